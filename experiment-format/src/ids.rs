@@ -1,5 +1,9 @@
 //! The numbers of processes and threads, as types that cannot be swapped.
 
+use std::fmt;
+use std::num::ParseIntError;
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 
 /// The number of a process, in the initial pid namespace.
@@ -16,14 +20,78 @@ pub struct Pid(pub u32);
 #[serde(transparent)]
 pub struct Tid(pub u32);
 
-impl std::fmt::Display for Pid {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl Pid {
+    /// Returns the number as system calls have it (`pid_t`).
+    #[must_use]
+    pub fn as_raw(self) -> i32 {
+        self.0.cast_signed()
+    }
+
+    /// Returns the number that a system call returned (`pid_t`).
+    #[must_use]
+    pub fn from_raw(raw: i32) -> Pid {
+        Pid(raw.cast_unsigned())
+    }
+
+    /// Returns the number of the process's leading thread.
+    #[must_use]
+    pub fn leader(self) -> Tid {
+        Tid(self.0)
+    }
+}
+
+impl Tid {
+    /// Returns the number as system calls have it (`pid_t`).
+    #[must_use]
+    pub fn as_raw(self) -> i32 {
+        self.0.cast_signed()
+    }
+
+    /// Returns the number that a system call returned (`pid_t`).
+    #[must_use]
+    pub fn from_raw(raw: i32) -> Tid {
+        Tid(raw.cast_unsigned())
+    }
+}
+
+/// As records have numbers beside others.
+impl From<Pid> for u64 {
+    fn from(pid: Pid) -> u64 {
+        pid.0.into()
+    }
+}
+
+/// As records have numbers beside others.
+impl From<Tid> for u64 {
+    fn from(tid: Tid) -> u64 {
+        tid.0.into()
+    }
+}
+
+impl fmt::Display for Pid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl std::fmt::Display for Tid {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Tid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+impl FromStr for Pid {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<Pid, ParseIntError> {
+        text.parse().map(Pid)
+    }
+}
+
+impl FromStr for Tid {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<Tid, ParseIntError> {
+        text.parse().map(Tid)
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use counters::names::grammar::OverflowSpec;
 use experiment_format::directory::NameRequest;
+use experiment_format::ids::{Pid, Tid};
 use serde::{Serialize, Serializer};
 use user_collector::follow::FollowRule;
 
@@ -164,9 +165,9 @@ pub struct PauseSignal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The process. For a kernel thread its own id.
-    pub pid: u32,
+    pub pid: Pid,
     /// The thread of it. None: all threads.
-    pub tid: Option<u32>,
+    pub tid: Option<Tid>,
 }
 
 #[cfg(test)]

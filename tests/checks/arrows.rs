@@ -20,7 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["experiment-format", "gprofng", "bpf-abi"],
     ),
     ("host", &[]),
-    ("counters", &["host"]),
+    ("counters", &["experiment-format", "host"]),
     ("analysis", &["experiment-format", "user-collector", "host"]),
     (
         "kcollect",

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
+use experiment_format::ids::Pid;
 use nix::sys::stat::Mode;
 use object::read::ReadCache;
 use tempfile::TempDir;
@@ -101,7 +102,7 @@ impl Proc {
     }
 
     fn open(&self, mapping: &Mapping) -> Result<OpenedFile, OpenError> {
-        open(self.directory.path(), PID, mapping)
+        open(self.directory.path(), Pid(PID), mapping)
     }
 
     /// Opens the file of an inode in the process's root, under the path that the process has for
@@ -127,7 +128,7 @@ fn each_way() {
     let path = proc.inside("program");
     fs::copy(SLEEP, &path).unwrap();
     // The process is there, under another number: only the path is left.
-    let gone = open(proc.directory.path(), 78, &by_id(&path)).unwrap();
+    let gone = open(proc.directory.path(), Pid(78), &by_id(&path)).unwrap();
     assert_eq!(gone.way, FoundBy::Path);
     assert_eq!(gone.build_id, id_of(&path));
     assert_eq!(way(proc.open_inside("program")), FoundBy::Root);
@@ -317,7 +318,7 @@ fn names_that_are_no_paths() {
 }
 
 /// The executable mappings of a living process, as `/proc/PID/maps` has them, without a build id.
-fn mappings(pid: u32) -> Vec<Mapping> {
+fn mappings(pid: Pid) -> Vec<Mapping> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
     let hex = |text: &str| u64::from_str_radix(text, 16).unwrap();
     maps.lines()
@@ -340,7 +341,7 @@ fn mappings(pid: u32) -> Vec<Mapping> {
         .collect()
 }
 
-fn mapping_of(pid: u32, name: &str) -> Mapping {
+fn mapping_of(pid: Pid, name: &str) -> Mapping {
     let all = mappings(pid);
     let found = all.iter().find(|mapping| {
         let path = String::from_utf8_lossy(&mapping.file.path).into_owned();
@@ -353,7 +354,7 @@ fn mapping_of(pid: u32, name: &str) -> Mapping {
 
 #[test]
 fn of_this_process() {
-    let pid = std::process::id();
+    let pid = Pid(std::process::id());
     let mapping = mapping_of(pid, "/libc.so");
     let opened = open(Path::new("/proc"), pid, &mapping).unwrap();
     let path = PathBuf::from(std::ffi::OsStr::from_bytes(&mapping.file.path));
@@ -364,7 +365,7 @@ fn of_this_process() {
 
 #[test]
 fn the_vdso_has_a_table() {
-    let pid = std::process::id();
+    let pid = Pid(std::process::id());
     let mapping = mapping_of(pid, "[vdso]");
     let bytes = vdso(Path::new("/proc"), pid, &mapping).unwrap();
     assert_eq!(bytes.len() as u64, mapping.end - mapping.start);
@@ -409,8 +410,8 @@ impl Running {
         running
     }
 
-    fn pid(&self) -> u32 {
-        self.0.id()
+    fn pid(&self) -> Pid {
+        Pid(self.0.id())
     }
 }
 
@@ -468,7 +469,7 @@ fn root_in_a_root_of_its_own() {
         fs::copy(from, to).unwrap();
     };
     copy("/bin/sh", "kc-only-here/sh");
-    for mapping in mappings(std::process::id()) {
+    for mapping in mappings(Pid(std::process::id())) {
         let path = String::from_utf8(mapping.file.path.to_vec()).unwrap();
         if path.contains("/libc.so") || path.contains("/ld-linux") {
             copy(&path, &path[1..]);

@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 
+use experiment_format::ids::Pid;
 use regex::Regex;
 
 use crate::model::{CounterOverflow, Model, ProcessInfo, STATE_SLOTS, TickRow};
@@ -57,7 +58,7 @@ pub struct Filter {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProcessFilter {
     /// Its pid.
-    Pid(u32),
+    Pid(Pid),
     /// A pattern of its name.
     Name(Pattern),
     /// gprofng's number of its experiment: 1 is the first.

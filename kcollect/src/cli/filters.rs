@@ -6,6 +6,7 @@ use analysis::filter::{Filter, Pattern, ProcessFilter};
 use analysis::metric::BaseMetric;
 use analysis::model::STATE_SLOTS;
 use clap::Args;
+use experiment_format::ids::Pid;
 use experiment_format::microstate::Microstate;
 
 use super::CliError;
@@ -118,7 +119,7 @@ fn process(text: &str) -> Result<ProcessFilter, CliError> {
         return number("--process", rest).map(ProcessFilter::Number);
     }
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return number("--process", text).map(ProcessFilter::Pid);
+        return number("--process", text).map(|pid| ProcessFilter::Pid(Pid(pid)));
     }
     regexp("--process", text).map(ProcessFilter::Name)
 }

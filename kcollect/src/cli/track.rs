@@ -10,6 +10,7 @@ use clap::Args;
 use counters::rows::writer::CountOptions;
 use counters::stat::StatOptions;
 use counters::track::{TrackOptions, TrackTarget};
+use experiment_format::ids::Pid;
 
 use super::CliError;
 use super::filters::number;
@@ -175,8 +176,8 @@ impl RowArgs {
     }
 }
 
-fn process(text: &str) -> Result<u32, CliError> {
-    let pid = text.parse().ok().filter(|pid| *pid > 0);
+fn process(text: &str) -> Result<Pid, CliError> {
+    let pid = text.parse().ok().filter(|pid| *pid > Pid(0));
     pid.filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
         .ok_or_else(|| {
             CliError::new(
@@ -240,7 +241,7 @@ mod tests {
     #[test]
     fn a_process_is_counted_every_second() {
         let options = track("kcollect track -p 1264 -N 10 --json");
-        assert_eq!(options.target, TrackTarget::Process(1264));
+        assert_eq!(options.target, TrackTarget::Process(Pid(1264)));
         assert_eq!(options.period, Some(Duration::from_secs(1)));
         assert_eq!(
             (options.counting.ticks, options.counting.json),

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use counters::names::grammar::{self, OverflowSpec};
+use experiment_format::ids::{Pid, Tid};
 use user_collector::follow::{Follow, Pattern};
 
 use super::{CliError, HostFacts};
@@ -314,19 +315,19 @@ pub(super) fn target(typed: &str) -> Result<Target, CliError> {
     let target = match typed.split_once('/') {
         // On Linux each kernel thread is a process of its own; on Solaris all belong to process 0.
         Some(("0", thread)) => Target {
-            pid: id(thread)?,
+            pid: Pid(id(thread)?),
             tid: None,
         },
         Some((process, thread)) => Target {
-            pid: id(process)?,
-            tid: Some(id(thread)?),
+            pid: Pid(id(process)?),
+            tid: Some(Tid(id(thread)?)),
         },
         None => Target {
-            pid: id(typed)?,
+            pid: Pid(id(typed)?),
             tid: None,
         },
     };
-    if target.pid == 0 || target.tid == Some(0) {
+    if target.pid == Pid(0) || target.tid == Some(Tid(0)) {
         return Err(bad());
     }
     Ok(target)
@@ -498,18 +499,24 @@ mod tests {
         assert_eq!(
             target("1264"),
             Ok(Target {
-                pid: 1264,
+                pid: Pid(1264),
                 tid: None
             })
         );
         assert_eq!(
             target("1264/1270"),
             Ok(Target {
-                pid: 1264,
-                tid: Some(1270)
+                pid: Pid(1264),
+                tid: Some(Tid(1270))
             })
         );
-        assert_eq!(target("0/12"), Ok(Target { pid: 12, tid: None }));
+        assert_eq!(
+            target("0/12"),
+            Ok(Target {
+                pid: Pid(12),
+                tid: None
+            })
+        );
         for bad in [
             "",
             "0",

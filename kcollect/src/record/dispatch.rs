@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use bpf::Programs;
 use bpf_abi::Record;
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::kernel::{BPF, KERNEL};
 use experiment_format::log::LogEvent;
 use experiment_format::losses::Losses;
-use nix::unistd::Pid;
 use user_collector::archive::ArchiveStats;
 use user_collector::follow::FollowRule;
 use user_collector::objects::LoadObjects;
@@ -29,6 +29,7 @@ use super::processes::archives::{self, ArchiveProgress};
 use super::processes::tracker::instance_of;
 use super::route::Router;
 use super::user::UserSpace;
+use crate::record::interval::ThreadIds;
 
 /// Exited processes are kept so long for late records of them, nanoseconds.
 const KEEP_EXITED_NS: u64 = 10_000_000_000;
@@ -75,7 +76,7 @@ impl Dispatcher {
             user,
             sideband_lost: 0,
             not_written: 0,
-            evicted_at: founder.start(),
+            evicted_at: founder.start_ns(),
             router,
         }
     }
@@ -88,7 +89,7 @@ impl Dispatcher {
                 true => LogEvent::Resume { at },
                 false => LogEvent::Pause { at, name: None },
             }),
-            Event::Sample { at, label } => self.sample(at, label),
+            Event::Sample { at_ns, label } => self.sample(at_ns, label),
             Event::Found {
                 pid,
                 name,
@@ -101,16 +102,16 @@ impl Dispatcher {
                         let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
                         self.processes.found_executing(pid, path);
                     }
-                    user.found(pid, mappings, self.router.founder.start());
+                    user.found(pid, mappings, self.router.founder.start_ns());
                 }
             }
             Event::MappingsRead {
                 pid,
-                began,
+                began_ns,
                 mappings,
             } => {
                 if let Some(user) = &mut self.user {
-                    user.mappings_read(pid, began, time, mappings);
+                    user.mappings_read(pid, began_ns, time, mappings);
                 }
             }
             Event::Sideband(event) => self.sideband(time, event),
@@ -129,13 +130,13 @@ impl Dispatcher {
                     self.not_written += u64::from(tick.ticks);
                     return router.note(Err(error));
                 }
-                let instance = instance_of(processes, tick.header.pid);
+                let instance = instance_of(processes, tick.header.pid());
                 if let Some(interval) = tick.interval(instance) {
                     self.interval(interval);
                 }
             }
             Record::OffCpu(record) => {
-                let instance = instance_of(processes, record.header.pid);
+                let instance = instance_of(processes, record.header.pid());
                 let off_cpu = self.decoder.off_cpu(&record, instance);
                 router.founder.note_off_cpu(&off_cpu);
                 let parts = off_cpu.parts.into_iter();
@@ -144,7 +145,7 @@ impl Dispatcher {
                     .for_each(|part| self.interval(part));
             }
             Record::Overflow(record) => {
-                let instance = instance_of(processes, record.header.pid);
+                let instance = instance_of(processes, record.header.pid());
                 let overflow = self.decoder.overflow(&record, instance);
                 if let Err(error) = router.founder.cpu_overflow(processes, &overflow) {
                     return router.note(Err(error));
@@ -157,12 +158,12 @@ impl Dispatcher {
                 if let Some(user) = &mut self.user
                     && thread.exited
                 {
-                    user.thread_exited(router, processes, thread.header.tid);
+                    user.thread_exited(router, processes, thread.header.tid());
                 }
             }
             Record::VforkStart(header) => {
                 if let Some(user) = &mut self.user {
-                    user.vfork_started(header.pid);
+                    user.vfork_started(header.pid());
                 }
             }
             Record::UserReturn(record) => {
@@ -176,7 +177,7 @@ impl Dispatcher {
     fn interval(&mut self, interval: StateInterval) {
         let header = &interval.header;
         match &mut self.user {
-            Some(user) if header.pid != 0 && !header.kernel_thread => {
+            Some(user) if header.pid() != Pid(0) && !header.kernel_thread => {
                 user.interval(&mut self.router, &self.processes, interval);
             }
             _ => self.router.to_founder(&self.processes, &interval),
@@ -220,7 +221,7 @@ impl Dispatcher {
                 gone,
             } => {
                 let code = (address, u64::from(size));
-                let since = router.founder.start();
+                let since = router.founder.start_ns();
                 let kernel = &mut router.founder.kernel;
                 kernel.changed((since, time), code, &name, gone);
             }
@@ -242,7 +243,7 @@ impl Dispatcher {
     }
 
     /// Follows the load, unless no process can be followed.
-    pub fn load_started(&mut self, pid: u32) {
+    pub fn load_started(&mut self, pid: Pid) {
         if let Some(user) = &mut self.user {
             user.load_started(pid);
         }
@@ -273,13 +274,13 @@ impl Dispatcher {
 
     /// Returns the thread that makes unwind tables, if any process can be followed.
     #[must_use]
-    pub fn table_maker(&self) -> Option<Pid> {
+    pub fn table_maker(&self) -> Option<Tid> {
         self.user.as_ref().map(UserSpace::table_maker)
     }
 
     /// Returns the processes whose mappings are to be read. An [`Event::MappingsRead`] is expected
     /// of each.
-    pub fn take_unmapped(&mut self) -> Vec<u32> {
+    pub fn take_unmapped(&mut self) -> Vec<Pid> {
         self.user
             .as_mut()
             .map_or_else(Vec::new, UserSpace::take_unmapped)
@@ -298,7 +299,7 @@ impl Dispatcher {
     }
 
     fn evict(&mut self, now: u64) {
-        let there = |pid: u32| fs::exists(format!("/proc/{pid}")).unwrap_or(true);
+        let there = |pid: Pid| fs::exists(format!("/proc/{pid}")).unwrap_or(true);
         let long_ago = now.saturating_sub(KEEP_EXITED_NS);
         self.processes.evict_exited(long_ago, there);
         let (router, processes) = (&mut self.router, &self.processes);

@@ -4,9 +4,29 @@
 use std::sync::Arc;
 
 use bpf_abi::RecordHeader;
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::Detail;
 use user_collector::process::ProcessInstance;
+
+/// The numbers in a record of the BPF programs, which has them bare.
+pub trait ThreadIds {
+    /// Returns the number of the process; 0 is idle.
+    fn pid(&self) -> Pid;
+
+    /// Returns the number of the thread.
+    fn tid(&self) -> Tid;
+}
+
+impl ThreadIds for RecordHeader {
+    fn pid(&self) -> Pid {
+        Pid(self.pid)
+    }
+
+    fn tid(&self) -> Tid {
+        Tid(self.tid)
+    }
+}
 
 /// A thread's ticks in one state with one kernel stack, or one overflow of a counter.
 #[derive(Clone, Debug)]

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::time::Duration;
 
+use experiment_format::ids::Pid;
 use host::exit::{ExitKind, Failure, load_code, spawn_code};
 use host::load::{Load, Starter};
 use host::output::Output;
@@ -26,7 +27,7 @@ pub(super) enum LoadPhase {
         /// With its status.
         load: Load,
         /// When the quiet time after it ends.
-        quiet_until: u64,
+        quiet_until_ns: u64,
     },
     /// It could not be started: the exit code for that.
     Refused(u8),
@@ -38,7 +39,7 @@ pub(super) enum LoadStep {
     /// Nothing.
     None,
     /// It was started, with this process id.
-    Started(u32),
+    Started(Pid),
     /// The recording is over.
     Over,
 }
@@ -49,7 +50,8 @@ impl LoadPhase {
         match self {
             LoadPhase::QuietUntil(time, _)
             | LoadPhase::Exited {
-                quiet_until: time, ..
+                quiet_until_ns: time,
+                ..
             } => Some(*time),
             _ => None,
         }
@@ -70,7 +72,7 @@ impl LoadPhase {
                 Ok(load) => {
                     output.detail(&format!("load started (Process ID: {})", load.pid()));
                     let pid = load.pid();
-                    (LoadPhase::Running(load), LoadStep::Started(pid))
+                    (LoadPhase::Running(load), LoadStep::Started(Pid(pid)))
                 }
                 Err(error) => {
                     output.say(&cannot_start(&plan.load[0], &error));
@@ -80,17 +82,30 @@ impl LoadPhase {
             LoadPhase::Running(mut load) => match exited(&mut load)? {
                 false => (LoadPhase::Running(load), LoadStep::None),
                 true => {
-                    let quiet_until = after(time, plan.quiet);
+                    let quiet_until_ns = after(time, plan.quiet);
                     let step = match plan.quiet {
                         Duration::ZERO => LoadStep::Over,
                         _ => LoadStep::None,
                     };
-                    (LoadPhase::Exited { load, quiet_until }, step)
+                    (
+                        LoadPhase::Exited {
+                            load,
+                            quiet_until_ns,
+                        },
+                        step,
+                    )
                 }
             },
-            LoadPhase::Exited { load, quiet_until } if time >= quiet_until => {
-                (LoadPhase::Exited { load, quiet_until }, LoadStep::Over)
-            }
+            LoadPhase::Exited {
+                load,
+                quiet_until_ns,
+            } if time >= quiet_until_ns => (
+                LoadPhase::Exited {
+                    load,
+                    quiet_until_ns,
+                },
+                LoadStep::Over,
+            ),
             other => (other, LoadStep::None),
         };
         *self = next;

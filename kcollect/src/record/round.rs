@@ -33,9 +33,9 @@ impl Session<'_> {
         let start = self
             .pause
             .waiting
-            .then(|| after(self.started, self.plan.start));
-        let end = self.plan.end.map(|end| after(self.started, end));
-        [self.next_sample, self.load.deadline(), start, end]
+            .then(|| after(self.started_ns, self.plan.start));
+        let end = self.plan.end.map(|end| after(self.started_ns, end));
+        [self.next_sample_ns, self.load.deadline(), start, end]
             .into_iter()
             .flatten()
             .fold(next_round, u64::min)
@@ -57,18 +57,18 @@ impl Session<'_> {
 
     /// Does what is due by the clock.
     pub(super) fn keep_time(&mut self, time: u64, output: &mut Output) -> Result<(), Failure> {
-        let (plan, started) = (self.plan, self.started);
-        if self.pause.waiting && time >= after(started, plan.start) {
+        let (plan, started_ns) = (self.plan, self.started_ns);
+        if self.pause.waiting && time >= after(started_ns, plan.start) {
             self.change_pause(|reasons| reasons.waiting = false)?;
         }
-        self.stopped |= plan.end.is_some_and(|end| time >= after(started, end));
-        if let (Some(due), Some(period)) = (self.next_sample, plan.sample_period)
+        self.stopped |= plan.end.is_some_and(|end| time >= after(started_ns, end));
+        if let (Some(due), Some(period)) = (self.next_sample_ns, plan.sample_period)
             && time >= due
         {
             self.inputs.sample("periodic")?;
             // The next one on the grid of the first, however late this one is.
             let period = period.as_nanos() as u64;
-            self.next_sample = Some(due + (1 + (time - due) / period) * period);
+            self.next_sample_ns = Some(due + (1 + (time - due) / period) * period);
         }
         match self.load.step(time, plan, output)? {
             LoadStep::Started(pid) => self.dispatcher.load_started(pid),
@@ -144,7 +144,7 @@ impl Session<'_> {
                 ),
                 false => format!("CPU {} went offline", change.cpu),
             };
-            self.warn(change.at, text);
+            self.warn(change.at_ns, text);
         }
         Ok(())
     }
@@ -155,7 +155,7 @@ impl Session<'_> {
     }
 
     pub(super) fn progress(&self, time: u64) -> String {
-        let seconds = time.saturating_sub(self.started) / 1_000_000_000;
+        let seconds = time.saturating_sub(self.started_ns) / 1_000_000_000;
         let router = &self.dispatcher.router;
         format!(
             "{} {}:{:02}  {} ticks  {:.1} MB  (Ctrl-C ends)",

@@ -228,7 +228,7 @@ impl Router {
             if let Some(process) = tracker.get(instance)
                 && let Some(usage) = usage.get(&instance)
             {
-                let at = process.exited.unwrap_or(0);
+                let at = process.exited_ns.unwrap_or(0);
                 let usage = UsageRecord {
                     threads: 0,
                     ..usage.clone()
@@ -263,7 +263,7 @@ impl Router {
             return;
         };
         let process = known.tracker.get(instance);
-        let exited = process.and_then(|process| process.exited);
+        let exited = process.and_then(|process| process.exited_ns);
         // Another process may have the number, and other mappings.
         if known.tracker.has_its_number(instance) {
             let result = experiment.mappings(known.code);
@@ -289,7 +289,7 @@ impl Router {
             if let Some(process) = process
                 && let Some(usage) = usage(*instance)
             {
-                result = result.and(experiment.sample(at, label, &usage, process.exited));
+                result = result.and(experiment.sample(at, label, &usage, process.exited_ns));
             }
         }
         self.note(result);

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use bpf::UserStackCapture;
 use counters::names::event::CounterRequest;
+use experiment_format::ids::Tid;
 use host::exit::{ExitKind, Failure, spawn_code};
 use host::load;
 use host::machine::{self, now};
@@ -72,8 +73,8 @@ pub(super) struct Session<'a> {
     pub(super) pause: PauseReasons,
     pub(super) load: LoadPhase,
     /// When data could first be taken, nanoseconds of CLOCK_MONOTONIC.
-    pub(super) started: u64,
-    pub(super) next_sample: Option<u64>,
+    pub(super) started_ns: u64,
+    pub(super) next_sample_ns: Option<u64>,
     pub(super) stopped: bool,
 }
 
@@ -122,8 +123,8 @@ impl<'a> Session<'a> {
             std::process::id()
         ));
         let pause = PauseReasons::at_start(plan);
-        let started = match begin(&mut inputs, &mut dispatcher, pause.none()) {
-            Ok(started) => started,
+        let started_ns = match begin(&mut inputs, &mut dispatcher, pause.none()) {
+            Ok(started_ns) => started_ns,
             Err(failure) => {
                 // The first failure is the one to report.
                 let _ = dispatcher.router.founder.discard();
@@ -132,7 +133,7 @@ impl<'a> Session<'a> {
         };
 
         let load = starter.map_or(LoadPhase::None, |starter| {
-            LoadPhase::QuietUntil(after(started, plan.quiet), starter)
+            LoadPhase::QuietUntil(after(started_ns, plan.quiet), starter)
         });
         Ok(Session {
             plan,
@@ -142,18 +143,19 @@ impl<'a> Session<'a> {
             dispatcher,
             pause,
             load,
-            started,
-            next_sample: plan.sample_period.map(|period| after(started, period)),
+            started_ns,
+            next_sample_ns: plan.sample_period.map(|period| after(started_ns, period)),
             stopped: false,
         })
     }
 
     fn run(&mut self, output: &mut Output) -> Result<(), Failure> {
-        let threads = iter::once(gettid()).chain(self.dispatcher.table_maker());
+        let threads =
+            iter::once(Tid::from_raw(gettid().as_raw())).chain(self.dispatcher.table_maker());
         let _rt_priority = RtPriority::duty_cycled(threads.collect())
             .inspect_err(|error| output.detail(&no_rt_priority(error)))
             .ok();
-        let mut next_round = self.started + ROUND_NS;
+        let mut next_round = self.started_ns + ROUND_NS;
         while !self.stopped {
             self.wait(self.next_deadline(next_round));
             self.handle_signals()?;
@@ -179,7 +181,7 @@ impl<'a> Session<'a> {
         self.dispatcher.finish();
 
         let path = self.path.display().to_string();
-        let times = (self.started, stopped);
+        let times = (self.started_ns, stopped);
         let mut summary = Summary::new(self.plan, &path, &self.inputs, &self.dispatcher, times);
         // Shown at once; the last copies may take a while.
         if let Ok(summary) = &summary

@@ -14,7 +14,7 @@ use user_collector::jit::{JitMemory, JitStats as JitCounts, JitWatch};
 use user_collector::process::DirectoryNames;
 use user_collector::process::{Container, ProcessFacts};
 
-use super::interval::{CounterOverflow, StateInterval};
+use super::interval::{CounterOverflow, StateInterval, ThreadIds};
 use super::kernel::counters;
 use super::kernel::header::Inherited;
 use super::processes::LoadedCode;
@@ -25,7 +25,7 @@ use super::user_stacks::user_stack::{StackCounts, UserStack};
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct FollowedProcess {
     /// Its number.
-    pub pid: u32,
+    pub pid: Pid,
     /// Its experiment's directory.
     pub experiment: String,
     /// Its rank in a parallel program (MPI).
@@ -67,7 +67,7 @@ impl JitStats {
 /// The experiment of a followed process, being written.
 #[derive(Debug)]
 pub struct Subexperiment {
-    pid: u32,
+    pid: Pid,
     collector: Collector,
     jit: Option<JitWatch>,
     /// Of the programs that it executed before.
@@ -77,7 +77,7 @@ pub struct Subexperiment {
     counts: StackCounts,
     ticks: u64,
     /// The time of the last record in it.
-    last: u64,
+    last_ns: u64,
     /// The sample of its exit is written.
     sampled_exit: bool,
 }
@@ -92,13 +92,13 @@ impl Subexperiment {
         dir: &ExperimentDir,
         inherited: &Inherited,
         names: &mut DirectoryNames,
-        (pid, first): (u32, &FirstRecord),
+        (pid, first): (Pid, &FirstRecord),
         code: &mut LoadedCode,
-        relatives: &[u32],
+        relatives: &[Pid],
     ) -> Result<Subexperiment> {
         let facts = ProcessFacts::read(pid);
         // By now another process may have the number.
-        let facts = match facts.started_after(first.at) {
+        let facts = match facts.started_after(first.at_ns) {
             true => ProcessFacts::default(),
             false => facts,
         };
@@ -109,11 +109,11 @@ impl Subexperiment {
         let header = header(inherited, &facts, pid, &first.name);
         let mut collector = Collector::create(dir, &directory, &header, inherited.run)?;
         let nothing = UsageRecord {
-            time: first.at,
+            time: first.at_ns,
             created: inherited.run.tstamp_ns,
             ..UsageRecord::default()
         };
-        collector.write_sample(first.at, "start", &nothing)?;
+        collector.write_sample(first.at_ns, "start", &nothing)?;
         if code.objects.needs_used() {
             collector.note_used_objects();
         }
@@ -144,7 +144,7 @@ impl Subexperiment {
             container: facts.container,
             counts: StackCounts::default(),
             ticks: 0,
-            last: 0,
+            last_ns: 0,
             sampled_exit: false,
         })
     }
@@ -171,13 +171,13 @@ impl Subexperiment {
             _ => end,
         };
         let frames: Vec<u64> = interval.kernel.iter().chain(user).copied().collect();
-        self.last = self.last.max(header.time_ns);
+        self.last_ns = self.last_ns.max(header.time_ns);
         self.collector
             .write_kernel_objects(&interval.kernel, kernel)?;
         let thread = ThreadStack {
             at: header.time_ns,
             cpu: header.cpu,
-            tid: header.tid,
+            tid: header.tid(),
             name: header.name.bytes(),
             frames: &frames,
             end,
@@ -205,14 +205,14 @@ impl Subexperiment {
         at: u64,
         label: &str,
         usage: &UsageRecord,
-        exited: Option<u64>,
+        exited_ns: Option<u64>,
     ) -> Result<()> {
-        match exited {
-            Some(exited) if usage.threads == 0 => {
+        match exited_ns {
+            Some(exited_ns) if usage.threads == 0 => {
                 if std::mem::replace(&mut self.sampled_exit, true) {
                     return Ok(());
                 }
-                let time = exited.max(self.last);
+                let time = exited_ns.max(self.last_ns);
                 let usage = UsageRecord {
                     time,
                     ..usage.clone()
@@ -375,20 +375,20 @@ impl Subexperiment {
     /// # Errors
     /// When the closing can't be written.
     pub fn close(self, dir: &ExperimentDir, at: u64) -> Result<()> {
-        self.collector.close(dir, at.max(self.last))
+        self.collector.close(dir, at.max(self.last_ns))
     }
 }
 
 /// Watches the code that a program makes that was started, or found, at an instant. What a former
 /// program had mapped ends at that instant; functions, which must not overlap it, begin after it.
-fn watch_jit(pid: u32, since: u64, memory: &JitMemory) -> Option<JitWatch> {
+fn watch_jit(pid: Pid, since: u64, memory: &JitMemory) -> Option<JitWatch> {
     JitWatch::open(pid, since + 1, memory).ok()
 }
 
-fn header(inherited: &Inherited, facts: &ProcessFacts, pid: u32, name: &[u8]) -> LogHeader {
+fn header(inherited: &Inherited, facts: &ProcessFacts, pid: Pid, name: &[u8]) -> LogHeader {
     let mut header = inherited.header.clone();
-    header.pid = Pid(pid);
-    [header.ppid, header.pgrp, header.sid] = facts.relatives.map(|number| number.map(Pid));
+    header.pid = pid;
+    [header.ppid, header.pgrp, header.sid] = facts.relatives;
     header.command_line = described_by_name(name, facts.command_line.as_deref());
     header.profiles.retain(|profile| {
         !matches!(

@@ -1,5 +1,6 @@
 //! The check that the processes and threads of `-T` exist.
 
+use experiment_format::ids::Pid;
 use host::Root;
 use host::exit::{ExitKind, Failure};
 
@@ -30,7 +31,7 @@ fn check_one(Target { pid, tid }: Target, root: &Root) -> Result<(), Failure> {
         .and_then(|status| {
             status
                 .lines()
-                .find_map(|line| line.strip_prefix("Tgid:")?.trim().parse::<u32>().ok())
+                .find_map(|line| line.strip_prefix("Tgid:")?.trim().parse::<Pid>().ok())
         });
     match leader {
         None => Err(Failure::new(
@@ -57,9 +58,10 @@ fn check_one(Target { pid, tid }: Target, root: &Root) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use experiment_format::ids::Tid;
     use host::tree::Tree;
 
-    fn target(pid: u32, tid: Option<u32>) -> Target {
+    fn target(pid: Pid, tid: Option<Tid>) -> Target {
         Target { pid, tid }
     }
 
@@ -71,14 +73,20 @@ mod tests {
             .file("/proc/11/status", "Name:\tsshd\nTgid:\t10\n");
         let check =
             |targets: &[Target]| check(targets, &tree.root()).map_err(|failure| failure.line());
-        assert_eq!(check(&[target(10, None), target(10, Some(11))]), Ok(()));
-        insta::assert_snapshot!(check(&[target(12, None)]).unwrap_err(), @"kcollect: -T 12: no such process: `ps -eLo pid,tid,comm` lists the running processes and threads");
-        insta::assert_snapshot!(check(&[target(10, Some(12))]).unwrap_err(), @"kcollect: -T 10/12: process 10 has no thread 12: `ps -eLo pid,tid,comm` lists the running processes and threads");
-        insta::assert_snapshot!(check(&[target(11, None)]).unwrap_err(), @"kcollect: -T 11: 11 is a thread of process 10: type -T 10/11");
+        assert_eq!(
+            check(&[target(Pid(10), None), target(Pid(10), Some(Tid(11)))]),
+            Ok(())
+        );
+        insta::assert_snapshot!(check(&[target(Pid(12), None)]).unwrap_err(), @"kcollect: -T 12: no such process: `ps -eLo pid,tid,comm` lists the running processes and threads");
+        insta::assert_snapshot!(check(&[target(Pid(10), Some(Tid(12)))]).unwrap_err(), @"kcollect: -T 10/12: process 10 has no thread 12: `ps -eLo pid,tid,comm` lists the running processes and threads");
+        insta::assert_snapshot!(check(&[target(Pid(11), None)]).unwrap_err(), @"kcollect: -T 11: 11 is a thread of process 10: type -T 10/11");
     }
 
     #[test]
     fn this_process_exists() {
-        assert_eq!(check_targets(&[target(std::process::id(), None)]), Ok(()));
+        assert_eq!(
+            check_targets(&[target(Pid(std::process::id()), None)]),
+            Ok(())
+        );
     }
 }

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, ensure};
 use bpf::{Programs, Settings, UserStackCapture};
 use bpf_abi::Record;
 use counters::perf::cpu_events::open_clock;
+use experiment_format::ids::Tid;
 use host::machine::now;
 use tests::machine::{Exclusive, online_cpus};
 use user_collector::join::Join;
@@ -45,16 +46,16 @@ fn judge(way: UserStackCapture) -> Result<()> {
     for record in &records {
         let ticks = match record {
             Record::Tick(tick) => u64::from(tick.ticks),
-            Record::OffCpu(absence) => u64::from(absence.blocked + absence.waited),
+            Record::OffCpu(absence) => u64::from(absence.blocked_ticks + absence.waited_ticks),
             Record::UserReturn(entry) => {
-                let (slot, _) = join.announced(tid, entry.header.user_return);
+                let (slot, _) = join.announced(Tid(tid), entry.header.user_return);
                 join.resolved(slot, Arc::new(()));
                 places.insert(entry.header.user_return, (entry.ip, entry.sp));
                 continue;
             }
             Record::Thread(_) | Record::VforkStart(_) | Record::Overflow(_) => continue,
         };
-        join.recorded(tid, record.header().user_return, ticks, ());
+        join.recorded(Tid(tid), record.header().user_return, ticks, ());
         all += ticks;
     }
 

@@ -44,7 +44,7 @@ pub struct ThreadStack<'a> {
     /// The CPU.
     pub cpu: u32,
     /// The thread.
-    pub tid: u32,
+    pub tid: Tid,
     /// Its name.
     pub name: &'a [u8],
     /// Kernel frames and user frames, leaf first, callers as addresses inside the call.
@@ -70,7 +70,7 @@ pub struct StateTicks<'a> {
 #[derive(Debug)]
 pub struct Collector {
     writer: SubexperimentWriter,
-    pid: u32,
+    pid: Pid,
     start: u64,
     group: String,
     names: ThreadNames,
@@ -99,7 +99,7 @@ impl Collector {
         let start = run.tstamp_ns;
         Ok(Collector {
             writer: SubexperimentWriter::create(founder, name, header, run)?,
-            pid: header.pid.0,
+            pid: header.pid,
             start,
             group: format!("pid {}", header.pid),
             names: ThreadNames::default(),
@@ -240,8 +240,8 @@ impl Collector {
             cpu: of_state.thread.cpu,
             time: of_state.thread.at,
             stack,
-            tid: Tid(of_state.thread.tid),
-            pid: Pid(self.pid),
+            tid: of_state.thread.tid,
+            pid: self.pid,
             ticks,
             detail: of_state.detail.number(),
         })
@@ -258,8 +258,8 @@ impl Collector {
             cpu: thread.cpu,
             time: thread.at,
             stack,
-            tid: Tid(thread.tid),
-            pid: Pid(self.pid),
+            tid: thread.tid,
+            pid: self.pid,
             tag,
             value,
         })
@@ -273,7 +273,7 @@ impl Collector {
         {
             self.writer.log(&LogEvent::Thread {
                 at,
-                tid: Tid(thread.tid),
+                tid: thread.tid,
                 name: printable(thread.name),
                 group: self.group.clone(),
             })?;

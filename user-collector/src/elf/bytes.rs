@@ -7,25 +7,25 @@ use std::os::unix::fs::FileExt;
 use object::read::{ReadCache, ReadCacheOps, ReadRef};
 
 /// The bytes of a file, read by pieces.
-pub trait ElfBytes: Copy {
+pub trait ElfBytes {
     /// A piece: borrowed, or a copy.
     type Piece: Deref<Target = [u8]> + Default;
 
     /// Returns the number of bytes; 0 where it is not known.
-    fn length(self) -> u64;
+    fn length(&self) -> u64;
 
     /// Reads the piece at an offset; nothing where the file does not have all of it.
-    fn read(self, offset: u64, size: usize) -> Option<Self::Piece>;
+    fn read(&self, offset: u64, size: usize) -> Option<Self::Piece>;
 }
 
 impl<'data> ElfBytes for &'data [u8] {
     type Piece = &'data [u8];
 
-    fn length(self) -> u64 {
+    fn length(&self) -> u64 {
         self.len() as u64
     }
 
-    fn read(self, offset: u64, size: usize) -> Option<&'data [u8]> {
+    fn read(&self, offset: u64, size: usize) -> Option<&'data [u8]> {
         self.get(usize::try_from(offset).ok()?..)?.get(..size)
     }
 }
@@ -33,27 +33,39 @@ impl<'data> ElfBytes for &'data [u8] {
 impl<'data, R: ReadCacheOps> ElfBytes for &'data ReadCache<R> {
     type Piece = &'data [u8];
 
-    fn length(self) -> u64 {
-        ReadRef::len(self).unwrap_or(0)
+    fn length(&self) -> u64 {
+        ReadRef::len(*self).unwrap_or(0)
     }
 
-    fn read(self, offset: u64, size: usize) -> Option<&'data [u8]> {
-        self.read_bytes_at(offset, size as u64).ok()
+    fn read(&self, offset: u64, size: usize) -> Option<&'data [u8]> {
+        (*self).read_bytes_at(offset, size as u64).ok()
     }
 }
 
 /// Each piece is a copy, since the owner of the file can shorten it at any time.
-impl ElfBytes for &File {
+impl ElfBytes for File {
     type Piece = Vec<u8>;
 
-    fn length(self) -> u64 {
+    fn length(&self) -> u64 {
         self.metadata().map_or(0, |metadata| metadata.len())
     }
 
-    fn read(self, offset: u64, size: usize) -> Option<Vec<u8>> {
+    fn read(&self, offset: u64, size: usize) -> Option<Vec<u8>> {
         let mut bytes = vec![0; size];
         self.read_exact_at(&mut bytes, offset).ok()?;
         Some(bytes)
+    }
+}
+
+impl ElfBytes for &File {
+    type Piece = Vec<u8>;
+
+    fn length(&self) -> u64 {
+        ElfBytes::length(*self)
+    }
+
+    fn read(&self, offset: u64, size: usize) -> Option<Vec<u8>> {
+        ElfBytes::read(*self, offset, size)
     }
 }
 

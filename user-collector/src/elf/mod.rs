@@ -48,6 +48,8 @@ pub use sections::SectionTable;
 
 /// Size of the largest file header, bytes.
 const MAX_HEADER_BYTES: u64 = size_of::<FileHeader64<Endianness>>() as u64;
+/// Largest table of section names, bytes.
+const MAX_SECTION_NAMES_BYTES: u64 = 4 << 20;
 
 /// Why an ELF file, or a part of it, is not read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -208,7 +210,8 @@ impl<B: ElfBytes> ElfFile<B> {
     /// # Errors
     /// It is no ELF file.
     pub fn read(bytes: B, limits: ElfLimits) -> Result<ElfFile<B>, ElfError> {
-        ElfFile::read_up_to(bytes, bytes.length(), limits)
+        let length = bytes.length();
+        ElfFile::read_up_to(bytes, length, limits)
     }
 
     /// Reads the header of a file, of which only the first `length` bytes count.
@@ -288,6 +291,12 @@ impl<B: ElfBytes> ElfFile<B> {
         })
     }
 
+    /// Returns where the file is read from.
+    #[must_use]
+    pub fn bytes(&self) -> &B {
+        &self.bytes
+    }
+
     /// Returns whether it is a 64-bit file.
     #[must_use]
     pub fn is_64_bit(&self) -> bool {
@@ -345,6 +354,11 @@ impl<B: ElfBytes> ElfFile<B> {
             index => usize::from(index),
         };
         match headers.get(index).filter(|_| index != 0) {
+            Some(section) if section.size > MAX_SECTION_NAMES_BYTES => Err(ElfError::TooLarge {
+                name: ".shstrtab",
+                size: section.size,
+                limit: MAX_SECTION_NAMES_BYTES,
+            }),
             Some(section) => self.content(section, ".shstrtab"),
             None => Ok(B::Piece::default()),
         }
@@ -388,11 +402,13 @@ impl<B: ElfBytes> ElfFile<B> {
             .ok_or(ElfError::Outside { name, offset, size })
     }
 
-    /// Returns the size of a piece that is within the limit and inside the file.
-    fn inside(&self, name: &'static str, offset: u64, size: u64) -> Result<usize, ElfError> {
-        let size_bytes = self.within_limit(name, size)?;
+    /// Returns the size of a piece that is inside the file and within the limit.
+    ///
+    /// # Errors
+    /// It is outside the file, or too large.
+    pub fn inside(&self, name: &'static str, offset: u64, size: u64) -> Result<usize, ElfError> {
         match offset.checked_add(size) {
-            Some(end) if end <= self.length => Ok(size_bytes),
+            Some(end) if end <= self.length => self.within_limit(name, size),
             _ => Err(ElfError::Outside { name, offset, size }),
         }
     }

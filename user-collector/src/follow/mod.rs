@@ -1,5 +1,7 @@
 //! Which processes are followed: the rule of `-F`, `-T` and `--descendants`.
 
+use experiment_format::ids::Pid;
+
 mod pattern;
 
 pub use pattern::{Pattern, PatternError};
@@ -10,7 +12,7 @@ pub struct FollowRule {
     /// What `-F` asks for.
     pub follow: Follow,
     /// Numbers of processes that are followed whatever `-F` asks for.
-    pub pids: Vec<u32>,
+    pub pids: Vec<Pid>,
     /// Whether a process is followed because the one that forked it is.
     pub descendants: bool,
 }
@@ -40,7 +42,7 @@ pub enum Follow {
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
     /// Its number.
-    pub pid: u32,
+    pub pid: Pid,
     /// Its name, where known; bytes, not text.
     pub name: Option<&'a [u8]>,
     /// Path of the file that it executes, where known.
@@ -68,7 +70,7 @@ mod tests {
 
     fn nginx() -> Candidate<'static> {
         Candidate {
-            pid: 1264,
+            pid: Pid(1264),
             name: Some(b"nginx: worker p"),
             executable: Some(b"/usr/sbin/nginx"),
             ticked: false,
@@ -134,7 +136,7 @@ mod tests {
             descendants: true,
         };
         assert!(!rule(Follow::Off, vec![]).follows());
-        assert!(rule(Follow::Off, vec![7]).follows());
+        assert!(rule(Follow::Off, vec![Pid(7)]).follows());
         assert!(rule(Follow::On, vec![]).follows());
     }
 

@@ -21,6 +21,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use experiment_format::ids::Pid;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat};
 use nix::sys::stat::Mode;
@@ -117,7 +118,7 @@ struct ProcessIds {
 
 impl ProcessFiles {
     /// Opens the view of a running process.
-    pub(super) fn open(pid: u32) -> io::Result<ProcessFiles> {
+    pub(super) fn open(pid: Pid) -> io::Result<ProcessFiles> {
         let directory = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let path = format!("/proc/{pid}");
         let proc = nix::fcntl::open(path.as_str(), directory, Mode::empty())?;
@@ -230,7 +231,7 @@ mod tests {
     use super::*;
 
     fn own() -> ProcessFiles {
-        ProcessFiles::open(std::process::id()).unwrap()
+        ProcessFiles::open(Pid(std::process::id())).unwrap()
     }
 
     #[test]
@@ -340,7 +341,7 @@ mod tests {
         .arg("60")
         .spawn()
         .unwrap();
-        let refusal = ProcessFiles::open(child.id())
+        let refusal = ProcessFiles::open(Pid(child.id()))
             .unwrap()
             .file(&path)
             .unwrap_err();
@@ -365,10 +366,10 @@ mod tests {
             .arg("60")
             .spawn()
             .unwrap();
-        let mut files = ProcessFiles::open(child.id()).unwrap();
+        let mut files = ProcessFiles::open(Pid(child.id())).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(ProcessFiles::open(child.id()).is_err());
+        assert!(ProcessFiles::open(Pid(child.id())).is_err());
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("perf-1.map");
         fs::write(&path, "1 2 x\n").unwrap();

@@ -14,6 +14,8 @@ use std::ops::AddAssign;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use experiment_format::ids::Pid;
+
 use super::functions::{JitFunctions, without_momentary};
 use super::growing_file::{GrowingFile, identity};
 use super::jitdump::{JitDump, JitDumpRecord};
@@ -107,7 +109,7 @@ impl JitWatch {
     ///
     /// The process is gone, or may not be looked at: that takes CAP_SYS_PTRACE, and the files
     /// CAP_DAC_READ_SEARCH.
-    pub fn open(pid: u32, start: u64, memory: &JitMemory) -> Result<JitWatch, JitRefusal> {
+    pub fn open(pid: Pid, start: u64, memory: &JitMemory) -> Result<JitWatch, JitRefusal> {
         let files = ProcessFiles::open(pid).map_err(|error| JitRefusal::Io {
             path: format!("/proc/{pid}").into(),
             error,
@@ -335,7 +337,8 @@ mod tests {
     fn trial() -> Trial {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("perf.map");
-        let mut watch = JitWatch::open(std::process::id(), 100, &JitMemory::default()).unwrap();
+        let mut watch =
+            JitWatch::open(Pid(std::process::id()), 100, &JitMemory::default()).unwrap();
         watch.path.clone_from(&path);
         Trial {
             _dir: dir,

@@ -14,6 +14,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use experiment_format::ids::Tid;
 use serde::Serialize;
 
 /// Ticks by what became of their user stack.
@@ -36,7 +37,7 @@ pub struct JoinCounts {
 /// Which user stack of which thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UserStackKey {
-    tid: u32,
+    tid: Tid,
     user_return: UserReturn,
 }
 
@@ -51,7 +52,7 @@ struct UserReturn {
 /// Records `W` that wait for user stacks `S`.
 #[derive(Debug)]
 pub struct Join<W, S> {
-    threads: HashMap<u32, u64>,
+    threads: HashMap<Tid, u64>,
     returns: BTreeMap<UserReturn, PendingReturn<W, S>>,
     last_thread: u64,
     counts: JoinCounts,
@@ -86,7 +87,7 @@ impl<W, S> Join<W, S> {
     /// mode; 0 where there will be none. Returns all records that are complete by that.
     pub fn recorded(
         &mut self,
-        tid: u32,
+        tid: Tid,
         return_number: u32,
         ticks: u64,
         what: W,
@@ -114,7 +115,7 @@ impl<W, S> Join<W, S> {
     /// Also returns the records that are complete because their own stack will not come any more.
     pub fn announced(
         &mut self,
-        tid: u32,
+        tid: Tid,
         return_number: u32,
     ) -> (UserStackKey, Vec<Complete<W, S>>) {
         let (key, complete) = self.key(tid, return_number);
@@ -144,7 +145,7 @@ impl<W, S> Join<W, S> {
     }
 
     /// Ends a thread. Returns its records that will have no user stack.
-    pub fn ended(&mut self, tid: u32) -> Vec<Complete<W, S>> {
+    pub fn ended(&mut self, tid: Tid) -> Vec<Complete<W, S>> {
         match self.threads.remove(&tid) {
             Some(thread) => self.complete_before(last_of(thread)),
             None => Vec::new(),
@@ -184,7 +185,7 @@ impl<W, S> Join<W, S> {
             && self.threads.get(&key.tid) == Some(&key.user_return.thread)
     }
 
-    fn key(&mut self, tid: u32, return_number: u32) -> (UserStackKey, Vec<Complete<W, S>>) {
+    fn key(&mut self, tid: Tid, return_number: u32) -> (UserStackKey, Vec<Complete<W, S>>) {
         let thread = *self.threads.entry(tid).or_insert_with(|| {
             self.last_thread += 1;
             self.last_thread
@@ -243,7 +244,7 @@ mod tests {
 
     type Words = Join<&'static str, &'static str>;
 
-    fn announced(join: &mut Words, tid: u32, return_number: u32, stack: &'static str) -> String {
+    fn announced(join: &mut Words, tid: Tid, return_number: u32, stack: &'static str) -> String {
         let (key, mut complete) = join.announced(tid, return_number);
         complete.extend(join.resolved(key, Arc::new(stack)));
         shown(complete)
@@ -259,12 +260,12 @@ mod tests {
     #[test]
     fn ticks_wait_for_the_return_to_user_mode_that_follows_them() {
         let mut join = Words::default();
-        assert_eq!(shown(join.recorded(7, 1, 2, "a")), "");
-        assert_eq!(shown(join.recorded(7, 1, 3, "b")), "");
+        assert_eq!(shown(join.recorded(Tid(7), 1, 2, "a")), "");
+        assert_eq!(shown(join.recorded(Tid(7), 1, 3, "b")), "");
         assert_eq!(join.counts().missing, 5);
-        assert_eq!(announced(&mut join, 7, 1, "main"), "a:main b:main");
-        assert_eq!(shown(join.recorded(7, 2, 1, "c")), "");
-        assert_eq!(shown(join.ended(7)), "c:?");
+        assert_eq!(announced(&mut join, Tid(7), 1, "main"), "a:main b:main");
+        assert_eq!(shown(join.recorded(Tid(7), 2, 1, "c")), "");
+        assert_eq!(shown(join.ended(Tid(7))), "c:?");
         let expected = JoinCounts {
             user_stacks: 1,
             ticks: 5,
@@ -277,9 +278,9 @@ mod tests {
     #[test]
     fn a_place_is_announced_once_and_used_again() {
         let mut join = Words::default();
-        assert_eq!(announced(&mut join, 7, 1, "poll"), "");
+        assert_eq!(announced(&mut join, Tid(7), 1, "poll"), "");
         for _ in 0..4 {
-            assert_eq!(shown(join.recorded(7, 1, 2, "a")), "a:poll");
+            assert_eq!(shown(join.recorded(Tid(7), 1, 2, "a")), "a:poll");
         }
         let expected = JoinCounts {
             user_stacks: 1,
@@ -293,10 +294,10 @@ mod tests {
     #[test]
     fn a_lost_stack_leaves_its_ticks_without_one_and_takes_no_others() {
         let mut join = Words::default();
-        join.recorded(7, 1, 2, "a");
-        assert_eq!(shown(join.recorded(7, 2, 3, "b")), "a:?");
-        assert_eq!(announced(&mut join, 7, 2, "main"), "b:main");
-        assert_eq!(shown(join.recorded(8, 0, 4, "c")), "c:?");
+        join.recorded(Tid(7), 1, 2, "a");
+        assert_eq!(shown(join.recorded(Tid(7), 2, 3, "b")), "a:?");
+        assert_eq!(announced(&mut join, Tid(7), 2, "main"), "b:main");
+        assert_eq!(shown(join.recorded(Tid(8), 0, 4, "c")), "c:?");
         let counts = join.counts();
         assert_eq!(
             (counts.missing, counts.ticks, counts.not_expected),
@@ -307,14 +308,14 @@ mod tests {
     #[test]
     fn a_stack_may_be_unwound_long_after_its_thread_has_exited() {
         let mut join = Words::default();
-        join.recorded(7, 1, 1, "a");
-        let (first, _) = join.announced(7, 1);
-        join.recorded(7, 2, 1, "b");
-        let (second, complete) = join.announced(7, 2);
+        join.recorded(Tid(7), 1, 1, "a");
+        let (first, _) = join.announced(Tid(7), 1);
+        join.recorded(Tid(7), 2, 1, "b");
+        let (second, complete) = join.announced(Tid(7), 2);
         assert_eq!(shown(complete), "");
-        assert_eq!(shown(join.ended(7)), "");
+        assert_eq!(shown(join.ended(Tid(7))), "");
         // Another thread with its id.
-        assert_eq!(shown(join.recorded(7, 1, 1, "c")), "");
+        assert_eq!(shown(join.recorded(Tid(7), 1, 1, "c")), "");
         assert_eq!(shown(join.resolved(second, Arc::new("two"))), "b:two");
         assert_eq!(shown(join.resolved(first, Arc::new("one"))), "a:one");
         assert_eq!(shown(join.close()), "c:?");
@@ -331,9 +332,9 @@ mod tests {
             let mut slots = Vec::new();
             for (kind, tid, return_number, ticks) in events {
                 match kind {
-                    0 => out.extend(join.ended(tid)),
+                    0 => out.extend(join.ended(Tid(tid))),
                     1 | 2 if return_number > 0 => {
-                        let (key, complete) = join.announced(tid, return_number);
+                        let (key, complete) = join.announced(Tid(tid), return_number);
                         out.extend(complete);
                         slots.push(key);
                     }
@@ -342,7 +343,7 @@ mod tests {
                         out.extend(join.resolved(key, Arc::new(0)));
                     }
                     _ => {
-                        out.extend(join.recorded(tid, return_number, ticks, came));
+                        out.extend(join.recorded(Tid(tid), return_number, ticks, came));
                         came += 1;
                         sum += ticks;
                     }

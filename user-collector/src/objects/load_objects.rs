@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bpf_abi::EncodedRule;
-use nix::unistd::Pid;
+use experiment_format::ids::{Pid, Tid};
 
 use super::{Backing, BuiltTable, ObjectId, ObjectNames, TableBuilder, TableCache, UnwindInfo};
 use crate::archive::{ArchiveRequest, ArchiveStats, Archiver, SourceCopies};
@@ -193,8 +193,8 @@ impl LoadObjects {
     /// memory without a file.
     pub fn followed(
         &mut self,
-        pid: u32,
-        relatives: &[u32],
+        pid: Pid,
+        relatives: &[Pid],
         mapping: &Mapping,
     ) -> Option<(ObjectId, String)> {
         let id = self.object_of(pid, relatives, mapping);
@@ -283,7 +283,7 @@ impl LoadObjects {
     /// Returns the object that is mapped. An object that is seen for the first time is opened
     /// through `pid`, which maps it, or else through `relatives`, which are likely to see the same
     /// files.
-    pub fn object_of(&mut self, pid: u32, relatives: &[u32], mapping: &Mapping) -> ObjectId {
+    pub fn object_of(&mut self, pid: Pid, relatives: &[Pid], mapping: &Mapping) -> ObjectId {
         if let Some(known) = self.described.get(&*mapping.file) {
             return *known;
         }
@@ -339,7 +339,7 @@ impl LoadObjects {
 
     /// Returns the thread that makes tables.
     #[must_use]
-    pub fn table_builder_thread(&self) -> Pid {
+    pub fn table_builder_thread(&self) -> Tid {
         self.builder.thread()
     }
 
@@ -394,7 +394,7 @@ impl LoadObjects {
         changed
     }
 
-    fn open_new(&mut self, pid: u32, relatives: &[u32], mapping: &Mapping) -> ObjectId {
+    fn open_new(&mut self, pid: Pid, relatives: &[Pid], mapping: &Mapping) -> ObjectId {
         let backing = objects::backing(&mapping.file.path);
         match backing {
             Backing::Vdso => return self.open_vdso(pid, relatives, mapping),
@@ -437,7 +437,7 @@ impl LoadObjects {
 
     /// The vDSO is one object: all processes have the same, except 32-bit ones, which are not
     /// unwound.
-    fn open_vdso(&mut self, pid: u32, relatives: &[u32], mapping: &Mapping) -> ObjectId {
+    fn open_vdso(&mut self, pid: Pid, relatives: &[Pid], mapping: &Mapping) -> ObjectId {
         if let Some(known) = self.vdso {
             return known;
         }
@@ -492,7 +492,7 @@ impl LoadObjects {
 
 /// Returns the file behind a mapping, and its device and inode: by the process that maps it, or
 /// else by one of its relatives. The error is that of the process's own file.
-fn open(pid: u32, relatives: &[u32], mapping: &Mapping) -> Result<(File, (u64, u64)), String> {
+fn open(pid: Pid, relatives: &[Pid], mapping: &Mapping) -> Result<(File, (u64, u64)), String> {
     let proc = Path::new("/proc");
     let mut opened = objects::open(proc, pid, mapping);
     for relative in relatives {
@@ -508,7 +508,7 @@ fn open(pid: u32, relatives: &[u32], mapping: &Mapping) -> Result<(File, (u64, u
 
 /// Returns the root directory of a process, where it is not ours; nothing where the process is
 /// gone.
-fn root_of(pid: u32) -> Option<OwnedFd> {
+fn root_of(pid: Pid) -> Option<OwnedFd> {
     let open = |path: &str| {
         File::options()
             .read(true)

@@ -30,6 +30,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use experiment_format::ids::Pid;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag};
 use nix::sys::stat::Mode;
@@ -181,7 +182,7 @@ impl OpenError {
 /// # Errors
 /// The mapping has no file, or the file can't be found, is not the one that was mapped, or is not
 /// to be read.
-pub fn open(proc: &Path, pid: u32, mapping: &Mapping) -> Result<OpenedFile, OpenError> {
+pub fn open(proc: &Path, pid: Pid, mapping: &Mapping) -> Result<OpenedFile, OpenError> {
     let path = &*mapping.file.path;
     match backing(path) {
         Backing::File => {}
@@ -227,7 +228,7 @@ pub fn open(proc: &Path, pid: u32, mapping: &Mapping) -> Result<OpenedFile, Open
 ///
 /// # Errors
 /// The process is gone, its memory must not be read, or there is nothing at these addresses.
-pub fn vdso(proc: &Path, pid: u32, mapping: &Mapping) -> io::Result<Vec<u8>> {
+pub fn vdso(proc: &Path, pid: Pid, mapping: &Mapping) -> io::Result<Vec<u8>> {
     let memory = File::open(proc.join(pid.to_string()).join("mem"))?;
     let length = mapping
         .end
@@ -254,7 +255,7 @@ pub fn own_vdso(proc: &Path, mapping: &Mapping) -> io::Result<Vec<u8>> {
         end: start.saturating_add(mapping.end.saturating_sub(mapping.start)),
         ..mapping.clone()
     };
-    vdso(proc, std::process::id(), &own)
+    vdso(proc, Pid(std::process::id()), &own)
 }
 
 fn shown(path: &[u8]) -> PathBuf {

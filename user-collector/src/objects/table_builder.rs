@@ -12,7 +12,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel}
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::unistd::{Pid, gettid};
+use experiment_format::ids::Tid;
+use nix::unistd::gettid;
 use object::read::{ReadCache, ReadCacheOps};
 
 use super::stored_table::TableKey;
@@ -100,7 +101,7 @@ pub struct BuiltTable {
 /// waits for that.
 #[derive(Debug)]
 pub struct TableBuilder {
-    thread: Pid,
+    thread: Tid,
     requests: Sender<(ObjectId, ElfSource)>,
     results: Receiver<BuiltTable>,
     /// Requested and not ready yet, in the order of the requests, which is that of the results.
@@ -132,7 +133,7 @@ impl TableBuilder {
         let (send_id, thread_id) = channel();
         let work = move || {
             // The starting thread waits for that.
-            let _ = send_id.send(gettid());
+            let _ = send_id.send(Tid::from_raw(gettid().as_raw()));
             let mut rules = UnwindRules::new();
             let mut sent_rules = 0;
             for (id, source) in queue {
@@ -170,7 +171,7 @@ impl TableBuilder {
 
     /// Returns the thread's number.
     #[must_use]
-    pub fn thread(&self) -> Pid {
+    pub fn thread(&self) -> Tid {
         self.thread
     }
 

@@ -15,6 +15,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use experiment_format::ids::Pid;
 use experiment_format::text::printable;
 use serde::Serialize;
 
@@ -45,7 +46,7 @@ pub struct ProcessFacts {
     /// Its command line, quoted as for a shell.
     pub command_line: Option<String>,
     /// Its parent, process group and session.
-    pub relatives: [Option<u32>; 3],
+    pub relatives: [Option<Pid>; 3],
     /// Its current directory, as it names it.
     pub cwd: Option<String>,
     /// The program that it executes, as it names it; without the kernel's ` (deleted)`.
@@ -65,7 +66,7 @@ pub struct ProcessFacts {
 impl ProcessFacts {
     /// Reads them. What isn't there, or may not be read, is left out.
     #[must_use]
-    pub fn read(pid: u32) -> ProcessFacts {
+    pub fn read(pid: Pid) -> ProcessFacts {
         ProcessFacts::read_in(&Path::new("/proc").join(pid.to_string()))
     }
 
@@ -165,7 +166,7 @@ mod tests {
 
     #[test]
     fn this_process_is_known_and_none_is_no_error() {
-        let facts = ProcessFacts::read(std::process::id());
+        let facts = ProcessFacts::read(Pid(std::process::id()));
         let executable = std::env::current_exe().unwrap();
         assert_eq!(
             facts.executable,
@@ -174,7 +175,7 @@ mod tests {
         assert!(facts.start_ticks.is_some() && facts.uid.is_some());
         assert!(facts.command_line.is_some() && facts.cwd.is_some());
         assert_eq!(facts.ns_pids.last(), Some(&std::process::id()));
-        assert_eq!(ProcessFacts::read(u32::MAX), ProcessFacts::default());
+        assert_eq!(ProcessFacts::read(Pid(u32::MAX)), ProcessFacts::default());
     }
 
     #[test]

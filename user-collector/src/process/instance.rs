@@ -1,5 +1,6 @@
 //! Process instances: numbers of processes are reused.
 
+use experiment_format::ids::Pid;
 use serde::Serialize;
 
 /// One process of all those that have had its number.
@@ -8,20 +9,20 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct ProcessInstance {
     serial: u64,
-    pid: u32,
+    pid: Pid,
 }
 
 impl ProcessInstance {
     /// Returns the instance of this serial, which no other process of the run has; 0 where nothing
     /// is known of the process.
     #[must_use]
-    pub fn new(pid: u32, serial: u64) -> ProcessInstance {
+    pub fn new(pid: Pid, serial: u64) -> ProcessInstance {
         ProcessInstance { serial, pid }
     }
 
     /// Returns the instance of a process of which nothing but its number is known.
     #[must_use]
-    pub fn unknown(pid: u32) -> ProcessInstance {
+    pub fn unknown(pid: Pid) -> ProcessInstance {
         ProcessInstance::new(pid, 0)
     }
 
@@ -33,7 +34,7 @@ impl ProcessInstance {
 
     /// Returns the number of the process.
     #[must_use]
-    pub fn pid(self) -> u32 {
+    pub fn pid(self) -> Pid {
         self.pid
     }
 

@@ -12,6 +12,8 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
+use experiment_format::ids::Pid;
+
 /// Longest part of a directory's name that is a process's name, bytes. The kernel's names have 15.
 const MAX_NAME_BYTES: usize = 64;
 /// Longest lineage, bytes: a file name has 255, of which `.er` takes some.
@@ -20,7 +22,7 @@ const MAX_LINEAGE_BYTES: usize = 240;
 /// Names the directories of followed processes.
 #[derive(Clone, Debug, Default)]
 pub struct DirectoryNames {
-    given: HashMap<u32, u32>,
+    given: HashMap<Pid, u32>,
 }
 
 impl DirectoryNames {
@@ -33,7 +35,7 @@ impl DirectoryNames {
     /// Returns the name of the directory for the process `pid` of this name: `_NAME_PID_pid.1.er`.
     /// Each further one of the same number ends in `.2.er` and so on: it is another process, or the
     /// same with another program.
-    pub fn next(&mut self, name: &[u8], pid: u32) -> String {
+    pub fn next(&mut self, name: &[u8], pid: Pid) -> String {
         let count = self.given.entry(pid).or_default();
         *count += 1;
         format!("_{}_PID_{pid}.{count}.er", safe(name))
@@ -73,9 +75,9 @@ fn safe(name: &[u8]) -> String {
 /// doesn't report them.
 #[derive(Clone, Debug)]
 pub struct Lineages {
-    processes: HashMap<u32, Descendant>,
+    processes: HashMap<Pid, Descendant>,
     /// Processes that are combinations, and of which the fork is not reported yet.
-    combined: HashSet<u32>,
+    combined: HashSet<Pid>,
 }
 
 #[derive(Clone, Debug)]
@@ -91,7 +93,7 @@ struct Descendant {
 impl Lineages {
     /// Returns the lineages of a load, from when it executes its program on. Its own is empty.
     #[must_use]
-    pub fn new(load: u32) -> Lineages {
+    pub fn new(load: Pid) -> Lineages {
         let founder = Descendant::new(Some(String::new()), false);
         Lineages {
             processes: HashMap::from([(load, founder)]),
@@ -101,12 +103,12 @@ impl Lineages {
 
     /// The parent of the process that is [`Lineages::forked`] next under this number waits until it
     /// executes a program.
-    pub fn combined(&mut self, pid: u32) {
+    pub fn combined(&mut self, pid: Pid) {
         self.combined.insert(pid);
     }
 
     /// `parent` made the process `pid`. Nothing changes if the parent is none of the load's.
-    pub fn forked(&mut self, pid: u32, parent: u32) {
+    pub fn forked(&mut self, pid: Pid, parent: Pid) {
         let combined = self.combined.remove(&pid);
         let Some(parent) = self.processes.get_mut(&parent) else {
             // The number may have been one of them.
@@ -124,7 +126,7 @@ impl Lineages {
     }
 
     /// `pid` executes another program.
-    pub fn executed(&mut self, pid: u32) {
+    pub fn executed(&mut self, pid: Pid) {
         let Some(process) = self.processes.get_mut(&pid) else {
             return;
         };
@@ -139,21 +141,21 @@ impl Lineages {
     }
 
     /// `pid` has exited, with all its threads.
-    pub fn ended(&mut self, pid: u32) {
+    pub fn ended(&mut self, pid: Pid) {
         self.processes.remove(&pid);
         self.combined.remove(&pid);
     }
 
     /// Returns whether the process is the load or descends from it.
     #[must_use]
-    pub fn contains(&self, pid: u32) -> bool {
+    pub fn contains(&self, pid: Pid) -> bool {
         self.processes.contains_key(&pid)
     }
 
     /// Returns the lineage: `_f1_x1`; empty for the load itself. None for other processes, and
     /// where it would be too long for a file name.
     #[must_use]
-    pub fn get(&self, pid: u32) -> Option<&str> {
+    pub fn get(&self, pid: Pid) -> Option<&str> {
         self.processes.get(&pid)?.lineage.as_deref()
     }
 }
@@ -184,10 +186,10 @@ mod tests {
     #[test]
     fn a_process_is_called_by_name_and_number() {
         let mut names = DirectoryNames::new();
-        assert_eq!(names.next(b"sshd", 1264), "_sshd_PID_1264.1.er");
-        assert_eq!(names.next(b"bash", 1264), "_bash_PID_1264.2.er");
-        assert_eq!(names.next(b"sshd", 1265), "_sshd_PID_1265.1.er");
-        assert_eq!(names.next(b"sshd", 1264), "_sshd_PID_1264.3.er");
+        assert_eq!(names.next(b"sshd", Pid(1264)), "_sshd_PID_1264.1.er");
+        assert_eq!(names.next(b"bash", Pid(1264)), "_bash_PID_1264.2.er");
+        assert_eq!(names.next(b"sshd", Pid(1265)), "_sshd_PID_1265.1.er");
+        assert_eq!(names.next(b"sshd", Pid(1264)), "_sshd_PID_1264.3.er");
     }
 
     #[test]
@@ -213,7 +215,7 @@ mod tests {
     /// A story of `parent+child` forks, `parent*child` combinations, `pid!` execs, `pid-`
     /// ends.
     fn replayed(story: &str) -> Lineages {
-        let mut lineages = Lineages::new(1);
+        let mut lineages = Lineages::new(Pid(1));
         for event in story.split_whitespace() {
             let mark = event.find(|c: char| !c.is_ascii_digit()).unwrap();
             let pid = event[..mark].parse().unwrap();
@@ -251,19 +253,19 @@ mod tests {
             ("9+10 10!", 10, None),
             ("1+2 1- 2+3", 3, Some("_f1_f1")),
         ] {
-            assert_eq!(replayed(story).get(pid), lineage, "{story}");
+            assert_eq!(replayed(story).get(Pid(pid)), lineage, "{story}");
         }
     }
 
     #[test]
     fn a_lineage_that_is_too_long_is_none() {
-        let mut lineages = Lineages::new(1);
+        let mut lineages = Lineages::new(Pid(1));
         for _ in 0..1000 {
-            lineages.executed(1);
+            lineages.executed(Pid(1));
         }
-        lineages.forked(2, 1);
-        assert!(lineages.contains(1) && lineages.contains(2));
-        assert_eq!((lineages.get(1), lineages.get(2)), (None, None));
+        lineages.forked(Pid(2), Pid(1));
+        assert!(lineages.contains(Pid(1)) && lineages.contains(Pid(2)));
+        assert_eq!((lineages.get(Pid(1)), lineages.get(Pid(2))), (None, None));
     }
 
     proptest! {
@@ -274,7 +276,7 @@ mod tests {
             let mut given = DirectoryNames::new();
             let mut all = std::collections::HashSet::new();
             for (name, pid) in names {
-                let name = given.next(&name, pid);
+                let name = given.next(&name, Pid(pid));
                 prop_assert!(name.starts_with('_') && name.ends_with(".er") && name.len() < 200);
                 prop_assert!(!name.contains(['/', '\0', '\n', ' ', '\'', '"', '\\']));
                 prop_assert!(all.insert(name));
@@ -286,18 +288,18 @@ mod tests {
         fn lineages_differ(
             events in prop::collection::vec((0_u8..4, 1_u32..30, 1_u32..30), 0..200)
         ) {
-            let mut lineages = Lineages::new(1);
+            let mut lineages = Lineages::new(Pid(1));
             let mut seen = std::collections::HashSet::new();
             for (next, (kind, pid, by)) in (2..).zip(events) {
                 match kind {
-                    0 => lineages.executed(pid + 1),
-                    1 => lineages.ended(pid),
+                    0 => lineages.executed(Pid(pid + 1)),
+                    1 => lineages.ended(Pid(pid)),
                     _ => {
                         if kind == 3 {
-                            lineages.combined(next);
+                            lineages.combined(Pid(next));
                         }
-                        lineages.forked(next, by);
-                        if let Some(lineage) = lineages.get(next) {
+                        lineages.forked(Pid(next), Pid(by));
+                        if let Some(lineage) = lineages.get(Pid(next)) {
                             prop_assert!(seen.insert(lineage.to_owned()), "{}", lineage);
                         }
                     }

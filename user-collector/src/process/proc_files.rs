@@ -4,6 +4,8 @@
 
 use std::str::FromStr;
 
+use experiment_format::ids::Pid;
+
 /// Returns the numbers in a line of a `/proc/PID/status`.
 pub(crate) fn numbers_of<'a>(status: &'a [u8], line: &'a str) -> impl Iterator<Item = u32> + 'a {
     let line = status
@@ -21,7 +23,7 @@ pub(crate) fn start_ticks_of(stat: &[u8]) -> Option<u64> {
 }
 
 /// Returns the parent, the process group and the session by a `/proc/PID/stat`: fields 4 to 6.
-pub(crate) fn relatives_of(stat: &[u8]) -> [Option<u32>; 3] {
+pub(crate) fn relatives_of(stat: &[u8]) -> [Option<Pid>; 3] {
     [4, 5, 6].map(|number| field_of(stat, number))
 }
 
@@ -42,7 +44,10 @@ mod tests {
         let fields: Vec<String> = (4..=52).map(|field| field.to_string()).collect();
         let stat = format!("7 (a) R 1 () S {}\n", fields.join(" "));
         assert_eq!(start_ticks_of(stat.as_bytes()), Some(22));
-        assert_eq!(relatives_of(stat.as_bytes()), [4, 5, 6].map(Some));
+        assert_eq!(
+            relatives_of(stat.as_bytes()),
+            [4, 5, 6].map(|number| Some(Pid(number)))
+        );
         assert_eq!(start_ticks_of(b"7 (a) S 1 2"), None);
         let numbers = |status: &[u8], line| numbers_of(status, line).collect::<Vec<u32>>();
         let status = b"Name:\tx\nNSpid:\t4211\t12\t1\nNSpgid:\t1\n";

@@ -10,6 +10,8 @@
 
 use std::collections::HashMap;
 
+use experiment_format::ids::Pid;
+
 use super::ProcessInstance;
 
 /// A process's name as the kernel has it: bytes, not text, without the final NUL.
@@ -21,7 +23,7 @@ pub struct ProcessInfo {
     /// Tells it from other processes that have its number.
     pub instance: ProcessInstance,
     /// The parent's pid, where known.
-    pub parent: Option<u32>,
+    pub parent: Option<Pid>,
     /// The name; `None` when neither side-band nor snapshot has reported it.
     pub name: Option<ProcessName>,
     /// The file it executes, where an exec was seen.
@@ -43,7 +45,7 @@ pub struct ExecutableFile {
 /// All processes seen so far.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessTable {
-    by_pid: HashMap<u32, ProcessInfo>,
+    by_pid: HashMap<Pid, ProcessInfo>,
     /// Those whose number another process got, with the time of that: what they did may be written
     /// later.
     former: HashMap<ProcessInstance, (u64, ProcessInfo)>,
@@ -58,7 +60,7 @@ impl ProcessTable {
     }
 
     /// `parent` forked `pid` at `time`. The child begins with the parent's name and file.
-    pub fn forked(&mut self, pid: u32, parent: u32, time: u64) {
+    pub fn forked(&mut self, pid: Pid, parent: Pid, time: u64) {
         let (name, executable) = self
             .by_pid
             .get(&parent)
@@ -78,7 +80,7 @@ impl ProcessTable {
     }
 
     /// The leading thread of `pid` got a new name; by exec if `exec`.
-    pub fn named(&mut self, pid: u32, name: &[u8], exec: bool) {
+    pub fn named(&mut self, pid: Pid, name: &[u8], exec: bool) {
         let process = self.known(pid);
         process.name = Some(name.into());
         if exec {
@@ -88,7 +90,7 @@ impl ProcessTable {
     }
 
     /// `pid` mapped a file for execution; the first one after an exec is its program.
-    pub fn mapped(&mut self, pid: u32, path: &[u8], build_id: &[u8]) {
+    pub fn mapped(&mut self, pid: Pid, path: &[u8], build_id: &[u8]) {
         let process = self.known(pid);
         if std::mem::take(&mut process.expects_executable) {
             process.executable = Some(Box::new(ExecutableFile {
@@ -99,12 +101,12 @@ impl ProcessTable {
     }
 
     /// The leading thread of `pid` exited at `time`.
-    pub fn exited(&mut self, pid: u32, time: u64) {
+    pub fn exited(&mut self, pid: Pid, time: u64) {
         self.known(pid).exited = Some(time);
     }
 
     /// A snapshot found `pid` alive with this name. What the side-band has reported stands.
-    pub fn found(&mut self, pid: u32, name: &[u8]) {
+    pub fn found(&mut self, pid: Pid, name: &[u8]) {
         let process = self.known(pid);
         if process.name.is_none() {
             process.name = Some(name.into());
@@ -112,7 +114,7 @@ impl ProcessTable {
     }
 
     /// A snapshot found that `pid` executes this file. What the side-band has reported stands.
-    pub fn found_executing(&mut self, pid: u32, path: &[u8]) {
+    pub fn found_executing(&mut self, pid: Pid, path: &[u8]) {
         let process = self.known(pid);
         if process.executable.is_none() && !process.expects_executable {
             process.executable = Some(Box::new(ExecutableFile {
@@ -124,7 +126,7 @@ impl ProcessTable {
 
     /// Returns the process that has the number `pid` at the instant of the last event.
     #[must_use]
-    pub fn get(&self, pid: u32) -> Option<&ProcessInfo> {
+    pub fn get(&self, pid: Pid) -> Option<&ProcessInfo> {
         self.by_pid.get(&pid)
     }
 
@@ -153,14 +155,14 @@ impl ProcessTable {
 
     /// Evicts those that exited before `time` and are not `still_there`: a process whose leader
     /// exited first goes on in its other threads.
-    pub fn evict_exited(&mut self, time: u64, mut still_there: impl FnMut(u32) -> bool) {
+    pub fn evict_exited(&mut self, time: u64, mut still_there: impl FnMut(Pid) -> bool) {
         self.by_pid.retain(|pid, process| {
             process.exited.is_none_or(|exited| exited >= time) || still_there(*pid)
         });
         self.former.retain(|_, (since, _)| *since >= time);
     }
 
-    fn known(&mut self, pid: u32) -> &mut ProcessInfo {
+    fn known(&mut self, pid: Pid) -> &mut ProcessInfo {
         let last_serial = &mut self.last_serial;
         self.by_pid.entry(pid).or_insert_with(|| {
             *last_serial += 1;
@@ -175,7 +177,7 @@ impl ProcessTable {
         })
     }
 
-    fn next_instance(&mut self, pid: u32) -> ProcessInstance {
+    fn next_instance(&mut self, pid: Pid) -> ProcessInstance {
         self.last_serial += 1;
         ProcessInstance::new(pid, self.last_serial)
     }
@@ -187,7 +189,7 @@ mod tests {
 
     use super::*;
 
-    fn name(table: &ProcessTable, pid: u32) -> Option<&str> {
+    fn name(table: &ProcessTable, pid: Pid) -> Option<&str> {
         std::str::from_utf8(table.get(pid)?.name.as_deref()?).ok()
     }
 
@@ -220,14 +222,17 @@ mod tests {
     #[test]
     fn a_reused_number_is_another_process() {
         let table = replay("7?bash 9+7 9!true 9- 9>true 9+7 9>bash 9!cat 9>cat");
-        assert_eq!(table.get(9).unwrap().instance, ProcessInstance::new(9, 3));
+        assert_eq!(
+            table.get(Pid(9)).unwrap().instance,
+            ProcessInstance::new(Pid(9), 3)
+        );
     }
 
     #[test]
     fn a_former_holder_of_a_number_has_its_name_until_it_is_forgotten() {
         let mut table = replay("7?bash 9+7 9!true 9- 9+7 9!cat");
         let name = |table: &ProcessTable, serial| {
-            let process = table.instance(ProcessInstance::new(9, serial))?;
+            let process = table.instance(ProcessInstance::new(Pid(9), serial))?;
             process.name.clone()
         };
         let named = |name: &[u8]| Some(Box::from(name));
@@ -256,12 +261,12 @@ mod tests {
     fn the_first_mapping_after_an_exec_is_the_program() {
         let table = replay("7?sh 9+7 9:/lib/early.so 9!true 9:/bin/true 9:/lib/ld.so");
         assert_eq!(
-            &*table.get(9).unwrap().executable.as_ref().unwrap().path,
+            &*table.get(Pid(9)).unwrap().executable.as_ref().unwrap().path,
             b"/bin/true"
         );
         let table = replay("7!sh 7:/bin/sh 9+7");
         assert_eq!(
-            &*table.get(9).unwrap().executable.as_ref().unwrap().path,
+            &*table.get(Pid(9)).unwrap().executable.as_ref().unwrap().path,
             b"/bin/sh"
         );
     }
@@ -269,10 +274,10 @@ mod tests {
     #[test]
     fn the_long_gone_are_forgotten_but_not_leaderless_ones() {
         let mut table = replay("7?sh 8+7 9+7 8- 9-");
-        table.evict_exited(100, |pid| pid == 9);
-        assert!(table.get(8).is_none());
-        assert!(table.get(9).is_some());
-        assert!(table.get(7).is_some());
+        table.evict_exited(100, |pid| pid == Pid(9));
+        assert!(table.get(Pid(8)).is_none());
+        assert!(table.get(Pid(9)).is_some());
+        assert!(table.get(Pid(7)).is_some());
         assert_eq!(table.len(), 2);
     }
 
@@ -283,14 +288,14 @@ mod tests {
             let mut table = ProcessTable::new();
             for (time, (pid, kind)) in events.into_iter().enumerate() {
                 match kind {
-                    0 => table.forked(pid, (pid + 1) % 5, time as u64),
-                    1 => table.exited(pid, time as u64),
-                    2 => table.found(pid, b"found"),
-                    3 => table.mapped(pid, b"/x", &[]),
+                    0 => table.forked(Pid(pid), Pid((pid + 1) % 5), time as u64),
+                    1 => table.exited(Pid(pid), time as u64),
+                    2 => table.found(Pid(pid), b"found"),
+                    3 => table.mapped(Pid(pid), b"/x", &[]),
                     _ => {
                         let said = time.to_string();
-                        table.named(pid, said.as_bytes(), time % 2 == 0);
-                        prop_assert_eq!(name(&table, pid), Some(&*said));
+                        table.named(Pid(pid), said.as_bytes(), time % 2 == 0);
+                        prop_assert_eq!(name(&table, Pid(pid)), Some(&*said));
                     }
                 }
             }

@@ -6,6 +6,8 @@
 
 use std::collections::HashMap;
 
+use experiment_format::ids::{Pid, Tid};
+
 /// Most changes of a thread's name that are written: a reader's work grows with packets times
 /// names.
 const MAX_NAME_CHANGES: u32 = 8;
@@ -13,12 +15,12 @@ const MAX_NAME_CHANGES: u32 = 8;
 /// The names that were written.
 #[derive(Debug, Default)]
 pub struct ThreadNames {
-    written: HashMap<u32, LastWritten>,
+    written: HashMap<Tid, LastWritten>,
 }
 
 #[derive(Debug)]
 struct LastWritten {
-    pid: u32,
+    pid: Pid,
     name: Box<[u8]>,
     changes: u32,
 }
@@ -26,12 +28,12 @@ struct LastWritten {
 impl ThreadNames {
     /// Notes a thread's present name. Returns the time with which it has to be written, if it has
     /// to be; `at` is now.
-    pub fn update(&mut self, pid: u32, tid: u32, name: &[u8], at: u64) -> Option<u64> {
+    pub fn update(&mut self, pid: Pid, tid: Tid, name: &[u8], at: u64) -> Option<u64> {
         let written = self.written.get(&tid);
         let (at, changes) = match written {
             Some(written) if written.pid != pid => (at, 0),
             // Each CPU's idle thread has this id, and a name of its own.
-            Some(written) if *written.name == *name || tid == 0 => return None,
+            Some(written) if *written.name == *name || tid == Tid(0) => return None,
             Some(written) if written.changes == MAX_NAME_CHANGES => return None,
             Some(written) => (0, written.changes + 1),
             None => (0, 0),
@@ -49,16 +51,16 @@ mod tests {
     #[test]
     fn a_name_is_written_once_and_a_new_one_for_all() {
         let mut names = ThreadNames::default();
-        assert_eq!(names.update(7, 8, b"a", 5), Some(0));
-        assert_eq!(names.update(7, 8, b"a", 6), None);
-        assert_eq!(names.update(7, 8, b"b", 7), Some(0));
+        assert_eq!(names.update(Pid(7), Tid(8), b"a", 5), Some(0));
+        assert_eq!(names.update(Pid(7), Tid(8), b"a", 6), None);
+        assert_eq!(names.update(Pid(7), Tid(8), b"b", 7), Some(0));
         // Another process has the id.
-        assert_eq!(names.update(9, 8, b"b", 8), Some(8));
+        assert_eq!(names.update(Pid(9), Tid(8), b"b", 8), Some(8));
         for change in 0..2 * MAX_NAME_CHANGES {
-            let written = names.update(9, 8, &change.to_ne_bytes(), 9);
+            let written = names.update(Pid(9), Tid(8), &change.to_ne_bytes(), 9);
             assert_eq!(written.is_some(), change < MAX_NAME_CHANGES, "{change}");
         }
-        assert_eq!(names.update(0, 0, b"swapper/0", 1), Some(0));
-        assert_eq!(names.update(0, 0, b"swapper/1", 2), None);
+        assert_eq!(names.update(Pid(0), Tid(0), b"swapper/0", 1), Some(0));
+        assert_eq!(names.update(Pid(0), Tid(0), b"swapper/1", 2), None);
     }
 }

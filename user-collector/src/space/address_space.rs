@@ -11,6 +11,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use experiment_format::ids::Pid;
+
 use crate::space::{Mapping, Mappings};
 
 /// Most published versions of one address space that are kept: a stack arrives within one or two
@@ -192,12 +194,12 @@ pub fn mappings_between(code: &[Mapping], start: u64, end: u64) -> impl Iterator
 /// The spaces of all processes.
 #[derive(Debug, Default)]
 pub struct AddressSpaces {
-    by_pid: HashMap<u32, AddressSpace>,
+    by_pid: HashMap<Pid, AddressSpace>,
 }
 
 impl AddressSpaces {
     /// `parent` forked `pid`: a copy of its space.
-    pub fn forked(&mut self, pid: u32, parent: u32, at: u64) {
+    pub fn forked(&mut self, pid: Pid, parent: Pid, at: u64) {
         let parent = self.by_pid.get(&parent);
         let space = parent.map_or_else(AddressSpace::default, |parent| AddressSpace {
             mappings: parent.mappings.clone(),
@@ -214,7 +216,7 @@ impl AddressSpaces {
     }
 
     /// `pid` executes another program: all that it had mapped is gone.
-    pub fn executed(&mut self, pid: u32, at: u64) {
+    pub fn executed(&mut self, pid: Pid, at: u64) {
         let space = self.by_pid.entry(pid).or_default();
         space.execution = None;
         space.since = at;
@@ -224,12 +226,12 @@ impl AddressSpaces {
     }
 
     /// `pid` maps something for execution.
-    pub fn mapped(&mut self, pid: u32, mapping: Mapping, at: u64) {
+    pub fn mapped(&mut self, pid: Pid, mapping: Mapping, at: u64) {
         self.by_pid.entry(pid).or_default().map(at, mapping);
     }
 
     /// Adds what a snapshot found mapped in `pid`. Mappings that events have reported stand.
-    pub fn found(&mut self, pid: u32, found: impl IntoIterator<Item = Mapping>, at: u64) {
+    pub fn found(&mut self, pid: Pid, found: impl IntoIterator<Item = Mapping>, at: u64) {
         let space = self.by_pid.entry(pid).or_default();
         for mapping in found {
             let known = space.mappings.find(mapping.start).is_some()
@@ -245,7 +247,7 @@ impl AddressSpaces {
     /// ones hold from `ran` on. Returns whether any is new.
     pub fn discovered(
         &mut self,
-        pid: u32,
+        pid: Pid,
         found: impl IntoIterator<Item = Mapping>,
         looked: u64,
         ran: u64,
@@ -276,18 +278,18 @@ impl AddressSpaces {
     }
 
     /// Returns the address space of a process.
-    pub fn get_mut(&mut self, pid: u32) -> Option<&mut AddressSpace> {
+    pub fn get_mut(&mut self, pid: Pid) -> Option<&mut AddressSpace> {
         self.by_pid.get_mut(&pid)
     }
 
     /// Returns all of them.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut AddressSpace)> {
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Pid, &mut AddressSpace)> {
         self.by_pid.iter_mut().map(|(pid, space)| (*pid, space))
     }
 
     /// Evicts processes. Returns those that were evicted.
-    pub fn retain(&mut self, mut still: impl FnMut(u32) -> bool) -> Vec<u32> {
-        let gone: Vec<u32> = self
+    pub fn retain(&mut self, mut still: impl FnMut(Pid) -> bool) -> Vec<Pid> {
+        let gone: Vec<Pid> = self
             .by_pid
             .keys()
             .copied()
@@ -322,13 +324,13 @@ mod tests {
     #[test]
     fn a_stack_is_valid_until_the_first_frame_that_lay_in_something_else() {
         let mut spaces = AddressSpaces::default();
-        spaces.mapped(7, mapping("main", 10, 20), 1);
-        spaces.mapped(7, mapping("one.so", 30, 40), 2);
-        let space = spaces.get_mut(7).unwrap();
+        spaces.mapped(Pid(7), mapping("main", 10, 20), 1);
+        spaces.mapped(Pid(7), mapping("one.so", 30, 40), 2);
+        let space = spaces.get_mut(Pid(7)).unwrap();
         space.published(1);
         assert_eq!(space.valid_frames(1, &[31, 15, 32, 16]), 4);
-        spaces.mapped(7, mapping("two.so", 30, 40), 3);
-        let space = spaces.get_mut(7).unwrap();
+        spaces.mapped(Pid(7), mapping("two.so", 30, 40), 3);
+        let space = spaces.get_mut(Pid(7)).unwrap();
         assert_eq!(space.valid_frames(1, &[15, 16, 31, 17]), 3);
         assert_eq!(space.valid_frames(1, &[31, 15]), 1);
         // Of a version that is not kept any more, the leaf alone.
@@ -338,13 +340,13 @@ mod tests {
     #[test]
     fn a_child_has_its_parents_space_until_it_executes() {
         let mut spaces = AddressSpaces::default();
-        spaces.mapped(7, mapping("sh", 10, 20), 1);
-        spaces.get_mut(7).unwrap().set_execution(3);
-        spaces.forked(9, 7, 2);
-        assert_eq!(spaces.get_mut(9).unwrap().execution, Some(3));
-        spaces.executed(9, 3);
-        spaces.mapped(9, mapping("true", 15, 25), 4);
-        let child = spaces.get_mut(9).unwrap();
+        spaces.mapped(Pid(7), mapping("sh", 10, 20), 1);
+        spaces.get_mut(Pid(7)).unwrap().set_execution(3);
+        spaces.forked(Pid(9), Pid(7), 2);
+        assert_eq!(spaces.get_mut(Pid(9)).unwrap().execution, Some(3));
+        spaces.executed(Pid(9), 3);
+        spaces.mapped(Pid(9), mapping("true", 15, 25), 4);
+        let child = spaces.get_mut(Pid(9)).unwrap();
         assert_eq!((child.execution, child.code().len()), (None, 1));
         let changes: Vec<_> = child
             .take_changes()
@@ -358,19 +360,19 @@ mod tests {
         ];
         assert_eq!(changes, expected);
         assert!(child.take_changes().is_empty());
-        assert_eq!(spaces.get_mut(7).unwrap().code().len(), 1);
+        assert_eq!(spaces.get_mut(Pid(7)).unwrap().code().len(), 1);
     }
 
     #[test]
     fn what_takes_a_place_begins_after_what_was_there_has_ended() {
         let mut spaces = AddressSpaces::default();
         let (one, two) = (mapping("one", 10, 30), mapping("two", 15, 25));
-        spaces.mapped(7, one.clone(), 5);
-        spaces.mapped(7, two.clone(), 5);
-        spaces.executed(7, 6);
-        spaces.mapped(7, one.clone(), 9);
+        spaces.mapped(Pid(7), one.clone(), 5);
+        spaces.mapped(Pid(7), two.clone(), 5);
+        spaces.executed(Pid(7), 6);
+        spaces.mapped(Pid(7), one.clone(), 9);
         let changes: Vec<_> = spaces
-            .get_mut(7)
+            .get_mut(Pid(7))
             .unwrap()
             .take_changes()
             .into_iter()
@@ -397,12 +399,12 @@ mod tests {
             let mut spaces = AddressSpaces::default();
             for turn in 0..1000 {
                 let name = ["one.so", "two.so"][turn % 2];
-                spaces.mapped(7, mapping(name, 30, 40), turn as u64);
+                spaces.mapped(Pid(7), mapping(name, 30, 40), turn as u64);
                 if keep {
-                    spaces.get_mut(7).unwrap().keep_all_changes();
+                    spaces.get_mut(Pid(7)).unwrap().keep_all_changes();
                 }
             }
-            spaces.get_mut(7).unwrap().take_changes().len()
+            spaces.get_mut(Pid(7)).unwrap().take_changes().len()
         };
         assert!(turns(false) < 200);
         assert_eq!(turns(true), 2 * 1000 - 1);
@@ -411,17 +413,17 @@ mod tests {
     #[test]
     fn what_moved_is_mapped_from_when_it_ran() {
         let mut spaces = AddressSpaces::default();
-        spaces.executed(7, 5);
-        spaces.mapped(7, mapping("main", 10, 20), 6);
-        spaces.mapped(7, mapping("one.so", 40, 50), 9);
-        spaces.get_mut(7).unwrap().take_changes();
+        spaces.executed(Pid(7), 5);
+        spaces.mapped(Pid(7), mapping("main", 10, 20), 6);
+        spaces.mapped(Pid(7), mapping("one.so", 40, 50), 9);
+        spaces.get_mut(Pid(7)).unwrap().take_changes();
         let found = || [mapping("main", 10, 20), mapping("main", 30, 45)];
         // Looked at before it executed this program.
-        assert!(!spaces.discovered(7, found(), 5, 8));
-        assert!(!spaces.discovered(8, found(), 12, 8));
-        assert!(spaces.discovered(7, found(), 12, 8));
-        assert!(!spaces.discovered(7, found(), 13, 8));
-        let space = spaces.get_mut(7).unwrap();
+        assert!(!spaces.discovered(Pid(7), found(), 5, 8));
+        assert!(!spaces.discovered(Pid(8), found(), 12, 8));
+        assert!(spaces.discovered(Pid(7), found(), 12, 8));
+        assert!(!spaces.discovered(Pid(7), found(), 13, 8));
+        let space = spaces.get_mut(Pid(7)).unwrap();
         let moved = MappingChange {
             at: 8,
             event: MappingEvent::Map(mapping("main", 30, 40)),
@@ -433,9 +435,9 @@ mod tests {
     #[test]
     fn events_outrank_the_snapshot() {
         let mut spaces = AddressSpaces::default();
-        spaces.mapped(7, mapping("new", 10, 20), 1);
-        spaces.found(7, [mapping("old", 15, 25), mapping("else", 30, 40)], 2);
-        let code = spaces.get_mut(7).unwrap().code();
+        spaces.mapped(Pid(7), mapping("new", 10, 20), 1);
+        spaces.found(Pid(7), [mapping("old", 15, 25), mapping("else", 30, 40)], 2);
+        let code = spaces.get_mut(Pid(7)).unwrap().code();
         assert_eq!(&*code[0].file.path, b"new");
         assert_eq!(&*mapping_at(&code, 35).unwrap().file.path, b"else");
         assert!(mapping_at(&code, 22).is_none());

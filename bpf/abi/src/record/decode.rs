@@ -96,8 +96,8 @@ impl Record {
                 header,
                 state: raw.state,
                 detail: Detail::try_from(raw.detail).ok(),
-                blocked: raw.blocked,
-                waited: raw
+                blocked_ticks: raw.blocked,
+                waited_ticks: raw
                     .ticks
                     .checked_sub(raw.blocked)
                     .ok_or(RecordError::Blocked {

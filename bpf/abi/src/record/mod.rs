@@ -121,9 +121,9 @@ pub struct OffCpu {
     /// What more is known of that.
     pub detail: Option<Detail>,
     /// Boundaries in that state.
-    pub blocked: u32,
+    pub blocked_ticks: u32,
     /// Boundaries since its wake-up, waiting for a CPU.
-    pub waited: u32,
+    pub waited_ticks: u32,
     /// The kernel stack in which it was off the CPU.
     pub stack: KernelStack,
 }
@@ -133,8 +133,8 @@ impl OffCpu {
     #[must_use]
     pub fn counts(&self) -> [u32; STATES] {
         let mut counts = [0; STATES];
-        counts[usize::from(self.state)] += self.blocked;
-        counts[WAIT_CPU] += self.waited;
+        counts[usize::from(self.state)] += self.blocked_ticks;
+        counts[WAIT_CPU] += self.waited_ticks;
         counts
     }
 }

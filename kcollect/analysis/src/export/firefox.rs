@@ -135,7 +135,7 @@ fn begin(
     let first = process.seen_ns.map_or(0, |(first, _)| first);
     profile.add_process(
         &name,
-        process.pid,
+        process.pid.0,
         Timestamp::from_nanos_since_reference(first),
     )
 }

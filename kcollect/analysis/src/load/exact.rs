@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use experiment_format::Error;
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::microstate::Microstate;
 use experiment_format::reader::Experiment;
 use rustc_hash::FxHashMap;
@@ -73,9 +74,9 @@ impl Times {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ThreadTimes {
     /// Its pid.
-    pub pid: u32,
+    pub pid: Pid,
     /// Its tid.
-    pub tid: u32,
+    pub tid: Tid,
     /// Its last name.
     pub name: String,
     /// The name of its process.
@@ -111,8 +112,8 @@ pub struct ExactTimes {
 
 #[derive(Deserialize)]
 struct ThreadLine<'a> {
-    pid: Option<u32>,
-    tid: Option<u32>,
+    pid: Option<Pid>,
+    tid: Option<Tid>,
     #[serde(borrow)]
     name: Option<std::borrow::Cow<'a, str>>,
     at_ns: Option<u64>,
@@ -170,7 +171,7 @@ impl ExactTimes {
     fn parse(bytes: &[u8]) -> ExactTimes {
         let mut times = ExactTimes::default();
         // Threads that have not exited: position, state, and the time of their last line.
-        let mut living: FxHashMap<(u32, u32), (usize, usize, u64)> = FxHashMap::default();
+        let mut living: FxHashMap<(Pid, Tid), (usize, usize, u64)> = FxHashMap::default();
         let mut short_lived: BTreeMap<String, ShortLived> = BTreeMap::new();
         let mut end = 0;
         for line in bytes.split(|byte| *byte == b'\n') {

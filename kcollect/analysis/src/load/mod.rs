@@ -63,7 +63,7 @@ struct Loader {
     cpus: FxHashMap<u32, CpuId>,
     threads: FxHashMap<(ProcessId, u64), ThreadId>,
     /// By founder and pid.
-    processes: FxHashMap<(ExperimentId, u32), Vec<ProcessId>>,
+    processes: FxHashMap<(ExperimentId, Pid), Vec<ProcessId>>,
 }
 
 /// The experiment that is being read.
@@ -83,7 +83,7 @@ struct Names {
     /// The last name of each thread, by tid.
     threads: FxHashMap<u64, String>,
     /// The last name of each process, by pid.
-    processes: FxHashMap<u32, String>,
+    processes: FxHashMap<Pid, String>,
 }
 
 impl Loader {
@@ -107,14 +107,14 @@ impl Loader {
                 let line = &header.command_line;
                 let given = || Some(line.clone()).filter(|line| !line.is_empty());
                 model.processes.push(ProcessInfo {
-                    pid: header.pid.0,
+                    pid: header.pid,
                     name: comment("process: ").unwrap_or_else(|| program(line)),
                     experiment: index as u32,
                     followed: true,
                     command_line: comment("command line: ").or_else(given),
                     seen_ns: None,
                 });
-                let key = (founder_id, header.pid.0);
+                let key = (founder_id, header.pid);
                 processes.entry(key).or_default().push(id);
                 id
             });
@@ -367,9 +367,7 @@ impl Loader {
         let process = match own {
             Some(process) => process,
             None => {
-                let pid = pid
-                    .unwrap_or(self.model.experiment(id).source.header().pid)
-                    .0;
+                let pid = pid.unwrap_or(self.model.experiment(id).source.header().pid);
                 self.process_at(founder, pid, names, time)
             }
         };
@@ -395,7 +393,7 @@ impl Loader {
     fn process_at(
         &mut self,
         founder: ExperimentId,
-        pid: u32,
+        pid: Pid,
         names: &Names,
         time: u64,
     ) -> ProcessId {
@@ -487,7 +485,7 @@ fn names(source: &Experiment) -> Names {
             tid, name, group, ..
         } = event
         {
-            names.threads.insert(u64::from(tid.0), name.clone());
+            names.threads.insert(u64::from(*tid), name.clone());
             if let Some((process, pid)) = process_of(group) {
                 names.processes.insert(pid, process.to_owned());
             }
@@ -497,7 +495,7 @@ fn names(source: &Experiment) -> Names {
 }
 
 /// Returns the name and pid of a process by the group of its threads, such as `sshd, pid 1264`.
-fn process_of(group: &str) -> Option<(&str, u32)> {
+fn process_of(group: &str) -> Option<(&str, Pid)> {
     let (name, pid) = group.rsplit_once(", pid ")?;
     Some((name, pid.parse().ok()?))
 }

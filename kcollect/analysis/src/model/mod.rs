@@ -10,6 +10,7 @@ mod source_lines;
 mod stacks;
 pub(crate) mod trie;
 
+use experiment_format::ids::Pid;
 use experiment_format::log::CounterUnit;
 use experiment_format::losses::{self, Recorded};
 use experiment_format::microstate::Microstate;
@@ -206,7 +207,7 @@ impl LossCounts {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProcessInfo {
     /// Its pid.
-    pub pid: u32,
+    pub pid: Pid,
     /// Its name: the kernel's of its main thread; in experiments of other collectors the program's.
     pub name: String,
     /// Position of the experiment that holds its threads: its own or its founder.

@@ -81,7 +81,7 @@ impl Symboliser {
                 address,
                 names,
             };
-            let instructions = match elf.machine {
+            let instructions = match elf.machine() {
                 EM_X86_64 | EM_386 => piece.x86(),
                 EM_AARCH64 => piece.aarch64(),
                 _ => return Err(SymbolError::OtherProcessor),

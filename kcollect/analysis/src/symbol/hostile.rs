@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write as _;
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -274,6 +275,60 @@ fn a_file_that_is_shortened_while_it_is_read() {
     file.as_file().set_len(CODE).unwrap();
     let read = elf.section(".debug_line", &mut Room::new());
     assert_eq!(read, Err(Damaged("was shortened, or cannot be read")));
+}
+
+#[test]
+fn both_classes_and_byte_orders() {
+    for (architecture, endian, bits) in [
+        (Architecture::X86_64, Endianness::Little, 64),
+        (Architecture::I386, Endianness::Little, 32),
+        (Architecture::S390x, Endianness::Big, 64),
+        (Architecture::PowerPc, Endianness::Big, 32),
+    ] {
+        let mut object = Object::new(BinaryFormat::Elf, architecture, endian);
+        let name = b".debug_line".to_vec();
+        let id = object.add_section(Vec::new(), name, SectionKind::Debug);
+        object.set_section_data(id, b"lines", 1);
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&object.write().unwrap()).unwrap();
+        let elf = Elf::read(file).unwrap();
+        assert_eq!((elf.bits(), elf.is_synthetic()), (bits, true));
+        let little = elf.gimli_endian() == gimli::RunTimeEndian::Little;
+        assert_eq!(little, endian == Endianness::Little);
+        let mut room = Room::new();
+        assert_eq!(elf.section(".debug_line", &mut room).unwrap(), b"lines");
+        assert_eq!(elf.section(".debug_info", &mut room).unwrap(), b"");
+    }
+}
+
+#[test]
+fn all_sections_of_an_object_have_one_limit() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut bytes = elf(&[(".debug_line", vec![0; 8]), (".debug_info", vec![0; 8])]);
+    let table = u64::from_le_bytes(bytes[0x28..0x30].try_into().unwrap()) as usize;
+    for header in bytes[table..].chunks_exact_mut(64) {
+        // Two that have all of the file, a sparse one: each is within the limit.
+        if header[0x20..0x28] == 8_u64.to_le_bytes() {
+            header[0x18..0x28].copy_from_slice(&[[0; 8], (600_u64 << 20).to_le_bytes()].concat());
+        }
+    }
+    fs::write(file.path(), bytes).unwrap();
+    file.as_file().set_len(600 << 20).unwrap();
+    let elf = Elf::read(file.reopen().unwrap()).unwrap();
+    let mut room = Room::new();
+    assert_eq!(
+        elf.section(".debug_line", &mut room).unwrap().len(),
+        600 << 20
+    );
+    let second = elf.section(".debug_info", &mut room);
+    assert_eq!(
+        second,
+        Err(Damaged("has more than 1 GiB of debug information"))
+    );
+    file.as_file().set_len(500 << 20).unwrap();
+    let elf = Elf::read(file.reopen().unwrap()).unwrap();
+    let outside = elf.section(".debug_line", &mut Room::new());
+    assert_eq!(outside, Err(Damaged("has sections beyond its end")));
 }
 
 /// A small program with lines, inlined functions and all that a compiler adds.

@@ -18,6 +18,7 @@
 
 use std::io::Write as _;
 
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::microstate::Microstate;
 use experiment_format::text::printable;
 use flate2::Compression;
@@ -250,9 +251,9 @@ struct Header<'a> {
     losses: Vec<String>,
     states: [&'static str; Microstate::PER_THREAD],
     /// Name and lineage as indexes into `strings`, and the pid.
-    processes: Vec<(usize, usize, u32)>,
+    processes: Vec<(usize, usize, Pid)>,
     /// Process, tid, name, whether exact times are known.
-    threads: Vec<(u32, u32, usize, u8)>,
+    threads: Vec<(u32, Tid, usize, u8)>,
     /// Name, object, flags: 1 kernel, 2 inlined.
     functions: Vec<(usize, usize, u8)>,
     strings: Vec<String>,

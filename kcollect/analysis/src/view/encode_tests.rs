@@ -1,5 +1,6 @@
 use std::io::Read as _;
 
+use experiment_format::ids::Pid;
 use flate2::read::ZlibDecoder;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -108,12 +109,12 @@ fn names_become_printable_and_are_stored_once() {
     let mut payload = payload();
     payload.processes = vec![
         PageProcess {
-            pid: 1,
+            pid: Pid(1),
             name: b"</script>\0\xff\"".to_vec(),
             lineage: Vec::new(),
         },
         PageProcess {
-            pid: 2,
+            pid: Pid(2),
             name: "\u{202e}txt".into(),
             lineage: b"</script>\0\xff\"".to_vec(),
         },

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 
 use experiment_format::Error;
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::losses::phrase;
 use experiment_format::microstate::Microstate;
 
@@ -115,7 +116,7 @@ fn processes(model: &Model) -> Vec<PageProcess> {
 fn threads(model: &Model) -> Vec<PageThread> {
     let each = model.threads.iter().map(|thread| PageThread {
         process: thread.process.0,
-        tid: u32::try_from(thread.tid).unwrap_or(u32::MAX),
+        tid: Tid(u32::try_from(thread.tid).unwrap_or(u32::MAX)),
         name: thread.name.clone().into_bytes(),
         exact_ns: None,
     });
@@ -170,7 +171,7 @@ fn note_exact_times(founder: &ExperimentInfo, payload: &mut Payload) -> Result<(
             .and_modify(|known| *known = None)
             .or_insert(Some(thread.times.states));
     }
-    let mut bearers: HashMap<(u32, u32), u32> = HashMap::new();
+    let mut bearers: HashMap<(Pid, Tid), u32> = HashMap::new();
     let processes = &payload.processes;
     let key = |thread: &PageThread| (processes[thread.process as usize].pid, thread.tid);
     for thread in &payload.threads {

@@ -56,6 +56,8 @@ pub fn page(payload: &Payload) -> Result<String, PayloadError> {
 
 #[cfg(test)]
 mod tests {
+    use experiment_format::ids::Pid;
+
     use super::*;
     use crate::view::payload::{PageFunction, PageProcess};
 
@@ -66,7 +68,7 @@ mod tests {
             losses: String::from_utf8_lossy(text).into_owned(),
             interval_us: 1,
             processes: vec![PageProcess {
-                pid: 1,
+                pid: Pid(1),
                 name: text.to_vec(),
                 lineage: text.to_vec(),
             }],

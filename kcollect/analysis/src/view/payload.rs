@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::microstate::Microstate;
 
 /// A profile to be shown. Times are in nanoseconds since its start.
@@ -39,7 +40,7 @@ pub struct Payload {
 #[derive(Clone, Debug, Default)]
 pub struct PageProcess {
     /// Its pid; successive processes with one pid are separate.
-    pub pid: u32,
+    pub pid: Pid,
     /// Its name.
     pub name: Vec<u8>,
     /// Its descent from other processes, as text; may be empty.
@@ -52,7 +53,7 @@ pub struct PageThread {
     /// Index into [`Payload::processes`].
     pub process: u32,
     /// Its tid.
-    pub tid: u32,
+    pub tid: Tid,
     /// Its name.
     pub name: Vec<u8>,
     /// Exact nanoseconds by the state's number, if known.

@@ -12,6 +12,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
+use experiment_format::ids::Tid;
 use host::machine::online_cpus;
 use nix::unistd::read;
 use perf_event_open_sys::bindings as sys;
@@ -25,9 +26,9 @@ use crate::perf::refusal::{OpenAttempt, PerfSettings, Refusal};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
     /// A thread, on every CPU; 0 is the calling thread.
-    Thread(u32),
+    Thread(Tid),
     /// A thread, on this CPU only.
-    ThreadOn(u32, u32),
+    ThreadOn(Tid, u32),
     /// A CPU, with all threads that run on it.
     Cpu(u32),
 }
@@ -192,8 +193,8 @@ pub(crate) fn open_event(
     let number =
         |number: u32, error| i32::try_from(number).map_err(|_| io::Error::from_raw_os_error(error));
     let (pid, cpu) = match place {
-        Place::Thread(tid) => (number(tid, libc::ESRCH)?, -1),
-        Place::ThreadOn(tid, cpu) => (number(tid, libc::ESRCH)?, number(cpu, libc::ENODEV)?),
+        Place::Thread(tid) => (number(tid.0, libc::ESRCH)?, -1),
+        Place::ThreadOn(tid, cpu) => (number(tid.0, libc::ESRCH)?, number(cpu, libc::ENODEV)?),
         Place::Cpu(cpu) => (-1, number(cpu, libc::ENODEV)?),
     };
     let leader = leader.map_or(-1, |leader| leader.as_raw_fd());
@@ -332,13 +333,14 @@ fn check(result: i32) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+
     use super::*;
     use crate::names::page_faults;
 
     #[test]
     fn options_become_attributes() {
         let event = page_faults();
-        let mut options = OpenOptions::new(&event, Place::Thread(0));
+        let mut options = OpenOptions::new(&event, Place::Thread(Tid(0)));
         let attr = options.attribute();
         assert_eq!(
             (attr.disabled(), attr.inherit(), attr.inherit_stat()),
@@ -360,10 +362,10 @@ mod tests {
     #[test]
     fn a_thread_number_out_of_range_is_no_thread() {
         let event = page_faults();
-        let gone = OpenOptions::new(&event, Place::Thread(u32::MAX));
+        let gone = OpenOptions::new(&event, Place::Thread(Tid(u32::MAX)));
         assert_eq!(
             gone.open().unwrap_err(),
-            Refusal::NoThread { tid: u32::MAX }
+            Refusal::NoThread { tid: Tid(u32::MAX) }
         );
     }
 }

@@ -11,6 +11,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use experiment_format::ids::{Pid, Tid};
 use host::machine::page_size;
 use perf_event_open_sys::bindings as sys;
 
@@ -24,9 +25,9 @@ pub struct CounterOverflow {
     /// The instruction at which the thread was interrupted, in user mode or in the kernel.
     pub ip: u64,
     /// The thread's process.
-    pub pid: u32,
+    pub pid: Pid,
     /// The thread.
-    pub tid: u32,
+    pub tid: Tid,
     /// CLOCK_MONOTONIC, nanoseconds.
     pub time_ns: u64,
 }
@@ -63,8 +64,8 @@ fn parse(record: &[u8]) -> Option<CounterOverflow> {
     (u32_at(record, 0)? == sys::PERF_RECORD_SAMPLE).then_some(())?;
     Some(CounterOverflow {
         ip: u64_at(record, 8)?,
-        pid: u32_at(record, 16)?,
-        tid: u32_at(record, 20)?,
+        pid: Pid(u32_at(record, 16)?),
+        tid: Tid(u32_at(record, 20)?),
         time_ns: u64_at(record, 24)?,
     })
 }
@@ -86,8 +87,8 @@ mod tests {
         let found: Vec<_> = split_records(&bytes).filter_map(parse).collect();
         let overflow = CounterOverflow {
             ip: 0x1234,
-            pid: 7,
-            tid: 8,
+            pid: Pid(7),
+            tid: Tid(8),
             time_ns: 99,
         };
         assert_eq!(found, [overflow]);

@@ -4,6 +4,8 @@
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
+use experiment_format::ids::Tid;
+
 use crate::names::event::Encoding;
 use crate::perf::counter::{Place, open_event};
 
@@ -42,5 +44,5 @@ fn open(encoding: &Encoding, leader: Option<BorrowedFd<'_>>) -> io::Result<Owned
     // The kernel's part needs a privilege, and uses the same counters.
     attr.set_exclude_kernel(1);
     attr.set_exclude_hv(1);
-    open_event(&mut attr, Place::Thread(0), leader)
+    open_event(&mut attr, Place::Thread(Tid(0)), leader)
 }

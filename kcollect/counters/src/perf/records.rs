@@ -4,6 +4,7 @@
 //! [`counter`](crate::perf::counter) selects.
 
 use byteorder::NativeEndian;
+use experiment_format::ids::{Pid, Tid};
 use linux_perf_event_reader::{
     CommOrExecRecord, ForkOrExitRecord, LostRecord, RawData, RecordType,
 };
@@ -18,35 +19,35 @@ pub enum ThreadRecord {
     /// A thread was created.
     Fork {
         /// Its process. The first thread of a process has the number of the process.
-        pid: u32,
+        pid: Pid,
         /// The thread.
-        tid: u32,
+        tid: Tid,
         /// The process of the thread that created it.
-        parent_pid: u32,
+        parent_pid: Pid,
         /// The thread that created it.
-        parent_tid: u32,
+        parent_tid: Tid,
     },
     /// A thread exits. Its counts follow.
     Exit {
         /// Its process.
-        pid: u32,
+        pid: Pid,
         /// The thread.
-        tid: u32,
+        tid: Tid,
     },
     /// A process executed another program. Its only thread has the number of the process from now
     /// on.
     Exec {
         /// The process.
-        pid: u32,
+        pid: Pid,
         /// The name of the program, up to 15 bytes.
         name: Box<[u8]>,
     },
     /// The count of one of a thread's counters when it exited.
     ExitCount {
         /// The thread's process.
-        pid: u32,
+        pid: Pid,
         /// The thread.
-        tid: u32,
+        tid: Tid,
         /// The number of the counter from which it was inherited:
         /// [`OpenCounter::id`](crate::perf::counter::OpenCounter::id).
         id: u64,
@@ -100,17 +101,17 @@ pub(crate) fn decode(record: &[u8]) -> Option<(u64, ThreadRecord)> {
         RecordType::FORK => {
             let fork = ForkOrExitRecord::parse::<NativeEndian>(raw).ok()?;
             ThreadRecord::Fork {
-                pid: id(fork.pid)?,
-                tid: id(fork.tid)?,
-                parent_pid: id(fork.ppid)?,
-                parent_tid: id(fork.ptid)?,
+                pid: Pid(id(fork.pid)?),
+                tid: Tid(id(fork.tid)?),
+                parent_pid: Pid(id(fork.ppid)?),
+                parent_tid: Tid(id(fork.ptid)?),
             }
         }
         RecordType::EXIT => {
             let exit = ForkOrExitRecord::parse::<NativeEndian>(raw).ok()?;
             ThreadRecord::Exit {
-                pid: id(exit.pid)?,
-                tid: id(exit.tid)?,
+                pid: Pid(id(exit.pid)?),
+                tid: Tid(id(exit.tid)?),
             }
         }
         RecordType::COMM => {
@@ -119,7 +120,7 @@ pub(crate) fn decode(record: &[u8]) -> Option<(u64, ThreadRecord)> {
             // Threads also rename themselves.
             comm.is_execve.then_some(())?;
             ThreadRecord::Exec {
-                pid: id(comm.pid)?,
+                pid: Pid(id(comm.pid)?),
                 name: comm.name.as_slice().into(),
             }
         }
@@ -130,8 +131,8 @@ pub(crate) fn decode(record: &[u8]) -> Option<(u64, ThreadRecord)> {
             return None;
         }
         RecordType(sys::PERF_RECORD_READ) => ThreadRecord::ExitCount {
-            pid: u32_at(body, 0)?,
-            tid: u32_at(body, 4)?,
+            pid: Pid(u32_at(body, 0)?),
+            tid: Tid(u32_at(body, 4)?),
             value: CounterValue {
                 count: u64_at(body, 8)?,
                 enabled_ns: u64_at(body, 16)?,
@@ -180,16 +181,16 @@ mod tests {
     fn records_of_a_thread_are_decoded() {
         let fork = record(7, 0, &words(&[pair(9, 7), pair(9, 8), 41]));
         let expected = ThreadRecord::Fork {
-            pid: 9,
-            tid: 9,
-            parent_pid: 7,
-            parent_tid: 8,
+            pid: Pid(9),
+            tid: Tid(9),
+            parent_pid: Pid(7),
+            parent_tid: Tid(8),
         };
         assert_eq!(decode(&fork), Some((42, expected)));
         let mut name = words(&[pair(9, 9)]);
         name.extend(b"true\0\0\0\0");
         let exec = ThreadRecord::Exec {
-            pid: 9,
+            pid: Pid(9),
             name: (*b"true").into(),
         };
         assert_eq!(decode(&record(3, 1 << 13, &name)), Some((42, exec)));
@@ -197,12 +198,18 @@ mod tests {
         let exit = record(4, 0, &words(&[pair(9, 7), pair(9, 8), 41]));
         assert_eq!(
             decode(&exit),
-            Some((42, ThreadRecord::Exit { pid: 9, tid: 9 }))
+            Some((
+                42,
+                ThreadRecord::Exit {
+                    pid: Pid(9),
+                    tid: Tid(9)
+                }
+            ))
         );
         let read = record(8, 0, &words(&[pair(9, 10), 1 << 40, 6, 5, 3]));
         let expected = ThreadRecord::ExitCount {
-            pid: 9,
-            tid: 10,
+            pid: Pid(9),
+            tid: Tid(10),
             id: 3,
             value: CounterValue {
                 count: 1 << 40,

@@ -11,6 +11,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use experiment_format::ids::{Pid, Tid};
 use host::exit::{ExitKind, Failure};
 use perf_event_open_sys::bindings as sys;
 use thiserror::Error;
@@ -98,13 +99,13 @@ pub enum Refusal {
     #[error("there is no thread {tid}")]
     NoThread {
         /// The thread.
-        tid: u32,
+        tid: Tid,
     },
     /// Its threads start and exit faster than they can be listed.
     #[error("process {pid} starts threads faster than counters can be opened for them")]
     TooManyNewThreads {
         /// The process.
-        pid: u32,
+        pid: Pid,
     },
     /// Overflows were requested for threads that start later: the kernel has no ring for records of
     /// several threads.
@@ -311,7 +312,7 @@ mod tests {
         let mut cycles = page_faults();
         cycles.name = "cycles".to_owned();
         cycles.encoding.kind = sys::PERF_TYPE_HARDWARE;
-        let thread = Place::Thread(7);
+        let thread = Place::Thread(Tid(7));
         let refusals = [
             (libc::EACCES, attempt(&soft, thread)),
             (libc::EPERM, attempt(&soft, Place::Cpu(1))),
@@ -352,7 +353,8 @@ mod tests {
     #[test]
     fn only_temporary_refusals_are_retried() {
         let event = page_faults();
-        let of = |errno| Refusal::from_errno(errno, &attempt(&event, Place::Thread(7)), &DEBIAN);
+        let of =
+            |errno| Refusal::from_errno(errno, &attempt(&event, Place::Thread(Tid(7))), &DEBIAN);
         assert!(of(libc::EBUSY).is_temporary());
         assert!(!of(libc::EACCES).is_temporary());
         assert!(!of(libc::ENOSPC).is_temporary());

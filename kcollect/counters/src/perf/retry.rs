@@ -53,6 +53,8 @@ impl RetryPolicy {
 
 #[cfg(test)]
 mod tests {
+    use experiment_format::ids::Tid;
+
     use super::*;
 
     fn busy() -> Refusal {
@@ -76,7 +78,7 @@ mod tests {
     #[test]
     fn permanent_refusals_are_returned_at_once_and_busy_ones_at_last() {
         let mut slept = 0;
-        let missing = Refusal::NoThread { tid: 7 };
+        let missing = Refusal::NoThread { tid: Tid(7) };
         let attempt = || Err::<(), _>(missing.clone());
         let bound = RetryPolicy::DEFAULT.run_with(attempt, |_| slept += 1);
         assert_eq!((bound, slept), (Err(missing), 0));

@@ -15,6 +15,8 @@ use std::fs;
 use std::io;
 use std::os::fd::AsFd as _;
 
+use experiment_format::ids::{Pid, Tid};
+
 use crate::names::event::Event;
 use crate::perf::bound_set::{BoundSet, stop_at_overflow};
 use crate::perf::counter::{Inherit, OpenCounter, OpenOptions, Place, Start};
@@ -73,11 +75,11 @@ impl SetRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CounterTarget {
     /// One thread; 0 is the calling thread.
-    Thread(u32),
+    Thread(Tid),
     /// A process: its threads, and those that it starts later.
-    Process(u32),
+    Process(Pid),
     /// A process, its threads, and all threads and processes that they start later.
-    ProcessTree(u32),
+    ProcessTree(Pid),
     /// A CPU, with all threads that run there.
     Cpu(u32),
 }
@@ -134,7 +136,7 @@ impl CounterSet {
     /// not of one that is not bound yet. So all are bound, disabled, between two listings of the
     /// threads: when the listings are the same, no thread was started that is not counted or
     /// counted twice.
-    fn bind_process(&self, pid: u32, inherit: Inherit, start: Start) -> Result<BoundSet, Refusal> {
+    fn bind_process(&self, pid: Pid, inherit: Inherit, start: Start) -> Result<BoundSet, Refusal> {
         if let Some(request) = self.requests.iter().find(|request| request.notify) {
             return Err(Refusal::InheritedOverflow {
                 event: request.event.name.clone(),
@@ -144,7 +146,7 @@ impl CounterSet {
             Start::Now => Start::Disabled,
             other => other,
         };
-        let list = || threads_of(pid).map_err(|_| Refusal::NoThread { tid: pid });
+        let list = || threads_of(pid).map_err(|_| Refusal::NoThread { tid: pid.leader() });
         let mut before = list()?;
         for _ in 0..MAX_LISTINGS {
             let places: Vec<_> = before.iter().copied().map(Place::Thread).collect();
@@ -155,7 +157,7 @@ impl CounterSet {
                     if start == Start::Now {
                         bound
                             .enable()
-                            .map_err(|error| self.other_error(&error, pid))?;
+                            .map_err(|error| self.other_error(&error, pid.leader()))?;
                     }
                     return Ok(bound);
                 }
@@ -205,7 +207,7 @@ impl CounterSet {
                             stop_at_overflow(&counter, period.unwrap_or(1))
                         }
                     };
-                    armed.map_err(|error| self.other_error(&error, 0))?;
+                    armed.map_err(|error| self.other_error(&error, Tid(0)))?;
                 }
                 counters.push(counter);
             }
@@ -214,7 +216,7 @@ impl CounterSet {
         Ok(bound)
     }
 
-    fn other_error(&self, error: &io::Error, tid: u32) -> Refusal {
+    fn other_error(&self, error: &io::Error, tid: Tid) -> Refusal {
         let first = self.requests.first();
         Refusal::Other {
             event: first.map_or_else(String::new, |request| request.event.name.clone()),
@@ -228,14 +230,14 @@ impl CounterSet {
 ///
 /// # Errors
 /// When there is no such process.
-pub fn threads_of(pid: u32) -> io::Result<BTreeSet<u32>> {
+pub fn threads_of(pid: Pid) -> io::Result<BTreeSet<Tid>> {
     let mut threads = BTreeSet::new();
     for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
         threads.extend(
             entry?
                 .file_name()
                 .to_str()
-                .and_then(|name| name.parse::<u32>().ok()),
+                .and_then(|name| name.parse::<Tid>().ok()),
         );
     }
     Ok(threads)
@@ -275,7 +277,7 @@ mod tests {
     fn overflows_of_later_threads_are_refused() {
         let mut set = CounterSet::new();
         set.add(SetRequest::overflow_after(page_faults(), 10));
-        let refused = set.bind(CounterTarget::Process(std::process::id()), Start::Now);
+        let refused = set.bind(CounterTarget::Process(Pid(std::process::id())), Start::Now);
         assert!(matches!(refused, Err(Refusal::InheritedOverflow { .. })));
     }
 }

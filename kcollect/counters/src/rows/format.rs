@@ -61,7 +61,9 @@ impl RowFormat<'_> {
     /// Returns a row as text, without the end of the line.
     #[must_use]
     pub fn text(&self, row: &CountRow) -> String {
-        let id = |id: Option<u32>| id.map_or_else(|| "-".to_owned(), |id| id.to_string());
+        fn id(id: Option<impl ToString>) -> String {
+            id.map_or_else(|| "-".to_owned(), |id| id.to_string())
+        }
         let mut line = format!("{:12.6} ", self.seconds(row));
         // Writing to a String cannot fail.
         let _ = match self.subject {
@@ -220,6 +222,7 @@ fn printable(name: &str) -> String {
 mod tests {
     use super::*;
     use crate::names::parse_events;
+    use experiment_format::ids::{Pid, Tid};
     use host::Root;
 
     fn events(text: &str) -> Result<Vec<Event>, crate::names::CounterError> {
@@ -246,31 +249,43 @@ mod tests {
 
     fn threads() -> Vec<CountRow> {
         let some = |clock, faults| Some(vec![value(clock, 500, 500), value(faults, 500, 500)]);
-        let mut lost = CountRow::of_thread(2_600_000_000, 7, 9, RowKind::LwpExit, None);
+        let mut lost = CountRow::of_thread(2_600_000_000, Pid(7), Tid(9), RowKind::LwpExit, None);
         lost.incomplete = true;
         vec![
             CountRow::of_thread(
                 1_000_000_000,
-                7,
-                7,
+                Pid(7),
+                Tid(7),
                 RowKind::Exec("make\n\x1b[2J".to_owned()),
                 None,
             ),
-            CountRow::of_thread(1_200_000_000, 7, 8, RowKind::LwpCreate, None),
-            CountRow::of_thread(1_300_000_000, 7, 7, RowKind::Fork(4242), None),
-            CountRow::of_thread(2_000_000_001, 7, 7, RowKind::Tick, some(500_000_000, 3)),
+            CountRow::of_thread(1_200_000_000, Pid(7), Tid(8), RowKind::LwpCreate, None),
+            CountRow::of_thread(
+                1_300_000_000,
+                Pid(7),
+                Tid(7),
+                RowKind::Fork(Pid(4242)),
+                None,
+            ),
+            CountRow::of_thread(
+                2_000_000_001,
+                Pid(7),
+                Tid(7),
+                RowKind::Tick,
+                some(500_000_000, 3),
+            ),
             CountRow::of_thread(
                 2_500_000_000,
-                7,
-                8,
+                Pid(7),
+                Tid(8),
                 RowKind::LwpExit,
                 some(1 << 40, u64::MAX),
             ),
             lost,
             CountRow::of_thread(
                 2_700_000_000,
-                7,
-                7,
+                Pid(7),
+                Tid(7),
                 RowKind::Exit,
                 Some(vec![value(8, 400, 100), value(0, 400, 0)]),
             ),

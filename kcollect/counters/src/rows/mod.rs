@@ -7,6 +7,7 @@
 pub mod format;
 pub mod writer;
 
+use experiment_format::ids::{Pid, Tid};
 use strum::{IntoStaticStr, VariantNames};
 
 use crate::perf::reading::CounterValue;
@@ -22,7 +23,7 @@ pub enum RowKind {
     /// A thread exited: all that it counted.
     LwpExit,
     /// A thread forked the process of this number.
-    Fork(u32),
+    Fork(Pid),
     /// A process executed the program of this name.
     Exec(String),
     /// A process exited: all that its threads counted.
@@ -52,9 +53,9 @@ pub struct CountRow {
     /// When it happened or was read, CLOCK_MONOTONIC nanoseconds.
     pub time_ns: u64,
     /// The process.
-    pub pid: Option<u32>,
+    pub pid: Option<Pid>,
     /// The thread.
-    pub lwp: Option<u32>,
+    pub lwp: Option<Tid>,
     /// The CPU.
     pub cpu: Option<u32>,
     /// What it reports.
@@ -70,8 +71,8 @@ impl CountRow {
     #[must_use]
     pub fn of_thread(
         time_ns: u64,
-        pid: u32,
-        lwp: u32,
+        pid: Pid,
+        lwp: Tid,
         kind: RowKind,
         values: Option<Vec<CounterValue>>,
     ) -> CountRow {

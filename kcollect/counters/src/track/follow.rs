@@ -45,6 +45,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
 
+use experiment_format::ids::{Pid, Tid};
 use host::machine::{now, page_size};
 use perf_event_open_sys::bindings as sys;
 
@@ -86,7 +87,7 @@ pub struct ThreadFollower {
     /// The rings of exit counts by CPU and number of the event. The counter of the first opened
     /// thread has the ring.
     exit_counts: BTreeMap<(u32, usize), ExitCountRing>,
-    opened: BTreeMap<u32, OpenedThread>,
+    opened: BTreeMap<Tid, OpenedThread>,
     /// The number of a counter's event, by the id that records have.
     ids: HashMap<u64, usize>,
     order: TimeOrder<ThreadRecord>,
@@ -159,7 +160,7 @@ impl ThreadFollower {
     ///
     /// # Errors
     /// A [`Refusal`]; the thread is not followed then.
-    pub fn open_thread(&mut self, tid: u32, start: Start) -> Result<ThreadCounters, Refusal> {
+    pub fn open_thread(&mut self, tid: Tid, start: Start) -> Result<ThreadCounters, Refusal> {
         // They come first: without them the thread's context could be swapped with that of a thread
         // that it starts.
         let own = self.open_own_counters(tid, start)?;
@@ -220,9 +221,9 @@ impl ThreadFollower {
     /// A [`Refusal`]; [`Refusal::NoThread`] where there is no such process.
     pub fn open_process(
         &mut self,
-        pid: u32,
+        pid: Pid,
         start: Start,
-    ) -> Result<BTreeMap<u32, ThreadCounters>, Refusal> {
+    ) -> Result<BTreeMap<Tid, ThreadCounters>, Refusal> {
         for _ in 1..MAX_OPEN_ATTEMPTS {
             let threads = self.open_threads(pid, start)?;
             if !self.forked_while_opening() {
@@ -249,10 +250,10 @@ impl ThreadFollower {
     /// Makes one attempt of [`ThreadFollower::open_process`].
     fn open_threads(
         &mut self,
-        pid: u32,
+        pid: Pid,
         start: Start,
-    ) -> Result<BTreeMap<u32, ThreadCounters>, Refusal> {
-        let no_process = Refusal::NoThread { tid: pid };
+    ) -> Result<BTreeMap<Tid, ThreadCounters>, Refusal> {
+        let no_process = Refusal::NoThread { tid: pid.leader() };
         let mut threads = BTreeMap::new();
         let mut seen = BTreeSet::new();
         loop {
@@ -288,7 +289,7 @@ impl ThreadFollower {
     }
 
     /// Returns the threads whose forks were read from a ring and not yet taken.
-    fn forked(&self) -> BTreeSet<u32> {
+    fn forked(&self) -> BTreeSet<Tid> {
         let forked = self.order.pending().filter_map(|(_, record)| match record {
             ThreadRecord::Fork { tid, .. } => Some(*tid),
             _ => None,
@@ -298,7 +299,7 @@ impl ThreadFollower {
 
     /// Closes what [`ThreadFollower::open_thread`] opened, for a thread that has inherited its
     /// counters.
-    pub fn close_thread(&mut self, tid: u32) {
+    pub fn close_thread(&mut self, tid: Tid) {
         let counters = self.opened.remove(&tid).into_iter();
         for counter in counters.flat_map(|thread| thread.counters) {
             self.ids.remove(&counter.id);
@@ -309,7 +310,7 @@ impl ThreadFollower {
     ///
     /// # Errors
     /// A [`Refusal`].
-    pub fn open_own_counters(&self, tid: u32, start: Start) -> Result<ThreadCounters, Refusal> {
+    pub fn open_own_counters(&self, tid: Tid, start: Start) -> Result<ThreadCounters, Refusal> {
         let open = |event| {
             let options = OpenOptions {
                 start,
@@ -322,7 +323,7 @@ impl ThreadFollower {
 
     /// Opens an event for the forks, execs and exits of a thread and its descendants on one CPU.
     /// The event of the first thread has the ring, which all others share.
-    fn open_record_event(&mut self, tid: u32, cpu: u32) -> Result<Option<OwnedFd>, Refusal> {
+    fn open_record_event(&mut self, tid: Tid, cpu: u32) -> Result<Option<OwnedFd>, Refusal> {
         let event = Event {
             name: "the record of threads".to_owned(),
             title: String::new(),

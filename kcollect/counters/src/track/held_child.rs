@@ -12,6 +12,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command};
 use std::thread::{JoinHandle, spawn};
 
+use experiment_format::ids::Pid;
 use nix::fcntl::OFlag;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::{close, pipe2, read, write};
@@ -19,7 +20,7 @@ use nix::unistd::{close, pipe2, read, write};
 /// A child process that waits before its exec.
 #[derive(Debug)]
 pub struct HeldChild {
-    pid: u32,
+    pid: Pid,
     release: OwnedFd,
     spawned: JoinHandle<io::Result<Child>>,
 }
@@ -70,7 +71,7 @@ impl HeldChild {
             return Err(failed.unwrap_or_else(|| io::ErrorKind::BrokenPipe.into()));
         }
         Ok(HeldChild {
-            pid: u32::from_ne_bytes(pid),
+            pid: Pid(u32::from_ne_bytes(pid)),
             release,
             spawned,
         })
@@ -78,7 +79,7 @@ impl HeldChild {
 
     /// Returns its process, which still executes kcollect's program.
     #[must_use]
-    pub fn pid(&self) -> u32 {
+    pub fn pid(&self) -> Pid {
         self.pid
     }
 
@@ -105,11 +106,11 @@ mod tests {
     fn it_is_held_until_it_is_released() {
         let held = HeldChild::start(&command(&["sh", "-c", "exit 3"]), None).unwrap();
         let pid = held.pid();
-        assert_ne!(pid, std::process::id());
+        assert_ne!(pid, Pid(std::process::id()));
         let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
         assert_ne!(name.trim(), "sh");
         let mut child = held.release().unwrap();
-        assert_eq!(child.id(), pid);
+        assert_eq!(Pid(child.id()), pid);
         assert_eq!(child.wait().unwrap().code(), Some(3));
     }
 

@@ -25,6 +25,7 @@ use std::path::Path;
 use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
+use experiment_format::ids::Pid;
 use host::exit::{ExitKind, Failure, load_code, spawn_code};
 use host::load;
 use host::machine::{self, now, online_cpus};
@@ -56,7 +57,7 @@ const EXIT_WAIT_NS: u64 = 200_000_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TrackTarget {
     /// A running process.
-    Process(u32),
+    Process(Pid),
     /// A command and its arguments, from its first instruction.
     Command(Vec<OsString>),
 }
@@ -113,7 +114,8 @@ pub fn track(options: &TrackOptions, output: &mut Output) -> Result<u8, Failure>
             let held = HeldChild::start(command, file_limits)
                 .map_err(|error| internal_error("fork", &error))?;
             let pid = held.pid();
-            let counters = RetryPolicy::DEFAULT.run(|| follower.open_thread(pid, Start::OnExec))?;
+            let counters =
+                RetryPolicy::DEFAULT.run(|| follower.open_thread(pid.leader(), Start::OnExec))?;
             start_ns = now();
             match held.release() {
                 Ok(started) => child = Some(started),
@@ -122,7 +124,7 @@ pub fn track(options: &TrackOptions, output: &mut Output) -> Result<u8, Failure>
                     return Ok(spawn_code(&error));
                 }
             }
-            vec![(pid, pid, counters)]
+            vec![(pid, pid.leader(), counters)]
         }
     };
     let mut lifetimes = ThreadLifetimes::new(
@@ -330,27 +332,28 @@ impl<'a> TrackRun<'a> {
 }
 
 /// Checks that a number is that of a process: `/proc` has the numbers of threads too.
-fn check_is_process(pid: u32) -> Result<(), Failure> {
-    let status = i32::try_from(pid).ok().and_then(|pid| {
-        let process = Process::new(pid).ok()?;
-        process.status().ok()
-    });
-    match status.and_then(|status| u32::try_from(status.tgid).ok()) {
-        Some(leader) if leader == pid => Ok(()),
-        Some(leader) => Err(Failure::new(
+fn check_is_process(pid: Pid) -> Result<(), Failure> {
+    let process = Process::new(pid.as_raw());
+    let status = process.and_then(|process| process.status());
+    match status.map(|status| Pid::from_raw(status.tgid)) {
+        Ok(leader) if leader == pid => Ok(()),
+        Ok(leader) => Err(Failure::new(
             ExitKind::NoInput,
             format!("-p {pid}: {pid} is a thread of process {leader}"),
             format!("type -p {leader}"),
         )),
-        None => Err(process_failure(Refusal::NoThread { tid: pid }, pid)),
+        Err(_) => {
+            let refusal = Refusal::NoThread { tid: pid.leader() };
+            Err(process_failure(refusal, pid))
+        }
     }
 }
 
 /// Returns the failure of a refusal. It names the missing process where the thread that is missing
 /// is the one that was typed.
-fn process_failure(refusal: Refusal, pid: u32) -> Failure {
+fn process_failure(refusal: Refusal, pid: Pid) -> Failure {
     match refusal {
-        Refusal::NoThread { tid } if tid == pid => Failure::new(
+        Refusal::NoThread { tid } if tid == pid.leader() => Failure::new(
             ExitKind::NoInput,
             format!("-p {pid}: no such process"),
             refusal.cure(),

@@ -20,9 +20,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use experiment_format::ids::Tid;
 use nix::errno::Errno;
 use nix::libc;
-use nix::unistd::Pid;
 
 /// The two parts of a duty cycle: with real-time priority, and without.
 const ON_TIME: Duration = Duration::from_millis(10);
@@ -33,13 +33,16 @@ const DUTY_CYCLED_PRIORITY: libc::c_int = 1;
 const READER_PRIORITY: libc::c_int = 2;
 const SWITCHER_PRIORITY: libc::c_int = 3;
 
+/// The thread that makes a system call, in its arguments.
+const CALLING_THREAD: Tid = Tid(0);
+
 /// Gives the calling thread real-time priority. Threads that it starts do not inherit it.
 ///
 /// # Errors
 /// `EPERM` without `CAP_SYS_NICE`, and if the thread's cgroup has no share of real time.
 pub fn always() -> Result<(), Errno> {
     set_scheduler(
-        Pid::from_raw(0),
+        CALLING_THREAD,
         libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK,
         READER_PRIORITY,
     )
@@ -59,7 +62,7 @@ impl RtPriority {
     ///
     /// # Errors
     /// Those of [`always`]; or no thread can be started.
-    pub fn duty_cycled(threads: Vec<Pid>) -> io::Result<RtPriority> {
+    pub fn duty_cycled(threads: Vec<Tid>) -> io::Result<RtPriority> {
         let tried = threads.iter().try_for_each(|thread| switch_on(*thread));
         switch_off(&threads);
         tried?;
@@ -82,9 +85,9 @@ impl Drop for RtPriority {
     }
 }
 
-fn run_duty_cycle(threads: &[Pid], stopped: &Receiver<()>) {
+fn run_duty_cycle(threads: &[Tid], stopped: &Receiver<()>) {
     // Without a higher priority of its own this thread could not switch the others off in time.
-    let this = Pid::from_raw(0);
+    let this = CALLING_THREAD;
     let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
     if set_scheduler(this, policy, SWITCHER_PRIORITY).is_err() {
         return;
@@ -109,7 +112,7 @@ fn run_duty_cycle(threads: &[Pid], stopped: &Receiver<()>) {
     switch_off(threads);
 }
 
-fn switch_on(thread: Pid) -> Result<(), Errno> {
+fn switch_on(thread: Tid) -> Result<(), Errno> {
     set_scheduler(
         thread,
         libc::SCHED_RR | libc::SCHED_RESET_ON_FORK,
@@ -117,14 +120,14 @@ fn switch_on(thread: Pid) -> Result<(), Errno> {
     )
 }
 
-fn switch_off(threads: &[Pid]) {
+fn switch_off(threads: &[Tid]) {
     for thread in threads {
         // This needs no privilege, and fails only if the thread has exited.
         let _ = set_scheduler(*thread, libc::SCHED_OTHER, 0);
     }
 }
 
-fn set_scheduler(thread: Pid, policy: libc::c_int, priority: libc::c_int) -> Result<(), Errno> {
+fn set_scheduler(thread: Tid, policy: libc::c_int, priority: libc::c_int) -> Result<(), Errno> {
     let parameters = libc::sched_param {
         sched_priority: priority,
     };

@@ -1,6 +1,7 @@
 //! Events: anything that happened at an instant, from whichever input.
 
 use bpf_abi::Record;
+use experiment_format::ids::Pid;
 use user_collector::space::Mapping;
 
 use super::sideband::SidebandEvent;
@@ -15,7 +16,7 @@ pub enum Event {
     /// The snapshot found a process.
     Found {
         /// The process.
-        pid: u32,
+        pid: Pid,
         /// Its name, bytes.
         name: Vec<u8>,
         /// What it has mapped for execution; nothing where no process is followed.
@@ -24,10 +25,10 @@ pub enum Event {
     /// The mappings of a process were read again.
     MappingsRead {
         /// The process.
-        pid: u32,
+        pid: Pid,
         /// When the reading began, CLOCK_MONOTONIC nanoseconds. The event's own time is when it
         /// ended.
-        began: u64,
+        began_ns: u64,
         /// What it has mapped for execution; none if it is gone.
         mappings: Option<Vec<Mapping>>,
     },
@@ -39,23 +40,23 @@ pub enum Event {
     /// A sample was taken: the records of all threads until its time are there.
     Sample {
         /// Its time, CLOCK_MONOTONIC nanoseconds.
-        at: u64,
+        at_ns: u64,
         /// Why it was taken.
         label: &'static str,
     },
 }
 
 impl Event {
-    /// Returns the event at no later time than `stopped`. What went on when data stopped is
+    /// Returns the event at no later time than `stopped_ns`. What went on when data stopped is
     /// recorded a moment later; it belongs to the instant at which they stopped.
     #[must_use]
-    pub fn not_after(mut self, stopped: u64) -> Event {
+    pub fn not_after(mut self, stopped_ns: u64) -> Event {
         let header = match &mut self {
             Event::Record(Record::OffCpu(record)) => &mut record.header,
             Event::Record(Record::Tick(tick)) => &mut tick.header,
             _ => return self,
         };
-        header.time_ns = header.time_ns.min(stopped);
+        header.time_ns = header.time_ns.min(stopped_ns);
         self
     }
 }

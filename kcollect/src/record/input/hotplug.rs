@@ -10,7 +10,7 @@ use super::sideband;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuChange {
     /// When it was noticed, CLOCK_MONOTONIC nanoseconds.
-    pub at: u64,
+    pub at_ns: u64,
     /// Its id.
     pub cpu: u32,
     /// Whether it came online.
@@ -41,7 +41,7 @@ impl Inputs {
             time.change(last.max(time.since_ns.unwrap_or(0)), false);
             self.reader.unlisten(*cpu);
             changes.push(CpuChange {
-                at: now,
+                at_ns: now,
                 cpu: *cpu,
                 online: false,
             });
@@ -60,7 +60,7 @@ impl Inputs {
                 Err(error) => return Err(refused("the side-band", *cpu, &error)),
             }
             changes.push(CpuChange {
-                at: now,
+                at_ns: now,
                 cpu: *cpu,
                 online: true,
             });

@@ -13,6 +13,7 @@ use counters::perf::counter::Place;
 use counters::perf::cpu_events::{open_clock, open_overflow};
 use counters::perf::order::TimeOrder;
 use counters::perf::refusal::{OpenAttempt, PerfSettings, Refusal};
+use experiment_format::ids::Pid;
 use host::exit::{ExitKind, Failure};
 use host::machine::{self, CpuSet};
 
@@ -168,12 +169,13 @@ impl Inputs {
     /// # Errors
     /// When the threads' times can't be read.
     pub fn sample(&mut self, label: &'static str) -> Result<(), Failure> {
-        let at = machine::now();
+        let at_ns = machine::now();
         if self.recording {
-            let records = self.programs.report_threads(at).map_err(bpf_failure)?;
+            let records = self.programs.report_threads(at_ns).map_err(bpf_failure)?;
             self.take(records);
         }
-        self.order.push(machine::now(), Event::Sample { at, label });
+        let sample = Event::Sample { at_ns, label };
+        self.order.push(machine::now(), sample);
         Ok(())
     }
 
@@ -182,19 +184,19 @@ impl Inputs {
     /// # Errors
     /// When a ring can't be read.
     pub fn round(&mut self) -> Result<Vec<(u64, Event)>, Failure> {
-        let began = machine::now();
+        let began_ns = machine::now();
         self.drain()?;
-        Ok(self.order.release(began.saturating_sub(SETTLED_NS)))
+        Ok(self.order.release(began_ns.saturating_sub(SETTLED_NS)))
     }
 
     /// Reads the mappings of a process. The event is returned by a later round, after all events
     /// before it.
-    pub fn read_mappings(&mut self, pid: u32) {
-        let began = machine::now();
+    pub fn read_mappings(&mut self, pid: Pid) {
+        let began_ns = machine::now();
         let mappings = Some(snapshot::mappings(pid)).filter(|mappings| !mappings.is_empty());
         let read = Event::MappingsRead {
             pid,
-            began,
+            began_ns,
             mappings,
         };
         self.order.push(machine::now(), read);

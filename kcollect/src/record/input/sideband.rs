@@ -10,6 +10,7 @@ use std::sync::Arc;
 use byteorder::NativeEndian;
 use counters::perf::cpu_events::open_sideband;
 use counters::perf::ring::PerfRing;
+use experiment_format::ids::Pid;
 use linux_perf_event_reader::{
     CommOrExecRecord, ForkOrExitRecord, LostRecord, Mmap2FileId, Mmap2Record, RawData, RecordType,
 };
@@ -28,19 +29,19 @@ pub enum SidebandEvent {
     /// Process `parent` started process `pid`.
     Fork {
         /// The new process.
-        pid: u32,
+        pid: Pid,
         /// The process that forked.
-        parent: u32,
+        parent: Pid,
     },
     /// A process's leading thread exited.
     Exit {
         /// The process.
-        pid: u32,
+        pid: Pid,
     },
     /// A process's leading thread was named.
     Comm {
         /// The process.
-        pid: u32,
+        pid: Pid,
         /// The new name, bytes.
         name: Box<[u8]>,
         /// Whether exec set the name, not `prctl`.
@@ -49,7 +50,7 @@ pub enum SidebandEvent {
     /// A process mapped a file or memory as executable, or made an existing mapping executable.
     Map {
         /// The process.
-        pid: u32,
+        pid: Pid,
         /// The address range and the file.
         mapping: Mapping,
     },
@@ -131,7 +132,7 @@ fn decode(record: &[u8]) -> Option<(u64, SidebandEvent)> {
 
 fn fork_or_exit(
     body: &[u8],
-    event: impl FnOnce(u32, u32) -> SidebandEvent,
+    event: impl FnOnce(Pid, Pid) -> SidebandEvent,
 ) -> Option<SidebandEvent> {
     let record = ForkOrExitRecord::parse::<NativeEndian>(RawData::Single(body)).ok()?;
     if record.pid != record.tid {
@@ -139,7 +140,7 @@ fn fork_or_exit(
     }
     Some(event(
         number(record.pid)?,
-        u32::try_from(record.ppid).unwrap_or(0),
+        number(record.ppid).unwrap_or_default(),
     ))
 }
 
@@ -216,8 +217,8 @@ fn kernel_code(rest: &[u8]) -> Option<(u64, SidebandEvent)> {
     Some((u64::from_ne_bytes(*time), event))
 }
 
-fn number(pid: i32) -> Option<u32> {
-    u32::try_from(pid).ok()
+fn number(pid: i32) -> Option<Pid> {
+    u32::try_from(pid).ok().map(Pid)
 }
 
 #[cfg(test)]
@@ -272,11 +273,17 @@ mod tests {
         assert_eq!(
             all(&bytes),
             [
-                (10, SidebandEvent::Fork { pid: 9, parent: 7 }),
+                (
+                    10,
+                    SidebandEvent::Fork {
+                        pid: Pid(9),
+                        parent: Pid(7)
+                    }
+                ),
                 (
                     11,
                     SidebandEvent::Comm {
-                        pid: 9,
+                        pid: Pid(9),
                         name: (*b"true").into(),
                         exec: true
                     }
@@ -284,7 +291,7 @@ mod tests {
                 (
                     12,
                     SidebandEvent::Map {
-                        pid: 9,
+                        pid: Pid(9),
                         mapping: Mapping {
                             start: 0x5555_0000,
                             end: 0x5555_1000,
@@ -297,7 +304,7 @@ mod tests {
                         }
                     }
                 ),
-                (13, SidebandEvent::Exit { pid: 9 }),
+                (13, SidebandEvent::Exit { pid: Pid(9) }),
             ]
         );
     }

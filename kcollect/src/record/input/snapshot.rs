@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 
+use experiment_format::ids::Pid;
 use host::machine;
 use procfs::process::{MMPermissions, MMapPath};
 use user_collector::space::{FileIdentity, MappedFile, Mapping};
@@ -15,7 +16,7 @@ use super::event::Event;
 pub fn processes(with_mappings: bool) -> Vec<(u64, Event)> {
     let entries = fs::read_dir("/proc").into_iter().flatten();
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let found = pids.filter_map(|pid: u32| {
+    let found = pids.filter_map(|pid: Pid| {
         let time = machine::now();
         let mut name = fs::read(format!("/proc/{pid}/comm")).ok()?;
         name.pop();
@@ -34,10 +35,9 @@ pub fn processes(with_mappings: bool) -> Vec<(u64, Event)> {
 }
 
 /// Returns what a process has mapped for execution; nothing if it is gone, or the kernel's own.
-pub fn mappings(pid: u32) -> Vec<Mapping> {
-    let maps = i32::try_from(pid)
-        .ok()
-        .and_then(|pid| procfs::process::Process::new(pid).ok()?.maps().ok());
+pub fn mappings(pid: Pid) -> Vec<Mapping> {
+    let process = procfs::process::Process::new(pid.as_raw());
+    let maps = process.and_then(|process| process.maps());
     let executable = maps
         .into_iter()
         .flatten()

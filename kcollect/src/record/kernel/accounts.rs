@@ -9,11 +9,13 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use bpf_abi::ThreadRecord;
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::microstate::Microstate;
 use user_collector::process::ProcessInstance;
 
 use super::times::{Ticks, Times};
 use crate::plan::Target;
+use crate::record::interval::ThreadIds;
 
 /// Number of process rows at which the smaller half is merged.
 const MAX_PROCESS_ROWS: usize = 16_384;
@@ -22,7 +24,7 @@ const MAX_PROCESS_ROWS: usize = 16_384;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessTimes {
     /// The process; 0 for interrupts on idle CPUs.
-    pub pid: u32,
+    pub pid: Pid,
     /// Its last name, safe to print.
     pub name: String,
     /// Number of threads whose exact times are included.
@@ -37,7 +39,7 @@ pub struct Owner {
     /// The process.
     pub instance: ProcessInstance,
     /// The thread.
-    pub tid: u32,
+    pub tid: Tid,
     /// The process's current name, safe to print.
     pub name: String,
 }
@@ -51,7 +53,7 @@ pub struct Accounts {
     /// The latest record of each thread that has not exited, by [`ThreadRecord::task`].
     living: HashMap<u64, ThreadRecord>,
     /// On-CPU ticks of the threads that have not exited, by tid.
-    ticks: HashMap<u32, Ticks>,
+    ticks: HashMap<Tid, Ticks>,
     /// The sum of all threads that have exited, or were closed when the recording stopped.
     exited: Times,
     /// The processes and threads of `-T`, in the order of the command line. Their times are kept
@@ -79,7 +81,7 @@ impl Accounts {
     /// Adds on-CPU ticks.
     pub fn tick(&mut self, owner: Owner, state: Microstate, ticks: u64) {
         let ticks = Ticks::of(state, ticks);
-        if owner.instance.pid() != 0 {
+        if owner.instance.pid() != Pid(0) {
             self.ticks.entry(owner.tid).or_default().add(&ticks);
         }
         let times = Times {
@@ -97,7 +99,7 @@ impl Accounts {
     /// Adds a thread's last record to the sums. Returns its times, ticks included.
     pub fn ends(&mut self, owner: Owner, thread: &ThreadRecord) -> Times {
         self.living.remove(&thread.task);
-        let ticks = self.ticks.remove(&thread.header.tid).unwrap_or_default();
+        let ticks = self.ticks.remove(&thread.header.tid()).unwrap_or_default();
         let times = Times::of(thread, ticks);
         self.exited.add(&times);
         // The process's sum has the thread's ticks already.
@@ -109,7 +111,7 @@ impl Accounts {
     /// Returns the latest record and times of each thread that has not exited.
     pub fn living(&self) -> impl Iterator<Item = (&ThreadRecord, Times)> {
         self.living.values().map(|thread| {
-            let ticks = self.ticks.get(&thread.header.tid);
+            let ticks = self.ticks.get(&thread.header.tid());
             (
                 thread,
                 Times::of(thread, ticks.copied().unwrap_or_default()),
@@ -122,12 +124,12 @@ impl Accounts {
     #[must_use]
     pub fn processes_now(
         &self,
-        instance: impl Fn(u32) -> ProcessInstance,
+        instance: impl Fn(Pid) -> ProcessInstance,
     ) -> HashMap<ProcessInstance, (Times, usize)> {
         let rows = self.processes.iter();
         let mut sums: HashMap<_, _> = rows.map(|(key, row)| (*key, (row.times, 0))).collect();
         for thread in self.living.values() {
-            let pid = thread.header.pid;
+            let pid = thread.header.pid();
             let (times, living) = sums.entry(instance(pid)).or_default();
             // The process's sum has the thread's ticks already.
             times.add(&Times::of(thread, Ticks::default()));
@@ -218,10 +220,10 @@ impl Accounts {
 mod tests {
     use super::*;
 
-    fn owner(pid: u32, instance: u64) -> Owner {
+    fn owner(pid: Pid, instance: u64) -> Owner {
         Owner {
             instance: ProcessInstance::new(pid, instance),
-            tid: pid,
+            tid: pid.leader(),
             name: "x".into(),
         }
     }
@@ -229,9 +231,9 @@ mod tests {
     #[test]
     fn rows_are_by_process_not_by_pid() {
         let mut accounts = Accounts::default();
-        accounts.tick(owner(7, 1), Microstate::User, 3);
-        accounts.tick(owner(7, 2), Microstate::System, 5);
-        accounts.tick(owner(7, 1), Microstate::User, 1);
+        accounts.tick(owner(Pid(7), 1), Microstate::User, 3);
+        accounts.tick(owner(Pid(7), 2), Microstate::System, 5);
+        accounts.tick(owner(Pid(7), 1), Microstate::User, 1);
         let rows = accounts.by_process();
         let ticks = rows.iter().map(|row| row.times.ticks);
         assert_eq!(
@@ -252,7 +254,7 @@ mod tests {
         };
         thread.header.tid = 7;
         thread.ns[0] = 10;
-        accounts.tick(owner(7, 1), Microstate::User, 3);
+        accounts.tick(owner(Pid(7), 1), Microstate::User, 3);
         accounts.lives(thread);
         accounts.lives(ThreadRecord {
             tracked_ns: 20,
@@ -261,7 +263,7 @@ mod tests {
         assert_eq!(accounts.system().1, 1);
         assert_eq!(accounts.system().0.tracked_ns, 20);
         thread.tracked_ns = 30;
-        let times = accounts.ends(owner(7, 1), &thread);
+        let times = accounts.ends(owner(Pid(7), 1), &thread);
         assert_eq!((times.tracked_ns, times.ticks.user), (30, 3));
         let (system, living) = accounts.system();
         assert_eq!((system, living), (times, 0));
@@ -274,7 +276,7 @@ mod tests {
         let mut accounts = Accounts::default();
         for pid in 0..100_000 {
             let ticks = 1 + u64::from(pid % 100 == 0) * 50;
-            accounts.tick(owner(pid, 1), Microstate::User, ticks);
+            accounts.tick(owner(Pid(pid), 1), Microstate::User, ticks);
         }
         let rows = accounts.by_process();
         assert!(rows.len() <= MAX_PROCESS_ROWS + 1);

@@ -145,8 +145,8 @@ impl Decoder {
         OffCpu {
             ticks: record.counts(),
             parts: [
-                part(state, record.blocked, blocked),
-                part(Microstate::WaitCpu, record.waited, waited),
+                part(state, record.blocked_ticks, blocked),
+                part(Microstate::WaitCpu, record.waited_ticks, waited),
             ],
             stack,
         }

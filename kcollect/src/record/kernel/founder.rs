@@ -34,6 +34,7 @@ use super::decode::{CpuOverflow, CpuTick, KernelStack, OffCpu};
 use super::header::{self, Inherited};
 use super::samples::Samples;
 use crate::plan::{Archive, Plan};
+use crate::record::interval::ThreadIds;
 use crate::record::interval::{CounterOverflow, StateInterval};
 use crate::record::processes::tracker::instance_of;
 
@@ -65,7 +66,7 @@ pub struct Recorded {
 #[derive(Debug)]
 pub struct Founder {
     writer: ExperimentWriter,
-    start: u64,
+    start_ns: u64,
     archive: Archive,
     /// The kernel's code.
     pub kernel: KernelCode,
@@ -98,17 +99,17 @@ impl Founder {
         mut say: impl FnMut(&str),
     ) -> Result<(Founder, Inherited), Error> {
         let run = header::run();
-        let start = run.tstamp_ns;
+        let start_ns = run.tstamp_ns;
         let header = header::header(plan, counters, capture);
         let mut founder = Founder {
             writer: ExperimentWriter::create(dir, &header, run)?,
-            start,
+            start_ns,
             archive: plan.archive,
             kernel,
             frames: ArtificialFrames::new(),
             names: ThreadNames::default(),
             kernel_stacks: HashSet::new(),
-            samples: Samples::new(start, plan.interval.nanos()),
+            samples: Samples::new(start_ns, plan.interval.nanos()),
             accounts: Accounts::new(&plan.targets),
             recorded: Recorded::default(),
         };
@@ -156,7 +157,7 @@ impl Founder {
     pub fn cpu_tick(&mut self, processes: &ProcessTable, tick: &CpuTick) -> Result<(), Error> {
         let ticks = u64::from(tick.ticks);
         let header = tick.header;
-        let process = processes.get(header.pid);
+        let process = processes.get(header.pid());
         let stack = match tick.state {
             None => self.frames.idle(&mut self.writer)?,
             Some(_) => self.stack(process, &header, &tick.stack)?,
@@ -166,8 +167,8 @@ impl Founder {
             cpu: header.cpu,
             time: header.time_ns,
             stack,
-            tid: Tid(header.tid),
-            pid: Pid(header.pid),
+            tid: header.tid(),
+            pid: header.pid(),
             state: Microstate::KernelCpu,
             ticks: tick.ticks,
         })?;
@@ -180,7 +181,7 @@ impl Founder {
             return Ok(());
         };
         let name = process.and_then(|process| process.name.as_deref());
-        if name.is_none() && header.pid != 0 {
+        if name.is_none() && header.pid() != Pid(0) {
             self.recorded.unnamed += ticks;
         }
         self.accounts.tick(owner(processes, &header), state, ticks);
@@ -197,7 +198,7 @@ impl Founder {
         overflow: &CpuOverflow,
     ) -> Result<(), Error> {
         let header = overflow.thread.header;
-        let process = processes.get(header.pid);
+        let process = processes.get(header.pid());
         let stack = KernelStack {
             frames: overflow.thread.kernel.clone(),
             truncated: overflow.thread.truncated,
@@ -258,8 +259,8 @@ impl Founder {
             cpu: header.cpu,
             time: header.time_ns,
             stack,
-            tid: Tid(header.tid),
-            pid: Pid(header.pid),
+            tid: header.tid(),
+            pid: header.pid(),
             ticks: counts,
             detail: interval.detail.number(),
         })
@@ -283,7 +284,7 @@ impl Founder {
     /// Adds the exact times of the threads that still live: the recording is over.
     pub fn close_threads(&mut self, processes: &ProcessTable) {
         let mut living: Vec<_> = self.accounts.living().map(|(thread, _)| *thread).collect();
-        living.sort_by_key(|thread| (thread.header.pid, thread.header.tid));
+        living.sort_by_key(|thread| (thread.header.pid(), thread.header.tid()));
         for thread in living {
             self.accounts
                 .ends(owner(processes, &thread.header), &thread);
@@ -313,9 +314,9 @@ impl Founder {
 
     /// Returns the processes that have threads.
     #[must_use]
-    pub fn living_processes(&self) -> HashSet<u32> {
+    pub fn living_processes(&self) -> HashSet<Pid> {
         let living = self.accounts.living();
-        living.map(|(thread, _)| thread.header.pid).collect()
+        living.map(|(thread, _)| thread.header.pid()).collect()
     }
 
     /// Drops what is only known of processes that are not known any more.
@@ -334,7 +335,7 @@ impl Founder {
 
     /// Returns an instant of CLOCK_MONOTONIC in the experiment's time.
     fn at(&self, now: u64) -> u64 {
-        now.saturating_sub(self.start)
+        now.saturating_sub(self.start_ns)
     }
 
     /// The experiment's directory.
@@ -351,8 +352,8 @@ impl Founder {
 
     /// The zero of the experiment's times, CLOCK_MONOTONIC nanoseconds.
     #[must_use]
-    pub fn start(&self) -> u64 {
-        self.start
+    pub fn start_ns(&self) -> u64 {
+        self.start_ns
     }
 
     /// Bytes written, archives not counted.
@@ -399,19 +400,23 @@ impl Founder {
     ) -> Result<(), Error> {
         let at = self.at(header.time_ns);
         let name = header.name.bytes();
-        let Some(at) = self.names.update(header.pid, header.tid, name, at) else {
+        let Some(at) = self.names.update(header.pid(), header.tid(), name, at) else {
             return Ok(());
         };
-        let name = match header.tid {
-            0 => "swapper".to_owned(),
+        let name = match header.tid() {
+            Tid(0) => "swapper".to_owned(),
             _ => printable(name),
         };
         let process = process.and_then(|process| process.name.as_deref());
         self.writer.log(&LogEvent::Thread {
             at,
-            tid: Tid(header.tid),
+            tid: header.tid(),
             name,
-            group: format!("{}, pid {}", shown_name(header.pid, process), header.pid),
+            group: format!(
+                "{}, pid {}",
+                shown_name(header.pid(), process),
+                header.pid()
+            ),
         })
     }
 
@@ -425,7 +430,9 @@ impl Founder {
     ) -> Result<StackUid, Error> {
         if stack.frames.is_empty() {
             let at = self.at(header.time_ns);
-            return self.frames.user(&mut self.writer, process, header.pid, at);
+            return self
+                .frames
+                .user(&mut self.writer, process, header.pid(), at);
         }
         self.note_kernel_stack(&stack.frames);
         let end = match stack.truncated {
@@ -445,8 +452,8 @@ fn counter_event(
         cpu: header.cpu,
         time: header.time_ns,
         stack,
-        tid: Tid(header.tid),
-        pid: Pid(header.pid),
+        tid: header.tid(),
+        pid: header.pid(),
         tag: overflow.tag,
         value: overflow.value,
     }
@@ -454,23 +461,23 @@ fn counter_event(
 
 fn owner(processes: &ProcessTable, header: &RecordHeader) -> Owner {
     Owner {
-        instance: instance_of(processes, header.pid),
-        tid: header.tid,
-        name: name_of(processes, header.pid),
+        instance: instance_of(processes, header.pid()),
+        tid: header.tid(),
+        name: name_of(processes, header.pid()),
     }
 }
 
 /// Returns the name of the process that has a pid now.
-fn name_of(processes: &ProcessTable, pid: u32) -> String {
+fn name_of(processes: &ProcessTable, pid: Pid) -> String {
     let process = processes.get(pid);
     shown_name(pid, process.and_then(|process| process.name.as_deref()))
 }
 
 /// Returns a process's name as the experiment and the summary show it.
-fn shown_name(pid: u32, name: Option<&[u8]>) -> String {
+fn shown_name(pid: Pid, name: Option<&[u8]>) -> String {
     match name {
         Some(name) => printable(name),
-        None if pid == 0 => "swapper".to_owned(),
+        None if pid == Pid(0) => "swapper".to_owned(),
         None => "unknown".to_owned(),
     }
 }

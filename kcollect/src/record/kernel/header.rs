@@ -50,9 +50,9 @@ pub(super) fn header(
         collector: concat!("kcollect ", env!("CARGO_PKG_VERSION")).to_owned(),
         system: machine::describe(),
         pid: Pid(std::process::id()),
-        ppid: Some(Pid(getppid().as_raw().cast_unsigned())),
-        pgrp: Some(Pid(getpgrp().as_raw().cast_unsigned())),
-        sid: getsid(None).ok().map(|sid| Pid(sid.as_raw().cast_unsigned())),
+        ppid: Some(Pid::from_raw(getppid().as_raw())),
+        pgrp: Some(Pid::from_raw(getpgrp().as_raw())),
+        sid: getsid(None).ok().map(|sid| Pid::from_raw(sid.as_raw())),
         command_line: "kernel".to_owned(),
         // gprofng takes the number of states from the last one.
         profiles: vec![

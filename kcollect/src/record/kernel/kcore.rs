@@ -8,22 +8,13 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
-use object::elf::{FileHeader64, PT_LOAD};
-use object::read::elf::{FileHeader as _, ProgramHeader as _};
-use object::{Endianness, ReadCache};
+use user_collector::elf::{ElfError, ElfFile, ElfLimits, LoadSegment, load_segments};
 
 /// An open `/proc/kcore`.
 #[derive(Debug)]
 pub struct Kcore {
     file: File,
-    segments: Vec<Segment>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Segment {
-    vaddr: u64,
-    offset: u64,
-    size: u64,
+    segments: Vec<LoadSegment>,
 }
 
 impl Kcore {
@@ -44,40 +35,35 @@ impl Kcore {
     /// Returns the bytes at an address; `None` if no segment has all of them.
     #[must_use]
     pub fn read(&self, address: u64, size: u64) -> Option<Vec<u8>> {
-        let holds = |segment: &&Segment| {
+        let holds = |segment: &&LoadSegment| {
             address
-                .checked_sub(segment.vaddr)
+                .checked_sub(segment.address)
                 .and_then(|skip| skip.checked_add(size))
                 .is_some_and(|end| end <= segment.size)
         };
         let segment = self.segments.iter().find(holds)?;
         let mut bytes = vec![0; usize::try_from(size).ok()?];
-        let offset = segment.offset.checked_add(address - segment.vaddr)?;
+        let offset = segment.offset.checked_add(address - segment.address)?;
         self.file.read_exact_at(&mut bytes, offset).ok()?;
         Some(bytes)
     }
 }
 
-fn segments(file: &File) -> object::Result<Vec<Segment>> {
-    let cache = ReadCache::new(file);
-    let header = FileHeader64::<Endianness>::parse(&cache)?;
-    let endian = header.endian()?;
-    let segments = header.program_headers(endian, &cache)?;
-    Ok(segments
-        .iter()
-        .filter(|segment| segment.p_type(endian) == PT_LOAD)
-        .map(|segment| Segment {
-            vaddr: segment.p_vaddr(endian),
-            offset: segment.p_offset(endian),
-            size: segment.p_filesz(endian),
-        })
-        .collect())
+fn segments(file: &File) -> Result<Vec<LoadSegment>, ElfError> {
+    let limits = ElfLimits {
+        // As many as the header can count.
+        max_segments: u32::from(u16::MAX),
+        ..ElfLimits::PROGRAM
+    };
+    // The length that the kernel says of the file is no bound.
+    load_segments(&ElfFile::read_up_to(file, u64::MAX, limits)?)
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
 
+    use object::elf::PT_LOAD;
     use proptest::prelude::*;
 
     use super::*;

@@ -26,6 +26,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use bpf_abi::ThreadRecord;
+use experiment_format::ids::Pid;
 use experiment_format::microstate::Microstate;
 use experiment_format::text::printable;
 use experiment_format::usage::UsageRecord;
@@ -36,6 +37,7 @@ use user_collector::process::ProcessInstance;
 
 use super::accounts::Accounts;
 use super::times::{Ticks, Times};
+use crate::record::interval::ThreadIds;
 
 /// The file of the threads' samples.
 const FILE: &str = "threads.jsonl";
@@ -45,7 +47,7 @@ const MAX_SHORT_LIVED_NAMES: usize = 64;
 /// The state of the sample writer: what the previous samples wrote.
 #[derive(Debug)]
 pub struct Samples {
-    start: u64,
+    start_ns: u64,
     interval_ns: u64,
     /// Threads that have a line and have not exited.
     last_written: HashMap<u64, LastWritten>,
@@ -121,12 +123,12 @@ impl Split {
 }
 
 impl Samples {
-    /// Returns the state before the first sample. `start` is the experiment's start,
+    /// Returns the state before the first sample. `start_ns` is the experiment's start,
     /// CLOCK_MONOTONIC nanoseconds.
     #[must_use]
-    pub fn new(start: u64, interval_ns: u64) -> Samples {
+    pub fn new(start_ns: u64, interval_ns: u64) -> Samples {
         Samples {
-            start,
+            start_ns,
             interval_ns,
             last_written: HashMap::new(),
             short_lived: BTreeMap::new(),
@@ -155,7 +157,7 @@ impl Samples {
             let name = if fits { process } else { "" };
             let sums = self.short_lived.entry(name.to_owned()).or_default();
             sums.threads += 1;
-            sums.processes += u64::from(thread.header.pid == thread.header.tid);
+            sums.processes += u64::from(thread.header.pid().leader() == thread.header.tid());
             sums.times.add(times);
             return Ok(());
         }
@@ -171,7 +173,7 @@ impl Samples {
         &mut self,
         writer: &mut ExperimentWriter,
         accounts: &Accounts,
-        process: impl Fn(u32) -> String,
+        process: impl Fn(Pid) -> String,
         at: u64,
         label: &str,
     ) -> experiment_format::Result<()> {
@@ -182,11 +184,11 @@ impl Samples {
                 last.is_none_or(|last| !last.still_holds(thread, times))
             })
             .collect();
-        changed.sort_by_key(|(thread, _)| (thread.header.pid, thread.header.tid));
+        changed.sort_by_key(|(thread, _)| (thread.header.pid(), thread.header.tid()));
         for (thread, times) in &changed {
             self.last_written
                 .insert(thread.task, LastWritten::of(thread, times));
-            self.thread(writer, &process(thread.header.pid), thread, times)?;
+            self.thread(writer, &process(thread.header.pid()), thread, times)?;
         }
         for (process, short_lived) in std::mem::take(&mut self.short_lived) {
             let mut line = Map::new();
@@ -221,7 +223,7 @@ impl Samples {
         &mut self,
         accounts: &Accounts,
         at: u64,
-        instance: impl Fn(u32) -> ProcessInstance,
+        instance: impl Fn(Pid) -> ProcessInstance,
     ) -> HashMap<ProcessInstance, UsageRecord> {
         let now = accounts.processes_now(instance);
         self.splits.retain(|key, _| now.contains_key(key));
@@ -252,7 +254,7 @@ impl Samples {
             threads: u32::try_from(living).unwrap_or(u32::MAX),
             // A reader assigns ticks to samples by this, not by the time of the sample's event.
             time: at,
-            created: self.start,
+            created: self.start_ns,
             real: system.tracked_ns,
             states,
             minor_faults: counts.minor_faults,
@@ -275,8 +277,8 @@ impl Samples {
         times: &Times,
     ) -> experiment_format::Result<()> {
         let mut line = Map::new();
-        line.insert("pid".into(), thread.header.pid.into());
-        line.insert("tid".into(), thread.header.tid.into());
+        line.insert("pid".into(), thread.header.pid().0.into());
+        line.insert("tid".into(), thread.header.tid().0.into());
         let name = printable(thread.header.name.bytes());
         if process != name {
             line.insert("process".into(), process.into());
@@ -297,7 +299,7 @@ impl Samples {
     }
 
     fn at(&self, time: u64) -> u64 {
-        time.saturating_sub(self.start)
+        time.saturating_sub(self.start_ns)
     }
 }
 

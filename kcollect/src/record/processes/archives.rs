@@ -8,9 +8,10 @@ use std::io;
 use std::time::Duration;
 
 use experiment_format::directory::ExperimentDir;
+use experiment_format::ids::Pid;
 use host::machine;
 use nix::sys::resource::{Resource, getrlimit};
-use nix::unistd::{Gid, Pid, getgid, getgroups, getppid, getuid};
+use nix::unistd::{Gid, getgid, getgroups, getppid, getuid};
 use procfs::process::Process;
 use user_collector::archive::{ArchiveStats, Archiver, InvokingUser, SourceCopies};
 use user_collector::objects::{LoadObjects, VDSO};
@@ -60,7 +61,7 @@ fn invoking_user() -> InvokingUser {
             groups: groups.map(Gid::as_raw).collect(),
         };
     };
-    let mut groups = groups_of(uid, getppid()).unwrap_or_default();
+    let mut groups = groups_of(uid, Pid::from_raw(getppid().as_raw())).unwrap_or_default();
     groups.push(gid);
     InvokingUser { uid, groups }
 }
@@ -128,13 +129,13 @@ mod tests {
     fn groups_are_those_of_the_nearest_process_of_the_user() {
         let mut own: Vec<_> = getgroups().unwrap().into_iter().map(Gid::as_raw).collect();
         own.sort_unstable();
-        let found = groups_of(getuid().as_raw(), nix::unistd::getpid());
+        let found = groups_of(getuid().as_raw(), Pid(std::process::id()));
         let found = found.map(|mut groups| {
             groups.sort_unstable();
             groups
         });
         assert_eq!(found, Some(own));
         // No process is this one's.
-        assert_eq!(groups_of(u32::MAX, nix::unistd::getpid()), None);
+        assert_eq!(groups_of(u32::MAX, Pid(std::process::id())), None);
     }
 }

@@ -1,6 +1,7 @@
 //! Which processes are followed: the rule of `-F`, `-T` and `--descendants`, and how processes
 //! descend from the load.
 
+use experiment_format::ids::Pid;
 use user_collector::follow::{Candidate, Follow, FollowRule};
 use user_collector::process::Lineages;
 use user_collector::process::ProcessTable;
@@ -12,7 +13,7 @@ use super::tracker::TrackedProcess;
 pub struct FollowPolicy {
     rule: FollowRule,
     /// The load until it executes its program: its line of descent begins there.
-    load: Option<u32>,
+    load: Option<Pid>,
     lineages: Option<Lineages>,
 }
 
@@ -29,7 +30,7 @@ impl FollowPolicy {
 
     /// Adds the load, which is followed unless a pattern decides, and which begins a line of
     /// descent.
-    pub fn add_load(&mut self, pid: u32) {
+    pub fn add_load(&mut self, pid: Pid) {
         if matches!(self.rule.follow, Follow::On | Follow::All) {
             self.rule.pids.push(pid);
         }
@@ -46,7 +47,7 @@ impl FollowPolicy {
 
     /// Returns whether a process is followed by its number.
     #[must_use]
-    pub fn names_pid(&self, pid: u32) -> bool {
+    pub fn names_pid(&self, pid: Pid) -> bool {
         self.rule.pids.contains(&pid)
     }
 
@@ -58,7 +59,7 @@ impl FollowPolicy {
 
     /// Returns whether the rule chooses a process as it is now.
     #[must_use]
-    pub fn chooses(&self, processes: &ProcessTable, pid: u32, ticked: bool) -> bool {
+    pub fn chooses(&self, processes: &ProcessTable, pid: Pid, ticked: bool) -> bool {
         let process = processes.get(pid);
         self.rule.follow.wants(&Candidate {
             pid,
@@ -76,7 +77,7 @@ impl FollowPolicy {
         &self,
         processes: &ProcessTable,
         tracked: Option<&TrackedProcess>,
-        pid: u32,
+        pid: Pid,
     ) -> bool {
         matches!(self.rule.follow, Follow::On | Follow::All)
             || tracked.is_some_and(|process| process.chosen)
@@ -84,21 +85,21 @@ impl FollowPolicy {
     }
 
     /// The parent of the process that is forked next with this number waits for its exec.
-    pub fn vfork_started(&mut self, pid: u32) {
+    pub fn vfork_started(&mut self, pid: Pid) {
         if let Some(lineages) = &mut self.lineages {
             lineages.combined(pid);
         }
     }
 
     /// `parent` forked `pid`.
-    pub fn forked(&mut self, pid: u32, parent: u32) {
+    pub fn forked(&mut self, pid: Pid, parent: Pid) {
         if let Some(lineages) = &mut self.lineages {
             lineages.forked(pid, parent);
         }
     }
 
     /// `pid` executed a program.
-    pub fn executed(&mut self, pid: u32) {
+    pub fn executed(&mut self, pid: Pid) {
         if self.load == Some(pid) {
             self.load = None;
             self.lineages = Some(Lineages::new(pid));
@@ -108,7 +109,7 @@ impl FollowPolicy {
     }
 
     /// `pid` is gone.
-    pub fn exited(&mut self, pid: u32) {
+    pub fn exited(&mut self, pid: Pid) {
         if let Some(lineages) = &mut self.lineages {
             lineages.ended(pid);
         }
@@ -116,7 +117,7 @@ impl FollowPolicy {
 
     /// Returns how a process descends from the load, if it does and is not the load.
     #[must_use]
-    pub fn descent(&self, pid: u32) -> Option<String> {
+    pub fn descent(&self, pid: Pid) -> Option<String> {
         let descent = self.lineages.as_ref()?.get(pid)?;
         (!descent.is_empty()).then(|| descent.to_owned())
     }

@@ -4,6 +4,7 @@ pub mod archives;
 pub mod follow_policy;
 pub mod tracker;
 
+use experiment_format::ids::Pid;
 use user_collector::jit::JitMemory;
 use user_collector::objects::LoadObjects;
 use user_collector::space::{AddressSpaces, MappedCode};
@@ -32,7 +33,7 @@ impl LoadedCode {
 
     /// Returns what a process has mapped for execution.
     #[must_use]
-    pub fn mapped_by(&mut self, pid: u32) -> MappedCode {
+    pub fn mapped_by(&mut self, pid: Pid) -> MappedCode {
         let space = self.spaces.get_mut(pid);
         space.map(|space| space.code()).unwrap_or_default()
     }

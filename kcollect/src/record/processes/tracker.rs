@@ -3,35 +3,36 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use experiment_format::ids::Pid;
 use user_collector::process::{ProcessInstance, ProcessTable};
 
 /// What is known of a process instance that did anything.
 #[derive(Debug, Default)]
 pub struct TrackedProcess {
     /// Its number.
-    pub pid: u32,
+    pub pid: Pid,
     /// It is to be followed, whatever else it does.
     pub chosen: bool,
     /// It was on a CPU at a tick.
     pub ticked: bool,
     /// When it was forked, nanoseconds; none once it has executed a program, and of those that ran
     /// before the recording.
-    pub forked: Option<u64>,
+    pub forked_ns: Option<u64>,
     /// The first that belongs into its experiment, once it was chosen.
     pub first: Option<FirstRecord>,
     /// When its leading thread exited, nanoseconds.
-    pub exited: Option<u64>,
+    pub exited_ns: Option<u64>,
 }
 
 impl TrackedProcess {
     /// Returns whether it may still execute its own program, which names its experiment: it was
     /// forked no longer ago than [`EXEC_WAIT_NS`].
     #[must_use]
-    pub fn may_execute(&self, now: u64) -> bool {
-        self.exited.is_none()
+    pub fn may_execute(&self, now_ns: u64) -> bool {
+        self.exited_ns.is_none()
             && self
-                .forked
-                .is_some_and(|forked| now < forked.saturating_add(EXEC_WAIT_NS))
+                .forked_ns
+                .is_some_and(|forked| now_ns < forked.saturating_add(EXEC_WAIT_NS))
     }
 }
 
@@ -43,7 +44,7 @@ pub const EXEC_WAIT_NS: u64 = 50_000_000;
 #[derive(Clone, Debug)]
 pub struct FirstRecord {
     /// When that was.
-    pub at: u64,
+    pub at_ns: u64,
     /// The process's name then.
     pub name: Vec<u8>,
     /// Its line of descent from the load, where it has one.
@@ -54,7 +55,7 @@ pub struct FirstRecord {
 #[derive(Debug, Default)]
 pub struct ProcessTracker {
     tracked: BTreeMap<ProcessInstance, TrackedProcess>,
-    instances: HashMap<u32, ProcessInstance>,
+    instances: HashMap<Pid, ProcessInstance>,
 }
 
 impl ProcessTracker {
@@ -62,7 +63,7 @@ impl ProcessTracker {
     pub fn track(
         &mut self,
         processes: &ProcessTable,
-        pid: u32,
+        pid: Pid,
     ) -> (ProcessInstance, &mut TrackedProcess) {
         let instance = instance_of(processes, pid);
         self.instances.insert(pid, instance);
@@ -73,18 +74,18 @@ impl ProcessTracker {
 
     /// Returns the instance that has a number.
     #[must_use]
-    pub fn instance(&self, pid: u32) -> Option<ProcessInstance> {
+    pub fn instance(&self, pid: Pid) -> Option<ProcessInstance> {
         self.instances.get(&pid).copied()
     }
 
     /// Returns the process that has a number.
     #[must_use]
-    pub fn with_pid(&self, pid: u32) -> Option<&TrackedProcess> {
+    pub fn with_pid(&self, pid: Pid) -> Option<&TrackedProcess> {
         self.tracked.get(self.instances.get(&pid)?)
     }
 
     /// Returns the process that has a number.
-    pub fn with_pid_mut(&mut self, pid: u32) -> Option<&mut TrackedProcess> {
+    pub fn with_pid_mut(&mut self, pid: Pid) -> Option<&mut TrackedProcess> {
         self.tracked.get_mut(self.instances.get(&pid)?)
     }
 
@@ -106,7 +107,7 @@ impl ProcessTracker {
     }
 
     /// Takes a number from the process that has it: another one gets it.
-    pub fn take_number(&mut self, pid: u32) -> Option<ProcessInstance> {
+    pub fn take_number(&mut self, pid: Pid) -> Option<ProcessInstance> {
         self.instances.remove(&pid)
     }
 
@@ -125,7 +126,7 @@ impl ProcessTracker {
 
 /// Returns the instance that has a number at the instant of the last event.
 #[must_use]
-pub fn instance_of(processes: &ProcessTable, pid: u32) -> ProcessInstance {
+pub fn instance_of(processes: &ProcessTable, pid: Pid) -> ProcessInstance {
     processes
         .get(pid)
         .map_or(ProcessInstance::unknown(pid), |process| process.instance)

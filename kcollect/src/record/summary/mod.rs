@@ -8,6 +8,7 @@ mod text;
 use bpf::TableUse;
 use bpf_abi::{CpuStats, DetailTimes, KernelCounts};
 use counters::names::event::CounterRequest;
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::losses::{Losses, Recorded};
 use experiment_format::microstate::Microstate;
 use host::exit::Failure;
@@ -161,10 +162,10 @@ pub struct CpuSeconds {
 #[derive(Debug, Clone, Serialize)]
 pub struct ProcessSummary {
     /// Its number.
-    pub pid: u32,
+    pub pid: Pid,
     /// The thread. None: all threads of the process.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub tid: Option<u32>,
+    pub tid: Option<Tid>,
     /// Its last name.
     pub name: String,
     /// Seconds in user mode.

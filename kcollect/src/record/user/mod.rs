@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 use bpf::Programs;
 use bpf_abi::UserReturn;
 use bpf_abi::unwind::UnwindEnd;
+use experiment_format::ids::Tid;
 use experiment_format::microstate::Microstate;
 use experiment_format::usage::UsageRecord;
-use nix::unistd::Pid;
 use user_collector::follow::FollowRule;
 use user_collector::join::{Join, JoinCounts};
 use user_collector::objects::LoadObjects;
@@ -35,6 +35,7 @@ use super::route::{Known, Router};
 use super::user_stacks::publish::TablePublisher;
 use super::user_stacks::resolve_stack::StackResolver;
 use super::user_stacks::user_stack::UserStack;
+use crate::record::interval::ThreadIds;
 
 /// The longest wait for the unwind tables of what runs, before data are taken.
 const TABLES_BEFORE_DATA: Duration = Duration::from_millis(500);
@@ -78,20 +79,20 @@ impl UserSpace {
             interval.state,
             Microstate::User | Microstate::System | Microstate::Trap
         );
-        let by_pid = self.policy.names_pid(header.pid);
-        let (instance, process) = self.tracker.track(processes, header.pid);
+        let by_pid = self.policy.names_pid(header.pid());
+        let (instance, process) = self.tracker.track(processes, header.pid());
         process.chosen |= by_pid;
         process.ticked |= on_cpu;
         if process.first.is_none() {
             let (chosen, ticked) = (process.chosen, process.ticked);
-            if chosen || self.policy.chooses(processes, header.pid, ticked) {
+            if chosen || self.policy.chooses(processes, header.pid(), ticked) {
                 self.choose(processes, instance, &interval);
             }
         }
         let ticks = u64::from(interval.ticks);
         let complete = self
             .join
-            .recorded(header.tid, header.user_return, ticks, interval);
+            .recorded(header.tid(), header.user_return, ticks, interval);
         self.route(router, processes, complete);
     }
 
@@ -104,19 +105,19 @@ impl UserSpace {
     ) {
         let header = &interval.header;
         let name = processes
-            .get(header.pid)
+            .get(header.pid())
             .and_then(|process| process.name.as_deref())
             .unwrap_or(header.name.bytes());
         let first = FirstRecord {
-            at: header.time_ns,
+            at_ns: header.time_ns,
             name: name.to_vec(),
-            descent: self.policy.descent(header.pid),
+            descent: self.policy.descent(header.pid()),
         };
         if let Some(process) = self.tracker.get_mut(instance) {
             process.chosen = true;
             process.first = Some(first);
         }
-        if let Some(space) = self.code.spaces.get_mut(header.pid) {
+        if let Some(space) = self.code.spaces.get_mut(header.pid()) {
             space.keep_all_changes();
         }
     }
@@ -128,8 +129,8 @@ impl UserSpace {
         processes: &ProcessTable,
         record: UserReturn,
     ) {
-        let (header, pid) = (record.header, record.header.pid);
-        let (slot, mut complete) = self.join.announced(header.tid, header.user_return);
+        let (header, pid) = (record.header, record.header.pid());
+        let (slot, mut complete) = self.join.announced(header.tid(), header.user_return);
         if self.code.spaces.get_mut(pid).is_none() {
             self.code.spaces.found(pid, [], header.time_ns);
         }
@@ -159,7 +160,7 @@ impl UserSpace {
     }
 
     /// A thread exited: what it did waits for no user stack any more.
-    pub fn thread_exited(&mut self, router: &mut Router, processes: &ProcessTable, tid: u32) {
+    pub fn thread_exited(&mut self, router: &mut Router, processes: &ProcessTable, tid: Tid) {
         let complete = self.join.ended(tid);
         self.route(router, processes, complete);
     }
@@ -270,7 +271,7 @@ impl UserSpace {
 
     /// Returns the thread that makes unwind tables.
     #[must_use]
-    pub fn table_maker(&self) -> Pid {
+    pub fn table_maker(&self) -> Tid {
         self.code.objects.table_builder_thread()
     }
 

@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 
+use experiment_format::ids::Pid;
 use user_collector::process::{ProcessInstance, ProcessTable};
 use user_collector::space::Mapping;
 
@@ -11,12 +12,12 @@ use crate::record::route::Router;
 
 impl UserSpace {
     /// The load was started.
-    pub fn load_started(&mut self, pid: u32) {
+    pub fn load_started(&mut self, pid: Pid) {
         self.policy.add_load(pid);
     }
 
     /// The parent of the process that is forked next with this number waits for its exec.
-    pub fn vfork_started(&mut self, pid: u32) {
+    pub fn vfork_started(&mut self, pid: Pid) {
         self.policy.vfork_started(pid);
     }
 
@@ -25,7 +26,7 @@ impl UserSpace {
         &mut self,
         router: &mut Router,
         processes: &ProcessTable,
-        (pid, parent): (u32, u32),
+        (pid, parent): (Pid, Pid),
         at: u64,
     ) {
         let parent_is_followed = self.policy.descendants()
@@ -43,7 +44,7 @@ impl UserSpace {
         let by_pid = self.policy.names_pid(pid);
         let (_, process) = self.tracker.track(processes, pid);
         process.chosen |= by_pid || parent_is_followed;
-        process.forked = Some(at);
+        process.forked_ns = Some(at);
     }
 
     /// Another process gets the number of this one. What it did may still wait for its user stacks;
@@ -57,13 +58,13 @@ impl UserSpace {
     ) {
         router.begin_if_due(&mut self.known(processes), instance, u64::MAX);
         if let Some(process) = self.tracker.get_mut(instance) {
-            process.exited.get_or_insert(at);
+            process.exited_ns.get_or_insert(at);
         }
         router.write_mappings(instance, &mut self.code);
     }
 
     /// `pid` executes another program and has its name.
-    pub fn executed(&mut self, router: &mut Router, pid: u32, name: &[u8], at: u64) {
+    pub fn executed(&mut self, router: &mut Router, pid: Pid, name: &[u8], at: u64) {
         self.stop_waiting(pid);
         self.code.spaces.executed(pid, at);
         self.policy.executed(pid);
@@ -74,12 +75,12 @@ impl UserSpace {
         };
         let begun = router.has_subexperiment(instance);
         if let Some(process) = self.tracker.get_mut(instance) {
-            let may_execute = process.forked.take().is_some_and(|forked| {
+            let may_execute = process.forked_ns.take().is_some_and(|forked| {
                 at < forked.saturating_add(crate::record::processes::tracker::EXEC_WAIT_NS)
             });
             // The thread that executes takes the place of the leading one, which was reported to
             // have exited.
-            process.exited = None;
+            process.exited_ns = None;
             if may_execute
                 && !begun
                 && let Some(first) = &mut process.first
@@ -92,7 +93,7 @@ impl UserSpace {
     }
 
     /// `pid` maps a file for execution.
-    pub fn mapped(&mut self, router: &mut Router, pid: u32, mapping: Mapping, at: u64) {
+    pub fn mapped(&mut self, router: &mut Router, pid: Pid, mapping: Mapping, at: u64) {
         if let Some(instance) = self.tracker.instance(pid) {
             router.mapped(instance, at, &mapping);
         }
@@ -101,7 +102,7 @@ impl UserSpace {
     }
 
     /// The snapshot found a process with its mappings.
-    pub fn found(&mut self, pid: u32, mappings: Vec<Mapping>, at: u64) {
+    pub fn found(&mut self, pid: Pid, mappings: Vec<Mapping>, at: u64) {
         if !mappings.is_empty() {
             self.code.spaces.found(pid, mappings, at);
             self.publisher.changed(pid);
@@ -110,36 +111,36 @@ impl UserSpace {
 
     /// Returns the processes whose mappings are to be read, because stacks have an address where
     /// nothing is known to be mapped.
-    pub fn take_unmapped(&mut self) -> Vec<u32> {
+    pub fn take_unmapped(&mut self) -> Vec<Pid> {
         self.resolver.unmapped.take_asked()
     }
 
-    /// The mappings of a process were read, from `began` until `now`; none if it is gone.
+    /// The mappings of a process were read, from `began_ns` until `now`; none if it is gone.
     pub fn mappings_read(
         &mut self,
-        pid: u32,
-        began: u64,
+        pid: Pid,
+        began_ns: u64,
         now: u64,
         mappings: Option<Vec<Mapping>>,
     ) {
         let changed = self
             .resolver
-            .mappings_read(&mut self.code, pid, (began, now), mappings);
+            .mappings_read(&mut self.code, pid, (began_ns, now), mappings);
         if changed {
             self.publisher.changed(pid);
         }
     }
 
-    fn stop_waiting(&mut self, pid: u32) {
+    fn stop_waiting(&mut self, pid: Pid) {
         self.resolver.stop_waiting(pid);
     }
 
     /// The leading thread of `pid` exited.
-    pub fn exited(&mut self, router: &mut Router, pid: u32, at: u64) {
+    pub fn exited(&mut self, router: &mut Router, pid: Pid, at: u64) {
         if let Some(instance) = self.tracker.instance(pid)
             && let Some(process) = self.tracker.get_mut(instance)
         {
-            process.exited = Some(at);
+            process.exited_ns = Some(at);
             router.exited(instance, at, &mut self.code);
         }
     }
@@ -152,7 +153,7 @@ impl UserSpace {
         router: &mut Router,
         processes: &ProcessTable,
         (now, known_ns): (u64, u64),
-        lives: impl Fn(u32) -> bool,
+        lives: impl Fn(Pid) -> bool,
     ) {
         let finished = self.finished(processes, known_ns, lives);
         for instance in &finished {
@@ -164,7 +165,7 @@ impl UserSpace {
             let exited = self
                 .tracker
                 .get(instance)
-                .and_then(|process| process.exited);
+                .and_then(|process| process.exited_ns);
             router.close_subexperiment(&mut self.known(processes), instance, exited.unwrap_or(0));
             if self.tracker.has_its_number(instance) {
                 self.tracker.take_number(instance.pid());
@@ -180,9 +181,9 @@ impl UserSpace {
         &self,
         processes: &ProcessTable,
         known_ns: u64,
-        lives: impl Fn(u32) -> bool,
+        lives: impl Fn(Pid) -> bool,
     ) -> Vec<ProcessInstance> {
-        let awaited: HashSet<u32> = self.resolver.awaited().collect();
+        let awaited: HashSet<Pid> = self.resolver.awaited().collect();
         let may_do_more = |instance: ProcessInstance| {
             let pid = instance.pid();
             let has_number = processes
@@ -193,7 +194,7 @@ impl UserSpace {
         };
         self.tracker
             .iter()
-            .filter(|(_, process)| process.exited.is_some_and(|exited| exited < known_ns))
+            .filter(|(_, process)| process.exited_ns.is_some_and(|exited| exited < known_ns))
             .map(|(instance, _)| instance)
             .filter(|instance| !may_do_more(*instance))
             .collect()

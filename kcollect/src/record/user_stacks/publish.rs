@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use bpf::{CodeMapping, CodeUnwind, PageRows, PlacedTable, ProcessTables};
+use experiment_format::ids::Pid;
 use user_collector::objects::UnwindTableState;
 use user_collector::objects::{ObjectId, UnwindInfo};
 use user_collector::process::ProcessTable;
@@ -20,22 +21,22 @@ pub struct TablePublisher {
     /// Files whose tables found no room.
     refused: HashSet<ObjectId>,
     rules: usize,
-    changed: HashSet<u32>,
+    changed: HashSet<Pid>,
     /// Processes that wait for tables.
-    pending: HashSet<u32>,
-    exited: Vec<u32>,
+    pending: HashSet<Pid>,
+    exited: Vec<Pid>,
     /// Files whose tables found no room, and processes whose mappings found none.
     pub no_room: u64,
 }
 
 impl TablePublisher {
     /// Something about a process has changed.
-    pub(in crate::record) fn changed(&mut self, pid: u32) {
+    pub(in crate::record) fn changed(&mut self, pid: Pid) {
         self.changed.insert(pid);
     }
 
     /// A process is gone.
-    pub(in crate::record) fn exited(&mut self, pid: u32) {
+    pub(in crate::record) fn exited(&mut self, pid: Pid) {
         self.changed.remove(&pid);
         self.pending.remove(&pid);
         self.exited.push(pid);
@@ -62,11 +63,11 @@ impl TablePublisher {
         collector: &mut ProcessTables<'_>,
         code: &mut LoadedCode,
         processes: &ProcessTable,
-        may_follow: impl Fn(u32) -> bool,
+        may_follow: impl Fn(Pid) -> bool,
         before_data: bool,
     ) -> Result<(), bpf::Error> {
         for pid in std::mem::take(&mut self.exited) {
-            collector.evict_process(pid);
+            collector.evict_process(pid.0);
         }
         let rules = code.objects.rules_from(self.rules);
         self.rules += rules.len();
@@ -82,7 +83,7 @@ impl TablePublisher {
                     self.publish_process(collector, code, processes, pid, execution)?;
                 }
             } else if let Some(execution) = execution {
-                collector.ignore_process(pid, execution)?;
+                collector.ignore_process(pid.0, execution)?;
             }
         }
         Ok(())
@@ -93,7 +94,7 @@ impl TablePublisher {
         collector: &mut ProcessTables<'_>,
         code: &mut LoadedCode,
         processes: &ProcessTable,
-        pid: u32,
+        pid: Pid,
         execution: Option<u32>,
     ) -> Result<(), bpf::Error> {
         let (mut mapped, mut pending) = (Vec::new(), false);
@@ -110,7 +111,7 @@ impl TablePublisher {
         if pending {
             self.pending.insert(pid);
         }
-        let version = collector.publish_process(pid, execution, &mapped)?;
+        let version = collector.publish_process(pid.0, execution, &mapped)?;
         match (version, code.spaces.get_mut(pid)) {
             (Some(version), Some(space)) => space.published(version),
             _ => self.no_room += 1,
@@ -123,8 +124,8 @@ impl TablePublisher {
         &mut self,
         collector: &mut ProcessTables<'_>,
         code: &mut LoadedCode,
-        relatives: &[u32],
-        pid: u32,
+        relatives: &[Pid],
+        pid: Pid,
         mapping: &Mapping,
     ) -> Result<CodeUnwind, bpf::Error> {
         let id = code.objects.object_of(pid, relatives, mapping);

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use bpf_abi::unwind::UnwindEnd;
 use bpf_abi::{CapturedStack, UserReturn};
+use experiment_format::ids::Pid;
 use host::machine;
 use serde::Serialize;
 use user_collector::join::UserStackKey;
@@ -16,6 +17,7 @@ use user_collector::space::{AddressSpace, MappedCode};
 use super::publish::TablePublisher;
 use super::unmapped::Unmapped;
 use super::user_stack::{StackCopy, UserStack};
+use crate::record::interval::ThreadIds;
 use crate::record::processes::LoadedCode;
 
 /// The most memory that stack copies take while they wait for tables.
@@ -74,7 +76,7 @@ impl StackResolver {
         slot: UserStackKey,
         record: UserReturn,
     ) -> Option<UserStack> {
-        let pid = record.header.pid;
+        let pid = record.header.pid();
         let space = code.spaces.get_mut(pid)?;
         match record.stack {
             CapturedStack::Unwound {
@@ -225,7 +227,7 @@ impl StackResolver {
     pub fn mappings_read(
         &mut self,
         code: &mut LoadedCode,
-        pid: u32,
+        pid: Pid,
         (began, now): (u64, u64),
         mappings: Option<Vec<Mapping>>,
     ) -> bool {
@@ -245,7 +247,7 @@ impl StackResolver {
     }
 
     /// No mappings are read for the stacks of a process that wait for them.
-    pub fn stop_waiting(&mut self, pid: u32) {
+    pub fn stop_waiting(&mut self, pid: Pid) {
         let waiting = self.unmapped.evict(pid);
         self.unwind_soon(waiting);
     }
@@ -257,7 +259,7 @@ impl StackResolver {
     }
 
     /// Returns the processes of which a stack waits.
-    pub fn awaited(&self) -> impl Iterator<Item = u32> {
+    pub fn awaited(&self) -> impl Iterator<Item = Pid> {
         let copies = self.copies.iter().map(|(_, copy)| copy.pid);
         copies.chain(self.unmapped.awaited())
     }
@@ -276,8 +278,8 @@ fn cut_stale(space: &mut AddressSpace, version: u32, frames: &mut Vec<u64>) -> b
 }
 
 /// Returns the processes that are likely to see the same files: the parents.
-pub(in crate::record) fn relatives(processes: &ProcessTable, pid: u32) -> Vec<u32> {
-    let parent = |pid: u32| processes.get(pid).and_then(|process| process.parent);
+pub(in crate::record) fn relatives(processes: &ProcessTable, pid: Pid) -> Vec<Pid> {
+    let parent = |pid: Pid| processes.get(pid).and_then(|process| process.parent);
     std::iter::successors(parent(pid), |pid| parent(*pid))
         .take(3)
         .collect()

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 
+use experiment_format::ids::Pid;
 use user_collector::join::UserStackKey;
 
 use super::user_stack::StackCopy;
@@ -21,18 +22,18 @@ const MAX_READINGS: usize = 16;
 /// The stacks that wait, and the processes that are to be read.
 #[derive(Debug, Default)]
 pub(in crate::record) struct Unmapped {
-    by_pid: HashMap<u32, Reading>,
-    asked: Vec<u32>,
+    by_pid: HashMap<Pid, Reading>,
+    asked: Vec<Pid>,
 }
 
 /// One process.
 #[derive(Debug)]
 struct Reading {
     /// The time before which it is not read again.
-    next: u64,
-    pause: u64,
+    next_ns: u64,
+    pause_ns: u64,
     /// When the first of those that wait was taken.
-    since: u64,
+    since_ns: u64,
     waiting: Vec<(UserStackKey, StackCopy)>,
 }
 
@@ -46,62 +47,62 @@ impl Unmapped {
         copy: StackCopy,
     ) -> Option<StackCopy> {
         let reading = self.by_pid.entry(copy.pid).or_insert_with(|| Reading {
-            next: 0,
-            pause: MIN_PAUSE_NS,
-            since: 0,
+            next_ns: 0,
+            pause_ns: MIN_PAUSE_NS,
+            since_ns: 0,
             waiting: Vec::new(),
         });
         if reading.waiting.is_empty() {
-            if at < reading.next {
+            if at < reading.next_ns {
                 return Some(copy);
             }
-            reading.since = at;
+            reading.since_ns = at;
             self.asked.push(copy.pid);
         }
-        reading.since = reading.since.min(at);
+        reading.since_ns = reading.since_ns.min(at);
         reading.waiting.push((slot, copy));
         None
     }
 
     /// Returns the processes whose mappings are to be read now.
-    pub(in crate::record) fn take_asked(&mut self) -> Vec<u32> {
+    pub(in crate::record) fn take_asked(&mut self) -> Vec<Pid> {
         self.asked
             .drain(..self.asked.len().min(MAX_READINGS))
             .collect()
     }
 
     /// Returns the processes for whose mappings a stack waits.
-    pub(in crate::record) fn awaited(&self) -> impl Iterator<Item = u32> {
+    pub(in crate::record) fn awaited(&self) -> impl Iterator<Item = Pid> {
         let waiting =
-            |(pid, reading): (&u32, &Reading)| (!reading.waiting.is_empty()).then_some(*pid);
+            |(pid, reading): (&Pid, &Reading)| (!reading.waiting.is_empty()).then_some(*pid);
         self.by_pid.iter().filter_map(waiting)
     }
 
     /// Returns the time of the first stack that waited for a process's mappings, and all of them.
     pub(in crate::record) fn was_read(
         &mut self,
-        pid: u32,
+        pid: Pid,
     ) -> (u64, Vec<(UserStackKey, StackCopy)>) {
         self.by_pid
             .get_mut(&pid)
             .map_or_else(Default::default, |reading| {
-                (reading.since, std::mem::take(&mut reading.waiting))
+                (reading.since_ns, std::mem::take(&mut reading.waiting))
             })
     }
 
     /// The mappings were read at an instant and held something new, or nothing.
-    pub(in crate::record) fn had_news(&mut self, pid: u32, at: u64, news: bool) {
+    pub(in crate::record) fn had_news(&mut self, pid: Pid, at: u64, news: bool) {
         if let Some(reading) = self.by_pid.get_mut(&pid) {
-            reading.pause = match news {
+            reading.pause_ns = match news {
                 true => MIN_PAUSE_NS,
-                false => (2 * reading.pause).min(MAX_PAUSE_NS),
+                false => (2 * reading.pause_ns).min(MAX_PAUSE_NS),
             };
-            reading.next = at + reading.pause;
+            reading.next_ns = at + reading.pause_ns;
         }
     }
 
     /// Drops a process that executed another program or is gone. Returns what waited.
-    pub(in crate::record) fn evict(&mut self, pid: u32) -> Vec<(UserStackKey, StackCopy)> {
+    pub(in crate::record) fn evict(&mut self, pid: Pid) -> Vec<(UserStackKey, StackCopy)> {
         self.asked.retain(|asked| *asked != pid);
         self.by_pid
             .remove(&pid)
@@ -122,12 +123,13 @@ impl Unmapped {
 #[cfg(test)]
 mod tests {
     use bpf_abi::unwind::Registers;
+    use experiment_format::ids::Tid;
     use user_collector::join::Join;
     use user_collector::space::MappedCode;
 
     use super::*;
 
-    fn copy_of(pid: u32) -> StackCopy {
+    fn copy_of(pid: Pid) -> StackCopy {
         StackCopy {
             unwound: Box::default(),
             via_frame_pointer: false,
@@ -140,29 +142,33 @@ mod tests {
 
     #[test]
     fn the_pause_doubles_with_each_reading_without_news() {
-        let (slot, _) = Join::<(), ()>::default().announced(7, 1);
+        let (slot, _) = Join::<(), ()>::default().announced(Tid(7), 1);
         let mut unmapped = Unmapped::default();
-        assert!(unmapped.wait(1000, slot, copy_of(7)).is_none());
-        assert!(unmapped.wait(900, slot, copy_of(7)).is_none());
-        assert_eq!(unmapped.take_asked(), [7]);
-        let (since, waiting) = unmapped.was_read(7);
+        assert!(unmapped.wait(1000, slot, copy_of(Pid(7))).is_none());
+        assert!(unmapped.wait(900, slot, copy_of(Pid(7))).is_none());
+        assert_eq!(unmapped.take_asked(), [Pid(7)]);
+        let (since, waiting) = unmapped.was_read(Pid(7));
         assert_eq!((since, waiting.len()), (900, 2));
 
         let mut at = 2000;
         for pauses in [2, 4, 8] {
-            unmapped.had_news(7, at, false);
+            unmapped.had_news(Pid(7), at, false);
             at += pauses * MIN_PAUSE_NS;
-            assert!(unmapped.wait(at - 1, slot, copy_of(7)).is_some());
-            assert!(unmapped.wait(at, slot, copy_of(7)).is_none());
-            assert_eq!(unmapped.take_asked(), [7]);
-            assert_eq!(unmapped.was_read(7).0, at);
+            assert!(unmapped.wait(at - 1, slot, copy_of(Pid(7))).is_some());
+            assert!(unmapped.wait(at, slot, copy_of(Pid(7))).is_none());
+            assert_eq!(unmapped.take_asked(), [Pid(7)]);
+            assert_eq!(unmapped.was_read(Pid(7)).0, at);
         }
-        unmapped.had_news(7, at, true);
-        assert!(unmapped.wait(at + MIN_PAUSE_NS, slot, copy_of(7)).is_none());
-        assert_eq!(unmapped.evict(7).len(), 1);
+        unmapped.had_news(Pid(7), at, true);
+        assert!(
+            unmapped
+                .wait(at + MIN_PAUSE_NS, slot, copy_of(Pid(7)))
+                .is_none()
+        );
+        assert_eq!(unmapped.evict(Pid(7)).len(), 1);
         assert!(unmapped.take_asked().is_empty());
         // Another process of that number, or another program.
-        assert!(unmapped.wait(at, slot, copy_of(7)).is_none());
+        assert!(unmapped.wait(at, slot, copy_of(Pid(7))).is_none());
         assert_eq!(unmapped.close().len(), 1);
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bpf_abi::unwind::{self, Registers, UnwindBy, UnwindEnd};
+use experiment_format::ids::Pid;
 use experiment_format::stacks::StackEnd;
 use serde::Serialize;
 use user_collector::objects::{LoadObjects, UnwindTableState};
@@ -90,7 +91,7 @@ pub struct StackCopy {
     /// What was mapped.
     pub code: MappedCode,
     /// A process that mapped it.
-    pub pid: u32,
+    pub pid: Pid,
 }
 
 impl StackCopy {
@@ -112,7 +113,7 @@ impl StackCopy {
         &self,
         objects: &mut LoadObjects,
         publisher: &TablePublisher,
-        relatives: &[u32],
+        relatives: &[Pid],
     ) -> Option<UserStack> {
         let (mut waits, mut leaves) = (false, false);
         let lowest = self.registers.general[usize::from(SP)].wrapping_sub(RED_ZONE);

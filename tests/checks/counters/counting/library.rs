@@ -10,6 +10,7 @@ use counters::perf::bound_set::BoundSet;
 use counters::perf::counter::Start;
 use counters::perf::reading::{Estimate, SetReading};
 use counters::perf::set::{CounterSet, CounterTarget, SetRequest};
+use experiment_format::ids::{Pid, Tid};
 use tests::machine::disturbance::not_judged;
 use tests::machine::tracefs::Tracefs;
 use tests::machine::{Exclusive, online_cpus};
@@ -32,7 +33,7 @@ fn count(sample: &SetReading, number: usize) -> u64 {
 
 /// What the calling thread's work counted, after the first reading has made its own faults.
 fn counted(event: Event, work: impl FnOnce() -> Result<()>) -> Result<u64> {
-    let bound = bind(CounterTarget::Thread(0), &[event])?;
+    let bound = bind(CounterTarget::Thread(Tid(0)), &[event])?;
     let _ = bound.read()?;
     let before = bound.read()?;
     work()?;
@@ -67,7 +68,10 @@ fn root_page_faults_are_those_of_the_kernel() -> Result<()> {
 fn root_context_switches_are_those_of_the_kernel() -> Result<()> {
     let _machine = Exclusive::take()?;
     const SLEEPS: u64 = 200;
-    let bound = bind(CounterTarget::Thread(0), &[software("context-switches")])?;
+    let bound = bind(
+        CounterTarget::Thread(Tid(0)),
+        &[software("context-switches")],
+    )?;
     // The kernel's own count between two readings of ours that agree: no switch fell between them.
     let reading = || -> Result<(u64, u64)> {
         for _ in 0..1000 {
@@ -170,7 +174,7 @@ fn root_counts_exceed_32_and_64_bits() -> Result<()> {
             ..SetRequest::new(software("page-faults"))
         });
         let mut fresh = Fresh::map(100)?;
-        let bound = set.bind(CounterTarget::Thread(0), Start::Disabled)?;
+        let bound = set.bind(CounterTarget::Thread(Tid(0)), Start::Disabled)?;
         // What the readings themselves touch, they have touched.
         let _ = (bound.read()?, bound.enable()?, bound.read()?);
         bound.restart()?;
@@ -202,13 +206,13 @@ fn root_sets_of_cpus_and_of_threads_do_not_exclude_each_other() -> Result<()> {
     let _machine = Exclusive::take()?;
     let faults = [software("page-faults")];
     let mut fresh = Fresh::map(1000)?;
-    let thread = bind(CounterTarget::Thread(0), &faults)?;
+    let thread = bind(CounterTarget::Thread(Tid(0)), &faults)?;
     let cpus = online_cpus()?;
     let cpus = cpus
         .iter()
         .map(|cpu| bind(CounterTarget::Cpu((*cpu).try_into()?), &faults));
     let cpus = cpus.collect::<Result<Vec<_>>>()?;
-    let twice = bind(CounterTarget::Thread(0), &faults)?;
+    let twice = bind(CounterTarget::Thread(Tid(0)), &faults)?;
     fresh.touch(1000)?;
     let of_cpus = cpus.iter().map(|cpu| Ok(count(&cpu.read()?, 0)));
     let of_cpus: u64 = of_cpus.sum::<Result<u64>>()?;
@@ -235,7 +239,7 @@ fn root_a_process_is_all_its_threads() -> Result<()> {
         .stdout(std::process::Stdio::piped())
         .spawn()?;
     let bound = bind(
-        CounterTarget::Process(child.id()),
+        CounterTarget::Process(Pid(child.id())),
         &[software("page-faults"), software("context-switches")],
     )?;
     let before = count(&bound.read()?, 0);

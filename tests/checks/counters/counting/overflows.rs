@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use counters::perf::counter::Start;
 use counters::perf::refusal::Refusal;
 use counters::perf::set::{CounterSet, CounterTarget, SetRequest};
+use experiment_format::ids::{Pid, Tid};
 use tests::machine::Exclusive;
 use tests::machine::disturbance::not_judged;
 use tests::workload::counted::Fresh;
@@ -20,7 +21,7 @@ fn root_a_preset_is_counted_down() -> Result<()> {
     let mut set = CounterSet::new();
     set.add(SetRequest::overflow_after(software("page-faults"), TIMES));
     set.add(SetRequest::new(software("page-faults")));
-    let bound = set.bind(CounterTarget::Thread(0), Start::Disabled)?;
+    let bound = set.bind(CounterTarget::Thread(Tid(0)), Start::Disabled)?;
     let mut fresh = Fresh::map(1000)?;
     let none = Duration::ZERO;
     // What the readings touch, they have touched before it counts.
@@ -40,8 +41,8 @@ fn root_a_preset_is_counted_down() -> Result<()> {
             anyhow::bail!("round {round}: {overflows:?}");
         };
         ensure!(
-            overflow.tid == u32::try_from(nix::unistd::gettid().as_raw())?
-                && overflow.pid == std::process::id()
+            overflow.tid == Tid::from_raw(nix::unistd::gettid().as_raw())
+                && overflow.pid == Pid(std::process::id())
                 && (begin..monotonic_ns()?).contains(&overflow.time_ns)
                 && overflow.ip != 0,
             "round {round}: {overflow:?}"

@@ -12,6 +12,7 @@ use counters::names::event::Event;
 use counters::perf::counter::Start;
 use counters::perf::refusal::Refusal;
 use counters::perf::set::{CounterSet, CounterTarget, SetRequest};
+use experiment_format::ids::{Pid, Tid};
 use tempfile::TempDir;
 use tests::command::run;
 use tests::kcollect::{binary, command};
@@ -82,15 +83,15 @@ fn root_missing_targets_are_named() -> Result<()> {
     let dead = child.id();
     child.wait()?;
     let faults = [software("page-faults")];
-    let gone = Refusal::NoThread { tid: dead };
-    ensure!(refused(CounterTarget::Thread(dead), &faults)? == gone);
-    ensure!(refused(CounterTarget::Process(dead), &faults)? == gone);
-    ensure!(refused(CounterTarget::ProcessTree(dead), &faults)? == gone);
+    let gone = Refusal::NoThread { tid: Tid(dead) };
+    ensure!(refused(CounterTarget::Thread(Tid(dead)), &faults)? == gone);
+    ensure!(refused(CounterTarget::Process(Pid(dead)), &faults)? == gone);
+    ensure!(refused(CounterTarget::ProcessTree(Pid(dead)), &faults)? == gone);
     let offline = refused(CounterTarget::Cpu(100_000), &faults)?;
     ensure!(offline == Refusal::Offline { cpu: 100_000 }, "{offline:?}");
     let mut unknown = software("page-faults");
     unknown.encoding.config = 4711;
-    let unknown = refused(CounterTarget::Thread(0), &[unknown])?;
+    let unknown = refused(CounterTarget::Thread(Tid(0)), &[unknown])?;
     ensure!(
         matches!(unknown, Refusal::NoSuchEvent { .. }),
         "{unknown:?}"
@@ -132,7 +133,7 @@ fn root_too_many_breakpoints_are_refused() -> Result<()> {
         .iter()
         .map(|variable| writes_to(variable))
         .collect();
-    let refusal = refused(CounterTarget::Thread(0), &events)?;
+    let refusal = refused(CounterTarget::Thread(Tid(0)), &events)?;
     ensure!(matches!(refusal, Refusal::TooMany { .. }), "{refusal:?}");
     ensure!(refusal.cure() == "ask for fewer events at once");
     Ok(())
@@ -166,7 +167,7 @@ fn root_a_missing_pmu_is_reported() -> Result<()> {
     not_judged(format_args!(
         "counts of hardware events, and events that take turns; this machine has no PMU"
     ));
-    let refusal = refused(CounterTarget::Thread(0), &[cycles()])?;
+    let refusal = refused(CounterTarget::Thread(Tid(0)), &[cycles()])?;
     ensure!(matches!(refusal, Refusal::NoPmu { .. }), "{refusal:?}");
     ensure!(refusal.cure().contains("page-faults"));
     Ok(())

@@ -1,6 +1,7 @@
 //! Profiles from a seed: processes with threads that live, sleep, wait and work.
 
 use analysis::view::{PageFunction, PageProcess, PageThread, PageTick, Payload};
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::microstate::Microstate;
 
 /// Numbers that look random and are the same each time (splitmix64).
@@ -117,7 +118,7 @@ pub(crate) fn profile(
     for index in 0..processes {
         let name = PROGRAMS[index as usize % PROGRAMS.len()];
         payload.processes.push(PageProcess {
-            pid: 400 + 7 * index,
+            pid: Pid(400 + 7 * index),
             name: name.into(),
             lineage: format!("systemd 1 → {name}").into(),
         });
@@ -146,9 +147,9 @@ pub(crate) fn profile(
         payload.threads.push(PageThread {
             process,
             tid: if index < processes {
-                pid
+                pid.leader()
             } else {
-                100_000 + index
+                Tid(100_000 + index)
             },
             name: if index < processes {
                 Vec::new()

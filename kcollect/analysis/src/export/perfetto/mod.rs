@@ -173,7 +173,7 @@ impl Writer<'_> {
     fn thread(&mut self, of: &OfThread<'_, '_>) -> io::Result<()> {
         let thread = of.thread();
         let process = self.model.process(thread.process);
-        let pid = number(process.pid);
+        let pid = number(process.pid.0);
         let descriptor = |descriptor| TracePacket {
             track_descriptor: Some(descriptor),
             ..TracePacket::default()

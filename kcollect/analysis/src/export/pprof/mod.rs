@@ -146,7 +146,7 @@ fn samples(
         let thread = of.thread();
         let label = |key, str, num| Label { key, str, num };
         let labels = vec![
-            label(keys[0], 0, i64::from(model.process(thread.process).pid)),
+            label(keys[0], 0, i64::from(model.process(thread.process).pid.0)),
             label(keys[1], 0, thread.tid as i64),
             label(keys[2], strings.get(&model.process_name(thread)), 0),
             label(keys[3], strings.get(&model.thread_name(thread)), 0),

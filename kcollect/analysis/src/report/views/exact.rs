@@ -7,6 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use experiment_format::ids::Pid;
 use experiment_format::microstate::Microstate;
 use host::exit::{ExitKind, Failure};
 use rustc_hash::FxHashMap;
@@ -32,7 +33,7 @@ pub(super) struct ExactProcess {
     /// Position of its run.
     pub run: usize,
     /// Its pid. None: several processes.
-    pub pid: Option<u32>,
+    pub pid: Option<Pid>,
     /// Its name.
     pub name: String,
     /// The number of processes.
@@ -124,7 +125,7 @@ fn read(info: &ExperimentInfo) -> Result<Option<ExactTimes>, Failure> {
 }
 
 /// Returns the processes of a run that have ticks, by pid; of several with one pid the last.
-fn processes_of(model: &Model, founder: ExperimentId) -> FxHashMap<u32, &ProcessInfo> {
+fn processes_of(model: &Model, founder: ExperimentId) -> FxHashMap<Pid, &ProcessInfo> {
     let of_run = |process: &&ProcessInfo| {
         let experiment = ExperimentId(process.experiment);
         model.experiment(experiment).founder == founder
@@ -138,9 +139,9 @@ pub(super) fn processes(model: &Model, runs: &[ExactRun]) -> Vec<ExactProcess> {
     let mut rows = Vec::new();
     for (position, run) in runs.iter().enumerate() {
         let info = model.experiment(run.founder);
-        let recorder = info.source.header().pid.0;
+        let recorder = info.source.header().pid;
         let known = processes_of(model, run.founder);
-        let mut by_pid: BTreeMap<(u32, &str), ExactProcess> = BTreeMap::new();
+        let mut by_pid: BTreeMap<(Pid, &str), ExactProcess> = BTreeMap::new();
         for thread in &run.threads {
             let row = by_pid
                 .entry((thread.pid, &thread.process))

@@ -45,7 +45,7 @@ pub(super) fn experiments(model: &Model) -> Table {
             let header = info.source.header();
             vec![
                 Cell::Count(number),
-                Cell::Count(header.pid.0.into()),
+                Cell::Count(header.pid.into()),
                 Cell::Microseconds(info.tick_us.into()),
                 Cell::Nanoseconds(info.end_ns),
                 Cell::Count(rows),
@@ -134,7 +134,7 @@ fn of_founder(info: &ExperimentInfo, subexperiments: usize, rows: &mut Vec<(&str
         )),
     ));
     rows.push(("command", text(&header.command_line)));
-    rows.push(("pid", Cell::Count(header.pid.0.into())));
+    rows.push(("pid", Cell::Count(header.pid.into())));
     rows.push((
         "interval",
         Cell::Text(format!("{} microseconds", info.tick_us)),

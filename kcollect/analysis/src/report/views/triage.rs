@@ -418,7 +418,7 @@ fn recorders(context: &Context<'_>) -> Vec<ProcessId> {
     let model = context.model;
     let is_recorder = |process: &ProcessInfo| {
         let founder = model.experiment(ExperimentId(process.experiment)).founder;
-        process.pid == model.experiment(founder).source.header().pid.0
+        process.pid == model.experiment(founder).source.header().pid
     };
     let all = context.options.filter.processes.is_empty();
     let processes = (0..).map(ProcessId).zip(&model.processes);

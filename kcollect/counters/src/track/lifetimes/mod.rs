@@ -10,6 +10,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use experiment_format::ids::{Pid, Tid};
+
 use crate::perf::reading::CounterValue;
 use crate::perf::records::ThreadRecord;
 use crate::rows::{CountRow, RowKind};
@@ -26,7 +28,7 @@ pub trait LiveCounters {
 /// A thread that is followed, until its row is printed.
 #[derive(Debug)]
 struct ThreadLifetime<C> {
-    pid: u32,
+    pid: Pid,
     /// Whether it was opened: it then has no exit counts, and its own counters have all its counts.
     opened: bool,
     counters: Option<C>,
@@ -46,7 +48,7 @@ struct ThreadLifetime<C> {
 /// The sums of a process's threads.
 #[derive(Debug)]
 struct ProcessCounts {
-    threads: BTreeSet<u32>,
+    threads: BTreeSet<Tid>,
     total: Vec<CounterValue>,
     incomplete: bool,
 }
@@ -60,9 +62,9 @@ pub struct ThreadLifetimes<C> {
     exit_counts_per_thread: usize,
     /// Whether forked processes are followed.
     follow_forks: bool,
-    threads: BTreeMap<u32, ThreadLifetime<C>>,
-    processes: BTreeMap<u32, ProcessCounts>,
-    new_threads: Vec<u32>,
+    threads: BTreeMap<Tid, ThreadLifetime<C>>,
+    processes: BTreeMap<Pid, ProcessCounts>,
+    new_threads: Vec<Tid>,
     /// The counts of all threads that have exited.
     exited_total: Vec<CounterValue>,
     /// The number of threads that were followed so far.
@@ -97,7 +99,7 @@ impl<C: LiveCounters> ThreadLifetimes<C> {
     }
 
     /// Adds a thread whose counters were opened.
-    pub fn add_opened(&mut self, pid: u32, tid: u32, counters: C) {
+    pub fn add_opened(&mut self, pid: Pid, tid: Tid, counters: C) {
         self.add_thread(pid, tid);
         if let Some(thread) = self.threads.get_mut(&tid) {
             thread.opened = true;
@@ -109,15 +111,15 @@ impl<C: LiveCounters> ThreadLifetimes<C> {
     /// that. It then has inherited its counters too. (Where records were lost, it may be another
     /// thread that got the number of one that exited.)
     #[must_use]
-    pub fn opened_before_fork_record(&self, tid: u32) -> bool {
+    pub fn opened_before_fork_record(&self, tid: Tid) -> bool {
         let opened = |thread: &ThreadLifetime<C>| thread.opened && thread.exit_ns.is_none();
         self.lost_records == 0 && self.threads.get(&tid).is_some_and(opened)
     }
 
     /// Returns the threads that were created since the last call and still run.
-    pub fn take_new_threads(&mut self) -> Vec<u32> {
+    pub fn take_new_threads(&mut self) -> Vec<Tid> {
         let mut threads = std::mem::take(&mut self.new_threads);
-        let running = |tid: &u32| {
+        let running = |tid: &Tid| {
             let thread = self.threads.get(tid);
             thread.is_some_and(|thread| thread.exit_ns.is_none())
         };
@@ -126,7 +128,7 @@ impl<C: LiveCounters> ThreadLifetimes<C> {
     }
 
     /// Sets a thread's own counters.
-    pub fn set_counters(&mut self, tid: u32, counters: C) {
+    pub fn set_counters(&mut self, tid: Tid, counters: C) {
         if let Some(thread) = self.threads.get_mut(&tid) {
             thread.counters = Some(counters);
         }
@@ -134,14 +136,14 @@ impl<C: LiveCounters> ThreadLifetimes<C> {
 
     /// Returns the threads that still run, each with its process.
     #[must_use]
-    pub fn running_threads(&self) -> Vec<(u32, u32)> {
+    pub fn running_threads(&self) -> Vec<(Pid, Tid)> {
         let threads = self.threads.iter();
         let running = threads.filter(|(_, thread)| thread.exit_ns.is_none());
         running.map(|(tid, thread)| (thread.pid, *tid)).collect()
     }
 
     /// Sets the exit of a thread that does not exist any more, and whose record may have been lost.
-    pub fn exited(&mut self, tid: u32, time_ns: u64) -> Vec<CountRow> {
+    pub fn exited(&mut self, tid: Tid, time_ns: u64) -> Vec<CountRow> {
         if let Some(thread) = self.threads.get_mut(&tid) {
             thread.exit_ns.get_or_insert(time_ns);
         }
@@ -154,7 +156,7 @@ impl<C: LiveCounters> ThreadLifetimes<C> {
         self.threads.is_empty()
     }
 
-    fn add_thread(&mut self, pid: u32, tid: u32) {
+    fn add_thread(&mut self, pid: Pid, tid: Tid) {
         self.followed_threads += 1;
         let zeros = || vec![CounterValue::default(); self.events];
         self.threads.insert(
@@ -200,7 +202,7 @@ impl<C: LiveCounters> ThreadLifetimes<C> {
                 vec![CountRow::of_thread(
                     time_ns,
                     *pid,
-                    *pid,
+                    pid.leader(),
                     RowKind::Exec(name),
                     None,
                 )]
@@ -233,7 +235,7 @@ impl<C: LiveCounters> ThreadLifetimes<C> {
         }
     }
 
-    fn fork(&mut self, time_ns: u64, child: (u32, u32), parent: (u32, u32)) -> Vec<CountRow> {
+    fn fork(&mut self, time_ns: u64, child: (Pid, Tid), parent: (Pid, Tid)) -> Vec<CountRow> {
         let (pid, tid) = child;
         if self.opened_before_fork_record(tid)
             && let Some(thread) = self.threads.get_mut(&tid)
@@ -277,29 +279,30 @@ impl<C: LiveCounters> ThreadLifetimes<C> {
 
     /// Gives the process's number to the thread that executed a program; all other threads of the
     /// process have exited by then.
-    fn apply_exec(&mut self, pid: u32) {
-        let running = |tid: &&u32| {
+    fn apply_exec(&mut self, pid: Pid) {
+        let leader = pid.leader();
+        let running = |tid: &&Tid| {
             let thread = self.threads.get(*tid);
             thread.is_some_and(|thread| thread.exit_ns.is_none())
         };
         let Some(process) = self.processes.get_mut(&pid) else {
             return;
         };
-        if process.threads.iter().find(running) == Some(&pid) {
+        if process.threads.iter().find(running) == Some(&leader) {
             return;
         }
         let Some(old) = process.threads.iter().find(running).copied() else {
             return;
         };
         process.threads.remove(&old);
-        process.threads.insert(pid);
+        process.threads.insert(leader);
         if let Some(thread) = self.threads.remove(&old) {
-            self.threads.insert(pid, thread);
+            self.threads.insert(leader, thread);
         }
     }
 
     /// Returns the rows of a thread's exit if all its exit counts have arrived.
-    fn finish_if_complete(&mut self, tid: u32) -> Vec<CountRow> {
+    fn finish_if_complete(&mut self, tid: Tid) -> Vec<CountRow> {
         let complete = |thread: &ThreadLifetime<C>| {
             thread.exit_ns.is_some()
                 && (thread.opened || thread.exit_counts.len() >= self.exit_counts_per_thread)
@@ -329,7 +332,7 @@ impl<C: LiveCounters> ThreadLifetimes<C> {
 
     /// Removes a thread, and returns the rows of its exit, which was at `time_ns` if it is not
     /// known.
-    fn finish_thread(&mut self, tid: u32, time_ns: u64) -> Vec<CountRow> {
+    fn finish_thread(&mut self, tid: Tid, time_ns: u64) -> Vec<CountRow> {
         let Some(thread) = self.threads.remove(&tid) else {
             return Vec::new();
         };
@@ -359,8 +362,13 @@ impl<C: LiveCounters> ThreadLifetimes<C> {
                 && let Some(process) = self.processes.remove(&thread.pid)
             {
                 let pid = thread.pid;
-                let mut row =
-                    CountRow::of_thread(time_ns, pid, pid, RowKind::Exit, Some(process.total));
+                let mut row = CountRow::of_thread(
+                    time_ns,
+                    pid,
+                    pid.leader(),
+                    RowKind::Exit,
+                    Some(process.total),
+                );
                 row.incomplete = process.incomplete;
                 rows.push(row);
             }

@@ -1,5 +1,7 @@
 //! Sequences of records, and the rows that come of them.
 
+use experiment_format::ids::{Pid, Tid};
+
 use super::*;
 
 /// Counters with this count.
@@ -21,18 +23,25 @@ fn count(count: u64) -> CounterValue {
 
 fn fork(pid: u32, tid: u32, parent: u32) -> ThreadRecord {
     ThreadRecord::Fork {
-        pid,
-        tid,
-        parent_pid: parent,
-        parent_tid: parent,
+        pid: Pid(pid),
+        tid: Tid(tid),
+        parent_pid: Pid(parent),
+        parent_tid: Tid(parent),
+    }
+}
+
+fn exit(pid: u32, tid: u32) -> ThreadRecord {
+    ThreadRecord::Exit {
+        pid: Pid(pid),
+        tid: Tid(tid),
     }
 }
 
 fn exit_count(tid: u32, id: u64, value: u64) -> ThreadRecord {
     let value = count(value);
     ThreadRecord::ExitCount {
-        pid: 7,
-        tid,
+        pid: Pid(7),
+        tid: Tid(tid),
         id,
         value,
     }
@@ -41,7 +50,7 @@ fn exit_count(tid: u32, id: u64, value: u64) -> ThreadRecord {
 /// Two CPUs, one event, a process 7.
 fn lifetimes(follow_forks: bool) -> ThreadLifetimes<Fixed> {
     let mut lifetimes = ThreadLifetimes::new(1, 2, follow_forks);
-    lifetimes.add_opened(7, 7, Fixed(100));
+    lifetimes.add_opened(Pid(7), Tid(7), Fixed(100));
     lifetimes
 }
 
@@ -59,8 +68,8 @@ fn show(rows: impl IntoIterator<Item = CountRow>) -> String {
         format!(
             "{} {}/{} {:?} {count:?}{part}\n",
             row.time_ns,
-            row.pid.unwrap_or(0),
-            row.lwp.unwrap_or(0),
+            row.pid.unwrap_or_default(),
+            row.lwp.unwrap_or_default(),
             row.kind
         )
     };
@@ -74,12 +83,12 @@ fn a_thread_is_the_sum_of_its_counters_on_all_cpus() {
         &mut lifetimes,
         &[
             (1, fork(7, 8, 7)),
-            (2, ThreadRecord::Exit { pid: 7, tid: 8 }),
+            (2, exit(7, 8)),
             (3, exit_count(8, 0, 30)),
             // Of a counter that was closed.
             (3, exit_count(8, 9, 1000)),
             (3, exit_count(8, 1, 12)),
-            (4, ThreadRecord::Exit { pid: 7, tid: 7 }),
+            (4, exit(7, 7)),
         ],
     );
     insta::assert_snapshot!(rows, @r"
@@ -104,21 +113,21 @@ fn forks_have_rows_and_are_followed_if_requested() {
         (
             2,
             ThreadRecord::Exec {
-                pid: 9,
+                pid: Pid(9),
                 name: (*b"true").into(),
             },
         ),
-        (3, ThreadRecord::Exit { pid: 9, tid: 9 }),
+        (3, exit(9, 9)),
         (4, exit_count(9, 0, 1)),
         (4, exit_count(9, 1, 2)),
     ];
     insta::assert_snapshot!(apply(&mut lifetimes(true), &records), @r#"
-        1 7/7 Fork(9) None
+        1 7/7 Fork(Pid(9)) None
         2 9/9 Exec("true") None
         3 9/9 LwpExit Some(3)
         3 9/9 Exit Some(3)
         "#);
-    insta::assert_snapshot!(apply(&mut lifetimes(false), &records[..1]), @"1 7/7 Fork(9) None");
+    insta::assert_snapshot!(apply(&mut lifetimes(false), &records[..1]), @"1 7/7 Fork(Pid(9)) None");
 }
 
 #[test]
@@ -128,15 +137,15 @@ fn a_thread_that_executes_a_program_gets_the_number_of_its_process() {
         &mut lifetimes,
         &[
             (1, fork(7, 8, 7)),
-            (2, ThreadRecord::Exit { pid: 7, tid: 7 }),
+            (2, exit(7, 7)),
             (
                 3,
                 ThreadRecord::Exec {
-                    pid: 7,
+                    pid: Pid(7),
                     name: (*b"new").into(),
                 },
             ),
-            (4, ThreadRecord::Exit { pid: 7, tid: 7 }),
+            (4, exit(7, 7)),
             (5, exit_count(7, 0, 1)),
             (5, exit_count(7, 1, 4)),
         ],
@@ -154,13 +163,9 @@ fn a_thread_that_executes_a_program_gets_the_number_of_its_process() {
 fn missing_exit_counts_are_counted() {
     let mut lifetimes = lifetimes(false);
     apply(&mut lifetimes, &[(1, fork(7, 8, 7)), (1, fork(7, 9, 7))]);
-    assert_eq!(lifetimes.take_new_threads(), [8, 9]);
-    lifetimes.set_counters(8, Fixed(20));
-    let records = [
-        (2, ThreadRecord::Exit { pid: 7, tid: 8 }),
-        (2, ThreadRecord::Exit { pid: 7, tid: 9 }),
-        (3, exit_count(8, 0, 30)),
-    ];
+    assert_eq!(lifetimes.take_new_threads(), [Tid(8), Tid(9)]);
+    lifetimes.set_counters(Tid(8), Fixed(20));
+    let records = [(2, exit(7, 8)), (2, exit(7, 9)), (3, exit_count(8, 0, 30))];
     assert_eq!(apply(&mut lifetimes, &records), "");
     assert!(lifetimes.finish_overdue(EXIT_COUNTS_TIMEOUT_NS).is_empty());
     insta::assert_snapshot!(show(lifetimes.finish_overdue(2 + EXIT_COUNTS_TIMEOUT_NS)), @r"
@@ -179,7 +184,7 @@ fn contradictory_exit_counts_are_not_used() {
     }
     let records = [
         (1, fork(7, 8, 7)),
-        (2, ThreadRecord::Exit { pid: 7, tid: 8 }),
+        (2, exit(7, 8)),
         (3, exit_count(8, 0, 30)),
         (3, other),
     ];
@@ -194,11 +199,11 @@ fn contradictory_exit_counts_are_not_used() {
 #[test]
 fn a_thread_may_be_opened_before_its_fork_is_recorded() {
     let mut lifetimes = lifetimes(false);
-    lifetimes.add_opened(7, 8, Fixed(3));
-    assert!(lifetimes.opened_before_fork_record(8));
+    lifetimes.add_opened(Pid(7), Tid(8), Fixed(3));
+    assert!(lifetimes.opened_before_fork_record(Tid(8)));
     let records = [
         (1, fork(7, 8, 7)),
-        (2, ThreadRecord::Exit { pid: 7, tid: 8 }),
+        (2, exit(7, 8)),
         (3, exit_count(8, 0, 30)),
         (3, exit_count(8, 1, 12)),
         // The number is used again.
@@ -213,14 +218,17 @@ fn a_thread_may_be_opened_before_its_fork_is_recorded() {
         (lifetimes.followed_threads, lifetimes.missing_exit_counts),
         (3, 0)
     );
-    assert!(!lifetimes.opened_before_fork_record(8) && !lifetimes.opened_before_fork_record(9));
+    assert!(
+        !lifetimes.opened_before_fork_record(Tid(8))
+            && !lifetimes.opened_before_fork_record(Tid(9))
+    );
 }
 
 #[test]
 fn ticks_have_what_was_counted_since_the_last() {
     let mut lifetimes = lifetimes(false);
     insta::assert_snapshot!(show(lifetimes.tick(|| 5)), @"5 7/7 Tick Some(100)");
-    lifetimes.set_counters(7, Fixed(130));
+    lifetimes.set_counters(Tid(7), Fixed(130));
     insta::assert_snapshot!(show(lifetimes.tick(|| 6)), @"6 7/7 Tick Some(30)");
     assert_eq!(lifetimes.counts_in_rows()[0].count, 130);
 }
@@ -229,15 +237,18 @@ fn ticks_have_what_was_counted_since_the_last() {
 fn a_thread_whose_exit_record_was_lost_has_an_exit() {
     let mut lifetimes = lifetimes(false);
     apply(&mut lifetimes, &[(1, fork(7, 8, 7)), (1, fork(7, 9, 7))]);
-    assert_eq!(lifetimes.running_threads(), [(7, 7), (7, 8), (7, 9)]);
-    assert!(lifetimes.exited(8, 5).is_empty());
+    assert_eq!(
+        lifetimes.running_threads(),
+        [7, 8, 9].map(|tid| (Pid(7), Tid(tid)))
+    );
+    assert!(lifetimes.exited(Tid(8), 5).is_empty());
     // The record arrives after all, and the row is complete.
     let records = [
-        (3, ThreadRecord::Exit { pid: 7, tid: 8 }),
+        (3, exit(7, 8)),
         (3, exit_count(8, 0, 1)),
         (3, exit_count(8, 1, 2)),
     ];
     insta::assert_snapshot!(apply(&mut lifetimes, &records), @"3 7/8 LwpExit Some(3)");
-    lifetimes.exited(9, 6);
+    lifetimes.exited(Tid(9), 6);
     insta::assert_snapshot!(show(lifetimes.finish_overdue(6 + EXIT_COUNTS_TIMEOUT_NS)), @"6 7/9 LwpExit None incomplete");
 }

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use experiment_format::ids::Pid;
 use experiment_format::map::MapEvent;
 use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::writer::ExperimentWriter;
@@ -19,7 +20,7 @@ const SIZE_BYTES: u64 = 0x10;
 /// The artificial functions that the experiment has by now.
 #[derive(Debug)]
 pub(super) struct ArtificialFrames {
-    by_pid: HashMap<u32, UserFrame>,
+    by_pid: HashMap<Pid, UserFrame>,
     next_address: u64,
     idle: Option<StackUid>,
 }
@@ -60,7 +61,7 @@ impl ArtificialFrames {
         &mut self,
         writer: &mut ExperimentWriter,
         process: Option<&ProcessInfo>,
-        pid: u32,
+        pid: Pid,
         at: u64,
     ) -> experiment_format::Result<StackUid> {
         let instance = process.map_or(ProcessInstance::unknown(pid), |process| process.instance);
