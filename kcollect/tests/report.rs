@@ -119,6 +119,7 @@ fn made_as(parent: &Path, name: &str, comparing: u32) -> PathBuf {
     let run = StartTime {
         tstamp_ns: START,
         wall_s: 1_795_205_070,
+        wall_subsec_ns: 0,
         tm_zone_s: 0,
     };
     let mut founder = ExperimentWriter::create(dir, &header(1, "kernel"), run).unwrap();

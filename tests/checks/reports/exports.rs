@@ -297,6 +297,7 @@ fn hostile(parent: &Path) -> Result<PathBuf> {
     let run = StartTime {
         tstamp_ns: start,
         wall_s: 1_795_205_070,
+        wall_subsec_ns: 0,
         tm_zone_s: 0,
     };
     let mut founder = ExperimentWriter::create(dir, &header, run)?;
