@@ -103,7 +103,7 @@ fn head(selected: &Selected<'_>, strings: &mut Strings) -> Profile {
         unit: nanoseconds,
     }));
     let founder = selected.model.experiments.first();
-    let wall = founder.map_or(0, |founder| founder.source.start().wall_s);
+    let wall = founder.map_or(0, |founder| founder.source.start().wall_ns());
     let tick_us = founder.map_or(0, |founder| founder.tick_us);
     let on_cpu = BaseMetric::TotalCpu.of(&selected.sums) > 0;
     let shown = if on_cpu {
@@ -113,7 +113,7 @@ fn head(selected: &Selected<'_>, strings: &mut Strings) -> Profile {
     };
     Profile {
         sample_type,
-        time_nanos: wall.saturating_mul(1_000_000_000),
+        time_nanos: i64::try_from(wall).unwrap_or(i64::MAX),
         duration_nanos: i64::try_from(selected.model.end_ns()).unwrap_or(i64::MAX),
         period_type: Some(ValueType {
             r#type: strings.get("wall"),
