@@ -68,10 +68,6 @@ fn debug_id(build_id: &str) -> DebugId {
     for (to, from) in guid.iter_mut().zip(bytes) {
         *to = from;
     }
-    // The first three fields of a GUID are little-endian.
-    guid[0..4].reverse();
-    guid[4..6].reverse();
-    guid[6..8].reverse();
     DebugId::from_guid_age(&guid, 0).unwrap_or_default()
 }
 
