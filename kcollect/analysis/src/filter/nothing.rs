@@ -1,5 +1,6 @@
 //! Filters that leave nothing: an empty report would look like an idle machine.
 
+use experiment_format::text::printable;
 use host::exit::{ExitKind, Failure};
 
 use super::{Filter, ProcessFilter, Selection, nearest};
@@ -64,6 +65,7 @@ pub fn nothing_passes(models: &[&Model], filter: &Filter) -> Failure {
         Some(ProcessFilter::Name(pattern)) => {
             let names = processes().map(|process| process.name.as_str());
             let near = nearest(names.filter(|name| !name.is_empty()), pattern.text());
+            let near: Vec<_> = near.iter().map(|name| printable(name.as_bytes())).collect();
             let near = match near.is_empty() {
                 true => String::new(),
                 false => format!("similar names are {}; ", near.join(", ")),
