@@ -91,7 +91,7 @@
 //!     ..LogHeader::default()
 //! };
 //! let start = 1_000_000_000;
-//! let run = StartTime { tstamp_ns: start, wall_s: 1_795_205_070, tm_zone_s: 0 };
+//! let run = StartTime { tstamp_ns: start, wall_s: 1_795_205_070, ..StartTime::default() };
 //! let mut writer = ExperimentWriter::create(dir, &header, run)?;
 //! writer.map(&MapEvent::Function { at: 0, vaddr: 0x2000, size: 256, name: "<IDLE>".into() })?;
 //! writer.sample(0, "start", &UsageRecord::default())?;

@@ -248,10 +248,21 @@ impl Default for LogHeader {
 pub struct StartTime {
     /// By the clock of the packets; less than 2^31 seconds.
     pub tstamp_ns: u64,
-    /// Wall clock time since 1970.
+    /// Wall clock time since 1970: whole seconds,
     pub wall_s: i64,
+    /// and the nanoseconds in addition; 0 where the experiment has seconds only.
+    pub wall_subsec_ns: u32,
     /// How far the local time is *behind* UTC (`timezone` of the C library).
     pub tm_zone_s: i64,
+}
+
+impl StartTime {
+    /// Returns the wall clock time in nanoseconds since 1970; 0 if it was earlier.
+    pub fn wall_ns(&self) -> u64 {
+        let seconds = u64::try_from(self.wall_s).unwrap_or(0);
+        let seconds = seconds.saturating_mul(1_000_000_000);
+        seconds.saturating_add(self.wall_subsec_ns.into())
+    }
 }
 
 /// An event of `log.xml`. Every `at` is in nanoseconds since the start, even where the file counts

@@ -119,6 +119,7 @@ fn made_as(parent: &Path, name: &str, comparing: u32) -> PathBuf {
     let run = StartTime {
         tstamp_ns: START,
         wall_s: 1_795_205_070,
+        wall_subsec_ns: 0,
         tm_zone_s: 0,
     };
     let mut founder = ExperimentWriter::create(dir, &header(1, "kernel"), run).unwrap();
@@ -398,7 +399,9 @@ fn filters_leave_what_passes_all_of_them() {
         (&["--function", "^compare$"], 25),
         (&["--function", "compare", "--function", "^main"], 20),
         (&["--function", "compare", "--state", "system"], 5),
-        (&["--function", "nothing"], 0),
+        (&["--function", "nothing,compare"], 25),
+        (&["--process", "3,7"], 135),
+        (&["--cpu", "1,9"], 43),
     ] {
         assert_eq!(total(filter), ticks, "{filter:?}");
     }
@@ -482,6 +485,12 @@ fn what_cannot_be_reported_is_said_with_the_cure() {
         refused(&["--time", "5-2"]),
         refused(&["--state", "asleep"]),
         refused(&["--process", "99999999999"]),
+        refused(&["--process", "kwroker"]),
+        refused(&["--process", "a,b"]),
+        refused(&["functions", "--process", "77"]),
+        refused(&["threads", "--process", "%9"]),
+        refused(&["--function", "nothing"]),
+        refused(&["--cpu", "1,,2"]),
         refused(&["-n", "x"]),
         refused(&["callers-callees"]),
         refused(&["callers-callees", "main", "more"]),

@@ -93,6 +93,7 @@ fn made(parent: &Path) {
     let run = StartTime {
         tstamp_ns: START,
         wall_s: 1_795_205_070,
+        wall_subsec_ns: 0,
         tm_zone_s: 0,
     };
     let mut writer = ExperimentWriter::create(dir, &header, run).unwrap();

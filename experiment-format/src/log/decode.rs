@@ -322,6 +322,12 @@ fn event(path: &Path, tag: &Tag, text: String) -> Result<LogEvent> {
         ("run", _) => LogEvent::Start(StartTime {
             tstamp_ns: at.ok_or_else(|| tag.malformed(path, "a start without its time"))?,
             wall_s: signed("time")?.unwrap_or_default(),
+            wall_subsec_ns: tag
+                .get("time_nsec")
+                .and_then(unsigned)
+                .and_then(|nanoseconds| u32::try_from(nanoseconds).ok())
+                .filter(|nanoseconds| *nanoseconds < 1_000_000_000)
+                .unwrap_or(0),
             tm_zone_s: signed("tm_zone")?.unwrap_or_default(),
         }),
         ("exit", _) => LogEvent::Exit { at: since_start },

@@ -264,11 +264,17 @@ impl LogEvent {
         let event = |out, kind| Element::begin(out, "event").attribute("kind", kind);
         let time = |at: &u64| checked_time("log.xml", *at);
         match self {
-            LogEvent::Start(run) => event(&mut out, "run")
-                .time("tstamp", time(&run.tstamp_ns)?)
-                .number("time", run.wall_s)
-                .number("tm_zone", run.tm_zone_s)
-                .end(),
+            LogEvent::Start(run) => {
+                let start = event(&mut out, "run")
+                    .time("tstamp", time(&run.tstamp_ns)?)
+                    .number("time", run.wall_s)
+                    .number("tm_zone", run.tm_zone_s);
+                match run.wall_subsec_ns {
+                    0 => start,
+                    nanoseconds => start.number("time_nsec", nanoseconds),
+                }
+                .end();
+            }
             LogEvent::Exit { at } => event(&mut out, "exit").time("tstamp", time(at)?).end(),
             LogEvent::Sample { at, id, label } => event(&mut out, "sample")
                 .time("tstamp", time(at)?)

@@ -36,6 +36,7 @@ pub(crate) fn run(tstamp: u64) -> StartTime {
     StartTime {
         tstamp_ns: tstamp,
         wall_s: 1_795_205_070,
+        wall_subsec_ns: 0,
         tm_zone_s: 0,
     }
 }

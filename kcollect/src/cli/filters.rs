@@ -13,15 +13,15 @@ use super::CliError;
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(super) struct FilterArgs {
-    /// Only data of this process: its number, a regular expression for its name, or %N for
-    /// gprofng's process N. May be repeated
-    #[arg(long, value_name = "PID|REGEXP|%N", allow_hyphen_values = true)]
+    /// Only data of these processes: number, regular expression for the name, or %N for gprofng's
+    /// process N; separated by commas. May be repeated
+    #[arg(long, value_name = "PID|REGEXP|%N,...", allow_hyphen_values = true)]
     process: Vec<String>,
-    /// Only data of this thread. May be repeated
-    #[arg(long, value_name = "TID", allow_hyphen_values = true)]
+    /// Only data of these threads, separated by commas. May be repeated
+    #[arg(long, value_name = "TID,...", allow_hyphen_values = true)]
     thread: Vec<String>,
-    /// Only data of this CPU. May be repeated
-    #[arg(long, value_name = "CPU", allow_hyphen_values = true)]
+    /// Only data of these CPUs, separated by commas. May be repeated
+    #[arg(long, value_name = "CPU,...", allow_hyphen_values = true)]
     cpu: Vec<String>,
     /// Only these states: metrics, separated by commas
     #[arg(long, value_name = "STATE,...", allow_hyphen_values = true)]
@@ -29,20 +29,25 @@ pub(super) struct FilterArgs {
     /// Only data of this time, in seconds since the start; 2- means from second 2 on
     #[arg(long, value_name = "FROM-TO", allow_hyphen_values = true)]
     time: Option<String>,
-    /// Only stacks that contain a function whose name matches. May be repeated: each has to match
-    #[arg(long, value_name = "REGEXP", allow_hyphen_values = true)]
+    /// Only stacks that contain a function whose name matches one of these, separated by commas. May
+    /// be repeated: each has to match
+    #[arg(long, value_name = "REGEXP,...", allow_hyphen_values = true)]
     function: Vec<String>,
 }
 
 impl FilterArgs {
     pub(super) fn resolve(&self) -> Result<Filter, CliError> {
         Ok(Filter {
-            processes: each(&self.process, process)?,
-            threads: each(&self.thread, |text| number("--thread", text))?,
-            cpus: each(&self.cpu, |text| number("--cpu", text))?,
+            processes: each("--process", &self.process, process)?,
+            threads: each("--thread", &self.thread, |text| number("--thread", text))?,
+            cpus: each("--cpu", &self.cpu, |text| number("--cpu", text))?,
             states: self.state.as_deref().map(states).transpose()?,
             time: self.time.as_deref().map(time).transpose()?,
-            functions: each(&self.function, |text| regexp("--function", text))?,
+            functions: self
+                .function
+                .iter()
+                .map(|text| any_of("--function", text))
+                .collect::<Result<_, _>>()?,
         })
     }
 
@@ -83,11 +88,60 @@ pub(super) fn experiments(paths: Vec<PathBuf>) -> Result<Vec<PathBuf>, CliError>
     }
 }
 
+/// Parses each value of an option that may be repeated.
 fn each<T>(
+    option: &str,
     texts: &[String],
     parse: impl Fn(&str) -> Result<T, CliError>,
 ) -> Result<Vec<T>, CliError> {
-    texts.iter().map(|text| parse(text)).collect()
+    let mut values = Vec::new();
+    for text in texts {
+        for word in words(option, text)? {
+            values.push(parse(word)?);
+        }
+    }
+    Ok(values)
+}
+
+/// Splits a list at its commas; those in brackets belong to a regular expression or to a name, as in
+/// `a{1,2}` and `map<int, int>`, and so does one behind a backslash.
+fn words<'a>(option: &str, text: &'a str) -> Result<Vec<&'a str>, CliError> {
+    let mut words = Vec::new();
+    let (mut begin, mut depth, mut escaped) = (0, 0u32, false);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'(' | b'[' | b'{' | b'<' => depth += 1,
+            b')' | b']' | b'}' | b'>' => depth = depth.saturating_sub(1),
+            b',' if depth == 0 => {
+                words.push(&text[begin..at]);
+                begin = at + 1;
+            }
+            _ => {}
+        }
+    }
+    words.push(&text[begin..]);
+    match words.contains(&"") {
+        true => Err(CliError::new(
+            format!("{option} {text}: an empty value"),
+            "separate values with one comma: a,b",
+        )),
+        false => Ok(words),
+    }
+}
+
+/// Returns a pattern that matches where one of a list of regular expressions does.
+fn any_of(option: &str, text: &str) -> Result<Pattern, CliError> {
+    let words = words(option, text)?;
+    if let [word] = words[..] {
+        return regexp(option, word);
+    }
+    words
+        .iter()
+        .try_for_each(|word| regexp(option, word).map(drop))?;
+    let words: Vec<_> = words.iter().map(|word| format!("(?:{word})")).collect();
+    regexp(option, &words.join("|"))
 }
 
 pub(super) fn number<T: std::str::FromStr>(option: &str, text: &str) -> Result<T, CliError> {
@@ -126,7 +180,7 @@ fn process(text: &str) -> Result<ProcessFilter, CliError> {
 
 fn states(text: &str) -> Result<[bool; STATE_SLOTS], CliError> {
     let mut wanted = [false; STATE_SLOTS];
-    for word in text.split(',') {
+    for word in words("--state", text)? {
         let base = BaseMetric::from_keyword(word).ok_or_else(|| {
             let all: Vec<_> = Microstate::ALL
                 .iter()
@@ -168,4 +222,57 @@ fn time(text: &str) -> Result<std::ops::Range<u64>, CliError> {
         return Err(bad());
     }
     Ok(from..to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filter(args: FilterArgs) -> Filter {
+        args.resolve().unwrap()
+    }
+
+    fn list(text: &str) -> Vec<String> {
+        vec![text.to_owned()]
+    }
+
+    #[test]
+    fn a_comma_separates_values_of_every_filter() {
+        let several = filter(FilterArgs {
+            process: list("sshd,7,%2"),
+            thread: list("1,2"),
+            cpu: list("0,3"),
+            state: Some("user,lock".to_owned()),
+            time: None,
+            function: list("read,write"),
+        });
+        assert_eq!(
+            several.processes,
+            [
+                ProcessFilter::Name(Pattern::new("sshd").unwrap()),
+                ProcessFilter::Pid(Pid(7)),
+                ProcessFilter::Number(2),
+            ]
+        );
+        assert_eq!((several.threads, several.cpus), (vec![1, 2], vec![0, 3]));
+        let function = &several.functions[0];
+        assert!(function.matches("vfs_read") && function.matches("vfs_write"));
+        assert!(!function.matches("open"));
+    }
+
+    #[test]
+    fn commas_in_brackets_belong_to_the_value() {
+        for (text, expected) in [
+            ("a{1,2},b", &["a{1,2}", "b"][..]),
+            ("f(int, char)", &["f(int, char)"]),
+            ("map<int, int>,[,]", &["map<int, int>", "[,]"]),
+            (r"a\,b", &[r"a\,b"]),
+            ("a>,b", &["a>", "b"]),
+        ] {
+            assert_eq!(words("--function", text).unwrap(), expected, "{text}");
+        }
+        for text in ["", "a,", ",a", "a,,b"] {
+            assert!(words("--process", text).is_err(), "{text}");
+        }
+    }
 }

@@ -85,10 +85,7 @@ impl Dispatcher {
     pub fn apply(&mut self, time: u64, event: Event) {
         match event {
             Event::Record(record) => self.record(record),
-            Event::Recording { on } => self.router.log_everywhere(time, |at| match on {
-                true => LogEvent::Resume { at },
-                false => LogEvent::Pause { at, name: None },
-            }),
+            Event::Recording { on } => self.router.recording(time, on),
             Event::Sample { at_ns, label } => self.sample(at_ns, label),
             Event::Found {
                 pid,

@@ -34,6 +34,19 @@ use crate::plan::Archive;
 /// The most intervals that are held while it is open whether their processes will be followed.
 const MAX_HELD_INTERVALS: usize = 200_000;
 
+/// Returns the pause with which every experiment begins.
+fn opening_pause(at: u64) -> LogEvent {
+    LogEvent::Pause { at, name: None }
+}
+
+/// Returns the event at which data begin or stop to be taken.
+fn switch(on: bool) -> impl Fn(u64) -> LogEvent {
+    move |at| match on {
+        true => LogEvent::Resume { at },
+        false => LogEvent::Pause { at, name: None },
+    }
+}
+
 /// What routing has to know of processes.
 #[derive(Debug)]
 pub struct Known<'a> {
@@ -62,6 +75,8 @@ pub struct Router {
     held_intervals: usize,
     finished: Vec<FollowedProcess>,
     finished_bytes: u64,
+    /// When data began and stopped to be taken, by the clock of the events.
+    switches: Vec<(u64, bool)>,
     /// Intervals that went to the founder because too many were held.
     pub not_held: u64,
     /// Why writing stopped.
@@ -81,6 +96,7 @@ impl Router {
             held_intervals: 0,
             finished: Vec::new(),
             finished_bytes: 0,
+            switches: Vec::new(),
             not_held: 0,
             failed: None,
         }
@@ -151,7 +167,10 @@ impl Router {
 
     fn begin(&mut self, instance: ProcessInstance, mut experiment: Subexperiment) {
         let kernel = &self.inherited.kernel;
-        let mut result = Ok(());
+        let mut result = experiment.log(self.founder.start_ns(), opening_pause);
+        for (at, on) in &self.switches {
+            result = result.and(experiment.log(*at, switch(*on)));
+        }
         for (interval, stack) in self.held.remove(&instance).unwrap_or_default() {
             self.held_intervals -= 1;
             result = result.and(experiment.interval(&interval, stack.as_deref(), kernel));
@@ -295,12 +314,14 @@ impl Router {
         self.note(result);
     }
 
-    /// Writes an event of the run into all experiments.
-    pub fn log_everywhere(&mut self, now: u64, event: impl Fn(u64) -> LogEvent) {
-        self.log(now, &event);
+    /// Writes that data begin or stop to be taken into all experiments, and into those that come:
+    /// without the pauses gprofng counts their time as recorded.
+    pub fn recording(&mut self, now: u64, on: bool) {
+        self.switches.push((now, on));
+        self.log(now, switch(on));
         let mut result = Ok(());
         for experiment in self.subexperiments.values_mut() {
-            result = result.and(experiment.log(now, &event));
+            result = result.and(experiment.log(now, switch(on)));
         }
         self.note(result);
     }

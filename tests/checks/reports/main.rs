@@ -4,4 +4,5 @@ mod against_gprofng;
 mod exports;
 mod first_screen;
 mod lines;
+mod pauses;
 mod view;

@@ -77,6 +77,10 @@ pub fn speedscope(file: &Value) -> Result<States> {
             let weight = weight.as_i64().context("no weight")?;
             ensure!(weight >= 0);
             whole += weight;
+            if sample.as_array().is_some_and(Vec::is_empty) {
+                // No ticks.
+                continue;
+            }
             *states
                 .entry(state(leaf.context("an empty stack")?)?)
                 .or_default() += weight;
@@ -98,9 +102,21 @@ pub fn firefox(file: &Value) -> Result<States> {
     let tick_us = file["meta"]["interval"].as_f64().context("no interval")? * 1000.0;
     let categories = list(&file["meta"], "categories")?;
     let mut ids = HashSet::new();
-    for thread in list(file, "threads")? {
+    let libraries = list(file, "libs")?;
+    let threads = list(file, "threads")?;
+    let visible = list(&file["meta"], "initialVisibleThreads")?;
+    ensure!(!visible.is_empty());
+    for position in visible {
+        index(position, threads.len())?;
+    }
+    for thread in threads {
         let id = (thread["pid"].as_str(), thread["tid"].as_str());
         ensure!(id.0.is_some() && id.1.is_some() && ids.insert(id), "{id:?}");
+        let time = |name: &str| thread[name].as_f64();
+        let begin = time("registerTime").context("no registerTime")?;
+        ensure!(time("processStartupTime").is_some_and(|process| process <= begin));
+        ensure!(time("unregisterTime").is_none_or(|end| begin <= end));
+        ensure!(time("processShutdownTime").is_none_or(|end| time("unregisterTime") <= Some(end)));
         let strings = list(thread, "stringArray")?;
         let columns = |table: &str, names: &[&str]| -> Result<usize> {
             let table = &thread[table];
@@ -133,6 +149,14 @@ pub fn firefox(file: &Value) -> Result<States> {
             }
             Ok(())
         };
+        let resources = columns("resourceTable", &["lib", "name", "type"])?;
+        each("resourceTable", "lib", libraries.len())?;
+        for resource in list(&thread["funcTable"], "resource")? {
+            ensure!(
+                resource == -1 || index(resource, resources).is_ok(),
+                "{resource}"
+            );
+        }
         each("stackTable", "frame", frames)?;
         each("frameTable", "func", functions)?;
         each("frameTable", "category", categories.len())?;

@@ -39,6 +39,7 @@ const END: u64 = 60_000_000_000;
 const RUN: StartTime = StartTime {
     tstamp_ns: START,
     wall_s: 1_795_205_070,
+    wall_subsec_ns: 0,
     tm_zone_s: 0,
 };
 

@@ -186,7 +186,7 @@ proptest! {
         wall: i32,
         events in prop::collection::vec(events(), 0..10),
     ) {
-        let run = StartTime { tstamp_ns: tstamp, wall_s: wall.into(), tm_zone_s: -3600 };
+        let run = StartTime { tstamp_ns: tstamp, wall_s: wall.into(), wall_subsec_ns: wall.unsigned_abs() % 1_000_000_000, tm_zone_s: -3600 };
         let mut text = header.encode().unwrap() + &LogEvent::Start(run).encode(0).unwrap();
         for event in &events {
             text += &event.encode(tstamp).unwrap();

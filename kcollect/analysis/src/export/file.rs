@@ -1,17 +1,17 @@
 //! The output of an export: its name, and how it is written.
 //!
-//! A file is written beside its place and moved there when complete, so no partial file is ever
-//! seen, an existing file survives a failure, and no link is followed. A place that is not a
-//! regular file, such as a pipe, is written to directly.
+//! A file is as private as the experiment: see `private_file`. A place that is not a regular
+//! file, such as a pipe, is written to directly.
 
-use std::fs::{self, OpenOptions, Permissions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use host::exit::{ExitKind, Failure};
+
+use crate::private_file;
 
 /// Where the output goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,12 +39,13 @@ impl OutputTarget {
         }
     }
 
-    /// Writes the output. `packed`: it is compressed already.
+    /// Writes the output, made of an experiment. `packed`: it is compressed already.
     ///
     /// # Errors
     /// When the file cannot be written, or `write` fails.
     pub fn write(
         &self,
+        experiment: &Path,
         packed: bool,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> Result<(), Failure> {
@@ -58,7 +59,7 @@ impl OutputTarget {
                         .write(true)
                         .open(path)
                         .and_then(|file| buffered(file, pack, write)),
-                    _ => replaced(path, pack, write),
+                    _ => private_file::write(path, experiment, |file| buffered(file, pack, write)),
                 }
             }
         };
@@ -99,23 +100,4 @@ fn buffered(
     }
     write(&mut out)?;
     out.flush()
-}
-
-fn replaced(
-    path: &Path,
-    pack: bool,
-    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> io::Result<()> {
-    let directory = match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
-    // The umask decides, as for any program's file.
-    let file = tempfile::Builder::new()
-        .prefix(".kcollect-")
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(directory)?;
-    buffered(file.as_file(), pack, write)?;
-    file.persist(path).map_err(|error| error.error)?;
-    Ok(())
 }

@@ -30,11 +30,11 @@ use std::path::{Path, PathBuf};
 
 use file::OutputTarget;
 use folded::GroupBy;
-use host::exit::{ExitKind, Failure};
+use host::exit::Failure;
 use host::output::Output;
 use selected::Selected;
 
-use crate::filter::Filter;
+use crate::filter::{Filter, nothing_passes};
 use crate::load::open;
 use crate::model::Model;
 
@@ -165,11 +165,7 @@ pub fn select<'m>(
         ));
     }
     if selected.total() == 0 {
-        return Err(Failure::new(
-            ExitKind::Empty,
-            "no tick passes the filters",
-            "use fewer filters; kcollect report overview shows what was recorded",
-        ));
+        return Err(nothing_passes(&[model], filter));
     }
     Ok(selected)
 }
@@ -192,7 +188,7 @@ pub fn export(options: &ExportOptions, output: &mut Output) -> Result<(), Failur
     let format = options.format;
     let target = OutputTarget::new(options.file.as_deref(), &paths[0], format.extension());
     let name = model.experiments.first().map_or("", |info| &info.name);
-    target.write(format == ExportFormat::Pprof, |out| {
+    target.write(&paths[0], format == ExportFormat::Pprof, |out| {
         format.write(&selected, options.by, name, out)
     })?;
     if let OutputTarget::File(path) = &target {

@@ -144,6 +144,12 @@ impl<'a, 'm> OfThread<'a, 'm> {
         self.model.thread(self.id)
     }
 
+    /// Returns the model that it is of.
+    #[must_use]
+    pub fn model(self) -> &'m Model {
+        self.model
+    }
+
     /// Returns its rows in the order of time.
     pub fn rows(self) -> impl Iterator<Item = &'m TickRow> + use<'a, 'm> {
         let model = self.model;

@@ -2,8 +2,10 @@
 //! <https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources>, with a JSON schema
 //! in the npm package.
 //!
-//! Samples are in the order of time and weigh microseconds. Time without ticks has no samples, so
-//! positions in a profile are sums and not clock times. The leaf is the state. Nothing is kept in
+//! Samples are in the order of time and weigh microseconds. speedscope draws each profile from its
+//! own `startValue` on, so all begin at 0, the start of the recording, and time without ticks is a
+//! sample with an empty stack: positions are clock times, the same in all threads. The leaf is the
+//! state. Nothing is kept in
 //! memory: it is written as it is made.
 
 use std::io::{self, Write};
@@ -103,24 +105,32 @@ impl Serialize for Profiles<'_> {
     }
 }
 
+/// Stack and state, none where there are no ticks, and microseconds.
+type Run = (Option<(StackId, usize)>, u64);
+
 struct Profile<'a>(&'a Model, OfThread<'a, 'a>);
 
 impl Profile<'_> {
-    /// Returns stack, state and microseconds, with equal neighbours merged.
-    fn runs(&self) -> impl Iterator<Item = (StackId, usize, u64)> {
+    /// Returns stack and state, none where there are no ticks, with microseconds. Neighbours that
+    /// are equal are merged.
+    fn runs(&self) -> impl Iterator<Item = Run> {
         let Profile(model, thread) = *self;
-        let mut rows = thread.rows().peekable();
+        let mut end_us = 0;
+        let parts = thread.slices().flat_map(move |slice| {
+            let length = model.microseconds(&slice.row) as u64;
+            let gap = (slice.start / 1000).saturating_sub(end_us);
+            end_us += gap + length;
+            let gap = (gap > 0).then_some((None, gap));
+            let ticks = (Some((slice.row.stack, slice.row.slot())), length);
+            gap.into_iter().chain([ticks])
+        });
+        let mut parts = parts.peekable();
         std::iter::from_fn(move || {
-            let first = rows.next()?;
-            let mut sum = model.microseconds(first) as u64;
-            let same = |row: &&_| {
-                let row: &crate::model::TickRow = row;
-                (row.stack, row.slot()) == (first.stack, first.slot())
-            };
-            while let Some(row) = rows.next_if(same) {
-                sum += model.microseconds(row) as u64;
+            let (what, mut sum) = parts.next()?;
+            while let Some((_, length)) = parts.next_if(|(next, _)| *next == what) {
+                sum += length;
             }
-            Some((first.stack, first.slot(), sum))
+            Some((what, sum))
         })
     }
 }
@@ -136,7 +146,7 @@ impl Serialize for Profile<'_> {
             model.thread_name(thread),
             thread.tid,
         );
-        let end: u64 = self.runs().map(|(.., sum)| sum).sum();
+        let end: u64 = self.runs().map(|(_, sum)| sum).sum();
         let functions = model.functions.len();
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("type", "sampled")?;
@@ -145,7 +155,10 @@ impl Serialize for Profile<'_> {
         map.serialize_entry("startValue", &0)?;
         map.serialize_entry("endValue", &end)?;
         let samples = Seq(|| {
-            self.runs().map(|(stack, slot, _)| {
+            self.runs().map(|(what, _)| {
+                let Some((stack, slot)) = what else {
+                    return Vec::new();
+                };
                 let leaf = std::iter::once(functions + slot);
                 let frames = model.stack(stack).map(|frame| frame.function.index());
                 let mut path: Vec<_> = leaf.chain(frames).collect();
@@ -154,7 +167,7 @@ impl Serialize for Profile<'_> {
             })
         });
         map.serialize_entry("samples", &samples)?;
-        map.serialize_entry("weights", &Seq(|| self.runs().map(|(.., sum)| sum)))?;
+        map.serialize_entry("weights", &Seq(|| self.runs().map(|(_, sum)| sum)))?;
         map.end()
     }
 }

@@ -79,7 +79,7 @@ pub fn flame(options: &FlameOptions, output: &mut Output) -> Result<(), Failure>
         before: selected_before.as_ref(),
     };
     let target = OutputTarget::new(options.file.as_deref(), &paths[0], "svg");
-    target.write(false, |out| picture.draw(out))?;
+    target.write(&paths[0], false, |out| picture.draw(out))?;
     if let OutputTarget::File(path) = &target {
         let what = picture.what();
         let total = seconds(selected.total());

@@ -12,6 +12,7 @@ pub mod views;
 
 use std::path::{Path, PathBuf};
 
+use crate::filter;
 use crate::load::{lines, open};
 use crate::model::Model;
 use host::exit::Failure;
@@ -63,15 +64,22 @@ pub fn report(options: &ReportOptions, output: &mut Output) -> Result<(), Failur
         }
         Ok(model)
     };
+    let require = |models: &[&Model]| match options.view {
+        // What they show is not made of ticks.
+        View::Header | View::Experiments | View::Samples | View::Statistics => Ok(()),
+        _ => filter::require(models, &options.table.filter),
+    };
     let one = |path: &PathBuf| load(std::slice::from_ref(path));
     let (report, warnings) = match (options.compare, &options.experiments[..]) {
         (true, [a, b]) => {
             let (a, b) = (one(a)?, one(b)?);
+            require(&[&a, &b])?;
             let report = views::compare::compare([&a, &b], options.view, &options.table)?;
             (report, [a.warnings, b.warnings].concat())
         }
         (_, paths) => {
             let model = load(&newest(paths)?)?;
+            require(&[&model])?;
             let report = views::make(&model, options.view, &options.table)?;
             (report, model.warnings)
         }

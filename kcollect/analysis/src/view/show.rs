@@ -1,13 +1,11 @@
 //! Makes the page and writes it to a file or serves it.
 //!
 //! The page holds kernel addresses and other users' command lines, like the experiment, and is as
-//! private: its file has mode 0600. It is written under another name first, so that an existing
-//! page is replaced as a whole or not at all.
+//! private: see `private_file`.
 
-use std::fs::{self, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -18,6 +16,7 @@ use super::serve::Server;
 use super::{gather, page};
 use crate::load::open;
 use crate::model::{ExperimentId, Model};
+use crate::private_file;
 
 /// Which page to make, and where it goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,7 +82,8 @@ pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
     match &options.output {
         ViewOutput::File(file) => {
             let file = file.clone().unwrap_or_else(|| called_like(&path));
-            write(&file, &page).map_err(|error| {
+            let write = |mut to: &File| to.write_all(page.as_bytes());
+            private_file::write(&file, &path, write).map_err(|error| {
                 Failure::new(
                     ExitKind::CantCreate,
                     format!("cannot write {}: {error}", file.display()),
@@ -109,24 +109,6 @@ fn called_like(experiment: &Path) -> PathBuf {
     Path::new(name).with_extension("html")
 }
 
-fn write(file: &Path, page: &str) -> io::Result<()> {
-    let mut name = file.as_os_str().to_owned();
-    name.push(format!(".{}", std::process::id()));
-    let part = PathBuf::from(name);
-    let written = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&part)
-        .and_then(|mut to| to.write_all(page.as_bytes()))
-        .and_then(|()| fs::rename(&part, file));
-    if written.is_err() {
-        // Nothing of it is to stay.
-        let _ = fs::remove_file(&part);
-    }
-    written
-}
-
 /// Serves the page until SIGINT (Ctrl-C). There is nothing to save, so other signals have their
 /// default actions.
 fn serve(page: String, port: u16, output: &mut Output) -> io::Result<()> {
@@ -143,8 +125,6 @@ fn serve(page: String, port: u16, output: &mut Output) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use super::*;
 
     #[test]
@@ -157,19 +137,5 @@ mod tests {
         for (experiment, page) in names {
             assert_eq!(called_like(Path::new(experiment)), Path::new(page));
         }
-    }
-
-    #[test]
-    fn a_page_is_private_and_replaced_whole() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("a.html");
-        for text in ["one", "another"] {
-            write(&file, text).unwrap();
-            assert_eq!(fs::read_to_string(&file).unwrap(), text);
-        }
-        let mode = fs::metadata(&file).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
-        assert!(write(&directory.path().join("none/a.html"), "").is_err());
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 }

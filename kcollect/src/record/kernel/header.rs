@@ -98,14 +98,12 @@ pub(super) fn header(
 
 /// Returns the start time of a run that starts now.
 pub(super) fn run() -> StartTime {
+    let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let wall = wall.unwrap_or_default();
     StartTime {
         tstamp_ns: host::machine::now(),
-        wall_s: wall_clock(),
+        wall_s: wall.as_secs().cast_signed(),
+        wall_subsec_ns: wall.subsec_nanos(),
         tm_zone_s: 0,
     }
-}
-
-fn wall_clock() -> i64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(0, |now| now.as_secs() as i64)
 }

@@ -130,11 +130,8 @@ impl Writer<'_> {
     /// Writes the clocks, the length of a tick and the names of states.
     fn head(&mut self) -> io::Result<()> {
         let founder = self.model.experiments.first();
-        let wall = founder.map_or(0, |founder| founder.source.start().wall_s);
+        let wall = founder.map_or(0, |founder| founder.source.start().wall_ns());
         let tick_us = founder.map_or(0, |founder| founder.tick_us);
-        let wall = u64::try_from(wall)
-            .unwrap_or(0)
-            .saturating_mul(1_000_000_000);
         let states = (0..STATE_SLOTS).map(|slot| named(slot, state_title(slot)));
         let interned = InternedData {
             event_categories: vec![named(0, "state")],
@@ -252,7 +249,7 @@ impl Writer<'_> {
             self.packet(TracePacket {
                 timestamp: self.at(slice.start + tick * number),
                 perf_sample: Some(PerfSample {
-                    cpu: self.model.cpus[slice.row.cpu.index()],
+                    cpu: Some(self.model.cpus[slice.row.cpu.index()]),
                     pid,
                     tid,
                     callstack_iid,

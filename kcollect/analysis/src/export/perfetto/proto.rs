@@ -138,8 +138,9 @@ pub(super) const SLICE_END: i32 = 2;
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct PerfSample {
-    #[prost(uint32, tag = "1")]
-    pub(super) cpu: u32,
+    /// Readers take a sample without it as one of no CPU, so 0 is written too.
+    #[prost(uint32, optional, tag = "1")]
+    pub(super) cpu: Option<u32>,
     #[prost(uint32, tag = "2")]
     pub(super) pid: u32,
     #[prost(uint32, tag = "3")]

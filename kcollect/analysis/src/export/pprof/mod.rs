@@ -84,10 +84,10 @@ fn part(out: &mut impl Write, part: &Profile) -> io::Result<()> {
     out.write_all(&part.encode_to_vec())
 }
 
-/// Returns the states that have a value of their own.
+/// Returns the states that have a value of their own: those that occur.
 fn columns(selected: &Selected<'_>) -> impl Iterator<Item = usize> {
-    let states = selected.states;
-    (0..STATE_SLOTS).filter(move |slot| states[*slot])
+    let sums = selected.sums;
+    (0..STATE_SLOTS).filter(move |slot| sums[*slot] != 0)
 }
 
 fn head(selected: &Selected<'_>, strings: &mut Strings) -> Profile {
@@ -103,7 +103,7 @@ fn head(selected: &Selected<'_>, strings: &mut Strings) -> Profile {
         unit: nanoseconds,
     }));
     let founder = selected.model.experiments.first();
-    let wall = founder.map_or(0, |founder| founder.source.start().wall_s);
+    let wall = founder.map_or(0, |founder| founder.source.start().wall_ns());
     let tick_us = founder.map_or(0, |founder| founder.tick_us);
     let on_cpu = BaseMetric::TotalCpu.of(&selected.sums) > 0;
     let shown = if on_cpu {
@@ -113,7 +113,7 @@ fn head(selected: &Selected<'_>, strings: &mut Strings) -> Profile {
     };
     Profile {
         sample_type,
-        time_nanos: wall.saturating_mul(1_000_000_000),
+        time_nanos: i64::try_from(wall).unwrap_or(i64::MAX),
         duration_nanos: i64::try_from(selected.model.end_ns()).unwrap_or(i64::MAX),
         period_type: Some(ValueType {
             r#type: strings.get("wall"),
@@ -194,6 +194,20 @@ impl Used {
     }
 }
 
+/// Returns the first mapping, which pprof shows as the file of the whole profile. A machine has no
+/// main program, so it is the experiment; no frame is in it.
+fn main_mapping(model: &Model, strings: &mut Strings) -> Mapping {
+    let founder = model.experiments.first();
+    Mapping {
+        id: model.objects.len() as u64 + 1,
+        memory_start: 1,
+        memory_limit: 2,
+        filename: strings.get(founder.map_or("", |founder| &founder.name)),
+        build_id: 0,
+        has_functions: true,
+    }
+}
+
 fn tables(
     model: &Model,
     used: &Used,
@@ -202,6 +216,13 @@ fn tables(
 ) -> io::Result<()> {
     let among = |used: &[bool], index: u64| used.get(index as usize) == Some(&true);
     let build_ids = build_ids::of(model);
+    part(
+        out,
+        &Profile {
+            mapping: vec![main_mapping(model, strings)],
+            ..Profile::default()
+        },
+    )?;
     for (index, object) in (0..).zip(&model.objects) {
         if object.kind != ObjectKind::File || !among(&used.objects, index) {
             continue;

@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 
 use super::Context;
 use crate::aggregate::{self, Totals};
-use crate::filter::Pattern;
+use crate::filter::{Pattern, nearest};
 use crate::model::{FunctionId, Model};
 
 /// Number of similar names suggested for an unknown one.
@@ -127,26 +127,4 @@ fn telling_apart(model: &Model, functions: &[FunctionId]) -> Vec<String> {
         }
     };
     functions.iter().map(label).collect()
-}
-
-/// Returns the names most similar to an unknown one.
-fn nearest<'a>(names: impl Iterator<Item = &'a str>, wanted: &str) -> Vec<&'a str> {
-    let wanted = wanted.to_lowercase();
-    let mut near: Vec<_> = names
-        .map(|name| {
-            // Names of C++ and Rust are long, and their last part is the one that users remember.
-            let last = name.split('(').next().unwrap_or(name);
-            let last = last.rsplit("::").next().unwrap_or(last).to_lowercase();
-            (
-                Reverse((1000.0 * strsim::jaro_winkler(&last, &wanted)) as u32),
-                name,
-            )
-        })
-        .collect();
-    near.sort_unstable();
-    near.dedup();
-    near.into_iter()
-        .map(|(_, name)| name)
-        .take(MAX_SUGGESTIONS)
-        .collect()
 }

@@ -39,8 +39,10 @@ pub(super) fn disassembly(context: &Context<'_>) -> Result<Table, Failure> {
             },
         )
     };
-    if object.kind != ObjectKind::File {
-        return Err(refused("it is not in a file".to_owned()));
+    match object.kind {
+        ObjectKind::File => {}
+        ObjectKind::Dynamic => return Err(made_at_run_time(&function.name)),
+        ObjectKind::Special => return Err(no_code(&function.name)),
     }
     let files = SymbolFiles::new(model, &context.options.lookup);
     let missing = || refused(format!("{} was not recorded", object.path));
@@ -133,6 +135,27 @@ pub(super) fn disassembly(context: &Context<'_>) -> Result<Table, Failure> {
         notes,
         verbatim: true,
     })
+}
+
+/// Returns the failure for a function whose code was in the memory of its process alone.
+fn made_at_run_time(name: &str) -> Failure {
+    Failure::new(
+        ExitKind::NoInput,
+        format!(
+            "no instructions of {name} can be shown: its code was made at run time, and the \
+             experiment has its name and place, not its bytes"
+        ),
+        "kcollect report callers-callees shows where its time went",
+    )
+}
+
+/// Returns the failure for a mark that stands for a part of a stack, such as `<Unknown>`.
+fn no_code(name: &str) -> Failure {
+    Failure::new(
+        ExitKind::NoInput,
+        format!("no instructions of {name} can be shown: it is not a function"),
+        "name a function; kcollect report functions shows all",
+    )
 }
 
 /// Returns where a function is in its file.

@@ -2,11 +2,16 @@
 //!
 //! A tick passes if all conditions hold; a condition with several values holds for any of them.
 
+mod near;
+mod nothing;
+
 use std::ops::Range;
 
 use experiment_format::ids::Pid;
 use regex::Regex;
 
+pub use self::near::nearest;
+pub use self::nothing::{nothing_passes, require};
 use crate::model::{CounterOverflow, Model, ProcessInfo, STATE_SLOTS, TickRow};
 
 /// A regular expression, equal to another if it has the same text.
@@ -20,6 +25,12 @@ impl Pattern {
     /// When it is not well-formed.
     pub fn new(text: &str) -> Result<Pattern, regex::Error> {
         Regex::new(text).map(Pattern)
+    }
+
+    /// Returns its text.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        self.0.as_str()
     }
 
     /// Returns whether it matches a part of a text.

@@ -4,10 +4,14 @@
 //! A sample weighs ticks, ends when they ended, and holds the CPU time among them, which is the
 //! height of the graphs. Its leaf is the state, `[lock]`, in a category with its own colour. Other
 //! categories separate kernel, user and run-time code. Off-CPU time is a marker too, with its
-//! stack. Colours are from the profiler's palette.
+//! stack. Colours are from the profiler's palette. The threads with most time on CPUs are visible
+//! at first.
 //!
 //! The crate keeps the whole profile in memory until it is written: about 150 bytes for each tick
 //! array, and the stacks once for each thread.
+
+mod libraries;
+mod lifetimes;
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -19,9 +23,14 @@ use fxprof_processed_profile::{
 };
 use rustc_hash::FxHashMap;
 
+use self::libraries::Libraries;
+use self::lifetimes::Lifetimes;
 use super::folded::state_frame;
 use super::selected::{OfThread, Selected, Slice, state_title};
-use crate::model::{FunctionId, Model, ObjectKind, ProcessId, STATE_SLOTS, StackId};
+use crate::model::{FrameId, Model, ObjectKind, ProcessId, STATE_SLOTS, StackId};
+
+/// How many threads are visible when the profile is opened: what fits on a screen.
+const MAX_VISIBLE_THREADS: usize = 15;
 
 /// The colours of states, by their positions in sums.
 const STATE_COLORS: [CategoryColor; STATE_SLOTS] = [
@@ -82,13 +91,11 @@ struct Names {
 pub fn write(selected: &Selected<'_>, name: &str, out: &mut dyn Write) -> io::Result<()> {
     let model = selected.model;
     let founder = model.experiments.first();
-    let wall = founder.map_or(0, |founder| founder.source.start().wall_s);
+    let wall = founder.map_or(0, |founder| founder.source.start().wall_ns());
     let tick_us = founder.map_or(0, |founder| founder.tick_us);
     let mut profile = Profile::new(
         name,
-        ReferenceTimestamp::from_duration_since_unix_epoch(Duration::from_secs(
-            u64::try_from(wall).unwrap_or(0),
-        )),
+        ReferenceTimestamp::from_duration_since_unix_epoch(Duration::from_nanos(wall)),
         SamplingInterval::from_nanos(u64::from(tick_us) * 1000),
     );
     profile.set_symbolicated(true);
@@ -97,34 +104,59 @@ pub fn write(selected: &Selected<'_>, name: &str, out: &mut dyn Write) -> io::Re
         profile.set_os_name(&format!("Linux {}, {}", system.arch, system.hostname));
     }
     let names = names(model, &mut profile);
+    let libraries = Libraries::add(model, &mut profile);
+    let lifetimes = Lifetimes::of(selected);
+    let at = Timestamp::from_nanos_since_reference;
     let mut processes = FxHashMap::default();
+    let mut busy = Vec::new();
     for of in selected.threads() {
         let thread = of.thread();
         let process = model.process(thread.process);
-        let begins = of.slices().next().map_or(0, |slice| slice.start);
-        let begins = Timestamp::from_nanos_since_reference(begins);
+        let lifetime = lifetimes.thread(&of);
+        let begins = at(lifetime.begin);
         let handle = *processes
             .entry(thread.process)
-            .or_insert_with(|| begin(model, thread.process, &mut profile));
+            .or_insert_with(|| begin(model, thread.process, &lifetimes, &mut profile));
         let tid = u32::try_from(thread.tid).unwrap_or(u32::MAX);
         let main = thread.tid == u64::from(process.pid);
         let handle = profile.add_thread(handle, tid, begins, main);
         profile.set_thread_name(handle, &model.thread_name(thread));
+        if let Some(end) = lifetime.end {
+            profile.set_thread_end_time(handle, at(end));
+        }
+        busy.push((on_cpu_us(&of), handle));
         OneThread {
             model,
             names: &names,
+            libraries: &libraries,
             profile: &mut profile,
             thread: handle,
             stacks: FxHashMap::default(),
         }
         .fill(&of);
     }
+    busy.sort_by_key(|(on_cpu_us, _)| std::cmp::Reverse(*on_cpu_us));
+    for (_, handle) in busy.iter().take(MAX_VISIBLE_THREADS) {
+        profile.add_initial_visible_thread(*handle);
+    }
+    if let Some((_, busiest)) = busy.first() {
+        profile.add_initial_selected_thread(*busiest);
+    }
     serde_json::to_writer(out, &profile).map_err(io::Error::from)
+}
+
+/// Returns a thread's selected time on CPUs, in microseconds.
+fn on_cpu_us(of: &OfThread<'_, '_>) -> i64 {
+    let on_cpu = of.slices().filter(Slice::on_cpu);
+    on_cpu
+        .map(|slice| (slice.end - slice.start) as i64 / 1000)
+        .sum()
 }
 
 fn begin(
     model: &Model,
     id: ProcessId,
+    lifetimes: &Lifetimes,
     profile: &mut Profile,
 ) -> fxprof_processed_profile::ProcessHandle {
     let process = model.process(id);
@@ -132,12 +164,13 @@ fn begin(
         "" => format!("pid {}", process.pid),
         name => name.to_owned(),
     };
-    let first = process.seen_ns.map_or(0, |(first, _)| first);
-    profile.add_process(
-        &name,
-        process.pid.0,
-        Timestamp::from_nanos_since_reference(first),
-    )
+    let lifetime = lifetimes.process(id);
+    let at = Timestamp::from_nanos_since_reference;
+    let handle = profile.add_process(&name, process.pid.0, at(lifetime.begin));
+    if let Some(end) = lifetime.end {
+        profile.set_process_end_time(handle, at(end));
+    }
+    handle
 }
 
 fn names(model: &Model, profile: &mut Profile) -> Names {
@@ -173,6 +206,7 @@ fn names(model: &Model, profile: &mut Profile) -> Names {
 struct OneThread<'a> {
     model: &'a Model,
     names: &'a Names,
+    libraries: &'a Libraries,
     profile: &'a mut Profile,
     thread: ThreadHandle,
     stacks: FxHashMap<StackId, StackHandle>,
@@ -188,7 +222,7 @@ impl OneThread<'_> {
     fn slice(&mut self, slice: &Slice) {
         let below = self.stack(slice.row.stack);
         let (frame, title, category) = self.names.states[slice.row.slot()];
-        let leaf = self.frame(frame, category);
+        let leaf = self.frame(Frame::Label(frame), category);
         let stack = self.profile.intern_stack(self.thread, Some(below), leaf);
         let length = slice.end - slice.start;
         let cpu = if slice.on_cpu() { length } else { 0 };
@@ -212,9 +246,9 @@ impl OneThread<'_> {
         }
     }
 
-    fn frame(&mut self, label: StringHandle, category: CategoryHandle) -> FrameHandle {
+    fn frame(&mut self, frame: Frame, category: CategoryHandle) -> FrameHandle {
         let info = FrameInfo {
-            frame: Frame::Label(label),
+            frame,
             category_pair: category.into(),
             flags: FrameFlags::empty(),
         };
@@ -226,7 +260,7 @@ impl OneThread<'_> {
         if let Some(handle) = self.stacks.get(&stack) {
             return *handle;
         }
-        let mut missing: Vec<(StackId, Option<FunctionId>)> = Vec::new();
+        let mut missing: Vec<(StackId, Option<FrameId>)> = Vec::new();
         let mut at = Some(stack);
         let mut handle = None;
         while let Some(next) = at {
@@ -234,24 +268,23 @@ impl OneThread<'_> {
             if handle.is_some() {
                 break;
             }
-            let leaf = self.model.stacks.leaf(next);
-            missing.push((next, leaf.map(|frame| self.model.frame(frame).function)));
+            missing.push((next, self.model.stacks.leaf(next)));
             at = self.model.stacks.caller(next);
         }
         let mut known = handle;
-        for (stack, function) in missing.into_iter().rev() {
-            let (label, category) = match function {
-                Some(function) => self.names.functions[function.index()],
-                None => continue,
-            };
-            let frame = self.frame(label, category);
+        for (stack, frame) in missing.into_iter().rev() {
+            let Some(frame) = frame else { continue };
+            let function = self.model.frame(frame).function;
+            let (label, category) = self.names.functions[function.index()];
+            let place = self.libraries.place(self.model, frame);
+            let frame = self.frame(place.unwrap_or(Frame::Label(label)), category);
             let made = self.profile.intern_stack(self.thread, known, frame);
             self.stacks.insert(stack, made);
             known = Some(made);
         }
         known.unwrap_or_else(|| {
             let (label, category) = self.names.no_stack;
-            let frame = self.frame(label, category);
+            let frame = self.frame(Frame::Label(label), category);
             let made = self.profile.intern_stack(self.thread, None, frame);
             self.stacks.insert(StackId::EMPTY, made);
             made

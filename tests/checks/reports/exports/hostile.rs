@@ -1,0 +1,146 @@
+//! An experiment with names that are written by others.
+
+use std::path::{Path, PathBuf};
+
+use analysis::model::Model;
+use anyhow::{Result, ensure};
+use experiment_format::directory::{ExperimentDir, NameRequest};
+use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
+use experiment_format::ids::{Pid, Tid};
+use experiment_format::log::{Cpu, LogEvent, LogHeader, ProfileDecl, StartTime, System};
+use experiment_format::map::{MapEvent, READ_EXECUTE};
+use experiment_format::microstate::{Microstate, NumStates};
+use experiment_format::packet::{ClockTick, TickArray};
+use experiment_format::stacks::StackEnd;
+use experiment_format::writer::ExperimentWriter;
+use tests::experiment::synthetic::KERNEL;
+
+use super::read_by_others;
+use super::sums::{agree, threads_only};
+
+/// What is in other people's power: names of threads, of functions and of files.
+pub(super) const NAMES: [&str; 10] = [
+    "a;b",
+    "line\nbreak\r\tand more",
+    "\"quoted\" 'and' \\back\\slash",
+    "<xml & co> ]]> <!--",
+    "count 7 42",
+    " ",
+    "\u{1}\u{7f}\u{fffe}\u{2028}\u{202e}",
+    "# a remark",
+    "--",
+    "[lock]_[k]",
+];
+
+/// An experiment with such names wherever the format lets them be.
+pub(super) fn hostile(parent: &Path) -> Result<PathBuf> {
+    let request = NameRequest::Exactly("made.1.er".into());
+    let (dir, _) = ExperimentDir::create(parent, &request, None)?;
+    let mut symbols: Vec<Vec<u8>> = NAMES.iter().map(|name| name.as_bytes().to_vec()).collect();
+    symbols.push(b"\xff\xfe not UTF-8 \xc3".to_vec());
+    let symbols_at = (0..).zip(&symbols).map(|(number, name)| ImageSymbol {
+        address: KERNEL + 256 * number,
+        size: 256,
+        name,
+        global: true,
+    });
+    let image = ElfImage {
+        texts: vec![TextSection {
+            address: KERNEL,
+            size: 0x1000,
+            bits: None,
+        }],
+        symbols: symbols_at.collect(),
+    };
+    let object = "vm\"l;i <n>&ux";
+    dir.archive(object, &image.to_bytes()?)?;
+    let clock = |states, packet| ProfileDecl::Clock {
+        tick_us: 10_007,
+        states,
+        packets: vec![packet],
+    };
+    let header = LogHeader {
+        system: System {
+            hostname: "no;where".into(),
+            arch: "x86_64".into(),
+            page_size: 4096,
+            pages: 1024,
+            cpus: vec![Cpu { id: 0, mhz: 2600 }],
+        },
+        command_line: "kernel".into(),
+        profiles: vec![
+            ProfileDecl::ThreadNames,
+            clock(NumStates::Kernel, ClockTick::declaration()),
+            clock(NumStates::Solaris, TickArray::declaration()),
+        ],
+        ..LogHeader::default()
+    };
+    let start = 1_000_000_000;
+    let run = StartTime {
+        tstamp_ns: start,
+        wall_s: 1_795_205_070,
+        wall_subsec_ns: 0,
+        tm_zone_s: 0,
+    };
+    let mut founder = ExperimentWriter::create(dir, &header, run)?;
+    founder.map(&MapEvent::Segment {
+        at: 0,
+        vaddr: KERNEL,
+        size: 0x4000,
+        file_offset: 0x1000,
+        modes: READ_EXECUTE,
+        name: object.into(),
+    })?;
+    for (number, name) in (1..).zip(NAMES) {
+        founder.map(&MapEvent::Function {
+            at: 0,
+            vaddr: 0x1000 * u64::from(number),
+            size: 256,
+            name: name.into(),
+        })?;
+        founder.log(&LogEvent::Thread {
+            at: 0,
+            tid: Tid(number),
+            name: name.into(),
+            group: format!("{name}, pid {number}"),
+        })?;
+    }
+    for number in 0..symbols.len() as u32 {
+        let frames = [
+            KERNEL + 256 * u64::from(number),
+            0x1000 * u64::from(1 + number % NAMES.len() as u32),
+        ];
+        let stack = founder.stack(&frames, StackEnd::Complete)?;
+        let mut ticks = [0; Microstate::PER_THREAD];
+        ticks[number as usize % Microstate::PER_THREAD] = 3 + number;
+        founder.tick_array(&TickArray {
+            cpu: 0,
+            time: start + 1_000_000 * u64::from(number),
+            stack,
+            tid: Tid(number),
+            pid: Pid(number),
+            ticks,
+            detail: 0,
+        })?;
+    }
+    Ok(founder.close(60_000_000_000)?)
+}
+
+#[test]
+fn hostile_names_break_no_format() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let experiment = hostile(directory.path())?;
+    let model = Model::load(std::slice::from_ref(&experiment))?;
+    ensure!(model.warnings.is_empty(), "{:?}", model.warnings);
+    let names: Vec<_> = model
+        .functions
+        .iter()
+        .map(|function| function.name.as_str())
+        .collect();
+    ensure!(
+        names.contains(&"a;b") && names.len() >= 2 * NAMES.len(),
+        "{names:?}"
+    );
+    agree(&model, &threads_only())?;
+    read_by_others(&experiment)
+}
