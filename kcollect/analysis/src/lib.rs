@@ -61,6 +61,7 @@ pub mod flame;
 pub mod load;
 pub mod metric;
 pub mod model;
+pub mod palette;
 mod private_file;
 pub mod report;
 pub mod symbol;

@@ -5,26 +5,27 @@ use inferno::flamegraph::color::{Color, PaletteMap};
 
 use crate::export::folded::{Folded, state_frame};
 use crate::model::{Model, ObjectKind, STATE_SLOTS};
+use crate::palette::{LIGHT, rgb};
 
-/// The colours of states, by position in sums: warm on a CPU, brown in page faults, cold when
-/// blocked, but striking for locks and waits for a CPU, which are what people look for.
-const STATE_COLORS: [Color; STATE_SLOTS] = [
-    rgb(255, 130, 40),
-    rgb(90, 140, 230),
-    rgb(120, 90, 190),
-    rgb(196, 160, 110),
-    rgb(176, 132, 80),
-    rgb(150, 104, 56),
-    rgb(226, 60, 130),
-    rgb(176, 196, 206),
-    rgb(236, 60, 50),
-    rgb(120, 120, 120),
-    rgb(255, 130, 40),
-    rgb(90, 140, 230),
-    rgb(200, 200, 200),
-];
+/// By how much the shades of one kind of code differ.
+const SHADES: u8 = 24;
 
-const fn rgb(r: u8, g: u8, b: u8) -> Color {
+/// Returns the colours of code with their meanings.
+pub(super) fn of_code() -> [(Color, &'static str); 3] {
+    [
+        (color(LIGHT.user), "user code"),
+        (color(LIGHT.kernel), "kernel code"),
+        (color(LIGHT.runtime), "run-time code"),
+    ]
+}
+
+/// Returns the colour of a state, by its position in sums.
+pub(super) fn of_state(slot: usize) -> Color {
+    color(LIGHT.states.get(slot).unwrap_or(&LIGHT.other))
+}
+
+fn color(of: &str) -> Color {
+    let [r, g, b] = rgb(of);
     Color { r, g, b }
 }
 
@@ -35,36 +36,37 @@ fn shade(name: &str) -> u8 {
     (hash ^ (hash >> 8) ^ (hash >> 16) ^ (hash >> 24)) as u8
 }
 
-/// Returns `from` plus the part of `by` that a shade selects.
-fn lift(from: u8, by: u8, shade: u8) -> u8 {
-    from + (u16::from(by) * u16::from(shade) / 255) as u8
+/// Returns a colour in the shade of a name.
+fn shaded(of: &str, name: &str) -> Color {
+    let by = (u16::from(SHADES) * u16::from(shade(name)) / 255) as u8;
+    let part = |value: u8| value.saturating_sub(SHADES / 2).saturating_add(by);
+    let Color { r, g, b } = color(of);
+    Color {
+        r: part(r),
+        g: part(g),
+        b: part(b),
+    }
 }
 
 /// Returns the colours of all frames that stacks can have.
 pub(super) fn palette(model: &Model, folded: &Folded<'_>) -> PaletteMap {
     let mut palette = PaletteMap::default();
     // The frame of everything.
-    palette.insert("", rgb(190, 190, 196));
+    palette.insert("", color(LIGHT.other));
     for frame in folded.below().iter().flat_map(|below| below.split(';')) {
-        let grey = lift(196, 36, shade(frame));
-        palette.insert(frame, rgb(grey, grey, grey.saturating_add(8)));
+        palette.insert(frame, shaded(LIGHT.other, frame));
     }
     for (function, name) in model.functions.iter().zip(folded.functions()) {
-        let shade = shade(name);
         let color = match model.object(function.object).kind {
-            _ if function.kernel => rgb(lift(120, 50, shade), lift(170, 45, shade), 240),
-            ObjectKind::File => rgb(
-                lift(240, 15, shade),
-                lift(150, 75, shade),
-                lift(60, 40, shade),
-            ),
-            ObjectKind::Dynamic => rgb(lift(120, 50, shade), 210, lift(100, 50, shade)),
-            ObjectKind::Special => rgb(220, 220, 220),
+            _ if function.kernel => LIGHT.kernel,
+            ObjectKind::File => LIGHT.user,
+            ObjectKind::Dynamic => LIGHT.runtime,
+            ObjectKind::Special => LIGHT.other,
         };
-        palette.insert(name, color);
+        palette.insert(name, shaded(color, name));
     }
-    for (slot, color) in STATE_COLORS.into_iter().enumerate() {
-        palette.insert(state_frame(slot), color);
+    for slot in 0..STATE_SLOTS {
+        palette.insert(state_frame(slot), of_state(slot));
     }
     palette
 }

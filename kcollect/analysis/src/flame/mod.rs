@@ -1,5 +1,9 @@
 //! Flame graphs (`kcollect flame`), drawn by inferno: one SVG that a browser zooms and searches.
 //!
+//! The root is at the top, so that a picture with deep stacks does not begin with empty space. A
+//! function that calls itself is one frame, and frames below [`tree::MAX_DEPTH`] belong to their
+//! callers; the subtitle says so.
+//!
 //! By default they show on-CPU time. If states of several kinds are shown, each stack ends in its
 //! state, `[lock]`, in its own colour. Widths are times, shown with their unit.
 //!
@@ -9,15 +13,17 @@
 //! twice as long is not twice as busy.
 
 mod colors;
+mod legend;
 mod tree;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use experiment_format::microstate::Microstate;
 use host::exit::Failure;
 use host::output::Output;
 use inferno::flamegraph::color::{BackgroundColor, Color};
-use inferno::flamegraph::{self, Options, TextTruncateDirection};
+use inferno::flamegraph::{self, Direction, Options, TextTruncateDirection};
 use tree::Tree;
 
 use crate::export::file::OutputTarget;
@@ -126,9 +132,9 @@ impl Picture<'_> {
         // Frames without a change are white.
         let paper = if self.before.is_some() { 222 } else { 250 };
         options.bgcolors = Some(BackgroundColor::Flat(Color::new(paper, paper, paper)));
+        options.direction = Direction::Inverted;
         options.text_truncate_direction = TextTruncateDirection::Right;
         options.min_width = MIN_FRAME_PERCENT;
-        options.subtitle = Some(self.subtitle());
         let mut tree = Tree::new();
         if let Some(before) = self.before {
             let folded = Folded::new(before, self.options.by);
@@ -136,6 +142,7 @@ impl Picture<'_> {
         }
         let folded = Folded::new(self.selected, self.options.by);
         tree.add(1, self.selected.model, &folded, self.with_states());
+        options.subtitle = Some(self.subtitle(&tree));
         let mut palette = colors::palette(self.selected.model, &folded);
         let what = self.what();
         let mut capital = what[..1].to_uppercase();
@@ -162,7 +169,26 @@ impl Picture<'_> {
             }
         }
         let lines = tree.lines(MIN_FRAME_PERCENT, self.before.is_some());
-        flamegraph::from_lines(&mut options, lines.lines(), out)
+        let mut svg = Vec::new();
+        flamegraph::from_lines(&mut options, lines.lines(), &mut svg)?;
+        let svg = String::from_utf8_lossy(&svg);
+        out.write_all(legend::add(&svg, &self.legend()).as_bytes())
+    }
+
+    /// Returns the colours with their meanings.
+    fn legend(&self) -> Vec<(Color, &'static str)> {
+        if self.before.is_some() {
+            let (more, less) = ((255, 120, 120), (120, 120, 255));
+            let color = |(r, g, b)| Color { r, g, b };
+            return vec![(color(more), "more"), (color(less), "less")];
+        }
+        let mut entries = colors::of_code().to_vec();
+        if self.with_states() {
+            let states = self.selected.states;
+            let shown = (0..Microstate::PER_THREAD).filter(|slot| states[*slot]);
+            entries.extend(shown.map(|slot| (colors::of_state(slot), state_name(slot))));
+        }
+        entries
     }
 
     /// Returns the length of the selected time, in nanoseconds.
@@ -182,8 +208,8 @@ impl Picture<'_> {
         is as f64 / was as f64
     }
 
-    /// Returns the machine, the experiment with its length, the filter, and what colours mean.
-    fn subtitle(&self) -> String {
+    /// Returns the machine, the experiment with its length, the filter, and what is not drawn.
+    fn subtitle(&self, tree: &Tree) -> String {
         let model = self.selected.model;
         let mut parts = Vec::new();
         if let Some(founder) = model.experiments.first() {
@@ -202,15 +228,18 @@ impl Picture<'_> {
                 let name = name.map_or("", |info| &info.name);
                 let scale = self.scale(before);
                 parts.push(format!("before: {name}, times {scale:.3}"));
-                parts.push("red: more, blue: less".to_owned());
             }
-            None => {
-                let colors = "blue: kernel, orange: user, green: run-time code";
-                parts.push(colors.to_owned());
-                if self.with_states() {
-                    parts.push("state on top".to_owned());
-                }
-            }
+            None if self.with_states() => parts.push("states below their stacks".to_owned()),
+            None => {}
+        }
+        if tree.has_recursion() {
+            parts.push("direct recursion is one frame".to_owned());
+        }
+        if let cut @ 1.. = tree.cut() {
+            let most = tree::MAX_DEPTH;
+            parts.push(format!(
+                "{cut} frames deeper than {most} belong to their callers"
+            ));
         }
         crate::export::folded::clean(&parts.join(" \u{b7} "))
     }

@@ -12,6 +12,9 @@ use rustc_hash::FxHashMap;
 use crate::export::folded::{Folded, state_frame};
 use crate::model::{Model, StackId};
 
+/// The most frames of a stack that are drawn: three screens. Deeper ones belong to their callers.
+pub(super) const MAX_DEPTH: u32 = 200;
+
 /// All frames, callers before callees. The first is the root.
 #[derive(Debug)]
 pub(super) struct Tree {
@@ -19,12 +22,17 @@ pub(super) struct Tree {
     children: FxHashMap<(u32, u32), u32>,
     names: Vec<String>,
     numbers: FxHashMap<String, u32>,
+    has_recursion: bool,
+    /// Frames that are too deep.
+    cut: usize,
 }
 
 #[derive(Debug)]
 struct Node {
     parent: u32,
     name: u32,
+    /// The number of its callers.
+    depth: u32,
     /// Exclusive microseconds, before and now.
     own: [u64; 2],
 }
@@ -34,6 +42,7 @@ impl Tree {
         let all = Node {
             parent: 0,
             name: 0,
+            depth: 0,
             own: [0; 2],
         };
         Tree {
@@ -41,6 +50,8 @@ impl Tree {
             children: FxHashMap::default(),
             names: vec![String::new()],
             numbers: FxHashMap::default(),
+            has_recursion: false,
+            cut: 0,
         }
     }
 
@@ -49,12 +60,12 @@ impl Tree {
         let functions = folded.functions().iter().map(|name| self.name(name));
         let functions: Vec<_> = functions.collect();
         let mut known: FxHashMap<StackId, u32> = FxHashMap::default();
-        let mut under = None;
+        let (mut under, mut base) = (None, 0);
         for (below, stack, slot, sum) in folded.sums() {
             if under != Some(below) {
                 under = Some(below);
                 let frames = below.split(';').filter(|frame| !frame.is_empty());
-                let base = frames.fold(0, |at, frame| self.child(at, frame));
+                base = frames.fold(0, |at, frame| self.child(at, frame));
                 known.clear();
                 known.insert(StackId::EMPTY, base);
             }
@@ -71,7 +82,7 @@ impl Tree {
             for stack in missing.into_iter().rev() {
                 if let Some(leaf) = model.stacks.leaf(stack) {
                     let function = model.frame(leaf).function;
-                    node = self.numbered(node, functions[function.index()]);
+                    node = self.callee(base, node, functions[function.index()]);
                 }
                 known.insert(stack, node);
             }
@@ -149,6 +160,30 @@ impl Tree {
         self.numbered(of, name)
     }
 
+    /// Returns whether a function that calls itself is one frame.
+    pub(super) fn has_recursion(&self) -> bool {
+        self.has_recursion
+    }
+
+    /// Returns how many frames are too deep.
+    pub(super) fn cut(&self) -> usize {
+        self.cut
+    }
+
+    /// Returns the frame of a function that is called; stacks begin above `base`.
+    fn callee(&mut self, base: u32, of: u32, function: u32) -> u32 {
+        let caller = &self.nodes[of as usize];
+        if of != base && caller.name == function {
+            self.has_recursion = true;
+            return of;
+        }
+        if caller.depth >= MAX_DEPTH {
+            self.cut += 1;
+            return of;
+        }
+        self.numbered(of, function)
+    }
+
     fn numbered(&mut self, parent: u32, name: u32) -> u32 {
         let next = self.nodes.len() as u32;
         let node = *self.children.entry((parent, name)).or_insert(next);
@@ -156,6 +191,7 @@ impl Tree {
             self.nodes.push(Node {
                 parent,
                 name,
+                depth: self.nodes[parent as usize].depth + 1,
                 own: [0; 2],
             });
         }
@@ -192,6 +228,25 @@ mod tests {
         let tree = tree(&stacks);
         assert_eq!(tree.lines(1.0, true), "f0 6 19\nf0;f1 0 980\nf4 0 1\n");
         assert_eq!(tree.lines(0.0, false).lines().count(), 5);
+    }
+
+    #[test]
+    fn recursion_is_one_frame_and_depth_is_bounded() {
+        let mut tree = Tree::new();
+        let base = tree.child(0, "f");
+        let f = tree.name("f");
+        let first = tree.callee(base, base, f);
+        assert_ne!(first, base, "the process is not the function");
+        assert!(!tree.has_recursion());
+        assert_eq!(tree.callee(base, first, f), first);
+        assert!(tree.has_recursion());
+        let mut node = base;
+        for frame in 0..2 * MAX_DEPTH {
+            let function = tree.name(&format!("g{frame}"));
+            node = tree.callee(base, node, function);
+        }
+        assert_eq!(tree.nodes[node as usize].depth, MAX_DEPTH);
+        assert_eq!(tree.cut(), MAX_DEPTH as usize + 1);
     }
 
     proptest! {

@@ -10,6 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::encode::{PayloadError, encode};
 use super::payload::Payload;
+use crate::palette;
 
 const HTML: &str = include_str!("page.html");
 const STYLE: &str = include_str!("style.css");
@@ -33,7 +34,11 @@ const SCRIPTS: [&str; 10] = [
 /// When the payload contradicts itself.
 pub fn page(payload: &Payload) -> Result<String, PayloadError> {
     let data = STANDARD.encode(encode(payload)?);
-    let script = format!("(() => {{\n\"use strict\";\n{}}})();\n", SCRIPTS.concat());
+    let colours = serde_json::json!({ "light": palette::LIGHT, "dark": palette::DARK });
+    let script = format!(
+        "(() => {{\n\"use strict\";\nconst COLOURS = {colours};\n{}}})();\n",
+        SCRIPTS.concat()
+    );
     let hash = |text: &str| format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)));
     let policy = format!(
         "default-src 'none'; script-src {}; style-src {}; base-uri 'none'; form-action 'none'; \

@@ -69,8 +69,8 @@ pub struct PageFunction {
     pub object: Vec<u8>,
     /// Whether it is kernel or module code.
     pub kernel: bool,
-    /// Whether it was inlined into its caller.
-    pub inlined: bool,
+    /// Whether it is user code that was made at run time.
+    pub runtime: bool,
 }
 
 /// Ticks of one thread in one state with one stack.

@@ -99,7 +99,7 @@ pub(crate) fn profile(
         name: name.into(),
         object: if kernel { "vmlinux" } else { "server" }.into(),
         kernel,
-        inlined: name == "parse_request",
+        runtime: name == "parse_request",
     };
     let mut payload = Payload {
         title: "ktest.1.er".to_owned(),

@@ -129,8 +129,7 @@ class Flame {
     if (this.byState) return colours.other;
     const what = this.function(frame);
     if (!what || what.name.startsWith("<")) return colours.other;
-    if (what.kernel) return what.inlined ? colours.kernelInlined : colours.kernel;
-    return what.inlined ? colours.userInlined : colours.user;
+    return what.kernel ? colours.kernel : what.runtime ? colours.runtime : colours.user;
   }
 
   draw(context, width, height) {
@@ -251,7 +250,7 @@ class Flame {
     const { tree, profile } = this;
     const what = this.function(frame);
     const lines = [element("b", {}, this.name(frame))];
-    const kind = what && [what.object, what.kernel ? "kernel" : "user", what.inlined ? "inlined" : ""].filter(Boolean).join(" · ");
+    const kind = what && [what.object, what.kernel ? "kernel" : what.runtime ? "made at run time" : "user"].filter(Boolean).join(" · ");
     if (kind) lines.push(element("p", { class: "quiet" }, kind));
     const numbers = element("table");
     for (const [title, ticks] of [["with callees", tree.ticks[frame]], ["itself", tree.self[frame]]]) {

@@ -176,7 +176,8 @@ class App {
     button.disabled = !losses.length;
     button.classList.toggle("some", losses.length > 0);
     byId("losses-text").replaceChildren(...losses.map((line) => element("li", {}, line)));
-    byId("frame-key").replaceChildren(element("span", {}, element("i", { class: "swatch user" }), "user"), element("span", {}, element("i", { class: "swatch kernel" }), "kernel"));
+    const code = profile.functions.some(({ runtime }) => runtime) ? ["user", "kernel", "run time"] : ["user", "kernel"];
+    byId("frame-key").replaceChildren(...code.map((kind) => element("span", {}, element("i", { class: "swatch " + kind.replace(" ", "") }), kind)));
     const keys = [
       ["/", "search functions"], ["?", "this help"], ["Esc", "undo: zoom, then selection"],
       ["Timeline"], ["drag", "select a range of time"], ["wheel, + −", "zoom"], ["Shift and drag, ← →", "move"], ["click a name", "select it; with Ctrl or Shift, more of them"],

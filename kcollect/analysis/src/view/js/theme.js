@@ -1,8 +1,4 @@
-// The colours of the ten states and of frames, in light and dark.
-//
-// On-CPU states are warm and strong, waiting ones cooler and weaker, sleep is faint. The ten
-// colours of each theme were moved apart until any two differ by at least 0.09 in Oklab, for normal
-// vision and each kind of dichromacy (Machado's matrices).
+// The colours in light and dark. Those of states and of code are palette.rs's: COLOURS.
 
 const STATES = 10;
 const SLEEP = 7;
@@ -13,14 +9,12 @@ const STACKING = [0, 1, 2, 8, 6, 5, 4, 3, 9, 7];
 
 const PALETTE = {
   light: {
-    states: ["#e79d28", "#d54a0d", "#791f50", "#9ecedd", "#68acdd", "#4559a1", "#469a7a", "#e9ecf0", "#e9cd94", "#69748f"],
-    user: "#b9dccb", userInlined: "#d3eadf", kernel: "#cfc3e8", kernelInlined: "#e1d9f2", other: "#dfe2e6",
+    ...COLOURS.light,
     ground: "#ffffff", raised: "#f6f7f9", text: "#1b1f24", quiet: "#626a75", line: "#e1e4e9", strong: "#1f5fd0",
     found: "#f7d774", onFrame: "#1b1f24", shade: "rgba(31,95,208,.10)", veil: "rgba(255,255,255,.72)",
   },
   dark: {
-    states: ["#fcbc5b", "#e0501d", "#b1467a", "#b4bff2", "#5789db", "#205cb3", "#53bfa1", "#262b33", "#b9a358", "#8a8ea5"],
-    user: "#2f5a4b", userInlined: "#264438", kernel: "#4d4274", kernelInlined: "#3c3557", other: "#3a4049",
+    ...COLOURS.dark,
     ground: "#14171c", raised: "#1b1f26", text: "#e6e9ee", quiet: "#98a1ae", line: "#2b313a", strong: "#7fb0ff",
     found: "#b58a1d", onFrame: "#eef1f5", shade: "rgba(127,176,255,.14)", veil: "rgba(20,23,28,.66)",
   },
