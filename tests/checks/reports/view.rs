@@ -5,7 +5,7 @@
 mod generated;
 mod truth;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::PathBuf;
@@ -185,6 +185,15 @@ fn clicks_and_keys_select_the_same() -> Result<()> {
     let truths = Profile::new(&payload);
     let sum = |selection: &Selection| truths.count(selection, false).states.iter().sum::<u64>();
 
+    // It opens with time on a CPU; everything is a click away.
+    let on_cpu = Selection {
+        states: Some([0, 1, 2].into()),
+        ..Selection::default()
+    };
+    ensure!(shown.ticks()? == sum(&on_cpu));
+    shown.browser.click("#clear")?;
+    ensure!(shown.ticks()? == sum(&Selection::default()));
+
     // A state is switched off.
     shown.browser.click(".chip[data-state=\"7\"]")?;
     let awake = Selection {
@@ -281,6 +290,81 @@ fn clicks_and_keys_select_the_same() -> Result<()> {
             .evaluate("document.querySelector('#help').open")?
             == true
     );
+    shown.is_content()
+}
+
+/// The table of functions, the callers and callees of each, and the inverted flame graph have the
+/// ticks that a plain count of the stacks finds.
+#[test]
+fn functions_have_their_ticks() -> Result<()> {
+    let payload = profile(5, 6, 12, 3_000, 20);
+    let mut shown = show(&payload)?;
+    let truths = Profile::new(&payload);
+    let selection = Selection {
+        states: Some([0, 1, 6].into()),
+        ..Selection::default()
+    };
+    let frames = truths.count(&selection, false).frames;
+    let (mut own, mut total) = (BTreeMap::new(), BTreeMap::new());
+    for (path, (states, ticks)) in &frames {
+        let Some((last, callers)) = path.split_last() else {
+            continue;
+        };
+        *own.entry(last.0.clone()).or_insert(0) += ticks;
+        if !callers.iter().any(|caller| caller.0 == last.0) {
+            *total.entry(last.0.clone()).or_insert(0) += states.iter().sum::<u64>();
+        }
+    }
+    shown.select(&selection, false)?;
+    shown.browser.click("#tab-functions")?;
+    let rows = shown.browser.evaluate(
+        "[...document.querySelectorAll('#functions-all tr[data-function]')].map(row => \
+         [row.querySelector('.text').title, +row.dataset.self, +row.dataset.total])",
+    )?;
+    let rows: Vec<(String, u64, u64)> = serde_json::from_value(rows)?;
+    ensure!(rows.is_sorted_by(|a, b| a.1 >= b.1), "{rows:?}");
+    let shown_own = rows.iter().map(|(name, own, _)| (name.clone(), *own));
+    let shown_total = rows.iter().map(|(name, _, total)| (name.clone(), *total));
+    ensure!(shown_own.collect::<BTreeMap<_, _>>() == own, "{own:?}");
+    ensure!(
+        shown_total.collect::<BTreeMap<_, _>>() == total,
+        "{total:?}"
+    );
+
+    shown.browser.click("#functions-all [data-sort=\"name\"]")?;
+    let first = "document.querySelector('#functions-all tr[data-function] .text').title";
+    let least = total.keys().min_by_key(|name| name.to_lowercase());
+    ensure!(shown.browser.evaluate(first)? == *least.context("no function")?);
+
+    for (name, _, total) in rows.iter().take(5) {
+        let chosen = format!(
+            "[...document.querySelectorAll('#functions-all tr[data-function]')] \
+             .find(row => row.querySelector('.text').title === {}).click()",
+            serde_json::to_string(name)?
+        );
+        shown.browser.evaluate(&format!("void {chosen}"))?;
+        let sum = |id: &str| {
+            format!(
+                "[...document.querySelectorAll('#{id} tr[data-ticks]')].reduce((sum, row) => sum + +row.dataset.ticks, 0)"
+            )
+        };
+        ensure!(shown.browser.evaluate(&sum("callers"))? == *total, "{name}");
+        let callees = shown.browser.evaluate(&sum("callees"))?;
+        ensure!(
+            callees.as_u64().is_some_and(|callees| callees <= *total),
+            "{name}"
+        );
+    }
+
+    // Below the root of the inverted graph is each function with its own ticks.
+    shown.browser.click("#tab-flame")?;
+    shown.browser.click("#inverted")?;
+    let leaves = shown.browser.evaluate(
+        "kcollect.flame().filter(frame => frame.depth === 1).map(({name, ticks}) => [name, ticks])",
+    )?;
+    let leaves: Vec<(String, u64)> = serde_json::from_value(leaves)?;
+    own.retain(|_, ticks| *ticks > 0);
+    ensure!(leaves.into_iter().collect::<BTreeMap<_, _>>() == own);
     shown.is_content()
 }
 
@@ -469,7 +553,21 @@ fn it_fits_every_window() -> Result<()> {
             "light",
             "(document.querySelector('#tab-table').click(), kcollect.select({processes: [4, 5]}))",
         ),
-        ("empty", "light", "kcollect.select({states: []})"),
+        (
+            "functions",
+            "light",
+            "(document.querySelector('#tab-functions').click(), kcollect.select({}))",
+        ),
+        (
+            "inverted",
+            "dark",
+            "(document.querySelector('#tab-flame').click(), document.querySelector('#inverted').click())",
+        ),
+        (
+            "empty",
+            "light",
+            "(document.querySelector('#inverted').click(), kcollect.select({states: []}))",
+        ),
     ];
     for (width, height, ratio) in [
         (900, 600, 1.0),

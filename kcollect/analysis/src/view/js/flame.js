@@ -14,6 +14,7 @@ class Flame {
     this.hits = null; // by function, whether it matches the search
     this.byProcess = false;
     this.byState = false;
+    this.inverted = false;
     this.scroll = byId("frames-scroll");
     this.surface = new Surface(byId("frames"), this.scroll, (...size) => this.draw(...size));
     this.listen();
@@ -22,7 +23,7 @@ class Flame {
   /** Counts the selection. Zoom and focus stay if their frames still exist. */
   count() {
     const [zoomed, focus] = [this.path(this.zoomed), this.path(this.focus)];
-    this.tree = frameTree(this.profile, this.app.selection, this.byProcess);
+    this.tree = this.inverted ? invertedTree(this.profile, this.app.selection) : frameTree(this.profile, this.app.selection, this.byProcess);
     this.zoomed = this.follow(zoomed);
     this.focus = this.follow(focus);
     this.settle();
@@ -128,7 +129,8 @@ class Flame {
     const { colours } = theme;
     if (this.byState) return colours.other;
     const what = this.function(frame);
-    if (!what || what.name.startsWith("<")) return colours.other;
+    // A mark, such as <Truncated-stack>, has no object.
+    if (!what?.object) return colours.other;
     return what.kernel ? colours.kernel : what.runtime ? colours.runtime : colours.user;
   }
 
@@ -246,6 +248,12 @@ class Flame {
     this.settle();
   }
 
+  /** Zooms into the frame of a function below the root. */
+  zoomTo(what) {
+    const found = this.children(0).find((frame) => this.profile.nodeFunction[this.tree.node[frame]] === what);
+    if (found !== undefined) this.zoom(found);
+  }
+
   details(frame) {
     const { tree, profile } = this;
     const what = this.function(frame);
@@ -287,6 +295,12 @@ class Flame {
     });
     byId("flame-reset").addEventListener("click", () => this.zoom(0));
     byId("by-process").addEventListener("change", (event) => { this.byProcess = event.target.checked; this.count(); });
+    byId("inverted").addEventListener("change", (event) => {
+      this.inverted = event.target.checked;
+      byId("by-process").disabled = this.inverted;
+      this.zoomed = this.focus = 0;
+      this.count();
+    });
     byId("by-state").addEventListener("change", (event) => { this.byState = event.target.checked; this.settle(); });
   }
 

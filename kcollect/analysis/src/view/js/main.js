@@ -3,14 +3,16 @@
 class App {
   constructor(profile) {
     this.profile = profile;
-    this.selection = EVERYTHING;
     this.wholeRun = sums(profile, EVERYTHING);
     this.sums = this.wholeRun;
+    const onCpu = ON_CPU.some((state) => this.wholeRun.states[state] > 0);
+    this.selection = onCpu ? OPENING : EVERYTHING;
     this.asked = 0;
     this.chips();
     this.words();
     this.timeline = new Timeline(this);
     this.flame = new Flame(this);
+    this.functions = new Functions(this);
     this.table = new Table(this);
     theme.changed.push(() => { this.timeline.redraw(); this.flame.surface.later(); });
     this.viewChanged();
@@ -35,6 +37,7 @@ class App {
     this.sums = sums(this.profile, this.selection);
     this.showTotals();
     this.flame.count();
+    this.functions.count();
     this.table.count();
   }
 
@@ -78,12 +81,11 @@ class App {
 
   showTotals() {
     const { profile, selection, sums: { ticks, states } } = this;
-    const all = states.reduce((sum, one) => sum + one, 0);
     const total = byId("total");
     total.dataset.ticks = ticks;
     total.dataset.states = [...states].map((one, state) => selection.states >> state & 1 ? one : 0).join(",");
     byId("total-time").textContent = duration(ticks * profile.interval, 5);
-    byId("total-ticks").textContent = `of thread time, ${plural(ticks, "tick")}`;
+    byId("total-ticks").textContent = `of thread time, ${plural(ticks, "tick")} · ${this.load()}`;
     byId("selection").textContent = this.selectionWords();
     byId("clear").disabled = this.isEverything();
     byId("zoom-range").disabled = !selection.time;
@@ -95,13 +97,23 @@ class App {
       const on = (selection.states >> state & 1) === 1;
       chip.dataset.ticks = states[state];
       chip.setAttribute("aria-pressed", String(on));
-      chip.querySelector(".value").textContent = states[state] ? duration(states[state] * profile.interval, 4) : "–";
-      chip.querySelector(".part").textContent = states[state] ? share(states[state], all) : "";
+      chip.querySelector(".value").textContent = states[state] ? duration(states[state] * profile.interval) : "–";
+      chip.querySelector(".part").textContent = on && states[state] ? share(states[state], ticks) : "";
     }
     for (const part of byId("shares").children) {
       const state = Number(part.dataset.state);
       part.style.flexGrow = selection.states >> state & 1 ? states[state] / Math.max(1, ticks) : 0;
     }
+  }
+
+  /** "1.99 of 2 CPUs busy, 0.35 threads waiting for one": averages of the selected time. */
+  load() {
+    const { profile, selection } = this;
+    const [from, to] = selection.time ?? [0, profile.duration_ns];
+    const states = statesOf(this.sums.byThread, profile.threads.keys());
+    const average = (some) => some.reduce((sum, state) => sum + states[state], 0) * profile.interval / Math.max(1, to - from);
+    const cpus = selection.cpus?.size ?? profile.cpus;
+    return `${average(ON_CPU).toFixed(2)} of ${plural(cpus, "CPU")} busy, ${average([WAIT_CPU]).toFixed(2)} threads waiting for one`;
   }
 
   isEverything() {
@@ -182,7 +194,7 @@ class App {
       ["/", "search functions"], ["?", "this help"], ["Esc", "undo: zoom, then selection"],
       ["Timeline"], ["drag", "select a range of time"], ["wheel, + −", "zoom"], ["Shift and drag, ← →", "move"], ["click a name", "select it; with Ctrl or Shift, more of them"],
       ["↑ ↓, Enter, Space", "move through the lanes, select, expand"],
-      ["Flame graph"], ["click, Enter", "zoom into a frame"], ["← → ↑ ↓", "siblings, caller, heaviest callee"],
+      ["Flame graph"], ["click, Enter", "zoom into a frame"], ["Inverted", "functions above their callers"], ["← → ↑ ↓", "siblings, caller, heaviest callee"],
       ["States"], ["click", "switch a state on or off"], ["double or Shift-click", "this state alone"],
     ];
     byId("help-text").replaceChildren(...keys.map(([key, text]) => text === undefined ? element("h3", {}, key)
@@ -229,20 +241,22 @@ class App {
   }
 
   listenTabs() {
-    const tabs = [byId("tab-flame"), byId("tab-table")];
+    const tabs = ["flame", "functions", "table"].map((name) => byId("tab-" + name));
     const choose = (chosen) => {
       for (const tab of tabs) {
         tab.setAttribute("aria-selected", String(tab === chosen));
         tab.tabIndex = tab === chosen ? 0 : -1;
       }
-      byId("panels").dataset.tab = chosen === tabs[0] ? "flame" : "table";
+      byId("panels").dataset.tab = chosen.id.slice("tab-".length);
+      if (chosen.id === "tab-functions") this.functions.show();
     };
     tabs.forEach((tab, at) => {
       tab.addEventListener("click", () => choose(tab));
       tab.addEventListener("keydown", (event) => {
         if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
-        choose(tabs[1 - at]);
-        tabs[1 - at].focus();
+        const to = tabs[(at + (event.key === "ArrowRight" ? 1 : tabs.length - 1)) % tabs.length];
+        choose(to);
+        to.focus();
       });
     });
     choose(tabs[0]);

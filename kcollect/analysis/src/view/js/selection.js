@@ -2,6 +2,8 @@
 
 /** The selection of everything. */
 const EVERYTHING = Object.freeze({ time: null, states: (1 << STATES) - 1, threads: null, cpus: null });
+/** What the page opens with: time on a CPU. */
+const OPENING = Object.freeze({ ...EVERYTHING, states: ON_CPU.reduce((mask, state) => mask | 1 << state, 0) });
 
 /**
  * Returns how many ticks of a row of `count` ticks that ends at `end` fall into (from, to]. They

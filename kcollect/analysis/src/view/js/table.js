@@ -13,7 +13,7 @@ class Table {
       { key: "name", title: "Process", text: true, value: (row) => row.process.name.toLowerCase() },
       { key: "pid", title: "PID", value: (row) => row.process.pid },
       { key: "total", title: "Total", about: "all states", value: (row) => row.total },
-      { key: "awake", title: "Awake", about: "all states but sleep", value: (row) => row.total - row.ns[SLEEP] },
+      { key: "awake", title: "Not asleep", about: "all states but sleep", value: (row) => row.total - row.ns[SLEEP] },
       ...SHORT.map((title, state) => ({ key: "s" + state, title, about: this.profile.states[state], state, value: (row) => row.ns[state] })),
     ];
     this.scroll.addEventListener("scroll", () => this.window(), { passive: true });

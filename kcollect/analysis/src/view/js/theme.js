@@ -2,6 +2,7 @@
 
 const STATES = 10;
 const SLEEP = 7;
+const WAIT_CPU = 8;
 const ON_CPU = [0, 1, 2];
 const SHORT = ["User", "System", "Trap", "Text fault", "Data fault", "Kernel fault", "Lock", "Sleep", "Wait CPU", "Stopped"];
 /** The order from the bottom of a lane to its top, and from left to right in a bar. */

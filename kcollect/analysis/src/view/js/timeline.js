@@ -293,7 +293,7 @@ class Timeline {
     context.fillText("Whole machine", 24, height / 2 - 7);
     fitter.use(`11px ${FONT}`);
     context.fillStyle = colours.quiet;
-    context.fillText(`≤ ${peak < 10 ? peak.toFixed(1) : Math.round(peak)} threads awake`, 24, height / 2 + 9);
+    context.fillText(`≤ ${peak < 10 ? peak.toFixed(1) : Math.round(peak)} threads`, 24, height / 2 + 9);
     this.range(context, gutter, width, 0, height, [0, this.whole]);
     const [begin, end] = this.view.map((time) => this.xOf(time, [0, this.whole]));
     if (end - begin < width - gutter - 0.5) {

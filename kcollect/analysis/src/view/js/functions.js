@@ -1,0 +1,135 @@
+// The table of functions, and of one of them its callers and its callees.
+
+/** The most rows of a table; a filter finds the others. */
+const MOST_FUNCTIONS = 300;
+
+class Functions {
+  constructor(app) {
+    this.app = app;
+    this.profile = app.profile;
+    this.sort = { column: "self", down: true };
+    this.chosen = -1;
+    this.filter = "";
+    this.table = byId("functions-all");
+    this.columns = [
+      { key: "self", title: "Self", about: "time in the function itself", value: (what) => this.ticks.self[what] },
+      { key: "total", title: "Total", about: "time with all functions that it called", value: (what) => this.ticks.total[what] },
+      { key: "name", title: "Function", text: true, value: (what) => this.profile.functions[what].name.toLowerCase() },
+      { key: "object", title: "Object", text: true, value: (what) => this.profile.functions[what].object.toLowerCase() },
+    ];
+    byId("function-filter").addEventListener("input", ({ target }) => { this.filter = target.value.toLowerCase(); this.show(); });
+    byId("function-flame").addEventListener("click", () => this.inFlame(false));
+    byId("function-callers").addEventListener("click", () => this.inFlame(true));
+  }
+
+  /** Counts the selection, at once if the table is seen and otherwise when it is. */
+  count() {
+    this.stale = true;
+    if (byId("functions").offsetParent !== null) this.show();
+  }
+
+  show() {
+    if (this.stale) {
+      this.ticks = functionTicks(this.profile, this.app.selection);
+      this.all = this.app.sums.ticks;
+      this.found = [...this.ticks.total.keys()].filter((what) => this.ticks.total[what] > 0);
+      this.stale = false;
+    }
+    const { profile } = this;
+    const { value, text } = this.columns.find(({ key }) => key === this.sort.column);
+    const way = this.sort.down ? -1 : 1;
+    const rows = this.found.filter((what) => !this.filter || profile.functions[what].name.toLowerCase().includes(this.filter))
+      .sort((a, b) => { const [x, y] = [value(a), value(b)]; return way * (text ? (x < y ? -1 : x > y ? 1 : 0) : x - y) || a - b; });
+    this.rows = rows;
+    if (!this.ticks.total[this.chosen]) this.chosen = rows[0] ?? -1;
+    this.head();
+    const body = rows.slice(0, MOST_FUNCTIONS).map((what) => this.row(what));
+    if (!rows.length) body.push(element("tr", {}, element("td", { colspan: 6, class: "nothing" }, this.filter ? "No function has this in its name." : this.app.whyEmpty())));
+    this.table.tBodies[0].replaceChildren(...body);
+    byId("functions-unit").textContent = `seconds · ticks × ${intervalText(profile.interval)} · `
+      + (rows.length > MOST_FUNCTIONS ? `${MOST_FUNCTIONS} of ${plural(rows.length, "function")}` : plural(rows.length, "function"));
+    this.showNeighbours();
+  }
+
+  head() {
+    const row = element("tr");
+    for (const column of this.columns) {
+      const sorted = this.sort.column === column.key;
+      const button = element("button", { type: "button", title: column.about, "data-sort": column.key }, element("span", {}, column.title));
+      if (sorted) button.append(element("span", { class: "arrow", "aria-hidden": "true" }, this.sort.down ? "▾" : "▴"));
+      button.addEventListener("click", () => {
+        this.sort = { column: column.key, down: sorted ? !this.sort.down : !column.text };
+        this.show();
+        this.table.querySelector(`[data-sort="${column.key}"]`).focus();
+      });
+      row.append(element("th", { scope: "col", colspan: column.text ? 1 : 2, class: column.text ? "text" : undefined, "aria-sort": sorted ? (this.sort.down ? "descending" : "ascending") : undefined }, button));
+    }
+    this.table.tHead.replaceChildren(row);
+  }
+
+  time(ticks) {
+    return [element("td", ticks ? {} : { class: "none" }, ticks ? grouped(ticks * this.profile.interval / 1e9, 3) : "–"),
+      element("td", { class: "quiet" }, ticks ? share(ticks, this.all) : "")];
+  }
+
+  name(what) {
+    const { name, kernel, runtime } = this.profile.functions[what];
+    return element("td", { class: "text", title: name }, element("i", { class: "swatch " + (kernel ? "kernel" : runtime ? "runtime" : "user") }), element("span", {}, name));
+  }
+
+  row(what) {
+    const made = element("tr", { tabindex: "0", "data-function": what, "data-self": this.ticks.self[what], "data-total": this.ticks.total[what], "aria-selected": String(what === this.chosen) },
+      ...this.time(this.ticks.self[what]), ...this.time(this.ticks.total[what]), this.name(what), element("td", { class: "text quiet" }, this.profile.functions[what].object));
+    return this.listen(made, what);
+  }
+
+  /** Lets a row choose a function by click and key. */
+  listen(row, what) {
+    row.addEventListener("click", () => this.choose(what));
+    row.addEventListener("keydown", (event) => {
+      const to = { ArrowUp: row.previousElementSibling, ArrowDown: row.nextElementSibling }[event.key];
+      if (event.key === "Enter" || event.key === " ") this.choose(what);
+      else if (to) to.focus();
+      else return;
+      event.preventDefault();
+    });
+    return row;
+  }
+
+  choose(what) {
+    this.chosen = what;
+    for (const row of this.table.tBodies[0].rows) row.setAttribute("aria-selected", String(Number(row.dataset.function) === what));
+    this.showNeighbours();
+  }
+
+  showNeighbours() {
+    const { chosen, profile } = this;
+    const none = chosen < 0;
+    byId("function-name").textContent = none ? "" : profile.functions[chosen].name;
+    byId("function-flame").disabled = byId("function-callers").disabled = none;
+    const { callers, callees } = none ? { callers: [], callees: [] } : neighbours(profile, this.ticks.tree, chosen);
+    const fill = (id, list, empty) => {
+      const rows = list.slice(0, MOST_FUNCTIONS).map(([what, ticks]) => {
+        const made = element("tr", { "data-function": what, "data-ticks": ticks }, ...this.time(ticks), what < 0 ? element("td", { class: "text quiet" }, "none: the first frame") : this.name(what));
+        if (what < 0) return made;
+        made.tabIndex = 0;
+        return this.listen(made, what);
+      });
+      if (!rows.length) rows.push(element("tr", {}, element("td", { colspan: 3, class: "nothing" }, empty)));
+      byId(id).tBodies[0].replaceChildren(...rows);
+    };
+    fill("callers", callers, "No caller.");
+    fill("callees", callees, "It called nothing.");
+    if (!none) announce(`${profile.functions[chosen].name}: ${plural(callers.length, "caller")}, ${plural(callees.length, "callee")}`);
+  }
+
+  /** Shows the function in the flame graph, from its callers or from the root. */
+  inFlame(inverted) {
+    const { name } = this.profile.functions[this.chosen];
+    byId("tab-flame").click();
+    if (byId("inverted").checked !== inverted) byId("inverted").click();
+    byId("search").value = "^" + name.replace(/[.*+?^${}()|[\]\\/]/g, "\\$&") + "$";
+    this.app.flame.search(byId("search").value);
+    if (inverted) this.app.flame.zoomTo(this.chosen);
+  }
+}
