@@ -13,10 +13,14 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// 36 MB/s.
 const MAX_OBJECT_TIME: Duration = Duration::from_secs(30);
 
-/// Archives what is not archived yet. Another Ctrl-C gives up on that, and so does a file that
-/// takes too long.
-pub(super) fn finish(dispatcher: &mut Dispatcher, signals: &mut Signals, output: &mut Output) {
-    let mut given_up = false;
+/// Archives what is not archived yet, unless the user has `given_up`. Another Ctrl-C gives up on
+/// that, and so does a file that takes too long.
+pub(super) fn finish(
+    dispatcher: &mut Dispatcher,
+    signals: &mut Signals,
+    mut given_up: bool,
+    output: &mut Output,
+) {
     let mut give_up = || {
         given_up |= signals.take().contains(&signals::SignalRequest::Stop);
         given_up

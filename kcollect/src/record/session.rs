@@ -183,6 +183,7 @@ impl<'a> Session<'a> {
         let path = self.path.display().to_string();
         let times = (self.started_ns, stopped);
         let mut summary = Summary::new(self.plan, &path, &self.inputs, &self.dispatcher, times);
+        let mut given_up = false;
         // Shown at once; the last copies may take a while.
         if let Ok(summary) = &summary
             && !self.plan.json
@@ -192,8 +193,9 @@ impl<'a> Session<'a> {
             output.result(&summary.head());
             let first = FirstTables::read(directory, bytes, &mut self.signals, output);
             output.result(&summary.rest(&first, output.width()));
+            given_up = first.given_up;
         }
-        archiving::finish(&mut self.dispatcher, &mut self.signals, output);
+        archiving::finish(&mut self.dispatcher, &mut self.signals, given_up, output);
         self.dispatcher.log_archived(stopped);
         if let Ok(summary) = &mut summary {
             summary.archive = self.dispatcher.archived().cloned();

@@ -30,6 +30,8 @@ pub struct FirstTables {
     pub text: String,
     /// The name of the process that leads.
     pub busiest: Option<String>,
+    /// Whether the user has given up on them, and so on everything that takes long.
+    pub given_up: bool,
 }
 
 impl FirstTables {
@@ -44,11 +46,14 @@ impl FirstTables {
         if bytes > MAX_READ_BYTES {
             return FirstTables::missing(&format!("{} MB were recorded", bytes >> 20));
         }
-        let path = path.to_owned();
-        let tables = match start(path) {
+        let mut given_up = false;
+        let tables = match start(path.to_owned()) {
             Ok(tables) => {
                 output.progress(|| "reading what was recorded  (Ctrl-C gives up)".to_owned());
-                let mut stop = || signals.take().contains(&SignalRequest::Stop);
+                let mut stop = || {
+                    given_up |= signals.take().contains(&SignalRequest::Stop);
+                    given_up
+                };
                 let tables = wait(&tables, &mut stop);
                 output.end_progress();
                 tables
@@ -63,15 +68,19 @@ impl FirstTables {
                     .collect::<Vec<_>>()
                     .join("\n"),
                 busiest: tables.iter().find_map(busiest),
+                given_up,
             },
-            Err(reason) => FirstTables::missing(&reason),
+            Err(reason) => FirstTables {
+                given_up,
+                ..FirstTables::missing(&reason)
+            },
         }
     }
 
     fn missing(reason: &str) -> FirstTables {
         FirstTables {
             text: format!("{reason}: `kcollect report` shows processes, functions and waits"),
-            busiest: None,
+            ..FirstTables::default()
         }
     }
 }
