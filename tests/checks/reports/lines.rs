@@ -46,21 +46,22 @@ int main(void)
 }
 ";
 
-/// Records a program with this source, compiled with these options.
-fn recorded(options: &[&str]) -> Result<(TempDir, Recorded)> {
+/// Records a program with this source, compiled with these options. The checks run side by side,
+/// so each has a program with a name of its own.
+fn recorded(name: &str, options: &[&str]) -> Result<(TempDir, Recorded)> {
     let directory = tempfile::tempdir()?;
-    let program: PathBuf = directory.path().join("hotline");
-    fs::write(directory.path().join("hotline.c"), SOURCE)?;
+    let program: PathBuf = directory.path().join(name);
+    fs::write(directory.path().join(format!("{name}.c")), SOURCE)?;
     let compiled = Command::new("gcc")
         .args(options)
-        .args(["-o", "hotline", "hotline.c"])
+        .args(["-o", name, &format!("{name}.c")])
         .current_dir(directory.path())
         .status()?;
     ensure!(compiled.success(), "gcc: {compiled}");
     let cpu = work_cpu()?.to_string();
     let program = program.to_str().context("no text")?;
     let recorded = record(
-        &["-p", "hi", "-F", "=hotline"],
+        &["-p", "hi", "-F", &format!("={name}")],
         &["taskset", "-c", &cpu, program],
         Duration::from_secs(60),
     )?;
@@ -99,14 +100,15 @@ impl Found {
     }
 
     /// User CPU time by line of the program's source, exclusive and inclusive, microseconds.
-    fn by_line(&self) -> BTreeMap<u32, (i64, i64)> {
+    fn by_line(&self, program: &str) -> BTreeMap<u32, (i64, i64)> {
+        let source = format!("/{program}.c");
         let mut found: BTreeMap<u32, (i64, i64)> = BTreeMap::new();
         let sums = self.lines.exclusive.iter().zip(&self.lines.inclusive);
         for (line, (exclusive, inclusive)) in self.model.lines.lines.iter().zip(sums) {
             let Some((file, number)) = line.at else {
                 continue;
             };
-            if self.model.lines.files[file as usize].ends_with("/hotline.c") {
+            if self.model.lines.files[file as usize].ends_with(&source) {
                 let of = found.entry(number).or_default();
                 of.0 += user(exclusive);
                 of.1 += user(inclusive);
@@ -123,9 +125,9 @@ fn user(sums: &Sums) -> i64 {
 #[test]
 fn root_the_hot_line_is_the_inlined_one() -> Result<()> {
     let _machine = Shared::take()?;
-    let (_directory, recorded) = recorded(&["-g", "-O2"])?;
+    let (_directory, recorded) = recorded("hot_inlined", &["-g", "-O2"])?;
     let found = Found::of(recorded.experiment()?)?;
-    let by_line = found.by_line();
+    let by_line = found.by_line("hot_inlined");
     let (hot, calls) = (number("/* hot */")?, number("/* calls it */")?);
     let all: i64 = by_line.values().map(|of| of.0).sum();
     let of = |line: u32| by_line.get(&line).copied().unwrap_or_default();
@@ -154,7 +156,7 @@ fn root_the_hot_line_is_the_inlined_one() -> Result<()> {
 
 /// gprofng's times by line of the program's source, in thousandths of seconds as it shows them:
 /// exclusive, inclusive.
-fn stock(experiment: &Path) -> Result<BTreeMap<u32, (i64, i64)>> {
+fn stock(experiment: &Path, program: &str) -> Result<BTreeMap<u32, (i64, i64)>> {
     let output = script(&["metrics e.user:i.user:name", "lines"], experiment)?.content()?;
     let mut found = BTreeMap::new();
     for row in output.table(2).rows {
@@ -164,7 +166,7 @@ fn stock(experiment: &Path) -> Result<BTreeMap<u32, (i64, i64)>> {
         let Some((line, file)) = place.split_once(" in ") else {
             continue;
         };
-        if file == "\"hotline.c\"" {
+        if file == format!("\"{program}.c\"") {
             let of = |index: usize| (row.values[index] * 1000.0).round() as i64;
             found.insert(line.parse()?, (of(0), of(1)));
         }
@@ -176,18 +178,21 @@ fn stock(experiment: &Path) -> Result<BTreeMap<u32, (i64, i64)>> {
 fn root_times_by_line_are_those_of_gprofng() -> Result<()> {
     let _machine = Shared::take()?;
     // gprofng 2.40 reads DWARF 4, and loses lines where functions were inlined.
-    let (_directory, recorded) = recorded(&[
-        "-gdwarf-4",
-        "-O0",
-        "-fno-inline",
-        "-Dalways_inline=noinline",
-    ])?;
+    let (_directory, recorded) = recorded(
+        "hot_called",
+        &[
+            "-gdwarf-4",
+            "-O0",
+            "-fno-inline",
+            "-Dalways_inline=noinline",
+        ],
+    )?;
     let experiment = recorded.experiment()?;
-    let stock: BTreeMap<_, _> = stock(&experiment)?
+    let stock: BTreeMap<_, _> = stock(&experiment, "hot_called")?
         .into_iter()
         .filter(|(_, of)| *of != (0, 0))
         .collect();
-    let ours = Found::of(experiment)?.by_line().into_iter();
+    let ours = Found::of(experiment)?.by_line("hot_called").into_iter();
     let shown = |us: i64| {
         let text = Cell::Microseconds(us).plain();
         text.parse::<f64>()

@@ -443,6 +443,7 @@ fn root_a_recording_is_shown() -> Result<()> {
     }
     let all: u64 = payload.ticks.iter().map(|tick| u64::from(tick.ticks)).sum();
     let mut shown = open(directory)?;
+    shown.browser.click("#clear")?;
     ensure!(shown.ticks()? == all && all > 1_000, "{all}");
     let truths = Profile::new(&payload);
     for selection in selections(&payload, 11).iter().take(12) {

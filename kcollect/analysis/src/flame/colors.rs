@@ -60,8 +60,8 @@ pub(super) fn palette(model: &Model, folded: &Folded<'_>) -> PaletteMap {
         let color = match model.object(function.object).kind {
             _ if function.kernel => LIGHT.kernel,
             ObjectKind::File => LIGHT.user,
-            ObjectKind::Dynamic => LIGHT.runtime,
-            ObjectKind::Special => LIGHT.other,
+            ObjectKind::Dynamic if model.made_at_run_time(function) => LIGHT.runtime,
+            ObjectKind::Dynamic | ObjectKind::Special => LIGHT.other,
         };
         palette.insert(name, shaded(color, name));
     }

@@ -1,8 +1,8 @@
 //! Flame graphs (`kcollect flame`), drawn by inferno: one SVG that a browser zooms and searches.
 //!
 //! The root is at the top, so that a picture with deep stacks does not begin with empty space. A
-//! function that calls itself is one frame, and frames below [`tree::MAX_DEPTH`] belong to their
-//! callers; the subtitle says so.
+//! function that calls itself is one frame, and frames deeper than 200 belong to their callers; the
+//! subtitle says so.
 //!
 //! By default they show on-CPU time. If states of several kinds are shown, each stack ends in its
 //! state, `[lock]`, in its own colour. Widths are times, shown with their unit.

@@ -331,6 +331,15 @@ pub struct Model {
 }
 
 impl Model {
+    /// Returns whether a function is user code that was made at run time. Among those without a
+    /// file are also the functions that stand for processes, such as `<sshd_PID_1264>`.
+    #[must_use]
+    pub fn made_at_run_time(&self, function: &FunctionInfo) -> bool {
+        let name = &function.name;
+        let process = name.starts_with('<') && name.ends_with('>') && name.contains("_PID_");
+        self.object(function.object).kind == ObjectKind::Dynamic && !function.kernel && !process
+    }
+
     /// Returns an experiment.
     #[must_use]
     pub fn experiment(&self, id: ExperimentId) -> &ExperimentInfo {

@@ -137,7 +137,7 @@ fn functions(model: &Model) -> (Vec<PageFunction>, Vec<u32>) {
                 ObjectKind::File | ObjectKind::Dynamic => object.path.clone().into_bytes(),
             },
             kernel: function.kernel,
-            runtime: object.kind == ObjectKind::Dynamic && !function.kernel,
+            runtime: model.made_at_run_time(function),
         };
         *known.entry(shown).or_insert_with_key(|shown| {
             functions.push(shown.clone());

@@ -1,5 +1,6 @@
-//! The summary at the end of a recording: text ([`Summary::text`]) or JSON. The JSON is also in the
-//! experiment, as `kcollect.json`: facts of the recording, its losses, and exact times by process.
+//! The summary at the end of a recording: text ([`Summary::head`], [`Summary::rest`]) or JSON. The
+//! JSON is also in the experiment, as `kcollect.json`: facts of the recording, its losses, and
+//! exact times by process.
 //! Where to look first is what a report of the experiment shows ([`first_tables`]).
 
 pub mod first_tables;
