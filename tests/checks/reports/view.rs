@@ -234,6 +234,15 @@ fn clicks_and_keys_select_the_same() -> Result<()> {
     ensure!(shown.ticks()? == sum(&third));
     shown.browser.click("#table tr[data-process=\"3\"] th")?;
     ensure!(shown.ticks()? == sum(&Selection::default()));
+    // The first lanes are those of the CPUs, unless names are filtered.
+    let filter = |text: &str| {
+        format!(
+            "(() => {{ const field = document.querySelector('#filter'); field.value = '{text}'; \
+             field.dispatchEvent(new Event('input')); }})()"
+        )
+    };
+    let some = payload.processes[3].pid.to_string();
+    shown.browser.evaluate(&format!("void {}", filter(&some)))?;
     let (x, _) = shown.browser.place("#lanes", 0.1, 0.0)?;
     let (_, top) = shown.browser.place("#lanes", 0.0, 0.0)?;
     shown.browser.stroke((x, top + 34.0), (x, top + 34.0))?;
@@ -248,6 +257,14 @@ fn clicks_and_keys_select_the_same() -> Result<()> {
                 ..Selection::default()
             })
     );
+    shown.browser.press("Escape")?;
+    shown.browser.evaluate(&format!("void {}", filter("")))?;
+    shown.browser.stroke((x, top + 54.0), (x, top + 54.0))?;
+    let first_cpu = Selection {
+        cpus: Some([0].into()),
+        ..Selection::default()
+    };
+    ensure!(shown.ticks()? == sum(&first_cpu));
     shown.browser.press("Escape")?;
 
     // The search shows the share of what it finds.

@@ -20,6 +20,7 @@ class Timeline {
     this.all = new Lane(this.profile, [...this.profile.threads.keys()]);
     const many = this.profile.threads.length > 80;
     this.open = new Set(many ? [] : this.profile.processes.map((process) => process.index));
+    this.extra = new ExtraRows(this);
     this.scroll = byId("lanes-scroll");
     this.surface = new Surface(byId("lanes"), this.scroll, (...size) => this.draw(...size));
     this.overview = new Surface(byId("overview"), byId("overview-box"), (...size) => this.drawOverview(...size));
@@ -53,9 +54,11 @@ class Timeline {
       .sort(([a, x], [b, y]) => (y.seen > 0) - (x.seen > 0) || y.cpu - x.cpu || y.awake - x.awake || a.order - b.order);
     const wanted = this.filter.toLowerCase();
     const matches = (name, number) => name.toLowerCase().includes(wanted) || String(number) === wanted;
-    this.rows = [];
+    this.rows = wanted ? [] : this.extra.ofCpus();
     const processes = profile.processes.filter((process) => process.threads.length).map((process) => ({ process, order: process.index }));
-    for (const [{ process }, { seen }] of sorted(processes, (item) => item.process.threads)) {
+    const ranked = sorted(processes, (item) => item.process.threads);
+    const [shown, idle] = wanted ? [ranked, []] : this.extra.withoutIdle(ranked);
+    for (const [{ process }, { seen }] of shown) {
       const own = matches(process.name, process.pid);
       const threads = process.threads.filter((thread) => own
         || matches(profile.threadName(thread), profile.threads[thread].tid)).map((thread) => ({ thread, order: thread }));
@@ -67,6 +70,7 @@ class Timeline {
         this.rows.push({ process, thread, single, seen, lane: this.lane(thread, [thread]) });
       }
     }
+    this.rows.push(...idle);
     this.focus = Math.min(this.focus, this.rows.length - 1);
     byId("lanes-spacer").style.height = RULER + this.rows.length * LANE + 6 + "px";
     byId("lanes-empty").hidden = this.rows.length > 0;
@@ -137,13 +141,13 @@ class Timeline {
     context.fillRect(snap(gutter) - 1 / this.surface.ratio, 0, 1 / this.surface.ratio, height);
   }
 
-  label(context, { process, thread, single, seen }, index, y, gutter) {
+  label(context, { process, thread, single, seen, cpu }, index, y, gutter) {
     const { colours } = theme;
     const { fitter } = this.surface;
     const group = thread < 0;
     const chosen = this.app.selection.threads;
     const whole = group ? process.threads : [thread];
-    const selected = chosen && whole.some((one) => chosen.has(one));
+    const selected = cpu >= 0 ? this.app.selection.cpus?.has(cpu) : chosen && whole.some((one) => chosen.has(one));
     if (group) {
       context.fillStyle = colours.raised;
       context.fillRect(0, y, this.surface.width, LANE);
@@ -166,7 +170,7 @@ class Timeline {
     context.textAlign = "right";
     context.fillText(number, right, middle);
     context.textAlign = "left";
-    if (group) {
+    if (group && !(cpu >= 0)) {
       const open = this.open.has(process.index) || this.filter !== "";
       context.beginPath();
       const [x, h] = [11, middle - 0.5];
@@ -174,16 +178,16 @@ class Timeline {
       else { context.moveTo(x + 1, h - 4); context.lineTo(x + 6, h); context.lineTo(x + 1, h + 4); }
       context.fill();
     }
-    const left = group || single ? 24 : 38;
+    const left = cpu >= 0 || !(group || single) ? 38 : 24;
     let room = right - fitter.width("00000000") - left;
     const name = group || single ? process.name : this.profile.threadName(thread);
-    fitter.use(`${group || single ? 600 : 400} 12px ${FONT}`);
+    fitter.use(`${(group && !(cpu >= 0)) || single ? 600 : 400} 12px ${FONT}`);
     const shown = fitter.fit(name, room);
     context.fillStyle = (seen || selected) && !(chosen && !selected) ? colours.text : colours.quiet;
     context.fillText(shown, left, middle);
-    if (!group) return;
+    if (!group || cpu >= 0) return;
     room -= fitter.width(shown) + 8;
-    const count = `${process.threads.length} threads`;
+    const count = cpu === undefined ? `${process.threads.length} threads` : "utilisation";
     const after = left + fitter.width(shown) + 8;
     fitter.use(`11px ${FONT}`);
     context.fillStyle = colours.quiet;
@@ -191,18 +195,25 @@ class Timeline {
   }
 
   /** Draws one lane as pixels. */
-  bars(context, { lane, thread, process }, y, gutter, width) {
+  bars(context, row, y, gutter, width) {
+    const { lane, thread, process } = row;
     const { ratio } = this.surface;
     const group = thread < 0;
     const left = Math.round(gutter * ratio), columns = Math.round(width * ratio) - left;
     if (columns <= 0) return;
     const from = Math.round((y + (group ? 2 : 1.5)) * ratio), height = Math.round((LANE - (group ? 3 : 3)) * ratio);
     if (this.shares.length < columns * STATES) this.shares = new Float32Array(columns * STATES);
+    const full = (this.view[1] - this.view[0]) / columns;
+    if (row.cpu !== undefined) {
+      const { states, peak } = this.extra.shares(row, this.view, columns, this.shares, this.app.selection);
+      stack(this.image(context, columns, height), columns, height, this.shares, states, full * peak, true, this.paint(true, true));
+      context.putImageData(this.picture, left, from, 0, 0, columns, height);
+      return;
+    }
     const { states, cpus, threads } = this.app.selection;
     lane.columns(...this.view, columns, this.shares, cpus);
     const lit = !threads || (group ? process.threads.some((one) => threads.has(one)) : threads.has(thread));
     const paint = this.paint(lit, group);
-    const full = (this.view[1] - this.view[0]) / columns;
     const peak = group ? Math.max(1e-9, lane.mostAwake(states, cpus)) : 1;
     stack(this.image(context, columns, height), columns, height, this.shares, states, full * peak, group, paint);
     context.putImageData(this.picture, left, from, 0, 0, columns, height);
@@ -314,13 +325,15 @@ class Timeline {
 
   /** Selects a row's threads, alone or together with what is selected already. */
   choose(index, more) {
-    const { process, thread } = this.rows[index];
+    const { process, thread, cpu } = this.rows[index];
+    if (cpu >= 0) return this.extra.choose(cpu);
+    if (cpu !== undefined) return this.fold(index);
     this.app.chooseThreads(thread < 0 || this.rows[index].single ? process.threads : [thread], more);
   }
 
   fold(index) {
-    const { process } = this.rows[index];
-    if (process.threads.length === 1) return;
+    const { process, cpu } = this.rows[index];
+    if (process.threads.length === 1 || cpu >= 0) return;
     if (!this.open.delete(process.index)) this.open.add(process.index);
     this.arrange();
     this.focus = this.rows.findIndex((row) => row.process === process);
@@ -433,8 +446,8 @@ class Timeline {
     const room = this.surface.height - RULER - LANE;
     if (y < this.scroll.scrollTop) this.scroll.scrollTop = y;
     if (y > this.scroll.scrollTop + room) this.scroll.scrollTop = y - room;
-    const { process, thread } = this.rows[this.focus];
-    announce(thread < 0 ? `${process.name}, process ${process.pid}, ${process.threads.length} threads`
+    const { process, thread, cpu } = this.rows[this.focus];
+    announce(cpu !== undefined ? `${process.name}, utilisation` : thread < 0 ? `${process.name}, process ${process.pid}, ${process.threads.length} threads`
       : `${this.profile.threadName(thread)}, thread ${this.profile.threads[thread].tid} of ${process.name}`);
     this.surface.later();
   }
@@ -442,12 +455,14 @@ class Timeline {
   hover(event) {
     const index = this.rowAt(event.offsetY);
     if (index < 0) return tip.hide();
-    const { process, thread, lane } = this.rows[index];
+    const row = this.rows[index];
+    const { process, thread, lane } = row;
     const { profile } = this;
     const title = thread < 0 ? `${process.name} ${process.pid}` : `${profile.threadName(thread)} ${profile.threads[thread].tid}`;
     const lines = [element("b", {}, title)];
     if (thread >= 0 && process.threads.length > 1) lines.push(element("p", { class: "quiet" }, `thread of ${process.name} ${process.pid}`));
     if (event.offsetX < this.gutter) {
+      if (row.cpu !== undefined) return tip.show(event.clientX, event.clientY, ...lines);
       if (process.lineage) lines.push(element("p", { class: "quiet" }, process.lineage));
       lines.push(stateLines(statesOf(this.app.wholeRun.byThread, thread < 0 ? process.threads : [thread]), profile.interval));
       return tip.show(event.clientX, event.clientY, ...lines);
@@ -458,9 +473,10 @@ class Timeline {
     lines.push(...(thread < 0 ? [] : this.moment(thread, time, pixel)));
     if (thread < 0) {
       const out = new Float32Array(STATES);
-      lane.columns(time - pixel, time + pixel, 1, out, this.app.selection.cpus);
+      const { states } = row.cpu === undefined ? { states: EVERYTHING.states } : this.extra.shares(row, [time - pixel, time + pixel], 1, out, this.app.selection);
+      if (row.cpu === undefined) lane.columns(time - pixel, time + pixel, 1, out, this.app.selection.cpus);
       const list = element("dl");
-      STACKING.filter((state) => out[state] > 0).forEach((state) => list.append(element("dt", {}, swatch(state), SHORT[state]),
+      STACKING.filter((state) => out[state] > 0 && states >> state & 1).forEach((state) => list.append(element("dt", {}, swatch(state), SHORT[state]),
         element("dd", {}, (out[state] / (2 * pixel)).toFixed(1)), element("dd", {}, "threads")));
       lines.push(list);
     }

@@ -1,0 +1,62 @@
+// Rows of the timeline that are no process: a track of each CPU, and what is idle in one row.
+//
+// A track shows which part of a CPU's time threads ran, by state: what is left is idle. The row of
+// all CPUs is their utilisation. Both show time on a CPU whichever states are selected.
+
+/** From so many CPUs on, their tracks are folded at first. */
+const MANY_CPUS = 9;
+/** Fewer idle processes are not worth a row. */
+const FEW_IDLE = 3;
+const ON_CPU_MASK = OPENING.states;
+
+/** Returns a row's process for what is none. Its index is negative, and its own. */
+const group = (index, name, threads) => ({ index, name, pid: "", lineage: "", threads });
+
+const IDLE_INDEX = -1;
+const CPUS_INDEX = -2;
+
+class ExtraRows {
+  constructor(timeline) {
+    this.timeline = timeline;
+    this.profile = timeline.profile;
+    this.cpus = group(CPUS_INDEX, "CPUs", []);
+    this.one = Array.from({ length: this.profile.cpus }, (_, cpu) => ({ set: new Set([cpu]), process: group(CPUS_INDEX - 1 - cpu, `CPU ${cpu}`, []) }));
+    if (this.profile.cpus < MANY_CPUS) timeline.open.add(CPUS_INDEX);
+  }
+
+  /** Returns the rows of CPUs. */
+  ofCpus() {
+    const { profile, timeline } = this;
+    if (!profile.cpus) return [];
+    const all = { cpu: -1, process: this.cpus, thread: -1, seen: 1, lane: timeline.all };
+    if (!timeline.open.has(CPUS_INDEX)) return [all];
+    return [all, ...this.one.map(({ process }, cpu) => ({ cpu, process, thread: -1, seen: 1, lane: timeline.lane(`cpu${cpu}`, timeline.all.threads) }))];
+  }
+
+  /** Splits sorted processes: those that are shown, and the row of the idle ones. */
+  withoutIdle(processes) {
+    const { timeline } = this;
+    const idle = processes.filter(([, { seen, awake }]) => !seen || !awake);
+    if (idle.length <= FEW_IDLE) return [processes, []];
+    const shown = processes.filter((entry) => !idle.includes(entry));
+    const threads = idle.flatMap(([{ process }]) => process.threads);
+    const process = group(IDLE_INDEX, `${grouped(idle.length)} idle`, threads);
+    const row = { process, thread: -1, seen: 0, lane: timeline.lane(`idle ${timeline.app.selection.states} ${threads.length}`, threads) };
+    return timeline.open.has(IDLE_INDEX) ? [[...shown, ...idle], []] : [shown, [row]];
+  }
+
+  /** Draws the states of a CPU, or of all of them. */
+  shares({ cpu, lane }, view, columns, shares, selection) {
+    lane.columns(...view, columns, shares, cpu < 0 ? selection.cpus : this.one[cpu].set);
+    return { states: ON_CPU_MASK, peak: cpu < 0 ? selection.cpus?.size ?? this.profile.cpus : 1 };
+  }
+
+  /** Selects a CPU, or all of them if it is selected alone. */
+  choose(cpu) {
+    const { app } = this.timeline;
+    const { cpus } = app.selection;
+    const alone = cpus?.size === 1 && cpus.has(cpu);
+    byId("cpus").value = alone ? "" : String(cpu);
+    app.select({ cpus: alone ? null : this.one[cpu].set });
+  }
+}
