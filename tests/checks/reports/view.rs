@@ -588,6 +588,7 @@ fn it_fits_every_window() -> Result<()> {
         ),
     ];
     for (width, height, ratio) in [
+        (800, 600, 1.0),
         (900, 600, 1.0),
         (1000, 700, 1.0),
         (1440, 900, 2.0),
