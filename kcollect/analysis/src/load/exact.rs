@@ -4,6 +4,7 @@
 //! the rest of the time in that state; on a CPU, as user time. Experiments of other collectors have
 //! no such file.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use experiment_format::Error;
@@ -67,6 +68,35 @@ impl Times {
     pub fn after_wakeup(&self) -> u64 {
         let others = self.detail.preempted + self.detail.throttled;
         self.of(Microstate::WaitCpu).saturating_sub(others)
+    }
+
+    /// Returns the time by which rows are ordered, nanoseconds: on a CPU, waiting for one, in page
+    /// faults, and for block I/O. Locks and sleep are mostly intended: a thousand idle threads
+    /// would come before the one that has work.
+    #[must_use]
+    pub fn busy_ns(&self) -> u64 {
+        use Microstate::{DataFault, KernelFault, System, TextFault, Trap, User, WaitCpu};
+        let sum = |states: &[Microstate]| states.iter().map(|state| self.of(*state)).sum::<u64>();
+        let faults = sum(&[TextFault, DataFault, KernelFault]);
+        // Most of the time of a page fault that blocks is block I/O.
+        sum(&[User, System, Trap, WaitCpu]) + faults.max(self.detail.block_io)
+    }
+
+    /// Returns why threads that had work did not run, in seconds, the largest part first: parts of
+    /// at least a twentieth of the busy time.
+    #[must_use]
+    pub fn held_up(&self) -> String {
+        let mut parts = [
+            (self.detail.throttled, "throttled"),
+            (self.detail.preempted, "preempted"),
+            (self.after_wakeup(), "after wake-up"),
+            (self.detail.block_io, "block I/O"),
+        ];
+        parts.sort_by_key(|(ns, _)| Reverse(*ns));
+        let least = (self.busy_ns() / 20).max(1_000_000);
+        let parts = parts.iter().filter(|(ns, _)| *ns >= least);
+        let parts = parts.map(|(ns, why)| format!("{why} {:.3}", *ns as f64 / 1e9));
+        parts.collect::<Vec<_>>().join(", ")
     }
 }
 

@@ -250,8 +250,8 @@ struct Header<'a> {
     machine: String,
     losses: Vec<String>,
     states: [&'static str; Microstate::PER_THREAD],
-    /// Name and lineage as indexes into `strings`, and the pid.
-    processes: Vec<(usize, usize, Pid)>,
+    /// Name, lineage and what held it up as indexes into `strings`, and the pid.
+    processes: Vec<(usize, usize, usize, Pid)>,
     /// Process, tid, name, whether exact times are known.
     threads: Vec<(u32, Tid, usize, u8)>,
     /// Name, object, flags: 1 kernel, 2 made at run time.
@@ -268,6 +268,7 @@ fn header(payload: &Payload, columns: &Columns) -> Vec<u8> {
             (
                 strings.number(&it.name),
                 strings.number(&it.lineage),
+                strings.number(&it.held_up),
                 it.pid,
             )
         })

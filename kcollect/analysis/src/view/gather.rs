@@ -12,7 +12,7 @@ use experiment_format::losses::phrase;
 use experiment_format::microstate::Microstate;
 
 use super::payload::{PageFunction, PageProcess, PageStacks, PageThread, PageTick, Payload};
-use crate::load::exact::ExactTimes;
+use crate::load::exact::{ExactTimes, Times};
 use crate::model::{ExperimentInfo, Model, ObjectKind, TickRow};
 
 /// Returns the payload of a recording: the first experiment with all that is in it.
@@ -108,6 +108,7 @@ fn processes(model: &Model) -> Vec<PageProcess> {
             pid: process.pid,
             name: process.name.clone().into_bytes(),
             lineage: lineage.into_bytes(),
+            held_up: Vec::new(),
         }
     });
     each.collect()
@@ -171,6 +172,7 @@ fn note_exact_times(founder: &ExperimentInfo, payload: &mut Payload) -> Result<(
             .and_modify(|known| *known = None)
             .or_insert(Some(thread.times.states));
     }
+    note_held_up(&exact, payload);
     let mut bearers: HashMap<(Pid, Tid), u32> = HashMap::new();
     let processes = &payload.processes;
     let key = |thread: &PageThread| (processes[thread.process as usize].pid, thread.tid);
@@ -184,4 +186,23 @@ fn note_exact_times(founder: &ExperimentInfo, payload: &mut Payload) -> Result<(
         }
     }
     Ok(())
+}
+
+/// Fills in what held up each process whose pid is its own.
+fn note_held_up(exact: &ExactTimes, payload: &mut Payload) {
+    let mut times: HashMap<Pid, Times> = HashMap::new();
+    for thread in &exact.threads {
+        times.entry(thread.pid).or_default().add(&thread.times);
+    }
+    let mut bearers: HashMap<Pid, u32> = HashMap::new();
+    for process in &payload.processes {
+        *bearers.entry(process.pid).or_default() += 1;
+    }
+    for process in &mut payload.processes {
+        if bearers.get(&process.pid) == Some(&1)
+            && let Some(times) = times.get(&process.pid)
+        {
+            process.held_up = times.held_up().into_bytes();
+        }
+    }
 }

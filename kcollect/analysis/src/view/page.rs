@@ -79,6 +79,7 @@ mod tests {
                 pid: Pid(1),
                 name: text.to_vec(),
                 lineage: text.to_vec(),
+                held_up: text.to_vec(),
             }],
             functions: vec![PageFunction {
                 name: text.to_vec(),

@@ -45,6 +45,8 @@ pub struct PageProcess {
     pub name: Vec<u8>,
     /// Its descent from other processes, as text; may be empty.
     pub lineage: Vec<u8>,
+    /// Why its threads that had work did not run, with seconds, in the whole run; may be empty.
+    pub held_up: Vec<u8>,
 }
 
 /// A thread.

@@ -121,6 +121,7 @@ pub(crate) fn profile(
             pid: Pid(400 + 7 * index),
             name: name.into(),
             lineage: format!("systemd 1 → {name}").into(),
+            held_up: Vec::new(),
         });
     }
     let stacks: Vec<[u32; 3]> = (0..300)

@@ -8,7 +8,6 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use experiment_format::ids::Pid;
-use experiment_format::microstate::Microstate;
 use host::exit::{ExitKind, Failure};
 use rustc_hash::FxHashMap;
 
@@ -215,36 +214,9 @@ pub(super) fn merge_ended(rows: Vec<ExactProcess>) -> Vec<ExactProcess> {
 /// The busiest first.
 fn sort(rows: &mut [ExactProcess]) {
     rows.sort_by(|a, b| {
-        let key = |row: &ExactProcess| (Reverse(busy_ns(&row.times)), row.pid);
+        let key = |row: &ExactProcess| (Reverse(row.times.busy_ns()), row.pid);
         key(a).cmp(&key(b)).then_with(|| a.name.cmp(&b.name))
     });
-}
-
-/// Returns the time by which rows are ordered, nanoseconds: on a CPU, waiting for one, in page
-/// faults, and for block I/O. Locks and sleep are mostly intended: a thousand idle threads would
-/// come before the one that has work.
-pub(super) fn busy_ns(times: &Times) -> u64 {
-    use Microstate::{DataFault, KernelFault, System, TextFault, Trap, User, WaitCpu};
-    let sum = |states: &[Microstate]| states.iter().map(|state| times.of(*state)).sum::<u64>();
-    let faults = sum(&[TextFault, DataFault, KernelFault]);
-    // Most of the time of a page fault that blocks is block I/O.
-    sum(&[User, System, Trap, WaitCpu]) + faults.max(times.detail.block_io)
-}
-
-/// Returns why threads that had work did not run, the largest part first: parts of at least a
-/// twentieth of the busy time.
-pub(super) fn why(times: &Times) -> String {
-    let mut parts = [
-        (times.detail.throttled, "throttled"),
-        (times.detail.preempted, "preempted"),
-        (times.after_wakeup(), "after wake-up"),
-        (times.detail.block_io, "block I/O"),
-    ];
-    parts.sort_by_key(|(ns, _)| Reverse(*ns));
-    let least = (busy_ns(times) / 20).max(1_000_000);
-    let parts = parts.iter().filter(|(ns, _)| *ns >= least);
-    let parts = parts.map(|(ns, why)| format!("{why} {:.3}", *ns as f64 / 1e9));
-    parts.collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the columns of details.

@@ -71,7 +71,7 @@ pub(super) fn threads(context: &Context<'_>) -> Result<Table, Failure> {
         });
         let mut rows: Vec<_> = threads.chain(short_lived).collect();
         rows.sort_by(|(a, a_times), (b, b_times)| {
-            let busy = exact::busy_ns(b_times).cmp(&exact::busy_ns(a_times));
+            let busy = b_times.busy_ns().cmp(&a_times.busy_ns());
             busy.then_with(|| {
                 let orders = a.iter().zip(b).map(|(a, b)| a.order(b));
                 orders.fold(Ordering::Equal, Ordering::then)
@@ -213,7 +213,7 @@ fn exact_table(
             .map(Cell::Nanoseconds)
             .chain(exact::detail_cells(&times))
             .chain(cells)
-            .chain([Cell::Text(exact::why(&times))])
+            .chain([Cell::Text(times.held_up())])
             .collect()
     };
     Table {

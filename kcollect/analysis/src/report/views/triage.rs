@@ -206,7 +206,7 @@ fn exact_processes(context: &Context<'_>, runs: &[exact::ExactRun], limit: usize
             .chain(behind.iter().map(time))
             .chain([Cell::Nanoseconds(row.times.states.iter().sum())])
             .chain(threads::process_cells(row))
-            .chain([Cell::Text(exact::why(&row.times))])
+            .chain([Cell::Text(row.times.held_up())])
             .collect()
     };
     let mut table = Table {

@@ -53,8 +53,8 @@ class Profile {
       { name: text(name), object: text(object), kernel: (flags & 1) !== 0, runtime: (flags & 2) !== 0 }));
     this.threads = header.threads.map(([process, tid, name, known], index) => (
       { process, tid, name: text(name), exact: known ? columns.exact.subarray(STATES * index, STATES * (index + 1)) : null }));
-    this.processes = header.processes.map(([name, lineage, pid], index) => (
-      { index, name: text(name), lineage: text(lineage), pid, threads: [] }));
+    this.processes = header.processes.map(([name, lineage, heldUp, pid], index) => (
+      { index, name: text(name), lineage: text(lineage), heldUp: text(heldUp), pid, threads: [] }));
     this.threads.forEach((thread, index) => this.processes[thread.process].threads.push(index));
     this.stackTree(columns.stack_depth, columns.stack_function);
     this.rows(columns);

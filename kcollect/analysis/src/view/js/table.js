@@ -14,6 +14,7 @@ class Table {
       { key: "pid", title: "PID", value: (row) => row.process.pid },
       { key: "total", title: "Total", about: "all states", value: (row) => row.total },
       { key: "awake", title: "Not asleep", about: "all states but sleep", value: (row) => row.total - row.ns[SLEEP] },
+      { key: "why", title: "Held up by, s", about: "why threads that had work did not run, in the whole run; exact", text: true, why: true, value: (row) => row.process.heldUp },
       ...SHORT.map((title, state) => ({ key: "s" + state, title, about: this.profile.states[state], state, value: (row) => row.ns[state] })),
     ];
     this.scroll.addEventListener("scroll", () => this.window(), { passive: true });
@@ -34,7 +35,7 @@ class Table {
         this.order();
         this.table.querySelector(`[data-sort="${column.key}"]`).focus();
       });
-      row.append(element("th", { scope: "col", class: column.text ? "name" : undefined, "aria-sort": sorted ? (this.sort.down ? "descending" : "ascending") : undefined }, button));
+      row.append(element("th", { scope: "col", class: column.why ? "why" : column.text ? "name" : undefined, "aria-sort": sorted ? (this.sort.down ? "descending" : "ascending") : undefined }, button));
     }
     this.table.tHead.replaceChildren(row);
   }
@@ -87,7 +88,8 @@ class Table {
   cells(name, attributes, row, [title, pid]) {
     const made = element(name, attributes, element("th", { scope: "row", class: "name", title }, element("span", {}, ...middle(title))), element("td", {}, pid));
     const number = (ns, state) => element("td", ns ? {} : { class: "none" }, ns ? grouped(ns / 1e9, ns < 99.95e9 ? 2 : 1) : "–");
-    made.append(number(row.total), number(row.total - row.ns[SLEEP]));
+    const why = row.process?.heldUp ?? "";
+    made.append(number(row.total), number(row.total - row.ns[SLEEP]), element("td", { class: "why", title: why }, why));
     row.ns.forEach((ns, state) => made.append(number(ns, state)));
     return made;
   }

@@ -464,6 +464,7 @@ class Timeline {
     if (event.offsetX < this.gutter) {
       if (row.cpu !== undefined) return tip.show(event.clientX, event.clientY, ...lines);
       if (process.lineage) lines.push(element("p", { class: "quiet" }, process.lineage));
+      if (process.heldUp) lines.push(element("p", {}, `held up: ${process.heldUp}`));
       lines.push(stateLines(statesOf(this.app.wholeRun.byThread, thread < 0 ? process.threads : [thread]), profile.interval));
       return tip.show(event.clientX, event.clientY, ...lines);
     }
