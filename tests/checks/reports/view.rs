@@ -259,6 +259,12 @@ fn clicks_and_keys_select_the_same() -> Result<()> {
     );
     shown.browser.press("Escape")?;
     shown.browser.evaluate(&format!("void {}", filter("")))?;
+    // Unfolds the CPUs, of which there are eight.
+    let unfold = (
+        shown.browser.place("#lanes", 0.0, 0.0)?.0 + 14.0,
+        top + 34.0,
+    );
+    shown.browser.stroke(unfold, unfold)?;
     shown.browser.stroke((x, top + 54.0), (x, top + 54.0))?;
     let first_cpu = Selection {
         cpus: Some([0].into()),

@@ -4,7 +4,7 @@
 // all CPUs is their utilisation. Both show time on a CPU whichever states are selected.
 
 /** From so many CPUs on, their tracks are folded at first. */
-const MANY_CPUS = 9;
+const MANY_CPUS = 5;
 /** Fewer idle processes are not worth a row. */
 const FEW_IDLE = 3;
 const ON_CPU_MASK = OPENING.states;

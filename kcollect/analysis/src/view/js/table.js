@@ -14,7 +14,7 @@ class Table {
       { key: "pid", title: "PID", value: (row) => row.process.pid },
       { key: "total", title: "Total", about: "all states", value: (row) => row.total },
       { key: "awake", title: "Not asleep", about: "all states but sleep", value: (row) => row.total - row.ns[SLEEP] },
-      { key: "why", title: "Held up by, s", about: "why threads that had work did not run, in the whole run; exact", text: true, why: true, value: (row) => row.process.heldUp },
+      { key: "why", title: "Held up by", about: "why threads that had work did not run, seconds of the whole run, exact", text: true, why: true, value: (row) => row.process.heldUp },
       ...SHORT.map((title, state) => ({ key: "s" + state, title, about: this.profile.states[state], state, value: (row) => row.ns[state] })),
     ];
     this.scroll.addEventListener("scroll", () => this.window(), { passive: true });
