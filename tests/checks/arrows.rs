@@ -158,7 +158,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
             &["metric"],
             &["model"],
             &["symbol"],
-            &["private_file"],
+            &["private_file", "palette"],
         ],
     ),
     (
