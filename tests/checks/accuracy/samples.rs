@@ -194,6 +194,12 @@ fn root_a_thread_that_wakes_as_data_begin_has_no_earlier_ticks() -> Result<()> {
             for sleeper in &sleepers {
                 let pid = sleeper.pid().as_raw();
                 let row = account.row(pid)?;
+                let recorded = summary.cpus.iter().map(|cpu| cpu.recorded_ns);
+                let recorded_s = recorded.fold(0.0, f64::max) / 1e9;
+                ensure!(
+                    row.tracked_s <= recorded_s + 5e-4,
+                    "{row:?}: more than the {recorded_s} s for which data were recorded"
+                );
                 let ticks = array_ticks(&experiment, Some(pid))?;
                 let expected = row.tracked_s / (summary.interval_us / 1e6);
                 ensure!(
