@@ -79,10 +79,22 @@ impl Said {
     }
 }
 
+/// The beginnings of lines that repeat words of users: commands, programs, directories and names of
+/// processes, in gprofng's header and in the comments kcollect writes.
+const OF_USERS: [&str; 7] = [
+    "Target command (",
+    "command line: ",
+    "command: ",
+    "directory: ",
+    "plan: ",
+    "process: ",
+    "program: ",
+];
+
 /// Returns whether a line is a complaint: gprofng has several prefixes for them. Three kinds of
 /// lines only look like one: warnings of the collector (`*** Collector Warning: CPU 1 went
 /// offline`) are part of the recording; a function may have any name, such as
-/// `std::io::error::Error::kind`; and the command of a followed process may have any words.
+/// `std::io::error::Error::kind`; and what users typed may have any words.
 fn is_complaint(line: &str) -> bool {
     const WORDS: [&str; 9] = [
         "*** Warning",
@@ -96,7 +108,7 @@ fn is_complaint(line: &str) -> bool {
         "Unexpected",
     ];
     !line.starts_with("*** Collector ")
-        && !line.starts_with("Target command (")
+        && !OF_USERS.iter().any(|words| line.starts_with(words))
         && row(line, 1).is_none()
         && WORDS.iter().any(|word| line.contains(word))
 }
@@ -373,7 +385,8 @@ CPU sec.  CPU sec.
     fn complaints_are_found_and_notes_are_not() {
         let said = Said {
             text: "No errors\n*** Note: x\n*** Collector Warning: y\n*** Warning: 57 frameinfo packets are missing\n\
-                   Target command (64-bit): 'sh -c echo Error: corrupt'\n"
+                   Target command (64-bit): 'sh -c echo Error: corrupt'\n\
+                   command line: bash -c 'echo Error: corrupt'\n"
                 .to_owned(),
         };
         assert_eq!(said.complaints().len(), 1);
