@@ -5,6 +5,10 @@
 //! repeated if the machine was disturbed meanwhile, and never if it was not. One that is disturbed
 //! each time says so on a line of its own ([`not_judged`]): it has not failed, and has not passed
 //! silently.
+//!
+//! What was written before a check, such as the output of a build, is on the disk before it begins:
+//! a program that starts or ends beside that waits for the file system's journal. That wait is in no
+//! clock of its own and is no block I/O of its own.
 
 use std::fmt;
 use std::io::Write;
@@ -106,6 +110,7 @@ fn repeat<End: FnOnce() -> Result<Disturbance>>(
     report: impl Fn(fmt::Arguments<'_>),
 ) -> Result<()> {
     for number in 1..=MAX_TRIES {
+        nix::unistd::sync();
         let end = watch()?;
         let Err(error) = check() else {
             return Ok(());
