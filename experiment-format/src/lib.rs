@@ -137,6 +137,7 @@
 pub mod address_space;
 pub mod archive;
 pub mod directory;
+pub mod dynamic_code;
 pub mod elf_image;
 pub mod error;
 mod file;

@@ -22,6 +22,7 @@ use nix::fcntl::OFlag;
 use crate::Result;
 use crate::address_space::AddressSpace;
 use crate::archive::ARCHIVES;
+use crate::dynamic_code::{self, DynamicCodes};
 use crate::error::Error;
 use crate::functions::Archives;
 use crate::log::decode::{self, Log};
@@ -166,6 +167,16 @@ impl Experiment {
     /// A damaged `map.xml`.
     pub fn address_space(&self) -> Result<AddressSpace> {
         Ok(AddressSpace::new(self.maps()?))
+    }
+
+    /// Returns the machine code of its dynamic functions, as far as it was recorded.
+    ///
+    /// # Errors
+    ///
+    /// A system error, or a file above 256 MiB.
+    pub fn dynamic_codes(&self) -> Result<DynamicCodes> {
+        let bytes = read_file(&self.path.join(dynamic_code::FILE))?;
+        Ok(DynamicCodes::parse(bytes.unwrap_or_default()))
     }
 
     /// Returns all call stacks.

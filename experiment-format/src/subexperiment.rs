@@ -24,6 +24,7 @@
 
 use crate::Result;
 use crate::directory::{ExperimentDir, Identity};
+use crate::dynamic_code;
 use crate::file::append::{AppendFile, Records};
 use crate::log::event_encoder::EventEncoder;
 use crate::log::{LogEvent, LogHeader, StartTime};
@@ -45,6 +46,7 @@ pub struct SubexperimentWriter {
     name: String,
     made: Identity,
     map: BufferedFile,
+    code: BufferedFile,
     frames: BufferedFile,
     profile: BufferedFile,
     counters: BufferedFile,
@@ -84,6 +86,7 @@ impl SubexperimentWriter {
                 name: name.to_owned(),
                 made,
                 map: BufferedFile::new("map.xml", Records::Text),
+                code: BufferedFile::new(dynamic_code::FILE, Records::Packets),
                 frames: BufferedFile::new("data.frameinfo", Records::Packets),
                 profile: BufferedFile::new("profile", Records::Packets),
                 counters: BufferedFile::new(counter::FILE, Records::Packets),
@@ -127,6 +130,17 @@ impl SubexperimentWriter {
     /// Numbers that the file has no room for.
     pub fn map(&mut self, event: &MapEvent) -> Result<()> {
         self.map.push(event.encode()?.as_bytes());
+        Ok(())
+    }
+
+    /// Adds the machine code of a dynamic function: of that which is mapped at `address` at this
+    /// time, in nanoseconds since the start.
+    ///
+    /// # Errors
+    ///
+    /// None at present: it waits in memory.
+    pub fn dynamic_code(&mut self, at: u64, address: u64, code: &[u8]) -> Result<()> {
+        self.code.push(&dynamic_code::encode(at, address, code));
         Ok(())
     }
 
@@ -230,6 +244,7 @@ impl SubexperimentWriter {
             |files: &mut [&mut BufferedFile]| files.iter_mut().try_for_each(|p| p.flush(dir));
         let data = in_order(&mut [
             &mut self.map,
+            &mut self.code,
             &mut self.frames,
             &mut self.profile,
             &mut self.counters,
@@ -253,9 +268,10 @@ impl SubexperimentWriter {
         exit.and(self.flush(founder))
     }
 
-    fn files(&self) -> [&BufferedFile; 8] {
+    fn files(&self) -> [&BufferedFile; 9] {
         [
             &self.map,
+            &self.code,
             &self.frames,
             &self.profile,
             &self.counters,
