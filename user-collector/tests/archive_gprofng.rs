@@ -28,9 +28,9 @@ use gprofng::{columns, display};
 use object::{Object, ObjectSection, ObjectSymbol};
 use proptest::prelude::*;
 use user_collector::archive::{
-    ArchiveError, Archived, InvokingUser, SourceLines, archive_object, find_debug_file,
-    source_paths,
+    ArchiveError, Archived, SourceLines, archive_object, find_debug_file, source_paths,
 };
+use user_collector::files::InvokingUser;
 
 use synthetic::{begin, clock, header};
 

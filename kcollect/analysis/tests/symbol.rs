@@ -22,7 +22,8 @@ use experiment_format::archive::{ARCHIVES, archive_name};
 use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind};
-use user_collector::archive::{InvokingUser, archive_object};
+use user_collector::archive::archive_object;
+use user_collector::files::InvokingUser;
 
 const POSITIONS: usize = 2000;
 

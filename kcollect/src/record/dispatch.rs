@@ -64,7 +64,7 @@ impl Dispatcher {
             let objects = founder.kernel.symbols.objects();
             let taken = objects.map(|(name, _)| name).chain([KERNEL, BPF]);
             let (archive, dir) = (founder.archive(), founder.dir());
-            if let Err(error) = archives::begin(&mut user.code.objects, archive, dir, taken) {
+            if let Err(error) = archives::begin(&mut user.code, archive, dir, taken) {
                 say(&format!(
                     "load objects of processes are not archived: {error}"
                 ));

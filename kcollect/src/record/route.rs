@@ -15,7 +15,7 @@ use experiment_format::log::LogEvent;
 use experiment_format::map::MapEvent;
 use experiment_format::usage::UsageRecord;
 use experiment_format::{Error, Result};
-use user_collector::jit::JitMemory;
+use user_collector::jit::SharedJit;
 use user_collector::process::DirectoryNames;
 use user_collector::process::{ProcessInstance, ProcessTable};
 use user_collector::space::Mapping;
@@ -205,8 +205,8 @@ impl Router {
     }
 
     /// A process executed another program.
-    pub fn executed(&mut self, instance: ProcessInstance, at: u64, jit_memory: &JitMemory) {
-        self.with(instance, |experiment| experiment.executed(at, jit_memory));
+    pub fn executed(&mut self, instance: ProcessInstance, at: u64, shared: &SharedJit) {
+        self.with(instance, |experiment| experiment.executed(at, shared));
     }
 
     /// A process mapped a file for execution.
@@ -286,6 +286,8 @@ impl Router {
         // Another process may have the number, and other mappings.
         if known.tracker.has_its_number(instance) {
             let result = experiment.mappings(known.code);
+            self.note(result);
+            let result = experiment.last_code(known.code);
             self.note(result);
         }
         experiment.report_all_used(known.code);

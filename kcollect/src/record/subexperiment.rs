@@ -10,9 +10,10 @@ use experiment_format::stacks::StackEnd;
 use experiment_format::text::printable;
 use experiment_format::usage::UsageRecord;
 use user_collector::collector::{Collector, StateTicks, ThreadStack};
-use user_collector::jit::{JitMemory, JitStats as JitCounts, JitWatch};
+use user_collector::jit::{JitChange, JitStats as JitCounts, JitWatch, SharedJit};
 use user_collector::process::DirectoryNames;
 use user_collector::process::{Container, ProcessFacts};
+use user_collector::space::Mapping;
 
 use super::interval::{CounterOverflow, StateInterval, ThreadIds};
 use super::kernel::counters;
@@ -120,7 +121,7 @@ impl Subexperiment {
         let space = code.spaces.get_mut(pid);
         let since = space.map_or(0, |space| space.since());
         let since = since.max(inherited.run.tstamp_ns);
-        let mut jit = watch_jit(pid, since, &code.jit_memory);
+        let mut jit = watch_jit(pid, since, &code.jit);
         if let Some(space) = code.spaces.get_mut(pid) {
             let objects = &mut code.objects;
             let changes = space.take_changes();
@@ -269,15 +270,16 @@ impl Subexperiment {
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn executed(&mut self, at: u64, jit_memory: &JitMemory) -> Result<()> {
+    pub fn executed(&mut self, at: u64, shared: &SharedJit) -> Result<()> {
+        let code = self.write_last_code(&[]);
         let Some(watch) = self.jit.take() else {
             return Ok(());
         };
         self.former_jit.add(&watch);
         let ended = watch.end(at);
         let result = self.collector.write_functions(&ended, &[]);
-        self.jit = watch_jit(self.pid, at, jit_memory);
-        result
+        self.jit = watch_jit(self.pid, at, shared);
+        code.and(result)
     }
 
     /// The process exited: reads what it reported of its code for the last time.
@@ -289,8 +291,38 @@ impl Subexperiment {
             return Ok(());
         };
         let last = watch.last_poll(at);
-        let code = code.mapped_by(self.pid);
-        self.collector.write_functions(&last, &code)
+        let mapped = code.mapped_by(self.pid);
+        let functions = self.write_functions(&last, &mapped);
+        functions.and(self.write_last_code(&mapped))
+    }
+
+    /// The recording ends: writes the machine code that is left to be read.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn last_code(&mut self, code: &mut LoadedCode) -> Result<()> {
+        self.write_last_code(&code.mapped_by(self.pid))
+    }
+
+    /// Writes functions that were made at run time, and wants the code of those that were written.
+    fn write_functions(&mut self, changes: &[JitChange], mapped: &[Mapping]) -> Result<()> {
+        let result = self.collector.write_functions(changes, mapped);
+        if let Some(watch) = &mut self.jit {
+            for change in changes {
+                if matches!(change, JitChange::Begin { address, .. } if self.collector.has_function(*address))
+                {
+                    watch.want_code(change);
+                }
+            }
+        }
+        result
+    }
+
+    fn write_last_code(&mut self, mapped: &[Mapping]) -> Result<()> {
+        let watch = self.jit.as_mut();
+        let code = watch.map_or_else(Vec::new, |watch| watch.take_last_code(mapped));
+        let mut code = code.iter();
+        code.try_for_each(|code| self.collector.write_function_code(code))
     }
 
     /// Once a round: writes what changed. `current` says that the process has its number still.
@@ -311,8 +343,13 @@ impl Subexperiment {
         }
         self.report_used(code);
         if let Some(watch) = &mut self.jit {
+            let code = watch.take_code(&mapped);
             let changes = watch.poll(now);
-            result = result.and(self.collector.write_functions(&changes, &mapped));
+            let mut code = code.iter();
+            let code = code.try_for_each(|code| self.collector.write_function_code(code));
+            result = result
+                .and(code)
+                .and(self.write_functions(&changes, &mapped));
         }
         result.and(self.collector.maintain(dir, now))
     }
@@ -381,8 +418,8 @@ impl Subexperiment {
 
 /// Watches the code that a program makes that was started, or found, at an instant. What a former
 /// program had mapped ends at that instant; functions, which must not overlap it, begin after it.
-fn watch_jit(pid: Pid, since: u64, memory: &JitMemory) -> Option<JitWatch> {
-    JitWatch::open(pid, since + 1, memory).ok()
+fn watch_jit(pid: Pid, since: u64, shared: &SharedJit) -> Option<JitWatch> {
+    JitWatch::open(pid, since + 1, shared).ok()
 }
 
 fn header(inherited: &Inherited, facts: &ProcessFacts, pid: Pid, name: &[u8]) -> LogHeader {

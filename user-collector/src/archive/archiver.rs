@@ -25,10 +25,10 @@ use std::time::{Duration, Instant};
 use experiment_format::directory::ExperimentDir;
 use experiment_format::text::printable;
 
-use super::InvokingUser;
 use super::stats::{ArchiveStats, LeftOut};
 use super::worker::{ArchiveJob, ArchiveWorker, JobResult, lower_priority, set_priority};
 use crate::elf::ElfSource;
+use crate::files::InvokingUser;
 
 /// How long the file at hand is waited for after giving up.
 const GIVE_UP_WAIT: Duration = Duration::from_secs(1);

@@ -18,7 +18,6 @@ mod archiver;
 mod debug_file;
 mod function_ranges;
 mod image;
-mod invoking_user;
 mod object_file;
 mod plt;
 mod sources;
@@ -36,11 +35,11 @@ use experiment_format::text::printable;
 
 pub use archiver::{ArchiveRequest, Archiver, SourceCopies};
 pub use debug_file::{find_by_build_id, find_debug_file};
-pub use invoking_user::InvokingUser;
 pub use sources::{SourceLines, archive_source, source_paths};
 pub use stats::{ArchiveStats, LeftOut};
 pub use worker::MAX_ARCHIVE_BYTES;
 
+use crate::files::InvokingUser;
 use object_file::ObjectFile;
 use symbol_table::FunctionTable;
 

@@ -1,7 +1,7 @@
 //! Source files, for `-A src` and its kin: their paths from the line tables, and their copies.
 //!
 //! The paths are what a compiler wrote, or the maker of a hostile file. Nothing is opened here: a
-//! path becomes a file only by [`InvokingUser::open`](super::InvokingUser::open), which opens what
+//! path becomes a file only by [`InvokingUser::open`](crate::files::InvokingUser::open), which opens what
 //! the invoking user may read.
 //!
 //! Compressed sections are not read, and so most debug files of distributions yield no sources;
@@ -79,7 +79,7 @@ pub fn source_paths(
 }
 
 /// Archives a source file under its path, as gprofng looks for it. The file must be one that the
-/// invoking user may read: from [`InvokingUser::open`](super::InvokingUser::open).
+/// invoking user may read: from [`InvokingUser::open`](crate::files::InvokingUser::open).
 ///
 /// A program may say that its source has the path of a load object, and what is archived last under
 /// a name stays: the caller ensures that no source replaces a load object. Returns the bytes that

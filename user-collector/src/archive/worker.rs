@@ -18,10 +18,10 @@ use nix::sys::statvfs::fstatvfs;
 
 use super::archiver::{ArchiveRequest, SourceCopies};
 use super::{
-    ArchiveError, InvokingUser, SourceLines, archive_object, archive_source, find_debug_file,
-    source_paths, vdso,
+    ArchiveError, SourceLines, archive_object, archive_source, find_debug_file, source_paths, vdso,
 };
 use crate::elf::ElfSource;
+use crate::files::InvokingUser;
 
 /// Most bytes of all copies together.
 pub const MAX_ARCHIVE_BYTES: u64 = 4 << 30;

@@ -23,7 +23,7 @@ use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::text::printable;
 use experiment_format::usage::UsageRecord;
 
-use crate::jit::{self, JitChange};
+use crate::jit::{self, FunctionCode, JitChange};
 use crate::objects::ObjectId;
 use crate::process::ThreadNames;
 use crate::space::Mapping;
@@ -225,6 +225,20 @@ impl Collector {
             self.writer.map(&event)?;
         }
         Ok(())
+    }
+
+    /// Returns whether a function that was written begins at an address and has not ended.
+    pub fn has_function(&self, address: u64) -> bool {
+        self.functions.contains(&address)
+    }
+
+    /// Writes the machine code of a function that was written before.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn write_function_code(&mut self, code: &FunctionCode) -> Result<()> {
+        let FunctionCode { at, address, code } = code;
+        self.writer.dynamic_code(self.at(*at), *address, code)
     }
 
     /// Writes a tick array.

@@ -17,7 +17,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
-use crate::files::reopen;
+use super::reopen;
 
 /// The user who called kcollect.
 #[derive(Clone, Debug, PartialEq, Eq)]

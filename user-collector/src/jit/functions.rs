@@ -31,6 +31,8 @@ pub enum JitChange {
         size: u64,
         /// Its name, safe to print.
         name: Arc<str>,
+        /// Where in the jitdump its code begins; none from [`JitFunctions`], which knows no files.
+        dumped: Option<u64>,
     },
     /// The function that begins at this address is no more.
     End {
@@ -157,8 +159,14 @@ impl JitFunctions {
             address,
             size,
             name,
+            dumped: None,
         });
         changes
+    }
+
+    /// Returns when the function that begins at an address began, if there is one.
+    pub(super) fn begun(&self, address: u64) -> Option<u64> {
+        self.by_address.get(&address).map(|function| function.begun)
     }
 
     /// Returns the number of present functions.

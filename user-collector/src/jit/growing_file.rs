@@ -3,6 +3,7 @@
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::sync::Arc;
 
 /// How many of the last bytes read are kept.
 const TAIL_BYTES: usize = 64;
@@ -14,7 +15,7 @@ pub(super) fn identity(found: &Metadata) -> (u64, u64) {
 /// A file that is read as it grows.
 #[derive(Debug)]
 pub(super) struct GrowingFile {
-    file: File,
+    pub(super) file: Arc<File>,
     /// Device and inode.
     pub(super) identity: (u64, u64),
     pub(super) offset: u64,
@@ -28,7 +29,7 @@ pub(super) struct GrowingFile {
 impl GrowingFile {
     pub(super) fn new(file: File, identity: (u64, u64)) -> GrowingFile {
         GrowingFile {
-            file,
+            file: Arc::new(file),
             identity,
             offset: 0,
             size: 0,

@@ -9,8 +9,8 @@
 //! | 0 load | `u32 pid, u32 tid, u64 vma, u64 code_addr, u64 code_size, u64 code_index`, name with a NUL, code |
 //! | 1 move | `u32 pid, u32 tid, u64 vma, u64 old_code_addr, u64 new_code_addr, u64 code_size, u64 code_index` |
 //!
-//! Debug information (2) and unwinding information (4) are passed over, and so is the code itself:
-//! names need none of them. A close (3) ends the file and no function: its code may still run.
+//! Debug information (2) and unwinding information (4) are passed over, and so is the code itself,
+//! of which only the place in the file is kept ([`super::CodeReader`] reads it). A close (3) ends the file and no function: its code may still run.
 //!
 //! Numbers are in the byte order of the machine that wrote them. That is this one, so a foreign
 //! order is refused.
@@ -46,6 +46,8 @@ pub enum JitDumpRecord<'a> {
         size: u64,
         /// The name: any bytes, cut at [`MAX_NAME_BYTES`].
         name: &'a [u8],
+        /// Where in the file its bytes begin, if they are there.
+        code: Option<u64>,
     },
     /// Code was moved.
     Move {
@@ -202,11 +204,17 @@ impl JitDump {
             (0, LOAD_BYTES..) => {
                 let name = &self.held[LOAD_BYTES..];
                 let length = name.iter().position(|byte| *byte == 0);
+                let size = self.u64(40);
+                // A name that was cut has no known end, and its record may have no code.
+                let code = length
+                    .map(|length| (LOAD_BYTES + length + 1) as u64)
+                    .filter(|begin| begin.saturating_add(size) <= u64::from(self.u32(4)));
                 Some(JitDumpRecord::Load {
                     at,
                     address: self.u64(32),
-                    size: self.u64(40),
+                    size,
                     name: &name[..length.unwrap_or(name.len()).min(MAX_NAME_BYTES)],
+                    code: code.map(|begin| self.offset + begin),
                 })
             }
             (1, MOVE_BYTES..) => Some(JitDumpRecord::Move {
@@ -289,8 +297,10 @@ pub(super) mod tests {
                         address,
                         size,
                         name,
+                        code,
                     } => format!(
-                        "{at:?} {address:x}+{size:x} {}",
+                        "{at:?} {address:x}+{size:x} {} {}",
+                        code.map_or_else(|| "-".to_owned(), |code| code.to_string()),
                         String::from_utf8_lossy(name)
                     ),
                     JitDumpRecord::Move { at, from, to } => format!("{at:?} {from:x}>{to:x}"),
@@ -313,9 +323,9 @@ pub(super) mod tests {
     }
 
     const EXAMPLE: [&str; 3] = [
-        "Some(2) 7000+5 py::f:/a b.py",
+        "Some(2) 7000+5 167 py::f:/a b.py",
         "Some(4) 7000>8000",
-        "Some(5) 7000+0 ",
+        "Some(5) 7000+0 1009 ",
     ];
 
     #[test]
@@ -323,6 +333,18 @@ pub(super) mod tests {
         let (records, end, bad) = all(&[&example(0)]);
         assert_eq!((end, bad), (Ok(()), 0));
         assert_eq!(records, EXAMPLE);
+        assert_eq!(example(0)[167..][..5], [0xc3; 5]);
+    }
+
+    #[test]
+    fn a_load_without_all_of_its_code_has_none() {
+        let mut file = header(0);
+        let mut short = load(1, 0x10, &[1, 2], b"x");
+        short[40] = 3;
+        file.extend(short);
+        file.extend(load(2, 0x20, &[1, 2], b"y"));
+        let (records, _, _) = all(&[&file]);
+        assert_eq!(records, ["Some(1) 10+3 - x", "Some(2) 20+2 166 y"]);
     }
 
     #[test]
@@ -337,8 +359,8 @@ pub(super) mod tests {
         file.extend(load(1, 1, &[1; 5000], &[b'n'; 3000]));
         file.extend(load(2, 2, &[1; 9], b"next"));
         let (records, _, _) = all(&[&file]);
-        assert_eq!(records[0].len(), "Some(1) 1+1388 ".len() + MAX_NAME_BYTES);
-        assert_eq!(records[1], "Some(2) 2+9 next");
+        assert_eq!(records[0].len(), "Some(1) 1+1388 - ".len() + MAX_NAME_BYTES);
+        assert!(records[1].starts_with("Some(2) 2+9 ") && records[1].ends_with(" next"));
     }
 
     #[test]

@@ -21,9 +21,12 @@
 //! executed. A function must not be written where a file is mapped: [`is_anonymous`] tells which
 //! mappings are meant.
 //!
+//! The instructions are read too, for disassembly: [`CodeReader`] reads them.
+//!
 //! The files are written by the profiled processes and may be hostile: each bound is here or in the
 //! parsers, and what is beyond it is counted in [`JitStats`] or a [`JitRefusal`].
 
+mod code;
 mod functions;
 mod growing_file;
 pub mod jitdump;
@@ -32,12 +35,25 @@ pub mod perf_map;
 mod process_files;
 mod watch;
 
+pub use code::{
+    CodeReader, FunctionCode, LAST_WAIT, MAX_FUNCTION_CODE_BYTES, MAX_PROCESS_CODE_BYTES,
+    MAX_TOTAL_CODE_BYTES,
+};
 pub use functions::{JitChange, JitFunctions, MAX_FUNCTIONS, MAX_NAMES_BYTES};
 pub use memory_limit::{JitMemory, MAX_TOTAL_BYTES, MIN_PROCESS_BYTES};
 pub use process_files::JitRefusal;
 pub use watch::{JitStats, JitWatch};
 
 use crate::space::MappedFile;
+
+/// What the watches of all processes share.
+#[derive(Clone, Debug, Default)]
+pub struct SharedJit {
+    /// The memory that functions may take.
+    pub memory: JitMemory,
+    /// The reader of their code. None: no code is recorded.
+    pub code: Option<CodeReader>,
+}
 
 /// Bytes of a name that are kept. Longer ones are cut, not refused.
 pub const MAX_NAME_BYTES: usize = 1000;

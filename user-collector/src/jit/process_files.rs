@@ -138,6 +138,17 @@ impl ProcessFiles {
         self.status.own_pid
     }
 
+    /// Opens the memory of the process, in which offsets are addresses.
+    pub(super) fn memory(&self) -> io::Result<File> {
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        Ok(openat(&self.proc, "mem", flags, Mode::empty())?.into())
+    }
+
+    /// Returns whether all user ids of the process were this one when they were last looked at.
+    pub(super) fn is_of(&self, user: u32) -> bool {
+        self.status.users == [user; 4]
+    }
+
     /// Opens a file of the process, by the path as the process has it. `None` if there is none, or
     /// only an old one.
     pub(super) fn file(&mut self, path: &Path) -> Result<Option<File>, JitRefusal> {

@@ -10,18 +10,22 @@
 //! same functions.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::ops::AddAssign;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use experiment_format::ids::Pid;
 
+use super::code::{CodePlaces, FunctionCode, ProcessCode, WantedCode};
 use super::functions::{JitFunctions, without_momentary};
 use super::growing_file::{GrowingFile, identity};
 use super::jitdump::{JitDump, JitDumpRecord};
 use super::perf_map::PerfMap;
 use super::process_files::ProcessFiles;
-use super::{JitChange, JitMemory, JitRefusal};
+use super::{JitChange, JitRefusal, SharedJit};
+use crate::space::Mapping;
 
 /// Most bytes that are read of one process, all files and readings together.
 const MAX_READ_BYTES: u64 = 256 << 20;
@@ -49,6 +53,13 @@ pub struct JitStats {
     pub rereadings: u64,
     /// Bytes that were there at the last look and have not been read.
     pub unread: u64,
+    /// Functions whose machine code was read,
+    pub code_functions: u64,
+    /// its bytes,
+    pub code_bytes: u64,
+    /// and functions whose code was not read: it was beyond a limit, the function had ended, or the
+    /// user who called kcollect may not read it.
+    pub code_left_out: u64,
 }
 
 impl AddAssign for JitStats {
@@ -59,6 +70,9 @@ impl AddAssign for JitStats {
         self.refused += more.refused;
         self.rereadings += more.rereadings;
         self.unread += more.unread;
+        self.code_functions += more.code_functions;
+        self.code_bytes += more.code_bytes;
+        self.code_left_out += more.code_left_out;
     }
 }
 
@@ -71,6 +85,11 @@ pub struct JitWatch {
     growing: Option<GrowingFile>,
     format: Format,
     functions: JitFunctions,
+    code: Option<ProcessCode>,
+    /// The memory of the process, once code was wanted from there; none if it can't be read.
+    memory: Option<Option<Arc<File>>>,
+    /// Whether the user who called kcollect may read the file.
+    readable: bool,
     counts: JitStats,
     refusal: Option<JitRefusal>,
     start: u64,
@@ -103,13 +122,13 @@ impl Format {
 
 impl JitWatch {
     /// Begins to watch `pid`, which lives, whose program was started, or found, at `start`. Its
-    /// functions are part of `memory`.
+    /// functions are within the limits of `shared`.
     ///
     /// # Errors
     ///
     /// The process is gone, or may not be looked at: that takes CAP_SYS_PTRACE, and the files
     /// CAP_DAC_READ_SEARCH.
-    pub fn open(pid: Pid, start: u64, memory: &JitMemory) -> Result<JitWatch, JitRefusal> {
+    pub fn open(pid: Pid, start: u64, shared: &SharedJit) -> Result<JitWatch, JitRefusal> {
         let files = ProcessFiles::open(pid).map_err(|error| JitRefusal::Io {
             path: format!("/proc/{pid}").into(),
             error,
@@ -120,7 +139,10 @@ impl JitWatch {
             path: path.into(),
             growing: None,
             format: Format::PerfMap(PerfMap::default()),
-            functions: JitFunctions::within(memory),
+            functions: JitFunctions::within(&shared.memory),
+            code: shared.code.as_ref().map(ProcessCode::new),
+            memory: None,
+            readable: false,
             counts: JitStats::default(),
             refusal: None,
             start,
@@ -170,10 +192,81 @@ impl JitWatch {
         self.functions.clear(at, 0, u64::MAX)
     }
 
+    /// Notes that a function is in the experiment, so that its code is wanted too.
+    pub fn want_code(&mut self, change: &JitChange) {
+        let JitChange::Begin {
+            at,
+            address,
+            size,
+            dumped,
+            ..
+        } = *change
+        else {
+            return;
+        };
+        if let Some(code) = &mut self.code {
+            code.want(WantedCode {
+                at,
+                address,
+                size,
+                dumped,
+            });
+        }
+    }
+
+    /// Returns the code that was read since the last time, and has more read. `mapped` is what the
+    /// process has mapped for execution.
+    pub fn take_code(&mut self, mapped: &[Mapping]) -> Vec<FunctionCode> {
+        self.request_code(mapped);
+        let functions = &self.functions;
+        let is_current = |at, address| functions.begun(address) == Some(at);
+        let code = self.code.as_mut();
+        code.map_or_else(Vec::new, |code| code.take(is_current))
+    }
+
+    /// The same, after waiting for what can be read now, but not long. For the process's end.
+    pub fn take_last_code(&mut self, mapped: &[Mapping]) -> Vec<FunctionCode> {
+        let mut all = Vec::new();
+        loop {
+            self.request_code(mapped);
+            let functions = &self.functions;
+            let is_current = |at, address| functions.begun(address) == Some(at);
+            let code = self.code.as_mut();
+            let more = code.map_or_else(Vec::new, |code| code.take_last(is_current));
+            if more.is_empty() {
+                return all;
+            }
+            all.extend(more);
+        }
+    }
+
+    fn request_code(&mut self, mapped: &[Mapping]) {
+        let Some(code) = &mut self.code else {
+            return;
+        };
+        if code.wants_memory() && self.memory.is_none() {
+            let user = code.user().uid;
+            let may = user == 0 || self.files.is_of(user);
+            let memory = may.then(|| self.files.memory().ok()).flatten();
+            self.memory = Some(memory.map(Arc::new));
+        }
+        let dump = self.growing.as_ref().filter(|_| self.readable);
+        code.request(&CodePlaces {
+            dump: dump.map(|growing| (&growing.file, growing.offset)),
+            memory: self.memory.as_ref().and_then(Option::as_ref),
+            mapped,
+        });
+    }
+
     /// Returns what was read so far.
     #[must_use]
     pub fn counts(&self) -> JitStats {
+        let code = self.code.as_ref().map(ProcessCode::counts);
+        let code = code.unwrap_or_default();
         JitStats {
+            code_functions: code.functions,
+            code_bytes: code.bytes,
+            code_left_out: code.left_out,
             bad: self.counts.bad + self.format.bad(),
             refused: self.functions.refused(),
             unread: self
@@ -220,6 +313,7 @@ impl JitWatch {
             growing.restart();
             self.counts.rereadings += 1;
             self.format.restart();
+            self.code.iter_mut().for_each(ProcessCode::forget_dump);
         }
         let mut memory = memory;
         let mut buffer = Vec::new();
@@ -265,9 +359,13 @@ impl JitWatch {
                             address,
                             size,
                             name,
+                            code,
                         } => {
                             counts.functions += 1;
                             changes.extend(functions.load(instant(at), address, size, name));
+                            if let Some(JitChange::Begin { dumped, .. }) = changes.last_mut() {
+                                *dumped = code;
+                            }
                         }
                         JitDumpRecord::Move { at, from, to } => {
                             changes.extend(functions.moved(instant(at), from, to));
@@ -293,13 +391,18 @@ impl JitWatch {
             path: self.path.clone(),
             error,
         };
-        let identity = identity(&file.metadata().map_err(io)?);
+        let metadata = file.metadata().map_err(io)?;
+        let identity = identity(&metadata);
         match &self.growing {
             Some(growing) if growing.identity == identity => return Ok(()),
             Some(_) => self.counts.rereadings += 1,
             None => {}
         }
         self.format.restart();
+        if let Some(code) = &mut self.code {
+            code.forget_dump();
+            self.readable = code.user().may_read(&metadata);
+        }
         self.growing = Some(GrowingFile::new(file, identity));
         Ok(())
     }
@@ -338,7 +441,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("perf.map");
         let mut watch =
-            JitWatch::open(Pid(std::process::id()), 100, &JitMemory::default()).unwrap();
+            JitWatch::open(Pid(std::process::id()), 100, &SharedJit::default()).unwrap();
         watch.path.clone_from(&path);
         Trial {
             _dir: dir,

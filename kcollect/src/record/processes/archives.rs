@@ -1,5 +1,7 @@
 //! What is archived of the files of followed processes (`-A`), and when.
 //!
+//! The code that they make at run time is in no file: it is read where load objects are archived.
+//!
 //! It goes on in the background from the moment that a process is followed; at the end what is left
 //! is waited for, and the user may give up on that. With `-A usedldobjects` a file is archived once
 //! a stack was seen in it, with `-A usedsrc` the sources come last, when all lines are known.
@@ -13,8 +15,10 @@ use host::machine;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{Gid, getgid, getgroups, getppid, getuid};
 use procfs::process::Process;
-use user_collector::archive::{ArchiveStats, Archiver, InvokingUser, SourceCopies};
-use user_collector::objects::{LoadObjects, VDSO};
+use user_collector::archive::{ArchiveStats, Archiver, SourceCopies};
+use user_collector::files::InvokingUser;
+use user_collector::jit::CodeReader;
+use user_collector::objects::VDSO;
 
 use super::LoadedCode;
 use crate::plan::Archive;
@@ -25,13 +29,13 @@ use crate::plan::Archive;
 /// # Errors
 /// When the directory can't be made, or there is no thread to be had.
 pub fn begin<'a>(
-    objects: &mut LoadObjects,
+    code: &mut LoadedCode,
     archive: Archive,
     dir: &ExperimentDir,
     taken: impl Iterator<Item = &'a str>,
 ) -> io::Result<()> {
     let taken: Vec<&str> = taken.chain([VDSO]).collect();
-    taken.iter().for_each(|name| objects.reserve(name));
+    taken.iter().for_each(|name| code.objects.reserve(name));
     let sources = match archive {
         Archive::Off => return Ok(()),
         Archive::LoadObjects | Archive::UsedLoadObjects => SourceCopies::None,
@@ -39,12 +43,15 @@ pub fn begin<'a>(
         Archive::Sources | Archive::All => SourceCopies::All,
     };
     let dir = dir.for_archiver().map_err(io::Error::other)?;
-    let archiver = Archiver::start(dir, invoking_user(), sources, taken)?;
+    let user = invoking_user();
+    code.jit.code = Some(CodeReader::start(user.clone())?);
+    let archiver = Archiver::start(dir, user, sources, taken)?;
     // Each object has a descriptor here, and another one until its unwind table is made; the rest
     // is for all else.
     let (descriptors, _) = getrlimit(Resource::RLIMIT_NOFILE).map_err(io::Error::from)?;
     let most = usize::try_from(descriptors / 4).unwrap_or(usize::MAX);
-    objects.set_archiver(archiver, archive == Archive::UsedLoadObjects, most);
+    code.objects
+        .set_archiver(archiver, archive == Archive::UsedLoadObjects, most);
     Ok(())
 }
 

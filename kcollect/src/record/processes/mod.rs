@@ -5,7 +5,7 @@ pub mod follow_policy;
 pub mod tracker;
 
 use experiment_format::ids::Pid;
-use user_collector::jit::JitMemory;
+use user_collector::jit::SharedJit;
 use user_collector::objects::LoadObjects;
 use user_collector::space::{AddressSpaces, MappedCode};
 
@@ -16,8 +16,8 @@ pub struct LoadedCode {
     pub spaces: AddressSpaces,
     /// Load objects, with their unwind tables and archives.
     pub objects: LoadObjects,
-    /// The memory that functions made at run time may take.
-    pub jit_memory: JitMemory,
+    /// What all processes share that make functions at run time.
+    pub jit: SharedJit,
 }
 
 impl LoadedCode {
@@ -27,7 +27,7 @@ impl LoadedCode {
         LoadedCode {
             spaces: AddressSpaces::default(),
             objects,
-            jit_memory: JitMemory::default(),
+            jit: SharedJit::default(),
         }
     }
 

@@ -89,7 +89,7 @@ impl UserSpace {
                 first.descent = descent;
             }
         }
-        router.executed(instance, at, &self.code.jit_memory);
+        router.executed(instance, at, &self.code.jit);
     }
 
     /// `pid` maps a file for execution.
