@@ -5,6 +5,7 @@
 //! same pid, each tick goes to the one seen nearest in time.
 
 mod call_paths;
+pub mod dynamic_code;
 pub mod exact;
 pub mod lines;
 pub mod open;

@@ -7,11 +7,10 @@ use std::fmt::Write;
 use std::ops::Range;
 
 use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter, OpKind};
-use object::elf::{EM_386, EM_AARCH64, EM_X86_64};
+use object::elf::{EM_386, EM_AARCH64, EM_X86_64, Machine};
 use yaxpeax_arch::{Decoder as _, U8Reader};
 use yaxpeax_arm::armv8::a64::{InstDecoder, Operand};
 
-use super::elf::Elf;
 use super::locate::{self, Origin};
 use super::{ObjectRef, SymbolError, Symboliser};
 
@@ -75,19 +74,15 @@ impl Symboliser {
                 _ => continue,
             };
             let piece = Piece {
-                elf,
+                bits: elf.bits(),
                 code: &code,
                 offset: range.start,
                 address,
+                offset_of: &|address| elf.offset(address),
                 names,
             };
-            let instructions = match elf.machine() {
-                EM_X86_64 | EM_386 => piece.x86(),
-                EM_AARCH64 => piece.aarch64(),
-                _ => return Err(SymbolError::OtherProcessor),
-            };
             return Ok(Disassembly {
-                instructions,
+                instructions: piece.decode(elf.machine())?,
                 origin: image.origin,
             });
         }
@@ -95,22 +90,55 @@ impl Symboliser {
     }
 }
 
+/// Disassembles 64-bit code that was made at run time on a machine of an architecture, `x86_64` or
+/// `aarch64`, as it was at this address. Positions are from the beginning of the code, but those
+/// that branches and calls go to are addresses.
+///
+/// # Errors
+/// When it is for another processor.
+pub fn disassemble_code(
+    architecture: &str,
+    code: &[u8],
+    address: u64,
+    names: &NameAt<'_>,
+) -> Result<Vec<Instruction>, SymbolError> {
+    let piece = Piece {
+        bits: 64,
+        code: &code[..code.len().min(MAX_CODE_BYTES as usize)],
+        offset: 0,
+        address,
+        offset_of: &Some,
+        names,
+    };
+    piece.decode(match architecture {
+        "x86_64" => EM_X86_64,
+        "aarch64" => EM_AARCH64,
+        _ => return Err(SymbolError::OtherProcessor),
+    })
+}
+
 struct Piece<'a> {
-    elf: &'a Elf,
+    bits: u32,
     code: &'a [u8],
     offset: u64,
     address: u64,
+    /// The position of an address, as `names` has positions.
+    offset_of: &'a dyn Fn(u64) -> Option<u64>,
     names: &'a NameAt<'a>,
 }
 
 impl Piece<'_> {
+    fn decode(&self, machine: Machine) -> Result<Vec<Instruction>, SymbolError> {
+        match machine {
+            EM_X86_64 | EM_386 => Ok(self.x86()),
+            EM_AARCH64 => Ok(self.aarch64()),
+            _ => Err(SymbolError::OtherProcessor),
+        }
+    }
+
     fn x86(&self) -> Vec<Instruction> {
-        let mut decoder = Decoder::with_ip(
-            self.elf.bits(),
-            self.code,
-            self.address,
-            DecoderOptions::NONE,
-        );
+        let mut decoder =
+            Decoder::with_ip(self.bits, self.code, self.address, DecoderOptions::NONE);
         let mut formatter = GasFormatter::new();
         let options = formatter.options_mut();
         options.set_uppercase_hex(false);
@@ -178,7 +206,7 @@ impl Piece<'_> {
         mut text: String,
         target: Option<u64>,
     ) -> Instruction {
-        let target = target.and_then(|address| self.elf.offset(address));
+        let target = target.and_then(self.offset_of);
         if let Some((name, into)) = target.and_then(self.names) {
             // Writing to a String does not fail.
             let _ = match into {
@@ -268,6 +296,21 @@ mod tests {
         let found = disassemble(Architecture::Aarch64, &code).unwrap();
         insta::assert_debug_snapshot!(texts(&found));
         assert_eq!(found.instructions[2].target, Some(BEGIN));
+    }
+
+    #[test]
+    fn code_without_a_file_is_at_its_address() {
+        let names = |address: u64| (address == 0x7006).then(|| ("loop".to_owned(), 6));
+        let code = b"\x55\x48\x89\xe5\x90\x90\x48\xff\xcf\x75\xfb\x5d\xc3";
+        let found = disassemble_code("x86_64", code, 0x7000, &names).unwrap();
+        let jump = &found[5];
+        assert_eq!(
+            (jump.offset, jump.address, jump.target),
+            (9, 0x7009, Some(0x7006))
+        );
+        assert!(jump.text.ends_with("0x7006 <loop+0x6>"), "{}", jump.text);
+        let other = disassemble_code("riscv64", code, 0, &names);
+        assert_eq!(other, Err(SymbolError::OtherProcessor));
     }
 
     #[test]

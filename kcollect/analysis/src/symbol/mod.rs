@@ -36,7 +36,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 pub use demangle::demangle;
-pub use disassembly::{Disassembly, Instruction, NameAt};
+pub use disassembly::{Disassembly, Instruction, NameAt, disassemble_code};
 pub use locate::Origin;
 pub use paths::{NotAPathMap, PathMap, SearchPaths, SourceFile};
 

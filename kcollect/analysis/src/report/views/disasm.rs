@@ -13,11 +13,12 @@ use super::chosen_function::chosen_function;
 use super::source::{Annotated, annotated_columns, read};
 use crate::aggregate;
 use crate::load;
+use crate::load::dynamic_code::RecordedCode;
 use crate::load::lines::{SymbolFiles, same_build};
 use crate::metric::Metrics;
-use crate::model::{FrameId, FunctionInfo, ObjectKind};
+use crate::model::{FrameId, FunctionInfo, Model, ObjectKind};
 use crate::report::table::{Cell, Column, Table};
-use crate::symbol::{Instruction, SearchPaths, SourceFrame, demangle};
+use crate::symbol::{Instruction, SearchPaths, SourceFrame, demangle, disassemble_code};
 
 /// Characters of a source line that are shown ahead of its instructions.
 const MAX_SOURCE_CHARS: usize = 120;
@@ -29,66 +30,42 @@ pub(super) fn disassembly(context: &Context<'_>) -> Result<Table, Failure> {
     let chosen = chosen_function(context, &totals)?;
     let function = model.function(chosen.function);
     let object = model.object(function.object);
-    let refused = |why: String| {
-        Failure::new(
-            ExitKind::NoInput,
-            format!("no instructions of {} can be shown: {why}", function.name),
-            match object.kernel {
-                true => "kernel code is recorded only if /proc/kcore is readable",
-                false => "name the directory of its file: --search-path DIRECTORY",
-            },
-        )
-    };
-    match object.kind {
-        ObjectKind::File => {}
-        ObjectKind::Dynamic => return Err(made_at_run_time(&function.name)),
-        ObjectKind::Special => return Err(no_code(&function.name)),
-    }
     let files = SymbolFiles::new(model, &context.options.lookup);
-    let missing = || refused(format!("{} was not recorded", object.path));
-    let (symboliser, reference, experiment) = files.of(function.object).ok_or_else(missing)?;
-    let mut archives = load::archives_of(experiment);
-    let table = archives.functions(&object.path).ok().flatten();
-    let range = range(table, function).ok_or_else(|| {
-        refused(match function.offset {
-            0 => "it was inlined in all stacks; show one of its callers".to_owned(),
-            _ => format!("{} has no symbol for it", object.path),
-        })
-    })?;
-
-    let names = |offset: u64| {
-        let (name, into) = table?.find(offset)?;
-        Some((demangle(name).into_owned(), into))
+    let Shown {
+        code,
+        lines,
+        sources,
+        note,
+    } = match object.kind {
+        ObjectKind::File => in_file(model, &files, function)?,
+        ObjectKind::Dynamic if model.made_at_run_time(function) => {
+            made_at_run_time(model, function)?
+        }
+        ObjectKind::Dynamic | ObjectKind::Special => return Err(no_code(&function.name)),
     };
-    let code = symboliser
-        .disassemble(&reference, range.clone(), &names)
-        .map_err(|error| refused(format!("{} {error}", object.path)))?;
-    if !same_build(&code.origin, &object.path, load::recorded_here(experiment)) {
-        return Err(refused(format!(
-            "{} is not in the experiment, and the file on this machine may be of another build",
-            object.path
-        )));
-    }
-    let code = code.instructions;
-    let offsets = code.iter().map(|instruction| instruction.offset).collect();
-    let resolved = files
-        .resolve(&[(function.object, offsets)])
-        .pop()
-        .unwrap_or_default();
+    let end = code
+        .last()
+        .map_or(0, |last| last.offset + last.bytes.len() as u64);
+    let range = code.first().map_or(0, |first| first.offset)..end;
 
     let instruction_of = |frame: FrameId| {
         let frame = model.frame(frame);
-        let own = model.function(frame.function).object == function.object;
+        // Functions that were made at run time share an object, and each has offsets of its own.
+        let own = match object.kind {
+            ObjectKind::File => model.function(frame.function).object == function.object,
+            ObjectKind::Dynamic | ObjectKind::Special => frame.function == chosen.function,
+        };
         (own && range.contains(&frame.offset)).then(|| position(&code, frame.offset))?
     };
     let [shares] = aggregate::shares(model, &totals, [code.len()], |frame| {
         [instruction_of(frame)]
     });
     let annotated = Annotated::new(&metrics.list, &totals, &shares);
-    let mut sources = Sources::new(symboliser.search());
+    let mut sources = Sources::new(sources);
     let mut rows = Vec::new();
     let mut before = None;
-    for (index, (instruction, frames)) in code.iter().zip(&resolved.frames).enumerate() {
+    for (index, instruction) in code.iter().enumerate() {
+        let frames = lines.get(index).map_or(&[][..], Vec::as_slice);
         let at = frames
             .first()
             .and_then(|frame| Some((frame.file.clone()?, frame.line?)));
@@ -115,11 +92,7 @@ pub(super) fn disassembly(context: &Context<'_>) -> Result<Table, Failure> {
         before = Some(at);
     }
     let mut notes = chosen.notes;
-    notes.extend(
-        resolved
-            .error
-            .map(|error| format!("{} {error}", object.path)),
-    );
+    notes.extend(note);
     Ok(Table {
         view: "disasm",
         title: format!("Instructions of {}, {}", function.name, object.path),
@@ -137,16 +110,108 @@ pub(super) fn disassembly(context: &Context<'_>) -> Result<Table, Failure> {
     })
 }
 
-/// Returns the failure for a function whose code was in the memory of its process alone.
-fn made_at_run_time(name: &str) -> Failure {
-    Failure::new(
-        ExitKind::NoInput,
-        format!(
-            "no instructions of {name} can be shown: its code was made at run time, and the \
-             experiment has its name and place, not its bytes"
-        ),
-        "kcollect report callers-callees shows where its time went",
-    )
+/// The instructions of a function.
+struct Shown<'a> {
+    code: Vec<Instruction>,
+    /// The lines of each, none where nothing is known of them.
+    lines: Vec<Vec<SourceFrame>>,
+    /// Where sources are; none if there are no lines.
+    sources: Option<&'a SearchPaths>,
+    note: Option<String>,
+}
+
+/// Returns the instructions of a function in a file.
+fn in_file<'a>(
+    model: &Model,
+    files: &'a SymbolFiles<'_>,
+    function: &FunctionInfo,
+) -> Result<Shown<'a>, Failure> {
+    let object = model.object(function.object);
+    let refused = |why: String| {
+        Failure::new(
+            ExitKind::NoInput,
+            format!("no instructions of {} can be shown: {why}", function.name),
+            match object.kernel {
+                true => "kernel code is recorded only if /proc/kcore is readable",
+                false => "name the directory of its file: --search-path DIRECTORY",
+            },
+        )
+    };
+    let missing = || refused(format!("{} was not recorded", object.path));
+    let (symboliser, reference, experiment) = files.of(function.object).ok_or_else(missing)?;
+    let mut archives = load::archives_of(experiment);
+    let table = archives.functions(&object.path).ok().flatten();
+    let range = range(table, function).ok_or_else(|| {
+        refused(match function.offset {
+            0 => "it was inlined in all stacks; show one of its callers".to_owned(),
+            _ => format!("{} has no symbol for it", object.path),
+        })
+    })?;
+
+    let names = |offset: u64| {
+        let (name, into) = table?.find(offset)?;
+        Some((demangle(name).into_owned(), into))
+    };
+    let code = symboliser
+        .disassemble(&reference, range, &names)
+        .map_err(|error| refused(format!("{} {error}", object.path)))?;
+    if !same_build(&code.origin, &object.path, load::recorded_here(experiment)) {
+        return Err(refused(format!(
+            "{} is not in the experiment, and the file on this machine may be of another build",
+            object.path
+        )));
+    }
+    let code = code.instructions;
+    let offsets = code.iter().map(|instruction| instruction.offset).collect();
+    let resolved = files
+        .resolve(&[(function.object, offsets)])
+        .pop()
+        .unwrap_or_default();
+    Ok(Shown {
+        code,
+        lines: resolved.frames,
+        sources: Some(symboliser.search()),
+        note: resolved
+            .error
+            .map(|error| format!("{} {error}", object.path)),
+    })
+}
+
+/// Returns the instructions of a function whose code was in the memory of its process alone, as the
+/// experiment has them.
+fn made_at_run_time<'a>(model: &Model, function: &FunctionInfo) -> Result<Shown<'a>, Failure> {
+    let refused = |why: String| {
+        Failure::new(
+            ExitKind::NoInput,
+            format!("no instructions of {} can be shown: {why}", function.name),
+            "record it with -A on; kcollect report callers-callees shows where its time went",
+        )
+    };
+    let recorded =
+        RecordedCode::find(model, function).map_err(|error| refused(error.to_string()))?;
+    let Some(recorded) = recorded else {
+        return Err(refused(
+            "its code was made at run time, and the experiment has its name and place, not its \
+             bytes"
+                .to_owned(),
+        ));
+    };
+    let architecture = &recorded.experiment.header().system.arch;
+    let names = |address: u64| recorded.name_at(address);
+    let code = disassemble_code(architecture, &recorded.code, recorded.address, &names)
+        .map_err(|error| refused(format!("its code {error}")))?;
+    Ok(Shown {
+        code,
+        lines: Vec::new(),
+        sources: None,
+        note: (recorded.others > 0).then(|| {
+            format!(
+                "{} was made {} times with other code; times of all are at the instructions of the last",
+                function.name,
+                recorded.others + 1
+            )
+        }),
+    })
 }
 
 /// Returns the failure for a mark that stands for a part of a stack, such as `<Unknown>`.
@@ -172,12 +237,12 @@ fn position(code: &[Instruction], offset: u64) -> Option<u32> {
 
 /// Source files, each read once.
 struct Sources<'a> {
-    search: &'a SearchPaths,
+    search: Option<&'a SearchPaths>,
     texts: HashMap<Arc<str>, Vec<String>>,
 }
 
 impl<'a> Sources<'a> {
-    fn new(search: &'a SearchPaths) -> Sources<'a> {
+    fn new(search: Option<&'a SearchPaths>) -> Sources<'a> {
         Sources {
             search,
             texts: HashMap::new(),
@@ -200,7 +265,8 @@ impl<'a> Sources<'a> {
         };
         let search = self.search;
         let text = self.texts.entry(file.clone()).or_insert_with(|| {
-            let found = search.source(file).map(|found| read(found.file));
+            let found = search.and_then(|search| search.source(file));
+            let found = found.map(|found| read(found.file));
             found.and_then(Result::ok).unwrap_or_default()
         });
         let text = text.get(line as usize - 1).map_or("", |text| text.trim());

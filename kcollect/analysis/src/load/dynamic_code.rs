@@ -1,0 +1,104 @@
+//! The machine code of functions that were made at run time, which experiments have beside their
+//! names (`dyntext`).
+//!
+//! A function may have been made several times: in each process of a program, and again by a
+//! compiler that optimises it. Reports add all of them up under one name, so one has to be chosen.
+
+use std::collections::HashMap;
+
+use experiment_format::Result;
+use experiment_format::address_space::{AddressSpace, ObjectKind as Mapped};
+use experiment_format::map::MapEvent;
+use experiment_format::reader::Experiment;
+
+use crate::model::{FunctionInfo, Model};
+use crate::symbol::demangle;
+
+/// The code of one such function.
+#[derive(Debug)]
+pub struct RecordedCode<'a> {
+    /// The experiment that has it.
+    pub experiment: &'a Experiment,
+    /// The function's first address.
+    pub address: u64,
+    /// Its bytes.
+    pub code: Vec<u8>,
+    /// How often other code of this name was recorded.
+    pub others: usize,
+    at: u64,
+    space: AddressSpace,
+}
+
+impl<'a> RecordedCode<'a> {
+    /// Returns the code of a function: of several, that which was made last. None if no experiment
+    /// has it.
+    ///
+    /// # Errors
+    /// When a file of an experiment is damaged.
+    pub fn find(model: &'a Model, function: &FunctionInfo) -> Result<Option<RecordedCode<'a>>> {
+        let mut found: Option<RecordedCode<'a>> = None;
+        for info in &model.experiments {
+            let codes = info.source.dynamic_codes()?;
+            if codes.iter().next().is_none() {
+                continue;
+            }
+            let events = info.source.maps()?;
+            let sizes: HashMap<_, _> = of_name(&events, function.symbol()).collect();
+            for code in codes.iter() {
+                let Some(size) = sizes.get(&(code.at, code.address)) else {
+                    continue;
+                };
+                let bytes = code.code.get(..*size as usize).unwrap_or(code.code);
+                let others = match &found {
+                    None => 0,
+                    Some(before) => before.others + usize::from(before.code != bytes),
+                };
+                found = Some(RecordedCode {
+                    experiment: &info.source,
+                    address: code.address,
+                    code: bytes.to_vec(),
+                    others,
+                    at: code.at,
+                    space: AddressSpace::default(),
+                });
+            }
+            if let Some(found) = &mut found
+                && std::ptr::eq(found.experiment, &raw const info.source)
+            {
+                found.space = AddressSpace::new(events);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Returns the function at an address of the process, and the distance from its beginning.
+    #[must_use]
+    pub fn name_at(&self, address: u64) -> Option<(String, u64)> {
+        let location = self.space.find(address, self.at)?;
+        match location.kind {
+            Mapped::Function => Some((demangle(location.object).into_owned(), location.offset)),
+            Mapped::File => {
+                let mut archives = super::archives_of(self.experiment);
+                let table = archives.functions(location.object).ok()??;
+                let (name, into) = table.find(location.offset)?;
+                Some((demangle(name).into_owned(), into))
+            }
+        }
+    }
+}
+
+/// Returns when and where functions of a name were mapped, with their sizes.
+fn of_name<'a>(
+    events: &'a [MapEvent],
+    wanted: &'a str,
+) -> impl Iterator<Item = ((u64, u64), u64)> + 'a {
+    events.iter().filter_map(move |event| match event {
+        MapEvent::Function {
+            at,
+            vaddr,
+            size,
+            name,
+        } if name == wanted => Some(((*at, *vaddr), *size)),
+        _ => None,
+    })
+}
