@@ -1,5 +1,8 @@
-//! `jit_code SECONDS CPU map|dump`: generates machine code, announces it in a perf map or a
+//! `jit_code SECONDS CPU map|dump|withheld`: generates machine code, announces it in a perf map or a
 //! jitdump, and runs it.
+//!
+//! `withheld` is a perf map that names a function in a page which exists for readers only once this
+//! program supplies it, and it never does: to read the function is to wait for ever.
 //!
 //! | function | its share of the loops | called by |
 //! |---|---|---|
@@ -13,6 +16,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::num::NonZeroUsize;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::ptr::NonNull;
 
 use anyhow::{Context, Result, bail};
@@ -67,10 +71,12 @@ fn main() -> Result<()> {
     unsafe { mprotect(page, PAGE, ProtFlags::PROT_READ | ProtFlags::PROT_EXEC)? };
 
     let [a, b, c, caller, trampoline] = std::array::from_fn(|index| page.addr().get() + 64 * index);
+    let mut withheld = None;
     let file = match variant()?.as_str() {
-        "map" => write_perf_map(page)?,
+        "map" => write_perf_map(page, None)?,
+        "withheld" => write_perf_map(page, Some(withheld.insert(withheld_page()?)))?,
         "dump" => write_jitdump(page)?,
-        other => bail!("map or dump, not {other}"),
+        other => bail!("map, dump or withheld, not {other}"),
     };
     // SAFETY: this is what was written there.
     let caller: Call = unsafe { std::mem::transmute(caller) };
@@ -85,7 +91,7 @@ fn main() -> Result<()> {
     }
     work.end(rounds)?;
     // kcollect reads it when the process ends at the latest.
-    drop(file);
+    drop((file, withheld));
     Ok(())
 }
 
@@ -94,9 +100,88 @@ fn now() -> Result<u64> {
     Ok(time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
 }
 
-fn write_perf_map(page: NonNull<std::ffi::c_void>) -> Result<File> {
+/// What `UFFDIO_API` of linux/userfaultfd.h takes.
+#[repr(C)]
+struct UffdApi {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+/// What `UFFDIO_REGISTER` takes.
+#[repr(C)]
+struct UffdRegister {
+    start: u64,
+    bytes: u64,
+    mode: u64,
+    ioctls: u64,
+}
+
+nix::ioctl_readwrite!(
+    /// `UFFDIO_API`: agrees on the version.
+    uffd_api,
+    0xaa,
+    0x3f,
+    UffdApi
+);
+nix::ioctl_readwrite!(
+    /// `UFFDIO_REGISTER`: faults in these pages are this program's.
+    uffd_register,
+    0xaa,
+    0,
+    UffdRegister
+);
+
+/// An executable page that this program has to supply when it is read, and the descriptor by which
+/// it could.
+struct WithheldPage {
+    page: NonNull<std::ffi::c_void>,
+    _faults: OwnedFd,
+}
+
+fn withheld_page() -> Result<WithheldPage> {
+    /// `UFFD_API` and `UFFDIO_REGISTER_MODE_MISSING`.
+    const API: u64 = 0xaa;
+    const MISSING: u64 = 1;
+    // SAFETY: it takes flags alone.
+    let faults = unsafe { nix::libc::syscall(nix::libc::SYS_userfaultfd, nix::libc::O_CLOEXEC) };
+    let faults = nix::errno::Errno::result(faults).context("userfaultfd")? as i32;
+    // SAFETY: the descriptor is new, and nothing else has it.
+    let faults = unsafe { OwnedFd::from_raw_fd(faults) };
+    let size = NonZeroUsize::new(PAGE).context("a page has bytes")?;
+    let modes = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
+    // SAFETY: a new mapping where the kernel likes.
+    let page = unsafe { mmap_anonymous(None, size, modes, MapFlags::MAP_PRIVATE)? };
+    let mut api = UffdApi {
+        api: API,
+        features: 0,
+        ioctls: 0,
+    };
+    let mut register = UffdRegister {
+        start: page.addr().get() as u64,
+        bytes: PAGE as u64,
+        mode: MISSING,
+        ioctls: 0,
+    };
+    // SAFETY: it is the structure of the kernel's header.
+    unsafe { uffd_api(faults.as_raw_fd(), &raw mut api) }.context("UFFDIO_API")?;
+    // SAFETY: the same, and the page is ours.
+    unsafe { uffd_register(faults.as_raw_fd(), &raw mut register) }.context("UFFDIO_REGISTER")?;
+    Ok(WithheldPage {
+        page,
+        _faults: faults,
+    })
+}
+
+fn write_perf_map(
+    page: NonNull<std::ffi::c_void>,
+    withheld: Option<&WithheldPage>,
+) -> Result<File> {
     let path = format!("/tmp/perf-{}.map", std::process::id());
     let mut text = String::new();
+    if let Some(withheld) = withheld {
+        text += &format!("{:x} 40 withheld\n", withheld.page.addr().get());
+    }
     for (index, (name, code)) in FUNCTIONS.iter().enumerate() {
         let address = page.addr().get() + 64 * index;
         text += &format!("{address:x} {:x} {name}\n", code.len());

@@ -8,13 +8,15 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use tests::command::run;
+use serde_json::Value;
+use tests::command::{Finished, run};
 use tests::experiment::interval_ns;
 use tests::gprofng::{Table, script};
-use tests::kcollect::{Recorded, record};
+use tests::kcollect::{Recorded, command, record};
+use tests::machine::Shared;
 use tests::machine::disturbance::judge_times;
 use tests::machine::{stolen_meanwhile, work_cpu};
 use tests::oracle::statistics::Band;
@@ -72,6 +74,158 @@ fn judge_jit(way: &str) -> Result<()> {
         "a function in a file's mapping got its name from a perf map"
     );
     Ok(())
+}
+
+/// The instructions of `made_a`, as GNU's tools and ours write them.
+const MADE_A: [&str; 6] = [
+    "push %rbp",
+    "mov %rsp,%rbp",
+    "dec %rdi",
+    "jne",
+    "pop %rbp",
+    "ret",
+];
+
+#[test]
+fn root_jit_code_has_its_instructions() -> Result<()> {
+    let _machine = Shared::take()?;
+    for way in ["map", "dump"] {
+        let recorded = record_code(way, &["-A", "on"])?;
+        let founder = recorded.experiment()?;
+        let (functions, left_out) = recorded_code(&founder, recorded.truth()?.pid)?;
+        ensure!(
+            (functions, left_out) == (5, 0),
+            "{way}: code of {functions} functions, {left_out} left out"
+        );
+        let rows = rows_of(disassembled(&founder)?)?;
+        let instructions: Vec<_> = rows
+            .iter()
+            .filter_map(|row| row["instruction"].as_str())
+            .map(words)
+            .collect();
+        is_made_a(&instructions).with_context(|| format!("report, {way}"))?;
+        ensure!(
+            instructions[3].ends_with("<made_a+0x4>"),
+            "{instructions:?}"
+        );
+        let theirs = script(&["metrics e.user:name", "disasm made_a 1"], &founder)?.text;
+        let instructions: Vec<_> = theirs
+            .lines()
+            .filter_map(|line| line.rsplit_once(":  "))
+            .map(|(_, instruction)| words(instruction))
+            .collect();
+        is_made_a(&instructions).with_context(|| format!("gprofng, {way}"))?;
+        // The loop has nearly all of the time; and functions that were made at the same offsets
+        // have none of it.
+        let seconds = |row: &Value| row["e.totalcpu"].as_f64().unwrap_or(0.0);
+        let all: f64 = rows.iter().map(seconds).sum();
+        let in_loop: f64 = rows[2..4].iter().map(seconds).sum();
+        ensure!(
+            all > 0.2 && in_loop > 0.95 * all,
+            "{in_loop} of {all} s: {rows:#?}"
+        );
+        let functions = report(
+            &founder,
+            &["functions", "-m", "e.totalcpu:name", "-n", "50"],
+        )?;
+        let functions = rows_of(functions)?;
+        let made_a = functions.iter().find(|row| row["name"] == "made_a");
+        let own = made_a.map_or(0.0, seconds);
+        ensure!(
+            (own - all).abs() < 1e-3,
+            "{all} s by instruction, {own} s by function"
+        );
+    }
+    Ok(())
+}
+
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn is_made_a(instructions: &[String]) -> Result<()> {
+    let same = instructions
+        .iter()
+        .zip(MADE_A)
+        .all(|(found, made)| found.starts_with(made));
+    ensure!(
+        same && instructions.len() == MADE_A.len(),
+        "{instructions:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn root_code_is_not_recorded_without_archives() -> Result<()> {
+    let _machine = Shared::take()?;
+    let founder = record_code("dump", &["-A", "off"])?;
+    let refused = disassembled(&founder.experiment()?)?;
+    ensure!(
+        refused.status.code() == Some(66) && refused.stderr.contains("record it with -A on"),
+        "{refused}"
+    );
+    Ok(())
+}
+
+/// A process can make whoever reads a page of its memory wait. The recording ends all the same, and
+/// what was not read is counted.
+#[test]
+fn root_code_that_its_process_withholds_is_left_out() -> Result<()> {
+    let _machine = Shared::take()?;
+    let begun = Instant::now();
+    let recorded = record_code("withheld", &["-A", "on"])?;
+    let elapsed = begun.elapsed();
+    let (functions, left_out) = recorded_code(&recorded.experiment()?, recorded.truth()?.pid)?;
+    ensure!(
+        left_out > 0 && functions + left_out == 6,
+        "code of {functions} functions, {left_out} left out"
+    );
+    ensure!(elapsed < LIMIT / 2, "it took {elapsed:?}");
+    Ok(())
+}
+
+fn record_code(way: &str, args: &[&str]) -> Result<Recorded> {
+    let cpu = work_cpu()?.to_string();
+    let load = [workload!("jit_code"), "2", &cpu, way];
+    record(
+        &[&["-p", "hi", "-F", "=^jit_code$"], args].concat(),
+        &load,
+        LIMIT,
+    )
+}
+
+fn disassembled(founder: &Path) -> Result<Finished> {
+    report(founder, &["disasm", "made_a"])
+}
+
+fn report(founder: &Path, args: &[&str]) -> Result<Finished> {
+    let mut report = command(["report".as_ref(), founder.as_os_str()])?;
+    run(report.args(args).arg("--json"), LIMIT)
+}
+
+fn rows_of(report: Finished) -> Result<Vec<Value>> {
+    let table: Value = serde_json::from_str(&report.succeeded()?.stdout)?;
+    let rows = table["rows"].as_array().context("no rows")?;
+    Ok(rows.clone())
+}
+
+/// Functions of a process whose code is in the experiment, and those whose code is not.
+fn recorded_code(founder: &Path, pid: i32) -> Result<(u64, u64)> {
+    let text = std::fs::read_to_string(founder.join("kcollect.json"))?;
+    let summary: Value = serde_json::from_str(&text)?;
+    let processes = summary["followed"]["processes"]
+        .as_array()
+        .context("none followed")?;
+    let jit = processes
+        .iter()
+        .find(|process| process["pid"] == pid)
+        .with_context(|| format!("{pid} was not followed"))?;
+    let count = |name: &str| {
+        jit["jit"][name]
+            .as_u64()
+            .with_context(|| format!("no {name}: {jit}"))
+    };
+    Ok((count("code_functions")?, count("code_left_out")?))
 }
 
 /// For how long the programs below go round.

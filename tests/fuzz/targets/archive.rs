@@ -8,8 +8,9 @@ use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::reader::Experiment;
 use tempfile::TempDir;
 use user_collector::archive::{
-    Archived, InvokingUser, SourceLines, archive_object, find_debug_file, source_paths,
+    Archived, SourceLines, archive_object, find_debug_file, source_paths,
 };
+use user_collector::files::InvokingUser;
 
 use super::experiment::{OBJECT, fill, in_memory};
 

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::Path;
 
-use analysis::symbol::{ObjectRef, SearchPaths, Symboliser};
+use analysis::symbol::{ObjectRef, SearchPaths, Symboliser, disassemble_code};
 use experiment_format::archive::{ARCHIVES, archive_name};
 use experiment_format::reader::Experiment;
 use tempfile::TempDir;
@@ -93,6 +93,28 @@ pub(super) fn stacks(bytes: &[u8]) {
 
 pub(super) fn usage(bytes: &[u8]) {
     with_file("overview", bytes, |path| read_all(path, bytes.len()));
+}
+
+/// Reads code of functions that were made at run time, and disassembles it.
+pub(super) fn dynamic_code(bytes: &[u8]) {
+    with_file("dyntext", bytes, |path| {
+        let Ok(experiment) = Experiment::open(path) else {
+            return;
+        };
+        let Ok(codes) = experiment.dynamic_codes() else {
+            return;
+        };
+        let mut all = 0;
+        for code in codes.iter() {
+            all += code.code.len();
+            for architecture in ["x86_64", "aarch64"] {
+                let decoded = disassemble_code(architecture, code.code, code.address, &|_| None);
+                let count = decoded.map_or(0, |decoded| decoded.len());
+                assert!(count <= code.code.len());
+            }
+        }
+        assert!(all <= bytes.len());
+    });
 }
 
 /// Reads an archived load object: its functions and its lines.

@@ -12,12 +12,13 @@ mod streams;
 pub(crate) type Target = fn(&[u8]);
 
 /// All targets, by the names of their corpora.
-pub(crate) const TARGETS: [(&str, Target); 15] = [
+pub(crate) const TARGETS: [(&str, Target); 16] = [
     ("log", experiment::log),
     ("map", experiment::map),
     ("packets", experiment::packets),
     ("stacks", experiment::stacks),
     ("usage", experiment::usage),
+    ("dynamic_code", experiment::dynamic_code),
     ("functions", experiment::functions),
     ("elf", code::elf),
     ("archive", archive::archive),
