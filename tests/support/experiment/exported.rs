@@ -340,9 +340,14 @@ pub struct Trace {
     pub states: States,
     /// Sums of the slices that have a stack.
     pub with_stack: i64,
-    /// Samples of stacks, those without one included.
-    pub samples: i64,
+    /// Samples of stacks, those without one included, by CPU.
+    pub samples: BTreeMap<u32, i64>,
+    /// The wall clock when the recording began, nanoseconds.
+    pub wall_ns: u64,
 }
+
+/// The number of the wall clock in a trace of Perfetto's (`BUILTIN_CLOCK_REALTIME`).
+const REALTIME: u64 = 1;
 
 /// Perfetto's: what is referred to was interned before; slices of a track begin and end in turn,
 /// and do not overlap.
@@ -394,6 +399,14 @@ pub fn perfetto(bytes: &[u8]) -> Result<Trace> {
                 }
             }
         }
+        for snapshot in messages(&packet, 6) {
+            for clock in messages(&fields(snapshot)?, 1) {
+                let clock = fields(clock)?;
+                if number(&clock, 1)? == REALTIME {
+                    trace.wall_ns = number(&clock, 2)?;
+                }
+            }
+        }
         let time = number(&packet, 8)?;
         let stack_known = |ids: &[u64]| ids.iter().all(|id| interned[&7].contains(id));
         for descriptor in messages(&packet, 60) {
@@ -423,9 +436,16 @@ pub fn perfetto(bytes: &[u8]) -> Result<Trace> {
             *last = time;
         }
         for sample in messages(&packet, 66) {
-            let stack = numbers(&fields(sample)?, 4)?;
+            let sample = fields(sample)?;
+            let stack = numbers(&sample, 4)?;
             ensure!(stack.is_empty() || stack_known(&stack));
-            trace.samples += 1;
+            // A number that is 0 is written too: without it the reader knows no CPU.
+            ensure!(
+                sample.iter().any(|(field, _)| *field == 1),
+                "a sample without CPU"
+            );
+            let cpu = u32::try_from(number(&sample, 1)?)?;
+            *trace.samples.entry(cpu).or_default() += 1;
         }
     }
     ensure!(open.values().all(|(_, slice)| slice.is_none()));

@@ -39,7 +39,7 @@ const END: u64 = 60_000_000_000;
 const RUN: StartTime = StartTime {
     tstamp_ns: START,
     wall_s: 1_795_205_070,
-    wall_subsec_ns: 0,
+    wall_subsec_ns: 123_456_789,
     tm_zone_s: 0,
 };
 

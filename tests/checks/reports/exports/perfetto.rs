@@ -50,8 +50,9 @@ pub(super) fn read(trace_file: &Path) -> Result<()> {
         }
         Some(output) => {
             let trace = exported::perfetto(&std::fs::read(trace_file)?)?;
+            let samples: i64 = trace.samples.values().sum();
             ensure!(
-                output.starts_with(&format!("schema {}\n", trace.samples)),
+                output.starts_with(&format!("schema {samples}\n")),
                 "{output}"
             );
             if processor.is_some() {
@@ -69,6 +70,7 @@ pub(super) fn read(trace_file: &Path) -> Result<()> {
 /// What trace_processor found.
 fn processed(output: &str, trace: &exported::Trace) -> Result<()> {
     let mut states = States::new();
+    let samples: i64 = trace.samples.values().sum();
     for line in output.lines() {
         let mut words = line.splitn(3, ' ');
         let (kind, number) = (words.next(), words.next().unwrap_or_default());
@@ -76,7 +78,7 @@ fn processed(output: &str, trace: &exported::Trace) -> Result<()> {
             (Some("slice"), Some(name)) => {
                 states.insert(name.to_owned(), number.parse()?);
             }
-            (Some("samples"), _) => ensure!(number.parse() == Ok(trace.samples), "{line}"),
+            (Some("samples"), _) => ensure!(number.parse() == Ok(samples), "{line}"),
             (Some("error"), _) => anyhow::bail!("{line}"),
             _ => {}
         }

@@ -1,5 +1,6 @@
 //! The sums of each format, compared with those of the report.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 
 use analysis::aggregate;
@@ -116,8 +117,14 @@ pub(super) fn agree(model: &Model, filter: &Filter) -> Result<()> {
         trace.states
     );
     let rows = model.rows.iter().filter(|row| selection.passes(row));
-    let on_cpu = rows.filter(|row| BaseMetric::TotalCpu.has(row.slot()));
-    ensure!(on_cpu.map(|row| i64::from(row.ticks)).sum::<i64>() == trace.samples);
+    let mut on_cpu: BTreeMap<u32, i64> = BTreeMap::new();
+    for row in rows.filter(|row| BaseMetric::TotalCpu.has(row.slot())) {
+        *on_cpu.entry(model.cpus[row.cpu.index()]).or_default() += i64::from(row.ticks);
+    }
+    ensure!(on_cpu == trace.samples, "perfetto: {:?}", trace.samples);
+    let begun = model.experiments[0].source.start();
+    let wall_ns = begun.wall_s as u64 * 1_000_000_000 + u64::from(begun.wall_subsec_ns);
+    ensure!(trace.wall_ns == wall_ns, "{} {wall_ns}", trace.wall_ns);
     Ok(())
 }
 
