@@ -2,6 +2,7 @@
 //! each process, state and stack has exactly the ticks that a plain count here finds. It complains
 //! of nothing, asks for nothing, and shows names as text.
 
+mod cpus;
 mod generated;
 mod truth;
 

@@ -245,6 +245,18 @@ impl Browser {
         self.settle()
     }
 
+    /// Moves the mouse to a point.
+    ///
+    /// # Errors
+    /// When the browser refuses.
+    pub fn hover(&mut self, (x, y): (f64, f64)) -> Result<()> {
+        self.call(
+            "Input.dispatchMouseEvent",
+            json!({"type": "mouseMoved", "x": x, "y": y, "buttons": 0, "button": "none"}),
+        )?;
+        self.settle()
+    }
+
     /// A click into the middle of an element.
     ///
     /// # Errors

@@ -1,10 +1,13 @@
 // Rows of the timeline that are no process: a track of each CPU, and what is idle in one row.
 //
 // A track shows which part of a CPU's time threads ran, by state: what is left is idle. The row of
-// all CPUs is their utilisation. Both show time on a CPU whichever states are selected.
+// all CPUs is their utilisation. Both show time on a CPU whichever states are selected, and name the
+// threads that ran at the pointer.
 
 /** From so many CPUs on, their tracks are folded at first. */
 const MANY_CPUS = 5;
+/** So many threads that ran on a CPU are named at the pointer. */
+const MOST_RAN = 6;
 /** Fewer idle processes are not worth a row. */
 const FEW_IDLE = 3;
 const ON_CPU_MASK = OPENING.states;
@@ -49,6 +52,38 @@ class ExtraRows {
   shares({ cpu, lane }, view, columns, shares, selection) {
     lane.columns(...view, columns, shares, cpu < 0 ? selection.cpus : this.one[cpu].set);
     return { states: ON_CPU_MASK, peak: cpu < 0 ? selection.cpus?.size ?? this.profile.cpus : 1 };
+  }
+
+  /**
+   * Returns which threads ran on a CPU, or on any if it is negative, from `from` to `to`, each with
+   * its nanoseconds, the longest first.
+   */
+  ran(cpu, from, to) {
+    const { profile } = this;
+    const ran = [];
+    for (let thread = 0; thread < profile.threads.length; thread++) {
+      let sum = 0;
+      for (let row = profile.rowAfter(thread, from); row < profile.first[thread + 1] && profile.earliest[row] < to; row++) {
+        if (!(ON_CPU_MASK >> profile.state[row] & 1) || (cpu >= 0 && profile.cpu[row] !== cpu)) continue;
+        sum += Math.max(0, Math.min(to, profile.end[row]) - Math.max(from, profile.begin[row]));
+      }
+      if (sum > 0) ran.push([thread, sum]);
+    }
+    return ran.sort((a, b) => b[1] - a[1]);
+  }
+
+  /** Returns the same as lines for a tooltip: names, and parts of a CPU's time. */
+  ranLines(cpu, from, to) {
+    const { profile } = this;
+    const list = element("dl");
+    const ran = this.ran(cpu, from, to);
+    for (const [thread, ns] of ran.slice(0, MOST_RAN)) {
+      const { process, tid } = profile.threads[thread];
+      const own = profile.threadName(thread), program = profile.processes[process].name;
+      list.append(element("dt", {}, own === program ? own : `${program}: ${own}`), element("dd", {}, share(ns, to - from)), element("dd", {}, String(tid)));
+    }
+    if (ran.length > MOST_RAN) list.append(element("dt", { class: "quiet" }, `${grouped(ran.length - MOST_RAN)} more`), element("dd"), element("dd"));
+    return list;
   }
 
   /** Selects a CPU, or all of them if it is selected alone. */

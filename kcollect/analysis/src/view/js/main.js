@@ -331,6 +331,7 @@ function tools(app, ready) {
       return { time, states: [...Array(STATES).keys()].filter((state) => states >> state & 1), threads: threads && [...threads], cpus: cpus && [...cpus] };
     },
     view: (from, to) => app.timeline.show(from, to),
+    ran: (cpu, from, to) => app.timeline.extra.ran(cpu, from, to),
     flame({ byProcess = false } = {}) {
       if (app.flame.byProcess !== byProcess) byId("by-process").click();
       return app.flame.frames();

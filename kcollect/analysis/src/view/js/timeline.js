@@ -480,6 +480,7 @@ class Timeline {
       STACKING.filter((state) => out[state] > 0 && states >> state & 1).forEach((state) => list.append(element("dt", {}, swatch(state), SHORT[state]),
         element("dd", {}, (out[state] / (2 * pixel)).toFixed(1)), element("dd", {}, "threads")));
       lines.push(list);
+      if (row.cpu !== undefined) lines.push(this.extra.ranLines(row.cpu, time - pixel, time + pixel));
     }
     tip.show(event.clientX, event.clientY, ...lines);
   }
