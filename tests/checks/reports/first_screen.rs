@@ -1,12 +1,14 @@
 //! The summary of a recording names what a machine suffers from: the process, and why it is held
 //! up. Its tables are those of `kcollect report`.
 
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use tests::command::run;
 use tests::kcollect::{Recorded, record, run_in};
 use tests::machine::disturbance::{judge_times, not_judged};
-use tests::machine::{Exclusive, cgroup, work_cpu};
+use tests::machine::{Exclusive, Shared, cgroup, work_cpu};
 use tests::workload;
 
 const LIMIT: Duration = Duration::from_secs(40);
@@ -94,6 +96,46 @@ fn a_wait_for_a_lock_has_its_process_and_caller() -> Result<()> {
             .all(|row| report.stdout.contains(row.trim_end())),
         "{rows:#?} is not in\n{}",
         report.stdout
+    );
+    Ok(())
+}
+
+/// A program whose own functions are all inlined into those of its runtime.
+const PARKED: &str = "
+use std::time::{Duration, Instant};
+
+#[inline(always)]
+fn critical_section(end: Instant) {
+    while Instant::now() < end {
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+}
+
+fn main() {
+    let end = Instant::now() + Duration::from_secs(3);
+    let _ = std::thread::spawn(move || critical_section(end)).join();
+}
+";
+
+#[test]
+fn root_a_wait_in_an_inlined_function_has_its_caller() -> Result<()> {
+    let _machine = Shared::take()?;
+    let directory = tempfile::tempdir()?;
+    let source = directory.path().join("parked.rs");
+    let program = directory.path().join("parked_inlined");
+    std::fs::write(&source, PARKED)?;
+    let mut rustc = Command::new("rustc");
+    rustc.args(["-g", "-C", "opt-level=3", "--edition", "2024", "-o"]);
+    run(rustc.arg(&program).arg(&source), LIMIT)?.succeeded()?;
+    let program = program.to_str().context("no text")?;
+    let recorded = record(&["-p", "on", "-F", "=parked_inlined"], &[program], LIMIT)?;
+    let rows = table(&recorded, "Where threads waited")?;
+    let own = |row: &&String| row.contains(" lock ") && row.contains(" parked_inlined ");
+    ensure!(
+        rows.iter()
+            .filter(own)
+            .any(|row| row.contains("parked::critical_section")),
+        "{rows:#?}"
     );
     Ok(())
 }

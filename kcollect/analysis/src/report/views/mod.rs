@@ -13,6 +13,7 @@ mod samples;
 mod source;
 mod threads;
 mod triage;
+mod waiting;
 
 use std::cmp::Ordering;
 

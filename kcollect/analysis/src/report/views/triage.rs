@@ -8,41 +8,24 @@
 
 use std::cmp::Reverse;
 
-use experiment_format::kernel::is_scheduler;
 use experiment_format::log::LogEvent;
 use experiment_format::microstate::Microstate;
 use host::exit::Failure;
-use rustc_hash::FxHashMap;
 
+use super::waiting::waiting;
 use super::{Context, TableOptions, View, exact, short, threads};
 use crate::aggregate::{Totals, functions};
-use crate::filter::Selection;
 use crate::metric::BaseMetric;
 use crate::model::{
-    ExperimentId, ExperimentInfo, FunctionId, FunctionInfo, Model, ObjectId, ObjectKind, ProcessId,
-    ProcessInfo, StackFrame, StackId,
+    ExperimentInfo, FunctionInfo, Model, ObjectId, ObjectKind, StackId, TRUNCATED, UNKNOWN,
+    UNWIND_FAILED,
 };
-use crate::model::{STATE_SLOTS, TRUNCATED, UNKNOWN, UNWIND_FAILED};
-use crate::report::table::{Cell, Column, Table, TablePage, left_out};
+use crate::report::table::{Cell, Column, Table, TablePage};
 
 /// Rows of a table, unless asked for otherwise.
 const DEFAULT_ROWS: usize = 10;
 /// Functions, unless asked for otherwise.
 const DEFAULT_FUNCTIONS: usize = 15;
-/// Waiting places of each state, unless asked for otherwise.
-const DEFAULT_PLACES: usize = 5;
-/// The states in which a thread waits, the most interesting first. Sleep and stop are mostly
-/// intended.
-const WAITING_STATES: [Microstate; 7] = [
-    Microstate::UserLock,
-    Microstate::WaitCpu,
-    Microstate::DataFault,
-    Microstate::KernelFault,
-    Microstate::TextFault,
-    Microstate::Sleep,
-    Microstate::Stopped,
-];
-
 pub(super) fn page(context: &Context<'_>) -> Result<TablePage, Failure> {
     let totals = context.totals();
     let model = context.model;
@@ -279,7 +262,7 @@ fn hot_functions(context: &Context<'_>, totals: &Totals, base: BaseMetric) -> Ta
     table
 }
 
-fn share(part: i64, whole: i64) -> Cell {
+pub(super) fn share(part: i64, whole: i64) -> Cell {
     Cell::Share(match whole {
         0 => 0.0,
         whole => part as f64 / whole as f64,
@@ -294,202 +277,10 @@ fn object_name(model: &Model, object: ObjectId) -> String {
     }
 }
 
-/// A place where threads waited.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct WaitingPlace<'a> {
-    /// Position in [`WAITING_STATES`].
-    order: usize,
-    /// The name of the process.
-    process: &'a str,
-    function: FunctionId,
-    caller: Option<FunctionId>,
-}
-
-/// Makes the table of places where threads waited, for each state with at least a hundredth of the
-/// time of unintended waiting.
-fn waiting(context: &Context<'_>, totals: &Totals) -> Table {
-    let model = context.model;
-    let of_state = |state: Microstate| totals.all[state as usize];
-    let unwanted = |state: &&Microstate| !matches!(state, Microstate::Sleep | Microstate::Stopped);
-    let whole: i64 = WAITING_STATES
-        .iter()
-        .filter(unwanted)
-        .map(|state| of_state(*state))
-        .sum();
-    let places = waiting_places(context);
-    let name = |function: FunctionId| model.function(function).name.clone();
-    let mut found: Vec<_> = places
-        .into_iter()
-        .filter(|(place, time)| *time > 0 && of_state(WAITING_STATES[place.order]) * 100 >= whole)
-        .map(|(place, time)| {
-            let caller = place.caller.map(name);
-            (
-                place.order,
-                Reverse(time),
-                place.process,
-                name(place.function),
-                caller,
-            )
-        })
-        .collect();
-    found.sort();
-    let places = context.options.limit.unwrap_or(DEFAULT_PLACES);
-    let (mut more, mut before, mut seen) = (0, usize::MAX, 0);
-    let mut rows = Vec::new();
-    for (order, Reverse(time), process, place, caller) in found {
-        seen = if before == order { seen + 1 } else { 0 };
-        before = order;
-        if seen >= places {
-            more += 1;
-            continue;
-        }
-        let state = WAITING_STATES[order];
-        rows.push(vec![
-            Cell::Microseconds(time),
-            share(time, of_state(state)),
-            Cell::Text(short(state.metric().unwrap_or_default()).to_owned()),
-            Cell::Text(process.to_owned()),
-            Cell::Text(place),
-            caller.map_or(Cell::Empty, Cell::Text),
-        ]);
-    }
-    let mut notes: Vec<_> = left_out(more).into_iter().collect();
-    if rows
-        .iter()
-        .any(|row| row[2] == Cell::Text("wait".to_owned()))
-    {
-        let note = "wait: for a CPU; the function is where the thread was when it became runnable";
-        notes.push(note.to_owned());
-    }
-    Table {
-        view: "waiting",
-        title: "Where threads waited, by state; seconds from ticks".to_owned(),
-        columns: vec![
-            Column::number("off_cpu_s", "off-CPU s"),
-            Column::number("percent", "% of state"),
-            Column::text("state", "State"),
-            Column::text("process", "Process"),
-            Column::text("name", "Function"),
-            Column::text("caller", "On behalf of"),
-        ],
-        rows,
-        verbatim: false,
-        notes,
-    }
-}
-
-/// Returns the time of each waiting place, microseconds.
-fn waiting_places<'a>(context: &Context<'a>) -> FxHashMap<WaitingPlace<'a>, i64> {
-    let model = context.model;
-    let mut order_of = [None; STATE_SLOTS];
-    for (order, state) in WAITING_STATES.iter().enumerate() {
-        order_of[*state as usize] = Some(order);
-    }
-    let selection = Selection::new(model, &context.options.filter);
-    let mut by_stack: FxHashMap<(ProcessId, StackId, usize), i64> = FxHashMap::default();
-    let recorders = recorders(context);
-    for row in model.rows.iter().filter(|row| selection.passes(row)) {
-        let process = model.thread(row.thread).process;
-        if let Some(order) = order_of[row.slot()]
-            && !recorders.contains(&process)
-        {
-            let us = i64::from(row.ticks) * i64::from(model.experiment(row.experiment).tick_us);
-            *by_stack.entry((process, row.stack, order)).or_default() += us;
-        }
-    }
-    let mut places = FxHashMap::default();
-    for ((process, stack, order), us) in by_stack {
-        let Some((function, caller)) = waits_at(model, stack) else {
-            continue;
-        };
-        let place = WaitingPlace {
-            order,
-            process: &model.process(process).name,
-            function,
-            caller,
-        };
-        *places.entry(place).or_default() += us;
-    }
-    places
-}
-
-/// Returns the processes that made the recordings, unless processes were asked for.
-fn recorders(context: &Context<'_>) -> Vec<ProcessId> {
-    let model = context.model;
-    let is_recorder = |process: &ProcessInfo| {
-        let founder = model.experiment(ExperimentId(process.experiment)).founder;
-        process.pid == model.experiment(founder).source.header().pid
-    };
-    let all = context.options.filter.processes.is_empty();
-    let processes = (0..).map(ProcessId).zip(&model.processes);
-    let recorders = processes.filter(|(_, process)| all && is_recorder(process));
-    recorders.map(|(id, _)| id).collect()
-}
-
-/// Returns the innermost function that explains a wait, and the innermost function of user code
-/// that led to it and is none of a library or of a language's runtime; if there is none, that of
-/// any object but a C library, or of any.
-fn waits_at(model: &Model, stack: StackId) -> Option<(FunctionId, Option<FunctionId>)> {
-    let telling = |frame: &&StackFrame| {
-        let function = model.function(frame.function);
-        !(is_mark(model, function) || function.kernel && is_scheduler(&function.name))
-    };
-    let place = model.stack(stack).find(telling)?.function;
-    let user = |frame: &&StackFrame| {
-        let function = model.function(frame.function);
-        !function.kernel && !is_mark(model, function)
-    };
-    let path = |frame: &StackFrame| &*model.object(model.function(frame.function).object).path;
-    let outside_libc = |frame: &&StackFrame| user(frame) && !is_c_library(path(frame));
-    let own = |frame: &&StackFrame| {
-        outside_libc(frame)
-            && !is_library(path(frame))
-            && !is_runtime(&model.function(frame.function).name)
-    };
-    let frames = || model.stack(stack);
-    let caller = frames()
-        .find(own)
-        .or_else(|| frames().find(outside_libc))
-        .or_else(|| frames().find(user));
-    Some((place, caller.map(|frame| frame.function)))
-}
-
-/// Returns whether a load object is a shared library, by its path.
-fn is_library(path: &str) -> bool {
-    let base = path.rsplit('/').next().unwrap_or(path);
-    base.ends_with(".so") || base.contains(".so.")
-}
-
-/// Returns whether a function belongs to the runtime that a compiler links into each program of
-/// its language, by its name: Rust, C++, Go.
-fn is_runtime(name: &str) -> bool {
-    const PREFIXES: [&str; 8] = [
-        "std::",
-        "core::",
-        "alloc::",
-        "__gnu_cxx::",
-        "__rust",
-        "__gthread",
-        "runtime.",
-        "sync.",
-    ];
-    // `<std::thread::Thread>::park`, `<core::… as …>::…`.
-    let name = name.trim_start_matches('<');
-    PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-}
-
 /// Returns whether a function is the mark of an unfinished stack.
-fn is_mark(model: &Model, function: &FunctionInfo) -> bool {
+pub(super) fn is_mark(model: &Model, function: &FunctionInfo) -> bool {
     model.object(function.object).kind == ObjectKind::Special
         && matches!(&*function.name, TRUNCATED | UNWIND_FAILED)
-}
-
-/// Returns whether a load object is a library that waits on behalf of its callers.
-fn is_c_library(path: &str) -> bool {
-    let base = path.rsplit('/').next().unwrap_or(path);
-    ["libc.", "libc-", "libpthread", "ld-", "libstdc++", "[vdso]"]
-        .iter()
-        .any(|prefix| base.starts_with(prefix))
 }
 
 /// Time without a name or without callers, in microseconds.

@@ -1,0 +1,296 @@
+//! Where threads waited, and for which function of the program.
+//!
+//! A wait begins deep in the kernel or in a runtime. What explains it is the innermost function
+//! outside of the scheduler, and what leads to its cause is the innermost function of the program's
+//! own code. A compiler may have inlined that one into a function of its runtime, which then stands
+//! in the stack in its place: of the waits that are shown, such functions are looked up in the
+//! debug information.
+
+use std::cmp::Reverse;
+
+use experiment_format::kernel::is_scheduler;
+use experiment_format::microstate::Microstate;
+use rustc_hash::FxHashMap;
+
+use super::triage::{is_mark, share};
+use super::{Context, short};
+use crate::aggregate::Totals;
+use crate::filter::Selection;
+use crate::load::lines::SymbolFiles;
+use crate::model::{
+    ExperimentId, FunctionId, Model, ObjectId, ObjectKind, ProcessId, ProcessInfo, STATE_SLOTS,
+    StackFrame, StackId,
+};
+use crate::report::table::{Cell, Column, Table, left_out};
+use crate::symbol::demangle;
+
+/// Waiting places of each state, unless asked for otherwise.
+const DEFAULT_PLACES: usize = 5;
+/// The states in which a thread waits, the most interesting first. Sleep and stop are mostly
+/// intended.
+const WAITING_STATES: [Microstate; 7] = [
+    Microstate::UserLock,
+    Microstate::WaitCpu,
+    Microstate::DataFault,
+    Microstate::KernelFault,
+    Microstate::TextFault,
+    Microstate::Sleep,
+    Microstate::Stopped,
+];
+
+/// A place where threads waited.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct WaitingPlace<'a> {
+    /// Position in [`WAITING_STATES`].
+    order: usize,
+    /// The name of the process.
+    process: &'a str,
+    function: FunctionId,
+    caller: Option<FunctionId>,
+}
+
+/// How long threads waited in a place.
+#[derive(Debug, Clone, Copy)]
+struct Waited {
+    /// In all stacks of the place, microseconds.
+    us: i64,
+    /// The stack with most of it, and how much.
+    longest: (i64, StackId),
+}
+
+/// Makes the table of places where threads waited, for each state with at least a hundredth of the
+/// time of unintended waiting.
+pub(super) fn waiting(context: &Context<'_>, totals: &Totals) -> Table {
+    let model = context.model;
+    let of_state = |state: Microstate| totals.all[state as usize];
+    let unwanted = |state: &&Microstate| !matches!(state, Microstate::Sleep | Microstate::Stopped);
+    let whole: i64 = WAITING_STATES
+        .iter()
+        .filter(unwanted)
+        .map(|state| of_state(*state))
+        .sum();
+    let is_shown = |place: &WaitingPlace<'_>, waited: &Waited| {
+        waited.us > 0 && of_state(WAITING_STATES[place.order]) * 100 >= whole
+    };
+    let name = |function: FunctionId| &*model.function(function).name;
+    let mut found: Vec<_> = waiting_places(context)
+        .into_iter()
+        .filter(|(place, waited)| is_shown(place, waited))
+        .collect();
+    found.sort_by_key(|(place, waited)| {
+        let names = (name(place.function), place.caller.map(name));
+        (place.order, Reverse(waited.us), place.process, names)
+    });
+    let places = context.options.limit.unwrap_or(DEFAULT_PLACES);
+    let (mut more, mut before, mut seen) = (0, usize::MAX, 0);
+    found.retain(|(place, _)| {
+        seen = if before == place.order { seen + 1 } else { 0 };
+        before = place.order;
+        more += usize::from(seen >= places);
+        seen < places
+    });
+    let inlined = inlined_callers(context, &found);
+    let rows: Vec<_> = found
+        .iter()
+        .zip(inlined)
+        .map(|((place, waited), inlined)| {
+            let state = WAITING_STATES[place.order];
+            let caller = place.caller.map(|caller| name(caller).to_owned());
+            vec![
+                Cell::Microseconds(waited.us),
+                share(waited.us, of_state(state)),
+                Cell::Text(short(state.metric().unwrap_or_default()).to_owned()),
+                Cell::Text(place.process.to_owned()),
+                Cell::Text(name(place.function).to_owned()),
+                inlined.or(caller).map_or(Cell::Empty, Cell::Text),
+            ]
+        })
+        .collect();
+    let mut notes: Vec<_> = left_out(more).into_iter().collect();
+    if rows
+        .iter()
+        .any(|row| row[2] == Cell::Text("wait".to_owned()))
+    {
+        let note = "wait: for a CPU; the function is where the thread was when it became runnable";
+        notes.push(note.to_owned());
+    }
+    Table {
+        view: "waiting",
+        title: "Where threads waited, by state; seconds from ticks".to_owned(),
+        columns: vec![
+            Column::number("off_cpu_s", "off-CPU s"),
+            Column::number("percent", "% of state"),
+            Column::text("state", "State"),
+            Column::text("process", "Process"),
+            Column::text("name", "Function"),
+            Column::text("caller", "On behalf of"),
+        ],
+        rows,
+        verbatim: false,
+        notes,
+    }
+}
+
+/// Returns the time of each waiting place.
+fn waiting_places<'a>(context: &Context<'a>) -> FxHashMap<WaitingPlace<'a>, Waited> {
+    let model = context.model;
+    let mut order_of = [None; STATE_SLOTS];
+    for (order, state) in WAITING_STATES.iter().enumerate() {
+        order_of[*state as usize] = Some(order);
+    }
+    let selection = Selection::new(model, &context.options.filter);
+    let mut by_stack: FxHashMap<(ProcessId, StackId, usize), i64> = FxHashMap::default();
+    let recorders = recorders(context);
+    for row in model.rows.iter().filter(|row| selection.passes(row)) {
+        let process = model.thread(row.thread).process;
+        if let Some(order) = order_of[row.slot()]
+            && !recorders.contains(&process)
+        {
+            let us = i64::from(row.ticks) * i64::from(model.experiment(row.experiment).tick_us);
+            *by_stack.entry((process, row.stack, order)).or_default() += us;
+        }
+    }
+    let mut places: FxHashMap<_, Waited> = FxHashMap::default();
+    for ((process, stack, order), us) in by_stack {
+        let Some((function, caller)) = waits_at(model, stack) else {
+            continue;
+        };
+        let place = WaitingPlace {
+            order,
+            process: &model.process(process).name,
+            function,
+            caller,
+        };
+        let longest = (us, stack);
+        let waited = places.entry(place).or_insert(Waited { us: 0, longest });
+        waited.us += us;
+        waited.longest = waited.longest.max(longest);
+    }
+    places
+}
+
+/// Returns the processes that made the recordings, unless processes were asked for.
+fn recorders(context: &Context<'_>) -> Vec<ProcessId> {
+    let model = context.model;
+    let is_recorder = |process: &ProcessInfo| {
+        let founder = model.experiment(ExperimentId(process.experiment)).founder;
+        process.pid == model.experiment(founder).source.header().pid
+    };
+    let all = context.options.filter.processes.is_empty();
+    let processes = (0..).map(ProcessId).zip(&model.processes);
+    let recorders = processes.filter(|(_, process)| all && is_recorder(process));
+    recorders.map(|(id, _)| id).collect()
+}
+
+/// Returns the innermost function that explains a wait, and the innermost function of user code
+/// that led to it and is none of a library or of a language's runtime; if there is none, that of
+/// any object but a C library, or of any.
+fn waits_at(model: &Model, stack: StackId) -> Option<(FunctionId, Option<FunctionId>)> {
+    let telling = |frame: &&StackFrame| {
+        let function = model.function(frame.function);
+        !(is_mark(model, function) || function.kernel && is_scheduler(&function.name))
+    };
+    let place = model.stack(stack).find(telling)?.function;
+    let user = |frame: &&StackFrame| {
+        let function = model.function(frame.function);
+        !function.kernel && !is_mark(model, function)
+    };
+    let path = |frame: &StackFrame| &*model.object(model.function(frame.function).object).path;
+    let outside_libc = |frame: &&StackFrame| user(frame) && !is_c_library(path(frame));
+    let own = |frame: &&StackFrame| {
+        outside_libc(frame)
+            && is_of_program(model, frame)
+            && !is_runtime(&model.function(frame.function).name)
+    };
+    let frames = || model.stack(stack);
+    let caller = frames()
+        .find(own)
+        .or_else(|| frames().find(outside_libc))
+        .or_else(|| frames().find(user));
+    Some((place, caller.map(|frame| frame.function)))
+}
+
+/// Returns whether a frame is of user code and of no library.
+fn is_of_program(model: &Model, frame: &StackFrame) -> bool {
+    let function = model.function(frame.function);
+    let path = &model.object(function.object).path;
+    !function.kernel && !is_c_library(path) && !is_library(path)
+}
+
+/// Returns, for each place without a function of the program's own in its stack, the innermost one
+/// that a compiler inlined into a function of the runtime.
+fn inlined_callers(
+    context: &Context<'_>,
+    found: &[(WaitingPlace<'_>, Waited)],
+) -> Vec<Option<String>> {
+    let model = context.model;
+    let mut wanted: Vec<(ObjectId, Vec<u64>)> = Vec::new();
+    // For each place, its frames' positions in that.
+    let mut places: Vec<Vec<(usize, usize)>> = Vec::new();
+    for (place, waited) in found {
+        let is_runtime = |caller| is_runtime(&model.function(caller).name);
+        let mut frames = Vec::new();
+        if place.caller.is_some_and(is_runtime) {
+            for frame in model.stack(waited.longest.1) {
+                let object = model.function(frame.function).object;
+                if !is_of_program(model, frame) || model.object(object).kind != ObjectKind::File {
+                    continue;
+                }
+                let known = wanted.iter().position(|(known, _)| *known == object);
+                let at = known.unwrap_or_else(|| {
+                    wanted.push((object, Vec::new()));
+                    wanted.len() - 1
+                });
+                wanted[at].1.push(frame.offset);
+                frames.push((at, wanted[at].1.len() - 1));
+            }
+        }
+        places.push(frames);
+    }
+    if wanted.is_empty() {
+        return vec![None; found.len()];
+    }
+    let resolved = SymbolFiles::new(model, &context.options.lookup).resolve(&wanted);
+    let own = |(object, position): (usize, usize)| {
+        let frames = resolved.get(object)?.frames.get(position)?;
+        let names = frames.iter().filter_map(|frame| frame.function.as_deref());
+        let mut names = names.map(|name| demangle(name).into_owned());
+        names.find(|name| !is_runtime(name))
+    };
+    let callers = places.into_iter();
+    callers
+        .map(|frames| frames.into_iter().find_map(own))
+        .collect()
+}
+
+/// Returns whether a load object is a shared library, by its path.
+fn is_library(path: &str) -> bool {
+    let base = path.rsplit('/').next().unwrap_or(path);
+    base.ends_with(".so") || base.contains(".so.")
+}
+
+/// Returns whether a function belongs to the runtime that a compiler links into each program of
+/// its language, by its name: Rust, C++, Go.
+fn is_runtime(name: &str) -> bool {
+    const PREFIXES: [&str; 8] = [
+        "std::",
+        "core::",
+        "alloc::",
+        "__gnu_cxx::",
+        "__rust",
+        "__gthread",
+        "runtime.",
+        "sync.",
+    ];
+    // `<std::thread::Thread>::park`, `<core::… as …>::…`.
+    let name = name.trim_start_matches('<');
+    PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Returns whether a load object is a library that waits on behalf of its callers.
+fn is_c_library(path: &str) -> bool {
+    let base = path.rsplit('/').next().unwrap_or(path);
+    ["libc.", "libc-", "libpthread", "ld-", "libstdc++", "[vdso]"]
+        .iter()
+        .any(|prefix| base.starts_with(prefix))
+}
