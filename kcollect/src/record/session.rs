@@ -26,12 +26,13 @@ use super::hardening::rt_priority::{RtPriority, no_rt_priority};
 use super::input::inputs::Inputs;
 use super::kernel::code::KernelCode;
 use super::kernel::founder::Founder;
+use super::kernel::machine::stolen_ns;
 use super::load_phase::{LoadPhase, cannot_start, starter};
 use super::pause::PauseReasons;
 use super::round::{after, not_published, unavailable};
 use super::route::Router;
-use super::summary::Summary;
 use super::summary::first_tables::FirstTables;
+use super::summary::{RecordingTimes, Summary};
 use super::targets::check_targets;
 use super::{archiving, dry_run};
 use crate::doctor;
@@ -74,6 +75,8 @@ pub(super) struct Session<'a> {
     pub(super) load: LoadPhase,
     /// When data could first be taken, nanoseconds of CLOCK_MONOTONIC.
     pub(super) started_ns: u64,
+    /// What the hypervisor had stolen by then, nanoseconds since boot.
+    stolen_before_ns: u64,
     pub(super) next_sample_ns: Option<u64>,
     pub(super) stopped: bool,
 }
@@ -123,6 +126,7 @@ impl<'a> Session<'a> {
             std::process::id()
         ));
         let pause = PauseReasons::at_start(plan);
+        let stolen_before_ns = stolen_ns();
         let started_ns = match begin(&mut inputs, &mut dispatcher, pause.none()) {
             Ok(started_ns) => started_ns,
             Err(failure) => {
@@ -144,6 +148,7 @@ impl<'a> Session<'a> {
             pause,
             load,
             started_ns,
+            stolen_before_ns,
             next_sample_ns: plan.sample_period.map(|period| after(started_ns, period)),
             stopped: false,
         })
@@ -181,7 +186,11 @@ impl<'a> Session<'a> {
         self.dispatcher.finish();
 
         let path = self.path.display().to_string();
-        let times = (self.started_ns, stopped);
+        let times = RecordingTimes {
+            started_ns: self.started_ns,
+            stopped_ns: stopped,
+            stolen_ns: stolen_ns().saturating_sub(self.stolen_before_ns),
+        };
         let mut summary = Summary::new(self.plan, &path, &self.inputs, &self.dispatcher, times);
         let mut given_up = false;
         // Shown at once; the last copies may take a while.

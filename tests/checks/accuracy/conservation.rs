@@ -4,14 +4,14 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 use tests::command::Running;
 use tests::experiment;
 use tests::experiment::summary::{CpuStats, RunSummary};
 use tests::gprofng;
 use tests::kcollect::{Recording, record};
-use tests::machine::{Setting, alone, online_cpus, work_cpu};
+use tests::machine::{Setting, alone, online_cpus, stolen_everywhere, stolen_since, work_cpu};
 use tests::workload;
 
 /// From the start of the experiment to the first CPU's clock, and from the last's to the end.
@@ -38,6 +38,7 @@ fn conserves(interval: &str, seconds: &str) -> Result<()> {
         let cpu = work_cpu()?.to_string();
         let mut load = std::process::Command::new(workload!("spawner"));
         let _load = Running::start(load.args([seconds, &cpu]), Duration::from_secs(60))?;
+        let before_ns = stolen_everywhere()?;
         let recorded = record(
             &["-p", interval, "-x", "off", "-t", seconds],
             &[],
@@ -48,6 +49,13 @@ fn conserves(interval: &str, seconds: &str) -> Result<()> {
         // Ticks, that is. What each of a thousand processes a second was called may be lost where
         // others want the CPUs as well: a compiler beside these checks has been enough.
         summary.without(&["ring_full", "not_written", "unaccounted"])?;
+        // By the same count, over a longer time.
+        let stolen_ns = summary.cpu_time.get("stolen").context("no stolen time")? * 1e9;
+        let most_ns = stolen_since(before_ns)?;
+        ensure!(
+            (0.0..=most_ns).contains(&stolen_ns),
+            "{stolen_ns} ns stolen, not {most_ns} at most"
+        );
         let header = gprofng::header(&experiment)?;
         let cpus = gprofng::objects(&experiment, "cpus")?;
         for cpu in online_cpus()? {

@@ -19,6 +19,10 @@ pub struct RunSummary {
     pub elapsed_s: f64,
     /// What each CPU lived through.
     pub cpus: Vec<CpuStats>,
+    /// The time of all CPUs, seconds, by what they did: `user`, `kernel`, `idle`, and parts of
+    /// these.
+    #[serde(default)]
+    pub cpu_time: BTreeMap<String, f64>,
     /// Ticks in the experiment.
     pub ticks: u64,
     /// What is missing or impaired, by cause.

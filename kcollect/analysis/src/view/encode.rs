@@ -248,6 +248,7 @@ struct Header<'a> {
     duration_ns: u64,
     interval_us: u32,
     machine: String,
+    stolen: f64,
     losses: Vec<String>,
     states: [&'static str; Microstate::PER_THREAD],
     /// Name, lineage and what held it up as indexes into `strings`, and the pid.
@@ -293,6 +294,7 @@ fn header(payload: &Payload, columns: &Columns) -> Vec<u8> {
         duration_ns: payload.duration_ns,
         interval_us: payload.interval_us,
         machine: printable(payload.machine.as_bytes()),
+        stolen: payload.stolen,
         losses: payload
             .losses
             .lines()

@@ -39,6 +39,7 @@ pub fn gather(model: &Model) -> Result<Payload, Error> {
         duration_ns: model.end_ns(),
         interval_us: interval,
         machine: machine(founder),
+        stolen: stolen(founder),
         losses: losses(model, founder).join("\n"),
         processes: processes(model),
         threads: threads(model),
@@ -85,6 +86,18 @@ fn machine(founder: &ExperimentInfo) -> String {
         .map(String::as_str)
         .collect::<Vec<_>>()
         .join(" · ")
+}
+
+/// Returns which part of the time of all CPUs was stolen.
+fn stolen(founder: &ExperimentInfo) -> f64 {
+    let summary = founder.summary().unwrap_or_default();
+    let seconds = |part: &str| summary["cpu_time"][part].as_f64().unwrap_or(0.0);
+    let all: f64 = ["user", "kernel", "idle"].into_iter().map(seconds).sum();
+    if all > 0.0 {
+        seconds("stolen") / all
+    } else {
+        0.0
+    }
 }
 
 /// Returns what the model lacks, and each loss count that is not 0.

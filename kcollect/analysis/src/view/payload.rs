@@ -22,6 +22,8 @@ pub struct Payload {
     pub interval_us: u32,
     /// The machine, such as its host name, architecture and CPUs.
     pub machine: String,
+    /// The part of the time of all CPUs that a hypervisor gave to other machines, of 1.
+    pub stolen: f64,
     /// What is missing or impaired, one line for each cause; empty if nothing is.
     pub losses: String,
     /// The processes, with or without threads.

@@ -8,7 +8,7 @@ pub mod decode;
 pub mod founder;
 pub mod header;
 pub mod kcore;
-mod machine;
+pub(super) mod machine;
 pub mod samples;
 pub mod symbols;
 pub mod times;

@@ -157,6 +157,20 @@ pub struct CpuSeconds {
     pub interrupts: f64,
     /// In the idle task.
     pub idle: f64,
+    /// The part of all of these in which the hypervisor had given the CPU to another machine, by
+    /// the kernel's own count, in hundredths of a second.
+    pub stolen: f64,
+}
+
+/// When a recording started and stopped.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordingTimes {
+    /// Nanoseconds of CLOCK_MONOTONIC.
+    pub started_ns: u64,
+    /// Nanoseconds of CLOCK_MONOTONIC.
+    pub stopped_ns: u64,
+    /// What the hypervisor stole of all CPUs in between.
+    pub stolen_ns: u64,
 }
 
 /// The times of a process, or of one of its threads.
@@ -223,8 +237,7 @@ pub struct OwnCost {
 }
 
 impl Summary {
-    /// Returns the summary of a recording that has stopped. `started` and `stopped` are
-    /// CLOCK_MONOTONIC nanoseconds.
+    /// Returns the summary of a recording that has stopped.
     ///
     /// # Errors
     /// The statistics of the CPUs cannot be read.
@@ -233,7 +246,7 @@ impl Summary {
         path: &str,
         inputs: &Inputs,
         dispatcher: &Dispatcher,
-        (started, stopped): (u64, u64),
+        times: RecordingTimes,
     ) -> Result<Summary, Failure> {
         let founder = &dispatcher.router.founder;
         let stats = inputs.cpu_stats()?;
@@ -243,7 +256,7 @@ impl Summary {
             |of: fn(&CpuStats) -> u64| stats.iter().map(|(_, stats, _)| of(stats)).sum::<u64>();
         let recorded = founder.recorded;
         let sent = sum(CpuStats::boundaries) - sum(|stats| stats.unsent) - sum(|stats| stats.lost);
-        let elapsed_s = stopped.saturating_sub(started) as f64 / 1e9;
+        let elapsed_s = times.stopped_ns.saturating_sub(times.started_ns) as f64 / 1e9;
         let accounts = &founder.accounts;
         let row = |times: &ProcessTimes, tid| ProcessSummary {
             pid: times.pid,
@@ -276,6 +289,7 @@ impl Summary {
                 kernel: seconds(sum(|stats| stats.kernel)),
                 interrupts: seconds(recorded.irq_work),
                 idle: seconds(sum(|stats| stats.idle)),
+                stolen: times.stolen_ns as f64 / 1e9,
             },
             ticks: recorded.ticks,
             packets: recorded.packets,

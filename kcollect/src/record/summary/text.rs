@@ -68,7 +68,7 @@ impl Summary {
         writeln!(out)?;
         writeln!(
             out,
-            "CPU time: user {:.3} s ({}), kernel {:.3} s ({}; interrupts {:.3} s), idle {:.3} s ({})",
+            "CPU time: user {:.3} s ({}), kernel {:.3} s ({}; interrupts {:.3} s), idle {:.3} s ({}){}",
             self.cpu_time.user,
             share(self.cpu_time.user),
             self.cpu_time.kernel,
@@ -76,6 +76,13 @@ impl Summary {
             self.cpu_time.interrupts,
             self.cpu_time.idle,
             share(self.cpu_time.idle),
+            match self.cpu_time.stolen {
+                0.0 => String::new(),
+                stolen => format!(
+                    "; of it stolen by the hypervisor {stolen:.2} s ({})",
+                    share(stolen)
+                ),
+            },
         )
     }
 

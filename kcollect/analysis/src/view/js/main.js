@@ -106,14 +106,18 @@ class App {
     }
   }
 
-  /** "1.99 of 2 CPUs busy, 0.35 threads waiting for one": averages of the selected time. */
+  /**
+   * "1.99 of 2 CPUs busy, 0.35 threads waiting for one": averages of the selected time. What was
+   * stolen is known of the whole run alone.
+   */
   load() {
     const { profile, selection } = this;
     const [from, to] = selection.time ?? [0, profile.duration_ns];
     const states = statesOf(this.sums.byThread, profile.threads.keys());
     const average = (some) => some.reduce((sum, state) => sum + states[state], 0) * profile.interval / Math.max(1, to - from);
     const cpus = selection.cpus?.size ?? profile.cpus;
-    return `${average(ON_CPU).toFixed(2)} of ${plural(cpus, "CPU")} busy, ${average([WAIT_CPU]).toFixed(2)} threads waiting for one`;
+    const stolen = profile.stolen && !selection.time && !selection.cpus ? `, ${share(profile.stolen, 1)} stolen by the hypervisor` : "";
+    return `${average(ON_CPU).toFixed(2)} of ${plural(cpus, "CPU")} busy, ${average([WAIT_CPU]).toFixed(2)} threads waiting for one${stolen}`;
   }
 
   isEverything() {
