@@ -5,7 +5,11 @@ use std::cmp::Reverse;
 /// Maximum number of names to suggest.
 const MAX_SUGGESTIONS: usize = 5;
 
-/// Returns the names most similar to an unknown one, the most similar first.
+/// Least similarity of a suggestion, of 1000: names that merely share some letters have less.
+const MIN_SIMILARITY: u32 = 700;
+
+/// Returns the names most similar to an unknown one, the most similar first; none where all are
+/// quite different.
 #[must_use]
 pub fn nearest<'a>(names: impl Iterator<Item = &'a str>, wanted: &str) -> Vec<&'a str> {
     let wanted = wanted.to_lowercase();
@@ -19,6 +23,7 @@ pub fn nearest<'a>(names: impl Iterator<Item = &'a str>, wanted: &str) -> Vec<&'
                 name,
             )
         })
+        .filter(|(Reverse(similarity), _)| *similarity >= MIN_SIMILARITY)
         .collect();
     near.sort_unstable();
     near.dedup();
@@ -26,4 +31,23 @@ pub fn nearest<'a>(names: impl Iterator<Item = &'a str>, wanted: &str) -> Vec<&'
         .map(|(_, name)| name)
         .take(MAX_SUGGESTIONS)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn similar_names_are_suggested_and_others_are_not() {
+        let names = [
+            "nginx",
+            "go2.sh",
+            "rcu_tasks_kthread",
+            "server::parse_request(int)",
+        ];
+        let near = |wanted| nearest(names.into_iter(), wanted);
+        assert_eq!(near("ngnix"), ["nginx"]);
+        assert_eq!(near("Parse_Reqest"), ["server::parse_request(int)"]);
+        assert!(near("nosuch").is_empty());
+    }
 }

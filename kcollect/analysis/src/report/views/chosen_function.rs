@@ -77,10 +77,14 @@ pub(super) fn chosen_function(
         }),
         [] => {
             let names = model.functions.iter().map(|function| &*function.name);
+            let near = nearest(names, wanted);
             Err(Failure::new(
                 ExitKind::NoInput,
                 format!("{wanted} is in no recorded stack"),
-                format!("the nearest are {}", nearest(names, wanted).join(", ")),
+                match near.is_empty() {
+                    true => "kcollect report functions shows all".to_owned(),
+                    false => format!("the nearest are {}", near.join(", ")),
+                },
             ))
         }
         _ => {
