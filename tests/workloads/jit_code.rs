@@ -1,8 +1,8 @@
 //! `jit_code SECONDS CPU map|dump|withheld`: generates machine code, announces it in a perf map or a
 //! jitdump, and runs it.
 //!
-//! `withheld` is a perf map that names a function in a page which exists for readers only once this
-//! program supplies it, and it never does: to read the function is to wait for ever.
+//! `withheld` is a perf map that names a function, before the others, in a page which exists only
+//! once this program supplies it (userfaultfd), and it never does.
 //!
 //! | function | its share of the loops | called by |
 //! |---|---|---|

@@ -27,6 +27,7 @@
 //! parsers, and what is beyond it is counted in [`JitStats`] or a [`JitRefusal`].
 
 mod code;
+mod code_reader;
 mod functions;
 mod growing_file;
 pub mod jitdump;
@@ -35,10 +36,8 @@ pub mod perf_map;
 mod process_files;
 mod watch;
 
-pub use code::{
-    CodeReader, FunctionCode, LAST_WAIT, MAX_FUNCTION_CODE_BYTES, MAX_PROCESS_CODE_BYTES,
-    MAX_TOTAL_CODE_BYTES,
-};
+pub use code::{FunctionCode, LAST_WAIT, MAX_FUNCTION_CODE_BYTES, MAX_PROCESS_CODE_BYTES};
+pub use code_reader::{CodeReader, MAX_READ_TIME, MAX_TOTAL_CODE_BYTES};
 pub use functions::{JitChange, JitFunctions, MAX_FUNCTIONS, MAX_NAMES_BYTES};
 pub use memory_limit::{JitMemory, MAX_TOTAL_BYTES, MIN_PROCESS_BYTES};
 pub use process_files::JitRefusal;

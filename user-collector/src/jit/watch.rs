@@ -18,7 +18,8 @@ use std::sync::Arc;
 
 use experiment_format::ids::Pid;
 
-use super::code::{CodePlaces, FunctionCode, ProcessCode, WantedCode};
+use super::code::{CodePlaces, FunctionCode, ProcessCode};
+use super::code_reader::WantedCode;
 use super::functions::{JitFunctions, without_momentary};
 use super::growing_file::{GrowingFile, identity};
 use super::jitdump::{JitDump, JitDumpRecord};
