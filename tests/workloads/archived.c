@@ -1,7 +1,8 @@
 /* A program and a shared library whose functions are called as the command line of the compiler
    says, which distinguishes two of them that are put under one path in turn. The program
    spends its time, for as many seconds as its argument says, in itself, in the library and in the
-   vDSO. Compiled by the checks that need it, with -DLIBRARY for the library. */
+   vDSO. Compiled by the checks that need it, with -DLIBRARY for the library, and with
+   -DIDLE for one in which nothing runs. */
 
 unsigned long IN_LIBRARY(unsigned long turns);
 
@@ -16,6 +17,13 @@ static inline void work(unsigned long turns)
 unsigned long IN_LIBRARY(unsigned long turns)
 {
 	work(turns);
+	return turns;
+}
+
+#elif defined(IDLE)
+
+unsigned long never_called(unsigned long turns)
+{
 	return turns;
 }
 
