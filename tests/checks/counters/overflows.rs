@@ -214,8 +214,13 @@ fn root_an_overflow_counts_as_its_interval() -> Result<()> {
         let counter = run.counter(name)?;
         let left_over = counter.events - counter.recorded;
         let cpus = tests::machine::online_cpus()?.len() as u64;
+        // One that comes while kcollect is preempted in an update of a map, with BPF programs held
+        // back on its CPU, is not reported by the kernel, which is counted.
+        let unreported = counter.unreported.next_multiple_of(interval);
         ensure!(
-            counter.interval == interval && counter.unreported == 0 && left_over < interval * cpus,
+            counter.interval == interval
+                && unreported <= 2 * interval
+                && left_over < interval * cpus + unreported,
             "{counter:?}"
         );
         let table = functions(&run.own()?, metric)?;
@@ -223,7 +228,8 @@ fn root_an_overflow_counts_as_its_interval() -> Result<()> {
             let found = inclusive(&table, path);
             // It may go from one CPU to another, each of which counts for itself.
             ensure!(
-                found.is_multiple_of(interval) && found.abs_diff(times) <= interval * cpus,
+                found.is_multiple_of(interval)
+                    && found.abs_diff(times) <= interval * cpus + unreported,
                 "{name}: {found} of {times} in {path}: {table:?}"
             );
         }
