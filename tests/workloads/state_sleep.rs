@@ -23,7 +23,7 @@ const NAP: Duration = Duration::from_millis(2);
 const NAP_MS: u8 = 2;
 
 fn main() -> Result<()> {
-    let work = Work::start("state_sleep")?;
+    let mut work = Work::start("state_sleep")?;
     match variant()?.as_str() {
         "nanosleep" => repeat(work, || {
             sleep(NAP);
@@ -54,7 +54,9 @@ fn main() -> Result<()> {
             })
         }
         "fsync" => {
-            let mut file: File = tempfile::tempfile_in("/var/tmp").context("/var/tmp")?;
+            // Where the journal is busy, this waits for it.
+            let file = work.blocked(Microstate::Sleep, || tempfile::tempfile_in("/var/tmp"))?;
+            let mut file: File = file.context("/var/tmp")?;
             repeat(work, move || {
                 file.rewind()?;
                 file.write_all(&[0x55; 4096])?;

@@ -26,6 +26,7 @@ use experiment_format::microstate::Microstate;
 use serde::Deserialize;
 
 use crate::experiment::summary::{CpuStats, RunSummary};
+use crate::machine::disturbance::NoTruth;
 use crate::oracle::statistics::{Band, Pair};
 use crate::workload::truth::{Truth, accounting_hz};
 
@@ -308,8 +309,8 @@ impl States {
     /// recorded time is longer by it.
     ///
     /// # Errors
-    /// When a number is off by more than it may be, or the workload cannot explain its own time;
-    /// the message has all the numbers.
+    /// When a number is off by more than it may be; [`NoTruth`] when the workload cannot explain its
+    /// own time. The message has all the numbers.
     pub fn agree(&self, truth: &Truth) -> Result<()> {
         self.agree_within(truth, Edges::default())
     }
@@ -325,14 +326,12 @@ impl States {
         let explained: f64 = truth.states_s.iter().sum();
         let unexplained = truth.tracked_s - explained;
         let inexact = STATE / 2.0 * wall + EXPLAINED_S;
-        ensure!(
-            (-inexact..=inexact + truth.stolen_s).contains(&unexplained),
-            "{} explains {explained} s of its {} s, and {} s were stolen: {:?}",
-            truth.workload,
-            truth.tracked_s,
-            truth.stolen_s,
-            truth.states_s
-        );
+        if !(-inexact..=inexact + truth.stolen_s).contains(&unexplained) {
+            bail!(NoTruth(format!(
+                "{} explains {explained} s of its {} s, and {} s were stolen: truth {truth:?}, account {row:?}",
+                truth.workload, truth.tracked_s, truth.stolen_s,
+            )));
+        }
 
         let mut wrong = Vec::new();
         if row.threads != truth.threads {
