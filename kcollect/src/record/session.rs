@@ -182,6 +182,7 @@ impl<'a> Session<'a> {
     fn finish(mut self, output: &mut Output) -> Result<u8, Failure> {
         let stop = self.stop();
         let stopped = stop.as_ref().copied().unwrap_or_else(|_| now());
+        let stolen_ns = stolen_ns().saturating_sub(self.stolen_before_ns);
         self.dispatcher.sample(stopped, "stop");
         self.dispatcher.finish();
 
@@ -189,7 +190,7 @@ impl<'a> Session<'a> {
         let times = RecordingTimes {
             started_ns: self.started_ns,
             stopped_ns: stopped,
-            stolen_ns: stolen_ns().saturating_sub(self.stolen_before_ns),
+            stolen_ns,
         };
         let mut summary = Summary::new(self.plan, &path, &self.inputs, &self.dispatcher, times);
         let mut given_up = false;
