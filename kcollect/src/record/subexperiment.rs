@@ -320,9 +320,8 @@ impl Subexperiment {
 
     fn write_last_code(&mut self, mapped: &[Mapping]) -> Result<()> {
         let watch = self.jit.as_mut();
-        let code = watch.map_or_else(Vec::new, |watch| watch.take_last_code(mapped));
-        let mut code = code.iter();
-        code.try_for_each(|code| self.collector.write_function_code(code))
+        let codes = watch.map_or_else(Vec::new, |watch| watch.take_last_code(mapped));
+        self.collector.write_function_codes(&codes)
     }
 
     /// Once a round: writes what changed. `current` says that the process has its number still.
@@ -343,12 +342,10 @@ impl Subexperiment {
         }
         self.report_used(code);
         if let Some(watch) = &mut self.jit {
-            let code = watch.take_code(&mapped);
+            let codes = watch.take_code(&mapped);
             let changes = watch.poll(now);
-            let mut code = code.iter();
-            let code = code.try_for_each(|code| self.collector.write_function_code(code));
             result = result
-                .and(code)
+                .and(self.collector.write_function_codes(&codes))
                 .and(self.write_functions(&changes, &mapped));
         }
         result.and(self.collector.maintain(dir, now))

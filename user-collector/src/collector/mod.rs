@@ -232,13 +232,16 @@ impl Collector {
         self.functions.contains(&address)
     }
 
-    /// Writes the machine code of a function that was written before.
+    /// Writes the machine code of functions that were written before.
     ///
     /// # Errors
     /// It can't be written.
-    pub fn write_function_code(&mut self, code: &FunctionCode) -> Result<()> {
-        let FunctionCode { at, address, code } = code;
-        self.writer.dynamic_code(self.at(*at), *address, code)
+    pub fn write_function_codes(&mut self, codes: &[FunctionCode]) -> Result<()> {
+        codes
+            .iter()
+            .try_for_each(|FunctionCode { at, address, code }| {
+                self.writer.dynamic_code(self.at(*at), *address, code)
+            })
     }
 
     /// Writes a tick array.

@@ -96,7 +96,7 @@ impl ProcessCode {
         }
     }
 
-    /// Returns the user for whom code is read.
+    /// Returns the user who called kcollect, whose rights decide what is read.
     pub(super) fn user(&self) -> &InvokingUser {
         self.reader.user()
     }

@@ -189,7 +189,7 @@ impl CodeReader {
         Ok(())
     }
 
-    /// Returns the user for whom code is read.
+    /// Returns the user who called kcollect, whose rights decide what is read.
     pub(super) fn user(&self) -> &InvokingUser {
         &self.shared.user
     }

@@ -245,7 +245,7 @@ impl JitWatch {
         let Some(code) = &mut self.code else {
             return;
         };
-        if code.wants_memory() && self.memory.is_none() {
+        if self.memory.is_none() && code.wants_memory() {
             let user = code.user().uid;
             let may = user == 0 || self.files.is_of(user);
             let memory = may.then(|| self.files.memory().ok()).flatten();

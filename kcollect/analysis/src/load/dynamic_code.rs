@@ -4,10 +4,13 @@
 //! A function may have been made several times: in each process of a program, and again by a
 //! compiler that optimises it. Reports add all of them up under one name, so one has to be chosen.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 
 use experiment_format::Result;
 use experiment_format::address_space::{AddressSpace, ObjectKind as Mapped};
+use experiment_format::dynamic_code::DynamicCode;
+use experiment_format::functions::Archives;
 use experiment_format::map::MapEvent;
 use experiment_format::reader::Experiment;
 
@@ -27,6 +30,8 @@ pub struct RecordedCode<'a> {
     pub others: usize,
     at: u64,
     space: AddressSpace,
+    /// The tables of functions that calls lead to, each read once.
+    archives: RefCell<Archives>,
 }
 
 impl<'a> RecordedCode<'a> {
@@ -37,6 +42,7 @@ impl<'a> RecordedCode<'a> {
     /// When a file of an experiment is damaged.
     pub fn find(model: &'a Model, function: &FunctionInfo) -> Result<Option<RecordedCode<'a>>> {
         let mut found: Option<RecordedCode<'a>> = None;
+        let mut others = 0;
         for info in &model.experiments {
             let codes = info.source.dynamic_codes()?;
             if codes.iter().next().is_none() {
@@ -44,28 +50,31 @@ impl<'a> RecordedCode<'a> {
             }
             let events = info.source.maps()?;
             let sizes: HashMap<_, _> = of_name(&events, function.symbol()).collect();
-            for code in codes.iter() {
-                let Some(size) = sizes.get(&(code.at, code.address)) else {
-                    continue;
-                };
+            let of_function = codes.iter().filter_map(|code| {
+                let size = sizes.get(&(code.at, code.address))?;
                 let bytes = code.code.get(..*size as usize).unwrap_or(code.code);
-                let others = match &found {
-                    None => 0,
-                    Some(before) => before.others + usize::from(before.code != bytes),
-                };
+                Some(DynamicCode {
+                    code: bytes,
+                    ..code
+                })
+            });
+            let mut last: Option<DynamicCode<'_>> = None;
+            for code in of_function {
+                let before = last.map(|last| last.code);
+                let before = before.or_else(|| found.as_ref().map(|found| &*found.code));
+                others += usize::from(before.is_some_and(|before| before != code.code));
+                last = Some(code);
+            }
+            if let Some(DynamicCode { at, address, code }) = last {
                 found = Some(RecordedCode {
                     experiment: &info.source,
-                    address: code.address,
-                    code: bytes.to_vec(),
+                    address,
+                    code: code.to_vec(),
                     others,
-                    at: code.at,
-                    space: AddressSpace::default(),
+                    at,
+                    space: AddressSpace::new(events),
+                    archives: RefCell::new(super::archives_of(&info.source)),
                 });
-            }
-            if let Some(found) = &mut found
-                && std::ptr::eq(found.experiment, &raw const info.source)
-            {
-                found.space = AddressSpace::new(events);
             }
         }
         Ok(found)
@@ -78,7 +87,7 @@ impl<'a> RecordedCode<'a> {
         match location.kind {
             Mapped::Function => Some((demangle(location.object).into_owned(), location.offset)),
             Mapped::File => {
-                let mut archives = super::archives_of(self.experiment);
+                let mut archives = self.archives.borrow_mut();
                 let table = archives.functions(location.object).ok()??;
                 let (name, into) = table.find(location.offset)?;
                 Some((demangle(name).into_owned(), into))

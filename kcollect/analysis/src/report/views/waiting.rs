@@ -198,7 +198,7 @@ fn waits_at(model: &Model, stack: StackId) -> Option<(FunctionId, Option<Functio
     let path = |frame: &StackFrame| &*model.object(model.function(frame.function).object).path;
     let outside_libc = |frame: &&StackFrame| user(frame) && !is_c_library(path(frame));
     let own = |frame: &&StackFrame| {
-        outside_libc(frame)
+        user(frame)
             && is_of_program(model, frame)
             && !is_runtime(&model.function(frame.function).name)
     };
