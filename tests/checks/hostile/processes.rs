@@ -281,7 +281,9 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
                 (PROCTORTURE, vec!["jit:200"]),
                 (PROCTORTURE, vec!["jitfp:200"]),
                 (NARROW, vec!["one:600"]),
-                (PROCTORTURE, vec!["deep:20000,400"]),
+                // Its stacks are copied for a third of a second, until the BPF programs have its
+                // mappings; and copies are short while many wait.
+                (PROCTORTURE, vec!["deep:20000,1200"]),
                 (PROCTORTURE, vec!["nowhere:100"]),
                 (PROCTORTURE, vec!["one:200", "die"]),
                 (PROCTORTURE, vec!["space", "say:inside", "one:200"]),
@@ -338,7 +340,7 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
         judge_function(&followed, narrow, "burn_narrow", 600)?;
 
         let deep = the(6)?;
-        judge_function(&followed, deep, "burn_deep", 400)?;
+        judge_function(&followed, deep, "burn_deep", 1200)?;
         let ends = followed.ends(deep)?;
         let cut = ends.get("depth_limit").copied().unwrap_or(0);
         let (user, _) = deep.user_ticks(|_| true);
@@ -361,7 +363,7 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
         let truncated = table
             .find("<Truncated-stack>")
             .map_or(0.0, |row| row.values[1]);
-        ensure!(truncated > 0.15, "<Truncated-stack> {truncated} s");
+        ensure!(truncated > 0.5, "<Truncated-stack> {truncated} s");
 
         judge_function(&followed, the(7)?, "spin_nowhere", 100)?;
         let killed = the(8)?;

@@ -343,9 +343,11 @@ impl States {
         let outside = row.tracked_s - truth.tracked_s;
         let more = truth.threads.saturating_sub(1) as f64;
         let waited = row.of(Microstate::WaitCpu) - of(&truth.states_s, Microstate::WaitCpu);
-        // Before its work it may be read from a disk that all want at once.
+        // Before its work it may be read from a disk that all want at once, and sleep in its file
+        // system until a transaction has ended. One that does not say how long that took waited
+        // for the disk.
         let disk = row.detail_s.as_ref().map_or(0.0, |parts| parts.block_io);
-        let alone = edges.outside_s + more * OUTSIDE_THREAD_S + disk;
+        let alone = edges.outside_s + more * OUTSIDE_THREAD_S + disk.max(truth.before_s);
         if !(-edges.cpu_s..=alone + waited.max(0.0)).contains(&outside) {
             wrong.push(format!(
                 "the threads lived {} s by their own clocks, {} s by the account",
