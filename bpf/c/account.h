@@ -10,6 +10,9 @@
  * (run_delay), so when the thread is on a CPU again the growth of that sum is the wait and the rest
  * is the blocked time.
  *
+ * While the hypervisor runs something else on the CPU that a thread is on, the thread waits for a
+ * CPU too. When in its time on the CPU that was is not known: it counts as the end of it.
+ *
  * Every interval is closed by the event that ends it and none is dropped: the times of a thread add
  * up to the time for which it was tracked.
  */
@@ -23,6 +26,10 @@
 /* A power of two, so that a mask is enough for the verifier to know the range of an index. */
 #define TIME_SLOTS	 16
 #define TIME_SLOT(state) ((state) & (TIME_SLOTS - 1))
+
+/* In place of the scheduler's sum of a thread that is running: the sum is behind, the clock is not.
+ */
+#define RUN_TIME_UNKNOWN (~0ULL)
 
 /* In the order of use: a context switch touches the first two cache lines. */
 struct account {
@@ -72,19 +79,28 @@ static inline void account_track(struct account *account, __u64 now, __u32 state
 }
 
 /* The thread leaves its CPU, into `state`; `run_time` is the scheduler's sum of its times on a CPU.
- * That sum decides: the time between the end of the thread's work and the switch (balancing,
- * interrupts, a hypervisor's other guests) is not the thread's and belongs to the next state. */
+ * That sum decides: the rest of the time since it came is not the thread's. As much of it as the
+ * hypervisor had `stolen` from the CPU meanwhile was a wait for the CPU. What is left (balancing,
+ * interrupts) belongs to the next state. */
 static inline void account_switch_out(struct account *account, __u64 now, __u32 state, __u32 detail,
-				      __u64 run_delay, __u64 run_time)
+				      __u64 run_delay, __u64 run_time, __u64 stolen)
 {
 	__u64 ran = run_time > account->run_time_ns ? run_time - account->run_time_ns : 0;
 	__u64 length = now > account->since_ns ? now - account->since_ns : 0;
 
+	if (stolen > length)
+		stolen = length;
+	if (run_time == RUN_TIME_UNKNOWN || account->run_time_ns == RUN_TIME_UNKNOWN)
+		ran = length - stolen;
 	if (ran > length)
 		ran = length;
+	if (stolen > length - ran)
+		stolen = length - ran;
 	account->ns[STATE_ON_CPU] += ran;
+	account->ns[STATE_WAIT_CPU] += stolen;
+	account->ns[DETAIL_STOLEN] += stolen;
 	account->run_time_ns = run_time;
-	account_begin_interval(account, account->since_ns + ran, state, detail, run_delay);
+	account_begin_interval(account, account->since_ns + ran + stolen, state, detail, run_delay);
 }
 
 /* Returns the open off-CPU interval as if it ended `now`; `run_delay` includes the present wait. */
@@ -120,7 +136,7 @@ static inline struct off_cpu account_switch_in(struct account *account, __u64 no
 
 	if (account->state == STATE_ON_CPU)
 		account_switch_out(account, now, STATE_SLEEP, DETAIL_NONE, account->run_delay_ns,
-				   run_time);
+				   run_time, 0);
 	off_cpu = account_off_cpu(account, now, run_delay);
 	account->ns[TIME_SLOT(off_cpu.state)] += off_cpu.woken_ns - off_cpu.from_ns;
 	account->ns[STATE_WAIT_CPU] += off_cpu.to_ns - off_cpu.woken_ns;
@@ -152,20 +168,17 @@ static inline int account_conserves_time(const struct account *account)
 			      (account->tracking ? account->since_ns - account->begun_ns : 0);
 }
 
-/* In place of the scheduler's sum of a thread that is running and goes on: the sum is behind, the
- * clock is not. */
-#define RUN_TIME_BEHIND (~0ULL)
-
 /* Closes the open interval, whatever it is, and ends tracking; `run_time` is the scheduler's sum of
- * the thread's times on a CPU. The part of a last interval on a CPU that this sum does not have was
- * a wait for the CPU. */
+ * the thread's times on a CPU, and `stolen` as in account_switch_out. The part of a last interval on
+ * a CPU that this sum does not have was a wait for the CPU. */
 static inline struct off_cpu account_close(struct account *account, __u64 now, __u64 run_delay,
-					   __u64 run_time)
+					   __u64 run_time, __u64 stolen)
 {
 	struct off_cpu none = {}, off_cpu;
 
 	if (account->state == STATE_ON_CPU) {
-		account_switch_out(account, now, STATE_WAIT_CPU, DETAIL_NONE, run_delay, run_time);
+		account_switch_out(account, now, STATE_WAIT_CPU, DETAIL_NONE, run_delay, run_time,
+				   stolen);
 		if (now > account->since_ns)
 			account->ns[STATE_WAIT_CPU] += now - account->since_ns;
 		account_begin_interval(account, now > account->since_ns ? now : account->since_ns,

@@ -3,7 +3,8 @@
  * The clock of each CPU.
  *
  * `kc_clock_tick` runs at every firing of the CPU's cpu-clock event, in the timer interrupt, on top
- * of whatever the CPU was doing, and records that. A CPU that sleeps in the idle loop may not fire
+ * of whatever the CPU was doing, and records that. Boundaries at which the hypervisor ran something
+ * else are ticks of a wait (steal.h). A CPU that sleeps in the idle loop may not fire
  * at all: some hypervisors park it together with its timers. So `kc_cpu_idle` watches the loop's
  * sleep and counts the boundaries that passed in it, or they would be charged to the thread that
  * runs first afterwards. `kc_grid_settle` does the same on request, for a CPU that is asleep when
@@ -24,6 +25,7 @@ const volatile __u64 period_ns;
 const volatile bool record_idle;
 const volatile __u32 max_kernel_frames;
 const volatile bool counters_overflow;
+const volatile __u64 steal_from_rq;
 
 volatile bool recording;
 volatile __u64 begin_ns;
@@ -45,13 +47,14 @@ static __always_inline void align(struct cpu_stats *stats, void *ctx, __u64 now)
 SEC("perf_event")
 int kc_clock_tick(struct bpf_perf_event_data *ctx)
 {
-	__u32 cpu = bpf_get_smp_processor_id(), zero = 0, ticks;
+	__u32 cpu = bpf_get_smp_processor_id(), zero = 0;
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u64 now = bpf_ktime_get_ns(), size = sizeof(struct record_header);
 	bool user, borrowed = false;
 	struct tick_scratch *out;
 	struct thread *thread;
+	struct passed passed;
 	__u64 index;
 	long got;
 
@@ -59,35 +62,33 @@ int kc_clock_tick(struct bpf_perf_event_data *ctx)
 		return 0;
 	align(stats, ctx, now);
 	index = stats->index;
-	ticks = count_passed(stats, now);
-	if (!ticks)
+	passed = count_passed(stats, now);
+	if (!passed.ticks)
 		return 0;
 
 	user = in_user_mode(&ctx->regs);
 	if (!user)
 		borrowed = on_borrowed_stack(task, &ctx->regs);
 	if (!user && !borrowed && !task->pid) {
-		count_idle(stats, cpu, now, ticks);
+		count_idle(stats, cpu, now, passed.ticks);
 		return 0;
 	}
-	if (ticks > 1) {
-		/* Only the last boundary is known to belong to the interrupt that ended the sleep.
-		 */
-		if (stats->in_idle) {
-			count_idle(stats, cpu, now, ticks - 1);
-			ticks = 1;
-		}
-		stats->late += ticks - 1;
+	/* Only the last boundary is known to belong to the interrupt that ended the sleep. */
+	if (passed.ticks > 1 && stats->in_idle) {
+		count_idle(stats, cpu, now, passed.ticks - 1);
+		passed.ticks = 1;
 	}
+	/* Of an idle CPU nothing is stolen. */
+	if (!task->pid)
+		passed.stolen = 0;
 
 	out = bpf_map_lookup_elem(&kc_scratch, &zero);
 	if (!out)
 		return 0;
-	describe(&out->record, task, now, cpu, user ? TICK_USER : TICK_KERNEL, ticks);
-	if (user) {
-		stats->user += ticks;
-	} else {
-		stats->kernel += ticks;
+	describe(&out->record, task, now, cpu, user ? TICK_USER : TICK_KERNEL, passed.ticks);
+	out->record.blocked = passed.stolen;
+	count_busy(stats, user ? &stats->user : &stats->kernel, passed);
+	if (!user) {
 		if (borrowed)
 			out->record.flags |= FLAG_IRQ_WORK;
 		got = bpf_get_stack(ctx, out->stack, sizeof(out->stack), 0);
@@ -111,7 +112,7 @@ int kc_clock_tick(struct bpf_perf_event_data *ctx)
 static __always_inline void count_sleep(struct cpu_stats *stats, __u32 cpu)
 {
 	__u64 now = bpf_ktime_get_ns();
-	__u32 ticks = stats->origin_ns ? count_passed(stats, now) : 0;
+	__u32 ticks = stats->origin_ns ? count_passed(stats, now).ticks : 0;
 
 	if (ticks)
 		count_idle(stats, cpu, now, ticks);
@@ -143,6 +144,8 @@ int kc_grid_begin(void *ctx)
 
 	(void)ctx;
 	if (stats) {
+		stolen_since_switch(stats, bpf_get_current_task_btf()->se.cfs_rq->rq);
+		stolen_since_count(stats);
 		stats->origin_ns = stats->home_ns = bpf_ktime_get_ns();
 		stats->index = 0;
 		stats->begun_ns = 0;
@@ -157,9 +160,10 @@ int kc_grid_begin(void *ctx)
 SEC("raw_tp")
 int kc_grid_settle(void *ctx)
 {
-	__u32 cpu = bpf_get_smp_processor_id(), zero = 0, ticks;
+	__u32 cpu = bpf_get_smp_processor_id(), zero = 0;
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
 	struct tick_scratch *out;
+	struct passed passed;
 	__u64 now;
 
 	(void)ctx;
@@ -170,13 +174,13 @@ int kc_grid_settle(void *ctx)
 		return 0;
 	}
 	now = bpf_ktime_get_ns();
-	ticks = count_passed(stats, now);
+	passed = count_passed(stats, now);
 	out = bpf_map_lookup_elem(&kc_scratch, &zero);
-	if (!ticks || !out)
+	if (!passed.ticks || !out)
 		return 0;
-	describe(&out->record, bpf_get_current_task_btf(), now, cpu, TICK_KERNEL, ticks);
-	stats->kernel += ticks;
-	stats->late += ticks - 1;
+	describe(&out->record, bpf_get_current_task_btf(), now, cpu, TICK_KERNEL, passed.ticks);
+	out->record.blocked = passed.stolen;
+	count_busy(stats, &stats->kernel, passed);
 	send_tick(stats, out, add_stack(&out->record, -1));
 	return 0;
 }

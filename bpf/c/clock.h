@@ -6,6 +6,7 @@
 #include "kernel.h"
 #include "grid.h"
 #include "record.h"
+#include "steal.h"
 
 extern const volatile __u64 period_ns;
 extern const volatile bool record_idle;
@@ -19,26 +20,43 @@ extern volatile bool recording;
 extern volatile __u64 begin_ns;
 extern volatile __u64 until_ns;
 
+/* Boundaries that passed. */
+struct passed {
+	__u32 ticks;
+	__u32 stolen; /* those of them that passed while the hypervisor ran something else */
+};
+
 /* Returns the boundaries that passed on this CPU since they were last counted. */
-static __always_inline __u32 count_passed(struct cpu_stats *stats, __u64 now)
+static __always_inline struct passed count_passed(struct cpu_stats *stats, __u64 now)
 {
 	struct grid grid = {.origin = stats->origin_ns, .index = stats->index};
-	__u64 begin = begin_ns, until = until_ns;
-	__u32 ticks;
+	__u64 begin = begin_ns, until = until_ns, stolen = stolen_since_count(stats);
+	__u64 end = until && now > until ? until : now, from;
+	struct passed passed;
 
 	if (stats->begun_ns != begin) {
 		stats->begun_ns = begin;
 		stats->home_ns = stats->origin_ns;
 		grid_advance(&grid, begin, period_ns);
 	}
-	if (until && now > until)
-		now = until;
-	ticks = grid_advance(&grid, now, period_ns);
+	from = grid.index;
+	passed.ticks = grid_advance(&grid, end, period_ns);
+	passed.stolen = grid_stolen(stats->origin_ns, from, grid.index, now, stolen, period_ns);
 	stats->index = grid.index;
-	stats->last_ns = now;
+	stats->last_ns = end;
 	stats->next_ns = stats->origin_ns + (grid.index + 1) * period_ns;
 	stats->offset_stale = 1;
-	return ticks;
+	return passed;
+}
+
+/* Counts boundaries of a thread on the CPU, in `mode` the others than those that were stolen. */
+static __always_inline void count_busy(struct cpu_stats *stats, __u64 *mode, struct passed passed)
+{
+	__u32 ran = passed.ticks - passed.stolen;
+
+	stats->stolen += passed.stolen;
+	*mode += ran;
+	stats->late += ran ? ran - 1 : 0;
 }
 
 static __always_inline void count_idle(struct cpu_stats *stats, __u32 cpu, __u64 now, __u32 ticks)

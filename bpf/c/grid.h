@@ -68,4 +68,19 @@ static inline __u32 grid_before(__u64 origin, __u64 from, __u64 to, __u64 end, _
 	return index < to ? index - from : to - from;
 }
 
+/* A boundary for which the timer fires so soon was not stolen: the CPU ran. */
+#define PUNCTUAL_NS 50000
+
+/* Returns how many of the boundaries in (from, to] passed while the hypervisor ran something else,
+ * if it did for `stolen` ns of the time before `now`. The timer of such a boundary is overdue when
+ * the CPU runs again, and fires at once; that of any other boundary fired in time. */
+static inline __u32 grid_stolen(__u64 origin, __u64 from, __u64 to, __u64 now, __u64 stolen,
+				__u64 period)
+{
+	__u64 end = now - PUNCTUAL_NS, begin = end > stolen ? end - stolen : 0;
+
+	return grid_before(origin, from, to, end, period) -
+	       grid_before(origin, from, to, begin, period);
+}
+
 #endif

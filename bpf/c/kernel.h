@@ -76,6 +76,7 @@ struct bpf_perf_event_data {
 
 struct rq {
 	__u64 clock;
+	__u64 prev_steal_time_rq;
 };
 
 struct cfs_rq {

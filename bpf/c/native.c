@@ -8,14 +8,16 @@
 __u32 native_grid_advance(struct grid *grid, __u64 now, __u64 period);
 __u64 native_grid_align(__u64 home, __u64 at, __u64 period);
 __u32 native_grid_before(__u64 origin, __u64 from, __u64 to, __u64 end, __u64 period);
+__u32 native_grid_stolen(__u64 origin, __u64 from, __u64 to, __u64 now, __u64 stolen, __u64 period);
 void native_track(struct account *account, __u64 now, __u32 state, __u32 detail, __u64 run_delay,
 		  __u64 run_time);
 void native_switch_out(struct account *account, __u64 now, __u32 state, __u32 detail,
-		       __u64 run_delay, __u64 run_time);
+		       __u64 run_delay, __u64 run_time, __u64 stolen);
 struct off_cpu native_switch_in(struct account *account, __u64 now, __u64 run_delay,
 				__u64 run_time);
 struct off_cpu native_missed_switch_in(struct account *account, __u64 arrival, __u64 run_delay);
-struct off_cpu native_close(struct account *account, __u64 now, __u64 run_delay, __u64 run_time);
+struct off_cpu native_close(struct account *account, __u64 now, __u64 run_delay, __u64 run_time,
+			    __u64 stolen);
 int native_conserves_time(const struct account *account);
 
 __u32 native_grid_advance(struct grid *grid, __u64 now, __u64 period)
@@ -33,6 +35,11 @@ __u32 native_grid_before(__u64 origin, __u64 from, __u64 to, __u64 end, __u64 pe
 	return grid_before(origin, from, to, end, period);
 }
 
+__u32 native_grid_stolen(__u64 origin, __u64 from, __u64 to, __u64 now, __u64 stolen, __u64 period)
+{
+	return grid_stolen(origin, from, to, now, stolen, period);
+}
+
 void native_track(struct account *account, __u64 now, __u32 state, __u32 detail, __u64 run_delay,
 		  __u64 run_time)
 {
@@ -40,9 +47,9 @@ void native_track(struct account *account, __u64 now, __u32 state, __u32 detail,
 }
 
 void native_switch_out(struct account *account, __u64 now, __u32 state, __u32 detail,
-		       __u64 run_delay, __u64 run_time)
+		       __u64 run_delay, __u64 run_time, __u64 stolen)
 {
-	account_switch_out(account, now, state, detail, run_delay, run_time);
+	account_switch_out(account, now, state, detail, run_delay, run_time, stolen);
 }
 
 struct off_cpu native_switch_in(struct account *account, __u64 now, __u64 run_delay, __u64 run_time)
@@ -55,9 +62,10 @@ struct off_cpu native_missed_switch_in(struct account *account, __u64 arrival, _
 	return account_missed_switch_in(account, arrival, run_delay);
 }
 
-struct off_cpu native_close(struct account *account, __u64 now, __u64 run_delay, __u64 run_time)
+struct off_cpu native_close(struct account *account, __u64 now, __u64 run_delay, __u64 run_time,
+			    __u64 stolen)
 {
-	return account_close(account, now, run_delay, run_time);
+	return account_close(account, now, run_delay, run_time, stolen);
 }
 
 int native_conserves_time(const struct account *account)

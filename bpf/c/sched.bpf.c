@@ -15,6 +15,7 @@
 #include "arch.h"
 #include "clock.h"
 #include "off_cpu.h"
+#include "steal.h"
 #include "thread_record.h"
 #include "user_return.h"
 
@@ -30,13 +31,6 @@ volatile __u64 any_offset_ns;
 
 /* asm-generic/errno-base.h */
 #define EPERM 1
-
-/* Returns the scheduler's clock in the run queue of a thread on this CPU, which is up to date in
- * sched_switch. */
-static __always_inline __u64 rq_clock(struct task_struct *task)
-{
-	return task->se.cfs_rq->rq->clock;
-}
 
 /* Returns the boundaries counted by now on the CPU that a thread left. Boundaries of another CPU
  * may have passed without being counted yet; a CPU that went offline counts none. */
@@ -74,14 +68,14 @@ static __always_inline void send_off_cpu(struct cpu_stats *stats, struct cpu_sta
 
 /* Sends the last record of a thread that exits. */
 static __always_inline void thread_exit(struct cpu_stats *stats, struct task_struct *task,
-					struct thread *thread, __u64 now, __u32 cpu)
+					struct thread *thread, __u64 now, __u64 stolen, __u32 cpu)
 {
 	__u32 zero = 0;
 	struct thread_record *out = bpf_map_lookup_elem(&kc_scratch, &zero);
 
 	evict_return_wait(task, thread);
 	if (thread->account.tracking == TRACKED && claim_tracking(&thread->account, TRACKED))
-		account_close(&thread->account, now, 0, task->se.sum_exec_runtime);
+		account_close(&thread->account, now, 0, task->se.sum_exec_runtime, stolen);
 	/* Claimed by kc_close_all, which writes the record; or the thread was never recorded. */
 	if (thread->account.tracking == TRACKING_CLAIMED || !thread->account.tracked_ns)
 		return;
@@ -109,10 +103,10 @@ static __always_inline void track_at_switch_out(struct cpu_stats *stats, struct 
 	thread->cpu = cpu;
 	if (arrival > begin && prev->start_time < begin_ns)
 		account_track(account, begin, STATE_SLEEP, DETAIL_NONE, prev->sched_info.run_delay,
-			      0);
+			      RUN_TIME_UNKNOWN);
 	else
 		account_track(account, arrival > begin ? arrival : begin, STATE_ON_CPU, DETAIL_NONE,
-			      prev->sched_info.run_delay, 0);
+			      prev->sched_info.run_delay, RUN_TIME_UNKNOWN);
 }
 
 /* Begins to track a thread that comes to a CPU. A new thread has waited since it was made. One that
@@ -164,7 +158,7 @@ static __always_inline void send_missed_off_cpu(struct cpu_stats *stats, struct 
 }
 
 static __always_inline void switch_out(struct cpu_stats *stats, struct task_struct *prev, __u64 now,
-				       bool preempted, __u32 prev_state, __u32 cpu)
+				       __u64 stolen, bool preempted, __u32 prev_state, __u32 cpu)
 {
 	struct thread *thread = bpf_task_storage_get(&kc_threads, prev, 0,
 						     BPF_LOCAL_STORAGE_GET_F_CREATE);
@@ -179,7 +173,7 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 		 * accounts for the time until then. */
 		if (!recording || !claim_tracking(&thread->account, NOT_TRACKED)) {
 			if (prev_state & TASK_DEAD)
-				thread_exit(stats, prev, thread, now, cpu);
+				thread_exit(stats, prev, thread, now, stolen, cpu);
 			return;
 		}
 		track_at_switch_out(stats, prev, thread, cpu);
@@ -187,7 +181,7 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 	if (thread->account.state != STATE_ON_CPU)
 		send_missed_off_cpu(stats, prev, thread, cpu);
 	if (prev_state & TASK_DEAD) {
-		thread_exit(stats, prev, thread, now, cpu);
+		thread_exit(stats, prev, thread, now, stolen, cpu);
 		return;
 	}
 	state = preempted || !prev_state
@@ -197,7 +191,7 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 						? bpf_map_lookup_elem(&kc_scratch, &zero)
 						: 0);
 	account_switch_out(&thread->account, now, state, detail_of(prev, state),
-			   prev->sched_info.run_delay, prev->se.sum_exec_runtime);
+			   prev->sched_info.run_delay, prev->se.sum_exec_runtime, stolen);
 	thread->grid_index = stats->index;
 	thread->charged_from = 0;
 	thread->cpu = cpu;
@@ -250,22 +244,23 @@ static __always_inline void charge_switch_out(__u64 *ctx, struct cpu_stats *stat
 					      struct task_struct *prev, __u64 now, __u32 cpu)
 {
 	__u64 index = stats->index;
-	__u32 ticks = count_passed(stats, now), zero = 0;
+	struct passed passed = count_passed(stats, now);
 	struct tick_scratch *out;
 	struct thread *thread;
+	__u32 zero = 0;
 
-	if (!ticks)
+	if (!passed.ticks)
 		return;
 	if (!prev->pid) {
-		count_idle(stats, cpu, now, ticks);
+		count_idle(stats, cpu, now, passed.ticks);
 		return;
 	}
 	out = bpf_map_lookup_elem(&kc_scratch, &zero);
 	if (!out)
 		return;
-	stats->kernel += ticks;
-	stats->late += ticks - 1;
-	describe(&out->record, prev, now, cpu, TICK_KERNEL, ticks);
+	count_busy(stats, &stats->kernel, passed);
+	describe(&out->record, prev, now, cpu, TICK_KERNEL, passed.ticks);
+	out->record.blocked = passed.stolen;
 	out->record.flags |= FLAG_AT_SWITCH_OUT;
 	thread = bpf_task_storage_get(&kc_threads, prev, 0, 0);
 	note_charged(thread, index);
@@ -299,7 +294,9 @@ static __always_inline void context_switch(__u64 *ctx, struct cpu_stats *stats, 
 {
 	struct task_struct *prev = (void *)ctx[1], *next = (void *)ctx[2];
 	__u32 prev_state = ctx[3];
-	__u64 now = rq_clock(prev->pid ? prev : next), end;
+	/* The scheduler's clock in this CPU's run queue is up to date. */
+	struct rq *rq = (prev->pid ? prev : next)->se.cfs_rq->rq;
+	__u64 now = rq->clock, stolen, end;
 
 	if (stats->offset_stale)
 		note_offset(stats, now);
@@ -317,8 +314,9 @@ static __always_inline void context_switch(__u64 *ctx, struct cpu_stats *stats, 
 			return;
 		now = end + stats->offset_ns;
 	}
+	stolen = stolen_since_switch(stats, rq);
 	if (prev->pid)
-		switch_out(stats, prev, now, ctx[0], prev_state, cpu);
+		switch_out(stats, prev, now, stolen, ctx[0], prev_state, cpu);
 	if (next->pid && recording)
 		switch_in(stats, next, now, cpu);
 }

@@ -105,8 +105,17 @@ int kc_track_all(struct bpf_iter__task *ctx)
 	state = state_at(from, task, thread, &out->off_cpu);
 	account_track(&thread->account, from, state,
 		      state == STATE_ON_CPU ? DETAIL_NONE : detail_of(task, state),
-		      run_delay(task, from), state == STATE_ON_CPU ? 0 : task->se.sum_exec_runtime);
+		      run_delay(task, from),
+		      state == STATE_ON_CPU ? RUN_TIME_UNKNOWN : task->se.sum_exec_runtime);
 	return 0;
+}
+
+/* Returns how much was stolen from the CPU of a thread since it came to it. */
+static __always_inline __u64 stolen_from(struct thread *thread)
+{
+	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
+
+	return stats ? stolen_until_count(stats) : 0;
 }
 
 /* The instant that kc_report_all reports times of, CLOCK_MONOTONIC; for a thread with a context
@@ -139,7 +148,8 @@ int kc_report_all(struct bpf_iter__task *ctx)
 	detail = out->account.detail;
 	out->thread.since_ns = out->account.since_ns - any_offset_ns;
 	now = report_ns + any_offset_ns;
-	account_close(&out->account, now, run_delay(task, now), RUN_TIME_BEHIND);
+	account_close(&out->account, now, run_delay(task, now), RUN_TIME_UNKNOWN,
+		      stolen_from(thread));
 	fill_thread_record(&out->thread, task, thread, &out->account, cpu);
 	out->thread.header.state = state;
 	out->thread.header.detail = detail;
@@ -198,7 +208,8 @@ int kc_close_all(struct bpf_iter__task *ctx)
 	state = thread->account.state;
 	detail = thread->account.detail;
 	out->thread.since_ns = thread->account.since_ns - any_offset_ns;
-	off_cpu = account_close(&thread->account, now, run_delay(task, now), RUN_TIME_BEHIND);
+	off_cpu = account_close(&thread->account, now, run_delay(task, now), RUN_TIME_UNKNOWN,
+				stolen_from(thread));
 	/* Data have stopped on all CPUs, so all boundaries until then are counted. */
 	left = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
 	if (left && state != STATE_ON_CPU && left->index > thread->grid_index) {

@@ -17,6 +17,7 @@ mod load;
 mod recording;
 mod rings;
 mod skeleton;
+mod steal;
 mod tables;
 #[cfg(test)]
 mod tests;

@@ -165,6 +165,7 @@ fn open_and_load(settings: &Settings) -> libbpf_rs::Result<KcollectSkel<'static>
         rodata.counters_overflow = settings.hit_intervals.is_some();
         rodata.own_pid = std::process::id();
         rodata.hit_interval = settings.hit_intervals.unwrap_or_default();
+        rodata.steal_from_rq = crate::steal::distance_from_run_queue();
         rodata.max_kernel_frames = settings.max_kernel_frames.min(MAX_KERNEL_FRAMES as u32);
     }
     let counters_overflow = settings.hit_intervals.is_some();

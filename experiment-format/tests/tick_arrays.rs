@@ -82,7 +82,7 @@ fn packet() -> impl Strategy<Value = Written> {
         (1u32..100_000).prop_map(What::Kernel),
         prop::array::uniform10(count()).prop_map(What::Array),
     ];
-    (0..4u32, 40..52u32, 0..5u64, what, 0..5u32).prop_map(|(cpu, tid, function, what, detail)| {
+    (0..4u32, 40..52u32, 0..6u64, what, 0..6u32).prop_map(|(cpu, tid, function, what, detail)| {
         let detail = match what {
             What::Kernel(_) => 0,
             What::Array(_) => detail,
@@ -112,7 +112,7 @@ fn founder() -> Vec<ProfileDecl> {
 fn write(parent: &Path, profiles: Vec<ProfileDecl>, packets: &[Written]) -> PathBuf {
     let mut writer =
         synthetic::begin(parent, "ktest", &synthetic::header(profiles), START).unwrap();
-    for function in 0..5 {
+    for function in 0..6 {
         let (vaddr, name) = (0x1000 * (1 + function), name(function));
         let map = MapEvent::Function {
             at: 0,
@@ -314,12 +314,13 @@ fn filters_select_details() {
         let text = display(&path, &["-script", script.to_str().unwrap()]);
         columns(&text, "<Total>")[..3].join(" ")
     };
-    assert_eq!(total("1"), "0.500 5.000 0.600");
+    assert_eq!(total("1"), "0.500 6.000 0.750");
     assert_eq!(total("KDETAIL==0"), "0.500 1.000 0.100");
     assert_eq!(total("KDETAIL==3"), "0. 1.000 0.130");
     assert_eq!(total("KDETAIL==2||KDETAIL==3"), "0. 2.000 0.250");
     assert_eq!(total("KDETAIL==3&&MSTATE==8"), "0. 0. 0.130");
-    assert_eq!(total("KDETAIL>0"), "0. 4.000 0.500");
+    assert_eq!(total("KDETAIL==5"), "0. 1.000 0.150");
+    assert_eq!(total("KDETAIL>0"), "0. 5.000 0.650");
 }
 
 /// The reason why a header whose last clock table is another one is refused: see `log.rs`.

@@ -189,15 +189,25 @@ pub fn ticks(experiment: &Path) -> Result<u64> {
 /// # Errors
 /// When the file cannot be read.
 pub fn array_ticks(experiment: &Path, pid: Option<i32>) -> Result<u64> {
-    let mut sum = 0;
+    Ok(state_ticks(experiment, pid)?.iter().sum())
+}
+
+/// The same by number of the state.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn state_ticks(experiment: &Path, pid: Option<i32>) -> Result<[u64; Microstate::PER_THREAD]> {
+    let mut sums = [0; Microstate::PER_THREAD];
     for tick in Experiment::open(experiment)?.ticks()? {
         let tick = tick?;
-        let of_a_thread = tick.state != Microstate::KernelCpu.number();
-        if of_a_thread && pid.is_none_or(|pid| tick.pid == Some(Pid(pid.cast_unsigned()))) {
-            sum += u64::try_from(tick.ticks)?;
+        let own = pid.is_none_or(|pid| tick.pid == Some(Pid(pid.cast_unsigned())));
+        if let Some(sum) = sums.get_mut(tick.state as usize)
+            && own
+        {
+            *sum += u64::try_from(tick.ticks)?;
         }
     }
-    Ok(sum)
+    Ok(sums)
 }
 
 fn log(experiment: &Path) -> Result<String> {

@@ -5,9 +5,9 @@
 #define KCOLLECT_CPU_STATS_H
 
 /* Interval boundaries of one CPU by what became of them, and its tick grid. Written by programs
- * that run on this CPU with interrupts off. Sent are user + kernel + idle - unsent - lost
- * boundaries; user + kernel + idle is the time recorded. Three cache lines, so that CPUs share
- * none. */
+ * that run on this CPU with interrupts off. Sent are user + kernel + idle + stolen - unsent - lost
+ * boundaries; user + kernel + idle + stolen is the time recorded. Four cache lines, so that CPUs
+ * share none. */
 struct cpu_stats {
 	__u64 origin_ns; /* struct grid; 0 while the CPU has no clock */
 	__u64 index;	 /* struct grid */
@@ -37,7 +37,12 @@ struct cpu_stats {
 	 * may interrupt it. */
 	__u64 busy;
 	__u64 home_ns; /* origin_ns when data began, or when the clock was started since */
-	__u64 zero[1];
+	__u64 stolen;  /* boundaries that passed while the hypervisor ran something else */
+	/* Address of the kernel's sum of the time stolen from this CPU; 0: it has none. */
+	__u64 steal_at;
+	__u64 steal_ns;	       /* that sum when boundaries were last counted */
+	__u64 switch_steal_ns; /* the run queue's sum at the last context switch */
+	__u64 zero[5];
 };
 
 /* A counter on one CPU. */
@@ -48,7 +53,7 @@ struct counter_stats {
 	__u64 lost;	      /* events of records that found the ring full */
 };
 
-_Static_assert(sizeof(struct cpu_stats) == 192, "as in layout.rs");
+_Static_assert(sizeof(struct cpu_stats) == 256, "as in layout.rs");
 _Static_assert(sizeof(struct counter_stats) == 32, "as in layout.rs");
 
 #endif

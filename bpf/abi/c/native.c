@@ -82,6 +82,7 @@ const struct abi_entry kcollect_abi[] = {
 	FIELD(thread_record, ns[DETAIL_BLOCK_IO])
 	FIELD(thread_record, ns[DETAIL_PREEMPTED])
 	FIELD(thread_record, ns[DETAIL_THROTTLED])
+	FIELD(thread_record, ns[DETAIL_STOLEN])
 	FIELD(thread_record, counts)
 	FIELD(thread_record, counts[MINOR_FAULTS])
 	FIELD(thread_record, counts[MAJOR_FAULTS])
@@ -136,6 +137,10 @@ const struct abi_entry kcollect_abi[] = {
 	FIELD(cpu_stats, vfork_starts_lost)
 	FIELD(cpu_stats, busy)
 	FIELD(cpu_stats, home_ns)
+	FIELD(cpu_stats, stolen)
+	FIELD(cpu_stats, steal_at)
+	FIELD(cpu_stats, steal_ns)
+	FIELD(cpu_stats, switch_steal_ns)
 	FIELD(cpu_stats, zero)
 
 	SIZE(counter_stats)

@@ -46,7 +46,9 @@ enum detail {
 	DETAIL_PREEMPTED = 11,
 	/* Of WAIT_CPU: the thread was preempted because its cgroup's quota was used up. */
 	DETAIL_THROTTLED = 12,
-	DETAILS_END = 13,
+	/* Of WAIT_CPU: the hypervisor ran something else while the thread was on the CPU. */
+	DETAIL_STOLEN = 13,
+	DETAILS_END = 14,
 	/* No detail; its sum is not read. */
 	DETAIL_NONE = 15,
 };
@@ -98,7 +100,8 @@ struct record_header {
 	__u32 tid;
 	/* Boundaries that this record stands for; of a tick 1, unless the timer was late. */
 	__u32 ticks;
-	/* Of an off-CPU record: those of `ticks` in `state`; the rest is in WAIT_CPU. */
+	/* Of an off-CPU record: those of `ticks` in `state`; the rest is in WAIT_CPU. Of a tick:
+	 * those that passed while the hypervisor ran something else. */
 	__u32 blocked;
 	/* Number of the thread's next return to user mode, whose record has the user stack; 0 when
 	 * none will come. */
@@ -171,7 +174,7 @@ struct overflow_record {
 };
 
 _Static_assert(sizeof(struct record_header) == 56, "as in layout.rs");
-_Static_assert(sizeof(struct thread_record) == 272, "as in layout.rs");
+_Static_assert(sizeof(struct thread_record) == 280, "as in layout.rs");
 _Static_assert(sizeof(struct user_return_record) == 88, "as in layout.rs");
 _Static_assert(sizeof(struct overflow_record) == 72, "as in layout.rs");
 

@@ -26,7 +26,7 @@ pub const STATES: usize = 10;
 pub const WAIT_CPU: usize = 8;
 
 /// The number of sums of times in a thread's record: those of states, then those of details.
-pub const TIMES: usize = 13;
+pub const TIMES: usize = 14;
 
 /// General registers of a frame, by DWARF number.
 pub const REGISTERS: usize = 16;
@@ -167,7 +167,7 @@ pub struct OverflowLayout {
 /// The statistics of one CPU: interval boundaries by what became of them, since it was first
 /// recorded, and its tick grid (`struct cpu_stats`).
 ///
-/// `user + kernel + idle` is the time recorded; of that `unsent` was left out by request and `lost`
+/// `user + kernel + idle + stolen` is the time recorded; of that `unsent` was left out by request and `lost`
 /// found no room.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
@@ -221,15 +221,23 @@ pub struct CpuStats {
     pub busy: u64,
     /// `origin_ns` when data began, or when the clock was started since.
     pub home_ns: u64,
+    /// Boundaries that passed while the hypervisor ran something else, and a thread was on the CPU.
+    pub stolen: u64,
+    /// Address of the kernel's sum of the time stolen from this CPU; 0 if it has none.
+    pub steal_at: u64,
+    /// That sum when boundaries were last counted.
+    pub steal_ns: u64,
+    /// The run queue's sum at the last context switch.
+    pub switch_steal_ns: u64,
     /// Room for more.
-    pub zero: [u64; 1],
+    pub zero: [u64; 5],
 }
 
 impl CpuStats {
     /// Returns the boundaries that passed while this CPU was recorded.
     #[must_use]
     pub fn boundaries(&self) -> u64 {
-        self.user + self.kernel + self.idle
+        self.user + self.kernel + self.idle + self.stolen
     }
 
     /// Returns what a CPU has counted, without its clock and its grid, which are gone.
@@ -244,6 +252,9 @@ impl CpuStats {
             begun_ns: 0,
             busy: 0,
             home_ns: 0,
+            steal_at: 0,
+            steal_ns: 0,
+            switch_steal_ns: 0,
             ..self
         }
     }
@@ -416,10 +427,10 @@ pub struct ProcessEntry {
 }
 
 const _: () = assert!(size_of::<HeaderLayout>() == 56);
-const _: () = assert!(size_of::<ThreadLayout>() == 272 - 56);
+const _: () = assert!(size_of::<ThreadLayout>() == 280 - 56);
 const _: () = assert!(size_of::<UserReturnLayout>() == 88 - 56);
 const _: () = assert!(size_of::<OverflowLayout>() == 72 - 56);
-const _: () = assert!(size_of::<CpuStats>() == 192);
+const _: () = assert!(size_of::<CpuStats>() == 256);
 const _: () = assert!(size_of::<CounterStats>() == 32);
 const _: () = assert!(size_of::<EncodedRule>() == 16);
 const _: () = assert!(size_of::<UnwindRow>() == 4);

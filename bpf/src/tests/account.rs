@@ -1,9 +1,10 @@
 //! Tests of `c/account.h`, compiled natively, as drawings of time.
 //!
-//! A drawing is a line of letters, one for each unit of time: `U` on a CPU, `S` asleep, `L` at a
-//! lock, `W` waiting for a CPU from a wake-up on; `P` too, because it was taken away, `T` because a
-//! quota was used up; `I` asleep for block I/O. It is played to the account as the events that a
-//! scheduler would see: a wake-up shows only in the sum of waits that the scheduler keeps.
+//! A drawing is a line of letters, one for each unit of time: `U` on a CPU, `H` there too, but the
+//! hypervisor runs something else, `S` asleep, `L` at a lock, `W` waiting for a CPU from a wake-up
+//! on; `P` too, because it was taken away, `T` because a quota was used up; `I` asleep for block
+//! I/O. It is played to the account as the events that a scheduler would see: a wake-up shows only
+//! in the sum of waits that the scheduler keeps, stolen time only in that of the CPU.
 
 use proptest::prelude::*;
 
@@ -14,6 +15,7 @@ const WAIT: u32 = 8;
 const BLOCK_IO: u32 = 10;
 const PREEMPTED: u32 = 11;
 const THROTTLED: u32 = 12;
+const STOLEN: u32 = 13;
 const NO_DETAIL: u32 = 15;
 
 #[repr(C)]
@@ -57,10 +59,17 @@ unsafe extern "C" {
         detail: u32,
         run_delay: u64,
         run_time: u64,
+        stolen: u64,
     );
     fn native_switch_in(account: *mut Account, now: u64, run_delay: u64, run_time: u64) -> OffCpu;
     fn native_missed_switch_in(account: *mut Account, arrival: u64, run_delay: u64) -> OffCpu;
-    fn native_close(account: *mut Account, now: u64, run_delay: u64, run_time: u64) -> OffCpu;
+    fn native_close(
+        account: *mut Account,
+        now: u64,
+        run_delay: u64,
+        run_time: u64,
+        stolen: u64,
+    ) -> OffCpu;
     fn native_conserves_time(account: *const Account) -> i32;
 }
 
@@ -77,8 +86,19 @@ impl Account {
     }
 
     fn switch_out(&mut self, now: u64, state: (u32, u32), run_delay: u64, run_time: u64) {
+        self.switch_out_of_stolen(now, state, run_delay, run_time, 0);
+    }
+
+    fn switch_out_of_stolen(
+        &mut self,
+        now: u64,
+        state: (u32, u32),
+        run_delay: u64,
+        run_time: u64,
+        stolen: u64,
+    ) {
         // SAFETY: as in `track`.
-        unsafe { native_switch_out(self, now, state.0, state.1, run_delay, run_time) };
+        unsafe { native_switch_out(self, now, state.0, state.1, run_delay, run_time, stolen) };
     }
 
     fn conserves_time(&self) -> bool {
@@ -98,20 +118,20 @@ impl Account {
     }
 
     /// Closes the account of a thread that exists on.
-    fn close(&mut self, now: u64, run_delay: u64) -> OffCpu {
-        self.exit(now, run_delay, u64::MAX)
+    fn close(&mut self, now: u64, run_delay: u64, stolen: u64) -> OffCpu {
+        self.exit(now, run_delay, u64::MAX, stolen)
     }
 
-    fn exit(&mut self, now: u64, run_delay: u64, run_time: u64) -> OffCpu {
+    fn exit(&mut self, now: u64, run_delay: u64, run_time: u64, stolen: u64) -> OffCpu {
         // SAFETY: as in `track`.
-        unsafe { native_close(self, now, run_delay, run_time) }
+        unsafe { native_close(self, now, run_delay, run_time, stolen) }
     }
 }
 
 /// State and detail of a thread that leaves its CPU.
 fn state(letter: u8) -> (u32, u32) {
     match letter {
-        b'U' => (ON_CPU, NO_DETAIL),
+        b'U' | b'H' => (ON_CPU, NO_DETAIL),
         b'L' => (LOCK, NO_DETAIL),
         b'S' => (SLEEP, NO_DETAIL),
         b'I' => (SLEEP, BLOCK_IO),
@@ -129,32 +149,34 @@ fn play_seen(drawing: &str, seen: &str) -> (Account, Vec<OffCpu>) {
     let mut account = Account::track(0, state(letters[0]), 0);
     let mut off_cpu = Vec::new();
     let waits = |letter: u8| u64::from(b"WPT".contains(&letter));
+    let on_cpu = |letter: u8| b"UH".contains(&letter);
     let mut delay = waits(letters[0]);
     let mut run_time = u64::from(letters[0] == b'U');
+    let mut stolen = u64::from(letters[0] == b'H');
     let mut arrival = 0;
     for (now, pair) in letters.windows(2).enumerate() {
         let now = now + 1;
         let hidden = seen.as_bytes().get(now) == Some(&b'-');
-        match (pair[0], pair[1]) {
-            (b'U', b'U') => {}
-            (b'U', other) if !hidden => {
+        match (on_cpu(pair[0]), on_cpu(pair[1])) {
+            (true, false) if !hidden => {
                 off_cpu.extend(account.missed_switch_in(arrival, delay));
-                account.switch_out(now as u64, state(other), delay, run_time);
+                let next = state(pair[1]);
+                account.switch_out_of_stolen(now as u64, next, delay, run_time, stolen);
             }
-            (b'U', _) => {}
-            (_, b'U') => {
-                arrival = now as u64;
+            (false, true) => {
+                (arrival, stolen) = (now as u64, 0);
                 if !hidden {
                     off_cpu.push(account.switch_in(now as u64, delay, run_time));
                 }
             }
-            // Asleep, then runnable: no event.
+            // On a CPU all the time, or asleep and then runnable: no event.
             _ => {}
         }
         delay += waits(pair[1]);
         run_time += u64::from(pair[1] == b'U');
+        stolen += u64::from(pair[1] == b'H');
     }
-    account.close(letters.len() as u64, delay);
+    account.close(letters.len() as u64, delay, stolen);
     (account, off_cpu)
 }
 
@@ -172,10 +194,11 @@ fn conserves(drawing: &str) {
         ("U", ON_CPU),
         ("L", LOCK),
         ("SI", SLEEP),
-        ("WPT", WAIT),
+        ("WPTH", WAIT),
         ("I", BLOCK_IO),
         ("P", PREEMPTED),
         ("T", THROTTLED),
+        ("H", STOLEN),
     ];
     for (letters, state) in sums {
         let drawn: u64 = letters.chars().map(|letter| count(drawing, letter)).sum();
@@ -196,17 +219,36 @@ fn each_state_gets_its_time() {
     conserves("UUUUSSSSWW");
 }
 
-/// The scheduler's sum counts: a hypervisor may have preempted the CPU.
 #[test]
 fn a_thread_that_exits_was_on_a_cpu_as_long_as_the_scheduler_says() {
     let mut account = Account::track(0, state(b'U'), 0);
-    account.exit(100, 0, 70);
-    assert_eq!(
-        (account.ns[ON_CPU as usize], account.ns[WAIT as usize]),
-        (70, 30)
-    );
+    account.exit(100, 0, 70, 20);
+    let times = [ON_CPU, WAIT, STOLEN].map(|slot| account.ns[slot as usize]);
+    assert_eq!(times, [70, 30, 20]);
     assert!(account.conserves_time());
     assert_eq!(account.tracked_ns, 100);
+}
+
+#[test]
+fn stolen_time_is_a_wait_of_the_thread_on_the_cpu() {
+    conserves("UUHHUUSSSSHHUUPPUUHH");
+    conserves("HHHHHH");
+    let (_, off_cpu) = play("UUHHHUSSUU");
+    assert_eq!((off_cpu[0].from, off_cpu[0].to), (6, 8));
+}
+
+/// The CPU's sum of stolen time may be of more than the thread's time there.
+#[test]
+fn no_more_is_stolen_than_the_scheduler_misses() {
+    let mut account = Account::track(100, state(b'U'), 0);
+    account.switch_out_of_stolen(150, state(b'S'), 0, 40, 1000);
+    let times = [ON_CPU, WAIT, STOLEN].map(|slot| account.ns[slot as usize]);
+    assert_eq!(times, [40, 10, 10]);
+    account.switch_in(160, 0, 40);
+    account.close(170, 0, 1000);
+    let times = [ON_CPU, SLEEP, WAIT, STOLEN].map(|slot| account.ns[slot as usize]);
+    assert_eq!(times, [40, 10, 20, 20]);
+    assert!(account.conserves_time());
 }
 
 #[test]
@@ -224,7 +266,7 @@ fn an_account_that_was_closed_goes_on_where_it_stopped() {
     account.track_again(100, state(b'S'), 50, 70);
     account.switch_in(108, 53, 70);
     assert!(account.conserves_time());
-    account.close(110, 0);
+    account.close(110, 0, 0);
     assert_eq!(account.tracked_ns, 20);
     assert_eq!(account.ns[..10], [6, 0, 0, 0, 0, 0, 0, 9, 5, 0]);
 }
@@ -297,7 +339,7 @@ fn clocks_that_differ_a_little_make_no_negative_time() {
     let off_cpu = account.switch_in(1008, 0, 10);
     assert_eq!((off_cpu.from, off_cpu.to), (1010, 1010));
     account.switch_out(1005, state(b'S'), 0, 11);
-    account.close(1020, 0);
+    account.close(1020, 0, 0);
     assert_eq!(account.ns[..10].iter().sum::<u64>(), 20);
     assert_eq!(account.tracked_ns, 20);
 }
@@ -306,15 +348,17 @@ proptest! {
     /// Any sequence of states conserves time.
     #[test]
     fn any_drawing_conserves(
-        spans in proptest::collection::vec((0_u8..3, 1_usize..9, 0_usize..4, 1_usize..9), 1..60)
+        spans in proptest::collection::vec(
+            (0_u8..3, 1_usize..9, 0_usize..4, 1_usize..9, 0_usize..3), 1..60
+        )
     ) {
-        let drawing: String = spans.into_iter().map(|(kind, blocked, waiting, running)| {
+        let drawing: String = spans.into_iter().map(|(kind, blocked, waiting, running, stolen)| {
             let blocked = match kind {
                 0 => "S".repeat(blocked),
                 1 => "L".repeat(blocked),
                 _ => "W".repeat(blocked),
             };
-            blocked + &"W".repeat(waiting) + &"U".repeat(running)
+            blocked + &"W".repeat(waiting) + &"H".repeat(stolen) + &"U".repeat(running)
         }).collect();
         conserves(&drawing);
     }
@@ -331,7 +375,8 @@ proptest! {
             match on_cpu {
                 true => {
                     account.missed_switch_in(now.saturating_sub(3), delay);
-                    account.switch_out(now, (state, detail), delay, delay / 2);
+                    let stolen = delay / 3;
+                    account.switch_out_of_stolen(now, (state, detail), delay, delay / 2, stolen);
                 }
                 false => { account.switch_in(now, delay, delay); }
             }
@@ -341,11 +386,13 @@ proptest! {
             }
         }
         prop_assert!(account.conserves_time());
-        account.close(now, 0);
+        account.close(now, 0, 7);
         prop_assert_eq!(account.ns[..10].iter().sum::<u64>(), account.tracked_ns);
         // The time of a detail is part of its state.
-        let [wait, preempted, throttled] = [WAIT, PREEMPTED, THROTTLED].map(|slot| account.ns[slot as usize]);
-        prop_assert!(preempted + throttled <= account.tracked_ns - account.ns[ON_CPU as usize]);
+        let [wait, preempted, throttled, stolen] =
+            [WAIT, PREEMPTED, THROTTLED, STOLEN].map(|slot| account.ns[slot as usize]);
+        let off_cpu = account.tracked_ns - account.ns[ON_CPU as usize];
+        prop_assert!(preempted + throttled + stolen <= off_cpu);
         prop_assert!(wait <= account.tracked_ns);
     }
 }

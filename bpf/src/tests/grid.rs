@@ -16,6 +16,14 @@ unsafe extern "C" {
     fn native_grid_advance(grid: *mut Grid, now: u64, period: u64) -> u32;
     fn native_grid_align(home: u64, at: u64, period: u64) -> u64;
     fn native_grid_before(origin: u64, from: u64, to: u64, end: u64, period: u64) -> u32;
+    fn native_grid_stolen(
+        origin: u64,
+        from: u64,
+        to: u64,
+        now: u64,
+        stolen: u64,
+        period: u64,
+    ) -> u32;
 }
 
 impl Grid {
@@ -98,6 +106,28 @@ fn the_boundaries_of_an_off_cpu_interval_divide_at_its_wake_up() {
     // Awake when 8 has passed and is not counted yet; and by a clock that is behind.
     assert_eq!(before(1082), 4);
     assert_eq!(before(900), 0);
+}
+
+/// Boundaries at 1, 2, 3 and 4 ms, counted together by a firing at some time after the third or the
+/// fourth.
+#[test]
+fn boundaries_under_the_hypervisor_are_stolen() {
+    let stolen = |to, now, stolen| {
+        // SAFETY: a pure function of numbers.
+        unsafe { native_grid_stolen(0, 0, to, now, stolen, 1_000_000) }
+    };
+    // The CPU stood still from 0.9 to 3.6 ms.
+    assert_eq!(stolen(3, 3_600_000, 2_700_000), 3);
+    // From 1.9 ms on: before that, interrupts were off.
+    assert_eq!(stolen(3, 3_600_000, 1_700_000), 2);
+    // Until 3.99 ms: the last timer fired at once.
+    assert_eq!(stolen(4, 4_010_000, 3_100_000), 3);
+    // Nothing was stolen, and the timer is late for another reason.
+    assert_eq!(stolen(3, 3_600_000, 0), 0);
+    // Time was stolen earlier, and the timer fired in time.
+    assert_eq!(stolen(1, 1_020_000, 900_000), 0);
+    // More than there ever was.
+    assert_eq!(stolen(3, 3_600_000, u64::MAX), 3);
 }
 
 /// A timer that was started late, boundaries being ten apart: they are moved to where it fires, by

@@ -79,16 +79,19 @@ pub enum Detail {
     Preempted = 3,
     /// Waiting because the quota of its cgroup is used up.
     Throttled = 4,
+    /// Waiting for a CPU because the hypervisor ran something else on the one that it was on.
+    Stolen = 5,
 }
 
 impl Detail {
     /// All details, in the order of their numbers.
-    pub const ALL: [Detail; 5] = [
+    pub const ALL: [Detail; 6] = [
         Detail::None,
         Detail::BlockIo,
         Detail::Woken,
         Detail::Preempted,
         Detail::Throttled,
+        Detail::Stolen,
     ];
 
     /// Returns the number in the file; [`Detail::try_from`] is the reverse.
@@ -256,7 +259,7 @@ mod tests {
             assert_eq!(detail.number() as usize, position);
             assert_eq!(Detail::try_from(detail.number()), Ok(detail));
         }
-        assert!(Detail::try_from(5).is_err());
+        assert!(Detail::try_from(6).is_err());
         assert_eq!(
             Detail::try_from(Detail::default().number()),
             Ok(Detail::None)

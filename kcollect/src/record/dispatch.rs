@@ -124,13 +124,12 @@ impl Dispatcher {
             Record::Tick(tick) => {
                 let tick = self.decoder.tick(tick);
                 if let Err(error) = router.founder.cpu_tick(processes, &tick) {
-                    self.not_written += u64::from(tick.ticks);
+                    self.not_written += u64::from(tick.ticks + tick.stolen);
                     return router.note(Err(error));
                 }
                 let instance = instance_of(processes, tick.header.pid());
-                if let Some(interval) = tick.interval(instance) {
-                    self.interval(interval);
-                }
+                tick.intervals(instance)
+                    .for_each(|part| self.interval(part));
             }
             Record::OffCpu(record) => {
                 let instance = instance_of(processes, record.header.pid());

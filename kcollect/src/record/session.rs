@@ -26,7 +26,6 @@ use super::hardening::rt_priority::{RtPriority, no_rt_priority};
 use super::input::inputs::Inputs;
 use super::kernel::code::KernelCode;
 use super::kernel::founder::Founder;
-use super::kernel::machine::stolen_ns;
 use super::load_phase::{LoadPhase, cannot_start, starter};
 use super::pause::PauseReasons;
 use super::round::{after, not_published, unavailable};
@@ -75,8 +74,6 @@ pub(super) struct Session<'a> {
     pub(super) load: LoadPhase,
     /// When data could first be taken, nanoseconds of CLOCK_MONOTONIC.
     pub(super) started_ns: u64,
-    /// What the hypervisor had stolen by then, nanoseconds since boot.
-    stolen_before_ns: u64,
     pub(super) next_sample_ns: Option<u64>,
     pub(super) stopped: bool,
 }
@@ -126,7 +123,6 @@ impl<'a> Session<'a> {
             std::process::id()
         ));
         let pause = PauseReasons::at_start(plan);
-        let stolen_before_ns = stolen_ns();
         let started_ns = match begin(&mut inputs, &mut dispatcher, pause.none()) {
             Ok(started_ns) => started_ns,
             Err(failure) => {
@@ -148,7 +144,6 @@ impl<'a> Session<'a> {
             pause,
             load,
             started_ns,
-            stolen_before_ns,
             next_sample_ns: plan.sample_period.map(|period| after(started_ns, period)),
             stopped: false,
         })
@@ -182,7 +177,6 @@ impl<'a> Session<'a> {
     fn finish(mut self, output: &mut Output) -> Result<u8, Failure> {
         let stop = self.stop();
         let stopped = stop.as_ref().copied().unwrap_or_else(|_| now());
-        let stolen_ns = stolen_ns().saturating_sub(self.stolen_before_ns);
         self.dispatcher.sample(stopped, "stop");
         self.dispatcher.finish();
 
@@ -190,7 +184,6 @@ impl<'a> Session<'a> {
         let times = RecordingTimes {
             started_ns: self.started_ns,
             stopped_ns: stopped,
-            stolen_ns,
         };
         let mut summary = Summary::new(self.plan, &path, &self.inputs, &self.dispatcher, times);
         let mut given_up = false;

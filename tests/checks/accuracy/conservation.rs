@@ -4,14 +4,16 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use nix::sys::signal::Signal;
 use tests::command::Running;
 use tests::experiment;
+use tests::experiment::states::STOLEN;
 use tests::experiment::summary::{CpuStats, RunSummary};
 use tests::gprofng;
 use tests::kcollect::{Recording, record};
 use tests::machine::{Setting, alone, online_cpus, stolen_everywhere, stolen_since, work_cpu};
+use tests::oracle::statistics::Band;
 use tests::workload;
 
 /// From the start of the experiment to the first CPU's clock, and from the last's to the end.
@@ -49,14 +51,25 @@ fn conserves(interval: &str, seconds: &str) -> Result<()> {
         // Ticks, that is. What each of a thousand processes a second was called may be lost where
         // others want the CPUs as well: a compiler beside these checks has been enough.
         summary.without(&["ring_full", "not_written", "unaccounted"])?;
-        // By the same count, over a longer time.
-        let stolen_ns = summary.cpu_time.get("stolen").context("no stolen time")? * 1e9;
+        let header = gprofng::header(&experiment)?;
+        // From threads, of what was stolen from them and from idle CPUs in a longer time.
+        let stolen_ns = summary.detail_s.stolen * 1e9;
         let most_ns = stolen_since(before_ns)?;
         ensure!(
-            (0.0..=most_ns).contains(&stolen_ns),
-            "{stolen_ns} ns stolen, not {most_ns} at most"
+            stolen_ns <= most_ns,
+            "{stolen_ns} ns stolen from threads, not {most_ns} at most"
         );
-        let header = gprofng::header(&experiment)?;
+        let ticks: u64 = summary.cpus.iter().map(|cpu| cpu.stolen).sum();
+        let all: u64 = summary.cpus.iter().map(CpuStats::ticks).sum();
+        let intervals = stolen_ns / header.interval_ns;
+        Band::time(
+            stolen_ns,
+            all as f64 * header.interval_ns,
+            header.interval_ns,
+        )
+        .with_stints(intervals)
+        .with_edges(STOLEN * intervals)
+        .judge("ticks of stolen CPUs", ticks as f64)?;
         let cpus = gprofng::objects(&experiment, "cpus")?;
         for cpu in online_cpus()? {
             let stats = summary.cpu(cpu)?;

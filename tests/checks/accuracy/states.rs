@@ -7,15 +7,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use experiment_format::microstate::Microstate;
-use tests::experiment::array_ticks;
+use tests::experiment::state_ticks;
 use tests::experiment::states::{ProcessTimes, States, WHOLE_S};
 use tests::experiment::summary::RunSummary;
 use tests::kcollect::record;
 use tests::machine::cgroup;
 use tests::machine::disturbance::{NoTruth, judge_times, not_judged};
-use tests::machine::{
-    io_uring, processes, stolen_everywhere, stolen_meanwhile, stolen_since, work_cpu,
-};
+use tests::machine::{io_uring, processes, stolen_everywhere, stolen_since, work_cpu};
 use tests::workload;
 use tests::workload::compat32;
 use tests::workload::loads;
@@ -382,8 +380,8 @@ fn run<const N: usize>(program: &str, variant: Option<&str>) -> Result<([Truth; 
     let mut load = vec![program, seconds, &cpu];
     load.extend(variant);
     let (truths, account, summary) = witnesses(&load)?;
-    if !in_step_with_ticks(program, variant) {
-        account.busy_time(&summary, stolen_meanwhile()?)?;
+    if !in_step_with_ticks(program) {
+        account.busy_time(&summary)?;
     }
     let count = truths.len();
     let truths = truths
@@ -393,18 +391,12 @@ fn run<const N: usize>(program: &str, variant: Option<&str>) -> Result<([Truth; 
     Ok((truths, account))
 }
 
-/// Births come at nearly the rate of the ticks, and the disk's work often comes with them. A
-/// migration storm is disturbed by a tick, goes on from there like a clock, and is found at the
-/// same point by the next CPU's.
-fn in_step_with_ticks(program: &str, variant: Option<&str>) -> bool {
-    let loads = [
-        "births",
-        "migrate",
-        "state_tfault",
-        "state_dfault",
-        "state_kfault",
-    ];
-    variant == Some("fsync") || loads.iter().any(|load| program.ends_with(load))
+/// Births come at nearly the rate of the ticks. A migration storm is disturbed by a tick, goes on
+/// from there like a clock, and is found at the same point by the next CPU's.
+fn in_step_with_ticks(program: &str) -> bool {
+    ["births", "migrate"]
+        .iter()
+        .any(|load| program.ends_with(load))
 }
 
 /// Records a load, and judges the account by the truths of its processes and by itself. The truths
@@ -430,9 +422,12 @@ fn witnesses(load: &[&str]) -> Result<(Vec<Truth>, States, RunSummary)> {
     // little longer; and the hypervisor may take the CPU that stops them.
     verdicts.push(account.conserve_within(&residents, WHOLE_S + stolen_s));
     for truth in truths.iter().filter(|truth| truth.workload != "migrate") {
-        let ticks = array_ticks(&experiment, Some(truth.pid))?;
+        let ticks = state_ticks(&experiment, Some(truth.pid))?;
         let company = company(truth, &truths);
-        verdicts.push(account.tile(truth.pid, ticks, company));
+        verdicts.push(account.tile(truth.pid, ticks.iter().sum(), company));
+        if truth.workload != "births" {
+            verdicts.push(account.sampled(truth.pid, &ticks));
+        }
         verdicts.push(account.throttled(truth, company));
     }
     let no_truth =

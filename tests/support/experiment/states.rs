@@ -10,7 +10,8 @@
 //!   workload's wall time. What the process did before its work began and after it ended is not in
 //!   its truth; that is as long as its life in the account is longer than in its truth, and may be
 //!   in any state. Time that the hypervisor gave to other machines while a thread was on the CPU is
-//!   no CPU time on either side; the account has it in the state that the thread goes into next.
+//!   no CPU time on either side; for the account it was a wait for a CPU, for the workload a part of
+//!   whatever it did.
 //!
 //! Only the division of CPU time into user, system and trap time is a sample, on both sides. It is
 //! judged by itself ([`States::agree_on_user_mode`]), of loads that neither sleep nor migrate:
@@ -56,6 +57,9 @@ const DIGIT_S: f64 = 1e-9;
 /// How far the time may be off for which a quota kept a workload from running, as a share of the
 /// wall time: the kernel sums it up from timers of its own, for a group.
 const THROTTLED: f64 = 0.02;
+/// Which part of stolen time may be in ticks of what the thread did, or the reverse: a boundary just
+/// before the CPU runs again looks like a punctual timer.
+pub const STOLEN: f64 = 0.1;
 /// From the first to the last instant of the run, as against those of its books, seconds.
 const RUN_S: f64 = 0.05;
 /// How far the lives of two threads may differ that both lived through the whole run, seconds: all
@@ -117,7 +121,7 @@ pub struct ProcessTimes {
 }
 
 /// Parts of a row's times, seconds. Each is in one of the states as well.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 pub struct Detail {
     /// Blocked for a block device.
     pub block_io: f64,
@@ -125,6 +129,9 @@ pub struct Detail {
     pub preempted: f64,
     /// Waiting for a CPU because a quota was used up.
     pub throttled: f64,
+    /// On a CPU that the hypervisor had stolen.
+    #[serde(default)]
+    pub stolen: f64,
 }
 
 impl ProcessTimes {
@@ -211,23 +218,20 @@ impl States {
         verdict("conservation", &wrong)
     }
 
-    /// CPU time of all processes against the ticks that were not idle, and of `stolen_ns` that the
-    /// hypervisor gave to other machines meanwhile
-    /// ([`stolen_meanwhile`](crate::machine::stolen_meanwhile)): ticks pass in it, and it is no
-    /// thread's time on a CPU.
+    /// CPU time of all processes against the ticks that were neither idle nor stolen.
     ///
     /// Not for a load that wakes and sleeps in step with the ticks: they are no independent samples
-    /// of it. A hypervisor makes loads so, when it delivers a disk's interrupts together with those
-    /// of the timer.
+    /// of it.
     ///
     /// # Errors
     /// When they differ by more than chance; the message has all the numbers.
-    pub fn busy_time(&self, summary: &RunSummary, stolen_ns: f64) -> Result<()> {
+    pub fn busy_time(&self, summary: &RunSummary) -> Result<()> {
         let interval = summary.interval_us * 1e3;
         let recorded: f64 = summary.cpus.iter().map(|cpu| cpu.recorded_ns).sum();
-        let busy: u64 = summary.cpus.iter().map(|cpu| cpu.ticks() - cpu.idle).sum();
+        let stolen: u64 = summary.cpus.iter().map(|cpu| cpu.stolen).sum();
+        let busy = summary.cpus.iter().map(|cpu| cpu.user + cpu.kernel);
         // Interrupts at work on idle CPUs are no thread's.
-        let busy = busy - self.row(0).map_or(0, |row| row.ticks);
+        let busy = busy.sum::<u64>() - self.row(0).map_or(0, |row| row.ticks);
         let all: u64 = summary.cpus.iter().map(CpuStats::ticks).sum();
         let cpu_ns = self.processes.iter().map(ProcessTimes::cpu_s).sum::<f64>() * 1e9;
         ensure!(
@@ -236,14 +240,13 @@ impl States {
             cpu_ns / 1e9,
             recorded / 1e9
         );
-        // Which part of the stolen time idle CPUs lost is unknown.
-        Band::time(cpu_ns + stolen_ns / 2.0, all as f64 * interval, interval)
-            .with_edges(stolen_ns / 2.0 / interval)
+        Band::time(cpu_ns, all as f64 * interval, interval)
+            .with_edges(STOLEN * stolen as f64)
             .judge(
                 &format!(
-                    "busy ticks, where all processes were on CPU for {} s and {} s were stolen",
+                    "busy ticks, where all processes were on CPU for {} s and {stolen} ticks were \
+                     stolen",
                     cpu_ns / 1e9,
-                    stolen_ns / 1e9
                 ),
                 busy as f64,
             )
@@ -301,6 +304,28 @@ impl States {
             "{ticks} ticks, not {expected:.1} ± {allowed:.1}, in {row:?}"
         );
         Ok(())
+    }
+
+    /// Judges the ticks of a process in each state by its exact times there, those on a CPU
+    /// together.
+    ///
+    /// # Errors
+    /// When they differ by more than chance; the message has all the numbers.
+    pub fn sampled(&self, pid: i32, ticks: &[u64; Microstate::PER_THREAD]) -> Result<()> {
+        let row = self.row(pid)?;
+        let interval_s = self.interval_us / 1e6;
+        let stolen_s = row.detail_s.as_ref().map_or(0.0, |parts| parts.stolen);
+        let judge = |name: &str, exact_s: f64, ticks: u64| {
+            Band::time(exact_s, row.tracked_s, interval_s)
+                .with_edges(STOLEN * stolen_s / interval_s)
+                .judge(name, ticks as f64)
+                .with_context(|| format!("ticks by state {ticks:?} of {row:?}"))
+        };
+        let on_cpu = ON_CPU.iter().map(|state| ticks[*state as usize]).sum();
+        judge("ticks on a CPU", row.cpu_s(), on_cpu)?;
+        states()
+            .filter(|state| !ON_CPU.contains(state))
+            .try_for_each(|state| judge(state.name(), row.of(state), ticks[state as usize]))
     }
 
     /// Judges the row of a workload by its truth. The truth has a thread's waits before its work,
@@ -365,13 +390,12 @@ impl States {
         for state in states().filter(|state| !ON_CPU.contains(state)) {
             let (mine, own) = (row.of(state), of(&truth.states_s, state));
             // What was stolen in a call that blocks is the call's for the workload; for the account
-            // it is where the thread went next.
+            // it was a wait for a CPU.
             let stolen = truth.stolen_s;
-            let (least, late) = match state {
-                Microstate::WaitCpu => (own, outside),
-                _ => (own - stolen, outside.min(alone)),
+            let (least, most) = match state {
+                Microstate::WaitCpu => (own, own + outside.max(0.0) + stolen),
+                _ => (own - stolen, own + outside.min(alone).max(0.0)),
             };
-            let most = own + late.max(0.0) + stolen;
             if !(least - allowed..=most + allowed).contains(&mine) {
                 wrong.push(format!(
                     "{}: {own} s by the workload, {mine} s by the account",
@@ -461,6 +485,7 @@ fn not_parts(row: &ProcessTimes) -> Option<String> {
     let limits = [
         (parts.preempted, waited),
         (parts.throttled, waited),
+        (parts.stolen, waited),
         (parts.block_io, blocked),
     ];
     let possible = limits.iter().all(|(part, whole)| {

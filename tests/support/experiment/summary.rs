@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
+use crate::experiment::states::Detail;
+
 /// The account.
 #[derive(Clone, Debug, Deserialize)]
 pub struct RunSummary {
@@ -23,6 +25,9 @@ pub struct RunSummary {
     /// these.
     #[serde(default)]
     pub cpu_time: BTreeMap<String, f64>,
+    /// Parts of the states of all threads.
+    #[serde(default)]
+    pub detail_s: Detail,
     /// Ticks in the experiment.
     pub ticks: u64,
     /// What is missing or impaired, by cause.
@@ -70,6 +75,9 @@ pub struct CpuStats {
     pub kernel: u64,
     /// In the idle task.
     pub idle: u64,
+    /// While the hypervisor ran something else.
+    #[serde(default)]
+    pub stolen: u64,
     /// That found no room.
     pub lost: u64,
 }
@@ -142,7 +150,7 @@ impl RunSummary {
 impl CpuStats {
     /// All ticks of the CPU.
     pub fn ticks(&self) -> u64 {
-        self.user + self.kernel + self.idle
+        self.user + self.kernel + self.idle + self.stolen
     }
 
     /// Whether the ticks are the time for which they were taken, in so many stretches: what began

@@ -101,7 +101,7 @@ pub fn judge(lines: &[ThreadLine]) -> Result<Vec<&ThreadLine>> {
         );
         let detail = |name: &str| line.detail_ns.get(name).copied().unwrap_or_default();
         ensure!(
-            detail("preempted") + detail("throttled") <= line.of("wait")
+            detail("preempted") + detail("throttled") + detail("stolen") <= line.of("wait")
                 && detail("block_io") <= line.tracked_ns - line.of("cpu") - line.of("wait"),
             "more of a part than of the whole: {line:?}"
         );

@@ -39,7 +39,7 @@ pub enum RecordError {
         /// Number of frames, or of words.
         frames: u16,
     },
-    /// More boundaries are in one state than in the whole off-CPU interval.
+    /// More boundaries are in one state, or were stolen, than there are.
     #[error("{blocked} of {ticks} boundaries are in one state")]
     Blocked {
         /// Those in one state.
@@ -195,9 +195,16 @@ fn tick(
     mode: Mode,
     rest: &mut Bytes<'_>,
 ) -> Result<Record, RecordError> {
+    if raw.blocked > raw.ticks {
+        return Err(RecordError::Blocked {
+            blocked: raw.blocked,
+            ticks: raw.ticks,
+        });
+    }
     Ok(Record::Tick(Tick {
         header,
         ticks: raw.ticks,
+        stolen: raw.blocked,
         mode,
         irq_work: raw.flags.contains(RecordFlags::IRQ_WORK),
         at_switch_out: raw.flags.contains(RecordFlags::AT_SWITCH_OUT),

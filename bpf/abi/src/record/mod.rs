@@ -87,6 +87,8 @@ pub struct Tick {
     pub header: RecordHeader,
     /// Interval boundaries that this stands for: 1 unless the timer was late.
     pub ticks: u32,
+    /// Those of them that passed while the hypervisor ran something else.
+    pub stolen: u32,
     /// What the CPU was doing.
     pub mode: Mode,
     /// An interrupt or softirq ran on the CPU, on top of the thread.

@@ -35,6 +35,9 @@ sums! {
         preempted,
         /// Of the wait for a CPU: since the quota of the cgroup was used up.
         throttled,
+        /// Of the wait for a CPU: while the hypervisor ran something else on the CPU that the
+        /// thread was on.
+        stolen,
     }
 }
 

@@ -124,6 +124,7 @@ fn rust_side() -> BTreeMap<String, u64> {
         ("ns[DETAIL_BLOCK_IO]", offset_of!(DetailTimes, block_io)),
         ("ns[DETAIL_PREEMPTED]", offset_of!(DetailTimes, preempted)),
         ("ns[DETAIL_THROTTLED]", offset_of!(DetailTimes, throttled)),
+        ("ns[DETAIL_STOLEN]", offset_of!(DetailTimes, stolen)),
     ] {
         all.push((format!("thread_record.{name}"), details + offset));
     }
@@ -177,6 +178,10 @@ fn rust_side() -> BTreeMap<String, u64> {
             vfork_starts_lost,
             busy,
             home_ns,
+            stolen,
+            steal_at,
+            steal_ns,
+            switch_steal_ns,
             zero,
         ]
     );
@@ -307,10 +312,10 @@ fn layouts_are_those_of_c() {
 
 proptest! {
     #[test]
-    fn statistics_survive_the_way_there_and_back(words in any::<[u64; 24]>()) {
+    fn statistics_survive_the_way_there_and_back(words in any::<[u64; 32]>()) {
         let mut bytes: Vec<u8> = Vec::new();
         // What belongs to a clock that is gone is not kept.
-        let clock = [0, 12, 13, 14, 15, 18, 21, 22];
+        let clock = [0, 12, 13, 14, 15, 18, 21, 22, 24, 25, 26];
         let mut kept: Vec<u8> = Vec::new();
         for (at, word) in words.into_iter().enumerate() {
             bytes.extend(word.to_ne_bytes());

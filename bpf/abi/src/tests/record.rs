@@ -52,6 +52,7 @@ fn a_kernel_tick_decodes() {
         Record::Tick(Tick {
             header: header(),
             ticks: 5,
+            stolen: 2,
             mode: Mode::Kernel,
             irq_work: true,
             at_switch_out: false,
@@ -83,7 +84,7 @@ fn an_off_cpu_interval_decodes() {
 
 #[test]
 fn a_thread_and_a_user_return_decode() {
-    let words: Vec<u64> = (0..27).collect();
+    let words: Vec<u64> = (0..28).collect();
     let Record::Thread(thread) = alone(&record([4, 7, 0, 8], 0, &words)).unwrap() else {
         panic!("not a thread");
     };
@@ -92,8 +93,9 @@ fn a_thread_and_a_user_return_decode() {
     assert_eq!((thread.since_ns, thread.tracked_ns), (2, 3));
     assert_eq!((thread.ns[0], thread.ns[9]), (4, 13));
     assert_eq!(thread.details.throttled, 16);
-    assert_eq!(thread.counts.minor_faults, 17);
-    assert_eq!(thread.counts.written_bytes, 26);
+    assert_eq!(thread.details.stolen, 17);
+    assert_eq!(thread.counts.minor_faults, 18);
+    assert_eq!(thread.counts.written_bytes, 27);
 
     let unwound = [1, 2, 7 << 32 | 5, 0x0101, 0x1000, 0x2000];
     let user_return = alone(&record([5, 0, 0, 0], 2, &unwound)).unwrap();
@@ -161,7 +163,7 @@ fn an_overflow_decodes() {
 #[test]
 fn records_that_follow_each_other_decode_one_by_one() {
     let mut bytes = record([3, 7, 0, 0], 2, &[1, 2]);
-    bytes.extend(record([4, 7, 0, 0], 0, &[0; 27]));
+    bytes.extend(record([4, 7, 0, 0], 0, &[0; 28]));
     let records = Record::decode_all(&bytes).unwrap();
     assert!(matches!(
         records[..],
@@ -180,8 +182,8 @@ fn what_is_no_record_is_refused() {
     }
     let refused = [
         record([0, 0, 0, 0], 1, &[1, 2]),
-        record([4, 0, 0, 0], 0, &[0; 26]),
-        record([4, 0, 0, 0], 27, &[0; 27]),
+        record([4, 0, 0, 0], 0, &[0; 27]),
+        record([4, 0, 0, 0], 28, &[0; 28]),
         record([5, 0, 0, 0], 0, &[0; 3]),
         record([5, 0, 0, 0], 0, &[0, 0, 0, 200]),
         record([5, 0, 0, 64], 1, &[0; 5]),

@@ -30,6 +30,8 @@ pub struct DetailTimes {
     pub preempted: u64,
     /// The part of the wait for a CPU that began because a cgroup's quota was used up.
     pub throttled: u64,
+    /// The part of the wait for a CPU in which the hypervisor ran something else.
+    pub stolen: u64,
 }
 
 impl DetailTimes {
@@ -38,6 +40,7 @@ impl DetailTimes {
         self.block_io += other.block_io;
         self.preempted += other.preempted;
         self.throttled += other.throttled;
+        self.stolen += other.stolen;
     }
 }
 
@@ -66,7 +69,8 @@ impl Times {
     /// Returns the part of the wait for a CPU that began with a wake-up, nanoseconds.
     #[must_use]
     pub fn after_wakeup(&self) -> u64 {
-        let others = self.detail.preempted + self.detail.throttled;
+        let detail = &self.detail;
+        let others = detail.preempted + detail.throttled + detail.stolen;
         self.of(Microstate::WaitCpu).saturating_sub(others)
     }
 
@@ -89,6 +93,7 @@ impl Times {
         let mut parts = [
             (self.detail.throttled, "throttled"),
             (self.detail.preempted, "preempted"),
+            (self.detail.stolen, "stolen"),
             (self.after_wakeup(), "after wake-up"),
             (self.detail.block_io, "block I/O"),
         ];

@@ -92,7 +92,10 @@ fn machine(founder: &ExperimentInfo) -> String {
 fn stolen(founder: &ExperimentInfo) -> f64 {
     let summary = founder.summary().unwrap_or_default();
     let seconds = |part: &str| summary["cpu_time"][part].as_f64().unwrap_or(0.0);
-    let all: f64 = ["user", "kernel", "idle"].into_iter().map(seconds).sum();
+    let all: f64 = ["user", "kernel", "idle", "stolen"]
+        .into_iter()
+        .map(seconds)
+        .sum();
     if all > 0.0 {
         seconds("stolen") / all
     } else {

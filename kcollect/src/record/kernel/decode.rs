@@ -31,8 +31,10 @@ pub struct KernelStack {
 pub struct CpuTick {
     /// Time, CPU, process and thread.
     pub header: RecordHeader,
-    /// Tick boundaries it stands for.
+    /// Tick boundaries at which the CPU ran.
     pub ticks: u32,
+    /// Tick boundaries at which the hypervisor ran something else.
+    pub stolen: u32,
     /// The state of the thread that was on the CPU; none of an idle CPU.
     pub state: Option<Microstate>,
     /// An interrupt or softirq had borrowed the CPU from the thread.
@@ -42,19 +44,27 @@ pub struct CpuTick {
 }
 
 impl CpuTick {
-    /// Returns what the thread did that was on the CPU; nothing of an idle one.
-    #[must_use]
-    pub fn interval(self, instance: ProcessInstance) -> Option<StateInterval> {
-        Some(StateInterval {
+    /// Returns what the thread did that was on the CPU, each with a tick at least; nothing of an
+    /// idle one. While its CPU was stolen it waited for one.
+    pub fn intervals(self, instance: ProcessInstance) -> impl Iterator<Item = StateInterval> {
+        let part = |state, ticks, detail| StateInterval {
             header: self.header,
             instance,
-            kernel: self.stack.frames,
+            kernel: Arc::clone(&self.stack.frames),
             truncated: self.stack.truncated,
-            state: self.state?,
-            ticks: self.ticks,
-            detail: Detail::None,
+            state,
+            ticks,
+            detail,
             overflow: None,
-        })
+        };
+        let parts = self.state.map(|state| {
+            [
+                part(Microstate::WaitCpu, self.stolen, Detail::Stolen),
+                part(state, self.ticks, Detail::None),
+            ]
+        });
+        let parts = parts.into_iter().flatten();
+        parts.filter(|part| part.ticks > 0)
     }
 }
 
@@ -111,7 +121,8 @@ impl Decoder {
         };
         CpuTick {
             header: tick.header,
-            ticks: tick.ticks,
+            ticks: tick.ticks - tick.stolen,
+            stolen: tick.stolen,
             state,
             irq_work: tick.irq_work,
             stack: self.stack(&tick.stack),

@@ -3,7 +3,7 @@
 //!
 //! Each tick of a CPU is Kernel CPU, as er_kernel has it. Each state interval of a thread that no
 //! subexperiment holds is a tick array. A tick in the kernel has its kernel stack; one in user mode
-//! and one of an idle CPU have an artificial frame (`frames`).
+//! and one of an idle or stolen CPU have an artificial frame (`frames`).
 
 mod frames;
 mod late;
@@ -158,24 +158,20 @@ impl Founder {
         let ticks = u64::from(tick.ticks);
         let header = tick.header;
         let process = processes.get(header.pid());
+        self.name_thread(process, &header)?;
+        self.count_stack(&tick.stack);
+        if tick.stolen > 0 {
+            let stack = self.frames.stolen(&mut self.writer)?;
+            self.write_cpu_tick(&header, stack, tick.stolen)?;
+        }
+        if tick.ticks == 0 {
+            return Ok(());
+        }
         let stack = match tick.state {
             None => self.frames.idle(&mut self.writer)?,
             Some(_) => self.stack(process, &header, &tick.stack)?,
         };
-        self.name_thread(process, &header)?;
-        self.writer.tick(&ClockTick {
-            cpu: header.cpu,
-            time: header.time_ns,
-            stack,
-            tid: header.tid(),
-            pid: header.pid(),
-            state: Microstate::KernelCpu,
-            ticks: tick.ticks,
-        })?;
-
-        self.recorded.ticks += ticks;
-        self.recorded.packets += 1;
-        self.count_stack(&tick.stack);
+        self.write_cpu_tick(&header, stack, tick.ticks)?;
         self.recorded.irq_work += if tick.irq_work { ticks } else { 0 };
         let Some(state) = tick.state else {
             return Ok(());
@@ -185,6 +181,26 @@ impl Founder {
             self.recorded.unnamed += ticks;
         }
         self.accounts.tick(owner(processes, &header), state, ticks);
+        Ok(())
+    }
+
+    fn write_cpu_tick(
+        &mut self,
+        header: &RecordHeader,
+        stack: StackUid,
+        ticks: u32,
+    ) -> Result<(), Error> {
+        self.writer.tick(&ClockTick {
+            cpu: header.cpu,
+            time: header.time_ns,
+            stack,
+            tid: header.tid(),
+            pid: header.pid(),
+            state: Microstate::KernelCpu,
+            ticks,
+        })?;
+        self.recorded.ticks += u64::from(ticks);
+        self.recorded.packets += 1;
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use experiment_format::log::{Cpu, System};
 use host::machine::{online_cpus, page_size};
-use procfs::{Current as _, CurrentSI as _};
+use procfs::Current as _;
 
 /// The machine for the experiment's header. What can't be found is left empty.
 #[must_use]
@@ -35,14 +35,6 @@ fn megahertz(cpus: &procfs::CpuInfo, position: usize) -> u32 {
     field
         .and_then(|text| text.parse::<f64>().ok())
         .map_or(0, |mhz| mhz.round() as u32)
-}
-
-/// Returns the time of all CPUs that the hypervisor gave to other machines, nanoseconds since boot,
-/// in whole hundredths of a second; 0 where the kernel does not know it.
-#[must_use]
-pub(in crate::record) fn stolen_ns() -> u64 {
-    let stolen = procfs::KernelStats::current().map(|stats| stats.total.steal_ms());
-    stolen.ok().flatten().unwrap_or(0).saturating_mul(1_000_000)
 }
 
 /// The kernel's name, release and version, for a comment.

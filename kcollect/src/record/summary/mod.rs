@@ -140,6 +140,8 @@ pub struct CpuTicks {
     pub kernel: u64,
     /// Ticks in the idle task.
     pub idle: u64,
+    /// Ticks in which the hypervisor ran something else.
+    pub stolen: u64,
     /// Ticks that found the ring full.
     pub lost: u64,
     /// Ticks that were added because the timer fired late by one or more intervals.
@@ -157,8 +159,7 @@ pub struct CpuSeconds {
     pub interrupts: f64,
     /// In the idle task.
     pub idle: f64,
-    /// The part of all of these in which the hypervisor had given the CPU to another machine, by
-    /// the kernel's own count, in hundredths of a second.
+    /// While the hypervisor ran something else and a thread was on the CPU.
     pub stolen: f64,
 }
 
@@ -169,8 +170,6 @@ pub struct RecordingTimes {
     pub started_ns: u64,
     /// Nanoseconds of CLOCK_MONOTONIC.
     pub stopped_ns: u64,
-    /// What the hypervisor stole of all CPUs in between.
-    pub stolen_ns: u64,
 }
 
 /// The times of a process, or of one of its threads.
@@ -210,6 +209,9 @@ pub struct DetailSeconds {
     pub preempted: f64,
     /// The part of the wait for a CPU that began because a cgroup's quota was used up.
     pub throttled: f64,
+    /// The part of the wait for a CPU in which the hypervisor ran something else on the CPU that
+    /// the thread was on.
+    pub stolen: f64,
 }
 
 impl DetailSeconds {
@@ -219,6 +221,7 @@ impl DetailSeconds {
             block_io: seconds(details.block_io),
             preempted: seconds(details.preempted),
             throttled: seconds(details.throttled),
+            stolen: seconds(details.stolen),
         }
     }
 }
@@ -289,7 +292,7 @@ impl Summary {
                 kernel: seconds(sum(|stats| stats.kernel)),
                 interrupts: seconds(recorded.irq_work),
                 idle: seconds(sum(|stats| stats.idle)),
-                stolen: times.stolen_ns as f64 / 1e9,
+                stolen: seconds(sum(|stats| stats.stolen)),
             },
             ticks: recorded.ticks,
             packets: recorded.packets,
@@ -410,6 +413,7 @@ fn cpu((cpu, stats, time): &(u32, CpuStats, CpuTime)) -> CpuTicks {
         user: stats.user,
         kernel: stats.kernel,
         idle: stats.idle,
+        stolen: stats.stolen,
         lost: stats.lost,
         late_ticks: stats.late,
     }

@@ -37,7 +37,8 @@ impl Summary {
     }
 
     fn write_head(&self, out: &mut String) -> std::fmt::Result {
-        let capacity: f64 = self.cpu_time.user + self.cpu_time.kernel + self.cpu_time.idle;
+        let time = &self.cpu_time;
+        let capacity: f64 = time.user + time.kernel + time.idle + time.stolen;
         let share = |seconds: f64| percent(seconds, capacity);
         writeln!(out, "{}", self.experiment)?;
         writeln!(
@@ -79,7 +80,7 @@ impl Summary {
             match self.cpu_time.stolen {
                 0.0 => String::new(),
                 stolen => format!(
-                    "; of it stolen by the hypervisor {stolen:.2} s ({})",
+                    ", stolen by the hypervisor {stolen:.3} s ({})",
                     share(stolen)
                 ),
             },

@@ -46,7 +46,7 @@ fn agreement_passes_and_start_up_may_be_in_any_state() {
     let (mut account, truth) = slept();
     account.agree(&truth).unwrap();
     account.conserve(&BTreeSet::from([7])).unwrap();
-    account.busy_time(&busy(1003), 0.0).unwrap();
+    account.busy_time(&busy(1003)).unwrap();
     let row = &mut account.processes[0];
     row.tracked_s += 0.01;
     row.states_s[Microstate::Sleep as usize] += 0.04;
@@ -98,6 +98,7 @@ fn parts_are_judged_where_they_are_recorded() {
         block_io: 1.0,
         preempted: 2.0,
         throttled: 1.45,
+        stolen: 0.5,
     };
     row.detail_s = Some(parts.clone());
     account.throttled(&truth, 0).unwrap();
@@ -118,6 +119,10 @@ fn parts_are_judged_where_they_are_recorded() {
         },
         Detail {
             preempted: 2.1,
+            ..parts.clone()
+        },
+        Detail {
+            stolen: 2.1,
             ..parts
         },
     ] {
@@ -154,6 +159,7 @@ fn a_program_that_comes_from_the_disk_starts_late() {
         block_io: 0.12,
         preempted: 0.0,
         throttled: 0.0,
+        stolen: 0.0,
     });
     account.agree(&truth).unwrap();
     // Not all that a file system waits for is block I/O.
@@ -162,20 +168,23 @@ fn a_program_that_comes_from_the_disk_starts_late() {
     account.agree(&truth).unwrap();
 }
 
-/// Half of it while the workload computed, until it slept; half in a call that would block,
-/// when it was preempted.
+/// Half of it while the workload computed, half in a call that would block.
 #[test]
-fn stolen_time_is_where_the_thread_goes_next() {
+fn stolen_time_is_a_wait_for_a_cpu() {
     let (mut account, mut truth) = slept();
     truth.states_s[Microstate::User as usize] -= 0.1;
     truth.user_ns -= 100_000_000;
     let row = &mut account.processes[0];
     row.states_s[Microstate::User as usize] -= 0.1;
-    row.states_s[Microstate::WaitCpu as usize] += 0.1;
+    row.states_s[Microstate::Sleep as usize] -= 0.1;
+    row.states_s[Microstate::WaitCpu as usize] += 0.2;
     assert!(account.agree(&truth).is_err());
     truth.stolen_s = 0.2;
     account.agree(&truth).unwrap();
-    account.processes[0].states_s[Microstate::UserLock as usize] += 0.3;
+    // It is in no other state.
+    let row = &mut account.processes[0];
+    row.states_s[Microstate::UserLock as usize] += 0.1;
+    row.states_s[Microstate::WaitCpu as usize] -= 0.1;
     assert!(account.agree(&truth).is_err());
 }
 
@@ -183,8 +192,7 @@ fn stolen_time_is_where_the_thread_goes_next() {
 fn time_that_is_missing_is_seen() {
     let residents = BTreeSet::from([7]);
     let (account, _) = slept();
-    assert!(account.busy_time(&busy(1300), 0.0).is_err());
-    account.busy_time(&busy(1300), 3e8).unwrap();
+    assert!(account.busy_time(&busy(1300)).is_err());
     assert!(account.conserve(&BTreeSet::from([8])).is_err());
 
     let (mut account, _) = slept();

@@ -225,6 +225,7 @@ pub(super) fn detail_columns() -> Vec<Column> {
         Column::number("block_io_s", "Block I/O\nsec."),
         Column::number("preempted_s", "Preempted\nsec.").hidden(),
         Column::number("throttled_s", "Throttled\nsec.").hidden(),
+        Column::number("stolen_s", "Stolen\nsec.").hidden(),
         Column::number("after_wakeup_s", "After wake-up\nsec.").hidden(),
     ]
 }
@@ -236,6 +237,7 @@ pub(super) fn detail_cells(times: &Times) -> Vec<Cell> {
         detail.block_io,
         detail.preempted,
         detail.throttled,
+        detail.stolen,
         times.after_wakeup(),
     ]
     .map(Cell::Nanoseconds)

@@ -6,10 +6,12 @@
 use std::cmp::Ordering;
 
 use experiment_format::microstate::Microstate;
+use experiment_format::packet::Detail;
 use host::exit::Failure;
 
 use super::exact::{self, ExactProcess};
 use super::{Context, Entities, Entity, View};
+use crate::filter::Selection;
 use crate::load::exact::Times;
 use crate::metric::{BaseMetric, Metrics};
 use crate::model::ExperimentId;
@@ -158,10 +160,22 @@ pub(super) fn processes(context: &Context<'_>) -> Result<Table, Failure> {
 pub(super) fn cpus(context: &Context<'_>) -> Result<Table, Failure> {
     let metrics = context.metrics(Metrics::of_entities)?.exclusive();
     let totals = context.totals();
-    let columns = vec![Column::text("name", "CPU")];
-    let cells_of = |index: usize| vec![Cell::Text(format!("CPU {}", context.model.cpus[index]))];
+    let stolen = stolen_by_cpu(context);
+    let all_stolen: u64 = stolen.iter().sum();
+    let column = Column::number("stolen_s", "Stolen\nsec.");
+    let column = match all_stolen {
+        0 => column.hidden(),
+        _ => column,
+    };
+    let columns = vec![column, Column::text("name", "CPU")];
+    let cells_of = |index: usize| {
+        let name = format!("CPU {}", context.model.cpus[index]);
+        vec![Cell::Nanoseconds(stolen[index]), Cell::Text(name)]
+    };
+    let mut total = Entity::total(1, columns.len(), totals.whole());
+    total.cells[0] = Cell::Nanoseconds(all_stolen);
     let entities = Entities {
-        total: Entity::total(0, columns.len(), totals.whole()),
+        total,
         columns,
         measures: (0..context.model.cpus.len())
             .map(|index| totals.both(|totals| &totals.cpus[index]))
@@ -169,6 +183,21 @@ pub(super) fn cpus(context: &Context<'_>) -> Result<Table, Failure> {
         cells_of: &cells_of,
     };
     context.sorted(View::Cpus, "CPUs", &metrics, entities)
+}
+
+/// Returns for each CPU for how long the hypervisor ran something else there, nanoseconds by ticks.
+fn stolen_by_cpu(context: &Context<'_>) -> Vec<u64> {
+    let model = context.model;
+    let selection = Selection::new(model, &context.options.filter);
+    let mut stolen = vec![0; model.cpus.len()];
+    let rows = model.rows.iter();
+    for row in rows.filter(|row| u32::from(row.detail) == Detail::Stolen.number()) {
+        if selection.passes(row) {
+            let tick_ns = u64::from(model.experiment(row.experiment).tick_us) * 1000;
+            stolen[row.cpu.index()] += tick_ns * u64::try_from(row.ticks).unwrap_or(0);
+        }
+    }
+    stolen
 }
 
 /// Makes a table of exact times, the busiest first: of each row the cells of its own columns, and

@@ -1,5 +1,5 @@
 //! Frames that stand for what has no kernel stack: `<NAME_PID_pid>` for user mode, `<IDLE>` for an
-//! idle CPU, as er_kernel has them. They are artificial functions at addresses where no kernel code
+//! idle CPU, as er_kernel has them, and `<STOLEN>` for one that the hypervisor took. They are artificial functions at addresses where no kernel code
 //! can be.
 
 use std::collections::HashMap;
@@ -14,6 +14,7 @@ use super::shown_name;
 
 /// Artificial functions are here, one every [`SIZE_BYTES`], far below any kernel.
 const IDLE_ADDRESS: u64 = 0x1000;
+const STOLEN_ADDRESS: u64 = 0x2000;
 const FIRST_PROCESS_ADDRESS: u64 = 0x1_0000;
 const SIZE_BYTES: u64 = 0x10;
 
@@ -23,6 +24,7 @@ pub(super) struct ArtificialFrames {
     by_pid: HashMap<Pid, UserFrame>,
     next_address: u64,
     idle: Option<StackUid>,
+    stolen: Option<StackUid>,
 }
 
 /// The frame of a process in user mode, under one name.
@@ -39,6 +41,7 @@ impl ArtificialFrames {
             by_pid: HashMap::new(),
             next_address: FIRST_PROCESS_ADDRESS,
             idle: None,
+            stolen: None,
         }
     }
 
@@ -47,12 +50,15 @@ impl ArtificialFrames {
         &mut self,
         writer: &mut ExperimentWriter,
     ) -> experiment_format::Result<StackUid> {
-        if let Some(uid) = self.idle {
-            return Ok(uid);
-        }
-        let uid = write(writer, 0, IDLE_ADDRESS, "<IDLE>".to_owned())?;
-        self.idle = Some(uid);
-        Ok(uid)
+        once(writer, &mut self.idle, IDLE_ADDRESS, "<IDLE>")
+    }
+
+    /// Returns the stack of a CPU on which the hypervisor runs something else.
+    pub(super) fn stolen(
+        &mut self,
+        writer: &mut ExperimentWriter,
+    ) -> experiment_format::Result<StackUid> {
+        once(writer, &mut self.stolen, STOLEN_ADDRESS, "<STOLEN>")
     }
 
     /// Returns the stack of a process in user mode, under the name that it has now; `at` is the
@@ -88,6 +94,19 @@ impl ArtificialFrames {
     /// Drops the frames of processes that are not known any more.
     pub(super) fn evict(&mut self, processes: &ProcessTable) {
         self.by_pid.retain(|pid, _| processes.get(*pid).is_some());
+    }
+}
+
+/// Returns a stack that is written when it is needed first.
+fn once(
+    writer: &mut ExperimentWriter,
+    written: &mut Option<StackUid>,
+    vaddr: u64,
+    name: &str,
+) -> experiment_format::Result<StackUid> {
+    match written {
+        Some(uid) => Ok(*uid),
+        None => Ok(*written.insert(write(writer, 0, vaddr, name.to_owned())?)),
     }
 }
 
