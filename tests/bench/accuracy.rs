@@ -6,14 +6,18 @@
 //! fail by bounds; this says how much room there is.
 //!
 //! `-- --rounds N` (20) and `--seconds S` (1) of work a round, `--only NAME` for the loads with
-//! that in their names, `--markdown` for the table of ACCURACY.md. The order is round by round, so
+//! that in their names, `--markdown` for the tables of ACCURACY.md. The order is round by round, so
 //! that a bad minute of the machine falls on all alike.
+//!
+//! The second table compares the ticks of the state with its exact time in the same recordings, all
+//! rounds together.
 
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use experiment_format::microstate::Microstate;
+use tests::experiment::state_ticks;
 use tests::experiment::states::{ProcessTimes, States};
 use tests::kcollect::record;
 use tests::machine::{Exclusive, work_cpu};
@@ -36,6 +40,16 @@ const TITLES: [&str; 10] = [
     "CPU, worst %",
 ];
 
+const TICK_TITLES: [&str; 7] = [
+    "workload",
+    "state",
+    "life, s",
+    "exact, s",
+    "ticks, s",
+    "difference, % of life",
+    "in σ",
+];
+
 /// What was asked for.
 struct Options {
     rounds: usize,
@@ -56,6 +70,45 @@ struct Round {
     life: f64,
     /// Account less `getrusage` in time on CPU, of that time.
     cpu: f64,
+    sampled: Sampled,
+}
+
+/// The ticks of one round of one load.
+#[derive(Clone, Copy, Default)]
+struct Sampled {
+    /// The life of the subject's threads, seconds.
+    life_s: f64,
+    /// The account's time in the load's state, seconds.
+    exact_s: f64,
+    /// Ticks there, seconds.
+    ticks_s: f64,
+    /// The variance of a fair sample of that size, seconds².
+    variance: f64,
+}
+
+impl Sampled {
+    /// Of a subject in a state, or on a CPU, with ticks by state.
+    fn new(
+        row: &ProcessTimes,
+        state: Option<Microstate>,
+        ticks: &[u64; Microstate::PER_THREAD],
+        interval_s: f64,
+    ) -> Sampled {
+        let states = Microstate::ALL.into_iter().take(Microstate::PER_THREAD);
+        let wanted = |one: &Microstate| match state {
+            Some(state) => *one == state,
+            None => one.in_total_cpu(),
+        };
+        let count: u64 = states.filter(wanted).map(|one| ticks[one as usize]).sum();
+        let exact_s = state.map_or(row.cpu_s(), |state| row.of(state));
+        let share = exact_s / row.tracked_s;
+        Sampled {
+            life_s: row.tracked_s,
+            exact_s,
+            ticks_s: count as f64 * interval_s,
+            variance: row.tracked_s * interval_s * share * (1.0 - share),
+        }
+    }
 }
 
 fn main() -> Result<()> {
@@ -74,11 +127,12 @@ fn main() -> Result<()> {
             rounds.push(round(load, options.seconds).with_context(|| load.to_string())?);
         }
     }
-    let rows = loads
-        .iter()
-        .zip(&rounds)
-        .map(|(load, rounds)| row(load, rounds));
-    print(&rows.collect::<Vec<_>>(), options.markdown);
+    let loads = || loads.iter().zip(&rounds);
+    let rows = loads().map(|(load, rounds)| row(load, rounds));
+    print(&TITLES, &rows.collect::<Vec<_>>(), options.markdown);
+    println!();
+    let rows = loads().map(|(load, rounds)| tick_row(load, rounds));
+    print(&TICK_TITLES, &rows.collect::<Vec<_>>(), options.markdown);
     Ok(())
 }
 
@@ -114,14 +168,18 @@ fn round(load: &Load, seconds: f64) -> Result<Round> {
     // With idle ticks: a second of sleep on a quiet machine has no others, and a run without any is
     // an error.
     let recorded = record(&["-p", "on", "-x", "off"], &args, LIMIT)?;
-    let account = States::of(&recorded.experiment()?)?;
+    let experiment = recorded.experiment()?;
+    let account = States::of(&experiment)?;
     let truths = Truth::find_all(&recorded.finished.stdout);
     let truth = truths.iter().find(|truth| truth.workload == load.subject);
     let truth = truth.with_context(|| format!("no truth of {}", load.subject))?;
-    Ok(compare(load, truth, account.row(truth.pid)?))
+    let row = account.row(truth.pid)?;
+    let ticks = state_ticks(&experiment, Some(truth.pid))?;
+    let sampled = Sampled::new(row, load.state, &ticks, account.interval_us / 1e6);
+    Ok(compare(load, truth, row, sampled))
 }
 
-fn compare(load: &Load, truth: &Truth, row: &ProcessTimes) -> Round {
+fn compare(load: &Load, truth: &Truth, row: &ProcessTimes, sampled: Sampled) -> Round {
     let wall = truth.wall_ns() as f64 / 1e9;
     let cpu = truth.cpu_ns() as f64 / 1e9;
     let error = |state: Microstate| row.of(state) - truth.states_s[state as usize];
@@ -138,6 +196,7 @@ fn compare(load: &Load, truth: &Truth, row: &ProcessTimes) -> Round {
         others: others.map(|state| error(state).abs()).fold(0.0, f64::max) / wall * 100.0,
         life: (row.tracked_s / truth.tracked_s - 1.0) * 100.0,
         cpu: (row.cpu_s() - cpu) / cpu * 100.0,
+        sampled,
     }
 }
 
@@ -156,6 +215,27 @@ fn row(load: &Load, rounds: &[Round]) -> [String; 10] {
         format!("{:+.3}", worst(&column(|round| round.life))),
         format!("{:+.2}", mean(&cpu)),
         format!("{:+.2}", worst(&cpu)),
+    ]
+}
+
+fn tick_row(load: &Load, rounds: &[Round]) -> [String; 7] {
+    let sum = rounds
+        .iter()
+        .fold(Sampled::default(), |sum, round| Sampled {
+            life_s: sum.life_s + round.sampled.life_s,
+            exact_s: sum.exact_s + round.sampled.exact_s,
+            ticks_s: sum.ticks_s + round.sampled.ticks_s,
+            variance: sum.variance + round.sampled.variance,
+        });
+    let difference_s = sum.ticks_s - sum.exact_s;
+    [
+        load.to_string(),
+        load.state.map_or("on CPU", Microstate::name).to_owned(),
+        format!("{:.3}", sum.life_s),
+        format!("{:.3}", sum.exact_s),
+        format!("{:.3}", sum.ticks_s),
+        format!("{:+.2}", difference_s / sum.life_s * 100.0),
+        format!("{:+.1}", difference_s / sum.variance.sqrt()),
     ]
 }
 
@@ -180,15 +260,15 @@ fn worst(values: &[f64]) -> f64 {
     })
 }
 
-fn print(rows: &[[String; 10]], markdown: bool) {
-    let widths: [usize; 10] = std::array::from_fn(|column| {
+fn print<const N: usize>(titles: &[&str; N], rows: &[[String; N]], markdown: bool) {
+    let widths: [usize; N] = std::array::from_fn(|column| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells
-            .chain([TITLES[column].chars().count()])
+            .chain([titles[column].chars().count()])
             .max()
             .unwrap_or(0)
     });
-    let line = |cells: [&str; 10]| {
+    let line = |cells: [&str; N]| {
         let padded =
             cells
                 .iter()
@@ -205,9 +285,9 @@ fn print(rows: &[[String; 10]], markdown: bool) {
             println!("{}", cells.join("  "));
         }
     };
-    line(TITLES);
+    line(*titles);
     if markdown {
-        println!("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|");
+        println!("|---|---{}|", "|--:".repeat(N - 2));
     }
     for row in rows {
         line(row.each_ref().map(String::as_str));

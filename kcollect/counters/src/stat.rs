@@ -45,6 +45,8 @@ struct CpuCounters {
     /// The numbers of their events: some events are counted on one CPU for all.
     events: Vec<usize>,
     last: SetReading,
+    /// What had been stolen from the CPU by its last row.
+    stolen_ns: Option<u64>,
 }
 
 /// A run of `kcollect stat`.
@@ -54,6 +56,9 @@ struct StatRun<'a> {
     start_ns: u64,
     cpus: BTreeMap<u32, CpuCounters>,
     total: Vec<CounterValue>,
+    total_stolen_ns: Option<u64>,
+    /// What had been stolen from each CPU by now.
+    stolen_ns: BTreeMap<u32, u64>,
     writer: RowWriter,
 }
 
@@ -74,6 +79,8 @@ pub fn stat(options: &StatOptions, output: &mut Output) -> Result<u8, Failure> {
         start_ns: now(),
         cpus: BTreeMap::new(),
         total: vec![CounterValue::default(); events.len()],
+        total_stolen_ns: None,
+        stolen_ns: machine::stolen_ns(),
         writer,
     };
     run.add_online_cpus(false)?;
@@ -102,8 +109,10 @@ pub fn stat(options: &StatOptions, output: &mut Output) -> Result<u8, Failure> {
         due_ns += (1 + (time_ns - due_ns) / period_ns) * period_ns;
     }
     let cpus = run.cpus.len() as u64;
-    let total = CountRow::of_cpu(now(), None, RowKind::Total(cpus), Some(run.total.clone()));
-    run.print(&total)?;
+    run.print(&CountRow {
+        stolen_ns: run.total_stolen_ns,
+        ..CountRow::of_cpu(now(), None, RowKind::Total(cpus), Some(run.total.clone()))
+    })?;
     run.writer.flush()?;
     if counting.verbose {
         output.say(&format!("{cpus} CPUs, {ticks} ticks"));
@@ -165,6 +174,7 @@ impl StatRun<'_> {
             bound,
             events,
             last,
+            stolen_ns: self.stolen_ns.get(&cpu).copied(),
         }))
     }
 
@@ -185,6 +195,7 @@ impl StatRun<'_> {
     }
 
     fn tick(&mut self) -> Result<(), Failure> {
+        self.stolen_ns = machine::stolen_ns();
         for cpu in self.cpus.keys().copied().collect::<Vec<_>>() {
             self.read(cpu, RowKind::Tick)?;
         }
@@ -204,6 +215,12 @@ impl StatRun<'_> {
         // Counters from before a CPU went offline do not count when it is online again.
         let stopped = since.values.iter().all(|value| value.enabled_ns == 0);
         cpu.last = reading;
+        let now_ns = self.stolen_ns.get(&number).copied();
+        let stolen_ns = (now_ns.zip(cpu.stolen_ns)).map(|(now, last)| now.saturating_sub(last));
+        cpu.stolen_ns = now_ns.or(cpu.stolen_ns);
+        if let Some(stolen_ns) = stolen_ns {
+            *self.total_stolen_ns.get_or_insert(0) += stolen_ns;
+        }
         let mut values = vec![CounterValue::default(); self.events.len()];
         for (number, value) in cpu.events.iter().zip(&since.values) {
             values[*number] = *value;
@@ -212,12 +229,10 @@ impl StatRun<'_> {
         if stopped {
             self.cpus.remove(&number);
         }
-        self.print(&CountRow::of_cpu(
-            since.time_ns,
-            Some(number),
-            kind,
-            Some(values),
-        ))
+        self.print(&CountRow {
+            stolen_ns,
+            ..CountRow::of_cpu(since.time_ns, Some(number), kind, Some(values))
+        })
     }
 
     fn print(&mut self, row: &CountRow) -> Result<(), Failure> {

@@ -1,11 +1,12 @@
 //! The running machine and this process: clock, CPUs, kernel, memory, limits.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::Path;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd::{SysconfVar, sysconf};
 use object::NativeEndian;
 use object::elf::{self, FileHeader64};
 use object::read::elf::NoteIterator;
@@ -36,6 +37,28 @@ pub fn online_cpus() -> io::Result<CpuSet> {
 /// As [`online_cpus`].
 pub fn possible_cpus() -> io::Result<CpuSet> {
     cpu_list("possible")
+}
+
+/// Returns for each online CPU for how long since boot a hypervisor ran something else while it had
+/// work, nanoseconds, in whole ticks of `/proc/stat`. Nothing where that cannot be read.
+#[must_use]
+pub fn stolen_ns() -> BTreeMap<u32, u64> {
+    let hz = sysconf(SysconfVar::CLK_TCK).ok().flatten();
+    let tick_ns = hz.map_or(0, |hz| 1_000_000_000 / hz.max(1) as u64);
+    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+    parse_stolen(&text)
+        .map(|(cpu, ticks)| (cpu, ticks.saturating_mul(tick_ns)))
+        .collect()
+}
+
+/// Returns the eighth number of each line `cpuN`, which proc_stat(5) calls steal.
+fn parse_stolen(stat: &str) -> impl Iterator<Item = (u32, u64)> {
+    stat.lines().filter_map(|line| {
+        // The line of all CPUs has no number.
+        let (cpu, times) = line.strip_prefix("cpu")?.split_once(' ')?;
+        let steal = times.split_ascii_whitespace().nth(7)?;
+        Some((cpu.parse().ok()?, steal.parse().ok()?))
+    })
 }
 
 /// Returns the build id of the running kernel, hexadecimal, by which its debug files are found.
@@ -150,6 +173,15 @@ pub fn remote_file_system(directory: &Path) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stolen_time_is_by_cpu() {
+        let stat = "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 1 2 3 4 5 6 7 80 9 10\n\
+                    cpu3 1 2 3 4 5 6 7 0 9 10\ncpu4 1 2\nintr 8 9 7 5 4 3 2 1\n";
+        assert_eq!(parse_stolen(stat).collect::<Vec<_>>(), [(0, 80), (3, 0)]);
+        let online = online_cpus().unwrap();
+        assert!(stolen_ns().keys().eq(&online));
+    }
 
     #[test]
     fn the_kernels_notes_have_its_build_id() {

@@ -21,10 +21,6 @@ pub struct RunSummary {
     pub elapsed_s: f64,
     /// What each CPU lived through.
     pub cpus: Vec<CpuStats>,
-    /// The time of all CPUs, seconds, by what they did: `user`, `kernel`, `idle`, and parts of
-    /// these.
-    #[serde(default)]
-    pub cpu_time: BTreeMap<String, f64>,
     /// Parts of the states of all threads.
     #[serde(default)]
     pub detail_s: Detail,

@@ -2,7 +2,7 @@
 //!
 //! Text has the same number of columns on every line before the `#`, separated by blanks, so that
 //! awk can read it; `-` stands where there is no number. After `#` follow notes: the name of a
-//! program, the number of a child, and which counts were scaled.
+//! program, the number of a child, which counts were scaled, and the time that a hypervisor stole.
 //!
 //! As JSON, each row is an object on a line of its own. Counts have there the value, whether it was
 //! scaled, and the count and times that it was computed from.
@@ -106,7 +106,7 @@ impl RowFormat<'_> {
     }
 
     /// Returns a row as a JSON object: `time` in seconds as in the text, `monotonic_ns`, the ids,
-    /// `event`, and `counts`. These have for each event its `value`, whether that is `scaled`, and
+    /// `event`, of a CPU `stolen_ns`, and `counts`. These have for each event its `value`, whether that is `scaled`, and
     /// the `count`, `enabled_ns` and `running_ns` that it was computed from.
     #[must_use]
     pub fn json(&self, row: &CountRow) -> Json {
@@ -130,6 +130,9 @@ impl RowFormat<'_> {
         }
         if row.incomplete {
             put("incomplete", json!(true));
+        }
+        if let Some(stolen_ns) = row.stolen_ns {
+            put("stolen_ns", json!(stolen_ns));
         }
         if let Some(values) = &row.values {
             let pairs = self.events.iter().zip(values);
@@ -166,6 +169,9 @@ impl RowFormat<'_> {
         }
         if row.incomplete {
             notes.push("incomplete".to_owned());
+        }
+        if let Some(stolen_ns @ 1..) = row.stolen_ns {
+            notes.push(format!("stolen {:.2} s", stolen_ns as f64 / 1e9));
         }
         notes
     }
@@ -326,7 +332,10 @@ mod tests {
         };
         let values = || Some(vec![value(5, 1000, 1000), value(3, 1000, 1000)]);
         let rows = [
-            CountRow::of_cpu(1_000_000_000, Some(0), RowKind::Tick, values()),
+            CountRow {
+                stolen_ns: Some(120_000_000),
+                ..CountRow::of_cpu(1_000_000_000, Some(0), RowKind::Tick, values())
+            },
             CountRow::of_cpu(1_500_000_000, Some(127), RowKind::Offline, values()),
             CountRow::of_cpu(1_600_000_000, Some(127), RowKind::Online, None),
             CountRow::of_cpu(2_000_000_000, None, RowKind::Total(128), values()),

@@ -64,6 +64,8 @@ pub struct CountRow {
     pub values: Option<Vec<CounterValue>>,
     /// Whether some of the counts are missing.
     pub incomplete: bool,
+    /// Of a CPU: for how long a hypervisor ran something else there meanwhile. None: not known.
+    pub stolen_ns: Option<u64>,
 }
 
 impl CountRow {
@@ -99,6 +101,7 @@ impl CountRow {
             kind,
             values,
             incomplete: false,
+            stolen_ns: None,
         }
     }
 }

@@ -159,8 +159,9 @@ pub struct CpuSeconds {
     pub interrupts: f64,
     /// In the idle task.
     pub idle: f64,
-    /// While the hypervisor ran something else and a thread was on the CPU.
-    pub stolen: f64,
+    /// While the hypervisor ran something else and a thread was on the CPU; none where the kernel
+    /// does not know it.
+    pub stolen: Option<f64>,
 }
 
 /// When a recording started and stopped.
@@ -292,7 +293,8 @@ impl Summary {
                 kernel: seconds(sum(|stats| stats.kernel)),
                 interrupts: seconds(recorded.irq_work),
                 idle: seconds(sum(|stats| stats.idle)),
-                stolen: seconds(sum(|stats| stats.stolen)),
+                stolen: (inputs.programs.knows_stolen_time())
+                    .then(|| seconds(sum(|stats| stats.stolen))),
             },
             ticks: recorded.ticks,
             packets: recorded.packets,

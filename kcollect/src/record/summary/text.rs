@@ -38,7 +38,8 @@ impl Summary {
 
     fn write_head(&self, out: &mut String) -> std::fmt::Result {
         let time = &self.cpu_time;
-        let capacity: f64 = time.user + time.kernel + time.idle + time.stolen;
+        let stolen = time.stolen.unwrap_or(0.0);
+        let capacity: f64 = time.user + time.kernel + time.idle + stolen;
         let share = |seconds: f64| percent(seconds, capacity);
         writeln!(out, "{}", self.experiment)?;
         writeln!(
@@ -77,7 +78,7 @@ impl Summary {
             self.cpu_time.interrupts,
             self.cpu_time.idle,
             share(self.cpu_time.idle),
-            match self.cpu_time.stolen {
+            match stolen {
                 0.0 => String::new(),
                 stolen => format!(
                     ", stolen by the hypervisor {stolen:.3} s ({})",

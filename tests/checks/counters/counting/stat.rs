@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
+use serde_json::Value;
 use tests::command::{Running, run};
 use tests::kcollect::command;
 use tests::machine::disturbance::{judge_times, not_judged};
@@ -40,6 +41,9 @@ fn root_the_total_is_the_sum_of_the_cpus() -> Result<()> {
                 "{event}: {sum} in ticks, {total}"
             );
         }
+        let stolen = |row: &Value| row["stolen_ns"].as_u64().context("no stolen time");
+        let sum: u64 = of(&rows, "tick").map(stolen).sum::<Result<u64>>()?;
+        ensure!(sum == stolen(total)?, "{sum} ns stolen in ticks, {total}");
         // A CPU's clock runs whether it is busy or not.
         for row in of(&rows, "tick") {
             let clock = count(row, "cpu-clock") as f64 / 1e9;
