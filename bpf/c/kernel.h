@@ -113,10 +113,34 @@ struct task_io_accounting {
 	__u64 write_bytes;
 };
 
+struct xol_area {
+	unsigned long vaddr;
+};
+
+struct uprobes_state {
+	struct xol_area *xol_area;
+};
+
+struct mm_struct {
+	struct uprobes_state uprobes_state;
+};
+
+/* A function that was called with a return probe on it, the newest first. */
+struct return_instance {
+	unsigned long stack; /* where its return address is */
+	unsigned long orig_ret_vaddr;
+	struct return_instance *next;
+};
+
+struct uprobe_task {
+	struct return_instance *return_instances;
+};
+
 struct task_struct {
 	struct thread_info thread_info;
 	void *stack;
-	void *mm;
+	struct mm_struct *mm;
+	struct uprobe_task *utask;
 	unsigned int __state;
 	unsigned int flags;
 	int on_cpu;

@@ -22,5 +22,15 @@ __attribute__((noinline)) int kc_unwind_step(__u32 place)
 {
 	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &place);
 
-	return out ? step(out, 0) : 1;
+	return out ? step(out, bpf_get_current_task_btf(), 0) : 1;
+}
+
+/* Declared in user_stack.h. */
+__attribute__((noinline)) int kc_restore_copy(__u32 place)
+{
+	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &place);
+
+	if (out)
+		restore_copy(out, bpf_get_current_task_btf());
+	return 0;
 }

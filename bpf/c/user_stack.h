@@ -19,6 +19,7 @@
 static __always_inline int unwind_read(void *reader, __u64 address, __u64 *word);
 
 #include "unwind.h"
+#include "return_probe.h"
 
 /* User stacks are wanted. */
 extern const volatile bool capture_user_stacks;
@@ -85,6 +86,9 @@ struct user_scratch {
 	__u32 unwound; /* number of frames whose caller was found */
 	__u32 pending; /* a table was needed that is not there yet */
 	__u32 zero;    /* never written, which the verifier doesn't know */
+	__u64 trampoline; /* in place of return addresses: see return_probe.h */
+	__u64 copy_from;  /* of a stack copy: its first address, and where that is in `words` */
+	__u64 copy_first;
 	/* Of another thread's stack: the upper part of `words` has it from this address on. */
 	__u64 window;
 	struct user_return_record record;
@@ -203,7 +207,7 @@ static __always_inline __u32 find_rule(const struct user_scratch *out,
 }
 
 /* Writes one frame and goes to its caller. Returns 0, or 1 at the end of the stack. */
-static __always_inline int step(struct user_scratch *out, void *reader)
+static __always_inline int step(struct user_scratch *out, struct task_struct *task, void *reader)
 {
 	const struct mapping *mapping;
 	__u32 end, number;
@@ -238,6 +242,8 @@ static __always_inline int step(struct user_scratch *out, void *reader)
 		end = unwind_by_frame_pointer(&out->state, reader);
 	}
 	out->end = end;
+	if (end == UNWIND_CONTINUES && out->trampoline && out->state.pc == out->trampoline)
+		restore_return_address(&out->state, task);
 	return end != UNWIND_CONTINUES;
 }
 
@@ -248,7 +254,7 @@ int kc_unwind_step(__u32 place);
 static long sleeper_step(__u64 index, struct sleeper *sleeper)
 {
 	(void)index;
-	return step(sleeper->out, sleeper);
+	return step(sleeper->out, sleeper->task, sleeper);
 }
 
 /* Reads a piece of the stack of the thread that runs, or of another one. */
@@ -264,6 +270,24 @@ static __always_inline __u64 *word_at(struct user_scratch *out, __u32 place)
 {
 	barrier_var(place);
 	return out->words + (place & (USER_WORDS - 1));
+}
+
+/* Puts the original return addresses into the copy of the stack of the thread that runs: a global
+ * function, as kc_unwind_step(). It is in user_return.bpf.c. */
+int kc_restore_copy(__u32 place);
+
+static __always_inline void restore_copy(struct user_scratch *out, struct task_struct *task)
+{
+	struct return_instance *instance = newest_instance(task);
+	__u32 first = out->copy_first, end = out->record.header.frames;
+
+	for (__u32 number = 0; number < MAX_RETURN_PROBES && instance; number++) {
+		__u64 word = (instance->stack - out->copy_from) / sizeof(__u64);
+
+		if (instance->stack >= out->copy_from && word < end - first)
+			*word_at(out, first + word) = instance->orig_ret_vaddr;
+		instance = instance->next;
+	}
 }
 
 /* Copies what the unwind needs to go on from the last frame: its registers, and the stack from its
@@ -284,6 +308,8 @@ static __always_inline void copy_stack(struct user_scratch *out, struct task_str
 	/* Filled with zeros if it can't be read. */
 	read_piece(word_at(out, place), RED_ZONE_BYTES, from - RED_ZONE_BYTES, other);
 	place += RED_ZONE_BYTES / 8;
+	out->copy_from = from;
+	out->copy_first = place;
 	for (__u32 piece = 0; piece < MAX_PIECES && piece < pieces; piece++) {
 		if (place > most - PIECE_BYTES / 8 ||
 		    read_piece(word_at(out, place), PIECE_BYTES, from, other))
@@ -327,6 +353,7 @@ static __always_inline void describe_user_return(struct user_scratch *out, struc
 	out->via_frame_pointer = 0;
 	out->unwound = 0;
 	out->pending = 0;
+	out->trampoline = trampoline_of(task);
 	out->record.ip = out->state.pc;
 	out->record.sp = out->state.registers[UNWIND_SP];
 	out->record.execution = task->self_exec_id;
@@ -398,10 +425,13 @@ static __always_inline void capture_user_stack(struct user_scratch *out, struct 
 	if (!end_unwind(out, task))
 		return;
 	full = fullness(cpu);
-	if (full < 4)
-		copy_stack(out, 0, full < 2 ? MAX_PIECES : FEW_PIECES);
-	else
+	if (full >= 4) {
 		out->record.end = UNWIND_NO_TABLE;
+		return;
+	}
+	copy_stack(out, 0, full < 2 ? MAX_PIECES : FEW_PIECES);
+	if (out->trampoline)
+		kc_restore_copy(place);
 }
 
 /* Unwinds or copies the user stack of a thread that does not run. */

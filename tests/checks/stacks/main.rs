@@ -3,5 +3,6 @@
 
 mod call_trees;
 mod jit;
+mod return_probes;
 mod unwinder;
 mod user_returns;
