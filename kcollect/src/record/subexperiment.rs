@@ -41,6 +41,8 @@ pub struct FollowedProcess {
     pub arrays: u64,
     /// How their user stacks ended.
     pub user_stacks: StackCounts,
+    /// The same of ticks on a CPU alone.
+    pub cpu_user_stacks: StackCounts,
     /// The code that it made as it ran, where it reported any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jit: Option<JitStats>,
@@ -76,6 +78,7 @@ pub struct Subexperiment {
     mpi_rank: Option<u32>,
     container: Option<Container>,
     counts: StackCounts,
+    cpu_counts: StackCounts,
     ticks: u64,
     /// The time of the last record in it.
     last_ns: u64,
@@ -144,6 +147,7 @@ impl Subexperiment {
             mpi_rank: facts.mpi_rank,
             container: facts.container,
             counts: StackCounts::default(),
+            cpu_counts: StackCounts::default(),
             ticks: 0,
             last_ns: 0,
             sampled_exit: false,
@@ -188,6 +192,9 @@ impl Subexperiment {
         }
         let ticks = u64::from(interval.ticks);
         self.counts.add(stack, header.exiting, ticks);
+        if interval.state.in_total_cpu() {
+            self.cpu_counts.add(stack, header.exiting, ticks);
+        }
         self.ticks += ticks;
         self.collector.write_ticks(&StateTicks {
             thread,
@@ -400,6 +407,7 @@ impl Subexperiment {
             ticks: self.ticks,
             arrays: self.collector.arrays,
             user_stacks: self.counts.clone(),
+            cpu_user_stacks: self.cpu_counts.clone(),
             jit: (jit != JitStats::default()).then_some(jit),
         }
     }

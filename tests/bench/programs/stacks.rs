@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use experiment_format::microstate::Microstate;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
 use serde::Deserialize;
@@ -24,10 +25,10 @@ struct Followed {
 #[derive(Debug, Deserialize)]
 struct Process {
     experiment: String,
-    user_stacks: BTreeMap<String, u64>,
+    cpu_user_stacks: BTreeMap<String, u64>,
 }
 
-/// Ticks by how their user stack ended, and where.
+/// Ticks on a CPU by how their user stack ended, and where.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stacks {
     /// By the name of `kcollect.json`; those with a frame unwound by its frame pointer among them.
@@ -52,7 +53,7 @@ impl Stacks {
             if !name(&process.experiment).is_some_and(|name| names.contains(&name)) {
                 continue;
             }
-            for (end, ticks) in &process.user_stacks {
+            for (end, ticks) in &process.cpu_user_stacks {
                 *stacks.by_end.entry(end.clone()).or_default() += ticks;
             }
             stacks.look(&experiment.join(&process.experiment))?;
@@ -71,7 +72,8 @@ impl Stacks {
             let Some(stack) = tick.stack.and_then(|uid| table.get(uid)) else {
                 continue;
             };
-            if stack.end != StackEnd::UnwindFailed {
+            let state = Microstate::try_from(tick.state);
+            if stack.end != StackEnd::UnwindFailed || !state.is_ok_and(Microstate::in_total_cpu) {
                 continue;
             }
             let at = tick.time.saturating_sub(start);

@@ -104,6 +104,9 @@ pub struct FollowSummary {
     pub processes: Vec<FollowedProcess>,
     /// Ticks of all of them by how their user stack ended.
     pub user_stacks: StackCounts,
+    /// The same of ticks on a CPU alone, which are harder: of a thread that sleeps, the stack is
+    /// captured at leisure.
+    pub cpu_user_stacks: StackCounts,
     /// Ticks of all threads by whether the return to user mode reported their user stack.
     pub user_returns: JoinCounts,
     /// User stacks by where they were unwound.
@@ -390,13 +393,15 @@ impl FollowSummary {
 fn user(dispatcher: &Dispatcher, table_use: TableUse) -> Option<FollowSummary> {
     let user = dispatcher.user.as_ref()?;
     let processes = dispatcher.router.followed();
-    let mut user_stacks = StackCounts::default();
+    let (mut user_stacks, mut cpu_user_stacks) = <(StackCounts, StackCounts)>::default();
     for process in &processes {
         user_stacks.merge(&process.user_stacks);
+        cpu_user_stacks.merge(&process.cpu_user_stacks);
     }
     Some(FollowSummary {
         processes,
         user_stacks,
+        cpu_user_stacks,
         user_returns: user.joined(),
         unwound: user.resolver.unwound,
         table_use,

@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use bpf_abi::unwind::UnwindEnd;
 use host::table::{Align, TextTable};
 
 use super::first_tables::FirstTables;
@@ -152,23 +151,20 @@ impl CounterSummary {
 
 impl FollowSummary {
     fn line(&self) -> String {
-        let stacks = &self.user_stacks;
-        let unwound: u64 = stacks.by_end.values().sum();
-        let complete = stacks
-            .by_end
-            .get(&UnwindEnd::Complete)
-            .copied()
-            .unwrap_or(0);
-        let ticks = unwound + stacks.missing;
+        let stacks = &self.cpu_user_stacks;
+        let (complete, ticks) = stacks.complete();
+        let (all_complete, all_ticks) = self.user_stacks.complete();
+        let (other_complete, other_ticks) = (all_complete - complete, all_ticks - ticks);
         format!(
-            "{} process{} followed: {complete} of {ticks} ticks ({}) have a complete user stack, {} a part of it, {} none; {} \
-             ticks of exiting threads have none by nature",
+            "{} process{} followed: {complete} of {ticks} ticks on a CPU ({}) have a complete user stack, {} a part of it, \
+             {} none; of the others {other_complete} of {other_ticks} ({}); {} ticks of exiting threads have none by nature",
             self.processes.len(),
             if self.processes.len() == 1 { "" } else { "es" },
             percent(complete as f64, ticks as f64),
-            unwound - complete,
+            ticks - complete - stacks.missing,
             stacks.missing,
-            stacks.exiting,
+            percent(other_complete as f64, other_ticks as f64),
+            self.user_stacks.exiting,
         )
     }
 

@@ -66,6 +66,14 @@ impl StackCounts {
         }
     }
 
+    /// Returns the ticks that reach the thread's first function, and all that could.
+    #[must_use]
+    pub fn complete(&self) -> (u64, u64) {
+        let complete = self.by_end.get(&UnwindEnd::Complete).copied();
+        let unwound: u64 = self.by_end.values().sum();
+        (complete.unwrap_or(0), unwound + self.missing)
+    }
+
     /// Adds those of another.
     pub fn merge(&mut self, other: &StackCounts) {
         for (end, ticks) in &other.by_end {
