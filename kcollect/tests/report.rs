@@ -288,6 +288,7 @@ fn every_view_of_a_small_experiment() {
         view(&["-m", "e.user:e.%total:i.total:e.kcpu:name"])
     );
     insta::assert_snapshot!("functions_by_default", view(&["ktest.3.er", "functions"]));
+    insta::assert_snapshot!("functions_unnamed", view(&["ktest.3.er", "--unnamed"]));
     insta::assert_snapshot!("triage", view(&["ktest.3.er"]));
     insta::assert_snapshot!("triage_json", view(&["ktest.3.er", "--json", "-n", "1"]));
     insta::assert_snapshot!("triage_csv", view(&["ktest.3.er", "--csv"]));
@@ -497,6 +498,7 @@ fn what_cannot_be_reported_is_said_with_the_cure() {
         refused(&["callers-callees", "comprae"]),
         refused(&["callers-callees", "^k"]),
         refused(&["functions", "--depth", "3"]),
+        refused(&["threads", "--unnamed"]),
         refused(&["calltree", "--percent", "101"]),
         refused(&["samples", "--cpu", "1"]),
         refused(&["--compare", "ktest.3.er"]),

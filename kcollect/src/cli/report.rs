@@ -54,6 +54,10 @@ pub(super) struct ReportArgs {
     /// Leave out branches of the call tree that have less than this percentage of the whole
     #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
     percent: Option<String>,
+    /// functions: list the load objects whose functions have no names, and the packages that would
+    /// name them
+    #[arg(long, conflicts_with = "compare")]
+    unnamed: bool,
     /// Compare two experiments, the second with the first: their functions, processes or overview,
     /// or all three
     #[arg(long)]
@@ -70,7 +74,7 @@ pub(super) struct ReportArgs {
 pub(super) fn resolve(typed: ReportArgs) -> Result<ReportOptions, CliError> {
     let (experiments, view, subject) = positional(typed.words)?;
     // Metrics and the order of rows are those of functions.
-    let of_functions = typed.metrics.is_some() || typed.sort.is_some();
+    let of_functions = typed.metrics.is_some() || typed.sort.is_some() || typed.unnamed;
     let otherwise = match of_functions && !typed.compare {
         true => View::Functions,
         false => View::Triage,
@@ -93,6 +97,12 @@ pub(super) fn resolve(typed: ReportArgs) -> Result<ReportOptions, CliError> {
                 "leave it out, or choose the view calltree",
             ));
         }
+    }
+    if typed.unnamed && view != View::Functions {
+        return Err(CliError::new(
+            format!("--unnamed: the view {} has no such option", view.name()),
+            "leave it out, or choose the view functions",
+        ));
     }
     let depth = typed.depth.as_deref();
     let depth = depth.map(|text| number("--depth", text)).transpose()?;
@@ -117,6 +127,7 @@ pub(super) fn resolve(typed: ReportArgs) -> Result<ReportOptions, CliError> {
             sort: typed.sort,
             limit,
             function: subject,
+            unnamed: typed.unnamed,
             lookup: LookupPaths {
                 maps: typed
                     .path_map

@@ -16,7 +16,6 @@
 //! Names come from recorded programs and may hold anything. Where a format can quote, it does;
 //! where it cannot, names are changed ([`folded::clean`]).
 
-mod build_ids;
 pub mod file;
 pub mod firefox;
 pub mod folded;

@@ -4,6 +4,7 @@
 //! of a followed process are counted as its subexperiment's. If several followed processes had the
 //! same pid, each tick goes to the one seen nearest in time.
 
+pub(crate) mod build_ids;
 mod call_paths;
 pub mod dynamic_code;
 pub mod exact;

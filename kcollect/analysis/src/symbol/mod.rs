@@ -27,6 +27,7 @@ mod hostile;
 mod lines;
 mod locate;
 mod meter;
+mod packages;
 mod paths;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -38,6 +39,7 @@ use std::thread;
 pub use demangle::demangle;
 pub use disassembly::{Disassembly, Instruction, NameAt, disassemble_code};
 pub use locate::Origin;
+pub use packages::debug_packages;
 pub use paths::{NotAPathMap, PathMap, SearchPaths, SourceFile};
 
 use elf::{Damaged, Room};

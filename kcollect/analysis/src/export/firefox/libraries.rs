@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fxprof_processed_profile::debugid::DebugId;
 use fxprof_processed_profile::{Frame, LibraryHandle, LibraryInfo, Profile, Symbol, SymbolTable};
 
-use crate::export::build_ids;
+use crate::load::build_ids;
 use crate::model::{FrameId, Model, ObjectKind};
 
 /// The libraries, by the positions of their load objects in the model.

@@ -21,8 +21,8 @@ use self::proto::{
     ThreadDescriptor, Timebase, Trace, TracePacket, TracePacketDefaults, TrackDescriptor,
     TrackEvent,
 };
-use super::build_ids;
 use super::selected::{OfThread, Selected, Slice, state_title};
+use crate::load::build_ids;
 use crate::metric::BaseMetric;
 use crate::model::{FrameId, Model, ObjectKind, STATE_SLOTS, StackId};
 

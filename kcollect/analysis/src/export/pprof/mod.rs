@@ -19,8 +19,8 @@ use prost::Message;
 use rustc_hash::FxHashMap;
 
 use self::proto::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
-use super::build_ids;
 use super::selected::{Selected, state_name};
+use crate::load::build_ids;
 use crate::metric::BaseMetric;
 use crate::model::{FrameId, Model, ObjectKind, STATE_SLOTS, StackId};
 

@@ -13,6 +13,7 @@ mod samples;
 mod source;
 mod threads;
 mod triage;
+mod unnamed;
 mod waiting;
 
 use std::cmp::Ordering;
@@ -175,6 +176,8 @@ pub struct TableOptions {
     /// The function to show, as typed: its name or symbol, either with a load object after it, or a
     /// regular expression that matches one function.
     pub function: Option<String>,
+    /// Of functions: those without names, by load object, and what to install.
+    pub unnamed: bool,
     /// Where source and debug files are looked for.
     pub lookup: LookupPaths,
     /// Depth of the call tree: 1 is the outermost function of each thread. None: to its leaves.
@@ -196,6 +199,7 @@ pub fn make(model: &Model, view: View, options: &TableOptions) -> Result<Report,
     };
     let table = match view {
         View::Triage => return triage::page(&context).map(Report::Page),
+        View::Functions if options.unnamed => unnamed::unnamed(&context),
         View::Functions => functions::functions(&context),
         View::CallersCallees => callers_callees::callers_callees(&context),
         View::CallTree => calltree::calltree(&context),

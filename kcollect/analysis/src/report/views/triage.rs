@@ -373,7 +373,7 @@ fn unresolved(context: &Context<'_>, totals: &Totals, on_cpu: BaseMetric) -> Tab
 }
 
 /// Returns whether a function is an address without a name.
-fn is_nameless(model: &Model, function: &FunctionInfo) -> bool {
+pub(super) fn is_nameless(model: &Model, function: &FunctionInfo) -> bool {
     function.name.starts_with("<static>@")
         || model.object(function.object).kind == ObjectKind::Special && function.name == UNKNOWN
 }

@@ -12,7 +12,7 @@ use crate::model::{Model, ObjectKind};
 /// Returns the build id of each load object in hexadecimal digits, by its position in the model;
 /// empty where there is no copy.
 #[must_use]
-pub(super) fn of(model: &Model) -> Vec<String> {
+pub(crate) fn of(model: &Model) -> Vec<String> {
     let founders = model.experiments.iter().enumerate();
     let founders = founders.filter(|(index, info)| info.founder.index() == *index);
     let archives: Vec<_> = founders

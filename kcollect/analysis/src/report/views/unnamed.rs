@@ -1,0 +1,135 @@
+//! Load objects with functions that have no name, and what to install so that they have one.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::Path;
+
+use host::exit::Failure;
+use user_collector::elf::section_build_id;
+
+use super::triage::{is_nameless, share};
+use super::{Context, View};
+use crate::aggregate;
+use crate::load::build_ids;
+use crate::metric::BaseMetric;
+use crate::model::{LoadObject, ObjectKind};
+use crate::report::table::{Cell, Column, Table};
+use crate::symbol::debug_packages;
+
+/// The functions of one load object that have no name.
+#[derive(Debug, Clone, Copy, Default)]
+struct Unnamed {
+    functions: u64,
+    /// Their exclusive time, microseconds.
+    time: i64,
+}
+
+/// What can be done about an object.
+enum Cure<'a> {
+    /// Its debug file may be in the package of this file.
+    File(&'a str),
+    /// A sentence.
+    Words(&'static str),
+}
+
+pub(super) fn unnamed(context: &Context<'_>) -> Result<Table, Failure> {
+    let model = context.model;
+    let base = match context.offered.contains(&BaseMetric::Total) {
+        true => BaseMetric::Total,
+        false => BaseMetric::State(experiment_format::microstate::Microstate::KernelCpu),
+    };
+    let totals = context.totals();
+    let shares = aggregate::functions(model, &totals).functions;
+    let mut sums = vec![Unnamed::default(); model.objects.len()];
+    for (index, function) in model.functions.iter().enumerate() {
+        let time = base.of(&shares.exclusive[index]);
+        if time > 0 && is_nameless(model, function) {
+            let sum = &mut sums[function.object.index()];
+            sum.functions += 1;
+            sum.time += time;
+        }
+    }
+    let ids = build_ids::of(model);
+    let mut found: Vec<_> = model.objects.iter().zip(&sums).zip(&ids).collect();
+    found.retain(|((_, unnamed), _)| unnamed.functions > 0);
+    found.sort_by_key(|((object, unnamed), _)| (Reverse(unnamed.time), &object.path));
+    let cures = found.iter().map(|((object, _), id)| cure(object, id));
+    let cures: Vec<_> = cures.collect();
+    let files = cures.iter().filter_map(|cure| match cure {
+        Cure::File(path) => Some(*path),
+        Cure::Words(_) => None,
+    });
+    let packages = debug_packages(&files.collect::<Vec<_>>());
+    let whole = base.of(&totals.all);
+    let rows = found.iter().zip(&cures);
+    let rows = rows.map(|(((object, unnamed), id), cure)| {
+        vec![
+            Cell::Microseconds(unnamed.time),
+            share(unnamed.time, whole),
+            Cell::Count(unnamed.functions),
+            Cell::Text(match object.kind {
+                ObjectKind::Special => "<Unknown>".to_owned(),
+                _ => object.short_name(),
+            }),
+            Cell::Text(words(cure, &packages)),
+            Cell::Text(object.path.clone()),
+            Cell::Text((*id).clone()),
+        ]
+    });
+    let mut table = Table {
+        view: View::Functions.name(),
+        title: format!(
+            "Functions without names, by load object; % of {} time",
+            base.title()
+        ),
+        columns: vec![
+            Column::number("unnamed_s", "no name s"),
+            Column::number("unnamed_percent", "%"),
+            Column::number("functions", "Functions"),
+            Column::text("name", "Object"),
+            Column::text("install", "Install, and record again"),
+            Column::text("path", "Path").hidden(),
+            Column::text("build_id", "Build id").hidden(),
+        ],
+        rows: rows.collect(),
+        verbatim: false,
+        notes: Vec::new(),
+    };
+    if table.rows.is_empty() {
+        table.notes.push("All functions have names.".to_owned());
+    }
+    table.cut(context.options.limit.unwrap_or(usize::MAX));
+    Ok(table)
+}
+
+/// Returns what can be done about an object with this recorded build id, in hexadecimal digits.
+fn cure<'a>(object: &'a LoadObject, recorded: &str) -> Cure<'a> {
+    if object.kind != ObjectKind::File {
+        return Cure::Words("nothing: code of no file");
+    }
+    let path = Path::new(&object.path);
+    if object.kernel || !path.is_absolute() {
+        return Cure::Words("nothing: code of the kernel");
+    }
+    if recorded.is_empty() {
+        return Cure::Words("unknown: the experiment has no copy with a build id");
+    }
+    let Ok(file) = File::open(path) else {
+        return Cure::Words("unknown: this machine does not have the file");
+    };
+    match hex::encode(section_build_id(&file)) == recorded {
+        true => Cure::File(&object.path),
+        false => Cure::Words("unknown: this machine has another build"),
+    }
+}
+
+fn words(cure: &Cure<'_>, packages: &HashMap<&str, String>) -> String {
+    match cure {
+        Cure::Words(words) => (*words).to_owned(),
+        Cure::File(path) => packages
+            .get(path)
+            .cloned()
+            .unwrap_or_else(|| "a build that is not stripped: no package has the file".to_owned()),
+    }
+}
