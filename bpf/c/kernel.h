@@ -121,8 +121,57 @@ struct uprobes_state {
 	struct xol_area *xol_area;
 };
 
+struct maple_tree {
+	void *ma_root;
+};
+
 struct mm_struct {
+	struct maple_tree mm_mt;
+	struct {
+		void *vdso;
+	} context;
 	struct uprobes_state uprobes_state;
+};
+
+struct super_block {
+	__u32 s_dev;
+};
+
+/* Linux 6.11 and newer. */
+struct inode {
+	unsigned long i_ino;
+	struct super_block *i_sb;
+	__u32 i_generation;
+	__s64 i_mtime_sec;
+	__u32 i_mtime_nsec;
+};
+
+struct timespec64 {
+	__s64 tv_sec;
+	long tv_nsec;
+};
+
+/* Linux 6.7 to 6.10. */
+struct inode___private_time {
+	struct timespec64 __i_mtime;
+};
+
+/* Linux 6.6 and older. */
+struct inode___public_time {
+	struct timespec64 i_mtime;
+};
+
+struct file {
+	struct inode *f_inode;
+};
+
+struct vm_area_struct {
+	unsigned long vm_start;
+	unsigned long vm_end;
+	struct mm_struct *vm_mm;
+	unsigned long vm_flags;
+	unsigned long vm_pgoff;
+	struct file *vm_file;
 };
 
 /* A function that was called with a return probe on it, the newest first. */
@@ -210,6 +259,16 @@ struct bpf_iter__task {
 };
 
 #pragma clang attribute pop
+
+/* The kernel's own type, by which a word at any address is read. */
+struct maple_range_64 {
+	unsigned long pivot[15];
+} __attribute__((preserve_access_index));
+
+/* Returns a pointer that can be read through, to memory of the kernel. A word that is not there
+ * reads as 0. Linux 6.2 and newer; bpf_ksym_exists tests for it. */
+extern void *bpf_rdonly_cast(const void *address, __u32 type)
+	__attribute__((section(".ksyms"), weak));
 
 /* Opaque; kernels that have it recognise it in a map's value by this name. */
 struct bpf_task_work {

@@ -24,7 +24,8 @@ struct scratch_array kc_scratch SEC(".maps");
 struct threads kc_threads SEC(".maps");
 
 struct row_chunks kc_row_chunks SEC(".maps");
-struct processes kc_processes SEC(".maps");
+struct ignored kc_ignored SEC(".maps");
+struct file_tables kc_file_tables SEC(".maps");
 struct user_scratches kc_user_scratch SEC(".maps");
 struct return_waits kc_return_waits SEC(".maps");
 struct kept_stacks kc_kept_stacks SEC(".maps");

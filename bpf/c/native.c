@@ -4,6 +4,7 @@
 
 #include "account.h"
 #include "grid.h"
+#include "maple.h"
 
 __u32 native_grid_advance(struct grid *grid, __u64 now, __u64 period);
 __u64 native_grid_align(__u64 home, __u64 at, __u64 period);
@@ -19,6 +20,13 @@ struct off_cpu native_missed_switch_in(struct account *account, __u64 arrival, _
 struct off_cpu native_close(struct account *account, __u64 now, __u64 run_delay, __u64 run_time,
 			    __u64 stolen);
 int native_conserves_time(const struct account *account);
+
+__u64 native_maple_slot(const __u64 *node, bool leaf, __u64 address);
+
+__u64 native_maple_slot(const __u64 *node, bool leaf, __u64 address)
+{
+	return maple_slot(node, leaf ? RANGE_PIVOTS : ARANGE_PIVOTS, address);
+}
 
 __u32 native_grid_advance(struct grid *grid, __u64 now, __u64 period)
 {

@@ -53,21 +53,6 @@ static __always_inline __u32 state_at(__u64 from, struct task_struct *task, stru
 	return blocked_state(task, thread, task->__state, out);
 }
 
-/* Fills in the execution that a process's mappings belong to: a snapshot has the mappings, and not
- * the kernel's self_exec_id. If the process has called exec in between, the side-band reports it,
- * and stacks that were unwound by the snapshot count as of a stale mapping. */
-static __always_inline void fill_in_execution(struct task_struct *task)
-{
-	__u32 pid = task->tgid;
-	struct process *process;
-
-	if (!capture_user_stacks || task->pid != task->tgid)
-		return;
-	process = bpf_map_lookup_elem(&kc_processes, &pid);
-	if (process && process->execution == ANY_EXECUTION)
-		process->execution = task->self_exec_id;
-}
-
 SEC("iter/task")
 int kc_track_all(struct bpf_iter__task *ctx)
 {
@@ -81,7 +66,6 @@ int kc_track_all(struct bpf_iter__task *ctx)
 
 	if (!task || !stats || !out || task->__state & TASK_DEAD)
 		return 0;
-	fill_in_execution(task);
 	thread = bpf_task_storage_get(&kc_threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!thread) {
 		__sync_fetch_and_add(&stats->threads_lost, 1);
@@ -157,21 +141,14 @@ int kc_report_all(struct bpf_iter__task *ctx)
 	return 0;
 }
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct user_scratch);
-} kc_iter_user SEC(".maps");
-
 /* Writes the user stack of a thread that is off the CPU when data stop, perhaps for ever. Returns
  * its number, or 0. */
 static __always_inline __u32 write_sleeper_stack(struct bpf_iter__task *ctx,
 						 struct task_struct *task, struct thread *thread,
 						 __u32 cpu)
 {
-	__u32 zero = 0, number;
-	struct user_scratch *out = bpf_map_lookup_elem(&kc_iter_user, &zero);
+	__u32 place = ITER_SCRATCH, number;
+	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &place);
 	__u64 size;
 
 	if (!out || !capture_user_stacks ||

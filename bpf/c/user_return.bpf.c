@@ -13,16 +13,23 @@ char LICENSE[] SEC("license") = "GPL";
 const volatile bool capture_user_stacks;
 const volatile bool capture_on_return;
 
-struct mapping mappings[MAX_MAPPINGS] SEC(".bss.mappings");
 struct page pages[MAX_PAGES] SEC(".bss.pages");
 struct unwind_rule rules[MAX_RULES] SEC(".bss.rules");
+
+/* Declared in user_stack.h. */
+__attribute__((noinline)) int kc_find_code(__u32 place, __u64 address)
+{
+	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &place);
+
+	return out ? find_code(&out->code, out->mm, address) : 1;
+}
 
 /* Declared in user_stack.h. */
 __attribute__((noinline)) int kc_unwind_step(__u32 place)
 {
 	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &place);
 
-	return out ? step(out, bpf_get_current_task_btf(), 0) : 1;
+	return out ? step(out, place, bpf_get_current_task_btf(), 0) : 1;
 }
 
 /* Declared in user_stack.h. */

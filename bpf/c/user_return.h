@@ -67,7 +67,7 @@ extern struct kept_stacks kc_kept_stacks SEC(".maps");
 /* Sends the user stack of the thread that runs. Called with interrupts off, or in the thread. */
 static __always_inline void send_user_return(struct task_struct *task, __u32 number, bool in_thread)
 {
-	__u32 cpu = bpf_get_smp_processor_id(), place = cpu * SCRATCHES_PER_CPU;
+	__u32 cpu = bpf_get_smp_processor_id(), place = FIRST_SCRATCH(cpu);
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
 	struct user_scratch *out = 0;
 
@@ -89,7 +89,7 @@ static __always_inline void send_user_return(struct task_struct *task, __u32 num
 		return;
 	}
 	describe_user_return(out, task, number, cpu);
-	capture_user_stack(out, task, place, cpu);
+	capture_user_stack(out, place, cpu);
 	send_user_stack(out, stats, cpu);
 	if (in_thread)
 		out->busy = 0;
@@ -155,7 +155,7 @@ static __always_inline void capture_at_switch_out(struct cpu_stats *stats, struc
 						  struct thread *thread, __u32 cpu)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
-	__u32 place = cpu * SCRATCHES_PER_CPU;
+	__u32 place = FIRST_SCRATCH(cpu);
 	struct user_scratch *out;
 	struct kept_stack *kept;
 	__u64 callers_hash;
@@ -178,7 +178,7 @@ static __always_inline void capture_at_switch_out(struct cpu_stats *stats, struc
 	thread->callers_hash = callers_hash;
 	thread->user_return = (thread->user_return & ~RETURN_AWAITED) + 2;
 	describe_user_return(out, task, thread->user_return / 2, cpu);
-	capture_user_stack(out, task, place, cpu);
+	capture_user_stack(out, place, cpu);
 	if (out->record.header.flags & FLAG_STACK_COPY || out->record.header.frames > KEPT_FRAMES) {
 		send_user_stack(out, stats, cpu);
 		return;

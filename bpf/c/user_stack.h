@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * The user stack of a thread: unwound here by the tables that user space has published
- * (bpf/src/tables.rs is their only writer), or, where a table is missing, copied, to be unwound in
- * user space.
+ * (bpf/src/tables is their only writer), or, where a table is missing, copied, to be unwound in user
+ * space.
  *
- * A short-lived process may exit before user space has read anything of it; a stack copy makes its
- * ticks as good as others. Copies are large, and are made only while the ring has room for them.
+ * A short-lived process may exit before user space has read the files that it maps; a stack copy
+ * makes its ticks as good as others. Copies are large, and are made only while the ring has room
+ * for them.
  */
 #ifndef KCOLLECT_USER_STACK_H
 #define KCOLLECT_USER_STACK_H
@@ -13,6 +14,7 @@
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include "arch.h"
+#include "mapped_code.h"
 #include "record.h"
 #include "unwind_tables.h"
 
@@ -30,7 +32,6 @@ struct rows {
 
 /* In sections of their own, so that user space can map them. The kernel shows the sections as maps,
  * by these names. */
-extern struct mapping mappings[MAX_MAPPINGS];
 extern struct page pages[MAX_PAGES];
 extern struct unwind_rule rules[MAX_RULES];
 
@@ -52,15 +53,16 @@ struct row_chunks {
 
 extern struct row_chunks kc_row_chunks SEC(".maps");
 
-struct processes {
+/* Processes that are not followed: the task->self_exec_id of which that is known. */
+struct ignored {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, MAX_PROCESSES);
 	__type(key, __u32);
-	__type(value, struct process);
+	__type(value, __u32);
 };
 
-extern struct processes kc_processes SEC(".maps");
+extern struct ignored kc_ignored SEC(".maps");
 
 /* Size of a stack copy, beside the registers: a compiler's recursion takes tens of KiB. */
 #define PIECE_BYTES 4096
@@ -79,8 +81,9 @@ extern struct processes kc_processes SEC(".maps");
 struct user_scratch {
 	__u64 busy;
 	struct unwind_state state;
-	__u32 first, count; /* of the process's mappings */
-	__u32 end;	    /* enum unwind_end */
+	struct mapped_code code; /* where the last frame was */
+	__u64 mm;		 /* address of the process's mm_struct */
+	__u32 end;		 /* enum unwind_end */
 	__u32 via_frame_pointer;
 	__u32 depth;
 	__u32 unwound; /* number of frames whose caller was found */
@@ -95,13 +98,16 @@ struct user_scratch {
 	__u64 words[USER_WORDS + PIECE_BYTES / 8];
 };
 
-/* For each CPU one for programs that run with interrupts off, and others that a thread claims when
- * it returns to user mode, where it may be preempted. Sized by bpf/src/load.rs. */
-#define SCRATCHES_PER_CPU 4
+/* One for the iteration over threads, then for each CPU one for programs that run with interrupts
+ * off, and others that a thread claims when it returns to user mode, where it may be preempted.
+ * Sized by bpf/src/load.rs. */
+#define ITER_SCRATCH	    0
+#define SCRATCHES_PER_CPU   4
+#define FIRST_SCRATCH(cpu) (1 + (cpu) * SCRATCHES_PER_CPU)
 
 struct user_scratches {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, SCRATCHES_PER_CPU);
+	__uint(max_entries, 1 + SCRATCHES_PER_CPU);
 	__type(key, __u32);
 	__type(value, struct user_scratch);
 };
@@ -145,35 +151,26 @@ static __always_inline int unwind_read(void *reader, __u64 address, __u64 *word)
 	return bpf_probe_read_user(word, sizeof(*word), (void *)address);
 }
 
-/*
- * Two binary searches, for the last entry that begins at or below an address. Their state is masked
- * at each step and their lengths are read anew, so that the verifier, which follows both branches
- * of each comparison, finds equal states at the next step.
- */
+/* Finds the code at an address of the process whose stack is unwound: a global function, which the
+ * verifier checks once for all callers. It is in user_return.bpf.c. Returns 0, or 1 if there is
+ * none. */
+int kc_find_code(__u32 place, __u64 address);
 
-/* Returns the mapping of an address, or 0. */
-static __always_inline struct mapping *find_mapping(const struct user_scratch *out, __u64 address)
+/* Returns the code at an address, or 0. Most callers are in the same mapping as their callee. */
+static __always_inline const struct mapped_code *code_at(struct user_scratch *out, __u32 place,
+							 __u64 address)
 {
-	__u32 below = out->zero, first = out->first;
-	struct mapping *found;
-
-	for (__u32 span = MAX_MAPPINGS / 2; span; span >>= 1) {
-		__u32 next = below + span;
-
-		if (next <= *(volatile __u32 *)&out->count &&
-		    mappings[(first + next - 1) & (MAX_MAPPINGS - 1)].start <= address)
-			below = next;
-		below &= MAX_MAPPINGS - 1;
-	}
-	if (!below)
-		return 0;
-	found = &mappings[(first + below - 1) & (MAX_MAPPINGS - 1)];
-	return address < found->end ? found : 0;
+	if (address >= out->code.start && address < out->code.end)
+		return &out->code;
+	return kc_find_code(place, address) ? 0 : &out->code;
 }
 
-/* Returns the number of the rule for an address of a mapping that has a table, or 0. */
+/* Returns the number of the rule for an address of code that has a table, or 0: by a binary search
+ * for the last row that begins at or below the address. Its state is masked at each step and its
+ * length is read anew, so that the verifier, which follows both branches of each comparison, finds
+ * equal states at the next step. */
 static __always_inline __u32 find_rule(const struct user_scratch *out,
-				       const struct mapping *mapping, __u64 address)
+				       const struct mapped_code *code, __u64 address)
 {
 	__u32 below = out->zero, start, zero = 0, number;
 	struct rows *rows;
@@ -181,11 +178,11 @@ static __always_inline __u32 find_rule(const struct user_scratch *out,
 	__u64 index;
 	void *chunk;
 
-	address -= mapping->bias;
-	index = (address >> 16) - mapping->first_page;
-	if (index >= mapping->pages)
+	address -= code->bias;
+	index = (address >> 16) - code->first_page;
+	if (index >= code->pages)
 		return 0;
-	page = &pages[(mapping->directory + index) & (MAX_PAGES - 1)];
+	page = &pages[(code->directory + index) & (MAX_PAGES - 1)];
 	number = page->chunk;
 	chunk = bpf_map_lookup_elem(&kc_row_chunks, &number);
 	if (!chunk)
@@ -207,9 +204,10 @@ static __always_inline __u32 find_rule(const struct user_scratch *out,
 }
 
 /* Writes one frame and goes to its caller. Returns 0, or 1 at the end of the stack. */
-static __always_inline int step(struct user_scratch *out, struct task_struct *task, void *reader)
+static __always_inline int step(struct user_scratch *out, __u32 place, struct task_struct *task,
+				void *reader)
 {
-	const struct mapping *mapping;
+	const struct mapped_code *code;
 	__u32 end, number;
 	__u64 address;
 
@@ -218,23 +216,23 @@ static __always_inline int step(struct user_scratch *out, struct task_struct *ta
 		return 1;
 	}
 	address = unwind_address(&out->state);
-	mapping = find_mapping(out, address);
+	code = code_at(out, place, address);
 	out->unwound = out->depth;
 	/* An address without code is no caller. The leaf is kept wherever it is. */
-	if (mapping || !out->depth) {
+	if (code || !out->depth) {
 		out->words[out->depth & (WINDOW_WORD - 1)] = address;
 		out->depth++;
 	}
-	if (!mapping) {
+	if (!code) {
 		out->end = UNWIND_NO_MAPPING;
 		return 1;
 	}
-	if (mapping->kind == MAPPING_PENDING) {
+	if (code->kind == CODE_PENDING) {
 		out->end = UNWIND_NO_TABLE;
 		out->pending = 1;
 		return 1;
 	}
-	number = mapping->kind == MAPPING_TABLE ? find_rule(out, mapping, address) : 0;
+	number = code->kind == CODE_TABLE ? find_rule(out, code, address) : 0;
 	if (number) {
 		end = unwind_by_rule(&out->state, &rules[number & (MAX_RULES - 1)], reader);
 	} else {
@@ -254,7 +252,7 @@ int kc_unwind_step(__u32 place);
 static long sleeper_step(__u64 index, struct sleeper *sleeper)
 {
 	(void)index;
-	return step(sleeper->out, sleeper->task, sleeper);
+	return step(sleeper->out, ITER_SCRATCH, sleeper->task, sleeper);
 }
 
 /* Reads a piece of the stack of the thread that runs, or of another one. */
@@ -300,6 +298,7 @@ static __always_inline void copy_stack(struct user_scratch *out, struct task_str
 	__u32 place = out->unwound & (WINDOW_WORD - 1);
 
 	out->record.unwound = place;
+	__builtin_memcpy(&out->record.file, &out->code.file, sizeof(out->record.file));
 	out->record.known = out->state.known;
 	out->record.exact = out->state.exact;
 	__builtin_memcpy(word_at(out, place), out->state.registers, sizeof(out->state.registers));
@@ -333,9 +332,9 @@ static __always_inline void copy_stack(struct user_scratch *out, struct task_str
 static __always_inline bool is_followed(struct task_struct *task)
 {
 	__u32 pid = task->tgid;
-	struct process *process = bpf_map_lookup_elem(&kc_processes, &pid);
+	__u32 *execution = bpf_map_lookup_elem(&kc_ignored, &pid);
 
-	return !process || !process->ignored || process->execution != (__u32)task->self_exec_id;
+	return !execution || *execution != (__u32)task->self_exec_id;
 }
 
 /* Begins the record of a return to user mode. */
@@ -354,75 +353,45 @@ static __always_inline void describe_user_return(struct user_scratch *out, struc
 	out->unwound = 0;
 	out->pending = 0;
 	out->trampoline = trampoline_of(task);
+	out->mm = (__u64)task->mm;
+	out->code.start = out->code.end = 0;
 	out->record.ip = out->state.pc;
 	out->record.sp = out->state.registers[UNWIND_SP];
 	out->record.execution = task->self_exec_id;
-	out->record.mappings_version = 0;
+	__builtin_memset(&out->record.file, 0, sizeof(out->record.file));
 	out->record.unwound = out->record.known = out->record.exact = 0;
 	out->end = is_32bit(regs) ? UNWIND_UNSUPPORTED : UNWIND_NO_MAPPING;
 }
 
-/* Returns what is known of the process of a thread since its last exec, or 0. A process that was
- * just forked has its parent's mappings: if these have changed since, user space finds the mapping
- * stale. */
-static __always_inline struct process *known_process(struct task_struct *task)
+/* Returns whether the unwind can begin. */
+static __always_inline bool begin_unwind(struct user_scratch *out)
 {
-	__u32 pid = task->tgid, parent = task->real_parent->tgid;
-	struct process *process = bpf_map_lookup_elem(&kc_processes, &pid);
-
-	if (!process)
-		process = bpf_map_lookup_elem(&kc_processes, &parent);
-	return process && process->execution == (__u32)task->self_exec_id ? process : 0;
+	if (out->end != UNWIND_UNSUPPORTED)
+		return true;
+	out->words[0] = out->state.pc;
+	out->depth = 1;
+	return false;
 }
 
-/* Returns whether the mappings of the thread's process are known, so that the unwind can begin. */
-static __always_inline bool begin_unwind(struct user_scratch *out, struct task_struct *task)
-{
-	struct process *process = known_process(task);
-
-	if (out->end == UNWIND_UNSUPPORTED) {
-		out->words[0] = out->state.pc;
-		out->depth = 1;
-		return false;
-	}
-	if (!process)
-		return false;
-	out->record.mappings_version = process->mappings_version;
-	out->first = process->first;
-	out->count = process->count;
-	return true;
-}
-
-/* Returns whether a stack copy is needed, because a table or mapping is not known yet. */
-static __always_inline bool end_unwind(struct user_scratch *out, struct task_struct *task)
+/* Returns whether a stack copy is needed, because a table is not there yet. */
+static __always_inline bool end_unwind(struct user_scratch *out)
 {
 	out->record.header.frames = out->depth;
 	out->record.end = out->end;
 	out->record.via_frame_pointer = out->via_frame_pointer;
-	/* Code may have been mapped since the mappings were published; user space learns of it in
-	 * time. */
-	if (out->end == UNWIND_NO_MAPPING && out->unwound) {
-		/* So an earlier caller may be by the wrong table: copy from the beginning. */
-		user_registers((struct pt_regs *)bpf_task_pt_regs(task), &out->state.pc,
-			       out->state.registers);
-		out->state.known = (1 << UNWIND_REGISTERS) - 1;
-		out->state.exact = 1;
-		out->unwound = 0;
-	}
-	return out->pending || out->end == UNWIND_NO_MAPPING;
+	return out->pending;
 }
 
 /* Unwinds the user stack of the thread that runs, or copies it. */
-static __always_inline void capture_user_stack(struct user_scratch *out, struct task_struct *task,
-					       __u32 place, __u32 cpu)
+static __always_inline void capture_user_stack(struct user_scratch *out, __u32 place, __u32 cpu)
 {
 	__u32 full;
 
-	if (begin_unwind(out, task))
+	if (begin_unwind(out))
 		for (__u32 frame = 0; frame <= MAX_USER_FRAMES; frame++)
 			if (kc_unwind_step(place))
 				break;
-	if (!end_unwind(out, task))
+	if (!end_unwind(out))
 		return;
 	full = fullness(cpu);
 	if (full >= 4) {
@@ -441,9 +410,9 @@ static __always_inline void capture_sleeper_stack(struct user_scratch *out,
 	struct sleeper sleeper = {.out = out, .task = task};
 
 	out->window = -(__u64)WINDOW_BYTES;
-	if (begin_unwind(out, task))
+	if (begin_unwind(out))
 		bpf_loop(MAX_USER_FRAMES + 1, sleeper_step, &sleeper, 0);
-	if (end_unwind(out, task))
+	if (end_unwind(out))
 		copy_stack(out, task, MAX_PIECES);
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The C is in `bpf/c`: one `.bpf.c` for each subject over pure headers, linked into one object.
 //! What crosses to user space is defined in [`bpf_abi`]. [`Programs`] owns the loaded programs; its
-//! parts are the [`Clocks`], the [`ProcessTables`] and the [`OverflowCounters`]. No type of libbpf
+//! parts are the [`Clocks`], the [`UnwindTables`] and the [`OverflowCounters`]. No type of libbpf
 //! is in this crate's interface but its error.
 //!
 //! It refuses to know what a tick means to an experiment, which process has which name, or which
@@ -29,6 +29,4 @@ pub use counters::{MAX_COUNTERS, OverflowCounters, OverflowCounts};
 pub use error::Error;
 pub use load::{Programs, Settings};
 pub use rings::Rings;
-pub use tables::{
-    CodeMapping, CodeUnwind, PageRows, PlacedTable, ProcessTables, TableId, TableUse,
-};
+pub use tables::{PageRows, PlacedTable, TableId, TableUse, UnwindTables};

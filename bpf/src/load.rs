@@ -13,7 +13,7 @@ use crate::counters::{Attached, MAX_COUNTERS};
 use crate::error::step;
 use crate::rings::{CPUS_PER_RING, Rings};
 use crate::skeleton::{KcollectSkel, KcollectSkelBuilder};
-use crate::tables::{ProcessTables, TableUse, Tables};
+use crate::tables::{TableUse, Tables, UnwindTables};
 use crate::verifier::with_log;
 use crate::{Clocks, Error, OverflowCounters, UserStackCapture};
 
@@ -129,8 +129,8 @@ impl Programs {
     }
 
     /// Returns the unwind tables and the mappings of processes.
-    pub fn tables(&mut self) -> ProcessTables<'_> {
-        ProcessTables {
+    pub fn tables(&mut self) -> UnwindTables<'_> {
+        UnwindTables {
             tables: &mut self.tables,
             maps: &mut self.skel.maps,
         }
@@ -175,7 +175,7 @@ fn open_and_load(settings: &Settings) -> libbpf_rs::Result<KcollectSkel<'static>
     if settings.user_stacks.is_some() {
         open.maps
             .kc_user_scratch
-            .set_max_entries(settings.cpu_ids * SCRATCHES_PER_CPU)?;
+            .set_max_entries(1 + settings.cpu_ids * SCRATCHES_PER_CPU)?;
     }
     open.maps
         .kc_rings

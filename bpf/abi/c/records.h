@@ -6,6 +6,8 @@
 #ifndef KCOLLECT_RECORDS_H
 #define KCOLLECT_RECORDS_H
 
+#include "unwind_tables.h"
+
 /* As many frames of a kernel stack as the kernel keeps by default (kernel.perf_event_max_stack). */
 #define MAX_KERNEL_FRAMES 127
 
@@ -153,9 +155,10 @@ struct user_return_record {
 	struct record_header header; /* user_return: the number */
 	__u64 ip;
 	__u64 sp;
+	/* Of a stack copy: the file at its pc, whose table was not there. */
+	struct code_file file;
 	__u32 execution; /* task->self_exec_id: how often the process called exec */
-	/* Of the process's mappings by which the stack was unwound; 0: it was not. */
-	__u32 mappings_version;
+	__u32 zero;
 	__u8 end;		/* enum unwind_end */
 	__u8 via_frame_pointer; /* a caller was found by the frame pointer */
 	/* Of a stack copy: */
@@ -175,7 +178,7 @@ struct overflow_record {
 
 _Static_assert(sizeof(struct record_header) == 56, "as in layout.rs");
 _Static_assert(sizeof(struct thread_record) == 280, "as in layout.rs");
-_Static_assert(sizeof(struct user_return_record) == 88, "as in layout.rs");
+_Static_assert(sizeof(struct user_return_record) == 112, "as in layout.rs");
 _Static_assert(sizeof(struct overflow_record) == 72, "as in layout.rs");
 
 #endif

@@ -1,50 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The unwind tables as user space writes them and the BPF programs read them: from a process to its
- * mappings, from a mapping to the pages of its table, from a page to its rows, from a row to a rule
- * (struct unwind_rule). Their Rust mirror is bpf/abi/src/layout.rs, and a test compares every
- * offset.
+ * The unwind tables as user space writes them and the BPF programs read them: from a file to the
+ * pages of its table, from a page to its rows, from a row to a rule (struct unwind_rule). Which file
+ * is mapped at an address, the programs read from the kernel. The Rust mirror is
+ * bpf/abi/src/layout.rs, and a test compares every offset.
  */
 #ifndef KCOLLECT_UNWIND_TABLES_H
 #define KCOLLECT_UNWIND_TABLES_H
 
 /* Powers of two: an index into them is masked, so that the verifier need not know its range. */
-#define MAX_MAPPINGS   65536
 #define MAX_PAGES      65536
 #define MAX_RULES      65536
 #define ROWS_PER_CHUNK 65536
 #define MAX_CHUNKS     1024
-#define MAX_PROCESSES  65536
 
-/* In process.execution: not known yet. The iteration that begins tracking fills it in. */
-#define ANY_EXECUTION 0xffffffff
+/* No powers of two. */
+#define MAX_PROCESSES 65536
+#define MAX_FILES     65536
 
-/* What is known of a process. */
-struct process {
-	__u32 execution; /* the task->self_exec_id that the mappings belong to, or ANY_EXECUTION */
-	__u32 first;	 /* index of its first mapping */
-	__u32 count;
-	__u32 mappings_version; /* sent with each stack that is unwound by them */
-	__u32 ignored;		/* the process is not followed */
+/* A file with code, as the kernel tells it from all others; all 0 is the vDSO. The number of an
+ * inode is used again, with another generation; and a file can be written to. */
+struct code_file {
+	__u64 inode;
+	__u64 modified_ns; /* its mtime, nanoseconds since 1970 */
+	__u32 device;	   /* as the kernel encodes it: the major number above 20 bits of the minor */
+	__u32 generation;
 };
 
-enum mapping_kind {
-	/* The file has a table. */
-	MAPPING_TABLE,
-	/* No file, or one without a table: unwind by frame pointer. */
-	MAPPING_FRAME_POINTER,
-	/* The table is not there yet. */
-	MAPPING_PENDING,
+/* Segments of a file that are kept with its table. One has the code, as a rule. */
+#define MAX_SEGMENTS 4
+
+/* A part of a file, and where it is loaded. */
+struct file_segment {
+	__u64 offset; /* in the file, of the page that it begins in */
+	__u64 end;
+	__u64 delta; /* added to an offset: an address of the file's own address space; wraps */
 };
 
-/* Code that is mapped in a process. The mappings of a process are adjacent, by rising start. */
-struct mapping {
-	__u64 start, end;
-	__u64 bias;	  /* subtracted from an address: one of the file's own address space */
+/* What is known of a file. Of one without a table `pages` is 0: unwind by frame pointer. */
+struct file_table {
+	struct file_segment segments[MAX_SEGMENTS]; /* of those not used, offset and end are 0 */
 	__u32 first_page; /* number of the first page that the table has */
 	__u32 pages;	  /* how many */
 	__u32 directory;  /* index of the first page */
-	__u32 kind;	  /* enum mapping_kind */
+	__u32 zero;
 };
 
 /* Where the rows of 64 KiB of addresses are. */
@@ -60,8 +59,9 @@ struct row {
 	__u16 rule;
 };
 
-_Static_assert(sizeof(struct process) == 20, "as in layout.rs");
-_Static_assert(sizeof(struct mapping) == 40, "as in layout.rs");
+_Static_assert(sizeof(struct code_file) == 24, "as in layout.rs");
+_Static_assert(sizeof(struct file_segment) == 24, "as in layout.rs");
+_Static_assert(sizeof(struct file_table) == 112, "as in layout.rs");
 _Static_assert(sizeof(struct page) == 8, "as in layout.rs");
 _Static_assert(sizeof(struct row) == 4, "as in layout.rs");
 

@@ -40,8 +40,8 @@ pub const STACK_POINTER: u8 = 7;
 /// In place of a register number in a rule: relative to the canonical frame address.
 pub const BASE_CFA: u8 = 255;
 
-/// The most mappings of all processes.
-pub const MAX_MAPPINGS: u32 = 65_536;
+/// Segments of a file that are kept with its table.
+pub const MAX_SEGMENTS: usize = 4;
 
 /// The most pages of all unwind tables.
 pub const MAX_PAGES: u32 = 65_536;
@@ -51,9 +51,6 @@ pub const MAX_RULES: usize = 65_536;
 
 /// Unwind rows in a chunk of memory.
 pub const ROWS_PER_CHUNK: u32 = 65_536;
-
-/// In place of a process's execution: not known yet.
-pub const ANY_EXECUTION: u32 = u32::MAX;
 
 /// The kind of a record: `enum record_kind`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromPrimitive, IntoPrimitive)]
@@ -145,8 +142,9 @@ pub struct ThreadLayout {
 pub struct UserReturnLayout {
     pub ip: u64,
     pub sp: u64,
+    pub file: CodeFile,
     pub execution: u32,
-    pub mappings_version: u32,
+    pub zero: u32,
     pub end: u8,
     pub via_frame_pointer: u8,
     pub unwound: u16,
@@ -374,66 +372,73 @@ pub struct UnwindPage {
     pub rows: u32,
 }
 
-/// How code of a mapping is unwound: `enum mapping_kind`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoPrimitive)]
-#[repr(u32)]
-pub enum MappingKind {
-    /// By the table of its file.
-    Table = 0,
-    /// By frame pointer: no file, or one without a table.
-    FramePointer = 1,
-    /// The table is not there yet: the stack is copied.
-    Pending = 2,
+/// A file with code, as the kernel tells it from all others: `struct code_file`.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct CodeFile {
+    /// Number of its inode.
+    pub inode: u64,
+    /// When it was last written to (`st_mtim`), nanoseconds since 1970; wraps.
+    pub modified_ns: u64,
+    /// Its device, as the kernel encodes it: the major number above 20 bits of the minor one.
+    pub device: u32,
+    /// The inode's generation; 0 where the file system has none.
+    pub generation: u32,
 }
 
-/// Code that is mapped in a process: `struct mapping`.
+impl CodeFile {
+    /// The kernel's code for user mode, which is in no file.
+    pub const VDSO: CodeFile = CodeFile {
+        inode: 0,
+        modified_ns: 0,
+        device: 0,
+        generation: 0,
+    };
+}
+
+/// A part of a file, and where it is loaded: `struct file_segment`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
 #[repr(C)]
-pub struct MappingEntry {
-    /// First address.
-    pub start: u64,
-    /// First address after it.
+pub struct FileSegment {
+    /// Offset in the file, of the page in which it begins.
+    pub offset: u64,
+    /// Offset of its end.
     pub end: u64,
-    /// A mapped address minus this is one of the file's own address space; wraps.
-    pub bias: u64,
+    /// Added to an offset: an address of the file's own address space; wraps.
+    pub delta: u64,
+}
+
+/// What is known of a file: `struct file_table`.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct FileTable {
+    /// Its segments; offset and end of those not used are 0.
+    pub segments: [FileSegment; MAX_SEGMENTS],
     /// Number of the first page that the table has.
     pub first_page: u32,
-    /// How many pages.
+    /// How many pages; 0: the file has no table.
     pub pages: u32,
     /// Index of the first page.
     pub directory: u32,
-    /// A [`MappingKind`].
-    pub kind: u32,
-}
-
-/// What is known of a process: `struct process`.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
-)]
-#[repr(C)]
-pub struct ProcessEntry {
-    /// How often it had called exec when it had these mappings, or [`ANY_EXECUTION`].
-    pub execution: u32,
-    /// Index of its first mapping.
-    pub first: u32,
-    /// How many.
-    pub count: u32,
-    /// Sent with stacks that are unwound by these mappings.
-    pub mappings_version: u32,
-    /// 1 when it is not followed.
-    pub ignored: u32,
+    /// 0.
+    pub zero: u32,
 }
 
 const _: () = assert!(size_of::<HeaderLayout>() == 56);
 const _: () = assert!(size_of::<ThreadLayout>() == 280 - 56);
-const _: () = assert!(size_of::<UserReturnLayout>() == 88 - 56);
+const _: () = assert!(size_of::<UserReturnLayout>() == 112 - 56);
 const _: () = assert!(size_of::<OverflowLayout>() == 72 - 56);
 const _: () = assert!(size_of::<CpuStats>() == 256);
 const _: () = assert!(size_of::<CounterStats>() == 32);
 const _: () = assert!(size_of::<EncodedRule>() == 16);
 const _: () = assert!(size_of::<UnwindRow>() == 4);
 const _: () = assert!(size_of::<UnwindPage>() == 8);
-const _: () = assert!(size_of::<MappingEntry>() == 40);
-const _: () = assert!(size_of::<ProcessEntry>() == 20);
+const _: () = assert!(size_of::<CodeFile>() == 24);
+const _: () = assert!(size_of::<FileSegment>() == 24);
+const _: () = assert!(size_of::<FileTable>() == 112);

@@ -14,7 +14,7 @@ pub mod unwind;
 #[cfg(test)]
 mod tests;
 
-pub use layout::{CounterStats, CpuStats, EncodedRule, MappingKind, ProcessEntry, UnwindRow};
+pub use layout::{CodeFile, CounterStats, CpuStats, EncodedRule, FileTable, UnwindRow};
 pub use record::{
     CapturedStack, Detail, DetailTimes, KernelCounts, KernelStack, Mode, OffCpu, Overflow, Record,
     RecordError, RecordHeader, ThreadName, ThreadRecord, Tick, UserReturn,

@@ -1,24 +1,21 @@
-//! The unwind tables, and the mappings of processes, by which user stacks are unwound in the
-//! kernel: the only writer of the maps of `abi/c/unwind_tables.h`.
+//! The unwind tables of files, by which user stacks are unwound in the kernel: the only writer of
+//! the maps of `abi/c/unwind_tables.h`.
 //!
-//! Rows are in chunks of 65,536, which are made as they are needed, with a directory of pages;
-//! mappings of all processes are in one array. Rows are tens of megabytes where compilers run, so
-//! they are not kept twice: user space reads a table here too ([`PlacedTable`]). A program may read
-//! while we write. So new entries are written to a place that is not used, then published by one
-//! update; the place of what they replace is used again only after [`ProcessTables::maintain`] was
-//! called twice, rounds later.
+//! Rows are in chunks of 65,536, which are made as they are needed, with a directory of pages. Rows
+//! are tens of megabytes where compilers run, so they are not kept twice: user space reads a table
+//! here too ([`PlacedTable`]). A program may read while we write. So new entries are written to a
+//! place that is not used, then published by one update; the place of what was removed is used again
+//! only after [`UnwindTables::maintain`] was called twice, rounds later.
 
 mod ranges;
 mod rows;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use bpf_abi::layout::{
-    ANY_EXECUTION, MAX_MAPPINGS, MAX_PAGES, MAX_RULES, ROWS_PER_CHUNK, UnwindPage,
-};
-use bpf_abi::{EncodedRule, MappingKind, ProcessEntry, UnwindRow};
+use bpf_abi::layout::{FileSegment, MAX_PAGES, MAX_RULES, ROWS_PER_CHUNK, UnwindPage};
+use bpf_abi::{CodeFile, EncodedRule, FileTable, UnwindRow};
 use libbpf_rs::{MapCore as _, MapFlags};
 use zerocopy::IntoBytes as _;
 
@@ -40,33 +37,6 @@ const MAX_TABLE_PAGES: u32 = 16_384;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TableId(u32);
 
-/// How mapped code is unwound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CodeUnwind {
-    /// By a table.
-    Table {
-        /// Which.
-        table: TableId,
-        /// A mapped address minus this is one of the table's address space; wraps.
-        bias: u64,
-    },
-    /// By frame pointer: it has no table.
-    FramePointer,
-    /// Its table is not there yet: the stack is copied.
-    Pending,
-}
-
-/// Code that is mapped in a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CodeMapping {
-    /// First address.
-    pub start: u64,
-    /// First address after it.
-    pub end: u64,
-    /// How it is unwound.
-    pub unwind: CodeUnwind,
-}
-
 /// The rows of 64 KiB of addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageRows {
@@ -83,10 +53,10 @@ pub struct TableUse {
     pub tables: usize,
     /// Bytes of the kernel's memory for rows.
     pub row_bytes: u64,
-    /// Mappings of all processes.
-    pub mappings: u64,
-    /// Processes.
-    pub processes: usize,
+    /// Files, with a table or known to have none.
+    pub files: usize,
+    /// Processes that are known not to be followed.
+    pub ignored_processes: usize,
     /// Rules.
     pub rules: usize,
 }
@@ -102,7 +72,6 @@ struct Place {
 /// A place that programs may still read.
 #[derive(Debug)]
 enum Retired {
-    Mappings(Range<u32>),
     Directory(Range<u32>),
     Rows(u16, Range<u32>),
 }
@@ -112,12 +81,11 @@ enum Retired {
 pub(crate) struct Tables {
     chunks: Vec<(Arc<Chunk>, Ranges)>,
     directory: Ranges,
-    mappings: Ranges,
     rules: usize,
     placed: BTreeMap<TableId, Place>,
-    processes: HashMap<u32, Range<u32>>,
+    files: HashSet<CodeFile>,
+    ignored: HashSet<u32>,
     tables_made: u32,
-    versions: u32,
     retired: [Vec<Retired>; 2],
 }
 
@@ -126,30 +94,29 @@ impl Default for Tables {
         Tables {
             chunks: Vec::new(),
             directory: Ranges::new(MAX_PAGES),
-            mappings: Ranges::new(MAX_MAPPINGS),
             rules: 0,
             placed: BTreeMap::new(),
-            processes: HashMap::new(),
+            files: HashSet::new(),
+            ignored: HashSet::new(),
             tables_made: 0,
-            versions: 0,
             retired: [Vec::new(), Vec::new()],
         }
     }
 }
 
-/// The unwind tables and the mappings of processes.
-pub struct ProcessTables<'a> {
+/// The unwind tables that the programs have, and what they know of files and processes.
+pub struct UnwindTables<'a> {
     pub(crate) tables: &'a mut Tables,
     pub(crate) maps: &'a mut KcollectMaps<'static>,
 }
 
-impl std::fmt::Debug for ProcessTables<'_> {
+impl std::fmt::Debug for UnwindTables<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.tables.fmt(f)
     }
 }
 
-impl ProcessTables<'_> {
+impl UnwindTables<'_> {
     /// Adds rules, whose numbers follow those of the rules that there are.
     pub fn add_rules(&mut self, rules: impl Iterator<Item = EncodedRule>) {
         let Some(bss) = self.maps.bss_rules_data.as_deref_mut() else {
@@ -233,8 +200,8 @@ impl ProcessTables<'_> {
         }))
     }
 
-    /// Removes a table. No process may map it any more, and its [`PlacedTable`] is not read any
-    /// more: other tables get its place.
+    /// Removes a table. Its files were withdrawn, and its [`PlacedTable`] is not read any more:
+    /// other tables get its place.
     pub fn remove(&mut self, table: TableId) {
         if let Some(place) = self.tables.placed.remove(&table) {
             let retired = &mut self.tables.retired[0];
@@ -266,90 +233,74 @@ impl ProcessTables<'_> {
         Ok(Some((number, range)))
     }
 
-    /// Publishes the code that is mapped in a process, by rising start, since it called exec for
-    /// the `execution`th time ([`bpf_abi::UserReturn::execution`]); if that is not known, it is
-    /// what the process executes at the next
-    /// [`Programs::track_threads`](crate::Programs::track_threads). Returns the version that stacks
-    /// unwound by these mappings have, or nothing if there is no room.
+    /// Publishes how code of a file is unwound: by a table, whose addresses those of the segments
+    /// are, or by frame pointer. There is room for [`MAX_SEGMENTS`](bpf_abi::layout::MAX_SEGMENTS)
+    /// segments; the rest is left out. Returns whether
+    /// there was room.
     ///
     /// # Errors
     /// [`Error::Step`] when the kernel has no memory for it.
-    pub fn publish_process(
+    pub fn publish_file(
         &mut self,
-        pid: u32,
-        execution: Option<u32>,
-        mappings: &[CodeMapping],
-    ) -> Result<Option<u32>, Error> {
-        let Some(range) = self.tables.mappings.allocate(mappings.len() as u32) else {
-            return Ok(None);
-        };
-        if let Some(bss) = self.maps.bss_mappings_data.as_deref_mut() {
-            for (index, mapping) in range.clone().zip(mappings) {
-                let Some(entry) = bss.mappings.get_mut(index as usize) else {
-                    continue;
-                };
-                (entry.start, entry.end, entry.pages) = (mapping.start, mapping.end, 0);
-                let kind = match mapping.unwind {
-                    CodeUnwind::Table { table, bias } => {
-                        entry.bias = bias;
-                        if let Some(place) = self.tables.placed.get(&table) {
-                            entry.first_page = place.first_page;
-                            entry.pages = place.directory.end - place.directory.start;
-                            entry.directory = place.directory.start;
-                        }
-                        MappingKind::Table
-                    }
-                    CodeUnwind::FramePointer => MappingKind::FramePointer,
-                    CodeUnwind::Pending => MappingKind::Pending,
-                };
-                entry.kind = kind.into();
-            }
+        file: CodeFile,
+        table: Option<TableId>,
+        segments: &[FileSegment],
+    ) -> Result<bool, Error> {
+        let mut entry = FileTable::default();
+        if let Some(place) = table.and_then(|table| self.tables.placed.get(&table)) {
+            entry.first_page = place.first_page;
+            entry.pages = place.directory.end - place.directory.start;
+            entry.directory = place.directory.start;
         }
-        // 0 is the version of stacks that were not unwound.
-        self.tables.versions = self.tables.versions.wrapping_add(1).max(1);
-        let entry = ProcessEntry {
-            execution: execution.unwrap_or(ANY_EXECUTION),
-            first: range.start,
-            count: mappings.len() as u32,
-            mappings_version: self.tables.versions,
-            ignored: 0,
-        };
-        if let Err(error) = self.publish(pid, &entry) {
-            self.tables.mappings.free(range);
-            return Err(error);
+        for (place, segment) in entry.segments.iter_mut().zip(segments) {
+            *place = *segment;
         }
-        self.tables.replace_mappings(pid, range);
-        Ok(Some(self.tables.versions))
+        match self
+            .maps
+            .kc_file_tables
+            .update(file.as_bytes(), entry.as_bytes(), MapFlags::ANY)
+        {
+            Ok(()) => {}
+            Err(error) if is_full(&error) => return Ok(false),
+            Err(error) => return Err(step("publish an unwind table")(error)),
+        }
+        self.tables.files.insert(file);
+        Ok(true)
     }
 
-    /// Ends the capture of user stacks of a process until its next exec: it is not followed.
+    /// Withdraws a file: stacks in its code are copied until it is published again.
+    pub fn withdraw_file(&mut self, file: CodeFile) {
+        if self.tables.files.remove(&file) {
+            // It fails only if the entry is not there.
+            let _ = self.maps.kc_file_tables.delete(file.as_bytes());
+        }
+    }
+
+    /// Ends the capture of user stacks of a process until its next exec: it is not followed. Without
+    /// room they are captured, and thrown away.
     ///
     /// # Errors
-    /// As [`ProcessTables::publish_process`].
+    /// [`Error::Step`] when the kernel has no memory for it.
     pub fn ignore_process(&mut self, pid: u32, execution: u32) -> Result<(), Error> {
-        let ignored = ProcessEntry {
-            execution,
-            ignored: 1,
-            ..ProcessEntry::default()
-        };
-        self.publish(pid, &ignored)?;
-        self.tables.replace_mappings(pid, 0..0);
+        let (pid_bytes, execution) = (pid.to_ne_bytes(), execution.to_ne_bytes());
+        match self
+            .maps
+            .kc_ignored
+            .update(&pid_bytes, &execution, MapFlags::ANY)
+        {
+            Ok(()) => {}
+            Err(error) if is_full(&error) => return Ok(()),
+            Err(error) => return Err(step(format!("ignore process {pid}"))(error)),
+        }
+        self.tables.ignored.insert(pid);
         Ok(())
     }
 
-    fn publish(&self, pid: u32, entry: &ProcessEntry) -> Result<(), Error> {
-        self.maps
-            .kc_processes
-            .update(&pid.to_ne_bytes(), entry.as_bytes(), MapFlags::ANY)
-            .map_err(step(format!("publish the mappings of process {pid}")))
-    }
-
-    /// Evicts a process that has exited.
-    pub fn evict_process(&mut self, pid: u32) {
-        if let Some(old) = self.tables.processes.remove(&pid) {
+    /// Captures user stacks of a process, if it was ignored.
+    pub fn restore_process(&mut self, pid: u32) {
+        if self.tables.ignored.remove(&pid) {
             // It fails only if the entry is not there.
-            let _ = self.maps.kc_processes.delete(&pid.to_ne_bytes());
-            self.tables.retired[0].push(Retired::Mappings(old));
+            let _ = self.maps.kc_ignored.delete(&pid.to_ne_bytes());
         }
     }
 
@@ -358,7 +309,6 @@ impl ProcessTables<'_> {
         self.tables.retired.rotate_right(1);
         for old in std::mem::take(&mut self.tables.retired[0]) {
             match old {
-                Retired::Mappings(range) => self.tables.mappings.free(range),
                 Retired::Directory(range) => self.tables.directory.free(range),
                 Retired::Rows(chunk, range) => self.tables.free_rows(chunk, range),
             }
@@ -381,20 +331,19 @@ impl Tables {
         }
     }
 
-    fn replace_mappings(&mut self, pid: u32, mappings: Range<u32>) {
-        if let Some(old) = self.processes.insert(pid, mappings) {
-            self.retired[0].push(Retired::Mappings(old));
-        }
-    }
-
     pub(crate) fn in_use(&self) -> TableUse {
         let chunk_bytes = u64::from(ROWS_PER_CHUNK) * size_of::<UnwindRow>() as u64;
         TableUse {
             tables: self.placed.len(),
             row_bytes: self.chunks.len() as u64 * chunk_bytes,
-            mappings: self.mappings.allocated(),
-            processes: self.processes.len(),
+            files: self.files.len(),
+            ignored_processes: self.ignored.len(),
             rules: self.rules.min(MAX_RULES),
         }
     }
+}
+
+/// Returns whether a map has no room for another entry.
+fn is_full(error: &libbpf_rs::Error) -> bool {
+    error.kind() == libbpf_rs::ErrorKind::TooBig
 }

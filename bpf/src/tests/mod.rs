@@ -1,2 +1,3 @@
 mod account;
 mod grid;
+mod maple;

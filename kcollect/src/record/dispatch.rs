@@ -265,7 +265,7 @@ impl Dispatcher {
             return Ok(());
         };
         user.unwind_copies(&mut self.router, &self.processes, false);
-        user.publish(programs, &self.processes, false)
+        user.publish(programs, &self.processes)
     }
 
     /// Returns the thread that makes unwind tables, if any process can be followed.

@@ -1,5 +1,7 @@
 //! The segments of which a program's address space is made.
 
+use std::ops::Range;
+
 use object::elf::{PF_X, PT_LOAD};
 
 use super::{ElfBytes, ElfError, ElfFile};
@@ -21,11 +23,17 @@ pub struct LoadSegment {
 }
 
 impl LoadSegment {
+    /// Returns the offsets in the file that are mapped with this segment: from the page on in which
+    /// it begins, for no mapping begins elsewhere.
+    #[must_use]
+    pub fn file_offsets(&self) -> Range<u64> {
+        self.offset & !(PAGE_BYTES - 1)..self.offset.saturating_add(self.size)
+    }
+
     /// Returns the address that an offset in the file is linked for, if that offset is mapped with
-    /// this segment: from the page on in which the segment begins, for no mapping begins elsewhere.
+    /// this segment.
     pub(crate) fn address_of(&self, file_offset: u64) -> Option<u64> {
-        let pages = self.offset & !(PAGE_BYTES - 1)..self.offset.saturating_add(self.size);
-        pages.contains(&file_offset).then(|| {
+        self.file_offsets().contains(&file_offset).then(|| {
             self.address
                 .wrapping_add(file_offset.wrapping_sub(self.offset))
         })

@@ -14,14 +14,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bpf_abi::EncodedRule;
+use bpf_abi::{CodeFile, EncodedRule};
 use experiment_format::ids::{Pid, Tid};
 
 use super::{Backing, BuiltTable, ObjectId, ObjectNames, TableBuilder, TableCache, UnwindInfo};
@@ -52,6 +52,9 @@ pub struct LoadObject {
     followed: bool,
     /// Whether it was sent to the archiver.
     requested: bool,
+    /// The file as the kernel tells it from others, as far as the file system says the same to user
+    /// space: not on overlay and btrfs.
+    pub file: Option<CodeFile>,
     /// How its frames are unwound.
     pub table: UnwindTableState,
     /// Why it has no table, where that is no matter of course.
@@ -69,6 +72,7 @@ impl LoadObject {
             root: None,
             followed: false,
             requested: false,
+            file: (backing == Backing::Vdso).then_some(CodeFile::VDSO),
             table: UnwindTableState::None,
             refusal: None,
         }
@@ -122,7 +126,7 @@ pub struct LoadObjects {
     names: ObjectNames,
     objects: Vec<LoadObject>,
     described: HashMap<MappedFile, ObjectId>,
-    opened: HashMap<(u64, u64), ObjectId>,
+    opened: HashMap<CodeFile, ObjectId>,
     rules: Vec<EncodedRule>,
     vdso: Option<ObjectId>,
     archive: Option<Archive>,
@@ -292,6 +296,24 @@ impl LoadObjects {
         id
     }
 
+    /// Returns whether a mapped object is the file that the kernel found there. On some file systems
+    /// user space is told of another device and generation (overlay, btrfs), or of bits more in the
+    /// inode (overlay). Then the time of its last change has to be the same, or the kernel to have
+    /// read its build id.
+    #[must_use]
+    pub fn is_file(&self, id: ObjectId, mapping: &Mapping, file: CodeFile) -> bool {
+        let inode = file.inode as u32;
+        match self.get(id).and_then(|object| object.file) {
+            Some(known) if known == file => true,
+            Some(known) => {
+                let unchanged = known.modified_ns == file.modified_ns;
+                known.inode as u32 == inode && (unchanged || !mapping.file.build_id.is_empty())
+            }
+            // It could not be opened.
+            None => inode != 0 && mapping.file.identity.inode as u32 == inode,
+        }
+    }
+
     /// Returns an object.
     #[must_use]
     pub fn get(&self, id: ObjectId) -> Option<&LoadObject> {
@@ -410,7 +432,7 @@ impl LoadObjects {
             .opener
             .run(directory, move || open(pid, &family, &wanted))
             .unwrap_or_else(|unanswered| Err(unanswered.to_string()));
-        let (file, inode) = match opened {
+        let (file, code_file) = match opened {
             Ok(opened) => opened,
             Err(error) => {
                 self.counts.failed += 1;
@@ -421,12 +443,15 @@ impl LoadObjects {
                 });
             }
         };
-        if let Some(known) = self.opened.get(&inode) {
+        if let Some(known) = self.opened.get(&code_file) {
             return *known;
         }
         let name = Some(self.names.name_of(&mapping.file).to_owned());
-        let id = self.add(LoadObject::new(name, backing, mapping));
-        self.opened.insert(inode, id);
+        let id = self.add(LoadObject {
+            file: Some(code_file),
+            ..LoadObject::new(name, backing, mapping)
+        });
+        self.opened.insert(code_file, id);
         if self.can_keep() {
             let copy = file.try_clone();
             self.keep(id, copy.ok().map(ElfSource::File));
@@ -490,9 +515,9 @@ impl LoadObjects {
     }
 }
 
-/// Returns the file behind a mapping, and its device and inode: by the process that maps it, or
+/// Returns the file behind a mapping, and what tells it from others: by the process that maps it, or
 /// else by one of its relatives. The error is that of the process's own file.
-fn open(pid: Pid, relatives: &[Pid], mapping: &Mapping) -> Result<(File, (u64, u64)), String> {
+fn open(pid: Pid, relatives: &[Pid], mapping: &Mapping) -> Result<(File, CodeFile), String> {
     let proc = Path::new("/proc");
     let mut opened = objects::open(proc, pid, mapping);
     for relative in relatives {
@@ -502,8 +527,33 @@ fn open(pid: Pid, relatives: &[Pid], mapping: &Mapping) -> Result<(File, (u64, u
         opened = objects::open(proc, *relative, mapping).or(opened);
     }
     let file = opened.map_err(|error| error.to_string())?.file;
-    let metadata = file.metadata().map_err(|error| error.to_string())?;
-    Ok((file, (metadata.dev(), metadata.ino())))
+    let code_file = code_file(&file).map_err(|error| error.to_string())?;
+    Ok((file, code_file))
+}
+
+nix::ioctl_read!(
+    /// Reads the generation of a file's inode (`FS_IOC_GETVERSION`): 32 bits, whatever the type.
+    get_generation,
+    b'v',
+    1,
+    libc::c_long
+);
+
+/// Returns what tells an open file from others.
+fn code_file(file: &File) -> io::Result<CodeFile> {
+    let metadata = file.metadata()?;
+    let (major, minor) = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
+    let mut generation: libc::c_long = 0;
+    // SAFETY: the kernel writes to the number alone. Where it fails, there is no generation.
+    let _ = unsafe { get_generation(file.as_raw_fd(), &raw mut generation) };
+    Ok(CodeFile {
+        inode: metadata.ino(),
+        modified_ns: (metadata.mtime().cast_unsigned())
+            .wrapping_mul(1_000_000_000)
+            .wrapping_add(metadata.mtime_nsec().cast_unsigned()),
+        device: major << 20 | minor,
+        generation: generation as u32,
+    })
 }
 
 /// Returns the root directory of a process, where it is not ours; nothing where the process is
@@ -519,4 +569,82 @@ fn root_of(pid: Pid) -> Option<OwnedFd> {
     let own = open(&format!("/proc/{pid}/root")).ok()?;
     let same = place(&own) == place(&open("/").ok()?);
     (!same).then(|| own.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::space::FileIdentity;
+
+    /// Returns objects with one, mapped with this build id or this inode.
+    fn objects(file: Option<CodeFile>, build_id: &[u8], inode: u64) -> (LoadObjects, Mapping) {
+        let mapping = Mapping {
+            start: 0x1000,
+            end: 0x2000,
+            offset: 0,
+            file: Arc::new(MappedFile {
+                path: b"/lib/one.so".as_slice().into(),
+                build_id: build_id.into(),
+                identity: FileIdentity {
+                    inode,
+                    ..FileIdentity::default()
+                },
+            }),
+        };
+        let mut objects = LoadObjects::new(None).unwrap();
+        let object = LoadObject::new(None, Backing::File, &mapping);
+        objects.add(LoadObject { file, ..object });
+        (objects, mapping)
+    }
+
+    #[test]
+    fn a_file_of_the_kernel_is_an_object_of_user_space() {
+        let file = CodeFile {
+            inode: 7,
+            modified_ns: 100,
+            device: 8 << 20,
+            generation: 3,
+        };
+        let [other_device, written, other_inode] = [
+            CodeFile {
+                device: 1,
+                generation: 0,
+                inode: 7 | 1 << 62,
+                ..file
+            },
+            CodeFile {
+                modified_ns: 101,
+                ..file
+            },
+            CodeFile { inode: 8, ..file },
+        ];
+        let is = |known, build_id: &[u8], inode, file| {
+            let (objects, mapping) = objects(known, build_id, inode);
+            objects.is_file(ObjectId(0), &mapping, file)
+        };
+        assert!(is(Some(file), b"", 0, file));
+        assert!(is(Some(other_device), b"", 0, file));
+        // It was written to, or touched: only the build id says that it is the same.
+        assert!(!is(Some(written), b"", 0, file));
+        assert!(is(Some(written), b"1234", 0, file));
+        assert!(!is(Some(other_inode), b"1234", 0, file));
+        // It could not be opened.
+        assert!(is(None, b"", 7, file));
+        assert!(!is(None, b"", 8, file));
+        assert!(!is(None, b"1234", 0, file));
+        assert!(is(Some(CodeFile::VDSO), b"", 0, CodeFile::VDSO));
+    }
+
+    #[test]
+    fn what_tells_a_file_from_others_is_what_the_system_says() {
+        let file = File::open("/proc/self/exe").unwrap();
+        let metadata = file.metadata().unwrap();
+        let code_file = code_file(&file).unwrap();
+        assert_eq!(code_file.inode, metadata.ino());
+        let at = metadata.modified().unwrap();
+        let since = at.duration_since(std::time::UNIX_EPOCH).unwrap();
+        assert_eq!(u128::from(code_file.modified_ns), since.as_nanos());
+        let device = libc::makedev(code_file.device >> 20, code_file.device & 0xf_ffff);
+        assert_eq!(device, metadata.dev());
+    }
 }

@@ -1,23 +1,13 @@
 //! The address spaces of all processes, as they are at the instant of the last event applied.
 //!
-//! A user stack is unwound in the kernel by the mappings that were published there last, some
-//! hundred milliseconds ago. Here the mappings of the very instant are known. So the last published
-//! versions are kept, and a stack that was unwound by one of them is compared with the present
-//! mappings: a frame whose mapping is not the same in both was unwound by the wrong file's table (a
-//! stale mapping), and the frames after it are not valid.
-//!
 //! Events must come in time order.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use experiment_format::ids::Pid;
 
 use crate::space::{Mapping, Mappings};
-
-/// Most published versions of one address space that are kept: a stack arrives within one or two
-/// rounds.
-const MAX_VERSIONS: usize = 4;
 
 /// The mappings of one process at an instant, by rising address.
 pub type MappedCode = Arc<Vec<Mapping>>;
@@ -50,7 +40,6 @@ pub struct AddressSpace {
     changes: Vec<MappingChange>,
     complete: bool,
     code: Option<MappedCode>,
-    versions: VecDeque<(u32, MappedCode)>,
     /// When the last change was, and whether it was the end of a mapping.
     last: (u64, bool),
     /// When it began, nanoseconds.
@@ -83,31 +72,6 @@ impl AddressSpace {
         let new_found = self.execution != Some(execution);
         self.execution = Some(execution);
         new_found
-    }
-
-    /// Notes that the mappings were published as they are, under this version.
-    pub fn published(&mut self, version: u32) {
-        let code = self.code();
-        self.versions.push_back((version, code));
-        while self.versions.len() > MAX_VERSIONS {
-            self.versions.pop_front();
-        }
-    }
-
-    /// Returns how many frames of a stack that was unwound by a version, leaf first, are valid:
-    /// those up to the first one where something else is mapped now.
-    pub fn valid_frames(&mut self, version: u32, frames: &[u64]) -> usize {
-        let now = self.code();
-        let Some((_, then)) = self.versions.iter().find(|(number, _)| *number == version) else {
-            return frames.len().min(1);
-        };
-        if Arc::ptr_eq(then, &now) {
-            return frames.len();
-        }
-        let same = |frame: &u64| mapping_at(then, *frame) == mapping_at(&now, *frame);
-        let wrong = frames.iter().position(|frame| !same(frame));
-        // The frame itself is valid; its caller was found by the wrong table.
-        wrong.map_or(frames.len(), |wrong| wrong + 1)
     }
 
     /// Keeps all changes from now on, since they will be taken.
@@ -206,8 +170,6 @@ impl AddressSpaces {
             changes: present(&parent.mappings, at),
             complete: false,
             code: parent.code.clone(),
-            // Its stacks are unwound by these until its own are published.
-            versions: parent.versions.clone(),
             last: (at, false),
             since: at,
             execution: parent.execution,
@@ -319,22 +281,6 @@ mod tests {
             offset: 0,
             file: Arc::new(file),
         }
-    }
-
-    #[test]
-    fn a_stack_is_valid_until_the_first_frame_that_lay_in_something_else() {
-        let mut spaces = AddressSpaces::default();
-        spaces.mapped(Pid(7), mapping("main", 10, 20), 1);
-        spaces.mapped(Pid(7), mapping("one.so", 30, 40), 2);
-        let space = spaces.get_mut(Pid(7)).unwrap();
-        space.published(1);
-        assert_eq!(space.valid_frames(1, &[31, 15, 32, 16]), 4);
-        spaces.mapped(Pid(7), mapping("two.so", 30, 40), 3);
-        let space = spaces.get_mut(Pid(7)).unwrap();
-        assert_eq!(space.valid_frames(1, &[15, 16, 31, 17]), 3);
-        assert_eq!(space.valid_frames(1, &[31, 15]), 1);
-        // Of a version that is not kept any more, the leaf alone.
-        assert_eq!(space.valid_frames(9, &[15, 16]), 1);
     }
 
     #[test]

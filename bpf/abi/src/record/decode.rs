@@ -241,13 +241,11 @@ fn captured_stack(
     words: &[u64],
 ) -> Result<CapturedStack, RecordError> {
     let via_frame_pointer = fixed.via_frame_pointer != 0;
-    let mappings_version = fixed.mappings_version;
     if !raw.flags.contains(RecordFlags::STACK_COPY) {
         return Ok(CapturedStack::Unwound {
             frames: words.into(),
             end: UnwindEnd::try_from(fixed.end).map_err(|_| RecordError::End(fixed.end))?,
             via_frame_pointer,
-            mappings_version,
         });
     }
     let (unwound, copy) = words
@@ -259,7 +257,7 @@ fn captured_stack(
     Ok(CapturedStack::StackCopy {
         unwound: unwound.into(),
         via_frame_pointer,
-        mappings_version,
+        file: fixed.file,
         registers: Box::new(Registers {
             pc: *pc,
             general: *general,

@@ -8,7 +8,7 @@ pub use sums::{DetailTimes, KernelCounts};
 
 use std::fmt;
 
-use crate::layout::{STATES, WAIT_CPU};
+use crate::layout::{CodeFile, STATES, WAIT_CPU};
 use crate::unwind::{Registers, UnwindEnd};
 
 /// A thread's name as the kernel keeps it: at most 15 bytes of any kind but NUL.
@@ -193,17 +193,15 @@ pub enum CapturedStack {
         end: UnwindEnd,
         /// A caller was found by the frame pointer, since no table covers the code.
         via_frame_pointer: bool,
-        /// The version of the process's mappings by which it was unwound; 0: it was not.
-        mappings_version: u32,
     },
-    /// Copied from some frame on, because a table or mapping was not known yet.
+    /// Copied from some frame on, because the table of the file there was not there yet.
     StackCopy {
         /// User addresses of the frames before, leaf first.
         unwound: Box<[u64]>,
         /// One of their callers was found by the frame pointer.
         via_frame_pointer: bool,
-        /// The version of the process's mappings by which they were unwound; 0: none.
-        mappings_version: u32,
+        /// The file that is mapped at the next frame's pc.
+        file: CodeFile,
         /// What is known of the next frame.
         registers: Box<Registers>,
         /// Words of the stack, from [`RED_ZONE_BYTES`](crate::layout::RED_ZONE_BYTES) below its

@@ -100,8 +100,9 @@ fn rust_side() -> BTreeMap<String, u64> {
         [
             ip,
             sp,
+            file,
             execution,
-            mappings_version,
+            zero,
             end,
             via_frame_pointer,
             unwound,
@@ -214,17 +215,18 @@ fn rust_side() -> BTreeMap<String, u64> {
     structure!(all, native_reader, Reader, 0, [read, context]);
     structure!(
         all,
-        process,
-        ProcessEntry,
+        code_file,
+        CodeFile,
         0,
-        [execution, first, count, mappings_version, ignored,]
+        [inode, modified_ns, device, generation]
     );
+    structure!(all, file_segment, FileSegment, 0, [offset, end, delta]);
     structure!(
         all,
-        mapping,
-        MappingEntry,
+        file_table,
+        FileTable,
         0,
-        [start, end, bias, first_page, pages, directory, kind,]
+        [segments, first_page, pages, directory, zero]
     );
     structure!(all, page, UnwindPage, 0, [chunk, start, rows]);
     structure!(all, row, UnwindRow, 0, [low, rule]);
@@ -283,14 +285,10 @@ fn rust_side() -> BTreeMap<String, u64> {
         MAX_USER_FRAMES = MAX_USER_FRAMES,
         MAX_USER_RETURN_WORDS = MAX_USER_RETURN_WORDS,
         RED_ZONE_BYTES = RED_ZONE_BYTES,
-        MAPPING_TABLE = MappingKind::Table,
-        MAPPING_FRAME_POINTER = MappingKind::FramePointer,
-        MAPPING_PENDING = MappingKind::Pending,
-        MAX_MAPPINGS = MAX_MAPPINGS,
+        MAX_SEGMENTS = MAX_SEGMENTS,
         MAX_PAGES = MAX_PAGES,
         MAX_RULES = MAX_RULES,
         ROWS_PER_CHUNK = ROWS_PER_CHUNK,
-        ANY_EXECUTION = ANY_EXECUTION,
     );
     all.into_iter()
         .map(|(name, value)| (name, value as u64))

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use crate::layout::MAX_KERNEL_FRAMES;
+use crate::layout::{CodeFile, MAX_KERNEL_FRAMES};
 use crate::record::*;
 use crate::unwind::{Registers, UnwindEnd};
 
@@ -97,7 +97,7 @@ fn a_thread_and_a_user_return_decode() {
     assert_eq!(thread.counts.minor_faults, 18);
     assert_eq!(thread.counts.written_bytes, 27);
 
-    let unwound = [1, 2, 7 << 32 | 5, 0x0101, 0x1000, 0x2000];
+    let unwound = [1, 2, 0, 0, 0, 5, 0x0101, 0x1000, 0x2000];
     let user_return = alone(&record([5, 0, 0, 0], 2, &unwound)).unwrap();
     let expected = UserReturn {
         header: header(),
@@ -108,13 +108,12 @@ fn a_thread_and_a_user_return_decode() {
             frames: Box::new([0x1000, 0x2000]),
             end: UnwindEnd::Complete,
             via_frame_pointer: true,
-            mappings_version: 7,
         },
     };
     assert_eq!(user_return, Record::UserReturn(expected));
 
     // One frame was left, and the next is known by its frame pointer and stack pointer.
-    let mut copied = vec![1, 2, 7 << 32 | 5, 0xc0 << 32 | 1 << 16 | 2];
+    let mut copied = vec![1, 2, 77, 88, 9, 5, 0xc0 << 32 | 1 << 16 | 2];
     copied.push(0x1000);
     copied.extend(0..19);
     let Record::UserReturn(user_return) = alone(&record([5, 0, 0, 64], 20, &copied)).unwrap()
@@ -124,7 +123,12 @@ fn a_thread_and_a_user_return_decode() {
     let expected = CapturedStack::StackCopy {
         unwound: Box::new([0x1000]),
         via_frame_pointer: false,
-        mappings_version: 7,
+        file: CodeFile {
+            inode: 77,
+            modified_ns: 88,
+            device: 9,
+            generation: 0,
+        },
         registers: Box::new(Registers {
             pc: 16,
             general: std::array::from_fn(|number| number as u64),

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use bpf::Programs;
 use bpf_abi::UserReturn;
 use bpf_abi::unwind::UnwindEnd;
-use experiment_format::ids::Tid;
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::microstate::Microstate;
 use experiment_format::usage::UsageRecord;
 use user_collector::follow::FollowRule;
@@ -33,7 +33,7 @@ use super::processes::follow_policy::FollowPolicy;
 use super::processes::tracker::{FirstRecord, ProcessTracker};
 use super::route::{Known, Router};
 use super::user_stacks::publish::TablePublisher;
-use super::user_stacks::resolve_stack::StackResolver;
+use super::user_stacks::resolve_stack::{StackResolver, relatives};
 use super::user_stacks::user_stack::UserStack;
 use crate::record::interval::ThreadIds;
 
@@ -142,10 +142,13 @@ impl UserSpace {
                 .policy
                 .may_follow(processes, self.tracker.with_pid(pid), pid);
             let stack = match followed {
-                true => {
-                    self.resolver
-                        .resolve(&mut self.code, &self.publisher, processes, slot, record)
-                }
+                true => self.resolver.resolve(
+                    &mut self.code,
+                    &mut self.publisher,
+                    processes,
+                    slot,
+                    record,
+                ),
                 false => Some(UserStack {
                     frames: Vec::new(),
                     end: UnwindEnd::NoTable,
@@ -226,8 +229,7 @@ impl UserSpace {
         router.archive_rest(&self.tracker, &mut self.code);
     }
 
-    /// Publishes what changed to the BPF programs; `before_data` also processes that only the
-    /// snapshot found.
+    /// Publishes what changed to the BPF programs.
     ///
     /// # Errors
     /// When the kernel has no memory for it.
@@ -235,17 +237,11 @@ impl UserSpace {
         &mut self,
         programs: &mut Programs,
         processes: &ProcessTable,
-        before_data: bool,
     ) -> Result<(), bpf::Error> {
         let (policy, tracker) = (&self.policy, &self.tracker);
         let may_follow = |pid| policy.may_follow(processes, tracker.with_pid(pid), pid);
-        self.publisher.publish(
-            &mut programs.tables(),
-            &mut self.code,
-            processes,
-            may_follow,
-            before_data,
-        )
+        self.publisher
+            .publish(&mut programs.tables(), &mut self.code, may_follow)
     }
 
     /// Publishes all that the snapshot found, with its unwind tables, so that stacks are unwound
@@ -258,7 +254,8 @@ impl UserSpace {
         programs: &mut Programs,
         processes: &ProcessTable,
     ) -> Result<(), bpf::Error> {
-        self.publish(programs, processes, true)?;
+        self.open_mapped(processes);
+        self.publish(programs, processes)?;
         let began = Instant::now();
         while self.code.objects.waiting() > 0
             && let Some(left) = TABLES_BEFORE_DATA.checked_sub(began.elapsed())
@@ -266,7 +263,23 @@ impl UserSpace {
             let ready = self.code.objects.wait(left);
             self.publisher.tables_ready(&ready);
         }
-        self.publish(programs, processes, true)
+        self.publish(programs, processes)
+    }
+
+    /// Opens the files that processes map which may be followed, so that their tables are made.
+    fn open_mapped(&mut self, processes: &ProcessTable) {
+        let pids: Vec<Pid> = self.code.spaces.iter_mut().map(|(pid, _)| pid).collect();
+        for pid in pids {
+            if self
+                .policy
+                .may_follow(processes, self.tracker.with_pid(pid), pid)
+            {
+                let relatives = relatives(processes, pid);
+                for mapping in self.code.mapped_by(pid).iter() {
+                    self.code.objects.object_of(pid, &relatives, mapping);
+                }
+            }
+        }
     }
 
     /// Returns the thread that makes unwind tables.

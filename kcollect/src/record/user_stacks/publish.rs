@@ -1,16 +1,23 @@
-//! Publishes what is known of processes and their files to the BPF programs, which unwind user
-//! stacks by it: after each round, and in the middle of a long one.
+//! Publishes the unwind tables of files to the BPF programs, which unwind user stacks by them: after
+//! each round, and in the middle of a long one.
+//!
+//! The programs read from the kernel which file is mapped at an address. So a table is published
+//! once, by what the kernel tells files apart by ([`CodeFile`]), whichever processes map the file.
+//! Where the file system says the same of a file to user space, its table is there before the first
+//! stack needs it. Otherwise the first stack copy that waits for it says which file the kernel found
+//! at its address.
 
 use std::collections::{HashMap, HashSet};
 
-use bpf::{CodeMapping, CodeUnwind, PageRows, PlacedTable, ProcessTables};
+use bpf::{PageRows, PlacedTable, TableId, UnwindTables};
+use bpf_abi::CodeFile;
+use bpf_abi::layout::FileSegment;
 use experiment_format::ids::Pid;
+use user_collector::elf::LoadSegment;
 use user_collector::objects::UnwindTableState;
 use user_collector::objects::{ObjectId, UnwindInfo};
-use user_collector::process::ProcessTable;
 use user_collector::space::Mapping;
 
-use super::resolve_stack::relatives;
 use crate::record::processes::LoadedCode;
 
 /// What the BPF programs have, and what they lack.
@@ -20,12 +27,19 @@ pub struct TablePublisher {
     tables: HashMap<ObjectId, PlacedTable>,
     /// Files whose tables found no room.
     refused: HashSet<ObjectId>,
+    /// The objects behind the kernel's files.
+    files: HashMap<CodeFile, ObjectId>,
+    /// Files that are to be published.
+    due: HashSet<CodeFile>,
+    /// Files that wait for their tables.
+    pending: HashSet<CodeFile>,
+    /// Objects whose files are known: those before this number.
+    known_objects: u32,
     rules: usize,
+    /// Processes of which it is not known any more whether they may be followed.
     changed: HashSet<Pid>,
-    /// Processes that wait for tables.
-    pending: HashSet<Pid>,
     exited: Vec<Pid>,
-    /// Files whose tables found no room, and processes whose mappings found none.
+    /// Files that found no room, or whose tables found none.
     pub no_room: u64,
 }
 
@@ -38,7 +52,6 @@ impl TablePublisher {
     /// A process is gone.
     pub(in crate::record) fn exited(&mut self, pid: Pid) {
         self.changed.remove(&pid);
-        self.pending.remove(&pid);
         self.exited.push(pid);
     }
 
@@ -47,142 +60,150 @@ impl TablePublisher {
         Some(self.tables.get(&id)?.number_at(address))
     }
 
-    /// Tables were made that some processes lacked.
-    pub(in crate::record) fn tables_ready(&mut self, ready: &[ObjectId]) {
-        if !ready.is_empty() {
-            self.changed.extend(self.pending.drain());
+    /// The kernel found this file in a mapping, and the programs lack its table.
+    pub(super) fn lacking(
+        &mut self,
+        code: &mut LoadedCode,
+        (pid, relatives): (Pid, &[Pid]),
+        mapping: &Mapping,
+        file: CodeFile,
+    ) {
+        if !self.files.contains_key(&file) {
+            let id = code.objects.object_of(pid, relatives, mapping);
+            if code.objects.is_file(id, mapping, file) {
+                self.files.insert(file, id);
+                self.due.insert(file);
+            }
         }
     }
 
-    /// Publishes what has changed; `before_data` also processes that only the snapshot found.
+    /// Tables were made that some files lacked.
+    pub(in crate::record) fn tables_ready(&mut self, ready: &[ObjectId]) {
+        if !ready.is_empty() {
+            self.due.extend(self.pending.drain());
+        }
+    }
+
+    /// Publishes what has changed.
     ///
     /// # Errors
     /// When the kernel has no memory for it.
     pub(in crate::record) fn publish(
         &mut self,
-        collector: &mut ProcessTables<'_>,
+        tables: &mut UnwindTables<'_>,
         code: &mut LoadedCode,
-        processes: &ProcessTable,
         may_follow: impl Fn(Pid) -> bool,
-        before_data: bool,
     ) -> Result<(), bpf::Error> {
         for pid in std::mem::take(&mut self.exited) {
-            collector.evict_process(pid.0);
+            tables.restore_process(pid.0);
+        }
+        for pid in std::mem::take(&mut self.changed) {
+            let space = code.spaces.get_mut(pid);
+            if may_follow(pid) {
+                tables.restore_process(pid.0);
+            } else if let Some(execution) = space.and_then(|space| space.execution) {
+                tables.ignore_process(pid.0, execution)?;
+            }
         }
         let rules = code.objects.rules_from(self.rules);
         self.rules += rules.len();
-        collector.add_rules(rules.iter().copied());
-        for pid in std::mem::take(&mut self.changed) {
-            let Some(space) = code.spaces.get_mut(pid) else {
-                continue;
-            };
-            // Where it is not known yet, the process's next record has it.
-            let execution = space.execution;
-            if may_follow(pid) {
-                if execution.is_some() || before_data {
-                    self.publish_process(collector, code, processes, pid, execution)?;
-                }
-            } else if let Some(execution) = execution {
-                collector.ignore_process(pid.0, execution)?;
+        tables.add_rules(rules.iter().copied());
+        for (id, object) in code.objects.iter().skip(self.known_objects as usize) {
+            self.known_objects = id.0 + 1;
+            if let Some(file) = object.file {
+                self.files.insert(file, id);
+                self.due.insert(file);
             }
         }
+        for file in std::mem::take(&mut self.due) {
+            self.publish_file(tables, code, file)?;
+        }
         Ok(())
     }
 
-    fn publish_process(
+    fn publish_file(
         &mut self,
-        collector: &mut ProcessTables<'_>,
+        tables: &mut UnwindTables<'_>,
         code: &mut LoadedCode,
-        processes: &ProcessTable,
-        pid: Pid,
-        execution: Option<u32>,
+        file: CodeFile,
     ) -> Result<(), bpf::Error> {
-        let (mut mapped, mut pending) = (Vec::new(), false);
-        let relatives = relatives(processes, pid);
-        for mapping in code.mapped_by(pid).iter() {
-            let unwinding = self.unwinding(collector, code, &relatives, pid, mapping)?;
-            pending |= unwinding == CodeUnwind::Pending;
-            mapped.push(CodeMapping {
-                start: mapping.start,
-                end: mapping.end,
-                unwind: unwinding,
-            });
-        }
-        if pending {
-            self.pending.insert(pid);
-        }
-        let version = collector.publish_process(pid.0, execution, &mapped)?;
-        match (version, code.spaces.get_mut(pid)) {
-            (Some(version), Some(space)) => space.published(version),
-            _ => self.no_room += 1,
-        }
+        let Some(id) = self.files.get(&file).copied() else {
+            return Ok(());
+        };
+        let table = code.objects.get(id).map(|object| object.table.clone());
+        let published = match table {
+            Some(UnwindTableState::Pending) => {
+                self.pending.insert(file);
+                return Ok(());
+            }
+            Some(UnwindTableState::Ready(info)) => {
+                let segments = segments(&info.segments);
+                let table = self.table(tables, code, id, info)?;
+                tables.publish_file(file, table, &segments)?
+            }
+            Some(UnwindTableState::None) | None => tables.publish_file(file, None, &[])?,
+        };
+        self.no_room += u64::from(!published);
         Ok(())
     }
 
-    /// Returns how frames in a mapping are unwound.
-    fn unwinding(
+    /// Returns the table of an object, which is placed if it is not; nothing where there is no room.
+    fn table(
         &mut self,
-        collector: &mut ProcessTables<'_>,
+        tables: &mut UnwindTables<'_>,
         code: &mut LoadedCode,
-        relatives: &[Pid],
-        pid: Pid,
-        mapping: &Mapping,
-    ) -> Result<CodeUnwind, bpf::Error> {
-        let id = code.objects.object_of(pid, relatives, mapping);
-        let table = code.objects.get(id).map(|object| object.table.clone());
-        let module = match table {
-            Some(UnwindTableState::Pending) => return Ok(CodeUnwind::Pending),
-            Some(UnwindTableState::Ready(module)) => module,
-            Some(UnwindTableState::None) | None => return Ok(CodeUnwind::FramePointer),
-        };
-        let Some(address) = module.address_of(mapping.offset) else {
-            return Ok(CodeUnwind::FramePointer);
-        };
-        let bias = mapping.start.wrapping_sub(address);
+        id: ObjectId,
+        info: std::sync::Arc<UnwindInfo>,
+    ) -> Result<Option<TableId>, bpf::Error> {
         if let Some(table) = self.tables.get(&id) {
-            return Ok(CodeUnwind::Table {
-                table: table.id,
-                bias,
-            });
+            return Ok(Some(table.id));
         }
         if self.refused.contains(&id) {
-            return Ok(CodeUnwind::FramePointer);
+            return Ok(None);
         }
-        let mut placed = place(collector, &module)?;
-        if placed.is_none() && self.evict_tables(collector, code) {
-            placed = place(collector, &module)?;
+        let mut placed = place(tables, &info)?;
+        if placed.is_none() && self.evict_tables(tables, code, id) {
+            placed = place(tables, &info)?;
         }
-        match placed {
-            Some(placed) => {
-                let table = placed.id;
-                drop(module);
-                code.objects.release_rows(id);
-                self.tables.insert(id, placed);
-                Ok(CodeUnwind::Table { table, bias })
-            }
-            None => {
-                self.refused.insert(id);
-                self.no_room += 1;
-                Ok(CodeUnwind::FramePointer)
-            }
-        }
+        let Some(placed) = placed else {
+            self.refused.insert(id);
+            self.no_room += 1;
+            return Ok(None);
+        };
+        let table = placed.id;
+        drop(info);
+        code.objects.release_rows(id);
+        self.tables.insert(id, placed);
+        Ok(Some(table))
     }
 
-    /// Removes the tables that no living process needs. Their memory is free two rounds later.
-    /// Returns whether there were any.
-    fn evict_tables(&mut self, collector: &mut ProcessTables<'_>, code: &mut LoadedCode) -> bool {
-        let mut used = HashSet::new();
+    /// Removes the tables that no living process needs, but that of `kept`. Their memory is free
+    /// two rounds later. Returns whether there were any.
+    fn evict_tables(
+        &mut self,
+        tables: &mut UnwindTables<'_>,
+        code: &mut LoadedCode,
+        kept: ObjectId,
+    ) -> bool {
+        let mut used = HashSet::from([kept]);
         for (pid, space) in code.spaces.iter_mut() {
             for mapping in space.code().iter() {
                 used.insert(code.objects.object_of(pid, &[], mapping));
             }
         }
+        self.files.retain(|file, id| {
+            let unused = self.tables.contains_key(id) && !used.contains(id);
+            if unused {
+                tables.withdraw_file(*file);
+            }
+            !unused
+        });
         let before = self.tables.len();
         self.tables.retain(|id, table| {
             let kept = used.contains(id);
             if !kept {
                 code.objects.restore_rows(*id, table.rows());
-                collector.remove(table.id);
+                tables.remove(table.id);
             }
             kept
         });
@@ -190,11 +211,26 @@ impl TablePublisher {
     }
 }
 
+/// Returns the segments that code may be in: those with code first.
+fn segments(all: &[LoadSegment]) -> Vec<FileSegment> {
+    let mut segments: Vec<&LoadSegment> = all.iter().collect();
+    segments.sort_by_key(|segment| !segment.executable);
+    let segment = |segment: &LoadSegment| {
+        let offsets = segment.file_offsets();
+        FileSegment {
+            offset: offsets.start,
+            end: offsets.end,
+            delta: segment.address.wrapping_sub(segment.offset),
+        }
+    };
+    segments.into_iter().map(segment).collect()
+}
+
 fn place(
-    collector: &mut ProcessTables<'_>,
-    module: &UnwindInfo,
+    tables: &mut UnwindTables<'_>,
+    info: &UnwindInfo,
 ) -> Result<Option<PlacedTable>, bpf::Error> {
-    let pages: Vec<PageRows> = module
+    let pages: Vec<PageRows> = info
         .table
         .pages()
         .iter()
@@ -203,6 +239,6 @@ fn place(
             rows: page.start as usize..page.end as usize,
         })
         .collect();
-    let rows = module.table.rows();
-    collector.place(&pages, |index| rows.get(index).copied().unwrap_or_default())
+    let rows = info.table.rows();
+    tables.place(&pages, |index| rows.get(index).copied().unwrap_or_default())
 }

@@ -1,5 +1,5 @@
-//! Resolves user stacks: those that the BPF programs unwound are checked against what is mapped
-//! now; those whose memory they copied are unwound here, at once or when the unwind table is there
+//! Resolves user stacks: those that the BPF programs unwound need only mappings that are known here
+//! too; those whose memory they copied are unwound here, at once or when the unwind table is there
 //! that they need.
 
 use std::time::Instant;
@@ -12,7 +12,7 @@ use serde::Serialize;
 use user_collector::join::UserStackKey;
 use user_collector::process::ProcessTable;
 use user_collector::space::Mapping;
-use user_collector::space::{AddressSpace, MappedCode};
+use user_collector::space::{MappedCode, mapping_at};
 
 use super::publish::TablePublisher;
 use super::unmapped::Unmapped;
@@ -59,8 +59,6 @@ pub struct UnwindCounts {
 pub struct StackLosses {
     /// Copies for which there was no memory until a table was there.
     pub dropped_copies: u64,
-    /// Stacks cut at the first frame that was unwound by a stale mapping.
-    pub stale_mapping: u64,
     /// Stacks with an address where nothing is known to be mapped, of processes that had exited
     /// when their mappings were read.
     pub unread_mappings: u64,
@@ -71,7 +69,7 @@ impl StackResolver {
     pub fn resolve(
         &mut self,
         code: &mut LoadedCode,
-        publisher: &TablePublisher,
+        publisher: &mut TablePublisher,
         processes: &ProcessTable,
         slot: UserStackKey,
         record: UserReturn,
@@ -81,48 +79,48 @@ impl StackResolver {
         match record.stack {
             CapturedStack::Unwound {
                 frames,
-                mut end,
+                end,
                 via_frame_pointer,
-                mappings_version,
             } => {
                 self.unwound.in_kernel += 1;
-                let mut frames = frames.into_vec();
-                // Without mappings and without room for a copy, the leaf at least.
-                if frames.is_empty() {
-                    frames.push(record.ip);
-                }
-                if cut_stale(space, mappings_version, &mut frames) {
-                    self.losses.stale_mapping += 1;
-                    end = UnwindEnd::NoMapping;
-                }
-                Some(UserStack {
-                    frames,
+                let mapped = space.code();
+                // A leaf is kept also where the kernel found no code.
+                let of_code = frames.len() > 1 || end != UnwindEnd::NoMapping;
+                let known = |frame: &u64| mapping_at(&mapped, *frame).is_some();
+                let unwound = UserStack {
+                    frames: frames.into_vec(),
                     end,
                     via_frame_pointer,
-                })
+                };
+                if !of_code || unwound.frames.iter().all(known) {
+                    return Some(unwound);
+                }
+                let copy = StackCopy::of_unwound(unwound, mapped, pid);
+                let bytes = copy.bytes();
+                if self.copied_bytes + bytes > MAX_COPIED_BYTES {
+                    return copy.unwound_stack();
+                }
+                match self.unmapped.wait(record.header.time_ns, slot, copy) {
+                    Some(copy) => copy.unwound_stack(),
+                    None => {
+                        self.copied_bytes += bytes;
+                        None
+                    }
+                }
             }
             CapturedStack::StackCopy {
                 unwound,
                 via_frame_pointer,
-                mappings_version,
+                file,
                 registers,
                 stack,
             } => {
                 self.unwound.from_copies += 1;
-                let mut frames = unwound.into_vec();
-                frames.push(registers.address());
-                if cut_stale(space, mappings_version, &mut frames) {
-                    self.losses.stale_mapping += 1;
-                    return Some(UserStack {
-                        frames,
-                        end: UnwindEnd::NoMapping,
-                        via_frame_pointer,
-                    });
-                }
-                frames.pop();
                 let copy = StackCopy {
-                    unwound: frames.into(),
+                    unwound,
+                    end: None,
                     via_frame_pointer,
+                    file,
                     registers: *registers,
                     stack,
                     code: space.code(),
@@ -143,7 +141,7 @@ impl StackResolver {
     fn unwind_or_keep(
         &mut self,
         code: &mut LoadedCode,
-        publisher: &TablePublisher,
+        publisher: &mut TablePublisher,
         processes: &ProcessTable,
         (at, slot): (u64, UserStackKey),
         mut copy: StackCopy,
@@ -154,6 +152,7 @@ impl StackResolver {
         let bytes = copy.bytes();
         let room = self.copied_bytes + bytes <= MAX_COPIED_BYTES;
         let relatives = relatives(processes, copy.pid);
+        copy.report_file(code, publisher, &relatives);
         match copy.unwind(&mut code.objects, publisher, &relatives) {
             Some(stack) if stack.end == UnwindEnd::NoMapping && room => {
                 if self.unmapped.wait(at, slot, copy).is_some() {
@@ -205,6 +204,7 @@ impl StackResolver {
         for (slot, copy) in std::mem::take(&mut self.copies) {
             let bytes = copy.bytes();
             let relatives = relatives(processes, copy.pid);
+            copy.report_file(code, publisher, &relatives);
             let stack = match copy.unwind(&mut code.objects, publisher, &relatives) {
                 Some(stack) => stack,
                 None if !last => {
@@ -263,18 +263,6 @@ impl StackResolver {
         let copies = self.copies.iter().map(|(_, copy)| copy.pid);
         copies.chain(self.unmapped.awaited())
     }
-}
-
-/// Cuts a stack at the first frame that was unwound by a stale mapping. Returns whether there was
-/// one.
-fn cut_stale(space: &mut AddressSpace, version: u32, frames: &mut Vec<u64>) -> bool {
-    if version == 0 {
-        return false;
-    }
-    let valid = space.valid_frames(version, frames);
-    let cut = valid < frames.len();
-    frames.truncate(valid);
-    cut
 }
 
 /// Returns the processes that are likely to see the same files: the parents.

@@ -132,6 +132,8 @@ mod tests {
     fn copy_of(pid: Pid) -> StackCopy {
         StackCopy {
             unwound: Box::default(),
+            end: None,
+            file: bpf_abi::CodeFile::default(),
             via_frame_pointer: false,
             registers: Registers::innermost(0, [0; 16]),
             stack: Box::default(),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bpf_abi::CodeFile;
 use bpf_abi::unwind::{self, Registers, UnwindBy, UnwindEnd};
 use experiment_format::ids::Pid;
 use experiment_format::stacks::StackEnd;
@@ -12,6 +13,7 @@ use user_collector::space::{MappedCode, mapping_at};
 use user_collector::unwind::UnwindRule;
 
 use super::publish::TablePublisher;
+use crate::record::processes::LoadedCode;
 
 /// The most frames of a stack, as in the BPF programs (`DEEPEST`).
 const MAX_FRAMES: usize = 1000;
@@ -90,8 +92,12 @@ impl StackCounts {
 pub struct StackCopy {
     /// The frames that were unwound already, leaf first.
     pub unwound: Box<[u64]>,
+    /// Why there are no more, where the BPF programs have unwound all of it.
+    pub end: Option<UnwindEnd>,
     /// One of these was unwound by its frame pointer.
     pub via_frame_pointer: bool,
+    /// The file that the kernel found at the next frame, whose table the BPF programs lacked.
+    pub file: CodeFile,
     /// The next frame.
     pub registers: Registers,
     /// The words from 128 bytes below its stack pointer on.
@@ -103,6 +109,42 @@ pub struct StackCopy {
 }
 
 impl StackCopy {
+    /// Returns a stack that was unwound and needs no memory, only mappings that are not known yet.
+    pub fn of_unwound(stack: UserStack, code: MappedCode, pid: Pid) -> StackCopy {
+        StackCopy {
+            unwound: stack.frames.into(),
+            end: Some(stack.end),
+            via_frame_pointer: stack.via_frame_pointer,
+            file: CodeFile::default(),
+            registers: Registers::innermost(0, [0; 16]),
+            stack: Box::default(),
+            code,
+            pid,
+        }
+    }
+
+    /// Returns the stack, where the BPF programs have unwound all of it.
+    pub fn unwound_stack(&self) -> Option<UserStack> {
+        Some(UserStack {
+            frames: self.unwound.to_vec(),
+            end: self.end?,
+            via_frame_pointer: self.via_frame_pointer,
+        })
+    }
+
+    /// Reports the file whose table the BPF programs lacked.
+    pub fn report_file(
+        &self,
+        code: &mut LoadedCode,
+        publisher: &mut TablePublisher,
+        relatives: &[Pid],
+    ) {
+        let mapping = mapping_at(&self.code, self.registers.address());
+        if let Some(mapping) = mapping.filter(|_| self.end.is_none()) {
+            publisher.lacking(code, (self.pid, relatives), mapping, self.file);
+        }
+    }
+
     /// Bytes that it takes.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -123,6 +165,9 @@ impl StackCopy {
         publisher: &TablePublisher,
         relatives: &[Pid],
     ) -> Option<UserStack> {
+        if let Some(stack) = self.unwound_stack() {
+            return Some(stack);
+        }
         let (mut waits, mut leaves) = (false, false);
         let lowest = self.registers.general[usize::from(SP)].wrapping_sub(RED_ZONE);
         let read = |address: u64| self.word(address.checked_sub(lowest)?);
