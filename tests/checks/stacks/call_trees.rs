@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use experiment_format::microstate::Microstate;
+use experiment_format::packet::Detail;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
 use serde::Deserialize;
@@ -356,12 +357,14 @@ impl Judge<'_> {
             let inside = stack.frames.iter().take_while(|frame| of_kernel(frame));
             let inside = inside.count();
             let in_user_mode = tick.state == Microstate::User.number();
+            // The hypervisor takes the CPU in either mode.
+            let stolen = tick.detail == Detail::Stolen.number();
             let back = stack.frames.iter().skip(inside).any(of_kernel);
             all += ticks;
             // Of an absence whose end the kernel did not show there is no stack at all, which
             // counts as incomplete.
             let seen = !stack.frames.is_empty();
-            if seen && (back || in_user_mode != (inside == 0)) {
+            if seen && (back || !stolen && in_user_mode != (inside == 0)) {
                 mixed += ticks;
             }
             if stack.end != StackEnd::Complete {
