@@ -125,8 +125,15 @@ struct maple_tree {
 	void *ma_root;
 };
 
+struct rw_semaphore {
+	struct {
+		__s64 counter;
+	} count;
+};
+
 struct mm_struct {
 	struct maple_tree mm_mt;
+	struct rw_semaphore mmap_lock;
 	struct {
 		void *vdso;
 	} context;
@@ -197,6 +204,7 @@ struct task_struct {
 	int pid;
 	int tgid;
 	struct task_struct *real_parent;
+	unsigned in_execve : 1;
 	unsigned in_iowait : 1;
 	struct sched_entity se;
 	struct sched_info sched_info;

@@ -17,7 +17,9 @@
 #include "maple.h"
 #include "unwind_tables.h"
 
-#define VM_EXEC	 4
+#define VM_EXEC 4
+/* In rw_semaphore.count. */
+#define RWSEM_WRITER_LOCKED 1
 #define NS_PER_S 1000000000
 
 /* A tree of this height has more mappings than a process may have. */
@@ -38,7 +40,7 @@ enum code_kind {
 	CODE_TABLE,
 	/* No file, or one without a table: unwind by frame pointer. */
 	CODE_FRAME_POINTER,
-	/* The file is not known yet, or its table is not there yet. */
+	/* The file is not known yet, or its table is not there yet, or the mapping is being made. */
 	CODE_PENDING,
 };
 
@@ -139,22 +141,32 @@ static __always_inline void find_table(struct mapped_code *code, __u64 offset, _
 	}
 }
 
+/* Returns whether the mappings of an address space are being changed, perhaps by the thread that was
+ * interrupted. */
+static __always_inline bool changes(__u64 mm)
+{
+	return bpf_core_field_exists(struct mm_struct, mmap_lock.count) &&
+	       KERNEL_FIELD(struct mm_struct, mm, mmap_lock.count) & RWSEM_WRITER_LOCKED;
+}
+
 /* Finds the code at an address of an address space. Returns 0, or 1 if there is none. */
 static __always_inline int find_code(struct mapped_code *code, __u64 mm, __u64 address)
 {
 	__u64 mapping = find_mapping(code, mm, address), start, end, file, inode;
 
-	code->start = code->end = 0;
-	if (!mapping || KERNEL_FIELD(struct vm_area_struct, mapping, vm_mm) != mm ||
-	    !(KERNEL_FIELD(struct vm_area_struct, mapping, vm_flags) & VM_EXEC))
-		return 1;
 	start = KERNEL_FIELD(struct vm_area_struct, mapping, vm_start);
 	end = KERNEL_FIELD(struct vm_area_struct, mapping, vm_end);
-	if (address < start || address >= end)
+	code->start = code->end = 0;
+	__builtin_memset(&code->file, 0, sizeof(code->file));
+	if (!mapping || KERNEL_FIELD(struct vm_area_struct, mapping, vm_mm) != mm ||
+	    address < start || address >= end) {
+		code->kind = CODE_PENDING;
+		return !changes(mm);
+	}
+	if (!(KERNEL_FIELD(struct vm_area_struct, mapping, vm_flags) & VM_EXEC))
 		return 1;
 	code->start = start;
 	code->end = end;
-	__builtin_memset(&code->file, 0, sizeof(code->file));
 	file = KERNEL_FIELD(struct vm_area_struct, mapping, vm_file);
 	if (file) {
 		inode = KERNEL_FIELD(struct file, file, f_inode);

@@ -89,7 +89,7 @@ static __always_inline void send_user_return(struct task_struct *task, __u32 num
 		return;
 	}
 	describe_user_return(out, task, number, cpu);
-	capture_user_stack(out, place, cpu);
+	capture_user_stack(out, task, place, cpu);
 	send_user_stack(out, stats, cpu);
 	if (in_thread)
 		out->busy = 0;
@@ -178,7 +178,7 @@ static __always_inline void capture_at_switch_out(struct cpu_stats *stats, struc
 	thread->callers_hash = callers_hash;
 	thread->user_return = (thread->user_return & ~RETURN_AWAITED) + 2;
 	describe_user_return(out, task, thread->user_return / 2, cpu);
-	capture_user_stack(out, place, cpu);
+	capture_user_stack(out, task, place, cpu);
 	if (out->record.header.flags & FLAG_STACK_COPY || out->record.header.frames > KEPT_FRAMES) {
 		send_user_stack(out, stats, cpu);
 		return;

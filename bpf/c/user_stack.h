@@ -374,8 +374,16 @@ static __always_inline bool begin_unwind(struct user_scratch *out)
 }
 
 /* Returns whether a stack copy is needed, because a table is not there yet. */
-static __always_inline bool end_unwind(struct user_scratch *out)
+static __always_inline bool end_unwind(struct user_scratch *out, struct task_struct *task)
 {
+	/* In execve(2) the registers are those of the old program, and the mappings soon those of
+	 * the new one. */
+	if (out->depth == 1 && !out->code.end && out->end != UNWIND_UNSUPPORTED &&
+	    BPF_CORE_READ_BITFIELD(task, in_execve)) {
+		out->end = UNWIND_EXECUTING;
+		out->depth = 0;
+		out->pending = 0;
+	}
 	out->record.header.frames = out->depth;
 	out->record.end = out->end;
 	out->record.via_frame_pointer = out->via_frame_pointer;
@@ -383,7 +391,8 @@ static __always_inline bool end_unwind(struct user_scratch *out)
 }
 
 /* Unwinds the user stack of the thread that runs, or copies it. */
-static __always_inline void capture_user_stack(struct user_scratch *out, __u32 place, __u32 cpu)
+static __always_inline void capture_user_stack(struct user_scratch *out, struct task_struct *task,
+					       __u32 place, __u32 cpu)
 {
 	__u32 full;
 
@@ -391,7 +400,7 @@ static __always_inline void capture_user_stack(struct user_scratch *out, __u32 p
 		for (__u32 frame = 0; frame <= MAX_USER_FRAMES; frame++)
 			if (kc_unwind_step(place))
 				break;
-	if (!end_unwind(out))
+	if (!end_unwind(out, task))
 		return;
 	full = fullness(cpu);
 	if (full >= 4) {
@@ -412,7 +421,7 @@ static __always_inline void capture_sleeper_stack(struct user_scratch *out,
 	out->window = -(__u64)WINDOW_BYTES;
 	if (begin_unwind(out))
 		bpf_loop(MAX_USER_FRAMES + 1, sleeper_step, &sleeper, 0);
-	if (end_unwind(out))
+	if (end_unwind(out, task))
 		copy_stack(out, task, MAX_PIECES);
 }
 

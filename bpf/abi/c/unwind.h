@@ -90,6 +90,8 @@ enum unwind_end {
 	UNWIND_UNREADABLE,
 	/* The caller's frame is not above its callee's. */
 	UNWIND_NOT_ASCENDING,
+	/* There is no user stack: its program was replaced by another, which has not begun. */
+	UNWIND_EXECUTING,
 	UNWIND_ENDS,
 };
 

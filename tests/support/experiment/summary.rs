@@ -202,7 +202,7 @@ pub fn complete(user_stacks: &BTreeMap<String, u64>) -> f64 {
     let of = |end: &str| user_stacks.get(end).copied().unwrap_or_default();
     let all: u64 = user_stacks
         .iter()
-        .filter(|(end, _)| !["via_frame_pointer", "exiting"].contains(&end.as_str()))
+        .filter(|(end, _)| !["via_frame_pointer", "exiting", "executing"].contains(&end.as_str()))
         .map(|(_, ticks)| ticks)
         .sum();
     if all == 0 {

@@ -265,6 +265,7 @@ fn rust_side() -> BTreeMap<String, u64> {
         UNWIND_UNSUPPORTED = UnwindEnd::Unsupported,
         UNWIND_UNREADABLE = UnwindEnd::Unreadable,
         UNWIND_NOT_ASCENDING = UnwindEnd::NotAscending,
+        UNWIND_EXECUTING = UnwindEnd::Executing,
         UNWIND_ENDS = UnwindEnd::ALL.len() + 1,
         CFA_ABSENT = CfaKind::Absent,
         CFA_STOP = CfaKind::Stop,

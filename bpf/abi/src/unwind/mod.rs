@@ -42,11 +42,13 @@ pub enum UnwindEnd {
     Unreadable = 7,
     /// The caller's frame is not above its callee's.
     NotAscending = 8,
+    /// There is no user stack: the thread's program was replaced by another, which has not begun.
+    Executing = 9,
 }
 
 impl UnwindEnd {
     /// All of them, by rising number.
-    pub const ALL: [UnwindEnd; 8] = [
+    pub const ALL: [UnwindEnd; 9] = [
         UnwindEnd::Complete,
         UnwindEnd::DepthLimit,
         UnwindEnd::NoMapping,
@@ -55,6 +57,7 @@ impl UnwindEnd {
         UnwindEnd::Unsupported,
         UnwindEnd::Unreadable,
         UnwindEnd::NotAscending,
+        UnwindEnd::Executing,
     ];
 }
 
@@ -69,6 +72,7 @@ impl fmt::Display for UnwindEnd {
             UnwindEnd::Unsupported => "unsupported unwind rule",
             UnwindEnd::Unreadable => "unreadable stack",
             UnwindEnd::NotAscending => "not ascending",
+            UnwindEnd::Executing => "in execve, between two programs",
         })
     }
 }

@@ -34,7 +34,8 @@ impl UserStack {
     #[must_use]
     pub fn mark(&self) -> StackEnd {
         match self.end {
-            UnwindEnd::Complete => StackEnd::Complete,
+            // Nothing is missing of either.
+            UnwindEnd::Complete | UnwindEnd::Executing => StackEnd::Complete,
             UnwindEnd::DepthLimit => StackEnd::Truncated,
             _ => StackEnd::UnwindFailed,
         }
@@ -72,7 +73,13 @@ impl StackCounts {
     #[must_use]
     pub fn complete(&self) -> (u64, u64) {
         let complete = self.by_end.get(&UnwindEnd::Complete).copied();
-        let unwound: u64 = self.by_end.values().sum();
+        let could = |(end, _): &(&UnwindEnd, &u64)| **end != UnwindEnd::Executing;
+        let unwound: u64 = self
+            .by_end
+            .iter()
+            .filter(could)
+            .map(|(_, ticks)| ticks)
+            .sum();
         (complete.unwrap_or(0), unwound + self.missing)
     }
 
