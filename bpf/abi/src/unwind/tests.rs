@@ -147,7 +147,7 @@ fn ends_are_those_that_a_record_can_have() {
         assert_eq!(UnwindEnd::try_from(number), Ok(end));
     }
     assert!(UnwindEnd::try_from(0).is_err());
-    assert!(UnwindEnd::try_from(9).is_err());
+    assert!(UnwindEnd::try_from(10).is_err());
 }
 
 #[test]

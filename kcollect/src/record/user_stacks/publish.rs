@@ -7,6 +7,7 @@
 //! stack needs it. Otherwise the first stack copy that waits for it says which file the kernel found
 //! at its address.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use bpf::{PageRows, PlacedTable, TableId, UnwindTables};
@@ -68,12 +69,13 @@ impl TablePublisher {
         mapping: &Mapping,
         file: CodeFile,
     ) {
-        if !self.files.contains_key(&file) {
-            let id = code.objects.object_of(pid, relatives, mapping);
-            if code.objects.is_file(id, mapping, file) {
-                self.files.insert(file, id);
-                self.due.insert(file);
-            }
+        let Entry::Vacant(unknown) = self.files.entry(file) else {
+            return;
+        };
+        let id = code.objects.object_of(pid, relatives, mapping);
+        if code.objects.is_file(id, mapping, file) {
+            unknown.insert(id);
+            self.due.insert(file);
         }
     }
 
