@@ -18,10 +18,35 @@ pub(crate) struct Program {
     pub(crate) needs: &'static [&'static str],
     /// The names of the processes that count.
     pub(crate) processes: &'static [&'static str],
+    /// The share of whole stacks that is wanted.
+    pub(crate) goal: Goal,
     /// What is done before.
     pub(crate) prepare: &'static str,
     /// What is recorded.
     pub(crate) run: &'static str,
+}
+
+/// What kind of code the program's time is in: how many of its ticks have to reach the thread's first
+/// function.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Goal {
+    /// Compiled from C, C++, Rust or Go.
+    Compiled,
+    /// With hand-written assembly that has no unwind information.
+    Assembly,
+    /// Compiled while it runs, or from another language.
+    Jit,
+}
+
+impl Goal {
+    /// Percent of the ticks.
+    pub(crate) fn percent(self) -> f64 {
+        match self {
+            Goal::Compiled => 99.5,
+            Goal::Assembly => 97.0,
+            Goal::Jit => 95.0,
+        }
+    }
 }
 
 impl Program {
@@ -41,6 +66,7 @@ pub(crate) const PROGRAMS: &[Program] = &[
         packages: "python3",
         needs: &["/usr/bin/python3"],
         processes: &["python3"],
+        goal: Goal::Compiled,
         prepare: "",
         run: r#"/usr/bin/python3 -c '
 import hashlib, json, os, re, sys, time, zlib
@@ -64,6 +90,7 @@ while time.monotonic() < end:
         packages: "nginx-light apache2-utils",
         needs: &["nginx", "ab"],
         processes: &["nginx"],
+        goal: Goal::Compiled,
         prepare: r#"head -c 20000 /dev/urandom > index.html
 cat > nginx.conf <<END
 daemon off; user root; worker_processes 2; pid $PWD/pid; error_log $PWD/error;
@@ -82,6 +109,7 @@ kill $nginx; wait $nginx"#,
         packages: "redis-server redis-tools",
         needs: &["redis-server", "redis-benchmark"],
         processes: &["redis-server", "redis-benchmark"],
+        goal: Goal::Compiled,
         prepare: "",
         run: r#"redis-server --port 0 --unixsocket "$PWD/socket" --save '' --dir "$PWD" > redis.out & redis=$!
 sleep 0.3
@@ -93,6 +121,7 @@ kill $redis; wait $redis"#,
         packages: "postgresql postgresql-contrib",
         needs: &["pgbench", "runuser"],
         processes: &["postgres", "pgbench"],
+        goal: Goal::Compiled,
         prepare: r#"bin=$(ls -d /usr/lib/postgresql/*/bin | tail -n 1)
 mkdir data && chown postgres data
 runuser -u postgres -- "$bin/initdb" -D data -A trust > initdb.out 2>&1"#,
@@ -108,6 +137,7 @@ runuser -u postgres -- "$bin/pg_ctl" -D data -m fast stop > stop.out 2>&1; wait"
         packages: "gcc",
         needs: &["gcc"],
         processes: &["cc1", "as", "gcc", "ld", "collect2"],
+        goal: Goal::Compiled,
         prepare: r#"awk 'BEGIN { for (n = 0; n < 300 * ENVIRON["T"]; n++) printf "int f%d(int *a, int n) { int s = %d; for (int i = 0; i < n; i++) { switch (a[i] & 7) { case 0: s += a[i]; break; case 1: s ^= a[i] << 3; break; case 5: s *= a[i]; break; default: s -= i; } } return s; }\n", n, n }' > big.c"#,
         run: "gcc -O2 -g -c big.c -o big.o",
     },
@@ -116,6 +146,7 @@ runuser -u postgres -- "$bin/pg_ctl" -D data -m fast stop > stop.out 2>&1; wait"
         packages: "g++",
         needs: &["g++"],
         processes: &["cc1plus", "as"],
+        goal: Goal::Compiled,
         prepare: r#"for n in $(seq "$T"); do
 printf '#include <algorithm>\n#include <iostream>\n#include <map>\n#include <regex>\n#include <string>\n#include <vector>\nint main() { std::map<std::string, std::vector<std::regex>> m; m["a"].emplace_back("(a|b)*"); std::cout << m.size(); return %d; }\n' "$n" > "$n.cc"
 done"#,
@@ -126,6 +157,7 @@ done"#,
         packages: "openssl",
         needs: &["/usr/bin/openssl"],
         processes: &["openssl"],
+        goal: Goal::Compiled,
         prepare: "",
         run: r#"/usr/bin/openssl speed -seconds 1 -bytes 4096 sha256 aes-256-cbc md5 camellia-128-cbc rsa2048 ecdsap256 > speed.out 2>&1
 for cipher in aes-256-gcm chacha20-poly1305 aes-128-ctr sha512 sha3-256 sha1; do
@@ -136,6 +168,7 @@ for cipher in aes-256-gcm chacha20-poly1305 aes-128-ctr sha512 sha3-256 sha1; do
         packages: "git",
         needs: &["/usr/bin/git"],
         processes: &["git"],
+        goal: Goal::Compiled,
         prepare: r#"/usr/bin/git init -q -b main repository; cd repository
 awk 'BEGIN { srand(7); for (n = 1; n <= 1500; n++) {
     printf "commit refs/heads/main\ncommitter A <a@b> %d +0000\ndata 1\nm\n", 1500000000 + 60 * n
@@ -153,6 +186,7 @@ awk 'BEGIN { srand(7); for (n = 1; n <= 1500; n++) {
         packages: "nodejs",
         needs: &["/usr/bin/node"],
         processes: &["node"],
+        goal: Goal::Jit,
         prepare: r#"cat > work.js <<'END'
 const crypto = require('crypto'), fs = require('fs'), zlib = require('zlib');
 const end = Date.now() + 1000 * process.argv[2];
@@ -176,6 +210,7 @@ END"#,
         packages: "bash",
         needs: &["bash"],
         processes: &["bash"],
+        goal: Goal::Compiled,
         prepare: "",
         run: r#"bash -c '
 end=$((SECONDS + $1)); declare -A seen
@@ -190,6 +225,7 @@ done' bash "$T""#,
         packages: "xz-utils",
         needs: &["xz"],
         processes: &["xz"],
+        goal: Goal::Compiled,
         prepare: "cat /usr/bin/*g* 2> cat.out | head -c \"$T\"000000 > data",
         run: "xz -6 -T 2 -k data; xz -d -c data.xz > data.out",
     },
@@ -198,6 +234,7 @@ done' bash "$T""#,
         packages: "zstd",
         needs: &["zstd"],
         processes: &["zstd"],
+        goal: Goal::Compiled,
         prepare: "cat /usr/bin/*g* 2> cat.out | head -c \"$T\"000000 > data",
         run: "zstd -q -19 data -o 19.zst; for n in 1 2 3 4 5 6 7 8 9; do zstd -q -f -$n data -o data.zst; zstd -q -f -d data.zst -o out; done",
     },
@@ -206,6 +243,7 @@ done' bash "$T""#,
         packages: "sqlite3",
         needs: &["sqlite3"],
         processes: &["sqlite3"],
+        goal: Goal::Compiled,
         prepare: "",
         run: r#"for n in $(seq "$T"); do sqlite3 data.db "
 drop table if exists t; create table t (id integer primary key, name text, value real);
@@ -218,6 +256,7 @@ select count(*) from t a join t b on a.name = b.name where a.id < 9000; update t
         packages: "perl",
         needs: &["/usr/bin/perl"],
         processes: &["perl"],
+        goal: Goal::Compiled,
         prepare: "",
         run: r#"/usr/bin/perl -e '
 my $end = time + $ARGV[0];
@@ -234,6 +273,7 @@ while (time < $end) {
         packages: "rustc",
         needs: &["rustc"],
         processes: &["rustc"],
+        goal: Goal::Compiled,
         prepare: r#"awk 'BEGIN { for (n = 0; n < 40 * ENVIRON["T"]; n++) printf "pub fn f%d(v: &[u32]) -> std::collections::BTreeMap<u32, String> { v.iter().map(|x| (x %% %d, format!(\"{x} {}\", v.len()))).collect() }\n", n, n + 2 }' > big.rs"#,
         run: "rustc -O --crate-type rlib big.rs",
     },
@@ -242,6 +282,7 @@ while (time < $end) {
         packages: "golang-go",
         needs: &["go"],
         processes: &["go", "compile", "link", "work", "stripped"],
+        goal: Goal::Compiled,
         prepare: r#"cat > work.go <<'END'
 package main
 import ("crypto/sha256"; "encoding/json"; "fmt"; "os"; "regexp"; "sort"; "strconv"; "sync"; "time")
@@ -276,6 +317,7 @@ HOME=$PWD GO111MODULE=off GOCACHE=$PWD/cache timeout "$T" go build -o again work
         packages: "default-jdk-headless",
         needs: &["java", "javac"],
         processes: &["java"],
+        goal: Goal::Jit,
         prepare: r#"cat > Work.java <<'END'
 import java.util.*;
 public class Work {

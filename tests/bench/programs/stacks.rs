@@ -38,7 +38,9 @@ pub(crate) struct Stacks {
 }
 
 /// Not an end: these ticks are in one of the others too.
-const VIA_FRAME_POINTER: &str = "via_frame_pointer";
+pub(crate) const VIA_FRAME_POINTER: &str = "via_frame_pointer";
+/// Likewise.
+pub(crate) const VIA_SCAN: &str = "via_scan";
 const COMPLETE: &str = "complete";
 const EXITING: &str = "exiting";
 
@@ -102,7 +104,7 @@ impl Stacks {
         let ends = self
             .by_end
             .iter()
-            .filter(|(end, _)| ![VIA_FRAME_POINTER, EXITING].contains(&end.as_str()));
+            .filter(|(end, _)| ![VIA_FRAME_POINTER, VIA_SCAN, EXITING].contains(&end.as_str()));
         ends.map(|(_, ticks)| ticks).sum()
     }
 
@@ -116,15 +118,10 @@ impl Stacks {
         self.percent(COMPLETE)
     }
 
-    /// Percent with a frame that was left by its frame pointer.
-    pub(crate) fn via_frame_pointer(&self) -> f64 {
-        self.percent(VIA_FRAME_POINTER)
-    }
-
     /// The other ends with their ticks, the most frequent first.
     pub(crate) fn others(&self) -> Vec<(&str, u64)> {
         let others = self.by_end.iter().filter(|(end, ticks)| {
-            **ticks > 0 && ![VIA_FRAME_POINTER, EXITING, COMPLETE].contains(&end.as_str())
+            **ticks > 0 && ![VIA_FRAME_POINTER, VIA_SCAN, EXITING, COMPLETE].contains(&end.as_str())
         });
         sorted(others)
     }
