@@ -53,14 +53,14 @@ struct mapped_code {
 	struct code_file file;
 	/* The first words of a node of the tree: its pivots. */
 	__u64 node[1 + RANGE_PIVOTS];
+	/* Where a word of the kernel is read to: the stack of all callers together is short. */
+	__u64 word;
 };
 
 /* Returns the word at an address of the kernel, or 0 if it can't be read. By loads that may fail
  * where the kernel has them: a call for each word is ten times as dear. */
-static __always_inline __u64 kernel_word(__u64 address)
+static __always_inline __u64 kernel_word(struct mapped_code *code, __u64 address)
 {
-	__u64 word = 0;
-
 	if (bpf_ksym_exists(bpf_rdonly_cast)) {
 		const __u64 before = bpf_core_field_offset(struct maple_range_64, pivot);
 		const struct maple_range_64 *at = bpf_rdonly_cast(
@@ -68,18 +68,18 @@ static __always_inline __u64 kernel_word(__u64 address)
 
 		return at->pivot[0];
 	}
-	bpf_probe_read_kernel(&word, sizeof(word), (void *)address);
-	return word;
+	bpf_probe_read_kernel(&code->word, sizeof(code->word), (void *)address);
+	return code->word;
 }
 
 /* Returns a field of a structure of the kernel; of one of 32 bits also what follows it. */
-#define KERNEL_FIELD(type, address, field) \
-	kernel_word((address) + bpf_core_field_offset(type, field))
+#define KERNEL_FIELD(code, type, address, field) \
+	kernel_word(code, (address) + bpf_core_field_offset(type, field))
 
 /* Returns the address of the mapping at an address, or 0. */
 static __always_inline __u64 find_mapping(struct mapped_code *code, __u64 mm, __u64 address)
 {
-	__u64 entry = KERNEL_FIELD(struct mm_struct, mm, mm_mt.ma_root), slot;
+	__u64 entry = KERNEL_FIELD(code, struct mm_struct, mm, mm_mt.ma_root), slot;
 
 	/* A tree of one mapping has no node. */
 	if ((entry & 3) != MAPLE_ROOT_MARK)
@@ -89,12 +89,12 @@ static __always_inline __u64 find_mapping(struct mapped_code *code, __u64 mm, __
 		__u64 node = entry & ~(__u64)(MAPLE_NODE_BYTES - 1);
 
 		for (__u32 place = 1; place <= RANGE_PIVOTS; place++)
-			code->node[place] = kernel_word(node + place * sizeof(__u64));
+			code->node[place] = kernel_word(code, node + place * sizeof(__u64));
 		if (type == MAPLE_ARANGE_64)
 			slot = maple_slot(code->node, ARANGE_PIVOTS, address);
 		else
 			slot = maple_slot(code->node, RANGE_PIVOTS, address);
-		entry = kernel_word(node + slot * sizeof(__u64));
+		entry = kernel_word(code, node + slot * sizeof(__u64));
 		if (type <= MAPLE_LEAF_64)
 			return entry;
 	}
@@ -102,17 +102,17 @@ static __always_inline __u64 find_mapping(struct mapped_code *code, __u64 mm, __
 }
 
 /* Returns when a file was written to. */
-static __always_inline __u64 modified_ns(__u64 inode)
+static __always_inline __u64 modified_ns(struct mapped_code *code, __u64 inode)
 {
 	if (bpf_core_field_exists(struct inode, i_mtime_sec))
-		return KERNEL_FIELD(struct inode, inode, i_mtime_sec) * NS_PER_S +
-		       (__u32)KERNEL_FIELD(struct inode, inode, i_mtime_nsec);
+		return KERNEL_FIELD(code, struct inode, inode, i_mtime_sec) * NS_PER_S +
+		       (__u32)KERNEL_FIELD(code, struct inode, inode, i_mtime_nsec);
 	if (bpf_core_field_exists(struct inode___private_time, __i_mtime))
-		return KERNEL_FIELD(struct inode___private_time, inode, __i_mtime.tv_sec) *
+		return KERNEL_FIELD(code, struct inode___private_time, inode, __i_mtime.tv_sec) *
 			       NS_PER_S +
-		       KERNEL_FIELD(struct inode___private_time, inode, __i_mtime.tv_nsec);
-	return KERNEL_FIELD(struct inode___public_time, inode, i_mtime.tv_sec) * NS_PER_S +
-	       KERNEL_FIELD(struct inode___public_time, inode, i_mtime.tv_nsec);
+		       KERNEL_FIELD(code, struct inode___private_time, inode, __i_mtime.tv_nsec);
+	return KERNEL_FIELD(code, struct inode___public_time, inode, i_mtime.tv_sec) * NS_PER_S +
+	       KERNEL_FIELD(code, struct inode___public_time, inode, i_mtime.tv_nsec);
 }
 
 /* Fills in how code of a file is unwound that is mapped from an offset on. */
@@ -143,10 +143,10 @@ static __always_inline void find_table(struct mapped_code *code, __u64 offset, _
 
 /* Returns whether the mappings of an address space are being changed, perhaps by the thread that was
  * interrupted. */
-static __always_inline bool changes(__u64 mm)
+static __always_inline bool changes(struct mapped_code *code, __u64 mm)
 {
 	return bpf_core_field_exists(struct mm_struct, mmap_lock.count) &&
-	       KERNEL_FIELD(struct mm_struct, mm, mmap_lock.count) & RWSEM_WRITER_LOCKED;
+	       KERNEL_FIELD(code, struct mm_struct, mm, mmap_lock.count) & RWSEM_WRITER_LOCKED;
 }
 
 /* Finds the code at an address of an address space. Returns 0, or 1 if there is none. */
@@ -154,32 +154,32 @@ static __always_inline int find_code(struct mapped_code *code, __u64 mm, __u64 a
 {
 	__u64 mapping = find_mapping(code, mm, address), start, end, file, inode;
 
-	start = KERNEL_FIELD(struct vm_area_struct, mapping, vm_start);
-	end = KERNEL_FIELD(struct vm_area_struct, mapping, vm_end);
+	start = KERNEL_FIELD(code, struct vm_area_struct, mapping, vm_start);
+	end = KERNEL_FIELD(code, struct vm_area_struct, mapping, vm_end);
 	code->start = code->end = 0;
 	__builtin_memset(&code->file, 0, sizeof(code->file));
-	if (!mapping || KERNEL_FIELD(struct vm_area_struct, mapping, vm_mm) != mm ||
+	if (!mapping || KERNEL_FIELD(code, struct vm_area_struct, mapping, vm_mm) != mm ||
 	    address < start || address >= end) {
 		code->kind = CODE_PENDING;
-		return !changes(mm);
+		return !changes(code, mm);
 	}
-	if (!(KERNEL_FIELD(struct vm_area_struct, mapping, vm_flags) & VM_EXEC))
+	if (!(KERNEL_FIELD(code, struct vm_area_struct, mapping, vm_flags) & VM_EXEC))
 		return 1;
 	code->start = start;
 	code->end = end;
-	file = KERNEL_FIELD(struct vm_area_struct, mapping, vm_file);
+	file = KERNEL_FIELD(code, struct vm_area_struct, mapping, vm_file);
 	if (file) {
-		inode = KERNEL_FIELD(struct file, file, f_inode);
-		code->file.inode = KERNEL_FIELD(struct inode, inode, i_ino);
-		code->file.modified_ns = modified_ns(inode);
-		code->file.generation = KERNEL_FIELD(struct inode, inode, i_generation);
-		code->file.device = KERNEL_FIELD(struct super_block,
-						 KERNEL_FIELD(struct inode, inode, i_sb), s_dev);
-	} else if (start != KERNEL_FIELD(struct mm_struct, mm, context.vdso)) {
+		inode = KERNEL_FIELD(code, struct file, file, f_inode);
+		code->file.inode = KERNEL_FIELD(code, struct inode, inode, i_ino);
+		code->file.modified_ns = modified_ns(code, inode);
+		code->file.generation = KERNEL_FIELD(code, struct inode, inode, i_generation);
+		code->file.device = KERNEL_FIELD(code, struct super_block,
+						 KERNEL_FIELD(code, struct inode, inode, i_sb), s_dev);
+	} else if (start != KERNEL_FIELD(code, struct mm_struct, mm, context.vdso)) {
 		code->kind = CODE_FRAME_POINTER;
 		return 0;
 	}
-	find_table(code, KERNEL_FIELD(struct vm_area_struct, mapping, vm_pgoff) << PAGE_BITS,
+	find_table(code, KERNEL_FIELD(code, struct vm_area_struct, mapping, vm_pgoff) << PAGE_BITS,
 		   address);
 	return 0;
 }

@@ -29,7 +29,7 @@ __attribute__((noinline)) int kc_unwind_step(__u32 place)
 {
 	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &place);
 
-	return out ? step(out, place, bpf_get_current_task_btf(), 0) : 1;
+	return out ? step(out, place, bpf_get_current_task_btf(), 0, false) : 1;
 }
 
 /* Declared in user_stack.h. */
@@ -40,4 +40,12 @@ __attribute__((noinline)) int kc_restore_copy(__u32 place)
 	if (out)
 		restore_copy(out, bpf_get_current_task_btf());
 	return 0;
+}
+
+/* Declared in user_stack.h. */
+__attribute__((noinline)) int kc_rule_number_at(__u32 place, __u64 address)
+{
+	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &place);
+
+	return out ? rule_number_at(out, place, address) : -1;
 }

@@ -18,9 +18,12 @@
 #include "record.h"
 #include "unwind_tables.h"
 
-static __always_inline int unwind_read(void *reader, __u64 address, __u64 *word);
+struct unwind_rule;
 
-#include "unwind.h"
+static __always_inline int unwind_read(void *reader, __u64 address, __u64 *word);
+static __always_inline int unwind_rule_at(void *finder, __u64 address, struct unwind_rule *rule);
+
+#include "unwind_scan.h"
 #include "return_probe.h"
 
 /* User stacks are wanted. */
@@ -81,14 +84,18 @@ extern struct ignored kc_ignored SEC(".maps");
 struct user_scratch {
 	__u64 busy;
 	struct unwind_state state;
-	struct mapped_code code; /* where the last frame was */
+	struct mapped_code code; /* where the last frame was, or what a scan looked at */
 	__u64 mm;		 /* address of the process's mm_struct */
-	__u32 end;		 /* enum unwind_end */
+	struct unwind_scan scan;
+	__u32 end; /* enum unwind_end */
 	__u32 via_frame_pointer;
+	__u32 via_scan;
+	__u32 scan_words; /* left for scans */
 	__u32 depth;
-	__u32 unwound; /* number of frames whose caller was found */
-	__u32 pending; /* a table was needed that is not there yet */
-	__u32 zero;    /* never written, which the verifier doesn't know */
+	__u32 unwound;	  /* number of frames whose caller was found */
+	__u32 pending;	  /* a table was needed that is not there yet */
+	__u32 unmapped;	  /* no mapping was found at the last frame */
+	__u32 zero;	  /* never written, which the verifier doesn't know */
 	__u64 trampoline; /* in place of return addresses: see return_probe.h */
 	__u64 copy_from;  /* of a stack copy: its first address, and where that is in `words` */
 	__u64 copy_first;
@@ -203,9 +210,84 @@ static __always_inline __u32 find_rule(const struct user_scratch *out,
 	return below ? rows->row[(start + below - 1) & (ROWS_PER_CHUNK - 1)].rule : 0;
 }
 
+/* Returns the number of the rule for an address, 0 where there is none, or -1 where no code is
+ * known or its table is not there yet. */
+static __always_inline int rule_number_at(struct user_scratch *out, __u32 place, __u64 address)
+{
+	const struct mapped_code *code = code_at(out, place, address);
+
+	if (!code || code->kind == CODE_PENDING)
+		return -1;
+	return code->kind == CODE_TABLE ? find_rule(out, code, address) : 0;
+}
+
+/* rule_number_at() as a global function, which the verifier checks once: a scan calls it in several
+ * places. It is in user_return.bpf.c. */
+int kc_rule_number_at(__u32 place, __u64 address);
+
+/* Finds a rule for a scan. The finder is the place of the scratch. */
+static __always_inline int unwind_rule_at(void *finder, __u64 address, struct unwind_rule *rule)
+{
+	int number = kc_rule_number_at((__u64)finder, address);
+
+	if (number <= 0)
+		return number;
+	*rule = rules[number & (MAX_RULES - 1)];
+	return 1;
+}
+
+/* Where the scan of the stack of the thread that runs is put together. */
+struct scan_place {
+	struct user_scratch *out;
+	__u32 place;
+};
+
+/* Two functions: one that reads another thread's stack may sleep, and no program may call it that
+ * may not. */
+static long scan_word(__u64 index, struct scan_place *at)
+{
+	return unwind_scan_word(&at->out->scan, 0, (void *)(__u64)at->place,
+				at->out->scan.sp + 8 * index);
+}
+
+static long scan_sleeper_word(__u64 index, struct sleeper *sleeper)
+{
+	struct user_scratch *out = sleeper->out;
+
+	return unwind_scan_word(&out->scan, sleeper, (void *)ITER_SCRATCH,
+				out->scan.sp + 8 * index);
+}
+
+/* Goes to the caller of a frame whose code has no rule: by its frame pointer, or by a scan. */
+static __always_inline enum unwind_end step_without_rule(struct user_scratch *out, __u32 place,
+							 void *reader, bool sleeps)
+{
+	struct scan_place at = {.out = out, .place = place};
+	__u32 words = out->scan_words, most = words < SCAN_WORDS ? words : SCAN_WORDS;
+	enum unwind_end end;
+	long looked_at;
+	bool exact, sure;
+
+	unwind_begin_scan(&out->scan, &out->state);
+	exact = out->state.exact;
+	end = unwind_by_frame_pointer(&out->state, reader, &sure);
+	if (!sure) {
+		looked_at = sleeps ? bpf_loop(most, scan_sleeper_word, reader, 0)
+				   : bpf_loop(most, scan_word, &at, 0);
+		out->scan_words = words - looked_at;
+		end = unwind_end_scan(&out->scan, &out->state, end, exact);
+		if (out->scan.call != CALL_NONE) {
+			out->via_scan = 1;
+			return end;
+		}
+	}
+	out->via_frame_pointer = 1;
+	return end;
+}
+
 /* Writes one frame and goes to its caller. Returns 0, or 1 at the end of the stack. */
 static __always_inline int step(struct user_scratch *out, __u32 place, struct task_struct *task,
-				void *reader)
+				void *reader, bool sleeps)
 {
 	const struct mapped_code *code;
 	__u32 end, number;
@@ -218,6 +300,7 @@ static __always_inline int step(struct user_scratch *out, __u32 place, struct ta
 	address = unwind_address(&out->state);
 	code = code_at(out, place, address);
 	out->unwound = out->depth;
+	out->unmapped = !code || !code->end;
 	/* An address without code is no caller. The leaf is kept wherever it is. */
 	if (code || !out->depth) {
 		out->words[out->depth & (WINDOW_WORD - 1)] = address;
@@ -236,8 +319,7 @@ static __always_inline int step(struct user_scratch *out, __u32 place, struct ta
 	if (number) {
 		end = unwind_by_rule(&out->state, &rules[number & (MAX_RULES - 1)], reader);
 	} else {
-		out->via_frame_pointer = 1;
-		end = unwind_by_frame_pointer(&out->state, reader);
+		end = step_without_rule(out, place, reader, sleeps);
 	}
 	out->end = end;
 	if (end == UNWIND_CONTINUES && out->trampoline && out->state.pc == out->trampoline)
@@ -252,7 +334,7 @@ int kc_unwind_step(__u32 place);
 static long sleeper_step(__u64 index, struct sleeper *sleeper)
 {
 	(void)index;
-	return step(sleeper->out, ITER_SCRATCH, sleeper->task, sleeper);
+	return step(sleeper->out, ITER_SCRATCH, sleeper->task, sleeper, true);
 }
 
 /* Reads a piece of the stack of the thread that runs, or of another one. */
@@ -299,7 +381,9 @@ static __always_inline void copy_stack(struct user_scratch *out, struct task_str
 
 	out->record.unwound = place;
 	__builtin_memcpy(&out->record.file, &out->code.file, sizeof(out->record.file));
-	out->record.known = out->state.known;
+	/* A frame pointer that is not sure needs more than a bit. */
+	out->record.known = out->state.known & UNWIND_FP_UNSURE ? 1 << UNWIND_SP
+								: (__u16)out->state.known;
 	out->record.exact = out->state.exact;
 	__builtin_memcpy(word_at(out, place), out->state.registers, sizeof(out->state.registers));
 	place += UNWIND_REGISTERS;
@@ -326,6 +410,7 @@ static __always_inline void copy_stack(struct user_scratch *out, struct task_str
 	out->record.header.flags |= FLAG_STACK_COPY;
 	out->record.header.frames = place;
 	out->record.via_frame_pointer &= !!out->unwound;
+	out->record.via_scan &= !!out->unwound;
 }
 
 /* Returns whether the process of a thread is followed, as far as is known. */
@@ -350,8 +435,11 @@ static __always_inline void describe_user_return(struct user_scratch *out, struc
 	out->state.exact = 1;
 	out->depth = 0;
 	out->via_frame_pointer = 0;
+	out->via_scan = 0;
+	out->scan_words = SCAN_STACK_WORDS;
 	out->unwound = 0;
 	out->pending = 0;
+	out->unmapped = 0;
 	out->trampoline = trampoline_of(task);
 	out->mm = (__u64)task->mm;
 	out->code.start = out->code.end = 0;
@@ -378,8 +466,7 @@ static __always_inline bool end_unwind(struct user_scratch *out, struct task_str
 {
 	/* In execve(2) the registers are those of the old program, and the mappings soon those of
 	 * the new one. */
-	if (out->depth == 1 && !out->code.end && out->end != UNWIND_UNSUPPORTED &&
-	    BPF_CORE_READ_BITFIELD(task, in_execve)) {
+	if (out->depth == 1 && out->unmapped && BPF_CORE_READ_BITFIELD(task, in_execve)) {
 		out->end = UNWIND_EXECUTING;
 		out->depth = 0;
 		out->pending = 0;
@@ -387,6 +474,7 @@ static __always_inline bool end_unwind(struct user_scratch *out, struct task_str
 	out->record.header.frames = out->depth;
 	out->record.end = out->end;
 	out->record.via_frame_pointer = out->via_frame_pointer;
+	out->record.via_scan = out->via_scan;
 	return out->pending;
 }
 

@@ -5,9 +5,13 @@
 
 #include "integers.h"
 
-/* Reads a word of a stack; returns 0 when it could be read. */
+struct unwind_rule;
+
+/* Reads a word of a stack; returns 0 when it could be read. Finds the rule for an address, as
+ * unwind_rule_at() does. */
 struct native_reader {
 	int (*read)(void *context, __u64 address, __u64 *word);
+	int (*find)(void *context, __u64 address, struct unwind_rule *rule);
 	void *context;
 };
 
@@ -18,15 +22,23 @@ static __always_inline int unwind_read(void *reader, __u64 address, __u64 *word)
 	return native->read(native->context, address, word);
 }
 
+static __always_inline int unwind_rule_at(void *finder, __u64 address, struct unwind_rule *rule)
+{
+	struct native_reader *native = finder;
+
+	return native->find(native->context, address, rule);
+}
+
 #include "cpu_stats.h"
 #include "records.h"
-#include "unwind.h"
+#include "unwind_scan.h"
 #include "unwind_tables.h"
 
 __u64 kcollect_unwind_address(const struct unwind_state *state);
 __u32 kcollect_unwind_by_rule(struct unwind_state *state, const struct unwind_rule *rule,
 			      struct native_reader *reader);
-__u32 kcollect_unwind_by_frame_pointer(struct unwind_state *state, struct native_reader *reader);
+__u32 kcollect_unwind_without_rule(struct unwind_state *state, struct native_reader *reader,
+				   __u32 *words, __u32 *via_scan);
 
 __u64 kcollect_unwind_address(const struct unwind_state *state)
 {
@@ -39,9 +51,27 @@ __u32 kcollect_unwind_by_rule(struct unwind_state *state, const struct unwind_ru
 	return unwind_by_rule(state, rule, reader);
 }
 
-__u32 kcollect_unwind_by_frame_pointer(struct unwind_state *state, struct native_reader *reader)
+/* Goes to the caller by the frame pointer, or by a scan of at most so many words, and of as many as
+ * a scan may look at. */
+__u32 kcollect_unwind_without_rule(struct unwind_state *state, struct native_reader *reader,
+				   __u32 *words, __u32 *via_scan)
 {
-	return unwind_by_frame_pointer(state, reader);
+	bool exact = state->exact, sure;
+	struct unwind_scan scan;
+	enum unwind_end end;
+
+	unwind_begin_scan(&scan, state);
+	end = unwind_by_frame_pointer(state, reader, &sure);
+	*via_scan = 0;
+	if (sure)
+		return end;
+	for (__u32 index = 0; index < SCAN_WORDS && *words; index++) {
+		--*words;
+		if (unwind_scan_word(&scan, reader, reader, scan.sp + 8 * (__u64)index))
+			break;
+	}
+	*via_scan = scan.call != CALL_NONE;
+	return unwind_end_scan(&scan, state, end, exact);
 }
 
 struct abi_entry {
@@ -107,6 +137,7 @@ const struct abi_entry kcollect_abi[] = {
 	FIELD(user_return_record, unwound)
 	FIELD(user_return_record, known)
 	FIELD(user_return_record, exact)
+	FIELD(user_return_record, via_scan)
 
 	SIZE(overflow_record)
 	FIELD(overflow_record, header)
@@ -170,6 +201,7 @@ const struct abi_entry kcollect_abi[] = {
 
 	SIZE(native_reader)
 	FIELD(native_reader, read)
+	FIELD(native_reader, find)
 	FIELD(native_reader, context)
 
 	SIZE(code_file)
@@ -254,6 +286,7 @@ const struct abi_entry kcollect_abi[] = {
 	NUMBER(UNWIND_FP)
 	NUMBER(UNWIND_SP)
 	NUMBER(UNWIND_REGISTERS)
+	NUMBER(SCAN_STACK_WORDS)
 	NUMBER(MAX_USER_FRAMES)
 	NUMBER(MAX_USER_RETURN_WORDS)
 	NUMBER(RED_ZONE_BYTES)

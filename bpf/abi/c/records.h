@@ -164,7 +164,8 @@ struct user_return_record {
 	/* Of a stack copy: */
 	__u16 unwound; /* number of frames before it */
 	__u16 known;   /* a bit for each register of the frame that is known */
-	__u16 exact;   /* its pc is where it was interrupted, not a return address */
+	__u8 exact;    /* its pc is where it was interrupted, not a return address */
+	__u8 via_scan; /* of the frames: a caller was found by a scan of the stack */
 };
 
 /* A counter overflowed while the thread was on the CPU. Followed by `frames` 64-bit addresses: the

@@ -32,6 +32,11 @@
 #define TEXT_MCALL	     0xe958d4ff /* call *%r12, without its first byte; pop %rax; jmp */
 #define TEXT_SYSTEMSTACK     0xf825048b4864d7ff /* call *%rdi; mov %fs:..f8,%rax */
 #define TEXT_MCALL_NOP	     0xe95890d4ff	/* the same of Go since 1.22 */
+/* Bits of unwind_state.known beside those of registers. The frame pointer is that of a frame whose
+ * code has no rule, which may have used the register for something else. */
+#define UNWIND_FP_UNSURE (1 << 16)
+/* The frame pointer was found by following another one. */
+#define UNWIND_FP_CHAIN (1 << 17)
 /* In place of a register number: relative to the canonical frame address. */
 #define UNWIND_CFA 255
 
@@ -98,7 +103,7 @@ enum unwind_end {
 struct unwind_state {
 	__u64 pc;
 	__u64 registers[UNWIND_REGISTERS]; /* by DWARF number */
-	__u32 known;			   /* a bit for each of them */
+	__u32 known; /* a bit for each of them, UNWIND_FP_UNSURE, UNWIND_FP_CHAIN */
 	__u32 exact; /* pc is where it was interrupted, not a return address */
 };
 
@@ -127,6 +132,31 @@ static __always_inline int unwind_base(const struct unwind_state *state, __u8 ba
 	return unwind_register(state, base, value);
 }
 
+/* Returns whether the machine code before an address is a call by a register or by memory: ff /2
+ * with all addressing modes; prefixes don't matter. `text` is the eight bytes before it. */
+static __always_inline bool unwind_is_indirect_call(__u64 text)
+{
+	__u32 two = text >> 48, three = (text >> 40) & 0xffff, four = (text >> 32) & 0xffff,
+	      six = (text >> 16) & 0xffff, seven = (text >> 8) & 0xffff;
+
+	/* The opcode is in the low byte; mod, /2 and rm are in the high one. */
+	return (two & 0xf8ff) == 0xd0ff ||
+	       ((two & 0xf8ff) == 0x10ff && two >> 8 != 0x14 && two >> 8 != 0x15) ||
+	       ((three & 0xf8ff) == 0x50ff && three >> 8 != 0x54) || three == 0x14ff ||
+	       four == 0x54ff || six == 0x15ff || ((six & 0xf8ff) == 0x90ff && six >> 8 != 0x94) ||
+	       seven == 0x94ff || seven == 0x14ff;
+}
+
+/* Returns whether a call is before an address: 1, or 0, or -1 if the code can't be read. */
+static __always_inline int unwind_after_call(void *reader, __u64 address)
+{
+	__u64 text;
+
+	if (unwind_read(reader, address - 8, &text))
+		return -1;
+	return (text >> 24 & 0xff) == 0xe8 || unwind_is_indirect_call(text);
+}
+
 /* Goes to the caller, whose frame is known; of its other registers those in `kept` are. */
 static __always_inline enum unwind_end unwind_go_to(struct unwind_state *state, __u64 pc, __u64 sp,
 						    __u64 fp, bool has_fp, bool interrupted,
@@ -152,6 +182,7 @@ static __always_inline enum unwind_end unwind_by_rule(struct unwind_state *state
 {
 	__u64 cfa, base, pc, sp, fp = state->registers[UNWIND_FP];
 	bool has_fp = state->known >> UNWIND_FP & 1;
+	__u32 kept = UNWIND_UNSAVED;
 
 	switch (rule->cfa_kind) {
 	case CFA_ABSENT:
@@ -185,6 +216,12 @@ static __always_inline enum unwind_end unwind_by_rule(struct unwind_state *state
 		if (unwind_read(reader, base + rule->ra_offset, &pc))
 			return UNWIND_UNREADABLE;
 	}
+	if (state->known & UNWIND_FP_UNSURE) {
+		if (rule->cfa_register == UNWIND_FP && unwind_after_call(reader, pc) <= 0)
+			return UNWIND_UNSUPPORTED;
+		if (rule->fp_kind == FP_SAME)
+			kept |= UNWIND_FP_UNSURE;
+	}
 	if (rule->fp_kind == FP_AT) {
 		has_fp = !unwind_base(state, rule->fp_base, cfa, &base) &&
 			 !unwind_read(reader, base + rule->fp_offset, &fp);
@@ -199,7 +236,7 @@ static __always_inline enum unwind_end unwind_by_rule(struct unwind_state *state
 	if ((cfa < sp && rule->ra_kind != RA_INTERRUPTED) || (cfa == sp && rule->ra_kind == RA_AT))
 		return UNWIND_NOT_ASCENDING;
 	return unwind_go_to(state, pc, cfa, fp, has_fp, rule->ra_kind == RA_INTERRUPTED,
-			    rule->ra_kind == RA_INTERRUPTED ? 0 : UNWIND_UNSAVED);
+			    rule->ra_kind == RA_INTERRUPTED ? 0 : kept);
 }
 
 /*
@@ -229,14 +266,17 @@ static __always_inline __u32 unwind_height(const struct unwind_state *state, __u
 }
 
 /* Goes to the caller of code without rules: by the machine code at the pc if that is known, or else
- * by the frame pointer, which the code may use for something else. */
+ * by the frame pointer, which the code may use for something else: it is `sure` if it leads to a
+ * return address behind a call, or ends a chain of frame pointers. */
 static __always_inline enum unwind_end unwind_by_frame_pointer(struct unwind_state *state,
-							       void *reader)
+							       void *reader, bool *sure)
 {
 	__u64 sp = state->registers[UNWIND_SP], fp = state->registers[UNWIND_FP], pc, next, text;
 	bool has_fp = state->known >> UNWIND_FP & 1, pushed;
-	__u32 height = 0;
+	__u32 height = 0, chain = state->known & UNWIND_FP_CHAIN;
+	enum unwind_end end;
 
+	*sure = true;
 	if (unwind_read(reader, state->pc - 2, &text)) {
 		text = 0;
 	} else {
@@ -253,9 +293,11 @@ static __always_inline enum unwind_end unwind_by_frame_pointer(struct unwind_sta
 			return UNWIND_UNREADABLE;
 		return unwind_go_to(state, pc, sp + height, fp, has_fp, false, 0);
 	}
+	*sure = false;
 	/* Its last known value may be of any frame. */
 	if (!has_fp)
 		return UNWIND_NO_TABLE;
+	*sure = !fp && chain;
 	if (!fp)
 		return UNWIND_COMPLETE;
 	/* Go's runtime.systemstack calls on the thread's stack with the frame pointer of the
@@ -264,7 +306,11 @@ static __always_inline enum unwind_end unwind_by_frame_pointer(struct unwind_sta
 		return UNWIND_NOT_ASCENDING;
 	if (unwind_read(reader, fp, &next) || unwind_read(reader, fp + 8, &pc))
 		return UNWIND_UNREADABLE;
-	return unwind_go_to(state, pc, fp + 16, next, true, false, 0);
+	*sure = pc ? unwind_after_call(reader, pc) > 0 : !!chain;
+	end = unwind_go_to(state, pc, fp + 16, next, true, false, 0);
+	if (end == UNWIND_CONTINUES)
+		state->known |= UNWIND_FP_CHAIN;
+	return end;
 }
 
 _Static_assert(sizeof(struct unwind_rule) == 16, "as in layout.rs");

@@ -37,6 +37,9 @@ pub const FRAME_POINTER: u8 = 6;
 /// DWARF number of the stack pointer.
 pub const STACK_POINTER: u8 = 7;
 
+/// The most words of a stack in which scans look for return addresses.
+pub const SCAN_STACK_WORDS: u32 = 2048;
+
 /// In place of a register number in a rule: relative to the canonical frame address.
 pub const BASE_CFA: u8 = 255;
 
@@ -149,7 +152,8 @@ pub struct UserReturnLayout {
     pub via_frame_pointer: u8,
     pub unwound: u16,
     pub known: u16,
-    pub exact: u16,
+    pub exact: u8,
+    pub via_scan: u8,
 }
 
 /// What follows the header of an overflow: `struct overflow_record`.

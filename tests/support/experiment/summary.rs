@@ -54,7 +54,7 @@ pub struct ProcessStats {
     pub container: Option<BTreeMap<String, String>>,
     /// Ticks of its threads that are in there.
     pub ticks: u64,
-    /// How their user stacks ended; `via_frame_pointer` and `missing` among them.
+    /// How their user stacks ended; `via_frame_pointer`, `via_scan` and `missing` among them.
     pub user_stacks: BTreeMap<String, u64>,
 }
 
@@ -202,7 +202,9 @@ pub fn complete(user_stacks: &BTreeMap<String, u64>) -> f64 {
     let of = |end: &str| user_stacks.get(end).copied().unwrap_or_default();
     let all: u64 = user_stacks
         .iter()
-        .filter(|(end, _)| !["via_frame_pointer", "exiting", "executing"].contains(&end.as_str()))
+        .filter(|(end, _)| {
+            !["via_frame_pointer", "via_scan", "exiting", "executing"].contains(&end.as_str())
+        })
         .map(|(_, ticks)| ticks)
         .sum();
     if all == 0 {

@@ -241,11 +241,13 @@ fn captured_stack(
     words: &[u64],
 ) -> Result<CapturedStack, RecordError> {
     let via_frame_pointer = fixed.via_frame_pointer != 0;
+    let via_scan = fixed.via_scan != 0;
     if !raw.flags.contains(RecordFlags::STACK_COPY) {
         return Ok(CapturedStack::Unwound {
             frames: words.into(),
             end: UnwindEnd::try_from(fixed.end).map_err(|_| RecordError::End(fixed.end))?,
             via_frame_pointer,
+            via_scan,
         });
     }
     let (unwound, copy) = words
@@ -258,6 +260,7 @@ fn captured_stack(
         unwound: unwound.into(),
         via_frame_pointer,
         file: fixed.file,
+        via_scan,
         registers: Box::new(Registers {
             pc: *pc,
             general: *general,

@@ -193,6 +193,8 @@ pub enum CapturedStack {
         end: UnwindEnd,
         /// A caller was found by the frame pointer, since no table covers the code.
         via_frame_pointer: bool,
+        /// A caller was found by a scan of the stack.
+        via_scan: bool,
     },
     /// Copied from some frame on, because the table of the file there was not there yet.
     StackCopy {
@@ -202,6 +204,8 @@ pub enum CapturedStack {
         via_frame_pointer: bool,
         /// The file that is mapped at the next frame's pc.
         file: CodeFile,
+        /// One of their callers was found by a scan of the stack.
+        via_scan: bool,
         /// What is known of the next frame.
         registers: Box<Registers>,
         /// Words of the stack, from [`RED_ZONE_BYTES`](crate::layout::RED_ZONE_BYTES) below its

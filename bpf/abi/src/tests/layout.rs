@@ -108,6 +108,7 @@ fn rust_side() -> BTreeMap<String, u64> {
             unwound,
             known,
             exact,
+            via_scan,
         ]
     );
     structure!(
@@ -212,7 +213,7 @@ fn rust_side() -> BTreeMap<String, u64> {
         ]
     );
     structure!(all, unwind_state, State, 0, [pc, registers, known, exact]);
-    structure!(all, native_reader, Reader, 0, [read, context]);
+    structure!(all, native_reader, Reader, 0, [read, find, context]);
     structure!(
         all,
         code_file,
@@ -283,6 +284,7 @@ fn rust_side() -> BTreeMap<String, u64> {
         UNWIND_FP = FRAME_POINTER,
         UNWIND_SP = STACK_POINTER,
         UNWIND_REGISTERS = REGISTERS,
+        SCAN_STACK_WORDS = SCAN_STACK_WORDS,
         MAX_USER_FRAMES = MAX_USER_FRAMES,
         MAX_USER_RETURN_WORDS = MAX_USER_RETURN_WORDS,
         RED_ZONE_BYTES = RED_ZONE_BYTES,

@@ -116,7 +116,7 @@ impl Registers {
 pub enum UnwindBy {
     /// By a rule.
     Rule(EncodedRule),
-    /// By the frame pointer: it is code without a table.
+    /// By the frame pointer, or by a scan of the stack: it is code without a table.
     FramePointer,
     /// There is no way, and this is why.
     Nothing(UnwindEnd),
@@ -132,4 +132,7 @@ pub struct Unwound {
     pub end: UnwindEnd,
     /// A caller was found by the frame pointer, and no table says that the code has one.
     pub via_frame_pointer: bool,
+    /// A caller was found by a scan of the stack: functions may be missing before it, and it may be
+    /// one that had called the code before.
+    pub via_scan: bool,
 }

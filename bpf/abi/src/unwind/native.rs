@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 
 use super::{Registers, UnwindBy, UnwindEnd, Unwound};
-use crate::layout::{EncodedRule, REGISTERS};
+use crate::layout::{EncodedRule, REGISTERS, SCAN_STACK_WORDS};
 
 /// `UNWIND_CONTINUES`: there is a caller.
 pub(crate) const CONTINUES: u32 = 0;
@@ -21,11 +21,12 @@ pub(crate) struct State {
 #[repr(C)]
 pub(crate) struct Reader {
     pub(crate) read: unsafe extern "C" fn(*mut c_void, u64, *mut u64) -> c_int,
+    pub(crate) find: unsafe extern "C" fn(*mut c_void, u64, *mut EncodedRule) -> c_int,
     pub(crate) context: *mut c_void,
 }
 
 const _: () = assert!(size_of::<State>() == 144);
-const _: () = assert!(size_of::<Reader>() == 16);
+const _: () = assert!(size_of::<Reader>() == 24);
 
 unsafe extern "C" {
     fn kcollect_unwind_address(state: *const State) -> u64;
@@ -34,28 +35,42 @@ unsafe extern "C" {
         rule: *const EncodedRule,
         reader: *mut Reader,
     ) -> u32;
-    fn kcollect_unwind_by_frame_pointer(state: *mut State, reader: *mut Reader) -> u32;
+    fn kcollect_unwind_without_rule(
+        state: *mut State,
+        reader: *mut Reader,
+        words: *mut u32,
+        via_scan: *mut u32,
+    ) -> u32;
+}
+
+/// What the functions need that C calls.
+struct Context<F, R> {
+    find: F,
+    read: R,
 }
 
 impl Reader {
-    /// Returns a reader that must not outlive the closure, whose address it has.
-    fn new<F: FnMut(u64) -> Option<u64>>(read: &mut F) -> Reader {
+    /// Returns a reader that must not outlive the context, whose address it has.
+    fn new<F: FnMut(u64) -> UnwindBy, R: FnMut(u64) -> Option<u64>>(
+        context: *mut Context<F, R>,
+    ) -> Reader {
         Reader {
-            read: read_word::<F>,
-            context: (&raw mut *read).cast(),
+            read: read_word::<F, R>,
+            find: find_rule::<F, R>,
+            context: context.cast(),
         }
     }
 }
 
 /// Reads a word for C. A panic aborts the process, as in every function of this ABI.
-unsafe extern "C" fn read_word<F: FnMut(u64) -> Option<u64>>(
+unsafe extern "C" fn read_word<F, R: FnMut(u64) -> Option<u64>>(
     context: *mut c_void,
     address: u64,
     word: *mut u64,
 ) -> c_int {
-    // SAFETY: `unwind` passed C the address of its `F`, which it does not touch while C runs.
-    let read = unsafe { &mut *context.cast::<F>() };
-    match read(address) {
+    // SAFETY: `unwind` passed C the address of its context, which it does not touch while C runs.
+    let context = unsafe { &mut *context.cast::<Context<F, R>>() };
+    match (context.read)(address) {
         Some(value) => {
             // SAFETY: C passes the address of a word of its own.
             unsafe { word.write(value) };
@@ -65,10 +80,30 @@ unsafe extern "C" fn read_word<F: FnMut(u64) -> Option<u64>>(
     }
 }
 
+/// Finds the rule for an address for C, as `unwind_rule_at` does.
+unsafe extern "C" fn find_rule<F: FnMut(u64) -> UnwindBy, R>(
+    context: *mut c_void,
+    address: u64,
+    rule: *mut EncodedRule,
+) -> c_int {
+    // SAFETY: as in `read_word`.
+    let context = unsafe { &mut *context.cast::<Context<F, R>>() };
+    match (context.find)(address) {
+        UnwindBy::Rule(found) => {
+            // SAFETY: C passes the address of a rule of its own.
+            unsafe { rule.write(found) };
+            1
+        }
+        UnwindBy::FramePointer => 0,
+        UnwindBy::Nothing(_) => -1,
+    }
+}
+
 /// Returns the frames of a stack, from its innermost frame or from another one outwards.
 ///
 /// `find` returns how to find the caller of the frame at an address, which is the pc in the
-/// innermost frame and in one that a signal has interrupted, and the return address − 1 in others.
+/// innermost frame and in one that a signal has interrupted, and the return address − 1 in others. A
+/// scan for a return address asks for others too.
 /// `read` returns the 8 bytes of the process at an address, which may be any number, as a
 /// little-endian word, or nothing if they can't be read.
 ///
@@ -81,8 +116,8 @@ unsafe extern "C" fn read_word<F: FnMut(u64) -> Option<u64>>(
 pub fn unwind(
     start: &Registers,
     most: usize,
-    mut find: impl FnMut(u64) -> UnwindBy,
-    mut read: impl FnMut(u64) -> Option<u64>,
+    find: impl FnMut(u64) -> UnwindBy,
+    read: impl FnMut(u64) -> Option<u64>,
 ) -> Unwound {
     let mut state = State {
         pc: start.pc,
@@ -90,26 +125,42 @@ pub fn unwind(
         known: start.known.into(),
         exact: start.exact.into(),
     };
-    let mut reader = Reader::new(&mut read);
+    let mut context = Context { find, read };
+    let context = &raw mut context;
+    let mut reader = Reader::new(context);
+    let mut scan_words = SCAN_STACK_WORDS;
     let mut unwound = Unwound {
         frames: Vec::new(),
         end: UnwindEnd::DepthLimit,
         via_frame_pointer: false,
+        via_scan: false,
     };
     while unwound.frames.len() < most {
         // SAFETY: `state` is a valid `struct unwind_state` for the call, which keeps no pointer.
         let address = unsafe { kcollect_unwind_address(&raw const state) };
         unwound.frames.push(address);
-        let end = match find(address) {
+        // SAFETY: C has the address too, but does not run.
+        let context = unsafe { &mut *context };
+        let end = match (context.find)(address) {
             UnwindBy::Rule(rule) => {
                 // SAFETY: all three are valid for the call, which keeps no pointer; of the rule any
                 // bytes are.
                 unsafe { kcollect_unwind_by_rule(&raw mut state, &raw const rule, &raw mut reader) }
             }
             UnwindBy::FramePointer => {
-                unwound.via_frame_pointer = true;
-                // SAFETY: both are valid for the call, which keeps no pointer.
-                unsafe { kcollect_unwind_by_frame_pointer(&raw mut state, &raw mut reader) }
+                let mut via_scan = 0;
+                // SAFETY: all are valid for the call, which keeps no pointer.
+                let end = unsafe {
+                    kcollect_unwind_without_rule(
+                        &raw mut state,
+                        &raw mut reader,
+                        &raw mut scan_words,
+                        &raw mut via_scan,
+                    )
+                };
+                unwound.via_scan |= via_scan != 0;
+                unwound.via_frame_pointer |= via_scan == 0;
+                end
             }
             UnwindBy::Nothing(end) => end as u32,
         };

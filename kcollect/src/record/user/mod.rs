@@ -153,6 +153,7 @@ impl UserSpace {
                     frames: Vec::new(),
                     end: UnwindEnd::NoTable,
                     via_frame_pointer: false,
+                    via_scan: false,
                 }),
             };
             if let Some(stack) = stack {

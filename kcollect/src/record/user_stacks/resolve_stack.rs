@@ -81,6 +81,7 @@ impl StackResolver {
                 frames,
                 end,
                 via_frame_pointer,
+                via_scan,
             } => {
                 self.unwound.in_kernel += 1;
                 let mapped = space.code();
@@ -91,6 +92,7 @@ impl StackResolver {
                     frames: frames.into_vec(),
                     end,
                     via_frame_pointer,
+                    via_scan,
                 };
                 if !of_code || unwound.frames.iter().all(known) {
                     return Some(unwound);
@@ -112,6 +114,7 @@ impl StackResolver {
                 unwound,
                 via_frame_pointer,
                 file,
+                via_scan,
                 registers,
                 stack,
             } => {
@@ -121,6 +124,7 @@ impl StackResolver {
                     end: None,
                     via_frame_pointer,
                     file,
+                    via_scan,
                     registers: *registers,
                     stack,
                     code: space.code(),

@@ -135,6 +135,7 @@ mod tests {
             end: None,
             file: bpf_abi::CodeFile::default(),
             via_frame_pointer: false,
+            via_scan: false,
             registers: Registers::innermost(0, [0; 16]),
             stack: Box::default(),
             code: MappedCode::default(),

@@ -27,6 +27,8 @@ pub struct UserStack {
     pub end: UnwindEnd,
     /// A frame was unwound by its frame pointer.
     pub via_frame_pointer: bool,
+    /// A caller was found by a scan of the stack.
+    pub via_scan: bool,
 }
 
 impl UserStack {
@@ -54,6 +56,8 @@ pub struct StackCounts {
     pub exiting: u64,
     /// Ticks with a frame that was unwound by its frame pointer.
     pub via_frame_pointer: u64,
+    /// Ticks with a caller that was found by a scan of the stack.
+    pub via_scan: u64,
 }
 
 impl StackCounts {
@@ -63,6 +67,7 @@ impl StackCounts {
             Some(stack) => {
                 *self.by_end.entry(stack.end).or_default() += ticks;
                 self.via_frame_pointer += if stack.via_frame_pointer { ticks } else { 0 };
+                self.via_scan += if stack.via_scan { ticks } else { 0 };
             }
             None if exiting => self.exiting += ticks,
             None => self.missing += ticks,
@@ -91,6 +96,7 @@ impl StackCounts {
         self.missing += other.missing;
         self.exiting += other.exiting;
         self.via_frame_pointer += other.via_frame_pointer;
+        self.via_scan += other.via_scan;
     }
 }
 
@@ -103,6 +109,8 @@ pub struct StackCopy {
     pub end: Option<UnwindEnd>,
     /// One of these was unwound by its frame pointer.
     pub via_frame_pointer: bool,
+    /// The caller of one was found by a scan of the stack.
+    pub via_scan: bool,
     /// The file that the kernel found at the next frame, whose table the BPF programs lacked.
     pub file: CodeFile,
     /// The next frame.
@@ -122,6 +130,7 @@ impl StackCopy {
             unwound: stack.frames.into(),
             end: Some(stack.end),
             via_frame_pointer: stack.via_frame_pointer,
+            via_scan: stack.via_scan,
             file: CodeFile::default(),
             registers: Registers::innermost(0, [0; 16]),
             stack: Box::default(),
@@ -136,6 +145,7 @@ impl StackCopy {
             frames: self.unwound.to_vec(),
             end: self.end?,
             via_frame_pointer: self.via_frame_pointer,
+            via_scan: self.via_scan,
         })
     }
 
@@ -224,6 +234,7 @@ impl StackCopy {
             frames,
             end: unwound.end,
             via_frame_pointer: self.via_frame_pointer || unwound.via_frame_pointer,
+            via_scan: self.via_scan || unwound.via_scan,
         })
     }
 
@@ -235,6 +246,7 @@ impl StackCopy {
             frames,
             end: UnwindEnd::NoTable,
             via_frame_pointer: self.via_frame_pointer,
+            via_scan: self.via_scan,
         }
     }
 

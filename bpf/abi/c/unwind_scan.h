@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * The last way out of code without rules, such as assembly: a scan of the stack for a return
+ * address. It compiles for BPF and natively, as unwind.h does, and finds rules by unwind_rule_at(),
+ * which the including file defines:
+ *
+ *	static __always_inline int unwind_rule_at(void *finder, __u64 address,
+ *						  struct unwind_rule *rule);
+ *
+ * unwind_rule_at() returns 1 and a rule, 0 where code without a rule is mapped, and -1 where no
+ * code is known to be, or its table is not there yet.
+ *
+ * A word is taken for a return address if a call of code is before it, and if a rule leads on from
+ * it to another return address. Functions in between that have no rule either are passed over.
+ * Return addresses of calls that have returned long ago, in a part of the stack that was not
+ * overwritten since, look the same. So the call's target counts, where the instruction shows it: a
+ * call of a function that has rules leads to code without rules only if that function jumps there.
+ * Such a word is taken if there is no better one. None of this is a proof, which is why the record
+ * says that there was a scan.
+ */
+#ifndef KCOLLECT_UNWIND_SCAN_H
+#define KCOLLECT_UNWIND_SCAN_H
+
+#include "unwind.h"
+
+/* The most words in which one scan looks, and all scans of a stack. */
+#define SCAN_WORDS	 512
+#define SCAN_STACK_WORDS 2048
+
+/* How a call fits that is before a word. */
+enum unwind_call {
+	/* There is none. */
+	CALL_NONE,
+	/* Its target is a function with rules, or is behind the code that was left. */
+	CALL_ELSEWHERE,
+	/* It can have led to the code that was left: its target is unknown, or fits. */
+	CALL_FITS,
+};
+
+struct unwind_scan {
+	/* Of the frame that has no rule. */
+	__u64 address, sp, fp;
+	__u32 known;
+	/* Of the best caller so far. */
+	__u32 call; /* enum unwind_call */
+	__u64 caller_pc, caller_sp;
+	/* Of one that is tried. */
+	struct unwind_state trial;
+	struct unwind_rule rule;
+	__u32 ended; /* the stack ends where the scan did */
+	__u32 zero;
+};
+
+/* Begins a scan from a frame whose code has no rule. */
+static __always_inline void unwind_begin_scan(struct unwind_scan *scan,
+					      const struct unwind_state *state)
+{
+	scan->address = unwind_address(state);
+	scan->sp = state->registers[UNWIND_SP];
+	scan->fp = state->registers[UNWIND_FP];
+	scan->known = 1 << UNWIND_SP;
+	/* Most functions keep it, which shows where a rule leads by it. */
+	if (state->known >> UNWIND_FP & 1)
+		scan->known |= 1 << UNWIND_FP | UNWIND_FP_UNSURE;
+	scan->call = CALL_NONE;
+	scan->ended = 0;
+}
+
+/* Returns where a call leads: behind an entry of the PLT, which is jmp *slot(%rip) or has an
+ * endbr64 before it. */
+static __always_inline __u64 unwind_behind_plt(void *reader, __u64 target)
+{
+	__u64 text, place = target, function;
+
+	if (unwind_read(reader, place, &text))
+		return target;
+	if ((__u32)text == 0xfa1e0ff3) {
+		place += (text >> 32 & 0xff) == 0xf2 ? 5 : 4;
+		if (unwind_read(reader, place, &text))
+			return target;
+	}
+	if ((text & 0xffff) != 0x25ff)
+		return target;
+	place += 6 + (__s64)(__s32)(text >> 16);
+	return unwind_read(reader, place, &function) ? target : function;
+}
+
+/* Returns how the call before an address fits. */
+static __always_inline enum unwind_call unwind_call_before(struct unwind_scan *scan, void *reader,
+							   void *finder, __u64 address)
+{
+	__u64 text, target, behind;
+	bool known = false;
+	int found;
+
+	if (unwind_read(reader, address - 8, &text))
+		return CALL_NONE;
+	behind = address + (__s64)(__s32)(text >> 32);
+	if ((text >> 24 & 0xff) == 0xe8) {
+		target = behind;
+		known = unwind_rule_at(finder, target, &scan->rule) >= 0;
+	}
+	if (!known) {
+		if (!unwind_is_indirect_call(text))
+			return CALL_NONE;
+		if ((text >> 16 & 0xffff) != 0x15ff || unwind_read(reader, behind, &target))
+			return CALL_FITS;
+	}
+	target = unwind_behind_plt(reader, target);
+	found = unwind_rule_at(finder, target, &scan->rule);
+	if (found < 0)
+		return CALL_NONE;
+	return !found && target <= scan->address ? CALL_FITS : CALL_ELSEWHERE;
+}
+
+/* Returns whether a rule leads on from an address, whose stack pointer was at `sp`. */
+static __always_inline bool unwind_leads_on(struct unwind_scan *scan, void *reader, void *finder,
+					    __u64 address, __u64 sp)
+{
+	if (unwind_rule_at(finder, address - 1, &scan->rule) <= 0)
+		return false;
+	/* A first function is an end. A zero in place of a return address is more likely any zero.
+	 */
+	if (scan->rule.cfa_kind == CFA_STOP)
+		return true;
+	scan->trial.pc = address;
+	scan->trial.registers[UNWIND_SP] = sp;
+	scan->trial.registers[UNWIND_FP] = scan->fp;
+	scan->trial.known = scan->known;
+	scan->trial.exact = 0;
+	return unwind_by_rule(&scan->trial, &scan->rule, reader) == UNWIND_CONTINUES &&
+	       unwind_after_call(reader, scan->trial.pc) > 0 &&
+	       unwind_rule_at(finder, scan->trial.pc - 1, &scan->rule) >= 0;
+}
+
+/* Looks at the word of a place. Returns 1 at the end of the scan. */
+static __always_inline int unwind_scan_word(struct unwind_scan *scan, void *reader, void *finder,
+					    __u64 place)
+{
+	enum unwind_call call;
+	__u64 word;
+
+	if (unwind_read(reader, place, &word)) {
+		scan->ended = 1;
+		return 1;
+	}
+	/* Neither a small number nor text. */
+	if (word < 4096 || word >> 47)
+		return 0;
+	if (unwind_rule_at(finder, word - 1, &scan->rule) <= 0)
+		return 0;
+	call = unwind_call_before(scan, reader, finder, word);
+	if (call <= scan->call || !unwind_leads_on(scan, reader, finder, word, place + 8))
+		return 0;
+	scan->call = call;
+	scan->caller_pc = word;
+	scan->caller_sp = place + 8;
+	return call == CALL_FITS;
+}
+
+/* Ends a scan: goes to the caller that it found, or ends the stack as it would have ended without
+ * one, which `end` says and `state` has. */
+static __always_inline enum unwind_end unwind_end_scan(const struct unwind_scan *scan,
+						       struct unwind_state *state,
+						       enum unwind_end end, bool exact)
+{
+	if (scan->call != CALL_NONE) {
+		unwind_go_to(state, scan->caller_pc, scan->caller_sp, scan->fp,
+			     scan->known >> UNWIND_FP & 1, false, 0);
+		state->known |= scan->known & UNWIND_FP_UNSURE;
+		return UNWIND_CONTINUES;
+	}
+	/* Zero in a register that any code may use ends no stack that goes on. */
+	if (end == UNWIND_COMPLETE && exact && !scan->ended)
+		return UNWIND_NO_TABLE;
+	return end;
+}
+
+#endif

@@ -1,0 +1,226 @@
+//! Tests of `c/unwind_scan.h`: ways out of code that has no rules.
+
+use super::*;
+
+/// Code without rules, at whose first line is the pc.
+const BARE: u64 = 0x10100;
+/// A function with rules that called it, and one that calls others with rules.
+const CALLER: u64 = 0x10200;
+const OTHER: u64 = 0x10300;
+/// A first function.
+const FIRST: u64 = 0x10e00;
+
+/// The eight bytes before an address, which end with these.
+fn text(code: &[u8]) -> u64 {
+    let mut bytes = [0; 8];
+    bytes[8 - code.len()..].copy_from_slice(code);
+    u64::from_le_bytes(bytes)
+}
+
+impl Drawing {
+    /// The pc is in code without rules. Its caller has 16 bytes and was called by a first function.
+    fn bare() -> Drawing {
+        let mut drawing = Drawing::new()
+            .function(BARE, UnwindBy::FramePointer)
+            .rule(CALLER, Drawn::register(SP, 16))
+            .rule(OTHER, Drawn::register(SP, 16))
+            .function(FIRST, of_kind(1))
+            .code(FIRST + 0x45, &[0xff, 0xd0])
+            .register(FP, 0x1234);
+        drawing.start.pc = BARE;
+        drawing
+    }
+
+    /// Machine code before an address.
+    fn code(self, before: u64, code: &[u8]) -> Drawing {
+        self.word(before - 8, text(code))
+    }
+
+    /// A direct call before an address.
+    fn call(self, before: u64, target: u64) -> Drawing {
+        let distance = target.wrapping_sub(before) as u32;
+        let mut code = vec![0xe8];
+        code.extend(distance.to_le_bytes());
+        self.code(before, &code)
+    }
+
+    /// Words that are no addresses, with these in between.
+    fn stack(mut self, words: u64, returns: &[(u64, u64)]) -> Drawing {
+        for place in 0..words {
+            self = self.word(0x7000 + 8 * place, place);
+        }
+        for (place, address) in returns {
+            self = self.word(*place, *address);
+        }
+        self
+    }
+
+    #[track_caller]
+    fn scanned(&self, frames: &[u64]) {
+        self.ends(frames, UnwindEnd::Complete);
+        let unwound = self.unwound();
+        assert!(unwound.via_scan && !unwound.via_frame_pointer);
+    }
+}
+
+#[test]
+fn a_return_address_is_found_above_other_words() {
+    let drawing = Drawing::bare().stack(64, &[(0x7050, CALLER + 0x45), (0x7060, FIRST + 0x45)]);
+    let frames = [BARE, CALLER + 0x44, FIRST + 0x44];
+    // No call is before CALLER's, and the next is taken.
+    drawing.scanned(&[BARE, FIRST + 0x44]);
+    let drawing = drawing.call(CALLER + 0x45, BARE);
+    drawing.scanned(&frames);
+    // What is not known of a call counts for it.
+    drawing
+        .code(CALLER + 0x45, &[0x41, 0xff, 0xd4])
+        .scanned(&frames);
+}
+
+/// OTHER was called, called CALLER, and both have returned; then its caller called BARE, whose frame
+/// has the old return addresses in it. They lead on as well as the true one.
+#[test]
+fn a_return_address_of_an_earlier_call_is_passed_over() {
+    let stale = [(0x7010, CALLER + 0x45), (0x7020, OTHER + 0x45)];
+    let live = [(0x7030, FIRST + 0x45)];
+    let drawing = Drawing::bare()
+        .stack(64, &[stale, [live[0], live[0]]].concat())
+        .call(CALLER + 0x45, OTHER)
+        .call(OTHER + 0x45, CALLER);
+    drawing.scanned(&[BARE, FIRST + 0x44]);
+    let drawing = drawing.call(FIRST + 0x45, BARE);
+    drawing.scanned(&[BARE, FIRST + 0x44]);
+    // Where there is no better one, a function that jumped to BARE was called.
+    drawing
+        .call(FIRST + 0x45, CALLER)
+        .scanned(&[BARE, CALLER + 0x44, OTHER + 0x44, FIRST + 0x44]);
+}
+
+#[test]
+fn calls_by_the_plt_lead_to_the_function_behind_it() {
+    // endbr64; bnd jmp *0x100(%rip), and the same without both.
+    for (code, jump, next) in [(0xfa1e_0ff3, 0x405, 0x40b), (0x0100_25ff, 0x400, 0x406)] {
+        let prefix = if jump == 0x405 { 0xf2_u64 << 32 } else { 0 };
+        let plt = 0x10000;
+        let drawing = |function| {
+            Drawing::bare()
+                .rule(plt + 0x400, Drawn::register(SP, 8))
+                .word(plt + 0x400, code | prefix)
+                .word(plt + jump, 0x0100_25ff)
+                .word(plt + next + 0x100, function)
+                .stack(64, &[(0x7010, CALLER + 0x45), (0x7020, FIRST + 0x45)])
+                .call(CALLER + 0x45, plt + 0x400)
+        };
+        drawing(BARE).scanned(&[BARE, CALLER + 0x44, FIRST + 0x44]);
+        drawing(OTHER).scanned(&[BARE, FIRST + 0x44]);
+    }
+}
+
+#[test]
+fn what_is_no_return_address() {
+    let bare = |address, next| {
+        Drawing::bare()
+            .stack(64, &[(0x7010, address), (0x7020, next)])
+            .call(CALLER + 0x45, BARE)
+    };
+    bare(CALLER + 0x45, FIRST + 0x45).scanned(&[BARE, CALLER + 0x44, FIRST + 0x44]);
+    for drawing in [
+        // A pointer to something else in it.
+        bare(CALLER + 0x40, FIRST + 0x40).code(CALLER + 0x40, &[0x90; 8]),
+        // It leads to no return address, to the end, or to nowhere.
+        bare(CALLER + 0x45, FIRST + 0x40).code(FIRST + 0x40, &[0x90; 8]),
+        bare(CALLER + 0x45, 0),
+        bare(CALLER + 0x45, 0x20045).call(0x20045, BARE),
+        // No code is called.
+        bare(CALLER + 0x45, FIRST).call(CALLER + 0x45, 0x20000),
+        // It is in code without rules.
+        bare(BARE + 0x45, FIRST + 0x40).call(BARE + 0x45, BARE),
+    ] {
+        drawing.ends(&[BARE], UnwindEnd::NotAscending);
+        assert!(!drawing.unwound().via_scan);
+    }
+}
+
+/// The code may have left the frame pointer as it was, or not.
+#[test]
+fn a_frame_pointer_counts_if_it_leads_to_a_return_address() {
+    let drawing = |fp| {
+        Drawing::bare()
+            .register(FP, fp)
+            .rule(CALLER, Drawn::register(FP, 16).fp_at(CFA, -16))
+            .stack(64, &[(0x7010, CALLER + 0x45), (0x7068, FIRST + 0x45)])
+            .call(CALLER + 0x45, BARE)
+    };
+    // It leads to FIRST by itself, which would pass over CALLER; a scan is not made.
+    let unwound = drawing(0x7060).unwound();
+    assert_eq!(unwound.frames, [BARE, FIRST + 0x44]);
+    assert!(unwound.via_frame_pointer && !unwound.via_scan);
+    // CALLER can't be left without it, and is passed over.
+    drawing(0x7050).scanned(&[BARE, FIRST + 0x44]);
+    // A caller that does not need it keeps it for one that does.
+    let kept = |fp| {
+        drawing(fp)
+            .rule(CALLER, Drawn::register(SP, 16))
+            .rule(OTHER, Drawn::register(FP, 24))
+            .word(0x7020, OTHER + 0x45)
+            .call(OTHER + 0x45, CALLER)
+    };
+    kept(0x7058).scanned(&[BARE, CALLER + 0x44, OTHER + 0x44, FIRST + 0x44]);
+    kept(0x7030).ends(&[BARE, CALLER + 0x44, OTHER + 0x44], UnwindEnd::Unsupported);
+}
+
+#[test]
+fn a_scan_is_bounded() {
+    let at = |words: u64| {
+        let place = 0x7000 + 8 * words;
+        Drawing::bare()
+            .stack(2000, &[(place, CALLER + 0x45), (place + 16, FIRST + 0x45)])
+            .call(CALLER + 0x45, BARE)
+    };
+    at(511).scanned(&[BARE, CALLER + 0x44, FIRST + 0x44]);
+    at(512).ends(&[BARE], UnwindEnd::NotAscending);
+}
+
+/// Zero in the register that other code has for a frame pointer.
+#[test]
+fn zero_ends_a_stack_only_where_it_can() {
+    let drawing = |words| Drawing::bare().register(FP, 0).stack(words, &[]);
+    drawing(64).ends(&[BARE], UnwindEnd::Complete);
+    drawing(2000).ends(&[BARE], UnwindEnd::NoTable);
+    Drawing::bare()
+        .register(FP, 0)
+        .stack(64, &[(0x7010, CALLER + 0x45), (0x7020, FIRST + 0x45)])
+        .call(CALLER + 0x45, BARE)
+        .scanned(&[BARE, CALLER + 0x44, FIRST + 0x44]);
+}
+
+#[test]
+fn calls_by_registers_and_memory() {
+    for code in [
+        &[0xff, 0xd0][..],
+        &[0x41, 0xff, 0xd3],
+        &[0xff, 0x10],
+        &[0xff, 0x14, 0x24],
+        &[0xff, 0x50, 8],
+        &[0xff, 0x54, 0x24, 8],
+        &[0xff, 0x90, 0, 1, 0, 0],
+        &[0xff, 0x94, 0x24, 0, 1, 0, 0],
+        &[0xff, 0x14, 0xc5, 0, 1, 0, 0],
+    ] {
+        let drawing = Drawing::bare()
+            .stack(64, &[(0x7010, CALLER + 0x45), (0x7020, FIRST + 0x45)])
+            .code(CALLER + 0x45, code);
+        drawing.scanned(&[BARE, CALLER + 0x44, FIRST + 0x44]);
+    }
+    // jmp and push are other numbers of the same opcode.
+    for code in [
+        &[0xff, 0xe0][..],
+        &[0xff, 0x24, 0x24],
+        &[0xff, 0x35, 0, 1, 0, 0],
+    ] {
+        Drawing::bare()
+            .stack(64, &[(0x7010, CALLER + 0x45), (0x7020, FIRST + 0x45)])
+            .code(CALLER + 0x45, code)
+            .scanned(&[BARE, FIRST + 0x44]);
+    }
+}
