@@ -190,6 +190,8 @@ fn a_realigned_stack_of_gcc() {
         (14, Cfi::Expression(X86_64::RBP, raw(&[0x76, 0]))),
         (24, Cfi::CfaExpression(raw(&[0x76, 0x78, 0x06]))),
         (90, Cfi::CfaExpression(raw(&[0x77, 40, 0x06, 0x23, 8]))),
+        // The sum as SBCL writes it.
+        (95, Cfi::CfaExpression(raw(&[0x76, 0, 0x06, 0x40, 0x22]))),
     ]);
     let saved = FramePointer::At {
         base: Base::Register(6),
@@ -238,8 +240,19 @@ fn a_realigned_stack_of_gcc() {
         )
     );
     assert_eq!(
+        made.at(95),
+        frame(
+            Cfa::Deref {
+                register: 6,
+                offset: 0,
+                plus: 16
+            },
+            saved
+        )
+    );
+    assert_eq!(
         (made.summary.rows.innermost, made.summary.rows.deref),
-        (2, 2)
+        (2, 3)
     );
 }
 

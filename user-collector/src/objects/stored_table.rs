@@ -5,7 +5,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 8 | `kcunwind` |
-//! | 4 | version of the format: 4 |
+//! | 4 | version of the format: 5 |
 //! | 32 | BLAKE3 of all that follows |
 //! | 32 | the key: BLAKE3 of all that the table was made of |
 //! | 7 × 8 | the summary: `text`, `fdes`, `bad_fdes`, `malformed_fdes`, `elsewhere`, `overlapped`, `unread` |
@@ -29,7 +29,7 @@ use crate::unwind::{
 const MAGIC: &[u8; 8] = b"kcunwind";
 /// To be raised with any change of the format, and of the unwinder's that makes another table of
 /// the same section: it is also part of the key.
-const FORMAT_VERSION: u32 = 4;
+const FORMAT_VERSION: u32 = 5;
 /// Bytes before those that the checksum is of.
 const HEADER_BYTES: usize = 8 + 4 + 32;
 

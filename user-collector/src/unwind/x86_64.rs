@@ -223,6 +223,19 @@ fn cfa_expression<'data, S: UnwindSection<Slice<'data>>>(
                 ..
             },
             Operation::PlusConstant { value },
+        ]
+        // As SBCL writes it by hand: lit16, plus.
+        | [
+            Operation::RegisterOffset {
+                register, offset, ..
+            },
+            Operation::Deref {
+                size: ADDRESS_SIZE,
+                space: false,
+                ..
+            },
+            Operation::UnsignedConstant { value },
+            Operation::Plus,
         ] => (register, offset, value),
         _ => return Err(Unsupported::CfaExpression),
     };
