@@ -280,7 +280,7 @@ mcs -out:work.exe work.cs"#,
         name: "erlang",
         packages: "erlang-base",
         needs: &["erl", "erlc"],
-        processes: &["beam.smp"],
+        processes: &["beam.smp", "erl"],
         goal: Goal::Jit,
         prepare: r#"cat > work.erl <<'END'
 -module(work).

@@ -82,7 +82,8 @@ impl Stacks {
             let place = match stack.frames.last().copied() {
                 None => "no frame at all".to_owned(),
                 Some(address) => {
-                    let function = archives.function_at(&space, address, at)?;
+                    // A mapped file need not be an ELF file: an image of memory is none.
+                    let function = archives.function_at(&space, address, at).ok().flatten();
                     let place = space.find(address, at);
                     let name = function.and_then(|function| function.name);
                     match (place, name) {
