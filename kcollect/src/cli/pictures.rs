@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use analysis::export::folded::GroupBy;
 use analysis::export::{self, ExportFormat};
 use analysis::flame;
+use analysis::load::lines::LookupPaths;
 use clap::Args;
 
 use super::CliError;
@@ -101,6 +102,7 @@ impl FlameArgs {
             all: self.all,
             by: by(self.by.as_deref())?,
             only: self.filters.title(),
+            lookup: LookupPaths::default(),
             file: file(self.output)?,
         })
     }
@@ -126,6 +128,7 @@ impl ExportArgs {
             format,
             by: by(self.by.as_deref())?,
             filter: self.filters.resolve()?,
+            lookup: LookupPaths::default(),
             file: file(self.output)?,
         })
     }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use analysis::load::lines::LookupPaths;
 use analysis::view::{ViewOptions, ViewOutput};
 use clap::Args;
 
@@ -35,6 +36,7 @@ pub(super) fn resolve(typed: ViewArgs) -> Result<ViewOptions, CliError> {
     };
     Ok(ViewOptions {
         experiment: typed.experiment,
+        lookup: LookupPaths::default(),
         output,
     })
 }

@@ -34,6 +34,7 @@ use host::output::Output;
 use selected::Selected;
 
 use crate::filter::{Filter, nothing_passes};
+use crate::load::lines::LookupPaths;
 use crate::load::open;
 use crate::model::Model;
 
@@ -128,6 +129,8 @@ pub struct ExportOptions {
     pub by: GroupBy,
     /// The ticks to export.
     pub filter: Filter,
+    /// Where load objects and debug files are looked for.
+    pub lookup: LookupPaths,
     /// The output file as typed.
     pub file: Option<PathBuf>,
 }
@@ -182,7 +185,7 @@ pub fn seconds(microseconds: i64) -> String {
 /// cannot be written.
 pub fn export(options: &ExportOptions, output: &mut Output) -> Result<(), Failure> {
     let paths = experiments(&options.experiments)?;
-    let model = Model::load(&paths)?;
+    let model = Model::load_named(&paths, &options.lookup)?;
     let selected = select(&model, &options.filter, output)?;
     let format = options.format;
     let target = OutputTarget::new(options.file.as_deref(), &paths[0], format.extension());

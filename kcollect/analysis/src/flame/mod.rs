@@ -31,6 +31,7 @@ use crate::export::folded::{Folded, GroupBy};
 use crate::export::selected::{Selected, state_name};
 use crate::export::{experiments, seconds, select};
 use crate::filter::Filter;
+use crate::load::lines::LookupPaths;
 use crate::metric::BaseMetric;
 use crate::model::{Model, STATE_SLOTS};
 
@@ -55,6 +56,8 @@ pub struct FlameOptions {
     pub by: GroupBy,
     /// The filter as typed.
     pub only: String,
+    /// Where load objects and debug files are looked for.
+    pub lookup: LookupPaths,
     /// The output file as typed.
     pub file: Option<PathBuf>,
 }
@@ -66,13 +69,14 @@ pub struct FlameOptions {
 /// cannot be written.
 pub fn flame(options: &FlameOptions, output: &mut Output) -> Result<(), Failure> {
     let paths = experiments(&options.experiments)?;
-    let model = Model::load(&paths)?;
+    let model = Model::load_named(&paths, &options.lookup)?;
     let mut filter = options.filter.clone();
     if filter.states.is_none() && !options.all {
         filter.states = Some(std::array::from_fn(|slot| BaseMetric::TotalCpu.has(slot)));
     }
     let selected = select(&model, &filter, output)?;
-    let before = options.before.clone().map(|path| Model::load(&[path]));
+    let before = options.before.as_ref();
+    let before = before.map(|path| Model::load_named(std::slice::from_ref(path), &options.lookup));
     let before = before.transpose()?;
     let selected_before = before
         .as_ref()

@@ -2,34 +2,56 @@
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use experiment_format::archive::archive_name;
 use user_collector::elf::section_build_id;
 
-use crate::model::{Model, ObjectKind};
+use crate::model::{LoadObject, Model, ObjectKind};
 
 /// Returns the build id of each load object in hexadecimal digits, by its position in the model;
 /// empty where there is no copy.
 #[must_use]
 pub(crate) fn of(model: &Model) -> Vec<String> {
-    let founders = model.experiments.iter().enumerate();
-    let founders = founders.filter(|(index, info)| info.founder.index() == *index);
-    let archives: Vec<_> = founders
-        .map(|(_, info)| info.source.path().join("archives"))
-        .collect();
+    let archives = archives(model);
     let objects = model.objects.iter().map(|object| {
-        if object.kind != ObjectKind::File {
-            return String::new();
-        }
-        let name = archive_name(&object.path);
-        let mut files = archives
-            .iter()
-            .filter_map(|archive| open(&archive.join(&name)));
-        let id = files.next().map(|file| section_build_id(&file));
+        let id = of_copies(&archives, object).next();
         hex::encode(id.unwrap_or_default())
     });
     objects.collect()
+}
+
+/// Returns by position in the model whether the experiments have copies of a load object that are
+/// of different builds.
+#[must_use]
+pub(super) fn differ(model: &Model) -> Vec<bool> {
+    let archives = archives(model);
+    let objects = model.objects.iter().map(|object| {
+        if archives.len() < 2 {
+            return false;
+        }
+        let mut ids = of_copies(&archives, object);
+        let first = ids.next();
+        ids.any(|id| Some(id) != first)
+    });
+    objects.collect()
+}
+
+/// Returns the directories with the copies.
+fn archives(model: &Model) -> Vec<PathBuf> {
+    let founders = model.experiments.iter().enumerate();
+    let founders = founders.filter(|(index, info)| info.founder.index() == *index);
+    let archives = founders.map(|(_, info)| info.source.path().join("archives"));
+    archives.collect()
+}
+
+/// Returns the build ids of the copies of a load object.
+fn of_copies(archives: &[PathBuf], object: &LoadObject) -> impl Iterator<Item = Box<[u8]>> {
+    let is_file = object.kind == ObjectKind::File;
+    let name = archive_name(&object.path);
+    let archives = archives.iter().filter(move |_| is_file);
+    let files = archives.filter_map(move |archive| open(&archive.join(&name)));
+    files.map(|file| section_build_id(&file))
 }
 
 /// Opens a regular file, without waiting for a pipe or following a link.

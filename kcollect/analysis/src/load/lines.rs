@@ -25,7 +25,8 @@ use crate::model::{
     SourceLines, StackFrame, StackId,
 };
 use crate::symbol::{
-    self, ObjectRef, Origin, PathMap, Resolved, SearchPaths, SymbolError, Symboliser, demangle,
+    self, ObjectRef, Origin, PathMap, Place, PlaceNames, Resolved, SearchPaths, SymbolError,
+    Symboliser, demangle,
 };
 
 /// Where files are looked for beside experiments and their own paths.
@@ -108,18 +109,38 @@ impl<'a> SymbolFiles<'a> {
     /// Resolves positions of several load objects, in their order.
     #[must_use]
     pub fn resolve(&self, wanted: &[(ObjectId, Vec<u64>)]) -> Vec<Resolved> {
-        let mut all = vec![Resolved::default(); wanted.len()];
+        self.by_founder(wanted, Symboliser::resolve_all, without_other_builds)
+    }
+
+    /// Names places of several load objects, in their order.
+    #[must_use]
+    pub fn names(&self, wanted: &[(ObjectId, Vec<Place>)]) -> Vec<PlaceNames> {
+        let of_build = |found: PlaceNames, path: &str, recorded| match &found.image {
+            Some(image) if same_build(image, path, recorded) => found,
+            _ => PlaceNames::default(),
+        };
+        self.by_founder(wanted, Symboliser::names, of_build)
+    }
+
+    /// Asks each founder's symboliser about its own load objects.
+    fn by_founder<A, R: Default + Clone>(
+        &self,
+        wanted: &[(ObjectId, Vec<A>)],
+        ask: impl Fn(&Symboliser, &[(&ObjectRef, &[A])]) -> Vec<R>,
+        of_build: impl Fn(R, &str, Option<SystemTime>) -> R,
+    ) -> Vec<R> {
+        let mut all = vec![R::default(); wanted.len()];
         for (place, (founder, symboliser)) in self.places.iter().enumerate() {
             let is_own = |index: &usize| self.of_objects[wanted[*index].0.index()] == place;
             let own: Vec<_> = (0..wanted.len()).filter(is_own).collect();
             let references = own.iter().map(|index| self.reference(wanted[*index].0));
             let references: Vec<_> = references.collect();
-            let offsets = own.iter().map(|index| wanted[*index].1.as_slice());
-            let asked: Vec<_> = references.iter().zip(offsets).collect();
+            let asked = own.iter().map(|index| wanted[*index].1.as_slice());
+            let asked: Vec<_> = references.iter().zip(asked).collect();
             let recorded = load::recorded_here(&self.model.experiment(*founder).source);
-            for (index, resolved) in own.iter().zip(symboliser.resolve_all(&asked)) {
+            for (index, found) in own.iter().zip(ask(symboliser, &asked)) {
                 let path = &self.model.object(wanted[*index].0).path;
-                all[*index] = without_other_builds(resolved, path, recorded);
+                all[*index] = of_build(found, path, recorded);
             }
         }
         all

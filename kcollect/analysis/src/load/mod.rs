@@ -9,6 +9,7 @@ mod call_paths;
 pub mod dynamic_code;
 pub mod exact;
 pub mod lines;
+pub mod names;
 pub mod open;
 mod resolve;
 

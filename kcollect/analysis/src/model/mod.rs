@@ -16,6 +16,8 @@ use experiment_format::losses::{self, Recorded};
 use experiment_format::microstate::Microstate;
 use experiment_format::reader::Experiment;
 
+use crate::symbol::NAMELESS;
+
 pub use source_lines::{SourceLine, SourceLines};
 pub use stacks::{Callees, Stacks};
 
@@ -281,6 +283,13 @@ pub struct FunctionInfo {
 }
 
 impl FunctionInfo {
+    /// Returns whether the experiment has no name for it. Its symbol is then gprofng's name for code
+    /// without one, `<static>@0xPOSITION (<FILE>)`.
+    #[must_use]
+    pub fn is_nameless(&self) -> bool {
+        self.symbol().starts_with(NAMELESS)
+    }
+
     /// Returns its name in the symbol table.
     #[must_use]
     pub fn symbol(&self) -> &str {

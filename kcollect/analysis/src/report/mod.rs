@@ -58,7 +58,7 @@ pub fn report(options: &ReportOptions, output: &mut Output) -> Result<(), Failur
         paths => Ok(paths.to_vec()),
     };
     let load = |paths: &[PathBuf]| -> Result<Model, Failure> {
-        let mut model = Model::load(paths)?;
+        let mut model = Model::load_named(paths, &options.table.lookup)?;
         if options.inline || options.view.wants_lines() {
             lines::add(&mut model, &options.table.lookup);
         }

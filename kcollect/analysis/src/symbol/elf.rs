@@ -12,7 +12,7 @@ use std::fs::File;
 
 use object::elf::{
     ELFCOMPRESS_ZLIB, ELFCOMPRESS_ZSTD, Machine, SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS, SHT_SYMTAB,
-    Sym64,
+    SectionType, Sym64,
 };
 use object::pod::slice_from_bytes;
 use object::read::elf::Sym;
@@ -115,6 +115,11 @@ impl Elf {
         section.address.checked_add(offset - section.offset)
     }
 
+    /// The address at which the section of code begins that has a position.
+    pub(super) fn section_begin(&self, offset: u64) -> Option<u64> {
+        self.code_at(offset).map(|section| section.address)
+    }
+
     /// The position in the file of an address of code.
     pub(super) fn offset(&self, address: u64) -> Option<u64> {
         let section = self.code_section(|section| (section.address, address))?;
@@ -180,7 +185,7 @@ impl Elf {
         }
     }
 
-    fn raw(&self, section: &ElfSection, room: &mut Room) -> Result<Vec<u8>, Damaged> {
+    pub(super) fn raw(&self, section: &ElfSection, room: &mut Room) -> Result<Vec<u8>, Damaged> {
         let Some((offset, size)) = section.file_range() else {
             return Ok(Vec::new());
         };
@@ -193,10 +198,26 @@ impl Elf {
         piece.map_err(damaged)
     }
 
+    /// The first section of a kind, and the one that it is linked to, such as a table of symbols
+    /// and its strings.
+    pub(super) fn linked(&self, kind: SectionType) -> Option<(&ElfSection, &ElfSection)> {
+        let table = self.sections.of_kind(kind)?;
+        Some((table, self.sections.linked(table)?))
+    }
+
+    /// The headers of the sections.
+    pub(super) fn headers(&self) -> &[ElfSection] {
+        &self.sections.headers
+    }
+
+    /// The byte order.
+    pub(super) fn endian(&self) -> Endianness {
+        self.file.endian()
+    }
+
     /// Address of the symbol of this name, in a 64-bit file.
     pub(super) fn symbol(&self, name: &[u8], room: &mut Room) -> Option<u64> {
-        let table = self.sections.of_kind(SHT_SYMTAB)?;
-        let strings = self.sections.linked(table)?;
+        let (table, strings) = self.linked(SHT_SYMTAB)?;
         if !self.file.is_64_bit() {
             return None;
         }

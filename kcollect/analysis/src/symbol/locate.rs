@@ -144,11 +144,7 @@ pub(super) fn debug(
     images: Vec<Image>,
 ) -> Result<Debug, SymbolError> {
     let (path, _) = path_of(&object.name);
-    let roots: Vec<File> = search
-        .roots
-        .iter()
-        .filter_map(|root| File::open(root).ok())
-        .collect();
+    let roots = open_roots(search);
     let roots: Vec<_> = roots.iter().map(AsFd::as_fd).collect();
     let mut separate = None;
     for image in &images {
@@ -184,6 +180,25 @@ pub(super) fn debug(
         origin,
         slide,
     })
+}
+
+/// Returns the file with the symbol table of an object with these images: its debug file. None if
+/// there is none, and for the kernel, whose names are all in the experiment.
+pub(super) fn symbols(object: &ObjectRef, search: &SearchPaths, images: &[Image]) -> Option<Elf> {
+    if images.iter().any(|image| image.elf.is_synthetic()) {
+        return None;
+    }
+    let (path, _) = path_of(&object.name);
+    let roots = open_roots(search);
+    let roots: Vec<_> = roots.iter().map(AsFd::as_fd).collect();
+    let mut files = images.iter().map(|image| image.elf.file());
+    let local = files.find_map(|file| find_debug_file(&roots, path, file));
+    local.and_then(|file| Elf::read(file).ok())
+}
+
+fn open_roots(search: &SearchPaths) -> Vec<File> {
+    let roots = search.roots.iter();
+    roots.filter_map(|root| File::open(root).ok()).collect()
 }
 
 /// Returns the distance from the addresses at which the kernel was linked to those at which it ran.

@@ -1,10 +1,11 @@
 //! Source lines, inlined functions and instructions of positions in load objects.
 //!
 //! Functions themselves come from the experiment ([`experiment_format::functions`], as in gprofng);
-//! this module has what needs debug information. In the order of work: [`SearchPaths`] has the
-//! places, `locate` finds a load object's files, `elf` reads their sections, `lines` looks up
-//! addresses by addr2line with `meter` bounding its work; `disassembly` reads code, and
-//! [`demangle()`] makes names readable.
+//! this module has what needs debug information, and names for functions that have none there. In
+//! the order of work: [`SearchPaths`] has the places, `locate` finds a load object's files, `elf`
+//! reads their sections, `names` looks up addresses in symbol tables, `lines` in line tables by
+//! addr2line with `meter` bounding its work; `disassembly` reads code, and [`demangle()`] makes
+//! names readable.
 //!
 //! addr2line is used and not blazesym, because files are untrusted: one that is shortened while it
 //! is read must cause an error and not SIGBUS, and reading must end within bounded memory and
@@ -27,6 +28,7 @@ mod hostile;
 mod lines;
 mod locate;
 mod meter;
+mod names;
 mod packages;
 mod paths;
 
@@ -39,10 +41,16 @@ use std::thread;
 pub use demangle::demangle;
 pub use disassembly::{Disassembly, Instruction, NameAt, disassemble_code};
 pub use locate::Origin;
+pub use names::NAMELESS;
 pub use packages::debug_packages;
 pub use paths::{NotAPathMap, PathMap, SearchPaths, SourceFile};
 
 use elf::{Damaged, Room};
+use names::CodeSymbols;
+
+/// A function that begins more than this before a place has nothing to do with it. The code of one
+/// source file is rarely larger.
+const MAX_DISTANCE_BYTES: u64 = 64 << 10;
 
 /// A load object of an experiment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -67,6 +75,48 @@ pub struct SourceFrame {
     pub line: Option<u32>,
     /// The column, from 1.
     pub column: Option<u32>,
+}
+
+/// The names of places in one load object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PlaceNames {
+    /// For each place, in the order of the request.
+    pub names: Vec<PlaceName>,
+    /// The load object's own file, of whose build the names are. None: there is no file.
+    pub image: Option<Origin>,
+}
+
+/// A place in a file that has no name in the experiment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Where it is.
+    pub offset: u64,
+    /// Where the range of code without a name begins that it is in, if the experiment has that.
+    pub begin: Option<u64>,
+}
+
+/// The name of a place, or what is known instead of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum PlaceName {
+    /// The function that covers it.
+    Function {
+        /// Its name as the linker has it, for [`demangle()`].
+        symbol: String,
+        /// Where it begins in the load object's file.
+        begin: u64,
+    },
+    /// None, but its neighbour may have one.
+    Near {
+        /// Where its range begins in the load object's file: at the latest behind the function
+        /// before it.
+        begin: u64,
+        /// The last function with a name that begins before the range, in the same section and not
+        /// far away: its name, likewise, and the bytes from its beginning to that of the range.
+        after: Option<(String, u64)>,
+    },
+    /// Nothing is known.
+    #[default]
+    Unknown,
 }
 
 /// The result for one load object.
@@ -163,48 +213,62 @@ impl Symboliser {
     /// Resolves positions of many load objects, in their order, with a thread for each CPU.
     #[must_use]
     pub fn resolve_all(&self, objects: &[(&ObjectRef, &[u64])]) -> Vec<Resolved> {
-        let next = AtomicUsize::new(0);
-        let work = || {
-            let mut done = Vec::new();
-            while let Some((index, (object, offsets))) = {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                objects.get(index).map(|object| (index, *object))
-            } {
-                done.push((index, self.resolve_here(object, offsets)));
-            }
-            done
+        let work = |object: &ObjectRef, offsets: &[u64]| {
+            self.try_resolve(object, offsets)
+                .unwrap_or_else(|error| Resolved::nothing(offsets, error))
         };
-        let cpus = thread::available_parallelism().map_or(1, usize::from);
-        let mut all: Vec<_> = objects
-            .iter()
-            .map(|(_, offsets)| Resolved::nothing(offsets, SymbolError::Failed))
-            .collect();
-        thread::scope(|scope| {
-            // Separate threads even for one object: their stacks have a known size.
-            let threads: Vec<_> = (0..cpus.min(objects.len()))
-                .filter_map(|_| {
-                    let builder = thread::Builder::new().name("symbols".to_owned());
-                    let builder = builder.stack_size(meter::STACK_BYTES);
-                    builder.spawn_scoped(scope, work).ok()
-                })
-                .collect();
-            for thread in threads {
-                for (index, resolved) in thread.join().unwrap_or_default() {
-                    if let Some(place) = all.get_mut(index) {
-                        *place = resolved;
-                    }
-                }
-            }
-        });
-        all
+        let failed = |offsets: &[u64]| Resolved::nothing(offsets, SymbolError::Failed);
+        for_each(objects, work, failed)
     }
 
-    fn resolve_here(&self, object: &ObjectRef, offsets: &[u64]) -> Resolved {
-        // The libraries panic on no file known to their authors or to us. One that does costs its
-        // lines, not the report.
-        catch_unwind(AssertUnwindSafe(|| self.try_resolve(object, offsets)))
-            .unwrap_or(Err(SymbolError::Failed))
-            .unwrap_or_else(|error| Resolved::nothing(offsets, error))
+    /// Names places of load objects that have no name in the experiment. The names are those of the
+    /// debug file.
+    #[must_use]
+    pub fn names(&self, objects: &[(&ObjectRef, &[Place])]) -> Vec<PlaceNames> {
+        let failed = |places: &[Place]| PlaceNames {
+            names: vec![PlaceName::Unknown; places.len()],
+            image: None,
+        };
+        let work = |object: &ObjectRef, places: &[Place]| {
+            self.try_names(object, places)
+                .unwrap_or_else(|_| failed(places))
+        };
+        for_each(objects, work, failed)
+    }
+
+    fn try_names(&self, object: &ObjectRef, places: &[Place]) -> Result<PlaceNames, SymbolError> {
+        let images = locate::images(object, &self.search)?;
+        let debug = locate::symbols(object, &self.search, &images);
+        let first = images.into_iter().next().ok_or(SymbolError::NotFound)?;
+        let image = &first.elf;
+        let mut room = Room::new();
+        let own = CodeSymbols::read(image, &mut room).unwrap_or_default();
+        let debug = debug.and_then(|debug| CodeSymbols::read(&debug, &mut room).ok());
+        let function = |at: &Place| {
+            let address = image.address(at.offset)?;
+            let begin = at.begin.and_then(|begin| image.address(begin));
+            let (symbol, place) = debug.as_ref()?.covering(address, begin)?;
+            let begin = image.offset(place)?;
+            Some(PlaceName::Function { symbol, begin })
+        };
+        let near = |at: &Place| {
+            let section = image.section_begin(at.offset)?;
+            let begin = match at.begin {
+                Some(begin) => image.address(begin)?,
+                None => own.end_before(image.address(at.offset)?).max(section),
+            };
+            let nearest = begin.saturating_sub(MAX_DISTANCE_BYTES).max(section);
+            let after = own.last_in(nearest..=begin);
+            Some(PlaceName::Near {
+                begin: image.offset(begin)?,
+                after: after.map(|(symbol, place)| (symbol, begin - place)),
+            })
+        };
+        let name = |at| function(at).or_else(|| near(at)).unwrap_or_default();
+        Ok(PlaceNames {
+            names: places.iter().map(name).collect(),
+            image: Some(first.origin),
+        })
     }
 
     fn try_resolve(&self, object: &ObjectRef, offsets: &[u64]) -> Result<Resolved, SymbolError> {
@@ -237,6 +301,48 @@ impl Symboliser {
             error: error.or(missing),
         })
     }
+}
+
+/// Works on many load objects, in their order, with a thread for each CPU.
+fn for_each<A: Sync, R: Send>(
+    objects: &[(&ObjectRef, &[A])],
+    work: impl Fn(&ObjectRef, &[A]) -> R + Sync,
+    failed: impl Fn(&[A]) -> R + Sync,
+) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        while let Some((index, (object, asked))) = {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            objects.get(index).map(|object| (index, *object))
+        } {
+            // The libraries panic on no file known to their authors or to us. One that does costs
+            // its lines, not the report.
+            let result = catch_unwind(AssertUnwindSafe(|| work(object, asked)));
+            done.push((index, result.unwrap_or_else(|_| failed(asked))));
+        }
+        done
+    };
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
+    let mut all: Vec<_> = objects.iter().map(|(_, asked)| failed(asked)).collect();
+    thread::scope(|scope| {
+        // Separate threads even for one object: their stacks have a known size.
+        let threads: Vec<_> = (0..cpus.min(objects.len()))
+            .filter_map(|_| {
+                let builder = thread::Builder::new().name("symbols".to_owned());
+                let builder = builder.stack_size(meter::STACK_BYTES);
+                builder.spawn_scoped(scope, work).ok()
+            })
+            .collect();
+        for thread in threads {
+            for (index, result) in thread.join().unwrap_or_default() {
+                if let Some(place) = all.get_mut(index) {
+                    *place = result;
+                }
+            }
+        }
+    });
+    all
 }
 
 impl Resolved {

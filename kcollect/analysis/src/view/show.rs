@@ -14,6 +14,7 @@ use host::output::Output;
 
 use super::serve::Server;
 use super::{gather, page};
+use crate::load::lines::LookupPaths;
 use crate::load::open;
 use crate::model::{ExperimentId, Model};
 use crate::private_file;
@@ -23,6 +24,8 @@ use crate::private_file;
 pub struct ViewOptions {
     /// The experiment. None: the newest in the current directory.
     pub experiment: Option<PathBuf>,
+    /// Where load objects and debug files are looked for.
+    pub lookup: LookupPaths,
     /// Where the page goes.
     pub output: ViewOutput,
 }
@@ -45,7 +48,7 @@ pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
         Some(path) => path.clone(),
         None => open::newest(Path::new("."))?,
     };
-    let model = Model::load(std::slice::from_ref(&path))?;
+    let model = Model::load_named(std::slice::from_ref(&path), &options.lookup)?;
     model
         .warnings
         .iter()

@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use analysis::load::lines::LookupPaths;
 use analysis::model::Model;
 use analysis::report::table::{Cell, Table};
 use analysis::report::views;
@@ -91,7 +92,7 @@ type Tables = Result<Vec<Table>, Failure>;
 fn start(path: PathBuf) -> std::io::Result<Receiver<Tables>> {
     let (sender, receiver) = channel();
     let read = move || {
-        let tables = Model::load(&[path]);
+        let tables = Model::load_named(&[path], &LookupPaths::default());
         // The receiver has given up.
         let _ = sender.send(tables.and_then(|model| views::first_tables(&model)));
     };

@@ -374,6 +374,6 @@ fn unresolved(context: &Context<'_>, totals: &Totals, on_cpu: BaseMetric) -> Tab
 
 /// Returns whether a function is an address without a name.
 pub(super) fn is_nameless(model: &Model, function: &FunctionInfo) -> bool {
-    function.name.starts_with("<static>@")
+    function.is_nameless()
         || model.object(function.object).kind == ObjectKind::Special && function.name == UNKNOWN
 }

@@ -88,7 +88,7 @@ pub(super) fn unnamed(context: &Context<'_>) -> Result<Table, Failure> {
             Column::number("unnamed_percent", "%"),
             Column::number("functions", "Functions"),
             Column::text("name", "Object"),
-            Column::text("install", "Install, and record again"),
+            Column::text("install", "Install"),
             Column::text("path", "Path").hidden(),
             Column::text("build_id", "Build id").hidden(),
         ],

@@ -1,0 +1,160 @@
+//! Names of the functions of a stripped program, in a made experiment: from the debug file beside
+//! it, and words where there is none.
+#![cfg(target_arch = "x86_64")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "the helpers of tests report by panicking too"
+)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use experiment_format::directory::{ExperimentDir, NameRequest};
+use experiment_format::ids::{Pid, Tid};
+use experiment_format::log::{LogHeader, ProfileDecl, StartTime, System};
+use experiment_format::map::{MapEvent, READ_EXECUTE};
+use experiment_format::microstate::{Microstate, NumStates};
+use experiment_format::packet::TickArray;
+use experiment_format::stacks::StackEnd;
+use experiment_format::writer::ExperimentWriter;
+use object::{Object, ObjectSection};
+
+const SOURCE: &str = "\t.text
+\t.globl\tentry
+\t.type\tentry, @function
+entry:
+\tcall\thidden
+\tret
+\t.size\tentry, .-entry
+\t.type\thidden, @function
+hidden:
+\tcall\tlast
+\tret
+\t.size\thidden, .-hidden
+\t.type\tlast, @function
+last:
+\tret
+\t.size\tlast, .-last
+";
+/// Positions in the code: the last byte of the calls, as callers are recorded, and the leaf.
+const STACK: [u64; 3] = [12, 10, 4];
+const START: u64 = 1_000_000_000;
+
+fn run(directory: &Path, command: &str) {
+    let mut words = command.split(' ');
+    let done = Command::new(words.next().unwrap())
+        .args(words)
+        .current_dir(directory)
+        .status()
+        .unwrap();
+    assert!(done.success(), "{command}");
+}
+
+/// Makes a library, its debug file, and an experiment with a copy of the stripped library.
+fn made(directory: &Path) -> PathBuf {
+    fs::write(directory.join("made.s"), SOURCE).unwrap();
+    for command in [
+        "gcc -g -nostdlib -shared -Wl,--build-id=0xabcdef0123456789 -o full.so made.s",
+        "objcopy --only-keep-debug full.so made.so.debug",
+        "objcopy --strip-all full.so made.so",
+        "objcopy --add-gnu-debuglink=made.so.debug made.so",
+    ] {
+        run(directory, command);
+    }
+    let path = directory.join("made.so");
+    let library = fs::read(&path).unwrap();
+    let request = NameRequest::Exactly("made.er".into());
+    let (dir, _) = ExperimentDir::create(directory, &request, None).unwrap();
+    let file = object::File::parse(&*library).unwrap();
+    let text = file.section_by_name(".text").unwrap();
+    let (file_offset, size) = text.file_range().unwrap();
+    let name = path.to_str().unwrap().to_owned();
+    dir.archive(&name, &library).unwrap();
+    let header = LogHeader {
+        collector: "kcollect test".into(),
+        system: System {
+            hostname: "nowhere".into(),
+            arch: "x86_64".into(),
+            page_size: 4096,
+            pages: 1024,
+            cpus: Vec::new(),
+        },
+        pid: Pid(7),
+        command_line: "made".into(),
+        profiles: vec![ProfileDecl::Clock {
+            tick_us: 10_000,
+            states: NumStates::Solaris,
+            packets: vec![TickArray::declaration()],
+        }],
+        ..LogHeader::default()
+    };
+    let run = StartTime {
+        tstamp_ns: START,
+        wall_s: 1_795_205_070,
+        wall_subsec_ns: 0,
+        tm_zone_s: 0,
+    };
+    let mut writer = ExperimentWriter::create(dir, &header, run).unwrap();
+    let vaddr = 0x7f00_0000_1000;
+    writer
+        .map(&MapEvent::Segment {
+            at: 0,
+            vaddr,
+            size,
+            file_offset,
+            modes: READ_EXECUTE,
+            name,
+        })
+        .unwrap();
+    let stack = STACK.map(|place| vaddr + place);
+    let mut ticks = [0; Microstate::PER_THREAD];
+    ticks[Microstate::User as usize] = 10;
+    let tick = TickArray {
+        cpu: 0,
+        time: START + 1_000_000,
+        stack: writer.stack(&stack, StackEnd::Complete).unwrap(),
+        tid: Tid(7),
+        pid: Pid(7),
+        ticks,
+        detail: 0,
+    };
+    writer.tick_array(&tick).unwrap();
+    writer.close(2_000_000_000).unwrap();
+    directory.join("made.er")
+}
+
+/// The folded stacks, which have all names in one line.
+fn folded(directory: &Path) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_kcollect"))
+        .args([
+            "export", "made.er", "--to", "folded", "--by", "nothing", "-o", "-",
+        ])
+        .current_dir(directory)
+        .output()
+        .unwrap();
+    let line = String::from_utf8(output.stdout).unwrap();
+    line.lines().next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_stripped_library_has_the_names_of_its_debug_file() {
+    let tmp = tempfile::tempdir().unwrap();
+    made(tmp.path());
+    assert_eq!(folded(tmp.path()), "entry;hidden;last;[user] 100000");
+    // Without it, one range without a name follows the exported function.
+    let debug = tmp.path().join("made.so.debug");
+    let aside = tmp.path().join("aside");
+    fs::rename(&debug, &aside).unwrap();
+    let described =
+        "entry;made.so+0x1006 (0x6 after entry);made.so+0x1006 (0x6 after entry);[user] 100000";
+    assert_eq!(folded(tmp.path()), described);
+    // A debug file of another build is worse than none.
+    fs::rename(&aside, &debug).unwrap();
+    run(
+        tmp.path(),
+        "gcc -g -nostdlib -shared -Wl,--build-id=0xab -o made.so.debug made.s",
+    );
+    assert_eq!(folded(tmp.path()), described);
+}
