@@ -95,6 +95,9 @@ find_missing() {
         # Lines and inlined functions are compared with llvm-addr2line's; dwz moves debug information into a common file.
         have llvm-addr2line || lacks llvm-addr2line llvm
         have dwz || lacks dwz dwz
+        # It compresses symbol tables as Fedora's programs have them; debuginfod serves debug files.
+        have xz || lacks xz xz-utils
+        have debuginfod || lacks debuginfod debuginfod
         # For a disk that fails.
         [ -x /sbin/mkfs.ext4 ] || have mkfs.ext4 || lacks mkfs.ext4 e2fsprogs
         # It makes system calls fail.

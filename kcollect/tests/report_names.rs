@@ -54,13 +54,23 @@ fn run(directory: &Path, command: &str) {
 
 /// Makes a library, its debug file, and an experiment with a copy of the stripped library.
 fn made(directory: &Path) -> PathBuf {
-    fs::write(directory.join("made.s"), SOURCE).unwrap();
-    for command in [
-        "gcc -g -nostdlib -shared -Wl,--build-id=0xabcdef0123456789 -o full.so made.s",
+    let commands = [
         "objcopy --only-keep-debug full.so made.so.debug",
         "objcopy --strip-all full.so made.so",
         "objcopy --add-gnu-debuglink=made.so.debug made.so",
-    ] {
+    ];
+    made_with(directory, &commands)
+}
+
+/// Makes the library `full.so`, of it `made.so` by these commands, and an experiment with a copy of
+/// that.
+fn made_with(directory: &Path, commands: &[&str]) -> PathBuf {
+    fs::write(directory.join("made.s"), SOURCE).unwrap();
+    run(
+        directory,
+        "gcc -g -nostdlib -shared -Wl,--build-id=0xabcdef0123456789 -o full.so made.s",
+    );
+    for command in commands {
         run(directory, command);
     }
     let path = directory.join("made.so");
@@ -157,4 +167,18 @@ fn a_stripped_library_has_the_names_of_its_debug_file() {
         "gcc -g -nostdlib -shared -Wl,--build-id=0xab -o made.so.debug made.s",
     );
     assert_eq!(folded(tmp.path()), described);
+}
+
+#[test]
+fn a_stripped_library_has_the_names_that_are_compressed_in_it() {
+    let tmp = tempfile::tempdir().unwrap();
+    made_with(
+        tmp.path(),
+        &[
+            "objcopy --strip-debug full.so mini",
+            "xz mini",
+            "objcopy --strip-all --add-section .gnu_debugdata=mini.xz full.so made.so",
+        ],
+    );
+    assert_eq!(folded(tmp.path()), "entry;hidden;last;[user] 100000");
 }

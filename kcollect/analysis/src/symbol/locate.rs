@@ -19,6 +19,7 @@ use user_collector::archive::{find_by_build_id, find_debug_file};
 use user_collector::elf::section_build_id as build_id;
 
 use super::elf::{Damaged, Elf, Room};
+use super::mini;
 use super::paths::{SearchPaths, open_regular};
 use super::{ObjectRef, SymbolError};
 
@@ -182,8 +183,9 @@ pub(super) fn debug(
     })
 }
 
-/// Returns the file with the symbol table of an object with these images: its debug file. None if
-/// there is none, and for the kernel, whose names are all in the experiment.
+/// Returns the file with the symbol table of an object with these images: its debug file, or else
+/// the one that is compressed in it. None if there is none, and for the kernel, whose names are all
+/// in the experiment.
 pub(super) fn symbols(object: &ObjectRef, search: &SearchPaths, images: &[Image]) -> Option<Elf> {
     if images.iter().any(|image| image.elf.is_synthetic()) {
         return None;
@@ -193,7 +195,10 @@ pub(super) fn symbols(object: &ObjectRef, search: &SearchPaths, images: &[Image]
     let roots: Vec<_> = roots.iter().map(AsFd::as_fd).collect();
     let mut files = images.iter().map(|image| image.elf.file());
     let local = files.find_map(|file| find_debug_file(&roots, path, file));
-    local.and_then(|file| Elf::read(file).ok())
+    let mut elves = images.iter().map(|image| &image.elf);
+    local
+        .and_then(|file| Elf::read(file).ok())
+        .or_else(|| elves.find_map(|elf| mini::of(elf).ok().flatten()))
 }
 
 fn open_roots(search: &SearchPaths) -> Vec<File> {

@@ -3,7 +3,7 @@
 //! Functions themselves come from the experiment ([`experiment_format::functions`], as in gprofng);
 //! this module has what needs debug information, and names for functions that have none there. In
 //! the order of work: [`SearchPaths`] has the places, `locate` finds a load object's files, `elf`
-//! reads their sections, `names` looks up addresses in symbol tables, `lines` in line tables by
+//! reads their sections, `names` looks up addresses in symbol tables, `mini` decompresses one, `lines` in line tables by
 //! addr2line with `meter` bounding its work; `disassembly` reads code, and [`demangle()`] makes
 //! names readable.
 //!
@@ -17,8 +17,7 @@
 //! in a program with 82 MB of debug information take 0.2 s of CPU, in libc 0.1 s.
 //!
 //! Not supported: debuginfod; `.dwo` and `.dwp` files of `-gsplit-dwarf`; kernel modules, whose
-//! debug files are relocatable; `.gnu_debugdata`, which has names only; separate debug files of
-//! 32-bit programs.
+//! debug files are relocatable; separate debug files of 32-bit programs.
 
 mod demangle;
 mod disassembly;
@@ -28,6 +27,7 @@ mod hostile;
 mod lines;
 mod locate;
 mod meter;
+mod mini;
 mod names;
 mod packages;
 mod paths;
@@ -222,7 +222,7 @@ impl Symboliser {
     }
 
     /// Names places of load objects that have no name in the experiment. The names are those of the
-    /// debug file.
+    /// debug file, or else of the symbol table that Fedora's programs have compressed in them.
     #[must_use]
     pub fn names(&self, objects: &[(&ObjectRef, &[Place])]) -> Vec<PlaceNames> {
         let failed = |places: &[Place]| PlaceNames {
