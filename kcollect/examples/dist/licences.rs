@@ -18,7 +18,7 @@ use serde_json::Value;
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Licences by their SPDX names: Debian's name, and Debian's file with the text.
-const KNOWN: [(&str, &str, Option<&str>); 15] = [
+const KNOWN: [(&str, &str, Option<&str>); 16] = [
     ("0BSD", "0BSD", None),
     ("Apache-2.0", "Apache-2.0", Some("Apache-2.0")),
     (
@@ -37,6 +37,7 @@ const KNOWN: [(&str, &str, Option<&str>); 15] = [
         "GPL-3+-with-GCC-exception-3.1",
         Some("GPL-3"),
     ),
+    ("ISC", "ISC", None),
     ("LGPL-2.1-or-later", "LGPL-2.1+", Some("LGPL-2.1")),
     ("LGPL-2.1-only", "LGPL-2.1", Some("LGPL-2.1")),
     ("LGPL-3.0-or-later", "LGPL-3+", Some("LGPL-3")),
@@ -45,7 +46,7 @@ const KNOWN: [(&str, &str, Option<&str>); 15] = [
 ];
 
 /// Licences that are left out of a choice, which then has another one of [`KNOWN`].
-const LEFT_OUT: [&str; 2] = ["MIT-0", "Unlicense"];
+const LEFT_OUT: [&str; 3] = ["BSL-1.0", "MIT-0", "Unlicense"];
 
 /// The C libraries that are linked: the name after -l, the name for people, the licence, the
 /// holder.
@@ -346,12 +347,16 @@ fn debian(licence: &str) -> Result<(String, Vec<usize>)> {
         .split(" OR ")
         .filter(|choice| !LEFT_OUT.contains(choice))
     {
-        let at = KNOWN
-            .iter()
-            .position(|(spdx, ..)| *spdx == choice)
-            .ok_or_else(|| format!("the licence {choice} (in {licence}) is not known"))?;
-        names.push(KNOWN[at].1);
-        used.push(at);
+        let mut all = Vec::new();
+        for one in choice.split(" AND ") {
+            let at = KNOWN
+                .iter()
+                .position(|(spdx, ..)| *spdx == one)
+                .ok_or_else(|| format!("the licence {one} (in {licence}) is not known"))?;
+            all.push(KNOWN[at].1);
+            used.push(at);
+        }
+        names.push(all.join(" and "));
     }
     match names.is_empty() {
         true => Err(format!("the licence {licence:?} is not known").into()),
