@@ -264,6 +264,7 @@ fn made_as(parent: &Path, name: &str, comparing: u32) -> PathBuf {
 /// Runs it where the experiment is, so that no path of the machine is in what it says.
 fn run(directory: &Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kcollect"))
+        .env_remove("DEBUGINFOD_URLS")
         .arg("report")
         .args(arguments)
         .current_dir(directory)

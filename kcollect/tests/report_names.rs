@@ -8,8 +8,12 @@
 )]
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::ids::{Pid, Tid};
@@ -137,10 +141,19 @@ fn made_with(directory: &Path, commands: &[&str]) -> PathBuf {
 
 /// The folded stacks, which have all names in one line.
 fn folded(directory: &Path) -> String {
+    folded_with(directory, &[], &[])
+}
+
+/// The same with options and environment variables. Nothing is in a cache but what is put there.
+fn folded_with(directory: &Path, options: &[&str], variables: &[(&str, &str)]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_kcollect"))
+        .env_remove("DEBUGINFOD_URLS")
+        .env("DEBUGINFOD_CACHE_PATH", directory.join("cache"))
+        .envs(variables.iter().copied())
         .args([
             "export", "made.er", "--to", "folded", "--by", "nothing", "-o", "-",
         ])
+        .args(options)
         .current_dir(directory)
         .output()
         .unwrap();
@@ -181,4 +194,82 @@ fn a_stripped_library_has_the_names_that_are_compressed_in_it() {
         ],
     );
     assert_eq!(folded(tmp.path()), "entry;hidden;last;[user] 100000");
+}
+
+/// Debian's server of debug files.
+struct Debuginfod(Child);
+
+impl Debuginfod {
+    /// Starts it on what is in a directory, and waits until it has what is asked for. None: it is
+    /// not installed.
+    fn start(directory: &Path, path: &str) -> Option<(Debuginfod, String)> {
+        // Free again at the end of this statement.
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+        let port = port.unwrap().port();
+        let child = Command::new("debuginfod")
+            .args(["-d", ":memory:", "-p", &port.to_string(), "-F"])
+            .arg(directory)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let server = Debuginfod(child.ok()?);
+        let begin = Instant::now();
+        let asked = || {
+            let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+            stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+            let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+            stream.write_all(request.as_bytes()).ok()?;
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).ok()?;
+            answer.starts_with(b"HTTP/1.1 200").then_some(())
+        };
+        while asked().is_none() {
+            assert!(
+                begin.elapsed() < Duration::from_secs(60),
+                "debuginfod has nothing"
+            );
+            thread::sleep(Duration::from_millis(50));
+        }
+        Some((server, format!("http://127.0.0.1:{port}")))
+    }
+}
+
+impl Drop for Debuginfod {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn names_are_fetched_from_debuginfod() {
+    let tmp = tempfile::tempdir().unwrap();
+    let served = tempfile::tempdir().unwrap();
+    made(tmp.path());
+    let debug = tmp.path().join("made.so.debug");
+    fs::copy(&debug, served.path().join("made.so.debug")).unwrap();
+    fs::remove_file(&debug).unwrap();
+    let path = "/buildid/abcdef0123456789/debuginfo";
+    let Some((server, url)) = Debuginfod::start(served.path(), path) else {
+        eprintln!("unjudged: debuginfod is not installed");
+        return;
+    };
+    let named = "entry;hidden;last;[user] 100000";
+    let urls = [("DEBUGINFOD_URLS", &*url)];
+    let with = |options: &[&str]| folded_with(tmp.path(), options, &urls);
+    assert_ne!(with(&["--no-debuginfod"]), named);
+    if nix::unistd::geteuid().is_root() {
+        assert_ne!(with(&[]), named);
+        assert!(!tmp.path().join("cache").exists());
+    }
+    assert_eq!(with(&["--debuginfod"]), named);
+    assert!(
+        tmp.path()
+            .join("cache/abcdef0123456789/debuginfo")
+            .is_file()
+    );
+    // From the cache, without the server.
+    drop(server);
+    assert_eq!(folded(tmp.path()), named);
+    assert_ne!(with(&["--no-debuginfod"]), named);
 }

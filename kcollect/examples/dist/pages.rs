@@ -47,6 +47,21 @@ const PAGER: (&str, &str) = (
     "The program that shows long text on a terminal; the default is less, with LESS=FRX if LESS is not set.",
 );
 
+const DEBUGINFOD: (&str, &str) = (
+    "DEBUGINFOD_URLS",
+    "Servers, separated by spaces, from which debug files and sources are fetched that this machine does not have, if the user is not \
+     root or types --debuginfod.",
+);
+const DEBUGINFOD_LIMITS: (&str, &str) = (
+    "DEBUGINFOD_MAXSIZE, DEBUGINFOD_MAXTIME, DEBUGINFOD_TIMEOUT",
+    "Limits for each file: bytes, seconds, and seconds for each 100 kB. The defaults are 1 GiB, 600 and 90.",
+);
+const DEBUGINFOD_CACHE: (&str, &str) = (
+    "DEBUGINFOD_CACHE_PATH",
+    "Where fetched files are kept, for elfutils and gdb too; the default is $XDG_CACHE_HOME/debuginfod_client or \
+     ~/.cache/debuginfod_client.",
+);
+
 const REPORT_STATUS: &str = "0 for success, 64 if the command line is wrong, 65 if the experiments hold nothing of what was asked for, \
      66 if an experiment does not exist or cannot be read, 73 and 74 if a file cannot be written. kcollect(1) lists all codes.";
 
@@ -93,7 +108,7 @@ const EXTRAS: [PageExtras; 8] = [
         name: "report",
         status: REPORT_STATUS,
         files: &[EXPERIMENT, GROUP],
-        environment: &[PAGER],
+        environment: &[PAGER, DEBUGINFOD, DEBUGINFOD_LIMITS, DEBUGINFOD_CACHE],
         see_also: &["gp-display-text(1)"],
     },
     PageExtras {
@@ -103,21 +118,21 @@ const EXTRAS: [PageExtras; 8] = [
             EXPERIMENT,
             ("ktest.N.html", "The page, readable by its owner alone."),
         ],
-        environment: &[],
+        environment: &[DEBUGINFOD, DEBUGINFOD_LIMITS, DEBUGINFOD_CACHE],
         see_also: &[],
     },
     PageExtras {
         name: "flame",
         status: REPORT_STATUS,
         files: &[EXPERIMENT, GROUP, ("ktest.N.svg", "The picture.")],
-        environment: &[],
+        environment: &[DEBUGINFOD, DEBUGINFOD_LIMITS, DEBUGINFOD_CACHE],
         see_also: &[],
     },
     PageExtras {
         name: "export",
         status: REPORT_STATUS,
         files: &[EXPERIMENT, GROUP],
-        environment: &[],
+        environment: &[DEBUGINFOD, DEBUGINFOD_LIMITS, DEBUGINFOD_CACHE],
         see_also: &[],
     },
     PageExtras {

@@ -14,6 +14,7 @@ pub mod command;
 mod error;
 mod filters;
 mod host_facts;
+mod lookup;
 mod pictures;
 mod report;
 mod signals;

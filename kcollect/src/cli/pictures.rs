@@ -10,6 +10,7 @@ use clap::Args;
 
 use super::CliError;
 use super::filters::{FilterArgs, experiments, is_experiment};
+use super::lookup::DebuginfodArgs;
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 #[command(after_help = FLAME_EXAMPLES)]
@@ -35,6 +36,8 @@ pub(super) struct FlameArgs {
     by: Option<String>,
     #[command(flatten)]
     filters: FilterArgs,
+    #[command(flatten)]
+    debuginfod: DebuginfodArgs,
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
@@ -58,6 +61,8 @@ pub(super) struct ExportArgs {
     by: Option<String>,
     #[command(flatten)]
     filters: FilterArgs,
+    #[command(flatten)]
+    debuginfod: DebuginfodArgs,
 }
 
 const FLAME_EXAMPLES: &str = "\
@@ -102,7 +107,10 @@ impl FlameArgs {
             all: self.all,
             by: by(self.by.as_deref())?,
             only: self.filters.title(),
-            lookup: LookupPaths::default(),
+            lookup: LookupPaths {
+                debuginfod: self.debuginfod.resolve(),
+                ..LookupPaths::default()
+            },
             file: file(self.output)?,
         })
     }
@@ -128,7 +136,10 @@ impl ExportArgs {
             format,
             by: by(self.by.as_deref())?,
             filter: self.filters.resolve()?,
-            lookup: LookupPaths::default(),
+            lookup: LookupPaths {
+                debuginfod: self.debuginfod.resolve(),
+                ..LookupPaths::default()
+            },
             file: file(self.output)?,
         })
     }

@@ -11,6 +11,7 @@ use clap::Args;
 
 use super::CliError;
 use super::filters::{self, FilterArgs, number};
+use super::lookup::DebuginfodArgs;
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(super) struct ReportArgs {
@@ -48,6 +49,8 @@ pub(super) struct ReportArgs {
     /// repeated
     #[arg(long, value_name = "DIR")]
     search_path: Vec<PathBuf>,
+    #[command(flatten)]
+    debuginfod: DebuginfodArgs,
     /// Print the call tree down to this depth; 1 is the first function of each thread
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     depth: Option<String>,
@@ -135,6 +138,7 @@ pub(super) fn resolve(typed: ReportArgs) -> Result<ReportOptions, CliError> {
                     .map(|text| path_map(text))
                     .collect::<Result<_, _>>()?,
                 directories: typed.search_path,
+                debuginfod: typed.debuginfod.resolve(),
             },
             depth,
             least_ppm,

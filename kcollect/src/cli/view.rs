@@ -7,6 +7,7 @@ use analysis::view::{ViewOptions, ViewOutput};
 use clap::Args;
 
 use super::CliError;
+use super::lookup::DebuginfodArgs;
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(super) struct ViewArgs {
@@ -21,6 +22,8 @@ pub(super) struct ViewArgs {
     /// until Ctrl-C, and write no file
     #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "0")]
     serve: Option<String>,
+    #[command(flatten)]
+    debuginfod: DebuginfodArgs,
 }
 
 /// Returns the request that the arguments stand for.
@@ -36,7 +39,10 @@ pub(super) fn resolve(typed: ViewArgs) -> Result<ViewOptions, CliError> {
     };
     Ok(ViewOptions {
         experiment: typed.experiment,
-        lookup: LookupPaths::default(),
+        lookup: LookupPaths {
+            debuginfod: typed.debuginfod.resolve(),
+            ..LookupPaths::default()
+        },
         output,
     })
 }

@@ -25,8 +25,8 @@ use crate::model::{
     SourceLines, StackFrame, StackId,
 };
 use crate::symbol::{
-    self, ObjectRef, Origin, PathMap, Place, PlaceNames, Resolved, SearchPaths, SymbolError,
-    Symboliser, demangle,
+    self, DebuginfodClient, DebuginfodUse, ObjectRef, Origin, PathMap, Place, PlaceNames, Resolved,
+    SearchPaths, SymbolError, Symboliser, demangle,
 };
 
 /// Where files are looked for beside experiments and their own paths.
@@ -36,6 +36,17 @@ pub struct LookupPaths {
     pub maps: Vec<PathMap>,
     /// Directories searched for the last part of a path.
     pub directories: Vec<PathBuf>,
+    /// Whether debug files and sources that are not found may be fetched.
+    pub debuginfod: DebuginfodUse,
+}
+
+impl LookupPaths {
+    /// Adds what went wrong in fetching files to the warnings of a model.
+    pub(super) fn warn(&self, model: &mut Model) {
+        if let Some(client) = DebuginfodClient::of_process(self.debuginfod) {
+            model.warnings.extend(client.take_problems());
+        }
+    }
 }
 
 /// The files behind a model's load objects: where they are, and what is in them.
@@ -60,6 +71,7 @@ impl<'a> SymbolFiles<'a> {
             let mut search = SearchPaths::new(archives.into_iter().find(|path| path.is_dir()));
             search.maps.clone_from(&lookup.maps);
             search.directories.clone_from(&lookup.directories);
+            search.debuginfod = DebuginfodClient::of_process(lookup.debuginfod);
             (founder, Symboliser::new(search))
         };
         let places: Vec<_> = founders.into_iter().map(place).collect();
@@ -233,6 +245,7 @@ pub fn add(model: &mut Model, lookup: &LookupPaths) {
     model.frames = adding.frames;
     model.functions.extend(adding.functions);
     model.lines = adding.lines;
+    lookup.warn(model);
 }
 
 /// The frames, functions and lines made so far.

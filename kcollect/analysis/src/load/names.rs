@@ -65,6 +65,7 @@ pub fn add(model: &mut Model, lookup: &LookupPaths) {
         model.frames[index].function = id;
     }
     drop_unused(model);
+    lookup.warn(model);
 }
 
 /// What no two functions have in common.

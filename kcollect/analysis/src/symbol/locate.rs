@@ -5,7 +5,8 @@
 //! Without a recorded build id it is taken as it is, which [`Origin`] says.
 //!
 //! Debug information is in the same file or in a debug file of the distribution: by build id below
-//! `usr/lib/debug/.build-id`, or by name and checksum in `.gnu_debuglink`. What `dwz` moved into a
+//! `usr/lib/debug/.build-id`, or by name and checksum in `.gnu_debuglink`, or else from a server if
+//! the user wants that. What `dwz` moved into a
 //! common file is found by path or build id. The kernel's image in an experiment was made from a
 //! list of symbols and has no debug information; its debug file is found by the recorded build id.
 
@@ -161,6 +162,13 @@ pub(super) fn debug(
             break;
         }
     }
+    if separate.is_none() && !images.iter().any(|image| image.elf.has_lines()) {
+        let found = fetched(search, &own_id(object, &images)).filter(Elf::has_lines);
+        if let (Some(elf), Some(image)) = (found, images.first()) {
+            let slide = slide(&image.elf, &elf)?;
+            separate = Some((elf, slide));
+        }
+    }
     let (elf, origin, slide) = match separate {
         Some((elf, slide)) => {
             let path = place(elf.file()).unwrap_or_default();
@@ -184,7 +192,7 @@ pub(super) fn debug(
 }
 
 /// Returns the file with the symbol table of an object with these images: its debug file, or else
-/// the one that is compressed in it. None if there is none, and for the kernel, whose names are all
+/// the one that is compressed in it, or one that is fetched. None if there is none, and for the kernel, whose names are all
 /// in the experiment.
 pub(super) fn symbols(object: &ObjectRef, search: &SearchPaths, images: &[Image]) -> Option<Elf> {
     if images.iter().any(|image| image.elf.is_synthetic()) {
@@ -199,6 +207,25 @@ pub(super) fn symbols(object: &ObjectRef, search: &SearchPaths, images: &[Image]
     local
         .and_then(|file| Elf::read(file).ok())
         .or_else(|| elves.find_map(|elf| mini::of(elf).ok().flatten()))
+        .or_else(|| fetched(search, &own_id(object, images)))
+}
+
+/// Returns the build id of an object, from its files if it was not recorded.
+pub(super) fn build_id_of(object: &ObjectRef, search: &SearchPaths) -> Box<[u8]> {
+    own_id(object, &images(object, search).unwrap_or_default())
+}
+
+/// Returns the build id of an object with these images.
+fn own_id(object: &ObjectRef, images: &[Image]) -> Box<[u8]> {
+    let recorded = Some(object.build_id.clone()).filter(|id| !id.is_empty());
+    let first = || Some(build_id(images.first()?.elf.file()));
+    recorded.or_else(first).unwrap_or_default()
+}
+
+/// Returns the debug file of a build id from a server or the cache.
+fn fetched(search: &SearchPaths, id: &[u8]) -> Option<Elf> {
+    let file = search.debuginfod.as_ref()?.debug_file(id)?;
+    Elf::read(file).ok()
 }
 
 fn open_roots(search: &SearchPaths) -> Vec<File> {
@@ -243,6 +270,7 @@ fn alternative(
     by_path()
         .or_else(|| find_by_build_id(roots, id))
         .and_then(|file| Elf::read(file).ok())
+        .or_else(|| fetched(search, id))
         .ok_or_else(|| SymbolError::NoAlternative(path.to_owned()))
 }
 

@@ -4,18 +4,20 @@
 //! with its prefix replaced; the last part of the path in the search directories; the path itself,
 //! unless a replacement applied to it.
 //!
-//! Nothing is fetched over the network: debuginfod is not used even if `DEBUGINFOD_URLS` is set,
-//! because a report must not reveal to a server which programs ran.
+//! What is in none of these places may be fetched: see [`DebuginfodClient`].
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use experiment_format::archive::archive_name;
 
+use super::debuginfod::DebuginfodClient;
+
 /// Where to look for files.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct SearchPaths {
     /// The experiment's directory `archives/`.
     pub archives: Option<PathBuf>,
@@ -25,6 +27,8 @@ pub struct SearchPaths {
     pub directories: Vec<PathBuf>,
     /// Directories in place of `/`, with the files and `usr/lib/debug` in them.
     pub roots: Vec<PathBuf>,
+    /// Fetches debug files and sources that are not found. None: nothing is fetched.
+    pub debuginfod: Option<Arc<DebuginfodClient>>,
 }
 
 impl SearchPaths {
@@ -36,6 +40,7 @@ impl SearchPaths {
             maps: Vec::new(),
             directories: Vec::new(),
             roots: vec!["/".into()],
+            debuginfod: None,
         }
     }
 
@@ -82,19 +87,26 @@ impl SearchPaths {
         archived.into_iter().chain(here).collect()
     }
 
-    /// Opens a source file by its path in the line table.
+    /// Opens a source file by its path in the line table of a load object with this build id.
     #[must_use]
-    pub fn source(&self, recorded: &str) -> Option<SourceFile> {
-        self.source_places(recorded)
-            .into_iter()
-            .find_map(|(path, archived)| {
-                let file = open_regular(&path)?;
-                Some(SourceFile {
-                    file,
-                    path,
-                    archived,
-                })
+    pub fn source(&self, recorded: &str, build_id: &[u8]) -> Option<SourceFile> {
+        let mut places = self.source_places(recorded).into_iter();
+        let found = places.find_map(|(path, archived)| {
+            let file = open_regular(&path)?;
+            Some(SourceFile {
+                file,
+                path,
+                as_compiled: archived,
             })
+        });
+        found.or_else(|| {
+            let (file, path) = self.debuginfod.as_ref()?.source(build_id, recorded)?;
+            Some(SourceFile {
+                file,
+                path,
+                as_compiled: true,
+            })
+        })
     }
 }
 
@@ -133,9 +145,9 @@ pub struct SourceFile {
     pub file: File,
     /// Where it was found.
     pub path: PathBuf,
-    /// Whether it is the experiment's copy, and so the text that was compiled. A file of this
-    /// machine may have changed since, as its modification time shows.
-    pub archived: bool,
+    /// Whether it is the text that was compiled: the experiment's copy, or what a server has for
+    /// the build id. A file of this machine may have changed since, as its modification time shows.
+    pub as_compiled: bool,
 }
 
 /// Opens a regular file, without waiting for a pipe's writer.
@@ -195,13 +207,13 @@ mod tests {
         fs::write(&source, "new").unwrap();
         let name = source.to_str().unwrap();
         let search = SearchPaths::new(Some(archives.clone()));
-        let found = search.source(name).unwrap();
-        assert_eq!((found.path, found.archived), (source.clone(), false));
+        let found = search.source(name, &[]).unwrap();
+        assert_eq!((found.path, found.as_compiled), (source.clone(), false));
         let copy = archives.join(archive_name(name));
         fs::write(&copy, "old").unwrap();
-        let found = search.source(name).unwrap();
-        assert_eq!((found.path, found.archived), (copy, true));
-        assert!(search.source("/dev/null").is_none());
-        assert!(search.source("/no/such/file.c").is_none());
+        let found = search.source(name, &[]).unwrap();
+        assert_eq!((found.path, found.as_compiled), (copy, true));
+        assert!(search.source("/dev/null", &[]).is_none());
+        assert!(search.source("/no/such/file.c", &[]).is_none());
     }
 }

@@ -18,7 +18,7 @@ use crate::load::lines::{SymbolFiles, same_build};
 use crate::metric::Metrics;
 use crate::model::{FrameId, FunctionInfo, Model, ObjectKind};
 use crate::report::table::{Cell, Column, Table};
-use crate::symbol::{Instruction, SearchPaths, SourceFrame, demangle, disassemble_code};
+use crate::symbol::{Instruction, ObjectRef, SourceFrame, Symboliser, demangle, disassemble_code};
 
 /// Characters of a source line that are shown ahead of its instructions.
 const MAX_SOURCE_CHARS: usize = 120;
@@ -116,7 +116,7 @@ struct Shown<'a> {
     /// The lines of each, none where nothing is known of them.
     lines: Vec<Vec<SourceFrame>>,
     /// Where sources are; none if there are no lines.
-    sources: Option<&'a SearchPaths>,
+    sources: Option<(&'a Symboliser, ObjectRef)>,
     note: Option<String>,
 }
 
@@ -170,7 +170,7 @@ fn in_file<'a>(
     Ok(Shown {
         code,
         lines: resolved.frames,
-        sources: Some(symboliser.search()),
+        sources: Some((symboliser, reference)),
         note: resolved
             .error
             .map(|error| format!("{} {error}", object.path)),
@@ -237,14 +237,15 @@ fn position(code: &[Instruction], offset: u64) -> Option<u32> {
 
 /// Source files, each read once.
 struct Sources<'a> {
-    search: Option<&'a SearchPaths>,
+    /// What reads the load object that was compiled from them.
+    of: Option<(&'a Symboliser, ObjectRef)>,
     texts: HashMap<Arc<str>, Vec<String>>,
 }
 
 impl<'a> Sources<'a> {
-    fn new(search: Option<&'a SearchPaths>) -> Sources<'a> {
+    fn new(of: Option<(&'a Symboliser, ObjectRef)>) -> Sources<'a> {
         Sources {
-            search,
+            of,
             texts: HashMap::new(),
         }
     }
@@ -263,9 +264,9 @@ impl<'a> Sources<'a> {
             ] => format!("{}, ", demangle(name)),
             _ => String::new(),
         };
-        let search = self.search;
+        let of = self.of.as_ref();
         let text = self.texts.entry(file.clone()).or_insert_with(|| {
-            let found = search.and_then(|search| search.source(file));
+            let found = of.and_then(|(symboliser, object)| symboliser.source(object, file));
             let found = found.map(|found| read(found.file));
             found.and_then(Result::ok).unwrap_or_default()
         });

@@ -117,11 +117,11 @@ fn text_of(
     path: &str,
 ) -> (Option<Vec<String>>, Vec<String>) {
     let files = SymbolFiles::new(context.model, &context.options.lookup);
-    let Some((symboliser, _, experiment)) = files.of(object) else {
+    let Some((symboliser, reference, experiment)) = files.of(object) else {
         return (None, Vec::new());
     };
     let search = symboliser.search();
-    let Some(found) = search.source(path) else {
+    let Some(found) = symboliser.source(&reference, path) else {
         let places = search.source_places(path).into_iter();
         let places: Vec<_> = places.map(|(path, _)| path.display().to_string()).collect();
         let note = format!(
@@ -133,7 +133,7 @@ fn text_of(
     match read(found.file) {
         Ok(text) => {
             let recorded = load::recorded_here(experiment);
-            let sure = found.archived || lines::unchanged(&found.path, recorded);
+            let sure = found.as_compiled || lines::unchanged(&found.path, recorded);
             let doubt = format!(
                 "{} is a file of this machine, and may differ from what was compiled",
                 found.path.display()

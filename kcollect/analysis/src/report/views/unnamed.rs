@@ -15,7 +15,7 @@ use crate::load::build_ids;
 use crate::metric::BaseMetric;
 use crate::model::{LoadObject, ObjectKind};
 use crate::report::table::{Cell, Column, Table};
-use crate::symbol::debug_packages;
+use crate::symbol::{DebuginfodClient, debug_packages};
 
 /// The functions of one load object that have no name.
 #[derive(Debug, Clone, Copy, Default)]
@@ -98,6 +98,13 @@ pub(super) fn unnamed(context: &Context<'_>) -> Result<Table, Failure> {
     };
     if table.rows.is_empty() {
         table.notes.push("All functions have names.".to_owned());
+    } else if DebuginfodClient::is_refused_to_root(context.options.lookup.debuginfod) {
+        let note = "debug files are not fetched as root, unless with --debuginfod";
+        table.notes.push(note.to_owned());
+    } else if std::env::var_os("DEBUGINFOD_URLS").is_none() {
+        let note =
+            "debug files can also be fetched: DEBUGINFOD_URLS=https://debuginfod.elfutils.org";
+        table.notes.push(note.to_owned());
     }
     table.cut(context.options.limit.unwrap_or(usize::MAX));
     Ok(table)

@@ -1,0 +1,216 @@
+//! Fetches debug files and sources by build id from the servers in `DEBUGINFOD_URLS`.
+//!
+//! A request tells a server which program ran, so nothing is fetched unless the user names servers,
+//! nor as root, whose environment is often that of a script, unless the user asks for it.
+//!
+//! `settings` reads the environment, as elfutils does; `cache` has the files that were fetched
+//! before, where elfutils and gdb have theirs; `download` fetches one. A server may answer anything:
+//! its answers are bounded in size and time, and count only if they have the build id that was asked
+//! for. The crate of the name debuginfod has none of that, so that an HTTP client is used directly.
+
+mod cache;
+mod download;
+mod settings;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use user_collector::elf::section_build_id;
+
+use cache::{Cache, Cached};
+use download::{Downloader, FetchError};
+use settings::Settings;
+
+/// Whether files may be fetched from the servers in `DEBUGINFOD_URLS`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum DebuginfodUse {
+    /// No, and files that were fetched before are not used either.
+    #[default]
+    Never,
+    /// Yes, unless this is root.
+    IfNotRoot,
+    /// Yes.
+    Always,
+}
+
+/// What is fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted<'a> {
+    DebugFile,
+    /// The source file with this path in the line table.
+    Source(&'a str),
+}
+
+/// Fetches files, each only once.
+#[derive(Debug)]
+pub struct DebuginfodClient {
+    cache: Option<Cache>,
+    downloader: Downloader,
+    servers: Vec<String>,
+    state: Mutex<State>,
+}
+
+/// What has happened so far.
+#[derive(Debug, Default)]
+struct State {
+    /// A lock for each file, by its place in the cache, which holds whether it can't be had.
+    files: BTreeMap<PathBuf, Arc<Mutex<bool>>>,
+    /// Servers that did not answer.
+    down: BTreeSet<String>,
+    problems: BTreeSet<String>,
+}
+
+impl DebuginfodClient {
+    /// Returns the client of this process, by its environment; none if files must not be fetched.
+    pub fn of_process(how: DebuginfodUse) -> Option<Arc<DebuginfodClient>> {
+        static CLIENTS: [OnceLock<Arc<DebuginfodClient>>; 2] = [OnceLock::new(), OnceLock::new()];
+        let [if_not_root, always] = &CLIENTS;
+        let client = match how {
+            DebuginfodUse::Never => return None,
+            DebuginfodUse::IfNotRoot => if_not_root,
+            DebuginfodUse::Always => always,
+        };
+        let client = client.get_or_init(|| {
+            let mut settings = Settings::read(|name| std::env::var_os(name));
+            let mut problems = std::mem::take(&mut settings.problems);
+            if how != DebuginfodUse::Always && nix::unistd::geteuid().is_root() {
+                settings.servers.clear();
+                problems.clear();
+            } else if how == DebuginfodUse::Always && settings.servers.is_empty() {
+                problems.push(
+                    "--debuginfod: DEBUGINFOD_URLS names no server, such as \
+                     https://debuginfod.elfutils.org"
+                        .to_owned(),
+                );
+            }
+            let client = DebuginfodClient::new(settings);
+            client.state().problems.extend(problems);
+            Arc::new(client)
+        });
+        Some(Arc::clone(client))
+    }
+
+    /// Returns whether the user has named servers that are not asked, because this is root.
+    #[must_use]
+    pub fn is_refused_to_root(how: DebuginfodUse) -> bool {
+        how == DebuginfodUse::IfNotRoot
+            && nix::unistd::geteuid().is_root()
+            && !Settings::read(|name| std::env::var_os(name))
+                .servers
+                .is_empty()
+    }
+
+    fn new(settings: Settings) -> DebuginfodClient {
+        DebuginfodClient {
+            cache: settings.cache.map(Cache::new),
+            downloader: Downloader::new(settings.limits),
+            servers: settings.servers,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Returns the debug file of this build id.
+    #[must_use]
+    pub fn debug_file(&self, id: &[u8]) -> Option<File> {
+        self.find(id, Wanted::DebugFile)
+    }
+
+    /// Returns a source file, by its absolute path in the line table, of the object with this build
+    /// id.
+    #[must_use]
+    pub fn source(&self, id: &[u8], path: &str) -> Option<(File, PathBuf)> {
+        if !path.starts_with('/') {
+            return None;
+        }
+        let wanted = Wanted::Source(path);
+        let place = self.cache.as_ref()?.place(id, wanted);
+        Some((self.find(id, wanted)?, place))
+    }
+
+    /// Returns what went wrong since this was last called, one sentence each.
+    #[must_use]
+    pub fn take_problems(&self) -> Vec<String> {
+        let problems = std::mem::take(&mut self.state().problems);
+        problems.into_iter().collect()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, id: &[u8], wanted: Wanted<'_>) -> Option<File> {
+        // A shorter one is that of many files: of those that a linker filled with zeros, for
+        // example.
+        if id.len() < 8 || id.iter().all(|byte| *byte == 0) {
+            return None;
+        }
+        let cache = self.cache.as_ref()?;
+        let lock = {
+            let mut state = self.state();
+            Arc::clone(state.files.entry(cache.place(id, wanted)).or_default())
+        };
+        // Another thread may be fetching it.
+        let mut missing = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if *missing {
+            return None;
+        }
+        let found = match cache.find(id, wanted) {
+            Cached::File(file) if is_of_build(&file, id, wanted) => Some(file),
+            Cached::KnownMissing => None,
+            Cached::File(_) | Cached::Nothing => self.fetch(cache, id, wanted),
+        };
+        *missing = found.is_none();
+        found
+    }
+
+    /// Asks the servers in their order.
+    fn fetch(&self, cache: &Cache, id: &[u8], wanted: Wanted<'_>) -> Option<File> {
+        let mut not_found = 0;
+        for server in &self.servers {
+            if self.state().down.contains(server) {
+                continue;
+            }
+            let url = download::url(server, id, wanted);
+            let fetched = cache.temporary(id, wanted).and_then(|mut temporary| {
+                self.downloader.fetch(&url, temporary.as_file_mut())?;
+                Ok(temporary)
+            });
+            let checked = fetched.and_then(|temporary| {
+                let own = is_of_build(temporary.as_file(), id, wanted);
+                own.then_some(temporary).ok_or(FetchError::OtherBuild)
+            });
+            match checked.and_then(|temporary| cache.keep(temporary, id, wanted)) {
+                Ok(file) => return Some(file),
+                Err(FetchError::NotFound) => not_found += 1,
+                Err(error) => {
+                    let mut state = self.state();
+                    if error.is_of_server() {
+                        state.down.insert(server.clone());
+                        state
+                            .problems
+                            .insert(format!("debuginfod: {server} {error}"));
+                    } else {
+                        state.problems.insert(format!("debuginfod: {url} {error}"));
+                    }
+                }
+            }
+        }
+        if not_found > 0 && not_found == self.servers.len() {
+            cache.keep_missing(id, wanted);
+        }
+        None
+    }
+}
+
+/// Returns whether a file is what was asked for, as far as it shows: sources have no build id.
+fn is_of_build(file: &File, id: &[u8], wanted: Wanted<'_>) -> bool {
+    match wanted {
+        Wanted::DebugFile => *section_build_id(file) == *id,
+        Wanted::Source(_) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests;
