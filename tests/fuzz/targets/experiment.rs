@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::Path;
 
-use analysis::symbol::{ObjectRef, SearchPaths, Symboliser, disassemble_code};
+use analysis::symbol::{ObjectRef, Place, SearchPaths, Symboliser, disassemble_code};
 use experiment_format::archive::{ARCHIVES, archive_name};
 use experiment_format::reader::Experiment;
 use tempfile::TempDir;
@@ -143,6 +143,13 @@ pub(super) fn functions(bytes: &[u8]) {
         };
         let resolved = symboliser.resolve(&object, &POSITIONS);
         assert_eq!(resolved.frames.len(), POSITIONS.len());
+        // It has a symbol table of its own, or a compressed one.
+        let places = POSITIONS.map(|offset| Place {
+            offset,
+            begin: offset.checked_sub(1),
+        });
+        let named = symboliser.names(&[(&object, &places)]);
+        assert!(named.iter().all(|named| named.names.len() == places.len()));
     });
 }
 

@@ -118,6 +118,11 @@ impl Cache {
         open_regular(&place).ok_or(FetchError::OtherBuild)
     }
 
+    /// Removes the directory of a build id if there is nothing in it.
+    pub(super) fn tidy(&self, id: &[u8]) {
+        let _ = fs::remove_dir(self.directory(id));
+    }
+
     /// Remembers that no server has a file. It does not matter whether that succeeds.
     pub(super) fn keep_missing(&self, id: &[u8], wanted: Wanted<'_>) {
         if let Ok(temporary) = self.temporary(id, wanted) {

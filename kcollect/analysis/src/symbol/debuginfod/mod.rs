@@ -35,6 +35,9 @@ pub enum DebuginfodUse {
     Always,
 }
 
+/// A server that failed so often is not asked again: each failure may take minutes.
+const MAX_FAILURES: u32 = 3;
+
 /// What is fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted<'a> {
@@ -57,8 +60,8 @@ pub struct DebuginfodClient {
 struct State {
     /// A lock for each file, by its place in the cache, which holds whether it can't be had.
     files: BTreeMap<PathBuf, Arc<Mutex<bool>>>,
-    /// Servers that did not answer.
-    down: BTreeSet<String>,
+    /// How often each server failed. One that does not answer fails as often as it may.
+    failures: BTreeMap<String, u32>,
     problems: BTreeSet<String>,
 }
 
@@ -169,7 +172,8 @@ impl DebuginfodClient {
     fn fetch(&self, cache: &Cache, id: &[u8], wanted: Wanted<'_>) -> Option<File> {
         let mut not_found = 0;
         for server in &self.servers {
-            if self.state().down.contains(server) {
+            let failures = self.state().failures.get(server).copied();
+            if failures.is_some_and(|failures| failures >= MAX_FAILURES) {
                 continue;
             }
             let url = download::url(server, id, wanted);
@@ -186,19 +190,21 @@ impl DebuginfodClient {
                 Err(FetchError::NotFound) => not_found += 1,
                 Err(error) => {
                     let mut state = self.state();
-                    if error.is_of_server() {
-                        state.down.insert(server.clone());
-                        state
-                            .problems
-                            .insert(format!("debuginfod: {server} {error}"));
-                    } else {
-                        state.problems.insert(format!("debuginfod: {url} {error}"));
-                    }
+                    let (about, failures) = match error.is_of_server() {
+                        true => (server, MAX_FAILURES),
+                        false => (&url, 1),
+                    };
+                    *state.failures.entry(server.clone()).or_default() += failures;
+                    state
+                        .problems
+                        .insert(format!("debuginfod: {about} {error}"));
                 }
             }
         }
         if not_found > 0 && not_found == self.servers.len() {
             cache.keep_missing(id, wanted);
+        } else {
+            cache.tidy(id);
         }
         None
     }

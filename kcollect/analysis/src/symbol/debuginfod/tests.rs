@@ -128,7 +128,7 @@ fn refused(answer: Vec<u8>) -> String {
 fn refused_by(server: &Server) -> String {
     let (client, home) = client(&[server]);
     assert!(client.debug_file(&ID).is_none());
-    assert!(kept(&home).is_empty(), "{:?}", kept(&home));
+    assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
     let problems = client.take_problems();
     assert_eq!(problems.len(), 1, "{problems:?}");
     // It is not asked again.
@@ -223,6 +223,17 @@ fn answers_without_end() {
         while stream.write_all(b"X: y\r\n").is_ok() {}
     });
     refused_by(&headers);
+}
+
+#[test]
+fn a_server_that_fails_often_is_not_asked_any_more() {
+    let server = Server::with(ok(b"something else"));
+    let (client, _home) = client(&[&server]);
+    for byte in 1..20 {
+        assert!(client.debug_file(&[byte; 20]).is_none());
+    }
+    assert_eq!(server.requests(), 3);
+    assert_eq!(client.take_problems().len(), 3);
 }
 
 #[test]
