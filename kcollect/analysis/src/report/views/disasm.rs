@@ -18,7 +18,9 @@ use crate::load::lines::{SymbolFiles, same_build};
 use crate::metric::Metrics;
 use crate::model::{FrameId, FunctionInfo, Model, ObjectKind};
 use crate::report::table::{Cell, Column, Table};
-use crate::symbol::{Instruction, ObjectRef, SourceFrame, Symboliser, demangle, disassemble_code};
+use crate::symbol::{
+    Instruction, NAMELESS, ObjectRef, SourceFrame, Symboliser, demangle, disassemble_code,
+};
 
 /// Characters of a source line that are shown ahead of its instructions.
 const MAX_SOURCE_CHARS: usize = 120;
@@ -148,9 +150,19 @@ fn in_file<'a>(
         })
     })?;
 
+    // The experiment has no name of some that were named since.
+    let since: HashMap<_, _> = model
+        .functions
+        .iter()
+        .filter(|known| known.object == function.object)
+        .map(|known| (known.offset, &known.name))
+        .collect();
     let names = |offset: u64| {
         let (name, into) = table?.find(offset)?;
-        Some((demangle(name).into_owned(), into))
+        let since = since.get(&(offset - into));
+        let since = since.filter(|_| name.starts_with(NAMELESS));
+        let name = since.map_or_else(|| demangle(name).into_owned(), |name| (*name).clone());
+        Some((name, into))
     };
     let code = symboliser
         .disassemble(&reference, range, &names)
