@@ -271,6 +271,9 @@ static __always_inline enum unwind_end step_without_rule(struct user_scratch *ou
 	unwind_begin_scan(&out->scan, &out->state);
 	exact = out->state.exact;
 	end = unwind_by_frame_pointer(&out->state, reader, &sure);
+	if (sure && end == UNWIND_CONTINUES && out->state.known & UNWIND_FP_CHAIN)
+		sure = unwind_caller_leads_on(&out->scan, &out->state, reader,
+					      (void *)(__u64)place);
 	if (!sure) {
 		looked_at = sleeps ? bpf_loop(most, scan_sleeper_word, reader, 0)
 				   : bpf_loop(most, scan_word, &at, 0);
@@ -317,7 +320,8 @@ static __always_inline int step(struct user_scratch *out, __u32 place, struct ta
 	}
 	number = code->kind == CODE_TABLE ? find_rule(out, code, address) : 0;
 	if (number) {
-		end = unwind_by_rule(&out->state, &rules[number & (MAX_RULES - 1)], reader);
+		end = unwind_by_unsure_rule(&out->scan, &out->state,
+					    &rules[number & (MAX_RULES - 1)], reader);
 	} else {
 		end = step_without_rule(out, place, reader, sleeps);
 	}

@@ -36,9 +36,9 @@ static __always_inline int unwind_rule_at(void *finder, __u64 address, struct un
 
 __u64 kcollect_unwind_address(const struct unwind_state *state);
 __u32 kcollect_unwind_by_rule(struct unwind_state *state, const struct unwind_rule *rule,
-			      struct native_reader *reader);
+			      struct native_reader *reader, const struct unwind_scan *scan);
 __u32 kcollect_unwind_without_rule(struct unwind_state *state, struct native_reader *reader,
-				   __u32 *words, __u32 *via_scan);
+				   struct unwind_scan *scan, __u32 *words, __u32 *via_scan);
 
 __u64 kcollect_unwind_address(const struct unwind_state *state)
 {
@@ -46,32 +46,33 @@ __u64 kcollect_unwind_address(const struct unwind_state *state)
 }
 
 __u32 kcollect_unwind_by_rule(struct unwind_state *state, const struct unwind_rule *rule,
-			      struct native_reader *reader)
+			      struct native_reader *reader, const struct unwind_scan *scan)
 {
-	return unwind_by_rule(state, rule, reader);
+	return unwind_by_unsure_rule(scan, state, rule, reader);
 }
 
 /* Goes to the caller by the frame pointer, or by a scan of at most so many words, and of as many as
  * a scan may look at. */
 __u32 kcollect_unwind_without_rule(struct unwind_state *state, struct native_reader *reader,
-				   __u32 *words, __u32 *via_scan)
+				   struct unwind_scan *scan, __u32 *words, __u32 *via_scan)
 {
 	bool exact = state->exact, sure;
-	struct unwind_scan scan;
 	enum unwind_end end;
 
-	unwind_begin_scan(&scan, state);
+	unwind_begin_scan(scan, state);
 	end = unwind_by_frame_pointer(state, reader, &sure);
+	if (sure && end == UNWIND_CONTINUES && state->known & UNWIND_FP_CHAIN)
+		sure = unwind_caller_leads_on(scan, state, reader, reader);
 	*via_scan = 0;
 	if (sure)
 		return end;
 	for (__u32 index = 0; index < SCAN_WORDS && *words; index++) {
 		--*words;
-		if (unwind_scan_word(&scan, reader, reader, scan.sp + 8 * (__u64)index))
+		if (unwind_scan_word(scan, reader, reader, scan->sp + 8 * (__u64)index))
 			break;
 	}
-	*via_scan = scan.call != CALL_NONE;
-	return unwind_end_scan(&scan, state, end, exact);
+	*via_scan = scan->call != CALL_NONE;
+	return unwind_end_scan(scan, state, end, exact);
 }
 
 struct abi_entry {
@@ -198,6 +199,8 @@ const struct abi_entry kcollect_abi[] = {
 	FIELD(unwind_state, registers)
 	FIELD(unwind_state, known)
 	FIELD(unwind_state, exact)
+
+	SIZE(unwind_scan)
 
 	SIZE(native_reader)
 	FIELD(native_reader, read)

@@ -27,6 +27,11 @@
 #define SCAN_WORDS	 512
 #define SCAN_STACK_WORDS 2048
 
+/* Addresses of the stack that a scan keeps, for one may be the frame pointer, which the code has
+ * saved; and how far above the word such an address is. */
+#define SCAN_SAVED	 8
+#define SCAN_SAVED_BYTES (1 << 20)
+
 /* How a call fits that is before a word. */
 enum unwind_call {
 	/* There is none. */
@@ -43,12 +48,15 @@ struct unwind_scan {
 	__u32 known;
 	/* Of the best caller so far. */
 	__u32 call; /* enum unwind_call */
-	__u64 caller_pc, caller_sp;
+	__u64 caller_pc, caller_sp, caller_fp;
+	__u32 caller_known;
+	__u32 ended; /* the stack ends where the scan did */
 	/* Of one that is tried. */
 	struct unwind_state trial;
 	struct unwind_rule rule;
-	__u32 ended; /* the stack ends where the scan did */
-	__u32 zero;
+	__u64 trial_fp;
+	__u64 saves;
+	__u64 saved[SCAN_SAVED];
 };
 
 /* Begins a scan from a frame whose code has no rule. */
@@ -64,6 +72,8 @@ static __always_inline void unwind_begin_scan(struct unwind_scan *scan,
 		scan->known |= 1 << UNWIND_FP | UNWIND_FP_UNSURE;
 	scan->call = CALL_NONE;
 	scan->ended = 0;
+	scan->saves = 0;
+	__builtin_memset(scan->saved, 0, sizeof(scan->saved));
 }
 
 /* Returns where a call leads: behind an entry of the PLT, which is jmp *slot(%rip) or has an
@@ -113,24 +123,69 @@ static __always_inline enum unwind_call unwind_call_before(struct unwind_scan *s
 	return !found && target <= scan->address ? CALL_FITS : CALL_ELSEWHERE;
 }
 
-/* Returns whether a rule leads on from an address, whose stack pointer was at `sp`. */
+/* Returns whether a rule leads from the frame in `trial` to a return address. */
+static __always_inline bool unwind_rule_leads_on(struct unwind_scan *scan, void *reader,
+						 void *finder)
+{
+	struct unwind_rule none;
+
+	return unwind_by_rule(&scan->trial, &scan->rule, reader) == UNWIND_CONTINUES &&
+	       unwind_after_call(reader, scan->trial.pc) > 0 &&
+	       unwind_rule_at(finder, scan->trial.pc - 1, &none) >= 0;
+}
+
+/* Returns whether a rule leads on from an address, whose stack pointer was at `sp`, with the frame
+ * pointer as the code without rules has it, or as it may have saved it. */
 static __always_inline bool unwind_leads_on(struct unwind_scan *scan, void *reader, void *finder,
 					    __u64 address, __u64 sp)
 {
+	__u64 fp = scan->fp;
+
 	if (unwind_rule_at(finder, address - 1, &scan->rule) <= 0)
 		return false;
+	scan->trial_fp = fp;
 	/* A first function is an end. A zero in place of a return address is more likely any zero.
 	 */
 	if (scan->rule.cfa_kind == CFA_STOP)
 		return true;
-	scan->trial.pc = address;
-	scan->trial.registers[UNWIND_SP] = sp;
-	scan->trial.registers[UNWIND_FP] = scan->fp;
-	scan->trial.known = scan->known;
+	for (__u32 number = 0; number <= SCAN_SAVED; number++) {
+		scan->trial.known = scan->known;
+		if (number) {
+			if (scan->rule.cfa_register != UNWIND_FP)
+				return false;
+			fp = scan->saved[(scan->saves - number) & (SCAN_SAVED - 1)];
+			if (fp < sp)
+				continue;
+			scan->trial.known = 1 << UNWIND_SP | 1 << UNWIND_FP | UNWIND_FP_UNSURE;
+		}
+		scan->trial.pc = address;
+		scan->trial.registers[UNWIND_SP] = sp;
+		scan->trial.registers[UNWIND_FP] = fp;
+		scan->trial.exact = 0;
+		scan->trial_fp = fp;
+		if (unwind_rule_leads_on(scan, reader, finder))
+			return true;
+	}
+	return false;
+}
+
+/* Returns whether the caller that was found by the frame pointer can be one: code without rules, or
+ * from which a rule leads on. A register that the code uses for something else may point to a
+ * return address too. */
+static __always_inline bool unwind_caller_leads_on(struct unwind_scan *scan,
+						   const struct unwind_state *caller, void *reader,
+						   void *finder)
+{
+	int found = unwind_rule_at(finder, unwind_address(caller), &scan->rule);
+
+	if (found <= 0 || scan->rule.cfa_kind == CFA_STOP || scan->rule.ra_kind == RA_INTERRUPTED)
+		return true;
+	scan->trial.pc = caller->pc;
+	scan->trial.registers[UNWIND_SP] = caller->registers[UNWIND_SP];
+	scan->trial.registers[UNWIND_FP] = caller->registers[UNWIND_FP];
+	scan->trial.known = 1 << UNWIND_SP | 1 << UNWIND_FP;
 	scan->trial.exact = 0;
-	return unwind_by_rule(&scan->trial, &scan->rule, reader) == UNWIND_CONTINUES &&
-	       unwind_after_call(reader, scan->trial.pc) > 0 &&
-	       unwind_rule_at(finder, scan->trial.pc - 1, &scan->rule) >= 0;
+	return unwind_rule_leads_on(scan, reader, finder);
 }
 
 /* Looks at the word of a place. Returns 1 at the end of the scan. */
@@ -147,6 +202,8 @@ static __always_inline int unwind_scan_word(struct unwind_scan *scan, void *read
 	/* Neither a small number nor text. */
 	if (word < 4096 || word >> 47)
 		return 0;
+	if (word - place < SCAN_SAVED_BYTES)
+		scan->saved[scan->saves++ & (SCAN_SAVED - 1)] = word;
 	if (unwind_rule_at(finder, word - 1, &scan->rule) <= 0)
 		return 0;
 	call = unwind_call_before(scan, reader, finder, word);
@@ -155,7 +212,35 @@ static __always_inline int unwind_scan_word(struct unwind_scan *scan, void *read
 	scan->call = call;
 	scan->caller_pc = word;
 	scan->caller_sp = place + 8;
+	scan->caller_fp = scan->trial_fp;
+	scan->caller_known = scan->known;
+	if (scan->trial_fp != scan->fp)
+		scan->caller_known |= 1 << UNWIND_FP | UNWIND_FP_UNSURE;
 	return call == CALL_FITS;
+}
+
+/* Goes to the caller by a rule, as unwind_by_rule() does. Where the frame pointer is not sure and
+ * does not lead on, one of those may that the code before has saved, if the last scan saw it. */
+static __always_inline enum unwind_end unwind_by_unsure_rule(const struct unwind_scan *scan,
+							     struct unwind_state *state,
+							     const struct unwind_rule *rule,
+							     void *reader)
+{
+	enum unwind_end end = unwind_by_rule(state, rule, reader);
+
+	if (end == UNWIND_CONTINUES || !(state->known & UNWIND_FP_UNSURE) ||
+	    rule->cfa_register != UNWIND_FP)
+		return end;
+	for (__u32 number = 1; number <= SCAN_SAVED; number++) {
+		__u64 fp = scan->saved[(scan->saves - number) & (SCAN_SAVED - 1)];
+
+		if (fp < state->registers[UNWIND_SP])
+			continue;
+		state->registers[UNWIND_FP] = fp;
+		if (unwind_by_rule(state, rule, reader) == UNWIND_CONTINUES)
+			return UNWIND_CONTINUES;
+	}
+	return end;
 }
 
 /* Ends a scan: goes to the caller that it found, or ends the stack as it would have ended without
@@ -165,9 +250,9 @@ static __always_inline enum unwind_end unwind_end_scan(const struct unwind_scan 
 						       enum unwind_end end, bool exact)
 {
 	if (scan->call != CALL_NONE) {
-		unwind_go_to(state, scan->caller_pc, scan->caller_sp, scan->fp,
-			     scan->known >> UNWIND_FP & 1, false, 0);
-		state->known |= scan->known & UNWIND_FP_UNSURE;
+		unwind_go_to(state, scan->caller_pc, scan->caller_sp, scan->caller_fp,
+			     scan->caller_known >> UNWIND_FP & 1, false, 0);
+		state->known |= scan->caller_known & UNWIND_FP_UNSURE;
 		return UNWIND_CONTINUES;
 	}
 	/* Zero in a register that any code may use ends no stack that goes on. */
@@ -175,5 +260,7 @@ static __always_inline enum unwind_end unwind_end_scan(const struct unwind_scan 
 		return UNWIND_NO_TABLE;
 	return end;
 }
+
+_Static_assert(sizeof(struct unwind_scan) == 304, "as in unwind/native.rs");
 
 #endif

@@ -59,7 +59,7 @@ macro_rules! numbers {
 }
 
 fn rust_side() -> BTreeMap<String, u64> {
-    use crate::unwind::native::{CONTINUES, Reader, State};
+    use crate::unwind::native::{CONTINUES, Reader, Scan, State};
 
     let mut all: Vec<(String, usize)> = Vec::new();
     let header = size_of::<HeaderLayout>();
@@ -213,6 +213,7 @@ fn rust_side() -> BTreeMap<String, u64> {
         ]
     );
     structure!(all, unwind_state, State, 0, [pc, registers, known, exact]);
+    all.push(("unwind_scan".to_owned(), size_of::<Scan>()));
     structure!(all, native_reader, Reader, 0, [read, find, context]);
     structure!(
         all,

@@ -17,6 +17,10 @@ pub(crate) struct State {
     pub(crate) exact: u32,
 }
 
+/// `struct unwind_scan`, which only C looks into.
+#[repr(C)]
+pub(crate) struct Scan([u64; 38]);
+
 /// `struct native_reader` of `c/native.c`.
 #[repr(C)]
 pub(crate) struct Reader {
@@ -34,10 +38,12 @@ unsafe extern "C" {
         state: *mut State,
         rule: *const EncodedRule,
         reader: *mut Reader,
+        scan: *const Scan,
     ) -> u32;
     fn kcollect_unwind_without_rule(
         state: *mut State,
         reader: *mut Reader,
+        scan: *mut Scan,
         words: *mut u32,
         via_scan: *mut u32,
     ) -> u32;
@@ -128,6 +134,7 @@ pub fn unwind(
     let mut context = Context { find, read };
     let context = &raw mut context;
     let mut reader = Reader::new(context);
+    let mut scan = Scan([0; 38]);
     let mut scan_words = SCAN_STACK_WORDS;
     let mut unwound = Unwound {
         frames: Vec::new(),
@@ -143,9 +150,16 @@ pub fn unwind(
         let context = unsafe { &mut *context };
         let end = match (context.find)(address) {
             UnwindBy::Rule(rule) => {
-                // SAFETY: all three are valid for the call, which keeps no pointer; of the rule any
-                // bytes are.
-                unsafe { kcollect_unwind_by_rule(&raw mut state, &raw const rule, &raw mut reader) }
+                // SAFETY: all are valid for the call, which keeps no pointer; of the rule any bytes
+                // are.
+                unsafe {
+                    kcollect_unwind_by_rule(
+                        &raw mut state,
+                        &raw const rule,
+                        &raw mut reader,
+                        &raw const scan,
+                    )
+                }
             }
             UnwindBy::FramePointer => {
                 let mut via_scan = 0;
@@ -154,6 +168,7 @@ pub fn unwind(
                     kcollect_unwind_without_rule(
                         &raw mut state,
                         &raw mut reader,
+                        &raw mut scan,
                         &raw mut scan_words,
                         &raw mut via_scan,
                     )

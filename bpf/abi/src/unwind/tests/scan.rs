@@ -169,6 +169,53 @@ fn a_frame_pointer_counts_if_it_leads_to_a_return_address() {
     kept(0x7030).ends(&[BARE, CALLER + 0x44, OTHER + 0x44], UnwindEnd::Unsupported);
 }
 
+/// The code has saved the frame pointer before it used the register for something else.
+#[test]
+fn a_saved_frame_pointer_counts_if_it_leads_to_a_return_address() {
+    let drawing = |saved| {
+        Drawing::bare()
+            .rule(CALLER, Drawn::register(FP, 16).fp_at(CFA, -16))
+            .stack(
+                64,
+                &[(0x7000, 0x7020), (0x7008, saved), (0x7010, CALLER + 0x45)],
+            )
+            .word(0x7048, FIRST + 0x45)
+            .call(CALLER + 0x45, BARE)
+    };
+    drawing(0x7040).scanned(&[BARE, CALLER + 0x44, FIRST + 0x44]);
+    // Not this one, and CALLER is passed over.
+    drawing(0x7038).scanned(&[BARE, FIRST + 0x44]);
+    // A function between does not need it.
+    let between = |saved| {
+        drawing(saved)
+            .rule(OTHER, Drawn::register(SP, 16))
+            .word(0x7010, OTHER + 0x45)
+            .call(OTHER + 0x45, BARE)
+            .word(0x7020, CALLER + 0x45)
+    };
+    between(0x7040).scanned(&[BARE, OTHER + 0x44, CALLER + 0x44, FIRST + 0x44]);
+    between(0x7038).ends(&[BARE, OTHER + 0x44, CALLER + 0x44], UnwindEnd::Unreadable);
+}
+
+/// What the frame pointer leads to has to lead on.
+#[test]
+fn a_register_that_points_to_an_old_return_address() {
+    let drawing = |next| {
+        Drawing::bare()
+            .register(FP, 0x7018)
+            .stack(64, &[(0x7010, CALLER + 0x45), (0x7020, CALLER + 0x45)])
+            .word(0x7020, OTHER + 0x45)
+            .word(0x7030, next)
+            .rule(CALLER, Drawn::register(SP, 48))
+            .word(0x7040, FIRST + 0x45)
+            .call(OTHER + 0x45, BARE)
+            .call(CALLER + 0x45, BARE)
+    };
+    let frame_pointer = drawing(FIRST + 0x45).unwound();
+    assert_eq!(frame_pointer.frames, [BARE, OTHER + 0x44, FIRST + 0x44]);
+    drawing(7).scanned(&[BARE, CALLER + 0x44, FIRST + 0x44]);
+}
+
 #[test]
 fn a_scan_is_bounded() {
     let at = |words: u64| {
