@@ -29,7 +29,9 @@ __attribute__((noinline)) int kc_unwind_step(__u32 place)
 {
 	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &place);
 
-	return out ? step(out, place, bpf_get_current_task_btf(), 0, false) : 1;
+	if (!out)
+		return 1;
+	return step(out, place, bpf_get_current_task_btf(), 0) && scan_again(out, place);
 }
 
 /* Declared in user_stack.h. */
@@ -47,5 +49,5 @@ __attribute__((noinline)) int kc_rule_number_at(__u32 place, __u64 address)
 {
 	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &place);
 
-	return out ? rule_number_at(out, place, address) : -1;
+	return out ? rule_number_at(out, address) : -1;
 }

@@ -91,6 +91,7 @@ struct user_scratch {
 	__u32 via_frame_pointer;
 	__u32 via_scan;
 	__u32 scan_words; /* left for scans */
+	__u32 scan_depth; /* of the frame whose caller the last scan found, or 0 */
 	__u32 depth;
 	__u32 unwound;	  /* number of frames whose caller was found */
 	__u32 pending;	  /* a table was needed that is not there yet */
@@ -212,11 +213,14 @@ static __always_inline __u32 find_rule(const struct user_scratch *out,
 
 /* Returns the number of the rule for an address, 0 where there is none, or -1 where no code is
  * known or its table is not there yet. */
-static __always_inline int rule_number_at(struct user_scratch *out, __u32 place, __u64 address)
+static __always_inline int rule_number_at(struct user_scratch *out, __u64 address)
 {
-	const struct mapped_code *code = code_at(out, place, address);
+	struct mapped_code *code = &out->code;
 
-	if (!code || code->kind == CODE_PENDING)
+	/* Not by kc_find_code(): one call less is less stack for all callers together. */
+	if ((address < code->start || address >= code->end) && find_code(code, out->mm, address))
+		return -1;
+	if (code->kind == CODE_PENDING)
 		return -1;
 	return code->kind == CODE_TABLE ? find_rule(out, code, address) : 0;
 }
@@ -242,25 +246,17 @@ struct scan_place {
 	__u32 place;
 };
 
-/* Two functions: one that reads another thread's stack may sleep, and no program may call it that
- * may not. */
 static long scan_word(__u64 index, struct scan_place *at)
 {
 	return unwind_scan_word(&at->out->scan, 0, (void *)(__u64)at->place,
 				at->out->scan.sp + 8 * index);
 }
 
-static long scan_sleeper_word(__u64 index, struct sleeper *sleeper)
-{
-	struct user_scratch *out = sleeper->out;
-
-	return unwind_scan_word(&out->scan, sleeper, (void *)ITER_SCRATCH,
-				out->scan.sp + 8 * index);
-}
-
-/* Goes to the caller of a frame whose code has no rule: by its frame pointer, or by a scan. */
+/* Goes to the caller of a frame whose code has no rule: by its frame pointer, or by a scan. The
+ * stack of another thread is not scanned: all functions that call each other together have too
+ * little stack for it. */
 static __always_inline enum unwind_end step_without_rule(struct user_scratch *out, __u32 place,
-							 void *reader, bool sleeps)
+							 void *reader)
 {
 	struct scan_place at = {.out = out, .place = place};
 	__u32 words = out->scan_words, most = words < SCAN_WORDS ? words : SCAN_WORDS;
@@ -269,18 +265,19 @@ static __always_inline enum unwind_end step_without_rule(struct user_scratch *ou
 	bool exact, sure;
 
 	unwind_begin_scan(&out->scan, &out->state);
+	out->scan_depth = 0;
 	exact = out->state.exact;
 	end = unwind_by_frame_pointer(&out->state, reader, &sure);
 	if (sure && end == UNWIND_CONTINUES && out->state.known & UNWIND_FP_CHAIN)
 		sure = unwind_caller_leads_on(&out->scan, &out->state, reader,
 					      (void *)(__u64)place);
-	if (!sure) {
-		looked_at = sleeps ? bpf_loop(most, scan_sleeper_word, reader, 0)
-				   : bpf_loop(most, scan_word, &at, 0);
+	if (!sure && !reader) {
+		looked_at = bpf_loop(most, scan_word, &at, 0);
 		out->scan_words = words - looked_at;
 		end = unwind_end_scan(&out->scan, &out->state, end, exact);
 		if (out->scan.call != CALL_NONE) {
 			out->via_scan = 1;
+			out->scan_depth = out->depth;
 			return end;
 		}
 	}
@@ -290,7 +287,7 @@ static __always_inline enum unwind_end step_without_rule(struct user_scratch *ou
 
 /* Writes one frame and goes to its caller. Returns 0, or 1 at the end of the stack. */
 static __always_inline int step(struct user_scratch *out, __u32 place, struct task_struct *task,
-				void *reader, bool sleeps)
+				void *reader)
 {
 	const struct mapped_code *code;
 	__u32 end, number;
@@ -323,12 +320,33 @@ static __always_inline int step(struct user_scratch *out, __u32 place, struct ta
 		end = unwind_by_unsure_rule(&out->scan, &out->state,
 					    &rules[number & (MAX_RULES - 1)], reader);
 	} else {
-		end = step_without_rule(out, place, reader, sleeps);
+		end = step_without_rule(out, place, reader);
 	}
 	out->end = end;
 	if (end == UNWIND_CONTINUES && out->trampoline && out->state.pc == out->trampoline)
 		restore_return_address(&out->state, task);
 	return end != UNWIND_CONTINUES;
+}
+
+/* Goes on with the last scan, if the caller that it found led nowhere. Returns 0, or 1 at the end
+ * of the stack. */
+static __always_inline int scan_again(struct user_scratch *out, __u32 place)
+{
+	struct scan_place at = {.out = out, .place = place};
+	__u32 words = out->scan_words, most = words < SCAN_WORDS ? words : SCAN_WORDS;
+
+	if (!out->scan_depth || out->pending || !unwind_scan_failed(out->end, &out->state, 0))
+		return 1;
+	unwind_resume_scan(&out->scan);
+	out->scan_words = words - bpf_loop(most, scan_word, &at, 0);
+	/* What it led to was none of the stack. */
+	out->depth = out->scan_depth;
+	if (out->scan.call == CALL_NONE) {
+		out->scan_depth = 0;
+		return 1;
+	}
+	unwind_end_scan(&out->scan, &out->state, out->end, false);
+	return 0;
 }
 
 /* step() for the thread that runs: a global function, which the verifier checks once for all
@@ -338,7 +356,7 @@ int kc_unwind_step(__u32 place);
 static long sleeper_step(__u64 index, struct sleeper *sleeper)
 {
 	(void)index;
-	return step(sleeper->out, ITER_SCRATCH, sleeper->task, sleeper, true);
+	return step(sleeper->out, ITER_SCRATCH, sleeper->task, sleeper);
 }
 
 /* Reads a piece of the stack of the thread that runs, or of another one. */
@@ -441,6 +459,7 @@ static __always_inline void describe_user_return(struct user_scratch *out, struc
 	out->via_frame_pointer = 0;
 	out->via_scan = 0;
 	out->scan_words = SCAN_STACK_WORDS;
+	out->scan_depth = 0;
 	out->unwound = 0;
 	out->pending = 0;
 	out->unmapped = 0;

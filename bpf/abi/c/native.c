@@ -40,6 +40,9 @@ __u32 kcollect_unwind_by_rule(struct unwind_state *state, const struct unwind_ru
 __u32 kcollect_unwind_without_rule(struct unwind_state *state, struct native_reader *reader,
 				   struct unwind_scan *scan, __u32 *words, __u32 *via_scan);
 
+__u32 kcollect_unwind_scan_again(struct unwind_state *state, struct native_reader *reader,
+				 struct unwind_scan *scan, __u32 *words, __u32 *end);
+
 __u64 kcollect_unwind_address(const struct unwind_state *state)
 {
 	return unwind_address(state);
@@ -49,6 +52,15 @@ __u32 kcollect_unwind_by_rule(struct unwind_state *state, const struct unwind_ru
 			      struct native_reader *reader, const struct unwind_scan *scan)
 {
 	return unwind_by_unsure_rule(scan, state, rule, reader);
+}
+
+static void scan_words(struct unwind_scan *scan, struct native_reader *reader, __u32 *words)
+{
+	for (__u32 index = 0; index < SCAN_WORDS && *words; index++) {
+		--*words;
+		if (unwind_scan_word(scan, reader, reader, scan->sp + 8 * (__u64)index))
+			break;
+	}
 }
 
 /* Goes to the caller by the frame pointer, or by a scan of at most so many words, and of as many as
@@ -66,13 +78,22 @@ __u32 kcollect_unwind_without_rule(struct unwind_state *state, struct native_rea
 	*via_scan = 0;
 	if (sure)
 		return end;
-	for (__u32 index = 0; index < SCAN_WORDS && *words; index++) {
-		--*words;
-		if (unwind_scan_word(scan, reader, reader, scan->sp + 8 * (__u64)index))
-			break;
-	}
+	scan_words(scan, reader, words);
 	*via_scan = scan->call != CALL_NONE;
 	return unwind_end_scan(scan, state, end, exact);
+}
+
+/* Goes on with the last scan, if the caller that it found led nowhere, and returns whether it does.
+ * `end` is how the stack ended, or that it continues. */
+__u32 kcollect_unwind_scan_again(struct unwind_state *state, struct native_reader *reader,
+				 struct unwind_scan *scan, __u32 *words, __u32 *end)
+{
+	if (!unwind_scan_failed(*end, state, reader))
+		return 0;
+	unwind_resume_scan(scan);
+	scan_words(scan, reader, words);
+	*end = unwind_end_scan(scan, state, *end, false);
+	return 1;
 }
 
 struct abi_entry {

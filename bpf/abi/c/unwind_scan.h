@@ -219,6 +219,24 @@ static __always_inline int unwind_scan_word(struct unwind_scan *scan, void *read
 	return call == CALL_FITS;
 }
 
+/* Returns whether a stack that ended so, after a scan had found a caller, shows that the caller was
+ * none: then the scan goes on behind it. A return address where no code is known may be in code
+ * that was mapped just now. */
+static __always_inline bool unwind_scan_failed(enum unwind_end end,
+					       const struct unwind_state *state, void *reader)
+{
+	if (end == UNWIND_COMPLETE || end == UNWIND_DEPTH_LIMIT)
+		return false;
+	return end != UNWIND_NO_MAPPING || unwind_after_call(reader, state->pc) <= 0;
+}
+
+/* Begins to go on with a scan. */
+static __always_inline void unwind_resume_scan(struct unwind_scan *scan)
+{
+	scan->sp = scan->caller_sp;
+	scan->call = CALL_NONE;
+}
+
 /* Goes to the caller by a rule, as unwind_by_rule() does. Where the frame pointer is not sure and
  * does not lead on, one of those may that the code before has saved, if the last scan saw it. */
 static __always_inline enum unwind_end unwind_by_unsure_rule(const struct unwind_scan *scan,

@@ -47,6 +47,13 @@ unsafe extern "C" {
         words: *mut u32,
         via_scan: *mut u32,
     ) -> u32;
+    fn kcollect_unwind_scan_again(
+        state: *mut State,
+        reader: *mut Reader,
+        scan: *mut Scan,
+        words: *mut u32,
+        end: *mut u32,
+    ) -> u32;
 }
 
 /// What the functions need that C calls.
@@ -135,6 +142,8 @@ pub fn unwind(
     let context = &raw mut context;
     let mut reader = Reader::new(context);
     let mut scan = Scan([0; 38]);
+    // The number of frames until the one whose caller the last scan found.
+    let mut scanned = None;
     let mut scan_words = SCAN_STACK_WORDS;
     let mut unwound = Unwound {
         frames: Vec::new(),
@@ -148,7 +157,8 @@ pub fn unwind(
         unwound.frames.push(address);
         // SAFETY: C has the address too, but does not run.
         let context = unsafe { &mut *context };
-        let end = match (context.find)(address) {
+        let found = (context.find)(address);
+        let mut end = match found {
             UnwindBy::Rule(rule) => {
                 // SAFETY: all are valid for the call, which keeps no pointer; of the rule any bytes
                 // are.
@@ -173,12 +183,30 @@ pub fn unwind(
                         &raw mut via_scan,
                     )
                 };
+                scanned = (via_scan != 0).then_some(unwound.frames.len());
                 unwound.via_scan |= via_scan != 0;
                 unwound.via_frame_pointer |= via_scan == 0;
                 end
             }
             UnwindBy::Nothing(end) => end as u32,
         };
+        let waits = matches!(found, UnwindBy::Nothing(end) if end != UnwindEnd::NoMapping);
+        if let Some(frames) = scanned.filter(|_| end != CONTINUES && !waits) {
+            // SAFETY: all are valid for the call, which keeps no pointer.
+            let again = unsafe {
+                kcollect_unwind_scan_again(
+                    &raw mut state,
+                    &raw mut reader,
+                    &raw mut scan,
+                    &raw mut scan_words,
+                    &raw mut end,
+                )
+            };
+            if again != 0 {
+                // What the caller led to was none of the stack.
+                unwound.frames.truncate(frames);
+            }
+        }
         if end != CONTINUES {
             // C has no other numbers: a test compares them.
             unwound.end = UnwindEnd::try_from(end as u8).unwrap_or(UnwindEnd::Unsupported);

@@ -166,7 +166,8 @@ fn a_frame_pointer_counts_if_it_leads_to_a_return_address() {
             .call(OTHER + 0x45, CALLER)
     };
     kept(0x7058).scanned(&[BARE, CALLER + 0x44, OTHER + 0x44, FIRST + 0x44]);
-    kept(0x7030).ends(&[BARE, CALLER + 0x44, OTHER + 0x44], UnwindEnd::Unsupported);
+    // Where it leads nowhere, the scan goes on to one that needs none.
+    kept(0x7030).scanned(&[BARE, FIRST + 0x44]);
 }
 
 /// The code has saved the frame pointer before it used the register for something else.
@@ -194,7 +195,22 @@ fn a_saved_frame_pointer_counts_if_it_leads_to_a_return_address() {
             .word(0x7020, CALLER + 0x45)
     };
     between(0x7040).scanned(&[BARE, OTHER + 0x44, CALLER + 0x44, FIRST + 0x44]);
-    between(0x7038).ends(&[BARE, OTHER + 0x44, CALLER + 0x44], UnwindEnd::Unreadable);
+    between(0x7038).scanned(&[BARE, FIRST + 0x44]);
+}
+
+/// Old return addresses lead on for some calls, and then nowhere: they are none of the stack.
+#[test]
+fn a_caller_that_leads_nowhere_later_is_passed_over() {
+    let drawing = || {
+        Drawing::bare()
+            .stack(64, &[(0x7010, CALLER + 0x45), (0x7020, OTHER + 0x45)])
+            .code(CALLER + 0x45, &[0xff, 0xd0])
+            .code(OTHER + 0x45, &[0xff, 0xd0])
+    };
+    drawing()
+        .word(0x7080, FIRST + 0x45)
+        .scanned(&[BARE, FIRST + 0x44]);
+    drawing().ends(&[BARE], UnwindEnd::NoMapping);
 }
 
 /// What the frame pointer leads to has to lead on.
