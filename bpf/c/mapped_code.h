@@ -20,7 +20,7 @@
 #define VM_EXEC 4
 /* In rw_semaphore.count. */
 #define RWSEM_WRITER_LOCKED 1
-#define NS_PER_S 1000000000
+#define NS_PER_S	    1000000000
 
 /* A tree of this height has more mappings than a process may have. */
 #define MAX_MAPLE_HEIGHT 8
@@ -40,7 +40,8 @@ enum code_kind {
 	CODE_TABLE,
 	/* No file, or one without a table: unwind by frame pointer. */
 	CODE_FRAME_POINTER,
-	/* The file is not known yet, or its table is not there yet, or the mapping is being made. */
+	/* The file is not known yet, or its table is not there yet, or the mapping is being made.
+	 */
 	CODE_PENDING,
 };
 
@@ -53,8 +54,10 @@ struct mapped_code {
 	struct code_file file;
 	/* The first words of a node of the tree: its pivots. */
 	__u64 node[1 + RANGE_PIVOTS];
-	/* Where a word of the kernel is read to: the stack of all callers together is short. */
-	__u64 word;
+	/* What a look-up works with, here since the stack of all callers together is short. */
+	__u64 address, mapping, inode, offset;
+	__u64 entry; /* of the tree */
+	__u64 word;  /* of the kernel */
 };
 
 /* Returns the word at an address of the kernel, or 0 if it can't be read. By loads that may fail
@@ -77,26 +80,25 @@ static __always_inline __u64 kernel_word(struct mapped_code *code, __u64 address
 	kernel_word(code, (address) + bpf_core_field_offset(type, field))
 
 /* Returns the address of the mapping at an address, or 0. */
-static __always_inline __u64 find_mapping(struct mapped_code *code, __u64 mm, __u64 address)
+static __always_inline __u64 find_mapping(struct mapped_code *code, __u64 mm)
 {
-	__u64 entry = KERNEL_FIELD(code, struct mm_struct, mm, mm_mt.ma_root), slot;
-
+	code->entry = KERNEL_FIELD(code, struct mm_struct, mm, mm_mt.ma_root);
 	/* A tree of one mapping has no node. */
-	if ((entry & 3) != MAPLE_ROOT_MARK)
-		return entry;
+	if ((code->entry & 3) != MAPLE_ROOT_MARK)
+		return code->entry;
 	for (__u32 height = 0; height < MAX_MAPLE_HEIGHT; height++) {
-		__u32 type = MAPLE_TYPE(entry);
-		__u64 node = entry & ~(__u64)(MAPLE_NODE_BYTES - 1);
+		__u64 node = code->entry & ~(__u64)(MAPLE_NODE_BYTES - 1), slot;
+		__u32 type = MAPLE_TYPE(code->entry);
 
 		for (__u32 place = 1; place <= RANGE_PIVOTS; place++)
 			code->node[place] = kernel_word(code, node + place * sizeof(__u64));
 		if (type == MAPLE_ARANGE_64)
-			slot = maple_slot(code->node, ARANGE_PIVOTS, address);
+			slot = maple_slot(code->node, ARANGE_PIVOTS, code->address);
 		else
-			slot = maple_slot(code->node, RANGE_PIVOTS, address);
-		entry = kernel_word(code, node + slot * sizeof(__u64));
+			slot = maple_slot(code->node, RANGE_PIVOTS, code->address);
+		code->entry = kernel_word(code, node + slot * sizeof(__u64));
 		if (type <= MAPLE_LEAF_64)
-			return entry;
+			return code->entry;
 	}
 	return 0;
 }
@@ -115,8 +117,8 @@ static __always_inline __u64 modified_ns(struct mapped_code *code, __u64 inode)
 	       KERNEL_FIELD(code, struct inode___public_time, inode, i_mtime.tv_nsec);
 }
 
-/* Fills in how code of a file is unwound that is mapped from an offset on. */
-static __always_inline void find_table(struct mapped_code *code, __u64 offset, __u64 address)
+/* Fills in how the code at the address is unwound, by its file and the offset in it. */
+static __always_inline void find_table(struct mapped_code *code)
 {
 	struct file_table *table = bpf_map_lookup_elem(&kc_file_tables, &code->file);
 
@@ -129,58 +131,61 @@ static __always_inline void find_table(struct mapped_code *code, __u64 offset, _
 	code->first_page = table->first_page;
 	code->pages = table->pages;
 	code->directory = table->directory;
-	offset += address - code->start;
 	for (__u32 number = 0; number < MAX_SEGMENTS; number++) {
 		const struct file_segment *segment = &table->segments[number];
 
-		if (offset >= segment->offset && offset < segment->end) {
-			code->bias = address - (offset + segment->delta);
+		if (code->offset >= segment->offset && code->offset < segment->end) {
+			code->bias = code->address - (code->offset + segment->delta);
 			code->kind = CODE_TABLE;
 			return;
 		}
 	}
 }
 
-/* Returns whether the mappings of an address space are being changed, perhaps by the thread that was
- * interrupted. */
+/* Returns whether the mappings of an address space are being changed, perhaps by the thread that
+ * was interrupted. */
 static __always_inline bool changes(struct mapped_code *code, __u64 mm)
 {
 	return bpf_core_field_exists(struct mm_struct, mmap_lock.count) &&
 	       KERNEL_FIELD(code, struct mm_struct, mm, mmap_lock.count) & RWSEM_WRITER_LOCKED;
 }
 
+/* Returns a field of the mapping that was found. */
+#define MAPPING_FIELD(code, field) KERNEL_FIELD(code, struct vm_area_struct, (code)->mapping, field)
+
 /* Finds the code at an address of an address space. Returns 0, or 1 if there is none. */
 static __always_inline int find_code(struct mapped_code *code, __u64 mm, __u64 address)
 {
-	__u64 mapping = find_mapping(code, mm, address), start, end, file, inode;
+	__u64 file;
 
-	start = KERNEL_FIELD(code, struct vm_area_struct, mapping, vm_start);
-	end = KERNEL_FIELD(code, struct vm_area_struct, mapping, vm_end);
+	code->address = address;
 	code->start = code->end = 0;
 	__builtin_memset(&code->file, 0, sizeof(code->file));
-	if (!mapping || KERNEL_FIELD(code, struct vm_area_struct, mapping, vm_mm) != mm ||
-	    address < start || address >= end) {
-		code->kind = CODE_PENDING;
+	code->kind = CODE_PENDING;
+	code->mapping = find_mapping(code, mm);
+	if (!code->mapping || MAPPING_FIELD(code, vm_mm) != mm ||
+	    code->address < MAPPING_FIELD(code, vm_start) ||
+	    code->address >= MAPPING_FIELD(code, vm_end))
 		return !changes(code, mm);
-	}
-	if (!(KERNEL_FIELD(code, struct vm_area_struct, mapping, vm_flags) & VM_EXEC))
+	if (!(MAPPING_FIELD(code, vm_flags) & VM_EXEC))
 		return 1;
-	code->start = start;
-	code->end = end;
-	file = KERNEL_FIELD(code, struct vm_area_struct, mapping, vm_file);
+	code->start = MAPPING_FIELD(code, vm_start);
+	code->end = MAPPING_FIELD(code, vm_end);
+	file = MAPPING_FIELD(code, vm_file);
 	if (file) {
-		inode = KERNEL_FIELD(code, struct file, file, f_inode);
-		code->file.inode = KERNEL_FIELD(code, struct inode, inode, i_ino);
-		code->file.modified_ns = modified_ns(code, inode);
-		code->file.generation = KERNEL_FIELD(code, struct inode, inode, i_generation);
-		code->file.device = KERNEL_FIELD(code, struct super_block,
-						 KERNEL_FIELD(code, struct inode, inode, i_sb), s_dev);
-	} else if (start != KERNEL_FIELD(code, struct mm_struct, mm, context.vdso)) {
+		code->inode = KERNEL_FIELD(code, struct file, file, f_inode);
+		code->file.inode = KERNEL_FIELD(code, struct inode, code->inode, i_ino);
+		code->file.modified_ns = modified_ns(code, code->inode);
+		code->file.generation = KERNEL_FIELD(code, struct inode, code->inode, i_generation);
+		code->file.device =
+			KERNEL_FIELD(code, struct super_block,
+				     KERNEL_FIELD(code, struct inode, code->inode, i_sb), s_dev);
+	} else if (code->start != KERNEL_FIELD(code, struct mm_struct, mm, context.vdso)) {
 		code->kind = CODE_FRAME_POINTER;
 		return 0;
 	}
-	find_table(code, KERNEL_FIELD(code, struct vm_area_struct, mapping, vm_pgoff) << PAGE_BITS,
-		   address);
+	code->offset = (MAPPING_FIELD(code, vm_pgoff) << PAGE_BITS) + code->address - code->start;
+	find_table(code);
 	return 0;
 }
 

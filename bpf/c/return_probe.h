@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * Return probes of any program (bpftrace, perf): where one is on a function, the kernel replaces the
- * return address on the stack by that of a trampoline, the page [uprobes]. It keeps the original,
- * by the address of the place on the stack. That address is what is compared here: counting would
- * go wrong after longjmp(3), which leaves entries of functions that never returned.
+ * Return probes of any program (bpftrace, perf): where one is on a function, the kernel replaces
+ * the return address on the stack by that of a trampoline, the page [uprobes]. It keeps the
+ * original, by the address of the place on the stack. That address is what is compared here:
+ * counting would go wrong after longjmp(3), which leaves entries of functions that never returned.
  */
 #ifndef KCOLLECT_RETURN_PROBE_H
 #define KCOLLECT_RETURN_PROBE_H

@@ -92,7 +92,8 @@ static __always_inline void thread_exit(struct cpu_stats *stats, struct task_str
 
 /* Begins to track a thread that leaves its CPU. It came to this CPU before data began, or the
  * program was not run then. All boundaries that have passed are counted for the thread, also those
- * of a sleep between the beginning of data and its arrival: none is left for its off-CPU interval. */
+ * of a sleep between the beginning of data and its arrival: none is left for its off-CPU interval.
+ */
 static __always_inline void track_at_switch_out(struct cpu_stats *stats, struct task_struct *prev,
 						struct thread *thread, __u32 cpu)
 {

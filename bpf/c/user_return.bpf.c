@@ -29,9 +29,21 @@ __attribute__((noinline)) int kc_unwind_step(__u32 place)
 {
 	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &place);
 
-	if (!out)
-		return 1;
-	return step(out, place, bpf_get_current_task_btf(), 0) && scan_again(out, place);
+	return out ? step(out, place, bpf_get_current_task_btf(), 0) : 1;
+}
+
+/* Declared in user_stack.h. */
+__attribute__((noinline)) int kc_scan(__u32 place)
+{
+	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &place);
+
+	return out ? scan(out, place, bpf_get_current_task_btf()) : 1;
+}
+
+/* Declared in user_stack.h. */
+__attribute__((noinline)) int kc_unwind_frame(__u32 place)
+{
+	return kc_unwind_step(place) && kc_scan(place);
 }
 
 /* Declared in user_stack.h. */

@@ -134,14 +134,14 @@ static __always_inline bool wait_for_user_return(struct task_struct *task)
  * addresses of code count: in the same 4 GiB as the instruction, in a position-independent
  * executable, or in one that is linked to low addresses. Other words, such as times, change from
  * one sleep to the next. */
-static __always_inline __u64 hash_of_callers(__u64 ip, __u64 sp)
+static __always_inline __u64 hash_of_callers(struct user_scratch *out, __u64 ip, __u64 sp)
 {
-	__u64 words[16], callers_hash = 0;
+	__u64 callers_hash = 0;
 
-	if (bpf_probe_read_user(words, sizeof(words), (void *)sp))
+	if (bpf_probe_read_user(out->words, 16 * sizeof(*out->words), (void *)sp))
 		return 0;
 	for (__u32 number = 0; number < 16; number++) {
-		__u64 word = words[number];
+		__u64 word = out->words[number];
 
 		if (word >> 32 == ip >> 32 || word >> 44 == 5 || word - 0x400000 < 0x4000000)
 			callers_hash = (callers_hash ^ word) * 0x9e3779b97f4a7c15;
@@ -163,13 +163,15 @@ static __always_inline void capture_at_switch_out(struct cpu_stats *stats, struc
 	if (!capture_user_stacks || capture_on_return ||
 	    task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_EXITING) || !is_followed(task))
 		return;
-	callers_hash = hash_of_callers(regs->ip, regs->sp);
+	out = bpf_map_lookup_elem(&kc_user_scratch, &place);
+	if (!out)
+		return;
+	callers_hash = hash_of_callers(out, regs->ip, regs->sp);
 	if (thread->ip == regs->ip && thread->sp == regs->sp &&
 	    thread->callers_hash == callers_hash)
 		return;
 	kept = bpf_task_storage_get(&kc_kept_stacks, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	out = bpf_map_lookup_elem(&kc_user_scratch, &place);
-	if (!kept || !out) {
+	if (!kept) {
 		__sync_fetch_and_add(&stats->user_returns_lost, 1);
 		return;
 	}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * The user stack of a thread: unwound here by the tables that user space has published
- * (bpf/src/tables is their only writer), or, where a table is missing, copied, to be unwound in user
- * space.
+ * (bpf/src/tables is their only writer), or, where a table is missing, copied, to be unwound in
+ * user space.
  *
  * A short-lived process may exit before user space has read the files that it maps; a stack copy
  * makes its ticks as good as others. Copies are large, and are made only while the ring has room
@@ -90,8 +90,9 @@ struct user_scratch {
 	__u32 end; /* enum unwind_end */
 	__u32 via_frame_pointer;
 	__u32 via_scan;
-	__u32 scan_words; /* left for scans */
-	__u32 scan_depth; /* of the frame whose caller the last scan found, or 0 */
+	__u32 scan_words;	       /* left for scans */
+	__u32 scan_wanted, scan_exact; /* see step_without_rule() */
+	__u32 scan_depth;	       /* of the frame whose caller the last scan found, or 0 */
 	__u32 depth;
 	__u32 unwound;	  /* number of frames whose caller was found */
 	__u32 pending;	  /* a table was needed that is not there yet */
@@ -109,9 +110,9 @@ struct user_scratch {
 /* One for the iteration over threads, then for each CPU one for programs that run with interrupts
  * off, and others that a thread claims when it returns to user mode, where it may be preempted.
  * Sized by bpf/src/load.rs. */
-#define ITER_SCRATCH	    0
-#define SCRATCHES_PER_CPU   4
-#define FIRST_SCRATCH(cpu) (1 + (cpu) * SCRATCHES_PER_CPU)
+#define ITER_SCRATCH	   0
+#define SCRATCHES_PER_CPU  4
+#define FIRST_SCRATCH(cpu) (1 + (cpu)*SCRATCHES_PER_CPU)
 
 struct user_scratches {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -252,36 +253,25 @@ static long scan_word(__u64 index, struct scan_place *at)
 				at->out->scan.sp + 8 * index);
 }
 
-/* Goes to the caller of a frame whose code has no rule: by its frame pointer, or by a scan. The
- * stack of another thread is not scanned: all functions that call each other together have too
- * little stack for it. */
+/* Goes to the caller of a frame whose code has no rule, by its frame pointer. `scan_wanted`: that
+ * is not sure, and a scan may find a better one. The stack of another thread is not scanned. */
 static __always_inline enum unwind_end step_without_rule(struct user_scratch *out, __u32 place,
 							 void *reader)
 {
-	struct scan_place at = {.out = out, .place = place};
-	__u32 words = out->scan_words, most = words < SCAN_WORDS ? words : SCAN_WORDS;
 	enum unwind_end end;
-	long looked_at;
-	bool exact, sure;
+	bool sure;
 
 	unwind_begin_scan(&out->scan, &out->state);
 	out->scan_depth = 0;
-	exact = out->state.exact;
+	out->scan_exact = out->state.exact;
 	end = unwind_by_frame_pointer(&out->state, reader, &sure);
 	if (sure && end == UNWIND_CONTINUES && out->state.known & UNWIND_FP_CHAIN)
 		sure = unwind_caller_leads_on(&out->scan, &out->state, reader,
 					      (void *)(__u64)place);
-	if (!sure && !reader) {
-		looked_at = bpf_loop(most, scan_word, &at, 0);
-		out->scan_words = words - looked_at;
-		end = unwind_end_scan(&out->scan, &out->state, end, exact);
-		if (out->scan.call != CALL_NONE) {
-			out->via_scan = 1;
-			out->scan_depth = out->depth;
-			return end;
-		}
-	}
-	out->via_frame_pointer = 1;
+	if (sure || reader)
+		out->via_frame_pointer = 1;
+	else
+		out->scan_wanted = 1;
 	return end;
 }
 
@@ -323,22 +313,29 @@ static __always_inline int step(struct user_scratch *out, __u32 place, struct ta
 		end = step_without_rule(out, place, reader);
 	}
 	out->end = end;
+	if (out->scan_wanted)
+		return 1;
 	if (end == UNWIND_CONTINUES && out->trampoline && out->state.pc == out->trampoline)
 		restore_return_address(&out->state, task);
 	return end != UNWIND_CONTINUES;
+}
+
+static __always_inline void scan_words(struct user_scratch *out, __u32 place)
+{
+	struct scan_place at = {.out = out, .place = place};
+	__u32 words = out->scan_words, most = words < SCAN_WORDS ? words : SCAN_WORDS;
+
+	out->scan_words = words - bpf_loop(most, scan_word, &at, 0);
 }
 
 /* Goes on with the last scan, if the caller that it found led nowhere. Returns 0, or 1 at the end
  * of the stack. */
 static __always_inline int scan_again(struct user_scratch *out, __u32 place)
 {
-	struct scan_place at = {.out = out, .place = place};
-	__u32 words = out->scan_words, most = words < SCAN_WORDS ? words : SCAN_WORDS;
-
 	if (!out->scan_depth || out->pending || !unwind_scan_failed(out->end, &out->state, 0))
 		return 1;
 	unwind_resume_scan(&out->scan);
-	out->scan_words = words - bpf_loop(most, scan_word, &at, 0);
+	scan_words(out, place);
 	/* What it led to was none of the stack. */
 	out->depth = out->scan_depth;
 	if (out->scan.call == CALL_NONE) {
@@ -348,6 +345,34 @@ static __always_inline int scan_again(struct user_scratch *out, __u32 place)
 	unwind_end_scan(&out->scan, &out->state, out->end, false);
 	return 0;
 }
+
+/* Scans where a step has asked for it, or the last scan was wrong. Returns 0 if there is a caller,
+ * or 1 at the end of the stack. */
+static __always_inline int scan(struct user_scratch *out, __u32 place, struct task_struct *task)
+{
+	if (!out->scan_wanted)
+		return scan_again(out, place);
+	out->scan_wanted = 0;
+	scan_words(out, place);
+	out->end = unwind_end_scan(&out->scan, &out->state, out->end, out->scan_exact);
+	if (out->scan.call != CALL_NONE) {
+		out->via_scan = 1;
+		out->scan_depth = out->depth;
+		return 0;
+	}
+	out->via_frame_pointer = 1;
+	if (out->end == UNWIND_CONTINUES && out->trampoline && out->state.pc == out->trampoline)
+		restore_return_address(&out->state, task);
+	return out->end != UNWIND_CONTINUES;
+}
+
+/* scan() as a global function. Not called by the step: all functions that call each other together
+ * have too little stack for it. It is in user_return.bpf.c. */
+int kc_scan(__u32 place);
+
+/* One step, with a scan if there has to be one. A function of its own: Linux 6.1 refuses the loop
+ * in which the compiler would put the two calls. It is in user_return.bpf.c. */
+int kc_unwind_frame(__u32 place);
 
 /* step() for the thread that runs: a global function, which the verifier checks once for all
  * callers. It is in user_return.bpf.c. */
@@ -463,6 +488,7 @@ static __always_inline void describe_user_return(struct user_scratch *out, struc
 	out->unwound = 0;
 	out->pending = 0;
 	out->unmapped = 0;
+	out->scan_wanted = 0;
 	out->trampoline = trampoline_of(task);
 	out->mm = (__u64)task->mm;
 	out->code.start = out->code.end = 0;
@@ -509,7 +535,7 @@ static __always_inline void capture_user_stack(struct user_scratch *out, struct 
 
 	if (begin_unwind(out))
 		for (__u32 frame = 0; frame <= MAX_USER_FRAMES; frame++)
-			if (kc_unwind_step(place))
+			if (kc_unwind_frame(place))
 				break;
 	if (!end_unwind(out, task))
 		return;

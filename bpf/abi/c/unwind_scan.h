@@ -53,7 +53,9 @@ struct unwind_scan {
 	__u32 ended; /* the stack ends where the scan did */
 	/* Of one that is tried. */
 	struct unwind_state trial;
-	struct unwind_rule rule;
+	struct unwind_rule rule, next_rule;
+	/* What was read: here, since the stack of all callers together is short. */
+	__u64 word, text, target;
 	__u64 trial_fp;
 	__u64 saves;
 	__u64 saved[SCAN_SAVED];
@@ -76,62 +78,62 @@ static __always_inline void unwind_begin_scan(struct unwind_scan *scan,
 	__builtin_memset(scan->saved, 0, sizeof(scan->saved));
 }
 
-/* Returns where a call leads: behind an entry of the PLT, which is jmp *slot(%rip) or has an
- * endbr64 before it. */
-static __always_inline __u64 unwind_behind_plt(void *reader, __u64 target)
+/* Lets the target of a call be where it leads, behind an entry of the PLT, which is jmp
+ * *slot(%rip) or has an endbr64 before it. */
+static __always_inline void unwind_pass_plt(struct unwind_scan *scan, void *reader)
 {
-	__u64 text, place = target, function;
+	__u64 place = scan->target;
 
-	if (unwind_read(reader, place, &text))
-		return target;
-	if ((__u32)text == 0xfa1e0ff3) {
-		place += (text >> 32 & 0xff) == 0xf2 ? 5 : 4;
-		if (unwind_read(reader, place, &text))
-			return target;
+	if (unwind_read(reader, place, &scan->text))
+		return;
+	if ((__u32)scan->text == 0xfa1e0ff3) {
+		place += (scan->text >> 32 & 0xff) == 0xf2 ? 5 : 4;
+		if (unwind_read(reader, place, &scan->text))
+			return;
 	}
-	if ((text & 0xffff) != 0x25ff)
-		return target;
-	place += 6 + (__s64)(__s32)(text >> 16);
-	return unwind_read(reader, place, &function) ? target : function;
+	if ((scan->text & 0xffff) != 0x25ff)
+		return;
+	place += 6 + (__s64)(__s32)(scan->text >> 16);
+	if (!unwind_read(reader, place, &scan->word))
+		scan->target = scan->word;
 }
 
 /* Returns how the call before an address fits. */
 static __always_inline enum unwind_call unwind_call_before(struct unwind_scan *scan, void *reader,
 							   void *finder, __u64 address)
 {
-	__u64 text, target, behind;
+	__u64 text, behind;
 	bool known = false;
 	int found;
 
-	if (unwind_read(reader, address - 8, &text))
+	if (unwind_read(reader, address - 8, &scan->text))
 		return CALL_NONE;
+	text = scan->text;
 	behind = address + (__s64)(__s32)(text >> 32);
 	if ((text >> 24 & 0xff) == 0xe8) {
-		target = behind;
-		known = unwind_rule_at(finder, target, &scan->rule) >= 0;
+		scan->target = behind;
+		known = unwind_rule_at(finder, behind, &scan->rule) >= 0;
 	}
 	if (!known) {
 		if (!unwind_is_indirect_call(text))
 			return CALL_NONE;
-		if ((text >> 16 & 0xffff) != 0x15ff || unwind_read(reader, behind, &target))
+		if ((text >> 16 & 0xffff) != 0x15ff || unwind_read(reader, behind, &scan->target))
 			return CALL_FITS;
 	}
-	target = unwind_behind_plt(reader, target);
-	found = unwind_rule_at(finder, target, &scan->rule);
+	unwind_pass_plt(scan, reader);
+	found = unwind_rule_at(finder, scan->target, &scan->rule);
 	if (found < 0)
 		return CALL_NONE;
-	return !found && target <= scan->address ? CALL_FITS : CALL_ELSEWHERE;
+	return !found && scan->target <= scan->address ? CALL_FITS : CALL_ELSEWHERE;
 }
 
 /* Returns whether a rule leads from the frame in `trial` to a return address. */
 static __always_inline bool unwind_rule_leads_on(struct unwind_scan *scan, void *reader,
 						 void *finder)
 {
-	struct unwind_rule none;
-
 	return unwind_by_rule(&scan->trial, &scan->rule, reader) == UNWIND_CONTINUES &&
 	       unwind_after_call(reader, scan->trial.pc) > 0 &&
-	       unwind_rule_at(finder, scan->trial.pc - 1, &none) >= 0;
+	       unwind_rule_at(finder, scan->trial.pc - 1, &scan->next_rule) >= 0;
 }
 
 /* Returns whether a rule leads on from an address, whose stack pointer was at `sp`, with the frame
@@ -195,10 +197,11 @@ static __always_inline int unwind_scan_word(struct unwind_scan *scan, void *read
 	enum unwind_call call;
 	__u64 word;
 
-	if (unwind_read(reader, place, &word)) {
+	if (unwind_read(reader, place, &scan->word)) {
 		scan->ended = 1;
 		return 1;
 	}
+	word = scan->word;
 	/* Neither a small number nor text. */
 	if (word < 4096 || word >> 47)
 		return 0;
@@ -279,6 +282,6 @@ static __always_inline enum unwind_end unwind_end_scan(const struct unwind_scan 
 	return end;
 }
 
-_Static_assert(sizeof(struct unwind_scan) == 304, "as in unwind/native.rs");
+_Static_assert(sizeof(struct unwind_scan) == 344, "as in unwind/native.rs");
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * The unwind tables as user space writes them and the BPF programs read them: from a file to the
- * pages of its table, from a page to its rows, from a row to a rule (struct unwind_rule). Which file
- * is mapped at an address, the programs read from the kernel. The Rust mirror is
+ * pages of its table, from a page to its rows, from a row to a rule (struct unwind_rule). Which
+ * file is mapped at an address, the programs read from the kernel. The Rust mirror is
  * bpf/abi/src/layout.rs, and a test compares every offset.
  */
 #ifndef KCOLLECT_UNWIND_TABLES_H
@@ -23,7 +23,7 @@
 struct code_file {
 	__u64 inode;
 	__u64 modified_ns; /* its mtime, nanoseconds since 1970 */
-	__u32 device;	   /* as the kernel encodes it: the major number above 20 bits of the minor */
+	__u32 device; /* as the kernel encodes it: the major number above 20 bits of the minor */
 	__u32 generation;
 };
 

@@ -19,7 +19,7 @@ pub(crate) struct State {
 
 /// `struct unwind_scan`, which only C looks into.
 #[repr(C)]
-pub(crate) struct Scan([u64; 38]);
+pub(crate) struct Scan([u64; 43]);
 
 /// `struct native_reader` of `c/native.c`.
 #[repr(C)]
@@ -141,7 +141,7 @@ pub fn unwind(
     let mut context = Context { find, read };
     let context = &raw mut context;
     let mut reader = Reader::new(context);
-    let mut scan = Scan([0; 38]);
+    let mut scan = Scan([0; 43]);
     // The number of frames until the one whose caller the last scan found.
     let mut scanned = None;
     let mut scan_words = SCAN_STACK_WORDS;
