@@ -41,6 +41,23 @@ __attribute__((noinline)) int kc_scan(__u32 place)
 }
 
 /* Declared in user_stack.h. */
+__attribute__((noinline)) int kc_by_rule(__u32 place, __u32 rule)
+{
+	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &place);
+
+	return out ? unwind_by_rule(&out->state, &rules[rule & (MAX_RULES - 1)], 0)
+		   : UNWIND_UNSUPPORTED;
+}
+
+/* Declared in user_stack.h. */
+__attribute__((noinline)) int kc_try_rule(__u32 place)
+{
+	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &place);
+
+	return out ? unwind_try_rule(&out->scan, 0, (void *)(__u64)place) : 0;
+}
+
+/* Declared in user_stack.h. */
 __attribute__((noinline)) int kc_unwind_frame(__u32 place)
 {
 	return kc_unwind_step(place) && kc_scan(place);
@@ -61,5 +78,5 @@ __attribute__((noinline)) int kc_rule_number_at(__u32 place, __u64 address)
 {
 	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &place);
 
-	return out ? rule_number_at(out, address) : -1;
+	return out ? rule_number_at(out, place, address) : -1;
 }

@@ -23,6 +23,11 @@ struct unwind_rule;
 static __always_inline int unwind_read(void *reader, __u64 address, __u64 *word);
 static __always_inline int unwind_rule_at(void *finder, __u64 address, struct unwind_rule *rule);
 
+struct unwind_scan;
+
+static __always_inline bool unwind_rule_leads_on(struct unwind_scan *scan, void *reader,
+						 void *finder);
+
 #include "unwind_scan.h"
 #include "return_probe.h"
 
@@ -214,14 +219,11 @@ static __always_inline __u32 find_rule(const struct user_scratch *out,
 
 /* Returns the number of the rule for an address, 0 where there is none, or -1 where no code is
  * known or its table is not there yet. */
-static __always_inline int rule_number_at(struct user_scratch *out, __u64 address)
+static __always_inline int rule_number_at(struct user_scratch *out, __u32 place, __u64 address)
 {
-	struct mapped_code *code = &out->code;
+	const struct mapped_code *code = code_at(out, place, address);
 
-	/* Not by kc_find_code(): one call less is less stack for all callers together. */
-	if ((address < code->start || address >= code->end) && find_code(code, out->mm, address))
-		return -1;
-	if (code->kind == CODE_PENDING)
+	if (!code || code->kind == CODE_PENDING)
 		return -1;
 	return code->kind == CODE_TABLE ? find_rule(out, code, address) : 0;
 }
@@ -241,6 +243,18 @@ static __always_inline int unwind_rule_at(void *finder, __u64 address, struct un
 	return 1;
 }
 
+/* unwind_try_rule() of the stack of the thread that runs: a global function, which the verifier
+ * checks once. It is in user_return.bpf.c. */
+int kc_try_rule(__u32 place);
+
+static __always_inline bool unwind_rule_leads_on(struct unwind_scan *scan, void *reader,
+						 void *finder)
+{
+	(void)scan;
+	(void)reader;
+	return kc_try_rule((__u64)finder);
+}
+
 /* Where the scan of the stack of the thread that runs is put together. */
 struct scan_place {
 	struct user_scratch *out;
@@ -251,6 +265,29 @@ static long scan_word(__u64 index, struct scan_place *at)
 {
 	return unwind_scan_word(&at->out->scan, 0, (void *)(__u64)at->place,
 				at->out->scan.sp + 8 * index);
+}
+
+/* unwind_by_rule() of the thread that runs: a global function, which the verifier checks once. It
+ * is in user_return.bpf.c. */
+int kc_by_rule(__u32 place, __u32 rule);
+
+/* Goes to the caller of a frame by a rule. The frame pointer of another thread is always sure:
+ * there was no scan. */
+static __always_inline enum unwind_end step_by_rule(struct user_scratch *out, __u32 place,
+						    __u32 rule, void *reader)
+{
+	enum unwind_end end;
+
+	if (reader)
+		return unwind_by_rule(&out->state, &rules[rule], reader);
+	end = kc_by_rule(place, rule);
+	for (__u32 number = 1;
+	     number <= SCAN_SAVED && unwind_fp_may_be_saved(&out->state, &rules[rule], end);
+	     number++)
+		if (unwind_take_saved_fp(&out->scan, &out->state, number) &&
+		    kc_by_rule(place, rule) == UNWIND_CONTINUES)
+			return UNWIND_CONTINUES;
+	return end;
 }
 
 /* Goes to the caller of a frame whose code has no rule, by its frame pointer. `scan_wanted`: that
@@ -265,7 +302,7 @@ static __always_inline enum unwind_end step_without_rule(struct user_scratch *ou
 	out->scan_depth = 0;
 	out->scan_exact = out->state.exact;
 	end = unwind_by_frame_pointer(&out->state, reader, &sure);
-	if (sure && end == UNWIND_CONTINUES && out->state.known & UNWIND_FP_CHAIN)
+	if (!reader && sure && end == UNWIND_CONTINUES && out->state.known & UNWIND_FP_CHAIN)
 		sure = unwind_caller_leads_on(&out->scan, &out->state, reader,
 					      (void *)(__u64)place);
 	if (sure || reader)
@@ -307,8 +344,7 @@ static __always_inline int step(struct user_scratch *out, __u32 place, struct ta
 	}
 	number = code->kind == CODE_TABLE ? find_rule(out, code, address) : 0;
 	if (number) {
-		end = unwind_by_unsure_rule(&out->scan, &out->state,
-					    &rules[number & (MAX_RULES - 1)], reader);
+		end = step_by_rule(out, place, number & (MAX_RULES - 1), reader);
 	} else {
 		end = step_without_rule(out, place, reader);
 	}

@@ -29,10 +29,21 @@ static __always_inline int unwind_rule_at(void *finder, __u64 address, struct un
 	return native->find(native->context, address, rule);
 }
 
+struct unwind_scan;
+
+static __always_inline bool unwind_rule_leads_on(struct unwind_scan *scan, void *reader,
+						 void *finder);
+
 #include "cpu_stats.h"
 #include "records.h"
 #include "unwind_scan.h"
 #include "unwind_tables.h"
+
+static __always_inline bool unwind_rule_leads_on(struct unwind_scan *scan, void *reader,
+						 void *finder)
+{
+	return unwind_try_rule(scan, reader, finder);
+}
 
 __u64 kcollect_unwind_address(const struct unwind_state *state);
 __u32 kcollect_unwind_by_rule(struct unwind_state *state, const struct unwind_rule *rule,
@@ -51,7 +62,14 @@ __u64 kcollect_unwind_address(const struct unwind_state *state)
 __u32 kcollect_unwind_by_rule(struct unwind_state *state, const struct unwind_rule *rule,
 			      struct native_reader *reader, const struct unwind_scan *scan)
 {
-	return unwind_by_unsure_rule(scan, state, rule, reader);
+	enum unwind_end end = unwind_by_rule(state, rule, reader);
+
+	for (__u32 number = 1; number <= SCAN_SAVED && unwind_fp_may_be_saved(state, rule, end);
+	     number++)
+		if (unwind_take_saved_fp(scan, state, number) &&
+		    unwind_by_rule(state, rule, reader) == UNWIND_CONTINUES)
+			return UNWIND_CONTINUES;
+	return end;
 }
 
 static void scan_words(struct unwind_scan *scan, struct native_reader *reader, __u32 *words)

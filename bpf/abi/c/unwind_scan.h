@@ -7,6 +7,9 @@
  *	static __always_inline int unwind_rule_at(void *finder, __u64 address,
  *						  struct unwind_rule *rule);
  *
+ * It also defines unwind_rule_leads_on(), with the arguments of unwind_try_rule(), which it calls:
+ * in BPF by a function that the verifier checks once.
+ *
  * unwind_rule_at() returns 1 and a rule, 0 where code without a rule is mapped, and -1 where no
  * code is known to be, or its table is not there yet.
  *
@@ -128,8 +131,7 @@ static __always_inline enum unwind_call unwind_call_before(struct unwind_scan *s
 }
 
 /* Returns whether a rule leads from the frame in `trial` to a return address. */
-static __always_inline bool unwind_rule_leads_on(struct unwind_scan *scan, void *reader,
-						 void *finder)
+static __always_inline bool unwind_try_rule(struct unwind_scan *scan, void *reader, void *finder)
 {
 	return unwind_by_rule(&scan->trial, &scan->rule, reader) == UNWIND_CONTINUES &&
 	       unwind_after_call(reader, scan->trial.pc) > 0 &&
@@ -240,28 +242,26 @@ static __always_inline void unwind_resume_scan(struct unwind_scan *scan)
 	scan->call = CALL_NONE;
 }
 
-/* Goes to the caller by a rule, as unwind_by_rule() does. Where the frame pointer is not sure and
- * does not lead on, one of those may that the code before has saved, if the last scan saw it. */
-static __always_inline enum unwind_end unwind_by_unsure_rule(const struct unwind_scan *scan,
-							     struct unwind_state *state,
-							     const struct unwind_rule *rule,
-							     void *reader)
+/* Returns whether a rule that has not led on may do so with another frame pointer: one of those
+ * that the code before has saved, if the last scan saw it. */
+static __always_inline bool unwind_fp_may_be_saved(const struct unwind_state *state,
+						   const struct unwind_rule *rule,
+						   enum unwind_end end)
 {
-	enum unwind_end end = unwind_by_rule(state, rule, reader);
+	return end != UNWIND_CONTINUES && state->known & UNWIND_FP_UNSURE &&
+	       rule->cfa_register == UNWIND_FP;
+}
 
-	if (end == UNWIND_CONTINUES || !(state->known & UNWIND_FP_UNSURE) ||
-	    rule->cfa_register != UNWIND_FP)
-		return end;
-	for (__u32 number = 1; number <= SCAN_SAVED; number++) {
-		__u64 fp = scan->saved[(scan->saves - number) & (SCAN_SAVED - 1)];
+/* Takes one of SCAN_SAVED such frame pointers, counted from 1. Returns whether it can be one. */
+static __always_inline bool unwind_take_saved_fp(const struct unwind_scan *scan,
+						 struct unwind_state *state, __u32 number)
+{
+	__u64 fp = scan->saved[(scan->saves - number) & (SCAN_SAVED - 1)];
 
-		if (fp < state->registers[UNWIND_SP])
-			continue;
-		state->registers[UNWIND_FP] = fp;
-		if (unwind_by_rule(state, rule, reader) == UNWIND_CONTINUES)
-			return UNWIND_CONTINUES;
-	}
-	return end;
+	if (fp < state->registers[UNWIND_SP])
+		return false;
+	state->registers[UNWIND_FP] = fp;
+	return true;
 }
 
 /* Ends a scan: goes to the caller that it found, or ends the stack as it would have ended without

@@ -43,6 +43,7 @@ pub(crate) const VIA_FRAME_POINTER: &str = "via_frame_pointer";
 pub(crate) const VIA_SCAN: &str = "via_scan";
 const COMPLETE: &str = "complete";
 const EXITING: &str = "exiting";
+const EXECUTING: &str = "executing";
 
 impl Stacks {
     /// Those of the processes of these names in an experiment.
@@ -102,10 +103,9 @@ impl Stacks {
 
     /// All ticks, but for those of threads that end and have no memory any more.
     pub(crate) fn ticks(&self) -> u64 {
-        let ends = self
-            .by_end
-            .iter()
-            .filter(|(end, _)| ![VIA_FRAME_POINTER, VIA_SCAN, EXITING].contains(&end.as_str()));
+        let ends = self.by_end.iter().filter(|(end, _)| {
+            ![VIA_FRAME_POINTER, VIA_SCAN, EXITING, EXECUTING].contains(&end.as_str())
+        });
         ends.map(|(_, ticks)| ticks).sum()
     }
 
@@ -122,7 +122,9 @@ impl Stacks {
     /// The other ends with their ticks, the most frequent first.
     pub(crate) fn others(&self) -> Vec<(&str, u64)> {
         let others = self.by_end.iter().filter(|(end, ticks)| {
-            **ticks > 0 && ![VIA_FRAME_POINTER, VIA_SCAN, EXITING, COMPLETE].contains(&end.as_str())
+            **ticks > 0
+                && ![VIA_FRAME_POINTER, VIA_SCAN, EXITING, EXECUTING, COMPLETE]
+                    .contains(&end.as_str())
         });
         sorted(others)
     }
