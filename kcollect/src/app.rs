@@ -106,7 +106,7 @@ fn doctor(json: bool, output: &mut Output) -> ExitKind {
     let mut findings = doctor::examine(&Root::machine());
     if doctor::first_obstacle(&findings).is_none() {
         let capture = UserStackCapture::probe();
-        findings.push(bpf_finding(capture));
+        findings.extend(bpf_findings(capture));
         findings.push(Finding::ok("user stacks", format!("captured {capture}")));
     }
     output.result(&match json {
@@ -116,8 +116,8 @@ fn doctor(json: bool, output: &mut Output) -> ExitKind {
     doctor::exit_kind(&findings)
 }
 
-/// Returns the finding of the check that loads the BPF programs.
-fn bpf_finding(capture: UserStackCapture) -> Finding {
+/// Returns the findings of the check that loads the BPF programs.
+fn bpf_findings(capture: UserStackCapture) -> Vec<Finding> {
     const NAME: &str = "BPF programs";
     let settings = Settings {
         period_ns: 1_000_000_000,
@@ -129,19 +129,28 @@ fn bpf_finding(capture: UserStackCapture) -> Finding {
         hit_intervals: None,
     };
     match Programs::load(&settings) {
-        Ok(_) => Finding::ok(NAME, "the kernel loads and verifies them"),
+        Ok((programs, _)) => {
+            let stolen = match programs.knows_stolen_time() {
+                true => "a wait for a CPU of its own kind",
+                false => "unknown to this kernel; in a virtual machine it counts as time on a CPU",
+            };
+            vec![
+                Finding::ok(NAME, "the kernel loads and verifies them"),
+                Finding::ok("stolen time", stolen),
+            ]
+        }
         Err(error) => {
             let kind = if error.is_permission() {
                 ExitKind::NoPerm
             } else {
                 ExitKind::Unavailable
             };
-            Finding::fail(
+            vec![Finding::fail(
                 NAME,
                 kind,
                 error.to_string(),
                 "report this error with the kernel's version",
-            )
+            )]
         }
     }
 }

@@ -13,7 +13,7 @@ use tests::machine::Shared;
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Words for each thing that has to be looked at.
-const THINGS: [&str; 9] = [
+const THINGS: [&str; 10] = [
     "privileges",
     "BTF",
     "lockdown",
@@ -23,6 +23,7 @@ const THINGS: [&str; 9] = [
     "clock source",
     "kernel",
     "gprofng",
+    "stolen time",
 ];
 
 #[test]

@@ -70,7 +70,7 @@ fn root_return_probes_hide_no_caller() -> Result<()> {
     let mut recording = Recording::start(["-p", "hi", "-F", "=proctorture"], LIMIT)?;
     recording.until_running()?;
     std::thread::sleep(Duration::from_millis(200));
-    // Long enough for stacks of both kinds: copied until the mappings are published.
+    // Long enough for stacks of both kinds: copied until the table of the program is there.
     let running = vec![
         start(PROCTORTURE, &["one:1200"])?,
         start(PROCTORTURE, &["deep:40,1200"])?,
