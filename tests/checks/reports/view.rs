@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use analysis::aggregate::totals;
 use analysis::filter::{self as report, Filter};
+use analysis::load::lines::LookupPaths;
 use analysis::model::Model;
 use analysis::view::{Payload, gather, page};
 use anyhow::{Context as _, Result, ensure};
@@ -452,7 +453,7 @@ fn root_a_recording_is_shown() -> Result<()> {
     ensure!(made.status.success(), "{made}");
     ensure!(made.stdout.trim() == file.display().to_string(), "{made}");
 
-    let model = Model::load(&[experiment])?;
+    let model = Model::load_named(&[experiment], &LookupPaths::default())?;
     let payload = gather(&model)?;
     let selection = report::Selection::new(&model, &Filter::default());
     let sums = totals(&model, &selection).all;
