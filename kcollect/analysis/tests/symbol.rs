@@ -364,6 +364,43 @@ fn what_dwz_moved_into_a_common_file() {
 }
 
 #[test]
+fn what_the_compiler_left_out_of_the_program() {
+    // No dwp of Debian 12 reads what its gcc writes in DWARF 5.
+    for (compiler, packed) in [
+        ("gcc -gdwarf-4", true),
+        ("gcc -gdwarf-5", false),
+        ("clang -gdwarf-5", true),
+    ] {
+        let trial = Trial::c(&format!("{compiler} -O2 -g -gsplit-dwarf -c x.c -o x.o"));
+        trial.run("cc x.o -o x");
+        // The reference has the same code, and its debug information in it.
+        trial.run(&format!("{compiler} -O2 -g -c x.c -o plain.o"));
+        trial.run("cc plain.o -o plain");
+        trial.compare("plain");
+        let (dwo, moved) = (trial.path("x.dwo"), trial.path("moved.dwo"));
+        if packed {
+            trial.run("llvm-dwp -e x -o x.dwp");
+            fs::rename(&dwo, &moved).unwrap();
+            trial.compare("plain");
+            fs::remove_file(trial.path("x.dwp")).unwrap();
+        } else {
+            fs::rename(&dwo, &moved).unwrap();
+        }
+        let positions = positions(&trial.path("x"));
+        let offsets: Vec<_> = positions.iter().map(|(offset, _)| *offset).collect();
+        let without = trial.resolve(&offsets);
+        assert_eq!(without.error, Some(SymbolError::NoSplitFile(dwo)));
+        let mut lines = without.frames.iter().flatten();
+        assert!(lines.any(|frame| frame.line.is_some()));
+        // One of another build is not taken.
+        trial.run(&format!(
+            "{compiler} -O2 -g -gsplit-dwarf -Dsink=other -c x.c -o x.o"
+        ));
+        assert_eq!(trial.resolve(&offsets), without);
+    }
+}
+
+#[test]
 fn the_experiments_copy_is_enough_and_another_build_is_refused() {
     let trial = Trial::c("cc -O2 -g -Wl,--build-id=sha1 x.c -o x");
     let (name, positions) = (trial.path("x"), positions(&trial.path("x")));

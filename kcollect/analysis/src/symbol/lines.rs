@@ -6,11 +6,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use addr2line::Context;
-use gimli::{AbbreviationsCacheStrategy, DwarfSections, RunTimeEndian, SectionId};
+use addr2line::{Context, LookupContinuation, LookupResult, SplitDwarfLoad};
+use gimli::{AbbreviationsCacheStrategy, Dwarf, DwarfSections, RunTimeEndian, SectionId};
+use typed_arena::Arena;
 
 use super::elf::{Damaged, Elf, Room};
 use super::meter::{Meter, Metered};
+use super::split::{SplitFiles, SplitPlaces};
 use super::{SourceFrame, SymbolError};
 
 /// Time limit for the addresses of one object. It is checked between addresses: units that all
@@ -45,9 +47,11 @@ pub(super) fn tables(elf: &Elf, room: &mut Room) -> Result<Tables, Damaged> {
 pub(super) fn resolve(
     tables: &Tables,
     alternative: Option<&Tables>,
+    places: SplitPlaces<'_>,
     endian: RunTimeEndian,
     addresses: impl Iterator<Item = Option<u64>>,
 ) -> (Vec<Vec<SourceFrame>>, Option<SymbolError>) {
+    let split_bytes = Arena::new();
     let meter = Meter::new(bytes(tables) + alternative.map_or(0, bytes));
     let mut dwarf =
         tables.borrow_with_sup(alternative, |bytes| Metered::new(bytes, endian, &meter));
@@ -57,8 +61,10 @@ pub(super) fn resolve(
         Err(_) if meter.stopped() => return unknown(addresses, SymbolError::TooMuchWork),
         Err(_) => return unknown(addresses, DAMAGED),
     };
+    let split = SplitFiles::new(places, &split_bytes, &meter);
     let mut shared = Shared::default();
     let begin = Instant::now();
+    let too_long = || meter.is_empty() || begin.elapsed() > LOOKUP_TIMEOUT;
     let mut error = None;
     let frames = addresses.map(|address| {
         // addr2line looks for the end of the range, one byte behind it, which the last address does
@@ -66,11 +72,13 @@ pub(super) fn resolve(
         let Some(address) = address.filter(|address| *address < u64::MAX) else {
             return Vec::new();
         };
-        if meter.is_empty() || begin.elapsed() > LOOKUP_TIMEOUT {
+        if too_long() {
             error = Some(SymbolError::TooMuchWork);
             return Vec::new();
         }
-        frames_at(&context, address, &mut shared).unwrap_or_else(|_| {
+        // Any number of units may claim an address, and each has a file of its own.
+        let load = |unit: &_| if too_long() { None } else { split.load(unit) };
+        frames_at(&context, address, load, &mut shared).unwrap_or_else(|_| {
             error = error.take().or(Some(DAMAGED));
             // The function entries are damaged; the lines may be intact.
             let location = context.find_location(address).ok().flatten();
@@ -82,7 +90,8 @@ pub(super) fn resolve(
     if meter.stopped() {
         error = Some(SymbolError::TooMuchWork);
     }
-    (frames, error)
+    let missing = split.into_missing().map(SymbolError::NoSplitFile);
+    (frames, error.or(missing))
 }
 
 const DAMAGED: SymbolError = SymbolError::Damaged("has damaged debug information");
@@ -103,13 +112,21 @@ fn bytes(tables: &Tables) -> u64 {
     bytes
 }
 
-fn frames_at(
-    context: &Context<Metered<'_>>,
+fn frames_at<'a>(
+    context: &Context<Metered<'a>>,
     address: u64,
+    load_split: impl Fn(&SplitDwarfLoad<Metered<'a>>) -> Option<Arc<Dwarf<Metered<'a>>>>,
     shared: &mut Shared,
 ) -> Result<Vec<SourceFrame>, gimli::Error> {
-    // Split debug information in .dwo files is not looked for: the program itself has its lines.
-    let mut found = context.find_frames(address).skip_all_loads()?;
+    let mut looked_up = context.find_frames(address);
+    let mut found = loop {
+        match looked_up {
+            LookupResult::Output(found) => break found?,
+            LookupResult::Load { load, continuation } => {
+                looked_up = continuation.resume(load_split(&load));
+            }
+        }
+    };
     let mut frames = Vec::new();
     while let Some(frame) = found.next()? {
         let name = frame.function.as_ref().map(|name| name.raw_name());

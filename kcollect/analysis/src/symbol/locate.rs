@@ -43,6 +43,16 @@ pub enum Origin {
     DebugFile(PathBuf),
 }
 
+impl Origin {
+    /// Returns its path, unless it is the experiment's copy, beside which there is nothing.
+    pub(super) fn path(&self) -> Option<&Path> {
+        match self {
+            Origin::Archive => None,
+            Origin::Original { path, .. } | Origin::DebugFile(path) => Some(path),
+        }
+    }
+}
+
 /// A file with the code of a load object, or an image of it.
 #[derive(Debug)]
 pub(super) struct Image {
@@ -121,7 +131,7 @@ fn found_or(images: Vec<Image>, why: SymbolError) -> Result<Vec<Image>, SymbolEr
 
 /// Returns the path of a load object's name, and whether another object has the same path: the
 /// second one has ` (build id 1234abcd)` or a number after it.
-fn path_of(name: &str) -> (&Path, bool) {
+pub(super) fn path_of(name: &str) -> (&Path, bool) {
     let stem = name
         .strip_suffix(')')
         .and_then(|name| name.rsplit_once(" ("));

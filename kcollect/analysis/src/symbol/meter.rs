@@ -48,6 +48,12 @@ impl Meter {
         }
     }
 
+    /// Adds the budget of as many bytes more.
+    pub(super) fn extend(&self, bytes: u64) {
+        let more = bytes.saturating_mul(READS_PER_BYTE);
+        self.left.set(self.left.get().saturating_add(more));
+    }
+
     /// Returns whether a read was refused.
     pub(super) fn stopped(&self) -> bool {
         self.stopped.get()

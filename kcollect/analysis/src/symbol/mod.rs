@@ -4,7 +4,8 @@
 //! this module has what needs debug information, and names for functions that have none there. In
 //! the order of work: [`SearchPaths`] has the places, `locate` finds a load object's files, `debuginfod` fetches them, `elf`
 //! reads their sections, `names` looks up addresses in symbol tables, `mini` decompresses one, `lines` in line tables by
-//! addr2line with `meter` bounding its work; `disassembly` reads code, and [`demangle()`] makes
+//! addr2line with `meter` bounding its work, and `split` reads what the compiler left out of the
+//! program; `disassembly` reads code, and [`demangle()`] makes
 //! names readable.
 //!
 //! addr2line is used and not blazesym, because files are untrusted: one that is shortened while it
@@ -16,8 +17,7 @@
 //! Nothing is cached between two calls: resolve all positions of an object at once. 5,000 positions
 //! in a program with 82 MB of debug information take 0.2 s of CPU, in libc 0.1 s.
 //!
-//! Not supported: `.dwo` and `.dwp` files of `-gsplit-dwarf`; kernel modules, whose
-//! debug files are relocatable; separate debug files of 32-bit programs.
+//! Not supported: kernel modules, whose debug files are relocatable; separate debug files of 32-bit programs.
 
 mod debuginfod;
 mod demangle;
@@ -32,6 +32,7 @@ mod mini;
 mod names;
 mod packages;
 mod paths;
+mod split;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -49,6 +50,7 @@ pub use paths::{NotAPathMap, PathMap, SearchPaths, SourceFile};
 
 use elf::{Damaged, Room};
 use names::CodeSymbols;
+use split::SplitPlaces;
 
 /// A function that begins more than this before a place has nothing to do with it. The code of one
 /// source file is rarely larger.
@@ -165,6 +167,10 @@ pub enum SymbolError {
     /// The common file that dwz made is missing, and with it some names.
     #[error("lacks names that are in {}, which is not installed", .0.display())]
     NoAlternative(PathBuf),
+
+    /// A file that the compiler wrote beside the program is missing, and with it some names.
+    #[error("lacks inlined functions that are in {}, which is not there, nor a .dwp file", .0.display())]
+    NoSplitFile(PathBuf),
 
     /// A file can't be read or is malformed.
     #[error("{0}")]
@@ -302,7 +308,13 @@ impl Symboliser {
         let slid = |address: Option<u64>| address.map(|address| address.wrapping_add(debug.slide));
         let addresses = addresses.into_iter().map(slid);
         let endian = debug.elf.gimli_endian();
-        let (found, error) = lines::resolve(&tables, alternative.as_ref(), endian, addresses);
+        let places = SplitPlaces {
+            search: &self.search,
+            recorded: locate::path_of(&object.name).0,
+            debug: debug.origin.path(),
+        };
+        let (found, error) =
+            lines::resolve(&tables, alternative.as_ref(), places, endian, addresses);
         let mut frames = vec![Vec::new(); offsets.len()];
         for (index, found) in order.into_iter().zip(found) {
             frames[index] = found;

@@ -1,0 +1,137 @@
+//! The debug information that `-gsplit-dwarf` leaves out of a program: the names of inlined
+//! functions. It is in `x.dwp` beside the program `x`, or in a `.dwo` file for each source file,
+//! where the compiler wrote it.
+//!
+//! A file is read when an address needs it. What is read stays until the object is done.
+
+use std::cell::{OnceCell, RefCell};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use addr2line::SplitDwarfLoad;
+use gimli::{Dwarf, DwarfPackage, Reader, RunTimeEndian, SectionId};
+use typed_arena::Arena;
+
+use super::elf::{Elf, Room};
+use super::meter::{Meter, Metered};
+use super::paths::{SearchPaths, open_regular};
+
+type Sections<'a> = Dwarf<Metered<'a>>;
+
+/// Where the `.dwp` and `.dwo` files of one load object are looked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SplitPlaces<'a> {
+    pub(super) search: &'a SearchPaths,
+    /// Recorded path of the load object.
+    pub(super) recorded: &'a Path,
+    /// Path of the file with its debug information.
+    pub(super) debug: Option<&'a Path>,
+}
+
+impl SplitPlaces<'_> {
+    /// Opens the package.
+    fn package(&self) -> Option<File> {
+        let named = |path: &Path| {
+            let mut name = OsString::from(path);
+            name.push(".dwp");
+            PathBuf::from(name)
+        };
+        let beside = self.debug.map(named).into_iter();
+        let mut places = beside.chain(self.search.candidates(&named(self.recorded)));
+        places.find_map(|path| open_regular(&path))
+    }
+}
+
+/// Reads them.
+pub(super) struct SplitFiles<'a> {
+    places: SplitPlaces<'a>,
+    /// All that was read.
+    bytes: &'a Arena<Vec<u8>>,
+    meter: &'a Meter,
+    room: RefCell<Room>,
+    /// None: there is no usable one.
+    package: OnceCell<Option<DwarfPackage<Metered<'a>>>>,
+    /// The first one that was not found.
+    missing: OnceCell<PathBuf>,
+}
+
+impl<'a> SplitFiles<'a> {
+    pub(super) fn new(
+        places: SplitPlaces<'a>,
+        bytes: &'a Arena<Vec<u8>>,
+        meter: &'a Meter,
+    ) -> SplitFiles<'a> {
+        SplitFiles {
+            places,
+            bytes,
+            meter,
+            room: RefCell::new(Room::new()),
+            package: OnceCell::new(),
+            missing: OnceCell::new(),
+        }
+    }
+
+    /// Returns the first file that was not found.
+    pub(super) fn into_missing(self) -> Option<PathBuf> {
+        self.missing.into_inner()
+    }
+
+    /// Returns what a unit left out.
+    pub(super) fn load(&self, unit: &SplitDwarfLoad<Metered<'a>>) -> Option<Arc<Sections<'a>>> {
+        let package = self.package.get_or_init(|| self.read_package());
+        let found = package.as_ref();
+        let found = found.and_then(|package| package.find_cu(unit.dwo_id, &unit.parent).ok()?);
+        if let Some(found) = found {
+            return Some(Arc::new(found));
+        }
+        let path = path_of(unit)?;
+        let mut places = self.places.search.candidates(&path).into_iter();
+        let found = places.find_map(|path| self.read_unit(&path, unit));
+        if found.is_none() && !self.meter.stopped() {
+            let _ = self.missing.set(path);
+        }
+        found.map(Arc::new)
+    }
+
+    fn read_package(&self) -> Option<DwarfPackage<Metered<'a>>> {
+        let elf = Elf::read(self.places.package()?).ok()?;
+        let endian = elf.gimli_endian();
+        let section = |id| Ok::<_, gimli::Error>(self.section(&elf, id));
+        DwarfPackage::load(section, self.metered(Vec::new(), endian)).ok()
+    }
+
+    fn read_unit(&self, path: &Path, unit: &SplitDwarfLoad<Metered<'a>>) -> Option<Sections<'a>> {
+        let elf = Elf::read(open_regular(path)?).ok()?;
+        let section = |id| Ok::<_, gimli::Error>(self.section(&elf, id));
+        let mut dwarf = Dwarf::load(section).ok()?;
+        let header = dwarf.units().next().ok()??;
+        let same = dwarf.unit(header).ok()?.dwo_id == Some(unit.dwo_id);
+        dwarf.make_dwo(&unit.parent);
+        same.then_some(dwarf)
+    }
+
+    /// Returns a section of such a file; an empty one where there is none, or it is damaged.
+    fn section(&self, elf: &Elf, id: SectionId) -> Metered<'a> {
+        let read = |name| elf.section(name, &mut self.room.borrow_mut()).ok();
+        let bytes = id.dwo_name().and_then(read).unwrap_or_default();
+        self.metered(bytes, elf.gimli_endian())
+    }
+
+    fn metered(&self, bytes: Vec<u8>, endian: RunTimeEndian) -> Metered<'a> {
+        self.meter.extend(bytes.len() as u64);
+        Metered::new(self.bytes.alloc(bytes), endian, self.meter)
+    }
+}
+
+/// The path of a unit's `.dwo` file, as the compiler was given it, below its working directory.
+fn path_of(unit: &SplitDwarfLoad<Metered<'_>>) -> Option<PathBuf> {
+    let text = |reader: &Option<Metered<'_>>| {
+        let bytes = reader.as_ref()?.to_slice().ok()?;
+        Some(PathBuf::from(OsStr::from_bytes(&bytes)))
+    };
+    let directory = text(&unit.comp_dir).unwrap_or_default();
+    Some(directory.join(text(&unit.path)?))
+}
