@@ -80,6 +80,10 @@ impl<'a> SplitFiles<'a> {
     }
 
     /// Returns what a unit left out.
+    #[expect(
+        clippy::arc_with_non_send_sync,
+        reason = "the type that addr2line takes; all is done in one thread"
+    )]
     pub(super) fn load(&self, unit: &SplitDwarfLoad<Metered<'a>>) -> Option<Arc<Sections<'a>>> {
         let package = self.package.get_or_init(|| self.read_package());
         let found = package.as_ref();
