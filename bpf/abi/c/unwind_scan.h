@@ -27,7 +27,7 @@
 #include "unwind.h"
 
 /* The most words in which one scan looks, and all scans of a stack. */
-#define SCAN_WORDS	 512
+#define SCAN_WORDS	 1024
 #define SCAN_STACK_WORDS 2048
 
 /* Addresses of the stack that a scan keeps, for one may be the frame pointer, which the code has
