@@ -77,3 +77,14 @@ pub enum ElfSource {
     /// The bytes of the image: of the vDSO.
     Bytes(Vec<u8>),
 }
+
+impl ElfSource {
+    /// Returns its size, bytes; 0 if the file does not say.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        match self {
+            ElfSource::File(file) => file.metadata().map_or(0, |metadata| metadata.len()),
+            ElfSource::Bytes(bytes) => bytes.len() as u64,
+        }
+    }
+}

@@ -1,12 +1,15 @@
 //! The thread that makes unwind tables.
 //!
 //! It is one thread, of low priority: tables are needed soon, and never at the cost of what is
-//! measured. Nothing waits for it. It owns the [`UnwindRules`], so that a rule has one number in
+//! measured. Nothing waits for it. Of the files that are requested it takes the smallest first: a
+//! program that has just begun needs its own table, and not that of the compiler's library which
+//! another process maps. It owns the [`UnwindRules`], so that a rule has one number in
 //! all tables; the other side keeps a copy, which grows by [`BuiltTable::new_rules`].
 
 use std::any::Any;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Cursor};
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::thread;
@@ -104,8 +107,8 @@ pub struct TableBuilder {
     thread: Tid,
     requests: Sender<(ObjectId, ElfSource)>,
     results: Receiver<BuiltTable>,
-    /// Requested and not ready yet, in the order of the requests, which is that of the results.
-    waiting: VecDeque<ObjectId>,
+    /// Requested and not taken yet.
+    waiting: BTreeSet<ObjectId>,
 }
 
 impl TableBuilder {
@@ -136,7 +139,8 @@ impl TableBuilder {
             let _ = send_id.send(Tid::from_raw(gettid().as_raw()));
             let mut rules = UnwindRules::new();
             let mut sent_rules = 0;
-            for (id, source) in queue {
+            let mut queue = Queue::new(queue);
+            while let Some((id, source)) = queue.next() {
                 let started = Instant::now();
                 // At worst a rule has two numbers afterwards.
                 let built = catch_unwind(AssertUnwindSafe(|| build(&mut rules, source)));
@@ -165,7 +169,7 @@ impl TableBuilder {
             thread: thread_id.recv().map_err(io::Error::other)?,
             requests,
             results,
-            waiting: VecDeque::new(),
+            waiting: BTreeSet::new(),
         })
     }
 
@@ -175,11 +179,11 @@ impl TableBuilder {
         self.thread
     }
 
-    /// Requests the table of a file. Results come in the order of the requests.
+    /// Requests the table of a file that none was requested of before. Results come in any order.
     ///
     /// A file stays open while it waits: to request hundreds at once needs as many descriptors.
     pub fn request(&mut self, id: ObjectId, source: ElfSource) {
-        self.waiting.push_back(id);
+        self.waiting.insert(id);
         // That the thread has ended is reported when the result is taken.
         let _ = self.requests.send((id, source));
     }
@@ -192,7 +196,7 @@ impl TableBuilder {
                 Ok(built) => ready.push(self.taken(built)),
                 Err(TryRecvError::Empty) => return ready,
                 Err(TryRecvError::Disconnected) => {
-                    ready.extend(self.waiting.drain(..).map(ended));
+                    ready.extend(mem::take(&mut self.waiting).into_iter().map(ended));
                     return ready;
                 }
             }
@@ -223,8 +227,36 @@ impl TableBuilder {
     }
 
     fn taken(&mut self, built: BuiltTable) -> BuiltTable {
-        self.waiting.pop_front();
+        self.waiting.remove(&built.id);
         built
+    }
+}
+
+/// What the thread has to do, the smallest file first, of equal ones that which came first.
+struct Queue {
+    requests: Receiver<(ObjectId, ElfSource)>,
+    by_size: BTreeMap<(u64, ObjectId), ElfSource>,
+}
+
+impl Queue {
+    fn new(requests: Receiver<(ObjectId, ElfSource)>) -> Queue {
+        Queue {
+            requests,
+            by_size: BTreeMap::new(),
+        }
+    }
+
+    /// Waits for a request if there is none. Returns nothing when there will be none.
+    fn next(&mut self) -> Option<(ObjectId, ElfSource)> {
+        if self.by_size.is_empty() {
+            let (id, source) = self.requests.recv().ok()?;
+            self.by_size.insert((source.size(), id), source);
+        }
+        for (id, source) in self.requests.try_iter() {
+            self.by_size.insert((source.size(), id), source);
+        }
+        let ((_, id), source) = self.by_size.pop_first()?;
+        Some((id, source))
     }
 }
 
@@ -330,16 +362,17 @@ mod tests {
             builder.request(ObjectId(id as u32), source);
         }
         assert_eq!(builder.waiting(), 3);
-        let results = results(&mut builder, 3);
-        let mut expected = UnwindRules::new();
-        let (table, summary) = UnwindTable::of_elf(&bytes, &mut expected).unwrap();
-        let ids: Vec<ObjectId> = results.iter().map(|built| built.id).collect();
-        assert_eq!(ids, [0, 1, 2].map(ObjectId));
+        let mut results = results(&mut builder, 3);
         let rules: Vec<UnwindRule> = results
             .iter()
             .flat_map(|built| built.new_rules.clone())
             .collect();
-        assert_eq!(rules, expected.as_slice());
+        let mut expected = UnwindRules::new();
+        let (table, summary) = UnwindTable::of_elf(&bytes, &mut expected).unwrap();
+        assert!(rules == expected.as_slice());
+        results.sort_by_key(|built| built.id);
+        let ids: Vec<ObjectId> = results.iter().map(|built| built.id).collect();
+        assert_eq!(ids, [0, 1, 2].map(ObjectId));
         let [first, nothing, again] = results.try_into().unwrap();
         let first = first.info.unwrap();
         assert_eq!((&first.table, &first.summary), (&table, &summary));
@@ -381,13 +414,13 @@ mod tests {
         })
         .unwrap();
         builder.request(ObjectId(7), this());
-        builder.request(ObjectId(8), ElfSource::Bytes(Vec::new()));
-        let results = results(&mut builder, 2);
-        let error = results[0].info.as_ref().unwrap_err();
+        let panicked = results(&mut builder, 1).remove(0);
+        let error = panicked.info.unwrap_err();
         assert!(error.to_string().contains("panicked: a defect."), "{error}");
-        assert_eq!(results[0].new_rules.len(), 3);
-        assert_eq!(results[1].new_rules.len(), 1);
-        assert!(results[1].info.is_ok());
+        builder.request(ObjectId(8), ElfSource::Bytes(Vec::new()));
+        let built = results(&mut builder, 1).remove(0);
+        assert_eq!((panicked.new_rules.len(), built.new_rules.len()), (3, 1));
+        assert!(built.info.is_ok());
     }
 
     /// A panic that panics again when it is thrown away: the one way to end the thread from inside.
@@ -416,6 +449,25 @@ mod tests {
             results(&mut builder, 1)[0].info,
             Err(TableBuildError::Ended)
         );
+    }
+
+    #[test]
+    fn small_files_come_first() {
+        let (go_on, wait) = channel::<()>();
+        let mut builder = TableBuilder::start_with(move |_, _| {
+            let _ = wait.recv();
+            Ok(empty())
+        })
+        .unwrap();
+        for (id, size) in [(1, 0), (2, 300), (3, 100), (4, 200), (5, 100)] {
+            builder.request(ObjectId(id), ElfSource::Bytes(vec![0; size]));
+        }
+        drop(go_on);
+        let order: Vec<u32> = results(&mut builder, 5)
+            .iter()
+            .map(|built| built.id.0)
+            .collect();
+        assert_eq!(order[..], [1, 3, 5, 4, 2]);
     }
 
     #[test]
