@@ -28,9 +28,20 @@ pub(super) fn overview(context: &Context<'_>) -> Result<Table, Failure> {
             Column::number("seconds", "sec."),
         ],
         rows: rows.collect(),
-        notes: Vec::new(),
+        notes: stolen_note(context).into_iter().collect(),
         verbatim: false,
     })
+}
+
+/// Says how much of the wait for CPUs was for a hypervisor. None if nothing was.
+fn stolen_note(context: &Context<'_>) -> Option<String> {
+    let stolen = super::threads::stolen_by_cpu(context);
+    let cpus = context.model.cpus.iter().zip(stolen);
+    let cpus = cpus.filter(|(_, nanoseconds)| *nanoseconds > 0);
+    let cpus =
+        cpus.map(|(cpu, nanoseconds)| format!("CPU {cpu} {:.3} s", nanoseconds as f64 / 1e9));
+    let cpus = cpus.collect::<Vec<_>>().join(", ");
+    (!cpus.is_empty()).then(|| format!("Wait CPU includes what the hypervisor stole: {cpus}"))
 }
 
 pub(super) fn experiments(model: &Model) -> Table {

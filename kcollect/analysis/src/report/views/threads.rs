@@ -186,7 +186,7 @@ pub(super) fn cpus(context: &Context<'_>) -> Result<Table, Failure> {
 }
 
 /// Returns for each CPU for how long the hypervisor ran something else there, nanoseconds by ticks.
-fn stolen_by_cpu(context: &Context<'_>) -> Vec<u64> {
+pub(super) fn stolen_by_cpu(context: &Context<'_>) -> Vec<u64> {
     let model = context.model;
     let selection = Selection::new(model, &context.options.filter);
     let mut stolen = vec![0; model.cpus.len()];
