@@ -304,8 +304,10 @@ static __always_inline void context_switch(__u64 *ctx, struct cpu_stats *stats, 
 	if (!recording && !(prev_state & TASK_DEAD))
 		return;
 	/* When the CPU goes to sleep, with which its timers may stop, or when the interrupt is late
-	 * for another reason. */
-	if (now - stats->offset_ns >= stats->next_ns + (next->pid ? TIMER_LATE_NS : 0) &&
+	 * for another reason. Of an idle CPU the boundaries are known by their time alone: those
+	 * between the end of its sleep (kc_cpu_idle) and here would be charged to the next thread. */
+	if (now - stats->offset_ns >=
+		    stats->next_ns + (prev->pid && next->pid ? TIMER_LATE_NS : 0) &&
 	    stats->origin_ns)
 		charge_switch_out(ctx, stats, prev, now - stats->offset_ns, cpu);
 	/* Data have ended, and kc_close_all closes the accounts as of then. */
