@@ -1,4 +1,7 @@
-//! Text from processes that may be hostile, made safe to print.
+//! Text from processes and files that may be hostile, made safe to print.
+
+use std::borrow::Cow;
+use std::fmt::Write;
 
 /// Returns text that is safe on a terminal, from bytes that any process may have chosen.
 ///
@@ -13,7 +16,7 @@ pub fn printable(bytes: &[u8]) -> String {
     };
     for chunk in bytes.utf8_chunks() {
         for character in chunk.valid().chars() {
-            if character.is_control() || is_invisible(character) {
+            if !is_printable(character) {
                 hex(&mut out, character.encode_utf8(&mut [0; 4]).as_bytes());
             } else {
                 out.push(character);
@@ -24,13 +27,52 @@ pub fn printable(bytes: &[u8]) -> String {
     out
 }
 
-/// Returns whether a character reorders text, joins or splits it invisibly, or breaks the line.
-fn is_invisible(character: char) -> bool {
-    matches!(character,
+/// Returns lines of text that are safe on a terminal, as [`printable`] does; ends of lines and tabs
+/// stay.
+#[must_use]
+pub fn printable_lines(text: &str) -> Cow<'_, str> {
+    escaped(text, |out, character| {
+        let mut bytes = [0; 4];
+        out.push_str(&printable(character.encode_utf8(&mut bytes).as_bytes()));
+    })
+}
+
+/// Returns JSON that is safe on a terminal, and means the same: the characters that
+/// [`printable_lines`] spells out are in strings, and become `\uHHHH`.
+#[must_use]
+pub fn printable_json(json: &str) -> Cow<'_, str> {
+    escaped(json, |out, character| {
+        for unit in character.encode_utf16(&mut [0; 2]) {
+            let _ = write!(out, "\\u{unit:04x}");
+        }
+    })
+}
+
+fn escaped(text: &str, escape: impl Fn(&mut String, char)) -> Cow<'_, str> {
+    let is_unsafe = |character: char| !matches!(character, '\n' | '\t') && !is_printable(character);
+    if !text.contains(is_unsafe) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        match is_unsafe(character) {
+            true => escape(&mut out, character),
+            false => out.push(character),
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// Returns whether a character neither controls a terminal, nor reorders text, joins or splits it
+/// invisibly, or breaks the line.
+#[must_use]
+pub fn is_printable(character: char) -> bool {
+    let invisible = matches!(character,
         '\u{ad}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
         | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
         | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}'
-        | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+        | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
+    !character.is_control() && !invisible
 }
 
 #[cfg(test)]
@@ -49,5 +91,22 @@ mod tests {
             "a\\xE2\\x80\\xAEb\\xE2\\x80\\x8B"
         );
         assert_eq!(printable("\u{85}".as_bytes()), "\\xC2\\x85");
+    }
+
+    #[test]
+    fn lines_and_json_keep_their_form() {
+        let text = "a\tb\nc\x1b[2Jd\u{9b}e\u{202e}f\r";
+        assert_eq!(
+            printable_lines(text),
+            "a\tb\nc\\x1B[2Jd\\xC2\\x9Be\\xE2\\x80\\xAEf\\x0D"
+        );
+        let json = "{\n  \"\u{9b}\": \"\u{202e}\u{e0041} x\"\n}";
+        assert_eq!(
+            printable_json(json),
+            "{\n  \"\\u009b\": \"\\u202e\\udb40\\udc41 x\"\n}"
+        );
+        for plain in ["", "naïve\n☂\t"] {
+            assert!(matches!(printable_lines(plain), Cow::Borrowed(_)));
+        }
     }
 }

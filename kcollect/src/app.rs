@@ -16,39 +16,55 @@ use crate::record::{dry_run, session};
 /// Runs the command of a command line. Returns the exit code.
 pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
     let mut output = Output::standard();
+    let code = run(argv, &mut output);
+    match output.take_failure() {
+        Some(error) if code == ExitKind::Ok.code() => {
+            let failure = Failure::new(
+                ExitKind::IoErr,
+                format!("the result could not be written: {error}"),
+                "make room, or write it to another place",
+            );
+            fail(&mut output, &failure)
+        }
+        _ => code,
+    }
+}
+
+fn run(argv: impl IntoIterator<Item = OsString>, output: &mut Output) -> u8 {
     let done = match cli::parse(argv, &HostFacts::read()) {
         Ok(Command::Record(plan)) => return record(&plan, output),
-        Ok(Command::Doctor { json }) => return doctor(json, &mut output).code(),
+        Ok(Command::Doctor { json }) => return doctor(json, output).code(),
         Ok(Command::Report(request)) => {
-            let done = report::report(&request, &mut output);
-            return exit_code(done, &mut output);
+            let done = report::report(&request, output);
+            return exit_code(done, output);
         }
         Ok(Command::Flame(request)) => {
-            let done = flame::flame(&request, &mut output);
-            return exit_code(done, &mut output);
+            let done = flame::flame(&request, output);
+            return exit_code(done, output);
         }
         Ok(Command::Export(request)) => {
-            let done = export::export(&request, &mut output);
-            return exit_code(done, &mut output);
+            let done = export::export(&request, output);
+            return exit_code(done, output);
         }
         Ok(Command::View(request)) => {
-            let done = view::show(&request, &mut output);
-            return exit_code(done, &mut output);
+            let done = view::show(&request, output);
+            return exit_code(done, output);
         }
         Ok(Command::Track(request)) => {
-            let done = counters::track::track(&request, &mut output);
-            return done.unwrap_or_else(|failure| fail(&mut output, &failure));
+            let done = counters::track::track(&request, output);
+            return done.unwrap_or_else(|failure| fail(output, &failure));
         }
         Ok(Command::Stat(request)) => {
-            let done = counters::stat::stat(&request, &mut output);
-            return done.unwrap_or_else(|failure| fail(&mut output, &failure));
+            let done = counters::stat::stat(&request, output);
+            return done.unwrap_or_else(|failure| fail(output, &failure));
         }
         Ok(Command::Counters { json }) => {
             let listing = counters::listing(&Root::machine());
-            Ok(match json {
-                true => listing.json(),
-                false => listing.text(output.width()).trim_end().to_owned(),
-            })
+            match json {
+                true => output.json(&listing.json()),
+                false => output.result(listing.text(output.width()).trim_end()),
+            }
+            return ExitKind::Ok.code();
         }
         Ok(Command::Version) => Ok(concat!("kcollect ", env!("CARGO_PKG_VERSION")).to_owned()),
         Ok(Command::Help(text)) => Ok(text),
@@ -59,7 +75,7 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
             output.result(&text);
             ExitKind::Ok.code()
         }
-        Err(failure) => fail(&mut output, &failure),
+        Err(failure) => fail(output, &failure),
     }
 }
 
@@ -76,9 +92,9 @@ fn fail(output: &mut Output, failure: &Failure) -> u8 {
     failure.kind.code()
 }
 
-fn record(plan: &Plan, mut output: Output) -> u8 {
+fn record(plan: &Plan, output: &mut Output) -> u8 {
     match Output::new(plan.output.as_deref(), plan.verbose) {
-        Ok(wanted) => output = wanted,
+        Ok(wanted) => *output = wanted,
         Err(error) => {
             let path = plan.output.as_deref().unwrap_or("".as_ref());
             let failure = Failure::new(
@@ -86,20 +102,19 @@ fn record(plan: &Plan, mut output: Output) -> u8 {
                 format!("cannot append to {}: {error}", path.display()),
                 "type another file after -O",
             );
-            return fail(&mut output, &failure);
+            return fail(output, &failure);
         }
     }
     let counters = match counters::names::resolve_requests(&plan.counters, &Root::machine()) {
         Ok(counters) => counters,
-        Err(error) => return fail(&mut output, &error.into()),
+        Err(error) => return fail(output, &error.into()),
     };
     plan.notices.iter().for_each(|notice| output.say(notice));
     if plan.dry_run {
         output.result(&dry_run::describe(plan).join("\n"));
         return ExitKind::Ok.code();
     }
-    session::record(plan, &counters, &mut output)
-        .unwrap_or_else(|failure| fail(&mut output, &failure))
+    session::record(plan, &counters, output).unwrap_or_else(|failure| fail(output, &failure))
 }
 
 fn doctor(json: bool, output: &mut Output) -> ExitKind {
@@ -109,10 +124,10 @@ fn doctor(json: bool, output: &mut Output) -> ExitKind {
         findings.extend(bpf_findings(capture));
         findings.push(Finding::ok("user stacks", format!("captured {capture}")));
     }
-    output.result(&match json {
-        true => doctor::json(&findings),
-        false => doctor::table(&findings, output.width()),
-    });
+    match json {
+        true => output.json(&doctor::json(&findings)),
+        false => output.result(&doctor::table(&findings, output.width())),
+    }
     doctor::exit_kind(&findings)
 }
 

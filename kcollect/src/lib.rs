@@ -5,6 +5,8 @@
 //! [`doctor`] reports what this machine lacks. What reads experiments is the package `analysis`,
 //! what counts events the package `counters`.
 
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod app;
 pub mod cli;
 pub mod doctor;

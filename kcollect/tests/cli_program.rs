@@ -54,6 +54,19 @@ fn results_go_to_standard_output_alone() {
 }
 
 #[test]
+fn a_result_that_cannot_be_written_is_an_error() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
+    let output = Command::new(env!("CARGO_BIN_EXE_kcollect"))
+        .arg("--version")
+        .stdout(full.unwrap())
+        .output()
+        .unwrap();
+    assert_eq!(code(&output), Some(ExitKind::IoErr.code()));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("could not be written"), "{error}");
+}
+
+#[test]
 fn the_doctor_exits_with_the_code_that_it_prints() {
     let output = run(&["doctor", "--json"]);
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -19,7 +19,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "user-collector",
         &["experiment-format", "gprofng", "bpf-abi"],
     ),
-    ("host", &[]),
+    ("host", &["experiment-format"]),
     ("counters", &["experiment-format", "host"]),
     ("analysis", &["experiment-format", "user-collector", "host"]),
     (

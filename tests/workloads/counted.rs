@@ -18,6 +18,7 @@ use tests::workload::counted::{Counted, Fresh};
 /// At the same time.
 const ABREAST: usize = 8;
 
+#[expect(clippy::disallowed_methods, reason = "a check reads it")]
 fn main() -> Result<()> {
     let args: Vec<_> = std::env::args().skip(1).collect();
     let [what, number, pages] = args.as_slice() else {

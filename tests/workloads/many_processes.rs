@@ -41,6 +41,7 @@ fn live(time: Duration) {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "a check waits for the line")]
 fn ready() -> Result<()> {
     println!("ready");
     Ok(std::io::stdout().flush()?)

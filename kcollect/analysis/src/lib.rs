@@ -54,6 +54,8 @@
 //! * **[`Table`](report::table::Table)** is the result of a report's view, or a
 //!   [`TablePage`](report::table::TablePage) of several.
 
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod aggregate;
 pub mod export;
 pub mod filter;

@@ -16,6 +16,8 @@
 //! reads the [`perf::bound_set::BoundSet`]. [`listing`] is what `kcollect -h` prints. A recording
 //! uses [`names`] for its counters, and [`perf`] for its clocks, side-band and overflows.
 
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod names;
 pub mod perf;
 pub mod rows;

@@ -32,7 +32,8 @@ pub enum ExitKind {
     /// The experiment, a picture or an export cannot be created: directory missing, name taken,
     /// read-only file system, disk full at the start.
     CantCreate = 73,
-    /// Writing failed during the recording. The experiment is valid up to there.
+    /// A result cannot be written, or writing failed during the recording. The experiment is valid
+    /// up to there.
     IoErr = 74,
     /// A privilege is missing.
     NoPerm = 77,
@@ -74,7 +75,7 @@ impl ExitKind {
             ExitKind::Software => "an internal error of kcollect",
             ExitKind::CantCreate => "a file or an experiment cannot be created",
             ExitKind::IoErr => {
-                "writing failed during the recording; the experiment is valid up to there"
+                "a result cannot be written, or an experiment no further; it is valid up to there"
             }
             ExitKind::NoPerm => "a privilege is missing",
         }

@@ -3,6 +3,8 @@
 //!
 //! All packages above share it. It does not depend on experiments, BPF or counters.
 
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod exit;
 pub mod load;
 pub mod machine;

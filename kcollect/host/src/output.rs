@@ -1,10 +1,19 @@
 //! kcollect's own output: results on standard output, messages on standard error, or both appended
 //! to the file of `-O`; and one line of progress on a terminal.
+//!
+//! All of it passes through here, and is made safe for a terminal here: names come from recorded
+//! programs, and from experiments that may be made up. clippy refuses other ways to standard output.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "this is the way to standard output"
+)]
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
 
+use experiment_format::text::{printable_json, printable_lines};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Where output goes.
@@ -13,6 +22,8 @@ pub struct Output {
     file: Option<File>,
     progress: Option<ProgressBar>,
     verbose: bool,
+    /// Why a result could not be written.
+    failed: Option<io::Error>,
 }
 
 impl Output {
@@ -23,6 +34,7 @@ impl Output {
             file: None,
             progress: None,
             verbose: false,
+            failed: None,
         }
     }
 
@@ -40,18 +52,38 @@ impl Output {
         })
     }
 
-    /// Writes a result to standard output. A closed pipe or a full disk is no failure of the run.
+    /// Writes a result to standard output.
     pub fn result(&mut self, text: &str) {
+        self.write(&printable_lines(text));
+    }
+
+    /// Writes a result in JSON to standard output.
+    pub fn json(&mut self, json: &str) {
+        self.write(&printable_json(json));
+    }
+
+    fn write(&mut self, text: &str) {
         self.end_progress();
-        let _ = match &mut self.file {
+        let written = match &mut self.file {
             Some(file) => writeln!(file, "{text}"),
             None => writeln!(io::stdout(), "{text}"),
         };
+        // A reader may close the pipe when it has enough.
+        if let Err(error) = written
+            && error.kind() != io::ErrorKind::BrokenPipe
+        {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    /// Returns why a result could not be written, except that its reader has closed the pipe.
+    pub fn take_failure(&mut self) -> Option<io::Error> {
+        self.failed.take()
     }
 
     /// Writes a message about the run to standard error.
     pub fn say(&mut self, text: &str) {
-        let line = format!("kcollect: {text}");
+        let line = printable_lines(&format!("kcollect: {text}")).into_owned();
         match (&mut self.file, &self.progress) {
             (Some(file), _) => {
                 let _ = writeln!(file, "{line}");
@@ -82,7 +114,7 @@ impl Output {
             }
             bar
         });
-        bar.set_message(text());
+        bar.set_message(printable_lines(&text()).into_owned());
     }
 
     /// Removes the line of progress.

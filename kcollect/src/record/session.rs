@@ -212,7 +212,7 @@ impl<'a> Session<'a> {
         let summary = summary?;
 
         if self.plan.json {
-            output.result(&summary.json());
+            output.json(&summary.json());
         }
         closed.map_err(|error| writing_failure(&error))?;
         if let Some(group) = &self.plan.group {

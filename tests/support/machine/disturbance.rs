@@ -134,6 +134,7 @@ fn repeat<End: FnOnce() -> Result<Disturbance>>(
 
 /// Prints what a check did not judge, and why. The test harness keeps back what a passing test
 /// prints by `eprintln!`, but not this.
+#[expect(clippy::disallowed_methods, reason = "eprintln! would be kept back")]
 pub fn not_judged(why: impl fmt::Display) {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("a check");

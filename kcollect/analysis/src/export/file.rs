@@ -43,6 +43,7 @@ impl OutputTarget {
     ///
     /// # Errors
     /// When the file cannot be written, or `write` fails.
+    #[expect(clippy::disallowed_methods, reason = "a format, not text")]
     pub fn write(
         &self,
         experiment: &Path,

@@ -7,6 +7,7 @@
 
 use std::io::{self, Write};
 
+use experiment_format::text::is_printable;
 use rustc_hash::FxHashMap;
 
 use super::selected::{Selected, state_name};
@@ -61,9 +62,9 @@ pub fn clean(name: &str) -> String {
     let fits = |character: char| match character {
         ';' => ':',
         '\u{fffe}' | '\u{ffff}' => '?',
-        other if other.is_control() => '?',
         // Some readers end lines at some of these.
-        other if other.is_whitespace() => ' ',
+        other if other.is_whitespace() && !other.is_control() => ' ',
+        other if !is_printable(other) => '?',
         other => other,
     };
     let mut fitting: String = name.chars().take(MAX_NAME_CHARS).map(fits).collect();

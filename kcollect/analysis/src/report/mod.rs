@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use crate::filter;
 use crate::load::{lines, open};
 use crate::model::Model;
+use experiment_format::text::printable_lines;
 use host::exit::Failure;
 use host::output::Output;
 use views::{TableOptions, View};
@@ -93,9 +94,10 @@ pub fn report(options: &ReportOptions, output: &mut Output) -> Result<(), Failur
             format!("{value:#}\n")
         }
     };
-    let terminal = output.width().is_some() && options.format == ReportFormat::Text;
-    if !terminal || !pager::show(&text) {
-        output.result(text.trim_end());
+    match options.format {
+        ReportFormat::Json => output.json(text.trim_end()),
+        ReportFormat::Text if output.width().is_some() && pager::show(&printable_lines(&text)) => {}
+        ReportFormat::Text | ReportFormat::Csv => output.result(text.trim_end()),
     }
     // The view of the header shows them itself.
     if options.view != View::Header {

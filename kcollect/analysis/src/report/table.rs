@@ -1,7 +1,9 @@
 //! The report of a view as a value, printed as text, CSV or JSON.
 
 use std::cmp::Ordering;
+use std::iter;
 
+use experiment_format::text;
 use host::table::{Align, TextTable, width_of};
 use serde_json::{Map, Value, json};
 
@@ -321,22 +323,15 @@ impl Report {
     }
 }
 
-/// Returns a text without control characters, which a terminal would obey: names come from recorded
-/// programs.
-fn printable(text: &str) -> String {
-    if !text.contains(char::is_control) {
-        return text.to_owned();
-    }
-    let mut out = String::new();
-    for character in text.chars() {
-        match character {
-            '\t' => out.extend(std::iter::repeat_n(
-                ' ',
-                TAB_COLUMNS - width_of(&out) % TAB_COLUMNS,
-            )),
-            _ if character.is_control() => out.extend(character.escape_default()),
-            _ => out.push(character),
-        }
+/// Returns a text that is safe on a terminal, with blanks for tabs.
+pub(crate) fn printable(text: &str) -> String {
+    let mut parts = text.split('\t');
+    let safe = |part: &str| text::printable(part.as_bytes());
+    let mut out = parts.next().map(safe).unwrap_or_default();
+    for part in parts {
+        let blanks = TAB_COLUMNS - width_of(&out) % TAB_COLUMNS;
+        out.extend(iter::repeat_n(' ', blanks));
+        out.push_str(&safe(part));
     }
     out
 }
@@ -390,7 +385,7 @@ mod tests {
             );
         }
         let hostile = Cell::Text("a\u{1b}[2Jb\nc".to_owned());
-        assert_eq!(hostile.plain(), "a\\u{1b}[2Jb\\nc");
+        assert_eq!(hostile.plain(), "a\\x1B[2Jb\\x0Ac");
         assert_eq!(Cell::Text("a\tb".to_owned()).plain(), "a       b");
         insta::assert_snapshot!("csv", table().csv());
         insta::assert_snapshot!("json", format!("{:#}", table().json()));

@@ -9,6 +9,7 @@
 
 use std::fmt::Write as _;
 
+use experiment_format::text::printable;
 use serde_json::{Map, Value as Json, json};
 
 use crate::names::event::Event;
@@ -158,7 +159,7 @@ impl RowFormat<'_> {
         let mut notes = Vec::new();
         match (&row.kind, self.subject) {
             (RowKind::Fork(child), _) => notes.push(child.to_string()),
-            (RowKind::Exec(name), _) => notes.push(printable(name)),
+            (RowKind::Exec(name), _) => notes.push(printable(name.as_bytes())),
             (RowKind::Total(1), RowSubject::Threads) => notes.push("1 thread".to_owned()),
             (RowKind::Total(1), RowSubject::Cpus) => notes.push("1 CPU".to_owned()),
             (RowKind::Total(number), RowSubject::Threads) => {
@@ -213,15 +214,6 @@ fn count_json(event: &Event, value: CounterValue) -> Json {
         "enabled_ns": value.enabled_ns,
         "running_ns": value.running_ns,
     })
-}
-
-/// Returns a name without control characters, which would end the line or control the terminal.
-fn printable(name: &str) -> String {
-    let escape = |character: char| match character.is_control() {
-        true => character.escape_default().to_string(),
-        false => character.to_string(),
-    };
-    name.chars().map(escape).collect()
 }
 
 #[cfg(test)]

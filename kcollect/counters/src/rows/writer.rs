@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
+use experiment_format::text::{printable_json, printable_lines};
 use host::Root;
 use host::exit::{ExitKind, Failure};
 
@@ -59,6 +60,7 @@ impl RowWriter {
     ///
     /// # Errors
     /// When the file cannot be created.
+    #[expect(clippy::disallowed_methods, reason = "each line is made safe")]
     pub fn open(options: &CountOptions) -> Result<RowWriter, Failure> {
         let (to, name): (Box<dyn Write>, _) = match &options.output {
             None => (Box::new(io::stdout()), "standard output".to_owned()),
@@ -98,8 +100,8 @@ impl RowWriter {
     /// When it cannot be written.
     pub fn row(&mut self, format: &RowFormat<'_>, row: &CountRow) -> Result<(), Failure> {
         match self.json {
-            true => self.line(&format.json(row).to_string()),
-            false => self.line(&format.text(row)),
+            true => self.line(&printable_json(&format.json(row).to_string())),
+            false => self.line(&printable_lines(&format.text(row))),
         }
     }
 

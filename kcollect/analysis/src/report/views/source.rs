@@ -12,15 +12,13 @@ use crate::load;
 use crate::load::lines::{self, SymbolFiles};
 use crate::metric::{Metric, Metrics};
 use crate::model::{FrameId, FunctionId, Model, ObjectId, ZERO_SUMS};
-use crate::report::table::{Cell, Column, Table};
+use crate::report::table::{Cell, Column, Table, printable};
 
 /// Share of the hottest line's value, in any metric, from which a line is marked as hot: gprofng's
 /// threshold.
 const HOT_SHARE: f64 = 0.75;
 /// Bytes of a source file that are read.
 const MAX_SOURCE_BYTES: u64 = 64 << 20;
-/// Columns between tab stops.
-const TAB_COLUMNS: usize = 8;
 
 pub(super) fn source(context: &Context<'_>) -> Result<Table, Failure> {
     let metrics = context.metrics(Metrics::of_functions)?;
@@ -153,25 +151,6 @@ pub(super) fn read(file: File) -> io::Result<Vec<String>> {
     file.take(MAX_SOURCE_BYTES).read_to_end(&mut bytes)?;
     let text = String::from_utf8_lossy(&bytes);
     Ok(text.lines().map(printable).collect())
-}
-
-fn printable(line: &str) -> String {
-    let mut out = String::new();
-    let mut width = 0;
-    for character in line.chars() {
-        match character {
-            '\t' => {
-                let blanks = TAB_COLUMNS - width % TAB_COLUMNS;
-                out.extend(std::iter::repeat_n(' ', blanks));
-                width += blanks;
-                continue;
-            }
-            control if control.is_control() => out.push(char::REPLACEMENT_CHARACTER),
-            other => out.push(other),
-        }
-        width += 1;
-    }
-    out
 }
 
 /// Returns the columns of [`Annotated::row`].

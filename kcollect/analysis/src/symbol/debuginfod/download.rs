@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, IsTerminal as _, Read, Write};
+use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -245,7 +245,7 @@ impl<'a> Progress<'a> {
         if self.begin.elapsed() > limits.whole {
             return Err(FetchError::TooSlow);
         }
-        if self.bar.is_none() && self.begin.elapsed() > SHOWN_AFTER && io::stderr().is_terminal() {
+        if self.bar.is_none() && self.begin.elapsed() > SHOWN_AFTER {
             self.bar = Some(self.bars.add(bar(self.name, self.length)));
         }
         if let Some(bar) = &self.bar {
