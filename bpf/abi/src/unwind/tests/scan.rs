@@ -240,8 +240,8 @@ fn a_scan_is_bounded() {
             .stack(2000, &[(place, CALLER + 0x45), (place + 16, FIRST + 0x45)])
             .call(CALLER + 0x45, BARE)
     };
-    at(511).scanned(&[BARE, CALLER + 0x44, FIRST + 0x44]);
-    at(512).ends(&[BARE], UnwindEnd::NotAscending);
+    at(1023).scanned(&[BARE, CALLER + 0x44, FIRST + 0x44]);
+    at(1024).ends(&[BARE], UnwindEnd::NotAscending);
 }
 
 /// Zero in the register that other code has for a frame pointer.
