@@ -44,12 +44,14 @@ pub(crate) fn decode(path: &Path, bytes: &[u8]) -> Result<Log> {
     log.header.version.clear();
     let mut parser = Parser::new(path, bytes);
     let mut open = Vec::new();
+    // How many of them are `profile` elements.
+    let mut profiles = 0_usize;
     // The table of packets that stand outside of a `profile` element.
     let mut table: Option<String> = None;
     while let Some(item) = parser.next()? {
         match item {
             Item::Begin(tag) => {
-                let in_profile = open.iter().any(|open| matches!(open, Open::Profile));
+                let in_profile = profiles > 0;
                 if tag.name == "profdata" && !in_profile {
                     table = tag.get("fname").map(str::to_owned);
                 }
@@ -70,7 +72,9 @@ pub(crate) fn decode(path: &Path, bytes: &[u8]) -> Result<Log> {
                         },
                     });
                 }
-                open.push(begin(path, tag, &mut log.header)?);
+                let element = begin(path, tag, &mut log.header)?;
+                profiles += usize::from(matches!(element, Open::Profile));
+                open.push(element);
             }
             Item::Text(text) => match open.last_mut() {
                 Some(Open::Collector) => log.header.collector = text,
@@ -78,11 +82,11 @@ pub(crate) fn decode(path: &Path, bytes: &[u8]) -> Result<Log> {
                 Some(Open::Event(_, inside)) => inside.push_str(&text),
                 _ => {}
             },
-            Item::End => {
-                if let Some(Open::Event(tag, text)) = open.pop() {
-                    log.add(event(path, &tag, text)?);
-                }
-            }
+            Item::End => match open.pop() {
+                Some(Open::Event(tag, text)) => log.add(event(path, &tag, text)?),
+                Some(Open::Profile) => profiles -= 1,
+                _ => {}
+            },
         }
     }
     log.count_from_start();

@@ -9,6 +9,8 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use nix::unistd::{Whence, lseek};
+
 use crate::Result;
 use crate::error::Error;
 use crate::packet::{CLOSED, EMPTY, HEADER_BYTES};
@@ -17,6 +19,27 @@ use crate::packet::{CLOSED, EMPTY, HEADER_BYTES};
 const RESUME_BYTES: u64 = 16 * 1024;
 /// A file is read in pieces of this size: more than the largest packet.
 const PIECE_BYTES: usize = 256 * 1024;
+
+/// What a walk reads.
+pub(crate) trait Input: Read + Seek {
+    /// Returns where data begin, at `from` or after it, if the input can tell; else `from`. A file
+    /// may be nearly all hole, and holes are read as fast as data.
+    fn data_after(&mut self, from: u64) -> u64 {
+        from
+    }
+}
+
+impl Input for File {
+    fn data_after(&mut self, from: u64) -> u64 {
+        let Ok(offset) = i64::try_from(from) else {
+            return from;
+        };
+        // Without data up to the end (ENXIO) the rest is a hole.
+        let data = lseek(&*self, offset, Whence::SeekData);
+        let data = data.or_else(|_| lseek(&*self, 0, Whence::SeekEnd));
+        data.map_or(from, |data| from.max(data.cast_unsigned()))
+    }
+}
 
 /// A packet as it is in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +68,7 @@ pub(crate) struct PacketWalk<R = File> {
     invalid: u64,
 }
 
-impl<R: Read + Seek> PacketWalk<R> {
+impl<R: Input> PacketWalk<R> {
     /// Begins a walk over `input`, named `path` in errors.
     pub(crate) fn new(input: R, path: &Path) -> Self {
         PacketWalk {
@@ -95,7 +118,9 @@ impl<R: Read + Seek> PacketWalk<R> {
             if size == 0 || damaged {
                 self.invalid += u64::from(damaged);
                 // A file is at most 2^63 bytes long.
-                self.at = (self.at + 1).next_multiple_of(RESUME_BYTES);
+                let next = (self.at + 1).next_multiple_of(RESUME_BYTES);
+                let data = self.input.data_after(next);
+                self.at = next.max(data / RESUME_BYTES * RESUME_BYTES);
                 continue;
             }
             let size = usize::from(size);
@@ -134,6 +159,9 @@ impl<R: Read + Seek> PacketWalk<R> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+impl Input for io::Cursor<&[u8]> {}
 
 #[cfg(test)]
 mod tests {
@@ -181,6 +209,21 @@ mod tests {
         file.extend(vec![0; 100]);
         file.extend(packet(8, 10));
         assert_eq!(kinds(&file), (vec![(8, 0), (9, 16384)], 0));
+    }
+
+    #[test]
+    fn a_hole_of_a_terabyte_takes_no_time() {
+        use std::os::unix::fs::FileExt;
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 40).unwrap();
+        file.write_all_at(&packet(8, 8), 0).unwrap();
+        file.write_all_at(&packet(8, 9), (1 << 39) + 16384).unwrap();
+        let mut walk = PacketWalk::new(file, Path::new("profile"));
+        let mut found = Vec::new();
+        while let Some(packet) = walk.next().unwrap() {
+            found.push((packet.kind, packet.offset));
+        }
+        assert_eq!(found, [(8, 0), (9, (1 << 39) + 16384)]);
     }
 
     #[test]

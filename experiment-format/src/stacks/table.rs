@@ -6,14 +6,13 @@
 
 use std::collections::HashSet;
 use std::collections::hash_map::Entry;
-use std::io::{Read, Seek};
 
 use rustc_hash::FxHashMap;
 use zerocopy::FromBytes;
 
 use crate::Result;
 use crate::log::WordSize;
-use crate::packet::walk::PacketWalk;
+use crate::packet::walk::{Input, PacketWalk};
 use crate::packet::{FRAME, UID};
 use crate::stacks::{
     COMPRESSED, HEAD_BYTES, InfoHead, NATIVE, PacketHead, StackEnd, StackUid, TRUNCATED,
@@ -61,7 +60,7 @@ pub struct StackTable {
 
 impl StackTable {
     /// Returns the stacks of all packets of a walk.
-    pub(crate) fn read<R: Read + Seek>(mut walk: PacketWalk<R>, width: WordSize) -> Result<Self> {
+    pub(crate) fn read<R: Input>(mut walk: PacketWalk<R>, width: WordSize) -> Result<Self> {
         let mut table = StackTable::default();
         while let Some(packet) = walk.next()? {
             match packet.kind {
