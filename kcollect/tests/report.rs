@@ -6,8 +6,11 @@
     reason = "a helper of tests reports by panicking, as tests do"
 )]
 
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use analysis::aggregate::{Relatives, totals};
 use analysis::filter::{Filter, Pattern, Selection};
@@ -464,6 +467,48 @@ fn a_damaged_experiment_is_reported_as_far_as_it_goes() {
         damage("archives/vmlinux_dbrs1000000", &junk),
     ];
     insta::assert_snapshot!(reports.join("\n"));
+}
+
+/// Every command reads what is left, soon: the time is bounded by the bytes that are there.
+#[test]
+fn no_command_fails_on_impossible_times_nesting_or_holes() {
+    let time = |path: &Path, time: u64| {
+        let mut bytes = std::fs::read(path).unwrap();
+        bytes[8..16].copy_from_slice(&time.to_le_bytes());
+        std::fs::write(path, bytes).unwrap();
+    };
+    let end = |path: &Path| OpenOptions::new().append(true).open(path).unwrap();
+    let nest = |path: &Path| end(path).write_all(&b"<a>".repeat(200_000)).unwrap();
+    let lengthen = |path: &Path| end(path).set_len(1 << 40).unwrap();
+    let damages: [(&str, &dyn Fn(&Path)); 6] = [
+        ("profile", &|path| time(path, u64::MAX)),
+        ("profile", &|path| time(path, 1 << 62)),
+        ("log.xml", &nest),
+        ("map.xml", &nest),
+        ("profile", &lengthen),
+        ("data.frameinfo", &lengthen),
+    ];
+    for (file, change) in damages {
+        let tmp = tempfile::tempdir().unwrap();
+        change(&made(tmp.path()).join(file));
+        for command in [
+            &["report", "ktest.3.er", "overview"][..],
+            &["view", "ktest.3.er", "-o", "page.html"],
+            &["flame", "ktest.3.er", "-o", "flame.svg"],
+            &["export", "ktest.3.er", "--to", "perfetto", "-o", "trace"],
+            &["export", "ktest.3.er", "--to", "pprof", "-o", "profile"],
+        ] {
+            let begin = Instant::now();
+            let output = Command::new(env!("CARGO_BIN_EXE_kcollect"))
+                .args(command)
+                .current_dir(tmp.path())
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{file}: {command:?}: {said}");
+            assert!(begin.elapsed() < Duration::from_secs(20), "{command:?}");
+        }
+    }
 }
 
 #[test]

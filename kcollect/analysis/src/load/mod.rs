@@ -33,6 +33,13 @@ use crate::model::{
 use open::Opened;
 use resolve::{Addresses, Resolver};
 
+/// No time of an experiment is so long after its start, 104 days: JavaScript's numbers, and with
+/// them the page and others, are exact below.
+const MAX_TIME_NS: u64 = 1 << 53;
+/// Ticks of a record can be of a time before the experiment began by this much, as when a clock was
+/// set up while they were counted. More ticks than fit in the time until then are damage.
+const MAX_EARLY_NS: u64 = 60_000_000_000;
+
 impl Model {
     /// Opens and reads experiments: founders with their subexperiments, subexperiments alone, and
     /// groups (`.erg`).
@@ -146,6 +153,7 @@ impl Loader {
         let info = self.model.experiment(id);
         let source = &info.source;
         let (start, founder) = (source.start().tstamp_ns, info.founder);
+        let tick_ns = u64::from(info.tick_us) * 1000;
         let origin = self.model.experiment(founder).source.start().tstamp_ns;
         let names = names(source);
         let (process, main) = (info.process, u64::from(source.header().pid.0));
@@ -160,7 +168,7 @@ impl Loader {
             self.model.processes[process.index()].name.clone_from(name);
         }
         let mut addresses = Addresses::new(founder.0, space);
-        let (mut missing, mut end) = (0u64, 0);
+        let (mut missing, mut impossible, mut end) = (0u64, 0u64, 0);
         while let Some(packet) = packets.next_packet()? {
             let Some(mut ticks) = packet.ticks() else {
                 continue;
@@ -185,10 +193,18 @@ impl Loader {
                 }
             };
             let time = first.time.saturating_sub(origin);
+            if time >= MAX_TIME_NS {
+                impossible += 1;
+                continue;
+            }
             end = end.max(time);
             let thread = self.thread(id, founder, &names, (first.thread, first.pid), time);
             let cpu = self.cpu(first.cpu);
             for record in std::iter::once(first).chain(ticks) {
+                if u64::from(record.ticks.unsigned_abs()) * tick_ns > time + MAX_EARLY_NS {
+                    impossible += 1;
+                    continue;
+                }
                 self.model.rows.push(TickRow {
                     time,
                     stack,
@@ -210,13 +226,14 @@ impl Loader {
             stacks: &stacks,
         };
         missing += self.read_counters(&context, &mut addresses, &mut end)?;
-        self.warn(id, packets.invalid(), missing);
+        self.warn(id, packets.invalid() + impossible, missing);
         let info = &mut self.model.experiments[id.index()];
         let events = info.source.events().iter();
         let last = events.filter_map(|event| match event {
             LogEvent::Exit { at } | LogEvent::Sample { at, .. } => Some(*at),
             _ => None,
         });
+        let last = last.filter(|at| *at < MAX_TIME_NS);
         let last = last.max().map_or(0, |at| at + info.offset_ns);
         info.end_ns = end.max(last);
         Ok(())
@@ -242,7 +259,7 @@ impl Loader {
             .into_iter()
             .filter_map(|counter| Some((counter.tag, self.counter(counter)?)))
             .collect();
-        let mut missing = 0;
+        let (mut missing, mut impossible) = (0, 0);
         while let Some(packet) = packets.next_packet()? {
             let Some(record) = packet.counted() else {
                 continue;
@@ -267,6 +284,10 @@ impl Loader {
                 }
             };
             let time = record.time.saturating_sub(context.origin);
+            if time >= MAX_TIME_NS {
+                impossible += 1;
+                continue;
+            }
             *end = (*end).max(time);
             let who = (record.thread, record.pid);
             let thread = self.thread(id, founder, context.names, who, time);
@@ -286,12 +307,12 @@ impl Loader {
                 value: i64::try_from(value).unwrap_or(i64::MAX),
             });
         }
-        if packets.invalid() > 0 {
+        let invalid = packets.invalid() + impossible;
+        if invalid > 0 {
             let path = self.model.experiment(id).source.path().join("hwcounters");
             self.model.warnings.push(format!(
-                "{}: {} damaged records were skipped",
-                path.display(),
-                packets.invalid()
+                "{}: {invalid} damaged records were skipped",
+                path.display()
             ));
         }
         Ok(missing)

@@ -79,8 +79,8 @@ pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
     }
     drop(model);
     let page = page(&payload).map_err(|error| {
-        let cure = "report this, with the experiment";
-        Failure::new(ExitKind::Software, error.to_string(), cure)
+        let cure = "kcollect report shows the readable part of a damaged experiment";
+        Failure::new(ExitKind::NoInput, error.to_string(), cure)
     })?;
     match &options.output {
         ViewOutput::File(file) => {
