@@ -1,10 +1,12 @@
 //! The machine on which kcollect runs, and the process that kcollect is: the root of `/proc` and
 //! `/sys`, CPUs and clock, signals, the load, output, exit codes.
 //!
-//! All packages above share it. It does not depend on experiments, BPF or counters.
+//! All packages above share it. Of experiments it knows how their text is made safe to print, and
+//! nothing else; of BPF and counters nothing.
 
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod append;
 pub mod exit;
 pub mod load;
 pub mod machine;

@@ -9,12 +9,14 @@
     reason = "this is the way to standard output"
 )]
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
 
 use experiment_format::text::{printable_json, printable_lines};
 use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::append::append;
 
 /// Where output goes.
 #[derive(Debug)]
@@ -44,9 +46,8 @@ impl Output {
     /// # Errors
     /// The file cannot be opened for appending.
     pub fn new(file: Option<&Path>, verbose: bool) -> io::Result<Output> {
-        let file = file.map(|path| OpenOptions::new().append(true).create(true).open(path));
         Ok(Output {
-            file: file.transpose()?,
+            file: file.map(append).transpose()?,
             verbose,
             ..Output::standard()
         })

@@ -1,10 +1,10 @@
 //! The experiment's directory: its name, its group, and what can go wrong with it.
 
-use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use experiment_format::directory::ExperimentDir;
+use host::append::append;
 use host::exit::{ExitKind, Failure};
 use host::machine;
 use host::output::Output;
@@ -69,7 +69,7 @@ pub(super) fn writing_failure(error: &experiment_format::Error) -> Failure {
 /// When the file can't be written.
 pub(super) fn add_to_group(group: &Path, experiment: &Path) -> Result<(), Failure> {
     let add = || {
-        let mut file = OpenOptions::new().append(true).create(true).open(group)?;
+        let mut file = append(group)?;
         let line = match file.metadata()?.len() {
             0 => format!("#analyzer experiment group\n{}\n", experiment.display()),
             _ => format!("{}\n", experiment.display()),
