@@ -39,6 +39,9 @@ pub struct FollowedProcess {
     pub ticks: u64,
     /// Tick arrays that hold them.
     pub arrays: u64,
+    /// Mappings that were too many to be written.
+    #[serde(skip)]
+    pub unwritten_mappings: u64,
     /// How their user stacks ended.
     pub user_stacks: StackCounts,
     /// The same of ticks on a CPU alone.
@@ -402,6 +405,7 @@ impl Subexperiment {
         FollowedProcess {
             pid: self.pid,
             experiment: self.collector.name().to_owned(),
+            unwritten_mappings: self.collector.unwritten_mappings,
             mpi_rank: self.mpi_rank,
             container: self.container.clone(),
             ticks: self.ticks,

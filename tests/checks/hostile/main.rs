@@ -4,6 +4,7 @@ mod bad_disk;
 mod bad_input;
 mod disk_full;
 mod every_write;
+mod growth;
 mod processes;
 mod shortage;
 mod sigkill;

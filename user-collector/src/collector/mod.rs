@@ -35,6 +35,9 @@ pub use used_objects::UsedObjects;
 const FLUSH_BYTES: usize = 64 << 10;
 /// or when they are this old.
 const FLUSH_AFTER_NS: u64 = 2_000_000_000;
+/// Most mappings that are written of one process, about 12 MB: as many as one can have at a time
+/// (vm.max_map_count).
+const MAX_SEGMENTS: u64 = 65_536;
 
 /// The stack of a thread at an instant.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +79,7 @@ pub struct Collector {
     names: ThreadNames,
     /// First addresses of the load objects that are mapped,
     segments: HashSet<u64>,
+    segments_written: u64,
     /// and of the dynamic functions that live.
     functions: HashSet<u64>,
     flushed: u64,
@@ -83,6 +87,8 @@ pub struct Collector {
     kernel: KernelObjects,
     /// Tick arrays written.
     pub arrays: u64,
+    /// Mappings not written, because there were more than 65,536 of this process.
+    pub unwritten_mappings: u64,
 }
 
 impl Collector {
@@ -104,11 +110,13 @@ impl Collector {
             group: format!("pid {}", header.pid),
             names: ThreadNames::default(),
             segments: HashSet::new(),
+            segments_written: 0,
             functions: HashSet::new(),
             flushed: start,
             used: None,
             kernel: KernelObjects::default(),
             arrays: 0,
+            unwritten_mappings: 0,
         })
     }
 
@@ -147,6 +155,10 @@ impl Collector {
                     .segments
                     .remove(vaddr)
                     .then_some(MapEvent::Unmap { at, vaddr: *vaddr }),
+                MappingEvent::Map(_) if self.segments_written >= MAX_SEGMENTS => {
+                    self.unwritten_mappings += 1;
+                    None
+                }
                 MappingEvent::Map(mapping) => object(mapping).map(|(id, name)| {
                     if let Some(used) = &mut self.used {
                         used.mapped(mapping, id);
@@ -163,6 +175,7 @@ impl Collector {
             };
             if let Some(MapEvent::Segment { vaddr, .. }) = event {
                 self.segments.insert(vaddr);
+                self.segments_written += 1;
             }
             event.map_or(Ok(()), |event| self.writer.map(&event))?;
         }
@@ -349,8 +362,15 @@ impl Collector {
     ///
     /// # Errors
     /// It can't be written.
-    pub fn close(self, founder: &ExperimentDir, at: u64) -> Result<()> {
+    pub fn close(mut self, founder: &ExperimentDir, at: u64) -> Result<()> {
         let at = self.at(at);
+        if self.unwritten_mappings > 0 {
+            let text = format!(
+                "{} mappings are not in this experiment, because the process had more than {MAX_SEGMENTS}: stacks there have no names",
+                self.unwritten_mappings
+            );
+            self.writer.warning(at, &text)?;
+        }
         self.writer.close(founder, at)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Events must come in time order.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use experiment_format::ids::Pid;
@@ -37,7 +37,12 @@ const MAX_CHANGES_PER_MAPPING: usize = 8;
 #[derive(Clone, Debug, Default)]
 pub struct AddressSpace {
     mappings: Mappings,
-    changes: Vec<MappingChange>,
+    /// In the order in which they came.
+    changes: BTreeMap<u64, MappingChange>,
+    next_change: u64,
+    /// What was mapped since a record was last of this space: the place in `changes` by the first
+    /// address.
+    unused: HashMap<u64, u64>,
     complete: bool,
     code: Option<MappedCode>,
     /// When the last change was, and whether it was the end of a mapping.
@@ -79,10 +84,21 @@ impl AddressSpace {
         self.complete = true;
     }
 
+    /// A record is of this space as it is: what is mapped now may be in its stack.
+    ///
+    /// What is mapped and unmapped again without that is no change for an experiment. Otherwise a
+    /// process that does nothing else would fill the disk.
+    pub fn note_use(&mut self) {
+        if !self.unused.is_empty() {
+            self.unused = HashMap::new();
+        }
+    }
+
     /// Returns the changes since the last call, by time. Until [`AddressSpace::keep_all_changes`]
     /// they may be only those that still hold.
     pub fn take_changes(&mut self) -> Vec<MappingChange> {
-        std::mem::take(&mut self.changes)
+        self.unused.clear();
+        std::mem::take(&mut self.changes).into_values().collect()
     }
 
     fn map(&mut self, at: u64, new: Mapping) {
@@ -103,8 +119,27 @@ impl AddressSpace {
             && self.changes.len()
                 > MAX_CHANGES_PER_MAPPING * (self.mappings.len() + MAX_CHANGES_PER_MAPPING)
         {
-            self.changes = present(&self.mappings, self.last.0);
+            self.keep_present(self.last.0);
         }
+    }
+
+    /// Keeps of the changes those that still hold, as if they had been made now.
+    fn keep_present(&mut self, at: u64) {
+        self.changes.clear();
+        self.unused.clear();
+        let present: Vec<_> = self.mappings.iter().cloned().collect();
+        for mapping in present {
+            self.add_change(at, MappingEvent::Map(mapping));
+        }
+    }
+
+    fn add_change(&mut self, at: u64, event: MappingEvent) {
+        if let MappingEvent::Map(mapping) = &event {
+            self.unused.insert(mapping.start, self.next_change);
+        }
+        let change = MappingChange { at, event };
+        self.changes.insert(self.next_change, change);
+        self.next_change += 1;
     }
 
     fn unmapped(&mut self, at: u64, ended: &[Mapping]) {
@@ -116,6 +151,12 @@ impl AddressSpace {
     /// Readers sort changes by time, and may reverse those of one instant. So what begins where
     /// something ended does so a nanosecond later, and the other way round.
     fn push_change(&mut self, at: u64, event: MappingEvent) {
+        if let MappingEvent::Unmap(start) = event
+            && let Some(begin) = self.unused.remove(&start)
+        {
+            self.changes.remove(&begin);
+            return;
+        }
         let ends = matches!(event, MappingEvent::Unmap(_));
         let (last, ended) = self.last;
         let at = match at <= last && ends != ended {
@@ -123,20 +164,12 @@ impl AddressSpace {
             false => at.max(last),
         };
         self.last = (at, ends);
-        self.changes.push(MappingChange { at, event });
+        self.add_change(at, event);
     }
 
     fn clear_cache(&mut self) {
         self.code = None;
     }
-}
-
-fn present(mappings: &Mappings, at: u64) -> Vec<MappingChange> {
-    let map = |mapping: &Mapping| MappingChange {
-        at,
-        event: MappingEvent::Map(mapping.clone()),
-    };
-    mappings.iter().map(map).collect()
 }
 
 /// Returns what is mapped at an address.
@@ -165,15 +198,15 @@ impl AddressSpaces {
     /// `parent` forked `pid`: a copy of its space.
     pub fn forked(&mut self, pid: Pid, parent: Pid, at: u64) {
         let parent = self.by_pid.get(&parent);
-        let space = parent.map_or_else(AddressSpace::default, |parent| AddressSpace {
+        let mut space = parent.map_or_else(AddressSpace::default, |parent| AddressSpace {
             mappings: parent.mappings.clone(),
-            changes: present(&parent.mappings, at),
-            complete: false,
             code: parent.code.clone(),
             last: (at, false),
             since: at,
             execution: parent.execution,
+            ..AddressSpace::default()
         });
+        space.keep_present(at);
         self.by_pid.insert(pid, space);
     }
 
@@ -225,15 +258,14 @@ impl AddressSpaces {
         for found in found {
             for new in space.mappings.gaps_in(&found) {
                 // Where nothing was, nothing has ended: this need not come after the last change.
-                space.changes.push(MappingChange {
-                    at: ran.max(space.since + 1),
-                    event: MappingEvent::Map(new.clone()),
-                });
+                let at = ran.max(space.since + 1);
+                space.add_change(at, MappingEvent::Map(new.clone()));
                 space.mappings.map(new);
                 new_found = true;
             }
         }
         if new_found {
+            space.note_use();
             space.clear_cache();
         }
         new_found
@@ -290,6 +322,7 @@ mod tests {
         spaces.get_mut(Pid(7)).unwrap().set_execution(3);
         spaces.forked(Pid(9), Pid(7), 2);
         assert_eq!(spaces.get_mut(Pid(9)).unwrap().execution, Some(3));
+        spaces.get_mut(Pid(9)).unwrap().note_use();
         spaces.executed(Pid(9), 3);
         spaces.mapped(Pid(9), mapping("true", 15, 25), 4);
         let child = spaces.get_mut(Pid(9)).unwrap();
@@ -313,10 +346,14 @@ mod tests {
     fn what_takes_a_place_begins_after_what_was_there_has_ended() {
         let mut spaces = AddressSpaces::default();
         let (one, two) = (mapping("one", 10, 30), mapping("two", 15, 25));
-        spaces.mapped(Pid(7), one.clone(), 5);
-        spaces.mapped(Pid(7), two.clone(), 5);
-        spaces.executed(Pid(7), 6);
-        spaces.mapped(Pid(7), one.clone(), 9);
+        let mut used = |change: &mut dyn FnMut(&mut AddressSpaces)| {
+            change(&mut spaces);
+            spaces.get_mut(Pid(7)).unwrap().note_use();
+        };
+        used(&mut |spaces| spaces.mapped(Pid(7), one.clone(), 5));
+        used(&mut |spaces| spaces.mapped(Pid(7), two.clone(), 5));
+        used(&mut |spaces| spaces.executed(Pid(7), 6));
+        used(&mut |spaces| spaces.mapped(Pid(7), one.clone(), 9));
         let changes: Vec<_> = spaces
             .get_mut(Pid(7))
             .unwrap()
@@ -341,19 +378,25 @@ mod tests {
 
     #[test]
     fn changes_that_will_be_taken_are_all_kept() {
-        let turns = |keep: bool| {
+        let turns = |keep: bool, used: bool| {
             let mut spaces = AddressSpaces::default();
             for turn in 0..1000 {
                 let name = ["one.so", "two.so"][turn % 2];
                 spaces.mapped(Pid(7), mapping(name, 30, 40), turn as u64);
+                let space = spaces.get_mut(Pid(7)).unwrap();
                 if keep {
-                    spaces.get_mut(Pid(7)).unwrap().keep_all_changes();
+                    space.keep_all_changes();
+                }
+                if used {
+                    space.note_use();
                 }
             }
             spaces.get_mut(Pid(7)).unwrap().take_changes().len()
         };
-        assert!(turns(false) < 200);
-        assert_eq!(turns(true), 2 * 1000 - 1);
+        assert!(turns(false, true) < 200);
+        assert_eq!(turns(true, true), 2 * 1000 - 1);
+        // Without a record of them they are no changes, but for the last.
+        assert_eq!((turns(false, false), turns(true, false)), (1, 1));
     }
 
     #[test]

@@ -128,6 +128,8 @@ pub struct FollowLosses {
     /// Intervals that are in the founder because too many were held before it was decided whether
     /// their processes are followed.
     pub not_held: u64,
+    /// Mappings that were too many of one process to be written.
+    pub unwritten_mappings: u64,
 }
 
 /// The ticks of one CPU.
@@ -394,7 +396,9 @@ fn user(dispatcher: &Dispatcher, table_use: TableUse) -> Option<FollowSummary> {
     let user = dispatcher.user.as_ref()?;
     let processes = dispatcher.router.followed();
     let (mut user_stacks, mut cpu_user_stacks) = <(StackCounts, StackCounts)>::default();
+    let mut unwritten_mappings = 0;
     for process in &processes {
+        unwritten_mappings += process.unwritten_mappings;
         user_stacks.merge(&process.user_stacks);
         cpu_user_stacks.merge(&process.cpu_user_stacks);
     }
@@ -409,6 +413,7 @@ fn user(dispatcher: &Dispatcher, table_use: TableUse) -> Option<FollowSummary> {
         losses: FollowLosses {
             stacks: user.resolver.losses,
             not_held: dispatcher.router.not_held,
+            unwritten_mappings,
         },
     })
 }

@@ -89,6 +89,9 @@ impl UserSpace {
                 self.choose(processes, instance, &interval);
             }
         }
+        if let Some(space) = self.code.spaces.get_mut(header.pid()) {
+            space.note_use();
+        }
         let ticks = u64::from(interval.ticks);
         let complete = self
             .join
@@ -135,6 +138,7 @@ impl UserSpace {
             self.code.spaces.found(pid, [], header.time_ns);
         }
         if let Some(space) = self.code.spaces.get_mut(pid) {
+            space.note_use();
             if space.set_execution(record.execution) {
                 self.publisher.changed(pid);
             }
