@@ -480,7 +480,8 @@ fn no_command_fails_on_impossible_times_nesting_or_holes() {
     let end = |path: &Path| OpenOptions::new().append(true).open(path).unwrap();
     let nest = |path: &Path| end(path).write_all(&b"<a>".repeat(200_000)).unwrap();
     let lengthen = |path: &Path| end(path).set_len(1 << 40).unwrap();
-    let damages: [(&str, &dyn Fn(&Path)); 6] = [
+    type Change<'a> = &'a dyn Fn(&Path);
+    let damages: [(&str, Change<'_>); 6] = [
         ("profile", &|path| time(path, u64::MAX)),
         ("profile", &|path| time(path, 1 << 62)),
         ("log.xml", &nest),
