@@ -60,7 +60,7 @@ fn main() -> Result<()> {
     let work = Work::start("jit_code")?;
     let size = NonZeroUsize::new(PAGE).context("a page has bytes")?;
     let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-    // SAFETY: a new mapping where the kernel likes.
+    // SAFETY: a new mapping at an address that the kernel chooses.
     let page = unsafe { mmap_anonymous(None, size, both, MapFlags::MAP_PRIVATE)? };
     for (index, (_, code)) in FUNCTIONS.iter().enumerate() {
         let to = page.as_ptr().cast::<u8>().wrapping_add(64 * index);
@@ -150,7 +150,7 @@ fn withheld_page() -> Result<WithheldPage> {
     let faults = unsafe { OwnedFd::from_raw_fd(faults) };
     let size = NonZeroUsize::new(PAGE).context("a page has bytes")?;
     let modes = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
-    // SAFETY: a new mapping where the kernel likes.
+    // SAFETY: a new mapping at an address that the kernel chooses.
     let page = unsafe { mmap_anonymous(None, size, modes, MapFlags::MAP_PRIVATE)? };
     let mut api = UffdApi {
         api: API,
@@ -215,7 +215,7 @@ fn write_jitdump(page: NonNull<std::ffi::c_void>) -> Result<File> {
     file.write_all(&bytes)?;
     let size = NonZeroUsize::new(PAGE).context("a page has bytes")?;
     let modes = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
-    // SAFETY: a new mapping where the kernel likes; nothing refers to it yet.
+    // SAFETY: a new mapping at an address that the kernel chooses; nothing refers to it yet.
     unsafe { mmap(None, size, modes, MapFlags::MAP_PRIVATE, &file, 0)? };
     Ok(file)
 }

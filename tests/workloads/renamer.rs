@@ -1,5 +1,5 @@
-//! `renamer SECONDS CPU`: gives itself names that no file name, XML document or terminal likes, and
-//! spins under each for an equal part of the time.
+//! `renamer SECONDS CPU`: sets its name to what a file name, an XML document or a terminal cannot
+//! hold, and spins under each for an equal part of the time.
 
 use anyhow::{Context, Result};
 use nix::sys::prctl::set_name;

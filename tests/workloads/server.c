@@ -73,10 +73,10 @@ static const struct {
 #define TEXT(name, path, state) {path, state},
 	PATHS(TEXT)};
 
-/* What a path took, nanoseconds; `stretches` is into how many pieces that was cut, and `absences`
- * how many of them were away from the CPU. */
+/* What a path took, nanoseconds; `stretches` is into how many pieces that was cut, and
+ * `switches` how many of them were away from the CPU: context switches. */
 struct tally {
-	uint64_t cpu, waited, blocked, stretches, absences;
+	uint64_t cpu, waited, blocked, stretches, switches;
 };
 
 struct thread {
@@ -161,7 +161,7 @@ static PATH void note(struct thread *thread, enum path path, const struct instan
 	tally->cpu += cpu;
 	tally->waited += waited;
 	tally->blocked += wall > cpu + waited ? wall - cpu - waited : 0;
-	tally->absences += after.switches - before->switches;
+	tally->switches += after.switches - before->switches;
 	tally->stretches += after.switches - before->switches + 1;
 }
 
@@ -516,19 +516,19 @@ static void print(const char *who, const struct thread *threads, int count)
 			sum.waited += tally->waited;
 			sum.blocked += tally->blocked;
 			sum.stretches += tally->stretches;
-			sum.absences += tally->absences;
+			sum.switches += tally->switches;
 		}
 		if (sum.stretches == 0)
 			continue;
 		size += (size_t)sprintf(line + size,
 					"%s{\"path\":\"%s\",\"state\":\"%s\",\"cpu_ns\":%llu,"
 					"\"waited_ns\":%llu,\"blocked_ns\":%llu,"
-					"\"stretches\":%llu,\"absences\":%llu}",
+					"\"stretches\":%llu,\"switches\":%llu}",
 					first ? "" : ",", KNOWN[path].path, KNOWN[path].state,
 					(unsigned long long)sum.cpu, (unsigned long long)sum.waited,
 					(unsigned long long)sum.blocked,
 					(unsigned long long)sum.stretches,
-					(unsigned long long)sum.absences);
+					(unsigned long long)sum.switches);
 		first = 0;
 	}
 	size += (size_t)sprintf(line + size, "]}\n");

@@ -118,7 +118,7 @@ fn root_idle_is_left_out_unless_asked_for() -> Result<()> {
             "the header does not say that idle is left out"
         );
 
-        // It is left out of the experiment, not of the books.
+        // It is left out of the experiment, not of the statistics.
         let idle: u64 = summary.cpus.iter().map(|cpu| cpu.idle).sum();
         let all: u64 = summary.cpus.iter().map(CpuStats::ticks).sum();
         ensure!(
@@ -182,7 +182,7 @@ fn root_what_a_stalled_collector_loses_is_counted() -> Result<()> {
         let written = experiment::ticks(&experiment)?;
         ensure!(
             written == summary.ticks,
-            "the books say {} ticks, the experiment holds {written}",
+            "the statistics have {} ticks, the experiment holds {written}",
             summary.ticks
         );
         for cpu in &summary.cpus {

@@ -91,7 +91,6 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
     summary.complete()?;
     let states = States::of(&founder)?;
     let followed = summary.followed()?;
-    // Frames that were disbelieved are no loss: the process had unmapped what they were walked by.
     ensure!(
         ["dropped_copies", "not_held"]
             .iter()
@@ -99,7 +98,7 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
         "{:?}",
         followed.losses
     );
-    // Only those that the audit saw from birth to death, and so their names: others live as long as
+    // Only those that the audit saw from fork to exit, and so their names: others live as long as
     // the machine.
     let short_lived: BTreeMap<i32, &AuditedProcess> = lives
         .iter()
@@ -175,7 +174,7 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
     let missing = usize::try_from(missing.context("missing stacks are counted")?)?;
     ensure!(
         kernelless <= missing,
-        "{kernelless} records of the kernel without its functions, of {missing} in the books"
+        "{kernelless} records of the kernel without its functions, of {missing} in the statistics"
     );
     ensure!(count >= 20, "only {count} of them had a tick");
     ensure!(

@@ -32,7 +32,7 @@ fn short(limited: &Limited, directory: &Path, load: &[&str]) -> Result<Finished>
     Running::start(&mut command, LIMIT)?.finish()
 }
 
-/// Nothing was made, or what was made opens; of what was closed the books are right.
+/// Nothing was made, or what was made opens; of what was closed the statistics are right.
 fn valid(directory: &Path, finished: &Finished) -> Result<()> {
     for experiment in experiments_in(directory)? {
         let log = std::fs::metadata(experiment.join("log.xml")).map_or(0, |log| log.len());
@@ -62,7 +62,7 @@ fn balanced(experiment: &Path, ticks: u64) -> Result<()> {
     let missing = lost("ring_full") + lost("not_written");
     ensure!(
         lived == summary.ticks + missing && ticks == summary.ticks,
-        "{lived} ticks passed, {ticks} are in the file, {} in the books: {:?}",
+        "{lived} ticks passed, {ticks} are in the file, {} in the statistics: {:?}",
         summary.ticks,
         summary.losses
     );

@@ -61,7 +61,7 @@ struct Took {
     blocked_ns: f64,
     /// Pieces of time on the CPU, and away from it.
     stretches: f64,
-    absences: f64,
+    switches: f64,
 }
 
 /// Where in the kernel a path blocks: functions in their order, others in between.
@@ -215,12 +215,12 @@ impl Judge<'_> {
         let here = blocked(&sum);
         if took.path == "main" {
             // It does more than what it has noted, but nothing else that blocks.
-            self.compare(took, "blocked", here, took.blocked_ns, took.absences);
+            self.compare(took, "blocked", here, took.blocked_ns, took.switches);
             return Ok(());
         }
         let all: f64 = sum.iter().sum();
         let all_ns = took.cpu_ns + took.waited_ns + took.blocked_ns;
-        let pieces = took.stretches + took.absences;
+        let pieces = took.stretches + took.switches;
         self.compare(took, "all", all, all_ns, pieces);
         ensure!(
             all_ns / 1e9 / self.interval >= ENOUGH,
@@ -230,9 +230,9 @@ impl Judge<'_> {
         // ticks are not independent samples of it.
         if path.last() != Some(&"touch") {
             let waited = of(&sum, Microstate::WaitCpu);
-            self.compare(took, "waiting", waited, took.waited_ns, took.absences);
+            self.compare(took, "waiting", waited, took.waited_ns, took.switches);
             if !took.state.is_empty() {
-                self.compare(took, "blocked", here, took.blocked_ns, took.absences);
+                self.compare(took, "blocked", here, took.blocked_ns, took.switches);
             }
         }
         // The little that a call which blocks is on a CPU goes by with interrupts off, for the
@@ -361,8 +361,8 @@ impl Judge<'_> {
             let stolen = tick.detail == Detail::Stolen.number();
             let back = stack.frames.iter().skip(inside).any(of_kernel);
             all += ticks;
-            // Of an absence whose end the kernel did not show there is no stack at all, which
-            // counts as incomplete.
+            // Of an off-CPU interval whose end the kernel did not show there is no stack at
+            // all, which counts as incomplete.
             let seen = !stack.frames.is_empty();
             if seen && (back || !stolen && in_user_mode != (inside == 0)) {
                 mixed += ticks;

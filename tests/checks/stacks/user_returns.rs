@@ -46,7 +46,7 @@ fn judge(way: UserStackCapture) -> Result<()> {
     for record in &records {
         let ticks = match record {
             Record::Tick(tick) => u64::from(tick.ticks),
-            Record::OffCpu(absence) => u64::from(absence.blocked_ticks + absence.waited_ticks),
+            Record::OffCpu(off_cpu) => u64::from(off_cpu.blocked_ticks + off_cpu.waited_ticks),
             Record::UserReturn(entry) => {
                 let (slot, _) = join.announced(Tid(tid), entry.header.user_return);
                 join.resolved(slot, Arc::new(()));
@@ -79,12 +79,12 @@ fn judge(way: UserStackCapture) -> Result<()> {
         ),
     }
 
-    // Where it slept, by the numbers that its absences carry.
+    // Where it slept, by the numbers that its off-CPU intervals carry.
     let mut sleeps: BTreeMap<(u64, u64), u64> = BTreeMap::new();
     for record in &records {
-        if let Record::OffCpu(absence) = record
-            && absence.state == 7
-            && let Some(place) = places.get(&absence.header.user_return)
+        if let Record::OffCpu(off_cpu) = record
+            && off_cpu.state == 7
+            && let Some(place) = places.get(&off_cpu.header.user_return)
         {
             *sleeps.entry(*place).or_default() += 1;
         }

@@ -108,7 +108,7 @@ impl RunSummary {
         self.cpus
             .iter()
             .find(|summary| summary.cpu == cpu)
-            .with_context(|| format!("no books of CPU {cpu}: {self:?}"))
+            .with_context(|| format!("no statistics of CPU {cpu}: {self:?}"))
     }
 
     /// The followed processes.

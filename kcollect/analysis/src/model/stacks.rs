@@ -7,7 +7,7 @@
 use super::trie::Trie;
 use super::{FrameId, StackId};
 
-/// Marks the absence of a stack.
+/// No stack.
 const NONE: u32 = u32::MAX;
 
 /// The stacks of a model.

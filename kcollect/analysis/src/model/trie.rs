@@ -7,7 +7,7 @@ use std::hash::Hash;
 
 use super::interner::Numbers;
 
-/// Marks the absence of a node.
+/// No node.
 const NONE: u32 = u32::MAX;
 
 #[derive(Debug, Clone, Copy)]
