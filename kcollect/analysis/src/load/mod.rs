@@ -36,9 +36,10 @@ use resolve::{Addresses, Resolver};
 /// No time of an experiment is so long after its start, 104 days: JavaScript's numbers, and with
 /// them the page and others, are exact below.
 const MAX_TIME_NS: u64 = 1 << 53;
-/// Ticks of a record can be of a time before the experiment began by this much, as when a clock was
-/// set up while they were counted. More ticks than fit in the time until then are damage.
-const MAX_EARLY_NS: u64 = 60_000_000_000;
+/// Ticks of a record can be of a time before the experiment began by this much: another writer may
+/// count a thread's whole life. More ticks than fit in the time until then are damage, of which an
+/// export would otherwise write a sample each.
+const MAX_EARLY_NS: u64 = 600_000_000_000;
 
 impl Model {
     /// Opens and reads experiments: founders with their subexperiments, subexperiments alone, and
