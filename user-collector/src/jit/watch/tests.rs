@@ -1,0 +1,221 @@
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::time::{Duration, SystemTime};
+
+use super::super::jitdump::tests::{header, load};
+use super::*;
+
+const MS: u64 = 1_000_000;
+
+struct Trial {
+    _dir: tempfile::TempDir,
+    path: PathBuf,
+    watch: JitWatch,
+    writes: u64,
+}
+
+/// Watches this process, whose perf map is at another place.
+fn trial() -> Trial {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("perf.map");
+    let mut watch = JitWatch::open(Pid(std::process::id()), 100, &SharedJit::default()).unwrap();
+    watch.path.clone_from(&path);
+    Trial {
+        _dir: dir,
+        path,
+        watch,
+        writes: 0,
+    }
+}
+
+impl Trial {
+    fn append(&mut self, text: &[u8]) {
+        let mut open = OpenOptions::new();
+        let mut file = open.append(true).create(true).open(&self.path).unwrap();
+        file.write_all(text).unwrap();
+        self.stamp();
+    }
+
+    fn write(&mut self, text: &[u8]) {
+        fs::write(&self.path, text).unwrap();
+        self.stamp();
+    }
+
+    /// The clock of a file system may be too coarse to distinguish two writes of a test.
+    fn stamp(&mut self) {
+        self.writes += 1;
+        let file = OpenOptions::new().append(true).open(&self.path).unwrap();
+        let later = SystemTime::now() + Duration::from_secs(self.writes);
+        file.set_modified(later).unwrap();
+    }
+
+    fn poll(&mut self, now: u64) -> Vec<String> {
+        shown(self.watch.poll(now))
+    }
+}
+
+fn shown(changes: Vec<JitChange>) -> Vec<String> {
+    let shown = changes.into_iter().map(|change| match change {
+        JitChange::Begin { at, name, .. } => format!("{at}+{name}"),
+        JitChange::End { at, address } => format!("{at}-{address:x}"),
+    });
+    shown.collect()
+}
+
+#[test]
+fn a_map_is_read_as_it_grows() {
+    let mut trial = trial();
+    trial.append(b"10 8 a\n20 8 b\n30 8 ha");
+    assert_eq!(trial.poll(1000), ["100+a", "100+b"]);
+    assert!(trial.poll(2000).is_empty());
+    trial.append(b"lf\n20 4 c\n");
+    assert_eq!(trial.poll(3000), ["2000+half", "2000-20", "2001+c"]);
+    assert_eq!(trial.watch.counts().functions, 4);
+    assert_eq!(trial.watch.counts().rereadings, 0);
+}
+
+#[test]
+fn a_map_that_comes_late_is_found_within_a_second() {
+    let mut trial = trial();
+    assert!(trial.poll(SECOND_NS).is_empty());
+    trial.append(b"10 8 a\n");
+    assert!(trial.poll(SECOND_NS + 200 * MS).is_empty());
+    assert_eq!(trial.poll(2 * SECOND_NS), ["100+a"]);
+}
+
+#[test]
+fn a_map_that_is_written_at_exit_is_found_by_the_last_poll() {
+    let mut trial = trial();
+    assert!(trial.poll(SECOND_NS).is_empty());
+    trial.append(b"10 8 a\n");
+    assert_eq!(shown(trial.watch.last_poll(SECOND_NS + MS)), ["100+a"]);
+}
+
+#[test]
+fn a_map_that_is_rewritten_is_read_anew() {
+    let mut trial = trial();
+    trial.write(b"10 8 a\n20 8 b\n");
+    assert_eq!(trial.poll(1000).len(), 2);
+    // Shorter, of the same size, longer.
+    trial.write(b"10 8 a\n");
+    assert!(trial.poll(2000).is_empty());
+    trial.write(b"10 8 c\n");
+    assert_eq!(trial.poll(3000), ["2000-10", "2001+c"]);
+    trial.write(b"8 4 new\n10 8 c\n");
+    assert_eq!(trial.poll(4000), ["3000+new"]);
+    assert_eq!(trial.watch.counts().rereadings, 3);
+    // Another file of the name.
+    fs::rename(&trial.path, trial.path.with_extension("old")).unwrap();
+    trial.write(b"8 4 newer\n");
+    assert_eq!(trial.poll(2 * SECOND_NS), ["4000-8", "4001+newer"]);
+    assert_eq!(trial.watch.counts().rereadings, 4);
+}
+
+#[test]
+fn a_round_is_short_and_the_last_one_is_not() {
+    let mut trial = trial();
+    let text: String = (0..300_000)
+        .map(|index| format!("{:x} 8 function-{index}\n", index * 8))
+        .collect();
+    trial.append(text.as_bytes());
+    let first = trial.watch.poll(1000).len();
+    assert!(first < 300_000);
+    let counts = trial.watch.counts();
+    assert_eq!(counts.bytes, MAX_ROUND_BYTES);
+    assert_eq!(counts.unread, text.len() as u64 - MAX_ROUND_BYTES);
+    let rest = trial.watch.last_poll(2000);
+    assert_eq!(first + rest.len(), 300_000);
+    assert_eq!(trial.watch.counts().unread, 0);
+    // All of it was there when the file was found.
+    assert!(
+        rest.iter()
+            .all(|change| matches!(change, JitChange::Begin { at: 100, .. }))
+    );
+}
+
+#[test]
+fn nothing_is_read_beyond_the_limit() {
+    let mut trial = trial();
+    trial.append(b"10 8 a\n20 8 b\n");
+    trial.watch.counts.bytes = MAX_READ_BYTES - 7;
+    assert_eq!(trial.poll(1000), ["100+a"]);
+    assert!(matches!(
+        trial.watch.refusal(),
+        Some(JitRefusal::TooLong { .. })
+    ));
+    assert!(trial.poll(2000).is_empty());
+}
+
+#[test]
+fn a_refusal_is_kept() {
+    let mut trial = trial();
+    std::os::unix::fs::symlink("/etc/shadow", &trial.path).unwrap();
+    assert!(trial.poll(1000).is_empty());
+    let text = trial.watch.refusal().unwrap().to_string();
+    assert!(text.ends_with("perf.map: not a regular file"), "{text}");
+}
+
+#[test]
+fn a_dump_is_read_in_the_place_of_the_map() {
+    let mut trial = trial();
+    trial.append(b"10 8 a\nbad\n");
+    assert_eq!(trial.poll(1000), ["100+a"]);
+    let pid = std::process::id();
+    let dump = trial.path.with_file_name(format!("jit-{pid}.dump"));
+    let mut bytes = header(0);
+    // One of before the process, and one that is not yet.
+    bytes.extend(load(7, 0x40, &[1], b"early"));
+    bytes.extend(load(1500, 0x10, &[1; 8], b"b"));
+    bytes.extend(load(u64::MAX, 0x50, &[1], b"late"));
+    fs::write(&dump, bytes).unwrap();
+    let other = dump.with_file_name("jit-1.dump");
+    let mapped = |watch: &mut JitWatch, path: &Path| {
+        shown(watch.mapped(1200, 0x1000, 0x2000, path.as_os_str().as_bytes()))
+    };
+    assert!(mapped(&mut trial.watch, &other).is_empty());
+    assert!(mapped(&mut trial.watch, &dump).is_empty());
+    trial.append(b"60 8 unread\n");
+    assert_eq!(
+        trial.poll(2000),
+        ["100+early", "1500-10", "1501+b", "2000+late"]
+    );
+    assert_eq!(trial.watch.counts().bad, 1);
+    assert_eq!(shown(trial.watch.end(3000)).len(), 3);
+}
+
+#[test]
+fn a_broken_dump_is_a_refusal() {
+    let mut trial = trial();
+    let pid = std::process::id();
+    let dump = trial.path.with_file_name(format!("jit-{pid}.dump"));
+    fs::write(&dump, [7; 100]).unwrap();
+    trial.watch.mapped(0, 1, 2, dump.as_os_str().as_bytes());
+    assert!(trial.poll(1000).is_empty());
+    assert!(matches!(
+        trial.watch.refusal(),
+        Some(JitRefusal::JitDump { .. })
+    ));
+}
+
+#[test]
+fn a_file_that_is_mapped_over_functions_ends_them() {
+    let mut trial = trial();
+    trial.append(b"1000 8 a\n2000 8 b\n");
+    assert_eq!(trial.poll(1000).len(), 2);
+    let changes = trial.watch.mapped(1500, 0x1000, 0x1800, b"/lib/x.so");
+    assert_eq!(shown(changes), ["1500-1000"]);
+}
+
+#[test]
+fn names_of_dumps() {
+    assert_eq!(dump_number(b"/tmp/jit-12.dump"), Some(12));
+    for path in [
+        &b"jit-12.dump"[..],
+        b"/tmp/jit-.dump",
+        b"/tmp/jit-+1.dump",
+        b"/tmp/jit-1.dump.x",
+        b"/jit-1/x",
+    ] {
+        assert_eq!(dump_number(path), None, "{path:?}");
+    }
+}
