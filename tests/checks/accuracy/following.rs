@@ -33,8 +33,8 @@ const MAX_OUTSIDE_ACTION: f64 = 0.12;
 #[test]
 fn root_follow_on_takes_processes_with_a_tick_and_all_takes_every_process() -> Result<()> {
     let _machine = Exclusive::take()?;
-    let sleeper = start(PROCTORTURE, &["sleep:9000"])?;
-    let spinner = start(PROCTORTURE, &["one:20000"])?;
+    let sleeper = start(PROCTORTURE, &["sleep:60000"])?;
+    let spinner = start(PROCTORTURE, &["one:60000"])?;
     let (sleeping, spinning) = (pid(&sleeper), pid(&spinner));
 
     let off = record(&["-t", "0.3", "-F", "off"], &[], LIMIT)?;
