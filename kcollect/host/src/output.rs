@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
 
-use experiment_format::text::{printable_json, printable_lines};
+use experiment_format::text::{printable, printable_json, printable_lines};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::append::append;
@@ -58,6 +58,11 @@ impl Output {
         self.write(&printable_lines(text));
     }
 
+    /// Writes a result of one line to standard output, such as the name of a file.
+    pub fn result_line(&mut self, text: &str) {
+        self.write(&printable(text.as_bytes()));
+    }
+
     /// Writes a result in JSON to standard output.
     pub fn json(&mut self, json: &str) {
         self.write(&printable_json(json));
@@ -82,9 +87,10 @@ impl Output {
         self.failed.take()
     }
 
-    /// Writes a message about the run to standard error.
+    /// Writes a message about the run to standard error, on one line: a name with an end of line in
+    /// it must not look like another message.
     pub fn say(&mut self, text: &str) {
-        let line = printable_lines(&format!("kcollect: {text}")).into_owned();
+        let line = printable(format!("kcollect: {text}").as_bytes());
         match (&mut self.file, &self.progress) {
             (Some(file), _) => {
                 let _ = writeln!(file, "{line}");
@@ -115,7 +121,7 @@ impl Output {
             }
             bar
         });
-        bar.set_message(printable_lines(&text()).into_owned());
+        bar.set_message(printable(text().as_bytes()));
     }
 
     /// Removes the line of progress.

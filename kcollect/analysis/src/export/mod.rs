@@ -19,6 +19,7 @@
 pub mod file;
 pub mod firefox;
 pub mod folded;
+mod json;
 pub mod perfetto;
 pub mod pprof;
 pub mod selected;
@@ -194,7 +195,7 @@ pub fn export(options: &ExportOptions, output: &mut Output) -> Result<(), Failur
         format.write(&selected, options.by, name, out)
     })?;
     if let OutputTarget::File(path) = &target {
-        output.result(&format!(
+        output.result_line(&format!(
             "{}: {} of {} threads",
             path.display(),
             seconds(selected.total()),

@@ -23,7 +23,7 @@ use crate::model::{Model, ObjectKind, STATE_SLOTS, StackId};
 /// When writing fails.
 pub fn write(selected: &Selected<'_>, name: &str, out: &mut dyn Write) -> io::Result<()> {
     let file = File { selected, name };
-    serde_json::to_writer(out, &file).map_err(io::Error::from)
+    super::json::write(&file, out)
 }
 
 struct File<'a> {

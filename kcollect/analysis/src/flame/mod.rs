@@ -93,7 +93,7 @@ pub fn flame(options: &FlameOptions, output: &mut Output) -> Result<(), Failure>
     if let OutputTarget::File(path) = &target {
         let what = picture.what();
         let total = seconds(selected.total());
-        output.result(&format!("{}: {what}, {total}", path.display()));
+        output.result_line(&format!("{}: {what}, {total}", path.display()));
     }
     Ok(())
 }

@@ -152,7 +152,7 @@ impl Table {
     pub fn text(&self, width: Option<u16>) -> String {
         let mut out = String::new();
         if !self.title.is_empty() {
-            out.push_str(&self.title);
+            out.push_str(&printable(&self.title));
             out.push_str("\n\n");
         }
         let shown = || self.columns.iter().filter(|column| !column.hidden);
@@ -170,7 +170,7 @@ impl Table {
         let width = width.filter(|_| !self.verbatim);
         out.push_str(&table.text(width.map(usize::from)));
         for note in &self.notes {
-            out.push_str(&format!("\n{note}\n"));
+            out.push_str(&format!("\n{}\n", printable(note)));
         }
         out
     }

@@ -93,7 +93,7 @@ pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
                     "name another file with -o",
                 )
             })?;
-            output.result(&file.display().to_string());
+            output.result_line(&file.display().to_string());
             Ok(())
         }
         ViewOutput::Serve(port) => serve(page, *port, output).map_err(|error| {

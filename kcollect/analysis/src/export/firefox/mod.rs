@@ -142,7 +142,7 @@ pub fn write(selected: &Selected<'_>, name: &str, out: &mut dyn Write) -> io::Re
     if let Some((_, busiest)) = busy.first() {
         profile.add_initial_selected_thread(*busiest);
     }
-    serde_json::to_writer(out, &profile).map_err(io::Error::from)
+    super::json::write(&profile, out)
 }
 
 /// Returns a thread's selected time on CPUs, in microseconds.
