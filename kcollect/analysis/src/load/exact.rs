@@ -37,10 +37,14 @@ pub struct DetailTimes {
 impl DetailTimes {
     /// Adds others.
     pub fn add(&mut self, other: &DetailTimes) {
-        self.block_io += other.block_io;
-        self.preempted += other.preempted;
-        self.throttled += other.throttled;
-        self.stolen += other.stolen;
+        for (own, other) in [
+            (&mut self.block_io, other.block_io),
+            (&mut self.preempted, other.preempted),
+            (&mut self.throttled, other.throttled),
+            (&mut self.stolen, other.stolen),
+        ] {
+            *own = own.saturating_add(other);
+        }
     }
 }
 
@@ -70,7 +74,7 @@ impl Times {
     #[must_use]
     pub fn after_wakeup(&self) -> u64 {
         let detail = &self.detail;
-        let others = detail.preempted + detail.throttled + detail.stolen;
+        let others = sum([detail.preempted, detail.throttled, detail.stolen]);
         self.of(Microstate::WaitCpu).saturating_sub(others)
     }
 
@@ -80,10 +84,13 @@ impl Times {
     #[must_use]
     pub fn busy_ns(&self) -> u64 {
         use Microstate::{DataFault, KernelFault, System, TextFault, Trap, User, WaitCpu};
-        let sum = |states: &[Microstate]| states.iter().map(|state| self.of(*state)).sum::<u64>();
-        let faults = sum(&[TextFault, DataFault, KernelFault]);
+        let of = |states: &[Microstate]| sum(states.iter().map(|state| self.of(*state)));
+        let faults = of(&[TextFault, DataFault, KernelFault]);
         // Most of the time of a page fault that blocks is block I/O.
-        sum(&[User, System, Trap, WaitCpu]) + faults.max(self.detail.block_io)
+        sum([
+            of(&[User, System, Trap, WaitCpu]),
+            faults.max(self.detail.block_io),
+        ])
     }
 
     /// Returns why threads that had work did not run, in seconds, the largest part first: parts of
@@ -220,8 +227,8 @@ impl ExactTimes {
             if let Some(threads) = line.short_lived {
                 let process = process.unwrap_or_default();
                 let known = short_lived.entry(process.to_owned()).or_default();
-                known.threads += threads;
-                known.processes += line.processes;
+                known.threads = known.threads.saturating_add(threads);
+                known.processes = known.processes.saturating_add(line.processes);
                 known.times.add(&sums);
             }
             let (Some(pid), Some(tid)) = (line.pid, line.tid) else {
@@ -247,7 +254,8 @@ impl ExactTimes {
             }
         }
         for (position, slot, at) in living.into_values() {
-            times.threads[position].times.states[slot] += end.saturating_sub(at);
+            let state = &mut times.threads[position].times.states[slot];
+            *state = state.saturating_add(end.saturating_sub(at));
         }
         let named = |(process, sums)| ShortLived { process, ..sums };
         times.short_lived = short_lived.into_iter().map(named).collect();
@@ -258,8 +266,14 @@ impl ExactTimes {
 /// Adds `states` to `to`.
 pub fn add(to: &mut States, states: &States) {
     for (to, ns) in to.iter_mut().zip(states) {
-        *to += ns;
+        *to = to.saturating_add(*ns);
     }
+}
+
+/// Adds up numbers that a file may claim: no sum is larger than the largest number.
+#[must_use]
+pub fn sum(parts: impl IntoIterator<Item = u64>) -> u64 {
+    parts.into_iter().fold(0, u64::saturating_add)
 }
 
 #[cfg(test)]

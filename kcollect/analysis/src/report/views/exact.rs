@@ -68,8 +68,8 @@ impl ExactProcess {
     }
 
     fn add(&mut self, other: &ExactProcess) {
-        self.processes += other.processes;
-        self.threads += other.threads;
+        self.processes = self.processes.saturating_add(other.processes);
+        self.threads = self.threads.saturating_add(other.threads);
         self.times.add(&other.times);
     }
 }

@@ -12,6 +12,7 @@ use experiment_format::usage::UsageRecord;
 use host::exit::{ExitKind, Failure};
 
 use super::{Context, View};
+use crate::load::exact::sum;
 use crate::metric::BaseMetric;
 use crate::model::{ExperimentInfo, ProcessInfo};
 use crate::report::table::{Cell, Column, Table};
@@ -179,15 +180,16 @@ fn between(info: &ExperimentInfo, first: &Sample, last: &Sample) -> Vec<Cell> {
     let total = b.real.saturating_sub(a.real);
     let mut states: [u64; Microstate::PER_THREAD] =
         std::array::from_fn(|slot| b.states[slot].saturating_sub(a.states[slot]));
-    let known: u64 = states.iter().sum();
-    states[Microstate::Sleep as usize] += total.saturating_sub(known);
+    let known = sum(states);
+    let sleep = &mut states[Microstate::Sleep as usize];
+    *sleep = sleep.saturating_add(total.saturating_sub(known));
     let threads = match lasted {
         0 => 0.0,
         _ => total as f64 / lasted as f64,
     };
     let mut cells = vec![
-        Cell::Nanoseconds(info.offset_ns + first.at),
-        Cell::Nanoseconds(info.offset_ns + last.at),
+        Cell::Nanoseconds(info.offset_ns.saturating_add(first.at)),
+        Cell::Nanoseconds(info.offset_ns.saturating_add(last.at)),
         Cell::Nanoseconds(lasted),
         Cell::Average(threads),
     ];

@@ -12,7 +12,7 @@ use host::exit::Failure;
 use super::exact::{self, ExactProcess};
 use super::{Context, Entities, Entity, View};
 use crate::filter::Selection;
-use crate::load::exact::Times;
+use crate::load::exact::{Times, sum};
 use crate::metric::{BaseMetric, Metrics};
 use crate::model::ExperimentId;
 use crate::report::table::{self, Cell, Column, Table};
@@ -161,7 +161,7 @@ pub(super) fn cpus(context: &Context<'_>) -> Result<Table, Failure> {
     let metrics = context.metrics(Metrics::of_entities)?.exclusive();
     let totals = context.totals();
     let stolen = stolen_by_cpu(context);
-    let all_stolen: u64 = stolen.iter().sum();
+    let all_stolen = sum(stolen.iter().copied());
     let column = Column::number("stolen_s", "Stolen\nsec.");
     let column = match all_stolen {
         0 => column.hidden(),
@@ -194,7 +194,8 @@ pub(super) fn stolen_by_cpu(context: &Context<'_>) -> Vec<u64> {
     for row in rows.filter(|row| u32::from(row.detail) == Detail::Stolen.number()) {
         if selection.passes(row) {
             let tick_ns = u64::from(model.experiment(row.experiment).tick_us) * 1000;
-            stolen[row.cpu.index()] += tick_ns * u64::try_from(row.ticks).unwrap_or(0);
+            let ns = tick_ns.saturating_mul(u64::try_from(row.ticks).unwrap_or(0));
+            stolen[row.cpu.index()] = sum([stolen[row.cpu.index()], ns]);
         }
     }
     stolen
@@ -238,7 +239,7 @@ fn exact_table(
     let cells = |(cells, times): (Vec<Cell>, Times)| {
         let states = times.states.iter().copied();
         states
-            .chain([times.states.iter().sum()])
+            .chain([sum(times.states)])
             .map(Cell::Nanoseconds)
             .chain(exact::detail_cells(&times))
             .chain(cells)

@@ -15,6 +15,7 @@ use host::exit::Failure;
 use super::waiting::waiting;
 use super::{Context, TableOptions, View, exact, short, threads};
 use crate::aggregate::{Totals, functions};
+use crate::load::exact::sum;
 use crate::metric::BaseMetric;
 use crate::model::{
     ExperimentInfo, FunctionInfo, Model, ObjectId, ObjectKind, StackId, TRUNCATED, UNKNOWN,
@@ -187,7 +188,7 @@ fn exact_processes(context: &Context<'_>, runs: &[exact::ExactRun], limit: usize
             .map(time)
             .chain(exact::detail_cells(&row.times))
             .chain(behind.iter().map(time))
-            .chain([Cell::Nanoseconds(row.times.states.iter().sum())])
+            .chain([Cell::Nanoseconds(sum(row.times.states))])
             .chain(threads::process_cells(row))
             .chain([Cell::Text(row.times.held_up())])
             .collect()
@@ -204,12 +205,12 @@ fn exact_processes(context: &Context<'_>, runs: &[exact::ExactRun], limit: usize
     table.cut(limit);
     let on_cpu = |row: &exact::ExactProcess| -> u64 {
         let states = PROCESS_STATES[..3].iter();
-        states.map(|state| row.times.of(*state)).sum()
+        sum(states.map(|state| row.times.of(*state)))
     };
     if let Some(pid) = recorders.iter().find_map(|row| row.pid) {
         table.notes.push(format!(
             "kcollect itself (PID {pid}) has no row: it was on a CPU for {:.3} s of the recording",
-            recorders.iter().map(on_cpu).sum::<u64>() as f64 / 1e9
+            sum(recorders.iter().map(on_cpu)) as f64 / 1e9
         ));
     }
     table
