@@ -353,18 +353,23 @@ fn read_file(path: &Path) -> Result<Option<Vec<u8>>> {
     let Some(file) = open_regular(path)? else {
         return Ok(None);
     };
+    let too_large = || Error::Malformed {
+        path: path.to_owned(),
+        offset: MAX_FILE_BYTES,
+        what: "the file is larger than 256 MiB".to_owned(),
+    };
+    let length = file.metadata().map_or(0, |metadata| metadata.len());
+    if length > MAX_FILE_BYTES {
+        return Err(too_large());
+    }
     let mut bytes = Vec::new();
+    // It may be growing.
     let read = file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes);
     read.map_err(|error| Error::io("read", path, error))?;
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        let what = "the file is larger than 256 MiB".to_owned();
-        return Err(Error::Malformed {
-            path: path.to_owned(),
-            offset: MAX_FILE_BYTES,
-            what,
-        });
+    match bytes.len() as u64 {
+        ..=MAX_FILE_BYTES => Ok(Some(bytes)),
+        _ => Err(too_large()),
     }
-    Ok(Some(bytes))
 }
 
 /// Compares names so that numbers in them count as numbers: `_f2` before `_f10`.

@@ -469,7 +469,18 @@ fn a_damaged_experiment_is_reported_as_far_as_it_goes() {
     insta::assert_snapshot!(reports.join("\n"));
 }
 
-/// Every command reads what is left, soon: the time is bounded by the bytes that are there.
+/// All commands that read an experiment.
+const COMMANDS: [&[&str]; 6] = [
+    &["report", "ktest.3.er", "overview"],
+    &["report", "ktest.3.er", "--json"],
+    &["view", "ktest.3.er", "-o", "page.html"],
+    &["flame", "ktest.3.er", "-o", "flame.svg"],
+    &["export", "ktest.3.er", "--to", "perfetto", "-o", "trace"],
+    &["export", "ktest.3.er", "--to", "pprof", "-o", "profile"],
+];
+
+/// Every command reads what is left, soon: the time is bounded by the bytes that are there. What is
+/// left out shows in the exit status, which is 66.
 #[test]
 fn no_command_fails_on_impossible_times_nesting_or_holes() {
     let time = |path: &Path, time: u64| {
@@ -480,25 +491,28 @@ fn no_command_fails_on_impossible_times_nesting_or_holes() {
     let end = |path: &Path| OpenOptions::new().append(true).open(path).unwrap();
     let nest = |path: &Path| end(path).write_all(&b"<a>".repeat(200_000)).unwrap();
     let lengthen = |path: &Path| end(path).set_len(1 << 40).unwrap();
+    // Of text, more than 256 MiB are not read.
+    let just_too_long = |path: &Path| end(path).set_len((256 << 20) + 1).unwrap();
+    let junk = |path: &Path| std::fs::write(path, "<a b='").unwrap();
     type Change<'a> = &'a dyn Fn(&Path);
-    let damages: [(&str, Change<'_>); 6] = [
-        ("profile", &|path| time(path, u64::MAX)),
-        ("profile", &|path| time(path, 1 << 62)),
-        ("log.xml", &nest),
-        ("map.xml", &nest),
-        ("profile", &lengthen),
-        ("data.frameinfo", &lengthen),
+    let damages: [(&str, Change<'_>, i32); 12] = [
+        ("profile", &|path| time(path, u64::MAX), 66),
+        ("profile", &|path| time(path, 1 << 62), 66),
+        ("log.xml", &nest, 0),
+        ("map.xml", &nest, 0),
+        ("profile", &lengthen, 0),
+        ("data.frameinfo", &lengthen, 0),
+        ("map.xml", &just_too_long, 66),
+        ("map.xml", &lengthen, 66),
+        ("overview", &lengthen, 66),
+        ("_sort_PID_7.1.er/log.xml", &lengthen, 66),
+        ("_sort_PID_7.1.er/map.xml", &junk, 66),
+        ("kcollect.json", &junk, 66),
     ];
-    for (file, change) in damages {
+    for (file, change, code) in damages {
         let tmp = tempfile::tempdir().unwrap();
         change(&made(tmp.path()).join(file));
-        for command in [
-            &["report", "ktest.3.er", "overview"][..],
-            &["view", "ktest.3.er", "-o", "page.html"],
-            &["flame", "ktest.3.er", "-o", "flame.svg"],
-            &["export", "ktest.3.er", "--to", "perfetto", "-o", "trace"],
-            &["export", "ktest.3.er", "--to", "pprof", "-o", "profile"],
-        ] {
+        for command in COMMANDS {
             let begin = Instant::now();
             let output = Command::new(env!("CARGO_BIN_EXE_kcollect"))
                 .args(command)
@@ -506,9 +520,48 @@ fn no_command_fails_on_impossible_times_nesting_or_holes() {
                 .output()
                 .unwrap();
             let said = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{file}: {command:?}: {said}");
+            assert_eq!(
+                output.status.code(),
+                Some(code),
+                "{file}: {command:?}: {said}"
+            );
             assert!(begin.elapsed() < Duration::from_secs(20), "{command:?}");
+            assert!(!output.stdout.is_empty(), "{file}: {command:?}: {said}");
+            let last = said.lines().last().unwrap_or_default();
+            assert_eq!(
+                last.contains("are left out"),
+                code == 66,
+                "{command:?}: {said}"
+            );
+            assert_eq!(said.contains(file), code == 66, "{command:?}: {said}");
+            if command.contains(&"--json") {
+                let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+                assert_eq!(report["incomplete"], code == 66);
+            }
         }
+    }
+}
+
+/// What a collector that still runs has not written yet is not left out.
+#[test]
+fn an_unfinished_experiment_is_complete() {
+    let tmp = tempfile::tempdir().unwrap();
+    let experiment = made(tmp.path());
+    let log = experiment.join("log.xml");
+    let text = std::fs::read_to_string(&log).unwrap();
+    let exit = text.find("<event kind=\"exit\"").unwrap();
+    std::fs::write(&log, &text[..exit]).unwrap();
+    std::fs::remove_file(experiment.join("data.frameinfo")).unwrap();
+    std::fs::create_dir(experiment.join("_begun_PID_9.1.er")).unwrap();
+    for command in COMMANDS {
+        let output = Command::new(env!("CARGO_BIN_EXE_kcollect"))
+            .args(command)
+            .current_dir(tmp.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{command:?}: {said}");
+        assert!(!said.contains("_begun"), "{said}");
     }
 }
 

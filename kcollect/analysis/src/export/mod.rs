@@ -183,7 +183,7 @@ pub fn seconds(microseconds: i64) -> String {
 ///
 /// # Errors
 /// When there is no experiment, nothing of one can be read, nothing passes the filters, or the file
-/// cannot be written.
+/// cannot be written. When parts of an experiment cannot be read, after the export of the rest.
 pub fn export(options: &ExportOptions, output: &mut Output) -> Result<(), Failure> {
     let paths = experiments(&options.experiments)?;
     let model = Model::load_named(&paths, &options.lookup)?;
@@ -202,5 +202,5 @@ pub fn export(options: &ExportOptions, output: &mut Output) -> Result<(), Failur
             selected.threads().count()
         ));
     }
-    Ok(())
+    selected.require_all()
 }

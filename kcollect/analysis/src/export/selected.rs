@@ -7,10 +7,11 @@
 //! already, and would be counted twice.
 
 use experiment_format::microstate::Microstate;
+use host::exit::Failure;
 
 use crate::filter::{Filter, Selection};
 use crate::metric::BaseMetric;
-use crate::model::{Model, STATE_SLOTS, Sums, ThreadId, ThreadInfo, TickRow};
+use crate::model::{Model, STATE_SLOTS, Sums, ThreadId, ThreadInfo, TickRow, incomplete};
 
 /// Returns a state's short name, by its position in [`Sums`].
 #[must_use]
@@ -100,6 +101,17 @@ impl<'m> Selected<'m> {
             (row.thread, row.time, *index)
         });
         selected
+    }
+
+    /// Returns the failure of results in which a part of the experiments is missing, if one is.
+    ///
+    /// # Errors
+    /// When a part is left out.
+    pub fn require_all(&self) -> Result<(), Failure> {
+        match self.refused {
+            0 => self.model.require_all(),
+            _ => Err(incomplete()),
+        }
     }
 
     /// Returns the time in all states, in microseconds.

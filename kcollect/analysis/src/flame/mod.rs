@@ -66,7 +66,7 @@ pub struct FlameOptions {
 ///
 /// # Errors
 /// When there is no experiment, nothing of one can be read, nothing passes the filters, or the file
-/// cannot be written.
+/// cannot be written. When parts of an experiment cannot be read, after the picture of the rest.
 pub fn flame(options: &FlameOptions, output: &mut Output) -> Result<(), Failure> {
     let paths = experiments(&options.experiments)?;
     let model = Model::load_named(&paths, &options.lookup)?;
@@ -95,7 +95,8 @@ pub fn flame(options: &FlameOptions, output: &mut Output) -> Result<(), Failure>
         let total = seconds(selected.total());
         output.result_line(&format!("{}: {what}, {total}", path.display()));
     }
-    Ok(())
+    let before = selected_before.map_or(Ok(()), |before| before.require_all());
+    selected.require_all().and(before)
 }
 
 struct Picture<'a> {

@@ -49,7 +49,7 @@ impl Model {
     /// When nothing of one of them can be read. Other gaps are in [`Model::warnings`].
     pub fn load(paths: &[PathBuf]) -> Result<Model, Failure> {
         let mut model = Model::default();
-        let opened = open::open(paths, &mut model.warnings)?;
+        let opened = open::open(paths, &mut model)?;
         let mut loader = Loader::new(opened, model);
         let machines = |loader: &Loader, machine: bool| {
             let count = loader.model.experiments.len() as u32;
@@ -59,16 +59,25 @@ impl Model {
         };
         for id in [machines(&loader, false), machines(&loader, true)].concat() {
             if let Err(error) = loader.read(id) {
-                loader.model.warnings.push(error.to_string());
+                loader.model.leave_out(error.to_string());
             }
+            loader.check_side_files(id);
         }
         Ok(loader.finish())
     }
 }
 
+/// Most microseconds of all ticks together, and events of a counter. More is damage, and might be
+/// too much for sums.
+const MAX_SUM: u64 = i64::MAX as u64 / 4;
+
 /// The state of loading.
 struct Loader {
     model: Model,
+    /// How many microseconds all ticks to come may have.
+    left_us: u64,
+    /// How many events of each counter may come.
+    left_counts: [u64; MAX_COUNTERS],
     resolver: Resolver,
     archives: Vec<Archives>,
     cpus: FxHashMap<u32, CpuId>,
@@ -133,7 +142,9 @@ impl Loader {
             model.experiments.push(ExperimentInfo {
                 name: name.to_string_lossy().into_owned(),
                 founder: founder_id,
-                offset_ns: starts[index].saturating_sub(starts[founder]),
+                offset_ns: starts[index]
+                    .saturating_sub(starts[founder])
+                    .min(MAX_TIME_NS),
                 tick_us: tick_us(&source),
                 process,
                 end_ns: 0,
@@ -142,6 +153,8 @@ impl Loader {
         }
         Loader {
             model,
+            left_us: MAX_SUM,
+            left_counts: [MAX_SUM; MAX_COUNTERS],
             resolver: Resolver::default(),
             archives,
             cpus: FxHashMap::default(),
@@ -160,10 +173,13 @@ impl Loader {
         let (process, main) = (info.process, u64::from(source.header().pid.0));
         let mut packets = source.packets()?;
         let stacks = source.stacks()?;
-        let space = source.address_space().unwrap_or_else(|error| {
-            self.model.warnings.push(error.to_string());
-            Default::default()
-        });
+        let (space, unmapped) = match source.address_space() {
+            Ok(space) => (space, None),
+            Err(error) => (Default::default(), Some(error.to_string())),
+        };
+        if let Some(unmapped) = unmapped {
+            self.model.leave_out(unmapped);
+        }
         // A process that executed another program has the last name, as its threads have.
         if let (Some(process), Some(name)) = (process, names.threads.get(&main)) {
             self.model.processes[process.index()].name.clone_from(name);
@@ -202,10 +218,13 @@ impl Loader {
             let thread = self.thread(id, founder, &names, (first.thread, first.pid), time);
             let cpu = self.cpu(first.cpu);
             for record in std::iter::once(first).chain(ticks) {
-                if u64::from(record.ticks.unsigned_abs()) * tick_ns > time + MAX_EARLY_NS {
+                let ns = u64::from(record.ticks.unsigned_abs()).saturating_mul(tick_ns);
+                let left_us = self.left_us.checked_sub(ns / 1000);
+                let (true, Some(left_us)) = (ns <= time + MAX_EARLY_NS, left_us) else {
                     impossible += 1;
                     continue;
-                }
+                };
+                self.left_us = left_us;
                 self.model.rows.push(TickRow {
                     time,
                     stack,
@@ -285,10 +304,12 @@ impl Loader {
                 }
             };
             let time = record.time.saturating_sub(context.origin);
-            if time >= MAX_TIME_NS {
+            let left = &mut self.left_counts[usize::from(*counter)];
+            let (true, Some(rest)) = (time < MAX_TIME_NS, left.checked_sub(value)) else {
                 impossible += 1;
                 continue;
-            }
+            };
+            *left = rest;
             *end = (*end).max(time);
             let who = (record.thread, record.pid);
             let thread = self.thread(id, founder, context.names, who, time);
@@ -311,7 +332,7 @@ impl Loader {
         let invalid = packets.invalid() + impossible;
         if invalid > 0 {
             let path = self.model.experiment(id).source.path().join("hwcounters");
-            self.model.warnings.push(format!(
+            self.model.leave_out(format!(
                 "{}: {invalid} damaged records were skipped",
                 path.display()
             ));
@@ -332,7 +353,7 @@ impl Loader {
                 declared.name
             );
             if !self.model.warnings.contains(&warning) {
-                self.model.warnings.push(warning);
+                self.model.leave_out(warning);
             }
             return None;
         }
@@ -347,28 +368,54 @@ impl Loader {
         u8::try_from(slot).ok()
     }
 
+    /// Says what is missing of an experiment's ticks.
     fn warn(&mut self, id: ExperimentId, invalid: u64, missing: u64) {
-        let path = self.model.experiment(id).source.path();
-        let mut warnings = Vec::new();
-        if !path.join("profile").exists() {
-            warnings.push(format!(
+        let source = &self.model.experiment(id).source;
+        let (path, is_closed) = (source.path().to_owned(), source.is_closed());
+        let profile = path.join("profile");
+        if !profile.exists() {
+            let warning = format!(
                 "{}: the file is missing, and with it all ticks of this experiment",
-                path.join("profile").display()
-            ));
+                profile.display()
+            );
+            self.left_out(is_closed, warning);
         }
         if invalid > 0 {
-            warnings.push(format!(
+            self.model.leave_out(format!(
                 "{}: {invalid} damaged records were skipped",
-                path.join("profile").display()
+                profile.display()
             ));
         }
         if missing > 0 {
-            warnings.push(format!(
+            let warning = format!(
                 "{}: the stacks of {missing} packets are missing; their time is in totals only",
                 path.join("data.frameinfo").display()
-            ));
+            );
+            self.left_out(is_closed, warning);
         }
-        self.model.warnings.extend(warnings);
+    }
+
+    /// Says what is missing. What the collector had not written yet is not left out here.
+    fn left_out(&mut self, is_closed: bool, warning: String) {
+        match is_closed {
+            true => self.model.leave_out(warning),
+            false => self.model.warnings.push(warning),
+        }
+    }
+
+    /// Says which of the files cannot be read that only some of the views show.
+    fn check_side_files(&mut self, id: ExperimentId) {
+        let info = self.model.experiment(id);
+        let found = [
+            info.source.notes().err(),
+            info.source.warnings().err(),
+            info.source.usage().err(),
+        ];
+        let found = found.into_iter().flatten().map(|error| error.to_string());
+        let summary = info.read_summary().err();
+        for warning in found.chain(summary).collect::<Vec<_>>() {
+            self.model.leave_out(warning);
+        }
     }
 
     fn cpu(&mut self, number: u32) -> CpuId {

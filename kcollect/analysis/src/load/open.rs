@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use experiment_format::reader::Experiment;
 use host::exit::{ExitKind, Failure};
 
+use crate::model::Model;
+
 /// How the first line of a group begins, as gprofng recognises it.
 const GROUP_HEADING: char = '#';
 
@@ -18,20 +20,20 @@ pub(super) struct Opened {
     pub(super) founder: usize,
 }
 
-/// Opens experiments with their subexperiments, in gprofng's order. Each that could not be opened
-/// adds a line to `warnings`.
+/// Opens experiments with their subexperiments, in gprofng's order. What cannot be opened becomes a
+/// warning of the model.
 ///
 /// # Errors
 /// When nothing of a path can be opened.
-pub(super) fn open(paths: &[PathBuf], warnings: &mut Vec<String>) -> Result<Vec<Opened>, Failure> {
+pub(super) fn open(paths: &[PathBuf], model: &mut Model) -> Result<Vec<Opened>, Failure> {
     let mut opened = Vec::new();
     for path in paths {
         if path.extension().is_some_and(|extension| extension == "erg") {
             for member in members(path)? {
-                family(&member, &mut opened, warnings)?;
+                family(&member, &mut opened, model)?;
             }
         } else {
-            family(path, &mut opened, warnings)?;
+            family(path, &mut opened, model)?;
         }
     }
     Ok(opened)
@@ -68,11 +70,7 @@ fn members(group: &Path) -> Result<Vec<PathBuf>, Failure> {
 }
 
 /// Opens an experiment and its subexperiments.
-fn family(
-    path: &Path,
-    opened: &mut Vec<Opened>,
-    warnings: &mut Vec<String>,
-) -> Result<(), Failure> {
+fn family(path: &Path, opened: &mut Vec<Opened>, model: &mut Model) -> Result<(), Failure> {
     if !path.is_dir() {
         return Err(failure(format!(
             "there is no experiment {}",
@@ -85,10 +83,10 @@ fn family(
             match source.subexperiments() {
                 Ok(paths) => {
                     opened.push(Opened { source, founder });
-                    subexperiments(&paths, founder, opened, warnings);
+                    subexperiments(&paths, founder, opened, model);
                 }
                 Err(error) => {
-                    warnings.push(error.to_string());
+                    model.leave_out(error.to_string());
                     opened.push(Opened { source, founder });
                 }
             }
@@ -101,12 +99,12 @@ fn family(
             left.sort();
             for path in left {
                 let founder = opened.len();
-                subexperiments(&[path], founder, opened, warnings);
+                subexperiments(&[path], founder, opened, model);
             }
             if opened.len() == before {
                 return Err(failure(format!("cannot read the experiment: {error}")));
             }
-            warnings.push(format!(
+            model.leave_out(format!(
                 "the founder cannot be read, and only its subexperiments are reported: {error}"
             ));
             Ok(())
@@ -123,20 +121,27 @@ fn directories(path: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(is_sub).collect()
 }
 
-fn subexperiments(
-    paths: &[PathBuf],
-    founder: usize,
-    opened: &mut Vec<Opened>,
-    warnings: &mut Vec<String>,
-) {
+fn subexperiments(paths: &[PathBuf], founder: usize, opened: &mut Vec<Opened>, model: &mut Model) {
     for path in paths {
         match Experiment::open(path) {
             Ok(source) => opened.push(Opened { source, founder }),
-            Err(error) => warnings.push(format!(
+            // The collector may be making it at this moment, or was killed then.
+            Err(_) if is_empty(path) => {}
+            Err(error) => model.leave_out(format!(
                 "a subexperiment is left out, since it cannot be read: {error}"
             )),
         }
     }
+}
+
+/// Returns whether nothing has been written into a subexperiment yet.
+fn is_empty(path: &Path) -> bool {
+    let length = |name: &str| {
+        path.join(name)
+            .symlink_metadata()
+            .map_or(0, |file| file.len())
+    };
+    ["log.xml", "profile", "data.frameinfo"].map(length) == [0; 3]
 }
 
 fn failure(message: String) -> Failure {

@@ -246,7 +246,7 @@ impl Resolver {
         }
         // The error is reported once; the table then counts as missing.
         let table = archives.functions(location.object).unwrap_or_else(|error| {
-            model.warnings.push(error.to_string());
+            model.leave_out(error.to_string());
             None
         });
         let found = table.and_then(|table| table.find_all(location.offset));

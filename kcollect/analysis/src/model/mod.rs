@@ -15,6 +15,7 @@ use experiment_format::log::CounterUnit;
 use experiment_format::losses::{self, Recorded};
 use experiment_format::microstate::Microstate;
 use experiment_format::reader::Experiment;
+use host::exit::{ExitKind, Failure};
 
 use crate::symbol::NAMELESS;
 
@@ -33,6 +34,9 @@ pub const ZERO_SUMS: Sums = [0; STATE_SLOTS];
 
 /// Number of counters that sums have room for. Further ones are left out, with a warning.
 pub const MAX_COUNTERS: usize = STATE_SLOTS;
+
+/// The summary's name in the founder's directory.
+const SUMMARY_FILE: &str = "kcollect.json";
 
 /// gprofng's name for code without a known function.
 pub const UNKNOWN: &str = "<Unknown>";
@@ -161,8 +165,20 @@ impl ExperimentInfo {
     /// other collectors, in subexperiments, and where kcollect was killed.
     #[must_use]
     pub fn summary(&self) -> Option<serde_json::Value> {
-        let bytes = self.source.side_file("kcollect.json").ok()??;
-        serde_json::from_slice(&bytes).ok()
+        self.read_summary().ok()?
+    }
+
+    /// Returns the summary, or why there is a file that cannot be read.
+    pub(crate) fn read_summary(&self) -> Result<Option<serde_json::Value>, String> {
+        let file = self.source.side_file(SUMMARY_FILE);
+        let bytes = file.map_err(|error| error.to_string())?;
+        let summary = bytes
+            .map(|bytes| serde_json::from_slice(&bytes))
+            .transpose();
+        summary.map_err(|error| {
+            let path = self.source.path().join(SUMMARY_FILE);
+            format!("{}: {error}; losses are not known", path.display())
+        })
     }
 
     /// Returns the loss counts of `kcollect.json`.
@@ -337,9 +353,38 @@ pub struct Model {
     pub counts: Vec<CounterOverflow>,
     /// What is missing or could not be read, one sentence each.
     pub warnings: Vec<String>,
+    /// Whether a part of the experiments is left out, because it is damaged or too large. What the
+    /// collector had no time to write is not left out.
+    pub is_incomplete: bool,
+}
+
+/// Returns the failure of results in which a part of an experiment is missing.
+pub(crate) fn incomplete() -> Failure {
+    Failure::new(
+        ExitKind::NoInput,
+        "parts of the experiment cannot be read, and are left out",
+        "the messages above say which",
+    )
 }
 
 impl Model {
+    /// Notes that a part of the experiments is left out, with the reason.
+    pub(crate) fn leave_out(&mut self, warning: impl Into<String>) {
+        self.warnings.push(warning.into());
+        self.is_incomplete = true;
+    }
+
+    /// Returns the failure of results in which a part of the experiments is missing, if one is.
+    ///
+    /// # Errors
+    /// When a part is left out.
+    pub fn require_all(&self) -> Result<(), Failure> {
+        match self.is_incomplete {
+            false => Ok(()),
+            true => Err(incomplete()),
+        }
+    }
+
     /// Returns whether a function is user code that was made at run time. Among those without a
     /// file are also the functions that stand for processes, such as `<sshd_PID_1264>`.
     #[must_use]

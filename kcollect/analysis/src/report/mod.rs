@@ -52,7 +52,8 @@ pub struct ReportOptions {
 /// Makes a report and prints it. What is missing is reported on standard error, and in the JSON.
 ///
 /// # Errors
-/// When there is no experiment, nothing of one can be read, or a metric has no data.
+/// When there is no experiment, nothing of one can be read, or a metric has no data. When parts of
+/// an experiment cannot be read, after the report of the rest.
 pub fn report(options: &ReportOptions, output: &mut Output) -> Result<(), Failure> {
     let newest = |paths: &[PathBuf]| match paths {
         [] => open::newest(Path::new(".")).map(|path| vec![path]),
@@ -71,18 +72,20 @@ pub fn report(options: &ReportOptions, output: &mut Output) -> Result<(), Failur
         _ => filter::require(models, &options.table.filter),
     };
     let one = |path: &PathBuf| load(std::slice::from_ref(path));
-    let (report, warnings) = match (options.compare, &options.experiments[..]) {
+    let (report, warnings, complete) = match (options.compare, &options.experiments[..]) {
         (true, [a, b]) => {
             let (a, b) = (one(a)?, one(b)?);
             require(&[&a, &b])?;
             let report = views::compare::compare([&a, &b], options.view, &options.table)?;
-            (report, [a.warnings, b.warnings].concat())
+            let complete = a.require_all().and_then(|()| b.require_all());
+            (report, [a.warnings, b.warnings].concat(), complete)
         }
         (_, paths) => {
             let model = load(&newest(paths)?)?;
             require(&[&model])?;
             let report = views::make(&model, options.view, &options.table)?;
-            (report, model.warnings)
+            let complete = model.require_all();
+            (report, model.warnings, complete)
         }
     };
     let text = match options.format {
@@ -91,6 +94,7 @@ pub fn report(options: &ReportOptions, output: &mut Output) -> Result<(), Failur
         ReportFormat::Json => {
             let mut value = report.json();
             value["warnings"] = warnings.clone().into();
+            value["incomplete"] = complete.is_err().into();
             format!("{value:#}\n")
         }
     };
@@ -103,5 +107,5 @@ pub fn report(options: &ReportOptions, output: &mut Output) -> Result<(), Failur
     if options.view != View::Header {
         warnings.iter().for_each(|warning| output.say(warning));
     }
-    Ok(())
+    complete
 }

@@ -42,7 +42,8 @@ pub enum ViewOutput {
 /// Makes a page, and says where it is.
 ///
 /// # Errors
-/// When the experiment can't be read, or the page not be written or served.
+/// When the experiment can't be read, or the page not be written or served. When parts of it can't
+/// be read, after that.
 pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
     let path = match &options.experiment {
         Some(path) => path.clone(),
@@ -77,6 +78,7 @@ pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
             "record with -p on",
         ));
     }
+    let complete = model.require_all();
     drop(model);
     let page = page(&payload).map_err(|error| {
         let cure = "kcollect report shows the readable part of a damaged experiment";
@@ -94,7 +96,6 @@ pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
                 )
             })?;
             output.result_line(&file.display().to_string());
-            Ok(())
         }
         ViewOutput::Serve(port) => serve(page, *port, output).map_err(|error| {
             Failure::new(
@@ -102,8 +103,9 @@ pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
                 format!("cannot serve at port {port} of 127.0.0.1: {error}"),
                 "name another port or none, or write a file with -o",
             )
-        }),
+        })?,
     }
+    complete
 }
 
 /// Returns `ktest.1.html` for `ktest.1.er`, in the current directory.
