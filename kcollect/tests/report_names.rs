@@ -144,21 +144,26 @@ fn folded(directory: &Path) -> String {
     folded_with(directory, &[], &[])
 }
 
-/// The same with options and environment variables. Nothing is in a cache but what is put there.
+/// The same with options and environment variables.
 fn folded_with(directory: &Path, options: &[&str], variables: &[(&str, &str)]) -> String {
+    let export = [
+        "export", "made.er", "--to", "folded", "--by", "nothing", "-o", "-",
+    ];
+    let text = said(directory, &[&export, options].concat(), variables);
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+/// What a command prints. Nothing is in a cache but what is put there.
+fn said(directory: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_kcollect"))
         .env_remove("DEBUGINFOD_URLS")
         .env("DEBUGINFOD_CACHE_PATH", directory.join("cache"))
         .envs(variables.iter().copied())
-        .args([
-            "export", "made.er", "--to", "folded", "--by", "nothing", "-o", "-",
-        ])
-        .args(options)
+        .args(arguments)
         .current_dir(directory)
         .output()
         .unwrap();
-    let line = String::from_utf8(output.stdout).unwrap();
-    line.lines().next().unwrap_or_default().to_owned()
+    String::from_utf8(output.stdout).unwrap()
 }
 
 #[test]
@@ -268,8 +273,37 @@ fn names_are_fetched_from_debuginfod() {
             .join("cache/abcdef0123456789/debuginfo")
             .is_file()
     );
-    // From the cache, without the server.
+    // Every other command asks for it too.
+    for command in [
+        &["report", "made.er", "functions"][..],
+        &["flame", "made.er", "-o", "-"],
+        &["export", "made.er", "--to", "speedscope", "-o", "-"],
+    ] {
+        let all = |option| said(tmp.path(), &[command, &[option]].concat(), &urls);
+        assert!(all("--debuginfod").contains("hidden"), "{command:?}");
+        assert!(!all("--no-debuginfod").contains("hidden"), "{command:?}");
+    }
+    // The server has the source where it was compiled, and the client looks elsewhere.
+    let elsewhere = format!("{}=/nowhere", tmp.path().display());
+    let source = |option: &str| {
+        let map = ["--path-map", &elsewhere, option];
+        let view = |view: &[&str]| said(tmp.path(), &[view, &map].concat(), &urls);
+        let lines = view(&["report", "made.er", "lines"]);
+        (lines, view(&["report", "made.er", "source", "hidden"]))
+    };
+    let annotated = |(lines, source): (String, String)| {
+        lines.contains("hidden, line 10 in \"made.s\"") && source.contains("call    last")
+    };
+    assert!(!annotated(source("--no-debuginfod")));
+    assert!(
+        annotated(source("--debuginfod")),
+        "{:?}",
+        source("--debuginfod")
+    );
+    // From the cache, without the server and without the file.
     drop(server);
+    fs::remove_file(tmp.path().join("made.s")).unwrap();
     assert_eq!(folded(tmp.path()), named);
     assert_ne!(with(&["--no-debuginfod"]), named);
+    assert!(annotated(source("--debuginfod")));
 }
