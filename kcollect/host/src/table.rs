@@ -8,6 +8,10 @@ const GAP: usize = 2;
 /// Text is not wrapped into pieces narrower than this, in terminal columns.
 const MIN_WRAPPED_WIDTH: usize = 16;
 
+/// Columns that a cell is at most filled up to with blanks. A name may be a million bytes long, and
+/// would make each row as long.
+const MAX_ALIGNED_WIDTH: usize = 1000;
+
 /// On which side of its column a cell stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
@@ -67,12 +71,14 @@ impl TextTable {
     #[must_use]
     pub fn text(&self, width: Option<usize>) -> String {
         let widths = self.widths(width);
+        let wrapped = |own: usize| width.map_or(usize::MAX, |_| own);
+        let last = self.columns.len().saturating_sub(1);
         let mut out = String::new();
         for row in &self.rows {
             let cells: Vec<_> = row
                 .iter()
                 .zip(&widths)
-                .map(|(cell, width)| wrap(cell, *width))
+                .map(|(cell, width)| wrap(cell, wrapped(*width)))
                 .collect();
             let height = cells.iter().map(Vec::len).max().unwrap_or(0);
             for line in 0..height {
@@ -83,9 +89,11 @@ impl TextTable {
                         out.extend(std::iter::repeat_n(' ', GAP));
                     }
                     let text = lines.get(line).copied().unwrap_or_default();
-                    let blanks = widths[column].saturating_sub(width_of(text));
+                    let aligned = widths[column].min(MAX_ALIGNED_WIDTH);
+                    let blanks = aligned.saturating_sub(width_of(text));
                     let blanks = std::iter::repeat_n(' ', blanks);
                     match self.columns[column] {
+                        Align::Left if column == last => out.push_str(text),
                         Align::Left => {
                             out.push_str(text);
                             out.extend(blanks);
@@ -180,6 +188,21 @@ mod tests {
             table.text(None),
             " Excl.\n  sec.  Name  Object\n   1.5  漢字  a\n 10.25  e\u{301}     b\n    0.  main\n"
         );
+    }
+
+    #[test]
+    fn a_long_text_does_not_make_every_row_long() {
+        let long = "x".repeat(1 << 20);
+        let mut table = TextTable::new([Align::Left, Align::Left]);
+        for _ in 0..1000 {
+            table.row(["a", "b"]);
+        }
+        table.row([&*long, "b"]);
+        table.row(["a", &*long]);
+        let text = table.text(None);
+        assert!(text.len() < 4 << 20, "{}", text.len());
+        assert_eq!(text.matches(&long).count(), 2);
+        assert_eq!(text.lines().count(), 1002);
     }
 
     #[test]
