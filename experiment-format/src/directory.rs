@@ -226,7 +226,8 @@ impl ExperimentDir {
     /// left alone. The content of this one is removed in that case too.
     pub fn remove_all(self) -> Result<()> {
         let failed = |errno| Error::io("remove", &self.path, errno);
-        remove_content(self.fd.as_fd(), 0).map_err(failed)?;
+        // What is empty can be removed even if it could not be listed, for lack of a descriptor.
+        let emptied = remove_content(self.fd.as_fd(), 0);
         let ours = fstat(&self.fd).map_err(failed)?;
         let named = fstatat(
             &self.parent,
@@ -239,7 +240,8 @@ impl ExperimentDir {
         }
         // If the name changes its meaning at this point, only another empty directory can be
         // removed.
-        unlinkat(&self.parent, self.name.as_str(), UnlinkatFlags::RemoveDir).map_err(failed)
+        let removed = unlinkat(&self.parent, self.name.as_str(), UnlinkatFlags::RemoveDir);
+        removed.map_err(|errno| failed(emptied.err().unwrap_or(errno)))
     }
 }
 

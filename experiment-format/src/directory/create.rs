@@ -98,20 +98,35 @@ pub(super) fn entries(dir: BorrowedFd<'_>) -> nix::Result<Vec<CString>> {
     Ok(names)
 }
 
-/// Makes a directory and opens it, unless another one took its place in between.
+/// Makes a directory and opens it, unless another one took its place in between. If it cannot be
+/// opened, for lack of a descriptor say, it is removed again.
 pub(super) fn make_dir(
     parent: BorrowedFd<'_>,
     name: &str,
     path: &Path,
     owner: Option<(u32, u32)>,
 ) -> Result<OwnedFd> {
+    mkdirat(parent, name, Mode::S_IRWXU).map_err(|errno| Error::io("create", path, errno))?;
+    let opened = open_new_dir(parent, name, path, owner);
+    if matches!(opened, Err(Error::Io { .. })) {
+        // The first error is the one to return.
+        let _ = unlinkat(parent, name, UnlinkatFlags::RemoveDir);
+    }
+    opened
+}
+
+fn open_new_dir(
+    parent: BorrowedFd<'_>,
+    name: &str,
+    path: &Path,
+    owner: Option<(u32, u32)>,
+) -> Result<OwnedFd> {
     let failed = |errno| Error::io("create", path, errno);
-    mkdirat(parent, name, Mode::S_IRWXU).map_err(failed)?;
     let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let fd = openat(parent, name, flags, Mode::empty()).map_err(failed)?;
-    // Between the two calls, the owner of the parent may have put another directory here. The new
-    // one is empty and belongs to this process. Another one for which both hold may be used as
-    // well: changing its owner discloses nothing.
+    // Since it was made, the owner of the parent may have put another directory here. The new one
+    // is empty and belongs to this process. Another one for which both hold may be used as well:
+    // changing its owner discloses nothing.
     let stat = fstat(&fd).map_err(failed)?;
     if stat.st_uid != geteuid().as_raw() || !entries(fd.as_fd()).map_err(failed)?.is_empty() {
         return Err(Error::Replaced {

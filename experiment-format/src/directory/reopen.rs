@@ -67,9 +67,10 @@ impl ExperimentDir {
                 problem: "does not begin with _",
             });
         }
+        let parent = self.descriptor()?;
         let made = make_dir(self.fd.as_fd(), name, &self.path.join(name), self.owner);
         match made {
-            Ok(fd) => self.sub(name, fd),
+            Ok(fd) => Ok(self.sub(name, parent, fd)),
             Err(Error::Io { source, .. })
                 if source.raw_os_error() == Some(Errno::EEXIST as i32) =>
             {
@@ -89,7 +90,7 @@ impl ExperimentDir {
     pub(crate) fn open_sub(&self, name: &str, made: Identity) -> Result<ExperimentDir> {
         let flags = OFlag::O_DIRECTORY;
         let (fd, _) = open_made(self.fd.as_fd(), name, &self.path.join(name), flags, made)?;
-        self.sub(name, fd)
+        Ok(self.sub(name, self.descriptor()?, fd))
     }
 
     /// Opens a file again that [`ExperimentDir::create_file`] made, for writing.
@@ -114,18 +115,23 @@ impl ExperimentDir {
             .map_err(|errno| Error::io("remove", &self.path.join(name), errno))
     }
 
+    /// Returns another descriptor of this directory.
+    fn descriptor(&self) -> Result<OwnedFd> {
+        let copy = self.fd.try_clone();
+        copy.map_err(|error| Error::io("open directory", &self.path, error))
+    }
+
     /// Returns the handle of a subexperiment whose directory is open.
-    fn sub(&self, name: &str, fd: OwnedFd) -> Result<ExperimentDir> {
-        let parent = self.fd.try_clone();
-        Ok(ExperimentDir {
-            parent: parent.map_err(|error| Error::io("open directory", &self.path, error))?,
+    fn sub(&self, name: &str, parent: OwnedFd, fd: OwnedFd) -> ExperimentDir {
+        ExperimentDir {
+            parent,
             fd,
             name: name.to_owned(),
             path: self.path.join(name),
             owner: self.owner,
             archives: OnceLock::new(),
             temporary: self.temporary,
-        })
+        }
     }
 }
 
