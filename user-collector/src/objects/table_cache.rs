@@ -5,13 +5,16 @@
 //! which libc never finds. Only large tables are kept: to make a small one takes no longer than to
 //! find it.
 //!
-//! The directory belongs to the user who runs kcollect, and no other may write there. Two kcollects
+//! The directory belongs to the user who runs kcollect, and no other may write there. Another user
+//! who may rename it cannot redirect what is written: it is held open from the moment that it was
+//! looked at. Two kcollects
 //! at once do not disturb each other: a file is written under another name and renamed. What does
 //! not check out is ignored, and replaced by what is made in its place. All of it may be deleted at
 //! any time. That a table can't be kept is no error of the run that made it.
 
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -40,6 +43,9 @@ const ABANDONED_AFTER: Duration = Duration::from_secs(3600);
 /// A directory of unwind tables.
 #[derive(Debug)]
 pub struct TableCache {
+    /// The directory that was looked at, whatever has its name now.
+    _held: File,
+    /// The way to it, by its descriptor.
     directory: PathBuf,
     /// Bytes that may still be written.
     room: u64,
@@ -122,19 +128,29 @@ impl TableCache {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io(error)),
             _ => {}
         }
-        let metadata = fs::symlink_metadata(&directory).map_err(io)?;
-        let (path, owner, mode) = (directory.clone(), metadata.uid(), metadata.mode() & 0o7777);
-        if !metadata.is_dir() {
-            return Err(TableCacheError::NotADirectory { path });
-        }
+        let path = directory.clone();
+        let held = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW)
+            .open(&directory);
+        let held = match held {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTDIR | libc::ELOOP)) => {
+                return Err(TableCacheError::NotADirectory { path });
+            }
+            held => held.map_err(io)?,
+        };
+        let metadata = held.metadata().map_err(io)?;
+        let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
         if owner != nix::unistd::geteuid().as_raw() {
             return Err(TableCacheError::Owner { path, owner });
         }
         if mode & 0o022 != 0 {
             return Err(TableCacheError::Mode { path, mode });
         }
+        let directory = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
         let used = tidy(&directory, MAX_CACHE_BYTES, KEPT_CACHE_BYTES).map_err(io)?;
         Ok(TableCache {
+            _held: held,
             directory,
             room: MAX_CACHE_BYTES.saturating_sub(used),
         })
@@ -333,6 +349,23 @@ mod tests {
         fs::set_permissions(at("open"), fs::Permissions::from_mode(0o775)).unwrap();
         assert!(error(&at("open")).contains("others may write there (mode 775)"));
         assert!(error(&at("file/below")).contains("file"));
+    }
+
+    #[test]
+    fn another_directory_in_its_place_is_not_touched() {
+        let parent = tempfile::tempdir().unwrap();
+        let (directory, other) = (parent.path().join("cache"), parent.path().join("other"));
+        fs::create_dir(&other).unwrap();
+        let mut cache = open(&directory).unwrap();
+        fs::rename(&directory, parent.path().join("moved")).unwrap();
+        symlink(&other, &directory).unwrap();
+        store(&mut cache, 1);
+        assert!(load(&cache, 1));
+        assert_eq!(fs::read_dir(&other).unwrap().count(), 0);
+        assert_eq!(
+            fs::read_dir(parent.path().join("moved")).unwrap().count(),
+            1
+        );
     }
 
     #[test]
