@@ -70,7 +70,7 @@ pub fn stat(options: &StatOptions, output: &mut Output) -> Result<u8, Failure> {
     let counting = &options.counting;
     let events = counting.events()?;
     let mut signals =
-        Signals::listen(None, None).map_err(|error| internal_error("signals", &error))?;
+        Signals::listen(None, None).map_err(|error| Failure::of_system("signals", &error))?;
     let writer = RowWriter::open(counting)?;
     machine::raise_descriptors();
     let mut run = StatRun {
@@ -123,7 +123,7 @@ pub fn stat(options: &StatOptions, output: &mut Output) -> Result<u8, Failure> {
 impl StatRun<'_> {
     /// Opens counters on CPUs that are new, with a row for each if `print`.
     fn add_online_cpus(&mut self, print: bool) -> Result<(), Failure> {
-        let online = online_cpus().map_err(|error| internal_error("the CPUs", &error))?;
+        let online = online_cpus().map_err(|error| Failure::of_system("the CPUs", &error))?;
         let mut refused = None;
         for cpu in online {
             if self.cpus.contains_key(&cpu) {
@@ -180,7 +180,7 @@ impl StatRun<'_> {
 
     /// Closes the counters of CPUs that went offline. Their counts can still be read.
     fn remove_offline_cpus(&mut self) -> Result<(), Failure> {
-        let online = online_cpus().map_err(|error| internal_error("the CPUs", &error))?;
+        let online = online_cpus().map_err(|error| Failure::of_system("the CPUs", &error))?;
         let offline: Vec<_> = self
             .cpus
             .keys()

@@ -114,6 +114,20 @@ impl Failure {
         }
     }
 
+    /// Returns the failure of a step that every working machine permits, unless the limit of open
+    /// files is reached.
+    #[must_use]
+    pub fn of_system(step: &str, error: &io::Error) -> Self {
+        let (kind, cure) = match error.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE) => (
+                ExitKind::Unavailable,
+                "raise the limit of open files: ulimit -n 1024",
+            ),
+            _ => (ExitKind::Software, "report this as a bug"),
+        };
+        Failure::new(kind, format!("{step}: {error}"), cure)
+    }
+
     /// Returns the line for standard error: `kcollect: <message>: <cure>`.
     #[must_use]
     pub fn line(&self) -> String {
@@ -174,6 +188,13 @@ mod tests {
             failure.line(),
             "kcollect: CAP_BPF is missing: run with sudo"
         );
+    }
+
+    #[test]
+    fn a_limit_is_no_bug() {
+        let failure = |errno| Failure::of_system("x", &io::Error::from_raw_os_error(errno));
+        assert_eq!(failure(libc::EMFILE).kind, ExitKind::Unavailable);
+        assert_eq!(failure(libc::EIO).kind, ExitKind::Software);
     }
 
     #[test]

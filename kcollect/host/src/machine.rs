@@ -1,8 +1,9 @@
 //! The running machine and this process: clock, CPUs, kernel, memory, limits.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -120,6 +121,19 @@ pub fn raise_descriptors() -> Option<(u64, u64)> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
     let raised = soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok();
     raised.then_some((soft, hard))
+}
+
+/// Returns how many files may be open, and how many are, beside the standard three. To be called
+/// before any is opened for long.
+#[must_use]
+pub fn descriptors() -> (u64, u64) {
+    const STANDARD: u64 = 3;
+    let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
+    // A new descriptor has the smallest number that is free.
+    let open = File::open("/").map_or(limit, |file| {
+        u64::try_from(file.as_raw_fd()).unwrap_or(limit)
+    });
+    (limit, open.saturating_sub(STANDARD))
 }
 
 /// Configures the allocator to return large blocks of memory to the kernel as soon as they are

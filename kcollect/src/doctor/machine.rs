@@ -2,6 +2,7 @@
 
 use host::exit::ExitKind;
 use host::machine::parse_cpu_list;
+use user_collector::files::FREE_DESCRIPTORS;
 
 use super::{Finding, Root};
 
@@ -9,6 +10,58 @@ use super::{Finding, Root};
 /// PROC_USER_INIT_INO).
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
+
+/// Descriptors that a recording holds on a machine without CPUs, about: BPF programs and maps, pipes
+/// of signals, files of the founder.
+const BASE_DESCRIPTORS: u64 = 80;
+/// Those of a CPU: the clock and the side-band,
+const CPU_DESCRIPTORS: u64 = 4;
+/// those of a counter on it,
+const COUNTER_DESCRIPTORS: u64 = 3;
+/// and the CPUs that share a ring.
+const CPUS_PER_RING: u64 = 8;
+
+/// Returns how many files have to be open at once in a recording.
+#[must_use]
+pub fn descriptors_needed(online_cpus: u64, possible_cpus: u64, counters: u64) -> u64 {
+    let of_cpu = CPU_DESCRIPTORS + COUNTER_DESCRIPTORS * counters;
+    let rings = possible_cpus.div_ceil(CPUS_PER_RING);
+    BASE_DESCRIPTORS + rings + of_cpu * online_cpus + FREE_DESCRIPTORS
+}
+
+/// Returns how to permit so many open files.
+#[must_use]
+pub fn raise_open_files(needed: u64) -> String {
+    let limit = needed.next_power_of_two();
+    format!(
+        "raise the hard limit: `ulimit -n {limit}` as root, or LimitNOFILE={limit} of a service"
+    )
+}
+
+pub(super) fn open_files(root: &Root) -> Finding {
+    const NAME: &str = "open files";
+    // `Max open files            1024                 524288               files`: the second
+    // number is the hard limit, to which kcollect raises the first.
+    let limits = root.text("/proc/self/limits").unwrap_or_default();
+    let hard: Option<u64> = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))
+        .and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
+    let Some(hard) = hard else {
+        return Finding::ok(NAME, "unknown: RLIMIT_NOFILE cannot be read");
+    };
+    let cpus = |which: &str| {
+        let text = root.text(&format!("/sys/devices/system/cpu/{which}"))?;
+        u64::try_from(count(&text)?).ok()
+    };
+    let online = cpus("online").unwrap_or(1);
+    let needed = descriptors_needed(online, cpus("possible").unwrap_or(online), 0);
+    let found = format!("{hard} at most, and a recording needs {needed}");
+    match hard >= needed {
+        true => Finding::ok(NAME, found),
+        false => Finding::fail(NAME, ExitKind::Unavailable, found, raise_open_files(needed)),
+    }
+}
 
 /// Returns the number in `pid:[4026531836]`.
 fn namespace(root: &Root, which: &str) -> Option<u64> {
@@ -166,6 +219,27 @@ mod tests {
             of("hpet\n", "tsc hpet \n"),
             of("acpi_pm\n", "hpet acpi_pm \n")
         ]);
+    }
+
+    #[test]
+    fn few_open_files_are_an_obstacle() {
+        let of = |hard: u64| {
+            let line = format!("Max open files            64                   {hard}   files");
+            open_files(&Tree::good().file("/proc/self/limits", &line).root())
+        };
+        assert_eq!(descriptors_needed(4, 4, 0), 161);
+        assert_eq!(descriptors_needed(4, 4, 2), 185);
+        assert_eq!(of(161).found, "161 at most, and a recording needs 161");
+        assert_eq!(of(161).verdict, Verdict::Ok);
+        let few = of(160);
+        assert_eq!(
+            (few.verdict, few.kind),
+            (Verdict::Fail, ExitKind::Unavailable)
+        );
+        assert_eq!(
+            few.cure.as_deref(),
+            Some("raise the hard limit: `ulimit -n 256` as root, or LimitNOFILE=256 of a service")
+        );
     }
 
     #[test]

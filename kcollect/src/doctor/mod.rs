@@ -19,6 +19,7 @@ mod show;
 
 use host::Root;
 use host::exit::{ExitKind, Failure};
+pub use machine::{descriptors_needed, raise_open_files};
 use serde::Serialize;
 pub use show::{json, table};
 
@@ -91,6 +92,7 @@ impl Finding {
 pub fn examine(root: &Root) -> Vec<Finding> {
     vec![
         kernel::version(root),
+        machine::open_files(root),
         machine::user_namespace(root),
         privilege::capabilities(root),
         machine::pid_namespace(root),

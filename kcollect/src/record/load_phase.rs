@@ -143,13 +143,8 @@ pub(super) fn starter(
 }
 
 fn exited(load: &mut Load) -> Result<bool, Failure> {
-    load.ended().map_err(|error| {
-        Failure::new(
-            ExitKind::Software,
-            format!("cannot wait for the load: {error}"),
-            "report it",
-        )
-    })
+    load.ended()
+        .map_err(|error| Failure::of_system("cannot wait for the load", &error))
 }
 
 /// Returns the message for a load that can't be started.

@@ -141,7 +141,7 @@ impl Router {
     /// Creates the experiment of a process that was chosen, unless it may still execute its own
     /// program at `now`.
     pub fn begin_if_due(&mut self, known: &mut Known<'_>, instance: ProcessInstance, now: u64) {
-        if self.subexperiments.contains_key(&instance) {
+        if self.failed.is_some() || self.subexperiments.contains_key(&instance) {
             return;
         }
         let Some(process) = known.tracker.get(instance) else {

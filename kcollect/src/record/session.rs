@@ -4,15 +4,15 @@
 //! leaves nothing behind; the side-band is open before the snapshot of what runs, the snapshot is
 //! taken before the first tick, and the experiment can be opened before it holds one.
 
-use std::iter;
 use std::path::PathBuf;
+use std::{io, iter};
 
 use bpf::UserStackCapture;
 use counters::names::event::CounterRequest;
 use experiment_format::ids::Tid;
 use host::exit::{ExitKind, Failure, spawn_code};
 use host::load;
-use host::machine::{self, now};
+use host::machine::{self, CpuSet, now};
 use host::output::Output;
 use host::signals::Signals;
 use nix::unistd::gettid;
@@ -90,9 +90,10 @@ impl<'a> Session<'a> {
         check_targets(&plan.targets)?;
         machine::give_memory_back();
         let descriptors = machine::raise_descriptors();
+        enough_descriptors(counters.len())?;
         let pause_signal = plan.pause_signal.map(|pause| pause.signal);
         let signals = Signals::listen(pause_signal, plan.sample_signal)
-            .map_err(|error| Failure::new(ExitKind::Software, error.to_string(), "report it"))?;
+            .map_err(|error| Failure::of_system("signals", &error))?;
         let kernel = KernelCode::read(|text| output.say(text))
             .map_err(|error| unavailable(error.to_string()))?;
         let rule = plan.follow.clone();
@@ -239,6 +240,23 @@ impl<'a> Session<'a> {
         }
         Ok(stopped)
     }
+}
+
+/// Passes if as many files may be open as are needed with so many counters, beside those that the
+/// caller left open.
+fn enough_descriptors(counters: usize) -> Result<(), Failure> {
+    let number = |cpus: io::Result<CpuSet>| cpus.map_or(1, |cpus| cpus.len() as u64);
+    let (online, possible) = (machine::online_cpus(), machine::possible_cpus());
+    let needed = doctor::descriptors_needed(number(online), number(possible), counters as u64);
+    let (limit, inherited) = machine::descriptors();
+    if limit >= inherited.saturating_add(needed) {
+        return Ok(());
+    }
+    let message = format!(
+        "open files: {limit} at most, and a recording needs {needed} beside the {inherited} that its caller left open"
+    );
+    let cure = doctor::raise_open_files(inherited + needed);
+    Err(Failure::new(ExitKind::Unavailable, message, cure))
 }
 
 /// Publishes what runs to the BPF programs, then takes data if `recording`. Returns when that was.

@@ -42,6 +42,9 @@ pub struct FollowedProcess {
     /// Mappings that were too many to be written.
     #[serde(skip)]
     pub unwritten_mappings: u64,
+    /// It exited, and what it wrote last of its JIT code could not be read any more.
+    #[serde(skip)]
+    pub unread_at_exit: bool,
     /// How their user stacks ended.
     pub user_stacks: StackCounts,
     /// The same of ticks on a CPU alone.
@@ -87,6 +90,7 @@ pub struct Subexperiment {
     last_ns: u64,
     /// The sample of its exit is written.
     sampled_exit: bool,
+    unread_at_exit: bool,
 }
 
 impl Subexperiment {
@@ -154,6 +158,7 @@ impl Subexperiment {
             ticks: 0,
             last_ns: 0,
             sampled_exit: false,
+            unread_at_exit: false,
         })
     }
 
@@ -301,6 +306,7 @@ impl Subexperiment {
             return Ok(());
         };
         let last = watch.last_poll(at);
+        self.unread_at_exit = !watch.outlives_process();
         let mapped = code.mapped_by(self.pid);
         let functions = self.write_functions(&last, &mapped);
         functions.and(self.write_last_code(&mapped))
@@ -406,6 +412,7 @@ impl Subexperiment {
             pid: self.pid,
             experiment: self.collector.name().to_owned(),
             unwritten_mappings: self.collector.unwritten_mappings,
+            unread_at_exit: self.unread_at_exit,
             mpi_rank: self.mpi_rank,
             container: self.container.clone(),
             ticks: self.ticks,

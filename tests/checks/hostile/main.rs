@@ -2,6 +2,8 @@
 
 mod bad_disk;
 mod bad_input;
+mod cache;
+mod descriptors;
 mod disk_full;
 mod every_write;
 mod growth;

@@ -21,7 +21,7 @@ use super::{
     ArchiveError, SourceLines, archive_object, archive_source, find_debug_file, source_paths, vdso,
 };
 use crate::elf::ElfSource;
-use crate::files::InvokingUser;
+use crate::files::{InvokingUser, Share, may_hold};
 
 /// Most bytes of all copies together.
 pub const MAX_ARCHIVE_BYTES: u64 = 4 << 30;
@@ -127,6 +127,7 @@ impl ArchiveWorker {
                     if self.sources == SourceCopies::All {
                         self.archive_sources(&paths, request.root.as_ref(), &mut result);
                     } else if !paths.is_empty() {
+                        let debug = debug.filter(|debug| may_hold(debug, Share::Half));
                         self.kept.insert(request.name, (file, debug, request.root));
                     }
                 }

@@ -20,6 +20,7 @@ use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use experiment_format::ids::Pid;
 use nix::errno::Errno;
@@ -28,7 +29,7 @@ use nix::sys::stat::Mode;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{SysconfVar, sysconf};
 
-use crate::files::{openat2, reopen};
+use crate::files::{Share, may_hold, openat2, reopen};
 use crate::process::proc_files::{numbers_of, start_ticks_of};
 
 const SECOND_NS: i64 = 1_000_000_000;
@@ -86,6 +87,12 @@ pub enum JitRefusal {
         /// Bytes.
         limit: u64,
     },
+    /// Too many files are open.
+    #[error("{}: too many files are open; raise the limit (ulimit -n)", path.display())]
+    Descriptors {
+        /// The file, as its process names it.
+        path: PathBuf,
+    },
     /// It is no jitdump, or a broken one.
     #[error("{}: {broken}", path.display())]
     JitDump {
@@ -98,14 +105,39 @@ pub enum JitRefusal {
 
 /// A process's own view of the file system, held so that it outlives the process.
 ///
-/// It holds the file system of a container too, until it is dropped.
+/// It holds the file system of a container too, until it is dropped. Where descriptors are short
+/// nothing is held: the view is opened for each look, while the process lives.
 #[derive(Debug)]
 pub(super) struct ProcessFiles {
-    proc: OwnedFd,
-    root: OwnedFd,
+    pid: Pid,
+    held: Option<Arc<View>>,
     status: ProcessIds,
+    /// By the kernel's clock, which tells a process from another one of its number.
+    start_ticks: u64,
     /// CLOCK_REALTIME nanoseconds.
     started: i64,
+}
+
+/// What a process has of the file system.
+#[derive(Debug)]
+struct View {
+    proc: OwnedFd,
+    root: OwnedFd,
+}
+
+impl View {
+    fn open(pid: Pid) -> io::Result<View> {
+        let directory = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let path = format!("/proc/{pid}");
+        let proc = nix::fcntl::open(path.as_str(), directory, Mode::empty())?;
+        let root = openat(&proc, "root", directory, Mode::empty())?;
+        Ok(View { proc, root })
+    }
+
+    fn start_ticks(&self) -> io::Result<u64> {
+        let stat = read(&self.proc, "stat")?;
+        start_ticks_of(&stat).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,18 +151,34 @@ struct ProcessIds {
 impl ProcessFiles {
     /// Opens the view of a running process.
     pub(super) fn open(pid: Pid) -> io::Result<ProcessFiles> {
-        let directory = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let path = format!("/proc/{pid}");
-        let proc = nix::fcntl::open(path.as_str(), directory, Mode::empty())?;
-        let root = openat(&proc, "root", directory, Mode::empty())?;
-        let status = status(&proc)?;
-        let started = started(&proc)?;
+        let view = View::open(pid)?;
+        let status = status(&view.proc)?;
+        let start_ticks = view.start_ticks()?;
+        let started = started(start_ticks)?;
         Ok(ProcessFiles {
-            proc,
-            root,
+            pid,
+            held: may_hold(&view.root, Share::Half).then(|| Arc::new(view)),
             status,
+            start_ticks,
             started,
         })
+    }
+
+    /// Returns whether the files can be opened after the process has exited.
+    pub(super) fn are_held(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Returns the view that is held, or else that of the process while it lives.
+    fn view(&self) -> io::Result<Arc<View>> {
+        if let Some(held) = &self.held {
+            return Ok(Arc::clone(held));
+        }
+        let view = View::open(self.pid)?;
+        match view.start_ticks()? == self.start_ticks {
+            true => Ok(Arc::new(view)),
+            false => Err(io::ErrorKind::NotFound.into()),
+        }
     }
 
     /// Returns the number of the process as it knows it itself: in its own innermost namespace.
@@ -141,7 +189,7 @@ impl ProcessFiles {
     /// Opens the memory of the process, in which offsets are addresses.
     pub(super) fn memory(&self) -> io::Result<File> {
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-        Ok(openat(&self.proc, "mem", flags, Mode::empty())?.into())
+        Ok(openat(&self.view()?.proc, "mem", flags, Mode::empty())?.into())
     }
 
     /// Returns whether all user ids of the process were this one when they were last looked at.
@@ -156,10 +204,14 @@ impl ProcessFiles {
             path: path.to_owned(),
             error,
         };
+        // The process is gone: so is the way to its files.
+        let Ok(view) = self.view() else {
+            return Ok(None);
+        };
         let how = OpenHow::new()
             .flags(OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
             .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-        let held = match openat2(&self.root, path, how) {
+        let held = match openat2(&view.root, path, how) {
             Ok(held) => File::from(held),
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
             Err(error) => return Err(io(error.into())),
@@ -167,7 +219,7 @@ impl ProcessFiles {
         let found = held.metadata().map_err(io)?;
         // After the look-up, for a process can change its user. One that is gone had the user that
         // it had last.
-        if let Ok(status) = status(&self.proc) {
+        if let Ok(status) = status(&view.proc) {
             self.status = status;
         }
         let users = self.status.users;
@@ -189,6 +241,9 @@ impl ProcessFiles {
             1 => {}
             links => return Err(JitRefusal::Links { path, links }),
         }
+        // By the clock as it was and as it is: it may have been set back since.
+        let started = started(self.start_ticks).unwrap_or(self.started);
+        self.started = self.started.min(started);
         let written = found.mtime().saturating_mul(SECOND_NS) + found.mtime_nsec();
         if written < self.started - CLOCK_SLACK_NS {
             return Ok(None);
@@ -222,8 +277,7 @@ fn parse_status(status: &[u8]) -> Option<ProcessIds> {
 }
 
 /// When the process was made, CLOCK_REALTIME nanoseconds.
-fn started(proc: &OwnedFd) -> io::Result<i64> {
-    let ticks = start_ticks_of(&read(proc, "stat")?).ok_or(io::ErrorKind::InvalidData)?;
+fn started(ticks: u64) -> io::Result<i64> {
     let per_second = sysconf(SysconfVar::CLK_TCK)?.unwrap_or(100).max(1);
     let since_boot = i128::from(ticks) * i128::from(SECOND_NS) / i128::from(per_second);
     let clock = |id| -> io::Result<i128> {
@@ -385,5 +439,27 @@ mod tests {
         let path = dir.path().join("perf-1.map");
         fs::write(&path, "1 2 x\n").unwrap();
         assert!(files.file(&path).unwrap().is_some());
+    }
+
+    #[test]
+    fn without_descriptors_files_are_found_while_the_process_lives() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("perf-1.map");
+        fs::write(&path, "1 2 x\n").unwrap();
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let mut files = ProcessFiles::open(Pid(child.id())).unwrap();
+        assert!(files.are_held());
+        files.held = None;
+        assert!(files.file(&path).unwrap().is_some());
+        // Another process has the number.
+        files.start_ticks += 1;
+        assert!(files.file(&path).unwrap().is_none());
+        files.start_ticks -= 1;
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(files.file(&path).unwrap().is_none());
     }
 }

@@ -26,6 +26,7 @@ use super::jitdump::{JitDump, JitDumpRecord};
 use super::perf_map::PerfMap;
 use super::process_files::ProcessFiles;
 use super::{JitChange, JitRefusal, SharedJit};
+use crate::files::{Share, may_hold};
 use crate::space::Mapping;
 
 /// Most bytes that are read of one process, all files and readings together.
@@ -249,6 +250,7 @@ impl JitWatch {
             let user = code.user().uid;
             let may = user == 0 || self.files.is_of(user);
             let memory = may.then(|| self.files.memory().ok()).flatten();
+            let memory = memory.filter(|memory| may_hold(memory, Share::Half));
             self.memory = Some(memory.map(Arc::new));
         }
         let dump = self.growing.as_ref().filter(|_| self.readable);
@@ -276,6 +278,12 @@ impl JitWatch {
                 .map_or(0, |growing| growing.size.saturating_sub(growing.offset)),
             ..self.counts
         }
+    }
+
+    /// Returns whether what the process writes last can be read after it has exited.
+    #[must_use]
+    pub fn outlives_process(&self) -> bool {
+        self.growing.is_some() || self.files.are_held()
     }
 
     /// Why a file is not read, or not any further, if so: the last reason.
@@ -394,11 +402,16 @@ impl JitWatch {
         };
         let metadata = file.metadata().map_err(io)?;
         let identity = identity(&metadata);
-        match &self.growing {
-            Some(growing) if growing.identity == identity => return Ok(()),
-            Some(_) => self.counts.rereadings += 1,
-            None => {}
+        if let Some(growing) = &self.growing
+            && growing.identity == identity
+        {
+            return Ok(());
         }
+        if !may_hold(&file, Share::Half) {
+            let path = self.path.clone();
+            return Err(JitRefusal::Descriptors { path });
+        }
+        self.counts.rereadings += u64::from(self.growing.is_some());
         self.format.restart();
         if let Some(code) = &mut self.code {
             code.forget_dump();

@@ -27,13 +27,16 @@ use experiment_format::ids::{Pid, Tid};
 use super::{Backing, BuiltTable, ObjectId, ObjectNames, TableBuilder, TableCache, UnwindInfo};
 use crate::archive::{ArchiveRequest, ArchiveStats, Archiver, SourceCopies};
 use crate::elf::ElfSource;
-use crate::files::TimedOpener;
+use crate::files::{Share, TimedOpener, may_hold};
 use crate::objects;
 use crate::space::{MappedFile, Mapping};
 use crate::unwind::{UnwindRow, UnwindRule};
 
 /// The name of the kernel's code for user mode.
 pub const VDSO: &str = "[vdso]";
+
+/// Why an object is not archived, or has no table, where descriptors are short.
+const TOO_MANY_OPEN: &str = "too many files are open";
 
 /// One load object.
 #[derive(Debug)]
@@ -112,9 +115,6 @@ pub struct UnwindTableCounts {
 struct Archive {
     archiver: Archiver,
     used_only: bool,
-    /// How many objects' content is kept, and at most.
-    kept: usize,
-    max_kept: usize,
     /// Where stacks were seen in them.
     positions: HashMap<ObjectId, BTreeSet<u64>>,
 }
@@ -161,13 +161,11 @@ impl LoadObjects {
     }
 
     /// Archives objects from here on: those that followed processes map, or with `used_only` those
-    /// in which their stacks were seen. At most `max_kept` files are open for that at once.
-    pub fn set_archiver(&mut self, archiver: Archiver, used_only: bool, max_kept: usize) {
+    /// in which their stacks were seen.
+    pub fn set_archiver(&mut self, archiver: Archiver, used_only: bool) {
         self.archive = Some(Archive {
             archiver,
             used_only,
-            kept: 0,
-            max_kept,
             positions: HashMap::new(),
         });
     }
@@ -210,7 +208,7 @@ impl LoadObjects {
         {
             object.followed = true;
             if matches!(object.content, Some(ElfSource::File(_))) {
-                object.root = root_of(pid);
+                object.root = root_of(pid).filter(|root| may_hold(root, Share::Half));
             }
             if !archive.used_only {
                 self.archive(id);
@@ -266,7 +264,6 @@ impl LoadObjects {
         object.requested = true;
         match object.content.take() {
             Some(content) => {
-                archive.kept -= 1;
                 archive.archiver.request(ArchiveRequest {
                     name,
                     path: object.path.clone(),
@@ -275,10 +272,7 @@ impl LoadObjects {
                 });
             }
             None => {
-                let why = object
-                    .refusal
-                    .as_deref()
-                    .unwrap_or("too many files are open");
+                let why = object.refusal.as_deref().unwrap_or(TOO_MANY_OPEN);
                 archive.archiver.leave_out(&name, why);
             }
         }
@@ -452,11 +446,17 @@ impl LoadObjects {
             ..LoadObject::new(name, backing, mapping)
         });
         self.opened.insert(code_file, id);
-        if self.can_keep() {
-            let copy = file.try_clone();
-            self.keep(id, copy.ok().map(ElfSource::File));
+        if self.archive.is_some() {
+            let copy = file.try_clone().ok();
+            let held = copy.filter(|copy| may_hold(copy, Share::Half));
+            self.keep(id, held.map(ElfSource::File));
         }
-        self.request_table(id, ElfSource::File(file));
+        if may_hold(&file, Share::Most) {
+            self.request_table(id, ElfSource::File(file));
+        } else {
+            self.counts.failed += 1;
+            self.refuse(id, TOO_MANY_OPEN);
+        }
         id
     }
 
@@ -479,7 +479,7 @@ impl LoadObjects {
         });
         if let Some(bytes) = bytes {
             self.vdso = Some(id);
-            if self.can_keep() {
+            if self.archive.is_some() {
                 self.keep(id, Some(ElfSource::Bytes(bytes.clone())));
             }
             self.request_table(id, ElfSource::Bytes(bytes));
@@ -487,17 +487,15 @@ impl LoadObjects {
         id
     }
 
-    fn can_keep(&self) -> bool {
-        let archive = self.archive.as_ref();
-        archive.is_some_and(|archive| archive.kept < archive.max_kept)
+    fn keep(&mut self, id: ObjectId, content: Option<ElfSource>) {
+        if let Some(object) = self.objects.get_mut(id.0 as usize) {
+            object.content = content;
+        }
     }
 
-    fn keep(&mut self, id: ObjectId, content: Option<ElfSource>) {
-        if let (Some(archive), Some(object)) =
-            (&mut self.archive, self.objects.get_mut(id.0 as usize))
-        {
-            archive.kept += usize::from(content.is_some());
-            object.content = content;
+    fn refuse(&mut self, id: ObjectId, why: &str) {
+        if let Some(object) = self.objects.get_mut(id.0 as usize) {
+            object.refusal = Some(why.to_owned());
         }
     }
 

@@ -83,10 +83,11 @@ pub struct TrackOptions {
 /// file that cannot be written.
 pub fn track(options: &TrackOptions, output: &mut Output) -> Result<u8, Failure> {
     let events = options.counting.events()?;
-    let signals = Signals::listen(None, None).map_err(|error| internal_error("signals", &error))?;
+    let signals =
+        Signals::listen(None, None).map_err(|error| Failure::of_system("signals", &error))?;
     let writer = RowWriter::open(&options.counting)?;
     let file_limits = machine::raise_descriptors();
-    let cpus = online_cpus().map_err(|error| internal_error("the CPUs", &error))?;
+    let cpus = online_cpus().map_err(|error| Failure::of_system("the CPUs", &error))?;
     let inherit = match options.forks {
         true => Inherit::All,
         false => Inherit::Threads,
@@ -112,7 +113,7 @@ pub fn track(options: &TrackOptions, output: &mut Output) -> Result<u8, Failure>
                 return Ok(spawn_code(&error));
             }
             let held = HeldChild::start(command, file_limits)
-                .map_err(|error| internal_error("fork", &error))?;
+                .map_err(|error| Failure::of_system("fork", &error))?;
             let pid = held.pid();
             let counters =
                 RetryPolicy::DEFAULT.run(|| follower.open_thread(pid.leader(), Start::OnExec))?;
@@ -219,7 +220,7 @@ impl TrackRun<'_> {
         if let (Some(child), None) = (&mut self.child, self.status) {
             self.status = child
                 .try_wait()
-                .map_err(|error| internal_error("the command", &error))?;
+                .map_err(|error| Failure::of_system("the command", &error))?;
         }
         Ok(self.status.is_some())
     }

@@ -12,7 +12,6 @@ use std::time::Duration;
 use experiment_format::directory::ExperimentDir;
 use experiment_format::ids::Pid;
 use host::machine;
-use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{Gid, getgid, getgroups, getppid, getuid};
 use procfs::process::Process;
 use user_collector::archive::{ArchiveStats, Archiver, SourceCopies};
@@ -46,12 +45,8 @@ pub fn begin<'a>(
     let user = invoking_user();
     code.jit.code = Some(CodeReader::start(user.clone())?);
     let archiver = Archiver::start(dir, user, sources, taken)?;
-    // Each object has a descriptor here, and another one until its unwind table is made; the rest
-    // is for all else.
-    let (descriptors, _) = getrlimit(Resource::RLIMIT_NOFILE).map_err(io::Error::from)?;
-    let most = usize::try_from(descriptors / 4).unwrap_or(usize::MAX);
     code.objects
-        .set_archiver(archiver, archive == Archive::UsedLoadObjects, most);
+        .set_archiver(archiver, archive == Archive::UsedLoadObjects);
     Ok(())
 }
 

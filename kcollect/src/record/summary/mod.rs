@@ -130,6 +130,9 @@ pub struct FollowLosses {
     pub not_held: u64,
     /// Mappings that were too many of one process to be written.
     pub unwritten_mappings: u64,
+    /// Processes that exited before what they wrote last of their JIT code was read, where too many
+    /// files were open to hold theirs.
+    pub unread_at_exit: u64,
 }
 
 /// The ticks of one CPU.
@@ -396,9 +399,10 @@ fn user(dispatcher: &Dispatcher, table_use: TableUse) -> Option<FollowSummary> {
     let user = dispatcher.user.as_ref()?;
     let processes = dispatcher.router.followed();
     let (mut user_stacks, mut cpu_user_stacks) = <(StackCounts, StackCounts)>::default();
-    let mut unwritten_mappings = 0;
+    let (mut unwritten_mappings, mut unread_at_exit) = (0, 0);
     for process in &processes {
         unwritten_mappings += process.unwritten_mappings;
+        unread_at_exit += u64::from(process.unread_at_exit);
         user_stacks.merge(&process.user_stacks);
         cpu_user_stacks.merge(&process.cpu_user_stacks);
     }
@@ -414,6 +418,7 @@ fn user(dispatcher: &Dispatcher, table_use: TableUse) -> Option<FollowSummary> {
             stacks: user.resolver.losses,
             not_held: dispatcher.router.not_held,
             unwritten_mappings,
+            unread_at_exit,
         },
     })
 }

@@ -62,7 +62,11 @@ impl Summary {
         }
         if let Some(followed) = &self.followed {
             writeln!(out, "  {}", followed.line())?;
-            if let Some(line) = followed.jit_line() {
+            for line in followed
+                .jit_line()
+                .into_iter()
+                .chain(followed.descriptors_line())
+            {
                 writeln!(out, "  {line}")?;
             }
         }
@@ -166,6 +170,17 @@ impl FollowSummary {
             percent(other_complete as f64, other_ticks as f64),
             self.user_stacks.exiting,
         )
+    }
+
+    /// Returns what is missing for lack of descriptors. None: nothing.
+    fn descriptors_line(&self) -> Option<String> {
+        let processes = self.losses.unread_at_exit;
+        (processes > 0).then(|| {
+            format!(
+                "too many files were open: names that {processes} processes wrote last of JIT code were not read; \
+                 raise the limit (ulimit -n)"
+            )
+        })
     }
 
     /// Returns what is missing of the names of JIT code. None: nothing.
