@@ -31,6 +31,8 @@
  *   nowhere:MS         spins with a stack pointer to nowhere
  *   jit:MS jitfp:MS    spins in code made in memory, called without and with a frame pointer
  *   moved:MS           spins in code that was mapped elsewhere (mremap)
+ *   dump:WHAT          maps an executable file jit-PID.dump, which then is a sparse file of 1 TiB
+ *                      (WHAT is sparse), or gives way to a pipe, a link or a device
  *   swap:A,B,N,US      N times: loads library A, burns so long in it, unloads it, and twice as
  *                      long with B
  *
@@ -49,6 +51,8 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -306,6 +310,37 @@ static void memory(char **rest)
 	fail("fexecve");
 }
 
+static void dump(const char *what)
+{
+	/* As jitdump-specification.txt of perf has it. */
+	struct {
+		uint32_t magic, version, size, machine, pad, pid;
+		uint64_t time, flags;
+	} head = {0x4a695444, 1, sizeof(head), 62, 0, getpid(), 0, 0};
+	char path[64];
+	int file, left = 0;
+
+	snprintf(path, sizeof(path), "jit-%d.dump", getpid());
+	file = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
+	if (write(file, &head, sizeof(head)) != sizeof(head))
+		fail(path);
+	if (mmap(0, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, file, 0) == MAP_FAILED)
+		fail("mmap");
+	if (!strcmp(what, "sparse"))
+		left = ftruncate(file, 1ll << 40);
+	else
+		unlink(path);
+	if (!strcmp(what, "pipe"))
+		left = mkfifo(path, 0600);
+	else if (!strcmp(what, "link"))
+		left = symlink("/etc/shadow", path);
+	else if (!strcmp(what, "device"))
+		left = mknod(path, S_IFCHR | 0600, makedev(1, 5));
+	if (left)
+		fail(what);
+	close(file);
+}
+
 static void *survive(void *ns)
 {
 	/* The first thread goes first. */
@@ -401,6 +436,8 @@ int main(int count, char **words)
 			fail(what);
 		} else if (IS("memory")) {
 			memory(words + index + 1);
+		} else if (IS("dump")) {
+			dump(what);
 		} else if (IS("leader")) {
 			pthread_t thread;
 

@@ -29,7 +29,10 @@ fn root_a_cpu_goes_and_comes_back() -> Result<()> {
             ));
             return Ok(());
         }
-        let mut recording = Recording::start(["-p", "hi", "-x", "off"], Duration::from_secs(40))?;
+        let mut recording = Recording::start(
+            ["-p", "hi", "-x", "off", "-F", "on", "-A", "off"],
+            Duration::from_secs(40),
+        )?;
         recording.until_running()?;
         sleep(Duration::from_secs(1));
         let going = monotonic_ns()?;

@@ -39,7 +39,7 @@ type Done = (u32, String);
 
 /// The programs that are followed, by the names of their files: what they call themselves is
 /// anything.
-const PROGRAMS: &str = "=proctorture|memfd:proctorture.*|narrow|inside|outside|program|deleted|fixed|linked|an?-.*|frames-.*|entries-.*|no-.*";
+const PROGRAMS: &str = "=proctorture|memfd:proctorture.*|narrow|inside|outside|program|deleted|fixed|linked|an?-.*|frames-.*|entries-.*|no-.*|the-.*|unwind-.*";
 
 /// Records what is done.
 fn record_all(

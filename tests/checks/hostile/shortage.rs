@@ -1,34 +1,40 @@
 //! Memory or threads are short, the wall clock jumps, the collector is held up: what was recorded
 //! opens, what is lost is counted, and nothing is left in the kernel.
 
+use std::fs::{self, Permissions};
 use std::io;
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::Path;
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
-use tests::command::{Finished, Running};
+use tests::command::{Finished, Running, run};
 use tests::experiment::opened::opened;
 use tests::experiment::summary::{CpuStats, RunSummary};
 use tests::kcollect::{Recording, binary, experiments_in};
 use tests::machine::Exclusive;
 use tests::machine::limited::Limited;
 use tests::machine::loaded::Loaded;
+use tests::workload::proctorture::{PROCTORTURE, start};
 
 const LIMIT: Duration = Duration::from_secs(40);
 
 const UNAVAILABLE: i32 = 69;
 const KILLED: i32 = 128 + 9;
 
-/// Runs kcollect in a group for half a second.
+/// A recording of half a second at most.
+const SHORT: [&str; 10] = [
+    "-p", "hi", "-x", "off", "-F", "on", "-A", "off", "-t", "0.5",
+];
+
+/// Runs kcollect in a group.
 fn short(limited: &Limited, directory: &Path, load: &[&str]) -> Result<Finished> {
     let kcollect = binary()?;
     let mut command = limited.command([kcollect.as_os_str()]);
-    command.args([
-        "-p", "hi", "-x", "off", "-F", "on", "-A", "off", "-t", "0.5",
-    ]);
-    command.args(load).current_dir(directory);
+    command.args(SHORT).args(load).current_dir(directory);
     Running::start(&mut command, LIMIT)?.finish()
 }
 
@@ -115,6 +121,56 @@ fn root_a_limit_on_threads_is_an_error() -> Result<()> {
     before.nothing_more()
 }
 
+/// RLIMIT_NPROC of a user who is not root: of kcollect's threads, the last one may be the one that is
+/// too many, or its load.
+#[test]
+fn root_a_users_limit_on_processes_is_an_error() -> Result<()> {
+    // No other process is this user's.
+    const USER: &str = "65433";
+    // CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_SYSLOG and CAP_DAC_READ_SEARCH.
+    const NAMES: &str = "+cap_39,+cap_38,+cap_19,+cap_34,+cap_2";
+    let _machine = Exclusive::take()?;
+    let before = Loaded::now()?;
+    let mut codes = Vec::new();
+    for processes in [1, 3, 5, 40] {
+        let directory = tempfile::tempdir()?;
+        let program = directory.path().join("kcollect");
+        fs::copy(binary()?, &program)?;
+        fs::set_permissions(&program, Permissions::from_mode(0o755))?;
+        chown(directory.path(), Some(USER.parse()?), None)?;
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--nproc={processes}:{processes}"));
+        command.args([
+            "setpriv",
+            "--reuid",
+            USER,
+            "--regid",
+            USER,
+            "--clear-groups",
+        ]);
+        command.args(["--inh-caps", NAMES, "--ambient-caps", NAMES]);
+        command
+            .arg(&program)
+            .args(SHORT)
+            .args(["--", "sleep", "0.3"]);
+        let home = directory.path();
+        let finished = run(command.current_dir(home).env("HOME", home), LIMIT)?;
+        let code = finished.code();
+        ensure!(
+            [0, UNAVAILABLE, 126].contains(&code),
+            "{processes} processes: {finished}"
+        );
+        ensure!(!finished.stderr.contains("panicked"), "{finished}");
+        valid(home, &finished)?;
+        codes.push(code);
+    }
+    ensure!(
+        codes.first() == Some(&UNAVAILABLE) && codes.last() == Some(&0),
+        "{codes:?}"
+    );
+    before.nothing_more()
+}
+
 /// A wall clock that is so many seconds off until this value is dropped.
 struct Stepped(i64);
 
@@ -152,13 +208,23 @@ fn root_the_wall_clock_may_jump() -> Result<()> {
         Recording::start(["-p", "hi", "-x", "off", "-F", "on", "-A", "off"], LIMIT)?;
     recording.until_running()?;
     let ticking = Instant::now();
-    // Seconds, back and forth: other programs that read it meanwhile are only seconds off.
-    for seconds in [-3, 5] {
-        sleep(Duration::from_millis(300));
+    let load = start(PROCTORTURE, &["jit:3000"])?;
+    let map = format!("/tmp/perf-{}.map", load.pid());
+    // Followed by now.
+    sleep(Duration::from_millis(700));
+    // By seconds, so that other programs that read the clock meanwhile are only seconds off; by
+    // hours for a moment, and back: they may take what is written then for old, but not for new.
+    for (seconds, ms) in [(-10, 1300), (5, 300), (-5 * 3600, 100)] {
+        sleep(Duration::from_millis(200));
         let stepped = Stepped::by(seconds)?;
-        sleep(Duration::from_millis(300));
+        if !fs::exists(&map)? {
+            fs::write(&map, "1000 8 in_the_past\n")?;
+        }
+        sleep(Duration::from_millis(ms));
         drop(stepped);
     }
+    load.finish()?.succeeded()?;
+    fs::remove_file(&map)?;
     let least = ticking.elapsed();
     let recorded = recording.stop()?;
     let most = begun.elapsed();
@@ -171,6 +237,9 @@ fn root_the_wall_clock_may_jump() -> Result<()> {
         "{} s passed, by a clock that did not jump between {least:?} and {most:?}",
         summary.elapsed_s
     );
+    // What a process writes meanwhile is as old as the process.
+    let text = fs::read_to_string(experiment.join("kcollect.json"))?;
+    ensure!(text.contains("\"functions\": 1"), "its map was not read");
     balanced(&experiment, opened.ticks)
 }
 

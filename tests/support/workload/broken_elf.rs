@@ -1,6 +1,7 @@
 //! Programs that run, and whose frame information is not what it should be: noise, cut off, of
-//! absurd sizes, pointing at itself or away. Nothing that a program needs to run is changed: the
-//! kernel and the loader go by other headers.
+//! absurd sizes, pointing at itself or away; or with segments that overlap, repeat the text, are of
+//! absurd sizes, or lie beyond the end of the file. Nothing that a program needs to run is changed:
+//! the kernel and the loader go by other headers, or map what is never used.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -87,8 +88,48 @@ pub fn variants(program: &Path, directory: &Path) -> Result<BTreeMap<PathBuf, St
         bytes[0x28..0x30].copy_from_slice(&u64::MAX.to_le_bytes());
         bytes[0x3c..0x40].fill(0xff);
     })?;
+    // The description of the program's properties, which nothing needs, makes room.
+    let (free, text) = elf.segments(&good).context("it has program headers")?;
+    let far = 0x1_0000_0000_u64;
+    let load = |bytes: &mut Vec<u8>, [offset, address, in_file, in_memory]: [u64; 4]| {
+        const LOAD_READ_EXECUTE: u64 = 5 << 32 | 1;
+        let words = [
+            LOAD_READ_EXECUTE,
+            offset,
+            address,
+            address,
+            in_file,
+            in_memory,
+            4096,
+        ];
+        bytes[free..free + 56].copy_from_slice(&words.map(u64::to_le_bytes).concat());
+    };
+    make("a segment beyond the file", &|bytes| {
+        load(bytes, [1 << 40, far, 4096, 4096]);
+    })?;
+    // Not from the first byte on, or the loader would take it for where the headers are.
+    make("a segment of a terabyte", &|bytes| {
+        load(bytes, [4096, far, 1 << 40, 1 << 40]);
+    })?;
+    make("the text a second time", &|bytes| {
+        load(bytes, [text[0], far + text[1] % 4096, text[2], text[2]]);
+    })?;
+    make("the text over itself", &|bytes| {
+        load(bytes, [text[0], text[1], text[2], text[2]]);
+    })?;
+    make("unwind headers that point away", &|bytes| {
+        if let Some(at) = elf.segment(bytes, EH_FRAME_HEADER) {
+            for field in [8, 16, 24, 32, 40] {
+                bytes[at + field..at + field + 8].copy_from_slice(&(1_u64 << 47).to_le_bytes());
+            }
+        }
+    })?;
     Ok(made)
 }
+
+const LOAD: u32 = 1;
+const EH_FRAME_HEADER: u32 = 0x6474_e550;
+const PROPERTY: u32 = 0x6474_e553;
 
 /// The section headers of an ELF file of 64 bits.
 struct Elf {
@@ -109,6 +150,29 @@ impl Elf {
             count: half(0x3c)?.into(),
             names: half(0x3e)?.into(),
         })
+    }
+
+    /// Where the first program header of a kind is.
+    fn segment(&self, bytes: &[u8], kind: u32) -> Option<usize> {
+        Self::headers(bytes).find(|at| bytes.get(*at..*at + 4) == Some(&kind.to_le_bytes()))
+    }
+
+    fn headers(bytes: &[u8]) -> impl Iterator<Item = usize> {
+        const HEADER: usize = 56;
+        let first = number(bytes, 0x20).unwrap_or(0);
+        let count = bytes.get(0x38).copied().unwrap_or(0);
+        (0..usize::from(count)).map(move |index| first + HEADER * index)
+    }
+
+    /// Where the header is that nothing needs; and offset, address and size of the text.
+    fn segments(&self, bytes: &[u8]) -> Option<(usize, [u64; 3])> {
+        let free = self.segment(bytes, PROPERTY)?;
+        let text = Self::headers(bytes).find(|at| {
+            let executable = bytes.get(at + 4).is_some_and(|flags| flags & 1 != 0);
+            executable && bytes.get(*at..*at + 4) == Some(&LOAD.to_le_bytes())
+        })?;
+        let field = |offset: usize| number(bytes, text + offset).map(|value| value as u64);
+        Some((free, [field(8)?, field(16)?, field(32)?]))
     }
 
     fn at(&self, index: usize) -> Section {
@@ -162,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_variant_differs_from_the_program_and_from_the_others() {
+    fn each_variant_runs_and_differs_from_the_program_and_from_the_others() {
         let directory = tempfile::tempdir().unwrap();
         let program = Path::new(crate::workload::proctorture::PROCTORTURE);
         let made = variants(program, directory.path()).unwrap();
@@ -173,5 +237,10 @@ mod tests {
         all.dedup();
         assert_eq!(all.len(), count);
         assert!(count > 10);
+        for program in made.keys() {
+            let mut command = std::process::Command::new(program);
+            let status = command.arg("one:1").status().unwrap();
+            assert!(status.success(), "{}: {status}", program.display());
+        }
     }
 }
