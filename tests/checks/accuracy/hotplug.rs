@@ -29,10 +29,9 @@ fn root_a_cpu_goes_and_comes_back() -> Result<()> {
             ));
             return Ok(());
         }
-        let mut recording = Recording::start(
-            ["-p", "hi", "-x", "off", "-F", "on", "-A", "off"],
-            Duration::from_secs(40),
-        )?;
+        // User stacks are captured, and no process is followed.
+        let args = ["-p", "hi", "-x", "off", "-F", "=no such process"];
+        let mut recording = Recording::start(args, Duration::from_secs(40))?;
         recording.until_running()?;
         sleep(Duration::from_secs(1));
         let going = monotonic_ns()?;
