@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -25,6 +26,10 @@ use crate::reader::open_regular;
 
 /// A symbol or string table larger than this is not read.
 const MAX_TABLE_BYTES: u64 = 1 << 30;
+/// Nor one that is this many times as large as the file on its disk: it is nearly all hole.
+const MAX_SPARSENESS: u64 = 64;
+/// No table of this size or less is taken for a hole, in bytes.
+const MIN_HOLE_BYTES: u64 = 16 << 20;
 
 /// The result of parsing; the error is only printed.
 type Parsed<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -54,11 +59,12 @@ struct FileFunction {
 }
 
 impl FunctionTable {
-    /// Returns the functions of an ELF file: from `.symtab`, or `.dynsym` if there is none.
-    fn parse<'data, R: ReadRef<'data>>(data: R) -> Parsed<Self> {
+    /// Returns the functions of an ELF file: from `.symtab`, or `.dynsym` if there is none. No
+    /// table of more than `most` bytes is read.
+    fn parse<'data, R: ReadRef<'data>>(data: R, most: u64) -> Parsed<Self> {
         let (functions, text_size) = match FileKind::parse(data)? {
-            FileKind::Elf64 => symbols::<elf::FileHeader64<Endianness>, R>(data)?,
-            FileKind::Elf32 => symbols::<elf::FileHeader32<Endianness>, R>(data)?,
+            FileKind::Elf64 => symbols::<elf::FileHeader64<Endianness>, R>(data, most)?,
+            FileKind::Elf32 => symbols::<elf::FileHeader32<Endianness>, R>(data, most)?,
             _ => return Err("no ELF file".into()),
         };
         Ok(Self::new(functions, text_size))
@@ -157,7 +163,7 @@ impl FunctionTable {
 }
 
 /// Returns the functions of an ELF file, and [`FunctionTable::text_size`].
-fn symbols<'data, Elf, R>(data: R) -> Parsed<(Vec<FileFunction>, Option<u64>)>
+fn symbols<'data, Elf, R>(data: R, most: u64) -> Parsed<(Vec<FileFunction>, Option<u64>)>
 where
     Elf: FileHeader<Endian = Endianness>,
     R: ReadRef<'data>,
@@ -187,9 +193,9 @@ where
     let strtab = strtab.ok_or("a symbol table without strings")?;
     if [symtab, strtab]
         .iter()
-        .any(|table| table.sh_size(endian).into() > MAX_TABLE_BYTES)
+        .any(|table| table.sh_size(endian).into() > most)
     {
-        return Err("a symbol table above 1 GiB".into());
+        return Err("a symbol table above 1 GiB, or one that is nearly all hole".into());
     }
     let strings = strtab.data(endian, data)?;
     let symbols: &[Elf::Sym] = symtab.data_as_array(endian, data)?;
@@ -364,7 +370,13 @@ fn read_table(path: &Path, unchanged_since: Option<SystemTime>) -> Result<Option
             return Ok(None);
         }
     }
-    let table = FunctionTable::parse(&ReadCache::new(file));
+    // Holes are read as fast as data. Some file systems have no number of blocks.
+    let blocks = file.metadata().map_or(0, |metadata| metadata.blocks());
+    let most = match blocks.saturating_mul(512).saturating_mul(MAX_SPARSENESS) {
+        0 => MAX_TABLE_BYTES,
+        most => most.clamp(MIN_HOLE_BYTES, MAX_TABLE_BYTES),
+    };
+    let table = FunctionTable::parse(&ReadCache::new(file), most);
     table.map(Some).map_err(|error| Error::Malformed {
         path: path.to_owned(),
         offset: 0,
@@ -406,7 +418,7 @@ mod tests {
         for bits in [None, Some(&code[..])] {
             let symbols = [(0x10, 0x10, "a"), (0x20, 0, "to_the_next"), (0x40, 8, "b")];
             let bytes = image(&symbols, bits);
-            let table = FunctionTable::parse(bytes.as_slice()).unwrap();
+            let table = FunctionTable::parse(bytes.as_slice(), MAX_TABLE_BYTES).unwrap();
             assert_eq!(table.find(0x1010), Some(("a", 0)));
             assert_eq!(table.find(0x101f), Some(("a", 15)));
             assert_eq!(table.find(0x103f), Some(("to_the_next", 31)));
@@ -430,7 +442,7 @@ mod tests {
             ],
             None,
         );
-        let table = FunctionTable::parse(bytes.as_slice()).unwrap();
+        let table = FunctionTable::parse(bytes.as_slice(), MAX_TABLE_BYTES).unwrap();
         assert_eq!(table.len(), 3);
         assert_eq!(table.find(0x1017), Some(("read", 7)));
         let (names, distance) = table.find_all(0x1017).unwrap();
@@ -446,7 +458,7 @@ mod tests {
     #[test]
     fn a_real_program_has_functions() {
         let bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-        let table = FunctionTable::parse(bytes.as_slice()).unwrap();
+        let table = FunctionTable::parse(bytes.as_slice(), MAX_TABLE_BYTES).unwrap();
         assert!(table.len() > 100);
     }
 
@@ -461,8 +473,8 @@ mod tests {
                 let place = place.index(bytes.len());
                 bytes[place] = value;
             }
-            let _ = FunctionTable::parse(bytes.as_slice());
-            let _ = FunctionTable::parse(&bytes[..cut.index(bytes.len())]);
+            let _ = FunctionTable::parse(bytes.as_slice(), MAX_TABLE_BYTES);
+            let _ = FunctionTable::parse(&bytes[..cut.index(bytes.len())], MAX_TABLE_BYTES);
         }
     }
 }

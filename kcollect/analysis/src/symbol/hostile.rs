@@ -266,6 +266,42 @@ fn sizes_that_are_only_claimed() {
     ));
 }
 
+/// A file of a few kilobytes on its disk with a section of a gigabyte.
+#[test]
+fn a_section_that_is_a_hole() {
+    let mut file = elf(&[(".debug_line", line_program(&[1]))]);
+    let (begin, size) = (1_u64 << 20, (1 << 30) - 1_u64);
+    let header = |file: &[u8]| {
+        let at = |at: usize, width: usize| {
+            let bytes = file[at..at + width].iter().rev();
+            bytes.fold(0, |number, byte| number << 8 | usize::from(*byte))
+        };
+        // The only section of data that is not mapped.
+        let (table, count) = (at(0x28, 8), at(0x3c, 2));
+        (1..count)
+            .map(|number| table + 64 * number)
+            .find(|header| at(header + 4, 4) == SHT_PROGBITS.0 as usize && at(header + 8, 8) == 0)
+    };
+    let header = header(&file).unwrap();
+    file[header + 0x18..header + 0x20].copy_from_slice(&begin.to_le_bytes());
+    file[header + 0x20..header + 0x28].copy_from_slice(&size.to_le_bytes());
+    let mut sparse = tempfile::tempfile().unwrap();
+    sparse.write_all(&file).unwrap();
+    sparse.set_len(begin + size).unwrap();
+    let elf = Elf::read(sparse).unwrap();
+    let read = elf.section(".debug_line", &mut super::elf::Room::new());
+    assert!(read.unwrap_err().to_string().contains("hole"));
+    // Of a file that is all there, the size is no reason.
+    let mut whole = tempfile::tempfile().unwrap();
+    whole.write_all(&file).unwrap();
+    whole.write_all(&vec![7; (32 << 20) - file.len()]).unwrap();
+    let size = (20_u64 << 20).to_le_bytes();
+    std::os::unix::fs::FileExt::write_all_at(&whole, &size, header as u64 + 0x20).unwrap();
+    let elf = Elf::read(whole).unwrap();
+    let read = elf.section(".debug_line", &mut super::elf::Room::new());
+    assert_eq!(read.unwrap().len(), 20 << 20);
+}
+
 #[test]
 fn a_file_that_is_shortened_while_it_is_read() {
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -307,11 +343,13 @@ fn all_sections_of_an_object_have_one_limit() {
     let mut bytes = elf(&[(".debug_line", vec![0; 8]), (".debug_info", vec![0; 8])]);
     let table = u64::from_le_bytes(bytes[0x28..0x30].try_into().unwrap()) as usize;
     for header in bytes[table..].chunks_exact_mut(64) {
-        // Two that have all of the file, a sparse one: each is within the limit.
+        // Two that have all of the file: each is within the limit.
         if header[0x20..0x28] == 8_u64.to_le_bytes() {
             header[0x18..0x28].copy_from_slice(&[[0; 8], (600_u64 << 20).to_le_bytes()].concat());
         }
     }
+    // Enough of it is there to be more than a hole.
+    bytes.resize(12 << 20, 7);
     fs::write(file.path(), bytes).unwrap();
     file.as_file().set_len(600 << 20).unwrap();
     let elf = Elf::read(file.reopen().unwrap()).unwrap();
