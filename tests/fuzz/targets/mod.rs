@@ -5,6 +5,7 @@
 
 mod archive;
 mod code;
+mod directory;
 mod experiment;
 mod streams;
 
@@ -12,9 +13,10 @@ mod streams;
 pub(crate) type Target = fn(&[u8]);
 
 /// All targets, by the names of their corpora.
-pub(crate) const TARGETS: [(&str, Target); 16] = [
+pub(crate) const TARGETS: [(&str, Target); 17] = [
     ("log", experiment::log),
     ("map", experiment::map),
+    ("directory", directory::directory),
     ("packets", experiment::packets),
     ("stacks", experiment::stacks),
     ("usage", experiment::usage),
