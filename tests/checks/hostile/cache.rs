@@ -23,14 +23,17 @@ const VICTIM: &str = "\
     touch -d 2001-01-01 victim/.new-old victim/none-* || exit 1";
 
 /// What the other user does until all is over: the directory that kcollect has made is moved away,
-/// and a link takes its place; and all that can stand in its way from the start.
+/// and a link takes its place; and all that can stand in its way from the start. In every fourth
+/// round the place is free until kcollect has made its directory, for a second at most, which is
+/// longer than a recording.
 const RACE: &str = "\
     chdir '/var/cache'; my $n = 0; sub pause { select(undef, undef, undef, $_[0]) } \
     until (-e 'over') { \
         pause(0.0002 * ($n++ % 8)); \
+        if ($n % 4 == 1) { for (1..5000) { last if -e 'kcollect' || -e 'over'; pause(0.0002) } } \
         rename('kcollect', \"old$n\"); symlink('victim', 'kcollect'); pause(0.01); \
         unlink 'kcollect'; \
-        if ($n % 4 == 1) { mkdir 'kcollect', 0777; pause(0.001); rmdir 'kcollect' } \
+        if ($n % 4 == 3) { mkdir 'kcollect', 0777; pause(0.001); rmdir 'kcollect' } \
         if ($n % 4 == 2) { open(my $file, '>', 'kcollect'); pause(0.001); unlink 'kcollect' } \
     }";
 
