@@ -148,6 +148,7 @@ impl Piece<'_> {
         options.set_small_hex_numbers_in_decimal(false);
         let mut instructions = Vec::new();
         while decoder.can_decode() {
+            let begin = decoder.position();
             let instruction = decoder.decode();
             let mut text = String::new();
             formatter.format(&instruction, &mut text);
@@ -156,7 +157,6 @@ impl Piece<'_> {
                 OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64
             );
             let target = branches.then(|| instruction.near_branch_target());
-            let begin = (instruction.ip() - self.address) as usize;
             instructions.push(self.instruction(begin, instruction.len(), text, target));
         }
         instructions
@@ -183,7 +183,8 @@ impl Piece<'_> {
                 .iter()
                 .find_map(|operand| match operand {
                     Operand::PCOffset(by) => {
-                        Some((self.address + begin as u64).wrapping_add_signed(*by))
+                        let at = self.address.wrapping_add(begin as u64);
+                        Some(at.wrapping_add_signed(*by))
                     }
                     _ => None,
                 });
@@ -216,8 +217,8 @@ impl Piece<'_> {
         }
         let bytes = self.code.get(begin..begin.saturating_add(size));
         Instruction {
-            offset: self.offset + begin as u64,
-            address: self.address + begin as u64,
+            offset: self.offset.wrapping_add(begin as u64),
+            address: self.address.wrapping_add(begin as u64),
             bytes: bytes.unwrap_or_default().into(),
             text,
             target,
@@ -311,6 +312,20 @@ mod tests {
         assert!(jump.text.ends_with("0x7006 <loop+0x6>"), "{}", jump.text);
         let other = disassemble_code("riscv64", code, 0, &names);
         assert_eq!(other, Err(SymbolError::OtherProcessor));
+    }
+
+    /// A file may say that its code is there.
+    #[test]
+    fn code_may_reach_beyond_the_last_address() {
+        for (architecture, code, size) in [
+            ("x86_64", &[0x55, 0x90, 0xc3][..], 1),
+            ("aarch64", &[0x1f, 0x20, 0x03, 0xd5, 0, 0, 0, 0x14], 4),
+        ] {
+            let instructions = disassemble_code(architecture, code, u64::MAX, &|_| None).unwrap();
+            assert_eq!(instructions.len(), code.len() / size);
+            assert_eq!(instructions[1].address, size as u64 - 1);
+            assert_eq!(&*instructions[1].bytes, &code[size..2 * size]);
+        }
     }
 
     #[test]
