@@ -6,7 +6,6 @@
 
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
-pub mod append;
 pub mod exit;
 pub mod load;
 pub mod machine;
@@ -16,5 +15,6 @@ pub mod signals;
 pub mod table;
 #[cfg(any(test, feature = "tree"))]
 pub mod tree;
+pub mod written;
 
 pub use root::Root;

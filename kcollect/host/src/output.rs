@@ -16,7 +16,7 @@ use std::path::Path;
 use experiment_format::text::{printable, printable_json, printable_lines};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::append::append;
+use crate::written::append;
 
 /// Where output goes.
 #[derive(Debug)]

@@ -4,10 +4,10 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use experiment_format::directory::ExperimentDir;
-use host::append::append;
 use host::exit::{ExitKind, Failure};
 use host::machine;
 use host::output::Output;
+use host::written::append;
 
 use super::summary::Summary;
 use crate::plan::Plan;

@@ -7,6 +7,7 @@ mod descriptors;
 mod disk_full;
 mod every_write;
 mod growth;
+mod links;
 mod names;
 mod processes;
 mod shortage;

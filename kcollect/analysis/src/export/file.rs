@@ -3,13 +3,14 @@
 //! A file is as private as the experiment: see `private_file`. A place that is not a regular
 //! file, such as a pipe, is written to directly.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use host::exit::{ExitKind, Failure};
+use host::written;
 
 use crate::private_file;
 
@@ -56,10 +57,9 @@ impl OutputTarget {
                 let name = path.as_os_str().as_encoded_bytes();
                 let pack = !packed && name.ends_with(b".gz");
                 match fs::metadata(path) {
-                    Ok(there) if !there.is_file() => OpenOptions::new()
-                        .write(true)
-                        .open(path)
-                        .and_then(|file| buffered(file, pack, write)),
+                    Ok(there) if !there.is_file() => {
+                        written::existing(path).and_then(|file| buffered(file, pack, write))
+                    }
                     _ => private_file::write(path, experiment, |file| buffered(file, pack, write)),
                 }
             }

@@ -1,13 +1,13 @@
 //! The options that `kcollect track` and `kcollect stat` have in common, and the output of their
 //! rows.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
 use experiment_format::text::{printable_json, printable_lines};
 use host::Root;
 use host::exit::{ExitKind, Failure};
+use host::written;
 
 use crate::names::event::Event;
 use crate::names::parse_events;
@@ -65,7 +65,7 @@ impl RowWriter {
         let (to, name): (Box<dyn Write>, _) = match &options.output {
             None => (Box::new(io::stdout()), "standard output".to_owned()),
             Some(path) => {
-                let file = File::create(path).map_err(|error| {
+                let file = written::create(path).map_err(|error| {
                     Failure::new(
                         ExitKind::CantCreate,
                         format!("cannot write {}: {error}", path.display()),
