@@ -23,12 +23,14 @@ use crate::error::Error;
 
 mod create;
 mod name;
+mod place;
 mod reopen;
 
 pub use create::PendingFile;
 use create::{make_dir, make_file, remove_content};
 pub use name::{NameRequest, Renamed};
 use name::{SUFFIX, check_name, largest_in_use, numbered, series_of};
+pub use place::Place;
 pub(crate) use reopen::Identity;
 
 /// How many numbers are tried while other processes take them.

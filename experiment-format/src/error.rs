@@ -56,6 +56,13 @@ pub enum Error {
         path: PathBuf,
     },
 
+    /// The experiment's directory was deleted while it was written.
+    #[error("{} was deleted while it was written", path.display())]
+    Deleted {
+        /// The directory.
+        path: PathBuf,
+    },
+
     /// A value does not fit the format.
     #[error("{}: cannot express {what}", path.display())]
     Unwritable {

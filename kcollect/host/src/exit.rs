@@ -78,7 +78,7 @@ impl ExitKind {
             ExitKind::Software => "an internal error of kcollect",
             ExitKind::CantCreate => "a file or an experiment cannot be created",
             ExitKind::IoErr => {
-                "a result cannot be written, or an experiment no further; it is valid up to there"
+                "a result cannot be written, or an experiment no further, which is valid up to there; or it was renamed or deleted meanwhile"
             }
             ExitKind::NoPerm => "a privilege is missing",
         }

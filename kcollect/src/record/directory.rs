@@ -56,11 +56,23 @@ pub(super) fn creation_failure(error: &experiment_format::Error) -> Failure {
 
 /// Returns the failure of an experiment that could not be written to its end.
 pub(super) fn writing_failure(error: &experiment_format::Error) -> Failure {
-    let cure = match error.is_disk_full() {
-        true => "the experiment is valid up to there; free some space, or limit the data with -L",
-        false => "the experiment is valid up to there",
+    let cure = match error {
+        experiment_format::Error::Deleted { .. } => "nothing is left of it; record again",
+        _ if error.is_disk_full() => {
+            "the experiment is valid up to there; free some space, or limit the data with -L"
+        }
+        _ => "the experiment is valid up to there",
     };
     Failure::new(ExitKind::IoErr, error.to_string(), cure)
+}
+
+/// Returns the failure of an experiment that is whole, but not where it was to be.
+pub(super) fn moved_failure(was: &Path, path: &Path) -> Failure {
+    Failure::new(
+        ExitKind::IoErr,
+        format!("{} was renamed while it was written", was.display()),
+        format!("it is {} now", path.display()),
+    )
 }
 
 /// Adds the experiment to a group file: `#analyzer experiment group`, then a path a line.

@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use experiment_format::directory::Place;
 use experiment_format::log::LogEvent;
 use experiment_format::map::MapEvent;
 use experiment_format::usage::UsageRecord;
@@ -446,3 +447,15 @@ impl Router {
         self.failed.map_or(closed, Err)
     }
 }
+    /// Returns where the experiment is by now. One that was deleted is an error, whatever other
+    /// ones that caused.
+    pub fn place(&mut self) -> Place {
+        let dir = self.founder.dir();
+        let place = dir.place();
+        if place == Place::Gone {
+            let path = dir.path().to_owned();
+            self.failed = Some(Error::Deleted { path });
+        }
+        place
+    }
+

@@ -9,6 +9,7 @@ use std::{io, iter};
 
 use bpf::UserStackCapture;
 use counters::names::event::CounterRequest;
+use experiment_format::directory::Place;
 use experiment_format::ids::Tid;
 use host::exit::{ExitKind, Failure, spawn_code};
 use host::load;
@@ -18,7 +19,8 @@ use host::signals::Signals;
 use nix::unistd::gettid;
 
 use super::directory::{
-    add_to_group, create, creation_failure, empty_failure, shown_path, writing_failure,
+    add_to_group, create, creation_failure, empty_failure, moved_failure, shown_path,
+    writing_failure,
 };
 use super::dispatch::Dispatcher;
 use super::hardening::privileges::{self, Requirements};
@@ -178,6 +180,8 @@ impl<'a> Session<'a> {
     fn finish(mut self, output: &mut Output) -> Result<u8, Failure> {
         let stop = self.stop();
         let stopped = stop.as_ref().copied().unwrap_or_else(|_| now());
+                // One that was deleted ends the recording.
+                let _ = self.dispatcher.router.place();
         self.dispatcher.sample(stopped, "stop");
         self.dispatcher.finish();
 
@@ -191,6 +195,11 @@ impl<'a> Session<'a> {
         // Shown at once; the last copies may take a while.
         if let Ok(summary) = &summary
             && !self.plan.json
+        let moved = match self.dispatcher.router.place() {
+            Place::Moved(path) => Some(path),
+            Place::Here | Place::Gone => None,
+        };
+        let was = moved.map(|moved| std::mem::replace(&mut self.path, moved));
         {
             let bytes = self.dispatcher.router.bytes_written();
             let directory = self.dispatcher.router.founder.dir().path();
@@ -204,6 +213,7 @@ impl<'a> Session<'a> {
         if let Ok(summary) = &mut summary {
             summary.archive = self.dispatcher.archived().cloned();
             self.dispatcher.log_losses(stopped, &summary.losses);
+            let directory = was.as_ref().map_or(directory, |_| &self.path);
             let router = &mut self.dispatcher.router;
             router.side_file("kcollect.json", &summary.json());
         }
@@ -220,10 +230,11 @@ impl<'a> Session<'a> {
             add_to_group(group, &self.path)?;
         }
         let code = self.load.exit_code();
-        if summary.ticks > 0 || summary.arrays > 0 {
-            return Ok(code);
-        }
-        let failure = empty_failure(&summary);
+        let failure = match was {
+            Some(was) => moved_failure(&was, &self.path),
+            None if summary.ticks > 0 || summary.arrays > 0 => return Ok(code),
+            None => empty_failure(&summary),
+        };
         if code == 0 {
             return Err(failure);
         }

@@ -8,6 +8,7 @@ mod disk_full;
 mod every_write;
 mod growth;
 mod links;
+mod moved;
 mod names;
 mod processes;
 mod shortage;

@@ -278,7 +278,8 @@ fn root_the_owner_of_the_directory_cannot_redirect_writes() -> Result<()> {
     let attack = "mv ktest.1.er taken.er && ln -s $0 ktest.1.er || exit 1\n\
                   ./proctorture one:300; ./proctorture one:300; sleep 0.5";
     let finished = attacked(&user_directory, &[], attack)?;
-    ensure!(finished.code() == 0, "{finished}");
+    ensure!(finished.code() == 74, "{finished}");
+    ensure!(finished.stderr.contains("taken.er now"), "{finished}");
     let opened = opened(&user_directory.own.path().join("taken.er"))?;
     ensure!(opened.closed && opened.ticks > 0, "{opened:?}");
     Ok(())

@@ -1,0 +1,66 @@
+//! The experiment's directory is renamed or deleted while it is written: the recording says where it
+//! is, or that it is gone, and ends with a status of its own.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tests::experiment::opened::opened;
+use tests::kcollect::{Recorded, Recording, experiments_in};
+use tests::machine::Shared;
+
+const LIMIT: Duration = Duration::from_secs(30);
+const IO_ERROR: i32 = 74;
+
+fn recording(follow: &str) -> Result<Recording> {
+    Recording::start(["-A", "off", "-F", follow, "-t", "20"], LIMIT)
+}
+
+/// It says so in one line.
+fn says(recorded: &Recorded, words: &str) -> Result<()> {
+    let finished = &recorded.finished;
+    ensure!(finished.code() == IO_ERROR, "{finished}");
+    let lines = finished.stderr.lines();
+    let count = lines.filter(|line| line.contains(words)).count();
+    ensure!(count == 1, "{words:?} {count} times: {finished}");
+    Ok(())
+}
+
+#[test]
+fn root_a_renamed_experiment_is_whole_and_its_place_is_said() -> Result<()> {
+    let _machine = Shared::take()?;
+    for follow in ["on", "off"] {
+        let mut recording = recording(follow)?;
+        let experiment = recording.until_running()?;
+        let moved = experiment.with_file_name("moved.er");
+        fs::rename(&experiment, &moved)?;
+        recording.signal(nix::sys::signal::Signal::SIGINT)?;
+        let recorded = recording.finish()?;
+        says(&recorded, &format!("it is {} now", moved.display()))?;
+        ensure!(opened(&moved)?.closed, "{}", recorded.finished);
+    }
+    Ok(())
+}
+
+#[test]
+fn root_a_deleted_experiment_ends_the_recording() -> Result<()> {
+    let _machine = Shared::take()?;
+    for follow in ["on", "off"] {
+        let mut recording = recording(follow)?;
+        let experiment = recording.until_running()?;
+        while fs::exists(&experiment)? {
+            // It may get another file meanwhile.
+            let _ = fs::remove_dir_all(&experiment);
+        }
+        let recorded = recording.finish()?;
+        says(&recorded, "was deleted while it was written")?;
+        ensure!(
+            recorded.finished.elapsed < Duration::from_secs(15),
+            "{}",
+            recorded.finished
+        );
+        let left = experiments_in(recorded.directory())?;
+        ensure!(left.is_empty(), "{left:?}");
+    }
+    Ok(())
+}
