@@ -9,6 +9,7 @@
 pub mod exit;
 pub mod load;
 pub mod machine;
+pub mod memory;
 pub mod output;
 mod root;
 pub mod signals;

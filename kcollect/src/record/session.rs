@@ -14,6 +14,7 @@ use experiment_format::ids::Tid;
 use host::exit::{ExitKind, Failure, spawn_code};
 use host::load;
 use host::machine::{self, CpuSet, now};
+use host::memory;
 use host::output::Output;
 use host::signals::Signals;
 use nix::unistd::gettid;
@@ -99,6 +100,7 @@ impl<'a> Session<'a> {
         let kernel = KernelCode::read(|text| output.say(text))
             .map_err(|error| unavailable(error.to_string()))?;
         let rule = plan.follow.clone();
+        enough_address_space()?;
         let capture = rule.follows().then(UserStackCapture::probe);
         let page_fault = kernel.page_fault();
         let period = plan.interval.nanos();
@@ -285,6 +287,29 @@ fn begin(
     // Before the first tick, or it would belong to no sample.
     inputs.sample("start")?;
     let started = inputs.set_recording(recording)?;
+/// Passes if the address space is not limited, or has room for the rings and for all that may wait
+/// in memory.
+fn enough_address_space() -> Result<(), Failure> {
+    /// Of each CPU's rings, which are mapped twice, and of its stacks.
+    const OF_EACH_CPU: u64 = 16 << 20;
+    /// Of records and stack copies that wait, unwind tables, names, and the stacks of threads.
+    const OF_ALL: u64 = 1 << 30;
+    let Some((limit, used)) = memory::address_space() else {
+        return Ok(());
+    };
+    let cpus = machine::possible_cpus().map_or(1, |cpus| cpus.len() as u64);
+    let needed = used + OF_ALL + cpus * OF_EACH_CPU;
+    if limit >= needed {
+        return Ok(());
+    }
+    let (limit, needed) = (limit >> 10, needed.div_ceil(1 << 10));
+    Err(Failure::new(
+        ExitKind::Unavailable,
+        format!("address space: {limit} KB at most, and a recording may need {needed}"),
+        format!("raise the limit: ulimit -v {needed}, or unlimited"),
+    ))
+}
+
     if recording {
         inputs.push_recording(true, started);
     }

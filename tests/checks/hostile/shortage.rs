@@ -98,6 +98,42 @@ fn root_short_memory_is_an_error_or_a_kill() -> Result<()> {
     Ok(())
 }
 
+/// RLIMIT_AS: a recording says at the start how much it may need, and records with that; a report
+/// ends with an error. None aborts.
+#[test]
+fn root_a_limit_of_the_address_space_is_an_error() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let before = Loaded::now()?;
+    let directory = tempfile::tempdir()?;
+    let within = |kib: u64, args: &[&str]| {
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--as={}", kib << 10));
+        command.arg(binary()?).args(args);
+        let finished = run(command.current_dir(directory.path()), LIMIT)?;
+        ensure!(!finished.stderr.contains("panicked"), "{finished}");
+        Ok(finished)
+    };
+    let mut needed = 0;
+    for mib in [30, 100, 200, 300, 600] {
+        let finished = within(mib << 10, &SHORT)?;
+        ensure!(finished.code() == UNAVAILABLE, "{mib} MiB: {finished}");
+        let number = finished.stderr.split_once("ulimit -v ");
+        let number = number.and_then(|(_, rest)| rest.split(',').next());
+        needed = number.map_or(Ok(needed), str::parse)?;
+    }
+    let finished = within(needed, &SHORT)?;
+    ensure!(needed > 0 && finished.code() == 0, "{needed}: {finished}");
+    let experiments = experiments_in(directory.path())?;
+    ensure!(experiments.len() == 1, "{experiments:?}");
+    let experiment = experiments[0].to_string_lossy();
+    for mib in [40, 60, 4000] {
+        let finished = within(mib << 10, &["report", &experiment, "functions"])?;
+        let due = [UNAVAILABLE, if mib > 1000 { 0 } else { UNAVAILABLE }];
+        ensure!(due.contains(&finished.code()), "{mib} MiB: {finished}");
+    }
+    before.nothing_more()
+}
+
 #[test]
 fn root_a_limit_on_threads_is_an_error() -> Result<()> {
     let _machine = Exclusive::take()?;
