@@ -37,6 +37,9 @@ const KEEP_EXITED_NS: u64 = 10_000_000_000;
 /// them have been applied.
 const EVICT_INTERVAL_NS: u64 = 1_000_000_000;
 
+/// The label of the sample with which an experiment ends.
+pub const LAST_SAMPLE: &str = "stop";
+
 /// Passes events on.
 #[derive(Debug)]
 pub struct Dispatcher {
@@ -64,7 +67,8 @@ impl Dispatcher {
             let objects = founder.kernel.symbols.objects();
             let taken = objects.map(|(name, _)| name).chain([KERNEL, BPF]);
             let (archive, dir) = (founder.archive(), founder.dir());
-            if let Err(error) = archives::begin(&mut user.code, archive, dir, taken) {
+            let most = router.most_copied();
+            if let Err(error) = archives::begin(&mut user.code, archive, dir, taken, most) {
                 say(&format!(
                     "load objects of processes are not archived: {error}"
                 ));
@@ -116,7 +120,7 @@ impl Dispatcher {
     }
 
     fn record(&mut self, record: Record) {
-        let failed = self.router.failed.is_some();
+        let failed = self.router.failed.is_some() || self.router.is_full();
         let (router, processes) = (&mut self.router, &self.processes);
         match record {
             Record::Tick(tick) if failed => self.not_written += u64::from(tick.ticks),
@@ -228,6 +232,10 @@ impl Dispatcher {
 
     /// Takes a sample of an instant of which all records are applied.
     pub fn sample(&mut self, at: u64, label: &str) {
+        // Samples go on when data have stopped, but not without end either.
+        if self.router.is_full() && label != LAST_SAMPLE {
+            return;
+        }
         let result = self.router.founder.sample(&self.processes, at, label);
         self.router.note(result);
         if let Some(user) = &mut self.user {

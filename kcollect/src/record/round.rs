@@ -107,7 +107,7 @@ impl Session<'_> {
         }
         if let Some(limit) = self.plan.limit
             && !self.pause.limited
-            && self.dispatcher.router.bytes_written() >= limit
+            && self.dispatcher.router.reached_limit()
         {
             self.change_pause(|reasons| reasons.limited = true)?;
             let text = format!(

@@ -82,12 +82,16 @@ pub struct Router {
     pub not_held: u64,
     /// Why writing stopped.
     pub failed: Option<Error>,
+    limit: Option<u64>,
+    /// Bytes that may still be written: all of the limit (`-L`), and half as much again of what
+    /// cannot stop with the data at once. Of mappings and functions made at run time it is exact.
+    room: u64,
 }
 
 impl Router {
-    /// Returns a router that has the founder alone.
+    /// Returns a router that has the founder alone. `limit` is how many bytes are to be written.
     #[must_use]
-    pub fn new(founder: Founder, inherited: Inherited) -> Router {
+    pub fn new(founder: Founder, inherited: Inherited, limit: Option<u64>) -> Router {
         Router {
             founder,
             inherited,
@@ -100,7 +104,37 @@ impl Router {
             switches: Vec::new(),
             not_held: 0,
             failed: None,
+            limit,
+            room: u64::MAX,
         }
+    }
+
+    /// Returns whether so many bytes are written that data have to stop.
+    #[must_use]
+    pub fn reached_limit(&self) -> bool {
+        self.limit
+            .is_some_and(|limit| self.bytes_written() >= limit)
+    }
+
+    /// Returns how many bytes copies of processes' files may have (`-A`): half the limit, since one
+    /// process can map as many and as large files as it likes.
+    #[must_use]
+    pub fn most_copied(&self) -> Option<u64> {
+        self.limit.map(|limit| limit / 2)
+    }
+
+    /// Measures how much may still be written. To be called before many records are.
+    pub fn measure(&mut self) {
+        if let Some(limit) = self.limit {
+            let most = limit.saturating_add(limit / 2);
+            self.room = most.saturating_sub(self.bytes_written());
+        }
+    }
+
+    /// Returns whether nothing more is written, but for the end of what was.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.room == 0
     }
 
     /// Routes an interval that has its user stack, or will have none.
@@ -157,10 +191,13 @@ impl Router {
                 &mut self.names,
                 (process.pid, first),
                 known.code,
-                &relatives(known.processes, process.pid),
+                (&relatives(known.processes, process.pid), self.room),
             );
             match created {
-                Ok(experiment) => self.begin(instance, experiment),
+                Ok(mut experiment) => {
+                    self.room = *experiment.room();
+                    self.begin(instance, experiment);
+                }
                 Err(error) => self.note(Err(error)),
             }
         }
@@ -266,7 +303,9 @@ impl Router {
         write: impl FnOnce(&mut Subexperiment) -> Result<()>,
     ) {
         if let Some(experiment) = self.subexperiments.get_mut(&instance) {
+            *experiment.room() = self.room;
             let result = write(experiment);
+            self.room = *experiment.room();
             self.note(result);
         }
     }
@@ -286,10 +325,12 @@ impl Router {
         let exited = process.and_then(|process| process.exited_ns);
         // Another process may have the number, and other mappings.
         if known.tracker.has_its_number(instance) {
+            *experiment.room() = self.room;
             let result = experiment.mappings(known.code);
             self.note(result);
             let result = experiment.last_code(known.code);
             self.note(result);
+            self.room = *experiment.room();
         }
         experiment.report_all_used(known.code);
         self.finished.push(experiment.summary());
@@ -351,11 +392,14 @@ impl Router {
 
     /// Once a round: writes what changed in the subexperiments.
     pub fn maintain(&mut self, tracker: &ProcessTracker, code: &mut LoadedCode, now: u64) {
+        self.measure();
         let mut result = Ok(());
         for (instance, experiment) in &mut self.subexperiments {
             let current = tracker.has_its_number(*instance);
             let dir = self.founder.dir();
+            *experiment.room() = self.room;
             result = result.and(experiment.maintain(dir, now, current, code));
+            self.room = *experiment.room();
         }
         self.note(result);
     }
@@ -397,7 +441,9 @@ impl Router {
         let mut result = Ok(());
         for (instance, experiment) in &mut self.subexperiments {
             if tracker.has_its_number(*instance) {
+                *experiment.room() = self.room;
                 result = result.and(experiment.mappings(code));
+                self.room = *experiment.room();
             }
             experiment.report_all_used(code);
         }
@@ -425,6 +471,18 @@ impl Router {
         self.founder.bytes_written() + self.finished_bytes + open
     }
 
+    /// Returns where the experiment is by now. One that was deleted is an error, whatever other
+    /// ones that caused.
+    pub fn place(&mut self) -> Place {
+        let dir = self.founder.dir();
+        let place = dir.place();
+        if place == Place::Gone {
+            let path = dir.path().to_owned();
+            self.failed = Some(Error::Deleted { path });
+        }
+        place
+    }
+
     /// Keeps the first error.
     pub fn note(&mut self, result: Result<()>) {
         if let Err(error) = result {
@@ -447,15 +505,3 @@ impl Router {
         self.failed.map_or(closed, Err)
     }
 }
-    /// Returns where the experiment is by now. One that was deleted is an error, whatever other
-    /// ones that caused.
-    pub fn place(&mut self) -> Place {
-        let dir = self.founder.dir();
-        let place = dir.place();
-        if place == Place::Gone {
-            let path = dir.path().to_owned();
-            self.failed = Some(Error::Deleted { path });
-        }
-        place
-    }
-

@@ -23,7 +23,7 @@ use super::directory::{
     add_to_group, create, creation_failure, empty_failure, moved_failure, shown_path,
     writing_failure,
 };
-use super::dispatch::Dispatcher;
+use super::dispatch::{Dispatcher, LAST_SAMPLE};
 use super::hardening::privileges::{self, Requirements};
 use super::hardening::rt_priority::{RtPriority, no_rt_priority};
 use super::input::inputs::Inputs;
@@ -120,7 +120,7 @@ impl<'a> Session<'a> {
         let detail = |text: &str| output.detail(text);
         let (founder, inherited) = Founder::create(dir, (plan, counters), kernel, capture, detail)
             .map_err(|error| creation_failure(&error))?;
-        let router = Router::new(founder, inherited);
+        let router = Router::new(founder, inherited, plan.limit);
         let mut dispatcher = Dispatcher::new(router, rule, |text| output.detail(text));
         output.say(&format!(
             "Creating experiment directory {} (Process ID: {}) ...",
@@ -182,9 +182,7 @@ impl<'a> Session<'a> {
     fn finish(mut self, output: &mut Output) -> Result<u8, Failure> {
         let stop = self.stop();
         let stopped = stop.as_ref().copied().unwrap_or_else(|_| now());
-                // One that was deleted ends the recording.
-                let _ = self.dispatcher.router.place();
-        self.dispatcher.sample(stopped, "stop");
+        self.dispatcher.sample(stopped, LAST_SAMPLE);
         self.dispatcher.finish();
 
         let path = self.path.display().to_string();

@@ -42,6 +42,9 @@ pub struct FollowedProcess {
     /// Mappings that were too many to be written.
     #[serde(skip)]
     pub unwritten_mappings: u64,
+    /// Functions made at run time that were too many.
+    #[serde(skip)]
+    pub unwritten_functions: u64,
     /// It exited, and what it wrote last of its JIT code could not be read any more.
     #[serde(skip)]
     pub unread_at_exit: bool,
@@ -95,7 +98,7 @@ pub struct Subexperiment {
 
 impl Subexperiment {
     /// Creates the experiment of a chosen process. `relatives` are processes that are likely to see
-    /// the same files.
+    /// the same files. `room` is how many bytes may still be written of mappings and functions.
     ///
     /// # Errors
     /// When it can't be written.
@@ -105,7 +108,7 @@ impl Subexperiment {
         names: &mut DirectoryNames,
         (pid, first): (Pid, &FirstRecord),
         code: &mut LoadedCode,
-        relatives: &[Pid],
+        (relatives, room): (&[Pid], u64),
     ) -> Result<Subexperiment> {
         let facts = ProcessFacts::read(pid);
         // By now another process may have the number.
@@ -119,6 +122,7 @@ impl Subexperiment {
         };
         let header = header(inherited, &facts, pid, &first.name);
         let mut collector = Collector::create(dir, &directory, &header, inherited.run)?;
+        collector.room = room;
         let nothing = UsageRecord {
             time: first.at_ns,
             created: inherited.run.tstamp_ns,
@@ -397,6 +401,11 @@ impl Subexperiment {
         self.sampled_exit
     }
 
+    /// Bytes that may still be written of mappings, functions made at run time, and their code.
+    pub fn room(&mut self) -> &mut u64 {
+        &mut self.collector.room
+    }
+
     /// Bytes written.
     #[must_use]
     pub fn bytes_written(&self) -> u64 {
@@ -408,10 +417,12 @@ impl Subexperiment {
     pub fn summary(&self) -> FollowedProcess {
         let mut jit = self.former_jit.clone();
         self.jit.iter().for_each(|watch| jit.add(watch));
+        jit.counts.code_left_out += self.collector.unwritten_code;
         FollowedProcess {
             pid: self.pid,
             experiment: self.collector.name().to_owned(),
             unwritten_mappings: self.collector.unwritten_mappings,
+            unwritten_functions: self.collector.unwritten_functions,
             unread_at_exit: self.unread_at_exit,
             mpi_rank: self.mpi_rank,
             container: self.container.clone(),

@@ -149,7 +149,7 @@ fn peak_rss(pid: Pid) -> Option<u64> {
 
 /// Losses of what is in the experiment all the same, but not as it should be. All others are of
 /// what is not in it.
-const IMPAIRED: [&str; 9] = [
+const IMPAIRED: [&str; 10] = [
     "unnamed_ticks",
     "truncated_stacks",
     "missing_stacks",
@@ -159,6 +159,7 @@ const IMPAIRED: [&str; 9] = [
     "stale_mapping",
     "unread_mappings",
     "unwritten_mappings",
+    "unwritten_functions",
 ];
 
 /// What is used here of `kcollect.json`.

@@ -1,23 +1,33 @@
 //! What one process can make grow, and how far: see the table in ARCHITECTURE.md.
 
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use tests::experiment::files_below;
+use tests::experiment::opened::opened;
 use tests::experiment::summary::RunSummary;
-use tests::kcollect::record;
-use tests::machine::alone;
+use tests::kcollect::{Recorded, record};
+use tests::machine::{Exclusive, alone, work_cpu};
+use tests::workload;
 use tests::workload::truth::Truth;
 
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// Records all of a storm of a kind.
+fn storm(options: &[&str], seconds: &str, kind: &str) -> Result<Recorded> {
+    let cpu = work_cpu()?.to_string();
+    let options = [&["-p", "on", "-A", "off", "-F", "all"], options].concat();
+    record(&options, &[workload!("storm"), seconds, &cpu, kind], LIMIT)
+}
 
 /// Mappings that end before the process has another tick are not written: two changes at most for
 /// each tick, which the rate bounds, whatever the process does.
 #[test]
 fn root_mappings_without_a_tick_are_not_written() -> Result<()> {
     alone(|| {
-        let storm = env!("CARGO_BIN_EXE_map_storm");
-        let recorded = record(&["-p", "on", "-F", "on"], &[storm, "3", "1"], LIMIT)?;
+        let recorded = storm(&[], "3", "turns")?;
         let founder = recorded.experiment()?;
         let summary = RunSummary::of(&founder)?;
         let truth = Truth::find(&recorded.finished.stdout)?;
@@ -34,6 +44,99 @@ fn root_mappings_without_a_tick_are_not_written() -> Result<()> {
             process.ticks,
             truth.operations
         );
+        Ok(())
+    })
+}
+
+/// The bytes of all files.
+fn size_of(experiment: &Path) -> Result<u64> {
+    let files = files_below(experiment)?;
+    let sizes = files.iter().map(|path| Ok(fs::symlink_metadata(path)?));
+    let sizes: Vec<fs::Metadata> = sizes.collect::<Result<_>>()?;
+    let files = sizes.iter().filter(|file| file.is_file());
+    Ok(files.map(|file| file.len()).sum())
+}
+
+/// The limit, and half as much again of what cannot stop with the data at once; beside that, what
+/// each recording has: the founder's own files, and the statistics.
+fn limited(kind: &str, beyond: Option<&str>) -> Result<()> {
+    const MOST: u64 = 3 << 20;
+    const OF_EACH: u64 = 1 << 20;
+    let recorded = storm(&["-L", "2"], "3", kind)?;
+    let truth = Truth::find(&recorded.finished.stdout)?;
+    let experiment = recorded.experiment()?;
+    ensure!(opened(&experiment)?.closed, "{}", recorded.finished);
+    let size = size_of(&experiment)?;
+    ensure!(size <= MOST + OF_EACH, "{kind}: {size} bytes for {truth:?}");
+    if let Some(loss) = beyond {
+        let said = &recorded.finished.stderr;
+        ensure!(said.contains("(-L) is reached"), "{}", recorded.finished);
+        let summary = RunSummary::of(&experiment)?;
+        let losses = &summary.followed()?.losses;
+        ensure!(
+            losses.get(loss).is_some_and(|count| *count > 0),
+            "{kind}: {losses:?} for {truth:?}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn root_a_limit_on_the_size_holds_for_mappings() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    limited("mappings", Some("unwritten_mappings"))?;
+    limited("files", Some("unwritten_mappings"))
+}
+
+#[test]
+fn root_a_limit_on_the_size_holds_for_functions() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    limited("functions", Some("unwritten_functions"))
+}
+
+#[test]
+fn root_a_limit_on_the_size_holds_for_processes_threads_and_names() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    for kind in ["processes", "threads", "names"] {
+        limited(kind, None)?;
+    }
+    Ok(())
+}
+
+/// As many as a process may have are written, and the rest is counted.
+#[test]
+fn root_more_mappings_than_are_written_are_counted() -> Result<()> {
+    /// What a process may have is at least as much (vm.max_map_count), half of it without a file.
+    const WRITTEN: u64 = 65_536;
+    let _machine = Exclusive::take()?;
+    let limit = fs::read_to_string("/proc/sys/vm/max_map_count")?;
+    let limit: u64 = limit.trim().parse()?;
+    let recorded = storm(&[], "6", "mappings")?;
+    let experiment = recorded.experiment()?;
+    let truth = Truth::find(&recorded.finished.stdout)?;
+    let summary = RunSummary::of(&experiment)?;
+    let followed = summary.followed()?;
+    let (_, path) = followed.one(&experiment, truth.pid)?;
+    let map = fs::read_to_string(path.join("map.xml")).context("map.xml")?;
+    let written = map.matches("object=\"segment\"").count() as u64;
+    ensure!(written <= WRITTEN, "{written} of {limit}");
+    Ok(())
+}
+
+/// What is recorded ends when the time is over, whatever waits to be applied then.
+#[test]
+fn root_a_storm_does_not_lengthen_the_recording() -> Result<()> {
+    alone(|| {
+        for kind in ["files", "processes", "functions"] {
+            let recorded = storm(&["-t", "2"], "4", kind)?;
+            let summary = RunSummary::of(&recorded.experiment()?)?;
+            ensure!(
+                (2.0..2.5).contains(&summary.elapsed_s),
+                "{kind}: {} s: {}",
+                summary.elapsed_s,
+                recorded.finished
+            );
+        }
         Ok(())
     })
 }

@@ -73,7 +73,8 @@ pub struct Archiver {
 
 impl Archiver {
     /// Starts the thread. `dir` is from [`ExperimentDir::for_archiver`]; `taken` are names of load
-    /// objects that others archive.
+    /// objects that others archive; `most` is how many bytes all copies may have, where that is
+    /// less than [`MAX_ARCHIVE_BYTES`].
     ///
     /// # Errors
     /// The thread can't be started.
@@ -82,12 +83,13 @@ impl Archiver {
         user: InvokingUser,
         sources: SourceCopies,
         taken: impl IntoIterator<Item = &'a str>,
+        most: Option<u64>,
     ) -> io::Result<Archiver> {
         let (jobs, queue) = channel();
         let (done, results) = channel();
         let (stop, thread) = (Arc::<AtomicBool>::default(), Arc::<AtomicI32>::default());
         let stopped = Arc::clone(&stop);
-        let mut work = ArchiveWorker::new(dir, user, sources, taken, stopped)?;
+        let mut work = ArchiveWorker::new(dir, (user, sources), taken, most, stopped)?;
         let id = Arc::clone(&thread);
         let run = move || {
             lower_priority();
@@ -248,8 +250,14 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let request = NameRequest::Exactly("x.er".to_owned());
         let (dir, _) = ExperimentDir::create(parent.path(), &request, None).unwrap();
-        let archiver =
-            Archiver::start(dir.for_archiver().unwrap(), ROOT, sources, ["vmlinux"]).unwrap();
+        let archiver = Archiver::start(
+            dir.for_archiver().unwrap(),
+            ROOT,
+            sources,
+            ["vmlinux"],
+            None,
+        )
+        .unwrap();
         (parent, dir, archiver)
     }
 

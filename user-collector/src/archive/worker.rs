@@ -57,6 +57,8 @@ pub(super) struct ArchiveWorker {
     taken: HashSet<String>,
     /// Objects with line tables, until it is known which lines were used.
     kept: HashMap<String, (File, Option<File>, Option<OwnedFd>)>,
+    /// Most bytes of all copies.
+    most: u64,
     spent: u64,
     stop: Arc<AtomicBool>,
 }
@@ -68,9 +70,9 @@ impl ArchiveWorker {
     /// The host's root directory can't be opened.
     pub(super) fn new<'a>(
         dir: ExperimentDir,
-        user: InvokingUser,
-        sources: SourceCopies,
+        (user, sources): (InvokingUser, SourceCopies),
         taken: impl IntoIterator<Item = &'a str>,
+        most: Option<u64>,
         stop: Arc<AtomicBool>,
     ) -> io::Result<ArchiveWorker> {
         Ok(ArchiveWorker {
@@ -80,6 +82,7 @@ impl ArchiveWorker {
             host: File::open("/")?.into(),
             taken: taken.into_iter().map(archive_name).collect(),
             kept: HashMap::new(),
+            most: most.map_or(MAX_ARCHIVE_BYTES, |most| most.min(MAX_ARCHIVE_BYTES)),
             spent: 0,
             stop,
         })
@@ -211,7 +214,7 @@ impl ArchiveWorker {
     fn room_for(&self, bytes: u64) -> Result<(), String> {
         let system = fstatvfs(&self.dir).map_err(|error| error.to_string())?;
         let free = system.blocks_available() * system.fragment_size();
-        let most = archive_limit_bytes(self.spent, free);
+        let most = archive_limit_bytes(self.spent, free).min(self.most);
         if self.spent.saturating_add(bytes) <= most {
             return Ok(());
         }

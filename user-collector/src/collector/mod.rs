@@ -38,6 +38,9 @@ const FLUSH_AFTER_NS: u64 = 2_000_000_000;
 /// Most mappings that are written of one process, about 12 MB: as many as one can have at a time
 /// (vm.max_map_count).
 const MAX_SEGMENTS: u64 = 65_536;
+/// Most bytes of mappings and functions that are written of one process: readers refuse a larger
+/// `map.xml` than twice this.
+const MAX_MAP_BYTES: u64 = 128 << 20;
 
 /// The stack of a thread at an instant.
 #[derive(Clone, Copy, Debug)]
@@ -87,8 +90,16 @@ pub struct Collector {
     kernel: KernelObjects,
     /// Tick arrays written.
     pub arrays: u64,
-    /// Mappings not written, because there were more than 65,536 of this process.
+    /// Mappings not written, because there were more than 65,536 of this process, or no room,
     pub unwritten_mappings: u64,
+    /// functions made at run time that there was no room for,
+    pub unwritten_functions: u64,
+    /// and such functions whose machine code there was no room for.
+    pub unwritten_code: u64,
+    /// Bytes that may still be written of what gives stacks their names: mappings, functions and
+    /// their code.
+    pub room: u64,
+    map_bytes: u64,
 }
 
 impl Collector {
@@ -117,6 +128,10 @@ impl Collector {
             kernel: KernelObjects::default(),
             arrays: 0,
             unwritten_mappings: 0,
+            unwritten_functions: 0,
+            unwritten_code: 0,
+            room: u64::MAX,
+            map_bytes: 0,
         })
     }
 
@@ -155,7 +170,7 @@ impl Collector {
                     .segments
                     .remove(vaddr)
                     .then_some(MapEvent::Unmap { at, vaddr: *vaddr }),
-                MappingEvent::Map(_) if self.segments_written >= MAX_SEGMENTS => {
+                MappingEvent::Map(_) if self.segments_written >= MAX_SEGMENTS || self.is_full() => {
                     self.unwritten_mappings += 1;
                     None
                 }
@@ -177,8 +192,22 @@ impl Collector {
                 self.segments.insert(vaddr);
                 self.segments_written += 1;
             }
-            event.map_or(Ok(()), |event| self.writer.map(&event))?;
+            event.map_or(Ok(()), |event| self.write_name(&event))?;
         }
+        Ok(())
+    }
+
+    /// Returns whether no further mapping or function is written. What was written still ends.
+    fn is_full(&self) -> bool {
+        self.room == 0 || self.map_bytes >= MAX_MAP_BYTES
+    }
+
+    fn write_name(&mut self, event: &MapEvent) -> Result<()> {
+        let before = self.writer.bytes_written();
+        self.writer.map(event)?;
+        let bytes = self.writer.bytes_written() - before;
+        self.map_bytes += bytes;
+        self.room = self.room.saturating_sub(bytes);
         Ok(())
     }
 
@@ -210,6 +239,10 @@ impl Collector {
         for change in changes {
             match change {
                 JitChange::Begin { address, size, .. } if in_file(*address, *size) => continue,
+                JitChange::Begin { .. } if self.is_full() => {
+                    self.unwritten_functions += 1;
+                    continue;
+                }
                 JitChange::Begin { address, .. } => {
                     self.functions.insert(*address);
                 }
@@ -235,7 +268,7 @@ impl Collector {
                     vaddr: *address,
                 },
             };
-            self.writer.map(&event)?;
+            self.write_name(&event)?;
         }
         Ok(())
     }
@@ -250,11 +283,16 @@ impl Collector {
     /// # Errors
     /// It can't be written.
     pub fn write_function_codes(&mut self, codes: &[FunctionCode]) -> Result<()> {
-        codes
-            .iter()
-            .try_for_each(|FunctionCode { at, address, code }| {
-                self.writer.dynamic_code(self.at(*at), *address, code)
-            })
+        for FunctionCode { at, address, code } in codes {
+            let bytes = code.len() as u64;
+            if self.room < bytes {
+                self.unwritten_code += 1;
+                continue;
+            }
+            self.room -= bytes;
+            self.writer.dynamic_code(self.at(*at), *address, code)?;
+        }
+        Ok(())
     }
 
     /// Writes a tick array.
@@ -364,10 +402,17 @@ impl Collector {
     /// It can't be written.
     pub fn close(mut self, founder: &ExperimentDir, at: u64) -> Result<()> {
         let at = self.at(at);
-        if self.unwritten_mappings > 0 {
+        let (mappings, functions) = (self.unwritten_mappings, self.unwritten_functions);
+        if mappings > 0 {
             let text = format!(
-                "{} mappings are not in this experiment, because the process had more than {MAX_SEGMENTS}: stacks there have no names",
-                self.unwritten_mappings
+                "{mappings} mappings are not in this experiment, because the process had more than {MAX_SEGMENTS}, or beyond a limit (-L): stacks there have no names"
+            );
+            self.writer.warning(at, &text)?;
+        }
+        if functions > 0 {
+            let text = format!(
+                "{functions} functions made at run time are not in this experiment, because they were beyond a limit (-L, or {} MB of one process): they have no names",
+                MAX_MAP_BYTES >> 20
             );
             self.writer.warning(at, &text)?;
         }

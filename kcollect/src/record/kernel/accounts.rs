@@ -17,8 +17,12 @@ use super::times::{Ticks, Times};
 use crate::plan::Target;
 use crate::record::interval::ThreadIds;
 
-/// Number of process rows at which the smaller half is merged.
+/// Number of process rows at which the smaller half is merged,
 const MAX_PROCESS_ROWS: usize = 16_384;
+/// with a limit (`-L`) of so many bytes for each: four times what a row takes in `kcollect.json`.
+const LIMIT_OF_ROW_BYTES: u64 = 4 << 10;
+/// But so many rows there are in any case.
+const MIN_PROCESS_ROWS: usize = 64;
 
 /// The times of one process, all its threads together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,6 +52,7 @@ pub struct Owner {
 #[derive(Debug, Default)]
 pub struct Accounts {
     processes: HashMap<ProcessInstance, ProcessTimes>,
+    max_rows: usize,
     merged: ProcessTimes,
     merged_processes: u64,
     /// The latest record of each thread that has not exited, by [`ThreadRecord::task`].
@@ -62,9 +67,10 @@ pub struct Accounts {
 }
 
 impl Accounts {
-    /// Returns empty sums, with a separate row for each target.
+    /// Returns empty sums, with a separate row for each target. `limit` is how many bytes are to be
+    /// written.
     #[must_use]
-    pub fn new(targets: &[Target]) -> Accounts {
+    pub fn new(targets: &[Target], limit: Option<u64>) -> Accounts {
         let times = |target: &Target| ProcessTimes {
             pid: target.pid,
             ..ProcessTimes::default()
@@ -74,6 +80,7 @@ impl Accounts {
                 .iter()
                 .map(|target| (*target, times(target)))
                 .collect(),
+            max_rows: max_rows(limit),
             ..Accounts::default()
         }
     }
@@ -166,7 +173,7 @@ impl Accounts {
     }
 
     fn process(&mut self, instance: ProcessInstance) -> &mut ProcessTimes {
-        if self.processes.len() >= MAX_PROCESS_ROWS && !self.processes.contains_key(&instance) {
+        if self.processes.len() >= self.max_rows && !self.processes.contains_key(&instance) {
             self.merge_smaller_half();
         }
         self.processes
@@ -216,6 +223,12 @@ impl Accounts {
     }
 }
 
+/// Returns the number of process rows at which the smaller half is merged.
+fn max_rows(limit: Option<u64>) -> usize {
+    let rows = limit.map_or(usize::MAX, |limit| (limit / LIMIT_OF_ROW_BYTES) as usize);
+    rows.clamp(MIN_PROCESS_ROWS, MAX_PROCESS_ROWS)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,7 +243,7 @@ mod tests {
 
     #[test]
     fn rows_are_by_process_not_by_pid() {
-        let mut accounts = Accounts::default();
+        let mut accounts = Accounts::new(&[], None);
         accounts.tick(owner(Pid(7), 1), Microstate::User, 3);
         accounts.tick(owner(Pid(7), 2), Microstate::System, 5);
         accounts.tick(owner(Pid(7), 1), Microstate::User, 1);
@@ -246,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_thread_counts_once_before_and_after_its_exit() {
-        let mut accounts = Accounts::default();
+        let mut accounts = Accounts::new(&[], None);
         let mut thread = ThreadRecord {
             task: 9,
             tracked_ns: 10,
@@ -273,7 +286,7 @@ mod tests {
 
     #[test]
     fn merging_bounds_the_rows_and_keeps_the_sum() {
-        let mut accounts = Accounts::default();
+        let mut accounts = Accounts::new(&[], None);
         for pid in 0..100_000 {
             let ticks = 1 + u64::from(pid % 100 == 0) * 50;
             accounts.tick(owner(Pid(pid), 1), Microstate::User, ticks);
@@ -285,5 +298,8 @@ mod tests {
             100_000 + 1000 * 50
         );
         assert!(rows.last().unwrap().name.ends_with("small processes)"));
+        assert_eq!(max_rows(None), MAX_PROCESS_ROWS);
+        assert_eq!(max_rows(Some(0)), MIN_PROCESS_ROWS);
+        assert_eq!(max_rows(Some(2 << 20)), 512);
     }
 }

@@ -110,7 +110,7 @@ impl Founder {
             names: ThreadNames::default(),
             kernel_stacks: HashSet::new(),
             samples: Samples::new(start_ns, plan.interval.nanos()),
-            accounts: Accounts::new(&plan.targets),
+            accounts: Accounts::new(&plan.targets, plan.limit),
             recorded: Recorded::default(),
         };
         match founder.write_start(plan, &mut say) {

@@ -128,8 +128,10 @@ pub struct FollowLosses {
     /// Intervals that are in the founder because too many were held before it was decided whether
     /// their processes are followed.
     pub not_held: u64,
-    /// Mappings that were too many of one process to be written.
+    /// Mappings that were too many of one process, or beyond the limit (`-L`).
     pub unwritten_mappings: u64,
+    /// Functions made at run time that were beyond the limit, of one process or of all.
+    pub unwritten_functions: u64,
     /// Processes that exited before what they wrote last of their JIT code was read, where too many
     /// files were open to hold theirs.
     pub unread_at_exit: u64,
@@ -399,8 +401,9 @@ fn user(dispatcher: &Dispatcher, table_use: TableUse) -> Option<FollowSummary> {
     let user = dispatcher.user.as_ref()?;
     let processes = dispatcher.router.followed();
     let (mut user_stacks, mut cpu_user_stacks) = <(StackCounts, StackCounts)>::default();
-    let (mut unwritten_mappings, mut unread_at_exit) = (0, 0);
+    let (mut unwritten_mappings, mut unwritten_functions, mut unread_at_exit) = (0, 0, 0);
     for process in &processes {
+        unwritten_functions += process.unwritten_functions;
         unwritten_mappings += process.unwritten_mappings;
         unread_at_exit += u64::from(process.unread_at_exit);
         user_stacks.merge(&process.user_stacks);
@@ -418,6 +421,7 @@ fn user(dispatcher: &Dispatcher, table_use: TableUse) -> Option<FollowSummary> {
             stacks: user.resolver.losses,
             not_held: dispatcher.router.not_held,
             unwritten_mappings,
+            unwritten_functions,
             unread_at_exit,
         },
     })

@@ -1,0 +1,123 @@
+//! `storm SECONDS CPU KIND`: does one thing, of which a profiler keeps a record, as often as it can.
+//!
+//! * `turns`: maps its own program for execution and unmaps it again: each is an event, and none has
+//!   a stack in it;
+//! * `mappings`: the same, and leaves it mapped;
+//! * `files`: maps a new file with a long name, and leaves it mapped;
+//! * `processes`: starts a process, which ends at once;
+//! * `threads`: starts a thread, which ends at once;
+//! * `names`: gives itself another name;
+//! * `functions`: writes a line into its perf map.
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write as _};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::prctl::set_name;
+use tests::workload::truth::{Work, variant};
+
+const PAGE: NonZeroUsize = NonZeroUsize::new(4096).expect("a page has bytes");
+
+/// The program itself once more: it has nothing to do.
+const NOTHING: &str = "nothing";
+
+fn main() -> Result<()> {
+    if std::env::args().nth(1).as_deref() == Some(NOTHING) {
+        return Ok(());
+    }
+    let work = Work::start("storm")?;
+    let done = match variant()?.as_str() {
+        "turns" => mappings(&work, false),
+        "mappings" => mappings(&work, true),
+        "files" => files(&work),
+        "processes" => repeat(&work, |_| {
+            Command::new("/proc/self/exe").arg(NOTHING).status()?;
+            Ok(())
+        }),
+        "threads" => repeat(&work, |_| {
+            let thread = thread::spawn(|| ());
+            thread.join().map_err(|_| anyhow!("a thread panicked"))
+        }),
+        "names" => repeat(&work, |number| {
+            Ok(set_name(&CString::new(format!("n{number}"))?)?)
+        }),
+        "functions" => functions(&work),
+        other => bail!("no kind {other:?}"),
+    };
+    work.end(done?)
+}
+
+/// Does something until the time is over. Returns how often.
+fn repeat(work: &Work, mut once: impl FnMut(u64) -> Result<()>) -> Result<u64> {
+    let mut count = 0;
+    while !work.over()? {
+        for _ in 0..16 {
+            once(count)?;
+            count += 1;
+        }
+    }
+    Ok(count)
+}
+
+/// A mapping of a file's first page for execution.
+fn map(file: &File) -> nix::Result<std::ptr::NonNull<std::ffi::c_void>> {
+    let access = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
+    // SAFETY: the kernel chooses a place where nothing is.
+    unsafe { mmap(None, PAGE, access, MapFlags::MAP_PRIVATE, file, 0) }
+}
+
+fn mappings(work: &Work, keep: bool) -> Result<u64> {
+    let program = File::open("/proc/self/exe")?;
+    repeat(work, |_| {
+        // Beyond the system's limit there are no more.
+        let Ok(page) = map(&program) else {
+            return Ok(());
+        };
+        if keep {
+            // Between two mappings of one file there is something else, or they would be one.
+            let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_ANONYMOUS;
+            // SAFETY: as above.
+            let _ =
+                unsafe { nix::sys::mman::mmap_anonymous(None, PAGE, ProtFlags::empty(), flags) };
+            return Ok(());
+        }
+        // SAFETY: nothing refers to the page.
+        Ok(unsafe { munmap(page, PAGE.get()) }?)
+    })
+}
+
+fn files(work: &Work) -> Result<u64> {
+    let directory = PathBuf::from(format!("/tmp/storm-{}", std::process::id()));
+    fs::create_dir(&directory).context("a directory")?;
+    let done = repeat(work, |number| one_file(&directory, number));
+    fs::remove_dir(&directory)?;
+    done
+}
+
+fn one_file(directory: &Path, number: u64) -> Result<()> {
+    let path = directory.join(format!("{number:0>230}"));
+    let file = File::create_new(&path)?;
+    file.set_len(PAGE.get() as u64)?;
+    let file = File::open(&path)?;
+    // As above.
+    let _ = map(&file);
+    Ok(fs::remove_file(&path)?)
+}
+
+fn functions(work: &Work) -> Result<u64> {
+    let path = format!("/tmp/perf-{}.map", std::process::id());
+    let mut map = BufWriter::new(File::create(&path)?);
+    let done = repeat(work, |number| {
+        let address = 0x7000_0000_0000 + number * 64;
+        Ok(writeln!(map, "{address:x} 40 function_{number:0>200}")?)
+    });
+    drop(map);
+    fs::remove_file(&path)?;
+    done
+}
