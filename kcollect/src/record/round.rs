@@ -17,6 +17,9 @@ use super::session::Session;
 /// Until a process is published the BPF programs copy its stacks.
 const PUBLISH_INTERVAL_NS: u64 = 20_000_000;
 
+/// Closing that takes longer than this is reported, nanoseconds.
+const CLOSING_NS: u64 = 500_000_000;
+
 impl Session<'_> {
     pub(super) fn wait(&self, deadline: u64) {
         let fds = self.signals.fds().chain([self.inputs.wake_fd()]);
@@ -79,12 +82,24 @@ impl Session<'_> {
     }
 
     /// Applies the events that are complete, and publishes what they changed.
-    pub(super) fn apply_events(&mut self) -> Result<(), Failure> {
+    ///
+    /// There may be so many that this takes seconds. Data stop at their time all the same.
+    pub(super) fn apply_events(&mut self, output: &mut Output) -> Result<(), Failure> {
         let mut published = now();
         for (time, event) in self.inputs.round()? {
             self.dispatcher.apply(time, event);
             if now() > published + PUBLISH_INTERVAL_NS {
                 self.publish()?;
+                self.dispatcher.router.measure();
+                if self.stopped_ns.is_none() {
+                    self.handle_signals()?;
+                    self.keep_time(now(), output)?;
+                    self.watch_limits(output)?;
+                }
+                if self.stopped {
+                    self.stop_data()?;
+                    self.say_closing(output);
+                }
                 published = now();
             }
         }
@@ -93,6 +108,30 @@ impl Session<'_> {
             self.inputs.read_mappings(pid);
         }
         Ok(())
+    }
+
+    /// Ends what is recorded, once. Returns the time of the last tick that counts.
+    pub(super) fn stop_data(&mut self) -> Result<u64, Failure> {
+        if let Some(stopped) = self.stopped_ns {
+            return Ok(stopped);
+        }
+        let stopped = self.inputs.set_recording(false)?;
+        self.stopped_ns = Some(stopped);
+        Ok(stopped)
+    }
+
+    /// Says that the recording has ended and is being closed, where that takes a while.
+    pub(super) fn say_closing(&mut self, output: &mut Output) {
+        let Some(stopped) = self.stopped_ns else {
+            return;
+        };
+        if !self.said_closing && now() > stopped + CLOSING_NS {
+            self.said_closing = true;
+            let seconds = stopped.saturating_sub(self.started_ns) as f64 / 1e9;
+            output.say(&format!(
+                "data have stopped after {seconds:.3} s; what was recorded until then is being written"
+            ));
+        }
     }
 
     pub(super) fn publish(&mut self) -> Result<(), Failure> {

@@ -26,6 +26,7 @@ use super::directory::{
 use super::dispatch::{Dispatcher, LAST_SAMPLE};
 use super::hardening::privileges::{self, Requirements};
 use super::hardening::rt_priority::{RtPriority, no_rt_priority};
+use super::input::event::Event;
 use super::input::inputs::Inputs;
 use super::kernel::code::KernelCode;
 use super::kernel::founder::Founder;
@@ -40,6 +41,8 @@ use super::{archiving, dry_run};
 use crate::doctor;
 use crate::plan::Plan;
 
+/// So many events are applied at the end without a look at the clock.
+const EVENTS_AT_ONCE: usize = 1000;
 /// From one round of maintenance to the next, nanoseconds.
 const ROUND_NS: u64 = 200_000_000;
 
@@ -79,6 +82,9 @@ pub(super) struct Session<'a> {
     pub(super) started_ns: u64,
     pub(super) next_sample_ns: Option<u64>,
     pub(super) stopped: bool,
+    /// When data stopped for good, nanoseconds of CLOCK_MONOTONIC.
+    pub(super) stopped_ns: Option<u64>,
+    pub(super) said_closing: bool,
 }
 
 impl<'a> Session<'a> {
@@ -94,13 +100,13 @@ impl<'a> Session<'a> {
         machine::give_memory_back();
         let descriptors = machine::raise_descriptors();
         enough_descriptors(counters.len())?;
+        enough_address_space()?;
         let pause_signal = plan.pause_signal.map(|pause| pause.signal);
         let signals = Signals::listen(pause_signal, plan.sample_signal)
             .map_err(|error| Failure::of_system("signals", &error))?;
         let kernel = KernelCode::read(|text| output.say(text))
             .map_err(|error| unavailable(error.to_string()))?;
         let rule = plan.follow.clone();
-        enough_address_space()?;
         let capture = rule.follows().then(UserStackCapture::probe);
         let page_fault = kernel.page_fault();
         let period = plan.interval.nanos();
@@ -151,6 +157,8 @@ impl<'a> Session<'a> {
             started_ns,
             next_sample_ns: plan.sample_period.map(|period| after(started_ns, period)),
             stopped: false,
+            stopped_ns: None,
+            said_closing: false,
         })
     }
 
@@ -167,11 +175,13 @@ impl<'a> Session<'a> {
             let time = now();
             self.keep_time(time, output)?;
             self.inputs.programs.tables().maintain();
-            self.apply_events()?;
+            self.apply_events(output)?;
             if time >= next_round {
                 next_round = time + ROUND_NS;
                 self.follow_hotplug()?;
                 self.dispatcher.maintain(time);
+                // One that was deleted ends the recording.
+                let _ = self.dispatcher.router.place();
                 output.progress(|| self.progress(time));
             }
             self.watch_limits(output)?;
@@ -180,11 +190,16 @@ impl<'a> Session<'a> {
     }
 
     fn finish(mut self, output: &mut Output) -> Result<u8, Failure> {
-        let stop = self.stop();
+        let stop = self.stop(output);
         let stopped = stop.as_ref().copied().unwrap_or_else(|_| now());
         self.dispatcher.sample(stopped, LAST_SAMPLE);
         self.dispatcher.finish();
 
+        let moved = match self.dispatcher.router.place() {
+            Place::Moved(path) => Some(path),
+            Place::Here | Place::Gone => None,
+        };
+        let was = moved.map(|moved| std::mem::replace(&mut self.path, moved));
         let path = self.path.display().to_string();
         let times = RecordingTimes {
             started_ns: self.started_ns,
@@ -195,14 +210,10 @@ impl<'a> Session<'a> {
         // Shown at once; the last copies may take a while.
         if let Ok(summary) = &summary
             && !self.plan.json
-        let moved = match self.dispatcher.router.place() {
-            Place::Moved(path) => Some(path),
-            Place::Here | Place::Gone => None,
-        };
-        let was = moved.map(|moved| std::mem::replace(&mut self.path, moved));
         {
             let bytes = self.dispatcher.router.bytes_written();
             let directory = self.dispatcher.router.founder.dir().path();
+            let directory = was.as_ref().map_or(directory, |_| &self.path);
             output.result(&summary.head());
             let first = FirstTables::read(directory, bytes, &mut self.signals, output);
             output.result(&summary.rest(&first, output.width()));
@@ -213,7 +224,6 @@ impl<'a> Session<'a> {
         if let Ok(summary) = &mut summary {
             summary.archive = self.dispatcher.archived().cloned();
             self.dispatcher.log_losses(stopped, &summary.losses);
-            let directory = was.as_ref().map_or(directory, |_| &self.path);
             let router = &mut self.dispatcher.router;
             router.side_file("kcollect.json", &summary.json());
         }
@@ -244,10 +254,17 @@ impl<'a> Session<'a> {
 
     /// Stops the data and applies what is on its way. Returns the time of the last tick that
     /// counts.
-    fn stop(&mut self) -> Result<u64, Failure> {
-        let stopped = self.inputs.set_recording(false)?;
-        for (time, event) in self.inputs.finish()? {
+    fn stop(&mut self, output: &mut Output) -> Result<u64, Failure> {
+        let stopped = self.stop_data()?;
+        for (count, (time, event)) in self.inputs.finish()?.into_iter().enumerate() {
+            // What processes did later is no part of the recording.
+            if time > stopped && matches!(event, Event::Sideband(_)) {
+                continue;
+            }
             self.dispatcher.apply(time, event.not_after(stopped));
+            if count % EVENTS_AT_ONCE == 0 {
+                self.say_closing(output);
+            }
         }
         Ok(stopped)
     }
@@ -270,21 +287,6 @@ fn enough_descriptors(counters: usize) -> Result<(), Failure> {
     Err(Failure::new(ExitKind::Unavailable, message, cure))
 }
 
-/// Publishes what runs to the BPF programs, then takes data if `recording`. Returns when that was.
-fn begin(
-    inputs: &mut Inputs,
-    dispatcher: &mut Dispatcher,
-    recording: bool,
-) -> Result<u64, Failure> {
-    for (time, event) in inputs.round()? {
-        dispatcher.apply(time, event);
-    }
-    dispatcher
-        .publish_snapshot(&mut inputs.programs)
-        .map_err(not_published)?;
-    // Before the first tick, or it would belong to no sample.
-    inputs.sample("start")?;
-    let started = inputs.set_recording(recording)?;
 /// Passes if the address space is not limited, or has room for the rings and for all that may wait
 /// in memory.
 fn enough_address_space() -> Result<(), Failure> {
@@ -308,6 +310,21 @@ fn enough_address_space() -> Result<(), Failure> {
     ))
 }
 
+/// Publishes what runs to the BPF programs, then takes data if `recording`. Returns when that was.
+fn begin(
+    inputs: &mut Inputs,
+    dispatcher: &mut Dispatcher,
+    recording: bool,
+) -> Result<u64, Failure> {
+    for (time, event) in inputs.round()? {
+        dispatcher.apply(time, event);
+    }
+    dispatcher
+        .publish_snapshot(&mut inputs.programs)
+        .map_err(not_published)?;
+    // Before the first tick, or it would belong to no sample.
+    inputs.sample("start")?;
+    let started = inputs.set_recording(recording)?;
     if recording {
         inputs.push_recording(true, started);
     }
