@@ -2,7 +2,7 @@
 //!
 //! * `turns`: maps its own program for execution and unmaps it again: each is an event, and none has
 //!   a stack in it;
-//! * `mappings`: the same, and leaves it mapped;
+//! * `mappings`: the same, and leaves it mapped until no more can be;
 //! * `files`: maps a new file with a long name, and leaves it mapped;
 //! * `processes`: starts a process, which ends at once;
 //! * `threads`: starts a thread, which ends at once;
@@ -18,7 +18,7 @@ use std::process::Command;
 use std::thread;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use nix::sys::prctl::set_name;
 use tests::workload::truth::{Work, variant};
 
@@ -74,21 +74,24 @@ fn map(file: &File) -> nix::Result<std::ptr::NonNull<std::ffi::c_void>> {
 
 fn mappings(work: &Work, keep: bool) -> Result<u64> {
     let program = File::open("/proc/self/exe")?;
+    let mut kept = Vec::new();
     repeat(work, |_| {
-        // Beyond the system's limit there are no more.
-        let Ok(page) = map(&program) else {
-            return Ok(());
-        };
-        if keep {
+        let page = map(&program);
+        if keep && let Ok(page) = page {
+            kept.push(page);
             // Between two mappings of one file there is something else, or they would be one.
             let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_ANONYMOUS;
             // SAFETY: as above.
-            let _ =
-                unsafe { nix::sys::mman::mmap_anonymous(None, PAGE, ProtFlags::empty(), flags) };
+            let other = unsafe { mmap_anonymous(None, PAGE, ProtFlags::empty(), flags) };
+            kept.extend(other);
             return Ok(());
         }
-        // SAFETY: nothing refers to the page.
-        Ok(unsafe { munmap(page, PAGE.get()) }?)
+        // Beyond the system's limit there are no more, so all begins again.
+        for page in kept.drain(..).chain(page) {
+            // SAFETY: nothing refers to the page.
+            unsafe { munmap(page, PAGE.get()) }?;
+        }
+        Ok(())
     })
 }
 
