@@ -295,7 +295,7 @@ impl Style {
 
 /// What a profiler took. Bytes are given for a tick of a CPU, which all have, and for a tick of a
 /// thread wherever it was.
-const TAKEN: [&str; 11] = [
+const TAKEN: [&str; 12] = [
     "",
     "CPU %",
     "CPU s",
@@ -307,6 +307,7 @@ const TAKEN: [&str; 11] = [
     "lost",
     "answer ms",
     "whole %",
+    "asleep %",
 ];
 
 fn taken(
@@ -314,7 +315,7 @@ fn taken(
     percent: Option<f64>,
     lost: Option<u64>,
     of: impl Fn(fn(&Took) -> Option<f64>) -> Option<f64>,
-) -> [String; 11] {
+) -> [String; 12] {
     let (written, ticks) = (
         of(|took| Some(took.bytes? as f64)),
         of(|took| Some(took.ticks? as f64)),
@@ -339,6 +340,7 @@ fn taken(
         or_dash(lost, |lost| lost.to_string()),
         digits(of(|took| Some(1e3 * took.answer?.as_secs_f64())), 0),
         digits(of(|took| Some(100.0 * followed(took)?.complete)), 2),
+        digits(of(|took| Some(100.0 * followed(took)?.asleep)), 2),
     ]
 }
 

@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use serde::Deserialize;
 use tests::command::{Finished, POLL_INTERVAL, Running};
-use tests::experiment::summary::complete;
+use tests::experiment::summary::{complete, off_cpu};
 use tests::kcollect::experiment_in;
 use tests::oracle::perf_losses::perf_events;
 
@@ -56,9 +56,11 @@ pub(crate) struct Own {
 /// What came of following.
 #[derive(Clone, Debug)]
 pub(crate) struct Followed {
-    /// Of the ticks that can have a user stack, those whose stack reaches the thread's first
-    /// function.
+    /// Of the ticks on a CPU that can have a user stack, those whose stack reaches the thread's
+    /// first function.
     pub(crate) complete: f64,
+    /// Likewise of the ticks off the CPU.
+    pub(crate) asleep: f64,
     /// Machine code that unwind tables were made for, bytes.
     pub(crate) text: u64,
     /// Those tables, bytes.
@@ -185,6 +187,7 @@ struct Cost {
 #[derive(Debug, Deserialize)]
 struct FollowedStats {
     user_stacks: BTreeMap<String, u64>,
+    cpu_user_stacks: BTreeMap<String, u64>,
     table_use: TableUse,
     tables: Tables,
     losses: BTreeMap<String, u64>,
@@ -227,7 +230,8 @@ impl RunSummary {
                 cpu_s: self.cost.cpu_s,
                 impaired,
                 followed: self.followed.map(|followed| Followed {
-                    complete: complete(&followed.user_stacks),
+                    complete: complete(&followed.cpu_user_stacks),
+                    asleep: complete(&off_cpu(&followed.user_stacks, &followed.cpu_user_stacks)),
                     text: followed.tables.text_bytes,
                     tables: followed.tables.table_bytes,
                     kernel: followed.table_use.row_bytes,

@@ -3,8 +3,10 @@
 //!
 //! Each program runs for some seconds under `kcollect -p hi`, which begins with it: its first
 //! ticks, when its files are not known yet, count like all others. The table says how its ticks'
-//! user stacks ended by kcollect's own counts, and, for those that failed, in which functions, by
-//! the experiment. A program that is not installed is a line that says so.
+//! user stacks ended by kcollect's own counts, of ticks on a CPU, for which the goals are; beside
+//! them, how many of the others are whole, when a thread was off the CPU; and, for those that
+//! failed, in which functions, by the experiment. A program that is not installed is a line that
+//! says so.
 //!
 //! It ends with an error when a program is below its goal.
 
@@ -36,11 +38,12 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// How many places of failure are printed.
 const PLACES: usize = 3;
 
-const TITLES: [&str; 7] = [
+const TITLES: [&str; 8] = [
     "program",
     "ticks",
-    "complete %",
+    "whole %",
     "goal %",
+    "asleep %",
     "frame pointer %",
     "scan %",
     "other ends, ticks",
@@ -76,7 +79,7 @@ fn main() -> Result<()> {
         false => NOTHING,
     });
     table.set_header(TITLES);
-    for column in table.column_iter_mut().skip(1).take(5) {
+    for column in table.column_iter_mut().skip(1).take(6) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     let (mut notes, mut below, mut ran) = (Vec::new(), Vec::new(), 0);
@@ -116,6 +119,9 @@ fn main() -> Result<()> {
             stacks.ticks().to_string(),
             format!("{:.2}", stacks.complete()),
             program.goal.percent().to_string(),
+            stacks
+                .asleep_complete()
+                .map_or_else(|| "-".to_owned(), |percent| format!("{percent:.2}")),
             format!("{:.2}", stacks.percent(VIA_FRAME_POINTER)),
             format!("{:.2}", stacks.percent(VIA_SCAN)),
             others.join(", "),

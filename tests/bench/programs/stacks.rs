@@ -10,6 +10,7 @@ use experiment_format::microstate::Microstate;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
 use serde::Deserialize;
+use tests::experiment::summary::{complete, off_cpu};
 
 /// The part of `kcollect.json` that is of interest.
 #[derive(Debug, Deserialize)]
@@ -25,14 +26,18 @@ struct Followed {
 #[derive(Debug, Deserialize)]
 struct Process {
     experiment: String,
+    user_stacks: BTreeMap<String, u64>,
     cpu_user_stacks: BTreeMap<String, u64>,
 }
 
-/// Ticks on a CPU by how their user stack ended, and where.
+/// Ticks by how their user stack ended, and where. All is of ticks on a CPU, unless stated
+/// otherwise: they are the harder ones.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stacks {
     /// By the name of `kcollect.json`; those with a frame unwound by its frame pointer among them.
     by_end: BTreeMap<String, u64>,
+    /// The same of ticks of threads that were off the CPU.
+    asleep: BTreeMap<String, u64>,
     /// Ticks by the outermost frame of stacks that failed.
     last: BTreeMap<String, u64>,
 }
@@ -58,6 +63,9 @@ impl Stacks {
             }
             for (end, ticks) in &process.cpu_user_stacks {
                 *stacks.by_end.entry(end.clone()).or_default() += ticks;
+            }
+            for (end, ticks) in off_cpu(&process.user_stacks, &process.cpu_user_stacks) {
+                *stacks.asleep.entry(end).or_default() += ticks;
             }
             stacks.look(&experiment.join(&process.experiment))?;
         }
@@ -103,10 +111,7 @@ impl Stacks {
 
     /// All ticks, but for those of threads that end and have no memory any more.
     pub(crate) fn ticks(&self) -> u64 {
-        let ends = self.by_end.iter().filter(|(end, _)| {
-            ![VIA_FRAME_POINTER, VIA_SCAN, EXITING, EXECUTING].contains(&end.as_str())
-        });
-        ends.map(|(_, ticks)| ticks).sum()
+        ticks(&self.by_end)
     }
 
     /// Percent of the ticks that have this end.
@@ -117,6 +122,11 @@ impl Stacks {
     /// Percent that reach the thread's first function.
     pub(crate) fn complete(&self) -> f64 {
         self.percent(COMPLETE)
+    }
+
+    /// Percent of the ticks off the CPU that reach the thread's first function, if there are any.
+    pub(crate) fn asleep_complete(&self) -> Option<f64> {
+        (ticks(&self.asleep) > 0).then(|| 100.0 * complete(&self.asleep))
     }
 
     /// The other ends with their ticks, the most frequent first.
@@ -133,6 +143,13 @@ impl Stacks {
     pub(crate) fn last(&self) -> Vec<(&str, u64)> {
         sorted(self.last.iter())
     }
+}
+
+fn ticks(by_end: &BTreeMap<String, u64>) -> u64 {
+    let ends = by_end.iter().filter(|(end, _)| {
+        ![VIA_FRAME_POINTER, VIA_SCAN, EXITING, EXECUTING].contains(&end.as_str())
+    });
+    ends.map(|(_, ticks)| ticks).sum()
 }
 
 fn sorted<'a>(counts: impl Iterator<Item = (&'a String, &'a u64)>) -> Vec<(&'a str, u64)> {

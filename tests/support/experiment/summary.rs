@@ -197,6 +197,18 @@ impl FollowedStats {
     }
 }
 
+/// Of ticks by how their user stack ended, those off the CPU: all without those on a CPU.
+pub fn off_cpu(
+    user_stacks: &BTreeMap<String, u64>,
+    cpu_user_stacks: &BTreeMap<String, u64>,
+) -> BTreeMap<String, u64> {
+    let on_cpu = |end| cpu_user_stacks.get(end).copied().unwrap_or_default();
+    user_stacks
+        .iter()
+        .map(|(end, ticks)| (end.clone(), ticks.saturating_sub(on_cpu(end))))
+        .collect()
+}
+
 /// Of ticks by how their user stack ended: which part is complete of those that can have one.
 pub fn complete(user_stacks: &BTreeMap<String, u64>) -> f64 {
     let of = |end: &str| user_stacks.get(end).copied().unwrap_or_default();
