@@ -4,6 +4,7 @@
 
 mod cpus;
 mod generated;
+mod shown;
 mod truth;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,100 +17,19 @@ use analysis::aggregate::totals;
 use analysis::filter::{self as report, Filter};
 use analysis::load::lines::LookupPaths;
 use analysis::model::Model;
-use analysis::view::{Payload, gather, page};
+use analysis::view::{Payload, gather};
 use anyhow::{Context as _, Result, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use experiment_format::microstate::Microstate;
 use generated::{Dice, profile};
 use serde_json::Value;
-use tempfile::TempDir;
+use shown::{PAGE, open, show};
 use tests::command::run;
 use tests::kcollect::{self, record};
 use tests::machine::{Shared, work_cpu};
-use tests::oracle::browser::Browser;
 use tests::workload;
-use truth::{Profile, Selection, Truth};
-
-/// A browser that shows a page, and the page's file.
-struct Shown {
-    browser: Browser,
-    /// The value of `kcollect.ready`, milliseconds.
-    times: Value,
-    bytes: usize,
-    _directory: TempDir,
-}
-
-const READY: &str = "new Promise(done => { \
-     const look = () => { const trouble = document.getElementById('trouble'); \
-       if (window.kcollect) done(kcollect.ready); \
-       else if (!trouble.hidden) done(trouble.textContent); \
-       else setTimeout(look, 5); }; \
-     look(); })";
-
-fn show(payload: &Payload) -> Result<Shown> {
-    let directory = tempfile::tempdir()?;
-    fs::write(directory.path().join(PAGE), page(payload)?)?;
-    open(directory)
-}
-
-/// The page's file.
-const PAGE: &str = "view.html";
-
-fn open(directory: TempDir) -> Result<Shown> {
-    let file = directory.path().join(PAGE);
-    let bytes = usize::try_from(fs::metadata(&file)?.len())?;
-    let mut browser = Browser::start()?;
-    browser.resize(1280, 800, 1.0)?;
-    browser.open_file(&file)?;
-    let times = browser.evaluate(READY)?;
-    ensure!(times.is_object(), "{times}");
-    Ok(Shown {
-        browser,
-        times,
-        bytes,
-        _directory: directory,
-    })
-}
-
-impl Shown {
-    fn select(&mut self, selection: &Selection, by_process: bool) -> Result<Truth> {
-        let argument = selection.argument();
-        let totals = self
-            .browser
-            .evaluate(&format!("kcollect.select({argument})"))?;
-        let flame = self
-            .browser
-            .evaluate(&format!("kcollect.flame({{byProcess: {by_process}}})"))?;
-        Truth::of_page(&totals, &flame)
-    }
-
-    /// What is in the page for people and tests, now.
-    fn ticks(&mut self) -> Result<u64> {
-        let shown = self
-            .browser
-            .evaluate("document.querySelector('#total').dataset.ticks")?;
-        shown
-            .as_str()
-            .and_then(|text| text.parse().ok())
-            .context("no total")
-    }
-
-    /// It complained of nothing, and asked for itself only.
-    fn is_content(&self) -> Result<()> {
-        ensure!(
-            self.browser.complaints().is_empty(),
-            "{:#?}",
-            self.browser.complaints()
-        );
-        let requests = self.browser.requests();
-        ensure!(
-            requests.len() == 1 && requests[0].starts_with("file://"),
-            "{requests:?}"
-        );
-        Ok(())
-    }
-}
+use truth::{Profile, Selection};
 
 fn selections(payload: &Payload, number: u64) -> Vec<Selection> {
     let mut dice = Dice::new(number);

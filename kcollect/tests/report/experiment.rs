@@ -1,0 +1,252 @@
+//! The small experiment of these tests.
+
+use std::path::{Path, PathBuf};
+
+use experiment_format::directory::{ExperimentDir, NameRequest};
+use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
+use experiment_format::ids::{Pid, Tid};
+use experiment_format::log::{Cpu, LogEvent, LogHeader, ProfileDecl, StartTime, System};
+use experiment_format::map::{MapEvent, READ_EXECUTE};
+use experiment_format::microstate::{Microstate, NumStates};
+use experiment_format::packet::{ClockTick, TickArray};
+use experiment_format::stacks::StackEnd;
+use experiment_format::subexperiment::SubexperimentWriter;
+use experiment_format::usage::UsageRecord;
+use experiment_format::writer::ExperimentWriter;
+
+const KERNEL: u64 = 0xffff_ffff_8100_0000;
+const PROGRAM: u64 = 0x40_0000;
+const START: u64 = 1_000_000_000;
+pub(crate) const SUB: &str = "_sort_PID_7.1.er";
+
+fn header(pid: u32, command: &str) -> LogHeader {
+    let clock = |states, packet| ProfileDecl::Clock {
+        tick_us: 10_007,
+        states,
+        packets: vec![packet],
+    };
+    let kernel = clock(NumStates::Kernel, ClockTick::declaration());
+    let arrays = clock(NumStates::Solaris, TickArray::declaration());
+    LogHeader {
+        collector: "kcollect test".into(),
+        system: System {
+            hostname: "nowhere".into(),
+            arch: "x86_64".into(),
+            page_size: 4096,
+            pages: 1024,
+            cpus: vec![Cpu { id: 0, mhz: 2600 }, Cpu { id: 1, mhz: 2600 }],
+        },
+        pid: Pid(pid),
+        command_line: command.into(),
+        profiles: match command {
+            "kernel" => vec![ProfileDecl::ThreadNames, kernel, arrays],
+            _ => vec![ProfileDecl::ThreadNames, arrays],
+        },
+        ..LogHeader::default()
+    }
+}
+
+fn image(dir: &ExperimentDir, name: &str, base: u64, functions: &[&str]) {
+    let symbols = (0..).zip(functions).map(|(number, name)| ImageSymbol {
+        address: base + 0x100 * number,
+        size: 0x80,
+        name: name.as_bytes(),
+        global: true,
+    });
+    let image = ElfImage {
+        texts: vec![TextSection {
+            address: base,
+            size: 0x1000,
+            bits: None,
+        }],
+        symbols: symbols.collect(),
+    };
+    dir.archive(name, &image.to_bytes().unwrap()).unwrap();
+}
+
+fn map(vaddr: u64, name: &str) -> MapEvent {
+    MapEvent::Segment {
+        at: 0,
+        vaddr,
+        size: 0x4000,
+        file_offset: 0x1000,
+        modes: READ_EXECUTE,
+        name: name.into(),
+    }
+}
+
+fn ticks(of: &[(Microstate, u32)]) -> [u32; 10] {
+    let mut ticks = [0; 10];
+    for (state, count) in of {
+        ticks[*state as usize] = *count;
+    }
+    ticks
+}
+
+/// A founder with a kernel thread and ticks of a CPU, and a program that recurs, sleeps and has a
+/// stack without its end.
+pub(crate) fn made(parent: &Path) -> PathBuf {
+    made_as(parent, "ktest.3.er", 20)
+}
+
+/// The same with another name, and other ticks of `compare`.
+pub(crate) fn made_as(parent: &Path, name: &str, comparing: u32) -> PathBuf {
+    use Microstate::{Sleep, System, User, WaitCpu};
+    let request = NameRequest::Exactly(name.into());
+    let (dir, _) = ExperimentDir::create(parent, &request, None).unwrap();
+    image(
+        &dir,
+        "vmlinux",
+        KERNEL,
+        &["schedule", "ksys_read", "kworker"],
+    );
+    image(
+        &dir,
+        "/usr/bin/sort",
+        PROGRAM,
+        &["main", "_ZN4sort5mergeEv", "compare"],
+    );
+    let run = StartTime {
+        tstamp_ns: START,
+        wall_s: 1_795_205_070,
+        wall_subsec_ns: 0,
+        tm_zone_s: 0,
+    };
+    let mut founder = ExperimentWriter::create(dir, &header(1, "kernel"), run).unwrap();
+    founder.map(&map(KERNEL, "vmlinux")).unwrap();
+    let thread = |tid, name: &str, group: &str| LogEvent::Thread {
+        at: 0,
+        tid,
+        name: name.into(),
+        group: group.into(),
+    };
+    founder
+        .log(&thread(Tid(3), "kworker/0:1", "kworker/0:1, pid 3"))
+        .unwrap();
+    founder.log(&thread(Tid(7), "sort", "sort, pid 7")).unwrap();
+    let idle = founder
+        .stack(&[KERNEL + 0x210, KERNEL + 0x10], StackEnd::Complete)
+        .unwrap();
+    let (cpu, at) = (0, START + 500_000_000);
+    founder
+        .tick_array(&TickArray {
+            cpu,
+            time: at,
+            stack: idle,
+            tid: Tid(3),
+            pid: Pid(3),
+            ticks: ticks(&[(System, 2), (Sleep, 90)]),
+            detail: 0,
+        })
+        .unwrap();
+    founder
+        .side_file(
+            "kcollect.json",
+            br#"{"losses":{"ring_full":3,"unaccounted":0}}"#,
+        )
+        .unwrap();
+    let read = founder
+        .stack(&[KERNEL + 0x110], StackEnd::Complete)
+        .unwrap();
+    let state = Microstate::KernelCpu;
+    founder
+        .tick(&ClockTick {
+            cpu: 1,
+            time: at,
+            stack: read,
+            tid: Tid(7),
+            pid: Pid(7),
+            state,
+            ticks: 5,
+        })
+        .unwrap();
+    for line in [
+        r#"{"pid":3,"tid":3,"name":"kworker/0:1","at_ns":1000000000,"state":"sleep","since_ns":1,"states_ns":{"system":20000001,"sleep":900000000}}"#,
+        r#"{"pid":7,"tid":7,"name":"sort","at_ns":1500000000,"ended":true,"states_ns":{"user":300000000,"system":50000000,"wait":70000000}}"#,
+        r#"{"sample":1,"at_ns":2000000000}"#,
+    ] {
+        founder
+            .side_line("threads.jsonl", &format!("{line}\n"))
+            .unwrap();
+    }
+
+    let usage = |seconds: u64, states: &[(Microstate, u64)]| {
+        let mut usage = UsageRecord {
+            threads: 2,
+            time: START + seconds * 1_000_000_000,
+            real: 2 * seconds * 1_000_000_000,
+            minor_faults: 10 * seconds,
+            ..UsageRecord::default()
+        };
+        for (state, ms) in states {
+            usage.states[*state as usize] = ms * 1_000_000;
+        }
+        usage
+    };
+    let start = usage(0, &[]);
+    founder.sample(0, "start", &start).unwrap();
+    let states = [(User, 200), (Sleep, 1800)];
+    let periodic = usage(1, &states);
+    founder
+        .sample(1_000_000_000, "periodic", &periodic)
+        .unwrap();
+    // What is in no state is sleep.
+    let stop = usage(
+        2,
+        &[(User, 300), (System, 70), (Sleep, 1900), (WaitCpu, 70)],
+    );
+    founder.sample(2_000_000_000, "stop", &stop).unwrap();
+
+    let mut sub =
+        SubexperimentWriter::create(founder.dir(), SUB, &header(7, "/usr/bin/sort -n x"), run)
+            .unwrap();
+    sub.map(&map(KERNEL, "vmlinux")).unwrap();
+    sub.map(&map(PROGRAM, "/usr/bin/sort")).unwrap();
+    sub.log(&thread(Tid(7), "sort", "sort, pid 7")).unwrap();
+    let (main, merge, compare) = (PROGRAM + 0x10, PROGRAM + 0x110, PROGRAM + 0x210);
+    for (frames, end, counts, at) in [
+        (
+            vec![compare, merge, merge, main],
+            StackEnd::Complete,
+            ticks(&[(User, comparing)]),
+            100,
+        ),
+        (
+            vec![merge, merge, main],
+            StackEnd::Complete,
+            ticks(&[(User, 10), (WaitCpu, 7)]),
+            200,
+        ),
+        (
+            vec![KERNEL + 0x110, compare],
+            StackEnd::UnwindFailed,
+            ticks(&[(System, 5)]),
+            300,
+        ),
+        (
+            vec![0xdead_0000, main + 0x80],
+            StackEnd::Truncated,
+            ticks(&[(Sleep, 1)]),
+            400,
+        ),
+    ] {
+        let stack = sub.stack(&frames, end).unwrap();
+        let time = START + at * 1_000_000;
+        sub.tick_array(&TickArray {
+            cpu: 1,
+            time,
+            stack,
+            tid: Tid(7),
+            pid: Pid(7),
+            ticks: counts,
+            detail: 0,
+        })
+        .unwrap();
+    }
+    sub.sample(0, "start", &start).unwrap();
+    let states = [(User, 300), (System, 50), (WaitCpu, 70)];
+    sub.sample(1_000_000_000, "stop", &usage(1, &states))
+        .unwrap();
+    sub.close(founder.dir(), 1_500_000_000).unwrap();
+    founder.close(2_000_000_000).unwrap()
+}
