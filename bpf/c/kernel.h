@@ -131,13 +131,23 @@ struct rw_semaphore {
 	} count;
 };
 
+struct seqcount {
+	__u32 sequence;
+};
+
 struct mm_struct {
 	struct maple_tree mm_mt;
 	struct rw_semaphore mmap_lock;
+	struct seqcount mm_lock_seq; /* Linux 6.13 and newer */
 	struct {
 		void *vdso;
 	} context;
 	struct uprobes_state uprobes_state;
+};
+
+/* Linux 6.4 to 6.12. */
+struct mm_struct___plain_sequence {
+	int mm_lock_seq;
 };
 
 struct super_block {
@@ -177,6 +187,7 @@ struct vm_area_struct {
 	unsigned long vm_end;
 	struct mm_struct *vm_mm;
 	unsigned long vm_flags;
+	__u32 vm_lock_seq; /* Linux 6.4 and newer */
 	unsigned long vm_pgoff;
 	struct file *vm_file;
 };

@@ -33,4 +33,13 @@ static __always_inline __u64 maple_slot(const __u64 *node, const __u32 pivots, _
 	return 1 + pivots + below;
 }
 
+/* Returns whether a mapping may have changed while it was looked up without a lock. `before` and
+ * `after` are the sequence number of its address space's lock before and after, which changes where
+ * a writer ends (since Linux 6.13 also where one begins). A mapping that a writer changes has the
+ * number `of_mapping` of that writer, which may change other mappings meanwhile. */
+static __always_inline bool look_up_raced(__u32 before, __u32 after, __u32 of_mapping)
+{
+	return before != after || of_mapping == after;
+}
+
 #endif

@@ -6,7 +6,8 @@
  * The kernel's helper for it, bpf_find_vma(), fails where its lock is not to be had, which in an
  * interrupt is after the first call. So the tree is read without a lock, as the kernel's own
  * readers under RCU do. It may change meanwhile: all is read by loads that may fail, and a mapping
- * counts only if it is one of this address space and has the address.
+ * counts only if it is one of this address space and has the address, and if no writer changed it
+ * meanwhile, as far as the kernel numbers its writers.
  */
 #ifndef KCOLLECT_MAPPED_CODE_H
 #define KCOLLECT_MAPPED_CODE_H
@@ -58,6 +59,9 @@ struct mapped_code {
 	__u64 address, mapping, inode, offset;
 	__u64 entry; /* of the tree */
 	__u64 word;  /* of the kernel */
+	__u32 sequence; /* of the lock, when the look-up began */
+	__u32 none;	/* nothing was found */
+	__u32 raced;	/* look-ups that raced with a writer */
 };
 
 /* Returns the word at an address of the kernel, or 0 if it can't be read. By loads that may fail
@@ -153,20 +157,36 @@ static __always_inline bool changes(struct mapped_code *code, __u64 mm)
 /* Returns a field of the mapping that was found. */
 #define MAPPING_FIELD(code, field) KERNEL_FIELD(code, struct vm_area_struct, (code)->mapping, field)
 
-/* Finds the code at an address of an address space. Returns 0, or 1 if there is none. */
-static __always_inline int find_code(struct mapped_code *code, __u64 mm, __u64 address)
+/* Returns the sequence number of an address space's lock, or 0 if the kernel has none. */
+static __always_inline __u32 lock_sequence(struct mapped_code *code, __u64 mm)
+{
+	if (bpf_core_field_exists(struct mm_struct, mm_lock_seq.sequence))
+		return KERNEL_FIELD(code, struct mm_struct, mm, mm_lock_seq.sequence);
+	if (bpf_core_field_exists(struct mm_struct___plain_sequence, mm_lock_seq))
+		return KERNEL_FIELD(code, struct mm_struct___plain_sequence, mm, mm_lock_seq);
+	return 0;
+}
+
+/* Returns that of the writer that changes the mapping that was found, or changed it last. */
+static __always_inline __u32 mapping_sequence(struct mapped_code *code)
+{
+	if (code->mapping && bpf_core_field_exists(struct vm_area_struct, vm_lock_seq))
+		return MAPPING_FIELD(code, vm_lock_seq);
+	return code->sequence - 1;
+}
+
+/* find_code() without a look at writers. */
+static __always_inline int read_code(struct mapped_code *code, __u64 mm)
 {
 	__u64 file;
 
-	code->address = address;
-	code->start = code->end = 0;
-	__builtin_memset(&code->file, 0, sizeof(code->file));
-	code->kind = CODE_PENDING;
 	code->mapping = find_mapping(code, mm);
 	if (!code->mapping || MAPPING_FIELD(code, vm_mm) != mm ||
 	    code->address < MAPPING_FIELD(code, vm_start) ||
-	    code->address >= MAPPING_FIELD(code, vm_end))
+	    code->address >= MAPPING_FIELD(code, vm_end)) {
+		code->mapping = 0;
 		return !changes(code, mm);
+	}
 	if (!(MAPPING_FIELD(code, vm_flags) & VM_EXEC))
 		return 1;
 	code->start = MAPPING_FIELD(code, vm_start);
@@ -186,6 +206,25 @@ static __always_inline int find_code(struct mapped_code *code, __u64 mm, __u64 a
 	}
 	code->offset = (MAPPING_FIELD(code, vm_pgoff) << PAGE_BITS) + code->address - code->start;
 	find_table(code);
+	return 0;
+}
+
+/* Finds the code at an address of an address space. Returns 0, or 1 if there is none. */
+static __always_inline int find_code(struct mapped_code *code, __u64 mm, __u64 address)
+{
+	code->address = address;
+	code->start = code->end = 0;
+	__builtin_memset(&code->file, 0, sizeof(code->file));
+	code->kind = CODE_PENDING;
+	code->sequence = lock_sequence(code, mm);
+	code->none = read_code(code, mm);
+	if (!look_up_raced(code->sequence, lock_sequence(code, mm), mapping_sequence(code)))
+		return code->none;
+	code->raced++;
+	/* The stack is copied, as where a table is missing. */
+	code->start = code->end = 0;
+	__builtin_memset(&code->file, 0, sizeof(code->file));
+	code->kind = CODE_PENDING;
 	return 0;
 }
 

@@ -23,6 +23,13 @@ int native_conserves_time(const struct account *account);
 
 __u64 native_maple_slot(const __u64 *node, bool leaf, __u64 address);
 
+bool native_look_up_raced(__u32 before, __u32 after, __u32 of_mapping);
+
+bool native_look_up_raced(__u32 before, __u32 after, __u32 of_mapping)
+{
+	return look_up_raced(before, after, of_mapping);
+}
+
 __u64 native_maple_slot(const __u64 *node, bool leaf, __u64 address)
 {
 	return maple_slot(node, leaf ? RANGE_PIVOTS : ARANGE_PIVOTS, address);

@@ -528,6 +528,7 @@ static __always_inline void describe_user_return(struct user_scratch *out, struc
 	out->trampoline = trampoline_of(task);
 	out->mm = (__u64)task->mm;
 	out->code.start = out->code.end = 0;
+	out->code.raced = 0;
 	out->record.ip = out->state.pc;
 	out->record.sp = out->state.registers[UNWIND_SP];
 	out->record.execution = task->self_exec_id;
@@ -603,6 +604,9 @@ static __always_inline void send_user_stack(struct user_scratch *out, struct cpu
 					    __u32 cpu)
 {
 	__u64 size = sizeof(out->record) + 8 * (__u64)out->record.header.frames;
+
+	if (out->code.raced)
+		__sync_fetch_and_add(&stats->raced_look_ups, out->code.raced);
 
 	if (!send(cpu, &out->record, USER_RECORD_LENGTH(size)))
 		__sync_fetch_and_add(&stats->user_returns_lost, 1);

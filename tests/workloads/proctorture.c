@@ -31,6 +31,8 @@
  *   nowhere:MS         spins with a stack pointer to nowhere
  *   jit:MS jitfp:MS    spins in code made in memory, called without and with a frame pointer
  *   moved:MS           spins in code that was mapped elsewhere (mremap)
+ *   maps               from now on, a thread maps a page of this program and unmaps it again, as
+ *                      fast as it can
  *   dump:WHAT          maps an executable file jit-PID.dump, which then is a sparse file of 1 TiB
  *                      (WHAT is sparse), or gives way to a pipe, a link or a device
  *   swap:A,B,N,US      N times: loads library A, burns so long in it, unloads it, and twice as
@@ -349,6 +351,28 @@ static void *survive(void *ns)
 	exit(0);
 }
 
+APART static void *map_pages(void *program)
+{
+	for (;;) {
+		void *page = mmap(0, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, (intptr_t)program,
+				  0);
+
+		if (page == MAP_FAILED)
+			fail("mmap");
+		munmap(page, 4096);
+	}
+	return 0;
+}
+
+static void begin_map_pages(void)
+{
+	intptr_t program = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+	pthread_t thread;
+
+	if (program < 0 || pthread_create(&thread, 0, map_pages, (void *)program))
+		fail("maps");
+}
+
 int main(int count, char **words)
 {
 	for (int index = 1; index < count; index++) {
@@ -451,6 +475,8 @@ int main(int count, char **words)
 			uint64_t depth = strtoull(what, &rest, 10);
 
 			dig(depth, strtoull(rest + 1, 0, 10) * MS);
+		} else if (IS("maps")) {
+			begin_map_pages();
 		} else if (IS("nowhere")) {
 			uint64_t end = now(CLOCK_PROCESS_CPUTIME_ID) + ns;
 

@@ -42,7 +42,9 @@ struct cpu_stats {
 	__u64 steal_at;
 	__u64 steal_ns;	       /* that sum when boundaries were last counted */
 	__u64 switch_steal_ns; /* the run queue's sum at the last context switch */
-	__u64 zero[5];
+	/* Look-ups of mapped code that were thrown away, since the mappings changed meanwhile. */
+	__u64 raced_look_ups;
+	__u64 zero[4];
 };
 
 /* A counter on one CPU. */

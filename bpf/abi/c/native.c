@@ -213,6 +213,7 @@ const struct abi_entry kcollect_abi[] = {
 	FIELD(cpu_stats, steal_at)
 	FIELD(cpu_stats, steal_ns)
 	FIELD(cpu_stats, switch_steal_ns)
+	FIELD(cpu_stats, raced_look_ups)
 	FIELD(cpu_stats, zero)
 
 	SIZE(counter_stats)

@@ -231,8 +231,10 @@ pub struct CpuStats {
     pub steal_ns: u64,
     /// The run queue's sum at the last context switch.
     pub switch_steal_ns: u64,
+    /// Look-ups of mapped code that were thrown away, since the mappings changed meanwhile.
+    pub raced_look_ups: u64,
     /// Room for more.
-    pub zero: [u64; 5],
+    pub zero: [u64; 4],
 }
 
 impl CpuStats {

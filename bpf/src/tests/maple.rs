@@ -7,6 +7,7 @@ const ARANGE_PIVOTS: usize = 9;
 const PAGE_BYTES: u64 = 4096;
 
 unsafe extern "C" {
+    fn native_look_up_raced(before: u32, after: u32, of_mapping: u32) -> bool;
     fn native_maple_slot(node: *const u64, leaf: bool, address: u64) -> u64;
 }
 
@@ -39,6 +40,32 @@ fn a_child_has_the_addresses_up_to_its_pivot() {
     let with_end = [0xfff, 0x2fff, u64::MAX];
     assert_eq!(child(&with_end, true, 0x3000), 2);
     assert_eq!(child(&with_end, true, u64::MAX), 2);
+}
+
+#[test]
+fn a_look_up_beside_a_writer_counts_only_if_the_writer_has_another_mapping() {
+    for (before, after, of_mapping, raced) in [
+        // Linux 6.13: a writer has an odd number.
+        (4, 4, 3, false),
+        (4, 4, u32::MAX, false),
+        (5, 5, 3, false),
+        (5, 5, 5, true),
+        (4, 5, 3, true),
+        (5, 6, 3, true),
+        (4, 6, 5, true),
+        (u32::MAX, 0, 3, true),
+        // Linux 6.4: a writer has the number that its end increments.
+        (3, 3, u32::MAX, false),
+        (3, 3, 2, false),
+        (3, 3, 3, true),
+        (3, 4, 3, true),
+        // Older: none.
+        (0, 0, u32::MAX, false),
+    ] {
+        // SAFETY: a function of three numbers.
+        let result = unsafe { native_look_up_raced(before, after, of_mapping) };
+        assert_eq!(result, raced, "{before} {after} {of_mapping}");
+    }
 }
 
 proptest! {

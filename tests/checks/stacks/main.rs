@@ -1,8 +1,9 @@
 //! Stacks are right: user stacks against framehop and stepped programs, call trees, code made at
-//! run time.
+//! run time, mappings that change.
 
 mod call_trees;
 mod jit;
+mod mappings;
 mod return_probes;
 mod unwinder;
 mod user_returns;

@@ -184,6 +184,7 @@ fn rust_side() -> BTreeMap<String, u64> {
             steal_at,
             steal_ns,
             switch_steal_ns,
+            raced_look_ups,
             zero,
         ]
     );

@@ -111,6 +111,8 @@ pub struct FollowSummary {
     pub user_returns: JoinCounts,
     /// User stacks by where they were unwound.
     pub unwound: UnwindCounts,
+    /// Stacks of these that were copied because another thread changed the mappings meanwhile.
+    pub raced_look_ups: u64,
     /// The kernel memory of the unwind tables.
     pub table_use: TableUse,
     /// The origin of the load objects' unwind tables.
@@ -286,7 +288,11 @@ impl Summary {
             tracked_s: times.times.tracked_ns as f64 / 1e9,
         };
         let (system, _) = accounts.system();
-        let followed = user(dispatcher, inputs.programs.table_use());
+        let followed = user(
+            dispatcher,
+            inputs.programs.table_use(),
+            sum(|stats| stats.raced_look_ups),
+        );
         let counters = counters(inputs)?;
         let arrays = recorded.arrays + followed.as_ref().map_or(0, FollowSummary::arrays);
         let thread_ticks = recorded.array_ticks + followed.as_ref().map_or(0, FollowSummary::ticks);
@@ -397,7 +403,11 @@ impl FollowSummary {
 }
 
 /// Returns the summary of the followed processes. None if none could be followed.
-fn user(dispatcher: &Dispatcher, table_use: TableUse) -> Option<FollowSummary> {
+fn user(
+    dispatcher: &Dispatcher,
+    table_use: TableUse,
+    raced_look_ups: u64,
+) -> Option<FollowSummary> {
     let user = dispatcher.user.as_ref()?;
     let processes = dispatcher.router.followed();
     let (mut user_stacks, mut cpu_user_stacks) = <(StackCounts, StackCounts)>::default();
@@ -415,6 +425,7 @@ fn user(dispatcher: &Dispatcher, table_use: TableUse) -> Option<FollowSummary> {
         cpu_user_stacks,
         user_returns: user.joined(),
         unwound: user.resolver.unwound,
+        raced_look_ups,
         table_use,
         tables: user.code.objects.counts,
         losses: FollowLosses {
