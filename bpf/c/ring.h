@@ -70,8 +70,8 @@ static __always_inline __u32 fullness(__u32 cpu)
 /* Sends `size` bytes into the ring of a CPU; returns false if there is no room. The reader drains
  * the rings periodically and is woken only when an eighth of a ring is full, since a wake-up for
  * each record would cost more than the record; and before stack copies get shorter, which begins at
- * a quarter. */
-static __always_inline bool send(__u32 cpu, void *record, __u64 size)
+ * a quarter. `wake`: the reader is woken all the same. */
+static __always_inline bool send_and_wake(__u32 cpu, void *record, __u64 size, bool wake)
 {
 	__u32 index = cpu / CPUS_PER_RING;
 	void *ring = bpf_map_lookup_elem(&kc_rings, &index);
@@ -82,7 +82,13 @@ static __always_inline bool send(__u32 cpu, void *record, __u64 size)
 	used = bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA);
 	room = bpf_ringbuf_query(ring, BPF_RB_RING_SIZE);
 	return !bpf_ringbuf_output(ring, record, size,
-				   used > room / 8 ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
+				   wake || used > room / 8 ? BPF_RB_FORCE_WAKEUP
+							   : BPF_RB_NO_WAKEUP);
+}
+
+static __always_inline bool send(__u32 cpu, void *record, __u64 size)
+{
+	return send_and_wake(cpu, record, size, false);
 }
 
 #endif

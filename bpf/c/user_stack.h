@@ -83,6 +83,8 @@ extern struct ignored kc_ignored SEC(".maps");
 #define MAX_SENT_WORDS 8176
 /* All that an iterator writes of one thread has to fit the file's 32 KiB, or none of it is read. */
 #define MAX_ITER_WORDS		   3700
+/* As kcollect's shortest round. */
+#define WAKE_NS			   10000000
 #define USER_RECORD_LENGTH(length) ((length) & (8 * USER_WORDS - 1))
 
 /* Where a user stack is put together. */
@@ -599,16 +601,30 @@ static __always_inline void capture_sleeper_stack(struct user_scratch *out,
 		copy_stack(out, task, MAX_PIECES);
 }
 
+/* Returns whether user space should be woken for a stack: it lacks the table of a file. Seldom, for
+ * it takes time to make one. */
+static __always_inline bool wakes(const struct user_scratch *out, struct cpu_stats *stats)
+{
+	__u64 now = out->record.header.time_ns;
+
+	if (!(out->record.header.flags & FLAG_STACK_COPY) || !out->record.file.inode ||
+	    now - stats->woken_ns < WAKE_NS)
+		return false;
+	stats->woken_ns = now;
+	return true;
+}
+
 /* Sends the user stack. */
 static __always_inline void send_user_stack(struct user_scratch *out, struct cpu_stats *stats,
 					    __u32 cpu)
 {
 	__u64 size = sizeof(out->record) + 8 * (__u64)out->record.header.frames;
+	bool wake = wakes(out, stats);
 
 	if (out->code.raced)
 		__sync_fetch_and_add(&stats->raced_look_ups, out->code.raced);
 
-	if (!send(cpu, &out->record, USER_RECORD_LENGTH(size)))
+	if (!send_and_wake(cpu, &out->record, USER_RECORD_LENGTH(size), wake))
 		__sync_fetch_and_add(&stats->user_returns_lost, 1);
 }
 

@@ -3,10 +3,11 @@
 //! tables.
 
 use std::fmt;
-use std::mem::swap;
+use std::mem::{swap, take};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bpf_abi::Record;
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType, RingBuffer, RingBufferBuilder};
 
 use crate::Error;
@@ -20,9 +21,17 @@ pub(crate) const CPUS_PER_RING: u32 = 8;
 pub struct Rings {
     rings: RingBuffer<'static>,
     maps: Vec<MapHandle>,
-    arrived: Arc<Mutex<Vec<u8>>>,
+    arrived: Arc<Mutex<Arrived>>,
     backlog: MapHandle,
     last_eighths: u32,
+}
+
+/// Records that were taken.
+#[derive(Default)]
+struct Arrived {
+    bytes: Vec<u8>,
+    /// A stack copy is among them.
+    copies: bool,
 }
 
 impl fmt::Debug for Rings {
@@ -37,14 +46,15 @@ impl Rings {
         let handles = (0..count)
             .map(|index| make_ring(skel, index, size))
             .collect::<Result<Vec<_>, _>>()?;
-        let arrived = Arc::new(Mutex::new(Vec::new()));
+        let arrived = Arc::new(Mutex::new(Arrived::default()));
         let mut builder = RingBufferBuilder::new();
         for handle in &handles {
             let arrived = Arc::clone(&arrived);
             builder
                 .add(handle, move |bytes| {
                     let mut arrived = arrived.lock().unwrap_or_else(PoisonError::into_inner);
-                    arrived.extend_from_slice(bytes);
+                    arrived.copies |= Record::is_stack_copy(bytes);
+                    arrived.bytes.extend_from_slice(bytes);
                     0
                 })
                 .map_err(step("map a ring"))?;
@@ -62,18 +72,18 @@ impl Rings {
     }
 
     /// Appends all that the rings hold to `bytes`, in no order across CPUs, for
-    /// [`Record::decode_all`](bpf_abi::Record::decode_all).
+    /// [`Record::decode_all`]. Returns whether a stack copy is among them.
     ///
     /// # Errors
     /// [`Error::Step`] when a ring can't be read.
-    pub fn take(&mut self, bytes: &mut Vec<u8>) -> Result<(), Error> {
+    pub fn take(&mut self, bytes: &mut Vec<u8>) -> Result<bool, Error> {
         self.rings.consume().map_err(step("read the rings"))?;
         let mut arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
         match bytes.is_empty() {
-            true => swap(bytes, &mut arrived),
-            false => bytes.append(&mut arrived),
+            true => swap(bytes, &mut arrived.bytes),
+            false => bytes.append(&mut arrived.bytes),
         }
-        Ok(())
+        Ok(take(&mut arrived.copies))
     }
 
     /// Sets how much of what was taken waits in user space, in eighths of what may wait. From a

@@ -44,7 +44,8 @@ struct cpu_stats {
 	__u64 switch_steal_ns; /* the run queue's sum at the last context switch */
 	/* Look-ups of mapped code that were thrown away, since the mappings changed meanwhile. */
 	__u64 raced_look_ups;
-	__u64 zero[4];
+	__u64 woken_ns; /* when the reader was last woken for a stack copy */
+	__u64 zero[3];
 };
 
 /* A counter on one CPU. */

@@ -214,6 +214,7 @@ const struct abi_entry kcollect_abi[] = {
 	FIELD(cpu_stats, steal_ns)
 	FIELD(cpu_stats, switch_steal_ns)
 	FIELD(cpu_stats, raced_look_ups)
+	FIELD(cpu_stats, woken_ns)
 	FIELD(cpu_stats, zero)
 
 	SIZE(counter_stats)

@@ -233,8 +233,10 @@ pub struct CpuStats {
     pub switch_steal_ns: u64,
     /// Look-ups of mapped code that were thrown away, since the mappings changed meanwhile.
     pub raced_look_ups: u64,
+    /// When the reader was last woken for a stack copy.
+    pub woken_ns: u64,
     /// Room for more.
-    pub zero: [u64; 4],
+    pub zero: [u64; 3],
 }
 
 impl CpuStats {

@@ -43,7 +43,8 @@ pub const LAST_SAMPLE: &str = "stop";
 /// Passes events on.
 #[derive(Debug)]
 pub struct Dispatcher {
-    processes: ProcessTable,
+    /// The processes that there are.
+    pub processes: ProcessTable,
     decoder: Decoder,
     /// User space, if any process may be followed.
     pub user: Option<UserSpace>,

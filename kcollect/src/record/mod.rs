@@ -9,6 +9,7 @@ pub mod hardening;
 pub mod input;
 pub mod interval;
 pub mod kernel;
+mod limits;
 mod load_phase;
 mod pause;
 pub mod processes;

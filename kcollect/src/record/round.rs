@@ -1,5 +1,6 @@
 //! One pass of the session's loop: wait, handle signals, keep time, apply events, watch limits.
 
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use experiment_format::log::LogEvent;
@@ -9,9 +10,11 @@ use host::output::Output;
 use host::signals::SignalRequest;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::dispatch::Dispatcher;
 use super::load_phase::LoadStep;
 use super::pause::PauseReasons;
 use super::session::Session;
+use super::user::UserSpace;
 
 /// The longest time for which events are applied without publishing what they changed, nanoseconds.
 /// Until a process is published the BPF programs copy its stacks.
@@ -20,28 +23,41 @@ const PUBLISH_INTERVAL_NS: u64 = 20_000_000;
 /// Closing that takes longer than this is reported, nanoseconds.
 const CLOSING_NS: u64 = 500_000_000;
 
+/// The shortest round, nanoseconds: after a stack copy, or while unwind tables are made.
+pub(super) const SHORTEST_ROUND_NS: u64 = 10_000_000;
+
 impl Session<'_> {
-    pub(super) fn wait(&self, deadline: u64) {
-        let fds = self.signals.fds().chain([self.inputs.wake_fd()]);
-        let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        let left = Duration::from_nanos(deadline.saturating_sub(now()));
-        // Rounded up, or the last fraction of a millisecond is spent spinning.
-        let timeout =
-            PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
-        // An interrupted wait is a signal, which is handled next.
-        let _ = poll(&mut fds, timeout);
+    /// Waits until a deadline, a signal, or the inputs wake it, which they do not before
+    /// `earliest`.
+    pub(super) fn wait(&self, earliest: u64, deadline: u64) {
+        let signals: Vec<_> = self.signals.fds().collect();
+        if !wait_for(&signals, earliest.min(deadline)) {
+            let inputs = [self.inputs.wake_fd()];
+            wait_for(&[signals, inputs.into()].concat(), deadline);
+        }
     }
 
-    pub(super) fn next_deadline(&self, next_round: u64) -> u64 {
+    /// Returns when the next round begins at the latest, after one that began at a time.
+    pub(super) fn next_deadline(&self, began: u64, next_round: u64) -> u64 {
+        let user = self.dispatcher.user.as_ref();
+        let tables = user
+            .is_some_and(UserSpace::makes_tables)
+            .then_some(began + SHORTEST_ROUND_NS);
         let start = self
             .pause
             .waiting
             .then(|| after(self.started_ns, self.plan.start));
         let end = self.plan.end.map(|end| after(self.started_ns, end));
-        [self.next_sample_ns, self.load.deadline(), start, end]
-            .into_iter()
-            .flatten()
-            .fold(next_round, u64::min)
+        [
+            self.next_sample_ns,
+            self.load.deadline(),
+            start,
+            end,
+            tables,
+        ]
+        .into_iter()
+        .flatten()
+        .fold(next_round, u64::min)
     }
 
     pub(super) fn handle_signals(&mut self) -> Result<(), Failure> {
@@ -86,7 +102,9 @@ impl Session<'_> {
     /// There may be so many that this takes seconds. Data stop at their time all the same.
     pub(super) fn apply_events(&mut self, output: &mut Output) -> Result<(), Failure> {
         let mut published = now();
-        for (time, event) in self.inputs.round()? {
+        let events = self.inputs.round()?;
+        self.make_tables();
+        for (time, event) in events {
             self.dispatcher.apply(time, event);
             if now() > published + PUBLISH_INTERVAL_NS {
                 self.publish()?;
@@ -131,6 +149,20 @@ impl Session<'_> {
             output.say(&format!(
                 "data have stopped after {seconds:.3} s; what was recorded until then is being written"
             ));
+        }
+    }
+
+    /// Begins to make the tables that the BPF programs lacked, before the stack copies say so, which
+    /// are applied when no record of an earlier time can come.
+    fn make_tables(&mut self) {
+        let Dispatcher {
+            user, processes, ..
+        } = &mut self.dispatcher;
+        let Some(user) = user else {
+            return;
+        };
+        for found in self.inputs.take_lacking(|file| user.lacks(file)) {
+            user.make_table(&*processes, &found);
         }
     }
 
@@ -205,6 +237,18 @@ impl Session<'_> {
             router.bytes_written() as f64 / 1e6,
         )
     }
+}
+
+/// Waits until a descriptor is readable, or until a deadline. Returns whether one is.
+fn wait_for(descriptors: &[BorrowedFd<'_>], deadline: u64) -> bool {
+    let fds = descriptors.iter();
+    let mut fds: Vec<_> = fds.map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
+    let left = Duration::from_nanos(deadline.saturating_sub(now()));
+    // Rounded up, or the last fraction of a millisecond is spent spinning.
+    let timeout =
+        PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
+    // An interrupted wait is a signal, which is handled next.
+    poll(&mut fds, timeout).is_ok_and(|ready| ready > 0)
 }
 
 /// Returns the time `span` after `time`.

@@ -4,17 +4,16 @@
 //! leaves nothing behind; the side-band is open before the snapshot of what runs, the snapshot is
 //! taken before the first tick, and the experiment can be opened before it holds one.
 
+use std::iter;
 use std::path::PathBuf;
-use std::{io, iter};
 
 use bpf::UserStackCapture;
 use counters::names::event::CounterRequest;
 use experiment_format::directory::Place;
 use experiment_format::ids::Tid;
-use host::exit::{ExitKind, Failure, spawn_code};
+use host::exit::{Failure, spawn_code};
 use host::load;
-use host::machine::{self, CpuSet, now};
-use host::memory;
+use host::machine::{self, now};
 use host::output::Output;
 use host::signals::Signals;
 use nix::unistd::gettid;
@@ -30,9 +29,10 @@ use super::input::event::Event;
 use super::input::inputs::Inputs;
 use super::kernel::code::KernelCode;
 use super::kernel::founder::Founder;
+use super::limits::{enough_address_space, enough_descriptors};
 use super::load_phase::{LoadPhase, cannot_start, starter};
 use super::pause::PauseReasons;
-use super::round::{after, not_published, unavailable};
+use super::round::{SHORTEST_ROUND_NS, after, not_published, unavailable};
 use super::route::Router;
 use super::summary::first_tables::FirstTables;
 use super::summary::{RecordingTimes, Summary};
@@ -169,10 +169,14 @@ impl<'a> Session<'a> {
             .inspect_err(|error| output.detail(&no_rt_priority(error)))
             .ok();
         let mut next_round = self.started_ns + ROUND_NS;
+        let mut time = self.started_ns;
         while !self.stopped {
-            self.wait(self.next_deadline(next_round));
+            self.wait(
+                time + SHORTEST_ROUND_NS,
+                self.next_deadline(time, next_round),
+            );
             self.handle_signals()?;
-            let time = now();
+            time = now();
             self.keep_time(time, output)?;
             self.inputs.programs.tables().maintain();
             self.apply_events(output)?;
@@ -268,46 +272,6 @@ impl<'a> Session<'a> {
         }
         Ok(stopped)
     }
-}
-
-/// Passes if as many files may be open as are needed with so many counters, beside those that the
-/// caller left open.
-fn enough_descriptors(counters: usize) -> Result<(), Failure> {
-    let number = |cpus: io::Result<CpuSet>| cpus.map_or(1, |cpus| cpus.len() as u64);
-    let (online, possible) = (machine::online_cpus(), machine::possible_cpus());
-    let needed = doctor::descriptors_needed(number(online), number(possible), counters as u64);
-    let (limit, inherited) = machine::descriptors();
-    if limit >= inherited.saturating_add(needed) {
-        return Ok(());
-    }
-    let message = format!(
-        "open files: {limit} at most, and a recording needs {needed} beside the {inherited} that its caller left open"
-    );
-    let cure = doctor::raise_open_files(inherited + needed);
-    Err(Failure::new(ExitKind::Unavailable, message, cure))
-}
-
-/// Passes if the address space is not limited, or has room for the rings and for all that may wait
-/// in memory.
-fn enough_address_space() -> Result<(), Failure> {
-    /// Of each CPU's rings, which are mapped twice, and of its stacks.
-    const OF_EACH_CPU: u64 = 16 << 20;
-    /// Of records and stack copies that wait, unwind tables, names, and the stacks of threads.
-    const OF_ALL: u64 = 1 << 30;
-    let Some((limit, used)) = memory::address_space() else {
-        return Ok(());
-    };
-    let cpus = machine::possible_cpus().map_or(1, |cpus| cpus.len() as u64);
-    let needed = used + OF_ALL + cpus * OF_EACH_CPU;
-    if limit >= needed {
-        return Ok(());
-    }
-    let (limit, needed) = (limit >> 10, needed.div_ceil(1 << 10));
-    Err(Failure::new(
-        ExitKind::Unavailable,
-        format!("address space: {limit} KB at most, and a recording may need {needed}"),
-        format!("raise the limit: ulimit -v {needed}, or unlimited"),
-    ))
 }
 
 /// Publishes what runs to the BPF programs, then takes data if `recording`. Returns when that was.

@@ -1,8 +1,8 @@
-//! Mappings change while user stacks are unwound.
+//! Mappings change while user stacks are unwound, and files are gone soon.
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use tests::experiment::followed::Followed;
 use tests::kcollect::record;
 use tests::machine::Shared;
@@ -28,6 +28,41 @@ fn root_a_thread_that_maps_files_spoils_no_stack_of_another() -> Result<()> {
     ensure!(
         burned > 0.5 && called >= 0.97 * burned,
         "burn_deep {burned} s, of which main called {called} s; {raced} raced"
+    );
+    Ok(())
+}
+
+/// The ends of all stacks of the ticks on a CPU: how many there are, and how many are complete.
+fn on_cpu(followed: &Followed) -> (u64, u64) {
+    let ends = followed.json["followed"]["cpu_user_stacks"].as_object();
+    let of = |wanted: fn(&str) -> bool| {
+        let ends = ends.into_iter().flatten();
+        ends.filter(|(end, _)| wanted(end.as_str()))
+            .filter_map(|(_, ticks)| ticks.as_u64())
+            .sum()
+    };
+    let all = of(|end| !["via_frame_pointer", "via_scan", "executing", "exiting"].contains(&end));
+    (all, of(|end| end == "complete"))
+}
+
+/// Each program is a new file, lives for some 50 ms, and is gone when its records are applied: its
+/// table is begun when the first stack copy of it comes. On a machine that is busy a few may be gone by
+/// then too; of those whose copies are only applied later, less than half have their stacks.
+#[test]
+fn root_programs_that_are_gone_at_once_have_their_stacks() -> Result<()> {
+    let _machine = Shared::take()?;
+    let script = "for number in $(seq 16); do cp \"$1\" $2/gone$number; \
+                  $2/gone$number deep:40,50; rm $2/gone$number; done";
+    let directory = tempfile::tempdir()?;
+    let place = directory.path().to_str().context("a path that is text")?;
+    let load = ["sh", "-c", script, "sh", PROCTORTURE, place];
+    let recorded = record(&["-p", "hi", "-F", "=gone.*"], &load, LIMIT)?;
+    let followed = Followed::read(&recorded)?;
+    let (all, complete) = on_cpu(&followed);
+    ensure!(
+        all > 400 && complete as f64 >= 0.75 * all as f64,
+        "{complete} of {all} are complete: {}",
+        followed.json["followed"]
     );
     Ok(())
 }

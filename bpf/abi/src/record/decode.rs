@@ -56,6 +56,16 @@ pub enum RecordError {
 }
 
 impl Record {
+    /// Returns whether the bytes of one record are those of a stack copy.
+    #[must_use]
+    pub fn is_stack_copy(bytes: &[u8]) -> bool {
+        let copy = |raw: HeaderLayout| {
+            raw.kind == u8::from(RecordKind::UserReturn)
+                && raw.flags.contains(RecordFlags::STACK_COPY)
+        };
+        HeaderLayout::read_from_prefix(bytes).is_ok_and(|(raw, _)| copy(raw))
+    }
+
     /// Decodes adjacent records.
     ///
     /// # Errors

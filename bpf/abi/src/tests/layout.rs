@@ -185,6 +185,7 @@ fn rust_side() -> BTreeMap<String, u64> {
             steal_ns,
             switch_steal_ns,
             raced_look_ups,
+            woken_ns,
             zero,
         ]
     );

@@ -1,13 +1,13 @@
 //! The inputs: a clock and a side-band ring on each CPU that is online, the snapshot of what runs
 //! at the start, and what is read on request. Their events are returned in time order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use std::{fs, io};
 
 use bpf::{MAX_COUNTERS, OverflowCounts, Programs, Settings, UserStackCapture};
-use bpf_abi::{CpuStats, Record};
+use bpf_abi::{CapturedStack, CodeFile, CpuStats, Record, ThreadName};
 use counters::names::event::CounterRequest;
 use counters::perf::counter::Place;
 use counters::perf::cpu_events::{open_clock, open_overflow};
@@ -17,9 +17,12 @@ use experiment_format::ids::Pid;
 use host::exit::{ExitKind, Failure};
 use host::machine::{self, CpuSet};
 
+use user_collector::space::{Mapping, mapping_at};
+
 use super::event::Event;
 use super::reader::{Bytes, Reader};
-use super::{sideband, snapshot};
+use super::sideband::{self, SidebandEvent};
+use super::snapshot;
 
 /// Age at which all records have arrived, nanoseconds. A record gets its time first and is in
 /// its ring a microsecond later, unless a hypervisor stops the CPU in between.
@@ -38,6 +41,19 @@ pub struct CpuTime {
     pub(super) has_clock: bool,
 }
 
+/// A file whose unwind table the BPF programs lacked.
+#[derive(Debug)]
+pub struct LackedTable {
+    /// The file as the kernel found it.
+    pub file: CodeFile,
+    /// A process that maps it.
+    pub pid: Pid,
+    /// The name of a thread of it.
+    pub name: ThreadName,
+    /// Where.
+    pub mapping: Mapping,
+}
+
 /// The BPF programs, clocks, counters and side-band rings of all CPUs.
 #[derive(Debug)]
 pub struct Inputs {
@@ -50,6 +66,9 @@ pub struct Inputs {
     pub(super) cpus: BTreeMap<u32, CpuTime>,
     recording: bool,
     order: TimeOrder<Event>,
+    /// Files whose unwind tables the BPF programs lacked since they were taken last: a process that
+    /// maps each, its name, and an address of it there.
+    lacking: HashMap<CodeFile, (Pid, ThreadName, u64)>,
     follows: bool,
     /// Counters that overflow.
     pub counters: Vec<CounterRequest>,
@@ -102,6 +121,7 @@ impl Inputs {
             cpus: BTreeMap::new(),
             recording: false,
             order: TimeOrder::default(),
+            lacking: HashMap::new(),
             follows: capture.is_some(),
             counters: counters.to_vec(),
         };
@@ -187,6 +207,47 @@ impl Inputs {
         let began_ns = machine::now();
         self.drain()?;
         Ok(self.order.release(began_ns.saturating_sub(SETTLED_NS)))
+    }
+
+    /// Returns what is mapped where a file is whose table the BPF programs lacked, of each since the
+    /// last time that `lacks` says of, as far as the process still runs. This is no event: its
+    /// records are returned by a later round.
+    pub fn take_lacking(&mut self, lacks: impl Fn(CodeFile) -> bool) -> Vec<LackedTable> {
+        let lacking = std::mem::take(&mut self.lacking).into_iter();
+        lacking
+            .filter(|(file, _)| lacks(*file))
+            .filter_map(|(file, (pid, name, address))| {
+                let mappings = snapshot::mappings(pid);
+                // The process may have executed another program meanwhile.
+                let same =
+                    |mapping: &&Mapping| mapping.file.identity.inode as u32 == file.inode as u32;
+                let mapping = mapping_at(&mappings, address).filter(same)?;
+                let reported = self.reported(pid, mapping).unwrap_or(mapping);
+                Some(LackedTable {
+                    file,
+                    pid,
+                    name,
+                    mapping: reported.clone(),
+                })
+            })
+            .collect()
+    }
+
+    /// Returns a mapping of a process as the side-band describes it, whose event was not returned
+    /// yet: what is found by its description is found again when it is.
+    fn reported(&self, pid: Pid, mapping: &Mapping) -> Option<&Mapping> {
+        self.order.pending().find_map(|(_, event)| match event {
+            Event::Sideband(SidebandEvent::Map {
+                pid: of,
+                mapping: reported,
+            }) if *of == pid
+                && reported.start == mapping.start
+                && reported.file.path == mapping.file.path =>
+            {
+                Some(reported)
+            }
+            _ => None,
+        })
     }
 
     /// Reads the mappings of a process. The event is returned by a later round, after all events
@@ -320,6 +381,19 @@ impl Inputs {
 
     fn take(&mut self, records: Vec<Record>) {
         for record in records {
+            if let Record::UserReturn(stack) = &record
+                && let CapturedStack::StackCopy {
+                    file, registers, ..
+                } = &stack.stack
+                && file.inode != 0
+            {
+                let place = (
+                    Pid(stack.header.pid),
+                    stack.header.name,
+                    registers.address(),
+                );
+                self.lacking.insert(*file, place);
+            }
             self.order.push(record.time(), Event::Record(record));
         }
     }

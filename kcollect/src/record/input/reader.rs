@@ -80,7 +80,8 @@ struct Shared {
     rings: Mutex<Rings>,
     /// Wakes the thread: the set of rings has changed, or the reader is dropped.
     thread_wake: EventFd,
-    /// Wakes the session: more than [`WAKE_THRESHOLD_BYTES`] wait.
+    /// Wakes the session: more than [`WAKE_THRESHOLD_BYTES`] wait, or a stack copy, whose table can
+    /// be made while its process still runs.
     session_wake: EventFd,
     /// The reader is dropped.
     stopped: AtomicBool,
@@ -215,12 +216,13 @@ impl Shared {
             }
             while !woken(&epoll) {
                 let mut rings = self.lock();
-                if rings.waiting.len() < MAX_WAITING_BYTES {
+                let copies = match rings.waiting.len() < MAX_WAITING_BYTES {
                     // `take` returns the same error.
-                    let _ = rings.empty();
-                }
+                    true => rings.empty().unwrap_or(false),
+                    false => false,
+                };
                 // `take` resets it, so that it wakes the session once.
-                if rings.waiting.len() > WAKE_THRESHOLD_BYTES {
+                if copies || rings.waiting.len() > WAKE_THRESHOLD_BYTES {
                     let _ = self.session_wake.write(1);
                 }
             }
@@ -241,14 +243,14 @@ fn woken(epoll: &Epoll) -> bool {
 }
 
 impl Rings {
-    /// Moves all bytes of the rings to those that wait.
-    fn empty(&mut self) -> Result<(), bpf::Error> {
+    /// Moves all bytes of the rings to those that wait. Returns whether a stack copy is among them.
+    fn empty(&mut self) -> Result<bool, bpf::Error> {
         for ring in self.sideband.values() {
             ring.take(&mut self.waiting.sideband);
         }
-        self.programs.take(&mut self.waiting.records)?;
+        let copies = self.programs.take(&mut self.waiting.records)?;
         self.programs.set_backlog(self.waiting.backlog_eighths());
-        Ok(())
+        Ok(copies)
     }
 
     /// Returns duplicates of the rings' descriptors, which wake when a ring is filled to its

@@ -71,6 +71,17 @@ impl FollowPolicy {
         })
     }
 
+    /// Returns whether the rule chooses a process of which nothing but a name is known.
+    #[must_use]
+    pub fn chooses_name(&self, pid: Pid, name: &[u8]) -> bool {
+        self.rule.follow.wants(&Candidate {
+            pid,
+            name: Some(name),
+            executable: None,
+            ticked: false,
+        })
+    }
+
     /// Returns whether a process is followed, or may be without another name.
     #[must_use]
     pub fn may_follow(

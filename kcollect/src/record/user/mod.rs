@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bpf::Programs;
-use bpf_abi::UserReturn;
 use bpf_abi::unwind::UnwindEnd;
+use bpf_abi::{CodeFile, UserReturn};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::microstate::Microstate;
 use experiment_format::usage::UsageRecord;
@@ -27,6 +27,7 @@ use user_collector::join::{Join, JoinCounts};
 use user_collector::objects::LoadObjects;
 use user_collector::process::{ProcessInstance, ProcessTable};
 
+use super::input::inputs::LackedTable;
 use super::interval::StateInterval;
 use super::processes::LoadedCode;
 use super::processes::follow_policy::FollowPolicy;
@@ -232,6 +233,34 @@ impl UserSpace {
     /// The recording is over: archives the rest, as fast as possible.
     pub fn archive_rest(&mut self, router: &mut Router) {
         router.archive_rest(&self.tracker, &mut self.code);
+    }
+
+    /// Returns whether nothing is known of a file that the kernel found.
+    #[must_use]
+    pub fn lacks(&self, file: CodeFile) -> bool {
+        self.publisher.lacks(file)
+    }
+
+    /// Begins to make the table of a file that the kernel found in a mapping of a process, before
+    /// the records of that are applied: the process may exit soon.
+    pub fn make_table(&mut self, processes: &ProcessTable, lacked: &LackedTable) {
+        let pid = lacked.pid;
+        let tracked = self.tracker.with_pid(pid);
+        // That it executed a program may not be applied yet.
+        if self.policy.may_follow(processes, tracked, pid)
+            || self.policy.chooses_name(pid, lacked.name.bytes())
+        {
+            let relatives = relatives(processes, pid);
+            let process = (pid, &*relatives);
+            self.publisher
+                .lacking(&mut self.code, process, &lacked.mapping, lacked.file);
+        }
+    }
+
+    /// Returns whether tables are being made.
+    #[must_use]
+    pub fn makes_tables(&self) -> bool {
+        self.code.objects.waiting() > 0
     }
 
     /// Publishes what changed to the BPF programs.

@@ -61,8 +61,13 @@ impl TablePublisher {
         Some(self.tables.get(&id)?.number_at(address))
     }
 
+    /// Returns whether nothing is known of a file that the kernel found.
+    pub(in crate::record) fn lacks(&self, file: CodeFile) -> bool {
+        !self.files.contains_key(&file)
+    }
+
     /// The kernel found this file in a mapping, and the programs lack its table.
-    pub(super) fn lacking(
+    pub(in crate::record) fn lacking(
         &mut self,
         code: &mut LoadedCode,
         (pid, relatives): (Pid, &[Pid]),

@@ -1,0 +1,49 @@
+//! What a recording needs of the limits of its process.
+
+use std::io;
+
+use host::exit::{ExitKind, Failure};
+use host::machine::{self, CpuSet};
+use host::memory;
+
+use crate::doctor;
+
+/// Passes if as many files may be open as are needed with so many counters, beside those that the
+/// caller left open.
+pub(super) fn enough_descriptors(counters: usize) -> Result<(), Failure> {
+    let number = |cpus: io::Result<CpuSet>| cpus.map_or(1, |cpus| cpus.len() as u64);
+    let (online, possible) = (machine::online_cpus(), machine::possible_cpus());
+    let needed = doctor::descriptors_needed(number(online), number(possible), counters as u64);
+    let (limit, inherited) = machine::descriptors();
+    if limit >= inherited.saturating_add(needed) {
+        return Ok(());
+    }
+    let message = format!(
+        "open files: {limit} at most, and a recording needs {needed} beside the {inherited} that its caller left open"
+    );
+    let cure = doctor::raise_open_files(inherited + needed);
+    Err(Failure::new(ExitKind::Unavailable, message, cure))
+}
+
+/// Passes if the address space is not limited, or has room for the rings and for all that may wait
+/// in memory.
+pub(super) fn enough_address_space() -> Result<(), Failure> {
+    /// Of each CPU's rings, which are mapped twice, and of its stacks.
+    const OF_EACH_CPU: u64 = 16 << 20;
+    /// Of records and stack copies that wait, unwind tables, names, and the stacks of threads.
+    const OF_ALL: u64 = 1 << 30;
+    let Some((limit, used)) = memory::address_space() else {
+        return Ok(());
+    };
+    let cpus = machine::possible_cpus().map_or(1, |cpus| cpus.len() as u64);
+    let needed = used + OF_ALL + cpus * OF_EACH_CPU;
+    if limit >= needed {
+        return Ok(());
+    }
+    let (limit, needed) = (limit >> 10, needed.div_ceil(1 << 10));
+    Err(Failure::new(
+        ExitKind::Unavailable,
+        format!("address space: {limit} KB at most, and a recording may need {needed}"),
+        format!("raise the limit: ulimit -v {needed}, or unlimited"),
+    ))
+}
