@@ -98,6 +98,8 @@ find_missing() {
         # It compresses symbol tables as Fedora's programs have them; debuginfod serves debug files.
         have xz || lacks xz xz-utils
         have debuginfod || lacks debuginfod debuginfod
+        # Files on it have other device numbers in the kernel than for user space.
+        have mkfs.btrfs || lacks mkfs.btrfs btrfs-progs
         # For a disk that fails.
         [ -x /sbin/mkfs.ext4 ] || have mkfs.ext4 || lacks mkfs.ext4 e2fsprogs
         # It makes system calls fail.

@@ -1,10 +1,14 @@
-//! Mappings change while user stacks are unwound, and files are gone soon.
+//! Mappings change while user stacks are unwound, and files are gone soon, or are of file systems
+//! that the kernel and user space describe differently.
 
+use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use tests::command::run;
 use tests::experiment::followed::Followed;
-use tests::kcollect::record;
+use tests::kcollect::{Recording, record};
 use tests::machine::Shared;
 use tests::workload::proctorture::PROCTORTURE;
 
@@ -65,4 +69,69 @@ fn root_programs_that_are_gone_at_once_have_their_stacks() -> Result<()> {
         followed.json["followed"]
     );
     Ok(())
+}
+
+/// Runs a script in a mount namespace of its own, with a program and a directory, and returns what
+/// was recorded of programs called `before` and `after`.
+fn recorded_in_mounts(script: &str) -> Result<Followed> {
+    let mut recording = Recording::start(["-p", "hi", "-F", "=(before|after)"], LIMIT)?;
+    recording.until_running()?;
+    let directory = tempfile::tempdir()?;
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "sh", "-ec", script, "sh", PROCTORTURE])
+        .arg(directory.path());
+    let finished = run(&mut command, LIMIT)?;
+    ensure!(finished.status.success(), "{}", finished.stderr);
+    Followed::read(&recording.stop()?)
+}
+
+/// All stacks are complete, and most were unwound in the kernel: it finds the tables, although it
+/// has other numbers of the files than user space.
+fn kernel_finds_the_tables(followed: &Followed) -> Result<()> {
+    let (all, complete) = on_cpu(followed);
+    let copies = &followed.json["followed"]["unwound"]["from_copies"];
+    ensure!(
+        all > 1500 && complete as f64 >= 0.97 * all as f64,
+        "{complete} of {all} are complete: {}",
+        followed.json["followed"]
+    );
+    ensure!(
+        copies.as_u64().context("no copies")? < all / 2,
+        "{copies} of {all} were copied: {}",
+        followed.json["followed"]
+    );
+    Ok(())
+}
+
+/// One program runs while an overlay copies its file; the other is run from the copy, of which user
+/// space sees the inode of the file below.
+#[test]
+fn root_files_on_an_overlay_have_their_tables() -> Result<()> {
+    let _machine = Shared::take()?;
+    let followed = recorded_in_mounts(
+        "cd \"$2\"; mount -t tmpfs none .; cd \"$2\"; mkdir lower upper work merged; \
+         cp \"$1\" lower/before; cp \"$1\" lower/after; \
+         mount -t overlay -o lowerdir=lower,upperdir=upper,workdir=work none merged; \
+         merged/before deep:40,1500 & sleep 0.5; chmod 700 merged/before; wait; \
+         chmod 700 merged/after; test -e upper/after; merged/after deep:40,1500",
+    )?;
+    kernel_finds_the_tables(&followed)
+}
+
+/// The device of a file on btrfs is that of its subvolume, for user space alone.
+#[test]
+fn root_files_on_btrfs_have_their_tables() -> Result<()> {
+    let known = fs::read_to_string("/proc/filesystems")?;
+    if !known.contains("\tbtrfs\n") {
+        println!("skipped: the kernel has no btrfs");
+        return Ok(());
+    }
+    let _machine = Shared::take()?;
+    let followed = recorded_in_mounts(
+        "cd \"$2\"; mount -t tmpfs none .; cd \"$2\"; truncate -s 200M image; mkfs.btrfs -q image; \
+         mkdir files; mount -o loop image files; btrfs -q subvolume create files/sub; \
+         cp \"$1\" files/sub/before; sync; files/sub/before deep:40,2000; umount files",
+    )?;
+    kernel_finds_the_tables(&followed)
 }

@@ -293,7 +293,8 @@ impl LoadObjects {
     /// Returns whether a mapped object is the file that the kernel found there. On some file systems
     /// user space is told of another device and generation (overlay, btrfs), or of bits more in the
     /// inode (overlay). Then the time of its last change has to be the same, or the kernel to have
-    /// read its build id.
+    /// read its build id. A file that an overlay has copied keeps another inode for user space: that
+    /// of the file below. Of that, the kernel has read the build id, and the time is the same.
     #[must_use]
     pub fn is_file(&self, id: ObjectId, mapping: &Mapping, file: CodeFile) -> bool {
         let inode = file.inode as u32;
@@ -301,7 +302,11 @@ impl LoadObjects {
             Some(known) if known == file => true,
             Some(known) => {
                 let unchanged = known.modified_ns == file.modified_ns;
-                known.inode as u32 == inode && (unchanged || !mapping.file.build_id.is_empty())
+                let has_build_id = !mapping.file.build_id.is_empty();
+                match known.inode as u32 == inode {
+                    true => unchanged || has_build_id,
+                    false => unchanged && has_build_id && known.device != file.device,
+                }
             }
             // It could not be opened.
             None => inode != 0 && mapping.file.identity.inode as u32 == inode,
