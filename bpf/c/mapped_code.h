@@ -62,6 +62,7 @@ struct mapped_code {
 	__u32 sequence; /* of the lock, when the look-up began */
 	__u32 none;	/* nothing was found */
 	__u32 raced;	/* look-ups that raced with a writer */
+	__u32 threw_away; /* the last one did */
 };
 
 /* Returns the word at an address of the kernel, or 0 if it can't be read. By loads that may fail
@@ -218,7 +219,9 @@ static __always_inline int find_code(struct mapped_code *code, __u64 mm, __u64 a
 	code->kind = CODE_PENDING;
 	code->sequence = lock_sequence(code, mm);
 	code->none = read_code(code, mm);
-	if (!look_up_raced(code->sequence, lock_sequence(code, mm), mapping_sequence(code)))
+	code->threw_away = look_up_raced(code->sequence, lock_sequence(code, mm),
+					 mapping_sequence(code));
+	if (!code->threw_away)
 		return code->none;
 	code->raced++;
 	/* The stack is copied, as where a table is missing. */

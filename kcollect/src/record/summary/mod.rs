@@ -111,7 +111,7 @@ pub struct FollowSummary {
     pub user_returns: JoinCounts,
     /// User stacks by where they were unwound.
     pub unwound: UnwindCounts,
-    /// Stacks of these that were copied because another thread changed the mappings meanwhile.
+    /// Look-ups of code that were not used because another thread changed the mappings meanwhile.
     pub raced_look_ups: u64,
     /// The kernel memory of the unwind tables.
     pub table_use: TableUse,
