@@ -474,6 +474,9 @@ static __always_inline void copy_stack(struct user_scratch *out, struct task_str
 	__u32 place = out->unwound & (WINDOW_WORD - 1);
 
 	out->record.unwound = place;
+	if (out->state.bx_at &&
+	    !read_piece(&out->state.registers[UNWIND_BX], sizeof(__u64), out->state.bx_at, other))
+		out->state.known |= 1 << UNWIND_BX;
 	__builtin_memcpy(&out->record.file, &out->code.file, sizeof(out->record.file));
 	/* A frame pointer that is not sure needs more than a bit. */
 	out->record.known = out->state.known & UNWIND_FP_UNSURE ? 1 << UNWIND_SP
@@ -527,6 +530,7 @@ static __always_inline void describe_user_return(struct user_scratch *out, struc
 	user_registers(regs, &out->state.pc, out->state.registers);
 	out->state.known = (1 << UNWIND_REGISTERS) - 1;
 	out->state.exact = 1;
+	out->state.bx_at = 0;
 	out->depth = 0;
 	out->via_frame_pointer = 0;
 	out->via_scan = 0;

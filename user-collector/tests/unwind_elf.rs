@@ -27,9 +27,16 @@ use zerocopy::IntoBytes as _;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
-/// What leaving a frame gives: the caller's stack pointer, the caller's frame pointer, its pc
-/// (nothing: outermost), whether a signal frame.
-type Left = (u64, Option<u64>, Option<u64>, bool);
+/// What leaving a frame gives: the caller's registers.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Left {
+    sp: u64,
+    fp: Option<u64>,
+    bx: Option<u64>,
+    /// Nothing: there is no caller.
+    ra: Option<u64>,
+    signal: bool,
+}
 
 fn hash(value: u64) -> u64 {
     let value = (value ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -52,6 +59,7 @@ struct UnwindRow {
     cfa: CfaRule<usize>,
     sp: Option<RegisterRule<usize>>,
     fp: Option<RegisterRule<usize>>,
+    bx: Option<RegisterRule<usize>>,
     ra: Option<RegisterRule<usize>>,
     encoding: Encoding,
     signal: bool,
@@ -83,6 +91,7 @@ impl<'a> Oracle<'a> {
                         cfa: row.cfa().clone(),
                         sp: row.register(X86_64::RSP),
                         fp: row.register(X86_64::RBP),
+                        bx: row.register(X86_64::RBX),
                         ra: row.register(X86_64::RA),
                         encoding: fde.cie().encoding(),
                         signal: fde.is_signal_trampoline(),
@@ -158,7 +167,13 @@ impl<'a> Oracle<'a> {
         } else {
             restore(7, &row.sp).unwrap()
         };
-        Some((sp, restore(6, &row.fp), restore(16, &row.ra), row.signal))
+        Some(Left {
+            sp,
+            fp: restore(6, &row.fp),
+            bx: restore(3, &row.bx),
+            ra: restore(16, &row.ra),
+            signal: row.signal,
+        })
     }
 }
 
@@ -166,15 +181,16 @@ impl<'a> Oracle<'a> {
 fn leave(rule: &UnwindRule, pc: u64) -> Option<Left> {
     let encoded = rule.encode();
     let bytes = encoded.as_bytes();
-    let short = |at: usize| i64::from(i16::from_le_bytes([bytes[at], bytes[at + 1]]));
+    let short = i64::from(i16::from_le_bytes([bytes[4], bytes[5]]));
+    let small = |at: usize| i64::from(bytes[at].cast_signed());
     let offset = i64::from(i32::from_le_bytes(bytes[0..4].try_into().unwrap()));
     let [kind, base, fp_kind, fp_base, ra_kind, ra_base] = bytes[10..16].try_into().unwrap();
     let from = register(base.into(), pc).wrapping_add_signed(offset);
     let cfa = match kind {
-        1 => return Some((0, None, None, false)),
+        1 => return Some(Left::default()),
         3 => from,
-        4 => memory(from).wrapping_add_signed(short(4)),
-        5 => from + 8 * u64::from(i64::try_from(pc & 15).unwrap() >= short(4)),
+        4 => memory(from).wrapping_add_signed(small(6)),
+        5 => from + 8 * u64::from(i64::try_from(pc & 15).unwrap() >= small(6)),
         _ => return None,
     };
     let at = |base: u8, offset: i64| {
@@ -186,16 +202,27 @@ fn leave(rule: &UnwindRule, pc: u64) -> Option<Left> {
         memory(base.wrapping_add_signed(offset))
     };
     let (ra, signal) = match ra_kind {
-        0 => (at(ra_base, short(8)), false),
-        1 => (at(ra_base, short(8)), true),
+        0 => (at(ra_base, 8 * small(7)), false),
+        1 => (at(ra_base, 8 * small(7)), true),
         _ => (register(ra_base.into(), pc), false),
     };
     let fp = match fp_kind {
         0 => Some(register(6, pc)),
-        1 => Some(at(fp_base, short(6))),
+        1 => Some(at(fp_base, short)),
         _ => None,
     };
-    Some((cfa, fp, Some(ra), signal))
+    let bx = match bytes[9] {
+        254 => Some(register(3, pc)),
+        253 => None,
+        base => Some(at(base, 8 * small(8))),
+    };
+    Some(Left {
+        sp: cfa,
+        fp,
+        bx,
+        ra: Some(ra),
+        signal,
+    })
 }
 
 /// The caller's frame pointer is known to be unknown.
@@ -225,7 +252,7 @@ fn compare_bytes(path: &Path, file: &[u8]) -> TableSummary {
     };
     let oracle = Oracle::new(data, address);
 
-    let mut compared = 0_u64;
+    let (mut compared, mut without_bx) = (0_u64, 0_u64);
     for (index, &UnwindRow { start, end, .. }) in oracle.rows.iter().enumerate() {
         if !sections
             .executable
@@ -252,17 +279,19 @@ fn compare_bytes(path: &Path, file: &[u8]) -> TableSummary {
                     );
                     assert_eq!(ours, table.lookup(&rules, before.end - 1));
                 }
-                (Some((.., None, _)), ours) => assert_eq!(ours, Some(&UnwindRule::Stop), "{pc:#x}"),
+                (Some(Left { ra: None, .. }), ours) => {
+                    assert_eq!(ours, Some(&UnwindRule::Stop), "{pc:#x}")
+                }
                 (Some(theirs), Some(rule)) => {
                     if let Some(ours) = leave(rule, pc) {
-                        assert_eq!(ours.1.is_none(), lost(rule));
-                        let fp = if lost(rule) { None } else { theirs.1 };
-                        assert_eq!(
-                            ours,
-                            (theirs.0, fp, theirs.2, theirs.3),
-                            "{}: {pc:#x} {rule:?}",
-                            path.display()
-                        );
+                        assert_eq!(ours.fp.is_none(), lost(rule));
+                        let theirs = Left {
+                            fp: theirs.fp.filter(|_| ours.fp.is_some()),
+                            bx: theirs.bx.filter(|_| ours.bx.is_some()),
+                            ..theirs
+                        };
+                        without_bx += u64::from(ours.bx.is_none());
+                        assert_eq!(ours, theirs, "{}: {pc:#x} {rule:?}", path.display());
                     }
                 }
                 (Some(_), None) => panic!("{}: {pc:#x} is not in the table", path.display()),
@@ -278,6 +307,7 @@ fn compare_bytes(path: &Path, file: &[u8]) -> TableSummary {
         rules.as_slice().len(),
     );
     assert!(compared > 0);
+    assert!(without_bx * 200 < compared, "{without_bx}");
     assert_eq!(
         (summary.bad_fdes, summary.malformed_fdes, summary.unread),
         (0, 0, 0)

@@ -15,7 +15,7 @@ use gimli::write::{
 };
 use gimli::{LittleEndian, Register, X86_64};
 use user_collector::unwind::{
-    Base, Cfa, FrameInfo, FramePointer, FrameRule, MAX_CIE_BYTES, ReturnAddress, TableSummary,
+    Base, Cfa, FrameInfo, FramePointer, FrameRule, MAX_CIE_BYTES, Rbx, ReturnAddress, TableSummary,
     Unsupported, UnwindRule, UnwindRules, UnwindSections, UnwindTable,
 };
 
@@ -86,13 +86,14 @@ fn raw(bytes: &[u8]) -> Expression {
 
 const RETURN: ReturnAddress = ReturnAddress::At {
     base: Base::Cfa,
-    offset: -8,
+    words: -1,
 };
 
 fn frame(cfa: Cfa, fp: FramePointer) -> Option<UnwindRule> {
     Some(UnwindRule::Frame(FrameRule {
         cfa,
         fp,
+        bx: Rbx::Same,
         ra: RETURN,
     }))
 }
@@ -173,7 +174,7 @@ fn both_plts() {
             frame(
                 Cfa::Plt {
                     offset: 8,
-                    threshold
+                    threshold: threshold as i8
                 },
                 FramePointer::Same
             )
@@ -265,6 +266,7 @@ fn a_signal_frame() {
         &[&[
             (0, Cfi::CfaExpression(raw(&[0x77, 0xa0, 0x01, 0x06]))),
             (0, Cfi::Expression(X86_64::RBP, raw(&[0x77, 0xf8, 0x00]))),
+            (0, Cfi::Expression(X86_64::RBX, raw(&[0x77, 0x80, 0x01]))),
             (0, Cfi::Expression(X86_64::RSP, raw(&[0x77, 0xa0, 0x01]))),
             (0, Cfi::Expression(X86_64::RA, raw(&[0x77, 0xa8, 0x01]))),
         ]],
@@ -277,7 +279,8 @@ fn a_signal_frame() {
             plus: 0,
         },
         fp: FramePointer::At { base, offset: 120 },
-        ra: ReturnAddress::Interrupted { base, offset: 168 },
+        bx: Rbx::At { base, words: 16 },
+        ra: ReturnAddress::Interrupted { base, words: 21 },
     });
     assert_eq!(made.at(0), Some(rule));
     assert_eq!(made.summary.rows.signal, 1);

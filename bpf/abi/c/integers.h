@@ -5,6 +5,7 @@
 
 typedef unsigned char __u8;
 typedef unsigned short __u16;
+typedef signed char __s8;
 typedef short __s16;
 typedef int __s32;
 typedef unsigned int __u32;

@@ -225,9 +225,11 @@ const struct abi_entry kcollect_abi[] = {
 
 	SIZE(unwind_rule)
 	FIELD(unwind_rule, cfa_offset)
-	FIELD(unwind_rule, cfa_plus)
 	FIELD(unwind_rule, fp_offset)
-	FIELD(unwind_rule, ra_offset)
+	FIELD(unwind_rule, cfa_plus)
+	FIELD(unwind_rule, ra_words)
+	FIELD(unwind_rule, bx_words)
+	FIELD(unwind_rule, bx_base)
 	FIELD(unwind_rule, cfa_kind)
 	FIELD(unwind_rule, cfa_register)
 	FIELD(unwind_rule, fp_kind)
@@ -240,6 +242,7 @@ const struct abi_entry kcollect_abi[] = {
 	FIELD(unwind_state, registers)
 	FIELD(unwind_state, known)
 	FIELD(unwind_state, exact)
+	FIELD(unwind_state, bx_at)
 
 	SIZE(unwind_scan)
 
@@ -327,6 +330,8 @@ const struct abi_entry kcollect_abi[] = {
 	NUMBER(RA_INTERRUPTED)
 	NUMBER(RA_REGISTER)
 	NUMBER(UNWIND_CFA)
+	NUMBER(UNWIND_SAME)
+	NUMBER(UNWIND_LOST)
 	NUMBER(UNWIND_FP)
 	NUMBER(UNWIND_SP)
 	NUMBER(UNWIND_REGISTERS)

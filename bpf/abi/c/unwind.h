@@ -8,16 +8,19 @@
  *
  * unwind_read() returns 0 when the word could be read.
  *
- * Only pc, stack pointer and frame pointer are followed. The other registers are known in the
- * innermost frame. In its callers, registers that functions save are unknown, and a rule that needs
- * one is refused: a wrong caller is worse than none. Registers that functions do not save are taken
- * to be unchanged: hand-written code that uses one across a call relies on that, as OpenSSL's
+ * Only pc, stack pointer, frame pointer and rbx are followed. By rbx the dynamic linker has the
+ * frame of its resolver of functions, in which each program begins. Few others do, and so the place
+ * where it is saved is kept and read only where a rule needs it. The other registers are known in
+ * the innermost frame. In its callers, registers that functions save are unknown, and a rule that
+ * needs one is refused: a wrong caller is worse than none. Registers that functions do not save are
+ * taken to be unchanged: hand-written code that uses one across a call relies on that, as OpenSSL's
  * AES-GCM does, whose frame address is in rax.
  */
 #ifndef KCOLLECT_UNWIND_H
 #define KCOLLECT_UNWIND_H
 
 /* DWARF numbers of x86-64. */
+#define UNWIND_BX	 3
 #define UNWIND_FP	 6
 #define UNWIND_SP	 7
 #define UNWIND_REGISTERS 16
@@ -39,6 +42,9 @@
 #define UNWIND_FP_CHAIN (1 << 17)
 /* In place of a register number: relative to the canonical frame address. */
 #define UNWIND_CFA 255
+/* Of rbx alone: it is unchanged, or not known. */
+#define UNWIND_SAME 254
+#define UNWIND_LOST 253
 
 enum unwind_cfa_kind {
 	CFA_ABSENT,
@@ -64,9 +70,11 @@ enum unwind_ra_kind {
 /* How to find the caller of a frame. user-collector makes rules of .eh_frame. */
 struct unwind_rule {
 	__s32 cfa_offset;
-	__s16 cfa_plus; /* deref: added after it; PLT: the offset at which the push is done */
 	__s16 fp_offset;
-	__s16 ra_offset;
+	__s8 cfa_plus; /* deref: added after it; PLT: the offset at which the push is done */
+	__s8 ra_words; /* offset in words, as the next one */
+	__s8 bx_words;
+	__u8 bx_base;	   /* as fp_base, or UNWIND_SAME, or UNWIND_LOST */
 	__u8 cfa_kind;	   /* enum unwind_cfa_kind */
 	__u8 cfa_register; /* DWARF number; unsupported: why */
 	__u8 fp_kind;	   /* enum unwind_fp_kind */
@@ -105,6 +113,7 @@ struct unwind_state {
 	__u64 registers[UNWIND_REGISTERS]; /* by DWARF number */
 	__u32 known; /* a bit for each of them, UNWIND_FP_UNSURE, UNWIND_FP_CHAIN */
 	__u32 exact; /* pc is where it was interrupted, not a return address */
+	__u64 bx_at; /* where rbx is saved, which is not read yet; or 0 */
 };
 
 /* The address by which rules and functions are found: in a caller it is inside the call. */
@@ -173,16 +182,30 @@ static __always_inline enum unwind_end unwind_go_to(struct unwind_state *state, 
 	state->registers[UNWIND_FP] = fp;
 	state->known = (state->known & kept) | 1 << UNWIND_SP | (has_fp ? 1 << UNWIND_FP : 0);
 	state->exact = interrupted;
+	state->bx_at = 0;
 	return UNWIND_CONTINUES;
+}
+
+/* Reads rbx where a callee has saved it. */
+static __always_inline int unwind_read_bx(struct unwind_state *state, void *reader)
+{
+	if (!state->bx_at)
+		return 0;
+	if (unwind_read(reader, state->bx_at, &state->registers[UNWIND_BX]))
+		return -1;
+	state->known |= 1 << UNWIND_BX;
+	state->bx_at = 0;
+	return 0;
 }
 
 /* Goes to the caller by a rule. `state` is the caller's if this returns UNWIND_CONTINUES. */
 static __always_inline enum unwind_end unwind_by_rule(struct unwind_state *state,
 						      const struct unwind_rule *rule, void *reader)
 {
-	__u64 cfa, base, pc, sp, fp = state->registers[UNWIND_FP];
+	__u64 cfa, base, pc, sp, fp = state->registers[UNWIND_FP], bx_at = 0;
 	bool has_fp = state->known >> UNWIND_FP & 1;
 	__u32 kept = UNWIND_UNSAVED;
+	enum unwind_end end;
 
 	switch (rule->cfa_kind) {
 	case CFA_ABSENT:
@@ -196,6 +219,8 @@ static __always_inline enum unwind_end unwind_by_rule(struct unwind_state *state
 	default:
 		return UNWIND_UNSUPPORTED;
 	}
+	if (rule->cfa_register == UNWIND_BX && unwind_read_bx(state, reader))
+		return UNWIND_UNREADABLE;
 	if (unwind_register(state, rule->cfa_register, &cfa))
 		return UNWIND_UNSUPPORTED;
 	cfa += rule->cfa_offset;
@@ -213,7 +238,7 @@ static __always_inline enum unwind_end unwind_by_rule(struct unwind_state *state
 	} else {
 		if (unwind_base(state, rule->ra_base, cfa, &base))
 			return UNWIND_UNSUPPORTED;
-		if (unwind_read(reader, base + rule->ra_offset, &pc))
+		if (unwind_read(reader, base + 8 * (__s64)rule->ra_words, &pc))
 			return UNWIND_UNREADABLE;
 	}
 	if (state->known & UNWIND_FP_UNSURE) {
@@ -228,6 +253,13 @@ static __always_inline enum unwind_end unwind_by_rule(struct unwind_state *state
 	} else if (rule->fp_kind == FP_LOST) {
 		has_fp = false;
 	}
+	if (rule->bx_base == UNWIND_SAME) {
+		bx_at = state->bx_at;
+		kept |= 1 << UNWIND_BX;
+	} else if (rule->bx_base != UNWIND_LOST &&
+		   !unwind_base(state, rule->bx_base, cfa, &base)) {
+		bx_at = base + 8 * (__s64)rule->bx_words;
+	}
 	/*
 	 * A signal handler may have a stack of its own, anywhere. And a function that has popped
 	 * its return address, as vfork does, has its caller's stack pointer.
@@ -235,8 +267,10 @@ static __always_inline enum unwind_end unwind_by_rule(struct unwind_state *state
 	sp = state->registers[UNWIND_SP];
 	if ((cfa < sp && rule->ra_kind != RA_INTERRUPTED) || (cfa == sp && rule->ra_kind == RA_AT))
 		return UNWIND_NOT_ASCENDING;
-	return unwind_go_to(state, pc, cfa, fp, has_fp, rule->ra_kind == RA_INTERRUPTED,
-			    rule->ra_kind == RA_INTERRUPTED ? 0 : kept);
+	end = unwind_go_to(state, pc, cfa, fp, has_fp, rule->ra_kind == RA_INTERRUPTED,
+			   rule->ra_kind == RA_INTERRUPTED ? 0 : kept);
+	state->bx_at = bx_at;
+	return end;
 }
 
 /*
@@ -314,6 +348,6 @@ static __always_inline enum unwind_end unwind_by_frame_pointer(struct unwind_sta
 }
 
 _Static_assert(sizeof(struct unwind_rule) == 16, "as in layout.rs");
-_Static_assert(sizeof(struct unwind_state) == 144, "as in unwind/native.rs");
+_Static_assert(sizeof(struct unwind_state) == 152, "as in unwind/native.rs");
 
 #endif

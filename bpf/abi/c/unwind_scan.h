@@ -166,6 +166,7 @@ static __always_inline bool unwind_leads_on(struct unwind_scan *scan, void *read
 		scan->trial.registers[UNWIND_SP] = sp;
 		scan->trial.registers[UNWIND_FP] = fp;
 		scan->trial.exact = 0;
+		scan->trial.bx_at = 0;
 		scan->trial_fp = fp;
 		if (unwind_rule_leads_on(scan, reader, finder))
 			return true;
@@ -189,6 +190,7 @@ static __always_inline bool unwind_caller_leads_on(struct unwind_scan *scan,
 	scan->trial.registers[UNWIND_FP] = caller->registers[UNWIND_FP];
 	scan->trial.known = 1 << UNWIND_SP | 1 << UNWIND_FP;
 	scan->trial.exact = 0;
+	scan->trial.bx_at = 0;
 	return unwind_rule_leads_on(scan, reader, finder);
 }
 
@@ -282,6 +284,6 @@ static __always_inline enum unwind_end unwind_end_scan(const struct unwind_scan 
 	return end;
 }
 
-_Static_assert(sizeof(struct unwind_scan) == 344, "as in unwind/native.rs");
+_Static_assert(sizeof(struct unwind_scan) == 352, "as in unwind/native.rs");
 
 #endif

@@ -43,6 +43,12 @@ pub const SCAN_STACK_WORDS: u32 = 2048;
 /// In place of a register number in a rule: relative to the canonical frame address.
 pub const BASE_CFA: u8 = 255;
 
+/// In place of a register number in a rule: the caller's rbx is unchanged.
+pub const BX_SAME: u8 = 254;
+
+/// In place of a register number in a rule: the caller's rbx is not known.
+pub const BX_LOST: u8 = 253;
+
 /// Segments of a file that are kept with its table.
 pub const MAX_SEGMENTS: usize = 4;
 
@@ -333,13 +339,18 @@ pub enum ReturnAddressKind {
 pub struct EncodedRule {
     /// Bytes, added to the register.
     pub cfa_offset: i32,
-    /// [`CfaKind::Deref`]: bytes, added to the word; [`CfaKind::Plt`]: the offset in an entry at
-    /// which the push is done.
-    pub cfa_plus: i16,
     /// Bytes.
     pub fp_offset: i16,
-    /// Bytes.
-    pub ra_offset: i16,
+    /// [`CfaKind::Deref`]: bytes, added to the word; [`CfaKind::Plt`]: the offset in an entry at
+    /// which the push is done.
+    pub cfa_plus: i8,
+    /// Words of 8 bytes.
+    pub ra_words: i8,
+    /// Words of 8 bytes.
+    pub bx_words: i8,
+    /// Where the caller's rbx is: DWARF number of a register, or [`BASE_CFA`], or [`BX_SAME`], or
+    /// [`BX_LOST`].
+    pub bx_base: u8,
     /// A [`CfaKind`].
     pub cfa_kind: u8,
     /// DWARF number of the register; the reason of [`CfaKind::Unsupported`].

@@ -125,9 +125,11 @@ impl UnwindTables<'_> {
         for rule in rules {
             if let Some(place) = bss.rules.get_mut(self.tables.rules) {
                 place.cfa_offset = rule.cfa_offset;
-                place.cfa_plus = rule.cfa_plus;
                 place.fp_offset = rule.fp_offset;
-                place.ra_offset = rule.ra_offset;
+                place.cfa_plus = rule.cfa_plus;
+                place.ra_words = rule.ra_words;
+                place.bx_words = rule.bx_words;
+                place.bx_base = rule.bx_base;
                 place.cfa_kind = rule.cfa_kind;
                 place.cfa_register = rule.cfa_register;
                 place.fp_kind = rule.fp_kind;

@@ -29,7 +29,7 @@ use crate::unwind::{
 const MAGIC: &[u8; 8] = b"kcunwind";
 /// To be raised with any change of the format, and of the unwinder's that makes another table of
 /// the same section: it is also part of the key.
-const FORMAT_VERSION: u32 = 5;
+const FORMAT_VERSION: u32 = 6;
 /// Bytes before those that the checksum is of.
 const HEADER_BYTES: usize = 8 + 4 + 32;
 

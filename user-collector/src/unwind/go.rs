@@ -25,14 +25,16 @@ use std::ops::Range;
 use super::MAX_ROWS;
 use super::go_sections::GoFunctions;
 use super::pclntab::{GoFunction, Pclntab, StackHeight};
-use super::rule::{Base, Cfa, FramePointer, FrameRule, ReturnAddress, UnwindRule, UnwindRules};
+use super::rule::{
+    Base, Cfa, FramePointer, FrameRule, Rbx, ReturnAddress, UnwindRule, UnwindRules,
+};
 use super::sections::UnwindError;
 use super::summary::TableSummary;
 use super::table_functions::TableFunctions;
 use super::x86_64::{FP, SP};
 use super::x86_64_go::{
-    FORKS_RETURN_ADDRESS, RETURN_ADDRESS, SAVED, SIGNAL_FP, SIGNAL_PC, SIGNAL_SP, StackPointerSet,
-    saves, stack_pointer_sets,
+    FORKS_RETURN_ADDRESS, RETURN_ADDRESS, SAVED, SIGNAL_FP, SIGNAL_PC_WORDS, SIGNAL_SP,
+    StackPointerSet, saves, stack_pointer_sets,
 };
 
 /// Longest function that changes stacks, bytes.
@@ -296,12 +298,12 @@ const SAVED_FP: FramePointer = FramePointer::At {
 
 const CALLED: ReturnAddress = ReturnAddress::At {
     base: Base::Cfa,
-    offset: -8,
+    words: -1,
 };
 
 const INTERRUPTED: ReturnAddress = ReturnAddress::Interrupted {
     base: Base::Cfa,
-    offset: -8,
+    words: -1,
 };
 
 /// The frame pointer is at the saved one.
@@ -311,6 +313,7 @@ const BY_FRAME_POINTER: UnwindRule = UnwindRule::Frame(FrameRule {
         offset: 16,
     },
     fp: SAVED_FP,
+    bx: Rbx::Lost,
     ra: INTERRUPTED,
 });
 
@@ -325,9 +328,10 @@ const RESTORER: UnwindRule = UnwindRule::Frame(FrameRule {
         base: Base::Register(SP),
         offset: SIGNAL_FP,
     },
+    bx: Rbx::Lost,
     ra: ReturnAddress::Interrupted {
         base: Base::Register(SP),
-        offset: SIGNAL_PC,
+        words: SIGNAL_PC_WORDS,
     },
 });
 
@@ -339,6 +343,8 @@ fn above(height: i32, fp: FramePointer, ra: ReturnAddress) -> UnwindRule {
             offset: height.saturating_add(RETURN_ADDRESS),
         },
         fp,
+        // Go's functions use it for arguments.
+        bx: Rbx::Lost,
         ra,
     })
 }

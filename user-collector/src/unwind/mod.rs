@@ -52,7 +52,7 @@ mod x86_64_go;
 pub use bpf_abi::UnwindRow;
 pub use go_sections::GoFunctions;
 pub use rule::{
-    Base, Cfa, FramePointer, FrameRule, ReturnAddress, Unsupported, UnwindRule, UnwindRules,
+    Base, Cfa, FramePointer, FrameRule, Rbx, ReturnAddress, Unsupported, UnwindRule, UnwindRules,
 };
 pub use sections::{FrameInfo, UnwindError, UnwindSections};
 pub use summary::{RowCounts, TableSummary};

@@ -1,8 +1,9 @@
-//! What a row says: how to get the caller's stack pointer, frame pointer and pc.
+//! What a row says: how to get the caller's stack pointer, frame pointer, rbx and pc.
 //!
-//! Only these three are followed, for only they lead on to the next frame; the other registers of
-//! the caller are lost. So a rule that begins at another register (gcc's realigned prologue,
-//! `vfork`) can be applied only to the innermost frame, whose registers are all known.
+//! Only these are followed, for only they lead on to the next frame, rbx in the dynamic linker; the
+//! other registers of the caller are lost. So a rule that begins at another register (gcc's
+//! realigned prologue, `vfork`) can be applied only to the innermost frame, whose registers are all
+//! known.
 
 use std::collections::HashMap;
 
@@ -47,6 +48,8 @@ pub struct FrameRule {
     pub cfa: Cfa,
     /// The caller's frame pointer.
     pub fp: FramePointer,
+    /// The caller's rbx.
+    pub bx: Rbx,
     /// Where the caller goes on.
     pub ra: ReturnAddress,
 }
@@ -57,8 +60,8 @@ pub struct FrameRule {
 pub enum Cfa {
     /// `register + offset`.
     Register {
-        /// The register; others than the stack and the frame pointer are known in the innermost
-        /// frame only.
+        /// The register; others than the stack pointer, the frame pointer and rbx are known in the
+        /// innermost frame only.
         register: u8,
         /// Bytes.
         offset: i32,
@@ -70,7 +73,7 @@ pub enum Cfa {
         /// Bytes, inside.
         offset: i32,
         /// Bytes, outside.
-        plus: i16,
+        plus: i8,
     },
     /// `sp + offset`, and 8 more when `(pc & 15) >= threshold`: an entry of the PLT, which pushes
     /// in its midst.
@@ -78,7 +81,7 @@ pub enum Cfa {
         /// Bytes.
         offset: i32,
         /// Where in the 16 bytes of an entry the push is done.
-        threshold: u8,
+        threshold: i8,
     },
 }
 
@@ -107,23 +110,39 @@ pub enum FramePointer {
     Lost,
 }
 
-/// Where the caller goes on.
+/// The caller's rbx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ReturnAddress {
-    /// A return address at `base + offset`: it is looked up at −1, inside the call.
+pub enum Rbx {
+    /// It is unchanged.
+    Same,
+    /// It is stored at `base` and so many words.
     At {
         /// Relative to what.
         base: Base,
-        /// Bytes.
-        offset: i16,
+        /// Words of 8 bytes.
+        words: i8,
     },
-    /// A signal frame: the pc of the interrupted instruction, at `base + offset`. It is looked up
-    /// as it is.
+    /// It can't be had.
+    Lost,
+}
+
+/// Where the caller goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReturnAddress {
+    /// A return address at `base` and so many words: it is looked up at −1, inside the call.
+    At {
+        /// Relative to what.
+        base: Base,
+        /// Words of 8 bytes.
+        words: i8,
+    },
+    /// A signal frame: the pc of the interrupted instruction, at `base` and so many words. It is
+    /// looked up as it is.
     Interrupted {
         /// Relative to what.
         base: Base,
-        /// Bytes.
-        offset: i16,
+        /// Words of 8 bytes.
+        words: i8,
     },
     /// A return address in a register, a DWARF number: known in the innermost frame only (`vfork`).
     Register(u8),
@@ -240,9 +259,10 @@ mod tests {
                 offset,
             },
             fp: FramePointer::Same,
+            bx: Rbx::Same,
             ra: ReturnAddress::At {
                 base: Base::Cfa,
-                offset: -8,
+                words: -1,
             },
         })
     }

@@ -1,9 +1,11 @@
 //! The 16 bytes of a rule, as the BPF programs and the cache of tables have it.
 
 use bpf_abi::EncodedRule;
-use bpf_abi::layout::{BASE_CFA, CfaKind, FramePointerKind, ReturnAddressKind};
+use bpf_abi::layout::{BASE_CFA, BX_LOST, BX_SAME, CfaKind, FramePointerKind, ReturnAddressKind};
 
-use super::rule::{Base, Cfa, FramePointer, FrameRule, ReturnAddress, Unsupported, UnwindRule};
+use super::rule::{
+    Base, Cfa, FramePointer, FrameRule, Rbx, ReturnAddress, Unsupported, UnwindRule,
+};
 use super::x86_64;
 
 impl Base {
@@ -61,9 +63,7 @@ impl UnwindRule {
                 offset,
                 plus,
             } => (CfaKind::Deref, register, offset, plus),
-            Cfa::Plt { offset, threshold } => {
-                (CfaKind::Plt, x86_64::SP, offset, i16::from(threshold))
-            }
+            Cfa::Plt { offset, threshold } => (CfaKind::Plt, x86_64::SP, offset, threshold),
         };
         encoded.cfa_kind = kind.into();
         let kind;
@@ -73,11 +73,16 @@ impl UnwindRule {
             FramePointer::Lost => (FramePointerKind::Lost, 0, 0),
         };
         encoded.fp_kind = kind.into();
+        (encoded.bx_base, encoded.bx_words) = match frame.bx {
+            Rbx::Same => (BX_SAME, 0),
+            Rbx::At { base, words } => (base.encode(), words),
+            Rbx::Lost => (BX_LOST, 0),
+        };
         let kind;
-        (kind, encoded.ra_base, encoded.ra_offset) = match frame.ra {
-            ReturnAddress::At { base, offset } => (ReturnAddressKind::At, base.encode(), offset),
-            ReturnAddress::Interrupted { base, offset } => {
-                (ReturnAddressKind::Interrupted, base.encode(), offset)
+        (kind, encoded.ra_base, encoded.ra_words) = match frame.ra {
+            ReturnAddress::At { base, words } => (ReturnAddressKind::At, base.encode(), words),
+            ReturnAddress::Interrupted { base, words } => {
+                (ReturnAddressKind::Interrupted, base.encode(), words)
             }
             ReturnAddress::Register(register) => (ReturnAddressKind::Register, register, 0),
         };
@@ -96,14 +101,22 @@ impl UnwindRule {
             }),
             FramePointerKind::Lost => Some(FramePointer::Lost),
         };
+        let bx = || match encoded.bx_base {
+            BX_SAME => Some(Rbx::Same),
+            BX_LOST => Some(Rbx::Lost),
+            base => Some(Rbx::At {
+                base: Base::decode(base)?,
+                words: encoded.bx_words,
+            }),
+        };
         let ra = || match ReturnAddressKind::try_from(encoded.ra_kind).ok()? {
             ReturnAddressKind::At => Some(ReturnAddress::At {
                 base: Base::decode(encoded.ra_base)?,
-                offset: encoded.ra_offset,
+                words: encoded.ra_words,
             }),
             ReturnAddressKind::Interrupted => Some(ReturnAddress::Interrupted {
                 base: Base::decode(encoded.ra_base)?,
-                offset: encoded.ra_offset,
+                words: encoded.ra_words,
             }),
             ReturnAddressKind::Register => general(encoded.ra_base).map(ReturnAddress::Register),
         };
@@ -111,6 +124,7 @@ impl UnwindRule {
             Some(UnwindRule::Frame(FrameRule {
                 cfa,
                 fp: fp()?,
+                bx: bx()?,
                 ra: ra()?,
             }))
         };
@@ -132,7 +146,7 @@ impl UnwindRule {
             })?,
             CfaKind::Plt => frame(Cfa::Plt {
                 offset,
-                threshold: u8::try_from(encoded.cfa_plus).ok()?,
+                threshold: encoded.cfa_plus,
             })?,
         };
         // Fields that a kind does not use must be zero.
@@ -159,16 +173,18 @@ mod tests {
                 base: Base::Register(7),
                 offset: 120,
             },
+            bx: Rbx::At {
+                base: Base::Register(7),
+                words: 16,
+            },
             ra: ReturnAddress::Interrupted {
                 base: Base::Cfa,
-                offset: -8,
+                words: -1,
             },
         });
         assert_eq!(
             rule.encode().as_bytes(),
-            [
-                160, 0, 0, 0, 0xfe, 0xff, 120, 0, 0xf8, 0xff, 4, 7, 1, 7, 1, 255
-            ]
+            [160, 0, 0, 0, 120, 0, 0xfe, 0xff, 16, 7, 4, 7, 1, 7, 1, 255]
         );
     }
 
@@ -191,11 +207,12 @@ mod tests {
                 threshold: 11,
             },
             fp: FramePointer::Lost,
+            bx: Rbx::Lost,
             ra: ReturnAddress::Register(5),
         });
         assert_eq!(
             plt.encode().as_bytes(),
-            [8, 0, 0, 0, 11, 0, 0, 0, 0, 0, 5, 7, 2, 0, 2, 5]
+            [8, 0, 0, 0, 0, 0, 11, 0, 0, 253, 5, 7, 2, 0, 2, 5]
         );
     }
 
@@ -207,14 +224,14 @@ mod tests {
         prop_oneof![
             (0..16_u8, any::<i32>())
                 .prop_map(|(register, offset)| Cfa::Register { register, offset }),
-            (0..16_u8, any::<i32>(), any::<i16>()).prop_map(|(register, offset, plus)| {
+            (0..16_u8, any::<i32>(), any::<i8>()).prop_map(|(register, offset, plus)| {
                 Cfa::Deref {
                     register,
                     offset,
                     plus,
                 }
             }),
-            (any::<i32>(), any::<u8>())
+            (any::<i32>(), any::<i8>())
                 .prop_map(|(offset, threshold)| Cfa::Plt { offset, threshold }),
         ]
     }
@@ -227,18 +244,26 @@ mod tests {
         ]
     }
 
+    fn bx() -> impl Strategy<Value = Rbx> {
+        prop_oneof![
+            Just(Rbx::Same),
+            Just(Rbx::Lost),
+            (base(), any::<i8>()).prop_map(|(base, words)| Rbx::At { base, words }),
+        ]
+    }
+
     fn ra() -> impl Strategy<Value = ReturnAddress> {
         prop_oneof![
             (0..16_u8).prop_map(ReturnAddress::Register),
-            (base(), any::<i16>()).prop_map(|(base, offset)| ReturnAddress::At { base, offset }),
-            (base(), any::<i16>())
-                .prop_map(|(base, offset)| ReturnAddress::Interrupted { base, offset }),
+            (base(), any::<i8>()).prop_map(|(base, words)| ReturnAddress::At { base, words }),
+            (base(), any::<i8>())
+                .prop_map(|(base, words)| ReturnAddress::Interrupted { base, words }),
         ]
     }
 
     fn rule() -> impl Strategy<Value = UnwindRule> {
-        let frame = (cfa(), fp(), ra())
-            .prop_map(|(cfa, fp, ra)| UnwindRule::Frame(FrameRule { cfa, fp, ra }));
+        let frame = (cfa(), fp(), bx(), ra())
+            .prop_map(|(cfa, fp, bx, ra)| UnwindRule::Frame(FrameRule { cfa, fp, bx, ra }));
         let why =
             (1..8_u8).prop_map(|why| UnwindRule::Unsupported(Unsupported::try_from(why).unwrap()));
         prop_oneof![8 => frame, 1 => why, 1 => Just(UnwindRule::Absent), 1 => Just(UnwindRule::Stop)]

@@ -13,7 +13,9 @@ use object::elf::{EM_X86_64, Machine};
 
 use super::MAX_EXPRESSION_BYTES;
 use super::frame_info::{Slice, Storage};
-use super::rule::{Base, Cfa, FramePointer, FrameRule, ReturnAddress, Unsupported, UnwindRule};
+use super::rule::{
+    Base, Cfa, FramePointer, FrameRule, Rbx, ReturnAddress, Unsupported, UnwindRule,
+};
 
 /// `e_machine`.
 pub(super) const MACHINE: Machine = EM_X86_64;
@@ -46,6 +48,7 @@ pub(super) struct RowDescription {
     cfa: CfaRule<usize>,
     sp: SavedRegister,
     fp: SavedRegister,
+    bx: SavedRegister,
     ra: SavedRegister,
 }
 
@@ -59,6 +62,7 @@ impl RowDescription {
             cfa: row.cfa().clone(),
             sp: row.register(X86_64::RSP),
             fp: row.register(X86_64::RBP),
+            bx: row.register(X86_64::RBX),
             ra: row.register(return_address),
         }
     }
@@ -89,6 +93,7 @@ impl RowDescription {
             Ok(UnwindRule::Frame(FrameRule {
                 cfa,
                 fp: frame_pointer(self.fp, section, fde),
+                bx: rbx(self.bx, section, fde),
                 ra,
             }))
         };
@@ -138,11 +143,11 @@ fn return_address<'data, S: UnwindSection<Slice<'data>>>(
         }
         _ => return Err(Unsupported::ReturnAddress),
     };
-    let offset = i16::try_from(offset).map_err(|_| Unsupported::Offset)?;
+    let words = words(offset).ok_or(Unsupported::Offset)?;
     Ok(Some(if fde.is_signal_trampoline() {
-        ReturnAddress::Interrupted { base, offset }
+        ReturnAddress::Interrupted { base, words }
     } else {
-        ReturnAddress::At { base, offset }
+        ReturnAddress::At { base, words }
     }))
 }
 
@@ -153,21 +158,54 @@ fn frame_pointer<'data, S: UnwindSection<Slice<'data>>>(
     section: &S,
     fde: &FrameDescriptionEntry<Slice<'data>>,
 ) -> FramePointer {
-    let at = match rule {
-        None | Some(RegisterRule::SameValue | RegisterRule::Register(X86_64::RBP)) => {
-            return FramePointer::Same;
-        }
-        Some(RegisterRule::Offset(offset)) => Some((Base::Cfa, offset)),
-        Some(RegisterRule::Expression(expression)) => saved_at(expression, section, fde),
-        Some(_) => None,
-    };
-    at.and_then(|(base, offset)| {
-        Some(FramePointer::At {
-            base,
-            offset: i16::try_from(offset).ok()?,
+    if is_kept(rule.as_ref(), X86_64::RBP) {
+        return FramePointer::Same;
+    }
+    place(rule, section, fde)
+        .and_then(|(base, offset)| {
+            let offset = i16::try_from(offset).ok()?;
+            Some(FramePointer::At { base, offset })
         })
-    })
-    .unwrap_or(FramePointer::Lost)
+        .unwrap_or(FramePointer::Lost)
+}
+
+/// Returns where the caller's rbx is, which a function keeps too.
+fn rbx<'data, S: UnwindSection<Slice<'data>>>(
+    rule: SavedRegister,
+    section: &S,
+    fde: &FrameDescriptionEntry<Slice<'data>>,
+) -> Rbx {
+    if is_kept(rule.as_ref(), X86_64::RBX) {
+        return Rbx::Same;
+    }
+    place(rule, section, fde)
+        .and_then(|(base, offset)| {
+            let words = words(offset)?;
+            Some(Rbx::At { base, words })
+        })
+        .unwrap_or(Rbx::Lost)
+}
+
+/// Returns whether the caller's value is still in the register.
+fn is_kept(rule: Option<&RegisterRule<usize>>, register: Register) -> bool {
+    match rule {
+        None | Some(RegisterRule::SameValue) => true,
+        Some(RegisterRule::Register(other)) => *other == register,
+        Some(_) => false,
+    }
+}
+
+/// Returns in which place of memory the caller's value is.
+fn place<'data, S: UnwindSection<Slice<'data>>>(
+    rule: SavedRegister,
+    section: &S,
+    fde: &FrameDescriptionEntry<Slice<'data>>,
+) -> Option<(Base, i64)> {
+    match rule? {
+        RegisterRule::Offset(offset) => Some((Base::Cfa, offset)),
+        RegisterRule::Expression(expression) => saved_at(expression, section, fde),
+        _ => None,
+    }
 }
 
 /// Returns a register that is saved at another register's value plus something.
@@ -199,7 +237,7 @@ fn cfa_expression<'data, S: UnwindSection<Slice<'data>>>(
     {
         return Ok(Cfa::Plt {
             offset: 8,
-            threshold: threshold - LIT10 + 10,
+            threshold: (threshold - LIT10 + 10) as i8,
         });
     }
     let (register, offset, plus) = match *operations.as_slice() {
@@ -240,7 +278,7 @@ fn cfa_expression<'data, S: UnwindSection<Slice<'data>>>(
         _ => return Err(Unsupported::CfaExpression),
     };
     let register = general(register).ok_or(Unsupported::CfaRegister)?;
-    let plus = i16::try_from(plus).map_err(|_| Unsupported::Offset)?;
+    let plus = i8::try_from(plus).map_err(|_| Unsupported::Offset)?;
     Ok(Cfa::Deref {
         register,
         offset: offset32(offset)?,
@@ -268,6 +306,11 @@ fn operations<'data, S: UnwindSection<Slice<'data>>>(
 
 fn general(register: Register) -> Option<u8> {
     (register.0 < GENERAL).then_some(register.0 as u8)
+}
+
+/// Returns an offset in words; nothing where it is too large, or between two of them.
+fn words(offset: i64) -> Option<i8> {
+    i8::try_from(offset / 8).ok().filter(|_| offset % 8 == 0)
 }
 
 fn offset32(offset: i64) -> Result<i32, Unsupported> {

@@ -79,10 +79,10 @@ pub(super) fn stack_pointer_sets(text: &[u8]) -> Vec<StackPointerSet> {
 /// What the kernel leaves on the stack for the return from a signal's handler: above its stack
 /// pointer, where the interrupted program's pc, stack pointer and frame pointer are (`struct
 /// rt_sigframe`).
-pub(super) const SIGNAL_PC: i16 = 168;
-/// See [`SIGNAL_PC`].
+pub(super) const SIGNAL_PC_WORDS: i8 = 21;
+/// See [`SIGNAL_PC_WORDS`], in bytes.
 pub(super) const SIGNAL_SP: i32 = 160;
-/// See [`SIGNAL_PC`].
+/// See [`SIGNAL_PC_WORDS`], in bytes.
 pub(super) const SIGNAL_FP: i16 = 120;
 
 #[cfg(test)]

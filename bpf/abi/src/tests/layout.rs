@@ -203,9 +203,11 @@ fn rust_side() -> BTreeMap<String, u64> {
         0,
         [
             cfa_offset,
-            cfa_plus,
             fp_offset,
-            ra_offset,
+            cfa_plus,
+            ra_words,
+            bx_words,
+            bx_base,
             cfa_kind,
             cfa_register,
             fp_kind,
@@ -214,7 +216,13 @@ fn rust_side() -> BTreeMap<String, u64> {
             ra_base,
         ]
     );
-    structure!(all, unwind_state, State, 0, [pc, registers, known, exact]);
+    structure!(
+        all,
+        unwind_state,
+        State,
+        0,
+        [pc, registers, known, exact, bx_at]
+    );
     all.push(("unwind_scan".to_owned(), size_of::<Scan>()));
     structure!(all, native_reader, Reader, 0, [read, find, context]);
     structure!(
@@ -284,6 +292,8 @@ fn rust_side() -> BTreeMap<String, u64> {
         RA_INTERRUPTED = ReturnAddressKind::Interrupted,
         RA_REGISTER = ReturnAddressKind::Register,
         UNWIND_CFA = BASE_CFA,
+        UNWIND_SAME = BX_SAME,
+        UNWIND_LOST = BX_LOST,
         UNWIND_FP = FRAME_POINTER,
         UNWIND_SP = STACK_POINTER,
         UNWIND_REGISTERS = REGISTERS,

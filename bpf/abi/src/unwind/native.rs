@@ -15,11 +15,12 @@ pub(crate) struct State {
     pub(crate) registers: [u64; REGISTERS],
     pub(crate) known: u32,
     pub(crate) exact: u32,
+    pub(crate) bx_at: u64,
 }
 
 /// `struct unwind_scan`, which only C looks into.
 #[repr(C)]
-pub(crate) struct Scan([u64; 43]);
+pub(crate) struct Scan([u64; 44]);
 
 /// `struct native_reader` of `c/native.c`.
 #[repr(C)]
@@ -29,7 +30,7 @@ pub(crate) struct Reader {
     pub(crate) context: *mut c_void,
 }
 
-const _: () = assert!(size_of::<State>() == 144);
+const _: () = assert!(size_of::<State>() == 152);
 const _: () = assert!(size_of::<Reader>() == 24);
 
 unsafe extern "C" {
@@ -137,11 +138,12 @@ pub fn unwind(
         registers: start.general,
         known: start.known.into(),
         exact: start.exact.into(),
+        bx_at: 0,
     };
     let mut context = Context { find, read };
     let context = &raw mut context;
     let mut reader = Reader::new(context);
-    let mut scan = Scan([0; 43]);
+    let mut scan = Scan([0; 44]);
     // The number of frames until the one whose caller the last scan found.
     let mut scanned = None;
     let mut scan_words = SCAN_STACK_WORDS;

@@ -7,10 +7,11 @@ use proptest::prelude::*;
 use zerocopy::transmute;
 
 use super::*;
-use crate::layout::SCAN_STACK_WORDS;
+use crate::layout::{BX_LOST, BX_SAME, SCAN_STACK_WORDS};
 
 mod scan;
 
+const BX: u8 = 3;
 const FP: u8 = 6;
 const SP: u8 = 7;
 const R10: u8 = 10;
@@ -20,8 +21,9 @@ const CFA: u8 = 255;
 /// A rule as it is drawn: how the CFA is found, then the rest as of an ordinary function.
 #[derive(Clone, Copy)]
 struct Drawn {
-    cfa: (u8, u8, i32, i16),
+    cfa: (u8, u8, i32, i8),
     fp: (u8, u8, i16),
+    bx: (u8, i8),
     ra: (u8, u8, i16),
 }
 
@@ -30,11 +32,12 @@ impl Drawn {
         Drawn {
             cfa: (3, register, offset, 0),
             fp: (0, 0, 0),
+            bx: (BX_SAME, 0),
             ra: (0, CFA, -8),
         }
     }
 
-    fn deref(register: u8, offset: i32, plus: i16) -> Drawn {
+    fn deref(register: u8, offset: i32, plus: i8) -> Drawn {
         Drawn {
             cfa: (4, register, offset, plus),
             ..Drawn::register(register, offset)
@@ -55,15 +58,26 @@ impl Drawn {
         }
     }
 
+    fn bx_at(self, base: u8, words: i8) -> Drawn {
+        Drawn {
+            bx: (base, words),
+            ..self
+        }
+    }
+
     fn found(self) -> UnwindBy {
         let (cfa_kind, cfa_register, cfa_offset, cfa_plus) = self.cfa;
         let (fp_kind, fp_base, fp_offset) = self.fp;
+        let (bx_base, bx_words) = self.bx;
         let (ra_kind, ra_base, ra_offset) = self.ra;
+        assert_eq!(ra_offset % 8, 0);
         UnwindBy::Rule(EncodedRule {
             cfa_offset,
-            cfa_plus,
             fp_offset,
-            ra_offset,
+            cfa_plus,
+            ra_words: (ra_offset / 8) as i8,
+            bx_words,
+            bx_base,
             cfa_kind,
             cfa_register,
             fp_kind,
@@ -239,6 +253,7 @@ fn a_signal_onto_a_lower_address() {
     let signal = Drawn {
         cfa: (4, SP, 160, 0),
         fp: (1, SP, 120),
+        bx: (SP, 16),
         ra: (1, SP, 168),
     };
     Drawing::new()
@@ -374,6 +389,63 @@ fn other_registers_are_the_innermost_frames() {
     Drawing::new()
         .rule(0x100, Drawn::register(16, 0))
         .ends(&[0x123], UnwindEnd::Unsupported);
+}
+
+/// The dynamic linker's resolver of functions aligns its stack and finds it again by rbx, which the
+/// functions that it calls save, or leave as it is.
+#[test]
+fn rbx_is_followed() {
+    let drawing = |saved: Drawn| {
+        Drawing::new()
+            .register(BX, 0x7040)
+            .rule(0x100, saved)
+            .word(0x7000, 0x7060)
+            .word(0x7008, 0x245)
+            .rule(0x200, Drawn::register(SP, 16))
+            .word(0x7018, 0x345)
+            .rule(0x300, Drawn::register(BX, 24).bx_at(CFA, -3))
+            .word(0x7050, 0xe01)
+            .word(0x7070, 0xe81)
+    };
+    let at = |top| [0x123, 0x244, 0x344, top];
+    let plain = Drawn::register(SP, 16);
+    drawing(plain).ends(&at(0xe00), UnwindEnd::Complete);
+    drawing(plain.bx_at(CFA, -2)).ends(&at(0xe80), UnwindEnd::Complete);
+    drawing(plain.bx_at(SP, 0)).ends(&at(0xe80), UnwindEnd::Complete);
+    drawing(plain.bx_at(BX_LOST, 0)).ends(&at(0)[..3], UnwindEnd::Unsupported);
+    // It is not read before it is needed, and can't be.
+    let hidden = drawing(plain.bx_at(CFA, 100));
+    hidden.ends(&at(0)[..3], UnwindEnd::Unreadable);
+    hidden
+        .rule(0x300, Drawn::register(SP, 8))
+        .word(0x7020, 0xe01)
+        .ends(&at(0xe00), UnwindEnd::Complete);
+    // Code without rules may have changed it.
+    drawing(plain)
+        .register(FP, 0x7010)
+        .word(0x7010, 0)
+        .function(0x200, UnwindBy::FramePointer)
+        .ends(&at(0)[..3], UnwindEnd::Unsupported);
+}
+
+/// A signal has interrupted a function, whose registers are on the stack.
+#[test]
+fn rbx_is_followed_through_a_signal() {
+    let signal = Drawn {
+        cfa: (4, SP, 160, 0),
+        fp: (1, SP, 120),
+        bx: (SP, 16),
+        ra: (1, SP, 168),
+    };
+    Drawing::new()
+        .rule(0x100, signal)
+        .word(0x7000 + 160, 0x5000)
+        .word(0x7000 + 168, 0x200)
+        .word(0x7000 + 120, 0)
+        .word(0x7000 + 128, 0x5040)
+        .rule(0x200, Drawn::register(BX, 16))
+        .word(0x5048, 0xe01)
+        .ends(&[0x123, 0x200, 0xe00], UnwindEnd::Complete);
 }
 
 #[test]

@@ -222,7 +222,9 @@ pub(crate) fn odd(rule: Option<&UnwindRule>, pc: u64) -> Option<&'static str> {
     match (frame.cfa, frame.ra) {
         (_, ReturnAddress::Interrupted { .. }) => Some("signal frame"),
         (_, ReturnAddress::Register(_)) => Some("return address in a register"),
-        (Cfa::Plt { threshold, .. }, _) if pc & 15 >= u64::from(threshold) => Some("PLT, pushed"),
+        (Cfa::Plt { threshold, .. }, _) if (pc & 15).cast_signed() >= i64::from(threshold) => {
+            Some("PLT, pushed")
+        }
         (Cfa::Plt { .. }, _) => Some("PLT"),
         (Cfa::Deref { .. }, _) => Some("realigned"),
         (Cfa::Register { register: 10, .. }, _) => Some("realigned, prologue"),
