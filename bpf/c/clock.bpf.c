@@ -61,6 +61,11 @@ int kc_clock_tick(struct bpf_perf_event_data *ctx)
 	if (!stats || !stats->origin_ns)
 		return 0;
 	align(stats, ctx, now);
+	/* Of a late firing the boundary may be before the wake-up: then it is this thread's. */
+	if (is_next_threads_time(task) &&
+	    task->se.cfs_rq->rq->clock - stats->offset_ns <
+		    stats->origin_ns + (stats->index + 1) * period_ns)
+		return 0;
 	index = stats->index;
 	passed = count_passed(stats, now);
 	if (!passed.ticks)
@@ -129,7 +134,7 @@ int kc_cpu_idle(__u64 *ctx)
 
 	if (!stats)
 		return 0;
-	if (!asleep)
+	if (!asleep && !is_next_threads_time(bpf_get_current_task_btf()))
 		count_sleep(stats, cpu);
 	stats->in_idle = asleep;
 	return 0;

@@ -22,11 +22,12 @@
  * from their last place by the shorter way, they would drift, and the losses of the steps would add
  * up.
  *
- * A boundary belongs to the thread that is on the CPU when it is counted. That is a little after it
- * has passed, by the latency of an interrupt, which is the same for all threads. Otherwise samples
- * would all be at the end of an on-CPU interval for loads whose context switches are faster than a
- * timer interrupt. So a thread that is switched out has the boundaries counted until then, and its
- * off-CPU interval those counted from then on.
+ * A boundary belongs to the thread on whose time it passed, by the scheduler's clock: each context
+ * switch counts those that have passed by then. Some are left to it by the timer's interrupt. A
+ * thread that is woken and preempts another one has the CPU's time from its wake-up on, though it
+ * runs only when the interrupt that woke it has ended; that takes microseconds, and in a virtual
+ * machine as long as some threads run. If those boundaries were the preempted thread's, a thread
+ * that blocks often would lack a third of its ticks on a CPU beside one that never blocks.
  */
 #ifndef KCOLLECT_GRID_H
 #define KCOLLECT_GRID_H

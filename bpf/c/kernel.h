@@ -75,6 +75,7 @@ struct bpf_perf_event_data {
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct rq {
+	unsigned int clock_update_flags;
 	__u64 clock;
 	__u64 prev_steal_time_rq;
 };

@@ -26,9 +26,6 @@ const volatile __u64 page_fault_to;
 
 volatile __u64 any_offset_ns;
 
-/* A timer interrupt that has not come after this time is late. */
-#define TIMER_LATE_NS 100000
-
 /* asm-generic/errno-base.h */
 #define EPERM 1
 
@@ -239,8 +236,8 @@ static __always_inline void switch_in(struct cpu_stats *stats, struct task_struc
 	thread->cpu = cpu;
 }
 
-/* A boundary has passed for which the clock has not fired, and will not soon: charges it to the
- * thread that leaves now and not to the next one. */
+/* Boundaries have passed that are not counted yet: charges them to the thread that leaves now, and
+ * not to the next one. */
 static __always_inline void charge_switch_out(__u64 *ctx, struct cpu_stats *stats,
 					      struct task_struct *prev, __u64 now, __u32 cpu)
 {
@@ -303,12 +300,7 @@ static __always_inline void context_switch(__u64 *ctx, struct cpu_stats *stats, 
 		note_offset(stats, now);
 	if (!recording && !(prev_state & TASK_DEAD))
 		return;
-	/* When the CPU goes to sleep, with which its timers may stop, or when the interrupt is late
-	 * for another reason. Of an idle CPU the boundaries are known by their time alone: those
-	 * between the end of its sleep (kc_cpu_idle) and here would be charged to the next thread. */
-	if (now - stats->offset_ns >=
-		    stats->next_ns + (prev->pid && next->pid ? TIMER_LATE_NS : 0) &&
-	    stats->origin_ns)
+	if (now - stats->offset_ns >= stats->next_ns && stats->origin_ns)
 		charge_switch_out(ctx, stats, prev, now - stats->offset_ns, cpu);
 	/* Data have ended, and kc_close_all closes the accounts as of then. */
 	end = until_ns;
