@@ -11,8 +11,8 @@ use crate::Programs;
 const PER_CPU: &str = ".data..percpu";
 
 impl Programs {
-    /// Returns whether this kernel knows how much time a hypervisor stole from threads. If not, that
-    /// is time on a CPU, and none is stolen.
+    /// Returns whether this kernel knows how much time a hypervisor stole from threads. If not,
+    /// that is time on a CPU, and none is stolen.
     #[must_use]
     pub fn knows_stolen_time(&self) -> bool {
         let settings = self.skel.maps.rodata_data.as_ref();

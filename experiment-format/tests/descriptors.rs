@@ -1,5 +1,5 @@
-//! Without descriptors no subexperiment is made, and nothing is left of it. In a process of its own,
-//! since the limit is the process's.
+//! Without descriptors no subexperiment is made, and nothing is left of it. In a process of its
+//! own, since the limit is the process's.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd as _;

@@ -436,3 +436,44 @@ fn the_losses_are_those_of_the_code() {
     let known = losses.as_object().expect("an object").keys();
     assert_eq!(documented, known.map(String::as_str).collect());
 }
+
+/// Every file of Rust in a directory of the repository.
+fn sources(directory: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let (path, kind) = (entry.path(), entry.file_type()?);
+        let built = path.ends_with("target") || path.ends_with(".git");
+        if kind.is_dir() && !built {
+            sources(&path, found)?;
+        } else if kind.is_file() && path.extension().is_some_and(|suffix| suffix == "rs") {
+            found.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// rustfmt wraps comments with unstable options only. Tables and fenced blocks may be wider.
+#[test]
+fn comments_have_at_most_100_columns() {
+    let mut files = Vec::new();
+    sources(&repository(), &mut files).unwrap();
+    assert!(files.len() > 300, "{} files", files.len());
+    let mut wide = Vec::new();
+    for file in files {
+        let mut fenced = false;
+        for (number, line) in fs::read_to_string(&file).unwrap().lines().enumerate() {
+            let line = line.trim_start();
+            let Some(comment) = line.strip_prefix("//") else {
+                fenced = false;
+                continue;
+            };
+            let comment = comment.trim_start_matches(['/', '!']).trim_start();
+            fenced ^= comment.starts_with("```");
+            let free = fenced || comment.starts_with('|');
+            if !free && line.chars().count() > 100 {
+                wide.push(format!("{}:{}: {line}", file.display(), number + 1));
+            }
+        }
+    }
+    assert!(wide.is_empty(), "{}", wide.join("\n"));
+}

@@ -34,8 +34,9 @@ const COUNTED: [&str; 6] = [
     "-icount",
     "shift=1,sleep=off",
 ];
-/// Two CPUs, in turns. Were each a thread of qemu, an instruction that one of them replaces while the other runs it could
-/// be stale there: a kernel has died of such an `int3`, which it writes where a tracepoint is switched on.
+/// Two CPUs, in turns. Were each a thread of qemu, an instruction that one of them replaces while
+/// the other runs it could be stale there: a kernel has died of such an `int3`, which it writes
+/// where a tracepoint is switched on.
 const IN_TURNS: [&str; 4] = ["-smp", "2", "-accel", "tcg,thread=single"];
 /// All that qemu can do, but for an instruction after which it has been seen to spoil the flags.
 const CPU: &str = "max,-cx16";

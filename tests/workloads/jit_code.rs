@@ -1,5 +1,5 @@
-//! `jit_code SECONDS CPU map|dump|withheld`: generates machine code, announces it in a perf map or a
-//! jitdump, and runs it.
+//! `jit_code SECONDS CPU map|dump|withheld`: generates machine code, announces it in a perf map or
+//! a jitdump, and runs it.
 //!
 //! `withheld` is a perf map that names a function, before the others, in a page which exists only
 //! once this program supplies it (userfaultfd), and it never does.

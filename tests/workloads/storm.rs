@@ -1,7 +1,8 @@
-//! `storm SECONDS CPU KIND`: does one thing, of which a profiler keeps a record, as often as it can.
+//! `storm SECONDS CPU KIND`: does one thing, of which a profiler keeps a record, as often as it
+//! can.
 //!
-//! * `turns`: maps its own program for execution and unmaps it again: each is an event, and none has
-//!   a stack in it;
+//! * `turns`: maps its own program for execution and unmaps it again: each is an event, and none
+//!   has a stack in it;
 //! * `mappings`: the same, and leaves it mapped until no more can be;
 //! * `files`: maps a new file with a long name, and leaves it mapped;
 //! * `processes`: starts a process, which ends at once;

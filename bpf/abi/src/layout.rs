@@ -175,8 +175,8 @@ pub struct OverflowLayout {
 /// The statistics of one CPU: interval boundaries by what became of them, since it was first
 /// recorded, and its tick grid (`struct cpu_stats`).
 ///
-/// `user + kernel + idle + stolen` is the time recorded; of that `unsent` was left out by request and `lost`
-/// found no room.
+/// `user + kernel + idle + stolen` is the time recorded; of that `unsent` was left out by request
+/// and `lost` found no room.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]

@@ -4,8 +4,8 @@
 //! Rows are in chunks of 65,536, which are made as they are needed, with a directory of pages. Rows
 //! are tens of megabytes where compilers run, so they are not kept twice: user space reads a table
 //! here too ([`PlacedTable`]). A program may read while we write. So new entries are written to a
-//! place that is not used, then published by one update; the place of what was removed is used again
-//! only after [`UnwindTables::maintain`] was called twice, rounds later.
+//! place that is not used, then published by one update; the place of what was removed is used
+//! again only after [`UnwindTables::maintain`] was called twice, rounds later.
 
 mod ranges;
 mod rows;
@@ -278,8 +278,8 @@ impl UnwindTables<'_> {
         }
     }
 
-    /// Ends the capture of user stacks of a process until its next exec: it is not followed. Without
-    /// room they are captured, and thrown away.
+    /// Ends the capture of user stacks of a process until its next exec: it is not followed.
+    /// Without room they are captured, and thrown away.
     ///
     /// # Errors
     /// [`Error::Step`] when the kernel has no memory for it.

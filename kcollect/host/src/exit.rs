@@ -23,8 +23,8 @@ pub enum ExitKind {
     Usage = 64,
     /// The experiment is complete and holds no tick, or none of those that were asked for.
     Empty = 65,
-    /// A process, a thread or an experiment does not exist, or cannot be read. Of an experiment that
-    /// cannot be read as a whole, the rest has been shown.
+    /// A process, a thread or an experiment does not exist, or cannot be read. Of an experiment
+    /// that cannot be read as a whole, the rest has been shown.
     NoInput = 66,
     /// The kernel or the machine lacks something that kcollect requires.
     Unavailable = 69,

@@ -2,7 +2,8 @@
 //! to the file of `-O`; and one line of progress on a terminal.
 //!
 //! All of it passes through here, and is made safe for a terminal here: names come from recorded
-//! programs, and from experiments that may be made up. clippy refuses other ways to standard output.
+//! programs, and from experiments that may be made up. clippy refuses other ways to standard
+//! output.
 
 #![expect(
     clippy::disallowed_methods,

@@ -29,8 +29,8 @@ pub(super) struct FilterArgs {
     /// Only data of this time, in seconds since the start; 2- means from second 2 on
     #[arg(long, value_name = "FROM-TO", allow_hyphen_values = true)]
     time: Option<String>,
-    /// Only stacks that contain a function whose name matches one of these, separated by commas. May
-    /// be repeated: each has to match
+    /// Only stacks that contain a function whose name matches one of these, separated by commas.
+    /// May be repeated: each has to match
     #[arg(long, value_name = "REGEXP,...", allow_hyphen_values = true)]
     function: Vec<String>,
 }
@@ -103,8 +103,8 @@ fn each<T>(
     Ok(values)
 }
 
-/// Splits a list at its commas; those in brackets belong to a regular expression or to a name, as in
-/// `a{1,2}` and `map<int, int>`, and so does one behind a backslash.
+/// Splits a list at its commas; those in brackets belong to a regular expression or to a name, as
+/// in `a{1,2}` and `map<int, int>`, and so does one behind a backslash.
 fn words<'a>(option: &str, text: &'a str) -> Result<Vec<&'a str>, CliError> {
     let mut words = Vec::new();
     let (mut begin, mut depth, mut escaped) = (0, 0u32, false);

@@ -11,8 +11,8 @@ use super::{Finding, Root};
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
 
-/// Descriptors that a recording holds on a machine without CPUs, about: BPF programs and maps, pipes
-/// of signals, files of the founder.
+/// Descriptors that a recording holds on a machine without CPUs, about: BPF programs and maps,
+/// pipes of signals, files of the founder.
 const BASE_DESCRIPTORS: u64 = 80;
 /// Those of a CPU: the clock and the side-band,
 const CPU_DESCRIPTORS: u64 = 4;

@@ -152,8 +152,8 @@ impl Session<'_> {
         }
     }
 
-    /// Begins to make the tables that the BPF programs lacked, before the stack copies say so, which
-    /// are applied when no record of an earlier time can come.
+    /// Begins to make the tables that the BPF programs lacked, before the stack copies say so,
+    /// which are applied when no record of an earlier time can come.
     fn make_tables(&mut self) {
         let Dispatcher {
             user, processes, ..

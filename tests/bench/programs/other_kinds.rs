@@ -1,5 +1,6 @@
 //! Programs of other kinds: with assembly that has no unwind information, with a compiler of their
-//! own for what they run (JIT), compiled from other languages, or an image of memory that is mapped.
+//! own for what they run (JIT), compiled from other languages, or an image of memory that is
+//! mapped.
 
 use crate::program::{Goal, Program};
 

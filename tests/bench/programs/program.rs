@@ -26,8 +26,8 @@ pub(crate) struct Program {
     pub(crate) run: &'static str,
 }
 
-/// What kind of code the program's time is in: how many of its ticks have to reach the thread's first
-/// function.
+/// What kind of code the program's time is in: how many of its ticks have to reach the thread's
+/// first function.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Goal {
     /// Compiled from C, C++, Rust or Go.

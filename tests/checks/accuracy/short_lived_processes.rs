@@ -1,6 +1,6 @@
 //! Processes that exit within milliseconds: a shell's loop of `true`, and a parallel build. Each
-//! that had a tick on a CPU is in the summary under a name that it had, by perf's own side-band, and has a
-//! subexperiment with its time, its load objects and its stacks.
+//! that had a tick on a CPU is in the summary under a name that it had, by perf's own side-band,
+//! and has a subexperiment with its time, its load objects and its stacks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

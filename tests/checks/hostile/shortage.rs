@@ -157,8 +157,8 @@ fn root_a_limit_on_threads_is_an_error() -> Result<()> {
     before.nothing_more()
 }
 
-/// RLIMIT_NPROC of a user who is not root: of kcollect's threads, the last one may be the one that is
-/// too many, or its load.
+/// RLIMIT_NPROC of a user who is not root: of kcollect's threads, the last one may be the one that
+/// is too many, or its load.
 #[test]
 fn root_a_users_limit_on_processes_is_an_error() -> Result<()> {
     // No other process is this user's.

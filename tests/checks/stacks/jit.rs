@@ -167,8 +167,8 @@ fn root_code_is_not_recorded_without_archives() -> Result<()> {
     Ok(())
 }
 
-/// A page that its process has to supply, and does not, is no reason to wait: that function's code is
-/// left out, and the others' is there.
+/// A page that its process has to supply, and does not, is no reason to wait: that function's code
+/// is left out, and the others' is there.
 #[test]
 fn root_code_that_its_process_withholds_is_left_out() -> Result<()> {
     let _machine = Shared::take()?;

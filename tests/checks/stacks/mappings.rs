@@ -50,8 +50,9 @@ fn on_cpu(followed: &Followed) -> (u64, u64) {
 }
 
 /// Each program is a new file, lives for some 50 ms, and is gone when its records are applied: its
-/// table is begun when the first stack copy of it comes. On a machine that is busy a few may be gone by
-/// then too; of those whose copies are only applied later, less than half have their stacks.
+/// table is begun when the first stack copy of it comes. On a machine that is busy a few may be
+/// gone by then too; of those whose copies are only applied later, less than half have their
+/// stacks.
 #[test]
 fn root_programs_that_are_gone_at_once_have_their_stacks() -> Result<()> {
     let _machine = Shared::take()?;

@@ -10,8 +10,8 @@
 //!   workload's wall time. What the process did before its work began and after it ended is not in
 //!   its truth; that is as long as its life in the account is longer than in its truth, and may be
 //!   in any state. Time that the hypervisor gave to other machines while a thread was on the CPU is
-//!   no CPU time on either side; for the account it was a wait for a CPU, for the workload a part of
-//!   whatever it did.
+//!   no CPU time on either side; for the account it was a wait for a CPU, for the workload a part
+//!   of whatever it did.
 //!
 //! Only the division of CPU time into user, system and trap time is a sample, on both sides. It is
 //! judged by itself ([`States::agree_on_user_mode`]), of loads that neither sleep nor migrate:
@@ -57,8 +57,8 @@ const DIGIT_S: f64 = 1e-9;
 /// How far the time may be off for which a quota kept a workload from running, as a share of the
 /// wall time: the kernel sums it up from timers of its own, for a group.
 const THROTTLED: f64 = 0.02;
-/// Which part of stolen time may be in ticks of what the thread did, or the reverse: a boundary just
-/// before the CPU runs again looks like a punctual timer.
+/// Which part of stolen time may be in ticks of what the thread did, or the reverse: a boundary
+/// just before the CPU runs again looks like a punctual timer.
 pub const STOLEN: f64 = 0.1;
 /// From the first to the last instant of the run, as against those of its books, seconds.
 const RUN_S: f64 = 0.05;
@@ -334,8 +334,8 @@ impl States {
     /// recorded time is longer by it.
     ///
     /// # Errors
-    /// When a number is off by more than it may be; [`NoTruth`] when the workload cannot explain its
-    /// own time. The message has all the numbers.
+    /// When a number is off by more than it may be; [`NoTruth`] when the workload cannot explain
+    /// its own time. The message has all the numbers.
     pub fn agree(&self, truth: &Truth) -> Result<()> {
         self.agree_within(truth, Edges::default())
     }

@@ -8,8 +8,8 @@
 //! nothing to judge by.
 //!
 //! What was written before a check, such as the output of a build, is on the disk before it begins:
-//! a program that starts or ends beside that waits for the file system's journal. That wait is in no
-//! clock of its own and is no block I/O of its own.
+//! a program that starts or ends beside that waits for the file system's journal. That wait is in
+//! no clock of its own and is no block I/O of its own.
 
 use std::fmt;
 use std::io::Write;

@@ -1,8 +1,8 @@
 //! Source files, for `-A src` and its kin: their paths from the line tables, and their copies.
 //!
 //! The paths are what a compiler wrote, or the maker of a hostile file. Nothing is opened here: a
-//! path becomes a file only by [`InvokingUser::open`](crate::files::InvokingUser::open), which opens what
-//! the invoking user may read.
+//! path becomes a file only by [`InvokingUser::open`](crate::files::InvokingUser::open), which
+//! opens what the invoking user may read.
 //!
 //! Compressed sections are not read, and so most debug files of distributions yield no sources;
 //! their sources are on no machine either.

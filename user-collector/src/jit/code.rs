@@ -5,8 +5,9 @@
 //! dropped if by then the function has ended. Memory that is not mapped for execution is not read:
 //! perf maps name byte code too.
 //!
-//! Both places are files and offsets, and both may make their reader wait. So other threads read ([`super::CodeReader`]). Nothing waits for them but the end of
-//! a process, and that for [`LAST_WAIT`].
+//! Both places are files and offsets, and both may make their reader wait. So other threads read
+//! ([`super::CodeReader`]). Nothing waits for them but the end of a process, and that for
+//! [`LAST_WAIT`].
 //!
 //! What it refuses: code of processes that the user who called kcollect could not read, since the
 //! experiment will be that user's; functions above [`MAX_FUNCTION_CODE_BYTES`]; and more than

@@ -10,7 +10,8 @@
 //! | 1 move | `u32 pid, u32 tid, u64 vma, u64 old_code_addr, u64 new_code_addr, u64 code_size, u64 code_index` |
 //!
 //! Debug information (2) and unwinding information (4) are passed over, and so is the code itself,
-//! of which only the place in the file is kept ([`super::CodeReader`] reads it). A close (3) ends the file and no function: its code may still run.
+//! of which only the place in the file is kept ([`super::CodeReader`] reads it). A close (3) ends
+//! the file and no function: its code may still run.
 //!
 //! Numbers are in the byte order of the machine that wrote them. That is this one, so a foreign
 //! order is refused.

@@ -290,11 +290,12 @@ impl LoadObjects {
         id
     }
 
-    /// Returns whether a mapped object is the file that the kernel found there. On some file systems
-    /// user space is told of another device and generation (overlay, btrfs), or of bits more in the
-    /// inode (overlay). Then the time of its last change has to be the same, or the kernel to have
-    /// read its build id. A file that an overlay has copied keeps another inode for user space: that
-    /// of the file below. Of that, the kernel has read the build id, and the time is the same.
+    /// Returns whether a mapped object is the file that the kernel found there. On some file
+    /// systems user space is told of another device and generation (overlay, btrfs), or of bits
+    /// more in the inode (overlay). Then the time of its last change has to be the same, or the
+    /// kernel to have read its build id. A file that an overlay has copied keeps another inode for
+    /// user space: that of the file below. Of that, the kernel has read the build id, and the time
+    /// is the same.
     #[must_use]
     pub fn is_file(&self, id: ObjectId, mapping: &Mapping, file: CodeFile) -> bool {
         let inode = file.inode as u32;
@@ -518,8 +519,8 @@ impl LoadObjects {
     }
 }
 
-/// Returns the file behind a mapping, and what tells it from others: by the process that maps it, or
-/// else by one of its relatives. The error is that of the process's own file.
+/// Returns the file behind a mapping, and what tells it from others: by the process that maps it,
+/// or else by one of its relatives. The error is that of the process's own file.
 fn open(pid: Pid, relatives: &[Pid], mapping: &Mapping) -> Result<(File, CodeFile), String> {
     let proc = Path::new("/proc");
     let mut opened = objects::open(proc, pid, mapping);

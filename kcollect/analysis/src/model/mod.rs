@@ -299,8 +299,8 @@ pub struct FunctionInfo {
 }
 
 impl FunctionInfo {
-    /// Returns whether the experiment has no name for it. Its symbol is then gprofng's name for code
-    /// without one, `<static>@0xPOSITION (<FILE>)`.
+    /// Returns whether the experiment has no name for it. Its symbol is then gprofng's name for
+    /// code without one, `<static>@0xPOSITION (<FILE>)`.
     #[must_use]
     pub fn is_nameless(&self) -> bool {
         self.symbol().starts_with(NAMELESS)

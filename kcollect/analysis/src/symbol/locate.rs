@@ -202,8 +202,8 @@ pub(super) fn debug(
 }
 
 /// Returns the file with the symbol table of an object with these images: its debug file, or else
-/// the one that is compressed in it, or one that is fetched. None if there is none, and for the kernel, whose names are all
-/// in the experiment.
+/// the one that is compressed in it, or one that is fetched. None if there is none, and for the
+/// kernel, whose names are all in the experiment.
 pub(super) fn symbols(object: &ObjectRef, search: &SearchPaths, images: &[Image]) -> Option<Elf> {
     if images.iter().any(|image| image.elf.is_synthetic()) {
         return None;

@@ -2,11 +2,11 @@
 //!
 //! Functions themselves come from the experiment ([`experiment_format::functions`], as in gprofng);
 //! this module has what needs debug information, and names for functions that have none there. In
-//! the order of work: [`SearchPaths`] has the places, `locate` finds a load object's files, `debuginfod` fetches them, `elf`
-//! reads their sections, `names` looks up addresses in symbol tables, `mini` decompresses one, `lines` in line tables by
-//! addr2line with `meter` bounding its work, and `split` reads what the compiler left out of the
-//! program; `disassembly` reads code, and [`demangle()`] makes
-//! names readable.
+//! the order of work: [`SearchPaths`] has the places, `locate` finds a load object's files,
+//! `debuginfod` fetches them, `elf` reads their sections, `names` looks up addresses in symbol
+//! tables, `mini` decompresses one, `lines` in line tables by addr2line with `meter` bounding its
+//! work, and `split` reads what the compiler left out of the program; `disassembly` reads code, and
+//! [`demangle()`] makes names readable.
 //!
 //! addr2line is used and not blazesym, because files are untrusted: one that is shortened while it
 //! is read must cause an error and not SIGBUS, and reading must end within bounded memory and
@@ -17,7 +17,8 @@
 //! Nothing is cached between two calls: resolve all positions of an object at once. 5,000 positions
 //! in a program with 82 MB of debug information take 0.2 s of CPU, in libc 0.1 s.
 //!
-//! Not supported: kernel modules, whose debug files are relocatable; separate debug files of 32-bit programs.
+//! Not supported: kernel modules, whose debug files are relocatable; separate debug files of 32-bit
+//! programs.
 
 mod debuginfod;
 mod demangle;

@@ -107,8 +107,8 @@ impl RowFormat<'_> {
     }
 
     /// Returns a row as a JSON object: `time` in seconds as in the text, `monotonic_ns`, the ids,
-    /// `event`, of a CPU `stolen_ns`, and `counts`. These have for each event its `value`, whether that is `scaled`, and
-    /// the `count`, `enabled_ns` and `running_ns` that it was computed from.
+    /// `event`, of a CPU `stolen_ns`, and `counts`. These have for each event its `value`, whether
+    /// that is `scaled`, and the `count`, `enabled_ns` and `running_ns` that it was computed from.
     #[must_use]
     pub fn json(&self, row: &CountRow) -> Json {
         let mut object = Map::new();

@@ -209,8 +209,8 @@ impl Inputs {
         Ok(self.order.release(began_ns.saturating_sub(SETTLED_NS)))
     }
 
-    /// Returns what is mapped where a file is whose table the BPF programs lacked, of each since the
-    /// last time that `lacks` says of, as far as the process still runs. This is no event: its
+    /// Returns what is mapped where a file is whose table the BPF programs lacked, of each since
+    /// the last time that `lacks` says of, as far as the process still runs. This is no event: its
     /// records are returned by a later round.
     pub fn take_lacking(&mut self, lacks: impl Fn(CodeFile) -> bool) -> Vec<LackedTable> {
         let lacking = std::mem::take(&mut self.lacking).into_iter();

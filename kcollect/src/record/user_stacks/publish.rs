@@ -1,11 +1,11 @@
-//! Publishes the unwind tables of files to the BPF programs, which unwind user stacks by them: after
-//! each round, and in the middle of a long one.
+//! Publishes the unwind tables of files to the BPF programs, which unwind user stacks by them:
+//! after each round, and in the middle of a long one.
 //!
 //! The programs read from the kernel which file is mapped at an address. So a table is published
 //! once, by what the kernel tells files apart by ([`CodeFile`]), whichever processes map the file.
 //! Where the file system says the same of a file to user space, its table is there before the first
-//! stack needs it. Otherwise the first stack copy that waits for it says which file the kernel found
-//! at its address.
+//! stack needs it. Otherwise the first stack copy that waits for it says which file the kernel
+//! found at its address.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -154,7 +154,8 @@ impl TablePublisher {
         Ok(())
     }
 
-    /// Returns the table of an object, which is placed if it is not; nothing where there is no room.
+    /// Returns the table of an object, which is placed if it is not; nothing where there is no
+    /// room.
     fn table(
         &mut self,
         tables: &mut UnwindTables<'_>,

@@ -77,8 +77,8 @@ fn a_return_address_is_found_above_other_words() {
         .scanned(&frames);
 }
 
-/// OTHER was called, called CALLER, and both have returned; then its caller called BARE, whose frame
-/// has the old return addresses in it. They lead on as well as the true one.
+/// OTHER was called, called CALLER, and both have returned; then its caller called BARE, whose
+/// frame has the old return addresses in it. They lead on as well as the true one.
 #[test]
 fn a_return_address_of_an_earlier_call_is_passed_over() {
     let stale = [(0x7010, CALLER + 0x45), (0x7020, OTHER + 0x45)];

@@ -140,8 +140,8 @@ impl FetchError {
     }
 }
 
-/// Returns the name that elfutils 0.192 gives a file: of a source, a hash of its path and the end of
-/// the path, without characters that mean something in names.
+/// Returns the name that elfutils 0.192 gives a file: of a source, a hash of its path and the end
+/// of the path, without characters that mean something in names.
 fn file_name(wanted: Wanted<'_>) -> String {
     let Wanted::Source(path) = wanted else {
         return "debuginfo".to_owned();

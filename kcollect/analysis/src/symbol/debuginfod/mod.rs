@@ -4,9 +4,10 @@
 //! nor as root, whose environment is often that of a script, unless the user asks for it.
 //!
 //! `settings` reads the environment, as elfutils does; `cache` has the files that were fetched
-//! before, where elfutils and gdb have theirs; `download` fetches one. A server may answer anything:
-//! its answers are bounded in size and time, and count only if they have the build id that was asked
-//! for. The crate of the name debuginfod has none of that, so that an HTTP client is used directly.
+//! before, where elfutils and gdb have theirs; `download` fetches one. A server may answer
+//! anything: its answers are bounded in size and time, and count only if they have the build id
+//! that was asked for. The crate of the name debuginfod has none of that, so that an HTTP client is
+//! used directly.
 
 mod cache;
 mod download;

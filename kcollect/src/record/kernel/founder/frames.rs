@@ -1,6 +1,6 @@
 //! Frames that stand for what has no kernel stack: `<NAME_PID_pid>` for user mode, `<IDLE>` for an
-//! idle CPU, as er_kernel has them, and `<STOLEN>` for one that the hypervisor took. They are artificial functions at addresses where no kernel code
-//! can be.
+//! idle CPU, as er_kernel has them, and `<STOLEN>` for one that the hypervisor took. They are
+//! artificial functions at addresses where no kernel code can be.
 
 use std::collections::HashMap;
 
