@@ -2,10 +2,10 @@
 //!
 //! A tick falls on a thing with the probability of the thing's share of the time, so the number of
 //! ticks on it is binomial: of `n` ticks, `n·p` are expected, with a standard deviation of
-//! `√(n·p·(1−p))`. Ticks are evenly spaced, not random, which makes the count more exact: a load that
-//! holds a CPU from end to end is counted to ±1 tick, and there `p` is 1 and the formula says so
-//! too. Only a load in step with the ticks has a count that is less exact: no check counts ticks of
-//! one.
+//! `√(n·p·(1−p))`. Ticks are evenly spaced, not random, which makes the count more exact: a load
+//! that holds a CPU from end to end is counted to ±1 tick, and there `p` is 1 and the formula says
+//! so too. Only a load in step with the ticks has a count that is less exact: no check counts ticks
+//! of one.
 //!
 //! A count may be off by [`Z`] standard deviations and [`SLACK`] ticks. The first makes a correct
 //! profiler fail less than once in a million checks; the second is for the two ends of the interval
