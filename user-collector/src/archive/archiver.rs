@@ -74,7 +74,7 @@ pub struct Archiver {
 impl Archiver {
     /// Starts the thread. `dir` is from [`ExperimentDir::for_archiver`]; `taken` are names of load
     /// objects that others archive; `most` is how many bytes all copies may have, where that is
-    /// less than [`MAX_ARCHIVE_BYTES`].
+    /// less than [`MAX_ARCHIVE_BYTES`](super::MAX_ARCHIVE_BYTES).
     ///
     /// # Errors
     /// The thread can't be started.
