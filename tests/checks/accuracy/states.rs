@@ -3,12 +3,10 @@
 //! no time is missing and none is counted twice.
 
 use std::collections::BTreeSet;
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use experiment_format::microstate::Microstate;
-use tests::command::Running;
 use tests::experiment::state_ticks;
 use tests::experiment::states::{ProcessTimes, States, WHOLE_S};
 use tests::experiment::summary::RunSummary;
@@ -16,7 +14,6 @@ use tests::kcollect::record;
 use tests::machine::cgroup;
 use tests::machine::disturbance::{NoTruth, judge_times, not_judged};
 use tests::machine::{io_uring, processes, stolen_everywhere, stolen_since, work_cpu};
-use tests::oracle::statistics::Band;
 use tests::workload;
 use tests::workload::compat32;
 use tests::workload::loads;
@@ -275,39 +272,6 @@ fn root_parent_in_vfork() -> Result<()> {
         mostly(&row, Microstate::Sleep, 0.9)
     })
 }
-
-/// Threads that block thousands of times a second have their ticks on a CPU, though another one
-/// always wants that CPU, and is preempted by each of their wake-ups. In a virtual machine at `hi`
-/// the disk answers in step with the timer; not so at half of its rate.
-#[test]
-fn root_ticks_beside_a_load_that_never_blocks() -> Result<()> {
-    const LIMIT: Duration = Duration::from_secs(40);
-    judge_times(|| {
-        let cpu = work_cpu()?.to_string();
-        let (mut ticks, mut cpu_s, mut life_s, mut interval_s) = (0, 0.0, 0.0, 0.0);
-        for program in [workload!("state_dfault"), workload!("state_kfault")] {
-            let mut spinner = Command::new(workload!("spin_user"));
-            let spinner = Running::start(spinner.args(["8", &cpu]), LIMIT)?;
-            let load = [program, SECONDS, &cpu];
-            let recorded = record(&["-p", "2.003", "-x", "off"], &load, LIMIT)?;
-            spinner.finish()?.succeeded()?;
-            let (experiment, pid) = (recorded.experiment()?, recorded.truth()?.pid);
-            let account = States::of(&experiment)?;
-            let (row, states) = (account.row(pid)?, state_ticks(&experiment, Some(pid))?);
-            ticks += ON_CPU
-                .map(|state| states[state as usize])
-                .iter()
-                .sum::<u64>();
-            cpu_s += row.cpu_s();
-            life_s += row.tracked_s;
-            interval_s = account.interval_us / 1e6;
-        }
-        Band::time(cpu_s, life_s, interval_s).judge("ticks on a CPU", ticks as f64)
-    })
-}
-
-/// The states on a CPU, which the account has as one.
-const ON_CPU: [Microstate; 3] = [Microstate::User, Microstate::System, Microstate::Trap];
 
 /// All of these at once, on all CPUs: no wait of one counts for another, and no time is missing.
 #[test]
