@@ -9,8 +9,9 @@
 //! machine can add the files that have not changed since: see [`Archives::or_files`].
 
 use std::collections::HashMap;
+use std::io;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -304,12 +305,12 @@ impl Archives {
         }
     }
 
-    /// Returns the functions of a load object, none if it was not archived.
+    /// Returns the functions of a load object, none if it was not archived or is no ELF file:
+    /// programs map code from files of their own formats.
     ///
     /// # Errors
     ///
-    /// A file that is no ELF file or a damaged one. It is returned once; then the file counts as
-    /// missing.
+    /// A damaged ELF file. It is returned once; then the file counts as missing.
     pub fn functions(&mut self, load_object: &str) -> Result<Option<&FunctionTable>> {
         if !self.tables.contains_key(load_object) {
             let (table, outcome) = match self.read(load_object) {
@@ -358,8 +359,8 @@ impl Archives {
     }
 }
 
-/// Returns the functions of a file, none if there is no file, or it was changed after
-/// `unchanged_since`.
+/// Returns the functions of a file, none if there is no file, it is no ELF file, or it was changed
+/// after `unchanged_since`.
 fn read_table(path: &Path, unchanged_since: Option<SystemTime>) -> Result<Option<FunctionTable>> {
     let Some(file) = open_regular(path)? else {
         return Ok(None);
@@ -369,6 +370,15 @@ fn read_table(path: &Path, unchanged_since: Option<SystemTime>) -> Result<Option
         if changed.is_ok_and(|changed| changed > since) {
             return Ok(None);
         }
+    }
+    let mut magic = [0; elf::ELFMAG.len()];
+    let is_elf = match file.read_exact_at(&mut magic, 0) {
+        Ok(()) => magic == elf::ELFMAG,
+        // The table's reader meets the same error and names it.
+        Err(error) => error.kind() != io::ErrorKind::UnexpectedEof,
+    };
+    if !is_elf {
+        return Ok(None);
     }
     // Holes are read as fast as data. Some file systems have no number of blocks.
     let blocks = file.metadata().map_or(0, |metadata| metadata.blocks());
@@ -453,6 +463,23 @@ mod tests {
         );
         assert_eq!(table.hole(0x2000), 0x1018);
         assert_eq!(table.hole(0x1000), 0);
+    }
+
+    #[test]
+    fn a_copy_that_is_no_elf_file_has_no_functions_and_is_no_damage() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut archives = Archives::new(directory.path().to_owned());
+        let archive = |name: &str, bytes: &[u8]| {
+            std::fs::write(directory.path().join(archive_name(name)), bytes).unwrap();
+        };
+        archive("/of/a/language", &[0xc3; 4096]);
+        archive("/empty", b"");
+        archive("/damaged", b"\x7fELF\x02\x01\x01");
+        for name in ["/of/a/language", "/empty", "/missing"] {
+            assert!(archives.functions(name).unwrap().is_none(), "{name}");
+        }
+        assert!(archives.functions("/damaged").is_err());
+        assert!(archives.functions("/damaged").unwrap().is_none());
     }
 
     #[test]
