@@ -270,22 +270,26 @@ static __always_inline void charge_switch_out(__u64 *ctx, struct cpu_stats *stat
 /* Returns the better of a known clock offset and a measured one. The run queue's clock is read when
  * the scheduler begins, and the time from there to this program may be long, as when a hypervisor
  * preempts the CPU: the larger offset is the one with the shorter delay. It may fall by 500
- * millionths at most, the largest rate by which a time service adjusts CLOCK_MONOTONIC. */
-static __always_inline __u64 better_offset(__u64 known, __u64 measured)
+ * millionths at most, the largest rate by which a time service adjusts CLOCK_MONOTONIC, and only
+ * if the scheduler has read its clock. */
+static __always_inline __u64 better_offset(__u64 known, __u64 measured, bool clock_read)
 {
-	__u64 least = known - (period_ns >> 11);
+	__u64 least = known - (clock_read ? period_ns >> 11 : 0);
 
 	return known && (__s64)(measured - least) < 0 ? least : measured;
 }
 
-static __always_inline void note_offset(struct cpu_stats *stats, __u64 now)
+/* A thread that blocks enters the scheduler, which reads its clock. After a wake-up that preempts,
+ * the clock is that of the wake-up (is_next_threads_time), some microseconds ago: an offset
+ * measured by it would put the woken thread's time after the boundaries that passed since. */
+static __always_inline void note_offset(struct cpu_stats *stats, __u64 now, bool clock_read)
 {
 	__u64 measured = now - bpf_ktime_get_ns();
 
 	stats->offset_ns = better_offset(stats->offset_ns ? stats->offset_ns : any_offset_ns,
-					 measured);
-	stats->offset_stale = 0;
-	any_offset_ns = better_offset(any_offset_ns, measured);
+					 measured, clock_read);
+	stats->offset_stale = !clock_read;
+	any_offset_ns = better_offset(any_offset_ns, measured, clock_read);
 }
 
 static __always_inline void context_switch(__u64 *ctx, struct cpu_stats *stats, __u32 cpu)
@@ -297,7 +301,7 @@ static __always_inline void context_switch(__u64 *ctx, struct cpu_stats *stats, 
 	__u64 now = rq->clock, stolen, end;
 
 	if (stats->offset_stale)
-		note_offset(stats, now);
+		note_offset(stats, now, prev->pid && !ctx[0] && prev_state);
 	if (!recording && !(prev_state & TASK_DEAD))
 		return;
 	if (now - stats->offset_ns >= stats->next_ns && stats->origin_ns)
