@@ -16,7 +16,7 @@ const volatile bool capture_on_return;
 struct page pages[MAX_PAGES] SEC(".bss.pages");
 struct unwind_rule rules[MAX_RULES] SEC(".bss.rules");
 
-/* Declared in user_stack.h. */
+/* Declared in user_unwind.h. */
 __attribute__((noinline)) int kc_find_code(__u32 place, __u64 address)
 {
 	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &place);
@@ -24,7 +24,7 @@ __attribute__((noinline)) int kc_find_code(__u32 place, __u64 address)
 	return out ? find_code(&out->code, out->mm, address) : 1;
 }
 
-/* Declared in user_stack.h. */
+/* Declared in user_unwind.h. */
 __attribute__((noinline)) int kc_unwind_step(__u32 place)
 {
 	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &place);
@@ -32,7 +32,7 @@ __attribute__((noinline)) int kc_unwind_step(__u32 place)
 	return out ? step(out, place, bpf_get_current_task_btf(), 0) : 1;
 }
 
-/* Declared in user_stack.h. */
+/* Declared in user_unwind.h. */
 __attribute__((noinline)) int kc_scan(__u32 place)
 {
 	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &place);
@@ -40,7 +40,7 @@ __attribute__((noinline)) int kc_scan(__u32 place)
 	return out ? scan(out, place, bpf_get_current_task_btf()) : 1;
 }
 
-/* Declared in user_stack.h. */
+/* Declared in user_unwind.h. */
 __attribute__((noinline)) int kc_by_rule(__u32 place, __u32 rule)
 {
 	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &place);
@@ -49,7 +49,7 @@ __attribute__((noinline)) int kc_by_rule(__u32 place, __u32 rule)
 		   : UNWIND_UNSUPPORTED;
 }
 
-/* Declared in user_stack.h. */
+/* Declared in user_unwind.h. */
 __attribute__((noinline)) int kc_try_rule(__u32 place)
 {
 	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &place);
@@ -57,7 +57,7 @@ __attribute__((noinline)) int kc_try_rule(__u32 place)
 	return out ? unwind_try_rule(&out->scan, 0, (void *)(__u64)place) : 0;
 }
 
-/* Declared in user_stack.h. */
+/* Declared in user_unwind.h. */
 __attribute__((noinline)) int kc_unwind_frame(__u32 place)
 {
 	return kc_unwind_step(place) && kc_scan(place);
@@ -73,7 +73,7 @@ __attribute__((noinline)) int kc_restore_copy(__u32 place)
 	return 0;
 }
 
-/* Declared in user_stack.h. */
+/* Declared in user_unwind.h. */
 __attribute__((noinline)) int kc_rule_number_at(__u32 place, __u64 address)
 {
 	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &place);

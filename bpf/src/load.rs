@@ -17,7 +17,7 @@ use crate::tables::{TableUse, Tables, UnwindTables};
 use crate::verifier::with_log;
 use crate::{Clocks, Error, OverflowCounters, UserStackCapture};
 
-/// As in `c/user_stack.h`.
+/// As in `c/user_scratch.h`.
 const SCRATCHES_PER_CPU: u32 = 4;
 
 /// Eight busy CPUs at 1000 Hz with 25 frames each fill a ring in a second and a half; the reader

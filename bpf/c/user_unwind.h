@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * The unwind of a user stack: frame by frame, of the thread that runs and of one that does not.
+ * Global functions are in user_return.bpf.c, for the verifier checks each of them once.
+ */
+#ifndef KCOLLECT_USER_UNWIND_H
+#define KCOLLECT_USER_UNWIND_H
+
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include "mapped_code.h"
+#include "user_scratch.h"
+
+/* How the stack of a thread that does not run is read. */
+struct sleeper {
+	struct user_scratch *out;
+	struct task_struct *task;
+};
+
+/* A window on its stack is kept in the words above those of frames. */
+#define WINDOW_BYTES 2048
+#define WINDOW_WORD  1024
+
+static __always_inline int read_sleeper(struct sleeper *sleeper, __u64 address, __u64 *word)
+{
+	struct user_scratch *out = sleeper->out;
+	void *window = out->words + WINDOW_WORD;
+
+	if (address - out->window > WINDOW_BYTES - sizeof(*word)) {
+		out->window = address;
+		if (bpf_copy_from_user_task(window, WINDOW_BYTES, (void *)address, sleeper->task,
+					    0)) {
+			/* Near the end of the stack. */
+			out->window = -(__u64)WINDOW_BYTES;
+			return bpf_copy_from_user_task(word, sizeof(*word), (void *)address,
+						       sleeper->task, 0);
+		}
+	}
+	*word = *(__u64 *)(window + ((address - out->window) & (WINDOW_BYTES - 1)));
+	return 0;
+}
+
+/* Reads a word of the stack of the thread that runs, or of one that does not. */
+static __always_inline int unwind_read(void *reader, __u64 address, __u64 *word)
+{
+	if (reader)
+		return read_sleeper(reader, address, word);
+	return bpf_probe_read_user(word, sizeof(*word), (void *)address);
+}
+
+/* Finds the code at an address of the process whose stack is unwound: a global function, which the
+ * verifier checks once for all callers. It is in user_return.bpf.c. Returns 0, or 1 if there is
+ * none. */
+int kc_find_code(__u32 place, __u64 address);
+
+/* A look-up takes a tenth of the time that a mapping does, so that few race with a writer again. */
+#define MAX_LOOK_UPS 4
+
+/* Returns the code at an address, or 0. Most callers are in the same mapping as their callee. */
+static __always_inline const struct mapped_code *code_at(struct user_scratch *out, __u32 place,
+							 __u64 address)
+{
+	if (address >= out->code.start && address < out->code.end)
+		return &out->code;
+	for (__u32 look_up = 0; look_up < MAX_LOOK_UPS; look_up++) {
+		if (kc_find_code(place, address))
+			return 0;
+		if (!out->code.threw_away)
+			break;
+	}
+	return &out->code;
+}
+
+/* Returns the number of the rule for an address of code that has a table, or 0: by a binary search
+ * for the last row that begins at or below the address. Its state is masked at each step and its
+ * length is read anew, so that the verifier, which follows both branches of each comparison, finds
+ * equal states at the next step. */
+static __always_inline __u32 find_rule(const struct user_scratch *out,
+				       const struct mapped_code *code, __u64 address)
+{
+	__u32 below = out->zero, start, zero = 0, number;
+	struct rows *rows;
+	struct page *page;
+	__u64 index;
+	void *chunk;
+
+	address -= code->bias;
+	index = (address >> 16) - code->first_page;
+	if (index >= code->pages)
+		return 0;
+	page = &pages[(code->directory + index) & (MAX_PAGES - 1)];
+	number = page->chunk;
+	chunk = bpf_map_lookup_elem(&kc_row_chunks, &number);
+	if (!chunk)
+		return 0;
+	rows = bpf_map_lookup_elem(chunk, &zero);
+	if (!rows)
+		return 0;
+	start = page->start;
+	address &= 0xffff;
+	for (__u32 span = ROWS_PER_CHUNK; span; span >>= 1) {
+		__u32 next = below + span;
+
+		if (next <= *(volatile __u32 *)&page->rows &&
+		    rows->row[(start + next - 1) & (ROWS_PER_CHUNK - 1)].low <= address)
+			below = next;
+		below &= 2 * ROWS_PER_CHUNK - 1;
+	}
+	return below ? rows->row[(start + below - 1) & (ROWS_PER_CHUNK - 1)].rule : 0;
+}
+
+/* Returns the number of the rule for an address, 0 where there is none, or -1 where no code is
+ * known or its table is not there yet. */
+static __always_inline int rule_number_at(struct user_scratch *out, __u32 place, __u64 address)
+{
+	const struct mapped_code *code = code_at(out, place, address);
+
+	if (!code || code->kind == CODE_PENDING)
+		return -1;
+	return code->kind == CODE_TABLE ? find_rule(out, code, address) : 0;
+}
+
+/* rule_number_at() as a global function, which the verifier checks once: a scan calls it in several
+ * places. It is in user_return.bpf.c. */
+int kc_rule_number_at(__u32 place, __u64 address);
+
+/* Finds a rule for a scan. The finder is the place of the scratch. */
+static __always_inline int unwind_rule_at(void *finder, __u64 address, struct unwind_rule *rule)
+{
+	int number = kc_rule_number_at((__u64)finder, address);
+
+	if (number <= 0)
+		return number;
+	*rule = rules[number & (MAX_RULES - 1)];
+	return 1;
+}
+
+/* unwind_try_rule() of the stack of the thread that runs: a global function, which the verifier
+ * checks once. It is in user_return.bpf.c. */
+int kc_try_rule(__u32 place);
+
+static __always_inline bool unwind_rule_leads_on(struct unwind_scan *scan, void *reader,
+						 void *finder)
+{
+	(void)scan;
+	(void)reader;
+	return kc_try_rule((__u64)finder);
+}
+
+/* Where the scan of the stack of the thread that runs is put together. */
+struct scan_place {
+	struct user_scratch *out;
+	__u32 place;
+};
+
+static long scan_word(__u64 index, struct scan_place *at)
+{
+	return unwind_scan_word(&at->out->scan, 0, (void *)(__u64)at->place,
+				at->out->scan.sp + 8 * index);
+}
+
+/* unwind_by_rule() of the thread that runs: a global function, which the verifier checks once. It
+ * is in user_return.bpf.c. */
+int kc_by_rule(__u32 place, __u32 rule);
+
+/* Goes to the caller of a frame by a rule. The frame pointer of another thread is always sure:
+ * there was no scan. */
+static __always_inline enum unwind_end step_by_rule(struct user_scratch *out, __u32 place,
+						    __u32 rule, void *reader)
+{
+	enum unwind_end end;
+
+	if (reader)
+		return unwind_by_rule(&out->state, &rules[rule], reader);
+	end = kc_by_rule(place, rule);
+	for (__u32 number = 1;
+	     number <= SCAN_SAVED && unwind_fp_may_be_saved(&out->state, &rules[rule], end);
+	     number++)
+		if (unwind_take_saved_fp(&out->scan, &out->state, number) &&
+		    kc_by_rule(place, rule) == UNWIND_CONTINUES)
+			return UNWIND_CONTINUES;
+	return end;
+}
+
+/* Goes to the caller of a frame whose code has no rule, by its frame pointer. `scan_wanted`: that
+ * is not sure, and a scan may find a better one. The stack of another thread is not scanned. */
+static __always_inline enum unwind_end step_without_rule(struct user_scratch *out, __u32 place,
+							 void *reader)
+{
+	enum unwind_end end;
+	bool sure;
+
+	unwind_begin_scan(&out->scan, &out->state);
+	out->scan_depth = 0;
+	out->scan_exact = out->state.exact;
+	end = unwind_by_frame_pointer(&out->state, reader, &sure);
+	if (!reader && sure && end == UNWIND_CONTINUES && out->state.known & UNWIND_FP_CHAIN)
+		sure = unwind_caller_leads_on(&out->scan, &out->state, reader,
+					      (void *)(__u64)place);
+	if (sure || reader)
+		out->via_frame_pointer = 1;
+	else
+		out->scan_wanted = 1;
+	return end;
+}
+
+/* Writes one frame and goes to its caller. Returns 0, or 1 at the end of the stack. */
+static __always_inline int step(struct user_scratch *out, __u32 place, struct task_struct *task,
+				void *reader)
+{
+	const struct mapped_code *code;
+	__u32 end, number;
+	__u64 address;
+
+	if (out->depth >= MAX_USER_FRAMES) {
+		out->end = UNWIND_DEPTH_LIMIT;
+		return 1;
+	}
+	address = unwind_address(&out->state);
+	code = code_at(out, place, address);
+	out->unwound = out->depth;
+	out->unmapped = !code || !code->end;
+	/* An address without code is no caller. The leaf is kept wherever it is. */
+	if (code || !out->depth) {
+		out->words[out->depth & (WINDOW_WORD - 1)] = address;
+		out->depth++;
+	}
+	if (!code) {
+		out->end = UNWIND_NO_MAPPING;
+		return 1;
+	}
+	if (code->kind == CODE_PENDING) {
+		out->end = UNWIND_NO_TABLE;
+		out->pending = 1;
+		return 1;
+	}
+	number = code->kind == CODE_TABLE ? find_rule(out, code, address) : 0;
+	if (number) {
+		end = step_by_rule(out, place, number & (MAX_RULES - 1), reader);
+	} else {
+		end = step_without_rule(out, place, reader);
+	}
+	out->end = end;
+	if (out->scan_wanted)
+		return 1;
+	if (end == UNWIND_CONTINUES && out->trampoline && out->state.pc == out->trampoline)
+		restore_return_address(&out->state, task);
+	return end != UNWIND_CONTINUES;
+}
+
+static __always_inline void scan_words(struct user_scratch *out, __u32 place)
+{
+	struct scan_place at = {.out = out, .place = place};
+	__u32 words = out->scan_words, most = words < SCAN_WORDS ? words : SCAN_WORDS;
+
+	out->scan_words = words - bpf_loop(most, scan_word, &at, 0);
+}
+
+/* Goes on with the last scan, if the caller that it found led nowhere. Returns 0, or 1 at the end
+ * of the stack. */
+static __always_inline int scan_again(struct user_scratch *out, __u32 place)
+{
+	if (!out->scan_depth || out->pending || !unwind_scan_failed(out->end, &out->state, 0))
+		return 1;
+	unwind_resume_scan(&out->scan);
+	scan_words(out, place);
+	/* What it led to was none of the stack. */
+	out->depth = out->scan_depth;
+	if (out->scan.call == CALL_NONE) {
+		out->scan_depth = 0;
+		return 1;
+	}
+	unwind_end_scan(&out->scan, &out->state, out->end, false);
+	return 0;
+}
+
+/* Scans where a step has asked for it, or the last scan was wrong. Returns 0 if there is a caller,
+ * or 1 at the end of the stack. */
+static __always_inline int scan(struct user_scratch *out, __u32 place, struct task_struct *task)
+{
+	if (!out->scan_wanted)
+		return scan_again(out, place);
+	out->scan_wanted = 0;
+	scan_words(out, place);
+	out->end = unwind_end_scan(&out->scan, &out->state, out->end, out->scan_exact);
+	if (out->scan.call != CALL_NONE) {
+		out->via_scan = 1;
+		out->scan_depth = out->depth;
+		return 0;
+	}
+	out->via_frame_pointer = 1;
+	if (out->end == UNWIND_CONTINUES && out->trampoline && out->state.pc == out->trampoline)
+		restore_return_address(&out->state, task);
+	return out->end != UNWIND_CONTINUES;
+}
+
+/* scan() as a global function. Not called by the step: all functions that call each other together
+ * have too little stack for it. It is in user_return.bpf.c. */
+int kc_scan(__u32 place);
+
+/* One step, with a scan if there has to be one. A function of its own: Linux 6.1 refuses the loop
+ * in which the compiler would put the two calls. It is in user_return.bpf.c. */
+int kc_unwind_frame(__u32 place);
+
+/* step() for the thread that runs: a global function, which the verifier checks once for all
+ * callers. It is in user_return.bpf.c. */
+int kc_unwind_step(__u32 place);
+
+static long sleeper_step(__u64 index, struct sleeper *sleeper)
+{
+	(void)index;
+	return step(sleeper->out, ITER_SCRATCH, sleeper->task, sleeper);
+}
+#endif
