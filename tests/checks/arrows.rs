@@ -129,6 +129,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
                 "record::limits",
                 "record::round",
                 "record::load_phase",
+                "record::finish",
                 "record::archiving",
                 "record::directory",
             ],

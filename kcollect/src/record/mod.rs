@@ -5,6 +5,7 @@ mod archiving;
 mod directory;
 pub mod dispatch;
 pub mod dry_run;
+mod finish;
 pub mod hardening;
 pub mod input;
 pub mod interval;

@@ -9,7 +9,6 @@ use std::path::PathBuf;
 
 use bpf::UserStackCapture;
 use counters::names::event::CounterRequest;
-use experiment_format::directory::Place;
 use experiment_format::ids::Tid;
 use host::exit::{Failure, spawn_code};
 use host::load;
@@ -18,14 +17,11 @@ use host::output::Output;
 use host::signals::Signals;
 use nix::unistd::gettid;
 
-use super::directory::{
-    add_to_group, create, creation_failure, empty_failure, moved_failure, shown_path,
-    writing_failure,
-};
-use super::dispatch::{Dispatcher, LAST_SAMPLE};
+use super::directory::{create, creation_failure, shown_path};
+use super::dispatch::Dispatcher;
+use super::dry_run;
 use super::hardening::privileges::{self, Requirements};
 use super::hardening::rt_priority::{RtPriority, no_rt_priority};
-use super::input::event::Event;
 use super::input::inputs::Inputs;
 use super::kernel::code::KernelCode;
 use super::kernel::founder::Founder;
@@ -34,15 +30,10 @@ use super::load_phase::{LoadPhase, cannot_start, starter};
 use super::pause::PauseReasons;
 use super::round::{SHORTEST_ROUND_NS, after, not_published, unavailable};
 use super::route::Router;
-use super::summary::first_tables::FirstTables;
-use super::summary::{RecordingTimes, Summary};
 use super::targets::check_targets;
-use super::{archiving, dry_run};
 use crate::doctor;
 use crate::plan::Plan;
 
-/// So many events are applied at the end without a look at the clock.
-const EVENTS_AT_ONCE: usize = 1000;
 /// From one round of maintenance to the next, nanoseconds.
 const ROUND_NS: u64 = 200_000_000;
 
@@ -72,7 +63,7 @@ pub fn record(
 
 pub(super) struct Session<'a> {
     pub(super) plan: &'a Plan,
-    path: PathBuf,
+    pub(super) path: PathBuf,
     pub(super) signals: Signals,
     pub(super) inputs: Inputs,
     pub(super) dispatcher: Dispatcher,
@@ -191,86 +182,6 @@ impl<'a> Session<'a> {
             self.watch_limits(output)?;
         }
         Ok(())
-    }
-
-    fn finish(mut self, output: &mut Output) -> Result<u8, Failure> {
-        let stop = self.stop(output);
-        let stopped = stop.as_ref().copied().unwrap_or_else(|_| now());
-        self.dispatcher.sample(stopped, LAST_SAMPLE);
-        self.dispatcher.finish();
-
-        let moved = match self.dispatcher.router.place() {
-            Place::Moved(path) => Some(path),
-            Place::Here | Place::Gone => None,
-        };
-        let was = moved.map(|moved| std::mem::replace(&mut self.path, moved));
-        let path = self.path.display().to_string();
-        let times = RecordingTimes {
-            started_ns: self.started_ns,
-            stopped_ns: stopped,
-        };
-        let mut summary = Summary::new(self.plan, &path, &self.inputs, &self.dispatcher, times);
-        let mut given_up = false;
-        // Shown at once; the last copies may take a while.
-        if let Ok(summary) = &summary
-            && !self.plan.json
-        {
-            let bytes = self.dispatcher.router.bytes_written();
-            let directory = self.dispatcher.router.founder.dir().path();
-            let directory = was.as_ref().map_or(directory, |_| &self.path);
-            output.result(&summary.head());
-            let first = FirstTables::read(directory, bytes, &mut self.signals, output);
-            output.result(&summary.rest(&first, output.width()));
-            given_up = first.given_up;
-        }
-        archiving::finish(&mut self.dispatcher, &mut self.signals, given_up, output);
-        self.dispatcher.log_archived(stopped);
-        if let Ok(summary) = &mut summary {
-            summary.archive = self.dispatcher.archived().cloned();
-            self.dispatcher.log_losses(stopped, &summary.losses);
-            let router = &mut self.dispatcher.router;
-            router.side_file("kcollect.json", &summary.json());
-        }
-        // The experiment is closed whatever failed, and the first failure is reported.
-        let closed = self.dispatcher.close(stopped);
-        stop?;
-        let summary = summary?;
-
-        if self.plan.json {
-            output.json(&summary.json());
-        }
-        closed.map_err(|error| writing_failure(&error))?;
-        if let Some(group) = &self.plan.group {
-            add_to_group(group, &self.path)?;
-        }
-        let code = self.load.exit_code();
-        let failure = match was {
-            Some(was) => moved_failure(&was, &self.path),
-            None if summary.ticks > 0 || summary.arrays > 0 => return Ok(code),
-            None => empty_failure(&summary),
-        };
-        if code == 0 {
-            return Err(failure);
-        }
-        output.say(&failure.to_string());
-        Ok(code)
-    }
-
-    /// Stops the data and applies what is on its way. Returns the time of the last tick that
-    /// counts.
-    fn stop(&mut self, output: &mut Output) -> Result<u64, Failure> {
-        let stopped = self.stop_data()?;
-        for (count, (time, event)) in self.inputs.finish()?.into_iter().enumerate() {
-            // What processes did later is no part of the recording.
-            if time > stopped && matches!(event, Event::Sideband(_)) {
-                continue;
-            }
-            self.dispatcher.apply(time, event.not_after(stopped));
-            if count % EVENTS_AT_ONCE == 0 {
-                self.say_closing(output);
-            }
-        }
-        Ok(stopped)
     }
 }
 

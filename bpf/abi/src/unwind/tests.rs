@@ -1,163 +1,16 @@
 //! Tests of `c/unwind.h`, compiled natively, on stacks that are drawn.
 
-use std::collections::BTreeMap;
-
 use proptest::prelude::*;
 
 use zerocopy::transmute;
 
 use super::*;
-use crate::layout::{BX_LOST, BX_SAME, SCAN_STACK_WORDS};
+use crate::layout::{BX_LOST, SCAN_STACK_WORDS};
 
+mod drawing;
 mod scan;
 
-const BX: u8 = 3;
-const FP: u8 = 6;
-const SP: u8 = 7;
-const R10: u8 = 10;
-const R12: u8 = 12;
-const CFA: u8 = 255;
-
-/// A rule as it is drawn: how the CFA is found, then the rest as of an ordinary function.
-#[derive(Clone, Copy)]
-struct Drawn {
-    cfa: (u8, u8, i32, i8),
-    fp: (u8, u8, i16),
-    bx: (u8, i8),
-    ra: (u8, u8, i16),
-}
-
-impl Drawn {
-    fn register(register: u8, offset: i32) -> Drawn {
-        Drawn {
-            cfa: (3, register, offset, 0),
-            fp: (0, 0, 0),
-            bx: (BX_SAME, 0),
-            ra: (0, CFA, -8),
-        }
-    }
-
-    fn deref(register: u8, offset: i32, plus: i8) -> Drawn {
-        Drawn {
-            cfa: (4, register, offset, plus),
-            ..Drawn::register(register, offset)
-        }
-    }
-
-    fn fp_at(self, base: u8, offset: i16) -> Drawn {
-        Drawn {
-            fp: (1, base, offset),
-            ..self
-        }
-    }
-
-    fn fp_lost(self) -> Drawn {
-        Drawn {
-            fp: (2, 0, 0),
-            ..self
-        }
-    }
-
-    fn bx_at(self, base: u8, words: i8) -> Drawn {
-        Drawn {
-            bx: (base, words),
-            ..self
-        }
-    }
-
-    fn found(self) -> UnwindBy {
-        let (cfa_kind, cfa_register, cfa_offset, cfa_plus) = self.cfa;
-        let (fp_kind, fp_base, fp_offset) = self.fp;
-        let (bx_base, bx_words) = self.bx;
-        let (ra_kind, ra_base, ra_offset) = self.ra;
-        assert_eq!(ra_offset % 8, 0);
-        UnwindBy::Rule(EncodedRule {
-            cfa_offset,
-            fp_offset,
-            cfa_plus,
-            ra_words: (ra_offset / 8) as i8,
-            bx_words,
-            bx_base,
-            cfa_kind,
-            cfa_register,
-            fp_kind,
-            fp_base,
-            ra_kind,
-            ra_base,
-        })
-    }
-}
-
-fn of_kind(kind: u8) -> UnwindBy {
-    Drawn {
-        cfa: (kind, 0, 0, 0),
-        ..Drawn::register(0, 0)
-    }
-    .found()
-}
-
-/// Code and memory: functions of 256 bytes by the page of their address, and words.
-struct Drawing {
-    functions: BTreeMap<u64, UnwindBy>,
-    words: BTreeMap<u64, u64>,
-    start: Registers,
-}
-
-impl Drawing {
-    /// The innermost function is at 0x100, its stack pointer at 0x7000; the outermost at 0xe00
-    /// has no caller.
-    fn new() -> Drawing {
-        let mut drawing = Drawing {
-            functions: BTreeMap::new(),
-            words: BTreeMap::new(),
-            start: Registers::innermost(0x123, [0; 16]),
-        };
-        drawing.start.general[usize::from(SP)] = 0x7000;
-        drawing.function(0xe00, of_kind(1))
-    }
-
-    fn function(mut self, at: u64, found: UnwindBy) -> Drawing {
-        self.functions.insert(at, found);
-        self
-    }
-
-    fn rule(self, at: u64, rule: Drawn) -> Drawing {
-        self.function(at, rule.found())
-    }
-
-    fn word(mut self, at: u64, word: u64) -> Drawing {
-        self.words.insert(at, word);
-        self
-    }
-
-    fn register(mut self, number: u8, value: u64) -> Drawing {
-        self.start.general[usize::from(number)] = value;
-        self
-    }
-
-    fn unwound(&self) -> Unwound {
-        self.unwind(100)
-    }
-
-    fn unwind(&self, most: usize) -> Unwound {
-        unwind(
-            &self.start,
-            most,
-            |at| {
-                let function = self.functions.get(&(at & !0xff));
-                *function.unwrap_or(&UnwindBy::Nothing(UnwindEnd::NoMapping))
-            },
-            |at| self.words.get(&at).copied(),
-        )
-    }
-
-    #[track_caller]
-    fn ends(&self, frames: &[u64], end: UnwindEnd) {
-        let unwound = self.unwound();
-        assert_eq!((unwound.frames.as_slice(), unwound.end), (frames, end));
-    }
-}
-
+use drawing::*;
 #[test]
 fn ends_are_those_that_a_record_can_have() {
     for (number, end) in (1..).zip(UnwindEnd::ALL) {

@@ -1,0 +1,110 @@
+//! The end of a recording: data stop, what is on its way is applied, the result is shown, load
+//! objects are archived and the experiment is closed.
+
+use std::mem;
+
+use experiment_format::directory::Place;
+use host::exit::Failure;
+use host::machine::now;
+use host::output::Output;
+
+use super::archiving;
+use super::directory::{add_to_group, empty_failure, moved_failure, writing_failure};
+use super::dispatch::LAST_SAMPLE;
+use super::input::event::Event;
+use super::session::Session;
+use super::summary::first_tables::FirstTables;
+use super::summary::{RecordingTimes, Summary};
+
+/// So many events are applied at the end without a look at the clock.
+const EVENTS_AT_ONCE: usize = 1000;
+
+impl Session<'_> {
+    /// Stops, shows what was recorded, archives the rest and closes the experiment, whatever ended
+    /// the run. Returns the exit code: the load's, or 0.
+    pub(super) fn finish(mut self, output: &mut Output) -> Result<u8, Failure> {
+        let stop = self.stop(output);
+        let stopped = stop.as_ref().copied().unwrap_or_else(|_| now());
+        self.dispatcher.sample(stopped, LAST_SAMPLE);
+        self.dispatcher.finish();
+
+        let moved_from = match self.dispatcher.router.place() {
+            Place::Moved(path) => Some(mem::replace(&mut self.path, path)),
+            Place::Here | Place::Gone => None,
+        };
+        let path = self.path.display().to_string();
+        let times = RecordingTimes {
+            started_ns: self.started_ns,
+            stopped_ns: stopped,
+        };
+        let mut summary = Summary::new(self.plan, &path, &self.inputs, &self.dispatcher, times);
+        // Shown at once; the last copies may take a while.
+        let given_up = match &summary {
+            Ok(summary) if !self.plan.json => self.show(summary, moved_from.is_some(), output),
+            _ => false,
+        };
+        archiving::finish(&mut self.dispatcher, &mut self.signals, given_up, output);
+        self.dispatcher.log_archived(stopped);
+        if let Ok(summary) = &mut summary {
+            summary.archive = self.dispatcher.archived().cloned();
+            self.dispatcher.log_losses(stopped, &summary.losses);
+            let router = &mut self.dispatcher.router;
+            router.side_file("kcollect.json", &summary.json());
+        }
+        // The experiment is closed whatever failed, and the first failure is reported.
+        let closed = self.dispatcher.close(stopped);
+        stop?;
+        let summary = summary?;
+
+        if self.plan.json {
+            output.json(&summary.json());
+        }
+        closed.map_err(|error| writing_failure(&error))?;
+        if let Some(group) = &self.plan.group {
+            add_to_group(group, &self.path)?;
+        }
+        let code = self.load.exit_code();
+        let failure = match moved_from {
+            Some(from) => moved_failure(&from, &self.path),
+            None if summary.ticks > 0 || summary.arrays > 0 => return Ok(code),
+            None => empty_failure(&summary),
+        };
+        if code == 0 {
+            return Err(failure);
+        }
+        output.say(&failure.to_string());
+        Ok(code)
+    }
+
+    /// Shows the summary of an experiment that is where it was made, or `moved`. Returns whether the
+    /// user has given up on what takes long.
+    fn show(&mut self, summary: &Summary, moved: bool, output: &mut Output) -> bool {
+        let router = &self.dispatcher.router;
+        let directory = match moved {
+            true => &self.path,
+            false => router.founder.dir().path(),
+        };
+        output.result(&summary.head());
+        let bytes = router.bytes_written();
+        let first = FirstTables::read(directory, bytes, &mut self.signals, output);
+        output.result(&summary.rest(&first, output.width()));
+        first.given_up
+    }
+
+    /// Stops the data and applies what is on its way. Returns the time of the last tick that
+    /// counts.
+    fn stop(&mut self, output: &mut Output) -> Result<u64, Failure> {
+        let stopped = self.stop_data()?;
+        for (count, (time, event)) in self.inputs.finish()?.into_iter().enumerate() {
+            // What processes did later is no part of the recording.
+            if time > stopped && matches!(event, Event::Sideband(_)) {
+                continue;
+            }
+            self.dispatcher.apply(time, event.not_after(stopped));
+            if count % EVENTS_AT_ONCE == 0 {
+                self.say_closing(output);
+            }
+        }
+        Ok(stopped)
+    }
+}
