@@ -10,9 +10,15 @@
 //!
 //! A stack must be in the file before a packet refers to it. So interning writes at once, and a
 //! stack that could not be written is not remembered.
+//!
+//! What is remembered is bounded, for all files that a program writes: a process whose stack is
+//! another one at each tick would else take memory without end. An interner beyond the bound forgets
+//! its stacks, and writes them again when they come again, with other numbers.
 
 use std::collections::HashMap;
+use std::mem;
 use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -25,6 +31,15 @@ pub mod table;
 /// The number of frames that a stack can hold. A deeper one is cut off and marked as truncated. A
 /// packet of 64 KiB has room for some more.
 pub const MAX_FRAMES: usize = 8000;
+
+/// The most bytes that all interners of a program remember together.
+const MAX_TOTAL_BYTES: usize = 256 << 20;
+/// The bytes that each may remember whatever others do.
+const MIN_BYTES: usize = 1 << 20;
+/// What an entry of a table takes beside the words of a stack, bytes.
+const ENTRY_BYTES: usize = 48;
+/// The bytes that all interners remember.
+static TOTAL_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// The last word of a stack that was cut off: −2.
 const TRUNCATED: u64 = u64::MAX - 1;
@@ -100,7 +115,7 @@ impl StackEnd {
 
 /// An interner of stacks: it numbers them, and encodes the new ones.
 ///
-/// Holds the words of each distinct chain of callers once, and 24 bytes for each stack.
+/// Holds the words of each distinct chain of callers once, and 48 bytes for each stack.
 #[derive(Debug, Default)]
 pub struct StackInterner {
     /// From callers, with the mark of their end, to the number of their UID packet.
@@ -111,8 +126,16 @@ pub struct StackInterner {
     short: HashMap<Box<[u64]>, StackUid>,
     /// The last number in use; FRAME and UID packets share one range.
     last: u64,
+    /// What is remembered.
+    bytes: usize,
     words: Vec<u64>,
     packet: Vec<u8>,
+}
+
+impl Drop for StackInterner {
+    fn drop(&mut self) {
+        self.forget();
+    }
 }
 
 impl StackInterner {
@@ -131,6 +154,7 @@ impl StackInterner {
         end: StackEnd,
         mut write: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<StackUid> {
+        self.forget_beyond(MAX_TOTAL_BYTES);
         let (frames, end) = bounded(frames, end);
         self.words.clear();
         self.words.extend_from_slice(frames);
@@ -143,6 +167,7 @@ impl StackInterner {
             }
             let uid = self.write_frame(None, &mut write)?;
             self.short.insert(self.words.as_slice().into(), uid);
+            self.remember(self.words.len());
             return Ok(uid);
         }
 
@@ -157,6 +182,7 @@ impl StackInterner {
                 write(&self.packet)?;
                 self.last = link;
                 self.callers.insert(callers.into(), link);
+                self.remember(self.words.len() - 1);
                 link
             }
         };
@@ -165,7 +191,29 @@ impl StackInterner {
         }
         let uid = self.write_frame(Some((leaf, link)), &mut write)?;
         self.leaves.insert((leaf, link), uid);
+        self.remember(0);
         Ok(uid)
+    }
+
+    /// Counts an entry with so many words.
+    fn remember(&mut self, words: usize) {
+        let bytes = ENTRY_BYTES + 8 * words;
+        self.bytes += bytes;
+        TOTAL_BYTES.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Forgets all stacks if there are too many, here and together with other interners.
+    fn forget_beyond(&mut self, total_bytes: usize) {
+        if self.bytes > MIN_BYTES && TOTAL_BYTES.load(Ordering::Relaxed) > total_bytes {
+            self.forget();
+        }
+    }
+
+    fn forget(&mut self) {
+        self.callers = HashMap::new();
+        self.leaves = HashMap::new();
+        self.short = HashMap::new();
+        TOTAL_BYTES.fetch_sub(mem::take(&mut self.bytes), Ordering::Relaxed);
     }
 
     /// Writes a FRAME packet: of a leaf and its link, or of all `self.words`.
@@ -254,6 +302,31 @@ mod tests {
             })
             .unwrap();
         (uid, file)
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded_and_forgotten_stacks_are_written_again() {
+        let mut interner = StackInterner::default();
+        let deep = |leaf: u64| Vec::from_iter((0..1000).map(|frame| leaf + frame * 0x1000));
+        let (first, written) = intern(&mut interner, &deep(0), StackEnd::Complete);
+        let mut most = 0;
+        for leaf in 1..400 {
+            interner.forget_beyond(0);
+            intern(&mut interner, &deep(leaf), StackEnd::Complete);
+            most = most.max(interner.bytes);
+        }
+        // Three times as many have come.
+        assert!((MIN_BYTES..MIN_BYTES + 10_000).contains(&most), "{most}");
+        let (again, rewritten) = intern(&mut interner, &deep(0), StackEnd::Complete);
+        assert!(again > first);
+        assert_eq!(rewritten.len(), written.len());
+        let (same, nothing) = intern(&mut interner, &deep(0), StackEnd::Complete);
+        assert_eq!((same, nothing.len()), (again, 0));
+        // Not at the expense of one that remembers little.
+        let mut modest = StackInterner::default();
+        intern(&mut modest, &deep(0), StackEnd::Complete);
+        modest.forget_beyond(0);
+        assert!(modest.bytes > 0);
     }
 
     #[test]
