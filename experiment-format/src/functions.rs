@@ -9,6 +9,7 @@
 //! machine can add the files that have not changed since: see [`Archives::or_files`].
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -296,17 +297,19 @@ impl Archives {
 
     /// Reads the functions of a load object.
     fn read(&self, load_object: &str) -> Result<Option<FunctionTable>> {
-        let archived = read_table(&self.path.join(archive_name(load_object)), None)?;
+        // What collectors archive under other names than paths, they make as ELF files.
+        let any_format = load_object.starts_with('/');
+        let archived = read_table(&self.path.join(archive_name(load_object)), any_format, None)?;
         match self.files {
-            Some(recorded) if archived.is_none() && load_object.starts_with('/') => {
-                read_table(Path::new(load_object), Some(recorded))
+            Some(recorded) if archived.is_none() && any_format => {
+                read_table(Path::new(load_object), true, Some(recorded))
             }
             _ => Ok(archived),
         }
     }
 
-    /// Returns the functions of a load object, none if it was not archived or is no ELF file:
-    /// programs map code from files of their own formats.
+    /// Returns the functions of a load object, none if it was not archived or the copy of a
+    /// path is no ELF file: programs map code from files of their own formats.
     ///
     /// # Errors
     ///
@@ -359,9 +362,23 @@ impl Archives {
     }
 }
 
-/// Returns the functions of a file, none if there is no file, it is no ELF file, or it was changed
-/// after `unchanged_since`.
-fn read_table(path: &Path, unchanged_since: Option<SystemTime>) -> Result<Option<FunctionTable>> {
+/// Returns whether a file begins otherwise than an ELF file. If it cannot be read, its next reader
+/// meets the same error, and names it.
+fn is_other_format(file: &File) -> bool {
+    let mut magic = [0; elf::ELFMAG.len()];
+    match file.read_exact_at(&mut magic, 0) {
+        Ok(()) => magic != elf::ELFMAG,
+        Err(error) => error.kind() == io::ErrorKind::UnexpectedEof,
+    }
+}
+
+/// Returns the functions of a file, none if there is no file, it was changed after
+/// `unchanged_since`, or it is no ELF file, where it may be of `any_format`.
+fn read_table(
+    path: &Path,
+    any_format: bool,
+    unchanged_since: Option<SystemTime>,
+) -> Result<Option<FunctionTable>> {
     let Some(file) = open_regular(path)? else {
         return Ok(None);
     };
@@ -371,13 +388,7 @@ fn read_table(path: &Path, unchanged_since: Option<SystemTime>) -> Result<Option
             return Ok(None);
         }
     }
-    let mut magic = [0; elf::ELFMAG.len()];
-    let is_elf = match file.read_exact_at(&mut magic, 0) {
-        Ok(()) => magic == elf::ELFMAG,
-        // The table's reader meets the same error and names it.
-        Err(error) => error.kind() != io::ErrorKind::UnexpectedEof,
-    };
-    if !is_elf {
+    if any_format && is_other_format(&file) {
         return Ok(None);
     }
     // Holes are read as fast as data. Some file systems have no number of blocks.
@@ -475,6 +486,8 @@ mod tests {
         archive("/of/a/language", &[0xc3; 4096]);
         archive("/empty", b"");
         archive("/damaged", b"\x7fELF\x02\x01\x01");
+        archive("vmlinux", b"none");
+        assert!(archives.functions("vmlinux").is_err());
         for name in ["/of/a/language", "/empty", "/missing"] {
             assert!(archives.functions(name).unwrap().is_none(), "{name}");
         }

@@ -12,8 +12,8 @@
 //! stack that could not be written is not remembered.
 //!
 //! What is remembered is bounded, for all files that a program writes: a process whose stack is
-//! another one at each tick would else take memory without end. An interner beyond the bound forgets
-//! its stacks, and writes them again when they come again, with other numbers.
+//! another one at each tick would else take memory without end. An interner beyond the bound
+//! forgets its stacks, and writes them again when they come again, with other numbers.
 
 use std::collections::HashMap;
 use std::mem;

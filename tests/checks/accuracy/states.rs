@@ -274,7 +274,7 @@ fn root_parent_in_vfork() -> Result<()> {
 }
 
 /// A thread that is woken and preempts another one has the CPU's time from its wake-up on, and the
-/// ticks of that time too. Of these ticks two thirds are between the wake-up and the context switch.
+/// ticks of that time too. Two thirds of them are between the wake-up and the context switch.
 ///
 /// The exact time has what recording costs the thread, and in that no boundary can pass: at `hi`
 /// some 15 us after each boundary, a tenth of this load's ticks; a thirtieth here.
