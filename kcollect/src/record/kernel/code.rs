@@ -1,7 +1,7 @@
 //! The kernel's code, before the run and as it is loaded and unloaded during it, and its images in
 //! the archive.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::io;
 
@@ -104,17 +104,15 @@ impl KernelCode {
         }
     }
 
-    /// Writes the images of the code that was loaded since, and returns the events that map it. If
-    /// only used objects are archived, writes the modules in which one of `stacks` has a frame as
-    /// well. `give_up` is called before each image; when it returns true no more are written.
+    /// Writes the images of the code that was loaded since, and of the modules in which one of the
+    /// `used` addresses is. Returns the events that map them. `give_up` is called before each image; when it returns true no more are written.
     ///
     /// # Errors
     /// When they can't be written.
-    pub fn archive_late<'a>(
+    pub fn archive_late(
         &mut self,
         dir: &ExperimentDir,
-        which: Archive,
-        stacks: impl Iterator<Item = &'a [u64]>,
+        used: &HashSet<u64>,
         give_up: &mut impl FnMut() -> bool,
     ) -> Result<Vec<MapEvent>, Error> {
         let mut maps = match give_up() {
@@ -125,10 +123,7 @@ impl KernelCode {
             true => Symbols::read().ok(),
             false => None,
         };
-        let used = match which {
-            Archive::UsedLoadObjects => self.used_objects(stacks),
-            _ => BTreeSet::new(),
-        };
+        let used = self.used_objects(used);
         let kcore = self.kcore.as_ref().ok();
         let known = |name: &str| self.symbols.objects().any(|(known, _)| known == name);
         let objects = self
@@ -148,11 +143,10 @@ impl KernelCode {
         Ok(maps)
     }
 
-    /// Returns the modules in which a stack has a frame.
-    fn used_objects<'a>(&self, stacks: impl Iterator<Item = &'a [u64]>) -> BTreeSet<&str> {
-        let places =
-            stacks.flat_map(|frames| frames.iter().filter_map(|pc| self.symbols.find(*pc)));
-        places
+    /// Returns the modules in which an address is.
+    fn used_objects(&self, used: &HashSet<u64>) -> BTreeSet<&str> {
+        used.iter()
+            .filter_map(|address| self.symbols.find(*address))
             .map(|place| place.object)
             .filter(|object| ![KERNEL, BPF].contains(object))
             .collect()

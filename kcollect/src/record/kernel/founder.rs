@@ -72,8 +72,8 @@ pub struct Founder {
     pub kernel: KernelCode,
     frames: ArtificialFrames,
     names: ThreadNames,
-    /// Kernel stacks of ticks and off-CPU intervals, for the load objects that came during the run.
-    kernel_stacks: HashSet<Box<[u64]>>,
+    /// Where ticks and off-CPU intervals were in the kernel, if only used load objects are archived.
+    used_addresses: HashSet<u64>,
     samples: Samples,
     /// Sums for the summary.
     pub accounts: Accounts,
@@ -108,7 +108,7 @@ impl Founder {
             kernel,
             frames: ArtificialFrames::new(),
             names: ThreadNames::default(),
-            kernel_stacks: HashSet::new(),
+            used_addresses: HashSet::new(),
             samples: Samples::new(start_ns, plan.interval.nanos()),
             accounts: Accounts::new(&plan.targets, plan.limit),
             recorded: Recorded::default(),
@@ -235,8 +235,8 @@ impl Founder {
     }
 
     fn note_kernel_stack(&mut self, frames: &[u64]) {
-        if !self.kernel_stacks.contains(frames) {
-            self.kernel_stacks.insert(frames.into());
+        if self.archive == Archive::UsedLoadObjects {
+            self.used_addresses.extend(frames);
         }
     }
 

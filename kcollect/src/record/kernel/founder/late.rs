@@ -31,13 +31,8 @@ impl Founder {
         &mut self,
         give_up: &mut impl FnMut() -> bool,
     ) -> Result<Vec<MapEvent>, Error> {
-        let stacks = self.kernel_stacks.iter();
-        let maps = self.kernel.archive_late(
-            self.writer.dir(),
-            self.archive,
-            stacks.map(|frames| &**frames),
-            give_up,
-        )?;
+        let used = &self.used_addresses;
+        let maps = self.kernel.archive_late(self.writer.dir(), used, give_up)?;
         self.place(maps)
     }
 
