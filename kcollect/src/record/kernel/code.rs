@@ -105,7 +105,8 @@ impl KernelCode {
     }
 
     /// Writes the images of the code that was loaded since, and of the modules in which one of the
-    /// `used` addresses is. Returns the events that map them. `give_up` is called before each image; when it returns true no more are written.
+    /// `used` addresses is. Returns the events that map them. `give_up` is called before each
+    /// image; when it returns true no more are written.
     ///
     /// # Errors
     /// When they can't be written.
