@@ -291,8 +291,8 @@ impl LoadObjects {
     }
 
     /// Returns whether a mapped object is the file that the kernel found there. On some file
-    /// systems user space sees another device and generation (overlay, btrfs), or of bits
-    /// more in the inode (overlay). Then the time of its last change has to be the same, or the
+    /// systems user space sees another device and generation (overlay, btrfs), or more bits of
+    /// the inode (overlay). Then the time of its last change has to be the same, or the
     /// kernel to have read its build id. A file that an overlay has copied keeps another inode for
     /// user space: that of the file below. Of that, the kernel has read the build id, and the time
     /// is the same.
