@@ -52,6 +52,7 @@ struct row_chunks {
 };
 
 extern struct row_chunks kc_row_chunks SEC(".maps");
+
 #define USER_WORDS MAX_USER_RETURN_WORDS
 /* A stack copy is read in pieces. */
 #define PIECE_BYTES 4096
