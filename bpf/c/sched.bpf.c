@@ -77,14 +77,14 @@ static __always_inline void thread_exit(struct cpu_stats *stats, struct task_str
 	if (thread->account.tracking == TRACKING_CLAIMED || !thread->account.tracked_ns)
 		return;
 	if (!out) {
-		stats->threads_lost++;
+		stats->thread_records_lost++;
 		return;
 	}
 	fill_thread_record(out, task, thread, &thread->account, cpu);
 	out->header.flags |= FLAG_THREAD_EXITED;
 	out->since_ns = out->header.time_ns;
 	if (!send(cpu, out, sizeof(*out)))
-		stats->threads_lost++;
+		stats->thread_records_lost++;
 }
 
 /* Begins to track a thread that leaves its CPU. It came to this CPU before data began, or the
@@ -158,12 +158,14 @@ static __always_inline void send_missed_off_cpu(struct cpu_stats *stats, struct 
 static __always_inline void switch_out(struct cpu_stats *stats, struct task_struct *prev, __u64 now,
 				       __u64 stolen, bool preempted, __u32 prev_state, __u32 cpu)
 {
-	struct thread *thread = bpf_task_storage_get(&kc_threads, prev, 0,
-						     BPF_LOCAL_STORAGE_GET_F_CREATE);
+	/* A thread that exits before data begin needs no storage. */
+	struct thread *thread = bpf_task_storage_get(
+		&kc_threads, prev, 0, recording ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
 	__u32 state, zero = 0;
 
 	if (!thread) {
-		stats->threads_lost++;
+		if (recording)
+			stats->threads_untracked++;
 		return;
 	}
 	if (thread->account.tracking != TRACKED) {

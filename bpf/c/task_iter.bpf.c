@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * Iterations over all threads, run by reading the iterator: `kc_track_all` begins to track the
- * threads that exist when data begin, `kc_report_all` writes their times at a sample,
+ * Iterations over all threads, run by reading the iterator: `kc_track_all` makes the storage of the
+ * threads that exist, and when data have begun, begins to track them; `kc_report_all` writes their times at a sample,
  * `kc_close_all` closes the accounts when data stop, and writes the off-CPU intervals that were
  * still open.
  *
@@ -67,8 +67,10 @@ int kc_track_all(struct bpf_iter__task *ctx)
 	if (!task || !stats || !out || task->__state & TASK_DEAD)
 		return 0;
 	thread = bpf_task_storage_get(&kc_threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!recording)
+		return 0;
 	if (!thread) {
-		__sync_fetch_and_add(&stats->threads_lost, 1);
+		__sync_fetch_and_add(&stats->threads_untracked, 1);
 		return 0;
 	}
 	if (!thread->has_baseline && !thread->account.tracked_ns && task->start_time < begin_ns)

@@ -18,8 +18,10 @@ pub struct Losses {
     pub unaccounted: i64,
     /// Ticks of off-CPU threads that found the ring buffer full.
     pub off_cpu: u64,
-    /// Thread records, or context switches in them, that are lost.
+    /// Thread records that found the ring buffer full.
     pub thread_records: u64,
+    /// Times that the kernel had no memory to track a thread.
+    pub untracked_threads: u64,
     /// Side-band records that the kernel could not deliver.
     pub sideband: u64,
     /// Ticks of processes without a name.
@@ -83,7 +85,7 @@ const TICK: [&str; 2] = ["tick", "ticks"];
 const STACK: [&str; 2] = ["stack", "stacks"];
 
 /// Every cause, in the order in which they are shown.
-const CAUSES: [Cause; 14] = [
+const CAUSES: [Cause; 15] = [
     Cause {
         name: "ring_full",
         lost: true,
@@ -117,6 +119,13 @@ const CAUSES: [Cause; 14] = [
         lost: true,
         noun: ["thread record", "thread records"],
         what: "dropped, so exact times of threads are incomplete",
+        whole: Whole::Unknown,
+    },
+    Cause {
+        name: "untracked_threads",
+        lost: true,
+        noun: ["time", "times"],
+        what: "the kernel had no memory to track a thread, so its times begin later",
         whole: Whole::Unknown,
     },
     Cause {
@@ -292,6 +301,7 @@ impl Losses {
             ("unaccounted", self.unaccounted),
             ("off_cpu", count(self.off_cpu)),
             ("thread_records", count(self.thread_records)),
+            ("untracked_threads", count(self.untracked_threads)),
             ("sideband", count(self.sideband)),
             ("overflows", count(self.overflows)),
             ("unnamed_ticks", count(self.unnamed_ticks)),
@@ -312,6 +322,7 @@ impl Losses {
             && self.unaccounted == 0
             && self.off_cpu == 0
             && self.thread_records == 0
+            && self.untracked_threads == 0
             && self.sideband == 0
             && self.unnamed_ticks == 0
             && self.overflows == 0
@@ -351,7 +362,7 @@ mod tests {
         assert!(none.none());
         assert_eq!(
             none.line(),
-            "lost: nothing; impaired: nothing (0 for all 14 causes)"
+            "lost: nothing; impaired: nothing (0 for all 15 causes)"
         );
         let mut losses = Losses {
             ring_full: 12,
@@ -364,7 +375,7 @@ mod tests {
             losses.line(),
             "lost: 12 ticks (0.12 % of 10000) found the ring buffer full; \
              impaired: 1 stack (0.01 % of 20000) the kernel could not read; \
-             0 for 12 other causes; too little to change a report"
+             0 for 13 other causes; too little to change a report"
         );
         losses.missing_stacks = 1640;
         losses.sideband = 1;
@@ -373,7 +384,7 @@ mod tests {
             "lost: 12 ticks (0.12 % of 10000) found the ring buffer full, \
              1 side-band record dropped by the kernel, so names and mappings may be missing; \
              impaired: 1640 stacks (8.20 % of 20000) the kernel could not read; \
-             0 for 11 other causes; shares in reports can be off by up to 8.2 %"
+             0 for 12 other causes; shares in reports can be off by up to 8.2 %"
         );
         // Of another version: a new name, and no totals.
         assert_eq!(

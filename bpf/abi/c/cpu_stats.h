@@ -27,8 +27,8 @@ struct cpu_stats {
 	__u64 offset_ns;    /* scheduler's clock minus CLOCK_MONOTONIC */
 	__u64 offset_stale; /* offset_ns was not taken since the last tick */
 	__u64 off_cpu_lost; /* boundaries of off-CPU records that found the ring full */
-	/* Thread records that found the ring full, and threads for which there was no memory. */
-	__u64 threads_lost;
+	__u64 thread_records_lost; /* thread records that found the ring full */
+	__u64 threads_untracked; /* times that the kernel had no memory for a thread's account */
 	__u64 begun_ns; /* the begin_ns that the grid has counted up to */
 	/* Returns to user mode that could not be waited for or sent. */
 	__u64 user_returns_lost;
@@ -45,7 +45,7 @@ struct cpu_stats {
 	/* Look-ups of mapped code that were thrown away, since the mappings changed meanwhile. */
 	__u64 raced_look_ups;
 	__u64 woken_ns; /* when the reader was last woken for a stack copy */
-	__u64 zero[3];
+	__u64 zero[2];
 };
 
 /* A counter on one CPU. */

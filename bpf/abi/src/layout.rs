@@ -216,8 +216,11 @@ pub struct CpuStats {
     pub offset_stale: u64,
     /// Boundaries of off-CPU records that found the ring full.
     pub off_cpu_lost: u64,
-    /// Thread records that found the ring full, and threads for which there was no memory.
-    pub threads_lost: u64,
+    /// Thread records that found the ring full.
+    pub thread_records_lost: u64,
+    /// Times that the kernel had no memory for the account of a thread: at a context switch, whose
+    /// thread is tracked from its next one, or when data begin.
+    pub threads_untracked: u64,
     /// The beginning of data up to which the grid was counted.
     pub begun_ns: u64,
     /// Returns to user mode that could not be waited for or sent: records with their numbers have
@@ -242,7 +245,7 @@ pub struct CpuStats {
     /// When the reader was last woken for a stack copy.
     pub woken_ns: u64,
     /// Room for more.
-    pub zero: [u64; 3],
+    pub zero: [u64; 2],
 }
 
 impl CpuStats {

@@ -239,7 +239,9 @@ fn root_ten_thousand_threads() -> Result<()> {
     let summary = RunSummary::of(&experiment)?;
     summary.complete()?;
     ensure!(
-        summary.losses["off_cpu"] == 0 && summary.losses["thread_records"] == 0,
+        summary.losses["off_cpu"] == 0
+            && summary.losses["thread_records"] == 0
+            && summary.losses["untracked_threads"] == 0,
         "{:?}",
         summary.losses
     );

@@ -152,6 +152,7 @@ impl Followed {
             "not_written",
             "off_cpu",
             "thread_records",
+            "untracked_threads",
             "sideband",
             "user_returns",
             "vfork_starts",
