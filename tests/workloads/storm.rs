@@ -6,6 +6,8 @@
 //! * `mappings`: the same, and leaves it mapped until no more can be;
 //! * `files`: maps a new file with a long name, and leaves it mapped;
 //! * `processes`: starts a process, which ends at once;
+//! * `execs`: starts a process that replaces its program again and again, with an argument of 120
+//!   KiB and an environment of nearly 1 MiB;
 //! * `threads`: starts a thread, which ends at once;
 //! * `names`: gives itself another name;
 //! * `functions`: writes a line into its perf map.
@@ -14,6 +16,7 @@ use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
 use std::num::NonZeroUsize;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -28,9 +31,21 @@ const PAGE: NonZeroUsize = NonZeroUsize::new(4096).expect("a page has bytes");
 /// The program itself once more: it has nothing to do.
 const NOTHING: &str = "nothing";
 
+/// The program itself, which replaces itself as often as the next argument says.
+const AGAIN: &str = "again";
+
+/// How often a process replaces its program.
+const EXECS: u64 = 400;
+
+/// The kernel takes strings of 128 KiB.
+const LONG_STRING: usize = 120 << 10;
+
 fn main() -> Result<()> {
-    if std::env::args().nth(1).as_deref() == Some(NOTHING) {
-        return Ok(());
+    let mut arguments = std::env::args().skip(1);
+    match arguments.next().as_deref() {
+        Some(NOTHING) => return Ok(()),
+        Some(AGAIN) => return execute_again(&arguments.next().context("a number")?),
+        _ => {}
     }
     let work = Work::start("storm")?;
     let done = match variant()?.as_str() {
@@ -41,6 +56,7 @@ fn main() -> Result<()> {
             Command::new("/proc/self/exe").arg(NOTHING).status()?;
             Ok(())
         }),
+        "execs" => execs(&work),
         "threads" => repeat(&work, |_| {
             let thread = thread::spawn(|| ());
             thread.join().map_err(|_| anyhow!("a thread panicked"))
@@ -94,6 +110,30 @@ fn mappings(work: &Work, keep: bool) -> Result<u64> {
         }
         Ok(())
     })
+}
+
+fn execs(work: &Work) -> Result<u64> {
+    let long = "x".repeat(LONG_STRING);
+    let mut count = 0;
+    while !work.over()? {
+        let environment = (0..8).map(|number| (format!("STORM_{number}"), &long));
+        again(EXECS).envs(environment).status()?;
+        count += EXECS;
+    }
+    Ok(count)
+}
+
+fn execute_again(left: &str) -> Result<()> {
+    match left.parse::<u64>()?.checked_sub(1) {
+        Some(left) => Err(again(left).exec().into()),
+        None => Ok(()),
+    }
+}
+
+fn again(left: u64) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.args([AGAIN, &left.to_string(), &"x".repeat(LONG_STRING)]);
+    command
 }
 
 fn files(work: &Work) -> Result<u64> {

@@ -97,7 +97,7 @@ fn root_a_limit_on_the_size_holds_for_functions() -> Result<()> {
 #[test]
 fn root_a_limit_on_the_size_holds_for_processes_threads_and_names() -> Result<()> {
     let _machine = Exclusive::take()?;
-    for kind in ["processes", "threads", "names"] {
+    for kind in ["processes", "execs", "threads", "names"] {
         limited(kind, None)?;
     }
     Ok(())

@@ -5,6 +5,9 @@
 //! are compared with the mappings when the used objects are taken: with all that was ever mapped
 //! there, because a stack may be written before or after its mappings. One object too many is no
 //! harm.
+//!
+//! A process can make addresses without end, so [`MAX_ADDRESSES`] are kept. When there are more,
+//! all that it maps counts as used, and the sources of what is not kept may be left out.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -13,6 +16,9 @@ use experiment_format::stacks::StackUid;
 use crate::objects::ObjectId;
 use crate::space::Mapping;
 
+/// Addresses that are kept of one process: about 1 MiB.
+pub const MAX_ADDRESSES: usize = 65_536;
+
 /// The seen addresses of one process.
 #[derive(Debug, Default)]
 pub struct UsedObjects {
@@ -20,6 +26,8 @@ pub struct UsedObjects {
     addresses: BTreeSet<u64>,
     mapped: BTreeSet<MappedObject>,
     taken: HashSet<ObjectId>,
+    /// There are addresses that are not kept.
+    too_many: bool,
     changed: bool,
 }
 
@@ -42,10 +50,14 @@ impl UsedObjects {
         }
         self.newest = Some(stack);
         // The upper half is the kernel's.
-        let of_user = frames.iter().filter(|frame| **frame >> 63 == 0);
-        let before = self.addresses.len();
-        self.addresses.extend(of_user);
-        self.changed |= self.addresses.len() > before;
+        for frame in frames.iter().filter(|frame| **frame >> 63 == 0) {
+            if self.addresses.len() < MAX_ADDRESSES {
+                self.changed |= self.addresses.insert(*frame);
+            } else if !self.addresses.contains(frame) {
+                self.changed |= !self.too_many;
+                self.too_many = true;
+            }
+        }
     }
 
     /// Adds a mapping of an object.
@@ -66,7 +78,7 @@ impl UsedObjects {
         let mut new = Vec::new();
         for mapped in &self.mapped {
             let mut seen = self.addresses.range(mapped.start..mapped.end);
-            if seen.next().is_some() && self.taken.insert(mapped.object) {
+            if (self.too_many || seen.next().is_some()) && self.taken.insert(mapped.object) {
                 new.push(mapped.object);
             }
         }
@@ -121,5 +133,23 @@ mod tests {
         assert_eq!(used.take(), [ObjectId(2)]);
         let positions: Vec<_> = used.positions().collect();
         assert_eq!(positions, [(ObjectId(0), 102), (ObjectId(2), 12)]);
+    }
+
+    #[test]
+    fn beyond_the_bound_all_that_is_mapped_is_used() {
+        let (first, last) = (1000, 1000 + MAX_ADDRESSES as u64);
+        let mut used = UsedObjects::default();
+        let many: Vec<_> = (first..last).collect();
+        used.stack(StackUid::new(1).unwrap(), &many);
+        used.mapped(&mapping(10, 20, 100), ObjectId(0));
+        used.mapped(&mapping(last, last + 1, 0), ObjectId(1));
+        assert_eq!(used.take(), []);
+        used.stack(StackUid::new(2).unwrap(), &[first, 12]);
+        assert_eq!(used.addresses.len(), MAX_ADDRESSES);
+        assert_eq!(used.take(), [ObjectId(0), ObjectId(1)]);
+        assert_eq!(used.take(), []);
+        used.mapped(&mapping(30, 40, 7), ObjectId(2));
+        assert_eq!(used.take(), [ObjectId(2)]);
+        assert_eq!(used.positions().count(), 0);
     }
 }
