@@ -13,6 +13,7 @@
 mod other_kinds;
 mod program;
 mod stacks;
+mod tools;
 
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
@@ -87,7 +88,12 @@ fn main() -> Result<()> {
         let only = options.only.as_ref();
         only.is_none_or(|only| only.iter().any(|name| name == program.name))
     };
-    for program in PROGRAMS.iter().chain(other_kinds::PROGRAMS).filter(wanted) {
+    for program in PROGRAMS
+        .iter()
+        .chain(other_kinds::PROGRAMS)
+        .chain(tools::PROGRAMS)
+        .filter(wanted)
+    {
         if let Some(missing) = program.missing(&path) {
             notes.push(format!(
                 "{}: not run, there is no {missing} (packages {})",
