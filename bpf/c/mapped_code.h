@@ -18,7 +18,8 @@
 #include "maple.h"
 #include "unwind_tables.h"
 
-#define VM_EXEC 4
+#define VM_EXEC	  4
+#define VM_SHARED 8
 /* In rw_semaphore.count. */
 #define RWSEM_WRITER_LOCKED 1
 #define NS_PER_S	    1000000000
@@ -39,7 +40,8 @@ extern struct file_tables kc_file_tables SEC(".maps");
 enum code_kind {
 	/* The file has a table. */
 	CODE_TABLE,
-	/* No file, or one without a table: unwind by frame pointer. */
+	/* No file, or one without a table, or memory that is shared, as code made at run time may
+	 * be that is written to elsewhere: unwind by frame pointer. */
 	CODE_FRAME_POINTER,
 	/* The file is not known yet, or its table is not there yet, or the mapping is being made.
 	 */
@@ -179,7 +181,7 @@ static __always_inline __u32 mapping_sequence(struct mapped_code *code)
 /* find_code() without a look at writers. */
 static __always_inline int read_code(struct mapped_code *code, __u64 mm)
 {
-	__u64 file;
+	__u64 file, flags;
 
 	code->mapping = find_mapping(code, mm);
 	if (!code->mapping || MAPPING_FIELD(code, vm_mm) != mm ||
@@ -188,12 +190,14 @@ static __always_inline int read_code(struct mapped_code *code, __u64 mm)
 		code->mapping = 0;
 		return !changes(code, mm);
 	}
-	if (!(MAPPING_FIELD(code, vm_flags) & VM_EXEC))
+	flags = MAPPING_FIELD(code, vm_flags);
+	if (!(flags & VM_EXEC))
 		return 1;
 	code->start = MAPPING_FIELD(code, vm_start);
 	code->end = MAPPING_FIELD(code, vm_end);
 	file = MAPPING_FIELD(code, vm_file);
-	if (file) {
+	/* Programs are never shared; and each write to memory that is changes its file. */
+	if (file && !(flags & VM_SHARED)) {
 		code->inode = KERNEL_FIELD(code, struct file, file, f_inode);
 		code->file.inode = KERNEL_FIELD(code, struct inode, code->inode, i_ino);
 		code->file.modified_ns = modified_ns(code, code->inode);
@@ -201,7 +205,7 @@ static __always_inline int read_code(struct mapped_code *code, __u64 mm)
 		code->file.device =
 			KERNEL_FIELD(code, struct super_block,
 				     KERNEL_FIELD(code, struct inode, code->inode, i_sb), s_dev);
-	} else if (code->start != KERNEL_FIELD(code, struct mm_struct, mm, context.vdso)) {
+	} else if (file || code->start != KERNEL_FIELD(code, struct mm_struct, mm, context.vdso)) {
 		code->kind = CODE_FRAME_POINTER;
 		return 0;
 	}
