@@ -187,7 +187,12 @@ impl StackCopy {
         }
         let (mut waits, mut leaves) = (false, false);
         let lowest = self.registers.general[usize::from(SP)].wrapping_sub(RED_ZONE);
-        let read = |address: u64| self.word(address.checked_sub(lowest)?);
+        let copied_to = lowest.wrapping_add(8 * self.stack.len() as u64);
+        let mut past_copy = false;
+        let read = |address: u64| {
+            past_copy |= address == copied_to;
+            self.word(address.checked_sub(lowest)?)
+        };
         let find = |address: u64| {
             leaves = false;
             let Some(mapping) = mapping_at(&self.code, address) else {
@@ -224,6 +229,10 @@ impl StackCopy {
         // function.
         if unwound.end == UnwindEnd::Unreadable && leaves {
             unwound.end = UnwindEnd::Complete;
+        }
+        // Where a scan has come to the end of the copy, that need not be the end of the stack.
+        if unwound.end == UnwindEnd::Complete && unwound.via_frame_pointer && past_copy {
+            unwound.end = UnwindEnd::NoTable;
         }
         let mut frames = [&*self.unwound, &unwound.frames].concat();
         // A caller where no code is was no caller. The leaf is where it is.
