@@ -54,6 +54,12 @@ static __always_inline bool is_32bit(const struct pt_regs *regs)
 	return regs->cs != 0x33;
 }
 
+/* Returns the thread pointer of the thread that runs. */
+static __always_inline __u64 thread_pointer(struct task_struct *task)
+{
+	return task->thread.fsbase;
+}
+
 /* THREAD_SIZE: four pages on every x86-64 kernel without KASAN. With KASAN the deeper half of a
  * stack counts as interrupt work; such kernels are not profiled for speed. */
 #define KERNEL_STACK_SIZE (16 * 1024)

@@ -204,6 +204,18 @@ struct uprobe_task {
 	struct return_instance *return_instances;
 };
 
+#if defined(__TARGET_ARCH_x86)
+struct thread_struct {
+	unsigned long fsbase;
+};
+#elif defined(__TARGET_ARCH_arm64)
+struct thread_struct {
+	struct {
+		unsigned long tp_value;
+	} uw;
+};
+#endif
+
 struct task_struct {
 	struct thread_info thread_info;
 	void *stack;
@@ -228,6 +240,7 @@ struct task_struct {
 	unsigned long maj_flt;
 	struct task_io_accounting ioac;
 	char comm[16];
+	struct thread_struct thread;
 };
 
 /* Linux 6.18 and newer: threads of a group are throttled one by one. */

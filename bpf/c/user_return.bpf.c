@@ -25,6 +25,16 @@ __attribute__((noinline)) int kc_find_code(__u32 place, __u64 address)
 }
 
 /* Declared in user_unwind.h. */
+__attribute__((noinline)) int kc_find_own_stack(__u32 place)
+{
+	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &place);
+
+	if (out)
+		find_own_stack(out, bpf_get_current_task_btf());
+	return 0;
+}
+
+/* Declared in user_unwind.h. */
 __attribute__((noinline)) int kc_unwind_step(__u32 place)
 {
 	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &place);

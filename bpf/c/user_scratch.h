@@ -68,7 +68,8 @@ struct user_scratch {
 	__u32 via_frame_pointer;
 	__u32 via_scan;
 	__u32 scan_words;	       /* left for scans */
-	__u32 scan_wanted, scan_exact; /* see step_without_rule() */
+	__u32 scan_wanted;	       /* see step_without_rule() */
+	__u32 own_looked_up;	       /* the thread's own stack was, for code without a table */
 	__u32 scan_depth;	       /* of the frame whose caller the last scan found, or 0 */
 	__u32 depth;
 	__u32 unwound;	  /* number of frames whose caller was found */

@@ -154,6 +154,8 @@ static __always_inline void describe_user_return(struct user_scratch *out, struc
 	out->pending = 0;
 	out->unmapped = 0;
 	out->scan_wanted = 0;
+	out->own_looked_up = 0;
+	unwind_begin_stack(&out->scan, 0, 0);
 	out->trampoline = trampoline_of(task);
 	out->mm = (__u64)task->mm;
 	out->code.start = out->code.end = 0;

@@ -155,8 +155,7 @@ struct scan_place {
 
 static long scan_word(__u64 index, struct scan_place *at)
 {
-	return unwind_scan_word(&at->out->scan, 0, (void *)(__u64)at->place,
-				at->out->scan.sp + 8 * index);
+	return unwind_scan_word(&at->out->scan, 0, (void *)(__u64)at->place, index);
 }
 
 /* unwind_by_rule() of the thread that runs: a global function, which the verifier checks once. It
@@ -182,6 +181,28 @@ static __always_inline enum unwind_end step_by_rule(struct user_scratch *out, __
 	return end;
 }
 
+/* Finds the thread's own stack, for code that was made at run time: a global function, which the
+ * verifier checks once. It is in user_return.bpf.c. */
+int kc_find_own_stack(__u32 place);
+
+/* The C library has the end of a thread's stack at its thread pointer. That of the process's first
+ * thread is elsewhere. */
+static __always_inline void find_own_stack(struct user_scratch *out, struct task_struct *task)
+{
+	__u64 end = thread_pointer(task), mapping;
+
+	out->own_looked_up = 1;
+	if (task->pid == task->tgid || !end)
+		return;
+	out->code.address = end;
+	mapping = find_mapping(&out->code, out->mm);
+	if (mapping)
+		unwind_begin_stack(&out->scan,
+				   KERNEL_FIELD(&out->code, struct vm_area_struct, mapping,
+						vm_start),
+				   end);
+}
+
 /* Goes to the caller of a frame whose code has no rule, by its frame pointer. `scan_wanted`: that
  * is not sure, and a scan may find a better one. The stack of another thread is not scanned. */
 static __always_inline enum unwind_end step_without_rule(struct user_scratch *out, __u32 place,
@@ -190,13 +211,11 @@ static __always_inline enum unwind_end step_without_rule(struct user_scratch *ou
 	enum unwind_end end;
 	bool sure;
 
-	unwind_begin_scan(&out->scan, &out->state);
+	if (!reader && out->code.kind == CODE_FRAME_POINTER && !out->own_looked_up)
+		kc_find_own_stack(place);
 	out->scan_depth = 0;
-	out->scan_exact = out->state.exact;
-	end = unwind_by_frame_pointer(&out->state, reader, &sure);
-	if (!reader && sure && end == UNWIND_CONTINUES && out->state.known & UNWIND_FP_CHAIN)
-		sure = unwind_caller_leads_on(&out->scan, &out->state, reader,
-					      (void *)(__u64)place);
+	end = unwind_without_rule(&out->scan, &out->state, reader, (void *)(__u64)place, !reader,
+				  &sure);
 	if (sure || reader)
 		out->via_frame_pointer = 1;
 	else
@@ -253,14 +272,18 @@ static __always_inline void scan_words(struct user_scratch *out, __u32 place)
 	struct scan_place at = {.out = out, .place = place};
 	__u32 words = out->scan_words, most = words < SCAN_WORDS ? words : SCAN_WORDS;
 
-	out->scan_words = words - bpf_loop(most, scan_word, &at, 0);
+	if (out->scan.kind == SCAN_OUTERMOST)
+		bpf_loop(SCAN_WORDS, scan_word, &at, 0);
+	else
+		out->scan_words = words - bpf_loop(most, scan_word, &at, 0);
 }
 
 /* Goes on with the last scan, if the caller that it found led nowhere. Returns 0, or 1 at the end
  * of the stack. */
 static __always_inline int scan_again(struct user_scratch *out, __u32 place)
 {
-	if (!out->scan_depth || out->pending || !unwind_scan_failed(out->end, &out->state, 0))
+	if (!out->scan_depth || out->pending || 
+	    !unwind_scan_failed(&out->scan, out->end, &out->state, 0))
 		return 1;
 	unwind_resume_scan(&out->scan);
 	scan_words(out, place);
@@ -270,7 +293,7 @@ static __always_inline int scan_again(struct user_scratch *out, __u32 place)
 		out->scan_depth = 0;
 		return 1;
 	}
-	unwind_end_scan(&out->scan, &out->state, out->end, false);
+	unwind_end_scan(&out->scan, &out->state, out->end);
 	return 0;
 }
 
@@ -282,7 +305,9 @@ static __always_inline int scan(struct user_scratch *out, __u32 place, struct ta
 		return scan_again(out, place);
 	out->scan_wanted = 0;
 	scan_words(out, place);
-	out->end = unwind_end_scan(&out->scan, &out->state, out->end, out->scan_exact);
+	if (unwind_begin_outermost(&out->scan, out->end))
+		scan_words(out, place);
+	out->end = unwind_end_scan(&out->scan, &out->state, out->end);
 	if (out->scan.call != CALL_NONE) {
 		out->via_scan = 1;
 		out->scan_depth = out->depth;

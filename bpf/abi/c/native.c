@@ -45,6 +45,7 @@ static __always_inline bool unwind_rule_leads_on(struct unwind_scan *scan, void 
 	return unwind_try_rule(scan, reader, finder);
 }
 
+void kcollect_unwind_begin(struct unwind_scan *scan, __u64 own_start, __u64 own_end);
 __u64 kcollect_unwind_address(const struct unwind_state *state);
 __u32 kcollect_unwind_by_rule(struct unwind_state *state, const struct unwind_rule *rule,
 			      struct native_reader *reader, const struct unwind_scan *scan);
@@ -76,9 +77,14 @@ static void scan_words(struct unwind_scan *scan, struct native_reader *reader, _
 {
 	for (__u32 index = 0; index < SCAN_WORDS && *words; index++) {
 		--*words;
-		if (unwind_scan_word(scan, reader, reader, scan->sp + 8 * (__u64)index))
+		if (unwind_scan_word(scan, reader, reader, index))
 			break;
 	}
+}
+
+void kcollect_unwind_begin(struct unwind_scan *scan, __u64 own_start, __u64 own_end)
+{
+	unwind_begin_stack(scan, own_start, own_end);
 }
 
 /* Goes to the caller by the frame pointer, or by a scan of at most so many words, and of as many as
@@ -86,19 +92,19 @@ static void scan_words(struct unwind_scan *scan, struct native_reader *reader, _
 __u32 kcollect_unwind_without_rule(struct unwind_state *state, struct native_reader *reader,
 				   struct unwind_scan *scan, __u32 *words, __u32 *via_scan)
 {
-	bool exact = state->exact, sure;
+	__u32 outermost = SCAN_WORDS;
 	enum unwind_end end;
+	bool sure;
 
-	unwind_begin_scan(scan, state);
-	end = unwind_by_frame_pointer(state, reader, &sure);
-	if (sure && end == UNWIND_CONTINUES && state->known & UNWIND_FP_CHAIN)
-		sure = unwind_caller_leads_on(scan, state, reader, reader);
+	end = unwind_without_rule(scan, state, reader, reader, true, &sure);
 	*via_scan = 0;
 	if (sure)
 		return end;
 	scan_words(scan, reader, words);
+	if (unwind_begin_outermost(scan, end))
+		scan_words(scan, reader, &outermost);
 	*via_scan = scan->call != CALL_NONE;
-	return unwind_end_scan(scan, state, end, exact);
+	return unwind_end_scan(scan, state, end);
 }
 
 /* Goes on with the last scan, if the caller that it found led nowhere, and returns whether it does.
@@ -106,11 +112,11 @@ __u32 kcollect_unwind_without_rule(struct unwind_state *state, struct native_rea
 __u32 kcollect_unwind_scan_again(struct unwind_state *state, struct native_reader *reader,
 				 struct unwind_scan *scan, __u32 *words, __u32 *end)
 {
-	if (!unwind_scan_failed(*end, state, reader))
+	if (!unwind_scan_failed(scan, *end, state, reader))
 		return 0;
 	unwind_resume_scan(scan);
 	scan_words(scan, reader, words);
-	*end = unwind_end_scan(scan, state, *end, false);
+	*end = unwind_end_scan(scan, state, *end);
 	return 1;
 }
 

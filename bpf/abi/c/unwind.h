@@ -301,9 +301,11 @@ static __always_inline __u32 unwind_height(const struct unwind_state *state, __u
 
 /* Goes to the caller of code without rules: by the machine code at the pc if that is known, or else
  * by the frame pointer, which the code may use for something else: it is `sure` if it leads to a
- * return address behind a call, or ends a chain of frame pointers. */
+ * return address behind a call, or ends a chain of frame pointers. It `leaves` the stack if it is
+ * on another one. */
 static __always_inline enum unwind_end unwind_by_frame_pointer(struct unwind_state *state,
-							       void *reader, bool *sure)
+							       void *reader, bool leaves,
+							       bool *sure)
 {
 	__u64 sp = state->registers[UNWIND_SP], fp = state->registers[UNWIND_FP], pc, next, text;
 	bool has_fp = state->known >> UNWIND_FP & 1, pushed;
@@ -336,7 +338,7 @@ static __always_inline enum unwind_end unwind_by_frame_pointer(struct unwind_sta
 		return UNWIND_COMPLETE;
 	/* Go's runtime.systemstack calls on the thread's stack with the frame pointer of the
 	 * goroutine's stack. */
-	if (fp & 7 || (fp < sp && (state->exact || text != TEXT_SYSTEMSTACK)))
+	if (fp & 7 || (fp < sp && !leaves && (state->exact || text != TEXT_SYSTEMSTACK)))
 		return UNWIND_NOT_ASCENDING;
 	if (unwind_read(reader, fp, &next) || unwind_read(reader, fp + 8, &pc))
 		return UNWIND_UNREADABLE;

@@ -20,6 +20,15 @@
  * call of a function that has rules leads to code without rules only if that function jumps there.
  * Such a word is taken if there is no better one. None of this is a proof, which is why the record
  * says that there was a scan.
+ *
+ * Code that a program makes at run time may call on a stack of its own. BEAM, Erlang's machine, has
+ * one for each Erlang process. On such a stack callers are return addresses into code of that kind,
+ * and it ends with an address of it that is behind no call. The thread's own stack is known where
+ * the C library has it: it ends at the thread pointer. It is taken to go on below the other one if
+ * a register that calls keep leads to it. How large the frame is that left it is not known, and
+ * what lies there may be of old calls. So the stack goes on with the outermost function that is
+ * certain: the one that the thread's first function has called. It does so too where a function
+ * that was called on the thread's own stack has led there.
  */
 #ifndef KCOLLECT_UNWIND_SCAN_H
 #define KCOLLECT_UNWIND_SCAN_H
@@ -29,6 +38,9 @@
 /* The most words in which one scan looks, and all scans of a stack. */
 #define SCAN_WORDS	 1024
 #define SCAN_STACK_WORDS 2048
+
+/* Registers that functions save: rbx, rbp, r12 to r15. */
+#define SCAN_KEPT 0xf048
 
 /* Addresses of the stack that a scan keeps, for one may be the frame pointer, which the code has
  * saved; and how far above the word such an address is. */
@@ -43,6 +55,15 @@ enum unwind_call {
 	CALL_ELSEWHERE,
 	/* It can have led to the code that was left: its target is unknown, or fits. */
 	CALL_FITS,
+};
+
+enum unwind_scan_kind {
+	/* For a caller that has rules. */
+	SCAN_CALLER,
+	/* On a stack that is not the thread's own, for a caller that has none. */
+	SCAN_OTHER_STACK,
+	/* From the end of the thread's own stack, for what its first function has called. */
+	SCAN_OUTERMOST,
 };
 
 struct unwind_scan {
@@ -62,7 +83,42 @@ struct unwind_scan {
 	__u64 trial_fp;
 	__u64 saves;
 	__u64 saved[SCAN_SAVED];
+	/* Where the thread's own stack is; 0 if that is not known, or was used. */
+	__u64 own_start, own_end;
+	__u64 back; /* on another stack: where a register leads to the thread's own; or 0 */
+	__u64 kind; /* enum unwind_scan_kind */
 };
+
+/* Begins a stack, of a thread whose own one is there. */
+static __always_inline void unwind_begin_stack(struct unwind_scan *scan, __u64 own_start,
+					       __u64 own_end)
+{
+	scan->own_start = own_start;
+	scan->own_end = own_end;
+	scan->back = 0;
+}
+
+static __always_inline bool unwind_in_own_stack(const struct unwind_scan *scan, __u64 address)
+{
+	return address >= scan->own_start && address < scan->own_end;
+}
+
+/* Finds where a register leads back to the thread's own stack, in a frame that is not on it. */
+static __always_inline void unwind_look_back(struct unwind_scan *scan,
+					     const struct unwind_state *state)
+{
+	if (!state->exact || unwind_in_own_stack(scan, state->registers[UNWIND_SP]))
+		return;
+	for (__u32 number = 0; number < UNWIND_REGISTERS; number++) {
+		__u64 address = state->registers[number];
+
+		if (!(SCAN_KEPT & state->known & 1 << number) ||
+		    !unwind_in_own_stack(scan, address))
+			continue;
+		if (!scan->back || address < scan->back)
+			scan->back = address;
+	}
+}
 
 /* Begins a scan from a frame whose code has no rule. */
 static __always_inline void unwind_begin_scan(struct unwind_scan *scan,
@@ -79,6 +135,19 @@ static __always_inline void unwind_begin_scan(struct unwind_scan *scan,
 	scan->ended = 0;
 	scan->saves = 0;
 	__builtin_memset(scan->saved, 0, sizeof(scan->saved));
+	unwind_look_back(scan, state);
+	scan->kind = scan->back ? SCAN_OTHER_STACK : SCAN_CALLER;
+}
+
+/* Begins a scan for the outermost function of the thread's own stack, after one that has found no
+ * caller. Returns whether there is such a stack. */
+static __always_inline bool unwind_begin_outermost(struct unwind_scan *scan, enum unwind_end end)
+{
+	if (scan->call != CALL_NONE || !scan->own_end || scan->kind == SCAN_OUTERMOST ||
+	    (!scan->back && (end == UNWIND_CONTINUES || !unwind_in_own_stack(scan, scan->sp))))
+		return false;
+	scan->kind = SCAN_OUTERMOST;
+	return true;
 }
 
 /* Lets the target of a call be where it leads, behind an entry of the PLT, which is jmp
@@ -194,21 +263,106 @@ static __always_inline bool unwind_caller_leads_on(struct unwind_scan *scan,
 	return unwind_rule_leads_on(scan, reader, finder);
 }
 
-/* Looks at the word of a place. Returns 1 at the end of the scan. */
-static __always_inline int unwind_scan_word(struct unwind_scan *scan, void *reader, void *finder,
-					    __u64 place)
+/* Begins a scan, and goes to the caller of code without rules by its frame pointer. If that is not
+ * `sure`, the scan may find a better one. The stack of a thread that does not run is not looked at
+ * for more. */
+static __always_inline enum unwind_end unwind_without_rule(struct unwind_scan *scan,
+							   struct unwind_state *state, void *reader,
+							   void *finder, bool runs, bool *sure)
 {
+	bool leaves = !state->exact && unwind_in_own_stack(scan, state->registers[UNWIND_SP]) &&
+		      !unwind_in_own_stack(scan, state->registers[UNWIND_FP]);
+	enum unwind_end end;
+
+	unwind_begin_scan(scan, state);
+	end = unwind_by_frame_pointer(state, reader, leaves, sure);
+	if (end != UNWIND_CONTINUES) {
+		*sure = *sure && !scan->back;
+		return end;
+	}
+	if (!runs || !*sure || !(state->known & UNWIND_FP_CHAIN))
+		return end;
+	*sure = unwind_caller_leads_on(scan, state, reader, finder);
+	if (*sure && leaves)
+		scan->back = scan->sp;
+	return end;
+}
+
+/* Takes the word of a place for the return address of the caller. */
+static __always_inline void unwind_take_caller(struct unwind_scan *scan, enum unwind_call call,
+					       __u64 place)
+{
+	scan->call = call;
+	scan->caller_pc = scan->word;
+	scan->caller_sp = place + 8;
+	scan->caller_fp = scan->fp;
+	scan->caller_known = scan->known;
+}
+
+/* Reads the word of a place. Returns 0, or 1 if it is no text, or -1 if it can't be read. */
+static __always_inline int unwind_read_place(struct unwind_scan *scan, void *reader, __u64 place)
+{
+	if (unwind_read(reader, place, &scan->word))
+		return -1;
+	return scan->word < 4096 || scan->word >> 47;
+}
+
+/* Looks at the word of a place of a stack that is not the thread's own. */
+static __always_inline int unwind_scan_other_stack(struct unwind_scan *scan, void *reader,
+						   void *finder, __u64 place)
+{
+	int none = unwind_read_place(scan, reader, place);
+
+	if (none)
+		return none < 0;
+	if (unwind_rule_at(finder, scan->word - 1, &scan->rule))
+		return 0;
+	if (unwind_after_call(reader, scan->word) > 0)
+		unwind_take_caller(scan, CALL_FITS, place);
+	return 1;
+}
+
+/* Looks at the word of a place for the return address of what the thread's first function has
+ * called. */
+static __always_inline int unwind_scan_outermost(struct unwind_scan *scan, void *reader,
+						 void *finder, __u64 place)
+{
+	int none;
+
+	if (place < (scan->back ? scan->back : scan->sp))
+		return 1;
+	none = unwind_read_place(scan, reader, place);
+	if (none)
+		return none < 0;
+	if (unwind_rule_at(finder, scan->word - 1, &scan->rule) <= 0 ||
+	    scan->rule.cfa_kind == CFA_STOP || unwind_after_call(reader, scan->word) <= 0)
+		return 0;
+	scan->trial.pc = scan->word;
+	scan->trial.registers[UNWIND_SP] = place + 8;
+	scan->trial.known = 1 << UNWIND_SP;
+	scan->trial.exact = 0;
+	scan->trial.bx_at = 0;
+	scan->next_rule.cfa_kind = CFA_ABSENT;
+	if (!unwind_rule_leads_on(scan, reader, finder) || scan->next_rule.cfa_kind != CFA_STOP)
+		return 0;
+	scan->known = 1 << UNWIND_SP;
+	unwind_take_caller(scan, CALL_FITS, place);
+	return 1;
+}
+
+/* Looks at the word of a place for the return address of a caller that has rules. */
+static __always_inline int unwind_scan_caller(struct unwind_scan *scan, void *reader, void *finder,
+					      __u64 place)
+{
+	int none = unwind_read_place(scan, reader, place);
 	enum unwind_call call;
 	__u64 word;
 
-	if (unwind_read(reader, place, &scan->word)) {
-		scan->ended = 1;
-		return 1;
+	if (none) {
+		scan->ended = none < 0;
+		return none < 0;
 	}
 	word = scan->word;
-	/* Neither a small number nor text. */
-	if (word < 4096 || word >> 47)
-		return 0;
 	if (word - place < SCAN_SAVED_BYTES)
 		scan->saved[scan->saves++ & (SCAN_SAVED - 1)] = word;
 	if (unwind_rule_at(finder, word - 1, &scan->rule) <= 0)
@@ -216,23 +370,36 @@ static __always_inline int unwind_scan_word(struct unwind_scan *scan, void *read
 	call = unwind_call_before(scan, reader, finder, word);
 	if (call <= scan->call || !unwind_leads_on(scan, reader, finder, word, place + 8))
 		return 0;
-	scan->call = call;
-	scan->caller_pc = word;
-	scan->caller_sp = place + 8;
-	scan->caller_fp = scan->trial_fp;
-	scan->caller_known = scan->known;
-	if (scan->trial_fp != scan->fp)
+	scan->word = word;
+	unwind_take_caller(scan, call, place);
+	if (scan->trial_fp != scan->fp) {
+		scan->caller_fp = scan->trial_fp;
 		scan->caller_known |= 1 << UNWIND_FP | UNWIND_FP_UNSURE;
+	}
 	return call == CALL_FITS;
+}
+
+/* Looks at the next word. Returns 1 at the end of the scan. */
+static __always_inline int unwind_scan_word(struct unwind_scan *scan, void *reader, void *finder,
+					    __u64 index)
+{
+	switch (scan->kind) {
+	case SCAN_OTHER_STACK:
+		return unwind_scan_other_stack(scan, reader, finder, scan->sp + 8 * index);
+	case SCAN_OUTERMOST:
+		return unwind_scan_outermost(scan, reader, finder, scan->own_end - 8 * (index + 1));
+	default:
+		return unwind_scan_caller(scan, reader, finder, scan->sp + 8 * index);
+	}
 }
 
 /* Returns whether a stack that ended so, after a scan had found a caller, shows that the caller was
  * none: then the scan goes on behind it. A return address where no code is known may be in code
  * that was mapped just now. */
-static __always_inline bool unwind_scan_failed(enum unwind_end end,
+static __always_inline bool unwind_scan_failed(const struct unwind_scan *scan, enum unwind_end end,
 					       const struct unwind_state *state, void *reader)
 {
-	if (end == UNWIND_COMPLETE || end == UNWIND_DEPTH_LIMIT)
+	if (end == UNWIND_COMPLETE || end == UNWIND_DEPTH_LIMIT || scan->kind == SCAN_OUTERMOST)
 		return false;
 	return end != UNWIND_NO_MAPPING || unwind_after_call(reader, state->pc) <= 0;
 }
@@ -268,10 +435,13 @@ static __always_inline bool unwind_take_saved_fp(const struct unwind_scan *scan,
 
 /* Ends a scan: goes to the caller that it found, or ends the stack as it would have ended without
  * one, which `end` says and `state` has. */
-static __always_inline enum unwind_end unwind_end_scan(const struct unwind_scan *scan,
+static __always_inline enum unwind_end unwind_end_scan(struct unwind_scan *scan,
 						       struct unwind_state *state,
-						       enum unwind_end end, bool exact)
+						       enum unwind_end end)
 {
+	/* It is tried once. */
+	if (scan->kind == SCAN_OUTERMOST)
+		scan->own_end = scan->back = 0;
 	if (scan->call != CALL_NONE) {
 		unwind_go_to(state, scan->caller_pc, scan->caller_sp, scan->caller_fp,
 			     scan->caller_known >> UNWIND_FP & 1, false, 0);
@@ -279,11 +449,11 @@ static __always_inline enum unwind_end unwind_end_scan(const struct unwind_scan 
 		return UNWIND_CONTINUES;
 	}
 	/* Zero in a register that any code may use ends no stack that goes on. */
-	if (end == UNWIND_COMPLETE && exact && !scan->ended)
+	if (end == UNWIND_COMPLETE && !scan->ended)
 		return UNWIND_NO_TABLE;
 	return end;
 }
 
-_Static_assert(sizeof(struct unwind_scan) == 352, "as in unwind/native.rs");
+_Static_assert(sizeof(struct unwind_scan) == 384, "as in unwind/native.rs");
 
 #endif

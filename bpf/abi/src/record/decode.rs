@@ -276,6 +276,7 @@ fn captured_stack(
             general: *general,
             known: fixed.known,
             exact: fixed.exact != 0,
+            own_stack: 0..0,
         }),
         stack: stack.into(),
     })

@@ -136,6 +136,7 @@ fn a_thread_and_a_user_return_decode() {
             general: std::array::from_fn(|number| number as u64),
             known: 0xc0,
             exact: false,
+            own_stack: 0..0,
         }),
         stack: Box::new([17, 18]),
     };

@@ -13,6 +13,7 @@ pub(crate) mod native;
 mod tests;
 
 use std::fmt;
+use std::ops::Range;
 
 use num_enum::TryFromPrimitive;
 use serde::Serialize;
@@ -79,7 +80,7 @@ impl fmt::Display for UnwindEnd {
 
 /// What is known of a frame: of the innermost one all registers, of others those that their callees
 /// have kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registers {
     /// The instruction that was to be executed next.
     pub pc: u64,
@@ -90,6 +91,9 @@ pub struct Registers {
     pub known: u16,
     /// `pc` is where the thread was interrupted, and not a return address.
     pub exact: bool,
+    /// Where the thread's own stack is, for code that has others; empty if that is not known, as of
+    /// a stack that was copied.
+    pub own_stack: Range<u64>,
 }
 
 impl Registers {
@@ -101,6 +105,7 @@ impl Registers {
             general,
             known: u16::MAX,
             exact: true,
+            own_stack: 0..0,
         }
     }
 

@@ -20,7 +20,7 @@ pub(crate) struct State {
 
 /// `struct unwind_scan`, which only C looks into.
 #[repr(C)]
-pub(crate) struct Scan([u64; 44]);
+pub(crate) struct Scan([u64; 48]);
 
 /// `struct native_reader` of `c/native.c`.
 #[repr(C)]
@@ -34,6 +34,7 @@ const _: () = assert!(size_of::<State>() == 152);
 const _: () = assert!(size_of::<Reader>() == 24);
 
 unsafe extern "C" {
+    fn kcollect_unwind_begin(scan: *mut Scan, own_start: u64, own_end: u64);
     fn kcollect_unwind_address(state: *const State) -> u64;
     fn kcollect_unwind_by_rule(
         state: *mut State,
@@ -142,7 +143,11 @@ pub fn unwind(
     let mut context = Context { find, read };
     let context = &raw mut context;
     let mut reader = Reader::new(context);
-    let mut scan = Scan([0; 44]);
+    let mut scan = Scan([0; 48]);
+    // SAFETY: `scan` is a valid `struct unwind_scan` for the call, which keeps no pointer.
+    unsafe {
+        kcollect_unwind_begin(&raw mut scan, start.own_stack.start, start.own_stack.end);
+    }
     // The number of frames until the one whose caller the last scan found.
     let mut scanned = None;
     let mut scan_words = SCAN_STACK_WORDS;

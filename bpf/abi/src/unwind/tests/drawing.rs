@@ -91,6 +91,7 @@ pub(super) fn of_kind(kind: u8) -> UnwindBy {
 }
 
 /// Code and memory: functions of 256 bytes by the page of their address, and words.
+#[derive(Clone)]
 pub(super) struct Drawing {
     functions: BTreeMap<u64, UnwindBy>,
     words: BTreeMap<u64, u64>,

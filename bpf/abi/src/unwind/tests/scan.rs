@@ -287,3 +287,141 @@ fn calls_by_registers_and_memory() {
             .scanned(&[BARE, FIRST + 0x44]);
     }
 }
+
+/// Made code that calls on a stack of its own, from 0x7000 on, has a register that leads to the
+/// thread's, from 0x5000 to 0x6000. It was called by OTHER there, and that by CALLER, which the
+/// thread's first function has called.
+fn on_another_stack() -> Drawing {
+    let mut drawing = Drawing::bare()
+        .stack(64, &[])
+        .register(BX, 0x5020)
+        .call(CALLER + 0x45, OTHER)
+        .call(OTHER + 0x45, BARE);
+    for place in (0x5000..0x6000).step_by(8) {
+        drawing = drawing.word(place, place);
+    }
+    drawing.start.own_stack = 0x5000..0x6000;
+    drawing
+        .word(0x5100, OTHER + 0x45)
+        .word(0x5110, CALLER + 0x45)
+        .word(0x5120, FIRST + 0x45)
+}
+
+/// Callers on it are return addresses into code of that kind. Whatever lies on the thread's stack
+/// where that was left, of old calls too, is passed over.
+#[test]
+fn another_stack_goes_on_with_the_outermost_function_of_the_threads() {
+    let drawing = on_another_stack()
+        .word(0x7010, BARE + 0x45)
+        .word(0x7028, BARE + 0x65)
+        .call(BARE + 0x45, BARE)
+        .code(BARE + 0x65, &[0xff, 0x14, 0xe0]);
+    let frames = [BARE, BARE + 0x44, BARE + 0x64, CALLER + 0x44, FIRST + 0x44];
+    drawing.scanned(&frames);
+    // It ends with what is behind no call, and others lie behind it.
+    drawing
+        .clone()
+        .word(0x7020, BARE + 0x80)
+        .code(BARE + 0x80, &[0; 8])
+        .scanned(&[BARE, BARE + 0x44, CALLER + 0x44, FIRST + 0x44]);
+    // A chain of frame pointers ends at its end.
+    let chain = drawing
+        .register(FP, 0x7008)
+        .word(0x7008, 0x7020)
+        .word(0x7020, 0);
+    chain.ends(&frames, UnwindEnd::Complete);
+    assert!(chain.unwound().via_frame_pointer && chain.unwound().via_scan);
+}
+
+#[test]
+fn another_stack_that_nothing_leads_back_from() {
+    let drawing = on_another_stack()
+        .word(0x7010, BARE + 0x45)
+        .call(BARE + 0x45, BARE);
+    drawing.scanned(&[BARE, BARE + 0x44, CALLER + 0x44, FIRST + 0x44]);
+    for register in [0, 0x4ff8, 0x6000] {
+        drawing_ends(drawing.clone().register(BX, register));
+    }
+    // Calls may change r10.
+    drawing_ends(drawing.clone().register(BX, 0).register(R10, 0x5020));
+    drawing
+        .clone()
+        .register(BX, 0)
+        .register(R12, 0x5020)
+        .scanned(&[BARE, BARE + 0x44, CALLER + 0x44, FIRST + 0x44]);
+    // The outermost function is below where the register leads.
+    drawing_ends(drawing.clone().register(BX, 0x5118));
+    // The thread's own stack is not known.
+    let mut unknown = drawing;
+    unknown.start.own_stack = 0..0;
+    drawing_ends(unknown);
+}
+
+#[track_caller]
+fn drawing_ends(drawing: Drawing) {
+    let unwound = drawing.unwound();
+    assert_ne!(unwound.end, UnwindEnd::Complete);
+    assert!(!unwound.frames.contains(&(FIRST + 0x44)));
+}
+
+/// Made code that was called on another stack calls a function on the thread's own. What is nearest
+/// counts there, if it is near enough.
+#[test]
+fn a_function_that_was_called_from_another_stack() {
+    let drawing = |sp: u64| {
+        let mut drawing = on_another_stack()
+            .register(SP, sp)
+            .word(sp + 8, BARE + 0x45)
+            .call(BARE + 0x45, CALLER);
+        for place in (sp + 16..0x5000).step_by(8) {
+            drawing = drawing.word(place, 0);
+        }
+        drawing.start.pc = CALLER;
+        drawing.start.own_stack = 0x2000..0x6000;
+        drawing
+    };
+    let [called, made] = [CALLER, BARE + 0x44];
+    let near = [called, made, OTHER + 0x44, CALLER + 0x44, FIRST + 0x44];
+    drawing(0x5010).scanned(&near);
+    drawing(0x30f8).scanned(&near);
+    drawing(0x30f0).scanned(&[called, made, CALLER + 0x44, FIRST + 0x44]);
+    // Nothing is known of the stack, and 0 is no end of it.
+    let mut unknown = drawing(0x30f0).register(FP, 0);
+    unknown.start.own_stack = 0..0;
+    unknown.ends(&[called, made], UnwindEnd::NoTable);
+}
+
+/// Its frame pointer is that of its caller, on the other stack.
+#[test]
+fn a_frame_pointer_that_leads_to_another_stack() {
+    let mut drawing = on_another_stack()
+        .register(SP, 0x5010)
+        .register(FP, 0x4020)
+        .word(0x5018, BARE + 0x45)
+        .call(BARE + 0x45, CALLER)
+        .code(BARE + 0x65, &[0xff, 0xd0])
+        .code(BARE + 0x80, &[0; 8]);
+    for (place, word) in [(0x4020, 0x4030), (0x4028, BARE + 0x65), (0x4030, 0)] {
+        drawing = drawing.word(place, word);
+    }
+    drawing = drawing.word(0x4038, BARE + 0x45).word(0x4040, BARE + 0x80);
+    drawing.start.pc = CALLER;
+    let frames = [
+        CALLER,
+        BARE + 0x44,
+        BARE + 0x64,
+        BARE + 0x44,
+        CALLER + 0x44,
+        FIRST + 0x44,
+    ];
+    drawing.ends(&frames, UnwindEnd::Complete);
+    // It leads to no return address.
+    let near = [
+        CALLER,
+        BARE + 0x44,
+        OTHER + 0x44,
+        CALLER + 0x44,
+        FIRST + 0x44,
+    ];
+    drawing.word(0x4028, BARE + 0x80).scanned(&near);
+}
