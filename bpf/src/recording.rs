@@ -32,25 +32,15 @@ impl Programs {
         // interrupt: at the first context switches after the beginning it would not suffice.
         if on {
             iterate(&self.skel.progs.kc_track_all)?;
+            let now = clock();
+            self.begin_at(now)?;
+            return Ok(now);
         }
         // Events are counted only while their overflows are recorded.
-        if !on {
-            self.counters().enable(false)?;
-        }
+        self.counters().enable(false)?;
         let Some(bss) = self.skel.maps.bss_data.as_deref_mut() else {
             return Ok(clock());
         };
-        if on {
-            let now = clock();
-            // Each store has to be visible after the one before it.
-            bss.begin_ns = now;
-            fence(Ordering::Release);
-            bss.recording = true;
-            fence(Ordering::Release);
-            bss.until_ns = 0;
-            self.counters().enable(true)?;
-            return Ok(now);
-        }
         if !bss.recording {
             return Ok(clock());
         }
@@ -68,6 +58,25 @@ impl Programs {
             }
         }
         Ok(until)
+    }
+
+    /// Begins to take data as of an instant of CLOCK_MONOTONIC that has passed: that at which they
+    /// stopped, if one experiment follows another. Boundaries since then count, for what is found
+    /// when they are counted. [`Programs::track_threads`] has to follow at once.
+    ///
+    /// # Errors
+    /// [`Error::Step`] when a counter can't be enabled.
+    pub fn begin_at(&mut self, at_ns: u64) -> Result<(), Error> {
+        let Some(bss) = self.skel.maps.bss_data.as_deref_mut() else {
+            return Ok(());
+        };
+        // Each store has to be visible after the one before it.
+        bss.begin_ns = at_ns;
+        fence(Ordering::Release);
+        bss.recording = true;
+        fence(Ordering::Release);
+        bss.until_ns = 0;
+        self.counters().enable(true)
     }
 
     pub(crate) fn is_recording(&self) -> bool {

@@ -25,6 +25,7 @@ mod create;
 mod name;
 mod place;
 mod reopen;
+mod series;
 
 pub use create::PendingFile;
 use create::{make_dir, make_file, remove_content};
@@ -32,6 +33,8 @@ pub use name::{NameRequest, Renamed};
 use name::{SUFFIX, check_name, largest_in_use, numbered, series_of};
 pub use place::Place;
 pub(crate) use reopen::Identity;
+pub use series::Former;
+pub(crate) use series::note_use;
 
 /// How many numbers are tried while other processes take them.
 const MAX_NAME_ATTEMPTS: u32 = 4095;
@@ -104,6 +107,7 @@ impl ExperimentDir {
                 }
                 Err(other) => return Err(other),
             };
+            note_use(fd.as_fd());
             let renamed = match request {
                 NameRequest::Exactly(wanted) if *wanted != candidate => Some(Renamed {
                     wanted: wanted.clone(),
@@ -185,6 +189,18 @@ impl ExperimentDir {
             self.temporary,
             self.owner,
         )
+    }
+
+    /// Archives a load object as another experiment has it archived: by a link to the same file.
+    ///
+    /// # Errors
+    ///
+    /// It is not archived there, or it is here already; a system error.
+    pub fn link_archive(&self, from: &ExperimentDir, load_object: &str) -> Result<()> {
+        let name = archive_name(load_object);
+        let (theirs, ours) = (from.archives()?, self.archives()?);
+        nix::unistd::linkat(theirs, &*name, ours, &*name, nix::fcntl::AtFlags::empty())
+            .map_err(|errno| Error::io("link", &self.path.join(ARCHIVES).join(&name), errno))
     }
 
     /// Returns another handle of the same directory, for a thread that fills `archives/` while this

@@ -14,6 +14,8 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -22,6 +24,7 @@ use nix::fcntl::OFlag;
 use crate::Result;
 use crate::address_space::AddressSpace;
 use crate::archive::ARCHIVES;
+use crate::directory;
 use crate::dynamic_code::{self, DynamicCodes};
 use crate::error::Error;
 use crate::functions::Archives;
@@ -45,6 +48,8 @@ pub struct Experiment {
     header: LogHeader,
     start: StartTime,
     events: Vec<LogEvent>,
+    /// It is not removed as long as this is open (`--keep`). None of a subexperiment.
+    _in_use: Option<File>,
 }
 
 /// A sample: its event, and its usage record.
@@ -66,6 +71,7 @@ impl Experiment {
     /// A `log.xml` that is missing, damaged or without a start; data of a big-endian machine, or of
     /// a format before version 12.
     pub fn open(path: &Path) -> Result<Experiment> {
+        let in_use = lock(path);
         let log_path = path.join("log.xml");
         let bytes = read_file(&log_path)?.ok_or_else(|| {
             Error::io("open", &log_path, io::Error::from(io::ErrorKind::NotFound))
@@ -89,6 +95,7 @@ impl Experiment {
             header,
             start,
             events,
+            _in_use: in_use,
         })
     }
 
@@ -408,6 +415,18 @@ fn take_number<'a>(name: &mut &'a [u8]) -> &'a [u8] {
         .position(|digit| *digit != b'0')
         .unwrap_or(digits.len());
     &digits[zeros..]
+}
+
+/// Opens the directory of an experiment and notes that it is in use. None for a subexperiment: of
+/// those there may be thousands.
+fn lock(path: &Path) -> Option<File> {
+    let name = path.file_name()?;
+    if name.as_bytes().starts_with(b"_") {
+        return None;
+    }
+    let dir = File::open(path).ok()?;
+    directory::note_use(dir.as_fd());
+    Some(dir)
 }
 
 #[cfg(test)]

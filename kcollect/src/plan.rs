@@ -46,6 +46,11 @@ pub struct Plan {
     /// Bytes of profile data after which no more data are recorded, while samples go on (`-L`).
     /// None: no limit.
     pub limit: Option<u64>,
+    /// Time after which an experiment is closed and the next one begins (`--rotate`). None: there
+    /// is one.
+    pub rotate: Option<Duration>,
+    /// What is kept of the experiments of the series (`--keep`). None: all.
+    pub keep: Option<Keep>,
     /// What is copied into the experiment at the end.
     pub archive: Archive,
     /// Comments for the experiment's notes, at most [`MAX_COMMENTS`].
@@ -150,6 +155,15 @@ pub enum Archive {
     UsedSources,
     /// Everything.
     All,
+}
+
+/// What is kept of a series of experiments, beside the one that is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// The newest that take so many bytes together.
+    Bytes(u64),
+    /// Those that were closed so long ago at most.
+    Age(Duration),
 }
 
 /// The signal that pauses and resumes the recording of data.

@@ -130,6 +130,8 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
                 "record::round",
                 "record::load_phase",
                 "record::finish",
+                "record::rotate",
+                "record::keep",
                 "record::archiving",
                 "record::directory",
             ],

@@ -255,6 +255,21 @@ impl CpuStats {
         self.user + self.kernel + self.idle + self.stolen
     }
 
+    /// Returns what was counted since earlier statistics of the CPU. What is no count is a
+    /// difference without a meaning.
+    #[must_use]
+    pub fn since(self, before: &CpuStats) -> CpuStats {
+        let mut since = self;
+        for (bytes, before) in
+            (since.as_mut_bytes().chunks_exact_mut(8)).zip(before.as_bytes().chunks_exact(8))
+        {
+            let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_ne_bytes);
+            let difference = word(bytes).wrapping_sub(word(before));
+            bytes.copy_from_slice(&difference.to_ne_bytes());
+        }
+        since
+    }
+
     /// Returns what a CPU has counted, without its clock and its grid, which are gone.
     #[must_use]
     pub fn without_clock(self) -> CpuStats {

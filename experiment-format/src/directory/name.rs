@@ -26,6 +26,20 @@ pub enum NameRequest {
     Exactly(String),
 }
 
+impl NameRequest {
+    /// Returns a request for the names that come after this one. None: it has no number.
+    #[must_use]
+    pub fn series(&self) -> Option<NameRequest> {
+        match self {
+            NameRequest::Series { .. } => Some(self.clone()),
+            NameRequest::Exactly(name) => {
+                let stem = series_of(name)?.0.to_owned();
+                Some(NameRequest::Series { stem })
+            }
+        }
+    }
+}
+
 /// A name that was in use, and its replacement. Print it as
 /// `name {wanted} is in use; changed to {used}`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -140,8 +140,8 @@ pub(super) struct DataArgs {
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(super) struct TimeArgs {
-    /// End after this time, in seconds (suffix s) or minutes (suffix m). With A-B, data are
-    /// recorded from A to B; with A-0, from A on. The load is left running
+    /// End after this time, in seconds (suffix s), minutes (m), hours (h) or days (d). With A-B, data
+    /// are recorded from A to B; with A-0, from A on. The load is left running
     #[arg(short = 't', long, value_name = "TIME|A-B", allow_hyphen_values = true)]
     pub(super) time: Option<String>,
     /// Record for this time before the load starts, and again after it has exited; the default is 0
@@ -160,6 +160,15 @@ pub(super) struct TimeArgs {
     /// is unlimited, also called none
     #[arg(short = 'L', long, value_name = "MB", allow_hyphen_values = true)]
     pub(super) limit: Option<String>,
+    /// Close the experiment after this time and go on in the next one (ktest.2.er after
+    /// ktest.1.er), without a gap: 10m, 1h, at least 1 s. -L is of each of them
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub(super) rotate: Option<String>,
+    /// With --rotate, remove the oldest experiments of the series when those that are complete take
+    /// more than this room (500M, 20G) or are older than this (12h, 7d). One that is being read
+    /// stays
+    #[arg(long, value_name = "SIZE|TIME", allow_hyphen_values = true)]
+    pub(super) keep: Option<String>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]

@@ -209,6 +209,21 @@ fn record(typed: Arguments, facts: &HostFacts) -> Result<Plan, CliError> {
         .map(|target| values::target(target))
         .collect::<Result<_, _>>()?;
 
+    let rotate = time.rotate.as_deref().map(values::rotate).transpose()?;
+    let keep = time.keep.as_deref().map(values::keep).transpose()?;
+    if rotate.is_none() && keep.is_some() {
+        return Err(CliError::new(
+            "--keep is for a series of experiments".to_owned(),
+            "type --rotate TIME too",
+        ));
+    }
+    if rotate.is_some() && name.series().is_none() {
+        return Err(CliError::new(
+            "--rotate: the name of -o has no number for the next experiment",
+            "type a name like night.1.er",
+        ));
+    }
+
     Ok(Plan {
         interval,
         counters,
@@ -224,6 +239,8 @@ fn record(typed: Arguments, facts: &HostFacts) -> Result<Plan, CliError> {
         group,
         output: output.outfile,
         limit: time.limit.as_deref().map_or(Ok(None), values::limit)?,
+        rotate,
+        keep,
         archive: experiment
             .archive
             .as_deref()

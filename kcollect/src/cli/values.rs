@@ -11,7 +11,7 @@ use experiment_format::ids::{Pid, Tid};
 use user_collector::follow::{Follow, Pattern};
 
 use super::{CliError, HostFacts};
-use crate::plan::{Archive, Interval, Target};
+use crate::plan::{Archive, Interval, Keep, Target};
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 /// The longest time of `-t` and `-q`: a century.
@@ -142,10 +142,9 @@ fn millis(nanos: u128) -> String {
 
 /// Returns a time: a decimal in seconds (`s` or no suffix) or minutes (`m`).
 fn seconds(text: &str) -> Option<Duration> {
-    let (number, unit) = match text.strip_suffix('m') {
-        Some(number) => (number, 60),
-        None => (text.strip_suffix('s').unwrap_or(text), 1),
-    };
+    const UNITS: [(char, u128); 4] = [('s', 1), ('m', 60), ('h', 3600), ('d', 86_400)];
+    let with_unit = |(suffix, unit)| Some((text.strip_suffix(suffix)?, unit));
+    let (number, unit) = UNITS.into_iter().find_map(with_unit).unwrap_or((text, 1));
     let nanos = decimal(number)?.checked_mul(unit)?;
     // More than a century is a typing error, and sums with it would overflow.
     if nanos > MAX_SECONDS * NANOS_PER_SECOND {
@@ -246,6 +245,44 @@ pub(super) fn limit(typed: &str) -> Result<Option<u64>, CliError> {
                 "type a whole number of MB above 0, or unlimited",
             )
         })
+}
+
+/// `--rotate`: the time after which another experiment begins.
+pub(super) fn rotate(typed: &str) -> Result<Duration, CliError> {
+    seconds(typed)
+        .filter(|period| *period >= Duration::from_secs(1))
+        .ok_or_else(|| {
+            error(
+                "--rotate",
+                typed,
+                "not a time of at least a second",
+                "type a time such as 10m or 1h",
+            )
+        })
+}
+
+/// `--keep`: how much of a series is kept.
+pub(super) fn keep(typed: &str) -> Result<Keep, CliError> {
+    const UNITS: [(char, u64); 3] = [('M', 1 << 20), ('G', 1 << 30), ('T', 1 << 40)];
+    let size = UNITS.into_iter().find_map(|(suffix, unit)| {
+        let number = typed.strip_suffix(suffix)?.parse::<u64>().ok()?;
+        number.checked_mul(unit)
+    });
+    let age = || {
+        let number = typed.ends_with(['s', 'm', 'h', 'd']).then_some(typed)?;
+        seconds(number)
+    };
+    match size.filter(|bytes| *bytes > 0) {
+        Some(bytes) => Ok(Keep::Bytes(bytes)),
+        None => age().map(Keep::Age).ok_or_else(|| {
+            error(
+                "--keep",
+                typed,
+                "neither a size nor a time",
+                "type a size such as 500M or 20G, or a time such as 12h or 7d",
+            )
+        }),
+    }
 }
 
 /// `-A`: what is copied into the experiment.
@@ -456,7 +493,7 @@ mod tests {
             "-10",
             "10-",
             "1-2-3",
-            "5h",
+            "5w",
             "1ms",
             "ten",
             "4000000000",
@@ -465,6 +502,19 @@ mod tests {
         }
         assert_eq!(quiet("1.5"), Ok(Duration::from_millis(1500)));
         assert!(quiet("-1").is_err());
+    }
+
+    #[test]
+    fn a_series_is_kept_by_size_or_by_age() {
+        assert_eq!(keep("20G"), Ok(Keep::Bytes(20 << 30)));
+        assert_eq!(keep("500M"), Ok(Keep::Bytes(500 << 20)));
+        assert_eq!(keep("7d"), Ok(Keep::Age(Duration::from_secs(604_800))));
+        assert_eq!(keep("5m"), Ok(Keep::Age(Duration::from_secs(300))));
+        for bad in ["20", "G", "0G", "-1G", "99999999999999T", "1.5G", "", "x"] {
+            assert!(keep(bad).is_err(), "{bad}");
+        }
+        assert_eq!(rotate("10m"), Ok(Duration::from_secs(600)));
+        assert!(rotate("0.9").is_err() && rotate("often").is_err());
     }
 
     #[test]

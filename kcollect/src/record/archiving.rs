@@ -14,13 +14,13 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_OBJECT_TIME: Duration = Duration::from_secs(30);
 
 /// Archives what is not archived yet, unless the user has `given_up`. Another Ctrl-C gives up on
-/// that, and so does a file that takes too long.
+/// that, and so does a file that takes too long. Returns whether the user has given up.
 pub(super) fn finish(
     dispatcher: &mut Dispatcher,
     signals: &mut Signals,
     mut given_up: bool,
     output: &mut Output,
-) {
+) -> bool {
     let mut give_up = || {
         given_up |= signals.take().contains(&signals::SignalRequest::Stop);
         given_up
@@ -49,7 +49,7 @@ pub(super) fn finish(
     }
     output.end_progress();
     let Some(archived) = dispatcher.archived() else {
-        return;
+        return given_up;
     };
     if archived.bytes > 0 {
         output.say(&format!(
@@ -65,4 +65,5 @@ pub(super) fn finish(
             if missing == 1 { "" } else { "s" },
         ));
     }
+    given_up
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bpf::Programs;
 use bpf_abi::Record;
+use experiment_format::directory::ExperimentDir;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::kernel::{BPF, KERNEL};
 use experiment_format::log::LogEvent;
@@ -65,15 +66,7 @@ impl Dispatcher {
         let founder = &router.founder;
         let mut user = user_space(rule, &mut say);
         if let Some(user) = &mut user {
-            let objects = founder.kernel.symbols.objects();
-            let taken = objects.map(|(name, _)| name).chain([KERNEL, BPF]);
-            let (archive, dir) = (founder.archive(), founder.dir());
-            let most = router.most_copied();
-            if let Err(error) = archives::begin(&mut user.code, archive, dir, taken, most) {
-                say(&format!(
-                    "load objects of processes are not archived: {error}"
-                ));
-            }
+            begin_archives(&router, user, None, &mut say);
         }
         Dispatcher {
             processes: ProcessTable::new(),
@@ -91,6 +84,8 @@ impl Dispatcher {
         match event {
             Event::Record(record) => self.record(record),
             Event::Recording { on } => self.router.recording(time, on),
+            // The session makes the next experiment.
+            Event::Seam(_) => {}
             Event::Sample { at_ns, label } => self.sample(at_ns, label),
             Event::Found {
                 pid,
@@ -379,6 +374,29 @@ impl Dispatcher {
         self.router.note(result);
     }
 
+    /// Closes all experiments and goes on with those of a router, which begin at an instant. All
+    /// events until then are applied, and [`Dispatcher::finish`] was called.
+    ///
+    /// # Errors
+    /// The first error of the experiments that are closed.
+    pub fn go_on(
+        &mut self,
+        next: Router,
+        at_ns: u64,
+        mut say: impl FnMut(&str),
+    ) -> experiment_format::Result<()> {
+        let router = std::mem::replace(&mut self.router, next);
+        let before = router.founder.dir().for_archiver().ok();
+        let known = self.user.as_mut().map(|user| user.known(&self.processes));
+        let closed = router.close(known, at_ns);
+        (self.sideband_lost, self.not_written) = (0, 0);
+        if let Some(user) = &mut self.user {
+            user.begin_again(at_ns);
+            begin_archives(&self.router, user, before, &mut say);
+        }
+        closed
+    }
+
     /// Closes all experiments. `stopped` is when data were stopped.
     ///
     /// # Errors
@@ -386,6 +404,25 @@ impl Dispatcher {
     pub fn close(mut self, stopped: u64) -> experiment_format::Result<()> {
         let known = self.user.as_mut().map(|user| user.known(&self.processes));
         self.router.close(known, stopped)
+    }
+}
+
+/// Begins to archive the files of followed processes, into the router's experiment.
+fn begin_archives(
+    router: &Router,
+    user: &mut UserSpace,
+    before: Option<ExperimentDir>,
+    say: &mut impl FnMut(&str),
+) {
+    let founder = &router.founder;
+    let objects = founder.kernel.symbols.objects();
+    let taken = objects.map(|(name, _)| name).chain([KERNEL, BPF]);
+    let (archive, dir) = (founder.archive(), founder.dir());
+    let most = router.most_copied();
+    if let Err(error) = archives::begin(&mut user.code, archive, dir, taken, most, before) {
+        say(&format!(
+            "load objects of processes are not archived: {error}"
+        ));
     }
 }
 

@@ -4,7 +4,7 @@ use experiment_format::directory::NameRequest;
 use host::signals::name_of as signal_name;
 use user_collector::follow::Follow;
 
-use crate::plan::{Archive, Plan};
+use crate::plan::{Archive, Keep, Plan};
 
 /// Returns the description of a plan, a line for each decision, without full stops.
 #[must_use]
@@ -75,6 +75,14 @@ pub fn describe(plan: &Plan) -> Vec<String> {
         plan.limit
             .map(|limit| format!("data are recorded up to {} MB", limit >> 20)),
     );
+    lines.extend(
+        plan.rotate
+            .map(|period| format!("another experiment begins every {period:?}")),
+    );
+    lines.extend(plan.keep.map(|keep| match keep {
+        Keep::Bytes(bytes) => format!("the newest complete ones are kept, {} MB", bytes >> 20),
+        Keep::Age(age) => format!("those that were complete {age:?} ago are removed"),
+    }));
     lines.push(format!("archived: {}", archived(plan.archive)));
     if !plan.load.is_empty() {
         let argv: Vec<_> = plan.load.iter().map(|arg| arg.to_string_lossy()).collect();

@@ -12,6 +12,7 @@ use super::archiving;
 use super::directory::{add_to_group, empty_failure, moved_failure, writing_failure};
 use super::dispatch::LAST_SAMPLE;
 use super::input::event::Event;
+use super::input::totals::Totals;
 use super::session::Session;
 use super::summary::first_tables::FirstTables;
 use super::summary::{RecordingTimes, Summary};
@@ -23,6 +24,13 @@ impl Session<'_> {
     /// Stops, shows what was recorded, archives the rest and closes the experiment, whatever ended
     /// the run. Returns the exit code: the load's, or 0.
     pub(super) fn finish(mut self, output: &mut Output) -> Result<u8, Failure> {
+        if let Some(at_ns) = self.concluded_ns {
+            return self
+                .dispatcher
+                .close(at_ns)
+                .map(|()| self.load.exit_code())
+                .map_err(|error| writing_failure(&error));
+        }
         let stop = self.stop(output);
         let stopped = stop.as_ref().copied().unwrap_or_else(|_| now());
         self.dispatcher.sample(stopped, LAST_SAMPLE);
@@ -33,24 +41,15 @@ impl Session<'_> {
             Place::Here | Place::Gone => None,
         };
         let path = self.path.display().to_string();
-        let times = RecordingTimes {
-            started_ns: self.started_ns,
-            stopped_ns: stopped,
-        };
-        let mut summary = Summary::new(self.plan, &path, &self.inputs, &self.dispatcher, times);
+        let totals = self.inputs.totals();
+        let mut summary = totals.map(|totals| self.summary(&path, &totals, stopped));
         // Shown at once; the last copies may take a while.
         let given_up = match &summary {
             Ok(summary) if !self.plan.json => self.show(summary, moved_from.is_some(), output),
             _ => false,
         };
         archiving::finish(&mut self.dispatcher, &mut self.signals, given_up, output);
-        self.dispatcher.log_archived(stopped);
-        if let Ok(summary) = &mut summary {
-            summary.archive = self.dispatcher.archived().cloned();
-            self.dispatcher.log_losses(stopped, &summary.losses);
-            let router = &mut self.dispatcher.router;
-            router.side_file("kcollect.json", &summary.json());
-        }
+        self.write_summary(stopped, summary.as_mut().ok());
         // The experiment is closed whatever failed, and the first failure is reported.
         let closed = self.dispatcher.close(stopped);
         stop?;
@@ -76,6 +75,29 @@ impl Session<'_> {
         Ok(code)
     }
 
+    /// Returns the summary of the experiment, of which all is written but the end.
+    pub(super) fn summary(&self, path: &str, totals: &Totals, stopped: u64) -> Summary {
+        let times = RecordingTimes {
+            started_ns: self.began.at_ns,
+            stopped_ns: stopped,
+            own_cpu_s: self.began.own_cpu_s,
+        };
+        let totals = totals.since(&self.began.totals);
+        let counted = (&self.inputs, &totals);
+        Summary::new(self.plan, path, counted, &self.dispatcher, times)
+    }
+
+    /// Writes what came of archiving, the losses, and the summary.
+    pub(super) fn write_summary(&mut self, stopped: u64, summary: Option<&mut Summary>) {
+        self.dispatcher.log_archived(stopped);
+        if let Some(summary) = summary {
+            summary.archive = self.dispatcher.archived().cloned();
+            self.dispatcher.log_losses(stopped, &summary.losses);
+            let router = &mut self.dispatcher.router;
+            router.side_file("kcollect.json", &summary.json());
+        }
+    }
+
     /// Shows the summary of an experiment that is where it was made, or `moved`. Returns whether the
     /// user has given up on what takes long.
     fn show(&mut self, summary: &Summary, moved: bool, output: &mut Output) -> bool {
@@ -95,12 +117,13 @@ impl Session<'_> {
     /// counts.
     fn stop(&mut self, output: &mut Output) -> Result<u64, Failure> {
         let stopped = self.stop_data()?;
-        for (count, (time, event)) in self.inputs.finish()?.into_iter().enumerate() {
+        for (count, (time, mut event)) in self.inputs.finish()?.into_iter().enumerate() {
             // What processes did later is no part of the recording.
             if time > stopped && matches!(event, Event::Sideband(_)) {
                 continue;
             }
-            self.dispatcher.apply(time, event.not_after(stopped));
+            event.limit_time(stopped);
+            self.dispatcher.apply(time, event);
             if count % EVENTS_AT_ONCE == 0 {
                 self.say_closing(output);
             }

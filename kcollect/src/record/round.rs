@@ -11,6 +11,7 @@ use host::signals::SignalRequest;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::dispatch::Dispatcher;
+use super::input::event::Event;
 use super::load_phase::LoadStep;
 use super::pause::PauseReasons;
 use super::session::Session;
@@ -50,6 +51,7 @@ impl Session<'_> {
         let end = self.plan.end.map(|end| after(self.started_ns, end));
         [
             self.next_sample_ns,
+            self.next_seam_ns,
             self.load.deadline(),
             start,
             end,
@@ -89,6 +91,9 @@ impl Session<'_> {
             let period = period.as_nanos() as u64;
             self.next_sample_ns = Some(due + (1 + (time - due) / period) * period);
         }
+        if !self.stopped {
+            self.begin_seam(time)?;
+        }
         match self.load.step(time, plan, output)? {
             LoadStep::Started(pid) => self.dispatcher.load_started(pid),
             LoadStep::Over => self.stopped = true,
@@ -105,7 +110,10 @@ impl Session<'_> {
         let events = self.inputs.round()?;
         self.make_tables();
         for (time, event) in events {
-            self.dispatcher.apply(time, event);
+            match event {
+                Event::Seam(seam) => self.next_experiment(&seam, output)?,
+                event => self.dispatcher.apply(time, event),
+            }
             if now() > published + PUBLISH_INTERVAL_NS {
                 self.publish()?;
                 self.dispatcher.router.measure();

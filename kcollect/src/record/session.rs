@@ -23,11 +23,13 @@ use super::dry_run;
 use super::hardening::privileges::{self, Requirements};
 use super::hardening::rt_priority::{RtPriority, no_rt_priority};
 use super::input::inputs::Inputs;
+use super::input::totals::Totals;
 use super::kernel::code::KernelCode;
-use super::kernel::founder::Founder;
+use super::kernel::founder::{Beginning, Founder};
 use super::limits::{enough_address_space, enough_descriptors};
 use super::load_phase::{LoadPhase, cannot_start, starter};
 use super::pause::PauseReasons;
+use super::rotate::Began;
 use super::round::{SHORTEST_ROUND_NS, after, not_published, unavailable};
 use super::route::Router;
 use super::targets::check_targets;
@@ -71,6 +73,15 @@ pub(super) struct Session<'a> {
     pub(super) load: LoadPhase,
     /// When data could first be taken, nanoseconds of CLOCK_MONOTONIC.
     pub(super) started_ns: u64,
+    /// When user stacks are captured, if any process is followed.
+    pub(super) capture: Option<UserStackCapture>,
+    /// What the present experiment began with.
+    pub(super) began: Began,
+    /// When the next experiment begins (`--rotate`).
+    pub(super) next_seam_ns: Option<u64>,
+    /// When data of the present experiment ended, if all but its end is written, and there could be
+    /// no next one.
+    pub(super) concluded_ns: Option<u64>,
     pub(super) next_sample_ns: Option<u64>,
     pub(super) stopped: bool,
     /// When data stopped for good, nanoseconds of CLOCK_MONOTONIC.
@@ -115,8 +126,14 @@ impl<'a> Session<'a> {
             output.detail(&no_rt_priority(&error));
         }
         let detail = |text: &str| output.detail(text);
-        let (founder, inherited) = Founder::create(dir, (plan, counters), kernel, capture, detail)
-            .map_err(|error| creation_failure(&error))?;
+        let beginning = Beginning {
+            at_ns: now(),
+            ..Beginning::default()
+        };
+        let beginning = (capture, beginning);
+        let (founder, inherited) =
+            Founder::create(dir, (plan, counters), kernel, beginning, detail)
+                .map_err(|error| creation_failure(&error))?;
         let router = Router::new(founder, inherited, plan.limit);
         let mut dispatcher = Dispatcher::new(router, rule, |text| output.detail(text));
         output.say(&format!(
@@ -146,6 +163,14 @@ impl<'a> Session<'a> {
             pause,
             load,
             started_ns,
+            capture,
+            began: Began {
+                at_ns: started_ns,
+                totals: Totals::default(),
+                own_cpu_s: 0.0,
+            },
+            next_seam_ns: plan.rotate.map(|period| after(started_ns, period)),
+            concluded_ns: None,
             next_sample_ns: plan.sample_period.map(|period| after(started_ns, period)),
             stopped: false,
             stopped_ns: None,

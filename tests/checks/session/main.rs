@@ -3,6 +3,7 @@
 
 mod doctor;
 mod privileges;
+mod rotation;
 mod signals;
 mod two_collectors;
 mod undisturbed;

@@ -74,7 +74,8 @@ pub struct Archiver {
 impl Archiver {
     /// Starts the thread. `dir` is from [`ExperimentDir::for_archiver`]; `taken` are names of load
     /// objects that others archive; `most` is how many bytes all copies may have, where that is
-    /// less than [`MAX_ARCHIVE_BYTES`](super::MAX_ARCHIVE_BYTES).
+    /// less than [`MAX_ARCHIVE_BYTES`](super::MAX_ARCHIVE_BYTES). Load objects that the experiment
+    /// before this one has archived, `before`, are linked and not copied.
     ///
     /// # Errors
     /// The thread can't be started.
@@ -84,12 +85,14 @@ impl Archiver {
         sources: SourceCopies,
         taken: impl IntoIterator<Item = &'a str>,
         most: Option<u64>,
+        before: Option<ExperimentDir>,
     ) -> io::Result<Archiver> {
         let (jobs, queue) = channel();
         let (done, results) = channel();
         let (stop, thread) = (Arc::<AtomicBool>::default(), Arc::<AtomicI32>::default());
         let stopped = Arc::clone(&stop);
         let mut work = ArchiveWorker::new(dir, (user, sources), taken, most, stopped)?;
+        work.before = before.filter(|_| sources == SourceCopies::None);
         let id = Arc::clone(&thread);
         let run = move || {
             lower_priority();
@@ -256,9 +259,41 @@ mod tests {
             sources,
             ["vmlinux"],
             None,
+            None,
         )
         .unwrap();
         (parent, dir, archiver)
+    }
+
+    #[test]
+    fn what_the_experiment_before_has_is_linked() {
+        use std::os::unix::fs::MetadataExt as _;
+        let bytes = fs::read(std::env::current_exe().unwrap()).unwrap();
+        let path = tempfile::NamedTempFile::new().unwrap();
+        fs::write(path.path(), &bytes).unwrap();
+        let content = || ElfSource::File(File::open(path.path()).unwrap());
+        let (_first, before, mut archiver) = trial(SourceCopies::None);
+        archiver.request(request("a", content()));
+        assert!(archiver.wait(LONG) && archiver.stats().bytes > 0);
+        let (_second, dir, _) = trial(SourceCopies::None);
+        let own = dir.for_archiver().unwrap();
+        let held = before.for_archiver().unwrap();
+        let mut archiver =
+            Archiver::start(own, ROOT, SourceCopies::None, [], None, Some(held)).unwrap();
+        archiver.request(request("a", content()));
+        archiver.request(request("b", content()));
+        assert!(archiver.wait(LONG));
+        // `b` is copied, `a` is the same file in both.
+        assert_eq!(archiver.stats().objects, 2);
+        let links = |dir: &ExperimentDir| -> Vec<u64> {
+            let entries = fs::read_dir(dir.path().join("archives")).unwrap();
+            let mut links: Vec<_> = entries
+                .map(|entry| entry.unwrap().metadata().unwrap().nlink())
+                .collect();
+            links.sort_unstable();
+            links
+        };
+        assert_eq!((links(&before), links(&dir)), (vec![2], vec![1, 2]));
     }
 
     fn request(name: &str, content: ElfSource) -> ArchiveRequest {

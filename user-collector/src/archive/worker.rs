@@ -50,6 +50,8 @@ pub(super) struct JobResult {
 /// The state of the archive thread.
 pub(super) struct ArchiveWorker {
     dir: ExperimentDir,
+    /// The experiment before this one, whose copies are linked.
+    pub(super) before: Option<ExperimentDir>,
     user: InvokingUser,
     sources: SourceCopies,
     host: OwnedFd,
@@ -77,6 +79,7 @@ impl ArchiveWorker {
     ) -> io::Result<ArchiveWorker> {
         Ok(ArchiveWorker {
             dir,
+            before: None,
             user,
             sources,
             host: File::open("/")?.into(),
@@ -155,6 +158,12 @@ impl ArchiveWorker {
             }
             ElfSource::File(file) => file,
         };
+        // In one recording a name stands for one file.
+        if let Some(before) = &self.before
+            && self.dir.link_archive(before, &request.name).is_ok()
+        {
+            return Ok((true, None));
+        }
         if self.stop.load(Ordering::Relaxed) {
             return Err("archiving was given up".to_owned());
         }

@@ -170,6 +170,17 @@ impl LoadObjects {
         });
     }
 
+    /// Another experiment begins: nothing is followed or archived in it yet, and nothing is until
+    /// it has an archiver.
+    pub fn begin_again(&mut self) {
+        self.archive = None;
+        self.counts = UnwindTableCounts::default();
+        for object in &mut self.objects {
+            (object.followed, object.requested) = (false, false);
+            (object.content, object.root) = (None, None);
+        }
+    }
+
     /// Returns whether it has to be noted which objects were used.
     #[must_use]
     pub fn needs_used(&self) -> bool {
@@ -200,6 +211,9 @@ impl LoadObjects {
         mapping: &Mapping,
     ) -> Option<(ObjectId, String)> {
         let id = self.object_of(pid, relatives, mapping);
+        if self.archive.is_some() {
+            self.open_again(id, pid, relatives, mapping);
+        }
         let archive = self.archive.as_ref();
         let object = self.objects.get_mut(id.0 as usize)?;
         let name = object.name.clone()?;
@@ -464,6 +478,35 @@ impl LoadObjects {
             self.refuse(id, TOO_MANY_OPEN);
         }
         id
+    }
+
+    /// Opens the content of an object that an experiment before this one has archived.
+    fn open_again(&mut self, id: ObjectId, pid: Pid, relatives: &[Pid], mapping: &Mapping) {
+        let Some(object) = self.objects.get(id.0 as usize) else {
+            return;
+        };
+        if object.followed || object.content.is_some() || object.file.is_none() {
+            return;
+        }
+        let content = match object.backing {
+            Backing::Vdso => objects::own_vdso(Path::new("/proc"), mapping)
+                .ok()
+                .map(ElfSource::Bytes),
+            _ => {
+                let (family, wanted) = (relatives.to_vec(), mapping.clone());
+                let directory = object.path.parent().unwrap_or(&object.path).to_owned();
+                let opened = self
+                    .opener
+                    .run(&directory, move || open(pid, &family, &wanted));
+                opened
+                    .ok()
+                    .and_then(Result::ok)
+                    .map(|(file, _)| file)
+                    .filter(|file| may_hold(file, Share::Half))
+                    .map(ElfSource::File)
+            }
+        };
+        self.keep(id, content);
     }
 
     /// The vDSO is one object: all processes have the same, except 32-bit ones, which are not

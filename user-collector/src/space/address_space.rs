@@ -123,6 +123,12 @@ impl AddressSpace {
         }
     }
 
+    /// Begins the changes of another experiment, at a time: with what is mapped then.
+    fn begin_again(&mut self, at: u64) {
+        self.complete = false;
+        self.keep_present(at);
+    }
+
     /// Keeps of the changes those that still hold, as if they had been made now.
     fn keep_present(&mut self, at: u64) {
         self.changes.clear();
@@ -208,6 +214,12 @@ impl AddressSpaces {
         });
         space.keep_present(at);
         self.by_pid.insert(pid, space);
+    }
+
+    /// Another experiment begins: the changes of all spaces begin with what is mapped now.
+    pub fn begin_again(&mut self, at: u64) {
+        let spaces = self.by_pid.values_mut();
+        spaces.for_each(|space| space.begin_again(at));
     }
 
     /// `pid` executes another program: all that it had mapped is gone.

@@ -23,6 +23,14 @@ macro_rules! sums {
                 $(self.$sum += other.$sum;)*
             }
         }
+
+        impl $name {
+            /// Returns what was added since earlier sums.
+            #[must_use]
+            pub fn since(self, before: &$name) -> $name {
+                $name { $($sum: self.$sum.saturating_sub(before.$sum),)* }
+            }
+        }
     };
 }
 

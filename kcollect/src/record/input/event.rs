@@ -5,6 +5,7 @@ use experiment_format::ids::Pid;
 use user_collector::space::Mapping;
 
 use super::sideband::SidebandEvent;
+use super::totals::Totals;
 
 /// Anything that happened at an instant.
 #[derive(Clone, Debug)]
@@ -37,6 +38,8 @@ pub enum Event {
         /// Which of both.
         on: bool,
     },
+    /// An experiment ends and the next one begins: what was recorded before is there.
+    Seam(Box<Seam>),
     /// A sample was taken: the records of all threads until its time are there.
     Sample {
         /// Its time, CLOCK_MONOTONIC nanoseconds.
@@ -46,17 +49,27 @@ pub enum Event {
     },
 }
 
+/// The instant at which one experiment of a recording ends and the next one begins.
+#[derive(Clone, Debug)]
+pub struct Seam {
+    /// That instant, CLOCK_MONOTONIC nanoseconds. The event's own time is a moment later, when all
+    /// that was before it had been sent.
+    pub at_ns: u64,
+    /// Whether data were taken.
+    pub recording: bool,
+    /// What had been counted by then.
+    pub totals: Totals,
+}
+
 impl Event {
-    /// Returns the event at no later time than `stopped_ns`. What went on when data stopped is
-    /// recorded a moment later; it belongs to the instant at which they stopped.
-    #[must_use]
-    pub fn not_after(mut self, stopped_ns: u64) -> Event {
-        let header = match &mut self {
+    /// Gives a record no later time than `stopped_ns`. What went on when data stopped is recorded a
+    /// moment later; it belongs to the instant at which they stopped.
+    pub fn limit_time(&mut self, stopped_ns: u64) {
+        let header = match self {
             Event::Record(Record::OffCpu(record)) => &mut record.header,
             Event::Record(Record::Tick(tick)) => &mut tick.header,
-            _ => return self,
+            _ => return,
         };
         header.time_ns = header.time_ns.min(stopped_ns);
-        self
     }
 }

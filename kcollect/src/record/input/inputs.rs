@@ -6,8 +6,8 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use std::{fs, io};
 
-use bpf::{MAX_COUNTERS, OverflowCounts, Programs, Settings, UserStackCapture};
-use bpf_abi::{CapturedStack, CodeFile, CpuStats, Record, ThreadName};
+use bpf::{MAX_COUNTERS, Programs, Settings, UserStackCapture};
+use bpf_abi::{CapturedStack, CodeFile, Record, ThreadName};
 use counters::names::event::CounterRequest;
 use counters::perf::counter::Place;
 use counters::perf::cpu_events::{open_clock, open_overflow};
@@ -19,10 +19,11 @@ use host::machine::{self, CpuSet};
 
 use user_collector::space::{Mapping, mapping_at};
 
-use super::event::Event;
+use super::event::{Event, Seam};
 use super::reader::{Bytes, Reader};
 use super::sideband::{self, SidebandEvent};
 use super::snapshot;
+use super::totals::Totals;
 
 /// Age at which all records have arrived, nanoseconds. A record gets its time first and is in
 /// its ring a microsecond later, unless a hypervisor stops the CPU in between.
@@ -72,6 +73,8 @@ pub struct Inputs {
     follows: bool,
     /// Counters that overflow.
     pub counters: Vec<CounterRequest>,
+    /// When the data of an experiment ended of which more events are to come.
+    seam_ns: Option<u64>,
 }
 
 impl Inputs {
@@ -124,6 +127,7 @@ impl Inputs {
             lacking: HashMap::new(),
             follows: capture.is_some(),
             counters: counters.to_vec(),
+            seam_ns: None,
         };
         for number in 0..counters.len() {
             for (position, cpu) in online.iter().enumerate() {
@@ -165,18 +169,27 @@ impl Inputs {
             .programs
             .set_recording(on, machine::now)
             .map_err(bpf_failure)?;
-        match on {
-            true => self.programs.track_threads().map_err(bpf_failure)?,
-            false => {
-                let records = self.programs.close_threads().map_err(bpf_failure)?;
-                self.take(records);
-            }
+        if on {
+            self.begun(now)?;
+            return Ok(now);
         }
-        self.recording = on;
+        let records = self.programs.close_threads().map_err(bpf_failure)?;
+        self.take(records);
+        self.recording = false;
         for cpu in self.cpus.values_mut() {
-            cpu.change(now, on && cpu.has_clock);
+            cpu.change(now, false);
         }
         Ok(now)
+    }
+
+    /// Data have begun.
+    fn begun(&mut self, at_ns: u64) -> Result<(), Failure> {
+        self.programs.track_threads().map_err(bpf_failure)?;
+        self.recording = true;
+        for cpu in self.cpus.values_mut() {
+            cpu.change(at_ns, cpu.has_clock);
+        }
+        Ok(())
     }
 
     /// Adds the event of a change that [`Inputs::set_recording`] made at a time.
@@ -206,7 +219,15 @@ impl Inputs {
     pub fn round(&mut self) -> Result<Vec<(u64, Event)>, Failure> {
         let began_ns = machine::now();
         self.drain()?;
-        Ok(self.order.release(began_ns.saturating_sub(SETTLED_NS)))
+        let mut events = self.order.release(began_ns.saturating_sub(SETTLED_NS));
+        for (_, event) in &mut events {
+            match self.seam_ns {
+                Some(_) if matches!(event, Event::Seam(_)) => self.seam_ns = None,
+                Some(at_ns) => event.limit_time(at_ns),
+                None => break,
+            }
+        }
+        Ok(events)
     }
 
     /// Returns what is mapped where a file is whose table the BPF programs lacked, of each since
@@ -273,23 +294,49 @@ impl Inputs {
         Ok(self.order.release(u64::MAX))
     }
 
-    /// Returns the statistics of every CPU that ticked, with its recorded time.
+    /// Ends the data of one experiment and begins those of the next at the same instant. The event
+    /// is returned by a later round, between what was before and what is after.
     ///
     /// # Errors
-    /// When they can't be read.
-    pub fn cpu_stats(&self) -> Result<Vec<(u32, CpuStats, CpuTime)>, Failure> {
-        let stats = self.programs.all_cpu_stats().map_err(bpf_failure)?;
-        let time = |cpu| self.cpus.get(&cpu).copied().unwrap_or_default();
-        Ok(stats
-            .into_iter()
-            .map(|(cpu, stats)| (cpu, stats, time(cpu)))
-            .collect())
+    /// Those of [`Inputs::set_recording`] and [`Inputs::totals`].
+    pub fn seam(&mut self) -> Result<(), Failure> {
+        let recording = self.recording;
+        let at_ns = match recording {
+            true => self.set_recording(false)?,
+            false => machine::now(),
+        };
+        let totals = self.totals()?;
+        self.seam_ns = Some(at_ns);
+        let seam = Event::Seam(Box::new(Seam {
+            at_ns,
+            recording,
+            totals,
+        }));
+        self.order.push(machine::now(), seam);
+        if recording {
+            self.programs.begin_at(at_ns).map_err(bpf_failure)?;
+            self.begun(at_ns)?;
+        }
+        Ok(())
     }
 
-    /// Returns the number of events that arrived after later ones had been returned.
-    #[must_use]
-    pub fn late(&self) -> u64 {
-        self.order.late()
+    /// Returns what has been counted until now.
+    ///
+    /// # Errors
+    /// When it can't be read.
+    pub fn totals(&self) -> Result<Totals, Failure> {
+        let stats = self.programs.all_cpu_stats().map_err(bpf_failure)?;
+        let time = |cpu| self.cpus.get(&cpu).copied().unwrap_or_default();
+        let counted = |number: usize| self.programs.overflow_counts(number as u32);
+        let counters = (0..self.counters.len()).map(counted);
+        Ok(Totals {
+            cpus: stats
+                .into_iter()
+                .map(|(cpu, stats)| (cpu, stats, time(cpu)))
+                .collect(),
+            counters: counters.collect::<Result<_, _>>().map_err(bpf_failure)?,
+            late: self.order.late(),
+        })
     }
 
     /// Returns a descriptor that becomes readable when a round should not wait.
@@ -352,15 +399,6 @@ impl Inputs {
             .map_err(bpf_failure)
     }
 
-    /// Returns how many events of a counter there were and how many were recorded. `number` is its
-    /// position on the command line.
-    ///
-    /// # Errors
-    /// When it can't be read.
-    pub fn counted(&self, number: u32) -> Result<OverflowCounts, Failure> {
-        self.programs.overflow_counts(number).map_err(bpf_failure)
-    }
-
     /// Returns the number of CPUs that have been recorded.
     #[must_use]
     pub fn cpus(&self) -> usize {
@@ -407,6 +445,14 @@ impl Inputs {
 }
 
 impl CpuTime {
+    /// Returns the time recorded since an earlier one.
+    pub(super) fn since(self, before: &CpuTime) -> CpuTime {
+        CpuTime {
+            recorded_ns: self.recorded_ns.saturating_sub(before.recorded_ns),
+            ..self
+        }
+    }
+
     /// Adds the time since the last change if the CPU was recorded in it. `recording` is whether it
     /// is recorded from `now` on.
     pub(super) fn change(&mut self, now: u64, recording: bool) {

@@ -7,3 +7,4 @@ pub mod inputs;
 pub mod reader;
 pub mod sideband;
 pub mod snapshot;
+pub mod totals;

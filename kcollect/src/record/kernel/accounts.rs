@@ -48,7 +48,10 @@ pub struct Owner {
     pub name: String,
 }
 
-/// The sums of a recording.
+/// The last records of threads that had not exited, by [`ThreadRecord::task`].
+pub type LivingThreads = HashMap<u64, ThreadRecord>;
+
+/// The sums of an experiment.
 #[derive(Debug, Default)]
 pub struct Accounts {
     processes: HashMap<ProcessInstance, ProcessTimes>,
@@ -57,6 +60,8 @@ pub struct Accounts {
     merged_processes: u64,
     /// The latest record of each thread that has not exited, by [`ThreadRecord::task`].
     living: HashMap<u64, ThreadRecord>,
+    /// The same at the beginning of these sums, where another experiment has those until then.
+    before: LivingThreads,
     /// On-CPU ticks of the threads that have not exited, by tid.
     ticks: HashMap<Tid, Ticks>,
     /// The sum of all threads that have exited, or were closed when the recording stopped.
@@ -68,9 +73,9 @@ pub struct Accounts {
 
 impl Accounts {
     /// Returns empty sums, with a separate row for each target. `limit` is how many bytes are to be
-    /// written.
+    /// written. What threads did until the records `before` is not added.
     #[must_use]
-    pub fn new(targets: &[Target], limit: Option<u64>) -> Accounts {
+    pub fn new(targets: &[Target], limit: Option<u64>, before: LivingThreads) -> Accounts {
         let times = |target: &Target| ProcessTimes {
             pid: target.pid,
             ..ProcessTimes::default()
@@ -81,6 +86,7 @@ impl Accounts {
                 .map(|target| (*target, times(target)))
                 .collect(),
             max_rows: max_rows(limit),
+            before,
             ..Accounts::default()
         }
     }
@@ -107,22 +113,40 @@ impl Accounts {
     pub fn ends(&mut self, owner: Owner, thread: &ThreadRecord) -> Times {
         self.living.remove(&thread.task);
         let ticks = self.ticks.remove(&thread.header.tid()).unwrap_or_default();
-        let times = Times::of(thread, ticks);
+        let times = self.times_of(thread, ticks);
         self.exited.add(&times);
         // The process's sum has the thread's ticks already.
-        let exact = Times::of(thread, Ticks::default());
+        let exact = self.times_of(thread, Ticks::default());
+        self.before.remove(&thread.task);
         self.add(owner, 1, &exact);
         times
+    }
+
+    /// Returns the times of a thread in these sums.
+    fn times_of(&self, thread: &ThreadRecord, ticks: Ticks) -> Times {
+        let times = Times::of(thread, ticks);
+        // Another thread may have the number, if the last record of this one was lost.
+        let same = |before: &&ThreadRecord| {
+            before.header.tid == thread.header.tid && before.tracked_ns <= thread.tracked_ns
+        };
+        match self.before.get(&thread.task).filter(same) {
+            Some(before) => times.since(&Times::of(before, Ticks::default())),
+            None => times,
+        }
+    }
+
+    /// Ends the sums: those of the next experiment begin with what this returns.
+    #[must_use]
+    pub fn take_living(&mut self) -> LivingThreads {
+        std::mem::take(&mut self.living)
     }
 
     /// Returns the latest record and times of each thread that has not exited.
     pub fn living(&self) -> impl Iterator<Item = (&ThreadRecord, Times)> {
         self.living.values().map(|thread| {
             let ticks = self.ticks.get(&thread.header.tid());
-            (
-                thread,
-                Times::of(thread, ticks.copied().unwrap_or_default()),
-            )
+            let ticks = ticks.copied().unwrap_or_default();
+            (thread, self.times_of(thread, ticks))
         })
     }
 
@@ -139,7 +163,7 @@ impl Accounts {
             let pid = thread.header.pid();
             let (times, living) = sums.entry(instance(pid)).or_default();
             // The process's sum has the thread's ticks already.
-            times.add(&Times::of(thread, Ticks::default()));
+            times.add(&self.times_of(thread, Ticks::default()));
             *living += 1;
         }
         sums
@@ -243,7 +267,7 @@ mod tests {
 
     #[test]
     fn rows_are_by_process_not_by_pid() {
-        let mut accounts = Accounts::new(&[], None);
+        let mut accounts = Accounts::new(&[], None, HashMap::new());
         accounts.tick(owner(Pid(7), 1), Microstate::User, 3);
         accounts.tick(owner(Pid(7), 2), Microstate::System, 5);
         accounts.tick(owner(Pid(7), 1), Microstate::User, 1);
@@ -259,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_thread_counts_once_before_and_after_its_exit() {
-        let mut accounts = Accounts::new(&[], None);
+        let mut accounts = Accounts::new(&[], None, HashMap::new());
         let mut thread = ThreadRecord {
             task: 9,
             tracked_ns: 10,
@@ -285,8 +309,37 @@ mod tests {
     }
 
     #[test]
+    fn sums_of_the_next_experiment_begin_where_the_last_one_ended() {
+        let thread = |tracked_ns| {
+            let mut thread = ThreadRecord {
+                task: 9,
+                tracked_ns,
+                ..ThreadRecord::default()
+            };
+            thread.header.tid = 7;
+            thread.ns[3] = tracked_ns;
+            thread.counts.read_calls = tracked_ns / 10;
+            thread
+        };
+        let mut first = Accounts::new(&[], None, HashMap::new());
+        first.lives(thread(30));
+        let living = first.take_living();
+        let mut second = Accounts::new(&[], None, living);
+        second.tick(owner(Pid(7), 1), Microstate::User, 3);
+        second.lives(thread(50));
+        let now = second.system().0;
+        assert_eq!((now.tracked_ns, now.ns[3], now.ticks.user), (20, 20, 3));
+        assert_eq!(now.counts.read_calls, 2);
+        let times = second.ends(owner(Pid(7), 1), &thread(70));
+        assert_eq!((times.tracked_ns, times.ticks.user), (40, 3));
+        // Another thread in its place.
+        let times = second.ends(owner(Pid(7), 1), &thread(10));
+        assert_eq!(times.tracked_ns, 10);
+    }
+
+    #[test]
     fn merging_bounds_the_rows_and_keeps_the_sum() {
-        let mut accounts = Accounts::new(&[], None);
+        let mut accounts = Accounts::new(&[], None, HashMap::new());
         for pid in 0..100_000 {
             let ticks = 1 + u64::from(pid % 100 == 0) * 50;
             accounts.tick(owner(Pid(pid), 1), Microstate::User, ticks);

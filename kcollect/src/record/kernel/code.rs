@@ -64,6 +64,31 @@ impl KernelCode {
         })
     }
 
+    /// Returns no code: the next experiment has it.
+    #[must_use]
+    pub fn none() -> KernelCode {
+        KernelCode {
+            symbols: Symbols::default(),
+            kcore: Err(io::ErrorKind::NotFound.into()),
+            modules: String::new(),
+            programs: Vec::new(),
+            programs_changed: false,
+        }
+    }
+
+    /// Returns the code as an experiment finds it that begins now, without the programs that were
+    /// unloaded.
+    #[must_use]
+    pub fn for_next(mut self) -> KernelCode {
+        self.programs.retain(|program| program.to.is_none());
+        for program in &mut self.programs {
+            program.from = 0;
+            program.map_written = false;
+        }
+        self.programs_changed = true;
+        self
+    }
+
     /// Writes the images of the code that is loaded, and returns the events that map it. A message
     /// about what the images lack goes to `say`.
     ///

@@ -28,7 +28,7 @@ use user_collector::process::ThreadNames;
 use user_collector::process::{ProcessInfo, ProcessInstance, ProcessTable};
 
 use self::frames::ArtificialFrames;
-use super::accounts::{Accounts, Owner};
+use super::accounts::{Accounts, LivingThreads, Owner};
 use super::code::KernelCode;
 use super::decode::{CpuOverflow, CpuTick, KernelStack, OffCpu};
 use super::header::{self, Inherited};
@@ -62,6 +62,15 @@ pub struct Recorded {
     pub overflows: u64,
 }
 
+/// Where an experiment begins.
+#[derive(Debug, Default)]
+pub struct Beginning {
+    /// When, CLOCK_MONOTONIC nanoseconds.
+    pub at_ns: u64,
+    /// What threads had done by then, if another experiment has it.
+    pub threads: LivingThreads,
+}
+
 /// The kernel's experiment, being written.
 #[derive(Debug)]
 pub struct Founder {
@@ -79,6 +88,8 @@ pub struct Founder {
     pub accounts: Accounts,
     /// Counts for the summary.
     pub recorded: Recorded,
+    /// The last records of the threads that lived at the end.
+    living: LivingThreads,
 }
 
 impl Founder {
@@ -95,11 +106,11 @@ impl Founder {
         dir: ExperimentDir,
         (plan, counters): (&Plan, &[CounterRequest]),
         kernel: KernelCode,
-        capture: Option<UserStackCapture>,
+        (capture, beginning): (Option<UserStackCapture>, Beginning),
         mut say: impl FnMut(&str),
     ) -> Result<(Founder, Inherited), Error> {
-        let run = header::run();
-        let start_ns = run.tstamp_ns;
+        let run = header::run(beginning.at_ns);
+        let start_ns = beginning.at_ns;
         let header = header::header(plan, counters, capture);
         let mut founder = Founder {
             writer: ExperimentWriter::create(dir, &header, run)?,
@@ -110,8 +121,9 @@ impl Founder {
             names: ThreadNames::default(),
             used_addresses: HashSet::new(),
             samples: Samples::new(start_ns, plan.interval.nanos()),
-            accounts: Accounts::new(&plan.targets, plan.limit),
+            accounts: Accounts::new(&plan.targets, plan.limit, beginning.threads),
             recorded: Recorded::default(),
+            living: LivingThreads::new(),
         };
         match founder.write_start(plan, &mut say) {
             Ok(kernel) => {
@@ -299,12 +311,20 @@ impl Founder {
 
     /// Adds the exact times of the threads that still live: the recording is over.
     pub fn close_threads(&mut self, processes: &ProcessTable) {
-        let mut living: Vec<_> = self.accounts.living().map(|(thread, _)| *thread).collect();
+        self.living = self.accounts.take_living();
+        let mut living: Vec<_> = self.living.values().copied().collect();
         living.sort_by_key(|thread| (thread.header.pid(), thread.header.tid()));
         for thread in living {
             self.accounts
                 .ends(owner(processes, &thread.header), &thread);
         }
+    }
+
+    /// Takes what the next experiment goes on with: the kernel's code, and what the threads that
+    /// live have done until now. What is left to do is to close this one.
+    pub fn hand_on(&mut self) -> (KernelCode, LivingThreads) {
+        let kernel = std::mem::replace(&mut self.kernel, KernelCode::none());
+        (kernel.for_next(), std::mem::take(&mut self.living))
     }
 
     /// Writes a sample of an instant of which all records were applied.

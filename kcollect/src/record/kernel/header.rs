@@ -77,7 +77,7 @@ pub(super) fn header(
             format!("kernel: {}", machine::kernel()),
             format!("command: {}", words.collect::<Vec<_>>().join(" ")),
             format!("plan: {}", dry_run::describe(plan).join("; ")),
-            "samples: exact times and counts of all threads since the recording began; system calls are those that read \
+            "samples: exact times and counts of all threads since the experiment began; system calls are those that read \
              and write; those of each thread are in threads.jsonl"
                 .to_owned(),
             match capture {
@@ -96,12 +96,14 @@ pub(super) fn header(
     }
 }
 
-/// Returns the start time of a run that starts now.
-pub(super) fn run() -> StartTime {
-    let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+/// Returns the start time of a run that started at an instant of CLOCK_MONOTONIC not long ago.
+pub(super) fn run(at_ns: u64) -> StartTime {
+    let ago = host::machine::now().saturating_sub(at_ns);
+    let start = std::time::SystemTime::now() - std::time::Duration::from_nanos(ago);
+    let wall = start.duration_since(std::time::UNIX_EPOCH);
     let wall = wall.unwrap_or_default();
     StartTime {
-        tstamp_ns: host::machine::now(),
+        tstamp_ns: at_ns,
         wall_s: wall.as_secs().cast_signed(),
         wall_subsec_ns: wall.subsec_nanos(),
         tm_zone_s: 0,

@@ -1,7 +1,7 @@
 //! Samples: exact times of the whole machine and of every thread, once a second (`-S`).
 //!
 //! The machine's are written to `overview`, where gprofng reads them, as the sums of all threads
-//! since the recording began. The threads' are written to `threads.jsonl`, a file that gprofng
+//! since the experiment began. The threads' are written to `threads.jsonl`, a file that gprofng
 //! does not read, one JSON object a line, with blank lines between them:
 //!
 //! * A thread that has exited, has changed its state since the last sample, or has no line yet. It

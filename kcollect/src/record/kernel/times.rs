@@ -107,6 +107,18 @@ impl Times {
         sum(&[User, WaitCpu]) + faults.max(self.details.block_io)
     }
 
+    /// Returns the times since earlier ones, with all of the ticks.
+    #[must_use]
+    pub fn since(mut self, before: &Times) -> Times {
+        self.tracked_ns -= before.tracked_ns.min(self.tracked_ns);
+        self.details = self.details.since(&before.details);
+        self.counts = self.counts.since(&before.counts);
+        for (ns, before) in self.ns.iter_mut().zip(before.ns) {
+            *ns -= before.min(*ns);
+        }
+        self
+    }
+
     /// Adds other times.
     pub fn add(&mut self, other: &Times) {
         self.ticks.add(&other.ticks);

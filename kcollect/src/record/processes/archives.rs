@@ -23,7 +23,8 @@ use super::LoadedCode;
 use crate::plan::Archive;
 
 /// Begins to archive as the command line says. `taken` are the kernel's load objects, whose names
-/// no file gets; `most` is how many bytes all copies may have.
+/// no file gets; `most` is how many bytes all copies may have; `before` is the experiment that
+/// ended when this one began.
 ///
 /// # Errors
 /// When the directory can't be made, or there is no thread to be had.
@@ -33,6 +34,7 @@ pub fn begin<'a>(
     dir: &ExperimentDir,
     taken: impl Iterator<Item = &'a str>,
     most: Option<u64>,
+    before: Option<ExperimentDir>,
 ) -> io::Result<()> {
     let taken: Vec<&str> = taken.chain([VDSO]).collect();
     taken.iter().for_each(|name| code.objects.reserve(name));
@@ -45,7 +47,7 @@ pub fn begin<'a>(
     let dir = dir.for_archiver().map_err(io::Error::other)?;
     let user = invoking_user();
     code.jit.code = Some(CodeReader::start(user.clone())?);
-    let archiver = Archiver::start(dir, user, sources, taken, most)?;
+    let archiver = Archiver::start(dir, user, sources, taken, most, before)?;
     code.objects
         .set_archiver(archiver, archive == Archive::UsedLoadObjects);
     Ok(())

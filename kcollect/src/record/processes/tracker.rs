@@ -116,6 +116,14 @@ impl ProcessTracker {
         self.tracked.remove(&instance);
     }
 
+    /// Another experiment begins, in which no process has done anything yet.
+    pub fn begin_again(&mut self) {
+        for process in self.tracked.values_mut() {
+            process.first = None;
+            process.ticked = false;
+        }
+    }
+
     /// All tracked processes by instance.
     pub fn iter(&self) -> impl Iterator<Item = (ProcessInstance, &TrackedProcess)> {
         self.tracked

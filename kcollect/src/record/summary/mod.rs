@@ -6,13 +6,12 @@
 pub mod first_tables;
 mod text;
 
-use bpf::TableUse;
+use bpf::{OverflowCounts, TableUse};
 use bpf_abi::{CpuStats, DetailTimes, KernelCounts};
 use counters::names::event::CounterRequest;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::losses::{Losses, Recorded};
 use experiment_format::microstate::Microstate;
-use host::exit::Failure;
 use serde::Serialize;
 use user_collector::archive::ArchiveStats;
 use user_collector::join::JoinCounts;
@@ -21,6 +20,7 @@ use user_collector::objects::UnwindTableCounts;
 use crate::plan::{Interval, Plan};
 use crate::record::dispatch::Dispatcher;
 use crate::record::input::inputs::{CpuTime, Inputs};
+use crate::record::input::totals::Totals;
 use crate::record::kernel::accounts::ProcessTimes;
 use crate::record::subexperiment::FollowedProcess;
 use crate::record::user_stacks::resolve_stack::{StackLosses, UnwindCounts};
@@ -183,6 +183,14 @@ pub struct RecordingTimes {
     pub started_ns: u64,
     /// Nanoseconds of CLOCK_MONOTONIC.
     pub stopped_ns: u64,
+    /// The CPU time that kcollect had used before, for another experiment, seconds.
+    pub own_cpu_s: f64,
+}
+
+impl RecordingTimes {
+    fn elapsed_s(&self) -> f64 {
+        self.stopped_ns.saturating_sub(self.started_ns) as f64 / 1e9
+    }
 }
 
 /// The times of a process, or of one of its threads.
@@ -242,7 +250,8 @@ impl DetailSeconds {
 /// The resources that kcollect used itself.
 #[derive(Debug, Serialize)]
 pub struct OwnCost {
-    /// CPU seconds of its process, from its start until the summary.
+    /// CPU seconds of its process, from its start until the summary; of an experiment that follows
+    /// another, since that one was closed.
     pub cpu_s: f64,
     /// The same as a percentage of one CPU over the recording.
     pub cpu_percent: f64,
@@ -253,26 +262,25 @@ pub struct OwnCost {
 }
 
 impl Summary {
-    /// Returns the summary of a recording that has stopped.
-    ///
-    /// # Errors
-    /// The statistics of the CPUs cannot be read.
+    /// Returns the summary of an experiment whose data have ended. `totals` are what was counted
+    /// since they began.
+    #[must_use]
     pub fn new(
         plan: &Plan,
         path: &str,
-        inputs: &Inputs,
+        (inputs, totals): (&Inputs, &Totals),
         dispatcher: &Dispatcher,
         times: RecordingTimes,
-    ) -> Result<Summary, Failure> {
+    ) -> Summary {
         let founder = &dispatcher.router.founder;
-        let stats = inputs.cpu_stats()?;
+        let stats = &totals.cpus;
         let interval = plan.interval;
         let seconds = |ticks: u64| interval.seconds_of(ticks);
         let sum =
             |of: fn(&CpuStats) -> u64| stats.iter().map(|(_, stats, _)| of(stats)).sum::<u64>();
         let recorded = founder.recorded;
         let sent = sum(CpuStats::boundaries) - sum(|stats| stats.unsent) - sum(|stats| stats.lost);
-        let elapsed_s = times.stopped_ns.saturating_sub(times.started_ns) as f64 / 1e9;
+        let elapsed_s = times.elapsed_s();
         let accounts = &founder.accounts;
         let row = |times: &ProcessTimes, tid| ProcessSummary {
             pid: times.pid,
@@ -293,10 +301,10 @@ impl Summary {
             inputs.programs.table_use(),
             sum(|stats| stats.raced_look_ups),
         );
-        let counters = counters(inputs)?;
+        let counters = counters(inputs, totals);
         let arrays = recorded.arrays + followed.as_ref().map_or(0, FollowSummary::arrays);
         let thread_ticks = recorded.array_ticks + followed.as_ref().map_or(0, FollowSummary::ticks);
-        Ok(Summary {
+        Summary {
             version: env!("CARGO_PKG_VERSION"),
             experiment: path.to_owned(),
             kernel_build_id: host::machine::kernel_build_id(),
@@ -334,7 +342,7 @@ impl Summary {
                 late_ticks: sum(|stats| stats.late),
                 user_returns: sum(|stats| stats.user_returns_lost),
                 vfork_starts: sum(|stats| stats.vfork_starts_lost),
-                late_events: inputs.late(),
+                late_events: totals.late,
                 recorded: Recorded {
                     ticks: recorded.ticks,
                     thread_ticks,
@@ -359,8 +367,8 @@ impl Summary {
             detail_s: DetailSeconds::new(&system.details),
             followed,
             archive: None,
-            cost: cost(elapsed_s, dispatcher.router.bytes_written()),
-        })
+            cost: cost(&times, dispatcher.router.bytes_written()),
+        }
     }
 
     /// Returns the summary as JSON.
@@ -371,13 +379,12 @@ impl Summary {
 }
 
 /// Returns the summaries of the counters.
-fn counters(inputs: &Inputs) -> Result<Vec<CounterSummary>, Failure> {
-    let counter = |(number, request): (u32, &CounterRequest)| {
-        let counted = inputs.counted(number)?;
+fn counters(inputs: &Inputs, totals: &Totals) -> Vec<CounterSummary> {
+    let counter = |(counted, request): (&OverflowCounts, &CounterRequest)| {
         // Each CPU is between two overflows.
         let since_overflow = (request.interval - 1) * inputs.cpus() as u64;
         let reported = counted.recorded + counted.lost;
-        Ok(CounterSummary {
+        CounterSummary {
             name: request.event.name.clone(),
             interval: request.interval,
             events: counted.events,
@@ -388,9 +395,11 @@ fn counters(inputs: &Inputs) -> Result<Vec<CounterSummary>, Failure> {
                 0 => 1.0,
                 enabled => counted.running_ns as f64 / enabled as f64,
             },
-        })
+        }
     };
-    (0..).zip(&inputs.counters).map(counter).collect()
+    (totals.counters.iter().zip(&inputs.counters))
+        .map(counter)
+        .collect()
 }
 
 impl FollowSummary {
@@ -452,14 +461,21 @@ fn cpu((cpu, stats, time): &(u32, CpuStats, CpuTime)) -> CpuTicks {
     }
 }
 
-fn cost(elapsed_s: f64, bytes_written: u64) -> OwnCost {
+/// Returns the CPU time of this process, seconds, and its largest resident memory, bytes.
+pub fn own_use() -> (f64, u64) {
     let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF);
-    let (cpu_s, peak_rss_bytes) = usage.map_or((0.0, 0), |usage| {
+    usage.map_or((0.0, 0), |usage| {
         let seconds =
             |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
         let cpu = seconds(usage.user_time()) + seconds(usage.system_time());
         (cpu, usage.max_rss().max(0) as u64 * 1024)
-    });
+    })
+}
+
+fn cost(times: &RecordingTimes, bytes_written: u64) -> OwnCost {
+    let elapsed_s = times.elapsed_s();
+    let (cpu_s, peak_rss_bytes) = own_use();
+    let cpu_s = cpu_s - times.own_cpu_s;
     OwnCost {
         cpu_s,
         cpu_percent: if elapsed_s > 0.0 {

@@ -34,7 +34,7 @@ use super::processes::follow_policy::FollowPolicy;
 use super::processes::tracker::{FirstRecord, ProcessTracker};
 use super::route::{Known, Router};
 use super::user_stacks::publish::TablePublisher;
-use super::user_stacks::resolve_stack::{StackResolver, relatives};
+use super::user_stacks::resolve_stack::{StackLosses, StackResolver, UnwindCounts, relatives};
 use super::user_stacks::user_stack::UserStack;
 use crate::record::interval::ThreadIds;
 
@@ -233,6 +233,17 @@ impl UserSpace {
     /// The recording is over: archives the rest, as fast as possible.
     pub fn archive_rest(&mut self, router: &mut Router) {
         router.archive_rest(&self.tracker, &mut self.code);
+    }
+
+    /// Another experiment begins: its processes are chosen, and their mappings written, anew.
+    /// Processes that were chosen for what they are stay chosen.
+    pub fn begin_again(&mut self, at_ns: u64) {
+        self.tracker.begin_again();
+        self.code.spaces.begin_again(at_ns);
+        self.code.objects.begin_again();
+        self.resolver.losses = StackLosses::default();
+        self.resolver.unwound = UnwindCounts::default();
+        self.join = Join::default();
     }
 
     /// Returns whether nothing is known of a file that the kernel found.

@@ -1,0 +1,214 @@
+//! The experiments of a series, `STEM.N.er`, that came before one: which there are, how much room
+//! they take, and how one is removed.
+//!
+//! Whatever writes or reads an experiment holds a shared lock on its directory (`flock(2)`). One
+//! that is in use is not removed.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::OnceLock;
+use std::time::{Duration, SystemTime};
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, openat};
+use nix::libc::{S_IFDIR, S_IFMT, S_IFREG};
+use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
+
+use super::ExperimentDir;
+use super::create::entries;
+use super::name::series_of;
+use crate::Result;
+use crate::error::Error;
+
+/// The directories of an experiment are no deeper than this: a subexperiment, and `archives/`.
+const MAX_DEPTH: u32 = 3;
+/// A block of `stat(2)`, bytes.
+const BLOCK_BYTES: u64 = 512;
+
+/// An experiment of a series.
+#[derive(Debug)]
+pub struct Former {
+    dir: ExperimentDir,
+    number: u64,
+    /// When its log was last written.
+    pub written: SystemTime,
+    /// The room of its files by device and inode, bytes. Experiments may share files.
+    pub files: HashMap<(u64, u64), u64>,
+}
+
+impl Former {
+    /// Returns its name, for instance `ktest.1.er`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.dir.name()
+    }
+
+    /// Removes it, unless it is being written or read. Returns whether it is gone.
+    ///
+    /// # Errors
+    /// A system error: a part of it may be left.
+    pub fn remove(self) -> Result<bool> {
+        if !lock(self.dir.as_fd(), nix::libc::LOCK_EX | nix::libc::LOCK_NB) {
+            return Ok(false);
+        }
+        self.dir.remove_all().map(|()| true)
+    }
+}
+
+/// Notes that an experiment's directory is in use, as long as it is open. Not every file system has
+/// locks: then nothing is noted.
+pub(crate) fn note_use(dir: BorrowedFd<'_>) {
+    lock(dir, nix::libc::LOCK_SH | nix::libc::LOCK_NB);
+}
+
+fn lock(dir: BorrowedFd<'_>, how: nix::libc::c_int) -> bool {
+    // SAFETY: it takes two numbers, and the descriptor is open.
+    unsafe { nix::libc::flock(dir.as_raw_fd(), how) == 0 }
+}
+
+impl ExperimentDir {
+    /// Returns the experiments of the same series that have smaller numbers, the oldest first: those
+    /// with a log that kcollect wrote, in a directory of the same owner. Nothing where this one's
+    /// name has no number.
+    ///
+    /// # Errors
+    /// The directory can't be listed.
+    pub fn formers(&self) -> Result<Vec<Former>> {
+        let Some((stem, ours)) = series_of(&self.name) else {
+            return Ok(Vec::new());
+        };
+        let list = |errno| Error::io("list", &self.path, errno);
+        let owner = fstat(&self.fd).map_err(list)?.st_uid;
+        let mut formers = Vec::new();
+        for entry in entries(self.parent.as_fd()).map_err(list)? {
+            let name = entry.to_str().unwrap_or_default();
+            match series_of(name) {
+                Some((of, number)) if of == stem && number < ours => {
+                    // What can't be opened is no experiment of ours.
+                    formers.extend(self.former(name, number, owner).ok().flatten());
+                }
+                _ => {}
+            }
+        }
+        formers.sort_by_key(|former| former.number);
+        Ok(formers)
+    }
+
+    fn former(&self, name: &str, number: u64, owner: u32) -> nix::Result<Option<Former>> {
+        let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let fd = openat(&self.parent, name, flags, Mode::empty())?;
+        let log = fstatat(&fd, "log.xml", AtFlags::AT_SYMLINK_NOFOLLOW)?;
+        let is_file = log.st_mode & S_IFMT == S_IFREG;
+        if fstat(&fd)?.st_uid != owner || !is_file || !is_ours(&fd)? {
+            return Ok(None);
+        }
+        let mut files = HashMap::new();
+        add_files(fd.as_fd(), 0, &mut files)?;
+        let seconds = Duration::from_secs(log.st_mtime.try_into().unwrap_or(0));
+        Ok(Some(Former {
+            number,
+            written: SystemTime::UNIX_EPOCH + seconds,
+            files,
+            dir: ExperimentDir {
+                parent: self.parent.try_clone().map_err(|_| Errno::EMFILE)?,
+                fd,
+                name: name.to_owned(),
+                path: self.path.parent().unwrap_or(Path::new("")).join(name),
+                owner: self.owner,
+                archives: OnceLock::new(),
+                temporary: self.temporary,
+            },
+        }))
+    }
+}
+
+/// Returns whether the log in a directory begins as those of kcollect do.
+fn is_ours(dir: &OwnedFd) -> nix::Result<bool> {
+    use std::io::Read as _;
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    let log = File::from(openat(dir, "log.xml", flags, Mode::empty())?);
+    let mut head = Vec::new();
+    // A log that can't be read is not ours.
+    let _ = log.take(4096).read_to_end(&mut head);
+    let head = String::from_utf8_lossy(&head);
+    Ok(head.contains("<collector>kcollect "))
+}
+
+fn add_files(
+    dir: BorrowedFd<'_>,
+    depth: u32,
+    files: &mut HashMap<(u64, u64), u64>,
+) -> nix::Result<()> {
+    for name in entries(dir)? {
+        let stat: FileStat = match fstatat(dir, &*name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(Errno::ENOENT) => continue,
+            Err(other) => return Err(other),
+        };
+        let room = u64::try_from(stat.st_blocks).unwrap_or(0) * BLOCK_BYTES;
+        files.insert((stat.st_dev, stat.st_ino), room);
+        if stat.st_mode & S_IFMT == S_IFDIR && depth < MAX_DEPTH {
+            let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+            let inner = openat(dir, &*name, flags, Mode::empty())?;
+            add_files(inner.as_fd(), depth + 1, files)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::NameRequest;
+    use super::*;
+
+    fn experiment(parent: &Path, name: &str, log: &str) -> ExperimentDir {
+        let request = NameRequest::Exactly(name.to_owned());
+        let (dir, _) = ExperimentDir::create(parent, &request, None).unwrap();
+        fs::write(dir.path().join("log.xml"), log).unwrap();
+        dir
+    }
+
+    const OURS: &str = "<experiment>\n<collector>kcollect 0.1.0</collector>\n";
+
+    #[test]
+    fn only_what_is_of_the_series_and_ours_is_found_and_what_is_used_stays() {
+        let tmp = tempfile::tempdir().unwrap();
+        let path = tmp.path();
+        for name in ["k.1.er", "k.3.er", "other.1.er", "k.er"] {
+            drop(experiment(path, name, OURS));
+        }
+        drop(experiment(path, "k.2.er", "<collector>gprofng</collector>"));
+        std::os::unix::fs::symlink(path.join("other.1.er"), path.join("k.4.er")).unwrap();
+        fs::write(path.join("k.5.er"), OURS).unwrap();
+        fs::create_dir(path.join("k.1.er/archives")).unwrap();
+        fs::write(path.join("k.1.er/archives/a"), vec![1; 100_000]).unwrap();
+        fs::hard_link(path.join("k.1.er/archives/a"), path.join("k.3.er/a")).unwrap();
+        let ours = experiment(path, "k.10.er", OURS);
+        drop(experiment(path, "k.11.er", OURS));
+
+        let formers = ours.formers().unwrap();
+        let names: Vec<_> = formers.iter().map(Former::name).collect();
+        assert_eq!(names, ["k.1.er", "k.3.er"]);
+        let shared = |former: &Former| former.files.values().any(|room| *room >= 100_000);
+        assert!(formers.iter().all(shared));
+        let all: HashMap<_, _> = formers.iter().flat_map(|former| &former.files).collect();
+        assert!(all.values().map(|room| **room).sum::<u64>() < 200_000);
+
+        let read = File::open(path.join("k.3.er")).unwrap();
+        note_use(read.as_fd());
+        let gone: Vec<_> = formers
+            .into_iter()
+            .map(|former| former.remove().unwrap())
+            .collect();
+        assert_eq!(gone, [true, false]);
+        assert!(!path.join("k.1.er").exists() && path.join("k.3.er").exists());
+        drop(read);
+        let left = ours.formers().unwrap().pop().unwrap();
+        assert!(left.remove().unwrap());
+        assert!(ours.formers().unwrap().is_empty());
+    }
+}

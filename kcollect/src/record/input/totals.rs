@@ -1,0 +1,90 @@
+//! What the kernel has counted since the recording began, at one instant. Experiments that follow
+//! one another have the differences.
+
+use bpf::OverflowCounts;
+use bpf_abi::CpuStats;
+
+use super::inputs::CpuTime;
+
+/// Counts since the beginning of the recording.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    /// The statistics of every CPU that ticked, with its recorded time.
+    pub cpus: Vec<(u32, CpuStats, CpuTime)>,
+    /// Events of each counter, in the order of the command line.
+    pub counters: Vec<OverflowCounts>,
+    /// Events that arrived after later ones had been passed on.
+    pub late: u64,
+}
+
+impl Totals {
+    /// Returns what was counted since earlier totals. A CPU or counter that these lack had counted
+    /// nothing.
+    #[must_use]
+    pub fn since(&self, before: &Totals) -> Totals {
+        let cpus = self.cpus.iter().map(|(cpu, stats, time)| {
+            let earlier = before.cpus.iter().find(|(earlier, ..)| earlier == cpu);
+            match earlier {
+                Some((_, earlier, earlier_time)) => {
+                    (*cpu, stats.since(earlier), time.since(earlier_time))
+                }
+                None => (*cpu, *stats, *time),
+            }
+        });
+        let counters = self.counters.iter().enumerate().map(|(number, counts)| {
+            let earlier = before.counters.get(number).copied().unwrap_or_default();
+            OverflowCounts {
+                events: counts.events.saturating_sub(earlier.events),
+                recorded: counts.recorded.saturating_sub(earlier.recorded),
+                lost: counts.lost.saturating_sub(earlier.lost),
+                enabled_ns: counts.enabled_ns.saturating_sub(earlier.enabled_ns),
+                running_ns: counts.running_ns.saturating_sub(earlier.running_ns),
+            }
+        });
+        Totals {
+            cpus: cpus.collect(),
+            counters: counters.collect(),
+            late: self.late.saturating_sub(before.late),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_since_are_differences_and_what_is_new_counts_as_a_whole() {
+        let stats = |user| CpuStats {
+            user,
+            ..CpuStats::default()
+        };
+        let time = |recorded_ns| CpuTime {
+            recorded_ns,
+            ..CpuTime::default()
+        };
+        let counts = |events| OverflowCounts {
+            events,
+            ..OverflowCounts::default()
+        };
+        let before = Totals {
+            cpus: vec![(1, stats(3), time(30))],
+            counters: vec![counts(5)],
+            late: 1,
+        };
+        let after = Totals {
+            cpus: vec![(0, stats(2), time(20)), (1, stats(10), time(100))],
+            counters: vec![counts(9)],
+            late: 4,
+        };
+        let since = after.since(&before);
+        let cpus: Vec<_> = since
+            .cpus
+            .iter()
+            .map(|(cpu, stats, time)| (*cpu, stats.user, time.recorded_ns))
+            .collect();
+        assert_eq!(cpus, [(0, 2, 20), (1, 7, 70)]);
+        assert_eq!((since.counters[0].events, since.late), (4, 3));
+        assert_eq!(after.since(&Totals::default()).cpus[1].1.user, 10);
+    }
+}

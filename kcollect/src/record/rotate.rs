@@ -1,0 +1,156 @@
+//! One experiment after the other in one recording (`--rotate`), without a gap between them.
+//!
+//! At the seam, the instant at which one ends and the next begins, the accounts of all threads are
+//! closed and opened again, and what the kernel has counted is noted; no BPF program is loaded
+//! again, and what is known of processes stays. Records wait in memory while the experiment that
+//! ended is finished.
+//!
+//! Between the seam and the moment, a few milliseconds later, when the last account is open again,
+//! no context switch is recorded: what a thread did then is known by the scheduler's figures.
+
+use std::time::Duration;
+
+use experiment_format::directory::{ExperimentDir, Place};
+use host::exit::Failure;
+use host::machine;
+use host::output::Output;
+
+use super::archiving;
+use super::directory::{add_to_group, creation_failure, shown_path, writing_failure};
+use super::dispatch::LAST_SAMPLE;
+use super::input::event::Seam;
+use super::input::totals::Totals;
+use super::keep;
+use super::kernel::founder::{Beginning, Founder};
+use super::route::Router;
+use super::session::Session;
+use super::summary::own_use;
+
+/// What an experiment began with.
+#[derive(Debug)]
+pub(super) struct Began {
+    /// When, CLOCK_MONOTONIC nanoseconds.
+    pub(super) at_ns: u64,
+    /// What had been counted by then.
+    pub(super) totals: Totals,
+    /// The CPU time that kcollect had used, seconds.
+    pub(super) own_cpu_s: f64,
+}
+
+impl Session<'_> {
+    /// Ends the data of the present experiment, if it is time.
+    pub(super) fn begin_seam(&mut self, time: u64) -> Result<(), Failure> {
+        let (Some(due), Some(period)) = (self.next_seam_ns, self.plan.rotate) else {
+            return Ok(());
+        };
+        if time < due {
+            return Ok(());
+        }
+        self.next_seam_ns = Some(next_due(due, period, time));
+        self.inputs.seam()
+    }
+
+    /// Closes the experiment that has ended, all of whose events are applied, and goes on with the
+    /// next one. Where that can't be made, it goes on with this one.
+    pub(super) fn next_experiment(
+        &mut self,
+        seam: &Seam,
+        output: &mut Output,
+    ) -> Result<(), Failure> {
+        let plan = self.plan;
+        // One that was removed leaves its number free.
+        let name = plan.name.series().unwrap_or_else(|| plan.name.clone());
+        let created = ExperimentDir::create(&plan.directory, &name, machine::sudo_user());
+        let dir = match created {
+            Ok((dir, _)) => dir,
+            Err(error) => {
+                let failure = creation_failure(&error);
+                let text = format!("the next experiment can't be made: {failure}");
+                output.say(&format!(
+                    "{text}\nThe recording goes on in {}.",
+                    self.path.display()
+                ));
+                self.warn(seam.at_ns, text);
+                return Ok(());
+            }
+        };
+        self.conclude(seam, output);
+        let next = shown_path(plan, &dir);
+        let (kernel, threads) = self.dispatcher.router.founder.hand_on();
+        let beginning = Beginning {
+            at_ns: seam.at_ns,
+            threads,
+        };
+        let counters = self.inputs.counters.clone();
+        let mut detail = |text: &str| output.detail(text);
+        let beginning = (self.capture, beginning);
+        let created = Founder::create(dir, (plan, &counters), kernel, beginning, &mut detail);
+        let (founder, inherited) = created.map_err(|error| {
+            self.concluded_ns = Some(seam.at_ns);
+            creation_failure(&error)
+        })?;
+        let router = Router::new(founder, inherited, plan.limit);
+        let closed = self.dispatcher.go_on(router, seam.at_ns, &mut detail);
+        self.began = Began {
+            at_ns: seam.at_ns,
+            totals: seam.totals.clone(),
+            own_cpu_s: own_use().0,
+        };
+        if seam.recording {
+            self.dispatcher.router.recording(seam.at_ns, true);
+        }
+        self.dispatcher.sample(seam.at_ns, "start");
+        let ended = std::mem::replace(&mut self.path, next);
+        closed.map_err(|error| writing_failure(&error))?;
+        if let Some(group) = &plan.group {
+            add_to_group(group, &ended)?;
+        }
+        output.say(&format!(
+            "{} is complete; the recording goes on in {}",
+            ended.display(),
+            self.path.display()
+        ));
+        if self.pause.limited {
+            self.change_pause(|reasons| reasons.limited = false)?;
+        }
+        if let Some(keep) = plan.keep {
+            keep::remove_oldest(keep, self.dispatcher.router.founder.dir(), output);
+        }
+        Ok(())
+    }
+
+    /// Writes all of the experiment but its end.
+    fn conclude(&mut self, seam: &Seam, output: &mut Output) {
+        self.dispatcher.sample(seam.at_ns, LAST_SAMPLE);
+        self.dispatcher.finish();
+        if let Place::Moved(path) = self.dispatcher.router.place() {
+            self.path = path;
+        }
+        let path = self.path.display().to_string();
+        let mut summary = self.summary(&path, &seam.totals, seam.at_ns);
+        self.stopped |= archiving::finish(&mut self.dispatcher, &mut self.signals, false, output);
+        self.write_summary(seam.at_ns, Some(&mut summary));
+    }
+}
+
+/// Returns the next instant of a grid after `time`, of which `due` is the last one that has come.
+fn next_due(due: u64, period: Duration, time: u64) -> u64 {
+    let period = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX).max(1);
+    let passed = time.saturating_sub(due) / period;
+    due.saturating_add(period.saturating_mul(passed + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seam_that_is_late_moves_none_after_it() {
+        let period = Duration::from_nanos(10);
+        assert_eq!(next_due(100, period, 100), 110);
+        assert_eq!(next_due(100, period, 109), 110);
+        assert_eq!(next_due(100, period, 110), 120);
+        assert_eq!(next_due(100, period, 137), 140);
+        assert_eq!(next_due(u64::MAX - 5, period, u64::MAX), u64::MAX);
+    }
+}

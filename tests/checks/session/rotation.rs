@@ -1,0 +1,179 @@
+//! One experiment after the other (`--rotate`): nothing is lost between them, and nothing counts
+//! twice.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use experiment_format::log::LogEvent;
+use experiment_format::reader::Experiment;
+use serde_json::Value;
+use tests::experiment::opened::opened;
+use tests::experiment::summary::{CpuStats, RunSummary};
+use tests::kcollect::{experiments_in, record, run_in};
+use tests::machine::{Exclusive, Shared, alone, work_cpu};
+use tests::oracle::statistics::Band;
+use tests::workload;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The experiments of a series, in their order.
+fn series(directory: &Path) -> Result<Vec<PathBuf>> {
+    let number = |path: &PathBuf| {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        let number = name.rsplit('.').next().unwrap_or_default();
+        number.parse::<u64>().unwrap_or(0)
+    };
+    let mut found = experiments_in(directory)?;
+    found.sort_by_key(number);
+    Ok(found)
+}
+
+/// When an experiment began and ended, CLOCK_MONOTONIC nanoseconds.
+fn span(path: &Path) -> Result<(u64, u64)> {
+    let experiment = Experiment::open(path)?;
+    let start = experiment.start().tstamp_ns;
+    let exit = experiment.events().iter().find_map(|event| match event {
+        LogEvent::Exit { at } => Some(start + at),
+        _ => None,
+    });
+    Ok((start, exit.context("it is closed")?))
+}
+
+/// Exact seconds of a process: on a CPU, and for which it was tracked.
+fn times_of(path: &Path, pid: i32) -> Result<(f64, f64)> {
+    let text = fs::read_to_string(path.join("kcollect.json"))?;
+    let json: Value = serde_json::from_str(&text)?;
+    let processes = json["processes"].as_array().context("processes")?;
+    let Some(process) = processes.iter().find(|process| process["pid"] == pid) else {
+        return Ok((0.0, 0.0));
+    };
+    let names = json["states"].as_array().context("states")?;
+    let states = process["states_s"].as_array().context("states_s")?;
+    let on_cpu = names.iter().zip(states).filter(|(name, _)| {
+        let name = name.as_str().unwrap_or_default();
+        ["user", "system", "trap"].contains(&name)
+    });
+    let on_cpu = on_cpu.filter_map(|(_, seconds)| seconds.as_f64()).sum();
+    Ok((on_cpu, process["tracked_s"].as_f64().context("tracked_s")?))
+}
+
+#[test]
+fn root_not_a_tick_falls_between_two_experiments() -> Result<()> {
+    alone(|| {
+        let cpu = work_cpu()?.to_string();
+        let options = [
+            "-p", "hi", "-x", "off", "--rotate", "1", "-A", "off", "-F", "on",
+        ];
+        let load = [workload!("spin_user"), "4.5", &cpu];
+        let recorded = record(&options, &load, LIMIT)?;
+        let truth = recorded.truth()?;
+        let all = series(recorded.directory())?;
+        ensure!(
+            (4..=6).contains(&all.len()),
+            "{all:?}: {}",
+            recorded.finished
+        );
+
+        let (mut ticks, mut elapsed_ns, mut on_cpu, mut tracked) = (0, 0.0, 0.0, 0.0);
+        let mut interval_ns = 0.0;
+        for (number, path) in all.iter().enumerate() {
+            ensure!(opened(path)?.closed, "{} is not closed", path.display());
+            let (began, ended) = span(path)?;
+            if let Some(before) = number.checked_sub(1) {
+                let seam = span(&all[before])?.1;
+                ensure!(seam == began, "{seam} is the end, {began} the beginning");
+            }
+            let summary = RunSummary::of(path)?;
+            summary.complete()?;
+            interval_ns = summary.interval_us * 1000.0;
+            let stats = summary.cpu(truth.cpu)?;
+            // Two edges, each of which may have moved by half an interval.
+            stats.elapsed(interval_ns, 1)?;
+            ticks += stats.ticks();
+            elapsed_ns += stats.recorded_ns;
+            let (process, path) = summary.followed()?.one(path, truth.pid)?;
+            let lasted = (ended - began) as f64 / interval_ns;
+            ensure!(
+                process.ticks as f64 <= lasted + 1.5,
+                "{process:?} in {lasted} intervals"
+            );
+            span(&path)?;
+            let times = times_of(&all[number], truth.pid)?;
+            on_cpu += times.0;
+            tracked += times.1;
+        }
+        // All experiments together: as if there were one.
+        let whole = CpuStats {
+            cpu: truth.cpu,
+            recorded_ns: elapsed_ns,
+            user: ticks,
+            kernel: 0,
+            idle: 0,
+            stolen: 0,
+            lost: 0,
+        };
+        whole.elapsed(interval_ns, 1)?;
+        let lived = span(all.last().context("an experiment")?)?.1 - span(&all[0])?.0;
+        ensure!(
+            tracked <= lived as f64 / 1e9 + 1e-6,
+            "{tracked} s of {lived} ns"
+        );
+        // Less its beginning, before it executed its program.
+        Band::of(truth.cpu_ns() as f64 / 1e9, 0.01)
+            .with_edges(0.02)
+            .judge("seconds on a CPU", on_cpu)
+    })
+}
+
+/// The oldest go, what is left opens by itself, with all that is archived.
+#[test]
+fn root_the_oldest_experiments_are_removed() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let directory = tempfile::tempdir()?;
+    let directory = directory.path();
+    let cpu = work_cpu()?.to_string();
+    let other = directory.join("other.1.er");
+    fs::create_dir(&other)?;
+    fs::write(other.join("log.xml"), "<collector>kcollect 0</collector>")?;
+    let options = [
+        "-p",
+        "on",
+        "--rotate",
+        "1",
+        "--keep",
+        "2s",
+        "-o",
+        "night.1.er",
+    ];
+    let load = ["--", workload!("spin_user"), "6.5", &cpu];
+    let finished = run_in(directory, &[&options[..], &load].concat(), LIMIT)?.succeeded()?;
+    ensure!(other.exists(), "another series was touched: {finished}");
+    let all = series(directory)?;
+    let left: Vec<_> = all.iter().filter(|path| **path != other).collect();
+    ensure!((3..=5).contains(&left.len()), "{left:?}: {finished}");
+    ensure!(!directory.join("night.1.er").exists(), "{finished}");
+    for path in left {
+        let archives = fs::read_dir(path.join("archives"))?.count();
+        ensure!(
+            archives > 3,
+            "{archives} load objects in {}",
+            path.display()
+        );
+        let report = ["report", "functions", &path.to_string_lossy()];
+        let report = run_in(directory, &report, LIMIT)?.succeeded()?;
+        ensure!(report.stdout.contains("spin"), "{report}");
+    }
+    Ok(())
+}
+
+#[test]
+fn root_a_series_needs_a_number() -> Result<()> {
+    let _machine = Shared::take()?;
+    let directory = tempfile::tempdir()?;
+    let arguments = ["-p", "on", "-t", "1", "--rotate", "5m", "-o", "night.er"];
+    let finished = run_in(directory.path(), &arguments, LIMIT)?;
+    ensure!(finished.code() == 64, "{finished}");
+    Ok(())
+}
