@@ -161,7 +161,7 @@ fn root_the_oldest_experiments_are_removed() -> Result<()> {
             "{archives} load objects in {}",
             path.display()
         );
-        let report = ["report", "functions", &path.to_string_lossy()];
+        let report = ["report", &path.to_string_lossy(), "functions"];
         let report = run_in(directory, &report, LIMIT)?.succeeded()?;
         ensure!(report.stdout.contains("spin"), "{report}");
     }

@@ -6,7 +6,7 @@
 //! there, because a stack may be written before or after its mappings. One object too many is no
 //! harm.
 //!
-//! A process can make addresses without end, so [`MAX_ADDRESSES`] are kept. When there are more,
+//! A process can make addresses without end, so `MAX_ADDRESSES` are kept. When there are more,
 //! all that it maps counts as used, and the sources of what is not kept may be left out.
 
 use std::collections::{BTreeSet, HashSet};
@@ -17,7 +17,7 @@ use crate::objects::ObjectId;
 use crate::space::Mapping;
 
 /// Addresses that are kept of one process: about 1 MiB.
-pub const MAX_ADDRESSES: usize = 65_536;
+const MAX_ADDRESSES: usize = 65_536;
 
 /// The seen addresses of one process.
 #[derive(Debug, Default)]
