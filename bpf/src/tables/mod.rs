@@ -16,14 +16,14 @@ use std::sync::Arc;
 
 use bpf_abi::layout::{FileSegment, MAX_PAGES, MAX_RULES, ROWS_PER_CHUNK, UnwindPage};
 use bpf_abi::{CodeFile, EncodedRule, FileTable, UnwindRow};
-use libbpf_rs::{MapCore as _, MapFlags};
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use zerocopy::IntoBytes as _;
 
 use crate::Error;
 use crate::error::step;
 use crate::skeleton::KcollectMaps;
 use ranges::Ranges;
-use rows::Chunk;
+use rows::{Chunk, publish_chunks};
 
 pub use rows::PlacedTable;
 
@@ -80,6 +80,8 @@ enum Retired {
 #[derive(Debug)]
 pub(crate) struct Tables {
     chunks: Vec<(Arc<Chunk>, Ranges)>,
+    /// Chunks that the programs do not have yet.
+    unpublished: Vec<(u16, MapHandle)>,
     directory: Ranges,
     rules: usize,
     placed: BTreeMap<TableId, Place>,
@@ -93,6 +95,7 @@ impl Default for Tables {
     fn default() -> Tables {
         Tables {
             chunks: Vec::new(),
+            unpublished: Vec::new(),
             directory: Ranges::new(MAX_PAGES),
             rules: 0,
             placed: BTreeMap::new(),
@@ -186,6 +189,8 @@ impl UnwindTables<'_> {
             }
             place.rows.push((chunk, range));
         }
+        publish_chunks(self.maps, &self.tables.unpublished)?;
+        self.tables.unpublished.clear();
         if let Some(bss) = self.maps.bss_pages_data.as_deref_mut() {
             for (index, entry) in directory.zip(entries) {
                 if let Some(page) = bss.pages.get_mut(index as usize) {
@@ -230,8 +235,9 @@ impl UnwindTables<'_> {
         let Some(range) = ranges.allocate(count).filter(|_| number < MAX_CHUNKS) else {
             return Ok(None);
         };
-        let chunk = Chunk::make(self.maps, number)?;
+        let (chunk, map) = Chunk::make()?;
         self.tables.chunks.push((Arc::new(chunk), ranges));
+        self.tables.unpublished.push((number, map));
         Ok(Some((number, range)))
     }
 

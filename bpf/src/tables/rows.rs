@@ -8,7 +8,7 @@ use bpf_abi::UnwindRow;
 use bpf_abi::layout::ROWS_PER_CHUNK;
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType};
 use memmap2::{MmapMut, MmapOptions};
-use zerocopy::FromBytes as _;
+use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use super::TableId;
 use crate::Error;
@@ -53,13 +53,38 @@ impl PlacedTable {
     }
 }
 
+/// Gives the programs the chunks of these numbers, all at once: the kernel waits after each update
+/// of a map of maps until no program runs any more, some 20 ms.
+pub(super) fn publish_chunks(
+    maps: &KcollectMaps<'_>,
+    chunks: &[(u16, MapHandle)],
+) -> Result<(), Error> {
+    if chunks.is_empty() {
+        return Ok(());
+    }
+    let numbers: Vec<u32> = chunks.iter().map(|(number, _)| (*number).into()).collect();
+    let maps_of: Vec<i32> = chunks
+        .iter()
+        .map(|(_, map)| map.as_fd().as_raw_fd())
+        .collect();
+    maps.kc_row_chunks
+        .update_batch(
+            numbers.as_bytes(),
+            maps_of.as_bytes(),
+            chunks.len() as u32,
+            MapFlags::ANY,
+            MapFlags::ANY,
+        )
+        .map_err(step("publish unwind rows"))
+}
+
 /// The memory of a map of [`ROWS_PER_CHUNK`] rows.
 #[derive(Debug)]
 pub(super) struct Chunk(Mutex<MmapMut>);
 
 impl Chunk {
-    /// Makes a chunk, which the programs have from then on.
-    pub(super) fn make(maps: &KcollectMaps<'_>, number: u16) -> Result<Chunk, Error> {
+    /// Makes a chunk, and the map that the programs do not have yet.
+    pub(super) fn make() -> Result<(Chunk, MapHandle), Error> {
         let bytes = ROWS_PER_CHUNK * size_of::<UnwindRow>() as u32;
         let options = libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_sys::bpf_map_create_opts>() as u64,
@@ -76,14 +101,7 @@ impl Chunk {
                 .map_mut(map.as_fd().as_raw_fd())
         };
         let memory = memory.map_err(|error| step("map unwind rows")(error.into()))?;
-        maps.kc_row_chunks
-            .update(
-                &u32::from(number).to_ne_bytes(),
-                &map.as_fd().as_raw_fd().to_ne_bytes(),
-                MapFlags::ANY,
-            )
-            .map_err(step("publish unwind rows"))?;
-        Ok(Chunk(Mutex::new(memory)))
+        Ok((Chunk(Mutex::new(memory)), map))
     }
 
     /// Returns the memory. No holder of the lock panics.
