@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use host::output::Output;
-use host::signals::{self, Signals};
 
 use super::dispatch::Dispatcher;
 
@@ -13,18 +12,12 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// 36 MB/s.
 const MAX_OBJECT_TIME: Duration = Duration::from_secs(30);
 
-/// Archives what is not archived yet, unless the user has `given_up`. Another Ctrl-C gives up on
-/// that, and so does a file that takes too long. Returns whether the user has given up.
+/// Archives what is not archived yet, unless the user gives up on that, or a file takes too long.
 pub(super) fn finish(
     dispatcher: &mut Dispatcher,
-    signals: &mut Signals,
-    mut given_up: bool,
+    mut give_up: impl FnMut() -> bool,
     output: &mut Output,
-) -> bool {
-    let mut give_up = || {
-        given_up |= signals.take().contains(&signals::SignalRequest::Stop);
-        given_up
-    };
+) {
     dispatcher.archive_rest(&mut give_up);
     let (mut before, mut since) = (0, Instant::now());
     while let Some(progress) = dispatcher.archiving(POLL_INTERVAL) {
@@ -49,7 +42,7 @@ pub(super) fn finish(
     }
     output.end_progress();
     let Some(archived) = dispatcher.archived() else {
-        return given_up;
+        return;
     };
     if archived.bytes > 0 {
         output.say(&format!(
@@ -65,5 +58,4 @@ pub(super) fn finish(
             if missing == 1 { "" } else { "s" },
         ));
     }
-    given_up
 }

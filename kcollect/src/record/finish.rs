@@ -7,6 +7,7 @@ use experiment_format::directory::Place;
 use host::exit::Failure;
 use host::machine::now;
 use host::output::Output;
+use host::signals::SignalRequest;
 
 use super::archiving;
 use super::directory::{add_to_group, empty_failure, moved_failure, writing_failure};
@@ -44,11 +45,15 @@ impl Session<'_> {
         let totals = self.inputs.totals();
         let mut summary = totals.map(|totals| self.summary(&path, &totals, stopped));
         // Shown at once; the last copies may take a while.
-        let given_up = match &summary {
+        let mut given_up = match &summary {
             Ok(summary) if !self.plan.json => self.show(summary, moved_from.is_some(), output),
             _ => false,
         };
-        archiving::finish(&mut self.dispatcher, &mut self.signals, given_up, output);
+        let give_up = || {
+            given_up |= self.signals.take().contains(&SignalRequest::Stop);
+            given_up
+        };
+        archiving::finish(&mut self.dispatcher, give_up, output);
         self.write_summary(stopped, summary.as_mut().ok());
         // The experiment is closed whatever failed, and the first failure is reported.
         let closed = self.dispatcher.close(stopped);
@@ -63,9 +68,12 @@ impl Session<'_> {
             add_to_group(group, &self.path)?;
         }
         let code = self.load.exit_code();
+        let follows_another = self.began.at_ns > self.started_ns;
         let failure = match moved_from {
             Some(from) => moved_failure(&from, &self.path),
-            None if summary.ticks > 0 || summary.arrays > 0 => return Ok(code),
+            None if summary.ticks > 0 || summary.arrays > 0 || follows_another => {
+                return Ok(code);
+            }
             None => empty_failure(&summary),
         };
         if code == 0 {

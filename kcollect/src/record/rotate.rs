@@ -14,6 +14,7 @@ use experiment_format::directory::{ExperimentDir, Place};
 use host::exit::Failure;
 use host::machine;
 use host::output::Output;
+use host::signals::SignalRequest;
 
 use super::archiving;
 use super::directory::{add_to_group, creation_failure, shown_path, writing_failure};
@@ -128,7 +129,11 @@ impl Session<'_> {
         }
         let path = self.path.display().to_string();
         let mut summary = self.summary(&path, &seam.totals, seam.at_ns);
-        self.stopped |= archiving::finish(&mut self.dispatcher, &mut self.signals, false, output);
+        let give_up = || {
+            self.requests.extend(self.signals.take());
+            self.requests.contains(&SignalRequest::Stop)
+        };
+        archiving::finish(&mut self.dispatcher, give_up, output);
         self.write_summary(seam.at_ns, Some(&mut summary));
     }
 }

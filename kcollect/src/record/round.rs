@@ -63,7 +63,8 @@ impl Session<'_> {
     }
 
     pub(super) fn handle_signals(&mut self) -> Result<(), Failure> {
-        for request in self.signals.take() {
+        self.requests.extend(self.signals.take());
+        for request in std::mem::take(&mut self.requests) {
             match request {
                 SignalRequest::Stop => self.stopped = true,
                 SignalRequest::Toggle => {

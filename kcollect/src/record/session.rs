@@ -14,7 +14,7 @@ use host::exit::{Failure, spawn_code};
 use host::load;
 use host::machine::{self, now};
 use host::output::Output;
-use host::signals::Signals;
+use host::signals::{SignalRequest, Signals};
 use nix::unistd::gettid;
 
 use super::directory::{create, creation_failure, shown_path};
@@ -67,6 +67,8 @@ pub(super) struct Session<'a> {
     pub(super) plan: &'a Plan,
     pub(super) path: PathBuf,
     pub(super) signals: Signals,
+    /// What signals asked for that is not done yet.
+    pub(super) requests: Vec<SignalRequest>,
     pub(super) inputs: Inputs,
     pub(super) dispatcher: Dispatcher,
     pub(super) pause: PauseReasons,
@@ -158,6 +160,7 @@ impl<'a> Session<'a> {
             plan,
             path,
             signals,
+            requests: Vec::new(),
             inputs,
             dispatcher,
             pause,

@@ -1,6 +1,7 @@
 //! One experiment after the other (`--rotate`): nothing is lost between them, and nothing counts
 //! twice.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -125,6 +126,41 @@ fn root_not_a_tick_falls_between_two_experiments() -> Result<()> {
             .with_edges(0.02)
             .judge("seconds on a CPU", on_cpu)
     })
+}
+
+/// Processes that live for milliseconds are in the experiment of their time, those that live over a
+/// seam in both.
+#[test]
+fn root_no_process_is_forgotten_between_two_experiments() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let cpu = work_cpu()?.to_string();
+    let options = ["-p", "hi", "-F", "on", "--rotate", "1", "-A", "off"];
+    let recorded = record(&options, &[workload!("short_lived"), "4.5", &cpu], LIMIT)?;
+    let truth = recorded.truth()?;
+    let mut ticks: BTreeMap<i32, u64> = BTreeMap::new();
+    let mut parents = 0;
+    for path in series(recorded.directory())? {
+        let summary = RunSummary::of(&path)?;
+        summary.complete()?;
+        for process in &summary.followed()?.processes {
+            *ticks.entry(process.pid).or_default() += process.ticks;
+            parents += usize::from(process.pid == truth.pid);
+        }
+    }
+    ensure!(
+        (4..=6).contains(&parents),
+        "{parents}: {}",
+        recorded.finished
+    );
+    ensure!(truth.children.len() >= 500, "{truth:?}");
+    // Three milliseconds of CPU time are three ticks.
+    let forgotten = truth
+        .children
+        .iter()
+        .filter(|pid| ticks.get(pid).is_none_or(|ticks| *ticks == 0));
+    let forgotten: Vec<_> = forgotten.collect();
+    ensure!(forgotten.is_empty(), "{forgotten:?}");
+    Ok(())
 }
 
 /// The oldest go, what is left opens by itself, with all that is archived.
