@@ -214,6 +214,7 @@ static __always_inline enum unwind_end step_without_rule(struct user_scratch *ou
 	if (!reader && out->code.kind == CODE_FRAME_POINTER && !out->own_looked_up)
 		kc_find_own_stack(place);
 	out->scan_depth = 0;
+	out->scan.made = out->code.kind != CODE_TABLE;
 	end = unwind_without_rule(&out->scan, &out->state, reader, (void *)(__u64)place, !reader,
 				  &sure);
 	if (sure || reader)

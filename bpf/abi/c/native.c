@@ -50,7 +50,8 @@ __u64 kcollect_unwind_address(const struct unwind_state *state);
 __u32 kcollect_unwind_by_rule(struct unwind_state *state, const struct unwind_rule *rule,
 			      struct native_reader *reader, const struct unwind_scan *scan);
 __u32 kcollect_unwind_without_rule(struct unwind_state *state, struct native_reader *reader,
-				   struct unwind_scan *scan, __u32 *words, __u32 *via_scan);
+				   struct unwind_scan *scan, __u32 made, __u32 *words,
+				   __u32 *via_scan);
 
 __u32 kcollect_unwind_scan_again(struct unwind_state *state, struct native_reader *reader,
 				 struct unwind_scan *scan, __u32 *words, __u32 *end);
@@ -90,12 +91,14 @@ void kcollect_unwind_begin(struct unwind_scan *scan, __u64 own_start, __u64 own_
 /* Goes to the caller by the frame pointer, or by a scan of at most so many words, and of as many as
  * a scan may look at. */
 __u32 kcollect_unwind_without_rule(struct unwind_state *state, struct native_reader *reader,
-				   struct unwind_scan *scan, __u32 *words, __u32 *via_scan)
+				   struct unwind_scan *scan, __u32 made, __u32 *words,
+				   __u32 *via_scan)
 {
 	__u32 outermost = SCAN_WORDS;
 	enum unwind_end end;
 	bool sure;
 
+	scan->made = made;
 	end = unwind_without_rule(scan, state, reader, reader, true, &sure);
 	*via_scan = 0;
 	if (sure)

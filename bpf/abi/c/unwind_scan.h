@@ -86,7 +86,8 @@ struct unwind_scan {
 	/* Where the thread's own stack is; 0 if that is not known, or was used. */
 	__u64 own_start, own_end;
 	__u64 back; /* on another stack: where a register leads to the thread's own; or 0 */
-	__u64 kind; /* enum unwind_scan_kind */
+	__u32 kind; /* enum unwind_scan_kind */
+	__u32 made; /* the code was made at run time, or its file has rules for none */
 };
 
 /* Begins a stack, of a thread whose own one is there. */
@@ -439,6 +440,8 @@ static __always_inline enum unwind_end unwind_end_scan(struct unwind_scan *scan,
 						       struct unwind_state *state,
 						       enum unwind_end end)
 {
+	bool other_stack = scan->own_end && !unwind_in_own_stack(scan, scan->sp);
+
 	/* It is tried once. */
 	if (scan->kind == SCAN_OUTERMOST)
 		scan->own_end = scan->back = 0;
@@ -448,8 +451,10 @@ static __always_inline enum unwind_end unwind_end_scan(struct unwind_scan *scan,
 		state->known |= scan->caller_known & UNWIND_FP_UNSURE;
 		return UNWIND_CONTINUES;
 	}
-	/* Zero in a register that any code may use ends no stack that goes on. */
-	if (end == UNWIND_COMPLETE && !scan->ended)
+	/* Zero in a register that any code may use ends no stack that goes on. But the first function
+	 * of a program, which has no rule in the dynamic linker, calls with the zero that the
+	 * kernel has put there. */
+	if (end == UNWIND_COMPLETE && !scan->ended && (state->exact || scan->made || other_stack))
 		return UNWIND_NO_TABLE;
 	return end;
 }

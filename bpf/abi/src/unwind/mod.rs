@@ -123,6 +123,9 @@ pub enum UnwindBy {
     Rule(EncodedRule),
     /// By the frame pointer, or by a scan of the stack: it is code without a table.
     FramePointer,
+    /// Likewise, in a file whose table has no row for it. The dynamic linker has the first function
+    /// of a program there: zero in the frame pointer of a caller ends the stack.
+    Hole,
     /// There is no way, and this is why.
     Nothing(UnwindEnd),
 }

@@ -46,6 +46,7 @@ unsafe extern "C" {
         state: *mut State,
         reader: *mut Reader,
         scan: *mut Scan,
+        made: u32,
         words: *mut u32,
         via_scan: *mut u32,
     ) -> u32;
@@ -109,7 +110,7 @@ unsafe extern "C" fn find_rule<F: FnMut(u64) -> UnwindBy, R>(
             unsafe { rule.write(found) };
             1
         }
-        UnwindBy::FramePointer => 0,
+        UnwindBy::FramePointer | UnwindBy::Hole => 0,
         UnwindBy::Nothing(_) => -1,
     }
 }
@@ -177,7 +178,7 @@ pub fn unwind(
                     )
                 }
             }
-            UnwindBy::FramePointer => {
+            UnwindBy::FramePointer | UnwindBy::Hole => {
                 let mut via_scan = 0;
                 // SAFETY: all are valid for the call, which keeps no pointer.
                 let end = unsafe {
@@ -185,6 +186,7 @@ pub fn unwind(
                         &raw mut state,
                         &raw mut reader,
                         &raw mut scan,
+                        (found == UnwindBy::FramePointer).into(),
                         &raw mut scan_words,
                         &raw mut via_scan,
                     )

@@ -193,7 +193,7 @@ impl StackCopy {
             past_copy |= address == copied_to;
             self.word(address.checked_sub(lowest)?)
         };
-        let find = |address: u64| {
+        let mut find = |address: u64| {
             leaves = false;
             let Some(mapping) = mapping_at(&self.code, address) else {
                 return UnwindBy::Nothing(UnwindEnd::NoMapping);
@@ -215,13 +215,15 @@ impl StackCopy {
                     leaves = rule
                         .and_then(|rule| UnwindRule::decode(&rule))
                         .is_some_and(|rule| rule.changes_stacks());
-                    rule.map_or(UnwindBy::FramePointer, UnwindBy::Rule)
+                    rule.map_or(UnwindBy::Hole, UnwindBy::Rule)
                 }
                 Some(UnwindTableState::None) | None => UnwindBy::FramePointer,
             }
         };
         let max_frames = MAX_FRAMES.saturating_sub(self.unwound.len());
-        let mut unwound = unwind::unwind(&self.registers, max_frames, find, read);
+        let mut unwound = unwind::unwind(&self.registers, max_frames, &mut find, read);
+        let outermost = unwound.frames.last().copied();
+        let in_hole = outermost.is_some_and(|address| find(address) == UnwindBy::Hole);
         if waits {
             return None;
         }
@@ -231,7 +233,8 @@ impl StackCopy {
             unwound.end = UnwindEnd::Complete;
         }
         // Where a scan has come to the end of the copy, that need not be the end of the stack.
-        if unwound.end == UnwindEnd::Complete && unwound.via_frame_pointer && past_copy {
+        if unwound.end == UnwindEnd::Complete && unwound.via_frame_pointer && past_copy && !in_hole
+        {
             unwound.end = UnwindEnd::NoTable;
         }
         let mut frames = [&*self.unwound, &unwound.frames].concat();

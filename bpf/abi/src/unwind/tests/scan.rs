@@ -391,6 +391,27 @@ fn a_function_that_was_called_from_another_stack() {
     unknown.ends(&[called, made], UnwindEnd::NoTable);
 }
 
+/// The first function of a program has no rule in the dynamic linker. The kernel has put zero into
+/// its frame pointer, which ends a stack of code that was made at run time less surely.
+#[test]
+fn the_first_function_of_a_program_without_a_rule() {
+    let drawing = |found| {
+        let mut drawing = Drawing::new()
+            .function(BARE, found)
+            .rule(CALLER, Drawn::register(SP, 16))
+            .word(0x7008, BARE + 8)
+            .code(BARE + 8, &[0xe8, 0, 0, 0, 0])
+            .register(FP, 0);
+        for place in 2..2000 {
+            drawing = drawing.word(0x7000 + 8 * place, place);
+        }
+        drawing.start.pc = CALLER;
+        drawing
+    };
+    drawing(UnwindBy::Hole).ends(&[CALLER, BARE + 7], UnwindEnd::Complete);
+    drawing(UnwindBy::FramePointer).ends(&[CALLER, BARE + 7], UnwindEnd::NoTable);
+}
+
 /// Its frame pointer is that of its caller, on the other stack.
 #[test]
 fn a_frame_pointer_that_leads_to_another_stack() {
