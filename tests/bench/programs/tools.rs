@@ -86,7 +86,7 @@ gfortran -O2 work.f90 -o work"#,
 %!PS
 /Times-Roman findfont 11 scalefont setfont
 1 1 40 { pop
-  50 50 moveto 1 1 60 { 7 mul 0 exch rmoveto (words to be drawn) show 50 currentpoint exch pop 700 mod moveto } for
+  0 1 60 { 11 mul 50 add 50 exch moveto (words to be drawn) show } for
   0 1 30 { dup 10 mul 300 exch 40 0 360 arc 30 div setgray fill } for
   showpage
 } for
