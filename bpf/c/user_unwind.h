@@ -283,7 +283,7 @@ static __always_inline void scan_words(struct user_scratch *out, __u32 place)
  * of the stack. */
 static __always_inline int scan_again(struct user_scratch *out, __u32 place)
 {
-	if (!out->scan_depth || out->pending || 
+	if (!out->scan_depth || out->pending ||
 	    !unwind_scan_failed(&out->scan, out->end, &out->state, 0))
 		return 1;
 	unwind_resume_scan(&out->scan);

@@ -53,3 +53,49 @@ fn beyond(keep: Keep, formers: &[Former], now: SystemTime) -> usize {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+    use std::time::Duration;
+
+    use experiment_format::directory::NameRequest;
+
+    use super::*;
+
+    const FILE_BYTES: usize = 400_000;
+
+    fn experiment(parent: &Path, number: u32) -> ExperimentDir {
+        let request = NameRequest::Exactly(format!("k.{number}.er"));
+        let (dir, _) = ExperimentDir::create(parent, &request, None).unwrap();
+        let log = "<collector>kcollect 0.1.0</collector>\n";
+        fs::write(dir.path().join("log.xml"), log).unwrap();
+        fs::write(dir.path().join("profile"), vec![1; FILE_BYTES]).unwrap();
+        dir
+    }
+
+    #[test]
+    fn the_oldest_are_beyond_by_room_or_by_age() {
+        let tmp = tempfile::tempdir().unwrap();
+        for number in 1..=3 {
+            drop(experiment(tmp.path(), number));
+        }
+        let newest = experiment(tmp.path(), 4);
+        // The first file is shared with the newest of those that are complete.
+        let shared = |number| tmp.path().join(format!("k.{number}.er/shared"));
+        fs::write(shared(1), vec![1; FILE_BYTES]).unwrap();
+        fs::hard_link(shared(1), shared(3)).unwrap();
+        let formers = newest.formers().unwrap();
+        let now = SystemTime::now();
+        let beyond_room = |files: f64| {
+            let bytes = (files * FILE_BYTES as f64) as u64;
+            beyond(Keep::Bytes(bytes), &formers, now)
+        };
+        let found = [0.5, 1.5, 2.5, 3.5, 4.5].map(beyond_room);
+        assert_eq!(found, [3, 3, 2, 1, 0]);
+        let hour = Duration::from_secs(3600);
+        assert_eq!(beyond(Keep::Age(hour), &formers, now), 0);
+        assert_eq!(beyond(Keep::Age(hour), &formers, now + 2 * hour), 3);
+    }
+}
