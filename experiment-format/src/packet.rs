@@ -8,7 +8,7 @@
 
 pub(crate) mod counter;
 pub(crate) mod spec;
-mod tick;
+pub(crate) mod tick;
 pub(crate) mod walk;
 
 use std::array;

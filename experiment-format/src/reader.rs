@@ -33,7 +33,7 @@ use crate::log::{LogEvent, LogHeader, ProfileDecl, StartTime, WordSize};
 use crate::map::{self, MapEvent};
 use crate::microstate::NumStates;
 use crate::packet::walk::PacketWalk;
-use crate::packet::{PacketDecl, PacketLayout, counter};
+use crate::packet::{PacketDecl, PacketLayout, counter, tick};
 use crate::stacks::table::StackTable;
 use crate::usage::{USAGE_BYTES, UsageRecord};
 pub use packets::{Packet, Packets, Ticks};
@@ -222,7 +222,7 @@ impl Experiment {
             .flat_map(|(_, packets)| packets)
             .map(|packet| (packet.kind, PacketLayout::new(packet, states)))
             .collect();
-        self.packets_of("profile", layouts)
+        self.packets_of(tick::FILE, layouts)
     }
 
     /// Returns the packets of `hwcounters`: overflows of the counters of [`ProfileDecl::Counters`].

@@ -29,7 +29,7 @@ use crate::file::append::{AppendFile, Records};
 use crate::log::event_encoder::EventEncoder;
 use crate::log::{LogEvent, LogHeader, StartTime};
 use crate::map::MapEvent;
-use crate::packet::{CounterEvent, TickArray, counter};
+use crate::packet::{CounterEvent, TickArray, counter, tick};
 use crate::stacks::{StackEnd, StackInterner, StackUid};
 use crate::usage::{USAGE_BYTES, UsageRecord};
 
@@ -88,7 +88,7 @@ impl SubexperimentWriter {
                 map: BufferedFile::new("map.xml", Records::Text),
                 code: BufferedFile::new(dynamic_code::FILE, Records::Packets),
                 frames: BufferedFile::new("data.frameinfo", Records::Packets),
-                profile: BufferedFile::new("profile", Records::Packets),
+                profile: BufferedFile::new(tick::FILE, Records::Packets),
                 counters: BufferedFile::new(counter::FILE, Records::Packets),
                 log,
                 overview: BufferedFile::new("overview", Records::Array),
@@ -254,7 +254,8 @@ impl SubexperimentWriter {
         data.and(log).and(texts)
     }
 
-    /// Closes the subexperiment: `at` in nanoseconds since the start.
+    /// Closes the subexperiment: `at` in nanoseconds since the start. Without a packet `profile` is
+    /// empty: one that is missing has been lost.
     ///
     /// # Errors
     ///
@@ -265,7 +266,12 @@ impl SubexperimentWriter {
             .events
             .exit(at)
             .map(|exit| self.log.push(exit.as_bytes()));
-        exit.and(self.flush(founder))
+        let mut outcome = exit.and(self.flush(founder));
+        if self.profile.made.is_none() && self.profile.waiting.is_empty() {
+            let dir = founder.open_sub(&self.name, self.made);
+            outcome = outcome.and(dir.and_then(|dir| dir.create_file(tick::FILE)).map(drop));
+        }
+        outcome
     }
 
     fn files(&self) -> [&BufferedFile; 9] {

@@ -20,7 +20,7 @@ use crate::file::block::BlockFile;
 use crate::log::event_encoder::EventEncoder;
 use crate::log::{LogEvent, LogHeader, StartTime};
 use crate::map::MapEvent;
-use crate::packet::{ClockTick, CounterEvent, TickArray, counter};
+use crate::packet::{ClockTick, CounterEvent, TickArray, counter, tick};
 use crate::stacks::{StackEnd, StackInterner, StackUid};
 use crate::usage::{USAGE_BYTES, UsageRecord};
 
@@ -257,7 +257,8 @@ impl ExperimentWriter {
         texts.map(AppendFile::len).sum::<u64>() + packets.map(BlockFile::len).sum::<u64>()
     }
 
-    /// Closes the experiment: `at` in nanoseconds since the start. Returns its path.
+    /// Closes the experiment: `at` in nanoseconds since the start. Returns its path. Without a
+    /// packet `profile` is empty: one that is missing has been lost.
     ///
     /// # Errors
     ///
@@ -267,6 +268,9 @@ impl ExperimentWriter {
         self.log.use_spare(0);
         // Every step is done; the first error is returned.
         let mut outcome = exit.and_then(|exit| self.log.append(exit.as_bytes()));
+        if self.profile.is_none() {
+            outcome = outcome.and(self.dir.create_file(tick::FILE).map(drop));
+        }
         let packets = [self.profile, self.counters, self.frames];
         for file in packets.into_iter().flatten() {
             outcome = outcome.and(file.close());
@@ -290,7 +294,7 @@ impl ExperimentWriter {
 
     /// Returns the file `profile`.
     fn profile(&mut self) -> Result<&mut BlockFile> {
-        lazily(&mut self.profile, || block_file(&self.dir, "profile"))
+        lazily(&mut self.profile, || block_file(&self.dir, tick::FILE))
     }
 
     /// Appends to the log, on a full disk into the reserved space.

@@ -172,7 +172,7 @@ fn a_subexperiment_without_stacks_is_not_skipped() {
         .map(|entry| entry.unwrap().file_name())
         .collect();
     names.sort();
-    assert_eq!(names, ["log.xml", "overview"]);
+    assert_eq!(names, ["log.xml", "overview", "profile"]);
     let list = display(&path, &["-exp_list"]);
     assert!(list.contains(&name(5)), "{list}");
 }

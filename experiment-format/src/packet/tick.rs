@@ -100,6 +100,9 @@ impl Detail {
     }
 }
 
+/// The file of an experiment that has them.
+pub(crate) const FILE: &str = "profile";
+
 /// The size of a clock packet.
 const CLOCK_BYTES: usize = 40;
 /// The size of a tick array; its last 4 bytes are unused.
