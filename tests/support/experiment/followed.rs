@@ -28,6 +28,8 @@ pub struct StateInterval {
     pub tid: u64,
     /// Where.
     pub state: u32,
+    /// The number of its [`Detail`](experiment_format::packet::Detail).
+    pub detail: u32,
     /// How many.
     pub ticks: u64,
     /// Load objects of the user frames, leaf first: none where no file is mapped.
@@ -267,6 +269,7 @@ fn state_interval(
         time: tick.time,
         tid: tick.thread,
         state: tick.state,
+        detail: tick.detail,
         ticks: u64::try_from(tick.ticks)?,
         objects: user.iter().take(4).map(object).collect(),
         frames: user.len(),
