@@ -25,9 +25,12 @@ const STORES: u64 = 700;
 const CALLS: u64 = 500;
 const NAPS: u64 = 40;
 
-/// Share of the stacks that may end early, as of all programs; one may in any case. One of 2001 has
-/// been seen to, and why is not known.
+/// Share of the stacks that may end early, as of all programs.
 const UNWOUND_NOT: f64 = 0.005;
+
+/// And how many may in any case: until the tables of a program that starts are there, each of its
+/// page faults sends a stack copy, and where the ring is half full of these, stacks end early.
+const UNWOUND_NOT_AT_START: f64 = 5.0;
 
 /// The code of a program that SIGTRAP ended: seen once in a virtual machine, whose kernel took a
 /// breakpoint of perf for one of the program itself.
@@ -155,7 +158,7 @@ fn every_event_is_recorded_where_it_happened() -> Result<()> {
         // These are recorded, but without a path.
         let failed = inclusive(&table, "<Stack-unwind-failed>");
         ensure!(
-            failed as f64 <= (UNWOUND_NOT * table.total()?).max(1.0),
+            failed as f64 <= (UNWOUND_NOT * table.total()?).max(UNWOUND_NOT_AT_START),
             "{metric}: {failed} stacks end early: {table:?}"
         );
         for (path, times) in [("left", times), ("right", 3 * times)] {
