@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use analysis::{export, flame, report, view};
+use analysis::{export, flame, list, report, view};
 use bpf::{Programs, Settings, UserStackCapture};
 use host::Root;
 use host::exit::{ExitKind, Failure};
@@ -48,6 +48,10 @@ fn run(argv: impl IntoIterator<Item = OsString>, output: &mut Output) -> u8 {
         }
         Ok(Command::View(request)) => {
             let done = view::show(&request, output);
+            return exit_code(done, output);
+        }
+        Ok(Command::List(request)) => {
+            let done = list::list(&request, output);
             return exit_code(done, output);
         }
         Ok(Command::Track(request)) => {

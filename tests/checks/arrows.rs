@@ -154,6 +154,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     (
         "kcollect/analysis/src",
         &[
+            &["list"],
             &["view", "flame", "report"],
             &["export"],
             &["aggregate"],

@@ -60,6 +60,7 @@ pub mod aggregate;
 pub mod export;
 pub mod filter;
 pub mod flame;
+pub mod list;
 pub mod load;
 pub mod metric;
 pub mod model;

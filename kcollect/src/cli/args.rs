@@ -38,7 +38,7 @@ with a hyphen or has the name of a command.";
     name = "kcollect",
     bin_name = "kcollect",
     about = ABOUT,
-    override_usage = "kcollect [OPTIONS] [LOAD [ARGUMENT...]]\n       kcollect report [EXPERIMENT...] [VIEW] [OPTIONS]\n       kcollect view [EXPERIMENT] [-o FILE | --serve [PORT]]\n       kcollect flame [EXPERIMENT...] [OPTIONS]\n       kcollect export [EXPERIMENT...] --to FORMAT [OPTIONS]\n       kcollect track [OPTIONS] -p PID | COMMAND [ARGUMENT...]\n       kcollect stat [OPTIONS]\n       kcollect doctor [--json]",
+    override_usage = "kcollect [OPTIONS] [LOAD [ARGUMENT...]]\n       kcollect report [EXPERIMENT...] [VIEW] [OPTIONS]\n       kcollect view [EXPERIMENT] [-o FILE | --serve [PORT]]\n       kcollect flame [EXPERIMENT...] [OPTIONS]\n       kcollect export [EXPERIMENT...] --to FORMAT [OPTIONS]\n       kcollect list [DIRECTORY...] [--json]\n       kcollect track [OPTIONS] -p PID | COMMAND [ARGUMENT...]\n       kcollect stat [OPTIONS]\n       kcollect doctor [--json]",
     help_template = "{about-with-newline}\n{usage-heading} {usage}\n\n{all-args}{after-help}",
     disable_help_flag = true,
     disable_version_flag = true,
@@ -80,6 +80,15 @@ pub(super) enum Sub {
     /// Writes an experiment as folded stacks, or for pprof, the Firefox Profiler, Perfetto or
     /// speedscope
     Export(Box<ExportArgs>),
+    /// Lists the experiments of a directory: when each began, how long it is, its size
+    List {
+        /// The directories; the default is the current one
+        #[arg(value_name = "DIRECTORY")]
+        directories: Vec<PathBuf>,
+        /// Print the list as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Counts events of a process or of a command, by thread: page faults, context switches, and
     /// what else this machine counts
     Track(Box<TrackArgs>),
@@ -246,6 +255,7 @@ Examples:
   kcollect view                       a page with a timeline, for a browser
   kcollect flame --all                a flame graph of all states
   kcollect export --to firefox        for profiler.firefox.com
+  kcollect list /var/profiles         which experiments are there?
   kcollect track make                 faults and switches of each thread
   sudo kcollect stat -p 1             the same of each CPU, every second
 ";

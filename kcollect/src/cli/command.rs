@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use analysis::list::ListOptions;
 use analysis::report::ReportOptions;
 use analysis::view::ViewOptions;
 use analysis::{export, flame};
@@ -38,6 +39,8 @@ pub enum Command {
     Flame(Box<flame::FlameOptions>),
     /// Write an experiment in another format (`kcollect export`).
     Export(Box<export::ExportOptions>),
+    /// List experiments (`kcollect list`).
+    List(ListOptions),
     /// Count by thread (`kcollect track`).
     Track(Box<TrackOptions>),
     /// Count by CPU (`kcollect stat`).
@@ -77,6 +80,9 @@ pub fn resolve(mut typed: Arguments, facts: &HostFacts) -> Result<Command, CliEr
                 .resolve()
                 .map(|request| Command::Export(Box::new(request)));
         }
+        Some(Sub::List { directories, json }) => {
+            return Ok(Command::List(ListOptions { directories, json }));
+        }
         Some(Sub::Track(typed)) => {
             return typed
                 .resolve()
@@ -91,13 +97,13 @@ pub fn resolve(mut typed: Arguments, facts: &HostFacts) -> Result<Command, CliEr
         return Ok(Command::Version);
     }
     if typed.data.counters.as_ref().is_some_and(Vec::is_empty) {
-        return list(typed);
+        return counters(typed);
     }
     record(typed, facts).map(|plan| Command::Record(Box::new(plan)))
 }
 
 /// Returns the command of `-h` alone, with or without `--json`: it lists what can be counted.
-fn list(mut typed: Arguments) -> Result<Command, CliError> {
+fn counters(mut typed: Arguments) -> Result<Command, CliError> {
     typed.data.counters = None;
     let json = std::mem::take(&mut typed.output.json);
     if typed == Arguments::default() {

@@ -3,16 +3,19 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use experiment_format::log::LogEvent;
 use experiment_format::reader::Experiment;
 use serde_json::Value;
+use tests::command::run;
 use tests::experiment::opened::opened;
 use tests::experiment::summary::{CpuStats, RunSummary};
-use tests::kcollect::{experiments_in, record, run_in};
+use tests::kcollect::{command, experiments_in, record, run_in};
 use tests::machine::{Exclusive, Shared, alone, work_cpu};
 use tests::oracle::statistics::Band;
 use tests::workload;
@@ -60,6 +63,38 @@ fn times_of(path: &Path, pid: i32) -> Result<(f64, f64)> {
     Ok((on_cpu, process["tracked_s"].as_f64().context("tracked_s")?))
 }
 
+/// What `kcollect list` shows of a directory agrees with the experiments themselves, and with what
+/// they take on disk by du(1).
+fn listed(directory: &Path, all: &[PathBuf]) -> Result<()> {
+    let mut list = command(["list".as_ref(), directory.as_os_str(), "--json".as_ref()])?;
+    let list: Value = serde_json::from_str(&run(&mut list, LIMIT)?.succeeded()?.stdout)?;
+    let rows = list["rows"].as_array().context("rows")?;
+    ensure!(rows.len() == all.len(), "{list:#} of {all:?}");
+    for (row, path) in rows.iter().zip(all) {
+        let (began, ended) = span(path)?;
+        let length_s = row["length_s"].as_f64().context("length_s")?;
+        ensure!(
+            row["experiment"] == path.to_string_lossy().as_ref()
+                && row["state"] == "complete"
+                && (length_s - (ended - began) as f64 / 1e9).abs() < 1e-6
+                && row["followed"] == Experiment::open(path)?.subexperiments()?.len(),
+            "{row:#}"
+        );
+        let mut du = Command::new("du");
+        du.args(["--block-size=512", "--summarize"]).arg(path);
+        let blocks = run(&mut du, LIMIT)?.succeeded()?.stdout;
+        let blocks: f64 = blocks.split('\t').next().context("a number")?.parse()?;
+        // Without the experiment's own directory.
+        let own = fs::metadata(path)?.blocks() as f64;
+        let size_mb = row["size_mb"].as_f64().context("size_mb")?;
+        ensure!(
+            (size_mb - (blocks - own) * 512e-6).abs() < 1e-6,
+            "du has {blocks} blocks, {own} of the directory: {row:#}"
+        );
+    }
+    Ok(())
+}
+
 #[test]
 fn root_not_a_tick_falls_between_two_experiments() -> Result<()> {
     alone(|| {
@@ -76,6 +111,8 @@ fn root_not_a_tick_falls_between_two_experiments() -> Result<()> {
             "{all:?}: {}",
             recorded.finished
         );
+
+        listed(recorded.directory(), &all)?;
 
         let (mut ticks, mut elapsed_ns, mut on_cpu, mut tracked) = (0, 0.0, 0.0, 0.0);
         let mut interval_ns = 0.0;
