@@ -69,8 +69,8 @@ struct StatRun<'a> {
 pub fn stat(options: &StatOptions, output: &mut Output) -> Result<u8, Failure> {
     let counting = &options.counting;
     let events = counting.events()?;
-    let mut signals =
-        Signals::listen(None, None).map_err(|error| Failure::of_system("signals", &error))?;
+    let mut signals = Signals::listen(None, None, signals::SignalRequest::Stop)
+        .map_err(|error| Failure::of_system("signals", &error))?;
     let writer = RowWriter::open(counting)?;
     machine::raise_descriptors();
     let mut run = StatRun {

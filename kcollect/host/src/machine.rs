@@ -24,6 +24,12 @@ pub fn now() -> u64 {
     })
 }
 
+/// Returns whether the process has a controlling terminal.
+#[must_use]
+pub fn has_terminal() -> bool {
+    File::open("/dev/tty").is_ok()
+}
+
 /// Returns the CPUs that are online.
 ///
 /// # Errors

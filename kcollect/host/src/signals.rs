@@ -14,8 +14,10 @@ use signal_hook::low_level::pipe;
 /// What a signal requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignalRequest {
-    /// Close the experiment: SIGINT, SIGQUIT, SIGTERM, SIGHUP.
+    /// Close the experiment: SIGINT, SIGQUIT, SIGTERM, and SIGHUP if that is asked for.
     Stop,
+    /// Close the experiment and go on in the next one: SIGHUP if that is asked for.
+    Rotate,
     /// Pause or resume (`-y`).
     Toggle,
     /// Record a sample (`-l`).
@@ -34,18 +36,22 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Installs the handlers. `toggle` and `sample` are signal numbers. SIGHUP stays ignored if it
-    /// was, as nohup(1) does; SIGINT ends the recording even if it was ignored, as shells do for
-    /// programs in the background.
+    /// Installs the handlers. `toggle` and `sample` are signal numbers; `hang_up` is what SIGHUP
+    /// requests. SIGHUP stays ignored if it was, as nohup(1) does; SIGINT ends the recording even
+    /// if it was ignored, as shells do for programs in the background.
     ///
     /// # Errors
     /// A handler cannot be installed.
-    pub fn listen(toggle: Option<i32>, sample: Option<i32>) -> io::Result<Signals> {
+    pub fn listen(
+        toggle: Option<i32>,
+        sample: Option<i32>,
+        hang_up: SignalRequest,
+    ) -> io::Result<Signals> {
         let mut signals = vec![
             (SignalRequest::Stop, libc::SIGINT),
             (SignalRequest::Stop, libc::SIGQUIT),
             (SignalRequest::Stop, libc::SIGTERM),
-            (SignalRequest::Stop, libc::SIGHUP),
+            (hang_up, libc::SIGHUP),
             (SignalRequest::Wake, libc::SIGCHLD),
             (SignalRequest::Wake, libc::SIGXFSZ),
         ];

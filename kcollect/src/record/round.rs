@@ -67,6 +67,8 @@ impl Session<'_> {
         for request in std::mem::take(&mut self.requests) {
             match request {
                 SignalRequest::Stop => self.stopped = true,
+                // Several at once ask for one seam.
+                SignalRequest::Rotate => self.next_seam_ns = Some(now()),
                 SignalRequest::Toggle => {
                     self.change_pause(|reasons| reasons.paused = !reasons.paused)?
                 }

@@ -106,7 +106,7 @@ impl<'a> Session<'a> {
         enough_descriptors(counters.len())?;
         enough_address_space()?;
         let pause_signal = plan.pause_signal.map(|pause| pause.signal);
-        let signals = Signals::listen(pause_signal, plan.sample_signal)
+        let signals = Signals::listen(pause_signal, plan.sample_signal, hang_up(plan))
             .map_err(|error| Failure::of_system("signals", &error))?;
         let kernel = KernelCode::read(|text| output.say(text))
             .map_err(|error| unavailable(error.to_string()))?;
@@ -210,6 +210,15 @@ impl<'a> Session<'a> {
             self.watch_limits(output)?;
         }
         Ok(())
+    }
+}
+
+/// Returns what SIGHUP asks for. A service is asked so to begin anew, as others are to open their
+/// logs again; where there is a terminal, SIGHUP says that it is gone.
+fn hang_up(plan: &Plan) -> SignalRequest {
+    match plan.rotate.is_some() && !machine::has_terminal() {
+        true => SignalRequest::Rotate,
+        false => SignalRequest::Stop,
     }
 }
 

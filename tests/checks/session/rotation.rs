@@ -6,16 +6,18 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use experiment_format::log::LogEvent;
 use experiment_format::reader::Experiment;
+use nix::sys::signal::Signal;
 use serde_json::Value;
-use tests::command::run;
+use tests::command::{Running, run};
 use tests::experiment::opened::opened;
 use tests::experiment::summary::{CpuStats, RunSummary};
-use tests::kcollect::{command, experiments_in, record, run_in};
+use tests::kcollect::{binary, command, experiments_in, record, run_in};
 use tests::machine::{Exclusive, Shared, alone, work_cpu};
 use tests::oracle::statistics::Band;
 use tests::workload;
@@ -237,6 +239,46 @@ fn root_the_oldest_experiments_are_removed() -> Result<()> {
         let report = ["report", &path.to_string_lossy(), "functions"];
         let report = run_in(directory, &report, LIMIT)?.succeeded()?;
         ensure!(report.stdout.contains("spin"), "{report}");
+    }
+    Ok(())
+}
+
+/// A service has no terminal: SIGHUP closes its experiment, and it goes on in the next one.
+#[test]
+fn root_sighup_begins_the_next_experiment() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let directory = tempfile::tempdir()?;
+    let directory = directory.path();
+    // A program that leads no process group becomes the session's leader, with its process id.
+    let mut command = Command::new("setsid");
+    let words = ["-p", "hi", "-F", "off", "-A", "off", "--rotate", "1h"];
+    command.arg(binary()?).args(words).current_dir(directory);
+    let mut service = Running::start(&mut command, LIMIT)?;
+    for experiments in 1..=3 {
+        let going_on = || {
+            let all = series(directory).unwrap_or_default();
+            let newest = all.last().map(|path| path.join("log.xml"));
+            let log = newest.map(fs::read_to_string).and_then(Result::ok);
+            let log = log.unwrap_or_default();
+            all.len() == experiments && log.contains("<event kind=\"resume\"")
+        };
+        service.until("data in the next experiment", going_on)?;
+        sleep(Duration::from_millis(400));
+        service.signal(match experiments {
+            3 => Signal::SIGTERM,
+            _ => Signal::SIGHUP,
+        })?;
+    }
+    let finished = service.finish()?.succeeded()?;
+    let all = series(directory)?;
+    ensure!(all.len() == 3, "{all:?}: {finished}");
+    for (before, path) in all.iter().zip(&all[1..]) {
+        ensure!(span(before)?.1 == span(path)?.0, "{before:?}, {path:?}");
+    }
+    for path in &all {
+        ensure!(opened(path)?.closed, "{} is not closed", path.display());
+        let (began, ended) = span(path)?;
+        ensure!(ended - began >= 300_000_000, "{} ns", ended - began);
     }
     Ok(())
 }

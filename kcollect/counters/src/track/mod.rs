@@ -83,8 +83,8 @@ pub struct TrackOptions {
 /// file that cannot be written.
 pub fn track(options: &TrackOptions, output: &mut Output) -> Result<u8, Failure> {
     let events = options.counting.events()?;
-    let signals =
-        Signals::listen(None, None).map_err(|error| Failure::of_system("signals", &error))?;
+    let signals = Signals::listen(None, None, signals::SignalRequest::Stop)
+        .map_err(|error| Failure::of_system("signals", &error))?;
     let writer = RowWriter::open(&options.counting)?;
     let file_limits = machine::raise_descriptors();
     let cpus = online_cpus().map_err(|error| Failure::of_system("the CPUs", &error))?;
