@@ -250,7 +250,9 @@ fn root_sighup_begins_the_next_experiment() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let directory = directory.path();
     // A program that leads no process group becomes the session's leader, with its process id.
-    let mut command = Command::new("setsid");
+    // These checks may run below nohup(1), which has SIGHUP ignored.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP", "setsid"]);
     let words = ["-p", "hi", "-F", "off", "-A", "off", "--rotate", "1h"];
     command.arg(binary()?).args(words).current_dir(directory);
     let mut service = Running::start(&mut command, LIMIT)?;
