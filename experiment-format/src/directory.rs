@@ -25,6 +25,7 @@ mod create;
 mod name;
 mod place;
 mod reopen;
+mod room;
 mod series;
 
 pub use create::PendingFile;
@@ -33,6 +34,7 @@ pub use name::{NameRequest, Renamed};
 use name::{SUFFIX, check_name, largest_in_use, numbered, series_of};
 pub use place::Place;
 pub(crate) use reopen::Identity;
+pub use room::{Room, room_of};
 pub use series::Former;
 pub(crate) use series::note_use;
 

@@ -4,28 +4,24 @@
 //! Whatever writes or reads an experiment holds a shared lock on its directory (`flock(2)`). One
 //! that is in use is not removed.
 
-use std::collections::HashMap;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat};
-use nix::libc::{S_IFDIR, S_IFMT, S_IFREG};
-use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
+use nix::libc::{S_IFMT, S_IFREG};
+use nix::sys::stat::{Mode, fstat, fstatat};
 
 use super::ExperimentDir;
 use super::create::entries;
 use super::name::series_of;
+use super::room::{Room, room};
 use crate::Result;
 use crate::error::Error;
-
-/// The directories of an experiment are no deeper than this: a subexperiment, and `archives/`.
-const MAX_DEPTH: u32 = 3;
-/// A block of `stat(2)`, bytes.
-const BLOCK_BYTES: u64 = 512;
 
 /// An experiment of a series.
 #[derive(Debug)]
@@ -34,8 +30,8 @@ pub struct Former {
     number: u64,
     /// When its log was last written.
     pub written: SystemTime,
-    /// The room of its files by device and inode, bytes. Experiments may share files.
-    pub files: HashMap<(u64, u64), u64>,
+    /// The room of its files.
+    pub files: Room,
 }
 
 impl Former {
@@ -50,7 +46,8 @@ impl Former {
     /// # Errors
     /// A system error: a part of it may be left.
     pub fn remove(self) -> Result<bool> {
-        if !lock(self.dir.as_fd(), nix::libc::LOCK_EX | nix::libc::LOCK_NB) {
+        let alone = same_file(self.dir.as_fd()).and_then(|dir| Ok(dir.try_lock()?));
+        if alone.is_err() {
             return Ok(false);
         }
         self.dir.remove_all().map(|()| true)
@@ -60,12 +57,13 @@ impl Former {
 /// Notes that an experiment's directory is in use, as long as it is open. Not every file system has
 /// locks: then nothing is noted.
 pub(crate) fn note_use(dir: BorrowedFd<'_>) {
-    lock(dir, nix::libc::LOCK_SH | nix::libc::LOCK_NB);
+    let _ = same_file(dir).and_then(|dir| Ok(dir.try_lock_shared()?));
 }
 
-fn lock(dir: BorrowedFd<'_>, how: nix::libc::c_int) -> bool {
-    // SAFETY: it takes two numbers, and the descriptor is open.
-    unsafe { nix::libc::flock(dir.as_raw_fd(), how) == 0 }
+/// Returns another descriptor of an open directory. A lock belongs to what is open, and so stays
+/// until both are closed.
+fn same_file(dir: BorrowedFd<'_>) -> io::Result<File> {
+    dir.try_clone_to_owned().map(File::from)
 }
 
 impl ExperimentDir {
@@ -104,8 +102,7 @@ impl ExperimentDir {
         if fstat(&fd)?.st_uid != owner || !is_file || !is_ours(&fd)? {
             return Ok(None);
         }
-        let mut files = HashMap::new();
-        add_files(fd.as_fd(), 0, &mut files)?;
+        let files = room(fd.as_fd())?;
         let seconds = Duration::from_secs(log.st_mtime.try_into().unwrap_or(0));
         Ok(Some(Former {
             number,
@@ -136,30 +133,9 @@ fn is_ours(dir: &OwnedFd) -> nix::Result<bool> {
     Ok(head.contains("<collector>kcollect "))
 }
 
-fn add_files(
-    dir: BorrowedFd<'_>,
-    depth: u32,
-    files: &mut HashMap<(u64, u64), u64>,
-) -> nix::Result<()> {
-    for name in entries(dir)? {
-        let stat: FileStat = match fstatat(dir, &*name, AtFlags::AT_SYMLINK_NOFOLLOW) {
-            Ok(stat) => stat,
-            Err(Errno::ENOENT) => continue,
-            Err(other) => return Err(other),
-        };
-        let room = u64::try_from(stat.st_blocks).unwrap_or(0) * BLOCK_BYTES;
-        files.insert((stat.st_dev, stat.st_ino), room);
-        if stat.st_mode & S_IFMT == S_IFDIR && depth < MAX_DEPTH {
-            let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-            let inner = openat(dir, &*name, flags, Mode::empty())?;
-            add_files(inner.as_fd(), depth + 1, files)?;
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
     use std::fs;
 
     use super::super::NameRequest;

@@ -1,0 +1,86 @@
+//! How much room the files of an experiment take.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, open, openat};
+use nix::libc::{S_IFDIR, S_IFMT};
+use nix::sys::stat::{Mode, fstatat};
+
+use super::create::entries;
+
+/// The directories of an experiment are no deeper than this: a subexperiment, and `archives/`.
+const MAX_DEPTH: u32 = 3;
+/// A block of `stat(2)`, bytes.
+const BLOCK_BYTES: u64 = 512;
+
+/// The room that files take on disk, bytes, by device and inode: experiments may share files.
+pub type Room = HashMap<(u64, u64), u64>;
+
+/// Returns the room of the files in an experiment's directory; none if there is no such directory.
+/// Links are counted themselves and not followed. What goes away meanwhile is passed over.
+///
+/// # Errors
+/// A directory can't be read.
+pub fn room_of(path: &Path) -> io::Result<Room> {
+    match open(path, OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()) {
+        Ok(dir) => Ok(room(dir.as_fd())?),
+        Err(Errno::ENOENT) => Ok(Room::new()),
+        Err(other) => Err(other.into()),
+    }
+}
+
+pub(super) fn room(dir: BorrowedFd<'_>) -> nix::Result<Room> {
+    let mut files = Room::new();
+    add_files(dir, 0, &mut files)?;
+    Ok(files)
+}
+
+fn add_files(dir: BorrowedFd<'_>, depth: u32, files: &mut Room) -> nix::Result<()> {
+    for name in entries(dir)? {
+        let stat = match fstatat(dir, &*name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(Errno::ENOENT) => continue,
+            Err(other) => return Err(other),
+        };
+        let blocks = u64::try_from(stat.st_blocks).unwrap_or(0);
+        let room = blocks.saturating_mul(BLOCK_BYTES);
+        files.insert((stat.st_dev, stat.st_ino), room);
+        if stat.st_mode & S_IFMT == S_IFDIR && depth < MAX_DEPTH {
+            let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+            match openat(dir, &*name, flags, Mode::empty()) {
+                Ok(inner) => add_files(inner.as_fd(), depth + 1, files)?,
+                // It is gone, or something else has its name now.
+                Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {}
+                Err(other) => return Err(other),
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn what_is_linked_twice_is_counted_once_and_links_are_not_followed() {
+        let tmp = tempfile::tempdir().unwrap();
+        let (a, b) = (tmp.path().join("a"), tmp.path().join("b"));
+        fs::create_dir_all(a.join("archives")).unwrap();
+        fs::create_dir(&b).unwrap();
+        fs::write(a.join("archives/f"), vec![1; 100_000]).unwrap();
+        fs::hard_link(a.join("archives/f"), b.join("f")).unwrap();
+        std::os::unix::fs::symlink("/usr", b.join("link")).unwrap();
+        let mut files = room_of(&a).unwrap();
+        files.extend(room_of(&b).unwrap());
+        let room: u64 = files.values().sum();
+        assert!((100_000..150_000).contains(&room), "{room}");
+        assert_eq!(room_of(&tmp.path().join("none")).unwrap(), Room::new());
+    }
+}
