@@ -157,7 +157,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
             &["list"],
             &["view", "flame", "report"],
             &["export"],
-            &["aggregate"],
+            &["sources", "aggregate"],
             &["filter"],
             &["load"],
             &["metric"],

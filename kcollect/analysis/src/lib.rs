@@ -1,10 +1,11 @@
 //! Reports, exports, flame graphs and the page of `kcollect view`, made from experiments.
 //!
-//! Data flow one way. [`load`] reads experiments into a [`model`]; [`filter`] selects ticks of it,
-//! [`aggregate`] adds them up, [`metric`] names what is added up. Then each of [`report`]
-//! (tables), [`export`] (other profilers' formats), [`flame`] (flame graphs) and [`view`] (the
-//! page) shows the result; they do not use each other's views. [`symbol`] finds names, source lines
-//! and instructions in ELF files, and knows nothing of experiments' models.
+//! Data flow one way. [`sources`] finds experiments, [`load`] reads them into a [`model`];
+//! [`filter`] selects ticks of it, [`aggregate`] adds them up, [`metric`] names what is added up.
+//! Then each of [`report`] (tables), [`export`] (other profilers' formats), [`flame`] (flame
+//! graphs) and [`view`] (the page) shows the result; they do not use each other's views. [`symbol`]
+//! finds names, source lines and instructions in ELF files, and knows nothing of experiments'
+//! models.
 //!
 //! It needs neither libbpf nor root.
 //!
@@ -67,5 +68,6 @@ pub mod model;
 pub mod palette;
 mod private_file;
 pub mod report;
+pub mod sources;
 pub mod symbol;
 pub mod view;

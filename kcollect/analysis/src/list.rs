@@ -5,26 +5,17 @@
 //! subexperiments have rows of their own.
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
-use std::fs;
-use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use chrono::{DateTime, FixedOffset, SecondsFormat, TimeZone as _};
-use experiment_format::log::{LogEvent, StartTime};
-use experiment_format::reader::Experiment;
-use host::exit::{ExitKind, Failure};
+use chrono::{DateTime, FixedOffset, SecondsFormat};
+use experiment_format::directory::{Room, room_of};
+use host::exit::Failure;
 use host::output::Output;
 use serde_json::json;
 
 use crate::model::incomplete;
 use crate::report::table::{Cell, Column, Table};
-
-/// The directories of an experiment are no deeper than this: a subexperiment, and `archives/`.
-const MAX_DEPTH: u32 = 3;
-/// A block of `stat(2)`, bytes.
-const BLOCK_BYTES: u64 = 512;
+use crate::sources::recorded::{Recorded, in_directory};
 
 /// What to list, and how.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,19 +26,10 @@ pub struct ListOptions {
     pub json: bool,
 }
 
-/// The room of files by device and inode, bytes. Experiments may share files.
-type Room = HashMap<(u64, u64), u64>;
-
 /// An experiment of a directory.
 #[derive(Debug)]
 struct Listed {
-    path: PathBuf,
-    start: StartTime,
-    /// Nanoseconds from its start to its end, or to its last event so far.
-    length_ns: u64,
-    is_closed: bool,
-    hostname: String,
-    subexperiments: u64,
+    recorded: Recorded,
     files: Room,
 }
 
@@ -64,14 +46,16 @@ pub fn list(options: &ListOptions, output: &mut Output) -> Result<(), Failure> {
     };
     let (mut found, mut problems) = (Vec::new(), Vec::new());
     for directory in directories {
-        for path in named_like_experiments(directory)? {
-            match Listed::read(path) {
+        for path in in_directory(directory)? {
+            match Listed::read(&path) {
                 Ok(listed) => found.push(listed),
                 Err(problem) => problems.push(problem),
             }
         }
     }
-    found.sort_by(|a, b| (a.start.wall_ns(), &a.path).cmp(&(b.start.wall_ns(), &b.path)));
+    found.sort_by(|Listed { recorded: a, .. }, Listed { recorded: b, .. }| {
+        (a.start.wall_ns(), &a.path).cmp(&(b.start.wall_ns(), &b.path))
+    });
     let table = table(&found);
     match options.json {
         true => {
@@ -89,113 +73,40 @@ pub fn list(options: &ListOptions, output: &mut Output) -> Result<(), Failure> {
     }
 }
 
-/// Returns the directories in a directory whose names are those of experiments.
-fn named_like_experiments(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let failed = |error: io::Error| {
-        Failure::new(
-            ExitKind::NoInput,
-            format!("cannot list {}: {error}", directory.display()),
-            "name a directory that experiments are in: kcollect list DIRECTORY",
-        )
-    };
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory).map_err(failed)? {
-        let name = entry.map_err(failed)?.file_name();
-        let path = match directory == Path::new(".") {
-            true => PathBuf::from(&name),
-            false => directory.join(&name),
-        };
-        let is_named = Path::new(&name).extension() == Some(OsStr::new("er"));
-        if is_named && !name.as_encoded_bytes().starts_with(b"_") && path.is_dir() {
-            found.push(path);
-        }
-    }
-    Ok(found)
-}
-
 impl Listed {
-    fn read(path: PathBuf) -> Result<Listed, String> {
-        let experiment = Experiment::open(&path).map_err(|error| error.to_string())?;
-        let subexperiments = experiment
-            .subexperiments()
-            .map_err(|error| error.to_string())?;
-        let mut files = Room::new();
-        add_files(&path, 0, &mut files)
-            .map_err(|error| format!("{}: its files: {error}", path.display()))?;
-        Ok(Listed {
-            start: experiment.start(),
-            length_ns: length_ns(experiment.events()),
-            is_closed: experiment.is_closed(),
-            hostname: experiment.header().system.hostname.clone(),
-            subexperiments: subexperiments.len() as u64,
-            files,
-            path,
-        })
+    fn read(path: &Path) -> Result<Listed, String> {
+        let recorded = Recorded::read(path)?;
+        let files =
+            room_of(path).map_err(|error| format!("{}: its files: {error}", path.display()))?;
+        Ok(Listed { recorded, files })
     }
 
-    /// Returns when it began, in the local time of the machine that was recorded; none where the
-    /// log has a time that is none.
+    /// Returns when it began, in the local time of the machine that was recorded.
     fn began(&self) -> Option<DateTime<FixedOffset>> {
-        let zone = FixedOffset::west_opt(self.start.tm_zone_s.try_into().ok()?)?;
-        zone.timestamp_opt(self.start.wall_s, self.start.wall_subsec_ns)
-            .single()
+        let start = &self.recorded.start;
+        self.recorded.local(start.wall_s, start.wall_subsec_ns)
     }
-}
-
-/// Returns the time of the end, or else of the last sample, pause or change.
-fn length_ns(events: &[LogEvent]) -> u64 {
-    let at = |event: &LogEvent| match event {
-        LogEvent::Exit { at } => Some((true, *at)),
-        LogEvent::Sample { at, .. } | LogEvent::Pause { at, .. } | LogEvent::Resume { at } => {
-            Some((false, *at))
-        }
-        _ => None,
-    };
-    events.iter().filter_map(at).max().map_or(0, |(_, at)| at)
-}
-
-/// Adds the files of a directory; links are counted themselves and not followed. What goes away
-/// meanwhile is passed over.
-fn add_files(directory: &Path, depth: u32, files: &mut Room) -> io::Result<()> {
-    let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
-    let entries = match fs::read_dir(directory) {
-        Err(error) if gone(&error) => return Ok(()),
-        entries => entries?,
-    };
-    for entry in entries {
-        let entry = entry?;
-        let metadata = match entry.metadata() {
-            Err(error) if gone(&error) => continue,
-            metadata => metadata?,
-        };
-        let room = metadata.blocks().saturating_mul(BLOCK_BYTES);
-        files.insert((metadata.dev(), metadata.ino()), room);
-        if metadata.is_dir() && depth < MAX_DEPTH {
-            add_files(&entry.path(), depth + 1, files)?;
-        }
-    }
-    Ok(())
 }
 
 fn table(found: &[Listed]) -> Table {
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
     let row = |listed: &Listed| {
-        let began = listed.began();
+        let (recorded, began) = (&listed.recorded, listed.began());
         let shown = |form: &str| began.map(|began| began.format(form).to_string());
         vec![
-            Cell::Text(listed.path.display().to_string()),
+            Cell::Text(recorded.path.display().to_string()),
             shown("%F %T").map_or(Cell::Empty, Cell::Text),
             began.map_or(Cell::Empty, |began| {
                 Cell::Text(began.to_rfc3339_opts(SecondsFormat::Nanos, true))
             }),
-            Cell::Nanoseconds(listed.length_ns),
-            Cell::Text(match listed.is_closed {
+            Cell::Nanoseconds(recorded.length_ns),
+            Cell::Text(match recorded.is_closed {
                 true => "complete".to_owned(),
                 false => "not closed".to_owned(),
             }),
-            Cell::Count(listed.subexperiments),
+            Cell::Count(recorded.subexperiments),
             Cell::Average(megabytes(listed.files.values().sum())),
-            Cell::Text(listed.hostname.clone()),
+            Cell::Text(recorded.hostname.clone()),
         ]
     };
     let mut notes = Vec::new();
@@ -206,7 +117,7 @@ fn table(found: &[Listed]) -> Table {
             megabytes(all.values().copied().sum())
         ));
     }
-    if found.iter().any(|listed| !listed.is_closed) {
+    if found.iter().any(|listed| !listed.recorded.is_closed) {
         notes.push("Not closed: it is still recorded, or the recording was killed".to_owned());
     }
     Table {
@@ -235,23 +146,13 @@ fn table(found: &[Listed]) -> Table {
 
 #[cfg(test)]
 mod tests {
+    use experiment_format::log::StartTime;
+
     use super::*;
 
     #[test]
-    fn an_experiment_ends_with_its_exit_or_its_last_sample() {
-        let sample = |at| LogEvent::Sample {
-            at,
-            id: 0,
-            label: String::new(),
-        };
-        assert_eq!(length_ns(&[]), 0);
-        assert_eq!(length_ns(&[sample(5), sample(9)]), 9);
-        assert_eq!(length_ns(&[sample(9), LogEvent::Exit { at: 8 }]), 8);
-    }
-
-    #[test]
     fn the_time_is_that_of_the_recorded_machine() {
-        let mut listed = Listed {
+        let recorded = Recorded {
             path: PathBuf::from("k.1.er"),
             start: StartTime {
                 tstamp_ns: 0,
@@ -263,6 +164,9 @@ mod tests {
             is_closed: false,
             hostname: "alpha".to_owned(),
             subexperiments: 2,
+        };
+        let mut listed = Listed {
+            recorded,
             files: Room::from([((1, 2), 4096)]),
         };
         let shown = table(std::slice::from_ref(&listed)).text(None);
@@ -275,25 +179,8 @@ mod tests {
             value["rows"][0]["began"],
             "2026-01-01T01:00:00.000000005+01:00"
         );
-        listed.start.tm_zone_s = i64::MAX;
+        listed.recorded.start.tm_zone_s = i64::MAX;
         assert_eq!(table(&[listed]).json()["rows"][0]["began"], json!(null));
         assert!(table(&[]).text(None).starts_with("No experiment"));
-    }
-
-    #[test]
-    fn what_is_linked_twice_is_counted_once_and_links_are_not_followed() {
-        let tmp = tempfile::tempdir().unwrap();
-        let (a, b) = (tmp.path().join("a"), tmp.path().join("b"));
-        fs::create_dir_all(a.join("archives")).unwrap();
-        fs::create_dir(&b).unwrap();
-        fs::write(a.join("archives/f"), vec![1; 100_000]).unwrap();
-        fs::hard_link(a.join("archives/f"), b.join("f")).unwrap();
-        std::os::unix::fs::symlink("/usr", b.join("link")).unwrap();
-        let mut files = Room::new();
-        add_files(&a, 0, &mut files).unwrap();
-        add_files(&b, 0, &mut files).unwrap();
-        let room: u64 = files.values().sum();
-        assert!((100_000..150_000).contains(&room), "{room}");
-        add_files(&tmp.path().join("none"), 0, &mut files).unwrap();
     }
 }

@@ -256,6 +256,7 @@ Examples:
   kcollect flame --all                a flame graph of all states
   kcollect export --to firefox        for profiler.firefox.com
   kcollect list /var/profiles         which experiments are there?
+  kcollect report --at 03:10-03:15    what happened then, of all that is here
   kcollect track make                 faults and switches of each thread
   sudo kcollect stat -p 1             the same of each CPU, every second
 ";

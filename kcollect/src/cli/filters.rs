@@ -2,14 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use analysis::filter::{Filter, Pattern, ProcessFilter};
+use analysis::filter::{Filter, Pattern, ProcessFilter, TimeRange};
 use analysis::metric::BaseMetric;
 use analysis::model::STATE_SLOTS;
+use analysis::sources::clock::NotAClockRange;
+use analysis::sources::{Period, Sources};
 use clap::Args;
 use experiment_format::ids::Pid;
 use experiment_format::microstate::Microstate;
 
-use super::CliError;
+use super::{CliError, values};
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(super) struct FilterArgs {
@@ -35,6 +37,63 @@ pub(super) struct FilterArgs {
     function: Vec<String>,
 }
 
+/// The time by the clock, and with it the experiments.
+#[derive(Debug, Default, PartialEq, Eq, Args)]
+pub(super) struct PeriodArgs {
+    /// Only the last part of what was recorded, such as 90s, 10m or 2h, from all experiments here
+    /// or in the directories that are named instead of experiments
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["at", "time"], allow_hyphen_values = true)]
+    last: Option<String>,
+    /// Only this time by the recorded machine's clock, from all experiments here or in the
+    /// directories that are named instead of experiments: 03:10-03:15, 03:12 (a minute), 03:12:05
+    /// (a second), 2026-11-24T23:50-00:10. Without a day it is the last such time that was recorded
+    #[arg(
+        long,
+        value_name = "FROM-TO",
+        conflicts_with = "time",
+        allow_hyphen_values = true
+    )]
+    at: Option<String>,
+}
+
+impl PeriodArgs {
+    /// Returns the experiments that were named, or where those of the period are. Another path is
+    /// refused by `refuse`.
+    pub(super) fn sources(
+        &self,
+        named: Vec<PathBuf>,
+        refuse: impl Fn(&Path) -> CliError,
+    ) -> Result<Sources, CliError> {
+        let period = match (&self.last, &self.at) {
+            (Some(text), _) => Some(Period::Last(values::last(text)?)),
+            (None, Some(text)) => Some(Period::At(text.parse().map_err(|NotAClockRange| {
+                CliError::new(
+                    format!("--at {text}: not a time"),
+                    "type times of a clock: 03:10-03:15, 03:12, 2026-11-24T23:50-00:10",
+                )
+            })?)),
+            (None, None) => None,
+        };
+        let is_source = |path: &&PathBuf| is_experiment(path) || period.is_some();
+        match named.iter().find(|path| !is_source(path)) {
+            Some(other) => Err(refuse(other)),
+            None => Ok(Sources { named, period }),
+        }
+    }
+}
+
+/// Returns the refusal of a path that is no experiment.
+pub(super) fn not_an_experiment(path: &Path) -> CliError {
+    CliError::new(
+        format!(
+            "{} is not an experiment: its name does not end in .er",
+            path.display()
+        ),
+        "name a directory that kcollect or gprofng collect made, such as ktest.1.er, or with \
+         --last or --at one that holds some",
+    )
+}
+
 impl FilterArgs {
     pub(super) fn resolve(&self) -> Result<Filter, CliError> {
         Ok(Filter {
@@ -42,7 +101,12 @@ impl FilterArgs {
             threads: each("--thread", &self.thread, |text| number("--thread", text))?,
             cpus: each("--cpu", &self.cpu, |text| number("--cpu", text))?,
             states: self.state.as_deref().map(states).transpose()?,
-            time: self.time.as_deref().map(time).transpose()?,
+            time: self
+                .time
+                .as_deref()
+                .map(time)
+                .transpose()?
+                .map(TimeRange::SinceStart),
             functions: self
                 .function
                 .iter()
@@ -72,20 +136,6 @@ impl FilterArgs {
 pub(super) fn is_experiment(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str());
     matches!(extension, Some("er" | "erg"))
-}
-
-/// Returns the paths if all of them are experiments.
-pub(super) fn experiments(paths: Vec<PathBuf>) -> Result<Vec<PathBuf>, CliError> {
-    match paths.iter().find(|path| !is_experiment(path)) {
-        Some(other) => Err(CliError::new(
-            format!(
-                "{} is not an experiment: its name does not end in .er",
-                other.display()
-            ),
-            "name a directory that kcollect or gprofng collect made, such as ktest.1.er",
-        )),
-        None => Ok(paths),
-    }
 }
 
 /// Parses each value of an option that may be repeated.

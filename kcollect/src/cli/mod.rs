@@ -43,6 +43,7 @@ pub fn parse(
     if argv.len() < 2 {
         return Err(CliError::no_arguments());
     }
+    let subcommand = argv[1].to_string_lossy().into_owned();
     let mut command = args::command(facts.terminal_columns);
     let typed = command
         .try_get_matches_from_mut(argv)
@@ -52,7 +53,10 @@ pub fn parse(
         Err(error) if error.kind() == ErrorKind::DisplayHelp => {
             Ok(Command::Help(error.to_string()))
         }
-        Err(error) => Err(CliError::from_clap(&error, &command)),
+        Err(error) => {
+            let typed = command.find_subcommand(&subcommand).unwrap_or(&command);
+            Err(CliError::from_clap(&error, typed))
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use analysis::load::lines::LookupPaths;
 use clap::Args;
 
 use super::CliError;
-use super::filters::{FilterArgs, experiments, is_experiment};
+use super::filters::{FilterArgs, PeriodArgs, is_experiment, not_an_experiment};
 use super::lookup::DebuginfodArgs;
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
@@ -28,12 +28,14 @@ pub(super) struct FlameArgs {
     all: bool,
     /// Colour the changes: red is more than in BEFORE, blue is less, scaled to the same length of
     /// time
-    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with = "words")]
+    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with_all = ["words", "last", "at"])]
     diff: Option<Vec<PathBuf>>,
     /// What the stacks stand on: name (the process's name, the default), process (name and number),
     /// thread, or nothing
     #[arg(long, value_name = "WHAT", allow_hyphen_values = true)]
     by: Option<String>,
+    #[command(flatten)]
+    period: PeriodArgs,
     #[command(flatten)]
     filters: FilterArgs,
     #[command(flatten)]
@@ -59,6 +61,8 @@ pub(super) struct ExportArgs {
     /// number), thread, or nothing
     #[arg(long, value_name = "WHAT", allow_hyphen_values = true)]
     by: Option<String>,
+    #[command(flatten)]
+    period: PeriodArgs,
     #[command(flatten)]
     filters: FilterArgs,
     #[command(flatten)]
@@ -95,13 +99,14 @@ impl FlameArgs {
     pub(super) fn resolve(self) -> Result<flame::FlameOptions, CliError> {
         let (before, words) = match self.diff.as_deref() {
             Some([before, after]) => {
-                let both = experiments(vec![before.clone(), after.clone()])?;
-                (both.first().cloned(), vec![after.clone()])
+                let both = vec![before.clone(), after.clone()];
+                self.period.sources(both, not_an_experiment)?;
+                (Some(before.clone()), vec![after.clone()])
             }
-            _ => (None, experiments(self.words)?),
+            _ => (None, self.words),
         };
         Ok(flame::FlameOptions {
-            experiments: words,
+            sources: self.period.sources(words, not_an_experiment)?,
             before,
             filter: self.filters.resolve()?,
             all: self.all,
@@ -132,7 +137,7 @@ impl ExportArgs {
         let format = ExportFormat::from_name(format)
             .ok_or_else(|| CliError::new(format!("--to {format}: no such format"), known()))?;
         Ok(export::ExportOptions {
-            experiments: experiments(self.words)?,
+            sources: self.period.sources(self.words, not_an_experiment)?,
             format,
             by: by(self.by.as_deref())?,
             filter: self.filters.resolve()?,

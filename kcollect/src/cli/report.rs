@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use analysis::load::lines::LookupPaths;
 use analysis::report::views::{TableOptions, View};
 use analysis::report::{ReportFormat, ReportOptions};
+use analysis::sources::Sources;
 use analysis::symbol::{NotAPathMap, PathMap};
 use clap::Args;
 
 use super::CliError;
-use super::filters::{self, FilterArgs, number};
+use super::filters::{FilterArgs, PeriodArgs, number};
 use super::lookup::DebuginfodArgs;
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
@@ -34,6 +35,8 @@ pub(super) struct ReportArgs {
     /// Sort by this metric, or by name; a leading - reverses the order
     #[arg(short = 's', long, value_name = "METRIC", allow_hyphen_values = true)]
     sort: Option<String>,
+    #[command(flatten)]
+    period: PeriodArgs,
     #[command(flatten)]
     filters: FilterArgs,
     /// Print at most N rows
@@ -63,7 +66,7 @@ pub(super) struct ReportArgs {
     unnamed: bool,
     /// Compare two experiments, the second with the first: their functions, processes or overview,
     /// or all three
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["last", "at"])]
     compare: bool,
     /// Print JSON
     #[arg(long, conflicts_with = "csv")]
@@ -75,7 +78,7 @@ pub(super) struct ReportArgs {
 
 /// Returns the request that the arguments stand for.
 pub(super) fn resolve(typed: ReportArgs) -> Result<ReportOptions, CliError> {
-    let (experiments, view, subject) = positional(typed.words)?;
+    let (sources, view, subject) = positional(typed.words, &typed.period)?;
     // Metrics and the order of rows are those of functions.
     let of_functions = typed.metrics.is_some() || typed.sort.is_some() || typed.unnamed;
     let otherwise = match of_functions && !typed.compare {
@@ -83,11 +86,11 @@ pub(super) fn resolve(typed: ReportArgs) -> Result<ReportOptions, CliError> {
         false => View::Triage,
     };
     let view = view.unwrap_or(otherwise);
-    if typed.compare && experiments.len() != 2 {
+    if typed.compare && sources.named.len() != 2 {
         return Err(CliError::new(
             format!(
                 "--compare takes two experiments, and there are {}",
-                experiments.len()
+                sources.named.len()
             ),
             "name two: kcollect report --compare before.er after.er",
         ));
@@ -116,7 +119,7 @@ pub(super) fn resolve(typed: ReportArgs) -> Result<ReportOptions, CliError> {
         .map(|text| number("--limit", text))
         .transpose()?;
     Ok(ReportOptions {
-        experiments,
+        sources,
         view,
         inline: typed.inline,
         format: match (typed.json, typed.csv) {
@@ -148,11 +151,11 @@ pub(super) fn resolve(typed: ReportArgs) -> Result<ReportOptions, CliError> {
 }
 
 /// Experiments, a view, and the function that the view shows.
-type Positional = (Vec<PathBuf>, Option<View>, Option<String>);
+type Positional = (Sources, Option<View>, Option<String>);
 
 /// Separates the experiments from the view and its function: the first argument that names a view
 /// ends the experiments.
-fn positional(words: Vec<OsString>) -> Result<Positional, CliError> {
+fn positional(words: Vec<OsString>, period: &PeriodArgs) -> Result<Positional, CliError> {
     let view_of = |word: &OsString| word.to_str().and_then(View::from_name);
     let at = words.iter().position(|word| view_of(word).is_some());
     let view = at.and_then(|at| view_of(&words[at]));
@@ -178,20 +181,17 @@ fn positional(words: Vec<OsString>) -> Result<Positional, CliError> {
         ));
     }
     let experiments: Vec<_> = words.into_iter().take(end).map(PathBuf::from).collect();
-    if let Some(other) = experiments
-        .iter()
-        .find(|path| !filters::is_experiment(path))
-    {
+    let sources = period.sources(experiments, |other| {
         let views: Vec<_> = View::ALL.iter().map(|(_, name, _)| *name).collect();
-        return Err(CliError::new(
+        CliError::new(
             format!(
                 "{} is neither an experiment, whose name ends in .er, nor a view",
                 other.display()
             ),
             format!("the views are {}", views.join(", ")),
-        ));
-    }
-    Ok((experiments, view, subject))
+        )
+    })?;
+    Ok((sources, view, subject))
 }
 
 fn path_map(text: &str) -> Result<PathMap, CliError> {

@@ -261,6 +261,20 @@ pub(super) fn rotate(typed: &str) -> Result<Duration, CliError> {
         })
 }
 
+/// `--last`: how much of the end of a recording.
+pub(super) fn last(typed: &str) -> Result<Duration, CliError> {
+    seconds(typed)
+        .filter(|length| !length.is_zero())
+        .ok_or_else(|| {
+            error(
+                "--last",
+                typed,
+                "not a time",
+                "type a time such as 10m or 2h",
+            )
+        })
+}
+
 /// `--keep`: how much of a series is kept.
 pub(super) fn keep(typed: &str) -> Result<Keep, CliError> {
     const UNITS: [(char, u64); 3] = [('M', 1 << 20), ('G', 1 << 30), ('T', 1 << 40)];

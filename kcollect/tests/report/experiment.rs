@@ -91,7 +91,25 @@ pub(crate) fn made(parent: &Path) -> PathBuf {
 
 /// The same with another name, and other ticks of `compare`.
 pub(crate) fn made_as(parent: &Path, name: &str, comparing: u32) -> PathBuf {
+    let later = Later {
+        seconds: 0,
+        program_lived_ns: 1_500_000_000,
+    };
+    made_later(parent, name, comparing, later)
+}
+
+/// When it began, and how long the program lived.
+pub(crate) struct Later {
+    /// Seconds after the others.
+    pub(crate) seconds: u64,
+    /// Until when the program lived, of two seconds.
+    pub(crate) program_lived_ns: u64,
+}
+
+/// The same at another time.
+pub(crate) fn made_later(parent: &Path, name: &str, comparing: u32, later: Later) -> PathBuf {
     use Microstate::{Sleep, System, User, WaitCpu};
+    let began = START + later.seconds * 1_000_000_000;
     let request = NameRequest::Exactly(name.into());
     let (dir, _) = ExperimentDir::create(parent, &request, None).unwrap();
     image(
@@ -107,8 +125,8 @@ pub(crate) fn made_as(parent: &Path, name: &str, comparing: u32) -> PathBuf {
         &["main", "_ZN4sort5mergeEv", "compare"],
     );
     let run = StartTime {
-        tstamp_ns: START,
-        wall_s: 1_795_205_070,
+        tstamp_ns: began,
+        wall_s: 1_795_205_070 + i64::try_from(later.seconds).unwrap(),
         wall_subsec_ns: 0,
         tm_zone_s: 0,
     };
@@ -127,7 +145,7 @@ pub(crate) fn made_as(parent: &Path, name: &str, comparing: u32) -> PathBuf {
     let idle = founder
         .stack(&[KERNEL + 0x210, KERNEL + 0x10], StackEnd::Complete)
         .unwrap();
-    let (cpu, at) = (0, START + 500_000_000);
+    let (cpu, at) = (0, began + 500_000_000);
     founder
         .tick_array(&TickArray {
             cpu,
@@ -173,7 +191,7 @@ pub(crate) fn made_as(parent: &Path, name: &str, comparing: u32) -> PathBuf {
     let usage = |seconds: u64, states: &[(Microstate, u64)]| {
         let mut usage = UsageRecord {
             threads: 2,
-            time: START + seconds * 1_000_000_000,
+            time: began + seconds * 1_000_000_000,
             real: 2 * seconds * 1_000_000_000,
             minor_faults: 10 * seconds,
             ..UsageRecord::default()
@@ -231,7 +249,7 @@ pub(crate) fn made_as(parent: &Path, name: &str, comparing: u32) -> PathBuf {
         ),
     ] {
         let stack = sub.stack(&frames, end).unwrap();
-        let time = START + at * 1_000_000;
+        let time = began + at * 1_000_000;
         sub.tick_array(&TickArray {
             cpu: 1,
             time,
@@ -247,6 +265,6 @@ pub(crate) fn made_as(parent: &Path, name: &str, comparing: u32) -> PathBuf {
     let states = [(User, 300), (System, 50), (WaitCpu, 70)];
     sub.sample(1_000_000_000, "stop", &usage(1, &states))
         .unwrap();
-    sub.close(founder.dir(), 1_500_000_000).unwrap();
+    sub.close(founder.dir(), later.program_lived_ns).unwrap();
     founder.close(2_000_000_000).unwrap()
 }

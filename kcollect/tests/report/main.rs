@@ -7,6 +7,7 @@
 )]
 
 mod experiment;
+mod period;
 
 use std::fs::OpenOptions;
 use std::io::Write as _;

@@ -26,7 +26,7 @@ pub mod selected;
 pub mod speedscope;
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use file::OutputTarget;
 use folded::GroupBy;
@@ -36,8 +36,8 @@ use selected::Selected;
 
 use crate::filter::{Filter, nothing_passes};
 use crate::load::lines::LookupPaths;
-use crate::load::open;
 use crate::model::Model;
+use crate::sources::Sources;
 
 /// A format of another tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,8 +122,8 @@ impl ExportFormat {
 /// What to export, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportOptions {
-    /// The experiments. Empty: the newest in the current directory.
-    pub experiments: Vec<PathBuf>,
+    /// The experiments.
+    pub sources: Sources,
     /// The format.
     pub format: ExportFormat,
     /// The frames below each stack, in formats without threads.
@@ -134,17 +134,6 @@ pub struct ExportOptions {
     pub lookup: LookupPaths,
     /// The output file as typed.
     pub file: Option<PathBuf>,
-}
-
-/// Returns the experiments that were named, or the newest one in the current directory.
-///
-/// # Errors
-/// When there is none.
-pub fn experiments(named: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
-    match named {
-        [] => open::newest(Path::new(".")).map(|path| vec![path]),
-        paths => Ok(paths.to_vec()),
-    }
 }
 
 /// Selects the ticks that pass a filter, and reports what the model lacks.
@@ -185,9 +174,12 @@ pub fn seconds(microseconds: i64) -> String {
 /// When there is no experiment, nothing of one can be read, nothing passes the filters, or the file
 /// cannot be written. When parts of an experiment cannot be read, after the export of the rest.
 pub fn export(options: &ExportOptions, output: &mut Output) -> Result<(), Failure> {
-    let paths = experiments(&options.experiments)?;
-    let model = Model::load_named(&paths, &options.lookup)?;
-    let selected = select(&model, &options.filter, output)?;
+    let found = options.sources.find()?;
+    let (paths, mut filter) = (&found.paths, options.filter.clone());
+    let mut model = Model::load_named(paths, &options.lookup)?;
+    found.note(&mut model);
+    found.limit(&mut filter);
+    let selected = select(&model, &filter, output)?;
     let format = options.format;
     let target = OutputTarget::new(options.file.as_deref(), &paths[0], format.extension());
     let name = model.experiments.first().map_or("", |info| &info.name);

@@ -48,7 +48,7 @@ pub struct Selected<'m> {
 /// Ticks of a thread in one state, as an interval of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
-    /// Its beginning, in nanoseconds since the start of the founder.
+    /// Its beginning, in nanoseconds since the start of the recording.
     pub start: u64,
     /// Its end.
     pub end: u64,

@@ -12,7 +12,7 @@ use regex::Regex;
 
 pub use self::near::nearest;
 pub use self::nothing::{nothing_passes, require};
-use crate::model::{CounterOverflow, Model, ProcessInfo, STATE_SLOTS, TickRow};
+use crate::model::{CounterOverflow, ExperimentInfo, Model, ProcessInfo, STATE_SLOTS, TickRow};
 
 /// A regular expression, equal to another if it has the same text.
 #[derive(Debug, Clone)]
@@ -59,10 +59,19 @@ pub struct Filter {
     pub cpus: Vec<u32>,
     /// The states, by their positions in [`crate::model::Sums`]. None: all.
     pub states: Option<[bool; STATE_SLOTS]>,
-    /// The time range in nanoseconds since the start of the founder, the end excluded.
-    pub time: Option<Range<u64>>,
+    /// The time range.
+    pub time: Option<TimeRange>,
     /// Patterns of function names; the stack needs a match for each, anywhere.
     pub functions: Vec<Pattern>,
+}
+
+/// A time range in nanoseconds, the end excluded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TimeRange {
+    /// Since the start of the recording.
+    SinceStart(Range<u64>),
+    /// By the recorded machine's clock, since 1970.
+    Wall(Range<u64>),
 }
 
 /// A condition on a process.
@@ -98,6 +107,26 @@ impl Filter {
             && self.functions.is_empty()
     }
 
+    /// Returns the time range in an experiment, nanoseconds since the start of the recording.
+    /// Without one even the last instant passes.
+    #[must_use]
+    pub fn time_in(&self, model: &Model, experiment: &ExperimentInfo) -> Range<u64> {
+        match &self.time {
+            None => 0..u64::MAX,
+            Some(TimeRange::SinceStart(range)) => range.clone(),
+            Some(TimeRange::Wall(range)) => {
+                // Each founder by its own clock reading: the clock may have been set in between.
+                let founder = model.experiment(experiment.founder);
+                let since = |ns: u64| {
+                    let since = ns.saturating_add(founder.offset_ns);
+                    since.saturating_sub(founder.source.start().wall_ns())
+                };
+                // What an experiment has of the time before it began is not of that time.
+                since(range.start)..since(range.end)
+            }
+        }
+    }
+
     /// Returns whether a process passes.
     #[must_use]
     pub fn takes(&self, process: &ProcessInfo) -> bool {
@@ -111,7 +140,8 @@ pub struct Selection {
     threads: Vec<bool>,
     cpus: Vec<bool>,
     states: [bool; STATE_SLOTS],
-    time: Range<u64>,
+    /// By experiment, nanoseconds since the start of the recording.
+    times: Vec<Range<u64>>,
     /// By stack. None: all pass.
     stacks: Option<Vec<bool>>,
 }
@@ -145,8 +175,11 @@ impl Selection {
                 .map(|cpu| among(&cpus, u64::from(*cpu)))
                 .collect(),
             states: filter.states.unwrap_or([true; STATE_SLOTS]),
-            // Without a time range even the last instant passes.
-            time: filter.time.clone().unwrap_or(0..u64::MAX),
+            times: model
+                .experiments
+                .iter()
+                .map(|info| filter.time_in(model, info))
+                .collect(),
             stacks,
         }
     }
@@ -165,7 +198,7 @@ impl Selection {
     }
 
     fn passes_place(&self, row: &TickRow) -> bool {
-        self.time.contains(&row.time)
+        self.times[row.experiment.index()].contains(&row.time)
             && self.threads[row.thread.index()]
             && self.cpus[row.cpu.index()]
             && self

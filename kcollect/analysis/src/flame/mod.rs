@@ -29,11 +29,12 @@ use tree::Tree;
 use crate::export::file::OutputTarget;
 use crate::export::folded::{Folded, GroupBy};
 use crate::export::selected::{Selected, state_name};
-use crate::export::{experiments, seconds, select};
+use crate::export::{seconds, select};
 use crate::filter::Filter;
 use crate::load::lines::LookupPaths;
 use crate::metric::BaseMetric;
 use crate::model::{Model, STATE_SLOTS};
+use crate::sources::Sources;
 
 /// From this many microseconds on, numbers are shown in milliseconds.
 const MILLISECONDS_FROM_US: i64 = 10_000_000;
@@ -44,8 +45,8 @@ const MIN_FRAME_PERCENT: f64 = 0.05;
 /// What to draw, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlameOptions {
-    /// The experiments. Empty: the newest in the current directory.
-    pub experiments: Vec<PathBuf>,
+    /// The experiments.
+    pub sources: Sources,
     /// The earlier experiment that they are compared with.
     pub before: Option<PathBuf>,
     /// The ticks to show. Without states: those on a CPU.
@@ -68,9 +69,11 @@ pub struct FlameOptions {
 /// When there is no experiment, nothing of one can be read, nothing passes the filters, or the file
 /// cannot be written. When parts of an experiment cannot be read, after the picture of the rest.
 pub fn flame(options: &FlameOptions, output: &mut Output) -> Result<(), Failure> {
-    let paths = experiments(&options.experiments)?;
-    let model = Model::load_named(&paths, &options.lookup)?;
-    let mut filter = options.filter.clone();
+    let found = options.sources.find()?;
+    let (paths, mut filter) = (&found.paths, options.filter.clone());
+    let mut model = Model::load_named(paths, &options.lookup)?;
+    found.note(&mut model);
+    found.limit(&mut filter);
     if filter.states.is_none() && !options.all {
         filter.states = Some(std::array::from_fn(|slot| BaseMetric::TotalCpu.has(slot)));
     }
@@ -84,6 +87,7 @@ pub fn flame(options: &FlameOptions, output: &mut Output) -> Result<(), Failure>
         .transpose()?;
     let picture = Picture {
         options,
+        period: found.text(),
         filter: &filter,
         selected: &selected,
         before: selected_before.as_ref(),
@@ -101,6 +105,8 @@ pub fn flame(options: &FlameOptions, output: &mut Output) -> Result<(), Failure>
 
 struct Picture<'a> {
     options: &'a FlameOptions,
+    /// The time by the clock, if one was asked for.
+    period: Option<String>,
     filter: &'a Filter,
     selected: &'a Selected<'a>,
     before: Option<&'a Selected<'a>>,
@@ -198,11 +204,14 @@ impl Picture<'_> {
 
     /// Returns the length of the selected time, in nanoseconds.
     fn length(&self, model: &Model) -> u64 {
-        let end = model.end_ns();
-        match &self.filter.time {
-            Some(time) => time.end.min(end).saturating_sub(time.start),
-            None => end,
-        }
+        let founders = model.founders().map(|(id, info)| {
+            let time = self.filter.time_in(model, info);
+            let end = info.offset_ns.saturating_add(model.length_ns(id));
+            time.end
+                .min(end)
+                .saturating_sub(time.start.max(info.offset_ns))
+        });
+        founders.sum()
     }
 
     fn scale(&self, before: &Selected<'_>) -> f64 {
@@ -221,9 +230,11 @@ impl Picture<'_> {
             let system = &founder.source.header().system;
             let cpus = system.cpus.len();
             parts.push(format!("{}, {}, {cpus} CPUs", system.hostname, system.arch));
-            let length = model.end_ns() as f64 / 1e9;
+            let lengths = model.founders().map(|(id, _)| model.length_ns(id));
+            let length = lengths.sum::<u64>() as f64 / 1e9;
             parts.push(format!("{}, {length:.1} s recorded", founder.name));
         }
+        parts.extend(self.period.clone());
         if !self.options.only.is_empty() {
             parts.push(format!("only {}", self.options.only));
         }

@@ -39,9 +39,8 @@ pub(super) fn differ(model: &Model) -> Vec<bool> {
 
 /// Returns the directories with the copies.
 fn archives(model: &Model) -> Vec<PathBuf> {
-    let founders = model.experiments.iter().enumerate();
-    let founders = founders.filter(|(index, info)| info.founder.index() == *index);
-    let archives = founders.map(|(_, info)| info.source.path().join("archives"));
+    let archives = model.founders();
+    let archives = archives.map(|(_, info)| info.source.path().join("archives"));
     archives.collect()
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Subexperiments are read before founders. A founder holds CPU ticks of all processes, and those
 //! of a followed process are counted as its subexperiment's. If several followed processes had the
-//! same pid, each tick goes to the one seen nearest in time.
+//! same pid, each tick goes to the one seen nearest in time. The experiments of a series are one
+//! recording ([`series`]).
 
 pub(crate) mod build_ids;
 mod call_paths;
@@ -12,6 +13,7 @@ pub mod lines;
 pub mod names;
 pub mod open;
 mod resolve;
+mod series;
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -32,6 +34,7 @@ use crate::model::{
 };
 use open::Opened;
 use resolve::{Addresses, Resolver};
+use series::Series;
 
 /// No time of an experiment is so long after its start, 104 days: JavaScript's numbers, and with
 /// them the page and others, are exact below.
@@ -82,7 +85,7 @@ struct Loader {
     archives: Vec<Archives>,
     cpus: FxHashMap<u32, CpuId>,
     threads: FxHashMap<(ProcessId, u64), ThreadId>,
-    /// By founder and pid.
+    /// By the first experiment of the recording and pid.
     processes: FxHashMap<(ExperimentId, Pid), Vec<ProcessId>>,
 }
 
@@ -90,7 +93,7 @@ struct Loader {
 struct Context<'a> {
     id: ExperimentId,
     founder: ExperimentId,
-    /// Start of its founder, and its own, on the founder's clock in nanoseconds.
+    /// Start of the first experiment of its recording, and its own, on their clock in nanoseconds.
     origin: u64,
     start: u64,
     names: &'a Names,
@@ -112,38 +115,34 @@ impl Loader {
             .iter()
             .map(|opened| opened.source.start().tstamp_ns)
             .collect();
+        let series = Series::of(&opened);
         let mut processes: FxHashMap<_, Vec<_>> = FxHashMap::default();
         let mut archives = Vec::new();
         for (index, Opened { source, founder }) in opened.into_iter().enumerate() {
             archives.push(archives_of(&source));
-            let founder_id = ExperimentId(founder as u32);
-            let header = source.header();
+            let first = ExperimentId(series.first[index] as u32);
             let process = (!is_machine(&source)).then(|| {
+                let same = model.experiments.get(series.same[index]);
+                let known = same.and_then(|same| same.process);
+                let info = process_of_header(&source, index);
+                if let Some(known) = known {
+                    let process = &mut model.processes[known.index()];
+                    process.name = info.name;
+                    process.command_line = info.command_line.or(process.command_line.take());
+                    return known;
+                }
                 let id = ProcessId(model.processes.len() as u32);
-                let comment = |key: &str| {
-                    let mut comments = header.comments.iter();
-                    comments.find_map(|text| text.strip_prefix(key).map(str::to_owned))
-                };
-                let line = &header.command_line;
-                let given = || Some(line.clone()).filter(|line| !line.is_empty());
-                model.processes.push(ProcessInfo {
-                    pid: header.pid,
-                    name: comment("process: ").unwrap_or_else(|| program(line)),
-                    experiment: index as u32,
-                    followed: true,
-                    command_line: comment("command line: ").or_else(given),
-                    seen_ns: None,
-                });
-                let key = (founder_id, header.pid);
-                processes.entry(key).or_default().push(id);
+                processes.entry((first, info.pid)).or_default().push(id);
+                model.processes.push(info);
                 id
             });
             let name = source.path().file_name().unwrap_or_default();
             model.experiments.push(ExperimentInfo {
                 name: name.to_string_lossy().into_owned(),
-                founder: founder_id,
+                founder: ExperimentId(founder as u32),
+                first,
                 offset_ns: starts[index]
-                    .saturating_sub(starts[founder])
+                    .saturating_sub(starts[first.index()])
                     .min(MAX_TIME_NS),
                 tick_us: tick_us(&source),
                 process,
@@ -168,7 +167,7 @@ impl Loader {
         let source = &info.source;
         let (start, founder) = (source.start().tstamp_ns, info.founder);
         let tick_ns = u64::from(info.tick_us) * 1000;
-        let origin = self.model.experiment(founder).source.start().tstamp_ns;
+        let origin = self.model.experiment(info.first).source.start().tstamp_ns;
         let names = names(source);
         let (process, main) = (info.process, u64::from(source.header().pid.0));
         let mut packets = source.packets()?;
@@ -215,7 +214,7 @@ impl Loader {
                 continue;
             }
             end = end.max(time);
-            let thread = self.thread(id, founder, &names, (first.thread, first.pid), time);
+            let thread = self.thread(id, &names, (first.thread, first.pid), time);
             let cpu = self.cpu(first.cpu);
             for record in std::iter::once(first).chain(ticks) {
                 let ns = u64::from(record.ticks.unsigned_abs()).saturating_mul(tick_ns);
@@ -312,7 +311,7 @@ impl Loader {
             *left = rest;
             *end = (*end).max(time);
             let who = (record.thread, record.pid);
-            let thread = self.thread(id, founder, context.names, who, time);
+            let thread = self.thread(id, context.names, who, time);
             let cpu = self.cpu(record.cpu);
             self.model.counts.push(CounterOverflow {
                 row: TickRow {
@@ -430,7 +429,6 @@ impl Loader {
     fn thread(
         &mut self,
         id: ExperimentId,
-        founder: ExperimentId,
         names: &Names,
         (number, pid): (u64, Option<Pid>),
         time: u64,
@@ -440,7 +438,7 @@ impl Loader {
             Some(process) => process,
             None => {
                 let pid = pid.unwrap_or(self.model.experiment(id).source.header().pid);
-                self.process_at(founder, pid, names, time)
+                self.process_at(id, pid, names, time)
             }
         };
         if own.is_some() || !self.model.process(process).followed {
@@ -469,7 +467,8 @@ impl Loader {
         names: &Names,
         time: u64,
     ) -> ProcessId {
-        let of_number = self.processes.entry((founder, pid)).or_default();
+        let first = self.model.experiment(founder).first;
+        let of_number = self.processes.entry((first, pid)).or_default();
         let distance = |process: &ProcessId| {
             let seen = self.model.processes[process.index()].seen_ns;
             seen.map_or(u64::MAX, |(first, last)| {
@@ -500,6 +499,25 @@ impl Loader {
         self.model.stacks.freeze();
         self.model.rows.shrink_to_fit();
         self.model
+    }
+}
+
+/// Returns the process of a subexperiment, or of another collector's experiment.
+fn process_of_header(source: &Experiment, index: usize) -> ProcessInfo {
+    let header = source.header();
+    let comment = |key: &str| {
+        let mut comments = header.comments.iter();
+        comments.find_map(|text| text.strip_prefix(key).map(str::to_owned))
+    };
+    let line = &header.command_line;
+    let given = || Some(line.clone()).filter(|line| !line.is_empty());
+    ProcessInfo {
+        pid: header.pid,
+        name: comment("process: ").unwrap_or_else(|| program(line)),
+        experiment: index as u32,
+        followed: true,
+        command_line: comment("command line: ").or_else(given),
+        seen_ns: None,
     }
 }
 

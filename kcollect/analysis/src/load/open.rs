@@ -135,7 +135,7 @@ fn subexperiments(paths: &[PathBuf], founder: usize, opened: &mut Vec<Opened>, m
 }
 
 /// Returns whether nothing has been written into a subexperiment yet.
-fn is_empty(path: &Path) -> bool {
+pub(crate) fn is_empty(path: &Path) -> bool {
     let length = |name: &str| {
         path.join(name)
             .symlink_metadata()
@@ -150,28 +150,4 @@ fn failure(message: String) -> Failure {
         message,
         "name a directory that kcollect or gprofng collect made, such as ktest.1.er",
     )
-}
-
-/// Returns the newest experiment named by kcollect itself, `ktest.N.er`, in a directory.
-///
-/// # Errors
-/// When there is none.
-pub fn newest(directory: &Path) -> Result<PathBuf, Failure> {
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let number = |name: &str| -> Option<u64> {
-        name.strip_prefix("ktest.")?
-            .strip_suffix(".er")?
-            .parse()
-            .ok()
-    };
-    let numbered = entries.filter_map(|entry| Some((number(entry.file_name().to_str()?)?, entry)));
-    let newest = numbered.max_by_key(|(number, _)| *number);
-    match newest {
-        Some((_, entry)) => Ok(PathBuf::from(entry.file_name())),
-        None => Err(Failure::new(
-            ExitKind::NoInput,
-            "no experiment is named, and there is no ktest.N.er here",
-            "type kcollect report EXPERIMENT, or record one: sudo kcollect -t 10",
-        )),
-    }
 }

@@ -92,7 +92,8 @@ impl StackId {
 /// Ticks of one thread, or of one CPU, in one state with one stack. 32 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TickRow {
-    /// When they were recorded, in nanoseconds since the start of the founder.
+    /// When they were recorded, in nanoseconds since the start of the recording: that of
+    /// [`ExperimentInfo::first`].
     pub time: u64,
     /// Their stack.
     pub stack: StackId,
@@ -149,14 +150,17 @@ pub struct ExperimentInfo {
     pub name: String,
     /// Its founder; itself, if its founder was not opened.
     pub founder: ExperimentId,
-    /// Its start, in nanoseconds after its founder's; 0 if it started before.
+    /// The first experiment of its recording: its founder, or in a series (`--rotate`) the first
+    /// founder of those that are opened and follow each other without a gap.
+    pub first: ExperimentId,
+    /// Its start, in nanoseconds after that of [`ExperimentInfo::first`]; 0 if it started before.
     pub offset_ns: u64,
     /// Length of a tick in microseconds, from its last clock profile, as for gprofng. 0: it has
     /// none.
     pub tick_us: u32,
     /// The process whose ticks it holds. None: it holds those of a machine.
     pub process: Option<ProcessId>,
-    /// The latest time in it, in nanoseconds since the start of the founder.
+    /// The latest time in it, in nanoseconds since the start of the recording.
     pub end_ns: u64,
 }
 
@@ -210,6 +214,23 @@ pub struct LossCounts {
 }
 
 impl LossCounts {
+    /// Adds those of another experiment.
+    pub(crate) fn add(&mut self, other: &LossCounts) {
+        for (name, count) in &other.counts {
+            match self.counts.iter_mut().find(|(own, _)| own == name) {
+                Some((_, own)) => *own = own.saturating_add(*count),
+                None => self.counts.push((name.clone(), *count)),
+            }
+        }
+        for (own, other) in [
+            (&mut self.recorded.ticks, other.recorded.ticks),
+            (&mut self.recorded.thread_ticks, other.recorded.thread_ticks),
+            (&mut self.recorded.arrays, other.recorded.arrays),
+        ] {
+            *own = own.saturating_add(other);
+        }
+    }
+
     /// Returns all of it on one line: see [`losses::describe`].
     #[must_use]
     pub fn line(&self) -> String {
@@ -228,13 +249,14 @@ pub struct ProcessInfo {
     pub pid: Pid,
     /// Its name: the kernel's of its main thread; in experiments of other collectors the program's.
     pub name: String,
-    /// Position of the experiment that holds its threads: its own or its founder.
+    /// Position of the experiment that holds its threads: its own or its founder; in a series that
+    /// where it is first seen.
     pub experiment: u32,
     /// Whether it was followed, and so has an experiment of its own.
     pub followed: bool,
     /// Its command line, if recorded.
     pub command_line: Option<String>,
-    /// First and last time that it was seen, in nanoseconds since the start of the founder.
+    /// First and last time that it was seen, in nanoseconds since the start of the recording.
     pub seen_ns: Option<(u64, u64)>,
 }
 
@@ -394,6 +416,26 @@ impl Model {
         self.object(function.object).kind == ObjectKind::Dynamic && !function.kernel && !process
     }
 
+    /// Returns the founders with their positions.
+    pub fn founders(&self) -> impl Iterator<Item = (ExperimentId, &ExperimentInfo)> {
+        let all = (0..).map(ExperimentId).zip(&self.experiments);
+        all.filter(|(id, info)| info.founder == *id)
+    }
+
+    /// Returns a founder and its subexperiments.
+    pub fn family(&self, founder: ExperimentId) -> impl Iterator<Item = &ExperimentInfo> + Clone {
+        let all = self.experiments.iter();
+        all.filter(move |info| info.founder == founder)
+    }
+
+    /// Returns how long a founder is, nanoseconds.
+    #[must_use]
+    pub fn length_ns(&self, founder: ExperimentId) -> u64 {
+        let ends = self.family(founder).map(|info| info.end_ns);
+        let start = self.experiment(founder).offset_ns;
+        ends.max().unwrap_or(start).saturating_sub(start)
+    }
+
     /// Returns an experiment.
     #[must_use]
     pub fn experiment(&self, id: ExperimentId) -> &ExperimentInfo {
@@ -453,7 +495,7 @@ impl Model {
     }
 
     /// Returns the end of the recording: the latest time of all experiments, in nanoseconds since
-    /// the start of the founder.
+    /// the start.
     #[must_use]
     pub fn end_ns(&self) -> u64 {
         let ends = self.experiments.iter().map(|experiment| experiment.end_ns);

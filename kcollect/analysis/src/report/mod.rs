@@ -10,11 +10,12 @@ mod pager;
 pub mod table;
 pub mod views;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use crate::filter;
-use crate::load::{lines, open};
+use crate::filter::{self, Filter};
+use crate::load::lines;
 use crate::model::Model;
+use crate::sources::{Found, Sources};
 use experiment_format::text::printable_lines;
 use host::exit::Failure;
 use host::output::Output;
@@ -35,8 +36,8 @@ pub enum ReportFormat {
 /// What to report, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReportOptions {
-    /// The experiments. Empty: the newest in the current directory.
-    pub experiments: Vec<PathBuf>,
+    /// The experiments.
+    pub sources: Sources,
     /// The view.
     pub view: View,
     /// Whether inlined functions count as calls, in views that need no source lines otherwise.
@@ -55,10 +56,6 @@ pub struct ReportOptions {
 /// When there is no experiment, nothing of one can be read, or a metric has no data. When parts of
 /// an experiment cannot be read, after the report of the rest.
 pub fn report(options: &ReportOptions, output: &mut Output) -> Result<(), Failure> {
-    let newest = |paths: &[PathBuf]| match paths {
-        [] => open::newest(Path::new(".")).map(|path| vec![path]),
-        paths => Ok(paths.to_vec()),
-    };
     let load = |paths: &[PathBuf]| -> Result<Model, Failure> {
         let mut model = Model::load_named(paths, &options.table.lookup)?;
         if options.inline || options.view.wants_lines() {
@@ -66,35 +63,48 @@ pub fn report(options: &ReportOptions, output: &mut Output) -> Result<(), Failur
         }
         Ok(model)
     };
-    let require = |models: &[&Model]| match options.view {
+    let require = |models: &[&Model], filter: &Filter| match options.view {
         // What they show is not made of ticks.
         View::Header | View::Experiments | View::Samples | View::Statistics => Ok(()),
-        _ => filter::require(models, &options.table.filter),
+        _ => filter::require(models, filter),
     };
     let one = |path: &PathBuf| load(std::slice::from_ref(path));
-    let (report, warnings, complete) = match (options.compare, &options.experiments[..]) {
+    let mut period = None;
+    let (report, warnings, complete) = match (options.compare, &options.sources.named[..]) {
         (true, [a, b]) => {
             let (a, b) = (one(a)?, one(b)?);
-            require(&[&a, &b])?;
+            require(&[&a, &b], &options.table.filter)?;
             let report = views::compare::compare([&a, &b], options.view, &options.table)?;
             let complete = a.require_all().and_then(|()| b.require_all());
             (report, [a.warnings, b.warnings].concat(), complete)
         }
-        (_, paths) => {
-            let model = load(&newest(paths)?)?;
-            require(&[&model])?;
-            let report = views::make(&model, options.view, &options.table)?;
+        _ => {
+            let found = options.sources.find()?;
+            let mut model = load(&found.paths)?;
+            found.note(&mut model);
+            let mut table = options.table.clone();
+            found.limit(&mut table.filter);
+            require(&[&model], &table.filter)?;
+            let report = views::make(&model, options.view, &table)?;
+            period = Some(found);
             let complete = model.require_all();
             (report, model.warnings, complete)
         }
     };
     let text = match options.format {
-        ReportFormat::Text => report.text(output.width()),
+        ReportFormat::Text => {
+            let period = period.as_ref().and_then(Found::text);
+            let heading = period.map_or_else(String::new, |time| format!("{time}\n\n"));
+            heading + &report.text(output.width())
+        }
         ReportFormat::Csv => report.csv(),
         ReportFormat::Json => {
             let mut value = report.json();
             value["warnings"] = warnings.clone().into();
             value["incomplete"] = complete.is_err().into();
+            if let Some(period) = period.as_ref().and_then(Found::json) {
+                value["period"] = period;
+            }
             format!("{value:#}\n")
         }
     };

@@ -15,9 +15,10 @@ use host::output::Output;
 use super::serve::Server;
 use super::{gather, page};
 use crate::load::lines::LookupPaths;
-use crate::load::open;
-use crate::model::{ExperimentId, Model};
+
+use crate::model::Model;
 use crate::private_file;
+use crate::sources;
 
 /// Which page to make, and where it goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,17 +48,14 @@ pub enum ViewOutput {
 pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
     let path = match &options.experiment {
         Some(path) => path.clone(),
-        None => open::newest(Path::new("."))?,
+        None => sources::newest(Path::new("."))?,
     };
     let model = Model::load_named(std::slice::from_ref(&path), &options.lookup)?;
     model
         .warnings
         .iter()
         .for_each(|warning| output.say(warning));
-    let founders = (0..model.experiments.len() as u32)
-        .map(ExperimentId)
-        .filter(|id| model.experiment(*id).founder == *id);
-    if founders.count() > 1 {
+    if model.founders().count() > 1 {
         return Err(Failure::new(
             ExitKind::Usage,
             format!("{} holds several recordings", path.display()),

@@ -7,7 +7,7 @@ use crate::load::exact::ExactTimes;
 use crate::model::{ExperimentId, Model, ProcessId, ThreadInfo};
 use experiment_format::ids::Pid;
 
-/// The time of a thread or a process, in nanoseconds since the start of the founder.
+/// The time of a thread or a process, in nanoseconds since the start of the recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Lifetime {
     /// The beginning of its first selected tick.
@@ -63,24 +63,23 @@ impl Lifetimes {
     }
 }
 
-/// Pid and tid of the threads that lived at the end, by founder. A founder without exact times, as
-/// other collectors make it, is not in it.
+/// Pid and tid of the threads that lived at the end, by the first experiment of the recording. One
+/// without exact times, as other collectors make it, is not in it.
 #[derive(Debug)]
 struct Living(FxHashMap<ExperimentId, FxHashSet<(Pid, u64)>>);
 
 impl Living {
     fn of(model: &Model) -> Living {
         let mut living = FxHashMap::default();
-        for info in &model.experiments {
-            if living.contains_key(&info.founder) {
-                continue;
-            }
-            let founder = model.experiment(info.founder);
+        let mut founders: Vec<_> = model.founders().map(|(_, info)| info).collect();
+        founders.sort_by_key(|info| info.offset_ns);
+        for info in founders {
             // A report warns of a damaged file; for an export it is as if there were none.
-            if let Ok(Some(times)) = ExactTimes::read(&founder.source) {
+            if let Ok(Some(times)) = ExactTimes::read(&info.source) {
                 let threads = times.threads.iter().filter(|thread| !thread.ended);
                 let threads = threads.map(|thread| (thread.pid, u64::from(thread.tid)));
-                living.insert(info.founder, threads.collect());
+                // Of a series the last one remains.
+                living.insert(info.first, threads.collect());
             }
         }
         Living(living)
@@ -91,7 +90,7 @@ impl Living {
     fn ended(&self, model: &Model, thread: &ThreadInfo) -> bool {
         let process = model.process(thread.process);
         let experiment = model.experiments.get(process.experiment as usize);
-        let living = experiment.and_then(|experiment| self.0.get(&experiment.founder));
+        let living = experiment.and_then(|experiment| self.0.get(&experiment.first));
         process.pid != Pid(0)
             && living.is_some_and(|living| !living.contains(&(process.pid, thread.tid)))
     }

@@ -82,14 +82,11 @@ pub(super) fn runs(context: &Context<'_>) -> Result<Option<Vec<ExactRun>>, Failu
         return Ok(None);
     }
     let mut runs = Vec::new();
-    for (index, info) in model.experiments.iter().enumerate() {
-        if info.founder.index() != index {
-            continue;
-        }
+    for (founder, info) in model.founders() {
         let Some(mut times) = read(info)? else {
             return Ok(None);
         };
-        let known = processes_of(model, info.founder);
+        let known = processes_of(model, founder);
         times.threads.retain_mut(|thread| {
             let process = known.get(&thread.pid).map_or_else(
                 || ProcessInfo {
@@ -108,7 +105,7 @@ pub(super) fn runs(context: &Context<'_>) -> Result<Option<Vec<ExactRun>>, Failu
             times.short_lived.clear();
         }
         runs.push(ExactRun {
-            founder: info.founder,
+            founder,
             threads: times.threads,
             short_lived: times.short_lived,
         });
@@ -123,11 +120,13 @@ fn read(info: &ExperimentInfo) -> Result<Option<ExactTimes>, Failure> {
     })
 }
 
-/// Returns the processes of a run that have ticks, by pid; of several with one pid the last.
+/// Returns the processes of a run's recording that have ticks, by pid; of several with one pid the
+/// last.
 fn processes_of(model: &Model, founder: ExperimentId) -> FxHashMap<Pid, &ProcessInfo> {
+    let first = model.experiment(founder).first;
     let of_run = |process: &&ProcessInfo| {
         let experiment = ExperimentId(process.experiment);
-        model.experiment(experiment).founder == founder
+        model.experiment(experiment).first == first
     };
     let processes = model.processes.iter().filter(of_run);
     processes.map(|process| (process.pid, process)).collect()

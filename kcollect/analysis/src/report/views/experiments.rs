@@ -92,14 +92,8 @@ pub(super) fn experiments(model: &Model) -> Table {
 /// Makes the table of each founder's header and events, with the number of its subexperiments.
 pub(super) fn header(model: &Model) -> Table {
     let mut rows = Vec::new();
-    for (index, info) in model.experiments.iter().enumerate() {
-        if info.founder.index() == index {
-            let family = model
-                .experiments
-                .iter()
-                .filter(|other| other.founder == info.founder);
-            of_founder(info, family.count() - 1, &mut rows);
-        }
+    for (id, info) in model.founders() {
+        of_founder(info, model.family(id).count() - 1, &mut rows);
     }
     for warning in &model.warnings {
         rows.push(("warning", Cell::Text(warning.clone())));

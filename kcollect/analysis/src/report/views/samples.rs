@@ -41,8 +41,8 @@ pub(super) fn samples(context: &Context<'_>) -> Result<Table, Failure> {
     for (number, info) in chosen(context)? {
         let samples = read(info)?;
         let within = |pair: &&[Sample]| {
-            let time = context.options.filter.time.as_ref();
-            time.is_none_or(|time| time.contains(&(info.offset_ns + pair[1].at).saturating_sub(1)))
+            let time = context.options.filter.time_in(context.model, info);
+            time.contains(&(info.offset_ns + pair[1].at).saturating_sub(1))
         };
         for (position, pair) in samples
             .windows(2)

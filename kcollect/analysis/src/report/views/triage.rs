@@ -18,8 +18,8 @@ use crate::aggregate::{Totals, functions};
 use crate::load::exact::sum;
 use crate::metric::BaseMetric;
 use crate::model::{
-    ExperimentInfo, FunctionInfo, Model, ObjectId, ObjectKind, StackId, TRUNCATED, UNKNOWN,
-    UNWIND_FAILED,
+    ExperimentId, ExperimentInfo, FunctionInfo, LossCounts, Model, ObjectId, ObjectKind, StackId,
+    TRUNCATED, UNKNOWN, UNWIND_FAILED,
 };
 use crate::report::table::{Cell, Column, Table, TablePage};
 
@@ -33,11 +33,12 @@ pub(super) fn page(context: &Context<'_>) -> Result<TablePage, Failure> {
     let mut tables = first_tables(context, &totals)?;
     tables.push(unresolved(context, &totals, on_cpu(context)));
     tables.retain(|table| !table.rows.is_empty());
-    let founders = model.experiments.iter().enumerate();
-    let founders = founders.filter(|(index, info)| info.founder.index() == *index);
     Ok(TablePage {
         view: View::Triage.name(),
-        runs: founders.map(|(_, info)| run(model, info)).collect(),
+        runs: recordings(model)
+            .iter()
+            .map(|founders| run(model, founders))
+            .collect(),
         tables,
     })
 }
@@ -61,8 +62,26 @@ fn on_cpu(context: &Context<'_>) -> BaseMetric {
     }
 }
 
-/// Returns the facts of a run, and what it lost.
-fn run(model: &Model, info: &ExperimentInfo) -> Vec<(&'static str, Cell)> {
+/// Returns the founders of each recording, in the order of time.
+fn recordings(model: &Model) -> Vec<Vec<ExperimentId>> {
+    let mut recordings: Vec<Vec<ExperimentId>> = Vec::new();
+    for (id, info) in model.founders() {
+        let first = |known: &&mut Vec<ExperimentId>| model.experiment(known[0]).first == info.first;
+        match recordings.iter_mut().find(first) {
+            Some(known) => known.push(id),
+            None => recordings.push(vec![id]),
+        }
+    }
+    for founders in &mut recordings {
+        founders.sort_by_key(|id| model.experiment(*id).offset_ns);
+    }
+    recordings
+}
+
+/// Returns the facts of a recording, and what it lost. The founders are at least one.
+fn run(model: &Model, founders: &[ExperimentId]) -> Vec<(&'static str, Cell)> {
+    let infos = || founders.iter().map(|id| model.experiment(*id));
+    let info = model.experiment(founders[0]);
     let source = &info.source;
     let header = source.header();
     let comment = |key: &str| {
@@ -75,42 +94,55 @@ fn run(model: &Model, info: &ExperimentInfo) -> Vec<(&'static str, Cell)> {
             .find_map(|text| text.strip_prefix(key))
             .map(str::to_owned)
     };
-    let family = model
-        .experiments
-        .iter()
-        .filter(|other| std::ptr::eq(model.experiment(other.founder), info));
-    let end = family.clone().map(|other| other.end_ns).max();
+    let path = |info: &ExperimentInfo| info.source.path().display().to_string();
+    let named = match infos().next_back() {
+        Some(last) if founders.len() > 1 => {
+            let count = founders.len();
+            format!("{} to {}, {count} experiments", path(info), path(last))
+        }
+        _ => path(info),
+    };
+    let lengths = founders.iter().map(|id| model.length_ns(*id));
+    let followed = model.processes.iter().filter(|process| {
+        let experiment = ExperimentId(process.experiment);
+        let own = model.experiment(experiment);
+        process.followed && own.first == info.first && own.founder != experiment
+    });
     let mut facts = vec![
-        (
-            "experiment",
-            Cell::Text(source.path().display().to_string()),
-        ),
+        ("experiment", Cell::Text(named)),
         ("host", Cell::Text(header.system.hostname.clone())),
     ];
     if let Some(kernel) = comment("kernel: ") {
         facts.push(("kernel", Cell::Text(kernel)));
     }
     facts.extend([
-        ("seconds", Cell::Nanoseconds(end.unwrap_or(info.end_ns))),
+        ("seconds", Cell::Nanoseconds(sum(lengths))),
         ("cpus", Cell::Count(header.system.cpus.len() as u64)),
         ("interval_us", Cell::Count(info.tick_us.into())),
         (
             "command",
             Cell::Text(comment("command: ").unwrap_or_else(|| header.command_line.clone())),
         ),
-        ("followed", Cell::Count(family.count() as u64 - 1)),
-        ("losses", Cell::Text(losses(info))),
+        ("followed", Cell::Count(followed.count() as u64)),
+        ("losses", Cell::Text(losses(infos()))),
     ]);
     facts
 }
 
-/// Returns what the recording lost, or why that is unknown.
-fn losses(info: &ExperimentInfo) -> String {
-    match info.losses() {
-        Some(losses) => losses.line(),
-        None if info.source.is_closed() => "unknown: this collector counts none".to_owned(),
-        None => "unknown: the experiment is not closed".to_owned(),
+/// Returns what a recording lost, or why that is unknown.
+fn losses<'a>(infos: impl Iterator<Item = &'a ExperimentInfo>) -> String {
+    let mut all: Option<LossCounts> = None;
+    for info in infos {
+        match (info.losses(), &mut all) {
+            (Some(losses), None) => all = Some(losses),
+            (Some(losses), Some(all)) => all.add(&losses),
+            (None, _) if info.source.is_closed() => {
+                return "unknown: this collector counts none".to_owned();
+            }
+            (None, _) => return "unknown: the experiment is not closed".to_owned(),
+        }
     }
+    all.map_or_else(String::new, |all| all.line())
 }
 
 /// Makes the table of processes by state: of exact times if they were recorded.
@@ -129,6 +161,15 @@ fn processes(context: &Context<'_>) -> Result<Table, Failure> {
     let mut table = match exact::runs(&within)? {
         Some(runs) => exact_processes(&within, &runs, limit),
         None => {
+            let on_cpu = format!("e.{}", on_cpu(context).keyword());
+            let options = TableOptions {
+                sort: Some(on_cpu),
+                ..options.clone()
+            };
+            let within = Context {
+                options: &options,
+                ..within
+            };
             let mut table = threads::processes(&within)?;
             // The first row is the sum.
             table.cut(limit + 1);

@@ -1,0 +1,273 @@
+//! Which experiments a result is made of: those that were named, or those in a directory that were
+//! recorded at a time (`--last`, `--at`).
+//!
+//! Of those that are not of the time only the log is read.
+
+pub mod clock;
+pub(crate) mod recorded;
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use chrono::SecondsFormat;
+use host::exit::{ExitKind, Failure};
+use serde_json::{Value, json};
+
+use self::clock::ClockRange;
+use self::recorded::{Recorded, in_directory};
+use crate::filter::{Filter, TimeRange};
+use crate::model::Model;
+
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+/// What was typed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sources {
+    /// Experiments, and with a period also directories that hold some. Empty: the newest experiment
+    /// in the current directory, and with a period all in it.
+    pub named: Vec<PathBuf>,
+    /// The time, by the clock of the recorded machine.
+    pub period: Option<Period>,
+}
+
+/// A time by the clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Period {
+    /// The last part of what was recorded.
+    Last(Duration),
+    /// From one time to another.
+    At(ClockRange),
+}
+
+/// The experiments.
+#[derive(Debug)]
+pub struct Found {
+    /// Their paths. With a period the oldest first.
+    pub paths: Vec<PathBuf>,
+    /// The period.
+    time: Option<FoundTime>,
+    /// What may be missing, since it can't be read.
+    problems: Vec<String>,
+}
+
+#[derive(Debug)]
+struct FoundTime {
+    wall_ns: Range<u64>,
+    /// The same in RFC 3339, in the time zone of the newest experiment.
+    shown: [String; 2],
+    /// Nanoseconds of it in which nothing was recorded.
+    missing_ns: u64,
+    /// The first two experiments of the period that were recorded at the same time.
+    overlap: Option<[PathBuf; 2]>,
+}
+
+impl Sources {
+    /// Finds the experiments.
+    ///
+    /// # Errors
+    /// When there is none, or none of the period, or a directory can't be read.
+    pub fn find(&self) -> Result<Found, Failure> {
+        let here = Path::new(".");
+        let Some(period) = self.period else {
+            let paths = match &self.named[..] {
+                [] => vec![newest(here)?],
+                named => named.to_vec(),
+            };
+            return Ok(Found {
+                paths,
+                time: None,
+                problems: Vec::new(),
+            });
+        };
+        let mut paths = Vec::new();
+        match &self.named[..] {
+            [] => paths = in_directory(here)?,
+            named => {
+                for path in named {
+                    match path.extension().is_some_and(|extension| extension == "er") {
+                        true => paths.push(path.clone()),
+                        false => paths.extend(in_directory(path)?),
+                    }
+                }
+            }
+        }
+        let (mut all, mut problems) = (Vec::new(), Vec::new());
+        for path in &paths {
+            match Recorded::read(path) {
+                Ok(recorded) => all.push((recorded.wall_ns(), recorded)),
+                Err(problem) => problems.push(problem),
+            }
+        }
+        all.sort_by(|(a, a_of), (b, b_of)| (a.start, &a_of.path).cmp(&(b.start, &b_of.path)));
+        let Some(last) = all.iter().max_by_key(|(time, _)| time.end) else {
+            let named = self.named.iter().map(|path| path.display().to_string());
+            let place = match &named.collect::<Vec<_>>()[..] {
+                [] => "here".to_owned(),
+                named => format!("in {}", named.join(", ")),
+            };
+            problems.push(format!("there is no readable experiment {place}"));
+            return Err(Failure::new(
+                ExitKind::NoInput,
+                problems.join("; "),
+                "name a directory that kcollect recorded into: kcollect list DIRECTORY",
+            ));
+        };
+        let (wall_ns, shown) = resolve(period, last)?;
+        let recorded = |time: &Range<u64>| {
+            time.start.max(wall_ns.start)..time.end.min(wall_ns.end).max(wall_ns.start)
+        };
+        let of_period = |time: &Range<u64>| !recorded(time).is_empty();
+        let begin = all.first().map_or(0, |(time, _)| time.start);
+        let recorded_all = [begin, last.0.end].map(|ns| text_of(&last.1, ns));
+        let chosen: Vec<_> = all.iter().filter(|(time, _)| of_period(time)).collect();
+        if chosen.is_empty() {
+            let [from, to] = &shown;
+            let [begin, end] = recorded_all;
+            return Err(Failure::new(
+                ExitKind::Empty,
+                format!("nothing was recorded from {from} to {to}"),
+                format!(
+                    "choose a time between {begin} and {end}; kcollect list shows which there is"
+                ),
+            ));
+        }
+        let mut missing_ns = wall_ns.end - wall_ns.start;
+        let (mut covered, mut overlap) = (wall_ns.start, None);
+        for (index, (time, own)) in chosen.iter().enumerate() {
+            let part = recorded(time);
+            // The wall clock may be set while a series is recorded, by less than this.
+            if index > 0 && part.start + NANOS_PER_SECOND < covered.min(part.end) {
+                let before = chosen[index - 1].1.path.clone();
+                overlap.get_or_insert([before, own.path.clone()]);
+            }
+            missing_ns -= part.end.saturating_sub(part.start.max(covered));
+            covered = covered.max(part.end);
+        }
+        Ok(Found {
+            paths: chosen.iter().map(|(_, own)| own.path.clone()).collect(),
+            time: Some(FoundTime {
+                wall_ns,
+                shown,
+                missing_ns,
+                overlap,
+            }),
+            problems,
+        })
+    }
+}
+
+/// Returns the newest experiment named by kcollect itself, `ktest.N.er`, in a directory.
+///
+/// # Errors
+/// When there is none.
+pub fn newest(directory: &Path) -> Result<PathBuf, Failure> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let number = |name: &str| -> Option<u64> {
+        name.strip_prefix("ktest.")?
+            .strip_suffix(".er")?
+            .parse()
+            .ok()
+    };
+    let numbered = entries.filter_map(|entry| Some((number(entry.file_name().to_str()?)?, entry)));
+    let newest = numbered.max_by_key(|(number, _)| *number);
+    match newest {
+        Some((_, entry)) => Ok(PathBuf::from(entry.file_name())),
+        None => Err(Failure::new(
+            ExitKind::NoInput,
+            "no experiment is named, and there is no ktest.N.er here",
+            "type kcollect report EXPERIMENT, or record one: sudo kcollect -t 10",
+        )),
+    }
+}
+
+/// Returns a period in nanoseconds since 1970, and the same as text. `last` is the experiment that
+/// ended last.
+fn resolve(
+    period: Period,
+    (time, last): &(Range<u64>, Recorded),
+) -> Result<(Range<u64>, [String; 2]), Failure> {
+    let range = match period {
+        Period::Last(length) => {
+            let ns = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+            Some(time.end.saturating_sub(ns)..time.end)
+        }
+        Period::At(clock) => local(last, time.end).and_then(|end| clock.before(end)),
+    };
+    let range = range.filter(|range| !range.is_empty()).ok_or_else(|| {
+        Failure::new(
+            ExitKind::Empty,
+            format!("the time cannot be found in {}", last.path.display()),
+            "kcollect list shows when each experiment was recorded",
+        )
+    })?;
+    let shown = [range.start, range.end].map(|ns| text_of(last, ns));
+    Ok((range, shown))
+}
+
+fn local(recorded: &Recorded, ns: u64) -> Option<chrono::DateTime<chrono::FixedOffset>> {
+    let seconds = i64::try_from(ns / NANOS_PER_SECOND).ok()?;
+    recorded.local(seconds, (ns % NANOS_PER_SECOND) as u32)
+}
+
+fn text_of(recorded: &Recorded, ns: u64) -> String {
+    let time = local(recorded, ns);
+    time.map_or_else(String::new, |time| {
+        time.to_rfc3339_opts(SecondsFormat::Secs, false)
+    })
+}
+
+impl Found {
+    /// Adds the period to a filter.
+    pub(crate) fn limit(&self, filter: &mut Filter) {
+        if let Some(time) = &self.time {
+            filter.time = Some(TimeRange::Wall(time.wall_ns.clone()));
+        }
+    }
+
+    /// Notes what may be missing in a model of these experiments.
+    pub(crate) fn note(&self, model: &mut Model) {
+        for problem in &self.problems {
+            model.leave_out(problem.clone());
+        }
+        let Some(time) = &self.time else {
+            return;
+        };
+        let whole = time.wall_ns.end - time.wall_ns.start;
+        // Between the last sample of a running recording and its end is less than that.
+        if time.missing_ns >= NANOS_PER_SECOND {
+            let seconds = |ns: u64| ns as f64 / 1e9;
+            model.warnings.push(format!(
+                "of {:.3} seconds, nothing was recorded in {:.3}",
+                seconds(whole),
+                seconds(time.missing_ns)
+            ));
+        }
+        if let Some([a, b]) = &time.overlap {
+            model.warnings.push(format!(
+                "{} and {} were recorded at the same time; what both hold is counted twice",
+                a.display(),
+                b.display()
+            ));
+        }
+    }
+
+    /// Returns the period, for a title; none without one.
+    pub(crate) fn text(&self) -> Option<String> {
+        let time = self.time.as_ref()?;
+        let [from, to] = &time.shown;
+        Some(format!("{from} to {to}"))
+    }
+
+    /// Returns the period and the experiments in JSON; none without a period.
+    pub(crate) fn json(&self) -> Option<Value> {
+        let time = self.time.as_ref()?;
+        let paths = self.paths.iter().map(|path| path.display().to_string());
+        Some(json!({
+            "from": time.shown[0],
+            "to": time.shown[1],
+            "missing_s": time.missing_ns as f64 / 1e9,
+            "experiments": paths.collect::<Vec<_>>(),
+        }))
+    }
+}

@@ -1,0 +1,124 @@
+//! An experiment as its log describes it.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use chrono::{DateTime, FixedOffset, TimeZone as _};
+use experiment_format::log::{LogEvent, StartTime};
+use experiment_format::reader::Experiment;
+use host::exit::{ExitKind, Failure};
+
+use crate::load::open;
+
+/// What the log of an experiment says of it. Nothing else of it is read.
+#[derive(Debug)]
+pub(crate) struct Recorded {
+    pub(crate) path: PathBuf,
+    pub(crate) start: StartTime,
+    /// Nanoseconds from its start to its end, or to its last event so far.
+    pub(crate) length_ns: u64,
+    pub(crate) is_closed: bool,
+    pub(crate) hostname: String,
+    pub(crate) subexperiments: u64,
+}
+
+impl Recorded {
+    pub(crate) fn read(path: &Path) -> Result<Recorded, String> {
+        let experiment = Experiment::open(path).map_err(|error| error.to_string())?;
+        let subexperiments = experiment.subexperiments();
+        let subexperiments = subexperiments.map_err(|error| error.to_string())?;
+        Ok(Recorded {
+            path: path.to_owned(),
+            start: experiment.start(),
+            length_ns: length_ns(experiment.events()),
+            is_closed: experiment.is_closed(),
+            hostname: experiment.header().system.hostname.clone(),
+            subexperiments: subexperiments.len() as u64,
+        })
+    }
+
+    /// Returns a time in the time zone of the recorded machine; none where the log has a time that
+    /// is none.
+    pub(crate) fn local(&self, wall_s: i64, subsec_ns: u32) -> Option<DateTime<FixedOffset>> {
+        let zone = FixedOffset::west_opt(self.start.tm_zone_s.try_into().ok()?)?;
+        zone.timestamp_opt(wall_s, subsec_ns).single()
+    }
+
+    /// Returns when it was recorded, in nanoseconds since 1970. What is not closed was recorded
+    /// until a file was last written.
+    pub(crate) fn wall_ns(&self) -> Range<u64> {
+        let start = self.start.wall_ns();
+        let end = start.saturating_add(self.length_ns);
+        if self.is_closed {
+            return start..end;
+        }
+        let written = ["log.xml", "profile", "data.frameinfo"].map(|name| {
+            let time = fs::symlink_metadata(self.path.join(name)).and_then(|file| file.modified());
+            let since = time.ok()?.duration_since(UNIX_EPOCH).ok()?;
+            u64::try_from(since.as_nanos()).ok()
+        });
+        start..written.into_iter().flatten().fold(end, u64::max)
+    }
+}
+
+/// Returns the experiments in a directory by their names, except for those that are being made.
+///
+/// # Errors
+/// When the directory can't be read.
+pub(crate) fn in_directory(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let failed = |error: io::Error| {
+        Failure::new(
+            ExitKind::NoInput,
+            format!("cannot list {}: {error}", directory.display()),
+            "name a directory that experiments are in",
+        )
+    };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        let path = match directory == Path::new(".") {
+            true => PathBuf::from(&name),
+            false => directory.join(&name),
+        };
+        let is_named = Path::new(&name).extension() == Some(OsStr::new("er"));
+        let is_founder = !name.as_encoded_bytes().starts_with(b"_");
+        if is_named && is_founder && path.is_dir() && !open::is_empty(&path) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Returns the time of the end, or else of the last sample, pause or change.
+fn length_ns(events: &[LogEvent]) -> u64 {
+    let at = |event: &LogEvent| match event {
+        LogEvent::Exit { at } => Some((true, *at)),
+        LogEvent::Sample { at, .. } | LogEvent::Pause { at, .. } | LogEvent::Resume { at } => {
+            Some((false, *at))
+        }
+        _ => None,
+    };
+    events.iter().filter_map(at).max().map_or(0, |(_, at)| at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_experiment_ends_with_its_exit_or_its_last_sample() {
+        let sample = |at| LogEvent::Sample {
+            at,
+            id: 0,
+            label: String::new(),
+        };
+        assert_eq!(length_ns(&[]), 0);
+        assert_eq!(length_ns(&[sample(5), sample(9)]), 9);
+        assert_eq!(length_ns(&[sample(9), LogEvent::Exit { at: 8 }]), 8);
+    }
+}

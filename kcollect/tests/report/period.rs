@@ -1,0 +1,132 @@
+//! Which experiments a time takes, and what of them: `--last`, `--at`.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::experiment::{Later, made_later};
+use super::{run, said};
+
+/// Makes `k.1.er` and `k.2.er`, of 20:04:30 to 20:04:34 without a gap, in which the program lives
+/// until 20:04:33.5; and `k.3.er`, which begins at 20:04:40.
+fn series(directory: &Path) {
+    for (number, (seconds, program_lived_ns)) in
+        (1..).zip([(0, 2_000_000_000), (2, 1_500_000_000), (10, 1_500_000_000)])
+    {
+        let later = Later {
+            seconds,
+            program_lived_ns,
+        };
+        made_later(directory, &format!("k.{number}.er"), 10 * number, later);
+    }
+}
+
+/// Returns the ticks of the function `compare`, the pids named sort, and the experiments.
+fn found(directory: &Path, arguments: &[&str]) -> (i64, Vec<i64>, Vec<String>) {
+    let json = |view: &[&str]| -> Value {
+        let text = said(directory, &[arguments, view, &["--json"]].concat());
+        serde_json::from_str(&text[..=text.rfind('}').unwrap()]).unwrap()
+    };
+    let functions = json(&["functions", "-m", "e.user"]);
+    let rows = |value: &Value| value["rows"].as_array().unwrap().clone();
+    let compare = rows(&functions)
+        .into_iter()
+        .find(|row| row["name"] == "compare");
+    let seconds = compare.map_or(0.0, |row| row["e.user"].as_f64().unwrap());
+    let processes = json(&["processes", "-m", "e.total"]);
+    let sorts = rows(&processes).into_iter();
+    let sorts = sorts.filter(|row| row["name"] == "sort");
+    let experiments = functions["period"]["experiments"].as_array();
+    let names = experiments.into_iter().flatten();
+    (
+        (seconds / 0.010_007).round() as i64,
+        sorts.map(|row| row["pid"].as_i64().unwrap()).collect(),
+        names
+            .map(|name| name.as_str().unwrap().to_owned())
+            .collect(),
+    )
+}
+
+#[test]
+fn the_experiments_of_a_time_are_found_and_others_left_alone() {
+    let tmp = tempfile::tempdir().unwrap();
+    series(tmp.path());
+    // Not even read but for its log.
+    std::fs::remove_file(tmp.path().join("k.3.er/profile")).unwrap();
+    let at = |range: &str| found(tmp.path(), &["--at", range]);
+    let names = |numbers: &[u32]| -> Vec<String> {
+        numbers
+            .iter()
+            .map(|number| format!("k.{number}.er"))
+            .collect()
+    };
+    // A process that lives over the seam is one.
+    assert_eq!(at("20:04:30-20:04:34"), (30, vec![7], names(&[1, 2])));
+    assert_eq!(at("20:04:31-20:04:33"), (20, vec![7], names(&[1, 2])));
+    assert_eq!(at("20:04:32"), (20, vec![7], names(&[2])));
+    assert_eq!(
+        at("2026-11-20T20:04:30-20:04:32"),
+        (10, vec![7], names(&[1]))
+    );
+}
+
+#[test]
+fn experiments_without_a_gap_are_one_recording() {
+    let tmp = tempfile::tempdir().unwrap();
+    series(tmp.path());
+    let of = |arguments: &[&str]| found(tmp.path(), arguments);
+    let (both, none) = (["k.2.er", "k.1.er"], Vec::<String>::new());
+    assert_eq!(of(&both), (30, vec![7], none.clone()));
+    // Seconds since the start of the recording.
+    let late = [&both[..], &["--time", "2-"]].concat();
+    assert_eq!(of(&late), (20, vec![7], none.clone()));
+    assert_eq!(of(&["k.1.er", "k.3.er"]), (40, vec![7, 7], none));
+}
+
+#[test]
+fn a_time_that_is_not_there_is_said() {
+    let tmp = tempfile::tempdir().unwrap();
+    series(tmp.path());
+    std::fs::create_dir(tmp.path().join("empty")).unwrap();
+    let mut text = String::new();
+    for arguments in [
+        &["--at", "20:04:32-20:04:41", "functions", "-m", "e.user"][..],
+        &["--last", "5s", "functions", "-m", "e.user", "."],
+        &["--last", "5s", ".", "functions", "-m", "e.user"],
+        &["--at", "20:04:36", "functions"],
+        &["--at", "2026-11-20T21:00-22:00"],
+        &["--at", "half past eight"],
+        &["--last", "0"],
+        &["--last", "2h", "empty"],
+        &["--last", "2h", "nowhere"],
+        &["empty"],
+        &["--last", "2h", "--time", "2-"],
+        &["--last", "2h", "--compare", "k.1.er", "k.2.er"],
+    ] {
+        let output = run(tmp.path(), arguments);
+        text += &format!(
+            "$ kcollect report {}\n{}{}exit status {}\n\n",
+            arguments.join(" "),
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+            output.status.code().unwrap()
+        );
+    }
+    insta::assert_snapshot!("periods", text);
+}
+
+#[test]
+fn what_was_recorded_twice_at_a_time_is_said() {
+    let tmp = tempfile::tempdir().unwrap();
+    series(tmp.path());
+    let later = Later {
+        seconds: 10,
+        program_lived_ns: 1_500_000_000,
+    };
+    made_later(tmp.path(), "other.er", 7, later);
+    let text = said(tmp.path(), &["--last", "4s", "functions", "-m", "e.user"]);
+    assert!(
+        text.contains("k.3.er and other.er were recorded at the same time"),
+        "{text}"
+    );
+}
