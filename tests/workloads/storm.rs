@@ -17,7 +17,7 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
 use std::num::NonZeroUsize;
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 
@@ -137,11 +137,28 @@ fn again(left: u64) -> Command {
 }
 
 fn files(work: &Work) -> Result<u64> {
-    let directory = PathBuf::from(format!("/tmp/storm-{}", std::process::id()));
+    // On a disk that others use there are few in a second.
+    let in_memory = Path::new("/dev/shm");
+    let directory = match can_map(in_memory) {
+        true => in_memory,
+        false => Path::new("/tmp"),
+    };
+    let directory = directory.join(format!("storm-{}", std::process::id()));
     fs::create_dir(&directory).context("a directory")?;
     let done = repeat(work, |number| one_file(&directory, number));
     fs::remove_dir(&directory)?;
     done
+}
+
+/// Returns whether new files in a directory can be mapped for execution.
+fn can_map(directory: &Path) -> bool {
+    let path = directory.join(format!("storm-{}", std::process::id()));
+    let mapped = File::create_new(&path).and_then(|file| {
+        file.set_len(PAGE.get() as u64)?;
+        Ok(map(&File::open(&path)?)?)
+    });
+    let _ = fs::remove_file(&path);
+    mapped.is_ok()
 }
 
 fn one_file(directory: &Path, number: u64) -> Result<()> {
