@@ -2,6 +2,7 @@
 //! twice.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use chrono::{DateTime, TimeDelta};
 use experiment_format::log::LogEvent;
 use experiment_format::reader::Experiment;
 use nix::sys::signal::Signal;
@@ -97,6 +99,56 @@ fn listed(directory: &Path, all: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
+/// Returns the time of a process in seconds, by ticks, in a report of a part of a directory's
+/// experiments; and the time in RFC 3339 at which that part ends.
+fn reported(directory: &Path, part: [&str; 2], pid: i32) -> Result<(f64, String)> {
+    let options = ["processes", "--json", "-m", "e.total"];
+    let words = ["report".as_ref(), directory.as_os_str()].into_iter();
+    let words = words.chain(part.iter().chain(&options).map(OsStr::new));
+    let report = run(&mut command(words)?, LIMIT)?.succeeded()?.stdout;
+    let report: Value = serde_json::from_str(&report)?;
+    let rows = report["rows"].as_array().context("rows")?;
+    let ours: Vec<_> = rows.iter().filter(|row| row["pid"] == pid).collect();
+    ensure!(ours.len() <= 1, "a process is one row: {ours:#?}");
+    let seconds = ours
+        .first()
+        .map_or(Some(0.0), |row| row["e.total"].as_f64());
+    let end = report["period"]["to"].as_str().context("a period")?;
+    Ok((seconds.context("seconds")?, end.to_owned()))
+}
+
+/// The reports of all seconds of a series have together what its experiments have, and that of a
+/// second in the middle has a second.
+fn at_each_second(directory: &Path, pid: i32, ticks: u64, interval_s: f64) -> Result<()> {
+    let (whole, end) = reported(directory, ["--last", "1h"], pid)?;
+    ensure!(
+        (whole - ticks as f64 * interval_s).abs() < 1e-6,
+        "{ticks} ticks, {whole} s are reported"
+    );
+    let end = DateTime::parse_from_rfc3339(&end).ok().context("a time")?;
+    let mut parts = Vec::new();
+    // The load ran for 4.5 seconds; what is before it has no time of it.
+    for back in (0..=10).rev() {
+        let at = (end - TimeDelta::seconds(back)).format("%FT%T").to_string();
+        match reported(directory, ["--at", &at], pid) {
+            Ok((part, _)) => parts.push(part),
+            // Before the first experiment.
+            Err(error) if error.to_string().contains("nothing was recorded") => parts.push(0.0),
+            Err(error) => return Err(error),
+        }
+    }
+    let sum: f64 = parts.iter().sum();
+    ensure!((sum - whole).abs() < 1e-6, "{parts:?} is not {whole} s");
+    let full = parts
+        .iter()
+        .filter(|part| (**part - 1.0).abs() < 1.5 * interval_s);
+    ensure!(
+        full.count() >= 3,
+        "{parts:?}: 4.5 s have three whole seconds"
+    );
+    Ok(())
+}
+
 #[test]
 fn root_not_a_tick_falls_between_two_experiments() -> Result<()> {
     alone(|| {
@@ -117,6 +169,7 @@ fn root_not_a_tick_falls_between_two_experiments() -> Result<()> {
         listed(recorded.directory(), &all)?;
 
         let (mut ticks, mut elapsed_ns, mut on_cpu, mut tracked) = (0, 0.0, 0.0, 0.0);
+        let mut of_process = 0;
         let mut interval_ns = 0.0;
         for (number, path) in all.iter().enumerate() {
             ensure!(opened(path)?.closed, "{} is not closed", path.display());
@@ -134,6 +187,7 @@ fn root_not_a_tick_falls_between_two_experiments() -> Result<()> {
             ticks += stats.ticks();
             elapsed_ns += stats.recorded_ns;
             let (process, path) = summary.followed()?.one(path, truth.pid)?;
+            of_process += process.ticks;
             let lasted = (ended - began) as f64 / interval_ns;
             ensure!(
                 process.ticks as f64 <= lasted + 1.5,
@@ -144,6 +198,8 @@ fn root_not_a_tick_falls_between_two_experiments() -> Result<()> {
             on_cpu += times.0;
             tracked += times.1;
         }
+        let directory = recorded.directory();
+        at_each_second(directory, truth.pid, of_process, interval_ns / 1e9)?;
         // All experiments together: as if there were one.
         let whole = CpuStats {
             cpu: truth.cpu,

@@ -7,7 +7,7 @@ use analysis::aggregate;
 use analysis::export::ExportFormat;
 use analysis::export::folded::GroupBy;
 use analysis::export::selected::{Selected, state_name, state_title};
-use analysis::filter::{Filter, Selection};
+use analysis::filter::{Filter, Selection, TimeRange};
 use analysis::metric::BaseMetric;
 use analysis::model::{Model, STATE_SLOTS};
 use anyhow::{Context, Result, ensure};
@@ -218,7 +218,7 @@ fn exports_of_random_experiments_have_the_sums_of_the_report() {
         agree(&model, &all)?;
         let some = Filter {
             threads: vec![10, 101, 104],
-            time: Some(100_000_000..800_000_000),
+            time: Some(TimeRange::SinceStart(100_000_000..800_000_000)),
             ..threads_only()
         };
         agree(&model, &some)

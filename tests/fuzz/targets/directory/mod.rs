@@ -12,16 +12,18 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use analysis::export::ExportFormat;
 use analysis::export::folded::GroupBy;
 use analysis::export::selected::Selected;
-use analysis::filter::Filter;
+use analysis::filter::{Filter, TimeRange};
 use analysis::flame::{FlameOptions, flame};
 use analysis::load::lines::{self, LookupPaths};
 use analysis::model::Model;
 use analysis::report::table::Report;
 use analysis::report::views::{self, TableOptions, View, compare};
+use analysis::sources::{Period, Sources};
 use analysis::view::{gather, page};
 use host::exit::{ExitKind, Failure};
 use host::output::Output;
@@ -145,7 +147,7 @@ fn report_all(model: &Model) {
         false,
     );
     let filter = Filter {
-        time: Some(0..1_000_000_000),
+        time: Some(TimeRange::SinceStart(0..1_000_000_000)),
         cpus: vec![0],
         ..Filter::default()
     };
@@ -205,7 +207,10 @@ fn draw(place: &Path, paths: &[PathBuf]) {
     };
     for all in [false, true] {
         let options = FlameOptions {
-            experiments: paths.to_vec(),
+            sources: Sources {
+                named: paths.to_vec(),
+                period: (!all).then_some(Period::Last(Duration::from_secs(1))),
+            },
             before: all.then(|| paths[0].clone()),
             filter: Filter::default(),
             all,
