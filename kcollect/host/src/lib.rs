@@ -12,6 +12,7 @@ pub mod machine;
 pub mod memory;
 pub mod output;
 mod root;
+pub mod service;
 pub mod signals;
 pub mod table;
 #[cfg(any(test, feature = "tree"))]

@@ -211,6 +211,10 @@ pub(super) struct ExperimentArgs {
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(super) struct OutputArgs {
+    /// Take options from this file too: lines like rotate = "10m", each key the long name of an
+    /// option. What is typed has precedence
+    #[arg(long, value_name = "FILE", allow_hyphen_values = true)]
+    pub(super) config: Option<PathBuf>,
     /// Append kcollect's own output to this file, errors included. The load's output is not
     /// affected
     #[arg(short = 'O', long, value_name = "FILE", allow_hyphen_values = true)]

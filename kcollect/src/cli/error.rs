@@ -3,6 +3,8 @@
 //! clap's own errors have several lines and no cure. They are rewritten here into the form of all
 //! errors of kcollect: one line that ends with the cure.
 
+use std::path::Path;
+
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use host::exit::{ExitKind, Failure};
 
@@ -34,6 +36,15 @@ impl CliError {
              \x20   kcollect doctor                       check whether this machine permits it\n\
              \x20   kcollect --help                       all options",
         )
+    }
+
+    /// Returns the error of a command line with the settings of a file, of which the wrong option
+    /// may be.
+    pub(super) fn with_settings(self, file: &Path) -> Self {
+        CliError {
+            message: format!("{} (with the settings in {})", self.message, file.display()),
+            ..self
+        }
     }
 
     /// Rewrites an error of clap. `command` is the one that was parsed.

@@ -17,6 +17,7 @@ mod host_facts;
 mod lookup;
 mod pictures;
 mod report;
+mod settings;
 mod signals;
 mod track;
 mod values;
@@ -45,11 +46,23 @@ pub fn parse(
     }
     let subcommand = argv[1].to_string_lossy().into_owned();
     let mut command = args::command(facts.terminal_columns);
-    let typed = command
-        .try_get_matches_from_mut(argv)
-        .and_then(|matches| args::Arguments::from_arg_matches(&matches));
-    match typed {
-        Ok(typed) => command::resolve(typed, facts),
+    let parse = |command: &mut clap::Command, argv: &[OsString]| {
+        let matches = command.try_get_matches_from_mut(argv)?;
+        args::Arguments::from_arg_matches(&matches).map(|typed| (matches, typed))
+    };
+    match parse(&mut command, &argv) {
+        Ok((matches, typed)) => {
+            let Some(file) = &typed.output.config else {
+                return command::resolve(typed, facts);
+            };
+            let settings = settings::read(file, &command, &matches)?;
+            let both = [&argv[..1], &settings, &argv[1..]].concat();
+            let with_settings = match parse(&mut command, &both) {
+                Ok((_, typed)) => command::resolve(typed, facts),
+                Err(error) => Err(CliError::from_clap(&error, &command)),
+            };
+            with_settings.map_err(|error| error.with_settings(file))
+        }
         Err(error) if error.kind() == ErrorKind::DisplayHelp => {
             Ok(Command::Help(error.to_string()))
         }

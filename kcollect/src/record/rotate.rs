@@ -8,6 +8,7 @@
 //! Between the seam and the moment, a few milliseconds later, when the last account is open again,
 //! no context switch is recorded: what a thread did then is known by the scheduler's figures.
 
+use std::path::Path;
 use std::time::Duration;
 
 use experiment_format::directory::{ExperimentDir, Place};
@@ -101,6 +102,7 @@ impl Session<'_> {
             self.dispatcher.router.recording(seam.at_ns, true);
         }
         self.dispatcher.sample(seam.at_ns, "start");
+        self.service.status(&recording_into(&next));
         let ended = std::mem::replace(&mut self.path, next);
         closed.map_err(|error| writing_failure(&error))?;
         if let Some(group) = &plan.group {
@@ -136,6 +138,11 @@ impl Session<'_> {
         archiving::finish(&mut self.dispatcher, give_up, output);
         self.write_summary(seam.at_ns, Some(&mut summary));
     }
+}
+
+/// Returns what the service does, as `systemctl status` shows it.
+pub(super) fn recording_into(path: &Path) -> String {
+    format!("recording into {}", path.display())
 }
 
 /// Returns the next instant of a grid after `time`, of which `due` is the last one that has come.

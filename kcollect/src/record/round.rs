@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use experiment_format::log::LogEvent;
 use host::exit::{ExitKind, Failure};
-use host::machine::now;
+use host::machine::{self, now};
 use host::output::Output;
 use host::signals::SignalRequest;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -16,6 +16,7 @@ use super::load_phase::LoadStep;
 use super::pause::PauseReasons;
 use super::session::Session;
 use super::user::UserSpace;
+use crate::plan::Plan;
 
 /// The longest time for which events are applied without publishing what they changed, nanoseconds.
 /// Until a process is published the BPF programs copy its stacks.
@@ -26,6 +27,15 @@ const CLOSING_NS: u64 = 500_000_000;
 
 /// The shortest round, nanoseconds: after a stack copy, or while unwind tables are made.
 pub(super) const SHORTEST_ROUND_NS: u64 = 10_000_000;
+
+/// Returns what SIGHUP asks for. A service is asked so to begin anew, as others are to open their
+/// logs again; where there is a terminal, SIGHUP says that it is gone.
+pub(super) fn hang_up(plan: &Plan) -> SignalRequest {
+    match plan.rotate.is_some() && !machine::has_terminal() {
+        true => SignalRequest::Rotate,
+        false => SignalRequest::Stop,
+    }
+}
 
 impl Session<'_> {
     /// Waits until a deadline, a signal, or the inputs wake it, which they do not before

@@ -14,6 +14,7 @@ use host::exit::{Failure, spawn_code};
 use host::load;
 use host::machine::{self, now};
 use host::output::Output;
+use host::service::Service;
 use host::signals::{SignalRequest, Signals};
 use nix::unistd::gettid;
 
@@ -29,8 +30,8 @@ use super::kernel::founder::{Beginning, Founder};
 use super::limits::{enough_address_space, enough_descriptors};
 use super::load_phase::{LoadPhase, cannot_start, starter};
 use super::pause::PauseReasons;
-use super::rotate::Began;
-use super::round::{SHORTEST_ROUND_NS, after, not_published, unavailable};
+use super::rotate::{Began, recording_into};
+use super::round::{SHORTEST_ROUND_NS, after, hang_up, not_published, unavailable};
 use super::route::Router;
 use super::targets::check_targets;
 use crate::doctor;
@@ -58,6 +59,7 @@ pub fn record(
     }
     let mut session = Session::start(plan, counters, output)?;
     let run = session.run(output);
+    session.service.stopping();
     // Whatever ended the run, what it recorded is closed and shown.
     let finished = session.finish(output);
     run.and(finished)
@@ -67,6 +69,7 @@ pub(super) struct Session<'a> {
     pub(super) plan: &'a Plan,
     pub(super) path: PathBuf,
     pub(super) signals: Signals,
+    pub(super) service: Service,
     /// What signals asked for that is not done yet.
     pub(super) requests: Vec<SignalRequest>,
     pub(super) inputs: Inputs,
@@ -116,6 +119,8 @@ impl<'a> Session<'a> {
         let period = plan.interval.nanos();
         let mut inputs = Inputs::open(period, plan.record_idle, page_fault, capture, counters)?;
 
+        let service = Service::connect()
+            .map_err(|error| Failure::of_system("NOTIFY_SOCKET of systemd", &error))?;
         let starter = starter(plan, descriptors, &signals)?;
         let dir = create(plan, output)?;
         let path = shown_path(plan, &dir);
@@ -153,6 +158,7 @@ impl<'a> Session<'a> {
             }
         };
 
+        service.ready(&recording_into(&path));
         let load = starter.map_or(LoadPhase::None, |starter| {
             LoadPhase::QuietUntil(after(started_ns, plan.quiet), starter)
         });
@@ -160,6 +166,7 @@ impl<'a> Session<'a> {
             plan,
             path,
             signals,
+            service,
             requests: Vec::new(),
             inputs,
             dispatcher,
@@ -196,6 +203,7 @@ impl<'a> Session<'a> {
             );
             self.handle_signals()?;
             time = now();
+            self.service.alive(time);
             self.keep_time(time, output)?;
             self.inputs.programs.tables().maintain();
             self.apply_events(output)?;
@@ -210,15 +218,6 @@ impl<'a> Session<'a> {
             self.watch_limits(output)?;
         }
         Ok(())
-    }
-}
-
-/// Returns what SIGHUP asks for. A service is asked so to begin anew, as others are to open their
-/// logs again; where there is a terminal, SIGHUP says that it is gone.
-fn hang_up(plan: &Plan) -> SignalRequest {
-    match plan.rotate.is_some() && !machine::has_terminal() {
-        true => SignalRequest::Rotate,
-        false => SignalRequest::Stop,
     }
 }
 
