@@ -124,6 +124,12 @@ tree() {
     done
 }
 
+# settings ROOT UNITS: installs the service and its settings below ROOT, the unit in ROOT/UNITS.
+settings() {
+    put 644 service/kcollect.toml "$1/etc/kcollect.toml"
+    put 644 service/kcollect.service "$1/$2/kcollect.service"
+}
+
 # age DIRECTORY: gives all of its files the same time.
 age() {
     find "$1" -exec touch -h -d "@$moment" {} +
@@ -134,6 +140,10 @@ rm -rf "$staged"
 
 name=kcollect-$version-$machine-linux
 tree "$staged" "$name" site-functions
+settings "$staged/$name" lib/systemd/system
+for file in Containerfile daemonset.yaml; do
+    put 644 "service/$file" "$staged/$name/$file"
+done
 age "$staged/$name"
 # One thread, since the bytes depend on the number of threads.
 (cd "$staged" && tar --sort=name --format=gnu --mtime="@$moment" --owner=0 --group=0 --numeric-owner \
@@ -142,6 +152,10 @@ mv "$directory/$name.tar.xz.new" "$directory/$name.tar.xz"
 
 root=$staged/deb
 tree "$root" usr vendor-completions
+settings "$root" usr/lib/systemd/system
+for file in Containerfile daemonset.yaml; do
+    put 644 "service/$file" "$root/usr/share/doc/kcollect/examples/$file"
+done
 gzip -9n "$root"/usr/share/man/man1/*.1
 mkdir "$root/DEBIAN"
 size=$(find "$root/usr" -type f -exec stat -c %s {} + | awk '{ all += int(($1 + 1023) / 1024) } END { print all }')
@@ -164,15 +178,37 @@ Description: profiler of whole machines, kernel and user
  .
  It needs Linux 6.1 or later, and no library at all.
 CONTROL
+# An administrator's changes stay when the package is upgraded.
+echo /etc/kcollect.toml >"$root/DEBIAN/conffiles"
+# The service is not started by itself. One that runs goes on in the new program.
+cat >"$root/DEBIAN/postinst" <<'POSTINST'
+#!/bin/sh
+set -e
+if [ "$1" = configure ] && [ -d /run/systemd/system ]; then
+    systemctl --system daemon-reload
+    systemctl try-restart kcollect.service
+fi
+POSTINST
+cat >"$root/DEBIAN/prerm" <<'PRERM'
+#!/bin/sh
+set -e
+if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
+    systemctl --no-reload disable --now kcollect.service
+fi
+PRERM
+# Experiments stay: they are the administrator's.
 cat >"$root/DEBIAN/postrm" <<'POSTRM'
 #!/bin/sh
 set -e
 if [ "$1" = purge ]; then
     rm -rf /var/cache/kcollect
 fi
+if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
+    systemctl --system daemon-reload
+fi
 POSTRM
-chmod 755 "$root/DEBIAN/postrm"
-(cd "$root" && find usr -type f | sort | xargs md5sum) >"$root/DEBIAN/md5sums"
+chmod 755 "$root/DEBIAN/postinst" "$root/DEBIAN/prerm" "$root/DEBIAN/postrm"
+(cd "$root" && find usr etc -type f | sort | xargs md5sum) >"$root/DEBIAN/md5sums"
 age "$root"
 SOURCE_DATE_EPOCH=$moment DPKG_DEB_THREADS_MAX=1 \
     dpkg-deb -Zxz --root-owner-group --build "$root" "$directory/kcollect_${version}_$debian.deb.new" >/dev/null

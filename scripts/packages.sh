@@ -102,6 +102,8 @@ find_missing() {
         have mkfs.btrfs || lacks mkfs.btrfs btrfs-progs
         # For a disk that fails.
         [ -x /sbin/mkfs.ext4 ] || have mkfs.ext4 || lacks mkfs.ext4 e2fsprogs
+        # It runs the service.
+        [ -x /lib/systemd/systemd ] || lacks systemd systemd
         # It makes system calls fail.
         have strace || lacks strace strace
         # It opens the pages.

@@ -70,8 +70,49 @@ inside report /tmp/ktest.1.er
 inside report /tmp/ktest.1.er functions -n 5
 inside flame /tmp/ktest.1.er -o /tmp/ktest.1.svg
 # Only the package's own files, the recording and the cache may be there.
-left=$(cd "$clean" && find . -xdev -type f ! -path './usr/*' ! -path './tmp/ktest.1.*' ! -path './var/cache/kcollect/*')
+left=$(cd "$clean" && find . -xdev -type f ! -path './usr/*' ! -path ./etc/kcollect.toml ! -path './tmp/ktest.1.*' ! -path './var/cache/kcollect/*')
 [ -z "$left" ] || fail "it left $left"
+
+echo "== the service"
+[ "$(dpkg-deb -I "$debian" conffiles)" = /etc/kcollect.toml ] || fail "its settings would be overwritten"
+for script in postinst prerm postrm; do
+    dpkg-deb -I "$debian" "$script" | sh -n || fail "$script"
+done
+cmp "$work/tarball/etc/kcollect.toml" "$clean/etc/kcollect.toml"
+cmp "$work/tarball/lib/systemd/system/kcollect.service" "$clean/usr/lib/systemd/system/kcollect.service"
+inside -n --config /etc/kcollect.toml
+
+echo "== the container image"
+image=$work/image
+mkdir -p "$image/proc" "$image/sys" "$image/var/lib/kcollect" "$image/var/cache/kcollect"
+sed -n 's/^COPY //p' "$work/tarball/Containerfile" | while read -r from to; do
+    install -D "$work/tarball/$from" "$image/$to"
+done
+# As the manifest has it: a root file system that is read-only, and five capabilities.
+five=$(sed -n 's/^ *add: \[\(.*\)\]/\1/p' "$work/tarball/daemonset.yaml" | tr 'A-Z' 'a-z' | sed 's/ *, */,+/g; s/^/-all,+/')
+# shellcheck disable=SC2016 # the inner shell's
+unshare --mount --propagation private sh -euc '
+    image=$1 five=$2
+    mount --bind "$image" "$image"
+    for file_system in proc sys; do
+        mount --rbind "/$file_system" "$image/$file_system"
+    done
+    for place in lib cache; do
+        mount -t tmpfs tmpfs "$image/var/$place/kcollect"
+    done
+    mount -o remount,bind,ro "$image"
+    chroot=$(command -v chroot)
+    run() {
+        env -i setpriv --bounding-set="$five" --inh-caps=-all "$chroot" --skip-chdir "$image" "$@"
+    }
+    # chroot(1) needs a capability that the container does not have.
+    five="$five,+sys_chroot"
+    run /usr/bin/kcollect --config /etc/kcollect.toml -d /var/lib/kcollect -t 3 --rotate 1
+    run /usr/bin/kcollect list /var/lib/kcollect
+    run /usr/bin/kcollect report --last 2s /var/lib/kcollect
+' sh "$image" "$five" >"$work/container" || fail "the container: $(cat "$work/container")"
+cat "$work/container"
+[ "$(grep -c ' complete ' "$work/container")" -ge 3 ] || fail "the container made no series"
 
 echo "== gprofng, outside"
 gprofng display text -limit 5 -functions "$clean/tmp/ktest.1.er" >"$work/functions"

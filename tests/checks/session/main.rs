@@ -4,6 +4,7 @@
 mod doctor;
 mod privileges;
 mod rotation;
+mod service;
 mod signals;
 mod two_collectors;
 mod undisturbed;
