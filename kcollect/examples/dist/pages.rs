@@ -32,6 +32,10 @@ const GROUP: (&str, &str) = (
     "NAME.erg",
     "A group: a file with the names of experiments, one per line. Reports of a group are reports of all of them.",
 );
+const SETTINGS: (&str, &str) = (
+    "/etc/kcollect.toml",
+    "The settings of the service kcollect.service: the options of --config.",
+);
 const CACHE: (&str, &str) = (
     "/var/cache/kcollect",
     "The cache of unwind tables of programs and libraries, if root runs kcollect; for other users \
@@ -65,12 +69,12 @@ const DEBUGINFOD_CACHE: (&str, &str) = (
 const REPORT_STATUS: &str = "0 for success, 64 if the command line is wrong, 65 if the experiments hold nothing of what was asked for, \
      66 if an experiment does not exist or cannot be read, 73 and 74 if a file cannot be written. kcollect(1) lists all codes.";
 
-const EXTRAS: [PageExtras; 8] = [
+const EXTRAS: [PageExtras; 9] = [
     PageExtras {
         name: "",
         status: "If kcollect itself does not fail, its status is the load's: its exit status, 126 if it cannot be executed, 127 \
                  if there is no such program, 128 plus the number of the signal that ended it. Otherwise:",
-        files: &[EXPERIMENT, GROUP, CACHE, RATE],
+        files: &[EXPERIMENT, GROUP, SETTINGS, CACHE, RATE],
         environment: &[
             ("PATH", "The directories in which the load is found."),
             (
@@ -80,6 +84,10 @@ const EXTRAS: [PageExtras; 8] = [
             (
                 "XDG_CACHE_HOME, HOME",
                 "The place of the cache for users other than root.",
+            ),
+            (
+                "NOTIFY_SOCKET, WATCHDOG_USEC",
+                "Where, and how often, systemd is told that the recording is alive.",
             ),
         ],
         see_also: &[
@@ -133,6 +141,13 @@ const EXTRAS: [PageExtras; 8] = [
         status: REPORT_STATUS,
         files: &[EXPERIMENT, GROUP],
         environment: &[DEBUGINFOD, DEBUGINFOD_LIMITS, DEBUGINFOD_CACHE],
+        see_also: &[],
+    },
+    PageExtras {
+        name: "list",
+        status: REPORT_STATUS,
+        files: &[EXPERIMENT],
+        environment: &[],
         see_also: &[],
     },
     PageExtras {
@@ -356,5 +371,17 @@ fn see_also(roff: &mut Roff, extras: &PageExtras) {
         let (name, section) = page.split_once('(').unwrap_or((page, ""));
         let comma = if at == last { "" } else { "," };
         roff.text([bold(name), roman(format!("({section}{comma}"))]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_has_a_page() {
+        let command = kcollect::cli::args::command(None);
+        let pages = all(&command, "2026-01-01").unwrap();
+        assert_eq!(pages.len(), 1 + command.get_subcommands().count());
     }
 }
