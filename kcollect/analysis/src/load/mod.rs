@@ -3,7 +3,7 @@
 //! Subexperiments are read before founders. A founder holds CPU ticks of all processes, and those
 //! of a followed process are counted as its subexperiment's. If several followed processes had the
 //! same pid, each tick goes to the one seen nearest in time. The experiments of a series are one
-//! recording ([`series`]).
+//! recording (module `series`).
 
 pub(crate) mod build_ids;
 mod call_paths;
