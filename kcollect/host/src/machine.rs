@@ -161,6 +161,20 @@ pub fn give_rest_back() {
     let _ = unsafe { libc::malloc_trim(0) };
 }
 
+/// Returns the number of a user: of a name in `/etc/passwd`, or itself. Other databases of users
+/// would need the C library's modules, which a program without libraries does not have.
+#[must_use]
+pub fn uid_of(name: &str) -> Option<u32> {
+    if let Ok(number) = name.parse() {
+        return Some(number);
+    }
+    let users = fs::read_to_string("/etc/passwd").ok()?;
+    users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok())?
+    })
+}
+
 /// Returns the user and group that called sudo, who own what is written. None without sudo.
 #[must_use]
 pub fn sudo_user() -> Option<(u32, u32)> {

@@ -112,8 +112,9 @@ pub(super) struct DataArgs {
     pub(super) counters: Option<Vec<String>>,
     /// Follow processes into their user code, each into a subexperiment of its own: on (processes
     /// that were on a CPU at a tick, the default), all (also processes that only waited), off (the
-    /// kernel only), or =REGEXP, which has to match the whole of a process's name, of its program's
-    /// file name, or of its number
+    /// kernel only), =REGEXP, which has to match the whole of a process's name, of its program's
+    /// file name, or of its number; or those that belong together: unit:NAME (of systemd),
+    /// container:ID, cgroup:PATH, pod:UID (of Kubernetes) or user:NAME
     #[arg(short = 'F', long, value_name = "WHICH", allow_hyphen_values = true)]
     pub(super) follow: Option<String>,
     /// Follow also the processes that a followed process forks

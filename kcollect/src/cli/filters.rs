@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 
 use analysis::filter::{Filter, Pattern, ProcessFilter, TimeRange};
 use analysis::metric::BaseMetric;
-use analysis::model::STATE_SLOTS;
+use analysis::model::{GroupKind, STATE_SLOTS};
 use analysis::sources::clock::NotAClockRange;
 use analysis::sources::{Period, Sources};
 use clap::Args;
 use experiment_format::ids::Pid;
 use experiment_format::microstate::Microstate;
+use host::machine;
 
 use super::{CliError, values};
 
@@ -19,6 +20,22 @@ pub(super) struct FilterArgs {
     /// process N; separated by commas. May be repeated
     #[arg(long, value_name = "PID|REGEXP|%N,...", allow_hyphen_values = true)]
     process: Vec<String>,
+    /// Only processes of these units of systemd, separated by commas; nginx is nginx.service. This
+    /// and the next four are known of followed processes
+    #[arg(long, value_name = "UNIT,...", allow_hyphen_values = true)]
+    unit: Vec<String>,
+    /// Only processes of these containers: the beginnings of their ids, or their names
+    #[arg(long, value_name = "ID,...", allow_hyphen_values = true)]
+    container: Vec<String>,
+    /// Only processes of these pods of Kubernetes, by UID
+    #[arg(long, value_name = "UID,...", allow_hyphen_values = true)]
+    pod: Vec<String>,
+    /// Only processes in these control groups and below them
+    #[arg(long, value_name = "PATH,...", allow_hyphen_values = true)]
+    cgroup: Vec<String>,
+    /// Only processes of these users, by number or by a name of this machine
+    #[arg(long, value_name = "USER,...", allow_hyphen_values = true)]
+    user: Vec<String>,
     /// Only data of these threads, separated by commas. May be repeated
     #[arg(long, value_name = "TID,...", allow_hyphen_values = true)]
     thread: Vec<String>,
@@ -98,6 +115,7 @@ impl FilterArgs {
     pub(super) fn resolve(&self) -> Result<Filter, CliError> {
         Ok(Filter {
             processes: each("--process", &self.process, process)?,
+            groups: self.groups()?,
             threads: each("--thread", &self.thread, |text| number("--thread", text))?,
             cpus: each("--cpu", &self.cpu, |text| number("--cpu", text))?,
             states: self.state.as_deref().map(states).transpose()?,
@@ -115,10 +133,42 @@ impl FilterArgs {
         })
     }
 
+    fn groups(&self) -> Result<Vec<(GroupKind, Vec<String>)>, CliError> {
+        let user = |text: &str| {
+            let number = machine::uid_of(text).map(|number| number.to_string());
+            number.ok_or_else(|| {
+                CliError::new(
+                    format!("--user {text}: not a user of this machine"),
+                    "type the number that the user had",
+                )
+            })
+        };
+        let own = |text: &str| Ok(text.to_owned());
+        let all = [
+            (GroupKind::Unit, each("--unit", &self.unit, own)?),
+            (
+                GroupKind::Container,
+                each("--container", &self.container, own)?,
+            ),
+            (GroupKind::Pod, each("--pod", &self.pod, own)?),
+            (GroupKind::Cgroup, each("--cgroup", &self.cgroup, own)?),
+            (GroupKind::User, each("--user", &self.user, user)?),
+        ];
+        Ok(all
+            .into_iter()
+            .filter(|(_, names)| !names.is_empty())
+            .collect())
+    }
+
     /// Returns the filters except for the states, as text for a title.
     pub(super) fn title(&self) -> String {
         let lists = [
             ("process", &self.process),
+            ("unit", &self.unit),
+            ("container", &self.container),
+            ("pod", &self.pod),
+            ("control group", &self.cgroup),
+            ("user", &self.user),
             ("thread", &self.thread),
             ("CPU", &self.cpu),
             ("stacks with", &self.function),
@@ -282,6 +332,10 @@ mod tests {
         args.resolve().unwrap()
     }
 
+    fn list2(a: &str, b: &str) -> Vec<String> {
+        vec![a.to_owned(), b.to_owned()]
+    }
+
     fn list(text: &str) -> Vec<String> {
         vec![text.to_owned()]
     }
@@ -290,6 +344,11 @@ mod tests {
     fn a_comma_separates_values_of_every_filter() {
         let several = filter(FilterArgs {
             process: list("sshd,7,%2"),
+            unit: list("nginx,ssh.service"),
+            container: Vec::new(),
+            pod: Vec::new(),
+            cgroup: Vec::new(),
+            user: list("0"),
             thread: list("1,2"),
             cpu: list("0,3"),
             state: Some("user,lock".to_owned()),
@@ -302,6 +361,13 @@ mod tests {
                 ProcessFilter::Name(Pattern::new("sshd").unwrap()),
                 ProcessFilter::Pid(Pid(7)),
                 ProcessFilter::Number(2),
+            ]
+        );
+        assert_eq!(
+            several.groups,
+            [
+                (GroupKind::Unit, list2("nginx", "ssh.service")),
+                (GroupKind::User, list("0")),
             ]
         );
         assert_eq!((several.threads, several.cpus), (vec![1, 2], vec![0, 3]));

@@ -31,7 +31,7 @@ pub(super) struct FlameArgs {
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with_all = ["words", "last", "at"])]
     diff: Option<Vec<PathBuf>>,
     /// What the stacks stand on: name (the process's name, the default), process (name and number),
-    /// thread, or nothing
+    /// thread, unit, container, pod, cgroup, user, or nothing
     #[arg(long, value_name = "WHAT", allow_hyphen_values = true)]
     by: Option<String>,
     #[command(flatten)]
@@ -58,7 +58,7 @@ pub(super) struct ExportArgs {
     #[arg(short = 'o', long, value_name = "FILE", allow_hyphen_values = true)]
     output: Option<PathBuf>,
     /// What folded stacks stand on: name (the process's name, the default), process (name and
-    /// number), thread, or nothing
+    /// number), thread, unit, container, pod, cgroup, user, or nothing
     #[arg(long, value_name = "WHAT", allow_hyphen_values = true)]
     by: Option<String>,
     #[command(flatten)]

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use analysis::load::lines::LookupPaths;
+use analysis::model::GroupKind;
 use analysis::report::views::{TableOptions, View};
 use analysis::report::{ReportFormat, ReportOptions};
 use analysis::sources::Sources;
@@ -64,6 +65,9 @@ pub(super) struct ReportArgs {
     /// name them
     #[arg(long, conflicts_with = "compare")]
     unnamed: bool,
+    /// processes: a row for each unit, container, pod, cgroup or user instead of each process
+    #[arg(long, value_name = "WHAT", allow_hyphen_values = true)]
+    by: Option<String>,
     /// Compare two experiments, the second with the first: their functions, processes or overview,
     /// or all three
     #[arg(long, conflicts_with_all = ["last", "at"])]
@@ -82,6 +86,7 @@ pub(super) fn resolve(typed: ReportArgs) -> Result<ReportOptions, CliError> {
     // Metrics and the order of rows are those of functions.
     let of_functions = typed.metrics.is_some() || typed.sort.is_some() || typed.unnamed;
     let otherwise = match of_functions && !typed.compare {
+        _ if typed.by.is_some() => View::Processes,
         true => View::Functions,
         false => View::Triage,
     };
@@ -110,6 +115,7 @@ pub(super) fn resolve(typed: ReportArgs) -> Result<ReportOptions, CliError> {
             "leave it out, or choose the view functions",
         ));
     }
+    let by = typed.by.as_deref().map(|text| group_kind(text, view));
     let depth = typed.depth.as_deref();
     let depth = depth.map(|text| number("--depth", text)).transpose()?;
     let least_ppm = typed.percent.as_deref().map(percent).transpose()?;
@@ -133,6 +139,7 @@ pub(super) fn resolve(typed: ReportArgs) -> Result<ReportOptions, CliError> {
             sort: typed.sort,
             limit,
             function: subject,
+            by: by.transpose()?,
             unnamed: typed.unnamed,
             lookup: LookupPaths {
                 maps: typed
@@ -192,6 +199,22 @@ fn positional(words: Vec<OsString>, period: &PeriodArgs) -> Result<Positional, C
         )
     })?;
     Ok((sources, view, subject))
+}
+
+fn group_kind(text: &str, view: View) -> Result<GroupKind, CliError> {
+    if view != View::Processes {
+        return Err(CliError::new(
+            format!("--by: the view {} has no such option", view.name()),
+            "leave it out, or choose the view processes",
+        ));
+    }
+    GroupKind::from_name(text).ok_or_else(|| {
+        let names: Vec<_> = GroupKind::ALL.iter().map(|(_, name)| *name).collect();
+        CliError::new(
+            format!("--by {text}: processes do not belong to that"),
+            format!("type one of {}", names.join(", ")),
+        )
+    })
 }
 
 fn path_map(text: &str) -> Result<PathMap, CliError> {

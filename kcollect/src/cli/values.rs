@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use counters::names::grammar::{self, OverflowSpec};
 use experiment_format::ids::{Pid, Tid};
-use user_collector::follow::{Follow, Pattern};
+use host::machine;
+use user_collector::follow::{Follow, GroupRule, Pattern};
 
 use super::{CliError, HostFacts};
 use crate::plan::{Archive, Interval, Keep, Target};
@@ -324,12 +325,16 @@ pub(super) fn follow(typed: &str) -> Result<Follow, CliError> {
         "on" => Ok(Follow::On),
         "all" => Ok(Follow::All),
         _ => {
+            if let Some(group) = group(typed) {
+                return group.map(Follow::Group);
+            }
             let Some(pattern) = typed.strip_prefix('=').filter(|rest| !rest.is_empty()) else {
                 return Err(error(
                     "-F",
                     typed,
                     "not a choice of processes",
-                    "type on, off, all, or =REGEXP for processes by name or number, as in -F '=nginx|1264'",
+                    "type on, off, all, =REGEXP for processes by name or number, as in -F '=nginx|1264', or \
+                     unit:NAME, container:ID, cgroup:PATH, pod:UID, user:NAME",
                 ));
             };
             Pattern::new(pattern).map(Follow::Matching).map_err(|wrong| {
@@ -343,6 +348,36 @@ pub(super) fn follow(typed: &str) -> Result<Follow, CliError> {
             })
         }
     }
+}
+
+/// `-F KIND:NAME`; none if it is something else.
+fn group(typed: &str) -> Option<Result<GroupRule, CliError>> {
+    let (kind, name) = typed.split_once(':')?;
+    if typed.starts_with('=') {
+        return None;
+    }
+    let wrong = |cure: &str| Some(Err(error("-F", typed, "not a choice of processes", cure)));
+    let name = name.to_owned();
+    Some(Ok(match kind {
+        "cgroup" if !name.starts_with('/') => {
+            return wrong("type a path as in /proc/PID/cgroup, such as cgroup:/system.slice");
+        }
+        _ if name.is_empty() => return wrong("type a name behind the colon"),
+        "cgroup" => GroupRule::Cgroup(name),
+        "container" => GroupRule::Container(name),
+        "unit" => GroupRule::Unit(name),
+        "pod" => GroupRule::Pod(name),
+        "user" => match machine::uid_of(&name) {
+            Some(uid) => GroupRule::User(uid),
+            None => return wrong("type the name of a user in /etc/passwd, or a number"),
+        },
+        _ => {
+            return wrong(
+                "before the colon type one of unit, container, cgroup, pod and user; a name with a colon is \
+                 matched by =REGEXP",
+            );
+        }
+    }))
 }
 
 /// `-h`: the counters of all occurrences of the option.
@@ -529,6 +564,37 @@ mod tests {
         }
         assert_eq!(rotate("10m"), Ok(Duration::from_secs(600)));
         assert!(rotate("0.9").is_err() && rotate("often").is_err());
+    }
+
+    #[test]
+    fn processes_that_belong_together_are_followed() {
+        let group = |typed| match follow(typed) {
+            Ok(Follow::Group(group)) => group.to_string(),
+            other => panic!("{other:?}"),
+        };
+        for (typed, expected) in [
+            ("unit:nginx", "unit nginx"),
+            ("container:0123456789ab", "container 0123456789ab"),
+            ("cgroup:/system.slice", "control group /system.slice"),
+            ("pod:8d2a-1c", "pod 8d2a-1c"),
+            ("user:root", "user 0"),
+            ("user:1000", "user 1000"),
+        ] {
+            assert_eq!(group(typed), expected);
+        }
+        let named = follow("=nginx: worker").unwrap();
+        assert!(matches!(named, Follow::Matching(_)), "{named:?}");
+        for bad in [
+            "unit:",
+            "cgroup:system.slice",
+            "user:no such user",
+            "name:x",
+            "nginx:",
+            ":",
+        ] {
+            let error = follow(bad).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("-F {bad}: ")), "{error}");
+        }
     }
 
     #[test]

@@ -33,6 +33,9 @@ pub fn describe(plan: &Plan) -> Vec<String> {
         Follow::Matching(pattern) => {
             format!("processes that match {pattern} are followed{descendants}")
         }
+        Follow::Group(group) => {
+            format!("processes of {group} are followed{descendants}")
+        }
     });
     let directory = plan.directory.display();
     lines.push(match &plan.name {

@@ -12,7 +12,7 @@ use experiment_format::usage::UsageRecord;
 use user_collector::collector::{Collector, StateTicks, ThreadStack};
 use user_collector::jit::{JitChange, JitStats as JitCounts, JitWatch, SharedJit};
 use user_collector::process::DirectoryNames;
-use user_collector::process::{Container, ProcessFacts};
+use user_collector::process::{Cgroup, ProcessFacts};
 use user_collector::space::Mapping;
 
 use super::interval::{CounterOverflow, StateInterval, ThreadIds};
@@ -32,9 +32,9 @@ pub struct FollowedProcess {
     /// Its rank in a parallel program (MPI).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mpi_rank: Option<u32>,
-    /// The container that it was in.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub container: Option<Container>,
+    /// The control group that it was in, and what that names.
+    #[serde(flatten)]
+    pub cgroup: Option<Cgroup>,
     /// Ticks of its threads in its experiment.
     pub ticks: u64,
     /// Tick arrays that hold them.
@@ -85,7 +85,7 @@ pub struct Subexperiment {
     /// Of the programs that it executed before.
     former_jit: JitStats,
     mpi_rank: Option<u32>,
-    container: Option<Container>,
+    cgroup: Option<Cgroup>,
     counts: StackCounts,
     cpu_counts: StackCounts,
     ticks: u64,
@@ -156,7 +156,7 @@ impl Subexperiment {
             jit,
             former_jit: JitStats::default(),
             mpi_rank: facts.mpi_rank,
-            container: facts.container,
+            cgroup: facts.cgroup,
             counts: StackCounts::default(),
             cpu_counts: StackCounts::default(),
             ticks: 0,
@@ -425,7 +425,7 @@ impl Subexperiment {
             unwritten_functions: self.collector.unwritten_functions,
             unread_at_exit: self.unread_at_exit,
             mpi_rank: self.mpi_rank,
-            container: self.container.clone(),
+            cgroup: self.cgroup.clone(),
             ticks: self.ticks,
             arrays: self.collector.arrays,
             user_stacks: self.counts.clone(),
@@ -467,7 +467,8 @@ fn header(inherited: &Inherited, facts: &ProcessFacts, pid: Pid, name: &[u8]) ->
     header.settings.clear();
     header.comments = comments(facts, name);
     header.mpi_rank = facts.mpi_rank;
-    header.container = facts.container.clone().map(Into::into);
+    let cgroup = facts.cgroup.clone();
+    header.container = cgroup.and_then(|cgroup| cgroup.container).map(Into::into);
     header
 }
 
@@ -504,13 +505,18 @@ fn comments(facts: &ProcessFacts, name: &[u8]) -> Vec<String> {
     add("program", facts.executable.clone());
     add("directory", facts.cwd.clone());
     add("user id", facts.uid.map(|uid| uid.to_string()));
-    add(
-        "container",
-        facts
-            .container
-            .as_ref()
-            .map(|container| format!("{} {}", container.runtime.name(), container.id)),
-    );
+    // One that is in the root of all says nothing.
+    let cgroup = facts.cgroup.as_ref().filter(|cgroup| cgroup.path != "/");
+    if let Some(cgroup) = cgroup {
+        let container = cgroup.container.as_ref();
+        add("cgroup", Some(cgroup.path.clone()));
+        add("unit", cgroup.unit.clone());
+        add("pod", cgroup.pod.clone());
+        add(
+            "container",
+            container.map(|container| format!("{} {}", container.runtime.name(), container.id)),
+        );
+    }
     add("MPI rank", facts.mpi_rank.map(|rank| rank.to_string()));
     comments
 }

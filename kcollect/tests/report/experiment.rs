@@ -215,9 +215,16 @@ pub(crate) fn made_later(parent: &Path, name: &str, comparing: u32, later: Later
     );
     founder.sample(2_000_000_000, "stop", &stop).unwrap();
 
-    let mut sub =
-        SubexperimentWriter::create(founder.dir(), SUB, &header(7, "/usr/bin/sort -n x"), run)
-            .unwrap();
+    let mut of_sort = header(7, "/usr/bin/sort -n x");
+    of_sort.comments = [
+        "process: sort",
+        "user id: 1000",
+        "cgroup: /system.slice/sort.service/jobs",
+        "unit: sort.service",
+    ]
+    .map(str::to_owned)
+    .into();
+    let mut sub = SubexperimentWriter::create(founder.dir(), SUB, &of_sort, run).unwrap();
     sub.map(&map(KERNEL, "vmlinux")).unwrap();
     sub.map(&map(PROGRAM, "/usr/bin/sort")).unwrap();
     sub.log(&thread(Tid(7), "sort", "sort, pid 7")).unwrap();

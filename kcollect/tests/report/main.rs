@@ -7,6 +7,7 @@
 )]
 
 mod experiment;
+mod groups;
 mod period;
 
 use std::fs::OpenOptions;

@@ -12,10 +12,11 @@ use experiment_format::log::Container;
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::Detail;
 use experiment_format::reader::Experiment;
-use tests::command::Running;
+use serde_json::Value;
+use tests::command::{Running, run};
 use tests::experiment::followed::{Followed, FollowedProcess, directories};
 use tests::gprofng::Table;
-use tests::kcollect::{Recorded, Recording, record};
+use tests::kcollect::{Recorded, Recording, command, record};
 use tests::machine::cgroup::Quota;
 use tests::machine::disturbance::judge_times;
 use tests::machine::{Exclusive, alone, stolen_meanwhile, work_cpu};
@@ -262,6 +263,71 @@ fn root_rank_and_container_are_recorded() -> Result<()> {
 }
 
 /// That the followed are the proctorture and its descendants of these names.
+/// Of a container are followed what runs in it at the start, what is forked there, and what enters
+/// it and executes its program there; and nothing else.
+#[test]
+fn root_processes_of_a_container_or_a_user_are_followed() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let id = "fedcba9876543210".repeat(4);
+    let container = Quota::of_container(&id)?;
+    let inside = start(PROCTORTURE, &["one:20000"])?;
+    container.take(pid(&inside))?;
+    let mut as_another = Command::new("setpriv");
+    as_another.args(["--reuid", "65431", "--clear-groups", "--"]);
+    let another = Running::start(as_another.args([PROCTORTURE, "one:20000"]), LIMIT)?;
+    // It is forked outside, enters, and executes; its own child is forked inside.
+    let enters = format!(
+        "echo $$ >{}; exec sh -c '{PROCTORTURE} one:300; {PROCTORTURE} one:300'",
+        container.procs().display()
+    );
+    let record_of = |group: &str| {
+        let options = ["-p", "hi", "-F", group];
+        record(&options, &["sh", "-c", &enters], LIMIT)
+    };
+
+    let of_container = record_of(&format!("container:{}", &id[..12]))?;
+    let followed = Followed::read(&of_container)?;
+    let mut inside_named: Vec<_> = followed.subs.iter().map(|sub| sub.name.as_str()).collect();
+    inside_named.retain(|name| name.starts_with("_proctorture_"));
+    ensure!(inside_named.len() == 3, "{inside_named:?}");
+    followed.the(pid(&inside))?;
+    let name = format!("docker-{id}.scope");
+    for sub in &followed.subs {
+        let experiment = Experiment::open(&sub.path)?;
+        let comments = &experiment.header().comments;
+        // The shell's own begins before it enters.
+        ensure!(
+            sub.name.starts_with("_sh_") || comments.contains(&format!("unit: {name}")),
+            "{}: {comments:?}",
+            sub.name
+        );
+    }
+    followed.lost_nothing()?;
+    // What is followed has its group in reports.
+    let experiment = of_container.experiment()?;
+    let path = experiment.to_string_lossy();
+    let report = |arguments: &[&str]| -> Result<Value> {
+        let words = [&["report", &path, "--json", "-m", "e.total"], arguments].concat();
+        let text = run(&mut command(words)?, LIMIT)?.succeeded()?.stdout;
+        Ok(serde_json::from_str(&text)?)
+    };
+    let by_unit = report(&["--by", "unit"])?;
+    let rows = by_unit["rows"].as_array().context("rows")?;
+    let row = rows.iter().find(|row| row["name"] == name.as_str());
+    let seconds = row.context("the unit")?["e.total"].as_f64();
+    let chosen = report(&["processes", "--container", &id[..12]])?;
+    let total = chosen["rows"][0]["e.total"].as_f64();
+    ensure!(
+        seconds > Some(0.5) && seconds == total,
+        "{seconds:?} of the unit, {total:?} of the container"
+    );
+
+    let of_user = Followed::read(&record_of("user:65431")?)?;
+    let names: Vec<_> = of_user.subs.iter().map(|sub| sub.pid).collect();
+    ensure!(names == [pid(&another)], "{names:?}");
+    Ok(())
+}
+
 fn judge_descendants(followed: &Followed, expected: &[&str]) -> Result<()> {
     let mut names: Vec<&str> = followed.subs.iter().map(|sub| sub.name.as_str()).collect();
     names.sort_unstable();

@@ -64,7 +64,13 @@ impl Quota {
     /// # Errors
     /// When it is not ours to move.
     pub fn take(&self, pid: u32) -> Result<()> {
-        write(&self.group.join("cgroup.procs"), &pid.to_string())
+        write(&self.procs(), &pid.to_string())
+    }
+
+    /// The file into which the number of a process is written to move it here.
+    #[must_use]
+    pub fn procs(&self) -> PathBuf {
+        self.group.join("cgroup.procs")
     }
 
     fn make(name: &str, percent: u64) -> Result<Self> {

@@ -2,8 +2,10 @@
 
 use experiment_format::ids::Pid;
 
+mod group;
 mod pattern;
 
+pub use group::GroupRule;
 pub use pattern::{Pattern, PatternError};
 
 /// Which processes are followed.
@@ -36,6 +38,8 @@ pub enum Follow {
     All,
     /// Processes that a pattern matches, whether they were on a CPU at a tick or not.
     Matching(Pattern),
+    /// Processes that belong together, likewise.
+    Group(GroupRule),
 }
 
 /// A process, as the rule sees it.
@@ -49,6 +53,8 @@ pub struct Candidate<'a> {
     pub executable: Option<&'a [u8]>,
     /// Whether it was on a CPU at a tick.
     pub ticked: bool,
+    /// Whether it belongs to the group that the rule names.
+    pub in_group: bool,
 }
 
 impl Follow {
@@ -60,6 +66,7 @@ impl Follow {
             Follow::On => candidate.ticked,
             Follow::All => true,
             Follow::Matching(pattern) => pattern.matches(candidate),
+            Follow::Group(_) => candidate.in_group,
         }
     }
 }
@@ -74,6 +81,7 @@ mod tests {
             name: Some(b"nginx: worker p"),
             executable: Some(b"/usr/sbin/nginx"),
             ticked: false,
+            in_group: false,
         }
     }
 

@@ -19,9 +19,9 @@ use experiment_format::ids::Pid;
 use experiment_format::text::printable;
 use serde::Serialize;
 
+use super::cgroup::Cgroup;
 use super::command_line::quoted;
-use super::container::{Container, container_of};
-use super::proc_files::{numbers_of, relatives_of, start_ticks_of};
+use super::proc_files::{effective_uid_of, numbers_of, relatives_of, start_ticks_of};
 
 /// Most bytes of a command line and of an environment that are read.
 pub const MAX_TEXT_BYTES: usize = 64 * 1024;
@@ -53,8 +53,8 @@ pub struct ProcessFacts {
     pub executable: Option<String>,
     /// Effective user id.
     pub uid: Option<u32>,
-    /// The container that its control group names.
-    pub container: Option<Container>,
+    /// Its control group.
+    pub cgroup: Option<Cgroup>,
     /// Its rank in a parallel program.
     pub mpi_rank: Option<u32>,
     /// Its number in each of its pid namespaces, the host's first.
@@ -107,10 +107,8 @@ impl ProcessFacts {
             relatives: stat.as_deref().map(relatives_of).unwrap_or_default(),
             cwd: link("cwd"),
             executable: link("exe"),
-            uid: status
-                .as_deref()
-                .and_then(|status| numbers_of(status, "Uid:").nth(1)),
-            container: text("cgroup").and_then(|bytes| container_of(&bytes)),
+            uid: status.as_deref().and_then(effective_uid_of),
+            cgroup: text("cgroup").and_then(|bytes| Cgroup::of(&bytes)),
             mpi_rank: bounded(&dir.join("environ"), MAX_TEXT_BYTES)
                 .and_then(|(bytes, _)| rank_of(&bytes)),
             ns_pids: status
@@ -189,7 +187,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_end(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = (container_of(&bytes), rank_of(&bytes), numbers_of(&bytes, "").count(), start_ticks_of(&bytes));
+            let _ = (Cgroup::of(&bytes), rank_of(&bytes), numbers_of(&bytes, "").count(), start_ticks_of(&bytes));
             if let Some(line) = quoted(&bytes, false) {
                 prop_assert_eq!(printable(line.as_bytes()), line);
             }

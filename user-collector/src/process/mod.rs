@@ -1,5 +1,6 @@
 //! Processes: which there are, and what is known of each.
 
+mod cgroup;
 mod command_line;
 mod container;
 mod facts;
@@ -9,10 +10,12 @@ pub(crate) mod proc_files;
 mod table;
 mod thread_names;
 
+pub use cgroup::Cgroup;
 pub use command_line::quoted;
 pub use container::{Container, ContainerRuntime, container_of};
 pub use facts::{MAX_TEXT_BYTES, ProcessFacts, rank_of};
 pub use instance::ProcessInstance;
 pub use lineage::{DirectoryNames, Lineages};
+pub use proc_files::effective_uid_of;
 pub use table::{ExecutableFile, ProcessInfo, ProcessName, ProcessTable};
 pub use thread_names::ThreadNames;

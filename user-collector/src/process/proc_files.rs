@@ -17,6 +17,12 @@ pub(crate) fn numbers_of<'a>(status: &'a [u8], line: &'a str) -> impl Iterator<I
         .map_while(|number| number.parse().ok())
 }
 
+/// Returns the effective user id in a `/proc/PID/status`.
+#[must_use]
+pub fn effective_uid_of(status: &[u8]) -> Option<u32> {
+    numbers_of(status, "Uid:").nth(1)
+}
+
 /// Returns the start of a process by its `/proc/PID/stat`: field 22.
 pub(crate) fn start_ticks_of(stat: &[u8]) -> Option<u64> {
     field_of(stat, 22)

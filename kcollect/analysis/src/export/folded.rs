@@ -11,7 +11,7 @@ use experiment_format::text::is_printable;
 use rustc_hash::FxHashMap;
 
 use super::selected::{Selected, state_name};
-use crate::model::{Model, StackId, ThreadInfo};
+use crate::model::{GroupKind, Model, StackId, ThreadInfo};
 
 /// The frames below the outermost function of a stack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -23,16 +23,23 @@ pub enum GroupBy {
     Process,
     /// Process and thread, with name and id.
     Thread,
+    /// What the process belongs to, and its name.
+    Group(GroupKind),
     /// None.
     Nothing,
 }
 
 impl GroupBy {
     /// All choices with their names.
-    pub const ALL: [(GroupBy, &'static str); 4] = [
+    pub const ALL: [(GroupBy, &'static str); 9] = [
         (GroupBy::Name, "name"),
         (GroupBy::Process, "process"),
         (GroupBy::Thread, "thread"),
+        (GroupBy::Group(GroupKind::Unit), "unit"),
+        (GroupBy::Group(GroupKind::Container), "container"),
+        (GroupBy::Group(GroupKind::Pod), "pod"),
+        (GroupBy::Group(GroupKind::Cgroup), "cgroup"),
+        (GroupBy::Group(GroupKind::User), "user"),
         (GroupBy::Nothing, "nothing"),
     ];
 
@@ -42,6 +49,9 @@ impl GroupBy {
         match self {
             GroupBy::Nothing => Vec::new(),
             GroupBy::Name => vec![name],
+            GroupBy::Group(kind) => {
+                vec![clean(&model.process(thread.process).group(kind)), name]
+            }
             GroupBy::Process => vec![numbered()],
             GroupBy::Thread => {
                 let own = format!("{} ({})", model.thread_name(thread), thread.tid);

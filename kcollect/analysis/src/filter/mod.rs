@@ -12,7 +12,9 @@ use regex::Regex;
 
 pub use self::near::nearest;
 pub use self::nothing::{nothing_passes, require};
-use crate::model::{CounterOverflow, ExperimentInfo, Model, ProcessInfo, STATE_SLOTS, TickRow};
+use crate::model::{
+    CounterOverflow, ExperimentInfo, GroupKind, Model, ProcessInfo, STATE_SLOTS, TickRow,
+};
 
 /// A regular expression, equal to another if it has the same text.
 #[derive(Debug, Clone)]
@@ -53,6 +55,9 @@ impl Eq for Pattern {}
 pub struct Filter {
     /// The processes.
     pub processes: Vec<ProcessFilter>,
+    /// What the processes belong to: names of a kind. A process passes if it belongs to one of
+    /// each kind.
+    pub groups: Vec<(GroupKind, Vec<String>)>,
     /// The tids.
     pub threads: Vec<u64>,
     /// The numbers of CPUs.
@@ -130,7 +135,18 @@ impl Filter {
     /// Returns whether a process passes.
     #[must_use]
     pub fn takes(&self, process: &ProcessInfo) -> bool {
-        self.processes.is_empty() || self.processes.iter().any(|condition| condition.is(process))
+        let is_named = self.processes.iter().any(|condition| condition.is(process));
+        (self.processes.is_empty() || is_named)
+            && self.groups.iter().all(|(kind, names)| {
+                let group = process.groups.get(*kind);
+                group.is_some_and(|group| names.iter().any(|name| kind.is(group, name)))
+            })
+    }
+
+    /// Returns whether it selects some of the processes.
+    #[must_use]
+    pub fn chooses_processes(&self) -> bool {
+        !(self.processes.is_empty() && self.groups.is_empty())
     }
 }
 

@@ -56,6 +56,18 @@ pub fn nothing_passes(models: &[&Model], filter: &Filter) -> Failure {
         .iter()
         .find(|condition| !processes().any(|process| condition.is(process)));
     let none = "no tick passes the filters";
+    let no_group = filter.groups.iter().find(|(kind, names)| {
+        let is = |group: &str| names.iter().any(|name| kind.is(group, name));
+        !processes().any(|process| process.groups.get(*kind).is_some_and(is))
+    });
+    if let (None, Some((kind, names))) = (unknown, no_group) {
+        let (kind, names) = (kind.name(), names.join(" or "));
+        return Failure::new(
+            ExitKind::Empty,
+            format!("{none}: no followed process is of {kind} {names}"),
+            format!("kcollect report --by {kind} shows all"),
+        );
+    }
     match unknown {
         None => Failure::new(
             ExitKind::Empty,

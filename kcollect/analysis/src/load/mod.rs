@@ -30,7 +30,7 @@ use rustc_hash::FxHashMap;
 
 use crate::model::{
     CounterInfo, CounterOverflow, CpuId, ExperimentId, ExperimentInfo, MAX_COUNTERS, Model,
-    ProcessId, ProcessInfo, StackId, ThreadId, ThreadInfo, TickRow,
+    ProcessGroups, ProcessId, ProcessInfo, StackId, ThreadId, ThreadInfo, TickRow,
 };
 use open::Opened;
 use resolve::{Addresses, Resolver};
@@ -128,6 +128,7 @@ impl Loader {
                 if let Some(known) = known {
                     let process = &mut model.processes[known.index()];
                     process.name = info.name;
+                    process.groups = info.groups;
                     process.command_line = info.command_line.or(process.command_line.take());
                     return known;
                 }
@@ -517,6 +518,7 @@ fn process_of_header(source: &Experiment, index: usize) -> ProcessInfo {
         experiment: index as u32,
         followed: true,
         command_line: comment("command line: ").or_else(given),
+        groups: ProcessGroups::of(header),
         seen_ns: None,
     }
 }

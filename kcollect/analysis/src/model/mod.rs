@@ -5,6 +5,7 @@
 //! ([`Stacks`]); a frame is a place in a load object and belongs to a function. Source lines and
 //! inlined functions are added later, for views that need them: [`crate::load::lines`].
 
+mod groups;
 pub(crate) mod interner;
 mod source_lines;
 mod stacks;
@@ -19,6 +20,7 @@ use host::exit::{ExitKind, Failure};
 
 use crate::symbol::NAMELESS;
 
+pub use groups::{GroupKind, ProcessGroups};
 pub use source_lines::{SourceLine, SourceLines};
 pub use stacks::{Callees, Stacks};
 
@@ -256,6 +258,8 @@ pub struct ProcessInfo {
     pub followed: bool,
     /// Its command line, if recorded.
     pub command_line: Option<String>,
+    /// What it belongs to, if it was followed.
+    pub groups: ProcessGroups,
     /// First and last time that it was seen, in nanoseconds since the start of the recording.
     pub seen_ns: Option<(u64, u64)>,
 }

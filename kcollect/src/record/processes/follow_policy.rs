@@ -1,5 +1,11 @@
 //! Which processes are followed: the rule of `-F`, `-T` and `--descendants`, and how processes
 //! descend from the load.
+//!
+//! Whether a process belongs to a group is read when it is found and when it executes a program:
+//! until then it is where its parent is. One that is moved while its program runs stays what it
+//! was.
+
+use std::collections::HashMap;
 
 use experiment_format::ids::Pid;
 use user_collector::follow::{Candidate, Follow, FollowRule};
@@ -15,6 +21,8 @@ pub struct FollowPolicy {
     /// The load until it executes its program: its line of descent begins there.
     load: Option<Pid>,
     lineages: Option<Lineages>,
+    /// Whether each process belongs to the group of the rule, if it has one.
+    members: HashMap<Pid, bool>,
 }
 
 impl FollowPolicy {
@@ -25,6 +33,7 @@ impl FollowPolicy {
             rule,
             load: None,
             lineages: None,
+            members: HashMap::new(),
         }
     }
 
@@ -68,6 +77,7 @@ impl FollowPolicy {
                 .and_then(|process| process.executable.as_deref())
                 .map(|executable| &*executable.path),
             ticked,
+            in_group: self.is_member(pid),
         })
     }
 
@@ -79,7 +89,20 @@ impl FollowPolicy {
             name: Some(name),
             executable: None,
             ticked: false,
+            in_group: self.is_member(pid),
         })
+    }
+
+    fn is_member(&self, pid: Pid) -> bool {
+        self.members.get(&pid).copied().unwrap_or(false)
+    }
+
+    /// The snapshot found a process.
+    pub fn found(&mut self, pid: Pid) {
+        if let Follow::Group(group) = &self.rule.follow {
+            self.members
+                .insert(pid, group.has_process(pid).unwrap_or(false));
+        }
     }
 
     /// Returns whether a process is followed, or may be without another name.
@@ -104,6 +127,9 @@ impl FollowPolicy {
 
     /// `parent` forked `pid`.
     pub fn forked(&mut self, pid: Pid, parent: Pid) {
+        if matches!(self.rule.follow, Follow::Group(_)) {
+            self.members.insert(pid, self.is_member(parent));
+        }
         if let Some(lineages) = &mut self.lineages {
             lineages.forked(pid, parent);
         }
@@ -111,6 +137,11 @@ impl FollowPolicy {
 
     /// `pid` executed a program.
     pub fn executed(&mut self, pid: Pid) {
+        if let Follow::Group(group) = &self.rule.follow
+            && let Some(is_member) = group.has_process(pid)
+        {
+            self.members.insert(pid, is_member);
+        }
         if self.load == Some(pid) {
             self.load = None;
             self.lineages = Some(Lineages::new(pid));
@@ -121,6 +152,7 @@ impl FollowPolicy {
 
     /// `pid` is gone.
     pub fn exited(&mut self, pid: Pid) {
+        self.members.remove(&pid);
         if let Some(lineages) = &mut self.lineages {
             lineages.ended(pid);
         }

@@ -103,6 +103,7 @@ impl UserSpace {
 
     /// The snapshot found a process with its mappings.
     pub fn found(&mut self, pid: Pid, mappings: Vec<Mapping>, at: u64) {
+        self.policy.found(pid);
         if !mappings.is_empty() {
             self.code.spaces.found(pid, mappings, at);
             self.publisher.changed(pid);

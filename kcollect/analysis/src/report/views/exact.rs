@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 
 use super::Context;
 use crate::load::exact::{ExactTimes, ShortLived, ThreadTimes, Times};
-use crate::model::{ExperimentId, ExperimentInfo, Model, ProcessInfo};
+use crate::model::{ExperimentId, ExperimentInfo, GroupKind, Model, ProcessInfo};
 use crate::report::table::{Cell, Column};
 
 /// The exact times of one run that pass the filter.
@@ -49,6 +49,8 @@ pub(super) struct ExactProcess {
     pub experiment: String,
     /// Its command line, if recorded.
     pub command: Option<String>,
+    /// What it belongs to, of the kind by which the table is; in words if that is not known.
+    pub group: Option<String>,
 }
 
 impl ExactProcess {
@@ -67,7 +69,7 @@ impl ExactProcess {
         }
     }
 
-    fn add(&mut self, other: &ExactProcess) {
+    pub(super) fn add(&mut self, other: &ExactProcess) {
         self.processes = self.processes.saturating_add(other.processes);
         self.threads = self.threads.saturating_add(other.threads);
         self.times.add(&other.times);
@@ -101,7 +103,7 @@ pub(super) fn runs(context: &Context<'_>) -> Result<Option<Vec<ExactRun>>, Failu
             filter.takes(&process)
                 && (filter.threads.is_empty() || filter.threads.contains(&number))
         });
-        if !(filter.processes.is_empty() && filter.threads.is_empty()) {
+        if filter.chooses_processes() || !filter.threads.is_empty() {
             times.short_lived.clear();
         }
         runs.push(ExactRun {
@@ -133,7 +135,12 @@ fn processes_of(model: &Model, founder: ExperimentId) -> FxHashMap<Pid, &Process
 }
 
 /// Adds threads up to processes, the busiest first. Short-lived processes of one name are one row.
-pub(super) fn processes(model: &Model, runs: &[ExactRun]) -> Vec<ExactProcess> {
+pub(super) fn processes(
+    model: &Model,
+    runs: &[ExactRun],
+    by: Option<GroupKind>,
+) -> Vec<ExactProcess> {
+    let unknown = ProcessInfo::default();
     let mut rows = Vec::new();
     for (position, run) in runs.iter().enumerate() {
         let info = model.experiment(run.founder);
@@ -156,6 +163,7 @@ pub(super) fn processes(model: &Model, runs: &[ExactRun]) -> Vec<ExactProcess> {
                         is_recorder: thread.pid == recorder,
                         experiment: model.experiment(experiment).name.clone(),
                         command: process.and_then(|process| process.command_line.clone()),
+                        group: by.map(|by| process.unwrap_or(&&unknown).group(by)),
                         ..ExactProcess::default()
                     }
                 });
@@ -179,9 +187,26 @@ pub(super) fn processes(model: &Model, runs: &[ExactRun]) -> Vec<ExactProcess> {
             // Its threads that start the load.
             is_recorder: sums.processes == 0 && recorder_name.as_ref() == Some(&sums.process),
             experiment: info.name.clone(),
+            group: by.map(|by| unknown.group(by)),
             ..ExactProcess::default()
         }));
     }
+    sort(&mut rows);
+    rows
+}
+
+/// Makes one row of the processes that belong together, the busiest first.
+pub(super) fn merge_groups(rows: Vec<ExactProcess>) -> Vec<ExactProcess> {
+    let mut merged: BTreeMap<String, ExactProcess> = BTreeMap::new();
+    for row in rows {
+        let name = row.group.clone().unwrap_or_default();
+        let sum = merged.entry(name.clone()).or_insert_with(|| ExactProcess {
+            name,
+            ..ExactProcess::default()
+        });
+        sum.add(&row);
+    }
+    let mut rows: Vec<_> = merged.into_values().collect();
     sort(&mut rows);
     rows
 }

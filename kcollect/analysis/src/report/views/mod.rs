@@ -26,7 +26,7 @@ use crate::aggregate::{Measures, Totals, totals};
 use crate::filter::{Filter, Selection};
 use crate::load::lines::LookupPaths;
 use crate::metric::{BaseMetric, Flavor, Metric, MetricError, Metrics, Sort, offered};
-use crate::model::{Model, Sums, ZERO_SUMS};
+use crate::model::{GroupKind, Model, Sums, ZERO_SUMS};
 
 /// A way to show an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -176,6 +176,8 @@ pub struct TableOptions {
     /// The function to show, as typed: its name or symbol, either with a load object after it, or a
     /// regular expression that matches one function.
     pub function: Option<String>,
+    /// Of processes: what they belong to, each a row.
+    pub by: Option<GroupKind>,
     /// Of functions: those without names, by load object, and what to install.
     pub unnamed: bool,
     /// Where source and debug files are looked for.

@@ -124,7 +124,7 @@ fn chosen<'a>(context: &Context<'a>) -> Result<Vec<(u64, &'a ExperimentInfo)>, F
     let model = context.model;
     let of_process = |process: &ProcessInfo| filter.takes(process);
     let all = (1..).zip(&model.experiments);
-    let chosen = all.filter(|(number, info)| match filter.processes.is_empty() {
+    let chosen = all.filter(|(number, info)| match !filter.chooses_processes() {
         true => info.founder.index() as u64 + 1 == *number,
         false => info
             .process

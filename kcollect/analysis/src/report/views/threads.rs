@@ -11,10 +11,11 @@ use host::exit::Failure;
 
 use super::exact::{self, ExactProcess};
 use super::{Context, Entities, Entity, View};
+use crate::aggregate::{Measures, add};
 use crate::filter::Selection;
 use crate::load::exact::{Times, sum};
 use crate::metric::{BaseMetric, Metrics};
-use crate::model::ExperimentId;
+use crate::model::{ExperimentId, GroupKind, Sums, ZERO_SUMS};
 use crate::report::table::{self, Cell, Column, Table};
 
 fn thread_columns() -> Vec<Column> {
@@ -113,8 +114,11 @@ pub(super) fn threads(context: &Context<'_>) -> Result<Table, Failure> {
 }
 
 pub(super) fn processes(context: &Context<'_>) -> Result<Table, Failure> {
+    if let Some(by) = context.options.by {
+        return groups(context, by);
+    }
     if let Some(runs) = exact::runs(context)? {
-        let rows = exact::processes(context.model, &runs).into_iter();
+        let rows = exact::processes(context.model, &runs, None).into_iter();
         let rows = rows.map(|process| (process_cells(&process), process.times));
         let columns = process_columns();
         return Ok(exact_table(
@@ -155,6 +159,97 @@ pub(super) fn processes(context: &Context<'_>) -> Result<Table, Failure> {
         cells_of: &cells_of,
     };
     context.sorted(View::Processes, "Processes", &metrics, entities)
+}
+
+fn group_columns(by: GroupKind) -> Vec<Column> {
+    let name = by.name();
+    let title = name[..1].to_uppercase() + &name[1..];
+    vec![
+        Column::text("name", title),
+        Column::number("processes", "Processes"),
+        Column::number("threads", "Threads"),
+    ]
+}
+
+/// Makes the table of what processes belong to. Of those that were not followed that is not known.
+fn groups(context: &Context<'_>, by: GroupKind) -> Result<Table, Failure> {
+    let columns = group_columns(by);
+    let cells = |name: &str, processes, threads| {
+        vec![
+            Cell::Text(name.to_owned()),
+            Cell::Count(processes),
+            Cell::Count(threads),
+        ]
+    };
+    let title = columns[0].title.clone() + "s";
+    if let Some(runs) = exact::runs(context)? {
+        let rows = exact::merge_groups(exact::processes(context.model, &runs, Some(by)));
+        let rows = rows.into_iter().map(|row| {
+            let cells = cells(&row.name, row.processes, row.threads);
+            (cells, row.times)
+        });
+        return Ok(exact_table(
+            context,
+            View::Processes,
+            &title,
+            columns,
+            rows.collect(),
+        ));
+    }
+    let (model, totals) = (context.model, context.totals());
+    let metrics = context.metrics(Metrics::of_entities)?.exclusive();
+    let counts = totals.counts.as_deref();
+    let (mut names, mut sums): (Vec<String>, Vec<GroupSums>) = (Vec::new(), Vec::new());
+    for (index, process) in model.processes.iter().enumerate() {
+        let name = process.group(by);
+        let known = names.iter().position(|known| *known == name);
+        let at = known.unwrap_or_else(|| {
+            names.push(name);
+            sums.push(GroupSums::default());
+            sums.len() - 1
+        });
+        sums[at].processes += 1;
+        add(&mut sums[at].ticks, &totals.processes[index]);
+        if let Some(counts) = counts {
+            add(&mut sums[at].counts, &counts.processes[index]);
+        }
+    }
+    for thread in &model.threads {
+        let name = model.process(thread.process).group(by);
+        if let Some(at) = names.iter().position(|known| *known == name) {
+            sums[at].threads += 1;
+        }
+    }
+    let cells_of = |index: usize| cells(&names[index], sums[index].processes, sums[index].threads);
+    let entities = Entities {
+        total: Entity::total(0, columns.len(), totals.whole()),
+        columns,
+        measures: sums
+            .iter()
+            .map(|sums| Measures::alone(&sums.ticks, counts.map(|_| &sums.counts)))
+            .collect(),
+        cells_of: &cells_of,
+    };
+    context.sorted(View::Processes, &title, &metrics, entities)
+}
+
+/// The sums of processes that belong together.
+struct GroupSums {
+    processes: u64,
+    threads: u64,
+    ticks: Sums,
+    counts: Sums,
+}
+
+impl Default for GroupSums {
+    fn default() -> GroupSums {
+        GroupSums {
+            processes: 0,
+            threads: 0,
+            ticks: ZERO_SUMS,
+            counts: ZERO_SUMS,
+        }
+    }
 }
 
 pub(super) fn cpus(context: &Context<'_>) -> Result<Table, Failure> {

@@ -206,8 +206,8 @@ const PROCESS_STATES: [Microstate; Microstate::PER_THREAD] = [
 /// Makes the table of processes, the busiest first. Processes of one name that have exited are one
 /// row, and the kcollect that made the recording is a line below.
 fn exact_processes(context: &Context<'_>, runs: &[exact::ExactRun], limit: usize) -> Table {
-    let rows = exact::merge_ended(exact::processes(context.model, runs));
-    let all = context.options.filter.processes.is_empty();
+    let rows = exact::merge_ended(exact::processes(context.model, runs, None));
+    let all = !context.options.filter.chooses_processes();
     let (recorders, rows): (Vec<_>, Vec<_>) =
         rows.into_iter().partition(|row| all && row.is_recorder);
     let states = PROCESS_STATES.map(BaseMetric::State);

@@ -176,7 +176,7 @@ fn recorders(context: &Context<'_>) -> Vec<ProcessId> {
         let founder = model.experiment(ExperimentId(process.experiment)).founder;
         process.pid == model.experiment(founder).source.header().pid
     };
-    let all = context.options.filter.processes.is_empty();
+    let all = !context.options.filter.chooses_processes();
     let processes = (0..).map(ProcessId).zip(&model.processes);
     let recorders = processes.filter(|(_, process)| all && is_recorder(process));
     recorders.map(|(id, _)| id).collect()

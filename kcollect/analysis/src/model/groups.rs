@@ -1,0 +1,102 @@
+//! What processes belong to: unit, container, pod, control group, user.
+
+use experiment_format::log::LogHeader;
+
+use super::ProcessInfo;
+
+/// A kind of what a process belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GroupKind {
+    /// A unit of systemd.
+    Unit,
+    /// A container, by its id or name.
+    Container,
+    /// A pod of Kubernetes, by its UID.
+    Pod,
+    /// A control group, by its path.
+    Cgroup,
+    /// A user, by number.
+    User,
+}
+
+impl GroupKind {
+    /// All kinds with their names.
+    pub const ALL: [(GroupKind, &'static str); 5] = [
+        (GroupKind::Unit, "unit"),
+        (GroupKind::Container, "container"),
+        (GroupKind::Pod, "pod"),
+        (GroupKind::Cgroup, "cgroup"),
+        (GroupKind::User, "user"),
+    ];
+
+    /// Returns its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        let mut all = GroupKind::ALL.iter();
+        all.find(|(kind, _)| *kind == self)
+            .map_or("", |(_, name)| name)
+    }
+
+    /// Returns the kind of a name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<GroupKind> {
+        let mut all = GroupKind::ALL.iter();
+        all.find(|(_, own)| *own == name).map(|(kind, _)| *kind)
+    }
+
+    /// Returns whether a group of this kind is what was asked for: a control group also by one
+    /// above it, a container also by the beginning of its id, a service also without its ending.
+    #[must_use]
+    pub fn is(self, group: &str, wanted: &str) -> bool {
+        match self {
+            GroupKind::Unit => group == wanted || group.strip_suffix(".service") == Some(wanted),
+            GroupKind::Container => group.starts_with(wanted),
+            GroupKind::Cgroup => {
+                let below = group.strip_prefix(wanted.trim_end_matches('/'));
+                below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            }
+            GroupKind::Pod | GroupKind::User => group == wanted,
+        }
+    }
+}
+
+/// What a process belongs to, by the header of its experiment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ProcessGroups([Option<String>; GroupKind::ALL.len()]);
+
+impl ProcessGroups {
+    /// Returns those of a subexperiment.
+    #[must_use]
+    pub fn of(header: &LogHeader) -> ProcessGroups {
+        let comment = |key: &str| {
+            let mut comments = header.comments.iter();
+            comments.find_map(|text| text.strip_prefix(key).map(str::to_owned))
+        };
+        let container = header.container.as_ref();
+        ProcessGroups(GroupKind::ALL.map(|(kind, _)| match kind {
+            GroupKind::Unit => comment("unit: "),
+            GroupKind::Container => container.map(|container| container.id.clone()),
+            GroupKind::Pod => comment("pod: "),
+            GroupKind::Cgroup => comment("cgroup: "),
+            GroupKind::User => comment("user id: "),
+        }))
+    }
+
+    /// Returns the one of a kind.
+    #[must_use]
+    pub fn get(&self, kind: GroupKind) -> Option<&str> {
+        self.0[kind as usize].as_deref()
+    }
+}
+
+impl ProcessInfo {
+    /// Returns what it belongs to, in words where that is nothing or is not known.
+    #[must_use]
+    pub fn group(&self, kind: GroupKind) -> String {
+        match self.groups.get(kind) {
+            Some(name) => name.to_owned(),
+            None if self.followed => format!("(no {})", kind.name()),
+            None => "(not followed)".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! What processes belong to: `--by`, and filters by unit, container, pod, control group and user.
+
+use std::process::Command;
+
+use super::experiment::made;
+use super::run;
+
+#[test]
+fn processes_are_shown_and_chosen_by_what_they_belong_to() {
+    let tmp = tempfile::tempdir().unwrap();
+    made(tmp.path());
+    let mut text = String::new();
+    for arguments in [
+        &["--by", "unit"][..],
+        &["--by", "unit", "-m", "e.total:e.totalcpu"],
+        &["--by", "pod", "--csv"],
+        &["--by", "user", "--unit", "sort"],
+        &["processes", "--cgroup", "/system.slice/", "-m", "e.total"],
+        &["processes", "--user", "1000,0", "-m", "e.total"],
+        &["--unit", "sort.service,nginx", "--user", "7"],
+        &["--container", "0123"],
+        &["--user", "no such user"],
+        &["functions", "--by", "unit"],
+        &["--by", "weather"],
+        &["samples", "--unit", "sort"],
+    ] {
+        let output = run(tmp.path(), arguments);
+        text += &format!(
+            "$ kcollect report {}\n{}{}exit status {}\n\n",
+            arguments.join(" "),
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+            output.status.code().unwrap()
+        );
+    }
+    insta::assert_snapshot!("groups", text);
+}
+
+#[test]
+fn folded_stacks_stand_on_what_processes_belong_to() {
+    let tmp = tempfile::tempdir().unwrap();
+    made(tmp.path());
+    let output = Command::new(env!("CARGO_BIN_EXE_kcollect"))
+        .args(["export", "--to", "folded", "--by", "unit", "-o", "-"])
+        .current_dir(tmp.path())
+        .output()
+        .unwrap();
+    insta::assert_snapshot!("folded_by_unit", String::from_utf8_lossy(&output.stdout));
+}
