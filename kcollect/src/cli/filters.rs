@@ -46,7 +46,7 @@ pub(super) struct FilterArgs {
     #[arg(long, value_name = "STATE,...", allow_hyphen_values = true)]
     state: Option<String>,
     /// Only data of this time, in seconds since the start; 2- means from second 2 on
-    #[arg(long, value_name = "FROM-TO", allow_hyphen_values = true)]
+    #[arg(long, value_name = "FROM-TO", conflicts_with_all = ["last", "at"], allow_hyphen_values = true)]
     time: Option<String>,
     /// Only stacks that contain a function whose name matches one of these, separated by commas.
     /// May be repeated: each has to match
@@ -59,17 +59,17 @@ pub(super) struct FilterArgs {
 pub(super) struct PeriodArgs {
     /// Only the last part of what was recorded, such as 90s, 10m or 2h, from all experiments here
     /// or in the directories that are named instead of experiments
-    #[arg(long, value_name = "TIME", conflicts_with_all = ["at", "time"], allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "TIME",
+        conflicts_with = "at",
+        allow_hyphen_values = true
+    )]
     last: Option<String>,
     /// Only this time by the recorded machine's clock, from all experiments here or in the
     /// directories that are named instead of experiments: 03:10-03:15, 03:12 (a minute), 03:12:05
     /// (a second), 2026-11-24T23:50-00:10. Without a day it is the last such time that was recorded
-    #[arg(
-        long,
-        value_name = "FROM-TO",
-        conflicts_with = "time",
-        allow_hyphen_values = true
-    )]
+    #[arg(long, value_name = "FROM-TO", allow_hyphen_values = true)]
     at: Option<String>,
 }
 

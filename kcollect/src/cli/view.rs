@@ -7,14 +7,17 @@ use analysis::view::{ViewOptions, ViewOutput};
 use clap::Args;
 
 use super::CliError;
+use super::filters::{PeriodArgs, not_an_experiment};
 use super::lookup::DebuginfodArgs;
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(super) struct ViewArgs {
-    /// The experiment (NAME.er, or a subexperiment in it); the default is the newest ktest.N.er
-    /// here
+    /// The experiment (NAME.er, or a subexperiment in it), or those of a series; the default is the
+    /// newest ktest.N.er here
     #[arg(value_name = "EXPERIMENT")]
-    experiment: Option<PathBuf>,
+    words: Vec<PathBuf>,
+    #[command(flatten)]
+    period: PeriodArgs,
     /// Write the page to this file; the default is the experiment's name with .html, here
     #[arg(short = 'o', long, value_name = "FILE", conflicts_with = "serve")]
     output: Option<PathBuf>,
@@ -38,7 +41,7 @@ pub(super) fn resolve(typed: ViewArgs) -> Result<ViewOptions, CliError> {
         })?),
     };
     Ok(ViewOptions {
-        experiment: typed.experiment,
+        sources: typed.period.sources(typed.words, not_an_experiment)?,
         lookup: LookupPaths {
             debuginfod: typed.debuginfod.resolve(),
             ..LookupPaths::default()

@@ -1,7 +1,11 @@
 //! Which experiments a time takes, and what of them: `--last`, `--at`.
 
 use std::path::Path;
+use std::process::Command;
 
+use analysis::filter::{Filter, TimeRange};
+use analysis::model::Model;
+use analysis::view::gather;
 use serde_json::Value;
 
 use super::experiment::{Later, made_later};
@@ -128,5 +132,61 @@ fn what_was_recorded_twice_at_a_time_is_said() {
     assert!(
         text.contains("k.3.er and other.er were recorded at the same time"),
         "{text}"
+    );
+}
+
+#[test]
+fn a_page_is_of_a_series_and_of_a_time() {
+    let tmp = tempfile::tempdir().unwrap();
+    series(tmp.path());
+    let paths = ["k.1.er", "k.2.er"].map(|name| tmp.path().join(name));
+    let model = Model::load(&paths).unwrap();
+    let page = |time| {
+        let filter = Filter {
+            time,
+            ..Filter::default()
+        };
+        let payload = gather(&model, &filter).unwrap();
+        let ticks: u32 = payload.ticks.iter().map(|tick| tick.ticks).sum();
+        let first = payload.ticks.iter().map(|tick| tick.time_ns).min();
+        (payload.title, payload.duration_ns, ticks, first)
+    };
+    // Of `compare` 10 and 20; of the rest 23 and of the kernel's thread 92 in each.
+    let title = "k.1.er to k.2.er".to_owned();
+    let (all, late) = (
+        page(None),
+        page(Some(TimeRange::SinceStart(2_000_000_000..u64::MAX))),
+    );
+    assert_eq!(
+        all,
+        (
+            title.clone(),
+            4_000_000_000,
+            30 + 2 * 115,
+            Some(100_000_000)
+        )
+    );
+    assert_eq!(late, (title, 4_000_000_000, 20 + 115, Some(2_100_000_000)));
+
+    let view = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_kcollect"))
+            .arg("view")
+            .args(arguments)
+            .current_dir(tmp.path())
+            .output()
+            .unwrap();
+        (
+            output.status.code().unwrap(),
+            String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned(),
+        )
+    };
+    assert_eq!(
+        view(&["--at", "20:04:31-20:04:33"]),
+        (0, "k.1.html\n".to_owned())
+    );
+    let (code, several) = view(&["k.1.er", "k.3.er"]);
+    assert!(
+        code == 64 && several.contains("these are several"),
+        "{several}"
     );
 }

@@ -374,7 +374,7 @@ fn root_a_recording_is_shown() -> Result<()> {
     ensure!(made.stdout.trim() == file.display().to_string(), "{made}");
 
     let model = Model::load_named(&[experiment], &LookupPaths::default())?;
-    let payload = gather(&model)?;
+    let payload = gather(&model, &Filter::default())?;
     let selection = report::Selection::new(&model, &Filter::default());
     let sums = totals(&model, &selection).all;
     for state in &Microstate::ALL[..Microstate::PER_THREAD] {

@@ -216,8 +216,23 @@ pub struct LossCounts {
 }
 
 impl LossCounts {
+    /// Returns those of several experiments together; none if there is one that has none.
+    pub(crate) fn of_all<'a>(
+        experiments: impl IntoIterator<Item = &'a ExperimentInfo>,
+    ) -> Option<LossCounts> {
+        let mut all: Option<LossCounts> = None;
+        for info in experiments {
+            let losses = info.losses()?;
+            match &mut all {
+                None => all = Some(losses),
+                Some(all) => all.add(&losses),
+            }
+        }
+        all
+    }
+
     /// Adds those of another experiment.
-    pub(crate) fn add(&mut self, other: &LossCounts) {
+    fn add(&mut self, other: &LossCounts) {
         for (name, count) in &other.counts {
             match self.counts.iter_mut().find(|(own, _)| own == name) {
                 Some((_, own)) => *own = own.saturating_add(*count),

@@ -12,17 +12,22 @@ use experiment_format::losses::phrase;
 use experiment_format::microstate::Microstate;
 
 use super::payload::{PageFunction, PageProcess, PageStacks, PageThread, PageTick, Payload};
+use crate::filter::{Filter, Selection};
 use crate::load::exact::{ExactTimes, Times};
-use crate::model::{ExperimentInfo, Model, ObjectKind, TickRow};
+use crate::model::{ExperimentInfo, LossCounts, Model, ObjectKind, TickRow};
 
-/// Returns the payload of a recording: the first experiment with all that is in it.
+/// Returns the payload of a recording: of a founder or of a series, with all that passes a filter.
+/// Times are since the beginning of its first experiment.
 ///
 /// # Errors
 /// When the exact times of threads can't be read.
-pub fn gather(model: &Model) -> Result<Payload, Error> {
-    let Some(founder) = model.experiments.first() else {
+pub fn gather(model: &Model, filter: &Filter) -> Result<Payload, Error> {
+    let mut founders: Vec<_> = model.founders().map(|(_, info)| info).collect();
+    founders.sort_by_key(|info| info.offset_ns);
+    let ([founder, ..], Some(last)) = (&founders[..], founders.last()) else {
         return Ok(Payload::default());
     };
+    let selection = Selection::new(model, filter);
     let (functions, numbers) = functions(model);
     let (stacks, nodes) = stacks(model, &numbers);
     let interval = model
@@ -32,22 +37,25 @@ pub fn gather(model: &Model) -> Result<Payload, Error> {
         .find(|tick_us| *tick_us > 0)
         .unwrap_or(1);
     let mut payload = Payload {
-        title: founder.name.clone(),
+        title: match founders.len() {
+            1 => founder.name.clone(),
+            _ => format!("{} to {}", founder.name, last.name),
+        },
         start_unix_ms: u64::try_from(founder.source.start().wall_s)
             .unwrap_or(0)
             .saturating_mul(1000),
         duration_ns: model.end_ns(),
         interval_us: interval,
         machine: machine(founder),
-        stolen: stolen(founder),
-        losses: losses(model, founder).join("\n"),
+        stolen: stolen(&founders),
+        losses: losses(model, &founders).join("\n"),
         processes: processes(model),
         threads: threads(model),
         functions,
         stacks,
         ticks: Vec::with_capacity(model.rows.len()),
     };
-    for row in &model.rows {
+    for row in model.rows.iter().filter(|row| selection.passes(row)) {
         let ticks = model.microseconds(row) / i64::from(interval);
         if let (Some(state), Ok(ticks @ 1..)) = (state(row), u32::try_from(ticks)) {
             payload.ticks.push(PageTick {
@@ -60,7 +68,10 @@ pub fn gather(model: &Model) -> Result<Payload, Error> {
             });
         }
     }
-    note_exact_times(founder, &mut payload)?;
+    // They are of one whole experiment.
+    if founders.len() == 1 && *filter == Filter::default() {
+        note_exact_times(founder, &mut payload)?;
+    }
     Ok(payload)
 }
 
@@ -89,9 +100,13 @@ fn machine(founder: &ExperimentInfo) -> String {
 }
 
 /// Returns which part of the time of all CPUs was stolen.
-fn stolen(founder: &ExperimentInfo) -> f64 {
-    let summary = founder.summary().unwrap_or_default();
-    let seconds = |part: &str| summary["cpu_time"][part].as_f64().unwrap_or(0.0);
+fn stolen(founders: &[&ExperimentInfo]) -> f64 {
+    let summaries: Vec<_> = founders.iter().map(|info| info.summary()).collect();
+    let seconds = |part: &str| -> f64 {
+        let each = summaries.iter().flatten();
+        each.map(|summary| summary["cpu_time"][part].as_f64().unwrap_or(0.0))
+            .sum()
+    };
     let all: f64 = ["user", "kernel", "idle", "stolen"]
         .into_iter()
         .map(seconds)
@@ -104,9 +119,9 @@ fn stolen(founder: &ExperimentInfo) -> f64 {
 }
 
 /// Returns what the model lacks, and each loss count that is not 0.
-fn losses(model: &Model, founder: &ExperimentInfo) -> Vec<String> {
+fn losses(model: &Model, founders: &[&ExperimentInfo]) -> Vec<String> {
     let mut lines = model.warnings.clone();
-    if let Some(losses) = founder.losses() {
+    if let Some(losses) = LossCounts::of_all(founders.iter().copied()) {
         let counts = losses.counts.iter().filter(|(_, count)| *count > 0);
         lines.extend(counts.map(|(name, count)| phrase(name, *count, &losses.recorded)));
     }

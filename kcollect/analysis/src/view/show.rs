@@ -14,17 +14,18 @@ use host::output::Output;
 
 use super::serve::Server;
 use super::{gather, page};
+use crate::filter::Filter;
 use crate::load::lines::LookupPaths;
 
 use crate::model::Model;
 use crate::private_file;
-use crate::sources;
+use crate::sources::Sources;
 
 /// Which page to make, and where it goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ViewOptions {
-    /// The experiment. None: the newest in the current directory.
-    pub experiment: Option<PathBuf>,
+    /// The experiments, of one recording.
+    pub sources: Sources,
     /// Where load objects and debug files are looked for.
     pub lookup: LookupPaths,
     /// Where the page goes.
@@ -46,23 +47,24 @@ pub enum ViewOutput {
 /// When the experiment can't be read, or the page not be written or served. When parts of it can't
 /// be read, after that.
 pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
-    let path = match &options.experiment {
-        Some(path) => path.clone(),
-        None => sources::newest(Path::new("."))?,
-    };
-    let model = Model::load_named(std::slice::from_ref(&path), &options.lookup)?;
+    let found = options.sources.find()?;
+    let path = found.paths[0].clone();
+    let mut model = Model::load_named(&found.paths, &options.lookup)?;
+    found.note(&mut model);
+    let mut filter = Filter::default();
+    found.limit(&mut filter);
     model
         .warnings
         .iter()
         .for_each(|warning| output.say(warning));
-    if model.founders().count() > 1 {
+    if !is_one_recording(&model) {
         return Err(Failure::new(
             ExitKind::Usage,
-            format!("{} holds several recordings", path.display()),
-            "name one of them; kcollect report shows several together",
+            "a page is of one recording, and these are several",
+            "name one of them, or those of a series; kcollect report shows several together",
         ));
     }
-    let payload = gather(&model).map_err(|error| {
+    let payload = gather(&model, &filter).map_err(|error| {
         Failure::new(
             ExitKind::NoInput,
             error.to_string(),
@@ -72,8 +74,8 @@ pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
     if payload.ticks.is_empty() {
         return Err(Failure::new(
             ExitKind::Empty,
-            format!("{} has no ticks of threads", path.display()),
-            "record with -p on",
+            format!("{} has no ticks of threads of that time", path.display()),
+            "record with -p on; kcollect list shows when experiments were recorded",
         ));
     }
     let complete = model.require_all();
@@ -104,6 +106,12 @@ pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
         })?,
     }
     complete
+}
+
+fn is_one_recording(model: &Model) -> bool {
+    let mut firsts = model.founders().map(|(_, info)| info.first);
+    let first = firsts.next();
+    firsts.all(|other| Some(other) == first)
 }
 
 /// Returns `ktest.1.html` for `ktest.1.er`, in the current directory.

@@ -192,7 +192,7 @@ fn export_all(model: &Model) {
 }
 
 fn show_page(model: &Model) {
-    if let Ok(payload) = gather(model)
+    if let Ok(payload) = gather(model, &Filter::default())
         && !payload.ticks.is_empty()
     {
         let _ = page(&payload);

@@ -130,19 +130,14 @@ fn run(model: &Model, founders: &[ExperimentId]) -> Vec<(&'static str, Cell)> {
 }
 
 /// Returns what a recording lost, or why that is unknown.
-fn losses<'a>(infos: impl Iterator<Item = &'a ExperimentInfo>) -> String {
-    let mut all: Option<LossCounts> = None;
-    for info in infos {
-        match (info.losses(), &mut all) {
-            (Some(losses), None) => all = Some(losses),
-            (Some(losses), Some(all)) => all.add(&losses),
-            (None, _) if info.source.is_closed() => {
-                return "unknown: this collector counts none".to_owned();
-            }
-            (None, _) => return "unknown: the experiment is not closed".to_owned(),
+fn losses<'a>(mut infos: impl Iterator<Item = &'a ExperimentInfo> + Clone) -> String {
+    match LossCounts::of_all(infos.clone()) {
+        Some(losses) => losses.line(),
+        None if infos.all(|info| info.source.is_closed()) => {
+            "unknown: this collector counts none".to_owned()
         }
+        None => "unknown: the experiment is not closed".to_owned(),
     }
-    all.map_or_else(String::new, |all| all.line())
 }
 
 /// Makes the table of processes by state: of exact times if they were recorded.
