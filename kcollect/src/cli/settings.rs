@@ -4,7 +4,8 @@
 //! option that is typed is not taken from the file.
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::Path;
 
 use analysis::filter::nearest;
@@ -14,13 +15,16 @@ use toml::{Table, Value};
 
 use super::CliError;
 
+/// Settings are a few lines.
+const MAX_BYTES: u64 = 1 << 20;
+
 /// Returns the options of a settings file that are not typed, as a command line has them.
 pub(super) fn read(
     file: &Path,
     command: &Command,
     typed: &ArgMatches,
 ) -> Result<Vec<OsString>, CliError> {
-    let text = fs::read_to_string(file).map_err(|error| {
+    let text = text_of(file).map_err(|error| {
         CliError::new(
             format!("--config {}: {error}", file.display()),
             "name a file with lines like rotate = \"10m\"",
@@ -70,6 +74,16 @@ pub(super) fn read(
         }));
     }
     Ok(options)
+}
+
+fn text_of(file: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let file = File::open(file)?;
+    file.take(MAX_BYTES + 1).read_to_string(&mut text)?;
+    match text.len() as u64 > MAX_BYTES {
+        true => Err(io::Error::other("it is larger than 1 MiB")),
+        false => Ok(text),
+    }
 }
 
 /// Returns whether an option may be in a file: not those that ask for something else than to
@@ -154,6 +168,17 @@ mod tests {
         assert_eq!(plan.interval.micros(), 100_003);
         assert_eq!(plan.comments, ["mine"]);
         assert_eq!(plan.load, ["sleep", "1"]);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_settings_is_refused() {
+        let long = "#".repeat(1 << 20);
+        assert!(parsed(&long, &[]).is_ok());
+        let error = parsed(&(long + "#"), &[]).unwrap_err();
+        assert!(
+            error.starts_with("--config FILE: it is larger than 1 MiB"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -190,3 +190,22 @@ fn a_page_is_of_a_series_and_of_a_time() {
         "{several}"
     );
 }
+
+#[test]
+fn an_experiment_with_an_impossible_time_hides_no_other() {
+    let tmp = tempfile::tempdir().unwrap();
+    series(tmp.path());
+    let log = tmp.path().join("k.3.er/log.xml");
+    let text = std::fs::read_to_string(&log).unwrap();
+    let damaged = text.replace("time=\"1795205080\"", "time=\"9223372036854775807\"");
+    assert_ne!(text, damaged);
+    std::fs::write(&log, damaged).unwrap();
+    let output = run(tmp.path(), &["--last", "3s", "functions", "-m", "e.user"]);
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert_eq!(output.status.code(), Some(66), "{text}");
+    assert!(
+        text.starts_with("2026-11-20T20:04:31+00:00 to 2026-11-20T20:04:34+00:00"),
+        "{text}"
+    );
+    assert!(text.contains("k.3.er: its time is damaged"), "{text}");
+}

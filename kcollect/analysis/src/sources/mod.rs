@@ -20,6 +20,9 @@ use crate::filter::{Filter, TimeRange};
 use crate::model::Model;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
+/// No clock of a machine shows a later time, nanoseconds since 1970: the year 2262. An experiment
+/// that does would be the last one, from which `--last` counts.
+const MAX_WALL_NS: u64 = i64::MAX as u64;
 
 /// What was typed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -95,6 +98,9 @@ impl Sources {
         let (mut all, mut problems) = (Vec::new(), Vec::new());
         for path in &paths {
             match Recorded::read(path) {
+                Ok(recorded) if recorded.wall_ns().end > MAX_WALL_NS => {
+                    problems.push(format!("{}: its time is damaged", path.display()));
+                }
                 Ok(recorded) => all.push((recorded.wall_ns(), recorded)),
                 Err(problem) => problems.push(problem),
             }
