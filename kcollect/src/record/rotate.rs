@@ -86,6 +86,7 @@ impl Session<'_> {
         let counters = self.inputs.counters.clone();
         let mut detail = |text: &str| output.detail(text);
         let beginning = (self.capture, beginning);
+        let kernel = (kernel, Some(self.dispatcher.router.founder.dir()));
         let created = Founder::create(dir, (plan, &counters), kernel, beginning, &mut detail);
         let (founder, inherited) = created.map_err(|error| {
             self.concluded_ns = Some(seam.at_ns);

@@ -139,7 +139,7 @@ impl<'a> Session<'a> {
         };
         let beginning = (capture, beginning);
         let (founder, inherited) =
-            Founder::create(dir, (plan, counters), kernel, beginning, detail)
+            Founder::create(dir, (plan, counters), (kernel, None), beginning, detail)
                 .map_err(|error| creation_failure(&error))?;
         let router = Router::new(founder, inherited, plan.limit);
         let mut dispatcher = Dispatcher::new(router, rule, |text| output.detail(text));

@@ -9,9 +9,10 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use tests::command::{Finished, Running, run};
 use tests::experiment;
+use tests::experiment::opened::opened;
 use tests::gprofng;
 use tests::kcollect::{binary, command, experiment_in, experiments_in, run_in};
 use tests::machine::disturbance::judge_times;
@@ -52,6 +53,38 @@ fn root_full_in_the_middle() -> Result<()> {
         ensure!(finished.code() == IO_ERROR, "{finished}");
         says_full(&finished)?;
         valid(&experiment_in(disk.path())?, 1.5, &finished)
+    })
+}
+
+/// Of a series the experiments that were complete stay so, and the last one is valid.
+#[test]
+fn root_full_in_a_series() -> Result<()> {
+    judge_times(|| {
+        let disk = SmallDisk::of(64 * 1024)?;
+        let options = ["-p", "hi", "-x", "off", "-t", "10", "--rotate", "1"];
+        let mut running = Running::start(command(options)?.current_dir(disk.path()), LIMIT)?;
+        running.until("a third experiment", || {
+            experiments_in(disk.path()).is_ok_and(|all| all.len() >= 3)
+        })?;
+        disk.fill()?;
+        let finished = running.finish()?;
+        ensure!(finished.code() == IO_ERROR, "{finished}");
+        says_full(&finished)?;
+        let all = experiments_in(disk.path())?;
+        ensure!(all.len() >= 3, "{all:?}: {finished}");
+        for number in 1..=2 {
+            let complete = disk.path().join(format!("ktest.{number}.er"));
+            ensure!(opened(&complete)?.closed, "{number}: {finished}");
+        }
+        for path in all {
+            // The last one lacks what found no room, of which our report says that it is missing.
+            let log = fs::metadata(path.join("log.xml")).map_or(0, |log| log.len());
+            if log > 0 {
+                gprofng::script(&["header"], &path)?.content()?;
+                experiment::ticks(&path).with_context(|| finished.to_string())?;
+            }
+        }
+        Ok(())
     })
 }
 

@@ -37,6 +37,8 @@ enum Phase {
     /// It loads its programs, looks at what runs, makes the experiment.
     Start,
     Recording,
+    /// It closes an experiment and goes on in the next one.
+    Seam,
     /// It got a signal to end: it closes threads, subexperiments, archives.
     End,
 }
@@ -58,6 +60,7 @@ fn root_kills_leave_experiments_that_open() -> Result<()> {
         let phase = match run % 5 {
             0 => Phase::Start,
             1 => Phase::End,
+            2 => Phase::Seam,
             _ => Phase::Recording,
         };
         let follow = if run % 2 == 0 { LOAD } else { "off" };
@@ -69,13 +72,21 @@ fn root_kills_leave_experiments_that_open() -> Result<()> {
 }
 
 fn killed(phase: Phase, follow: &str, random: &mut SplitMix) -> Result<()> {
-    let mut recording = Recording::start(["-p", "hi", "-x", "off", "-F", follow], LIMIT)?;
+    let options = ["-p", "hi", "-x", "off", "-F", follow, "--rotate"];
+    let period = match phase {
+        Phase::Seam => "1",
+        _ => "1h",
+    };
+    let mut recording = Recording::start(options.iter().chain([&period]), LIMIT)?;
     let mut written = 0;
     if phase == Phase::Start {
         sleep(Duration::from_millis(random.below(1200)));
     } else {
         let experiment = recording.until_running()?;
-        sleep(Duration::from_millis(random.below(1500)));
+        sleep(match phase {
+            Phase::Seam => Duration::from_micros(970_000 + random.below(150_000)),
+            _ => Duration::from_millis(random.below(1500)),
+        });
         written = experiment::ticks(&experiment)?;
     }
     if phase == Phase::End {
@@ -94,7 +105,17 @@ fn killed(phase: Phase, follow: &str, random: &mut SplitMix) -> Result<()> {
 
     // Killed before it made the directory, or before it wrote the first byte into it: there is
     // nothing to open.
-    let Some(experiment) = experiments_in(dead.directory())?.pop() else {
+    let mut all = experiments_in(dead.directory())?;
+    all.sort();
+    if phase == Phase::Seam && all.len() > 1 {
+        // The next one may not have its first byte yet.
+        let next = all.pop().context("a second one")?;
+        if std::fs::metadata(next.join("log.xml")).is_ok_and(|log| log.len() > 0) {
+            let next = opened(&next)?;
+            ensure!(!next.closed, "the next experiment is closed");
+        }
+    }
+    let Some(experiment) = all.pop() else {
         ensure!(
             phase == Phase::Start,
             "no experiment, though {written} ticks were written"
@@ -108,7 +129,7 @@ fn killed(phase: Phase, follow: &str, random: &mut SplitMix) -> Result<()> {
 
     let opened = opened(&experiment)?;
     ensure!(
-        phase == Phase::End || !opened.closed,
+        matches!(phase, Phase::End | Phase::Seam) || !opened.closed,
         "the header does not say that the experiment was not closed"
     );
     let ticks = opened.ticks;

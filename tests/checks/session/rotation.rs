@@ -22,6 +22,7 @@ use tests::experiment::summary::{CpuStats, RunSummary};
 use tests::kcollect::{binary, command, experiments_in, record, run_in};
 use tests::machine::{Exclusive, Shared, alone, work_cpu};
 use tests::oracle::statistics::Band;
+use tests::random::SplitMix;
 use tests::workload;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -339,6 +340,69 @@ fn root_sighup_begins_the_next_experiment() -> Result<()> {
         ensure!(ended - began >= 300_000_000, "{} ns", ended - began);
     }
     Ok(())
+}
+
+/// However soon one follows another, also while the next experiment is being made.
+#[test]
+fn root_sighups_in_quick_succession_lose_nothing() -> Result<()> {
+    alone(|| {
+        let directory = tempfile::tempdir()?;
+        let directory = directory.path();
+        let cpu = work_cpu()?.to_string();
+        let mut load = Command::new(workload!("spin_user"));
+        let load = Running::start(load.args(["60", &cpu]), LIMIT)?;
+        let mut command = Command::new("env");
+        command.args(["--default-signal=HUP", "setsid"]);
+        let words = [
+            "-p", "hi", "-x", "off", "-F", "on", "-A", "off", "--rotate", "1h",
+        ];
+        command.arg(binary()?).args(words).current_dir(directory);
+        let mut service = Running::start(&mut command, LIMIT)?;
+        service.until("data", || {
+            let log = fs::read_to_string(directory.join("ktest.1.er/log.xml"));
+            log.is_ok_and(|log| log.contains("<event kind=\"resume\""))
+        })?;
+        let mut random = SplitMix(0x5349_4748_5550);
+        for _ in 0..40 {
+            service.signal(Signal::SIGHUP)?;
+            sleep(Duration::from_micros(random.below(30_000)));
+        }
+        sleep(Duration::from_millis(300));
+        service.signal(Signal::SIGTERM)?;
+        let finished = service.finish()?.succeeded()?;
+        drop(load);
+
+        let all = series(directory)?;
+        ensure!(all.len() >= 5, "{all:?}: {finished}");
+        let (mut interval_ns, mut by_cpu) = (0.0, BTreeMap::new());
+        for (number, path) in all.iter().enumerate() {
+            ensure!(opened(path)?.closed, "{} is not closed", path.display());
+            if let Some(before) = number.checked_sub(1) {
+                ensure!(span(&all[before])?.1 == span(path)?.0, "a gap at {path:?}");
+            }
+            let summary = RunSummary::of(path)?;
+            summary.complete()?;
+            interval_ns = summary.interval_us * 1000.0;
+            for stats in &summary.cpus {
+                let sums = by_cpu.entry(stats.cpu).or_insert((0, 0.0));
+                sums.0 += stats.ticks();
+                sums.1 += stats.recorded_ns;
+            }
+        }
+        for (cpu, (ticks, recorded_ns)) in by_cpu {
+            let whole = CpuStats {
+                cpu,
+                recorded_ns,
+                user: ticks,
+                kernel: 0,
+                idle: 0,
+                stolen: 0,
+                lost: 0,
+            };
+            whole.elapsed(interval_ns, 1)?;
+        }
+        Ok(())
+    })
 }
 
 #[test]

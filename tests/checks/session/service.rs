@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -210,6 +211,13 @@ fn root_the_service_starts_rotates_is_watched_and_stops() -> Result<()> {
         systemd.shown()?["MainPID"] == started["MainPID"],
         "reloaded"
     );
+    // The kernel's code is there once.
+    let image = |number: u32| -> Result<(u64, u64)> {
+        let path = format!("ktest.{number}.er/archives/vmlinux_dbrs1000000");
+        let file = fs::metadata(systemd.data().join(path))?;
+        Ok((file.dev(), file.ino()))
+    };
+    ensure!(image(1)? == image(2)?, "two copies of the kernel");
 
     // Three seconds without a sign of life, and a second until it starts again.
     let stopped = started["MainPID"].clone();

@@ -26,6 +26,8 @@ pub struct KernelCode {
     programs: Vec<Program>,
     /// Some programs were loaded or unloaded since the experiment's image was written.
     programs_changed: bool,
+    /// The objects with images, but that of the programs, each with the events that map it.
+    archived: Vec<(String, Vec<MapEvent>)>,
 }
 
 impl KernelCode {
@@ -58,6 +60,7 @@ impl KernelCode {
         Ok(KernelCode {
             programs: archive::programs(&symbols),
             programs_changed: true,
+            archived: Vec::new(),
             symbols,
             kcore: Kcore::open(),
             modules: loaded_modules(),
@@ -73,6 +76,7 @@ impl KernelCode {
             modules: String::new(),
             programs: Vec::new(),
             programs_changed: false,
+            archived: Vec::new(),
         }
     }
 
@@ -89,20 +93,21 @@ impl KernelCode {
         self
     }
 
-    /// Writes the images of the code that is loaded, and returns the events that map it. A message
-    /// about what the images lack goes to `say`.
+    /// Writes the images of the code that is loaded, and returns the events that map it. Those that
+    /// a former experiment of the series has are links to its files: no function of them has moved.
+    /// A message about what the images lack goes to `say`.
     ///
     /// # Errors
     /// When they can't be written.
     pub fn archive(
         &mut self,
-        dir: &ExperimentDir,
+        (dir, former): (&ExperimentDir, Option<&ExperimentDir>),
         which: Archive,
         say: &mut impl FnMut(&str),
     ) -> Result<Vec<MapEvent>, Error> {
         let mut maps = self.archive_programs(dir)?;
         let kcore = self.kcore.as_ref();
-        if let Err(error) = kcore {
+        if let (Err(error), None) = (kcore, former) {
             say(&format!(
                 "no disassembly of the kernel: /proc/kcore: {error}"
             ));
@@ -110,9 +115,20 @@ impl KernelCode {
         let kcore = kcore.ok();
         for (name, object) in self.symbols.objects().filter(|(name, _)| *name != BPF) {
             // Which modules are used is not known before the end.
-            if which != Archive::UsedLoadObjects || name == KERNEL {
-                maps.extend(archive::kernel_object(dir, name, object, kcore)?);
+            if which == Archive::UsedLoadObjects && name != KERNEL {
+                continue;
             }
+            let known = self.archived.iter().find(|(known, _)| known == name);
+            if let (Some((_, events)), Some(former)) = (known, former)
+                && dir.link_archive(former, name).is_ok()
+            {
+                maps.extend(events.iter().cloned());
+                continue;
+            }
+            let events = archive::kernel_object(dir, name, object, kcore)?;
+            maps.extend(events.iter().cloned());
+            self.archived.retain(|(known, _)| known != name);
+            self.archived.push((name.to_owned(), events));
         }
         Ok(maps)
     }

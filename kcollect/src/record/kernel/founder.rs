@@ -105,7 +105,7 @@ impl Founder {
     pub fn create(
         dir: ExperimentDir,
         (plan, counters): (&Plan, &[CounterRequest]),
-        kernel: KernelCode,
+        (kernel, former): (KernelCode, Option<&ExperimentDir>),
         (capture, beginning): (Option<UserStackCapture>, Beginning),
         mut say: impl FnMut(&str),
     ) -> Result<(Founder, Inherited), Error> {
@@ -125,7 +125,7 @@ impl Founder {
             recorded: Recorded::default(),
             living: LivingThreads::new(),
         };
-        match founder.write_start(plan, &mut say) {
+        match founder.write_start(plan, former, &mut say) {
             Ok(kernel) => {
                 let inherited = Inherited {
                     header,
@@ -145,6 +145,7 @@ impl Founder {
     fn write_start(
         &mut self,
         plan: &Plan,
+        former: Option<&ExperimentDir>,
         say: &mut impl FnMut(&str),
     ) -> Result<Vec<MapEvent>, Error> {
         self.writer.log(&LogEvent::Pause { at: 0, name: None })?;
@@ -157,7 +158,8 @@ impl Founder {
         if self.archive == Archive::Off {
             return Ok(Vec::new());
         }
-        let maps = self.kernel.archive(self.writer.dir(), self.archive, say)?;
+        let dirs = (self.writer.dir(), former);
+        let maps = self.kernel.archive(dirs, self.archive, say)?;
         maps.iter().try_for_each(|event| self.writer.map(event))?;
         Ok(maps)
     }
