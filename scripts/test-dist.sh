@@ -103,7 +103,7 @@ unshare --mount --propagation private sh -euc '
     mount -o remount,bind,ro "$image"
     chroot=$(command -v chroot)
     run() {
-        env -i setpriv --bounding-set="$five" --inh-caps=-all "$chroot" --skip-chdir "$image" "$@"
+        env -i setpriv --bounding-set="$five" --inh-caps=-all "$chroot" "$image" "$@"
     }
     # chroot(1) needs a capability that the container does not have.
     five="$five,+sys_chroot"
