@@ -87,7 +87,7 @@ const EXTRAS: [PageExtras; 9] = [
             ),
             (
                 "NOTIFY_SOCKET, WATCHDOG_USEC",
-                "Where, and how often, systemd is told that the recording is alive.",
+                "The socket of systemd, and how often it expects a sign of life there.",
             ),
         ],
         see_also: &[

@@ -1,5 +1,5 @@
-//! What systemd is told of a service of `Type=notify`: that it has started, that it is alive, what
-//! it does (`sd_notify(3)`).
+//! The messages of a service of `Type=notify` to systemd: it has started, it is alive, what it does
+//! (`sd_notify(3)`).
 //!
 //! The crates for it open a socket for each message, which a recording may not do once it has
 //! dropped its privileges. So this one is opened at the start and stays.

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use super::experiment::made;
-use super::run;
+use super::shown;
 
 #[test]
 fn processes_are_shown_and_chosen_by_what_they_belong_to() {
@@ -24,14 +24,7 @@ fn processes_are_shown_and_chosen_by_what_they_belong_to() {
         &["--by", "weather"],
         &["samples", "--unit", "sort"],
     ] {
-        let output = run(tmp.path(), arguments);
-        text += &format!(
-            "$ kcollect report {}\n{}{}exit status {}\n\n",
-            arguments.join(" "),
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr),
-            output.status.code().unwrap()
-        );
+        text += &shown(tmp.path(), arguments);
     }
     insta::assert_snapshot!("groups", text);
 }

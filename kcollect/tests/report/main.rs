@@ -39,6 +39,18 @@ fn said(directory: &Path, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &errors
 }
 
+/// What a terminal shows of it: the command, all that it prints, and its exit status.
+fn shown(directory: &Path, arguments: &[&str]) -> String {
+    let output = run(directory, arguments);
+    format!(
+        "$ kcollect report {}\n{}{}exit status {}\n\n",
+        arguments.join(" "),
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+        output.status.code().unwrap()
+    )
+}
+
 #[test]
 fn every_view_of_a_small_experiment() {
     let tmp = tempfile::tempdir().unwrap();

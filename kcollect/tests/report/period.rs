@@ -9,7 +9,7 @@ use analysis::view::gather;
 use serde_json::Value;
 
 use super::experiment::{Later, made_later};
-use super::{run, said};
+use super::{run, said, shown};
 
 /// Makes `k.1.er` and `k.2.er`, of 20:04:30 to 20:04:34 without a gap, in which the program lives
 /// until 20:04:33.5; and `k.3.er`, which begins at 20:04:40.
@@ -107,14 +107,7 @@ fn a_time_that_is_not_there_is_said() {
         &["--last", "2h", "--time", "2-"],
         &["--last", "2h", "--compare", "k.1.er", "k.2.er"],
     ] {
-        let output = run(tmp.path(), arguments);
-        text += &format!(
-            "$ kcollect report {}\n{}{}exit status {}\n\n",
-            arguments.join(" "),
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr),
-            output.status.code().unwrap()
-        );
+        text += &shown(tmp.path(), arguments);
     }
     insta::assert_snapshot!("periods", text);
 }

@@ -2,7 +2,7 @@
 //! the very instant at which another ends.
 //!
 //! Their times are on one axis, and a process that lives on is one process. One that ended at the
-//! seam, and whose pid was at once another's, can't be told from it.
+//! seam, and whose pid was at once another's, cannot be distinguished.
 
 use experiment_format::log::LogEvent;
 use experiment_format::reader::Experiment;
