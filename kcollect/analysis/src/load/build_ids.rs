@@ -39,8 +39,9 @@ pub(super) fn differ(model: &Model) -> Vec<bool> {
 
 /// Returns the directories with the copies.
 fn archives(model: &Model) -> Vec<PathBuf> {
-    let archives = model.founders();
-    let archives = archives.map(|(_, info)| info.source.path().join("archives"));
+    let archives = model
+        .founders()
+        .map(|(_, info)| info.source.path().join("archives"));
     archives.collect()
 }
 

@@ -506,10 +506,7 @@ impl Loader {
 /// Returns the process of a subexperiment, or of another collector's experiment.
 fn process_of_header(source: &Experiment, index: usize) -> ProcessInfo {
     let header = source.header();
-    let comment = |key: &str| {
-        let mut comments = header.comments.iter();
-        comments.find_map(|text| text.strip_prefix(key).map(str::to_owned))
-    };
+    let comment = |key| header.comment(key).map(str::to_owned);
     let line = &header.command_line;
     let given = || Some(line.clone()).filter(|line| !line.is_empty());
     ProcessInfo {

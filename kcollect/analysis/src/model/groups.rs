@@ -68,10 +68,7 @@ impl ProcessGroups {
     /// Returns those of a subexperiment.
     #[must_use]
     pub fn of(header: &LogHeader) -> ProcessGroups {
-        let comment = |key: &str| {
-            let mut comments = header.comments.iter();
-            comments.find_map(|text| text.strip_prefix(key).map(str::to_owned))
-        };
+        let comment = |key| header.comment(key).map(str::to_owned);
         let container = header.container.as_ref();
         ProcessGroups(GroupKind::ALL.map(|(kind, _)| match kind {
             GroupKind::Unit => comment("unit: "),

@@ -98,10 +98,12 @@ impl Sources {
         let (mut all, mut problems) = (Vec::new(), Vec::new());
         for path in &paths {
             match Recorded::read(path) {
-                Ok(recorded) if recorded.wall_ns().end > MAX_WALL_NS => {
-                    problems.push(format!("{}: its time is damaged", path.display()));
-                }
-                Ok(recorded) => all.push((recorded.wall_ns(), recorded)),
+                Ok(recorded) => match recorded.wall_ns() {
+                    time if time.end > MAX_WALL_NS => {
+                        problems.push(format!("{}: its time is damaged", path.display()));
+                    }
+                    time => all.push((time, recorded)),
+                },
                 Err(problem) => problems.push(problem),
             }
         }

@@ -16,7 +16,6 @@ use super::serve::Server;
 use super::{gather, page};
 use crate::filter::Filter;
 use crate::load::lines::LookupPaths;
-
 use crate::model::Model;
 use crate::private_file;
 use crate::sources::Sources;

@@ -69,7 +69,7 @@ impl ExactProcess {
         }
     }
 
-    pub(super) fn add(&mut self, other: &ExactProcess) {
+    fn add(&mut self, other: &ExactProcess) {
         self.processes = self.processes.saturating_add(other.processes);
         self.threads = self.threads.saturating_add(other.threads);
         self.times.add(&other.times);
