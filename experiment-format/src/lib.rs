@@ -142,6 +142,7 @@ pub mod elf_image;
 pub mod error;
 mod file;
 pub mod functions;
+pub mod groups;
 pub mod ids;
 pub mod kernel;
 pub mod log;

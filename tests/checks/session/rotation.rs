@@ -50,6 +50,36 @@ fn span(path: &Path) -> Result<(u64, u64)> {
     Ok((start, exit.context("it is closed")?))
 }
 
+/// The experiments of a series are closed, and each begins where the one before it ends.
+fn closed_without_a_gap(all: &[PathBuf]) -> Result<()> {
+    for path in all {
+        ensure!(opened(path)?.closed, "{} is not closed", path.display());
+    }
+    for (before, path) in all.iter().zip(&all[1..]) {
+        let (seam, began) = (span(before)?.1, span(path)?.0);
+        ensure!(
+            seam == began,
+            "{before:?} ends at {seam}, {path:?} begins at {began}"
+        );
+    }
+    Ok(())
+}
+
+/// The ticks of a CPU in all experiments are their time, as if there were one. It has two edges,
+/// each of which may have moved by half an interval.
+fn elapsed(cpu: usize, ticks: u64, recorded_ns: f64, interval_ns: f64) -> Result<()> {
+    let whole = CpuStats {
+        cpu,
+        recorded_ns,
+        user: ticks,
+        kernel: 0,
+        idle: 0,
+        stolen: 0,
+        lost: 0,
+    };
+    whole.elapsed(interval_ns, 1)
+}
+
 /// Exact seconds of a process: on a CPU, and for which it was tracked.
 fn times_of(path: &Path, pid: i32) -> Result<(f64, f64)> {
     let text = fs::read_to_string(path.join("kcollect.json"))?;
@@ -172,13 +202,9 @@ fn root_not_a_tick_falls_between_two_experiments() -> Result<()> {
         let (mut ticks, mut elapsed_ns, mut on_cpu, mut tracked) = (0, 0.0, 0.0, 0.0);
         let mut of_process = 0;
         let mut interval_ns = 0.0;
+        closed_without_a_gap(&all)?;
         for (number, path) in all.iter().enumerate() {
-            ensure!(opened(path)?.closed, "{} is not closed", path.display());
             let (began, ended) = span(path)?;
-            if let Some(before) = number.checked_sub(1) {
-                let seam = span(&all[before])?.1;
-                ensure!(seam == began, "{seam} is the end, {began} the beginning");
-            }
             let summary = RunSummary::of(path)?;
             summary.complete()?;
             interval_ns = summary.interval_us * 1000.0;
@@ -201,17 +227,7 @@ fn root_not_a_tick_falls_between_two_experiments() -> Result<()> {
         }
         let directory = recorded.directory();
         at_each_second(directory, truth.pid, of_process, interval_ns / 1e9)?;
-        // All experiments together: as if there were one.
-        let whole = CpuStats {
-            cpu: truth.cpu,
-            recorded_ns: elapsed_ns,
-            user: ticks,
-            kernel: 0,
-            idle: 0,
-            stolen: 0,
-            lost: 0,
-        };
-        whole.elapsed(interval_ns, 1)?;
+        elapsed(truth.cpu, ticks, elapsed_ns, interval_ns)?;
         let lived = span(all.last().context("an experiment")?)?.1 - span(&all[0])?.0;
         ensure!(
             tracked <= lived as f64 / 1e9 + 1e-6,
@@ -331,11 +347,8 @@ fn root_sighup_begins_the_next_experiment() -> Result<()> {
     let finished = service.finish()?.succeeded()?;
     let all = series(directory)?;
     ensure!(all.len() == 3, "{all:?}: {finished}");
-    for (before, path) in all.iter().zip(&all[1..]) {
-        ensure!(span(before)?.1 == span(path)?.0, "{before:?}, {path:?}");
-    }
+    closed_without_a_gap(&all)?;
     for path in &all {
-        ensure!(opened(path)?.closed, "{} is not closed", path.display());
         let (began, ended) = span(path)?;
         ensure!(ended - began >= 300_000_000, "{} ns", ended - began);
     }
@@ -374,12 +387,9 @@ fn root_sighups_in_quick_succession_lose_nothing() -> Result<()> {
 
         let all = series(directory)?;
         ensure!(all.len() >= 5, "{all:?}: {finished}");
+        closed_without_a_gap(&all)?;
         let (mut interval_ns, mut by_cpu) = (0.0, BTreeMap::new());
-        for (number, path) in all.iter().enumerate() {
-            ensure!(opened(path)?.closed, "{} is not closed", path.display());
-            if let Some(before) = number.checked_sub(1) {
-                ensure!(span(&all[before])?.1 == span(path)?.0, "a gap at {path:?}");
-            }
+        for path in &all {
             let summary = RunSummary::of(path)?;
             summary.complete()?;
             interval_ns = summary.interval_us * 1000.0;
@@ -390,16 +400,7 @@ fn root_sighups_in_quick_succession_lose_nothing() -> Result<()> {
             }
         }
         for (cpu, (ticks, recorded_ns)) in by_cpu {
-            let whole = CpuStats {
-                cpu,
-                recorded_ns,
-                user: ticks,
-                kernel: 0,
-                idle: 0,
-                stolen: 0,
-                lost: 0,
-            };
-            whole.elapsed(interval_ns, 1)?;
+            elapsed(cpu, ticks, recorded_ns, interval_ns)?;
         }
         Ok(())
     })

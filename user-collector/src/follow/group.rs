@@ -5,6 +5,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::Read as _;
 
+use experiment_format::groups::{is_container, is_in_cgroup, is_unit};
 use experiment_format::ids::Pid;
 
 use crate::process::{Cgroup, effective_uid_of};
@@ -62,18 +63,14 @@ impl GroupRule {
     #[must_use]
     pub fn has(&self, cgroup: &Cgroup) -> bool {
         match self {
-            GroupRule::Cgroup(path) => {
-                let path = path.trim_end_matches('/');
-                let below = cgroup.path.strip_prefix(path);
-                below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-            }
+            GroupRule::Cgroup(path) => is_in_cgroup(&cgroup.path, path),
             GroupRule::Container(id) => {
                 let container = cgroup.container.as_ref();
-                container.is_some_and(|container| container.id.starts_with(id))
+                container.is_some_and(|container| is_container(&container.id, id))
             }
             GroupRule::Unit(name) => {
-                let unit = cgroup.unit.as_deref().unwrap_or_default();
-                unit == name || unit.strip_suffix(".service") == Some(name)
+                let unit = cgroup.unit.as_deref();
+                unit.is_some_and(|unit| is_unit(unit, name))
             }
             GroupRule::Pod(uid) => cgroup.pod.as_ref() == Some(uid),
             GroupRule::User(_) => false,

@@ -1,5 +1,6 @@
 //! What processes belong to: unit, container, pod, control group, user.
 
+use experiment_format::groups::{is_container, is_in_cgroup, is_unit};
 use experiment_format::log::LogHeader;
 
 use super::ProcessInfo;
@@ -49,12 +50,9 @@ impl GroupKind {
     #[must_use]
     pub fn is(self, group: &str, wanted: &str) -> bool {
         match self {
-            GroupKind::Unit => group == wanted || group.strip_suffix(".service") == Some(wanted),
-            GroupKind::Container => group.starts_with(wanted),
-            GroupKind::Cgroup => {
-                let below = group.strip_prefix(wanted.trim_end_matches('/'));
-                below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-            }
+            GroupKind::Unit => is_unit(group, wanted),
+            GroupKind::Container => is_container(group, wanted),
+            GroupKind::Cgroup => is_in_cgroup(group, wanted),
             GroupKind::Pod | GroupKind::User => group == wanted,
         }
     }

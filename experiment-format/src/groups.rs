@@ -1,0 +1,21 @@
+//! Whether a process belongs to what was asked for, by the names in its experiment's comments: a unit
+//! of systemd, a container, a control group.
+
+/// Returns whether a unit is meant: a service also without its ending, `nginx` for `nginx.service`.
+#[must_use]
+pub fn is_unit(unit: &str, wanted: &str) -> bool {
+    unit == wanted || unit.strip_suffix(".service") == Some(wanted)
+}
+
+/// Returns whether a container is meant, by the beginning of its id or name.
+#[must_use]
+pub fn is_container(id: &str, wanted: &str) -> bool {
+    id.starts_with(wanted)
+}
+
+/// Returns whether a path is that of a control group or of one below it.
+#[must_use]
+pub fn is_in_cgroup(path: &str, wanted: &str) -> bool {
+    let below = path.strip_prefix(wanted.trim_end_matches('/'));
+    below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
