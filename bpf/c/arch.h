@@ -82,6 +82,23 @@ static __always_inline bool is_futex(struct task_struct *task, long call)
 	return task->thread_info.status & TS_COMPAT ? call == 240 || call == 422 : call == 202;
 }
 
+/* Returns the first two arguments of a system call. */
+static __always_inline void system_call_arguments(struct task_struct *task,
+						  const struct pt_regs *regs, __u64 arguments[2])
+{
+	const __u32 TS_COMPAT = 2;
+	bool compat = task->thread_info.status & TS_COMPAT;
+
+	arguments[0] = compat ? (__u32)regs->bx : regs->di;
+	arguments[1] = compat ? (__u32)regs->cx : regs->si;
+}
+
+/* Returns whether a system call is futex(2) itself, whose second argument is a command. */
+static __always_inline bool is_futex_command(long call)
+{
+	return call < 449;
+}
+
 /* Returns whether the fetch of an instruction faulted. Bit 4 of the error code says so on CPUs with
  * non-executable pages. */
 static __always_inline bool is_text_fault(__u64 address, const struct pt_regs *regs, __u64 error)
@@ -118,6 +135,19 @@ static __always_inline bool is_futex(struct task_struct *task, long call)
 {
 	(void)task;
 	return call == 98 || call == 449 || (call >= 454 && call <= 456);
+}
+
+static __always_inline void system_call_arguments(struct task_struct *task,
+						  const struct pt_regs *regs, __u64 arguments[2])
+{
+	(void)task;
+	arguments[0] = regs->orig_x0;
+	arguments[1] = regs->regs[1];
+}
+
+static __always_inline bool is_futex_command(long call)
+{
+	return call == 98;
 }
 
 static __always_inline bool is_text_fault(__u64 address, const struct pt_regs *regs, __u64 error)

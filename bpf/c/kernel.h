@@ -274,8 +274,10 @@ struct pt_regs {
 	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax;
 	unsigned long ip, cs, flags, sp, ss;
 #elif defined(__TARGET_ARCH_arm64)
+	__u64 regs[31];
 	__u64 sp;
 	__u64 pc;
+	__u64 orig_x0;
 	__s32 syscallno;
 #endif
 };

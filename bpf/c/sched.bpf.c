@@ -14,6 +14,7 @@
 #include "account.h"
 #include "arch.h"
 #include "clock.h"
+#include "lock_wait.h"
 #include "off_cpu.h"
 #include "steal.h"
 #include "thread_record.h"
@@ -23,6 +24,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 const volatile __u64 page_fault_from;
 const volatile __u64 page_fault_to;
+const volatile __u64 lock_threshold_ns;
 
 volatile __u64 any_offset_ns;
 
@@ -139,6 +141,8 @@ static __always_inline void send_missed_off_cpu(struct cpu_stats *stats, struct 
 	__u32 zero = 0;
 	struct tick_scratch *out = bpf_map_lookup_elem(&kc_scratch, &zero);
 
+	if (is_lock_wait(&off_cpu, task))
+		send_lock_wait(stats, task, thread, &off_cpu, false, cpu);
 	if (!left || !out)
 		return;
 	index = grid_index_now(left, stats);
@@ -234,6 +238,8 @@ static __always_inline void switch_in(struct cpu_stats *stats, struct task_struc
 						  off_cpu.from_ns - any_offset_ns, period_ns);
 	if (index > thread->grid_index)
 		send_off_cpu(stats, left, index, next, thread, &off_cpu, cpu);
+	if (is_lock_wait(&off_cpu, next))
+		send_lock_wait(stats, next, thread, &off_cpu, true, cpu);
 	thread->grid_index = stats->index;
 	thread->cpu = cpu;
 }

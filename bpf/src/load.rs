@@ -26,6 +26,9 @@ const RING_BYTES: u32 = 2 << 20;
 /// With user stacks, of which those of short-lived processes are copies.
 const RING_BYTES_WITH_USER_STACKS: u32 = 4 << 20;
 
+/// As in `c/lock_wait.h`.
+const NO_LOCK_WAITS: u64 = u64::MAX;
+
 /// CLOCK_MONOTONIC: an end of all data that is before every boundary. 0 would be no end.
 const BEFORE_ALL_DATA_NS: u64 = 1;
 
@@ -47,6 +50,9 @@ pub struct Settings {
     pub cpu_ids: u32,
     /// How user stacks are captured, if they are.
     pub user_stacks: Option<UserStackCapture>,
+    /// How long a thread of a followed process has to be blocked in a futex for a
+    /// [`bpf_abi::LockWait`], nanoseconds. None: there are no such records.
+    pub lock_threshold_ns: Option<u64>,
     /// If counters overflow: for each tracepoint the number of hits after which it does; 0 for
     /// other counters.
     pub hit_intervals: Option<[u64; MAX_COUNTERS]>,
@@ -166,6 +172,7 @@ fn open_and_load(settings: &Settings) -> libbpf_rs::Result<KcollectSkel<'static>
         rodata.own_pid = std::process::id();
         rodata.hit_interval = settings.hit_intervals.unwrap_or_default();
         rodata.steal_from_rq = crate::steal::distance_from_run_queue();
+        rodata.lock_threshold_ns = settings.lock_threshold_ns.unwrap_or(NO_LOCK_WAITS);
         rodata.max_kernel_frames = settings.max_kernel_frames.min(MAX_KERNEL_FRAMES as u32);
     }
     let counters_overflow = settings.hit_intervals.is_some();

@@ -41,6 +41,8 @@ pub struct Losses {
     pub late_events: u64,
     /// Counter overflows that were not recorded.
     pub overflows: u64,
+    /// Traced waits for locks that were not recorded.
+    pub lock_waits: u64,
     /// What was recorded, which the counts are a share of.
     #[serde(skip)]
     pub recorded: Recorded,
@@ -85,7 +87,7 @@ const TICK: [&str; 2] = ["tick", "ticks"];
 const STACK: [&str; 2] = ["stack", "stacks"];
 
 /// Every cause, in the order in which they are shown.
-const CAUSES: [Cause; 15] = [
+const CAUSES: [Cause; 16] = [
     Cause {
         name: "ring_full",
         lost: true,
@@ -140,6 +142,13 @@ const CAUSES: [Cause; 15] = [
         lost: true,
         noun: ["counter overflow", "counter overflows"],
         what: "not recorded",
+        whole: Whole::Unknown,
+    },
+    Cause {
+        name: "lock_waits",
+        lost: true,
+        noun: ["wait for a lock", "waits for locks"],
+        what: "not recorded, because there were too many",
         whole: Whole::Unknown,
     },
     Cause {
@@ -304,6 +313,7 @@ impl Losses {
             ("untracked_threads", count(self.untracked_threads)),
             ("sideband", count(self.sideband)),
             ("overflows", count(self.overflows)),
+            ("lock_waits", count(self.lock_waits)),
             ("unnamed_ticks", count(self.unnamed_ticks)),
             ("truncated_stacks", count(self.truncated_stacks)),
             ("missing_stacks", count(self.missing_stacks)),
@@ -326,6 +336,7 @@ impl Losses {
             && self.sideband == 0
             && self.unnamed_ticks == 0
             && self.overflows == 0
+            && self.lock_waits == 0
     }
 
     /// All counts on one line: see [`describe`].
@@ -362,7 +373,7 @@ mod tests {
         assert!(none.none());
         assert_eq!(
             none.line(),
-            "lost: nothing; impaired: nothing (0 for all 15 causes)"
+            "lost: nothing; impaired: nothing (0 for all 16 causes)"
         );
         let mut losses = Losses {
             ring_full: 12,
@@ -375,7 +386,7 @@ mod tests {
             losses.line(),
             "lost: 12 ticks (0.12 % of 10000) found the ring buffer full; \
              impaired: 1 stack (0.01 % of 20000) the kernel could not read; \
-             0 for 13 other causes; too little to change a report"
+             0 for 14 other causes; too little to change a report"
         );
         losses.missing_stacks = 1640;
         losses.sideband = 1;
@@ -384,7 +395,7 @@ mod tests {
             "lost: 12 ticks (0.12 % of 10000) found the ring buffer full, \
              1 side-band record dropped by the kernel, so names and mappings may be missing; \
              impaired: 1640 stacks (8.20 % of 20000) the kernel could not read; \
-             0 for 12 other causes; shares in reports can be off by up to 8.2 %"
+             0 for 13 other causes; shares in reports can be off by up to 8.2 %"
         );
         // Of another version: a new name, and no totals.
         assert_eq!(

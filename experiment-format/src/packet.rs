@@ -1,13 +1,15 @@
 //! Self-described packets: a declaration in `log.xml` says which bytes of a packet mean what.
 //!
 //! A reader takes each field from its declared place, so a writer is free to choose the layout. The
-//! layouts of the packets that this crate writes, [`ClockTick`], [`TickArray`] and
-//! [`CounterEvent`], are stated once, in tables (`spec`); declaration and encoder follow from them.
-//! The decoder here follows the declaration of the file. It returns [`ClockRecord`]s for the first
-//! two kinds of packets and a [`CounterRecord`] for the third. `walk` finds the packets of a file.
+//! layouts of the packets that this crate writes, [`ClockTick`], [`TickArray`], [`CounterEvent`]
+//! and [`SyncEvent`], are stated once, in tables (`spec`); declaration and encoder follow from
+//! them. The decoder here follows the declaration of the file. It returns [`ClockRecord`]s for the
+//! first two kinds of packets, a [`CounterRecord`] for the third and a [`SyncRecord`] for the
+//! fourth. `walk` finds the packets of a file.
 
 pub(crate) mod counter;
 pub(crate) mod spec;
+pub(crate) mod sync;
 pub(crate) mod tick;
 pub(crate) mod walk;
 
@@ -22,6 +24,7 @@ use crate::xml::write::Element;
 use counter::{COUNTER_SPEC, VALUE_FIELD};
 pub use counter::{CounterEvent, CounterRecord};
 use spec::SHARED_FIELDS;
+pub use sync::{SyncEvent, SyncRecord, SyncThreshold};
 use tick::{ARRAY_SPEC, CLOCK_SPEC, DETAIL_FIELD};
 pub use tick::{ClockTick, Detail, TickArray};
 
@@ -31,6 +34,8 @@ pub const HEADER_BYTES: usize = 4;
 pub const EMPTY: u16 = 0;
 /// The type of a tick array: gprofng reads a count for each state from such a packet.
 pub const TICK_ARRAY: u16 = 1;
+/// The type of a packet of a wait for a lock.
+pub const SYNC: u16 = 2;
 /// The type of a packet of a counter.
 pub const COUNTER: u16 = 3;
 /// The type of a clock packet.

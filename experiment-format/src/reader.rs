@@ -33,7 +33,7 @@ use crate::log::{LogEvent, LogHeader, ProfileDecl, StartTime, WordSize};
 use crate::map::{self, MapEvent};
 use crate::microstate::NumStates;
 use crate::packet::walk::PacketWalk;
-use crate::packet::{PacketDecl, PacketLayout, counter, tick};
+use crate::packet::{PacketDecl, PacketLayout, SyncEvent, counter, sync, tick};
 use crate::stacks::table::StackTable;
 use crate::usage::{USAGE_BYTES, UsageRecord};
 pub use packets::{Packet, Packets, Ticks};
@@ -231,17 +231,29 @@ impl Experiment {
     ///
     /// A system error.
     pub fn counter_packets(&self) -> Result<Packets> {
-        let profiles = self.header.profiles.iter();
-        let tables = profiles.filter_map(|profile| match profile {
-            ProfileDecl::Counters { packets, .. } => Some(packets),
-            _ => None,
-        });
+        self.packets_in(counter::FILE, |profile| {
+            matches!(profile, ProfileDecl::Counters { .. })
+        })
+    }
+
+    /// Returns the packets of `synctrace`: waits for locks, of [`SyncEvent::table`].
+    ///
+    /// # Errors
+    ///
+    /// A system error.
+    pub fn sync_packets(&self) -> Result<Packets> {
+        self.packets_in(sync::FILE, SyncEvent::is_table)
+    }
+
+    /// Returns the packets of a file that the tables of a kind declare.
+    fn packets_in(&self, file: &str, of_kind: impl Fn(&ProfileDecl) -> bool) -> Result<Packets> {
+        let tables = self.header.profiles.iter().filter(|table| of_kind(table));
         let layout = |packet: &PacketDecl| PacketLayout::new(packet, NumStates::Other(0));
         let layouts = tables
-            .flatten()
+            .flat_map(ProfileDecl::packets)
             .map(|packet| (packet.kind, layout(packet)))
             .collect();
-        self.packets_of(counter::FILE, layouts)
+        self.packets_of(file, layouts)
     }
 
     /// Returns the packets of a file that have a layout.

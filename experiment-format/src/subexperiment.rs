@@ -29,7 +29,7 @@ use crate::file::append::{AppendFile, Records};
 use crate::log::event_encoder::EventEncoder;
 use crate::log::{LogEvent, LogHeader, StartTime};
 use crate::map::MapEvent;
-use crate::packet::{CounterEvent, TickArray, counter, tick};
+use crate::packet::{CounterEvent, SyncEvent, TickArray, counter, sync, tick};
 use crate::stacks::{StackEnd, StackInterner, StackUid};
 use crate::usage::{USAGE_BYTES, UsageRecord};
 
@@ -50,6 +50,7 @@ pub struct SubexperimentWriter {
     frames: BufferedFile,
     profile: BufferedFile,
     counters: BufferedFile,
+    waits: BufferedFile,
     log: BufferedFile,
     overview: BufferedFile,
     notes: BufferedFile,
@@ -90,6 +91,7 @@ impl SubexperimentWriter {
                 frames: BufferedFile::new("data.frameinfo", Records::Packets),
                 profile: BufferedFile::new(tick::FILE, Records::Packets),
                 counters: BufferedFile::new(counter::FILE, Records::Packets),
+                waits: BufferedFile::new(sync::FILE, Records::Packets),
                 log,
                 overview: BufferedFile::new("overview", Records::Array),
                 notes: BufferedFile::new("notes", Records::Text),
@@ -199,6 +201,16 @@ impl SubexperimentWriter {
         Ok(())
     }
 
+    /// Adds a wait for a lock. The header has to declare the table: [`SyncEvent::table`].
+    ///
+    /// # Errors
+    ///
+    /// A time beyond 2^63.
+    pub fn waited(&mut self, event: &SyncEvent) -> Result<()> {
+        self.waits.push(&event.encode()?);
+        Ok(())
+    }
+
     /// Adds a usage record and the sample event that belongs to it; `at` in nanoseconds since the
     /// start. The first call is the start point.
     ///
@@ -248,6 +260,7 @@ impl SubexperimentWriter {
             &mut self.frames,
             &mut self.profile,
             &mut self.counters,
+            &mut self.waits,
         ]);
         let log = in_order(&mut [&mut self.log, &mut self.overview]);
         let texts = in_order(&mut [&mut self.warnings, &mut self.notes]);
@@ -274,13 +287,14 @@ impl SubexperimentWriter {
         outcome
     }
 
-    fn files(&self) -> [&BufferedFile; 9] {
+    fn files(&self) -> [&BufferedFile; 10] {
         [
             &self.map,
             &self.code,
             &self.frames,
             &self.profile,
             &self.counters,
+            &self.waits,
             &self.log,
             &self.overview,
             &self.notes,

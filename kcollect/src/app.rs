@@ -145,6 +145,7 @@ fn bpf_findings(capture: UserStackCapture) -> Vec<Finding> {
         page_fault: (0, 0),
         cpu_ids: 1,
         user_stacks: Some(capture),
+        lock_threshold_ns: Some(0),
         hit_intervals: None,
     };
     match Programs::load(&settings) {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use counters::names::grammar::OverflowSpec;
 use experiment_format::directory::NameRequest;
 use experiment_format::ids::{Pid, Tid};
+use experiment_format::packet::SyncThreshold;
 use serde::{Serialize, Serializer};
 use user_collector::follow::FollowRule;
 
@@ -63,6 +64,8 @@ pub struct Plan {
     pub pause_signal: Option<PauseSignal>,
     /// Which processes are followed into their user code (`-F`, `-T`, `--descendants`).
     pub follow: FollowRule,
+    /// The shortest wait for a lock that is recorded of followed processes (`-s`). None: none is.
+    pub lock_threshold: Option<SyncThreshold>,
     /// Processes and threads that have rows of their own (`-T`). The whole machine is recorded
     /// in any case.
     pub targets: Vec<Target>,

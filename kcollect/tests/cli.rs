@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
+use std::time::Duration;
 
 use host::exit::{ExitKind, Failure};
 use kcollect::cli::{self, HostFacts};
@@ -10,6 +11,7 @@ use proptest::prelude::*;
 const FACTS: HostFacts = HostFacts {
     max_sample_rate: Some(100_000),
     terminal_columns: Some(80),
+    free_lock_time: Duration::from_micros(3),
 };
 
 fn failure(args: &[&str]) -> Failure {
@@ -74,6 +76,11 @@ fn errors() {
         &["-l", "SIGUSR1", "-y", "USR1,r"],
         &["-T", "sshd"],
         &["-T", "0"],
+        &["-s", "maybe", "-T", "1"],
+        &["-s", "on"],
+        &["-s", "on", "-F", "on", "make"],
+        &["-s", "on", "-F", "all"],
+        &["-s", "on", "-F", "off", "make"],
         &["-F", "maybe"],
         &["-F", "="],
         &["-F", "=ssh("],
@@ -187,7 +194,7 @@ proptest! {
 
     #[test]
     fn no_arguments_make_it_panic(args in prop::collection::vec(argument(), 0..10), rate in any::<Option<u64>>(), width in any::<Option<u16>>()) {
-        let facts = HostFacts { max_sample_rate: rate, terminal_columns: width };
+        let facts = HostFacts { max_sample_rate: rate, terminal_columns: width, free_lock_time: Duration::ZERO };
         match cli::parse(args, &facts) {
             Ok(cli::Command::Record(plan)) => {
                 prop_assert!(plan.end.is_none_or(|end| plan.start < end));

@@ -15,6 +15,7 @@ use kcollect::cli::{self, Command, HostFacts};
 const FACTS: HostFacts = HostFacts {
     max_sample_rate: Some(100_000),
     terminal_columns: Some(100),
+    free_lock_time: std::time::Duration::from_micros(3),
 };
 /// Lines of the README, which is a front page and not a manual.
 const MAX_README_LINES: usize = 150;

@@ -6,7 +6,7 @@
 
 /* Interval boundaries of one CPU by what became of them, and its tick grid. Written by programs
  * that run on this CPU with interrupts off. Sent are user + kernel + idle + stolen - unsent - lost
- * boundaries; user + kernel + idle + stolen is the time recorded. Four cache lines, so that CPUs
+ * boundaries; user + kernel + idle + stolen is the time recorded. Five cache lines, so that CPUs
  * share none. */
 struct cpu_stats {
 	__u64 origin_ns; /* struct grid; 0 while the CPU has no clock */
@@ -45,7 +45,13 @@ struct cpu_stats {
 	/* Look-ups of mapped code that were thrown away, since the mappings changed meanwhile. */
 	__u64 raced_look_ups;
 	__u64 woken_ns; /* when the reader was last woken for a stack copy */
-	__u64 zero[2];
+	__u64 lock_waits_lost; /* lock waits that found the ring full */
+	/* Lock waits that were not sent, since so many were in the same second. */
+	__u64 lock_waits_skipped;
+	__u64 lock_waits_skipped_ns; /* their time */
+	__u64 lock_second;	     /* the second in which lock waits were last sent */
+	__u64 lock_waits;	     /* how many were in it */
+	__u64 zero[5];
 };
 
 /* A counter on one CPU. */
@@ -56,7 +62,7 @@ struct counter_stats {
 	__u64 lost;	      /* events of records that found the ring full */
 };
 
-_Static_assert(sizeof(struct cpu_stats) == 256, "as in layout.rs");
+_Static_assert(sizeof(struct cpu_stats) == 320, "as in layout.rs");
 _Static_assert(sizeof(struct counter_stats) == 32, "as in layout.rs");
 
 #endif

@@ -193,6 +193,12 @@ const struct abi_entry kcollect_abi[] = {
 	FIELD(overflow_record, value)
 	FIELD(overflow_record, counter)
 	FIELD(overflow_record, zero)
+	SIZE(lock_wait_record)
+	FIELD(lock_wait_record, header)
+	FIELD(lock_wait_record, begin_ns)
+	FIELD(lock_wait_record, object)
+	FIELD(lock_wait_record, operation)
+	FIELD(lock_wait_record, zero)
 
 	SIZE(cpu_stats)
 	FIELD(cpu_stats, origin_ns)
@@ -225,6 +231,11 @@ const struct abi_entry kcollect_abi[] = {
 	FIELD(cpu_stats, switch_steal_ns)
 	FIELD(cpu_stats, raced_look_ups)
 	FIELD(cpu_stats, woken_ns)
+	FIELD(cpu_stats, lock_waits_lost)
+	FIELD(cpu_stats, lock_waits_skipped)
+	FIELD(cpu_stats, lock_waits_skipped_ns)
+	FIELD(cpu_stats, lock_second)
+	FIELD(cpu_stats, lock_waits)
 	FIELD(cpu_stats, zero)
 
 	SIZE(counter_stats)
@@ -296,6 +307,8 @@ const struct abi_entry kcollect_abi[] = {
 	NUMBER(RECORD_USER_RETURN)
 	NUMBER(RECORD_VFORK_START)
 	NUMBER(RECORD_OVERFLOW)
+	NUMBER(RECORD_LOCK_WAIT)
+	NUMBER(OPERATION_UNKNOWN)
 
 	NUMBER(FLAG_IRQ_WORK)
 	NUMBER(FLAG_TRUNCATED)

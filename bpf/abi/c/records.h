@@ -74,6 +74,8 @@ enum record_kind {
 	RECORD_VFORK_START = 6,
 	/* struct overflow_record */
 	RECORD_OVERFLOW = 7,
+	/* struct lock_wait_record */
+	RECORD_LOCK_WAIT = 8,
 };
 
 enum record_flags {
@@ -177,9 +179,24 @@ struct overflow_record {
 	__u32 zero;
 };
 
+/* A thread is on a CPU again after it was blocked in a futex. `time_ns` is when it came, and `state`
+ * that of the wait. Followed by `frames` 64-bit addresses: the kernel stack of the wait, leaf
+ * first. */
+struct lock_wait_record {
+	struct record_header header;
+	__u64 begin_ns; /* when it blocked, CLOCK_MONOTONIC */
+	__u64 object;	/* the futex word's address; of futex_waitv(2) that of its array; 0: unknown */
+	/* Of futex(2) its command, as in <linux/futex.h>; of another system call its number. */
+	__u32 operation;
+	__u32 zero;
+};
+
+#define OPERATION_UNKNOWN 0xffff
+
 _Static_assert(sizeof(struct record_header) == 56, "as in layout.rs");
 _Static_assert(sizeof(struct thread_record) == 280, "as in layout.rs");
 _Static_assert(sizeof(struct user_return_record) == 112, "as in layout.rs");
 _Static_assert(sizeof(struct overflow_record) == 72, "as in layout.rs");
+_Static_assert(sizeof(struct lock_wait_record) == 80, "as in layout.rs");
 
 #endif

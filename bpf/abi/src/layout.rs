@@ -58,6 +58,9 @@ pub const MAX_PAGES: u32 = 65_536;
 /// The most unwind rules.
 pub const MAX_RULES: usize = 65_536;
 
+/// [`crate::LockWait::operation`] of a wait whose end was not seen.
+pub const OPERATION_UNKNOWN: u32 = 0xffff;
+
 /// Unwind rows in a chunk of memory.
 pub const ROWS_PER_CHUNK: u32 = 65_536;
 
@@ -81,6 +84,8 @@ pub enum RecordKind {
     VforkStart = 6,
     /// A counter has overflowed.
     Overflow = 7,
+    /// A thread was blocked in a futex.
+    LockWait = 8,
 }
 
 /// What a record says beside its kind: `enum record_flags`.
@@ -172,6 +177,17 @@ pub struct OverflowLayout {
     pub zero: u32,
 }
 
+/// What follows the header of a lock wait: `struct lock_wait_record`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+#[expect(missing_docs, reason = "described in c/records.h")]
+pub struct LockWaitLayout {
+    pub begin_ns: u64,
+    pub object: u64,
+    pub operation: u32,
+    pub zero: u32,
+}
+
 /// The statistics of one CPU: interval boundaries by what became of them, since it was first
 /// recorded, and its tick grid (`struct cpu_stats`).
 ///
@@ -244,8 +260,18 @@ pub struct CpuStats {
     pub raced_look_ups: u64,
     /// When the reader was last woken for a stack copy.
     pub woken_ns: u64,
+    /// Lock waits that found the ring full.
+    pub lock_waits_lost: u64,
+    /// Lock waits that were not sent, since so many were in the same second.
+    pub lock_waits_skipped: u64,
+    /// Their time.
+    pub lock_waits_skipped_ns: u64,
+    /// The second in which lock waits were last sent, by the scheduler's clock.
+    pub lock_second: u64,
+    /// How many were in it.
+    pub lock_waits: u64,
     /// Room for more.
-    pub zero: [u64; 2],
+    pub zero: [u64; 5],
 }
 
 impl CpuStats {
@@ -471,7 +497,8 @@ const _: () = assert!(size_of::<HeaderLayout>() == 56);
 const _: () = assert!(size_of::<ThreadLayout>() == 280 - 56);
 const _: () = assert!(size_of::<UserReturnLayout>() == 112 - 56);
 const _: () = assert!(size_of::<OverflowLayout>() == 72 - 56);
-const _: () = assert!(size_of::<CpuStats>() == 256);
+const _: () = assert!(size_of::<LockWaitLayout>() == 80 - 56);
+const _: () = assert!(size_of::<CpuStats>() == 320);
 const _: () = assert!(size_of::<CounterStats>() == 32);
 const _: () = assert!(size_of::<EncodedRule>() == 16);
 const _: () = assert!(size_of::<UnwindRow>() == 4);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::Result;
 use crate::packet::walk::PacketWalk;
-use crate::packet::{ClockRecord, CounterRecord, PacketLayout, PacketTicks, Value};
+use crate::packet::{ClockRecord, CounterRecord, PacketLayout, PacketTicks, SyncRecord, Value};
 
 /// A reader of the packets of a data file.
 #[derive(Debug)]
@@ -77,6 +77,11 @@ impl<'a> Packet<'a> {
     /// time, the counter or its value.
     pub fn counted(&self) -> Option<CounterRecord> {
         self.layout.counted(self.bytes)
+    }
+
+    /// Returns its wait for a lock; none if it lacks the thread or a time.
+    pub fn waited(&self) -> Option<SyncRecord> {
+        self.layout.waited(self.bytes)
     }
 }
 

@@ -124,7 +124,7 @@ pub fn totals(model: &Model, selection: &Selection) -> Totals {
     if !model.counters.is_empty() {
         let mut counts = Totals::nothing(model);
         let passing = model.counts.iter();
-        for count in passing.filter(|count| selection.passes_count(count)) {
+        for count in passing.filter(|count| selection.passes_event(&count.row)) {
             counts.add(&count.row, count.counter.into(), count.value);
         }
         counts.add_up(model);

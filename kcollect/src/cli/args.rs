@@ -111,10 +111,11 @@ pub(super) struct DataArgs {
     #[arg(short = 'h', long, value_name = "COUNTER[,INTERVAL]", num_args = 0..=1, action = ArgAction::Append)]
     pub(super) counters: Option<Vec<String>>,
     /// Follow processes into their user code, each into a subexperiment of its own: on (processes
-    /// that were on a CPU at a tick, the default), all (also processes that only waited), off (the
-    /// kernel only), =REGEXP, which has to match the whole of a process's name, of its program's
-    /// file name, or of its number; or those that belong together: unit:NAME (of systemd),
-    /// container:ID, cgroup:PATH, pod:UID (of Kubernetes) or user:NAME
+    /// that were on a CPU at a tick, the default), all (also processes that only waited), load (the
+    /// load alone; the default with -s), off (the kernel only), =REGEXP, which has to match the
+    /// whole of a process's name, of its program's file name, or of its number; or those that
+    /// belong together: unit:NAME (of systemd), container:ID, cgroup:PATH, pod:UID (of Kubernetes)
+    /// or user:NAME
     #[arg(short = 'F', long, value_name = "WHICH", allow_hyphen_values = true)]
     pub(super) follow: Option<String>,
     /// Follow also the processes that a followed process forks
@@ -130,6 +131,18 @@ pub(super) struct DataArgs {
         allow_hyphen_values = true
     )]
     pub(super) target: Vec<String>,
+    /// Record each wait for a lock of the followed processes, with its stack: on or calibrate (those
+    /// longer than a free lock takes, which is measured), MICROSECONDS (those of so long and
+    /// longer), all, or off (the default). A lock is a futex: those of C, C++, Rust and Go, also
+    /// condition variables, joins and semaphores. Name the processes by a load, -T or -F =REGEXP;
+    /// with -F on or all it is an error
+    #[arg(
+        short = 's',
+        long,
+        value_name = "on|off|all|MICROSECONDS",
+        allow_hyphen_values = true
+    )]
+    pub(super) sync: Option<String>,
     /// Leave out the ticks of idle CPUs: on (the default) or off. With off, the ticks add up to the
     /// time of all CPUs
     #[arg(short = 'x', long, value_name = "on|off", allow_hyphen_values = true)]
@@ -255,6 +268,7 @@ Examples:
   sudo kcollect -t 5m -x off -S 10    5 min with idle time, samples every 10 s
   sudo kcollect -F =nginx             follow only nginx into its user code
   sudo kcollect -T 1264 -t 10         with a row for one process
+  sudo kcollect -s on -T 1264 -t 10   with each of its waits for locks
   kcollect report                     where to look first in ktest.N.er
   kcollect report ktest.1.er threads  exact times of every thread
   kcollect view                       a page with a timeline, for a browser

@@ -15,7 +15,7 @@ use counters::names::grammar::{OverflowInterval, OverflowSpec};
 use counters::stat::StatOptions;
 use counters::track::TrackOptions;
 use experiment_format::directory::NameRequest;
-use user_collector::follow::FollowRule;
+use user_collector::follow::{Follow, FollowRule};
 
 use super::args::{Arguments, Sub};
 use super::{CliError, HostFacts, report, signals, values, view};
@@ -126,7 +126,13 @@ fn record(typed: Arguments, facts: &HostFacts) -> Result<Plan, CliError> {
     } = typed;
     let mut notices = Vec::new();
 
-    let follow = values::follow(data.follow.as_deref().unwrap_or("on"))?;
+    let lock_threshold = values::lock_threshold(data.sync.as_deref().unwrap_or("off"), facts)?;
+    let default_follow = if lock_threshold.is_some() {
+        "load"
+    } else {
+        "on"
+    };
+    let follow = values::follow(data.follow.as_deref().unwrap_or(default_follow))?;
     let counters = values::counters(data.counters.as_deref().unwrap_or_default())?;
     // The usual counters set the interval of the clock too.
     let usual = counters.iter().find_map(|wish| match wish {
@@ -215,6 +221,10 @@ fn record(typed: Arguments, facts: &HostFacts) -> Result<Plan, CliError> {
         .map(|target| values::target(target))
         .collect::<Result<_, _>>()?;
 
+    if lock_threshold.is_some() {
+        traced(&follow, !load.is_empty(), !targets.is_empty())?;
+    }
+
     let rotate = time.rotate.as_deref().map(values::rotate).transpose()?;
     let keep = time.keep.as_deref().map(values::keep).transpose()?;
     if rotate.is_none() && keep.is_some() {
@@ -260,6 +270,7 @@ fn record(typed: Arguments, facts: &HostFacts) -> Result<Plan, CliError> {
             pids: targets.iter().map(|target| target.pid).collect(),
             descendants: data.descendants,
         },
+        lock_threshold,
         targets,
         load,
         verbose: output.verbose || output.dry_run,
@@ -267,6 +278,28 @@ fn record(typed: Arguments, facts: &HostFacts) -> Result<Plan, CliError> {
         json: output.json,
         notices,
     })
+}
+
+/// Checks that the processes to be traced (`-s`) are named: everybody's locks would be costly by
+/// accident.
+fn traced(follow: &Follow, has_load: bool, has_targets: bool) -> Result<(), CliError> {
+    let wrong = |what: &str, cure: &str| Err(CliError::new(format!("-s: {what}"), cure));
+    const NAME_THEM: &str =
+        "name them by -T PID, -F =REGEXP, -F unit:NAME and the like, or type a load";
+    match follow {
+        Follow::On | Follow::All => wrong(
+            "-F on and -F all follow every process, and locks are traced of chosen ones",
+            NAME_THEM,
+        ),
+        Follow::Off if has_load && !has_targets => wrong(
+            "-F off follows no process",
+            "leave it out to trace the load, or type -F load",
+        ),
+        Follow::Off | Follow::Load if !has_load && !has_targets => {
+            wrong("no process is followed", NAME_THEM)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Returns `path` relative to `base`, without a leading `./`.
@@ -312,6 +345,7 @@ mod tests {
     const FACTS: HostFacts = HostFacts {
         max_sample_rate: Some(100_000),
         terminal_columns: None,
+        free_lock_time: Duration::from_micros(3),
     };
 
     fn parse(line: &str) -> Result<Command, CliError> {

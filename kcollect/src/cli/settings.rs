@@ -134,6 +134,7 @@ mod tests {
         let facts = HostFacts {
             max_sample_rate: None,
             terminal_columns: None,
+            free_lock_time: std::time::Duration::from_micros(3),
         };
         match parse(argv.into_iter().map(Into::into), &facts) {
             Ok(Command::Record(plan)) => Ok(plan),

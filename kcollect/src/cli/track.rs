@@ -214,6 +214,7 @@ mod tests {
         let facts = HostFacts {
             max_sample_rate: None,
             terminal_columns: None,
+            free_lock_time: std::time::Duration::from_micros(3),
         };
         cli::parse(line.split(' ').map(OsString::from), &facts)
     }

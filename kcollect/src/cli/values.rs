@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use counters::names::grammar::{self, OverflowSpec};
 use experiment_format::ids::{Pid, Tid};
+use experiment_format::packet::SyncThreshold;
 use host::machine;
 use user_collector::follow::{Follow, GroupRule, Pattern};
 
@@ -318,10 +319,34 @@ pub(super) fn archive(typed: &str) -> Result<Archive, CliError> {
     }
 }
 
+/// `-s`: the shortest wait that is recorded.
+pub(super) fn lock_threshold(
+    typed: &str,
+    facts: &HostFacts,
+) -> Result<Option<SyncThreshold>, CliError> {
+    match typed {
+        "off" => Ok(None),
+        "on" | "calibrate" => Ok(Some(SyncThreshold::Calibrated(facts.free_lock_time))),
+        "all" => Ok(Some(SyncThreshold::Given(Duration::ZERO))),
+        micros => match micros.parse::<u32>() {
+            Ok(micros) if i32::try_from(micros).is_ok() => Ok(Some(SyncThreshold::Given(
+                Duration::from_micros(micros.into()),
+            ))),
+            _ => Err(error(
+                "-s",
+                typed,
+                "not a time",
+                "type on, off, all, or a number of microseconds",
+            )),
+        },
+    }
+}
+
 /// `-F`: which processes are followed.
 pub(super) fn follow(typed: &str) -> Result<Follow, CliError> {
     match typed {
         "off" => Ok(Follow::Off),
+        "load" => Ok(Follow::Load),
         "on" => Ok(Follow::On),
         "all" => Ok(Follow::All),
         _ => {
@@ -333,7 +358,7 @@ pub(super) fn follow(typed: &str) -> Result<Follow, CliError> {
                     "-F",
                     typed,
                     "not a choice of processes",
-                    "type on, off, all, =REGEXP for processes by name or number, as in -F '=nginx|1264', or \
+                    "type on, off, all, load, =REGEXP for processes by name or number, as in -F '=nginx|1264', or \
                      unit:NAME, container:ID, cgroup:PATH, pod:UID, user:NAME",
                 ));
             };
@@ -428,6 +453,7 @@ mod tests {
     const ANY: HostFacts = HostFacts {
         max_sample_rate: None,
         terminal_columns: None,
+        free_lock_time: Duration::from_micros(3),
     };
 
     /// In microseconds.

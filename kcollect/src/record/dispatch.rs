@@ -120,7 +120,11 @@ impl Dispatcher {
         let (router, processes) = (&mut self.router, &self.processes);
         match record {
             Record::Tick(tick) if failed => self.not_written += u64::from(tick.ticks),
-            Record::OffCpu(_) | Record::Overflow(_) | Record::UserReturn(_) if failed => {}
+            Record::OffCpu(_)
+            | Record::Overflow(_)
+            | Record::LockWait(_)
+            | Record::UserReturn(_)
+                if failed => {}
             Record::Tick(tick) => {
                 let tick = self.decoder.tick(tick);
                 if let Err(error) = router.founder.cpu_tick(processes, &tick) {
@@ -147,6 +151,11 @@ impl Dispatcher {
                     return router.note(Err(error));
                 }
                 self.interval(overflow.thread);
+            }
+            Record::LockWait(record) => {
+                let instance = instance_of(processes, record.header.pid());
+                let wait = self.decoder.lock_wait(&record, instance);
+                self.interval(wait);
             }
             Record::Thread(thread) => {
                 let result = router.founder.thread(processes, &thread);

@@ -1,6 +1,9 @@
 //! The description of a plan, for `-n`, `-v` and the experiment's header.
 
+use std::time::Duration;
+
 use experiment_format::directory::NameRequest;
+use experiment_format::packet::SyncThreshold;
 use host::signals::name_of as signal_name;
 use user_collector::follow::Follow;
 
@@ -26,6 +29,7 @@ pub fn describe(plan: &Plan) -> Vec<String> {
     lines.push(match &plan.follow.follow {
         Follow::Off if plan.targets.is_empty() => "no process is followed".to_owned(),
         Follow::Off => format!("only the processes of -T are followed{descendants}"),
+        Follow::Load => format!("the load and the processes of -T are followed{descendants}"),
         Follow::On => {
             format!("processes that were on a CPU at a tick are followed{descendants}")
         }
@@ -37,6 +41,15 @@ pub fn describe(plan: &Plan) -> Vec<String> {
             format!("processes of {group} are followed{descendants}")
         }
     });
+    lines.extend(plan.lock_threshold.map(|threshold| match threshold {
+        SyncThreshold::Given(Duration::ZERO) => {
+            "each wait for a lock of followed processes is recorded".to_owned()
+        }
+        threshold => format!(
+            "waits for locks of followed processes are recorded from {:?} on",
+            threshold.duration()
+        ),
+    }));
     let directory = plan.directory.display();
     lines.push(match &plan.name {
         NameRequest::Series { stem } => {

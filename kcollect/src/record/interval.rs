@@ -28,7 +28,7 @@ impl ThreadIds for RecordHeader {
     }
 }
 
-/// A thread's ticks in one state with one kernel stack, or one overflow of a counter.
+/// A thread's ticks in one state with one kernel stack, or an event of it.
 #[derive(Clone, Debug)]
 pub struct StateInterval {
     /// Time, CPU, process and thread, and the number of the return to user mode at which the user
@@ -46,16 +46,36 @@ pub struct StateInterval {
     pub ticks: u32,
     /// What is known beside the state.
     pub detail: Detail,
-    /// Set where this is no time, but an overflow of a counter.
-    pub overflow: Option<CounterOverflow>,
+    /// Set where this is an event, and no ticks.
+    pub event: Option<ThreadEvent>,
 }
 
 impl StateInterval {
     /// Whether there is nothing in it for an experiment.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.ticks == 0 && self.overflow.is_none()
+        self.ticks == 0 && self.event.is_none()
     }
+}
+
+/// An event of a thread that has a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThreadEvent {
+    /// A counter overflowed.
+    Overflow(CounterOverflow),
+    /// It was blocked in a futex, until the time of the interval.
+    LockWait(LockWait),
+}
+
+/// A wait for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockWait {
+    /// When it began, CLOCK_MONOTONIC, nanoseconds.
+    pub begin_ns: u64,
+    /// Address of the lock in the process; 0 if it is not known.
+    pub object: u64,
+    /// As [`experiment_format::packet::SyncEvent::kind`].
+    pub kind: u32,
 }
 
 /// A counter overflowed.

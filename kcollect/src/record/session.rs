@@ -116,8 +116,7 @@ impl<'a> Session<'a> {
         let rule = plan.follow.clone();
         let capture = rule.follows().then(UserStackCapture::probe);
         let page_fault = kernel.page_fault();
-        let period = plan.interval.nanos();
-        let mut inputs = Inputs::open(period, plan.record_idle, page_fault, capture, counters)?;
+        let mut inputs = Inputs::open(plan, page_fault, capture, counters)?;
 
         let service = Service::connect()
             .map_err(|error| Failure::of_system("NOTIFY_SOCKET of systemd", &error))?;

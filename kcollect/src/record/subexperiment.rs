@@ -15,7 +15,7 @@ use user_collector::process::DirectoryNames;
 use user_collector::process::{Cgroup, ProcessFacts};
 use user_collector::space::Mapping;
 
-use super::interval::{CounterOverflow, StateInterval, ThreadIds};
+use super::interval::{CounterOverflow, LockWait, StateInterval, ThreadEvent, ThreadIds};
 use super::kernel::counters;
 use super::kernel::header::Inherited;
 use super::processes::LoadedCode;
@@ -48,6 +48,9 @@ pub struct FollowedProcess {
     /// It exited, and what it wrote last of its JIT code could not be read any more.
     #[serde(skip)]
     pub unread_at_exit: bool,
+    /// Traced waits for locks in its experiment: how many, and their time in nanoseconds.
+    #[serde(skip)]
+    pub lock_waits: (u64, u64),
     /// How their user stacks ended.
     pub user_stacks: StackCounts,
     /// The same of ticks on a CPU alone.
@@ -89,6 +92,7 @@ pub struct Subexperiment {
     counts: StackCounts,
     cpu_counts: StackCounts,
     ticks: u64,
+    lock_waits: (u64, u64),
     /// The time of the last record in it.
     last_ns: u64,
     /// The sample of its exit is written.
@@ -160,6 +164,7 @@ impl Subexperiment {
             counts: StackCounts::default(),
             cpu_counts: StackCounts::default(),
             ticks: 0,
+            lock_waits: (0, 0),
             last_ns: 0,
             sampled_exit: false,
             unread_at_exit: false,
@@ -199,8 +204,21 @@ impl Subexperiment {
             frames: &frames,
             end,
         };
-        if let Some(CounterOverflow { tag, value }) = interval.overflow {
-            return self.collector.write_overflow(&thread, tag, value);
+        match interval.event {
+            Some(ThreadEvent::Overflow(CounterOverflow { tag, value })) => {
+                return self.collector.write_overflow(&thread, tag, value);
+            }
+            Some(ThreadEvent::LockWait(wait)) => {
+                let LockWait {
+                    begin_ns,
+                    object,
+                    kind,
+                } = wait;
+                self.lock_waits.0 += 1;
+                self.lock_waits.1 += header.time_ns.saturating_sub(begin_ns);
+                return self.collector.write_wait(&thread, begin_ns, object, kind);
+            }
+            None => {}
         }
         let ticks = u64::from(interval.ticks);
         self.counts.add(stack, header.exiting, ticks);
@@ -427,6 +445,7 @@ impl Subexperiment {
             mpi_rank: self.mpi_rank,
             cgroup: self.cgroup.clone(),
             ticks: self.ticks,
+            lock_waits: self.lock_waits,
             arrays: self.collector.arrays,
             user_stacks: self.counts.clone(),
             cpu_user_stacks: self.cpu_counts.clone(),

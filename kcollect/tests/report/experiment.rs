@@ -14,12 +14,12 @@ use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 
-const KERNEL: u64 = 0xffff_ffff_8100_0000;
-const PROGRAM: u64 = 0x40_0000;
-const START: u64 = 1_000_000_000;
+pub(crate) const KERNEL: u64 = 0xffff_ffff_8100_0000;
+pub(crate) const PROGRAM: u64 = 0x40_0000;
+pub(crate) const START: u64 = 1_000_000_000;
 pub(crate) const SUB: &str = "_sort_PID_7.1.er";
 
-fn header(pid: u32, command: &str) -> LogHeader {
+pub(crate) fn header(pid: u32, command: &str) -> LogHeader {
     let clock = |states, packet| ProfileDecl::Clock {
         tick_us: 10_007,
         states,
@@ -46,7 +46,7 @@ fn header(pid: u32, command: &str) -> LogHeader {
     }
 }
 
-fn image(dir: &ExperimentDir, name: &str, base: u64, functions: &[&str]) {
+pub(crate) fn image(dir: &ExperimentDir, name: &str, base: u64, functions: &[&str]) {
     let symbols = (0..).zip(functions).map(|(number, name)| ImageSymbol {
         address: base + 0x100 * number,
         size: 0x80,
@@ -64,7 +64,7 @@ fn image(dir: &ExperimentDir, name: &str, base: u64, functions: &[&str]) {
     dir.archive(name, &image.to_bytes().unwrap()).unwrap();
 }
 
-fn map(vaddr: u64, name: &str) -> MapEvent {
+pub(crate) fn map(vaddr: u64, name: &str) -> MapEvent {
     MapEvent::Segment {
         at: 0,
         vaddr,

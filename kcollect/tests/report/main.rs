@@ -8,6 +8,7 @@
 
 mod experiment;
 mod groups;
+mod locks;
 mod period;
 
 use std::fs::OpenOptions;

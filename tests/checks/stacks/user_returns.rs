@@ -53,7 +53,10 @@ fn judge(way: UserStackCapture) -> Result<()> {
                 places.insert(entry.header.user_return, (entry.ip, entry.sp));
                 continue;
             }
-            Record::Thread(_) | Record::VforkStart(_) | Record::Overflow(_) => continue,
+            Record::Thread(_)
+            | Record::VforkStart(_)
+            | Record::Overflow(_)
+            | Record::LockWait(_) => continue,
         };
         join.recorded(Tid(tid), record.header().user_return, ticks, ());
         all += ticks;
@@ -115,6 +118,7 @@ fn nap_under(way: UserStackCapture) -> Result<(u32, Vec<Record>)> {
         page_fault: (0, 0),
         cpu_ids: cpus.last().map_or(1, |last| last + 1),
         hit_intervals: None,
+        lock_threshold_ns: None,
         user_stacks: Some(way),
     })?;
     for cpu in cpus {

@@ -79,7 +79,13 @@ pub struct CpuStats {
 }
 
 /// Losses that take ticks or events away. The others say what is impaired.
-const LOSSES: [&str; 4] = ["ring_full", "not_written", "unaccounted", "sideband"];
+const LOSSES: [&str; 5] = [
+    "ring_full",
+    "not_written",
+    "unaccounted",
+    "sideband",
+    "lock_waits",
+];
 
 impl RunSummary {
     /// Those of an experiment.

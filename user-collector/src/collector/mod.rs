@@ -17,7 +17,7 @@ use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{LogEvent, LogHeader, StartTime};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::Microstate;
-use experiment_format::packet::{CounterEvent, Detail, TickArray};
+use experiment_format::packet::{CounterEvent, Detail, SyncEvent, TickArray};
 use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::text::printable;
@@ -330,6 +330,30 @@ impl Collector {
             pid: self.pid,
             tag,
             value,
+        })
+    }
+
+    /// Writes that a thread has waited for a lock: since when, which lock, and the kind of the wait.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn write_wait(
+        &mut self,
+        thread: &ThreadStack<'_>,
+        requested: u64,
+        object: u64,
+        kind: u32,
+    ) -> Result<()> {
+        let stack = self.stack(thread)?;
+        self.writer.waited(&SyncEvent {
+            cpu: thread.cpu,
+            requested,
+            ended: thread.at,
+            stack,
+            tid: thread.tid,
+            pid: self.pid,
+            object,
+            kind,
         })
     }
 

@@ -32,6 +32,8 @@ impl FollowRule {
 pub enum Follow {
     /// No process.
     Off,
+    /// The load, and no other process.
+    Load,
     /// Processes that were on a CPU at a tick.
     On,
     /// All processes, also those that only waited.
@@ -62,7 +64,7 @@ impl Follow {
     #[must_use]
     pub fn wants(&self, candidate: &Candidate<'_>) -> bool {
         match self {
-            Follow::Off => false,
+            Follow::Off | Follow::Load => false,
             Follow::On => candidate.ticked,
             Follow::All => true,
             Follow::Matching(pattern) => pattern.matches(candidate),

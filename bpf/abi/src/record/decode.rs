@@ -3,12 +3,12 @@
 use zerocopy::FromBytes;
 
 use super::{
-    CapturedStack, Detail, KernelStack, Mode, OffCpu, Overflow, Record, RecordHeader, ThreadName,
-    ThreadRecord, Tick, UserReturn,
+    CapturedStack, Detail, KernelStack, LockWait, Mode, OffCpu, Overflow, Record, RecordHeader,
+    ThreadName, ThreadRecord, Tick, UserReturn,
 };
 use crate::layout::{
-    HeaderLayout, MAX_KERNEL_FRAMES, MAX_USER_RETURN_WORDS, OverflowLayout, REGISTERS, RecordFlags,
-    RecordKind, STATES, ThreadLayout, UserReturnLayout,
+    HeaderLayout, LockWaitLayout, MAX_KERNEL_FRAMES, MAX_USER_RETURN_WORDS, OverflowLayout,
+    REGISTERS, RecordFlags, RecordKind, STATES, ThreadLayout, UserReturnLayout,
 };
 use crate::unwind::{Registers, UnwindEnd};
 
@@ -139,6 +139,16 @@ impl Record {
                     stack: kernel_stack(&raw, &mut rest)?,
                 })
             }
+            RecordKind::LockWait => {
+                let fixed: LockWaitLayout = rest.take()?;
+                Record::LockWait(LockWait {
+                    header,
+                    begin_ns: fixed.begin_ns,
+                    object: fixed.object,
+                    operation: fixed.operation,
+                    stack: kernel_stack(&raw, &mut rest)?,
+                })
+            }
         };
         Ok((record, rest.0))
     }
@@ -151,7 +161,8 @@ fn most_frames(kind: RecordKind) -> usize {
         | RecordKind::TickKernel
         | RecordKind::TickIdle
         | RecordKind::OffCpu
-        | RecordKind::Overflow => MAX_KERNEL_FRAMES,
+        | RecordKind::Overflow
+        | RecordKind::LockWait => MAX_KERNEL_FRAMES,
         RecordKind::UserReturn => MAX_USER_RETURN_WORDS,
         RecordKind::Thread | RecordKind::VforkStart => 0,
     }

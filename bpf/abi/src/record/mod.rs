@@ -229,6 +229,23 @@ pub struct Overflow {
     pub stack: KernelStack,
 }
 
+/// A thread of a followed process is on a CPU again after it was blocked in a futex.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockWait {
+    /// When and where it came back, and which thread.
+    pub header: RecordHeader,
+    /// When it blocked, CLOCK_MONOTONIC.
+    pub begin_ns: u64,
+    /// Address of the futex word in the process; of `futex_waitv` that of its array; 0 if the end of
+    /// the wait was not seen.
+    pub object: u64,
+    /// Of `futex` its command, such as 0 for `FUTEX_WAIT`; of another system call its number;
+    /// [`OPERATION_UNKNOWN`](crate::layout::OPERATION_UNKNOWN) if the end of the wait was not seen.
+    pub operation: u32,
+    /// The kernel stack of the wait.
+    pub stack: KernelStack,
+}
+
 /// One record of a ring, or of an iteration over all threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
@@ -245,6 +262,8 @@ pub enum Record {
     VforkStart(RecordHeader),
     /// A counter has overflowed.
     Overflow(Overflow),
+    /// A thread was blocked in a futex.
+    LockWait(LockWait),
 }
 
 impl Record {
@@ -258,6 +277,7 @@ impl Record {
             Record::UserReturn(user_return) => &user_return.header,
             Record::VforkStart(header) => header,
             Record::Overflow(overflow) => &overflow.header,
+            Record::LockWait(wait) => &wait.header,
         }
     }
 

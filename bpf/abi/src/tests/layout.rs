@@ -118,7 +118,19 @@ fn rust_side() -> BTreeMap<String, u64> {
         header,
         [value, counter, zero]
     );
-    for record in ["thread_record", "user_return_record", "overflow_record"] {
+    structure!(
+        all,
+        lock_wait_record,
+        LockWaitLayout,
+        header,
+        [begin_ns, object, operation, zero]
+    );
+    for record in [
+        "thread_record",
+        "user_return_record",
+        "overflow_record",
+        "lock_wait_record",
+    ] {
         all.push((format!("{record}.header"), 0));
     }
     let details = header + offset_of!(ThreadLayout, details);
@@ -187,6 +199,11 @@ fn rust_side() -> BTreeMap<String, u64> {
             switch_steal_ns,
             raced_look_ups,
             woken_ns,
+            lock_waits_lost,
+            lock_waits_skipped,
+            lock_waits_skipped_ns,
+            lock_second,
+            lock_waits,
             zero,
         ]
     );
@@ -253,6 +270,8 @@ fn rust_side() -> BTreeMap<String, u64> {
         RECORD_USER_RETURN = RecordKind::UserReturn,
         RECORD_VFORK_START = RecordKind::VforkStart,
         RECORD_OVERFLOW = RecordKind::Overflow,
+        RECORD_LOCK_WAIT = RecordKind::LockWait,
+        OPERATION_UNKNOWN = OPERATION_UNKNOWN,
         FLAG_IRQ_WORK = RecordFlags::IRQ_WORK.bits(),
         FLAG_TRUNCATED = RecordFlags::TRUNCATED.bits(),
         FLAG_NO_STACK = RecordFlags::NO_STACK.bits(),
@@ -327,7 +346,7 @@ fn layouts_are_those_of_c() {
 
 proptest! {
     #[test]
-    fn statistics_survive_the_way_there_and_back(words in any::<[u64; 32]>()) {
+    fn statistics_survive_the_way_there_and_back(words in proptest::collection::vec(any::<u64>(), size_of::<CpuStats>() / 8)) {
         let mut bytes: Vec<u8> = Vec::new();
         // What belongs to a clock that is gone is not kept.
         let clock = [0, 12, 13, 14, 15, 19, 22, 23, 25, 26, 27];

@@ -168,6 +168,28 @@ fn an_overflow_decodes() {
 }
 
 #[test]
+fn a_lock_wait_decodes() {
+    let frames = [0xffff_ffff_8100_0010];
+    let bytes = record(
+        [8, 6, 0, 4],
+        1,
+        &[&[17, 0x7f00_0000_1234, 9][..], &frames].concat(),
+    );
+    let expected = LockWait {
+        header: header(),
+        begin_ns: 17,
+        object: 0x7f00_0000_1234,
+        operation: 9,
+        stack: KernelStack {
+            frames: Box::new(frames),
+            truncated: false,
+            missing: true,
+        },
+    };
+    assert_eq!(alone(&bytes).unwrap(), Record::LockWait(expected));
+}
+
+#[test]
 fn records_that_follow_each_other_decode_one_by_one() {
     let mut bytes = record([3, 7, 0, 0], 2, &[1, 2]);
     bytes.extend(record([4, 7, 0, 0], 0, &[0; 28]));

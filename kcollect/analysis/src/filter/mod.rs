@@ -12,9 +12,7 @@ use regex::Regex;
 
 pub use self::near::nearest;
 pub use self::nothing::{nothing_passes, require};
-use crate::model::{
-    CounterOverflow, ExperimentInfo, GroupKind, Model, ProcessInfo, STATE_SLOTS, TickRow,
-};
+use crate::model::{ExperimentInfo, GroupKind, Model, ProcessInfo, STATE_SLOTS, TickRow};
 
 /// A regular expression, equal to another if it has the same text.
 #[derive(Debug, Clone)]
@@ -206,11 +204,11 @@ impl Selection {
         self.states[row.slot()] && self.passes_place(row)
     }
 
-    /// Returns whether a counter overflow passes. It is in no state, so it needs a filter without
-    /// states.
+    /// Returns whether an event passes: an overflow of a counter, or a wait for a lock. It has no
+    /// ticks in a state, so it needs a filter without states.
     #[must_use]
-    pub fn passes_count(&self, count: &CounterOverflow) -> bool {
-        self.states == [true; STATE_SLOTS] && self.passes_place(&count.row)
+    pub fn passes_event(&self, row: &TickRow) -> bool {
+        self.states == [true; STATE_SLOTS] && self.passes_place(row)
     }
 
     fn passes_place(&self, row: &TickRow) -> bool {

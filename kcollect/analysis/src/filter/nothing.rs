@@ -25,7 +25,7 @@ fn leaves_something(model: &Model, filter: &Filter) -> bool {
         || model
             .counts
             .iter()
-            .any(|count| selection.passes_count(count))
+            .any(|count| selection.passes_event(&count.row))
         || filter.only_of_threads() && has_exact_times(model, filter)
 }
 

@@ -8,6 +8,7 @@
 pub(crate) mod build_ids;
 mod call_paths;
 pub mod dynamic_code;
+mod events;
 pub mod exact;
 pub mod lines;
 pub mod names;
@@ -21,7 +22,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use experiment_format::Error;
 use experiment_format::functions::Archives;
 use experiment_format::ids::Pid;
-use experiment_format::log::{CounterDecl, LogEvent, ProfileDecl};
+use experiment_format::log::{LogEvent, ProfileDecl};
 use experiment_format::microstate::NumStates;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::table::StackTable;
@@ -29,8 +30,8 @@ use host::exit::Failure;
 use rustc_hash::FxHashMap;
 
 use crate::model::{
-    CounterInfo, CounterOverflow, CpuId, ExperimentId, ExperimentInfo, MAX_COUNTERS, Model,
-    ProcessGroups, ProcessId, ProcessInfo, StackId, ThreadId, ThreadInfo, TickRow,
+    CpuId, ExperimentId, ExperimentInfo, MAX_COUNTERS, Model, ProcessGroups, ProcessId,
+    ProcessInfo, StackId, ThreadId, ThreadInfo, TickRow,
 };
 use open::Opened;
 use resolve::{Addresses, Resolver};
@@ -246,6 +247,7 @@ impl Loader {
             stacks: &stacks,
         };
         missing += self.read_counters(&context, &mut addresses, &mut end)?;
+        missing += self.read_waits(&context, &mut addresses, &mut end)?;
         self.warn(id, packets.invalid() + impossible, missing);
         let info = &mut self.model.experiments[id.index()];
         let events = info.source.events().iter();
@@ -257,115 +259,6 @@ impl Loader {
         let last = last.max().map_or(0, |at| at + info.offset_ns);
         info.end_ns = end.max(last);
         Ok(())
-    }
-
-    /// Reads the overflows of counters. Returns how many stacks are missing.
-    fn read_counters(
-        &mut self,
-        context: &Context<'_>,
-        addresses: &mut Addresses,
-        end: &mut u64,
-    ) -> Result<u64, Error> {
-        let Context { id, founder, .. } = *context;
-        let source = &self.model.experiment(id).source;
-        let mut packets = source.counter_packets()?;
-        let declared = source.header().profiles.iter();
-        let declared = declared.filter_map(|profile| match profile {
-            ProfileDecl::Counters { counters, .. } => Some(counters),
-            _ => None,
-        });
-        let declared: Vec<_> = declared.flatten().cloned().collect();
-        let slots: FxHashMap<u32, u8> = declared
-            .into_iter()
-            .filter_map(|counter| Some((counter.tag, self.counter(counter)?)))
-            .collect();
-        let (mut missing, mut impossible) = (0, 0);
-        while let Some(packet) = packets.next_packet()? {
-            let Some(record) = packet.counted() else {
-                continue;
-            };
-            let (Some(counter), Some(value)) = (slots.get(&record.tag), record.value) else {
-                continue;
-            };
-            let at = record.time.saturating_sub(context.start);
-            let stack = match record.stack {
-                None => StackId::EMPTY,
-                Some(uid) => {
-                    let stack = self.resolver.stack(
-                        &mut self.model,
-                        &mut self.archives[founder.index()],
-                        addresses,
-                        context.stacks,
-                        uid,
-                        at,
-                    );
-                    missing += u64::from(stack.is_none());
-                    stack.unwrap_or(StackId::EMPTY)
-                }
-            };
-            let time = record.time.saturating_sub(context.origin);
-            let left = &mut self.left_counts[usize::from(*counter)];
-            let (true, Some(rest)) = (time < MAX_TIME_NS, left.checked_sub(value)) else {
-                impossible += 1;
-                continue;
-            };
-            *left = rest;
-            *end = (*end).max(time);
-            let who = (record.thread, record.pid);
-            let thread = self.thread(id, context.names, who, time);
-            let cpu = self.cpu(record.cpu);
-            self.model.counts.push(CounterOverflow {
-                row: TickRow {
-                    time,
-                    stack,
-                    thread,
-                    experiment: id,
-                    cpu,
-                    ticks: 0,
-                    state: 0,
-                    detail: 0,
-                },
-                counter: *counter,
-                value: i64::try_from(value).unwrap_or(i64::MAX),
-            });
-        }
-        let invalid = packets.invalid() + impossible;
-        if invalid > 0 {
-            let path = self.model.experiment(id).source.path().join("hwcounters");
-            self.model.leave_out(format!(
-                "{}: {invalid} damaged records were skipped",
-                path.display()
-            ));
-        }
-        Ok(missing)
-    }
-
-    /// Returns the position of a counter by its name, which several experiments may share. None:
-    /// there are too many counters.
-    fn counter(&mut self, declared: CounterDecl) -> Option<u8> {
-        let counters = &mut self.model.counters;
-        let known = counters
-            .iter()
-            .position(|counter| counter.name == declared.name);
-        if known.is_none() && counters.len() >= MAX_COUNTERS {
-            let warning = format!(
-                "{}: left out, since at most {MAX_COUNTERS} counters are reported",
-                declared.name
-            );
-            if !self.model.warnings.contains(&warning) {
-                self.model.leave_out(warning);
-            }
-            return None;
-        }
-        let slot = known.unwrap_or_else(|| {
-            counters.push(CounterInfo {
-                name: declared.name,
-                title: declared.title,
-                unit: declared.unit,
-            });
-            counters.len() - 1
-        });
-        u8::try_from(slot).ok()
     }
 
     /// Says what is missing of an experiment's ticks.

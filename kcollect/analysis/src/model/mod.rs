@@ -143,6 +143,19 @@ pub struct CounterOverflow {
     pub value: i64,
 }
 
+/// A traced wait for a lock. Its time and number are in [`Model::counts`] too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockWait {
+    /// The end of the wait: time, stack, thread, experiment and CPU. It has no ticks and no state.
+    pub row: TickRow,
+    /// How long it was, nanoseconds.
+    pub nanos: i64,
+    /// Address of the lock in its process.
+    pub object: u64,
+    /// As [`experiment_format::packet::SyncEvent::kind`], if it is known.
+    pub kind: Option<u32>,
+}
+
 /// An experiment or subexperiment.
 #[derive(Debug)]
 pub struct ExperimentInfo {
@@ -392,6 +405,8 @@ pub struct Model {
     pub counters: Vec<CounterInfo>,
     /// Their overflows, in the same order as ticks.
     pub counts: Vec<CounterOverflow>,
+    /// The traced waits for locks of all experiments, in the same order.
+    pub waits: Vec<LockWait>,
     /// What is missing or could not be read, one sentence each.
     pub warnings: Vec<String>,
     /// Whether a part of the experiments is left out, because it is damaged or too large. What the

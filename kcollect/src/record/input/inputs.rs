@@ -24,6 +24,7 @@ use super::reader::{Bytes, Reader};
 use super::sideband::{self, SidebandEvent};
 use super::snapshot;
 use super::totals::Totals;
+use crate::plan::Plan;
 
 /// Age at which all records have arrived, nanoseconds. A record gets its time first and is in
 /// its ring a microsecond later, unless a hypervisor stops the CPU in between.
@@ -85,8 +86,7 @@ impl Inputs {
     /// # Errors
     /// A [`Failure`] with its cure.
     pub fn open(
-        period_ns: u64,
-        record_idle: bool,
+        plan: &Plan,
         page_fault: (u64, u64),
         capture: Option<UserStackCapture>,
         counters: &[CounterRequest],
@@ -100,8 +100,11 @@ impl Inputs {
         let sideband: Vec<_> = online.iter().map(listen).collect::<Result<_, _>>()?;
         // After the side-band, which then reports the names of kcollect's own programs too.
         let (programs, rings) = Programs::load(&Settings {
-            period_ns,
-            record_idle,
+            period_ns: plan.interval.nanos(),
+            record_idle: plan.record_idle,
+            lock_threshold_ns: plan.lock_threshold.map(|threshold| {
+                u64::try_from(threshold.duration().as_nanos()).unwrap_or(u64::MAX)
+            }),
             max_kernel_frames: max_frames(),
             page_fault,
             cpu_ids: possible.last().map_or(1, |last| last + 1),
@@ -120,7 +123,7 @@ impl Inputs {
             programs,
             reader,
             bytes: Bytes::default(),
-            period_ns,
+            period_ns: plan.interval.nanos(),
             cpus: BTreeMap::new(),
             recording: false,
             order: TimeOrder::default(),

@@ -12,7 +12,7 @@ use user_collector::process::ProcessInstance;
 
 use super::counters::{self, Side};
 use super::symbols::Symbols;
-use crate::record::interval::{CounterOverflow, StateInterval};
+use crate::record::interval::{CounterOverflow, LockWait, StateInterval, ThreadEvent};
 
 /// A kernel stack as an experiment holds it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl CpuTick {
             state,
             ticks,
             detail,
-            overflow: None,
+            event: None,
         };
         let parts = self.state.map(|state| {
             [
@@ -150,7 +150,7 @@ impl Decoder {
             state,
             ticks,
             detail,
-            overflow: None,
+            event: None,
         };
         let state = Microstate::ALL[usize::from(record.state)];
         OffCpu {
@@ -184,8 +184,28 @@ impl Decoder {
                 truncated: stack.truncated,
                 ticks: 0,
                 detail: Detail::None,
-                overflow: Some(side(Side::Thread)),
+                event: Some(ThreadEvent::Overflow(side(Side::Thread))),
             },
+        }
+    }
+
+    /// Decodes a wait for a lock of a process instance.
+    #[must_use]
+    pub fn lock_wait(&self, record: &abi::LockWait, instance: ProcessInstance) -> StateInterval {
+        let stack = self.stack(&record.stack);
+        StateInterval {
+            header: record.header,
+            instance,
+            kernel: stack.frames,
+            truncated: stack.truncated,
+            state: Microstate::UserLock,
+            ticks: 0,
+            detail: Detail::None,
+            event: Some(ThreadEvent::LockWait(LockWait {
+                begin_ns: record.begin_ns,
+                object: record.object,
+                kind: record.operation,
+            })),
         }
     }
 

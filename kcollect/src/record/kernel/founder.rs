@@ -35,7 +35,7 @@ use super::header::{self, Inherited};
 use super::samples::Samples;
 use crate::plan::{Archive, Plan};
 use crate::record::interval::ThreadIds;
-use crate::record::interval::{CounterOverflow, StateInterval};
+use crate::record::interval::{CounterOverflow, StateInterval, ThreadEvent};
 use crate::record::processes::tracker::instance_of;
 
 /// What was recorded, and how complete it is.
@@ -264,7 +264,8 @@ impl Founder {
         processes: &ProcessTable,
         interval: &StateInterval,
     ) -> Result<(), Error> {
-        if interval.is_empty() {
+        // Locks are traced of followed processes alone.
+        if interval.is_empty() || matches!(interval.event, Some(ThreadEvent::LockWait(_))) {
             return Ok(());
         }
         let header = interval.header;
@@ -276,7 +277,7 @@ impl Founder {
         };
         let stack = self.stack(process, &header, &stack)?;
         self.name_thread(process, &header)?;
-        if let Some(overflow) = interval.overflow {
+        if let Some(ThreadEvent::Overflow(overflow)) = interval.event {
             return self
                 .writer
                 .counted(&counter_event(&header, stack, overflow));

@@ -40,7 +40,7 @@ impl FollowPolicy {
     /// Adds the load, which is followed unless a pattern decides, and which begins a line of
     /// descent.
     pub fn add_load(&mut self, pid: Pid) {
-        if matches!(self.rule.follow, Follow::On | Follow::All) {
+        if matches!(self.rule.follow, Follow::On | Follow::All | Follow::Load) {
             self.rule.pids.push(pid);
         }
         if self.rule.descendants {
@@ -114,6 +114,7 @@ impl FollowPolicy {
         pid: Pid,
     ) -> bool {
         matches!(self.rule.follow, Follow::On | Follow::All)
+            || self.names_pid(pid)
             || tracked.is_some_and(|process| process.chosen)
             || self.chooses(processes, pid, false)
     }

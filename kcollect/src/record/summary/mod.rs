@@ -57,6 +57,9 @@ pub struct Summary {
     /// The counters that were recorded, in the order of the command line.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub counters: Vec<CounterSummary>,
+    /// The traced waits for locks, if they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lock_waits: Option<LockWaitSummary>,
     /// What is missing or impaired, by cause.
     pub losses: Losses,
     /// The states of a thread, by the names of gprofng's metrics.
@@ -95,6 +98,23 @@ pub struct CounterSummary {
     /// The share of the time in which it was counted: less than 1 if there were more counters than
     /// the hardware has. `events` and `recorded` are not scaled by it.
     pub share_of_time: f64,
+}
+
+/// The traced waits for locks.
+#[derive(Debug, Serialize)]
+pub struct LockWaitSummary {
+    /// The shortest that is recorded, microseconds.
+    pub threshold_us: u64,
+    /// Waits in the experiment.
+    pub recorded: u64,
+    /// Their time, seconds.
+    pub recorded_s: f64,
+    /// Waits that were left out, since there were so many in the same second.
+    pub left_out: u64,
+    /// Their time, seconds.
+    pub left_out_s: f64,
+    /// Waits that found the ring full.
+    pub lost: u64,
 }
 
 /// The processes that were followed into their user code.
@@ -302,6 +322,20 @@ impl Summary {
             sum(|stats| stats.raced_look_ups),
         );
         let counters = counters(inputs, totals);
+        let lock_waits = plan.lock_threshold.map(|threshold| {
+            let traced = followed.iter().flat_map(|followed| &followed.processes);
+            let (recorded, recorded_ns) = traced.fold((0, 0), |(count, ns), process| {
+                (count + process.lock_waits.0, ns + process.lock_waits.1)
+            });
+            LockWaitSummary {
+                threshold_us: threshold.duration().as_micros() as u64,
+                recorded,
+                recorded_s: recorded_ns as f64 / 1e9,
+                left_out: sum(|stats| stats.lock_waits_skipped),
+                left_out_s: sum(|stats| stats.lock_waits_skipped_ns) as f64 / 1e9,
+                lost: sum(|stats| stats.lock_waits_lost),
+            }
+        });
         let arrays = recorded.arrays + followed.as_ref().map_or(0, FollowSummary::arrays);
         let thread_ticks = recorded.array_ticks + followed.as_ref().map_or(0, FollowSummary::ticks);
         Summary {
@@ -342,6 +376,9 @@ impl Summary {
                 late_ticks: sum(|stats| stats.late),
                 user_returns: sum(|stats| stats.user_returns_lost),
                 vfork_starts: sum(|stats| stats.vfork_starts_lost),
+                lock_waits: lock_waits
+                    .as_ref()
+                    .map_or(0, |waits| waits.left_out + waits.lost),
                 late_events: totals.late,
                 recorded: Recorded {
                     ticks: recorded.ticks,
@@ -350,6 +387,7 @@ impl Summary {
                 },
             },
             counters,
+            lock_waits,
             targets: accounts
                 .targets
                 .iter()

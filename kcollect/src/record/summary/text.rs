@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use host::table::{Align, TextTable};
 
 use super::first_tables::FirstTables;
-use super::{CounterSummary, FollowSummary, ProcessSummary, Summary};
+use super::{CounterSummary, FollowSummary, LockWaitSummary, ProcessSummary, Summary};
 
 /// A pause that is too short to be mentioned, seconds: starting and stopping take as long.
 const MIN_PAUSE_S: f64 = 0.05;
@@ -59,6 +59,9 @@ impl Summary {
         writeln!(out, "  {}", self.losses.line())?;
         for counter in &self.counters {
             writeln!(out, "  {}", counter.line())?;
+        }
+        if let Some(waits) = &self.lock_waits {
+            writeln!(out, "  {}", waits.line())?;
         }
         if let Some(followed) = &self.followed {
             writeln!(out, "  {}", followed.line())?;
@@ -147,6 +150,24 @@ impl CounterSummary {
             line += &format!(
                 ", counted for {:.1} % of the time",
                 100.0 * self.share_of_time
+            );
+        }
+        line
+    }
+}
+
+impl LockWaitSummary {
+    fn line(&self) -> String {
+        let mut line = format!(
+            "locks: {} waits of {:.3} s recorded",
+            self.recorded, self.recorded_s
+        );
+        if self.left_out > 0 {
+            let share = percent(self.left_out_s, self.left_out_s + self.recorded_s);
+            line += &format!(
+                "; {} waits of {:.3} s ({share}) left out, beyond 5000 a second on a CPU: a threshold leaves out short ones \
+                 (-s MICROSECONDS)",
+                self.left_out, self.left_out_s
             );
         }
         line

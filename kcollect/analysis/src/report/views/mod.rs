@@ -9,6 +9,7 @@ mod exact;
 mod experiments;
 mod functions;
 mod lines;
+mod locks;
 mod samples;
 mod source;
 mod threads;
@@ -53,6 +54,8 @@ pub enum View {
     Processes,
     /// CPUs.
     Cpus,
+    /// Locks by the traced waits for them.
+    Locks,
     /// Exact times from sample to sample.
     Samples,
     /// Exact times of the whole run.
@@ -67,7 +70,7 @@ pub enum View {
 
 impl View {
     /// All views with their names and descriptions.
-    pub const ALL: [(View, &'static str, &'static str); 16] = [
+    pub const ALL: [(View, &'static str, &'static str); 17] = [
         (
             View::Triage,
             "triage",
@@ -111,6 +114,11 @@ impl View {
             View::Overview,
             "overview",
             "all metrics, for everything together",
+        ),
+        (
+            View::Locks,
+            "locks",
+            "locks by the time that threads waited for them, if recorded with -s",
         ),
         (
             View::Samples,
@@ -213,6 +221,7 @@ pub fn make(model: &Model, view: View, options: &TableOptions) -> Result<Report,
         View::Processes => threads::processes(&context),
         View::Cpus => threads::cpus(&context),
         View::Overview => experiments::overview(&context),
+        View::Locks => locks::locks(&context),
         View::Samples => samples::samples(&context),
         View::Statistics => samples::statistics(&context),
         View::Header => Ok(experiments::header(model)),

@@ -1,6 +1,6 @@
 //! The page that shows where to look first: what was recorded and lost, the processes, hot
-//! functions, where threads waited, and what has no name. The summary at the end of a recording
-//! has the same tables ([`first_tables`]).
+//! functions, where threads waited, traced locks, and what has no name. The summary at the end of a
+//! recording has the same tables ([`first_tables`]).
 //!
 //! Everything counts the ticks that pass the filter, except the table of processes, which has exact
 //! times if they were recorded. Time on a CPU is Total CPU; if only CPUs and no threads were
@@ -12,6 +12,7 @@ use experiment_format::log::LogEvent;
 use experiment_format::microstate::Microstate;
 use host::exit::Failure;
 
+use super::locks::{first_locks, were_traced};
 use super::waiting::waiting;
 use super::{Context, TableOptions, View, exact, short, threads};
 use crate::aggregate::{Totals, functions};
@@ -43,14 +44,20 @@ pub(super) fn page(context: &Context<'_>) -> Result<TablePage, Failure> {
     })
 }
 
-/// Makes the tables of processes, hot functions, and places where threads waited. Those without
-/// rows are left out.
+/// Makes the tables of processes, hot functions, places where threads waited, and traced locks.
+/// Those without rows are left out.
 pub(super) fn first_tables(context: &Context<'_>, totals: &Totals) -> Result<Vec<Table>, Failure> {
     let mut tables = vec![
         processes(context)?,
         hot_functions(context, totals, on_cpu(context)),
         waiting(context, totals),
     ];
+    if were_traced(context.model) {
+        let limit = context.options.limit.unwrap_or(DEFAULT_ROWS);
+        let locks = first_locks(context, Some(limit));
+        // One row is that of all together.
+        tables.extend((locks.rows.len() > 1).then_some(locks));
+    }
     tables.retain(|table| !table.rows.is_empty());
     Ok(tables)
 }

@@ -185,7 +185,7 @@ fn recorders(context: &Context<'_>) -> Vec<ProcessId> {
 /// Returns the innermost function that explains a wait, and the innermost function of user code
 /// that led to it and is none of a library or of a language's runtime; if there is none, that of
 /// any object but a C library, or of any.
-fn waits_at(model: &Model, stack: StackId) -> Option<(FunctionId, Option<FunctionId>)> {
+pub(super) fn waits_at(model: &Model, stack: StackId) -> Option<(FunctionId, Option<FunctionId>)> {
     let telling = |frame: &&StackFrame| {
         let function = model.function(frame.function);
         !(is_mark(model, function) || function.kernel && is_scheduler(&function.name))
@@ -208,6 +208,21 @@ fn waits_at(model: &Model, stack: StackId) -> Option<(FunctionId, Option<Functio
         .or_else(|| frames().find(outside_libc))
         .or_else(|| frames().find(user));
     Some((place, caller.map(|frame| frame.function)))
+}
+
+/// Returns the function of the C library, or of a language's runtime, that the program called in a
+/// stack: the outermost one on top of the program's own.
+pub(super) fn called_in_library(model: &Model, stack: StackId) -> Option<FunctionId> {
+    let user = |frame: &&StackFrame| {
+        let function = model.function(frame.function);
+        !function.kernel && !is_mark(model, function)
+    };
+    let in_library = |frame: &&StackFrame| {
+        let function = model.function(frame.function);
+        is_c_library(&model.object(function.object).path) || is_runtime(&function.name)
+    };
+    let called = model.stack(stack).filter(user).take_while(in_library);
+    called.last().map(|frame| frame.function)
 }
 
 /// Returns whether a frame is of user code and of no library.

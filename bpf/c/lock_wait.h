@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * The tracing of lock waits (-s): every time that a thread of a followed process was blocked in a
+ * futex for as long as the threshold, with its stack.
+ *
+ * It needs no probe: the switch-in knows the off-CPU interval that it ends. The thread is still in
+ * its system call, so the registers with which it entered the kernel have the futex.
+ *
+ * A lock that is handed back and forth can be waited for a hundred thousand times a second, so the
+ * number of records is bounded, and what is beyond is counted with its time.
+ */
+#ifndef KCOLLECT_LOCK_WAIT_H
+#define KCOLLECT_LOCK_WAIT_H
+
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include "arch.h"
+#include "off_cpu.h"
+#include "record.h"
+#include "user_return.h"
+
+/* The shortest wait that is recorded, ns; NO_LOCK_WAITS: none is. Set by bpf/src/load.rs. */
+extern const volatile __u64 lock_threshold_ns;
+
+#define NO_LOCK_WAITS (~0ULL)
+
+/* Records of a CPU in a second. With 5 to 10 us for each, a twentieth of it at most. */
+#define MAX_LOCK_WAITS 5000
+
+/* Bits of a futex command that say how, and not what. */
+#define FUTEX_FLAGS (128 | 256)
+
+struct lock_wait_scratch {
+	struct lock_wait_record record;
+	__u64 stack[MAX_KERNEL_FRAMES];
+};
+
+_Static_assert(sizeof(struct lock_wait_scratch) <= SCRATCH_BYTES, "as long as other records");
+
+static __always_inline bool is_lock_wait(const struct off_cpu *off_cpu, struct task_struct *task)
+{
+	return off_cpu->state == STATE_USER_LOCK &&
+	       off_cpu->to_ns - off_cpu->from_ns >= lock_threshold_ns && is_followed(task);
+}
+
+/* Returns whether one more wait may be sent in this second. */
+static __always_inline bool has_room(struct cpu_stats *stats, const struct off_cpu *off_cpu)
+{
+	__u64 second = off_cpu->to_ns / 1000000000;
+
+	if (stats->lock_second != second) {
+		stats->lock_second = second;
+		stats->lock_waits = 0;
+	}
+	if (stats->lock_waits < MAX_LOCK_WAITS) {
+		stats->lock_waits++;
+		return true;
+	}
+	stats->lock_waits_skipped++;
+	stats->lock_waits_skipped_ns += off_cpu->to_ns - off_cpu->from_ns;
+	return false;
+}
+
+/* Sends the wait that a thread which comes to a CPU was in. `seen`: its switch-in is this one. If not,
+ * the thread has gone on since, and the futex and the stacks are not known any more. */
+static __always_inline void send_lock_wait(struct cpu_stats *stats, struct task_struct *task,
+					   struct thread *thread, const struct off_cpu *off_cpu,
+					   bool seen, __u32 cpu)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	__u64 arguments[2] = {}, size = sizeof(struct lock_wait_record);
+	struct record_header *header;
+	struct lock_wait_scratch *out;
+	__u32 zero = 0;
+	long call, got = -1;
+
+	if (!has_room(stats, off_cpu))
+		return;
+	out = (struct lock_wait_scratch *)bpf_map_lookup_elem(&kc_scratch, &zero);
+	if (!out || !regs)
+		return;
+	header = &out->record.header;
+	describe(header, task, off_cpu->to_ns - stats->offset_ns, cpu, RECORD_LOCK_WAIT, 0);
+	header->state = STATE_USER_LOCK;
+	out->record.begin_ns = off_cpu->from_ns - any_offset_ns;
+	out->record.object = 0;
+	out->record.operation = OPERATION_UNKNOWN;
+	out->record.zero = 0;
+	if (seen) {
+		call = system_call_number(regs);
+		system_call_arguments(task, regs, arguments);
+		out->record.object = arguments[0];
+		out->record.operation =
+			is_futex_command(call) ? arguments[1] & ~FUTEX_FLAGS : call;
+		got = bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0);
+		/* As of off-CPU records: of a protected process nothing will come. */
+		if (got >= 0)
+			header->user_return = next_user_return(stats, task, thread, false, cpu);
+	}
+	size += add_stack(header, got) - sizeof(*header);
+	if (!send(cpu, out, SCRATCH_LENGTH(size)))
+		stats->lock_waits_lost++;
+}
+
+#endif

@@ -1,0 +1,222 @@
+//! The packet of a wait for a lock.
+//!
+//! It is in a file of its own, `synctrace`, and begins with the same fields as clock packets. One
+//! packet is one wait, from its request to its end; gprofng's metrics are their time (`sync`) and
+//! their number (`syncn`). What kind of wait it was is in a field of our own, `SKIND`.
+
+use std::time::Duration;
+
+use crate::Result;
+use crate::ids::{Pid, Tid};
+use crate::log::ProfileDecl;
+use crate::packet::spec::{FieldSpec, PacketSpec, field};
+use crate::packet::{FieldType, PacketLayout, SYNC, Value};
+use crate::stacks::StackUid;
+
+/// The file of these packets, and the name of their table.
+pub(crate) const FILE: &str = "synctrace";
+/// The size of the packet.
+const BYTES: usize = 56;
+/// `scope`: waits of native code, and none of Java monitors.
+const NATIVE: u32 = 1;
+
+/// A wait for a lock: from its request to its end, with a stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SyncEvent {
+    /// The CPU on which it ended.
+    pub cpu: u32,
+    /// When it was requested, nanoseconds of the clock of
+    /// [`crate::log::StartTime::tstamp_ns`].
+    pub requested: u64,
+    /// When it ended, by the same clock.
+    pub ended: u64,
+    /// The stack, from [`crate::writer::ExperimentWriter::stack`].
+    pub stack: StackUid,
+    /// The thread.
+    pub tid: Tid,
+    /// Its process.
+    pub pid: Pid,
+    /// Address of the lock in the process; 0 if it is not known.
+    pub object: u64,
+    /// What kind of wait it was: a command of `futex`, or the number of another system call; 65535
+    /// if it is not known.
+    pub kind: u32,
+}
+
+/// A wait that was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SyncRecord {
+    /// The CPU; 0 if the packet has none.
+    pub cpu: u32,
+    /// When it was requested, nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`]; not
+    /// after `ended`.
+    pub requested: u64,
+    /// When it ended, by the same clock.
+    pub ended: u64,
+    /// The stack, if there is one.
+    pub stack: Option<StackUid>,
+    /// The thread: a thread id, or what `pthread_self` returned.
+    pub thread: u64,
+    /// The process, if the packet has one.
+    pub pid: Option<Pid>,
+    /// Address of the lock; 0 if the packet has none, or it is not known.
+    pub object: u64,
+    /// As [`SyncEvent::kind`], if the packet has it: other recorders do not write it.
+    pub kind: Option<u32>,
+}
+
+/// Which waits a recording has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SyncThreshold {
+    /// Those of this time and longer; zero: all.
+    Given(Duration),
+    /// Those longer than a lock that is free takes, which was measured.
+    Calibrated(Duration),
+}
+
+impl SyncThreshold {
+    /// Returns the time of the shortest wait.
+    pub fn duration(self) -> Duration {
+        match self {
+            SyncThreshold::Given(time) | SyncThreshold::Calibrated(time) => time,
+        }
+    }
+
+    /// Returns the attribute `threshold`: microseconds, negative if they were calibrated.
+    fn attribute(self) -> i64 {
+        let micros = i64::try_from(self.duration().as_micros()).unwrap_or(i64::MAX);
+        match self {
+            SyncThreshold::Given(_) => micros,
+            SyncThreshold::Calibrated(_) => -micros,
+        }
+    }
+}
+
+const SPEC: PacketSpec<1> = PacketSpec::new(
+    SYNC,
+    "Synchronization tracing data",
+    [field("SKIND", "Kind of wait", FieldType::Int32, 32)],
+);
+const REQUEST_FIELD: FieldSpec = field("SRQST", "Synchronization start time", FieldType::Int64, 40);
+const OBJECT_FIELD: FieldSpec = field(
+    "SOBJ",
+    "Synchronization object address",
+    FieldType::Uint64,
+    48,
+);
+
+impl SyncEvent {
+    /// Returns the declaration of the table of waits, for the header.
+    pub fn table(threshold: SyncThreshold) -> ProfileDecl {
+        let mut packet = SPEC.declaration();
+        let fields = [REQUEST_FIELD, OBJECT_FIELD];
+        packet
+            .fields
+            .extend(fields.iter().map(FieldSpec::declaration));
+        ProfileDecl::Other {
+            name: FILE.to_owned(),
+            attributes: vec![
+                ("threshold".to_owned(), threshold.attribute().to_string()),
+                ("scope".to_owned(), NATIVE.to_string()),
+            ],
+            packets: vec![packet],
+        }
+    }
+
+    /// Returns whether a table is that of waits.
+    pub fn is_table(profile: &ProfileDecl) -> bool {
+        matches!(profile, ProfileDecl::Other { name, .. } if name == FILE)
+    }
+
+    /// Returns the packet as it is in `synctrace`.
+    ///
+    /// # Errors
+    ///
+    /// A time that is too large for the fields, which gprofng reads as signed.
+    pub fn encode(&self) -> Result<[u8; BYTES]> {
+        let ids = [self.cpu, self.tid.0, self.pid.0];
+        let mut packet = SPEC.encode(self.ended, self.stack, ids, [self.kind])?;
+        // A request is not after the end, which fits.
+        REQUEST_FIELD.put(&mut packet, self.requested.min(self.ended));
+        OBJECT_FIELD.put(&mut packet, self.object);
+        Ok(packet)
+    }
+}
+
+impl PacketLayout {
+    /// Returns the wait of a packet, none if it lacks the thread or a time.
+    pub(crate) fn waited(&self, packet: &[u8]) -> Option<SyncRecord> {
+        let [cpu, ended, stack, thread, process] = self.shared_values(packet);
+        let number = |name| match self.value(packet, name)? {
+            Value::Integer(value) => Some(value),
+            Value::Text(_) => None,
+        };
+        let (ended, requested) = (ended?, number(REQUEST_FIELD.name)?);
+        Some(SyncRecord {
+            cpu: cpu.unwrap_or_default() as u32,
+            requested: requested.min(ended),
+            ended,
+            stack: stack.and_then(StackUid::new),
+            thread: thread?,
+            pid: process.map(|pid| Pid(pid as u32)),
+            object: number(OBJECT_FIELD.name).unwrap_or_default(),
+            kind: number(SPEC.fields[0].name).map(|kind| kind as u32),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::microstate::NumStates;
+    use crate::packet::PacketDecl;
+    use proptest::prelude::*;
+
+    fn decoded(packet: &[u8]) -> Option<SyncRecord> {
+        let table = SyncEvent::table(SyncThreshold::Given(Duration::ZERO));
+        let declared: &PacketDecl = &table.packets()[0];
+        PacketLayout::new(declared, NumStates::Other(0)).waited(packet)
+    }
+
+    #[test]
+    fn a_calibrated_threshold_is_negative() {
+        let time = Duration::from_micros(7);
+        assert_eq!(SyncThreshold::Calibrated(time).attribute(), -7);
+        assert_eq!(SyncThreshold::Given(time).attribute(), 7);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded(
+            times in (0u64..1 << 62, 0u64..1 << 62),
+            ids: [u32; 3],
+            stack in 1u64..,
+            object: u64,
+            kind in 0u32..500,
+            cut in 4..BYTES,
+        ) {
+            let [cpu, tid, pid] = ids;
+            let stack = StackUid::new(stack).unwrap();
+            let (requested, ended) = (times.0, times.0 + times.1);
+            let event = SyncEvent {
+                cpu, requested, ended, stack, tid: Tid(tid), pid: Pid(pid), object, kind,
+            };
+            let packet = event.encode().unwrap();
+            let record = SyncRecord {
+                cpu,
+                requested,
+                ended,
+                stack: Some(stack),
+                thread: tid.into(),
+                pid: Some(Pid(pid)),
+                object,
+                kind: Some(kind),
+            };
+            prop_assert_eq!(decoded(&packet), Some(record));
+            let short = decoded(&packet[..cut]);
+            prop_assert!(short.is_none_or(|short| cut >= 48 && short.object == 0));
+            let early = SyncEvent { requested: ended + 1, ..event }.encode().unwrap();
+            prop_assert_eq!(decoded(&early).map(|early| early.requested), Some(ended));
+        }
+    }
+}

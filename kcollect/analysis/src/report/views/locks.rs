@@ -1,0 +1,168 @@
+//! Locks by the time that threads waited for them, from traced waits (`-s` of a recording).
+//!
+//! A lock is an address in a process: that of the futex word. What it is called the data do not
+//! say, so its row has what is known of its waits: the function of the C library or runtime in
+//! which they were, and the program's function that called it, both of the stack with most of the
+//! time.
+
+use std::cmp::Reverse;
+
+use host::exit::{ExitKind, Failure};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::waiting::{called_in_library, waits_at};
+use super::{Context, View};
+use crate::filter::Selection;
+use crate::model::{LockWait, Model, ProcessId, StackId, ThreadId};
+use crate::report::table::{Cell, Column, Table};
+
+/// The waits for a lock.
+#[derive(Debug, Default)]
+struct Waits {
+    count: u64,
+    nanos: i64,
+    longest: i64,
+    threads: FxHashSet<ThreadId>,
+    /// The time in each stack.
+    stacks: FxHashMap<StackId, i64>,
+    /// What kind of wait the last one was.
+    kind: Option<u32>,
+}
+
+impl Waits {
+    fn add(&mut self, wait: &LockWait) {
+        self.count += 1;
+        self.nanos += wait.nanos;
+        self.longest = self.longest.max(wait.nanos);
+        self.threads.insert(wait.row.thread);
+        *self.stacks.entry(wait.row.stack).or_default() += wait.nanos;
+        self.kind = wait.kind;
+    }
+
+    /// Returns the cells of its figures, given the time of all waits.
+    fn cells(&self, whole: i64) -> Vec<Cell> {
+        let seconds = |nanos: i64| Cell::Nanoseconds(nanos.unsigned_abs());
+        let share = match whole {
+            0 => 0.0,
+            whole => self.nanos as f64 / whole as f64,
+        };
+        let mean = match self.count {
+            0 => 0.0,
+            count => self.nanos as f64 / 1e6 / count as f64,
+        };
+        vec![
+            seconds(self.nanos),
+            Cell::Share(share),
+            Cell::Count(self.count),
+            Cell::Average(mean),
+            Cell::Average(self.longest as f64 / 1e6),
+            Cell::Count(self.threads.len() as u64),
+        ]
+    }
+}
+
+pub(super) fn locks(context: &Context<'_>) -> Result<Table, Failure> {
+    if !were_traced(context.model) {
+        return Err(Failure::new(
+            ExitKind::Empty,
+            "no waits for locks were traced",
+            "record them with -s on, of a load or of the processes of -T or -F =REGEXP",
+        ));
+    }
+    Ok(first_locks(context, context.options.limit))
+}
+
+/// Returns whether locks were traced in any of the experiments.
+pub(super) fn were_traced(model: &Model) -> bool {
+    model.counters.iter().any(|metric| metric.name == "sync")
+}
+
+/// Makes the table of all locks together and of the first ones.
+pub(super) fn first_locks(context: &Context<'_>, limit: Option<usize>) -> Table {
+    let model = context.model;
+    let selection = Selection::new(model, &context.options.filter);
+    let mut locks: FxHashMap<(ProcessId, u64), Waits> = FxHashMap::default();
+    let mut whole = Waits::default();
+    for wait in model
+        .waits
+        .iter()
+        .filter(|wait| selection.passes_event(&wait.row))
+    {
+        let process = model.thread(wait.row.thread).process;
+        locks.entry((process, wait.object)).or_default().add(wait);
+        whole.add(wait);
+    }
+    let mut found: Vec<_> = locks.into_iter().collect();
+    found.sort_by_key(|((process, object), waits)| (Reverse(waits.nanos), process.0, *object));
+    let mut rows = vec![whole.cells(whole.nanos)];
+    rows[0].push(Cell::Text("<Total>".to_owned()));
+    rows[0].resize(COLUMNS, Cell::Empty);
+    rows.extend(found.iter().map(|((process, object), waits)| {
+        let name = |function| Cell::Text(model.function(function).name.clone());
+        let most = waits
+            .stacks
+            .iter()
+            .max_by_key(|(stack, nanos)| (**nanos, stack.0));
+        let most = most.map(|(stack, _)| *stack);
+        let caller = most.and_then(|stack| waits_at(model, stack)?.1);
+        let library = most.and_then(|stack| called_in_library(model, stack));
+        let mut cells = waits.cells(whole.nanos);
+        cells.extend([
+            Cell::Text(match object {
+                0 => "(unknown)".to_owned(),
+                object => format!("{object:#x}"),
+            }),
+            Cell::Text(model.process(*process).name.clone()),
+            Cell::Count(model.process(*process).pid.into()),
+            library.map_or(Cell::Empty, name),
+            caller.map_or(Cell::Empty, name),
+            waits
+                .kind
+                .map_or(Cell::Empty, |kind| Cell::Text(operation(kind))),
+        ]);
+        cells
+    }));
+    let mut table = Table {
+        view: View::Locks.name(),
+        title: "Locks by the time that threads waited for them; exact seconds of traced waits"
+            .to_owned(),
+        columns: vec![
+            Column::number("sync", "waited s"),
+            Column::number("%sync", "%"),
+            Column::number("syncn", "waits"),
+            Column::number("mean_ms", "mean ms"),
+            Column::number("longest_ms", "longest ms"),
+            Column::number("threads", "threads"),
+            Column::text("lock", "Lock"),
+            Column::text("process", "Process"),
+            Column::number("pid", "PID").hidden(),
+            Column::text("function", "Function"),
+            Column::text("caller", "On behalf of"),
+            Column::text("operation", "Operation").hidden(),
+        ],
+        rows,
+        verbatim: false,
+        notes: Vec::new(),
+    };
+    if let Some(limit) = limit {
+        table.cut(limit.saturating_add(1));
+    }
+    table
+}
+
+const COLUMNS: usize = 12;
+
+/// Returns what Linux calls a kind of wait.
+fn operation(kind: u32) -> String {
+    match kind {
+        0 => "FUTEX_WAIT".to_owned(),
+        6 => "FUTEX_LOCK_PI".to_owned(),
+        9 => "FUTEX_WAIT_BITSET".to_owned(),
+        11 => "FUTEX_WAIT_REQUEUE_PI".to_owned(),
+        13 => "FUTEX_LOCK_PI2".to_owned(),
+        449 => "futex_waitv".to_owned(),
+        455 => "futex_wait".to_owned(),
+        65535 => "unknown".to_owned(),
+        other => format!("futex operation {other}"),
+    }
+}

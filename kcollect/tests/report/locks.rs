@@ -1,0 +1,109 @@
+//! Locks by the traced waits for them.
+
+use std::path::Path;
+
+use experiment_format::directory::{ExperimentDir, NameRequest};
+use experiment_format::ids::{Pid, Tid};
+use experiment_format::log::StartTime;
+use experiment_format::packet::{SyncEvent, SyncThreshold};
+use experiment_format::stacks::StackEnd;
+use experiment_format::subexperiment::SubexperimentWriter;
+use experiment_format::writer::ExperimentWriter;
+
+use super::experiment::{KERNEL, PROGRAM, START, SUB, header, image, made, map};
+use super::shown;
+
+/// A program with two locks in its data, and a wait whose lock is not known.
+fn traced(parent: &Path) {
+    let request = NameRequest::Exactly("ktest.1.er".into());
+    let (dir, _) = ExperimentDir::create(parent, &request, None).unwrap();
+    image(&dir, "vmlinux", KERNEL, &["schedule", "futex_wait"]);
+    image(&dir, "/usr/bin/sort", PROGRAM, &["main", "merge"]);
+    image(
+        &dir,
+        "/lib/libc.so.6",
+        LIBC,
+        &["futex_abstimed_wait", "pthread_mutex_lock"],
+    );
+    let run = StartTime {
+        tstamp_ns: START,
+        wall_s: 1_795_205_070,
+        wall_subsec_ns: 0,
+        tm_zone_s: 0,
+    };
+    let table = SyncEvent::table(SyncThreshold::Calibrated(std::time::Duration::from_micros(
+        3,
+    )));
+    let mut of_machine = header(1, "kernel");
+    of_machine.profiles.push(table.clone());
+    let mut of_sort = header(7, "/usr/bin/sort -n x");
+    of_sort.profiles.push(table);
+    let founder = ExperimentWriter::create(dir, &of_machine, run).unwrap();
+    let mut sub = SubexperimentWriter::create(founder.dir(), SUB, &of_sort, run).unwrap();
+    for (base, name) in [
+        (KERNEL, "vmlinux"),
+        (PROGRAM, "/usr/bin/sort"),
+        (LIBC, "/lib/libc.so.6"),
+    ] {
+        sub.map(&map(base, name)).unwrap();
+    }
+    let (lock, wait) = (LIBC + 0x110, LIBC + 0x10);
+    let kernel = [KERNEL + 0x10, KERNEL + 0x110];
+    let of_merge = [&kernel[..], &[wait, lock, PROGRAM + 0x110, PROGRAM + 0x10]].concat();
+    let of_main = [&kernel[..], &[wait, PROGRAM + 0x10]].concat();
+    for (at_us, took_us, tid, object, kind, frames) in [
+        (1000, 900, 7, 0x40_8010, 0, &of_merge),
+        (5000, 2500, 8, 0x40_8010, 0, &of_merge),
+        (9000, 7000, 7, 0x40_8060, 9, &of_main),
+        (9500, 100, 8, 0, 65535, &vec![]),
+    ] {
+        let end = match frames.is_empty() {
+            true => StackEnd::UnwindFailed,
+            false => StackEnd::Complete,
+        };
+        let stack = sub.stack(frames, end).unwrap();
+        let ended = START + at_us * 1000;
+        sub.waited(&SyncEvent {
+            cpu: 1,
+            requested: ended - took_us * 1000,
+            ended,
+            stack,
+            tid: Tid(tid),
+            pid: Pid(7),
+            object,
+            kind,
+        })
+        .unwrap();
+    }
+    sub.close(founder.dir(), 10_000_000).unwrap();
+    founder.close(10_000_000).unwrap();
+}
+
+const LIBC: u64 = 0x7f00_0000_0000;
+
+#[test]
+fn locks_have_their_waits_and_who_waited() {
+    let tmp = tempfile::tempdir().unwrap();
+    traced(tmp.path());
+    let mut text = String::new();
+    for arguments in [
+        &["locks"][..],
+        &["locks", "-n", "1"],
+        &["locks", "--csv"],
+        &["locks", "--thread", "8"],
+        &["locks", "--process", "nobody"],
+        &["functions", "-m", "e.sync:i.sync:e.syncn:name"],
+        &["threads", "-m", "e.sync:e.syncn:name"],
+        &["overview"],
+    ] {
+        text += &shown(tmp.path(), arguments);
+    }
+    insta::assert_snapshot!("locks", text);
+}
+
+#[test]
+fn without_traced_waits_the_cure_is_named() {
+    let tmp = tempfile::tempdir().unwrap();
+    made(tmp.path());
+    insta::assert_snapshot!("no_locks", shown(tmp.path(), &["locks"]));
+}
