@@ -6,7 +6,8 @@
  * the call to its return. `others` are the joins of all threads but the first. A lock is held for
  * 2000 microseconds unless told otherwise.
  *
- * `locked SECONDS ping`: two threads wake each other as fast as they can.
+ * `locked ping TRIPS`: two threads wake each other as fast as they can, so many times, and the program
+ * prints the time of one, `trip NS`.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -44,7 +45,7 @@ static struct lock of_mutex = LOCK("mutex", mutex), of_rwlock = LOCK("rwlock", r
 
 #define MEETINGS 100
 
-static long end_ns, hold_us = 2000;
+static long end_ns, hold_us = 2000, trips;
 
 static long now_ns(void)
 {
@@ -180,15 +181,14 @@ static void *make_turns(void *argument)
 
 static void *play(void *first)
 {
-	while (goes_on()) {
+	for (long trip = 0; trip < trips; trip++) {
 		sem_post(first ? &pong : &ping);
 		sem_wait(first ? &ping : &pong);
 	}
-	sem_post(first ? &pong : &ping);
 	return first;
 }
 
-static pthread_t start(void *(*thread)(void *), void *argument)
+static pthread_t start_thread(void *(*thread)(void *), void *argument)
 {
 	pthread_t id;
 
@@ -203,6 +203,20 @@ static void print(const struct lock *lock)
 	       lock->waits, lock->ns);
 }
 
+static void play_together(void)
+{
+	long start = now_ns();
+	pthread_t one, other;
+
+	sem_init(&ping, 0, 0);
+	sem_init(&pong, 0, 0);
+	one = start_thread(play, &ping);
+	other = start_thread(play, 0);
+	pthread_join(one, 0);
+	pthread_join(other, 0);
+	printf("trip %.1f\n", (double)(now_ns() - start) / trips);
+}
+
 int main(int argc, char **argv)
 {
 	pthread_t threads[10];
@@ -210,28 +224,26 @@ int main(int argc, char **argv)
 
 	if (argc < 2)
 		return 64;
+	if (argc > 2 && !strcmp(argv[1], "ping")) {
+		trips = atol(argv[2]);
+		play_together();
+		return 0;
+	}
 	end_ns = now_ns() + (long)(atof(argv[1]) * 1e9);
 	pthread_barrier_init(&barrier, 0, 2);
 	sem_init(&semaphore, 0, 0);
-	sem_init(&ping, 0, 0);
-	sem_init(&pong, 0, 0);
-	if (argc > 2 && !strcmp(argv[2], "ping")) {
-		threads[count++] = start(play, &ping);
-		threads[count++] = start(play, 0);
-	} else {
-		if (argc > 2)
-			hold_us = atol(argv[2]);
-		threads[count++] = start(want_mutex, 0);
-		threads[count++] = start(want_mutex, 0);
-		threads[count++] = start(write_locked, 0);
-		threads[count++] = start(read_locked, 0);
-		threads[count++] = start(take, 0);
-		threads[count++] = start(post, 0);
-		threads[count++] = start(meet, 0);
-		threads[count++] = start(meet, &barrier);
-		threads[count++] = start(wait_for_turn, 0);
-		threads[count++] = start(make_turns, 0);
-	}
+	if (argc > 2)
+		hold_us = atol(argv[2]);
+	threads[count++] = start_thread(want_mutex, 0);
+	threads[count++] = start_thread(want_mutex, 0);
+	threads[count++] = start_thread(write_locked, 0);
+	threads[count++] = start_thread(read_locked, 0);
+	threads[count++] = start_thread(take, 0);
+	threads[count++] = start_thread(post, 0);
+	threads[count++] = start_thread(meet, 0);
+	threads[count++] = start_thread(meet, &barrier);
+	threads[count++] = start_thread(wait_for_turn, 0);
+	threads[count++] = start_thread(make_turns, 0);
 	of_join.address = (void *)threads[0];
 	WAITING(&of_join, pthread_join(threads[0], 0));
 	for (int thread = 1; thread < count; thread++)

@@ -26,6 +26,9 @@ pub(super) struct FlameArgs {
     /// All states, each stack with its state on top; the default is only the time on a CPU
     #[arg(long, conflicts_with = "state")]
     all: bool,
+    /// The waits for locks that were traced (-s of a recording), to the microsecond, and no ticks
+    #[arg(long, conflicts_with_all = ["state", "all"])]
+    locks: bool,
     /// Colour the changes: red is more than in BEFORE, blue is less, scaled to the same length of
     /// time
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with_all = ["words", "last", "at"])]
@@ -57,6 +60,9 @@ pub(super) struct ExportArgs {
     /// is the experiment's name with the extension of the format, in the current directory
     #[arg(short = 'o', long, value_name = "FILE", allow_hyphen_values = true)]
     output: Option<PathBuf>,
+    /// The waits for locks that were traced (-s of a recording), to the microsecond, and no ticks
+    #[arg(long, conflicts_with = "state")]
+    locks: bool,
     /// What folded stacks stand on: name (the process's name, the default), process (name and
     /// number), thread, unit, container, pod, cgroup, user, or nothing
     #[arg(long, value_name = "WHAT", allow_hyphen_values = true)]
@@ -74,6 +80,7 @@ Examples:
   kcollect flame                                time on CPUs
   kcollect flame ktest.1.er --all -o all.svg    all states, each in a colour
   kcollect flame ktest.1.er --state lock,sleep  where threads waited
+  kcollect flame --locks                        waits for locks, recorded with -s
   kcollect flame --diff ktest.1.er ktest.2.er   what has changed
   kcollect flame --process nginx --time 2-5 --by thread
 
@@ -110,6 +117,7 @@ impl FlameArgs {
             before,
             filter: self.filters.resolve()?,
             all: self.all,
+            locks: self.locks,
             by: by(self.by.as_deref())?,
             only: self.filters.title(),
             lookup: LookupPaths {
@@ -140,6 +148,7 @@ impl ExportArgs {
             sources: self.period.sources(self.words, not_an_experiment)?,
             format,
             by: by(self.by.as_deref())?,
+            locks: self.locks,
             filter: self.filters.resolve()?,
             lookup: LookupPaths {
                 debuginfod: self.debuginfod.resolve(),

@@ -1,6 +1,7 @@
 //! Locks by the traced waits for them.
 
 use std::path::Path;
+use std::process::Command;
 
 use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::ids::{Pid, Tid};
@@ -106,4 +107,43 @@ fn without_traced_waits_the_cure_is_named() {
     let tmp = tempfile::tempdir().unwrap();
     made(tmp.path());
     insta::assert_snapshot!("no_locks", shown(tmp.path(), &["locks"]));
+}
+
+#[test]
+fn pictures_and_exports_show_the_waits_in_place_of_ticks() {
+    let tmp = tempfile::tempdir().unwrap();
+    traced(tmp.path());
+    let run = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_kcollect"))
+            .args(arguments)
+            .current_dir(tmp.path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    insta::assert_snapshot!(
+        "folded_locks",
+        run(&["export", "--locks", "--to", "folded", "-o", "-"])
+    );
+    let flame = run(&["flame", "--locks", "-o", "-"]);
+    assert!(
+        flame.contains("Traced waits for locks: 0.011 seconds") && flame.contains("merge"),
+        "{flame}"
+    );
+}
+
+#[test]
+fn exports_without_traced_waits_are_refused() {
+    let tmp = tempfile::tempdir().unwrap();
+    made(tmp.path());
+    for command in [&["flame"][..], &["export", "--to", "folded"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_kcollect"))
+            .args(command)
+            .arg("--locks")
+            .current_dir(tmp.path())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(65), "{output:?}");
+    }
 }

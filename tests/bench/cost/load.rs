@@ -27,6 +27,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Round trips of the pipe, two switches each.
 const TRIPS: &str = "400000";
 
+/// Times that each of two threads wakes the other.
+const LOCK_TRIPS: &str = "300000";
+
 /// Groups of 40 processes, and messages that each sender sends to each receiver of its group.
 const MESSAGES: [&str; 4] = ["-g", "10", "-l", "300"];
 
@@ -50,6 +53,9 @@ pub(crate) enum Load {
     Redis,
     /// make -j2 of C files made on the spot
     Compile,
+    /// Two threads on one CPU that wake each other by semaphores: the most waits for locks there
+    /// can be
+    Lock,
 }
 
 /// One run.
@@ -79,12 +85,13 @@ impl Load {
             Self::Fork => command_line(&storm()?),
             Self::Redis => command_line(&redis::requests(0)?),
             Self::Compile => format!("make -j2 of {} C files, cc -O2", sources::FILES),
+            Self::Lock => format!("two threads that wake each other {LOCK_TRIPS} times"),
         })
     }
 
     pub(crate) fn unit(self) -> &'static str {
         match self {
-            Self::Pipe => "us a trip",
+            Self::Pipe | Self::Lock => "us a trip",
             Self::Fork => "us a program",
             Self::Redis => "us a request",
             Self::Messaging | Self::Cpu | Self::Compile => "ms",
@@ -94,7 +101,7 @@ impl Load {
     /// Digits after the point with which its values are worth printing.
     pub(crate) fn digits(self) -> usize {
         match self {
-            Self::Pipe => 3,
+            Self::Pipe | Self::Lock => 3,
             Self::Redis => 2,
             Self::Messaging | Self::Cpu | Self::Fork | Self::Compile => 0,
         }
@@ -142,6 +149,13 @@ impl Load {
                 let tree = tree.as_ref().context("no sources")?;
                 1e3 * bench(compile(tree.path(), "cc"))?.elapsed.as_secs_f64()
             }
+            Self::Lock => {
+                let nanos = printed_number(&bench(lock()?)?, |words| match words {
+                    ["trip", value] => Some(*value),
+                    _ => None,
+                })?;
+                nanos / 1e3
+            }
         };
         let elapsed = start.elapsed();
         // Its CPU time is known once it has ended.
@@ -161,6 +175,13 @@ fn pipe() -> Result<Command> {
     let mut command = Command::new("taskset");
     command.args(["-c", &work_cpu()?.to_string()]);
     command.args(["perf", "bench", "sched", "pipe", "-l", TRIPS]);
+    Ok(command)
+}
+
+fn lock() -> Result<Command> {
+    let mut command = Command::new("taskset");
+    command.args(["-c", &work_cpu()?.to_string(), env!("LOCKED_PROGRAM")]);
+    command.args(["ping", LOCK_TRIPS]);
     Ok(command)
 }
 

@@ -54,6 +54,10 @@ pub(crate) enum Kind {
     OnKernel,
     /// kcollect -p on -F on: with the user stacks of all that runs
     On,
+    /// kcollect -p on -F =.*: the same of all processes, which can be traced
+    Matched,
+    /// kcollect -p on -F =.* -s on: with each wait for a lock
+    Locks,
     /// kcollect -p hi -F off: 1000 Hz
     HiKernel,
     /// kcollect -p hi -F on
@@ -227,7 +231,10 @@ impl Kind {
     }
 
     pub(crate) fn is_kcollect(self) -> bool {
-        matches!(self, Self::OnKernel | Self::On | Self::HiKernel | Self::Hi)
+        matches!(
+            self,
+            Self::OnKernel | Self::On | Self::Matched | Self::Locks | Self::HiKernel | Self::Hi
+        )
     }
 
     /// Whether it watches only what it starts itself.
@@ -244,6 +251,8 @@ impl Kind {
         match self {
             Self::OnKernel => &["-p", "on", "-F", "off"],
             Self::On => &["-p", "on", "-F", "on"],
+            Self::Matched => &["-p", "on", "-F", "=.*"],
+            Self::Locks => &["-p", "on", "-F", "=.*", "-s", "on"],
             Self::HiKernel => &["-p", "hi", "-F", "off"],
             Self::Hi => &["-p", "hi", "-F", "on"],
             Self::Perf => &["-g", "-F", "100"],

@@ -130,6 +130,8 @@ pub struct ExportOptions {
     pub by: GroupBy,
     /// The ticks to export.
     pub filter: Filter,
+    /// Whether traced waits for locks are exported in the place of ticks.
+    pub locks: bool,
     /// Where load objects and debug files are looked for.
     pub lookup: LookupPaths,
     /// The output file as typed.
@@ -179,6 +181,9 @@ pub fn export(options: &ExportOptions, output: &mut Output) -> Result<(), Failur
     let mut model = Model::load_named(paths, &options.lookup)?;
     found.note(&mut model);
     found.limit(&mut filter);
+    if options.locks {
+        model.show_waits()?;
+    }
     let selected = select(&model, &filter, output)?;
     let format = options.format;
     let target = OutputTarget::new(options.file.as_deref(), &paths[0], format.extension());

@@ -4,8 +4,9 @@
 //! function that calls itself is one frame, and frames deeper than 200 belong to their callers; the
 //! subtitle says so.
 //!
-//! By default they show on-CPU time. If states of several kinds are shown, each stack ends in its
-//! state, `[lock]`, in its own colour. Widths are times, shown with their unit.
+//! By default they show on-CPU time, with `--locks` the traced waits for locks. If states of
+//! several kinds are shown, each stack ends in its state, `[lock]`, in its own colour. Widths are
+//! times, shown with their unit.
 //!
 //! With two experiments, the picture is that of the second, and colours show the change of each
 //! function's exclusive time: red is more, blue is less. What only the first has is not shown; swap
@@ -53,6 +54,8 @@ pub struct FlameOptions {
     pub filter: Filter,
     /// Whether all states are shown.
     pub all: bool,
+    /// Whether traced waits for locks are shown, and no ticks.
+    pub locks: bool,
     /// The frames below each stack.
     pub by: GroupBy,
     /// The filter as typed.
@@ -74,12 +77,21 @@ pub fn flame(options: &FlameOptions, output: &mut Output) -> Result<(), Failure>
     let mut model = Model::load_named(paths, &options.lookup)?;
     found.note(&mut model);
     found.limit(&mut filter);
-    if filter.states.is_none() && !options.all {
+    if options.locks {
+        model.show_waits()?;
+        filter.states = None;
+    } else if filter.states.is_none() && !options.all {
         filter.states = Some(std::array::from_fn(|slot| BaseMetric::TotalCpu.has(slot)));
     }
     let selected = select(&model, &filter, output)?;
     let before = options.before.as_ref();
-    let before = before.map(|path| Model::load_named(std::slice::from_ref(path), &options.lookup));
+    let before = before.map(|path| {
+        let mut before = Model::load_named(std::slice::from_ref(path), &options.lookup)?;
+        if options.locks {
+            before.show_waits()?;
+        }
+        Ok(before)
+    });
     let before = before.transpose()?;
     let selected_before = before
         .as_ref()
@@ -115,6 +127,9 @@ struct Picture<'a> {
 impl Picture<'_> {
     /// Returns what is shown, in words.
     fn what(&self) -> String {
+        if self.options.locks {
+            return "traced waits for locks".to_owned();
+        }
         let states = self.selected.states;
         let exactly =
             |base: BaseMetric| (0..STATE_SLOTS).all(|slot| states[slot] == base.has(slot));
@@ -135,7 +150,9 @@ impl Picture<'_> {
     fn with_states(&self) -> bool {
         let states = self.selected.states;
         let shown = (0..STATE_SLOTS).filter(|slot| states[*slot]);
-        shown.clone().count() > 1 && !shown.into_iter().all(|slot| BaseMetric::TotalCpu.has(slot))
+        !self.options.locks
+            && shown.clone().count() > 1
+            && !shown.into_iter().all(|slot| BaseMetric::TotalCpu.has(slot))
     }
 
     fn draw(&self, out: &mut dyn Write) -> io::Result<()> {

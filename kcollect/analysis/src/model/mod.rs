@@ -10,6 +10,7 @@ pub(crate) mod interner;
 mod source_lines;
 mod stacks;
 pub(crate) mod trie;
+mod waits;
 
 use experiment_format::ids::Pid;
 use experiment_format::log::CounterUnit;

@@ -7,13 +7,13 @@
 
 use std::cmp::Reverse;
 
-use host::exit::{ExitKind, Failure};
+use host::exit::Failure;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::waiting::{called_in_library, waits_at};
 use super::{Context, View};
 use crate::filter::Selection;
-use crate::model::{LockWait, Model, ProcessId, StackId, ThreadId};
+use crate::model::{LockWait, ProcessId, StackId, ThreadId};
 use crate::report::table::{Cell, Column, Table};
 
 /// The waits for a lock.
@@ -62,19 +62,8 @@ impl Waits {
 }
 
 pub(super) fn locks(context: &Context<'_>) -> Result<Table, Failure> {
-    if !were_traced(context.model) {
-        return Err(Failure::new(
-            ExitKind::Empty,
-            "no waits for locks were traced",
-            "record them with -s on, of a load or of the processes of -T or -F =REGEXP",
-        ));
-    }
+    context.model.require_waits()?;
     Ok(first_locks(context, context.options.limit))
-}
-
-/// Returns whether locks were traced in any of the experiments.
-pub(super) fn were_traced(model: &Model) -> bool {
-    model.counters.iter().any(|metric| metric.name == "sync")
 }
 
 /// Makes the table of all locks together and of the first ones.

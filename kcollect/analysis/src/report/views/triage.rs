@@ -12,7 +12,7 @@ use experiment_format::log::LogEvent;
 use experiment_format::microstate::Microstate;
 use host::exit::Failure;
 
-use super::locks::{first_locks, were_traced};
+use super::locks::first_locks;
 use super::waiting::waiting;
 use super::{Context, TableOptions, View, exact, short, threads};
 use crate::aggregate::{Totals, functions};
@@ -52,7 +52,7 @@ pub(super) fn first_tables(context: &Context<'_>, totals: &Totals) -> Result<Vec
         hot_functions(context, totals, on_cpu(context)),
         waiting(context, totals),
     ];
-    if were_traced(context.model) {
+    if context.model.has_waits() {
         let limit = context.options.limit.unwrap_or(DEFAULT_ROWS);
         let locks = first_locks(context, Some(limit));
         // One row is that of all together.
