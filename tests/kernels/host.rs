@@ -12,12 +12,12 @@ use tests::command::{Finished, run};
 use tests::kcollect::binary;
 use tests::workload::compat32;
 use tests::workload::loads;
-use tests::workload::proctorture;
+use tests::workload::{locked, proctorture};
 
 use crate::initramfs::Initramfs;
 use crate::judge::{Verdict, judge};
 use crate::kernel::{self, Kernel};
-use crate::runs::{DONE, KCOLLECT, MODULES, OVERFLOWING, SELF, WORKLOADS};
+use crate::runs::{DONE, KCOLLECT, LOCKED, MODULES, OVERFLOWING, SELF, WORKLOADS};
 use crate::verifier;
 
 /// The longest that a machine runs: a minute and a half, if no other program wants the CPUs.
@@ -105,6 +105,7 @@ fn common() -> Result<Initramfs> {
     files.program(Path::new(compat32::PROGRAM), compat32::PROGRAM)?;
     files.program(Path::new(proctorture::PROCTORTURE), "/proctorture")?;
     files.program(Path::new(env!("OVERFLOWING_PROGRAM")), OVERFLOWING)?;
+    files.program(Path::new(locked::LOCKED), LOCKED)?;
     for name in ["sh", "true", "tar"] {
         let path = PathBuf::from("/bin").join(name);
         files.program(&path, &path)?;

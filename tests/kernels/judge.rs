@@ -9,16 +9,17 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, ensure};
 use experiment_format::microstate::Microstate;
 use serde::de::DeserializeOwned;
-use tests::experiment::array_ticks;
 use tests::experiment::states::{Edges, ProcessTimes, States, WHOLE_S};
 use tests::experiment::summary::{FollowedStats, RunSummary, complete};
+use tests::experiment::{array_ticks, sync_records};
 use tests::gprofng;
-use tests::kcollect::experiment_in;
+use tests::kcollect::{experiment_in, sub_experiment};
 use tests::workload::loads;
+use tests::workload::locked::{Lock, each_wait};
 use tests::workload::truth::Truth;
 
 use crate::counters;
-use crate::runs::{COUNTED, FOLLOWED, Glances, LoadReport, MOVING, Program, STATES};
+use crate::runs::{COUNTED, FOLLOWED, Glances, LoadReport, MOVING, Program, STATES, TRACED};
 use crate::verifier;
 
 /// What was found on a kernel.
@@ -76,7 +77,7 @@ pub(crate) fn judge(carried: &Path) -> Verdict {
     let mut verdict = Verdict::default();
     let (mut notes, mut programs) = (Vec::new(), Vec::new());
     let mut results = vec![doctor(carried).context("doctor")];
-    for name in [STATES, FOLLOWED, COUNTED, MOVING] {
+    for name in [STATES, FOLLOWED, COUNTED, TRACED, MOVING] {
         // Not every machine has all of them.
         if !carried.join(name).exists() {
             continue;
@@ -96,6 +97,7 @@ pub(crate) fn judge(carried: &Path) -> Verdict {
             }
             FOLLOWED => results.push(stacks(&recording, &mut notes)),
             COUNTED => results.push(counters::judge(&recording.experiment).context(COUNTED)),
+            TRACED => results.push(traced(&recording).context(TRACED)),
             _ => {}
         }
     }
@@ -103,6 +105,13 @@ pub(crate) fn judge(carried: &Path) -> Verdict {
     verdict.notes = notes;
     verdict.programs = programs;
     verdict
+}
+
+/// Each wait for a lock is there that the program has counted.
+fn traced(carried: &Carried) -> Result<()> {
+    let locks = Lock::all(&carried.stdout)?;
+    let own = sub_experiment(&carried.experiment, "_locked_PID_")?;
+    each_wait(&locks, &sync_records(&own)?).map(drop)
 }
 
 impl Carried {

@@ -31,6 +31,10 @@ pub(crate) const STATES: &str = "states";
 pub(crate) const FOLLOWED: &str = "followed";
 /// The recording of events that are counted.
 pub(crate) const COUNTED: &str = "counted";
+/// The recording of waits for locks that are traced.
+pub(crate) const TRACED: &str = "traced";
+/// The program that waits for locks, in a machine.
+pub(crate) const LOCKED: &str = "/locked";
 /// The recording of what moves between two CPUs.
 pub(crate) const MOVING: &str = "moving";
 
@@ -72,6 +76,11 @@ pub(crate) const RUNS: [&[Run]; 2] = [
                 "--",
             ],
             load: &[OVERFLOWING, PAGES, "0", CALLS, "0"],
+        },
+        Run {
+            name: TRACED,
+            args: &["-p", "on", "-x", "off", "-s", "all", "--"],
+            load: &[LOCKED, "1"],
         },
     ],
     &[Run {

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use experiment_format::ids::Pid;
 use experiment_format::microstate::Microstate;
+use experiment_format::packet::SyncRecord;
 use experiment_format::reader::Experiment;
 
 /// Types of packets in `data.frameinfo`.
@@ -126,6 +127,19 @@ pub fn packets(experiment: &Path) -> Result<Vec<Packet>> {
             })
         })
         .collect())
+}
+
+/// The traced waits for locks of an experiment.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn sync_records(experiment: &Path) -> Result<Vec<SyncRecord>> {
+    let mut packets = Experiment::open(experiment)?.sync_packets()?;
+    let mut waits = Vec::new();
+    while let Some(packet) = packets.next_packet()? {
+        waits.push(packet.waited().context("no wait in a packet")?);
+    }
+    Ok(waits)
 }
 
 /// All addresses of all stacks: leaves as they were, callers inside their call instructions.

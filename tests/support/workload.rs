@@ -6,6 +6,7 @@ pub mod compat32;
 pub mod counted;
 pub mod counts;
 pub mod loads;
+pub mod locked;
 pub mod proctorture;
 pub mod thread_times;
 pub mod traced;

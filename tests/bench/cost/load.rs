@@ -15,6 +15,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::time::TimeVal;
 use tests::command::{Finished, Running};
 use tests::machine::{online_cpus, work_cpu};
+use tests::workload::locked::LOCKED;
 use tests::workload::truth::pin;
 
 use crate::redis::{self, Server};
@@ -180,7 +181,7 @@ fn pipe() -> Result<Command> {
 
 fn lock() -> Result<Command> {
     let mut command = Command::new("taskset");
-    command.args(["-c", &work_cpu()?.to_string(), env!("LOCKED_PROGRAM")]);
+    command.args(["-c", &work_cpu()?.to_string(), LOCKED]);
     command.args(["ping", LOCK_TRIPS]);
     Ok(command)
 }

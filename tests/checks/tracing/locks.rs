@@ -2,7 +2,8 @@
 //! of its locks is recorded with exactly these waits, by gprofng and by our report; of other
 //! processes nothing is recorded; and there is a bound, beyond which waits are counted.
 
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -11,16 +12,18 @@ use analysis::model::Model;
 use analysis::report::views::{TableOptions, View, make};
 use anyhow::{Context, Result, ensure};
 use experiment_format::packet::SyncRecord;
-use experiment_format::reader::Experiment;
 use tests::command::Running;
 use tests::experiment::summary::RunSummary;
+use tests::experiment::sync_records;
 use tests::gprofng::{display, script};
 use tests::kcollect::{Recorded, experiments_in, record, sub_experiment};
-use tests::machine::Shared;
-use tests::machine::disturbance::judge_times;
+use tests::machine::disturbance::{judge_times, not_judged};
+use tests::machine::{Shared, work_cpu};
+use tests::workload;
+use tests::workload::compat32;
+use tests::workload::locked::{LOCKED, Lock, each_wait};
 
 const LIMIT: Duration = Duration::from_secs(60);
-const PROGRAM: &str = env!("LOCKED_PROGRAM");
 
 /// Between the program's clock and the kernel's: the way into the kernel and back, on average of
 /// all waits at a lock. 24 us were measured in a virtual machine.
@@ -29,52 +32,9 @@ const MAX_CALL_NS: f64 = 100_000.0;
 /// As in bpf/c/lock_wait.h.
 const MAX_WAITS_PER_CPU_AND_SECOND: u64 = 5000;
 
-/// The waits at a lock, as the program has counted them.
-#[derive(Debug)]
-struct Lock {
-    name: String,
-    address: u64,
-    bytes: u64,
-    waits: u64,
-    nanos: f64,
-}
-
-impl Lock {
-    fn all(output: &str) -> Result<Vec<Lock>> {
-        let lines = output.lines().filter_map(|line| line.strip_prefix("lock "));
-        let parse = |line: &str| -> Result<Lock> {
-            let words: Vec<_> = line.split(' ').collect();
-            let [name, address, bytes, waits, nanos] = words[..] else {
-                anyhow::bail!("{line:?}");
-            };
-            Ok(Lock {
-                name: name.to_owned(),
-                address: u64::from_str_radix(address.trim_start_matches("0x"), 16)?,
-                bytes: bytes.parse()?,
-                waits: waits.parse()?,
-                nanos: nanos.parse()?,
-            })
-        };
-        lines.map(parse).collect()
-    }
-
-    fn has(&self, wait: &SyncRecord) -> bool {
-        (self.address..self.address + self.bytes).contains(&wait.object)
-    }
-}
-
 /// The experiment of the program itself.
 fn own(recorded: &Recorded) -> Result<PathBuf> {
     sub_experiment(&recorded.experiment()?, "_locked_PID_")
-}
-
-fn waits(experiment: &Path) -> Result<Vec<SyncRecord>> {
-    let mut packets = Experiment::open(experiment)?.sync_packets()?;
-    let mut waits = Vec::new();
-    while let Some(packet) = packets.next_packet()? {
-        waits.push(packet.waited().context("no wait in a packet")?);
-    }
-    Ok(waits)
 }
 
 /// Time of some waits, nanoseconds.
@@ -86,31 +46,13 @@ fn nanos<'a>(waits: impl IntoIterator<Item = &'a SyncRecord>) -> f64 {
 #[test]
 fn root_every_wait_is_recorded_at_its_lock() -> Result<()> {
     judge_times(|| {
-        let recorded = record(&["-s", "all", "-F", "load"], &[PROGRAM, "2"], LIMIT)?;
+        let recorded = record(&["-s", "all", "-F", "load"], &[LOCKED, "2"], LIMIT)?;
         RunSummary::of(&recorded.experiment()?)?.complete()?;
         let locks = Lock::all(&recorded.finished.stdout)?;
-        ensure!(locks.len() == 7, "{}", recorded.finished);
-        let waits = waits(&own(&recorded)?)?;
-        // The kernel does not run a program on top of one that changes the same storage. The end of
-        // such a wait is found later, and its lock is not known then.
-        let unknown = waits.iter().filter(|wait| wait.object == 0).count() as u64;
-        let total: u64 = locks.iter().map(|lock| lock.waits).sum();
-        ensure!(
-            waits.len() as u64 == total && unknown <= total / 500,
-            "{} waits of {total} are recorded, {unknown} of unknown locks",
-            waits.len()
-        );
-        for lock in locks.iter().filter(|lock| lock.name != "others") {
-            let there: Vec<_> = waits.iter().filter(|wait| lock.has(wait)).collect();
-            let recorded_ns = nanos(there.iter().copied());
-            let calls_ns = lock.nanos - recorded_ns;
-            ensure!(
-                lock.waits > 0
-                    && (lock.waits - lock.waits.min(unknown)..=lock.waits)
-                        .contains(&(there.len() as u64)),
-                "{} waits are recorded at {lock:?}",
-                there.len()
-            );
+        let waits = sync_records(&own(&recorded)?)?;
+        for (lock, there) in each_wait(&locks, &waits)? {
+            let recorded_ns = nanos(there);
+            let calls_ns = lock.nanos as f64 - recorded_ns;
             ensure!(
                 (0.0..=MAX_CALL_NS * lock.waits as f64).contains(&calls_ns),
                 "{recorded_ns} ns are recorded at {lock:?}"
@@ -185,8 +127,8 @@ fn reported(recorded: &Recorded, locks: &[Lock]) -> Result<()> {
 #[test]
 fn root_waits_of_a_chosen_process_from_a_threshold_on() -> Result<()> {
     let _machine = Shared::take()?;
-    let chosen = Running::start(Command::new(PROGRAM).args(["6", "3000"]), LIMIT)?;
-    let other = Running::start(Command::new(PROGRAM).args(["6"]), LIMIT)?;
+    let chosen = Running::start(Command::new(LOCKED).args(["6", "3000"]), LIMIT)?;
+    let other = Running::start(Command::new(LOCKED).args(["6"]), LIMIT)?;
     let pid = chosen.pid().to_string();
     let recorded = record(
         &["-s", "2500", "-F", "off", "-T", &pid, "-t", "2"],
@@ -202,8 +144,8 @@ fn root_waits_of_a_chosen_process_from_a_threshold_on() -> Result<()> {
         experiments.len() == 1 && experiments[0].ends_with(format!("_locked_PID_{pid}.1.er")),
         "{experiments:?}"
     );
-    ensure!(waits(&founder)?.is_empty(), "waits in the founder");
-    let waits = waits(&experiments[0])?;
+    ensure!(sync_records(&founder)?.is_empty(), "waits in the founder");
+    let waits = sync_records(&experiments[0])?;
     let shortest = waits.iter().map(|wait| wait.ended - wait.requested).min();
     // Five threads wait for 3 ms again and again.
     ensure!(
@@ -221,12 +163,12 @@ fn root_waits_beyond_the_bound_are_counted() -> Result<()> {
     let _machine = Shared::take()?;
     let recorded = record(
         &["-s", "all", "-F", "load"],
-        &[PROGRAM, "ping", "300000"],
+        &[LOCKED, "ping", "300000"],
         LIMIT,
     )?;
     let summary = RunSummary::of(&recorded.experiment()?)?;
     let left_out = summary.losses.get("lock_waits").copied().unwrap_or(0);
-    let waits = waits(&own(&recorded)?)?.len() as u64;
+    let waits = sync_records(&own(&recorded)?)?.len() as u64;
     // Of the first and the last second, only a part may belong to it.
     let seconds = summary.elapsed_s as u64 + 2;
     let bound = MAX_WAITS_PER_CPU_AND_SECOND * summary.cpus.len() as u64 * seconds;
@@ -241,6 +183,72 @@ fn root_waits_beyond_the_bound_are_counted() -> Result<()> {
             .contains("waits for locks not recorded"),
         "{}",
         recorded.finished
+    );
+    Ok(())
+}
+
+/// A lock that lends its waiter's priority to its owner is waited for by another command of futex,
+/// and Rust's own mutexes and joins are futexes too.
+#[test]
+fn root_waits_of_rust_and_of_locks_that_lend_priority() -> Result<()> {
+    const FUTEX_LOCK_PI: u32 = 6;
+    let _machine = Shared::take()?;
+    let cpu = work_cpu()?.to_string();
+    for (variant, kind, function) in [("mutex", 0, "want_mutex"), ("pi", FUTEX_LOCK_PI, "want_pi")]
+    {
+        let load = [workload!("state_lock"), "1", &cpu, variant];
+        let recorded = record(&["-s", "all", "-F", "load"], &load, LIMIT)?;
+        let experiment = sub_experiment(&recorded.experiment()?, "_state_lock_PID_")?;
+        let waits = sync_records(&experiment)?;
+        let mut objects: Vec<_> = waits
+            .iter()
+            .filter(|wait| wait.kind.is_some_and(|own| own & 0xf == kind) && wait.object != 0)
+            .map(|wait| wait.object)
+            .collect();
+        let count = objects.len();
+        objects.sort_unstable();
+        objects.dedup();
+        ensure!(
+            count > 100 && objects.len() == 1,
+            "{variant}: {count} waits at {objects:x?}: {waits:?}"
+        );
+        let model = Model::load(&[recorded.experiment()?])?;
+        let report = make(&model, View::Locks, &TableOptions::default())?.json();
+        let rows = report["rows"].as_array().context("no rows")?;
+        let address = format!("{:#x}", objects[0]);
+        let row = rows.iter().find(|row| row["lock"] == address.as_str());
+        let caller = row.and_then(|row| row["caller"].as_str()).unwrap_or("");
+        ensure!(caller.contains(function), "{variant}: {report}");
+    }
+    Ok(())
+}
+
+/// The registers of a 32-bit program have the futex elsewhere.
+#[test]
+fn root_waits_of_a_32_bit_program() -> Result<()> {
+    let _machine = Shared::take()?;
+    if let Err(error) = compat32::supported() {
+        not_judged(format_args!(
+            "this machine runs no 32-bit programs: {error:#}"
+        ));
+        return Ok(());
+    }
+    let cpu = work_cpu()?.to_string();
+    let load = [workload!("compat32"), "1", &cpu, "futex"];
+    let recorded = record(&["-s", "all", "-F", "=compat32"], &load, LIMIT)?;
+    let mut waits = Vec::new();
+    for experiment in experiments_in(&recorded.experiment()?)? {
+        waits.extend(sync_records(&experiment)?);
+    }
+    let narrow = waits
+        .iter()
+        .filter(|wait| (1..1 << 32).contains(&wait.object));
+    let objects: BTreeSet<_> = narrow.clone().map(|wait| wait.object).collect();
+    ensure!(
+        narrow.clone().count() > 100
+            && objects.len() == 1
+            && narrow.clone().all(|wait| wait.kind == Some(0)),
+        "{waits:?}"
     );
     Ok(())
 }
