@@ -74,7 +74,12 @@ impl Experiment {
         let in_use = lock(path);
         let log_path = path.join("log.xml");
         let bytes = read_file(&log_path)?.ok_or_else(|| {
-            Error::io("open", &log_path, io::Error::from(io::ErrorKind::NotFound))
+            let why = "there is none, so this directory is no experiment";
+            Error::io(
+                "open",
+                &log_path,
+                io::Error::new(io::ErrorKind::NotFound, why),
+            )
         })?;
         let Log {
             header,

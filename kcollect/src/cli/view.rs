@@ -18,6 +18,9 @@ pub(super) struct ViewArgs {
     words: Vec<PathBuf>,
     #[command(flatten)]
     period: PeriodArgs,
+    /// The waits for locks that were traced (-s of a recording), to the microsecond, and no ticks
+    #[arg(long)]
+    locks: bool,
     /// Write the page to this file; the default is the experiment's name with .html, here
     #[arg(short = 'o', long, value_name = "FILE", conflicts_with = "serve")]
     output: Option<PathBuf>,
@@ -42,6 +45,7 @@ pub(super) fn resolve(typed: ViewArgs) -> Result<ViewOptions, CliError> {
     };
     Ok(ViewOptions {
         sources: typed.period.sources(typed.words, not_an_experiment)?,
+        locks: typed.locks,
         lookup: LookupPaths {
             debuginfod: typed.debuginfod.resolve(),
             ..LookupPaths::default()

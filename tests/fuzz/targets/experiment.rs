@@ -183,10 +183,19 @@ fn read_all(path: &Path, size: usize) {
         // A packet has four bytes of header, and at most ten states.
         assert!(count <= most / 4 * 10);
     }
-    for packets in [experiment.packets(), experiment.counter_packets()] {
+    for packets in [
+        experiment.packets(),
+        experiment.counter_packets(),
+        experiment.sync_packets(),
+    ] {
         let Ok(mut packets) = packets else { continue };
         while let Ok(Some(packet)) = packets.next_packet() {
-            let _ = (packet.ticks(), packet.counted(), packet.field("TSTAMP"));
+            let _ = (
+                packet.ticks(),
+                packet.counted(),
+                packet.waited(),
+                packet.field("TSTAMP"),
+            );
         }
         assert!(packets.invalid() <= most as u64);
     }

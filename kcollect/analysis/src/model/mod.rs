@@ -408,6 +408,8 @@ pub struct Model {
     pub counts: Vec<CounterOverflow>,
     /// The traced waits for locks of all experiments, in the same order.
     pub waits: Vec<LockWait>,
+    /// Whether [`Model::rows`] are these waits, and no ticks: [`Model::show_waits`].
+    pub shows_waits: bool,
     /// What is missing or could not be read, one sentence each.
     pub warnings: Vec<String>,
     /// Whether a part of the experiments is left out, because it is damaged or too large. What the

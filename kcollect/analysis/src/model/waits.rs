@@ -34,6 +34,7 @@ impl Model {
     /// As [`Model::require_waits`].
     pub fn show_waits(&mut self) -> Result<(), Failure> {
         self.require_waits()?;
+        self.shows_waits = true;
         for info in &mut self.experiments {
             info.tick_us = 1;
         }

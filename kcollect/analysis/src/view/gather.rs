@@ -36,10 +36,14 @@ pub fn gather(model: &Model, filter: &Filter) -> Result<Payload, Error> {
         .map(|experiment| experiment.tick_us)
         .find(|tick_us| *tick_us > 0)
         .unwrap_or(1);
+    let title = match founders.len() {
+        1 => founder.name.clone(),
+        _ => format!("{} to {}", founder.name, last.name),
+    };
     let mut payload = Payload {
-        title: match founders.len() {
-            1 => founder.name.clone(),
-            _ => format!("{} to {}", founder.name, last.name),
+        title: match model.shows_waits {
+            true => format!("{title}: waits for locks"),
+            false => title,
         },
         start_unix_ms: u64::try_from(founder.source.start().wall_s)
             .unwrap_or(0)
@@ -68,8 +72,8 @@ pub fn gather(model: &Model, filter: &Filter) -> Result<Payload, Error> {
             });
         }
     }
-    // They are of one whole experiment.
-    if founders.len() == 1 && *filter == Filter::default() {
+    // They are of one whole experiment, and of all states.
+    if founders.len() == 1 && !model.shows_waits && *filter == Filter::default() {
         note_exact_times(founder, &mut payload)?;
     }
     Ok(payload)

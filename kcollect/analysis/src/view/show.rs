@@ -25,6 +25,8 @@ use crate::sources::Sources;
 pub struct ViewOptions {
     /// The experiments, of one recording.
     pub sources: Sources,
+    /// Whether traced waits for locks are shown in the place of ticks.
+    pub locks: bool,
     /// Where load objects and debug files are looked for.
     pub lookup: LookupPaths,
     /// Where the page goes.
@@ -52,6 +54,9 @@ pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
     found.note(&mut model);
     let mut filter = Filter::default();
     found.limit(&mut filter);
+    if options.locks {
+        model.show_waits()?;
+    }
     model
         .warnings
         .iter()

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use analysis::model::STATE_SLOTS;
 use anyhow::Result;
@@ -15,7 +16,7 @@ use experiment_format::log::{
 };
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
-use experiment_format::packet::{ClockTick, CounterEvent, TickArray};
+use experiment_format::packet::{ClockTick, CounterEvent, SyncEvent, SyncThreshold, TickArray};
 use experiment_format::stacks::StackEnd;
 use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::usage::UsageRecord;
@@ -172,6 +173,16 @@ fn sorting(founder: &ExperimentWriter, run: StartTime) -> Result<()> {
             tag: number % 2,
             value: 7,
         })?;
+        sub.waited(&SyncEvent {
+            cpu: 1,
+            requested: time - 5_000_000,
+            ended: time,
+            stack,
+            tid: Tid(7 + number % 2),
+            pid: Pid(7),
+            object: PROGRAM + 0x10000 + u64::from(number % 2),
+            kind: 9 * number,
+        })?;
     }
     for second in 0..2 {
         sub.sample(second * SECOND, "periodic", &usage(second))?;
@@ -248,6 +259,7 @@ fn header(pid: u32, command: &str) -> LogHeader {
             ],
             packets: vec![CounterEvent::declaration()],
         },
+        SyncEvent::table(SyncThreshold::Given(Duration::from_micros(5))),
     ];
     if command != "kernel" {
         profiles.remove(1);

@@ -106,6 +106,10 @@ fn read_all(place: &Path, path: &Path) {
     report_all(&model);
     lines::add(&mut model, &lookup);
     report_lines(&model);
+    if model.show_waits().is_ok() {
+        export_all(&model);
+        show_page(&model);
+    }
 }
 
 /// Checks what a reader says of an experiment. `typed`: it may refuse the name of a function, which
@@ -214,6 +218,7 @@ fn draw(place: &Path, paths: &[PathBuf]) {
             before: all.then(|| paths[0].clone()),
             filter: Filter::default(),
             all,
+            locks: false,
             by: GroupBy::Thread,
             only: String::new(),
             lookup: LookupPaths::default(),
