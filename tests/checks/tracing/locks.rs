@@ -59,7 +59,7 @@ fn root_every_wait_is_recorded_at_its_lock() -> Result<()> {
             );
         }
         agrees_with_gprofng(&recorded, &waits)?;
-        reported(&recorded, &locks)
+        reported(&recorded, &locks, &waits)
     })
 }
 
@@ -87,7 +87,7 @@ fn agrees_with_gprofng(recorded: &Recorded, waits: &[SyncRecord]) -> Result<()> 
 }
 
 /// Our report has them by lock, with the functions of the program that waited.
-fn reported(recorded: &Recorded, locks: &[Lock]) -> Result<()> {
+fn reported(recorded: &Recorded, locks: &[Lock], waits: &[SyncRecord]) -> Result<()> {
     let model = Model::load(&[recorded.experiment()?])?;
     let words: Vec<_> = offered(&model).iter().map(|base| base.keyword()).collect();
     ensure!(
@@ -96,28 +96,34 @@ fn reported(recorded: &Recorded, locks: &[Lock]) -> Result<()> {
     );
     let report = make(&model, View::Locks, &TableOptions::default())?.json();
     let rows = report["rows"].as_array().context("no rows")?;
-    for (lock, caller) in [
-        ("mutex", "want_mutex"),
-        ("semaphore", "take"),
-        ("join", "main"),
-    ] {
-        let own = locks
-            .iter()
-            .find(|own| own.name == lock)
-            .context("no such lock")?;
-        let at = |row: &serde_json::Value| {
-            let address = row["lock"].as_str()?.trim_start_matches("0x").to_owned();
-            let address = u64::from_str_radix(&address, 16).ok()?;
-            (own.address..own.address + own.bytes)
-                .contains(&address)
-                .then_some(())
+    let mut by_object: BTreeMap<u64, Vec<&SyncRecord>> = BTreeMap::new();
+    for wait in waits {
+        by_object.entry(wait.object).or_default().push(wait);
+    }
+    ensure!(rows.len() == 1 + by_object.len(), "{report}");
+    for (object, waits) in by_object {
+        let name = match object {
+            0 => "(unknown)".to_owned(),
+            object => format!("{object:#x}"),
         };
-        let row = rows.iter().find(|row| at(row).is_some());
-        let row = row.with_context(|| format!("no {lock} in {report}"))?;
+        let row = rows.iter().find(|row| row["lock"] == name.as_str());
+        let row = row.with_context(|| format!("no {name} in {report}"))?;
+        let seconds = row["sync"].as_f64().context("no time")?;
         ensure!(
-            row["syncn"] == own.waits && row["caller"] == caller,
-            "{row} of {own:?}"
+            row["syncn"] == waits.len() && (seconds - nanos(waits) / 1e9).abs() < 1e-6,
+            "{row}"
         );
+        let callers = [
+            ("mutex", "want_mutex"),
+            ("semaphore", "take"),
+            ("join", "main"),
+        ];
+        for (lock, caller) in callers {
+            let own = locks.iter().find(|own| own.name == lock);
+            let own = own.context("no such lock")?;
+            let is_there = (own.address..own.address + own.bytes).contains(&object);
+            ensure!(!is_there || row["caller"] == caller, "{row} of {own:?}");
+        }
     }
     Ok(())
 }
@@ -197,7 +203,8 @@ fn root_waits_of_rust_and_of_locks_that_lend_priority() -> Result<()> {
     let cpu = work_cpu()?.to_string();
     for (variant, kind, function) in [
         ("mutex", FUTEX_WAIT_BITSET, "want_mutex"),
-        ("pi", FUTEX_LOCK_PI, "want_pi"),
+        // The function of the workload that calls futex(2).
+        ("pi", FUTEX_LOCK_PI, "futex"),
     ] {
         let load = [workload!("state_lock"), "1", &cpu, variant];
         let recorded = record(&["-s", "all", "-F", "load"], &load, LIMIT)?;
