@@ -43,9 +43,6 @@ extern struct ignored kc_ignored SEC(".maps");
 #define MAX_ITER_WORDS		   3700
 /* As kcollect's shortest round. */
 #define WAKE_NS			   10000000
-
-/* Stacks are copied only where user space is woken by that. Set by bpf/src/recording.rs. */
-extern volatile bool few_copies;
 #define USER_RECORD_LENGTH(length) ((length) & (8 * USER_WORDS - 1))
 
 /* Reads a piece of the stack of the thread that runs, or of another one. */
@@ -198,17 +195,10 @@ static __always_inline bool end_unwind(struct user_scratch *out, struct task_str
 	return out->pending;
 }
 
-/* Returns whether user space is to be woken for a stack that needs the table of a file, now. */
-static __always_inline bool may_wake(const struct user_scratch *out, struct cpu_stats *stats)
-{
-	return out->record.file.inode && out->record.header.time_ns - stats->woken_ns >= WAKE_NS;
-}
-
 /* Unwinds the user stack of the thread that runs, or copies it. */
 static __always_inline void capture_user_stack(struct user_scratch *out, struct task_struct *task,
 					       __u32 place, __u32 cpu)
 {
-	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
 	__u32 full;
 
 	if (begin_unwind(out))
@@ -218,7 +208,7 @@ static __always_inline void capture_user_stack(struct user_scratch *out, struct 
 	if (!end_unwind(out, task))
 		return;
 	full = fullness(cpu);
-	if (full >= 4 || !stats || (few_copies && !may_wake(out, stats))) {
+	if (full >= 4) {
 		out->record.end = UNWIND_NO_TABLE;
 		return;
 	}
@@ -244,9 +234,12 @@ static __always_inline void capture_sleeper_stack(struct user_scratch *out,
  * it takes time to make one. */
 static __always_inline bool wakes(const struct user_scratch *out, struct cpu_stats *stats)
 {
-	if (!(out->record.header.flags & FLAG_STACK_COPY) || !may_wake(out, stats))
+	__u64 now = out->record.header.time_ns;
+
+	if (!(out->record.header.flags & FLAG_STACK_COPY) || !out->record.file.inode ||
+	    now - stats->woken_ns < WAKE_NS)
 		return false;
-	stats->woken_ns = out->record.header.time_ns;
+	stats->woken_ns = now;
 	return true;
 }
 

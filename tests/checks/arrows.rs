@@ -146,12 +146,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
             &["record::interval"],
             &["record::input"],
             &["record::hardening"],
-            &[
-                "record::dry_run",
-                "record::governor",
-                "record::pause",
-                "record::targets",
-            ],
+            &["record::dry_run", "record::pause", "record::targets"],
             &["doctor"],
             &["plan"],
         ],
