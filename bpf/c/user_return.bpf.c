@@ -10,6 +10,8 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
+volatile bool few_copies;
+
 const volatile bool capture_user_stacks;
 const volatile bool capture_on_return;
 

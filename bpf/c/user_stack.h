@@ -45,6 +45,9 @@ extern struct ignored kc_ignored SEC(".maps");
 #define WAKE_NS			   10000000
 #define USER_RECORD_LENGTH(length) ((length) & (8 * USER_WORDS - 1))
 
+/* Stacks are copied only where user space is woken by that. Set by bpf/src/recording.rs. */
+extern volatile bool few_copies;
+
 /* Reads a piece of the stack of the thread that runs, or of another one. */
 static __always_inline long read_piece(void *to, __u32 size, __u64 from, struct task_struct *other)
 {
@@ -195,6 +198,21 @@ static __always_inline bool end_unwind(struct user_scratch *out, struct task_str
 	return out->pending;
 }
 
+/* Returns whether user space is to be woken for a stack that needs the table of a file, now. */
+static __always_inline bool may_wake(const struct user_scratch *out, struct cpu_stats *stats)
+{
+	return out->record.file.inode && out->record.header.time_ns - stats->woken_ns >= WAKE_NS;
+}
+
+/* A function of its own, which takes no part of its callers' stacks: together these may have 512
+ * bytes. */
+static __attribute__((noinline)) bool may_ask(const struct user_scratch *out, __u32 cpu)
+{
+	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
+
+	return stats && out && may_wake(out, stats);
+}
+
 /* Unwinds the user stack of the thread that runs, or copies it. */
 static __always_inline void capture_user_stack(struct user_scratch *out, struct task_struct *task,
 					       __u32 place, __u32 cpu)
@@ -208,7 +226,7 @@ static __always_inline void capture_user_stack(struct user_scratch *out, struct 
 	if (!end_unwind(out, task))
 		return;
 	full = fullness(cpu);
-	if (full >= 4) {
+	if (full >= 4 || (few_copies && !may_ask(out, cpu))) {
 		out->record.end = UNWIND_NO_TABLE;
 		return;
 	}
@@ -234,12 +252,9 @@ static __always_inline void capture_sleeper_stack(struct user_scratch *out,
  * it takes time to make one. */
 static __always_inline bool wakes(const struct user_scratch *out, struct cpu_stats *stats)
 {
-	__u64 now = out->record.header.time_ns;
-
-	if (!(out->record.header.flags & FLAG_STACK_COPY) || !out->record.file.inode ||
-	    now - stats->woken_ns < WAKE_NS)
+	if (!(out->record.header.flags & FLAG_STACK_COPY) || !may_wake(out, stats))
 		return false;
-	stats->woken_ns = now;
+	stats->woken_ns = out->record.header.time_ns;
 	return true;
 }
 

@@ -79,6 +79,13 @@ impl Programs {
         self.counters().enable(true)
     }
 
+    /// Copies stacks only to find out which table is missing, or whenever one is.
+    pub fn set_few_copies(&mut self, few: bool) {
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            bss.few_copies = few;
+        }
+    }
+
     pub(crate) fn is_recording(&self) -> bool {
         self.skel
             .maps

@@ -52,6 +52,8 @@ pub struct Plan {
     pub rotate: Option<Duration>,
     /// What is kept of the experiments of the series (`--keep`). None: all.
     pub keep: Option<Keep>,
+    /// The share of one CPU that kcollect may take (`--budget`). None: no limit.
+    pub budget: Option<CpuShare>,
     /// What is copied into the experiment at the end.
     pub archive: Archive,
     /// Comments for the experiment's notes, at most [`MAX_COMMENTS`].
@@ -140,6 +142,28 @@ impl fmt::Display for Interval {
 impl Serialize for Interval {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u32(self.micros)
+    }
+}
+
+/// A share of one CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CpuShare {
+    /// In millionths.
+    pub ppm: u32,
+}
+
+impl CpuShare {
+    /// Returns it as a number: 1 is a whole CPU.
+    #[must_use]
+    pub fn share(self) -> f64 {
+        f64::from(self.ppm) / 1e6
+    }
+}
+
+/// As users write it: `0.5 %`.
+impl fmt::Display for CpuShare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} %", f64::from(self.ppm) / 1e4)
     }
 }
 

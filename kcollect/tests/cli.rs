@@ -76,6 +76,8 @@ fn errors() {
         &["-l", "SIGUSR1", "-y", "USR1,r"],
         &["-T", "sshd"],
         &["-T", "0"],
+        &["--budget", "much"],
+        &["--budget", "0"],
         &["-s", "maybe", "-T", "1"],
         &["-s", "on"],
         &["-s", "on", "-F", "on", "make"],

@@ -146,7 +146,12 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
             &["record::interval"],
             &["record::input"],
             &["record::hardening"],
-            &["record::dry_run", "record::pause", "record::targets"],
+            &[
+                "record::dry_run",
+                "record::governor",
+                "record::pause",
+                "record::targets",
+            ],
             &["doctor"],
             &["plan"],
         ],

@@ -192,6 +192,12 @@ pub(super) struct TimeArgs {
     /// stays
     #[arg(long, value_name = "SIZE|TIME", allow_hyphen_values = true)]
     pub(super) keep: Option<String>,
+    /// When kcollect's own process takes more than this share of one CPU (1%, 0.5%) for five
+    /// seconds, give up details, one after the other: copies of stacks, experiments of short
+    /// processes, half and then three quarters of the ticks' stacks; and take them up again when
+    /// there is room. The experiment says what is given up, and when
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
+    pub(super) budget: Option<String>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]

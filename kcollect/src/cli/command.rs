@@ -257,6 +257,7 @@ fn record(typed: Arguments, facts: &HostFacts) -> Result<Plan, CliError> {
         limit: time.limit.as_deref().map_or(Ok(None), values::limit)?,
         rotate,
         keep,
+        budget: time.budget.as_deref().map(values::budget).transpose()?,
         archive: experiment
             .archive
             .as_deref()

@@ -13,7 +13,7 @@ use host::machine;
 use user_collector::follow::{Follow, GroupRule, Pattern};
 
 use super::{CliError, HostFacts};
-use crate::plan::{Archive, Interval, Keep, Target};
+use crate::plan::{Archive, CpuShare, Interval, Keep, Target};
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 /// The longest time of `-t` and `-q`: a century.
@@ -316,6 +316,19 @@ pub(super) fn archive(typed: &str) -> Result<Archive, CliError> {
             "not a choice of files",
             "type on, off, copy, ldobjects, usedldobjects, src, usedsrc or all",
         )),
+    }
+}
+
+/// `--budget`: a share of one CPU, in percent.
+pub(super) fn budget(typed: &str) -> Result<CpuShare, CliError> {
+    const CURE: &str = "type a percentage of one CPU from 0.01% on, such as 1% or 0.5%";
+    let bad = || error("--budget", typed, "not a share of a CPU", CURE);
+    let number = typed.strip_suffix('%').unwrap_or(typed);
+    // A percent is 10⁹ in a decimal, and 10⁴ millionths.
+    let ppm = decimal(number).ok_or_else(bad)? / 100_000;
+    match u32::try_from(ppm) {
+        Ok(ppm @ 100..) => Ok(CpuShare { ppm }),
+        _ => Err(bad()),
     }
 }
 

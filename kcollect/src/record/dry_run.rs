@@ -99,6 +99,9 @@ pub fn describe(plan: &Plan) -> Vec<String> {
         Keep::Bytes(bytes) => format!("the newest complete ones are kept, {} MB", bytes >> 20),
         Keep::Age(age) => format!("those that were complete {age:?} ago are removed"),
     }));
+    lines.extend(plan.budget.map(|budget| {
+        format!("kcollect gives up details when it takes more than {budget} of a CPU")
+    }));
     lines.push(format!("archived: {}", archived(plan.archive)));
     if !plan.load.is_empty() {
         let argv: Vec<_> = plan.load.iter().map(|arg| arg.to_string_lossy()).collect();

@@ -6,6 +6,7 @@ mod directory;
 pub mod dispatch;
 pub mod dry_run;
 mod finish;
+pub mod governor;
 pub mod hardening;
 pub mod input;
 pub mod interval;

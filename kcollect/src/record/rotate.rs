@@ -94,6 +94,7 @@ impl Session<'_> {
         })?;
         let router = Router::new(founder, inherited, plan.limit);
         let closed = self.dispatcher.go_on(router, seam.at_ns, &mut detail);
+        self.note_economy(seam.at_ns);
         self.began = Began {
             at_ns: seam.at_ns,
             totals: seam.totals.clone(),

@@ -11,10 +11,12 @@ use host::signals::SignalRequest;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::dispatch::Dispatcher;
+use super::governor::{Change, Economy, Governor};
 use super::input::event::Event;
 use super::load_phase::LoadStep;
 use super::pause::PauseReasons;
 use super::session::Session;
+use super::summary::own_use;
 use super::user::UserSpace;
 use crate::plan::Plan;
 
@@ -210,6 +212,42 @@ impl Session<'_> {
             self.warn(now(), text);
         }
         Ok(())
+    }
+
+    /// Gives up what costs too much, and takes up again what there is room for (`--budget`).
+    pub(super) fn keep_budget(&mut self, time: u64, output: &mut Output) -> Result<(), Failure> {
+        let Some(governor) = &mut self.governor else {
+            return Ok(());
+        };
+        let used = Duration::from_secs_f64(own_use().0);
+        let Some(Change { economy, share }) = governor.decide(time, used) else {
+            return Ok(());
+        };
+        self.inputs
+            .programs
+            .set_few_copies(economy >= Economy::FewCopies);
+        self.inputs
+            .set_boundaries_per_firing(economy.boundaries_per_firing())?;
+        self.dispatcher.router.least_intervals = economy.least_intervals();
+        let text = format!(
+            "kcollect took {:.2} % of a CPU: from here on {economy} (--budget)",
+            100.0 * share
+        );
+        output.say(&text);
+        self.warn(time, text);
+        Ok(())
+    }
+
+    /// Notes in an experiment that begins what was given up before.
+    pub(super) fn note_economy(&mut self, time: u64) {
+        let economy = self
+            .governor
+            .as_ref()
+            .map_or(Economy::None, Governor::economy);
+        self.dispatcher.router.least_intervals = economy.least_intervals();
+        if economy != Economy::None {
+            self.warn(time, format!("from the beginning {economy} (--budget)"));
+        }
     }
 
     /// Changes the reasons for a pause, and with them whether data are taken.

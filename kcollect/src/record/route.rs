@@ -78,6 +78,8 @@ pub struct Router {
     finished_bytes: u64,
     /// When data began and stopped to be taken, by the clock of the events.
     switches: Vec<(u64, bool)>,
+    /// Intervals that a process needs for an experiment of its own (`--budget`).
+    pub least_intervals: usize,
     /// Intervals that went to the founder because too many were held.
     pub not_held: u64,
     /// Why writing stopped.
@@ -102,6 +104,7 @@ impl Router {
             finished: Vec::new(),
             finished_bytes: 0,
             switches: Vec::new(),
+            least_intervals: 0,
             not_held: 0,
             failed: None,
             limit,
@@ -182,8 +185,11 @@ impl Router {
         let Some(process) = known.tracker.get(instance) else {
             return;
         };
+        // The one that is routed now is not held yet.
+        let held = self.held.get(&instance).map_or(0, Vec::len);
         if let Some(first) = &process.first
             && !process.may_execute(now)
+            && held + 1 >= self.least_intervals
         {
             let created = Subexperiment::create(
                 self.founder.dir(),

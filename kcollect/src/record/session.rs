@@ -21,6 +21,7 @@ use nix::unistd::gettid;
 use super::directory::{create, creation_failure, shown_path};
 use super::dispatch::Dispatcher;
 use super::dry_run;
+use super::governor::Governor;
 use super::hardening::privileges::{self, Requirements};
 use super::hardening::rt_priority::{RtPriority, no_rt_priority};
 use super::input::inputs::Inputs;
@@ -75,6 +76,8 @@ pub(super) struct Session<'a> {
     pub(super) inputs: Inputs,
     pub(super) dispatcher: Dispatcher,
     pub(super) pause: PauseReasons,
+    /// Watches the budget, if there is one (`--budget`).
+    pub(super) governor: Option<Governor>,
     pub(super) load: LoadPhase,
     /// When data could first be taken, nanoseconds of CLOCK_MONOTONIC.
     pub(super) started_ns: u64,
@@ -170,6 +173,7 @@ impl<'a> Session<'a> {
             inputs,
             dispatcher,
             pause,
+            governor: plan.budget.map(|budget| Governor::new(budget.share())),
             load,
             started_ns,
             capture,
@@ -210,6 +214,7 @@ impl<'a> Session<'a> {
                 next_round = time + ROUND_NS;
                 self.follow_hotplug()?;
                 self.dispatcher.maintain(time);
+                self.keep_budget(time, output)?;
                 // One that was deleted ends the recording.
                 let _ = self.dispatcher.router.place();
                 output.progress(|| self.progress(time));

@@ -1,6 +1,7 @@
 //! A recording from start to end: signals, privileges, the machine's condition, and what others
 //! notice of it.
 
+mod budget;
 mod doctor;
 mod privileges;
 mod rotation;

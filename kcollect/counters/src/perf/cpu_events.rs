@@ -3,9 +3,9 @@
 //! Clock and side-band are software events, so every machine has them, virtual ones too.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 
-use perf_event_open_sys::bindings as sys;
+use perf_event_open_sys::{bindings as sys, ioctls};
 
 use crate::names::event::CounterRequest;
 use crate::perf::counter::{Place, open_event};
@@ -20,6 +20,21 @@ pub fn open_clock(cpu: u32, period_ns: u64) -> io::Result<OwnedFd> {
     attr.__bindgen_anon_1.sample_period = period_ns;
     attr.set_disabled(1);
     open_event(&mut attr, Place::Cpu(cpu), None)
+}
+
+/// Sets after which time a clock fires next, and each time from then on. It goes on from its last
+/// firing.
+///
+/// # Errors
+/// The error of the kernel.
+pub fn set_clock_period(event: BorrowedFd<'_>, period_ns: u64) -> io::Result<()> {
+    // The kernel wants the address of the number.
+    let address = (&raw const period_ns).expose_provenance() as u64;
+    // SAFETY: the descriptor is open, and the kernel reads the number, which lives until it returns.
+    match unsafe { ioctls::PERIOD(event.as_raw_fd(), address) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Opens a counter on one CPU, for all threads that run there. It overflows at its interval; a

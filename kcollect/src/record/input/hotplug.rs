@@ -33,6 +33,7 @@ impl Inputs {
         }
         let now = machine::now();
         for cpu in clocked.difference(&online) {
+            self.clock_events.remove(cpu);
             self.programs.went_offline(*cpu).map_err(bpf_failure)?;
             // The CPU's last tick is closer to the time it went offline than the present is.
             let last = self.programs.cpu_stats(*cpu).map_err(bpf_failure)?.last_ns;

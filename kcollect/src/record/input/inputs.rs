@@ -2,7 +2,7 @@
 //! at the start, and what is read on request. Their events are returned in time order.
 
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use std::{fs, io};
 
@@ -10,7 +10,7 @@ use bpf::{MAX_COUNTERS, Programs, Settings, UserStackCapture};
 use bpf_abi::{CapturedStack, CodeFile, Record, ThreadName};
 use counters::names::event::CounterRequest;
 use counters::perf::counter::Place;
-use counters::perf::cpu_events::{open_clock, open_overflow};
+use counters::perf::cpu_events::{open_clock, open_overflow, set_clock_period};
 use counters::perf::order::TimeOrder;
 use counters::perf::refusal::{OpenAttempt, PerfSettings, Refusal};
 use experiment_format::ids::Pid;
@@ -65,6 +65,10 @@ pub struct Inputs {
     /// The bytes that were taken from the rings last; kept for their memory.
     bytes: Bytes,
     period_ns: u64,
+    /// Of how many boundaries a clock fires at one.
+    boundaries_per_firing: u32,
+    /// The clocks' events; the BPF programs hold them too.
+    pub(super) clock_events: BTreeMap<u32, OwnedFd>,
     pub(super) cpus: BTreeMap<u32, CpuTime>,
     recording: bool,
     order: TimeOrder<Event>,
@@ -124,6 +128,8 @@ impl Inputs {
             reader,
             bytes: Bytes::default(),
             period_ns: plan.interval.nanos(),
+            boundaries_per_firing: 1,
+            clock_events: BTreeMap::new(),
             cpus: BTreeMap::new(),
             recording: false,
             order: TimeOrder::default(),
@@ -355,6 +361,9 @@ impl Inputs {
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(()),
             Err(error) => return Err(refused("the clock", cpu, &error)),
         };
+        let event = clock
+            .try_clone()
+            .map_err(|error| refused("the clock", cpu, &error))?;
         let begin = match self.programs.clocks().start(cpu, clock) {
             Ok(begin) => begin,
             // It went offline while its clock was being opened.
@@ -366,7 +375,30 @@ impl Inputs {
         let time = self.cpus.entry(cpu).or_default();
         time.has_clock = true;
         time.change(begin, self.recording);
+        if self.boundaries_per_firing > 1 {
+            self.set_period(cpu, event.as_fd())?;
+        }
+        self.clock_events.insert(cpu, event);
         Ok(())
+    }
+
+    /// Lets the clocks fire at one of so many boundaries. The boundaries stay where they are, and
+    /// each counts: a tick stands for several.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn set_boundaries_per_firing(&mut self, boundaries: u32) -> Result<(), Failure> {
+        if self.boundaries_per_firing == boundaries {
+            return Ok(());
+        }
+        self.boundaries_per_firing = boundaries;
+        let mut events = self.clock_events.iter();
+        events.try_for_each(|(cpu, event)| self.set_period(*cpu, event.as_fd()))
+    }
+
+    fn set_period(&self, cpu: u32, event: BorrowedFd<'_>) -> Result<(), Failure> {
+        let period = self.period_ns * u64::from(self.boundaries_per_firing);
+        set_clock_period(event, period).map_err(|error| refused("the clock", cpu, &error))
     }
 
     /// Opens a counter on a CPU that has it. `first` marks the first CPU, the only one on which a

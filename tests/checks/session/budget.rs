@@ -1,0 +1,127 @@
+//! The budget (`--budget`): one that is too small makes kcollect give up one thing after the other,
+//! and say so; the number of ticks stays what it is.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use experiment_format::log::LogEvent;
+use experiment_format::reader::Experiment;
+use tests::command::Running;
+use tests::experiment::summary::RunSummary;
+use tests::experiment::{interval_ns, packets};
+use tests::kcollect::{experiments_in, record};
+use tests::machine::Shared;
+use tests::workload;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Four decisions, of five seconds each, and two seconds for what the last one changes.
+const SECONDS: &str = "22.5";
+
+/// From when three of four firings are left out, by a long way, nanoseconds.
+const QUARTER_RATE_FROM_NS: u64 = 20_700_000_000;
+
+/// A shell starts programs for as long as the recording goes on.
+#[test]
+fn root_what_is_given_up_is_said_and_no_tick_is_lost() -> Result<()> {
+    let _machine = Shared::take()?;
+    let spinner = Running::start(
+        Command::new(workload!("spin_user")).args(["24", "0"]),
+        LIMIT,
+    )?;
+    let mut shell = Command::new("sh");
+    shell.args([
+        "-c",
+        "end=$(($(date +%s) + 24)); while [ $(date +%s) -lt $end ]; do /bin/true; done",
+    ]);
+    let shell = Running::start(&mut shell, LIMIT)?;
+    let options = ["-x", "off", "-F", "on", "--budget", "0.01%", "-t", SECONDS];
+    let recorded = record(&options, &[], LIMIT)?;
+    for load in [spinner, shell] {
+        load.finish()?.succeeded()?;
+    }
+
+    let path = recorded.experiment()?;
+    let summary = RunSummary::of(&path)?;
+    summary.without(&["ring_full", "not_written", "unaccounted"])?;
+    for cpu in &summary.cpus {
+        cpu.elapsed(interval_ns(&path)?, 1)?;
+    }
+
+    let experiment = Experiment::open(&path)?;
+    let events = [experiment.events(), &experiment.warnings()?].concat();
+    let warnings: Vec<_> = events
+        .into_iter()
+        .filter_map(|event| match event {
+            LogEvent::Warning { text, .. } => Some(text),
+            _ => None,
+        })
+        .collect();
+    let warnings = warnings.join("\n");
+    for words in [
+        "files that are new are not copied (--budget)",
+        "short processes have no experiment (--budget)",
+        "every second tick has a stack of its own (--budget)",
+        "every fourth tick has a stack of its own (--budget)",
+    ] {
+        ensure!(warnings.contains(words), "{words:?} is not in {warnings}");
+    }
+
+    // A CPU that is busy all the time has a packet for each firing, and for boundaries that a context
+    // switch counts: 1.8 ticks on average were measured.
+    let began = experiment.start().tstamp_ns;
+    let (before, late): (Vec<_>, Vec<_>) = packets(&path)?
+        .into_iter()
+        .filter(|packet| packet.cpu == 0)
+        .partition(|packet| packet.time_ns - began < 5_000_000_000);
+    let late = late
+        .into_iter()
+        .filter(|packet| packet.time_ns - began >= QUARTER_RATE_FROM_NS);
+    let late: Vec<_> = late.collect();
+    let mean = |packets: &[tests::experiment::Packet]| {
+        let ticks: u64 = packets.iter().map(|packet| packet.ticks).sum();
+        ticks as f64 / packets.len().max(1) as f64
+    };
+    ensure!(
+        mean(&before) < 1.2 && mean(&late) > 1.4,
+        "{} ticks of a packet before, {} at a quarter of the rate",
+        mean(&before),
+        mean(&late)
+    );
+
+    // Of the programs of the second half none has an experiment.
+    let children = experiments_in(&path)?;
+    let mut starts = Vec::new();
+    for child in children {
+        let name = child
+            .file_name()
+            .context("a name")?
+            .to_string_lossy()
+            .into_owned();
+        if name.starts_with("_true_PID_") {
+            starts.push(first_packet_ns(&child)? - began);
+        }
+    }
+    let late = starts
+        .iter()
+        .filter(|start| **start > 11_000_000_000)
+        .count();
+    ensure!(
+        !starts.is_empty() && late == 0,
+        "{late} of {} began late",
+        starts.len()
+    );
+    Ok(())
+}
+
+/// When the first packet of an experiment was written.
+fn first_packet_ns(path: &std::path::Path) -> Result<u64> {
+    let ticks = Experiment::open(path)?.ticks()?;
+    let times = ticks.map(|tick| tick.map(|tick| tick.time));
+    let times: Vec<u64> = times.collect::<Result<_, _>>()?;
+    times
+        .into_iter()
+        .min()
+        .context("an experiment without ticks")
+}
