@@ -4,7 +4,7 @@
  * each lock the program prints `lock NAME ADDRESS BYTES WAITS NS`: how often its threads were
  * blocked there, by the kernel's count of their voluntary context switches, and for how long, from
  * the call to its return. `others` are the joins of all threads but the first. A lock is held for
- * 2000 microseconds unless told otherwise.
+ * 2000 microseconds by default.
  *
  * `locked ping TRIPS`: two threads wake each other as fast as they can, so many times, and the program
  * prints the time of one, `trip NS`.

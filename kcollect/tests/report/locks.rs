@@ -92,7 +92,7 @@ fn locks_have_their_waits_and_who_waited() {
         &["locks", "-n", "1"],
         &["locks", "--csv"],
         &["locks", "--thread", "8"],
-        &["locks", "--process", "nobody"],
+        &["locks", "--process", "nothing"],
         &["functions", "-m", "e.sync:i.sync:e.syncn:name"],
         &["threads", "-m", "e.sync:e.syncn:name"],
         &["overview"],
