@@ -3,6 +3,7 @@
 //! Waits have metrics like counters, gprofng's `sync` (their time) and `syncn` (their number).
 
 use experiment_format::Error;
+use experiment_format::ids::Pid;
 use experiment_format::log::{CounterDecl, CounterUnit, ProfileDecl};
 use experiment_format::packet::SyncEvent;
 use experiment_format::stacks::StackUid;
@@ -19,7 +20,7 @@ struct Event {
     time: u64,
     stack: Option<StackUid>,
     /// The thread, and its process if the packet has it.
-    thread: (u64, Option<experiment_format::ids::Pid>),
+    thread: (u64, Option<Pid>),
 }
 
 impl Loader {
@@ -56,18 +57,9 @@ impl Loader {
                 stack: record.stack,
                 thread: (record.thread, record.pid),
             };
-            let read = self.count(*counter, value).and_then(|value| {
-                let row = self.row(context, addresses, &event, &mut missing, end)?;
-                Some((row, value))
-            });
-            match read {
-                Some((row, value)) => self.model.counts.push(CounterOverflow {
-                    row,
-                    counter: *counter,
-                    value,
-                }),
-                None => impossible += 1,
-            }
+            let values = [(*counter, value)];
+            let row = self.add(context, addresses, &event, &values, &mut missing, end);
+            impossible += u64::from(row.is_none());
         }
         self.skipped(context, "hwcounters", packets.invalid() + impossible);
         Ok(missing)
@@ -99,47 +91,30 @@ impl Loader {
                 stack: record.stack,
                 thread: (record.thread, record.pid),
             };
-            let nanos = self.count(time, record.ended - record.requested);
-            let one = self.count(number, 1);
-            let read = nanos.zip(one).and_then(|values| {
-                let row = self.row(context, addresses, &event, &mut missing, end)?;
-                Some((row, values))
-            });
-            let Some((row, (nanos, one))) = read else {
-                impossible += 1;
-                continue;
-            };
-            for (counter, value) in [(time, nanos), (number, one)] {
-                self.model.counts.push(CounterOverflow {
+            let nanos = record.ended - record.requested;
+            let values = [(time, nanos), (number, 1)];
+            match self.add(context, addresses, &event, &values, &mut missing, end) {
+                Some(row) => self.model.waits.push(LockWait {
                     row,
-                    counter,
-                    value,
-                });
+                    nanos: i64::try_from(nanos).unwrap_or(i64::MAX),
+                    object: record.object,
+                    kind: record.kind,
+                }),
+                None => impossible += 1,
             }
-            self.model.waits.push(LockWait {
-                row,
-                nanos,
-                object: record.object,
-                kind: record.kind,
-            });
         }
         self.skipped(context, "synctrace", packets.invalid() + impossible);
         Ok(missing)
     }
 
-    /// Returns the value of a counter, unless there is no room for it in its sum.
-    fn count(&mut self, counter: u8, value: u64) -> Option<i64> {
-        let left = &mut self.left_counts[usize::from(counter)];
-        *left = left.checked_sub(value)?;
-        i64::try_from(value).ok()
-    }
-
-    /// Returns where and when an event was. None: at an impossible time.
-    fn row(
+    /// Adds an event with its values by counter. Returns where and when it was. None: it is at an
+    /// impossible time, or there is no room for a value in its counter's sum.
+    fn add(
         &mut self,
         context: &Context<'_>,
         addresses: &mut Addresses,
         event: &Event,
+        values: &[(u8, u64)],
         missing: &mut u64,
         end: &mut u64,
     ) -> Option<TickRow> {
@@ -147,6 +122,12 @@ impl Loader {
         if time >= MAX_TIME_NS {
             return None;
         }
+        let mut left = self.left_counts;
+        for (counter, value) in values {
+            let left = &mut left[usize::from(*counter)];
+            *left = left.checked_sub(*value)?;
+        }
+        self.left_counts = left;
         let at = event.time.saturating_sub(context.start);
         let stack = event.stack.map_or(Some(StackId::EMPTY), |uid| {
             self.resolver.stack(
@@ -160,7 +141,7 @@ impl Loader {
         });
         *missing += u64::from(stack.is_none());
         *end = (*end).max(time);
-        Some(TickRow {
+        let row = TickRow {
             time,
             stack: stack.unwrap_or(StackId::EMPTY),
             thread: self.thread(context.id, context.names, event.thread, time),
@@ -169,7 +150,14 @@ impl Loader {
             ticks: 0,
             state: 0,
             detail: 0,
-        })
+        };
+        let counts = values.iter().map(|(counter, value)| CounterOverflow {
+            row,
+            counter: *counter,
+            value: i64::try_from(*value).unwrap_or(i64::MAX),
+        });
+        self.model.counts.extend(counts);
+        Some(row)
     }
 
     /// Says that records of a file were skipped.
