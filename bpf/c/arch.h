@@ -71,23 +71,28 @@ static __always_inline long system_call_number(const struct pt_regs *regs)
 	return (long)regs->orig_ax;
 }
 
+/* Returns whether a thread is in a system call of a 32-bit program. */
+static __always_inline bool is_compat(struct task_struct *task)
+{
+	const __u32 TS_COMPAT = 2;
+
+	return task->thread_info.status & TS_COMPAT;
+}
+
 /* Returns whether a system call is one of futexes: futex, futex_waitv, futex_wake, futex_wait,
  * futex_requeue; and in a 32-bit program futex, futex_time64 and the same new ones. */
 static __always_inline bool is_futex(struct task_struct *task, long call)
 {
-	const __u32 TS_COMPAT = 2;
-
 	if (call == 449 || (call >= 454 && call <= 456))
 		return true;
-	return task->thread_info.status & TS_COMPAT ? call == 240 || call == 422 : call == 202;
+	return is_compat(task) ? call == 240 || call == 422 : call == 202;
 }
 
 /* Returns the first two arguments of a system call. */
 static __always_inline void system_call_arguments(struct task_struct *task,
 						  const struct pt_regs *regs, __u64 arguments[2])
 {
-	const __u32 TS_COMPAT = 2;
-	bool compat = task->thread_info.status & TS_COMPAT;
+	bool compat = is_compat(task);
 
 	arguments[0] = compat ? (__u32)regs->bx : regs->di;
 	arguments[1] = compat ? (__u32)regs->cx : regs->si;

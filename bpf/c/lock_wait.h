@@ -17,15 +17,11 @@
 #include "arch.h"
 #include "off_cpu.h"
 #include "record.h"
-#include "user_return.h"
 
 /* The shortest wait that is recorded, ns; NO_LOCK_WAITS: none is. Set by bpf/src/load.rs. */
 extern const volatile __u64 lock_threshold_ns;
 
 #define NO_LOCK_WAITS (~0ULL)
-
-/* Records of a CPU in a second. With 5 to 10 us for each, a twentieth of it at most. */
-#define MAX_LOCK_WAITS 5000
 
 /* Bits of a futex command that say how, and not what. */
 #define FUTEX_FLAGS (128 | 256)
@@ -80,7 +76,7 @@ static __always_inline void send_lock_wait(struct cpu_stats *stats, struct task_
 	if (!out || !regs)
 		return;
 	header = &out->record.header;
-	describe(header, task, off_cpu->to_ns - stats->offset_ns, cpu, RECORD_LOCK_WAIT, 0);
+	describe(header, task, off_cpu->to_ns - any_offset_ns, cpu, RECORD_LOCK_WAIT, 0);
 	header->state = STATE_USER_LOCK;
 	out->record.begin_ns = off_cpu->from_ns - any_offset_ns;
 	out->record.object = 0;
@@ -93,9 +89,7 @@ static __always_inline void send_lock_wait(struct cpu_stats *stats, struct task_
 		out->record.operation =
 			is_futex_command(call) ? arguments[1] & ~FUTEX_FLAGS : call;
 		got = bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0);
-		/* As of off-CPU records: of a protected process nothing will come. */
-		if (got >= 0)
-			header->user_return = next_user_return(stats, task, thread, false, cpu);
+		header->user_return = return_with(got, stats, task, thread, cpu);
 	}
 	size += add_stack(header, got) - sizeof(*header);
 	if (!send(cpu, out, SCRATCH_LENGTH(size)))

@@ -9,10 +9,14 @@
 #include "arch.h"
 #include "clock.h"
 #include "thread.h"
+#include "user_return.h"
 
 #define TASK_STOPPED_OR_TRACED 0x0c
 #define TASK_DEAD	       0x80
 #define SYSTEM_CALL_NONE       (-1)
+
+/* asm-generic/errno-base.h */
+#define EPERM 1
 
 /* Where the kernel handles page faults: set by bpf/src/load.rs, from the kernel's symbols. */
 extern const volatile __u64 page_fault_from;
@@ -92,6 +96,16 @@ static __always_inline __u32 detail_of(struct task_struct *task, __u32 state)
 	if (state == STATE_WAIT_CPU)
 		return is_throttled(task) ? DETAIL_THROTTLED : DETAIL_PREEMPTED;
 	return BPF_CORE_READ_BITFIELD(task, in_iowait) ? DETAIL_BLOCK_IO : DETAIL_NONE;
+}
+
+/* Returns the number of the return to user mode whose record has the user stack of a thread that
+ * comes to a CPU, whose kernel stack took `got` bytes. A kernel that protects a process refuses both
+ * its stacks and its callbacks: the missing kernel stack is counted, and no user stack is waited
+ * for. */
+static __always_inline __u32 return_with(long got, struct cpu_stats *stats,
+					 struct task_struct *task, struct thread *thread, __u32 cpu)
+{
+	return got == -EPERM ? 0 : next_user_return(stats, task, thread, false, cpu);
 }
 
 /* Puts an off-CPU record together, without its stack. `left` is of the CPU that the thread left,

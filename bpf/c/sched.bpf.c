@@ -28,9 +28,6 @@ const volatile __u64 lock_threshold_ns;
 
 volatile __u64 any_offset_ns;
 
-/* asm-generic/errno-base.h */
-#define EPERM 1
-
 /* Returns the boundaries counted by now on the CPU that a thread left. Boundaries of another CPU
  * may have passed without being counted yet; a CPU that went offline counts none. */
 static __always_inline __u64 grid_index_now(struct cpu_stats *left, struct cpu_stats *here)
@@ -56,9 +53,7 @@ static __always_inline void send_off_cpu(struct cpu_stats *stats, struct cpu_sta
 	if (!out)
 		return;
 	got = bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0);
-	/* A kernel that protects a process refuses both its stacks and its callbacks: the missing
-	 * kernel stack is counted, and no user stack is waited for. */
-	user_return = got == -EPERM ? 0 : next_user_return(stats, task, thread, false, cpu);
+	user_return = return_with(got, stats, task, thread, cpu);
 	describe_off_cpu(left, index, &out->record, task, thread, off_cpu, user_return, cpu);
 	size = add_stack(&out->record, got);
 	if (!send(cpu, out, SCRATCH_LENGTH(size)))

@@ -193,6 +193,9 @@ struct lock_wait_record {
 
 #define OPERATION_UNKNOWN 0xffff
 
+/* The most of these records of a CPU in a second. With 5 to 10 us for each, a twentieth of it. */
+#define MAX_LOCK_WAITS 5000
+
 _Static_assert(sizeof(struct record_header) == 56, "as in layout.rs");
 _Static_assert(sizeof(struct thread_record) == 280, "as in layout.rs");
 _Static_assert(sizeof(struct user_return_record) == 112, "as in layout.rs");

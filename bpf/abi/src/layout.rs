@@ -61,6 +61,9 @@ pub const MAX_RULES: usize = 65_536;
 /// [`crate::LockWait::operation`] of a wait whose end was not seen.
 pub const OPERATION_UNKNOWN: u32 = 0xffff;
 
+/// The most lock waits of a CPU in a second that are sent.
+pub const MAX_LOCK_WAITS: u64 = 5000;
+
 /// Unwind rows in a chunk of memory.
 pub const ROWS_PER_CHUNK: u32 = 65_536;
 

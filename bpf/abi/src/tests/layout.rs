@@ -272,6 +272,7 @@ fn rust_side() -> BTreeMap<String, u64> {
         RECORD_OVERFLOW = RecordKind::Overflow,
         RECORD_LOCK_WAIT = RecordKind::LockWait,
         OPERATION_UNKNOWN = OPERATION_UNKNOWN,
+        MAX_LOCK_WAITS = MAX_LOCK_WAITS,
         FLAG_IRQ_WORK = RecordFlags::IRQ_WORK.bits(),
         FLAG_TRUNCATED = RecordFlags::TRUNCATED.bits(),
         FLAG_NO_STACK = RecordFlags::NO_STACK.bits(),

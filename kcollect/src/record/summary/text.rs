@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use bpf_abi::layout::MAX_LOCK_WAITS;
 use host::table::{Align, TextTable};
 
 use super::first_tables::FirstTables;
@@ -165,7 +166,7 @@ impl LockWaitSummary {
         if self.left_out > 0 {
             let share = percent(self.left_out_s, self.left_out_s + self.recorded_s);
             line += &format!(
-                "; {} waits of {:.3} s ({share}) left out, beyond 5000 a second on a CPU: a threshold leaves out short ones \
+                "; {} waits of {:.3} s ({share}) left out, beyond {MAX_LOCK_WAITS} a second on a CPU: a threshold leaves out short ones \
                  (-s MICROSECONDS)",
                 self.left_out, self.left_out_s
             );
