@@ -24,7 +24,7 @@ use crate::xml::write::Element;
 use counter::{COUNTER_SPEC, VALUE_FIELD};
 pub use counter::{CounterEvent, CounterRecord};
 use spec::SHARED_FIELDS;
-pub use sync::{SyncEvent, SyncRecord, SyncThreshold};
+pub use sync::{SyncEvent, SyncRecord, SyncThreshold, UNKNOWN_KIND};
 use tick::{ARRAY_SPEC, CLOCK_SPEC, DETAIL_FIELD};
 pub use tick::{ClockTick, Detail, TickArray};
 

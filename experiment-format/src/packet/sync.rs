@@ -20,6 +20,9 @@ const BYTES: usize = 56;
 /// `scope`: waits of native code, and none of Java monitors.
 const NATIVE: u32 = 1;
 
+/// The [`SyncEvent::kind`] of a wait of which it is not known.
+pub const UNKNOWN_KIND: u32 = 0xffff;
+
 /// A wait for a lock: from its request to its end, with a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SyncEvent {
@@ -38,8 +41,8 @@ pub struct SyncEvent {
     pub pid: Pid,
     /// Address of the lock in the process; 0 if it is not known.
     pub object: u64,
-    /// What kind of wait it was: a command of `futex`, or the number of another system call; 65535
-    /// if it is not known.
+    /// What kind of wait it was: a command of `futex`, or the number of another system call;
+    /// [`UNKNOWN_KIND`] if it is not known.
     pub kind: u32,
 }
 

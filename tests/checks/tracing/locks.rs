@@ -29,7 +29,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// all waits at a lock. 24 us were measured in a virtual machine.
 const MAX_CALL_NS: f64 = 100_000.0;
 
-/// As in bpf/c/lock_wait.h.
+/// As in bpf/abi/c/records.h.
 const MAX_WAITS_PER_CPU_AND_SECOND: u64 = 5000;
 
 /// The experiment of the program itself.
@@ -111,7 +111,8 @@ fn reported(recorded: &Recorded, locks: &[Lock], waits: &[SyncRecord]) -> Result
         let row = row.with_context(|| format!("no {name} in {report}"))?;
         let seconds = row["sync"].as_f64().context("no time")?;
         ensure!(
-            row["syncn"] == waits.len() && (seconds - nanos(waits) / 1e9).abs() < 1e-6,
+            row["syncn"] == waits.len()
+                && (seconds - nanos(waits.iter().copied()) / 1e9).abs() < 1e-6,
             "{row}"
         );
         let callers = [
@@ -122,8 +123,10 @@ fn reported(recorded: &Recorded, locks: &[Lock], waits: &[SyncRecord]) -> Result
         for (lock, caller) in callers {
             let own = locks.iter().find(|own| own.name == lock);
             let own = own.context("no such lock")?;
-            let is_there = (own.address..own.address + own.bytes).contains(&object);
-            ensure!(!is_there || row["caller"] == caller, "{row} of {own:?}");
+            ensure!(
+                !waits.iter().any(|wait| own.has(wait)) || row["caller"] == caller,
+                "{row} of {own:?}"
+            );
         }
     }
     Ok(())

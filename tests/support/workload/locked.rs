@@ -69,9 +69,9 @@ const UNKNOWN: f64 = 0.002;
 /// # Errors
 /// When one is missing, or one is there that was not.
 pub fn each_wait<'w>(
-    locks: &[Lock],
+    locks: &'w [Lock],
     waits: &'w [SyncRecord],
-) -> Result<Vec<(Lock, Vec<&'w SyncRecord>)>> {
+) -> Result<Vec<(&'w Lock, Vec<&'w SyncRecord>)>> {
     let unknown = waits.iter().filter(|wait| wait.object == 0).count() as u64;
     let total: u64 = locks.iter().map(|lock| lock.waits).sum();
     ensure!(
@@ -88,7 +88,7 @@ pub fn each_wait<'w>(
             "{} waits are recorded at {lock:?}",
             there.len()
         );
-        each.push((lock.clone(), there));
+        each.push((lock, there));
     }
     Ok(each)
 }

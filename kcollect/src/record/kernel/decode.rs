@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bpf_abi::{self as abi, Mode, RecordHeader};
 use experiment_format::microstate::Microstate;
-use experiment_format::packet::Detail;
+use experiment_format::packet::{Detail, UNKNOWN_KIND};
 use user_collector::process::ProcessInstance;
 
 use super::counters::{self, Side};
@@ -189,9 +189,10 @@ impl Decoder {
         }
     }
 
-    /// Decodes a wait for a lock of a process instance.
+    /// Decodes a wait for a lock of a process instance. What is not known has one number in both.
     #[must_use]
     pub fn lock_wait(&self, record: &abi::LockWait, instance: ProcessInstance) -> StateInterval {
+        const { assert!(abi::layout::OPERATION_UNKNOWN == UNKNOWN_KIND) };
         let stack = self.stack(&record.stack);
         StateInterval {
             header: record.header,

@@ -7,6 +7,7 @@
 
 use std::cmp::Reverse;
 
+use experiment_format::packet::UNKNOWN_KIND;
 use host::exit::Failure;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -151,7 +152,7 @@ fn operation(kind: u32) -> String {
         13 => "FUTEX_LOCK_PI2".to_owned(),
         449 => "futex_waitv".to_owned(),
         455 => "futex_wait".to_owned(),
-        65535 => "unknown".to_owned(),
+        UNKNOWN_KIND => "unknown".to_owned(),
         other => format!("futex operation {other}"),
     }
 }
