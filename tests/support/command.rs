@@ -8,6 +8,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -18,6 +19,9 @@ use nix::unistd::Pid;
 
 /// How often a running program is looked at.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// A copy that takes longer does not come to an end.
+const COPY_LIMIT: Duration = Duration::from_secs(60);
 
 /// A program that runs. It is killed when this value is dropped.
 #[derive(Debug)]
@@ -221,6 +225,19 @@ impl fmt::Display for Finished {
             "--- standard output\n{stdout}\n--- standard error\n{stderr}"
         )
     }
+}
+
+/// Copies a program that is to be executed. Another process does it: while this one had the copy
+/// open for writing, a process that another thread forks would have it open too until it executes,
+/// and the kernel executes no program that is open for writing (ETXTBSY).
+///
+/// # Errors
+/// When it cannot be copied.
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+    let mut copy = Command::new("cp");
+    copy.arg("--preserve=mode");
+    run(copy.arg(from.as_ref()).arg(to.as_ref()), COPY_LIMIT)?.succeeded()?;
+    Ok(())
 }
 
 /// Runs a program to its end.

@@ -13,7 +13,7 @@ use experiment_format::microstate::Microstate;
 use experiment_format::packet::Detail;
 use experiment_format::reader::Experiment;
 use serde_json::Value;
-use tests::command::{Running, run};
+use tests::command::{Running, copy_program, run};
 use tests::experiment::followed::{Followed, FollowedProcess, directories};
 use tests::gprofng::Table;
 use tests::kcollect::{Recorded, Recording, command, record};
@@ -80,7 +80,7 @@ fn root_a_pattern_is_a_name_a_number_or_a_program() -> Result<()> {
     let _machine = Exclusive::take()?;
     let directory = tempfile::tempdir()?;
     let program = directory.path().join("kc-program");
-    fs::copy(PROCTORTURE, &program)?;
+    copy_program(PROCTORTURE, &program)?;
     let spin = |program: &str, name: &str| {
         start(
             program,

@@ -13,7 +13,7 @@ use counters::names::event::Event;
 use counters::perf::probe;
 use host::Root;
 use tempfile::TempDir;
-use tests::command::run;
+use tests::command::{copy_program, run};
 use tests::kcollect::{binary, command};
 use tests::machine::Shared;
 
@@ -208,7 +208,7 @@ fn root_an_unprivileged_user_reads_what_to_do() -> Result<()> {
     let directory = tempfile::tempdir()?;
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
     let program = directory.path().join("kcollect");
-    fs::copy(binary()?, &program)?;
+    copy_program(binary()?, &program)?;
     let unprivileged = |event: &str| {
         let mut command = Command::new("setpriv");
         command

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
-use tests::command::Running;
+use tests::command::{Running, copy_program};
 use tests::experiment::followed::{Followed, FollowedProcess};
 use tests::gprofng;
 use tests::kcollect::{Recorded, Recording};
@@ -173,9 +173,9 @@ fn root_deleted_and_replaced_files_are_distinct() -> Result<()> {
             directory.path().join("other"),
         );
         let deleted = directory.path().join("deleted");
-        fs::copy(INSIDE, &program)?;
-        fs::copy(OUTSIDE, &other)?;
-        fs::copy(INSIDE, &deleted)?;
+        copy_program(INSIDE, &program)?;
+        copy_program(OUTSIDE, &other)?;
+        copy_program(INSIDE, &deleted)?;
         let (followed, done, _recorded) = record_all(|| {
             let first = start(&program, &["one:500"])?;
             let gone = start(&deleted, &["one:500"])?;
@@ -446,11 +446,11 @@ fn root_a_container_has_its_own_files_and_numbers() -> Result<()> {
         let inside = |path: &Path| -> Result<_> { Ok(root.path().join(path.strip_prefix("/")?)) };
         let (fixed, linked) = (host.path().join("fixed"), host.path().join("linked"));
         fs::create_dir_all(inside(host.path())?)?;
-        fs::copy(INSIDE, inside(&fixed)?)?;
-        fs::copy(PROCTORTURE, inside(&linked)?)?;
+        copy_program(INSIDE, inside(&fixed)?)?;
+        copy_program(PROCTORTURE, inside(&linked)?)?;
         // The host has other files there.
-        fs::copy(OUTSIDE, &fixed)?;
-        fs::copy(OUTSIDE, &linked)?;
+        copy_program(OUTSIDE, &fixed)?;
+        copy_program(OUTSIDE, &linked)?;
         for library in libraries()? {
             let to = inside(Path::new(&library))?;
             fs::create_dir_all(to.parent().context("a library has a directory")?)?;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
-use tests::command::{Finished, Running, run};
+use tests::command::{Finished, Running, copy_program, run};
 use tests::experiment::opened::opened;
 use tests::experiment::summary::{CpuStats, RunSummary};
 use tests::kcollect::{Recording, binary, experiments_in};
@@ -186,7 +186,7 @@ fn root_a_users_limit_on_processes_is_an_error() -> Result<()> {
     for processes in [1, 3, 5, 40] {
         let directory = tempfile::tempdir()?;
         let program = directory.path().join("kcollect");
-        fs::copy(binary()?, &program)?;
+        copy_program(binary()?, &program)?;
         fs::set_permissions(&program, Permissions::from_mode(0o755))?;
         chown(directory.path(), Some(USER.parse()?), None)?;
         let mut command = Command::new("prlimit");

@@ -22,7 +22,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
-use tests::command::{Finished, Running};
+use tests::command::{Finished, Running, copy_program};
 use tests::experiment::files_below;
 use tests::experiment::opened::opened;
 use tests::kcollect::{Recording, command};
@@ -51,7 +51,7 @@ struct UserDirectory {
 impl UserDirectory {
     fn make() -> Result<Self> {
         let (own, roots) = (tempfile::tempdir()?, tempfile::tempdir()?);
-        fs::copy(PROCTORTURE, own.path().join("proctorture"))?;
+        copy_program(PROCTORTURE, own.path().join("proctorture"))?;
         for path in [own.path(), roots.path(), &own.path().join("proctorture")] {
             fs::set_permissions(path, Permissions::from_mode(0o755))?;
         }

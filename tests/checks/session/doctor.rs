@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tests::command::run;
+use tests::command::{copy_program, run};
 use tests::kcollect::{binary, command};
 use tests::machine::Shared;
 
@@ -56,7 +56,7 @@ fn root_what_an_unprivileged_user_lacks() -> Result<()> {
     let directory = tempfile::tempdir()?;
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
     let program = directory.path().join("kcollect");
-    fs::copy(binary()?, &program)?;
+    copy_program(binary()?, &program)?;
     let mut command = Command::new("setpriv");
     command
         .args(["--reuid=65534", "--regid=65534", "--clear-groups"])

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use nix::unistd::Pid;
 use tempfile::TempDir;
-use tests::command::{Running, run};
+use tests::command::{Running, copy_program, run};
 use tests::experiment::opened::opened;
 use tests::kcollect::{binary, experiment_in};
 use tests::machine::Shared;
@@ -132,7 +132,7 @@ const RECORD: [&str; 7] = [
 fn nobodys() -> Result<(TempDir, String)> {
     let home = tempfile::tempdir()?;
     let program = home.path().join("kcollect");
-    fs::copy(binary()?, &program)?;
+    copy_program(binary()?, &program)?;
     fs::set_permissions(&program, Permissions::from_mode(0o755))?;
     chown(home.path(), Some(NOBODY), Some(NOBODY))?;
     Ok((home, program.to_string_lossy().into_owned()))
@@ -155,7 +155,7 @@ fn root_under_sudo_two_more_capabilities_are_kept() -> Result<()> {
     fs::set_permissions(home.path(), Permissions::from_mode(0o700))?;
     // Root may execute this one by CAP_DAC_OVERRIDE alone.
     let shell = home.path().join("shell");
-    fs::copy("/bin/sh", &shell)?;
+    copy_program("/bin/sh", &shell)?;
     fs::set_permissions(&shell, Permissions::from_mode(0o700))?;
     chown(&shell, Some(NOBODY), Some(NOBODY))?;
     let args = [&[&*kcollect][..], &RECORD[..]].concat();

@@ -148,6 +148,9 @@ fn reported(directory: &Path, part: [&str; 2], pid: i32) -> Result<(f64, String)
     Ok((seconds.context("seconds")?, end.to_owned()))
 }
 
+/// The longest that a load waits for a CPU on a machine where other checks run, seconds.
+const LONGEST_WAIT_S: f64 = 0.05;
+
 /// The reports of all seconds of a series have together what its experiments have, and that of a
 /// second in the middle has a second.
 fn at_each_second(directory: &Path, pid: i32, ticks: u64, interval_s: f64) -> Result<()> {
@@ -170,9 +173,10 @@ fn at_each_second(directory: &Path, pid: i32, ticks: u64, interval_s: f64) -> Re
     }
     let sum: f64 = parts.iter().sum();
     ensure!((sum - whole).abs() < 1e-6, "{parts:?} is not {whole} s");
+    // A wait for a CPU counts where it ends, which may be in the next second.
     let full = parts
         .iter()
-        .filter(|part| (**part - 1.0).abs() < 1.5 * interval_s);
+        .filter(|part| (**part - 1.0).abs() < LONGEST_WAIT_S);
     ensure!(
         full.count() >= 3,
         "{parts:?}: 4.5 s have three whole seconds"

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
-use tests::command::{Finished, Running, run};
+use tests::command::{Finished, Running, copy_program, run};
 use tests::experiment::opened::opened;
 use tests::experiment::summary::RunSummary;
 use tests::kcollect::{binary, experiments_in};
@@ -47,7 +47,7 @@ impl Systemd {
         )?;
         // A copy, since the program may be in a directory that the service cannot see.
         let program = place.path().join("kcollect");
-        fs::copy(binary()?, &program)?;
+        copy_program(binary()?, &program)?;
         let path = place.path().display();
         fs::write(
             changes.join("place.conf"),

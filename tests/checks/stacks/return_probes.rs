@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use object::{Object as _, ObjectSegment as _, ObjectSymbol as _};
 use perf_event_open_sys::bindings as sys;
+use tests::command::copy_program;
 use tests::experiment::followed::Followed;
 use tests::kcollect::Recording;
 use tests::machine::Shared;
@@ -68,7 +69,7 @@ fn root_return_probes_hide_no_caller() -> Result<()> {
     let mut programs = vec![PathBuf::from(PROCTORTURE)];
     for number in 0..COPIES {
         let copy = directory.path().join(format!("proctorture{number}"));
-        fs::copy(PROCTORTURE, &copy)?;
+        copy_program(PROCTORTURE, &copy)?;
         programs.push(copy);
     }
     let mut probes = Vec::new();

@@ -14,7 +14,7 @@ use counters::perf::refusal::Refusal;
 use counters::perf::set::{CounterSet, CounterTarget, SetRequest};
 use experiment_format::ids::{Pid, Tid};
 use tempfile::TempDir;
-use tests::command::run;
+use tests::command::{copy_program, run};
 use tests::kcollect::{binary, command};
 use tests::machine::disturbance::not_judged;
 use tests::machine::{Exclusive, Offline, Setting, work_cpu};
@@ -43,7 +43,7 @@ fn root_user_nobody_is_denied_with_the_cure() -> Result<()> {
     let directory = TempDir::new()?;
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
     let program = directory.path().join("kcollect");
-    fs::copy(binary()?, &program)?;
+    copy_program(binary()?, &program)?;
     for (args, place) in [
         (&["stat", "-N", "1", "-p", "0.1"] as &[&str], "on CPU 0"),
         (&["track", "true"], "on thread"),
