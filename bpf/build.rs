@@ -11,7 +11,7 @@ use libbpf_rs::Linker;
 
 /// The files `c/*.bpf.c`, in the order in which they are linked: `maps` comes first, which says
 /// why.
-const SUBJECTS: [&str; 7] = [
+const SUBJECTS: [&str; 8] = [
     "maps",
     "clock",
     "sched",
@@ -19,6 +19,7 @@ const SUBJECTS: [&str; 7] = [
     "overflow",
     "task_iter",
     "vfork",
+    "io_call",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -25,6 +25,11 @@ static __always_inline __u64 user_ip(const struct pt_regs *regs)
 	return regs->ip;
 }
 
+static __always_inline __u64 user_sp(const struct pt_regs *regs)
+{
+	return regs->sp;
+}
+
 /* Copies the user registers by DWARF number, and the pc. */
 static __always_inline void user_registers(const struct pt_regs *regs, __u64 *pc, __u64 *registers)
 {
@@ -98,6 +103,18 @@ static __always_inline void system_call_arguments(struct task_struct *task,
 	arguments[1] = compat ? (__u32)regs->cx : regs->si;
 }
 
+/* Writes the first four arguments of a system call. */
+static __always_inline void four_arguments(struct task_struct *task, const struct pt_regs *regs,
+					   __u64 arguments[4])
+{
+	bool compat = is_compat(task);
+
+	arguments[0] = compat ? (__u32)regs->bx : regs->di;
+	arguments[1] = compat ? (__u32)regs->cx : regs->si;
+	arguments[2] = compat ? (__u32)regs->dx : regs->dx;
+	arguments[3] = compat ? (__u32)regs->si : regs->r10;
+}
+
 /* Returns whether a system call is futex(2) itself, whose second argument is a command. */
 static __always_inline bool is_futex_command(long call)
 {
@@ -129,6 +146,11 @@ static __always_inline __u64 user_ip(const struct pt_regs *regs)
 	return regs->pc;
 }
 
+static __always_inline __u64 user_sp(const struct pt_regs *regs)
+{
+	return regs->sp;
+}
+
 #define KERNEL_STACK_SIZE (16 * 1024)
 
 static __always_inline long system_call_number(const struct pt_regs *regs)
@@ -148,6 +170,22 @@ static __always_inline void system_call_arguments(struct task_struct *task,
 	(void)task;
 	arguments[0] = regs->orig_x0;
 	arguments[1] = regs->regs[1];
+}
+
+static __always_inline bool is_compat(struct task_struct *task)
+{
+	(void)task;
+	return false;
+}
+
+static __always_inline void four_arguments(struct task_struct *task, const struct pt_regs *regs,
+					   __u64 arguments[4])
+{
+	(void)task;
+	arguments[0] = regs->orig_x0;
+	arguments[1] = regs->regs[1];
+	arguments[2] = regs->regs[2];
+	arguments[3] = regs->regs[3];
 }
 
 static __always_inline bool is_futex_command(long call)

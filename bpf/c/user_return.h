@@ -64,26 +64,33 @@ struct kept_stacks {
 
 extern struct kept_stacks kc_kept_stacks SEC(".maps");
 
+/* Claims memory for a user stack, for a program that runs in the thread. Returns NULL if there is
+ * none. */
+static __always_inline struct user_scratch *claim_scratch(__u32 cpu, __u32 *place)
+{
+	struct user_scratch *out;
+
+	*place = FIRST_SCRATCH(cpu);
+	for (__u32 claimed = 1; claimed < SCRATCHES_PER_CPU; claimed++) {
+		++*place;
+		out = bpf_map_lookup_elem(&kc_user_scratch, place);
+		if (out && !__sync_val_compare_and_swap(&out->busy, 0, 1))
+			return out;
+	}
+	return 0;
+}
+
 /* Sends the user stack of the thread that runs. Called with interrupts off, or in the thread. */
 static __always_inline void send_user_return(struct task_struct *task, __u32 number, bool in_thread)
 {
 	__u32 cpu = bpf_get_smp_processor_id(), place = FIRST_SCRATCH(cpu);
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
-	struct user_scratch *out = 0;
+	struct user_scratch *out;
 
 	if (!stats)
 		return;
-	if (!in_thread) {
-		out = bpf_map_lookup_elem(&kc_user_scratch, &place);
-	} else {
-		for (__u32 claimed = 1; claimed < SCRATCHES_PER_CPU; claimed++) {
-			place++;
-			out = bpf_map_lookup_elem(&kc_user_scratch, &place);
-			if (out && !__sync_val_compare_and_swap(&out->busy, 0, 1))
-				break;
-			out = 0;
-		}
-	}
+	out = in_thread ? claim_scratch(cpu, &place)
+			: bpf_map_lookup_elem(&kc_user_scratch, &place);
 	if (!out) {
 		__sync_fetch_and_add(&stats->user_returns_lost, 1);
 		return;

@@ -144,6 +144,7 @@ static __always_inline void describe_user_return(struct user_scratch *out, struc
 
 	describe(&out->record.header, task, bpf_ktime_get_ns(), cpu, RECORD_USER_RETURN, 0);
 	out->record.header.user_return = number;
+	out->record.place = 0;
 	user_registers(regs, &out->state.pc, out->state.registers);
 	out->state.known = (1 << UNWIND_REGISTERS) - 1;
 	out->state.exact = 1;

@@ -5,7 +5,7 @@ use std::fmt;
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-use bpf_abi::layout::MAX_KERNEL_FRAMES;
+use bpf_abi::layout::{MAX_KERNEL_FRAMES, TracedCall};
 use libbpf_rs::Link;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 
@@ -36,7 +36,7 @@ const BEFORE_ALL_DATA_NS: u64 = 1;
 const CONTEXT_SWITCH: Duration = Duration::from_millis(1);
 
 /// What is fixed when the programs are loaded.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// The clock interval.
     pub period_ns: u64,
@@ -53,6 +53,10 @@ pub struct Settings {
     /// How long a thread of a followed process has to be blocked in a futex for a
     /// [`bpf_abi::LockWait`], nanoseconds. None: there are no such records.
     pub lock_threshold_ns: Option<u64>,
+    /// The system calls of followed processes that are sent as [`bpf_abi::IoCall`], by number, in
+    /// [`IO_CALLS`](bpf_abi::layout::IO_CALLS) places, then as many of those of 32-bit programs.
+    /// Empty: none is, and no system call of any process is slower.
+    pub traced_calls: Vec<TracedCall>,
     /// If counters overflow: for each tracepoint the number of hits after which it does; 0 for
     /// other counters.
     pub hit_intervals: Option<[u64; MAX_COUNTERS]>,
@@ -65,7 +69,7 @@ pub struct Programs {
     // Before the skeleton, so that no tick comes while that is dropped.
     pub(crate) clocks: BTreeMap<u32, Link>,
     pub(crate) attached: Attached,
-    _hooks: [Link; 5],
+    _hooks: Vec<Link>,
     pub(crate) skel: KcollectSkel<'static>,
     tables: Tables,
     pub(crate) cpu_ids: u32,
@@ -95,7 +99,7 @@ impl Programs {
             None => RING_BYTES,
         };
         let rings = Rings::make(&skel, settings.cpu_ids.div_ceil(CPUS_PER_RING), bytes)?;
-        let hooks = [
+        let mut hooks = vec![
             skel.progs
                 .kc_cpu_idle
                 .attach()
@@ -117,6 +121,12 @@ impl Programs {
                 .attach()
                 .map_err(step("watch vfork"))?,
         ];
+        if !settings.traced_calls.is_empty() {
+            // Ends first: a call of which only the beginning was seen is none.
+            for program in [&skel.progs.kc_sys_exit, &skel.progs.kc_sys_enter] {
+                hooks.push(program.attach().map_err(step("watch system calls"))?);
+            }
+        }
         std::thread::sleep(CONTEXT_SWITCH);
         let programs = Programs {
             clocks: BTreeMap::new(),
@@ -173,11 +183,20 @@ fn open_and_load(settings: &Settings) -> libbpf_rs::Result<KcollectSkel<'static>
         rodata.hit_interval = settings.hit_intervals.unwrap_or_default();
         rodata.steal_from_rq = crate::steal::distance_from_run_queue();
         rodata.lock_threshold_ns = settings.lock_threshold_ns.unwrap_or(NO_LOCK_WAITS);
+        for (place, call) in rodata.traced_calls.iter_mut().zip(&settings.traced_calls) {
+            (place.traced, place.extra) = (call.traced, call.extra);
+            place.extra_argument = call.extra_argument;
+        }
         rodata.max_kernel_frames = settings.max_kernel_frames.min(MAX_KERNEL_FRAMES as u32);
     }
     let counters_overflow = settings.hit_intervals.is_some();
     open.progs.kc_overflow.set_autoload(counters_overflow);
     open.progs.kc_tracepoint.set_autoload(counters_overflow);
+    let traces_calls = !settings.traced_calls.is_empty();
+    open.progs.kc_sys_enter.set_autoload(traces_calls);
+    open.progs.kc_sys_exit.set_autoload(traces_calls);
+    open.maps.kc_io_scratch.set_autocreate(traces_calls)?;
+    open.maps.kc_io_threads.set_autocreate(traces_calls)?;
     open.maps.kc_cpu_stats.set_max_entries(settings.cpu_ids)?;
     if settings.user_stacks.is_some() {
         open.maps

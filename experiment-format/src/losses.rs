@@ -43,6 +43,8 @@ pub struct Losses {
     pub overflows: u64,
     /// Traced waits for locks that were not recorded.
     pub lock_waits: u64,
+    /// Traced system calls that were not recorded.
+    pub io_calls: u64,
     /// What was recorded, which the counts are a share of.
     #[serde(skip)]
     pub recorded: Recorded,
@@ -87,7 +89,7 @@ const TICK: [&str; 2] = ["tick", "ticks"];
 const STACK: [&str; 2] = ["stack", "stacks"];
 
 /// Every cause, in the order in which they are shown.
-const CAUSES: [Cause; 16] = [
+const CAUSES: [Cause; 17] = [
     Cause {
         name: "ring_full",
         lost: true,
@@ -149,6 +151,13 @@ const CAUSES: [Cause; 16] = [
         lost: true,
         noun: ["wait for a lock", "waits for locks"],
         what: "not recorded, because there were too many",
+        whole: Whole::Unknown,
+    },
+    Cause {
+        name: "io_calls",
+        lost: true,
+        noun: ["system call that does I/O", "system calls that do I/O"],
+        what: "not recorded, because the ring buffer was full",
         whole: Whole::Unknown,
     },
     Cause {
@@ -314,6 +323,7 @@ impl Losses {
             ("sideband", count(self.sideband)),
             ("overflows", count(self.overflows)),
             ("lock_waits", count(self.lock_waits)),
+            ("io_calls", count(self.io_calls)),
             ("unnamed_ticks", count(self.unnamed_ticks)),
             ("truncated_stacks", count(self.truncated_stacks)),
             ("missing_stacks", count(self.missing_stacks)),
@@ -337,6 +347,7 @@ impl Losses {
             && self.unnamed_ticks == 0
             && self.overflows == 0
             && self.lock_waits == 0
+            && self.io_calls == 0
     }
 
     /// All counts on one line: see [`describe`].
@@ -373,7 +384,7 @@ mod tests {
         assert!(none.none());
         assert_eq!(
             none.line(),
-            "lost: nothing; impaired: nothing (0 for all 16 causes)"
+            "lost: nothing; impaired: nothing (0 for all 17 causes)"
         );
         let mut losses = Losses {
             ring_full: 12,
@@ -386,7 +397,7 @@ mod tests {
             losses.line(),
             "lost: 12 ticks (0.12 % of 10000) found the ring buffer full; \
              impaired: 1 stack (0.01 % of 20000) the kernel could not read; \
-             0 for 14 other causes; too little to change a report"
+             0 for 15 other causes; too little to change a report"
         );
         losses.missing_stacks = 1640;
         losses.sideband = 1;
@@ -395,7 +406,7 @@ mod tests {
             "lost: 12 ticks (0.12 % of 10000) found the ring buffer full, \
              1 side-band record dropped by the kernel, so names and mappings may be missing; \
              impaired: 1640 stacks (8.20 % of 20000) the kernel could not read; \
-             0 for 13 other causes; shares in reports can be off by up to 8.2 %"
+             0 for 14 other causes; shares in reports can be off by up to 8.2 %"
         );
         // Of another version: a new name, and no totals.
         assert_eq!(

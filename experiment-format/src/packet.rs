@@ -1,13 +1,14 @@
 //! Self-described packets: a declaration in `log.xml` says which bytes of a packet mean what.
 //!
 //! A reader takes each field from its declared place, so a writer is free to choose the layout. The
-//! layouts of the packets that this crate writes, [`ClockTick`], [`TickArray`], [`CounterEvent`]
-//! and [`SyncEvent`], are stated once, in tables (`spec`); declaration and encoder follow from
-//! them. The decoder here follows the declaration of the file. It returns [`ClockRecord`]s for the
-//! first two kinds of packets, a [`CounterRecord`] for the third and a [`SyncRecord`] for the
-//! fourth. `walk` finds the packets of a file.
+//! layouts of the packets that this crate writes, [`ClockTick`], [`TickArray`], [`CounterEvent`],
+//! [`SyncEvent`] and [`IoEvent`], are stated once, in tables (`spec`); declaration and encoder
+//! follow from them. The decoder here follows the declaration of the file. It returns
+//! [`ClockRecord`]s for the first two kinds of packets, and a [`CounterRecord`], a [`SyncRecord`]
+//! and an [`IoRecord`] for the others. `walk` finds the packets of a file.
 
 pub(crate) mod counter;
+pub(crate) mod io_call;
 pub(crate) mod spec;
 pub(crate) mod sync;
 pub(crate) mod tick;
@@ -23,6 +24,7 @@ use crate::xml::write::Element;
 
 use counter::{COUNTER_SPEC, VALUE_FIELD};
 pub use counter::{CounterEvent, CounterRecord};
+pub use io_call::{IoEvent, IoKind, IoRecord};
 use spec::SHARED_FIELDS;
 pub use sync::{SyncEvent, SyncRecord, SyncThreshold, UNKNOWN_KIND};
 use tick::{ARRAY_SPEC, CLOCK_SPEC, DETAIL_FIELD};
@@ -42,6 +44,8 @@ pub const COUNTER: u16 = 3;
 pub const CLOCK: u16 = 8;
 /// The type of a stack that packets refer to.
 pub const FRAME: u16 = 11;
+/// The type of a packet of a call that does I/O.
+pub const IO: u16 = 19;
 /// The type of the callers of a stack, which FRAME packets refer to.
 pub const UID: u16 = 17;
 /// The type of the unused rest of a block, which is skipped.

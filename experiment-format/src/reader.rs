@@ -33,7 +33,7 @@ use crate::log::{LogEvent, LogHeader, ProfileDecl, StartTime, WordSize};
 use crate::map::{self, MapEvent};
 use crate::microstate::NumStates;
 use crate::packet::walk::PacketWalk;
-use crate::packet::{PacketDecl, PacketLayout, SyncEvent, counter, sync, tick};
+use crate::packet::{IoEvent, PacketDecl, PacketLayout, SyncEvent, counter, io_call, sync, tick};
 use crate::stacks::table::StackTable;
 use crate::usage::{USAGE_BYTES, UsageRecord};
 pub use packets::{Packet, Packets, Ticks};
@@ -248,6 +248,15 @@ impl Experiment {
     /// A system error.
     pub fn sync_packets(&self) -> Result<Packets> {
         self.packets_in(sync::FILE, SyncEvent::is_table)
+    }
+
+    /// Returns the packets of `iotrace`: calls that do I/O, of [`IoEvent::table`].
+    ///
+    /// # Errors
+    ///
+    /// A system error.
+    pub fn io_packets(&self) -> Result<Packets> {
+        self.packets_in(io_call::FILE, IoEvent::is_table)
     }
 
     /// Returns the packets of a file that the tables of a kind declare.

@@ -29,7 +29,7 @@ use crate::file::append::{AppendFile, Records};
 use crate::log::event_encoder::EventEncoder;
 use crate::log::{LogEvent, LogHeader, StartTime};
 use crate::map::MapEvent;
-use crate::packet::{CounterEvent, SyncEvent, TickArray, counter, sync, tick};
+use crate::packet::{CounterEvent, IoEvent, SyncEvent, TickArray, counter, io_call, sync, tick};
 use crate::stacks::{StackEnd, StackInterner, StackUid};
 use crate::usage::{USAGE_BYTES, UsageRecord};
 
@@ -51,6 +51,7 @@ pub struct SubexperimentWriter {
     profile: BufferedFile,
     counters: BufferedFile,
     waits: BufferedFile,
+    calls: BufferedFile,
     log: BufferedFile,
     overview: BufferedFile,
     notes: BufferedFile,
@@ -92,6 +93,7 @@ impl SubexperimentWriter {
                 profile: BufferedFile::new(tick::FILE, Records::Packets),
                 counters: BufferedFile::new(counter::FILE, Records::Packets),
                 waits: BufferedFile::new(sync::FILE, Records::Packets),
+                calls: BufferedFile::new(io_call::FILE, Records::Packets),
                 log,
                 overview: BufferedFile::new("overview", Records::Array),
                 notes: BufferedFile::new("notes", Records::Text),
@@ -211,6 +213,16 @@ impl SubexperimentWriter {
         Ok(())
     }
 
+    /// Adds a call that does I/O. The header has to declare the table: [`IoEvent::table`].
+    ///
+    /// # Errors
+    ///
+    /// A time beyond 2^63.
+    pub fn called(&mut self, event: &IoEvent) -> Result<()> {
+        self.calls.push(&event.encode()?);
+        Ok(())
+    }
+
     /// Adds a usage record and the sample event that belongs to it; `at` in nanoseconds since the
     /// start. The first call is the start point.
     ///
@@ -261,6 +273,7 @@ impl SubexperimentWriter {
             &mut self.profile,
             &mut self.counters,
             &mut self.waits,
+            &mut self.calls,
         ]);
         let log = in_order(&mut [&mut self.log, &mut self.overview]);
         let texts = in_order(&mut [&mut self.warnings, &mut self.notes]);
@@ -287,7 +300,7 @@ impl SubexperimentWriter {
         outcome
     }
 
-    fn files(&self) -> [&BufferedFile; 10] {
+    fn files(&self) -> [&BufferedFile; 11] {
         [
             &self.map,
             &self.code,
@@ -295,6 +308,7 @@ impl SubexperimentWriter {
             &self.profile,
             &self.counters,
             &self.waits,
+            &self.calls,
             &self.log,
             &self.overview,
             &self.notes,

@@ -146,6 +146,7 @@ fn bpf_findings(capture: UserStackCapture) -> Vec<Finding> {
         cpu_ids: 1,
         user_stacks: Some(capture),
         lock_threshold_ns: Some(0),
+        traced_calls: user_collector::io_calls::traced_calls(),
         hit_intervals: None,
     };
     match Programs::load(&settings) {

@@ -68,6 +68,8 @@ pub struct Plan {
     pub follow: FollowRule,
     /// The shortest wait for a lock that is recorded of followed processes (`-s`). None: none is.
     pub lock_threshold: Option<SyncThreshold>,
+    /// Each system call of followed processes that does I/O is recorded (`-i`).
+    pub trace_io: bool,
     /// Processes and threads that have rows of their own (`-T`). The whole machine is recorded
     /// in any case.
     pub targets: Vec<Target>,

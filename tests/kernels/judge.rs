@@ -11,15 +11,16 @@ use experiment_format::microstate::Microstate;
 use serde::de::DeserializeOwned;
 use tests::experiment::states::{Edges, ProcessTimes, States, WHOLE_S};
 use tests::experiment::summary::{FollowedStats, RunSummary, complete};
-use tests::experiment::{array_ticks, sync_records};
+use tests::experiment::{array_ticks, io_records, sync_records};
 use tests::gprofng;
-use tests::kcollect::{experiment_in, sub_experiment};
+use tests::kcollect::{experiment_in, experiments_in, sub_experiment};
+use tests::workload::io_calls::{Counted, each_file};
 use tests::workload::loads;
 use tests::workload::locked::{Lock, each_wait};
 use tests::workload::truth::Truth;
 
 use crate::counters;
-use crate::runs::{COUNTED, FOLLOWED, Glances, LoadReport, MOVING, Program, STATES, TRACED};
+use crate::runs::{COUNTED, FOLLOWED, Glances, IO, LoadReport, MOVING, Program, STATES, TRACED};
 use crate::verifier;
 
 /// What was found on a kernel.
@@ -77,7 +78,7 @@ pub(crate) fn judge(carried: &Path) -> Verdict {
     let mut verdict = Verdict::default();
     let (mut notes, mut programs) = (Vec::new(), Vec::new());
     let mut results = vec![doctor(carried).context("doctor")];
-    for name in [STATES, FOLLOWED, COUNTED, TRACED, MOVING] {
+    for name in [STATES, FOLLOWED, COUNTED, TRACED, IO, MOVING] {
         // Not every machine has all of them.
         if !carried.join(name).exists() {
             continue;
@@ -98,6 +99,7 @@ pub(crate) fn judge(carried: &Path) -> Verdict {
             FOLLOWED => results.push(stacks(&recording, &mut notes)),
             COUNTED => results.push(counters::judge(&recording.experiment).context(COUNTED)),
             TRACED => results.push(traced(&recording).context(TRACED)),
+            IO => results.push(calls(&recording).context(IO)),
             _ => {}
         }
     }
@@ -112,6 +114,14 @@ fn traced(carried: &Carried) -> Result<()> {
     let locks = Lock::all(&carried.stdout)?;
     let own = sub_experiment(&carried.experiment, "_locked_PID_")?;
     each_wait(&locks, &sync_records(&own)?).map(drop)
+}
+
+/// Each call is there that the program and its child have counted.
+fn calls(carried: &Carried) -> Result<()> {
+    let counted = Counted::all(&carried.stdout)?;
+    let experiments = experiments_in(&carried.experiment)?;
+    let records = experiments.iter().map(|experiment| io_records(experiment));
+    each_file(&counted, records.collect::<Result<_>>()?).map(drop)
 }
 
 impl Carried {

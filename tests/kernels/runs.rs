@@ -35,6 +35,10 @@ pub(crate) const COUNTED: &str = "counted";
 pub(crate) const TRACED: &str = "traced";
 /// The program that waits for locks, in a machine.
 pub(crate) const LOCKED: &str = "/locked";
+/// The recording of calls that do I/O.
+pub(crate) const IO: &str = "io";
+/// The program that makes them, in a machine.
+pub(crate) const IO_CALLS: &str = "/io_calls";
 /// The recording of what moves between two CPUs.
 pub(crate) const MOVING: &str = "moving";
 
@@ -81,6 +85,11 @@ pub(crate) const RUNS: [&[Run]; 2] = [
             name: TRACED,
             args: &["-p", "on", "-x", "off", "-s", "all", "--"],
             load: &[LOCKED, "1"],
+        },
+        Run {
+            name: IO,
+            args: &["-p", "on", "-x", "off", "-i", "on", "--descendants", "--"],
+            load: &[IO_CALLS, "/tmp", "10", "no sockets"],
         },
     ],
     &[Run {

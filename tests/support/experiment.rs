@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use experiment_format::ids::Pid;
 use experiment_format::microstate::Microstate;
-use experiment_format::packet::SyncRecord;
+use experiment_format::packet::{IoRecord, SyncRecord};
 use experiment_format::reader::Experiment;
 
 /// Types of packets in `data.frameinfo`.
@@ -140,6 +140,19 @@ pub fn sync_records(experiment: &Path) -> Result<Vec<SyncRecord>> {
         waits.push(packet.waited().context("no wait in a packet")?);
     }
     Ok(waits)
+}
+
+/// The traced calls of an experiment that do I/O.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn io_records(experiment: &Path) -> Result<Vec<IoRecord>> {
+    let mut packets = Experiment::open(experiment)?.io_packets()?;
+    let mut calls = Vec::new();
+    while let Some(packet) = packets.next_packet()? {
+        calls.push(packet.called().context("no call in a packet")?);
+    }
+    Ok(calls)
 }
 
 /// All addresses of all stacks: leaves as they were, callers inside their call instructions.

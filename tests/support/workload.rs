@@ -5,6 +5,7 @@ pub mod broken_elf;
 pub mod compat32;
 pub mod counted;
 pub mod counts;
+pub mod io_calls;
 pub mod loads;
 pub mod locked;
 pub mod proctorture;

@@ -13,6 +13,7 @@
 //! | [`jit`] | functions that are made at run time, from perf maps and jitdumps |
 //! | [`archive`] | copies of load objects and sources in the experiment |
 //! | [`files`] | opening files of other processes, within a time limit |
+//! | [`io_calls`] | system calls that do I/O, and what their descriptors are called |
 //! | [`collector`] | the writer of a subexperiment |
 //!
 //! Events of the perf side-band and a snapshot of `/proc` come in, in time order; queries are for
@@ -25,6 +26,7 @@ pub mod collector;
 pub mod elf;
 pub mod files;
 pub mod follow;
+pub mod io_calls;
 pub mod jit;
 pub mod join;
 pub mod objects;

@@ -51,7 +51,11 @@ struct cpu_stats {
 	__u64 lock_waits_skipped_ns; /* their time */
 	__u64 lock_second;	     /* the second in which lock waits were last sent */
 	__u64 lock_waits;	     /* how many were in it */
-	__u64 zero[5];
+	__u64 io_calls_lost;	     /* traced system calls that found the ring full */
+	/* The last process that made a system call here and is not followed: its number and how
+	 * often it had called exec. */
+	__u64 ignored;
+	__u64 zero[3];
 };
 
 /* A counter on one CPU. */

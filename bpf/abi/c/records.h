@@ -76,6 +76,8 @@ enum record_kind {
 	RECORD_OVERFLOW = 7,
 	/* struct lock_wait_record */
 	RECORD_LOCK_WAIT = 8,
+	/* struct io_call_record */
+	RECORD_IO_CALL = 9,
 };
 
 enum record_flags {
@@ -160,7 +162,8 @@ struct user_return_record {
 	/* Of a stack copy: the file at its pc, whose table was not there. */
 	struct code_file file;
 	__u32 execution; /* task->self_exec_id: how often the process called exec */
-	__u32 zero;
+	/* Which numbers `user_return` is one of: 0, or as in struct io_call_record. */
+	__u32 place;
 	__u8 end;		/* enum unwind_end */
 	__u8 via_frame_pointer; /* a caller was found by the frame pointer */
 	/* Of a stack copy: */
@@ -193,6 +196,49 @@ struct lock_wait_record {
 
 #define OPERATION_UNKNOWN 0xffff
 
+/* What of a thread's memory goes with a traced system call. */
+enum io_extra {
+	EXTRA_NONE = 0,
+	EXTRA_PATH = 1,		/* a path, which ends with NUL */
+	EXTRA_DESCRIPTORS = 2,	/* two descriptors that the call returned, of 32 bits each */
+	EXTRA_ADDRESS = 3,	/* a socket address, whose length is the next argument */
+	EXTRA_PEER_ADDRESS = 4, /* one that the call returned */
+};
+
+/* What is traced of a system call. */
+struct io_call {
+	__u8 traced;
+	__u8 extra;	     /* enum io_extra */
+	__u8 extra_argument; /* which argument points to it */
+	__u8 zero;
+};
+
+/* System calls by number; those of 32-bit programs come after the others. */
+#define IO_CALLS 512
+
+#define IO_ARGUMENTS 4
+
+/* The longest path that is sent, with its NUL. */
+#define MAX_IO_EXTRA 512
+
+/* A traced system call has ended: `time_ns` is when. Followed by `frames` 64-bit words, in which the
+ * extra bytes are. */
+struct io_call_record {
+	struct record_header header; /* user_return: the number, of this place */
+	__u64 begin_ns;		     /* CLOCK_MONOTONIC; 0: the beginning was not seen */
+	__s64 result;		     /* a negative error number of a call that failed */
+	__u64 arguments[IO_ARGUMENTS];
+	__u32 call;	   /* the system call's number */
+	__u16 extra_bytes; /* of what follows; MAX_IO_EXTRA of a path that is longer */
+	__u8 compat;	   /* a 32-bit program's number */
+	/* The user stacks of traced system calls are numbered for each of so many places in a
+	 * thread, so that calls from several places, in turn, send each stack once. */
+	__u8 place;
+};
+
+/* Places are 1 to IO_PLACES. */
+#define IO_PLACES 8
+
 /* The most of these records of a CPU in a second. With 5 to 10 us for each, a twentieth of it. */
 #define MAX_LOCK_WAITS 5000
 
@@ -201,5 +247,6 @@ _Static_assert(sizeof(struct thread_record) == 280, "as in layout.rs");
 _Static_assert(sizeof(struct user_return_record) == 112, "as in layout.rs");
 _Static_assert(sizeof(struct overflow_record) == 72, "as in layout.rs");
 _Static_assert(sizeof(struct lock_wait_record) == 80, "as in layout.rs");
+_Static_assert(sizeof(struct io_call_record) == 112, "as in layout.rs");
 
 #endif

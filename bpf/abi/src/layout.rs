@@ -64,6 +64,17 @@ pub const OPERATION_UNKNOWN: u32 = 0xffff;
 /// The most lock waits of a CPU in a second that are sent.
 pub const MAX_LOCK_WAITS: u64 = 5000;
 
+/// System calls of 64-bit programs that have a number below this one can be traced; those of 32-bit
+/// programs have as many places after them.
+pub const IO_CALLS: usize = 512;
+
+/// The most bytes that a traced system call brings from the thread's memory; a path of so many is
+/// cut.
+pub const MAX_IO_EXTRA: usize = 512;
+
+/// The greatest [`crate::IoCall::place`].
+pub const IO_PLACES: u8 = 8;
+
 /// Unwind rows in a chunk of memory.
 pub const ROWS_PER_CHUNK: u32 = 65_536;
 
@@ -89,6 +100,40 @@ pub enum RecordKind {
     Overflow = 7,
     /// A thread was blocked in a futex.
     LockWait = 8,
+    /// A traced system call has ended.
+    IoCall = 9,
+}
+
+/// What of a thread's memory goes with a traced system call: `enum io_extra`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoPrimitive)]
+#[repr(u8)]
+pub enum IoExtra {
+    /// Nothing.
+    None = 0,
+    /// A path, without its NUL.
+    Path = 1,
+    /// Two descriptors that the call returned, 32 bits each.
+    Descriptors = 2,
+    /// A socket address, whose length is the next argument.
+    Address = 3,
+    /// A socket address that the call returned.
+    PeerAddress = 4,
+}
+
+/// What is traced of a system call: `struct io_call`.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct TracedCall {
+    /// 1: it is traced.
+    pub traced: u8,
+    /// An [`IoExtra`].
+    pub extra: u8,
+    /// Which argument points to that, from 0.
+    pub extra_argument: u8,
+    /// 0.
+    pub zero: u8,
 }
 
 /// What a record says beside its kind: `enum record_flags`.
@@ -161,7 +206,7 @@ pub struct UserReturnLayout {
     pub sp: u64,
     pub file: CodeFile,
     pub execution: u32,
-    pub zero: u32,
+    pub place: u32,
     pub end: u8,
     pub via_frame_pointer: u8,
     pub unwound: u16,
@@ -189,6 +234,20 @@ pub struct LockWaitLayout {
     pub object: u64,
     pub operation: u32,
     pub zero: u32,
+}
+
+/// What follows the header of a traced system call: `struct io_call_record`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+#[expect(missing_docs, reason = "described in c/records.h")]
+pub struct IoCallLayout {
+    pub begin_ns: u64,
+    pub result: i64,
+    pub arguments: [u64; 4],
+    pub call: u32,
+    pub extra_bytes: u16,
+    pub compat: u8,
+    pub place: u8,
 }
 
 /// The statistics of one CPU: interval boundaries by what became of them, since it was first
@@ -273,8 +332,12 @@ pub struct CpuStats {
     pub lock_second: u64,
     /// How many were in it.
     pub lock_waits: u64,
+    /// Traced system calls that found the ring full.
+    pub io_calls_lost: u64,
+    /// The last process that made a traced system call on this CPU and is not followed.
+    pub ignored: u64,
     /// Room for more.
-    pub zero: [u64; 5],
+    pub zero: [u64; 3],
 }
 
 impl CpuStats {
@@ -314,6 +377,7 @@ impl CpuStats {
             steal_at: 0,
             steal_ns: 0,
             switch_steal_ns: 0,
+            ignored: 0,
             ..self
         }
     }
@@ -501,6 +565,8 @@ const _: () = assert!(size_of::<ThreadLayout>() == 280 - 56);
 const _: () = assert!(size_of::<UserReturnLayout>() == 112 - 56);
 const _: () = assert!(size_of::<OverflowLayout>() == 72 - 56);
 const _: () = assert!(size_of::<LockWaitLayout>() == 80 - 56);
+const _: () = assert!(size_of::<IoCallLayout>() == 112 - 56);
+const _: () = assert!(size_of::<TracedCall>() == 4);
 const _: () = assert!(size_of::<CpuStats>() == 320);
 const _: () = assert!(size_of::<CounterStats>() == 32);
 const _: () = assert!(size_of::<EncodedRule>() == 16);

@@ -16,6 +16,6 @@ mod tests;
 
 pub use layout::{CodeFile, CounterStats, CpuStats, EncodedRule, FileTable, UnwindRow};
 pub use record::{
-    CapturedStack, Detail, DetailTimes, KernelCounts, KernelStack, LockWait, Mode, OffCpu,
+    CapturedStack, Detail, DetailTimes, IoCall, KernelCounts, KernelStack, LockWait, Mode, OffCpu,
     Overflow, Record, RecordError, RecordHeader, ThreadName, ThreadRecord, Tick, UserReturn,
 };

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 
 use crate::Result;
 use crate::packet::walk::PacketWalk;
-use crate::packet::{ClockRecord, CounterRecord, PacketLayout, PacketTicks, SyncRecord, Value};
+use crate::packet::{
+    ClockRecord, CounterRecord, IoRecord, PacketLayout, PacketTicks, SyncRecord, Value,
+};
 
 /// A reader of the packets of a data file.
 #[derive(Debug)]
@@ -82,6 +84,11 @@ impl<'a> Packet<'a> {
     /// Returns its wait for a lock; none if it lacks the thread or a time.
     pub fn waited(&self) -> Option<SyncRecord> {
         self.layout.waited(self.bytes)
+    }
+
+    /// Returns its call that does I/O; none if it lacks the thread, the time or the type.
+    pub fn called(&self) -> Option<IoRecord> {
+        self.layout.called(self.bytes)
     }
 }
 

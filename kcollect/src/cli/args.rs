@@ -112,8 +112,8 @@ pub(super) struct DataArgs {
     pub(super) counters: Option<Vec<String>>,
     /// Follow processes into their user code, each into a subexperiment of its own: on (processes
     /// that were on a CPU at a tick, the default), all (also processes that only waited), load (the
-    /// load alone; the default with -s), off (the kernel only), =REGEXP, which has to match the
-    /// whole of a process's name, of its program's file name, or of its number; or those that
+    /// load alone; the default with -s and -i), off (the kernel only), =REGEXP, which has to match
+    /// the whole of a process's name, of its program's file name, or of its number; or those that
     /// belong together: unit:NAME (of systemd), container:ID, cgroup:PATH, pod:UID (of Kubernetes)
     /// or user:NAME
     #[arg(short = 'F', long, value_name = "WHICH", allow_hyphen_values = true)]
@@ -131,8 +131,8 @@ pub(super) struct DataArgs {
         allow_hyphen_values = true
     )]
     pub(super) target: Vec<String>,
-    /// Record each wait for a lock of the followed processes, with its stack: on or calibrate (those
-    /// longer than a free lock takes, which is measured), MICROSECONDS (those of so long and
+    /// Record each wait for a lock of the followed processes, with its stack: on or calibrate
+    /// (those longer than a free lock takes, which is measured), MICROSECONDS (those of so long and
     /// longer), all, or off (the default). A lock is a futex: those of C, C++, Rust and Go, also
     /// condition variables, joins and semaphores. Name the processes by a load, -T or -F =REGEXP;
     /// with -F on or all it is an error
@@ -143,6 +143,11 @@ pub(super) struct DataArgs {
         allow_hyphen_values = true
     )]
     pub(super) sync: Option<String>,
+    /// Record each system call of the followed processes that does I/O, with its file, bytes, time
+    /// and stack: on or off (the default). While it is on, every system call of every process takes
+    /// a tenth of a microsecond longer. Name the processes as for -s
+    #[arg(short = 'i', long, value_name = "on|off", allow_hyphen_values = true)]
+    pub(super) io: Option<String>,
     /// Leave out the ticks of idle CPUs: on (the default) or off. With off, the ticks add up to the
     /// time of all CPUs
     #[arg(short = 'x', long, value_name = "on|off", allow_hyphen_values = true)]
@@ -163,8 +168,8 @@ pub(super) struct DataArgs {
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(super) struct TimeArgs {
-    /// End after this time, in seconds (suffix s), minutes (m), hours (h) or days (d). With A-B, data
-    /// are recorded from A to B; with A-0, from A on. The load is left running
+    /// End after this time, in seconds (suffix s), minutes (m), hours (h) or days (d). With A-B,
+    /// data are recorded from A to B; with A-0, from A on. The load is left running
     #[arg(short = 't', long, value_name = "TIME|A-B", allow_hyphen_values = true)]
     pub(super) time: Option<String>,
     /// Record for this time before the load starts, and again after it has exited; the default is 0
@@ -275,6 +280,7 @@ Examples:
   sudo kcollect -F =nginx             follow only nginx into its user code
   sudo kcollect -T 1264 -t 10         with a row for one process
   sudo kcollect -s on -T 1264 -t 10   with each of its waits for locks
+  sudo kcollect -i on ./program       with each of its reads and writes
   kcollect report                     where to look first in ktest.N.er
   kcollect report ktest.1.er threads  exact times of every thread
   kcollect view                       a page with a timeline, for a browser

@@ -127,11 +127,12 @@ fn record(typed: Arguments, facts: &HostFacts) -> Result<Plan, CliError> {
     let mut notices = Vec::new();
 
     let lock_threshold = values::lock_threshold(data.sync.as_deref().unwrap_or("off"), facts)?;
-    let default_follow = if lock_threshold.is_some() {
-        "load"
-    } else {
-        "on"
-    };
+    let trace_io = values::trace_io(data.io.as_deref().unwrap_or("off"))?;
+    let tracing = [("-s", lock_threshold.is_some()), ("-i", trace_io)];
+    let tracing = tracing
+        .into_iter()
+        .find_map(|(option, on)| on.then_some(option));
+    let default_follow = if tracing.is_some() { "load" } else { "on" };
     let follow = values::follow(data.follow.as_deref().unwrap_or(default_follow))?;
     let counters = values::counters(data.counters.as_deref().unwrap_or_default())?;
     // The usual counters set the interval of the clock too.
@@ -221,8 +222,8 @@ fn record(typed: Arguments, facts: &HostFacts) -> Result<Plan, CliError> {
         .map(|target| values::target(target))
         .collect::<Result<_, _>>()?;
 
-    if lock_threshold.is_some() {
-        traced(&follow, !load.is_empty(), !targets.is_empty())?;
+    if let Some(option) = tracing {
+        traced(option, &follow, !load.is_empty(), !targets.is_empty())?;
     }
 
     let rotate = time.rotate.as_deref().map(values::rotate).transpose()?;
@@ -272,6 +273,7 @@ fn record(typed: Arguments, facts: &HostFacts) -> Result<Plan, CliError> {
             descendants: data.descendants,
         },
         lock_threshold,
+        trace_io,
         targets,
         load,
         verbose: output.verbose || output.dry_run,
@@ -281,15 +283,20 @@ fn record(typed: Arguments, facts: &HostFacts) -> Result<Plan, CliError> {
     })
 }
 
-/// Checks that the processes to be traced (`-s`) are named: everybody's locks would be costly by
+/// Checks that the processes to be traced (`-s`, `-i`) are named: to trace all would be costly by
 /// accident.
-fn traced(follow: &Follow, has_load: bool, has_targets: bool) -> Result<(), CliError> {
-    let wrong = |what: &str, cure: &str| Err(CliError::new(format!("-s: {what}"), cure));
+fn traced(
+    option: &str,
+    follow: &Follow,
+    has_load: bool,
+    has_targets: bool,
+) -> Result<(), CliError> {
+    let wrong = |what: &str, cure: &str| Err(CliError::new(format!("{option}: {what}"), cure));
     const NAME_THEM: &str =
         "name them by -T PID, -F =REGEXP, -F unit:NAME and the like, or type a load";
     match follow {
         Follow::On | Follow::All => wrong(
-            "-F on and -F all follow every process, and locks are traced of chosen ones",
+            "-F on and -F all follow every process, and chosen ones are traced",
             NAME_THEM,
         ),
         Follow::Off if has_load && !has_targets => wrong(

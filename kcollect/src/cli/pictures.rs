@@ -6,6 +6,7 @@ use analysis::export::folded::GroupBy;
 use analysis::export::{self, ExportFormat};
 use analysis::flame;
 use analysis::load::lines::LookupPaths;
+use analysis::model::TracedEvents;
 use clap::Args;
 
 use super::CliError;
@@ -29,6 +30,9 @@ pub(super) struct FlameArgs {
     /// The waits for locks that were traced (-s of a recording), to the microsecond, and no ticks
     #[arg(long, conflicts_with_all = ["state", "all"])]
     locks: bool,
+    /// The system calls that do I/O (-i of a recording), in the same way
+    #[arg(long, conflicts_with_all = ["state", "all", "locks"])]
+    io: bool,
     /// Colour the changes: red is more than in BEFORE, blue is less, scaled to the same length of
     /// time
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with_all = ["words", "last", "at"])]
@@ -63,6 +67,9 @@ pub(super) struct ExportArgs {
     /// The waits for locks that were traced (-s of a recording), to the microsecond, and no ticks
     #[arg(long, conflicts_with = "state")]
     locks: bool,
+    /// The system calls that do I/O (-i of a recording), in the same way
+    #[arg(long, conflicts_with_all = ["state", "locks"])]
+    io: bool,
     /// What folded stacks stand on: name (the process's name, the default), process (name and
     /// number), thread, unit, container, pod, cgroup, user, or nothing
     #[arg(long, value_name = "WHAT", allow_hyphen_values = true)]
@@ -117,7 +124,7 @@ impl FlameArgs {
             before,
             filter: self.filters.resolve()?,
             all: self.all,
-            locks: self.locks,
+            traced: traced(self.locks, self.io),
             by: by(self.by.as_deref())?,
             only: self.filters.title(),
             lookup: LookupPaths {
@@ -148,7 +155,7 @@ impl ExportArgs {
             sources: self.period.sources(self.words, not_an_experiment)?,
             format,
             by: by(self.by.as_deref())?,
-            locks: self.locks,
+            traced: traced(self.locks, self.io),
             filter: self.filters.resolve()?,
             lookup: LookupPaths {
                 debuginfod: self.debuginfod.resolve(),
@@ -181,5 +188,14 @@ fn file(path: Option<PathBuf>) -> Result<Option<PathBuf>, CliError> {
             "type the name of another file",
         )),
         path => Ok(path),
+    }
+}
+
+/// Returns the events that are shown in place of ticks, by the options `--locks` and `--io`.
+pub(super) fn traced(locks: bool, io: bool) -> Option<TracedEvents> {
+    match (locks, io) {
+        (true, _) => Some(TracedEvents::Locks),
+        (_, true) => Some(TracedEvents::Io),
+        _ => None,
     }
 }

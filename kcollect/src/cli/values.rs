@@ -332,6 +332,15 @@ pub(super) fn budget(typed: &str) -> Result<CpuShare, CliError> {
     }
 }
 
+/// `-i`.
+pub(super) fn trace_io(typed: &str) -> Result<bool, CliError> {
+    match typed {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(error("-i", typed, "neither on nor off", "type on or off")),
+    }
+}
+
 /// `-s`: the shortest wait that is recorded.
 pub(super) fn lock_threshold(
     typed: &str,

@@ -9,6 +9,7 @@ use clap::Args;
 use super::CliError;
 use super::filters::{PeriodArgs, not_an_experiment};
 use super::lookup::DebuginfodArgs;
+use super::pictures::traced;
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(super) struct ViewArgs {
@@ -21,6 +22,9 @@ pub(super) struct ViewArgs {
     /// The waits for locks that were traced (-s of a recording), to the microsecond, and no ticks
     #[arg(long)]
     locks: bool,
+    /// The system calls that do I/O (-i of a recording), in the same way
+    #[arg(long, conflicts_with = "locks")]
+    io: bool,
     /// Write the page to this file; the default is the experiment's name with .html, here
     #[arg(short = 'o', long, value_name = "FILE", conflicts_with = "serve")]
     output: Option<PathBuf>,
@@ -45,7 +49,7 @@ pub(super) fn resolve(typed: ViewArgs) -> Result<ViewOptions, CliError> {
     };
     Ok(ViewOptions {
         sources: typed.period.sources(typed.words, not_an_experiment)?,
-        locks: typed.locks,
+        traced: traced(typed.locks, typed.io),
         lookup: LookupPaths {
             debuginfod: typed.debuginfod.resolve(),
             ..LookupPaths::default()

@@ -123,6 +123,7 @@ impl Dispatcher {
             Record::OffCpu(_)
             | Record::Overflow(_)
             | Record::LockWait(_)
+            | Record::IoCall(_)
             | Record::UserReturn(_)
                 if failed => {}
             Record::Tick(tick) => {
@@ -156,6 +157,11 @@ impl Dispatcher {
                 let instance = instance_of(processes, record.header.pid());
                 let wait = self.decoder.lock_wait(&record, instance);
                 self.interval(wait);
+            }
+            Record::IoCall(record) => {
+                if let Some(user) = &mut self.user {
+                    user.io_call(router, processes, &record);
+                }
             }
             Record::Thread(thread) => {
                 let result = router.founder.thread(processes, &thread);

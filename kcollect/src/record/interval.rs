@@ -7,6 +7,8 @@ use bpf_abi::RecordHeader;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::Detail;
+use user_collector::io_calls::Operation;
+use user_collector::join::StackPlace;
 use user_collector::process::ProcessInstance;
 
 /// The numbers in a record of the BPF programs, which has them bare.
@@ -56,15 +58,36 @@ impl StateInterval {
     pub fn is_empty(&self) -> bool {
         self.ticks == 0 && self.event.is_none()
     }
+
+    /// Returns whose numbered user stacks its own is one of.
+    #[must_use]
+    pub fn stacks_of(&self) -> StackPlace {
+        let place = match &self.event {
+            Some(ThreadEvent::IoCall(call)) => call.place,
+            _ => 0,
+        };
+        (self.header.tid(), place)
+    }
 }
 
 /// An event of a thread that has a stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ThreadEvent {
     /// A counter overflowed.
     Overflow(CounterOverflow),
     /// It was blocked in a futex, until the time of the interval.
     LockWait(LockWait),
+    /// It made a system call that does I/O, which ended at the time of the interval.
+    IoCall(Box<IoCall>),
+}
+
+/// A system call that does I/O, or what a descriptor is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IoCall {
+    /// Of which place of the thread its user stack is: see [`bpf_abi::IoCall::place`].
+    pub place: u8,
+    /// What it did.
+    pub operation: Operation,
 }
 
 /// A wait for a lock.

@@ -6,10 +6,12 @@ use experiment_format::ids::Pid;
 use experiment_format::log::{LogEvent, LogHeader, ProfileDecl};
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::NumStates;
+use experiment_format::packet::IoKind;
 use experiment_format::stacks::StackEnd;
 use experiment_format::text::printable;
 use experiment_format::usage::UsageRecord;
 use user_collector::collector::{Collector, StateTicks, ThreadStack};
+use user_collector::io_calls::Operation;
 use user_collector::jit::{JitChange, JitStats as JitCounts, JitWatch, SharedJit};
 use user_collector::process::DirectoryNames;
 use user_collector::process::{Cgroup, ProcessFacts};
@@ -51,6 +53,9 @@ pub struct FollowedProcess {
     /// Traced waits for locks in its experiment: how many, and their time in nanoseconds.
     #[serde(skip)]
     pub lock_waits: (u64, u64),
+    /// Traced system calls in its experiment.
+    #[serde(skip)]
+    pub io_calls: IoCounts,
     /// How their user stacks ended.
     pub user_stacks: StackCounts,
     /// The same of ticks on a CPU alone.
@@ -58,6 +63,46 @@ pub struct FollowedProcess {
     /// The code that it made as it ran, where it reported any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jit: Option<JitStats>,
+}
+
+/// Traced system calls, and the bytes that they moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoCounts {
+    /// Calls.
+    pub calls: u64,
+    /// Their time, nanoseconds.
+    pub nanos: u64,
+    /// Bytes read.
+    pub read: u64,
+    /// Bytes written.
+    pub written: u64,
+}
+
+impl IoCounts {
+    fn add(&mut self, operation: &Operation) {
+        // Of a call that moves bytes between two descriptors, the second operation has no time.
+        if operation.call.is_none() {
+            return;
+        }
+        self.calls += 1;
+        if operation.begin_ns > 0 {
+            self.nanos += operation.end_ns.saturating_sub(operation.begin_ns);
+        }
+        match operation.kind {
+            IoKind::Read => self.read += operation.bytes,
+            IoKind::Write => self.written += operation.bytes,
+            _ => {}
+        }
+    }
+}
+
+impl std::ops::AddAssign for IoCounts {
+    fn add_assign(&mut self, other: IoCounts) {
+        self.calls += other.calls;
+        self.nanos += other.nanos;
+        self.read += other.read;
+        self.written += other.written;
+    }
 }
 
 /// What a process reported of the code that it made as it ran, in perf maps and jitdumps.
@@ -93,6 +138,7 @@ pub struct Subexperiment {
     cpu_counts: StackCounts,
     ticks: u64,
     lock_waits: (u64, u64),
+    io_calls: IoCounts,
     /// The time of the last record in it.
     last_ns: u64,
     /// The sample of its exit is written.
@@ -165,6 +211,7 @@ impl Subexperiment {
             cpu_counts: StackCounts::default(),
             ticks: 0,
             lock_waits: (0, 0),
+            io_calls: IoCounts::default(),
             last_ns: 0,
             sampled_exit: false,
             unread_at_exit: false,
@@ -204,19 +251,23 @@ impl Subexperiment {
             frames: &frames,
             end,
         };
-        match interval.event {
+        match &interval.event {
             Some(ThreadEvent::Overflow(CounterOverflow { tag, value })) => {
-                return self.collector.write_overflow(&thread, tag, value);
+                return self.collector.write_overflow(&thread, *tag, *value);
             }
             Some(ThreadEvent::LockWait(wait)) => {
                 let LockWait {
                     begin_ns,
                     object,
                     kind,
-                } = wait;
+                } = *wait;
                 self.lock_waits.0 += 1;
                 self.lock_waits.1 += header.time_ns.saturating_sub(begin_ns);
                 return self.collector.write_wait(&thread, begin_ns, object, kind);
+            }
+            Some(ThreadEvent::IoCall(call)) => {
+                self.io_calls.add(&call.operation);
+                return self.collector.write_call(&thread, &call.operation);
             }
             None => {}
         }
@@ -446,6 +497,7 @@ impl Subexperiment {
             cgroup: self.cgroup.clone(),
             ticks: self.ticks,
             lock_waits: self.lock_waits,
+            io_calls: self.io_calls,
             arrays: self.collector.arrays,
             user_stacks: self.counts.clone(),
             cpu_user_stacks: self.cpu_counts.clone(),

@@ -7,6 +7,7 @@
 )]
 
 mod experiment;
+mod files;
 mod groups;
 mod locks;
 mod period;

@@ -48,7 +48,7 @@ fn judge(way: UserStackCapture) -> Result<()> {
             Record::Tick(tick) => u64::from(tick.ticks),
             Record::OffCpu(off_cpu) => u64::from(off_cpu.blocked_ticks + off_cpu.waited_ticks),
             Record::UserReturn(entry) => {
-                let (slot, _) = join.announced(Tid(tid), entry.header.user_return);
+                let (slot, _) = join.announced((Tid(tid), 0), entry.header.user_return);
                 join.resolved(slot, Arc::new(()));
                 places.insert(entry.header.user_return, (entry.ip, entry.sp));
                 continue;
@@ -56,9 +56,10 @@ fn judge(way: UserStackCapture) -> Result<()> {
             Record::Thread(_)
             | Record::VforkStart(_)
             | Record::Overflow(_)
-            | Record::LockWait(_) => continue,
+            | Record::LockWait(_)
+            | Record::IoCall(_) => continue,
         };
-        join.recorded(Tid(tid), record.header().user_return, ticks, ());
+        join.recorded((Tid(tid), 0), record.header().user_return, ticks, ());
         all += ticks;
     }
 
@@ -119,6 +120,7 @@ fn nap_under(way: UserStackCapture) -> Result<(u32, Vec<Record>)> {
         cpu_ids: cpus.last().map_or(1, |last| last + 1),
         hit_intervals: None,
         lock_threshold_ns: None,
+        traced_calls: Vec::new(),
         user_stacks: Some(way),
     })?;
     for cpu in cpus {

@@ -1,4 +1,5 @@
-//! Traced events of chosen processes: a program that counts its own waits is recorded with exactly
-//! these.
+//! Traced events of chosen processes: a program that counts its own waits, or its own calls, is
+//! recorded with exactly these.
 
+mod io;
 mod locks;

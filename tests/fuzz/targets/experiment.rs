@@ -187,6 +187,7 @@ fn read_all(path: &Path, size: usize) {
         experiment.packets(),
         experiment.counter_packets(),
         experiment.sync_packets(),
+        experiment.io_packets(),
     ] {
         let Ok(mut packets) = packets else { continue };
         while let Ok(Some(packet)) = packets.next_packet() {
@@ -194,6 +195,7 @@ fn read_all(path: &Path, size: usize) {
                 packet.ticks(),
                 packet.counted(),
                 packet.waited(),
+                packet.called(),
                 packet.field("TSTAMP"),
             );
         }

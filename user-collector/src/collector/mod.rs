@@ -17,12 +17,13 @@ use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{LogEvent, LogHeader, StartTime};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::Microstate;
-use experiment_format::packet::{CounterEvent, Detail, SyncEvent, TickArray};
+use experiment_format::packet::{CounterEvent, Detail, IoEvent, SyncEvent, TickArray};
 use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::text::printable;
 use experiment_format::usage::UsageRecord;
 
+use crate::io_calls::Operation;
 use crate::jit::{self, FunctionCode, JitChange};
 use crate::objects::ObjectId;
 use crate::process::ThreadNames;
@@ -333,7 +334,8 @@ impl Collector {
         })
     }
 
-    /// Writes that a thread has waited for a lock: since when, which lock, and the kind of the wait.
+    /// Writes that a thread has waited for a lock: since when, which lock, and the kind of the
+    /// wait.
     ///
     /// # Errors
     /// It can't be written.
@@ -354,6 +356,29 @@ impl Collector {
             pid: self.pid,
             object,
             kind,
+        })
+    }
+
+    /// Writes that a thread has made a system call that does I/O, or what a descriptor is called.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn write_call(&mut self, thread: &ThreadStack<'_>, operation: &Operation) -> Result<()> {
+        let stack = self.stack(thread)?;
+        self.writer.called(&IoEvent {
+            cpu: thread.cpu,
+            requested: operation.begin_ns,
+            ended: operation.end_ns,
+            stack,
+            tid: thread.tid,
+            pid: self.pid,
+            kind: operation.kind,
+            failed: operation.failed,
+            descriptor: operation.descriptor,
+            bytes: operation.bytes,
+            duplicated: operation.duplicated,
+            call: operation.call,
+            name: operation.name.as_deref().map(Box::from),
         })
     }
 

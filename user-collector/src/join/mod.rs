@@ -1,5 +1,7 @@
 //! The join of kernel records with user stacks, by thread and number of the return to user mode.
 //!
+//! A thread may have several series of numbers, one for each [`StackPlace`].
+//!
 //! What a thread does in the kernel between two times in user mode has one user stack. So whatever
 //! is recorded there carries the number of the return to user mode that ends it, and the stack
 //! comes once, with that number: afterwards, where the stack is captured on the return; before, and
@@ -16,6 +18,9 @@ use std::sync::Arc;
 
 use experiment_format::ids::Tid;
 use serde::Serialize;
+
+/// A series of numbered user stacks: a thread, and which series of it.
+pub type StackPlace = (Tid, u8);
 
 /// Ticks by what became of their user stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -37,24 +42,24 @@ pub struct JoinCounts {
 /// Which user stack of which thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UserStackKey {
-    tid: Tid,
+    place: StackPlace,
     user_return: UserReturn,
 }
 
-/// One return to user mode. Later ones of a thread are greater.
+/// One return to user mode. Later ones of a series are greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct UserReturn {
-    /// Tells the thread from others that have its id.
-    thread: u64,
+    /// Tells the series from those of other threads that have the id.
+    series: u64,
     number: u32,
 }
 
 /// Records `W` that wait for user stacks `S`.
 #[derive(Debug)]
 pub struct Join<W, S> {
-    threads: HashMap<Tid, u64>,
+    threads: HashMap<Tid, BTreeMap<u8, u64>>,
     returns: BTreeMap<UserReturn, PendingReturn<W, S>>,
-    last_thread: u64,
+    last_series: u64,
     counts: JoinCounts,
 }
 
@@ -76,7 +81,7 @@ impl<W, S> Default for Join<W, S> {
         Join {
             threads: HashMap::new(),
             returns: BTreeMap::new(),
-            last_thread: 0,
+            last_series: 0,
             counts: JoinCounts::default(),
         }
     }
@@ -87,7 +92,7 @@ impl<W, S> Join<W, S> {
     /// mode; 0 where there will be none. Returns all records that are complete by that.
     pub fn recorded(
         &mut self,
-        tid: Tid,
+        place: StackPlace,
         return_number: u32,
         ticks: u64,
         what: W,
@@ -96,7 +101,7 @@ impl<W, S> Join<W, S> {
             self.counts.not_expected += ticks;
             return vec![(what, None)];
         }
-        let (key, mut complete) = self.key(tid, return_number);
+        let (key, mut complete) = self.key(place, return_number);
         if let Some(pending) = self.returns.get_mut(&key.user_return) {
             match &pending.stack {
                 Some(stack) => {
@@ -115,10 +120,10 @@ impl<W, S> Join<W, S> {
     /// Also returns the records that are complete because their own stack will not come any more.
     pub fn announced(
         &mut self,
-        tid: Tid,
+        place: StackPlace,
         return_number: u32,
     ) -> (UserStackKey, Vec<Complete<W, S>>) {
-        let (key, complete) = self.key(tid, return_number);
+        let (key, complete) = self.key(place, return_number);
         if let Some(pending) = self.returns.get_mut(&key.user_return) {
             pending.announced = true;
         }
@@ -146,23 +151,28 @@ impl<W, S> Join<W, S> {
 
     /// Ends a thread. Returns its records that will have no user stack.
     pub fn ended(&mut self, tid: Tid) -> Vec<Complete<W, S>> {
-        match self.threads.remove(&tid) {
-            Some(thread) => self.complete_before(last_of(thread)),
-            None => Vec::new(),
-        }
+        let series = self.threads.remove(&tid).unwrap_or_default();
+        let complete = |series| self.complete_before(last_of(series));
+        series.into_values().flat_map(complete).collect()
     }
 
-    /// Ends all. Returns the records that still wait.
+    /// Ends the wait of all records. Returns them. A stack that is there is kept: where a number
+    /// stands for a place, it is not sent again.
     pub fn close(&mut self) -> Vec<Complete<W, S>> {
         let mut complete = Vec::new();
-        for pending in std::mem::take(&mut self.returns).into_values() {
-            for (ticks, what) in pending.waiting {
+        for pending in self.returns.values_mut() {
+            for (ticks, what) in std::mem::take(&mut pending.waiting) {
                 self.counts.missing += ticks;
                 complete.push((what, None));
             }
         }
-        self.threads.clear();
+        self.returns.retain(|_, pending| pending.stack.is_some());
         complete
+    }
+
+    /// Begins to count anew. All that waited was taken by [`Join::close`].
+    pub fn begin_again(&mut self) {
+        self.counts = JoinCounts::default();
     }
 
     /// Returns what became of all ticks until now; those that still wait count as missing.
@@ -179,19 +189,26 @@ impl<W, S> Join<W, S> {
     fn is_present(&self, key: UserStackKey) -> bool {
         let last = self
             .returns
-            .range(..=last_of(key.user_return.thread))
+            .range(..=last_of(key.user_return.series))
             .next_back();
+        let (tid, place) = key.place;
+        let series = self.threads.get(&tid).and_then(|thread| thread.get(&place));
         last.is_some_and(|(last, _)| *last == key.user_return)
-            && self.threads.get(&key.tid) == Some(&key.user_return.thread)
+            && series == Some(&key.user_return.series)
     }
 
-    fn key(&mut self, tid: Tid, return_number: u32) -> (UserStackKey, Vec<Complete<W, S>>) {
-        let thread = *self.threads.entry(tid).or_insert_with(|| {
-            self.last_thread += 1;
-            self.last_thread
+    fn key(
+        &mut self,
+        place: StackPlace,
+        return_number: u32,
+    ) -> (UserStackKey, Vec<Complete<W, S>>) {
+        let thread = self.threads.entry(place.0).or_default();
+        let series = *thread.entry(place.1).or_insert_with(|| {
+            self.last_series += 1;
+            self.last_series
         });
         let user_return = UserReturn {
-            thread,
+            series,
             number: return_number,
         };
         let complete = self.complete_before(user_return);
@@ -202,7 +219,7 @@ impl<W, S> Join<W, S> {
             waiting: Vec::new(),
         };
         self.returns.entry(user_return).or_insert_with(pending);
-        (UserStackKey { tid, user_return }, complete)
+        (UserStackKey { place, user_return }, complete)
     }
 
     /// Numbers rise: a stack of a lower one that was not announced will not come any more.
@@ -228,10 +245,10 @@ impl<W, S> Join<W, S> {
     }
 }
 
-/// Returns a number that no return to user mode of the thread is beyond.
-fn last_of(thread: u64) -> UserReturn {
+/// Returns a number that no return to user mode of the series is beyond.
+fn last_of(series: u64) -> UserReturn {
     UserReturn {
-        thread,
+        series,
         number: u32::MAX,
     }
 }
@@ -244,8 +261,13 @@ mod tests {
 
     type Words = Join<&'static str, &'static str>;
 
-    fn announced(join: &mut Words, tid: Tid, return_number: u32, stack: &'static str) -> String {
-        let (key, mut complete) = join.announced(tid, return_number);
+    fn announced(
+        join: &mut Words,
+        place: StackPlace,
+        return_number: u32,
+        stack: &'static str,
+    ) -> String {
+        let (key, mut complete) = join.announced(place, return_number);
         complete.extend(join.resolved(key, Arc::new(stack)));
         shown(complete)
     }
@@ -260,11 +282,14 @@ mod tests {
     #[test]
     fn ticks_wait_for_the_return_to_user_mode_that_follows_them() {
         let mut join = Words::default();
-        assert_eq!(shown(join.recorded(Tid(7), 1, 2, "a")), "");
-        assert_eq!(shown(join.recorded(Tid(7), 1, 3, "b")), "");
+        assert_eq!(shown(join.recorded((Tid(7), 0), 1, 2, "a")), "");
+        assert_eq!(shown(join.recorded((Tid(7), 0), 1, 3, "b")), "");
         assert_eq!(join.counts().missing, 5);
-        assert_eq!(announced(&mut join, Tid(7), 1, "main"), "a:main b:main");
-        assert_eq!(shown(join.recorded(Tid(7), 2, 1, "c")), "");
+        assert_eq!(
+            announced(&mut join, (Tid(7), 0), 1, "main"),
+            "a:main b:main"
+        );
+        assert_eq!(shown(join.recorded((Tid(7), 0), 2, 1, "c")), "");
         assert_eq!(shown(join.ended(Tid(7))), "c:?");
         let expected = JoinCounts {
             user_stacks: 1,
@@ -278,9 +303,9 @@ mod tests {
     #[test]
     fn a_place_is_announced_once_and_used_again() {
         let mut join = Words::default();
-        assert_eq!(announced(&mut join, Tid(7), 1, "poll"), "");
+        assert_eq!(announced(&mut join, (Tid(7), 0), 1, "poll"), "");
         for _ in 0..4 {
-            assert_eq!(shown(join.recorded(Tid(7), 1, 2, "a")), "a:poll");
+            assert_eq!(shown(join.recorded((Tid(7), 0), 1, 2, "a")), "a:poll");
         }
         let expected = JoinCounts {
             user_stacks: 1,
@@ -292,12 +317,34 @@ mod tests {
     }
 
     #[test]
+    fn a_place_is_known_after_a_seam() {
+        let mut join = Words::default();
+        assert_eq!(announced(&mut join, (Tid(7), 0), 1, "poll"), "");
+        assert_eq!(shown(join.recorded((Tid(7), 3), 1, 2, "a")), "");
+        assert_eq!(shown(join.close()), "a:?");
+        join.begin_again();
+        assert_eq!(join.counts(), JoinCounts::default());
+        assert_eq!(shown(join.recorded((Tid(7), 0), 1, 2, "b")), "b:poll");
+    }
+
+    #[test]
+    fn the_places_of_a_thread_have_their_own_numbers() {
+        let mut join = Words::default();
+        assert_eq!(announced(&mut join, (Tid(7), 1), 1, "read"), "");
+        assert_eq!(announced(&mut join, (Tid(7), 2), 5, "write"), "");
+        assert_eq!(shown(join.recorded((Tid(7), 1), 1, 0, "a")), "a:read");
+        assert_eq!(shown(join.recorded((Tid(7), 2), 5, 0, "b")), "b:write");
+        assert_eq!(shown(join.recorded((Tid(7), 2), 6, 0, "c")), "");
+        assert_eq!(shown(join.ended(Tid(7))), "c:?");
+    }
+
+    #[test]
     fn a_lost_stack_leaves_its_ticks_without_one_and_takes_no_others() {
         let mut join = Words::default();
-        join.recorded(Tid(7), 1, 2, "a");
-        assert_eq!(shown(join.recorded(Tid(7), 2, 3, "b")), "a:?");
-        assert_eq!(announced(&mut join, Tid(7), 2, "main"), "b:main");
-        assert_eq!(shown(join.recorded(Tid(8), 0, 4, "c")), "c:?");
+        join.recorded((Tid(7), 0), 1, 2, "a");
+        assert_eq!(shown(join.recorded((Tid(7), 0), 2, 3, "b")), "a:?");
+        assert_eq!(announced(&mut join, (Tid(7), 0), 2, "main"), "b:main");
+        assert_eq!(shown(join.recorded((Tid(8), 0), 0, 4, "c")), "c:?");
         let counts = join.counts();
         assert_eq!(
             (counts.missing, counts.ticks, counts.not_expected),
@@ -308,14 +355,14 @@ mod tests {
     #[test]
     fn a_stack_may_be_unwound_long_after_its_thread_has_exited() {
         let mut join = Words::default();
-        join.recorded(Tid(7), 1, 1, "a");
-        let (first, _) = join.announced(Tid(7), 1);
-        join.recorded(Tid(7), 2, 1, "b");
-        let (second, complete) = join.announced(Tid(7), 2);
+        join.recorded((Tid(7), 0), 1, 1, "a");
+        let (first, _) = join.announced((Tid(7), 0), 1);
+        join.recorded((Tid(7), 0), 2, 1, "b");
+        let (second, complete) = join.announced((Tid(7), 0), 2);
         assert_eq!(shown(complete), "");
         assert_eq!(shown(join.ended(Tid(7))), "");
         // Another thread with its id.
-        assert_eq!(shown(join.recorded(Tid(7), 1, 1, "c")), "");
+        assert_eq!(shown(join.recorded((Tid(7), 0), 1, 1, "c")), "");
         assert_eq!(shown(join.resolved(second, Arc::new("two"))), "b:two");
         assert_eq!(shown(join.resolved(first, Arc::new("one"))), "a:one");
         assert_eq!(shown(join.close()), "c:?");
@@ -326,15 +373,15 @@ mod tests {
         /// Whatever comes in whatever order, each thing comes out once.
         #[test]
         fn nothing_is_lost(
-            events in proptest::collection::vec((0_u8..8, 1_u32..4, 0_u32..4, 1_u64..5), 0..200)
+            events in proptest::collection::vec((0_u8..9, 1_u32..4, 0_u32..4, 1_u64..5), 0..200)
         ) {
             let (mut join, mut sum, mut came, mut out) = (Join::<u32, u32>::default(), 0, 0, Vec::new());
             let mut slots = Vec::new();
             for (kind, tid, return_number, ticks) in events {
                 match kind {
                     0 => out.extend(join.ended(Tid(tid))),
-                    1 | 2 if return_number > 0 => {
-                        let (key, complete) = join.announced(Tid(tid), return_number);
+                    1 | 2 | 8 if return_number > 0 => {
+                        let (key, complete) = join.announced((Tid(tid), kind / 7), return_number);
                         out.extend(complete);
                         slots.push(key);
                     }
@@ -343,7 +390,7 @@ mod tests {
                         out.extend(join.resolved(key, Arc::new(0)));
                     }
                     _ => {
-                        out.extend(join.recorded(Tid(tid), return_number, ticks, came));
+                        out.extend(join.recorded((Tid(tid), kind / 7), return_number, ticks, came));
                         came += 1;
                         sum += ticks;
                     }

@@ -3,12 +3,13 @@
 use zerocopy::FromBytes;
 
 use super::{
-    CapturedStack, Detail, KernelStack, LockWait, Mode, OffCpu, Overflow, Record, RecordHeader,
-    ThreadName, ThreadRecord, Tick, UserReturn,
+    CapturedStack, Detail, IoCall, KernelStack, LockWait, Mode, OffCpu, Overflow, Record,
+    RecordHeader, ThreadName, ThreadRecord, Tick, UserReturn,
 };
 use crate::layout::{
-    HeaderLayout, LockWaitLayout, MAX_KERNEL_FRAMES, MAX_USER_RETURN_WORDS, OverflowLayout,
-    REGISTERS, RecordFlags, RecordKind, STATES, ThreadLayout, UserReturnLayout,
+    HeaderLayout, IO_PLACES, IoCallLayout, LockWaitLayout, MAX_IO_EXTRA, MAX_KERNEL_FRAMES,
+    MAX_USER_RETURN_WORDS, OverflowLayout, REGISTERS, RecordFlags, RecordKind, STATES,
+    ThreadLayout, UserReturnLayout,
 };
 use crate::unwind::{Registers, UnwindEnd};
 
@@ -47,6 +48,9 @@ pub enum RecordError {
         /// All.
         ticks: u32,
     },
+    /// A user stack or a system call is of a place that does not exist.
+    #[error("{0} is not a place of a thread")]
+    Place(u32),
     /// A stack copy has no room for its registers.
     #[error("a stack copy of {words} words has no registers")]
     StackCopy {
@@ -125,6 +129,7 @@ impl Record {
                     ip: fixed.ip,
                     sp: fixed.sp,
                     execution: fixed.execution,
+                    place: place(fixed.place)?,
                     stack: captured_stack(&raw, &fixed, &words)?,
                 })
             }
@@ -149,6 +154,7 @@ impl Record {
                     stack: kernel_stack(&raw, &mut rest)?,
                 })
             }
+            RecordKind::IoCall => Record::IoCall(Box::new(io_call(header, &raw, &mut rest)?)),
         };
         Ok((record, rest.0))
     }
@@ -164,6 +170,7 @@ fn most_frames(kind: RecordKind) -> usize {
         | RecordKind::Overflow
         | RecordKind::LockWait => MAX_KERNEL_FRAMES,
         RecordKind::UserReturn => MAX_USER_RETURN_WORDS,
+        RecordKind::IoCall => MAX_IO_EXTRA / 8,
         RecordKind::Thread | RecordKind::VforkStart => 0,
     }
 }
@@ -231,6 +238,33 @@ fn tick(
         at_switch_out: raw.flags.contains(RecordFlags::AT_SWITCH_OUT),
         stack: kernel_stack(raw, rest)?,
     }))
+}
+
+fn place(number: u32) -> Result<u8, RecordError> {
+    match u8::try_from(number) {
+        Ok(place) if place <= IO_PLACES => Ok(place),
+        _ => Err(RecordError::Place(number)),
+    }
+}
+
+fn io_call(
+    header: RecordHeader,
+    raw: &HeaderLayout,
+    rest: &mut Bytes<'_>,
+) -> Result<IoCall, RecordError> {
+    let fixed: IoCallLayout = rest.take()?;
+    let words = rest.words(raw.frames)?;
+    let bytes = words.iter().flat_map(|word| word.to_ne_bytes());
+    Ok(IoCall {
+        header,
+        begin_ns: fixed.begin_ns,
+        result: fixed.result,
+        arguments: fixed.arguments,
+        call: fixed.call,
+        compat: fixed.compat != 0,
+        place: place(fixed.place.into())?,
+        extra: bytes.take(usize::from(fixed.extra_bytes)).collect(),
+    })
 }
 
 fn kernel_stack(raw: &HeaderLayout, rest: &mut Bytes<'_>) -> Result<KernelStack, RecordError> {

@@ -178,6 +178,8 @@ pub struct UserReturn {
     pub sp: u64,
     /// How often the process had called exec until then, counted from any number.
     pub execution: u32,
+    /// Which numbers its number is one of: 0, or as in [`IoCall::place`].
+    pub place: u8,
     /// Its user stack there.
     pub stack: CapturedStack,
 }
@@ -236,14 +238,36 @@ pub struct LockWait {
     pub header: RecordHeader,
     /// When it blocked, CLOCK_MONOTONIC.
     pub begin_ns: u64,
-    /// Address of the futex word in the process; of `futex_waitv` that of its array; 0 if the end of
-    /// the wait was not seen.
+    /// Address of the futex word in the process; of `futex_waitv` that of its array; 0 if the end
+    /// of the wait was not seen.
     pub object: u64,
     /// Of `futex` its command, such as 0 for `FUTEX_WAIT`; of another system call its number;
     /// [`OPERATION_UNKNOWN`](crate::layout::OPERATION_UNKNOWN) if the end of the wait was not seen.
     pub operation: u32,
     /// The kernel stack of the wait.
     pub stack: KernelStack,
+}
+
+/// A traced system call of a process has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IoCall {
+    /// When and where it ended, and which thread; the number is one of this place.
+    pub header: RecordHeader,
+    /// When it began, CLOCK_MONOTONIC; 0: that was not seen.
+    pub begin_ns: u64,
+    /// What it returned: a negative error number if it failed.
+    pub result: i64,
+    /// Its first arguments.
+    pub arguments: [u64; 4],
+    /// Its number.
+    pub call: u32,
+    /// The number is one of a 32-bit program's.
+    pub compat: bool,
+    /// The user stacks of traced system calls are numbered for each of
+    /// [`IO_PLACES`](crate::layout::IO_PLACES) places in a thread, from 1 on.
+    pub place: u8,
+    /// What it brought from memory: see [`IoExtra`](crate::layout::IoExtra).
+    pub extra: Box<[u8]>,
 }
 
 /// One record of a ring, or of an iteration over all threads.
@@ -264,6 +288,8 @@ pub enum Record {
     Overflow(Overflow),
     /// A thread was blocked in a futex.
     LockWait(LockWait),
+    /// A traced system call has ended.
+    IoCall(Box<IoCall>),
 }
 
 impl Record {
@@ -278,6 +304,7 @@ impl Record {
             Record::VforkStart(header) => header,
             Record::Overflow(overflow) => &overflow.header,
             Record::LockWait(wait) => &wait.header,
+            Record::IoCall(call) => &call.header,
         }
     }
 

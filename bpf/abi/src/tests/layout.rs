@@ -102,7 +102,7 @@ fn rust_side() -> BTreeMap<String, u64> {
             sp,
             file,
             execution,
-            zero,
+            place,
             end,
             via_frame_pointer,
             unwound,
@@ -125,11 +125,34 @@ fn rust_side() -> BTreeMap<String, u64> {
         header,
         [begin_ns, object, operation, zero]
     );
+    structure!(
+        all,
+        io_call_record,
+        IoCallLayout,
+        header,
+        [
+            begin_ns,
+            result,
+            arguments,
+            call,
+            extra_bytes,
+            compat,
+            place
+        ]
+    );
+    structure!(
+        all,
+        io_call,
+        TracedCall,
+        0,
+        [traced, extra, extra_argument, zero]
+    );
     for record in [
         "thread_record",
         "user_return_record",
         "overflow_record",
         "lock_wait_record",
+        "io_call_record",
     ] {
         all.push((format!("{record}.header"), 0));
     }
@@ -204,6 +227,8 @@ fn rust_side() -> BTreeMap<String, u64> {
             lock_waits_skipped_ns,
             lock_second,
             lock_waits,
+            io_calls_lost,
+            ignored,
             zero,
         ]
     );
@@ -271,6 +296,14 @@ fn rust_side() -> BTreeMap<String, u64> {
         RECORD_VFORK_START = RecordKind::VforkStart,
         RECORD_OVERFLOW = RecordKind::Overflow,
         RECORD_LOCK_WAIT = RecordKind::LockWait,
+        RECORD_IO_CALL = RecordKind::IoCall,
+        EXTRA_PATH = IoExtra::Path,
+        EXTRA_DESCRIPTORS = IoExtra::Descriptors,
+        EXTRA_ADDRESS = IoExtra::Address,
+        EXTRA_PEER_ADDRESS = IoExtra::PeerAddress,
+        IO_CALLS = IO_CALLS,
+        MAX_IO_EXTRA = MAX_IO_EXTRA,
+        IO_PLACES = IO_PLACES,
         OPERATION_UNKNOWN = OPERATION_UNKNOWN,
         MAX_LOCK_WAITS = MAX_LOCK_WAITS,
         FLAG_IRQ_WORK = RecordFlags::IRQ_WORK.bits(),
@@ -350,7 +383,7 @@ proptest! {
     fn statistics_survive_the_way_there_and_back(words in proptest::collection::vec(any::<u64>(), size_of::<CpuStats>() / 8)) {
         let mut bytes: Vec<u8> = Vec::new();
         // What belongs to a clock that is gone is not kept.
-        let clock = [0, 12, 13, 14, 15, 19, 22, 23, 25, 26, 27];
+        let clock = [0, 12, 13, 14, 15, 19, 22, 23, 25, 26, 27, 36];
         let mut kept: Vec<u8> = Vec::new();
         for (at, word) in words.into_iter().enumerate() {
             bytes.extend(word.to_ne_bytes());

@@ -97,13 +97,14 @@ fn a_thread_and_a_user_return_decode() {
     assert_eq!(thread.counts.minor_faults, 18);
     assert_eq!(thread.counts.written_bytes, 27);
 
-    let unwound = [1, 2, 0, 0, 0, 5, 0x0101, 0x1000, 0x2000];
+    let unwound = [1, 2, 0, 0, 0, 3 << 32 | 5, 0x0101, 0x1000, 0x2000];
     let user_return = alone(&record([5, 0, 0, 0], 2, &unwound)).unwrap();
     let expected = UserReturn {
         header: header(),
         ip: 1,
         sp: 2,
         execution: 5,
+        place: 3,
         stack: CapturedStack::Unwound {
             frames: Box::new([0x1000, 0x2000]),
             end: UnwindEnd::Complete,
@@ -190,6 +191,37 @@ fn a_lock_wait_decodes() {
 }
 
 #[test]
+fn a_traced_system_call_decodes() {
+    let path = u64::from_ne_bytes(*b"/tmp/abc");
+    let body = [
+        17,
+        (-2_i64).cast_unsigned(),
+        1,
+        2,
+        3,
+        4,
+        8 << 56 | 1 << 48 | 7 << 32 | 257,
+        path,
+    ];
+    let expected = IoCall {
+        header: header(),
+        begin_ns: 17,
+        result: -2,
+        arguments: [1, 2, 3, 4],
+        call: 257,
+        compat: true,
+        place: 8,
+        extra: Box::from(&b"/tmp/ab"[..]),
+    };
+    let bytes = record([9, 0, 0, 0], 1, &body);
+    assert_eq!(alone(&bytes).unwrap(), Record::IoCall(Box::new(expected)));
+    let mut elsewhere = body;
+    elsewhere[6] += 1 << 56;
+    let bytes = record([9, 0, 0, 0], 1, &elsewhere);
+    assert_eq!(alone(&bytes), Err(Some(RecordError::Place(9))));
+}
+
+#[test]
 fn records_that_follow_each_other_decode_one_by_one() {
     let mut bytes = record([3, 7, 0, 0], 2, &[1, 2]);
     bytes.extend(record([4, 7, 0, 0], 0, &[0; 28]));
@@ -225,6 +257,8 @@ fn what_is_no_record_is_refused() {
         record([7, 0, 0, 0], 0, &[]),
         record([7, 0, 0, 0], 2, &[9, 1, 1]),
         record([8, 0, 0, 0], 0, &[]),
+        record([9, 0, 0, 0], 1, &[0; 7]),
+        record([9, 0, 0, 0], 65, &[0; 72]),
         record([3, 10, 0, 0], 0, &[]),
         record(
             [1, 0, 0, 0],
@@ -245,7 +279,7 @@ proptest! {
 
     #[test]
     fn any_header_of_a_known_kind_decodes_or_is_refused(
-        kind in 0_u8..8, bytes in proptest::collection::vec(any::<u8>(), 300..400)
+        kind in 0_u8..10, bytes in proptest::collection::vec(any::<u8>(), 300..400)
     ) {
         let mut bytes = bytes;
         bytes[32] = kind;

@@ -36,7 +36,7 @@ use selected::Selected;
 
 use crate::filter::{Filter, nothing_passes};
 use crate::load::lines::LookupPaths;
-use crate::model::Model;
+use crate::model::{Model, TracedEvents};
 use crate::sources::Sources;
 
 /// A format of another tool.
@@ -130,8 +130,8 @@ pub struct ExportOptions {
     pub by: GroupBy,
     /// The ticks to export.
     pub filter: Filter,
-    /// Whether traced waits for locks are exported in the place of ticks.
-    pub locks: bool,
+    /// The traced events that are exported in the place of ticks.
+    pub traced: Option<TracedEvents>,
     /// Where load objects and debug files are looked for.
     pub lookup: LookupPaths,
     /// The output file as typed.
@@ -181,8 +181,8 @@ pub fn export(options: &ExportOptions, output: &mut Output) -> Result<(), Failur
     let mut model = Model::load_named(paths, &options.lookup)?;
     found.note(&mut model);
     found.limit(&mut filter);
-    if options.locks {
-        model.show_waits()?;
+    if let Some(events) = options.traced {
+        model.show(events)?;
     }
     let selected = select(&model, &filter, output)?;
     let format = options.format;

@@ -4,7 +4,7 @@
 //! function that calls itself is one frame, and frames deeper than 200 belong to their callers; the
 //! subtitle says so.
 //!
-//! By default they show on-CPU time, with `--locks` the traced waits for locks. If states of
+//! By default they show on-CPU time, with `--locks` and `--io` traced events. If states of
 //! several kinds are shown, each stack ends in its state, `[lock]`, in its own colour. Widths are
 //! times, shown with their unit.
 //!
@@ -34,7 +34,7 @@ use crate::export::{seconds, select};
 use crate::filter::Filter;
 use crate::load::lines::LookupPaths;
 use crate::metric::BaseMetric;
-use crate::model::{Model, STATE_SLOTS};
+use crate::model::{Model, STATE_SLOTS, TracedEvents};
 use crate::sources::Sources;
 
 /// From this many microseconds on, numbers are shown in milliseconds.
@@ -54,8 +54,8 @@ pub struct FlameOptions {
     pub filter: Filter,
     /// Whether all states are shown.
     pub all: bool,
-    /// Whether traced waits for locks are shown, and no ticks.
-    pub locks: bool,
+    /// The traced events that are shown, and no ticks.
+    pub traced: Option<TracedEvents>,
     /// The frames below each stack.
     pub by: GroupBy,
     /// The filter as typed.
@@ -77,8 +77,8 @@ pub fn flame(options: &FlameOptions, output: &mut Output) -> Result<(), Failure>
     let mut model = Model::load_named(paths, &options.lookup)?;
     found.note(&mut model);
     found.limit(&mut filter);
-    if options.locks {
-        model.show_waits()?;
+    if let Some(events) = options.traced {
+        model.show(events)?;
         filter.states = None;
     } else if filter.states.is_none() && !options.all {
         filter.states = Some(std::array::from_fn(|slot| BaseMetric::TotalCpu.has(slot)));
@@ -87,8 +87,8 @@ pub fn flame(options: &FlameOptions, output: &mut Output) -> Result<(), Failure>
     let before = options.before.as_ref();
     let before = before.map(|path| {
         let mut before = Model::load_named(std::slice::from_ref(path), &options.lookup)?;
-        if options.locks {
-            before.show_waits()?;
+        if let Some(events) = options.traced {
+            before.show(events)?;
         }
         Ok(before)
     });
@@ -127,8 +127,8 @@ struct Picture<'a> {
 impl Picture<'_> {
     /// Returns what is shown, in words.
     fn what(&self) -> String {
-        if self.options.locks {
-            return "traced waits for locks".to_owned();
+        if let Some(events) = self.options.traced {
+            return format!("traced {}", events.title());
         }
         let states = self.selected.states;
         let exactly =
@@ -150,7 +150,7 @@ impl Picture<'_> {
     fn with_states(&self) -> bool {
         let states = self.selected.states;
         let shown = (0..STATE_SLOTS).filter(|slot| states[*slot]);
-        !self.options.locks
+        self.options.traced.is_none()
             && shown.clone().count() > 1
             && !shown.into_iter().all(|slot| BaseMetric::TotalCpu.has(slot))
     }

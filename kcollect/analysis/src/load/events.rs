@@ -1,17 +1,22 @@
-//! Reads what threads did at an instant: overflows of counters, and waits for locks.
+//! Reads what threads did at an instant: overflows of counters, waits for locks, and system calls
+//! that do I/O.
 //!
-//! Waits have metrics like counters, gprofng's `sync` (their time) and `syncn` (their number).
+//! Waits and calls have metrics like counters, by gprofng's names: `sync` is the time of waits,
+//! `syncn` their number; `ioreadtime`, `ioreadbytes`, `ioreadcnt` and the like those of calls.
 
 use experiment_format::Error;
 use experiment_format::ids::Pid;
 use experiment_format::log::{CounterDecl, CounterUnit, ProfileDecl};
-use experiment_format::packet::SyncEvent;
+use experiment_format::packet::{IoEvent, IoKind, IoRecord, SyncEvent};
 use experiment_format::stacks::StackUid;
+use experiment_format::text::printable;
 use rustc_hash::FxHashMap;
 
 use super::resolve::Addresses;
 use super::{Context, Loader, MAX_TIME_NS};
-use crate::model::{CounterInfo, CounterOverflow, LockWait, MAX_COUNTERS, StackId, TickRow};
+use crate::model::{
+    CounterInfo, CounterOverflow, FileId, IoCall, LockWait, MAX_COUNTERS, StackId, TickRow,
+};
 
 /// An event as its packet has it.
 struct Event {
@@ -77,7 +82,8 @@ impl Loader {
             return Ok(0);
         }
         let mut packets = source.sync_packets()?;
-        let [Some(time), Some(number)] = sync_metrics().map(|metric| self.counter(metric)) else {
+        let slots = SYNC_METRICS.map(|metric| self.counter(metric.declaration()));
+        let [Some(time), Some(number)] = slots else {
             return Ok(0);
         };
         let (mut missing, mut impossible) = (0, 0);
@@ -105,6 +111,78 @@ impl Loader {
         }
         self.skipped(context, "synctrace", packets.invalid() + impossible);
         Ok(missing)
+    }
+
+    /// Reads the system calls that do I/O. Returns how many stacks are missing.
+    pub(super) fn read_io_calls(
+        &mut self,
+        context: &Context<'_>,
+        addresses: &mut Addresses,
+        end: &mut u64,
+    ) -> Result<u64, Error> {
+        let source = &self.model.experiment(context.id).source;
+        if !source.header().profiles.iter().any(IoEvent::is_table) {
+            return Ok(0);
+        }
+        let mut packets = source.io_packets()?;
+        let mut records = Vec::new();
+        while let Some(packet) = packets.next_packet()? {
+            records.extend(packet.called());
+        }
+        // What a descriptor is called follows from what was done to it before.
+        records.sort_by_key(|record| record.ended);
+        let mut metrics: FxHashMap<&'static str, u8> = FxHashMap::default();
+        for metric in IO_METRICS {
+            if let Some(slot) = self.counter(metric.declaration()) {
+                metrics.insert(metric.name, slot);
+            }
+        }
+        let mut files = FileNames::default();
+        let (mut missing, mut impossible) = (0, 0);
+        for record in records {
+            let name = files.of(&record);
+            if record.names_only {
+                continue;
+            }
+            let event = Event {
+                cpu: record.cpu,
+                time: record.ended,
+                stack: record.stack,
+                thread: (record.thread, record.pid),
+            };
+            let nanos = record.ended - record.requested;
+            let values: Vec<(u8, u64)> = io_values(&record)
+                .into_iter()
+                .filter_map(|(name, value)| Some((*metrics.get(name)?, value)))
+                .collect();
+            match self.add(context, addresses, &event, &values, &mut missing, end) {
+                Some(row) => {
+                    let file = self.file(&name);
+                    self.model.io_calls.push(IoCall {
+                        row,
+                        nanos: i64::try_from(nanos).unwrap_or(i64::MAX),
+                        bytes: record.bytes,
+                        kind: record.kind,
+                        failed: record.failed,
+                        file,
+                    });
+                }
+                None => impossible += 1,
+            }
+        }
+        self.skipped(context, "iotrace", packets.invalid() + impossible);
+        Ok(missing)
+    }
+
+    /// Returns the file of a name.
+    fn file(&mut self, name: &str) -> FileId {
+        if let Some(known) = self.files.get(name) {
+            return *known;
+        }
+        let file = FileId(self.model.files.len() as u32);
+        self.model.files.push(name.to_owned());
+        self.files.insert(name.to_owned(), file);
+        file
     }
 
     /// Adds an event with its values by counter. Returns where and when it was. None: it is at an
@@ -201,17 +279,121 @@ impl Loader {
     }
 }
 
-/// Returns the metrics of waits, as gprofng calls them: their time and their number.
-fn sync_metrics() -> [CounterDecl; 2] {
-    let metric = |name: &str, title: &str, unit| CounterDecl {
-        tag: 0,
-        name: name.to_owned(),
-        title: title.to_owned(),
-        interval: 1,
-        unit,
-    };
-    [
-        metric("sync", "Sync Wait", CounterUnit::Nanoseconds),
-        metric("syncn", "Sync Wait Count", CounterUnit::Count),
-    ]
+/// A metric of traced events.
+struct EventMetric {
+    /// gprofng's name.
+    name: &'static str,
+    title: &'static str,
+    unit: CounterUnit,
 }
+
+impl EventMetric {
+    const fn time(name: &'static str, title: &'static str) -> EventMetric {
+        let unit = CounterUnit::Nanoseconds;
+        EventMetric { name, title, unit }
+    }
+
+    const fn number(name: &'static str, title: &'static str) -> EventMetric {
+        let unit = CounterUnit::Count;
+        EventMetric { name, title, unit }
+    }
+
+    fn declaration(&self) -> CounterDecl {
+        CounterDecl {
+            tag: 0,
+            name: self.name.to_owned(),
+            title: self.title.to_owned(),
+            interval: 1,
+            unit: self.unit,
+        }
+    }
+}
+
+const SYNC_METRICS: [EventMetric; 2] = [
+    EventMetric::time("sync", "Sync Wait"),
+    EventMetric::number("syncn", "Sync Wait Count"),
+];
+
+const IO_METRICS: [EventMetric; 10] = [
+    EventMetric::time("ioreadtime", "Read Time"),
+    EventMetric::number("ioreadbytes", "Bytes Read"),
+    EventMetric::number("ioreadcnt", "Read Count"),
+    EventMetric::time("iowritetime", "Write Time"),
+    EventMetric::number("iowritebytes", "Bytes Written"),
+    EventMetric::number("iowritecnt", "Write Count"),
+    EventMetric::time("ioothertime", "Other I/O Time"),
+    EventMetric::number("ioothercnt", "Other I/O Count"),
+    EventMetric::time("ioerrortime", "I/O Error Time"),
+    EventMetric::number("ioerrorcnt", "I/O Error Count"),
+];
+
+/// Returns the metrics that a call counts in, with their values: one that failed is an error,
+/// whatever it was to do.
+fn io_values(record: &IoRecord) -> Vec<(&'static str, u64)> {
+    let nanos = record.ended - record.requested;
+    match record.kind {
+        _ if record.failed => vec![("ioerrortime", nanos), ("ioerrorcnt", 1)],
+        IoKind::Read => vec![
+            ("ioreadtime", nanos),
+            ("ioreadbytes", record.bytes),
+            ("ioreadcnt", 1),
+        ],
+        IoKind::Write => vec![
+            ("iowritetime", nanos),
+            ("iowritebytes", record.bytes),
+            ("iowritecnt", 1),
+        ],
+        IoKind::Open | IoKind::Close | IoKind::Other => {
+            vec![("ioothertime", nanos), ("ioothercnt", 1)]
+        }
+    }
+}
+
+/// What the descriptors of an experiment's process are called, by the rules of gprofng: an open
+/// says it, with a name or as a duplicate.
+struct FileNames {
+    open: FxHashMap<i32, String>,
+}
+
+impl Default for FileNames {
+    fn default() -> FileNames {
+        let standard = [(0, "<stdin>"), (1, "<stdout>"), (2, "<stderr>")];
+        let standard = standard.map(|(number, name)| (number, name.to_owned()));
+        FileNames {
+            open: standard.into_iter().collect(),
+        }
+    }
+}
+
+impl FileNames {
+    /// Returns the name of the file that a call is of.
+    fn of(&mut self, record: &IoRecord) -> String {
+        let known = |number| self.open.get(&number).cloned();
+        match record.kind {
+            IoKind::Open => {
+                let said = record.name.as_deref().map(printable);
+                let duplicate = || record.duplicated.and_then(known);
+                let name = said.or_else(duplicate);
+                let name = name.unwrap_or_else(|| UNNAMED.to_owned());
+                if !record.failed {
+                    self.open.insert(record.descriptor, name.clone());
+                }
+                name
+            }
+            IoKind::Close => {
+                let name = known(record.descriptor).unwrap_or_else(|| UNNAMED.to_owned());
+                if !record.failed {
+                    self.open.remove(&record.descriptor);
+                }
+                name
+            }
+            IoKind::Other if record.descriptor < 0 => NO_DESCRIPTOR.to_owned(),
+            _ => known(record.descriptor).unwrap_or_else(|| UNNAMED.to_owned()),
+        }
+    }
+}
+
+/// The file of a descriptor of which nothing is known.
+const UNNAMED: &str = "<unknown>";
+/// That of a call that is of no descriptor.
+const NO_DESCRIPTOR: &str = "<paths>";

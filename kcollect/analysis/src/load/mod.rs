@@ -30,7 +30,7 @@ use host::exit::Failure;
 use rustc_hash::FxHashMap;
 
 use crate::model::{
-    CpuId, ExperimentId, ExperimentInfo, MAX_COUNTERS, Model, ProcessGroups, ProcessId,
+    CpuId, ExperimentId, ExperimentInfo, FileId, MAX_COUNTERS, Model, ProcessGroups, ProcessId,
     ProcessInfo, StackId, ThreadId, ThreadInfo, TickRow,
 };
 use open::Opened;
@@ -82,6 +82,8 @@ struct Loader {
     left_us: u64,
     /// How many events of each counter may come.
     left_counts: [u64; MAX_COUNTERS],
+    /// The files of traced I/O, by name.
+    files: FxHashMap<String, FileId>,
     resolver: Resolver,
     archives: Vec<Archives>,
     cpus: FxHashMap<u32, CpuId>,
@@ -156,6 +158,7 @@ impl Loader {
             model,
             left_us: MAX_SUM,
             left_counts: [MAX_SUM; MAX_COUNTERS],
+            files: FxHashMap::default(),
             resolver: Resolver::default(),
             archives,
             cpus: FxHashMap::default(),
@@ -248,6 +251,7 @@ impl Loader {
         };
         missing += self.read_counters(&context, &mut addresses, &mut end)?;
         missing += self.read_waits(&context, &mut addresses, &mut end)?;
+        missing += self.read_io_calls(&context, &mut addresses, &mut end)?;
         self.warn(id, packets.invalid() + impossible, missing);
         let info = &mut self.model.experiments[id.index()];
         let events = info.source.events().iter();

@@ -9,13 +9,14 @@ mod groups;
 pub(crate) mod interner;
 mod source_lines;
 mod stacks;
+mod traced;
 pub(crate) mod trie;
-mod waits;
 
 use experiment_format::ids::Pid;
 use experiment_format::log::CounterUnit;
 use experiment_format::losses::{self, Recorded};
 use experiment_format::microstate::Microstate;
+use experiment_format::packet::IoKind;
 use experiment_format::reader::Experiment;
 use host::exit::{ExitKind, Failure};
 
@@ -24,6 +25,7 @@ use crate::symbol::NAMELESS;
 pub use groups::{GroupKind, ProcessGroups};
 pub use source_lines::{SourceLine, SourceLines};
 pub use stacks::{Callees, Stacks};
+pub use traced::TracedEvents;
 
 /// Number of states that sums tell apart: the twelve with names, and all others together.
 pub const STATE_SLOTS: usize = Microstate::ALL.len() + 1;
@@ -155,6 +157,27 @@ pub struct LockWait {
     pub object: u64,
     /// As [`experiment_format::packet::SyncEvent::kind`], if it is known.
     pub kind: Option<u32>,
+}
+
+/// Position in [`Model::files`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileId(pub u32);
+
+/// A traced system call that does I/O. Its time, bytes and number are in [`Model::counts`] too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IoCall {
+    /// The end of the call: time, stack, thread, experiment and CPU. It has no ticks and no state.
+    pub row: TickRow,
+    /// How long it took, nanoseconds.
+    pub nanos: i64,
+    /// Bytes that it moved.
+    pub bytes: u64,
+    /// What it did.
+    pub kind: IoKind,
+    /// It failed.
+    pub failed: bool,
+    /// To which file.
+    pub file: FileId,
 }
 
 /// An experiment or subexperiment.
@@ -408,8 +431,12 @@ pub struct Model {
     pub counts: Vec<CounterOverflow>,
     /// The traced waits for locks of all experiments, in the same order.
     pub waits: Vec<LockWait>,
-    /// Whether [`Model::rows`] are these waits, and no ticks: [`Model::show_waits`].
-    pub shows_waits: bool,
+    /// The traced system calls that do I/O, by experiment, each in the order of time.
+    pub io_calls: Vec<IoCall>,
+    /// The files that they are of, each name once.
+    pub files: Vec<String>,
+    /// The events that [`Model::rows`] are, if they are no ticks: [`Model::show`].
+    pub shows: Option<TracedEvents>,
     /// What is missing or could not be read, one sentence each.
     pub warnings: Vec<String>,
     /// Whether a part of the experiments is left out, because it is damaged or too large. What the

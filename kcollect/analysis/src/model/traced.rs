@@ -1,56 +1,108 @@
-//! Traced waits for locks in place of ticks, so that pictures and exports draw them as they are.
+//! Traced events in place of ticks, so that pictures and exports draw them as they are.
 
 use experiment_format::microstate::Microstate;
 use host::exit::{ExitKind, Failure};
 
 use super::{Model, TickRow};
 
+/// A kind of events that a recording traces on request, each with its time and stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TracedEvents {
+    /// Waits for locks (`-s`).
+    Locks,
+    /// System calls that do I/O (`-i`).
+    Io,
+}
+
+impl TracedEvents {
+    /// Returns what they are, in words.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            TracedEvents::Locks => "waits for locks",
+            TracedEvents::Io => "calls that do I/O",
+        }
+    }
+
+    /// Returns the metric that an experiment has with them.
+    fn metric(self) -> &'static str {
+        match self {
+            TracedEvents::Locks => "sync",
+            TracedEvents::Io => "ioreadtime",
+        }
+    }
+
+    /// Returns the state in whose place they are shown. A call that does I/O is blocked, mostly.
+    fn state(self) -> Microstate {
+        match self {
+            TracedEvents::Locks => Microstate::UserLock,
+            TracedEvents::Io => Microstate::Sleep,
+        }
+    }
+}
+
 impl Model {
-    /// Checks that waits for locks were traced in one of the experiments.
+    /// Checks that events were traced in one of the experiments.
     ///
     /// # Errors
     /// When they were not.
-    pub fn require_waits(&self) -> Result<(), Failure> {
-        if self.has_waits() {
+    pub fn require(&self, events: TracedEvents) -> Result<(), Failure> {
+        if self.has(events) {
             return Ok(());
         }
-        Err(Failure::new(
-            ExitKind::Empty,
-            "no waits for locks were traced",
-            "record them with -s on, of a load or of the processes of -T or -F =REGEXP",
-        ))
+        let (what, cure) = match events {
+            TracedEvents::Locks => (
+                "no waits for locks were traced",
+                "record them with -s on, of a load or of the processes of -T or -F =REGEXP",
+            ),
+            TracedEvents::Io => (
+                "no I/O was traced",
+                "record it with -i on, of a load or of the processes of -T or -F =REGEXP",
+            ),
+        };
+        Err(Failure::new(ExitKind::Empty, what, cure))
     }
 
-    /// Returns whether waits for locks were traced in one of the experiments.
+    /// Returns whether events were traced in one of the experiments.
     #[must_use]
-    pub fn has_waits(&self) -> bool {
-        self.counters.iter().any(|metric| metric.name == "sync")
+    pub fn has(&self, events: TracedEvents) -> bool {
+        let mut metrics = self.counters.iter();
+        metrics.any(|metric| metric.name == events.metric())
     }
 
-    /// Puts the traced waits in the place of the ticks: each is a row in the state lock, whose
-    /// ticks are microseconds. What is shorter than a microsecond counts as one.
+    /// Puts traced events in the place of the ticks: each is a row in one state, whose ticks are
+    /// microseconds. What is shorter than a microsecond counts as one.
     ///
     /// # Errors
-    /// As [`Model::require_waits`].
-    pub fn show_waits(&mut self) -> Result<(), Failure> {
-        self.require_waits()?;
-        self.shows_waits = true;
+    /// As [`Model::require`].
+    pub fn show(&mut self, events: TracedEvents) -> Result<(), Failure> {
+        self.require(events)?;
+        self.shows = Some(events);
         for info in &mut self.experiments {
             info.tick_us = 1;
         }
-        self.rows = self
-            .waits
-            .iter()
-            .flat_map(|wait| {
-                let micros = wait.nanos.max(0).cast_unsigned().div_ceil(1000).max(1);
-                let row = wait.row;
-                pieces(micros).map(move |ticks| TickRow {
-                    ticks,
-                    state: Microstate::UserLock as u8,
-                    ..row
-                })
+        let rows = |(row, nanos): (TickRow, i64)| {
+            let micros = nanos.max(0).cast_unsigned().div_ceil(1000).max(1);
+            pieces(micros).map(move |ticks| TickRow {
+                ticks,
+                state: events.state() as u8,
+                ..row
             })
-            .collect();
+        };
+        self.rows = match events {
+            TracedEvents::Locks => {
+                let waits = self.waits.iter();
+                waits
+                    .flat_map(|wait| rows((wait.row, wait.nanos)))
+                    .collect()
+            }
+            TracedEvents::Io => {
+                let calls = self.io_calls.iter();
+                calls
+                    .flat_map(|call| rows((call.row, call.nanos)))
+                    .collect()
+            }
+        };
         Ok(())
     }
 }

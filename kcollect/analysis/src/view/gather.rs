@@ -41,9 +41,9 @@ pub fn gather(model: &Model, filter: &Filter) -> Result<Payload, Error> {
         _ => format!("{} to {}", founder.name, last.name),
     };
     let mut payload = Payload {
-        title: match model.shows_waits {
-            true => format!("{title}: waits for locks"),
-            false => title,
+        title: match model.shows {
+            Some(events) => format!("{title}: {}", events.title()),
+            None => title,
         },
         start_unix_ms: u64::try_from(founder.source.start().wall_s)
             .unwrap_or(0)
@@ -73,7 +73,7 @@ pub fn gather(model: &Model, filter: &Filter) -> Result<Payload, Error> {
         }
     }
     // They are of one whole experiment, and of all states.
-    if founders.len() == 1 && !model.shows_waits && *filter == Filter::default() {
+    if founders.len() == 1 && model.shows.is_none() && *filter == Filter::default() {
         note_exact_times(founder, &mut payload)?;
     }
     Ok(payload)

@@ -16,7 +16,7 @@ use super::serve::Server;
 use super::{gather, page};
 use crate::filter::Filter;
 use crate::load::lines::LookupPaths;
-use crate::model::Model;
+use crate::model::{Model, TracedEvents};
 use crate::private_file;
 use crate::sources::Sources;
 
@@ -25,8 +25,8 @@ use crate::sources::Sources;
 pub struct ViewOptions {
     /// The experiments, of one recording.
     pub sources: Sources,
-    /// Whether traced waits for locks are shown in the place of ticks.
-    pub locks: bool,
+    /// The traced events that are shown in the place of ticks.
+    pub traced: Option<TracedEvents>,
     /// Where load objects and debug files are looked for.
     pub lookup: LookupPaths,
     /// Where the page goes.
@@ -54,8 +54,8 @@ pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
     found.note(&mut model);
     let mut filter = Filter::default();
     found.limit(&mut filter);
-    if options.locks {
-        model.show_waits()?;
+    if let Some(events) = options.traced {
+        model.show(events)?;
     }
     model
         .warnings

@@ -17,6 +17,7 @@ use experiment_format::ids::Pid;
 use host::exit::{ExitKind, Failure};
 use host::machine::{self, CpuSet};
 
+use user_collector::io_calls::traced_calls;
 use user_collector::space::{Mapping, mapping_at};
 
 use super::event::{Event, Seam};
@@ -109,6 +110,10 @@ impl Inputs {
             lock_threshold_ns: plan.lock_threshold.map(|threshold| {
                 u64::try_from(threshold.duration().as_nanos()).unwrap_or(u64::MAX)
             }),
+            traced_calls: match plan.trace_io {
+                true => traced_calls(),
+                false => Vec::new(),
+            },
             max_kernel_frames: max_frames(),
             page_fault,
             cpu_ids: possible.last().map_or(1, |last| last + 1),

@@ -81,7 +81,8 @@ pub struct Founder {
     pub kernel: KernelCode,
     frames: ArtificialFrames,
     names: ThreadNames,
-    /// Where ticks and off-CPU intervals were in the kernel, if only used load objects are archived.
+    /// Where ticks and off-CPU intervals were in the kernel, if only used load objects are
+    /// archived.
     used_addresses: HashSet<u64>,
     samples: Samples,
     /// Sums for the summary.
@@ -264,8 +265,12 @@ impl Founder {
         processes: &ProcessTable,
         interval: &StateInterval,
     ) -> Result<(), Error> {
-        // Locks are traced of followed processes alone.
-        if interval.is_empty() || matches!(interval.event, Some(ThreadEvent::LockWait(_))) {
+        // Locks and I/O are traced of followed processes alone.
+        let traced = matches!(
+            interval.event,
+            Some(ThreadEvent::LockWait(_) | ThreadEvent::IoCall(_))
+        );
+        if interval.is_empty() || traced {
             return Ok(());
         }
         let header = interval.header;

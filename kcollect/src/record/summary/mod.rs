@@ -22,7 +22,7 @@ use crate::record::dispatch::Dispatcher;
 use crate::record::input::inputs::{CpuTime, Inputs};
 use crate::record::input::totals::Totals;
 use crate::record::kernel::accounts::ProcessTimes;
-use crate::record::subexperiment::FollowedProcess;
+use crate::record::subexperiment::{FollowedProcess, IoCounts};
 use crate::record::user_stacks::resolve_stack::{StackLosses, UnwindCounts};
 use crate::record::user_stacks::user_stack::StackCounts;
 
@@ -60,6 +60,9 @@ pub struct Summary {
     /// The traced waits for locks, if they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lock_waits: Option<LockWaitSummary>,
+    /// The traced system calls that do I/O, if they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub io_calls: Option<IoCallSummary>,
     /// What is missing or impaired, by cause.
     pub losses: Losses,
     /// The states of a thread, by the names of gprofng's metrics.
@@ -98,6 +101,21 @@ pub struct CounterSummary {
     /// The share of the time in which it was counted: less than 1 if there were more counters than
     /// the hardware has. `events` and `recorded` are not scaled by it.
     pub share_of_time: f64,
+}
+
+/// The traced system calls that do I/O.
+#[derive(Debug, Serialize)]
+pub struct IoCallSummary {
+    /// Calls in the experiment. One that moves bytes from a descriptor to another counts for both.
+    pub recorded: u64,
+    /// Their time, seconds.
+    pub recorded_s: f64,
+    /// Bytes that they read.
+    pub read_bytes: u64,
+    /// Bytes that they wrote.
+    pub written_bytes: u64,
+    /// Calls that found the ring full.
+    pub lost: u64,
 }
 
 /// The traced waits for locks.
@@ -336,6 +354,18 @@ impl Summary {
                 lost: sum(|stats| stats.lock_waits_lost),
             }
         });
+        let io_calls = plan.trace_io.then(|| {
+            let traced = followed.iter().flat_map(|followed| &followed.processes);
+            let mut counts = IoCounts::default();
+            traced.for_each(|process| counts += process.io_calls);
+            IoCallSummary {
+                recorded: counts.calls,
+                recorded_s: counts.nanos as f64 / 1e9,
+                read_bytes: counts.read,
+                written_bytes: counts.written,
+                lost: sum(|stats| stats.io_calls_lost),
+            }
+        });
         let arrays = recorded.arrays + followed.as_ref().map_or(0, FollowSummary::arrays);
         let thread_ticks = recorded.array_ticks + followed.as_ref().map_or(0, FollowSummary::ticks);
         Summary {
@@ -379,6 +409,7 @@ impl Summary {
                 lock_waits: lock_waits
                     .as_ref()
                     .map_or(0, |waits| waits.left_out + waits.lost),
+                io_calls: io_calls.as_ref().map_or(0, |calls| calls.lost),
                 late_events: totals.late,
                 recorded: Recorded {
                     ticks: recorded.ticks,
@@ -388,6 +419,7 @@ impl Summary {
             },
             counters,
             lock_waits,
+            io_calls,
             targets: accounts
                 .targets
                 .iter()

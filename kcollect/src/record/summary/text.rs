@@ -6,7 +6,9 @@ use bpf_abi::layout::MAX_LOCK_WAITS;
 use host::table::{Align, TextTable};
 
 use super::first_tables::FirstTables;
-use super::{CounterSummary, FollowSummary, LockWaitSummary, ProcessSummary, Summary};
+use super::{
+    CounterSummary, FollowSummary, IoCallSummary, LockWaitSummary, ProcessSummary, Summary,
+};
 
 /// A pause that is too short to be mentioned, seconds: starting and stopping take as long.
 const MIN_PAUSE_S: f64 = 0.05;
@@ -63,6 +65,9 @@ impl Summary {
         }
         if let Some(waits) = &self.lock_waits {
             writeln!(out, "  {}", waits.line())?;
+        }
+        if let Some(calls) = &self.io_calls {
+            writeln!(out, "  {}", calls.line())?;
         }
         if let Some(followed) = &self.followed {
             writeln!(out, "  {}", followed.line())?;
@@ -154,6 +159,15 @@ impl CounterSummary {
             );
         }
         line
+    }
+}
+
+impl IoCallSummary {
+    fn line(&self) -> String {
+        format!(
+            "I/O: {} calls of {:.3} s recorded, {} bytes read, {} bytes written",
+            self.recorded, self.recorded_s, self.read_bytes, self.written_bytes
+        )
     }
 }
 

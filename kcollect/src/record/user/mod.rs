@@ -11,6 +11,7 @@
 //! [resolver]: super::user_stacks::resolve_stack
 //! [publisher]: super::user_stacks::publish
 
+mod io_calls;
 mod process_events;
 
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use user_collector::join::{Join, JoinCounts};
 use user_collector::objects::LoadObjects;
 use user_collector::process::{ProcessInstance, ProcessTable};
 
+use self::io_calls::TracedFiles;
 use super::input::inputs::LackedTable;
 use super::interval::StateInterval;
 use super::processes::LoadedCode;
@@ -52,6 +54,7 @@ pub struct UserSpace {
     pub resolver: StackResolver,
     publisher: TablePublisher,
     join: Join<StateInterval, UserStack>,
+    io_calls: TracedFiles,
 }
 
 impl UserSpace {
@@ -65,6 +68,7 @@ impl UserSpace {
             resolver: StackResolver::default(),
             publisher: TablePublisher::default(),
             join: Join::default(),
+            io_calls: TracedFiles::default(),
         }
     }
 
@@ -94,9 +98,9 @@ impl UserSpace {
             space.note_use();
         }
         let ticks = u64::from(interval.ticks);
-        let complete = self
-            .join
-            .recorded(header.tid(), header.user_return, ticks, interval);
+        let complete =
+            self.join
+                .recorded(interval.stacks_of(), header.user_return, ticks, interval);
         self.route(router, processes, complete);
     }
 
@@ -134,7 +138,9 @@ impl UserSpace {
         record: UserReturn,
     ) {
         let (header, pid) = (record.header, record.header.pid());
-        let (slot, mut complete) = self.join.announced(header.tid(), header.user_return);
+        let (slot, mut complete) = self
+            .join
+            .announced((header.tid(), record.place), header.user_return);
         if self.code.spaces.get_mut(pid).is_none() {
             self.code.spaces.found(pid, [], header.time_ns);
         }
@@ -243,7 +249,8 @@ impl UserSpace {
         self.code.objects.begin_again();
         self.resolver.losses = StackLosses::default();
         self.resolver.unwound = UnwindCounts::default();
-        self.join = Join::default();
+        self.join.begin_again();
+        self.io_calls.begin_again();
     }
 
     /// Returns whether nothing is known of a file that the kernel found.

@@ -14,6 +14,7 @@ impl UserSpace {
     /// The load was started.
     pub fn load_started(&mut self, pid: Pid) {
         self.policy.add_load(pid);
+        self.io_calls.load_started(pid);
     }
 
     /// The parent of the process that is forked next with this number waits for its exec.
@@ -40,6 +41,7 @@ impl UserSpace {
         self.stop_waiting(pid);
         self.code.spaces.forked(pid, parent, at);
         self.policy.forked(pid, parent);
+        self.io_calls.forked(pid, parent);
         self.publisher.changed(pid);
         let by_pid = self.policy.names_pid(pid);
         let (_, process) = self.tracker.track(processes, pid);
@@ -68,6 +70,7 @@ impl UserSpace {
         self.stop_waiting(pid);
         self.code.spaces.executed(pid, at);
         self.policy.executed(pid);
+        self.io_calls.executed(pid);
         self.publisher.changed(pid);
         let descent = self.policy.descent(pid);
         let Some(instance) = self.tracker.instance(pid) else {
@@ -144,6 +147,7 @@ impl UserSpace {
             process.exited_ns = Some(at);
             router.exited(instance, at, &mut self.code);
         }
+        self.io_calls.exited(pid);
     }
 
     /// Closes the experiments of processes of which no record can come any more, and drops what is

@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn the_pause_doubles_with_each_reading_without_news() {
-        let (slot, _) = Join::<(), ()>::default().announced(Tid(7), 1);
+        let (slot, _) = Join::<(), ()>::default().announced((Tid(7), 0), 1);
         let mut unmapped = Unmapped::default();
         assert!(unmapped.wait(1000, slot, copy_of(Pid(7))).is_none());
         assert!(unmapped.wait(900, slot, copy_of(Pid(7))).is_none());

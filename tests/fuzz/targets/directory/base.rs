@@ -16,7 +16,9 @@ use experiment_format::log::{
 };
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
-use experiment_format::packet::{ClockTick, CounterEvent, SyncEvent, SyncThreshold, TickArray};
+use experiment_format::packet::{
+    ClockTick, CounterEvent, IoEvent, IoKind, SyncEvent, SyncThreshold, TickArray,
+};
 use experiment_format::stacks::StackEnd;
 use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::usage::UsageRecord;
@@ -183,6 +185,21 @@ fn sorting(founder: &ExperimentWriter, run: StartTime) -> Result<()> {
             object: PROGRAM + 0x10000 + u64::from(number % 2),
             kind: 9 * number,
         })?;
+        sub.called(&IoEvent {
+            cpu: 1,
+            requested: time - 3_000_000,
+            ended: time,
+            stack,
+            tid: Tid(7 + number % 2),
+            pid: Pid(7),
+            kind: IoKind::ALL[number as usize % 5],
+            failed: number % 4 == 3,
+            descriptor: number as i32 % 3,
+            bytes: 512,
+            duplicated: None,
+            call: Some(number),
+            name: (number % 5 == 2).then(|| b"/var/log/x".as_slice().into()),
+        })?;
     }
     for second in 0..2 {
         sub.sample(second * SECOND, "periodic", &usage(second))?;
@@ -260,6 +277,7 @@ fn header(pid: u32, command: &str) -> LogHeader {
             packets: vec![CounterEvent::declaration()],
         },
         SyncEvent::table(SyncThreshold::Given(Duration::from_micros(5))),
+        IoEvent::table(),
     ];
     if command != "kernel" {
         profiles.remove(1);

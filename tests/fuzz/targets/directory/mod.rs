@@ -20,7 +20,7 @@ use analysis::export::selected::Selected;
 use analysis::filter::{Filter, TimeRange};
 use analysis::flame::{FlameOptions, flame};
 use analysis::load::lines::{self, LookupPaths};
-use analysis::model::Model;
+use analysis::model::{Model, TracedEvents};
 use analysis::report::table::Report;
 use analysis::report::views::{self, TableOptions, View, compare};
 use analysis::sources::{Period, Sources};
@@ -106,9 +106,11 @@ fn read_all(place: &Path, path: &Path) {
     report_all(&model);
     lines::add(&mut model, &lookup);
     report_lines(&model);
-    if model.show_waits().is_ok() {
-        export_all(&model);
-        show_page(&model);
+    for events in [TracedEvents::Locks, TracedEvents::Io] {
+        if model.show(events).is_ok() {
+            export_all(&model);
+            show_page(&model);
+        }
     }
 }
 
@@ -218,7 +220,7 @@ fn draw(place: &Path, paths: &[PathBuf]) {
             before: all.then(|| paths[0].clone()),
             filter: Filter::default(),
             all,
-            locks: false,
+            traced: None,
             by: GroupBy::Thread,
             only: String::new(),
             lookup: LookupPaths::default(),

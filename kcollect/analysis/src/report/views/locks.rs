@@ -14,7 +14,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::waiting::{called_in_library, waits_at};
 use super::{Context, View};
 use crate::filter::Selection;
-use crate::model::{LockWait, ProcessId, StackId, ThreadId};
+use crate::model::{LockWait, ProcessId, StackId, ThreadId, TracedEvents};
 use crate::report::table::{Cell, Column, Table};
 
 /// The waits for a lock.
@@ -63,7 +63,7 @@ impl Waits {
 }
 
 pub(super) fn locks(context: &Context<'_>) -> Result<Table, Failure> {
-    context.model.require_waits()?;
+    context.model.require(TracedEvents::Locks)?;
     Ok(first_locks(context, context.options.limit))
 }
 

@@ -7,6 +7,7 @@ pub mod compare;
 mod disasm;
 mod exact;
 mod experiments;
+mod files;
 mod functions;
 mod lines;
 mod locks;
@@ -56,6 +57,8 @@ pub enum View {
     Cpus,
     /// Locks by the traced waits for them.
     Locks,
+    /// Files by the traced system calls that do I/O.
+    Files,
     /// Exact times from sample to sample.
     Samples,
     /// Exact times of the whole run.
@@ -70,7 +73,7 @@ pub enum View {
 
 impl View {
     /// All views with their names and descriptions.
-    pub const ALL: [(View, &'static str, &'static str); 17] = [
+    pub const ALL: [(View, &'static str, &'static str); 18] = [
         (
             View::Triage,
             "triage",
@@ -119,6 +122,11 @@ impl View {
             View::Locks,
             "locks",
             "locks by the time that threads waited for them, if recorded with -s",
+        ),
+        (
+            View::Files,
+            "files",
+            "files by the time that was spent on their reads, writes and other calls, if recorded with -i",
         ),
         (
             View::Samples,
@@ -222,6 +230,7 @@ pub fn make(model: &Model, view: View, options: &TableOptions) -> Result<Report,
         View::Cpus => threads::cpus(&context),
         View::Overview => experiments::overview(&context),
         View::Locks => locks::locks(&context),
+        View::Files => files::files(&context),
         View::Samples => samples::samples(&context),
         View::Statistics => samples::statistics(&context),
         View::Header => Ok(experiments::header(model)),

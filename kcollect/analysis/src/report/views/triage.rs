@@ -12,6 +12,7 @@ use experiment_format::log::LogEvent;
 use experiment_format::microstate::Microstate;
 use host::exit::Failure;
 
+use super::files::first_files;
 use super::locks::first_locks;
 use super::waiting::waiting;
 use super::{Context, TableOptions, View, exact, short, threads};
@@ -20,7 +21,7 @@ use crate::load::exact::sum;
 use crate::metric::BaseMetric;
 use crate::model::{
     ExperimentId, ExperimentInfo, FunctionInfo, LossCounts, Model, ObjectId, ObjectKind, StackId,
-    TRUNCATED, UNKNOWN, UNWIND_FAILED,
+    TRUNCATED, TracedEvents, UNKNOWN, UNWIND_FAILED,
 };
 use crate::report::table::{Cell, Column, Table, TablePage};
 
@@ -44,19 +45,24 @@ pub(super) fn page(context: &Context<'_>) -> Result<TablePage, Failure> {
     })
 }
 
-/// Makes the tables of processes, hot functions, places where threads waited, and traced locks.
-/// Those without rows are left out.
+/// Makes the tables of processes, hot functions, places where threads waited, traced locks and
+/// files. Those without rows are left out.
 pub(super) fn first_tables(context: &Context<'_>, totals: &Totals) -> Result<Vec<Table>, Failure> {
     let mut tables = vec![
         processes(context)?,
         hot_functions(context, totals, on_cpu(context)),
         waiting(context, totals),
     ];
-    if context.model.has_waits() {
+    if context.model.has(TracedEvents::Locks) {
         let limit = context.options.limit.unwrap_or(DEFAULT_ROWS);
         let locks = first_locks(context, Some(limit));
         // One row is that of all together.
         tables.extend((locks.rows.len() > 1).then_some(locks));
+    }
+    if context.model.has(TracedEvents::Io) {
+        let limit = context.options.limit.unwrap_or(DEFAULT_ROWS);
+        let files = first_files(context, Some(limit));
+        tables.extend((files.rows.len() > 1).then_some(files));
     }
     tables.retain(|table| !table.rows.is_empty());
     Ok(tables)

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * The tracing of I/O (-i): each system call that reads, writes, opens, closes or does something else
+ * to a file, of followed processes, with its time and user stack.
+ *
+ * While these programs are attached, the kernel takes the slow way into and out of every system call
+ * of every process. So they are loaded and attached for -i alone, and what is not traced is
+ * recognised first: a call by its number, a process by what this CPU last saw.
+ */
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include "arch.h"
+#include "clock.h"
+#include "io_stack.h"
+#include "record.h"
+#include "user_return.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+/* By number, those of 32-bit programs after the others. Set by bpf/src/load.rs. */
+const volatile struct io_call traced_calls[2 * IO_CALLS];
+
+#define IO_RECORD_BYTES		 1024
+#define IO_RECORD_LENGTH(length) ((length) & (IO_RECORD_BYTES - 1))
+
+struct io_record_scratch {
+	struct io_call_record record;
+	__u8 extra[IO_RECORD_BYTES - sizeof(struct io_call_record)];
+	__u64 busy;
+};
+
+/* A record's length is known only when the path is. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct io_record_scratch);
+} kc_io_scratch SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct io_thread);
+} kc_io_threads SEC(".maps");
+
+/* Returns the place of a system call in traced_calls; one that is not traced if it has none. */
+static __always_inline __u32 place_of_call(struct task_struct *task, long call)
+{
+	if (call < 0 || call >= IO_CALLS)
+		return 0;
+	return is_compat(task) ? IO_CALLS + call : call;
+}
+
+/* Returns whether the process of a thread is followed. That one is not is final, and kept on this
+ * CPU until another one comes. */
+static __always_inline bool is_process_traced(struct cpu_stats *stats, struct task_struct *task)
+{
+	__u64 process = (__u64)task->tgid << 32 | (__u32)task->self_exec_id;
+
+	if (stats->ignored == process)
+		return false;
+	if (is_followed(task))
+		return true;
+	stats->ignored = process;
+	return false;
+}
+
+/* Returns the statistics of this CPU if the call of the thread that runs is traced, otherwise
+ * NULL. */
+static __always_inline struct cpu_stats *traced_on(struct task_struct *task, __u32 place, __u32 cpu)
+{
+	struct cpu_stats *stats;
+
+	if (!recording || !traced_calls[place & (2 * IO_CALLS - 1)].traced)
+		return 0;
+	stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
+	return stats && is_process_traced(stats, task) ? stats : 0;
+}
+
+SEC("tp_btf/sys_enter")
+int kc_sys_enter(__u64 *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct io_thread *thread;
+
+	if (!traced_on(task, place_of_call(task, ctx[1]), bpf_get_smp_processor_id()))
+		return 0;
+	thread = bpf_task_storage_get(&kc_io_threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (thread)
+		thread->entered_ns = bpf_ktime_get_ns();
+	return 0;
+}
+
+/* Reads what goes with a call into the record. Returns how many bytes. */
+static __always_inline __u32 read_extra(struct io_record_scratch *out, __u8 kind, __u8 argument)
+{
+	const void *from = (const void *)out->record.arguments[argument & (IO_ARGUMENTS - 1)];
+	__u64 length = out->record.arguments[(argument + 1) & (IO_ARGUMENTS - 1)];
+	long got;
+
+	switch (kind) {
+	case EXTRA_PATH:
+		got = bpf_probe_read_user_str(out->extra, MAX_IO_EXTRA, from);
+		/* A path that was cut has no NUL of its own. */
+		return got <= 0 ? 0 : got == MAX_IO_EXTRA ? MAX_IO_EXTRA : got - 1;
+	case EXTRA_DESCRIPTORS:
+		return out->record.result || bpf_probe_read_user(out->extra, 8, from) ? 0 : 8;
+	case EXTRA_ADDRESS:
+		length = length < 110 ? length : 110;
+		return bpf_probe_read_user(out->extra, length & 127, from) ? 0 : length & 127;
+	case EXTRA_PEER_ADDRESS:
+		if (!from || out->record.result < 0)
+			return 0;
+		if (!bpf_probe_read_user(out->extra, 28, from))
+			return 28;
+		return bpf_probe_read_user(out->extra, 16, from) ? 0 : 16;
+	}
+	return 0;
+}
+
+/* Sends a call that has ended. */
+static __always_inline void send_io_call(struct cpu_stats *stats, struct task_struct *task,
+					 struct io_record_scratch *out, struct io_thread *thread,
+					 struct pt_regs *regs, long result, __u32 place, __u32 cpu)
+{
+	__u64 begin_ns = thread ? thread->entered_ns : 0, now = bpf_ktime_get_ns();
+	__u32 bytes, words;
+
+	describe(&out->record.header, task, now, cpu, RECORD_IO_CALL, 0);
+	out->record.begin_ns = begin_ns;
+	out->record.result = result;
+	four_arguments(task, regs, out->record.arguments);
+	out->record.call = place & (IO_CALLS - 1);
+	out->record.compat = place >= IO_CALLS;
+	place &= 2 * IO_CALLS - 1;
+	bytes = read_extra(out, traced_calls[place].extra, traced_calls[place].extra_argument);
+	words = (bytes + 7) / 8;
+	out->record.extra_bytes = bytes;
+	out->record.header.frames = words;
+	out->record.place = 0;
+	if (thread) {
+		thread->entered_ns = 0;
+		capture_io_stack(task, thread, regs, &out->record, cpu);
+	}
+	if (!send(cpu, out, IO_RECORD_LENGTH(sizeof(out->record) + 8 * words)))
+		stats->io_calls_lost++;
+}
+
+SEC("tp_btf/sys_exit")
+int kc_sys_exit(__u64 *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct pt_regs *regs = (struct pt_regs *)ctx[0];
+	__u32 place = place_of_call(task, system_call_number(regs));
+	__u32 cpu = bpf_get_smp_processor_id(), zero = 0;
+	struct cpu_stats *stats = traced_on(task, place, cpu);
+	struct io_record_scratch *out;
+
+	if (!stats)
+		return 0;
+	out = bpf_map_lookup_elem(&kc_io_scratch, &zero);
+	if (!out || __sync_val_compare_and_swap(&out->busy, 0, 1)) {
+		stats->io_calls_lost++;
+		return 0;
+	}
+	send_io_call(stats, task, out,
+		     bpf_task_storage_get(&kc_io_threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE),
+		     regs, ctx[1], place, cpu);
+	out->busy = 0;
+	return 0;
+}

@@ -1,0 +1,134 @@
+//! Files by the traced calls on them.
+
+use std::path::Path;
+use std::process::Command;
+
+use experiment_format::directory::{ExperimentDir, NameRequest};
+use experiment_format::ids::{Pid, Tid};
+use experiment_format::log::StartTime;
+use experiment_format::packet::{IoEvent, IoKind};
+use experiment_format::stacks::StackEnd;
+use experiment_format::subexperiment::SubexperimentWriter;
+use experiment_format::writer::ExperimentWriter;
+
+use super::experiment::{PROGRAM, START, SUB, header, image, made, map};
+use super::shown;
+
+/// A program that reads a file by a duplicate of its descriptor, writes to its standard output, and
+/// to a descriptor of which nothing is known.
+fn traced(parent: &Path) {
+    let request = NameRequest::Exactly("ktest.1.er".into());
+    let (dir, _) = ExperimentDir::create(parent, &request, None).unwrap();
+    image(&dir, "/usr/bin/sort", PROGRAM, &["main", "merge"]);
+    let run = StartTime {
+        tstamp_ns: START,
+        wall_s: 1_795_205_070,
+        wall_subsec_ns: 0,
+        tm_zone_s: 0,
+    };
+    let mut of_machine = header(1, "kernel");
+    of_machine.profiles.push(IoEvent::table());
+    let mut of_sort = header(7, "/usr/bin/sort -n x");
+    of_sort.profiles.push(IoEvent::table());
+    let founder = ExperimentWriter::create(dir, &of_machine, run).unwrap();
+    let mut sub = SubexperimentWriter::create(founder.dir(), SUB, &of_sort, run).unwrap();
+    sub.map(&map(PROGRAM, "/usr/bin/sort")).unwrap();
+    let (main, merge) = (PROGRAM + 0x10, PROGRAM + 0x110);
+    let log = |name: &str| Some(Box::from(name.as_bytes()));
+    use IoKind::{Close, Open, Other, Read, Write};
+    for (at_us, took_us, kind, descriptor, bytes, name, duplicated, call) in [
+        (1000, 20, Open, 3, 0, log("/data/x"), None, Some(257)),
+        (1100, 10, Open, 9, 0, None, Some(3), Some(32)),
+        (1200, 5, Close, 3, 0, None, None, Some(3)),
+        (3000, 1500, Read, 9, 4096, None, None, Some(0)),
+        (4000, 400, Read, 9, 100, None, None, Some(0)),
+        (4100, 50, Other, 9, 0, None, None, Some(8)),
+        (4200, 3, Write, 1, 11, None, None, Some(1)),
+        (4300, 0, Open, 5, 0, log("tcp to 10.0.0.1:80"), None, None),
+        (9000, 4000, Write, 5, 700, None, None, Some(44)),
+        (9100, 7, Write, 77, 1, None, None, Some(1)),
+        (9200, 9, Other, -1, 0, None, None, Some(4)),
+    ] {
+        let frames: &[u64] = match kind {
+            Write => &[merge, main],
+            _ => &[main],
+        };
+        let stack = sub.stack(frames, StackEnd::Complete).unwrap();
+        let ended = START + at_us * 1000;
+        let event = IoEvent {
+            cpu: 1,
+            requested: ended - took_us * 1000,
+            ended,
+            stack,
+            tid: Tid(7),
+            pid: Pid(7),
+            kind,
+            failed: false,
+            descriptor,
+            bytes,
+            duplicated,
+            call,
+            name,
+        };
+        sub.called(&event).unwrap();
+        if kind == Open && descriptor == 3 {
+            let missing = IoEvent {
+                ended: ended + 1000,
+                failed: true,
+                descriptor: -1,
+                name: log("/data/y"),
+                ..event
+            };
+            sub.called(&missing).unwrap();
+        }
+    }
+    sub.close(founder.dir(), 10_000_000).unwrap();
+    founder.close(10_000_000).unwrap();
+}
+
+#[test]
+fn files_have_their_calls() {
+    let tmp = tempfile::tempdir().unwrap();
+    traced(tmp.path());
+    let mut text = String::new();
+    for arguments in [
+        &["files"][..],
+        &["files", "-n", "1"],
+        &["files", "--csv"],
+        &["files", "--process", "nothing"],
+        &[
+            "functions",
+            "-m",
+            "e.ioreadtime:i+iowritebytes:e.ioerrortime:name",
+        ],
+        &[
+            "threads",
+            "-m",
+            "e+ioreadcnt:e+ioothercnt:e+ioerrorcnt:name",
+        ],
+        &["overview"],
+    ] {
+        text += &shown(tmp.path(), arguments);
+    }
+    insta::assert_snapshot!("files", text);
+}
+
+#[test]
+fn without_traced_io_the_cure_is_named() {
+    let tmp = tempfile::tempdir().unwrap();
+    made(tmp.path());
+    insta::assert_snapshot!("no_files", shown(tmp.path(), &["files"]));
+}
+
+#[test]
+fn exports_show_the_calls_in_place_of_ticks() {
+    let tmp = tempfile::tempdir().unwrap();
+    traced(tmp.path());
+    let output = Command::new(env!("CARGO_BIN_EXE_kcollect"))
+        .args(["export", "--io", "--to", "folded", "-o", "-"])
+        .current_dir(tmp.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    insta::assert_snapshot!("folded_io", String::from_utf8_lossy(&output.stdout));
+}

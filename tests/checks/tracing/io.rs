@@ -1,0 +1,213 @@
+//! I/O (`-i`): a program that counts its own calls on each file is recorded with exactly these,
+//! with their bytes and times, by gprofng and by our report; and as many as strace counts.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use analysis::metric::offered;
+use analysis::model::Model;
+use analysis::report::views::{TableOptions, View, make};
+use anyhow::{Context, Result, ensure};
+use tempfile::TempDir;
+use tests::command::{Running, run};
+use tests::experiment::io_records;
+use tests::experiment::summary::RunSummary;
+use tests::gprofng::script;
+use tests::kcollect::{Recorded, experiments_in, record, sub_experiment};
+use tests::machine::Shared;
+use tests::machine::disturbance::judge_times;
+use tests::workload::io_calls::{Counted, IO_CALLS, by_file, each_file};
+use user_collector::io_calls::calls::call_of;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Between the program's clock and the kernel's, on average of all calls on a file: the way into
+/// the kernel and back, the record, and a lock of the program's own.
+const MAX_CALL_NS: u64 = 100_000;
+
+const OPTIONS: &[&str] = &["-i", "on", "-F", "load", "--descendants"];
+
+fn record_io(directory: &Path, rounds: &str) -> Result<(Recorded, Vec<Counted>)> {
+    let directory = directory.to_str().context("no UTF-8")?;
+    let recorded = record(OPTIONS, &[IO_CALLS, directory, rounds], LIMIT)?;
+    RunSummary::of(&recorded.experiment()?)?.complete()?;
+    let counted = Counted::all(&recorded.finished.stdout)?;
+    Ok((recorded, counted))
+}
+
+#[test]
+fn root_every_call_is_recorded_at_its_file() -> Result<()> {
+    judge_times(|| {
+        let directory = TempDir::new()?;
+        let (recorded, counted) = record_io(directory.path(), "200")?;
+        let model = Model::load(&[recorded.experiment()?])?;
+        let experiments = experiments_in(&recorded.experiment()?)?;
+        let records = experiments.iter().map(|experiment| io_records(experiment));
+        for (file, nanos) in each_file(&counted, records.collect::<Result<_>>()?)? {
+            let calls = file.calls;
+            let calls = calls.reads + calls.writes + calls.others + calls.errors;
+            ensure!(
+                nanos <= file.nanos && file.nanos - nanos <= MAX_CALL_NS * calls,
+                "{nanos} ns are recorded of {file:?}"
+            );
+        }
+        agrees_with_gprofng(&recorded, &counted)?;
+        reported(&model, &counted)
+    })
+}
+
+/// gprofng's own reader has the same numbers for each name, of both processes together.
+fn agrees_with_gprofng(recorded: &Recorded, counted: &[Counted]) -> Result<()> {
+    let metrics = "metrics e+ioreadcnt:e+ioreadbytes:e+iowritecnt:e+iowritebytes:name";
+    let said = script(&[metrics, "ioactivity"], &recorded.experiment()?)?;
+    let table = said.content()?.table(4);
+    let mut sums: BTreeMap<&str, [u64; 4]> = BTreeMap::new();
+    for file in counted {
+        let calls = &file.calls;
+        let own = [calls.reads, calls.read_bytes, calls.writes, calls.written];
+        let sum = sums.entry(&file.name).or_default();
+        sum.iter_mut().zip(own).for_each(|(sum, own)| *sum += own);
+    }
+    // Of a file that was never read or written gprofng has only the time.
+    sums.retain(|_, sum| *sum != [0; 4]);
+    for (name, sum) in sums {
+        let row = table.find(name).with_context(|| format!("no {name}"))?;
+        let values: Vec<u64> = row.values.iter().map(|value| *value as u64).collect();
+        ensure!(
+            values == sum,
+            "gprofng has {values:?} of {name}, not {sum:?}"
+        );
+    }
+    let header = said_header(recorded)?;
+    ensure!(header.contains("IO tracing"), "{header}");
+    Ok(())
+}
+
+fn said_header(recorded: &Recorded) -> Result<String> {
+    let own = sub_experiment(&recorded.experiment()?, "_io_calls_PID_")?;
+    Ok(tests::gprofng::display(&own, &["-header"]))
+}
+
+/// Our report has them by file, and the function of the program that made most calls.
+fn reported(model: &Model, counted: &[Counted]) -> Result<()> {
+    let words: Vec<_> = offered(model).iter().map(|base| base.keyword()).collect();
+    ensure!(
+        words.contains(&"ioreadtime") && words.contains(&"iowritebytes"),
+        "{words:?}"
+    );
+    let report = make(model, View::Files, &TableOptions::default())?.json();
+    let rows = report["rows"].as_array().context("no rows")?;
+    for file in counted
+        .iter()
+        .filter(|file| !file.name.ends_with("inherited"))
+    {
+        let row = rows.iter().find(|row| row["file"] == file.name.as_str());
+        let row = row.with_context(|| format!("no {} in {report}", file.name))?;
+        ensure!(
+            row["ioreadcnt"] == file.calls.reads && row["iowritebytes"] == file.calls.written,
+            "{row}"
+        );
+    }
+    let options = TableOptions {
+        metrics: Some("i+iowritebytes:e+iowritebytes:name".to_owned()),
+        ..TableOptions::default()
+    };
+    let functions = make(model, View::Functions, &options)?.json();
+    let rows = functions["rows"].as_array().context("no rows")?;
+    let written = |name: &str| {
+        let mut rows = rows.iter();
+        let row = rows.find(|row| row["name"].as_str().is_some_and(|own| own == name))?;
+        row["i.iowritebytes"].as_u64()
+    };
+    let shared = counted.iter().find(|file| file.name.ends_with("shared"));
+    let shared = shared.context("no file is shared")?;
+    ensure!(
+        written("write_shared") == Some(shared.calls.written),
+        "{functions}"
+    );
+    Ok(())
+}
+
+/// strace counts each call by its name, in both processes.
+#[test]
+fn root_as_many_calls_as_strace_counts() -> Result<()> {
+    let _machine = Shared::take()?;
+    let directory = TempDir::new()?;
+    let (recorded, _) = record_io(directory.path(), "50")?;
+    let mut counts: BTreeMap<&str, [u64; 2]> = BTreeMap::new();
+    for experiment in experiments_in(&recorded.experiment()?)? {
+        for call in io_records(&experiment)? {
+            let Some(number) = call.call else {
+                continue;
+            };
+            let name = call_of(number, false).context("an unknown call")?.name;
+            let [calls, errors] = counts.entry(name).or_default();
+            *calls += 1;
+            *errors += u64::from(call.failed);
+        }
+    }
+    // One call, two packets.
+    for name in ["sendfile", "copy_file_range"] {
+        counts.entry(name).and_modify(|[calls, _]| *calls /= 2);
+    }
+    let output = directory.path().join("counts");
+    let other = TempDir::new()?;
+    run(
+        Command::new("strace")
+            .args(["-f", "-c", "-U", "calls,errors,name", "-o"])
+            .args([&output, Path::new(IO_CALLS), other.path()])
+            .arg("50"),
+        LIMIT,
+    )?
+    .succeeded()?;
+    let text = std::fs::read_to_string(&output)?;
+    let mut wrong = Vec::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let Some((name, numbers)) = words.split_last() else {
+            continue;
+        };
+        let numbers: Vec<u64> = numbers
+            .iter()
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        let Some(calls) = numbers.first() else {
+            continue;
+        };
+        let errors = numbers.get(1).copied().unwrap_or(0);
+        let own = counts.remove(name).unwrap_or_default();
+        if own != [0, 0] && own != [*calls, errors] {
+            wrong.push(format!("{name}: {own:?}, not {:?}", [*calls, errors]));
+        }
+    }
+    ensure!(
+        wrong.is_empty() && counts.is_empty(),
+        "{wrong:?} {counts:?} {text}"
+    );
+    Ok(())
+}
+
+/// What was open before is named, and other processes are not recorded.
+#[test]
+fn root_a_running_process_is_traced_from_here_on() -> Result<()> {
+    let _machine = Shared::take()?;
+    let chosen = Running::start(Command::new(IO_CALLS).args(["wait", "4"]), LIMIT)?;
+    let other = Running::start(Command::new(IO_CALLS).args(["wait", "4"]), LIMIT)?;
+    let target = chosen.pid().to_string();
+    let recorded = record(&["-i", "on", "-T", &target], &["sleep", "1"], LIMIT)?;
+    chosen.finish()?;
+    other.finish()?;
+    let founder = recorded.experiment()?;
+    let experiments = experiments_in(&founder)?;
+    ensure!(experiments.len() == 1, "{experiments:?}");
+    let files = by_file(io_records(&experiments[0])?);
+    let (calls, _) = files.get(IO_CALLS).with_context(|| format!("{files:?}"))?;
+    // About a hundred in a second.
+    ensure!(
+        calls.reads > 20 && calls.read_bytes == 100 * calls.reads,
+        "{calls:?}"
+    );
+    Ok(())
+}

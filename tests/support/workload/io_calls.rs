@@ -1,0 +1,163 @@
+//! `io_calls`: a program that counts the calls that it makes on each file, and what it says of them
+//! (`workloads/io_calls.c`).
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use experiment_format::packet::{IoKind, IoRecord};
+
+/// The program.
+pub const IO_CALLS: &str = env!("IO_CALLS_PROGRAM");
+
+/// The files that it and its child count calls on; with sockets there are two more.
+const FILES: usize = 9;
+
+/// The calls on a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Calls {
+    /// Calls that read,
+    pub reads: u64,
+    /// and the bytes that they read.
+    pub read_bytes: u64,
+    /// Calls that write,
+    pub writes: u64,
+    /// and the bytes that they wrote.
+    pub written: u64,
+    /// Calls that open, close or do something else.
+    pub others: u64,
+    /// Calls that failed.
+    pub errors: u64,
+}
+
+/// The calls that a process has counted on a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counted {
+    /// They are those of the child process.
+    pub child: bool,
+    /// What the file is called.
+    pub name: String,
+    /// How many.
+    pub calls: Calls,
+    /// Their time, from before each call to after it.
+    pub nanos: u64,
+}
+
+impl Counted {
+    /// All of them.
+    ///
+    /// # Errors
+    /// When the output is not the program's.
+    pub fn all(output: &str) -> Result<Vec<Counted>> {
+        let counted: Vec<Counted> = output.lines().filter_map(Counted::parse).collect();
+        ensure!(counted.len() >= FILES, "{output}");
+        Ok(counted)
+    }
+
+    fn parse(line: &str) -> Option<Counted> {
+        let (word, line) = line.split_once(' ')?;
+        let words: Vec<&str> = line.splitn(8, ' ').collect();
+        let number = |place: usize| words.get(place)?.parse().ok();
+        Some(Counted {
+            child: match word {
+                "child" => true,
+                "file" => false,
+                _ => return None,
+            },
+            calls: Calls {
+                reads: number(0)?,
+                read_bytes: number(1)?,
+                writes: number(2)?,
+                written: number(3)?,
+                others: number(4)?,
+                errors: number(5)?,
+            },
+            nanos: number(6)?,
+            name: (*words.get(7)?).to_owned(),
+        })
+    }
+}
+
+/// Calls and their time.
+pub type CallTime = (Calls, u64);
+
+/// Returns the calls on each file that were recorded in the experiment of a process. What a
+/// descriptor is called is said when it is opened.
+#[must_use]
+pub fn by_file(mut records: Vec<IoRecord>) -> BTreeMap<String, CallTime> {
+    records.sort_by_key(|record| record.ended);
+    let mut names: BTreeMap<i32, String> = BTreeMap::new();
+    let mut sums: BTreeMap<String, CallTime> = BTreeMap::new();
+    for record in records {
+        if let Some(name) = &record.name
+            && !record.failed
+        {
+            let name = String::from_utf8_lossy(name).into_owned();
+            names.insert(record.descriptor, name);
+        }
+        if record.names_only {
+            continue;
+        }
+        let failed_open = record.name.as_deref().filter(|_| record.failed);
+        let name = match failed_open {
+            Some(name) => String::from_utf8_lossy(name).into_owned(),
+            None => names.get(&record.descriptor).cloned().unwrap_or_default(),
+        };
+        let (calls, nanos) = sums.entry(name).or_default();
+        *nanos += record.ended - record.requested;
+        match record.kind {
+            _ if record.failed => calls.errors += 1,
+            IoKind::Read => {
+                calls.reads += 1;
+                calls.read_bytes += record.bytes;
+            }
+            IoKind::Write => {
+                calls.writes += 1;
+                calls.written += record.bytes;
+            }
+            IoKind::Open | IoKind::Close | IoKind::Other => calls.others += 1,
+        }
+        if record.kind == IoKind::Close && !record.failed {
+            names.remove(&record.descriptor);
+        }
+    }
+    sums
+}
+
+/// Checks that the calls on each file are recorded that the program has counted, as many and with
+/// as many bytes, in the experiment of its process. Returns each with its recorded time.
+///
+/// # Errors
+/// When one is missing, or one is there that was not.
+pub fn each_file(
+    counted: &[Counted],
+    processes: Vec<Vec<IoRecord>>,
+) -> Result<Vec<(&Counted, u64)>> {
+    let mut processes: Vec<_> = processes.into_iter().map(by_file).collect();
+    processes.sort_by_key(BTreeMap::len);
+    ensure!(processes.len() == 2, "{} experiments", processes.len());
+    let mut each = Vec::new();
+    for file in counted {
+        // The child uses fewer files.
+        let recorded = &processes[usize::from(!file.child)];
+        let found = recorded.get(&file.name);
+        let (calls, nanos) = found.with_context(|| format!("{file:?}: not recorded"))?;
+        ensure!(*calls == file.calls, "{calls:?} are recorded of {file:?}");
+        each.push((file, *nanos));
+    }
+    Ok(each)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_a_file() {
+        let line = "child 1 2 3 4 5 6 7 /a b";
+        let counted = Counted::parse(line).unwrap();
+        assert_eq!((counted.child, counted.nanos), (true, 7));
+        assert_eq!(counted.name, "/a b");
+        assert_eq!(counted.calls.errors, 6);
+        assert_eq!(Counted::parse("call 1.5"), None);
+    }
+}

@@ -1,0 +1,371 @@
+//! The system calls that are traced as I/O: their numbers, and what each does to which descriptor.
+//!
+//! Numbers are those of the processor that this is built for, and those of 32-bit programs on
+//! x86-64 (`arch/x86/entry/syscalls/syscall_32.tbl`). Calls that wait for descriptors (poll,
+//! select, epoll_wait) move no bytes and are left out, as gprofng's own recorder leaves them out;
+//! so are mappings of files.
+
+use std::sync::LazyLock;
+
+use bpf_abi::layout::{IO_CALLS, IoExtra, TracedCall};
+
+/// What a call does. Its descriptor is its first argument, unless said otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// It reads as many bytes as it returns.
+    Read,
+    /// It writes as many bytes as it returns.
+    Write,
+    /// It moves as many bytes as it returns from the descriptor in one argument to that in another.
+    Transfer {
+        /// Which argument.
+        from: usize,
+        /// Which argument.
+        to: usize,
+    },
+    /// It opens a path, and returns the descriptor.
+    Open,
+    /// It opens a path below a directory's descriptor.
+    OpenAt,
+    /// It makes something without a path, which has a name here.
+    Make(&'static str),
+    /// It makes memory that is a file, with a name.
+    MakeMemory,
+    /// It makes a socket.
+    Socket,
+    /// It makes the socket of a connection that came in.
+    Accept,
+    /// It makes two descriptors.
+    Pair(&'static str),
+    /// It duplicates a descriptor, and returns the new one.
+    Duplicate,
+    /// `fcntl`: it may duplicate.
+    Control,
+    /// It closes.
+    Close,
+    /// It closes all descriptors from the first argument to the second one.
+    CloseRange,
+    /// It gives a socket its own address.
+    Bind,
+    /// It gives a socket the address of its peer.
+    Connect,
+    /// It changes the working directory to a path.
+    ChangeDirectory,
+    /// It changes the working directory to that of a descriptor.
+    ChangeDirectoryTo,
+    /// Something else to a descriptor.
+    Other,
+    /// Something else, without a descriptor.
+    OtherPath,
+}
+
+/// A system call that is traced.
+#[derive(Clone, Copy, Debug)]
+pub struct Call {
+    /// Its name.
+    pub name: &'static str,
+    /// Its number.
+    pub number: i64,
+    /// Its number in a 32-bit program; −1: it has none.
+    compat: i64,
+    /// What it does.
+    pub action: Action,
+}
+
+/// A row for each call: name, number in a 32-bit program, action.
+macro_rules! calls {
+    ($($name:ident $symbol:ident $compat:literal $action:expr;)*) => {
+        [$(Call {
+            name: stringify!($name),
+            number: libc::$symbol,
+            compat: $compat,
+            action: $action,
+        }),*]
+    };
+}
+
+use Action::{
+    Accept, Bind, ChangeDirectory, ChangeDirectoryTo, Close, CloseRange, Connect, Control,
+    Duplicate, Make, MakeMemory, Open, OpenAt, Other, OtherPath, Pair, Read, Socket, Transfer,
+    Write,
+};
+
+const CALLS: [Call; 82] = calls! {
+    read SYS_read 3 Read;
+    pread64 SYS_pread64 180 Read;
+    readv SYS_readv 145 Read;
+    preadv SYS_preadv 333 Read;
+    preadv2 SYS_preadv2 378 Read;
+    recvfrom SYS_recvfrom 371 Read;
+    recvmsg SYS_recvmsg 372 Read;
+    write SYS_write 4 Write;
+    pwrite64 SYS_pwrite64 181 Write;
+    writev SYS_writev 146 Write;
+    pwritev SYS_pwritev 334 Write;
+    pwritev2 SYS_pwritev2 379 Write;
+    sendto SYS_sendto 369 Write;
+    sendmsg SYS_sendmsg 370 Write;
+    vmsplice SYS_vmsplice 316 Write;
+    sendfile SYS_sendfile 187 Transfer { from: 1, to: 0 };
+    splice SYS_splice 313 Transfer { from: 0, to: 2 };
+    tee SYS_tee 315 Transfer { from: 0, to: 1 };
+    copy_file_range SYS_copy_file_range 377 Transfer { from: 0, to: 2 };
+    openat SYS_openat 295 OpenAt;
+    openat2 SYS_openat2 437 OpenAt;
+    memfd_create SYS_memfd_create 356 MakeMemory;
+    eventfd2 SYS_eventfd2 328 Make("eventfd");
+    epoll_create1 SYS_epoll_create1 329 Make("epoll");
+    timerfd_create SYS_timerfd_create 322 Make("timerfd");
+    signalfd4 SYS_signalfd4 327 Make("signalfd");
+    inotify_init1 SYS_inotify_init1 332 Make("inotify");
+    pidfd_open SYS_pidfd_open 434 Make("pidfd");
+    io_uring_setup SYS_io_uring_setup 425 Make("io_uring");
+    socket SYS_socket 359 Socket;
+    socketpair SYS_socketpair 360 Pair("socketpair");
+    accept SYS_accept -1 Accept;
+    accept4 SYS_accept4 364 Accept;
+    pipe2 SYS_pipe2 331 Pair("pipe");
+    dup SYS_dup 41 Duplicate;
+    dup3 SYS_dup3 330 Duplicate;
+    fcntl SYS_fcntl 55 Control;
+    close SYS_close 6 Close;
+    close_range SYS_close_range 436 CloseRange;
+    bind SYS_bind 361 Bind;
+    connect SYS_connect 362 Connect;
+    chdir SYS_chdir 12 ChangeDirectory;
+    fchdir SYS_fchdir 133 ChangeDirectoryTo;
+    lseek SYS_lseek 19 Other;
+    fsync SYS_fsync 118 Other;
+    fdatasync SYS_fdatasync 148 Other;
+    syncfs SYS_syncfs 344 Other;
+    sync_file_range SYS_sync_file_range 314 Other;
+    flock SYS_flock 143 Other;
+    ftruncate SYS_ftruncate 93 Other;
+    fallocate SYS_fallocate 324 Other;
+    fadvise64 SYS_fadvise64 250 Other;
+    readahead SYS_readahead 225 Other;
+    fstatfs SYS_fstatfs 100 Other;
+    fstat SYS_fstat 108 Other;
+    fchmod SYS_fchmod 94 Other;
+    fchown SYS_fchown 95 Other;
+    getdents64 SYS_getdents64 220 Other;
+    ioctl SYS_ioctl 54 Other;
+    listen SYS_listen 363 Other;
+    shutdown SYS_shutdown 373 Other;
+    recvmmsg SYS_recvmmsg 337 Other;
+    sendmmsg SYS_sendmmsg 345 Other;
+    io_uring_enter SYS_io_uring_enter 426 Other;
+    io_submit SYS_io_submit 248 OtherPath;
+    io_getevents SYS_io_getevents 247 OtherPath;
+    sync SYS_sync 36 OtherPath;
+    statfs SYS_statfs 99 OtherPath;
+    statx SYS_statx 383 OtherPath;
+    faccessat SYS_faccessat 307 OtherPath;
+    faccessat2 SYS_faccessat2 439 OtherPath;
+    fchmodat SYS_fchmodat 306 OtherPath;
+    fchownat SYS_fchownat 298 OtherPath;
+    renameat SYS_renameat 302 OtherPath;
+    renameat2 SYS_renameat2 353 OtherPath;
+    mkdirat SYS_mkdirat 296 OtherPath;
+    unlinkat SYS_unlinkat 301 OtherPath;
+    linkat SYS_linkat 303 OtherPath;
+    symlinkat SYS_symlinkat 304 OtherPath;
+    readlinkat SYS_readlinkat 305 OtherPath;
+    truncate SYS_truncate 92 OtherPath;
+    utimensat SYS_utimensat 320 OtherPath;
+};
+
+/// Calls that newer processors lack.
+#[cfg(target_arch = "x86_64")]
+const OLD_CALLS: [Call; 25] = calls! {
+    open SYS_open 5 Open;
+    creat SYS_creat 8 Open;
+    eventfd SYS_eventfd 323 Make("eventfd");
+    epoll_create SYS_epoll_create 254 Make("epoll");
+    signalfd SYS_signalfd 321 Make("signalfd");
+    inotify_init SYS_inotify_init 291 Make("inotify");
+    pipe SYS_pipe 42 Pair("pipe");
+    dup2 SYS_dup2 63 Duplicate;
+    getdents SYS_getdents 141 Other;
+    stat SYS_stat 106 OtherPath;
+    lstat SYS_lstat 107 OtherPath;
+    newfstatat SYS_newfstatat 300 OtherPath;
+    access SYS_access 33 OtherPath;
+    chmod SYS_chmod 15 OtherPath;
+    chown SYS_chown 182 OtherPath;
+    lchown SYS_lchown 16 OtherPath;
+    rename SYS_rename 38 OtherPath;
+    mkdir SYS_mkdir 39 OtherPath;
+    rmdir SYS_rmdir 40 OtherPath;
+    unlink SYS_unlink 10 OtherPath;
+    link SYS_link 9 OtherPath;
+    symlink SYS_symlink 83 OtherPath;
+    readlink SYS_readlink 85 OtherPath;
+    mknod SYS_mknod 14 OtherPath;
+    utimes SYS_utimes 271 OtherPath;
+};
+
+/// No call is missing there.
+#[cfg(not(target_arch = "x86_64"))]
+const OLD_CALLS: [Call; 1] = calls! {
+    newfstatat SYS_newfstatat -1 OtherPath;
+};
+
+/// Further numbers of 32-bit programs: those with 64-bit offsets, and their own forms.
+const COMPAT_ALIASES: [(i64, &str); 17] = [
+    (140, "lseek"),
+    (193, "truncate"),
+    (194, "ftruncate"),
+    (195, "stat"),
+    (196, "lstat"),
+    (197, "fstat"),
+    (198, "lchown"),
+    (207, "fchown"),
+    (212, "chown"),
+    (221, "fcntl"),
+    (239, "sendfile"),
+    (268, "statfs"),
+    (269, "fstatfs"),
+    (272, "fadvise64"),
+    (412, "utimensat"),
+    (417, "recvmmsg"),
+    // Sockets, several calls in one: which descriptor it is of is not known.
+    (102, "socketcall"),
+];
+
+/// `socketcall` of 32-bit programs.
+const SOCKET_CALL: Call = Call {
+    name: "socketcall",
+    number: -1,
+    compat: 102,
+    action: OtherPath,
+};
+
+type Places = [Option<&'static Call>; 2 * IO_CALLS];
+
+/// The calls by number, those of 32-bit programs after the others.
+static BY_NUMBER: LazyLock<Box<Places>> = LazyLock::new(|| {
+    let mut places: Box<Places> = Box::new([None; 2 * IO_CALLS]);
+    let mut put = |number: i64, compat: bool, call: &'static Call| {
+        if let Some(place) = place_of(number, compat) {
+            places[place] = Some(call);
+        }
+    };
+    let all = || CALLS.iter().chain(&OLD_CALLS).chain([&SOCKET_CALL]);
+    for call in all() {
+        put(call.number, false, call);
+        put(call.compat, true, call);
+    }
+    for (number, name) in COMPAT_ALIASES {
+        if let Some(call) = all().find(|call| call.name == name) {
+            put(number, true, call);
+        }
+    }
+    places
+});
+
+fn place_of(number: i64, compat: bool) -> Option<usize> {
+    let number = usize::try_from(number)
+        .ok()
+        .filter(|number| *number < IO_CALLS)?;
+    // Other processors' 32-bit programs are not traced.
+    match compat {
+        true => cfg!(target_arch = "x86_64").then_some(IO_CALLS + number),
+        false => Some(number),
+    }
+}
+
+/// Returns the call of a number; none if it is not traced.
+#[must_use]
+pub fn call_of(number: u32, compat: bool) -> Option<&'static Call> {
+    BY_NUMBER[place_of(number.into(), compat)?]
+}
+
+/// Returns what the BPF programs trace, by number, those of 32-bit programs after the others.
+#[must_use]
+pub fn traced_calls() -> Vec<TracedCall> {
+    let traced = |call: &Option<&Call>| match call {
+        Some(call) => {
+            let (extra, argument) = extra_of(call);
+            TracedCall {
+                traced: 1,
+                extra: extra.into(),
+                extra_argument: argument,
+                zero: 0,
+            }
+        }
+        None => TracedCall::default(),
+    };
+    BY_NUMBER.iter().map(traced).collect()
+}
+
+/// Returns what goes with a call, and which argument points to it.
+fn extra_of(call: &Call) -> (IoExtra, u8) {
+    match call.action {
+        Open | MakeMemory | ChangeDirectory => (IoExtra::Path, 0),
+        OpenAt => (IoExtra::Path, 1),
+        Pair("pipe") => (IoExtra::Descriptors, 0),
+        Pair(_) => (IoExtra::Descriptors, 3),
+        Accept => (IoExtra::PeerAddress, 1),
+        Bind | Connect => (IoExtra::Address, 1),
+        _ => (IoExtra::None, 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_found_by_number() {
+        let name = |number, compat| call_of(number, compat).map(|call| call.name);
+        assert_eq!(name(libc::SYS_read as u32, false), Some("read"));
+        assert_eq!(name(libc::SYS_futex as u32, false), None);
+        assert_eq!(name(u32::MAX, false), None);
+        if cfg!(target_arch = "x86_64") {
+            assert_eq!(name(3, true), Some("read"));
+            assert_eq!(name(140, true), Some("lseek"));
+            assert_eq!(name(102, true), Some("socketcall"));
+        }
+    }
+
+    #[test]
+    fn no_number_is_given_twice() {
+        let all: Vec<_> = CALLS.iter().chain(&OLD_CALLS).collect();
+        let numbers = |of: fn(&Call) -> i64| {
+            let mut numbers: Vec<_> = all.iter().map(|call| of(call)).collect();
+            numbers.retain(|number| *number >= 0);
+            numbers.extend(COMPAT_ALIASES.map(|(number, _)| number + 10_000));
+            numbers.sort_unstable();
+            numbers
+        };
+        for of in [(|call: &Call| call.number) as fn(&Call) -> i64, |call| {
+            call.compat
+        }] {
+            let numbers = numbers(of);
+            assert!(
+                numbers.windows(2).all(|pair| pair[0] < pair[1]),
+                "{numbers:?}"
+            );
+        }
+        for (_, alias) in COMPAT_ALIASES {
+            let known = all.iter().any(|call| call.name == alias);
+            assert!(
+                known || alias == "socketcall" || cfg!(not(target_arch = "x86_64")),
+                "{alias}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_the_programs_trace_has_the_path_of_an_open() {
+        let traced = traced_calls();
+        assert_eq!(traced.len(), 2 * IO_CALLS);
+        let openat = traced[libc::SYS_openat as usize];
+        assert_eq!(
+            (openat.traced, openat.extra, openat.extra_argument),
+            (1, 1, 1)
+        );
+        assert_eq!(traced[libc::SYS_futex as usize], TracedCall::default());
+    }
+}

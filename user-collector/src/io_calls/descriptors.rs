@@ -1,0 +1,457 @@
+//! The descriptors of one process, as its system calls make and close them; and what each of these
+//! calls did, in the terms of an experiment.
+//!
+//! A reader of an experiment learns what a descriptor is called when it is opened. So a descriptor
+//! that was there before, or came from elsewhere (over exec, in a message), is named when it is
+//! used first, by an operation that stands for no call. A name that nothing is known of is `fd N`.
+//!
+//! Pure but for the [`Look`] that is passed in: it knows one process's calls in the order of time.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use bpf_abi::IoCall;
+use bpf_abi::layout::MAX_IO_EXTRA;
+use experiment_format::packet::IoKind;
+
+use super::calls::{Action, call_of};
+use super::look::Look;
+
+/// The most descriptors of a process that are kept: beyond, they are named anew.
+const MAX_DESCRIPTORS: usize = 65_536;
+/// Of the kernel's fcntl.h: the commands that duplicate, and the descriptor of no directory.
+const DUPLICATES: [u64; 2] = [libc::F_DUPFD as u64, libc::F_DUPFD_CLOEXEC as u64];
+const NO_DIRECTORY: i32 = libc::AT_FDCWD;
+
+/// What a call did, or what a descriptor is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// When it began, CLOCK_MONOTONIC, nanoseconds; 0: that was not seen.
+    pub begin_ns: u64,
+    /// When it ended.
+    pub end_ns: u64,
+    /// What it did.
+    pub kind: IoKind,
+    /// It failed.
+    pub failed: bool,
+    /// The descriptor; −1: none.
+    pub descriptor: i32,
+    /// Bytes that it moved.
+    pub bytes: u64,
+    /// Of a duplicate: the descriptor that was duplicated.
+    pub duplicated: Option<i32>,
+    /// The number of the system call, as 64-bit programs have it; none: it only says what a
+    /// descriptor is called.
+    pub call: Option<u32>,
+    /// What the descriptor that it opens is called.
+    pub name: Option<Arc<[u8]>>,
+}
+
+#[derive(Clone, Debug)]
+struct Descriptor {
+    name: Arc<[u8]>,
+    /// An operation has said it.
+    said: bool,
+}
+
+/// The descriptors of a process.
+#[derive(Clone, Debug, Default)]
+pub struct Descriptors {
+    open: HashMap<i32, Descriptor>,
+    directory: Option<Vec<u8>>,
+    /// Those that were open at the beginning were looked up.
+    looked_up: bool,
+}
+
+impl Descriptors {
+    /// Returns those of a child process, as it is made.
+    #[must_use]
+    pub fn forked(&self) -> Descriptors {
+        let mut child = self.clone();
+        child.begin_again();
+        child
+    }
+
+    /// Another experiment begins, in which nothing is said yet.
+    pub fn begin_again(&mut self) {
+        for descriptor in self.open.values_mut() {
+            descriptor.said = false;
+        }
+    }
+
+    /// Returns what a call did, after what has to be said for that. Nothing of a call that is not
+    /// known.
+    pub fn apply(&mut self, call: &IoCall, look: &mut impl Look) -> Vec<Operation> {
+        let Some(known) = call_of(call.call, call.compat) else {
+            return Vec::new();
+        };
+        if !std::mem::replace(&mut self.looked_up, true) {
+            for (number, name) in look.all() {
+                self.add(number, name.into(), false);
+            }
+        }
+        Applied {
+            descriptors: self,
+            call,
+            number: u32::try_from(known.number).ok(),
+            look,
+            operations: Vec::new(),
+        }
+        .apply(known.action)
+    }
+
+    fn add(&mut self, number: i32, name: Arc<[u8]>, said: bool) {
+        if self.open.len() >= MAX_DESCRIPTORS && !self.open.contains_key(&number) {
+            self.open.clear();
+        }
+        self.open.insert(number, Descriptor { name, said });
+    }
+}
+
+/// A call that is being applied.
+struct Applied<'a, L> {
+    descriptors: &'a mut Descriptors,
+    call: &'a IoCall,
+    /// Its number as 64-bit programs have it.
+    number: Option<u32>,
+    look: &'a mut L,
+    operations: Vec<Operation>,
+}
+
+impl<L: Look> Applied<'_, L> {
+    fn apply(mut self, action: Action) -> Vec<Operation> {
+        match action {
+            Action::Read => self.moved(IoKind::Read, 0),
+            Action::Write => self.moved(IoKind::Write, 0),
+            Action::Transfer { from, to } => {
+                self.moved(IoKind::Write, to);
+                self.moved(IoKind::Read, from);
+                // The time of the call is in the first.
+                if let Some(read) = self.operations.last_mut() {
+                    read.begin_ns = read.end_ns;
+                }
+            }
+            Action::Open => {
+                let name = self.path(NO_DIRECTORY);
+                self.opened(name);
+            }
+            Action::OpenAt => {
+                let name = self.path(self.argument(0));
+                self.opened(name);
+            }
+            Action::Make(name) => self.opened(name.as_bytes().to_vec()),
+            Action::MakeMemory => {
+                let name = [b"memfd:", &*self.call.extra].concat();
+                self.opened(name);
+            }
+            Action::Socket => self.opened(self.socket()),
+            Action::Accept => self.accepted(),
+            Action::Pair(name) => self.pair(name),
+            Action::Duplicate => self.duplicated(),
+            Action::Control if DUPLICATES.contains(&self.call.arguments[1]) => self.duplicated(),
+            Action::Close => self.closed(),
+            Action::CloseRange => self.range_closed(),
+            Action::Bind | Action::Connect => self.addressed(action),
+            Action::ChangeDirectory => {
+                if self.call.result >= 0 {
+                    self.descriptors.directory = Some(self.path(NO_DIRECTORY));
+                }
+                self.other(-1);
+            }
+            Action::ChangeDirectoryTo => {
+                let number = self.argument(0);
+                self.other(number);
+                if self.call.result >= 0 {
+                    let directory = self.name_of(number);
+                    self.descriptors.directory = Some(directory.to_vec());
+                }
+            }
+            Action::Control | Action::Other => self.other(self.argument(0)),
+            Action::OtherPath => self.other(-1),
+        }
+        self.operations
+    }
+
+    /// Returns an argument that is a descriptor.
+    fn argument(&self, number: usize) -> i32 {
+        self.call.arguments[number] as i32
+    }
+
+    fn result(&self) -> i32 {
+        i32::try_from(self.call.result).unwrap_or(-1)
+    }
+
+    fn operation(&self, kind: IoKind, descriptor: i32) -> Operation {
+        Operation {
+            begin_ns: self.call.begin_ns,
+            end_ns: self.call.header.time_ns,
+            kind,
+            failed: self.call.result < 0,
+            descriptor,
+            bytes: 0,
+            duplicated: None,
+            call: self.number,
+            name: None,
+        }
+    }
+
+    /// Says what a descriptor is called, at an instant.
+    fn say(&mut self, number: i32, name: Arc<[u8]>, at_ns: u64) {
+        self.descriptors.add(number, Arc::clone(&name), true);
+        self.operations.push(Operation {
+            begin_ns: at_ns,
+            end_ns: at_ns,
+            failed: false,
+            call: None,
+            name: Some(name),
+            ..self.operation(IoKind::Open, number)
+        });
+    }
+
+    /// Returns what a descriptor is called.
+    fn name_of(&mut self, number: i32) -> Arc<[u8]> {
+        if let Some(known) = self.descriptors.open.get(&number) {
+            return Arc::clone(&known.name);
+        }
+        let found = self.look.descriptor(number);
+        let name: Arc<[u8]> = found
+            .unwrap_or_else(|| format!("fd {number}").into_bytes())
+            .into();
+        self.descriptors.add(number, Arc::clone(&name), false);
+        name
+    }
+
+    /// A descriptor is used: says what it is called, unless that is said, or it is none.
+    fn used(&mut self, number: i32) {
+        let none = self.call.result == -i64::from(libc::EBADF);
+        let said = self
+            .descriptors
+            .open
+            .get(&number)
+            .is_some_and(|known| known.said);
+        if number < 0 || none || said {
+            return;
+        }
+        let name = self.name_of(number);
+        // Before the operation, whose time is its end.
+        let at_ns = match self.call.begin_ns {
+            0 => self.call.header.time_ns.saturating_sub(1),
+            begin_ns => begin_ns,
+        };
+        self.say(number, name, at_ns);
+    }
+
+    fn moved(&mut self, kind: IoKind, argument: usize) {
+        let number = self.argument(argument);
+        self.used(number);
+        let bytes = u64::try_from(self.call.result).unwrap_or_default();
+        let operation = Operation {
+            bytes,
+            ..self.operation(kind, number)
+        };
+        self.operations.push(operation);
+    }
+
+    fn other(&mut self, number: i32) {
+        self.used(number);
+        self.operations.push(self.operation(IoKind::Other, number));
+    }
+
+    /// The call opened what has this name, or tried to.
+    fn opened(&mut self, name: Vec<u8>) {
+        let name: Arc<[u8]> = name.into();
+        let number = self.result();
+        if self.call.result >= 0 {
+            self.descriptors.add(number, Arc::clone(&name), true);
+        }
+        let operation = Operation {
+            name: Some(name),
+            ..self.operation(IoKind::Open, number.max(-1))
+        };
+        self.operations.push(operation);
+    }
+
+    fn duplicated(&mut self) {
+        let from = self.argument(0);
+        self.used(from);
+        if self.call.result < 0 {
+            return self.operations.push(self.operation(IoKind::Open, -1));
+        }
+        let name = self.name_of(from);
+        self.opened(name.to_vec());
+        if let Some(operation) = self.operations.last_mut() {
+            operation.duplicated = Some(from);
+        }
+    }
+
+    fn closed(&mut self) {
+        let number = self.argument(0);
+        self.used(number);
+        if self.call.result >= 0 {
+            self.descriptors.open.remove(&number);
+        }
+        self.operations.push(self.operation(IoKind::Close, number));
+    }
+
+    /// The packet of such a call has the first descriptor. The others are named anew when their
+    /// numbers are used again.
+    fn range_closed(&mut self) {
+        let [first, last] = [0, 1].map(|argument| self.call.arguments[argument] as u32);
+        let on_exec = self.call.arguments[2] & u64::from(libc::CLOSE_RANGE_CLOEXEC) != 0;
+        if self.call.result >= 0 && !on_exec {
+            self.descriptors
+                .open
+                .retain(|number, _| !(first..=last).contains(&number.cast_unsigned()));
+        }
+        let kind = if on_exec {
+            IoKind::Other
+        } else {
+            IoKind::Close
+        };
+        let operation = self.operation(kind, self.argument(0));
+        self.operations.push(operation);
+    }
+
+    fn pair(&mut self, name: &str) {
+        let (numbers, _) = self.call.extra.as_chunks::<4>();
+        let [first, second] = numbers else {
+            return self.opened(name.as_bytes().to_vec());
+        };
+        let [first, second] = [first, second].map(|bytes| i32::from_ne_bytes(*bytes));
+        // With the inode, by which the other end is recognised in another process.
+        for (number, call) in [(first, self.number), (second, None)] {
+            self.descriptors.open.remove(&number);
+            let found = self.look.descriptor(number);
+            let found = found.filter(|found| found.starts_with(name.as_bytes()));
+            let name: Arc<[u8]> = found.unwrap_or_else(|| name.as_bytes().to_vec()).into();
+            match call {
+                Some(_) => {
+                    self.descriptors.add(number, Arc::clone(&name), true);
+                    let operation = Operation {
+                        name: Some(name),
+                        ..self.operation(IoKind::Open, number)
+                    };
+                    self.operations.push(operation);
+                }
+                None => self.say(number, name, self.call.header.time_ns),
+            }
+        }
+    }
+
+    /// Returns what a new socket is called.
+    fn socket(&self) -> Vec<u8> {
+        let [family, kind] = [0, 1].map(|argument| self.argument(argument));
+        // The rest of the type are flags.
+        let name = match (family, kind & 0xf) {
+            (libc::AF_UNIX, _) => "unix socket",
+            (libc::AF_INET | libc::AF_INET6, libc::SOCK_STREAM) => "tcp socket",
+            (libc::AF_INET | libc::AF_INET6, libc::SOCK_DGRAM) => "udp socket",
+            (libc::AF_NETLINK, _) => "netlink socket",
+            _ => "socket",
+        };
+        name.as_bytes().to_vec()
+    }
+
+    fn accepted(&mut self) {
+        let listener = self.argument(0);
+        self.used(listener);
+        let name = self.name_of(listener).to_vec();
+        let number = self.result();
+        let peer = address(&self.call.extra);
+        let name = match (self.call.result >= 0, peer) {
+            (false, _) => name,
+            (true, Some(peer)) => [&*name, b" - ", peer.as_bytes()].concat(),
+            (true, None) => {
+                let found = self.look.descriptor(number);
+                // Another one may have the number by now, but hardly a socket with a peer.
+                let has_peer = |found: &Vec<u8>| found.windows(3).any(|bytes| bytes == b" - ");
+                let found = found.filter(has_peer);
+                found.unwrap_or_else(|| [&*name, b" (accepted)"].concat())
+            }
+        };
+        self.opened(name);
+    }
+
+    /// A socket has an address now, or tries to.
+    fn addressed(&mut self, action: Action) {
+        let number = self.argument(0);
+        self.other(number);
+        let done = self.call.result >= 0 || self.call.result == -i64::from(libc::EINPROGRESS);
+        let Some(address) = address(&self.call.extra).filter(|_| done) else {
+            return;
+        };
+        let name = self.name_of(number);
+        let protocol = name.split(|byte| *byte == b' ').next().unwrap_or(b"socket");
+        let name = match action {
+            Action::Bind => [protocol, b" ", address.as_bytes()].concat(),
+            _ => [protocol, b" to ", address.as_bytes()].concat(),
+        };
+        self.say(number, name.into(), self.call.header.time_ns + 1);
+    }
+
+    /// Returns the path that goes with the call, from the root where that is known.
+    fn path(&mut self, directory: i32) -> Vec<u8> {
+        let mut path = self.call.extra.to_vec();
+        if path.len() >= MAX_IO_EXTRA {
+            path.extend("…".as_bytes());
+        }
+        if path.first() == Some(&b'/') {
+            return path;
+        }
+        let base = match directory {
+            NO_DIRECTORY => {
+                if self.descriptors.directory.is_none() {
+                    self.descriptors.directory = self.look.directory();
+                }
+                self.descriptors.directory.clone()
+            }
+            number => Some(self.name_of(number).to_vec()),
+        };
+        let relative = path.strip_prefix(b"./").unwrap_or(&path);
+        match base {
+            Some(base) if relative.is_empty() || relative == b"." => base,
+            Some(base) => [base.strip_suffix(b"/").unwrap_or(&base), b"/", relative].concat(),
+            None => path,
+        }
+    }
+}
+
+/// Returns a socket address in the usual form. None of one without an address.
+fn address(bytes: &[u8]) -> Option<String> {
+    let (family, rest) = bytes.split_first_chunk()?;
+    match i32::from(u16::from_ne_bytes(*family)) {
+        libc::AF_INET => {
+            let (port, rest) = rest.split_first_chunk()?;
+            endpoint(rest.get(..4)?, u16::from_be_bytes(*port))
+        }
+        libc::AF_INET6 => {
+            let (port, rest) = rest.split_first_chunk()?;
+            // Behind the flow.
+            endpoint(rest.get(4..20)?, u16::from_be_bytes(*port))
+        }
+        libc::AF_UNIX => {
+            // An abstract name begins with NUL.
+            let (name, mark) = match rest.strip_prefix(b"\0") {
+                Some(name) => (name, "@"),
+                None => (rest, ""),
+            };
+            let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+            (!name.is_empty()).then(|| format!("{mark}{}", String::from_utf8_lossy(name)))
+        }
+        _ => None,
+    }
+}
+
+/// Returns an address of 4 or 16 bytes, in network order, with a port.
+pub(super) fn endpoint(bytes: &[u8], port: u16) -> Option<String> {
+    let address: IpAddr = match bytes.len() {
+        4 => Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).into(),
+        16 => Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).into(),
+        _ => return None,
+    };
+    Some(SocketAddr::new(address.to_canonical(), port).to_string())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,255 @@
+use std::collections::BTreeMap;
+
+use bpf_abi::RecordHeader;
+use proptest::prelude::*;
+
+use super::*;
+
+/// What `/proc` would say.
+#[derive(Default)]
+struct Proc(BTreeMap<i32, &'static str>);
+
+impl Look for Proc {
+    fn descriptor(&mut self, descriptor: i32) -> Option<Vec<u8>> {
+        Some(self.0.get(&descriptor)?.as_bytes().to_vec())
+    }
+
+    fn all(&mut self) -> Vec<(i32, Vec<u8>)> {
+        let all = self.0.iter();
+        all.map(|(number, name)| (*number, name.as_bytes().to_vec()))
+            .collect()
+    }
+
+    fn directory(&mut self) -> Option<Vec<u8>> {
+        Some(b"/home/me".to_vec())
+    }
+}
+
+fn call(number: i64, arguments: [i64; 3], result: i64, extra: &[u8]) -> IoCall {
+    IoCall {
+        header: RecordHeader {
+            time_ns: 2000,
+            ..RecordHeader::default()
+        },
+        begin_ns: 1000,
+        result,
+        arguments: [arguments[0], arguments[1], arguments[2], 0].map(i64::cast_unsigned),
+        call: number as u32,
+        compat: false,
+        place: 1,
+        extra: extra.into(),
+    }
+}
+
+/// A process, and what its calls came to.
+#[derive(Default)]
+struct Process {
+    descriptors: Descriptors,
+    proc: Proc,
+}
+
+impl Process {
+    fn with(found: &[(i32, &'static str)]) -> Process {
+        Process {
+            proc: Proc(found.iter().copied().collect()),
+            ..Process::default()
+        }
+    }
+
+    /// Applies a call, and returns what came of it: a line for each operation.
+    fn call(&mut self, number: i64, arguments: [i64; 3], result: i64, extra: &[u8]) -> String {
+        let call = call(number, arguments, result, extra);
+        let operations = self.descriptors.apply(&call, &mut self.proc);
+        let lines = operations.iter().map(|operation| {
+            let name = operation.name.as_deref().map(String::from_utf8_lossy);
+            format!(
+                "{}{:?} {}{}{}{}",
+                if operation.call.is_some() {
+                    ""
+                } else {
+                    "said "
+                },
+                operation.kind,
+                operation.descriptor,
+                name.map_or(String::new(), |name| format!(" {name}")),
+                if operation.failed { " failed" } else { "" },
+                match operation.bytes {
+                    0 => String::new(),
+                    bytes => format!(" {bytes} bytes"),
+                },
+            )
+        });
+        lines.collect::<Vec<_>>().join("; ")
+    }
+}
+
+#[test]
+fn what_is_opened_is_named_and_what_was_there_is_said_once() {
+    let mut process = Process::with(&[(0, "/dev/pts/3"), (9, "/var/log/x")]);
+    let path = b"/etc/passwd";
+    assert_eq!(
+        process.call(libc::SYS_openat, [-100, 0, 0], 3, path),
+        "Open 3 /etc/passwd"
+    );
+    assert_eq!(
+        process.call(libc::SYS_read, [3, 0, 10], 10, b""),
+        "Read 3 10 bytes"
+    );
+    assert_eq!(
+        process.call(libc::SYS_write, [9, 0, 10], 7, b""),
+        "said Open 9 /var/log/x; Write 9 7 bytes"
+    );
+    assert_eq!(
+        process.call(libc::SYS_write, [9, 0, 10], 7, b""),
+        "Write 9 7 bytes"
+    );
+    assert_eq!(process.call(libc::SYS_close, [9, 0, 0], 0, b""), "Close 9");
+    assert_eq!(
+        process.call(libc::SYS_read, [9, 0, 1], -9, b""),
+        "Read 9 failed"
+    );
+    assert_eq!(
+        process.call(libc::SYS_read, [77, 0, 1], 0, b""),
+        "said Open 77 fd 77; Read 77"
+    );
+}
+
+#[test]
+fn paths_begin_at_the_root() {
+    let mut process = Process::with(&[(5, "/srv")]);
+    let mut open =
+        |directory, path: &[u8]| process.call(libc::SYS_openat, [directory, 0, 0], 6, path);
+    assert_eq!(open(-100, b"a/b"), "Open 6 /home/me/a/b");
+    assert_eq!(open(-100, b"./c"), "Open 6 /home/me/c");
+    assert_eq!(open(5, b"d"), "Open 6 /srv/d");
+    assert_eq!(open(5, b"."), "Open 6 /srv");
+    assert_eq!(
+        process.call(libc::SYS_chdir, [0, 0, 0], 0, b"/tmp/"),
+        "Other -1"
+    );
+    assert_eq!(
+        process.call(libc::SYS_openat, [-100, 0, 0], -2, b"e"),
+        "Open -1 /tmp/e failed"
+    );
+    let long = vec![b'x'; MAX_IO_EXTRA];
+    let opened = process.call(libc::SYS_openat, [-100, 0, 0], 7, &long);
+    assert!(opened.ends_with("xx…"), "{opened}");
+}
+
+#[test]
+fn a_child_has_the_descriptors_of_its_parent() {
+    let mut parent = Process::default();
+    parent.call(libc::SYS_openat, [-100, 0, 0], 3, b"/a");
+    let mut child = Process {
+        descriptors: parent.descriptors.forked(),
+        ..Process::default()
+    };
+    assert_eq!(
+        child.call(libc::SYS_read, [3, 0, 0], 1, b""),
+        "said Open 3 /a; Read 3 1 bytes"
+    );
+    assert_eq!(child.call(libc::SYS_dup3, [3, 8, 0], 8, b""), "Open 8 /a");
+    assert_eq!(
+        child.call(libc::SYS_fcntl, [8, libc::F_DUPFD.into(), 20], 20, b""),
+        "Open 20 /a"
+    );
+    assert_eq!(child.call(libc::SYS_fcntl, [8, 1, 0], 0, b""), "Other 8");
+    assert_eq!(
+        child.call(libc::SYS_close_range, [8, 30, 0], 0, b""),
+        "Close 8"
+    );
+    assert_eq!(
+        child.call(libc::SYS_read, [20, 0, 0], 1, b""),
+        "said Open 20 fd 20; Read 20 1 bytes"
+    );
+}
+
+#[test]
+fn a_transfer_reads_one_and_writes_another_in_the_time_of_one() {
+    let mut process = Process::with(&[(3, "/a"), (4, "/b")]);
+    assert_eq!(
+        process.call(libc::SYS_sendfile, [4, 3, 0], 100, b""),
+        "said Open 4 /b; Write 4 100 bytes; said Open 3 /a; Read 3 100 bytes"
+    );
+    let call = call(libc::SYS_sendfile, [4, 3, 0], 100, b"");
+    let operations = process.descriptors.apply(&call, &mut process.proc);
+    let times: Vec<u64> = operations
+        .iter()
+        .map(|one| one.end_ns - one.begin_ns)
+        .collect();
+    assert_eq!(times, [1000, 0]);
+}
+
+#[test]
+fn sockets_are_named_by_their_ends() {
+    let mut process = Process::with(&[(7, "pipe:[12]")]);
+    let stream = [libc::AF_INET.into(), libc::SOCK_STREAM.into(), 0];
+    assert_eq!(
+        process.call(libc::SYS_socket, stream, 3, b""),
+        "Open 3 tcp socket"
+    );
+    // Port 6379 of 127.0.0.1, in network order.
+    let mut address = (libc::AF_INET as u16).to_ne_bytes().to_vec();
+    address.extend([0x18, 0xeb, 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(
+        process.call(libc::SYS_connect, [3, 0, 16], -115, &address),
+        "Other 3 failed; said Open 3 tcp to 127.0.0.1:6379"
+    );
+    assert_eq!(
+        process.call(libc::SYS_socket, stream, 4, b""),
+        "Open 4 tcp socket"
+    );
+    assert_eq!(
+        process.call(libc::SYS_bind, [4, 0, 16], 0, &address),
+        "Other 4; said Open 4 tcp 127.0.0.1:6379"
+    );
+    address[3] = 0xec;
+    assert_eq!(
+        process.call(libc::SYS_accept4, [4, 1, 1], 5, &address),
+        "Open 5 tcp 127.0.0.1:6379 - 127.0.0.1:6380"
+    );
+    assert_eq!(
+        process.call(libc::SYS_accept4, [4, 0, 0], 6, b""),
+        "Open 6 tcp 127.0.0.1:6379 (accepted)"
+    );
+    let both = [7_i32.to_ne_bytes(), 8_i32.to_ne_bytes()].concat();
+    assert_eq!(
+        process.call(libc::SYS_pipe2, [0, 0, 0], 0, &both),
+        "Open 7 pipe:[12]; said Open 8 pipe"
+    );
+}
+
+proptest! {
+    /// Whatever a process does, each call comes to one operation, two if it moves bytes from one
+    /// descriptor to another, and no descriptor is used that has not been named.
+    #[test]
+    fn every_call_is_one_operation(
+        calls in proptest::collection::vec(
+            (0_u32..500, proptest::array::uniform3(-2_i64..12), -12_i64..12, proptest::collection::vec(any::<u8>(), 0..40)),
+            0..60,
+        ),
+    ) {
+        let mut process = Process::with(&[(0, "/dev/null"), (3, "/a")]);
+        let mut named = std::collections::BTreeSet::new();
+        for (number, arguments, result, extra) in calls {
+            let call = call(number.into(), arguments, result, &extra);
+            let operations = process.descriptors.apply(&call, &mut process.proc);
+            let own = operations.iter().filter(|one| one.call.is_some()).count();
+            match call_of(call.call, false).map(|known| known.action) {
+                None => prop_assert_eq!(operations.len(), 0),
+                Some(Action::Transfer { .. }) => prop_assert_eq!(own, 2),
+                Some(_) => prop_assert_eq!(own, 1),
+            }
+            for one in &operations {
+                if one.kind == IoKind::Open && !one.failed {
+                    prop_assert!(one.name.is_some());
+                    named.insert(one.descriptor);
+                }
+                let moved = matches!(one.kind, IoKind::Read | IoKind::Write) && !one.failed;
+                if moved && one.descriptor >= 0 {
+                    prop_assert!(named.contains(&one.descriptor));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! What a process's descriptors are called, as its `/proc` has it now.
+//!
+//! A socket is found by its inode in the process's tables of sockets, and is called by its
+//! endpoints. These tables can be long, so they are read again only after a while, for a socket
+//! that was not in them.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use experiment_format::ids::Pid;
+
+/// The tables of sockets are not read more often.
+const SOCKETS_EVERY: Duration = Duration::from_secs(2);
+/// The longest table of sockets that is read.
+const MAX_TABLE_BYTES: u64 = 16 << 20;
+/// The most descriptors that are looked up at once.
+const MAX_DESCRIPTORS: usize = 65_536;
+
+/// Looks up what [`Descriptors`](super::Descriptors) has not seen made.
+pub trait Look {
+    /// Returns what a descriptor is called.
+    fn descriptor(&mut self, descriptor: i32) -> Option<Vec<u8>>;
+
+    /// Returns all descriptors that there are.
+    fn all(&mut self) -> Vec<(i32, Vec<u8>)>;
+
+    /// Returns the working directory.
+    fn directory(&mut self) -> Option<Vec<u8>>;
+}
+
+/// The `/proc` of a process.
+#[derive(Debug)]
+pub struct ProcessFiles {
+    root: PathBuf,
+    sockets: HashMap<u64, String>,
+    read: Option<Instant>,
+}
+
+impl ProcessFiles {
+    /// Returns that of a process, of which nothing is read yet.
+    #[must_use]
+    pub fn new(pid: Pid) -> ProcessFiles {
+        ProcessFiles {
+            root: PathBuf::from(format!("/proc/{pid}")),
+            sockets: HashMap::new(),
+            read: None,
+        }
+    }
+
+    fn link(&self, name: &str) -> Option<Vec<u8>> {
+        let target = fs::read_link(self.root.join(name)).ok()?;
+        Some(target.as_os_str().as_bytes().to_vec())
+    }
+
+    /// Returns the name of a link's target: a socket's is its endpoints.
+    fn named(&mut self, target: Vec<u8>) -> Vec<u8> {
+        match socket_inode(&target) {
+            Some(inode) => self.socket(inode).map_or(target, String::into_bytes),
+            None => target,
+        }
+    }
+
+    fn socket(&mut self, inode: u64) -> Option<String> {
+        let due = self.read.is_none_or(|read| read.elapsed() >= SOCKETS_EVERY);
+        if !self.sockets.contains_key(&inode) && due {
+            self.read = Some(Instant::now());
+            self.sockets.clear();
+            for table in ["tcp", "tcp6", "udp", "udp6", "unix"] {
+                let path = self.root.join("net").join(table);
+                // The kernel makes it as it is read, so its length is not known before.
+                let mut text = Vec::new();
+                if let Ok(file) = fs::File::open(path) {
+                    use std::io::Read as _;
+                    // A part of it is better than none.
+                    let _ = file.take(MAX_TABLE_BYTES).read_to_end(&mut text);
+                }
+                let text = String::from_utf8_lossy(&text);
+                self.sockets
+                    .extend(text.lines().skip(1).filter_map(|line| match table {
+                        "unix" => unix_socket(line),
+                        table => internet_socket(table, line),
+                    }));
+            }
+        }
+        self.sockets.get(&inode).cloned()
+    }
+}
+
+impl Look for ProcessFiles {
+    fn descriptor(&mut self, descriptor: i32) -> Option<Vec<u8>> {
+        let target = self.link(&format!("fd/{descriptor}"))?;
+        Some(self.named(target))
+    }
+
+    fn all(&mut self) -> Vec<(i32, Vec<u8>)> {
+        let Ok(entries) = fs::read_dir(self.root.join("fd")) else {
+            return Vec::new();
+        };
+        let entries = entries.filter_map(Result::ok).take(MAX_DESCRIPTORS);
+        let found: Vec<(i32, Vec<u8>)> = entries
+            .filter_map(|entry| {
+                let target = fs::read_link(entry.path()).ok()?;
+                let number = entry.file_name().to_str()?.parse().ok()?;
+                Some((number, target.as_os_str().as_bytes().to_vec()))
+            })
+            .collect();
+        let named = found
+            .into_iter()
+            .map(|(number, target)| (number, self.named(target)));
+        named.collect()
+    }
+
+    fn directory(&mut self) -> Option<Vec<u8>> {
+        self.link("cwd")
+    }
+}
+
+/// Returns the inode of a link to a socket, `socket:[4711]`.
+fn socket_inode(target: &[u8]) -> Option<u64> {
+    let number = target.strip_prefix(b"socket:[")?.strip_suffix(b"]")?;
+    std::str::from_utf8(number).ok()?.parse().ok()
+}
+
+/// Returns the inode and the name of a socket in a line of `/proc/net/tcp` and the like.
+fn internet_socket(table: &str, line: &str) -> Option<(u64, String)> {
+    let mut fields = line.split_ascii_whitespace();
+    let local = endpoint(fields.nth(1)?)?;
+    let (address, port) = fields.next()?.rsplit_once(':')?;
+    let inode = fields.nth(6)?.parse().ok()?;
+    let protocol = table.trim_end_matches('6');
+    let name = match port {
+        // No peer: it listens, or is not connected.
+        "0000" => format!("{protocol} {local}"),
+        port => {
+            let peer = endpoint(&format!("{address}:{port}"))?;
+            format!("{protocol} {local} - {peer}")
+        }
+    };
+    Some((inode, name))
+}
+
+/// Returns an address and a port in the usual form. The kernel writes addresses as 32-bit words of
+/// the machine's byte order, in hexadecimal.
+fn endpoint(text: &str) -> Option<String> {
+    let (address, port) = text.rsplit_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let words = hex::decode(address).ok()?;
+    let bytes: Vec<u8> = words
+        .chunks_exact(4)
+        .flat_map(|word| {
+            let word = u32::from_be_bytes([word[0], word[1], word[2], word[3]]);
+            word.to_ne_bytes()
+        })
+        .collect();
+    super::descriptors::endpoint(&bytes, port)
+}
+
+/// Returns the inode and the name of a socket in a line of `/proc/net/unix`.
+fn unix_socket(line: &str) -> Option<(u64, String)> {
+    let mut fields = line.split_ascii_whitespace();
+    let inode = fields.nth(6)?.parse().ok()?;
+    let path = fields.next()?;
+    Some((inode, format!("unix {path}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_are_called_by_their_endpoints() {
+        let listens = "   0: 0100007F:18EB 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 20461 1 0000000000000000 100 0 0 10 0";
+        assert_eq!(
+            internet_socket("tcp", listens),
+            Some((20_461, "tcp 127.0.0.1:6379".to_owned()))
+        );
+        let connected = "   1: 0100007F:18EB 0200007F:C8A2 01 00000000:00000000 00:00000000 00000000     0        0 20999 1 0000000000000000 20 4 30 10 -1";
+        assert_eq!(
+            internet_socket("tcp", connected),
+            Some((20_999, "tcp 127.0.0.1:6379 - 127.0.0.2:51362".to_owned()))
+        );
+        let six = "   0: 00000000000000000000000001000000:0050 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 31 1 0 100 0 0 10 0";
+        assert_eq!(
+            internet_socket("tcp6", six),
+            Some((31, "tcp [::1]:80".to_owned()))
+        );
+        let unix = "0000000000000000: 00000002 00000000 00010000 0001 01 1234 /run/x.sock";
+        assert_eq!(
+            unix_socket(unix),
+            Some((1234, "unix /run/x.sock".to_owned()))
+        );
+        assert_eq!(unix_socket("0: 2 0 1 1 1 77"), None);
+        assert_eq!(internet_socket("tcp", "0: zz"), None);
+        assert_eq!(socket_inode(b"socket:[12]"), Some(12));
+        assert_eq!(socket_inode(b"pipe:[12]"), None);
+    }
+
+    #[test]
+    fn own_descriptors_are_found() {
+        let mut files = ProcessFiles::new(Pid(std::process::id()));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let number = std::os::fd::AsRawFd::as_raw_fd(file.as_file());
+        let name = file.path().as_os_str().as_bytes().to_vec();
+        assert_eq!(files.descriptor(number), Some(name.clone()));
+        assert!(files.all().contains(&(number, name)));
+        assert!(files.directory().is_some());
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let number = std::os::fd::AsRawFd::as_raw_fd(&listener);
+        let expected = format!("tcp {}", listener.local_addr().unwrap());
+        // The descriptors of other tests may have been looked up before it was there.
+        files.read = None;
+        assert_eq!(files.descriptor(number), Some(expected.into_bytes()));
+    }
+}
