@@ -30,6 +30,13 @@ static __always_inline __u64 user_sp(const struct pt_regs *regs)
 	return regs->sp;
 }
 
+/* Returns whether the kernel maps files and memory at an address, but for those that are linked to
+ * low ones. */
+static __always_inline bool is_mapped_high(__u64 address)
+{
+	return address >> 44 == 5 || address >> 44 == 7;
+}
+
 /* Copies the user registers by DWARF number, and the pc. */
 static __always_inline void user_registers(const struct pt_regs *regs, __u64 *pc, __u64 *registers)
 {
@@ -149,6 +156,13 @@ static __always_inline __u64 user_ip(const struct pt_regs *regs)
 static __always_inline __u64 user_sp(const struct pt_regs *regs)
 {
 	return regs->sp;
+}
+
+/* Returns whether the kernel maps files and memory at an address, but for those that are linked to
+ * low ones. */
+static __always_inline bool is_mapped_high(__u64 address)
+{
+	return address >> 44 == 0xa || address >> 44 == 0xf;
 }
 
 #define KERNEL_STACK_SIZE (16 * 1024)

@@ -5,7 +5,8 @@
  *
  * Whether a stack is that of the call before is compared word by word where all of it is near the
  * stack pointer; where it is deeper it is unwound, and the frames are compared. The comparison is of
- * hashes of 64 bits.
+ * hashes of 64 bits. Of a stack that is copied, because a table is not there yet, only the words
+ * near the pointer are compared: a copy for each call would fill the ring.
  */
 #ifndef KCOLLECT_IO_STACK_H
 #define KCOLLECT_IO_STACK_H
@@ -21,7 +22,7 @@
 /* A place in a thread: the last stack there. */
 struct io_place {
 	__u64 ip, sp;
-	__u64 near;   /* hash of the words; 0: the stack is deeper */
+	__u64 near;   /* hash of the words; 0: they are not all of the stack */
 	__u64 frames; /* hash of the frames */
 	__u32 number; /* of that stack */
 	__u32 zero;
@@ -38,18 +39,27 @@ static __always_inline __u64 hashed(__u64 hash, __u64 word)
 	return (hash ^ word) * 0x9e3779b97f4a7c15 ^ hash >> 29;
 }
 
-/* Returns a hash of what can be a return address among the words of a stack from its pointer on; 0
- * if they can't be read. Other words may change from call to call. */
-static __always_inline __u64 hash_near(struct user_scratch *out, __u64 sp)
+/* Returns whether a word of a stack can be a return address: in the program's own code, or elsewhere
+ * than numbers usually are. A low word is one of nanoseconds, most likely; mmap(2) with MAP_32BIT, as
+ * some compilers at run time use it, begins above a thousand million. */
+static __always_inline bool may_be_code(__u64 word, __u64 code, __u64 code_bytes)
 {
-	__u64 hash = 1;
+	return word - code < code_bytes || is_mapped_high(word) ||
+	       (word >= 1000000000 && !(word >> 32));
+}
+
+/* Returns a hash of what can be a return address among the words of a stack from its pointer on; 0
+ * if they can't be read. Other words, such as times, may change from call to call. */
+static __always_inline __u64 hash_near(struct user_scratch *out, struct task_struct *task, __u64 sp)
+{
+	__u64 hash = 1, code = task->mm->start_code, code_bytes = task->mm->end_code - code;
 
 	if (bpf_probe_read_user(out->words, NEAR_WORDS * sizeof(__u64), (void *)sp))
 		return 0;
 	for (__u32 number = 0; number < NEAR_WORDS; number++) {
 		__u64 word = out->words[number];
 
-		if (word >= 0x10000 && word >> 47 == 0)
+		if (may_be_code(word, code, code_bytes))
 			hash = hashed(hash, word);
 	}
 	return hash ? hash : 1;
@@ -73,11 +83,12 @@ static __always_inline void capture_io_stack(struct task_struct *task, struct io
 					     __u32 cpu)
 {
 	__u64 ip = user_ip(regs), sp = user_sp(regs), near, extent;
-	__u32 number = hashed(ip, sp) >> 61, place;
+	__u32 number = hashed(ip, sp) >> 32, place;
 	struct frames_hash frames = {};
 	struct cpu_stats *stats;
 	struct io_place *last;
 	struct user_scratch *out;
+	bool is_copy, is_near;
 
 	if (!capture_user_stacks)
 		return;
@@ -89,7 +100,7 @@ static __always_inline void capture_io_stack(struct task_struct *task, struct io
 			__sync_fetch_and_add(&stats->user_returns_lost, 1);
 		return;
 	}
-	near = hash_near(out, sp);
+	near = hash_near(out, task, sp);
 	record->place = 1 + (number & (IO_PLACES - 1));
 	if (last->number && last->ip == ip && last->sp == sp && near && last->near == near)
 		goto known;
@@ -98,12 +109,14 @@ static __always_inline void capture_io_stack(struct task_struct *task, struct io
 	capture_user_stack(out, task, place, cpu);
 	frames.out = out;
 	frames.hash = ip;
-	if (!(out->record.header.flags & FLAG_STACK_COPY))
+	is_copy = out->record.header.flags & FLAG_STACK_COPY;
+	if (!is_copy)
 		bpf_loop(out->record.header.frames, hash_frame, &frames, 0);
 	extent = out->state.registers[UNWIND_SP] - sp;
-	last->near = extent <= NEAR_WORDS * sizeof(__u64) && out->end == UNWIND_COMPLETE ? near : 0;
-	if (last->number && last->ip == ip && last->sp == sp && last->frames == frames.hash &&
-	    !(out->record.header.flags & FLAG_STACK_COPY))
+	is_near = extent <= NEAR_WORDS * sizeof(__u64) && out->end == UNWIND_COMPLETE;
+	last->near = is_copy || is_near ? near : 0;
+	if (!is_copy && last->number && last->ip == ip && last->sp == sp &&
+	    last->frames == frames.hash)
 		goto known;
 	last->ip = ip;
 	last->sp = sp;

@@ -140,6 +140,8 @@ struct mm_struct {
 	struct maple_tree mm_mt;
 	struct rw_semaphore mmap_lock;
 	struct seqcount mm_lock_seq; /* Linux 6.13 and newer */
+	unsigned long start_code; /* of the program that runs, not of libraries */
+	unsigned long end_code;
 	struct {
 		void *vdso;
 	} context;

@@ -188,7 +188,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
             &["objects"],
             &["archive"],
             &["jit"],
-            &["unwind", "join", "follow"],
+            &["unwind", "join", "follow", "io_calls"],
             &["process", "space"],
             &["files", "elf"],
         ],

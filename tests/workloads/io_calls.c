@@ -7,11 +7,11 @@
  * something else. The child prints `child` in place of `file`. With another argument it uses no
  * sockets.
  *
- * `io_calls loop CALLS`: writes a byte to /dev/null so many times, and prints the time of one,
- * `call NS`.
+ * `io_calls loop CALLS WORK`: writes a byte to /dev/null so many times, each after so many
+ * multiplications, and prints the time of one, `call NS`.
  *
- * `io_calls wait SECONDS`: reads its own program, then does nothing and reads it on, with the same
- * descriptor.
+ * `io_calls wait SECONDS [DESCRIPTORS]`: reads its own program a hundred times a second, by the
+ * last of so many descriptors of it.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -23,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -260,24 +261,40 @@ static void child(void)
 	DO(inherited, OTHER, close(fd));
 }
 
-static int loop(long calls)
+static volatile unsigned long product = 3;
+
+static int loop(long calls, long work)
 {
 	int fd = open("/dev/null", O_WRONLY);
 	long begin = now_ns();
 
-	for (long call = 0; call < calls; call++)
+	for (long call = 0; call < calls; call++) {
+		unsigned long value = product;
+
+		for (long times = 0; times < work; times++)
+			value = value * 0x5851f42d4c957f2d + 1;
+		product = value;
 		if (write(fd, block, 1) != 1)
 			return 1;
+	}
 	printf("call %.1f\n", (double)(now_ns() - begin) / calls);
 	return 0;
 }
 
-static int wait_and_read(long seconds)
+static int wait_and_read(long seconds, long descriptors)
 {
+	struct rlimit most = {descriptors + 10, descriptors + 10};
 	int fd = open("/proc/self/exe", O_RDONLY);
-	long end = now_ns() + seconds * 1000000000L;
+	long end;
 
 	require(fd >= 0, "/proc/self/exe");
+	require(descriptors < 1000 || !setrlimit(RLIMIT_NOFILE, &most), "setrlimit");
+	for (long number = 1; number < descriptors; number++)
+		fd = dup(fd);
+	require(fd >= 0, "dup");
+	puts("ready");
+	fflush(stdout);
+	end = now_ns() + seconds * 1000000000L;
 	while (now_ns() < end) {
 		require(pread(fd, block, 100, 0) == 100, "pread");
 		usleep(10000);
@@ -293,9 +310,9 @@ int main(int argc, char **argv)
 		return 2;
 	rounds = atol(argv[2]);
 	if (!strcmp(argv[1], "loop"))
-		return loop(rounds);
+		return loop(rounds, argc > 3 ? atol(argv[3]) : 0);
 	if (!strcmp(argv[1], "wait"))
-		return wait_and_read(rounds);
+		return wait_and_read(rounds, argc > 3 ? atol(argv[3]) : 1);
 	directory = argv[1];
 	call_it_in(&data, "data");
 	call_it_in(&copy, "copy");

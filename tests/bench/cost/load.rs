@@ -15,6 +15,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::time::TimeVal;
 use tests::command::{Finished, Running};
 use tests::machine::{online_cpus, work_cpu};
+use tests::workload::io_calls::IO_CALLS;
 use tests::workload::locked::LOCKED;
 use tests::workload::truth::pin;
 
@@ -30,6 +31,9 @@ const TRIPS: &str = "400000";
 
 /// Times that each of two threads wakes the other.
 const LOCK_TRIPS: &str = "300000";
+
+/// Writes of a byte, each after so many multiplications: some 10 us, so 100,000 writes a second.
+const WRITES: [&str; 2] = ["200000", "9000"];
 
 /// Groups of 40 processes, and messages that each sender sends to each receiver of its group.
 const MESSAGES: [&str; 4] = ["-g", "10", "-l", "300"];
@@ -57,6 +61,8 @@ pub(crate) enum Load {
     /// Two threads on one CPU that wake each other by semaphores: the most waits for locks there
     /// can be
     Lock,
+    /// A thread that computes for 10 us and writes a byte to /dev/null, again and again
+    Write,
 }
 
 /// One run.
@@ -87,6 +93,7 @@ impl Load {
             Self::Redis => command_line(&redis::requests(0)?),
             Self::Compile => format!("make -j2 of {} C files, cc -O2", sources::FILES),
             Self::Lock => format!("two threads that wake each other {LOCK_TRIPS} times"),
+            Self::Write => format!("{} writes of a byte to /dev/null, 10 us apart", WRITES[0]),
         })
     }
 
@@ -94,6 +101,7 @@ impl Load {
         match self {
             Self::Pipe | Self::Lock => "us a trip",
             Self::Fork => "us a program",
+            Self::Write => "us a write",
             Self::Redis => "us a request",
             Self::Messaging | Self::Cpu | Self::Compile => "ms",
         }
@@ -102,7 +110,7 @@ impl Load {
     /// Digits after the point with which its values are worth printing.
     pub(crate) fn digits(self) -> usize {
         match self {
-            Self::Pipe | Self::Lock => 3,
+            Self::Pipe | Self::Lock | Self::Write => 3,
             Self::Redis => 2,
             Self::Messaging | Self::Cpu | Self::Fork | Self::Compile => 0,
         }
@@ -157,6 +165,13 @@ impl Load {
                 })?;
                 nanos / 1e3
             }
+            Self::Write => {
+                let nanos = printed_number(&bench(writes()?)?, |words| match words {
+                    ["call", value] => Some(*value),
+                    _ => None,
+                })?;
+                nanos / 1e3
+            }
         };
         let elapsed = start.elapsed();
         // Its CPU time is known once it has ended.
@@ -183,6 +198,13 @@ fn lock() -> Result<Command> {
     let mut command = Command::new("taskset");
     command.args(["-c", &work_cpu()?.to_string(), LOCKED]);
     command.args(["ping", LOCK_TRIPS]);
+    Ok(command)
+}
+
+fn writes() -> Result<Command> {
+    let mut command = Command::new("taskset");
+    command.args(["-c", &work_cpu()?.to_string(), IO_CALLS, "loop"]);
+    command.args(WRITES);
     Ok(command)
 }
 

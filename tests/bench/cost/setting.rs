@@ -58,6 +58,13 @@ pub(crate) enum Kind {
     Matched,
     /// kcollect -p on -F =.* -s on: with each wait for a lock
     Locks,
+    /// kcollect -p on -F =.* -i on: with each call on a file
+    Io,
+    /// kcollect -p on -F =no-such-program -i on: what tracing costs the processes that are not
+    /// traced
+    IoOfOthers,
+    /// strace -f -c of the load: calls are counted, each stops its thread twice
+    Strace,
     /// kcollect -p hi -F off: 1000 Hz
     HiKernel,
     /// kcollect -p hi -F on
@@ -233,13 +240,20 @@ impl Kind {
     pub(crate) fn is_kcollect(self) -> bool {
         matches!(
             self,
-            Self::OnKernel | Self::On | Self::Matched | Self::Locks | Self::HiKernel | Self::Hi
+            Self::OnKernel
+                | Self::On
+                | Self::Matched
+                | Self::Locks
+                | Self::Io
+                | Self::IoOfOthers
+                | Self::HiKernel
+                | Self::Hi
         )
     }
 
     /// Whether it watches only what it starts itself.
     pub(crate) fn is_starter(self) -> bool {
-        matches!(self, Self::Samply | Self::Collect)
+        matches!(self, Self::Samply | Self::Collect | Self::Strace)
     }
 
     fn is_perf(self) -> bool {
@@ -253,6 +267,9 @@ impl Kind {
             Self::On => &["-p", "on", "-F", "on"],
             Self::Matched => &["-p", "on", "-F", "=.*"],
             Self::Locks => &["-p", "on", "-F", "=.*", "-s", "on"],
+            Self::Io => &["-p", "on", "-F", "=.*", "-i", "on"],
+            Self::IoOfOthers => &["-p", "on", "-F", "=no-such-program", "-i", "on"],
+            Self::Strace => &["strace", "-f", "-c", "-o", "counts"],
             Self::HiKernel => &["-p", "hi", "-F", "off"],
             Self::Hi => &["-p", "hi", "-F", "on"],
             Self::Perf => &["-g", "-F", "100"],

@@ -31,6 +31,9 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// machine may be large, are not archived, and keep gprofng busy.
 const LOAD: &str = "=^(spawner|true)$";
 
+/// Every other time the processes that are followed are traced too.
+const TRACED: &[&str] = &["-i", "on", "-s", "on"];
+
 /// In which part of its life a collector is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -64,20 +67,24 @@ fn root_kills_leave_experiments_that_open() -> Result<()> {
             _ => Phase::Recording,
         };
         let follow = if run % 2 == 0 { LOAD } else { "off" };
-        killed(phase, follow, &mut random).with_context(|| {
-            format!("run {run} of {runs}: {phase:?}, -F {follow}, seed {SEED:#x}")
+        let traced = if run % 4 == 0 { TRACED } else { &[] };
+        killed(phase, follow, traced, &mut random).with_context(|| {
+            format!("run {run} of {runs}: {phase:?}, -F {follow} {traced:?}, seed {SEED:#x}")
         })?;
     }
     before.nothing_more()
 }
 
-fn killed(phase: Phase, follow: &str, random: &mut SplitMix) -> Result<()> {
-    let options = ["-p", "hi", "-x", "off", "-F", follow, "--rotate"];
+fn killed(phase: Phase, follow: &str, traced: &[&str], random: &mut SplitMix) -> Result<()> {
+    let options = ["-p", "hi", "-x", "off", "-F", follow];
     let period = match phase {
         Phase::Seam => "1",
         _ => "1h",
     };
-    let mut recording = Recording::start(options.iter().chain([&period]), LIMIT)?;
+    let mut recording = Recording::start(
+        options.iter().chain(traced).chain(&["--rotate", period]),
+        LIMIT,
+    )?;
     let mut written = 0;
     if phase == Phase::Start {
         sleep(Duration::from_millis(random.below(1200)));

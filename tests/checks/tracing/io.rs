@@ -12,12 +12,14 @@ use analysis::report::views::{TableOptions, View, make};
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 use tests::command::{Running, run};
-use tests::experiment::io_records;
 use tests::experiment::summary::RunSummary;
+use tests::experiment::{addresses, io_records};
 use tests::gprofng::script;
 use tests::kcollect::{Recorded, experiments_in, record, sub_experiment};
-use tests::machine::Shared;
-use tests::machine::disturbance::judge_times;
+use tests::machine::disturbance::{judge_times, not_judged};
+use tests::machine::{Shared, work_cpu};
+use tests::workload;
+use tests::workload::compat32;
 use tests::workload::io_calls::{Counted, IO_CALLS, by_file, each_file};
 use user_collector::io_calls::calls::call_of;
 
@@ -189,25 +191,107 @@ fn root_as_many_calls_as_strace_counts() -> Result<()> {
     Ok(())
 }
 
-/// What was open before is named, and other processes are not recorded.
+/// What was open before is named, by the last of more descriptors than are looked up at once; and
+/// other processes are not recorded.
 #[test]
 fn root_a_running_process_is_traced_from_here_on() -> Result<()> {
     let _machine = Shared::take()?;
-    let chosen = Running::start(Command::new(IO_CALLS).args(["wait", "4"]), LIMIT)?;
-    let other = Running::start(Command::new(IO_CALLS).args(["wait", "4"]), LIMIT)?;
+    let chosen = waiting(&["4", "10000"])?;
+    let other = waiting(&["4"])?;
     let target = chosen.pid().to_string();
     let recorded = record(&["-i", "on", "-T", &target], &["sleep", "1"], LIMIT)?;
     chosen.finish()?;
     other.finish()?;
-    let founder = recorded.experiment()?;
-    let experiments = experiments_in(&founder)?;
+    let experiments = experiments_in(&recorded.experiment()?)?;
     ensure!(experiments.len() == 1, "{experiments:?}");
-    let files = by_file(io_records(&experiments[0])?);
+    reads_itself(&experiments[0], 20)
+}
+
+/// Each experiment of a series names what is open.
+#[test]
+fn root_every_experiment_of_a_series_has_the_names() -> Result<()> {
+    let _machine = Shared::take()?;
+    let chosen = waiting(&["5"])?;
+    let target = chosen.pid().to_string();
+    let options = ["-i", "on", "-T", &target, "--rotate", "1", "-A", "off"];
+    let recorded = record(&options, &["sleep", "2.5"], LIMIT)?;
+    chosen.finish()?;
+    let all = experiments_in(recorded.directory())?;
+    ensure!(all.len() >= 3, "{all:?}");
+    for founder in all {
+        let experiment = sub_experiment(&founder, "_io_calls_PID_")?;
+        // The last one may have begun just before the end.
+        reads_itself(&experiment, 1).with_context(|| experiment.display().to_string())?;
+        let stacks = addresses(&experiment)?;
+        ensure!(stacks.len() > 3, "{stacks:x?}");
+    }
+    Ok(())
+}
+
+/// A program that reads itself a hundred times a second, once it does.
+fn waiting(arguments: &[&str]) -> Result<Running> {
+    let mut command = Command::new(IO_CALLS);
+    let mut running = Running::start(command.arg("wait").args(arguments), LIMIT)?;
+    let mut ready = false;
+    while !ready {
+        ready = running.has_printed()?;
+        ensure!(!running.ended()?, "it ended");
+        std::thread::sleep(tests::command::POLL_INTERVAL);
+    }
+    Ok(running)
+}
+
+/// Checks that a program's reads of itself are recorded, so many at the least.
+fn reads_itself(experiment: &Path, least: u64) -> Result<()> {
+    let files = by_file(io_records(experiment)?);
     let (calls, _) = files.get(IO_CALLS).with_context(|| format!("{files:?}"))?;
-    // About a hundred in a second.
     ensure!(
-        calls.reads > 20 && calls.read_bytes == 100 * calls.reads,
+        calls.reads >= least && calls.read_bytes == 100 * calls.reads,
         "{calls:?}"
     );
+    Ok(())
+}
+
+/// A descriptor keeps its name where another program is executed, and a shell's redirections are
+/// followed.
+#[test]
+fn root_a_descriptor_outlives_exec() -> Result<()> {
+    let _machine = Shared::take()?;
+    let directory = TempDir::new()?;
+    let path = directory.path().join("input");
+    std::fs::write(&path, "four")?;
+    let name = path.to_str().context("no UTF-8")?;
+    let script = format!("exec 7<{name}; exec cat <&7");
+    let recorded = record(&["-i", "on", "-F", "load"], &["sh", "-c", &script], LIMIT)?;
+    let experiments = experiments_in(&recorded.experiment()?)?;
+    ensure!(experiments.len() == 1, "{experiments:?}");
+    let files = by_file(io_records(&experiments[0])?);
+    let (calls, _) = files.get(name).with_context(|| format!("{files:?}"))?;
+    ensure!(calls.read_bytes == 4 && calls.reads == 2, "{files:?}");
+    Ok(())
+}
+
+/// Numbers of system calls and registers are others in a 32-bit program.
+#[test]
+fn root_calls_of_a_32_bit_program() -> Result<()> {
+    let _machine = Shared::take()?;
+    if let Err(error) = compat32::supported() {
+        not_judged(format_args!(
+            "this machine runs no 32-bit programs: {error:#}"
+        ));
+        return Ok(());
+    }
+    let cpu = work_cpu()?.to_string();
+    let load = [workload!("compat32"), "0.2", &cpu, "nanosleep"];
+    let recorded = record(&["-i", "on", "-F", "=compat32"], &load, LIMIT)?;
+    let mut found = None;
+    for experiment in experiments_in(&recorded.experiment()?)? {
+        let files = by_file(io_records(&experiment)?);
+        let narrow = files.get("/proc/self/schedstat").copied();
+        found = found.or(narrow.filter(|(calls, _)| calls.reads == 2));
+    }
+    let (calls, _) = found.context("its two reads are not recorded")?;
+    // One open, and a seek before each read.
+    ensure!(calls.others == 3 && calls.read_bytes > 4, "{calls:?}");
     Ok(())
 }

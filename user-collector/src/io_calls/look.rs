@@ -1,52 +1,106 @@
 //! What a process's descriptors are called, as its `/proc` has it now.
 //!
-//! A socket is found by its inode in the process's tables of sockets, and is called by its
-//! endpoints. These tables can be long, so they are read again only after a while, for a socket
-//! that was not in them.
+//! A socket is found by its inode in the tables of sockets of the process's network namespace, and
+//! is called by its endpoints. These tables can be long, so they are read again only after a while,
+//! and only a part of them.
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use experiment_format::ids::Pid;
 
-/// The tables of sockets are not read more often.
-const SOCKETS_EVERY: Duration = Duration::from_secs(2);
-/// The longest table of sockets that is read.
-const MAX_TABLE_BYTES: u64 = 16 << 20;
-/// The most descriptors that are looked up at once.
-const MAX_DESCRIPTORS: usize = 65_536;
+/// Tables of sockets are not read more often, whatever their namespace.
+const SOCKETS_EVERY: Duration = Duration::from_secs(1);
+/// The most bytes of a table of sockets that are read: about 7,000 connections, in some
+/// milliseconds.
+const MAX_TABLE_BYTES: u64 = 1 << 20;
+/// The most network namespaces whose sockets are kept.
+const MAX_NAMESPACES: usize = 64;
+/// The most descriptors that are looked up at once. Others are when they are used.
+const AT_ONCE: usize = 1024;
 
 /// Looks up what [`Descriptors`](super::Descriptors) has not seen made.
 pub trait Look {
     /// Returns what a descriptor is called.
     fn descriptor(&mut self, descriptor: i32) -> Option<Vec<u8>>;
 
-    /// Returns all descriptors that there are.
+    /// Returns the descriptors that there are, or the first ones of many.
     fn all(&mut self) -> Vec<(i32, Vec<u8>)>;
 
     /// Returns the working directory.
     fn directory(&mut self) -> Option<Vec<u8>>;
 }
 
-/// The `/proc` of a process.
-#[derive(Debug)]
-pub struct ProcessFiles {
-    root: PathBuf,
-    sockets: HashMap<u64, String>,
+/// The sockets of all network namespaces that were looked at.
+#[derive(Debug, Default)]
+pub struct Sockets {
+    /// By namespace and inode.
+    names: HashMap<Vec<u8>, HashMap<u64, String>>,
     read: Option<Instant>,
 }
 
-impl ProcessFiles {
-    /// Returns that of a process, of which nothing is read yet.
+impl Sockets {
+    /// Returns what a socket of a process is called.
+    fn name(&mut self, process: &Path, inode: u64) -> Option<String> {
+        let namespace = fs::read_link(process.join("ns/net")).ok()?;
+        let namespace = namespace.as_os_str().as_bytes();
+        let known = self
+            .names
+            .get(namespace)
+            .and_then(|names| names.get(&inode));
+        if let Some(name) = known {
+            return Some(name.clone());
+        }
+        if self.read.is_some_and(|read| read.elapsed() < SOCKETS_EVERY) {
+            return None;
+        }
+        self.read = Some(Instant::now());
+        if self.names.len() >= MAX_NAMESPACES {
+            self.names.clear();
+        }
+        let names = sockets_of(process);
+        let name = names.get(&inode).cloned();
+        self.names.insert(namespace.to_vec(), names);
+        name
+    }
+}
+
+/// Reads the tables of a process's network namespace.
+fn sockets_of(process: &Path) -> HashMap<u64, String> {
+    let mut names = HashMap::new();
+    for table in ["tcp", "tcp6", "udp", "udp6", "unix"] {
+        let mut text = Vec::new();
+        if let Ok(file) = fs::File::open(process.join("net").join(table)) {
+            // A part of it is better than none.
+            let _ = file.take(MAX_TABLE_BYTES).read_to_end(&mut text);
+        }
+        let text = String::from_utf8_lossy(&text);
+        names.extend(text.lines().skip(1).filter_map(|line| match table {
+            "unix" => unix_socket(line),
+            table => internet_socket(table, line),
+        }));
+    }
+    names
+}
+
+/// The `/proc` of a process.
+#[derive(Debug)]
+pub struct ProcessFiles<'a> {
+    root: PathBuf,
+    sockets: &'a mut Sockets,
+}
+
+impl ProcessFiles<'_> {
+    /// Returns that of a process.
     #[must_use]
-    pub fn new(pid: Pid) -> ProcessFiles {
+    pub fn new(pid: Pid, sockets: &mut Sockets) -> ProcessFiles<'_> {
         ProcessFiles {
             root: PathBuf::from(format!("/proc/{pid}")),
-            sockets: HashMap::new(),
-            read: None,
+            sockets,
         }
     }
 
@@ -57,39 +111,13 @@ impl ProcessFiles {
 
     /// Returns the name of a link's target: a socket's is its endpoints.
     fn named(&mut self, target: Vec<u8>) -> Vec<u8> {
-        match socket_inode(&target) {
-            Some(inode) => self.socket(inode).map_or(target, String::into_bytes),
-            None => target,
-        }
-    }
-
-    fn socket(&mut self, inode: u64) -> Option<String> {
-        let due = self.read.is_none_or(|read| read.elapsed() >= SOCKETS_EVERY);
-        if !self.sockets.contains_key(&inode) && due {
-            self.read = Some(Instant::now());
-            self.sockets.clear();
-            for table in ["tcp", "tcp6", "udp", "udp6", "unix"] {
-                let path = self.root.join("net").join(table);
-                // The kernel makes it as it is read, so its length is not known before.
-                let mut text = Vec::new();
-                if let Ok(file) = fs::File::open(path) {
-                    use std::io::Read as _;
-                    // A part of it is better than none.
-                    let _ = file.take(MAX_TABLE_BYTES).read_to_end(&mut text);
-                }
-                let text = String::from_utf8_lossy(&text);
-                self.sockets
-                    .extend(text.lines().skip(1).filter_map(|line| match table {
-                        "unix" => unix_socket(line),
-                        table => internet_socket(table, line),
-                    }));
-            }
-        }
-        self.sockets.get(&inode).cloned()
+        let inode = socket_inode(&target);
+        let socket = inode.and_then(|inode| self.sockets.name(&self.root, inode));
+        socket.map_or(target, String::into_bytes)
     }
 }
 
-impl Look for ProcessFiles {
+impl Look for ProcessFiles<'_> {
     fn descriptor(&mut self, descriptor: i32) -> Option<Vec<u8>> {
         let target = self.link(&format!("fd/{descriptor}"))?;
         Some(self.named(target))
@@ -99,7 +127,7 @@ impl Look for ProcessFiles {
         let Ok(entries) = fs::read_dir(self.root.join("fd")) else {
             return Vec::new();
         };
-        let entries = entries.filter_map(Result::ok).take(MAX_DESCRIPTORS);
+        let entries = entries.filter_map(Result::ok).take(AT_ONCE);
         let found: Vec<(i32, Vec<u8>)> = entries
             .filter_map(|entry| {
                 let target = fs::read_link(entry.path()).ok()?;
@@ -200,7 +228,9 @@ mod tests {
 
     #[test]
     fn own_descriptors_are_found() {
-        let mut files = ProcessFiles::new(Pid(std::process::id()));
+        let mut sockets = Sockets::default();
+        let own = Pid(std::process::id());
+        let mut files = ProcessFiles::new(own, &mut sockets);
         let file = tempfile::NamedTempFile::new().unwrap();
         let number = std::os::fd::AsRawFd::as_raw_fd(file.as_file());
         let name = file.path().as_os_str().as_bytes().to_vec();
@@ -210,8 +240,8 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let number = std::os::fd::AsRawFd::as_raw_fd(&listener);
         let expected = format!("tcp {}", listener.local_addr().unwrap());
-        // The descriptors of other tests may have been looked up before it was there.
-        files.read = None;
+        // The sockets of other tests may have been looked up before it was there.
+        files.sockets.read = None;
         assert_eq!(files.descriptor(number), Some(expected.into_bytes()));
     }
 }

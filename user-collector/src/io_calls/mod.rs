@@ -10,4 +10,4 @@ pub mod look;
 
 pub use calls::traced_calls;
 pub use descriptors::{Descriptors, Operation};
-pub use look::{Look, ProcessFiles};
+pub use look::{Look, ProcessFiles, Sockets};

@@ -7,7 +7,7 @@ use bpf_abi::{IoCall, RecordHeader};
 use experiment_format::ids::Pid;
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::Detail;
-use user_collector::io_calls::{Descriptors, ProcessFiles};
+use user_collector::io_calls::{Descriptors, Operation, ProcessFiles, Sockets};
 use user_collector::process::ProcessTable;
 
 use super::UserSpace;
@@ -18,7 +18,8 @@ use crate::record::route::Router;
 /// The files of processes whose calls are traced.
 #[derive(Debug, Default)]
 pub(super) struct TracedFiles {
-    processes: HashMap<Pid, (Descriptors, ProcessFiles)>,
+    processes: HashMap<Pid, Descriptors>,
+    sockets: Sockets,
     /// The load until it executes its program: what it does before is kcollect's own.
     load: Option<Pid>,
 }
@@ -37,8 +38,8 @@ impl TracedFiles {
     /// A process was made, which has the descriptors of its parent.
     pub(super) fn forked(&mut self, pid: Pid, parent: Pid) {
         self.processes.remove(&pid);
-        if let Some((descriptors, _)) = self.processes.get(&parent) {
-            let child = (descriptors.forked(), ProcessFiles::new(pid));
+        if let Some(descriptors) = self.processes.get(&parent) {
+            let child = descriptors.forked();
             self.processes.insert(pid, child);
         }
     }
@@ -50,14 +51,15 @@ impl TracedFiles {
 
     /// Another experiment begins, in which no descriptor has a name yet.
     pub(super) fn begin_again(&mut self) {
-        for (descriptors, _) in self.processes.values_mut() {
-            descriptors.begin_again();
-        }
+        let processes = self.processes.values_mut();
+        processes.for_each(Descriptors::begin_again);
     }
 
-    fn get_mut(&mut self, pid: Pid) -> &mut (Descriptors, ProcessFiles) {
-        let new = || (Descriptors::default(), ProcessFiles::new(pid));
-        self.processes.entry(pid).or_insert_with(new)
+    /// Returns what a call did.
+    fn apply(&mut self, call: &IoCall) -> Vec<Operation> {
+        let pid = call.header.pid();
+        let descriptors = self.processes.entry(pid).or_default();
+        descriptors.apply(call, &mut ProcessFiles::new(pid, &mut self.sockets))
     }
 }
 
@@ -70,8 +72,7 @@ impl UserSpace {
             return;
         }
         let instance = instance_of(processes, pid);
-        let (descriptors, files) = self.io_calls.get_mut(pid);
-        for operation in descriptors.apply(call, files) {
+        for operation in self.io_calls.apply(call) {
             let interval = StateInterval {
                 header: RecordHeader {
                     time_ns: operation.end_ns,
