@@ -52,22 +52,14 @@ static __always_inline __u32 place_of_call(struct task_struct *task, long call)
 	return is_compat(task) ? IO_CALLS + call : call;
 }
 
-/* Returns whether the process of a thread is followed. That one is not is final, and kept on this
- * CPU until another one comes. */
-static __always_inline bool is_process_traced(struct cpu_stats *stats, struct task_struct *task)
+/* Returns what is the same of all threads of a process until it calls exec. */
+static __always_inline __u64 process_of(struct task_struct *task)
 {
-	__u64 process = (__u64)task->tgid << 32 | (__u32)task->self_exec_id;
-
-	if (stats->ignored == process)
-		return false;
-	if (is_followed(task))
-		return true;
-	stats->ignored = process;
-	return false;
+	return (__u64)task->tgid << 32 | (__u32)task->self_exec_id;
 }
 
-/* Returns the statistics of this CPU if the call of the thread that runs is traced, otherwise
- * NULL. */
+/* Returns the statistics of this CPU if the call of the thread that runs may be traced, otherwise
+ * NULL: the call is none of those, or this CPU knows that the process is not followed. */
 static __always_inline struct cpu_stats *traced_on(struct task_struct *task, __u32 place, __u32 cpu)
 {
 	struct cpu_stats *stats;
@@ -75,16 +67,28 @@ static __always_inline struct cpu_stats *traced_on(struct task_struct *task, __u
 	if (!recording || !traced_calls[place & (2 * IO_CALLS - 1)].traced)
 		return 0;
 	stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
-	return stats && is_process_traced(stats, task) ? stats : 0;
+	return stats && stats->ignored != process_of(task) ? stats : 0;
+}
+
+/* Returns whether the process of a thread is followed. That one is not is final, and kept on this
+ * CPU until another one comes. */
+static __always_inline bool is_process_traced(struct cpu_stats *stats, struct task_struct *task)
+{
+	if (is_followed(task))
+		return true;
+	stats->ignored = process_of(task);
+	return false;
 }
 
 SEC("tp_btf/sys_enter")
 int kc_sys_enter(__u64 *ctx)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
+	struct cpu_stats *stats =
+		traced_on(task, place_of_call(task, ctx[1]), bpf_get_smp_processor_id());
 	struct io_thread *thread;
 
-	if (!traced_on(task, place_of_call(task, ctx[1]), bpf_get_smp_processor_id()))
+	if (!stats || !is_process_traced(stats, task))
 		return 0;
 	thread = bpf_task_storage_get(&kc_io_threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (thread)
@@ -156,17 +160,20 @@ int kc_sys_exit(__u64 *ctx)
 	__u32 cpu = bpf_get_smp_processor_id(), zero = 0;
 	struct cpu_stats *stats = traced_on(task, place, cpu);
 	struct io_record_scratch *out;
+	struct io_thread *thread;
 
 	if (!stats)
+		return 0;
+	thread = bpf_task_storage_get(&kc_io_threads, task, 0, 0);
+	/* The beginning may not have been seen. */
+	if (!(thread && thread->entered_ns) && !is_process_traced(stats, task))
 		return 0;
 	out = bpf_map_lookup_elem(&kc_io_scratch, &zero);
 	if (!out || __sync_val_compare_and_swap(&out->busy, 0, 1)) {
 		stats->io_calls_lost++;
 		return 0;
 	}
-	send_io_call(stats, task, out,
-		     bpf_task_storage_get(&kc_io_threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE),
-		     regs, ctx[1], place, cpu);
+	send_io_call(stats, task, out, thread, regs, ctx[1], place, cpu);
 	out->busy = 0;
 	return 0;
 }

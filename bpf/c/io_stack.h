@@ -17,7 +17,7 @@
 #include "user_stack.h"
 
 /* A stack of so many words is compared as it is. */
-#define NEAR_WORDS 128
+#define NEAR_WORDS 64
 
 /* A place in a thread: the last stack there. */
 struct io_place {

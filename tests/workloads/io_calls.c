@@ -271,8 +271,11 @@ static int loop(long calls, long work)
 	for (long call = 0; call < calls; call++) {
 		unsigned long value = product;
 
-		for (long times = 0; times < work; times++)
+		for (long times = 0; times < work; times++) {
 			value = value * 0x5851f42d4c957f2d + 1;
+			/* Not to be worked out beforehand. */
+			__asm__ volatile("" : "+r"(value));
+		}
 		product = value;
 		if (write(fd, block, 1) != 1)
 			return 1;
