@@ -114,6 +114,9 @@ fn record(plan: &Plan, output: &mut Output) -> u8 {
         Err(error) => return fail(output, &error.into()),
     };
     plan.notices.iter().for_each(|notice| output.say(notice));
+    if plan.trace_io {
+        output.say("-i: every system call of every process takes 0.1 to 0.2 us longer meanwhile");
+    }
     if plan.dry_run {
         output.result(&dry_run::describe(plan).join("\n"));
         return ExitKind::Ok.code();

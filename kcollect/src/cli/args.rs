@@ -145,7 +145,7 @@ pub(super) struct DataArgs {
     pub(super) sync: Option<String>,
     /// Record each system call of the followed processes that does I/O, with its file, bytes, time
     /// and stack: on or off (the default). While it is on, every system call of every process takes
-    /// a tenth of a microsecond longer. Name the processes as for -s
+    /// 0.1 to 0.2 us longer. Name the processes as for -s
     #[arg(short = 'i', long, value_name = "on|off", allow_hyphen_values = true)]
     pub(super) io: Option<String>,
     /// Leave out the ticks of idle CPUs: on (the default) or off. With off, the ticks add up to the

@@ -50,11 +50,10 @@ pub fn describe(plan: &Plan) -> Vec<String> {
             threshold.duration()
         ),
     }));
-    lines.extend(plan.trace_io.then(|| {
-        "each system call of followed processes that does I/O is recorded, and every system call \
-         of every process takes a tenth of a microsecond longer"
-            .to_owned()
-    }));
+    lines
+        .extend(plan.trace_io.then(|| {
+            "each system call of followed processes that does I/O is recorded".to_owned()
+        }));
     let directory = plan.directory.display();
     lines.push(match &plan.name {
         NameRequest::Series { stem } => {

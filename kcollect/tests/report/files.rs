@@ -96,6 +96,8 @@ fn files_have_their_calls() {
         &["files", "-n", "1"],
         &["files", "--csv"],
         &["files", "--process", "nothing"],
+        &["calls"],
+        &["calls", "-n", "2", "--csv"],
         &[
             "functions",
             "-m",

@@ -72,6 +72,13 @@ pub struct Call {
     pub action: Action,
 }
 
+impl Call {
+    /// Returns the number that stands for it in an experiment; `number` is that of the program.
+    pub(super) fn number_in(&self, number: u32) -> u32 {
+        u32::try_from(self.number).unwrap_or(IO_CALLS as u32 + number)
+    }
+}
+
 /// A row for each call: name, number in a 32-bit program, action.
 macro_rules! calls {
     ($($name:ident $symbol:ident $compat:literal $action:expr;)*) => {
@@ -275,6 +282,27 @@ fn place_of(number: i64, compat: bool) -> Option<usize> {
     }
 }
 
+/// Returns the name of a call by the number that stands for it in an experiment of a machine of
+/// this kind; none if it is not traced.
+#[must_use]
+pub fn name_of(number: u32) -> Option<&'static str> {
+    let compat = number >= IO_CALLS as u32;
+    let own = if compat {
+        number - IO_CALLS as u32
+    } else {
+        number
+    };
+    call_of(own, compat).map(|call| call.name)
+}
+
+/// Returns whether a call moves bytes from one descriptor to another: it is two packets in an
+/// experiment, a write with its time and a read without.
+#[must_use]
+pub fn is_transfer(name: &str) -> bool {
+    let mut all = CALLS.iter();
+    all.any(|call| call.name == name && matches!(call.action, Transfer { .. }))
+}
+
 /// Returns the call of a number; none if it is not traced.
 #[must_use]
 pub fn call_of(number: u32, compat: bool) -> Option<&'static Call> {
@@ -322,10 +350,14 @@ mod tests {
         assert_eq!(name(libc::SYS_read as u32, false), Some("read"));
         assert_eq!(name(libc::SYS_futex as u32, false), None);
         assert_eq!(name(u32::MAX, false), None);
+        assert_eq!(name_of(libc::SYS_read as u32), Some("read"));
+        assert!(is_transfer("sendfile") && !is_transfer("write"));
         if cfg!(target_arch = "x86_64") {
             assert_eq!(name(3, true), Some("read"));
             assert_eq!(name(140, true), Some("lseek"));
             assert_eq!(name(102, true), Some("socketcall"));
+            assert_eq!(name_of(IO_CALLS as u32 + 102), Some("socketcall"));
+            assert_eq!(SOCKET_CALL.number_in(102), IO_CALLS as u32 + 102);
         }
     }
 

@@ -41,8 +41,9 @@ pub struct Operation {
     pub bytes: u64,
     /// Of a duplicate: the descriptor that was duplicated.
     pub duplicated: Option<i32>,
-    /// The number of the system call, as 64-bit programs have it; none: it only says what a
-    /// descriptor is called.
+    /// The number of the system call, as 64-bit programs have it; of one that only 32-bit programs
+    /// have, [`IO_CALLS`](bpf_abi::layout::IO_CALLS) more than their number. None: it only says
+    /// what a descriptor is called.
     pub call: Option<u32>,
     /// What the descriptor that it opens is called.
     pub name: Option<Arc<[u8]>>,
@@ -94,7 +95,7 @@ impl Descriptors {
         Applied {
             descriptors: self,
             call,
-            number: u32::try_from(known.number).ok(),
+            number: known.number_in(call.call),
             look,
             operations: Vec::new(),
         }
@@ -113,8 +114,8 @@ impl Descriptors {
 struct Applied<'a, L> {
     descriptors: &'a mut Descriptors,
     call: &'a IoCall,
-    /// Its number as 64-bit programs have it.
-    number: Option<u32>,
+    /// See [`Operation::call`].
+    number: u32,
     look: &'a mut L,
     operations: Vec<Operation>,
 }
@@ -191,7 +192,7 @@ impl<L: Look> Applied<'_, L> {
             descriptor,
             bytes: 0,
             duplicated: None,
-            call: self.number,
+            call: Some(self.number),
             name: None,
         }
     }
@@ -320,13 +321,13 @@ impl<L: Look> Applied<'_, L> {
         };
         let [first, second] = [first, second].map(|bytes| i32::from_ne_bytes(*bytes));
         // With the inode, by which the other end is recognised in another process.
-        for (number, call) in [(first, self.number), (second, None)] {
+        for (number, is_call) in [(first, true), (second, false)] {
             self.descriptors.open.remove(&number);
             let found = self.look.descriptor(number);
             let found = found.filter(|found| found.starts_with(name.as_bytes()));
             let name: Arc<[u8]> = found.unwrap_or_else(|| name.as_bytes().to_vec()).into();
-            match call {
-                Some(_) => {
+            match is_call {
+                true => {
                     self.descriptors.add(number, Arc::clone(&name), true);
                     let operation = Operation {
                         name: Some(name),
@@ -334,7 +335,7 @@ impl<L: Look> Applied<'_, L> {
                     };
                     self.operations.push(operation);
                 }
-                None => self.say(number, name, self.call.header.time_ns),
+                false => self.say(number, name, self.call.header.time_ns),
             }
         }
     }

@@ -11,6 +11,7 @@ use experiment_format::packet::{IoEvent, IoKind, IoRecord, SyncEvent};
 use experiment_format::stacks::StackUid;
 use experiment_format::text::printable;
 use rustc_hash::FxHashMap;
+use user_collector::io_calls::calls::name_of;
 
 use super::resolve::Addresses;
 use super::{Context, Loader, MAX_TIME_NS};
@@ -124,6 +125,8 @@ impl Loader {
         if !source.header().profiles.iter().any(IoEvent::is_table) {
             return Ok(0);
         }
+        // The numbers of calls are those of the processor.
+        let names_known = source.header().system.arch == std::env::consts::ARCH;
         let mut packets = source.io_packets()?;
         let mut records = Vec::new();
         while let Some(packet) = packets.next_packet()? {
@@ -165,6 +168,7 @@ impl Loader {
                         kind: record.kind,
                         failed: record.failed,
                         file,
+                        name: record.call.filter(|_| names_known).and_then(name_of),
                     });
                 }
                 None => impossible += 1,

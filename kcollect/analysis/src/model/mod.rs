@@ -178,6 +178,8 @@ pub struct IoCall {
     pub failed: bool,
     /// To which file.
     pub file: FileId,
+    /// Which system call it was, if the packet says it and it is known.
+    pub name: Option<&'static str>,
 }
 
 /// An experiment or subexperiment.

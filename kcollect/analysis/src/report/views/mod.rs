@@ -1,6 +1,7 @@
 //! The views: each makes a [`Table`] from a model and options.
 
 mod callers_callees;
+mod calls;
 mod calltree;
 mod chosen_function;
 pub mod compare;
@@ -59,6 +60,8 @@ pub enum View {
     Locks,
     /// Files by the traced system calls that do I/O.
     Files,
+    /// These system calls by name.
+    Calls,
     /// Exact times from sample to sample.
     Samples,
     /// Exact times of the whole run.
@@ -73,7 +76,7 @@ pub enum View {
 
 impl View {
     /// All views with their names and descriptions.
-    pub const ALL: [(View, &'static str, &'static str); 18] = [
+    pub const ALL: [(View, &'static str, &'static str); 19] = [
         (
             View::Triage,
             "triage",
@@ -128,6 +131,7 @@ impl View {
             "files",
             "files by the time that was spent on their reads, writes and other calls, if recorded with -i",
         ),
+        (View::Calls, "calls", "these calls by name, in the same way"),
         (
             View::Samples,
             "samples",
@@ -231,6 +235,7 @@ pub fn make(model: &Model, view: View, options: &TableOptions) -> Result<Report,
         View::Overview => experiments::overview(&context),
         View::Locks => locks::locks(&context),
         View::Files => files::files(&context),
+        View::Calls => calls::calls(&context),
         View::Samples => samples::samples(&context),
         View::Statistics => samples::statistics(&context),
         View::Header => Ok(experiments::header(model)),
