@@ -19,7 +19,7 @@ use super::calls::{Action, call_of};
 use super::look::Look;
 
 /// The most descriptors of a process that are kept: beyond, they are named anew.
-const MAX_DESCRIPTORS: usize = 65_536;
+const MAX_DESCRIPTORS: usize = 16_384;
 /// Of the kernel's fcntl.h: the commands that duplicate, and the descriptor of no directory.
 const DUPLICATES: [u64; 2] = [libc::F_DUPFD as u64, libc::F_DUPFD_CLOEXEC as u64];
 const NO_DIRECTORY: i32 = libc::AT_FDCWD;
@@ -52,14 +52,18 @@ pub struct Operation {
 #[derive(Clone, Debug)]
 struct Descriptor {
     name: Arc<[u8]>,
-    /// An operation has said it.
-    said: bool,
+    /// In which [`Descriptors::turn`], from 1 an operation has said it; 0: in none.
+    said_in: u32,
 }
 
 /// The descriptors of a process.
 #[derive(Clone, Debug, Default)]
 pub struct Descriptors {
-    open: HashMap<i32, Descriptor>,
+    /// Those of a child are its parent's until it changes them: a process may fork often, and have
+    /// many.
+    open: Arc<HashMap<i32, Descriptor>>,
+    /// How often all names were to be said anew.
+    turn: u32,
     directory: Option<Vec<u8>>,
     /// Those that were open at the beginning were looked up.
     looked_up: bool,
@@ -76,9 +80,7 @@ impl Descriptors {
 
     /// Another experiment begins, in which nothing is said yet.
     pub fn begin_again(&mut self) {
-        for descriptor in self.open.values_mut() {
-            descriptor.said = false;
-        }
+        self.turn += 1;
     }
 
     /// Returns what a call did, after what has to be said for that. Nothing of a call that is not
@@ -103,10 +105,24 @@ impl Descriptors {
     }
 
     fn add(&mut self, number: i32, name: Arc<[u8]>, said: bool) {
-        if self.open.len() >= MAX_DESCRIPTORS && !self.open.contains_key(&number) {
-            self.open.clear();
+        let said_in = if said { self.turn + 1 } else { 0 };
+        let open = Arc::make_mut(&mut self.open);
+        if open.len() >= MAX_DESCRIPTORS && !open.contains_key(&number) {
+            open.clear();
         }
-        self.open.insert(number, Descriptor { name, said });
+        open.insert(number, Descriptor { name, said_in });
+    }
+
+    fn remove(&mut self, number: i32) {
+        if self.open.contains_key(&number) {
+            Arc::make_mut(&mut self.open).remove(&number);
+        }
+    }
+
+    /// Returns whether an operation has said what a descriptor is called.
+    fn is_said(&self, number: i32) -> bool {
+        let known = self.open.get(&number);
+        known.is_some_and(|known| known.said_in == self.turn + 1)
     }
 }
 
@@ -226,11 +242,7 @@ impl<L: Look> Applied<'_, L> {
     /// A descriptor is used: says what it is called, unless that is said, or it is none.
     fn used(&mut self, number: i32) {
         let none = self.call.result == -i64::from(libc::EBADF);
-        let said = self
-            .descriptors
-            .open
-            .get(&number)
-            .is_some_and(|known| known.said);
+        let said = self.descriptors.is_said(number);
         if number < 0 || none || said {
             return;
         }
@@ -290,7 +302,7 @@ impl<L: Look> Applied<'_, L> {
         let number = self.argument(0);
         self.used(number);
         if self.call.result >= 0 {
-            self.descriptors.open.remove(&number);
+            self.descriptors.remove(number);
         }
         self.operations.push(self.operation(IoKind::Close, number));
     }
@@ -301,8 +313,7 @@ impl<L: Look> Applied<'_, L> {
         let [first, last] = [0, 1].map(|argument| self.call.arguments[argument] as u32);
         let on_exec = self.call.arguments[2] & u64::from(libc::CLOSE_RANGE_CLOEXEC) != 0;
         if self.call.result >= 0 && !on_exec {
-            self.descriptors
-                .open
+            Arc::make_mut(&mut self.descriptors.open)
                 .retain(|number, _| !(first..=last).contains(&number.cast_unsigned()));
         }
         let kind = if on_exec {
@@ -322,7 +333,7 @@ impl<L: Look> Applied<'_, L> {
         let [first, second] = [first, second].map(|bytes| i32::from_ne_bytes(*bytes));
         // With the inode, by which the other end is recognised in another process.
         for (number, is_call) in [(first, true), (second, false)] {
-            self.descriptors.open.remove(&number);
+            self.descriptors.remove(number);
             let found = self.look.descriptor(number);
             let found = found.filter(|found| found.starts_with(name.as_bytes()));
             let name: Arc<[u8]> = found.unwrap_or_else(|| name.as_bytes().to_vec()).into();

@@ -144,6 +144,10 @@ fn a_child_has_the_descriptors_of_its_parent() {
         descriptors: parent.descriptors.forked(),
         ..Process::default()
     };
+    assert!(Arc::ptr_eq(
+        &child.descriptors.open,
+        &parent.descriptors.open
+    ));
     assert_eq!(
         child.call(libc::SYS_read, [3, 0, 0], 1, b""),
         "said Open 3 /a; Read 3 1 bytes"
@@ -162,6 +166,18 @@ fn a_child_has_the_descriptors_of_its_parent() {
         child.call(libc::SYS_read, [20, 0, 0], 1, b""),
         "said Open 20 fd 20; Read 20 1 bytes"
     );
+}
+
+#[test]
+fn another_experiment_has_the_names_again() {
+    let mut process = Process::default();
+    process.call(libc::SYS_openat, [-100, 0, 0], 3, b"/a");
+    for _ in 0..2 {
+        process.descriptors.begin_again();
+        let read = [libc::SYS_read, 3];
+        let twice = [(); 2].map(|()| process.call(read[0], [read[1], 0, 0], 1, b""));
+        assert_eq!(twice, ["said Open 3 /a; Read 3 1 bytes", "Read 3 1 bytes"]);
+    }
 }
 
 #[test]
