@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     compile("compat32", "compat32", &[NARROW, &["-O2"], BARE])?;
     compile("proctorture", "proctorture", &[CALLS])?;
     compile("overflowing", "overflowing", &[CALLS, FIXED])?;
-    for name in ["server", "background_load", "locked", "io_calls"] {
+    for name in ["server", "background_load", "locked", "io_calls", "growth"] {
         compile(name, name, &[THREADED])?;
     }
     for (name, target) in [("narrow", NARROW), ("inside", &[]), ("outside", &[])] {

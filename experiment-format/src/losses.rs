@@ -156,7 +156,7 @@ const CAUSES: [Cause; 17] = [
     Cause {
         name: "io_calls",
         lost: true,
-        noun: ["system call that does I/O", "system calls that do I/O"],
+        noun: ["traced system call", "traced system calls"],
         what: "not recorded, because the ring buffer was full",
         whole: Whole::Unknown,
     },

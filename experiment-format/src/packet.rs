@@ -2,12 +2,13 @@
 //!
 //! A reader takes each field from its declared place, so a writer is free to choose the layout. The
 //! layouts of the packets that this crate writes, [`ClockTick`], [`TickArray`], [`CounterEvent`],
-//! [`SyncEvent`] and [`IoEvent`], are stated once, in tables (`spec`); declaration and encoder
-//! follow from them. The decoder here follows the declaration of the file. It returns
-//! [`ClockRecord`]s for the first two kinds of packets, and a [`CounterRecord`], a [`SyncRecord`]
-//! and an [`IoRecord`] for the others. `walk` finds the packets of a file.
+//! [`SyncEvent`], [`IoEvent`] and [`HeapEvent`], are stated once, in tables (`spec`); declaration
+//! and encoder follow from them. The decoder here follows the declaration of the file. It returns
+//! [`ClockRecord`]s for the first two kinds of packets, and a [`CounterRecord`], a [`SyncRecord`],
+//! an [`IoRecord`] and a [`HeapRecord`] for the others. `walk` finds the packets of a file.
 
 pub(crate) mod counter;
+pub(crate) mod heap;
 pub(crate) mod io_call;
 pub(crate) mod spec;
 pub(crate) mod sync;
@@ -24,6 +25,7 @@ use crate::xml::write::Element;
 
 use counter::{COUNTER_SPEC, VALUE_FIELD};
 pub use counter::{CounterEvent, CounterRecord};
+pub use heap::{HeapEvent, HeapKind, HeapRecord};
 pub use io_call::{IoEvent, IoKind, IoRecord};
 use spec::SHARED_FIELDS;
 pub use sync::{SyncEvent, SyncRecord, SyncThreshold, UNKNOWN_KIND};
@@ -40,6 +42,8 @@ pub const TICK_ARRAY: u16 = 1;
 pub const SYNC: u16 = 2;
 /// The type of a packet of a counter.
 pub const COUNTER: u16 = 3;
+/// The type of a packet of memory that was allocated or freed.
+pub const HEAP: u16 = 5;
 /// The type of a clock packet.
 pub const CLOCK: u16 = 8;
 /// The type of a stack that packets refer to.

@@ -33,7 +33,9 @@ use crate::log::{LogEvent, LogHeader, ProfileDecl, StartTime, WordSize};
 use crate::map::{self, MapEvent};
 use crate::microstate::NumStates;
 use crate::packet::walk::PacketWalk;
-use crate::packet::{IoEvent, PacketDecl, PacketLayout, SyncEvent, counter, io_call, sync, tick};
+use crate::packet::{
+    HeapEvent, IoEvent, PacketDecl, PacketLayout, SyncEvent, counter, heap, io_call, sync, tick,
+};
 use crate::stacks::table::StackTable;
 use crate::usage::{USAGE_BYTES, UsageRecord};
 pub use packets::{Packet, Packets, Ticks};
@@ -257,6 +259,16 @@ impl Experiment {
     /// A system error.
     pub fn io_packets(&self) -> Result<Packets> {
         self.packets_in(io_call::FILE, IoEvent::is_table)
+    }
+
+    /// Returns the packets of `heaptrace`: memory that was allocated or freed, of
+    /// [`HeapEvent::table`].
+    ///
+    /// # Errors
+    ///
+    /// A system error.
+    pub fn heap_packets(&self) -> Result<Packets> {
+        self.packets_in(heap::FILE, HeapEvent::is_table)
     }
 
     /// Returns the packets of a file that the tables of a kind declare.

@@ -29,7 +29,9 @@ use crate::file::append::{AppendFile, Records};
 use crate::log::event_encoder::EventEncoder;
 use crate::log::{LogEvent, LogHeader, StartTime};
 use crate::map::MapEvent;
-use crate::packet::{CounterEvent, IoEvent, SyncEvent, TickArray, counter, io_call, sync, tick};
+use crate::packet::{
+    CounterEvent, HeapEvent, IoEvent, SyncEvent, TickArray, counter, heap, io_call, sync, tick,
+};
 use crate::stacks::{StackEnd, StackInterner, StackUid};
 use crate::usage::{USAGE_BYTES, UsageRecord};
 
@@ -52,6 +54,7 @@ pub struct SubexperimentWriter {
     counters: BufferedFile,
     waits: BufferedFile,
     calls: BufferedFile,
+    memory: BufferedFile,
     log: BufferedFile,
     overview: BufferedFile,
     notes: BufferedFile,
@@ -94,6 +97,7 @@ impl SubexperimentWriter {
                 counters: BufferedFile::new(counter::FILE, Records::Packets),
                 waits: BufferedFile::new(sync::FILE, Records::Packets),
                 calls: BufferedFile::new(io_call::FILE, Records::Packets),
+                memory: BufferedFile::new(heap::FILE, Records::Packets),
                 log,
                 overview: BufferedFile::new("overview", Records::Array),
                 notes: BufferedFile::new("notes", Records::Text),
@@ -223,6 +227,17 @@ impl SubexperimentWriter {
         Ok(())
     }
 
+    /// Adds memory that was allocated or freed. The header has to declare the table:
+    /// [`HeapEvent::table`].
+    ///
+    /// # Errors
+    ///
+    /// A time beyond 2^63.
+    pub fn allocated(&mut self, event: &HeapEvent) -> Result<()> {
+        self.memory.push(&event.encode()?);
+        Ok(())
+    }
+
     /// Adds a usage record and the sample event that belongs to it; `at` in nanoseconds since the
     /// start. The first call is the start point.
     ///
@@ -274,6 +289,7 @@ impl SubexperimentWriter {
             &mut self.counters,
             &mut self.waits,
             &mut self.calls,
+            &mut self.memory,
         ]);
         let log = in_order(&mut [&mut self.log, &mut self.overview]);
         let texts = in_order(&mut [&mut self.warnings, &mut self.notes]);
@@ -300,7 +316,7 @@ impl SubexperimentWriter {
         outcome
     }
 
-    fn files(&self) -> [&BufferedFile; 11] {
+    fn files(&self) -> [&BufferedFile; 12] {
         [
             &self.map,
             &self.code,
@@ -309,6 +325,7 @@ impl SubexperimentWriter {
             &self.counters,
             &self.waits,
             &self.calls,
+            &self.memory,
             &self.log,
             &self.overview,
             &self.notes,

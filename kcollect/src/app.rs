@@ -114,8 +114,9 @@ fn record(plan: &Plan, output: &mut Output) -> u8 {
         Err(error) => return fail(output, &error.into()),
     };
     plan.notices.iter().for_each(|notice| output.say(notice));
-    if plan.trace_io {
-        output.say("-i: every system call of every process takes 0.1 to 0.2 us longer meanwhile");
+    if plan.trace_io || plan.trace_memory {
+        output
+            .say("-i, -H: every system call of every process takes 0.1 to 0.2 us longer meanwhile");
     }
     if plan.dry_run {
         output.result(&dry_run::describe(plan).join("\n"));
@@ -149,7 +150,7 @@ fn bpf_findings(capture: UserStackCapture) -> Vec<Finding> {
         cpu_ids: 1,
         user_stacks: Some(capture),
         lock_threshold_ns: Some(0),
-        traced_calls: user_collector::io_calls::traced_calls(),
+        traced_calls: user_collector::io_calls::traced_calls(true, true),
         hit_intervals: None,
     };
     match Programs::load(&settings) {

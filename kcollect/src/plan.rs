@@ -70,6 +70,8 @@ pub struct Plan {
     pub lock_threshold: Option<SyncThreshold>,
     /// Each system call of followed processes that does I/O is recorded (`-i`).
     pub trace_io: bool,
+    /// The growth of the memory of followed processes is recorded (`-H`).
+    pub trace_memory: bool,
     /// Processes and threads that have rows of their own (`-T`). The whole machine is recorded
     /// in any case.
     pub targets: Vec<Target>,

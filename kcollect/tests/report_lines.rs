@@ -15,7 +15,7 @@ use std::process::Command;
 use analysis::aggregate::{self, totals};
 use analysis::filter::{Filter, Selection};
 use analysis::load::lines::{self, LookupPaths};
-use analysis::model::{Model, STATE_SLOTS, Sums};
+use analysis::model::{Model, Sums, ZERO_SUMS};
 use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{LogHeader, ProfileDecl, StartTime, System};
@@ -207,7 +207,7 @@ fn lines_have_together_what_functions_have() {
     let [shares] = aggregate::shares(&model, &all, [count], |frame| {
         [Some(model.lines.of_frames[frame.index()])]
     });
-    let mut own = vec![[0; STATE_SLOTS]; model.functions.len()];
+    let mut own = vec![ZERO_SUMS; model.functions.len()];
     for (line, sums) in model.lines.lines.iter().zip(&shares.exclusive) {
         aggregate::add(&mut own[line.function.index()], sums);
     }

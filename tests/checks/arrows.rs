@@ -189,6 +189,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
             &["archive"],
             &["jit"],
             &["unwind", "join", "follow", "io_calls"],
+            &["memory"],
             &["process", "space"],
             &["files", "elf"],
         ],

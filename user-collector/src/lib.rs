@@ -14,6 +14,7 @@
 //! | [`archive`] | copies of load objects and sources in the experiment |
 //! | [`files`] | opening files of other processes, within a time limit |
 //! | [`io_calls`] | system calls that do I/O, and what their descriptors are called |
+//! | [`memory`] | the growth of a process's memory, from its system calls |
 //! | [`collector`] | the writer of a subexperiment |
 //!
 //! Events of the perf side-band and a snapshot of `/proc` come in, in time order; queries are for
@@ -29,6 +30,7 @@ pub mod follow;
 pub mod io_calls;
 pub mod jit;
 pub mod join;
+pub mod memory;
 pub mod objects;
 pub mod process;
 pub mod space;

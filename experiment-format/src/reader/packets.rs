@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::Result;
 use crate::packet::walk::PacketWalk;
 use crate::packet::{
-    ClockRecord, CounterRecord, IoRecord, PacketLayout, PacketTicks, SyncRecord, Value,
+    ClockRecord, CounterRecord, HeapRecord, IoRecord, PacketLayout, PacketTicks, SyncRecord, Value,
 };
 
 /// A reader of the packets of a data file.
@@ -89,6 +89,11 @@ impl<'a> Packet<'a> {
     /// Returns its call that does I/O; none if it lacks the thread, the time or the type.
     pub fn called(&self) -> Option<IoRecord> {
         self.layout.called(self.bytes)
+    }
+
+    /// Returns what it says of memory; none if it lacks the thread, the time or the address.
+    pub fn allocated(&self) -> Option<HeapRecord> {
+        self.layout.allocated(self.bytes)
     }
 }
 

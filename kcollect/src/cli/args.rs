@@ -112,10 +112,10 @@ pub(super) struct DataArgs {
     pub(super) counters: Option<Vec<String>>,
     /// Follow processes into their user code, each into a subexperiment of its own: on (processes
     /// that were on a CPU at a tick, the default), all (also processes that only waited), load (the
-    /// load alone; the default with -s and -i), off (the kernel only), =REGEXP, which has to match
-    /// the whole of a process's name, of its program's file name, or of its number; or those that
-    /// belong together: unit:NAME (of systemd), container:ID, cgroup:PATH, pod:UID (of Kubernetes)
-    /// or user:NAME
+    /// load alone; the default with -s, -i and -H), off (the kernel only), =REGEXP, which has to
+    /// match the whole of a process's name, of its program's file name, or of its number; or those
+    /// that belong together: unit:NAME (of systemd), container:ID, cgroup:PATH, pod:UID (of
+    /// Kubernetes) or user:NAME
     #[arg(short = 'F', long, value_name = "WHICH", allow_hyphen_values = true)]
     pub(super) follow: Option<String>,
     /// Follow also the processes that a followed process forks
@@ -148,6 +148,17 @@ pub(super) struct DataArgs {
     /// 0.1 to 0.2 us longer. Name the processes as for -s
     #[arg(short = 'i', long, value_name = "on|off", allow_hyphen_values = true)]
     pub(super) io: Option<String>,
+    /// Record how the memory of the followed processes grows: what they get from the kernel and
+    /// give back (mmap, munmap, mremap, mprotect, brk), with sizes and stacks: growth or off (the
+    /// default). The blocks that an allocator makes of it are not traced. It costs other processes
+    /// what -i does
+    #[arg(
+        short = 'H',
+        long,
+        value_name = "growth|off",
+        allow_hyphen_values = true
+    )]
+    pub(super) heap: Option<String>,
     /// Leave out the ticks of idle CPUs: on (the default) or off. With off, the ticks add up to the
     /// time of all CPUs
     #[arg(short = 'x', long, value_name = "on|off", allow_hyphen_values = true)]

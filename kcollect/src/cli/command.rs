@@ -128,7 +128,12 @@ fn record(typed: Arguments, facts: &HostFacts) -> Result<Plan, CliError> {
 
     let lock_threshold = values::lock_threshold(data.sync.as_deref().unwrap_or("off"), facts)?;
     let trace_io = values::trace_io(data.io.as_deref().unwrap_or("off"))?;
-    let tracing = [("-s", lock_threshold.is_some()), ("-i", trace_io)];
+    let trace_memory = values::trace_memory(data.heap.as_deref().unwrap_or("off"))?;
+    let tracing = [
+        ("-s", lock_threshold.is_some()),
+        ("-i", trace_io),
+        ("-H", trace_memory),
+    ];
     let tracing = tracing
         .into_iter()
         .find_map(|(option, on)| on.then_some(option));
@@ -274,6 +279,7 @@ fn record(typed: Arguments, facts: &HostFacts) -> Result<Plan, CliError> {
         },
         lock_threshold,
         trace_io,
+        trace_memory,
         targets,
         load,
         verbose: output.verbose || output.dry_run,
@@ -283,8 +289,8 @@ fn record(typed: Arguments, facts: &HostFacts) -> Result<Plan, CliError> {
     })
 }
 
-/// Checks that the processes to be traced (`-s`, `-i`) are named: to trace all would be costly by
-/// accident.
+/// Checks that the processes to be traced (`-s`, `-i`, `-H`) are named: to trace all would be
+/// costly by accident.
 fn traced(
     option: &str,
     follow: &Follow,

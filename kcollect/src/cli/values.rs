@@ -341,6 +341,20 @@ pub(super) fn trace_io(typed: &str) -> Result<bool, CliError> {
     }
 }
 
+/// `-H`.
+pub(super) fn trace_memory(typed: &str) -> Result<bool, CliError> {
+    match typed {
+        "growth" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(error(
+            "-H",
+            typed,
+            "single allocations are not traced",
+            "type growth (what the process gets from the kernel, and gives back) or off",
+        )),
+    }
+}
+
 /// `-s`: the shortest wait that is recorded.
 pub(super) fn lock_threshold(
     typed: &str,

@@ -215,6 +215,7 @@ impl Dispatcher {
                 if let Some(user) = &mut self.user
                     && exec
                 {
+                    user.memory_ends(router, &self.processes, (pid, &name), time);
                     user.executed(router, pid, &name, time);
                 }
             }

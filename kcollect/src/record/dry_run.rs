@@ -50,6 +50,10 @@ pub fn describe(plan: &Plan) -> Vec<String> {
             threshold.duration()
         ),
     }));
+    lines.extend(
+        plan.trace_memory
+            .then(|| "the growth of the memory of followed processes is recorded".to_owned()),
+    );
     lines
         .extend(plan.trace_io.then(|| {
             "each system call of followed processes that does I/O is recorded".to_owned()

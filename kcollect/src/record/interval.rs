@@ -9,6 +9,7 @@ use experiment_format::microstate::Microstate;
 use experiment_format::packet::Detail;
 use user_collector::io_calls::Operation;
 use user_collector::join::StackPlace;
+use user_collector::memory::Change;
 use user_collector::process::ProcessInstance;
 
 /// The numbers in a record of the BPF programs, which has them bare.
@@ -64,6 +65,7 @@ impl StateInterval {
     pub fn stacks_of(&self) -> StackPlace {
         let place = match &self.event {
             Some(ThreadEvent::IoCall(call)) => call.place,
+            Some(ThreadEvent::Memory { place, .. }) => *place,
             _ => 0,
         };
         (self.header.tid(), place)
@@ -79,6 +81,13 @@ pub enum ThreadEvent {
     LockWait(LockWait),
     /// It made a system call that does I/O, which ended at the time of the interval.
     IoCall(Box<IoCall>),
+    /// Memory that its process may use came or went, by a system call of the thread.
+    Memory {
+        /// Of which place of the thread the user stack is.
+        place: u8,
+        /// What changed.
+        change: Change,
+    },
 }
 
 /// A system call that does I/O, or what a descriptor is called.

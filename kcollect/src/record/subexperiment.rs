@@ -6,13 +6,14 @@ use experiment_format::ids::Pid;
 use experiment_format::log::{LogEvent, LogHeader, ProfileDecl};
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::NumStates;
-use experiment_format::packet::IoKind;
+use experiment_format::packet::{HeapKind, IoKind};
 use experiment_format::stacks::StackEnd;
 use experiment_format::text::printable;
 use experiment_format::usage::UsageRecord;
 use user_collector::collector::{Collector, StateTicks, ThreadStack};
 use user_collector::io_calls::Operation;
 use user_collector::jit::{JitChange, JitStats as JitCounts, JitWatch, SharedJit};
+use user_collector::memory::Change;
 use user_collector::process::DirectoryNames;
 use user_collector::process::{Cgroup, ProcessFacts};
 use user_collector::space::Mapping;
@@ -56,6 +57,9 @@ pub struct FollowedProcess {
     /// Traced system calls in its experiment.
     #[serde(skip)]
     pub io_calls: IoCounts,
+    /// Memory that came and went in its experiment.
+    #[serde(skip)]
+    pub memory: MemoryCounts,
     /// How their user stacks ended.
     pub user_stacks: StackCounts,
     /// The same of ticks on a CPU alone.
@@ -105,6 +109,37 @@ impl std::ops::AddAssign for IoCounts {
     }
 }
 
+/// Memory that came and went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryCounts {
+    /// How often memory came.
+    pub mapped: u64,
+    /// Bytes that came.
+    pub mapped_bytes: u64,
+    /// Bytes that went.
+    pub unmapped_bytes: u64,
+}
+
+impl MemoryCounts {
+    fn add(&mut self, change: &Change) {
+        match change.kind {
+            HeapKind::Mapped => {
+                self.mapped += 1;
+                self.mapped_bytes += change.bytes;
+            }
+            _ => self.unmapped_bytes += change.bytes,
+        }
+    }
+}
+
+impl std::ops::AddAssign for MemoryCounts {
+    fn add_assign(&mut self, other: MemoryCounts) {
+        self.mapped += other.mapped;
+        self.mapped_bytes += other.mapped_bytes;
+        self.unmapped_bytes += other.unmapped_bytes;
+    }
+}
+
 /// What a process reported of the code that it made as it ran, in perf maps and jitdumps.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct JitStats {
@@ -139,6 +174,7 @@ pub struct Subexperiment {
     ticks: u64,
     lock_waits: (u64, u64),
     io_calls: IoCounts,
+    memory: MemoryCounts,
     /// The time of the last record in it.
     last_ns: u64,
     /// The sample of its exit is written.
@@ -212,6 +248,7 @@ impl Subexperiment {
             ticks: 0,
             lock_waits: (0, 0),
             io_calls: IoCounts::default(),
+            memory: MemoryCounts::default(),
             last_ns: 0,
             sampled_exit: false,
             unread_at_exit: false,
@@ -268,6 +305,10 @@ impl Subexperiment {
             Some(ThreadEvent::IoCall(call)) => {
                 self.io_calls.add(&call.operation);
                 return self.collector.write_call(&thread, &call.operation);
+            }
+            Some(ThreadEvent::Memory { change, .. }) => {
+                self.memory.add(change);
+                return self.collector.write_memory(&thread, change);
             }
             None => {}
         }
@@ -498,6 +539,7 @@ impl Subexperiment {
             ticks: self.ticks,
             lock_waits: self.lock_waits,
             io_calls: self.io_calls,
+            memory: self.memory,
             arrays: self.collector.arrays,
             user_stacks: self.counts.clone(),
             cpu_user_stacks: self.cpu_counts.clone(),

@@ -9,6 +9,7 @@
 mod experiment;
 mod files;
 mod groups;
+mod heap;
 mod locks;
 mod period;
 

@@ -1,5 +1,6 @@
-//! Traced events of chosen processes: a program that counts its own waits, or its own calls, is
+//! Traced events of chosen processes: a program that counts its own waits, calls or memory is
 //! recorded with exactly these.
 
 mod io;
 mod locks;
+mod memory;

@@ -188,6 +188,7 @@ fn read_all(path: &Path, size: usize) {
         experiment.counter_packets(),
         experiment.sync_packets(),
         experiment.io_packets(),
+        experiment.heap_packets(),
     ] {
         let Ok(mut packets) = packets else { continue };
         while let Ok(Some(packet)) = packets.next_packet() {
@@ -196,6 +197,7 @@ fn read_all(path: &Path, size: usize) {
                 packet.counted(),
                 packet.waited(),
                 packet.called(),
+                packet.allocated(),
                 packet.field("TSTAMP"),
             );
         }

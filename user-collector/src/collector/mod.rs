@@ -17,7 +17,7 @@ use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{LogEvent, LogHeader, StartTime};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::Microstate;
-use experiment_format::packet::{CounterEvent, Detail, IoEvent, SyncEvent, TickArray};
+use experiment_format::packet::{CounterEvent, Detail, HeapEvent, IoEvent, SyncEvent, TickArray};
 use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::text::printable;
@@ -25,6 +25,7 @@ use experiment_format::usage::UsageRecord;
 
 use crate::io_calls::Operation;
 use crate::jit::{self, FunctionCode, JitChange};
+use crate::memory::Change;
 use crate::objects::ObjectId;
 use crate::process::ThreadNames;
 use crate::space::Mapping;
@@ -379,6 +380,24 @@ impl Collector {
             duplicated: operation.duplicated,
             call: operation.call,
             name: operation.name.as_deref().map(Box::from),
+        })
+    }
+
+    /// Writes that memory of the process came or went, by a thread.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn write_memory(&mut self, thread: &ThreadStack<'_>, change: &Change) -> Result<()> {
+        let stack = self.stack(thread)?;
+        self.writer.allocated(&HeapEvent {
+            cpu: thread.cpu,
+            time: thread.at,
+            stack,
+            tid: thread.tid,
+            pid: self.pid,
+            kind: change.kind,
+            bytes: change.bytes,
+            address: change.address,
         })
     }
 

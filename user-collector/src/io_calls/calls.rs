@@ -9,6 +9,8 @@ use std::sync::LazyLock;
 
 use bpf_abi::layout::{IO_CALLS, IoExtra, TracedCall};
 
+use crate::memory::MemoryCall;
+
 /// What a call does. Its descriptor is its first argument, unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -57,6 +59,8 @@ pub enum Action {
     Other,
     /// Something else, without a descriptor.
     OtherPath,
+    /// It changes what memory the process may use. No I/O: traced by `-H growth`.
+    Memory(MemoryCall),
 }
 
 /// A system call that is traced.
@@ -93,8 +97,8 @@ macro_rules! calls {
 
 use Action::{
     Accept, Bind, ChangeDirectory, ChangeDirectoryTo, Close, CloseRange, Connect, Control,
-    Duplicate, Make, MakeMemory, Open, OpenAt, Other, OtherPath, Pair, Read, Socket, Transfer,
-    Write,
+    Duplicate, Make, MakeMemory, Memory, Open, OpenAt, Other, OtherPath, Pair, Read, Socket,
+    Transfer, Write,
 };
 
 const CALLS: [Call; 82] = calls! {
@@ -182,6 +186,16 @@ const CALLS: [Call; 82] = calls! {
     utimensat SYS_utimensat 320 OtherPath;
 };
 
+/// Calls that change what memory a process may use. A 32-bit program's `old_mmap` has its arguments
+/// in memory, and is left out.
+const MEMORY_CALLS: [Call; 5] = calls! {
+    mmap SYS_mmap 192 Memory(MemoryCall::Map);
+    munmap SYS_munmap 91 Memory(MemoryCall::Unmap);
+    mremap SYS_mremap 163 Memory(MemoryCall::Remap);
+    mprotect SYS_mprotect 125 Memory(MemoryCall::Protect);
+    brk SYS_brk 45 Memory(MemoryCall::Break);
+};
+
 /// Calls that newer processors lack.
 #[cfg(target_arch = "x86_64")]
 const OLD_CALLS: [Call; 25] = calls! {
@@ -258,7 +272,8 @@ static BY_NUMBER: LazyLock<Box<Places>> = LazyLock::new(|| {
             places[place] = Some(call);
         }
     };
-    let all = || CALLS.iter().chain(&OLD_CALLS).chain([&SOCKET_CALL]);
+    let io = || CALLS.iter().chain(&OLD_CALLS).chain([&SOCKET_CALL]);
+    let all = || io().chain(&MEMORY_CALLS);
     for call in all() {
         put(call.number, false, call);
         put(call.compat, true, call);
@@ -309,10 +324,18 @@ pub fn call_of(number: u32, compat: bool) -> Option<&'static Call> {
     BY_NUMBER[place_of(number.into(), compat)?]
 }
 
-/// Returns what the BPF programs trace, by number, those of 32-bit programs after the others.
+/// Returns what the BPF programs trace, by number, those of 32-bit programs after the others: calls
+/// that do I/O, or those that change memory, or both. Nothing if neither.
 #[must_use]
-pub fn traced_calls() -> Vec<TracedCall> {
-    let traced = |call: &Option<&Call>| match call {
+pub fn traced_calls(io: bool, memory: bool) -> Vec<TracedCall> {
+    if !io && !memory {
+        return Vec::new();
+    }
+    let wanted = |call: &&Call| match call.action {
+        Memory(_) => memory,
+        _ => io,
+    };
+    let traced = |call: &Option<&Call>| match call.filter(|call| wanted(call)) {
         Some(call) => {
             let (extra, argument) = extra_of(call);
             TracedCall {
@@ -363,7 +386,11 @@ mod tests {
 
     #[test]
     fn no_number_is_given_twice() {
-        let all: Vec<_> = CALLS.iter().chain(&OLD_CALLS).collect();
+        let all: Vec<_> = CALLS
+            .iter()
+            .chain(&OLD_CALLS)
+            .chain(&MEMORY_CALLS)
+            .collect();
         let numbers = |of: fn(&Call) -> i64| {
             let mut numbers: Vec<_> = all.iter().map(|call| of(call)).collect();
             numbers.retain(|number| *number >= 0);
@@ -391,7 +418,7 @@ mod tests {
 
     #[test]
     fn what_the_programs_trace_has_the_path_of_an_open() {
-        let traced = traced_calls();
+        let traced = traced_calls(true, false);
         assert_eq!(traced.len(), 2 * IO_CALLS);
         let openat = traced[libc::SYS_openat as usize];
         assert_eq!(
@@ -399,5 +426,8 @@ mod tests {
             (1, 1, 1)
         );
         assert_eq!(traced[libc::SYS_futex as usize], TracedCall::default());
+        assert_eq!(traced[libc::SYS_mmap as usize], TracedCall::default());
+        assert_eq!(traced_calls(false, true)[libc::SYS_mmap as usize].traced, 1);
+        assert!(traced_calls(false, false).is_empty());
     }
 }

@@ -186,6 +186,7 @@ impl<L: Look> Applied<'_, L> {
             }
             Action::Control | Action::Other => self.other(self.argument(0)),
             Action::OtherPath => self.other(-1),
+            Action::Memory(_) => {}
         }
         self.operations
     }

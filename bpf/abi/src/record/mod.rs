@@ -16,6 +16,18 @@ use crate::unwind::{Registers, UnwindEnd};
 pub struct ThreadName([u8; 16]);
 
 impl ThreadName {
+    /// Returns the name of these bytes, as far as the kernel would keep it.
+    #[must_use]
+    pub fn of(name: &[u8]) -> ThreadName {
+        let mut bytes = [0; 16];
+        let kept = name.iter().take_while(|byte| **byte != 0).take(15);
+        bytes
+            .iter_mut()
+            .zip(kept)
+            .for_each(|(to, byte)| *to = *byte);
+        ThreadName(bytes)
+    }
+
     /// Returns its bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {

@@ -11,7 +11,9 @@ use host::exit::Failure;
 
 use crate::filter::{Filter, Selection};
 use crate::metric::BaseMetric;
-use crate::model::{Model, STATE_SLOTS, Sums, ThreadId, ThreadInfo, TickRow, incomplete};
+use crate::model::{
+    Model, STATE_SLOTS, Sums, ThreadId, ThreadInfo, TickRow, ZERO_SUMS, incomplete,
+};
 
 /// Returns a state's short name, by its position in [`Sums`].
 #[must_use]
@@ -79,7 +81,7 @@ impl<'m> Selected<'m> {
         let mut selected = Selected {
             model,
             states,
-            sums: [0; STATE_SLOTS],
+            sums: ZERO_SUMS,
             refused: 0,
             rows: Vec::new(),
         };

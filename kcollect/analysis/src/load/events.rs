@@ -1,5 +1,5 @@
-//! Reads what threads did at an instant: overflows of counters, waits for locks, and system calls
-//! that do I/O.
+//! Reads what threads did at an instant: overflows of counters, waits for locks, system calls that
+//! do I/O, and allocations of memory.
 //!
 //! Waits and calls have metrics like counters, by gprofng's names: `sync` is the time of waits,
 //! `syncn` their number; `ioreadtime`, `ioreadbytes`, `ioreadcnt` and the like those of calls.
@@ -7,16 +7,18 @@
 use experiment_format::Error;
 use experiment_format::ids::Pid;
 use experiment_format::log::{CounterDecl, CounterUnit, ProfileDecl};
-use experiment_format::packet::{IoEvent, IoKind, IoRecord, SyncEvent};
+use experiment_format::packet::{HeapEvent, IoEvent, IoKind, IoRecord, SyncEvent};
 use experiment_format::stacks::StackUid;
 use experiment_format::text::printable;
 use rustc_hash::FxHashMap;
 use user_collector::io_calls::calls::name_of;
 
+use super::live_memory::LiveMemory;
 use super::resolve::Addresses;
 use super::{Context, Loader, MAX_TIME_NS};
 use crate::model::{
-    CounterInfo, CounterOverflow, FileId, IoCall, LockWait, MAX_COUNTERS, StackId, TickRow,
+    Allocation, CounterInfo, CounterOverflow, FileId, IoCall, LockWait, MAX_COUNTERS, MemoryPeak,
+    StackId, TickRow,
 };
 
 /// An event as its packet has it.
@@ -178,6 +180,62 @@ impl Loader {
         Ok(missing)
     }
 
+    /// Reads the memory that was allocated and freed. Returns how many stacks are missing.
+    pub(super) fn read_memory(
+        &mut self,
+        context: &Context<'_>,
+        addresses: &mut Addresses,
+        end: &mut u64,
+    ) -> Result<u64, Error> {
+        let source = &self.model.experiment(context.id).source;
+        if !source.header().profiles.iter().any(HeapEvent::is_table) {
+            return Ok(0);
+        }
+        let mut packets = source.heap_packets()?;
+        let mut records = Vec::new();
+        while let Some(packet) = packets.next_packet()? {
+            records.extend(packet.allocated());
+        }
+        records.sort_by_key(|record| record.time);
+        let slots = HEAP_METRICS.map(|metric| self.counter(metric.declaration()));
+        let LiveMemory { live, peak, .. } = LiveMemory::of(&records);
+        let (mut missing, mut impossible) = (0, 0);
+        for (record, live) in records.iter().zip(live) {
+            let Some(live) = live else {
+                continue;
+            };
+            let event = Event {
+                cpu: record.cpu,
+                time: record.time,
+                stack: record.stack,
+                thread: (record.thread, record.pid),
+            };
+            let values = [record.bytes, 1, live, u64::from(live > 0)];
+            let values: Vec<(u8, u64)> = slots
+                .iter()
+                .zip(values)
+                .filter_map(|(slot, value)| Some(((*slot)?, value)))
+                .collect();
+            match self.add(context, addresses, &event, &values, &mut missing, end) {
+                Some(row) => self.model.allocations.push(Allocation {
+                    row,
+                    bytes: record.bytes,
+                    live,
+                }),
+                None => impossible += 1,
+            }
+        }
+        if let Some((time, bytes)) = peak {
+            self.model.memory_peaks.push(MemoryPeak {
+                experiment: context.id,
+                bytes,
+                time: time.saturating_sub(context.origin),
+            });
+        }
+        self.skipped(context, "heaptrace", packets.invalid() + impossible);
+        Ok(missing)
+    }
+
     /// Returns the file of a name.
     fn file(&mut self, name: &str) -> FileId {
         if let Some(known) = self.files.get(name) {
@@ -316,6 +374,13 @@ impl EventMetric {
 const SYNC_METRICS: [EventMetric; 2] = [
     EventMetric::time("sync", "Sync Wait"),
     EventMetric::number("syncn", "Sync Wait Count"),
+];
+
+const HEAP_METRICS: [EventMetric; 4] = [
+    EventMetric::number("heapallocbytes", "Bytes Allocated"),
+    EventMetric::number("heapalloccnt", "Allocations"),
+    EventMetric::number("heapleakbytes", "Bytes Not Freed"),
+    EventMetric::number("heapleakcnt", "Allocations Not Freed"),
 ];
 
 const IO_METRICS: [EventMetric; 10] = [

@@ -11,6 +11,7 @@ pub mod dynamic_code;
 mod events;
 pub mod exact;
 pub mod lines;
+mod live_memory;
 pub mod names;
 pub mod open;
 mod resolve;
@@ -252,6 +253,7 @@ impl Loader {
         missing += self.read_counters(&context, &mut addresses, &mut end)?;
         missing += self.read_waits(&context, &mut addresses, &mut end)?;
         missing += self.read_io_calls(&context, &mut addresses, &mut end)?;
+        missing += self.read_memory(&context, &mut addresses, &mut end)?;
         self.warn(id, packets.invalid() + impossible, missing);
         let info = &mut self.model.experiments[id.index()];
         let events = info.source.events().iter();

@@ -30,15 +30,18 @@ pub use traced::TracedEvents;
 /// Number of states that sums tell apart: the twelve with names, and all others together.
 pub const STATE_SLOTS: usize = Microstate::ALL.len() + 1;
 
-/// Microseconds by state, indexed by the state's number, the last for all states without a name.
-/// For counters, counts indexed by [`CounterOverflow::counter`].
-pub type Sums = [i64; STATE_SLOTS];
+/// Microseconds by state, indexed by the state's number, the last of [`STATE_SLOTS`] for all states
+/// without a name. For counters, counts indexed by [`CounterOverflow::counter`].
+pub type Sums = [i64; MAX_COUNTERS];
 
 /// Sums that are all zero.
-pub const ZERO_SUMS: Sums = [0; STATE_SLOTS];
+pub const ZERO_SUMS: Sums = [0; MAX_COUNTERS];
 
-/// Number of counters that sums have room for. Further ones are left out, with a warning.
-pub const MAX_COUNTERS: usize = STATE_SLOTS;
+/// Number of counters that sums have room for: the metrics of everything that is traced, and some
+/// counters. Further ones are left out, with a warning.
+pub const MAX_COUNTERS: usize = 20;
+
+const _: () = assert!(MAX_COUNTERS >= STATE_SLOTS);
 
 /// The summary's name in the founder's directory.
 const SUMMARY_FILE: &str = "kcollect.json";
@@ -180,6 +183,29 @@ pub struct IoCall {
     pub file: FileId,
     /// Which system call it was, if the packet says it and it is known.
     pub name: Option<&'static str>,
+}
+
+/// Memory that was allocated. Its bytes, and those that were not freed, are in [`Model::counts`]
+/// too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allocation {
+    /// When and where: time, stack, thread, experiment and CPU. It has no ticks and no state.
+    pub row: TickRow,
+    /// Bytes.
+    pub bytes: u64,
+    /// Those of them that were not freed when the experiment ended.
+    pub live: u64,
+}
+
+/// The most memory that an experiment had at a time, of what was allocated in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryPeak {
+    /// The experiment.
+    pub experiment: ExperimentId,
+    /// Bytes.
+    pub bytes: u64,
+    /// When, nanoseconds since the first experiment began.
+    pub time: u64,
 }
 
 /// An experiment or subexperiment.
@@ -437,6 +463,10 @@ pub struct Model {
     pub io_calls: Vec<IoCall>,
     /// The files that they are of, each name once.
     pub files: Vec<String>,
+    /// The traced allocations of memory, by experiment, each in the order of time.
+    pub allocations: Vec<Allocation>,
+    /// The most memory of each experiment with such allocations.
+    pub memory_peaks: Vec<MemoryPeak>,
     /// The events that [`Model::rows`] are, if they are no ticks: [`Model::show`].
     pub shows: Option<TracedEvents>,
     /// What is missing or could not be read, one sentence each.

@@ -12,6 +12,8 @@ pub enum TracedEvents {
     Locks,
     /// System calls that do I/O (`-i`).
     Io,
+    /// Memory that was allocated (`-H`). It takes no time, so it is not shown in place of ticks.
+    Memory,
 }
 
 impl TracedEvents {
@@ -21,6 +23,7 @@ impl TracedEvents {
         match self {
             TracedEvents::Locks => "waits for locks",
             TracedEvents::Io => "calls that do I/O",
+            TracedEvents::Memory => "allocations",
         }
     }
 
@@ -29,6 +32,7 @@ impl TracedEvents {
         match self {
             TracedEvents::Locks => "sync",
             TracedEvents::Io => "ioreadtime",
+            TracedEvents::Memory => "heapallocbytes",
         }
     }
 
@@ -36,7 +40,7 @@ impl TracedEvents {
     fn state(self) -> Microstate {
         match self {
             TracedEvents::Locks => Microstate::UserLock,
-            TracedEvents::Io => Microstate::Sleep,
+            TracedEvents::Io | TracedEvents::Memory => Microstate::Sleep,
         }
     }
 }
@@ -58,6 +62,10 @@ impl Model {
             TracedEvents::Io => (
                 "no I/O was traced",
                 "record it with -i on, of a load or of the processes of -T or -F =REGEXP",
+            ),
+            TracedEvents::Memory => (
+                "no memory was traced",
+                "record it with -H growth, of a load or of the processes of -T or -F =REGEXP",
             ),
         };
         Err(Failure::new(ExitKind::Empty, what, cure))
@@ -102,6 +110,7 @@ impl Model {
                     .flat_map(|call| rows((call.row, call.nanos)))
                     .collect()
             }
+            TracedEvents::Memory => Vec::new(),
         };
         Ok(())
     }

@@ -110,10 +110,7 @@ impl Inputs {
             lock_threshold_ns: plan.lock_threshold.map(|threshold| {
                 u64::try_from(threshold.duration().as_nanos()).unwrap_or(u64::MAX)
             }),
-            traced_calls: match plan.trace_io {
-                true => traced_calls(),
-                false => Vec::new(),
-            },
+            traced_calls: traced_calls(plan.trace_io, plan.trace_memory),
             max_kernel_frames: max_frames(),
             page_fault,
             cpu_ids: possible.last().map_or(1, |last| last + 1),

@@ -265,10 +265,10 @@ impl Founder {
         processes: &ProcessTable,
         interval: &StateInterval,
     ) -> Result<(), Error> {
-        // Locks and I/O are traced of followed processes alone.
+        // Only followed processes are traced.
         let traced = matches!(
             interval.event,
-            Some(ThreadEvent::LockWait(_) | ThreadEvent::IoCall(_))
+            Some(ThreadEvent::LockWait(_) | ThreadEvent::IoCall(_) | ThreadEvent::Memory { .. })
         );
         if interval.is_empty() || traced {
             return Ok(());

@@ -6,7 +6,7 @@ use experiment_format::ids::Pid;
 use experiment_format::log::{LogHeader, ProfileDecl, Setting, StartTime};
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::NumStates;
-use experiment_format::packet::{ClockTick, IoEvent, SyncEvent, TickArray};
+use experiment_format::packet::{ClockTick, HeapEvent, IoEvent, SyncEvent, TickArray};
 use nix::unistd::{getpgrp, getppid, getsid};
 
 use super::counters;
@@ -72,6 +72,7 @@ pub(super) fn header(
         .chain(counters::declare(requests))
         .chain(plan.lock_threshold.map(SyncEvent::table))
         .chain(plan.trace_io.then(IoEvent::table))
+        .chain(plan.trace_memory.then(HeapEvent::table))
         .collect(),
         driver_version: Some(concat!("kcollect BPF ", env!("CARGO_PKG_VERSION")).to_owned()),
         settings,

@@ -22,7 +22,7 @@ use crate::record::dispatch::Dispatcher;
 use crate::record::input::inputs::{CpuTime, Inputs};
 use crate::record::input::totals::Totals;
 use crate::record::kernel::accounts::ProcessTimes;
-use crate::record::subexperiment::{FollowedProcess, IoCounts};
+use crate::record::subexperiment::{FollowedProcess, IoCounts, MemoryCounts};
 use crate::record::user_stacks::resolve_stack::{StackLosses, UnwindCounts};
 use crate::record::user_stacks::user_stack::StackCounts;
 
@@ -63,6 +63,9 @@ pub struct Summary {
     /// The traced system calls that do I/O, if they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub io_calls: Option<IoCallSummary>,
+    /// How the memory of followed processes grew, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemorySummary>,
     /// What is missing or impaired, by cause.
     pub losses: Losses,
     /// The states of a thread, by the names of gprofng's metrics.
@@ -115,6 +118,19 @@ pub struct IoCallSummary {
     /// Bytes that they wrote.
     pub written_bytes: u64,
     /// Calls that found the ring full.
+    pub lost: u64,
+}
+
+/// How the memory of followed processes grew.
+#[derive(Debug, Serialize)]
+pub struct MemorySummary {
+    /// How often memory came.
+    pub mapped: u64,
+    /// Bytes that came.
+    pub mapped_bytes: u64,
+    /// Bytes that went.
+    pub unmapped_bytes: u64,
+    /// System calls that found the ring full.
     pub lost: u64,
 }
 
@@ -366,6 +382,17 @@ impl Summary {
                 lost: sum(|stats| stats.io_calls_lost),
             }
         });
+        let memory = plan.trace_memory.then(|| {
+            let traced = followed.iter().flat_map(|followed| &followed.processes);
+            let mut counts = MemoryCounts::default();
+            traced.for_each(|process| counts += process.memory);
+            MemorySummary {
+                mapped: counts.mapped,
+                mapped_bytes: counts.mapped_bytes,
+                unmapped_bytes: counts.unmapped_bytes,
+                lost: sum(|stats| stats.io_calls_lost),
+            }
+        });
         let arrays = recorded.arrays + followed.as_ref().map_or(0, FollowSummary::arrays);
         let thread_ticks = recorded.array_ticks + followed.as_ref().map_or(0, FollowSummary::ticks);
         Summary {
@@ -409,7 +436,7 @@ impl Summary {
                 lock_waits: lock_waits
                     .as_ref()
                     .map_or(0, |waits| waits.left_out + waits.lost),
-                io_calls: io_calls.as_ref().map_or(0, |calls| calls.lost),
+                io_calls: sum(|stats| stats.io_calls_lost),
                 late_events: totals.late,
                 recorded: Recorded {
                     ticks: recorded.ticks,
@@ -420,6 +447,7 @@ impl Summary {
             counters,
             lock_waits,
             io_calls,
+            memory,
             targets: accounts
                 .targets
                 .iter()

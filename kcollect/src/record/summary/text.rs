@@ -69,6 +69,13 @@ impl Summary {
         if let Some(calls) = &self.io_calls {
             writeln!(out, "  {}", calls.line())?;
         }
+        if let Some(memory) = &self.memory {
+            writeln!(
+                out,
+                "  memory: {} bytes mapped, in {} pieces, and {} bytes unmapped",
+                memory.mapped_bytes, memory.mapped, memory.unmapped_bytes
+            )?;
+        }
         if let Some(followed) = &self.followed {
             writeln!(out, "  {}", followed.line())?;
             for line in followed

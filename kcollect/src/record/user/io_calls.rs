@@ -1,14 +1,17 @@
-//! System calls that do I/O, of the processes that are traced (`-i`).
+//! System calls that do I/O (`-i`) or change memory (`-H growth`), of the processes that are
+//! traced.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use bpf_abi::{IoCall, RecordHeader};
+use bpf_abi::{IoCall, RecordHeader, ThreadName};
 use experiment_format::ids::Pid;
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::Detail;
+use user_collector::io_calls::calls::{Action, call_of};
 use user_collector::io_calls::{Descriptors, Operation, ProcessFiles, Sockets};
-use user_collector::process::ProcessTable;
+use user_collector::memory::Memory;
+use user_collector::process::{ProcessInstance, ProcessTable};
 
 use super::UserSpace;
 use crate::record::interval::{self, StateInterval, ThreadEvent, ThreadIds};
@@ -20,6 +23,7 @@ use crate::record::route::Router;
 pub(super) struct TracedFiles {
     processes: HashMap<Pid, Descriptors>,
     sockets: Sockets,
+    memory: HashMap<Pid, Memory>,
     /// The load until it executes its program: what it does before is kcollect's own.
     load: Option<Pid>,
 }
@@ -38,6 +42,7 @@ impl TracedFiles {
     /// A process was made, which has the descriptors of its parent.
     pub(super) fn forked(&mut self, pid: Pid, parent: Pid) {
         self.processes.remove(&pid);
+        self.memory.remove(&pid);
         if let Some(descriptors) = self.processes.get(&parent) {
             let child = descriptors.forked();
             self.processes.insert(pid, child);
@@ -47,6 +52,7 @@ impl TracedFiles {
     /// A process exited.
     pub(super) fn exited(&mut self, pid: Pid) {
         self.processes.remove(&pid);
+        self.memory.remove(&pid);
     }
 
     /// Another experiment begins, in which no descriptor has a name yet.
@@ -55,11 +61,23 @@ impl TracedFiles {
         processes.for_each(Descriptors::begin_again);
     }
 
-    /// Returns what a call did.
-    fn apply(&mut self, call: &IoCall) -> Vec<Operation> {
-        let pid = call.header.pid();
+    /// Returns what a call did, as events of its thread with the times at which they were.
+    fn apply(&mut self, call: &IoCall) -> Vec<(u64, ThreadEvent)> {
+        let (pid, place) = (call.header.pid(), call.place);
+        if let Some(Action::Memory(what)) = call_of(call.call, call.compat).map(|call| call.action)
+        {
+            let changes = self.memory.entry(pid).or_default().apply(what, call);
+            let event = |change| (call.header.time_ns, ThreadEvent::Memory { place, change });
+            return changes.into_iter().map(event).collect();
+        }
         let descriptors = self.processes.entry(pid).or_default();
-        descriptors.apply(call, &mut ProcessFiles::new(pid, &mut self.sockets))
+        let operations = descriptors.apply(call, &mut ProcessFiles::new(pid, &mut self.sockets));
+        let event = |operation: Operation| {
+            let at_ns = operation.end_ns;
+            let call = Box::new(interval::IoCall { place, operation });
+            (at_ns, ThreadEvent::IoCall(call))
+        };
+        operations.into_iter().map(event).collect()
     }
 }
 
@@ -72,24 +90,58 @@ impl UserSpace {
             return;
         }
         let instance = instance_of(processes, pid);
-        for operation in self.io_calls.apply(call) {
-            let interval = StateInterval {
-                header: RecordHeader {
-                    time_ns: operation.end_ns,
-                    ..call.header
-                },
-                instance,
-                kernel: Arc::default(),
-                truncated: false,
-                state: Microstate::Sleep,
-                ticks: 0,
-                detail: Detail::None,
-                event: Some(ThreadEvent::IoCall(Box::new(interval::IoCall {
-                    place: call.place,
-                    operation,
-                }))),
+        for (time_ns, event) in self.io_calls.apply(call) {
+            let header = RecordHeader {
+                time_ns,
+                ..call.header
             };
-            self.interval(router, processes, interval);
+            self.traced(router, processes, header, instance, event);
         }
+    }
+
+    /// A process executed another program: its memory went.
+    pub fn memory_ends(
+        &mut self,
+        router: &mut Router,
+        processes: &ProcessTable,
+        (pid, name): (Pid, &[u8]),
+        at: u64,
+    ) {
+        let Some(mut memory) = self.io_calls.memory.remove(&pid) else {
+            return;
+        };
+        let instance = instance_of(processes, pid);
+        let header = RecordHeader {
+            time_ns: at,
+            pid: pid.0,
+            tid: pid.0,
+            name: ThreadName::of(name),
+            ..RecordHeader::default()
+        };
+        for change in memory.executed() {
+            let event = ThreadEvent::Memory { place: 0, change };
+            self.traced(router, processes, header, instance, event);
+        }
+    }
+
+    fn traced(
+        &mut self,
+        router: &mut Router,
+        processes: &ProcessTable,
+        header: RecordHeader,
+        instance: ProcessInstance,
+        event: ThreadEvent,
+    ) {
+        let interval = StateInterval {
+            header,
+            instance,
+            kernel: Arc::default(),
+            truncated: false,
+            state: Microstate::Sleep,
+            ticks: 0,
+            detail: Detail::None,
+            event: Some(event),
+        };
+        self.interval(router, processes, interval);
     }
 }

@@ -17,7 +17,8 @@ use experiment_format::log::{
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::{
-    ClockTick, CounterEvent, IoEvent, IoKind, SyncEvent, SyncThreshold, TickArray,
+    ClockTick, CounterEvent, HeapEvent, HeapKind, IoEvent, IoKind, SyncEvent, SyncThreshold,
+    TickArray,
 };
 use experiment_format::stacks::StackEnd;
 use experiment_format::subexperiment::SubexperimentWriter;
@@ -200,6 +201,16 @@ fn sorting(founder: &ExperimentWriter, run: StartTime) -> Result<()> {
             call: Some(number),
             name: (number % 5 == 2).then(|| b"/var/log/x".as_slice().into()),
         })?;
+        sub.allocated(&HeapEvent {
+            cpu: 1,
+            time,
+            stack,
+            tid: Tid(7 + number % 2),
+            pid: Pid(7),
+            kind: HeapKind::ALL[number as usize % 5],
+            bytes: 8192,
+            address: 0x7f00_0000_0000 + 4096 * u64::from(number % 3),
+        })?;
     }
     for second in 0..2 {
         sub.sample(second * SECOND, "periodic", &usage(second))?;
@@ -278,6 +289,7 @@ fn header(pid: u32, command: &str) -> LogHeader {
         },
         SyncEvent::table(SyncThreshold::Given(Duration::from_micros(5))),
         IoEvent::table(),
+        HeapEvent::table(),
     ];
     if command != "kernel" {
         profiles.remove(1);

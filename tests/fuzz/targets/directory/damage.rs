@@ -339,7 +339,8 @@ fn records(path: &str, bytes: &[u8]) -> Vec<Range<usize>> {
         usize::try_from(u64::from_le_bytes(value)).ok()
     };
     match name {
-        "profile" | "hwcounters" | "synctrace" | "iotrace" | "data.frameinfo" | "dyntext" => {
+        "profile" | "hwcounters" | "synctrace" | "iotrace" | "heaptrace" | "data.frameinfo"
+        | "dyntext" => {
             let (mut at, mut found) = (0, Vec::new());
             let size_at = if name == "dyntext" { 4 } else { 0 };
             while let Some(size) = number(at + size_at, 2).filter(|size| *size >= 4) {

@@ -22,7 +22,7 @@ use self::proto::{Function, Label, Line, Location, Mapping, Profile, Sample, Val
 use super::selected::{Selected, state_name};
 use crate::load::build_ids;
 use crate::metric::BaseMetric;
-use crate::model::{FrameId, Model, ObjectKind, STATE_SLOTS, StackId};
+use crate::model::{FrameId, Model, ObjectKind, STATE_SLOTS, StackId, Sums};
 
 /// Distance between the addresses of load objects, in bytes.
 const OBJECT_SPACING_BYTES: u64 = 1 << 40;
@@ -151,7 +151,7 @@ fn samples(
             label(keys[2], strings.get(&model.process_name(thread)), 0),
             label(keys[3], strings.get(&model.thread_name(thread)), 0),
         ];
-        let mut stacks: FxHashMap<StackId, (i64, [i64; STATE_SLOTS])> = FxHashMap::default();
+        let mut stacks: FxHashMap<StackId, (i64, Sums)> = FxHashMap::default();
         for row in of.rows() {
             let (ticks, sums) = stacks.entry(row.stack).or_default();
             *ticks += i64::from(row.ticks);

@@ -10,6 +10,7 @@ mod exact;
 mod experiments;
 mod files;
 mod functions;
+mod heap;
 mod lines;
 mod locks;
 mod samples;
@@ -62,6 +63,8 @@ pub enum View {
     Files,
     /// These system calls by name.
     Calls,
+    /// Functions by the memory that they allocated.
+    Heap,
     /// Exact times from sample to sample.
     Samples,
     /// Exact times of the whole run.
@@ -76,7 +79,7 @@ pub enum View {
 
 impl View {
     /// All views with their names and descriptions.
-    pub const ALL: [(View, &'static str, &'static str); 19] = [
+    pub const ALL: [(View, &'static str, &'static str); 20] = [
         (
             View::Triage,
             "triage",
@@ -132,6 +135,11 @@ impl View {
             "files by the time that was spent on their reads, writes and other calls, if recorded with -i",
         ),
         (View::Calls, "calls", "these calls by name, in the same way"),
+        (
+            View::Heap,
+            "heap",
+            "functions by the memory that they, and what they call, allocated and that was not freed, if recorded with -H",
+        ),
         (
             View::Samples,
             "samples",
@@ -236,6 +244,7 @@ pub fn make(model: &Model, view: View, options: &TableOptions) -> Result<Report,
         View::Locks => locks::locks(&context),
         View::Files => files::files(&context),
         View::Calls => calls::calls(&context),
+        View::Heap => heap::heap(&context),
         View::Samples => samples::samples(&context),
         View::Statistics => samples::statistics(&context),
         View::Header => Ok(experiments::header(model)),

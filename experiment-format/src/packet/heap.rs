@@ -1,0 +1,202 @@
+//! The packet of memory that was allocated or freed.
+//!
+//! It is in a file of its own, `heaptrace`, and begins with the same fields as clock packets. One
+//! packet is one allocation or one release: of a block, as `malloc` makes it, or of a range of
+//! pages. A reader replays them in the order of time. What is not freed when the experiment ends is
+//! live then; gprofng calls it a leak.
+
+use crate::Result;
+use crate::ids::{Pid, Tid};
+use crate::log::ProfileDecl;
+use crate::packet::spec::{FieldSpec, PacketSpec, field};
+use crate::packet::{FieldType, HEAP, PacketLayout, Value};
+use crate::stacks::StackUid;
+
+/// The file of these packets, and the name of their table.
+pub(crate) const FILE: &str = "heaptrace";
+/// The size of the packet.
+const BYTES: usize = 64;
+
+/// What happened to memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum HeapKind {
+    /// A block was allocated.
+    Allocated,
+    /// A block was freed.
+    Freed,
+    /// A block was allocated in the place of another one.
+    Reallocated,
+    /// A range of pages was mapped.
+    Mapped,
+    /// A range of pages was unmapped: a part of what was mapped, all of it, or several.
+    Unmapped,
+}
+
+impl HeapKind {
+    /// All, by their numbers.
+    pub const ALL: [HeapKind; 5] = [
+        HeapKind::Allocated,
+        HeapKind::Freed,
+        HeapKind::Reallocated,
+        HeapKind::Mapped,
+        HeapKind::Unmapped,
+    ];
+}
+
+/// Memory was allocated or freed, with a stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeapEvent {
+    /// The CPU.
+    pub cpu: u32,
+    /// When, nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`].
+    pub time: u64,
+    /// The stack, from [`crate::writer::ExperimentWriter::stack`].
+    pub stack: StackUid,
+    /// The thread.
+    pub tid: Tid,
+    /// Its process.
+    pub pid: Pid,
+    /// What happened.
+    pub kind: HeapKind,
+    /// Bytes; of a block that was freed 0.
+    pub bytes: u64,
+    /// Where.
+    pub address: u64,
+}
+
+/// Memory that was allocated or freed, as it was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeapRecord {
+    /// The CPU; 0 if the packet has none.
+    pub cpu: u32,
+    /// When, nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`].
+    pub time: u64,
+    /// The stack, if there is one.
+    pub stack: Option<StackUid>,
+    /// The thread: a thread id, or what `pthread_self` returned.
+    pub thread: u64,
+    /// The process, if the packet has one.
+    pub pid: Option<Pid>,
+    /// What happened.
+    pub kind: HeapKind,
+    /// Bytes.
+    pub bytes: u64,
+    /// Where; 0: it failed.
+    pub address: u64,
+    /// Of a block that took the place of another one: where that was; 0: of none.
+    pub former: u64,
+}
+
+const SPEC: PacketSpec<0> = PacketSpec::new(HEAP, "Heap tracing data", []);
+const KIND: FieldSpec = field("HTYPE", "Heap event type", FieldType::Int32, 32);
+const SIZE: FieldSpec = field("HSIZE", "Bytes", FieldType::Uint64, 40);
+const ADDRESS: FieldSpec = field("HVADDR", "Address", FieldType::Uint64, 48);
+const FORMER: FieldSpec = field("HOVADDR", "Former address", FieldType::Uint64, 56);
+
+impl HeapEvent {
+    /// Returns the declaration of the table, for the header.
+    pub fn table() -> ProfileDecl {
+        let mut packet = SPEC.declaration();
+        let fields = [KIND, SIZE, ADDRESS, FORMER];
+        packet
+            .fields
+            .extend(fields.iter().map(FieldSpec::declaration));
+        ProfileDecl::Other {
+            name: FILE.to_owned(),
+            attributes: Vec::new(),
+            packets: vec![packet],
+        }
+    }
+
+    /// Returns whether a table is that of memory.
+    pub fn is_table(profile: &ProfileDecl) -> bool {
+        matches!(profile, ProfileDecl::Other { name, .. } if name == FILE)
+    }
+
+    /// Returns the packet as it is in `heaptrace`.
+    ///
+    /// # Errors
+    ///
+    /// A time that is too large for its field, which gprofng reads as signed.
+    pub fn encode(&self) -> Result<[u8; BYTES]> {
+        let ids = [self.cpu, self.tid.0, self.pid.0];
+        let mut packet = SPEC.encode(self.time, self.stack, ids, [])?;
+        KIND.put(&mut packet, self.kind as u64);
+        SIZE.put(&mut packet, self.bytes);
+        ADDRESS.put(&mut packet, self.address);
+        Ok(packet)
+    }
+}
+
+impl PacketLayout {
+    /// Returns what a packet says of memory, none if it lacks the thread, the time or the address.
+    pub(crate) fn allocated(&self, packet: &[u8]) -> Option<HeapRecord> {
+        let [cpu, time, stack, thread, process] = self.shared_values(packet);
+        let number = |field: FieldSpec| match self.value(packet, field.name)? {
+            Value::Integer(value) => Some(value),
+            Value::Text(_) => None,
+        };
+        let kind = usize::try_from(number(KIND).unwrap_or_default()).ok()?;
+        Some(HeapRecord {
+            cpu: cpu.unwrap_or_default() as u32,
+            time: time?,
+            stack: stack.and_then(StackUid::new),
+            thread: thread?,
+            pid: process.map(|pid| Pid(pid as u32)),
+            kind: *HeapKind::ALL.get(kind)?,
+            bytes: number(SIZE).unwrap_or_default(),
+            address: number(ADDRESS)?,
+            former: number(FORMER).unwrap_or_default(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::microstate::NumStates;
+    use proptest::prelude::*;
+
+    fn decoded(packet: &[u8]) -> Option<HeapRecord> {
+        let table = HeapEvent::table();
+        PacketLayout::new(&table.packets()[0], NumStates::Other(0)).allocated(packet)
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded(
+            time in 0u64..1 << 62,
+            ids in any::<[u32; 3]>(),
+            stack in 1u64..,
+            kind in 0usize..5,
+            (bytes, address) in any::<(u64, u64)>(),
+            cut in 4..BYTES,
+        ) {
+            let [cpu, tid, pid] = ids;
+            let event = HeapEvent {
+                cpu,
+                time,
+                stack: StackUid::new(stack).unwrap(),
+                tid: Tid(tid),
+                pid: Pid(pid),
+                kind: HeapKind::ALL[kind],
+                bytes,
+                address,
+            };
+            let packet = event.encode().unwrap();
+            let record = HeapRecord {
+                cpu,
+                time,
+                stack: Some(event.stack),
+                thread: tid.into(),
+                pid: Some(Pid(pid)),
+                kind: event.kind,
+                bytes,
+                address,
+                former: 0,
+            };
+            prop_assert_eq!(decoded(&packet), Some(record));
+            decoded(&packet[..cut]);
+        }
+    }
+}
