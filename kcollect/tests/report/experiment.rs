@@ -46,6 +46,37 @@ pub(crate) fn header(pid: u32, command: &str) -> LogHeader {
     }
 }
 
+/// An experiment of the machine and one of a process, which both declare a table of traced events,
+/// with load objects: their names, where they are, and their functions.
+pub(crate) fn traced(
+    parent: &Path,
+    table: &ProfileDecl,
+    objects: &[(&str, u64, &[&str])],
+) -> (ExperimentWriter, SubexperimentWriter) {
+    let request = NameRequest::Exactly("ktest.1.er".into());
+    let (dir, _) = ExperimentDir::create(parent, &request, None).unwrap();
+    for (name, base, functions) in objects {
+        image(&dir, name, *base, functions);
+    }
+    let run = StartTime {
+        tstamp_ns: START,
+        wall_s: 1_795_205_070,
+        wall_subsec_ns: 0,
+        tm_zone_s: 0,
+    };
+    let [of_machine, of_sort] = [(1, "kernel"), (7, "/usr/bin/sort -n x")].map(|(pid, command)| {
+        let mut header = header(pid, command);
+        header.profiles.push(table.clone());
+        header
+    });
+    let founder = ExperimentWriter::create(dir, &of_machine, run).unwrap();
+    let mut sub = SubexperimentWriter::create(founder.dir(), SUB, &of_sort, run).unwrap();
+    for (name, base, _) in objects {
+        sub.map(&map(*base, name)).unwrap();
+    }
+    (founder, sub)
+}
+
 pub(crate) fn image(dir: &ExperimentDir, name: &str, base: u64, functions: &[&str]) {
     let symbols = (0..).zip(functions).map(|(number, name)| ImageSymbol {
         address: base + 0x100 * number,

@@ -3,36 +3,18 @@
 use std::path::Path;
 use std::process::Command;
 
-use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::ids::{Pid, Tid};
-use experiment_format::log::StartTime;
 use experiment_format::packet::{IoEvent, IoKind};
 use experiment_format::stacks::StackEnd;
-use experiment_format::subexperiment::SubexperimentWriter;
-use experiment_format::writer::ExperimentWriter;
 
-use super::experiment::{PROGRAM, START, SUB, header, image, made, map};
+use super::experiment::{self, PROGRAM, START, made};
 use super::shown;
 
 /// A program that reads a file by a duplicate of its descriptor, writes to its standard output, and
 /// to a descriptor of which nothing is known.
 fn traced(parent: &Path) {
-    let request = NameRequest::Exactly("ktest.1.er".into());
-    let (dir, _) = ExperimentDir::create(parent, &request, None).unwrap();
-    image(&dir, "/usr/bin/sort", PROGRAM, &["main", "merge"]);
-    let run = StartTime {
-        tstamp_ns: START,
-        wall_s: 1_795_205_070,
-        wall_subsec_ns: 0,
-        tm_zone_s: 0,
-    };
-    let mut of_machine = header(1, "kernel");
-    of_machine.profiles.push(IoEvent::table());
-    let mut of_sort = header(7, "/usr/bin/sort -n x");
-    of_sort.profiles.push(IoEvent::table());
-    let founder = ExperimentWriter::create(dir, &of_machine, run).unwrap();
-    let mut sub = SubexperimentWriter::create(founder.dir(), SUB, &of_sort, run).unwrap();
-    sub.map(&map(PROGRAM, "/usr/bin/sort")).unwrap();
+    let objects: &[(&str, u64, &[&str])] = &[("/usr/bin/sort", PROGRAM, &["main", "merge"])];
+    let (founder, mut sub) = experiment::traced(parent, &IoEvent::table(), objects);
     let (main, merge) = (PROGRAM + 0x10, PROGRAM + 0x110);
     let log = |name: &str| Some(Box::from(name.as_bytes()));
     use IoKind::{Close, Open, Other, Read, Write};

@@ -2,35 +2,17 @@
 
 use std::path::Path;
 
-use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::ids::{Pid, Tid};
-use experiment_format::log::StartTime;
 use experiment_format::packet::{HeapEvent, HeapKind};
 use experiment_format::stacks::StackEnd;
-use experiment_format::subexperiment::SubexperimentWriter;
-use experiment_format::writer::ExperimentWriter;
 
-use super::experiment::{PROGRAM, START, SUB, header, image, made, map};
+use super::experiment::{self, PROGRAM, START, made};
 use super::shown;
 
 /// Pages that are mapped, and unmapped in part; and blocks, as another recorder writes them.
 fn traced(parent: &Path) {
-    let request = NameRequest::Exactly("ktest.1.er".into());
-    let (dir, _) = ExperimentDir::create(parent, &request, None).unwrap();
-    image(&dir, "/usr/bin/sort", PROGRAM, &["main", "merge"]);
-    let run = StartTime {
-        tstamp_ns: START,
-        wall_s: 1_795_205_070,
-        wall_subsec_ns: 0,
-        tm_zone_s: 0,
-    };
-    let mut of_machine = header(1, "kernel");
-    of_machine.profiles.push(HeapEvent::table());
-    let mut of_sort = header(7, "/usr/bin/sort -n x");
-    of_sort.profiles.push(HeapEvent::table());
-    let founder = ExperimentWriter::create(dir, &of_machine, run).unwrap();
-    let mut sub = SubexperimentWriter::create(founder.dir(), SUB, &of_sort, run).unwrap();
-    sub.map(&map(PROGRAM, "/usr/bin/sort")).unwrap();
+    let objects: &[(&str, u64, &[&str])] = &[("/usr/bin/sort", PROGRAM, &["main", "merge"])];
+    let (founder, mut sub) = experiment::traced(parent, &HeapEvent::table(), objects);
     let (main, merge) = (PROGRAM + 0x10, PROGRAM + 0x110);
     use HeapKind::{Allocated, Freed, Mapped, Unmapped};
     for (at_us, kind, address, bytes, frames) in [

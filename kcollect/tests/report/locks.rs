@@ -3,51 +3,27 @@
 use std::path::Path;
 use std::process::Command;
 
-use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::ids::{Pid, Tid};
-use experiment_format::log::StartTime;
 use experiment_format::packet::{SyncEvent, SyncThreshold};
 use experiment_format::stacks::StackEnd;
-use experiment_format::subexperiment::SubexperimentWriter;
-use experiment_format::writer::ExperimentWriter;
 
-use super::experiment::{KERNEL, PROGRAM, START, SUB, header, image, made, map};
+use super::experiment::{self, KERNEL, PROGRAM, START, made};
 use super::shown;
 
 /// A program with two locks in its data, and a wait whose lock is not known.
 fn traced(parent: &Path) {
-    let request = NameRequest::Exactly("ktest.1.er".into());
-    let (dir, _) = ExperimentDir::create(parent, &request, None).unwrap();
-    image(&dir, "vmlinux", KERNEL, &["schedule", "futex_wait"]);
-    image(&dir, "/usr/bin/sort", PROGRAM, &["main", "merge"]);
-    image(
-        &dir,
-        "/lib/libc.so.6",
-        LIBC,
-        &["futex_abstimed_wait", "pthread_mutex_lock"],
-    );
-    let run = StartTime {
-        tstamp_ns: START,
-        wall_s: 1_795_205_070,
-        wall_subsec_ns: 0,
-        tm_zone_s: 0,
-    };
-    let table = SyncEvent::table(SyncThreshold::Calibrated(std::time::Duration::from_micros(
-        3,
-    )));
-    let mut of_machine = header(1, "kernel");
-    of_machine.profiles.push(table.clone());
-    let mut of_sort = header(7, "/usr/bin/sort -n x");
-    of_sort.profiles.push(table);
-    let founder = ExperimentWriter::create(dir, &of_machine, run).unwrap();
-    let mut sub = SubexperimentWriter::create(founder.dir(), SUB, &of_sort, run).unwrap();
-    for (base, name) in [
-        (KERNEL, "vmlinux"),
-        (PROGRAM, "/usr/bin/sort"),
-        (LIBC, "/lib/libc.so.6"),
-    ] {
-        sub.map(&map(base, name)).unwrap();
-    }
+    let objects: &[(&str, u64, &[&str])] = &[
+        ("vmlinux", KERNEL, &["schedule", "futex_wait"]),
+        ("/usr/bin/sort", PROGRAM, &["main", "merge"]),
+        (
+            "/lib/libc.so.6",
+            LIBC,
+            &["futex_abstimed_wait", "pthread_mutex_lock"],
+        ),
+    ];
+    let micros = std::time::Duration::from_micros(3);
+    let table = SyncEvent::table(SyncThreshold::Calibrated(micros));
+    let (founder, mut sub) = experiment::traced(parent, &table, objects);
     let (lock, wait) = (LIBC + 0x110, LIBC + 0x10);
     let kernel = [KERNEL + 0x10, KERNEL + 0x110];
     let of_merge = [&kernel[..], &[wait, lock, PROGRAM + 0x110, PROGRAM + 0x10]].concat();
