@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use experiment_format::microstate::Microstate;
 
+use crate::machine::disturbance::not_judged;
 use crate::workload::thread_times::{ThreadClocks, TimeAccount};
 
 /// Where it is.
@@ -47,6 +48,17 @@ pub fn supported() -> Result<()> {
         .with_context(|| format!("cannot run {PROGRAM:?}"))?;
     ensure!(status.success(), "{PROGRAM}: {status}");
     Ok(())
+}
+
+/// The same for a check, which is said to judge nothing where it does not.
+#[must_use]
+pub fn is_supported() -> bool {
+    let supported = supported().inspect_err(|error| {
+        not_judged(format_args!(
+            "this machine runs no 32-bit programs: {error:#}"
+        ));
+    });
+    supported.is_ok()
 }
 
 /// Starts it, to make a call again and again until a moment of `CLOCK_MONOTONIC`.
