@@ -407,6 +407,10 @@ impl<L: Look> Applied<'_, L> {
     fn path(&mut self, directory: i32) -> Vec<u8> {
         let mut path = self.call.extra.to_vec();
         if path.len() >= MAX_IO_EXTRA {
+            // The kernel ends a path that it cuts with NUL, where a name would end for readers.
+            if path.last() == Some(&0) {
+                path.pop();
+            }
             path.extend("…".as_bytes());
         }
         if path.first() == Some(&b'/') {
