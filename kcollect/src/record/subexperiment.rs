@@ -349,7 +349,12 @@ impl Subexperiment {
                 };
                 self.collector.write_sample(time, "exit", &usage)
             }
-            _ => self.collector.write_sample(at, label, usage),
+            _ => {
+                // A process ends some time after its leading thread has exited, and so does its
+                // time.
+                self.last_ns = self.last_ns.max(at);
+                self.collector.write_sample(at, label, usage)
+            }
         }
     }
 

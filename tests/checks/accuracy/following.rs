@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use experiment_format::log::Container;
+use experiment_format::log::{Container, LogEvent};
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::Detail;
 use experiment_format::reader::Experiment;
@@ -465,9 +465,27 @@ fn root_a_subexperiment_covers_one_process_instance() -> Result<()> {
                 "{} ends at {end}, and has something of {last:?}",
                 sub.name
             );
+            samples_end_with_it(sub)?;
         }
         followed.lost_nothing()
     })
+}
+
+/// None of a process's samples is after its exit, though it ends later than its leading thread.
+fn samples_end_with_it(sub: &FollowedProcess) -> Result<()> {
+    let experiment = Experiment::open(&sub.path)?;
+    let exit = experiment.events().iter().find_map(|event| match event {
+        LogEvent::Exit { at } => Some(*at),
+        _ => None,
+    });
+    let samples = experiment.samples()?;
+    let last = samples.iter().map(|sample| sample.at).max();
+    ensure!(
+        last.is_some() && last <= exit,
+        "{} ends at {exit:?}, and has a sample of {last:?}",
+        sub.name
+    );
+    Ok(())
 }
 
 /// Of a proctorture that burnt so many milliseconds in functions: they have that time, by stock
