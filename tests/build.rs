@@ -44,6 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     compile("compat32", "compat32", &[NARROW, &["-O2"], BARE])?;
     compile("proctorture", "proctorture", &[CALLS])?;
     compile("overflowing", "overflowing", &[CALLS, FIXED])?;
+    compile("io_stacks", "io_stacks", &[CALLS])?;
     for name in ["server", "background_load", "locked", "io_calls", "growth"] {
         compile(name, name, &[THREADED])?;
     }

@@ -30,6 +30,11 @@ static __always_inline __u64 user_sp(const struct pt_regs *regs)
 	return regs->sp;
 }
 
+static __always_inline __u64 user_fp(const struct pt_regs *regs)
+{
+	return regs->bp;
+}
+
 /* Returns whether the kernel maps files and memory at an address, but for those that are linked to
  * low ones. */
 static __always_inline bool is_mapped_high(__u64 address)
@@ -156,6 +161,11 @@ static __always_inline __u64 user_ip(const struct pt_regs *regs)
 static __always_inline __u64 user_sp(const struct pt_regs *regs)
 {
 	return regs->sp;
+}
+
+static __always_inline __u64 user_fp(const struct pt_regs *regs)
+{
+	return regs->regs[29];
 }
 
 /* Returns whether the kernel maps files and memory at an address, but for those that are linked to

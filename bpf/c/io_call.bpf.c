@@ -37,12 +37,26 @@ struct {
 	__type(value, struct io_record_scratch);
 } kc_io_scratch SEC(".maps");
 
+struct io_stack_scratches kc_io_stack SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
 	__type(value, struct io_thread);
 } kc_io_threads SEC(".maps");
+
+/* Declared in io_stack.h. */
+__attribute__((noinline)) int kc_note_step(__u32 place)
+{
+	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &place);
+	__u32 zero = 0;
+	struct io_stack_scratch *scratch = bpf_map_lookup_elem(&kc_io_stack, &zero);
+
+	if (out && scratch)
+		note_step(out, scratch);
+	return 0;
+}
 
 /* Returns the place of a system call in traced_calls; one that is not traced if it has none. */
 static __always_inline __u32 place_of_call(struct task_struct *task, long call)

@@ -3,10 +3,15 @@
  * The user stacks of traced system calls. A thread makes the same calls from the same places over
  * and over, so the last stack of each place is known by a number, and is sent only once.
  *
- * Whether a stack is that of the call before is compared word by word where all of it is near the
- * stack pointer; where it is deeper it is unwound, and the frames are compared. The comparison is of
- * hashes of 64 bits. Of a stack that is copied, because a table is not there yet, only the words
- * near the pointer are compared: a copy for each call would fill the ring.
+ * Where each frame is follows from the pc, the stack pointer and the return addresses before it, by
+ * the rules of the unwind tables; where a rule needs the frame pointer, from that too. So a stack is
+ * that of the call before if pc and stack pointer are the same, and the words where the return
+ * addresses were, and those frame pointers that a rule needs. Where these words are is kept if they
+ * are not too many and not too far apart; otherwise the stack is unwound, and the frames are
+ * compared. All comparisons are of hashes of 64 bits.
+ *
+ * Of a stack that is copied, because a table is not there yet, only the words next to the pointer
+ * are compared: a copy for each call would fill the ring.
  */
 #ifndef KCOLLECT_IO_STACK_H
 #define KCOLLECT_IO_STACK_H
@@ -16,16 +21,36 @@
 #include "user_return.h"
 #include "user_stack.h"
 
-/* A stack of so many words is compared as it is. */
-#define NEAR_WORDS 64
+/* The most words that are compared. */
+#define MAX_DECIDING	  32
+/* Of a stack that is copied so many words are compared. */
+#define NEXT_WORDS	  64
+
+/* Each read of user memory takes as long as many words of one, and a stack may have a buffer in it:
+ * the words are read in so many parts, of so many words. */
+#define STACK_PARTS 4
+#define PART_WORDS  128
+
+/* The words of a stack that decide where its frames are. */
+struct deciding_words {
+	__u64 hash;
+	__u32 count;	/* 0: they don't decide it */
+	__u32 needs_fp; /* the frame pointer decides too */
+	struct {
+		__u32 at; /* in words from the stack pointer on */
+		__u32 words;
+	} parts[STACK_PARTS]; /* those behind the last have no words */
+	__u16 at[MAX_DECIDING]; /* places in `words` of the scratch, where one part follows another */
+};
 
 /* A place in a thread: the last stack there. */
 struct io_place {
-	__u64 ip, sp;
-	__u64 near;   /* hash of the words; 0: they are not all of the stack */
+	__u64 ip, sp, fp;
 	__u64 frames; /* hash of the frames */
+	__u64 next;   /* hash of the words next to the pointer; 0: they don't tell the stack */
 	__u32 number; /* of that stack */
 	__u32 zero;
+	struct deciding_words deciding;
 };
 
 /* What is kept of a thread that makes traced system calls. */
@@ -33,6 +58,30 @@ struct io_thread {
 	__u64 entered_ns; /* when the call that it is in began, CLOCK_MONOTONIC; or 0 */
 	struct io_place places[IO_PLACES];
 };
+
+/* Where the caller's frame pointer is saved, in words from the stack pointer on; or the register has
+ * it; or that is not known. */
+#define MAX_AT	       0xffff
+#define FP_IN_REGISTER 0x10000
+#define FP_ELSEWHERE   0x10001
+
+/* Where the words that decide a stack are found. */
+struct io_stack_scratch {
+	__u64 words[STACK_PARTS * PART_WORDS];
+	__u64 sp;
+	__u32 undecided; /* something else decides too */
+	__u32 fp_at;
+	struct deciding_words deciding;
+};
+
+struct io_stack_scratches {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct io_stack_scratch);
+};
+
+extern struct io_stack_scratches kc_io_stack SEC(".maps");
 
 static __always_inline __u64 hashed(__u64 hash, __u64 word)
 {
@@ -48,22 +97,118 @@ static __always_inline bool may_be_code(__u64 word, __u64 code, __u64 code_bytes
 	       (word >= 1000000000 && !(word >> 32));
 }
 
-/* Returns a hash of what can be a return address among the words of a stack from its pointer on; 0
- * if they can't be read. Other words, such as times, may change from call to call. */
-static __always_inline __u64 hash_near(struct user_scratch *out, struct task_struct *task, __u64 sp)
+/* Returns a hash of what can be a return address among the words next to the stack pointer; 0 if
+ * they can't be read. Other words, such as times, may change from call to call. */
+static __always_inline __u64 hash_next(struct io_stack_scratch *scratch,
+				       struct task_struct *task, __u64 sp)
 {
 	__u64 hash = 1, code = task->mm->start_code, code_bytes = task->mm->end_code - code;
 
-	if (bpf_probe_read_user(out->words, NEAR_WORDS * sizeof(__u64), (void *)sp))
+	if (bpf_probe_read_user(scratch->words, NEXT_WORDS * sizeof(__u64), (void *)sp))
 		return 0;
-	for (__u32 number = 0; number < NEAR_WORDS; number++) {
-		__u64 word = out->words[number];
+	for (__u32 number = 0; number < NEXT_WORDS; number++) {
+		__u64 word = scratch->words[number];
 
 		if (may_be_code(word, code, code_bytes))
 			hash = hashed(hash, word);
 	}
 	return hash ? hash : 1;
 }
+
+/* Returns a hash of the words that decided the last stack; 0 if they can't be read. */
+static __always_inline __u64 hash_deciding(struct io_stack_scratch *scratch,
+					   const struct deciding_words *deciding, __u64 sp)
+{
+	__u32 count = deciding->count;
+	__u64 hash = 1;
+
+	for (__u32 part = 0; part < STACK_PARTS; part++) {
+		__u32 words = deciding->parts[part].words;
+
+		if (!words)
+			break;
+		if (words > PART_WORDS ||
+		    bpf_probe_read_user(scratch->words + PART_WORDS * part, 8 * words,
+					(void *)(sp + 8 * (__u64)deciding->parts[part].at)))
+			return 0;
+	}
+	for (__u32 number = 0; number < MAX_DECIDING && number < count; number++)
+		hash = hashed(hash, scratch->words[deciding->at[number] &
+						   (STACK_PARTS * PART_WORDS - 1)]);
+	return hash;
+}
+
+/* Returns the place in the scratch of a word that is `at` from the stack pointer; a place behind
+ * its end if there is none. */
+static __always_inline __u32 place_in_parts(struct deciding_words *deciding, __u32 at)
+{
+	for (__u32 part = 0; part < STACK_PARTS; part++) {
+		__u32 first = deciding->parts[part].at, words = deciding->parts[part].words;
+
+		if (!words)
+			first = deciding->parts[part].at = at;
+		if (at - first >= PART_WORDS)
+			continue;
+		if (words <= at - first)
+			deciding->parts[part].words = at - first + 1;
+		return PART_WORDS * part + (at - first);
+	}
+	return STACK_PARTS * PART_WORDS;
+}
+
+/* Adds a word that decides the stack. Returns it. */
+static __always_inline __u64 decides(struct io_stack_scratch *scratch, __u64 at)
+{
+	struct deciding_words *deciding = &scratch->deciding;
+	__u32 count = deciding->count, place = STACK_PARTS * PART_WORDS;
+	__u64 word;
+
+	if (at <= MAX_AT && count < MAX_DECIDING)
+		place = place_in_parts(deciding, at);
+	if (place >= STACK_PARTS * PART_WORDS ||
+	    bpf_probe_read_user(&word, sizeof(word), (void *)(scratch->sp + 8 * at))) {
+		scratch->undecided = 1;
+		return 0;
+	}
+	/* For the verifier it is masked behind the barrier. */
+	barrier_var(count);
+	deciding->at[count & (MAX_DECIDING - 1)] = place;
+	deciding->hash = hashed(deciding->hash, word);
+	deciding->count = count + 1;
+	return word;
+}
+
+/* Notes what decided the step to the last frame. */
+static __always_inline void note_step(const struct user_scratch *out,
+				      struct io_stack_scratch *scratch)
+{
+	const struct unwind_rule *rule = &rules[out->rule & (MAX_RULES - 1)];
+	__u64 cfa = out->state.registers[UNWIND_SP], fp_at;
+
+	if (!out->rule || (rule->cfa_kind != CFA_REGISTER && rule->cfa_kind != CFA_PLT)) {
+		scratch->undecided = 1;
+		return;
+	}
+	if (rule->cfa_register == UNWIND_FP) {
+		if (scratch->fp_at == FP_IN_REGISTER)
+			scratch->deciding.needs_fp = 1;
+		else
+			decides(scratch, scratch->fp_at);
+	} else if (rule->cfa_register != UNWIND_SP) {
+		scratch->undecided = 1;
+	}
+	if (rule->fp_kind == FP_AT) {
+		fp_at = (cfa + rule->fp_offset - scratch->sp) / 8;
+		scratch->fp_at = rule->fp_base == UNWIND_CFA && fp_at <= MAX_AT ? fp_at
+										: FP_ELSEWHERE;
+	}
+	/* It is elsewhere in a signal's frame, and in place of it may be the page of return probes. */
+	if (decides(scratch, (cfa - 8 - scratch->sp) / 8) != out->state.pc)
+		scratch->undecided = 1;
+}
+
+/* The same as a global function, which the verifier checks once: it is in io_call.bpf.c. */
+int kc_note_step(__u32 place);
 
 struct frames_hash {
 	struct user_scratch *out;
@@ -76,54 +221,91 @@ static long hash_frame(__u64 index, struct frames_hash *frames)
 	return 0;
 }
 
+static __always_inline __u64 hash_frames(struct user_scratch *out)
+{
+	struct frames_hash frames = {.out = out, .hash = 1};
+
+	bpf_loop(out->record.header.frames, hash_frame, &frames, 0);
+	return frames.hash;
+}
+
+/* Unwinds or copies the stack, and keeps what tells it from others. Returns whether it is the last
+ * one of this place all the same. */
+static __always_inline bool capture_at_place(struct user_scratch *out, struct io_stack_scratch *scratch,
+					     struct task_struct *task, struct io_place *last,
+					     bool same_place, __u32 place, __u32 cpu)
+{
+	bool same;
+	__u64 frames;
+
+	scratch->sp = last->sp;
+	scratch->undecided = 0;
+	scratch->fp_at = FP_IN_REGISTER;
+	__builtin_memset(&scratch->deciding, 0, sizeof(scratch->deciding));
+	scratch->deciding.hash = 1;
+	if (begin_unwind(out))
+		for (__u32 frame = 0; frame <= MAX_USER_FRAMES; frame++) {
+			if (kc_unwind_frame(place))
+				break;
+			kc_note_step(place);
+		}
+	last->next = 0;
+	last->deciding.count = 0;
+	if (!scratch->undecided && out->rule && out->end == UNWIND_COMPLETE)
+		__builtin_memcpy(&last->deciding, &scratch->deciding, sizeof(last->deciding));
+	finish_capture(out, task, place, cpu);
+	if (out->record.header.flags & FLAG_STACK_COPY) {
+		last->frames = 0;
+		last->next = hash_next(scratch, task, last->sp);
+		return false;
+	}
+	frames = hash_frames(out);
+	same = same_place && last->frames == frames;
+	last->frames = frames;
+	return same;
+}
+
 /* Puts the number of the user stack into a record, and sends the stack if it is another one than the
  * last of this place. */
 static __always_inline void capture_io_stack(struct task_struct *task, struct io_thread *thread,
 					     struct pt_regs *regs, struct io_call_record *record,
 					     __u32 cpu)
 {
-	__u64 ip = user_ip(regs), sp = user_sp(regs), near, extent;
-	__u32 number = hashed(ip, sp) >> 32, place;
-	struct frames_hash frames = {};
+	__u64 ip = user_ip(regs), sp = user_sp(regs), fp = user_fp(regs);
+	__u32 number = hashed(ip, sp) >> 32 & (IO_PLACES - 1), place, zero = 0;
+	struct io_place *last = &thread->places[number];
+	struct io_stack_scratch *scratch;
 	struct cpu_stats *stats;
-	struct io_place *last;
 	struct user_scratch *out;
-	bool is_copy, is_near;
+	bool same_place;
 
-	if (!capture_user_stacks)
-		return;
-	last = &thread->places[number & (IO_PLACES - 1)];
-	out = claim_scratch(cpu, &place);
+	scratch = bpf_map_lookup_elem(&kc_io_stack, &zero);
 	stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
-	if (!out || !stats) {
-		if (stats)
-			__sync_fetch_and_add(&stats->user_returns_lost, 1);
+	if (!capture_user_stacks || !scratch || !stats)
+		return;
+	record->place = 1 + number;
+	same_place = last->number && last->ip == ip && last->sp == sp;
+	if (same_place &&
+	    (last->deciding.count ? (!last->deciding.needs_fp || last->fp == fp) &&
+					    hash_deciding(scratch, &last->deciding, sp) == last->deciding.hash
+				  : last->next && hash_next(scratch, task, sp) == last->next)) {
+		record->header.user_return = last->number;
 		return;
 	}
-	near = hash_near(out, task, sp);
-	record->place = 1 + (number & (IO_PLACES - 1));
-	if (last->number && last->ip == ip && last->sp == sp && near && last->near == near)
-		goto known;
-	describe_user_return(out, task, last->number + 1, cpu);
-	out->record.place = record->place;
-	capture_user_stack(out, task, place, cpu);
-	frames.out = out;
-	frames.hash = ip;
-	is_copy = out->record.header.flags & FLAG_STACK_COPY;
-	if (!is_copy)
-		bpf_loop(out->record.header.frames, hash_frame, &frames, 0);
-	extent = out->state.registers[UNWIND_SP] - sp;
-	is_near = extent <= NEAR_WORDS * sizeof(__u64) && out->end == UNWIND_COMPLETE;
-	last->near = is_copy || is_near ? near : 0;
-	if (!is_copy && last->number && last->ip == ip && last->sp == sp &&
-	    last->frames == frames.hash)
-		goto known;
+	out = claim_scratch(cpu, &place);
+	if (!out) {
+		__sync_fetch_and_add(&stats->user_returns_lost, 1);
+		return;
+	}
 	last->ip = ip;
 	last->sp = sp;
-	last->frames = frames.hash;
-	last->number++;
-	send_user_stack(out, stats, cpu);
-known:
+	last->fp = fp;
+	describe_user_return(out, task, last->number + 1, cpu);
+	out->record.place = record->place;
+	if (!capture_at_place(out, scratch, task, last, same_place, place, cpu)) {
+		last->number++;
+		send_user_stack(out, stats, cpu);
+	}
 	record->header.user_return = last->number;
 	out->busy = 0;
 }

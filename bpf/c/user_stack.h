@@ -214,16 +214,12 @@ static __attribute__((noinline)) bool may_ask(const struct user_scratch *out, __
 	return stats && out && may_wake(out, stats);
 }
 
-/* Unwinds the user stack of the thread that runs, or copies it. */
-static __always_inline void capture_user_stack(struct user_scratch *out, struct task_struct *task,
-					       __u32 place, __u32 cpu)
+/* Ends the unwind of the thread that runs, and copies its stack if a table was not there. */
+static __always_inline void finish_capture(struct user_scratch *out, struct task_struct *task,
+					   __u32 place, __u32 cpu)
 {
 	__u32 full;
 
-	if (begin_unwind(out))
-		for (__u32 frame = 0; frame <= MAX_USER_FRAMES; frame++)
-			if (kc_unwind_frame(place))
-				break;
 	if (!end_unwind(out, task))
 		return;
 	full = fullness(cpu);
@@ -234,6 +230,17 @@ static __always_inline void capture_user_stack(struct user_scratch *out, struct 
 	copy_stack(out, 0, full < 2 ? MAX_PIECES : FEW_PIECES);
 	if (out->trampoline)
 		kc_restore_copy(place);
+}
+
+/* Unwinds the user stack of the thread that runs, or copies it. */
+static __always_inline void capture_user_stack(struct user_scratch *out, struct task_struct *task,
+					       __u32 place, __u32 cpu)
+{
+	if (begin_unwind(out))
+		for (__u32 frame = 0; frame <= MAX_USER_FRAMES; frame++)
+			if (kc_unwind_frame(place))
+				break;
+	finish_capture(out, task, place, cpu);
 }
 
 /* Unwinds or copies the user stack of a thread that does not run. */

@@ -255,6 +255,7 @@ static __always_inline int step(struct user_scratch *out, __u32 place, struct ta
 		return 1;
 	}
 	number = code->kind == CODE_TABLE ? find_rule(out, code, address) : 0;
+	out->rule = number & (MAX_RULES - 1);
 	if (number) {
 		end = step_by_rule(out, place, number & (MAX_RULES - 1), reader);
 	} else {

@@ -237,7 +237,7 @@ struct io_call_record {
 };
 
 /* Places are 1 to IO_PLACES. */
-#define IO_PLACES 64
+#define IO_PLACES 32
 
 /* The most of these records of a CPU in a second. With 5 to 10 us for each, a twentieth of it. */
 #define MAX_LOCK_WAITS 5000

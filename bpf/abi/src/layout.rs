@@ -73,7 +73,7 @@ pub const IO_CALLS: usize = 512;
 pub const MAX_IO_EXTRA: usize = 512;
 
 /// The greatest [`crate::IoCall::place`].
-pub const IO_PLACES: u8 = 64;
+pub const IO_PLACES: u8 = 32;
 
 /// Unwind rows in a chunk of memory.
 pub const ROWS_PER_CHUNK: u32 = 65_536;

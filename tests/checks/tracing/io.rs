@@ -20,7 +20,7 @@ use tests::machine::disturbance::judge_times;
 use tests::machine::{Shared, work_cpu};
 use tests::workload;
 use tests::workload::compat32;
-use tests::workload::io_calls::{Counted, IO_CALLS, by_file, each_file};
+use tests::workload::io_calls::{Counted, IO_CALLS, IO_STACKS, by_file, each_file};
 use user_collector::io_calls::calls::call_of;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -129,6 +129,31 @@ fn reported(model: &Model, counted: &[Counted]) -> Result<()> {
         written("write_shared") == Some(shared.calls.written),
         "{functions}"
     );
+    Ok(())
+}
+
+/// Each function has the calls that it made, though the stacks below and above it are alike.
+#[test]
+fn root_stacks_with_the_same_pointer_are_distinct() -> Result<()> {
+    let _machine = Shared::take()?;
+    let recorded = record(OPTIONS, &[IO_STACKS, "12000"], LIMIT)?;
+    RunSummary::of(&recorded.experiment()?)?.complete()?;
+    let options = TableOptions {
+        metrics: Some("i+iowritecnt:name".to_owned()),
+        ..TableOptions::default()
+    };
+    let model = Model::load(&[recorded.experiment()?])?;
+    let functions = make(&model, View::Functions, &options)?.json();
+    let rows = functions["rows"].as_array().context("no rows")?;
+    for line in recorded.finished.stdout.lines().take(6) {
+        let (name, calls) = line.split_once(' ').context("no count")?;
+        let row = rows.iter().find(|row| row["name"] == name);
+        let row = row.with_context(|| format!("no {name} in {functions}"))?;
+        ensure!(
+            row["i.iowritecnt"] == calls.parse::<u64>()?,
+            "{row}, of {calls}"
+        );
+    }
     Ok(())
 }
 

@@ -9,6 +9,9 @@ use experiment_format::packet::{IoKind, IoRecord};
 /// The program.
 pub const IO_CALLS: &str = env!("IO_CALLS_PROGRAM");
 
+/// Another one: it writes from stacks that are alike (`workloads/io_stacks.c`).
+pub const IO_STACKS: &str = env!("IO_STACKS_PROGRAM");
+
 /// The files that it and its child count calls on; with sockets there are two more.
 const FILES: usize = 9;
 

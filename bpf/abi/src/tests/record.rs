@@ -200,7 +200,7 @@ fn a_traced_system_call_decodes() {
         2,
         3,
         4,
-        64 << 56 | 1 << 48 | 7 << 32 | 257,
+        32 << 56 | 1 << 48 | 7 << 32 | 257,
         path,
     ];
     let expected = IoCall {
@@ -210,7 +210,7 @@ fn a_traced_system_call_decodes() {
         arguments: [1, 2, 3, 4],
         call: 257,
         compat: true,
-        place: 64,
+        place: 32,
         extra: Box::from(&b"/tmp/ab"[..]),
     };
     let bytes = record([9, 0, 0, 0], 1, &body);
@@ -218,7 +218,7 @@ fn a_traced_system_call_decodes() {
     let mut elsewhere = body;
     elsewhere[6] += 1 << 56;
     let bytes = record([9, 0, 0, 0], 1, &elsewhere);
-    assert_eq!(alone(&bytes), Err(Some(RecordError::Place(65))));
+    assert_eq!(alone(&bytes), Err(Some(RecordError::Place(33))));
 }
 
 #[test]
