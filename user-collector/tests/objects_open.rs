@@ -17,9 +17,12 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use experiment_format::ids::Pid;
-use nix::sys::stat::Mode;
+use nix::fcntl::AT_FDCWD;
+use nix::sys::stat::{Mode, UtimensatFlags, utimensat};
+use nix::sys::time::TimeSpec;
 use object::read::ReadCache;
 use tempfile::TempDir;
 use user_collector::elf::build_id;
@@ -246,6 +249,17 @@ fn what_is_no_regular_file() {
     ));
 }
 
+/// Sets the time of access of a link so that following it changes nothing. A link that was read in
+/// another tick of the clock than it was made has it written, and a resolution in the kernel's cache
+/// alone is refused until then.
+fn accessed_later(link: &Path) {
+    const SECONDS: i64 = 3600;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let later = TimeSpec::new(now.as_secs().cast_signed() + SECONDS, 0);
+    let none = UtimensatFlags::NoFollowSymlink;
+    utimensat(AT_FDCWD, link, &later, &TimeSpec::UTIME_OMIT, none).unwrap();
+}
+
 /// A path is the process's own, and its root the end of the world.
 #[test]
 fn no_way_out_of_the_root() {
@@ -271,6 +285,7 @@ fn no_way_out_of_the_root() {
     fs::create_dir(proc.inside("lib")).unwrap();
     fs::copy(SLEEP, proc.inside("lib/program")).unwrap();
     symlink("/lib", proc.inside("usr")).unwrap();
+    accessed_later(&proc.inside("usr"));
     let linked = mapping(Path::new("/usr/program"), &id, FileIdentity::default());
     assert_eq!(way(proc.open(&linked)), FoundBy::Root);
 }
