@@ -29,6 +29,7 @@ mod room;
 mod series;
 
 pub use create::PendingFile;
+pub(crate) use create::entries;
 use create::{make_dir, make_file, remove_content};
 pub use name::{NameRequest, Renamed};
 use name::{SUFFIX, check_name, largest_in_use, numbered, series_of};

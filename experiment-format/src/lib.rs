@@ -27,6 +27,7 @@
 //!
 //! * [`writer`] and [`subexperiment`] write the directory; `file` holds the two kinds of files that
 //!   they fill, `xml` the dialect of the text files.
+//! * [`packed`] packs a directory into one file and unpacks it.
 //! * [`reader`] reads it. [`address_space`] replays the map and [`functions`] reads the archives,
 //!   to get from an address and a time to a function.
 //! * [`losses`] counts what is missing from an experiment, and [`kernel`] has names that writers
@@ -149,6 +150,7 @@ pub mod log;
 pub mod losses;
 pub mod map;
 pub mod microstate;
+pub mod packed;
 pub mod packet;
 pub mod reader;
 pub mod stacks;

@@ -20,6 +20,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
+use tempfile::TempDir;
 
 use crate::Result;
 use crate::address_space::AddressSpace;
@@ -32,6 +33,7 @@ use crate::log::decode::{self, Log};
 use crate::log::{LogEvent, LogHeader, ProfileDecl, StartTime, WordSize};
 use crate::map::{self, MapEvent};
 use crate::microstate::NumStates;
+use crate::packed::{Part, free_bytes, is_packed, unpack};
 use crate::packet::walk::PacketWalk;
 use crate::packet::{
     HeapEvent, IoEvent, PacketDecl, PacketLayout, SyncEvent, counter, heap, io_call, sync, tick,
@@ -47,11 +49,15 @@ const MAX_FILE_BYTES: u64 = 256 << 20;
 #[derive(Debug)]
 pub struct Experiment {
     path: PathBuf,
+    /// As it was named, where that is not its directory.
+    named: Option<PathBuf>,
     header: LogHeader,
     start: StartTime,
     events: Vec<LogEvent>,
     /// It is not removed as long as this is open (`--keep`). None of a subexperiment.
     _in_use: Option<File>,
+    /// What a packed one was unpacked into, which goes with this.
+    _unpacked: Option<TempDir>,
 }
 
 /// A sample: its event, and its usage record.
@@ -66,13 +72,58 @@ pub struct Sample {
 }
 
 impl Experiment {
-    /// Opens the experiment at `path`, a founder or a subexperiment.
+    /// Opens the experiment at `path`, a founder or a subexperiment; or one that is packed into a
+    /// file ([`crate::packed`]), which is unpacked into a directory for temporary files.
     ///
     /// # Errors
     ///
     /// A `log.xml` that is missing, damaged or without a start; data of a big-endian machine, or of
-    /// a format before version 12.
+    /// a format before version 12. A packed one that can't be unpacked, or that takes more than
+    /// half of the room that is free.
     pub fn open(path: &Path) -> Result<Experiment> {
+        Experiment::open_part(path, Part::All)
+    }
+
+    /// Opens the experiment at `path` for what its log says. Of one that is packed, nothing else
+    /// can be read.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Experiment::open`].
+    pub fn open_log(path: &Path) -> Result<Experiment> {
+        Experiment::open_part(path, Part::Log)
+    }
+
+    /// Opens a subexperiment of this one, of [`Experiment::subexperiments`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Experiment::open`].
+    pub fn open_subexperiment(&self, path: &Path) -> Result<Experiment> {
+        let named = self.named.as_ref().zip(path.file_name());
+        Ok(Experiment {
+            named: named.map(|(named, name)| named.join(name)),
+            ..Experiment::open_directory(path)?
+        })
+    }
+
+    fn open_part(path: &Path, part: Part) -> Result<Experiment> {
+        if !is_packed(path) || path.is_dir() {
+            return Experiment::open_directory(path);
+        }
+        let place = std::env::temp_dir();
+        let made = tempfile::Builder::new().prefix("kcollect-").tempdir();
+        let made = made.map_err(|error| Error::io("make a directory in", &place, error))?;
+        let most = free_bytes(made.path())? / 2;
+        let directory = unpack(path, made.path(), part, most, &mut |_| {})?;
+        Ok(Experiment {
+            named: Some(path.to_owned()),
+            _unpacked: Some(made),
+            ..Experiment::open_directory(&directory)?
+        })
+    }
+
+    fn open_directory(path: &Path) -> Result<Experiment> {
         let in_use = lock(path);
         let log_path = path.join("log.xml");
         let bytes = read_file(&log_path)?.ok_or_else(|| {
@@ -99,16 +150,23 @@ impl Experiment {
         };
         Ok(Experiment {
             path: path.to_owned(),
+            named: None,
             header,
             start,
             events,
             _in_use: in_use,
+            _unpacked: None,
         })
     }
 
-    /// Returns its directory.
+    /// Returns its directory. Of a packed one it exists as long as this.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Returns its path as it was named: of a packed one the file.
+    pub fn named(&self) -> &Path {
+        self.named.as_deref().unwrap_or(&self.path)
     }
 
     /// Returns the header: what was known when recording started.

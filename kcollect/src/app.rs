@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use analysis::{export, flame, list, report, view};
+use analysis::{export, flame, list, packing, report, view};
 use bpf::{Programs, Settings, UserStackCapture};
 use host::Root;
 use host::exit::{ExitKind, Failure};
@@ -52,6 +52,14 @@ fn run(argv: impl IntoIterator<Item = OsString>, output: &mut Output) -> u8 {
         }
         Ok(Command::List(request)) => {
             let done = list::list(&request, output);
+            return exit_code(done, output);
+        }
+        Ok(Command::Archive(request)) => {
+            let done = packing::archive(&request, output);
+            return exit_code(done, output);
+        }
+        Ok(Command::Unpack(request)) => {
+            let done = packing::unpack(&request, output);
             return exit_code(done, output);
         }
         Ok(Command::Track(request)) => {

@@ -159,7 +159,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     (
         "kcollect/analysis/src",
         &[
-            &["list"],
+            &["list", "packing"],
             &["view", "flame", "report"],
             &["export"],
             &["sources", "aggregate"],

@@ -249,9 +249,9 @@ fn what_is_no_regular_file() {
     ));
 }
 
-/// Sets the time of access of a link so that following it changes nothing. A link that was read in
-/// another tick of the clock than it was made has it written, and a resolution in the kernel's cache
-/// alone is refused until then.
+/// Sets the time of access of a link so that following it changes nothing. A link that is read in
+/// another tick of the clock than it was made has it written, and a resolution in the kernel's
+/// cache alone is refused until then.
 fn accessed_later(link: &Path) {
     const SECONDS: i64 = 3600;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();

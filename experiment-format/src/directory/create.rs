@@ -85,7 +85,7 @@ impl Drop for PendingFile<'_> {
 }
 
 /// Returns the names in a directory, without `.` and `..`.
-pub(super) fn entries(dir: BorrowedFd<'_>) -> nix::Result<Vec<CString>> {
+pub(crate) fn entries(dir: BorrowedFd<'_>) -> nix::Result<Vec<CString>> {
     // A new descriptor, whose position is the beginning of the directory.
     let mut listing = Dir::openat(dir, ".", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
     let mut names = Vec::new();

@@ -8,7 +8,7 @@ use std::path::Path;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::libc::{S_IFDIR, S_IFMT};
-use nix::sys::stat::{Mode, fstatat};
+use nix::sys::stat::{FileStat, Mode, fstatat, stat};
 
 use super::create::entries;
 
@@ -20,8 +20,9 @@ const BLOCK_BYTES: u64 = 512;
 /// The room that files take on disk, bytes, by device and inode: experiments may share files.
 pub type Room = HashMap<(u64, u64), u64>;
 
-/// Returns the room of the files in an experiment's directory; none if there is no such directory.
-/// Links are counted themselves and not followed. What goes away meanwhile is passed over.
+/// Returns the room of the files in an experiment's directory, or of the file that it is packed
+/// into; none if there is no such directory. Links are counted themselves and not followed. What
+/// goes away meanwhile is passed over.
 ///
 /// # Errors
 /// A directory can't be read.
@@ -29,6 +30,13 @@ pub fn room_of(path: &Path) -> io::Result<Room> {
     match open(path, OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()) {
         Ok(dir) => Ok(room(dir.as_fd())?),
         Err(Errno::ENOENT) => Ok(Room::new()),
+        Err(Errno::ENOTDIR) => {
+            let stat = stat(path)?;
+            Ok(Room::from([(
+                (stat.st_dev, stat.st_ino),
+                room_of_file(&stat),
+            )]))
+        }
         Err(other) => Err(other.into()),
     }
 }
@@ -39,6 +47,11 @@ pub(super) fn room(dir: BorrowedFd<'_>) -> nix::Result<Room> {
     Ok(files)
 }
 
+fn room_of_file(stat: &FileStat) -> u64 {
+    let blocks = u64::try_from(stat.st_blocks).unwrap_or(0);
+    blocks.saturating_mul(BLOCK_BYTES)
+}
+
 fn add_files(dir: BorrowedFd<'_>, depth: u32, files: &mut Room) -> nix::Result<()> {
     for name in entries(dir)? {
         let stat = match fstatat(dir, &*name, AtFlags::AT_SYMLINK_NOFOLLOW) {
@@ -46,9 +59,7 @@ fn add_files(dir: BorrowedFd<'_>, depth: u32, files: &mut Room) -> nix::Result<(
             Err(Errno::ENOENT) => continue,
             Err(other) => return Err(other),
         };
-        let blocks = u64::try_from(stat.st_blocks).unwrap_or(0);
-        let room = blocks.saturating_mul(BLOCK_BYTES);
-        files.insert((stat.st_dev, stat.st_ino), room);
+        files.insert((stat.st_dev, stat.st_ino), room_of_file(&stat));
         if stat.st_mode & S_IFMT == S_IFDIR && depth < MAX_DEPTH {
             let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
             match openat(dir, &*name, flags, Mode::empty()) {

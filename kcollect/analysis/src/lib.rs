@@ -65,6 +65,7 @@ pub mod list;
 pub mod load;
 pub mod metric;
 pub mod model;
+pub mod packing;
 pub mod palette;
 mod private_file;
 pub mod report;

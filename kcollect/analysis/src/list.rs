@@ -164,6 +164,7 @@ mod tests {
             is_closed: false,
             hostname: "alpha".to_owned(),
             subexperiments: 2,
+            written_ns: 0,
         };
         let mut listed = Listed {
             recorded,

@@ -80,12 +80,20 @@ const LIBRARIES: [(&str, &str, &str, &str); 5] = [
 
 /// Sources of other projects that a crate contains and compiles: the crate, the directory, the
 /// licence, the holder.
-const VENDORED: [(&str, &str, &str, &str); 1] = [(
-    "libbpf-sys",
-    "libbpf",
-    "LGPL-2.1-only OR BSD-2-Clause",
-    "The libbpf authors",
-)];
+const VENDORED: [(&str, &str, &str, &str); 2] = [
+    (
+        "libbpf-sys",
+        "libbpf",
+        "LGPL-2.1-only OR BSD-2-Clause",
+        "The libbpf authors",
+    ),
+    (
+        "zstd-sys",
+        "zstd",
+        "BSD-3-Clause OR GPL-2.0-only",
+        "Meta Platforms, Inc. and affiliates",
+    ),
+];
 
 const OURS: &str = "GPL-2.0-only OR Apache-2.0";
 

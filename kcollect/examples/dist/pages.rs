@@ -69,7 +69,7 @@ const DEBUGINFOD_CACHE: (&str, &str) = (
 const REPORT_STATUS: &str = "0 for success, 64 if the command line is wrong, 65 if the experiments hold nothing of what was asked for, \
      66 if an experiment does not exist or cannot be read, 73 and 74 if a file cannot be written. kcollect(1) lists all codes.";
 
-const EXTRAS: [PageExtras; 9] = [
+const EXTRAS: [PageExtras; 11] = [
     PageExtras {
         name: "",
         status: "If kcollect itself does not fail, its status is the load's: its exit status, 126 if it cannot be executed, 127 \
@@ -149,6 +149,22 @@ const EXTRAS: [PageExtras; 9] = [
         files: &[EXPERIMENT],
         environment: &[],
         see_also: &[],
+    },
+    PageExtras {
+        name: "archive",
+        status: "0 for success, 64 if the command line is wrong, 66 if there is no such experiment or it cannot be read, 73 if \
+                 the file cannot be written. kcollect(1) lists all codes.",
+        files: &[EXPERIMENT],
+        environment: &[],
+        see_also: &["zstd(1)", "tar(1)"],
+    },
+    PageExtras {
+        name: "unpack",
+        status: "0 for success, 64 if the command line is wrong, 66 if a file is no packed experiment or is damaged, 73 if its \
+                 directory cannot be made. kcollect(1) lists all codes.",
+        files: &[EXPERIMENT],
+        environment: &[],
+        see_also: &["zstd(1)", "tar(1)"],
     },
     PageExtras {
         name: "track",

@@ -38,7 +38,7 @@ with a hyphen or has the name of a command.";
     name = "kcollect",
     bin_name = "kcollect",
     about = ABOUT,
-    override_usage = "kcollect [OPTIONS] [LOAD [ARGUMENT...]]\n       kcollect report [EXPERIMENT...] [VIEW] [OPTIONS]\n       kcollect view [EXPERIMENT...] [-o FILE | --serve [PORT]]\n       kcollect flame [EXPERIMENT...] [OPTIONS]\n       kcollect export [EXPERIMENT...] --to FORMAT [OPTIONS]\n       kcollect list [DIRECTORY...] [--json]\n       kcollect track [OPTIONS] -p PID | COMMAND [ARGUMENT...]\n       kcollect stat [OPTIONS]\n       kcollect doctor [--json]",
+    override_usage = "kcollect [OPTIONS] [LOAD [ARGUMENT...]]\n       kcollect report [EXPERIMENT...] [VIEW] [OPTIONS]\n       kcollect view [EXPERIMENT...] [-o FILE | --serve [PORT]]\n       kcollect flame [EXPERIMENT...] [OPTIONS]\n       kcollect export [EXPERIMENT...] --to FORMAT [OPTIONS]\n       kcollect list [DIRECTORY...] [--json]\n       kcollect archive EXPERIMENT... [-o FILE]\n       kcollect unpack FILE... [-d DIRECTORY]\n       kcollect track [OPTIONS] -p PID | COMMAND [ARGUMENT...]\n       kcollect stat [OPTIONS]\n       kcollect doctor [--json]",
     help_template = "{about-with-newline}\n{usage-heading} {usage}\n\n{all-args}{after-help}",
     disable_help_flag = true,
     disable_version_flag = true,
@@ -88,6 +88,30 @@ pub(super) enum Sub {
         /// Print the list as JSON
         #[arg(long)]
         json: bool,
+    },
+    /// Packs an experiment into one file, to be kept or carried away. All commands read it as it is
+    Archive {
+        /// The experiments, which are left as they are
+        #[arg(value_name = "EXPERIMENT", required = true)]
+        experiments: Vec<PathBuf>,
+        /// The file, whose name ends in .er.zst; the default is the experiment's name with .zst, in
+        /// the current directory
+        #[arg(short = 'o', long, value_name = "FILE", allow_hyphen_values = true)]
+        output: Option<PathBuf>,
+    },
+    /// Unpacks experiments, for gprofng
+    Unpack {
+        /// The files
+        #[arg(value_name = "EXPERIMENT.zst", required = true)]
+        files: Vec<PathBuf>,
+        /// The existing directory in which they are unpacked; the default is the current one
+        #[arg(
+            short = 'd',
+            long,
+            value_name = "DIRECTORY",
+            allow_hyphen_values = true
+        )]
+        directory: Option<PathBuf>,
     },
     /// Counts events of a process or of a command, by thread: page faults, context switches, and
     /// what else this machine counts
@@ -299,6 +323,7 @@ Examples:
   kcollect export --to firefox        for profiler.firefox.com
   kcollect list /var/profiles         which experiments are there?
   kcollect report --at 03:10-03:15    what happened then, of all that is here
+  kcollect archive ktest.1.er         one file, to be kept or carried away
   kcollect track make                 faults and switches of each thread
   sudo kcollect stat -p 1             the same of each CPU, every second
 ";

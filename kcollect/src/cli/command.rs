@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use analysis::list::ListOptions;
+use analysis::packing::{ArchiveOptions, UnpackOptions};
 use analysis::report::ReportOptions;
 use analysis::view::ViewOptions;
 use analysis::{export, flame};
@@ -18,7 +19,7 @@ use experiment_format::directory::NameRequest;
 use user_collector::follow::{Follow, FollowRule};
 
 use super::args::{Arguments, Sub};
-use super::{CliError, HostFacts, report, signals, values, view};
+use super::{CliError, HostFacts, packing, report, signals, values, view};
 use crate::plan::{Archive, MAX_COMMENTS, Plan, Target};
 
 /// What kcollect is to do.
@@ -41,6 +42,10 @@ pub enum Command {
     Export(Box<export::ExportOptions>),
     /// List experiments (`kcollect list`).
     List(ListOptions),
+    /// Pack experiments (`kcollect archive`).
+    Archive(ArchiveOptions),
+    /// Unpack them (`kcollect unpack`).
+    Unpack(UnpackOptions),
     /// Count by thread (`kcollect track`).
     Track(Box<TrackOptions>),
     /// Count by CPU (`kcollect stat`).
@@ -82,6 +87,13 @@ pub fn resolve(mut typed: Arguments, facts: &HostFacts) -> Result<Command, CliEr
         }
         Some(Sub::List { directories, json }) => {
             return Ok(Command::List(ListOptions { directories, json }));
+        }
+        Some(Sub::Archive {
+            experiments,
+            output,
+        }) => return packing::archive(experiments, output).map(Command::Archive),
+        Some(Sub::Unpack { files, directory }) => {
+            return packing::unpack(files, directory).map(Command::Unpack);
         }
         Some(Sub::Track(typed)) => {
             return typed

@@ -88,6 +88,14 @@ impl CliError {
                 };
                 CliError::new(message, "keep one of them")
             }
+            ErrorKind::MissingRequiredArgument => {
+                let what = argument.trim_end_matches('.').trim_matches(['<', '>']);
+                let name = command.get_name();
+                CliError::new(
+                    format!("{what} is missing"),
+                    format!("type kcollect {name} {what}"),
+                )
+            }
             ErrorKind::InvalidUtf8 => CliError::new(
                 "an option's value is not valid UTF-8",
                 "type it as plain text",

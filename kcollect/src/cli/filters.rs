@@ -10,6 +10,7 @@ use analysis::sources::{Period, Sources};
 use clap::Args;
 use experiment_format::ids::Pid;
 use experiment_format::microstate::Microstate;
+use experiment_format::packed::is_packed;
 use host::machine;
 
 use super::{CliError, values};
@@ -103,7 +104,7 @@ impl PeriodArgs {
 pub(super) fn not_an_experiment(path: &Path) -> CliError {
     CliError::new(
         format!(
-            "{} is not an experiment: its name does not end in .er",
+            "{} is not an experiment: its name does not end in .er or .er.zst",
             path.display()
         ),
         "name a directory that kcollect or gprofng collect made, such as ktest.1.er, or with \
@@ -185,7 +186,7 @@ impl FilterArgs {
 /// Returns whether a path is an experiment or a group of experiments, by its name.
 pub(super) fn is_experiment(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str());
-    matches!(extension, Some("er" | "erg"))
+    matches!(extension, Some("er" | "erg")) || is_packed(path)
 }
 
 /// Parses each value of an option that may be repeated.

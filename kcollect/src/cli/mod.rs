@@ -15,6 +15,7 @@ mod error;
 mod filters;
 mod host_facts;
 mod lookup;
+mod packing;
 mod pictures;
 mod report;
 mod settings;

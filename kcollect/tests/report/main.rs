@@ -11,6 +11,7 @@ mod files;
 mod groups;
 mod heap;
 mod locks;
+mod packed;
 mod period;
 
 use std::fs::OpenOptions;

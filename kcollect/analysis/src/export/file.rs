@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use experiment_format::packed::directory_of;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use host::exit::{ExitKind, Failure};
@@ -31,6 +32,7 @@ impl OutputTarget {
             Some(path) if path == Path::new("-") => OutputTarget::Standard,
             Some(path) => OutputTarget::File(path.to_owned()),
             None => {
+                let experiment = directory_of(experiment);
                 let name = experiment.file_stem().unwrap_or("kcollect".as_ref());
                 let mut name = name.to_owned();
                 name.push(".");

@@ -141,7 +141,7 @@ impl Loader {
                 model.processes.push(info);
                 id
             });
-            let name = source.path().file_name().unwrap_or_default();
+            let name = source.named().file_name().unwrap_or_default();
             model.experiments.push(ExperimentInfo {
                 name: name.to_string_lossy().into_owned(),
                 founder: ExperimentId(founder as u32),

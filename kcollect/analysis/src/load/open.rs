@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
+use experiment_format::packed::is_packed;
 use experiment_format::reader::Experiment;
 use host::exit::{ExitKind, Failure};
 
@@ -71,7 +72,7 @@ fn members(group: &Path) -> Result<Vec<PathBuf>, Failure> {
 
 /// Opens an experiment and its subexperiments.
 fn family(path: &Path, opened: &mut Vec<Opened>, model: &mut Model) -> Result<(), Failure> {
-    if !path.is_dir() {
+    if !(path.is_dir() || is_packed(path) && path.is_file()) {
         return Err(failure(format!(
             "there is no experiment {}",
             path.display()
@@ -82,8 +83,10 @@ fn family(path: &Path, opened: &mut Vec<Opened>, model: &mut Model) -> Result<()
         Ok(source) => {
             match source.subexperiments() {
                 Ok(paths) => {
+                    let open = |path: &Path| source.open_subexperiment(path);
+                    let subs = subexperiments(&paths, founder, open, model);
                     opened.push(Opened { source, founder });
-                    subexperiments(&paths, founder, opened, model);
+                    opened.extend(subs);
                 }
                 Err(error) => {
                     model.leave_out(error.to_string());
@@ -99,7 +102,8 @@ fn family(path: &Path, opened: &mut Vec<Opened>, model: &mut Model) -> Result<()
             left.sort();
             for path in left {
                 let founder = opened.len();
-                subexperiments(&[path], founder, opened, model);
+                let alone = subexperiments(&[path], founder, Experiment::open, model);
+                opened.extend(alone);
             }
             if opened.len() == before {
                 return Err(failure(format!("cannot read the experiment: {error}")));
@@ -121,9 +125,15 @@ fn directories(path: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(is_sub).collect()
 }
 
-fn subexperiments(paths: &[PathBuf], founder: usize, opened: &mut Vec<Opened>, model: &mut Model) {
+fn subexperiments(
+    paths: &[PathBuf],
+    founder: usize,
+    open: impl Fn(&Path) -> experiment_format::Result<Experiment>,
+    model: &mut Model,
+) -> Vec<Opened> {
+    let mut opened = Vec::new();
     for path in paths {
-        match Experiment::open(path) {
+        match open(path) {
             Ok(source) => opened.push(Opened { source, founder }),
             // The collector may be making it at this moment, or was killed then.
             Err(_) if is_empty(path) => {}
@@ -132,6 +142,7 @@ fn subexperiments(paths: &[PathBuf], founder: usize, opened: &mut Vec<Opened>, m
             )),
         }
     }
+    opened
 }
 
 /// Returns whether nothing has been written into a subexperiment yet.
@@ -148,6 +159,6 @@ fn failure(message: String) -> Failure {
     Failure::new(
         ExitKind::NoInput,
         message,
-        "name a directory that kcollect or gprofng collect made, such as ktest.1.er",
+        "name a directory that kcollect or gprofng collect made, such as ktest.1.er, or a file that kcollect archive made",
     )
 }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use chrono::SecondsFormat;
+use experiment_format::packed::is_packed;
 use host::exit::{ExitKind, Failure};
 use serde_json::{Value, json};
 
@@ -88,7 +89,9 @@ impl Sources {
             [] => paths = in_directory(here)?,
             named => {
                 for path in named {
-                    match path.extension().is_some_and(|extension| extension == "er") {
+                    match path.extension().is_some_and(|extension| extension == "er")
+                        || is_packed(path)
+                    {
                         true => paths.push(path.clone()),
                         false => paths.extend(in_directory(path)?),
                     }
@@ -165,20 +168,23 @@ impl Sources {
     }
 }
 
-/// Returns the newest experiment named by kcollect itself, `ktest.N.er`, in a directory.
+/// Returns the newest experiment named by kcollect itself, `ktest.N.er` or packed, in a directory.
 ///
 /// # Errors
 /// When there is none.
 pub fn newest(directory: &Path) -> Result<PathBuf, Failure> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let number = |name: &str| -> Option<u64> {
-        name.strip_prefix("ktest.")?
-            .strip_suffix(".er")?
-            .parse()
-            .ok()
+        let name = name.strip_suffix(".zst").unwrap_or(name);
+        let number = name.strip_prefix("ktest.")?.strip_suffix(".er")?;
+        number.parse().ok()
     };
     let numbered = entries.filter_map(|entry| Some((number(entry.file_name().to_str()?)?, entry)));
-    let newest = numbered.max_by_key(|(number, _)| *number);
+    // Of one that is packed too, the directory.
+    let newest = numbered.max_by_key(|(number, entry)| {
+        let packed = is_packed(entry.file_name().as_ref());
+        (*number, !packed)
+    });
     match newest {
         Some((_, entry)) => Ok(PathBuf::from(entry.file_name())),
         None => Err(Failure::new(

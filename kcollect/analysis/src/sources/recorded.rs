@@ -9,6 +9,7 @@ use std::time::UNIX_EPOCH;
 
 use chrono::{DateTime, FixedOffset, TimeZone as _};
 use experiment_format::log::{LogEvent, StartTime};
+use experiment_format::packed::is_packed;
 use experiment_format::reader::Experiment;
 use host::exit::{ExitKind, Failure};
 
@@ -24,11 +25,13 @@ pub(crate) struct Recorded {
     pub(crate) is_closed: bool,
     pub(crate) hostname: String,
     pub(crate) subexperiments: u64,
+    /// When something was last written, nanoseconds since 1970, of one that is not closed.
+    pub(crate) written_ns: u64,
 }
 
 impl Recorded {
     pub(crate) fn read(path: &Path) -> Result<Recorded, String> {
-        let experiment = Experiment::open(path).map_err(|error| error.to_string())?;
+        let experiment = Experiment::open_log(path).map_err(|error| error.to_string())?;
         let subexperiments = experiment.subexperiments();
         let subexperiments = subexperiments.map_err(|error| error.to_string())?;
         Ok(Recorded {
@@ -38,6 +41,7 @@ impl Recorded {
             is_closed: experiment.is_closed(),
             hostname: experiment.header().system.hostname.clone(),
             subexperiments: subexperiments.len() as u64,
+            written_ns: written_ns(experiment.path()),
         })
     }
 
@@ -56,16 +60,21 @@ impl Recorded {
         if self.is_closed {
             return start..end;
         }
-        let written = ["log.xml", "profile", "data.frameinfo"].map(|name| {
-            let time = fs::symlink_metadata(self.path.join(name)).and_then(|file| file.modified());
-            let since = time.ok()?.duration_since(UNIX_EPOCH).ok()?;
-            u64::try_from(since.as_nanos()).ok()
-        });
-        start..written.into_iter().flatten().fold(end, u64::max)
+        start..end.max(self.written_ns)
     }
 }
 
-/// Returns the experiments in a directory by their names, except for those that are being made.
+fn written_ns(directory: &Path) -> u64 {
+    let written = ["log.xml", "profile", "data.frameinfo"].map(|name| {
+        let time = fs::symlink_metadata(directory.join(name)).and_then(|file| file.modified());
+        let since = time.ok()?.duration_since(UNIX_EPOCH).ok()?;
+        u64::try_from(since.as_nanos()).ok()
+    });
+    written.into_iter().flatten().fold(0, u64::max)
+}
+
+/// Returns the experiments in a directory by their names, except for those that are being made, and
+/// for packed ones whose directory is there too.
 ///
 /// # Errors
 /// When the directory can't be read.
@@ -86,7 +95,9 @@ pub(crate) fn in_directory(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
         };
         let is_named = Path::new(&name).extension() == Some(OsStr::new("er"));
         let is_founder = !name.as_encoded_bytes().starts_with(b"_");
-        if is_named && is_founder && path.is_dir() && !open::is_empty(&path) {
+        let is_directory = is_named && path.is_dir() && !open::is_empty(&path);
+        let is_file = is_packed(&path) && path.is_file() && !path.with_extension("").is_dir();
+        if is_founder && (is_directory || is_file) {
             found.push(path);
         }
     }

@@ -9,6 +9,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use experiment_format::packed::directory_of;
 use host::exit::{ExitKind, Failure};
 use host::output::Output;
 
@@ -120,6 +121,7 @@ fn is_one_recording(model: &Model) -> bool {
 
 /// Returns `ktest.1.html` for `ktest.1.er`, in the current directory.
 fn called_like(experiment: &Path) -> PathBuf {
+    let experiment = directory_of(experiment);
     let name = experiment.file_name().unwrap_or("ktest.er".as_ref());
     Path::new(name).with_extension("html")
 }

@@ -158,7 +158,7 @@ impl Both<'_> {
                 "{name} is {}: {:.3} s",
                 path.map_or(String::new(), |info| info
                     .source
-                    .path()
+                    .named()
                     .display()
                     .to_string()),
                 model.end_ns() as f64 / 1e9

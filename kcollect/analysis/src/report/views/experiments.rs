@@ -68,7 +68,7 @@ pub(super) fn experiments(model: &Model) -> Table {
                     }
                     .to_owned(),
                 ),
-                Cell::Text(info.source.path().display().to_string()),
+                Cell::Text(info.source.named().display().to_string()),
             ]
         });
     Table {
@@ -123,7 +123,7 @@ fn of_founder(info: &ExperimentInfo, subexperiments: usize, rows: &mut Vec<(&str
     };
     rows.push((
         "experiment",
-        Cell::Text(source.path().display().to_string()),
+        Cell::Text(source.named().display().to_string()),
     ));
     rows.push(("collector", text(&header.collector)));
     rows.push(("host", text(&header.system.hostname)));

@@ -107,7 +107,7 @@ fn run(model: &Model, founders: &[ExperimentId]) -> Vec<(&'static str, Cell)> {
             .find_map(|text| text.strip_prefix(key))
             .map(str::to_owned)
     };
-    let path = |info: &ExperimentInfo| info.source.path().display().to_string();
+    let path = |info: &ExperimentInfo| info.source.named().display().to_string();
     let named = match infos().next_back() {
         Some(last) if founders.len() > 1 => {
             let count = founders.len();

@@ -1,0 +1,44 @@
+//! An experiment in one file, `NAME.er.zst`, to be kept or carried away: its directory as a tar
+//! archive, compressed with zstd. `tar --zstd -xf` unpacks it too.
+//!
+//! The directories and the log come first, so that the log can be read without the rest.
+//!
+//! A packed experiment comes from anywhere. Refused are names outside of one directory `NAME.er`,
+//! whatever is neither a file nor a directory, and more than there is room for. A file is never
+//! written over another one, nor through a link.
+
+mod pack;
+mod unpack;
+
+use std::path::{Path, PathBuf};
+
+pub use pack::pack;
+pub use unpack::{Part, free_bytes, unpack};
+
+/// What its name ends in.
+pub const SUFFIX: &str = ".er.zst";
+
+/// The most files and directories: 60,000 processes, each with a subexperiment of ten files.
+const MAX_ENTRIES: u64 = 1 << 20;
+/// The longest path of one: the experiment, the subexperiment, the file, each of 255 bytes.
+const MAX_PATH_BYTES: u64 = 3 * 256;
+
+/// Returns whether a path has the name of a packed experiment.
+#[must_use]
+pub fn is_packed(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    name.len() > SUFFIX.len() && name.ends_with(SUFFIX.as_bytes())
+}
+
+/// Returns the directory that a packed experiment was: its path without `.zst`. Of another path
+/// that itself.
+#[must_use]
+pub fn directory_of(path: &Path) -> PathBuf {
+    match is_packed(path) {
+        true => path.with_extension(""),
+        false => path.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,234 @@
+//! What is packed comes back as it was, and nothing else is made of any bytes.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+use tar::{EntryType, Header};
+use tempfile::TempDir;
+
+use super::*;
+
+const MOST: u64 = 1 << 30;
+
+/// An experiment with long names, an empty file, a directory in a directory, and what is not
+/// packed.
+fn experiment(parent: &Path) -> PathBuf {
+    let dir = parent.join("k.1.er");
+    let long = "x".repeat(200);
+    for inner in ["archives".to_owned(), format!("_{long}_PID_1.1.er")] {
+        fs::create_dir_all(dir.join(&inner)).unwrap();
+        fs::write(dir.join(inner).join(&long), vec![7; 100_000]).unwrap();
+    }
+    fs::write(dir.join("log.xml"), "<experiment/>").unwrap();
+    fs::write(dir.join("a-first"), "before the log by name").unwrap();
+    fs::write(dir.join("empty"), "").unwrap();
+    symlink("/etc/passwd", dir.join("link")).unwrap();
+    dir
+}
+
+fn files(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let entry = entry.unwrap();
+        let (path, kind) = (entry.path(), entry.file_type().unwrap());
+        if kind.is_dir() {
+            found.extend(files(&path));
+        } else if kind.is_file() {
+            let content = fs::read(&path).unwrap();
+            found.push((path, content));
+        }
+    }
+    found.sort();
+    found
+}
+
+fn relative(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let all = files(dir).into_iter();
+    all.map(|(path, content)| (path.strip_prefix(dir).unwrap().to_owned(), content))
+        .collect()
+}
+
+fn packed(tmp: &TempDir, bytes: &[u8]) -> PathBuf {
+    let file = tmp.path().join("k.1.er.zst");
+    fs::write(&file, bytes).unwrap();
+    file
+}
+
+#[test]
+fn what_is_unpacked_is_what_was_packed() {
+    let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let dir = experiment(from.path());
+    let mut seen = Vec::new();
+    let bytes = pack(&dir, Vec::new(), &mut |bytes| seen.push(bytes)).unwrap();
+    assert_eq!(seen.last(), Some(&200_035));
+    let file = packed(&from, &bytes);
+    let unpacked = unpack(&file, to.path(), Part::All, MOST, &mut |_| {}).unwrap();
+    assert_eq!(unpacked, to.path().join("k.1.er"));
+    assert_eq!(relative(&unpacked), relative(&dir));
+    let time = |dir: &Path| {
+        fs::metadata(dir.join("log.xml"))
+            .unwrap()
+            .modified()
+            .unwrap()
+    };
+    let seconds = |dir| {
+        time(dir)
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap()
+            .as_secs()
+    };
+    assert_eq!(seconds(&unpacked), seconds(&dir));
+    // It is not unpacked over it.
+    assert!(unpack(&file, to.path(), Part::All, MOST, &mut |_| {}).is_err());
+}
+
+#[test]
+fn the_log_alone_has_the_directories_beside_it() {
+    let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let bytes = pack(&experiment(from.path()), Vec::new(), &mut |_| {}).unwrap();
+    let file = packed(&from, &bytes);
+    let unpacked = unpack(&file, to.path(), Part::Log, MOST, &mut |_| {}).unwrap();
+    assert_eq!(
+        relative(&unpacked),
+        [("log.xml".into(), b"<experiment/>".to_vec())]
+    );
+    assert_eq!(fs::read_dir(&unpacked).unwrap().count(), 3);
+    // That far, one that was cut can be read too.
+    let cut = packed(&from, &bytes[..bytes.len() - 1]);
+    let again = TempDir::new().unwrap();
+    assert!(unpack(&cut, again.path(), Part::All, MOST, &mut |_| {}).is_err());
+}
+
+#[test]
+fn stock_tar_unpacks_it() {
+    let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let dir = experiment(from.path());
+    let bytes = pack(&dir, Vec::new(), &mut |_| {}).unwrap();
+    let plain = zstd::decode_all(&bytes[..]).unwrap();
+    let file = to.path().join("plain.tar");
+    fs::write(&file, plain).unwrap();
+    let mut tar = std::process::Command::new("tar");
+    let done = tar.arg("-xf").arg(&file).current_dir(to.path()).status();
+    assert!(done.unwrap().success());
+    assert_eq!(relative(&to.path().join("k.1.er")), relative(&dir));
+}
+
+/// Packs entries of any kind.
+fn made(entries: &[(EntryType, &str, &[u8])]) -> Vec<u8> {
+    let encoder = zstd::Encoder::new(Vec::new(), 1).unwrap();
+    let mut tar = tar::Builder::new(encoder);
+    for (kind, name, content) in entries {
+        let mut header = Header::new_gnu();
+        header.set_entry_type(*kind);
+        header.set_size(content.len() as u64);
+        // The crate refuses some of these names.
+        let field = &mut header.as_gnu_mut().unwrap().name;
+        field[..name.len()].copy_from_slice(name.as_bytes());
+        if *kind == EntryType::Symlink {
+            header.set_link_name("/tmp").unwrap();
+        }
+        header.set_cksum();
+        tar.append(&header, *content).unwrap();
+    }
+    tar.into_inner().unwrap().finish().unwrap()
+}
+
+#[test]
+fn what_lies_outside_or_is_no_file_is_refused() {
+    const FILE: EntryType = EntryType::Regular;
+    const DIR: EntryType = EntryType::Directory;
+    let long = [b'x'; 2000];
+    for (entries, what) in [
+        (&[][..], "no experiment"),
+        (&[(FILE, "../k.1.er/log.xml", b"x".as_slice())], "no path"),
+        (&[(FILE, "/tmp/k.1.er/log.xml", b"x")], "no path"),
+        (&[(FILE, "k.1.er/../../x", b"x")], "no path"),
+        (&[(FILE, "k.1/log.xml", b"x")], "no path"),
+        (&[(FILE, ".er/log.xml", b"x")], "no path"),
+        (
+            &[(DIR, "k.1.er", b""), (FILE, "k.2.er/log.xml", b"x")],
+            "no path",
+        ),
+        (&[(EntryType::Symlink, "k.1.er/link", b"")], "neither"),
+        (&[(EntryType::Link, "k.1.er/link", b"")], "neither"),
+        (&[(EntryType::Char, "k.1.er/device", b"")], "neither"),
+        (&[(EntryType::GNUSparse, "k.1.er/sparse", b"")], "neither"),
+        (&[(EntryType::GNULongName, "x", &long)], "too long"),
+        (
+            &[(FILE, "k.1.er/a", b"x"), (FILE, "k.1.er/a", b"y")],
+            "exists",
+        ),
+        (
+            &[(FILE, "k.1.er/a", b"x"), (DIR, "k.1.er/a/b", b"")],
+            "directory",
+        ),
+    ] {
+        let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        let file = packed(&from, &made(entries));
+        let error = unpack(&file, to.path(), Part::All, MOST, &mut |_| {}).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains(what), "{text}");
+        assert_eq!(fs::read_dir(from.path()).unwrap().count(), 1);
+    }
+}
+
+#[test]
+fn no_more_is_written_than_there_is_room_for() {
+    let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let bytes = pack(&experiment(from.path()), Vec::new(), &mut |_| {}).unwrap();
+    let file = packed(&from, &bytes);
+    let error = unpack(&file, to.path(), Part::All, 150_000, &mut |_| {}).unwrap_err();
+    assert!(error.is_disk_full(), "{error}");
+    let written: usize = files(to.path())
+        .iter()
+        .map(|(_, content)| content.len())
+        .sum();
+    assert!(written <= 150_000, "{written}");
+}
+
+#[test]
+fn names_tell_what_is_packed() {
+    for (name, packed) in [
+        ("k.1.er.zst", true),
+        ("a/k.er.zst", true),
+        (".er.zst", false),
+        ("k.1.er", false),
+        ("k.zst", false),
+    ] {
+        assert_eq!(is_packed(Path::new(name)), packed, "{name}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_damage_is_an_error_or_unpacks_inside(
+        place in 0.0..1.0f64, value in any::<u8>(), cut in prop::option::of(0.0..1.0f64),
+    ) {
+        let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        let bytes = pack(&experiment(from.path()), Vec::new(), &mut |_| {}).unwrap();
+        let mut plain = zstd::decode_all(&bytes[..]).unwrap();
+        let at = (plain.len() as f64 * place) as usize;
+        plain[at] = value;
+        plain.truncate(cut.map_or(plain.len(), |cut| (plain.len() as f64 * cut) as usize));
+        let mut encoder = zstd::Encoder::new(Vec::new(), 1).unwrap();
+        encoder.write_all(&plain).unwrap();
+        let file = packed(&from, &encoder.finish().unwrap());
+        let inner = to.path().join("inner");
+        fs::create_dir(&inner).unwrap();
+        let _ = unpack(&file, &inner, Part::All, 300_000, &mut |_| {});
+        prop_assert_eq!(fs::read_dir(to.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn any_bytes_are_an_error(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+        let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        let unpacked = unpack(&packed(&from, &bytes), to.path(), Part::All, MOST, &mut |_| {});
+        prop_assert!(unpacked.is_err());
+        prop_assert_eq!(fs::read_dir(to.path()).unwrap().count(), 0);
+    }
+}

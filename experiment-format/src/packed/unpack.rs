@@ -1,0 +1,211 @@
+//! Unpacks an experiment. No entry is trusted: see [`super`].
+
+use std::ffi::OsStr;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use nix::errno::Errno;
+use nix::sys::statvfs::statvfs;
+use tar::{Archive, Entry, EntryType};
+
+use super::{MAX_ENTRIES, MAX_PATH_BYTES};
+use crate::Result;
+use crate::error::Error;
+use crate::reader::open_regular;
+
+/// The mode of files and directories without the bits of others; the umask takes away the rest.
+const FILE_MODE: u32 = 0o666;
+const DIR_MODE: u32 = 0o777;
+const LOG: &str = "log.xml";
+
+/// What to unpack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// All of it.
+    All,
+    /// Its directories and its log alone.
+    Log,
+}
+
+/// Unpacks the experiment in `file` into `parent`, as files of the caller: at most `most` bytes.
+/// Returns its directory. `progress` is called with the bytes that are unpacked so far, after each
+/// file.
+///
+/// # Errors
+/// A file that is no packed experiment, is damaged or ends too early, or holds what the module
+/// refuses; the directory exists; a system error. What was unpacked until then stays.
+pub fn unpack(
+    file: &Path,
+    parent: &Path,
+    part: Part,
+    most: u64,
+    progress: &mut dyn FnMut(u64),
+) -> Result<PathBuf> {
+    let failed = |error: io::Error| Error::io("unpack", file, error);
+    let missing = || failed(io::ErrorKind::NotFound.into());
+    let opened = open_regular(file)?.ok_or_else(missing)?;
+    let decoder = zstd::Decoder::new(opened).map_err(failed)?;
+    let mut unpacking = Unpacking {
+        parent,
+        top: None,
+        most,
+        bytes: 0,
+        progress,
+    };
+    unpacking.all(decoder, part).map_err(failed)?;
+    let empty = || failed(damage("there is no experiment in it"));
+    unpacking.top.map(|top| parent.join(top)).ok_or_else(empty)
+}
+
+/// Returns the bytes that are free where `directory` is.
+///
+/// # Errors
+/// A system error.
+pub fn free_bytes(directory: &Path) -> Result<u64> {
+    let stat = statvfs(directory).map_err(|errno| Error::io("examine", directory, errno))?;
+    Ok(stat.blocks_available().saturating_mul(stat.fragment_size()))
+}
+
+struct Unpacking<'a> {
+    parent: &'a Path,
+    /// The directory of the experiment, once it is known.
+    top: Option<PathBuf>,
+    /// Bytes that may be written,
+    most: u64,
+    /// and that are.
+    bytes: u64,
+    progress: &'a mut dyn FnMut(u64),
+}
+
+impl Unpacking<'_> {
+    fn all(&mut self, from: impl Read, part: Part) -> io::Result<()> {
+        let mut archive = Archive::new(from);
+        let mut long_name = None;
+        // As they are: a long name, which is an entry of its own, may be endless.
+        for (number, entry) in archive.entries()?.raw(true).enumerate() {
+            let mut entry = entry?;
+            if number as u64 >= MAX_ENTRIES {
+                return Err(damage(&format!("it has more than {MAX_ENTRIES} entries")));
+            }
+            let kind = entry.header().entry_type();
+            if kind == EntryType::GNULongName {
+                long_name = Some(read_name(&mut entry)?);
+                continue;
+            }
+            let name = match long_name.take() {
+                Some(name) => name,
+                None => entry.path_bytes().into_owned(),
+            };
+            let path = self.checked(&name)?;
+            match kind {
+                EntryType::Directory => self.directory(&path)?,
+                EntryType::Regular => {
+                    let is_log = path.file_name() == Some(LOG.as_ref())
+                        && path.parent() == self.top.as_deref();
+                    if part == Part::All || is_log {
+                        self.file(&path, &mut entry)?;
+                    }
+                    if part == Part::Log && is_log {
+                        return Ok(());
+                    }
+                }
+                _ => {
+                    let what = format!("{} is neither a file nor a directory", path.display());
+                    return Err(damage(&what));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the path of an entry, if it lies in the experiment.
+    fn checked(&mut self, name: &[u8]) -> io::Result<PathBuf> {
+        let path = Path::new(OsStr::from_bytes(name));
+        let outside = || damage(&format!("{} is no path in it", path.display()));
+        let mut parts = path.components();
+        let Some(Component::Normal(first)) = parts.next() else {
+            return Err(outside());
+        };
+        let is_name = first.len() > 3 && first.as_bytes().ends_with(b".er");
+        let is_top = self.top.as_deref().is_none_or(|top| top == first);
+        let is_inside = parts
+            .clone()
+            .all(|part| matches!(part, Component::Normal(_)));
+        if !is_name || !is_top || !is_inside || name.len() as u64 > MAX_PATH_BYTES {
+            return Err(outside());
+        }
+        if self.top.is_none() {
+            make_dir(&self.parent.join(first))?;
+            self.top = Some(first.into());
+        }
+        Ok([Component::Normal(first)]
+            .into_iter()
+            .chain(parts)
+            .collect())
+    }
+
+    /// Makes a directory and those that it is in, as far as they do not exist. All of them are new,
+    /// and none is a link.
+    fn directory(&self, path: &Path) -> io::Result<()> {
+        let mut inner = self.parent.to_owned();
+        for part in path.components() {
+            inner.push(part);
+            match make_dir(&inner) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, path: &Path, entry: &mut Entry<'_, impl Read>) -> io::Result<()> {
+        let bytes = entry.header().entry_size()?;
+        if bytes > self.most - self.bytes {
+            return Err(Errno::ENOSPC.into());
+        }
+        self.directory(path.parent().unwrap_or(Path::new("")))?;
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(FILE_MODE);
+        let mut file = options.open(self.parent.join(path))?;
+        if io::copy(entry, &mut file)? < bytes {
+            return Err(damage(&format!("it ends in {}", path.display())));
+        }
+        keep_time(&file, entry);
+        self.bytes += bytes;
+        (self.progress)(self.bytes);
+        Ok(())
+    }
+}
+
+/// Sets the time at which a file was last written. One that is none is left.
+fn keep_time(file: &File, entry: &Entry<'_, impl Read>) {
+    let since = entry.header().mtime().map(Duration::from_secs);
+    let time = since
+        .ok()
+        .and_then(|since| SystemTime::UNIX_EPOCH.checked_add(since));
+    if let Some(time) = time {
+        let _ = file.set_modified(time);
+    }
+}
+
+fn make_dir(path: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(DIR_MODE).create(path)
+}
+
+/// Returns the name of the next entry, which ends with a NUL.
+fn read_name(entry: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut name = Vec::new();
+    entry.take(MAX_PATH_BYTES + 2).read_to_end(&mut name)?;
+    if name.pop() != Some(0) {
+        return Err(damage("a name in it is too long"));
+    }
+    Ok(name)
+}
+
+fn damage(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}

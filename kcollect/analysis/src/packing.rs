@@ -1,0 +1,179 @@
+//! Packs experiments into files to be carried away (`kcollect archive`) and unpacks them for
+//! gprofng (`kcollect unpack`). kcollect itself reads them as they are.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, BufWriter};
+use std::path::{Path, PathBuf};
+
+use experiment_format::archive::{ARCHIVES, archive_name};
+use experiment_format::directory::room_of;
+use experiment_format::error::Error;
+use experiment_format::map::MapEvent;
+use experiment_format::packed::{self, Part};
+use experiment_format::reader::Experiment;
+use host::exit::{ExitKind, Failure};
+use host::output::Output;
+
+use crate::private_file;
+
+/// What to pack.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ArchiveOptions {
+    /// The directories of the experiments.
+    pub experiments: Vec<PathBuf>,
+    /// The file, of one experiment; the default is its name with `.zst`, in the current directory.
+    pub file: Option<PathBuf>,
+}
+
+/// What to unpack.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UnpackOptions {
+    /// The files.
+    pub files: Vec<PathBuf>,
+    /// Where the experiments' directories are made.
+    pub directory: PathBuf,
+}
+
+/// Packs each experiment, and says what it has no copy of.
+///
+/// # Errors
+/// When one can't be read, or its file can't be written. Those before it are packed.
+pub fn archive(options: &ArchiveOptions, output: &mut Output) -> Result<(), Failure> {
+    for experiment in &options.experiments {
+        archive_one(experiment, options.file.as_deref(), output)?;
+    }
+    Ok(())
+}
+
+fn archive_one(path: &Path, file: Option<&Path>, output: &mut Output) -> Result<(), Failure> {
+    let experiment = Experiment::open(path).map_err(|error| unreadable(&error))?;
+    let directory = experiment.path();
+    if !experiment.is_closed() {
+        output.say(&format!(
+            "{} is not closed: it is still recorded, or the recording was killed. What is there now is packed",
+            path.display()
+        ));
+    }
+    say_missing_copies(&experiment, output)?;
+    let room = room_of(directory).map_err(|error| unreadable(&error))?;
+    let whole: u64 = room.values().sum();
+    let file = file.map_or_else(|| default_file(directory), Path::to_owned);
+    let mut progress = |bytes: u64| {
+        output.progress(|| format!("packed {} of {}", megabytes(bytes), megabytes(whole)));
+    };
+    let write = |to: &File| {
+        let packed = packed::pack(directory, BufWriter::new(to), &mut progress);
+        let buffered = packed.map_err(io::Error::other)?;
+        buffered
+            .into_inner()
+            .map_err(io::IntoInnerError::into_error)?;
+        Ok(())
+    };
+    private_file::write(&file, directory, write).map_err(|error| {
+        Failure::new(
+            ExitKind::CantCreate,
+            format!("cannot write {}: {error}", file.display()),
+            "name a file with -o where there is room: kcollect archive ktest.1.er -o /tmp/ktest.1.er.zst",
+        )
+    })?;
+    output.end_progress();
+    let packed = fs::metadata(&file).map_or(0, |file| file.len());
+    output.result_line(&format!(
+        "{}: {} of {}",
+        file.display(),
+        megabytes(packed),
+        megabytes(whole)
+    ));
+    Ok(())
+}
+
+fn default_file(directory: &Path) -> PathBuf {
+    let mut name = directory.file_name().unwrap_or_default().to_owned();
+    name.push(".zst");
+    PathBuf::from(name)
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}
+
+/// Says how many load objects the experiment has no copy of: on another machine they have no names.
+fn say_missing_copies(experiment: &Experiment, output: &mut Output) -> Result<(), Failure> {
+    let archives = experiment.path().join(ARCHIVES);
+    let subexperiments = experiment.subexperiments();
+    let subexperiments = subexperiments.map_err(|error| unreadable(&error))?;
+    let mut objects = objects_of(experiment);
+    for path in subexperiments {
+        if let Ok(sub) = experiment.open_subexperiment(&path) {
+            objects.extend(objects_of(&sub));
+        }
+    }
+    let has_copy = |path: &&String| archives.join(archive_name(path)).exists();
+    let missing = objects.iter().filter(|path| !has_copy(path)).count();
+    if missing > 0 {
+        output.say(&format!(
+            "{missing} of its {} load objects have no copy in it, and functions of them no names on other machines",
+            objects.len()
+        ));
+    }
+    Ok(())
+}
+
+/// Returns the paths of the files that were mapped. What can't be read has none.
+fn objects_of(experiment: &Experiment) -> BTreeSet<String> {
+    let maps = experiment.maps().unwrap_or_default();
+    let paths = maps.into_iter().filter_map(|event| match event {
+        MapEvent::Segment { name, .. } if name.starts_with('/') => Some(name),
+        _ => None,
+    });
+    paths.collect()
+}
+
+/// Unpacks each experiment.
+///
+/// # Errors
+/// When a file is no packed experiment or is damaged, or its directory can't be made. What could be
+/// unpacked of it stays.
+pub fn unpack(options: &UnpackOptions, output: &mut Output) -> Result<(), Failure> {
+    for file in &options.files {
+        let room = packed::free_bytes(&options.directory).map_err(|error| no_place(&error))?;
+        let mut progress = |bytes: u64| {
+            output.progress(|| format!("unpacked {}", megabytes(bytes)));
+        };
+        let done = packed::unpack(file, &options.directory, Part::All, room, &mut progress);
+        let directory = done.map_err(|error| not_unpacked(&error))?;
+        output.end_progress();
+        output.result_line(&directory.display().to_string());
+    }
+    Ok(())
+}
+
+fn not_unpacked(error: &Error) -> Failure {
+    let exists =
+        matches!(error, Error::Io { source, .. } if source.kind() == io::ErrorKind::AlreadyExists);
+    match exists || error.is_disk_full() {
+        true => no_place(error),
+        false => Failure::new(
+            ExitKind::NoInput,
+            error.to_string(),
+            "name a file that kcollect archive made, as it was made; what could be unpacked is there",
+        ),
+    }
+}
+
+fn no_place(error: &Error) -> Failure {
+    Failure::new(
+        ExitKind::CantCreate,
+        error.to_string(),
+        "name a directory with -d that has room, and no experiment of that name",
+    )
+}
+
+fn unreadable(error: &impl ToString) -> Failure {
+    Failure::new(
+        ExitKind::NoInput,
+        error.to_string(),
+        "name a directory that kcollect or gprofng collect made, such as ktest.1.er",
+    )
+}
