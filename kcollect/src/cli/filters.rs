@@ -71,10 +71,23 @@ pub(super) struct PeriodArgs {
     /// directories that are named instead of experiments: 03:10-03:15, 03:12 (a minute), 03:12:05
     /// (a second), 2026-11-24T23:50-00:10. Without a day it is the last such time that was recorded
     #[arg(long, value_name = "FROM-TO", allow_hyphen_values = true)]
-    at: Option<String>,
+    at: Vec<String>,
 }
 
 impl PeriodArgs {
+    /// Returns how many times were typed.
+    pub(super) fn times(&self) -> usize {
+        self.at.len()
+    }
+
+    /// Takes the first of several times out.
+    pub(super) fn take_first(&mut self) -> PeriodArgs {
+        PeriodArgs {
+            last: None,
+            at: self.at.drain(..self.at.len().min(1)).collect(),
+        }
+    }
+
     /// Returns the experiments that were named, or where those of the period are. Another path is
     /// refused by `refuse`.
     pub(super) fn sources(
@@ -82,15 +95,21 @@ impl PeriodArgs {
         named: Vec<PathBuf>,
         refuse: impl Fn(&Path) -> CliError,
     ) -> Result<Sources, CliError> {
-        let period = match (&self.last, &self.at) {
+        let period = match (&self.last, &self.at[..]) {
             (Some(text), _) => Some(Period::Last(values::last(text)?)),
-            (None, Some(text)) => Some(Period::At(text.parse().map_err(|NotAClockRange| {
+            (None, []) => None,
+            (None, [text]) => Some(Period::At(text.parse().map_err(|NotAClockRange| {
                 CliError::new(
                     format!("--at {text}: not a time"),
                     "type times of a clock: 03:10-03:15, 03:12, 2026-11-24T23:50-00:10",
                 )
             })?)),
-            (None, None) => None,
+            (None, _) => {
+                return Err(CliError::new(
+                    "--at was given more than once",
+                    "keep one of them; kcollect report --compare takes two",
+                ));
+            }
         };
         let is_source = |path: &&PathBuf| is_experiment(path) || period.is_some();
         match named.iter().find(|path| !is_source(path)) {

@@ -68,9 +68,9 @@ pub(super) struct ReportArgs {
     /// processes: a row for each unit, container, pod, cgroup or user instead of each process
     #[arg(long, value_name = "WHAT", allow_hyphen_values = true)]
     by: Option<String>,
-    /// Compare two experiments, the second with the first: their functions, processes or overview,
-    /// or all three
-    #[arg(long, conflicts_with_all = ["last", "at"])]
+    /// Compare two experiments, the second with the first, or two times (--at twice): their
+    /// functions, processes or overview, or all three
+    #[arg(long, conflicts_with = "last")]
     compare: bool,
     /// Print JSON
     #[arg(long, conflicts_with = "csv")]
@@ -81,8 +81,12 @@ pub(super) struct ReportArgs {
 }
 
 /// Returns the request that the arguments stand for.
-pub(super) fn resolve(typed: ReportArgs) -> Result<ReportOptions, CliError> {
-    let (sources, view, subject) = positional(typed.words, &typed.period)?;
+pub(super) fn resolve(mut typed: ReportArgs) -> Result<ReportOptions, CliError> {
+    let (before, words) = match typed.compare {
+        true => before(&mut typed)?,
+        false => (None, std::mem::take(&mut typed.words)),
+    };
+    let (sources, view, subject) = positional(words, &typed.period)?;
     // Metrics and the order of rows are those of functions.
     let of_functions = typed.metrics.is_some() || typed.sort.is_some() || typed.unnamed;
     let otherwise = match of_functions && !typed.compare {
@@ -91,15 +95,6 @@ pub(super) fn resolve(typed: ReportArgs) -> Result<ReportOptions, CliError> {
         false => View::Triage,
     };
     let view = view.unwrap_or(otherwise);
-    if typed.compare && sources.named.len() != 2 {
-        return Err(CliError::new(
-            format!(
-                "--compare takes two experiments, and there are {}",
-                sources.named.len()
-            ),
-            "name two: kcollect report --compare before.er after.er",
-        ));
-    }
     let of_tree = [("--depth", &typed.depth), ("--percent", &typed.percent)];
     for (option, value) in of_tree {
         if value.is_some() && view != View::CallTree {
@@ -153,8 +148,38 @@ pub(super) fn resolve(typed: ReportArgs) -> Result<ReportOptions, CliError> {
             depth,
             least_ppm,
         },
-        compare: typed.compare,
+        before,
     })
+}
+
+/// Takes what is compared with the rest out of the arguments: the first of two experiments or of
+/// two times. Returns it, and the words of the rest.
+fn before(typed: &mut ReportArgs) -> Result<(Option<Sources>, Vec<OsString>), CliError> {
+    let mut words = std::mem::take(&mut typed.words);
+    let first = match typed.period.times() {
+        0 => {
+            let (sources, ..) = positional(words.clone(), &typed.period)?;
+            if sources.named.len() != 2 {
+                return Err(CliError::new(
+                    format!(
+                        "--compare takes two experiments, and there are {}",
+                        sources.named.len()
+                    ),
+                    "name two: kcollect report --compare before.er after.er",
+                ));
+            }
+            vec![words.remove(0)]
+        }
+        2 => words.clone(),
+        times => {
+            return Err(CliError::new(
+                format!("--compare takes two times, and there are {times}"),
+                "type --at twice: kcollect report --compare --at 03:10-03:15 --at 04:10-04:15",
+            ));
+        }
+    };
+    let (sources, ..) = positional(first, &typed.period.take_first())?;
+    Ok((Some(sources), words))
 }
 
 /// Experiments, a view, and the function that the view shows.

@@ -113,6 +113,56 @@ fn a_time_that_is_not_there_is_said() {
 }
 
 #[test]
+fn two_times_are_compared() {
+    let tmp = tempfile::tempdir().unwrap();
+    series(tmp.path());
+    let mut text = String::new();
+    for arguments in [
+        &[
+            "--compare",
+            "--at",
+            "20:04:30-20:04:32",
+            "--at",
+            "20:04:32-20:04:34",
+        ][..],
+        &[
+            "--compare",
+            "--at",
+            "20:04:30-20:04:32",
+            "--at",
+            "20:04:32-20:04:42",
+            ".",
+            "processes",
+        ],
+        &["--compare", "--at", "20:04:30-20:04:32"],
+        &["--compare", "--at", "20:04:30-20:04:32", "--last", "1s"],
+        &[
+            "--compare",
+            "--at",
+            "20:04:30-20:04:32",
+            "--at",
+            "20:04:36-20:04:38",
+        ],
+        &["--at", "20:04:30-20:04:32", "--at", "20:04:32-20:04:34"],
+    ] {
+        text += &shown(tmp.path(), arguments);
+    }
+    insta::assert_snapshot!("compared", text);
+    let arguments = [
+        "--at",
+        "20:04:30-20:04:32",
+        "--at",
+        "20:04:32-20:04:34",
+        "--json",
+    ];
+    let json = said(tmp.path(), &[&["--compare"], &arguments[..]].concat());
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let periods = json["periods"].as_array().unwrap();
+    let experiments = periods.iter().map(|period| &period["experiments"][0]);
+    assert!(experiments.eq(["k.1.er", "k.2.er"]), "{json:#}");
+}
+
+#[test]
 fn what_was_recorded_twice_at_a_time_is_said() {
     let tmp = tempfile::tempdir().unwrap();
     series(tmp.path());

@@ -10,15 +10,15 @@ mod pager;
 pub mod table;
 pub mod views;
 
-use std::path::PathBuf;
-
 use crate::filter::{self, Filter};
 use crate::load::lines;
-use crate::model::Model;
+use crate::model::{ExperimentInfo, Model};
 use crate::sources::{Found, Sources};
 use experiment_format::text::printable_lines;
 use host::exit::Failure;
 use host::output::Output;
+use serde_json::{Value, json};
+use views::compare::Side;
 use views::{TableOptions, View};
 
 /// How a report is printed.
@@ -46,8 +46,53 @@ pub struct ReportOptions {
     pub table: TableOptions,
     /// The output format.
     pub format: ReportFormat,
-    /// Whether two experiments are compared. Otherwise all are reported together.
-    pub compare: bool,
+    /// What they are compared with: the earlier one of two experiments, or of two times.
+    pub before: Option<Sources>,
+}
+
+/// Experiments that are reported together.
+struct Loaded {
+    found: Found,
+    model: Model,
+    /// With the period.
+    filter: Filter,
+}
+
+impl Loaded {
+    fn load(sources: &Sources, options: &ReportOptions) -> Result<Loaded, Failure> {
+        let found = sources.find()?;
+        let mut model = Model::load_named(&found.paths, &options.table.lookup)?;
+        if options.inline || options.view.wants_lines() {
+            lines::add(&mut model, &options.table.lookup);
+        }
+        found.note(&mut model);
+        let mut filter = options.table.filter.clone();
+        found.limit(&mut filter);
+        Ok(Loaded {
+            found,
+            model,
+            filter,
+        })
+    }
+
+    fn require(&self, options: &ReportOptions) -> Result<(), Failure> {
+        match options.view {
+            // What they show is not made of ticks.
+            View::Header | View::Experiments | View::Samples | View::Statistics => Ok(()),
+            _ => filter::require(&[&self.model], &self.filter),
+        }
+    }
+
+    fn side(&self) -> Side<'_> {
+        let path = |info: &ExperimentInfo| info.source.named().display().to_string();
+        let named = || self.model.experiments.first().map_or(String::new(), path);
+        Side {
+            model: &self.model,
+            filter: &self.filter,
+            name: self.found.text().unwrap_or_else(named),
+            length_ns: self.found.length_ns().unwrap_or(self.model.end_ns()),
+        }
+    }
 }
 
 /// Makes a report and prints it. What is missing is reported on standard error, and in the JSON.
@@ -56,45 +101,36 @@ pub struct ReportOptions {
 /// When there is no experiment, nothing of one can be read, or a metric has no data. When parts of
 /// an experiment cannot be read, after the report of the rest.
 pub fn report(options: &ReportOptions, output: &mut Output) -> Result<(), Failure> {
-    let load = |paths: &[PathBuf]| -> Result<Model, Failure> {
-        let mut model = Model::load_named(paths, &options.table.lookup)?;
-        if options.inline || options.view.wants_lines() {
-            lines::add(&mut model, &options.table.lookup);
+    let before = options.before.as_ref();
+    let before = before.map(|sources| Loaded::load(sources, options));
+    let (before, loaded) = (
+        before.transpose()?,
+        Loaded::load(&options.sources, options)?,
+    );
+    let (report, heading, periods) = match &before {
+        Some(before) => {
+            // A process may run in one of them alone.
+            before.require(options).or(loaded.require(options))?;
+            let sides = [before.side(), loaded.side()];
+            let report = views::compare::compare(sides, options.view, &options.table)?;
+            let periods = [&before.found, &loaded.found].map(Found::json);
+            let periods: Vec<_> = periods.into_iter().flatten().collect();
+            (report, None, json!(periods))
         }
-        Ok(model)
-    };
-    let require = |models: &[&Model], filter: &Filter| match options.view {
-        // What they show is not made of ticks.
-        View::Header | View::Experiments | View::Samples | View::Statistics => Ok(()),
-        _ => filter::require(models, filter),
-    };
-    let one = |path: &PathBuf| load(std::slice::from_ref(path));
-    let mut period = None;
-    let (report, warnings, complete) = match (options.compare, &options.sources.named[..]) {
-        (true, [a, b]) => {
-            let (a, b) = (one(a)?, one(b)?);
-            require(&[&a, &b], &options.table.filter)?;
-            let report = views::compare::compare([&a, &b], options.view, &options.table)?;
-            let complete = a.require_all().and_then(|()| b.require_all());
-            (report, [a.warnings, b.warnings].concat(), complete)
-        }
-        _ => {
-            let found = options.sources.find()?;
-            let mut model = load(&found.paths)?;
-            found.note(&mut model);
+        None => {
+            loaded.require(options)?;
             let mut table = options.table.clone();
-            found.limit(&mut table.filter);
-            require(&[&model], &table.filter)?;
-            let report = views::make(&model, options.view, &table)?;
-            period = Some(found);
-            let complete = model.require_all();
-            (report, model.warnings, complete)
+            table.filter = loaded.filter.clone();
+            let report = views::make(&loaded.model, options.view, &table)?;
+            (report, loaded.found.text(), json!(loaded.found.json()))
         }
     };
+    let all = || before.iter().chain([&loaded]).map(|loaded| &loaded.model);
+    let complete = all().try_for_each(Model::require_all);
+    let warnings: Vec<_> = all().flat_map(|model| model.warnings.clone()).collect();
     let text = match options.format {
         ReportFormat::Text => {
-            let period = period.as_ref().and_then(Found::text);
-            let heading = period.map_or_else(String::new, |time| format!("{time}\n\n"));
+            let heading = heading.map_or_else(String::new, |time| format!("{time}\n\n"));
             heading + &report.text(output.width())
         }
         ReportFormat::Csv => report.csv(),
@@ -102,8 +138,10 @@ pub fn report(options: &ReportOptions, output: &mut Output) -> Result<(), Failur
             let mut value = report.json();
             value["warnings"] = warnings.clone().into();
             value["incomplete"] = complete.is_err().into();
-            if let Some(period) = period.as_ref().and_then(Found::json) {
-                value["period"] = period;
+            match periods {
+                Value::Object(_) => value["period"] = periods,
+                Value::Array(both) if !both.is_empty() => value["periods"] = both.into(),
+                _ => {}
             }
             format!("{value:#}\n")
         }

@@ -266,6 +266,12 @@ impl Found {
         }
     }
 
+    /// Returns the recorded nanoseconds of the period; none without one.
+    pub(crate) fn length_ns(&self) -> Option<u64> {
+        let time = self.time.as_ref()?;
+        Some(time.wall_ns.end - time.wall_ns.start - time.missing_ns)
+    }
+
     /// Returns the period, for a title; none without one.
     pub(crate) fn text(&self) -> Option<String> {
         let time = self.time.as_ref()?;

@@ -1,5 +1,5 @@
-//! Compares two experiments side by side, with difference (gprofng's `compare delta`) and quotient
-//! (`compare ratio`).
+//! Compares two experiments, or two times, side by side, with difference (gprofng's `compare
+//! delta`) and quotient (`compare ratio`).
 //!
 //! Entities are matched by name: functions with their load object's name, processes by their own,
 //! whatever the pid. Times are shown as recorded: if one run was longer, a note says so, and
@@ -11,13 +11,26 @@ use host::exit::{ExitKind, Failure};
 
 use super::{Entity, TableOptions, View, flavor_words};
 use crate::aggregate::{self, Measures, Totals, add};
-use crate::filter::Selection;
+use crate::filter::{Filter, Selection};
 use crate::metric::{BaseMetric, Flavor, Metric, Metrics, offered};
 use crate::model::{Model, ZERO_SUMS};
 use crate::report::table::{Cell, Column, Report, Table, TablePage};
 
 /// Rows of each table of the page, unless asked for otherwise.
 const DEFAULT_ROWS: usize = 10;
+
+/// One of the two that are compared.
+#[derive(Debug)]
+pub struct Side<'a> {
+    /// Its data.
+    pub model: &'a Model,
+    /// What of them is compared.
+    pub filter: &'a Filter,
+    /// Its name.
+    pub name: String,
+    /// How long was recorded, nanoseconds.
+    pub length_ns: u64,
+}
 
 /// Entities of both models by name, with the values of each.
 type Pairs = BTreeMap<Vec<String>, [Entity; 2]>;
@@ -27,16 +40,23 @@ type Pairs = BTreeMap<Vec<String>, [Entity; 2]>;
 ///
 /// # Errors
 /// When the view has no comparison, or a metric is unknown or has no data in one of them.
-pub fn compare(models: [&Model; 2], view: View, options: &TableOptions) -> Result<Report, Failure> {
+pub fn compare(
+    sides: [Side<'_>; 2],
+    view: View,
+    options: &TableOptions,
+) -> Result<Report, Failure> {
+    let models = sides.each_ref().map(|side| side.model);
     let [a, b] = models.map(offered);
     let times = a
         .into_iter()
         .filter(|base| base.is_time() && !matches!(base, BaseMetric::Counter(_)));
     let bases: Vec<_> = times.filter(|base| b.contains(base)).collect();
     let both = Both {
-        totals: models
-            .map(|model| aggregate::totals(model, &Selection::new(model, &options.filter))),
+        totals: sides
+            .each_ref()
+            .map(|side| aggregate::totals(side.model, &Selection::new(side.model, side.filter))),
         models,
+        sides,
         bases,
         options,
     };
@@ -75,6 +95,7 @@ pub fn compare(models: [&Model; 2], view: View, options: &TableOptions) -> Resul
 /// Two models, and what they have in common.
 struct Both<'a> {
     models: [&'a Model; 2],
+    sides: [Side<'a>; 2],
     totals: [Totals; 2],
     bases: Vec<BaseMetric>,
     options: &'a TableOptions,
@@ -151,20 +172,10 @@ impl Both<'_> {
     }
 
     fn notes(&self) -> Vec<String> {
-        let length = |side: usize, name: &str| {
-            let model = self.models[side];
-            let path = model.experiments.first();
-            format!(
-                "{name} is {}: {:.3} s",
-                path.map_or(String::new(), |info| info
-                    .source
-                    .named()
-                    .display()
-                    .to_string()),
-                model.end_ns() as f64 / 1e9
-            )
-        };
-        vec![format!("{}; {}", length(0, "A"), length(1, "B"))]
+        let [a, b] = self.sides.each_ref();
+        let length =
+            |side: &Side<'_>| format!("{}: {:.3} s", side.name, side.length_ns as f64 / 1e9);
+        vec![format!("A is {}; B is {}", length(a), length(b))]
     }
 
     fn table(
