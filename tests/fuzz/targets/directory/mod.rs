@@ -148,8 +148,14 @@ fn report_all(model: &Model) {
         ..TableOptions::default()
     };
     show(views::make(model, View::Functions, &unnamed), false);
+    let side = || compare::Side {
+        model,
+        filter: &unnamed.filter,
+        name: String::new(),
+        length_ns: model.end_ns(),
+    };
     show(
-        compare::compare([model, model], View::Triage, &unnamed),
+        compare::compare([side(), side()], View::Triage, &unnamed),
         false,
     );
     let filter = Filter {
