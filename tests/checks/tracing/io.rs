@@ -132,6 +132,33 @@ fn reported(model: &Model, counted: &[Counted]) -> Result<()> {
     Ok(())
 }
 
+/// A program that is gone when its calls are applied was started in kcollect's directory, and wrote
+/// to its standard output.
+#[test]
+fn root_a_load_that_is_gone_has_the_names_of_its_start() -> Result<()> {
+    const FILE: &str = "no-such-file";
+    let _machine = Shared::take()?;
+    // It is over before the first tick.
+    let options = [OPTIONS, &["-q", "0.3"]].concat();
+    let script = format!("read line < {FILE} || echo none");
+    let recorded = record(&options, &["sh", "-c", &script], LIMIT)?;
+    let experiment = recorded.experiment()?;
+    let records = io_records(&sub_experiment(&experiment, "_sh_PID_")?)?;
+    let here = experiment.parent().context("no directory")?.join(FILE);
+    let named = |path: &Path| {
+        let name = path.as_os_str().as_encoded_bytes();
+        records
+            .iter()
+            .any(|record| record.name.as_deref() == Some(name))
+    };
+    ensure!(named(&here), "{records:?}");
+    let output = records
+        .iter()
+        .any(|record| record.descriptor == 1 && record.name.is_some());
+    ensure!(output, "{records:?}");
+    Ok(())
+}
+
 /// Each function has the calls that it made, though the stacks below and above it are alike.
 #[test]
 fn root_stacks_with_the_same_pointer_are_distinct() -> Result<()> {

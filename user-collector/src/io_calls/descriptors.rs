@@ -20,6 +20,8 @@ use super::look::Look;
 
 /// The most descriptors of a process that are kept: beyond, they are named anew.
 const MAX_DESCRIPTORS: usize = 16_384;
+/// Standard input, output and error.
+const STANDARD: [i32; 3] = [0, 1, 2];
 /// Of the kernel's fcntl.h: the commands that duplicate, and the descriptor of no directory.
 const DUPLICATES: [u64; 2] = [libc::F_DUPFD as u64, libc::F_DUPFD_CLOEXEC as u64];
 const NO_DIRECTORY: i32 = libc::AT_FDCWD;
@@ -70,6 +72,23 @@ pub struct Descriptors {
 }
 
 impl Descriptors {
+    /// Returns those of a program that was started with the working directory and the standard files
+    /// of another process, which has them still. The program itself may be gone when its first call
+    /// is applied.
+    #[must_use]
+    pub fn inherited(look: &mut impl Look) -> Descriptors {
+        let mut descriptors = Descriptors {
+            directory: look.directory(),
+            ..Descriptors::default()
+        };
+        for number in STANDARD {
+            if let Some(name) = look.descriptor(number) {
+                descriptors.add(number, name.into(), false);
+            }
+        }
+        descriptors
+    }
+
     /// Returns those of a child process, as it is made.
     #[must_use]
     pub fn forked(&self) -> Descriptors {

@@ -26,12 +26,15 @@ pub(super) struct TracedFiles {
     memory: HashMap<Pid, Memory>,
     /// The load until it executes its program: what it does before is kcollect's own.
     load: Option<Pid>,
+    /// The load, which has kcollect's working directory and standard files.
+    inherits: Option<Pid>,
 }
 
 impl TracedFiles {
     /// The load was started, and has not executed its program.
     pub(super) fn load_started(&mut self, pid: Pid) {
         self.load = Some(pid);
+        self.inherits = Some(pid);
     }
 
     /// A process executed a program.
@@ -70,7 +73,15 @@ impl TracedFiles {
             let event = |change| (call.header.time_ns, ThreadEvent::Memory { place, change });
             return changes.into_iter().map(event).collect();
         }
-        let descriptors = self.processes.entry(pid).or_default();
+        let sockets = &mut self.sockets;
+        let inherits = self.inherits.take_if(|load| *load == pid);
+        let descriptors = self.processes.entry(pid).or_insert_with(|| match inherits {
+            Some(_) => {
+                let ours = Pid(std::process::id());
+                Descriptors::inherited(&mut ProcessFiles::new(ours, sockets))
+            }
+            None => Descriptors::default(),
+        });
         let operations = descriptors.apply(call, &mut ProcessFiles::new(pid, &mut self.sockets));
         let event = |operation: Operation| {
             let at_ns = operation.end_ns;
