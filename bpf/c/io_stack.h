@@ -283,12 +283,12 @@ static __always_inline void capture_io_stack(struct task_struct *task, struct io
 	stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
 	if (!capture_user_stacks || !scratch || !stats)
 		return;
-	record->place = 1 + number;
 	same_place = last->number && last->ip == ip && last->sp == sp;
 	if (same_place &&
 	    (last->deciding.count ? (!last->deciding.needs_fp || last->fp == fp) &&
 					    hash_deciding(scratch, &last->deciding, sp) == last->deciding.hash
 				  : last->next && hash_next(scratch, task, sp) == last->next)) {
+		record->place = 1 + number;
 		record->header.user_return = last->number;
 		return;
 	}
@@ -297,6 +297,7 @@ static __always_inline void capture_io_stack(struct task_struct *task, struct io
 		__sync_fetch_and_add(&stats->user_returns_lost, 1);
 		return;
 	}
+	record->place = 1 + number;
 	last->ip = ip;
 	last->sp = sp;
 	last->fp = fp;

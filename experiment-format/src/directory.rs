@@ -35,6 +35,7 @@ pub use name::{NameRequest, Renamed};
 use name::{SUFFIX, check_name, largest_in_use, numbered, series_of};
 pub use place::Place;
 pub(crate) use reopen::Identity;
+pub(crate) use room::MAX_DEPTH;
 pub use room::{Room, room_of};
 pub use series::Former;
 pub(crate) use series::note_use;

@@ -13,7 +13,7 @@ use nix::sys::stat::{FileStat, Mode, fstatat, stat};
 use super::create::entries;
 
 /// The directories of an experiment are no deeper than this: a subexperiment, and `archives/`.
-const MAX_DEPTH: u32 = 3;
+pub(crate) const MAX_DEPTH: u32 = 3;
 /// A block of `stat(2)`, bytes.
 const BLOCK_BYTES: u64 = 512;
 

@@ -13,13 +13,11 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 use tar::{EntryType, Header};
 
 use crate::Result;
-use crate::directory::entries;
+use crate::directory::{MAX_DEPTH, entries};
 use crate::error::Error;
 
-/// Twice the work of zstd's own default for a tenth less room.
+/// Of zstd, whose default is 3.
 const LEVEL: i32 = 6;
-/// The directories of an experiment are no deeper: a subexperiment, and `archives/`.
-const MAX_DEPTH: u32 = 3;
 const LOG: &[u8] = b"log.xml";
 
 type Tar<W> = tar::Builder<zstd::Encoder<'static, W>>;
