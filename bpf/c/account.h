@@ -171,8 +171,8 @@ static inline int account_conserves_time(const struct account *account)
 /* Closes the open interval, whatever it is, and ends tracking; `run_time` is the scheduler's sum of
  * the thread's times on a CPU, and `stolen` as in account_switch_out. The part of a last interval
  * on a CPU that this sum does not have was a wait for the CPU. */
-static inline struct off_cpu account_close(struct account *account, __u64 now, __u64 run_delay,
-					   __u64 run_time, __u64 stolen)
+static inline __attribute__((always_inline)) struct off_cpu
+account_close(struct account *account, __u64 now, __u64 run_delay, __u64 run_time, __u64 stolen)
 {
 	struct off_cpu none = {}, off_cpu;
 

@@ -29,6 +29,7 @@ const volatile __u64 steal_from_rq;
 
 volatile bool recording;
 volatile __u64 begin_ns;
+volatile __u64 seam_ns;
 volatile __u64 until_ns;
 
 /* Moves the boundaries to where the clock's timer fires, by the due time of this firing. */
@@ -75,12 +76,12 @@ int kc_clock_tick(struct bpf_perf_event_data *ctx)
 	if (!user)
 		borrowed = on_borrowed_stack(task, &ctx->regs);
 	if (!user && !borrowed && !task->pid) {
-		count_idle(stats, cpu, now, passed.ticks);
+		count_idle(stats, cpu, passed.ticks);
 		return 0;
 	}
 	/* Only the last boundary is known to belong to the interrupt that ended the sleep. */
 	if (passed.ticks > 1 && stats->in_idle) {
-		count_idle(stats, cpu, now, passed.ticks - 1);
+		count_idle(stats, cpu, passed.ticks - 1);
 		passed.ticks = 1;
 	}
 	/* Of an idle CPU nothing is stolen. */
@@ -90,7 +91,8 @@ int kc_clock_tick(struct bpf_perf_event_data *ctx)
 	out = bpf_map_lookup_elem(&kc_scratch, &zero);
 	if (!out)
 		return 0;
-	describe(&out->record, task, now, cpu, user ? TICK_USER : TICK_KERNEL, passed.ticks);
+	describe(&out->record, task, stats->last_ns, cpu, user ? TICK_USER : TICK_KERNEL,
+		 passed.ticks);
 	out->record.blocked = passed.stolen;
 	count_busy(stats, user ? &stats->user : &stats->kernel, passed);
 	if (!user) {
@@ -113,14 +115,22 @@ int kc_clock_tick(struct bpf_perf_event_data *ctx)
 	return 0;
 }
 
-/* Counts the boundaries that have passed in a sleep. */
-static __always_inline void count_sleep(struct cpu_stats *stats, __u32 cpu)
+/* Counts the boundaries that have passed in a sleep until now. */
+static __always_inline void count_sleep(struct cpu_stats *stats, __u32 cpu, __u64 now)
 {
-	__u64 now = bpf_ktime_get_ns();
-	__u32 ticks = stats->origin_ns ? count_passed(stats, now).ticks : 0;
+	__u32 ticks;
 
+	if (!stats->origin_ns)
+		return;
+	ticks = count_passed(stats, now).ticks;
 	if (ticks)
-		count_idle(stats, cpu, now, ticks);
+		count_idle(stats, cpu, ticks);
+	/* Those after a seam are counted on their own. */
+	if (stats->next_ns > now)
+		return;
+	ticks = count_passed(stats, now).ticks;
+	if (ticks)
+		count_idle(stats, cpu, ticks);
 }
 
 /* The idle loop begins a sleep (the argument is its depth) or ends it (-1). */
@@ -135,7 +145,7 @@ int kc_cpu_idle(__u64 *ctx)
 	if (!stats)
 		return 0;
 	if (!asleep && !is_next_threads_time(bpf_get_current_task_btf()))
-		count_sleep(stats, cpu);
+		count_sleep(stats, cpu, bpf_ktime_get_ns());
 	stats->in_idle = asleep;
 	return 0;
 }
@@ -160,32 +170,53 @@ int kc_grid_begin(void *ctx)
 	return 0;
 }
 
-/* Run by bpf/src/load.rs on each CPU in turn when data stop: boundaries that have passed by then
- * count for the thread that runs. The CPU's timer may fire too late for that. */
-SEC("raw_tp")
-int kc_grid_settle(void *ctx)
+/* Counts the boundaries that have passed by the end of data, or by a seam, for the thread that
+ * runs. The CPU's timer may fire too late for that. */
+static __always_inline void settle(__u64 end)
 {
 	__u32 cpu = bpf_get_smp_processor_id(), zero = 0;
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
 	struct tick_scratch *out;
 	struct passed passed;
-	__u64 now;
 
-	(void)ctx;
 	if (!stats || !stats->origin_ns)
-		return 0;
+		return;
 	if (stats->in_idle) {
-		count_sleep(stats, cpu);
-		return 0;
+		count_sleep(stats, cpu, end);
+		return;
 	}
-	now = bpf_ktime_get_ns();
-	passed = count_passed(stats, now);
+	passed = count_passed(stats, end);
 	out = bpf_map_lookup_elem(&kc_scratch, &zero);
 	if (!passed.ticks || !out)
-		return 0;
-	describe(&out->record, bpf_get_current_task_btf(), now, cpu, TICK_KERNEL, passed.ticks);
+		return;
+	describe(&out->record, bpf_get_current_task_btf(), stats->last_ns, cpu, TICK_KERNEL,
+		 passed.ticks);
 	out->record.blocked = passed.stolen;
 	count_busy(stats, &stats->kernel, passed);
 	send_tick(stats, out, add_stack(&out->record, -1));
+}
+
+/* Run by bpf/src/recording.rs on each CPU in turn when data stop. */
+SEC("raw_tp")
+int kc_grid_settle(void *ctx)
+{
+	(void)ctx;
+	settle(until_ns);
+	return 0;
+}
+
+/* Run by bpf/src/recording.rs on each CPU in turn after a seam. */
+SEC("raw_tp")
+int kc_grid_seam(void *ctx)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
+	__u64 seam = seam_ns;
+
+	(void)ctx;
+	if (!stats || stats->begun_ns == seam)
+		return 0;
+	settle(seam);
+	begin_grid(stats, seam);
 	return 0;
 }

@@ -13,12 +13,59 @@ extern const volatile bool record_idle;
 
 /* Threads are tracked only while `recording` is set; the grid goes on regardless, so that a pause
  * moves no boundary. Only boundaries after begin_ns count, and none after until_ns (0: no end yet),
- * however late a CPU counts them. CLOCK_MONOTONIC. Written by bpf/src/load.rs: until_ns is in the
- * past until begin_ns and `recording` are set, so that a CPU that looks meanwhile counts nothing,
- * rather than boundaries that no record will have. */
+ * however late a CPU counts them. CLOCK_MONOTONIC. Written by bpf/src/recording.rs: until_ns is in
+ * the past until begin_ns and `recording` are set, so that a CPU that looks meanwhile counts nothing,
+ * rather than boundaries that no record will have.
+ *
+ * One recording may make several experiments: what is after seam_ns is of the next one. It is set
+ * before it comes, and begin_ns follows when the accounts of all threads are of the next one. */
 extern volatile bool recording;
 extern volatile __u64 begin_ns;
+extern volatile __u64 seam_ns;
 extern volatile __u64 until_ns;
+
+/* Returns when the data began that an instant belongs to, CLOCK_MONOTONIC. */
+static __always_inline __u64 begin_of(__u64 time)
+{
+	__u64 seam = seam_ns;
+
+	return time > seam ? seam : begin_ns;
+}
+
+/* Returns the time of a record that is put together now and tells what was at `time`: on the same
+ * side of a seam, and no later than the end of data. */
+static __always_inline __u64 record_time(__u64 time)
+{
+	__u64 now = bpf_ktime_get_ns(), until = until_ns, seam = seam_ns;
+
+	if (until && now > until)
+		now = until;
+	if (time <= seam)
+		return now <= seam ? now : seam;
+	/* User space puts its own record of the seam one nanosecond after it. */
+	return now > seam + 1 ? now : seam + 2;
+}
+
+/* What each CPU had counted by the last seam. */
+extern struct cpu_stats_array kc_ended_stats SEC(".maps");
+
+/* Begins to count the boundaries after `begin`. */
+static __noinline int begin_grid(struct cpu_stats *stats, __u64 begin)
+{
+	struct grid grid = {.origin = stats->origin_ns, .index = stats->index};
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct cpu_stats *ended = bpf_map_lookup_elem(&kc_ended_stats, &cpu);
+
+	if (ended)
+		__builtin_memcpy(ended, stats, sizeof(*ended));
+	stats->index_at_seam = grid.index;
+	grid_advance(&grid, begin, period_ns);
+	stats->index = grid.index;
+	stats->next_ns = stats->origin_ns + (grid.index + 1) * period_ns;
+	stats->begun_ns = begin;
+	stats->home_ns = stats->origin_ns;
+	return 0;
+}
 
 /* Boundaries that passed. */
 struct passed {
@@ -26,20 +73,26 @@ struct passed {
 	__u32 stolen; /* those of them that passed while the hypervisor ran something else */
 };
 
-/* Returns the boundaries that passed on this CPU since they were last counted. */
+/* Returns the boundaries that passed on this CPU since they were last counted; those before a seam
+ * first, and those after it the next time. */
 static __always_inline struct passed count_passed(struct cpu_stats *stats, __u64 now)
 {
-	struct grid grid = {.origin = stats->origin_ns, .index = stats->index};
-	__u64 begin = begin_ns, until = until_ns, stolen = stolen_since_count(stats);
+	__u64 begin = begin_of(now), until = until_ns, stolen = stolen_since_count(stats);
 	__u64 end = until && now > until ? until : now, from;
 	struct passed passed;
+	struct grid grid;
 
-	if (stats->begun_ns != begin) {
-		stats->begun_ns = begin;
-		stats->home_ns = stats->origin_ns;
-		grid_advance(&grid, begin, period_ns);
+	/* Those of a pause do not count. */
+	if (stats->begun_ns < begin_ns)
+		begin_grid(stats, begin_ns);
+	if (stats->begun_ns < begin) {
+		if (stats->origin_ns + (stats->index + 1) * period_ns <= begin)
+			end = begin;
+		else
+			begin_grid(stats, begin);
 	}
-	from = grid.index;
+	grid.origin = stats->origin_ns;
+	grid.index = from = stats->index;
 	passed.ticks = grid_advance(&grid, end, period_ns);
 	passed.stolen = grid_stolen(stats->origin_ns, from, grid.index, now, stolen, period_ns);
 	stats->index = grid.index;
@@ -70,7 +123,8 @@ static __always_inline void count_busy(struct cpu_stats *stats, __u64 *mode, str
 	stats->late += ran ? ran - 1 : 0;
 }
 
-static __always_inline void count_idle(struct cpu_stats *stats, __u32 cpu, __u64 now, __u32 ticks)
+/* Counts boundaries of an idle CPU that count_passed has just returned. */
+static __always_inline void count_idle(struct cpu_stats *stats, __u32 cpu, __u32 ticks)
 {
 	struct tick_scratch *out;
 	__u32 zero = 0;
@@ -82,7 +136,7 @@ static __always_inline void count_idle(struct cpu_stats *stats, __u32 cpu, __u64
 		return;
 	}
 	out->record = (struct record_header){
-		.time_ns = now,
+		.time_ns = stats->last_ns,
 		.cpu = cpu,
 		.ticks = ticks,
 		.kind = TICK_IDLE,

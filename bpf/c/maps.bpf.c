@@ -9,6 +9,7 @@
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
+#include "clock.h"
 #include "record.h"
 #include "ring.h"
 #include "thread.h"
@@ -20,6 +21,7 @@ char LICENSE[] SEC("license") = "GPL";
 struct rings kc_rings SEC(".maps");
 struct backlog kc_backlog SEC(".maps");
 struct cpu_stats_array kc_cpu_stats SEC(".maps");
+struct cpu_stats_array kc_ended_stats SEC(".maps");
 struct scratch_array kc_scratch SEC(".maps");
 struct threads kc_threads SEC(".maps");
 

@@ -108,14 +108,14 @@ static __always_inline __u32 return_with(long got, struct cpu_stats *stats,
 	return got == -EPERM ? 0 : next_user_return(stats, task, thread, false, cpu);
 }
 
-/* Puts an off-CPU record together, without its stack. `left` is of the CPU that the thread left,
+/* Puts an off-CPU record of a time together, without its stack. `left` is of the CPU that the thread left,
  * and `index` its boundaries by now. */
 static __always_inline void describe_off_cpu(struct cpu_stats *left, __u64 index,
 					     struct record_header *out, struct task_struct *task,
-					     struct thread *thread, const struct off_cpu *off_cpu,
+					     __u64 time, struct thread *thread, const struct off_cpu *off_cpu,
 					     __u32 user_return, __u32 cpu)
 {
-	describe(out, task, bpf_ktime_get_ns(), cpu, RECORD_OFF_CPU, index - thread->grid_index);
+	describe(out, task, time, cpu, RECORD_OFF_CPU, index - thread->grid_index);
 	out->blocked = grid_before(left->origin_ns, thread->grid_index, index,
 				   off_cpu->woken_ns - any_offset_ns, period_ns);
 	out->state = off_cpu->state;

@@ -16,6 +16,7 @@
 #include "clock.h"
 #include "lock_wait.h"
 #include "off_cpu.h"
+#include "seam_switch.h"
 #include "steal.h"
 #include "thread_record.h"
 #include "user_return.h"
@@ -42,7 +43,7 @@ static __always_inline __u64 grid_index_now(struct cpu_stats *left, struct cpu_s
 static __always_inline void send_off_cpu(struct cpu_stats *stats, struct cpu_stats *left,
 					 __u64 index, struct task_struct *task,
 					 struct thread *thread, const struct off_cpu *off_cpu,
-					 __u32 cpu)
+					 __u64 time, __u32 cpu)
 {
 	__u32 zero = 0;
 	struct tick_scratch *out = bpf_map_lookup_elem(&kc_scratch, &zero);
@@ -54,7 +55,8 @@ static __always_inline void send_off_cpu(struct cpu_stats *stats, struct cpu_sta
 		return;
 	got = bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0);
 	user_return = return_with(got, stats, task, thread, cpu);
-	describe_off_cpu(left, index, &out->record, task, thread, off_cpu, user_return, cpu);
+	describe_off_cpu(left, index, &out->record, task, record_time(time), thread, off_cpu,
+			 user_return, cpu);
 	size = add_stack(&out->record, got);
 	if (!send(cpu, out, SCRATCH_LENGTH(size)))
 		stats->off_cpu_lost += out->record.ticks;
@@ -66,10 +68,14 @@ static __always_inline void thread_exit(struct cpu_stats *stats, struct task_str
 {
 	__u32 zero = 0;
 	struct thread_record *out = bpf_map_lookup_elem(&kc_scratch, &zero);
+	/* Perhaps long after its account was closed, with the data. */
+	__u64 time = bpf_ktime_get_ns();
 
 	evict_return_wait(task, thread);
-	if (thread->account.tracking == TRACKED && claim_tracking(&thread->account, TRACKED))
+	if (thread->account.tracking == TRACKED && claim_tracking(&thread->account, TRACKED)) {
 		account_close(&thread->account, now, 0, task->se.sum_exec_runtime, stolen);
+		time = record_time(now - stats->offset_ns);
+	}
 	/* Claimed by kc_close_all, which writes the record; or the thread was never recorded. */
 	if (thread->account.tracking == TRACKING_CLAIMED || !thread->account.tracked_ns)
 		return;
@@ -77,7 +83,7 @@ static __always_inline void thread_exit(struct cpu_stats *stats, struct task_str
 		stats->thread_records_lost++;
 		return;
 	}
-	fill_thread_record(out, task, thread, &thread->account, cpu);
+	fill_thread_record(out, task, time, thread, &thread->account, cpu);
 	out->header.flags |= FLAG_THREAD_EXITED;
 	out->since_ns = out->header.time_ns;
 	if (!send(cpu, out, sizeof(*out)))
@@ -89,45 +95,46 @@ static __always_inline void thread_exit(struct cpu_stats *stats, struct task_str
  * of a sleep between the beginning of data and its arrival: none is left for its off-CPU interval.
  */
 static __always_inline void track_at_switch_out(struct cpu_stats *stats, struct task_struct *prev,
-						struct thread *thread, __u32 cpu)
+						struct thread *thread, __u64 begun, __u32 cpu)
 {
-	__u64 begin = begin_ns + stats->offset_ns, arrival = prev->sched_info.last_arrival;
-	struct account *account = &thread->account;
+	__u64 begin = begun + stats->offset_ns, arrival = prev->sched_info.last_arrival;
 
 	thread->grid_index = stats->index;
 	thread->cpu = cpu;
-	if (arrival > begin && prev->start_time < begin_ns)
-		account_track(account, begin, STATE_SLEEP, DETAIL_NONE, prev->sched_info.run_delay,
-			      RUN_TIME_UNKNOWN);
+	if (arrival > begin && prev->start_time < begun)
+		track(thread, begun, begin, STATE_SLEEP, DETAIL_NONE, prev->sched_info.run_delay,
+		      RUN_TIME_UNKNOWN);
 	else
-		account_track(account, arrival > begin ? arrival : begin, STATE_ON_CPU, DETAIL_NONE,
-			      prev->sched_info.run_delay, RUN_TIME_UNKNOWN);
+		track(thread, begun, arrival > begin ? arrival : begin, STATE_ON_CPU, DETAIL_NONE,
+		      prev->sched_info.run_delay, RUN_TIME_UNKNOWN);
 }
 
 /* Begins to track a thread that comes to a CPU. A new thread has waited since it was made. One that
  * existed when data began, and that kc_track_all has not reached yet, was blocked then, or waited
  * already. */
 static __always_inline void track_at_switch_in(struct cpu_stats *stats, struct task_struct *next,
-					       struct thread *thread, __u64 now)
+					       struct thread *thread, __u64 begun,
+					       __u64 now)
 {
-	__u64 begin = begin_ns + stats->offset_ns, from = next->sched_info.last_queued;
+	__u64 begin = begun + stats->offset_ns, from = next->sched_info.last_queued;
 	__u32 state = STATE_WAIT_CPU;
 
 	if (!from || from > now)
 		from = now;
-	if (next->start_time < begin_ns || from < begin) {
+	if (next->start_time < begun || from < begin) {
 		if (from > begin)
 			state = blocked_state(next, thread, 0, 0);
 		from = begin;
 	}
-	account_track(&thread->account, from, state, DETAIL_NONE, next->sched_info.run_delay,
-		      next->se.sum_exec_runtime);
+	track(thread, begun, from, state, DETAIL_NONE, next->sched_info.run_delay,
+	      next->se.sum_exec_runtime);
 }
 
 /* A thread leaves whose switch-in was not seen: sends how long it was off the CPU. Its kernel and
  * user stacks of that time are not known any more. */
 static __always_inline void send_missed_off_cpu(struct cpu_stats *stats, struct task_struct *task,
-						struct thread *thread, __u32 cpu)
+						struct thread *thread, __u64 time,
+						__u32 cpu)
 {
 	__u64 arrival = task->sched_info.last_arrival, index, charged = thread->charged_from;
 	struct off_cpu off_cpu = account_missed_switch_in(&thread->account, arrival,
@@ -149,7 +156,7 @@ static __always_inline void send_missed_off_cpu(struct cpu_stats *stats, struct 
 				     arrival - any_offset_ns, period_ns);
 	if ((__s64)(index - thread->grid_index) <= 0)
 		return;
-	describe_off_cpu(left, index, &out->record, task, thread, &off_cpu, 0, cpu);
+	describe_off_cpu(left, index, &out->record, task, record_time(time), thread, &off_cpu, 0, cpu);
 	if (!send(cpu, out, SCRATCH_LENGTH(add_stack(&out->record, -1))))
 		stats->off_cpu_lost += out->record.ticks;
 }
@@ -160,6 +167,7 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 	/* A thread that exits before data begin needs no storage. */
 	struct thread *thread = bpf_task_storage_get(
 		&kc_threads, prev, 0, recording ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
+	__u64 begin = begin_of(now - stats->offset_ns);
 	__u32 state, zero = 0;
 
 	if (!thread) {
@@ -175,10 +183,15 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 				thread_exit(stats, prev, thread, now, stolen, cpu);
 			return;
 		}
-		track_at_switch_out(stats, prev, thread, cpu);
+		track_at_switch_out(stats, prev, thread, begin, cpu);
+	}
+	if (is_of_ended(thread, begin)) {
+		if (!end_at_switch(prev, thread, begin, stolen, 0))
+			return;
+		stolen = 0;
 	}
 	if (thread->account.state != STATE_ON_CPU)
-		send_missed_off_cpu(stats, prev, thread, cpu);
+		send_missed_off_cpu(stats, prev, thread, now - stats->offset_ns, cpu);
 	if (prev_state & TASK_DEAD) {
 		thread_exit(stats, prev, thread, now, stolen, cpu);
 		return;
@@ -202,9 +215,10 @@ static __always_inline void switch_in(struct cpu_stats *stats, struct task_struc
 {
 	struct thread *thread = bpf_task_storage_get(&kc_threads, next, 0,
 						     BPF_LOCAL_STORAGE_GET_F_CREATE);
-	__u64 delay = run_delay(next, now), index;
+	__u64 delay = run_delay(next, now), index, begin = begin_of(now - stats->offset_ns);
 	struct cpu_stats *left = stats;
 	struct off_cpu off_cpu;
+	__u32 user_return = 0;
 	bool unseen;
 
 	/* The thread that this one preempts is changing the storage. The next switch-out accounts
@@ -216,7 +230,13 @@ static __always_inline void switch_in(struct cpu_stats *stats, struct task_struc
 			return;
 		thread->grid_index = stats->index;
 		thread->cpu = cpu;
-		track_at_switch_in(stats, next, thread, now);
+		track_at_switch_in(stats, next, thread, begin, now);
+	}
+	if (is_of_ended(thread, begin)) {
+		if (has_boundaries(thread, begin))
+			user_return = next_user_return(stats, next, thread, false, cpu);
+		if (!end_at_switch(next, thread, begin, 0, user_return))
+			return;
 	}
 	unseen = thread->account.state == STATE_ON_CPU;
 	off_cpu = account_switch_in(&thread->account, now, delay, next->se.sum_exec_runtime);
@@ -232,7 +252,8 @@ static __always_inline void switch_in(struct cpu_stats *stats, struct task_struc
 		thread->grid_index += grid_before(left->origin_ns, thread->grid_index, index,
 						  off_cpu.from_ns - any_offset_ns, period_ns);
 	if (index > thread->grid_index)
-		send_off_cpu(stats, left, index, next, thread, &off_cpu, cpu);
+		send_off_cpu(stats, left, index, next, thread, &off_cpu, now - stats->offset_ns,
+			     cpu);
 	if (is_lock_wait(&off_cpu, next))
 		send_lock_wait(stats, next, thread, &off_cpu, true, cpu);
 	thread->grid_index = stats->index;
@@ -253,14 +274,14 @@ static __always_inline void charge_switch_out(__u64 *ctx, struct cpu_stats *stat
 	if (!passed.ticks)
 		return;
 	if (!prev->pid) {
-		count_idle(stats, cpu, now, passed.ticks);
+		count_idle(stats, cpu, passed.ticks);
 		return;
 	}
 	out = bpf_map_lookup_elem(&kc_scratch, &zero);
 	if (!out)
 		return;
 	count_busy(stats, &stats->kernel, passed);
-	describe(&out->record, prev, now, cpu, TICK_KERNEL, passed.ticks);
+	describe(&out->record, prev, stats->last_ns, cpu, TICK_KERNEL, passed.ticks);
 	out->record.blocked = passed.stolen;
 	out->record.flags |= FLAG_AT_SWITCH_OUT;
 	thread = bpf_task_storage_get(&kc_threads, prev, 0, 0);

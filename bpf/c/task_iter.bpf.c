@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * Iterations over all threads, run by reading the iterator: `kc_track_all` makes the storage of the
- * threads that exist, and when data have begun, begins to track them; `kc_report_all` writes their times at a sample,
- * `kc_close_all` closes the accounts when data stop, and writes the off-CPU intervals that were
- * still open.
+ * threads that exist, and when data have begun, begins to track them; `kc_report_all` writes their
+ * times at a sample; `kc_close_all` closes the accounts when data stop or an experiment ends, and
+ * writes the off-CPU intervals that were still open.
  *
  * The records of each thread go to the reader of the iterator and not into a ring: however many
  * there are, they need no room. The reader must take less at a time than the kernel buffers (32
@@ -18,6 +18,7 @@
 #include "account.h"
 #include "clock.h"
 #include "off_cpu.h"
+#include "seam.h"
 #include "thread_record.h"
 #include "user_return.h"
 
@@ -89,19 +90,10 @@ int kc_track_all(struct bpf_iter__task *ctx)
 	thread->cpu = cpu;
 	from += any_offset_ns;
 	state = state_at(from, task, thread, &out->off_cpu);
-	account_track(&thread->account, from, state,
-		      state == STATE_ON_CPU ? DETAIL_NONE : detail_of(task, state),
-		      run_delay(task, from),
-		      state == STATE_ON_CPU ? RUN_TIME_UNKNOWN : task->se.sum_exec_runtime);
+	track(thread, begin_ns, from, state,
+	      state == STATE_ON_CPU ? DETAIL_NONE : detail_of(task, state), run_delay(task, from),
+	      state == STATE_ON_CPU ? RUN_TIME_UNKNOWN : task->se.sum_exec_runtime);
 	return 0;
-}
-
-/* Returns how much was stolen from the CPU of a thread since it came to it. */
-static __always_inline __u64 stolen_from(struct thread *thread)
-{
-	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
-
-	return stats ? stolen_until_count(stats) : 0;
 }
 
 /* The instant that kc_report_all reports times of, CLOCK_MONOTONIC; for a thread with a context
@@ -136,18 +128,18 @@ int kc_report_all(struct bpf_iter__task *ctx)
 	now = report_ns + any_offset_ns;
 	account_close(&out->account, now, run_delay(task, now), RUN_TIME_UNKNOWN,
 		      stolen_from(thread));
-	fill_thread_record(&out->thread, task, thread, &out->account, cpu);
+	fill_thread_record(&out->thread, task, bpf_ktime_get_ns(), thread, &out->account, cpu);
 	out->thread.header.state = state;
 	out->thread.header.detail = detail;
 	bpf_seq_write(ctx->meta->seq, &out->thread, sizeof(out->thread));
 	return 0;
 }
 
-/* Writes the user stack of a thread that is off the CPU when data stop, perhaps for ever. Returns
- * its number, or 0. */
+/* Writes the user stack of a thread that is off the CPU when data end, perhaps for ever. Returns its
+ * number, or 0. */
 static __always_inline __u32 write_sleeper_stack(struct bpf_iter__task *ctx,
-						 struct task_struct *task, struct thread *thread,
-						 __u32 cpu)
+						 struct task_struct *task, __u64 end,
+						 struct thread *thread, __u32 cpu)
 {
 	__u32 place = ITER_SCRATCH, number;
 	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &place);
@@ -158,6 +150,7 @@ static __always_inline __u32 write_sleeper_stack(struct bpf_iter__task *ctx,
 		return 0;
 	number = thread->user_return / 2 + 1;
 	describe_user_return(out, task, number, cpu);
+	out->record.header.time_ns = end;
 	capture_sleeper_stack(out, task);
 	size = sizeof(out->record) + 8 * (__u64)out->record.header.frames;
 	bpf_seq_write(ctx->meta->seq, &out->record, USER_RECORD_LENGTH(size));
@@ -175,32 +168,43 @@ int kc_close_all(struct bpf_iter__task *ctx)
 	struct off_cpu off_cpu;
 	struct cpu_stats *left;
 	struct thread *thread;
-	__u64 now, size;
+	__u64 end, now, delay, index, size;
 	long got;
 
 	if (!task || !stats || !out)
 		return 0;
 	thread = bpf_task_storage_get(&kc_threads, task, 0, 0);
-	if (!thread || !claim_tracking(&thread->account, TRACKED))
+	end = recording ? seam_ns : until_ns;
+	if (!thread || (recording && !is_of_ended(thread, end)) ||
+	    !claim_tracking(&thread->account, TRACKED))
 		return 0;
-	now = until_ns + any_offset_ns;
+	/* A context switch was first. */
+	if (recording && thread->experiment_ns >= end) {
+		thread->account.tracking = TRACKED;
+		return 0;
+	}
+	now = end + any_offset_ns;
+	delay = run_delay(task, now);
 	state = thread->account.state;
 	detail = thread->account.detail;
 	out->thread.since_ns = thread->account.since_ns - any_offset_ns;
-	off_cpu = account_close(&thread->account, now, run_delay(task, now), RUN_TIME_UNKNOWN,
+	off_cpu = account_close(&thread->account, now, delay, RUN_TIME_UNKNOWN,
 				stolen_from(thread));
-	/* Data have stopped on all CPUs, so all boundaries until then are counted. */
+	/* Data have ended on all CPUs, so all boundaries until then are counted. */
 	left = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
-	if (left && state != STATE_ON_CPU && left->index > thread->grid_index) {
-		describe_off_cpu(left, left->index, &out->off_cpu.record, task, thread, &off_cpu,
-				 write_sleeper_stack(ctx, task, thread, cpu), cpu);
+	index = !left ? thread->grid_index : recording ? index_at_seam(left, end) : left->index;
+	if (left && state != STATE_ON_CPU && index > thread->grid_index) {
+		describe_off_cpu(left, index, &out->off_cpu.record, task, end, thread, &off_cpu,
+				 write_sleeper_stack(ctx, task, end, thread, cpu), cpu);
 		got = bpf_get_task_stack(task, out->off_cpu.stack, sizeof(out->off_cpu.stack), 0);
 		size = add_stack(&out->off_cpu.record, got);
 		bpf_seq_write(ctx->meta->seq, &out->off_cpu, SCRATCH_LENGTH(size));
 	}
-	fill_thread_record(&out->thread, task, thread, &thread->account, cpu);
+	fill_thread_record(&out->thread, task, end, thread, &thread->account, cpu);
 	out->thread.header.state = state;
 	out->thread.header.detail = detail;
 	bpf_seq_write(ctx->meta->seq, &out->thread, sizeof(out->thread));
+	if (recording)
+		go_on(thread, end, index, now, state, detail, delay);
 	return 0;
 }

@@ -13,6 +13,7 @@
 
 struct thread {
 	struct account account;
+	__u64 experiment_ns; /* when the experiment began that the account is of: seam.h */
 	/* Boundaries counted on the CPU that it left, until it did; on a CPU, until it came. */
 	__u64 grid_index;
 	/* The same for a thread that runs though its switch-in was not seen: until boundaries were
@@ -40,6 +41,14 @@ struct threads {
 };
 
 extern struct threads kc_threads SEC(".maps");
+
+/* Tracks a thread in the experiment that began at `begin`, as account_track. */
+static __always_inline void track(struct thread *thread, __u64 begin, __u64 now, __u32 state,
+				  __u32 detail, __u64 run_delay, __u64 run_time)
+{
+	thread->experiment_ns = begin;
+	account_track(&thread->account, now, state, detail, run_delay, run_time);
+}
 
 /* Notes that boundaries after `index` are charged to a thread, which may be NULL. */
 static __always_inline void note_charged(struct thread *thread, __u64 index)

@@ -1,7 +1,7 @@
 //! Reads the statistics of CPUs.
 
 use bpf_abi::CpuStats;
-use libbpf_rs::{MapCore as _, MapFlags};
+use libbpf_rs::{MapCore, MapFlags};
 use zerocopy::FromBytes as _;
 
 use crate::error::step;
@@ -13,15 +13,7 @@ impl Programs {
     /// # Errors
     /// [`Error::Step`] when the map can't be read, [`Error::NoCpu`] for an id beyond the machine's.
     pub fn cpu_stats(&self, cpu: u32) -> Result<CpuStats, Error> {
-        let bytes = self
-            .skel
-            .maps
-            .kc_cpu_stats
-            .lookup(&cpu.to_ne_bytes(), MapFlags::ANY)
-            .map_err(step(format!("read the statistics of CPU {cpu}")))?;
-        bytes
-            .and_then(|bytes| CpuStats::read_from_bytes(&bytes).ok())
-            .ok_or(Error::NoCpu { cpu })
+        read(&self.skel.maps.kc_cpu_stats, cpu)
     }
 
     /// Returns the statistics of every CPU that ever ticked, with its id.
@@ -29,9 +21,37 @@ impl Programs {
     /// # Errors
     /// As [`Programs::cpu_stats`].
     pub fn all_cpu_stats(&self) -> Result<Vec<(u32, CpuStats)>, Error> {
+        self.of_all(|cpu| self.cpu_stats(cpu))
+    }
+
+    /// Returns the same as of a seam, from [`Programs::end_experiment`] on.
+    ///
+    /// # Errors
+    /// As [`Programs::cpu_stats`].
+    pub fn ended_cpu_stats(&self, seam_ns: u64) -> Result<Vec<(u32, CpuStats)>, Error> {
+        self.of_all(|cpu| match self.cpu_stats(cpu)? {
+            stats if stats.begun_ns == seam_ns => read(&self.skel.maps.kc_ended_stats, cpu),
+            // It is offline.
+            stats => Ok(stats),
+        })
+    }
+
+    fn of_all(
+        &self,
+        stats: impl Fn(u32) -> Result<CpuStats, Error>,
+    ) -> Result<Vec<(u32, CpuStats)>, Error> {
         (0..self.cpu_ids)
-            .map(|cpu| Ok((cpu, self.cpu_stats(cpu)?)))
+            .map(|cpu| Ok((cpu, stats(cpu)?)))
             .filter(|entry| !matches!(entry, Ok((_, stats)) if stats.last_ns == 0))
             .collect()
     }
+}
+
+fn read(map: &impl MapCore, cpu: u32) -> Result<CpuStats, Error> {
+    let bytes = map
+        .lookup(&cpu.to_ne_bytes(), MapFlags::ANY)
+        .map_err(step(format!("read the statistics of CPU {cpu}")))?;
+    bytes
+        .and_then(|bytes| CpuStats::read_from_bytes(&bytes).ok())
+        .ok_or(Error::NoCpu { cpu })
 }

@@ -199,6 +199,7 @@ fn open_and_load(settings: &Settings) -> libbpf_rs::Result<KcollectSkel<'static>
     open.maps.kc_io_threads.set_autocreate(traces_calls)?;
     open.maps.kc_io_stack.set_autocreate(traces_calls)?;
     open.maps.kc_cpu_stats.set_max_entries(settings.cpu_ids)?;
+    open.maps.kc_ended_stats.set_max_entries(settings.cpu_ids)?;
     if settings.user_stacks.is_some() {
         open.maps
             .kc_user_scratch

@@ -44,34 +44,75 @@ impl Programs {
         if !bss.recording {
             return Ok(clock());
         }
-        let until = end_at(&mut bss.until_ns, clock);
-        // Twice: the second time nothing counts any more, but after it no program that still saw
-        // data being taken runs on any CPU.
-        for recording in [true, false] {
-            bss.recording = recording;
-            for cpu in self.clocks.keys() {
-                match run_on(&self.skel.progs.kc_grid_settle, *cpu) {
-                    // The CPU has just gone offline and has no idle time.
-                    Err(error) if error.kind() == ErrorKind::Other => {}
-                    other => other.map_err(step(format!("count the idle time of CPU {cpu}")))?,
-                }
-            }
+        let until = end_at(clock, |at| {
+            // SAFETY: a reference is valid; the store is seen by programs on other CPUs.
+            unsafe { std::ptr::write_volatile(&raw mut bss.until_ns, at) };
+        });
+        self.run_on_all(&self.skel.progs.kc_grid_settle)?;
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            bss.recording = false;
         }
+        // Nothing counts any more, but after this no program that still saw data being taken runs
+        // on any CPU.
+        self.run_on_all(&self.skel.progs.kc_grid_settle)?;
         Ok(until)
     }
 
-    /// Begins to take data as of an instant of CLOCK_MONOTONIC that has passed: that at which they
-    /// stopped, if one experiment follows another. Boundaries since then count, for what is found
-    /// when they are counted. [`Programs::track_threads`] has to follow at once.
+    /// Runs a program that counts boundaries, on each CPU. Programs that were running there have
+    /// ended by then.
+    fn run_on_all(&self, program: &ProgramMut<'_>) -> Result<(), Error> {
+        for cpu in self.clocks.keys() {
+            match run_on(program, *cpu) {
+                // The CPU has just gone offline and has no idle time.
+                Err(error) if error.kind() == ErrorKind::Other => {}
+                other => other.map_err(step(format!("count the idle time of CPU {cpu}")))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the data of an experiment, while data are being taken, and begins those of the next one
+    /// at the same instant. Returns that, by `clock` as in [`Programs::set_recording`]. Counters
+    /// are stopped until [`Programs::begin_experiment`], which has to follow at once.
     ///
     /// # Errors
-    /// [`Error::Step`] when a counter can't be enabled.
-    pub fn begin_at(&mut self, at_ns: u64) -> Result<(), Error> {
+    /// As [`Programs::set_recording`].
+    pub fn end_experiment(&mut self, clock: impl Fn() -> u64) -> Result<u64, Error> {
+        self.counters().enable(false)?;
+        let Some(bss) = self.skel.maps.bss_data.as_deref_mut() else {
+            return Ok(clock());
+        };
+        let seam = end_at(clock, |at| {
+            // SAFETY: a reference is valid; the store is seen by programs on other CPUs.
+            unsafe { std::ptr::write_volatile(&raw mut bss.seam_ns, at) };
+        });
+        self.run_on_all(&self.skel.progs.kc_grid_seam)?;
+        Ok(seam)
+    }
+
+    /// Returns what threads did until the seam that [`Programs::end_experiment`] made, as
+    /// [`Programs::close_threads`]; of threads that were switched since it is in the rings. All
+    /// these records have the instant of the seam as their time.
+    ///
+    /// # Errors
+    /// As [`Programs::close_threads`], and when a counter can't be enabled.
+    pub fn begin_experiment(&mut self) -> Result<Vec<Record>, Error> {
+        self.counters().enable(true)?;
+        let records = self.close_threads()?;
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            bss.begin_ns = bss.seam_ns;
+        }
+        Ok(records)
+    }
+
+    /// Begins to take data as of an instant of CLOCK_MONOTONIC that has passed.
+    fn begin_at(&mut self, at_ns: u64) -> Result<(), Error> {
         let Some(bss) = self.skel.maps.bss_data.as_deref_mut() else {
             return Ok(());
         };
         // Each store has to be visible after the one before it.
         bss.begin_ns = at_ns;
+        bss.seam_ns = at_ns;
         fence(Ordering::Release);
         bss.recording = true;
         fence(Ordering::Release);
@@ -115,7 +156,7 @@ impl Programs {
         iterate(&self.skel.progs.kc_report_all)
     }
 
-    /// Ends the tracking of all living threads, when data have stopped, and returns their times and
+    /// Closes the accounts of all living threads, when data have ended, and returns their times and
     /// counts and the off-CPU intervals that go on.
     ///
     /// # Errors
@@ -128,11 +169,10 @@ impl Programs {
 /// Sets the end of data to an instant that comes, waits for it and returns it. An instant that has
 /// passed when the programs see it, as when this thread was preempted, would be too late: they
 /// have counted boundaries after it.
-fn end_at(until_ns: &mut u64, clock: impl Fn() -> u64) -> u64 {
+fn end_at(clock: impl Fn() -> u64, mut set: impl FnMut(u64)) -> u64 {
     loop {
         let until = clock() + END_AHEAD_NS;
-        // SAFETY: a reference is valid; the store is seen by programs on other CPUs.
-        unsafe { std::ptr::write_volatile(until_ns, until) };
+        set(until);
         fence(Ordering::SeqCst);
         if clock() < until {
             while let left @ 1.. = until.saturating_sub(clock()) {

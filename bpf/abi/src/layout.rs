@@ -336,8 +336,10 @@ pub struct CpuStats {
     pub io_calls_lost: u64,
     /// The last process that made a traced system call on this CPU and is not followed.
     pub ignored: u64,
+    /// `index` at the end of the last experiment.
+    pub index_at_seam: u64,
     /// Room for more.
-    pub zero: [u64; 3],
+    pub zero: [u64; 2],
 }
 
 impl CpuStats {
@@ -378,6 +380,7 @@ impl CpuStats {
             steal_ns: 0,
             switch_steal_ns: 0,
             ignored: 0,
+            index_at_seam: 0,
             ..self
         }
     }

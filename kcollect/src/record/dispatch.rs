@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
 use bpf::Programs;
-use bpf_abi::Record;
+use bpf_abi::{Record, UserReturn};
 use experiment_format::directory::ExperimentDir;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::kernel::{BPF, KERNEL};
@@ -180,6 +180,17 @@ impl Dispatcher {
             Record::UserReturn(record) => {
                 if let Some(user) = &mut self.user {
                     user.user_return(router, processes, record);
+                }
+            }
+        }
+    }
+
+    /// Adds user stacks of later returns to user mode that something of before waits for.
+    pub fn returned(&mut self, returns: &[UserReturn]) {
+        if let Some(user) = &mut self.user {
+            for record in returns {
+                if user.awaits(record) {
+                    user.user_return(&mut self.router, &self.processes, record.clone());
                 }
             }
         }

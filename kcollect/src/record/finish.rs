@@ -125,12 +125,11 @@ impl Session<'_> {
     /// counts.
     fn stop(&mut self, output: &mut Output) -> Result<u64, Failure> {
         let stopped = self.stop_data()?;
-        for (count, (time, mut event)) in self.inputs.finish()?.into_iter().enumerate() {
+        for (count, (time, event)) in self.inputs.finish()?.into_iter().enumerate() {
             // What processes did later is no part of the recording.
             if time > stopped && matches!(event, Event::Sideband(_)) {
                 continue;
             }
-            event.limit_time(stopped);
             self.dispatcher.apply(time, event);
             if count % EVENTS_AT_ONCE == 0 {
                 self.say_closing(output);

@@ -5,8 +5,9 @@
 //! again, and what is known of processes stays. Records wait in memory while the experiment that
 //! ended is finished.
 //!
-//! Between the seam and the moment, a few milliseconds later, when the last account is open again,
-//! no context switch is recorded: what a thread did then is known by the scheduler's figures.
+//! The BPF programs know the seam before it comes. What they see later is of the next experiment:
+//! the account of a thread is closed as of the seam by its first context switch after it, or by the
+//! iteration over all threads if that is earlier (bpf/c/seam.h). So nothing is missed for the seam.
 
 use std::path::Path;
 use std::time::Duration;
@@ -76,6 +77,7 @@ impl Session<'_> {
                 return Ok(());
             }
         };
+        self.dispatcher.returned(&seam.returns);
         self.conclude(seam, output);
         let next = shown_path(plan, &dir);
         let (kernel, threads) = self.dispatcher.router.founder.hand_on();

@@ -25,6 +25,7 @@ use tests::machine::{Exclusive, Shared, alone, work_cpu};
 use tests::oracle::statistics::Band;
 use tests::random::SplitMix;
 use tests::workload;
+use tests::workload::truth::Truth;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -292,6 +293,62 @@ fn root_no_process_is_forgotten_between_two_experiments() -> Result<()> {
     Ok(())
 }
 
+/// Processes that begin, run and exit at a seam have all of their time in the experiments of it.
+#[test]
+fn root_what_a_process_does_at_a_seam_counts_once() -> Result<()> {
+    alone(|| {
+        let directory = tempfile::tempdir()?;
+        let directory = directory.path();
+        let mut service = Command::new("env");
+        service.args(["--default-signal=HUP", "setsid"]);
+        let words = ["-p", "hi", "-F", "off", "-A", "off", "--rotate", "1h"];
+        service.arg(binary()?).args(words).current_dir(directory);
+        let mut service = Running::start(&mut service, LIMIT)?;
+        service.until("data", || {
+            let log = fs::read_to_string(directory.join("ktest.1.er/log.xml"));
+            log.is_ok_and(|log| log.contains("<event kind=\"resume\""))
+        })?;
+        let mut load = Command::new(workload!("short_lived"));
+        let load = Running::start(load.args(["4", &work_cpu()?.to_string()]), LIMIT)?;
+        let mut random = SplitMix(0x5345_414d);
+        for _ in 0..40 {
+            sleep(Duration::from_micros(50_000 + random.below(50_000)));
+            service.signal(Signal::SIGHUP)?;
+        }
+        let truth = Truth::find_all(&load.finish()?.succeeded()?.stdout);
+        let truth = truth.first().context("no truth")?;
+        service.signal(Signal::SIGTERM)?;
+        service.finish()?.succeeded()?;
+
+        let all = series(directory)?;
+        ensure!(all.len() >= 20, "{all:?}");
+        closed_without_a_gap(&all)?;
+        let mut accounts: BTreeMap<i32, Vec<ProcessTimes>> = BTreeMap::new();
+        for path in &all {
+            RunSummary::of(path)?.complete()?;
+            for process in States::of(path)?.processes {
+                accounts.entry(process.pid).or_default().push(process);
+            }
+        }
+        ensure!(truth.names.len() >= 300, "{truth:?}");
+        let mut over_a_seam = 0;
+        for child in &truth.names {
+            let parts = accounts.get(&child.pid).map_or(&[][..], Vec::as_slice);
+            let stolen = |part: &ProcessTimes| part.detail_s.as_ref().map_or(0.0, |it| it.stolen);
+            let cpu_s: f64 = parts.iter().map(|part| part.cpu_s() + stolen(part)).sum();
+            let tracked_s: f64 = parts.iter().map(|part| part.tracked_s).sum();
+            let lived_s = (child.until_ns - child.since_ns) as f64 / 1e9;
+            over_a_seam += usize::from(parts.len() > 1);
+            ensure!(
+                cpu_s >= child.cpu_ns as f64 / 1e9 - 1e-5 && tracked_s <= lived_s + 1e-5,
+                "{child:?}: {parts:?}"
+            );
+        }
+        ensure!(over_a_seam >= 5, "{over_a_seam} children lived over a seam");
+        Ok(())
+    })
+}
+
 /// The oldest go, what is left opens by itself, with all that is archived.
 #[test]
 fn root_the_oldest_experiments_are_removed() -> Result<()> {
@@ -317,7 +374,8 @@ fn root_the_oldest_experiments_are_removed() -> Result<()> {
     ensure!(other.exists(), "another series was touched: {finished}");
     let all = series(directory)?;
     let left: Vec<_> = all.iter().filter(|path| **path != other).collect();
-    ensure!((3..=5).contains(&left.len()), "{left:?}: {finished}");
+    // At least the present one and the one before it: of those before, each may be too old by then.
+    ensure!((2..=5).contains(&left.len()), "{left:?}: {finished}");
     ensure!(!directory.join("night.1.er").exists(), "{finished}");
     for path in left {
         let archives = fs::read_dir(path.join("archives"))?.count();

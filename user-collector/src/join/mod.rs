@@ -149,6 +149,20 @@ impl<W, S> Join<W, S> {
         complete
     }
 
+    /// Returns whether a record waits for a user stack that was not announced yet.
+    #[must_use]
+    pub fn awaits(&self, place: StackPlace, return_number: u32) -> bool {
+        let thread = self.threads.get(&place.0);
+        let series = thread.and_then(|thread| thread.get(&place.1));
+        let pending = series.and_then(|series| {
+            self.returns.get(&UserReturn {
+                series: *series,
+                number: return_number,
+            })
+        });
+        pending.is_some_and(|pending| !pending.announced && !pending.waiting.is_empty())
+    }
+
     /// Ends a thread. Returns its records that will have no user stack.
     pub fn ended(&mut self, tid: Tid) -> Vec<Complete<W, S>> {
         let series = self.threads.remove(&tid).unwrap_or_default();
@@ -314,6 +328,21 @@ mod tests {
             ..JoinCounts::default()
         };
         assert_eq!(join.counts(), expected);
+    }
+
+    #[test]
+    fn a_stack_is_awaited_until_it_is_announced() {
+        let mut join = Words::default();
+        let place = (Tid(7), 0);
+        assert!(!join.awaits(place, 1));
+        assert_eq!(shown(join.recorded(place, 1, 2, "a")), "");
+        let awaited = [((Tid(8), 0), 1), ((Tid(7), 1), 1), (place, 2), (place, 1)];
+        assert_eq!(
+            awaited.map(|(place, number)| join.awaits(place, number)),
+            [false, false, false, true]
+        );
+        assert_eq!(announced(&mut join, place, 1, "main"), "a:main");
+        assert!(!join.awaits(place, 1));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Events: anything that happened at an instant, from whichever input.
 
-use bpf_abi::Record;
+use bpf_abi::{Record, UserReturn};
 use experiment_format::ids::Pid;
 use user_collector::space::Mapping;
 
@@ -52,24 +52,13 @@ pub enum Event {
 /// The instant at which one experiment of a recording ends and the next one begins.
 #[derive(Clone, Debug)]
 pub struct Seam {
-    /// That instant, CLOCK_MONOTONIC nanoseconds. The event's own time is a moment later, when all
-    /// that was before it had been sent.
+    /// That instant, CLOCK_MONOTONIC nanoseconds. The event comes after all of that instant.
     pub at_ns: u64,
     /// Whether data were taken.
     pub recording: bool,
     /// What had been counted by then.
     pub totals: Totals,
-}
-
-impl Event {
-    /// Gives a record no later time than `stopped_ns`. What went on when data stopped is recorded a
-    /// moment later; it belongs to the instant at which they stopped.
-    pub fn limit_time(&mut self, stopped_ns: u64) {
-        let header = match self {
-            Event::Record(Record::OffCpu(record)) => &mut record.header,
-            Event::Record(Record::Tick(tick)) => &mut tick.header,
-            _ => return,
-        };
-        header.time_ns = header.time_ns.min(stopped_ns);
-    }
+    /// First returns to user mode of threads after it: their stacks may be those of what the
+    /// threads did before it.
+    pub returns: Vec<UserReturn>,
 }

@@ -1,13 +1,13 @@
 //! The inputs: a clock and a side-band ring on each CPU that is online, the snapshot of what runs
 //! at the start, and what is read on request. Their events are returned in time order.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use std::{fs, io};
 
 use bpf::{MAX_COUNTERS, Programs, Settings, UserStackCapture};
-use bpf_abi::{CapturedStack, CodeFile, Record, ThreadName};
+use bpf_abi::{CapturedStack, CodeFile, CpuStats, Record, ThreadName, UserReturn};
 use counters::names::event::CounterRequest;
 use counters::perf::counter::Place;
 use counters::perf::cpu_events::{open_clock, open_overflow, set_clock_period};
@@ -79,8 +79,6 @@ pub struct Inputs {
     follows: bool,
     /// Counters that overflow.
     pub counters: Vec<CounterRequest>,
-    /// When the data of an experiment ended of which more events are to come.
-    seam_ns: Option<u64>,
 }
 
 impl Inputs {
@@ -138,7 +136,6 @@ impl Inputs {
             lacking: HashMap::new(),
             follows: capture.is_some(),
             counters: counters.to_vec(),
-            seam_ns: None,
         };
         for number in 0..counters.len() {
             for (position, cpu) in online.iter().enumerate() {
@@ -231,11 +228,12 @@ impl Inputs {
         let began_ns = machine::now();
         self.drain()?;
         let mut events = self.order.release(began_ns.saturating_sub(SETTLED_NS));
-        for (_, event) in &mut events {
-            match self.seam_ns {
-                Some(_) if matches!(event, Event::Seam(_)) => self.seam_ns = None,
-                Some(at_ns) => event.limit_time(at_ns),
-                None => break,
+        let is_seam = |(_, event): &(u64, Event)| matches!(event, Event::Seam(_));
+        if let Some(at) = events.iter().position(is_seam) {
+            let (_, after) = events.split_at(at + 1);
+            let returns = first_returns(after.iter().chain(self.order.pending()));
+            if let Some((_, Event::Seam(seam))) = events.get_mut(at) {
+                seam.returns = returns;
             }
         }
         Ok(events)
@@ -306,28 +304,38 @@ impl Inputs {
     }
 
     /// Ends the data of one experiment and begins those of the next at the same instant. The event
-    /// is returned by a later round, between what was before and what is after.
+    /// is returned by a later round, between what was before and what was after.
     ///
     /// # Errors
     /// Those of [`Inputs::set_recording`] and [`Inputs::totals`].
     pub fn seam(&mut self) -> Result<(), Failure> {
         let recording = self.recording;
         let at_ns = match recording {
-            true => self.set_recording(false)?,
+            true => self
+                .programs
+                .end_experiment(machine::now)
+                .map_err(bpf_failure)?,
             false => machine::now(),
         };
-        let totals = self.totals()?;
-        self.seam_ns = Some(at_ns);
+        for cpu in self.cpus.values_mut() {
+            cpu.change(at_ns, recording && cpu.has_clock);
+        }
+        let totals = match recording {
+            true => self.totals_of(self.programs.ended_cpu_stats(at_ns))?,
+            false => self.totals()?,
+        };
+        if recording {
+            let records = self.programs.begin_experiment();
+            self.take(records.map_err(bpf_failure)?);
+        }
         let seam = Event::Seam(Box::new(Seam {
             at_ns,
             recording,
             totals,
+            returns: Vec::new(),
         }));
-        self.order.push(machine::now(), seam);
-        if recording {
-            self.programs.begin_at(at_ns).map_err(bpf_failure)?;
-            self.begun(at_ns)?;
-        }
+        // After the records of that instant, many of which are still in the rings.
+        self.order.push(at_ns + 1, seam);
         Ok(())
     }
 
@@ -336,7 +344,14 @@ impl Inputs {
     /// # Errors
     /// When it can't be read.
     pub fn totals(&self) -> Result<Totals, Failure> {
-        let stats = self.programs.all_cpu_stats().map_err(bpf_failure)?;
+        self.totals_of(self.programs.all_cpu_stats())
+    }
+
+    fn totals_of(
+        &self,
+        stats: Result<Vec<(u32, CpuStats)>, bpf::Error>,
+    ) -> Result<Totals, Failure> {
+        let stats = stats.map_err(bpf_failure)?;
         let time = |cpu| self.cpus.get(&cpu).copied().unwrap_or_default();
         let counted = |number: usize| self.programs.overflow_counts(number as u32);
         let counters = (0..self.counters.len()).map(counted);
@@ -479,6 +494,35 @@ impl Inputs {
             self.order.push(time, event);
         }
     }
+}
+
+/// Returns the first return to user mode of each thread among events of any order, unless its
+/// process had mapped something new by then.
+fn first_returns<'a>(events: impl Iterator<Item = &'a (u64, Event)>) -> Vec<UserReturn> {
+    let mut events: Vec<_> = events.collect();
+    events.sort_by_key(|(time, _)| *time);
+    let (mut changed, mut seen) = (HashSet::new(), HashSet::new());
+    let mut returns = Vec::new();
+    for (_, event) in events {
+        match event {
+            Event::Sideband(
+                SidebandEvent::Map { pid, .. }
+                | SidebandEvent::Comm {
+                    pid, exec: true, ..
+                },
+            ) => {
+                changed.insert(*pid);
+            }
+            Event::Record(Record::UserReturn(stack))
+                if seen.insert((stack.header.tid, stack.place))
+                    && !changed.contains(&Pid(stack.header.pid)) =>
+            {
+                returns.push(stack.clone());
+            }
+            _ => {}
+        }
+    }
+    returns
 }
 
 impl CpuTime {

@@ -130,6 +130,13 @@ impl UserSpace {
         }
     }
 
+    /// Returns whether something waits for a user stack.
+    #[must_use]
+    pub fn awaits(&self, record: &UserReturn) -> bool {
+        let place = (record.header.tid(), record.place);
+        self.join.awaits(place, record.header.user_return)
+    }
+
     /// Adds the user stack that was captured when a thread returned to user mode.
     pub fn user_return(
         &mut self,
