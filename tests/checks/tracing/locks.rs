@@ -28,6 +28,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Between the program's clock and the kernel's: the way into the kernel and back, on average of
 /// all waits at a lock. 24 us were measured in a virtual machine.
 const MAX_CALL_NS: f64 = 100_000.0;
+/// The same for the first wait at a lock, whose code may run for the first time: 316 us were
+/// measured, of a join.
+const MAX_FIRST_CALL_NS: f64 = 1_000_000.0;
 
 /// As in bpf/abi/c/records.h.
 const MAX_WAITS_PER_CPU_AND_SECOND: u64 = 5000;
@@ -54,7 +57,7 @@ fn root_every_wait_is_recorded_at_its_lock() -> Result<()> {
             let recorded_ns = nanos(there);
             let calls_ns = lock.nanos as f64 - recorded_ns;
             ensure!(
-                (0.0..=MAX_CALL_NS * lock.waits as f64).contains(&calls_ns),
+                (0.0..=MAX_FIRST_CALL_NS + MAX_CALL_NS * lock.waits as f64).contains(&calls_ns),
                 "{recorded_ns} ns are recorded at {lock:?}"
             );
         }
