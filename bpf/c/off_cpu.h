@@ -108,8 +108,8 @@ static __always_inline __u32 return_with(long got, struct cpu_stats *stats,
 	return got == -EPERM ? 0 : next_user_return(stats, task, thread, false, cpu);
 }
 
-/* Puts an off-CPU record of a time together, without its stack. `left` is of the CPU that the thread left,
- * and `index` its boundaries by now. */
+/* Puts an off-CPU record of a time together, without its stack. `left` is of the CPU that the thread
+ * left, and `index` its boundaries by then. */
 static __always_inline void describe_off_cpu(struct cpu_stats *left, __u64 index,
 					     struct record_header *out, struct task_struct *task,
 					     __u64 time, struct thread *thread, const struct off_cpu *off_cpu,

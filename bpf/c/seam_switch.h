@@ -20,9 +20,9 @@ static __always_inline bool has_boundaries(struct thread *thread, __u64 seam)
 	       index_at_seam(left, seam) > thread->grid_index;
 }
 
-/* Closes the account of a thread that is switched as of a seam, and sends what it did before that. Returns false if kc_close_all does that at this moment. `user_return` is the number
- * for the record of an off-CPU interval; its kernel stack is known as long as the thread has not run
- * since. */
+/* Closes the account of a thread that is switched as of a seam, and sends what it did before that.
+ * Returns false if kc_close_all does that at this moment. `user_return` is the number for the record
+ * of an off-CPU interval; its kernel stack is known as long as the thread has not run since. */
 static __noinline bool end_at_switch(struct task_struct *task, struct thread *thread, __u64 seam,
 				     __u64 stolen, __u32 user_return)
 {
