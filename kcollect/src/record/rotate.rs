@@ -21,7 +21,7 @@ use host::signals::SignalRequest;
 use super::archiving;
 use super::directory::{add_to_group, creation_failure, shown_path, writing_failure};
 use super::dispatch::LAST_SAMPLE;
-use super::input::event::Seam;
+use super::input::seam::Seam;
 use super::input::totals::Totals;
 use super::keep;
 use super::kernel::founder::{Beginning, Founder};

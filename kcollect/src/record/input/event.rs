@@ -1,11 +1,11 @@
 //! Events: anything that happened at an instant, from whichever input.
 
-use bpf_abi::{Record, UserReturn};
+use bpf_abi::Record;
 use experiment_format::ids::Pid;
 use user_collector::space::Mapping;
 
+use super::seam::Seam;
 use super::sideband::SidebandEvent;
-use super::totals::Totals;
 
 /// Anything that happened at an instant.
 #[derive(Clone, Debug)]
@@ -47,18 +47,4 @@ pub enum Event {
         /// Why it was taken.
         label: &'static str,
     },
-}
-
-/// The instant at which one experiment of a recording ends and the next one begins.
-#[derive(Clone, Debug)]
-pub struct Seam {
-    /// That instant, CLOCK_MONOTONIC nanoseconds. The event comes after all of that instant.
-    pub at_ns: u64,
-    /// Whether data were taken.
-    pub recording: bool,
-    /// What had been counted by then.
-    pub totals: Totals,
-    /// First returns to user mode of threads after it: their stacks may be those of what the
-    /// threads did before it.
-    pub returns: Vec<UserReturn>,
 }

@@ -1,13 +1,13 @@
 //! The inputs: a clock and a side-band ring on each CPU that is online, the snapshot of what runs
 //! at the start, and what is read on request. Their events are returned in time order.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use std::{fs, io};
 
 use bpf::{MAX_COUNTERS, Programs, Settings, UserStackCapture};
-use bpf_abi::{CapturedStack, CodeFile, CpuStats, Record, ThreadName, UserReturn};
+use bpf_abi::{CapturedStack, CodeFile, CpuStats, Record, ThreadName};
 use counters::names::event::CounterRequest;
 use counters::perf::counter::Place;
 use counters::perf::cpu_events::{open_clock, open_overflow, set_clock_period};
@@ -20,8 +20,9 @@ use host::machine::{self, CpuSet};
 use user_collector::io_calls::traced_calls;
 use user_collector::space::{Mapping, mapping_at};
 
-use super::event::{Event, Seam};
+use super::event::Event;
 use super::reader::{Bytes, Reader};
+use super::seam::{Seam, first_returns};
 use super::sideband::{self, SidebandEvent};
 use super::snapshot;
 use super::totals::Totals;
@@ -494,35 +495,6 @@ impl Inputs {
             self.order.push(time, event);
         }
     }
-}
-
-/// Returns the first return to user mode of each thread among events of any order, unless its
-/// process had mapped something new by then.
-fn first_returns<'a>(events: impl Iterator<Item = &'a (u64, Event)>) -> Vec<UserReturn> {
-    let mut events: Vec<_> = events.collect();
-    events.sort_by_key(|(time, _)| *time);
-    let (mut changed, mut seen) = (HashSet::new(), HashSet::new());
-    let mut returns = Vec::new();
-    for (_, event) in events {
-        match event {
-            Event::Sideband(
-                SidebandEvent::Map { pid, .. }
-                | SidebandEvent::Comm {
-                    pid, exec: true, ..
-                },
-            ) => {
-                changed.insert(*pid);
-            }
-            Event::Record(Record::UserReturn(stack))
-                if seen.insert((stack.header.tid, stack.place))
-                    && !changed.contains(&Pid(stack.header.pid)) =>
-            {
-                returns.push(stack.clone());
-            }
-            _ => {}
-        }
-    }
-    returns
 }
 
 impl CpuTime {

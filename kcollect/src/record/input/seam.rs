@@ -1,0 +1,113 @@
+//! The seam between two experiments of a recording, as an event.
+
+use std::collections::HashSet;
+
+use bpf_abi::{Record, UserReturn};
+use experiment_format::ids::Pid;
+
+use super::event::Event;
+use super::sideband::SidebandEvent;
+use super::totals::Totals;
+
+/// The instant at which one experiment of a recording ends and the next one begins.
+#[derive(Clone, Debug)]
+pub struct Seam {
+    /// That instant, CLOCK_MONOTONIC nanoseconds. The event comes after all of that instant.
+    pub at_ns: u64,
+    /// Whether data were taken.
+    pub recording: bool,
+    /// What had been counted by then.
+    pub totals: Totals,
+    /// First returns to user mode of threads after it: their stacks may be those of what the
+    /// threads did before it.
+    pub returns: Vec<UserReturn>,
+}
+
+/// Returns the first return to user mode of each thread among the events after a seam, in any order.
+/// Not of a process that had mapped something new by then: its stack is to be read by that.
+pub(super) fn first_returns<'a>(events: impl Iterator<Item = &'a (u64, Event)>) -> Vec<UserReturn> {
+    let mut events: Vec<_> = events.collect();
+    events.sort_by_key(|(time, _)| *time);
+    let (mut changed, mut seen) = (HashSet::new(), HashSet::new());
+    let mut returns = Vec::new();
+    for (_, event) in events {
+        match event {
+            Event::Sideband(
+                SidebandEvent::Map { pid, .. }
+                | SidebandEvent::Comm {
+                    pid, exec: true, ..
+                },
+            ) => {
+                changed.insert(*pid);
+            }
+            Event::Record(Record::UserReturn(stack))
+                if seen.insert((stack.header.tid, stack.place))
+                    && !changed.contains(&Pid(stack.header.pid)) =>
+            {
+                returns.push(stack.clone());
+            }
+            _ => {}
+        }
+    }
+    returns
+}
+
+#[cfg(test)]
+mod tests {
+    use bpf_abi::unwind::UnwindEnd;
+    use bpf_abi::{CapturedStack, RecordHeader};
+
+    use super::*;
+
+    fn returned(time: u64, pid: u32, tid: u32, place: u8) -> (u64, Event) {
+        let header = RecordHeader {
+            time_ns: time,
+            pid,
+            tid,
+            ..RecordHeader::default()
+        };
+        let stack = CapturedStack::Unwound {
+            frames: Box::default(),
+            end: UnwindEnd::Complete,
+            via_frame_pointer: false,
+            via_scan: false,
+        };
+        let record = UserReturn {
+            header,
+            ip: 0,
+            sp: 0,
+            execution: 0,
+            place,
+            stack,
+        };
+        (time, Event::Record(Record::UserReturn(record)))
+    }
+
+    fn executed(time: u64, pid: u32) -> (u64, Event) {
+        let event = SidebandEvent::Comm {
+            pid: Pid(pid),
+            name: Box::default(),
+            exec: true,
+        };
+        (time, Event::Sideband(event))
+    }
+
+    #[test]
+    fn each_series_of_a_thread_has_its_first_return() {
+        let events = [
+            returned(30, 1, 1, 0),
+            returned(20, 1, 1, 0),
+            returned(40, 1, 1, 3),
+            executed(25, 1),
+            returned(22, 1, 2, 0),
+            executed(10, 5),
+            returned(15, 5, 5, 0),
+        ];
+        let found = first_returns(events.iter());
+        let found: Vec<_> = found
+            .iter()
+            .map(|found| (found.header.time_ns, found.header.tid))
+            .collect();
+        assert_eq!(found, [(20, 1), (22, 2)]);
+    }
+}
