@@ -280,15 +280,7 @@ fn root_no_process_is_forgotten_between_two_experiments() -> Result<()> {
         .children
         .iter()
         .filter(|pid| ticks.get(pid).is_none_or(|ticks| *ticks == 0));
-    let forgotten = forgotten.map(|pid| (pid, accounts.get(pid)));
-    // Its own clock goes on while the hypervisor has the CPU, and what is stolen is no tick on one.
-    let had_a_cpu = |rows: &Vec<ProcessTimes>| {
-        let stolen = rows.iter().filter_map(|row| row.detail_s.as_ref());
-        stolen.map(|detail| detail.stolen).sum::<f64>() < 0.002
-    };
-    let forgotten: Vec<_> = forgotten
-        .filter(|(_, rows)| rows.is_none_or(had_a_cpu))
-        .collect();
+    let forgotten: Vec<_> = forgotten.map(|pid| (pid, accounts.get(pid))).collect();
     ensure!(forgotten.is_empty(), "{forgotten:?}");
     Ok(())
 }
