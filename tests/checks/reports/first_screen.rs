@@ -85,12 +85,11 @@ fn a_wait_for_a_lock_has_its_process_and_caller() -> Result<()> {
     let options = ["-p", "on", "-F", "=state_lock"];
     let recorded = record(&options, &load, LIMIT)?;
     let rows = table(&recorded, "Where threads waited")?;
-    let row = rows.get(1).context("no place")?;
+    // Other programs of the machine may wait longer.
+    let parts = [" lock ", " state_lock ", "futex", "state_lock::want_mutex"];
     ensure!(
-        row.contains(" lock ")
-            && row.contains(" state_lock ")
-            && row.contains("futex")
-            && row.contains("state_lock::want_mutex"),
+        rows.iter()
+            .any(|row| parts.iter().all(|part| row.contains(part))),
         "{rows:#?}"
     );
     // The report of the same experiment has the same table.
