@@ -168,11 +168,11 @@ static inline int account_conserves_time(const struct account *account)
 			      (account->tracking ? account->since_ns - account->begun_ns : 0);
 }
 
-/* Closes the open interval, whatever it is, and ends tracking; `run_time` is the scheduler's sum of
- * the thread's times on a CPU, and `stolen` as in account_switch_out. The part of a last interval
- * on a CPU that this sum does not have was a wait for the CPU. */
+/* Closes the open interval, whatever it is, of an account that this program has claimed; `run_time`
+ * is the scheduler's sum of the thread's times on a CPU, and `stolen` as in account_switch_out. The
+ * part of a last interval on a CPU that this sum does not have was a wait for the CPU. */
 static inline __attribute__((always_inline)) struct off_cpu
-account_close(struct account *account, __u64 now, __u64 run_delay, __u64 run_time, __u64 stolen)
+account_end(struct account *account, __u64 now, __u64 run_delay, __u64 run_time, __u64 stolen)
 {
 	struct off_cpu none = {}, off_cpu;
 
@@ -188,6 +188,15 @@ account_close(struct account *account, __u64 now, __u64 run_delay, __u64 run_tim
 		off_cpu = account_switch_in(account, now, run_delay, account->run_time_ns);
 	}
 	account->tracked_ns += account->since_ns - account->begun_ns;
+	return off_cpu;
+}
+
+/* The same, and ends tracking. */
+static inline struct off_cpu account_close(struct account *account, __u64 now, __u64 run_delay,
+					   __u64 run_time, __u64 stolen)
+{
+	struct off_cpu off_cpu = account_end(account, now, run_delay, run_time, stolen);
+
 	account->tracking = NOT_TRACKED;
 	return off_cpu;
 }

@@ -32,15 +32,25 @@ static __always_inline __u64 begin_of(__u64 time)
 	return time > seam ? seam : begin_ns;
 }
 
-/* Returns the time of a record that is put together now and tells what was at `time`: on the same
+/* Returns when the data began that belong to a context switch now. The scheduler's clock may be that
+ * of a wake-up some time ago, and would put the switch before a seam at which the accounts are being
+ * closed. */
+static __always_inline __u64 begin_of_switch(void)
+{
+	__u64 begin = begin_ns, seam = seam_ns;
+
+	return seam > begin && bpf_ktime_get_ns() > seam ? seam : begin;
+}
+
+/* Returns the time of a record that is put together now, of data that began at `begin`: on their
  * side of a seam, and no later than the end of data. */
-static __always_inline __u64 record_time(__u64 time)
+static __always_inline __u64 record_time(__u64 begin)
 {
 	__u64 now = bpf_ktime_get_ns(), until = until_ns, seam = seam_ns;
 
 	if (until && now > until)
 		now = until;
-	if (time <= seam)
+	if (begin < seam)
 		return now <= seam ? now : seam;
 	/* User space puts its own record of the seam one nanosecond after it. */
 	return now > seam + 1 ? now : seam + 2;

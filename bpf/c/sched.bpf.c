@@ -43,7 +43,7 @@ static __always_inline __u64 grid_index_now(struct cpu_stats *left, struct cpu_s
 static __always_inline void send_off_cpu(struct cpu_stats *stats, struct cpu_stats *left,
 					 __u64 index, struct task_struct *task,
 					 struct thread *thread, const struct off_cpu *off_cpu,
-					 __u64 time, __u32 cpu)
+					 __u64 begin, __u32 cpu)
 {
 	__u32 zero = 0;
 	struct tick_scratch *out = bpf_map_lookup_elem(&kc_scratch, &zero);
@@ -55,7 +55,7 @@ static __always_inline void send_off_cpu(struct cpu_stats *stats, struct cpu_sta
 		return;
 	got = bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0);
 	user_return = return_with(got, stats, task, thread, cpu);
-	describe_off_cpu(left, index, &out->record, task, record_time(time), thread, off_cpu,
+	describe_off_cpu(left, index, &out->record, task, record_time(begin), thread, off_cpu,
 			 user_return, cpu);
 	size = add_stack(&out->record, got);
 	if (!send(cpu, out, SCRATCH_LENGTH(size)))
@@ -64,7 +64,8 @@ static __always_inline void send_off_cpu(struct cpu_stats *stats, struct cpu_sta
 
 /* Sends the last record of a thread that exits. */
 static __always_inline void thread_exit(struct cpu_stats *stats, struct task_struct *task,
-					struct thread *thread, __u64 now, __u64 stolen, __u32 cpu)
+					struct thread *thread, __u64 begin, __u64 now,
+					__u64 stolen, __u32 cpu)
 {
 	__u32 zero = 0;
 	struct thread_record *out = bpf_map_lookup_elem(&kc_scratch, &zero);
@@ -74,7 +75,7 @@ static __always_inline void thread_exit(struct cpu_stats *stats, struct task_str
 	evict_return_wait(task, thread);
 	if (thread->account.tracking == TRACKED && claim_tracking(&thread->account, TRACKED)) {
 		account_close(&thread->account, now, 0, task->se.sum_exec_runtime, stolen);
-		time = record_time(now - stats->offset_ns);
+		time = record_time(begin);
 	}
 	/* Claimed by kc_close_all, which writes the record; or the thread was never recorded. */
 	if (thread->account.tracking == TRACKING_CLAIMED || !thread->account.tracked_ns)
@@ -133,7 +134,7 @@ static __always_inline void track_at_switch_in(struct cpu_stats *stats, struct t
 /* A thread leaves whose switch-in was not seen: sends how long it was off the CPU. Its kernel and
  * user stacks of that time are not known any more. */
 static __always_inline void send_missed_off_cpu(struct cpu_stats *stats, struct task_struct *task,
-						struct thread *thread, __u64 time,
+						struct thread *thread, __u64 begin,
 						__u32 cpu)
 {
 	__u64 arrival = task->sched_info.last_arrival, index, charged = thread->charged_from;
@@ -156,18 +157,18 @@ static __always_inline void send_missed_off_cpu(struct cpu_stats *stats, struct 
 				     arrival - any_offset_ns, period_ns);
 	if ((__s64)(index - thread->grid_index) <= 0)
 		return;
-	describe_off_cpu(left, index, &out->record, task, record_time(time), thread, &off_cpu, 0, cpu);
+	describe_off_cpu(left, index, &out->record, task, record_time(begin), thread, &off_cpu, 0, cpu);
 	if (!send(cpu, out, SCRATCH_LENGTH(add_stack(&out->record, -1))))
 		stats->off_cpu_lost += out->record.ticks;
 }
 
-static __always_inline void switch_out(struct cpu_stats *stats, struct task_struct *prev, __u64 now,
-				       __u64 stolen, bool preempted, __u32 prev_state, __u32 cpu)
+static __always_inline void switch_out(struct cpu_stats *stats, struct task_struct *prev,
+				       __u64 begin, __u64 now, __u64 stolen, bool preempted,
+				       __u32 prev_state, __u32 cpu)
 {
 	/* A thread that exits before data begin needs no storage. */
 	struct thread *thread = bpf_task_storage_get(
 		&kc_threads, prev, 0, recording ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
-	__u64 begin = begin_of(now - stats->offset_ns);
 	__u32 state, zero = 0;
 
 	if (!thread) {
@@ -180,7 +181,7 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 		 * accounts for the time until then. */
 		if (!recording || !claim_tracking(&thread->account, NOT_TRACKED)) {
 			if (prev_state & TASK_DEAD)
-				thread_exit(stats, prev, thread, now, stolen, cpu);
+				thread_exit(stats, prev, thread, begin, now, stolen, cpu);
 			return;
 		}
 		track_at_switch_out(stats, prev, thread, begin, cpu);
@@ -191,9 +192,9 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 		stolen = 0;
 	}
 	if (thread->account.state != STATE_ON_CPU)
-		send_missed_off_cpu(stats, prev, thread, now - stats->offset_ns, cpu);
+		send_missed_off_cpu(stats, prev, thread, begin, cpu);
 	if (prev_state & TASK_DEAD) {
-		thread_exit(stats, prev, thread, now, stolen, cpu);
+		thread_exit(stats, prev, thread, begin, now, stolen, cpu);
 		return;
 	}
 	state = preempted || !prev_state
@@ -210,12 +211,12 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 	capture_at_switch_out(stats, prev, thread, cpu);
 }
 
-static __always_inline void switch_in(struct cpu_stats *stats, struct task_struct *next, __u64 now,
-				      __u32 cpu)
+static __always_inline void switch_in(struct cpu_stats *stats, struct task_struct *next,
+				      __u64 begin, __u64 now, __u32 cpu)
 {
 	struct thread *thread = bpf_task_storage_get(&kc_threads, next, 0,
 						     BPF_LOCAL_STORAGE_GET_F_CREATE);
-	__u64 delay = run_delay(next, now), index, begin = begin_of(now - stats->offset_ns);
+	__u64 delay = run_delay(next, now), index;
 	struct cpu_stats *left = stats;
 	struct off_cpu off_cpu;
 	__u32 user_return = 0;
@@ -252,8 +253,7 @@ static __always_inline void switch_in(struct cpu_stats *stats, struct task_struc
 		thread->grid_index += grid_before(left->origin_ns, thread->grid_index, index,
 						  off_cpu.from_ns - any_offset_ns, period_ns);
 	if (index > thread->grid_index)
-		send_off_cpu(stats, left, index, next, thread, &off_cpu, now - stats->offset_ns,
-			     cpu);
+		send_off_cpu(stats, left, index, next, thread, &off_cpu, begin, cpu);
 	if (is_lock_wait(&off_cpu, next))
 		send_lock_wait(stats, next, thread, &off_cpu, true, cpu);
 	thread->grid_index = stats->index;
@@ -322,7 +322,7 @@ static __always_inline void context_switch(__u64 *ctx, struct cpu_stats *stats, 
 	__u32 prev_state = ctx[3];
 	/* The scheduler's clock in this CPU's run queue is up to date. */
 	struct rq *rq = (prev->pid ? prev : next)->se.cfs_rq->rq;
-	__u64 now = rq->clock, stolen, end;
+	__u64 now = rq->clock, stolen, end, begin;
 
 	if (stats->offset_stale)
 		note_offset(stats, now, prev->pid && !ctx[0] && prev_state);
@@ -338,10 +338,11 @@ static __always_inline void context_switch(__u64 *ctx, struct cpu_stats *stats, 
 		now = end + stats->offset_ns;
 	}
 	stolen = stolen_since_switch(stats, rq);
+	begin = begin_of_switch();
 	if (prev->pid)
-		switch_out(stats, prev, now, stolen, ctx[0], prev_state, cpu);
+		switch_out(stats, prev, begin, now, stolen, ctx[0], prev_state, cpu);
 	if (next->pid && recording)
-		switch_in(stats, next, now, cpu);
+		switch_in(stats, next, begin, now, cpu);
 }
 
 SEC("tp_btf/sched_switch")

@@ -45,7 +45,7 @@ static __noinline bool end_at_switch(struct task_struct *task, struct thread *th
 	state = account->state;
 	detail = account->detail;
 	since = account->since_ns - any_offset_ns;
-	off_cpu = account_close(account, at, delay, RUN_TIME_UNKNOWN, stolen);
+	off_cpu = account_end(account, at, delay, RUN_TIME_UNKNOWN, stolen);
 	index = left ? index_at_seam(left, seam) : thread->grid_index;
 	if (left && out && state != STATE_ON_CPU && index > thread->grid_index) {
 		if (task != bpf_get_current_task_btf())

@@ -188,8 +188,8 @@ int kc_close_all(struct bpf_iter__task *ctx)
 	state = thread->account.state;
 	detail = thread->account.detail;
 	out->thread.since_ns = thread->account.since_ns - any_offset_ns;
-	off_cpu = account_close(&thread->account, now, delay, RUN_TIME_UNKNOWN,
-				stolen_from(thread));
+	/* It stays claimed until all of it is written. */
+	off_cpu = account_end(&thread->account, now, delay, RUN_TIME_UNKNOWN, stolen_from(thread));
 	/* Data have ended on all CPUs, so all boundaries until then are counted. */
 	left = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
 	index = !left ? thread->grid_index : recording ? index_at_seam(left, end) : left->index;
@@ -206,5 +206,7 @@ int kc_close_all(struct bpf_iter__task *ctx)
 	bpf_seq_write(ctx->meta->seq, &out->thread, sizeof(out->thread));
 	if (recording)
 		go_on(thread, end, index, now, state, detail, delay);
+	else
+		thread->account.tracking = NOT_TRACKED;
 	return 0;
 }

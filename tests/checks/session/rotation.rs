@@ -341,6 +341,43 @@ fn root_what_a_process_does_at_a_seam_counts_once() -> Result<()> {
     })
 }
 
+/// While the accounts are closed and opened, threads of followed processes are switched all the time.
+#[test]
+fn root_seams_amid_many_switches_lose_nothing() -> Result<()> {
+    alone(|| {
+        let directory = tempfile::tempdir()?;
+        let directory = directory.path();
+        let mut service = Command::new("env");
+        service.args(["--default-signal=HUP", "setsid"]);
+        let words = ["-p", "hi", "-F", "on", "-A", "off", "--rotate", "1h"];
+        service.arg(binary()?).args(words).current_dir(directory);
+        let mut service = Running::start(&mut service, LIMIT)?;
+        service.until("data", || {
+            let log = fs::read_to_string(directory.join("ktest.1.er/log.xml"));
+            log.is_ok_and(|log| log.contains("<event kind=\"resume\""))
+        })?;
+        let mut load = Command::new("perf");
+        let load = Running::start(
+            load.args(["bench", "sched", "messaging", "-g", "2", "-l", "3000"]),
+            LIMIT,
+        )?;
+        for _ in 0..8 {
+            sleep(Duration::from_millis(150));
+            service.signal(Signal::SIGHUP)?;
+        }
+        load.finish()?.succeeded()?;
+        service.signal(Signal::SIGTERM)?;
+        let finished = service.finish()?.succeeded()?;
+        let all = series(directory)?;
+        ensure!(all.len() >= 5, "{all:?}: {finished}");
+        closed_without_a_gap(&all)?;
+        for path in &all {
+            RunSummary::of(path)?.complete()?;
+        }
+        Ok(())
+    })
+}
+
 /// The oldest go, what is left opens by itself, with all that is archived.
 #[test]
 fn root_the_oldest_experiments_are_removed() -> Result<()> {
