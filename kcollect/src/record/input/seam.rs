@@ -23,8 +23,8 @@ pub struct Seam {
     pub returns: Vec<UserReturn>,
 }
 
-/// Returns the first return to user mode of each thread among the events after a seam, in any order.
-/// Not of a process that had mapped something new by then: its stack is to be read by that.
+/// Returns the first return to user mode of each thread among the events after a seam, in any
+/// order. Not of a process that had mapped something new by then: its stack is to be read by that.
 pub(super) fn first_returns<'a>(events: impl Iterator<Item = &'a (u64, Event)>) -> Vec<UserReturn> {
     let mut events: Vec<_> = events.collect();
     events.sort_by_key(|(time, _)| *time);
