@@ -64,7 +64,7 @@ fn root_any_system_call_may_fail() -> Result<()> {
                 Err(error) => wrong.push(error),
             }
             runs += 1;
-            nth = if each { nth + 1 } else { 2 * nth };
+            nth = if each { nth + 1 } else { 3 * nth };
         }
         ensure!(runs > 0, "{call} is not called: what is, instead?");
         eprintln!("{call}: {runs} runs, up to number {nth}");

@@ -341,40 +341,6 @@ fn root_what_a_process_does_at_a_seam_counts_once() -> Result<()> {
     })
 }
 
-/// Threads of followed processes are switched while their accounts are closed and opened.
-#[test]
-fn root_seams_amid_many_switches_lose_nothing() -> Result<()> {
-    alone(|| {
-        let directory = tempfile::tempdir()?;
-        let directory = directory.path();
-        let mut service = Command::new("env");
-        service.args(["--default-signal=HUP", "setsid"]);
-        let words = ["-p", "hi", "-F", "on", "-A", "off", "--rotate", "1h"];
-        service.arg(binary()?).args(words).current_dir(directory);
-        let mut service = Running::start(&mut service, LIMIT)?;
-        service.until("data", || {
-            let log = fs::read_to_string(directory.join("ktest.1.er/log.xml"));
-            log.is_ok_and(|log| log.contains("<event kind=\"resume\""))
-        })?;
-        let mut mixed = Command::new(workload!("mixed"));
-        let mixed = Running::start(mixed.args(["3", &work_cpu()?.to_string()]), LIMIT)?;
-        for _ in 0..14 {
-            sleep(Duration::from_millis(200));
-            service.signal(Signal::SIGHUP)?;
-        }
-        mixed.finish()?.succeeded()?;
-        service.signal(Signal::SIGTERM)?;
-        let finished = service.finish()?.succeeded()?;
-        let all = series(directory)?;
-        ensure!(all.len() >= 3, "{all:?}: {finished}");
-        closed_without_a_gap(&all)?;
-        for path in &all {
-            RunSummary::of(path)?.complete()?;
-        }
-        Ok(())
-    })
-}
-
 /// The oldest go, what is left opens by itself, with all that is archived.
 #[test]
 fn root_the_oldest_experiments_are_removed() -> Result<()> {
