@@ -52,6 +52,24 @@ fn span(path: &Path) -> Result<(u64, u64)> {
     Ok((start, exit.context("it is closed")?))
 }
 
+/// Starts a recording as a service, which ends an experiment at SIGHUP.
+fn service(directory: &Path, options: &[&str]) -> Result<Running> {
+    // A program that leads no process group becomes the session's leader, with its process id.
+    // These checks may run below nohup(1), which has SIGHUP ignored.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP", "setsid"]);
+    command.arg(binary()?).args(options).current_dir(directory);
+    Running::start(&mut command, LIMIT)
+}
+
+/// Waits until the first experiment of a service has data.
+fn until_data(service: &mut Running, directory: &Path) -> Result<()> {
+    service.until("data", || {
+        let log = fs::read_to_string(directory.join("ktest.1.er/log.xml"));
+        log.is_ok_and(|log| log.contains("<event kind=\"resume\""))
+    })
+}
+
 /// The experiments of a series are closed, and each begins where the one before it ends.
 fn closed_without_a_gap(all: &[PathBuf]) -> Result<()> {
     for path in all {
@@ -291,15 +309,9 @@ fn root_what_a_process_does_at_a_seam_counts_once() -> Result<()> {
     alone(|| {
         let directory = tempfile::tempdir()?;
         let directory = directory.path();
-        let mut service = Command::new("env");
-        service.args(["--default-signal=HUP", "setsid"]);
         let words = ["-p", "hi", "-F", "off", "-A", "off", "--rotate", "1h"];
-        service.arg(binary()?).args(words).current_dir(directory);
-        let mut service = Running::start(&mut service, LIMIT)?;
-        service.until("data", || {
-            let log = fs::read_to_string(directory.join("ktest.1.er/log.xml"));
-            log.is_ok_and(|log| log.contains("<event kind=\"resume\""))
-        })?;
+        let mut service = service(directory, &words)?;
+        until_data(&mut service, directory)?;
         let mut load = Command::new(workload!("short_lived"));
         let load = Running::start(load.args(["4", &work_cpu()?.to_string()]), LIMIT)?;
         let mut random = SplitMix(0x5345_414d);
@@ -389,13 +401,8 @@ fn root_sighup_begins_the_next_experiment() -> Result<()> {
     let _machine = Exclusive::take()?;
     let directory = tempfile::tempdir()?;
     let directory = directory.path();
-    // A program that leads no process group becomes the session's leader, with its process id.
-    // These checks may run below nohup(1), which has SIGHUP ignored.
-    let mut command = Command::new("env");
-    command.args(["--default-signal=HUP", "setsid"]);
     let words = ["-p", "hi", "-F", "off", "-A", "off", "--rotate", "1h"];
-    command.arg(binary()?).args(words).current_dir(directory);
-    let mut service = Running::start(&mut command, LIMIT)?;
+    let mut service = service(directory, &words)?;
     for experiments in 1..=3 {
         let going_on = || {
             let all = series(directory).unwrap_or_default();
@@ -431,17 +438,11 @@ fn root_sighups_in_quick_succession_lose_nothing() -> Result<()> {
         let cpu = work_cpu()?.to_string();
         let mut load = Command::new(workload!("spin_user"));
         let load = Running::start(load.args(["60", &cpu]), LIMIT)?;
-        let mut command = Command::new("env");
-        command.args(["--default-signal=HUP", "setsid"]);
         let words = [
             "-p", "hi", "-x", "off", "-F", "on", "-A", "off", "--rotate", "1h",
         ];
-        command.arg(binary()?).args(words).current_dir(directory);
-        let mut service = Running::start(&mut command, LIMIT)?;
-        service.until("data", || {
-            let log = fs::read_to_string(directory.join("ktest.1.er/log.xml"));
-            log.is_ok_and(|log| log.contains("<event kind=\"resume\""))
-        })?;
+        let mut service = service(directory, &words)?;
+        until_data(&mut service, directory)?;
         let mut random = SplitMix(0x5349_4748_5550);
         for _ in 0..40 {
             service.signal(Signal::SIGHUP)?;
