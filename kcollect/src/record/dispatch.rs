@@ -313,6 +313,14 @@ impl Dispatcher {
             .map_or_else(Vec::new, UserSpace::take_unmapped)
     }
 
+    /// Once a round, before [`Dispatcher::maintain`], until it returns false: writes a part of what
+    /// changed in mappings. Returns whether the rest waits.
+    pub fn write_some_mappings(&mut self) -> bool {
+        let router = &mut self.router;
+        let user = self.user.as_mut();
+        user.is_some_and(|user| user.write_some_mappings(router))
+    }
+
     /// Once a round: writes what is due, and drops what is only kept for late records.
     pub fn maintain(&mut self, now: u64) {
         self.router.maintain_kernel();

@@ -118,8 +118,6 @@ impl Session<'_> {
     }
 
     /// Applies the events that are complete, and publishes what they changed.
-    ///
-    /// There may be so many that this takes seconds. Data stop at their time all the same.
     pub(super) fn apply_events(&mut self, output: &mut Output) -> Result<(), Failure> {
         let mut published = now();
         let events = self.inputs.round()?;
@@ -132,21 +130,28 @@ impl Session<'_> {
             if now() > published + PUBLISH_INTERVAL_NS {
                 self.publish()?;
                 self.dispatcher.router.measure();
-                if self.stopped_ns.is_none() {
-                    self.handle_signals()?;
-                    self.keep_time(now(), output)?;
-                    self.watch_limits(output)?;
-                }
-                if self.stopped {
-                    self.stop_data()?;
-                    self.say_closing(output);
-                }
+                self.keep_up(output)?;
                 published = now();
             }
         }
         self.publish()?;
         for pid in self.dispatcher.take_unmapped() {
             self.inputs.read_mappings(pid);
+        }
+        Ok(())
+    }
+
+    /// Does what cannot wait until all is done that a round has to do: that may take seconds. Data
+    /// stop at their time all the same.
+    pub(super) fn keep_up(&mut self, output: &mut Output) -> Result<(), Failure> {
+        if self.stopped_ns.is_none() {
+            self.handle_signals()?;
+            self.keep_time(now(), output)?;
+            self.watch_limits(output)?;
+        }
+        if self.stopped {
+            self.stop_data()?;
+            self.say_closing(output);
         }
         Ok(())
     }

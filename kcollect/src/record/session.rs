@@ -213,6 +213,9 @@ impl<'a> Session<'a> {
             if time >= next_round {
                 next_round = time + ROUND_NS;
                 self.follow_hotplug()?;
+                while self.dispatcher.write_some_mappings() {
+                    self.keep_up(output)?;
+                }
                 self.dispatcher.maintain(time);
                 self.keep_budget(time, output)?;
                 // One that was deleted ends the recording.

@@ -224,7 +224,7 @@ impl Subexperiment {
         let mut jit = watch_jit(pid, since, &code.jit);
         if let Some(space) = code.spaces.get_mut(pid) {
             let objects = &mut code.objects;
-            let changes = space.take_changes();
+            let changes = space.take_changes(usize::MAX);
             for mapping in space.code().iter() {
                 if let Some(watch) = &mut jit
                     && !mapping.file.path.starts_with(b"//anon")
@@ -374,16 +374,19 @@ impl Subexperiment {
         self.collector.write_kernel_objects(&[], kernel)
     }
 
-    /// Writes what changed in the process's mappings since the last time.
+    /// Writes what changed in the process's mappings since the last time: the first changes, at most
+    /// so many. Returns how many those were.
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn mappings(&mut self, code: &mut LoadedCode) -> Result<()> {
+    pub fn mappings(&mut self, code: &mut LoadedCode, most: usize) -> Result<usize> {
         let space = code.spaces.get_mut(self.pid);
-        let changes = space.map(|space| space.take_changes()).unwrap_or_default();
+        let changes = space.map(|space| space.take_changes(most));
+        let changes = changes.unwrap_or_default();
         let (pid, objects) = (self.pid, &mut code.objects);
         self.collector
-            .write_mappings(&changes, |mapping| objects.followed(pid, &[], mapping))
+            .write_mappings(&changes, |mapping| objects.followed(pid, &[], mapping))?;
+        Ok(changes.len())
     }
 
     /// The process mapped a file for execution: functions made there before have ended.
@@ -472,7 +475,6 @@ impl Subexperiment {
     ) -> Result<()> {
         let (mut result, mut mapped) = (Ok(()), Default::default());
         if current {
-            result = self.mappings(code);
             mapped = code.mapped_by(self.pid);
         }
         self.report_used(code);

@@ -94,11 +94,15 @@ impl AddressSpace {
         }
     }
 
-    /// Returns the changes since the last call, by time. Until [`AddressSpace::keep_all_changes`]
-    /// they may be only those that still hold.
-    pub fn take_changes(&mut self) -> Vec<MappingChange> {
-        self.unused.clear();
-        std::mem::take(&mut self.changes).into_values().collect()
+    /// Returns the first changes since the last call, at most so many, by time. Until
+    /// [`AddressSpace::keep_all_changes`] they may be only those that still hold.
+    pub fn take_changes(&mut self, most: usize) -> Vec<MappingChange> {
+        let first_left = self.changes.keys().nth(most).copied();
+        let left = first_left.map_or_else(BTreeMap::new, |first| self.changes.split_off(&first));
+        self.unused.retain(|_, change| left.contains_key(change));
+        std::mem::replace(&mut self.changes, left)
+            .into_values()
+            .collect()
     }
 
     fn map(&mut self, at: u64, new: Mapping) {
@@ -340,7 +344,7 @@ mod tests {
         let child = spaces.get_mut(Pid(9)).unwrap();
         assert_eq!((child.execution, child.code().len()), (None, 1));
         let changes: Vec<_> = child
-            .take_changes()
+            .take_changes(usize::MAX)
             .into_iter()
             .map(|change| (change.at, change.event))
             .collect();
@@ -350,7 +354,7 @@ mod tests {
             (4, MappingEvent::Map(mapping("true", 15, 25))),
         ];
         assert_eq!(changes, expected);
-        assert!(child.take_changes().is_empty());
+        assert!(child.take_changes(usize::MAX).is_empty());
         assert_eq!(spaces.get_mut(Pid(7)).unwrap().code().len(), 1);
     }
 
@@ -369,7 +373,7 @@ mod tests {
         let changes: Vec<_> = spaces
             .get_mut(Pid(7))
             .unwrap()
-            .take_changes()
+            .take_changes(usize::MAX)
             .into_iter()
             .map(|change| (change.at, change.event))
             .collect();
@@ -403,7 +407,11 @@ mod tests {
                     space.note_use();
                 }
             }
-            spaces.get_mut(Pid(7)).unwrap().take_changes().len()
+            spaces
+                .get_mut(Pid(7))
+                .unwrap()
+                .take_changes(usize::MAX)
+                .len()
         };
         assert!(turns(false, true) < 200);
         assert_eq!(turns(true, true), 2 * 1000 - 1);
@@ -417,7 +425,7 @@ mod tests {
         spaces.executed(Pid(7), 5);
         spaces.mapped(Pid(7), mapping("main", 10, 20), 6);
         spaces.mapped(Pid(7), mapping("one.so", 40, 50), 9);
-        spaces.get_mut(Pid(7)).unwrap().take_changes();
+        spaces.get_mut(Pid(7)).unwrap().take_changes(usize::MAX);
         let found = || [mapping("main", 10, 20), mapping("main", 30, 45)];
         // Looked at before it executed this program.
         assert!(!spaces.discovered(Pid(7), found(), 5, 8));
@@ -429,7 +437,7 @@ mod tests {
             at: 8,
             event: MappingEvent::Map(mapping("main", 30, 40)),
         };
-        assert_eq!(space.take_changes(), [moved]);
+        assert_eq!(space.take_changes(usize::MAX), [moved]);
         assert_eq!(space.code().len(), 3);
     }
 

@@ -238,6 +238,11 @@ impl UserSpace {
         router.sample(&self.tracker, sample, usage);
     }
 
+    /// Writes a part of what changed in mappings. Returns whether the rest waits.
+    pub fn write_some_mappings(&mut self, router: &mut Router) -> bool {
+        router.write_some_mappings(&self.tracker, &mut self.code)
+    }
+
     /// Once a round: writes what is due.
     pub fn maintain(&mut self, router: &mut Router, now: u64) {
         router.maintain(&self.tracker, &mut self.code, now);
