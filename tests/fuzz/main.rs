@@ -49,8 +49,8 @@ macro_rules! tests_of {
 }
 
 tests_of! {
-    log map packets stacks usage dynamic_code functions directory elf archive frames go perf_map
-    jitdump sideband records facts
+    log map packed packets stacks usage dynamic_code functions directory elf archive frames go
+    perf_map jitdump sideband records facts
 }
 
 #[test]

@@ -7,16 +7,18 @@ mod archive;
 mod code;
 mod directory;
 mod experiment;
+mod packed;
 mod streams;
 
 /// A function that reads an input's bytes, and panics on a bug.
 pub(crate) type Target = fn(&[u8]);
 
 /// All targets, by the names of their corpora.
-pub(crate) const TARGETS: [(&str, Target); 17] = [
+pub(crate) const TARGETS: [(&str, Target); 18] = [
     ("log", experiment::log),
     ("map", experiment::map),
     ("directory", directory::directory),
+    ("packed", packed::packed),
     ("packets", experiment::packets),
     ("stacks", experiment::stacks),
     ("usage", experiment::usage),

@@ -1,0 +1,97 @@
+//! Packed experiments, which come from anywhere.
+
+use std::fs::{self, File, FileType};
+use std::io;
+use std::path::Path;
+
+use experiment_format::packed::{Part, unpack};
+use tar::Header;
+
+use super::experiment::in_memory;
+
+/// How a file of zstd begins. Other input is compressed for the target.
+const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// The size of a header of tar, and of what data are filled up to, in bytes.
+const BLOCK_BYTES: usize = 512;
+/// The bytes that may be unpacked.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// Unpacks an experiment, given as it is, or as the tar archive in it, whose headers then get the
+/// checksums that they lack.
+pub(super) fn packed(bytes: &[u8]) {
+    let directory = in_memory();
+    let (file, parent) = (
+        directory.path().join("x.er.zst"),
+        directory.path().join("parent"),
+    );
+    let written = match bytes.starts_with(&ZSTD) {
+        true => fs::write(&file, bytes),
+        false => compress(&with_checksums(bytes), &file),
+    };
+    if written.and_then(|()| fs::create_dir(&parent)).is_err() {
+        return;
+    }
+    for part in [Part::Log, Part::All] {
+        let mut reported = 0;
+        let done = unpack(&file, &parent, part, MAX_BYTES, &mut |bytes| {
+            reported = bytes
+        });
+        assert!(reported <= MAX_BYTES);
+        let (mut all, mut size) = (Vec::new(), 0);
+        walk(&parent, &mut |path, kind, bytes| {
+            assert!(kind.is_dir() || kind.is_file());
+            size += bytes;
+            if path.parent() == Some(&parent) {
+                all.push(path.to_owned());
+            }
+        });
+        assert!(size <= MAX_BYTES);
+        assert!(all.len() <= 1);
+        if let Ok(made) = done {
+            assert_eq!(all, [made]);
+        }
+        // Nothing is beside it.
+        let beside = fs::read_dir(directory.path()).map_or(0, Iterator::count);
+        assert_eq!(beside, 2);
+        for made in all {
+            assert!(fs::remove_dir_all(made).is_ok());
+        }
+    }
+}
+
+fn compress(bytes: &[u8], file: &Path) -> io::Result<()> {
+    zstd::stream::copy_encode(bytes, File::create(file)?, 1)
+}
+
+/// Returns the archive with the checksums that belong to its headers.
+fn with_checksums(bytes: &[u8]) -> Vec<u8> {
+    let mut archive = bytes.to_vec();
+    let mut at = 0_usize;
+    while let Some(block) = archive.get_mut(at..at.saturating_add(BLOCK_BYTES)) {
+        let mut header = Header::new_old();
+        header.as_mut_bytes().copy_from_slice(block);
+        // Two blocks of zeros end an archive.
+        if block.iter().any(|byte| *byte != 0) {
+            header.set_cksum();
+            block.copy_from_slice(header.as_bytes());
+        }
+        let data = usize::try_from(header.entry_size().unwrap_or(0)).unwrap_or(usize::MAX);
+        let blocks = data.div_ceil(BLOCK_BYTES).saturating_add(1);
+        at = at.saturating_add(blocks.saturating_mul(BLOCK_BYTES));
+    }
+    archive
+}
+
+/// Calls a function with everything below a directory, and the size of each file.
+fn walk(directory: &Path, visit: &mut dyn FnMut(&Path, FileType, u64)) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let (Ok(kind), Ok(metadata)) = (entry.file_type(), entry.metadata()) else {
+            continue;
+        };
+        let bytes = if kind.is_file() { metadata.len() } else { 0 };
+        visit(&entry.path(), kind, bytes);
+        if kind.is_dir() {
+            walk(&entry.path(), visit);
+        }
+    }
+}
