@@ -43,14 +43,16 @@ check: rust
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps
 
-# The name of a test that needs root begins with root_. Those of the package `tests` profile the machine: each takes it
-# exclusively or shares it (tests::machine::Exclusive and Shared), so two threads never run two checks that judge times.
-# Both runs have all packages, so that the second compiles nothing: with fewer, libraries would have other features.
+# The name of a test that needs root begins with root_. Those of the package `tests` profile the machine: what takes it for
+# itself begins with root_alone_ (tests::machine::Exclusive), and the others run side by side (Shared). Two threads there
+# too: with one, the test harness runs tests in its main thread, and what is not judged is printed without a name.
+# All runs have all packages, so that only the first compiles: with fewer, libraries would have other features.
 AS_ROOT = --config "target.'cfg(all())'.runner=['$(CURDIR)/scripts/as-root.sh']"
 test: build
 	@scripts/packages.sh test
 	cargo test --locked --workspace --no-fail-fast -- --skip root_
-	PATH="$$(scripts/perf-path.sh)" cargo test --locked --workspace --tests --no-fail-fast $(AS_ROOT) -- root_ --test-threads=2
+	PATH="$$(scripts/perf-path.sh)" cargo test --locked --workspace --tests --no-fail-fast $(AS_ROOT) -- root_ --skip root_alone_ --test-threads=4
+	PATH="$$(scripts/perf-path.sh)" cargo test --locked --workspace --tests --no-fail-fast $(AS_ROOT) -- root_alone_ --test-threads=2
 
 # After a change: one package, or all of them, without root and without the release build.
 test-fast: rust

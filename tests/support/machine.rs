@@ -38,8 +38,16 @@ impl Exclusive {
     /// Waits for the machine.
     ///
     /// # Errors
-    /// When not root, or when the check has taken the machine already.
+    /// When not root, when the check has taken the machine already, or when its name does not begin
+    /// with `root_alone_`: it would run among those that share the machine, and hold them up.
     pub fn take() -> Result<Self> {
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or_default();
+        let name = name.rsplit("::").next().unwrap_or_default();
+        ensure!(
+            name.starts_with("root_alone_") || !name.starts_with("root_"),
+            "{name} takes the machine for itself: call it root_alone_…"
+        );
         let lock = lock_machine(FlockArg::LockExclusive)?;
         STOLEN_BEFORE.store(stolen_everywhere()? as u64, Ordering::Relaxed);
         Ok(Self { _lock: lock })

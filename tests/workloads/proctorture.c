@@ -8,7 +8,8 @@
  *   until:NS           sleeps until a moment of CLOCK_MONOTONIC
  *   wait:PATH          sleeps until there is a file of that name
  *   say:WORD           writes its process id, the word and the time to standard output
- *   fork               a child does the rest; the process waits for it and goes no further
+ *   fork               a child does the rest; the process waits for all its children and goes no
+ *                      further
  *   both               a child and the process itself do the rest
  *   start:ACTION       a child made by fork, and then another proctorture, does an action, and
  *                      is waited for
@@ -407,6 +408,8 @@ int main(int count, char **words)
 
 			if (child) {
 				wait_for(child);
+				while (wait(0) > 0)
+					;
 				return 0;
 			}
 		} else if (IS("both")) {

@@ -30,7 +30,7 @@ const COMMON: f64 = 0.05;
 type Counts = BTreeMap<String, f64>;
 
 #[test]
-fn root_kernel_functions_are_those_of_perf() -> Result<()> {
+fn root_alone_kernel_functions_are_those_of_perf() -> Result<()> {
     judge_times(|| {
         let kallsyms = Kallsyms::running()?;
         let cpu = work_cpu()?;

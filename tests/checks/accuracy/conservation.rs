@@ -20,17 +20,17 @@ use tests::workload;
 const EDGE_NS: f64 = 5e7;
 
 #[test]
-fn root_ticks_are_elapsed_time_at_hi() -> Result<()> {
+fn root_alone_ticks_are_elapsed_time_at_hi() -> Result<()> {
     conserves("hi", "3")
 }
 
 #[test]
-fn root_ticks_are_elapsed_time_at_on() -> Result<()> {
+fn root_alone_ticks_are_elapsed_time_at_on() -> Result<()> {
     conserves("on", "4")
 }
 
 #[test]
-fn root_ticks_are_elapsed_time_at_lo() -> Result<()> {
+fn root_alone_ticks_are_elapsed_time_at_lo() -> Result<()> {
     conserves("lo", "5")
 }
 
@@ -97,7 +97,7 @@ fn conserves(interval: &str, seconds: &str) -> Result<()> {
 }
 
 #[test]
-fn root_idle_is_left_out_unless_asked_for() -> Result<()> {
+fn root_alone_idle_is_left_out_unless_asked_for() -> Result<()> {
     alone(|| {
         let cpu = work_cpu()?.to_string();
         let recorded = record(
@@ -137,7 +137,7 @@ fn root_idle_is_left_out_unless_asked_for() -> Result<()> {
 /// stopped until the next, and fires at other instants afterwards. At the least rate that permits
 /// the interval, an idle CPU's clock is stopped all the time.
 #[test]
-fn root_a_clock_that_the_kernel_throttles_keeps_time() -> Result<()> {
+fn root_alone_a_clock_that_the_kernel_throttles_keeps_time() -> Result<()> {
     alone(|| {
         let _setting = Setting::set("/proc/sys/kernel/perf_event_max_sample_rate", "1000")?;
         let recorded = record(
@@ -157,7 +157,7 @@ fn root_a_clock_that_the_kernel_throttles_keeps_time() -> Result<()> {
 /// A collector that can't read for seconds overflows its rings. What is missing then is counted to
 /// the tick, and said.
 #[test]
-fn root_what_a_stalled_collector_loses_is_counted() -> Result<()> {
+fn root_alone_what_a_stalled_collector_loses_is_counted() -> Result<()> {
     alone(|| {
         // 10,000 records a second and CPU, of 40 bytes at the least, fill 2 MiB in less than three
         // seconds.

@@ -33,7 +33,7 @@ const LIMIT: Duration = Duration::from_secs(40);
 const MAX_OUTSIDE_ACTION: f64 = 0.12;
 
 #[test]
-fn root_follow_on_takes_processes_with_a_tick_and_all_takes_every_process() -> Result<()> {
+fn root_alone_follow_on_takes_processes_with_a_tick_and_all_takes_every_process() -> Result<()> {
     let _machine = Exclusive::take()?;
     let sleeper = start(PROCTORTURE, &["sleep:60000"])?;
     let spinner = start(PROCTORTURE, &["one:60000"])?;
@@ -76,7 +76,7 @@ fn root_follow_on_takes_processes_with_a_tick_and_all_takes_every_process() -> R
 }
 
 #[test]
-fn root_a_pattern_is_a_name_a_number_or_a_program() -> Result<()> {
+fn root_alone_a_pattern_is_a_name_a_number_or_a_program() -> Result<()> {
     let _machine = Exclusive::take()?;
     let directory = tempfile::tempdir()?;
     let program = directory.path().join("kc-program");
@@ -135,10 +135,10 @@ fn root_a_pattern_is_a_name_a_number_or_a_program() -> Result<()> {
 }
 
 #[test]
-fn root_a_load_and_its_descendants_are_followed() -> Result<()> {
+fn root_alone_a_load_and_its_descendants_are_followed() -> Result<()> {
     judge_times(|| {
         // The load has two children and the first of them one; these two without children execute
-        // another program.
+        // another program. The load ends last.
         let again = format!("exec:{INSIDE}");
         let load = [
             PROCTORTURE,
@@ -150,7 +150,7 @@ fn root_a_load_and_its_descendants_are_followed() -> Result<()> {
             &again,
             "one:100",
         ];
-        let options = ["-p", "hi", "-F", "=proctorture", "--descendants", "-t", "2"];
+        let options = ["-p", "hi", "-F", "=proctorture", "--descendants"];
         let followed = Followed::read(&record(&options, &load, LIMIT)?)?;
         judge_descendants(&followed, &["_f1.er", "_f1_f1.er", "_f2.er"])?;
         for sub in followed
@@ -176,7 +176,7 @@ fn root_a_load_and_its_descendants_are_followed() -> Result<()> {
 /// A fork that executes a program later is another thing than a call that does both, which holds
 /// its caller meanwhile.
 #[test]
-fn root_descendants_are_named_by_fork_or_spawn() -> Result<()> {
+fn root_alone_descendants_are_named_by_fork_or_spawn() -> Result<()> {
     /// A shell that does this runs no other program.
     const BURN: &str = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
     let _machine = Exclusive::take()?;
@@ -216,7 +216,7 @@ fn root_descendants_are_named_by_fork_or_spawn() -> Result<()> {
 
 /// As fields, for programs that read the experiment; gprofng ignores them.
 #[test]
-fn root_rank_and_container_are_recorded() -> Result<()> {
+fn root_alone_rank_and_container_are_recorded() -> Result<()> {
     let _machine = Exclusive::take()?;
     let id = "0123456789abcdef".repeat(4);
     let container = Quota::of_container(&id)?;
@@ -266,7 +266,7 @@ fn root_rank_and_container_are_recorded() -> Result<()> {
 /// Of a container are followed what runs in it at the start, what is forked there, and what enters
 /// it and executes its program there; and nothing else.
 #[test]
-fn root_processes_of_a_container_or_a_user_are_followed() -> Result<()> {
+fn root_alone_processes_of_a_container_or_a_user_are_followed() -> Result<()> {
     let _machine = Exclusive::take()?;
     let id = "fedcba9876543210".repeat(4);
     let container = Quota::of_container(&id)?;
@@ -347,7 +347,7 @@ fn judge_descendants(followed: &Followed, expected: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn root_a_subexperiment_covers_one_process_instance() -> Result<()> {
+fn root_alone_a_subexperiment_covers_one_process_instance() -> Result<()> {
     alone(|| {
         let mut recording = Recording::start(["-p", "hi", "-F", "on"], LIMIT)?;
         recording.until_running()?;
@@ -523,7 +523,7 @@ fn first_rows(table: &Table) -> String {
 }
 
 #[test]
-fn root_founder_and_subexperiments_hold_each_thread_once() -> Result<()> {
+fn root_alone_founder_and_subexperiments_hold_each_thread_once() -> Result<()> {
     alone(|| {
         let cpu = work_cpu()?.to_string();
         for follow in ["on", "=state_lock"] {
@@ -607,7 +607,7 @@ fn root_founder_and_subexperiments_hold_each_thread_once() -> Result<()> {
 }
 
 #[test]
-fn root_a_thousand_short_processes_leave_nothing_open_and_nothing_empty() -> Result<()> {
+fn root_alone_a_thousand_short_processes_leave_nothing_open_and_nothing_empty() -> Result<()> {
     let _machine = Exclusive::take()?;
     let cpu = work_cpu()?.to_string();
     let load = [

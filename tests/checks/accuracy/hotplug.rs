@@ -20,7 +20,7 @@ const NOTICED_NS: f64 = 1.2e9;
 const EDGE_NS: f64 = 5e7;
 
 #[test]
-fn root_a_cpu_goes_and_comes_back() -> Result<()> {
+fn root_alone_a_cpu_goes_and_comes_back() -> Result<()> {
     alone(|| {
         let cpu = work_cpu()?;
         if !Offline::possible(cpu) {

@@ -13,17 +13,17 @@ use tests::workload;
 use tests::workload::truth::accounting_hz;
 
 #[test]
-fn root_spin_user_has_its_time() -> Result<()> {
+fn root_alone_spin_user_has_its_time() -> Result<()> {
     has_its_time(workload!("spin_user"), "spin_user")
 }
 
 #[test]
-fn root_read_zero_has_its_time() -> Result<()> {
+fn root_alone_read_zero_has_its_time() -> Result<()> {
     has_its_time(workload!("read_zero"), "read_zero")
 }
 
 #[test]
-fn root_getdents_has_its_time() -> Result<()> {
+fn root_alone_getdents_has_its_time() -> Result<()> {
     has_its_time(workload!("getdents"), "getdents")
 }
 

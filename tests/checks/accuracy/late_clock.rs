@@ -29,7 +29,7 @@ const PROGRAMS: usize = 6;
 const MIN_USER_SHARE: f64 = 0.88;
 
 #[test]
-fn root_a_clock_that_starts_late_counts_alike() -> Result<()> {
+fn root_alone_a_clock_that_starts_late_counts_alike() -> Result<()> {
     alone(|| {
         let directory = TempDir::new()?;
         let mut strace = Command::new("strace");

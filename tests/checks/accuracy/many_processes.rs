@@ -67,7 +67,7 @@ fn numbers(lines: &[serde_json::Value], key: &str) -> BTreeSet<u64> {
 }
 
 #[test]
-fn root_ten_thousand_threads() -> Result<()> {
+fn root_alone_ten_thousand_threads() -> Result<()> {
     const THREADS: usize = 10_000;
     let (lines, summary) = many_processes("threads", THREADS)?;
     let found = numbers(&lines, "tid").len();
@@ -76,7 +76,7 @@ fn root_ten_thousand_threads() -> Result<()> {
 }
 
 #[test]
-fn root_a_thousand_processes() -> Result<()> {
+fn root_alone_a_thousand_processes() -> Result<()> {
     const PROCESSES: usize = 1000;
     let (lines, summary) = many_processes("processes", PROCESSES)?;
     let found = numbers(&lines, "pid").len();

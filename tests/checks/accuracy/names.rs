@@ -24,7 +24,7 @@ use tests::workload::truth::{Truth, spin_for_cpu};
 const LIMIT: Duration = Duration::from_secs(40);
 
 #[test]
-fn root_children_that_exec_are_named_before_and_after() -> Result<()> {
+fn root_alone_children_that_exec_are_named_before_and_after() -> Result<()> {
     alone(|| {
         let (recorded, truth) = run(workload!("spawner"), "3")?;
         let names = user_names(&gprofng::functions(&recorded.experiment()?, None)?);
@@ -50,7 +50,7 @@ fn root_children_that_exec_are_named_before_and_after() -> Result<()> {
 }
 
 #[test]
-fn root_processes_of_milliseconds_are_named() -> Result<()> {
+fn root_alone_processes_of_milliseconds_are_named() -> Result<()> {
     alone(|| {
         let (recorded, truth) = run(workload!("short_lived"), "3")?;
         let interval = gprofng::header(&recorded.experiment()?)?.interval_ns;
@@ -76,7 +76,7 @@ fn root_processes_of_milliseconds_are_named() -> Result<()> {
 }
 
 #[test]
-fn root_hostile_names_are_distinct_and_harmless() -> Result<()> {
+fn root_alone_hostile_names_are_distinct_and_harmless() -> Result<()> {
     let _machine = Exclusive::take()?;
     let (recorded, truth) = run(workload!("renamer"), "4.5")?;
     let experiment = recorded.experiment()?;
@@ -99,7 +99,7 @@ fn root_hostile_names_are_distinct_and_harmless() -> Result<()> {
 }
 
 #[test]
-fn root_a_reused_pid_has_two_names() -> Result<()> {
+fn root_alone_a_reused_pid_has_two_names() -> Result<()> {
     let _machine = Exclusive::take()?;
     let (recorded, truth) = run(workload!("pid_reuse"), "3")?;
     ensure!(
@@ -112,7 +112,7 @@ fn root_a_reused_pid_has_two_names() -> Result<()> {
 /// A process that only waits is written when it is known that it is not followed, and by then its
 /// id may have been used again.
 #[test]
-fn root_a_reused_pid_has_two_names_when_it_is_written_late() -> Result<()> {
+fn root_alone_a_reused_pid_has_two_names_when_it_is_written_late() -> Result<()> {
     let _machine = Exclusive::take()?;
     // Hardly a tick finds them on a CPU, by which they would be followed.
     let options = ["-p", "500", "-F", "on"];
@@ -190,7 +190,7 @@ fn user_names(functions: &Table) -> BTreeMap<i32, BTreeSet<String>> {
 /// gprofng shows threads by their real ids, their own names and their processes; those of the
 /// kernel too, and one that changed its name under the last one.
 #[test]
-fn root_threads_are_shown_by_name() -> Result<()> {
+fn root_alone_threads_are_shown_by_name() -> Result<()> {
     alone(|| {
         let (reported, tids) = channel();
         let spinners: Vec<_> = ["kc-alpha", "kc beta<&>"]

@@ -24,7 +24,7 @@ use tests::workload::counts::Counts;
 const LIMIT: Duration = Duration::from_secs(40);
 
 #[test]
-fn root_threads_sum_up_to_the_machine_at_every_sample() -> Result<()> {
+fn root_alone_threads_sum_up_to_the_machine_at_every_sample() -> Result<()> {
     alone(|| {
         let cpu = work_cpu()?.to_string();
         // Threads that come and go, one that only runs and one that mostly sleeps.
@@ -77,7 +77,7 @@ fn root_threads_sum_up_to_the_machine_at_every_sample() -> Result<()> {
 }
 
 #[test]
-fn root_counts_are_those_of_the_process() -> Result<()> {
+fn root_alone_counts_are_those_of_the_process() -> Result<()> {
     alone(|| {
         let cpu = work_cpu()?.to_string();
         let recorded = record(&["-p", "on"], &[workload!("counts"), "2", &cpu], LIMIT)?;
@@ -105,7 +105,7 @@ fn root_counts_are_those_of_the_process() -> Result<()> {
 /// While data are paused no time passes, for no thread; and boundaries of the grid in it count for
 /// none.
 #[test]
-fn root_paused_time_is_not_counted() -> Result<()> {
+fn root_alone_paused_time_is_not_counted() -> Result<()> {
     judge_times(|| {
         let cpu = work_cpu()?.to_string();
         let sleeper = workload!("state_sleep");
@@ -172,7 +172,7 @@ fn root_paused_time_is_not_counted() -> Result<()> {
 /// Threads that sleep, wake and leave their CPU as data begin: whichever of these the programs see
 /// first, a thread's ticks are those of its time.
 #[test]
-fn root_a_thread_that_wakes_as_data_begin_has_no_earlier_ticks() -> Result<()> {
+fn root_alone_a_thread_that_wakes_as_data_begin_has_no_earlier_ticks() -> Result<()> {
     const SLEEPERS: usize = 16;
 
     judge_times(|| {
@@ -218,7 +218,7 @@ fn root_a_thread_that_wakes_as_data_begin_has_no_earlier_ticks() -> Result<()> {
 /// More threads than a buffer of the kernel holds, and more than a ring would: each has its row,
 /// asleep all the time.
 #[test]
-fn root_ten_thousand_threads() -> Result<()> {
+fn root_alone_ten_thousand_threads() -> Result<()> {
     const THREADS: usize = 10_000;
 
     let _machine = Exclusive::take()?;
@@ -267,7 +267,7 @@ fn root_ten_thousand_threads() -> Result<()> {
 /// No process is followed, so no user stack is captured: the ticks of all threads
 /// are there without.
 #[test]
-fn root_no_user_stacks_without_following() -> Result<()> {
+fn root_alone_no_user_stacks_without_following() -> Result<()> {
     let _machine = Exclusive::take()?;
     let cpu = work_cpu()?.to_string();
     let load = [workload!("state_lock"), "1", &cpu, "mutex"];

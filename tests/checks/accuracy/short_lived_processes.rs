@@ -40,7 +40,7 @@ const COMPLETE_IN_A_BLINK: f64 = 0.976;
 const NOWHERE: f64 = 0.01;
 
 #[test]
-fn root_a_loop_of_short_lived_processes() -> Result<()> {
+fn root_alone_a_loop_of_short_lived_processes() -> Result<()> {
     alone(|| {
         let script = format!(
             "/bin/true; sleep {LEARN}; i=0; while [ $i -lt {TIMES} ]; do /bin/true; i=$((i+1)); done"
@@ -55,7 +55,7 @@ fn root_a_loop_of_short_lived_processes() -> Result<()> {
 }
 
 #[test]
-fn root_a_parallel_build() -> Result<()> {
+fn root_alone_a_parallel_build() -> Result<()> {
     alone(|| {
         let directory = tempfile::tempdir()?;
         let place = directory.path().to_str().context("a path that is text")?;

@@ -3,15 +3,10 @@
 //! no time is missing and none is counted twice.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::process::{Command, Stdio};
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use experiment_format::microstate::Microstate;
-use nix::sys::wait::{Id, WaitPidFlag, waitid};
-use nix::unistd::Pid;
 use tests::experiment::state_ticks;
 use tests::experiment::states::{Edges, ProcessTimes, States, WHOLE_S};
 use tests::experiment::summary::RunSummary;
@@ -22,7 +17,7 @@ use tests::machine::{io_uring, processes, stolen_everywhere, stolen_since, work_
 use tests::workload;
 use tests::workload::compat32;
 use tests::workload::loads;
-use tests::workload::truth::Truth;
+use tests::workload::truth::{Reaped, Truth};
 
 /// How long each works, seconds.
 const SECONDS: &str = "4";
@@ -30,7 +25,7 @@ const SECONDS: &str = "4";
 const SECONDS_OF_VARIANTS: &str = "3";
 
 #[test]
-fn root_user() -> Result<()> {
+fn root_alone_user() -> Result<()> {
     judge_times(|| {
         let row = judge_split(workload!("spin_user"))?;
         mostly(&row, Microstate::User, 0.9)
@@ -38,7 +33,7 @@ fn root_user() -> Result<()> {
 }
 
 #[test]
-fn root_system() -> Result<()> {
+fn root_alone_system() -> Result<()> {
     judge_times(|| {
         let row = judge_split(workload!("read_zero"))?;
         // Of the workload, not of the account: the way into the kernel and back takes 8 to 12 % in
@@ -48,7 +43,7 @@ fn root_system() -> Result<()> {
 }
 
 #[test]
-fn root_trap() -> Result<()> {
+fn root_alone_trap() -> Result<()> {
     judge_times(|| {
         let row = judge_split(workload!("state_trap"))?;
         // The signal is delivered in the trap; only the return from its handler is a system call.
@@ -62,7 +57,7 @@ fn root_trap() -> Result<()> {
 }
 
 #[test]
-fn root_text_fault() -> Result<()> {
+fn root_alone_text_fault() -> Result<()> {
     judge_times(|| {
         let [row] = judge(workload!("state_tfault"), None)?;
         mostly(&row, Microstate::TextFault, MIN_DISK_SHARE)
@@ -70,7 +65,7 @@ fn root_text_fault() -> Result<()> {
 }
 
 #[test]
-fn root_data_fault() -> Result<()> {
+fn root_alone_data_fault() -> Result<()> {
     judge_times(|| {
         let [row] = judge(workload!("state_dfault"), None)?;
         mostly(&row, Microstate::DataFault, MIN_DISK_SHARE)
@@ -78,7 +73,7 @@ fn root_data_fault() -> Result<()> {
 }
 
 #[test]
-fn root_kernel_fault() -> Result<()> {
+fn root_alone_kernel_fault() -> Result<()> {
     judge_times(|| {
         let [row] = judge(workload!("state_kfault"), None)?;
         mostly(&row, Microstate::KernelFault, MIN_DISK_SHARE)
@@ -86,7 +81,7 @@ fn root_kernel_fault() -> Result<()> {
 }
 
 #[test]
-fn root_lock_mutex() -> Result<()> {
+fn root_alone_lock_mutex() -> Result<()> {
     judge_times(|| {
         let [row] = judge(workload!("state_lock"), Some("mutex"))?;
         mostly(&row, Microstate::UserLock, 0.4)
@@ -94,7 +89,7 @@ fn root_lock_mutex() -> Result<()> {
 }
 
 #[test]
-fn root_lock_condition() -> Result<()> {
+fn root_alone_lock_condition() -> Result<()> {
     judge_times(|| {
         let [row] = judge(workload!("state_lock"), Some("condvar"))?;
         mostly(&row, Microstate::UserLock, 0.4)
@@ -102,7 +97,7 @@ fn root_lock_condition() -> Result<()> {
 }
 
 #[test]
-fn root_lock_priority_inheriting() -> Result<()> {
+fn root_alone_lock_priority_inheriting() -> Result<()> {
     judge_times(|| {
         let [row] = judge(workload!("state_lock"), Some("pi"))?;
         mostly(&row, Microstate::UserLock, 0.4)
@@ -110,27 +105,27 @@ fn root_lock_priority_inheriting() -> Result<()> {
 }
 
 #[test]
-fn root_sleep_nanosleep() -> Result<()> {
+fn root_alone_sleep_nanosleep() -> Result<()> {
     judge_times(|| sleeps("nanosleep"))
 }
 
 #[test]
-fn root_sleep_pipe() -> Result<()> {
+fn root_alone_sleep_pipe() -> Result<()> {
     judge_times(|| sleeps("pipe"))
 }
 
 #[test]
-fn root_sleep_poll() -> Result<()> {
+fn root_alone_sleep_poll() -> Result<()> {
     judge_times(|| sleeps("poll"))
 }
 
 #[test]
-fn root_sleep_epoll() -> Result<()> {
+fn root_alone_sleep_epoll() -> Result<()> {
     judge_times(|| sleeps("epoll"))
 }
 
 #[test]
-fn root_sleep_io_uring() -> Result<()> {
+fn root_alone_sleep_io_uring() -> Result<()> {
     judge_times(|| {
         if let Err(error) = io_uring() {
             not_judged(format_args!("this kernel permits no io_uring: {error:#}"));
@@ -143,7 +138,7 @@ fn root_sleep_io_uring() -> Result<()> {
 }
 
 #[test]
-fn root_sleep_fsync() -> Result<()> {
+fn root_alone_sleep_fsync() -> Result<()> {
     judge_times(|| {
         let (_, row) = sleep("fsync", MIN_DISK_SHARE)?;
         let Some(parts) = &row.detail_s else {
@@ -158,7 +153,7 @@ fn root_sleep_fsync() -> Result<()> {
 }
 
 #[test]
-fn root_wait_cpu() -> Result<()> {
+fn root_alone_wait_cpu() -> Result<()> {
     judge_times(|| {
         let [row] = judge(workload!("state_wait"), None)?;
         mostly(&row, Microstate::WaitCpu, 0.6)
@@ -167,7 +162,7 @@ fn root_wait_cpu() -> Result<()> {
 
 /// The latency of wake-ups: the naps of one process end while two others spin on its CPU.
 #[test]
-fn root_wait_cpu_after_a_sleep() -> Result<()> {
+fn root_alone_wait_cpu_after_a_sleep() -> Result<()> {
     judge_times(|| {
         let [sleeper, one, other] = judge(workload!("state_latency"), None)?;
         mostly(&sleeper, Microstate::WaitCpu, MIN_LATENCY_SHARE)?;
@@ -184,7 +179,7 @@ fn root_wait_cpu_after_a_sleep() -> Result<()> {
 
 /// A quota: runnable, with no other thread on the CPU, and kept from running.
 #[test]
-fn root_wait_cpu_for_a_quota() -> Result<()> {
+fn root_alone_wait_cpu_for_a_quota() -> Result<()> {
     judge_times(|| {
         if let Err(error) = cgroup::possible() {
             not_judged(format_args!(
@@ -198,7 +193,7 @@ fn root_wait_cpu_for_a_quota() -> Result<()> {
 }
 
 #[test]
-fn root_stopped_by_a_signal() -> Result<()> {
+fn root_alone_stopped_by_a_signal() -> Result<()> {
     judge_times(|| {
         let [parent, child] = judge(workload!("state_stop"), Some("signal"))?;
         mostly(&parent, Microstate::Sleep, 0.9)?;
@@ -207,7 +202,7 @@ fn root_stopped_by_a_signal() -> Result<()> {
 }
 
 #[test]
-fn root_stopped_by_a_tracer() -> Result<()> {
+fn root_alone_stopped_by_a_tracer() -> Result<()> {
     judge_times(|| {
         let [parent, child] = judge(workload!("state_stop"), Some("ptrace"))?;
         mostly(&parent, Microstate::Sleep, 0.9)?;
@@ -216,24 +211,24 @@ fn root_stopped_by_a_tracer() -> Result<()> {
 }
 
 #[test]
-fn root_lock_of_a_32_bit_program() -> Result<()> {
+fn root_alone_lock_of_a_32_bit_program() -> Result<()> {
     judge_times(|| compat32("futex", Microstate::UserLock))
 }
 
 #[test]
-fn root_lock_of_a_newer_32_bit_program() -> Result<()> {
+fn root_alone_lock_of_a_newer_32_bit_program() -> Result<()> {
     judge_times(|| compat32("futex_time64", Microstate::UserLock))
 }
 
 #[test]
-fn root_sleep_of_a_32_bit_program() -> Result<()> {
+fn root_alone_sleep_of_a_32_bit_program() -> Result<()> {
     judge_times(|| compat32("nanosleep", Microstate::Sleep))
 }
 
 /// Threads that rarely exist long enough for a tick: all of them are counted, and all of their
 /// time.
 #[test]
-fn root_short_lived_threads() -> Result<()> {
+fn root_alone_short_lived_threads() -> Result<()> {
     judge_times(|| {
         let [row] = judge(workload!("births"), None)?;
         ensure!(row.threads > 500, "only {} threads lived", row.threads);
@@ -244,7 +239,7 @@ fn root_short_lived_threads() -> Result<()> {
 /// And their CPU time is that of their control group, to the last instruction. The account begins a
 /// little earlier, with the shell that enters the group.
 #[test]
-fn root_short_lived_threads_by_the_clock_of_their_cgroup() -> Result<()> {
+fn root_alone_short_lived_threads_by_the_clock_of_their_cgroup() -> Result<()> {
     judge_times(|| {
         const BEFORE_S: f64 = 0.006;
         if let Err(error) = cgroup::possible() {
@@ -266,12 +261,12 @@ fn root_short_lived_threads_by_the_clock_of_their_cgroup() -> Result<()> {
 }
 
 #[test]
-fn root_migrations() -> Result<()> {
+fn root_alone_migrations() -> Result<()> {
     judge_times(|| judge::<1>(workload!("migrate"), None).map(drop))
 }
 
 #[test]
-fn root_parent_in_vfork() -> Result<()> {
+fn root_alone_parent_in_vfork() -> Result<()> {
     judge_times(|| {
         let [row] = judge(workload!("vfork_parent"), None)?;
         mostly(&row, Microstate::Sleep, 0.9)
@@ -284,7 +279,7 @@ fn root_parent_in_vfork() -> Result<()> {
 /// The exact time has what recording costs the thread, and in that no boundary can pass: at `hi`
 /// some 15 us after each boundary, a tenth of this load's ticks; a thirtieth here.
 #[test]
-fn root_ticks_of_a_thread_that_preempts() -> Result<()> {
+fn root_alone_ticks_of_a_thread_that_preempts() -> Result<()> {
     judge_times(|| {
         if std::thread::available_parallelism()?.get() < 2 {
             not_judged("there is one CPU, and a load needs two");
@@ -305,7 +300,7 @@ fn root_ticks_of_a_thread_that_preempts() -> Result<()> {
 
 /// All of these at once, on all CPUs: no wait of one counts for another, and no time is missing.
 #[test]
-fn root_all_states_at_once() -> Result<()> {
+fn root_alone_all_states_at_once() -> Result<()> {
     judge_times(|| {
         let cpu = work_cpu()?.to_string();
         let (truths, _, _) = witnesses(&[workload!("mixed"), SECONDS, &cpu])?;
@@ -455,7 +450,8 @@ const EDGE_BESIDE_S: f64 = 0.005;
 fn witnesses(load: &[&str]) -> Result<(Vec<Truth>, States, RunSummary)> {
     let (before, stolen) = (processes()?, stolen_everywhere()?);
     let options = ["-p", interval_of(load), "-x", "off"];
-    let recorded = record(&options, load, Duration::from_secs(40))?;
+    let reaped = [&[workload!("reaped")], load].concat();
+    let recorded = record(&options, &reaped, Duration::from_secs(40))?;
     let stolen_s = stolen_since(stolen)? / 1e9;
     let mut residents: BTreeSet<i32> = before.intersection(&processes()?).copied().collect();
     // Some sandboxes run a control program as process 1, which their kernel shows to no BPF program
@@ -470,13 +466,14 @@ fn witnesses(load: &[&str]) -> Result<(Vec<Truth>, States, RunSummary)> {
     ensure!(!truths.is_empty(), "no truth: {}", recorded.finished);
     truths.sort_by(|one, other| one.workload.cmp(&other.workload));
     // They are loaded, and end, at the same time, and want the same CPUs and files meanwhile.
-    let edges = Edges::default();
+    let ending_s = ending_s(&truths, &Reaped::find(&recorded.finished.stdout)?);
     let edges = Edges {
-        cpu_s: edges.cpu_s.max(2.0 * ending_s()?),
-        outside_s: edges.outside_s + EDGE_BESIDE_S * (truths.len() - 1) as f64,
+        cpu_s: ending_s.max(0.0) + REAPED_S,
+        outside_s: Edges::default().outside_s + EDGE_BESIDE_S * (truths.len() - 1) as f64,
     };
-    let agrees = |truth| account.agree_within(truth, edges);
+    let agrees = |truth: &Truth| account.agree_within(truth, edges);
     let mut verdicts: Vec<_> = truths.iter().map(agrees).collect();
+    verdicts.push(account.ended_in(&truths, ending_s, REAPED_S));
     // Data stop on one CPU after the other, so a thread that migrates meanwhile is recorded a
     // little longer; and the hypervisor may take the CPU that stops them.
     verdicts.push(account.conserve_within(&residents, WHOLE_S + stolen_s));
@@ -502,33 +499,15 @@ fn witnesses(load: &[&str]) -> Result<(Vec<Truth>, States, RunSummary)> {
     Ok((truths, account, summary))
 }
 
-/// Returns how long a workload takes to end on this machine after its last look at its usage,
-/// seconds on a CPU: by the kernel's sum, which a process has until it is reaped. 5 to 8 ms were
-/// measured on a machine on which code takes long that runs for the first time.
-fn ending_s() -> Result<f64> {
-    static MEASURED: OnceLock<f64> = OnceLock::new();
-    if let Some(measured) = MEASURED.get() {
-        return Ok(*measured);
-    }
-    let mut longest = 0.0_f64;
-    for _ in 0..3 {
-        let child = Command::new(workload!("state_sleep"))
-            .args(["0.1", &work_cpu()?.to_string(), "nanosleep"])
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let pid = child.id();
-        waitid(
-            Id::Pid(Pid::from_raw(pid.cast_signed())),
-            WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT,
-        )?;
-        let sums = fs::read_to_string(format!("/proc/{pid}/schedstat"))?;
-        let ran = sums.split_whitespace().next().context("no sum")?;
-        let truths = Truth::find_all(&String::from_utf8(child.wait_with_output()?.stdout)?);
-        let truth = truths.first().context("no truth")?;
-        let ending_ns = ran.parse::<u64>()?.saturating_sub(truth.cpu_ns());
-        longest = longest.max(ending_ns as f64 / 1e9);
-    }
-    Ok(*MEASURED.get_or_init(|| longest))
+/// Between the kernel's sum of a process's CPU time as it is reaped and its account, seconds.
+const REAPED_S: f64 = 0.001;
+
+/// Returns how long these processes were on a CPU after their last look at their usage, together,
+/// seconds: 5 to 8 ms each were measured on a machine on which code takes long that runs for the
+/// first time. Other children that they have reaped are part of it.
+fn ending_s(truths: &[Truth], reaped: &Reaped) -> f64 {
+    let known: u64 = truths.iter().map(Truth::cpu_ns).sum();
+    (reaped.cpu_ns as f64 - known as f64) / 1e9
 }
 
 /// How many other processes want the CPU of one.

@@ -130,7 +130,7 @@ fn watched() -> Result<String> {
 
 /// Every event is one overflow: all of them are there, on the path that caused them.
 #[test]
-fn root_every_event_is_recorded_where_it_happened() -> Result<()> {
+fn root_alone_every_event_is_recorded_where_it_happened() -> Result<()> {
     judge_times(every_event_is_recorded_where_it_happened)
 }
 
@@ -214,7 +214,7 @@ fn every_event_is_recorded_where_it_happened() -> Result<()> {
 /// Every 97th event stands for 97: of each path as many as it caused, but for one interval at its
 /// ends.
 #[test]
-fn root_an_overflow_counts_as_its_interval() -> Result<()> {
+fn root_alone_an_overflow_counts_as_its_interval() -> Result<()> {
     judge_times(an_overflow_counts_as_its_interval)
 }
 

@@ -19,7 +19,7 @@ use tests::command::{POLL_INTERVAL, Running, run};
 use tests::gprofng;
 use tests::kcollect::{Recording, command, experiment_in, record};
 use tests::machine::disturbance::judge_times;
-use tests::machine::{Exclusive, Shared, alone};
+use tests::machine::{Shared, alone};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -119,7 +119,7 @@ fn have_time(table: &gprofng::Table, names: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn root_names_outlive_the_files() -> Result<()> {
+fn root_alone_names_outlive_the_files() -> Result<()> {
     alone(|| {
         let workshop = Workshop::new()?;
         workshop.make("one")?;
@@ -169,7 +169,7 @@ fn root_names_outlive_the_files() -> Result<()> {
 
 #[test]
 fn root_each_archive_option_copies_what_it_names() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let workshop = Workshop::new()?;
     workshop.make("it")?;
     let has =
@@ -247,7 +247,7 @@ fn root_unreadable_programs_are_not_copied() -> Result<()> {
 
 /// The files take longer to copy than the summary may take.
 #[test]
-fn root_the_summary_does_not_wait_for_archives() -> Result<()> {
+fn root_alone_the_summary_does_not_wait_for_archives() -> Result<()> {
     judge_times(|| {
         const LARGE: u64 = 900 << 20;
         let workshop = Workshop::new()?;

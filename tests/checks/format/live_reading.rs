@@ -10,7 +10,7 @@ use tests::machine::disturbance::judge_times;
 use tests::workload;
 
 #[test]
-fn root_totals_grow_while_it_is_written() -> Result<()> {
+fn root_alone_totals_grow_while_it_is_written() -> Result<()> {
     judge_times(|| {
         let limit = Duration::from_secs(60);
         let (mut recording, experiment) = Recording::of(workload!("spawner"), 6, limit)?;

@@ -9,7 +9,7 @@ use tests::command::Running;
 use tests::experiment;
 use tests::experiment::opened::opened;
 use tests::kcollect::{command, experiment_in};
-use tests::machine::Exclusive;
+use tests::machine::Shared;
 use tests::machine::loaded::Loaded;
 use tests::machine::loop_disk::LoopDisk;
 
@@ -30,7 +30,7 @@ fn root_a_disk_that_fails() -> Result<()> {
 }
 
 fn fails(fail: impl FnOnce(&LoopDisk) -> Result<()>, words: &str) -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let before = Loaded::now()?;
     let disk = LoopDisk::make()?;
     let mut command = command(["-p", "hi", "-x", "off", "-F", "on", "-t", "20"])?;

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use tests::command::run;
 use tests::experiment::opened::opened;
 use tests::kcollect::{binary, experiments_in};
-use tests::machine::Exclusive;
+use tests::machine::Shared;
 
 const LIMIT: Duration = Duration::from_secs(90);
 
@@ -46,7 +46,7 @@ const RUNS: &str = "\
 
 #[test]
 fn root_another_user_cannot_redirect_the_cache() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let directory = tempfile::tempdir()?;
     let mut command = Command::new("unshare");
     command

@@ -76,7 +76,7 @@ fn root_too_few_descriptors_are_refused_at_the_start() -> Result<()> {
 
 /// As many processes as descriptors, and two held of each where they are not short.
 #[test]
-fn root_more_processes_than_descriptors_are_all_followed() -> Result<()> {
+fn root_alone_more_processes_than_descriptors_are_all_followed() -> Result<()> {
     const PROCESSES: usize = 300;
     let _machine = Exclusive::take()?;
     let before = Loaded::now()?;

@@ -37,7 +37,7 @@ fn root_full_at_the_start() -> Result<()> {
 }
 
 #[test]
-fn root_full_in_the_middle() -> Result<()> {
+fn root_alone_full_in_the_middle() -> Result<()> {
     judge_times(|| {
         let disk = SmallDisk::of(64 * 1024)?;
         let mut command = command(["-p", "hi", "-x", "off", "-t", "10"])?;
@@ -58,7 +58,7 @@ fn root_full_in_the_middle() -> Result<()> {
 
 /// Of a series the experiments that were complete stay so, and the last one is valid.
 #[test]
-fn root_full_in_a_series() -> Result<()> {
+fn root_alone_full_in_a_series() -> Result<()> {
     judge_times(|| {
         let disk = SmallDisk::of(64 * 1024)?;
         let options = ["-p", "hi", "-x", "off", "-t", "10", "--rotate", "1"];

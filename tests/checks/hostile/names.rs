@@ -14,7 +14,7 @@ use tests::command::{Finished, Running, run};
 use tests::experiment::files_below;
 use tests::experiment::opened::opened;
 use tests::kcollect::{Recording, command};
-use tests::machine::Exclusive;
+use tests::machine::Shared;
 use tests::machine::cgroup::Quota;
 use tests::machine::disturbance::not_judged;
 use tests::workload::proctorture::{PROCTORTURE, name_action};
@@ -59,7 +59,7 @@ fn said(what: &str, finished: &Finished) -> Result<()> {
 
 #[test]
 fn root_hostile_names_are_harmless_everywhere() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let parent = tempfile::tempdir()?;
     let hostile = OsStr::from_bytes(HOSTILE);
     let directory = parent.path().join(hostile);

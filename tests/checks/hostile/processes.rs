@@ -108,7 +108,7 @@ fn judge_function(
 }
 
 #[test]
-fn root_process_names_cannot_leave_the_experiment() -> Result<()> {
+fn root_alone_process_names_cannot_leave_the_experiment() -> Result<()> {
     alone(|| {
         let names: [&[u8]; 9] = [
             b"/",
@@ -165,7 +165,7 @@ fn root_process_names_cannot_leave_the_experiment() -> Result<()> {
 }
 
 #[test]
-fn root_deleted_and_replaced_files_are_distinct() -> Result<()> {
+fn root_alone_deleted_and_replaced_files_are_distinct() -> Result<()> {
     alone(|| {
         let directory = tempfile::tempdir()?;
         let (program, other) = (
@@ -214,7 +214,7 @@ fn root_deleted_and_replaced_files_are_distinct() -> Result<()> {
 }
 
 #[test]
-fn root_libraries_mapped_in_turn_at_one_address_are_distinct() -> Result<()> {
+fn root_alone_libraries_mapped_in_turn_at_one_address_are_distinct() -> Result<()> {
     alone(|| {
         const TIMES: u64 = 3000;
         const US: u64 = 200;
@@ -269,7 +269,7 @@ fn root_libraries_mapped_in_turn_at_one_address_are_distinct() -> Result<()> {
 }
 
 #[test]
-fn root_code_without_files_tables_or_stacks() -> Result<()> {
+fn root_alone_code_without_files_tables_or_stacks() -> Result<()> {
     judge_times(|| {
         let (followed, done, _recorded) = record_all(|| {
             in_turn(&[
@@ -380,7 +380,7 @@ fn root_code_without_files_tables_or_stacks() -> Result<()> {
 }
 
 #[test]
-fn root_wrong_unwind_tables_harm_no_other_process() -> Result<()> {
+fn root_alone_wrong_unwind_tables_harm_no_other_process() -> Result<()> {
     judge_times(|| {
         let directory = tempfile::tempdir()?;
         let programs = broken_elf::variants(Path::new(PROCTORTURE), directory.path())?;
@@ -438,7 +438,7 @@ fn when_cut(sub: &FollowedProcess) -> Vec<u64> {
 }
 
 #[test]
-fn root_a_container_has_its_own_files_and_numbers() -> Result<()> {
+fn root_alone_a_container_has_its_own_files_and_numbers() -> Result<()> {
     alone(|| {
         let (host, root) = (tempfile::tempdir()?, tempfile::tempdir()?);
         // Every user may read the container's root, since its own user is `nobody` outside.

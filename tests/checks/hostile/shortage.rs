@@ -15,9 +15,9 @@ use tests::command::{Finished, Running, copy_program, run};
 use tests::experiment::opened::opened;
 use tests::experiment::summary::{CpuStats, RunSummary};
 use tests::kcollect::{Recording, binary, experiments_in};
-use tests::machine::Exclusive;
 use tests::machine::limited::Limited;
 use tests::machine::loaded::Loaded;
+use tests::machine::{Exclusive, Shared};
 use tests::workload::proctorture::{PROCTORTURE, start};
 
 const LIMIT: Duration = Duration::from_secs(40);
@@ -77,7 +77,7 @@ fn balanced(experiment: &Path, ticks: u64) -> Result<()> {
 
 #[test]
 fn root_short_memory_is_an_error_or_a_kill() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let before = Loaded::now()?;
     let mut codes = Vec::new();
     for mib in [6, 16, 48, 256] {
@@ -105,7 +105,7 @@ const LOADER_FAILED: i32 = 127;
 
 #[test]
 fn root_a_limit_of_the_address_space_is_an_error() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let before = Loaded::now()?;
     let directory = tempfile::tempdir()?;
     let within = |kib: u64, args: &[&str]| {
@@ -151,7 +151,7 @@ fn root_a_limit_of_the_address_space_is_an_error() -> Result<()> {
 
 #[test]
 fn root_a_limit_on_threads_is_an_error() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let before = Loaded::now()?;
     let mut codes = Vec::new();
     for threads in [1, 2, 3, 5, 9] {
@@ -180,7 +180,7 @@ fn root_a_users_limit_on_processes_is_an_error() -> Result<()> {
     const USER: &str = "65433";
     // CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_SYSLOG and CAP_DAC_READ_SEARCH.
     const NAMES: &str = "+cap_39,+cap_38,+cap_19,+cap_34,+cap_2";
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let before = Loaded::now()?;
     let mut codes = Vec::new();
     for processes in [1, 3, 5, 40] {
@@ -252,7 +252,7 @@ fn step(seconds: i64) -> Result<()> {
 }
 
 #[test]
-fn root_the_wall_clock_may_jump() -> Result<()> {
+fn root_alone_the_wall_clock_may_jump() -> Result<()> {
     let _machine = Exclusive::take()?;
     let begun = Instant::now();
     let mut recording =
@@ -296,7 +296,7 @@ fn root_the_wall_clock_may_jump() -> Result<()> {
 
 /// Held up for seconds, at the usual interval: the rings have room for that, and nothing is lost.
 #[test]
-fn root_a_collector_that_is_stopped_for_seconds_loses_nothing() -> Result<()> {
+fn root_alone_a_collector_that_is_stopped_for_seconds_loses_nothing() -> Result<()> {
     let _machine = Exclusive::take()?;
     let before = Loaded::now()?;
     let mut recording = Recording::start(["-x", "off", "-F", "on", "-A", "off"], LIMIT)?;

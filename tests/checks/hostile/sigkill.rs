@@ -14,7 +14,7 @@ use tests::experiment;
 use tests::experiment::opened::opened;
 use tests::kcollect::{Recording, experiments_in};
 use tests::machine::loaded::Loaded;
-use tests::machine::{Exclusive, work_cpu};
+use tests::machine::{Shared, work_cpu};
 use tests::random::SplitMix;
 use tests::workload;
 
@@ -48,7 +48,7 @@ enum Phase {
 
 #[test]
 fn root_kills_leave_experiments_that_open() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let before = Loaded::now()?;
     // Processes that come and go make events of all kinds.
     let cpu = work_cpu()?.to_string();

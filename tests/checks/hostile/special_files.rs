@@ -12,7 +12,7 @@ use tests::command::Running;
 use tests::experiment::files_below;
 use tests::experiment::opened::opened;
 use tests::kcollect::Recording;
-use tests::machine::Exclusive;
+use tests::machine::Shared;
 use tests::workload::proctorture::PROCTORTURE;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -37,7 +37,7 @@ fn shell(script: &str, directory: &Path) -> Result<Running> {
 
 #[test]
 fn root_special_files_are_no_jit_maps() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let directory = tempfile::tempdir()?;
     let mut recording = Recording::start(["-p", "hi", "-F", "=proctorture"], LIMIT)?;
     recording.until_running()?;

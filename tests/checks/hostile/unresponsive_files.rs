@@ -23,7 +23,7 @@ use tempfile::TempDir;
 use tests::command::Running;
 use tests::experiment::opened::opened;
 use tests::kcollect::{Recorded, Recording};
-use tests::machine::Exclusive;
+use tests::machine::Shared;
 use tests::machine::disturbance::not_judged;
 use tests::workload::proctorture::{PROCTORTURE, start};
 
@@ -246,7 +246,7 @@ fn said_of_it(recorded: &Recorded, program: &Path) -> Result<String> {
 
 #[test]
 fn root_a_dead_file_server_is_reported_and_not_waited_for() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let Some(mut server) = Server::start(u64::MAX)? else {
         return Ok(());
     };
@@ -267,7 +267,7 @@ fn root_a_dead_file_server_is_reported_and_not_waited_for() -> Result<()> {
 
 #[test]
 fn root_a_file_server_that_stops_answering_is_given_up() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let Some(mut server) = Server::start(16 << 20)? else {
         return Ok(());
     };

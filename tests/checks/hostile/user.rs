@@ -26,7 +26,7 @@ use tests::command::{Finished, Running, copy_program};
 use tests::experiment::files_below;
 use tests::experiment::opened::opened;
 use tests::kcollect::{Recording, command};
-use tests::machine::Exclusive;
+use tests::machine::Shared;
 use tests::random::SplitMix;
 use tests::workload::proctorture::PROCTORTURE;
 
@@ -141,7 +141,7 @@ fn ended(recording: Recording) -> Result<tests::kcollect::Recorded> {
 
 #[test]
 fn root_a_perf_map_cannot_reveal_unreadable_files() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let user_directory = UserDirectory::make()?;
     let (file, name) = (user_directory.roots.path().join("secret"), secret());
     fs::write(&file, map_of_all(&name))?;
@@ -208,7 +208,7 @@ fn root_a_perf_map_cannot_reveal_unreadable_files() -> Result<()> {
 
 #[test]
 fn root_endless_and_unanswering_files_are_given_up() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let user_directory = UserDirectory::make()?;
     let mut recording = Recording::start(["-p", "hi", "-F", PROCTORTURES, "-A", "copy"], LIMIT)?;
     recording.until_running()?;
@@ -272,7 +272,7 @@ fn attacked(
 
 #[test]
 fn root_the_owner_of_the_directory_cannot_redirect_writes() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let user_directory = UserDirectory::make()?;
     // Others come and go while it stands elsewhere.
     let attack = "mv ktest.1.er taken.er && ln -s $0 ktest.1.er || exit 1\n\
@@ -287,7 +287,7 @@ fn root_the_owner_of_the_directory_cannot_redirect_writes() -> Result<()> {
 
 #[test]
 fn root_the_owner_of_the_experiment_cannot_redirect_writes() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let sudo = [("SUDO_UID", "65534"), ("SUDO_GID", "65534")];
     let attacks = [
         // Its own subexperiment is a link already.

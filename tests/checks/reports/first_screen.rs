@@ -27,7 +27,7 @@ fn table_in(text: &str, title: &str) -> Result<Vec<String>> {
 }
 
 #[test]
-fn root_a_quota_leads_the_summary_by_name() -> Result<()> {
+fn root_alone_a_quota_leads_the_summary_by_name() -> Result<()> {
     if let Err(error) = cgroup::possible() {
         not_judged(format_args!(
             "no control group with a quota can be made: {error:#}"
@@ -56,7 +56,7 @@ fn a_quota_leads_the_summary_by_name() -> Result<()> {
 }
 
 #[test]
-fn root_a_loop_of_processes_is_one_row_of_the_summary() -> Result<()> {
+fn root_alone_a_loop_of_processes_is_one_row_of_the_summary() -> Result<()> {
     let _machine = Exclusive::take()?;
     let script = "i=0; while [ $i -lt 1500 ]; do /bin/true; i=$((i+1)); done";
     let recorded = record(&["-p", "on"], &["/bin/sh", "-c", script], LIMIT)?;
@@ -75,7 +75,7 @@ fn root_a_loop_of_processes_is_one_row_of_the_summary() -> Result<()> {
 }
 
 #[test]
-fn root_a_wait_for_a_lock_has_its_process_and_caller() -> Result<()> {
+fn root_alone_a_wait_for_a_lock_has_its_process_and_caller() -> Result<()> {
     judge_times(a_wait_for_a_lock_has_its_process_and_caller)
 }
 

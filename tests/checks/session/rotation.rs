@@ -205,7 +205,7 @@ fn at_each_second(directory: &Path, pid: i32, ticks: u64, interval_s: f64) -> Re
 }
 
 #[test]
-fn root_not_a_tick_falls_between_two_experiments() -> Result<()> {
+fn root_alone_not_a_tick_falls_between_two_experiments() -> Result<()> {
     alone(|| {
         let cpu = work_cpu()?.to_string();
         let options = [
@@ -267,7 +267,7 @@ fn root_not_a_tick_falls_between_two_experiments() -> Result<()> {
 /// Processes that live for milliseconds are in the experiment of their time, those that live over a
 /// seam in both.
 #[test]
-fn root_no_process_is_forgotten_between_two_experiments() -> Result<()> {
+fn root_alone_no_process_is_forgotten_between_two_experiments() -> Result<()> {
     let _machine = Exclusive::take()?;
     let cpu = work_cpu()?.to_string();
     let options = ["-p", "hi", "-F", "on", "--rotate", "1", "-A", "off"];
@@ -305,7 +305,7 @@ fn root_no_process_is_forgotten_between_two_experiments() -> Result<()> {
 
 /// Processes that begin, run and exit at a seam have all of their time in the experiments of it.
 #[test]
-fn root_what_a_process_does_at_a_seam_counts_once() -> Result<()> {
+fn root_alone_what_a_process_does_at_a_seam_counts_once() -> Result<()> {
     alone(|| {
         let directory = tempfile::tempdir()?;
         let directory = directory.path();
@@ -355,7 +355,7 @@ fn root_what_a_process_does_at_a_seam_counts_once() -> Result<()> {
 
 /// The oldest go, what is left opens by itself, with all that is archived.
 #[test]
-fn root_the_oldest_experiments_are_removed() -> Result<()> {
+fn root_alone_the_oldest_experiments_are_removed() -> Result<()> {
     let _machine = Exclusive::take()?;
     let directory = tempfile::tempdir()?;
     let directory = directory.path();
@@ -397,7 +397,7 @@ fn root_the_oldest_experiments_are_removed() -> Result<()> {
 
 /// A service has no terminal: SIGHUP closes its experiment, and it goes on in the next one.
 #[test]
-fn root_sighup_begins_the_next_experiment() -> Result<()> {
+fn root_alone_sighup_begins_the_next_experiment() -> Result<()> {
     let _machine = Exclusive::take()?;
     let directory = tempfile::tempdir()?;
     let directory = directory.path();
@@ -431,7 +431,7 @@ fn root_sighup_begins_the_next_experiment() -> Result<()> {
 
 /// However soon one follows another, also while the next experiment is being made.
 #[test]
-fn root_sighups_in_quick_succession_lose_nothing() -> Result<()> {
+fn root_alone_sighups_in_quick_succession_lose_nothing() -> Result<()> {
     alone(|| {
         let directory = tempfile::tempdir()?;
         let directory = directory.path();
@@ -444,7 +444,7 @@ fn root_sighups_in_quick_succession_lose_nothing() -> Result<()> {
         let mut service = service(directory, &words)?;
         until_data(&mut service, directory)?;
         let mut random = SplitMix(0x5349_4748_5550);
-        for _ in 0..40 {
+        for _ in 0..20 {
             service.signal(Signal::SIGHUP)?;
             sleep(Duration::from_micros(random.below(30_000)));
         }

@@ -14,7 +14,7 @@ use tests::command::{Finished, Running, copy_program, run};
 use tests::experiment::opened::opened;
 use tests::experiment::summary::RunSummary;
 use tests::kcollect::{binary, experiments_in};
-use tests::machine::Exclusive;
+use tests::machine::Shared;
 
 const LIMIT: Duration = Duration::from_secs(100);
 
@@ -181,7 +181,7 @@ fn remove(groups: &[PathBuf]) {
 
 #[test]
 fn root_the_service_starts_rotates_is_watched_and_stops() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let mut systemd = Systemd::start()?;
     let packaged = fs::read_to_string(Path::new(PACKAGED).join("kcollect.toml"))?;
     systemd.settings(&packaged)?;

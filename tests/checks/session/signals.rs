@@ -25,7 +25,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 const EDGE_NS: f64 = 5e7;
 
 #[test]
-fn root_each_ending_signal_closes_the_experiment() -> Result<()> {
+fn root_alone_each_ending_signal_closes_the_experiment() -> Result<()> {
     judge_times(|| {
         for signal in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM] {
             let mut recording = Recording::start(["-p", "hi", "-x", "off"], LIMIT)?;
@@ -41,7 +41,7 @@ fn root_each_ending_signal_closes_the_experiment() -> Result<()> {
 }
 
 #[test]
-fn root_a_second_interrupt_gives_up_archiving_only() -> Result<()> {
+fn root_alone_a_second_interrupt_gives_up_archiving_only() -> Result<()> {
     let _machine = Exclusive::take()?;
     let mut recording = Recording::start(["-p", "hi", "-x", "off"], LIMIT)?;
     recording.until_running()?;
@@ -56,7 +56,7 @@ fn root_a_second_interrupt_gives_up_archiving_only() -> Result<()> {
 }
 
 #[test]
-fn root_a_signal_pauses_and_resumes() -> Result<()> {
+fn root_alone_a_signal_pauses_and_resumes() -> Result<()> {
     judge_times(|| {
         for (option, pauses_first) in [("USR1", false), ("SIGUSR1,r", true)] {
             let mut recording = Recording::start(["-p", "hi", "-x", "off", "-y", option], LIMIT)?;
@@ -114,7 +114,7 @@ fn root_a_signal_records_a_sample() -> Result<()> {
 }
 
 #[test]
-fn root_a_window_of_time_is_recorded() -> Result<()> {
+fn root_alone_a_window_of_time_is_recorded() -> Result<()> {
     judge_times(|| {
         let recording = Recording::start(["-p", "hi", "-x", "off", "-t", "1-3"], LIMIT)?;
         let recorded = recording.finish()?.succeeded()?;
@@ -186,7 +186,7 @@ fn root_the_exit_code_is_that_of_the_load() -> Result<()> {
 
 #[test]
 fn root_the_load_outlives_the_time_limit() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let directory = tempfile::tempdir()?;
     let file = directory.path().join("pid");
     let load = format!("echo $$ > {}; exec sleep 20", file.display());
@@ -213,7 +213,7 @@ fn root_the_load_outlives_the_time_limit() -> Result<()> {
 
 #[test]
 fn root_a_dry_run_leaves_nothing() -> Result<()> {
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let directory = tempfile::tempdir()?;
     let mut command = tests::kcollect::command(["-n", "-p", "hi", "-t", "5"])?;
     let finished = run(command.current_dir(directory.path()), LIMIT)?.succeeded()?;
@@ -236,7 +236,7 @@ fn root_a_dry_run_leaves_nothing() -> Result<()> {
 #[test]
 fn root_the_experiment_belongs_to_the_user_of_sudo() -> Result<()> {
     use std::os::unix::fs::MetadataExt;
-    let _machine = Exclusive::take()?;
+    let _machine = Shared::take()?;
     let directory = tempfile::tempdir()?;
     let mut command: Command = tests::kcollect::command(["-p", "hi", "-x", "off", "-t", "1"])?;
     command

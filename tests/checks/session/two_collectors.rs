@@ -10,7 +10,7 @@ use tests::machine::{Exclusive, alone, online_cpus};
 use tests::oracle::statistics::Band;
 
 #[test]
-fn root_two_collectors_lose_no_ticks() -> Result<()> {
+fn root_alone_two_collectors_lose_no_ticks() -> Result<()> {
     alone(|| {
         let directory = tempfile::tempdir()?;
         let start = |interval: &str| {
@@ -47,7 +47,7 @@ fn root_two_collectors_lose_no_ticks() -> Result<()> {
 }
 
 #[test]
-fn root_bpf_programs_that_come_and_go_are_harmless() -> Result<()> {
+fn root_alone_bpf_programs_that_come_and_go_are_harmless() -> Result<()> {
     let _machine = Exclusive::take()?;
     let mut recording = Recording::start(
         ["-p", "hi", "-x", "off", "-t", "6"],

@@ -36,7 +36,7 @@ struct Report {
 /// the load. Another such thread gives those that process the records `SCHED_RR` for a part of the
 /// time. No other thread has one, nor has the load: policies are field 41 of proc_pid_stat(5).
 #[test]
-fn root_only_the_readers_have_real_time_priority() -> Result<()> {
+fn root_alone_only_the_readers_have_real_time_priority() -> Result<()> {
     let _machine = Exclusive::take()?;
     let look = "for turn in 1 2 3 4 5 6 7 8 9 10; do \
          for task in /proc/$PPID/task/*; do echo $(cut -d' ' -f2,41 $task/stat); done; sleep 0.013; done; \
@@ -64,7 +64,7 @@ fn root_only_the_readers_have_real_time_priority() -> Result<()> {
 }
 
 #[test]
-fn root_a_followed_process_is_not_disturbed() -> Result<()> {
+fn root_alone_a_followed_process_is_not_disturbed() -> Result<()> {
     let _machine = Exclusive::take()?;
     // Without randomised addresses, maps can be compared.
     let load = ["setarch", "-R", env!("BACKGROUND_LOAD_PROGRAM"), SECONDS];

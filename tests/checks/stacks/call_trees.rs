@@ -90,7 +90,7 @@ const BELOW: [(&str, &[&str]); 6] = [
 ];
 
 #[test]
-fn root_paths_of_a_daemon_have_their_measured_times() -> Result<()> {
+fn root_alone_paths_of_a_daemon_have_their_measured_times() -> Result<()> {
     judge_times(|| {
         let (seconds, cpu) = (SECONDS.to_string(), work_cpu()?.to_string());
         let recorded = record(

@@ -25,7 +25,7 @@ use tests::workload;
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
-fn root_jit_code_has_its_names() -> Result<()> {
+fn root_alone_jit_code_has_its_names() -> Result<()> {
     judge_times(|| {
         for way in ["map", "dump"] {
             judge_jit(way).with_context(|| format!("announced in a {way}"))?;
@@ -275,7 +275,7 @@ print('SHARE', spent[0] / sum(spent))
 ";
 
 #[test]
-fn root_functions_of_node() -> Result<()> {
+fn root_alone_functions_of_node() -> Result<()> {
     let Some(node) = installed("node") else {
         println!("skipped: node is not installed");
         return Ok(());
@@ -294,7 +294,7 @@ fn root_functions_of_node() -> Result<()> {
 }
 
 #[test]
-fn root_functions_of_java() -> Result<()> {
+fn root_alone_functions_of_java() -> Result<()> {
     let Some(java) = installed("java") else {
         println!("skipped: java is not installed");
         return Ok(());
@@ -316,7 +316,7 @@ fn root_functions_of_java() -> Result<()> {
 }
 
 #[test]
-fn root_functions_of_python() -> Result<()> {
+fn root_alone_functions_of_python() -> Result<()> {
     let Some(python) = python()? else {
         println!("skipped: no python3 is installed that has -X perf (3.12 or later)");
         return Ok(());

@@ -24,7 +24,7 @@ const NAPS: u32 = 200;
 const PERIOD_NS: u64 = 997_000;
 
 #[test]
-fn root_sleeps_join_their_user_returns() -> Result<()> {
+fn root_alone_sleeps_join_their_user_returns() -> Result<()> {
     let _machine = Exclusive::take()?;
     let mut ways = vec![UserStackCapture::AtSwitchOut];
     if UserStackCapture::probe() == UserStackCapture::OnReturn {

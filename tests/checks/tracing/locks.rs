@@ -47,7 +47,7 @@ fn nanos<'a>(waits: impl IntoIterator<Item = &'a SyncRecord>) -> f64 {
 }
 
 #[test]
-fn root_every_wait_is_recorded_at_its_lock() -> Result<()> {
+fn root_alone_every_wait_is_recorded_at_its_lock() -> Result<()> {
     judge_times(|| {
         let recorded = record(&["-s", "all", "-F", "load"], &[LOCKED, "2"], LIMIT)?;
         RunSummary::of(&recorded.experiment()?)?.complete()?;

@@ -67,6 +67,14 @@ const RUN_S: f64 = 0.05;
 /// another has it.
 pub const WHOLE_S: f64 = 3e-4;
 
+/// Returns how exact the kernel's sum of a workload's CPU time is, seconds: it lacks the ends of
+/// threads.
+fn cpu_inexact_s(truth: &Truth) -> f64 {
+    let cpu = truth.cpu_ns() as f64 / 1e9;
+    let end = CPU_THREAD_S.max(CPU_THREAD * cpu / truth.threads.max(1) as f64);
+    CPU * cpu + truth.threads.saturating_sub(1) as f64 * end
+}
+
 /// How long starting and ending may take a workload, seconds: the edges of its truth.
 #[derive(Clone, Copy, Debug)]
 pub struct Edges {
@@ -328,6 +336,26 @@ impl States {
             .try_for_each(|state| judge(state.name(), row.of(state), ticks[state as usize]))
     }
 
+    /// Judges the CPU time of processes together, of which `ending_s` passed after their last look
+    /// at their usage: the account of each has its end, and no more.
+    ///
+    /// # Errors
+    /// When they were on a CPU for longer, by more than `each_s` for each of them.
+    pub fn ended_in(&self, truths: &[Truth], ending_s: f64, each_s: f64) -> Result<()> {
+        let (mut own_s, mut here_s, mut inexact_s) = (0.0, 0.0, 0.0);
+        for truth in truths {
+            own_s += truth.cpu_ns() as f64 / 1e9;
+            here_s += self.row(truth.pid)?.cpu_s();
+            inexact_s += cpu_inexact_s(truth) + each_s;
+        }
+        let most_s = own_s + ending_s + inexact_s;
+        ensure!(
+            here_s <= most_s,
+            "{own_s} s on CPU by getrusage and {ending_s} s to end, {here_s} s by the account"
+        );
+        Ok(())
+    }
+
     /// Judges the row of a workload by its truth. The truth has a thread's waits before its work,
     /// but not its wait for a CPU after it has printed its truth. Its end wakes the thread that
     /// waits for it, so that wait may be long where other processes want the CPU, and the thread's
@@ -379,8 +407,7 @@ impl States {
                 truth.tracked_s, row.tracked_s
             ));
         }
-        let end = CPU_THREAD_S.max(CPU_THREAD * cpu / truth.threads.max(1) as f64);
-        if (row.cpu_s() - cpu).abs() > CPU * cpu + edges.cpu_s + more * end {
+        if (row.cpu_s() - cpu).abs() > edges.cpu_s + cpu_inexact_s(truth) {
             wrong.push(format!(
                 "{cpu} s on CPU by getrusage, {} s by the account",
                 row.cpu_s()

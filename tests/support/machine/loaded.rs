@@ -15,9 +15,10 @@ use libbpf_sys::{
     bpf_btf_get_next_id, bpf_link_get_next_id, bpf_map_get_next_id, bpf_prog_get_next_id,
 };
 
-/// The kernel frees what a process held a little after it is gone: behind grace periods, and in the
-/// background.
-const FREED: Duration = Duration::from_secs(10);
+/// When what was loaded after `before` is gone, at the latest: a recording of a check beside this
+/// one has ended until then, and the kernel frees what it held a little later, behind grace periods
+/// and in the background.
+const FREED: Duration = Duration::from_secs(90);
 
 type NextId = unsafe extern "C" fn(u32, *mut u32) -> i32;
 
@@ -58,25 +59,24 @@ impl Loaded {
         Ok(Self(objects))
     }
 
-    /// Waits until nothing is loaded that was not then. Numbers are given again only after all
-    /// others, so what has a number of then is what it was.
+    /// Waits until all that is loaded now, and was not then, is gone. What checks beside this one
+    /// load goes with their recordings, and what they load meanwhile does not count. Numbers are
+    /// given again only after all others, so what has a number of then is what it was.
     ///
     /// # Errors
     /// When something stays.
     pub fn nothing_more(&self) -> Result<()> {
         let start = Instant::now();
-        loop {
-            let now = Self::now()?;
-            let left: Vec<_> = now.0.difference(&self.0).collect();
-            if left.is_empty() {
-                return Ok(());
-            }
+        let mut left = &Self::now()?.0 - &self.0;
+        while !left.is_empty() {
             ensure!(
                 start.elapsed() < FREED,
                 "left in the kernel: {left:?}, beside the {} objects that were there",
                 self.0.len()
             );
             sleep(Duration::from_millis(50));
+            left = &left & &Self::now()?.0;
         }
+        Ok(())
     }
 }

@@ -158,6 +158,53 @@ impl Truth {
     }
 }
 
+/// The CPU time that a process had from its beginning to its end, by the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reaped {
+    /// The process.
+    pub reaped: i32,
+    /// Its CPU time, its threads' and its reaped children's, nanoseconds.
+    pub cpu_ns: u64,
+}
+
+impl Reaped {
+    /// The only child that the calling process has waited for.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    pub fn now(pid: i32) -> Result<Self> {
+        let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
+        Ok(Self {
+            reaped: pid,
+            cpu_ns: nanoseconds(usage.user_time())? + nanoseconds(usage.system_time())?,
+        })
+    }
+
+    /// Prints it as a line of JSON.
+    ///
+    /// # Errors
+    /// When it cannot be printed.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a workload's own output, which a check reads"
+    )]
+    pub fn print(&self) -> Result<()> {
+        let line = serde_json::to_string(self)? + "\n";
+        Ok(std::io::stdout().write_all(line.as_bytes())?)
+    }
+
+    /// Finds the line in what a workload printed.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn find(output: &str) -> Result<Self> {
+        let mut lines = output.lines();
+        lines
+            .find_map(|line| serde_json::from_str(line).ok())
+            .with_context(|| format!("nothing was reaped; the output was:\n{output}"))
+    }
+}
+
 /// A workload on its way: pinned, with its clock started.
 #[derive(Debug)]
 pub struct Work {

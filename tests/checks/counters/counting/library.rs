@@ -46,7 +46,7 @@ fn counted(event: Event, work: impl FnOnce() -> Result<()>) -> Result<u64> {
 }
 
 #[test]
-fn root_page_faults_are_those_of_the_kernel() -> Result<()> {
+fn root_alone_page_faults_are_those_of_the_kernel() -> Result<()> {
     let _machine = Exclusive::take()?;
     const PAGES: usize = 5000;
     let mut fresh = Fresh::map(PAGES)?;
@@ -65,7 +65,7 @@ fn root_page_faults_are_those_of_the_kernel() -> Result<()> {
 }
 
 #[test]
-fn root_context_switches_are_those_of_the_kernel() -> Result<()> {
+fn root_alone_context_switches_are_those_of_the_kernel() -> Result<()> {
     let _machine = Exclusive::take()?;
     const SLEEPS: u64 = 200;
     let bound = bind(
@@ -97,7 +97,7 @@ fn root_context_switches_are_those_of_the_kernel() -> Result<()> {
 }
 
 #[test]
-fn root_migrations_are_as_many_as_there_were() -> Result<()> {
+fn root_alone_migrations_are_as_many_as_there_were() -> Result<()> {
     let _machine = Exclusive::take()?;
     const MOVES: usize = 100;
     let cpus = online_cpus()?;
@@ -120,7 +120,7 @@ fn root_migrations_are_as_many_as_there_were() -> Result<()> {
 }
 
 #[test]
-fn root_a_breakpoint_counts_every_write() -> Result<()> {
+fn root_alone_a_breakpoint_counts_every_write() -> Result<()> {
     let _machine = Exclusive::take()?;
     const WRITES: u64 = 10_000;
     let mut variable = Box::new(0_u64);
@@ -137,7 +137,7 @@ fn root_a_breakpoint_counts_every_write() -> Result<()> {
 }
 
 #[test]
-fn root_a_tracepoint_counts_every_call() -> Result<()> {
+fn root_alone_a_tracepoint_counts_every_call() -> Result<()> {
     let _machine = Exclusive::take()?;
     const CALLS: u64 = 10_000;
     let tracefs = Tracefs::mount()?;
@@ -158,7 +158,7 @@ fn root_a_tracepoint_counts_every_call() -> Result<()> {
 }
 
 #[test]
-fn root_counts_exceed_32_and_64_bits() -> Result<()> {
+fn root_alone_counts_exceed_32_and_64_bits() -> Result<()> {
     let _machine = Exclusive::take()?;
     let cpus = online_cpus()?;
     let clocks = cpus.iter().map(|cpu| {
@@ -202,7 +202,7 @@ fn root_counts_exceed_32_and_64_bits() -> Result<()> {
 
 /// On Solaris a set of a CPU makes all sets of threads invalid. Here they count beside each other.
 #[test]
-fn root_sets_of_cpus_and_of_threads_do_not_exclude_each_other() -> Result<()> {
+fn root_alone_sets_of_cpus_and_of_threads_do_not_exclude_each_other() -> Result<()> {
     let _machine = Exclusive::take()?;
     let faults = [software("page-faults")];
     let mut fresh = Fresh::map(1000)?;
@@ -227,7 +227,7 @@ fn root_sets_of_cpus_and_of_threads_do_not_exclude_each_other() -> Result<()> {
 
 /// Threads that were there, and those that came later, in one sum.
 #[test]
-fn root_a_process_is_all_its_threads() -> Result<()> {
+fn root_alone_a_process_is_all_its_threads() -> Result<()> {
     let _machine = Exclusive::take()?;
     let mut child = std::process::Command::new("sh")
         .args([

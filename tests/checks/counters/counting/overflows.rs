@@ -15,7 +15,7 @@ use tests::workload::truth::monotonic_ns;
 use super::events::{software, time_stamps};
 
 #[test]
-fn root_a_preset_is_counted_down() -> Result<()> {
+fn root_alone_a_preset_is_counted_down() -> Result<()> {
     let _machine = Exclusive::take()?;
     const TIMES: u64 = 50;
     let mut set = CounterSet::new();
@@ -63,7 +63,7 @@ fn root_a_preset_is_counted_down() -> Result<()> {
 }
 
 #[test]
-fn root_what_has_no_interrupt_cannot_overflow() -> Result<()> {
+fn root_alone_what_has_no_interrupt_cannot_overflow() -> Result<()> {
     let _machine = Exclusive::take()?;
     let Some(event) = time_stamps() else {
         not_judged(format_args!("this machine has no PMU without an interrupt"));

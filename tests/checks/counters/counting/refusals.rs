@@ -36,7 +36,7 @@ fn refused(target: CounterTarget, events: &[Event]) -> Result<Refusal> {
 }
 
 #[test]
-fn root_user_nobody_is_denied_with_the_cure() -> Result<()> {
+fn root_alone_user_nobody_is_denied_with_the_cure() -> Result<()> {
     let _machine = Exclusive::take()?;
     let _setting = Setting::set("/proc/sys/kernel/perf_event_paranoid", "2")?;
     // The user nobody may not read the directory of the build.
@@ -77,7 +77,7 @@ fn root_user_nobody_is_denied_with_the_cure() -> Result<()> {
 }
 
 #[test]
-fn root_missing_targets_are_named() -> Result<()> {
+fn root_alone_missing_targets_are_named() -> Result<()> {
     let _machine = Exclusive::take()?;
     let mut child = Command::new("true").spawn()?;
     let dead = child.id();
@@ -126,7 +126,7 @@ fn root_missing_targets_are_named() -> Result<()> {
 }
 
 #[test]
-fn root_too_many_breakpoints_are_refused() -> Result<()> {
+fn root_alone_too_many_breakpoints_are_refused() -> Result<()> {
     let _machine = Exclusive::take()?;
     let variables = vec![0_u64; 64];
     let events: Vec<_> = variables
@@ -140,7 +140,7 @@ fn root_too_many_breakpoints_are_refused() -> Result<()> {
 }
 
 #[test]
-fn root_an_offline_cpu_is_named() -> Result<()> {
+fn root_alone_an_offline_cpu_is_named() -> Result<()> {
     let _machine = Exclusive::take()?;
     let cpu = work_cpu()?;
     if !Offline::possible(cpu) {
@@ -158,7 +158,7 @@ fn root_an_offline_cpu_is_named() -> Result<()> {
 }
 
 #[test]
-fn root_a_missing_pmu_is_reported() -> Result<()> {
+fn root_alone_a_missing_pmu_is_reported() -> Result<()> {
     let _machine = Exclusive::take()?;
     if Path::new("/sys/bus/event_source/devices/cpu").exists() {
         not_judged(format_args!("this machine has hardware counters"));

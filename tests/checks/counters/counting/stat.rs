@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 const EVENTS: [&str; 3] = ["cpu-clock", "context-switches", "page-faults"];
 
 #[test]
-fn root_the_total_is_the_sum_of_the_cpus() -> Result<()> {
+fn root_alone_the_total_is_the_sum_of_the_cpus() -> Result<()> {
     judge_times(|| {
         let args = [
             "stat",
@@ -54,7 +54,7 @@ fn root_the_total_is_the_sum_of_the_cpus() -> Result<()> {
 }
 
 #[test]
-fn root_a_cpu_that_goes_offline_keeps_its_counts_and_is_counted_again() -> Result<()> {
+fn root_alone_a_cpu_that_goes_offline_keeps_its_counts_and_is_counted_again() -> Result<()> {
     judge_times(|| {
         let cpu = work_cpu()?;
         if !Offline::possible(cpu) {

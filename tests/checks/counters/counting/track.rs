@@ -64,7 +64,7 @@ fn adds_up(rows: &[Value], events: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn root_each_of_a_thousand_threads_has_its_own_counts() -> Result<()> {
+fn root_alone_each_of_a_thousand_threads_has_its_own_counts() -> Result<()> {
     let _machine = Exclusive::take()?;
     let events = "page-faults,context-switches,cpu-migrations,task-clock";
     let (rows, finished) = tracked(&[
@@ -106,7 +106,7 @@ fn root_each_of_a_thousand_threads_has_its_own_counts() -> Result<()> {
 }
 
 #[test]
-fn root_forks_execs_and_exits_have_rows() -> Result<()> {
+fn root_alone_forks_execs_and_exits_have_rows() -> Result<()> {
     let _machine = Exclusive::take()?;
     let begin = monotonic_ns()?;
     let forks = [
@@ -151,7 +151,7 @@ fn root_forks_execs_and_exits_have_rows() -> Result<()> {
 }
 
 #[test]
-fn root_ticks_add_up_and_the_command_has_its_status() -> Result<()> {
+fn root_alone_ticks_add_up_and_the_command_has_its_status() -> Result<()> {
     judge_times(|| {
         let script = "i=0; while [ $i -lt 20 ]; do i=$((i+1)); sleep 0.02; done; exit 7";
         let args = ["track", "-T", "0.1", "--json", "sh", "-c", script];
@@ -182,7 +182,7 @@ fn root_ticks_add_up_and_the_command_has_its_status() -> Result<()> {
 
 /// Threads start while it lists those that exist: each is counted once.
 #[test]
-fn root_a_running_process_can_be_tracked() -> Result<()> {
+fn root_alone_a_running_process_can_be_tracked() -> Result<()> {
     let _machine = Exclusive::take()?;
     const PAGES: u64 = 40;
     let mut args = Command::new(workload!("counted"));
@@ -248,7 +248,7 @@ fn counted_once(rows: &[Value], own: &BTreeMap<u64, BTreeSet<u64>>) -> Result<(u
 }
 
 #[test]
-fn root_a_tracked_process_outlives_track() -> Result<()> {
+fn root_alone_a_tracked_process_outlives_track() -> Result<()> {
     let _machine = Exclusive::take()?;
     let mut sleep = Running::start(Command::new("sleep").arg("20"), LIMIT)?;
     let pid = sleep.pid().to_string();

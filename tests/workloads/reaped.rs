@@ -1,0 +1,19 @@
+//! `reaped PROGRAM ARGUMENT…`: runs a program, and prints how much CPU time the kernel says that it
+//! had, its end included, which is in no clock that it could read itself.
+
+use std::process::{Command, exit};
+
+use anyhow::{Context, Result};
+use tests::workload::truth::Reaped;
+
+fn main() -> Result<()> {
+    let mut arguments = std::env::args_os().skip(1);
+    let program = arguments
+        .next()
+        .context("usage: reaped PROGRAM ARGUMENT…")?;
+    let mut child = Command::new(program).args(arguments).spawn()?;
+    let pid = child.id();
+    let status = child.wait()?;
+    Reaped::now(pid.cast_signed())?.print()?;
+    exit(status.code().unwrap_or(1))
+}
