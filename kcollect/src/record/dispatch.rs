@@ -39,7 +39,7 @@ const KEEP_EXITED_NS: u64 = 10_000_000_000;
 const EVICT_INTERVAL_NS: u64 = 1_000_000_000;
 
 /// The label of the sample with which an experiment ends.
-pub const LAST_SAMPLE: &str = "stop";
+const LAST_SAMPLE: &str = "stop";
 
 /// Passes events on.
 #[derive(Debug)]
@@ -352,11 +352,13 @@ impl Dispatcher {
         );
     }
 
-    /// No event follows: all that waits is written.
-    pub fn finish(&mut self) {
+    /// No event follows: all that waits is written, and the last sample, of the end of data, after
+    /// the experiments of all processes were made.
+    pub fn finish(&mut self, ended_ns: u64) {
         if let Some(user) = &mut self.user {
             user.finish(&mut self.router, &self.processes);
         }
+        self.sample(ended_ns, LAST_SAMPLE);
         self.router.founder.close_threads(&self.processes);
         self.router.flush();
     }

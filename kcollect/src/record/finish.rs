@@ -11,7 +11,6 @@ use host::signals::SignalRequest;
 
 use super::archiving;
 use super::directory::{add_to_group, empty_failure, moved_failure, writing_failure};
-use super::dispatch::LAST_SAMPLE;
 use super::input::event::Event;
 use super::input::totals::Totals;
 use super::session::Session;
@@ -34,8 +33,7 @@ impl Session<'_> {
         }
         let stop = self.stop(output);
         let stopped = stop.as_ref().copied().unwrap_or_else(|_| now());
-        self.dispatcher.sample(stopped, LAST_SAMPLE);
-        self.dispatcher.finish();
+        self.dispatcher.finish(stopped);
 
         let moved_from = match self.dispatcher.router.place() {
             Place::Moved(path) => Some(mem::replace(&mut self.path, path)),

@@ -20,7 +20,6 @@ use host::signals::SignalRequest;
 
 use super::archiving;
 use super::directory::{add_to_group, creation_failure, shown_path, writing_failure};
-use super::dispatch::LAST_SAMPLE;
 use super::input::seam::Seam;
 use super::input::totals::Totals;
 use super::keep;
@@ -128,8 +127,7 @@ impl Session<'_> {
 
     /// Writes all of the experiment but its end.
     fn conclude(&mut self, seam: &Seam, output: &mut Output) {
-        self.dispatcher.sample(seam.at_ns, LAST_SAMPLE);
-        self.dispatcher.finish();
+        self.dispatcher.finish(seam.at_ns);
         if let Place::Moved(path) = self.dispatcher.router.place() {
             self.path = path;
         }

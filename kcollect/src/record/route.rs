@@ -195,11 +195,13 @@ impl Router {
             && !process.may_execute(now)
             && held + 1 >= self.least_intervals
         {
+            let began = self.switches.iter().find(|(_, on)| *on);
+            let began_ns = began.map_or(first.at_ns, |(at, _)| *at);
             let created = Subexperiment::create(
                 self.founder.dir(),
                 &self.inherited,
                 &mut self.names,
-                (process.pid, first),
+                (process.pid, first, began_ns),
                 known.code,
                 (&relatives(known.processes, process.pid), self.room),
             );

@@ -177,14 +177,17 @@ pub struct Subexperiment {
     memory: MemoryCounts,
     /// The time of the last record in it.
     last_ns: u64,
+    /// The time of the last sample.
+    sampled_ns: u64,
     /// The sample of its exit is written.
     sampled_exit: bool,
     unread_at_exit: bool,
 }
 
 impl Subexperiment {
-    /// Creates the experiment of a chosen process. `relatives` are processes that are likely to see
-    /// the same files. `room` is how many bytes may still be written of mappings and functions.
+    /// Creates the experiment of a chosen process. Data began at `began_ns`. `relatives` are
+    /// processes that are likely to see the same files. `room` is how many bytes may still be
+    /// written of mappings and functions.
     ///
     /// # Errors
     /// When it can't be written.
@@ -192,7 +195,7 @@ impl Subexperiment {
         dir: &ExperimentDir,
         inherited: &Inherited,
         names: &mut DirectoryNames,
-        (pid, first): (Pid, &FirstRecord),
+        (pid, first, began_ns): (Pid, &FirstRecord, u64),
         code: &mut LoadedCode,
         (relatives, room): (&[Pid], u64),
     ) -> Result<Subexperiment> {
@@ -209,17 +212,19 @@ impl Subexperiment {
         let header = header(inherited, &facts, pid, &first.name);
         let mut collector = Collector::create(dir, &directory, &header, inherited.run)?;
         collector.room = room;
+        let space = code.spaces.get_mut(pid);
+        let since = space.map_or(0, |space| space.since());
+        // From when its exact times count; another process may have the number by now.
+        let start_ns = since.max(began_ns).min(first.at_ns);
         let nothing = UsageRecord {
-            time: first.at_ns,
+            time: start_ns,
             created: inherited.run.tstamp_ns,
             ..UsageRecord::default()
         };
-        collector.write_sample(first.at_ns, "start", &nothing)?;
+        collector.write_sample(start_ns, "start", &nothing)?;
         if code.objects.needs_used() {
             collector.note_used_objects();
         }
-        let space = code.spaces.get_mut(pid);
-        let since = space.map_or(0, |space| space.since());
         let since = since.max(inherited.run.tstamp_ns);
         let mut jit = watch_jit(pid, since, &code.jit);
         if let Some(space) = code.spaces.get_mut(pid) {
@@ -250,6 +255,7 @@ impl Subexperiment {
             io_calls: IoCounts::default(),
             memory: MemoryCounts::default(),
             last_ns: 0,
+            sampled_ns: start_ns,
             sampled_exit: false,
             unread_at_exit: false,
         })
@@ -342,17 +348,20 @@ impl Subexperiment {
                 if std::mem::replace(&mut self.sampled_exit, true) {
                     return Ok(());
                 }
-                let time = exited_ns.max(self.last_ns);
+                let time = exited_ns.max(self.last_ns).max(self.sampled_ns + 1);
                 let usage = UsageRecord {
                     time,
                     ..usage.clone()
                 };
                 self.collector.write_sample(time, "exit", &usage)
             }
+            // It was taken before the process began.
+            _ if at <= self.sampled_ns => Ok(()),
             _ => {
                 // A process ends some time after its leading thread has exited, and so does its
                 // time.
                 self.last_ns = self.last_ns.max(at);
+                self.sampled_ns = at;
                 self.collector.write_sample(at, label, usage)
             }
         }

@@ -15,13 +15,17 @@ use tests::experiment::states::States;
 use tests::experiment::summary::RunSummary;
 use tests::experiment::threads;
 use tests::experiment::threads::CLOCKS;
-use tests::kcollect::{Recording, record};
+use tests::kcollect::{Recording, experiments_in, record};
 use tests::machine::disturbance::judge_times;
-use tests::machine::{Exclusive, alone, work_cpu};
+use tests::machine::{Exclusive, Shared, alone, work_cpu};
 use tests::workload;
 use tests::workload::counts::Counts;
+use tests::workload::proctorture::{PROCTORTURE, start};
 
 const LIMIT: Duration = Duration::from_secs(40);
+
+/// Data begin and end on one CPU after the other.
+const EDGE_NS: u64 = 10_000_000;
 
 #[test]
 fn root_alone_threads_sum_up_to_the_machine_at_every_sample() -> Result<()> {
@@ -100,6 +104,43 @@ fn root_alone_counts_are_those_of_the_process() -> Result<()> {
         );
         counts.agree(&own)
     })
+}
+
+/// The samples of a followed process are from the beginning of data, or its own, to its end,
+/// whenever it had its first tick: its thread's times fill them.
+#[test]
+fn root_samples_of_a_followed_process_cover_its_life() -> Result<()> {
+    let _machine = Shared::take()?;
+    let sleeper = start(PROCTORTURE, &["sleep:1500", "one:300", "sleep:60000"])?;
+    let follow = format!("={}|spawner", sleeper.pid());
+    let cpu = work_cpu()?.to_string();
+    let options = ["-p", "hi", "-F", &follow];
+    let recorded = record(&options, &[workload!("spawner"), "2.5", &cpu], LIMIT)?;
+    let directories = experiments_in(&recorded.experiment()?)?;
+    ensure!(directories.len() > 1, "{directories:?}");
+    let mut slept = 0;
+    for directory in &directories {
+        let experiment = Experiment::open(directory)?;
+        let samples = experiment.samples()?;
+        let (first, last) = samples.first().zip(samples.last()).context("no sample")?;
+        ensure!(
+            samples.len() > 1 && samples.is_sorted_by(|one, next| one.at < next.at),
+            "{}: {samples:?}",
+            directory.display()
+        );
+        if experiment.header().pid.0 != sleeper.pid().as_raw().cast_unsigned() {
+            continue;
+        }
+        let usage = last.usage.as_ref().context("a sample without usage")?;
+        let off = usage.real.abs_diff(last.at - first.at);
+        ensure!(
+            off < EDGE_NS,
+            "{off} ns are missing, or too much: {samples:?}"
+        );
+        slept += 1;
+    }
+    ensure!(slept == 1, "{directories:?}");
+    Ok(())
 }
 
 /// While data are paused no time passes, for no thread; and boundaries of the grid in it count for

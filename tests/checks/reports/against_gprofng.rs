@@ -386,8 +386,8 @@ fn root_a_recording_is_reported_as_gprofng_does() -> Result<()> {
     let _machine = Shared::take()?;
     let cpu = work_cpu()?.to_string();
     let recorded = record(
-        &["-p", "hi", "-x", "off", "-F", "=mixed|spawner"],
-        &[workload!("spawner"), "2.3", &cpu],
+        &["-p", "hi", "-x", "off", "-F", "load", "--descendants"],
+        &[workload!("spawner"), "1.2", &cpu],
         Duration::from_secs(40),
     )?;
     let experiment = recorded.experiment()?;
