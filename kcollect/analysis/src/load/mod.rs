@@ -5,6 +5,7 @@
 //! same pid, each tick goes to the one seen nearest in time. The experiments of a series are one
 //! recording (module `series`).
 
+mod ahead;
 pub(crate) mod build_ids;
 mod call_paths;
 pub mod dynamic_code;
@@ -18,6 +19,7 @@ mod resolve;
 mod series;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use experiment_format::Error;
@@ -34,6 +36,7 @@ use crate::model::{
     CpuId, ExperimentId, ExperimentInfo, FileId, MAX_COUNTERS, Model, ProcessGroups, ProcessId,
     ProcessInfo, StackId, ThreadId, ThreadInfo, TickRow,
 };
+use ahead::{ReadAhead, Tick};
 use open::Opened;
 use resolve::{Addresses, Resolver};
 use series::Series;
@@ -62,13 +65,19 @@ impl Model {
             let of = |id: &ExperimentId| loader.model.experiment(*id).process.is_none() == machine;
             all.filter(of).collect::<Vec<_>>()
         };
-        for id in [machines(&loader, false), machines(&loader, true)].concat() {
-            if let Err(error) = loader.read(id) {
-                loader.model.leave_out(error.to_string());
+        let order = [machines(&loader, false), machines(&loader, true)].concat();
+        let source = |id: &ExperimentId| Arc::clone(&loader.model.experiment(*id).source);
+        let sources = order.iter().map(source).collect();
+        std::thread::scope(|scope| {
+            let mut ahead = ReadAhead::start(scope, sources)?;
+            for id in order {
+                if let Err(error) = loader.read(id, &mut ahead) {
+                    loader.model.leave_out(error.to_string());
+                }
+                loader.check_side_files(id);
             }
-            loader.check_side_files(id);
-        }
-        Ok(loader.finish())
+            Ok(loader.finish())
+        })
     }
 }
 
@@ -152,7 +161,7 @@ impl Loader {
                 tick_us: tick_us(&source),
                 process,
                 end_ns: 0,
-                source,
+                source: Arc::new(source),
             });
         }
         Loader {
@@ -168,7 +177,7 @@ impl Loader {
         }
     }
 
-    fn read(&mut self, id: ExperimentId) -> Result<(), Error> {
+    fn read(&mut self, id: ExperimentId, ahead: &mut ReadAhead) -> Result<(), Error> {
         let info = self.model.experiment(id);
         let source = &info.source;
         let (start, founder) = (source.start().tstamp_ns, info.founder);
@@ -176,8 +185,7 @@ impl Loader {
         let origin = self.model.experiment(info.first).source.start().tstamp_ns;
         let names = names(source);
         let (process, main) = (info.process, u64::from(source.header().pid.0));
-        let mut packets = source.packets()?;
-        let stacks = source.stacks()?;
+        let stacks = ahead.stacks()?;
         let (space, unmapped) = match source.address_space() {
             Ok(space) => (space, None),
             Err(error) => (Default::default(), Some(error.to_string())),
@@ -191,38 +199,35 @@ impl Loader {
         }
         let mut addresses = Addresses::new(founder.0, space);
         let (mut missing, mut impossible, mut end) = (0u64, 0u64, 0);
-        while let Some(packet) = packets.next_packet()? {
-            let Some(mut ticks) = packet.ticks() else {
-                continue;
-            };
-            let Some(first) = ticks.next() else {
-                continue;
-            };
-            let at = first.time.saturating_sub(start);
-            let stack = match first.stack {
-                None => StackId::EMPTY,
-                Some(uid) => {
-                    let stack = self.resolver.stack(
-                        &mut self.model,
-                        &mut self.archives[founder.index()],
-                        &mut addresses,
-                        &stacks,
-                        uid,
-                        at,
-                    );
+        // What the ticks of a packet have in common; none where its time is impossible.
+        let mut of_packet = None;
+        while let Some(ticks) = ahead.ticks()? {
+            for Tick { record, first } in ticks {
+                if first {
+                    let at = record.time.saturating_sub(start);
+                    let stack = record.stack.map_or(Some(StackId::EMPTY), |uid| {
+                        self.resolver.stack(
+                            &mut self.model,
+                            &mut self.archives[founder.index()],
+                            &mut addresses,
+                            &stacks,
+                            uid,
+                            at,
+                        )
+                    });
                     missing += u64::from(stack.is_none());
-                    stack.unwrap_or(StackId::EMPTY)
+                    let time = record.time.saturating_sub(origin);
+                    of_packet = (time < MAX_TIME_NS).then(|| {
+                        end = end.max(time);
+                        let thread = self.thread(id, &names, (record.thread, record.pid), time);
+                        let stack = stack.unwrap_or(StackId::EMPTY);
+                        (time, stack, thread, self.cpu(record.cpu))
+                    });
+                    impossible += u64::from(of_packet.is_none());
                 }
-            };
-            let time = first.time.saturating_sub(origin);
-            if time >= MAX_TIME_NS {
-                impossible += 1;
-                continue;
-            }
-            end = end.max(time);
-            let thread = self.thread(id, &names, (first.thread, first.pid), time);
-            let cpu = self.cpu(first.cpu);
-            for record in std::iter::once(first).chain(ticks) {
+                let Some((time, stack, thread, cpu)) = of_packet else {
+                    continue;
+                };
                 let ns = u64::from(record.ticks.unsigned_abs()).saturating_mul(tick_ns);
                 let left_us = self.left_us.checked_sub(ns / 1000);
                 let (true, Some(left_us)) = (ns <= time + MAX_EARLY_NS, left_us) else {
@@ -242,6 +247,7 @@ impl Loader {
                 });
             }
         }
+        let invalid = ahead.invalid;
         let context = Context {
             id,
             founder,
@@ -254,7 +260,7 @@ impl Loader {
         missing += self.read_waits(&context, &mut addresses, &mut end)?;
         missing += self.read_io_calls(&context, &mut addresses, &mut end)?;
         missing += self.read_memory(&context, &mut addresses, &mut end)?;
-        self.warn(id, packets.invalid() + impossible, missing);
+        self.warn(id, invalid + impossible, missing);
         let info = &mut self.model.experiments[id.index()];
         let events = info.source.events().iter();
         let last = events.filter_map(|event| match event {

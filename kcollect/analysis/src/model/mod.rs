@@ -12,6 +12,8 @@ mod stacks;
 mod traced;
 pub(crate) mod trie;
 
+use std::sync::Arc;
+
 use experiment_format::ids::Pid;
 use experiment_format::log::CounterUnit;
 use experiment_format::losses::{self, Recorded};
@@ -212,7 +214,7 @@ pub struct MemoryPeak {
 #[derive(Debug)]
 pub struct ExperimentInfo {
     /// The reader: header, events, samples.
-    pub source: Experiment,
+    pub source: Arc<Experiment>,
     /// Name of its directory.
     pub name: String,
     /// Its founder; itself, if its founder was not opened.
