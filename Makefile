@@ -51,8 +51,10 @@ AS_ROOT = --config "target.'cfg(all())'.runner=['$(CURDIR)/scripts/as-root.sh']"
 test: build
 	@scripts/packages.sh test
 	cargo test --locked --workspace --no-fail-fast -- --skip root_
-	PATH="$$(scripts/perf-path.sh)" cargo test --locked --workspace --tests --no-fail-fast $(AS_ROOT) -- root_ --skip root_alone_ --test-threads=4
-	PATH="$$(scripts/perf-path.sh)" cargo test --locked --workspace --tests --no-fail-fast $(AS_ROOT) -- root_alone_ --test-threads=2
+	PATH="$$(scripts/perf-path.sh)"; failed=0; \
+	for tests in 'root_ --skip root_alone_ --test-threads=4' 'root_alone_ --test-threads=2'; do \
+		cargo test --locked --workspace --tests --no-fail-fast $(AS_ROOT) -- $$tests || failed=1; \
+	done; exit $$failed
 
 # After a change: one package, or all of them, without root and without the release build.
 test-fast: rust

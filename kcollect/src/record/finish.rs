@@ -15,7 +15,7 @@ use super::input::event::Event;
 use super::input::totals::Totals;
 use super::session::Session;
 use super::summary::first_tables::FirstTables;
-use super::summary::{RecordingTimes, Summary};
+use super::summary::{BudgetSummary, RecordingTimes, Summary};
 
 /// So many events are applied at the end without a look at the clock.
 const EVENTS_AT_ONCE: usize = 1000;
@@ -90,7 +90,10 @@ impl Session<'_> {
         };
         let totals = totals.since(&self.began.totals);
         let counted = (&self.inputs, &totals);
-        Summary::new(self.plan, path, counted, &self.dispatcher, times)
+        let mut summary = Summary::new(self.plan, path, counted, &self.dispatcher, times);
+        let governor = self.governor.as_ref();
+        summary.budget = governor.map(|governor| BudgetSummary::new(governor, self.began.at_ns));
+        summary
     }
 
     /// Writes what came of archiving, the losses, and the summary.

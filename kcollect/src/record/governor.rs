@@ -13,6 +13,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde::Serialize;
+
 /// The time between two decisions, nanoseconds.
 const DECISION_NS: u64 = 5_000_000_000;
 /// Below this share of the budget there is room for what was given up.
@@ -21,7 +23,8 @@ const ROOM: f64 = 0.5;
 const DECISIONS_WITH_ROOM: u32 = 12;
 
 /// What is given up; each includes those before it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Economy {
     /// Nothing.
     #[default]
@@ -95,13 +98,16 @@ impl fmt::Display for Economy {
     }
 }
 
-/// A decision that changes what is given up.
+/// A change of what is given up.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
-    /// What is given up from now on.
+    /// When, nanoseconds.
+    pub at_ns: u64,
+    /// What is given up from then on.
     pub economy: Economy,
-    /// The share of a CPU that was taken since the decision before.
-    pub share: f64,
+    /// The share of a CPU that was taken in the five seconds before, which decided it. None: it was
+    /// given up before the experiment began.
+    pub share: Option<f64>,
 }
 
 /// Watches the use.
@@ -112,6 +118,7 @@ pub struct Governor {
     /// When the last decision was made, and what was used by then.
     last: Option<(u64, Duration)>,
     with_room: u32,
+    changes: Vec<Change>,
 }
 
 impl Governor {
@@ -123,6 +130,31 @@ impl Governor {
             economy: Economy::None,
             last: None,
             with_room: 0,
+            changes: Vec::new(),
+        }
+    }
+
+    /// Returns the budget.
+    #[must_use]
+    pub fn budget(&self) -> f64 {
+        self.budget
+    }
+
+    /// Returns the changes since the experiment began.
+    #[must_use]
+    pub fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+
+    /// Another experiment begins at a time.
+    pub fn begin_again(&mut self, at_ns: u64) {
+        self.changes.clear();
+        if self.economy != Economy::None {
+            self.changes.push(Change {
+                at_ns,
+                economy: self.economy,
+                share: None,
+            });
         }
     }
 
@@ -158,7 +190,13 @@ impl Governor {
             return None;
         };
         self.economy = economy;
-        Some(Change { economy, share })
+        let change = Change {
+            at_ns: now_ns,
+            economy,
+            share: Some(share),
+        };
+        self.changes.push(change);
+        Some(change)
     }
 }
 
@@ -201,6 +239,25 @@ mod tests {
         );
         assert_eq!(drawing("x44444444444x444"), "1111111111112222");
         assert_eq!(drawing("x444444444446444"), "1111111111111111");
+    }
+
+    #[test]
+    fn the_changes_are_those_of_the_experiment() {
+        let mut governor = Governor::new(0.01);
+        governor.begin_again(3);
+        assert_eq!(governor.changes(), []);
+        governor.decide(5, Duration::ZERO);
+        let now = 5 + DECISION_NS;
+        let change = governor.decide(now, Duration::from_millis(100)).unwrap();
+        assert_eq!((change.at_ns, change.share), (now, Some(0.02)));
+        assert_eq!(governor.changes(), [change]);
+        governor.begin_again(now + 7);
+        let began = Change {
+            at_ns: now + 7,
+            share: None,
+            ..change
+        };
+        assert_eq!(governor.changes(), [began]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use host::signals::SignalRequest;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::dispatch::Dispatcher;
-use super::governor::{Change, Economy, Governor};
+use super::governor::{Change, Economy};
 use super::input::event::Event;
 use super::load_phase::LoadStep;
 use super::pause::PauseReasons;
@@ -225,7 +225,7 @@ impl Session<'_> {
             return Ok(());
         };
         let used = Duration::from_secs_f64(own_use().0);
-        let Some(Change { economy, share }) = governor.decide(time, used) else {
+        let Some(Change { economy, share, .. }) = governor.decide(time, used) else {
             return Ok(());
         };
         self.inputs
@@ -236,7 +236,7 @@ impl Session<'_> {
         self.dispatcher.router.least_intervals = economy.least_intervals();
         let text = format!(
             "kcollect took {:.2} % of a CPU: from here on {economy} (--budget)",
-            100.0 * share
+            100.0 * share.unwrap_or_default()
         );
         output.say(&text);
         self.warn(time, text);
@@ -245,10 +245,10 @@ impl Session<'_> {
 
     /// Notes in an experiment that begins what was given up before.
     pub(super) fn note_economy(&mut self, time: u64) {
-        let economy = self
-            .governor
-            .as_ref()
-            .map_or(Economy::None, Governor::economy);
+        let economy = self.governor.as_mut().map_or(Economy::None, |governor| {
+            governor.begin_again(time);
+            governor.economy()
+        });
         self.dispatcher.router.least_intervals = economy.least_intervals();
         if economy != Economy::None {
             self.warn(time, format!("from the beginning {economy} (--budget)"));

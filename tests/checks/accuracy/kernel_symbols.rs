@@ -8,13 +8,14 @@ use anyhow::{Result, ensure};
 use tests::experiment;
 use tests::gprofng;
 use tests::kcollect::Recording;
-use tests::machine::Shared;
+use tests::machine::Exclusive;
 use tests::oracle::kallsyms::{KERNEL, Kallsyms};
 use tests::workload;
 
 #[test]
-fn root_names_are_those_of_kallsyms() -> Result<()> {
-    let _machine = Shared::take()?;
+fn root_alone_names_are_those_of_kallsyms() -> Result<()> {
+    // BPF programs of other recordings would come and go.
+    let _machine = Exclusive::take()?;
     // Fork, exec, faults and exit go through much of the kernel.
     let (recording, _) = Recording::of(workload!("spawner"), 4, Duration::from_secs(40))?;
     // Read now, it has kcollect's own programs.

@@ -69,8 +69,22 @@ fn root_what_is_given_up_is_said_and_no_tick_is_lost() -> Result<()> {
         ensure!(warnings.contains(words), "{words:?} is not in {warnings}");
     }
 
+    let text = std::fs::read_to_string(path.join("kcollect.json"))?;
+    let json: serde_json::Value = serde_json::from_str(&text)?;
+    let changes = json["budget"]["changes"].as_array();
+    let given_up: Vec<_> = changes
+        .context("what was given up")?
+        .iter()
+        .map(|change| change["given_up"].as_str().unwrap_or_default())
+        .collect();
+    ensure!(
+        given_up == ["few_copies", "few_experiments", "half_rate", "quarter_rate"],
+        "{:#}",
+        json["budget"]
+    );
+
     // A CPU that is busy all the time has a packet for each firing, and for boundaries that a context
-    // switch counts: 1.8 ticks on average were measured.
+    // switch counts: 1.8 ticks on average were measured, and 1.14 beside other checks.
     let began = experiment.start().tstamp_ns;
     let (before, late): (Vec<_>, Vec<_>) = packets(&path)?
         .into_iter()
@@ -84,9 +98,10 @@ fn root_what_is_given_up_is_said_and_no_tick_is_lost() -> Result<()> {
         let ticks: u64 = packets.iter().map(|packet| packet.ticks).sum();
         ticks as f64 / packets.len().max(1) as f64
     };
+    let most = late.iter().map(|packet| packet.ticks).max();
     ensure!(
-        mean(&before) < 1.2 && mean(&late) > 1.4,
-        "{} ticks of a packet before, {} at a quarter of the rate",
+        mean(&before) < 1.02 && mean(&late) > 1.05 && most > Some(2),
+        "{} ticks of a packet before, {} and {most:?} at most at a quarter of the rate",
         mean(&before),
         mean(&late)
     );

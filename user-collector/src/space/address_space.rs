@@ -420,6 +420,23 @@ mod tests {
     }
 
     #[test]
+    fn changes_that_are_left_may_turn_out_to_be_none() {
+        let mut spaces = AddressSpaces::default();
+        for (start, at) in [(10, 1), (20, 2), (30, 3)] {
+            spaces.mapped(Pid(7), mapping("one.so", start, start + 5), at);
+        }
+        let taken = |spaces: &mut AddressSpaces, most| -> Vec<u64> {
+            let changes = spaces.get_mut(Pid(7)).unwrap().take_changes(most);
+            changes.iter().map(|change| change.at).collect()
+        };
+        assert_eq!(taken(&mut spaces, 1), [1]);
+        // The second was not taken and was not used; the end of the first is a change.
+        spaces.mapped(Pid(7), mapping("two.so", 10, 25), 4);
+        assert_eq!(taken(&mut spaces, 1), [3]);
+        assert_eq!(taken(&mut spaces, 9), [4, 5]);
+    }
+
+    #[test]
     fn what_moved_is_mapped_from_when_it_ran() {
         let mut spaces = AddressSpaces::default();
         spaces.executed(Pid(7), 5);

@@ -19,6 +19,7 @@ use user_collector::objects::UnwindTableCounts;
 
 use crate::plan::{Interval, Plan};
 use crate::record::dispatch::Dispatcher;
+use crate::record::governor::{Change, Economy, Governor};
 use crate::record::input::inputs::{CpuTime, Inputs};
 use crate::record::input::totals::Totals;
 use crate::record::kernel::accounts::ProcessTimes;
@@ -66,6 +67,9 @@ pub struct Summary {
     /// How the memory of followed processes grew, if that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemorySummary>,
+    /// What was given up for the budget, if there is one (`--budget`). It is set last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<BudgetSummary>,
     /// What is missing or impaired, by cause.
     pub losses: Losses,
     /// The states of a thread, by the names of gprofng's metrics.
@@ -132,6 +136,43 @@ pub struct MemorySummary {
     pub unmapped_bytes: u64,
     /// System calls that found the ring full.
     pub lost: u64,
+}
+
+/// The budget, and what was given up for it.
+#[derive(Debug, Serialize)]
+pub struct BudgetSummary {
+    /// The share of one CPU that kcollect's own process may take.
+    pub percent: f64,
+    /// The changes of what is given up, in order.
+    pub changes: Vec<BudgetChange>,
+}
+
+/// A change of what is given up.
+#[derive(Debug, Serialize)]
+pub struct BudgetChange {
+    /// When, since the start.
+    pub at_s: f64,
+    /// What is given up from then on, with what stands before it in the order of the manual.
+    pub given_up: Economy,
+    /// The share of one CPU that was taken in the five seconds before. None: it was given up before
+    /// the experiment began.
+    pub cpu_percent: Option<f64>,
+}
+
+impl BudgetSummary {
+    /// Returns that of an experiment which began at a time.
+    #[must_use]
+    pub fn new(governor: &Governor, began_ns: u64) -> BudgetSummary {
+        let change = |change: &Change| BudgetChange {
+            at_s: change.at_ns.saturating_sub(began_ns) as f64 / 1e9,
+            given_up: change.economy,
+            cpu_percent: change.share.map(|share| 100.0 * share),
+        };
+        BudgetSummary {
+            percent: 100.0 * governor.budget(),
+            changes: governor.changes().iter().map(change).collect(),
+        }
+    }
 }
 
 /// The traced waits for locks.
@@ -415,6 +456,7 @@ impl Summary {
             packets: recorded.packets,
             arrays,
             thread_ticks,
+            budget: None,
             losses: Losses {
                 overflows: counters
                     .iter()
