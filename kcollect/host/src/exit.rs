@@ -123,6 +123,11 @@ impl Failure {
                 ExitKind::Unavailable,
                 "raise the limit of open files: ulimit -n 1024",
             ),
+            // Of a thread or a child.
+            Some(libc::EAGAIN | libc::ENOMEM) => (
+                ExitKind::Unavailable,
+                "raise the limit of processes (ulimit -u, or pids.max of the control group) or of memory (ulimit -v)",
+            ),
             _ => (ExitKind::Software, "report this as a bug"),
         };
         Failure::new(kind, format!("{step}: {error}"), cure)
@@ -193,7 +198,9 @@ mod tests {
     #[test]
     fn a_limit_is_no_bug() {
         let failure = |errno| Failure::of_system("x", &io::Error::from_raw_os_error(errno));
-        assert_eq!(failure(libc::EMFILE).kind, ExitKind::Unavailable);
+        for errno in [libc::EMFILE, libc::EAGAIN, libc::ENOMEM] {
+            assert_eq!(failure(errno).kind, ExitKind::Unavailable);
+        }
         assert_eq!(failure(libc::EIO).kind, ExitKind::Software);
     }
 
