@@ -229,12 +229,10 @@ impl Inputs {
         let began_ns = machine::now();
         self.drain()?;
         let mut events = self.order.release(began_ns.saturating_sub(SETTLED_NS));
-        let is_seam = |(_, event): &(u64, Event)| matches!(event, Event::Seam(_));
-        if let Some(at) = events.iter().position(is_seam) {
-            let (_, after) = events.split_at(at + 1);
-            let returns = first_returns(after.iter().chain(self.order.pending()));
-            if let Some((_, Event::Seam(seam))) = events.get_mut(at) {
-                seam.returns = returns;
+        for at in 0..events.len() {
+            let (before, after) = events.split_at_mut(at + 1);
+            if let Some((_, Event::Seam(seam))) = before.last_mut() {
+                seam.returns = first_returns(after.iter().chain(self.order.pending()));
             }
         }
         Ok(events)
