@@ -251,8 +251,10 @@ struct Header<'a> {
     stolen: f64,
     losses: Vec<String>,
     states: [&'static str; Microstate::PER_THREAD],
-    /// Name, lineage and what held it up as indexes into `strings`, and the pid.
-    processes: Vec<(usize, usize, usize, Pid)>,
+    groupings: &'a [&'static str],
+    /// Name, lineage and what held it up as indexes into `strings`, the pid, and what it belongs to
+    /// by the kinds of `groupings`.
+    processes: Vec<(usize, usize, usize, Pid, Vec<usize>)>,
     /// Process, tid, name, whether exact times are known.
     threads: Vec<(u32, Tid, usize, u8)>,
     /// Name, object, flags: 1 kernel, 2 made at run time.
@@ -271,6 +273,10 @@ fn header(payload: &Payload, columns: &Columns) -> Vec<u8> {
                 strings.number(&it.lineage),
                 strings.number(&it.held_up),
                 it.pid,
+                it.groups
+                    .iter()
+                    .map(|group| strings.number(group))
+                    .collect(),
             )
         })
         .collect();
@@ -301,6 +307,7 @@ fn header(payload: &Payload, columns: &Columns) -> Vec<u8> {
             .map(|line| printable(line.as_bytes()))
             .collect(),
         states: std::array::from_fn(|state| Microstate::ALL[state].label()),
+        groupings: &payload.groupings,
         processes,
         threads,
         functions,

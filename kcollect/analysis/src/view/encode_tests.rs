@@ -112,13 +112,13 @@ fn names_become_printable_and_are_stored_once() {
             pid: Pid(1),
             name: b"</script>\0\xff\"".to_vec(),
             lineage: Vec::new(),
-            held_up: Vec::new(),
+            ..PageProcess::default()
         },
         PageProcess {
             pid: Pid(2),
             name: "\u{202e}txt".into(),
             lineage: b"</script>\0\xff\"".to_vec(),
-            held_up: Vec::new(),
+            ..PageProcess::default()
         },
     ];
     let (header, _) = decoded(&payload);

@@ -14,7 +14,7 @@ use experiment_format::microstate::Microstate;
 use super::payload::{PageFunction, PageProcess, PageStacks, PageThread, PageTick, Payload};
 use crate::filter::{Filter, Selection};
 use crate::load::exact::{ExactTimes, Times};
-use crate::model::{ExperimentInfo, LossCounts, Model, ObjectKind, TickRow};
+use crate::model::{ExperimentInfo, GroupKind, LossCounts, Model, ObjectKind, TickRow};
 
 /// Returns the payload of a recording: of a founder or of a series, with all that passes a filter.
 /// Times are since the beginning of its first experiment.
@@ -36,6 +36,7 @@ pub fn gather(model: &Model, filter: &Filter) -> Result<Payload, Error> {
         .map(|experiment| experiment.tick_us)
         .find(|tick_us| *tick_us > 0)
         .unwrap_or(1);
+    let kinds = group_kinds(model);
     let title = match founders.len() {
         1 => founder.name.clone(),
         _ => format!("{} to {}", founder.name, last.name),
@@ -53,7 +54,8 @@ pub fn gather(model: &Model, filter: &Filter) -> Result<Payload, Error> {
         machine: machine(founder),
         stolen: stolen(&founders),
         losses: losses(model, &founders).join("\n"),
-        processes: processes(model),
+        groupings: kinds.iter().map(|kind| kind.name()).collect(),
+        processes: processes(model, &kinds),
         threads: threads(model),
         functions,
         stacks,
@@ -132,7 +134,17 @@ fn losses(model: &Model, founders: &[&ExperimentInfo]) -> Vec<String> {
     lines
 }
 
-fn processes(model: &Model) -> Vec<PageProcess> {
+/// Returns the kinds of what any process belongs to.
+fn group_kinds(model: &Model) -> Vec<GroupKind> {
+    let kinds = GroupKind::ALL.iter().map(|(kind, _)| *kind);
+    let is_known = |kind: &GroupKind| {
+        let mut processes = model.processes.iter();
+        processes.any(|process| process.groups.get(*kind).is_some())
+    };
+    kinds.filter(is_known).collect()
+}
+
+fn processes(model: &Model, kinds: &[GroupKind]) -> Vec<PageProcess> {
     let each = model.processes.iter().map(|process| {
         let own = model.experiments.get(process.experiment as usize);
         let lineage = match own {
@@ -144,6 +156,10 @@ fn processes(model: &Model) -> Vec<PageProcess> {
             name: process.name.clone().into_bytes(),
             lineage: lineage.into_bytes(),
             held_up: Vec::new(),
+            groups: kinds
+                .iter()
+                .map(|kind| process.group(*kind).into_bytes())
+                .collect(),
         }
     });
     each.collect()

@@ -80,7 +80,9 @@ mod tests {
                 name: text.to_vec(),
                 lineage: text.to_vec(),
                 held_up: text.to_vec(),
+                groups: vec![text.to_vec()],
             }],
+            groupings: vec!["unit"],
             functions: vec![PageFunction {
                 name: text.to_vec(),
                 object: text.to_vec(),

@@ -26,6 +26,8 @@ pub struct Payload {
     pub stolen: f64,
     /// What is missing or impaired, one line for each cause; empty if nothing is.
     pub losses: String,
+    /// The kinds of what processes belong to, such as units of systemd, by their names.
+    pub groupings: Vec<&'static str>,
     /// The processes, with or without threads.
     pub processes: Vec<PageProcess>,
     /// The threads, with or without ticks.
@@ -49,6 +51,8 @@ pub struct PageProcess {
     pub lineage: Vec<u8>,
     /// Why its threads that had work did not run, with seconds, in the whole run; may be empty.
     pub held_up: Vec<u8>,
+    /// What it belongs to, by the kinds of [`Payload::groupings`].
+    pub groups: Vec<Vec<u8>>,
 }
 
 /// A thread.

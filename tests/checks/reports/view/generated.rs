@@ -29,6 +29,9 @@ impl Dice {
 const INTERVAL_US: u32 = 997;
 const INTERVAL: u64 = INTERVAL_US as u64 * 1000;
 
+/// How many units the processes belong to.
+const UNITS: u32 = 5;
+
 const PROGRAMS: [&str; 12] = [
     "postgres",
     "nginx",
@@ -107,6 +110,7 @@ pub(crate) fn profile(
         duration_ns: seconds * 1_000_000_000,
         interval_us: INTERVAL_US,
         machine: "example · Linux 6.18 · 8 CPUs".to_owned(),
+        groupings: vec!["unit", "user"],
         losses: "stacks cut after 127 frames: 3\nrecords without room in a ring: 0".to_owned(),
         functions: USER
             .iter()
@@ -122,6 +126,7 @@ pub(crate) fn profile(
             name: name.into(),
             lineage: format!("systemd 1 → {name}").into(),
             held_up: Vec::new(),
+            groups: vec![format!("unit{}.service", index % UNITS).into(), "0".into()],
         });
     }
     let stacks: Vec<[u32; 3]> = (0..300)

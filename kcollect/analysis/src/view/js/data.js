@@ -53,11 +53,29 @@ class Profile {
       { name: text(name), object: text(object), kernel: (flags & 1) !== 0, runtime: (flags & 2) !== 0 }));
     this.threads = header.threads.map(([process, tid, name, known], index) => (
       { process, tid, name: text(name), exact: known ? columns.exact.subarray(STATES * index, STATES * (index + 1)) : null }));
-    this.processes = header.processes.map(([name, lineage, heldUp, pid], index) => (
-      { index, name: text(name), lineage: text(lineage), heldUp: text(heldUp), pid, threads: [] }));
+    this.processes = header.processes.map(([name, lineage, heldUp, pid, groups], index) => (
+      { index, name: text(name), lineage: text(lineage), heldUp: text(heldUp), pid, groups: groups.map(text), threads: [] }));
     this.threads.forEach((thread, index) => this.processes[thread.process].threads.push(index));
     this.stackTree(columns.stack_depth, columns.stack_function);
     this.rows(columns);
+  }
+
+  /**
+   * Returns the processes, or what they belong to by a kind of `groupings`: groups of threads, each
+   * with its name and the number of its processes.
+   */
+  groupedBy(kind) {
+    const at = this.groupings.indexOf(kind);
+    if (at < 0) return this.processes;
+    const groups = new Map();
+    for (const { groups: { [at]: name }, threads } of this.processes) {
+      if (!threads.length) continue;
+      if (!groups.has(name)) groups.set(name, { index: groups.size, name, lineage: "", heldUp: "", count: 0, threads: [] });
+      const group = groups.get(name);
+      group.count++;
+      for (const thread of threads) group.threads.push(thread);
+    }
+    return [...groups.values()];
   }
 
   /** Computes the parents of nodes from preorder and depths. */

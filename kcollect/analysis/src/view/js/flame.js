@@ -23,7 +23,8 @@ class Flame {
   /** Counts the selection. Zoom and focus stay if their frames still exist. */
   count() {
     const [zoomed, focus] = [this.path(this.zoomed), this.path(this.focus)];
-    this.tree = this.inverted ? invertedTree(this.profile, this.app.selection) : frameTree(this.profile, this.app.selection, this.byProcess);
+    this.below = this.byProcess ? this.app.groups() : null;
+    this.tree = this.inverted ? invertedTree(this.profile, this.app.selection) : frameTree(this.profile, this.app.selection, this.below);
     this.zoomed = this.follow(zoomed);
     this.focus = this.follow(focus);
     this.settle();
@@ -67,8 +68,8 @@ class Flame {
   name(frame) {
     const node = this.tree.node[frame];
     if (node < 0) {
-      const { name, pid } = this.profile.processes[-1 - node];
-      return `${name} ${pid}`;
+      const { name, pid } = this.below[-1 - node];
+      return pid === undefined ? name : `${name} ${pid}`;
     }
     if (frame === 0) return this.app.selectionName();
     return this.profile.functions[this.profile.nodeFunction[node]].name;
@@ -246,6 +247,13 @@ class Flame {
     this.zoomed = frame;
     this.focus = frame;
     this.settle();
+  }
+
+  /** Shows other groups below the root. */
+  regroup() {
+    this.zoomed = this.focus = 0;
+    byId("by-process-words").textContent = `By ${GROUPS[this.app.groupBy][0].toLowerCase()}`;
+    this.count();
   }
 
   /** Zooms into the frame of a function below the root. */

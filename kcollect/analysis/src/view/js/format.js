@@ -1,5 +1,15 @@
 // Formats numbers and names.
 
+/** What processes are grouped by, one and several. */
+const GROUPS = {
+  process: ["Process", "Processes"],
+  unit: ["Unit", "Units"],
+  container: ["Container", "Containers"],
+  pod: ["Pod", "Pods"],
+  cgroup: ["Control group", "Control groups"],
+  user: ["User", "Users"],
+};
+
 /**
  * Formats nanoseconds in a suitable unit with `digits` significant digits: "1.234 s", "56.7 ms".
  */

@@ -7,6 +7,7 @@ class App {
     this.sums = this.wholeRun;
     const onCpu = ON_CPU.some((state) => this.wholeRun.states[state] > 0);
     this.selection = onCpu ? OPENING : EVERYTHING;
+    this.groupBy = "process";
     this.asked = 0;
     this.chips();
     this.words();
@@ -29,6 +30,19 @@ class App {
     if (this.selection.states !== before.states) this.timeline.arrange();
     this.timeline.redraw();
     if (now) this.recount(); else this.asked ||= requestAnimationFrame(() => this.recount());
+  }
+
+  /** Returns the processes, or what they belong to: what the views have a row or a frame for. */
+  groups() {
+    return this.profile.groupedBy(this.groupBy);
+  }
+
+  /** Groups the processes by a kind of what they belong to, or shows each. */
+  group(kind) {
+    this.groupBy = byId("group-by").value = kind;
+    byId("tab-table").textContent = byId("table-title").textContent = GROUPS[kind][1];
+    this.flame.regroup();
+    this.table.regroup();
   }
 
   recount() {
@@ -234,6 +248,10 @@ class App {
         if (!event.defaultPrevented) this.timeline.zoom(event.key === "+" ? 0.5 : 2);
       }
     });
+    const kinds = ["process", ...this.profile.groupings];
+    byId("group-by").replaceChildren(...kinds.map((kind) => element("option", { value: kind }, GROUPS[kind][0].toLowerCase())));
+    byId("group-by").parentElement.hidden = kinds.length === 1;
+    byId("group-by").addEventListener("change", ({ target }) => this.group(target.value));
     this.listenTabs();
     this.listenSplitter();
   }
@@ -308,7 +326,8 @@ function timed(work) {
  *            A tick counts if it ended in (a, b]; 0 and the end of the run are no bounds
  * selection()  the selection in the same form; null where it is not restricted
  * view(a, b) shows this time
- * flame({ byProcess })  the frames in preorder: { depth, name, object, kernel, ticks, self, states }
+ * flame({ byProcess, by })  the frames in preorder: { depth, name, object, kernel, ticks, self,
+ *            states }; `by` a kind of what processes belong to: "unit", …, or "process"
  * redraw()   draws everything now; returns how many milliseconds each view took
  */
 function tools(app, ready) {
@@ -336,7 +355,8 @@ function tools(app, ready) {
     },
     view: (from, to) => app.timeline.show(from, to),
     ran: (cpu, from, to) => app.timeline.extra.ran(cpu, from, to),
-    flame({ byProcess = false } = {}) {
+    flame({ byProcess = false, by = app.groupBy } = {}) {
+      if (app.groupBy !== by) app.group(by);
       if (app.flame.byProcess !== byProcess) byId("by-process").click();
       return app.flame.frames();
     },

@@ -71,7 +71,7 @@ function switchedOn(states, selection) {
 class FrameTree {
   constructor(capacity) {
     this.length = 0;
-    this.node = new Int32Array(capacity); // of the stack tree; −1 − index for a process
+    this.node = new Int32Array(capacity); // of the stack tree; −1 − index for a process or a group
     this.depth = new Uint32Array(capacity);
     this.parent = new Int32Array(capacity);
     this.after = new Int32Array(capacity); // the first frame behind its descendants
@@ -84,12 +84,12 @@ class FrameTree {
 }
 
 /**
- * Returns the selection's ticks by stack. `byProcess`: below the root a frame for each process,
- * those with most ticks first.
+ * Returns the selection's ticks by stack. `below`: processes, or what they belong to, of which
+ * those with ticks have a frame each below the root, those with most ticks first.
  */
-function frameTree(profile, selection, byProcess) {
-  const groups = byProcess
-    ? profile.processes.map((process) => collect(profile, selection, process.threads, process))
+function frameTree(profile, selection, below) {
+  const groups = below
+    ? below.map((process) => collect(profile, selection, process.threads, process))
         .filter((group) => group.total).sort((a, b) => b.total - a.total || a.process.index - b.process.index)
     : [collect(profile, selection, profile.threads.keys(), null)];
   const frames = groups.reduce((sum, group) => sum + group.nodes.length, 1);
@@ -113,11 +113,11 @@ function frameTree(profile, selection, byProcess) {
     if (parent >= 0) next[parent] += tree.ticks[frame];
     return frame;
   };
-  if (byProcess) add(-1, 0, 0, rootOf(groups), 0);
+  if (below) add(-1, 0, 0, rootOf(groups), 0);
   for (const group of groups) {
     group.nodes.forEach((node, at) => {
-      if (node === 0) where[0] = byProcess ? add(0, -1 - group.process.index, 1, group, at) : add(-1, 0, 0, group, at);
-      else where[node] = add(where[profile.parent[node]], node, profile.depth[node] + (byProcess ? 1 : 0), group, at);
+      if (node === 0) where[0] = below ? add(0, -1 - group.process.index, 1, group, at) : add(-1, 0, 0, group, at);
+      else where[node] = add(where[profile.parent[node]], node, profile.depth[node] + (below ? 1 : 0), group, at);
     });
   }
   const open = [];

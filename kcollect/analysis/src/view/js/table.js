@@ -1,4 +1,5 @@
-// The table of processes with their seconds in each state. Only visible rows are in the document.
+// The table of processes, or of what they belong to, with their seconds in each state. Only visible
+// rows are in the document.
 
 const ROW = 26;
 
@@ -10,8 +11,8 @@ class Table {
     this.scroll = byId("rows-scroll");
     this.table = this.scroll.querySelector("table");
     this.columns = [
-      { key: "name", title: "Process", text: true, value: (row) => row.process.name.toLowerCase() },
-      { key: "pid", title: "PID", value: (row) => row.process.pid },
+      { key: "name", title: () => GROUPS[app.groupBy][0], text: true, value: (row) => row.process.name.toLowerCase() },
+      { key: "pid", title: () => app.groupBy === "process" ? "PID" : "Processes", value: (row) => row.process.pid ?? row.process.count },
       { key: "total", title: "Total", about: "all states", value: (row) => row.total },
       { key: "awake", title: "Not asleep", about: "all states but sleep", value: (row) => row.total - row.ns[SLEEP] },
       { key: "why", title: "Held up by", about: "why threads that had work did not run, seconds of the whole run, exact", text: true, why: true, value: (row) => row.process.heldUp },
@@ -26,7 +27,8 @@ class Table {
     const row = element("tr");
     for (const column of this.columns) {
       const sorted = this.sort.column === column.key;
-      const button = element("button", { type: "button", title: column.about, "data-sort": column.key }, element("span", {}, column.title));
+      const title = typeof column.title === "function" ? column.title() : column.title;
+      const button = element("button", { type: "button", title: column.about, "data-sort": column.key }, element("span", {}, title));
       if (column.state !== undefined) button.prepend(swatch(column.state));
       if (sorted) button.append(element("span", { class: "arrow", "aria-hidden": "true" }, this.sort.down ? "▾" : "▴"));
       button.addEventListener("click", () => {
@@ -40,6 +42,12 @@ class Table {
     this.table.tHead.replaceChildren(row);
   }
 
+  /** Shows other groups. */
+  regroup() {
+    this.head();
+    this.count();
+  }
+
   /**
    * Shows the sums of the selection. Exact times cover a thread's whole life, so they are shown only
    * if neither a time nor a CPU is selected.
@@ -50,7 +58,7 @@ class Table {
     this.exact = !selection.time && !selection.cpus && profile.threads.length > 0 && profile.threads.every((thread) => thread.exact);
     this.rows = [];
     this.sum = { ns: new Float64Array(STATES), total: 0, ticks: 0 };
-    for (const process of profile.processes) {
+    for (const process of app.groups()) {
       const states = statesOf(app.sums.byThread, process.threads);
       const chosen = !selection.threads || process.threads.some((thread) => selection.threads.has(thread));
       const threads = chosen && selection.threads ? process.threads.filter((thread) => selection.threads.has(thread)) : process.threads;
@@ -117,7 +125,7 @@ class Table {
     const { process } = row;
     const selected = this.app.selection.threads !== null && row.chosen;
     const made = this.cells("tr", { tabindex: "0", "data-process": process.index, "data-ticks": row.ticks, "aria-rowindex": at + 2,
-      "aria-selected": String(selected), class: row.chosen ? undefined : "off" }, row, [process.name, String(process.pid)]);
+      "aria-selected": String(selected), class: row.chosen ? undefined : "off" }, row, [process.name, String(process.pid ?? process.count)]);
     if (process.lineage) made.cells[0].title = `${process.name}\n${process.lineage}`;
     made.addEventListener("click", (event) => this.app.chooseThreads(process.threads, event.ctrlKey || event.metaKey || event.shiftKey));
     made.addEventListener("keydown", (event) => {
