@@ -174,7 +174,7 @@ fn root_each_archive_option_copies_what_it_names() -> Result<()> {
     workshop.make("it")?;
     let has =
         |names: &BTreeSet<String>, start: &str| names.iter().any(|name| name.starts_with(start));
-    let options = |archive| ["-p", "hi", "-F", "=^program$", "-A", archive];
+    let options = |archive| ["-p", "hi", "-F", "load", "-A", archive];
     let source = archive_name(workshop.path("archived.c").to_str().context("text")?);
 
     let (off, summary) = workshop.record(&options("off"))?;

@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 fn root_a_thread_that_maps_files_spoils_no_stack_of_another() -> Result<()> {
     let _machine = Shared::take()?;
     let load = [PROCTORTURE, "maps", "deep:40,2000"];
-    let recorded = record(&["-p", "hi", "-F", "=proctorture"], &load, LIMIT)?;
+    let recorded = record(&["-p", "hi", "-F", "load"], &load, LIMIT)?;
     let followed = Followed::read(&recorded)?;
     let raced = &followed.json["followed"]["raced_look_ups"];
     ensure!(raced.as_u64() > Some(0), "{raced}");

@@ -346,7 +346,7 @@ fn root_calls_of_a_32_bit_program() -> Result<()> {
     }
     let cpu = work_cpu()?.to_string();
     let load = [workload!("compat32"), "0.2", &cpu, "nanosleep"];
-    let recorded = record(&["-i", "on", "-F", "=compat32"], &load, LIMIT)?;
+    let recorded = record(OPTIONS, &load, LIMIT)?;
     let mut found = None;
     for experiment in experiments_in(&recorded.experiment()?)? {
         let files = by_file(io_records(&experiment)?);

@@ -249,7 +249,8 @@ fn root_waits_of_a_32_bit_program() -> Result<()> {
     }
     let cpu = work_cpu()?.to_string();
     let load = [workload!("compat32"), "1", &cpu, "futex"];
-    let recorded = record(&["-s", "all", "-F", "=compat32"], &load, LIMIT)?;
+    let options = ["-s", "all", "-F", "load", "--descendants"];
+    let recorded = record(&options, &load, LIMIT)?;
     let mut waits = Vec::new();
     for experiment in experiments_in(&recorded.experiment()?)? {
         waits.extend(sync_records(&experiment)?);
