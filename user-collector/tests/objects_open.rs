@@ -10,7 +10,7 @@
 )]
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Seek};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Seek};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::net::UnixListener;
@@ -416,7 +416,14 @@ struct Running(Child);
 impl Running {
     /// Starts a program and waits until it has its libraries: it has written a line.
     fn start(command: &mut Command) -> Running {
-        let child = command.stdout(Stdio::piped()).spawn();
+        let mut start = || command.stdout(Stdio::piped()).spawn();
+        let mut child = start();
+        // What another test forks has a file that was copied open for writing, until it executes
+        // its own program.
+        while matches!(&child, Err(error) if error.kind() == ErrorKind::ExecutableFileBusy) {
+            std::thread::yield_now();
+            child = start();
+        }
         let mut running = Running(child.unwrap());
         let mut line = String::new();
         let mut output = BufReader::new(running.0.stdout.as_mut().unwrap());

@@ -11,7 +11,7 @@ use tests::command::Running;
 use tests::experiment::summary::RunSummary;
 use tests::experiment::{interval_ns, packets};
 use tests::kcollect::{experiments_in, record};
-use tests::machine::Shared;
+use tests::machine::Exclusive;
 use tests::workload;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -24,11 +24,11 @@ const QUARTER_RATE_FROM_NS: u64 = 20_700_000_000;
 
 /// A shell starts programs for as long as the recording goes on.
 #[test]
-fn root_what_is_given_up_is_said_and_no_tick_is_lost() -> Result<()> {
-    let _machine = Shared::take()?;
-    // Where other checks want its CPU too, their context switches would count most boundaries.
+fn root_alone_what_is_given_up_is_said_and_no_tick_is_lost() -> Result<()> {
+    // The context switches of other checks would count most boundaries.
+    let _machine = Exclusive::take()?;
     let spinner = Running::start(
-        Command::new("nice").args(["-n", "-10", workload!("spin_user"), "24", "0"]),
+        Command::new(workload!("spin_user")).args(["24", "0"]),
         LIMIT,
     )?;
     let mut shell = Command::new("sh");
@@ -84,7 +84,7 @@ fn root_what_is_given_up_is_said_and_no_tick_is_lost() -> Result<()> {
     );
 
     // A CPU that is busy all the time has a packet for each firing, and for boundaries that a context
-    // switch counts: 1.8 ticks on average were measured, and 1.14 beside other checks.
+    // switch counts: 1.8 ticks on average were measured, and 1.02 to 1.35 beside other checks.
     let began = experiment.start().tstamp_ns;
     let (before, late): (Vec<_>, Vec<_>) = packets(&path)?
         .into_iter()
@@ -98,10 +98,9 @@ fn root_what_is_given_up_is_said_and_no_tick_is_lost() -> Result<()> {
         let ticks: u64 = packets.iter().map(|packet| packet.ticks).sum();
         ticks as f64 / packets.len().max(1) as f64
     };
-    let most = late.iter().map(|packet| packet.ticks).max();
     ensure!(
-        mean(&before) < 1.02 && mean(&late) > 1.05 && most > Some(2),
-        "{} ticks of a packet before, {} and {most:?} at most at a quarter of the rate",
+        mean(&before) < 1.2 && mean(&late) > 1.4,
+        "{} ticks of a packet before, {} at a quarter of the rate",
         mean(&before),
         mean(&late)
     );
