@@ -1,11 +1,12 @@
 //! Packed experiments, which come from anywhere.
 
-use std::fs::{self, File, FileType};
+use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
 use experiment_format::packed::{Part, unpack};
 use tar::Header;
+use tests::experiment::files_below;
 
 use super::experiment::in_memory;
 
@@ -37,14 +38,19 @@ pub(super) fn packed(bytes: &[u8]) {
             reported = bytes
         });
         assert!(reported <= MAX_BYTES);
+        let below = files_below(&parent);
+        assert!(below.is_ok());
         let (mut all, mut size) = (Vec::new(), 0);
-        walk(&parent, &mut |path, kind, bytes| {
-            assert!(kind.is_dir() || kind.is_file());
-            size += bytes;
+        for path in below.into_iter().flatten() {
+            let Ok(file) = fs::symlink_metadata(&path) else {
+                continue;
+            };
+            assert!(file.is_dir() || file.is_file());
+            size += if file.is_file() { file.len() } else { 0 };
             if path.parent() == Some(&parent) {
-                all.push(path.to_owned());
+                all.push(path);
             }
-        });
+        }
         assert!(size <= MAX_BYTES);
         assert!(all.len() <= 1);
         if let Ok(made) = done {
@@ -80,18 +86,4 @@ fn with_checksums(bytes: &[u8]) -> Vec<u8> {
         at = at.saturating_add(blocks.saturating_mul(BLOCK_BYTES));
     }
     archive
-}
-
-/// Calls a function with everything below a directory, and the size of each file.
-fn walk(directory: &Path, visit: &mut dyn FnMut(&Path, FileType, u64)) {
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let (Ok(kind), Ok(metadata)) = (entry.file_type(), entry.metadata()) else {
-            continue;
-        };
-        let bytes = if kind.is_file() { metadata.len() } else { 0 };
-        visit(&entry.path(), kind, bytes);
-        if kind.is_dir() {
-            walk(&entry.path(), visit);
-        }
-    }
 }

@@ -121,13 +121,8 @@ impl Truth {
     ///
     /// # Errors
     /// When it cannot be printed.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a workload's own output, which a check reads"
-    )]
     pub fn print(&self) -> Result<()> {
-        let line = self.line()? + "\n";
-        Ok(std::io::stdout().write_all(line.as_bytes())?)
+        print_line(self.line()?)
     }
 
     /// The line a workload prints.
@@ -184,13 +179,8 @@ impl Reaped {
     ///
     /// # Errors
     /// When it cannot be printed.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a workload's own output, which a check reads"
-    )]
     pub fn print(&self) -> Result<()> {
-        let line = serde_json::to_string(self)? + "\n";
-        Ok(std::io::stdout().write_all(line.as_bytes())?)
+        print_line(serde_json::to_string(self)?)
     }
 
     /// Finds the line in what a workload printed.
@@ -203,6 +193,14 @@ impl Reaped {
             .find_map(|line| serde_json::from_str(line).ok())
             .with_context(|| format!("nothing was reaped; the output was:\n{output}"))
     }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a workload's own output, which a check reads"
+)]
+fn print_line(line: String) -> Result<()> {
+    Ok(std::io::stdout().write_all((line + "\n").as_bytes())?)
 }
 
 /// A workload on its way: pinned, with its clock started.

@@ -268,17 +268,7 @@ impl Loader {
             *left = left.checked_sub(*value)?;
         }
         self.left_counts = left;
-        let at = event.time.saturating_sub(context.start);
-        let stack = event.stack.map_or(Some(StackId::EMPTY), |uid| {
-            self.resolver.stack(
-                &mut self.model,
-                &mut self.archives[context.founder.index()],
-                addresses,
-                context.stacks,
-                uid,
-                at,
-            )
-        });
+        let stack = self.stack(context, addresses, event.stack, event.time);
         *missing += u64::from(stack.is_none());
         *end = (*end).max(time);
         let row = TickRow {

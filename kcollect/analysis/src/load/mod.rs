@@ -28,6 +28,7 @@ use experiment_format::ids::Pid;
 use experiment_format::log::{LogEvent, ProfileDecl};
 use experiment_format::microstate::NumStates;
 use experiment_format::reader::Experiment;
+use experiment_format::stacks::StackUid;
 use experiment_format::stacks::table::StackTable;
 use host::exit::Failure;
 use rustc_hash::FxHashMap;
@@ -198,23 +199,21 @@ impl Loader {
             self.model.processes[process.index()].name.clone_from(name);
         }
         let mut addresses = Addresses::new(founder.0, space);
+        let context = Context {
+            id,
+            founder,
+            origin,
+            start,
+            names: &names,
+            stacks: &stacks,
+        };
         let (mut missing, mut impossible, mut end) = (0u64, 0u64, 0);
         // What the ticks of a packet have in common; none where its time is impossible.
         let mut of_packet = None;
         while let Some(ticks) = ahead.ticks()? {
             for Tick { record, first } in ticks {
                 if first {
-                    let at = record.time.saturating_sub(start);
-                    let stack = record.stack.map_or(Some(StackId::EMPTY), |uid| {
-                        self.resolver.stack(
-                            &mut self.model,
-                            &mut self.archives[founder.index()],
-                            &mut addresses,
-                            &stacks,
-                            uid,
-                            at,
-                        )
-                    });
+                    let stack = self.stack(&context, &mut addresses, record.stack, record.time);
                     missing += u64::from(stack.is_none());
                     let time = record.time.saturating_sub(origin);
                     of_packet = (time < MAX_TIME_NS).then(|| {
@@ -247,20 +246,11 @@ impl Loader {
                 });
             }
         }
-        let invalid = ahead.invalid;
-        let context = Context {
-            id,
-            founder,
-            origin,
-            start,
-            names: &names,
-            stacks: &stacks,
-        };
         missing += self.read_counters(&context, &mut addresses, &mut end)?;
         missing += self.read_waits(&context, &mut addresses, &mut end)?;
         missing += self.read_io_calls(&context, &mut addresses, &mut end)?;
         missing += self.read_memory(&context, &mut addresses, &mut end)?;
-        self.warn(id, invalid + impossible, missing);
+        self.warn(id, ahead.invalid + impossible, missing);
         let info = &mut self.model.experiments[id.index()];
         let events = info.source.events().iter();
         let last = events.filter_map(|event| match event {
@@ -271,6 +261,26 @@ impl Loader {
         let last = last.max().map_or(0, |at| at + info.offset_ns);
         info.end_ns = end.max(last);
         Ok(())
+    }
+
+    /// Returns the stack of a record at a time of the experiment's clock. None: it is missing.
+    fn stack(
+        &mut self,
+        context: &Context<'_>,
+        addresses: &mut Addresses,
+        stack: Option<StackUid>,
+        time: u64,
+    ) -> Option<StackId> {
+        stack.map_or(Some(StackId::EMPTY), |uid| {
+            self.resolver.stack(
+                &mut self.model,
+                &mut self.archives[context.founder.index()],
+                addresses,
+                context.stacks,
+                uid,
+                time.saturating_sub(context.start),
+            )
+        })
     }
 
     /// Says what is missing of an experiment's ticks.
