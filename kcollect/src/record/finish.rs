@@ -86,7 +86,7 @@ impl Session<'_> {
         let times = RecordingTimes {
             started_ns: self.began.at_ns,
             stopped_ns: stopped,
-            own_cpu_s: self.began.own_cpu_s,
+            own: self.began.own,
         };
         let totals = totals.since(&self.began.totals);
         let counted = (&self.inputs, &totals);

@@ -26,7 +26,7 @@ use super::keep;
 use super::kernel::founder::{Beginning, Founder};
 use super::route::Router;
 use super::session::Session;
-use super::summary::own_use;
+use super::summary::OwnStart;
 
 /// What an experiment began with.
 #[derive(Debug)]
@@ -35,8 +35,19 @@ pub(super) struct Began {
     pub(super) at_ns: u64,
     /// What had been counted by then.
     pub(super) totals: Totals,
-    /// The CPU time that kcollect had used, seconds.
-    pub(super) own_cpu_s: f64,
+    /// From when kcollect's own CPU time counts as its own.
+    pub(super) own: OwnStart,
+}
+
+impl Began {
+    /// Returns what the first experiment of a recording begins with.
+    pub(super) fn first(at_ns: u64, own: OwnStart) -> Began {
+        Began {
+            at_ns,
+            totals: Totals::default(),
+            own,
+        }
+    }
 }
 
 impl Session<'_> {
@@ -99,7 +110,7 @@ impl Session<'_> {
         self.began = Began {
             at_ns: seam.at_ns,
             totals: seam.totals.clone(),
-            own_cpu_s: own_use().0,
+            own: OwnStart::now(),
         };
         if seam.recording {
             self.dispatcher.router.recording(seam.at_ns, true);

@@ -25,7 +25,6 @@ use super::governor::Governor;
 use super::hardening::privileges::{self, Requirements};
 use super::hardening::rt_priority::{RtPriority, no_rt_priority};
 use super::input::inputs::Inputs;
-use super::input::totals::Totals;
 use super::kernel::code::KernelCode;
 use super::kernel::founder::{Beginning, Founder};
 use super::limits::{enough_address_space, enough_descriptors};
@@ -34,6 +33,7 @@ use super::pause::PauseReasons;
 use super::rotate::{Began, recording_into};
 use super::round::{SHORTEST_ROUND_NS, after, hang_up, not_published, unavailable};
 use super::route::Router;
+use super::summary::OwnStart;
 use super::targets::check_targets;
 use crate::doctor;
 use crate::plan::Plan;
@@ -103,6 +103,7 @@ impl<'a> Session<'a> {
         counters: &[CounterRequest],
         output: &mut Output,
     ) -> Result<Session<'a>, Failure> {
+        let own = OwnStart::of_the_program();
         if let Some(obstacle) = doctor::first_obstacle(&doctor::examine(&host::Root::machine())) {
             return Err(obstacle);
         }
@@ -116,10 +117,8 @@ impl<'a> Session<'a> {
             .map_err(|error| Failure::of_system("signals", &error))?;
         let kernel = KernelCode::read(|text| output.say(text))
             .map_err(|error| unavailable(error.to_string()))?;
-        let rule = plan.follow.clone();
-        let capture = rule.follows().then(UserStackCapture::probe);
-        let page_fault = kernel.page_fault();
-        let mut inputs = Inputs::open(plan, page_fault, capture, counters)?;
+        let capture = plan.follow.follows().then(UserStackCapture::probe);
+        let mut inputs = Inputs::open(plan, kernel.page_fault(), capture, counters)?;
 
         let service = Service::connect()
             .map_err(|error| Failure::of_system("NOTIFY_SOCKET of systemd", &error))?;
@@ -144,7 +143,8 @@ impl<'a> Session<'a> {
             Founder::create(dir, (plan, counters), (kernel, None), beginning, detail)
                 .map_err(|error| creation_failure(&error))?;
         let router = Router::new(founder, inherited, plan.limit);
-        let mut dispatcher = Dispatcher::new(router, rule, |text| output.detail(text));
+        let mut dispatcher =
+            Dispatcher::new(router, plan.follow.clone(), |text| output.detail(text));
         output.say(&format!(
             "Creating experiment directory {} (Process ID: {}) ...",
             path.display(),
@@ -177,11 +177,7 @@ impl<'a> Session<'a> {
             load,
             started_ns,
             capture,
-            began: Began {
-                at_ns: started_ns,
-                totals: Totals::default(),
-                own_cpu_s: 0.0,
-            },
+            began: Began::first(started_ns, own),
             next_seam_ns: plan.rotate.map(|period| after(started_ns, period)),
             concluded_ns: None,
             next_sample_ns: plan.sample_period.map(|period| after(started_ns, period)),

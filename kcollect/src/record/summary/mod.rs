@@ -12,6 +12,7 @@ use counters::names::event::CounterRequest;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::losses::{Losses, Recorded};
 use experiment_format::microstate::Microstate;
+use host::machine::now;
 use serde::Serialize;
 use user_collector::archive::ArchiveStats;
 use user_collector::join::JoinCounts;
@@ -278,8 +279,35 @@ pub struct RecordingTimes {
     pub started_ns: u64,
     /// Nanoseconds of CLOCK_MONOTONIC.
     pub stopped_ns: u64,
-    /// The CPU time that kcollect had used before, for another experiment, seconds.
-    pub own_cpu_s: f64,
+    /// From when kcollect's own CPU time counts.
+    pub own: OwnStart,
+}
+
+/// The instant from which kcollect's own CPU time counts as an experiment's.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnStart {
+    /// Nanoseconds of CLOCK_MONOTONIC.
+    pub at_ns: u64,
+    /// The CPU time that had been used by then, for another experiment, seconds.
+    pub cpu_s: f64,
+}
+
+impl OwnStart {
+    /// Returns the start of the program, if it is called at once: all CPU time counts.
+    pub fn of_the_program() -> OwnStart {
+        OwnStart {
+            at_ns: now(),
+            cpu_s: 0.0,
+        }
+    }
+
+    /// Returns the present instant.
+    pub fn now() -> OwnStart {
+        OwnStart {
+            at_ns: now(),
+            cpu_s: own_use().0,
+        }
+    }
 }
 
 impl RecordingTimes {
@@ -348,7 +376,7 @@ pub struct OwnCost {
     /// CPU seconds of its process, from its start until the summary; of an experiment that follows
     /// another, since that one was closed.
     pub cpu_s: f64,
-    /// The same as a percentage of one CPU over the recording.
+    /// The same as a percentage of one CPU over that time.
     pub cpu_percent: f64,
     /// The largest resident memory, bytes.
     pub peak_rss_bytes: u64,
@@ -613,16 +641,13 @@ pub fn own_use() -> (f64, u64) {
 }
 
 fn cost(times: &RecordingTimes, bytes_written: u64) -> OwnCost {
-    let elapsed_s = times.elapsed_s();
     let (cpu_s, peak_rss_bytes) = own_use();
-    let cpu_s = cpu_s - times.own_cpu_s;
+    let cpu_s = cpu_s - times.own.cpu_s;
+    // Not over the recording: a short one would have the CPU time of the start in it.
+    let of_ns = now().saturating_sub(times.own.at_ns).max(1);
     OwnCost {
         cpu_s,
-        cpu_percent: if elapsed_s > 0.0 {
-            100.0 * cpu_s / elapsed_s
-        } else {
-            0.0
-        },
+        cpu_percent: 100.0 * cpu_s / (of_ns as f64 / 1e9),
         peak_rss_bytes,
         bytes_written,
     }
