@@ -29,7 +29,7 @@ const volatile __u64 steal_from_rq;
 
 volatile bool recording;
 volatile __u64 begin_ns;
-volatile __u64 seam_ns;
+volatile __u64 rotation_ns;
 volatile __u64 until_ns;
 
 /* Moves the boundaries to where the clock's timer fires, by the due time of this firing. */
@@ -125,7 +125,7 @@ static __always_inline void count_sleep(struct cpu_stats *stats, __u32 cpu, __u6
 	ticks = count_passed(stats, now).ticks;
 	if (ticks)
 		count_idle(stats, cpu, ticks);
-	/* Those after a seam are counted on their own. */
+	/* Those after a rotation are counted on their own. */
 	if (stats->next_ns > now)
 		return;
 	ticks = count_passed(stats, now).ticks;
@@ -170,7 +170,7 @@ int kc_grid_begin(void *ctx)
 	return 0;
 }
 
-/* Counts the boundaries that have passed by the end of data, or by a seam, for the thread that
+/* Counts the boundaries that have passed by the end of data, or by a rotation, for the thread that
  * runs. The CPU's timer may fire too late for that. */
 static __always_inline void settle(__u64 end)
 {
@@ -205,18 +205,18 @@ int kc_grid_settle(void *ctx)
 	return 0;
 }
 
-/* Run by bpf/src/recording.rs on each CPU in turn after a seam. */
+/* Run by bpf/src/recording.rs on each CPU in turn after a rotation. */
 SEC("raw_tp")
-int kc_grid_seam(void *ctx)
+int kc_grid_rotate(void *ctx)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
-	__u64 seam = seam_ns;
+	__u64 rotation = rotation_ns;
 
 	(void)ctx;
-	if (!stats || stats->begun_ns == seam)
+	if (!stats || stats->begun_ns == rotation)
 		return 0;
-	settle(seam);
-	begin_grid(stats, seam);
+	settle(rotation);
+	begin_grid(stats, rotation);
 	return 0;
 }

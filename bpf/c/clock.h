@@ -14,49 +14,50 @@ extern const volatile bool record_idle;
 /* Threads are tracked only while `recording` is set; the grid goes on regardless, so that a pause
  * moves no boundary. Only boundaries after begin_ns count, and none after until_ns (0: no end yet),
  * however late a CPU counts them. CLOCK_MONOTONIC. Written by bpf/src/recording.rs: until_ns is in
- * the past until begin_ns and `recording` are set, so that a CPU that looks meanwhile counts nothing,
- * rather than boundaries that no record will have.
+ * the past until begin_ns and `recording` are set, so that a CPU that looks meanwhile counts
+ * nothing, rather than boundaries that no record will have.
  *
- * One recording may make several experiments: what is after seam_ns is of the next one. It is set
- * before it comes, and begin_ns follows when the accounts of all threads are of the next one. */
+ * One recording may make several experiments: what is after rotation_ns is of the next one. It is
+ * set before it comes, and begin_ns follows when the accounts of all threads are of the next
+ * one. */
 extern volatile bool recording;
 extern volatile __u64 begin_ns;
-extern volatile __u64 seam_ns;
+extern volatile __u64 rotation_ns;
 extern volatile __u64 until_ns;
 
 /* Returns when the data began that an instant belongs to, CLOCK_MONOTONIC. */
 static __always_inline __u64 begin_of(__u64 time)
 {
-	__u64 seam = seam_ns;
+	__u64 rotation = rotation_ns;
 
-	return time > seam ? seam : begin_ns;
+	return time > rotation ? rotation : begin_ns;
 }
 
-/* Returns when the data began that belong to a context switch now. The scheduler's clock may be that
- * of a wake-up some time ago, and would put the switch before a seam at which the accounts are being
- * closed. */
+/* Returns when the data began that belong to a context switch now. The scheduler's clock may be
+ * that of a wake-up some time ago, and would put the switch before a rotation at which the accounts
+ * are being closed. */
 static __always_inline __u64 begin_of_switch(void)
 {
-	__u64 begin = begin_ns, seam = seam_ns;
+	__u64 begin = begin_ns, rotation = rotation_ns;
 
-	return seam > begin && bpf_ktime_get_ns() > seam ? seam : begin;
+	return rotation > begin && bpf_ktime_get_ns() > rotation ? rotation : begin;
 }
 
 /* Returns the time of a record that is put together now, of data that began at `begin`: on their
- * side of a seam, and no later than the end of data. */
+ * side of a rotation, and no later than the end of data. */
 static __always_inline __u64 record_time(__u64 begin)
 {
-	__u64 now = bpf_ktime_get_ns(), until = until_ns, seam = seam_ns;
+	__u64 now = bpf_ktime_get_ns(), until = until_ns, rotation = rotation_ns;
 
 	if (until && now > until)
 		now = until;
-	if (begin < seam)
-		return now <= seam ? now : seam;
-	/* User space puts its own record of the seam one nanosecond after it. */
-	return now > seam + 1 ? now : seam + 2;
+	if (begin < rotation)
+		return now <= rotation ? now : rotation;
+	/* User space puts its own record of the rotation one nanosecond after it. */
+	return now > rotation + 1 ? now : rotation + 2;
 }
 
-/* What each CPU had counted by the last seam. */
+/* What each CPU had counted by the last rotation. */
 extern struct cpu_stats_array kc_ended_stats SEC(".maps");
 
 /* Begins to count the boundaries after `begin`. */
@@ -68,7 +69,7 @@ static __noinline int begin_grid(struct cpu_stats *stats, __u64 begin)
 
 	if (ended)
 		__builtin_memcpy(ended, stats, sizeof(*ended));
-	stats->index_at_seam = grid.index;
+	stats->index_at_rotation = grid.index;
 	grid_advance(&grid, begin, period_ns);
 	stats->index = grid.index;
 	stats->next_ns = stats->origin_ns + (grid.index + 1) * period_ns;
@@ -83,8 +84,8 @@ struct passed {
 	__u32 stolen; /* those of them that passed while the hypervisor ran something else */
 };
 
-/* Returns the boundaries that passed on this CPU since they were last counted; those before a seam
- * first, and those after it the next time. */
+/* Returns the boundaries that passed on this CPU since they were last counted; those before a
+ * rotation first, and those after it the next time. */
 static __always_inline struct passed count_passed(struct cpu_stats *stats, __u64 now)
 {
 	__u64 begin = begin_of(now), until = until_ns, stolen = stolen_since_count(stats);

@@ -16,7 +16,7 @@
 #include "clock.h"
 #include "lock_wait.h"
 #include "off_cpu.h"
-#include "seam_switch.h"
+#include "rotation_switch.h"
 #include "steal.h"
 #include "thread_record.h"
 #include "user_return.h"
@@ -234,7 +234,7 @@ static __always_inline void switch_in(struct cpu_stats *stats, struct task_struc
 		track_at_switch_in(stats, next, thread, begin, now);
 	}
 	if (is_of_ended(thread, begin)) {
-		if (has_boundaries(thread, begin))
+		if (has_boundaries_before(thread, begin))
 			user_return = next_user_return(stats, next, thread, false, cpu);
 		if (!end_at_switch(next, thread, begin, 0, user_return))
 			return;

@@ -18,7 +18,7 @@
 #include "account.h"
 #include "clock.h"
 #include "off_cpu.h"
-#include "seam.h"
+#include "rotation.h"
 #include "thread_record.h"
 #include "user_return.h"
 
@@ -135,8 +135,8 @@ int kc_report_all(struct bpf_iter__task *ctx)
 	return 0;
 }
 
-/* Writes the user stack of a thread that is off the CPU when data end, perhaps for ever. Returns its
- * number, or 0. */
+/* Writes the user stack of a thread that is off the CPU when data end, perhaps for ever. Returns
+ * its number, or 0. */
 static __always_inline __u32 write_sleeper_stack(struct bpf_iter__task *ctx,
 						 struct task_struct *task, __u64 end,
 						 struct thread *thread, __u32 cpu)
@@ -174,7 +174,7 @@ int kc_close_all(struct bpf_iter__task *ctx)
 	if (!task || !stats || !out)
 		return 0;
 	thread = bpf_task_storage_get(&kc_threads, task, 0, 0);
-	end = recording ? seam_ns : until_ns;
+	end = recording ? rotation_ns : until_ns;
 	if (!thread || (recording && !is_of_ended(thread, end)) ||
 	    !claim_tracking(&thread->account, TRACKED))
 		return 0;
@@ -192,7 +192,7 @@ int kc_close_all(struct bpf_iter__task *ctx)
 	off_cpu = account_end(&thread->account, now, delay, RUN_TIME_UNKNOWN, stolen_from(thread));
 	/* Data have ended on all CPUs, so all boundaries until then are counted. */
 	left = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
-	index = !left ? thread->grid_index : recording ? index_at_seam(left, end) : left->index;
+	index = !left ? thread->grid_index : recording ? index_at_rotation(left, end) : left->index;
 	if (left && state != STATE_ON_CPU && index > thread->grid_index) {
 		describe_off_cpu(left, index, &out->off_cpu.record, task, end, thread, &off_cpu,
 				 write_sleeper_stack(ctx, task, end, thread, cpu), cpu);

@@ -13,7 +13,7 @@
 
 struct thread {
 	struct account account;
-	__u64 experiment_ns; /* when the experiment began that the account is of: seam.h */
+	__u64 experiment_ns; /* when the experiment began that the account is of: rotation.h */
 	/* Boundaries counted on the CPU that it left, until it did; on a CPU, until it came. */
 	__u64 grid_index;
 	/* The same for a thread that runs though its switch-in was not seen: until boundaries were

@@ -24,13 +24,13 @@ impl Programs {
         self.of_all(|cpu| self.cpu_stats(cpu))
     }
 
-    /// Returns the same as of a seam, from [`Programs::end_experiment`] on.
+    /// Returns the same as of a rotation, from [`Programs::end_experiment`] on.
     ///
     /// # Errors
     /// As [`Programs::cpu_stats`].
-    pub fn ended_cpu_stats(&self, seam_ns: u64) -> Result<Vec<(u32, CpuStats)>, Error> {
+    pub fn ended_cpu_stats(&self, rotation_ns: u64) -> Result<Vec<(u32, CpuStats)>, Error> {
         self.of_all(|cpu| match self.cpu_stats(cpu)? {
-            stats if stats.begun_ns == seam_ns => read(&self.skel.maps.kc_ended_stats, cpu),
+            stats if stats.begun_ns == rotation_ns => read(&self.skel.maps.kc_ended_stats, cpu),
             // It is offline.
             stats => Ok(stats),
         })

@@ -82,17 +82,17 @@ impl Programs {
         let Some(bss) = self.skel.maps.bss_data.as_deref_mut() else {
             return Ok(clock());
         };
-        let seam = end_at(clock, |at| {
+        let rotation = end_at(clock, |at| {
             // SAFETY: a reference is valid; the store is seen by programs on other CPUs.
-            unsafe { std::ptr::write_volatile(&raw mut bss.seam_ns, at) };
+            unsafe { std::ptr::write_volatile(&raw mut bss.rotation_ns, at) };
         });
-        self.run_on_all(&self.skel.progs.kc_grid_seam)?;
-        Ok(seam)
+        self.run_on_all(&self.skel.progs.kc_grid_rotate)?;
+        Ok(rotation)
     }
 
-    /// Returns what threads did until the seam that [`Programs::end_experiment`] made, as
+    /// Returns what threads did until the rotation that [`Programs::end_experiment`] made, as
     /// [`Programs::close_threads`]; of threads that were switched since it is in the rings. All
-    /// these records have the instant of the seam as their time.
+    /// these records have the instant of the rotation as their time.
     ///
     /// # Errors
     /// As [`Programs::close_threads`], and when a counter can't be enabled.
@@ -100,7 +100,7 @@ impl Programs {
         self.counters().enable(true)?;
         let records = self.close_threads()?;
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
-            bss.begin_ns = bss.seam_ns;
+            bss.begin_ns = bss.rotation_ns;
         }
         Ok(records)
     }
@@ -112,7 +112,7 @@ impl Programs {
         };
         // Each store has to be visible after the one before it.
         bss.begin_ns = at_ns;
-        bss.seam_ns = at_ns;
+        bss.rotation_ns = at_ns;
         fence(Ordering::Release);
         bss.recording = true;
         fence(Ordering::Release);

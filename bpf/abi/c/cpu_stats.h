@@ -55,7 +55,7 @@ struct cpu_stats {
 	/* The last process that made a system call here and is not followed: its number and how
 	 * often it had called exec. */
 	__u64 ignored;
-	__u64 index_at_seam; /* `index` at the end of the last experiment */
+	__u64 index_at_rotation; /* `index` at the end of the last experiment */
 	__u64 zero[2];
 };
 

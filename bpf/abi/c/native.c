@@ -252,7 +252,7 @@ const struct abi_entry kcollect_abi[] = {
 	FIELD(cpu_stats, lock_waits)
 	FIELD(cpu_stats, io_calls_lost)
 	FIELD(cpu_stats, ignored)
-	FIELD(cpu_stats, index_at_seam)
+	FIELD(cpu_stats, index_at_rotation)
 	FIELD(cpu_stats, zero)
 
 	SIZE(counter_stats)

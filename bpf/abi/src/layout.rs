@@ -337,7 +337,7 @@ pub struct CpuStats {
     /// The last process that made a traced system call on this CPU and is not followed.
     pub ignored: u64,
     /// `index` at the end of the last experiment.
-    pub index_at_seam: u64,
+    pub index_at_rotation: u64,
     /// Room for more.
     pub zero: [u64; 2],
 }
@@ -380,7 +380,7 @@ impl CpuStats {
             steal_ns: 0,
             switch_steal_ns: 0,
             ignored: 0,
-            index_at_seam: 0,
+            index_at_rotation: 0,
             ..self
         }
     }

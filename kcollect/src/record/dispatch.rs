@@ -85,7 +85,7 @@ impl Dispatcher {
             Event::Record(record) => self.record(record),
             Event::Recording { on } => self.router.recording(time, on),
             // The session makes the next experiment.
-            Event::Seam(_) => {}
+            Event::Rotation(_) => {}
             Event::Sample { at_ns, label } => self.sample(at_ns, label),
             Event::Found {
                 pid,

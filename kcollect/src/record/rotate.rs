@@ -1,13 +1,14 @@
 //! One experiment after the other in one recording (`--rotate`), without a gap between them.
 //!
-//! At the seam, the instant at which one ends and the next begins, the accounts of all threads are
-//! closed and opened again, and what the kernel has counted is noted; no BPF program is loaded
+//! At a rotation, the instant at which one ends and the next begins, the accounts of all threads
+//! are closed and opened again, and what the kernel has counted is noted; no BPF program is loaded
 //! again, and what is known of processes stays. Records wait in memory while the experiment that
 //! ended is finished.
 //!
-//! The BPF programs know the seam before it comes. What they see later is of the next experiment:
-//! the account of a thread is closed as of the seam by its first context switch after it, or by the
-//! iteration over all threads if that is earlier (bpf/c/seam.h). So nothing is missed for the seam.
+//! The BPF programs have the instant of the rotation before it comes. What they see later is of the
+//! next experiment: the account of a thread is closed as of the rotation by its first context
+//! switch after it, or by the iteration over all threads if that is earlier (bpf/c/rotation.h). So
+//! nothing is missed.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use host::signals::SignalRequest;
 
 use super::archiving;
 use super::directory::{add_to_group, creation_failure, shown_path, writing_failure};
-use super::input::seam::Seam;
+use super::input::rotation::Rotation;
 use super::input::totals::Totals;
 use super::keep;
 use super::kernel::founder::{Beginning, Founder};
@@ -52,22 +53,22 @@ impl Began {
 
 impl Session<'_> {
     /// Ends the data of the present experiment, if it is time.
-    pub(super) fn begin_seam(&mut self, time: u64) -> Result<(), Failure> {
-        let (Some(due), Some(period)) = (self.next_seam_ns, self.plan.rotate) else {
+    pub(super) fn begin_rotation(&mut self, time: u64) -> Result<(), Failure> {
+        let (Some(due), Some(period)) = (self.next_rotation_ns, self.plan.rotate) else {
             return Ok(());
         };
         if time < due {
             return Ok(());
         }
-        self.next_seam_ns = Some(next_due(due, period, time));
-        self.inputs.seam()
+        self.next_rotation_ns = Some(next_due(due, period, time));
+        self.inputs.rotate()
     }
 
     /// Closes the experiment that has ended, all of whose events are applied, and goes on with the
     /// next one. Where that can't be made, it goes on with this one.
     pub(super) fn next_experiment(
         &mut self,
-        seam: &Seam,
+        rotation: &Rotation,
         output: &mut Output,
     ) -> Result<(), Failure> {
         let plan = self.plan;
@@ -83,16 +84,16 @@ impl Session<'_> {
                     "{text}\nThe recording goes on in {}.",
                     self.path.display()
                 ));
-                self.warn(seam.at_ns, text);
+                self.warn(rotation.at_ns, text);
                 return Ok(());
             }
         };
-        self.dispatcher.returned(&seam.returns);
-        self.conclude(seam, output);
+        self.dispatcher.returned(&rotation.returns);
+        self.conclude(rotation, output);
         let next = shown_path(plan, &dir);
         let (kernel, threads) = self.dispatcher.router.founder.hand_on();
         let beginning = Beginning {
-            at_ns: seam.at_ns,
+            at_ns: rotation.at_ns,
             threads,
         };
         let counters = self.inputs.counters.clone();
@@ -101,21 +102,21 @@ impl Session<'_> {
         let kernel = (kernel, Some(self.dispatcher.router.founder.dir()));
         let created = Founder::create(dir, (plan, &counters), kernel, beginning, &mut detail);
         let (founder, inherited) = created.map_err(|error| {
-            self.concluded_ns = Some(seam.at_ns);
+            self.concluded_ns = Some(rotation.at_ns);
             creation_failure(&error)
         })?;
         let router = Router::new(founder, inherited, plan.limit);
-        let closed = self.dispatcher.go_on(router, seam.at_ns, &mut detail);
-        self.note_economy(seam.at_ns);
+        let closed = self.dispatcher.go_on(router, rotation.at_ns, &mut detail);
+        self.note_economy(rotation.at_ns);
         self.began = Began {
-            at_ns: seam.at_ns,
-            totals: seam.totals.clone(),
+            at_ns: rotation.at_ns,
+            totals: rotation.totals.clone(),
             own: OwnStart::now(),
         };
-        if seam.recording {
-            self.dispatcher.router.recording(seam.at_ns, true);
+        if rotation.recording {
+            self.dispatcher.router.recording(rotation.at_ns, true);
         }
-        self.dispatcher.sample(seam.at_ns, "start");
+        self.dispatcher.sample(rotation.at_ns, "start");
         self.service.status(&recording_into(&next));
         let ended = std::mem::replace(&mut self.path, next);
         closed.map_err(|error| writing_failure(&error))?;
@@ -137,19 +138,19 @@ impl Session<'_> {
     }
 
     /// Writes all of the experiment but its end.
-    fn conclude(&mut self, seam: &Seam, output: &mut Output) {
-        self.dispatcher.finish(seam.at_ns);
+    fn conclude(&mut self, rotation: &Rotation, output: &mut Output) {
+        self.dispatcher.finish(rotation.at_ns);
         if let Place::Moved(path) = self.dispatcher.router.place() {
             self.path = path;
         }
         let path = self.path.display().to_string();
-        let mut summary = self.summary(&path, &seam.totals, seam.at_ns);
+        let mut summary = self.summary(&path, &rotation.totals, rotation.at_ns);
         let give_up = || {
             self.requests.extend(self.signals.take());
             self.requests.contains(&SignalRequest::Stop)
         };
         archiving::finish(&mut self.dispatcher, give_up, output);
-        self.write_summary(seam.at_ns, Some(&mut summary));
+        self.write_summary(rotation.at_ns, Some(&mut summary));
     }
 }
 
@@ -170,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seam_that_is_late_moves_none_after_it() {
+    fn a_rotation_that_is_late_moves_none_after_it() {
         let period = Duration::from_nanos(10);
         assert_eq!(next_due(100, period, 100), 110);
         assert_eq!(next_due(100, period, 109), 110);

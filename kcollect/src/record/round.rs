@@ -63,7 +63,7 @@ impl Session<'_> {
         let end = self.plan.end.map(|end| after(self.started_ns, end));
         [
             self.next_sample_ns,
-            self.next_seam_ns,
+            self.next_rotation_ns,
             self.load.deadline(),
             start,
             end,
@@ -79,8 +79,8 @@ impl Session<'_> {
         for request in std::mem::take(&mut self.requests) {
             match request {
                 SignalRequest::Stop => self.stopped = true,
-                // Several at once ask for one seam.
-                SignalRequest::Rotate => self.next_seam_ns = Some(now()),
+                // Several at once ask for one rotation.
+                SignalRequest::Rotate => self.next_rotation_ns = Some(now()),
                 SignalRequest::Toggle => {
                     self.change_pause(|reasons| reasons.paused = !reasons.paused)?
                 }
@@ -107,7 +107,7 @@ impl Session<'_> {
             self.next_sample_ns = Some(due + (1 + (time - due) / period) * period);
         }
         if !self.stopped {
-            self.begin_seam(time)?;
+            self.begin_rotation(time)?;
         }
         match self.load.step(time, plan, output)? {
             LoadStep::Started(pid) => self.dispatcher.load_started(pid),
@@ -124,7 +124,7 @@ impl Session<'_> {
         self.make_tables();
         for (time, event) in events {
             match event {
-                Event::Seam(seam) => self.next_experiment(&seam, output)?,
+                Event::Rotation(rotation) => self.next_experiment(&rotation, output)?,
                 event => self.dispatcher.apply(time, event),
             }
             if now() > published + PUBLISH_INTERVAL_NS {

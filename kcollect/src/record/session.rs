@@ -86,7 +86,7 @@ pub(super) struct Session<'a> {
     /// What the present experiment began with.
     pub(super) began: Began,
     /// When the next experiment begins (`--rotate`).
-    pub(super) next_seam_ns: Option<u64>,
+    pub(super) next_rotation_ns: Option<u64>,
     /// When data of the present experiment ended, if all but its end is written, and there could be
     /// no next one.
     pub(super) concluded_ns: Option<u64>,
@@ -178,7 +178,7 @@ impl<'a> Session<'a> {
             started_ns,
             capture,
             began: Began::first(started_ns, own),
-            next_seam_ns: plan.rotate.map(|period| after(started_ns, period)),
+            next_rotation_ns: plan.rotate.map(|period| after(started_ns, period)),
             concluded_ns: None,
             next_sample_ns: plan.sample_period.map(|period| after(started_ns, period)),
             stopped: false,

@@ -64,7 +64,7 @@ fn the_experiments_of_a_time_are_found_and_others_left_alone() {
             .map(|number| format!("k.{number}.er"))
             .collect()
     };
-    // A process that lives over the seam is one.
+    // A process that lives over the moment of rotation is one.
     assert_eq!(at("20:04:30-20:04:34"), (30, vec![7], names(&[1, 2])));
     assert_eq!(at("20:04:31-20:04:33"), (20, vec![7], names(&[1, 2])));
     assert_eq!(at("20:04:32"), (20, vec![7], names(&[2])));

@@ -41,7 +41,7 @@ enum Phase {
     Start,
     Recording,
     /// It closes an experiment and goes on in the next one.
-    Seam,
+    Rotation,
     /// It got a signal to end: it closes threads, subexperiments, archives.
     End,
 }
@@ -63,7 +63,7 @@ fn root_kills_leave_experiments_that_open() -> Result<()> {
         let phase = match run % 5 {
             0 => Phase::Start,
             1 => Phase::End,
-            2 => Phase::Seam,
+            2 => Phase::Rotation,
             _ => Phase::Recording,
         };
         let follow = if run % 2 == 0 { LOAD } else { "off" };
@@ -78,7 +78,7 @@ fn root_kills_leave_experiments_that_open() -> Result<()> {
 fn killed(phase: Phase, follow: &str, traced: &[&str], random: &mut SplitMix) -> Result<()> {
     let options = ["-p", "hi", "-x", "off", "-F", follow];
     let period = match phase {
-        Phase::Seam => "1",
+        Phase::Rotation => "1",
         _ => "1h",
     };
     let mut recording = Recording::start(
@@ -91,7 +91,7 @@ fn killed(phase: Phase, follow: &str, traced: &[&str], random: &mut SplitMix) ->
     } else {
         let experiment = recording.until_running()?;
         sleep(match phase {
-            Phase::Seam => Duration::from_micros(970_000 + random.below(150_000)),
+            Phase::Rotation => Duration::from_micros(970_000 + random.below(150_000)),
             _ => Duration::from_millis(random.below(1500)),
         });
         written = experiment::ticks(&experiment)?;
@@ -114,7 +114,7 @@ fn killed(phase: Phase, follow: &str, traced: &[&str], random: &mut SplitMix) ->
     // nothing to open.
     let mut all = experiments_in(dead.directory())?;
     all.sort();
-    if phase == Phase::Seam && all.len() > 1 {
+    if phase == Phase::Rotation && all.len() > 1 {
         // The next one may not have its first byte yet.
         let next = all.pop().context("a second one")?;
         if std::fs::metadata(next.join("log.xml")).is_ok_and(|log| log.len() > 0) {
@@ -136,7 +136,7 @@ fn killed(phase: Phase, follow: &str, traced: &[&str], random: &mut SplitMix) ->
 
     let opened = opened(&experiment)?;
     ensure!(
-        matches!(phase, Phase::End | Phase::Seam) || !opened.closed,
+        matches!(phase, Phase::End | Phase::Rotation) || !opened.closed,
         "the header does not say that the experiment was not closed"
     );
     let ticks = opened.ticks;

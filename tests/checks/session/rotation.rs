@@ -76,10 +76,10 @@ fn closed_without_a_gap(all: &[PathBuf]) -> Result<()> {
         ensure!(opened(path)?.closed, "{} is not closed", path.display());
     }
     for (before, path) in all.iter().zip(&all[1..]) {
-        let (seam, began) = (span(before)?.1, span(path)?.0);
+        let (ended, began) = (span(before)?.1, span(path)?.0);
         ensure!(
-            seam == began,
-            "{before:?} ends at {seam}, {path:?} begins at {began}"
+            ended == began,
+            "{before:?} ends at {ended}, {path:?} begins at {began}"
         );
     }
     Ok(())
@@ -264,8 +264,8 @@ fn root_alone_not_a_tick_falls_between_two_experiments() -> Result<()> {
     })
 }
 
-/// Processes that live for milliseconds are in the experiment of their time, those that live over a
-/// seam in both.
+/// Processes that live for milliseconds are in the experiment of their time, those that live over
+/// the moment of rotation in both.
 #[test]
 fn root_alone_no_process_is_forgotten_between_two_experiments() -> Result<()> {
     let _machine = Exclusive::take()?;
@@ -303,9 +303,10 @@ fn root_alone_no_process_is_forgotten_between_two_experiments() -> Result<()> {
     Ok(())
 }
 
-/// Processes that begin, run and exit at a seam have all of their time in the experiments of it.
+/// Processes that begin, run and exit at a rotation have all of their time in the experiments of
+/// that time.
 #[test]
-fn root_alone_what_a_process_does_at_a_seam_counts_once() -> Result<()> {
+fn root_alone_what_a_process_does_at_a_rotation_counts_once() -> Result<()> {
     alone(|| {
         let directory = tempfile::tempdir()?;
         let directory = directory.path();
@@ -335,20 +336,23 @@ fn root_alone_what_a_process_does_at_a_seam_counts_once() -> Result<()> {
             }
         }
         ensure!(truth.names.len() >= 300, "{truth:?}");
-        let mut over_a_seam = 0;
+        let mut over_both = 0;
         for child in &truth.names {
             let parts = accounts.get(&child.pid).map_or(&[][..], Vec::as_slice);
             let stolen = |part: &ProcessTimes| part.detail_s.as_ref().map_or(0.0, |it| it.stolen);
             let cpu_s: f64 = parts.iter().map(|part| part.cpu_s() + stolen(part)).sum();
             let tracked_s: f64 = parts.iter().map(|part| part.tracked_s).sum();
             let lived_s = (child.until_ns - child.since_ns) as f64 / 1e9;
-            over_a_seam += usize::from(parts.len() > 1);
+            over_both += usize::from(parts.len() > 1);
             ensure!(
                 cpu_s >= child.cpu_ns as f64 / 1e9 - 1e-5 && tracked_s <= lived_s + 1e-5,
                 "{child:?}: {parts:?}"
             );
         }
-        ensure!(over_a_seam >= 5, "{over_a_seam} children lived over a seam");
+        ensure!(
+            over_both >= 5,
+            "{over_both} children lived over the moment of rotation"
+        );
         Ok(())
     })
 }

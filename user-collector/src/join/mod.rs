@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_known_after_a_seam() {
+    fn a_place_is_known_after_a_rotation() {
         let mut join = Words::default();
         assert_eq!(announced(&mut join, (Tid(7), 0), 1, "poll"), "");
         assert_eq!(shown(join.recorded((Tid(7), 3), 1, 2, "a")), "");

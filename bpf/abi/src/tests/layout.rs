@@ -229,7 +229,7 @@ fn rust_side() -> BTreeMap<String, u64> {
             lock_waits,
             io_calls_lost,
             ignored,
-            index_at_seam,
+            index_at_rotation,
             zero,
         ]
     );

@@ -1,8 +1,8 @@
 //! Which of the opened experiments are one recording: a series (`--rotate`), in which one begins at
 //! the very instant at which another ends.
 //!
-//! Their times are on one axis, and a process that lives on is one process. One that ended at the
-//! seam, and whose pid was at once another's, cannot be distinguished.
+//! Their times are on one axis, and a process that lives on is one process. One that ended at a
+//! rotation, and whose pid was at once another's, cannot be distinguished.
 
 use experiment_format::log::LogEvent;
 use experiment_format::reader::Experiment;

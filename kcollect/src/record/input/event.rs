@@ -4,7 +4,7 @@ use bpf_abi::Record;
 use experiment_format::ids::Pid;
 use user_collector::space::Mapping;
 
-use super::seam::Seam;
+use super::rotation::Rotation;
 use super::sideband::SidebandEvent;
 
 /// Anything that happened at an instant.
@@ -39,7 +39,7 @@ pub enum Event {
         on: bool,
     },
     /// An experiment ends and the next one begins: what was recorded before is there.
-    Seam(Box<Seam>),
+    Rotation(Box<Rotation>),
     /// A sample was taken: the records of all threads until its time are there.
     Sample {
         /// Its time, CLOCK_MONOTONIC nanoseconds.

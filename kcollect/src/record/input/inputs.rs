@@ -22,7 +22,7 @@ use user_collector::space::{Mapping, mapping_at};
 
 use super::event::Event;
 use super::reader::{Bytes, Reader};
-use super::seam::{Seam, first_returns};
+use super::rotation::{Rotation, first_returns};
 use super::sideband::{self, SidebandEvent};
 use super::snapshot;
 use super::totals::Totals;
@@ -231,8 +231,8 @@ impl Inputs {
         let mut events = self.order.release(began_ns.saturating_sub(SETTLED_NS));
         for at in 0..events.len() {
             let (before, after) = events.split_at_mut(at + 1);
-            if let Some((_, Event::Seam(seam))) = before.last_mut() {
-                seam.returns = first_returns(after.iter().chain(self.order.pending()));
+            if let Some((_, Event::Rotation(rotation))) = before.last_mut() {
+                rotation.returns = first_returns(after.iter().chain(self.order.pending()));
             }
         }
         Ok(events)
@@ -307,7 +307,7 @@ impl Inputs {
     ///
     /// # Errors
     /// Those of [`Inputs::set_recording`] and [`Inputs::totals`].
-    pub fn seam(&mut self) -> Result<(), Failure> {
+    pub fn rotate(&mut self) -> Result<(), Failure> {
         let recording = self.recording;
         let at_ns = match recording {
             true => self
@@ -327,14 +327,14 @@ impl Inputs {
             let records = self.programs.begin_experiment();
             self.take(records.map_err(bpf_failure)?);
         }
-        let seam = Event::Seam(Box::new(Seam {
+        let rotation = Event::Rotation(Box::new(Rotation {
             at_ns,
             recording,
             totals,
             returns: Vec::new(),
         }));
         // After the records of that instant, many of which are still in the rings.
-        self.order.push(at_ns + 1, seam);
+        self.order.push(at_ns + 1, rotation);
         Ok(())
     }
 

@@ -5,7 +5,7 @@ pub mod event;
 pub mod hotplug;
 pub mod inputs;
 pub mod reader;
-pub mod seam;
+pub mod rotation;
 pub mod sideband;
 pub mod snapshot;
 pub mod totals;

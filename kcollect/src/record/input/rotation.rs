@@ -1,4 +1,4 @@
-//! The seam between two experiments of a recording, as an event.
+//! A rotation as an event: one experiment of a recording ends and the next one begins.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use super::totals::Totals;
 
 /// The instant at which one experiment of a recording ends and the next one begins.
 #[derive(Clone, Debug)]
-pub struct Seam {
+pub struct Rotation {
     /// That instant, CLOCK_MONOTONIC nanoseconds. The event comes after all of that instant.
     pub at_ns: u64,
     /// Whether data were taken.
@@ -23,7 +23,7 @@ pub struct Seam {
     pub returns: Vec<UserReturn>,
 }
 
-/// Returns the first return to user mode of each thread among the events after a seam, in any
+/// Returns the first return to user mode of each thread among the events after a rotation, in any
 /// order. Not of a process that had mapped something new by then: its stack is to be read by that.
 pub(super) fn first_returns<'a>(events: impl Iterator<Item = &'a (u64, Event)>) -> Vec<UserReturn> {
     let mut events: Vec<_> = events.collect();

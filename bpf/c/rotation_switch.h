@@ -1,32 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* The seam between two experiments (seam.h) at a context switch. */
-#ifndef KCOLLECT_SEAM_SWITCH_H
-#define KCOLLECT_SEAM_SWITCH_H
+/* What a context switch does after a rotation (rotation.h). */
+#ifndef KCOLLECT_ROTATION_SWITCH_H
+#define KCOLLECT_ROTATION_SWITCH_H
 
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include "account.h"
 #include "off_cpu.h"
-#include "seam.h"
+#include "rotation.h"
 #include "thread_record.h"
 #include "user_return.h"
 
-/* Returns whether boundaries before a seam passed in the off-CPU interval of a thread. */
-static __always_inline bool has_boundaries(struct thread *thread, __u64 seam)
+/* Returns whether boundaries before a rotation passed in the off-CPU interval of a thread. */
+static __always_inline bool has_boundaries_before(struct thread *thread, __u64 rotation)
 {
 	struct cpu_stats *left = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
 
 	return thread->account.state != STATE_ON_CPU && left &&
-	       index_at_seam(left, seam) > thread->grid_index;
+	       index_at_rotation(left, rotation) > thread->grid_index;
 }
 
-/* Closes the account of a thread that is switched as of a seam, and sends what it did before that.
- * Returns false if kc_close_all does that at this moment. `user_return` is the number for the record
- * of an off-CPU interval; its kernel stack is known as long as the thread has not run since. */
-static __noinline bool end_at_switch(struct task_struct *task, struct thread *thread, __u64 seam,
-				     __u64 stolen, __u32 user_return)
+/* Closes the account of a thread that is switched as of a rotation, and sends what it did before
+ * that. Returns false if kc_close_all does that at this moment. `user_return` is the number for the
+ * record of an off-CPU interval; its kernel stack is known as long as the thread has not run
+ * since. */
+static __noinline bool end_at_switch(struct task_struct *task, struct thread *thread,
+				     __u64 rotation, __u64 stolen, __u32 user_return)
 {
-	__u64 at = seam + any_offset_ns, delay = run_delay(task, at), since, index;
+	__u64 at = rotation + any_offset_ns, delay = run_delay(task, at), since, index;
 	struct account *account = &thread->account;
 	struct cpu_stats *left = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
 	__u32 zero = 0, cpu = bpf_get_smp_processor_id(), state, detail;
@@ -38,7 +39,7 @@ static __noinline bool end_at_switch(struct task_struct *task, struct thread *th
 
 	if (!stats || !claim_tracking(account, TRACKED))
 		return false;
-	if (thread->experiment_ns >= seam) {
+	if (thread->experiment_ns >= rotation) {
 		account->tracking = TRACKED;
 		return true;
 	}
@@ -46,25 +47,25 @@ static __noinline bool end_at_switch(struct task_struct *task, struct thread *th
 	detail = account->detail;
 	since = account->since_ns - any_offset_ns;
 	off_cpu = account_end(account, at, delay, RUN_TIME_UNKNOWN, stolen);
-	index = left ? index_at_seam(left, seam) : thread->grid_index;
+	index = left ? index_at_rotation(left, rotation) : thread->grid_index;
 	if (left && out && state != STATE_ON_CPU && index > thread->grid_index) {
 		if (task != bpf_get_current_task_btf())
 			got = bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0);
-		describe_off_cpu(left, index, &out->record, task, seam, thread, &off_cpu,
+		describe_off_cpu(left, index, &out->record, task, rotation, thread, &off_cpu,
 				 user_return, cpu);
 		if (!send(cpu, out, SCRATCH_LENGTH(add_stack(&out->record, got))))
 			stats->off_cpu_lost += out->record.ticks;
 	}
 	record = (struct thread_record *)out;
 	if (record) {
-		fill_thread_record(record, task, seam, thread, account, cpu);
+		fill_thread_record(record, task, rotation, thread, account, cpu);
 		record->header.state = state;
 		record->header.detail = detail;
 		record->since_ns = since;
 	}
 	if (!record || !send(cpu, record, sizeof(*record)))
 		stats->thread_records_lost++;
-	go_on(thread, seam, index, at, state, detail, delay);
+	go_on(thread, rotation, index, at, state, detail, delay);
 	return true;
 }
 

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * Rotation: one experiment of a recording ends and the next one begins. The account of each thread
+ * is closed as of that instant, rotation_ns, and goes on in the next experiment. kc_close_all
+ * reaches all threads within milliseconds. A thread that is switched before that is reached by its
+ * context switch, so no switch is missed, and no thread that begins or exits meanwhile.
+ */
+#ifndef KCOLLECT_ROTATION_H
+#define KCOLLECT_ROTATION_H
+
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include "account.h"
+#include "clock.h"
+#include "thread.h"
+
+/* Returns whether a thread's account has to be closed as of the rotation `begin`, at which the
+ * present experiment began. That of a thread which kc_close_all does not see goes on: what is
+ * closed when the experiment is written comes too late. */
+static __always_inline bool is_of_ended(struct thread *thread, __u64 begin)
+{
+	return begin > begin_ns && thread->account.tracking == TRACKED &&
+	       thread->experiment_ns < begin;
+}
+
+/* Returns the boundaries of a CPU before a rotation. Another one may not have counted all of them
+ * yet. */
+static __always_inline __u64 index_at_rotation(struct cpu_stats *stats, __u64 rotation)
+{
+	struct grid grid = {.origin = stats->origin_ns, .index = stats->index};
+
+	if (stats->begun_ns == rotation)
+		return stats->index_at_rotation;
+	if (grid.origin)
+		grid_advance(&grid, rotation, period_ns);
+	return grid.index;
+}
+
+/* Returns how much was stolen from the CPU of a thread since it came to it. */
+static __always_inline __u64 stolen_from(struct thread *thread)
+{
+	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
+
+	return stats ? stolen_until_count(stats) : 0;
+}
+
+/* A closed account goes on as of the same instant, `at` by the scheduler's clock, in the state in
+ * which it was closed. `index`: the boundaries before the rotation on the CPU that the thread
+ * left. */
+static __always_inline void go_on(struct thread *thread, __u64 rotation, __u64 index, __u64 at,
+				  __u32 state, __u32 detail, __u64 run_delay)
+{
+	thread->grid_index = index;
+	track(thread, rotation, at, state, detail, run_delay, thread->account.run_time_ns);
+}
+
+#endif
