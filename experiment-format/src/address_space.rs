@@ -44,9 +44,9 @@ pub struct Location<'a> {
 struct Mapping {
     vaddr: u64,
     size: u64,
-    /// Valid from here to before `until`, in nanoseconds since the start.
-    from: u64,
-    until: u64,
+    /// Valid from here to before `until_ns`, in nanoseconds since the start.
+    from_ns: u64,
+    until_ns: u64,
     object: usize,
     kind: ObjectKind,
     offset: u64,
@@ -69,13 +69,13 @@ impl AddressSpace {
     pub fn new(events: impl IntoIterator<Item = MapEvent>) -> Self {
         let mut events: Vec<_> = events.into_iter().collect();
         // The sort is stable: events of one time stay in the order in which they were written.
-        events.sort_by_key(MapEvent::at);
+        events.sort_by_key(MapEvent::at_ns);
         let mut replay = Replay::default();
         for event in events {
             replay.apply(event);
         }
         let mut mappings = replay.mappings;
-        mappings.sort_by_key(|mapping| (mapping.vaddr, mapping.from));
+        mappings.sort_by_key(|mapping| (mapping.vaddr, mapping.from_ns));
         let mut reach = 0;
         for mapping in &mut mappings {
             reach = reach.max(mapping.vaddr.saturating_add(mapping.size - 1));
@@ -89,13 +89,13 @@ impl AddressSpace {
     }
 
     /// Returns what was mapped at `address` at a time, in nanoseconds since the start.
-    pub fn find(&self, address: u64, at: u64) -> Option<Location<'_>> {
-        self.find_lasting(address, at).0
+    pub fn find(&self, address: u64, at_ns: u64) -> Option<Location<'_>> {
+        self.find_lasting(address, at_ns).0
     }
 
-    /// Returns what was mapped at `address`, and an interval around `at` in which the result is the
-    /// same, so that a caller can keep it. The true interval may be longer.
-    pub fn find_lasting(&self, address: u64, at: u64) -> (Option<Location<'_>>, Range<u64>) {
+    /// Returns what was mapped at `address`, and an interval around `at_ns` in which the result is
+    /// the same, so that a caller can keep it. The true interval may be longer.
+    pub fn find_lasting(&self, address: u64, at_ns: u64) -> (Option<Location<'_>>, Range<u64>) {
         let mut same = 0..u64::MAX;
         let above = self
             .mappings
@@ -110,18 +110,18 @@ impl AddressSpace {
             if address - mapping.vaddr >= mapping.size {
                 continue;
             }
-            for change in [mapping.from, mapping.until] {
-                if change <= at {
+            for change in [mapping.from_ns, mapping.until_ns] {
+                if change <= at_ns {
                     same.start = same.start.max(change);
                 } else {
                     same.end = same.end.min(change);
                 }
             }
-            if mapping.from > at {
-                if later.is_none_or(|later| mapping.from < later.from) {
+            if mapping.from_ns > at_ns {
+                if later.is_none_or(|later| mapping.from_ns < later.from_ns) {
                     later = Some(mapping);
                 }
-            } else if at < mapping.until {
+            } else if at_ns < mapping.until_ns {
                 // Mappings of one address come youngest first, so the oldest remains.
                 best = Some(mapping);
             }
@@ -160,7 +160,7 @@ impl Replay {
     fn apply(&mut self, event: MapEvent) {
         match event {
             MapEvent::Segment {
-                at,
+                at_ns,
                 vaddr,
                 size,
                 file_offset,
@@ -179,30 +179,30 @@ impl Replay {
                     self.executable.insert(object);
                 }
                 if self.executable.contains(&object) {
-                    self.add(at, vaddr, size, object, ObjectKind::File, file_offset);
+                    self.add(at_ns, vaddr, size, object, ObjectKind::File, file_offset);
                 }
             }
             MapEvent::Function {
-                at,
+                at_ns,
                 vaddr,
                 size,
                 name,
             }
             | MapEvent::DynamicFunction {
-                at,
+                at_ns,
                 vaddr,
                 size,
                 name,
                 ..
             } => {
                 let object = self.number(name);
-                self.add(at, vaddr, size, object, ObjectKind::Function, 0);
+                self.add(at_ns, vaddr, size, object, ObjectKind::Function, 0);
             }
             // Names of Java methods are in the class table, which is not read.
             MapEvent::JavaMethod { .. } => {}
-            MapEvent::Unmap { at, vaddr } => {
+            MapEvent::Unmap { at_ns, vaddr } => {
                 for mapping in self.live.remove(&vaddr).unwrap_or_default() {
-                    self.mappings[mapping].until = at;
+                    self.mappings[mapping].until_ns = at_ns;
                 }
             }
         }
@@ -222,7 +222,7 @@ impl Replay {
     /// Adds a mapping, unless the same one is valid already.
     fn add(
         &mut self,
-        at: u64,
+        at_ns: u64,
         vaddr: u64,
         size: u64,
         object: usize,
@@ -244,12 +244,12 @@ impl Replay {
             return;
         }
         live.push(self.mappings.len());
-        let (from, until, reach) = (at, u64::MAX, 0);
+        let (from_ns, until_ns, reach) = (at_ns, u64::MAX, 0);
         self.mappings.push(Mapping {
             vaddr,
             size,
-            from,
-            until,
+            from_ns,
+            until_ns,
             object,
             kind,
             offset,
@@ -263,10 +263,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn segment(at: u64, vaddr: u64, size: u64, modes: u32, name: &str) -> MapEvent {
+    fn segment(at_ns: u64, vaddr: u64, size: u64, modes: u32, name: &str) -> MapEvent {
         let (file_offset, name) = (0x100, name.to_owned());
         MapEvent::Segment {
-            at,
+            at_ns,
             vaddr,
             size,
             file_offset,
@@ -275,9 +275,9 @@ mod tests {
         }
     }
 
-    fn find(space: &AddressSpace, address: u64, at: u64) -> Option<(&str, u64)> {
+    fn find(space: &AddressSpace, address: u64, at_ns: u64) -> Option<(&str, u64)> {
         space
-            .find(address, at)
+            .find(address, at_ns)
             .map(|location| (location.object, location.offset))
     }
 
@@ -286,7 +286,7 @@ mod tests {
         let space = AddressSpace::new([
             segment(10, 0x1000, 0x100, 5, "a"),
             MapEvent::Unmap {
-                at: 20,
+                at_ns: 20,
                 vaddr: 0x1000,
             },
             segment(30, 0x1000, 0x80, 5, "b"),
@@ -320,13 +320,13 @@ mod tests {
     #[test]
     fn of_overlapping_mappings_the_nearest_and_then_the_older_is_used() {
         let group = MapEvent::Function {
-            at: 0,
+            at_ns: 0,
             vaddr: 0x1000,
             size: 0x100,
             name: "[vdso]".into(),
         };
         let inner = MapEvent::DynamicFunction {
-            at: 0,
+            at_ns: 0,
             vaddr: 0x1040,
             size: 0x10,
             group: "[vdso]".into(),
@@ -355,14 +355,14 @@ mod tests {
         fn what_is_found_contains_the_address(
             events in prop::collection::vec((0u64..20, 0u64..64, 0u64..16, 0usize..4), 0..40),
             address in 0u64..80,
-            at in 0u64..25,
+            at_ns in 0u64..25,
         ) {
             let name = |number: usize| ["a", "b", "c", "d"][number];
             let events: Vec<_> = events
                 .into_iter()
-                .map(|(at, vaddr, size, object)| match size {
-                    0 => MapEvent::Unmap { at, vaddr },
-                    _ => segment(at, vaddr, size, 5, name(object)),
+                .map(|(at_ns, vaddr, size, object)| match size {
+                    0 => MapEvent::Unmap { at_ns, vaddr },
+                    _ => segment(at_ns, vaddr, size, 5, name(object)),
                 })
                 .collect();
             let contains = events.iter().any(|event| {
@@ -370,12 +370,12 @@ mod tests {
                     if *vaddr <= address && address - vaddr < *size)
             });
             let space = AddressSpace::new(events);
-            if let Some((_, offset)) = find(&space, address, at) {
+            if let Some((_, offset)) = find(&space, address, at_ns) {
                 prop_assert!(contains);
                 prop_assert!((0x100..0x110).contains(&offset));
             }
-            let (found, same) = space.find_lasting(address, at);
-            prop_assert!(same.contains(&at));
+            let (found, same) = space.find_lasting(address, at_ns);
+            prop_assert!(same.contains(&at_ns));
             for other in (0..30).filter(|other| same.contains(other)) {
                 prop_assert_eq!(space.find(address, other), found);
             }

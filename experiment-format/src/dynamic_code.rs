@@ -29,13 +29,13 @@ const FUNCTION_BYTES: usize = RECORD_HEADER_BYTES + 16;
 /// Code is padded to a multiple of this.
 const CODE_ALIGN_BYTES: usize = 16;
 
-/// Returns the records of one function: `at` in nanoseconds since the start.
-pub(crate) fn encode(at: u64, address: u64, code: &[u8]) -> Vec<u8> {
+/// Returns the records of one function: `at_ns` in nanoseconds since the start.
+pub(crate) fn encode(at_ns: u64, address: u64, code: &[u8]) -> Vec<u8> {
     let padded = code.len().next_multiple_of(CODE_ALIGN_BYTES);
     let code_bytes = RECORD_HEADER_BYTES + padded;
     let mut out = Vec::with_capacity(FUNCTION_BYTES + code_bytes);
     out.extend(header(FUNCTION, FUNCTION_BYTES));
-    out.extend(at.to_le_bytes());
+    out.extend(at_ns.to_le_bytes());
     out.extend(address.to_le_bytes());
     out.extend(header(CODE, code_bytes));
     out.extend_from_slice(code);
@@ -52,7 +52,7 @@ fn header(kind: u32, size: usize) -> [u8; RECORD_HEADER_BYTES] {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DynamicCode<'a> {
     /// When the function existed, nanoseconds since the start.
-    pub at: u64,
+    pub at_ns: u64,
     /// Its first address.
     pub address: u64,
     /// Its bytes, with up to 15 zeros after them.
@@ -86,8 +86,8 @@ impl DynamicCodes {
                     function = word(0).zip(word(1));
                 }
                 CODE => {
-                    if let Some((at, address)) = function.take() {
-                        functions.push((at, address, body));
+                    if let Some((at_ns, address)) = function.take() {
+                        functions.push((at_ns, address, body));
                     }
                 }
                 _ => {}
@@ -99,9 +99,9 @@ impl DynamicCodes {
     /// Returns the code of each function, in the order of the file.
     pub fn iter(&self) -> impl Iterator<Item = DynamicCode<'_>> {
         let functions = self.functions.iter();
-        functions.filter_map(|(at, address, code)| {
+        functions.filter_map(|(at_ns, address, code)| {
             Some(DynamicCode {
-                at: *at,
+                at_ns: *at_ns,
                 address: *address,
                 code: self.bytes.get(code.clone())?,
             })
@@ -145,7 +145,10 @@ mod tests {
         bytes.extend(encode(2, 0x20, &[2; 16]));
         bytes.extend(&encode(3, 0x30, &[3; 16])[..40]);
         let codes = DynamicCodes::parse(bytes);
-        let found: Vec<_> = codes.iter().map(|code| (code.at, code.code[0])).collect();
+        let found: Vec<_> = codes
+            .iter()
+            .map(|code| (code.at_ns, code.code[0]))
+            .collect();
         assert_eq!(found, [(1, 1), (2, 2)]);
         // A size of nothing would be an endless file.
         assert_eq!(DynamicCodes::parse(vec![0; 64]).iter().count(), 0);
@@ -154,11 +157,11 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read(all in prop::collection::vec((any::<u64>(), any::<u64>(), prop::collection::vec(any::<u8>(), 1..100)), 0..10)) {
-            let bytes = all.iter().flat_map(|(at, address, code)| encode(*at, *address, code)).collect();
+            let bytes = all.iter().flat_map(|(at_ns, address, code)| encode(*at_ns, *address, code)).collect();
             let codes = DynamicCodes::parse(bytes);
             prop_assert_eq!(codes.iter().count(), all.len());
-            for (found, (at, address, code)) in codes.iter().zip(&all) {
-                prop_assert_eq!((found.at, found.address), (*at, *address));
+            for (found, (at_ns, address, code)) in codes.iter().zip(&all) {
+                prop_assert_eq!((found.at_ns, found.address), (*at_ns, *address));
                 prop_assert_eq!(&found.code[..code.len()], &code[..]);
                 prop_assert!(found.code.len() - code.len() < CODE_ALIGN_BYTES);
             }

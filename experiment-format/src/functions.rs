@@ -336,9 +336,9 @@ impl Archives {
         &'a mut self,
         space: &'a AddressSpace,
         address: u64,
-        at: u64,
+        at_ns: u64,
     ) -> Result<Option<FunctionAt<'a>>> {
-        let Some(location) = space.find(address, at) else {
+        let Some(location) = space.find(address, at_ns) else {
             return Ok(None);
         };
         let (object, offset) = (location.object, location.offset);

@@ -274,21 +274,20 @@ impl StartTime {
     }
 }
 
-/// An event of `log.xml`. Every `at` is in nanoseconds since the start, even where the file counts
-/// otherwise.
+/// An event of `log.xml`. Its time counts from the start, even where the file counts otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogEvent {
     /// Recording started.
     Start(StartTime),
     /// The experiment was closed.
     Exit {
-        /// When.
-        at: u64,
+        /// The time, nanoseconds since the start of the experiment.
+        at_ns: u64,
     },
     /// A usage record was taken.
     Sample {
-        /// When.
-        at: u64,
+        /// The time, nanoseconds since the start of the experiment.
+        at_ns: u64,
         /// Which record of `overview` belongs to it; 0 is the start point.
         id: u32,
         /// Its label.
@@ -296,29 +295,30 @@ pub enum LogEvent {
     },
     /// Recording paused.
     Pause {
-        /// When.
-        at: u64,
+        /// The time, nanoseconds since the start of the experiment.
+        at_ns: u64,
         /// Why, if named.
         name: Option<String>,
     },
     /// Recording resumed.
     Resume {
-        /// When.
-        at: u64,
+        /// The time, nanoseconds since the start of the experiment.
+        at_ns: u64,
     },
     /// A thread has this name from now on (`jthread_start`). The header has to declare
     /// [`ProfileDecl::ThreadNames`].
     ///
     /// For every packet of the thread, gprofng takes the name of the *last* such event in the file
     /// that is not later than the packet. So an event may stand behind the packets that it names;
-    /// one `at` 0 replaces all names ahead of it, and one at the time of a change names what
-    /// follows. Views have one row for each thread id. It shows the name of the first packet
+    /// one with `at_ns` 0 replaces all names ahead of it, and one at the time of a change names
+    /// what follows. Views have one row for each thread id. It shows the name of the first packet
     /// counted in it, and includes the time under the thread's other names. A packet earlier than
-    /// all names has none and is shown as `<JVM-System>`; so write an event `at` 0 before the first
-    /// packet of a thread. No event ends a name: a thread that reuses the id gets a new one.
+    /// all names has none and is shown as `<JVM-System>`; so write an event with `at_ns` 0 before
+    /// the first packet of a thread. No event ends a name: a thread that reuses the id gets a new
+    /// one.
     Thread {
-        /// Since when.
-        at: u64,
+        /// The time from which on it has the name, nanoseconds since the start of the experiment.
+        at_ns: u64,
         /// The thread.
         tid: Tid,
         /// Its name, shown unchanged: for one that a process chose, see [`crate::text::printable`].
@@ -329,22 +329,22 @@ pub enum LogEvent {
     },
     /// A comment, shown as a line in the header of a report.
     Comment {
-        /// When.
-        at: u64,
+        /// The time, nanoseconds since the start of the experiment.
+        at_ns: u64,
         /// The line.
         text: String,
     },
     /// A warning of the collector.
     Warning {
-        /// When.
-        at: u64,
+        /// The time, nanoseconds since the start of the experiment.
+        at_ns: u64,
         /// The warning.
         text: String,
     },
     /// An error of the collector.
     Error {
-        /// When.
-        at: u64,
+        /// The time, nanoseconds since the start of the experiment.
+        at_ns: u64,
         /// The message.
         text: String,
         /// The system's error number, 0 for none.
@@ -368,8 +368,8 @@ pub enum LogEvent {
 /// A descendant process, as announced in the log of its parent. For information only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Descendant {
-    /// When, in nanoseconds since the start.
-    pub at: u64,
+    /// The time, nanoseconds since the start of the experiment.
+    pub at_ns: u64,
     /// The call: `fork`, `exec`, …
     pub variant: String,
     /// Name of its subexperiment without `.er`.

@@ -18,16 +18,15 @@ use crate::xml::write::Element;
 /// read and execute.
 pub const READ_EXECUTE: u32 = 5;
 
-/// An event of `map.xml`. Every `at` is in nanoseconds since the start. An event may be written
-/// later than the packets whose stacks need it.
+/// An event of `map.xml`. It may be written later than the packets whose stacks need it.
 ///
 /// gprofng keeps an old object that a new one overlaps: write a [`MapEvent::Unmap`] first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MapEvent {
     /// A part of a file was mapped.
     Segment {
-        /// When.
-        at: u64,
+        /// The time, nanoseconds since the start of the experiment.
+        at_ns: u64,
         /// First address.
         vaddr: u64,
         /// Bytes. A segment of 2 GiB or more is written as several.
@@ -43,8 +42,8 @@ pub enum MapEvent {
     /// A dynamic function was mapped; or a group of them is complete, after its
     /// [`MapEvent::DynamicFunction`] events.
     Function {
-        /// When.
-        at: u64,
+        /// The time, nanoseconds since the start of the experiment.
+        at_ns: u64,
         /// First address.
         vaddr: u64,
         /// Bytes, below 2 GiB.
@@ -54,8 +53,8 @@ pub enum MapEvent {
     },
     /// One function of a group.
     DynamicFunction {
-        /// When.
-        at: u64,
+        /// The time, nanoseconds since the start of the experiment.
+        at_ns: u64,
         /// First address.
         vaddr: u64,
         /// Bytes, below 2 GiB.
@@ -67,8 +66,8 @@ pub enum MapEvent {
     },
     /// A Java method was compiled.
     JavaMethod {
-        /// When.
-        at: u64,
+        /// The time, nanoseconds since the start of the experiment.
+        at_ns: u64,
         /// First address.
         vaddr: u64,
         /// Bytes, below 2 GiB.
@@ -78,8 +77,8 @@ pub enum MapEvent {
     },
     /// The mapping that begins at this address ended.
     Unmap {
-        /// When.
-        at: u64,
+        /// The time, nanoseconds since the start of the experiment.
+        at_ns: u64,
         /// First address.
         vaddr: u64,
     },
@@ -92,13 +91,13 @@ const PIECE_BYTES: u64 = 1 << 30;
 
 impl MapEvent {
     /// Returns the time of the event, in nanoseconds since the start.
-    pub fn at(&self) -> u64 {
+    pub fn at_ns(&self) -> u64 {
         match self {
-            MapEvent::Segment { at, .. }
-            | MapEvent::Function { at, .. }
-            | MapEvent::DynamicFunction { at, .. }
-            | MapEvent::JavaMethod { at, .. }
-            | MapEvent::Unmap { at, .. } => *at,
+            MapEvent::Segment { at_ns, .. }
+            | MapEvent::Function { at_ns, .. }
+            | MapEvent::DynamicFunction { at_ns, .. }
+            | MapEvent::JavaMethod { at_ns, .. }
+            | MapEvent::Unmap { at_ns, .. } => *at_ns,
         }
     }
 
@@ -107,7 +106,7 @@ impl MapEvent {
         let mut out = String::new();
         match self {
             MapEvent::Segment {
-                at,
+                at_ns,
                 vaddr,
                 size,
                 file_offset,
@@ -131,7 +130,7 @@ impl MapEvent {
                     } else {
                         rest
                     };
-                    map(&mut out, "segment", *at)?
+                    map(&mut out, "segment", *at_ns)?
                         .number("vaddr", format_args!("{:#x}", vaddr + done))
                         .number("size", piece)
                         .number("foffset", format_args!("{:#x}", file_offset + done))
@@ -146,23 +145,23 @@ impl MapEvent {
                 }
             }
             MapEvent::Function {
-                at,
+                at_ns,
                 vaddr,
                 size,
                 name,
-            } => map(&mut out, "function", *at)?
+            } => map(&mut out, "function", *at_ns)?
                 .number("vaddr", format_args!("{vaddr:#x}"))
                 .number("size", small(*size)?)
                 .attribute("name", name)
                 .end(),
             MapEvent::DynamicFunction {
-                at,
+                at_ns,
                 vaddr,
                 size,
                 group,
                 name,
             } => {
-                map(&mut out, "dynfunc", *at)?
+                map(&mut out, "dynfunc", *at_ns)?
                     .attribute("name", group)
                     .number("vaddr", format_args!("{vaddr:#x}"))
                     .number("size", small(*size)?)
@@ -170,18 +169,18 @@ impl MapEvent {
                     .end();
             }
             MapEvent::JavaMethod {
-                at,
+                at_ns,
                 vaddr,
                 size,
                 method,
-            } => map(&mut out, "jcm", *at)?
+            } => map(&mut out, "jcm", *at_ns)?
                 .number("vaddr", format_args!("{vaddr:#x}"))
                 .number("size", small(*size)?)
                 .number("methodId", format_args!("{method:#x}"))
                 .end(),
-            MapEvent::Unmap { at, vaddr } => Element::begin(&mut out, "event")
+            MapEvent::Unmap { at_ns, vaddr } => Element::begin(&mut out, "event")
                 .attribute("kind", "unmap")
-                .time("tstamp", checked_time("map.xml", *at)?)
+                .time("tstamp", checked_time("map.xml", *at_ns)?)
                 .number("vaddr", format_args!("{vaddr:#x}"))
                 .end(),
         }
@@ -190,11 +189,11 @@ impl MapEvent {
 }
 
 /// Begins a `map` event.
-fn map<'a>(out: &'a mut String, object: &str, at: u64) -> Result<Element<'a>> {
+fn map<'a>(out: &'a mut String, object: &str, at_ns: u64) -> Result<Element<'a>> {
     Ok(Element::begin(out, "event")
         .attribute("kind", "map")
         .attribute("object", object)
-        .time("tstamp", checked_time("map.xml", at)?))
+        .time("tstamp", checked_time("map.xml", at_ns)?))
 }
 
 /// Refuses a function that is too large for the file.
@@ -226,7 +225,7 @@ pub(crate) fn decode(path: &Path, bytes: &[u8]) -> Result<Vec<MapEvent>> {
 
 /// Returns the event of a tag, none for a kind that is not known.
 fn event(path: &Path, tag: &Tag) -> Result<Option<MapEvent>> {
-    let at = tag.parsed(path, "tstamp", time)?.unwrap_or_default();
+    let at_ns = tag.parsed(path, "tstamp", time)?.unwrap_or_default();
     let missing = |name: &str| tag.malformed(path, format!("a mapping without {name}"));
     let vaddr = || {
         tag.parsed(path, "vaddr", unsigned)?
@@ -244,12 +243,12 @@ fn event(path: &Path, tag: &Tag) -> Result<Option<MapEvent>> {
     };
     let event = match tag.get("kind") {
         Some("unmap") => MapEvent::Unmap {
-            at,
+            at_ns,
             vaddr: vaddr()?,
         },
         Some("map") => match tag.get("object") {
             Some("segment") => MapEvent::Segment {
-                at,
+                at_ns,
                 vaddr: vaddr()?,
                 size: size()?,
                 file_offset: tag.parsed(path, "foffset", unsigned)?.unwrap_or_default(),
@@ -259,20 +258,20 @@ fn event(path: &Path, tag: &Tag) -> Result<Option<MapEvent>> {
                 name: text("name")?,
             },
             Some("function") => MapEvent::Function {
-                at,
+                at_ns,
                 vaddr: vaddr()?,
                 size: size()?,
                 name: text("name")?,
             },
             Some("dynfunc") => MapEvent::DynamicFunction {
-                at,
+                at_ns,
                 vaddr: vaddr()?,
                 size: size()?,
                 group: text("name")?,
                 name: text("funcname")?,
             },
             Some("jcm") => MapEvent::JavaMethod {
-                at,
+                at_ns,
                 vaddr: vaddr()?,
                 size: size()?,
                 method: tag
@@ -294,7 +293,7 @@ mod tests {
 
     fn segment(vaddr: u64, size: u64, file_offset: u64) -> MapEvent {
         MapEvent::Segment {
-            at: 1_500_000_000,
+            at_ns: 1_500_000_000,
             vaddr,
             size,
             file_offset,
@@ -335,7 +334,7 @@ mod tests {
         assert!(segment(u64::MAX, 1, 0).encode().is_ok());
         assert!(segment(0, 2, u64::MAX).encode().is_err());
         let function = MapEvent::Function {
-            at: 0,
+            at_ns: 0,
             vaddr: 0,
             size: 1 << 31,
             name: String::new(),
@@ -359,7 +358,7 @@ mod tests {
             read(text).unwrap(),
             [
                 MapEvent::Segment {
-                    at: 272_190,
+                    at_ns: 272_190,
                     vaddr: 0x559c_b029_d000,
                     size: 90112,
                     file_offset: 0x4000,
@@ -367,7 +366,7 @@ mod tests {
                     name: "/usr/bin/ls".into()
                 },
                 MapEvent::DynamicFunction {
-                    at: 0,
+                    at_ns: 0,
                     vaddr: 0x10,
                     size: 40,
                     group: "[vdso]".into(),
@@ -393,7 +392,7 @@ mod tests {
     }
 
     fn events() -> impl Strategy<Value = MapEvent> {
-        let at = 0..(1u64 << 31) * 1_000_000_000;
+        let at_ns = 0..(1u64 << 31) * 1_000_000_000;
         let small = || 0..=MAX_SIZE_BYTES;
         let name = || any::<String>();
         let rest = (
@@ -404,10 +403,10 @@ mod tests {
             name(),
             0u64..0x1_0000_0000,
         );
-        (at, 0..5, rest).prop_map(
-            |(at, kind, (vaddr, size, modes, name, group, file_offset))| match kind {
+        (at_ns, 0..5, rest).prop_map(
+            |(at_ns, kind, (vaddr, size, modes, name, group, file_offset))| match kind {
                 0 => MapEvent::Segment {
-                    at,
+                    at_ns,
                     vaddr: vaddr >> 1,
                     size,
                     file_offset,
@@ -415,25 +414,25 @@ mod tests {
                     name,
                 },
                 1 => MapEvent::Function {
-                    at,
+                    at_ns,
                     vaddr,
                     size,
                     name,
                 },
                 2 => MapEvent::DynamicFunction {
-                    at,
+                    at_ns,
                     vaddr,
                     size,
                     group,
                     name,
                 },
                 3 => MapEvent::JavaMethod {
-                    at,
+                    at_ns,
                     vaddr,
                     size,
                     method: vaddr,
                 },
-                _ => MapEvent::Unmap { at, vaddr },
+                _ => MapEvent::Unmap { at_ns, vaddr },
             },
         )
     }

@@ -114,7 +114,7 @@ pub struct ClockRecord {
     /// The CPU; 0 if the packet has none.
     pub cpu: u32,
     /// Nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`].
-    pub time: u64,
+    pub time_ns: u64,
     /// The stack, if there is one.
     pub stack: Option<StackUid>,
     /// The thread: a thread id, or what `pthread_self` returned.
@@ -225,7 +225,7 @@ impl PacketLayout {
     /// Returns the ticks of a packet, none if it lacks the thread, the time or the ticks.
     pub(crate) fn ticks(&self, packet: &[u8]) -> Option<PacketTicks> {
         let get = |position| self.integer(position, packet);
-        let [cpu, time, stack, thread, process] = self.shared_values(packet);
+        let [cpu, time_ns, stack, thread, process] = self.shared_values(packet);
         let mut states = [None; Microstate::PER_THREAD];
         match self.ticks {
             TickFields::One(fields) => {
@@ -242,7 +242,7 @@ impl PacketLayout {
         Some(PacketTicks {
             shared: ClockRecord {
                 cpu: cpu.unwrap_or_default() as u32,
-                time: time?,
+                time_ns: time_ns?,
                 stack: stack.and_then(StackUid::new),
                 thread: thread?,
                 pid: process.map(|pid| Pid(pid as u32)),
@@ -358,7 +358,7 @@ mod tests {
         let layout = PacketLayout::new(&decl, NumStates::Kernel);
         let tick = ClockTick {
             cpu: 1,
-            time: 6,
+            time_ns: 6,
             stack: StackUid::new(9).unwrap(),
             tid: Tid(2),
             pid: Pid(3),
@@ -404,7 +404,7 @@ mod tests {
         let found: Vec<_> = layout.ticks(&packet).unwrap().collect();
         let record = |state, ticks| ClockRecord {
             cpu: 0,
-            time: 99,
+            time_ns: 99,
             stack: None,
             thread: 12,
             pid: None,

@@ -64,7 +64,7 @@ pub struct Experiment {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
     /// When, in nanoseconds since the start.
-    pub at: u64,
+    pub at_ns: u64,
     /// Its label.
     pub label: String,
     /// The usage, none if the collector ended before the record was written.
@@ -385,8 +385,8 @@ impl Experiment {
     pub fn samples(&self) -> Result<Vec<Sample>> {
         let records = self.usage()?;
         let sample = |event: &LogEvent| match event {
-            LogEvent::Sample { at, id, label } => Some(Sample {
-                at: *at,
+            LogEvent::Sample { at_ns, id, label } => Some(Sample {
+                at_ns: *at_ns,
                 label: label.clone(),
                 usage: records.get(*id as usize).cloned(),
             }),

@@ -147,8 +147,8 @@ impl SubexperimentWriter {
     /// # Errors
     ///
     /// None at present: it waits in memory.
-    pub fn dynamic_code(&mut self, at: u64, address: u64, code: &[u8]) -> Result<()> {
-        self.code.push(&dynamic_code::encode(at, address, code));
+    pub fn dynamic_code(&mut self, at_ns: u64, address: u64, code: &[u8]) -> Result<()> {
+        self.code.push(&dynamic_code::encode(at_ns, address, code));
         Ok(())
     }
 
@@ -157,13 +157,13 @@ impl SubexperimentWriter {
         self.notes.push(format!("{text}\n").as_bytes());
     }
 
-    /// Adds a warning to `warnings.xml`; `at` in nanoseconds since the start.
+    /// Adds a warning to `warnings.xml`; `at_ns` in nanoseconds since the start.
     ///
     /// # Errors
     ///
     /// A time beyond 2^31 seconds.
-    pub fn warning(&mut self, at: u64, text: &str) -> Result<()> {
-        let warning = self.events.warning(at, text)?;
+    pub fn warning(&mut self, at_ns: u64, text: &str) -> Result<()> {
+        let warning = self.events.warning(at_ns, text)?;
         self.warnings.push(warning.as_bytes());
         Ok(())
     }
@@ -238,14 +238,14 @@ impl SubexperimentWriter {
         Ok(())
     }
 
-    /// Adds a usage record and the sample event that belongs to it; `at` in nanoseconds since the
-    /// start. The first call is the start point.
+    /// Adds a usage record and the sample event that belongs to it; `at_ns` in nanoseconds since
+    /// the start. The first call is the start point.
     ///
     /// # Errors
     ///
     /// A time beyond 2^31 seconds.
-    pub fn sample(&mut self, at: u64, label: &str, usage: &UsageRecord) -> Result<()> {
-        let event = self.events.sample(at, label)?;
+    pub fn sample(&mut self, at_ns: u64, label: &str, usage: &UsageRecord) -> Result<()> {
+        let event = self.events.sample(at_ns, label)?;
         self.log.push(event.as_bytes());
         self.overview.push(&usage.encode());
         self.events.sampled();
@@ -296,17 +296,17 @@ impl SubexperimentWriter {
         data.and(log).and(texts)
     }
 
-    /// Closes the subexperiment: `at` in nanoseconds since the start. Without a packet `profile` is
-    /// empty: one that is missing has been lost.
+    /// Closes the subexperiment: `at_ns` in nanoseconds since the start. Without a packet `profile`
+    /// is empty: one that is missing has been lost.
     ///
     /// # Errors
     ///
     /// Those of [`SubexperimentWriter::flush`], and a time beyond 2^31 seconds. As much as possible
     /// is written in spite of them.
-    pub fn close(mut self, founder: &ExperimentDir, at: u64) -> Result<()> {
+    pub fn close(mut self, founder: &ExperimentDir, at_ns: u64) -> Result<()> {
         let exit = self
             .events
-            .exit(at)
+            .exit(at_ns)
             .map(|exit| self.log.push(exit.as_bytes()));
         let mut outcome = exit.and(self.flush(founder));
         if self.profile.made.is_none() && self.profile.waiting.is_empty() {

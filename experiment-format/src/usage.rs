@@ -17,16 +17,16 @@ pub struct UsageRecord {
     /// The number of threads.
     pub threads: u32,
     /// When the record was taken, by the clock of [`crate::log::StartTime::tstamp_ns`].
-    pub time: u64,
+    pub time_ns: u64,
     /// When the process began, by the same clock.
-    pub created: u64,
+    pub created_ns: u64,
     /// When the process ended, by the same clock; 0 while it runs.
-    pub terminated: u64,
+    pub terminated_ns: u64,
     /// Elapsed time, summed over the threads.
-    pub real: u64,
+    pub real_ns: u64,
     /// Time in each of the ten states, by [`Microstate::number`], summed over the threads. The rest
-    /// of `real` is shown as sleep.
-    pub states: [u64; Microstate::PER_THREAD],
+    /// of `real_ns` is shown as sleep.
+    pub states_ns: [u64; Microstate::PER_THREAD],
     /// Page faults without I/O.
     pub minor_faults: u64,
     /// Page faults with I/O.
@@ -86,7 +86,7 @@ impl FileTime {
 struct FileRecord {
     unused: U32,
     threads: U32,
-    /// `time`, `created`, `terminated`, `real`, the ten states, and room for six more.
+    /// `time_ns`, `created_ns`, `terminated_ns`, `real_ns`, the ten states, and room for six more.
     times: [FileTime; 20],
     /// The other fields, in order, and room for ten more.
     counters: [U64; 22],
@@ -97,10 +97,15 @@ impl UsageRecord {
     pub fn encode(&self) -> [u8; USAGE_BYTES] {
         let mut record = FileRecord::new_zeroed();
         record.threads = self.threads.into();
-        let times = [self.time, self.created, self.terminated, self.real];
-        let times = times.into_iter().chain(self.states);
-        for (place, time) in record.times.iter_mut().zip(times) {
-            *place = FileTime::new(time);
+        let times = [
+            self.time_ns,
+            self.created_ns,
+            self.terminated_ns,
+            self.real_ns,
+        ];
+        let times = times.into_iter().chain(self.states_ns);
+        for (place, time_ns) in record.times.iter_mut().zip(times) {
+            *place = FileTime::new(time_ns);
         }
         for (place, counter) in record.counters.iter_mut().zip(self.counters()) {
             place.set(counter);
@@ -111,15 +116,16 @@ impl UsageRecord {
     /// Returns the record in these bytes. A time too large for 64 bits becomes the largest one.
     pub fn decode(bytes: &[u8; USAGE_BYTES]) -> Self {
         let record: FileRecord = transmute!(*bytes);
-        let [time, created, terminated, real, states @ ..] = record.times.map(FileTime::ns);
+        let [time_ns, created_ns, terminated_ns, real_ns, states_ns @ ..] =
+            record.times.map(FileTime::ns);
         let counter = |index: usize| record.counters[index].get();
         UsageRecord {
             threads: record.threads.get(),
-            time,
-            created,
-            terminated,
-            real,
-            states: std::array::from_fn(|state| states[state]),
+            time_ns,
+            created_ns,
+            terminated_ns,
+            real_ns,
+            states_ns: std::array::from_fn(|state| states_ns[state]),
             minor_faults: counter(0),
             major_faults: counter(1),
             swaps: counter(2),
@@ -162,8 +168,8 @@ mod tests {
     fn fields_stand_where_the_format_has_them() {
         let record = UsageRecord {
             threads: 3,
-            time: 2_000_000_005,
-            states: [0, 0, 0, 0, 0, 0, 0, 1_000_000_007, 0, 0],
+            time_ns: 2_000_000_005,
+            states_ns: [0, 0, 0, 0, 0, 0, 0, 1_000_000_007, 0, 0],
             io_chars: 9,
             ..UsageRecord::default()
         }
@@ -177,16 +183,16 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_encoded_is_decoded(threads: u32, times: [u64; 14], counters: [u64; 12]) {
-            let mut states = [0; 10];
-            states.copy_from_slice(&times[4..]);
+            let mut states_ns = [0; 10];
+            states_ns.copy_from_slice(&times[4..]);
             let [a, b, c, d, e, f, g, h, i, j, k, l] = counters;
             let record = UsageRecord {
                 threads,
-                time: times[0],
-                created: times[1],
-                terminated: times[2],
-                real: times[3],
-                states,
+                time_ns: times[0],
+                created_ns: times[1],
+                terminated_ns: times[2],
+                real_ns: times[3],
+                states_ns,
                 minor_faults: a,
                 major_faults: b,
                 swaps: c,

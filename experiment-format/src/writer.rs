@@ -136,13 +136,13 @@ impl ExperimentWriter {
         .append(format!("{text}\n").as_bytes())
     }
 
-    /// Adds a warning to `warnings.xml`; `at` in nanoseconds since the start.
+    /// Adds a warning to `warnings.xml`; `at_ns` in nanoseconds since the start.
     ///
     /// # Errors
     ///
     /// A time beyond 2^31 seconds, or a system error.
-    pub fn warning(&mut self, at: u64, text: &str) -> Result<()> {
-        let warning = self.events.warning(at, text)?;
+    pub fn warning(&mut self, at_ns: u64, text: &str) -> Result<()> {
+        let warning = self.events.warning(at_ns, text)?;
         lazily(&mut self.warnings, || {
             append_file(&self.dir, "warnings.xml", Records::Text, 0)
         })?
@@ -198,14 +198,14 @@ impl ExperimentWriter {
             .append(&event.encode()?)
     }
 
-    /// Writes a usage record and the sample event that belongs to it; `at` in nanoseconds since
+    /// Writes a usage record and the sample event that belongs to it; `at_ns` in nanoseconds since
     /// the start. The first call is the start point. Either both are written or none.
     ///
     /// # Errors
     ///
     /// A time beyond 2^31 seconds, or a system error.
-    pub fn sample(&mut self, at: u64, label: &str, usage: &UsageRecord) -> Result<()> {
-        let event = self.events.sample(at, label)?;
+    pub fn sample(&mut self, at_ns: u64, label: &str, usage: &UsageRecord) -> Result<()> {
+        let event = self.events.sample(at_ns, label)?;
         let before = self.log.len();
         self.append_to_log(&event)?;
         let record = usage.encode();
@@ -257,14 +257,14 @@ impl ExperimentWriter {
         texts.map(AppendFile::len).sum::<u64>() + packets.map(BlockFile::len).sum::<u64>()
     }
 
-    /// Closes the experiment: `at` in nanoseconds since the start. Returns its path. Without a
+    /// Closes the experiment: `at_ns` in nanoseconds since the start. Returns its path. Without a
     /// packet `profile` is empty: one that is missing has been lost.
     ///
     /// # Errors
     ///
     /// A system error. As much as possible is closed in spite of it.
-    pub fn close(mut self, at: u64) -> Result<PathBuf> {
-        let exit = self.events.exit(at);
+    pub fn close(mut self, at_ns: u64) -> Result<PathBuf> {
+        let exit = self.events.exit(at_ns);
         self.log.use_spare(0);
         // Every step is done; the first error is returned.
         let mut outcome = exit.and_then(|exit| self.log.append(exit.as_bytes()));

@@ -69,7 +69,7 @@ fn root_ticks_end_and_the_experiment_is_closed() {
     let name = "<K>".to_owned();
     writer
         .map(&MapEvent::Function {
-            at: 0,
+            at_ns: 0,
             vaddr: 0x1000,
             size: 256,
             name,
@@ -82,7 +82,7 @@ fn root_ticks_end_and_the_experiment_is_closed() {
         let state = Microstate::KernelCpu;
         let tick = ClockTick {
             cpu: 0,
-            time: 1,
+            time_ns: 1,
             stack,
             tid: Tid(1),
             pid: Pid(1),
@@ -107,7 +107,7 @@ fn root_ticks_end_and_the_experiment_is_closed() {
     let mapped = (0..10_000u64).find_map(|n| {
         let name = "x".repeat(500);
         let event = MapEvent::Function {
-            at: 0,
+            at_ns: 0,
             vaddr: 0x10_0000 + 256 * n,
             size: 16,
             name,
@@ -116,26 +116,28 @@ fn root_ticks_end_and_the_experiment_is_closed() {
     });
     assert!(mapped.unwrap().is_disk_full());
     // Space is reserved for what closes the experiment.
-    let (at, text) = (2_000_000_000, error.to_string());
+    let (at_ns, text) = (2_000_000_000, error.to_string());
     writer
         .log(&LogEvent::Error {
-            at,
+            at_ns,
             text,
             errno: 28,
         })
         .unwrap();
     for n in 0..100 {
         let text = format!("loss counter {n}: 0");
-        writer.log(&LogEvent::Comment { at, text }).unwrap();
+        writer.log(&LogEvent::Comment { at_ns, text }).unwrap();
     }
-    writer.sample(at, "stop", &UsageRecord::default()).unwrap();
+    writer
+        .sample(at_ns, "stop", &UsageRecord::default())
+        .unwrap();
     assert!(
         writer
             .side_file("kcollect.json", &[b' '; 100_000])
             .unwrap_err()
             .is_disk_full()
     );
-    let path = writer.close(at).unwrap();
+    let path = writer.close(at_ns).unwrap();
     assert!(!path.join(".incomplete").exists());
 
     let header = display_all(&path, &["-header"]).0;
@@ -172,7 +174,7 @@ fn root_a_file_system_that_cannot_reserve_space_is_accepted() {
         let state = Microstate::KernelCpu;
         let tick = ClockTick {
             cpu: 0,
-            time: n,
+            time_ns: n,
             stack,
             tid: Tid(1),
             pid: Pid(1),
@@ -194,7 +196,7 @@ fn root_a_file_system_that_cannot_reserve_space_is_accepted() {
 /// Adds a record of every kind.
 fn add_records(sub: &mut SubexperimentWriter, n: u64) {
     let function = MapEvent::Function {
-        at: 0,
+        at_ns: 0,
         vaddr: 256 * n,
         size: 256,
         name: format!("function_{n}"),
@@ -203,7 +205,7 @@ fn add_records(sub: &mut SubexperimentWriter, n: u64) {
     let stack = sub.stack(&[n, 2, 3], StackEnd::Complete).unwrap();
     let array = TickArray {
         cpu: 0,
-        time: n,
+        time_ns: n,
         stack,
         tid: Tid(1),
         pid: Pid(1),
@@ -212,7 +214,7 @@ fn add_records(sub: &mut SubexperimentWriter, n: u64) {
     };
     sub.tick_array(&array).unwrap();
     let text = format!("comment {n}");
-    sub.log(&LogEvent::Comment { at: n, text }).unwrap();
+    sub.log(&LogEvent::Comment { at_ns: n, text }).unwrap();
     sub.sample(n, "x", &UsageRecord::default()).unwrap();
 }
 

@@ -45,7 +45,7 @@ fn written(maps: &[MapEvent], ticks: &[(u64, u64, u32)]) -> Written {
         let stack = writer.stack(&[*address], StackEnd::Complete).unwrap();
         let tick = ClockTick {
             cpu: 0,
-            time: START + at * SECOND,
+            time_ns: START + at * SECOND,
             stack,
             tid: Tid(4242),
             pid: Pid(4242),
@@ -60,7 +60,7 @@ fn written(maps: &[MapEvent], ticks: &[(u64, u64, u32)]) -> Written {
 
 fn begin(at: u64, vaddr: u64, size: u64, name: &str) -> MapEvent {
     MapEvent::Function {
-        at: at * SECOND,
+        at_ns: at * SECOND,
         vaddr,
         size,
         name: name.into(),
@@ -69,7 +69,7 @@ fn begin(at: u64, vaddr: u64, size: u64, name: &str) -> MapEvent {
 
 fn end(at: u64, vaddr: u64) -> MapEvent {
     MapEvent::Unmap {
-        at: at * SECOND,
+        at_ns: at * SECOND,
         vaddr,
     }
 }
@@ -170,7 +170,7 @@ fn a_longer_or_shorter_name_at_the_same_place_is_another_function_after_the_end(
 fn late_events_have_the_same_effect_if_an_end_is_before_a_beginning() {
     let late = |gap: u64| {
         let second = MapEvent::Function {
-            at: 20 * SECOND + gap,
+            at_ns: 20 * SECOND + gap,
             vaddr: JIT,
             size: 0x100,
             name: "second".into(),
@@ -200,7 +200,7 @@ fn late_events_have_the_same_effect_if_an_end_is_before_a_beginning() {
 #[test]
 fn a_segment_hides_a_function_at_its_addresses() {
     let segment = MapEvent::Segment {
-        at: 0,
+        at_ns: 0,
         vaddr: JIT,
         size: 0x1000,
         file_offset: 0,

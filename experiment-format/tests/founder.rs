@@ -108,7 +108,7 @@ fn founder() -> Founder {
         writer
             .tick(&ClockTick {
                 cpu,
-                time,
+                time_ns: time,
                 stack,
                 tid: Tid(tid),
                 pid: Pid(pid),
@@ -133,49 +133,49 @@ fn founder() -> Founder {
 
     writer
         .log(&LogEvent::Pause {
-            at: SECOND,
+            at_ns: SECOND,
             name: Some("first".into()),
         })
         .unwrap();
-    writer.log(&LogEvent::Resume { at: 2 * SECOND }).unwrap();
+    writer.log(&LogEvent::Resume { at_ns: 2 * SECOND }).unwrap();
     writer
         .log(&LogEvent::Pause {
-            at: 3 * SECOND,
+            at_ns: 3 * SECOND,
             name: None,
         })
         .unwrap();
-    writer.log(&LogEvent::Resume { at: 5 * SECOND }).unwrap();
+    writer.log(&LogEvent::Resume { at_ns: 5 * SECOND }).unwrap();
     let text = "12 records lost: <ring> full".to_owned();
     writer
         .log(&LogEvent::Warning {
-            at: 5 * SECOND,
+            at_ns: 5 * SECOND,
             text,
         })
         .unwrap();
     let text = "it's \"over\"".to_owned();
     writer
         .log(&LogEvent::Error {
-            at: 5 * SECOND,
+            at_ns: 5 * SECOND,
             text,
             errno: 28,
         })
         .unwrap();
 
     for (id, label) in [(0, "start"), (1, "a<b"), (2, "stop")] {
-        let at = id * 5 * SECOND;
+        let at_ns = id * 5 * SECOND;
         let mut usage = UsageRecord {
             threads: 2,
-            time: START + at,
-            created: START,
-            real: 2 * at,
+            time_ns: START + at_ns,
+            created_ns: START,
+            real_ns: 2 * at_ns,
             system_calls: 1000 * id,
             io_chars: 7 * id,
             ..UsageRecord::default()
         };
-        usage.states[Microstate::User as usize] = id * SECOND;
-        usage.states[Microstate::WaitCpu as usize] = id * 2_500_000_000;
-        usage.states[Microstate::Sleep as usize] = id * 6_500_000_000;
-        writer.sample(at, label, &usage).unwrap();
+        usage.states_ns[Microstate::User as usize] = id * SECOND;
+        usage.states_ns[Microstate::WaitCpu as usize] = id * 2_500_000_000;
+        usage.states_ns[Microstate::Sleep as usize] = id * 6_500_000_000;
+        writer.sample(at_ns, label, &usage).unwrap();
     }
     writer.side_file("kcollect.json", b"{}").unwrap();
     let path = writer.close(10 * SECOND).unwrap();
@@ -237,7 +237,7 @@ fn write_images(writer: &mut ExperimentWriter, hostile_function: &str) {
         let name = name.to_owned();
         writer
             .map(&MapEvent::Function {
-                at: 0,
+                at_ns: 0,
                 vaddr,
                 size: 256,
                 name,
@@ -248,7 +248,7 @@ fn write_images(writer: &mut ExperimentWriter, hostile_function: &str) {
 
 fn segment(name: &str, vaddr: u64, place: PlacedText) -> MapEvent {
     MapEvent::Segment {
-        at: 0,
+        at_ns: 0,
         vaddr,
         size: place.size,
         file_offset: place.file_offset,
@@ -416,9 +416,9 @@ fn exclusive(path: &Path) -> BTreeMap<String, f64> {
         if tick.state != Microstate::KernelCpu.number() || stack.frames.is_empty() {
             continue;
         }
-        let at = tick.time - experiment.start().tstamp_ns;
+        let at_ns = tick.time_ns - experiment.start().tstamp_ns;
         let function = archives
-            .function_at(&space, stack.frames[0], at)
+            .function_at(&space, stack.frames[0], at_ns)
             .unwrap()
             .unwrap();
         let name = function.name.unwrap().to_owned();
@@ -477,7 +477,7 @@ fn a_killed_experiment_is_only_not_closed() {
         let time = START + u64::from(n);
         let tick = ClockTick {
             cpu: 0,
-            time,
+            time_ns: time,
             stack,
             tid: Tid(1),
             pid: Pid(1),

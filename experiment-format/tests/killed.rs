@@ -47,7 +47,7 @@ fn write_forever(parent: &Path) -> ! {
         let (cpu, tid, pid) = (0, frames.len() as u32, end as u32);
         let tick = ClockTick {
             cpu,
-            time: n,
+            time_ns: n,
             stack,
             tid: Tid(tid),
             pid: Pid(pid),
@@ -59,7 +59,7 @@ fn write_forever(parent: &Path) -> ! {
             let name = "x".repeat((n % 600) as usize);
             writer
                 .map(&MapEvent::Function {
-                    at: n,
+                    at_ns: n,
                     vaddr: 0x1000 * n,
                     size: 16,
                     name,
@@ -71,7 +71,7 @@ fn write_forever(parent: &Path) -> ! {
             };
             writer.sample(n, &n.to_string(), &usage).unwrap();
             let text = "y".repeat((n % 777) as usize);
-            writer.log(&LogEvent::Comment { at: n, text }).unwrap();
+            writer.log(&LogEvent::Comment { at_ns: n, text }).unwrap();
         }
     }
     unreachable!()
@@ -85,7 +85,7 @@ fn check(path: &Path) -> u64 {
     assert!(
         maps.iter()
             .enumerate()
-            .all(|(n, map)| map.at() == 5 * n as u64)
+            .all(|(n, map)| map.at_ns() == 5 * n as u64)
     );
     let samples = experiment.samples().unwrap();
     let usage = experiment.usage().unwrap();
@@ -103,7 +103,7 @@ fn check(path: &Path) -> u64 {
     let mut count = 0;
     for tick in experiment.ticks().unwrap() {
         let tick = tick.unwrap();
-        assert_eq!(tick.time, count);
+        assert_eq!(tick.time_ns, count);
         let stack = stacks.get(tick.stack.unwrap()).unwrap();
         assert_eq!(stack.frames.len() as u64, tick.thread);
         assert_eq!(Some(Pid(stack.end as u32)), tick.pid);

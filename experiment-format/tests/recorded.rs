@@ -97,12 +97,12 @@ fn what_gprofng_collect_records_is_read() {
     for tick in experiment.ticks().unwrap() {
         let tick = tick.unwrap();
         assert_eq!(Microstate::try_from(tick.state), Ok(Microstate::LinuxCpu));
-        let at = tick.time - experiment.start().tstamp_ns;
+        let at_ns = tick.time_ns - experiment.start().tstamp_ns;
         total += u64::from(tick.ticks.unsigned_abs()) * u64::from(*tick_us);
         let stack = stacks.get(tick.stack.unwrap()).unwrap();
         for frame in stack.frames {
             frames += 1;
-            let found = archives.function_at(&space, frame, at).unwrap();
+            let found = archives.function_at(&space, frame, at_ns).unwrap();
             let object = found.and_then(|found| found.object);
             in_shell += u32::from(object.is_some_and(|object| object.ends_with("sh")));
         }

@@ -36,7 +36,7 @@ const PARENT: &str = "EXPERIMENT_FORMAT_SUBEXPERIMENTS";
 
 fn named(tid: u32, pid: u32) -> LogEvent {
     LogEvent::Thread {
-        at: 0,
+        at_ns: 0,
         tid: Tid(tid),
         name: format!("worker{tid}"),
         group: format!("pid {pid}"),
@@ -52,7 +52,7 @@ fn gprofng_adds_up_founder_and_subexperiments() {
     founder
         .tick(&ClockTick {
             cpu: 0,
-            time: START + 1,
+            time_ns: START + 1,
             stack: idle,
             tid: Tid(0),
             pid: Pid(0),
@@ -207,13 +207,13 @@ fn the_refusals_are_those_of_an_experiment() {
     let text = String::new();
     for event in [
         LogEvent::Start(run(1)),
-        LogEvent::Exit { at: 1 },
+        LogEvent::Exit { at_ns: 1 },
         LogEvent::Sample {
-            at: 1,
+            at_ns: 1,
             id: 0,
             label: "x".into(),
         },
-        LogEvent::Comment { at: late, text },
+        LogEvent::Comment { at_ns: late, text },
     ] {
         let (a, b) = (founder.log(&event), sub.log(&event));
         assert_eq!(a.unwrap_err().to_string(), b.unwrap_err().to_string());
@@ -282,7 +282,11 @@ fn write_forever(parent: &Path) -> ! {
             .unwrap();
         let text = "y".repeat(n as usize % 777);
         sub.map(&function(u64::from(n) << 12, &text)).unwrap();
-        sub.log(&LogEvent::Comment { at: n.into(), text }).unwrap();
+        sub.log(&LogEvent::Comment {
+            at_ns: n.into(),
+            text,
+        })
+        .unwrap();
         if n % 10 == 0 {
             let usage = UsageRecord {
                 system_calls: n.into(),
@@ -363,7 +367,7 @@ fn record() -> impl Strategy<Value = Record> {
     let text = || "[a-z<&\n\u{e9}]{0,40}|x{3000,5000}";
     let line = "[ a-z]{0,40}";
     prop_oneof![
-        text().prop_map(|text| Record::Log(LogEvent::Comment { at: 7, text })),
+        text().prop_map(|text| Record::Log(LogEvent::Comment { at_ns: 7, text })),
         (1..9u32).prop_map(|tid| Record::Log(named(tid, 5))),
         (0..1u64 << 40, text()).prop_map(|(vaddr, name)| Record::Map(function(vaddr, &name))),
         (prop::collection::vec(1..9u64, 0..6), 0..3u32)
@@ -385,12 +389,12 @@ fn add_record(sub: &mut SubexperimentWriter, record: &Record) {
             let array = array(stack, 1, Microstate::Sleep, *ticks);
             sub.tick_array(&array).unwrap();
         }
-        Record::Sample(at) => {
+        Record::Sample(at_ns) => {
             let usage = UsageRecord {
-                real: *at,
+                real_ns: *at_ns,
                 ..UsageRecord::default()
             };
-            sub.sample(*at, &at.to_string(), &usage).unwrap();
+            sub.sample(*at_ns, &at_ns.to_string(), &usage).unwrap();
         }
         Record::Note(text) => sub.note(text),
         Record::Warning(text) => sub.warning(1, text).unwrap(),
@@ -431,10 +435,13 @@ fn check_records(path: &Path, all: &[Record]) {
                 assert_eq!(tick.ticks as u32, *count);
                 assert_eq!(stacks.get(tick.stack.unwrap()).unwrap().frames, *frames);
             }
-            Record::Sample(at) => {
+            Record::Sample(at_ns) => {
                 assert!(matches!(events.next(), Some(LogEvent::Sample { .. })));
                 let sample = samples.next().unwrap();
-                assert_eq!((sample.at, sample.usage.unwrap().real), (*at, *at));
+                assert_eq!(
+                    (sample.at_ns, sample.usage.unwrap().real_ns),
+                    (*at_ns, *at_ns)
+                );
             }
             Record::Note(text) => notes += text,
             Record::Warning(warning) => {
@@ -443,7 +450,7 @@ fn check_records(path: &Path, all: &[Record]) {
             }
         }
     }
-    assert!(matches!(events.next(), Some(LogEvent::Exit { at: 9 })));
+    assert!(matches!(events.next(), Some(LogEvent::Exit { at_ns: 9 })));
     assert!(events.next().is_none() && maps.next().is_none() && ticks.next().is_none());
     assert!(warnings.next().is_none() && samples.next().is_none());
     let blank = |text: &str| text.replace([' ', '\n'], "");

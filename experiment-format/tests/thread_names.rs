@@ -53,10 +53,10 @@ fn begin(parent: &Path, name: &str, names: bool) -> ExperimentWriter {
     let mut writer = synthetic::begin(parent, name, &header(names), START).unwrap();
     for (vaddr, name) in [(IDLE, "<IDLE>"), (RUNNING, "<running>")] {
         let name = name.to_owned();
-        let (at, size) = (0, 256);
+        let (at_ns, size) = (0, 256);
         writer
             .map(&MapEvent::Function {
-                at,
+                at_ns,
                 vaddr,
                 size,
                 name,
@@ -73,10 +73,10 @@ fn named(parent: &Path, fill: impl FnOnce(&mut ExperimentWriter)) -> PathBuf {
     writer.close(100 * SECOND).unwrap()
 }
 
-fn name(writer: &mut ExperimentWriter, at: u64, tid: u32, name: &str, group: &str) {
+fn name(writer: &mut ExperimentWriter, at_ns: u64, tid: u32, name: &str, group: &str) {
     let (name, group) = (name.to_owned(), group.to_owned());
     let event = LogEvent::Thread {
-        at,
+        at_ns,
         tid: Tid(tid),
         name,
         group,
@@ -85,13 +85,13 @@ fn name(writer: &mut ExperimentWriter, at: u64, tid: u32, name: &str, group: &st
 }
 
 /// Writes ticks of a CPU while a thread ran.
-fn tick(writer: &mut ExperimentWriter, at: u64, tid: u32, ticks: u32) {
+fn tick(writer: &mut ExperimentWriter, at_ns: u64, tid: u32, ticks: u32) {
     let stack = writer.stack(&[RUNNING], StackEnd::Complete).unwrap();
     let (cpu, pid, state) = (0, tid, Microstate::KernelCpu);
-    let time = START + at;
+    let time = START + at_ns;
     let tick = ClockTick {
         cpu,
-        time,
+        time_ns: time,
         stack,
         tid: Tid(tid),
         pid: Pid(pid),
@@ -163,7 +163,7 @@ fn a_name_from_the_start_on_is_that_of_all_packets() {
     assert_eq!(functions(&path, &[]), ["5.000 <running>"]);
     let names: Vec<_> = Experiment::open(&path).unwrap().events().to_vec();
     let first = LogEvent::Thread {
-        at: 0,
+        at_ns: 0,
         tid: Tid(1264),
         name: "sshd".into(),
         group: "pid 1264".into(),
@@ -210,7 +210,7 @@ fn a_thread_in_the_group_system_is_hidden_and_so_refused() {
         tick(writer, 0, 1, 100);
         let (name, group) = ("x".to_owned(), "system".to_owned());
         let event = LogEvent::Thread {
-            at: 0,
+            at_ns: 0,
             tid: Tid(1),
             name,
             group,
@@ -229,7 +229,7 @@ fn a_name_that_is_not_declared_is_refused() {
     let tmp = tempfile::tempdir().unwrap();
     let mut writer = begin(tmp.path(), "ktest.1.er", false);
     let event = LogEvent::Thread {
-        at: 0,
+        at_ns: 0,
         tid: Tid(12),
         name: "x".into(),
         group: String::new(),
@@ -404,7 +404,7 @@ fn recording(parent: &Path, names: [bool; 2]) -> PathBuf {
                 .unwrap()
                 .into_iter()
                 .map(|place| MapEvent::Segment {
-                    at: 0,
+                    at_ns: 0,
                     vaddr: place.vaddr,
                     size: place.size,
                     file_offset: place.file_offset,
@@ -448,7 +448,7 @@ fn packet(writer: &mut ExperimentWriter, n: u64, addresses: &[u64], chance: &mut
     if chance.below(2) == 0 {
         let tick = ClockTick {
             cpu,
-            time,
+            time_ns: time,
             stack,
             tid: Tid(tid),
             pid: Pid(pid),
@@ -460,7 +460,7 @@ fn packet(writer: &mut ExperimentWriter, n: u64, addresses: &[u64], chance: &mut
     let ticks = [(); Microstate::PER_THREAD].map(|()| chance.below(4) as u32);
     let array = TickArray {
         cpu,
-        time,
+        time_ns: time,
         stack,
         tid: Tid(tid),
         pid: Pid(pid),

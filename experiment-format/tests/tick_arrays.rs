@@ -115,7 +115,7 @@ fn write(parent: &Path, profiles: Vec<ProfileDecl>, packets: &[Written]) -> Path
     for function in 0..6 {
         let (vaddr, name) = (0x1000 * (1 + function), name(function));
         let map = MapEvent::Function {
-            at: 0,
+            at_ns: 0,
             vaddr,
             size: 256,
             name,
@@ -129,7 +129,7 @@ fn write(parent: &Path, profiles: Vec<ProfileDecl>, packets: &[Written]) -> Path
         match packet.what {
             What::Kernel(ticks) => writer.tick(&ClockTick {
                 cpu,
-                time,
+                time_ns: time,
                 stack,
                 tid: Tid(tid),
                 pid: Pid(pid),
@@ -138,7 +138,7 @@ fn write(parent: &Path, profiles: Vec<ProfileDecl>, packets: &[Written]) -> Path
             }),
             What::Array(ticks) => writer.tick_array(&TickArray {
                 cpu,
-                time,
+                time_ns: time,
                 stack,
                 tid: Tid(tid),
                 pid: Pid(pid),

@@ -142,7 +142,7 @@ fn made(parent: &Path) {
         tm_zone_s: 0,
     };
     let thread = LogEvent::Thread {
-        at: 0,
+        at_ns: 0,
         tid: Tid(7),
         name: HOSTILE.into(),
         group: format!("{HOSTILE}, pid 7"),
@@ -151,11 +151,11 @@ fn made(parent: &Path) {
     founder.log(&thread).unwrap();
     for event in [
         LogEvent::Comment {
-            at: 0,
+            at_ns: 0,
             text: HOSTILE.into(),
         },
         LogEvent::Warning {
-            at: 0,
+            at_ns: 0,
             text: HOSTILE.into(),
         },
     ] {
@@ -184,7 +184,7 @@ fn made(parent: &Path) {
     let mut sub = SubexperimentWriter::create(founder.dir(), &name, &header(7), run).unwrap();
     sub.log(&thread).unwrap();
     sub.map(&MapEvent::Segment {
-        at: 0,
+        at_ns: 0,
         vaddr: TEXT,
         size,
         file_offset,
@@ -193,7 +193,7 @@ fn made(parent: &Path) {
     })
     .unwrap();
     sub.map(&MapEvent::Function {
-        at: 0,
+        at_ns: 0,
         vaddr: MADE_AT,
         size: 64,
         name: HOSTILE.into(),
@@ -211,7 +211,7 @@ fn made(parent: &Path) {
         ticks[Microstate::Sleep as usize] = 10;
         sub.tick_array(&TickArray {
             cpu: 0,
-            time: START + at * 1_000_000,
+            time_ns: START + at * 1_000_000,
             stack,
             tid: Tid(7),
             pid: Pid(7),
@@ -221,7 +221,7 @@ fn made(parent: &Path) {
         .unwrap();
         let event = CounterEvent {
             cpu: 0,
-            time: START + at * 1_000_000,
+            time_ns: START + at * 1_000_000,
             stack,
             tid: Tid(7),
             pid: Pid(7),

@@ -99,7 +99,7 @@ fn made(parent: &Path) {
     let mut writer = ExperimentWriter::create(dir, &header, run).unwrap();
     writer
         .map(&MapEvent::Segment {
-            at: 0,
+            at_ns: 0,
             vaddr: TEXT,
             size,
             file_offset,
@@ -119,7 +119,7 @@ fn made(parent: &Path) {
         ticks[Microstate::System as usize] = system;
         let tick = TickArray {
             cpu: 0,
-            time: START + at * 1_000_000,
+            time_ns: START + at * 1_000_000,
             stack,
             tid: Tid(7),
             pid: Pid(7),

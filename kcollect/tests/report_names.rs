@@ -114,7 +114,7 @@ fn made_with(directory: &Path, commands: &[&str]) -> PathBuf {
     let vaddr = 0x7f00_0000_1000;
     writer
         .map(&MapEvent::Segment {
-            at: 0,
+            at_ns: 0,
             vaddr,
             size,
             file_offset,
@@ -127,7 +127,7 @@ fn made_with(directory: &Path, commands: &[&str]) -> PathBuf {
     ticks[Microstate::User as usize] = 10;
     let tick = TickArray {
         cpu: 0,
-        time: START + 1_000_000,
+        time_ns: START + 1_000_000,
         stack: writer.stack(&stack, StackEnd::Complete).unwrap(),
         tid: Tid(7),
         pid: Pid(7),

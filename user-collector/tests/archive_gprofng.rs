@@ -71,7 +71,7 @@ fn experiment(parent: &Path, positions: &[u64], archive: impl FnOnce(&Experiment
     let mut writer = begin(parent, "ktest", &header(vec![clock]), START).unwrap();
     archive(writer.dir());
     let map = MapEvent::Segment {
-        at: 0,
+        at_ns: 0,
         vaddr: BASE,
         size: 1 << 30,
         file_offset: 0,
@@ -85,7 +85,7 @@ fn experiment(parent: &Path, positions: &[u64], archive: impl FnOnce(&Experiment
             .unwrap();
         let tick = ClockTick {
             cpu: 0,
-            time: START + number,
+            time_ns: START + number,
             stack,
             tid: Tid(1),
             pid: Pid(4242),

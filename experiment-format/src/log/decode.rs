@@ -101,7 +101,7 @@ impl Log {
             LogEvent::Start(run) => {
                 self.run.get_or_insert(run);
             }
-            LogEvent::Comment { at: 0, text } if self.run.is_none() => {
+            LogEvent::Comment { at_ns: 0, text } if self.run.is_none() => {
                 self.header.comments.push(text);
             }
             other => self.events.push(other),
@@ -113,8 +113,8 @@ impl Log {
     fn count_from_start(&mut self) {
         let start = self.run.map_or(0, |run| run.tstamp_ns);
         for event in &mut self.events {
-            if let LogEvent::Thread { at, .. } = event {
-                *at = at.saturating_sub(start);
+            if let LogEvent::Thread { at_ns, .. } = event {
+                *at_ns = at_ns.saturating_sub(start);
             }
         }
     }
@@ -296,14 +296,14 @@ fn setting(name: &str, value: &str) -> Setting {
 
 /// Returns the event of an element with this text inside.
 fn event(path: &Path, tag: &Tag, text: String) -> Result<LogEvent> {
-    let at = tag.parsed(path, "tstamp", time)?;
+    let at_ns = tag.parsed(path, "tstamp", time)?;
     let signed = |name: &str| tag.parsed(path, name, integer);
     let string = |name: &str| tag.get(name).unwrap_or_default().to_owned();
     let id = signed("id")?.unwrap_or_default();
-    let since_start = at.unwrap_or_default();
+    let since_start = at_ns.unwrap_or_default();
     let descendant = || -> Result<Descendant> {
         Ok(Descendant {
-            at: since_start,
+            at_ns: since_start,
             variant: string("variant"),
             lineage: string("lineage"),
             follow: signed("follow")?.unwrap_or_default() != 0,
@@ -315,7 +315,7 @@ fn event(path: &Path, tag: &Tag, text: String) -> Result<LogEvent> {
     let thread = thread.and_then(|tid| u32::try_from(tid).ok().map(Tid));
     if let (Some(THREAD_NAMED), Some(tid)) = (tag.get("kind"), thread) {
         return Ok(LogEvent::Thread {
-            at: since_start,
+            at_ns: since_start,
             tid,
             name: string("name"),
             group: string("grpname"),
@@ -324,7 +324,7 @@ fn event(path: &Path, tag: &Tag, text: String) -> Result<LogEvent> {
     let (warning, comment) = (i64::from(VERBATIM_WARNING), i64::from(VERBATIM_COMMENT));
     Ok(match (tag.get("kind").unwrap_or_default(), id) {
         ("run", _) => LogEvent::Start(StartTime {
-            tstamp_ns: at.ok_or_else(|| tag.malformed(path, "a start without its time"))?,
+            tstamp_ns: at_ns.ok_or_else(|| tag.malformed(path, "a start without its time"))?,
             wall_s: signed("time")?.unwrap_or_default(),
             wall_subsec_ns: tag
                 .get("time_nsec")
@@ -334,27 +334,27 @@ fn event(path: &Path, tag: &Tag, text: String) -> Result<LogEvent> {
                 .unwrap_or(0),
             tm_zone_s: signed("tm_zone")?.unwrap_or_default(),
         }),
-        ("exit", _) => LogEvent::Exit { at: since_start },
+        ("exit", _) => LogEvent::Exit { at_ns: since_start },
         ("sample", _) => LogEvent::Sample {
-            at: since_start,
+            at_ns: since_start,
             id: u32::try_from(id).map_err(|_| tag.malformed(path, format!("sample id {id}")))?,
             label: string("label"),
         },
         ("pause", _) => LogEvent::Pause {
-            at: since_start,
+            at_ns: since_start,
             name: tag.get("name").map(str::to_owned),
         },
-        ("resume", _) => LogEvent::Resume { at: since_start },
+        ("resume", _) => LogEvent::Resume { at_ns: since_start },
         ("comment", id) if id == comment => LogEvent::Comment {
-            at: since_start,
+            at_ns: since_start,
             text,
         },
         ("cwarn", id) if id == warning => LogEvent::Warning {
-            at: since_start,
+            at_ns: since_start,
             text,
         },
         ("cerror", id) if id == warning => LogEvent::Error {
-            at: since_start,
+            at_ns: since_start,
             text,
             errno: signed("ec")?
                 .and_then(|ec| ec.try_into().ok())

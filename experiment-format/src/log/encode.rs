@@ -22,14 +22,14 @@ pub(super) fn refused(what: impl Into<String>) -> Error {
 }
 
 /// Refuses a time that `file` cannot hold.
-pub(crate) fn checked_time(file: &str, at: u64) -> Result<u64> {
-    if at > MAX_TIME_NS {
+pub(crate) fn checked_time(file: &str, at_ns: u64) -> Result<u64> {
+    if at_ns > MAX_TIME_NS {
         return Err(Error::unwritable(
             file,
-            format!("a time of {at} ns: its seconds exceed 31 bits"),
+            format!("a time of {at_ns} ns: its seconds exceed 31 bits"),
         ));
     }
-    Ok(at)
+    Ok(at_ns)
 }
 
 impl LogHeader {
@@ -84,7 +84,7 @@ impl LogHeader {
         }
         for text in &self.comments {
             let comment = LogEvent::Comment {
-                at: 0,
+                at_ns: 0,
                 text: text.clone(),
             };
             out.push_str(&comment.encode(0)?);
@@ -262,7 +262,7 @@ impl LogEvent {
     pub(crate) fn encode(&self, start: u64) -> Result<String> {
         let mut out = String::new();
         let event = |out, kind| Element::begin(out, "event").attribute("kind", kind);
-        let time = |at: &u64| checked_time("log.xml", *at);
+        let time = |at_ns: &u64| checked_time("log.xml", *at_ns);
         match self {
             LogEvent::Start(run) => {
                 let start = event(&mut out, "run")
@@ -275,21 +275,23 @@ impl LogEvent {
                 }
                 .end();
             }
-            LogEvent::Exit { at } => event(&mut out, "exit").time("tstamp", time(at)?).end(),
-            LogEvent::Sample { at, id, label } => event(&mut out, "sample")
-                .time("tstamp", time(at)?)
+            LogEvent::Exit { at_ns } => event(&mut out, "exit").time("tstamp", time(at_ns)?).end(),
+            LogEvent::Sample { at_ns, id, label } => event(&mut out, "sample")
+                .time("tstamp", time(at_ns)?)
                 .number("id", id)
                 .attribute("label", label)
                 .end(),
-            LogEvent::Pause { at, name } => {
-                let pause = event(&mut out, "pause").time("tstamp", time(at)?);
+            LogEvent::Pause { at_ns, name } => {
+                let pause = event(&mut out, "pause").time("tstamp", time(at_ns)?);
                 match name {
                     Some(name) => pause.attribute("name", name),
                     None => pause,
                 }
                 .end();
             }
-            LogEvent::Resume { at } => event(&mut out, "resume").time("tstamp", time(at)?).end(),
+            LogEvent::Resume { at_ns } => {
+                event(&mut out, "resume").time("tstamp", time(at_ns)?).end()
+            }
             LogEvent::Thread {
                 tid, name, group, ..
             } if group == HIDDEN_GROUP => {
@@ -299,26 +301,26 @@ impl LogEvent {
                 )));
             }
             LogEvent::Thread {
-                at,
+                at_ns,
                 tid,
                 name,
                 group,
             } => event(&mut out, THREAD_NAMED)
-                .time("tstamp", time(&start.saturating_add(*at))?)
+                .time("tstamp", time(&start.saturating_add(*at_ns))?)
                 .number("tid", tid)
                 .attribute("name", name)
                 .attribute("grpname", group)
                 .end(),
-            LogEvent::Comment { at, text } => event(&mut out, "comment")
-                .time("tstamp", time(at)?)
+            LogEvent::Comment { at_ns, text } => event(&mut out, "comment")
+                .time("tstamp", time(at_ns)?)
                 .number("id", VERBATIM_COMMENT)
                 .text(text),
-            LogEvent::Warning { at, text } => event(&mut out, "cwarn")
-                .time("tstamp", time(at)?)
+            LogEvent::Warning { at_ns, text } => event(&mut out, "cwarn")
+                .time("tstamp", time(at_ns)?)
                 .number("id", VERBATIM_WARNING)
                 .text(text),
-            LogEvent::Error { at, text, errno } => event(&mut out, "cerror")
-                .time("tstamp", time(at)?)
+            LogEvent::Error { at_ns, text, errno } => event(&mut out, "cerror")
+                .time("tstamp", time(at_ns)?)
                 .number("id", VERBATIM_WARNING)
                 .number("ec", errno)
                 .text(text),
@@ -354,7 +356,7 @@ impl LogEvent {
 impl Descendant {
     fn encode(&self, element: Element<'_>) -> Result<()> {
         element
-            .time("tstamp", checked_time("log.xml", self.at)?)
+            .time("tstamp", checked_time("log.xml", self.at_ns)?)
             .attribute("variant", &self.variant)
             .attribute("lineage", &self.lineage)
             .number("follow", u8::from(self.follow))
@@ -390,9 +392,9 @@ mod tests {
     #[test]
     fn a_thread_that_gprofng_hides_or_whose_time_is_too_late_is_refused() {
         let encoded = |start, group: &str| {
-            let (at, tid, name, group) = (1_000_000_000, 12, "a<b".into(), group.into());
+            let (at_ns, tid, name, group) = (1_000_000_000, 12, "a<b".into(), group.into());
             let event = LogEvent::Thread {
-                at,
+                at_ns,
                 tid: Tid(tid),
                 name,
                 group,

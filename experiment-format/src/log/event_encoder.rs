@@ -44,17 +44,17 @@ impl EventEncoder {
     }
 
     /// Returns the text of a warning, for `warnings.xml`.
-    pub(crate) fn warning(&self, at: u64, text: &str) -> Result<String> {
+    pub(crate) fn warning(&self, at_ns: u64, text: &str) -> Result<String> {
         self.event(&LogEvent::Warning {
-            at,
+            at_ns,
             text: text.to_owned(),
         })
     }
 
     /// Returns the text of the next sample. Call [`EventEncoder::sampled`] once it is written.
-    pub(crate) fn sample(&self, at: u64, label: &str) -> Result<String> {
+    pub(crate) fn sample(&self, at_ns: u64, label: &str) -> Result<String> {
         let sample = LogEvent::Sample {
-            at,
+            at_ns,
             id: self.samples,
             label: label.to_owned(),
         };
@@ -67,7 +67,7 @@ impl EventEncoder {
     }
 
     /// Returns the text of the end.
-    pub(crate) fn exit(&self, at: u64) -> Result<String> {
-        LogEvent::Exit { at }.encode(self.start)
+    pub(crate) fn exit(&self, at_ns: u64) -> Result<String> {
+        LogEvent::Exit { at_ns }.encode(self.start)
     }
 }

@@ -24,7 +24,7 @@ pub struct CounterEvent {
     /// The CPU.
     pub cpu: u32,
     /// Nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`].
-    pub time: u64,
+    pub time_ns: u64,
     /// The stack, from [`crate::writer::ExperimentWriter::stack`].
     pub stack: StackUid,
     /// The thread.
@@ -43,7 +43,7 @@ pub struct CounterRecord {
     /// The CPU; 0 if the packet has none.
     pub cpu: u32,
     /// Nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`].
-    pub time: u64,
+    pub time_ns: u64,
     /// The stack, if there is one.
     pub stack: Option<StackUid>,
     /// The thread: a thread id, or what `pthread_self` returned.
@@ -93,7 +93,7 @@ impl CounterEvent {
             ));
         }
         let ids = [self.cpu, self.tid.0, self.pid.0];
-        let mut packet = COUNTER_SPEC.encode(self.time, self.stack, ids, [self.tag])?;
+        let mut packet = COUNTER_SPEC.encode(self.time_ns, self.stack, ids, [self.tag])?;
         VALUE_FIELD.put(&mut packet, self.value);
         Ok(packet)
     }
@@ -103,12 +103,12 @@ impl PacketLayout {
     /// Returns the content of a counter packet, none if it lacks the thread, the time, the counter
     /// or its value.
     pub(crate) fn counted(&self, packet: &[u8]) -> Option<CounterRecord> {
-        let [cpu, time, stack, thread, process] = self.shared_values(packet);
+        let [cpu, time_ns, stack, thread, process] = self.shared_values(packet);
         let [tag, value] = self.counted?.map(|position| self.integer(position, packet));
         let value = value?;
         Some(CounterRecord {
             cpu: cpu.unwrap_or_default() as u32,
-            time: time?,
+            time_ns: time_ns?,
             stack: stack.and_then(StackUid::new),
             thread: thread?,
             pid: process.map(|pid| Pid(pid as u32)),
@@ -131,7 +131,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_encoded_is_decoded(
-            time in 0u64..1 << 63,
+            time_ns in 0u64..1 << 63,
             ids: [u32; 3],
             stack in 1u64..,
             tag in 0u32..64,
@@ -140,11 +140,11 @@ mod tests {
         ) {
             let [cpu, tid, pid] = ids;
             let stack = StackUid::new(stack).unwrap();
-            let event = CounterEvent { cpu, time, stack, tid: Tid(tid), pid: Pid(pid), tag, value };
+            let event = CounterEvent { cpu, time_ns, stack, tid: Tid(tid), pid: Pid(pid), tag, value };
             let packet = event.encode().unwrap();
             prop_assert_eq!(decoded(&packet), Some(CounterRecord {
                 cpu,
-                time,
+                time_ns,
                 stack: Some(stack),
                 thread: tid.into(),
                 pid: Some(Pid(pid)),

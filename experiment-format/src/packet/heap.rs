@@ -49,7 +49,7 @@ pub struct HeapEvent {
     /// The CPU.
     pub cpu: u32,
     /// When, nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`].
-    pub time: u64,
+    pub time_ns: u64,
     /// The stack, from [`crate::writer::ExperimentWriter::stack`].
     pub stack: StackUid,
     /// The thread.
@@ -70,7 +70,7 @@ pub struct HeapRecord {
     /// The CPU; 0 if the packet has none.
     pub cpu: u32,
     /// When, nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`].
-    pub time: u64,
+    pub time_ns: u64,
     /// The stack, if there is one.
     pub stack: Option<StackUid>,
     /// The thread: a thread id, or what `pthread_self` returned.
@@ -120,7 +120,7 @@ impl HeapEvent {
     /// A time that is too large for its field, which gprofng reads as signed.
     pub fn encode(&self) -> Result<[u8; BYTES]> {
         let ids = [self.cpu, self.tid.0, self.pid.0];
-        let mut packet = SPEC.encode(self.time, self.stack, ids, [])?;
+        let mut packet = SPEC.encode(self.time_ns, self.stack, ids, [])?;
         KIND.put(&mut packet, self.kind as u64);
         SIZE.put(&mut packet, self.bytes);
         ADDRESS.put(&mut packet, self.address);
@@ -131,7 +131,7 @@ impl HeapEvent {
 impl PacketLayout {
     /// Returns what a packet says of memory, none if it lacks the thread, the time or the address.
     pub(crate) fn allocated(&self, packet: &[u8]) -> Option<HeapRecord> {
-        let [cpu, time, stack, thread, process] = self.shared_values(packet);
+        let [cpu, time_ns, stack, thread, process] = self.shared_values(packet);
         let number = |field: FieldSpec| match self.value(packet, field.name)? {
             Value::Integer(value) => Some(value),
             Value::Text(_) => None,
@@ -139,7 +139,7 @@ impl PacketLayout {
         let kind = usize::try_from(number(KIND).unwrap_or_default()).ok()?;
         Some(HeapRecord {
             cpu: cpu.unwrap_or_default() as u32,
-            time: time?,
+            time_ns: time_ns?,
             stack: stack.and_then(StackUid::new),
             thread: thread?,
             pid: process.map(|pid| Pid(pid as u32)),
@@ -165,7 +165,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_encoded_is_decoded(
-            time in 0u64..1 << 62,
+            time_ns in 0u64..1 << 62,
             ids in any::<[u32; 3]>(),
             stack in 1u64..,
             kind in 0usize..5,
@@ -175,7 +175,7 @@ mod tests {
             let [cpu, tid, pid] = ids;
             let event = HeapEvent {
                 cpu,
-                time,
+                time_ns,
                 stack: StackUid::new(stack).unwrap(),
                 tid: Tid(tid),
                 pid: Pid(pid),
@@ -186,7 +186,7 @@ mod tests {
             let packet = event.encode().unwrap();
             let record = HeapRecord {
                 cpu,
-                time,
+                time_ns,
                 stack: Some(event.stack),
                 thread: tid.into(),
                 pid: Some(Pid(pid)),

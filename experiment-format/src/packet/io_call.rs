@@ -59,9 +59,9 @@ pub struct IoEvent {
     pub cpu: u32,
     /// When it was requested, nanoseconds of the clock of
     /// [`crate::log::StartTime::tstamp_ns`]; 0: that is not known.
-    pub requested: u64,
+    pub requested_ns: u64,
     /// When it ended, by the same clock.
-    pub ended: u64,
+    pub ended_ns: u64,
     /// The stack, from [`crate::writer::ExperimentWriter::stack`].
     pub stack: StackUid,
     /// The thread.
@@ -90,10 +90,10 @@ pub struct IoRecord {
     /// The CPU; 0 if the packet has none.
     pub cpu: u32,
     /// When it was requested, nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`];
-    /// `ended` if that is not known, and never after it.
-    pub requested: u64,
+    /// `ended_ns` if that is not known, and never after it.
+    pub requested_ns: u64,
     /// When it ended, by the same clock.
-    pub ended: u64,
+    pub ended_ns: u64,
     /// The stack, if there is one.
     pub stack: Option<StackUid>,
     /// The thread: a thread id, or what `pthread_self` returned.
@@ -164,13 +164,13 @@ impl IoEvent {
     /// A time that is too large for the fields, which gprofng reads as signed.
     pub fn encode(&self) -> Result<Vec<u8>> {
         let ids = [self.cpu, self.tid.0, self.pid.0];
-        let packet: [u8; BYTES] = SPEC.encode(self.ended, self.stack, ids, [])?;
+        let packet: [u8; BYTES] = SPEC.encode(self.ended_ns, self.stack, ids, [])?;
         let mut packet = packet.to_vec();
         let kind = self.kind as i32 + if self.failed { FAILED } else { 0 };
         let signed = |value: i64| value.cast_unsigned();
         let call = self.call.map_or(NO_CALL, u32::cast_signed);
         // A request is not after the end, which fits.
-        REQUEST.put(&mut packet, self.requested.min(self.ended));
+        REQUEST.put(&mut packet, self.requested_ns.min(self.ended_ns));
         KIND.put(&mut packet, signed(kind.into()));
         DESCRIPTOR.put(&mut packet, signed(self.descriptor.into()));
         MOVED.put(&mut packet, self.bytes.min(i64::MAX.cast_unsigned()));
@@ -193,13 +193,13 @@ impl IoEvent {
 impl PacketLayout {
     /// Returns the call of a packet, none if it lacks the thread, the time or the type.
     pub(crate) fn called(&self, packet: &[u8]) -> Option<IoRecord> {
-        let [cpu, ended, stack, thread, process] = self.shared_values(packet);
+        let [cpu, ended_ns, stack, thread, process] = self.shared_values(packet);
         let number = |field: FieldSpec| match self.value(packet, field.name)? {
             Value::Integer(value) => Some(value),
             Value::Text(_) => None,
         };
-        let ended = ended?;
-        let requested = number(REQUEST).filter(|requested| *requested > 0);
+        let ended_ns = ended_ns?;
+        let requested_ns = number(REQUEST).filter(|requested_ns| *requested_ns > 0);
         let kind = i32::try_from(number(KIND)?.cast_signed()).ok()?;
         let failed = kind >= FAILED;
         let kind = usize::try_from(if failed { kind - FAILED } else { kind }).ok()?;
@@ -211,8 +211,8 @@ impl PacketLayout {
         };
         Some(IoRecord {
             cpu: cpu.unwrap_or_default() as u32,
-            requested: requested.unwrap_or(ended).min(ended),
-            ended,
+            requested_ns: requested_ns.unwrap_or(ended_ns).min(ended_ns),
+            ended_ns,
             stack: stack.and_then(StackUid::new),
             thread: thread?,
             pid: process.map(|pid| Pid(pid as u32)),
@@ -260,11 +260,11 @@ mod tests {
             cut in 4..BYTES,
         ) {
             let [cpu, tid, pid] = ids;
-            let (requested, ended) = (times.0, times.0 + times.1);
+            let (requested_ns, ended_ns) = (times.0, times.0 + times.1);
             let event = IoEvent {
                 cpu,
-                requested,
-                ended,
+                requested_ns,
+                ended_ns,
                 stack: StackUid::new(stack).unwrap(),
                 tid: Tid(tid),
                 pid: Pid(pid),
@@ -281,8 +281,8 @@ mod tests {
             prop_assert_eq!(usize::from(u16::from_le_bytes([packet[0], packet[1]])), packet.len());
             let record = IoRecord {
                 cpu,
-                requested,
-                ended,
+                requested_ns,
+                ended_ns,
                 stack: Some(event.stack),
                 thread: tid.into(),
                 pid: Some(Pid(pid)),
@@ -298,8 +298,8 @@ mod tests {
             prop_assert_eq!(decoded(&packet), Some(record));
             // No part of a packet makes the decoder fail.
             decoded(&packet[..cut]);
-            let early = IoEvent { requested: ended + 1, ..event }.encode().unwrap();
-            prop_assert_eq!(decoded(&early).map(|early| early.requested), Some(ended));
+            let early = IoEvent { requested_ns: ended_ns + 1, ..event }.encode().unwrap();
+            prop_assert_eq!(decoded(&early).map(|early| early.requested_ns), Some(ended_ns));
         }
     }
 
@@ -307,8 +307,8 @@ mod tests {
     fn a_name_is_cut_at_a_nul_and_when_it_is_too_long() {
         let event = IoEvent {
             cpu: 0,
-            requested: 0,
-            ended: 7,
+            requested_ns: 0,
+            ended_ns: 7,
             stack: StackUid::new(1).unwrap(),
             tid: Tid(1),
             pid: Pid(1),
@@ -322,7 +322,7 @@ mod tests {
         };
         let record = decoded(&event.encode().unwrap()).unwrap();
         assert_eq!(record.name.as_deref(), Some(&b"/tmp/a"[..]));
-        assert_eq!(record.requested, 7);
+        assert_eq!(record.requested_ns, 7);
         let long = IoEvent {
             name: Some(vec![b'x'; 70_000].into()),
             ..event

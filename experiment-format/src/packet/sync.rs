@@ -30,9 +30,9 @@ pub struct SyncEvent {
     pub cpu: u32,
     /// When it was requested, nanoseconds of the clock of
     /// [`crate::log::StartTime::tstamp_ns`].
-    pub requested: u64,
+    pub requested_ns: u64,
     /// When it ended, by the same clock.
-    pub ended: u64,
+    pub ended_ns: u64,
     /// The stack, from [`crate::writer::ExperimentWriter::stack`].
     pub stack: StackUid,
     /// The thread.
@@ -52,10 +52,10 @@ pub struct SyncRecord {
     /// The CPU; 0 if the packet has none.
     pub cpu: u32,
     /// When it was requested, nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`]; not
-    /// after `ended`.
-    pub requested: u64,
+    /// after `ended_ns`.
+    pub requested_ns: u64,
     /// When it ended, by the same clock.
-    pub ended: u64,
+    pub ended_ns: u64,
     /// The stack, if there is one.
     pub stack: Option<StackUid>,
     /// The thread: a thread id, or what `pthread_self` returned.
@@ -138,9 +138,9 @@ impl SyncEvent {
     /// A time that is too large for the fields, which gprofng reads as signed.
     pub fn encode(&self) -> Result<[u8; BYTES]> {
         let ids = [self.cpu, self.tid.0, self.pid.0];
-        let mut packet = SPEC.encode(self.ended, self.stack, ids, [self.kind])?;
+        let mut packet = SPEC.encode(self.ended_ns, self.stack, ids, [self.kind])?;
         // A request is not after the end, which fits.
-        REQUEST_FIELD.put(&mut packet, self.requested.min(self.ended));
+        REQUEST_FIELD.put(&mut packet, self.requested_ns.min(self.ended_ns));
         OBJECT_FIELD.put(&mut packet, self.object);
         Ok(packet)
     }
@@ -149,16 +149,16 @@ impl SyncEvent {
 impl PacketLayout {
     /// Returns the wait of a packet, none if it lacks the thread or a time.
     pub(crate) fn waited(&self, packet: &[u8]) -> Option<SyncRecord> {
-        let [cpu, ended, stack, thread, process] = self.shared_values(packet);
+        let [cpu, ended_ns, stack, thread, process] = self.shared_values(packet);
         let number = |name| match self.value(packet, name)? {
             Value::Integer(value) => Some(value),
             Value::Text(_) => None,
         };
-        let (ended, requested) = (ended?, number(REQUEST_FIELD.name)?);
+        let (ended_ns, requested_ns) = (ended_ns?, number(REQUEST_FIELD.name)?);
         Some(SyncRecord {
             cpu: cpu.unwrap_or_default() as u32,
-            requested: requested.min(ended),
-            ended,
+            requested_ns: requested_ns.min(ended_ns),
+            ended_ns,
             stack: stack.and_then(StackUid::new),
             thread: thread?,
             pid: process.map(|pid| Pid(pid as u32)),
@@ -200,15 +200,15 @@ mod tests {
         ) {
             let [cpu, tid, pid] = ids;
             let stack = StackUid::new(stack).unwrap();
-            let (requested, ended) = (times.0, times.0 + times.1);
+            let (requested_ns, ended_ns) = (times.0, times.0 + times.1);
             let event = SyncEvent {
-                cpu, requested, ended, stack, tid: Tid(tid), pid: Pid(pid), object, kind,
+                cpu, requested_ns, ended_ns, stack, tid: Tid(tid), pid: Pid(pid), object, kind,
             };
             let packet = event.encode().unwrap();
             let record = SyncRecord {
                 cpu,
-                requested,
-                ended,
+                requested_ns,
+                ended_ns,
                 stack: Some(stack),
                 thread: tid.into(),
                 pid: Some(Pid(pid)),
@@ -218,8 +218,8 @@ mod tests {
             prop_assert_eq!(decoded(&packet), Some(record));
             let short = decoded(&packet[..cut]);
             prop_assert!(short.is_none_or(|short| cut >= 48 && short.object == 0));
-            let early = SyncEvent { requested: ended + 1, ..event }.encode().unwrap();
-            prop_assert_eq!(decoded(&early).map(|early| early.requested), Some(ended));
+            let early = SyncEvent { requested_ns: ended_ns + 1, ..event }.encode().unwrap();
+            prop_assert_eq!(decoded(&early).map(|early| early.requested_ns), Some(ended_ns));
         }
     }
 }

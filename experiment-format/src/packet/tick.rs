@@ -26,7 +26,7 @@ pub struct ClockTick {
     /// The CPU.
     pub cpu: u32,
     /// Nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`].
-    pub time: u64,
+    pub time_ns: u64,
     /// The stack, from [`crate::writer::ExperimentWriter::stack`].
     pub stack: StackUid,
     /// The thread.
@@ -50,7 +50,7 @@ pub struct TickArray {
     /// The CPU.
     pub cpu: u32,
     /// Nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`].
-    pub time: u64,
+    pub time_ns: u64,
     /// The stack, from [`crate::writer::ExperimentWriter::stack`].
     pub stack: StackUid,
     /// The thread.
@@ -165,7 +165,7 @@ impl ClockTick {
     pub fn encode(&self) -> Result<[u8; CLOCK_BYTES]> {
         let own = [self.state.number(), self.ticks];
         CLOCK_SPEC.encode(
-            self.time,
+            self.time_ns,
             self.stack,
             [self.cpu, self.tid.0, self.pid.0],
             own,
@@ -195,7 +195,7 @@ impl TickArray {
     /// hold.
     pub fn encode(&self) -> Result<[u8; ARRAY_BYTES]> {
         let ids = [self.cpu, self.tid.0, self.pid.0];
-        let mut packet = ARRAY_SPEC.encode(self.time, self.stack, ids, self.ticks)?;
+        let mut packet = ARRAY_SPEC.encode(self.time_ns, self.stack, ids, self.ticks)?;
         DETAIL_FIELD.put(&mut packet, self.detail.into());
         Ok(packet)
     }
@@ -209,10 +209,16 @@ mod tests {
     use crate::packet::{ClockRecord, HEADER_BYTES, PacketLayout};
     use proptest::prelude::*;
 
-    fn tick(state: u32, ticks: u32, time: u64, [cpu, tid, pid]: [u32; 3], stack: u64) -> ClockTick {
+    fn tick(
+        state: u32,
+        ticks: u32,
+        time_ns: u64,
+        [cpu, tid, pid]: [u32; 3],
+        stack: u64,
+    ) -> ClockTick {
         ClockTick {
             cpu,
-            time,
+            time_ns,
             stack: StackUid::new(stack).unwrap(),
             tid: Tid(tid),
             pid: Pid(pid),
@@ -221,10 +227,10 @@ mod tests {
         }
     }
 
-    fn array(ticks: [u32; 10], time: u64, [cpu, tid, pid]: [u32; 3], stack: u64) -> TickArray {
+    fn array(ticks: [u32; 10], time_ns: u64, [cpu, tid, pid]: [u32; 3], stack: u64) -> TickArray {
         TickArray {
             cpu,
-            time,
+            time_ns,
             stack: StackUid::new(stack).unwrap(),
             tid: Tid(tid),
             pid: Pid(pid),
@@ -303,14 +309,14 @@ mod tests {
         fn a_clock_packet_is_one_record(
             state in 0u32..12,
             ticks in 0u32..1 << 31,
-            time in 0u64..1 << 63,
+            time_ns in 0u64..1 << 63,
             ids: [u32; 3],
             stack in 1u64..,
         ) {
-            let tick = tick(state, ticks, time, ids, stack);
+            let tick = tick(state, ticks, time_ns, ids, stack);
             let expected = ClockRecord {
                 cpu: tick.cpu,
-                time,
+                time_ns,
                 stack: Some(tick.stack),
                 thread: tick.tid.0.into(),
                 pid: Some(tick.pid),
@@ -325,17 +331,17 @@ mod tests {
         #[test]
         fn a_tick_array_is_a_record_for_each_state_with_ticks(
             ticks in prop::array::uniform10(prop_oneof![Just(0u32), 0u32..1 << 31]),
-            time in 0u64..1 << 63,
+            time_ns in 0u64..1 << 63,
             ids: [u32; 3],
             stack in 1u64..,
             detail: u32,
             cut in 4..ARRAY_BYTES,
         ) {
-            let array = TickArray { detail, ..array(ticks, time, ids, stack) };
+            let array = TickArray { detail, ..array(ticks, time_ns, ids, stack) };
             let records = (0..).zip(ticks).filter(|(_, ticks)| *ticks > 0);
             let expected: Vec<_> = records.map(|(state, ticks)| ClockRecord {
                 cpu: array.cpu,
-                time,
+                time_ns,
                 stack: Some(array.stack),
                 thread: array.tid.0.into(),
                 pid: Some(array.pid),

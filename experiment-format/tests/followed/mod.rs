@@ -55,7 +55,7 @@ pub(crate) fn sub(founder: &ExperimentWriter, pid: u32) -> SubexperimentWriter {
 
 pub(crate) fn function(vaddr: u64, name: &str) -> MapEvent {
     MapEvent::Function {
-        at: 0,
+        at_ns: 0,
         vaddr,
         size: 256,
         name: name.to_owned(),
@@ -67,7 +67,7 @@ pub(crate) fn array(stack: StackUid, tid: u32, state: Microstate, count: u32) ->
     ticks[state as usize] = count;
     TickArray {
         cpu: 1,
-        time: START + SECOND,
+        time_ns: START + SECOND,
         stack,
         tid: Tid(tid),
         pid: Pid(tid),

@@ -401,7 +401,8 @@ impl Dispatcher {
             .map(ArchiveStats::warnings)
             .unwrap_or_default();
         for text in warnings {
-            self.router.log(now, |at| LogEvent::Warning { at, text });
+            self.router
+                .log(now, |at_ns| LogEvent::Warning { at_ns, text });
         }
     }
 

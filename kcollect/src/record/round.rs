@@ -286,7 +286,7 @@ impl Session<'_> {
 
     pub(super) fn warn(&mut self, time: u64, text: String) {
         let router = &mut self.dispatcher.router;
-        router.log(time, |at| LogEvent::Warning { at, text });
+        router.log(time, |at_ns| LogEvent::Warning { at_ns, text });
     }
 
     pub(super) fn progress(&self, time: u64) -> String {

@@ -40,15 +40,15 @@ const MAX_HELD_INTERVALS: usize = 200_000;
 const MAX_MAPPINGS_AT_ONCE: usize = 500;
 
 /// Returns the pause with which every experiment begins.
-fn opening_pause(at: u64) -> LogEvent {
-    LogEvent::Pause { at, name: None }
+fn opening_pause(at_ns: u64) -> LogEvent {
+    LogEvent::Pause { at_ns, name: None }
 }
 
 /// Returns the event at which data begin or stop to be taken.
 fn switch(on: bool) -> impl Fn(u64) -> LogEvent {
-    move |at| match on {
-        true => LogEvent::Resume { at },
-        false => LogEvent::Pause { at, name: None },
+    move |at_ns| match on {
+        true => LogEvent::Resume { at_ns },
+        false => LogEvent::Pause { at_ns, name: None },
     }
 }
 

@@ -217,8 +217,8 @@ impl Subexperiment {
         // From when its exact times count; another process may have the number by now.
         let start_ns = since.max(began_ns).min(first.at_ns);
         let nothing = UsageRecord {
-            time: start_ns,
-            created: inherited.run.tstamp_ns,
+            time_ns: start_ns,
+            created_ns: inherited.run.tstamp_ns,
             ..UsageRecord::default()
         };
         collector.write_sample(start_ns, "start", &nothing)?;
@@ -350,7 +350,7 @@ impl Subexperiment {
                 }
                 let time = exited_ns.max(self.last_ns).max(self.sampled_ns + 1);
                 let usage = UsageRecord {
-                    time,
+                    time_ns: time,
                     ..usage.clone()
                 };
                 self.collector.write_sample(time, "exit", &usage)

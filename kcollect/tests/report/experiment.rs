@@ -97,7 +97,7 @@ pub(crate) fn image(dir: &ExperimentDir, name: &str, base: u64, functions: &[&st
 
 pub(crate) fn map(vaddr: u64, name: &str) -> MapEvent {
     MapEvent::Segment {
-        at: 0,
+        at_ns: 0,
         vaddr,
         size: 0x4000,
         file_offset: 0x1000,
@@ -164,7 +164,7 @@ pub(crate) fn made_later(parent: &Path, name: &str, comparing: u32, later: Later
     let mut founder = ExperimentWriter::create(dir, &header(1, "kernel"), run).unwrap();
     founder.map(&map(KERNEL, "vmlinux")).unwrap();
     let thread = |tid, name: &str, group: &str| LogEvent::Thread {
-        at: 0,
+        at_ns: 0,
         tid,
         name: name.into(),
         group: group.into(),
@@ -180,7 +180,7 @@ pub(crate) fn made_later(parent: &Path, name: &str, comparing: u32, later: Later
     founder
         .tick_array(&TickArray {
             cpu,
-            time: at,
+            time_ns: at,
             stack: idle,
             tid: Tid(3),
             pid: Pid(3),
@@ -201,7 +201,7 @@ pub(crate) fn made_later(parent: &Path, name: &str, comparing: u32, later: Later
     founder
         .tick(&ClockTick {
             cpu: 1,
-            time: at,
+            time_ns: at,
             stack: read,
             tid: Tid(7),
             pid: Pid(7),
@@ -222,13 +222,13 @@ pub(crate) fn made_later(parent: &Path, name: &str, comparing: u32, later: Later
     let usage = |seconds: u64, states: &[(Microstate, u64)]| {
         let mut usage = UsageRecord {
             threads: 2,
-            time: began + seconds * 1_000_000_000,
-            real: 2 * seconds * 1_000_000_000,
+            time_ns: began + seconds * 1_000_000_000,
+            real_ns: 2 * seconds * 1_000_000_000,
             minor_faults: 10 * seconds,
             ..UsageRecord::default()
         };
         for (state, ms) in states {
-            usage.states[*state as usize] = ms * 1_000_000;
+            usage.states_ns[*state as usize] = ms * 1_000_000;
         }
         usage
     };
@@ -290,7 +290,7 @@ pub(crate) fn made_later(parent: &Path, name: &str, comparing: u32, later: Later
         let time = began + at * 1_000_000;
         sub.tick_array(&TickArray {
             cpu: 1,
-            time,
+            time_ns: time,
             stack,
             tid: Tid(7),
             pid: Pid(7),

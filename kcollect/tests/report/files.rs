@@ -39,8 +39,8 @@ fn traced(parent: &Path) {
         let ended = START + at_us * 1000;
         let event = IoEvent {
             cpu: 1,
-            requested: ended - took_us * 1000,
-            ended,
+            requested_ns: ended - took_us * 1000,
+            ended_ns: ended,
             stack,
             tid: Tid(7),
             pid: Pid(7),
@@ -55,7 +55,7 @@ fn traced(parent: &Path) {
         sub.called(&event).unwrap();
         if kind == Open && descriptor == 3 {
             let missing = IoEvent {
-                ended: ended + 1000,
+                ended_ns: ended + 1000,
                 failed: true,
                 descriptor: -1,
                 name: log("/data/y"),

@@ -27,7 +27,7 @@ fn traced(parent: &Path) {
         let stack = sub.stack(frames, StackEnd::Complete).unwrap();
         sub.allocated(&HeapEvent {
             cpu: 1,
-            time: START + at_us * 1000,
+            time_ns: START + at_us * 1000,
             stack,
             tid: Tid(7),
             pid: Pid(7),

@@ -42,8 +42,8 @@ fn traced(parent: &Path) {
         let ended = START + at_us * 1000;
         sub.waited(&SyncEvent {
             cpu: 1,
-            requested: ended - took_us * 1000,
-            ended,
+            requested_ns: ended - took_us * 1000,
+            ended_ns: ended,
             stack,
             tid: Tid(tid),
             pid: Pid(7),

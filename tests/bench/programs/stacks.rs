@@ -87,13 +87,13 @@ impl Stacks {
             if stack.end != StackEnd::UnwindFailed || !state.is_ok_and(Microstate::in_total_cpu) {
                 continue;
             }
-            let at = tick.time.saturating_sub(start);
+            let at_ns = tick.time_ns.saturating_sub(start);
             let place = match stack.frames.last().copied() {
                 None => "no frame at all".to_owned(),
                 Some(address) => {
                     // A mapped file need not be an ELF file: an image of memory is none.
-                    let function = archives.function_at(&space, address, at).ok().flatten();
-                    let place = space.find(address, at);
+                    let function = archives.function_at(&space, address, at_ns).ok().flatten();
+                    let place = space.find(address, at_ns);
                     let name = function.and_then(|function| function.name);
                     match (place, name) {
                         (Some(place), Some(name)) => {

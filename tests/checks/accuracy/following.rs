@@ -475,11 +475,11 @@ fn root_alone_a_subexperiment_covers_one_process_instance() -> Result<()> {
 fn samples_end_with_it(sub: &FollowedProcess) -> Result<()> {
     let experiment = Experiment::open(&sub.path)?;
     let exit = experiment.events().iter().find_map(|event| match event {
-        LogEvent::Exit { at } => Some(*at),
+        LogEvent::Exit { at_ns } => Some(*at_ns),
         _ => None,
     });
     let samples = experiment.samples()?;
-    let last = samples.iter().map(|sample| sample.at).max();
+    let last = samples.iter().map(|sample| sample.at_ns).max();
     ensure!(
         last.is_some() && last <= exit,
         "{} ends at {exit:?}, and has a sample of {last:?}",

@@ -58,12 +58,12 @@ fn root_alone_threads_sum_up_to_the_machine_at_every_sample() -> Result<()> {
         ensure!(read.len() == samples.len(), "{} usage records", read.len());
         for (sample, line) in read.iter().zip(&samples) {
             let usage = sample.usage.as_ref().context("a sample without usage")?;
-            let states: u64 = usage.states.iter().sum();
+            let states: u64 = usage.states_ns.iter().sum();
             ensure!(
-                usage.real == line.tracked_ns
-                    && states == usage.real
+                usage.real_ns == line.tracked_ns
+                    && states == usage.real_ns
                     && u64::from(usage.threads) == line.threads
-                    && sample.at == line.at_ns,
+                    && sample.at_ns == line.at_ns,
                 "{usage:?} is not {line:?}"
             );
         }
@@ -124,7 +124,7 @@ fn root_samples_of_a_followed_process_cover_its_life() -> Result<()> {
         let samples = experiment.samples()?;
         let (first, last) = samples.first().zip(samples.last()).context("no sample")?;
         ensure!(
-            samples.len() > 1 && samples.is_sorted_by(|one, next| one.at < next.at),
+            samples.len() > 1 && samples.is_sorted_by(|one, next| one.at_ns < next.at_ns),
             "{}: {samples:?}",
             directory.display()
         );
@@ -132,7 +132,7 @@ fn root_samples_of_a_followed_process_cover_its_life() -> Result<()> {
             continue;
         }
         let usage = last.usage.as_ref().context("a sample without usage")?;
-        let off = usage.real.abs_diff(last.at - first.at);
+        let off = usage.real_ns.abs_diff(last.at_ns - first.at_ns);
         ensure!(
             off < EDGE_NS,
             "{off} ns are missing, or too much: {samples:?}"

@@ -250,17 +250,17 @@ fn one(
         let tick = tick?;
         let stack = tick.stack.and_then(|stack| stacks.get(stack));
         let stack = stack.context("a tick without a stack")?;
-        found.born_ns = found.born_ns.min(tick.time);
+        found.born_ns = found.born_ns.min(tick.time_ns);
         // The hypervisor takes the CPU in user mode too.
         let in_user_mode =
             tick.state == Microstate::User.number() || tick.detail == Detail::Stolen.number();
         if !in_user_mode && !stack.frames.iter().any(is_of_kernel) {
-            kernelless.insert((tick.thread, tick.time));
+            kernelless.insert((tick.thread, tick.time_ns));
         }
-        let at = tick.time.saturating_sub(start);
+        let at_ns = tick.time_ns.saturating_sub(start);
         for frame in stack.frames.iter() {
             let of = |space: &'_ AddressSpace| {
-                let found = space.find(*frame, at);
+                let found = space.find(*frame, at_ns);
                 found.map(|place| (place.object.to_owned(), place.offset))
             };
             let place = of(&space);
@@ -277,12 +277,12 @@ fn one(
         }
     }
     let exit = experiment.events().iter().find_map(|event| match event {
-        LogEvent::Exit { at } => Some(*at),
+        LogEvent::Exit { at_ns } => Some(*at_ns),
         _ => None,
     });
     let samples = experiment.samples()?;
     ensure!(
-        samples.iter().all(|sample| Some(sample.at) <= exit),
+        samples.iter().all(|sample| Some(sample.at_ns) <= exit),
         "it ended at {exit:?}, and has the samples {samples:?}"
     );
     found.kernelless = kernelless.len();

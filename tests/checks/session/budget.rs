@@ -133,7 +133,7 @@ fn root_alone_what_is_given_up_is_said_and_no_tick_is_lost() -> Result<()> {
 /// When the first packet of an experiment was written.
 fn first_packet_ns(path: &std::path::Path) -> Result<u64> {
     let ticks = Experiment::open(path)?.ticks()?;
-    let times = ticks.map(|tick| tick.map(|tick| tick.time));
+    let times = ticks.map(|tick| tick.map(|tick| tick.time_ns));
     let times: Vec<u64> = times.collect::<Result<_, _>>()?;
     times
         .into_iter()

@@ -46,7 +46,7 @@ fn span(path: &Path) -> Result<(u64, u64)> {
     let experiment = Experiment::open(path)?;
     let start = experiment.start().tstamp_ns;
     let exit = experiment.events().iter().find_map(|event| match event {
-        LogEvent::Exit { at } => Some(start + at),
+        LogEvent::Exit { at_ns } => Some(start + at_ns),
         _ => None,
     });
     Ok((start, exit.context("it is closed")?))

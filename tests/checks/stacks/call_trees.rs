@@ -369,7 +369,7 @@ impl Judge<'_> {
             }
             if stack.end != StackEnd::Complete {
                 incomplete += ticks;
-                late += if tick.time > learnt { ticks } else { 0 };
+                late += if tick.time_ns > learnt { ticks } else { 0 };
             }
         }
         println!(

@@ -42,7 +42,9 @@ fn own(recorded: &Recorded) -> Result<PathBuf> {
 
 /// Time of some waits, nanoseconds.
 fn nanos<'a>(waits: impl IntoIterator<Item = &'a SyncRecord>) -> f64 {
-    let each = waits.into_iter().map(|wait| wait.ended - wait.requested);
+    let each = waits
+        .into_iter()
+        .map(|wait| wait.ended_ns - wait.requested_ns);
     each.sum::<u64>() as f64
 }
 
@@ -159,7 +161,10 @@ fn root_waits_of_a_chosen_process_from_a_threshold_on() -> Result<()> {
     );
     ensure!(sync_records(&founder)?.is_empty(), "waits in the founder");
     let waits = sync_records(&experiments[0])?;
-    let shortest = waits.iter().map(|wait| wait.ended - wait.requested).min();
+    let shortest = waits
+        .iter()
+        .map(|wait| wait.ended_ns - wait.requested_ns)
+        .min();
     // Five threads wait for 3 ms again and again.
     ensure!(
         waits.len() > 1000 && shortest.is_some_and(|shortest| shortest >= 2_500_000),

@@ -170,7 +170,7 @@ impl FollowedProcess {
         let ticks = experiment.ticks()?;
         let state_intervals = ticks.map(|tick| state_interval(&stacks, &space, start, &tick?));
         let end = experiment.events().iter().find_map(|event| match event {
-            LogEvent::Exit { at } => Some(start + at),
+            LogEvent::Exit { at_ns } => Some(start + at_ns),
             _ => None,
         });
         let name = path.file_name().context("a directory has a name")?;
@@ -263,10 +263,10 @@ fn state_interval(
         (stack.frames, stack.end)
     });
     let user: Vec<u64> = frames.into_iter().filter(|pc| *pc < KERNEL).collect();
-    let at = tick.time.saturating_sub(start);
-    let object = |pc: &u64| Some(space.find(*pc, at)?.object.to_owned());
+    let at_ns = tick.time_ns.saturating_sub(start);
+    let object = |pc: &u64| Some(space.find(*pc, at_ns)?.object.to_owned());
     Ok(StateInterval {
-        time: tick.time,
+        time: tick.time_ns,
         tid: tick.thread,
         state: tick.state,
         detail: tick.detail,

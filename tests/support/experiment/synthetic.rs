@@ -239,7 +239,7 @@ fn write_state_interval(
     }
     founder.tick(&ClockTick {
         cpu: state_interval.cpu,
-        time: START + state_interval.at,
+        time_ns: START + state_interval.at,
         stack,
         tid: Tid(state_interval.tid),
         pid: Pid(pid),
@@ -252,7 +252,7 @@ impl StateInterval {
     fn array(&self, stack: experiment_format::stacks::StackUid, pid: u32) -> TickArray {
         TickArray {
             cpu: self.cpu,
-            time: START + self.at,
+            time_ns: START + self.at,
             stack,
             tid: Tid(self.tid),
             pid: Pid(pid),
@@ -297,8 +297,8 @@ fn length(functions: usize) -> u64 {
 }
 
 fn maps(functions: usize) -> Vec<MapEvent> {
-    let segment = |at, vaddr, name: &str| MapEvent::Segment {
-        at,
+    let segment = |at_ns, vaddr, name: &str| MapEvent::Segment {
+        at_ns,
         vaddr,
         // gprofng takes this for the length of the file, and is confused by what lies beyond it.
         size: length(functions) + 2 * OFFSET,
@@ -311,13 +311,13 @@ fn maps(functions: usize) -> Vec<MapEvent> {
         segment(0, PROGRAM, "/opt/made/program"),
         segment(0, LIBRARY, "/opt/made/first.so"),
         MapEvent::Function {
-            at: 0,
+            at_ns: 0,
             vaddr: DYNAMIC,
             size: 256,
             name: "<IDLE>".into(),
         },
         MapEvent::Unmap {
-            at: REMAPPED_NS,
+            at_ns: REMAPPED_NS,
             vaddr: LIBRARY,
         },
         segment(REMAPPED_NS, LIBRARY, "/opt/made/second.so"),

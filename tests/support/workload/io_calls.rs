@@ -87,7 +87,7 @@ pub type CallTime = (Calls, u64);
 /// descriptor is called is said when it is opened.
 #[must_use]
 pub fn by_file(mut records: Vec<IoRecord>) -> BTreeMap<String, CallTime> {
-    records.sort_by_key(|record| record.ended);
+    records.sort_by_key(|record| record.ended_ns);
     let mut names: BTreeMap<i32, String> = BTreeMap::new();
     let mut sums: BTreeMap<String, CallTime> = BTreeMap::new();
     for record in records {
@@ -106,7 +106,7 @@ pub fn by_file(mut records: Vec<IoRecord>) -> BTreeMap<String, CallTime> {
             None => names.get(&record.descriptor).cloned().unwrap_or_default(),
         };
         let (calls, nanos) = sums.entry(name).or_default();
-        *nanos += record.ended - record.requested;
+        *nanos += record.ended_ns - record.requested_ns;
         match record.kind {
             _ if record.failed => calls.errors += 1,
             IoKind::Read => {

@@ -88,9 +88,9 @@ mod tests {
 
     use super::*;
 
-    fn segment(at: u64, vaddr: u64, size: u64) -> MapEvent {
+    fn segment(at_ns: u64, vaddr: u64, size: u64) -> MapEvent {
         MapEvent::Segment {
-            at,
+            at_ns,
             vaddr,
             size,
             file_offset: 0,
@@ -99,8 +99,8 @@ mod tests {
         }
     }
 
-    fn unmap(at: u64, vaddr: u64) -> MapEvent {
-        MapEvent::Unmap { at, vaddr }
+    fn unmap(at_ns: u64, vaddr: u64) -> MapEvent {
+        MapEvent::Unmap { at_ns, vaddr }
     }
 
     #[test]

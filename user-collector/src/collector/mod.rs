@@ -168,10 +168,12 @@ impl Collector {
             let event = match &change.event {
                 // Where memory without a file begins, a dynamic function may begin too: it would
                 // end.
-                MappingEvent::Unmap(vaddr) => self
-                    .segments
-                    .remove(vaddr)
-                    .then_some(MapEvent::Unmap { at, vaddr: *vaddr }),
+                MappingEvent::Unmap(vaddr) => {
+                    self.segments.remove(vaddr).then_some(MapEvent::Unmap {
+                        at_ns: at,
+                        vaddr: *vaddr,
+                    })
+                }
                 MappingEvent::Map(_) if self.segments_written >= MAX_SEGMENTS || self.is_full() => {
                     self.unwritten_mappings += 1;
                     None
@@ -181,7 +183,7 @@ impl Collector {
                         used.mapped(mapping, id);
                     }
                     MapEvent::Segment {
-                        at,
+                        at_ns: at,
                         vaddr: mapping.start,
                         size: mapping.end - mapping.start,
                         file_offset: mapping.offset,
@@ -260,13 +262,13 @@ impl Collector {
                     name,
                     ..
                 } => MapEvent::Function {
-                    at: self.at(*at),
+                    at_ns: self.at(*at),
                     vaddr: *address,
                     size: *size,
                     name: name.to_string(),
                 },
                 JitChange::End { at, address, .. } => MapEvent::Unmap {
-                    at: self.at(*at),
+                    at_ns: self.at(*at),
                     vaddr: *address,
                 },
             };
@@ -308,7 +310,7 @@ impl Collector {
         self.arrays += 1;
         self.writer.tick_array(&TickArray {
             cpu: of_state.thread.cpu,
-            time: of_state.thread.at,
+            time_ns: of_state.thread.at,
             stack,
             tid: of_state.thread.tid,
             pid: self.pid,
@@ -326,7 +328,7 @@ impl Collector {
         let stack = self.stack(thread)?;
         self.writer.counted(&CounterEvent {
             cpu: thread.cpu,
-            time: thread.at,
+            time_ns: thread.at,
             stack,
             tid: thread.tid,
             pid: self.pid,
@@ -350,8 +352,8 @@ impl Collector {
         let stack = self.stack(thread)?;
         self.writer.waited(&SyncEvent {
             cpu: thread.cpu,
-            requested,
-            ended: thread.at,
+            requested_ns: requested,
+            ended_ns: thread.at,
             stack,
             tid: thread.tid,
             pid: self.pid,
@@ -368,8 +370,8 @@ impl Collector {
         let stack = self.stack(thread)?;
         self.writer.called(&IoEvent {
             cpu: thread.cpu,
-            requested: operation.begin_ns,
-            ended: operation.end_ns,
+            requested_ns: operation.begin_ns,
+            ended_ns: operation.end_ns,
             stack,
             tid: thread.tid,
             pid: self.pid,
@@ -391,7 +393,7 @@ impl Collector {
         let stack = self.stack(thread)?;
         self.writer.allocated(&HeapEvent {
             cpu: thread.cpu,
-            time: thread.at,
+            time_ns: thread.at,
             stack,
             tid: thread.tid,
             pid: self.pid,
@@ -408,7 +410,7 @@ impl Collector {
             .update(self.pid, thread.tid, thread.name, self.at(thread.at))
         {
             self.writer.log(&LogEvent::Thread {
-                at,
+                at_ns: at,
                 tid: thread.tid,
                 name: printable(thread.name),
                 group: self.group.clone(),

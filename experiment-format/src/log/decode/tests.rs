@@ -135,11 +135,11 @@ fn header() -> impl Strategy<Value = LogHeader> {
 }
 
 fn events() -> impl Strategy<Value = LogEvent> {
-    let at = || 0..(1u64 << 31) * 1_000_000_000;
+    let at_ns = || 0..(1u64 << 31) * 1_000_000_000;
     let descendant = || {
-        (at(), text(), text(), any::<bool>(), text()).prop_map(
-            |(at, variant, lineage, follow, message)| Descendant {
-                at,
+        (at_ns(), text(), text(), any::<bool>(), text()).prop_map(
+            |(at_ns, variant, lineage, follow, message)| Descendant {
+                at_ns,
                 variant,
                 lineage,
                 follow,
@@ -148,20 +148,25 @@ fn events() -> impl Strategy<Value = LogEvent> {
         )
     };
     prop_oneof![
-        at().prop_map(|at| LogEvent::Exit { at }),
-        (at(), any::<u32>(), text()).prop_map(|(at, id, label)| LogEvent::Sample { at, id, label }),
-        (at(), prop::option::of(text())).prop_map(|(at, name)| LogEvent::Pause { at, name }),
-        at().prop_map(|at| LogEvent::Resume { at }),
-        (at(), text()).prop_map(|(at, text)| LogEvent::Comment { at, text }),
-        (at(), text()).prop_map(|(at, text)| LogEvent::Warning { at, text }),
-        (at(), text(), any::<i32>()).prop_map(|(at, text, errno)| LogEvent::Error {
-            at,
+        at_ns().prop_map(|at_ns| LogEvent::Exit { at_ns }),
+        (at_ns(), any::<u32>(), text()).prop_map(|(at_ns, id, label)| LogEvent::Sample {
+            at_ns,
+            id,
+            label
+        }),
+        (at_ns(), prop::option::of(text()))
+            .prop_map(|(at_ns, name)| LogEvent::Pause { at_ns, name }),
+        at_ns().prop_map(|at_ns| LogEvent::Resume { at_ns }),
+        (at_ns(), text()).prop_map(|(at_ns, text)| LogEvent::Comment { at_ns, text }),
+        (at_ns(), text()).prop_map(|(at_ns, text)| LogEvent::Warning { at_ns, text }),
+        (at_ns(), text(), any::<i32>()).prop_map(|(at_ns, text, errno)| LogEvent::Error {
+            at_ns,
             text,
             errno
         }),
-        (at(), any::<u32>(), text(), text()).prop_map(|(at, tid, name, group)| {
+        (at_ns(), any::<u32>(), text(), text()).prop_map(|(at_ns, tid, name, group)| {
             LogEvent::Thread {
-                at: at / 2,
+                at_ns: at_ns / 2,
                 tid: Tid(tid),
                 name,
                 group,
@@ -218,9 +223,9 @@ fn a_cut_between_events_loses_the_rest_and_one_inside_is_an_error() {
     let mut text = header.encode().unwrap();
     text += &LogEvent::Start(StartTime::default()).encode(0).unwrap();
     let begin = text.len();
-    for at in 1..4 {
+    for at_ns in 1..4 {
         text += &LogEvent::Comment {
-            at,
+            at_ns,
             text: "x".into(),
         }
         .encode(0)
@@ -242,8 +247,8 @@ fn names_of_threads_count_from_the_start_wherever_that_stands() {
     let of = |tstamp: &str, tid: &str| {
         format!("<event kind=\"jthread_start\" tstamp=\"{tstamp}\" tid=\"{tid}\" name=\"a\"/>\n")
     };
-    let name = |at, tid| LogEvent::Thread {
-        at,
+    let name = |at_ns, tid| LogEvent::Thread {
+        at_ns,
         tid,
         name: "a".into(),
         group: String::new(),

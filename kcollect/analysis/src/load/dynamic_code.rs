@@ -28,7 +28,7 @@ pub struct RecordedCode<'a> {
     pub code: Vec<u8>,
     /// How often other code of this name was recorded.
     pub others: usize,
-    at: u64,
+    at_ns: u64,
     space: AddressSpace,
     /// The tables of functions that calls lead to, each read once.
     archives: RefCell<Archives>,
@@ -51,7 +51,7 @@ impl<'a> RecordedCode<'a> {
             let events = info.source.maps()?;
             let sizes: HashMap<_, _> = of_name(&events, function.symbol()).collect();
             let of_function = codes.iter().filter_map(|code| {
-                let size = sizes.get(&(code.at, code.address))?;
+                let size = sizes.get(&(code.at_ns, code.address))?;
                 let bytes = code.code.get(..*size as usize).unwrap_or(code.code);
                 Some(DynamicCode {
                     code: bytes,
@@ -65,13 +65,18 @@ impl<'a> RecordedCode<'a> {
                 others += usize::from(before.is_some_and(|before| before != code.code));
                 last = Some(code);
             }
-            if let Some(DynamicCode { at, address, code }) = last {
+            if let Some(DynamicCode {
+                at_ns,
+                address,
+                code,
+            }) = last
+            {
                 found = Some(RecordedCode {
                     experiment: &info.source,
                     address,
                     code: code.to_vec(),
                     others,
-                    at,
+                    at_ns,
                     space: AddressSpace::new(events),
                     archives: RefCell::new(super::archives_of(&info.source)),
                 });
@@ -83,7 +88,7 @@ impl<'a> RecordedCode<'a> {
     /// Returns the function at an address of the process, and the distance from its beginning.
     #[must_use]
     pub fn name_at(&self, address: u64) -> Option<(String, u64)> {
-        let location = self.space.find(address, self.at)?;
+        let location = self.space.find(address, self.at_ns)?;
         match location.kind {
             Mapped::Function => Some((demangle(location.object).into_owned(), location.offset)),
             Mapped::File => {
@@ -103,11 +108,11 @@ fn of_name<'a>(
 ) -> impl Iterator<Item = ((u64, u64), u64)> + 'a {
     events.iter().filter_map(move |event| match event {
         MapEvent::Function {
-            at,
+            at_ns,
             vaddr,
             size,
             name,
-        } if name == wanted => Some(((*at, *vaddr), *size)),
+        } if name == wanted => Some(((*at_ns, *vaddr), *size)),
         _ => None,
     })
 }

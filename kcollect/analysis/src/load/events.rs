@@ -61,7 +61,7 @@ impl Loader {
             };
             let event = Event {
                 cpu: record.cpu,
-                time: record.time,
+                time: record.time_ns,
                 stack: record.stack,
                 thread: (record.thread, record.pid),
             };
@@ -96,11 +96,11 @@ impl Loader {
             };
             let event = Event {
                 cpu: record.cpu,
-                time: record.ended,
+                time: record.ended_ns,
                 stack: record.stack,
                 thread: (record.thread, record.pid),
             };
-            let nanos = record.ended - record.requested;
+            let nanos = record.ended_ns - record.requested_ns;
             let values = [(time, nanos), (number, 1)];
             match self.add(context, addresses, &event, &values, &mut missing, end) {
                 Some(row) => self.model.waits.push(LockWait {
@@ -135,7 +135,7 @@ impl Loader {
             records.extend(packet.called());
         }
         // What a descriptor is called follows from what was done to it before.
-        records.sort_by_key(|record| record.ended);
+        records.sort_by_key(|record| record.ended_ns);
         let mut metrics: FxHashMap<&'static str, u8> = FxHashMap::default();
         for metric in IO_METRICS {
             if let Some(slot) = self.counter(metric.declaration()) {
@@ -151,11 +151,11 @@ impl Loader {
             }
             let event = Event {
                 cpu: record.cpu,
-                time: record.ended,
+                time: record.ended_ns,
                 stack: record.stack,
                 thread: (record.thread, record.pid),
             };
-            let nanos = record.ended - record.requested;
+            let nanos = record.ended_ns - record.requested_ns;
             let values: Vec<(u8, u64)> = io_values(&record)
                 .into_iter()
                 .filter_map(|(name, value)| Some((*metrics.get(name)?, value)))
@@ -196,7 +196,7 @@ impl Loader {
         while let Some(packet) = packets.next_packet()? {
             records.extend(packet.allocated());
         }
-        records.sort_by_key(|record| record.time);
+        records.sort_by_key(|record| record.time_ns);
         let slots = HEAP_METRICS.map(|metric| self.counter(metric.declaration()));
         let LiveMemory { live, peak, .. } = LiveMemory::of(&records);
         let (mut missing, mut impossible) = (0, 0);
@@ -206,7 +206,7 @@ impl Loader {
             };
             let event = Event {
                 cpu: record.cpu,
-                time: record.time,
+                time: record.time_ns,
                 stack: record.stack,
                 thread: (record.thread, record.pid),
             };
@@ -389,7 +389,7 @@ const IO_METRICS: [EventMetric; 10] = [
 /// Returns the metrics that a call counts in, with their values: one that failed is an error,
 /// whatever it was to do.
 fn io_values(record: &IoRecord) -> Vec<(&'static str, u64)> {
-    let nanos = record.ended - record.requested;
+    let nanos = record.ended_ns - record.requested_ns;
     match record.kind {
         _ if record.failed => vec![("ioerrortime", nanos), ("ioerrorcnt", 1)],
         IoKind::Read => vec![

@@ -25,23 +25,27 @@ pub type States = [u64; Microstate::PER_THREAD];
 #[serde(default)]
 pub struct DetailTimes {
     /// The part of the time blocked, in any state, that was block I/O.
-    pub block_io: u64,
+    #[serde(rename = "block_io")]
+    pub block_io_ns: u64,
     /// The part of the wait for a CPU that began with preemption or a yield.
-    pub preempted: u64,
+    #[serde(rename = "preempted")]
+    pub preempted_ns: u64,
     /// The part of the wait for a CPU that began because a cgroup's quota was used up.
-    pub throttled: u64,
+    #[serde(rename = "throttled")]
+    pub throttled_ns: u64,
     /// The part of the wait for a CPU in which the hypervisor ran something else.
-    pub stolen: u64,
+    #[serde(rename = "stolen")]
+    pub stolen_ns: u64,
 }
 
 impl DetailTimes {
     /// Adds others.
     pub fn add(&mut self, other: &DetailTimes) {
         for (own, other) in [
-            (&mut self.block_io, other.block_io),
-            (&mut self.preempted, other.preempted),
-            (&mut self.throttled, other.throttled),
-            (&mut self.stolen, other.stolen),
+            (&mut self.block_io_ns, other.block_io_ns),
+            (&mut self.preempted_ns, other.preempted_ns),
+            (&mut self.throttled_ns, other.throttled_ns),
+            (&mut self.stolen_ns, other.stolen_ns),
         ] {
             *own = own.saturating_add(other);
         }
@@ -74,7 +78,7 @@ impl Times {
     #[must_use]
     pub fn after_wakeup(&self) -> u64 {
         let detail = &self.detail;
-        let others = sum([detail.preempted, detail.throttled, detail.stolen]);
+        let others = sum([detail.preempted_ns, detail.throttled_ns, detail.stolen_ns]);
         self.of(Microstate::WaitCpu).saturating_sub(others)
     }
 
@@ -89,7 +93,7 @@ impl Times {
         // Most of the time of a page fault that blocks is block I/O.
         sum([
             of(&[User, System, Trap, WaitCpu]),
-            faults.max(self.detail.block_io),
+            faults.max(self.detail.block_io_ns),
         ])
     }
 
@@ -98,11 +102,11 @@ impl Times {
     #[must_use]
     pub fn held_up(&self) -> String {
         let mut parts = [
-            (self.detail.throttled, "throttled"),
-            (self.detail.preempted, "preempted"),
-            (self.detail.stolen, "stolen"),
+            (self.detail.throttled_ns, "throttled"),
+            (self.detail.preempted_ns, "preempted"),
+            (self.detail.stolen_ns, "stolen"),
             (self.after_wakeup(), "after wake-up"),
-            (self.detail.block_io, "block I/O"),
+            (self.detail.block_io_ns, "block I/O"),
         ];
         parts.sort_by_key(|(ns, _)| Reverse(*ns));
         let least = (self.busy_ns() / 20).max(1_000_000);
@@ -333,7 +337,7 @@ mod tests {
             })
             .collect();
         assert_eq!(short_lived, [("", 3, 0, 5), ("true", 3, 2, 8)]);
-        assert_eq!(times.short_lived[1].times.detail.preempted, 2);
+        assert_eq!(times.short_lived[1].times.detail.preempted_ns, 2);
     }
 
     proptest! {

@@ -30,7 +30,7 @@ impl LiveMemory {
             memory.live.push(None);
             memory.apply(packet, record);
             if memory.peak.is_none_or(|(_, most)| memory.now > most) {
-                memory.peak = Some((record.time, memory.now));
+                memory.peak = Some((record.time_ns, memory.now));
             }
         }
         memory
@@ -108,7 +108,7 @@ mod tests {
     fn record(kind: HeapKind, address: u64, bytes: u64, time: u64) -> HeapRecord {
         HeapRecord {
             cpu: 0,
-            time,
+            time_ns: time,
             stack: None,
             thread: 1,
             pid: None,

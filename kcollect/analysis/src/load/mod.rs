@@ -213,9 +213,9 @@ impl Loader {
         while let Some(ticks) = ahead.ticks()? {
             for Tick { record, first } in ticks {
                 if first {
-                    let stack = self.stack(&context, &mut addresses, record.stack, record.time);
+                    let stack = self.stack(&context, &mut addresses, record.stack, record.time_ns);
                     missing += u64::from(stack.is_none());
-                    let time = record.time.saturating_sub(origin);
+                    let time = record.time_ns.saturating_sub(origin);
                     of_packet = (time < MAX_TIME_NS).then(|| {
                         end = end.max(time);
                         let thread = self.thread(id, &names, (record.thread, record.pid), time);
@@ -254,11 +254,11 @@ impl Loader {
         let info = &mut self.model.experiments[id.index()];
         let events = info.source.events().iter();
         let last = events.filter_map(|event| match event {
-            LogEvent::Exit { at } | LogEvent::Sample { at, .. } => Some(*at),
+            LogEvent::Exit { at_ns } | LogEvent::Sample { at_ns, .. } => Some(*at_ns),
             _ => None,
         });
-        let last = last.filter(|at| *at < MAX_TIME_NS);
-        let last = last.max().map_or(0, |at| at + info.offset_ns);
+        let last = last.filter(|at_ns| *at_ns < MAX_TIME_NS);
+        let last = last.max().map_or(0, |at_ns| at_ns + info.offset_ns);
         info.end_ns = end.max(last);
         Ok(())
     }

@@ -68,7 +68,7 @@ impl Series {
 /// Returns when an experiment was closed, by the clock of its packets.
 fn ended(source: &Experiment) -> Option<u64> {
     source.events().iter().find_map(|event| match event {
-        LogEvent::Exit { at } => source.start().tstamp_ns.checked_add(*at),
+        LogEvent::Exit { at_ns } => source.start().tstamp_ns.checked_add(*at_ns),
         _ => None,
     })
 }

@@ -108,13 +108,17 @@ pub(crate) fn in_directory(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
 /// Returns the time of the end, or else of the last sample, pause or change.
 fn length_ns(events: &[LogEvent]) -> u64 {
     let at = |event: &LogEvent| match event {
-        LogEvent::Exit { at } => Some((true, *at)),
-        LogEvent::Sample { at, .. } | LogEvent::Pause { at, .. } | LogEvent::Resume { at } => {
-            Some((false, *at))
-        }
+        LogEvent::Exit { at_ns } => Some((true, *at_ns)),
+        LogEvent::Sample { at_ns, .. }
+        | LogEvent::Pause { at_ns, .. }
+        | LogEvent::Resume { at_ns } => Some((false, *at_ns)),
         _ => None,
     };
-    events.iter().filter_map(at).max().map_or(0, |(_, at)| at)
+    events
+        .iter()
+        .filter_map(at)
+        .max()
+        .map_or(0, |(_, at_ns)| at_ns)
 }
 
 #[cfg(test)]
@@ -123,13 +127,13 @@ mod tests {
 
     #[test]
     fn an_experiment_ends_with_its_exit_or_its_last_sample() {
-        let sample = |at| LogEvent::Sample {
-            at,
+        let sample = |at_ns| LogEvent::Sample {
+            at_ns,
             id: 0,
             label: String::new(),
         };
         assert_eq!(length_ns(&[]), 0);
         assert_eq!(length_ns(&[sample(5), sample(9)]), 9);
-        assert_eq!(length_ns(&[sample(9), LogEvent::Exit { at: 8 }]), 8);
+        assert_eq!(length_ns(&[sample(9), LogEvent::Exit { at_ns: 8 }]), 8);
     }
 }

@@ -60,7 +60,7 @@ pub fn kernel_object(
     }
     write(dir, name, &image)?;
     let segment = |placed: experiment_format::elf_image::PlacedText| MapEvent::Segment {
-        at: 0,
+        at_ns: 0,
         vaddr: placed.vaddr,
         size: placed.size,
         file_offset: placed.file_offset,
@@ -148,7 +148,7 @@ pub fn programs_object(dir: &ExperimentDir, programs: &mut [Program]) -> Result<
     let maps = programs.iter_mut().zip(placed);
     let maps = maps.flat_map(|(program, placed)| {
         let segment = (!replace(&mut program.map_written, true)).then(|| MapEvent::Segment {
-            at: program.from,
+            at_ns: program.from,
             vaddr: program.address,
             size: program.size,
             file_offset: placed.file_offset,
@@ -157,8 +157,8 @@ pub fn programs_object(dir: &ExperimentDir, programs: &mut [Program]) -> Result<
         });
         let to = program.to.filter(|_| !program.unmap_written);
         program.unmap_written = program.to.is_some();
-        let unmap = to.map(|at| MapEvent::Unmap {
-            at,
+        let unmap = to.map(|at_ns| MapEvent::Unmap {
+            at_ns,
             vaddr: program.address,
         });
         segment.into_iter().chain(unmap)

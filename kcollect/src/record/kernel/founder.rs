@@ -149,7 +149,10 @@ impl Founder {
         former: Option<&ExperimentDir>,
         say: &mut impl FnMut(&str),
     ) -> Result<Vec<MapEvent>, Error> {
-        self.writer.log(&LogEvent::Pause { at: 0, name: None })?;
+        self.writer.log(&LogEvent::Pause {
+            at_ns: 0,
+            name: None,
+        })?;
         for comment in &plan.comments {
             self.writer.note(comment)?;
         }
@@ -207,7 +210,7 @@ impl Founder {
     ) -> Result<(), Error> {
         self.writer.tick(&ClockTick {
             cpu: header.cpu,
-            time: header.time_ns,
+            time_ns: header.time_ns,
             stack,
             tid: header.tid(),
             pid: header.pid(),
@@ -293,7 +296,7 @@ impl Founder {
         self.recorded.array_ticks += u64::from(interval.ticks);
         self.writer.tick_array(&TickArray {
             cpu: header.cpu,
-            time: header.time_ns,
+            time_ns: header.time_ns,
             stack,
             tid: header.tid(),
             pid: header.pid(),
@@ -453,7 +456,7 @@ impl Founder {
         };
         let process = process.and_then(|process| process.name.as_deref());
         self.writer.log(&LogEvent::Thread {
-            at,
+            at_ns: at,
             tid: header.tid(),
             name,
             group: format!(
@@ -494,7 +497,7 @@ fn counter_event(
 ) -> CounterEvent {
     CounterEvent {
         cpu: header.cpu,
-        time: header.time_ns,
+        time_ns: header.time_ns,
         stack,
         tid: header.tid(),
         pid: header.pid(),

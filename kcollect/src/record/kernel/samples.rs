@@ -253,10 +253,10 @@ impl Samples {
         UsageRecord {
             threads: u32::try_from(living).unwrap_or(u32::MAX),
             // A reader assigns ticks to samples by this, not by the time of the sample's event.
-            time: at,
-            created: self.start_ns,
-            real: system.tracked_ns,
-            states,
+            time_ns: at,
+            created_ns: self.start_ns,
+            real_ns: system.tracked_ns,
+            states_ns: states,
             minor_faults: counts.minor_faults,
             major_faults: counts.major_faults,
             blocks_in: counts.read_bytes / BLOCK_BYTES,

@@ -84,7 +84,7 @@ pub(super) fn hostile(parent: &Path) -> Result<PathBuf> {
     };
     let mut founder = ExperimentWriter::create(dir, &header, run)?;
     founder.map(&MapEvent::Segment {
-        at: 0,
+        at_ns: 0,
         vaddr: KERNEL,
         size: 0x4000,
         file_offset: 0x1000,
@@ -93,13 +93,13 @@ pub(super) fn hostile(parent: &Path) -> Result<PathBuf> {
     })?;
     for (number, name) in (1..).zip(NAMES) {
         founder.map(&MapEvent::Function {
-            at: 0,
+            at_ns: 0,
             vaddr: 0x1000 * u64::from(number),
             size: 256,
             name: name.into(),
         })?;
         founder.log(&LogEvent::Thread {
-            at: 0,
+            at_ns: 0,
             tid: Tid(number),
             name: name.into(),
             group: format!("{name}, pid {number}"),
@@ -115,7 +115,7 @@ pub(super) fn hostile(parent: &Path) -> Result<PathBuf> {
         ticks[number as usize % Microstate::PER_THREAD] = 3 + number;
         founder.tick_array(&TickArray {
             cpu: 0,
-            time: start + 1_000_000 * u64::from(number),
+            time_ns: start + 1_000_000 * u64::from(number),
             stack,
             tid: Tid(number),
             pid: Pid(number),

@@ -100,10 +100,10 @@ fn write(parent: &Path) -> Result<std::path::PathBuf> {
     founder.note("a note")?;
     founder.warning(SECOND, "something was lost")?;
     founder.log(&LogEvent::Pause {
-        at: 5,
+        at_ns: 5,
         name: Some("USR1".to_owned()),
     })?;
-    founder.log(&LogEvent::Resume { at: 6 })?;
+    founder.log(&LogEvent::Resume { at_ns: 6 })?;
     founder.side_file("kcollect.json", SUMMARY.as_bytes())?;
     for line in THREADS {
         founder.side_line("threads.jsonl", &format!("{line}\n"))?;
@@ -115,7 +115,7 @@ fn write(parent: &Path) -> Result<std::path::PathBuf> {
         founder.tick_array(&array(time, stack, 3, 3, number))?;
         founder.tick(&ClockTick {
             cpu: number % 2,
-            time,
+            time_ns: time,
             stack,
             tid: Tid(7),
             pid: Pid(7),
@@ -124,7 +124,7 @@ fn write(parent: &Path) -> Result<std::path::PathBuf> {
         })?;
         founder.counted(&CounterEvent {
             cpu: 0,
-            time,
+            time_ns: time,
             stack,
             tid: Tid(3),
             pid: Pid(3),
@@ -169,7 +169,7 @@ fn sorting(founder: &ExperimentWriter, run: StartTime) -> Result<()> {
         sub.tick_array(&array(time, stack, 7, 7, number))?;
         sub.counted(&CounterEvent {
             cpu: 1,
-            time,
+            time_ns: time,
             stack,
             tid: Tid(7),
             pid: Pid(7),
@@ -178,8 +178,8 @@ fn sorting(founder: &ExperimentWriter, run: StartTime) -> Result<()> {
         })?;
         sub.waited(&SyncEvent {
             cpu: 1,
-            requested: time - 5_000_000,
-            ended: time,
+            requested_ns: time - 5_000_000,
+            ended_ns: time,
             stack,
             tid: Tid(7 + number % 2),
             pid: Pid(7),
@@ -188,8 +188,8 @@ fn sorting(founder: &ExperimentWriter, run: StartTime) -> Result<()> {
         })?;
         sub.called(&IoEvent {
             cpu: 1,
-            requested: time - 3_000_000,
-            ended: time,
+            requested_ns: time - 3_000_000,
+            ended_ns: time,
             stack,
             tid: Tid(7 + number % 2),
             pid: Pid(7),
@@ -203,7 +203,7 @@ fn sorting(founder: &ExperimentWriter, run: StartTime) -> Result<()> {
         })?;
         sub.allocated(&HeapEvent {
             cpu: 1,
-            time,
+            time_ns: time,
             stack,
             tid: Tid(7 + number % 2),
             pid: Pid(7),
@@ -224,17 +224,17 @@ fn compiling(founder: &ExperimentWriter, run: StartTime) -> Result<()> {
     let header = header(8, "/usr/bin/jit");
     let mut sub = SubexperimentWriter::create(founder.dir(), "_jit_PID_8.1.er", &header, run)?;
     sub.log(&thread(9, "jit", "jit, pid 8"))?;
-    for (at, name) in [(0, "made"), (SECOND / 4, "made again")] {
+    for (at_ns, name) in [(0, "made"), (SECOND / 4, "made again")] {
         sub.map(&MapEvent::Function {
-            at,
+            at_ns,
             vaddr: 0x2000,
             size: 64,
             name: name.to_owned(),
         })?;
-        sub.dynamic_code(at, 0x2000, &[0x90, 0x90, 0xe8, 0, 0, 0, 0, 0xc3])?;
+        sub.dynamic_code(at_ns, 0x2000, &[0x90, 0x90, 0xe8, 0, 0, 0, 0, 0xc3])?;
     }
     sub.map(&MapEvent::Unmap {
-        at: SECOND,
+        at_ns: SECOND,
         vaddr: 0x2000,
     })?;
     for number in 0..3 {
@@ -314,7 +314,7 @@ fn header(pid: u32, command: &str) -> LogHeader {
 
 fn segment(vaddr: u64, size: u64, file_offset: u64, name: &str) -> MapEvent {
     MapEvent::Segment {
-        at: 0,
+        at_ns: 0,
         vaddr,
         size,
         file_offset,
@@ -325,7 +325,7 @@ fn segment(vaddr: u64, size: u64, file_offset: u64, name: &str) -> MapEvent {
 
 fn thread(tid: u32, name: &str, group: &str) -> LogEvent {
     LogEvent::Thread {
-        at: 0,
+        at_ns: 0,
         tid: Tid(tid),
         name: name.to_owned(),
         group: group.to_owned(),
@@ -347,7 +347,7 @@ fn array(
     }
     TickArray {
         cpu: number % 2,
-        time,
+        time_ns: time,
         stack,
         tid: Tid(tid),
         pid: Pid(pid),
@@ -359,12 +359,12 @@ fn array(
 fn usage(second: u64) -> UsageRecord {
     let mut usage = UsageRecord {
         threads: 2,
-        time: START + second * SECOND,
-        real: 2 * second * SECOND,
+        time_ns: START + second * SECOND,
+        real_ns: 2 * second * SECOND,
         minor_faults: 10 * second,
         ..UsageRecord::default()
     };
-    usage.states[Microstate::User as usize] = 200_000_000 * second;
-    usage.states[Microstate::Sleep as usize] = 1_800_000_000 * second;
+    usage.states_ns[Microstate::User as usize] = 200_000_000 * second;
+    usage.states_ns[Microstate::Sleep as usize] = 1_800_000_000 * second;
     usage
 }

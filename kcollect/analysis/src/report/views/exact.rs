@@ -258,10 +258,10 @@ pub(super) fn detail_columns() -> Vec<Column> {
 pub(super) fn detail_cells(times: &Times) -> Vec<Cell> {
     let detail = times.detail;
     [
-        detail.block_io,
-        detail.preempted,
-        detail.throttled,
-        detail.stolen,
+        detail.block_io_ns,
+        detail.preempted_ns,
+        detail.throttled_ns,
+        detail.stolen_ns,
         times.after_wakeup(),
     ]
     .map(Cell::Nanoseconds)

@@ -42,7 +42,7 @@ pub(super) fn samples(context: &Context<'_>) -> Result<Table, Failure> {
         let samples = read(info)?;
         let within = |pair: &&[Sample]| {
             let time = context.options.filter.time_in(context.model, info);
-            time.contains(&(info.offset_ns + pair[1].at).saturating_sub(1))
+            time.contains(&(info.offset_ns + pair[1].at_ns).saturating_sub(1))
         };
         for (position, pair) in samples
             .windows(2)
@@ -176,10 +176,10 @@ fn between(info: &ExperimentInfo, first: &Sample, last: &Sample) -> Vec<Cell> {
         first.usage.as_ref().unwrap_or(&default_first),
         last.usage.as_ref().unwrap_or(&default_last),
     );
-    let lasted = last.at.saturating_sub(first.at);
-    let total = b.real.saturating_sub(a.real);
+    let lasted = last.at_ns.saturating_sub(first.at_ns);
+    let total = b.real_ns.saturating_sub(a.real_ns);
     let mut states: [u64; Microstate::PER_THREAD] =
-        std::array::from_fn(|slot| b.states[slot].saturating_sub(a.states[slot]));
+        std::array::from_fn(|slot| b.states_ns[slot].saturating_sub(a.states_ns[slot]));
     let known = sum(states);
     let sleep = &mut states[Microstate::Sleep as usize];
     *sleep = sleep.saturating_add(total.saturating_sub(known));
@@ -188,8 +188,8 @@ fn between(info: &ExperimentInfo, first: &Sample, last: &Sample) -> Vec<Cell> {
         _ => total as f64 / lasted as f64,
     };
     let mut cells = vec![
-        Cell::Nanoseconds(info.offset_ns.saturating_add(first.at)),
-        Cell::Nanoseconds(info.offset_ns.saturating_add(last.at)),
+        Cell::Nanoseconds(info.offset_ns.saturating_add(first.at_ns)),
+        Cell::Nanoseconds(info.offset_ns.saturating_add(last.at_ns)),
         Cell::Nanoseconds(lasted),
         Cell::Average(threads),
     ];

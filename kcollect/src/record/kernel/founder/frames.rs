@@ -117,7 +117,7 @@ fn write(
     name: String,
 ) -> experiment_format::Result<StackUid> {
     writer.map(&MapEvent::Function {
-        at,
+        at_ns: at,
         vaddr,
         size: SIZE_BYTES,
         name,

@@ -48,9 +48,9 @@ impl Founder {
     /// When the log can't be written.
     pub fn log_losses(&mut self, now: u64, losses: &Losses) -> Result<(), Error> {
         let text = losses.line();
-        self.log_at(now, |at| match losses.none() {
-            true => LogEvent::Comment { at, text },
-            false => LogEvent::Warning { at, text },
+        self.log_at(now, |at_ns| match losses.none() {
+            true => LogEvent::Comment { at_ns, text },
+            false => LogEvent::Warning { at_ns, text },
         })
     }
 }
