@@ -6,7 +6,6 @@
 //! followed. Nothing comes back.
 
 use std::fs;
-use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
 use bpf::Programs;
@@ -14,7 +13,6 @@ use bpf_abi::{Record, UserReturn};
 use experiment_format::directory::ExperimentDir;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::kernel::{BPF, KERNEL};
-use experiment_format::log::LogEvent;
 use experiment_format::losses::Losses;
 use user_collector::archive::ArchiveStats;
 use user_collector::follow::FollowRule;
@@ -23,6 +21,7 @@ use user_collector::objects::TableCache;
 use user_collector::process::ProcessTable;
 
 use super::input::event::Event;
+use super::input::hotplug::CpuChange;
 use super::input::sideband::SidebandEvent;
 use super::interval::StateInterval;
 use super::kernel::decode::Decoder;
@@ -84,20 +83,20 @@ impl Dispatcher {
         match event {
             Event::Record(record) => self.record(record),
             Event::Recording { on } => self.router.recording(time, on),
+            Event::CpuChange(change) => self.cpu_change(time, change),
             // The session makes the next experiment.
             Event::Rotation(_) => {}
             Event::Sample { at_ns, label } => self.sample(at_ns, label),
             Event::Found {
                 pid,
                 name,
+                executable,
                 mappings,
             } => {
                 self.processes.found(pid, &name);
                 if let Some(user) = &mut self.user {
-                    if let Ok(path) = fs::read_link(format!("/proc/{pid}/exe")) {
-                        let path = path.as_os_str().as_bytes();
-                        let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
-                        self.processes.found_executing(pid, path);
+                    if let Some(path) = executable {
+                        self.processes.found_executing(pid, &path);
                     }
                     user.found(pid, mappings, self.router.founder.start_ns());
                 }
@@ -113,6 +112,14 @@ impl Dispatcher {
             }
             Event::Sideband(event) => self.sideband(time, event),
         }
+    }
+
+    fn cpu_change(&mut self, time: u64, CpuChange { cpu, online }: CpuChange) {
+        let text = match online {
+            true => format!("CPU {cpu} came online; it is recorded from here on"),
+            false => format!("CPU {cpu} went offline"),
+        };
+        self.router.warn(time, text);
     }
 
     fn record(&mut self, record: Record) {
@@ -401,8 +408,7 @@ impl Dispatcher {
             .map(ArchiveStats::warnings)
             .unwrap_or_default();
         for text in warnings {
-            self.router
-                .log(now, |at_ns| LogEvent::Warning { at_ns, text });
+            self.router.warn(now, text);
         }
     }
 

@@ -84,7 +84,7 @@ impl Session<'_> {
                     "{text}\nThe recording goes on in {}.",
                     self.path.display()
                 ));
-                self.warn(rotation.at_ns, text);
+                self.dispatcher.router.warn(rotation.at_ns, text);
                 return Ok(());
             }
         };

@@ -3,7 +3,6 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use experiment_format::log::LogEvent;
 use host::exit::{ExitKind, Failure};
 use host::machine::{self, now};
 use host::output::Output;
@@ -214,7 +213,7 @@ impl Session<'_> {
                 limit >> 20
             );
             output.say(&text);
-            self.warn(now(), text);
+            self.dispatcher.router.warn(now(), text);
         }
         Ok(())
     }
@@ -239,7 +238,7 @@ impl Session<'_> {
             100.0 * share.unwrap_or_default()
         );
         output.say(&text);
-        self.warn(time, text);
+        self.dispatcher.router.warn(time, text);
         Ok(())
     }
 
@@ -251,7 +250,9 @@ impl Session<'_> {
         });
         self.dispatcher.router.least_intervals = economy.least_intervals();
         if economy != Economy::None {
-            self.warn(time, format!("from the beginning {economy} (--budget)"));
+            self.dispatcher
+                .router
+                .warn(time, format!("from the beginning {economy} (--budget)"));
         }
     }
 
@@ -268,25 +269,6 @@ impl Session<'_> {
             self.inputs.push_recording(recording, changed);
         }
         Ok(())
-    }
-
-    pub(super) fn follow_hotplug(&mut self) -> Result<(), Failure> {
-        for change in self.inputs.follow_hotplug()? {
-            let text = match change.online {
-                true => format!(
-                    "CPU {} came online; it is recorded from here on",
-                    change.cpu
-                ),
-                false => format!("CPU {} went offline", change.cpu),
-            };
-            self.warn(change.at_ns, text);
-        }
-        Ok(())
-    }
-
-    pub(super) fn warn(&mut self, time: u64, text: String) {
-        let router = &mut self.dispatcher.router;
-        router.log(time, |at_ns| LogEvent::Warning { at_ns, text });
     }
 
     pub(super) fn progress(&self, time: u64) -> String {

@@ -412,6 +412,11 @@ impl Router {
         self.note(result);
     }
 
+    /// Writes a warning about the run into the founder.
+    pub fn warn(&mut self, at_ns: u64, text: String) {
+        self.log(at_ns, |at_ns| LogEvent::Warning { at_ns, text });
+    }
+
     /// Writes a file of our own as a whole.
     pub fn side_file(&mut self, name: &str, text: &str) {
         let result = self.founder.side_file(name, text);

@@ -208,7 +208,7 @@ impl<'a> Session<'a> {
             self.apply_events(output)?;
             if time >= next_round {
                 next_round = time + ROUND_NS;
-                self.follow_hotplug()?;
+                self.inputs.follow_hotplug()?;
                 while self.dispatcher.write_some_mappings() {
                     self.keep_up(output)?;
                 }

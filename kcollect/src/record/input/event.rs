@@ -4,6 +4,7 @@ use bpf_abi::Record;
 use experiment_format::ids::Pid;
 use user_collector::space::Mapping;
 
+use super::hotplug::CpuChange;
 use super::rotation::Rotation;
 use super::sideband::SidebandEvent;
 
@@ -20,6 +21,9 @@ pub enum Event {
         pid: Pid,
         /// Its name, bytes.
         name: Vec<u8>,
+        /// The path of the program that it executes, bytes; none where no process is followed, and
+        /// of the kernel's own.
+        executable: Option<Vec<u8>>,
         /// What it has mapped for execution; nothing where no process is followed.
         mappings: Vec<Mapping>,
     },
@@ -38,6 +42,8 @@ pub enum Event {
         /// Which of both.
         on: bool,
     },
+    /// A CPU came online or went offline.
+    CpuChange(CpuChange),
     /// An experiment ends and the next one begins: what was recorded before is there.
     Rotation(Box<Rotation>),
     /// A sample was taken: the records of all threads until its time are there.

@@ -3,14 +3,13 @@
 use host::exit::Failure;
 use host::machine::{self, CpuSet};
 
+use super::event::Event;
 use super::inputs::{Inputs, bpf_failure, no_cpus, refused};
 use super::sideband;
 
-/// The event of a CPU that came online or went offline.
+/// A CPU that came online or went offline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuChange {
-    /// When it was noticed, CLOCK_MONOTONIC nanoseconds.
-    pub at_ns: u64,
     /// Its id.
     pub cpu: u32,
     /// Whether it came online.
@@ -19,19 +18,18 @@ pub struct CpuChange {
 
 impl Inputs {
     /// Opens the inputs of CPUs that came online and closes those of CPUs that went offline.
-    /// Returns the changes. The kernel has no event for them, only its list of CPUs, so this is
-    /// done once a round.
+    /// The events of that are returned by a later round. The kernel has no event for it, only its
+    /// list of CPUs, so this is done once a round.
     ///
     /// # Errors
     /// When the inputs of a CPU that is still online can't be opened.
-    pub fn follow_hotplug(&mut self) -> Result<Vec<CpuChange>, Failure> {
-        let mut changes = Vec::new();
+    pub fn follow_hotplug(&mut self) -> Result<(), Failure> {
         let online = machine::online_cpus().map_err(no_cpus)?;
         let clocked: CpuSet = self.programs.clocked_cpus().collect();
         if online == clocked {
-            return Ok(changes);
+            return Ok(());
         }
-        let now = machine::now();
+        let now_ns = machine::now();
         for cpu in clocked.difference(&online) {
             self.clock_events.remove(cpu);
             self.programs.went_offline(*cpu).map_err(bpf_failure)?;
@@ -41,11 +39,7 @@ impl Inputs {
             time.has_clock = false;
             time.change(last.max(time.since_ns.unwrap_or(0)), false);
             self.reader.unlisten(*cpu);
-            changes.push(CpuChange {
-                at_ns: now,
-                cpu: *cpu,
-                online: false,
-            });
+            self.push_cpu_change(now_ns, *cpu, false);
         }
         let added: Vec<_> = online.difference(&clocked).copied().collect();
         for cpu in &added {
@@ -60,16 +54,16 @@ impl Inputs {
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => continue,
                 Err(error) => return Err(refused("the side-band", *cpu, &error)),
             }
-            changes.push(CpuChange {
-                at_ns: now,
-                cpu: *cpu,
-                online: true,
-            });
+            self.push_cpu_change(now_ns, *cpu, true);
         }
         if !added.is_empty() {
             // Processes may have been started there before the CPU's side-band was open.
             self.snapshot();
         }
-        Ok(changes)
+        Ok(())
+    }
+    fn push_cpu_change(&mut self, at_ns: u64, cpu: u32, online: bool) {
+        let change = CpuChange { cpu, online };
+        self.order.push(at_ns, Event::CpuChange(change));
     }
 }

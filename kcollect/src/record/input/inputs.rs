@@ -73,7 +73,7 @@ pub struct Inputs {
     pub(super) clock_events: BTreeMap<u32, OwnedFd>,
     pub(super) cpus: BTreeMap<u32, CpuTime>,
     recording: bool,
-    order: TimeOrder<Event>,
+    pub(super) order: TimeOrder<Event>,
     /// Files whose unwind tables the BPF programs lacked since they were taken last: a process that
     /// maps each, its name, and an address of it there.
     lacking: HashMap<CodeFile, (Pid, ThreadName, u64)>,

@@ -11,27 +11,36 @@ use user_collector::space::{FileIdentity, MappedFile, Mapping};
 
 use super::event::Event;
 
-/// Reads every process there is, with what it has mapped where `with_mappings`, each at the time at
-/// which it was read. One that exits meanwhile is left out: the side-band has it.
-pub fn processes(with_mappings: bool) -> Vec<(u64, Event)> {
+/// Reads every process there is, each at the time at which it was read; where processes are followed
+/// (`follows`) with its program and what it has mapped. One that exits meanwhile is left out: the
+/// side-band has it.
+pub fn processes(follows: bool) -> Vec<(u64, Event)> {
     let entries = fs::read_dir("/proc").into_iter().flatten();
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let found = pids.filter_map(|pid: Pid| {
         let time = machine::now();
         let mut name = fs::read(format!("/proc/{pid}/comm")).ok()?;
         name.pop();
-        let mappings = match with_mappings {
-            true => mappings(pid),
-            false => Vec::new(),
+        let (executable, mappings) = match follows {
+            true => (executable(pid), mappings(pid)),
+            false => (None, Vec::new()),
         };
         let found = Event::Found {
             pid,
             name,
+            executable,
             mappings,
         };
         Some((time, found))
     });
     found.collect()
+}
+
+/// Returns the path of the program that a process executes; none if it is gone, or the kernel's own.
+fn executable(pid: Pid) -> Option<Vec<u8>> {
+    let path = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let path = path.as_os_str().as_bytes();
+    Some(path.strip_suffix(b" (deleted)").unwrap_or(path).to_vec())
 }
 
 /// Returns what a process has mapped for execution; nothing if it is gone, or the kernel's own.
