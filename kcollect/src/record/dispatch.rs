@@ -62,18 +62,17 @@ impl Dispatcher {
     /// `rule`; where that can't be, `say` is called with the reason.
     #[must_use]
     pub fn new(router: Router, rule: FollowRule, mut say: impl FnMut(&str)) -> Dispatcher {
-        let founder = &router.founder;
         let mut user = user_space(rule, &mut say);
         if let Some(user) = &mut user {
             begin_archives(&router, user, None, &mut say);
         }
         Dispatcher {
             processes: ProcessTable::new(),
-            decoder: Decoder::new(&founder.kernel.symbols),
+            decoder: Decoder::new(&router.kernel.symbols),
             user,
             sideband_lost: 0,
             not_written: 0,
-            evicted_at: founder.start_ns(),
+            evicted_at: router.founder.start_ns(),
             router,
         }
     }
@@ -135,7 +134,7 @@ impl Dispatcher {
                 if failed => {}
             Record::Tick(tick) => {
                 let tick = self.decoder.tick(tick);
-                if let Err(error) = router.founder.cpu_tick(processes, &tick) {
+                if let Err(error) = router.cpu_tick(processes, &tick) {
                     self.not_written += u64::from(tick.ticks + tick.stolen);
                     return router.note(Err(error));
                 }
@@ -171,8 +170,7 @@ impl Dispatcher {
                 }
             }
             Record::Thread(thread) => {
-                let result = router.founder.thread(processes, &thread);
-                router.note(result);
+                router.thread(processes, &thread);
                 if let Some(user) = &mut self.user
                     && thread.exited
                 {
@@ -252,8 +250,7 @@ impl Dispatcher {
             } => {
                 let code = (address, u64::from(size));
                 let since = router.founder.start_ns();
-                let kernel = &mut router.founder.kernel;
-                kernel.changed((since, time), code, &name, gone);
+                router.kernel.changed((since, time), code, &name, gone);
             }
             SidebandEvent::Lost { records } => self.sideband_lost += records,
             SidebandEvent::Other => {}
@@ -266,13 +263,9 @@ impl Dispatcher {
         if self.router.is_full() && label != LAST_SAMPLE {
             return;
         }
-        let result = self.router.founder.sample(&self.processes, at, label);
-        self.router.note(result);
+        self.router.sample(&self.processes, at, label);
         if let Some(user) = &mut self.user {
-            let usage = self.router.founder.usage_by_process(&self.processes, at);
-            user.sample(&mut self.router, (at, label), |instance| {
-                usage.get(&instance).cloned()
-            });
+            user.sample(&mut self.router, &self.processes, (at, label));
         }
     }
 
@@ -349,7 +342,7 @@ impl Dispatcher {
         let Some(user) = &mut self.user else {
             return;
         };
-        let living = router.founder.living_processes();
+        let living = router.accounts.living_processes();
         let lives = |pid| living.contains(&pid) || there(pid);
         user.evict(
             router,
@@ -366,7 +359,7 @@ impl Dispatcher {
             user.finish(&mut self.router, &self.processes);
         }
         self.sample(ended_ns, LAST_SAMPLE);
-        self.router.founder.close_threads(&self.processes);
+        self.router.close_threads(&self.processes);
         self.router.flush();
     }
 
@@ -459,7 +452,7 @@ fn begin_archives(
     say: &mut impl FnMut(&str),
 ) {
     let founder = &router.founder;
-    let objects = founder.kernel.symbols.objects();
+    let objects = router.kernel.symbols.objects();
     let taken = objects.map(|(name, _)| name).chain([KERNEL, BPF]);
     let (archive, dir) = (founder.archive(), founder.dir());
     let most = router.most_copied();

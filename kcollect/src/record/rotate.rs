@@ -24,8 +24,7 @@ use super::directory::{add_to_group, creation_failure, shown_path, writing_failu
 use super::input::rotation::Rotation;
 use super::input::totals::Totals;
 use super::keep;
-use super::kernel::founder::{Beginning, Founder};
-use super::route::Router;
+use super::route::{Beginning, Router};
 use super::session::Session;
 use super::summary::OwnStart;
 
@@ -91,7 +90,7 @@ impl Session<'_> {
         self.dispatcher.returned(&rotation.returns);
         self.conclude(rotation, output);
         let next = shown_path(plan, &dir);
-        let (kernel, threads) = self.dispatcher.router.founder.hand_on();
+        let (kernel, threads) = self.dispatcher.router.hand_on();
         let beginning = Beginning {
             at_ns: rotation.at_ns,
             threads,
@@ -100,12 +99,11 @@ impl Session<'_> {
         let mut detail = |text: &str| output.detail(text);
         let beginning = (self.capture, beginning);
         let kernel = (kernel, Some(self.dispatcher.router.founder.dir()));
-        let created = Founder::create(dir, (plan, &counters), kernel, beginning, &mut detail);
-        let (founder, inherited) = created.map_err(|error| {
+        let created = Router::create(dir, (plan, &counters), kernel, beginning, &mut detail);
+        let router = created.map_err(|error| {
             self.concluded_ns = Some(rotation.at_ns);
             creation_failure(&error)
         })?;
-        let router = Router::new(founder, inherited, plan.limit);
         let closed = self.dispatcher.go_on(router, rotation.at_ns, &mut detail);
         self.note_economy(rotation.at_ns);
         self.began = Began {

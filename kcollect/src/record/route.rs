@@ -8,13 +8,17 @@
 //! When writing fails, the first error is kept, and data are refused from then on: what was written
 //! is a valid experiment.
 
+mod accounts;
+mod kernel_objects;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bpf::UserStackCapture;
+use counters::names::event::CounterRequest;
+use experiment_format::directory::ExperimentDir;
 use experiment_format::directory::Place;
 use experiment_format::log::LogEvent;
-use experiment_format::map::MapEvent;
-use experiment_format::usage::UsageRecord;
 use experiment_format::{Error, Result};
 use user_collector::jit::SharedJit;
 use user_collector::process::DirectoryNames;
@@ -22,15 +26,18 @@ use user_collector::process::{ProcessInstance, ProcessTable};
 use user_collector::space::Mapping;
 
 use super::interval::StateInterval;
+use super::kernel::accounts::{Accounts, LivingThreads};
+use super::kernel::code::KernelCode;
 use super::kernel::founder::Founder;
 use super::kernel::header::Inherited;
+use super::kernel::process_usage::ProcessUsage;
 use super::processes::LoadedCode;
 use super::processes::follow_policy::FollowPolicy;
 use super::processes::tracker::ProcessTracker;
 use super::subexperiment::{FollowedProcess, Subexperiment};
 use super::user_stacks::resolve_stack::relatives;
 use super::user_stacks::user_stack::UserStack;
-use crate::plan::Archive;
+use crate::plan::Plan;
 
 /// The most intervals that are held while it is open whether their processes will be followed.
 const MAX_HELD_INTERVALS: usize = 200_000;
@@ -68,12 +75,28 @@ pub struct Known<'a> {
 /// An interval with its user stack, if it has one.
 type Held = (StateInterval, Option<Arc<UserStack>>);
 
+/// What an experiment begins with.
+#[derive(Debug, Default)]
+pub struct Beginning {
+    /// When, CLOCK_MONOTONIC nanoseconds.
+    pub at_ns: u64,
+    /// What threads had done by then, if another experiment has it.
+    pub threads: LivingThreads,
+}
+
 /// All experiments of the recording, and where each interval goes.
 #[derive(Debug)]
 pub struct Router {
     /// The kernel's experiment.
     pub founder: Founder,
     inherited: Inherited,
+    /// The kernel's code, which all experiments have.
+    pub kernel: KernelCode,
+    /// The times and ticks of threads and processes.
+    pub accounts: Accounts,
+    usage: ProcessUsage,
+    /// The last records of the threads that lived at the end.
+    last_threads: LivingThreads,
     subexperiments: BTreeMap<ProcessInstance, Box<Subexperiment>>,
     names: DirectoryNames,
     held: BTreeMap<ProcessInstance, Vec<Held>>,
@@ -95,12 +118,30 @@ pub struct Router {
 }
 
 impl Router {
-    /// Returns a router that has the founder alone. `limit` is how many bytes are to be written.
-    #[must_use]
-    pub fn new(founder: Founder, inherited: Inherited, limit: Option<u64>) -> Router {
-        Router {
+    /// Creates the founder, in an experiment's directory. Returns a router that has it alone. Those of
+    /// the kernel's load objects that the experiment `former` of the series has are links to its files.
+    /// On failure the experiment is removed.
+    ///
+    /// # Errors
+    /// When the experiment can't be written.
+    pub fn create(
+        dir: ExperimentDir,
+        (plan, counters): (&Plan, &[CounterRequest]),
+        (mut kernel, former): (KernelCode, Option<&ExperimentDir>),
+        (capture, beginning): (Option<UserStackCapture>, Beginning),
+        say: impl FnMut(&str),
+    ) -> Result<Router> {
+        let start_ns = beginning.at_ns;
+        let from = (&mut kernel, former);
+        let (founder, inherited) =
+            Founder::create(dir, (plan, counters), from, (capture, start_ns), say)?;
+        Ok(Router {
             founder,
             inherited,
+            kernel,
+            accounts: Accounts::new(&plan.targets, plan.limit, beginning.threads),
+            usage: ProcessUsage::new(start_ns),
+            last_threads: LivingThreads::new(),
             subexperiments: BTreeMap::new(),
             names: DirectoryNames::new(),
             held: BTreeMap::new(),
@@ -111,9 +152,9 @@ impl Router {
             least_intervals: 0,
             not_held: 0,
             failed: None,
-            limit,
+            limit: plan.limit,
             room: u64::MAX,
-        }
+        })
     }
 
     /// Returns whether so many bytes are written that data have to stop.
@@ -300,39 +341,6 @@ impl Router {
         left == 0
     }
 
-    /// Writes the last samples of processes that exited, where they are not written yet.
-    pub fn sample_exits(
-        &mut self,
-        tracker: &ProcessTracker,
-        processes: &ProcessTable,
-        instances: impl Iterator<Item = ProcessInstance>,
-        now: u64,
-    ) {
-        let unsampled = |instance: &ProcessInstance| {
-            let experiment = self.subexperiments.get(instance);
-            experiment.is_some_and(|experiment| !experiment.sampled_exit())
-        };
-        let instances: Vec<ProcessInstance> = instances.filter(unsampled).collect();
-        if instances.is_empty() {
-            return;
-        }
-        let usage = self.founder.usage_by_process(processes, now);
-        for instance in instances {
-            if let Some(process) = tracker.get(instance)
-                && let Some(usage) = usage.get(&instance)
-            {
-                let at = process.exited_ns.unwrap_or(0);
-                let usage = UsageRecord {
-                    threads: 0,
-                    ..usage.clone()
-                };
-                self.with(instance, |experiment| {
-                    experiment.sample(at, "exit", &usage, Some(at))
-                });
-            }
-        }
-    }
-
     fn with(
         &mut self,
         instance: ProcessInstance,
@@ -375,25 +383,6 @@ impl Router {
         self.note(result);
     }
 
-    /// Writes a sample of all processes; `usage` returns the record of one, by process.
-    pub fn sample(
-        &mut self,
-        tracker: &ProcessTracker,
-        (at, label): (u64, &str),
-        usage: impl Fn(ProcessInstance) -> Option<UsageRecord>,
-    ) {
-        let mut result = Ok(());
-        for (instance, experiment) in &mut self.subexperiments {
-            let process = tracker.get(*instance);
-            if let Some(process) = process
-                && let Some(usage) = usage(*instance)
-            {
-                result = result.and(experiment.sample(at, label, &usage, process.exited_ns));
-            }
-        }
-        self.note(result);
-    }
-
     /// Writes that data begin or stop to be taken into all experiments, and into those that come:
     /// without the pauses gprofng counts their time as recorded.
     pub fn recording(&mut self, now: u64, on: bool) {
@@ -423,14 +412,6 @@ impl Router {
         self.note(result);
     }
 
-    /// Once a round: writes what changed in the kernel's code.
-    pub fn maintain_kernel(&mut self) {
-        if self.failed.is_none() {
-            let maps = self.founder.write_programs();
-            self.kernel_objects(maps);
-        }
-    }
-
     /// Once a round: writes what changed in the subexperiments.
     pub fn maintain(&mut self, tracker: &ProcessTracker, code: &mut LoadedCode, now: u64) {
         self.measure();
@@ -452,29 +433,6 @@ impl Router {
             result = result.and(experiment.flush(self.founder.dir()));
         }
         self.note(result);
-    }
-
-    /// Writes where the kernel's load objects are that were found, into the subexperiments.
-    fn kernel_objects(&mut self, maps: Result<Vec<MapEvent>>) {
-        let maps = match maps {
-            Ok(maps) if maps.is_empty() => return,
-            Ok(maps) => maps,
-            Err(error) => return self.note(Err(error)),
-        };
-        self.inherited.kernel.extend_from_slice(&maps);
-        let mut result = Ok(());
-        for experiment in self.subexperiments.values_mut() {
-            result = result.and(experiment.kernel_objects(&self.inherited.kernel));
-        }
-        self.note(result);
-    }
-
-    /// Archives what of the kernel came during the run. `give_up` is asked before each object.
-    pub fn archive_kernel(&mut self, mut give_up: impl FnMut() -> bool) {
-        if self.founder.archive() != Archive::Off && self.failed.is_none() {
-            let maps = self.founder.write_late_objects(&mut give_up);
-            self.kernel_objects(maps);
-        }
     }
 
     /// Archives the rest of what the subexperiments refer to, as fast as possible.

@@ -26,13 +26,12 @@ use super::hardening::privileges::{self, Requirements};
 use super::hardening::rt_priority::{RtPriority, no_rt_priority};
 use super::input::inputs::Inputs;
 use super::kernel::code::KernelCode;
-use super::kernel::founder::{Beginning, Founder};
 use super::limits::{enough_address_space, enough_descriptors};
 use super::load_phase::{LoadPhase, cannot_start, starter};
 use super::pause::PauseReasons;
 use super::rotate::{Began, recording_into};
 use super::round::{SHORTEST_ROUND_NS, after, hang_up, not_published, unavailable};
-use super::route::Router;
+use super::route::{Beginning, Router};
 use super::summary::OwnStart;
 use super::targets::check_targets;
 use crate::doctor;
@@ -139,10 +138,9 @@ impl<'a> Session<'a> {
             ..Beginning::default()
         };
         let beginning = (capture, beginning);
-        let (founder, inherited) =
-            Founder::create(dir, (plan, counters), (kernel, None), beginning, detail)
-                .map_err(|error| creation_failure(&error))?;
-        let router = Router::new(founder, inherited, plan.limit);
+        let kernel = (kernel, None);
+        let router = Router::create(dir, (plan, counters), kernel, beginning, detail)
+            .map_err(|error| creation_failure(&error))?;
         let mut dispatcher =
             Dispatcher::new(router, plan.follow.clone(), |text| output.detail(text));
         output.say(&format!(

@@ -6,16 +6,18 @@
 //! their number.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use bpf_abi::ThreadRecord;
+use bpf_abi::{RecordHeader, ThreadRecord};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::microstate::Microstate;
-use user_collector::process::ProcessInstance;
+use user_collector::process::{ProcessInstance, ProcessTable};
 
+use super::shown_names::name_of;
 use super::times::{Ticks, Times};
 use crate::plan::Target;
 use crate::record::interval::ThreadIds;
+use crate::record::processes::tracker::instance_of;
 
 /// Number of process rows at which the smaller half is merged,
 const MAX_PROCESS_ROWS: usize = 16_384;
@@ -46,6 +48,18 @@ pub struct Owner {
     pub tid: Tid,
     /// The process's current name, safe to print.
     pub name: String,
+}
+
+impl Owner {
+    /// Returns the owner of what a thread did just now.
+    #[must_use]
+    pub fn of(processes: &ProcessTable, header: &RecordHeader) -> Owner {
+        Owner {
+            instance: instance_of(processes, header.pid()),
+            tid: header.tid(),
+            name: name_of(processes, header.pid()),
+        }
+    }
 }
 
 /// The last records of threads that had not exited, by [`ThreadRecord::task`].
@@ -148,6 +162,13 @@ impl Accounts {
             let ticks = ticks.copied().unwrap_or_default();
             (thread, self.times_of(thread, ticks))
         })
+    }
+
+    /// Returns the processes that have threads.
+    #[must_use]
+    pub fn living_processes(&self) -> HashSet<Pid> {
+        let living = self.living.values();
+        living.map(|thread| thread.header.pid()).collect()
     }
 
     /// Returns the times of each process until now, and its number of threads. `instance` returns

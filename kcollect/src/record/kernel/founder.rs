@@ -6,9 +6,8 @@
 //! and one of an idle or stolen CPU have an artificial frame (`frames`).
 
 mod frames;
-mod late;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use bpf::UserStackCapture;
 use bpf_abi::{RecordHeader, ThreadRecord};
@@ -17,26 +16,27 @@ use experiment_format::Error;
 use experiment_format::directory::ExperimentDir;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::LogEvent;
+use experiment_format::losses::Losses;
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::{ClockTick, CounterEvent, TickArray};
 use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::text::printable;
-use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 use user_collector::process::ThreadNames;
-use user_collector::process::{ProcessInfo, ProcessInstance, ProcessTable};
+use user_collector::process::{ProcessInfo, ProcessTable};
 
 use self::frames::ArtificialFrames;
-use super::accounts::{Accounts, LivingThreads, Owner};
+use super::accounts::Accounts;
 use super::code::KernelCode;
 use super::decode::{CpuOverflow, CpuTick, KernelStack, OffCpu};
 use super::header::{self, Inherited};
 use super::samples::Samples;
+use super::shown_names::{name_of, shown_name};
+use super::times::Times;
 use crate::plan::{Archive, Plan};
 use crate::record::interval::ThreadIds;
 use crate::record::interval::{CounterOverflow, StateInterval, ThreadEvent};
-use crate::record::processes::tracker::instance_of;
 
 /// What was recorded, and how complete it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,35 +62,20 @@ pub struct Recorded {
     pub overflows: u64,
 }
 
-/// Where an experiment begins.
-#[derive(Debug, Default)]
-pub struct Beginning {
-    /// When, CLOCK_MONOTONIC nanoseconds.
-    pub at_ns: u64,
-    /// What threads had done by then, if another experiment has it.
-    pub threads: LivingThreads,
-}
-
 /// The kernel's experiment, being written.
 #[derive(Debug)]
 pub struct Founder {
     writer: ExperimentWriter,
     start_ns: u64,
     archive: Archive,
-    /// The kernel's code.
-    pub kernel: KernelCode,
     frames: ArtificialFrames,
     names: ThreadNames,
     /// Where ticks and off-CPU intervals were in the kernel, if only used load objects are
     /// archived.
     used_addresses: HashSet<u64>,
     samples: Samples,
-    /// Sums for the summary.
-    pub accounts: Accounts,
     /// Counts for the summary.
     pub recorded: Recorded,
-    /// The last records of the threads that lived at the end.
-    living: LivingThreads,
 }
 
 impl Founder {
@@ -106,27 +91,23 @@ impl Founder {
     pub fn create(
         dir: ExperimentDir,
         (plan, counters): (&Plan, &[CounterRequest]),
-        (kernel, former): (KernelCode, Option<&ExperimentDir>),
-        (capture, beginning): (Option<UserStackCapture>, Beginning),
+        (kernel, former): (&mut KernelCode, Option<&ExperimentDir>),
+        (capture, start_ns): (Option<UserStackCapture>, u64),
         mut say: impl FnMut(&str),
     ) -> Result<(Founder, Inherited), Error> {
-        let run = header::run(beginning.at_ns);
-        let start_ns = beginning.at_ns;
+        let run = header::run(start_ns);
         let header = header::header(plan, counters, capture);
         let mut founder = Founder {
             writer: ExperimentWriter::create(dir, &header, run)?,
             start_ns,
             archive: plan.archive,
-            kernel,
             frames: ArtificialFrames::new(),
             names: ThreadNames::default(),
             used_addresses: HashSet::new(),
             samples: Samples::new(start_ns, plan.interval.nanos()),
-            accounts: Accounts::new(&plan.targets, plan.limit, beginning.threads),
             recorded: Recorded::default(),
-            living: LivingThreads::new(),
         };
-        match founder.write_start(plan, former, &mut say) {
+        match founder.write_start(plan, (kernel, former), &mut say) {
             Ok(kernel) => {
                 let inherited = Inherited {
                     header,
@@ -146,7 +127,7 @@ impl Founder {
     fn write_start(
         &mut self,
         plan: &Plan,
-        former: Option<&ExperimentDir>,
+        (kernel, former): (&mut KernelCode, Option<&ExperimentDir>),
         say: &mut impl FnMut(&str),
     ) -> Result<Vec<MapEvent>, Error> {
         self.writer.log(&LogEvent::Pause {
@@ -163,8 +144,8 @@ impl Founder {
             return Ok(Vec::new());
         }
         let dirs = (self.writer.dir(), former);
-        let maps = self.kernel.archive(dirs, self.archive, say)?;
-        maps.iter().try_for_each(|event| self.writer.map(event))?;
+        let maps = kernel.archive(dirs, self.archive, say)?;
+        self.kernel_objects(&maps)?;
         Ok(maps)
     }
 
@@ -191,14 +172,10 @@ impl Founder {
         };
         self.write_cpu_tick(&header, stack, tick.ticks)?;
         self.recorded.irq_work += if tick.irq_work { ticks } else { 0 };
-        let Some(state) = tick.state else {
-            return Ok(());
-        };
         let name = process.and_then(|process| process.name.as_deref());
-        if name.is_none() && header.pid() != Pid(0) {
+        if tick.state.is_some() && name.is_none() && header.pid() != Pid(0) {
             self.recorded.unnamed += ticks;
         }
-        self.accounts.tick(owner(processes, &header), state, ticks);
         Ok(())
     }
 
@@ -305,65 +282,61 @@ impl Founder {
         })
     }
 
-    /// Adds the exact times of a thread; `processes` is as it was at the record's time.
+    /// Writes the sample of a thread that exited, with its times; `process` is the name of its
+    /// process.
     ///
     /// # Errors
     /// When the experiment can't be written.
-    pub fn thread(&mut self, processes: &ProcessTable, thread: &ThreadRecord) -> Result<(), Error> {
-        if !thread.exited {
-            self.accounts.lives(*thread);
-            return Ok(());
-        }
-        let owner = owner(processes, &thread.header);
-        let name = owner.name.clone();
-        let times = self.accounts.ends(owner, thread);
-        self.samples.ended(&mut self.writer, &name, thread, &times)
+    pub fn thread_exited(
+        &mut self,
+        process: &str,
+        thread: &ThreadRecord,
+        times: &Times,
+    ) -> Result<(), Error> {
+        self.samples.ended(&mut self.writer, process, thread, times)
     }
 
-    /// Adds the exact times of the threads that still live: the recording is over.
-    pub fn close_threads(&mut self, processes: &ProcessTable) {
-        self.living = self.accounts.take_living();
-        let mut living: Vec<_> = self.living.values().copied().collect();
-        living.sort_by_key(|thread| (thread.header.pid(), thread.header.tid()));
-        for thread in living {
-            self.accounts
-                .ends(owner(processes, &thread.header), &thread);
-        }
-    }
-
-    /// Takes what the next experiment goes on with: the kernel's code, and what the threads that
-    /// live have done until now. What is left to do is to close this one.
-    pub fn hand_on(&mut self) -> (KernelCode, LivingThreads) {
-        let kernel = std::mem::replace(&mut self.kernel, KernelCode::none());
-        (kernel.for_next(), std::mem::take(&mut self.living))
-    }
-
-    /// Writes a sample of an instant of which all records were applied.
+    /// Writes a sample of an instant up to which `accounts` are complete.
     ///
     /// # Errors
     /// When the experiment can't be written.
-    pub fn sample(&mut self, processes: &ProcessTable, at: u64, label: &str) -> Result<(), Error> {
-        let name = |pid| name_of(processes, pid);
-        self.samples
-            .take(&mut self.writer, &self.accounts, name, at, label)
-    }
-
-    /// Returns the sample records of all processes at an instant of which all records were applied,
-    /// by process.
-    pub fn usage_by_process(
+    pub fn sample(
         &mut self,
         processes: &ProcessTable,
+        accounts: &Accounts,
         at: u64,
-    ) -> HashMap<ProcessInstance, UsageRecord> {
-        let instance = |pid| instance_of(processes, pid);
-        self.samples.of_processes(&self.accounts, at, instance)
+        label: &str,
+    ) -> Result<(), Error> {
+        let name = |pid| name_of(processes, pid);
+        self.samples
+            .take(&mut self.writer, accounts, name, at, label)
     }
 
-    /// Returns the processes that have threads.
+    /// Writes where the kernel's load objects are, or that they are gone.
+    ///
+    /// # Errors
+    /// When the experiment can't be written.
+    pub fn kernel_objects(&mut self, maps: &[MapEvent]) -> Result<(), Error> {
+        maps.iter().try_for_each(|event| self.writer.map(event))
+    }
+
+    /// Where ticks and off-CPU intervals were in the kernel, if only used load objects are archived.
     #[must_use]
-    pub fn living_processes(&self) -> HashSet<Pid> {
-        let living = self.accounts.living();
-        living.map(|(thread, _)| thread.header.pid()).collect()
+    pub fn used_addresses(&self) -> &HashSet<u64> {
+        &self.used_addresses
+    }
+
+    /// Writes the losses into the header that every report shows: zeros as a comment, anything else
+    /// as a warning.
+    ///
+    /// # Errors
+    /// When the log can't be written.
+    pub fn log_losses(&mut self, now: u64, losses: &Losses) -> Result<(), Error> {
+        let text = losses.line();
+        self.log_at(now, |at_ns| match losses.none() {
+            true => LogEvent::Comment { at_ns, text },
+            false => LogEvent::Warning { at_ns, text },
+        })
     }
 
     /// Drops what is only known of processes that are not known any more.
@@ -503,28 +476,5 @@ fn counter_event(
         pid: header.pid(),
         tag: overflow.tag,
         value: overflow.value,
-    }
-}
-
-fn owner(processes: &ProcessTable, header: &RecordHeader) -> Owner {
-    Owner {
-        instance: instance_of(processes, header.pid()),
-        tid: header.tid(),
-        name: name_of(processes, header.pid()),
-    }
-}
-
-/// Returns the name of the process that has a pid now.
-fn name_of(processes: &ProcessTable, pid: Pid) -> String {
-    let process = processes.get(pid);
-    shown_name(pid, process.and_then(|process| process.name.as_deref()))
-}
-
-/// Returns a process's name as the experiment and the summary show it.
-fn shown_name(pid: Pid, name: Option<&[u8]>) -> String {
-    match name {
-        Some(name) => printable(name),
-        None if pid == Pid(0) => "swapper".to_owned(),
-        None => "unknown".to_owned(),
     }
 }

@@ -9,6 +9,8 @@ pub mod founder;
 pub mod header;
 pub mod kcore;
 pub(super) mod machine;
+pub mod process_usage;
 pub mod samples;
+mod shown_names;
 pub mod symbols;
 pub mod times;

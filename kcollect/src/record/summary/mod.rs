@@ -404,7 +404,7 @@ impl Summary {
         let recorded = founder.recorded;
         let sent = sum(CpuStats::boundaries) - sum(|stats| stats.unsent) - sum(|stats| stats.lost);
         let elapsed_s = times.elapsed_s();
-        let accounts = &founder.accounts;
+        let accounts = &dispatcher.router.accounts;
         let row = |times: &ProcessTimes, tid| ProcessSummary {
             pid: times.pid,
             tid,

@@ -22,7 +22,6 @@ use bpf_abi::unwind::UnwindEnd;
 use bpf_abi::{CodeFile, UserReturn};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::microstate::Microstate;
-use experiment_format::usage::UsageRecord;
 use user_collector::follow::FollowRule;
 use user_collector::join::{Join, JoinCounts};
 use user_collector::objects::LoadObjects;
@@ -228,14 +227,9 @@ impl UserSpace {
         }
     }
 
-    /// Writes a sample of each followed process; `usage` returns the record of one, by process.
-    pub fn sample(
-        &self,
-        router: &mut Router,
-        sample: (u64, &str),
-        usage: impl Fn(ProcessInstance) -> Option<UsageRecord>,
-    ) {
-        router.sample(&self.tracker, sample, usage);
+    /// Writes a sample of each followed process.
+    pub fn sample(&self, router: &mut Router, processes: &ProcessTable, sample: (u64, &str)) {
+        router.sample_followed(&self.tracker, processes, sample);
     }
 
     /// Writes a part of what changed in mappings. Returns whether the rest waits.

@@ -10,7 +10,7 @@ use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::writer::ExperimentWriter;
 use user_collector::process::{ProcessInfo, ProcessInstance, ProcessName, ProcessTable};
 
-use super::shown_name;
+use crate::record::kernel::shown_names::shown_name;
 
 /// Artificial functions are here, one every [`SIZE_BYTES`], far below any kernel.
 const IDLE_ADDRESS: u64 = 0x1000;

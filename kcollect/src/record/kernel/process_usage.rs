@@ -1,0 +1,137 @@
+//! gprofng's records of resource usage, which a sample has of each followed process.
+
+use std::collections::HashMap;
+
+use experiment_format::ids::Pid;
+use experiment_format::microstate::Microstate;
+use experiment_format::usage::UsageRecord;
+use user_collector::process::ProcessInstance;
+
+use super::accounts::Accounts;
+use super::times::{Ticks, Times};
+
+/// The usage records of processes, each of which has no smaller time than the one before.
+#[derive(Debug)]
+pub struct ProcessUsage {
+    start_ns: u64,
+    splits: HashMap<ProcessInstance, Split>,
+}
+
+impl ProcessUsage {
+    /// Returns the state before the first sample. `start_ns` is the experiment's start,
+    /// CLOCK_MONOTONIC nanoseconds.
+    #[must_use]
+    pub fn new(start_ns: u64) -> ProcessUsage {
+        ProcessUsage {
+            start_ns,
+            splits: HashMap::new(),
+        }
+    }
+
+    /// Returns the record of each process at an instant up to which `accounts` are complete.
+    pub fn records(
+        &mut self,
+        accounts: &Accounts,
+        at_ns: u64,
+        instance: impl Fn(Pid) -> ProcessInstance,
+    ) -> HashMap<ProcessInstance, UsageRecord> {
+        let now = accounts.processes_now(instance);
+        self.splits.retain(|key, _| now.contains_key(key));
+        let mut records = HashMap::new();
+        for (key, (times, living)) in now {
+            let mut states = times.ns;
+            let split = self.splits.entry(key).or_default();
+            for (part, ns) in split.until(&times).into_iter().enumerate() {
+                states[part] = ns;
+            }
+            let span = (self.start_ns, at_ns);
+            records.insert(key, usage_record(span, &times, states, living));
+        }
+        records
+    }
+}
+
+/// On-CPU time up to a sample, split by the ticks of each span between two samples. A split by the
+/// ticks of the whole run could make a part smaller than at the sample before.
+#[derive(Debug, Default)]
+pub(super) struct Split {
+    on_cpu_ns: u64,
+    ticks: Ticks,
+    parts_ns: [u64; 3],
+}
+
+impl Split {
+    /// Adds the span up to `times`. Returns user, system and trap nanoseconds since the start.
+    pub(super) fn until(&mut self, times: &Times) -> [u64; 3] {
+        let on_cpu_ns = times.ns[Microstate::User.number() as usize];
+        let span = Ticks {
+            user: times.ticks.user.saturating_sub(self.ticks.user),
+            kernel: times.ticks.kernel.saturating_sub(self.ticks.kernel),
+            trap: times.ticks.trap.saturating_sub(self.ticks.trap),
+        };
+        let parts = span.split(on_cpu_ns.saturating_sub(self.on_cpu_ns));
+        for (sum, part) in self.parts_ns.iter_mut().zip(parts) {
+            *sum += part;
+        }
+        (self.on_cpu_ns, self.ticks) = (on_cpu_ns.max(self.on_cpu_ns), times.ticks);
+        self.parts_ns
+    }
+}
+
+/// Returns gprofng's record of an instant of an experiment. Messages, signals and swaps stay 0, since
+/// Linux does not count them for a thread. System calls are those that read and write, the only ones
+/// that it counts.
+pub(super) fn usage_record(
+    (start_ns, at_ns): (u64, u64),
+    times: &Times,
+    states: [u64; Microstate::PER_THREAD],
+    living: usize,
+) -> UsageRecord {
+    const BLOCK_BYTES: u64 = 512;
+    let counts = times.counts;
+    UsageRecord {
+        threads: u32::try_from(living).unwrap_or(u32::MAX),
+        // A reader assigns ticks to samples by this, not by the time of the sample's event.
+        time_ns: at_ns,
+        created_ns: start_ns,
+        real_ns: times.tracked_ns,
+        states_ns: states,
+        minor_faults: counts.minor_faults,
+        major_faults: counts.major_faults,
+        blocks_in: counts.read_bytes / BLOCK_BYTES,
+        blocks_out: counts.written_bytes / BLOCK_BYTES,
+        voluntary_switches: counts.voluntary_switches,
+        involuntary_switches: counts.involuntary_switches,
+        system_calls: counts.read_calls + counts.write_calls,
+        io_chars: counts.read_chars + counts.written_chars,
+        ..UsageRecord::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn until(user: u64, kernel: u64, on_cpu: u64) -> Times {
+        let mut times = Times {
+            ticks: Ticks {
+                user,
+                kernel,
+                trap: 0,
+            },
+            ..Times::default()
+        };
+        times.ns[0] = on_cpu;
+        times
+    }
+
+    #[test]
+    fn no_part_of_the_time_on_a_cpu_shrinks_and_the_sum_is_exact() {
+        let mut split = Split::default();
+        assert_eq!(split.until(&until(10, 0, 1000)), [1000, 0, 0]);
+        // All ticks of this span are in the kernel: split by the ticks of the whole run, user time
+        // would shrink.
+        assert_eq!(split.until(&until(10, 30, 1100)), [1000, 100, 0]);
+        assert_eq!(split.until(&until(10, 30, 1107)), [1000, 107, 0]);
+    }
+}

@@ -1,0 +1,131 @@
+//! The sums of threads and processes, which every record of them adds to, and the samples that are
+//! taken of them.
+
+use std::collections::HashMap;
+
+use bpf_abi::ThreadRecord;
+use experiment_format::Result;
+use experiment_format::usage::UsageRecord;
+use user_collector::process::{ProcessInstance, ProcessTable};
+
+use super::Router;
+use crate::record::interval::ThreadIds;
+use crate::record::kernel::accounts::{LivingThreads, Owner};
+use crate::record::kernel::code::KernelCode;
+use crate::record::kernel::decode::CpuTick;
+use crate::record::processes::tracker::{ProcessTracker, instance_of};
+
+impl Router {
+    /// Writes a tick of a CPU into the founder, and adds it to the sums; `processes` is as it was at
+    /// the tick's time.
+    ///
+    /// # Errors
+    /// When the experiment can't be written.
+    pub fn cpu_tick(&mut self, processes: &ProcessTable, tick: &CpuTick) -> Result<()> {
+        self.founder.cpu_tick(processes, tick)?;
+        if let Some(state) = tick.state.filter(|_| tick.ticks > 0) {
+            let owner = Owner::of(processes, &tick.header);
+            self.accounts.tick(owner, state, u64::from(tick.ticks));
+        }
+        Ok(())
+    }
+
+    /// Adds the exact times of a thread; `processes` is as it was at the record's time.
+    pub fn thread(&mut self, processes: &ProcessTable, thread: &ThreadRecord) {
+        if !thread.exited {
+            return self.accounts.lives(*thread);
+        }
+        let owner = Owner::of(processes, &thread.header);
+        let process = owner.name.clone();
+        let times = self.accounts.ends(owner, thread);
+        let result = self.founder.thread_exited(&process, thread, &times);
+        self.note(result);
+    }
+
+    /// Adds the exact times of the threads that still live: the recording is over.
+    pub fn close_threads(&mut self, processes: &ProcessTable) {
+        self.last_threads = self.accounts.take_living();
+        let mut living: Vec<_> = self.last_threads.values().copied().collect();
+        living.sort_by_key(|thread| (thread.header.pid(), thread.header.tid()));
+        for thread in living {
+            let owner = Owner::of(processes, &thread.header);
+            self.accounts.ends(owner, &thread);
+        }
+    }
+
+    /// Takes what the next experiment goes on with: the kernel's code, and what the threads that
+    /// live have done until now. What is left to do is to close these ones.
+    pub fn hand_on(&mut self) -> (KernelCode, LivingThreads) {
+        let kernel = std::mem::replace(&mut self.kernel, KernelCode::none());
+        (kernel.for_next(), std::mem::take(&mut self.last_threads))
+    }
+
+    /// Writes a sample of the machine, of an instant of which all records were applied.
+    pub fn sample(&mut self, processes: &ProcessTable, at: u64, label: &str) {
+        let accounts = &self.accounts;
+        let result = self.founder.sample(processes, accounts, at, label);
+        self.note(result);
+    }
+
+    /// Writes the same sample of each followed process.
+    pub fn sample_followed(
+        &mut self,
+        tracker: &ProcessTracker,
+        processes: &ProcessTable,
+        (at, label): (u64, &str),
+    ) {
+        let usage = self.usage_by_process(processes, at);
+        let mut result = Ok(());
+        for (instance, experiment) in &mut self.subexperiments {
+            let process = tracker.get(*instance);
+            if let Some(process) = process
+                && let Some(usage) = usage.get(instance)
+            {
+                result = result.and(experiment.sample(at, label, usage, process.exited_ns));
+            }
+        }
+        self.note(result);
+    }
+
+    /// Writes the last samples of processes that exited, where they are not written yet.
+    pub fn sample_exits(
+        &mut self,
+        tracker: &ProcessTracker,
+        processes: &ProcessTable,
+        instances: impl Iterator<Item = ProcessInstance>,
+        now: u64,
+    ) {
+        let unsampled = |instance: &ProcessInstance| {
+            let experiment = self.subexperiments.get(instance);
+            experiment.is_some_and(|experiment| !experiment.sampled_exit())
+        };
+        let instances: Vec<ProcessInstance> = instances.filter(unsampled).collect();
+        if instances.is_empty() {
+            return;
+        }
+        let usage = self.usage_by_process(processes, now);
+        for instance in instances {
+            if let Some(process) = tracker.get(instance)
+                && let Some(usage) = usage.get(&instance)
+            {
+                let at = process.exited_ns.unwrap_or(0);
+                let usage = UsageRecord {
+                    threads: 0,
+                    ..usage.clone()
+                };
+                self.with(instance, |experiment| {
+                    experiment.sample(at, "exit", &usage, Some(at))
+                });
+            }
+        }
+    }
+
+    fn usage_by_process(
+        &mut self,
+        processes: &ProcessTable,
+        at: u64,
+    ) -> HashMap<ProcessInstance, UsageRecord> {
+        let instance = |pid| instance_of(processes, pid);
+        self.usage.records(&self.accounts, at, instance)
+    }
+}
