@@ -1,163 +1,28 @@
 //! The experiment of one followed process: what it is made from, and what is written into it.
 
+mod followed_process;
+mod header;
+
 use experiment_format::Result;
 use experiment_format::directory::ExperimentDir;
 use experiment_format::ids::Pid;
-use experiment_format::log::{LogEvent, LogHeader, ProfileDecl};
+use experiment_format::log::LogEvent;
 use experiment_format::map::MapEvent;
-use experiment_format::microstate::NumStates;
-use experiment_format::packet::{HeapKind, IoKind};
 use experiment_format::stacks::StackEnd;
-use experiment_format::text::printable;
 use experiment_format::usage::UsageRecord;
 use user_collector::collector::{Collector, StateTicks, ThreadStack};
-use user_collector::io_calls::Operation;
-use user_collector::jit::{JitChange, JitStats as JitCounts, JitWatch, SharedJit};
-use user_collector::memory::Change;
+use user_collector::jit::{JitChange, JitWatch, SharedJit};
 use user_collector::process::DirectoryNames;
 use user_collector::process::{Cgroup, ProcessFacts};
 use user_collector::space::Mapping;
 
+pub use self::followed_process::{FollowedProcess, IoCounts, JitStats, MemoryCounts};
+use self::header::header;
 use super::interval::{CounterOverflow, LockWait, StateInterval, ThreadEvent, ThreadIds};
-use super::kernel::counters;
 use super::kernel::header::Inherited;
 use super::processes::LoadedCode;
 use super::processes::tracker::FirstRecord;
 use super::user_stacks::user_stack::{StackCounts, UserStack};
-
-/// A followed process, for the summary.
-#[derive(Clone, Debug, serde::Serialize)]
-pub struct FollowedProcess {
-    /// Its number.
-    pub pid: Pid,
-    /// Its experiment's directory.
-    pub experiment: String,
-    /// Its rank in a parallel program (MPI).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mpi_rank: Option<u32>,
-    /// The control group that it was in, and what that names.
-    #[serde(flatten)]
-    pub cgroup: Option<Cgroup>,
-    /// Ticks of its threads in its experiment.
-    pub ticks: u64,
-    /// Tick arrays that hold them.
-    pub arrays: u64,
-    /// Mappings that were too many to be written.
-    #[serde(skip)]
-    pub unwritten_mappings: u64,
-    /// Functions made at run time that were too many.
-    #[serde(skip)]
-    pub unwritten_functions: u64,
-    /// It exited, and what it wrote last of its JIT code could not be read any more.
-    #[serde(skip)]
-    pub unread_at_exit: bool,
-    /// Traced waits for locks in its experiment: how many, and their time in nanoseconds.
-    #[serde(skip)]
-    pub lock_waits: (u64, u64),
-    /// Traced system calls in its experiment.
-    #[serde(skip)]
-    pub io_calls: IoCounts,
-    /// Memory that came and went in its experiment.
-    #[serde(skip)]
-    pub memory: MemoryCounts,
-    /// How their user stacks ended.
-    pub user_stacks: StackCounts,
-    /// The same of ticks on a CPU alone.
-    pub cpu_user_stacks: StackCounts,
-    /// The code that it made as it ran, where it reported any.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub jit: Option<JitStats>,
-}
-
-/// Traced system calls, and the bytes that they moved.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct IoCounts {
-    /// Calls.
-    pub calls: u64,
-    /// Their time, nanoseconds.
-    pub nanos: u64,
-    /// Bytes read.
-    pub read: u64,
-    /// Bytes written.
-    pub written: u64,
-}
-
-impl IoCounts {
-    fn add(&mut self, operation: &Operation) {
-        // Of a call that moves bytes between two descriptors, the second operation has no time.
-        if operation.call.is_none() {
-            return;
-        }
-        self.calls += 1;
-        if operation.begin_ns > 0 {
-            self.nanos += operation.end_ns.saturating_sub(operation.begin_ns);
-        }
-        match operation.kind {
-            IoKind::Read => self.read += operation.bytes,
-            IoKind::Write => self.written += operation.bytes,
-            _ => {}
-        }
-    }
-}
-
-impl std::ops::AddAssign for IoCounts {
-    fn add_assign(&mut self, other: IoCounts) {
-        self.calls += other.calls;
-        self.nanos += other.nanos;
-        self.read += other.read;
-        self.written += other.written;
-    }
-}
-
-/// Memory that came and went.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryCounts {
-    /// How often memory came.
-    pub mapped: u64,
-    /// Bytes that came.
-    pub mapped_bytes: u64,
-    /// Bytes that went.
-    pub unmapped_bytes: u64,
-}
-
-impl MemoryCounts {
-    fn add(&mut self, change: &Change) {
-        match change.kind {
-            HeapKind::Mapped => {
-                self.mapped += 1;
-                self.mapped_bytes += change.bytes;
-            }
-            _ => self.unmapped_bytes += change.bytes,
-        }
-    }
-}
-
-impl std::ops::AddAssign for MemoryCounts {
-    fn add_assign(&mut self, other: MemoryCounts) {
-        self.mapped += other.mapped;
-        self.mapped_bytes += other.mapped_bytes;
-        self.unmapped_bytes += other.unmapped_bytes;
-    }
-}
-
-/// What a process reported of the code that it made as it ran, in perf maps and jitdumps.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct JitStats {
-    /// How much that was, and how much of it is not in the experiment.
-    #[serde(flatten)]
-    pub counts: JitCounts,
-    /// Why a file was not read, or not to its end: the last reason.
-    pub refusal: Option<String>,
-}
-
-impl JitStats {
-    fn add(&mut self, watch: &JitWatch) {
-        self.counts += watch.counts();
-        if let Some(refusal) = watch.refusal() {
-            self.refusal = Some(refusal.to_string());
-        }
-    }
-}
 
 /// The experiment of a followed process, being written.
 #[derive(Debug)]
@@ -576,97 +441,4 @@ impl Subexperiment {
 /// program had mapped ends at that instant; functions, which must not overlap it, begin after it.
 fn watch_jit(pid: Pid, since: u64, shared: &SharedJit) -> Option<JitWatch> {
     JitWatch::open(pid, since + 1, shared).ok()
-}
-
-fn header(inherited: &Inherited, facts: &ProcessFacts, pid: Pid, name: &[u8]) -> LogHeader {
-    let mut header = inherited.header.clone();
-    header.pid = pid;
-    [header.ppid, header.pgrp, header.sid] = facts.relatives;
-    header.command_line = described_by_name(name, facts.command_line.as_deref());
-    header.profiles.retain(|profile| {
-        !matches!(
-            profile,
-            ProfileDecl::Clock {
-                states: NumStates::Kernel,
-                ..
-            }
-        )
-    });
-    header.profiles.iter_mut().for_each(counters::of_process);
-    header.settings.clear();
-    header.comments = comments(facts, name);
-    header.mpi_rank = facts.mpi_rank;
-    let cgroup = facts.cgroup.clone();
-    header.container = cgroup.and_then(|cgroup| cgroup.container).map(Into::into);
-    header
-}
-
-/// Returns the text by which gprofng names a process: the part of its first word behind the last
-/// `/`. That is the name of the process in Linux, as everywhere in kcollect. A command line that
-/// begins with another one, such as that of a script or of a program that writes its state there,
-/// follows in parentheses.
-fn described_by_name(name: &[u8], command_line: Option<&str>) -> String {
-    let blank = |character: char| {
-        if character.is_whitespace() {
-            '_'
-        } else {
-            character
-        }
-    };
-    let name = printable(name).replace('/', ":");
-    let name: String = name.chars().map(blank).collect();
-    let Some(line) = command_line else {
-        return name;
-    };
-    let word = line.split(' ').next().unwrap_or(line);
-    match word.rsplit('/').next() == Some(&name) {
-        true => line.to_owned(),
-        false => format!("{name} ({line})"),
-    }
-}
-
-fn comments(facts: &ProcessFacts, name: &[u8]) -> Vec<String> {
-    let mut comments = vec![format!("process: {}", printable(name))];
-    let mut add = |what: &str, value: Option<String>| {
-        comments.extend(value.map(|value| format!("{what}: {value}")));
-    };
-    add("command line", facts.command_line.clone());
-    add("program", facts.executable.clone());
-    add("directory", facts.cwd.clone());
-    add("user id", facts.uid.map(|uid| uid.to_string()));
-    // One that is in the root of all says nothing.
-    let cgroup = facts.cgroup.as_ref().filter(|cgroup| cgroup.path != "/");
-    if let Some(cgroup) = cgroup {
-        let container = cgroup.container.as_ref();
-        add("cgroup", Some(cgroup.path.clone()));
-        add("unit", cgroup.unit.clone());
-        add("pod", cgroup.pod.clone());
-        add(
-            "container",
-            container.map(|container| format!("{} {}", container.runtime.name(), container.id)),
-        );
-    }
-    add("MPI rank", facts.mpi_rank.map(|rank| rank.to_string()));
-    comments
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn gprofng_sees_the_name_of_the_process_first() {
-        let text = |name: &[u8], line| described_by_name(name, Some(line));
-        assert_eq!(text(b"ls", "/bin/ls -l"), "/bin/ls -l");
-        assert_eq!(
-            text(b"redis-server", "'redis-server *:6379'"),
-            "redis-server ('redis-server *:6379')"
-        );
-        assert_eq!(
-            text(b"load.sh", "/bin/sh ./load.sh"),
-            "load.sh (/bin/sh ./load.sh)"
-        );
-        assert_eq!(text(b"a b/c", "x"), "a_b:c (x)");
-        assert_eq!(described_by_name(b"kworker/0:1", None), "kworker:0:1");
-    }
 }

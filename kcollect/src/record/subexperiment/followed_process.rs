@@ -1,0 +1,144 @@
+//! What the summary has of a followed process.
+
+use experiment_format::ids::Pid;
+use experiment_format::packet::{HeapKind, IoKind};
+use user_collector::io_calls::Operation;
+use user_collector::jit::{JitStats as JitCounts, JitWatch};
+use user_collector::memory::Change;
+use user_collector::process::Cgroup;
+
+use crate::record::user_stacks::user_stack::StackCounts;
+
+/// A followed process, for the summary.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct FollowedProcess {
+    /// Its number.
+    pub pid: Pid,
+    /// Its experiment's directory.
+    pub experiment: String,
+    /// Its rank in a parallel program (MPI).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mpi_rank: Option<u32>,
+    /// The control group that it was in, and what that names.
+    #[serde(flatten)]
+    pub cgroup: Option<Cgroup>,
+    /// Ticks of its threads in its experiment.
+    pub ticks: u64,
+    /// Tick arrays that hold them.
+    pub arrays: u64,
+    /// Mappings that were too many to be written.
+    #[serde(skip)]
+    pub unwritten_mappings: u64,
+    /// Functions made at run time that were too many.
+    #[serde(skip)]
+    pub unwritten_functions: u64,
+    /// It exited, and what it wrote last of its JIT code could not be read any more.
+    #[serde(skip)]
+    pub unread_at_exit: bool,
+    /// Traced waits for locks in its experiment: how many, and their time in nanoseconds.
+    #[serde(skip)]
+    pub lock_waits: (u64, u64),
+    /// Traced system calls in its experiment.
+    #[serde(skip)]
+    pub io_calls: IoCounts,
+    /// Memory that came and went in its experiment.
+    #[serde(skip)]
+    pub memory: MemoryCounts,
+    /// How their user stacks ended.
+    pub user_stacks: StackCounts,
+    /// The same of ticks on a CPU alone.
+    pub cpu_user_stacks: StackCounts,
+    /// The code that it made as it ran, where it reported any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jit: Option<JitStats>,
+}
+
+/// Traced system calls, and the bytes that they moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoCounts {
+    /// Calls.
+    pub calls: u64,
+    /// Their time, nanoseconds.
+    pub nanos: u64,
+    /// Bytes read.
+    pub read: u64,
+    /// Bytes written.
+    pub written: u64,
+}
+
+impl IoCounts {
+    pub(super) fn add(&mut self, operation: &Operation) {
+        // Of a call that moves bytes between two descriptors, the second operation has no time.
+        if operation.call.is_none() {
+            return;
+        }
+        self.calls += 1;
+        if operation.begin_ns > 0 {
+            self.nanos += operation.end_ns.saturating_sub(operation.begin_ns);
+        }
+        match operation.kind {
+            IoKind::Read => self.read += operation.bytes,
+            IoKind::Write => self.written += operation.bytes,
+            _ => {}
+        }
+    }
+}
+
+impl std::ops::AddAssign for IoCounts {
+    fn add_assign(&mut self, other: IoCounts) {
+        self.calls += other.calls;
+        self.nanos += other.nanos;
+        self.read += other.read;
+        self.written += other.written;
+    }
+}
+
+/// Memory that came and went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryCounts {
+    /// How often memory came.
+    pub mapped: u64,
+    /// Bytes that came.
+    pub mapped_bytes: u64,
+    /// Bytes that went.
+    pub unmapped_bytes: u64,
+}
+
+impl MemoryCounts {
+    pub(super) fn add(&mut self, change: &Change) {
+        match change.kind {
+            HeapKind::Mapped => {
+                self.mapped += 1;
+                self.mapped_bytes += change.bytes;
+            }
+            _ => self.unmapped_bytes += change.bytes,
+        }
+    }
+}
+
+impl std::ops::AddAssign for MemoryCounts {
+    fn add_assign(&mut self, other: MemoryCounts) {
+        self.mapped += other.mapped;
+        self.mapped_bytes += other.mapped_bytes;
+        self.unmapped_bytes += other.unmapped_bytes;
+    }
+}
+
+/// What a process reported of the code that it made as it ran, in perf maps and jitdumps.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct JitStats {
+    /// How much that was, and how much of it is not in the experiment.
+    #[serde(flatten)]
+    pub counts: JitCounts,
+    /// Why a file was not read, or not to its end: the last reason.
+    pub refusal: Option<String>,
+}
+
+impl JitStats {
+    pub(super) fn add(&mut self, watch: &JitWatch) {
+        self.counts += watch.counts();
+        if let Some(refusal) = watch.refusal() {
+            self.refusal = Some(refusal.to_string());
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The header of a subexperiment's `log.xml`: what is known of the process.
+
+use experiment_format::ids::Pid;
+use experiment_format::log::{LogHeader, ProfileDecl};
+use experiment_format::microstate::NumStates;
+use experiment_format::text::printable;
+use user_collector::process::ProcessFacts;
+
+use crate::record::kernel::counters;
+use crate::record::kernel::header::Inherited;
+
+/// Returns the header of a process's experiment.
+pub(super) fn header(
+    inherited: &Inherited,
+    facts: &ProcessFacts,
+    pid: Pid,
+    name: &[u8],
+) -> LogHeader {
+    let mut header = inherited.header.clone();
+    header.pid = pid;
+    [header.ppid, header.pgrp, header.sid] = facts.relatives;
+    header.command_line = described_by_name(name, facts.command_line.as_deref());
+    header.profiles.retain(|profile| {
+        !matches!(
+            profile,
+            ProfileDecl::Clock {
+                states: NumStates::Kernel,
+                ..
+            }
+        )
+    });
+    header.profiles.iter_mut().for_each(counters::of_process);
+    header.settings.clear();
+    header.comments = comments(facts, name);
+    header.mpi_rank = facts.mpi_rank;
+    let cgroup = facts.cgroup.clone();
+    header.container = cgroup.and_then(|cgroup| cgroup.container).map(Into::into);
+    header
+}
+
+/// Returns the text by which gprofng names a process: the part of its first word behind the last
+/// `/`. That is the name of the process in Linux, as everywhere in kcollect. A command line that
+/// begins with another one, such as that of a script or of a program that writes its state there,
+/// follows in parentheses.
+fn described_by_name(name: &[u8], command_line: Option<&str>) -> String {
+    let blank = |character: char| {
+        if character.is_whitespace() {
+            '_'
+        } else {
+            character
+        }
+    };
+    let name = printable(name).replace('/', ":");
+    let name: String = name.chars().map(blank).collect();
+    let Some(line) = command_line else {
+        return name;
+    };
+    let word = line.split(' ').next().unwrap_or(line);
+    match word.rsplit('/').next() == Some(&name) {
+        true => line.to_owned(),
+        false => format!("{name} ({line})"),
+    }
+}
+
+fn comments(facts: &ProcessFacts, name: &[u8]) -> Vec<String> {
+    let mut comments = vec![format!("process: {}", printable(name))];
+    let mut add = |what: &str, value: Option<String>| {
+        comments.extend(value.map(|value| format!("{what}: {value}")));
+    };
+    add("command line", facts.command_line.clone());
+    add("program", facts.executable.clone());
+    add("directory", facts.cwd.clone());
+    add("user id", facts.uid.map(|uid| uid.to_string()));
+    // One that is in the root of all says nothing.
+    let cgroup = facts.cgroup.as_ref().filter(|cgroup| cgroup.path != "/");
+    if let Some(cgroup) = cgroup {
+        let container = cgroup.container.as_ref();
+        add("cgroup", Some(cgroup.path.clone()));
+        add("unit", cgroup.unit.clone());
+        add("pod", cgroup.pod.clone());
+        add(
+            "container",
+            container.map(|container| format!("{} {}", container.runtime.name(), container.id)),
+        );
+    }
+    add("MPI rank", facts.mpi_rank.map(|rank| rank.to_string()));
+    comments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gprofng_sees_the_name_of_the_process_first() {
+        let text = |name: &[u8], line| described_by_name(name, Some(line));
+        assert_eq!(text(b"ls", "/bin/ls -l"), "/bin/ls -l");
+        assert_eq!(
+            text(b"redis-server", "'redis-server *:6379'"),
+            "redis-server ('redis-server *:6379')"
+        );
+        assert_eq!(
+            text(b"load.sh", "/bin/sh ./load.sh"),
+            "load.sh (/bin/sh ./load.sh)"
+        );
+        assert_eq!(text(b"a b/c", "x"), "a_b:c (x)");
+        assert_eq!(described_by_name(b"kworker/0:1", None), "kworker:0:1");
+    }
+}
