@@ -35,7 +35,7 @@ const TITLES: [&str; 10] = [
     "σ",
     "worst",
     "other states",
-    "life, worst %",
+    "thread time, worst %",
     "CPU, mean %",
     "CPU, worst %",
 ];
@@ -43,10 +43,10 @@ const TITLES: [&str; 10] = [
 const TICK_TITLES: [&str; 7] = [
     "workload",
     "state",
-    "life, s",
+    "thread time, s",
     "exact, s",
     "ticks, s",
-    "difference, % of life",
+    "difference, % of thread time",
     "in σ",
 ];
 

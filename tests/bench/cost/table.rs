@@ -305,9 +305,9 @@ const TAKEN: [&str; 12] = [
     "B/tick",
     "B/thread tick",
     "lost",
-    "answer ms",
-    "whole %",
-    "asleep %",
+    "time to summary, ms",
+    "complete %",
+    "complete off-CPU %",
 ];
 
 fn taken(

@@ -4,7 +4,7 @@
 //! Each program runs for some seconds under `kcollect -p hi`, which begins with it: its first
 //! ticks, when its files are not known yet, count like all others. The table says how its ticks'
 //! user stacks ended by kcollect's own counts, of ticks on a CPU, for which the goals are; beside
-//! them, how many of the others are whole, when a thread was off the CPU; and, for those that
+//! them, how many of the others are complete, when a thread was off the CPU; and, for those that
 //! failed, in which functions, by the experiment. A program that is not installed is a line that
 //! says so.
 //!
@@ -42,9 +42,9 @@ const PLACES: usize = 3;
 const TITLES: [&str; 8] = [
     "program",
     "ticks",
-    "whole %",
+    "complete %",
     "goal %",
-    "asleep %",
+    "complete off-CPU %",
     "frame pointer %",
     "scan %",
     "other ends, ticks",

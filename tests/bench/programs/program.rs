@@ -18,7 +18,7 @@ pub(crate) struct Program {
     pub(crate) needs: &'static [&'static str],
     /// The names of the processes that count.
     pub(crate) processes: &'static [&'static str],
-    /// The share of whole stacks that is wanted.
+    /// The share of complete stacks that is wanted.
     pub(crate) goal: Goal,
     /// What is done before.
     pub(crate) prepare: &'static str,
