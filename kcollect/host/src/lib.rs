@@ -1,8 +1,8 @@
 //! The machine on which kcollect runs, and the process that kcollect is: the root of `/proc` and
 //! `/sys`, CPUs and clock, signals, the load, output, exit codes.
 //!
-//! All packages above share it. Of experiments it knows how their text is made safe to print, and
-//! nothing else; of BPF and counters nothing.
+//! All packages above share it. It depends on nothing of BPF and counters, and of experiments only
+//! on ids and on how their text is made safe to print.
 
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 

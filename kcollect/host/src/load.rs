@@ -12,6 +12,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
+use experiment_format::ids::Pid;
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::resource::{Resource, setrlimit};
@@ -142,8 +143,8 @@ impl Load {
 
     /// Returns its process id.
     #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.child.id()
+    pub fn pid(&self) -> Pid {
+        Pid(self.child.id())
     }
 
     /// Returns whether it has exited.

@@ -11,14 +11,14 @@ use super::{Finding, Root};
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
 
-/// Descriptors that a recording holds on a machine without CPUs, about: BPF programs and maps,
-/// pipes of signals, files of the founder.
+/// Descriptors that a recording holds beside those of CPUs, about: BPF programs and maps, pipes of
+/// signals, files of the founder.
 const BASE_DESCRIPTORS: u64 = 80;
-/// Those of a CPU: the clock and the side-band,
+/// Descriptors of a CPU: those of the clock and the side-band.
 const CPU_DESCRIPTORS: u64 = 4;
-/// those of a counter on it,
+/// Descriptors of a counter on one CPU.
 const COUNTER_DESCRIPTORS: u64 = 3;
-/// and the CPUs that share a ring.
+/// CPUs that share a ring, which is one descriptor.
 const CPUS_PER_RING: u64 = 8;
 
 /// Returns how many files have to be open at once in a recording.

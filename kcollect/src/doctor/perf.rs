@@ -1,5 +1,7 @@
 //! Checks of what limits perf events: sysctls, locked memory, the hardware.
 
+use counters::perf::refusal::core_pmu;
+
 use super::privilege::EffectiveCapabilities;
 use super::{Finding, Root};
 
@@ -138,13 +140,9 @@ pub(super) fn locked_memory(root: &Root) -> Finding {
 }
 
 pub(super) fn pmu(root: &Root) -> Finding {
-    const DEVICES: [&str; 3] = ["cpu", "cpu_core", "armv8_pmuv3_0"];
-    let found = DEVICES
-        .iter()
-        .find(|name| root.exists(&format!("/sys/bus/event_source/devices/{name}")));
     Finding::ok(
         "hardware counters",
-        match found {
+        match core_pmu(root) {
             Some(name) => format!("present ({name})"),
             None => "none, as in many virtual machines; only -h with hardware events needs them"
                 .to_owned(),

@@ -72,7 +72,7 @@ impl LoadPhase {
                 Ok(load) => {
                     output.detail(&format!("load started (Process ID: {})", load.pid()));
                     let pid = load.pid();
-                    (LoadPhase::Running(load), LoadStep::Started(Pid(pid)))
+                    (LoadPhase::Running(load), LoadStep::Started(pid))
                 }
                 Err(error) => {
                     output.say(&cannot_start(&plan.load[0], &error));

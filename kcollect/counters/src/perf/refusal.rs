@@ -7,11 +7,10 @@
 //!
 //! A name that does not exist is a [`CounterError`](crate::names::CounterError), found earlier.
 
-use std::fs;
 use std::io;
-use std::path::Path;
 
 use experiment_format::ids::{Pid, Tid};
+use host::Root;
 use host::exit::{ExitKind, Failure};
 use perf_event_open_sys::bindings as sys;
 use thiserror::Error;
@@ -164,14 +163,21 @@ impl PerfSettings {
     /// Reads the settings of this machine.
     #[must_use]
     pub fn read() -> PerfSettings {
-        let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok();
-        let pmus = ["cpu", "cpu_core", "armv8_pmuv3", "armv8_pmuv3_0"];
-        let devices = Path::new("/sys/bus/event_source/devices");
+        let root = Root::machine();
         PerfSettings {
-            paranoid: paranoid.and_then(|text| text.trim().parse().ok()),
-            has_pmu: pmus.iter().any(|pmu| devices.join(pmu).exists()),
+            paranoid: root.number("/proc/sys/kernel/perf_event_paranoid"),
+            has_pmu: core_pmu(&root).is_some(),
         }
     }
+}
+
+/// Returns the name in sysfs of the PMU that counts events of the CPU. None: this machine has no
+/// hardware counters.
+#[must_use]
+pub fn core_pmu(root: &Root) -> Option<&'static str> {
+    const NAMES: [&str; 4] = ["cpu", "cpu_core", "armv8_pmuv3", "armv8_pmuv3_0"];
+    let exists = |name: &&str| root.exists(&format!("/sys/bus/event_source/devices/{name}"));
+    NAMES.into_iter().find(exists)
 }
 
 impl Refusal {
