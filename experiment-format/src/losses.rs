@@ -26,9 +26,9 @@ pub struct Losses {
     pub sideband: u64,
     /// Ticks of processes without a name.
     pub unnamed_ticks: u64,
-    /// Stacks cut at the kernel's depth limit.
+    /// Kernel stacks cut at the kernel's depth limit.
     pub truncated_stacks: u64,
-    /// Stacks that the kernel could not read.
+    /// Kernel stacks that were not readable.
     pub missing_stacks: u64,
     /// Ticks added for timers that fired late by one or more intervals.
     pub late_ticks: u64,
@@ -86,7 +86,7 @@ struct Cause {
 }
 
 const TICK: [&str; 2] = ["tick", "ticks"];
-const STACK: [&str; 2] = ["stack", "stacks"];
+const KERNEL_STACK: [&str; 2] = ["kernel stack", "kernel stacks"];
 
 /// Every cause, in the order in which they are shown.
 const CAUSES: [Cause; 17] = [
@@ -170,15 +170,15 @@ const CAUSES: [Cause; 17] = [
     Cause {
         name: "truncated_stacks",
         lost: false,
-        noun: STACK,
+        noun: KERNEL_STACK,
         what: "cut at the kernel's depth limit",
         whole: Whole::Stacks,
     },
     Cause {
         name: "missing_stacks",
         lost: false,
-        noun: STACK,
-        what: "the kernel could not read",
+        noun: KERNEL_STACK,
+        what: "not readable",
         whole: Whole::Stacks,
     },
     Cause {
@@ -211,7 +211,8 @@ const CAUSES: [Cause; 17] = [
     },
 ];
 
-/// Losses below this share of what was recorded change no report noticeably.
+/// Losses below this share of what was recorded do not affect reports noticeably. The text says it
+/// too.
 const NEGLIGIBLE_SHARE: f64 = 0.01;
 
 impl Cause {
@@ -283,11 +284,11 @@ pub fn describe<'a>(
         worst = worst.max(share.unwrap_or(0.0));
     }
     let none_of = match zeros {
-        1 => "0 for 1 other cause".to_owned(),
-        _ => format!("0 for {zeros} other causes"),
+        1 => "none by 1 other cause".to_owned(),
+        _ => format!("none by {zeros} other causes"),
     };
     if lost.is_empty() && impaired.is_empty() {
-        return format!("lost: nothing; impaired: nothing (0 for all {zeros} causes)");
+        return format!("lost: nothing; impaired: nothing ({zeros} causes)");
     }
     let part = |title: &str, list: &[String]| match list {
         [] => format!("{title}: nothing"),
@@ -303,7 +304,7 @@ pub fn describe<'a>(
             "shares in reports can be off by up to {percent:.1} %"
         ));
     } else if worst > 0.0 {
-        parts.push("too little to change a report".to_owned());
+        parts.push("below 1 %: reports are not affected".to_owned());
     }
     parts.join("; ")
 }
@@ -382,10 +383,7 @@ mod tests {
         };
         let none = Losses::default();
         assert!(none.none());
-        assert_eq!(
-            none.line(),
-            "lost: nothing; impaired: nothing (0 for all 17 causes)"
-        );
+        assert_eq!(none.line(), "lost: nothing; impaired: nothing (17 causes)");
         let mut losses = Losses {
             ring_full: 12,
             missing_stacks: 1,
@@ -396,8 +394,8 @@ mod tests {
         assert_eq!(
             losses.line(),
             "lost: 12 ticks (0.12 % of 10000) found the ring buffer full; \
-             impaired: 1 stack (0.01 % of 20000) the kernel could not read; \
-             0 for 15 other causes; too little to change a report"
+             impaired: 1 kernel stack (0.01 % of 20000) not readable; \
+             none by 15 other causes; below 1 %: reports are not affected"
         );
         losses.missing_stacks = 1640;
         losses.sideband = 1;
@@ -405,8 +403,8 @@ mod tests {
             losses.line(),
             "lost: 12 ticks (0.12 % of 10000) found the ring buffer full, \
              1 side-band record dropped by the kernel, so names and mappings may be missing; \
-             impaired: 1640 stacks (8.20 % of 20000) the kernel could not read; \
-             0 for 14 other causes; shares in reports can be off by up to 8.2 %"
+             impaired: 1640 kernel stacks (8.20 % of 20000) not readable; \
+             none by 14 other causes; shares in reports can be off by up to 8.2 %"
         );
         // Of another version: a new name, and no totals.
         assert_eq!(

@@ -33,8 +33,8 @@ pub enum ExitKind {
     /// The experiment, a picture or an export cannot be created: directory missing, name taken,
     /// read-only file system, disk full at the start.
     CantCreate = 73,
-    /// A result cannot be written, or writing failed during the recording. The experiment is valid
-    /// up to there.
+    /// Writing failed: of a result, or of the experiment, which is valid up to that point. Or the
+    /// experiment was renamed or deleted while it was recorded.
     IoErr = 74,
     /// A privilege is missing.
     NoPerm = 77,
@@ -78,7 +78,7 @@ impl ExitKind {
             ExitKind::Software => "an internal error of kcollect",
             ExitKind::CantCreate => "a file or an experiment cannot be created",
             ExitKind::IoErr => {
-                "a result cannot be written, or an experiment no further, which is valid up to there; or it was renamed or deleted meanwhile"
+                "writing failed (the experiment is valid up to that point), or it was renamed or deleted"
             }
             ExitKind::NoPerm => "a privilege is missing",
         }

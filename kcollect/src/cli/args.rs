@@ -219,9 +219,9 @@ pub(super) struct TimeArgs {
         allow_hyphen_values = true
     )]
     pub(super) pause_signal: Option<String>,
-    /// Stop recording data at about this many MB (1048576 bytes), while samples go on. The default
+    /// Stop recording data at about this many MiB (1048576 bytes), while samples go on. The default
     /// is unlimited, also called none
-    #[arg(short = 'L', long, value_name = "MB", allow_hyphen_values = true)]
+    #[arg(short = 'L', long, value_name = "MIB", allow_hyphen_values = true)]
     pub(super) limit: Option<String>,
     /// Close the experiment after this time and go on in the next one (ktest.2.er after
     /// ktest.1.er), without a gap: 10m, 1h, at least 1 s. -L is of each of them
@@ -233,9 +233,9 @@ pub(super) struct TimeArgs {
     #[arg(long, value_name = "SIZE|TIME", allow_hyphen_values = true)]
     pub(super) keep: Option<String>,
     /// When kcollect's own process takes more than this share of one CPU (1%, 0.5%) for five
-    /// seconds, give up details, one after the other: copies of stacks, experiments of short
-    /// processes, half and then three quarters of the ticks' stacks; and take them up again when
-    /// there is room. The experiment says what is given up, and when
+    /// seconds, reduce detail, one step after the other: copies of stacks, experiments of short
+    /// processes, half and then three quarters of the ticks' stacks. A step is restored after a
+    /// minute below half of the budget. The experiment says what was reduced, and when
     #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
     pub(super) budget: Option<String>,
 }

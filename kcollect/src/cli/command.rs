@@ -310,13 +310,10 @@ fn traced(
     has_targets: bool,
 ) -> Result<(), CliError> {
     let wrong = |what: &str, cure: &str| Err(CliError::new(format!("{option}: {what}"), cure));
-    const NAME_THEM: &str =
-        "name them by -T PID, -F =REGEXP, -F unit:NAME and the like, or type a load";
+    let traces = format!("{option} traces named processes only");
+    const NAME_THEM: &str = "use -T PID, -F =REGEXP, -F unit:NAME and the like, or type a load";
     match follow {
-        Follow::On | Follow::All => wrong(
-            "-F on and -F all follow every process, and chosen ones are traced",
-            NAME_THEM,
-        ),
+        Follow::On | Follow::All => Err(CliError::new(traces, NAME_THEM)),
         Follow::Off if has_load && !has_targets => wrong(
             "-F off follows no process",
             "leave it out to trace the load, or type -F load",

@@ -244,7 +244,7 @@ pub(super) fn limit(typed: &str) -> Result<Option<u64>, CliError> {
                 "-L",
                 typed,
                 "not a size limit",
-                "type a whole number of MB above 0, or unlimited",
+                "type a whole number of MiB above 0, or unlimited",
             )
         })
 }

@@ -97,18 +97,18 @@ pub fn describe(plan: &Plan) -> Vec<String> {
     }));
     lines.extend(
         plan.limit
-            .map(|limit| format!("data are recorded up to {} MB", limit >> 20)),
+            .map(|limit| format!("data are recorded up to {} MiB", limit >> 20)),
     );
     lines.extend(
         plan.rotate
             .map(|period| format!("another experiment begins every {period:?}")),
     );
     lines.extend(plan.keep.map(|keep| match keep {
-        Keep::Bytes(bytes) => format!("the newest complete ones are kept, {} MB", bytes >> 20),
+        Keep::Bytes(bytes) => format!("the newest complete ones are kept, {} MiB", bytes >> 20),
         Keep::Age(age) => format!("those that were complete {age:?} ago are removed"),
     }));
     lines.extend(plan.budget.map(|budget| {
-        format!("kcollect gives up details when it takes more than {budget} of a CPU")
+        format!("kcollect reduces detail when it takes more than {budget} of a CPU")
     }));
     lines.push(format!("archived: {}", archived(plan.archive)));
     if !plan.load.is_empty() {
