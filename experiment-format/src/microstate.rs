@@ -134,6 +134,18 @@ impl Microstate {
     }
 }
 
+/// Returns the keyword of a metric in a form that is short enough for the title of a table with
+/// ten states.
+#[must_use]
+pub fn short_metric(keyword: &str) -> &str {
+    match keyword {
+        "textpfault" => "tfault",
+        "datapfault" => "dfault",
+        "kernelpfault" => "kfault",
+        other => other,
+    }
+}
+
 /// The `numstates` of a clock table: an integer that decides which metrics gprofng offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, FromPrimitive, IntoPrimitive)]
 #[repr(i32)]

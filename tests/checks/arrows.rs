@@ -126,7 +126,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
             // The session with its parts.
             &[
                 "record::session",
-                "record::limits",
+                "record::process_limits",
                 "record::round",
                 "record::load_phase",
                 "record::finish",

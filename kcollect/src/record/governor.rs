@@ -1,14 +1,13 @@
-//! The budget (`--budget`): what is given up when kcollect takes more of a CPU than it may, and
-//! when that is taken up again.
+//! The budget (`--budget`): how much detail is recorded, by the CPU time that kcollect takes.
 //!
-//! Pure: time and use are arguments. A decision is made every five seconds. One that finds too much
-//! use gives up one thing more, in the order of [`Economy`]; twelve in a row that find less than
-//! half of the budget take the last one up again. So a short burst costs at most one thing, and
-//! nothing flickers.
+//! Pure: time and use are arguments. A decision is made every five seconds. If it finds more use
+//! than the budget, detail is reduced to the next [`BudgetLevel`]; after twelve in a row that find
+//! less than half of the budget, the level before is restored. So a short burst costs at most one
+//! level, and the level does not alternate.
 //!
 //! The use is the CPU time of kcollect's own process. What its programs take inside of other
 //! threads is not in it: the kernel counts that for a process with CAP_SYS_ADMIN alone, which a
-//! recording has given up by then.
+//! recording has dropped by then.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,16 +16,16 @@ use serde::Serialize;
 
 /// The time between two decisions, nanoseconds.
 const DECISION_NS: u64 = 5_000_000_000;
-/// Below this share of the budget there is room for what was given up.
-const ROOM: f64 = 0.5;
-/// Decisions in a row that have to find room.
-const DECISIONS_WITH_ROOM: u32 = 12;
+/// The share of the budget below which detail is restored.
+const RESTORE_BELOW_SHARE: f64 = 0.5;
+/// Decisions in a row that have to find less use than that.
+const DECISIONS_TO_RESTORE: u32 = 12;
 
-/// What is given up; each includes those before it.
+/// How far detail is reduced; each level includes those before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Economy {
-    /// Nothing.
+pub enum BudgetLevel {
+    /// Full detail.
     #[default]
     None,
     /// Stacks are copied only to find out which unwind table is missing. Others end where it is.
@@ -40,19 +39,19 @@ pub enum Economy {
     QuarterRate,
 }
 
-impl Economy {
-    const ALL: [Economy; 5] = [
-        Economy::None,
-        Economy::FewCopies,
-        Economy::FewExperiments,
-        Economy::HalfRate,
-        Economy::QuarterRate,
+impl BudgetLevel {
+    const ALL: [BudgetLevel; 5] = [
+        BudgetLevel::None,
+        BudgetLevel::FewCopies,
+        BudgetLevel::FewExperiments,
+        BudgetLevel::HalfRate,
+        BudgetLevel::QuarterRate,
     ];
 
     /// Returns the intervals that a process needs for an experiment of its own.
     #[must_use]
     pub fn least_intervals(self) -> usize {
-        match self >= Economy::FewExperiments {
+        match self >= BudgetLevel::FewExperiments {
             true => 10,
             false => 0,
         }
@@ -62,35 +61,37 @@ impl Economy {
     #[must_use]
     pub fn boundaries_per_firing(self) -> u32 {
         match self {
-            Economy::HalfRate => 2,
-            Economy::QuarterRate => 4,
+            BudgetLevel::HalfRate => 2,
+            BudgetLevel::QuarterRate => 4,
             _ => 1,
         }
     }
 
-    fn next(self) -> Option<Economy> {
-        Economy::ALL.get(self as usize + 1).copied()
+    fn next(self) -> Option<BudgetLevel> {
+        BudgetLevel::ALL.get(self as usize + 1).copied()
     }
 
-    fn previous(self) -> Option<Economy> {
-        Economy::ALL.get((self as usize).checked_sub(1)?).copied()
+    fn previous(self) -> Option<BudgetLevel> {
+        BudgetLevel::ALL
+            .get((self as usize).checked_sub(1)?)
+            .copied()
     }
 }
 
-/// What is given up, as a part of a sentence.
-impl fmt::Display for Economy {
+/// What is reduced, as a part of a sentence.
+impl fmt::Display for BudgetLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Economy::None => "nothing is given up",
-            Economy::FewCopies => "stacks of files that are new are not copied",
-            Economy::FewExperiments => {
+            BudgetLevel::None => "detail is complete",
+            BudgetLevel::FewCopies => "stacks of files that are new are not copied",
+            BudgetLevel::FewExperiments => {
                 "stacks of files that are new are not copied, and short processes have no experiment"
             }
-            Economy::HalfRate => {
+            BudgetLevel::HalfRate => {
                 "stacks of files that are new are not copied, short processes have no experiment, and every \
                  second tick has a stack of its own"
             }
-            Economy::QuarterRate => {
+            BudgetLevel::QuarterRate => {
                 "stacks of files that are new are not copied, short processes have no experiment, and every \
                  fourth tick has a stack of its own"
             }
@@ -98,27 +99,28 @@ impl fmt::Display for Economy {
     }
 }
 
-/// A change of what is given up.
+/// A change of the level.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Change {
+pub struct BudgetChange {
     /// When, nanoseconds.
     pub at_ns: u64,
-    /// What is given up from then on.
-    pub economy: Economy,
-    /// The share of a CPU that was taken in the five seconds before, which decided it. None: it was
-    /// given up before the experiment began.
+    /// The level from then on.
+    pub level: BudgetLevel,
+    /// The share of a CPU that was taken in the five seconds before, which decided it. None: the
+    /// level was reached before the experiment began.
     pub share: Option<f64>,
 }
 
-/// Watches the use.
+/// The level in force, and what decides about the next one.
 #[derive(Debug)]
 pub struct Governor {
     budget: f64,
-    economy: Economy,
+    level: BudgetLevel,
     /// When the last decision was made, and what was used by then.
     last: Option<(u64, Duration)>,
-    with_room: u32,
-    changes: Vec<Change>,
+    /// Decisions in a row that found less use than detail is restored at.
+    low_use: u32,
+    changes: Vec<BudgetChange>,
 }
 
 impl Governor {
@@ -127,9 +129,9 @@ impl Governor {
     pub fn new(budget: f64) -> Governor {
         Governor {
             budget,
-            economy: Economy::None,
+            level: BudgetLevel::None,
             last: None,
-            with_room: 0,
+            low_use: 0,
             changes: Vec::new(),
         }
     }
@@ -142,31 +144,31 @@ impl Governor {
 
     /// Returns the changes since the experiment began.
     #[must_use]
-    pub fn changes(&self) -> &[Change] {
+    pub fn changes(&self) -> &[BudgetChange] {
         &self.changes
     }
 
     /// Another experiment begins at a time.
     pub fn begin_again(&mut self, at_ns: u64) {
         self.changes.clear();
-        if self.economy != Economy::None {
-            self.changes.push(Change {
+        if self.level != BudgetLevel::None {
+            self.changes.push(BudgetChange {
                 at_ns,
-                economy: self.economy,
+                level: self.level,
                 share: None,
             });
         }
     }
 
-    /// Returns what is given up now.
+    /// Returns the level in force.
     #[must_use]
-    pub fn economy(&self) -> Economy {
-        self.economy
+    pub fn level(&self) -> BudgetLevel {
+        self.level
     }
 
     /// Decides, if it is time; `used` is the CPU time so far. The first call begins the watch: what
     /// the start took does not count. Returns a change.
-    pub fn decide(&mut self, now_ns: u64, used: Duration) -> Option<Change> {
+    pub fn decide(&mut self, now_ns: u64, used: Duration) -> Option<BudgetChange> {
         let Some((then_ns, before)) = self.last else {
             self.last = Some((now_ns, used));
             return None;
@@ -177,22 +179,22 @@ impl Governor {
         }
         self.last = Some((now_ns, used));
         let share = used.saturating_sub(before).as_nanos() as f64 / passed_ns as f64;
-        self.with_room = match share < ROOM * self.budget {
-            true => self.with_room + 1,
+        self.low_use = match share < RESTORE_BELOW_SHARE * self.budget {
+            true => self.low_use + 1,
             false => 0,
         };
-        let economy = if share > self.budget {
-            self.economy.next()?
-        } else if self.with_room >= DECISIONS_WITH_ROOM {
-            self.with_room = 0;
-            self.economy.previous()?
+        let level = if share > self.budget {
+            self.level.next()?
+        } else if self.low_use >= DECISIONS_TO_RESTORE {
+            self.low_use = 0;
+            self.level.previous()?
         } else {
             return None;
         };
-        self.economy = economy;
-        let change = Change {
+        self.level = level;
+        let change = BudgetChange {
             at_ns: now_ns,
-            economy,
+            level,
             share: Some(share),
         };
         self.changes.push(change);
@@ -205,7 +207,7 @@ mod tests {
     use super::*;
 
     /// Feeds a governor of 1 % with shares of a CPU in thousandths, one for each decision: a digit,
-    /// or `x` for eleven. Returns what is given up after each.
+    /// or `x` for eleven. Returns the level after each.
     fn drawing(shares: &str) -> String {
         let mut governor = Governor::new(0.01);
         let mut used = Duration::from_millis(700);
@@ -217,25 +219,25 @@ mod tests {
             // A look in between decides nothing.
             let now = 5 + turn * DECISION_NS;
             assert_eq!(governor.decide(now - 1, used), None);
-            let before = governor.economy();
+            let before = governor.level();
             let change = governor.decide(now, used);
-            assert_eq!(change.is_some(), governor.economy() != before);
-            drawn.push(char::from(b'0' + governor.economy() as u8));
+            assert_eq!(change.is_some(), governor.level() != before);
+            drawn.push(char::from(b'0' + governor.level() as u8));
         }
         drawn
     }
 
     #[test]
-    fn one_thing_more_is_given_up_while_it_is_too_much() {
+    fn detail_is_reduced_while_too_much_is_used() {
         assert_eq!(drawing("99xxxxxxx"), "001234444");
     }
 
     #[test]
-    fn what_was_given_up_comes_back_when_there_is_room_for_long() {
+    fn detail_is_restored_after_a_minute_below_half_of_the_budget() {
         assert_eq!(
             drawing("xx444444444444444444444444"),
             "12222222222221111111111110",
-            "twelve with room for each step"
+            "twelve decisions for each level"
         );
         assert_eq!(drawing("x44444444444x444"), "1111111111112222");
         assert_eq!(drawing("x444444444446444"), "1111111111111111");
@@ -252,7 +254,7 @@ mod tests {
         assert_eq!((change.at_ns, change.share), (now, Some(0.02)));
         assert_eq!(governor.changes(), [change]);
         governor.begin_again(now + 7);
-        let began = Change {
+        let began = BudgetChange {
             at_ns: now + 7,
             share: None,
             ..change
@@ -261,12 +263,12 @@ mod tests {
     }
 
     #[test]
-    fn each_step_has_its_measures() {
-        let all = Economy::ALL.map(|economy| {
+    fn each_level_has_its_measures() {
+        let all = BudgetLevel::ALL.map(|level| {
             (
-                economy >= Economy::FewCopies,
-                economy.least_intervals(),
-                economy.boundaries_per_firing(),
+                level >= BudgetLevel::FewCopies,
+                level.least_intervals(),
+                level.boundaries_per_firing(),
             )
         });
         assert_eq!(
@@ -279,7 +281,8 @@ mod tests {
                 (true, 10, 4)
             ]
         );
-        let words: std::collections::BTreeSet<_> = Economy::ALL.map(|e| e.to_string()).into();
-        assert_eq!(words.len(), Economy::ALL.len());
+        let words: std::collections::BTreeSet<_> =
+            BudgetLevel::ALL.map(|level| level.to_string()).into();
+        assert_eq!(words.len(), BudgetLevel::ALL.len());
     }
 }

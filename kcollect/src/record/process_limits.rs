@@ -1,4 +1,4 @@
-//! What a recording needs of the limits of its process.
+//! The limits of the process (open files, address space), compared with what a recording needs.
 
 use std::io;
 
@@ -28,15 +28,15 @@ pub(super) fn enough_descriptors(counters: usize) -> Result<(), Failure> {
 /// Passes if the address space is not limited, or has room for the rings and for all that may wait
 /// in memory.
 pub(super) fn enough_address_space() -> Result<(), Failure> {
-    /// Of each CPU's rings, which are mapped twice, and of its stacks.
-    const OF_EACH_CPU: u64 = 16 << 20;
-    /// Of records and stack copies that wait, unwind tables, names, and the stacks of threads.
-    const OF_ALL: u64 = 1 << 30;
+    /// The rings of a CPU, which are mapped twice, and its stacks.
+    const BYTES_PER_CPU: u64 = 16 << 20;
+    /// Records and stack copies that wait, unwind tables, names, and the stacks of threads.
+    const SHARED_BYTES: u64 = 1 << 30;
     let Some((limit, used)) = memory::address_space() else {
         return Ok(());
     };
     let cpus = machine::possible_cpus().map_or(1, |cpus| cpus.len() as u64);
-    let needed = used + OF_ALL + cpus * OF_EACH_CPU;
+    let needed = used + SHARED_BYTES + cpus * BYTES_PER_CPU;
     if limit >= needed {
         return Ok(());
     }

@@ -105,7 +105,7 @@ impl Session<'_> {
             creation_failure(&error)
         })?;
         let closed = self.dispatcher.go_on(router, rotation.at_ns, &mut detail);
-        self.note_economy(rotation.at_ns);
+        self.note_budget_level(rotation.at_ns);
         self.began = Began {
             at_ns: rotation.at_ns,
             totals: rotation.totals.clone(),

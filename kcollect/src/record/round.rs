@@ -10,7 +10,7 @@ use host::signals::SignalRequest;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::dispatch::Dispatcher;
-use super::governor::{Change, Economy};
+use super::governor::{BudgetChange, BudgetLevel};
 use super::input::event::Event;
 use super::load_phase::LoadStep;
 use super::pause::PauseReasons;
@@ -209,7 +209,7 @@ impl Session<'_> {
         {
             self.change_pause(|reasons| reasons.limited = true)?;
             let text = format!(
-                "the limit of {} MB (-L) is reached: data stop, samples go on",
+                "the limit of {} MiB (-L) is reached: data stop, samples go on",
                 limit >> 20
             );
             output.say(&text);
@@ -218,23 +218,23 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Gives up what costs too much, and takes up again what there is room for (`--budget`).
+    /// Reduces detail that costs too much, and restores it when there is room (`--budget`).
     pub(super) fn keep_budget(&mut self, time: u64, output: &mut Output) -> Result<(), Failure> {
         let Some(governor) = &mut self.governor else {
             return Ok(());
         };
         let used = Duration::from_secs_f64(own_use().0);
-        let Some(Change { economy, share, .. }) = governor.decide(time, used) else {
+        let Some(BudgetChange { level, share, .. }) = governor.decide(time, used) else {
             return Ok(());
         };
         self.inputs
             .programs
-            .set_few_copies(economy >= Economy::FewCopies);
+            .set_few_copies(level >= BudgetLevel::FewCopies);
         self.inputs
-            .set_boundaries_per_firing(economy.boundaries_per_firing())?;
-        self.dispatcher.router.least_intervals = economy.least_intervals();
+            .set_boundaries_per_firing(level.boundaries_per_firing())?;
+        self.dispatcher.router.least_intervals = level.least_intervals();
         let text = format!(
-            "kcollect took {:.2} % of a CPU: from here on {economy} (--budget)",
+            "kcollect took {:.2} % of a CPU: from here on {level} (--budget)",
             100.0 * share.unwrap_or_default()
         );
         output.say(&text);
@@ -242,17 +242,20 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Notes in an experiment that begins what was given up before.
-    pub(super) fn note_economy(&mut self, time: u64) {
-        let economy = self.governor.as_mut().map_or(Economy::None, |governor| {
-            governor.begin_again(time);
-            governor.economy()
-        });
-        self.dispatcher.router.least_intervals = economy.least_intervals();
-        if economy != Economy::None {
+    /// Notes in an experiment that begins which level was reached before.
+    pub(super) fn note_budget_level(&mut self, time: u64) {
+        let level = self
+            .governor
+            .as_mut()
+            .map_or(BudgetLevel::None, |governor| {
+                governor.begin_again(time);
+                governor.level()
+            });
+        self.dispatcher.router.least_intervals = level.least_intervals();
+        if level != BudgetLevel::None {
             self.dispatcher
                 .router
-                .warn(time, format!("from the beginning {economy} (--budget)"));
+                .warn(time, format!("from the beginning {level} (--budget)"));
         }
     }
 

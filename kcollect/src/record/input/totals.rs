@@ -18,6 +18,12 @@ pub struct Totals {
 }
 
 impl Totals {
+    /// Returns one count of the statistics, summed over the CPUs.
+    #[must_use]
+    pub fn sum(&self, of: fn(&CpuStats) -> u64) -> u64 {
+        self.cpus.iter().map(|(_, stats, _)| of(stats)).sum()
+    }
+
     /// Returns what was counted since earlier totals. A CPU or counter that these lack had counted
     /// nothing.
     #[must_use]

@@ -45,7 +45,7 @@ impl FirstTables {
         output: &mut Output,
     ) -> FirstTables {
         if bytes > MAX_READ_BYTES {
-            return FirstTables::missing(&format!("{} MB were recorded", bytes >> 20));
+            return FirstTables::missing(&format!("{} MiB were recorded", bytes >> 20));
         }
         let mut given_up = false;
         let tables = match start(path.to_owned()) {

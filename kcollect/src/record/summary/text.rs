@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use bpf_abi::layout::MAX_LOCK_WAITS;
+use experiment_format::microstate::{Microstate, short_metric};
 use host::table::{Align, TextTable};
 
 use super::first_tables::FirstTables;
@@ -12,11 +13,6 @@ use super::{
 
 /// A pause that is too short to be mentioned, seconds: starting and stopping take as long.
 const MIN_PAUSE_S: f64 = 0.05;
-
-/// The headings of the states, in the order of [`Summary::states`].
-const STATES: [&str; 10] = [
-    "user", "system", "trap", "tfault", "dfault", "kfault", "lock", "sleep", "wait", "stop",
-];
 
 impl Summary {
     /// Returns what was recorded, as text.
@@ -187,8 +183,8 @@ impl LockWaitSummary {
         if self.left_out > 0 {
             let share = percent(self.left_out_s, self.left_out_s + self.recorded_s);
             line += &format!(
-                "; {} waits of {:.3} s ({share}) left out, beyond {MAX_LOCK_WAITS} a second on a CPU: a threshold leaves out short ones \
-                 (-s MICROSECONDS)",
+                "; {} waits of {:.3} s ({share}) left out, because there were more than {MAX_LOCK_WAITS} a second on one CPU; \
+                 set -s MICROSECONDS to skip short waits",
                 self.left_out, self.left_out_s
             );
         }
@@ -204,7 +200,7 @@ impl FollowSummary {
         let (other_complete, other_ticks) = (all_complete - complete, all_ticks - ticks);
         format!(
             "{} process{} followed: {complete} of {ticks} ticks on a CPU ({}) have a complete user stack, {} a part of it, \
-             {} none; of the others {other_complete} of {other_ticks} ({}); {} ticks of exiting threads have none by nature",
+             {} none; off the CPU {other_complete} of {other_ticks} ({}); {} ticks of exiting threads cannot have one",
             self.processes.len(),
             if self.processes.len() == 1 { "" } else { "es" },
             percent(complete as f64, ticks as f64),
@@ -246,10 +242,12 @@ impl FollowSummary {
 fn target_table(rows: &[ProcessSummary], width: Option<u16>) -> String {
     let in_state =
         |row: &ProcessSummary, state: usize| row.states_s.get(state).copied().unwrap_or(0.0);
-    let shown: Vec<usize> = (0..STATES.len())
-        .filter(|state| rows.iter().any(|row| in_state(row, *state) >= 0.0005))
+    let states = Microstate::ALL[..Microstate::PER_THREAD].iter();
+    let shown: Vec<_> = states
+        .map(|state| (*state as usize, state.metric().map_or("", short_metric)))
+        .filter(|(state, _)| rows.iter().any(|row| in_state(row, *state) >= 0.0005))
         .collect();
-    let mut header: Vec<_> = shown.iter().map(|state| STATES[*state]).collect();
+    let mut header: Vec<_> = shown.iter().map(|(_, title)| *title).collect();
     header.extend(["PID/TID", "Process"]);
     let numbers = header.len() - 1;
     let align = |column| match column < numbers {
@@ -259,7 +257,7 @@ fn target_table(rows: &[ProcessSummary], width: Option<u16>) -> String {
     let mut table = TextTable::new((0..header.len()).map(align));
     table.titles(header);
     for row in rows {
-        let times = shown.iter().map(|state| in_state(row, *state));
+        let times = shown.iter().map(|(state, _)| in_state(row, *state));
         let mut cells: Vec<_> = times.map(|seconds| format!("{seconds:.3}")).collect();
         cells.push(match row.tid {
             Some(tid) => format!("{}/{tid}", row.pid),

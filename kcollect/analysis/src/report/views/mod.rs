@@ -23,6 +23,7 @@ mod waiting;
 use std::cmp::Ordering;
 
 use experiment_format::log::CounterUnit;
+use experiment_format::microstate::short_metric;
 use host::exit::{ExitKind, Failure};
 
 use super::table::{Cell, Column, Report, Table, left_out};
@@ -436,11 +437,8 @@ impl Sort {
 /// Returns a title short enough for a table with ten states.
 fn short(keyword: &str) -> &str {
     match keyword {
-        "textpfault" => "tfault",
-        "datapfault" => "dfault",
-        "kernelpfault" => "kfault",
         "block_io" => "I/O",
-        other => other,
+        other => short_metric(other),
     }
 }
 

@@ -1,0 +1,43 @@
+//! The part of the summary about the budget (`--budget`).
+
+use serde::Serialize;
+
+use crate::record::governor::{BudgetChange, BudgetLevel, Governor};
+
+/// The budget, and how far detail was reduced for it.
+#[derive(Debug, Serialize)]
+pub struct BudgetSummary {
+    /// The share of one CPU that kcollect's own process may take.
+    pub percent: f64,
+    /// The changes of the level, in order.
+    pub changes: Vec<BudgetChangeSummary>,
+}
+
+/// A change of the level.
+#[derive(Debug, Serialize)]
+pub struct BudgetChangeSummary {
+    /// When, since the start.
+    pub at_s: f64,
+    /// The level from then on.
+    #[serde(rename = "given_up")]
+    pub level: BudgetLevel,
+    /// The share of one CPU that was taken in the five seconds before. None: the level was reached
+    /// before the experiment began.
+    pub cpu_percent: Option<f64>,
+}
+
+impl BudgetSummary {
+    /// Returns that of an experiment which began at a time.
+    #[must_use]
+    pub fn new(governor: &Governor, began_ns: u64) -> BudgetSummary {
+        let change = |change: &BudgetChange| BudgetChangeSummary {
+            at_s: change.at_ns.saturating_sub(began_ns) as f64 / 1e9,
+            level: change.level,
+            cpu_percent: change.share.map(|share| 100.0 * share),
+        };
+        BudgetSummary {
+            percent: 100.0 * governor.budget(),
+            changes: governor.changes().iter().map(change).collect(),
+        }
+    }
+}

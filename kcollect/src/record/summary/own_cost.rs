@@ -1,0 +1,90 @@
+//! The resources that kcollect uses itself, and the instants from which they count.
+
+use host::machine::now;
+use serde::Serialize;
+
+/// When a recording started and stopped.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordingTimes {
+    /// Nanoseconds of CLOCK_MONOTONIC.
+    pub started_ns: u64,
+    /// Nanoseconds of CLOCK_MONOTONIC.
+    pub stopped_ns: u64,
+    /// From when kcollect's own CPU time counts.
+    pub own: OwnStart,
+}
+
+/// The instant from which kcollect's own CPU time counts as an experiment's.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnStart {
+    /// Nanoseconds of CLOCK_MONOTONIC.
+    pub at_ns: u64,
+    /// The CPU time that had been used by then, for another experiment, seconds.
+    pub cpu_s: f64,
+}
+
+impl OwnStart {
+    /// Returns the start of the program, if it is called at once: all CPU time counts.
+    pub fn of_the_program() -> OwnStart {
+        OwnStart {
+            at_ns: now(),
+            cpu_s: 0.0,
+        }
+    }
+
+    /// Returns the present instant.
+    pub fn now() -> OwnStart {
+        OwnStart {
+            at_ns: now(),
+            cpu_s: own_use().0,
+        }
+    }
+}
+
+impl RecordingTimes {
+    /// Returns the time from start to stop, seconds.
+    pub(super) fn elapsed_s(&self) -> f64 {
+        self.stopped_ns.saturating_sub(self.started_ns) as f64 / 1e9
+    }
+}
+
+/// The resources that kcollect used itself.
+#[derive(Debug, Serialize)]
+pub struct OwnCost {
+    /// CPU seconds of its process, from its start until the summary; of an experiment that follows
+    /// another, since that one was closed.
+    pub cpu_s: f64,
+    /// The same as a percentage of one CPU over that time.
+    pub cpu_percent: f64,
+    /// The largest resident memory, bytes.
+    pub peak_rss_bytes: u64,
+    /// Bytes written for data and logs.
+    pub bytes_written: u64,
+}
+
+impl OwnCost {
+    /// Returns the resources used until now.
+    pub(super) fn new(times: &RecordingTimes, bytes_written: u64) -> OwnCost {
+        let (cpu_s, peak_rss_bytes) = own_use();
+        let cpu_s = cpu_s - times.own.cpu_s;
+        // Not over the recording: a short one would have the CPU time of the start in it.
+        let of_ns = now().saturating_sub(times.own.at_ns).max(1);
+        OwnCost {
+            cpu_s,
+            cpu_percent: 100.0 * cpu_s / (of_ns as f64 / 1e9),
+            peak_rss_bytes,
+            bytes_written,
+        }
+    }
+}
+
+/// Returns the CPU time of this process, seconds, and its largest resident memory, bytes.
+pub fn own_use() -> (f64, u64) {
+    let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF);
+    usage.map_or((0.0, 0), |usage| {
+        let seconds =
+            |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
+        let cpu = seconds(usage.user_time()) + seconds(usage.system_time());
+        (cpu, usage.max_rss().max(0) as u64 * 1024)
+    })
+}
