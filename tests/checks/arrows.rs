@@ -196,7 +196,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
             &["record::kernel"],
             &["record::user_stacks"],
             &["record::processes"],
-            &["record::interval"],
+            &["record::activity"],
             &["record::input"],
             &["record::hardening"],
             &[

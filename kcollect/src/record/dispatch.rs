@@ -20,16 +20,16 @@ use user_collector::objects::LoadObjects;
 use user_collector::objects::TableCache;
 use user_collector::process::ProcessTable;
 
+use super::activity::ThreadActivity;
 use super::input::event::Event;
 use super::input::hotplug::CpuChange;
 use super::input::sideband::SidebandEvent;
-use super::interval::StateInterval;
 use super::kernel::decode::Decoder;
 use super::processes::archives::{self, ArchiveProgress};
 use super::processes::tracker::instance_of;
 use super::route::Router;
 use super::user::UserSpace;
-use crate::record::interval::ThreadIds;
+use crate::record::activity::ThreadIds;
 
 /// Exited processes are kept so long for late records of them, nanoseconds.
 const KEEP_EXITED_NS: u64 = 10_000_000_000;
@@ -140,7 +140,7 @@ impl Dispatcher {
                 }
                 let instance = instance_of(processes, tick.header.pid());
                 tick.intervals(instance)
-                    .for_each(|part| self.interval(part));
+                    .for_each(|part| self.activity(part));
             }
             Record::OffCpu(record) => {
                 let instance = instance_of(processes, record.header.pid());
@@ -148,8 +148,8 @@ impl Dispatcher {
                 router.founder.note_off_cpu(&off_cpu);
                 let parts = off_cpu.parts.into_iter();
                 parts
-                    .filter(|part| part.ticks > 0)
-                    .for_each(|part| self.interval(part));
+                    .filter(|part| part.ticks() > 0)
+                    .for_each(|part| self.activity(part));
             }
             Record::Overflow(record) => {
                 let instance = instance_of(processes, record.header.pid());
@@ -157,12 +157,12 @@ impl Dispatcher {
                 if let Err(error) = router.founder.cpu_overflow(processes, &overflow) {
                     return router.note(Err(error));
                 }
-                self.interval(overflow.thread);
+                self.activity(overflow.thread);
             }
             Record::LockWait(record) => {
                 let instance = instance_of(processes, record.header.pid());
                 let wait = self.decoder.lock_wait(&record, instance);
-                self.interval(wait);
+                self.activity(wait);
             }
             Record::IoCall(record) => {
                 if let Some(user) = &mut self.user {
@@ -201,13 +201,13 @@ impl Dispatcher {
         }
     }
 
-    fn interval(&mut self, interval: StateInterval) {
-        let header = &interval.header;
+    fn activity(&mut self, activity: ThreadActivity) {
+        let header = &activity.header;
         match &mut self.user {
             Some(user) if header.pid() != Pid(0) && !header.kernel_thread => {
-                user.interval(&mut self.router, &self.processes, interval);
+                user.activity(&mut self.router, &self.processes, activity);
             }
-            _ => self.router.to_founder(&self.processes, &interval),
+            _ => self.router.to_founder(&self.processes, &activity),
         }
     }
 

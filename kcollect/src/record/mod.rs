@@ -1,6 +1,7 @@
 //! One recording. Data go one way: [`input`] → [`dispatch`] → [`user`] → [`route`] → the writers,
 //! [`kernel::founder`] and [`subexperiment`]; [`session`] starts, runs and stops it.
 
+pub mod activity;
 mod archiving;
 mod directory;
 pub mod dispatch;
@@ -9,7 +10,6 @@ mod finish;
 pub mod governor;
 pub mod hardening;
 pub mod input;
-pub mod interval;
 mod keep;
 pub mod kernel;
 mod load_phase;

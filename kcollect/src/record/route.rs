@@ -25,7 +25,7 @@ use user_collector::process::DirectoryNames;
 use user_collector::process::{ProcessInstance, ProcessTable};
 use user_collector::space::Mapping;
 
-use super::interval::StateInterval;
+use super::activity::ThreadActivity;
 use super::kernel::accounts::{Accounts, LivingThreads};
 use super::kernel::code::KernelCode;
 use super::kernel::founder::Founder;
@@ -73,7 +73,7 @@ pub struct Known<'a> {
 }
 
 /// An interval with its user stack, if it has one.
-type Held = (StateInterval, Option<Arc<UserStack>>);
+type Held = (ThreadActivity, Option<Arc<UserStack>>);
 
 /// What an experiment begins with.
 #[derive(Debug, Default)]
@@ -189,35 +189,35 @@ impl Router {
     pub fn route(
         &mut self,
         known: &mut Known<'_>,
-        interval: StateInterval,
+        activity: ThreadActivity,
         stack: Option<Arc<UserStack>>,
     ) {
-        let instance = interval.instance;
-        self.begin_if_due(known, instance, interval.header.time_ns);
+        let instance = activity.instance;
+        self.begin_if_due(known, instance, activity.header.time_ns);
         let Some(process) = known.tracker.get(instance) else {
-            return self.to_founder(known.processes, &interval);
+            return self.to_founder(known.processes, &activity);
         };
         if let Some(experiment) = self.subexperiments.get_mut(&instance) {
             let kernel = &self.inherited.kernel;
-            let result = experiment.interval(&interval, stack.as_deref(), kernel);
+            let result = experiment.activity(&activity, stack.as_deref(), kernel);
             self.note(result);
         } else if process.first.is_none() && !known.policy.waits_for_ticks() {
-            self.to_founder(known.processes, &interval);
+            self.to_founder(known.processes, &activity);
         } else if self.held_intervals < MAX_HELD_INTERVALS {
             self.held_intervals += 1;
             self.held
                 .entry(instance)
                 .or_default()
-                .push((interval, stack));
+                .push((activity, stack));
         } else {
             self.not_held += 1;
-            self.to_founder(known.processes, &interval);
+            self.to_founder(known.processes, &activity);
         }
     }
 
     /// Writes an interval that no subexperiment holds.
-    pub fn to_founder(&mut self, processes: &ProcessTable, interval: &StateInterval) {
-        let result = self.founder.interval(processes, interval);
+    pub fn to_founder(&mut self, processes: &ProcessTable, activity: &ThreadActivity) {
+        let result = self.founder.activity(processes, activity);
         self.note(result);
     }
 
@@ -262,9 +262,9 @@ impl Router {
         for (at, on) in &self.switches {
             result = result.and(experiment.log(*at, switch(*on)));
         }
-        for (interval, stack) in self.held.remove(&instance).unwrap_or_default() {
+        for (activity, stack) in self.held.remove(&instance).unwrap_or_default() {
             self.held_intervals -= 1;
-            result = result.and(experiment.interval(&interval, stack.as_deref(), kernel));
+            result = result.and(experiment.activity(&activity, stack.as_deref(), kernel));
         }
         self.subexperiments.insert(instance, Box::new(experiment));
         self.note(result);
@@ -283,9 +283,9 @@ impl Router {
     }
 
     fn release_held(&mut self, processes: &ProcessTable, instance: ProcessInstance) {
-        for (interval, _) in self.held.remove(&instance).unwrap_or_default() {
+        for (activity, _) in self.held.remove(&instance).unwrap_or_default() {
             self.held_intervals -= 1;
-            self.to_founder(processes, &interval);
+            self.to_founder(processes, &activity);
         }
     }
 

@@ -18,7 +18,9 @@ use user_collector::space::Mapping;
 
 pub use self::followed_process::{FollowedProcess, IoCounts, JitStats, MemoryCounts};
 use self::header::header;
-use super::interval::{CounterOverflow, LockWait, StateInterval, ThreadEvent, ThreadIds};
+use super::activity::{
+    ActivityKind, LockWaitEvent, OverflowEvent, ThreadActivity, ThreadEvent, ThreadIds,
+};
 use super::kernel::header::Inherited;
 use super::processes::LoadedCode;
 use super::processes::tracker::FirstRecord;
@@ -126,31 +128,31 @@ impl Subexperiment {
         })
     }
 
-    /// Writes an interval, with the kernel's frames above the user's. `kernel` says what is where
+    /// Writes what a thread did, with the kernel's frames above the user's. `kernel` says what is where
     /// in the kernel.
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn interval(
+    pub fn activity(
         &mut self,
-        interval: &StateInterval,
+        activity: &ThreadActivity,
         stack: Option<&UserStack>,
         kernel: &[MapEvent],
     ) -> Result<()> {
-        let header = &interval.header;
+        let header = &activity.header;
         let (user, end): (&[u64], _) = match stack {
             Some(stack) => (&stack.frames, stack.mark()),
             None if header.exiting => (&[], StackEnd::Complete),
             None => (&[], StackEnd::UnwindFailed),
         };
-        let end = match interval.truncated {
+        let end = match activity.truncated {
             true if end == StackEnd::Complete => StackEnd::Truncated,
             _ => end,
         };
-        let frames: Vec<u64> = interval.kernel.iter().chain(user).copied().collect();
+        let frames: Vec<u64> = activity.kernel.iter().chain(user).copied().collect();
         self.last_ns = self.last_ns.max(header.time_ns);
         self.collector
-            .write_kernel_objects(&interval.kernel, kernel)?;
+            .write_kernel_objects(&activity.kernel, kernel)?;
         let thread = ThreadStack {
             at: header.time_ns,
             cpu: header.cpu,
@@ -159,42 +161,46 @@ impl Subexperiment {
             frames: &frames,
             end,
         };
-        match &interval.event {
-            Some(ThreadEvent::Overflow(CounterOverflow { tag, value })) => {
-                return self.collector.write_overflow(&thread, *tag, *value);
+        let event = match &activity.kind {
+            ActivityKind::Event(event) => event,
+            ActivityKind::Interval(interval) => {
+                let ticks = u64::from(interval.ticks);
+                self.counts.add(stack, header.exiting, ticks);
+                if interval.state.in_total_cpu() {
+                    self.cpu_counts.add(stack, header.exiting, ticks);
+                }
+                self.ticks += ticks;
+                return self.collector.write_ticks(&StateTicks {
+                    thread,
+                    state: interval.state,
+                    ticks: interval.ticks,
+                    detail: interval.detail,
+                });
             }
-            Some(ThreadEvent::LockWait(wait)) => {
-                let LockWait {
+        };
+        match event {
+            ThreadEvent::Overflow(OverflowEvent { tag, value }) => {
+                self.collector.write_overflow(&thread, *tag, *value)
+            }
+            ThreadEvent::LockWait(wait) => {
+                let LockWaitEvent {
                     begin_ns,
                     object,
                     kind,
                 } = *wait;
                 self.lock_waits.0 += 1;
                 self.lock_waits.1 += header.time_ns.saturating_sub(begin_ns);
-                return self.collector.write_wait(&thread, begin_ns, object, kind);
+                self.collector.write_wait(&thread, begin_ns, object, kind)
             }
-            Some(ThreadEvent::IoCall(call)) => {
+            ThreadEvent::IoCall(call) => {
                 self.io_calls.add(&call.operation);
-                return self.collector.write_call(&thread, &call.operation);
+                self.collector.write_call(&thread, &call.operation)
             }
-            Some(ThreadEvent::Memory { change, .. }) => {
+            ThreadEvent::Memory { change, .. } => {
                 self.memory.add(change);
-                return self.collector.write_memory(&thread, change);
+                self.collector.write_memory(&thread, change)
             }
-            None => {}
         }
-        let ticks = u64::from(interval.ticks);
-        self.counts.add(stack, header.exiting, ticks);
-        if interval.state.in_total_cpu() {
-            self.cpu_counts.add(stack, header.exiting, ticks);
-        }
-        self.ticks += ticks;
-        self.collector.write_ticks(&StateTicks {
-            thread,
-            state: interval.state,
-            ticks: interval.ticks,
-            detail: interval.detail,
-        })
     }
 
     /// Writes a sample; of a process that has exited its last one, once.

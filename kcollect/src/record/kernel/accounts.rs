@@ -16,7 +16,7 @@ use user_collector::process::{ProcessInstance, ProcessTable};
 use super::shown_names::name_of;
 use super::times::{Ticks, Times};
 use crate::plan::Target;
-use crate::record::interval::ThreadIds;
+use crate::record::activity::ThreadIds;
 use crate::record::processes::tracker::instance_of;
 
 /// Number of process rows at which the smaller half is merged,

@@ -12,7 +12,9 @@ use user_collector::process::ProcessInstance;
 
 use super::counters::{self, Side};
 use super::symbols::Symbols;
-use crate::record::interval::{CounterOverflow, LockWait, StateInterval, ThreadEvent};
+use crate::record::activity::{
+    ActivityKind, LockWaitEvent, OverflowEvent, StateInterval, ThreadActivity, ThreadEvent,
+};
 
 /// A kernel stack as an experiment holds it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,16 +48,17 @@ pub struct CpuTick {
 impl CpuTick {
     /// Returns what the thread did that was on the CPU, each with a tick at least; nothing of an
     /// idle one. While its CPU was stolen it waited for one.
-    pub fn intervals(self, instance: ProcessInstance) -> impl Iterator<Item = StateInterval> {
-        let part = |state, ticks, detail| StateInterval {
+    pub fn intervals(self, instance: ProcessInstance) -> impl Iterator<Item = ThreadActivity> {
+        let part = |state, ticks, detail| ThreadActivity {
             header: self.header,
             instance,
             kernel: Arc::clone(&self.stack.frames),
             truncated: self.stack.truncated,
-            state,
-            ticks,
-            detail,
-            event: None,
+            kind: ActivityKind::Interval(StateInterval {
+                state,
+                ticks,
+                detail,
+            }),
         };
         let parts = self.state.map(|state| {
             [
@@ -64,7 +67,7 @@ impl CpuTick {
             ]
         });
         let parts = parts.into_iter().flatten();
-        parts.filter(|part| part.ticks > 0)
+        parts.filter(|part| part.ticks() > 0)
     }
 }
 
@@ -76,16 +79,16 @@ pub struct OffCpu {
     /// The kernel stack at the switch.
     pub stack: KernelStack,
     /// Its parts, of which either may be without a tick.
-    pub parts: [StateInterval; 2],
+    pub parts: [ThreadActivity; 2],
 }
 
 /// An overflow of a counter on a CPU.
 #[derive(Clone, Debug)]
 pub struct CpuOverflow {
     /// What the founder holds of the CPU.
-    pub cpu: CounterOverflow,
+    pub cpu: OverflowEvent,
     /// What the thread did that was on it.
-    pub thread: StateInterval,
+    pub thread: ThreadActivity,
 }
 
 /// Turns records into ticks and intervals.
@@ -142,15 +145,16 @@ impl Decoder {
             Some(abi::Detail::Throttled) => Detail::Throttled,
             _ => Detail::Woken,
         };
-        let part = |state, ticks, detail| StateInterval {
+        let part = |state, ticks, detail| ThreadActivity {
             header: record.header,
             instance,
             kernel: Arc::clone(&stack.frames),
             truncated: stack.truncated,
-            state,
-            ticks,
-            detail,
-            event: None,
+            kind: ActivityKind::Interval(StateInterval {
+                state,
+                ticks,
+                detail,
+            }),
         };
         let state = Microstate::ALL[usize::from(record.state)];
         OffCpu {
@@ -167,42 +171,33 @@ impl Decoder {
     #[must_use]
     pub fn overflow(&self, record: &abi::Overflow, instance: ProcessInstance) -> CpuOverflow {
         let stack = self.stack(&record.stack);
-        let side = |side| CounterOverflow {
+        let side = |side| OverflowEvent {
             tag: counters::tag(record.counter, side),
             value: record.value,
         };
         CpuOverflow {
             cpu: side(Side::Cpu),
-            thread: StateInterval {
+            thread: ThreadActivity {
                 header: record.header,
                 instance,
-                state: match stack.frames.is_empty() {
-                    true => Microstate::User,
-                    false => Microstate::System,
-                },
                 kernel: stack.frames,
                 truncated: stack.truncated,
-                ticks: 0,
-                detail: Detail::None,
-                event: Some(ThreadEvent::Overflow(side(Side::Thread))),
+                kind: ActivityKind::Event(ThreadEvent::Overflow(side(Side::Thread))),
             },
         }
     }
 
     /// Decodes a wait for a lock of a process instance. What is not known has one number in both.
     #[must_use]
-    pub fn lock_wait(&self, record: &abi::LockWait, instance: ProcessInstance) -> StateInterval {
+    pub fn lock_wait(&self, record: &abi::LockWait, instance: ProcessInstance) -> ThreadActivity {
         const { assert!(abi::layout::OPERATION_UNKNOWN == UNKNOWN_KIND) };
         let stack = self.stack(&record.stack);
-        StateInterval {
+        ThreadActivity {
             header: record.header,
             instance,
             kernel: stack.frames,
             truncated: stack.truncated,
-            state: Microstate::UserLock,
-            ticks: 0,
-            detail: Detail::None,
-            event: Some(ThreadEvent::LockWait(LockWait {
+            kind: ActivityKind::Event(ThreadEvent::LockWait(LockWaitEvent {
                 begin_ns: record.begin_ns,
                 object: record.object,
                 kind: record.operation,

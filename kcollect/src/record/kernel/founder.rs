@@ -35,8 +35,8 @@ use super::samples::Samples;
 use super::shown_names::{name_of, shown_name};
 use super::times::Times;
 use crate::plan::{Archive, Plan};
-use crate::record::interval::ThreadIds;
-use crate::record::interval::{CounterOverflow, StateInterval, ThreadEvent};
+use crate::record::activity::ThreadIds;
+use crate::record::activity::{ActivityKind, OverflowEvent, ThreadActivity, ThreadEvent};
 
 /// What was recorded, and how complete it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -240,33 +240,36 @@ impl Founder {
     ///
     /// # Errors
     /// When the experiment can't be written.
-    pub fn interval(
+    pub fn activity(
         &mut self,
         processes: &ProcessTable,
-        interval: &StateInterval,
+        activity: &ThreadActivity,
     ) -> Result<(), Error> {
-        // Only followed processes are traced.
-        let traced = matches!(
-            interval.event,
-            Some(ThreadEvent::LockWait(_) | ThreadEvent::IoCall(_) | ThreadEvent::Memory { .. })
-        );
-        if interval.is_empty() || traced {
+        let written = match &activity.kind {
+            ActivityKind::Interval(interval) => interval.ticks > 0,
+            // Only followed processes are traced.
+            ActivityKind::Event(event) => matches!(event, ThreadEvent::Overflow(_)),
+        };
+        if !written {
             return Ok(());
         }
-        let header = interval.header;
-        let process = processes.instance(interval.instance);
+        let header = activity.header;
+        let process = processes.instance(activity.instance);
         let stack = KernelStack {
-            frames: interval.kernel.clone(),
-            truncated: interval.truncated,
+            frames: activity.kernel.clone(),
+            truncated: activity.truncated,
             missing: false,
         };
         let stack = self.stack(process, &header, &stack)?;
         self.name_thread(process, &header)?;
-        if let Some(ThreadEvent::Overflow(overflow)) = interval.event {
-            return self
-                .writer
-                .counted(&counter_event(&header, stack, overflow));
-        }
+        let interval = match &activity.kind {
+            ActivityKind::Interval(interval) => interval,
+            ActivityKind::Event(ThreadEvent::Overflow(overflow)) => {
+                let event = counter_event(&header, stack, *overflow);
+                return self.writer.counted(&event);
+            }
+            ActivityKind::Event(_) => return Ok(()),
+        };
         let mut counts = [0; Microstate::PER_THREAD];
         counts[interval.state.number() as usize] = interval.ticks;
         self.recorded.arrays += 1;
@@ -463,11 +466,7 @@ impl Founder {
     }
 }
 
-fn counter_event(
-    header: &RecordHeader,
-    stack: StackUid,
-    overflow: CounterOverflow,
-) -> CounterEvent {
+fn counter_event(header: &RecordHeader, stack: StackUid, overflow: OverflowEvent) -> CounterEvent {
     CounterEvent {
         cpu: header.cpu,
         time_ns: header.time_ns,

@@ -36,7 +36,7 @@ use serde_json::{Map, Value};
 use super::accounts::Accounts;
 use super::process_usage::{Split, usage_record};
 use super::times::Times;
-use crate::record::interval::ThreadIds;
+use crate::record::activity::ThreadIds;
 
 /// The file of the threads' samples.
 const FILE: &str = "threads.jsonl";

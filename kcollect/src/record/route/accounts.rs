@@ -9,7 +9,7 @@ use experiment_format::usage::UsageRecord;
 use user_collector::process::{ProcessInstance, ProcessTable};
 
 use super::Router;
-use crate::record::interval::ThreadIds;
+use crate::record::activity::ThreadIds;
 use crate::record::kernel::accounts::{LivingThreads, Owner};
 use crate::record::kernel::code::KernelCode;
 use crate::record::kernel::decode::CpuTick;

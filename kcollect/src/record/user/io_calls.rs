@@ -6,15 +6,13 @@ use std::sync::Arc;
 
 use bpf_abi::{IoCall, RecordHeader, ThreadName};
 use experiment_format::ids::Pid;
-use experiment_format::microstate::Microstate;
-use experiment_format::packet::Detail;
 use user_collector::io_calls::calls::{Action, call_of};
 use user_collector::io_calls::{Descriptors, Operation, ProcessFiles, Sockets};
 use user_collector::memory::Memory;
 use user_collector::process::{ProcessInstance, ProcessTable};
 
 use super::UserSpace;
-use crate::record::interval::{self, StateInterval, ThreadEvent, ThreadIds};
+use crate::record::activity::{ActivityKind, IoCallEvent, ThreadActivity, ThreadEvent, ThreadIds};
 use crate::record::processes::tracker::instance_of;
 use crate::record::route::Router;
 
@@ -85,7 +83,7 @@ impl TracedFiles {
         let operations = descriptors.apply(call, &mut ProcessFiles::new(pid, &mut self.sockets));
         let event = |operation: Operation| {
             let at_ns = operation.end_ns;
-            let call = Box::new(interval::IoCall { place, operation });
+            let call = Box::new(IoCallEvent { place, operation });
             (at_ns, ThreadEvent::IoCall(call))
         };
         operations.into_iter().map(event).collect()
@@ -143,16 +141,13 @@ impl UserSpace {
         instance: ProcessInstance,
         event: ThreadEvent,
     ) {
-        let interval = StateInterval {
+        let activity = ThreadActivity {
             header,
             instance,
             kernel: Arc::default(),
             truncated: false,
-            state: Microstate::Sleep,
-            ticks: 0,
-            detail: Detail::None,
-            event: Some(event),
+            kind: ActivityKind::Event(event),
         };
-        self.interval(router, processes, interval);
+        self.activity(router, processes, activity);
     }
 }

@@ -21,15 +21,14 @@ use bpf::Programs;
 use bpf_abi::unwind::UnwindEnd;
 use bpf_abi::{CodeFile, UserReturn};
 use experiment_format::ids::{Pid, Tid};
-use experiment_format::microstate::Microstate;
 use user_collector::follow::FollowRule;
 use user_collector::join::{Join, JoinCounts};
 use user_collector::objects::LoadObjects;
 use user_collector::process::{ProcessInstance, ProcessTable};
 
 use self::io_calls::TracedFiles;
+use super::activity::ThreadActivity;
 use super::input::inputs::LackedTable;
-use super::interval::StateInterval;
 use super::processes::LoadedCode;
 use super::processes::follow_policy::FollowPolicy;
 use super::processes::tracker::{FirstRecord, ProcessTracker};
@@ -37,7 +36,7 @@ use super::route::{Known, Router};
 use super::user_stacks::publish::TablePublisher;
 use super::user_stacks::resolve_stack::{StackLosses, StackResolver, UnwindCounts, relatives};
 use super::user_stacks::user_stack::UserStack;
-use crate::record::interval::ThreadIds;
+use crate::record::activity::ThreadIds;
 
 /// The longest wait for the unwind tables of what runs, before data are taken.
 const TABLES_BEFORE_DATA: Duration = Duration::from_millis(500);
@@ -52,7 +51,7 @@ pub struct UserSpace {
     /// User stacks.
     pub resolver: StackResolver,
     publisher: TablePublisher,
-    join: Join<StateInterval, UserStack>,
+    join: Join<ThreadActivity, UserStack>,
     io_calls: TracedFiles,
 }
 
@@ -72,45 +71,41 @@ impl UserSpace {
     }
 
     /// Adds what a thread did, which waits for its user stack or goes on to the router.
-    pub fn interval(
+    pub fn activity(
         &mut self,
         router: &mut Router,
         processes: &ProcessTable,
-        interval: StateInterval,
+        activity: ThreadActivity,
     ) {
-        let header = interval.header;
-        let on_cpu = matches!(
-            interval.state,
-            Microstate::User | Microstate::System | Microstate::Trap
-        );
+        let header = activity.header;
         let by_pid = self.policy.names_pid(header.pid());
         let (instance, process) = self.tracker.track(processes, header.pid());
         process.chosen |= by_pid;
-        process.ticked |= on_cpu;
+        process.ticked |= activity.is_on_cpu();
         if process.first.is_none() {
             let (chosen, ticked) = (process.chosen, process.ticked);
             if chosen || self.policy.chooses(processes, header.pid(), ticked) {
-                self.choose(processes, instance, &interval);
+                self.choose(processes, instance, &activity);
             }
         }
         if let Some(space) = self.code.spaces.get_mut(header.pid()) {
             space.note_use();
         }
-        let ticks = u64::from(interval.ticks);
+        let ticks = u64::from(activity.ticks());
         let complete =
             self.join
-                .recorded(interval.stacks_of(), header.user_return, ticks, interval);
+                .recorded(activity.stack_place(), header.user_return, ticks, activity);
         self.route(router, processes, complete);
     }
 
-    /// The process is followed from this interval on.
+    /// Follows the process from this activity on.
     fn choose(
         &mut self,
         processes: &ProcessTable,
         instance: ProcessInstance,
-        interval: &StateInterval,
+        activity: &ThreadActivity,
     ) {
-        let header = &interval.header;
+        let header = &activity.header;
         let name = processes
             .get(header.pid())
             .and_then(|process| process.name.as_deref())
@@ -209,11 +204,11 @@ impl UserSpace {
         &mut self,
         router: &mut Router,
         processes: &ProcessTable,
-        complete: Vec<(StateInterval, Option<Arc<UserStack>>)>,
+        complete: Vec<(ThreadActivity, Option<Arc<UserStack>>)>,
     ) {
         let mut known = self.known(processes);
-        for (interval, stack) in complete {
-            router.route(&mut known, interval, stack);
+        for (activity, stack) in complete {
+            router.route(&mut known, activity, stack);
         }
     }
 

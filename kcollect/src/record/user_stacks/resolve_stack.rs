@@ -17,7 +17,7 @@ use user_collector::space::{MappedCode, mapping_at};
 use super::publish::TablePublisher;
 use super::unmapped::Unmapped;
 use super::user_stack::{StackCopy, UserStack};
-use crate::record::interval::ThreadIds;
+use crate::record::activity::ThreadIds;
 use crate::record::processes::LoadedCode;
 
 /// The most memory that stack copies take while they wait for tables.

@@ -1,5 +1,5 @@
-//! What a thread did, in the unit in which it goes through the recording: one state, one kernel
-//! stack.
+//! What a thread did, in the unit in which it goes through the recording: its time in one state, or
+//! one event, with one kernel stack.
 
 use std::sync::Arc;
 
@@ -31,9 +31,9 @@ impl ThreadIds for RecordHeader {
     }
 }
 
-/// A thread's ticks in one state with one kernel stack, or an event of it.
+/// What a thread did, with its kernel stack.
 #[derive(Clone, Debug)]
-pub struct StateInterval {
+pub struct ThreadActivity {
     /// Time, CPU, process and thread, and the number of the return to user mode at which the user
     /// stack is captured.
     pub header: RecordHeader,
@@ -43,29 +43,58 @@ pub struct StateInterval {
     pub kernel: Arc<[u64]>,
     /// The kernel stack was deeper than the kernel's limit.
     pub truncated: bool,
+    /// What it did.
+    pub kind: ActivityKind,
+}
+
+/// A time in one state, or an event.
+#[derive(Clone, Debug)]
+pub enum ActivityKind {
+    /// A time in one state.
+    Interval(StateInterval),
+    /// An event, which has no ticks.
+    Event(ThreadEvent),
+}
+
+/// A thread's time in one state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateInterval {
     /// The state.
     pub state: Microstate,
     /// Tick boundaries in it.
     pub ticks: u32,
-    /// What is known beside the state.
+    /// Details of the state.
     pub detail: Detail,
-    /// Set where this is an event, and no ticks.
-    pub event: Option<ThreadEvent>,
 }
 
-impl StateInterval {
-    /// Whether there is nothing in it for an experiment.
+impl ThreadActivity {
+    /// Returns its ticks; none of an event.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.ticks == 0 && self.event.is_none()
+    pub fn ticks(&self) -> u32 {
+        match &self.kind {
+            ActivityKind::Interval(interval) => interval.ticks,
+            ActivityKind::Event(_) => 0,
+        }
     }
 
-    /// Returns whose numbered user stacks its own is one of.
+    /// Returns whether the thread was on a CPU at a tick or an overflow.
     #[must_use]
-    pub fn stacks_of(&self) -> StackPlace {
-        let place = match &self.event {
-            Some(ThreadEvent::IoCall(call)) => call.place,
-            Some(ThreadEvent::Memory { place, .. }) => *place,
+    pub fn is_on_cpu(&self) -> bool {
+        match &self.kind {
+            ActivityKind::Interval(interval) => matches!(
+                interval.state,
+                Microstate::User | Microstate::System | Microstate::Trap
+            ),
+            ActivityKind::Event(event) => matches!(event, ThreadEvent::Overflow(_)),
+        }
+    }
+
+    /// Returns the series of numbered user stacks in which its own is.
+    #[must_use]
+    pub fn stack_place(&self) -> StackPlace {
+        let place = match &self.kind {
+            ActivityKind::Event(ThreadEvent::IoCall(call)) => call.place,
+            ActivityKind::Event(ThreadEvent::Memory { place, .. }) => *place,
             _ => 0,
         };
         (self.header.tid(), place)
@@ -76,24 +105,26 @@ impl StateInterval {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ThreadEvent {
     /// A counter overflowed.
-    Overflow(CounterOverflow),
-    /// It was blocked in a futex, until the time of the interval.
-    LockWait(LockWait),
-    /// It made a system call that does I/O, which ended at the time of the interval.
-    IoCall(Box<IoCall>),
+    Overflow(OverflowEvent),
+    /// The thread was blocked in a futex, until the time of the event.
+    LockWait(LockWaitEvent),
+    /// The thread made a system call that does I/O, which ended at the time of the event.
+    IoCall(Box<IoCallEvent>),
     /// Memory that its process may use came or went, by a system call of the thread.
     Memory {
-        /// Of which place of the thread the user stack is.
+        /// The place among the thread's last user stacks where the event's is:
+        /// see [`bpf_abi::IoCall::place`].
         place: u8,
         /// What changed.
         change: Change,
     },
 }
 
-/// A system call that does I/O, or what a descriptor is called.
+/// A system call that does I/O, or the name of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct IoCall {
-    /// Of which place of the thread its user stack is: see [`bpf_abi::IoCall::place`].
+pub struct IoCallEvent {
+    /// The place among the thread's last user stacks where the call's is: see
+    /// [`bpf_abi::IoCall::place`].
     pub place: u8,
     /// What it did.
     pub operation: Operation,
@@ -101,7 +132,7 @@ pub struct IoCall {
 
 /// A wait for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LockWait {
+pub struct LockWaitEvent {
     /// When it began, CLOCK_MONOTONIC, nanoseconds.
     pub begin_ns: u64,
     /// Address of the lock in the process; 0 if it is not known.
@@ -110,9 +141,9 @@ pub struct LockWait {
     pub kind: u32,
 }
 
-/// A counter overflowed.
+/// An overflow of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CounterOverflow {
+pub struct OverflowEvent {
     /// The counter's [`experiment_format::log::CounterDecl::tag`].
     pub tag: u32,
     /// How many events the overflow stands for.
