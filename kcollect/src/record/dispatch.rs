@@ -21,7 +21,7 @@ use user_collector::objects::TableCache;
 use user_collector::process::ProcessTable;
 
 use super::activity::ThreadActivity;
-use super::input::event::Event;
+use super::input::event::InputEvent;
 use super::input::hotplug::CpuChange;
 use super::input::sideband::SidebandEvent;
 use super::kernel::decode::Decoder;
@@ -78,15 +78,15 @@ impl Dispatcher {
     }
 
     /// Applies an event. Events come in time order.
-    pub fn apply(&mut self, time: u64, event: Event) {
+    pub fn apply(&mut self, time: u64, event: InputEvent) {
         match event {
-            Event::Record(record) => self.record(record),
-            Event::Recording { on } => self.router.recording(time, on),
-            Event::CpuChange(change) => self.cpu_change(time, change),
+            InputEvent::Record(record) => self.record(record),
+            InputEvent::Recording { on } => self.router.recording(time, on),
+            InputEvent::CpuChange(change) => self.cpu_change(time, change),
             // The session makes the next experiment.
-            Event::Rotation(_) => {}
-            Event::Sample { at_ns, label } => self.sample(at_ns, label),
-            Event::Found {
+            InputEvent::Rotation(_) => {}
+            InputEvent::Sample { at_ns, label } => self.sample(at_ns, label),
+            InputEvent::Found {
                 pid,
                 name,
                 executable,
@@ -100,7 +100,7 @@ impl Dispatcher {
                     user.found(pid, mappings, self.router.founder.start_ns());
                 }
             }
-            Event::MappingsRead {
+            InputEvent::MappingsRead {
                 pid,
                 began_ns,
                 mappings,
@@ -109,7 +109,7 @@ impl Dispatcher {
                     user.mappings_read(pid, began_ns, time, mappings);
                 }
             }
-            Event::Sideband(event) => self.sideband(time, event),
+            InputEvent::Sideband(event) => self.sideband(time, event),
         }
     }
 
@@ -305,7 +305,7 @@ impl Dispatcher {
         self.user.as_ref().map(UserSpace::table_maker)
     }
 
-    /// Returns the processes whose mappings are to be read. An [`Event::MappingsRead`] is expected
+    /// Returns the processes whose mappings are to be read. An [`InputEvent::MappingsRead`] is expected
     /// of each.
     pub fn take_unmapped(&mut self) -> Vec<Pid> {
         self.user
@@ -424,8 +424,11 @@ impl Dispatcher {
     ) -> experiment_format::Result<()> {
         let router = std::mem::replace(&mut self.router, next);
         let before = router.founder.dir().for_archiver().ok();
-        let known = self.user.as_mut().map(|user| user.known(&self.processes));
-        let closed = router.close(known, at_ns);
+        let context = self
+            .user
+            .as_mut()
+            .map(|user| user.process_context(&self.processes));
+        let closed = router.close(context, at_ns);
         (self.sideband_lost, self.not_written) = (0, 0);
         if let Some(user) = &mut self.user {
             user.begin_again(at_ns);
@@ -439,8 +442,11 @@ impl Dispatcher {
     /// # Errors
     /// The first error of the whole recording.
     pub fn close(mut self, stopped: u64) -> experiment_format::Result<()> {
-        let known = self.user.as_mut().map(|user| user.known(&self.processes));
-        self.router.close(known, stopped)
+        let context = self
+            .user
+            .as_mut()
+            .map(|user| user.process_context(&self.processes));
+        self.router.close(context, stopped)
     }
 }
 

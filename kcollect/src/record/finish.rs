@@ -11,7 +11,7 @@ use host::signals::SignalRequest;
 
 use super::archiving;
 use super::directory::{add_to_group, empty_failure, moved_failure, writing_failure};
-use super::input::event::Event;
+use super::input::event::InputEvent;
 use super::input::totals::Totals;
 use super::session::Session;
 use super::summary::first_tables::FirstTables;
@@ -128,7 +128,7 @@ impl Session<'_> {
         let stopped = self.stop_data()?;
         for (count, (time, event)) in self.inputs.finish()?.into_iter().enumerate() {
             // What processes did later is no part of the recording.
-            if time > stopped && matches!(event, Event::Sideband(_)) {
+            if time > stopped && matches!(event, InputEvent::Sideband(_)) {
                 continue;
             }
             self.dispatcher.apply(time, event);

@@ -11,7 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::dispatch::Dispatcher;
 use super::governor::{BudgetChange, BudgetLevel};
-use super::input::event::Event;
+use super::input::event::InputEvent;
 use super::load_phase::LoadStep;
 use super::pause::PauseReasons;
 use super::session::Session;
@@ -123,7 +123,7 @@ impl Session<'_> {
         self.make_tables();
         for (time, event) in events {
             match event {
-                Event::Rotation(rotation) => self.next_experiment(&rotation, output)?,
+                InputEvent::Rotation(rotation) => self.next_experiment(&rotation, output)?,
                 event => self.dispatcher.apply(time, event),
             }
             if now() > published + PUBLISH_INTERVAL_NS {

@@ -40,7 +40,7 @@ use super::user_stacks::user_stack::UserStack;
 use crate::plan::Plan;
 
 /// The most intervals that are held while it is open whether their processes will be followed.
-const MAX_HELD_INTERVALS: usize = 200_000;
+const MAX_HELD_ACTIVITIES: usize = 200_000;
 
 /// How many changes of mappings are written without a look at the clock: 40 us each were measured
 /// where each was of a file of its own.
@@ -52,23 +52,23 @@ fn opening_pause(at_ns: u64) -> LogEvent {
 }
 
 /// Returns the event at which data begin or stop to be taken.
-fn switch(on: bool) -> impl Fn(u64) -> LogEvent {
+fn recording_event(on: bool) -> impl Fn(u64) -> LogEvent {
     move |at_ns| match on {
         true => LogEvent::Resume { at_ns },
         false => LogEvent::Pause { at_ns, name: None },
     }
 }
 
-/// What routing has to know of processes.
+/// The process state that routing reads.
 #[derive(Debug)]
-pub struct Known<'a> {
-    /// Their names, as they are now.
+pub struct ProcessContext<'a> {
+    /// All processes, with their names as they are now.
     pub processes: &'a ProcessTable,
-    /// Which there are.
+    /// The processes of the recording.
     pub tracker: &'a mut ProcessTracker,
-    /// Which are followed.
+    /// The policy by which processes are followed.
     pub policy: &'a FollowPolicy,
-    /// What they have mapped.
+    /// What processes have mapped.
     pub code: &'a mut LoadedCode,
 }
 
@@ -100,11 +100,11 @@ pub struct Router {
     subexperiments: BTreeMap<ProcessInstance, Box<Subexperiment>>,
     names: DirectoryNames,
     held: BTreeMap<ProcessInstance, Vec<Held>>,
-    held_intervals: usize,
+    held_activities: usize,
     finished: Vec<FollowedProcess>,
     finished_bytes: u64,
     /// When data began and stopped to be taken, by the clock of the events.
-    switches: Vec<(u64, bool)>,
+    recording_changes: Vec<(u64, bool)>,
     /// Intervals that a process needs for an experiment of its own (`--budget`).
     pub least_intervals: usize,
     /// Intervals that went to the founder because too many were held.
@@ -145,10 +145,10 @@ impl Router {
             subexperiments: BTreeMap::new(),
             names: DirectoryNames::new(),
             held: BTreeMap::new(),
-            held_intervals: 0,
+            held_activities: 0,
             finished: Vec::new(),
             finished_bytes: 0,
-            switches: Vec::new(),
+            recording_changes: Vec::new(),
             least_intervals: 0,
             not_held: 0,
             failed: None,
@@ -188,30 +188,30 @@ impl Router {
     /// Routes an interval that has its user stack, or will have none.
     pub fn route(
         &mut self,
-        known: &mut Known<'_>,
+        context: &mut ProcessContext<'_>,
         activity: ThreadActivity,
         stack: Option<Arc<UserStack>>,
     ) {
         let instance = activity.instance;
-        self.begin_if_due(known, instance, activity.header.time_ns);
-        let Some(process) = known.tracker.get(instance) else {
-            return self.to_founder(known.processes, &activity);
+        self.begin_if_due(context, instance, activity.header.time_ns);
+        let Some(process) = context.tracker.get(instance) else {
+            return self.to_founder(context.processes, &activity);
         };
         if let Some(experiment) = self.subexperiments.get_mut(&instance) {
             let kernel = &self.inherited.kernel;
             let result = experiment.activity(&activity, stack.as_deref(), kernel);
             self.note(result);
-        } else if process.first.is_none() && !known.policy.waits_for_ticks() {
-            self.to_founder(known.processes, &activity);
-        } else if self.held_intervals < MAX_HELD_INTERVALS {
-            self.held_intervals += 1;
+        } else if process.first.is_none() && !context.policy.waits_for_ticks() {
+            self.to_founder(context.processes, &activity);
+        } else if self.held_activities < MAX_HELD_ACTIVITIES {
+            self.held_activities += 1;
             self.held
                 .entry(instance)
                 .or_default()
                 .push((activity, stack));
         } else {
             self.not_held += 1;
-            self.to_founder(known.processes, &activity);
+            self.to_founder(context.processes, &activity);
         }
     }
 
@@ -223,11 +223,16 @@ impl Router {
 
     /// Creates the experiment of a process that was chosen, unless it may still execute its own
     /// program at `now`.
-    pub fn begin_if_due(&mut self, known: &mut Known<'_>, instance: ProcessInstance, now: u64) {
+    pub fn begin_if_due(
+        &mut self,
+        context: &mut ProcessContext<'_>,
+        instance: ProcessInstance,
+        now: u64,
+    ) {
         if self.failed.is_some() || self.subexperiments.contains_key(&instance) {
             return;
         }
-        let Some(process) = known.tracker.get(instance) else {
+        let Some(process) = context.tracker.get(instance) else {
             return;
         };
         // The one that is routed now is not held yet.
@@ -236,15 +241,15 @@ impl Router {
             && !process.may_execute(now)
             && held + 1 >= self.least_intervals
         {
-            let began = self.switches.iter().find(|(_, on)| *on);
+            let began = self.recording_changes.iter().find(|(_, on)| *on);
             let began_ns = began.map_or(first.at_ns, |(at, _)| *at);
             let created = Subexperiment::create(
                 self.founder.dir(),
                 &self.inherited,
                 &mut self.names,
                 (process.pid, first, began_ns),
-                known.code,
-                (&relatives(known.processes, process.pid), self.room),
+                context.code,
+                (&relatives(context.processes, process.pid), self.room),
             );
             match created {
                 Ok(mut experiment) => {
@@ -259,11 +264,11 @@ impl Router {
     fn begin(&mut self, instance: ProcessInstance, mut experiment: Subexperiment) {
         let kernel = &self.inherited.kernel;
         let mut result = experiment.log(self.founder.start_ns(), opening_pause);
-        for (at, on) in &self.switches {
-            result = result.and(experiment.log(*at, switch(*on)));
+        for (at, on) in &self.recording_changes {
+            result = result.and(experiment.log(*at, recording_event(*on)));
         }
         for (activity, stack) in self.held.remove(&instance).unwrap_or_default() {
-            self.held_intervals -= 1;
+            self.held_activities -= 1;
             result = result.and(experiment.activity(&activity, stack.as_deref(), kernel));
         }
         self.subexperiments.insert(instance, Box::new(experiment));
@@ -271,20 +276,23 @@ impl Router {
     }
 
     /// No interval follows: creates what is due, and writes what is still held to the founder.
-    pub fn finish(&mut self, known: &mut Known<'_>) {
-        let instances: Vec<ProcessInstance> =
-            known.tracker.iter().map(|(instance, _)| instance).collect();
+    pub fn finish(&mut self, context: &mut ProcessContext<'_>) {
+        let instances: Vec<ProcessInstance> = context
+            .tracker
+            .iter()
+            .map(|(instance, _)| instance)
+            .collect();
         for instance in instances {
-            self.begin_if_due(known, instance, u64::MAX);
+            self.begin_if_due(context, instance, u64::MAX);
         }
         for instance in self.held.keys().copied().collect::<Vec<_>>() {
-            self.release_held(known.processes, instance);
+            self.release_held(context.processes, instance);
         }
     }
 
     fn release_held(&mut self, processes: &ProcessTable, instance: ProcessInstance) {
         for (activity, _) in self.held.remove(&instance).unwrap_or_default() {
-            self.held_intervals -= 1;
+            self.held_activities -= 1;
             self.to_founder(processes, &activity);
         }
     }
@@ -357,26 +365,26 @@ impl Router {
     /// Closes a process's experiment, at its exit or at `at`, and drops what is kept of it.
     pub fn close_subexperiment(
         &mut self,
-        known: &mut Known<'_>,
+        context: &mut ProcessContext<'_>,
         instance: ProcessInstance,
         at: u64,
     ) {
-        self.release_held(known.processes, instance);
+        self.release_held(context.processes, instance);
         let Some(mut experiment) = self.subexperiments.remove(&instance) else {
             return;
         };
-        let process = known.tracker.get(instance);
+        let process = context.tracker.get(instance);
         let exited = process.and_then(|process| process.exited_ns);
         // Another process may have the number, and other mappings.
-        if known.tracker.has_its_number(instance) {
+        if context.tracker.has_its_number(instance) {
             *experiment.room() = self.room;
-            let result = experiment.mappings(known.code, usize::MAX);
+            let result = experiment.mappings(context.code, usize::MAX);
             self.note(result.map(drop));
-            let result = experiment.last_code(known.code);
+            let result = experiment.last_code(context.code);
             self.note(result);
             self.room = *experiment.room();
         }
-        experiment.report_all_used(known.code);
+        experiment.report_all_used(context.code);
         self.finished.push(experiment.summary());
         self.finished_bytes += experiment.bytes_written();
         let result = experiment.close(self.founder.dir(), exited.unwrap_or(at));
@@ -386,11 +394,11 @@ impl Router {
     /// Writes that data begin or stop to be taken into all experiments, and into those that come:
     /// without the pauses gprofng counts their time as recorded.
     pub fn recording(&mut self, now: u64, on: bool) {
-        self.switches.push((now, on));
-        self.log(now, switch(on));
+        self.recording_changes.push((now, on));
+        self.log(now, recording_event(on));
         let mut result = Ok(());
         for experiment in self.subexperiments.values_mut() {
-            result = result.and(experiment.log(now, switch(on)));
+            result = result.and(experiment.log(now, recording_event(on)));
         }
         self.note(result);
     }
@@ -489,15 +497,15 @@ impl Router {
         }
     }
 
-    /// Closes all experiments. `known` is nothing where no process could be followed; `stopped` is
+    /// Closes all experiments. `context` is nothing where no process could be followed; `stopped` is
     /// when data were stopped.
     ///
     /// # Errors
     /// The first error of the whole recording.
-    pub fn close(mut self, known: Option<Known<'_>>, stopped: u64) -> Result<()> {
-        if let Some(mut known) = known {
+    pub fn close(mut self, context: Option<ProcessContext<'_>>, stopped: u64) -> Result<()> {
+        if let Some(mut context) = context {
             for instance in self.subexperiments.keys().copied().collect::<Vec<_>>() {
-                self.close_subexperiment(&mut known, instance, stopped);
+                self.close_subexperiment(&mut context, instance, stopped);
             }
         }
         let closed = self.founder.close(stopped);

@@ -10,7 +10,7 @@ use super::sideband::SidebandEvent;
 
 /// Anything that happened at an instant.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum InputEvent {
     /// A record of the BPF programs.
     Record(Record),
     /// A record of the side-band.

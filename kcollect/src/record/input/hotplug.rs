@@ -3,7 +3,7 @@
 use host::exit::Failure;
 use host::machine::{self, CpuSet};
 
-use super::event::Event;
+use super::event::InputEvent;
 use super::inputs::{Inputs, bpf_failure, no_cpus, refused};
 use super::sideband;
 
@@ -64,6 +64,6 @@ impl Inputs {
     }
     fn push_cpu_change(&mut self, at_ns: u64, cpu: u32, online: bool) {
         let change = CpuChange { cpu, online };
-        self.order.push(at_ns, Event::CpuChange(change));
+        self.order.push(at_ns, InputEvent::CpuChange(change));
     }
 }

@@ -20,7 +20,7 @@ use host::machine::{self, CpuSet};
 use user_collector::io_calls::traced_calls;
 use user_collector::space::{Mapping, mapping_at};
 
-use super::event::Event;
+use super::event::InputEvent;
 use super::reader::{Bytes, Reader};
 use super::rotation::{Rotation, first_returns};
 use super::sideband::{self, SidebandEvent};
@@ -73,7 +73,7 @@ pub struct Inputs {
     pub(super) clock_events: BTreeMap<u32, OwnedFd>,
     pub(super) cpus: BTreeMap<u32, CpuTime>,
     recording: bool,
-    pub(super) order: TimeOrder<Event>,
+    pub(super) order: TimeOrder<InputEvent>,
     /// Files whose unwind tables the BPF programs lacked since they were taken last: a process that
     /// maps each, its name, and an address of it there.
     lacking: HashMap<CodeFile, (Pid, ThreadName, u64)>,
@@ -203,7 +203,7 @@ impl Inputs {
 
     /// Adds the event of a change that [`Inputs::set_recording`] made at a time.
     pub fn push_recording(&mut self, on: bool, time: u64) {
-        self.order.push(time, Event::Recording { on });
+        self.order.push(time, InputEvent::Recording { on });
     }
 
     /// Takes a sample. Its event is returned by a later round, after all events before its time.
@@ -216,7 +216,7 @@ impl Inputs {
             let records = self.programs.report_threads(at_ns).map_err(bpf_failure)?;
             self.take(records);
         }
-        let sample = Event::Sample { at_ns, label };
+        let sample = InputEvent::Sample { at_ns, label };
         self.order.push(machine::now(), sample);
         Ok(())
     }
@@ -225,13 +225,13 @@ impl Inputs {
     ///
     /// # Errors
     /// When a ring can't be read.
-    pub fn round(&mut self) -> Result<Vec<(u64, Event)>, Failure> {
+    pub fn round(&mut self) -> Result<Vec<(u64, InputEvent)>, Failure> {
         let began_ns = machine::now();
         self.drain()?;
         let mut events = self.order.release(began_ns.saturating_sub(SETTLED_NS));
         for at in 0..events.len() {
             let (before, after) = events.split_at_mut(at + 1);
-            if let Some((_, Event::Rotation(rotation))) = before.last_mut() {
+            if let Some((_, InputEvent::Rotation(rotation))) = before.last_mut() {
                 rotation.returns = first_returns(after.iter().chain(self.order.pending()));
             }
         }
@@ -266,7 +266,7 @@ impl Inputs {
     /// yet: what is found by its description is found again when it is.
     fn reported(&self, pid: Pid, mapping: &Mapping) -> Option<&Mapping> {
         self.order.pending().find_map(|(_, event)| match event {
-            Event::Sideband(SidebandEvent::Map {
+            InputEvent::Sideband(SidebandEvent::Map {
                 pid: of,
                 mapping: reported,
             }) if *of == pid
@@ -284,7 +284,7 @@ impl Inputs {
     pub fn read_mappings(&mut self, pid: Pid) {
         let began_ns = machine::now();
         let mappings = Some(snapshot::mappings(pid)).filter(|mappings| !mappings.is_empty());
-        let read = Event::MappingsRead {
+        let read = InputEvent::MappingsRead {
             pid,
             began_ns,
             mappings,
@@ -296,7 +296,7 @@ impl Inputs {
     ///
     /// # Errors
     /// When a ring can't be read.
-    pub fn finish(&mut self) -> Result<Vec<(u64, Event)>, Failure> {
+    pub fn finish(&mut self) -> Result<Vec<(u64, InputEvent)>, Failure> {
         self.programs.clocks().stop();
         self.drain()?;
         Ok(self.order.release(u64::MAX))
@@ -327,7 +327,7 @@ impl Inputs {
             let records = self.programs.begin_experiment();
             self.take(records.map_err(bpf_failure)?);
         }
-        let rotation = Event::Rotation(Box::new(Rotation {
+        let rotation = InputEvent::Rotation(Box::new(Rotation {
             at_ns,
             recording,
             totals,
@@ -463,7 +463,7 @@ impl Inputs {
         );
         let order = &mut self.order;
         sideband::records(&self.bytes.sideband, |time, event| {
-            order.push(time, Event::Sideband(event));
+            order.push(time, InputEvent::Sideband(event));
         });
         Ok(())
     }
@@ -483,7 +483,7 @@ impl Inputs {
                 );
                 self.lacking.insert(*file, place);
             }
-            self.order.push(record.time(), Event::Record(record));
+            self.order.push(record.time(), InputEvent::Record(record));
         }
     }
 

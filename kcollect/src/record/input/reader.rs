@@ -71,12 +71,12 @@ impl Bytes {
 /// emptied by [`Reader::take`] alone.
 #[derive(Debug)]
 pub struct Reader {
-    shared: Arc<Shared>,
+    state: Arc<ReaderState>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ReaderState {
     rings: Mutex<Rings>,
     /// Wakes the thread: the set of rings has changed, or the reader is dropped.
     thread_wake: EventFd,
@@ -109,7 +109,7 @@ impl Reader {
         };
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         Ok(Reader {
-            shared: Arc::new(Shared {
+            state: Arc::new(ReaderState {
                 rings: Mutex::new(rings),
                 thread_wake: EventFd::from_flags(flags)?,
                 session_wake: EventFd::from_flags(flags)?,
@@ -125,7 +125,7 @@ impl Reader {
     /// When no thread can be started; or `EPERM` when it runs without real-time priority: without
     /// `CAP_SYS_NICE`, or in a cgroup without real-time bandwidth.
     pub fn start(&mut self) -> io::Result<()> {
-        let shared = Arc::clone(&self.shared);
+        let state = Arc::clone(&self.state);
         let (sender, receiver) = channel();
         let thread = thread::Builder::new()
             .name("reader".to_owned())
@@ -134,7 +134,7 @@ impl Reader {
                 let _ = sender.send(rt_priority::always());
                 // Without descriptors there is nothing to wait for: the rings are then emptied by
                 // `take` alone.
-                let _ = shared.keep_empty();
+                let _ = state.keep_empty();
             })?;
         self.thread = Some(thread);
         Ok(receiver.recv().unwrap_or(Ok(()))?)
@@ -143,23 +143,23 @@ impl Reader {
     /// Returns a descriptor that is readable when so much waits that a round should begin at once.
     #[must_use]
     pub fn wake_fd(&self) -> BorrowedFd<'_> {
-        self.shared.session_wake.as_fd()
+        self.state.session_wake.as_fd()
     }
 
     /// Adds the side-band ring of a CPU.
     pub(crate) fn listen(&self, cpu: u32, ring: PerfRing) {
-        self.shared.lock().sideband.insert(cpu, ring);
-        self.shared.wake_thread();
+        self.state.lock().sideband.insert(cpu, ring);
+        self.state.wake_thread();
     }
 
     /// Reads the last records of a CPU's side-band ring and closes it.
     pub fn unlisten(&self, cpu: u32) {
-        let mut rings = self.shared.lock();
+        let mut rings = self.state.lock();
         if let Some(ring) = rings.sideband.remove(&cpu) {
             ring.take(&mut rings.waiting.sideband);
         }
         drop(rings);
-        self.shared.wake_thread();
+        self.state.wake_thread();
     }
 
     /// Replaces `bytes`, whose memory is reused, by all bytes that arrived since the last time, up
@@ -169,8 +169,8 @@ impl Reader {
     /// [`bpf::Error::Step`] when a ring can't be read.
     pub fn take(&self, bytes: &mut Bytes) -> Result<(), bpf::Error> {
         bytes.clear();
-        let mut rings = self.shared.lock();
-        let _ = self.shared.session_wake.read();
+        let mut rings = self.state.lock();
+        let _ = self.state.session_wake.read();
         rings.empty()?;
         rings.programs.set_backlog(0);
         std::mem::swap(&mut rings.waiting, bytes);
@@ -180,15 +180,15 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        self.shared.stopped.store(true, Ordering::Release);
+        self.state.stopped.store(true, Ordering::Release);
         // A thread that can't be woken would never be joined.
-        if self.shared.wake_thread() {
+        if self.state.wake_thread() {
             let _ = self.thread.take().map(JoinHandle::join);
         }
     }
 }
 
-impl Shared {
+impl ReaderState {
     fn lock(&self) -> MutexGuard<'_, Rings> {
         self.rings.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use bpf_abi::{Record, UserReturn};
 use experiment_format::ids::Pid;
 
-use super::event::Event;
+use super::event::InputEvent;
 use super::sideband::SidebandEvent;
 use super::totals::Totals;
 
@@ -25,14 +25,16 @@ pub struct Rotation {
 
 /// Returns the first return to user mode of each thread among the events after a rotation, in any
 /// order. Not of a process that had mapped something new by then: its stack is to be read by that.
-pub(super) fn first_returns<'a>(events: impl Iterator<Item = &'a (u64, Event)>) -> Vec<UserReturn> {
+pub(super) fn first_returns<'a>(
+    events: impl Iterator<Item = &'a (u64, InputEvent)>,
+) -> Vec<UserReturn> {
     let mut events: Vec<_> = events.collect();
     events.sort_by_key(|(time, _)| *time);
     let (mut changed, mut seen) = (HashSet::new(), HashSet::new());
     let mut returns = Vec::new();
     for (_, event) in events {
         match event {
-            Event::Sideband(
+            InputEvent::Sideband(
                 SidebandEvent::Map { pid, .. }
                 | SidebandEvent::Comm {
                     pid, exec: true, ..
@@ -40,7 +42,7 @@ pub(super) fn first_returns<'a>(events: impl Iterator<Item = &'a (u64, Event)>) 
             ) => {
                 changed.insert(*pid);
             }
-            Event::Record(Record::UserReturn(stack))
+            InputEvent::Record(Record::UserReturn(stack))
                 if seen.insert((stack.header.tid, stack.place))
                     && !changed.contains(&Pid(stack.header.pid)) =>
             {
@@ -59,7 +61,7 @@ mod tests {
 
     use super::*;
 
-    fn returned(time: u64, pid: u32, tid: u32, place: u8) -> (u64, Event) {
+    fn returned(time: u64, pid: u32, tid: u32, place: u8) -> (u64, InputEvent) {
         let header = RecordHeader {
             time_ns: time,
             pid,
@@ -80,16 +82,16 @@ mod tests {
             place,
             stack,
         };
-        (time, Event::Record(Record::UserReturn(record)))
+        (time, InputEvent::Record(Record::UserReturn(record)))
     }
 
-    fn executed(time: u64, pid: u32) -> (u64, Event) {
+    fn executed(time: u64, pid: u32) -> (u64, InputEvent) {
         let event = SidebandEvent::Comm {
             pid: Pid(pid),
             name: Box::default(),
             exec: true,
         };
-        (time, Event::Sideband(event))
+        (time, InputEvent::Sideband(event))
     }
 
     #[test]

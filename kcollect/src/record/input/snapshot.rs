@@ -9,12 +9,12 @@ use host::machine;
 use procfs::process::{MMPermissions, MMapPath};
 use user_collector::space::{FileIdentity, MappedFile, Mapping};
 
-use super::event::Event;
+use super::event::InputEvent;
 
 /// Reads every process there is, each at the time at which it was read; where processes are followed
 /// (`follows`) with its program and what it has mapped. One that exits meanwhile is left out: the
 /// side-band has it.
-pub fn processes(follows: bool) -> Vec<(u64, Event)> {
+pub fn processes(follows: bool) -> Vec<(u64, InputEvent)> {
     let entries = fs::read_dir("/proc").into_iter().flatten();
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let found = pids.filter_map(|pid: Pid| {
@@ -25,7 +25,7 @@ pub fn processes(follows: bool) -> Vec<(u64, Event)> {
             true => (executable(pid), mappings(pid)),
             false => (None, Vec::new()),
         };
-        let found = Event::Found {
+        let found = InputEvent::Found {
             pid,
             name,
             executable,

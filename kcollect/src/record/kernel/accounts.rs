@@ -14,16 +14,17 @@ use experiment_format::microstate::Microstate;
 use user_collector::process::{ProcessInstance, ProcessTable};
 
 use super::shown_names::name_of;
-use super::times::{Ticks, Times};
+use super::times::{OnCpuTicks, Times};
 use crate::plan::Target;
 use crate::record::activity::ThreadIds;
 use crate::record::processes::tracker::instance_of;
 
-/// Number of process rows at which the smaller half is merged,
+/// Number of process rows at which the smaller half is merged, without a limit (`-L`).
 const MAX_PROCESS_ROWS: usize = 16_384;
-/// with a limit (`-L`) of so many bytes for each: four times what a row takes in `kcollect.json`.
+/// With a limit, one row is kept for so many bytes of it: four times what a row takes in
+/// `kcollect.json`.
 const LIMIT_OF_ROW_BYTES: u64 = 4 << 10;
-/// But so many rows there are in any case.
+/// The least number of process rows at which the smaller half is merged, however low the limit is.
 const MIN_PROCESS_ROWS: usize = 64;
 
 /// The times of one process, all its threads together.
@@ -62,8 +63,20 @@ impl Owner {
     }
 }
 
-/// The last records of threads that had not exited, by [`ThreadRecord::task`].
-pub type LivingThreads = HashMap<u64, ThreadRecord>;
+/// A task of the kernel, by a number that no other living thread has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TaskId(u64);
+
+impl TaskId {
+    /// Returns the task of a record.
+    #[must_use]
+    pub fn of(thread: &ThreadRecord) -> TaskId {
+        TaskId(thread.task)
+    }
+}
+
+/// The last records of threads that had not exited, by their tasks.
+pub type LivingThreads = HashMap<TaskId, ThreadRecord>;
 
 /// The sums of an experiment.
 #[derive(Debug, Default)]
@@ -72,12 +85,12 @@ pub struct Accounts {
     max_rows: usize,
     merged: ProcessTimes,
     merged_processes: u64,
-    /// The latest record of each thread that has not exited, by [`ThreadRecord::task`].
-    living: HashMap<u64, ThreadRecord>,
+    /// The latest record of each thread that has not exited, by their tasks.
+    living: HashMap<TaskId, ThreadRecord>,
     /// The same at the beginning of these sums, where another experiment has those until then.
     before: LivingThreads,
     /// On-CPU ticks of the threads that have not exited, by tid.
-    ticks: HashMap<Tid, Ticks>,
+    ticks: HashMap<Tid, OnCpuTicks>,
     /// The sum of all threads that have exited, or were closed when the recording stopped.
     exited: Times,
     /// The processes and threads of `-T`, in the order of the command line. Their times are kept
@@ -107,7 +120,7 @@ impl Accounts {
 
     /// Adds on-CPU ticks.
     pub fn tick(&mut self, owner: Owner, state: Microstate, ticks: u64) {
-        let ticks = Ticks::of(state, ticks);
+        let ticks = OnCpuTicks::of(state, ticks);
         if owner.instance.pid() != Pid(0) {
             self.ticks.entry(owner.tid).or_default().add(&ticks);
         }
@@ -119,32 +132,32 @@ impl Accounts {
     }
 
     /// Stores the latest record of a thread that has not exited.
-    pub fn lives(&mut self, thread: ThreadRecord) {
-        self.living.insert(thread.task, thread);
+    pub fn update_living(&mut self, thread: ThreadRecord) {
+        self.living.insert(TaskId::of(&thread), thread);
     }
 
     /// Adds a thread's last record to the sums. Returns its times, ticks included.
-    pub fn ends(&mut self, owner: Owner, thread: &ThreadRecord) -> Times {
-        self.living.remove(&thread.task);
+    pub fn add_exited(&mut self, owner: Owner, thread: &ThreadRecord) -> Times {
+        self.living.remove(&TaskId::of(thread));
         let ticks = self.ticks.remove(&thread.header.tid()).unwrap_or_default();
         let times = self.times_of(thread, ticks);
         self.exited.add(&times);
         // The process's sum has the thread's ticks already.
-        let exact = self.times_of(thread, Ticks::default());
-        self.before.remove(&thread.task);
+        let exact = self.times_of(thread, OnCpuTicks::default());
+        self.before.remove(&TaskId::of(thread));
         self.add(owner, 1, &exact);
         times
     }
 
     /// Returns the times of a thread in these sums.
-    fn times_of(&self, thread: &ThreadRecord, ticks: Ticks) -> Times {
+    fn times_of(&self, thread: &ThreadRecord, ticks: OnCpuTicks) -> Times {
         let times = Times::of(thread, ticks);
         // Another thread may have the number, if the last record of this one was lost.
         let same = |before: &&ThreadRecord| {
             before.header.tid == thread.header.tid && before.tracked_ns <= thread.tracked_ns
         };
-        match self.before.get(&thread.task).filter(same) {
-            Some(before) => times.since(&Times::of(before, Ticks::default())),
+        match self.before.get(&TaskId::of(thread)).filter(same) {
+            Some(before) => times.since(&Times::of(before, OnCpuTicks::default())),
             None => times,
         }
     }
@@ -184,7 +197,7 @@ impl Accounts {
             let pid = thread.header.pid();
             let (times, living) = sums.entry(instance(pid)).or_default();
             // The process's sum has the thread's ticks already.
-            times.add(&self.times_of(thread, Ticks::default()));
+            times.add(&self.times_of(thread, OnCpuTicks::default()));
             *living += 1;
         }
         sums
@@ -313,15 +326,15 @@ mod tests {
         thread.header.tid = 7;
         thread.ns[0] = 10;
         accounts.tick(owner(Pid(7), 1), Microstate::User, 3);
-        accounts.lives(thread);
-        accounts.lives(ThreadRecord {
+        accounts.update_living(thread);
+        accounts.update_living(ThreadRecord {
             tracked_ns: 20,
             ..thread
         });
         assert_eq!(accounts.system().1, 1);
         assert_eq!(accounts.system().0.tracked_ns, 20);
         thread.tracked_ns = 30;
-        let times = accounts.ends(owner(Pid(7), 1), &thread);
+        let times = accounts.add_exited(owner(Pid(7), 1), &thread);
         assert_eq!((times.tracked_ns, times.ticks.user), (30, 3));
         let (system, living) = accounts.system();
         assert_eq!((system, living), (times, 0));
@@ -343,18 +356,18 @@ mod tests {
             thread
         };
         let mut first = Accounts::new(&[], None, HashMap::new());
-        first.lives(thread(30));
+        first.update_living(thread(30));
         let living = first.take_living();
         let mut second = Accounts::new(&[], None, living);
         second.tick(owner(Pid(7), 1), Microstate::User, 3);
-        second.lives(thread(50));
+        second.update_living(thread(50));
         let now = second.system().0;
         assert_eq!((now.tracked_ns, now.ns[3], now.ticks.user), (20, 20, 3));
         assert_eq!(now.counts.read_calls, 2);
-        let times = second.ends(owner(Pid(7), 1), &thread(70));
+        let times = second.add_exited(owner(Pid(7), 1), &thread(70));
         assert_eq!((times.tracked_ns, times.ticks.user), (40, 3));
         // Another thread in its place.
-        let times = second.ends(owner(Pid(7), 1), &thread(10));
+        let times = second.add_exited(owner(Pid(7), 1), &thread(10));
         assert_eq!(times.tracked_ns, 10);
     }
 

@@ -88,9 +88,9 @@ fn write(dir: &ExperimentDir, name: &str, image: &ElfImage<'_>) -> Result<()> {
 }
 
 /// A piece of code that the kernel compiled or patched in: a BPF program or a trampoline. It is
-/// loaded from `from` to `to`, nanoseconds since the start of the run.
+/// loaded for a time; times are nanoseconds since the start of the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Program {
+pub struct KernelProgram {
     /// First address.
     pub address: u64,
     /// Size in bytes.
@@ -98,9 +98,9 @@ pub struct Program {
     /// Its name in kallsyms.
     pub name: Box<str>,
     /// When it was loaded; 0 for what was there at the start.
-    pub from: u64,
+    pub loaded_ns: u64,
     /// When it was unloaded.
-    pub to: Option<u64>,
+    pub unloaded_ns: Option<u64>,
     /// The experiment has the event that maps it.
     pub map_written: bool,
     /// The experiment has the event that unmaps it.
@@ -109,19 +109,19 @@ pub struct Program {
 
 /// Returns the BPF programs and trampolines that exist at the start.
 #[must_use]
-pub fn programs(symbols: &Symbols) -> Vec<Program> {
+pub fn programs(symbols: &Symbols) -> Vec<KernelProgram> {
     let object = symbols
         .objects()
         .find(|(name, _)| *name == experiment_format::kernel::BPF);
     object
         .into_iter()
         .flat_map(|(_, object)| object.symbols())
-        .map(|symbol| Program {
+        .map(|symbol| KernelProgram {
             address: symbol.address,
             size: symbol.size,
             name: symbol.name.into(),
-            from: 0,
-            to: None,
+            loaded_ns: 0,
+            unloaded_ns: None,
             map_written: false,
             unmap_written: false,
         })
@@ -136,7 +136,10 @@ pub fn programs(symbols: &Symbols) -> Vec<Program> {
 ///
 /// # Errors
 /// When the image can't be laid out or written.
-pub fn programs_object(dir: &ExperimentDir, programs: &mut [Program]) -> Result<Vec<MapEvent>> {
+pub fn programs_object(
+    dir: &ExperimentDir,
+    programs: &mut [KernelProgram],
+) -> Result<Vec<MapEvent>> {
     if programs.is_empty() {
         return Ok(Vec::new());
     }
@@ -148,15 +151,15 @@ pub fn programs_object(dir: &ExperimentDir, programs: &mut [Program]) -> Result<
     let maps = programs.iter_mut().zip(placed);
     let maps = maps.flat_map(|(program, placed)| {
         let segment = (!replace(&mut program.map_written, true)).then(|| MapEvent::Segment {
-            at_ns: program.from,
+            at_ns: program.loaded_ns,
             vaddr: program.address,
             size: program.size,
             file_offset: placed.file_offset,
             modes: READ_EXECUTE,
             name: experiment_format::kernel::BPF.to_owned(),
         });
-        let to = program.to.filter(|_| !program.unmap_written);
-        program.unmap_written = program.to.is_some();
+        let to = program.unloaded_ns.filter(|_| !program.unmap_written);
+        program.unmap_written = program.unloaded_ns.is_some();
         let unmap = to.map(|at_ns| MapEvent::Unmap {
             at_ns,
             vaddr: program.address,
@@ -177,12 +180,12 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let request = NameRequest::Exactly("x.er".to_owned());
         let (dir, _) = ExperimentDir::create(parent.path(), &request, None).unwrap();
-        let program = |index: u64| Program {
+        let program = |index: u64| KernelProgram {
             address: 0xffff_ffff_c000_0000 + index * 4096,
             size: 20 + 300 * index,
             name: format!("bpf_prog_{index}").into(),
-            from: 0,
-            to: None,
+            loaded_ns: 0,
+            unloaded_ns: None,
             map_written: false,
             unmap_written: false,
         };

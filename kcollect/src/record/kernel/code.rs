@@ -10,7 +10,7 @@ use experiment_format::directory::ExperimentDir;
 use experiment_format::kernel::{BPF, KERNEL};
 use experiment_format::map::MapEvent;
 
-use super::archive::{self, Program};
+use super::archive::{self, KernelProgram};
 use super::kcore::Kcore;
 use super::symbols::{Symbol, Symbols, SymbolsError};
 use crate::plan::Archive;
@@ -23,7 +23,7 @@ pub struct KernelCode {
     /// Opened at the start, since the privilege for it is dropped later.
     kcore: io::Result<Kcore>,
     modules: String,
-    programs: Vec<Program>,
+    programs: Vec<KernelProgram>,
     /// Some programs were loaded or unloaded since the experiment's image was written.
     programs_changed: bool,
     /// The objects with images, but that of the programs, each with the events that map it.
@@ -84,9 +84,10 @@ impl KernelCode {
     /// unloaded.
     #[must_use]
     pub fn for_next(mut self) -> KernelCode {
-        self.programs.retain(|program| program.to.is_none());
+        self.programs
+            .retain(|program| program.unloaded_ns.is_none());
         for program in &mut self.programs {
-            program.from = 0;
+            program.loaded_ns = 0;
             program.map_written = false;
         }
         self.programs_changed = true;
@@ -205,8 +206,8 @@ impl KernelCode {
     ) {
         let (address, size) = code;
         let end = address.saturating_add(size);
-        let overlaps = |program: &Program| {
-            program.to.is_none()
+        let overlaps = |program: &KernelProgram| {
+            program.unloaded_ns.is_none()
                 && program.address < end
                 && address < program.address.saturating_add(program.size)
         };
@@ -220,7 +221,7 @@ impl KernelCode {
         let at = time.saturating_sub(start).max(1);
         self.programs_changed = true;
         for program in self.programs.iter_mut().filter(|program| overlaps(program)) {
-            program.to = Some(at);
+            program.unloaded_ns = Some(at);
         }
         if !gone {
             let name: Box<str> = String::from_utf8_lossy(name).into();
@@ -231,12 +232,12 @@ impl KernelCode {
                 global: false,
             };
             self.symbols.add(BPF, &symbol);
-            self.programs.push(Program {
+            self.programs.push(KernelProgram {
                 address,
                 size,
                 name,
-                from: at + 1,
-                to: None,
+                loaded_ns: at + 1,
+                unloaded_ns: None,
                 map_written: false,
                 unmap_written: false,
             });

@@ -10,7 +10,7 @@ use experiment_format::microstate::Microstate;
 use experiment_format::packet::{Detail, UNKNOWN_KIND};
 use user_collector::process::ProcessInstance;
 
-use super::counters::{self, Side};
+use super::counter_tags::{self, Side};
 use super::symbols::Symbols;
 use crate::record::activity::{
     ActivityKind, LockWaitEvent, OverflowEvent, StateInterval, ThreadActivity, ThreadEvent,
@@ -74,7 +74,7 @@ impl CpuTick {
 /// An interval off the CPU: the thread was blocked, then waited for a CPU.
 #[derive(Clone, Debug)]
 pub struct OffCpu {
-    /// Ticks by state.
+    /// OnCpuTicks by state.
     pub ticks: [u32; Microstate::PER_THREAD],
     /// The kernel stack at the switch.
     pub stack: KernelStack,
@@ -172,7 +172,7 @@ impl Decoder {
     pub fn overflow(&self, record: &abi::Overflow, instance: ProcessInstance) -> CpuOverflow {
         let stack = self.stack(&record.stack);
         let side = |side| OverflowEvent {
-            tag: counters::tag(record.counter, side),
+            tag: counter_tags::tag(record.counter, side),
             value: record.value,
         };
         CpuOverflow {

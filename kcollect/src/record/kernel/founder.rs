@@ -40,23 +40,23 @@ use crate::record::activity::{ActivityKind, OverflowEvent, ThreadActivity, Threa
 
 /// What was recorded, and how complete it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Recorded {
-    /// Ticks of CPUs written.
+pub struct FounderCounts {
+    /// OnCpuTicks of CPUs written.
     pub ticks: u64,
     /// Packets of them written; one carries several ticks when a timer was late.
     pub packets: u64,
     /// Tick arrays written.
     pub arrays: u64,
-    /// Ticks in them.
+    /// OnCpuTicks in them.
     pub array_ticks: u64,
-    /// Ticks of processes whose name is not known.
+    /// OnCpuTicks of processes whose name is not known.
     pub unnamed: u64,
-    /// Ticks and off-CPU intervals whose stack was cut at the kernel's depth limit.
+    /// OnCpuTicks and off-CPU intervals whose stack was cut at the kernel's depth limit.
     pub truncated: u64,
-    /// Ticks and off-CPU intervals without a kernel stack: the kernel returned none, or the thread
+    /// OnCpuTicks and off-CPU intervals without a kernel stack: the kernel returned none, or the thread
     /// was off the CPU for a known time without a recorded switch.
     pub no_stack: u64,
-    /// Ticks in which an interrupt or softirq had borrowed the CPU.
+    /// OnCpuTicks in which an interrupt or softirq had borrowed the CPU.
     pub irq_work: u64,
     /// Overflows of counters written.
     pub overflows: u64,
@@ -75,7 +75,7 @@ pub struct Founder {
     used_addresses: HashSet<u64>,
     samples: Samples,
     /// Counts for the summary.
-    pub recorded: Recorded,
+    pub recorded: FounderCounts,
 }
 
 impl Founder {
@@ -105,7 +105,7 @@ impl Founder {
             names: ThreadNames::default(),
             used_addresses: HashSet::new(),
             samples: Samples::new(start_ns, plan.interval.nanos()),
-            recorded: Recorded::default(),
+            recorded: FounderCounts::default(),
         };
         match founder.write_start(plan, (kernel, former), &mut say) {
             Ok(kernel) => {

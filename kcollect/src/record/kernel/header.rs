@@ -1,7 +1,7 @@
 //! The header of the founder's `log.xml`: how the experiment was recorded.
 
-use ::counters::names::event::CounterRequest;
 use bpf::UserStackCapture;
+use counters::names::event::CounterRequest;
 use experiment_format::ids::Pid;
 use experiment_format::log::{LogHeader, ProfileDecl, Setting, StartTime};
 use experiment_format::map::MapEvent;
@@ -9,8 +9,8 @@ use experiment_format::microstate::NumStates;
 use experiment_format::packet::{ClockTick, HeapEvent, IoEvent, SyncEvent, TickArray};
 use nix::unistd::{getpgrp, getppid, getsid};
 
-use super::counters;
-use super::machine;
+use super::counter_tags;
+use super::machine_description;
 use crate::plan::Plan;
 use crate::record::dry_run;
 
@@ -48,7 +48,7 @@ pub(super) fn header(
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
     LogHeader {
         collector: concat!("kcollect ", env!("CARGO_PKG_VERSION")).to_owned(),
-        system: machine::describe(),
+        system: machine_description::describe(),
         pid: Pid(std::process::id()),
         ppid: Some(Pid::from_raw(getppid().as_raw())),
         pgrp: Some(Pid::from_raw(getpgrp().as_raw())),
@@ -69,7 +69,7 @@ pub(super) fn header(
             },
         ]
         .into_iter()
-        .chain(counters::declare(requests))
+        .chain(counter_tags::declare(requests))
         .chain(plan.lock_threshold.map(SyncEvent::table))
         .chain(plan.trace_io.then(IoEvent::table))
         .chain(plan.trace_memory.then(HeapEvent::table))
@@ -77,7 +77,7 @@ pub(super) fn header(
         driver_version: Some(concat!("kcollect BPF ", env!("CARGO_PKG_VERSION")).to_owned()),
         settings,
         comments: vec![
-            format!("kernel: {}", machine::kernel()),
+            format!("kernel: {}", machine_description::kernel()),
             format!("command: {}", words.collect::<Vec<_>>().join(" ")),
             format!("plan: {}", dry_run::describe(plan).join("; ")),
             "samples: exact times and counts of all threads since the experiment began; system calls are those that read \
@@ -93,7 +93,7 @@ pub(super) fn header(
             },
         ]
         .into_iter()
-        .chain(counters::described(requests))
+        .chain(counter_tags::described(requests))
         .collect(),
         ..LogHeader::default()
     }

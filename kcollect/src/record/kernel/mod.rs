@@ -3,12 +3,12 @@
 pub mod accounts;
 pub mod archive;
 pub mod code;
-pub mod counters;
+pub mod counter_tags;
 pub mod decode;
 pub mod founder;
 pub mod header;
 pub mod kcore;
-pub(super) mod machine;
+pub(super) mod machine_description;
 pub mod process_usage;
 pub mod samples;
 mod shown_names;

@@ -8,7 +8,7 @@ use experiment_format::usage::UsageRecord;
 use user_collector::process::ProcessInstance;
 
 use super::accounts::Accounts;
-use super::times::{Ticks, Times};
+use super::times::{OnCpuTicks, Times};
 
 /// The usage records of processes, each of which has no smaller time than the one before.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl ProcessUsage {
 #[derive(Debug, Default)]
 pub(super) struct Split {
     on_cpu_ns: u64,
-    ticks: Ticks,
+    ticks: OnCpuTicks,
     parts_ns: [u64; 3],
 }
 
@@ -64,7 +64,7 @@ impl Split {
     /// Adds the span up to `times`. Returns user, system and trap nanoseconds since the start.
     pub(super) fn until(&mut self, times: &Times) -> [u64; 3] {
         let on_cpu_ns = times.ns[Microstate::User.number() as usize];
-        let span = Ticks {
+        let span = OnCpuTicks {
             user: times.ticks.user.saturating_sub(self.ticks.user),
             kernel: times.ticks.kernel.saturating_sub(self.ticks.kernel),
             trap: times.ticks.trap.saturating_sub(self.ticks.trap),
@@ -114,7 +114,7 @@ mod tests {
 
     fn until(user: u64, kernel: u64, on_cpu: u64) -> Times {
         let mut times = Times {
-            ticks: Ticks {
+            ticks: OnCpuTicks {
                 user,
                 kernel,
                 trap: 0,

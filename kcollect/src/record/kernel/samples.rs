@@ -33,7 +33,7 @@ use experiment_format::writer::ExperimentWriter;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::accounts::Accounts;
+use super::accounts::{Accounts, TaskId};
 use super::process_usage::{Split, usage_record};
 use super::times::Times;
 use crate::record::activity::ThreadIds;
@@ -47,9 +47,9 @@ const MAX_SHORT_LIVED_NAMES: usize = 64;
 #[derive(Debug)]
 pub struct Samples {
     start_ns: u64,
-    interval_ns: u64,
+    tick_interval_ns: u64,
     /// Threads that have a line and have not exited.
-    last_written: HashMap<u64, LastWritten>,
+    last_written: HashMap<TaskId, LastWritten>,
     /// The short-lived threads since the last sample, by the name of their process; an empty name
     /// has those of all others.
     short_lived: BTreeMap<String, ShortLived>,
@@ -97,10 +97,10 @@ impl Samples {
     /// Returns the state before the first sample. `start_ns` is the experiment's start,
     /// CLOCK_MONOTONIC nanoseconds.
     #[must_use]
-    pub fn new(start_ns: u64, interval_ns: u64) -> Samples {
+    pub fn new(start_ns: u64, tick_interval_ns: u64) -> Samples {
         Samples {
             start_ns,
-            interval_ns,
+            tick_interval_ns,
             last_written: HashMap::new(),
             short_lived: BTreeMap::new(),
             taken: 0,
@@ -120,8 +120,8 @@ impl Samples {
         thread: &ThreadRecord,
         times: &Times,
     ) -> experiment_format::Result<()> {
-        let has_line = self.last_written.remove(&thread.task).is_some();
-        if thread.exited && !has_line && thread.tracked_ns < self.interval_ns {
+        let has_line = self.last_written.remove(&TaskId::of(thread)).is_some();
+        if thread.exited && !has_line && thread.tracked_ns < self.tick_interval_ns {
             let fits = self.short_lived.len() < MAX_SHORT_LIVED_NAMES
                 || self.short_lived.contains_key(process);
             let name = if fits { process } else { "" };
@@ -150,14 +150,14 @@ impl Samples {
         let mut changed: Vec<_> = accounts
             .living()
             .filter(|(thread, times)| {
-                let last = self.last_written.get(&thread.task);
+                let last = self.last_written.get(&TaskId::of(thread));
                 last.is_none_or(|last| !last.still_holds(thread, times))
             })
             .collect();
         changed.sort_by_key(|(thread, _)| (thread.header.pid(), thread.header.tid()));
         for (thread, times) in &changed {
             self.last_written
-                .insert(thread.task, LastWritten::of(thread, times));
+                .insert(TaskId::of(thread), LastWritten::of(thread, times));
             self.thread(writer, &process(thread.header.pid()), thread, times)?;
         }
         for (process, short_lived) in std::mem::take(&mut self.short_lived) {

@@ -114,7 +114,7 @@ pub enum SymbolsError {
 
 /// The function at a program counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place<'a> {
+pub struct SymbolLocation<'a> {
     /// The load object: `vmlinux`, `[ext4]`, `[bpf]`.
     pub object: &'a str,
     /// The function.
@@ -221,12 +221,12 @@ impl Symbols {
 
     /// Returns the function that a program counter is in.
     #[must_use]
-    pub fn find(&self, pc: u64) -> Option<Place<'_>> {
+    pub fn find(&self, pc: u64) -> Option<SymbolLocation<'_>> {
         let next = self.index.partition_point(|entry| entry.address <= pc);
         let entry = self.index.get(next.checked_sub(1)?)?;
         let (object, symbols) = self.objects.get(entry.object as usize)?;
         let symbol = symbols.get(entry.symbol as usize)?.symbol(&self.names);
-        (pc - symbol.address < symbol.size).then_some(Place { object, symbol })
+        (pc - symbol.address < symbol.size).then_some(SymbolLocation { object, symbol })
     }
 
     /// Returns the first address and the end of a function of the kernel itself; (0, 0) if there is

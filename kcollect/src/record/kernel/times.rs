@@ -5,7 +5,7 @@ use experiment_format::microstate::Microstate;
 
 /// On-CPU ticks of a thread, or of many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ticks {
+pub struct OnCpuTicks {
     /// In user mode.
     pub user: u64,
     /// In the kernel.
@@ -18,7 +18,7 @@ pub struct Ticks {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
     /// On-CPU ticks.
-    pub ticks: Ticks,
+    pub ticks: OnCpuTicks,
     /// Exact nanoseconds by state. All on-CPU time, in any mode, is under user.
     pub ns: [u64; Microstate::PER_THREAD],
     /// How long it was recorded, nanoseconds.
@@ -29,12 +29,12 @@ pub struct Times {
     pub counts: KernelCounts,
 }
 
-impl Ticks {
+impl OnCpuTicks {
     /// Returns ticks of one state; none for a state that is off-CPU.
     #[must_use]
-    pub fn of(state: Microstate, ticks: u64) -> Ticks {
+    pub fn of(state: Microstate, ticks: u64) -> OnCpuTicks {
         let of = |wanted: &[Microstate]| if wanted.contains(&state) { ticks } else { 0 };
-        Ticks {
+        OnCpuTicks {
             user: of(&[Microstate::User]),
             kernel: of(&[Microstate::System, Microstate::Trap]),
             trap: of(&[Microstate::Trap]),
@@ -48,7 +48,7 @@ impl Ticks {
     }
 
     /// Adds other ticks.
-    pub fn add(&mut self, other: &Ticks) {
+    pub fn add(&mut self, other: &OnCpuTicks) {
         self.user += other.user;
         self.kernel += other.kernel;
         self.trap += other.trap;
@@ -71,7 +71,7 @@ impl Ticks {
 impl Times {
     /// Returns the times of one thread, which has these ticks.
     #[must_use]
-    pub fn of(thread: &ThreadRecord, ticks: Ticks) -> Times {
+    pub fn of(thread: &ThreadRecord, ticks: OnCpuTicks) -> Times {
         Times {
             ticks,
             ns: thread.ns,
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn the_split_by_ticks_keeps_the_exact_sum() {
         let mut times = Times {
-            ticks: Ticks {
+            ticks: OnCpuTicks {
                 user: 1,
                 kernel: 2,
                 trap: 1,
@@ -150,7 +150,7 @@ mod tests {
         let states = times.states();
         assert_eq!(states[..3], [333_333_333, 333_333_335, 333_333_333]);
         assert_eq!(states[7], 5);
-        times.ticks = Ticks::default();
+        times.ticks = OnCpuTicks::default();
         assert_eq!(times.states()[..3], [0, 1_000_000_001, 0]);
     }
 }

@@ -33,11 +33,11 @@ impl Router {
     /// Adds the exact times of a thread; `processes` is as it was at the record's time.
     pub fn thread(&mut self, processes: &ProcessTable, thread: &ThreadRecord) {
         if !thread.exited {
-            return self.accounts.lives(*thread);
+            return self.accounts.update_living(*thread);
         }
         let owner = Owner::of(processes, &thread.header);
         let process = owner.name.clone();
-        let times = self.accounts.ends(owner, thread);
+        let times = self.accounts.add_exited(owner, thread);
         let result = self.founder.thread_exited(&process, thread, &times);
         self.note(result);
     }
@@ -49,7 +49,7 @@ impl Router {
         living.sort_by_key(|thread| (thread.header.pid(), thread.header.tid()));
         for thread in living {
             let owner = Owner::of(processes, &thread.header);
-            self.accounts.ends(owner, &thread);
+            self.accounts.add_exited(owner, &thread);
         }
     }
 

@@ -6,7 +6,7 @@ use experiment_format::microstate::NumStates;
 use experiment_format::text::printable;
 use user_collector::process::ProcessFacts;
 
-use crate::record::kernel::counters;
+use crate::record::kernel::counter_tags;
 use crate::record::kernel::header::Inherited;
 
 /// Returns the header of a process's experiment.
@@ -29,7 +29,10 @@ pub(super) fn header(
             }
         )
     });
-    header.profiles.iter_mut().for_each(counters::of_process);
+    header
+        .profiles
+        .iter_mut()
+        .for_each(counter_tags::of_process);
     header.settings.clear();
     header.comments = comments(facts, name);
     header.mpi_rank = facts.mpi_rank;

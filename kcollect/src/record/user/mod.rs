@@ -11,8 +11,8 @@
 //! [resolver]: super::user_stacks::resolve_stack
 //! [publisher]: super::user_stacks::publish
 
-mod io_calls;
 mod process_events;
+mod traced_calls;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,13 +26,13 @@ use user_collector::join::{Join, JoinCounts};
 use user_collector::objects::LoadObjects;
 use user_collector::process::{ProcessInstance, ProcessTable};
 
-use self::io_calls::TracedFiles;
+use self::traced_calls::TracedProcesses;
 use super::activity::ThreadActivity;
 use super::input::inputs::LackedTable;
 use super::processes::LoadedCode;
 use super::processes::follow_policy::FollowPolicy;
 use super::processes::tracker::{FirstRecord, ProcessTracker};
-use super::route::{Known, Router};
+use super::route::{ProcessContext, Router};
 use super::user_stacks::publish::TablePublisher;
 use super::user_stacks::resolve_stack::{StackLosses, StackResolver, UnwindCounts, relatives};
 use super::user_stacks::user_stack::UserStack;
@@ -52,7 +52,7 @@ pub struct UserSpace {
     pub resolver: StackResolver,
     publisher: TablePublisher,
     join: Join<ThreadActivity, UserStack>,
-    io_calls: TracedFiles,
+    traced: TracedProcesses,
 }
 
 impl UserSpace {
@@ -66,7 +66,7 @@ impl UserSpace {
             resolver: StackResolver::default(),
             publisher: TablePublisher::default(),
             join: Join::default(),
-            io_calls: TracedFiles::default(),
+            traced: TracedProcesses::default(),
         }
     }
 
@@ -197,7 +197,7 @@ impl UserSpace {
         self.unwind_copies(router, processes, true);
         let complete = self.join.close();
         self.route(router, processes, complete);
-        router.finish(&mut self.known(processes));
+        router.finish(&mut self.process_context(processes));
     }
 
     fn route(
@@ -206,15 +206,18 @@ impl UserSpace {
         processes: &ProcessTable,
         complete: Vec<(ThreadActivity, Option<Arc<UserStack>>)>,
     ) {
-        let mut known = self.known(processes);
+        let mut context = self.process_context(processes);
         for (activity, stack) in complete {
-            router.route(&mut known, activity, stack);
+            router.route(&mut context, activity, stack);
         }
     }
 
-    /// What the router has to know of processes.
-    pub(super) fn known<'a>(&'a mut self, processes: &'a ProcessTable) -> Known<'a> {
-        Known {
+    /// Returns the process state that routing reads.
+    pub(super) fn process_context<'a>(
+        &'a mut self,
+        processes: &'a ProcessTable,
+    ) -> ProcessContext<'a> {
+        ProcessContext {
             processes,
             tracker: &mut self.tracker,
             policy: &self.policy,
@@ -251,7 +254,7 @@ impl UserSpace {
         self.resolver.losses = StackLosses::default();
         self.resolver.unwound = UnwindCounts::default();
         self.join.begin_again();
-        self.io_calls.begin_again();
+        self.traced.begin_again();
     }
 
     /// Returns whether nothing is known of a file that the kernel found.

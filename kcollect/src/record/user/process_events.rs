@@ -14,7 +14,7 @@ impl UserSpace {
     /// The load was started.
     pub fn load_started(&mut self, pid: Pid) {
         self.policy.add_load(pid);
-        self.io_calls.load_started(pid);
+        self.traced.load_started(pid);
     }
 
     /// The parent of the process that is forked next with this number waits for its exec.
@@ -41,7 +41,7 @@ impl UserSpace {
         self.stop_waiting(pid);
         self.code.spaces.forked(pid, parent, at);
         self.policy.forked(pid, parent);
-        self.io_calls.forked(pid, parent);
+        self.traced.forked(pid, parent);
         self.publisher.changed(pid);
         let by_pid = self.policy.names_pid(pid);
         let (_, process) = self.tracker.track(processes, pid);
@@ -58,7 +58,7 @@ impl UserSpace {
         instance: ProcessInstance,
         at: u64,
     ) {
-        router.begin_if_due(&mut self.known(processes), instance, u64::MAX);
+        router.begin_if_due(&mut self.process_context(processes), instance, u64::MAX);
         if let Some(process) = self.tracker.get_mut(instance) {
             process.exited_ns.get_or_insert(at);
         }
@@ -70,7 +70,7 @@ impl UserSpace {
         self.stop_waiting(pid);
         self.code.spaces.executed(pid, at);
         self.policy.executed(pid);
-        self.io_calls.executed(pid);
+        self.traced.executed(pid);
         self.publisher.changed(pid);
         let descent = self.policy.descent(pid);
         let Some(instance) = self.tracker.instance(pid) else {
@@ -147,7 +147,7 @@ impl UserSpace {
             process.exited_ns = Some(at);
             router.exited(instance, at, &mut self.code);
         }
-        self.io_calls.exited(pid);
+        self.traced.exited(pid);
     }
 
     /// Closes the experiments of processes of which no record can come any more, and drops what is
@@ -162,7 +162,7 @@ impl UserSpace {
     ) {
         let finished = self.finished(processes, known_ns, lives);
         for instance in &finished {
-            router.begin_if_due(&mut self.known(processes), *instance, u64::MAX);
+            router.begin_if_due(&mut self.process_context(processes), *instance, u64::MAX);
         }
         let instances = finished.iter().copied();
         router.sample_exits(&self.tracker, processes, instances, now);
@@ -171,7 +171,11 @@ impl UserSpace {
                 .tracker
                 .get(instance)
                 .and_then(|process| process.exited_ns);
-            router.close_subexperiment(&mut self.known(processes), instance, exited.unwrap_or(0));
+            router.close_subexperiment(
+                &mut self.process_context(processes),
+                instance,
+                exited.unwrap_or(0),
+            );
             if self.tracker.has_its_number(instance) {
                 self.tracker.take_number(instance.pid());
                 self.policy.exited(instance.pid());

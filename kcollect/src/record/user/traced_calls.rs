@@ -18,7 +18,7 @@ use crate::record::route::Router;
 
 /// The files of processes whose calls are traced.
 #[derive(Debug, Default)]
-pub(super) struct TracedFiles {
+pub(super) struct TracedProcesses {
     processes: HashMap<Pid, Descriptors>,
     sockets: Sockets,
     memory: HashMap<Pid, Memory>,
@@ -28,7 +28,7 @@ pub(super) struct TracedFiles {
     inherits: Option<Pid>,
 }
 
-impl TracedFiles {
+impl TracedProcesses {
     /// The load was started, and has not executed its program.
     pub(super) fn load_started(&mut self, pid: Pid) {
         self.load = Some(pid);
@@ -95,16 +95,16 @@ impl UserSpace {
     pub fn io_call(&mut self, router: &mut Router, processes: &ProcessTable, call: &IoCall) {
         let pid = call.header.pid();
         let tracked = self.tracker.with_pid(pid);
-        if self.io_calls.load == Some(pid) || !self.policy.may_follow(processes, tracked, pid) {
+        if self.traced.load == Some(pid) || !self.policy.may_follow(processes, tracked, pid) {
             return;
         }
         let instance = instance_of(processes, pid);
-        for (time_ns, event) in self.io_calls.apply(call) {
+        for (time_ns, event) in self.traced.apply(call) {
             let header = RecordHeader {
                 time_ns,
                 ..call.header
             };
-            self.traced(router, processes, header, instance, event);
+            self.traced_event(router, processes, header, instance, event);
         }
     }
 
@@ -116,7 +116,7 @@ impl UserSpace {
         (pid, name): (Pid, &[u8]),
         at: u64,
     ) {
-        let Some(mut memory) = self.io_calls.memory.remove(&pid) else {
+        let Some(mut memory) = self.traced.memory.remove(&pid) else {
             return;
         };
         let instance = instance_of(processes, pid);
@@ -129,11 +129,11 @@ impl UserSpace {
         };
         for change in memory.executed() {
             let event = ThreadEvent::Memory { place: 0, change };
-            self.traced(router, processes, header, instance, event);
+            self.traced_event(router, processes, header, instance, event);
         }
     }
 
-    fn traced(
+    fn traced_event(
         &mut self,
         router: &mut Router,
         processes: &ProcessTable,
