@@ -305,8 +305,8 @@ impl Dispatcher {
         self.user.as_ref().map(UserSpace::table_maker)
     }
 
-    /// Returns the processes whose mappings are to be read. An [`InputEvent::MappingsRead`] is expected
-    /// of each.
+    /// Returns the processes whose mappings are to be read. An [`InputEvent::MappingsRead`] is
+    /// expected of each.
     pub fn take_unmapped(&mut self) -> Vec<Pid> {
         self.user
             .as_mut()

@@ -107,8 +107,8 @@ impl Session<'_> {
         }
     }
 
-    /// Shows the summary of an experiment that is where it was made, or `moved`. Returns whether the
-    /// user has given up on what takes long.
+    /// Shows the summary of an experiment that is where it was made, or `moved`. Returns whether
+    /// the user has given up on what takes long.
     fn show(&mut self, summary: &Summary, moved: bool, output: &mut Output) -> bool {
         let router = &self.dispatcher.router;
         let directory = match moved {

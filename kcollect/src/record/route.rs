@@ -118,9 +118,9 @@ pub struct Router {
 }
 
 impl Router {
-    /// Creates the founder, in an experiment's directory. Returns a router that has it alone. Those of
-    /// the kernel's load objects that the experiment `former` of the series has are links to its files.
-    /// On failure the experiment is removed.
+    /// Creates the founder, in an experiment's directory. Returns a router that has it alone. Those
+    /// of the kernel's load objects that the experiment `former` of the series has are links to its
+    /// files. On failure the experiment is removed.
     ///
     /// # Errors
     /// When the experiment can't be written.
@@ -497,8 +497,8 @@ impl Router {
         }
     }
 
-    /// Closes all experiments. `context` is nothing where no process could be followed; `stopped` is
-    /// when data were stopped.
+    /// Closes all experiments. `context` is nothing where no process could be followed; `stopped`
+    /// is when data were stopped.
     ///
     /// # Errors
     /// The first error of the whole recording.

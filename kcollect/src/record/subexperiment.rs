@@ -128,8 +128,8 @@ impl Subexperiment {
         })
     }
 
-    /// Writes what a thread did, with the kernel's frames above the user's. `kernel` says what is where
-    /// in the kernel.
+    /// Writes what a thread did, with the kernel's frames above the user's. `kernel` says what is
+    /// where in the kernel.
     ///
     /// # Errors
     /// When it can't be written.
@@ -254,8 +254,8 @@ impl Subexperiment {
         self.collector.write_kernel_objects(&[], kernel)
     }
 
-    /// Writes what changed in the process's mappings since the last time: the first changes, at most
-    /// so many. Returns how many those were.
+    /// Writes what changed in the process's mappings since the last time: the first changes, at
+    /// most so many. Returns how many those were.
     ///
     /// # Errors
     /// When it can't be written.

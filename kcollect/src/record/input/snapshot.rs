@@ -11,9 +11,9 @@ use user_collector::space::{FileIdentity, MappedFile, Mapping};
 
 use super::event::InputEvent;
 
-/// Reads every process there is, each at the time at which it was read; where processes are followed
-/// (`follows`) with its program and what it has mapped. One that exits meanwhile is left out: the
-/// side-band has it.
+/// Reads every process there is, each at the time at which it was read; where processes are
+/// followed (`follows`) with its program and what it has mapped. One that exits meanwhile is left
+/// out: the side-band has it.
 pub fn processes(follows: bool) -> Vec<(u64, InputEvent)> {
     let entries = fs::read_dir("/proc").into_iter().flatten();
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -36,7 +36,8 @@ pub fn processes(follows: bool) -> Vec<(u64, InputEvent)> {
     found.collect()
 }
 
-/// Returns the path of the program that a process executes; none if it is gone, or the kernel's own.
+/// Returns the path of the program that a process executes; none if it is gone, or the kernel's
+/// own.
 fn executable(pid: Pid) -> Option<Vec<u8>> {
     let path = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
     let path = path.as_os_str().as_bytes();

@@ -74,7 +74,7 @@ impl CpuTick {
 /// An interval off the CPU: the thread was blocked, then waited for a CPU.
 #[derive(Clone, Debug)]
 pub struct OffCpu {
-    /// OnCpuTicks by state.
+    /// Ticks by state.
     pub ticks: [u32; Microstate::PER_THREAD],
     /// The kernel stack at the switch.
     pub stack: KernelStack,

@@ -41,22 +41,22 @@ use crate::record::activity::{ActivityKind, OverflowEvent, ThreadActivity, Threa
 /// What was recorded, and how complete it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FounderCounts {
-    /// OnCpuTicks of CPUs written.
+    /// Ticks of CPUs written.
     pub ticks: u64,
     /// Packets of them written; one carries several ticks when a timer was late.
     pub packets: u64,
     /// Tick arrays written.
     pub arrays: u64,
-    /// OnCpuTicks in them.
+    /// Ticks in them.
     pub array_ticks: u64,
-    /// OnCpuTicks of processes whose name is not known.
+    /// Ticks of processes whose name is not known.
     pub unnamed: u64,
-    /// OnCpuTicks and off-CPU intervals whose stack was cut at the kernel's depth limit.
+    /// Ticks and off-CPU intervals whose stack was cut at the kernel's depth limit.
     pub truncated: u64,
-    /// OnCpuTicks and off-CPU intervals without a kernel stack: the kernel returned none, or the thread
+    /// Ticks and off-CPU intervals without a kernel stack: the kernel returned none, or the thread
     /// was off the CPU for a known time without a recorded switch.
     pub no_stack: u64,
-    /// OnCpuTicks in which an interrupt or softirq had borrowed the CPU.
+    /// Ticks in which an interrupt or softirq had borrowed the CPU.
     pub irq_work: u64,
     /// Overflows of counters written.
     pub overflows: u64,
@@ -323,7 +323,8 @@ impl Founder {
         maps.iter().try_for_each(|event| self.writer.map(event))
     }
 
-    /// Where ticks and off-CPU intervals were in the kernel, if only used load objects are archived.
+    /// Where ticks and off-CPU intervals were in the kernel, if only used load objects are
+    /// archived.
     #[must_use]
     pub fn used_addresses(&self) -> &HashSet<u64> {
         &self.used_addresses

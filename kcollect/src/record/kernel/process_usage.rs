@@ -78,9 +78,9 @@ impl Split {
     }
 }
 
-/// Returns gprofng's record of an instant of an experiment. Messages, signals and swaps stay 0, since
-/// Linux does not count them for a thread. System calls are those that read and write, the only ones
-/// that it counts.
+/// Returns gprofng's record of an instant of an experiment. Messages, signals and swaps stay 0,
+/// since Linux does not count them for a thread. System calls are those that read and write, the
+/// only ones that it counts.
 pub(super) fn usage_record(
     (start_ns, at_ns): (u64, u64),
     times: &Times,

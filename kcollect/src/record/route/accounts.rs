@@ -16,8 +16,8 @@ use crate::record::kernel::decode::CpuTick;
 use crate::record::processes::tracker::{ProcessTracker, instance_of};
 
 impl Router {
-    /// Writes a tick of a CPU into the founder, and adds it to the sums; `processes` is as it was at
-    /// the tick's time.
+    /// Writes a tick of a CPU into the founder, and adds it to the sums; `processes` is as it was
+    /// at the tick's time.
     ///
     /// # Errors
     /// When the experiment can't be written.
