@@ -19,7 +19,7 @@
 //!     let thread = model.thread(row.thread);
 //!     let leaf_first: Vec<&str> =
 //!         model.stack_functions(row.stack).map(|function| &*function.name).collect();
-//!     println!("{} {} {} µs {leaf_first:?}", row.time, thread.tid, model.microseconds(row));
+//!     println!("{} {} {} µs {leaf_first:?}", row.time_ns, thread.tid, model.microseconds(row));
 //! }
 //! // Sums by function.
 //! let totals = aggregate::totals(&model, &selection);

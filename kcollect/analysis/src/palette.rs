@@ -17,8 +17,8 @@ pub struct Palette {
     pub user: &'static str,
     /// Frames of kernel code.
     pub kernel: &'static str,
-    /// Frames of code made at run time.
-    pub runtime: &'static str,
+    /// Frames of JIT code.
+    pub jit: &'static str,
     /// Other frames: processes, marks.
     pub other: &'static str,
 }
@@ -31,7 +31,7 @@ pub const LIGHT: Palette = Palette {
     ],
     user: "#f6cfae",
     kernel: "#c5cff5",
-    runtime: "#f1bcd6",
+    jit: "#f1bcd6",
     other: "#dfe2e6",
 };
 
@@ -43,7 +43,7 @@ pub const DARK: Palette = Palette {
     ],
     user: "#69472b",
     kernel: "#3a4579",
-    runtime: "#6b3553",
+    jit: "#6b3553",
     other: "#3a4049",
 };
 
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn no_two_things_have_one_colour() {
         for theme in [LIGHT, DARK] {
-            let code = [theme.user, theme.kernel, theme.runtime, theme.other];
+            let code = [theme.user, theme.kernel, theme.jit, theme.other];
             let all: BTreeSet<_> = theme.states.into_iter().chain(code).map(rgb).collect();
             assert_eq!(all.len(), 14);
         }

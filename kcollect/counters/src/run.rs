@@ -1,4 +1,4 @@
-//! What the runs of both commands have in common.
+//! What the runs of `kcollect track` and `kcollect stat` have in common.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(crate) fn wait_for_signals(signals: &Signals, timeout: Duration) -> Result<(
     }
 }
 
-/// Returns the failure of something that cannot fail on a working machine.
+/// Returns the failure of a call that cannot fail on a working machine.
 pub(crate) fn internal_error(what: &str, error: &dyn Display) -> Failure {
     Failure::new(
         ExitKind::Software,

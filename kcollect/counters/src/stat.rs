@@ -18,7 +18,7 @@ use host::machine::{self, now, online_cpus};
 use host::output::Output;
 use host::signals::{self, Signals};
 
-use crate::names::event::Event;
+use crate::names::event::PerfEvent;
 use crate::perf::bound_set::BoundSet;
 use crate::perf::counter::Start;
 use crate::perf::reading::{CounterValue, SetReading};
@@ -30,7 +30,7 @@ use crate::rows::writer::{CountOptions, RowWriter};
 use crate::rows::{CountRow, RowKind};
 use crate::run::{internal_error, wait_for_signals};
 
-/// What `kcollect stat` does.
+/// The options of `kcollect stat`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatOptions {
     /// The time between two ticks.
@@ -42,22 +42,22 @@ pub struct StatOptions {
 /// The counters of a CPU.
 struct CpuCounters {
     bound: BoundSet,
-    /// The numbers of their events: some events are counted on one CPU for all.
+    /// The numbers of the events in `bound`. Some events are counted on one CPU for all.
     events: Vec<usize>,
     last: SetReading,
-    /// What had been stolen from the CPU by its last row.
+    /// The time stolen from the CPU until its last row.
     stolen_ns: Option<u64>,
 }
 
 /// A run of `kcollect stat`.
 struct StatRun<'a> {
     options: &'a CountOptions,
-    events: &'a [Event],
+    events: &'a [PerfEvent],
     start_ns: u64,
     cpus: BTreeMap<u32, CpuCounters>,
     total: Vec<CounterValue>,
     total_stolen_ns: Option<u64>,
-    /// What had been stolen from each CPU by now.
+    /// The time stolen from each CPU until the last tick.
     stolen_ns: BTreeMap<u32, u64>,
     writer: RowWriter,
 }
@@ -154,7 +154,7 @@ impl StatRun<'_> {
         }
     }
 
-    /// Opens the counters of a CPU. None: it counts none of the events.
+    /// Opens the counters of a CPU. None: the CPU counts none of the events.
     fn bind(&self, cpu: u32) -> Result<Option<CpuCounters>, Refusal> {
         let mut set = CounterSet::new();
         let mut events = Vec::new();

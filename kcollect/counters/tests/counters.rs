@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use counters::names::event::{Encoding, Event};
+use counters::names::event::{Encoding, PerfEvent};
 use counters::names::list;
 use host::Root;
 use host::exit::Failure;
@@ -108,7 +108,7 @@ fn printed(encoding: &Encoding) -> String {
     text
 }
 
-fn events(machine: &Machine, text: &str) -> Vec<Event> {
+fn events(machine: &Machine, text: &str) -> Vec<PerfEvent> {
     counters::names::parse_events(text, &machine.root)
         .unwrap_or_else(|error| panic!("{text}: {error}"))
 }

@@ -91,11 +91,11 @@ Examples:
   kcollect flame --diff ktest.1.er ktest.2.er   what has changed
   kcollect flame --process nginx --time 2-5 --by thread
 
-Frames of the kernel are blue, user code is orange, code made at run time is
-green, processes are grey. The width is time, in microseconds or milliseconds.
-With --diff the colour shows the change in the function itself. The picture is
-one SVG file: in a browser a click zooms, Ctrl-F searches. Frames below 0.05 %
-of the whole are not drawn.";
+Frames of the kernel are blue, user code is orange, JIT code is pink, processes
+are grey. The width is time, in microseconds or milliseconds. With --diff the
+colour shows the change in the function itself. The picture is one SVG file: in
+a browser a click zooms, Ctrl-F searches. Frames below 0.05 % of the whole are
+not drawn.";
 
 const EXPORT_EXAMPLES: &str = "\
 Examples:

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use counters::names::CounterError;
-use counters::names::event::Event;
+use counters::names::event::PerfEvent;
 use counters::perf::probe;
 use host::Root;
 use tempfile::TempDir;
@@ -120,7 +120,7 @@ fn root_perf_encodes_names_as_recorded() -> Result<()> {
     Ok(())
 }
 
-fn one(text: &str) -> Result<Event> {
+fn one(text: &str) -> Result<PerfEvent> {
     let mut events = counters::names::parse_events(text, &Root::machine())?;
     ensure!(events.len() == 1, "{text}: {events:?}");
     events.pop().context("no event")

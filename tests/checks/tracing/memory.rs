@@ -87,7 +87,7 @@ fn root_memory_ends_with_its_program() -> Result<()> {
     ensure!(experiments.len() == 1, "{experiments:?}");
     let model = Model::load(&[recorded.experiment()?])?;
     let sums = model.allocations.iter().fold([0, 0], |[all, live], one| {
-        [all + one.bytes, live + one.live]
+        [all + one.bytes, live + one.live_bytes]
     });
     // What is left is `true`'s, which gets less than the two together.
     ensure!(sums[1] > 0 && sums[1] < sums[0] * 2 / 3, "{sums:?}");

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::Path;
 
-use analysis::symbol::{ObjectRef, Place, SearchPaths, Symboliser, disassemble_code};
+use analysis::symbol::{ObjectRef, SearchPaths, Symboliser, UnnamedCode, disassemble_code};
 use experiment_format::archive::{ARCHIVES, archive_name};
 use experiment_format::reader::Experiment;
 use tempfile::TempDir;
@@ -144,7 +144,7 @@ pub(super) fn functions(bytes: &[u8]) {
         let resolved = symboliser.resolve(&object, &POSITIONS);
         assert_eq!(resolved.frames.len(), POSITIONS.len());
         // It has a symbol table of its own, or a compressed one.
-        let places = POSITIONS.map(|offset| Place {
+        let places = POSITIONS.map(|offset| UnnamedCode {
             offset,
             begin: offset.checked_sub(1),
         });

@@ -1,7 +1,7 @@
 //! The ticks that are exported: those that pass a filter, by thread and in the order of time.
 //!
 //! Ticks are a length of time that *ends* when they were recorded, on the return to user mode. A
-//! timeline needs the beginning of each, without overlaps: see [`OfThread::slices`].
+//! timeline needs the beginning of each, without overlaps: see [`SelectedThread::slices`].
 //!
 //! Ticks of CPUs are left out unless asked for: time on a CPU is in the states of its thread
 //! already, and would be counted twice.
@@ -36,13 +36,13 @@ pub fn state_title(slot: usize) -> &'static str {
 /// The ticks that pass a filter.
 #[derive(Debug)]
 pub struct Selected<'m> {
-    /// Their model.
+    /// The model of the ticks.
     pub model: &'m Model,
     /// The states that the filter allows, by position in [`Sums`].
     pub states: [bool; STATE_SLOTS],
-    /// Their time by state, in microseconds.
+    /// The time of the ticks by state, in microseconds.
     pub sums: Sums,
-    /// Number of rows with a negative count of ticks, which are left out.
+    /// The number of rows with a negative number of ticks, which are left out.
     pub refused: u64,
     rows: Vec<u32>,
 }
@@ -50,11 +50,11 @@ pub struct Selected<'m> {
 /// Ticks of a thread in one state, as an interval of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
-    /// Its beginning, in nanoseconds since the start of the recording.
-    pub start: u64,
-    /// Its end.
-    pub end: u64,
-    /// Its ticks.
+    /// The beginning, since the start of the recording.
+    pub start_ns: u64,
+    /// The end, likewise.
+    pub end_ns: u64,
+    /// The ticks.
     pub row: TickRow,
 }
 
@@ -100,7 +100,7 @@ impl<'m> Selected<'m> {
         // on-CPU, blocked, waiting for a CPU.
         selected.rows.sort_unstable_by_key(|index| {
             let row = &model.rows[*index as usize];
-            (row.thread, row.time, *index)
+            (row.thread, row.time_ns, *index)
         });
         selected
     }
@@ -130,11 +130,11 @@ impl<'m> Selected<'m> {
     }
 
     /// Returns the threads that have rows.
-    pub fn threads(&self) -> impl Iterator<Item = OfThread<'_, 'm>> {
+    pub fn threads(&self) -> impl Iterator<Item = SelectedThread<'_, 'm>> {
         let model = self.model;
         let thread = |index: &u32| model.rows[*index as usize].thread;
         let chunks = self.rows.chunk_by(move |a, b| thread(a) == thread(b));
-        chunks.map(move |rows| OfThread {
+        chunks.map(move |rows| SelectedThread {
             model,
             id: thread(&rows[0]),
             rows,
@@ -142,29 +142,29 @@ impl<'m> Selected<'m> {
     }
 }
 
-/// A thread with its selected rows, of which there is at least one.
+/// A thread with its selected rows. There is at least one.
 #[derive(Debug, Clone, Copy)]
-pub struct OfThread<'a, 'm> {
+pub struct SelectedThread<'a, 'm> {
     model: &'m Model,
-    /// Returns its id.
+    /// The id of the thread.
     pub id: ThreadId,
     rows: &'a [u32],
 }
 
-impl<'a, 'm> OfThread<'a, 'm> {
+impl<'a, 'm> SelectedThread<'a, 'm> {
     /// Returns the thread.
     #[must_use]
     pub fn thread(self) -> &'m ThreadInfo {
         self.model.thread(self.id)
     }
 
-    /// Returns the model that it is of.
+    /// Returns the model of the thread.
     #[must_use]
     pub fn model(self) -> &'m Model {
         self.model
     }
 
-    /// Returns its rows in the order of time.
+    /// Returns the rows in the order of time.
     pub fn rows(self) -> impl Iterator<Item = &'m TickRow> + use<'a, 'm> {
         let model = self.model;
         self.rows
@@ -172,34 +172,36 @@ impl<'a, 'm> OfThread<'a, 'm> {
             .map(move |index| &model.rows[*index as usize])
     }
 
-    /// Returns its rows as intervals that do not overlap.
+    /// Returns the rows as intervals that do not overlap.
     ///
-    /// Each ends when it was recorded, or later if the one before it lasts until then: ticks are
-    /// whole, and together can be a little longer than the time in which they fell. Rows of one
-    /// instant are laid end to end.
+    /// Each interval ends when its row was recorded, or later if the one before it lasts until then:
+    /// ticks are whole, and together can be a little longer than the time in which they fell. Rows of
+    /// one instant are laid end to end.
     pub fn slices(self) -> impl Iterator<Item = Slice> + use<'a, 'm> {
         let model = self.model;
-        let length = move |row: &TickRow| (model.microseconds(row) as u64).saturating_mul(1000);
+        let length_ns = move |row: &TickRow| (model.microseconds(row) as u64).saturating_mul(1000);
         let row = move |index: &u32| &model.rows[*index as usize];
-        let instants = self.rows.chunk_by(move |a, b| row(a).time == row(b).time);
-        let mut free = 0u64;
+        let instants = self
+            .rows
+            .chunk_by(move |a, b| row(a).time_ns == row(b).time_ns);
+        let mut before_ns = 0u64;
         instants.flat_map(move |rows| {
-            let lengths = rows.iter().map(|index| length(row(index)));
-            let whole = lengths.fold(0, u64::saturating_add);
-            let mut at = free.max(row(&rows[0]).time.saturating_sub(whole));
+            let lengths = rows.iter().map(|index| length_ns(row(index)));
+            let whole_ns = lengths.fold(0, u64::saturating_add);
+            let mut at_ns = before_ns.max(row(&rows[0]).time_ns.saturating_sub(whole_ns));
             let slices: Vec<_> = rows
                 .iter()
                 .map(|index| {
-                    let start = at;
-                    at = at.saturating_add(length(row(index)));
+                    let start_ns = at_ns;
+                    at_ns = at_ns.saturating_add(length_ns(row(index)));
                     Slice {
-                        start,
-                        end: at,
+                        start_ns,
+                        end_ns: at_ns,
                         row: *row(index),
                     }
                 })
                 .collect();
-            free = at;
+            before_ns = at_ns;
             slices
         })
     }

@@ -1,12 +1,11 @@
-//! speedscope's own format, with a profile of type `sampled` for each thread:
+//! Exports to speedscope's own format, with a profile of type `sampled` for each thread:
 //! <https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources>, with a JSON schema
 //! in the npm package.
 //!
 //! Samples are in the order of time and weigh microseconds. speedscope draws each profile from its
 //! own `startValue` on, so all begin at 0, the start of the recording, and time without ticks is a
 //! sample with an empty stack: positions are clock times, the same in all threads. The leaf is the
-//! state. Nothing is kept in
-//! memory: it is written as it is made.
+//! state. Nothing is kept in memory: it is written as it is made.
 
 use std::io::{self, Write};
 
@@ -14,7 +13,7 @@ use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use serde_json::json;
 
 use super::folded::state_frame;
-use super::selected::{OfThread, Selected};
+use super::selected::{Selected, SelectedThread};
 use crate::model::{Model, ObjectKind, STATE_SLOTS, StackId};
 
 /// Writes the profile.
@@ -22,16 +21,16 @@ use crate::model::{Model, ObjectKind, STATE_SLOTS, StackId};
 /// # Errors
 /// When writing fails.
 pub fn write(selected: &Selected<'_>, name: &str, out: &mut dyn Write) -> io::Result<()> {
-    let file = File { selected, name };
+    let file = SpeedscopeFile { selected, name };
     super::json::write(&file, out)
 }
 
-struct File<'a> {
+struct SpeedscopeFile<'a> {
     selected: &'a Selected<'a>,
     name: &'a str,
 }
 
-impl Serialize for File<'_> {
+impl Serialize for SpeedscopeFile<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let model = self.selected.model;
         let mut map = serializer.serialize_map(None)?;
@@ -42,16 +41,17 @@ impl Serialize for File<'_> {
         map.serialize_entry("exporter", concat!("kcollect ", env!("CARGO_PKG_VERSION")))?;
         map.serialize_entry("name", self.name)?;
         map.serialize_entry("activeProfileIndex", &busiest(self.selected))?;
-        map.serialize_entry("shared", &Shared(model))?;
-        map.serialize_entry("profiles", &Profiles(self.selected))?;
+        map.serialize_entry("shared", &SpeedscopeFrames(model))?;
+        map.serialize_entry("profiles", &ThreadProfiles(self.selected))?;
         map.end()
     }
 }
 
-/// Returns the thread with most time, so that the first picture is not that of an idle one.
+/// Returns the position of the thread with most time, so that the first picture is not that of an
+/// idle one.
 fn busiest(selected: &Selected<'_>) -> usize {
     let model = selected.model;
-    let of = |thread: OfThread<'_, '_>| -> i64 {
+    let of = |thread: SelectedThread<'_, '_>| -> i64 {
         let lengths = thread.rows().map(|row| model.microseconds(row));
         lengths.sum()
     };
@@ -61,20 +61,21 @@ fn busiest(selected: &Selected<'_>) -> usize {
         .map_or(0, |(index, _)| index)
 }
 
-/// The frames: the functions, by their positions in the model, followed by the states.
-struct Shared<'a>(&'a Model);
+/// The frames that all profiles share: the functions, by their positions in the model, followed by
+/// the states.
+struct SpeedscopeFrames<'a>(&'a Model);
 
-impl Serialize for Shared<'_> {
+impl Serialize for SpeedscopeFrames<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(1))?;
-        map.serialize_entry("frames", &Frames(self.0))?;
+        map.serialize_entry("frames", &FrameList(self.0))?;
         map.end()
     }
 }
 
-struct Frames<'a>(&'a Model);
+struct FrameList<'a>(&'a Model);
 
-impl Serialize for Frames<'_> {
+impl Serialize for FrameList<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut seq = serializer.serialize_seq(None)?;
         for function in &self.0.functions {
@@ -93,32 +94,31 @@ impl Serialize for Frames<'_> {
     }
 }
 
-struct Profiles<'a>(&'a Selected<'a>);
+struct ThreadProfiles<'a>(&'a Selected<'a>);
 
-impl Serialize for Profiles<'_> {
+impl Serialize for ThreadProfiles<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut seq = serializer.serialize_seq(None)?;
         for thread in self.0.threads() {
-            seq.serialize_element(&Profile(self.0.model, thread))?;
+            seq.serialize_element(&ThreadProfile(self.0.model, thread))?;
         }
         seq.end()
     }
 }
 
-/// Stack and state, none where there are no ticks, and microseconds.
-type Run = (Option<(StackId, usize)>, u64);
+/// A stack and a state, none where there are no ticks, with its microseconds.
+type WeightedStack = (Option<(StackId, usize)>, u64);
 
-struct Profile<'a>(&'a Model, OfThread<'a, 'a>);
+struct ThreadProfile<'a>(&'a Model, SelectedThread<'a, 'a>);
 
-impl Profile<'_> {
-    /// Returns stack and state, none where there are no ticks, with microseconds. Neighbours that
-    /// are equal are merged.
-    fn runs(&self) -> impl Iterator<Item = Run> {
-        let Profile(model, thread) = *self;
+impl ThreadProfile<'_> {
+    /// Returns the stacks in the order of time. Neighbours that are equal are merged.
+    fn runs(&self) -> impl Iterator<Item = WeightedStack> {
+        let ThreadProfile(model, thread) = *self;
         let mut end_us = 0;
         let parts = thread.slices().flat_map(move |slice| {
             let length = model.microseconds(&slice.row) as u64;
-            let gap = (slice.start / 1000).saturating_sub(end_us);
+            let gap = (slice.start_ns / 1000).saturating_sub(end_us);
             end_us += gap + length;
             let gap = (gap > 0).then_some((None, gap));
             let ticks = (Some((slice.row.stack, slice.row.slot())), length);
@@ -135,9 +135,9 @@ impl Profile<'_> {
     }
 }
 
-impl Serialize for Profile<'_> {
+impl Serialize for ThreadProfile<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Profile(model, of) = *self;
+        let ThreadProfile(model, of) = *self;
         let thread = of.thread();
         let name = format!(
             "{} ({}), {} ({})",

@@ -212,7 +212,7 @@ impl Selection {
     }
 
     fn passes_place(&self, row: &TickRow) -> bool {
-        self.times[row.experiment.index()].contains(&row.time)
+        self.times[row.experiment.index()].contains(&row.time_ns)
             && self.threads[row.thread.index()]
             && self.cpus[row.cpu.index()]
             && self

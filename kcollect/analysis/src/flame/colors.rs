@@ -7,15 +7,15 @@ use crate::export::folded::{Folded, state_frame};
 use crate::model::{Model, ObjectKind, STATE_SLOTS};
 use crate::palette::{LIGHT, rgb};
 
-/// By how much the shades of one kind of code differ.
-const SHADES: u8 = 24;
+/// The difference between the lightest and the darkest shade of one kind of code.
+const SHADE_RANGE: u8 = 24;
 
 /// Returns the colours of code with their meanings.
 pub(super) fn of_code() -> [(Color, &'static str); 3] {
     [
         (color(LIGHT.user), "user code"),
         (color(LIGHT.kernel), "kernel code"),
-        (color(LIGHT.runtime), "run-time code"),
+        (color(LIGHT.jit), "JIT code"),
     ]
 }
 
@@ -38,8 +38,8 @@ fn shade(name: &str) -> u8 {
 
 /// Returns a colour in the shade of a name.
 fn shaded(of: &str, name: &str) -> Color {
-    let by = (u16::from(SHADES) * u16::from(shade(name)) / 255) as u8;
-    let part = |value: u8| value.saturating_sub(SHADES / 2).saturating_add(by);
+    let by = (u16::from(SHADE_RANGE) * u16::from(shade(name)) / 255) as u8;
+    let part = |value: u8| value.saturating_sub(SHADE_RANGE / 2).saturating_add(by);
     let Color { r, g, b } = color(of);
     Color {
         r: part(r),
@@ -51,7 +51,7 @@ fn shaded(of: &str, name: &str) -> Color {
 /// Returns the colours of all frames that stacks can have.
 pub(super) fn palette(model: &Model, folded: &Folded<'_>) -> PaletteMap {
     let mut palette = PaletteMap::default();
-    // The frame of everything.
+    // The root.
     palette.insert("", color(LIGHT.other));
     for frame in folded.below().iter().flat_map(|below| below.split(';')) {
         palette.insert(frame, shaded(LIGHT.other, frame));
@@ -60,7 +60,7 @@ pub(super) fn palette(model: &Model, folded: &Folded<'_>) -> PaletteMap {
         let color = match model.object(function.object).kind {
             _ if function.kernel => LIGHT.kernel,
             ObjectKind::File => LIGHT.user,
-            ObjectKind::Dynamic if model.made_at_run_time(function) => LIGHT.runtime,
+            ObjectKind::Dynamic if model.is_jit_code(function) => LIGHT.jit,
             ObjectKind::Dynamic | ObjectKind::Special => LIGHT.other,
         };
         palette.insert(name, shaded(color, name));

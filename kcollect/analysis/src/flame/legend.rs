@@ -1,4 +1,4 @@
-//! What a flame graph has around its frames besides inferno's texts: a search field and a legend.
+//! Adds a search field and a legend to a flame graph of inferno.
 //!
 //! inferno has neither: its search is a faint word that opens a prompt. Its frames are an element
 //! of their own, which is moved down to make room. Its texts are looked for one by one; without one
@@ -9,14 +9,14 @@ use std::fmt::Write as _;
 use inferno::flamegraph::color::Color;
 
 /// The height of the legend's line.
-const LINE: usize = 22;
+const LINE_PX: usize = 22;
 /// The width of a character of inferno's font.
-const CHARACTER: f64 = 7.2;
+const CHARACTER_PX: f64 = 7.2;
 
 /// The search field: an input of HTML, since SVG has none.
 const SEARCH: &str = r#"<foreignObject x="10" y="6" width="220" height="28"><input xmlns="http://www.w3.org/1999/xhtml" id="find" type="search" placeholder="Search (regular expression)" aria-label="Search functions with a regular expression" oninput="find(this)" onkeydown="event.stopPropagation()" style="width:206px;font:12px monospace;padding:2px 4px"/></foreignObject>"#;
 
-/// Searches as one types. An expression that is not complete yet finds nothing.
+/// The script that searches while a text is typed. An incomplete expression finds nothing.
 const SCRIPT: &str = r#"<script type="text/ecmascript"><![CDATA[
 function find(field) {
     if (searching) search_prompt();
@@ -26,7 +26,8 @@ function find(field) {
 }
 ]]></script>"#;
 
-/// Returns a picture of inferno with a search field and a legend: a colour and its meaning each.
+/// Returns a picture of inferno with a search field and a legend of these colours with their
+/// meanings.
 pub(super) fn add(svg: &str, entries: &[(Color, &str)]) -> String {
     edit(svg, entries).unwrap_or_else(|| svg.to_owned())
 }
@@ -41,18 +42,18 @@ fn edit(svg: &str, entries: &[(Color, &str)]) -> Option<String> {
     let head = svg[start..style]
         .replacen(
             &format!("height=\"{height}\""),
-            &attribute(height + LINE),
+            &attribute(height + LINE_PX),
             1,
         )
         .replacen(
             &format!("0 0 {width} {height}"),
-            &format!("0 0 {width} {}", height + LINE),
+            &format!("0 0 {width} {}", height + LINE_PX),
             1,
         );
     let rest = svg[style..frames]
         .replacen(
             &format!("height=\"{height}\""),
-            &attribute(height + LINE),
+            &attribute(height + LINE_PX),
             1,
         )
         .replacen(
@@ -72,7 +73,7 @@ fn edit(svg: &str, entries: &[(Color, &str)]) -> Option<String> {
             ),
             1,
         );
-    let frames = svg[frames..].replacen("<svg ", &format!("<svg y=\"{LINE}\" "), 1);
+    let frames = svg[frames..].replacen("<svg ", &format!("<svg y=\"{LINE_PX}\" "), 1);
     Some(
         [
             &svg[..start],
@@ -110,7 +111,7 @@ fn legend(entries: &[(Color, &str)]) -> String {
             r#"<rect x="{x:.0}" y="75" width="12" height="12" rx="2" fill="rgb({r},{g},{b})" stroke="rgb(120,120,120)" stroke-width="0.5"/><text x="{:.0}" y="85">{text}</text>"#,
             x + 17.0
         );
-        x += 17.0 + CHARACTER * text.chars().count() as f64 + 16.0;
+        x += 17.0 + CHARACTER_PX * text.chars().count() as f64 + 16.0;
     }
     line + "</g>"
 }
@@ -131,7 +132,7 @@ mod tests {
         let svg = String::from_utf8(svg).unwrap();
         let (width, height) = size(&svg).unwrap();
         let made = add(&svg, &[(Color { r: 1, g: 2, b: 3 }, "kernel")]);
-        assert_eq!(size(&made), Some((width, height + LINE)));
+        assert_eq!(size(&made), Some((width, height + LINE_PX)));
         for part in [
             "rgb(1,2,3)",
             ">kernel</text>",

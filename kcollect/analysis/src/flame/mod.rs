@@ -37,13 +37,14 @@ use crate::metric::BaseMetric;
 use crate::model::{Model, STATE_SLOTS, TracedEvents};
 use crate::sources::Sources;
 
-/// From this many microseconds on, numbers are shown in milliseconds.
+/// The total in microseconds from which on numbers are shown in milliseconds.
 const MILLISECONDS_FROM_US: i64 = 10_000_000;
 
-/// Frames below this share of the whole, in percent, are narrower than a pixel and not drawn.
+/// The share of the whole, in percent, below which frames are not drawn: they are narrower than a
+/// pixel.
 const MIN_FRAME_PERCENT: f64 = 0.05;
 
-/// What to draw, and how.
+/// What is drawn, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlameOptions {
     /// The experiments.
@@ -125,7 +126,7 @@ struct Picture<'a> {
 }
 
 impl Picture<'_> {
-    /// Returns what is shown, in words.
+    /// Returns a description of what is shown.
     fn what(&self) -> String {
         if let Some(events) = self.options.traced {
             return format!("traced {}", events.title());
@@ -145,8 +146,8 @@ impl Picture<'_> {
         format!("time in {}", names.collect::<Vec<_>>().join(", "))
     }
 
-    /// Returns whether stacks end in their states: if there are several, and not just those on a
-    /// CPU.
+    /// Returns whether stacks end in their states, as they do if there are several, and not just those
+    /// on a CPU.
     fn with_states(&self) -> bool {
         let states = self.selected.states;
         let shown = (0..STATE_SLOTS).filter(|slot| states[*slot]);
@@ -219,8 +220,8 @@ impl Picture<'_> {
         entries
     }
 
-    /// Returns the length of the selected time, in nanoseconds.
-    fn length(&self, model: &Model) -> u64 {
+    /// Returns the length of the selected time.
+    fn length_ns(&self, model: &Model) -> u64 {
         let founders = model.founders().map(|(id, info)| {
             let time = self.filter.time_in(model, info);
             let end = info.offset_ns.saturating_add(model.length_ns(id));
@@ -231,15 +232,20 @@ impl Picture<'_> {
         founders.sum()
     }
 
+    /// Returns the factor by which the times of the earlier experiment are multiplied.
     fn scale(&self, before: &Selected<'_>) -> f64 {
-        let (was, is) = (self.length(before.model), self.length(self.selected.model));
+        let (was, is) = (
+            self.length_ns(before.model),
+            self.length_ns(self.selected.model),
+        );
         if was == 0 || is == 0 {
             return 1.0;
         }
         is as f64 / was as f64
     }
 
-    /// Returns the machine, the experiment with its length, the filter, and what is not drawn.
+    /// Returns the subtitle: the machine, the experiment with its length, the filter, and what is not
+    /// drawn.
     fn subtitle(&self, tree: &Tree) -> String {
         let model = self.selected.model;
         let mut parts = Vec::new();

@@ -1,9 +1,8 @@
 //! The frames of a flame graph: stacks merged by name, without those too narrow to be seen.
 //!
-//! There may be a million stacks, and inferno takes one line for each, with all names in it:
+//! There may be a million stacks, and inferno takes one line for each, with all names in it. That is
 //! gigabytes, most of which it would not draw. So what is narrower than a pixel is added to its
-//! caller before there are any lines. The picture is the same, with at most as many lines as
-//! frames.
+//! caller before lines are made. The picture is the same, with at most as many lines as frames.
 
 use std::fmt::Write as _;
 
@@ -12,7 +11,8 @@ use rustc_hash::FxHashMap;
 use crate::export::folded::{Folded, state_frame};
 use crate::model::{Model, StackId};
 
-/// The most frames of a stack that are drawn: three screens. Deeper ones belong to their callers.
+/// The most frames of a stack that are drawn, which is three screens. Deeper ones belong to their
+/// callers.
 pub(super) const MAX_DEPTH: u32 = 200;
 
 /// All frames, callers before callees. The first is the root.
@@ -23,7 +23,7 @@ pub(super) struct Tree {
     names: Vec<String>,
     numbers: FxHashMap<String, u32>,
     has_recursion: bool,
-    /// Frames that are too deep.
+    /// The number of frames that are too deep.
     cut: usize,
 }
 
@@ -33,7 +33,7 @@ struct Node {
     name: u32,
     /// The number of its callers.
     depth: u32,
-    /// Exclusive microseconds, before and now.
+    /// The exclusive microseconds in the earlier and the later experiment.
     own: [u64; 2],
 }
 
@@ -55,7 +55,8 @@ impl Tree {
         }
     }
 
-    /// Adds stacks, of before (0) or of now (1), with or without their states on top.
+    /// Adds stacks of the earlier experiment (0) or of the later one (1), with or without their states
+    /// on top.
     pub(super) fn add(&mut self, when: usize, model: &Model, folded: &Folded<'_>, states: bool) {
         let functions = folded.functions().iter().map(|name| self.name(name));
         let functions: Vec<_> = functions.collect();
@@ -95,16 +96,16 @@ impl Tree {
         }
     }
 
-    /// Multiplies the times of before.
+    /// Multiplies the times of the earlier experiment.
     pub(super) fn scale(&mut self, factor: f64) {
         for node in &mut self.nodes {
             node.own[0] = (node.own[0] as f64 * factor).round() as u64;
         }
     }
 
-    /// Returns lines for inferno, with the times of before and now, or of now alone. What has less
-    /// than `least` percent of the whole is added to its caller, unless that is the root, which has
-    /// no line.
+    /// Returns lines for inferno, with the times of both experiments, or of the later one alone. What
+    /// has less than `least` percent of the whole is added to its caller, unless that is the root,
+    /// which has no line.
     pub(super) fn lines(&self, least: f64, both: bool) -> String {
         let whole: u64 = self.nodes.iter().map(|node| node.own[1]).sum();
         let least = whole as f64 * least / 100.0;
@@ -165,7 +166,7 @@ impl Tree {
         self.has_recursion
     }
 
-    /// Returns how many frames are too deep.
+    /// Returns the number of frames that are too deep.
     pub(super) fn cut(&self) -> usize {
         self.cut
     }

@@ -11,10 +11,11 @@ use experiment_format::reader::Experiment;
 use experiment_format::stacks::table::StackTable;
 use host::exit::Failure;
 
-/// The ticks that are handed over at a time.
-const TICKS: usize = 4096;
-/// How often so many may wait: what is read ahead takes little memory, however large a file is.
-const WAITING: usize = 8;
+/// The ticks of a batch, at least.
+const TICKS_PER_BATCH: usize = 4096;
+/// The batches that may wait, so that what is read ahead takes little memory, however large a file
+/// is.
+const MAX_QUEUED_BATCHES: usize = 8;
 
 /// A tick as it is in its packet.
 pub(super) struct Tick {
@@ -23,18 +24,19 @@ pub(super) struct Tick {
     pub(super) first: bool,
 }
 
-/// What is read of an experiment: its stacks, its ticks, and the end.
-enum Part {
+/// A message of the thread that reads. Those of an experiment are its stacks, batches of its ticks,
+/// and its end.
+enum Batch {
     Stacks(StackTable),
     Ticks(Vec<Tick>),
-    /// With the number of damaged places in the file of the ticks.
+    /// The number of damaged records in the file of the ticks, or why it cannot be read.
     End(Result<u64, Error>),
 }
 
 /// Experiments that are read ahead, in their order.
 pub(super) struct ReadAhead {
-    parts: Receiver<Part>,
-    /// The damaged places in the file of the ticks, once all of them are read.
+    batches: Receiver<Batch>,
+    /// The damaged records in the file of the last experiment's ticks, once all of it is read.
     pub(super) invalid: u64,
 }
 
@@ -42,17 +44,17 @@ impl ReadAhead {
     /// Begins to read these experiments.
     ///
     /// # Errors
-    /// When there can be no thread.
+    /// When the thread cannot be started.
     pub(super) fn start<'scope>(
         scope: &'scope Scope<'scope, '_>,
         experiments: Vec<Arc<Experiment>>,
     ) -> Result<ReadAhead, Failure> {
-        let (to, parts) = sync_channel(WAITING);
+        let (to, batches) = sync_channel(MAX_QUEUED_BATCHES);
         let read_all = move || {
             for experiment in experiments {
                 let end = read(&experiment, &to);
-                // The loader has given up.
-                if to.send(Part::End(end)).is_err() {
+                // The loader has ended early.
+                if to.send(Batch::End(end)).is_err() {
                     return;
                 }
             }
@@ -61,17 +63,20 @@ impl ReadAhead {
             .name("read ahead".to_owned())
             .spawn_scoped(scope, read_all)
             .map_err(|error| Failure::of_system("a thread that reads ahead", &error))?;
-        Ok(ReadAhead { parts, invalid: 0 })
+        Ok(ReadAhead {
+            batches,
+            invalid: 0,
+        })
     }
 
-    /// Returns the stacks of the next experiment, all of whose ticks have to be taken after that.
+    /// Returns the stacks of the next experiment. After that all its ticks have to be taken.
     ///
     /// # Errors
     /// A system error.
     pub(super) fn stacks(&mut self) -> Result<StackTable, Error> {
-        match self.parts.recv() {
-            Ok(Part::Stacks(stacks)) => Ok(stacks),
-            Ok(Part::End(Err(error))) => Err(error),
+        match self.batches.recv() {
+            Ok(Batch::Stacks(stacks)) => Ok(stacks),
+            Ok(Batch::End(Err(error))) => Err(error),
             // The thread panicked, and so does what waits for its end.
             _ => Ok(StackTable::default()),
         }
@@ -82,9 +87,9 @@ impl ReadAhead {
     /// # Errors
     /// A system error, after which its ticks have ended.
     pub(super) fn ticks(&mut self) -> Result<Option<Vec<Tick>>, Error> {
-        match self.parts.recv() {
-            Ok(Part::Ticks(ticks)) => Ok(Some(ticks)),
-            Ok(Part::End(end)) => {
+        match self.batches.recv() {
+            Ok(Batch::Ticks(ticks)) => Ok(Some(ticks)),
+            Ok(Batch::End(end)) => {
                 self.invalid = end?;
                 Ok(None)
             }
@@ -93,23 +98,23 @@ impl ReadAhead {
     }
 }
 
-/// Reads an experiment. Returns the number of damaged places in the file of its ticks.
-fn read(experiment: &Experiment, to: &SyncSender<Part>) -> Result<u64, Error> {
+/// Reads an experiment. Returns the number of damaged records in the file of its ticks.
+fn read(experiment: &Experiment, to: &SyncSender<Batch>) -> Result<u64, Error> {
     let mut packets = experiment.packets()?;
-    // An error of the receiver is that it is gone, which the end notices too.
-    let _ = to.send(Part::Stacks(experiment.stacks()?));
-    let mut ticks = Vec::with_capacity(TICKS);
+    // Sending fails only if the loader has ended, which the caller notices at the experiment's end.
+    let _ = to.send(Batch::Stacks(experiment.stacks()?));
+    let mut ticks = Vec::with_capacity(TICKS_PER_BATCH);
     while let Some(packet) = packets.next_packet()? {
         let mut first = true;
         for record in packet.ticks().into_iter().flatten() {
             ticks.push(Tick { record, first });
             first = false;
         }
-        if ticks.len() >= TICKS {
-            let full = std::mem::replace(&mut ticks, Vec::with_capacity(TICKS));
-            let _ = to.send(Part::Ticks(full));
+        if ticks.len() >= TICKS_PER_BATCH {
+            let full = std::mem::replace(&mut ticks, Vec::with_capacity(TICKS_PER_BATCH));
+            let _ = to.send(Batch::Ticks(full));
         }
     }
-    let _ = to.send(Part::Ticks(ticks));
+    let _ = to.send(Batch::Ticks(ticks));
     Ok(packets.invalid())
 }

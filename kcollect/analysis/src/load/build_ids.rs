@@ -1,4 +1,4 @@
-//! Build ids of load objects, read from the copies in the experiment.
+//! The build ids of load objects, from the copies in the experiment.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use experiment_format::archive::archive_name;
 use user_collector::elf::section_build_id;
 
-use crate::model::{LoadObject, Model, ObjectKind};
+use crate::model::{Model, ObjectInfo, ObjectKind};
 
 /// Returns the build id of each load object in hexadecimal digits, by its position in the model;
 /// empty where there is no copy.
@@ -46,7 +46,7 @@ fn archives(model: &Model) -> Vec<PathBuf> {
 }
 
 /// Returns the build ids of the copies of a load object.
-fn of_copies(archives: &[PathBuf], object: &LoadObject) -> impl Iterator<Item = Box<[u8]>> {
+fn of_copies(archives: &[PathBuf], object: &ObjectInfo) -> impl Iterator<Item = Box<[u8]>> {
     let is_file = object.kind == ObjectKind::File;
     let name = archive_name(&object.path);
     let archives = archives.iter().filter(move |_| is_file);

@@ -1,5 +1,5 @@
-//! Call paths of one experiment by address: a trie like [`Stacks`](crate::model::Stacks), with the
-//! stack of the model that each path resolves to, and when.
+//! The call paths of one experiment by address: a trie like [`Stacks`](crate::model::Stacks), with
+//! the stack of the model that each path resolves to, and the time for which it does.
 //!
 //! Stacks of one experiment share most of their callers, so that one lookup in this trie is enough
 //! for most addresses.
@@ -7,33 +7,34 @@
 use crate::model::StackId;
 use crate::model::trie::Trie;
 
-/// A value that holds for a time: from and until, in nanoseconds since the start of the experiment.
+/// A value that holds for a time, which is in nanoseconds since the start of the experiment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lasting<T> {
-    pub(crate) what: T,
-    pub(crate) from: u64,
-    pub(crate) until: u64,
+    pub(crate) value: T,
+    pub(crate) from_ns: u64,
+    pub(crate) until_ns: u64,
 }
 
 impl<T: Copy> Lasting<T> {
-    pub(crate) fn always(what: T) -> Lasting<T> {
+    /// Returns a value that holds at all times.
+    pub(crate) fn always(value: T) -> Lasting<T> {
         Lasting {
-            what,
-            from: 0,
-            until: u64::MAX,
+            value,
+            from_ns: 0,
+            until_ns: u64::MAX,
         }
     }
 
     /// Returns the value, if it holds at a time.
-    pub(crate) fn at(&self, time: u64) -> Option<T> {
-        (self.from <= time && time < self.until).then_some(self.what)
+    pub(crate) fn at(&self, time_ns: u64) -> Option<T> {
+        (self.from_ns <= time_ns && time_ns < self.until_ns).then_some(self.value)
     }
 
-    /// The same value, for the time in which `other` holds too.
+    /// Returns the same value, for the time in which `other` holds too.
     pub(crate) fn and<U>(self, other: &Lasting<U>) -> Lasting<T> {
         Lasting {
-            from: self.from.max(other.from),
-            until: self.until.min(other.until),
+            from_ns: self.from_ns.max(other.from_ns),
+            until_ns: self.until_ns.min(other.until_ns),
             ..self
         }
     }
@@ -41,9 +42,9 @@ impl<T: Copy> Lasting<T> {
 
 /// A path that has not been resolved yet.
 const UNRESOLVED: Lasting<StackId> = Lasting {
-    what: StackId::EMPTY,
-    from: 0,
-    until: 0,
+    value: StackId::EMPTY,
+    from_ns: 0,
+    until_ns: 0,
 };
 
 /// A call path: an address and all callers above it.
@@ -60,7 +61,7 @@ impl CallersId {
 #[derive(Debug)]
 pub(crate) struct Callers {
     nodes: Trie<u64>,
-    /// By path.
+    /// The stack of each path.
     stacks: Vec<Lasting<StackId>>,
 }
 

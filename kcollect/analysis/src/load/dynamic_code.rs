@@ -1,7 +1,6 @@
-//! The machine code of functions that were made at run time, which experiments have beside their
-//! names (`dyntext`).
+//! The machine code of JIT functions, which experiments have beside their names (`dyntext`).
 //!
-//! A function may have been made several times: in each process of a program, and again by a
+//! A function may have been compiled several times: in each process of a program, and again by a
 //! compiler that optimises it. Reports add all of them up under one name, so one has to be chosen.
 
 use std::cell::RefCell;
@@ -17,17 +16,18 @@ use experiment_format::reader::Experiment;
 use crate::model::{FunctionInfo, Model};
 use crate::symbol::demangle;
 
-/// The code of one such function.
+/// The recorded code of one JIT function.
 #[derive(Debug)]
 pub struct RecordedCode<'a> {
-    /// The experiment that has it.
+    /// The experiment that has the code.
     pub experiment: &'a Experiment,
     /// The function's first address.
     pub address: u64,
-    /// Its bytes.
+    /// The bytes of the code.
     pub code: Vec<u8>,
-    /// How often other code of this name was recorded.
+    /// The number of times that other code of this name was recorded.
     pub others: usize,
+    /// When the code was recorded, in the time of the experiment.
     at_ns: u64,
     space: AddressSpace,
     /// The tables of functions that calls lead to, each read once.
@@ -35,7 +35,7 @@ pub struct RecordedCode<'a> {
 }
 
 impl<'a> RecordedCode<'a> {
-    /// Returns the code of a function: of several, that which was made last. None if no experiment
+    /// Returns the code of a function: of several, that which was compiled last. None: no experiment
     /// has it.
     ///
     /// # Errors
@@ -101,7 +101,7 @@ impl<'a> RecordedCode<'a> {
     }
 }
 
-/// Returns when and where functions of a name were mapped, with their sizes.
+/// Returns the times and addresses at which functions of a name were mapped, with their sizes.
 fn of_name<'a>(
     events: &'a [MapEvent],
     wanted: &'a str,

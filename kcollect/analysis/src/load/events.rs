@@ -1,5 +1,5 @@
-//! Reads what threads did at an instant: overflows of counters, waits for locks, system calls that
-//! do I/O, and allocations of memory.
+//! Reads events: overflows of counters, waits for locks, system calls that do I/O, and allocations of
+//! memory.
 //!
 //! Waits and calls have metrics like counters, by gprofng's names: `sync` is the time of waits,
 //! `syncn` their number; `ioreadtime`, `ioreadbytes`, `ioreadcnt` and the like those of calls.
@@ -14,31 +14,29 @@ use rustc_hash::FxHashMap;
 use user_collector::io_calls::calls::name_of;
 
 use super::live_memory::LiveMemory;
-use super::resolve::Addresses;
-use super::{Context, Loader, MAX_TIME_NS};
+use super::{LoadContext, Loader, MAX_TIME_NS, Progress};
 use crate::model::{
-    Allocation, CounterInfo, CounterOverflow, FileId, IoCall, LockWait, MAX_COUNTERS, MemoryPeak,
+    AllocationRow, CounterInfo, CounterRow, FileId, IoCallRow, LockWaitRow, MemoryPeak, SUM_SLOTS,
     StackId, TickRow,
 };
 
-/// An event as its packet has it.
-struct Event {
+/// Where and when an event happened, as its packet has it.
+struct PacketEvent {
     cpu: u32,
-    /// Nanoseconds of the experiment's clock.
-    time: u64,
+    /// By the experiment's clock.
+    time_ns: u64,
     stack: Option<StackUid>,
     /// The thread, and its process if the packet has it.
     thread: (u64, Option<Pid>),
 }
 
 impl Loader {
-    /// Reads the overflows of counters. Returns how many stacks are missing.
+    /// Reads the overflows of counters.
     pub(super) fn read_counters(
         &mut self,
-        context: &Context<'_>,
-        addresses: &mut Addresses,
-        end: &mut u64,
-    ) -> Result<u64, Error> {
+        context: &LoadContext<'_>,
+        progress: &mut Progress,
+    ) -> Result<(), Error> {
         let source = &self.model.experiment(context.id).source;
         let mut packets = source.counter_packets()?;
         let declared = source.header().profiles.iter();
@@ -51,7 +49,6 @@ impl Loader {
             .into_iter()
             .filter_map(|counter| Some((counter.tag, self.counter(counter)?)))
             .collect();
-        let (mut missing, mut impossible) = (0, 0);
         while let Some(packet) = packets.next_packet()? {
             let Some(record) = packet.counted() else {
                 continue;
@@ -59,73 +56,67 @@ impl Loader {
             let (Some(counter), Some(value)) = (slots.get(&record.tag), record.value) else {
                 continue;
             };
-            let event = Event {
+            let event = PacketEvent {
                 cpu: record.cpu,
-                time: record.time_ns,
+                time_ns: record.time_ns,
                 stack: record.stack,
                 thread: (record.thread, record.pid),
             };
-            let values = [(*counter, value)];
-            let row = self.add(context, addresses, &event, &values, &mut missing, end);
-            impossible += u64::from(row.is_none());
+            self.add(context, progress, &event, &[(*counter, value)]);
         }
-        self.skipped(context, "hwcounters", packets.invalid() + impossible);
-        Ok(missing)
+        self.warn_of_skipped(context, progress, "hwcounters", packets.invalid());
+        Ok(())
     }
 
-    /// Reads the waits for locks. Returns how many stacks are missing.
+    /// Reads the waits for locks.
     pub(super) fn read_waits(
         &mut self,
-        context: &Context<'_>,
-        addresses: &mut Addresses,
-        end: &mut u64,
-    ) -> Result<u64, Error> {
+        context: &LoadContext<'_>,
+        progress: &mut Progress,
+    ) -> Result<(), Error> {
         let source = &self.model.experiment(context.id).source;
         if !source.header().profiles.iter().any(SyncEvent::is_table) {
-            return Ok(0);
+            return Ok(());
         }
         let mut packets = source.sync_packets()?;
         let slots = SYNC_METRICS.map(|metric| self.counter(metric.declaration()));
         let [Some(time), Some(number)] = slots else {
-            return Ok(0);
+            return Ok(());
         };
-        let (mut missing, mut impossible) = (0, 0);
         while let Some(packet) = packets.next_packet()? {
             let Some(record) = packet.waited() else {
                 continue;
             };
-            let event = Event {
+            let event = PacketEvent {
                 cpu: record.cpu,
-                time: record.ended_ns,
+                time_ns: record.ended_ns,
                 stack: record.stack,
                 thread: (record.thread, record.pid),
             };
-            let nanos = record.ended_ns - record.requested_ns;
-            let values = [(time, nanos), (number, 1)];
-            match self.add(context, addresses, &event, &values, &mut missing, end) {
-                Some(row) => self.model.waits.push(LockWait {
+            let duration_ns = record.ended_ns - record.requested_ns;
+            let values = [(time, duration_ns), (number, 1)];
+            if let Some(row) = self.add(context, progress, &event, &values) {
+                self.model.waits.push(LockWaitRow {
                     row,
-                    nanos: i64::try_from(nanos).unwrap_or(i64::MAX),
+                    duration_ns: i64::try_from(duration_ns).unwrap_or(i64::MAX),
                     object: record.object,
                     kind: record.kind,
-                }),
-                None => impossible += 1,
+                });
             }
         }
-        self.skipped(context, "synctrace", packets.invalid() + impossible);
-        Ok(missing)
+        self.warn_of_skipped(context, progress, "synctrace", packets.invalid());
+        Ok(())
     }
 
-    /// Reads the system calls that do I/O. Returns how many stacks are missing.
+    /// Reads the system calls that do I/O.
     pub(super) fn read_io_calls(
         &mut self,
-        context: &Context<'_>,
-        addresses: &mut Addresses,
-        end: &mut u64,
-    ) -> Result<u64, Error> {
+        context: &LoadContext<'_>,
+        progress: &mut Progress,
+    ) -> Result<(), Error> {
         let source = &self.model.experiment(context.id).source;
         if !source.header().profiles.iter().any(IoEvent::is_table) {
-            return Ok(0);
+            return Ok(());
         }
         // The numbers of calls are those of the processor.
         let names_known = source.header().system.arch == std::env::consts::ARCH;
@@ -134,7 +125,7 @@ impl Loader {
         while let Some(packet) = packets.next_packet()? {
             records.extend(packet.called());
         }
-        // What a descriptor is called follows from what was done to it before.
+        // The name of a descriptor follows from the calls on it before.
         records.sort_by_key(|record| record.ended_ns);
         let mut metrics: FxHashMap<&'static str, u8> = FxHashMap::default();
         for metric in IO_METRICS {
@@ -143,53 +134,48 @@ impl Loader {
             }
         }
         let mut files = FileNames::default();
-        let (mut missing, mut impossible) = (0, 0);
         for record in records {
             let name = files.of(&record);
             if record.names_only {
                 continue;
             }
-            let event = Event {
+            let event = PacketEvent {
                 cpu: record.cpu,
-                time: record.ended_ns,
+                time_ns: record.ended_ns,
                 stack: record.stack,
                 thread: (record.thread, record.pid),
             };
-            let nanos = record.ended_ns - record.requested_ns;
             let values: Vec<(u8, u64)> = io_values(&record)
                 .into_iter()
                 .filter_map(|(name, value)| Some((*metrics.get(name)?, value)))
                 .collect();
-            match self.add(context, addresses, &event, &values, &mut missing, end) {
-                Some(row) => {
-                    let file = self.file(&name);
-                    self.model.io_calls.push(IoCall {
-                        row,
-                        nanos: i64::try_from(nanos).unwrap_or(i64::MAX),
-                        bytes: record.bytes,
-                        kind: record.kind,
-                        failed: record.failed,
-                        file,
-                        name: record.call.filter(|_| names_known).and_then(name_of),
-                    });
-                }
-                None => impossible += 1,
+            if let Some(row) = self.add(context, progress, &event, &values) {
+                let duration_ns = record.ended_ns - record.requested_ns;
+                let file = self.file(&name);
+                self.model.io_calls.push(IoCallRow {
+                    row,
+                    duration_ns: i64::try_from(duration_ns).unwrap_or(i64::MAX),
+                    bytes: record.bytes,
+                    kind: record.kind,
+                    failed: record.failed,
+                    file,
+                    name: record.call.filter(|_| names_known).and_then(name_of),
+                });
             }
         }
-        self.skipped(context, "iotrace", packets.invalid() + impossible);
-        Ok(missing)
+        self.warn_of_skipped(context, progress, "iotrace", packets.invalid());
+        Ok(())
     }
 
-    /// Reads the memory that was allocated and freed. Returns how many stacks are missing.
+    /// Reads the memory that was allocated and freed.
     pub(super) fn read_memory(
         &mut self,
-        context: &Context<'_>,
-        addresses: &mut Addresses,
-        end: &mut u64,
-    ) -> Result<u64, Error> {
+        context: &LoadContext<'_>,
+        progress: &mut Progress,
+    ) -> Result<(), Error> {
         let source = &self.model.experiment(context.id).source;
         if !source.header().profiles.iter().any(HeapEvent::is_table) {
-            return Ok(0);
+            return Ok(());
         }
         let mut packets = source.heap_packets()?;
         let mut records = Vec::new();
@@ -199,41 +185,39 @@ impl Loader {
         records.sort_by_key(|record| record.time_ns);
         let slots = HEAP_METRICS.map(|metric| self.counter(metric.declaration()));
         let LiveMemory { live, peak, .. } = LiveMemory::of(&records);
-        let (mut missing, mut impossible) = (0, 0);
         for (record, live) in records.iter().zip(live) {
-            let Some(live) = live else {
+            let Some(live_bytes) = live else {
                 continue;
             };
-            let event = Event {
+            let event = PacketEvent {
                 cpu: record.cpu,
-                time: record.time_ns,
+                time_ns: record.time_ns,
                 stack: record.stack,
                 thread: (record.thread, record.pid),
             };
-            let values = [record.bytes, 1, live, u64::from(live > 0)];
+            let values = [record.bytes, 1, live_bytes, u64::from(live_bytes > 0)];
             let values: Vec<(u8, u64)> = slots
                 .iter()
                 .zip(values)
                 .filter_map(|(slot, value)| Some(((*slot)?, value)))
                 .collect();
-            match self.add(context, addresses, &event, &values, &mut missing, end) {
-                Some(row) => self.model.allocations.push(Allocation {
+            if let Some(row) = self.add(context, progress, &event, &values) {
+                self.model.allocations.push(AllocationRow {
                     row,
                     bytes: record.bytes,
-                    live,
-                }),
-                None => impossible += 1,
+                    live_bytes,
+                });
             }
         }
-        if let Some((time, bytes)) = peak {
+        if let Some((time_ns, bytes)) = peak {
             self.model.memory_peaks.push(MemoryPeak {
                 experiment: context.id,
                 bytes,
-                time: time.saturating_sub(context.origin),
+                time_ns: time_ns.saturating_sub(context.origin_ns),
             });
         }
-        self.skipped(context, "heaptrace", packets.invalid() + impossible);
-        Ok(missing)
+        self.warn_of_skipped(context, progress, "heaptrace", packets.invalid());
+        Ok(())
     }
 
     /// Returns the file of a name.
@@ -247,41 +231,35 @@ impl Loader {
         file
     }
 
-    /// Adds an event with its values by counter. Returns where and when it was. None: it is at an
-    /// impossible time, or there is no room for a value in its counter's sum.
+    /// Adds an event with its values by counter. Returns its row, which has no ticks. None: the event
+    /// is impossible, and counted as such.
     fn add(
         &mut self,
-        context: &Context<'_>,
-        addresses: &mut Addresses,
-        event: &Event,
+        context: &LoadContext<'_>,
+        progress: &mut Progress,
+        event: &PacketEvent,
         values: &[(u8, u64)],
-        missing: &mut u64,
-        end: &mut u64,
     ) -> Option<TickRow> {
-        let time = event.time.saturating_sub(context.origin);
-        if time >= MAX_TIME_NS {
+        let time_ns = event.time_ns.saturating_sub(context.origin_ns);
+        let left = self.left_counts_after(values);
+        let (true, Some(left)) = (time_ns < MAX_TIME_NS, left) else {
+            progress.impossible += 1;
             return None;
-        }
-        let mut left = self.left_counts;
-        for (counter, value) in values {
-            let left = &mut left[usize::from(*counter)];
-            *left = left.checked_sub(*value)?;
-        }
+        };
         self.left_counts = left;
-        let stack = self.stack(context, addresses, event.stack, event.time);
-        *missing += u64::from(stack.is_none());
-        *end = (*end).max(time);
+        let stack = self.stack(context, progress, event.stack, event.time_ns);
+        progress.end_ns = progress.end_ns.max(time_ns);
         let row = TickRow {
-            time,
+            time_ns,
             stack: stack.unwrap_or(StackId::EMPTY),
-            thread: self.thread(context.id, context.names, event.thread, time),
+            thread: self.thread(context.id, context.names, event.thread, time_ns),
             experiment: context.id,
             cpu: self.cpu(event.cpu),
             ticks: 0,
             state: 0,
             detail: 0,
         };
-        let counts = values.iter().map(|(counter, value)| CounterOverflow {
+        let counts = values.iter().map(|(counter, value)| CounterRow {
             row,
             counter: *counter,
             value: i64::try_from(*value).unwrap_or(i64::MAX),
@@ -290,8 +268,26 @@ impl Loader {
         Some(row)
     }
 
-    /// Says that records of a file were skipped.
-    fn skipped(&mut self, context: &Context<'_>, file: &str, records: u64) {
+    /// Returns how much each counter may still count after these values. None: a value is too large.
+    fn left_counts_after(&self, values: &[(u8, u64)]) -> Option<[u64; SUM_SLOTS]> {
+        let mut left = self.left_counts;
+        for (counter, value) in values {
+            let left = &mut left[usize::from(*counter)];
+            *left = left.checked_sub(*value)?;
+        }
+        Some(left)
+    }
+
+    /// Warns of the records of a file that were skipped: those that cannot be decoded, and the
+    /// impossible ones since the last file.
+    fn warn_of_skipped(
+        &mut self,
+        context: &LoadContext<'_>,
+        progress: &mut Progress,
+        file: &str,
+        invalid: u64,
+    ) {
+        let records = invalid + std::mem::take(&mut progress.impossible);
         if records > 0 {
             let source = &self.model.experiment(context.id).source;
             let path = source.path().join(file);
@@ -309,9 +305,9 @@ impl Loader {
         let known = counters
             .iter()
             .position(|counter| counter.name == declared.name);
-        if known.is_none() && counters.len() >= MAX_COUNTERS {
+        if known.is_none() && counters.len() >= SUM_SLOTS {
             let warning = format!(
-                "{}: left out, since at most {MAX_COUNTERS} counters are reported",
+                "{}: left out, since at most {SUM_SLOTS} counters are reported",
                 declared.name
             );
             if !self.model.warnings.contains(&warning) {
@@ -386,30 +382,30 @@ const IO_METRICS: [EventMetric; 10] = [
     EventMetric::number("ioerrorcnt", "I/O Error Count"),
 ];
 
-/// Returns the metrics that a call counts in, with their values: one that failed is an error,
+/// Returns the metrics in which a call counts, with their values. A call that failed is an error,
 /// whatever it was to do.
 fn io_values(record: &IoRecord) -> Vec<(&'static str, u64)> {
-    let nanos = record.ended_ns - record.requested_ns;
+    let duration_ns = record.ended_ns - record.requested_ns;
     match record.kind {
-        _ if record.failed => vec![("ioerrortime", nanos), ("ioerrorcnt", 1)],
+        _ if record.failed => vec![("ioerrortime", duration_ns), ("ioerrorcnt", 1)],
         IoKind::Read => vec![
-            ("ioreadtime", nanos),
+            ("ioreadtime", duration_ns),
             ("ioreadbytes", record.bytes),
             ("ioreadcnt", 1),
         ],
         IoKind::Write => vec![
-            ("iowritetime", nanos),
+            ("iowritetime", duration_ns),
             ("iowritebytes", record.bytes),
             ("iowritecnt", 1),
         ],
         IoKind::Open | IoKind::Close | IoKind::Other => {
-            vec![("ioothertime", nanos), ("ioothercnt", 1)]
+            vec![("ioothertime", duration_ns), ("ioothercnt", 1)]
         }
     }
 }
 
-/// What the descriptors of an experiment's process are called, by the rules of gprofng: an open
-/// says it, with a name or as a duplicate.
+/// The names of the files that the descriptors of an experiment's process are of, by the rules of
+/// gprofng: an open records a name, or that the descriptor is a duplicate.
 struct FileNames {
     open: FxHashMap<i32, String>,
 }
@@ -425,14 +421,14 @@ impl Default for FileNames {
 }
 
 impl FileNames {
-    /// Returns the name of the file that a call is of.
+    /// Returns the name of the file that a call is of, and notes what the call changes.
     fn of(&mut self, record: &IoRecord) -> String {
         let known = |number| self.open.get(&number).cloned();
         match record.kind {
             IoKind::Open => {
-                let said = record.name.as_deref().map(printable);
+                let recorded_name = record.name.as_deref().map(printable);
                 let duplicate = || record.duplicated.and_then(known);
-                let name = said.or_else(duplicate);
+                let name = recorded_name.or_else(duplicate);
                 let name = name.unwrap_or_else(|| UNNAMED.to_owned());
                 if !record.failed {
                     self.open.insert(record.descriptor, name.clone());
@@ -452,7 +448,7 @@ impl FileNames {
     }
 }
 
-/// The file of a descriptor of which nothing is known.
+/// The name of the file of a descriptor that was not seen being opened.
 const UNNAMED: &str = "<unknown>";
-/// That of a call that is of no descriptor.
+/// The name of the file of a call without a descriptor.
 const NO_DESCRIPTOR: &str = "<paths>";

@@ -1,4 +1,4 @@
-//! Reads exact times of threads, in nanoseconds, from the founder's `threads.jsonl`.
+//! Exact times of threads, in nanoseconds, from the founder's `threads.jsonl`.
 //!
 //! A thread without a line at the last sample has stayed in the state of its last line, and gets
 //! the rest of the time in that state; on a CPU, as user time. Experiments of other collectors have
@@ -20,7 +20,7 @@ const THREADS_FILE: &str = "threads.jsonl";
 /// Nanoseconds by state, indexed by the state's number.
 pub type States = [u64; Microstate::PER_THREAD];
 
-/// Details of the times in some states, nanoseconds.
+/// Details of the times in some states, in nanoseconds; the fields are keys of `threads.jsonl`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct DetailTimes {
@@ -39,7 +39,7 @@ pub struct DetailTimes {
 }
 
 impl DetailTimes {
-    /// Adds others.
+    /// Adds other details.
     pub fn add(&mut self, other: &DetailTimes) {
         for (own, other) in [
             (&mut self.block_io_ns, other.block_io_ns),
@@ -54,16 +54,16 @@ impl DetailTimes {
 
 /// Exact times of a thread, or the sum of several.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Times {
+pub struct ExactSums {
     /// Nanoseconds by state, since the recording began.
     pub states: States,
-    /// Details of some of them.
+    /// Details of the times in some states.
     pub detail: DetailTimes,
 }
 
-impl Times {
-    /// Adds others.
-    pub fn add(&mut self, other: &Times) {
+impl ExactSums {
+    /// Adds other times.
+    pub fn add(&mut self, other: &ExactSums) {
         add(&mut self.states, &other.states);
         self.detail.add(&other.detail);
     }
@@ -128,7 +128,7 @@ pub struct ThreadTimes {
     /// The name of its process.
     pub process: String,
     /// Its times.
-    pub times: Times,
+    pub times: ExactSums,
     /// Whether it exited during the recording.
     pub ended: bool,
 }
@@ -144,7 +144,7 @@ pub struct ShortLived {
     /// The number of main threads among them.
     pub processes: u64,
     /// Their times, all together.
-    pub times: Times,
+    pub times: ExactSums,
 }
 
 /// The exact times of all threads of an experiment.
@@ -179,19 +179,20 @@ struct ThreadLine<'a> {
 }
 
 impl ThreadLine<'_> {
-    fn times(&self) -> Times {
+    /// Returns the times of the line.
+    fn times(&self) -> ExactSums {
         let mut states = [0; Microstate::PER_THREAD];
         for (slot, state) in Microstate::ALL[..Microstate::PER_THREAD].iter().enumerate() {
             let keyword = state.metric().unwrap_or_default();
             states[slot] = self.states_ns.get(keyword).copied().unwrap_or(0);
         }
-        Times {
+        ExactSums {
             states,
             detail: self.detail_ns,
         }
     }
 
-    /// The position of the state that the thread is in.
+    /// Returns the position of the state that the thread is in.
     fn slot(&self) -> usize {
         let states = &Microstate::ALL[..Microstate::PER_THREAD];
         let found = states
@@ -217,15 +218,15 @@ impl ExactTimes {
     fn parse(bytes: &[u8]) -> ExactTimes {
         let mut times = ExactTimes::default();
         // Threads that have not exited: position, state, and the time of their last line.
-        let mut living: FxHashMap<(Pid, Tid), (usize, usize, u64)> = FxHashMap::default();
+        let mut running: FxHashMap<(Pid, Tid), (usize, usize, u64)> = FxHashMap::default();
         let mut short_lived: BTreeMap<String, ShortLived> = BTreeMap::new();
-        let mut end = 0;
+        let mut end_ns = 0;
         for line in bytes.split(|byte| *byte == b'\n') {
             let Ok(line) = serde_json::from_slice::<ThreadLine<'_>>(line) else {
                 continue;
             };
-            let at = line.at_ns.unwrap_or(0);
-            end = end.max(at);
+            let at_ns = line.at_ns.unwrap_or(0);
+            end_ns = end_ns.max(at_ns);
             let sums = line.times();
             let process = line.process.as_deref();
             if let Some(threads) = line.short_lived {
@@ -239,7 +240,7 @@ impl ExactTimes {
                 continue;
             };
             let next = times.threads.len();
-            let known = living.remove(&(pid, tid));
+            let known = running.remove(&(pid, tid));
             let position = known.map_or(next, |(position, ..)| position);
             if position == next {
                 times.threads.push(ThreadTimes::default());
@@ -254,12 +255,12 @@ impl ExactTimes {
                 ended: line.ended,
             };
             if !line.ended {
-                living.insert((pid, tid), (position, line.slot(), at));
+                running.insert((pid, tid), (position, line.slot(), at_ns));
             }
         }
-        for (position, slot, at) in living.into_values() {
+        for (position, slot, at_ns) in running.into_values() {
             let state = &mut times.threads[position].times.states[slot];
-            *state = state.saturating_add(end.saturating_sub(at));
+            *state = state.saturating_add(end_ns.saturating_sub(at_ns));
         }
         let named = |(process, sums)| ShortLived { process, ..sums };
         times.short_lived = short_lived.into_iter().map(named).collect();
@@ -274,7 +275,7 @@ pub fn add(to: &mut States, states: &States) {
     }
 }
 
-/// Adds up numbers that a file may claim: no sum is larger than the largest number.
+/// Returns the sum of numbers that a file may claim, at most the largest number.
 #[must_use]
 pub fn sum(parts: impl IntoIterator<Item = u64>) -> u64 {
     parts.into_iter().fold(0, u64::saturating_add)

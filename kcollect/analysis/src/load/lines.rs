@@ -25,8 +25,8 @@ use crate::model::{
     SourceLines, StackFrame, StackId,
 };
 use crate::symbol::{
-    self, DebuginfodClient, DebuginfodUse, ObjectRef, Origin, PathMap, Place, PlaceNames, Resolved,
-    SearchPaths, SymbolError, Symboliser, demangle,
+    self, CodeNames, DebuginfodClient, DebuginfodUse, ObjectRef, Origin, PathMap, Resolved,
+    SearchPaths, SymbolError, Symboliser, UnnamedCode, demangle,
 };
 
 /// Where files are looked for beside experiments and their own paths.
@@ -126,10 +126,10 @@ impl<'a> SymbolFiles<'a> {
 
     /// Names places of several load objects, in their order.
     #[must_use]
-    pub fn names(&self, wanted: &[(ObjectId, Vec<Place>)]) -> Vec<PlaceNames> {
-        let of_build = |found: PlaceNames, path: &str, recorded| match &found.image {
+    pub fn names(&self, wanted: &[(ObjectId, Vec<UnnamedCode>)]) -> Vec<CodeNames> {
+        let of_build = |found: CodeNames, path: &str, recorded| match &found.image {
             Some(image) if same_build(image, path, recorded) => found,
-            _ => PlaceNames::default(),
+            _ => CodeNames::default(),
         };
         self.by_founder(wanted, Symboliser::names, of_build)
     }

@@ -1,4 +1,5 @@
-//! What of allocated memory is live when an experiment ends, by the rules of gprofng's reader.
+//! Finds which of the allocated memory is live when an experiment ends, by the rules of gprofng's
+//! reader.
 //!
 //! Blocks and ranges of pages are apart. A second block at a live address is not entered. A release
 //! of pages may free a part of a range, or parts of several; a range that is mapped over others
@@ -8,17 +9,18 @@ use std::collections::{BTreeMap, HashMap};
 
 use experiment_format::packet::{HeapKind, HeapRecord};
 
-/// Memory while packets are replayed.
+/// The memory of a process while packets are replayed.
 #[derive(Debug, Default)]
 pub(super) struct LiveMemory {
-    /// Of each packet: how many of its bytes are live. None: it allocates nothing.
+    /// The live bytes of each packet. None: the packet allocates nothing.
     pub live: Vec<Option<u64>>,
-    /// When there was most, and how much.
+    /// The time at which most bytes were live, and their number.
     pub peak: Option<(u64, u64)>,
-    now: u64,
+    /// The bytes that are live after the packets so far.
+    live_bytes: u64,
     /// The packet that allocated the block at an address.
     blocks: HashMap<u64, usize>,
-    /// By first address: the end, and the packet.
+    /// The mapped ranges by their first address, each with its end and its packet.
     ranges: BTreeMap<u64, (u64, usize)>,
 }
 
@@ -29,8 +31,8 @@ impl LiveMemory {
         for (packet, record) in records.iter().enumerate() {
             memory.live.push(None);
             memory.apply(packet, record);
-            if memory.peak.is_none_or(|(_, most)| memory.now > most) {
-                memory.peak = Some((record.time_ns, memory.now));
+            if memory.peak.is_none_or(|(_, most)| memory.live_bytes > most) {
+                memory.peak = Some((record.time_ns, memory.live_bytes));
             }
         }
         memory
@@ -58,14 +60,14 @@ impl LiveMemory {
 
     fn add(&mut self, packet: usize, bytes: u64) {
         self.live[packet] = Some(bytes);
-        self.now = self.now.saturating_add(bytes);
+        self.live_bytes = self.live_bytes.saturating_add(bytes);
     }
 
     fn take(&mut self, packet: usize, bytes: u64) {
         if let Some(live) = &mut self.live[packet] {
             *live = live.saturating_sub(bytes);
         }
-        self.now = self.now.saturating_sub(bytes);
+        self.live_bytes = self.live_bytes.saturating_sub(bytes);
     }
 
     fn allocate(&mut self, packet: usize, record: &HeapRecord) {

@@ -27,6 +27,7 @@ use experiment_format::functions::Archives;
 use experiment_format::ids::Pid;
 use experiment_format::log::{LogEvent, ProfileDecl};
 use experiment_format::microstate::NumStates;
+use experiment_format::packet::ClockRecord;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackUid;
 use experiment_format::stacks::table::StackTable;
@@ -34,20 +35,20 @@ use host::exit::Failure;
 use rustc_hash::FxHashMap;
 
 use crate::model::{
-    CpuId, ExperimentId, ExperimentInfo, FileId, MAX_COUNTERS, Model, ProcessGroups, ProcessId,
-    ProcessInfo, StackId, ThreadId, ThreadInfo, TickRow,
+    CpuId, ExperimentId, ExperimentInfo, FileId, Model, ProcessGroups, ProcessId, ProcessInfo,
+    SUM_SLOTS, StackId, ThreadId, ThreadInfo, TickRow,
 };
 use ahead::{ReadAhead, Tick};
 use open::Opened;
 use resolve::{Addresses, Resolver};
 use series::Series;
 
-/// No time of an experiment is so long after its start, 104 days: JavaScript's numbers, and with
+/// Times of an experiment are below this, 104 days after its start: JavaScript's numbers, and with
 /// them the page and others, are exact below.
 const MAX_TIME_NS: u64 = 1 << 53;
-/// Ticks of a record can be of a time before the experiment began by this much: another writer may
-/// count a thread's whole life. More ticks than fit in the time until then are damage, of which an
-/// export would otherwise write a sample each.
+/// Ticks of a record can be of this much time before the experiment began, since another writer may
+/// count a thread's whole life. More ticks than fit into that time and the time since are damage, of
+/// which an export would otherwise write a sample each.
 const MAX_EARLY_NS: u64 = 600_000_000_000;
 
 impl Model {
@@ -82,36 +83,48 @@ impl Model {
     }
 }
 
-/// Most microseconds of all ticks together, and events of a counter. More is damage, and might be
-/// too much for sums.
+/// The most microseconds of all ticks together, and the most events of a counter. More is damage, and
+/// might be too much for sums.
 const MAX_SUM: u64 = i64::MAX as u64 / 4;
 
-/// The state of loading.
+/// The model that is being loaded, and what was found for it so far.
 struct Loader {
     model: Model,
-    /// How many microseconds all ticks to come may have.
+    /// The microseconds that all ticks to come may have.
     left_us: u64,
-    /// How many events of each counter may come.
-    left_counts: [u64; MAX_COUNTERS],
+    /// The events of each counter that may come.
+    left_counts: [u64; SUM_SLOTS],
     /// The files of traced I/O, by name.
     files: FxHashMap<String, FileId>,
     resolver: Resolver,
     archives: Vec<Archives>,
     cpus: FxHashMap<u32, CpuId>,
     threads: FxHashMap<(ProcessId, u64), ThreadId>,
-    /// By the first experiment of the recording and pid.
+    /// The processes of each pid, by the first experiment of the recording.
     processes: FxHashMap<(ExperimentId, Pid), Vec<ProcessId>>,
 }
 
 /// The experiment that is being read.
-struct Context<'a> {
+struct LoadContext<'a> {
     id: ExperimentId,
     founder: ExperimentId,
-    /// Start of the first experiment of its recording, and its own, on their clock in nanoseconds.
-    origin: u64,
-    start: u64,
+    /// The start of the first experiment of its recording, by the clock of the packets.
+    origin_ns: u64,
+    /// The start of the experiment, by the same clock.
+    start_ns: u64,
     names: &'a Names,
     stacks: &'a StackTable,
+}
+
+/// What was read of an experiment so far.
+struct Progress {
+    addresses: Addresses,
+    /// The latest time, since the start of the recording.
+    end_ns: u64,
+    /// The packets whose stacks are missing.
+    missing_stacks: u64,
+    /// The records of the current file that have an impossible time or value.
+    impossible: u64,
 }
 
 /// The names of the threads and processes of an experiment.
@@ -168,7 +181,7 @@ impl Loader {
         Loader {
             model,
             left_us: MAX_SUM,
-            left_counts: [MAX_SUM; MAX_COUNTERS],
+            left_counts: [MAX_SUM; SUM_SLOTS],
             files: FxHashMap::default(),
             resolver: Resolver::default(),
             archives,
@@ -181,9 +194,8 @@ impl Loader {
     fn read(&mut self, id: ExperimentId, ahead: &mut ReadAhead) -> Result<(), Error> {
         let info = self.model.experiment(id);
         let source = &info.source;
-        let (start, founder) = (source.start().tstamp_ns, info.founder);
-        let tick_ns = u64::from(info.tick_us) * 1000;
-        let origin = self.model.experiment(info.first).source.start().tstamp_ns;
+        let (start_ns, founder) = (source.start().tstamp_ns, info.founder);
+        let origin_ns = self.model.experiment(info.first).source.start().tstamp_ns;
         let names = names(source);
         let (process, main) = (info.process, u64::from(source.header().pid.0));
         let stacks = ahead.stacks()?;
@@ -198,92 +210,131 @@ impl Loader {
         if let (Some(process), Some(name)) = (process, names.threads.get(&main)) {
             self.model.processes[process.index()].name.clone_from(name);
         }
-        let mut addresses = Addresses::new(founder.0, space);
-        let context = Context {
+        let context = LoadContext {
             id,
             founder,
-            origin,
-            start,
+            origin_ns,
+            start_ns,
             names: &names,
             stacks: &stacks,
         };
-        let (mut missing, mut impossible, mut end) = (0u64, 0u64, 0);
-        // What the ticks of a packet have in common; none where its time is impossible.
-        let mut of_packet = None;
-        while let Some(ticks) = ahead.ticks()? {
-            for Tick { record, first } in ticks {
-                if first {
-                    let stack = self.stack(&context, &mut addresses, record.stack, record.time_ns);
-                    missing += u64::from(stack.is_none());
-                    let time = record.time_ns.saturating_sub(origin);
-                    of_packet = (time < MAX_TIME_NS).then(|| {
-                        end = end.max(time);
-                        let thread = self.thread(id, &names, (record.thread, record.pid), time);
-                        let stack = stack.unwrap_or(StackId::EMPTY);
-                        (time, stack, thread, self.cpu(record.cpu))
-                    });
-                    impossible += u64::from(of_packet.is_none());
-                }
-                let Some((time, stack, thread, cpu)) = of_packet else {
-                    continue;
-                };
-                let ns = u64::from(record.ticks.unsigned_abs()).saturating_mul(tick_ns);
-                let left_us = self.left_us.checked_sub(ns / 1000);
-                let (true, Some(left_us)) = (ns <= time + MAX_EARLY_NS, left_us) else {
-                    impossible += 1;
-                    continue;
-                };
-                self.left_us = left_us;
-                self.model.rows.push(TickRow {
-                    time,
-                    stack,
-                    thread,
-                    experiment: id,
-                    cpu,
-                    ticks: record.ticks,
-                    state: u8::try_from(record.state).unwrap_or(u8::MAX),
-                    detail: u8::try_from(record.detail).unwrap_or(u8::MAX),
-                });
-            }
-        }
-        missing += self.read_counters(&context, &mut addresses, &mut end)?;
-        missing += self.read_waits(&context, &mut addresses, &mut end)?;
-        missing += self.read_io_calls(&context, &mut addresses, &mut end)?;
-        missing += self.read_memory(&context, &mut addresses, &mut end)?;
-        self.warn(id, ahead.invalid + impossible, missing);
+        let mut progress = Progress {
+            addresses: Addresses::new(founder.0, space),
+            end_ns: 0,
+            missing_stacks: 0,
+            impossible: 0,
+        };
+        self.read_ticks(&context, &mut progress, ahead)?;
+        let impossible_ticks = std::mem::take(&mut progress.impossible);
+        self.read_counters(&context, &mut progress)?;
+        self.read_waits(&context, &mut progress)?;
+        self.read_io_calls(&context, &mut progress)?;
+        self.read_memory(&context, &mut progress)?;
+        self.warn(
+            id,
+            ahead.invalid + impossible_ticks,
+            progress.missing_stacks,
+        );
         let info = &mut self.model.experiments[id.index()];
         let events = info.source.events().iter();
         let last = events.filter_map(|event| match event {
             LogEvent::Exit { at_ns } | LogEvent::Sample { at_ns, .. } => Some(*at_ns),
             _ => None,
         });
-        let last = last.filter(|at_ns| *at_ns < MAX_TIME_NS);
-        let last = last.max().map_or(0, |at_ns| at_ns + info.offset_ns);
-        info.end_ns = end.max(last);
+        let last_ns = last.filter(|at_ns| *at_ns < MAX_TIME_NS).max();
+        let last_ns = last_ns.map_or(0, |at_ns| at_ns + info.offset_ns);
+        info.end_ns = progress.end_ns.max(last_ns);
         Ok(())
     }
 
-    /// Returns the stack of a record at a time of the experiment's clock. None: it is missing.
-    fn stack(
+    /// Reads the ticks.
+    fn read_ticks(
         &mut self,
-        context: &Context<'_>,
-        addresses: &mut Addresses,
-        stack: Option<StackUid>,
-        time: u64,
-    ) -> Option<StackId> {
-        stack.map_or(Some(StackId::EMPTY), |uid| {
-            self.resolver.stack(
-                &mut self.model,
-                &mut self.archives[context.founder.index()],
-                addresses,
-                context.stacks,
-                uid,
-                time.saturating_sub(context.start),
-            )
+        context: &LoadContext<'_>,
+        progress: &mut Progress,
+        ahead: &mut ReadAhead,
+    ) -> Result<(), Error> {
+        let tick_ns = u64::from(self.model.experiment(context.id).tick_us) * 1000;
+        // The row without ticks that those of a packet have in common. None: its time is impossible.
+        let mut of_packet = None;
+        while let Some(ticks) = ahead.ticks()? {
+            for Tick { record, first } in ticks {
+                if first {
+                    of_packet = self.row_of_packet(context, progress, &record);
+                    progress.impossible += u64::from(of_packet.is_none());
+                }
+                let Some(row) = of_packet else {
+                    continue;
+                };
+                let ns = u64::from(record.ticks.unsigned_abs()).saturating_mul(tick_ns);
+                let left_us = self.left_us.checked_sub(ns / 1000);
+                let (true, Some(left_us)) = (ns <= row.time_ns + MAX_EARLY_NS, left_us) else {
+                    progress.impossible += 1;
+                    continue;
+                };
+                self.left_us = left_us;
+                self.model.rows.push(TickRow {
+                    ticks: record.ticks,
+                    state: u8::try_from(record.state).unwrap_or(u8::MAX),
+                    detail: u8::try_from(record.detail).unwrap_or(u8::MAX),
+                    ..row
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns a row without ticks for those of a packet. None: its time is impossible.
+    fn row_of_packet(
+        &mut self,
+        context: &LoadContext<'_>,
+        progress: &mut Progress,
+        record: &ClockRecord,
+    ) -> Option<TickRow> {
+        let stack = self.stack(context, progress, record.stack, record.time_ns);
+        let time_ns = record.time_ns.saturating_sub(context.origin_ns);
+        if time_ns >= MAX_TIME_NS {
+            return None;
+        }
+        progress.end_ns = progress.end_ns.max(time_ns);
+        let thread = (record.thread, record.pid);
+        Some(TickRow {
+            time_ns,
+            stack: stack.unwrap_or(StackId::EMPTY),
+            thread: self.thread(context.id, context.names, thread, time_ns),
+            experiment: context.id,
+            cpu: self.cpu(record.cpu),
+            ticks: 0,
+            state: 0,
+            detail: 0,
         })
     }
 
-    /// Says what is missing of an experiment's ticks.
+    /// Returns the stack of a record at a time of the experiment's clock. None: the stack is missing,
+    /// and counted as such.
+    fn stack(
+        &mut self,
+        context: &LoadContext<'_>,
+        progress: &mut Progress,
+        stack: Option<StackUid>,
+        time_ns: u64,
+    ) -> Option<StackId> {
+        let Some(uid) = stack else {
+            return Some(StackId::EMPTY);
+        };
+        let found = self.resolver.stack(
+            &mut self.model,
+            &mut self.archives[context.founder.index()],
+            &mut progress.addresses,
+            context.stacks,
+            uid,
+            time_ns.saturating_sub(context.start_ns),
+        );
+        progress.missing_stacks += u64::from(found.is_none());
+        found
+    }
+
+    /// Warns of what is missing of an experiment's ticks.
     fn warn(&mut self, id: ExperimentId, invalid: u64, missing: u64) {
         let source = &self.model.experiment(id).source;
         let (path, is_closed) = (source.path().to_owned(), source.is_closed());
@@ -293,7 +344,7 @@ impl Loader {
                 "{}: the file is missing, and with it all ticks of this experiment",
                 profile.display()
             );
-            self.left_out(is_closed, warning);
+            self.warn_of_missing(is_closed, warning);
         }
         if invalid > 0 {
             self.model.leave_out(format!(
@@ -306,19 +357,20 @@ impl Loader {
                 "{}: the stacks of {missing} packets are missing; their time is in totals only",
                 path.join("data.frameinfo").display()
             );
-            self.left_out(is_closed, warning);
+            self.warn_of_missing(is_closed, warning);
         }
     }
 
-    /// Says what is missing. What the collector had not written yet is not left out here.
-    fn left_out(&mut self, is_closed: bool, warning: String) {
+    /// Warns of what is missing. Of an experiment that is not closed it may not be written yet, and is
+    /// not left out here.
+    fn warn_of_missing(&mut self, is_closed: bool, warning: String) {
         match is_closed {
             true => self.model.leave_out(warning),
             false => self.model.warnings.push(warning),
         }
     }
 
-    /// Says which of the files cannot be read that only some of the views show.
+    /// Warns of files that cannot be read, of those that only some of the views show.
     fn check_side_files(&mut self, id: ExperimentId) {
         let info = self.model.experiment(id);
         let found = [
@@ -347,20 +399,20 @@ impl Loader {
         id: ExperimentId,
         names: &Names,
         (number, pid): (u64, Option<Pid>),
-        time: u64,
+        time_ns: u64,
     ) -> ThreadId {
         let own = self.model.experiment(id).process;
         let process = match own {
             Some(process) => process,
             None => {
                 let pid = pid.unwrap_or(self.model.experiment(id).source.header().pid);
-                self.process_at(id, pid, names, time)
+                self.process_at(id, pid, names, time_ns)
             }
         };
         if own.is_some() || !self.model.process(process).followed {
             let seen = &mut self.model.processes[process.index()].seen_ns;
-            let (first, last) = seen.unwrap_or((time, time));
-            *seen = Some((first.min(time), last.max(time)));
+            let (first, last) = seen.unwrap_or((time_ns, time_ns));
+            *seen = Some((first.min(time_ns), last.max(time_ns)));
         }
         let next = ThreadId(self.model.threads.len() as u32);
         let key = (process, number);
@@ -375,20 +427,20 @@ impl Loader {
         thread
     }
 
-    /// Returns the process with a pid that was seen at a time, or nearest to it.
+    /// Returns the process with a pid that was seen at a time, or next to it in time.
     fn process_at(
         &mut self,
         founder: ExperimentId,
         pid: Pid,
         names: &Names,
-        time: u64,
+        time_ns: u64,
     ) -> ProcessId {
         let first = self.model.experiment(founder).first;
         let of_number = self.processes.entry((first, pid)).or_default();
         let distance = |process: &ProcessId| {
             let seen = self.model.processes[process.index()].seen_ns;
             seen.map_or(u64::MAX, |(first, last)| {
-                first.saturating_sub(time) + time.saturating_sub(last)
+                first.saturating_sub(time_ns) + time_ns.saturating_sub(last)
             })
         };
         let nearest = match of_number.as_slice() {
@@ -418,7 +470,8 @@ impl Loader {
     }
 }
 
-/// Returns the process of a subexperiment, or of another collector's experiment.
+/// Returns the process that the header of an experiment describes, which is a subexperiment or of
+/// another collector.
 fn process_of_header(source: &Experiment, index: usize) -> ProcessInfo {
     let header = source.header();
     let comment = |key| header.comment(key).map(str::to_owned);
@@ -435,7 +488,7 @@ fn process_of_header(source: &Experiment, index: usize) -> ProcessInfo {
     }
 }
 
-/// Returns whether an experiment holds CPU ticks, and so ticks of all processes of a machine.
+/// Returns whether an experiment holds CPU ticks, and with them ticks of all processes of a machine.
 fn is_machine(source: &Experiment) -> bool {
     let mut profiles = source.header().profiles.iter();
     profiles.any(|profile| {

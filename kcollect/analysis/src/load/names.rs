@@ -17,8 +17,8 @@ use rustc_hash::FxHashMap;
 
 use super::build_ids;
 use super::lines::{LookupPaths, SymbolFiles};
-use crate::model::{FunctionId, FunctionInfo, LoadObject, Model, ObjectId, ObjectKind};
-use crate::symbol::{Place, PlaceName, demangle};
+use crate::model::{FunctionId, FunctionInfo, Model, ObjectId, ObjectInfo, ObjectKind};
+use crate::symbol::{CodeName, UnnamedCode, demangle};
 
 /// A longer name of another function is not part of a description, bytes.
 const MAX_NEIGHBOUR_BYTES: usize = 100;
@@ -55,7 +55,7 @@ pub fn add(model: &mut Model, lookup: &LookupPaths) {
         let function = named(
             old,
             model.object(old.object),
-            found.unwrap_or(&PlaceName::Unknown),
+            found.unwrap_or(&CodeName::Unknown),
         );
         let next = FunctionId(model.functions.len() as u32);
         let id = *known.entry(key(&function)).or_insert(next);
@@ -77,16 +77,16 @@ fn key(function: &FunctionInfo) -> (ObjectId, u64, String, String) {
 
 /// Returns the function that a function without a name turned out to be, or the same one with a
 /// description instead of a name.
-fn named(nameless: &FunctionInfo, object: &LoadObject, found: &PlaceName) -> FunctionInfo {
+fn named(nameless: &FunctionInfo, object: &ObjectInfo, found: &CodeName) -> FunctionInfo {
     let symbol = match found {
-        PlaceName::Function { symbol, .. } => symbol.as_str(),
+        CodeName::Function { symbol, .. } => symbol.as_str(),
         _ => nameless.symbol(),
     };
     let file = object.short_name();
     let file = file.trim_start_matches('<').trim_end_matches('>');
     let (name, offset) = match found {
-        PlaceName::Function { begin, .. } => (demangle(symbol).into_owned(), *begin),
-        PlaceName::Near { begin, after } => {
+        CodeName::Function { begin, .. } => (demangle(symbol).into_owned(), *begin),
+        CodeName::Near { begin, after } => {
             let place = format!("{file}+{begin:#x}");
             let after = after.as_ref();
             let after = after.map(|(symbol, distance)| (demangle(symbol), distance));
@@ -97,7 +97,7 @@ fn named(nameless: &FunctionInfo, object: &LoadObject, found: &PlaceName) -> Fun
             };
             (name, *begin)
         }
-        PlaceName::Unknown => {
+        CodeName::Unknown => {
             let name = match known_range(nameless) {
                 Some(begin) => format!("{file}+{begin:#x}"),
                 None => format!("{file} (no functions known)"),
@@ -141,7 +141,7 @@ fn drop_unused(model: &mut Model) {
 }
 
 /// Load objects with the places in them that have no name.
-type Wanted = Vec<(ObjectId, Vec<Place>)>;
+type Wanted = Vec<(ObjectId, Vec<UnnamedCode>)>;
 /// Positions of frames without a name, each with the position of its load object and its place.
 type Frames = Vec<(usize, (usize, usize))>;
 
@@ -168,7 +168,7 @@ fn nameless(model: &Model) -> (Wanted, Frames) {
         });
         let places = &mut wanted[at].1;
         frames.push((index, (at, places.len())));
-        places.push(Place {
+        places.push(UnnamedCode {
             offset: frame.offset,
             begin: known_range(function),
         });
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn places_are_described_in_words() {
-        let object = |path: &str| LoadObject {
+        let object = |path: &str| ObjectInfo {
             path: path.to_owned(),
             kind: ObjectKind::File,
             kernel: false,
@@ -196,24 +196,24 @@ mod tests {
         };
         let library = object("/usr/lib/libmariadb.so.3");
         let ordinary = function("<static>@0x1d980 (<libmariadb.so.3>)");
-        let near = |after: Option<&str>| PlaceName::Near {
+        let near = |after: Option<&str>| CodeName::Near {
             begin: 0x1d980,
             after: after.map(|symbol| (symbol.to_owned(), 0x340)),
         };
-        let said = |found: &PlaceName| {
+        let said = |found: &CodeName| {
             let function = named(&ordinary, &library, found);
             assert!(function.is_nameless() && function.offset == 0x1d980);
             function.name
         };
         let expected = "libmariadb.so.3+0x1d980 (0x340 after mysql::init())";
         assert_eq!(said(&near(Some("_ZN5mysql4initEv"))), expected);
-        for found in [near(None), near(Some(&"x".repeat(200))), PlaceName::Unknown] {
+        for found in [near(None), near(Some(&"x".repeat(200))), CodeName::Unknown] {
             assert_eq!(said(&found), "libmariadb.so.3+0x1d980");
         }
         let none = function("<static>@0x0 (<a>) --  no functions found");
-        let unknown = named(&none, &object("/tmp/a"), &PlaceName::Unknown);
+        let unknown = named(&none, &object("/tmp/a"), &CodeName::Unknown);
         assert_eq!(unknown.name, "a (no functions known)");
-        let found = PlaceName::Function {
+        let found = CodeName::Function {
             symbol: "_ZN5mysql4initEv".to_owned(),
             begin: 0x1d900,
         };

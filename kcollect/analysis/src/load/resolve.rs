@@ -1,8 +1,8 @@
-//! Turns addresses into frames and functions, as gprofng does.
+//! Resolves addresses to frames and functions, as gprofng does.
 //!
-//! What an address means depends on the experiment and on the time, so each answer is cached with
+//! What an address means depends on the experiment and on the time, so each result is cached with
 //! the time range in which it holds. `Resolver::stack` resolves each stack, and each chain of
-//! callers that stacks share, once, unless something else was mapped there in between. Each place
+//! callers that stacks share, once, unless something else was mapped there in between. Each position
 //! in a file is resolved once for all experiments of a founder.
 
 use experiment_format::address_space::{AddressSpace, Location, ObjectKind as Mapped};
@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 use super::call_paths::{Callers, CallersId, Lasting};
 use crate::model::interner::Numbers;
 use crate::model::{
-    FrameId, FunctionId, FunctionInfo, LoadObject, Model, ObjectId, ObjectKind, StackFrame,
+    FrameId, FunctionId, FunctionInfo, Model, ObjectId, ObjectInfo, ObjectKind, StackFrame,
     StackId, TOTAL, TRUNCATED, UNKNOWN, UNWIND_FAILED,
 };
 use crate::symbol::demangle;
@@ -28,15 +28,15 @@ const fn is_kernel(address: u64) -> bool {
     address >> 63 != 0
 }
 
-/// What was resolved in all experiments so far.
+/// What was resolved so far, in all experiments.
 #[derive(Debug, Default)]
 pub(super) struct Resolver {
     objects: FxHashMap<(ObjectKind, String), ObjectId>,
     functions: Numbers,
     frames: Numbers,
-    /// Frames of places in files, by founder, since each founder has copies of its own.
+    /// Frames by founder, load object and position in its file: each founder has copies of its own.
     places: FxHashMap<(u32, ObjectId, u64), FrameId>,
-    /// Functions by founder, load object and start offset: comparing names would be slower.
+    /// Functions by founder, load object and start offset, which is faster than comparing names.
     begins: FxHashMap<(u32, ObjectId, u64), FunctionId>,
     /// By frame, the founder and load object that it was resolved in; the last of several.
     files: Vec<Option<(u32, ObjectId)>>,
@@ -52,7 +52,7 @@ pub(super) struct Addresses {
     /// Frames of addresses outside files.
     frames: FxHashMap<u64, Lasting<FrameId>>,
     callers: Callers,
-    /// Callers by the number of the stack part that begins them, with all parts that follow.
+    /// Callers by the number of their first stack part; they are those of all parts from there on.
     parts: FxHashMap<u64, CallersId>,
     stacks: FxHashMap<StackUid, Lasting<StackId>>,
 }
@@ -71,12 +71,12 @@ impl Addresses {
     }
 }
 
-/// Number of parts of one stack after which circles among them are looked for.
+/// The number of parts of one stack from which on circles among them are looked for.
 const PARTS_BEFORE_CIRCLE_CHECK: usize = 16;
 
 impl Resolver {
-    /// Returns the stack of a packet at a time, in nanoseconds since the start of its experiment.
-    /// None: its stack is missing.
+    /// Returns the stack of a packet at a time since the start of its experiment. None: the stack is
+    /// missing.
     pub(super) fn stack(
         &mut self,
         model: &mut Model,
@@ -84,10 +84,10 @@ impl Resolver {
         addresses: &mut Addresses,
         stacks: &StackTable,
         uid: StackUid,
-        at: u64,
+        at_ns: u64,
     ) -> Option<StackId> {
         let known = addresses.stacks.get(&uid);
-        if let Some(stack) = known.and_then(|known| known.at(at)) {
+        if let Some(stack) = known.and_then(|known| known.at(at_ns)) {
             return Some(stack);
         }
         // Down from the leaf until the callers are known, and then back up.
@@ -99,7 +99,7 @@ impl Resolver {
             // The first part has a leaf, which is not a caller.
             if !parts.is_empty() {
                 let known = addresses.parts.get(&number).copied();
-                callers = known.filter(|known| addresses.callers.stack(*known).at(at).is_some());
+                callers = known.filter(|known| addresses.callers.stack(*known).at(at_ns).is_some());
             }
             if callers.is_some() {
                 break;
@@ -124,7 +124,7 @@ impl Resolver {
                 _ => part.frames,
             };
             for address in frames.iter().rev() {
-                callers = self.callers(model, archives, addresses, callers, *address, at);
+                callers = self.callers(model, archives, addresses, callers, *address, at_ns);
             }
             if !circle && !parts.is_empty() {
                 addresses.parts.insert(number, callers);
@@ -132,16 +132,16 @@ impl Resolver {
         }
         let mut stack = addresses.callers.stack(callers);
         if let Some(leaf) = leaf {
-            let frame = self.address(model, archives, addresses, (stack.what, leaf), at);
+            let frame = self.address(model, archives, addresses, (stack.value, leaf), at_ns);
             // As for gprofng: a leaf in the PLT is on its way to another function, and counts as
             // its caller.
-            if !self.is_plt(model, frame.what) {
-                stack.what = model.stacks.child(stack.what, frame.what);
+            if !self.is_plt(model, frame.value) {
+                stack.value = model.stacks.child(stack.value, frame.value);
             }
             stack = stack.and(&frame);
         }
         addresses.stacks.insert(uid, stack);
-        Some(stack.what)
+        Some(stack.value)
     }
 
     /// Returns the callers `above` with one more address below them, resolved for a time.
@@ -152,14 +152,14 @@ impl Resolver {
         addresses: &mut Addresses,
         above: CallersId,
         address: u64,
-        at: u64,
+        at_ns: u64,
     ) -> CallersId {
         let callers = addresses.callers.child(above, address);
-        if addresses.callers.stack(callers).at(at).is_none() {
+        if addresses.callers.stack(callers).at(at_ns).is_none() {
             let stack = addresses.callers.stack(above);
-            let frame = self.address(model, archives, addresses, (stack.what, address), at);
+            let frame = self.address(model, archives, addresses, (stack.value, address), at_ns);
             let mut stack = stack.and(&frame);
-            stack.what = model.stacks.child(stack.what, frame.what);
+            stack.value = model.stacks.child(stack.value, frame.value);
             addresses.callers.set(callers, stack);
         }
         callers
@@ -190,16 +190,16 @@ impl Resolver {
         archives: &mut Archives,
         addresses: &mut Addresses,
         (caller, address): (StackId, u64),
-        at: u64,
+        at_ns: u64,
     ) -> Lasting<FrameId> {
         let known = addresses.frames.get(&address);
-        if let Some(known) = known.filter(|known| known.at(at).is_some()) {
+        if let Some(known) = known.filter(|known| known.at(at_ns).is_some()) {
             return *known;
         }
-        let (found, same) = addresses.space.find_lasting(address, at);
-        let (from, until) = (same.start, same.end);
+        let (found, same) = addresses.space.find_lasting(address, at_ns);
+        let (from_ns, until_ns) = (same.start, same.end);
         let kernel = is_kernel(address);
-        let what = match found {
+        let value = match found {
             Some(location) if location.kind == Mapped::File => {
                 let object = &mut addresses.objects[location.number];
                 let object = *object.get_or_insert_with(|| {
@@ -211,9 +211,13 @@ impl Resolver {
                     model.frame(*guess).offset == location.offset
                         && self.files[guess.index()] == Some(file)
                 });
-                let what =
+                let value =
                     guess.unwrap_or_else(|| self.in_file(model, archives, file, &location, kernel));
-                return Lasting { what, from, until };
+                return Lasting {
+                    value,
+                    from_ns,
+                    until_ns,
+                };
             }
             Some(location) => {
                 let object = self.object(model, ObjectKind::Dynamic, DYNAMIC, false);
@@ -222,7 +226,11 @@ impl Resolver {
             }
             None => self.special(model, UNKNOWN, address),
         };
-        let frame = Lasting { what, from, until };
+        let frame = Lasting {
+            value,
+            from_ns,
+            until_ns,
+        };
         addresses.frames.insert(address, frame);
         frame
     }
@@ -288,7 +296,7 @@ impl Resolver {
         let id = *self.objects.entry((kind, path.to_owned())).or_insert(next);
         if id == next {
             let path = path.to_owned();
-            model.objects.push(LoadObject { path, kind, kernel });
+            model.objects.push(ObjectInfo { path, kind, kernel });
         }
         id
     }
@@ -333,7 +341,7 @@ impl Resolver {
     }
 }
 
-/// Returns the name that is shown of a function with several: the shortest, demangled.
+/// Returns the name that is shown of a function with several, which is the shortest when demangled.
 fn shown<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let mut names = names.peekable();
     let Some(first) = names.next() else {
@@ -353,7 +361,7 @@ fn shown<'a>(names: impl Iterator<Item = &'a str>) -> String {
 fn hole(
     table: Option<&FunctionTable>,
     location: &Location<'_>,
-    object: &LoadObject,
+    object: &ObjectInfo,
 ) -> (u64, String) {
     let size = table.and_then(FunctionTable::text_size);
     let size = size.unwrap_or(location.mapped);

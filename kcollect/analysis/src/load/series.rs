@@ -1,8 +1,8 @@
-//! Which of the opened experiments are one recording: a series (`--rotate`), in which one begins at
-//! the very instant at which another ends.
+//! Finds which of the opened experiments are one recording: a series (`--rotate`), in which one
+//! begins at the very instant at which another ends.
 //!
-//! Their times are on one axis, and a process that lives on is one process. One that ended at a
-//! rotation, and whose pid was at once another's, cannot be distinguished.
+//! Their times are on one axis, and a process that goes on is one process. A process that ended at
+//! a rotation, and whose pid was at once another's, cannot be distinguished from that.
 
 use experiment_format::log::LogEvent;
 use experiment_format::reader::Experiment;
@@ -13,9 +13,9 @@ use super::open::Opened;
 /// The series among opened experiments, by their positions.
 #[derive(Debug)]
 pub(super) struct Series {
-    /// Of each experiment, the first of its recording: a founder.
+    /// For each experiment, the first of its recording, which is a founder.
     pub(super) first: Vec<usize>,
-    /// Of each experiment, the first opened one of the same process: itself, if there is no other.
+    /// For each experiment, the first opened one of the same process. Without another it is itself.
     pub(super) same: Vec<usize>,
 }
 

@@ -13,17 +13,17 @@ use rustc_hash::FxBuildHasher;
 pub(crate) struct Numbers(HashTable<u32>);
 
 impl Numbers {
-    /// Returns the position of `thing`. A new value gets the position `next`, and the caller has to
+    /// Returns the position of `value`. A new value gets the position `next`, and the caller has to
     /// put it there. `at` returns the value at an earlier position.
     pub(crate) fn number<T: Hash + Eq>(
         &mut self,
-        thing: &T,
+        value: &T,
         next: usize,
         at: impl Fn(usize) -> T,
     ) -> u32 {
         let entry = self.0.entry(
-            FxBuildHasher.hash_one(thing),
-            |number| at(*number as usize) == *thing,
+            FxBuildHasher.hash_one(value),
+            |number| at(*number as usize) == *value,
             |number| FxBuildHasher.hash_one(at(*number as usize)),
         );
         *entry.or_insert(next as u32).get()

@@ -62,7 +62,7 @@ impl Stacks {
     /// Returns the frame at the leaf. None: it is the empty stack.
     #[must_use]
     pub fn leaf(&self, stack: StackId) -> Option<FrameId> {
-        (stack != StackId::EMPTY).then(|| self.nodes.thing(stack.0))
+        (stack != StackId::EMPTY).then(|| self.nodes.value(stack.0))
     }
 
     /// Returns the frames, leaf first.
@@ -81,7 +81,7 @@ impl Stacks {
         let all = 1..self.nodes.len() as u32;
         all.filter_map(|at| {
             let caller = self.nodes.parent(at)?;
-            Some((StackId(at), StackId(caller), self.nodes.thing(at)))
+            Some((StackId(at), StackId(caller), self.nodes.value(at)))
         })
     }
 

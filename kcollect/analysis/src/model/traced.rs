@@ -1,4 +1,4 @@
-//! Traced events in place of ticks, so that pictures and exports draw them as they are.
+//! Puts traced events in the place of ticks, so that pictures and exports draw them as they are.
 
 use experiment_format::microstate::Microstate;
 use host::exit::{ExitKind, Failure};
@@ -17,7 +17,7 @@ pub enum TracedEvents {
 }
 
 impl TracedEvents {
-    /// Returns what they are, in words.
+    /// Returns the name of the events, for titles.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -27,7 +27,7 @@ impl TracedEvents {
         }
     }
 
-    /// Returns the metric that an experiment has with them.
+    /// Returns a metric that an experiment has if these events were traced.
     fn metric(self) -> &'static str {
         match self {
             TracedEvents::Locks => "sync",
@@ -36,7 +36,8 @@ impl TracedEvents {
         }
     }
 
-    /// Returns the state in whose place they are shown. A call that does I/O is blocked, mostly.
+    /// Returns the state in whose place the events are shown. A call that does I/O is blocked,
+    /// mostly.
     fn state(self) -> Microstate {
         match self {
             TracedEvents::Locks => Microstate::UserLock,
@@ -89,8 +90,8 @@ impl Model {
         for info in &mut self.experiments {
             info.tick_us = 1;
         }
-        let rows = |(row, nanos): (TickRow, i64)| {
-            let micros = nanos.max(0).cast_unsigned().div_ceil(1000).max(1);
+        let rows = |(row, duration_ns): (TickRow, i64)| {
+            let micros = duration_ns.max(0).cast_unsigned().div_ceil(1000).max(1);
             pieces(micros).map(move |ticks| TickRow {
                 ticks,
                 state: events.state() as u8,
@@ -101,13 +102,13 @@ impl Model {
             TracedEvents::Locks => {
                 let waits = self.waits.iter();
                 waits
-                    .flat_map(|wait| rows((wait.row, wait.nanos)))
+                    .flat_map(|wait| rows((wait.row, wait.duration_ns)))
                     .collect()
             }
             TracedEvents::Io => {
                 let calls = self.io_calls.iter();
                 calls
-                    .flat_map(|call| rows((call.row, call.nanos)))
+                    .flat_map(|call| rows((call.row, call.duration_ns)))
                     .collect()
             }
             TracedEvents::Memory => Vec::new(),
@@ -116,7 +117,8 @@ impl Model {
     }
 }
 
-/// Returns a number as a sum of what a row has room for: a wait may be longer than half an hour.
+/// Returns parts of a number, each of which is no more than a row can hold: a wait may be longer than
+/// half an hour.
 fn pieces(mut number: u64) -> impl Iterator<Item = i32> {
     std::iter::from_fn(move || {
         let piece = i32::try_from(number).unwrap_or(i32::MAX);

@@ -14,7 +14,7 @@ const NONE: u32 = u32::MAX;
 struct Node<T> {
     parent: u32,
     first_child: u32,
-    thing: T,
+    value: T,
 }
 
 /// Nodes, numbered from 0: first the roots, all others after their parents.
@@ -26,12 +26,12 @@ pub(crate) struct Trie<T> {
 }
 
 impl<T: Copy + Eq + Hash> Trie<T> {
-    /// A trie of so many roots, with `thing` as their value.
-    pub(crate) fn new(roots: usize, thing: T) -> Trie<T> {
+    /// A trie of so many roots, with `value` as their value.
+    pub(crate) fn new(roots: usize, value: T) -> Trie<T> {
         let root = Node {
             parent: NONE,
             first_child: NONE,
-            thing,
+            value,
         };
         Trie {
             nodes: vec![root; roots],
@@ -40,24 +40,24 @@ impl<T: Copy + Eq + Hash> Trie<T> {
     }
 
     /// Returns the child of `parent` with a value, which is added if it is new.
-    pub(crate) fn child(&mut self, parent: u32, thing: T) -> u32 {
+    pub(crate) fn child(&mut self, parent: u32, value: T) -> u32 {
         let next = self.nodes.len();
         let child = match self.nodes[parent as usize].first_child {
             NONE => {
                 self.nodes[parent as usize].first_child = next as u32;
                 next as u32
             }
-            first if self.nodes[first as usize].thing == thing => first,
-            _ => self.others.number(&(parent, thing), next, |at| {
+            first if self.nodes[first as usize].value == value => first,
+            _ => self.others.number(&(parent, value), next, |at| {
                 let node = &self.nodes[at];
-                (node.parent, node.thing)
+                (node.parent, node.value)
             }),
         };
         if child as usize == next {
             self.nodes.push(Node {
                 parent,
                 first_child: NONE,
-                thing,
+                value,
             });
         }
         child
@@ -66,7 +66,7 @@ impl<T: Copy + Eq + Hash> Trie<T> {
     /// Returns the value of a node's first child.
     pub(crate) fn first_child(&self, parent: u32) -> Option<T> {
         let first = self.nodes[parent as usize].first_child;
-        self.nodes.get(first as usize).map(|node| node.thing)
+        self.nodes.get(first as usize).map(|node| node.value)
     }
 
     /// Returns the number of nodes.
@@ -81,8 +81,8 @@ impl<T: Copy + Eq + Hash> Trie<T> {
     }
 
     /// Returns a node's value.
-    pub(crate) fn thing(&self, node: u32) -> T {
-        self.nodes[node as usize].thing
+    pub(crate) fn value(&self, node: u32) -> T {
+        self.nodes[node as usize].value
     }
 
     /// Frees what only [`Trie::child`] needs.

@@ -7,21 +7,21 @@ use experiment_format::text;
 use host::table::{Align, TextTable, width_of};
 use serde_json::{Map, Value, json};
 
-/// A column.
+/// A column of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
-    /// Its key in CSV and JSON: gprofng's word if there is one, such as `e.user`.
+    /// The key in CSV and JSON: gprofng's word if there is one, such as `e.user`.
     pub key: String,
-    /// Its title in text.
+    /// The title in text.
     pub title: String,
-    /// Whether it holds numbers, which are aligned on the right.
+    /// Whether the cells are numbers, which are aligned on the right.
     pub number: bool,
-    /// Whether it is left out of text.
+    /// Whether the column is left out of text.
     pub hidden: bool,
 }
 
 impl Column {
-    /// A column of numbers.
+    /// Returns a column of numbers.
     pub fn number(key: impl Into<String>, title: impl Into<String>) -> Column {
         Column {
             key: key.into(),
@@ -31,7 +31,7 @@ impl Column {
         }
     }
 
-    /// A column of text.
+    /// Returns a column of text.
     pub fn text(key: impl Into<String>, title: impl Into<String>) -> Column {
         Column {
             number: false,
@@ -39,7 +39,7 @@ impl Column {
         }
     }
 
-    /// The same column, left out of text.
+    /// Returns the same column, left out of text.
     #[must_use]
     pub fn hidden(self) -> Column {
         Column {
@@ -73,8 +73,17 @@ pub enum Cell {
 }
 
 impl Cell {
-    /// Returns it as gprofng writes it: seconds with three decimals, percent with two, and zero as
-    /// `0.`.
+    /// Returns the share of `part` in `whole`, which is 0 if the whole is.
+    #[must_use]
+    pub fn share_of(part: i64, whole: i64) -> Cell {
+        Cell::Share(match whole {
+            0 => 0.0,
+            whole => part as f64 / whole as f64,
+        })
+    }
+
+    /// Returns the cell as gprofng prints it: seconds with three decimals, percent with two, and zero
+    /// as `0.`.
     #[must_use]
     pub fn plain(&self) -> String {
         match self {
@@ -93,7 +102,7 @@ impl Cell {
         }
     }
 
-    /// Returns it unrounded: times in seconds, shares in percent.
+    /// Returns the value unrounded: times in seconds, shares in percent.
     #[must_use]
     pub fn value(&self) -> Value {
         match self {
@@ -139,15 +148,15 @@ pub struct Table {
 }
 
 impl Table {
-    /// Cuts it to `limit` rows, with a note of how many were left out.
+    /// Leaves out the rows after the first `limit`, with a note of their number.
     pub fn cut(&mut self, limit: usize) {
         let more = self.rows.len().saturating_sub(limit);
         self.rows.truncate(limit);
         self.notes.extend(left_out(more));
     }
 
-    /// Returns it as text, in lines no wider than `width` columns if numbers leave room for that.
-    /// None: as wide as needed, which is right for a pipe.
+    /// Returns the table as text, in lines no wider than `width` columns if numbers leave room for
+    /// that. Without a width, lines are as wide as needed, which is right for a pipe.
     #[must_use]
     pub fn text(&self, width: Option<u16>) -> String {
         let mut out = String::new();
@@ -175,7 +184,7 @@ impl Table {
         out
     }
 
-    /// Returns it as CSV (RFC 4180): the keys, then the rows, unrounded.
+    /// Returns the table as CSV (RFC 4180): the keys, then the rows, unrounded.
     #[must_use]
     pub fn csv(&self) -> String {
         let mut writer = csv::Writer::from_writer(Vec::new());
@@ -196,8 +205,8 @@ impl Table {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Returns it as a JSON object: `view`, `columns` with key and title, and `rows`, one object
-    /// each.
+    /// Returns the table as a JSON object: `view`, `columns` with key and title, and `rows`, one
+    /// object each.
     #[must_use]
     pub fn json(&self) -> Value {
         let columns = self.columns.iter();
@@ -240,7 +249,7 @@ pub struct TablePage {
 }
 
 impl TablePage {
-    /// Returns it as text: see [`Table::text`].
+    /// Returns the text of all tables: see [`Table::text`].
     #[must_use]
     pub fn text(&self, width: Option<u16>) -> String {
         let facts = |run: &Vec<(&str, Cell)>| -> String {
@@ -269,7 +278,7 @@ impl TablePage {
         tables.collect::<Vec<_>>().join("\n")
     }
 
-    /// Returns it as a JSON object: `view`, `runs`, and each table by its name.
+    /// Returns a JSON object: `view`, `runs`, and each table by its name.
     #[must_use]
     pub fn json(&self) -> Value {
         let runs = self.runs.iter().map(|run| {
@@ -285,7 +294,7 @@ impl TablePage {
     }
 }
 
-/// What a view makes: one table or several.
+/// The result of a view: one table or several.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Report {
     /// One table.
@@ -295,7 +304,7 @@ pub enum Report {
 }
 
 impl Report {
-    /// Returns it as text: see [`Table::text`].
+    /// Returns the text of all tables: see [`Table::text`].
     #[must_use]
     pub fn text(&self, width: Option<u16>) -> String {
         match self {
@@ -304,7 +313,7 @@ impl Report {
         }
     }
 
-    /// Returns it as CSV: see [`Table::csv`] and [`TablePage::csv`].
+    /// Returns the report as CSV: see [`Table::csv`] and [`TablePage::csv`].
     #[must_use]
     pub fn csv(&self) -> String {
         match self {
@@ -313,7 +322,7 @@ impl Report {
         }
     }
 
-    /// Returns it as JSON: see [`Table::json`] and [`TablePage::json`].
+    /// Returns the report as JSON: see [`Table::json`] and [`TablePage::json`].
     #[must_use]
     pub fn json(&self) -> Value {
         match self {
@@ -336,7 +345,7 @@ pub(crate) fn printable(text: &str) -> String {
     out
 }
 
-/// Columns between tab stops.
+/// The columns between two tab stops.
 const TAB_COLUMNS: usize = 8;
 
 #[cfg(test)]

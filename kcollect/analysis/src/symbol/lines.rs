@@ -62,7 +62,7 @@ pub(super) fn resolve(
         Err(_) => return unknown(addresses, DAMAGED),
     };
     let split = SplitFiles::new(places, &split_bytes, &meter);
-    let mut shared = Shared::default();
+    let mut strings = InternedStrings::default();
     let begin = Instant::now();
     let too_long = || meter.is_empty() || begin.elapsed() > LOOKUP_TIMEOUT;
     let mut error = None;
@@ -78,11 +78,11 @@ pub(super) fn resolve(
         }
         // Any number of units may claim an address, and each has a file of its own.
         let load = |unit: &_| if too_long() { None } else { split.load(unit) };
-        frames_at(&context, address, load, &mut shared).unwrap_or_else(|_| {
+        frames_at(&context, address, load, &mut strings).unwrap_or_else(|_| {
             error = error.take().or(Some(DAMAGED));
             // The function entries are damaged; the lines may be intact.
             let location = context.find_location(address).ok().flatten();
-            let frame = location.map(|location| shared.frame(None, Some(location)));
+            let frame = location.map(|location| strings.frame(None, Some(location)));
             frame.into_iter().collect()
         })
     });
@@ -116,7 +116,7 @@ fn frames_at<'a>(
     context: &Context<Metered<'a>>,
     address: u64,
     load_split: impl Fn(&SplitDwarfLoad<Metered<'a>>) -> Option<Arc<Dwarf<Metered<'a>>>>,
-    shared: &mut Shared,
+    strings: &mut InternedStrings,
 ) -> Result<Vec<SourceFrame>, gimli::Error> {
     let mut looked_up = context.find_frames(address);
     let mut found = loop {
@@ -130,16 +130,16 @@ fn frames_at<'a>(
     let mut frames = Vec::new();
     while let Some(frame) = found.next()? {
         let name = frame.function.as_ref().map(|name| name.raw_name());
-        frames.push(shared.frame(name.transpose()?.as_deref(), frame.location));
+        frames.push(strings.frame(name.transpose()?.as_deref(), frame.location));
     }
     Ok(frames)
 }
 
 /// Names and paths, each once.
 #[derive(Default)]
-struct Shared(HashSet<Arc<str>>);
+struct InternedStrings(HashSet<Arc<str>>);
 
-impl Shared {
+impl InternedStrings {
     fn frame(
         &mut self,
         function: Option<&str>,

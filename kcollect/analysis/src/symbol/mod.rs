@@ -84,16 +84,16 @@ pub struct SourceFrame {
 
 /// The names of places in one load object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PlaceNames {
+pub struct CodeNames {
     /// For each place, in the order of the request.
-    pub names: Vec<PlaceName>,
+    pub names: Vec<CodeName>,
     /// The load object's own file, of whose build the names are. None: there is no file.
     pub image: Option<Origin>,
 }
 
 /// A place in a file that has no name in the experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct UnnamedCode {
     /// Where it is.
     pub offset: u64,
     /// Where the range of code without a name begins that it is in, if the experiment has that.
@@ -102,7 +102,7 @@ pub struct Place {
 
 /// The name of a place, or what is known instead of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum PlaceName {
+pub enum CodeName {
     /// The function that covers it.
     Function {
         /// Its name as the linker has it, for [`demangle()`].
@@ -243,19 +243,23 @@ impl Symboliser {
     /// Names places of load objects that have no name in the experiment. The names are those of the
     /// debug file, or else of the symbol table that Fedora's programs have compressed in them.
     #[must_use]
-    pub fn names(&self, objects: &[(&ObjectRef, &[Place])]) -> Vec<PlaceNames> {
-        let failed = |places: &[Place]| PlaceNames {
-            names: vec![PlaceName::Unknown; places.len()],
+    pub fn names(&self, objects: &[(&ObjectRef, &[UnnamedCode])]) -> Vec<CodeNames> {
+        let failed = |places: &[UnnamedCode]| CodeNames {
+            names: vec![CodeName::Unknown; places.len()],
             image: None,
         };
-        let work = |object: &ObjectRef, places: &[Place]| {
+        let work = |object: &ObjectRef, places: &[UnnamedCode]| {
             self.try_names(object, places)
                 .unwrap_or_else(|_| failed(places))
         };
         for_each(objects, work, failed)
     }
 
-    fn try_names(&self, object: &ObjectRef, places: &[Place]) -> Result<PlaceNames, SymbolError> {
+    fn try_names(
+        &self,
+        object: &ObjectRef,
+        places: &[UnnamedCode],
+    ) -> Result<CodeNames, SymbolError> {
         let images = locate::images(object, &self.search)?;
         let debug = locate::symbols(object, &self.search, &images);
         let first = images.into_iter().next().ok_or(SymbolError::NotFound)?;
@@ -263,14 +267,14 @@ impl Symboliser {
         let mut room = Room::new();
         let own = CodeSymbols::read(image, &mut room).unwrap_or_default();
         let debug = debug.and_then(|debug| CodeSymbols::read(&debug, &mut room).ok());
-        let function = |at: &Place| {
+        let function = |at: &UnnamedCode| {
             let address = image.address(at.offset)?;
             let begin = at.begin.and_then(|begin| image.address(begin));
             let (symbol, place) = debug.as_ref()?.covering(address, begin)?;
             let begin = image.offset(place)?;
-            Some(PlaceName::Function { symbol, begin })
+            Some(CodeName::Function { symbol, begin })
         };
-        let near = |at: &Place| {
+        let near = |at: &UnnamedCode| {
             let section = image.section_begin(at.offset)?;
             let begin = match at.begin {
                 Some(begin) => image.address(begin)?,
@@ -278,13 +282,13 @@ impl Symboliser {
             };
             let nearest = begin.saturating_sub(MAX_DISTANCE_BYTES).max(section);
             let after = own.last_in(nearest..=begin);
-            Some(PlaceName::Near {
+            Some(CodeName::Near {
                 begin: image.offset(begin)?,
                 after: after.map(|(symbol, place)| (symbol, begin - place)),
             })
         };
         let name = |at| function(at).or_else(|| near(at)).unwrap_or_default();
-        Ok(PlaceNames {
+        Ok(CodeNames {
             names: places.iter().map(name).collect(),
             image: Some(first.origin),
         })

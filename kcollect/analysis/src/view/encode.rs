@@ -257,7 +257,7 @@ struct Header<'a> {
     processes: Vec<(usize, usize, usize, Pid, Vec<usize>)>,
     /// Process, tid, name, whether exact times are known.
     threads: Vec<(u32, Tid, usize, u8)>,
-    /// Name, object, flags: 1 kernel, 2 made at run time.
+    /// Name, object, flags: 1 kernel, 2 JIT code.
     functions: Vec<(usize, usize, u8)>,
     strings: Vec<String>,
     columns: &'a [(&'static str, u8, usize)],
@@ -290,7 +290,7 @@ fn header(payload: &Payload, columns: &Columns) -> Vec<u8> {
     let functions = payload.functions.iter();
     let functions = functions
         .map(|it| {
-            let flags = u8::from(it.kernel) + 2 * u8::from(it.runtime);
+            let flags = u8::from(it.kernel) + 2 * u8::from(it.jit);
             (strings.number(&it.name), strings.number(&it.object), flags)
         })
         .collect();

@@ -41,7 +41,7 @@ fn payload() -> Payload {
         name: name.into(),
         object: "a".into(),
         kernel: name == "vfs_read",
-        runtime: name == "work",
+        jit: name == "work",
     });
     Payload {
         duration_ns: 1_000_000,

@@ -13,7 +13,7 @@ use experiment_format::microstate::Microstate;
 
 use super::payload::{PageFunction, PageProcess, PageStacks, PageThread, PageTick, Payload};
 use crate::filter::{Filter, Selection};
-use crate::load::exact::{ExactTimes, Times};
+use crate::load::exact::{ExactSums, ExactTimes};
 use crate::model::{ExperimentInfo, GroupKind, LossCounts, Model, ObjectKind, TickRow};
 
 /// Returns the payload of a recording: of a founder or of a series, with all that passes a filter.
@@ -65,7 +65,7 @@ pub fn gather(model: &Model, filter: &Filter) -> Result<Payload, Error> {
         let ticks = model.microseconds(row) / i64::from(interval);
         if let (Some(state), Ok(ticks @ 1..)) = (state(row), u32::try_from(ticks)) {
             payload.ticks.push(PageTick {
-                time_ns: row.time,
+                time_ns: row.time_ns,
                 thread: row.thread.0,
                 cpu: u16::try_from(model.cpus[row.cpu.index()]).unwrap_or(PageTick::NO_CPU),
                 stack: nodes[row.stack.index()],
@@ -189,7 +189,7 @@ fn functions(model: &Model) -> (Vec<PageFunction>, Vec<u32>) {
                 ObjectKind::File | ObjectKind::Dynamic => object.path.clone().into_bytes(),
             },
             kernel: function.kernel,
-            runtime: model.made_at_run_time(function),
+            jit: model.is_jit_code(function),
         };
         *known.entry(shown).or_insert_with_key(|shown| {
             functions.push(shown.clone());
@@ -241,7 +241,7 @@ fn note_exact_times(founder: &ExperimentInfo, payload: &mut Payload) -> Result<(
 
 /// Fills in what held up each process whose pid is its own.
 fn note_held_up(exact: &ExactTimes, payload: &mut Payload) {
-    let mut times: HashMap<Pid, Times> = HashMap::new();
+    let mut times: HashMap<Pid, ExactSums> = HashMap::new();
     for thread in &exact.threads {
         times.entry(thread.pid).or_default().add(&thread.times);
     }

@@ -77,8 +77,8 @@ pub struct PageFunction {
     pub object: Vec<u8>,
     /// Whether it is kernel or module code.
     pub kernel: bool,
-    /// Whether it is user code that was made at run time.
-    pub runtime: bool,
+    /// Whether it is JIT code.
+    pub jit: bool,
 }
 
 /// Ticks of one thread in one state with one stack.

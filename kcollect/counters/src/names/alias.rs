@@ -1,8 +1,8 @@
 //! The short names of gprofng and er_kernel, for those of their counters that the kernel counts on
 //! every CPU.
 //!
-//! There, tables map each name to an event of each known CPU. Here each name is one of the kernel's
-//! generic events, which the kernel maps to an event of the CPU. Names without a generic event
+//! gprofng has tables that map each name to an event of each known CPU. Here each name is one of the
+//! kernel's generic events, which the kernel maps to an event of the CPU. Names without a generic event
 //! (`l2m`, `ecstall`, ...) are not supported: the CPU's event for them has a name in sysfs, or a
 //! number in the manufacturer's manual.
 

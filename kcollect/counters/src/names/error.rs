@@ -1,6 +1,6 @@
 //! Errors in the names of counters, found before anything is opened.
 //!
-//! What the kernel refuses when an event is opened is a [`Refusal`](crate::perf::refusal::Refusal).
+//! An event that the kernel refuses to open is a [`Refusal`](crate::perf::refusal::Refusal).
 
 use host::exit::{ExitKind, Failure};
 
@@ -8,7 +8,7 @@ use host::exit::{ExitKind, Failure};
 /// which is [`CounterError::cure`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CounterError {
-    /// Text that is not of the form of a counter.
+    /// The text is not of the form of a counter.
     #[error("{typed}: {what}")]
     Form {
         /// The text as typed, or the part that is wrong.
@@ -44,7 +44,7 @@ pub enum CounterError {
         /// Similar fields and events, the best first; at most three.
         nearest: Vec<String>,
     },
-    /// A value that does not fit into its field.
+    /// A value does not fit into its field.
     #[error("{pmu}: {term}={value:#x} is too large")]
     TooLarge {
         /// The PMU.
@@ -56,7 +56,7 @@ pub enum CounterError {
         /// The largest value that fits.
         max: u64,
     },
-    /// An event without a value that sysfs leaves to the user.
+    /// An event lacks a value that sysfs leaves to the user.
     #[error("the PMU {pmu} needs a value for {term}")]
     Missing {
         /// The PMU.
@@ -64,8 +64,8 @@ pub enum CounterError {
         /// The field.
         term: String,
     },
-    /// A field or event that the kernel describes in a way not known here, such as a field in a
-    /// word that `perf_event_attr` was extended by.
+    /// The kernel describes a field or event in a way not known here, such as a field in a word that
+    /// `perf_event_attr` was extended by.
     #[error(
         "the kernel describes {term} of the PMU {pmu} as {text}, which this version of kcollect cannot parse"
     )]
@@ -77,7 +77,7 @@ pub enum CounterError {
         /// Its text in sysfs.
         text: String,
     },
-    /// An event of the CPU on a machine without a core PMU.
+    /// An event of the CPU was typed on a machine without a core PMU.
     #[error("{name}: this {} has no hardware counters", either(.virtual_machine, "virtual machine", "machine"))]
     NoCounters {
         /// The event.
@@ -85,7 +85,7 @@ pub enum CounterError {
         /// Whether it is a virtual machine.
         virtual_machine: bool,
     },
-    /// An event of an uncore PMU, which counts but does not interrupt.
+    /// An event of an uncore PMU was to overflow. Such a PMU counts but does not interrupt.
     #[error(
         "{name} cannot overflow: the PMU {pmu} counts for the whole package, not for a place in a program"
     )]
@@ -100,10 +100,10 @@ pub enum CounterError {
     NoTracefs {
         /// The tracepoint.
         name: String,
-        /// It exists, but may not be read.
+        /// Whether the list exists, but may not be read.
         denied: bool,
     },
-    /// A symbol of the kernel whose address is hidden, or which does not exist.
+    /// A symbol of the kernel does not exist, or its address is hidden.
     #[error("{symbol}: {}", either(.hidden, "the kernel hides its addresses", "the kernel has no such symbol"))]
     NoSymbol {
         /// The symbol.

@@ -1,10 +1,10 @@
-//! An event that can be counted, as `perf_event_open(2)` takes it.
+//! Events that can be counted, as `perf_event_open(2)` takes them.
 
 use perf_event_open_sys::bindings as sys;
 
 use crate::names::sysfs::format::ConfigWords;
 
-/// The part of `perf_event_attr` that selects what is counted; nothing in it says how.
+/// The part of `perf_event_attr` that selects what is counted, without how it is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Encoding {
     /// `type`: one of `PERF_TYPE_*`, or the number of a PMU from its directory in sysfs.
@@ -19,18 +19,19 @@ pub struct Encoding {
     pub config3: u64,
     /// Of a breakpoint, the kinds of access: `HW_BREAKPOINT_*`.
     pub breakpoint: u32,
-    /// It is counted in user mode.
+    /// Whether it is counted in user mode.
     pub user: bool,
-    /// It is counted in the kernel.
+    /// Whether it is counted in the kernel.
     pub kernel: bool,
-    /// It is counted in a hypervisor, where the CPU can distinguish that.
+    /// Whether it is counted in a hypervisor, where the CPU can distinguish that.
     pub hypervisor: bool,
     /// `precise_ip`: how exact the address of an overflow has to be, 0 to 3.
     pub precise: u8,
 }
 
 impl Encoding {
-    /// A software event of the kernel, `PERF_COUNT_SW_*`, counted all_modes.
+    /// Returns the encoding of a software event of the kernel, `PERF_COUNT_SW_*`, which is counted
+    /// in all modes.
     #[must_use]
     pub fn software(config: sys::perf_sw_ids) -> Encoding {
         Encoding {
@@ -78,7 +79,7 @@ impl Encoding {
 
 /// An event with its name, title and unit.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Event {
+pub struct PerfEvent {
     /// The name as typed, without the interval: `cycles`, `cycles:u`, `r01c2~edge=1`,
     /// `cpu/event=0x3c/`, `sched:sched_switch`. Where a name means an event of several PMUs, the
     /// name with one of the PMUs: `cpu_core/cycles/u`.
@@ -87,9 +88,10 @@ pub struct Event {
     pub title: String,
     /// The event as the kernel takes it.
     pub encoding: Encoding,
-    /// The CPUs on which it is counted. None: all. Uncore PMUs and hybrid cores have some only.
+    /// The CPUs on which the event is counted. None: all. Events of uncore PMUs and of hybrid cores
+    /// are counted on some only.
     pub cpus: Option<Vec<u32>>,
-    /// The factor, from sysfs, that converts a count to [`Event::unit`]; 1 for plain counts.
+    /// The factor, from sysfs, that converts a count to [`PerfEvent::unit`]; 1 for plain counts.
     pub scale: f64,
     /// The unit of a converted count, such as `Joules`; empty for plain counts.
     pub unit: String,
@@ -97,8 +99,8 @@ pub struct Event {
     pub is_time: bool,
 }
 
-impl Event {
-    /// Whether it is a tracepoint of the kernel, which has hits, not overflows.
+impl PerfEvent {
+    /// Whether it is a tracepoint of the kernel, of which every hit is recorded, not overflows.
     #[must_use]
     pub fn is_tracepoint(&self) -> bool {
         self.encoding.kind == sys::PERF_TYPE_TRACEPOINT
@@ -109,7 +111,7 @@ impl Event {
 #[derive(Clone, Debug, PartialEq)]
 pub struct CounterRequest {
     /// The event.
-    pub event: Event,
+    pub event: PerfEvent,
     /// The number of events between two overflows.
     pub interval: u64,
 }

@@ -14,8 +14,8 @@ use crate::names::{alias, cache, sysfs::pmu};
 /// All that can be counted on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Listing {
-    /// The number of hardware events that are counted at the same time; of more, the kernel counts
-    /// each for a part of the time. None: there are none, or it is not known.
+    /// The number of hardware events that are counted at the same time. Of more events, the kernel
+    /// counts each for a part of the time. None: there are none, or the number is not known.
     pub at_once: Option<usize>,
     /// Whether there are hardware counters.
     pub hardware_counters: bool,
@@ -121,9 +121,9 @@ pub fn list_counters(
 pub(crate) fn event_names(root: &Root) -> Vec<String> {
     let aliases = alias::ALIASES.iter().map(|(alias, ..)| *alias);
     let rows = generic::HARDWARE.iter().chain(&generic::SOFTWARE);
-    let generic_event = aliases.chain(rows.flat_map(|row| row.0.iter().copied()));
-    let generic_event = generic_event.map(str::to_owned).chain(cache::names());
-    generic_event
+    let generic = aliases.chain(rows.flat_map(|row| row.0.iter().copied()));
+    let generic = generic.map(str::to_owned).chain(cache::names());
+    generic
         .chain(pmu::all(root).iter().flat_map(pmu::Pmu::events))
         .collect()
 }
@@ -231,10 +231,7 @@ fn rows(lines: &[ListedEvent]) -> Vec<(String, &str)> {
 /// Wraps a paragraph at `width` columns.
 fn wrapped(text: &str, width: Option<u16>) -> String {
     match columns(width) {
-        Some(width) => wrap(text, width).join(
-            "
-",
-        ),
+        Some(width) => wrap(text, width).join("\n"),
         None => text.to_owned(),
     }
 }
@@ -249,7 +246,7 @@ fn table(lines: &[(String, &str)], width: Option<u16>) -> String {
     text
 }
 
-/// Narrower terminals get tables of this many columns.
+/// The columns of a table on a narrower terminal.
 const MIN_WIDTH: usize = 40;
 
 fn columns(width: Option<u16>) -> Option<usize> {

@@ -28,7 +28,7 @@ mod terms;
 
 pub use error::CounterError;
 
-use event::{CounterRequest, Event};
+use event::{CounterRequest, PerfEvent};
 use grammar::{CounterSpec, OverflowInterval, OverflowSpec};
 use host::Root;
 use resolved::ResolvedEvent;
@@ -40,7 +40,7 @@ const DEFAULT_COUNTERS: [&str; 2] = ["cycles", "insts"];
 /// Returns the counters of one `-h`: names with intervals, joined by commas, or `on`, `hi`, `lo`
 /// for the default ones.
 ///
-/// On machines with several kinds of cores one name gives a request for each kind.
+/// On machines with several kinds of cores one name is a request for each kind.
 ///
 /// # Errors
 /// The first counter that cannot be parsed, that this machine does not have, or that cannot
@@ -53,7 +53,7 @@ pub fn parse_requests(text: &str, root: &Root) -> Result<Vec<CounterRequest>, Co
 ///
 /// # Errors
 /// The first counter that cannot be parsed, or that this machine does not have.
-pub fn parse_events(text: &str, root: &Root) -> Result<Vec<Event>, CounterError> {
+pub fn parse_events(text: &str, root: &Root) -> Result<Vec<PerfEvent>, CounterError> {
     let mut events = Vec::new();
     for spec in grammar::parse_counter_specs(text)? {
         let resolved = resolve::events(&spec, root)?;
@@ -117,7 +117,7 @@ fn overflowing(
 }
 
 #[cfg(test)]
-pub(crate) fn page_faults() -> Event {
+pub(crate) fn page_faults() -> PerfEvent {
     parse_events("page-faults", &Root::machine())
         .unwrap()
         .remove(0)

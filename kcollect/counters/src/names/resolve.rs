@@ -4,7 +4,7 @@
 //! [`generic`](crate::names::generic) event, `rHEX`, `type:config`, a name of a PMU in sysfs,
 //! `group:tracepoint`. Names with slashes are terms of a PMU, names with `mem:` breakpoints.
 //!
-//! A name gives several events where several PMUs have it: one for each kind of core, one for each
+//! A name means several events where several PMUs have it: one for each kind of core, one for each
 //! channel of a memory controller. Generic events then have the PMU's number in the upper half of
 //! `config`, as Linux requires since 5.13 (6.6 on arm64); on machines with one kind of core they do
 //! not.
@@ -17,7 +17,7 @@ use host::Root;
 use perf_event_open_sys::bindings as sys;
 
 use crate::names::error::CounterError;
-use crate::names::event::{Encoding, Event};
+use crate::names::event::{Encoding, PerfEvent};
 use crate::names::grammar::CounterSpec;
 use crate::names::grammar::tokens::parse_number;
 use crate::names::modifiers::{Modifiers, are_perf_modifiers};
@@ -204,7 +204,7 @@ fn for_each_core_pmu<'a>(
     let several = pmus.len() > 1;
     let title = generic_event(name).map(|event| event.title);
     let found = pmus.into_iter().map(|pmu| ResolvedEvent {
-        event: Event {
+        event: PerfEvent {
             cpus: several.then(|| pmu.cpus()).flatten(),
             title: match (&title, several) {
                 (Some(title), true) => format!("{title}, {}", pmu.name),

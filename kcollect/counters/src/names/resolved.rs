@@ -2,14 +2,14 @@
 
 use perf_event_open_sys::bindings as sys;
 
-use crate::names::event::{Encoding, Event};
+use crate::names::event::{Encoding, PerfEvent};
 use crate::names::generic::GenericEvent;
 use crate::names::sysfs::pmu::Pmu;
 use crate::names::{alias, generic};
 
 /// An event, with the PMU whose fields its attributes may set.
 pub(crate) struct ResolvedEvent<'a> {
-    pub(crate) event: Event,
+    pub(crate) event: PerfEvent,
     pub(crate) pmu: Option<Pmu<'a>>,
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn all_modes(kind: u32) -> Encoding {
 /// Returns an event without PMU, unit or scale.
 pub(crate) fn plain_event<'a>(title: &str, encoding: Encoding) -> ResolvedEvent<'a> {
     ResolvedEvent {
-        event: Event {
+        event: PerfEvent {
             name: title.to_owned(),
             title: title.to_owned(),
             encoding,

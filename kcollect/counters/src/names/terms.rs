@@ -4,7 +4,7 @@
 use host::Root;
 
 use crate::names::error::CounterError;
-use crate::names::event::Event;
+use crate::names::event::PerfEvent;
 use crate::names::generic::GenericEvent;
 use crate::names::grammar::tokens::parse_number;
 use crate::names::resolved::{all_modes, generic_encoding, generic_event, plain_event, raw_code};
@@ -17,7 +17,7 @@ use crate::names::sysfs::pmu::{self, Pmu};
 ///
 /// # Errors
 /// A term that the PMU does not have, a value that does not fit, or a missing value.
-pub(crate) fn terms(pmu: &Pmu<'_>, inside: &str, root: &Root) -> Result<Event, CounterError> {
+pub(crate) fn terms(pmu: &Pmu<'_>, inside: &str, root: &Root) -> Result<PerfEvent, CounterError> {
     let mut event = plain_event(&title(pmu, inside), all_modes(pmu.kind)).event;
     event.cpus = cpus_of(pmu, root);
     let mut words: ConfigWords = [0; 4];

@@ -11,7 +11,7 @@ use host::machine::now;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::perf::counter::OpenCounter;
-use crate::perf::overflow::{CounterOverflow, OverflowRing};
+use crate::perf::overflow::{OverflowRecord, OverflowRing};
 use crate::perf::reading::{CounterValue, SetReading};
 
 /// A set of open counters, made by [`CounterSet::bind`](crate::perf::set::CounterSet::bind).
@@ -28,7 +28,7 @@ pub struct BoundSet {
 #[derive(Debug, Default)]
 struct PendingOverflows {
     /// Those not yet returned, each with the number of its request.
-    overflows: Vec<(usize, CounterOverflow)>,
+    overflows: Vec<(usize, OverflowRecord)>,
     /// Requests whose counters have stopped since they were enabled.
     stopped: BTreeSet<usize>,
 }
@@ -128,7 +128,7 @@ impl BoundSet {
 
     /// Returns the overflows since the last call, each with the number of its request. It does not
     /// wait.
-    pub fn overflows(&self) -> Vec<(usize, CounterOverflow)> {
+    pub fn overflows(&self) -> Vec<(usize, OverflowRecord)> {
         std::mem::take(&mut self.read_rings().overflows)
     }
 
@@ -137,7 +137,7 @@ impl BoundSet {
     ///
     /// # Errors
     /// The error of `poll(2)`.
-    pub fn wait(&self, timeout: Duration) -> io::Result<Vec<(usize, CounterOverflow)>> {
+    pub fn wait(&self, timeout: Duration) -> io::Result<Vec<(usize, OverflowRecord)>> {
         let fds = self.overflow_fds();
         let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         poll(

@@ -18,13 +18,13 @@ use nix::unistd::read;
 use perf_event_open_sys::bindings as sys;
 use perf_event_open_sys::{ioctls, perf_event_open};
 
-use crate::names::event::Event;
+use crate::names::event::PerfEvent;
 use crate::perf::reading::CounterValue;
 use crate::perf::refusal::{OpenAttempt, PerfSettings, Refusal};
 
 /// The thread or CPU of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum CounterScope {
     /// A thread, on every CPU; 0 is the calling thread.
     Thread(Tid),
     /// A thread, on this CPU only.
@@ -33,11 +33,13 @@ pub enum Place {
     Cpu(u32),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for CounterScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Thread(tid) | Place::ThreadOn(tid, _) => write!(f, "on thread {tid}"),
-            Place::Cpu(cpu) => write!(f, "on CPU {cpu}"),
+            CounterScope::Thread(tid) | CounterScope::ThreadOn(tid, _) => {
+                write!(f, "on thread {tid}")
+            }
+            CounterScope::Cpu(cpu) => write!(f, "on CPU {cpu}"),
         }
     }
 }
@@ -71,29 +73,29 @@ pub enum Start {
 #[derive(Clone, Copy, Debug)]
 pub struct OpenOptions<'a> {
     /// The event.
-    pub event: &'a Event,
+    pub event: &'a PerfEvent,
     /// The thread or CPU.
-    pub place: Place,
-    /// The threads that inherit it.
+    pub scope: CounterScope,
+    /// The threads that inherit the counter.
     pub inherit: Inherit,
     /// When it starts to count.
     pub start: Start,
     /// Whether the kernel writes a record of each inherited counter's value when its thread exits
     /// (`PERF_RECORD_READ`); this needs [`OpenCounter::set_output`].
     pub exit_counts: bool,
-    /// The number of events after which it overflows, with a record each time.
+    /// The number of events between two overflows, of which each writes a record.
     pub period: Option<u64>,
-    /// The leader of its group: it counts only when the leader does.
+    /// The leader of the counter's group. The counter counts only when the leader does.
     pub leader: Option<BorrowedFd<'a>>,
 }
 
 impl<'a> OpenOptions<'a> {
-    /// Returns options for an event at a place, not inherited, disabled.
+    /// Returns options for an event in a scope, not inherited, disabled.
     #[must_use]
-    pub fn new(event: &'a Event, place: Place) -> OpenOptions<'a> {
+    pub fn new(event: &'a PerfEvent, scope: CounterScope) -> OpenOptions<'a> {
         OpenOptions {
             event,
-            place,
+            scope,
             inherit: Inherit::None,
             start: Start::Disabled,
             exit_counts: false,
@@ -125,27 +127,27 @@ impl<'a> OpenOptions<'a> {
     /// Opens the counter.
     ///
     /// # Errors
-    /// A [`Refusal`] that names the event and the place.
+    /// A [`Refusal`] that names the event and the scope.
     pub fn open(&self) -> Result<OpenCounter, Refusal> {
-        let errno = match open_event(&mut self.attribute(), self.place, self.leader) {
+        let errno = match open_event(&mut self.attribute(), self.scope, self.leader) {
             Ok(fd) => return Ok(OpenCounter { fd }),
             Err(error) => error.raw_os_error().unwrap_or(0),
         };
         Err(self.diagnose(errno))
     }
 
-    /// Returns what an error number means. EINVAL has several meanings, which differ in what the
-    /// kernel accepts instead.
+    /// Returns the refusal that an error number means. EINVAL has several meanings, which differ in
+    /// what the kernel accepts instead.
     fn diagnose(&self, errno: i32) -> Refusal {
         let event = || self.event.name.clone();
         let without = |change: &dyn Fn(&mut OpenOptions<'a>)| {
             let mut less = *self;
             change(&mut less);
-            open_event(&mut less.attribute(), less.place, less.leader).is_ok()
+            open_event(&mut less.attribute(), less.scope, less.leader).is_ok()
         };
         if errno == libc::EINVAL {
             // The kernel returns EINVAL for numbers that no CPU can have.
-            if let Place::Cpu(cpu) = self.place
+            if let CounterScope::Cpu(cpu) = self.scope
                 && online_cpus().is_ok_and(|online| !online.contains(&cpu))
             {
                 return Refusal::Offline { cpu };
@@ -156,24 +158,24 @@ impl<'a> OpenOptions<'a> {
             if self.leader.is_some() && without(&|less| less.leader = None) {
                 return Refusal::TooMany { event: event() };
             }
-            if !matches!(self.place, Place::Cpu(_)) && self.event.cpus.is_some() {
+            if !matches!(self.scope, CounterScope::Cpu(_)) && self.event.cpus.is_some() {
                 return Refusal::CpusOnly {
                     event: event(),
-                    place: self.place,
+                    scope: self.scope,
                 };
             }
         }
         let attempt = OpenAttempt {
             event: self.event,
-            place: self.place,
+            scope: self.scope,
             overflows: self.period.is_some(),
         };
         Refusal::from_errno(errno, &attempt, &PerfSettings::read())
     }
 }
 
-/// Makes every record end with its process, thread and CLOCK_MONOTONIC time. All events that share
-/// a ring need the same.
+/// Requests that every record ends with its process, thread and CLOCK_MONOTONIC time. All events
+/// that share a ring need the same.
 pub(crate) fn add_thread_and_time(attr: &mut sys::perf_event_attr) {
     attr.sample_type = u64::from(sys::PERF_SAMPLE_TID | sys::PERF_SAMPLE_TIME);
     attr.set_sample_id_all(1);
@@ -187,15 +189,17 @@ pub(crate) fn add_thread_and_time(attr: &mut sys::perf_event_attr) {
 /// The error of the kernel; ENODEV and ESRCH of numbers that no CPU and no thread can have.
 pub(crate) fn open_event(
     attr: &mut sys::perf_event_attr,
-    place: Place,
+    scope: CounterScope,
     leader: Option<BorrowedFd<'_>>,
 ) -> io::Result<OwnedFd> {
     let number =
         |number: u32, error| i32::try_from(number).map_err(|_| io::Error::from_raw_os_error(error));
-    let (pid, cpu) = match place {
-        Place::Thread(tid) => (number(tid.0, libc::ESRCH)?, -1),
-        Place::ThreadOn(tid, cpu) => (number(tid.0, libc::ESRCH)?, number(cpu, libc::ENODEV)?),
-        Place::Cpu(cpu) => (-1, number(cpu, libc::ENODEV)?),
+    let (pid, cpu) = match scope {
+        CounterScope::Thread(tid) => (number(tid.0, libc::ESRCH)?, -1),
+        CounterScope::ThreadOn(tid, cpu) => {
+            (number(tid.0, libc::ESRCH)?, number(cpu, libc::ENODEV)?)
+        }
+        CounterScope::Cpu(cpu) => (-1, number(cpu, libc::ENODEV)?),
     };
     let leader = leader.map_or(-1, |leader| leader.as_raw_fd());
     // SAFETY: `attr` is an initialised perf_event_attr that lives through the call.
@@ -214,7 +218,7 @@ pub struct OpenCounter {
 }
 
 impl OpenCounter {
-    /// Reads its count, with that of all threads that inherited it.
+    /// Reads the count, with those of all threads that inherited the counter.
     ///
     /// # Errors
     /// The error of `read(2)`; `UnexpectedEof` where the kernel has stopped it for good.
@@ -222,7 +226,7 @@ impl OpenCounter {
         Ok(self.words()?.0)
     }
 
-    /// Returns the number that records have for it.
+    /// Returns the number that records have for the counter.
     ///
     /// # Errors
     /// As [`OpenCounter::read`].
@@ -285,7 +289,7 @@ impl OpenCounter {
         check(unsafe { ioctls::REFRESH(self.fd.as_raw_fd(), 1) })
     }
 
-    /// Sets after how many events, counted from now, it overflows next.
+    /// Sets the number of events, counted from now, after which it overflows next.
     ///
     /// # Errors
     /// The error of `ioctl(2)`; EINVAL for 0 and for 2^63 and more.
@@ -340,7 +344,7 @@ mod tests {
     #[test]
     fn options_become_attributes() {
         let event = page_faults();
-        let mut options = OpenOptions::new(&event, Place::Thread(Tid(0)));
+        let mut options = OpenOptions::new(&event, CounterScope::Thread(Tid(0)));
         let attr = options.attribute();
         assert_eq!(
             (attr.disabled(), attr.inherit(), attr.inherit_stat()),
@@ -362,7 +366,7 @@ mod tests {
     #[test]
     fn a_thread_number_out_of_range_is_no_thread() {
         let event = page_faults();
-        let gone = OpenOptions::new(&event, Place::Thread(Tid(u32::MAX)));
+        let gone = OpenOptions::new(&event, CounterScope::Thread(Tid(u32::MAX)));
         assert_eq!(
             gone.open().unwrap_err(),
             Refusal::NoThread { tid: Tid(u32::MAX) }

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use perf_event_open_sys::{bindings as sys, ioctls};
 
 use crate::names::event::CounterRequest;
-use crate::perf::counter::{Place, open_event};
+use crate::perf::counter::{CounterScope, open_event};
 
 /// Opens the clock of one CPU. It fires every `period_ns`, on an hrtimer, whether the CPU is busy
 /// or idle. It is disabled until a BPF program is attached.
@@ -19,11 +19,10 @@ pub fn open_clock(cpu: u32, period_ns: u64) -> io::Result<OwnedFd> {
     let mut attr = software(sys::PERF_COUNT_SW_CPU_CLOCK);
     attr.__bindgen_anon_1.sample_period = period_ns;
     attr.set_disabled(1);
-    open_event(&mut attr, Place::Cpu(cpu), None)
+    open_event(&mut attr, CounterScope::Cpu(cpu), None)
 }
 
-/// Sets after which time a clock fires next, and each time from then on. It goes on from its last
-/// firing.
+/// Sets the time between two firings of a clock, counted from its last firing.
 ///
 /// # Errors
 /// The error of the kernel.
@@ -38,8 +37,8 @@ pub fn set_clock_period(event: BorrowedFd<'_>, period_ns: u64) -> io::Result<()>
 }
 
 /// Opens a counter on one CPU, for all threads that run there. It overflows at its interval; a
-/// tracepoint does not, since its program runs at every hit. It is disabled. Its reading is its
-/// count, how long it was enabled and how long it counted.
+/// tracepoint does not, since its program runs at every hit. It is disabled. A reading has the
+/// count, how long the counter was enabled and how long it counted.
 ///
 /// # Errors
 /// The error of the kernel; ENODEV where the CPU is offline.
@@ -50,13 +49,13 @@ pub fn open_overflow(request: &CounterRequest, cpu: u32) -> io::Result<OwnedFd> 
     if !request.event.is_tracepoint() {
         attr.__bindgen_anon_1.sample_period = request.interval;
     }
-    open_event(&mut attr, Place::Cpu(cpu), None)
+    open_event(&mut attr, CounterScope::Cpu(cpu), None)
 }
 
 /// Opens the side-band of one CPU: records of fork, exit, exec and comm, of executable mappings
 /// with their build ids, and of kernel code that is added or removed. Times are CLOCK_MONOTONIC.
 ///
-/// It is enabled. It becomes readable at `watermark_bytes` of unread records.
+/// The event is enabled. It becomes readable at `watermark_bytes` of unread records.
 ///
 /// # Errors
 /// The error of the kernel; ENODEV where the CPU is offline.
@@ -75,7 +74,7 @@ pub fn open_sideband(cpu: u32, watermark_bytes: u32) -> io::Result<OwnedFd> {
     attr.set_comm_exec(1);
     attr.set_task(1);
     attr.set_ksymbol(1);
-    open_event(&mut attr, Place::Cpu(cpu), None)
+    open_event(&mut attr, CounterScope::Cpu(cpu), None)
 }
 
 fn software(config: sys::perf_sw_ids) -> sys::perf_event_attr {

@@ -21,7 +21,7 @@ use host::machine::page_size;
 use perf_event_open_sys::bindings as sys;
 
 use crate::perf::counter::OpenCounter;
-use crate::perf::records::{ThreadRecord, decode};
+use crate::perf::records::{TaskRecord, decode};
 use crate::perf::ring::PerfRing;
 
 /// The pages of a ring, as a power of two: 800 records. With four counters the rings of a CPU have
@@ -34,11 +34,11 @@ const READ_RECORD_BYTES: usize = 64;
 /// `{ header; u64 id, lost; u32 pid, tid; u64 time; }`
 const LOST_RECORD_BYTES: usize = 40;
 
-/// How far to search for the next record behind the head.
+/// How far behind the head the next record is searched for.
 const SEARCH_BYTES: u64 = 1024;
 
-/// How much older than the record before it a record can be: two CPUs write at the same time. What
-/// is older is left over from the round of the ring before, hundreds of exits ago.
+/// How much older a record can be than the one before it, since two CPUs write at the same time.
+/// What is older is left over from the ring's previous turn, hundreds of exits ago.
 const MAX_DISORDER_NS: u64 = 1_000_000;
 
 /// The age at which a record is completely written.
@@ -48,8 +48,8 @@ const WRITE_TIME_NS: u64 = 2_000_000;
 #[derive(Debug)]
 pub(crate) struct ExitCountRing {
     ring: PerfRing,
-    /// The offset of the next record in the ring's stream.
-    at: u64,
+    /// Where the next record begins in the ring's stream.
+    offset: u64,
     /// The latest time of a record.
     last_ns: u64,
 }
@@ -65,47 +65,47 @@ impl ExitCountRing {
         };
         Ok(ExitCountRing {
             ring,
-            at: 0,
+            offset: 0,
             last_ns: 0,
         })
     }
 
-    /// Passes every record that was complete at this time to `each`.
-    pub(crate) fn take(&mut self, now_ns: u64, mut each: impl FnMut(u64, ThreadRecord)) {
+    /// Calls `each` with every record that was complete at this time, and with the record's time.
+    pub(crate) fn take(&mut self, now_ns: u64, mut each: impl FnMut(u64, TaskRecord)) {
         let until_ns = now_ns.saturating_sub(WRITE_TIME_NS);
         loop {
             let mut bytes = [0; READ_RECORD_BYTES];
-            self.ring.peek(self.at, &mut bytes);
-            if let Some((size, time, record)) = decode_complete(&bytes, self.last_ns, until_ns) {
-                self.at += size as u64;
-                self.last_ns = self.last_ns.max(time);
-                each(time, record);
+            self.ring.peek(self.offset, &mut bytes);
+            if let Some((size, time_ns, record)) = decode_complete(&bytes, self.last_ns, until_ns) {
+                self.offset += size as u64;
+                self.last_ns = self.last_ns.max(time_ns);
+                each(time_ns, record);
                 continue;
             }
             match self.find_next(until_ns) {
-                Some(at) => self.at = at,
+                Some(offset) => self.offset = offset,
                 None => break,
             }
         }
-        self.ring.free(self.at);
+        self.ring.free(self.offset);
     }
 
     /// Finds the next record behind bytes that are none.
     fn find_next(&self, until_ns: u64) -> Option<u64> {
-        let written = self
-            .ring
-            .head()
-            .clamp(self.at, self.at + (page_size() << RING_PAGES_LOG2) as u64);
-        let end = written.max(self.at + SEARCH_BYTES);
-        let is_record = |at: &u64| {
+        let written = self.ring.head().clamp(
+            self.offset,
+            self.offset + (page_size() << RING_PAGES_LOG2) as u64,
+        );
+        let end = written.max(self.offset + SEARCH_BYTES);
+        let is_record = |offset: &u64| {
             let mut bytes = [0; READ_RECORD_BYTES];
-            self.ring.peek(*at, &mut bytes[..8]);
+            self.ring.peek(*offset, &mut bytes[..8]);
             record_bytes(&bytes).is_some() && {
-                self.ring.peek(*at, &mut bytes);
+                self.ring.peek(*offset, &mut bytes);
                 decode_complete(&bytes, self.last_ns, until_ns).is_some()
             }
         };
-        (self.at + 8..=end).step_by(8).find(is_record)
+        (self.offset + 8..=end).step_by(8).find(is_record)
     }
 }
 
@@ -115,18 +115,18 @@ impl AsFd for ExitCountRing {
     }
 }
 
-/// Decodes the record at the beginning of these bytes, with its size and time. None: no record, or
-/// one that is not complete.
+/// Decodes the record at the beginning of these bytes. Returns its size, its time and the record.
+/// None: no record, or one that is not complete.
 fn decode_complete(
     bytes: &[u8; READ_RECORD_BYTES],
     last_ns: u64,
     until_ns: u64,
-) -> Option<(usize, u64, ThreadRecord)> {
+) -> Option<(usize, u64, TaskRecord)> {
     let size = record_bytes(bytes)?;
-    let (time, record) = decode(&bytes[..size])?;
+    let (time_ns, record) = decode(&bytes[..size])?;
     (last_ns.saturating_sub(MAX_DISORDER_NS)..until_ns)
-        .contains(&time)
-        .then_some((size, time, record))
+        .contains(&time_ns)
+        .then_some((size, time_ns, record))
 }
 
 /// Returns the size in a record's header. None: not a header of one of the two kinds.
@@ -143,25 +143,26 @@ fn record_bytes(bytes: &[u8; READ_RECORD_BYTES]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn read(tid: u32, end: u32, time: u64) -> [u8; READ_RECORD_BYTES] {
+    fn read(tid: u32, end: u32, time_ns: u64) -> [u8; READ_RECORD_BYTES] {
         let mut bytes = [0; READ_RECORD_BYTES];
         bytes[0] = 8;
         bytes[6] = READ_RECORD_BYTES as u8;
         for (at, half) in [(8, 7), (12, tid), (16, 42), (48, 7), (52, end)] {
             bytes[at..at + 4].copy_from_slice(&half.to_ne_bytes());
         }
-        bytes[56..].copy_from_slice(&time.to_ne_bytes());
+        bytes[56..].copy_from_slice(&time_ns.to_ne_bytes());
         bytes
     }
 
     #[test]
     fn a_record_is_complete_when_it_is_new_but_not_too_recent() {
         const MS: u64 = 1_000_000;
-        let is_complete = |time| decode_complete(&read(9, 9, time), 100 * MS, 200 * MS).is_some();
+        let is_complete =
+            |time_ns| decode_complete(&read(9, 9, time_ns), 100 * MS, 200 * MS).is_some();
         assert!(is_complete(150 * MS));
         // Two CPUs at once.
         assert!(is_complete(99 * MS + 1));
-        // From the round before, or not completely written.
+        // From the ring's previous turn, or not completely written.
         assert!(!is_complete(90 * MS));
         assert!(!is_complete(0));
         // A moment ago.

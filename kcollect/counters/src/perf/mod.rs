@@ -4,8 +4,9 @@
 //! * [`counter`] is one open event of a thread or a CPU, and the only use of the system call.
 //!   [`refusal`] is why the kernel did not open it, and [`retry`] waits for a counter in use.
 //! * [`set`] opens several events together; a [`bound_set`] of them counts. [`reading`] is what was
-//!   read from it, with the arithmetic of counts. [`overflow`] is a counter that reached its end.
-//! * [`records`] are the kernel's records of threads. [`exit_counts`] reads those of the counts
+//!   read from it, with the arithmetic of counts. [`overflow`] has the overflows of a set's
+//!   counters.
+//! * [`records`] are the kernel's records of tasks. [`exit_counts`] reads those of the counts
 //!   that a thread had when it exited. [`ring`] is the ring that records come from, and [`order`]
 //!   sorts the records of many rings.
 //! * [`cpu_events`] are the events that a recording opens on each CPU.

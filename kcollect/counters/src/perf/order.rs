@@ -1,4 +1,4 @@
-//! One time-ordered stream from many rings.
+//! Sorts the records of many rings by time.
 //!
 //! Rings are drained in rounds; within a round the records of different rings come in any order. A
 //! record is in its ring very soon after its time. So all records that are old enough when a round
@@ -7,11 +7,13 @@
 //! A record that still arrives late is counted, and released next: its time is right, but it is
 //! processed after records with later times.
 
-/// Sorts items by time, in rounds.
+/// Items that wait to be released in the order of time.
 #[derive(Debug)]
 pub struct TimeOrder<T> {
+    /// Each with its time in nanoseconds.
     pending: Vec<(u64, T)>,
-    released: u64,
+    /// The time before which items were released.
+    released_ns: u64,
     late: u64,
 }
 
@@ -19,7 +21,7 @@ impl<T> Default for TimeOrder<T> {
     fn default() -> Self {
         TimeOrder {
             pending: Vec::new(),
-            released: 0,
+            released_ns: 0,
             late: 0,
         }
     }
@@ -27,20 +29,22 @@ impl<T> Default for TimeOrder<T> {
 
 impl<T> TimeOrder<T> {
     /// Adds an item with its time.
-    pub fn push(&mut self, time: u64, item: T) {
-        if time < self.released {
+    pub fn push(&mut self, time_ns: u64, item: T) {
+        if time_ns < self.released_ns {
             self.late += 1;
         }
-        self.pending.push((time, item));
+        self.pending.push((time_ns, item));
     }
 
-    /// Removes and returns all items before `time`, in order. Items of the same time keep the order
-    /// in which they were added.
-    pub fn release(&mut self, time: u64) -> Vec<(u64, T)> {
-        self.released = self.released.max(time);
-        self.pending.sort_by_key(|(time, _)| *time);
-        let kept = self.pending.partition_point(|(item, _)| *item < time);
-        let later = self.pending.split_off(kept);
+    /// Removes and returns all items before `until_ns`, in order. Items of the same time keep the
+    /// order in which they were added.
+    pub fn release(&mut self, until_ns: u64) -> Vec<(u64, T)> {
+        self.released_ns = self.released_ns.max(until_ns);
+        self.pending.sort_by_key(|(time_ns, _)| *time_ns);
+        let released = self
+            .pending
+            .partition_point(|(time_ns, _)| *time_ns < until_ns);
+        let later = self.pending.split_off(released);
         std::mem::replace(&mut self.pending, later)
     }
 

@@ -1,4 +1,4 @@
-//! Overflows of counters that a set is to stop at.
+//! The overflows at which the counters of a set stop.
 //!
 //! A counter with a preset near 2^64 counts up to 2^64 and stops there, as a counter of libcpc with
 //! overflow notification does, until it is started again. The kernel then writes a record into a
@@ -21,7 +21,7 @@ use crate::perf::ring::PerfRing;
 
 /// The moment at which a counter reached 2^64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CounterOverflow {
+pub struct OverflowRecord {
     /// The instruction at which the thread was interrupted, in user mode or in the kernel.
     pub ip: u64,
     /// The thread's process.
@@ -45,7 +45,7 @@ impl OverflowRing {
     }
 
     /// Returns the overflows since the last call.
-    pub(crate) fn take(&self) -> Vec<CounterOverflow> {
+    pub(crate) fn take(&self) -> Vec<OverflowRecord> {
         let mut bytes = Vec::new();
         self.ring.take(&mut bytes);
         split_records(&bytes).filter_map(parse).collect()
@@ -60,9 +60,9 @@ impl AsFd for OverflowRing {
 
 /// Parses `{ u64 ip; u32 pid, tid; u64 time; }` behind the header of a sample. None: another
 /// record.
-fn parse(record: &[u8]) -> Option<CounterOverflow> {
+fn parse(record: &[u8]) -> Option<OverflowRecord> {
     (u32_at(record, 0)? == sys::PERF_RECORD_SAMPLE).then_some(())?;
-    Some(CounterOverflow {
+    Some(OverflowRecord {
         ip: u64_at(record, 8)?,
         pid: Pid(u32_at(record, 16)?),
         tid: Tid(u32_at(record, 20)?),
@@ -85,7 +85,7 @@ mod tests {
             bytes.extend(99_u64.to_ne_bytes());
         }
         let found: Vec<_> = split_records(&bytes).filter_map(parse).collect();
-        let overflow = CounterOverflow {
+        let overflow = OverflowRecord {
             ip: 0x1234,
             pid: Pid(7),
             tid: Tid(8),

@@ -7,12 +7,12 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use experiment_format::ids::Tid;
 
 use crate::names::event::Encoding;
-use crate::perf::counter::{Place, open_event};
+use crate::perf::counter::{CounterScope, open_event};
 
-/// A number of counters that no CPU has.
+/// More counters than any CPU has.
 const MAX_GROUP_COUNTERS: usize = 64;
 
-/// Whether the kernel has the event on this machine. It has one that it only forbids.
+/// Whether the kernel has the event on this machine. An event that it only forbids exists too.
 #[must_use]
 pub fn exists(encoding: &Encoding) -> bool {
     match open(encoding, None) {
@@ -21,8 +21,8 @@ pub fn exists(encoding: &Encoding) -> bool {
     }
 }
 
-/// Returns how many counters of `encoding` the kernel takes into one group, whose counters count at
-/// the same time. None where none can be opened.
+/// Returns the number of counters of `encoding` that the kernel takes into one group, whose
+/// counters count at the same time. None where none can be opened.
 ///
 /// A counter that is in use for good, as that of the NMI watchdog is, is included: the kernel does
 /// not check that here.
@@ -44,5 +44,5 @@ fn open(encoding: &Encoding, leader: Option<BorrowedFd<'_>>) -> io::Result<Owned
     // The kernel's part needs a privilege, and uses the same counters.
     attr.set_exclude_kernel(1);
     attr.set_exclude_hv(1);
-    open_event(&mut attr, Place::Thread(Tid(0)), leader)
+    open_event(&mut attr, CounterScope::Thread(Tid(0)), leader)
 }

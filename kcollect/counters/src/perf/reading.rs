@@ -15,25 +15,26 @@ use thiserror::Error;
 pub struct CounterValue {
     /// The count, plus the preset.
     pub count: u64,
-    /// How long it was enabled while its thread ran, or its CPU was online, in nanoseconds.
+    /// How long the counter was enabled while its thread ran, or its CPU was online, in nanoseconds.
     pub enabled_ns: u64,
-    /// How long of that it had a counter, in nanoseconds; less where the kernel multiplexed it.
+    /// How long of that the event had a counter of the hardware, in nanoseconds; less where the
+    /// kernel multiplexed it.
     pub running_ns: u64,
 }
 
 /// A count, exact or extrapolated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Estimate {
-    /// The exact count: it had a counter all the time.
+    /// The exact count: the event had a counter all the time.
     Exact(u64),
-    /// It had a counter for a part of the time, and the count was extrapolated.
+    /// The event had a counter for a part of the time, and the count was extrapolated.
     Scaled {
         /// The count divided by the share.
         value: u64,
         /// The part of the time, between 0 and 1.
         share: f64,
     },
-    /// It never had a counter, and its count is not known.
+    /// The event never had a counter, and its count is not known.
     Never,
 }
 

@@ -1,4 +1,4 @@
-//! The kernel's records of followed threads: fork, exec, exit, and the counts at exit.
+//! The kernel's records of tasks, which are its threads: fork, exec, exit, and the counts at exit.
 //!
 //! The records are those of `perf_event_open(2)`. Each ends in `{ u32 pid, tid; u64 time; }`, which
 //! [`counter`](crate::perf::counter) selects.
@@ -15,7 +15,7 @@ use crate::perf::reading::CounterValue;
 /// A record of a followed thread. Numbers of processes and threads are those of kcollect's pid
 /// namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ThreadRecord {
+pub enum TaskRecord {
     /// A thread was created.
     Fork {
         /// Its process. The first thread of a process has the number of the process.
@@ -66,7 +66,8 @@ const HEADER_BYTES: usize = 8;
 /// The size of a record's `{ u32 pid, tid; u64 time; }`.
 const TRAILER_BYTES: usize = 16;
 
-/// Splits bytes of a ring into records, headers included. It ends at an impossible length.
+/// Returns the records in bytes of a ring, headers included. The last one is before an impossible
+/// length.
 pub(crate) fn split_records(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let size = usize::from(u16::from_ne_bytes([*bytes.get(6)?, *bytes.get(7)?]));
@@ -90,17 +91,17 @@ pub(crate) fn u32_at(record: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes))
 }
 
-/// Decodes a record and its time in CLOCK_MONOTONIC nanoseconds. None: another kind of record, or
-/// a damaged one.
-pub(crate) fn decode(record: &[u8]) -> Option<(u64, ThreadRecord)> {
+/// Decodes a record. Returns its time in CLOCK_MONOTONIC nanoseconds, and the record. None: another
+/// kind of record, or a damaged one.
+pub(crate) fn decode(record: &[u8]) -> Option<(u64, TaskRecord)> {
     let kind = RecordType(u32_at(record, 0)?);
     let body = record.get(HEADER_BYTES..record.len().checked_sub(TRAILER_BYTES)?)?;
-    let time = u64_at(record, record.len() - 8)?;
+    let time_ns = u64_at(record, record.len() - 8)?;
     let raw = RawData::Single(body);
     let decoded = match kind {
         RecordType::FORK => {
             let fork = ForkOrExitRecord::parse::<NativeEndian>(raw).ok()?;
-            ThreadRecord::Fork {
+            TaskRecord::Fork {
                 pid: Pid(id(fork.pid)?),
                 tid: Tid(id(fork.tid)?),
                 parent_pid: Pid(id(fork.ppid)?),
@@ -109,7 +110,7 @@ pub(crate) fn decode(record: &[u8]) -> Option<(u64, ThreadRecord)> {
         }
         RecordType::EXIT => {
             let exit = ForkOrExitRecord::parse::<NativeEndian>(raw).ok()?;
-            ThreadRecord::Exit {
+            TaskRecord::Exit {
                 pid: Pid(id(exit.pid)?),
                 tid: Tid(id(exit.tid)?),
             }
@@ -119,7 +120,7 @@ pub(crate) fn decode(record: &[u8]) -> Option<(u64, ThreadRecord)> {
             let comm = CommOrExecRecord::parse::<NativeEndian>(raw, misc).ok()?;
             // Threads also rename themselves.
             comm.is_execve.then_some(())?;
-            ThreadRecord::Exec {
+            TaskRecord::Exec {
                 pid: Pid(id(comm.pid)?),
                 name: comm.name.as_slice().into(),
             }
@@ -130,7 +131,7 @@ pub(crate) fn decode(record: &[u8]) -> Option<(u64, ThreadRecord)> {
         {
             return None;
         }
-        RecordType(sys::PERF_RECORD_READ) => ThreadRecord::ExitCount {
+        RecordType(sys::PERF_RECORD_READ) => TaskRecord::ExitCount {
             pid: Pid(u32_at(body, 0)?),
             tid: Tid(u32_at(body, 4)?),
             value: CounterValue {
@@ -140,12 +141,12 @@ pub(crate) fn decode(record: &[u8]) -> Option<(u64, ThreadRecord)> {
             },
             id: u64_at(body, 32)?,
         },
-        RecordType::LOST => ThreadRecord::Lost {
+        RecordType::LOST => TaskRecord::Lost {
             records: LostRecord::parse::<NativeEndian>(raw).ok()?.count,
         },
         _ => return None,
     };
-    Some((time, decoded))
+    Some((time_ns, decoded))
 }
 
 fn id(number: i32) -> Option<u32> {
@@ -180,7 +181,7 @@ mod tests {
     #[test]
     fn records_of_a_thread_are_decoded() {
         let fork = record(7, 0, &words(&[pair(9, 7), pair(9, 8), 41]));
-        let expected = ThreadRecord::Fork {
+        let expected = TaskRecord::Fork {
             pid: Pid(9),
             tid: Tid(9),
             parent_pid: Pid(7),
@@ -189,7 +190,7 @@ mod tests {
         assert_eq!(decode(&fork), Some((42, expected)));
         let mut name = words(&[pair(9, 9)]);
         name.extend(b"true\0\0\0\0");
-        let exec = ThreadRecord::Exec {
+        let exec = TaskRecord::Exec {
             pid: Pid(9),
             name: (*b"true").into(),
         };
@@ -200,14 +201,14 @@ mod tests {
             decode(&exit),
             Some((
                 42,
-                ThreadRecord::Exit {
+                TaskRecord::Exit {
                     pid: Pid(9),
                     tid: Tid(9)
                 }
             ))
         );
         let read = record(8, 0, &words(&[pair(9, 10), 1 << 40, 6, 5, 3]));
-        let expected = ThreadRecord::ExitCount {
+        let expected = TaskRecord::ExitCount {
             pid: Pid(9),
             tid: Tid(10),
             id: 3,
@@ -223,7 +224,7 @@ mod tests {
         garbled[trailer] = 11;
         assert_eq!(decode(&garbled), None);
         let lost = record(2, 0, &words(&[1, 5]));
-        assert_eq!(decode(&lost), Some((42, ThreadRecord::Lost { records: 5 })));
+        assert_eq!(decode(&lost), Some((42, TaskRecord::Lost { records: 5 })));
     }
 
     #[test]

@@ -15,8 +15,8 @@ use host::exit::{ExitKind, Failure};
 use perf_event_open_sys::bindings as sys;
 use thiserror::Error;
 
-use crate::names::event::Event;
-use crate::perf::counter::Place;
+use crate::names::event::PerfEvent;
+use crate::perf::counter::CounterScope;
 
 /// A counter that the kernel did not open, by reason. Displayed without its cure, which is
 /// [`Refusal::cure`].
@@ -24,12 +24,12 @@ use crate::perf::counter::Place;
 pub enum Refusal {
     /// EACCES or EPERM: `kernel.perf_event_paranoid`, a capability, a security module, or another
     /// user's process.
-    #[error("{event} may not be counted {place}{}", setting(*.paranoid))]
+    #[error("{event} may not be counted {scope}{}", setting(*.paranoid))]
     Denied {
         /// The event's name.
         event: String,
         /// The thread or CPU.
-        place: Place,
+        scope: CounterScope,
         /// `kernel.perf_event_paranoid`, if it can be read.
         paranoid: Option<i32>,
     },
@@ -46,7 +46,7 @@ pub enum Refusal {
         /// The event's name.
         event: String,
     },
-    /// The same for an event of the CPU, on a machine without a core PMU.
+    /// ENOENT, EOPNOTSUPP or ENODEV of an event of the CPU, on a machine without a core PMU.
     #[error(
         "{event} needs hardware counters, and this machine has none (virtual machines seldom have them)"
     )]
@@ -54,19 +54,19 @@ pub enum Refusal {
         /// The event's name.
         event: String,
     },
-    /// It can be counted, but does not interrupt at an overflow.
+    /// The event can be counted, but does not interrupt at an overflow.
     #[error("{event} cannot overflow here: its counter has no interrupt")]
     NoInterrupt {
         /// The event's name.
         event: String,
     },
-    /// It counts for CPUs only, not for threads.
-    #[error("{event} cannot be counted {place}: it is counted for CPUs only")]
+    /// The event is counted for CPUs only, not for threads.
+    #[error("{event} cannot be counted {scope}: it is counted for CPUs only")]
     CpusOnly {
         /// The event's name.
         event: String,
         /// The thread or CPU.
-        place: Place,
+        scope: CounterScope,
     },
     /// ENOSPC, or a group that is too large for the counters.
     #[error("{event} is one event too many: all counters for it are in use")]
@@ -75,12 +75,12 @@ pub enum Refusal {
         event: String,
     },
     /// EMFILE or ENFILE: each counter is an open file.
-    #[error("{event} {place}: too many files are open")]
+    #[error("{event} {scope}: too many files are open")]
     TooManyFiles {
         /// The event's name.
         event: String,
         /// The thread or CPU.
-        place: Place,
+        scope: CounterScope,
     },
     /// ENOMEM, or EPERM of a ring: an unprivileged user may lock little memory.
     #[error("{event}: no memory for the counter's records")]
@@ -94,13 +94,13 @@ pub enum Refusal {
         /// The CPU.
         cpu: u32,
     },
-    /// ESRCH: it has exited, or never existed.
+    /// ESRCH: the thread has exited, or never existed.
     #[error("there is no thread {tid}")]
     NoThread {
         /// The thread.
         tid: Tid,
     },
-    /// Its threads start and exit faster than they can be listed.
+    /// The threads of a process start and exit faster than they can be listed.
     #[error("process {pid} starts threads faster than counters can be opened for them")]
     TooManyNewThreads {
         /// The process.
@@ -113,21 +113,21 @@ pub enum Refusal {
         /// The event's name.
         event: String,
     },
-    /// The overflow that was requested is more events away than the kernel supports.
+    /// The requested overflow is more events away than the kernel supports.
     #[error("{event} with preset {preset} would overflow after more than 2^63 events")]
     PresetTooFar {
         /// The event's name.
         event: String,
-        /// The value from which it was to count.
+        /// The value from which the counter was to count.
         preset: u64,
     },
     /// An error number without a known meaning.
-    #[error("{event} cannot be counted {place}: {}", io::Error::from_raw_os_error(*.errno))]
+    #[error("{event} cannot be counted {scope}: {}", io::Error::from_raw_os_error(*.errno))]
     Other {
         /// The event's name.
         event: String,
         /// The thread or CPU.
-        place: Place,
+        scope: CounterScope,
         /// The error number.
         errno: i32,
     },
@@ -139,23 +139,23 @@ fn setting(paranoid: Option<i32>) -> String {
     })
 }
 
-/// What was requested of the kernel.
+/// A request to open a counter, as far as the meaning of an error depends on it.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenAttempt<'a> {
     /// The event.
-    pub event: &'a Event,
+    pub event: &'a PerfEvent,
     /// The thread or CPU.
-    pub place: Place,
+    pub scope: CounterScope,
     /// Whether overflows were requested.
     pub overflows: bool,
 }
 
-/// What a refusal depends on beside the request.
+/// The settings of the machine that the meaning of an error depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerfSettings {
     /// `kernel.perf_event_paranoid`.
     pub paranoid: Option<i32>,
-    /// Whether sysfs has a core PMU: `cpu`, or another name on some machines.
+    /// Whether sysfs has a core PMU, which is `cpu`, or has another name on some machines.
     pub has_pmu: bool,
 }
 
@@ -181,19 +181,19 @@ pub fn core_pmu(root: &Root) -> Option<&'static str> {
 }
 
 impl Refusal {
-    /// Returns what an error number of `perf_event_open(2)` means.
+    /// Returns the refusal that an error number of `perf_event_open(2)` means.
     #[must_use]
     pub fn from_errno(errno: i32, attempt: &OpenAttempt<'_>, settings: &PerfSettings) -> Refusal {
-        let OpenAttempt { event, place, .. } = *attempt;
+        let OpenAttempt { event, scope, .. } = *attempt;
         let of_cpu = matches!(
             event.encoding.kind,
             sys::PERF_TYPE_HARDWARE | sys::PERF_TYPE_HW_CACHE | sys::PERF_TYPE_RAW
         );
         let event = event.name.clone();
-        match (errno, place) {
+        match (errno, scope) {
             (libc::EACCES | libc::EPERM, _) => Refusal::Denied {
                 event,
-                place,
+                scope,
                 paranoid: settings.paranoid,
             },
             (libc::EBUSY, _) => Refusal::Busy { event },
@@ -201,17 +201,19 @@ impl Refusal {
                 Refusal::NoPmu { event }
             }
             (libc::EOPNOTSUPP, _) if attempt.overflows => Refusal::NoInterrupt { event },
-            (libc::ENODEV, Place::Cpu(cpu) | Place::ThreadOn(_, cpu)) => Refusal::Offline { cpu },
+            (libc::ENODEV, CounterScope::Cpu(cpu) | CounterScope::ThreadOn(_, cpu)) => {
+                Refusal::Offline { cpu }
+            }
             (libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV, _) => Refusal::NoSuchEvent { event },
             (libc::ENOSPC, _) => Refusal::TooMany { event },
-            (libc::EMFILE | libc::ENFILE, _) => Refusal::TooManyFiles { event, place },
+            (libc::EMFILE | libc::ENFILE, _) => Refusal::TooManyFiles { event, scope },
             (libc::ENOMEM, _) => Refusal::NoMemory { event },
-            (libc::ESRCH, Place::Thread(tid) | Place::ThreadOn(tid, _)) => {
+            (libc::ESRCH, CounterScope::Thread(tid) | CounterScope::ThreadOn(tid, _)) => {
                 Refusal::NoThread { tid }
             }
             _ => Refusal::Other {
                 event,
-                place,
+                scope,
                 errno,
             },
         }
@@ -241,13 +243,13 @@ impl Refusal {
     pub fn cure(&self) -> String {
         match self {
             Refusal::Denied {
-                place, paranoid, ..
+                scope, paranoid, ..
             } => {
                 let root = "run with sudo, or with CAP_PERFMON";
                 // Above 1 the kernel cannot be counted, above 2 (Debian's) nothing can; counting
                 // CPUs always needs a privilege.
-                match (place, paranoid) {
-                    (Place::Cpu(_), _) => format!("{root}; or: sysctl kernel.perf_event_paranoid=0"),
+                match (scope, paranoid) {
+                    (CounterScope::Cpu(_), _) => format!("{root}; or: sysctl kernel.perf_event_paranoid=0"),
                     (_, Some(2..)) => format!("{root}; or: sysctl kernel.perf_event_paranoid=1"),
                     _ => format!("{root}; otherwise only your own processes can be counted"),
                 }
@@ -304,10 +306,10 @@ mod tests {
         has_pmu: false,
     };
 
-    fn attempt(event: &Event, place: Place) -> OpenAttempt<'_> {
+    fn attempt(event: &PerfEvent, scope: CounterScope) -> OpenAttempt<'_> {
         OpenAttempt {
             event,
-            place,
+            scope,
             overflows: false,
         }
     }
@@ -318,10 +320,10 @@ mod tests {
         let mut cycles = page_faults();
         cycles.name = "cycles".to_owned();
         cycles.encoding.kind = sys::PERF_TYPE_HARDWARE;
-        let thread = Place::Thread(Tid(7));
+        let thread = CounterScope::Thread(Tid(7));
         let refusals = [
             (libc::EACCES, attempt(&soft, thread)),
-            (libc::EPERM, attempt(&soft, Place::Cpu(1))),
+            (libc::EPERM, attempt(&soft, CounterScope::Cpu(1))),
             (libc::EBUSY, attempt(&cycles, thread)),
             (libc::ENOENT, attempt(&soft, thread)),
             (libc::ENOENT, attempt(&cycles, thread)),
@@ -334,7 +336,7 @@ mod tests {
             ),
             (libc::ENOSPC, attempt(&soft, thread)),
             (libc::EMFILE, attempt(&soft, thread)),
-            (libc::ENODEV, attempt(&soft, Place::Cpu(3))),
+            (libc::ENODEV, attempt(&soft, CounterScope::Cpu(3))),
             (libc::ESRCH, attempt(&soft, thread)),
             (libc::E2BIG, attempt(&soft, thread)),
         ];
@@ -359,8 +361,13 @@ mod tests {
     #[test]
     fn only_temporary_refusals_are_retried() {
         let event = page_faults();
-        let of =
-            |errno| Refusal::from_errno(errno, &attempt(&event, Place::Thread(Tid(7))), &DEBIAN);
+        let of = |errno| {
+            Refusal::from_errno(
+                errno,
+                &attempt(&event, CounterScope::Thread(Tid(7))),
+                &DEBIAN,
+            )
+        };
         assert!(of(libc::EBUSY).is_temporary());
         assert!(!of(libc::EACCES).is_temporary());
         assert!(!of(libc::ENOSPC).is_temporary());

@@ -55,13 +55,13 @@ impl PerfRing {
 
     /// Copies bytes at an offset of the ring's stream, before or behind the head: they may be old,
     /// or be written at this moment. The offset and the number of bytes are multiples of eight.
-    pub fn peek(&self, at: u64, bytes: &mut [u8]) {
+    pub fn peek(&self, offset: u64, bytes: &mut [u8]) {
         let size = (self.map.len() - self.page) as u64;
         for (number, word) in bytes.chunks_exact_mut(8).enumerate() {
-            let offset = (at + 8 * number as u64) % size / 8 * 8;
+            let within = (offset + 8 * number as u64) % size / 8 * 8;
             // SAFETY: the offset is within the data pages and 8-aligned; the kernel
             // writes there in whole words.
-            let value = unsafe { self.control(self.page + offset as usize) };
+            let value = unsafe { self.control(self.page + within as usize) };
             word.copy_from_slice(&value.load(Ordering::Acquire).to_ne_bytes());
         }
     }
@@ -75,11 +75,11 @@ impl PerfRing {
     }
 
     /// Frees all space before an offset of the stream.
-    pub fn free(&self, at: u64) {
+    pub fn free(&self, offset: u64) {
         // SAFETY: the offset lies in the control page, 8-aligned; only this
         // ring writes the tail.
         let tail = unsafe { self.control(std::mem::offset_of!(perf_event_mmap_page, data_tail)) };
-        tail.store(at, Ordering::Release);
+        tail.store(offset, Ordering::Release);
     }
 
     /// Returns a word of the map.

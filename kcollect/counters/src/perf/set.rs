@@ -7,7 +7,7 @@
 //! other, a bound set never becomes invalid because of other sets, and the kernel multiplexes
 //! events for which there is no counter instead of refusing them, unless they are a group.
 //!
-//! Refused are overflows of threads that do not exist yet ([`Refusal::InheritedOverflow`]), since
+//! Overflows of threads that do not exist yet are refused ([`Refusal::InheritedOverflow`]), since
 //! the kernel has no ring for them.
 
 use std::collections::BTreeSet;
@@ -17,31 +17,31 @@ use std::os::fd::AsFd as _;
 
 use experiment_format::ids::{Pid, Tid};
 
-use crate::names::event::Event;
+use crate::names::event::PerfEvent;
 use crate::perf::bound_set::{BoundSet, stop_at_overflow};
-use crate::perf::counter::{Inherit, OpenCounter, OpenOptions, Place, Start};
+use crate::perf::counter::{CounterScope, Inherit, OpenCounter, OpenOptions, Start};
 use crate::perf::overflow::OverflowRing;
 use crate::perf::refusal::Refusal;
 
-/// How often the threads of a process are listed until there is no new one.
+/// The largest number of times that the threads of a process are listed until none is new.
 const MAX_LISTINGS: u32 = 100;
 
 /// One counter of a set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SetRequest {
     /// The event, with its modes and attributes.
-    pub event: Event,
-    /// The value from which it counts, usually 0. [`BoundSet::read`] returns it plus the count,
-    /// modulo 2^64.
+    pub event: PerfEvent,
+    /// The value from which the counter counts, usually 0. [`BoundSet::read`] returns it plus the
+    /// count, modulo 2^64.
     pub preset: u64,
-    /// Whether it stops at 2^64, with an overflow. The preset is then above 2^63.
+    /// Whether the counter stops at 2^64, with an overflow. The preset is then above 2^63.
     pub notify: bool,
 }
 
 impl SetRequest {
     /// Returns a request for an event that is counted from zero, without overflow.
     #[must_use]
-    pub fn new(event: Event) -> SetRequest {
+    pub fn new(event: PerfEvent) -> SetRequest {
         SetRequest {
             event,
             preset: 0,
@@ -51,7 +51,7 @@ impl SetRequest {
 
     /// Returns a request for an event that overflows after `count` events, 1 to 2^63 - 1.
     #[must_use]
-    pub fn overflow_after(event: Event, count: u64) -> SetRequest {
+    pub fn overflow_after(event: PerfEvent, count: u64) -> SetRequest {
         SetRequest {
             event,
             preset: 0_u64.wrapping_sub(count),
@@ -84,7 +84,7 @@ pub enum CounterTarget {
     Cpu(u32),
 }
 
-/// A list of counters to bind to the same target.
+/// A list of counters that are bound to the same target.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CounterSet {
     requests: Vec<SetRequest>,
@@ -108,7 +108,7 @@ impl CounterSet {
         }
     }
 
-    /// Adds a request. Its number is that of the requests before it.
+    /// Adds a request. Its number is its position, from 0.
     pub fn add(&mut self, request: SetRequest) {
         self.requests.push(request);
     }
@@ -125,8 +125,12 @@ impl CounterSet {
     /// The [`Refusal`] of the first request that is refused; nothing is bound then.
     pub fn bind(&self, target: CounterTarget, start: Start) -> Result<BoundSet, Refusal> {
         match target {
-            CounterTarget::Thread(tid) => self.bind_at(&[Place::Thread(tid)], Inherit::None, start),
-            CounterTarget::Cpu(cpu) => self.bind_at(&[Place::Cpu(cpu)], Inherit::None, start),
+            CounterTarget::Thread(tid) => {
+                self.bind_at(&[CounterScope::Thread(tid)], Inherit::None, start)
+            }
+            CounterTarget::Cpu(cpu) => {
+                self.bind_at(&[CounterScope::Cpu(cpu)], Inherit::None, start)
+            }
             CounterTarget::Process(pid) => self.bind_process(pid, Inherit::Threads, start),
             CounterTarget::ProcessTree(pid) => self.bind_process(pid, Inherit::All, start),
         }
@@ -149,8 +153,8 @@ impl CounterSet {
         let list = || threads_of(pid).map_err(|_| Refusal::NoThread { tid: pid.leader() });
         let mut before = list()?;
         for _ in 0..MAX_LISTINGS {
-            let places: Vec<_> = before.iter().copied().map(Place::Thread).collect();
-            let bound = self.bind_at(&places, inherit, held);
+            let scopes: Vec<_> = before.iter().copied().map(CounterScope::Thread).collect();
+            let bound = self.bind_at(&scopes, inherit, held);
             let after = list()?;
             match bound {
                 Ok(bound) if after == before => {
@@ -170,13 +174,13 @@ impl CounterSet {
 
     fn bind_at(
         &self,
-        places: &[Place],
+        scopes: &[CounterScope],
         inherit: Inherit,
         start: Start,
     ) -> Result<BoundSet, Refusal> {
         let presets = self.requests.iter().map(|request| request.preset);
         let mut bound = BoundSet::new(presets.collect());
-        for place in places {
+        for scope in scopes {
             let mut counters: Vec<OpenCounter> = Vec::new();
             for (number, request) in self.requests.iter().enumerate() {
                 let period = request.period()?;
@@ -192,7 +196,7 @@ impl CounterSet {
                         _ => start,
                     },
                     leader: leader.map(OpenCounter::as_fd),
-                    ..OpenOptions::new(&request.event, *place)
+                    ..OpenOptions::new(&request.event, *scope)
                 }
                 .open()?;
                 if period.is_some() {
@@ -220,7 +224,7 @@ impl CounterSet {
         let first = self.requests.first();
         Refusal::Other {
             event: first.map_or_else(String::new, |request| request.event.name.clone()),
-            place: Place::Thread(tid),
+            scope: CounterScope::Thread(tid),
             errno: error.raw_os_error().unwrap_or(0),
         }
     }
@@ -231,14 +235,12 @@ impl CounterSet {
 /// # Errors
 /// When there is no such process.
 pub fn threads_of(pid: Pid) -> io::Result<BTreeSet<Tid>> {
+    // The library procfs opens the directory of each thread, and leaves out a thread for which that
+    // fails, such as at the limit of open files: it would not be counted, and nothing would say so.
     let mut threads = BTreeSet::new();
     for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
-        threads.extend(
-            entry?
-                .file_name()
-                .to_str()
-                .and_then(|name| name.parse::<Tid>().ok()),
-        );
+        let name = entry?.file_name();
+        threads.extend(name.to_str().and_then(|name| name.parse::<Tid>().ok()));
     }
     Ok(threads)
 }

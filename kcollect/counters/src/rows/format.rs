@@ -3,6 +3,8 @@
 //! Text has the same number of columns on every line before the `#`, separated by blanks, so that
 //! awk can read it; `-` stands where there is no number. After `#` follow notes: the name of a
 //! program, the number of a child, which counts were scaled, and the time that a hypervisor stole.
+//! Widths of columns are constants: a row is printed when it happens, while a table of
+//! [`host::table`] measures all its rows before it prints the first.
 //!
 //! As JSON, each row is an object on a line of its own. Counts have there the value, whether it was
 //! scaled, and the count and times that it was computed from.
@@ -12,11 +14,11 @@ use std::fmt::Write as _;
 use experiment_format::text::printable;
 use serde_json::{Map, Value as Json, json};
 
-use crate::names::event::Event;
+use crate::names::event::PerfEvent;
 use crate::perf::reading::{CounterValue, Estimate};
 use crate::rows::{CountRow, RowKind};
 
-/// What each row is of.
+/// What the rows of an output are of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowSubject {
     /// Threads, by process and thread.
@@ -28,10 +30,10 @@ pub enum RowSubject {
 /// How rows are printed.
 #[derive(Clone, Debug)]
 pub struct RowFormat<'a> {
-    /// What each row is of.
+    /// What the rows are of.
     pub subject: RowSubject,
     /// The events, in the order of their columns.
-    pub events: &'a [Event],
+    pub events: &'a [PerfEvent],
     /// When counting began, CLOCK_MONOTONIC nanoseconds. Times are printed relative to it.
     pub start_ns: u64,
     /// Whether there are columns of how long the events were enabled, and how long the event that
@@ -145,8 +147,9 @@ impl RowFormat<'_> {
         Json::Object(object)
     }
 
-    /// Whether this CPU or thread counts the event. Counters of CPUs are enabled all the time,
-    /// except those of events that are counted on other CPUs, such as those of memory controllers.
+    /// Whether the row's CPU or thread counts the event of a value. Counters of CPUs are enabled all
+    /// the time, except those of events that are counted on other CPUs, such as those of memory
+    /// controllers.
     fn counted(&self, value: &CounterValue) -> bool {
         self.subject == RowSubject::Threads || value.enabled_ns > 0
     }
@@ -185,7 +188,7 @@ fn times_ns(values: &[CounterValue]) -> Option<(u64, u64)> {
     Some((enabled, running))
 }
 
-fn title(event: &Event) -> String {
+fn title(event: &PerfEvent) -> String {
     match (&*event.unit, event.is_time) {
         (_, true) => format!("{}[ns]", event.name),
         ("", _) => event.name.clone(),
@@ -194,14 +197,14 @@ fn title(event: &Event) -> String {
 }
 
 /// Returns a plain count as a whole number, a converted one with six decimals.
-fn shown(event: &Event, count: u64) -> String {
+fn shown(event: &PerfEvent, count: u64) -> String {
     match event.scale == 1.0 {
         true => count.to_string(),
         false => format!("{:.6}", count as f64 * event.scale),
     }
 }
 
-fn count_json(event: &Event, value: CounterValue) -> Json {
+fn count_json(event: &PerfEvent, value: CounterValue) -> Json {
     let estimate = value.estimate();
     let number = estimate.number().map(|number| match event.scale == 1.0 {
         true => json!(number),
@@ -223,7 +226,7 @@ mod tests {
     use experiment_format::ids::{Pid, Tid};
     use host::Root;
 
-    fn events(text: &str) -> Result<Vec<Event>, crate::names::CounterError> {
+    fn events(text: &str) -> Result<Vec<PerfEvent>, crate::names::CounterError> {
         parse_events(text, &Root::machine())
     }
 
@@ -235,8 +238,8 @@ mod tests {
         }
     }
 
-    fn joules() -> Event {
-        Event {
+    fn joules() -> PerfEvent {
+        PerfEvent {
             name: "power/energy-pkg/".to_owned(),
             scale: 0.5,
             unit: "Joules".to_owned(),

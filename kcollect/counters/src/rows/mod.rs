@@ -1,8 +1,7 @@
 //! The rows that `kcollect track` and `kcollect stat` print. Their kinds are those of cputrack and
 //! cpustat.
 //!
-//! [`format`](mod@format) is how a row looks as text and as JSON, [`writer`] where rows are
-//! written.
+//! [`format`](mod@format) makes text and JSON of a row, [`writer`] writes it.
 
 pub mod format;
 pub mod writer;
@@ -50,7 +49,7 @@ impl RowKind {
 /// A row of counts, of a thread, a process or a CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CountRow {
-    /// When it happened or was read, CLOCK_MONOTONIC nanoseconds.
+    /// When the row's event happened, or its counts were read, CLOCK_MONOTONIC nanoseconds.
     pub time_ns: u64,
     /// The process.
     pub pid: Option<Pid>,
@@ -58,13 +57,14 @@ pub struct CountRow {
     pub lwp: Option<Tid>,
     /// The CPU.
     pub cpu: Option<u32>,
-    /// What it reports.
+    /// What the row reports.
     pub kind: RowKind,
     /// The counts, in the order of the events. None: nothing was counted, or it is not known.
     pub values: Option<Vec<CounterValue>>,
     /// Whether some of the counts are missing.
     pub incomplete: bool,
-    /// Of a CPU: for how long a hypervisor ran something else there meanwhile. None: not known.
+    /// Of a CPU: how long a hypervisor ran something else there since the CPU's last row. None: not
+    /// known.
     pub stolen_ns: Option<u64>,
 }
 
@@ -85,7 +85,7 @@ impl CountRow {
         }
     }
 
-    /// Returns a row of a CPU. None: of all CPUs or threads.
+    /// Returns a row of a CPU. Without a number it is of all CPUs or threads.
     #[must_use]
     pub fn of_cpu(
         time_ns: u64,

@@ -9,7 +9,7 @@ use host::Root;
 use host::exit::{ExitKind, Failure};
 use host::written;
 
-use crate::names::event::Event;
+use crate::names::event::PerfEvent;
 use crate::names::parse_events;
 use crate::rows::CountRow;
 use crate::rows::format::RowFormat;
@@ -19,7 +19,7 @@ use crate::rows::format::RowFormat;
 pub struct CountOptions {
     /// The events as typed. None: [`DEFAULT_EVENTS`].
     pub events: Option<String>,
-    /// The number of ticks after which it ends. None: no limit.
+    /// The number of ticks after which counting ends. None: no limit.
     pub ticks: Option<u64>,
     /// Whether there are columns of how long events were enabled and had a counter.
     pub times: bool,
@@ -41,7 +41,7 @@ impl CountOptions {
     ///
     /// # Errors
     /// When this machine does not have one of them.
-    pub fn events(&self) -> Result<Vec<Event>, Failure> {
+    pub fn events(&self) -> Result<Vec<PerfEvent>, Failure> {
         let text = self.events.as_deref().unwrap_or(DEFAULT_EVENTS);
         Ok(parse_events(text, &Root::machine())?)
     }

@@ -1,4 +1,4 @@
-//! Following threads without stopping them: counters that threads inherit, and the kernel's records
+//! Follows threads without stopping them, by counters that threads inherit and the kernel's records
 //! of which threads inherited them.
 //!
 //! A followed thread has a copy of every counter on each CPU, and so have all threads that it
@@ -29,7 +29,7 @@
 //! that are open by then, and would be counted on some CPUs only, or twice. So a process with such
 //! a thread is opened again ([`ThreadFollower::open_process`]).
 //!
-//! Not known are:
+//! These are not known:
 //!
 //! * what a thread counted on a CPU that was offline when the thread was first followed;
 //! * how much of a running thread's count is from before it had its own counter; the total has it;
@@ -50,14 +50,14 @@ use host::machine::{now, page_size};
 use perf_event_open_sys::bindings as sys;
 
 use super::lifetimes::LiveCounters;
-use crate::names::event::{Encoding, Event};
+use crate::names::event::{Encoding, PerfEvent};
 use crate::perf::counter::{
-    Inherit, OpenCounter, OpenOptions, Place, Start, add_thread_and_time, open_event,
+    CounterScope, Inherit, OpenCounter, OpenOptions, Start, add_thread_and_time, open_event,
 };
 use crate::perf::exit_counts::ExitCountRing;
 use crate::perf::order::TimeOrder;
 use crate::perf::reading::CounterValue;
-use crate::perf::records::{ThreadRecord, decode, split_records};
+use crate::perf::records::{TaskRecord, decode, split_records};
 use crate::perf::refusal::{OpenAttempt, PerfSettings, Refusal};
 use crate::perf::ring::PerfRing;
 use crate::perf::set::threads_of;
@@ -68,29 +68,36 @@ const RING_PAGES_LOG2: u32 = 5;
 /// The longest time between the time of a record and its arrival in the ring.
 const MAX_RECORD_DELAY_NS: u64 = 2_000_000;
 
-/// Records of one CPU that are the same within this time are one record. A thread with two events
+/// Equal records of one CPU within this time are one record. A thread with two events
 /// for forks, execs and exits, one of them inherited, has each record twice; nothing happens to a
 /// thread twice within this time.
 const DUPLICATE_NS: u64 = 100_000;
 
-/// How often a process that starts threads meanwhile is opened.
+/// The largest number of times that a process is opened which starts threads meanwhile.
 const MAX_OPEN_ATTEMPTS: u32 = 20;
+
+/// An event on one CPU: its exit counts have a ring of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct EventOnCpu {
+    cpu: u32,
+    /// The number of the event.
+    event: usize,
+}
 
 /// The followed threads, with their counters and the rings of their records.
 #[derive(Debug)]
 pub struct ThreadFollower {
-    events: Vec<Event>,
+    events: Vec<PerfEvent>,
     cpus: BTreeSet<u32>,
     inherit: Inherit,
     /// The rings of forks, execs and exits by CPU, each with its last record.
-    rings: BTreeMap<u32, (PerfRing, Option<(u64, ThreadRecord)>)>,
-    /// The rings of exit counts by CPU and number of the event. The counter of the first opened
-    /// thread has the ring.
-    exit_counts: BTreeMap<(u32, usize), ExitCountRing>,
+    rings: BTreeMap<u32, (PerfRing, Option<(u64, TaskRecord)>)>,
+    /// The rings of exit counts. The counter of the first opened thread has the ring.
+    exit_counts: BTreeMap<EventOnCpu, ExitCountRing>,
     opened: BTreeMap<Tid, OpenedThread>,
     /// The number of a counter's event, by the id that records have.
     ids: HashMap<u64, usize>,
-    order: TimeOrder<ThreadRecord>,
+    order: TimeOrder<TaskRecord>,
     buffer: Vec<u8>,
 }
 
@@ -127,7 +134,7 @@ impl ThreadFollower {
     /// Returns a follower without threads, for these CPUs. With [`Inherit::All`] forked processes
     /// are followed, otherwise threads only.
     #[must_use]
-    pub fn new(events: Vec<Event>, cpus: BTreeSet<u32>, inherit: Inherit) -> ThreadFollower {
+    pub fn new(events: Vec<PerfEvent>, cpus: BTreeSet<u32>, inherit: Inherit) -> ThreadFollower {
         ThreadFollower {
             events,
             cpus,
@@ -141,7 +148,7 @@ impl ThreadFollower {
         }
     }
 
-    /// Returns how many exit counts each thread has.
+    /// Returns the number of exit counts of each thread.
     #[must_use]
     pub fn exit_counts_per_thread(&self) -> usize {
         self.opened
@@ -182,17 +189,18 @@ impl ThreadFollower {
                 if event.cpus.as_ref().is_some_and(elsewhere) {
                     continue;
                 }
-                let place = Place::ThreadOn(tid, cpu);
+                let scope = CounterScope::ThreadOn(tid, cpu);
                 let counter = OpenOptions {
                     inherit: self.inherit,
                     start,
                     exit_counts: true,
-                    ..OpenOptions::new(event, place)
+                    ..OpenOptions::new(event, scope)
                 }
                 .open()?;
-                let refused = |error: io::Error| refusal(event, place, &error);
+                let refused = |error: io::Error| refusal(event, scope, &error);
                 let id = counter.id().map_err(refused)?;
-                set_exit_ring(&mut self.exit_counts, (cpu, number), &counter).map_err(refused)?;
+                let on_cpu = EventOnCpu { cpu, event: number };
+                set_exit_ring(&mut self.exit_counts, on_cpu, &counter).map_err(refused)?;
                 thread.counters.push(CpuCounter {
                     number,
                     id,
@@ -239,7 +247,7 @@ impl ThreadFollower {
     /// Whether a thread was created by one that was just being opened.
     fn forked_while_opening(&self) -> bool {
         self.order.pending().any(|(time_ns, record)| match record {
-            ThreadRecord::Fork { parent_tid, .. } => {
+            TaskRecord::Fork { parent_tid, .. } => {
                 let parent = self.opened.get(parent_tid);
                 parent.is_some_and(|parent| parent.opening_ns.contains(time_ns))
             }
@@ -291,7 +299,7 @@ impl ThreadFollower {
     /// Returns the threads whose forks were read from a ring and not yet taken.
     fn forked(&self) -> BTreeSet<Tid> {
         let forked = self.order.pending().filter_map(|(_, record)| match record {
-            ThreadRecord::Fork { tid, .. } => Some(*tid),
+            TaskRecord::Fork { tid, .. } => Some(*tid),
             _ => None,
         });
         forked.collect()
@@ -314,7 +322,7 @@ impl ThreadFollower {
         let open = |event| {
             let options = OpenOptions {
                 start,
-                ..OpenOptions::new(event, Place::Thread(tid))
+                ..OpenOptions::new(event, CounterScope::Thread(tid))
             };
             options.open()
         };
@@ -324,7 +332,7 @@ impl ThreadFollower {
     /// Opens an event for the forks, execs and exits of a thread and its descendants on one CPU.
     /// The event of the first thread has the ring, which all others share.
     fn open_record_event(&mut self, tid: Tid, cpu: u32) -> Result<Option<OwnedFd>, Refusal> {
-        let event = Event {
+        let event = PerfEvent {
             name: "the record of threads".to_owned(),
             title: String::new(),
             encoding: Encoding::software(sys::PERF_COUNT_SW_DUMMY),
@@ -333,7 +341,7 @@ impl ThreadFollower {
             unit: String::new(),
             is_time: false,
         };
-        let place = Place::ThreadOn(tid, cpu);
+        let scope = CounterScope::ThreadOn(tid, cpu);
         let mut attr = event.encoding.attribute();
         add_thread_and_time(&mut attr);
         attr.set_disabled(0);
@@ -344,8 +352,8 @@ impl ThreadFollower {
         attr.set_comm_exec(1);
         // Records are of all modes, but an event that includes the kernel needs a privilege.
         attr.set_exclude_kernel(1);
-        let refused = |error: io::Error| refusal(&event, place, &error);
-        let fd = open_event(&mut attr, place, None).map_err(refused)?;
+        let refused = |error: io::Error| refusal(&event, scope, &error);
+        let fd = open_event(&mut attr, scope, None).map_err(refused)?;
         match self.rings.get(&cpu) {
             Some((ring, _)) => {
                 let counter = OpenCounter::from_fd(fd);
@@ -369,7 +377,7 @@ impl ThreadFollower {
             self.buffer.clear();
             ring.take(&mut self.buffer);
             for (time_ns, record) in split_records(&self.buffer).filter_map(decode) {
-                let is_duplicate = |(last_ns, last): &(u64, ThreadRecord)| {
+                let is_duplicate = |(last_ns, last): &(u64, TaskRecord)| {
                     *last == record && time_ns.saturating_sub(*last_ns) < DUPLICATE_NS
                 };
                 if last.as_ref().is_some_and(is_duplicate) {
@@ -386,7 +394,7 @@ impl ThreadFollower {
 
     /// Returns the records in the order of time: those that are complete by their age, or at the
     /// end all.
-    pub fn take_records(&mut self, all: bool) -> Vec<(u64, ThreadRecord)> {
+    pub fn take_records(&mut self, all: bool) -> Vec<(u64, TaskRecord)> {
         let now_ns = now();
         self.read_rings(if all { u64::MAX } else { now_ns });
         let until_ns = now_ns.saturating_sub(MAX_RECORD_DELAY_NS);
@@ -412,21 +420,21 @@ impl ThreadFollower {
 /// Writes the exit counts of a counter to the ring of its CPU and event. The first counter gets a
 /// new ring.
 fn set_exit_ring(
-    rings: &mut BTreeMap<(u32, usize), ExitCountRing>,
-    key: (u32, usize),
+    rings: &mut BTreeMap<EventOnCpu, ExitCountRing>,
+    on_cpu: EventOnCpu,
     counter: &OpenCounter,
 ) -> io::Result<()> {
-    if let Some(ring) = rings.get(&key) {
+    if let Some(ring) = rings.get(&on_cpu) {
         return counter.set_output(ring.as_fd());
     }
-    rings.insert(key, ExitCountRing::new(counter)?);
+    rings.insert(on_cpu, ExitCountRing::new(counter)?);
     Ok(())
 }
 
-fn refusal(event: &Event, place: Place, error: &io::Error) -> Refusal {
+fn refusal(event: &PerfEvent, scope: CounterScope, error: &io::Error) -> Refusal {
     let attempt = OpenAttempt {
         event,
-        place,
+        scope,
         overflows: false,
     };
     Refusal::from_errno(

@@ -77,13 +77,13 @@ impl HeldChild {
         })
     }
 
-    /// Returns its process, which still executes kcollect's program.
+    /// Returns the child's process, which still executes kcollect's program.
     #[must_use]
     pub fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// Lets it execute the command.
+    /// Lets the child execute the command.
     ///
     /// # Errors
     /// The error of `execve(2)`, such as that there is no such program.

@@ -33,9 +33,9 @@ use host::output::Output;
 use host::signals::{self, Signals};
 use procfs::process::Process;
 
-use crate::names::event::Event;
+use crate::names::event::PerfEvent;
 use crate::perf::counter::{Inherit, Start};
-use crate::perf::records::ThreadRecord;
+use crate::perf::records::TaskRecord;
 use crate::perf::refusal::Refusal;
 use crate::perf::retry::RetryPolicy;
 use crate::rows::format::{RowFormat, RowSubject};
@@ -49,7 +49,7 @@ use lifetimes::ThreadLifetimes;
 /// The longest time between two rounds. A new thread gets its own counters up to this much late.
 const MAX_ROUND: Duration = Duration::from_millis(20);
 
-/// How long a run waits for the command to exit after a signal: on a terminal, Ctrl-C is sent to
+/// How long a run waits for the command to exit after a signal, since a terminal sends Ctrl-C to
 /// both.
 const EXIT_WAIT_NS: u64 = 200_000_000;
 
@@ -62,7 +62,7 @@ pub enum TrackTarget {
     Command(Vec<OsString>),
 }
 
-/// What `kcollect track` does.
+/// The options of `kcollect track`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrackOptions {
     /// What is tracked.
@@ -156,7 +156,7 @@ pub fn track(options: &TrackOptions, output: &mut Output) -> Result<u8, Failure>
 /// A run of `kcollect track`.
 struct TrackRun<'a> {
     options: &'a TrackOptions,
-    events: &'a [Event],
+    events: &'a [PerfEvent],
     start_ns: u64,
     follower: ThreadFollower,
     lifetimes: ThreadLifetimes<ThreadCounters>,
@@ -228,7 +228,7 @@ impl TrackRun<'_> {
     /// Prints the rows of all records, or of those that are complete.
     fn round(&mut self, all: bool) -> Result<(), Failure> {
         for (time_ns, record) in self.follower.take_records(all) {
-            if let ThreadRecord::Fork { tid, .. } = &record
+            if let TaskRecord::Fork { tid, .. } = &record
                 && self.lifetimes.opened_before_fork_record(*tid)
             {
                 self.follower.close_thread(*tid);
@@ -332,7 +332,7 @@ impl<'a> TrackRun<'a> {
     }
 }
 
-/// Checks that a number is that of a process: `/proc` has the numbers of threads too.
+/// Checks that a number is that of a process, since `/proc` has the numbers of threads too.
 fn check_is_process(pid: Pid) -> Result<(), Failure> {
     let process = Process::new(pid.as_raw());
     let status = process.and_then(|process| process.status());

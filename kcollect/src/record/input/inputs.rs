@@ -9,7 +9,7 @@ use std::{fs, io};
 use bpf::{MAX_COUNTERS, Programs, Settings, UserStackCapture};
 use bpf_abi::{CapturedStack, CodeFile, CpuStats, Record, ThreadName};
 use counters::names::event::CounterRequest;
-use counters::perf::counter::Place;
+use counters::perf::counter::CounterScope;
 use counters::perf::cpu_events::{open_clock, open_overflow, set_clock_period};
 use counters::perf::order::TimeOrder;
 use counters::perf::refusal::{OpenAttempt, PerfSettings, Refusal};
@@ -437,7 +437,7 @@ impl Inputs {
             Err(error) => {
                 let attempt = OpenAttempt {
                     event: &request.event,
-                    place: Place::Cpu(cpu),
+                    scope: CounterScope::Cpu(cpu),
                     overflows: true,
                 };
                 let errno = error.raw_os_error().unwrap_or(0);

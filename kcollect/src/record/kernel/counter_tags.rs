@@ -7,7 +7,7 @@
 
 use std::collections::HashSet;
 
-use counters::names::event::{CounterRequest, Event};
+use counters::names::event::{CounterRequest, PerfEvent};
 use experiment_format::log::{CounterDecl, CounterUnit, ProfileDecl};
 use experiment_format::packet::CounterEvent;
 
@@ -86,7 +86,7 @@ pub(super) fn described(requests: &[CounterRequest]) -> impl Iterator<Item = Str
     })
 }
 
-fn unit(event: &Event) -> CounterUnit {
+fn unit(event: &PerfEvent) -> CounterUnit {
     match &*event.name {
         _ if event.is_time => CounterUnit::Nanoseconds,
         "cycles" => CounterUnit::Cycles,

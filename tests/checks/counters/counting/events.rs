@@ -2,20 +2,20 @@
 
 use std::fs;
 
-use counters::names::event::{Encoding, Event};
+use counters::names::event::{Encoding, PerfEvent};
 use counters::names::parse_events;
 use host::Root;
 use perf_event_open_sys::bindings as sys;
 
 /// A software event by its name; one that the kernel refuses, if there is no such name.
-pub(crate) fn software(name: &str) -> Event {
+pub(crate) fn software(name: &str) -> PerfEvent {
     let events = parse_events(name, &Root::machine()).unwrap_or_default();
     let nothing = || event(name, Encoding::default());
     events.into_iter().next().unwrap_or_else(nothing)
 }
 
-fn event(name: &str, encoding: Encoding) -> Event {
-    Event {
+fn event(name: &str, encoding: Encoding) -> PerfEvent {
+    PerfEvent {
         name: name.to_owned(),
         title: name.to_owned(),
         encoding,
@@ -27,7 +27,7 @@ fn event(name: &str, encoding: Encoding) -> Event {
 }
 
 /// Writes to a variable of eight bytes.
-pub(crate) fn writes_to(address: *const u64) -> Event {
+pub(crate) fn writes_to(address: *const u64) -> PerfEvent {
     event(
         "mem:w",
         Encoding {
@@ -42,7 +42,7 @@ pub(crate) fn writes_to(address: *const u64) -> Event {
 }
 
 /// A tracepoint by its number.
-pub(crate) fn tracepoint(name: &str, id: u64) -> Event {
+pub(crate) fn tracepoint(name: &str, id: u64) -> PerfEvent {
     let encoding = Encoding::software(0);
     event(
         name,
@@ -55,7 +55,7 @@ pub(crate) fn tracepoint(name: &str, id: u64) -> Event {
 }
 
 /// Cycles of the CPU.
-pub(crate) fn cycles() -> Event {
+pub(crate) fn cycles() -> PerfEvent {
     let encoding = Encoding::software(sys::PERF_COUNT_HW_CPU_CYCLES);
     event(
         "cycles",
@@ -68,7 +68,7 @@ pub(crate) fn cycles() -> Event {
 
 /// The time stamp counter, by the PMU `msr`, which has no interrupt. None where there is no such
 /// PMU.
-pub(crate) fn time_stamps() -> Option<Event> {
+pub(crate) fn time_stamps() -> Option<PerfEvent> {
     let kind = fs::read_to_string("/sys/bus/event_source/devices/msr/type").ok()?;
     let encoding = Encoding::software(0);
     Some(event(

@@ -5,7 +5,7 @@ use std::thread::{sleep, spawn};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use counters::names::event::Event;
+use counters::names::event::PerfEvent;
 use counters::perf::bound_set::BoundSet;
 use counters::perf::counter::Start;
 use counters::perf::reading::{Estimate, SetReading};
@@ -19,7 +19,7 @@ use tests::workload::truth::{monotonic_ns, pin};
 
 use super::events::{software, tracepoint, writes_to};
 
-fn bind(target: CounterTarget, events: &[Event]) -> Result<BoundSet> {
+fn bind(target: CounterTarget, events: &[PerfEvent]) -> Result<BoundSet> {
     let mut set = CounterSet::new();
     for event in events {
         set.add(SetRequest::new(event.clone()));
@@ -32,7 +32,7 @@ fn count(sample: &SetReading, number: usize) -> u64 {
 }
 
 /// What the calling thread's work counted, after the first reading has made its own faults.
-fn counted(event: Event, work: impl FnOnce() -> Result<()>) -> Result<u64> {
+fn counted(event: PerfEvent, work: impl FnOnce() -> Result<()>) -> Result<u64> {
     let bound = bind(CounterTarget::Thread(Tid(0)), &[event])?;
     let _ = bound.read()?;
     let before = bound.read()?;

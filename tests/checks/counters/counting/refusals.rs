@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use counters::names::event::Event;
+use counters::names::event::PerfEvent;
 use counters::perf::counter::Start;
 use counters::perf::refusal::Refusal;
 use counters::perf::set::{CounterSet, CounterTarget, SetRequest};
@@ -24,7 +24,7 @@ use super::events::{cycles, software, writes_to};
 const LIMIT: Duration = Duration::from_secs(20);
 const NOBODY: u32 = 65_534;
 
-fn refused(target: CounterTarget, events: &[Event]) -> Result<Refusal> {
+fn refused(target: CounterTarget, events: &[PerfEvent]) -> Result<Refusal> {
     let mut set = CounterSet::new();
     for event in events {
         set.add(SetRequest::new(event.clone()));

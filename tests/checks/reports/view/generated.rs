@@ -102,7 +102,7 @@ pub(crate) fn profile(
         name: name.into(),
         object: if kernel { "vmlinux" } else { "server" }.into(),
         kernel,
-        runtime: name == "parse_request",
+        jit: name == "parse_request",
     };
     let mut payload = Payload {
         title: "ktest.1.er".to_owned(),

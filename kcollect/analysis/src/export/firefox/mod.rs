@@ -1,9 +1,9 @@
-//! The Firefox Profiler's format, for <https://profiler.firefox.com>: threads by process on one
-//! timeline.
+//! Exports to the Firefox Profiler's format, for <https://profiler.firefox.com>: threads by process
+//! on one timeline.
 //!
 //! A sample weighs ticks, ends when they ended, and holds the CPU time among them, which is the
 //! height of the graphs. Its leaf is the state, `[lock]`, in a category with its own colour. Other
-//! categories separate kernel, user and run-time code. Off-CPU time is a marker too, with its
+//! categories separate kernel, user and JIT code. Off-CPU time is a marker too, with its
 //! stack. Colours are from the profiler's palette. The threads with most time on CPUs are visible
 //! at first.
 //!
@@ -24,12 +24,12 @@ use fxprof_processed_profile::{
 use rustc_hash::FxHashMap;
 
 use self::libraries::Libraries;
-use self::lifetimes::Lifetimes;
+use self::lifetimes::TaskLifetimes;
 use super::folded::state_frame;
-use super::selected::{OfThread, Selected, Slice, state_title};
+use super::selected::{Selected, SelectedThread, Slice, state_title};
 use crate::model::{FrameId, Model, ObjectKind, ProcessId, STATE_SLOTS, StackId};
 
-/// How many threads are visible when the profile is opened: what fits on a screen.
+/// The most threads that are visible when the profile is opened, which is what fits on a screen.
 const MAX_VISIBLE_THREADS: usize = 15;
 
 /// The colours of states, by their positions in sums.
@@ -49,13 +49,13 @@ const STATE_COLORS: [CategoryColor; STATE_SLOTS] = [
     CategoryColor::Gray,
 ];
 
-/// A marker for off-CPU time.
-struct Away {
+/// A marker of off-CPU time.
+struct OffCpuMarker {
     state: StringHandle,
     category: CategoryHandle,
 }
 
-impl StaticSchemaMarker for Away {
+impl StaticSchemaMarker for OffCpuMarker {
     const UNIQUE_MARKER_TYPE_NAME: &'static str = "Off-CPU";
     const FIELDS: &'static [StaticSchemaMarkerField] = &[];
 
@@ -76,8 +76,8 @@ impl StaticSchemaMarker for Away {
     }
 }
 
-/// What all threads share.
-struct Names {
+/// The strings and categories that all threads share.
+struct ProfileNames {
     functions: Vec<(StringHandle, CategoryHandle)>,
     /// For each state: its frame, title and category.
     states: Vec<(StringHandle, StringHandle, CategoryHandle)>,
@@ -105,7 +105,7 @@ pub fn write(selected: &Selected<'_>, name: &str, out: &mut dyn Write) -> io::Re
     }
     let names = names(model, &mut profile);
     let libraries = Libraries::add(model, &mut profile);
-    let lifetimes = Lifetimes::of(selected);
+    let lifetimes = TaskLifetimes::of(selected);
     let at = Timestamp::from_nanos_since_reference;
     let mut processes = FxHashMap::default();
     let mut busy = Vec::new();
@@ -113,16 +113,16 @@ pub fn write(selected: &Selected<'_>, name: &str, out: &mut dyn Write) -> io::Re
         let thread = of.thread();
         let process = model.process(thread.process);
         let lifetime = lifetimes.thread(&of);
-        let begins = at(lifetime.begin);
+        let begins = at(lifetime.begin_ns);
         let handle = *processes
             .entry(thread.process)
-            .or_insert_with(|| begin(model, thread.process, &lifetimes, &mut profile));
+            .or_insert_with(|| add_process(model, thread.process, &lifetimes, &mut profile));
         let tid = u32::try_from(thread.tid).unwrap_or(u32::MAX);
         let main = thread.tid == u64::from(process.pid);
         let handle = profile.add_thread(handle, tid, begins, main);
         profile.set_thread_name(handle, &model.thread_name(thread));
-        if let Some(end) = lifetime.end {
-            profile.set_thread_end_time(handle, at(end));
+        if let Some(end_ns) = lifetime.end_ns {
+            profile.set_thread_end_time(handle, at(end_ns));
         }
         busy.push((on_cpu_us(&of), handle));
         OneThread {
@@ -146,17 +146,18 @@ pub fn write(selected: &Selected<'_>, name: &str, out: &mut dyn Write) -> io::Re
 }
 
 /// Returns a thread's selected time on CPUs, in microseconds.
-fn on_cpu_us(of: &OfThread<'_, '_>) -> i64 {
+fn on_cpu_us(of: &SelectedThread<'_, '_>) -> i64 {
     let on_cpu = of.slices().filter(Slice::on_cpu);
     on_cpu
-        .map(|slice| (slice.end - slice.start) as i64 / 1000)
+        .map(|slice| (slice.end_ns - slice.start_ns) as i64 / 1000)
         .sum()
 }
 
-fn begin(
+/// Adds a process to the profile.
+fn add_process(
     model: &Model,
     id: ProcessId,
-    lifetimes: &Lifetimes,
+    lifetimes: &TaskLifetimes,
     profile: &mut Profile,
 ) -> fxprof_processed_profile::ProcessHandle {
     let process = model.process(id);
@@ -166,17 +167,17 @@ fn begin(
     };
     let lifetime = lifetimes.process(id);
     let at = Timestamp::from_nanos_since_reference;
-    let handle = profile.add_process(&name, process.pid.0, at(lifetime.begin));
-    if let Some(end) = lifetime.end {
-        profile.set_process_end_time(handle, at(end));
+    let handle = profile.add_process(&name, process.pid.0, at(lifetime.begin_ns));
+    if let Some(end_ns) = lifetime.end_ns {
+        profile.set_process_end_time(handle, at(end_ns));
     }
     handle
 }
 
-fn names(model: &Model, profile: &mut Profile) -> Names {
+fn names(model: &Model, profile: &mut Profile) -> ProfileNames {
     let user = profile.add_category("User code", CategoryColor::Yellow);
     let kernel = profile.add_category("Kernel code", CategoryColor::Orange);
-    let made = profile.add_category("Run-time code", CategoryColor::Green);
+    let jit = profile.add_category("JIT code", CategoryColor::Green);
     let mut states = Vec::new();
     for (slot, color) in STATE_COLORS.into_iter().enumerate() {
         states.push((
@@ -189,13 +190,13 @@ fn names(model: &Model, profile: &mut Profile) -> Names {
         let category = match model.object(function.object).kind {
             _ if function.kernel => kernel,
             ObjectKind::File => user,
-            ObjectKind::Dynamic => made,
+            ObjectKind::Dynamic => jit,
             ObjectKind::Special => CategoryHandle::OTHER,
         };
         (profile.intern_string(&function.name), category)
     });
     let functions = functions.collect();
-    Names {
+    ProfileNames {
         functions,
         states,
         no_stack: (profile.intern_string("<no stack>"), CategoryHandle::OTHER),
@@ -205,7 +206,7 @@ fn names(model: &Model, profile: &mut Profile) -> Names {
 /// A thread that is being written.
 struct OneThread<'a> {
     model: &'a Model,
-    names: &'a Names,
+    names: &'a ProfileNames,
     libraries: &'a Libraries,
     profile: &'a mut Profile,
     thread: ThreadHandle,
@@ -213,7 +214,7 @@ struct OneThread<'a> {
 }
 
 impl OneThread<'_> {
-    fn fill(mut self, of: &OfThread<'_, '_>) {
+    fn fill(mut self, of: &SelectedThread<'_, '_>) {
         for slice in of.slices() {
             self.slice(&slice);
         }
@@ -224,23 +225,23 @@ impl OneThread<'_> {
         let (frame, title, category) = self.names.states[slice.row.slot()];
         let leaf = self.frame(Frame::Label(frame), category);
         let stack = self.profile.intern_stack(self.thread, Some(below), leaf);
-        let length = slice.end - slice.start;
+        let length = slice.end_ns - slice.start_ns;
         let cpu = if slice.on_cpu() { length } else { 0 };
         let at = Timestamp::from_nanos_since_reference;
         self.profile.add_sample(
             self.thread,
-            at(slice.end),
+            at(slice.end_ns),
             Some(stack),
             CpuDelta::from_nanos(cpu),
             slice.row.ticks,
         );
         if !slice.on_cpu() {
-            let away = Away {
+            let marker = OffCpuMarker {
                 state: title,
                 category,
             };
-            let timing = MarkerTiming::Interval(at(slice.start), at(slice.end));
-            let marker = self.profile.add_marker(self.thread, timing, away);
+            let timing = MarkerTiming::Interval(at(slice.start_ns), at(slice.end_ns));
+            let marker = self.profile.add_marker(self.thread, timing, marker);
             self.profile
                 .set_marker_stack(self.thread, marker, Some(stack));
         }
@@ -278,16 +279,16 @@ impl OneThread<'_> {
             let (label, category) = self.names.functions[function.index()];
             let place = self.libraries.place(self.model, frame);
             let frame = self.frame(place.unwrap_or(Frame::Label(label)), category);
-            let made = self.profile.intern_stack(self.thread, known, frame);
-            self.stacks.insert(stack, made);
-            known = Some(made);
+            let interned = self.profile.intern_stack(self.thread, known, frame);
+            self.stacks.insert(stack, interned);
+            known = Some(interned);
         }
         known.unwrap_or_else(|| {
             let (label, category) = self.names.no_stack;
             let frame = self.frame(Frame::Label(label), category);
-            let made = self.profile.intern_stack(self.thread, None, frame);
-            self.stacks.insert(StackId::EMPTY, made);
-            made
+            let interned = self.profile.intern_stack(self.thread, None, frame);
+            self.stacks.insert(StackId::EMPTY, interned);
+            interned
         })
     }
 }

@@ -1,17 +1,18 @@
-//! A Perfetto trace, for <https://ui.perfetto.dev> and trace_processor.
+//! Exports to Perfetto's trace format, for <https://ui.perfetto.dev> and trace_processor.
 //!
 //! Each thread has a track with its states as slices, and each slice has its stack. Each on-CPU
 //! tick is also a stack sample (`PerfSample`), so that the UI draws flame graphs of any time range.
 //! Off-CPU ticks are not: the format has no weight for samples that current readers support, and
 //! one hour of sleep would be about 360,000 samples.
 //!
-//! Times are those of the recording's clock. The trace is written packet by packet; one bit
-//! remembers each interned value.
+//! Times are those of the recording's clock. The trace is written packet by packet. Of what was
+//! interned, a flag is kept in memory.
 
 mod proto;
 
 use std::io::{self, Write};
 
+use experiment_format::ids::{Pid, Tid};
 use prost::Message;
 
 use self::proto::{
@@ -21,17 +22,18 @@ use self::proto::{
     ThreadDescriptor, Timebase, Trace, TracePacket, TracePacketDefaults, TrackDescriptor,
     TrackEvent,
 };
-use super::selected::{OfThread, Selected, Slice, state_title};
+use super::selected::{Selected, SelectedThread, Slice, state_title};
 use crate::load::build_ids;
 use crate::metric::BaseMetric;
 use crate::model::{FrameId, Model, ObjectKind, STATE_SLOTS, StackId};
 
 /// The id of the only sequence of packets.
 const SEQUENCE_ID: u32 = 1;
-/// Offset between the ids of process tracks and of thread tracks.
+/// The id of the track of the first process.
 const PROCESS_TRACKS: u64 = 1 << 32;
+/// The id of the track of the first thread.
 const THREAD_TRACKS: u64 = 1 << 33;
-/// Maximum number of samples: about a year of one CPU at 1 ms, more than any reader accepts.
+/// The most samples. That is more than any reader accepts: a day of one CPU at 1 ms.
 const MAX_SAMPLES: u64 = 100_000_000;
 
 /// Writes the trace.
@@ -57,7 +59,7 @@ pub fn write(selected: &Selected<'_>, out: &mut dyn Write) -> io::Result<()> {
         out,
         buffer: Vec::new(),
         build_ids: build_ids::of(model),
-        origin: model
+        origin_ns: model
             .experiments
             .first()
             .map_or(0, |founder| founder.source.start().tstamp_ns),
@@ -79,9 +81,9 @@ struct Writer<'a> {
     out: &'a mut dyn Write,
     buffer: Vec<u8>,
     build_ids: Vec<String>,
-    /// The start of the founder, in nanoseconds.
-    origin: u64,
-    // What was interned already.
+    /// The start of the founder.
+    origin_ns: u64,
+    // For each of the model's functions, frames and so on, whether it was written.
     functions: Vec<bool>,
     frames: Vec<bool>,
     objects: Vec<bool>,
@@ -89,7 +91,7 @@ struct Writer<'a> {
     processes: Vec<bool>,
 }
 
-/// Returns whether it is the first time, and notes it.
+/// Returns whether a position is new, and notes that it was seen.
 fn first(seen: &mut [bool], index: usize) -> bool {
     !std::mem::replace(&mut seen[index], true)
 }
@@ -99,11 +101,6 @@ fn named(iid: usize, name: &str) -> Named {
         iid: iid as u64 + 1,
         name: name.as_bytes().to_vec(),
     }
-}
-
-/// Returns a pid or tid as the field's type.
-fn number(id: impl TryInto<i32>) -> i32 {
-    id.try_into().unwrap_or(i32::MAX)
 }
 
 impl Writer<'_> {
@@ -138,7 +135,7 @@ impl Writer<'_> {
             event_names: states.collect(),
             ..InternedData::default()
         };
-        let clocks = [(BOOTTIME, self.origin), (REALTIME, wall)];
+        let clocks = [(BOOTTIME, self.origin_ns), (REALTIME, wall)];
         let clocks = clocks.map(|(clock_id, timestamp)| Clock {
             clock_id,
             timestamp,
@@ -149,14 +146,14 @@ impl Writer<'_> {
         };
         self.packet(TracePacket {
             sequence_flags: INCREMENTAL_STATE_CLEARED,
-            timestamp: Some(self.origin),
+            timestamp: Some(self.origin_ns),
             clock_snapshot: Some(ClockSnapshot {
                 clocks: clocks.to_vec(),
             }),
             ..TracePacket::default()
         })?;
         self.packet(TracePacket {
-            timestamp: Some(self.origin),
+            timestamp: Some(self.origin_ns),
             interned_data: Some(interned),
             trace_packet_defaults: Some(TracePacketDefaults {
                 perf_sample_defaults: Some(PerfSampleDefaults {
@@ -167,10 +164,11 @@ impl Writer<'_> {
         })
     }
 
-    fn thread(&mut self, of: &OfThread<'_, '_>) -> io::Result<()> {
+    fn thread(&mut self, of: &SelectedThread<'_, '_>) -> io::Result<()> {
         let thread = of.thread();
         let process = self.model.process(thread.process);
-        let pid = number(process.pid.0);
+        let pid = process.pid;
+        let tid = Tid(u32::try_from(thread.tid).unwrap_or(u32::MAX));
         let descriptor = |descriptor| TracePacket {
             track_descriptor: Some(descriptor),
             ..TracePacket::default()
@@ -179,7 +177,7 @@ impl Writer<'_> {
             self.packet(descriptor(TrackDescriptor {
                 uuid: PROCESS_TRACKS + u64::from(thread.process.0),
                 process: Some(ProcessDescriptor {
-                    pid,
+                    pid: proto::id(pid.0),
                     process_name: self.model.process_name(thread),
                 }),
                 ..TrackDescriptor::default()
@@ -188,8 +186,8 @@ impl Writer<'_> {
         self.packet(descriptor(TrackDescriptor {
             uuid: THREAD_TRACKS + u64::from(of.id.0),
             thread: Some(ThreadDescriptor {
-                pid,
-                tid: number(thread.tid).into(),
+                pid: proto::id(pid.0),
+                tid: proto::id(tid.0).into(),
                 thread_name: self.model.thread_name(thread),
             }),
             ..TrackDescriptor::default()
@@ -198,17 +196,16 @@ impl Writer<'_> {
             let callstack = self.callstack(slice.row.stack)?;
             self.slice(&slice, callstack)?;
             if slice.on_cpu() {
-                let tid = number(thread.tid).unsigned_abs();
-                self.samples(&slice, callstack, (pid.unsigned_abs(), tid))?;
+                self.samples(&slice, callstack, (pid, tid))?;
             }
         }
         Ok(())
     }
 
-    /// Returns a time of the model as one of the trace.
-    fn at(&self, time: u64) -> Option<u64> {
+    /// Returns a time of the model as a timestamp of the trace.
+    fn timestamp(&self, time_ns: u64) -> Option<u64> {
         // Readers treat it as signed.
-        Some(self.origin.saturating_add(time).min(i64::MAX as u64))
+        Some(self.origin_ns.saturating_add(time_ns).min(i64::MAX as u64))
     }
 
     fn slice(&mut self, slice: &Slice, callstack_iid: Option<u64>) -> io::Result<()> {
@@ -225,9 +222,9 @@ impl Writer<'_> {
             track_uuid,
             ..TrackEvent::default()
         };
-        for (time, event) in [(slice.start, begin), (slice.end, end)] {
+        for (time_ns, event) in [(slice.start_ns, begin), (slice.end_ns, end)] {
             self.packet(TracePacket {
-                timestamp: self.at(time),
+                timestamp: self.timestamp(time_ns),
                 track_event: Some(event),
                 ..TracePacket::default()
             })?;
@@ -240,18 +237,18 @@ impl Writer<'_> {
         &mut self,
         slice: &Slice,
         callstack_iid: Option<u64>,
-        (pid, tid): (u32, u32),
+        (pid, tid): (Pid, Tid),
     ) -> io::Result<()> {
         let ticks = u64::from(slice.row.ticks.unsigned_abs());
-        let tick = (slice.end - slice.start) / ticks.max(1);
+        let tick_ns = (slice.end_ns - slice.start_ns) / ticks.max(1);
         let user = slice.row.slot() == 0;
         for number in 1..=ticks {
             self.packet(TracePacket {
-                timestamp: self.at(slice.start + tick * number),
+                timestamp: self.timestamp(slice.start_ns + tick_ns * number),
                 perf_sample: Some(PerfSample {
                     cpu: Some(self.model.cpus[slice.row.cpu.index()]),
-                    pid,
-                    tid,
+                    pid: proto::id(pid.0).unsigned_abs(),
+                    tid: proto::id(tid.0).unsigned_abs(),
                     callstack_iid,
                     cpu_mode: if user { MODE_USER } else { MODE_KERNEL },
                 }),

@@ -6,6 +6,11 @@
 
 use prost::Message;
 
+/// Returns a pid or tid as the type of the fields for them.
+pub(super) fn id(number: u32) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
 /// A trace or a part of one: concatenated parts are a whole trace.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Trace {

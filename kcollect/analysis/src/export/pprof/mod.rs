@@ -1,4 +1,4 @@
-//! pprof's format, compressed, for `go tool pprof` and everything that reads its files.
+//! Exports to pprof's format, compressed, for `go tool pprof` and everything that reads its files.
 //!
 //! A sample is a thread with a stack; its values are the ticks, and `total`, `totalcpu` (as in
 //! reports) and each state in nanoseconds. Its labels are `pid`, `tid`, `comm` and `thread`. Load
@@ -22,21 +22,21 @@ use self::proto::{Function, Label, Line, Location, Mapping, Profile, Sample, Val
 use super::selected::{Selected, state_name};
 use crate::load::build_ids;
 use crate::metric::BaseMetric;
-use crate::model::{FrameId, Model, ObjectKind, STATE_SLOTS, StackId, Sums};
+use crate::model::{FrameId, Model, ObjectInfo, ObjectKind, STATE_SLOTS, StackId, Sums};
 
-/// Distance between the addresses of load objects, in bytes.
+/// The distance between the addresses of two load objects.
 const OBJECT_SPACING_BYTES: u64 = 1 << 40;
 
-/// The string table.
+/// The string table of a profile.
 #[derive(Default)]
-struct Strings {
+struct StringTable {
     positions: FxHashMap<String, i64>,
     list: Vec<String>,
 }
 
-impl Strings {
-    fn new() -> Strings {
-        let mut strings = Strings::default();
+impl StringTable {
+    fn new() -> StringTable {
+        let mut strings = StringTable::default();
         strings.get("");
         strings
     }
@@ -52,7 +52,7 @@ impl Strings {
     }
 }
 
-/// Which parts of a model the samples refer to.
+/// The parts of a model that samples refer to: flags by their positions.
 struct Used {
     frames: Vec<bool>,
     functions: Vec<bool>,
@@ -65,7 +65,7 @@ struct Used {
 /// When writing fails.
 pub fn write(selected: &Selected<'_>, out: &mut dyn Write) -> io::Result<()> {
     let mut out = GzEncoder::new(out, Compression::fast());
-    let mut strings = Strings::new();
+    let mut strings = StringTable::new();
     part(&mut out, &head(selected, &mut strings))?;
     let used = samples(selected, &mut strings, &mut out)?;
     tables(selected.model, &used, &mut strings, &mut out)?;
@@ -84,13 +84,13 @@ fn part(out: &mut impl Write, part: &Profile) -> io::Result<()> {
     out.write_all(&part.encode_to_vec())
 }
 
-/// Returns the states that have a value of their own: those that occur.
+/// Returns the states that occur, each of which has a value of its own.
 fn columns(selected: &Selected<'_>) -> impl Iterator<Item = usize> {
     let sums = selected.sums;
     (0..STATE_SLOTS).filter(move |slot| sums[*slot] != 0)
 }
 
-fn head(selected: &Selected<'_>, strings: &mut Strings) -> Profile {
+fn head(selected: &Selected<'_>, strings: &mut StringTable) -> Profile {
     let nanoseconds = strings.get("nanoseconds");
     let mut sample_type = vec![ValueType {
         r#type: strings.get("ticks"),
@@ -129,10 +129,10 @@ fn head(selected: &Selected<'_>, strings: &mut Strings) -> Profile {
     }
 }
 
-/// Writes the samples. Returns what they refer to.
+/// Writes the samples. Returns the parts of the model that they refer to.
 fn samples(
     selected: &Selected<'_>,
-    strings: &mut Strings,
+    strings: &mut StringTable,
     out: &mut impl Write,
 ) -> io::Result<Used> {
     let model = selected.model;
@@ -196,7 +196,7 @@ impl Used {
 
 /// Returns the first mapping, which pprof shows as the file of the whole profile. A machine has no
 /// main program, so it is the experiment; no frame is in it.
-fn main_mapping(model: &Model, strings: &mut Strings) -> Mapping {
+fn main_mapping(model: &Model, strings: &mut StringTable) -> Mapping {
     let founder = model.experiments.first();
     Mapping {
         id: model.objects.len() as u64 + 1,
@@ -208,88 +208,97 @@ fn main_mapping(model: &Model, strings: &mut Strings) -> Mapping {
     }
 }
 
+/// Writes the tables of load objects, functions and frames that samples refer to.
 fn tables(
     model: &Model,
     used: &Used,
-    strings: &mut Strings,
+    strings: &mut StringTable,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let among = |used: &[bool], index: u64| used.get(index as usize) == Some(&true);
     let build_ids = build_ids::of(model);
-    part(
-        out,
-        &Profile {
-            mapping: vec![main_mapping(model, strings)],
+    part(out, &of_mapping(main_mapping(model, strings)))?;
+    for index in positions(&used.objects) {
+        let object = &model.objects[index];
+        if object.kind == ObjectKind::File {
+            let mapping = mapping(index, object, &build_ids[index], strings);
+            part(out, &of_mapping(mapping))?;
+        }
+    }
+    for index in positions(&used.functions) {
+        let function = function(model, index, strings);
+        let functions = Profile {
+            function: vec![function],
             ..Profile::default()
-        },
-    )?;
-    for (index, object) in (0..).zip(&model.objects) {
-        if object.kind != ObjectKind::File || !among(&used.objects, index) {
-            continue;
-        }
-        let mapping = Mapping {
-            id: index + 1,
-            memory_start: OBJECT_SPACING_BYTES * (index + 1),
-            memory_limit: OBJECT_SPACING_BYTES * (index + 2) - 1,
-            filename: strings.get(&object.path),
-            build_id: strings.get(&build_ids[index as usize]),
-            has_functions: true,
         };
-        part(
-            out,
-            &Profile {
-                mapping: vec![mapping],
-                ..Profile::default()
-            },
-        )?;
+        part(out, &functions)?;
     }
-    for (index, function) in (0..).zip(&model.functions) {
-        if !among(&used.functions, index) {
-            continue;
-        }
-        let object = model.object(function.object);
-        let file = object.kind == ObjectKind::File;
-        let function = Function {
-            id: index + 1,
-            name: strings.get(&function.name),
-            system_name: strings.get(function.mangled.as_ref().unwrap_or(&function.name)),
-            filename: strings.get(if file { &object.path } else { "" }),
+    for index in positions(&used.frames) {
+        let locations = Profile {
+            location: vec![location(model, index)],
+            ..Profile::default()
         };
-        part(
-            out,
-            &Profile {
-                function: vec![function],
-                ..Profile::default()
-            },
-        )?;
-    }
-    for (index, frame) in (0..).zip(&model.frames) {
-        if !among(&used.frames, index) {
-            continue;
-        }
-        let object = model.function(frame.function).object;
-        let file = model.object(object).kind == ObjectKind::File;
-        let number = u64::from(object.0) + 1;
-        let location = Location {
-            id: index + 1,
-            mapping_id: if file { number } else { 0 },
-            // No file is that long. Frames without a file have no address.
-            address: if file {
-                OBJECT_SPACING_BYTES * number + frame.offset % OBJECT_SPACING_BYTES
-            } else {
-                0
-            },
-            line: vec![Line {
-                function_id: u64::from(frame.function.0) + 1,
-            }],
-        };
-        part(
-            out,
-            &Profile {
-                location: vec![location],
-                ..Profile::default()
-            },
-        )?;
+        part(out, &locations)?;
     }
     Ok(())
+}
+
+/// Returns the positions whose flags are set.
+fn positions(flags: &[bool]) -> impl Iterator<Item = usize> {
+    (0..flags.len()).filter(|index| flags[*index])
+}
+
+/// Returns the part of a profile that consists of a mapping.
+fn of_mapping(mapping: Mapping) -> Profile {
+    Profile {
+        mapping: vec![mapping],
+        ..Profile::default()
+    }
+}
+
+/// Returns the mapping of a load object. Ids begin with 1.
+fn mapping(
+    index: usize,
+    object: &ObjectInfo,
+    build_id: &str,
+    strings: &mut StringTable,
+) -> Mapping {
+    let id = index as u64 + 1;
+    Mapping {
+        id,
+        memory_start: OBJECT_SPACING_BYTES * id,
+        memory_limit: OBJECT_SPACING_BYTES * (id + 1) - 1,
+        filename: strings.get(&object.path),
+        build_id: strings.get(build_id),
+        has_functions: true,
+    }
+}
+
+fn function(model: &Model, index: usize, strings: &mut StringTable) -> Function {
+    let function = &model.functions[index];
+    let object = model.object(function.object);
+    let is_file = object.kind == ObjectKind::File;
+    Function {
+        id: index as u64 + 1,
+        name: strings.get(&function.name),
+        system_name: strings.get(function.symbol()),
+        filename: strings.get(if is_file { &object.path } else { "" }),
+    }
+}
+
+/// Returns the location of a frame. A frame without a file has no mapping and no address.
+fn location(model: &Model, index: usize) -> Location {
+    let frame = &model.frames[index];
+    let object = model.function(frame.function).object;
+    let is_file = model.object(object).kind == ObjectKind::File;
+    let mapping_id = u64::from(object.0) + 1;
+    // No file is as long as the distance.
+    let address = OBJECT_SPACING_BYTES * mapping_id + frame.offset % OBJECT_SPACING_BYTES;
+    Location {
+        id: index as u64 + 1,
+        mapping_id: if is_file { mapping_id } else { 0 },
+        address: if is_file { address } else { 0 },
+        line: vec![Line {
+            function_id: u64::from(frame.function.0) + 1,
+        }],
+    }
 }

@@ -4,15 +4,16 @@ use std::collections::BTreeSet;
 
 use host::exit::Failure;
 
+use super::View;
 use super::chosen_function::{ChosenFunction, chosen_function};
-use super::{Context, Entity, View, metric_cells, metric_columns};
+use super::context::{Entity, ViewContext, metric_cells, metric_columns};
 use crate::aggregate::{Measures, Relatives};
 use crate::metric::{Flavor, Metrics};
 use crate::model::FunctionId;
 use crate::model::TOTAL;
 use crate::report::table::{Cell, Column, Table, left_out};
 
-pub(super) fn callers_callees(context: &Context<'_>) -> Result<Table, Failure> {
+pub(super) fn callers_callees(context: &ViewContext<'_>) -> Result<Table, Failure> {
     let model = context.model;
     let totals = context.totals();
     let ChosenFunction {

@@ -1,8 +1,8 @@
-//! System calls that do I/O by name (`-i` of a recording): how long they took, how often they were
-//! made and failed, and how many bytes they moved.
+//! System calls that do I/O by name (`-i` of a recording), with their time, their number, the number
+//! that failed, and the bytes that they moved.
 //!
-//! An experiment of another recorder does not say which system call it was: then a row is what the
-//! calls did, such as `(read)`.
+//! An experiment of another recorder does not have the system call: then a row is what the calls did,
+//! such as `(read)`.
 
 use std::cmp::Reverse;
 
@@ -11,27 +11,28 @@ use host::exit::Failure;
 use rustc_hash::FxHashMap;
 use user_collector::io_calls::calls::is_transfer;
 
-use super::{Context, View};
+use super::View;
+use super::context::ViewContext;
 use crate::filter::Selection;
-use crate::model::{IoCall, TracedEvents};
+use crate::model::{IoCallRow, TracedEvents};
 use crate::report::table::{Cell, Column, Table};
 
-/// The calls of a name.
+/// The sums of the calls of one name.
 #[derive(Debug, Default)]
-struct Calls {
+struct NamedCalls {
     count: u64,
     errors: u64,
-    nanos: i64,
-    longest: i64,
-    read: u64,
-    written: u64,
+    sum_ns: i64,
+    longest_ns: i64,
+    bytes_read: u64,
+    bytes_written: u64,
 }
 
-impl Calls {
-    fn add(&mut self, call: &IoCall) {
+impl NamedCalls {
+    fn add(&mut self, call: &IoCallRow) {
         match call.kind {
-            IoKind::Read => self.read = self.read.saturating_add(call.bytes),
-            IoKind::Write => self.written = self.written.saturating_add(call.bytes),
+            IoKind::Read => self.bytes_read = self.bytes_read.saturating_add(call.bytes),
+            IoKind::Write => self.bytes_written = self.bytes_written.saturating_add(call.bytes),
             _ => {}
         }
         // The other half of a call that counts as a write.
@@ -40,39 +41,35 @@ impl Calls {
         }
         self.count += 1;
         self.errors += u64::from(call.failed);
-        self.nanos = self.nanos.saturating_add(call.nanos);
-        self.longest = self.longest.max(call.nanos);
+        self.sum_ns = self.sum_ns.saturating_add(call.duration_ns);
+        self.longest_ns = self.longest_ns.max(call.duration_ns);
     }
 
     /// Returns the cells of its figures, given the time of all calls.
-    fn cells(&self, whole: i64) -> Vec<Cell> {
-        let share = match whole {
-            0 => 0.0,
-            whole => self.nanos as f64 / whole as f64,
-        };
+    fn cells(&self, whole_ns: i64) -> Vec<Cell> {
         let mean_us = match self.count {
             0 => 0.0,
-            count => self.nanos as f64 / 1e3 / count as f64,
+            count => self.sum_ns as f64 / 1e3 / count as f64,
         };
         vec![
-            Cell::Nanoseconds(self.nanos.unsigned_abs()),
-            Cell::Share(share),
+            Cell::Nanoseconds(self.sum_ns.unsigned_abs()),
+            Cell::share_of(self.sum_ns, whole_ns),
             Cell::Count(self.count),
             Cell::Count(self.errors),
             Cell::Average(mean_us),
-            Cell::Average(self.longest as f64 / 1e6),
-            Cell::Count(self.read),
-            Cell::Count(self.written),
+            Cell::Average(self.longest_ns as f64 / 1e6),
+            Cell::Count(self.bytes_read),
+            Cell::Count(self.bytes_written),
         ]
     }
 }
 
-pub(super) fn calls(context: &Context<'_>) -> Result<Table, Failure> {
+pub(super) fn calls(context: &ViewContext<'_>) -> Result<Table, Failure> {
     let model = context.model;
     model.require(TracedEvents::Io)?;
     let selection = Selection::new(model, &context.options.filter);
-    let mut calls: FxHashMap<&'static str, Calls> = FxHashMap::default();
-    let mut whole = Calls::default();
+    let mut calls: FxHashMap<&'static str, NamedCalls> = FxHashMap::default();
+    let mut whole = NamedCalls::default();
     for call in &model.io_calls {
         if selection.passes_event(&call.row) {
             calls.entry(name(call)).or_default().add(call);
@@ -80,11 +77,11 @@ pub(super) fn calls(context: &Context<'_>) -> Result<Table, Failure> {
         }
     }
     let mut found: Vec<_> = calls.into_iter().collect();
-    found.sort_by_key(|(name, calls)| (Reverse(calls.nanos), *name));
-    let mut rows = vec![whole.cells(whole.nanos)];
+    found.sort_by_key(|(name, calls)| (Reverse(calls.sum_ns), *name));
+    let mut rows = vec![whole.cells(whole.sum_ns)];
     rows[0].push(Cell::Text("<Total>".to_owned()));
     rows.extend(found.iter().map(|(name, calls)| {
-        let mut cells = calls.cells(whole.nanos);
+        let mut cells = calls.cells(whole.sum_ns);
         cells.push(Cell::Text((*name).to_owned()));
         cells
     }));
@@ -112,7 +109,7 @@ pub(super) fn calls(context: &Context<'_>) -> Result<Table, Failure> {
     Ok(table)
 }
 
-fn name(call: &IoCall) -> &'static str {
+fn name(call: &IoCallRow) -> &'static str {
     call.name.unwrap_or(match call.kind {
         IoKind::Read => "(read)",
         IoKind::Write => "(write)",

@@ -6,14 +6,15 @@
 
 use host::exit::Failure;
 
-use super::{Context, Entity, View, metric_cells, metric_columns};
+use super::View;
+use super::context::{Entity, ViewContext, metric_cells, metric_columns};
 use crate::aggregate::{Measures, Totals, add};
 use crate::metric::{Flavor, Metrics};
 use crate::model::Callees;
 use crate::model::{FunctionId, Model, StackId, Sums, ZERO_SUMS};
 use crate::report::table::{Cell, Column, Table, left_out};
 
-pub(super) fn calltree(context: &Context<'_>) -> Result<Table, Failure> {
+pub(super) fn calltree(context: &ViewContext<'_>) -> Result<Table, Failure> {
     let metrics = context
         .metrics(Metrics::of_functions)?
         .only(Flavor::Attributed);

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use host::exit::{ExitKind, Failure};
 use rustc_hash::FxHashMap;
 
-use super::Context;
+use super::context::ViewContext;
 use crate::aggregate::{self, Totals};
 use crate::filter::{Pattern, nearest};
 use crate::model::{FunctionId, Model};
@@ -27,7 +27,7 @@ pub(super) struct ChosenFunction {
 
 /// Returns the function that was typed.
 pub(super) fn chosen_function(
-    context: &Context<'_>,
+    context: &ViewContext<'_>,
     totals: &Totals,
 ) -> Result<ChosenFunction, Failure> {
     let model = context.model;

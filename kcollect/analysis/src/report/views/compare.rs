@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 
 use host::exit::{ExitKind, Failure};
 
-use super::{Entity, TableOptions, View, flavor_words};
+use super::context::{Entity, flavor_words};
+use super::{TableOptions, View};
 use crate::aggregate::{self, Measures, Totals, add};
 use crate::filter::{Filter, Selection};
 use crate::metric::{BaseMetric, Flavor, Metric, Metrics, offered};
@@ -168,7 +169,7 @@ impl Both<'_> {
     }
 
     fn metrics(&self, otherwise: fn(&[BaseMetric]) -> Metrics) -> Result<Metrics, Failure> {
-        super::metrics(self.options, &self.bases, otherwise)
+        super::context::metrics(self.options, &self.bases, otherwise)
     }
 
     fn notes(&self) -> Vec<String> {
@@ -186,7 +187,7 @@ impl Both<'_> {
         metrics: &Metrics,
         pairs: Pairs,
     ) -> Result<Table, Failure> {
-        let sort = super::sort(self.options, &self.bases)?;
+        let sort = super::context::sort(self.options, &self.bases)?;
         let first = metrics.list.first();
         let by = match sort {
             Some(sort) => sort.by,

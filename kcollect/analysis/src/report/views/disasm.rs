@@ -8,8 +8,8 @@ use std::sync::Arc;
 use experiment_format::functions::FunctionTable;
 use host::exit::{ExitKind, Failure};
 
-use super::Context;
 use super::chosen_function::chosen_function;
+use super::context::ViewContext;
 use super::source::{Annotated, annotated_columns, read};
 use crate::aggregate;
 use crate::load;
@@ -25,7 +25,7 @@ use crate::symbol::{
 /// Characters of a source line that are shown ahead of its instructions.
 const MAX_SOURCE_CHARS: usize = 120;
 
-pub(super) fn disassembly(context: &Context<'_>) -> Result<Table, Failure> {
+pub(super) fn disassembly(context: &ViewContext<'_>) -> Result<Table, Failure> {
     let metrics = context.metrics(Metrics::of_functions)?;
     let totals = context.totals();
     let model = context.model;
@@ -40,9 +40,7 @@ pub(super) fn disassembly(context: &Context<'_>) -> Result<Table, Failure> {
         note,
     } = match object.kind {
         ObjectKind::File => in_file(model, &files, function)?,
-        ObjectKind::Dynamic if model.made_at_run_time(function) => {
-            made_at_run_time(model, function)?
-        }
+        ObjectKind::Dynamic if model.is_jit_code(function) => is_jit_code(model, function)?,
         ObjectKind::Dynamic | ObjectKind::Special => return Err(no_code(&function.name)),
     };
     let end = code
@@ -191,7 +189,7 @@ fn in_file<'a>(
 
 /// Returns the instructions of a function whose code was in the memory of its process alone, as the
 /// experiment has them.
-fn made_at_run_time<'a>(model: &Model, function: &FunctionInfo) -> Result<Shown<'a>, Failure> {
+fn is_jit_code<'a>(model: &Model, function: &FunctionInfo) -> Result<Shown<'a>, Failure> {
     let refused = |why: String| {
         Failure::new(
             ExitKind::NoInput,

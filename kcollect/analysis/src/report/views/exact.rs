@@ -11,8 +11,8 @@ use experiment_format::ids::Pid;
 use host::exit::{ExitKind, Failure};
 use rustc_hash::FxHashMap;
 
-use super::Context;
-use crate::load::exact::{ExactTimes, ShortLived, ThreadTimes, Times};
+use super::context::ViewContext;
+use crate::load::exact::{ExactSums, ExactTimes, ShortLived, ThreadTimes};
 use crate::model::{ExperimentId, ExperimentInfo, GroupKind, Model, ProcessInfo};
 use crate::report::table::{Cell, Column};
 
@@ -40,7 +40,7 @@ pub(super) struct ExactProcess {
     /// The number of their threads.
     pub threads: u64,
     /// Their times.
-    pub times: Times,
+    pub times: ExactSums,
     /// Whether all its threads have exited.
     pub ended: bool,
     /// Whether it is the kcollect that made the recording.
@@ -77,7 +77,7 @@ impl ExactProcess {
 }
 
 /// Returns the exact times of all runs. None: ticks are to be shown.
-pub(super) fn runs(context: &Context<'_>) -> Result<Option<Vec<ExactRun>>, Failure> {
+pub(super) fn runs(context: &ViewContext<'_>) -> Result<Option<Vec<ExactRun>>, Failure> {
     let (model, options) = (context.model, context.options);
     let filter = &options.filter;
     if options.metrics.is_some() || options.sort.is_some() || !filter.only_of_threads() {
@@ -255,7 +255,7 @@ pub(super) fn detail_columns() -> Vec<Column> {
 }
 
 /// Returns the cells of [`detail_columns`].
-pub(super) fn detail_cells(times: &Times) -> Vec<Cell> {
+pub(super) fn detail_cells(times: &ExactSums) -> Vec<Cell> {
     let detail = times.detail;
     [
         detail.block_io_ns,

@@ -3,12 +3,13 @@
 use experiment_format::log::LogEvent;
 use host::exit::Failure;
 
-use super::{Context, Entity, View, value_cell};
+use super::View;
+use super::context::{Entity, ViewContext, value_cell};
 use crate::metric::Flavor;
 use crate::model::{ExperimentInfo, Model};
 use crate::report::table::{Cell, Column, Table};
 
-pub(super) fn overview(context: &Context<'_>) -> Result<Table, Failure> {
+pub(super) fn overview(context: &ViewContext<'_>) -> Result<Table, Failure> {
     let totals = context.totals();
     let whole = Entity::new(Vec::new(), totals.whole());
     let rows = context.offered.iter().map(|base| {
@@ -34,7 +35,7 @@ pub(super) fn overview(context: &Context<'_>) -> Result<Table, Failure> {
 }
 
 /// Says how much of the wait for CPUs was for a hypervisor. None if nothing was.
-fn stolen_note(context: &Context<'_>) -> Option<String> {
+fn stolen_note(context: &ViewContext<'_>) -> Option<String> {
     let stolen = super::threads::stolen_by_cpu(context);
     let cpus = context.model.cpus.iter().zip(stolen);
     let cpus = cpus.filter(|(_, nanoseconds)| *nanoseconds > 0);

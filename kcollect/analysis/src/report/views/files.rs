@@ -1,8 +1,8 @@
-//! Files by the traced system calls that do I/O (`-i` of a recording): how long they took, how
-//! often they were made, and how many bytes they moved.
+//! Files by the traced system calls that do I/O (`-i` of a recording), with the time of the calls,
+//! their number, and the bytes that they moved.
 //!
-//! A file is a name: what a descriptor was called when it was opened, in whatever process. A call
-//! that failed counts as an error, whatever it was to do.
+//! A file is a name: that with which a descriptor was opened, in whatever process. A call that failed
+//! counts as an error, whatever it was to do.
 
 use std::cmp::Reverse;
 
@@ -10,23 +10,24 @@ use experiment_format::packet::IoKind;
 use host::exit::Failure;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Context, View};
+use super::View;
+use super::context::ViewContext;
 use crate::filter::Selection;
-use crate::model::{FileId, IoCall, ProcessId, TracedEvents};
+use crate::model::{FileId, IoCallRow, ProcessId, TracedEvents};
 use crate::report::table::{Cell, Column, Table};
 
-/// Calls of one kind.
+/// The sums of calls of one kind.
 #[derive(Debug, Default)]
-struct Calls {
+struct CallSums {
     count: u64,
-    nanos: i64,
+    sum_ns: i64,
     bytes: u64,
 }
 
-impl Calls {
-    fn add(&mut self, call: &IoCall) {
+impl CallSums {
+    fn add(&mut self, call: &IoCallRow) {
         self.count += 1;
-        self.nanos = self.nanos.saturating_add(call.nanos);
+        self.sum_ns = self.sum_ns.saturating_add(call.duration_ns);
         self.bytes = self.bytes.saturating_add(call.bytes);
     }
 }
@@ -34,19 +35,19 @@ impl Calls {
 /// The calls on a file.
 #[derive(Debug, Default)]
 struct FileCalls {
-    all: Calls,
-    reads: Calls,
-    writes: Calls,
-    others: Calls,
-    errors: Calls,
-    longest: i64,
+    all: CallSums,
+    reads: CallSums,
+    writes: CallSums,
+    others: CallSums,
+    errors: CallSums,
+    longest_ns: i64,
     processes: FxHashSet<ProcessId>,
 }
 
 impl FileCalls {
-    fn add(&mut self, call: &IoCall, process: ProcessId) {
+    fn add(&mut self, call: &IoCallRow, process: ProcessId) {
         self.all.add(call);
-        self.longest = self.longest.max(call.nanos);
+        self.longest_ns = self.longest_ns.max(call.duration_ns);
         self.processes.insert(process);
         let kind = match call.kind {
             _ if call.failed => &mut self.errors,
@@ -58,36 +59,32 @@ impl FileCalls {
     }
 
     /// Returns the cells of its figures, given the time of all calls.
-    fn cells(&self, whole: i64) -> Vec<Cell> {
-        let seconds = |nanos: i64| Cell::Nanoseconds(nanos.unsigned_abs());
-        let share = match whole {
-            0 => 0.0,
-            whole => self.all.nanos as f64 / whole as f64,
-        };
+    fn cells(&self, whole_ns: i64) -> Vec<Cell> {
+        let seconds = |ns: i64| Cell::Nanoseconds(ns.unsigned_abs());
         vec![
-            seconds(self.all.nanos),
-            Cell::Share(share),
-            seconds(self.reads.nanos),
+            seconds(self.all.sum_ns),
+            Cell::share_of(self.all.sum_ns, whole_ns),
+            seconds(self.reads.sum_ns),
             Cell::Count(self.reads.count),
             Cell::Count(self.reads.bytes),
-            seconds(self.writes.nanos),
+            seconds(self.writes.sum_ns),
             Cell::Count(self.writes.count),
             Cell::Count(self.writes.bytes),
-            seconds(self.others.nanos),
+            seconds(self.others.sum_ns),
             Cell::Count(self.others.count),
             Cell::Count(self.errors.count),
-            Cell::Average(self.longest as f64 / 1e6),
+            Cell::Average(self.longest_ns as f64 / 1e6),
         ]
     }
 }
 
-pub(super) fn files(context: &Context<'_>) -> Result<Table, Failure> {
+pub(super) fn files(context: &ViewContext<'_>) -> Result<Table, Failure> {
     context.model.require(TracedEvents::Io)?;
     Ok(first_files(context, context.options.limit))
 }
 
 /// Makes the table of all files together and of the first ones.
-pub(super) fn first_files(context: &Context<'_>, limit: Option<usize>) -> Table {
+pub(super) fn first_files(context: &ViewContext<'_>, limit: Option<usize>) -> Table {
     let model = context.model;
     let selection = Selection::new(model, &context.options.filter);
     let mut files: FxHashMap<FileId, FileCalls> = FxHashMap::default();
@@ -101,11 +98,11 @@ pub(super) fn first_files(context: &Context<'_>, limit: Option<usize>) -> Table 
     }
     let mut found: Vec<_> = files.into_iter().collect();
     let name = |file: FileId| model.files[file.0 as usize].as_str();
-    found.sort_by_key(|(file, calls)| (Reverse(calls.all.nanos), name(*file)));
-    let mut rows = vec![whole.cells(whole.all.nanos)];
+    found.sort_by_key(|(file, calls)| (Reverse(calls.all.sum_ns), name(*file)));
+    let mut rows = vec![whole.cells(whole.all.sum_ns)];
     rows[0].extend([Cell::Text("<Total>".to_owned()), Cell::Empty]);
     rows.extend(found.iter().map(|(file, calls)| {
-        let mut cells = calls.cells(whole.all.nanos);
+        let mut cells = calls.cells(whole.all.sum_ns);
         let mut processes = calls.processes.iter();
         let process = match (processes.next(), calls.processes.len()) {
             (Some(only), 1) => Cell::Text(model.process(*only).name.clone()),

@@ -2,13 +2,14 @@
 
 use host::exit::Failure;
 
-use super::{Context, Entities, Entity, View};
+use super::View;
+use super::context::{Entities, Entity, ViewContext};
 use crate::aggregate;
 use crate::metric::Metrics;
 use crate::model::ObjectKind;
 use crate::report::table::{Cell, Column, Table};
 
-pub(super) fn functions(context: &Context<'_>) -> Result<Table, Failure> {
+pub(super) fn functions(context: &ViewContext<'_>) -> Result<Table, Failure> {
     let metrics = context.metrics(Metrics::of_functions)?;
     let totals = context.totals();
     let model = context.model;
@@ -40,7 +41,7 @@ pub(super) fn functions(context: &Context<'_>) -> Result<Table, Failure> {
     context.sorted(View::Functions, "Functions", &metrics, entities)
 }
 
-pub(super) fn objects(context: &Context<'_>) -> Result<Table, Failure> {
+pub(super) fn objects(context: &ViewContext<'_>) -> Result<Table, Failure> {
     let metrics = context.metrics(Metrics::of_functions)?;
     let totals = context.totals();
     let model = context.model;

@@ -3,14 +3,15 @@
 
 use host::exit::Failure;
 
-use super::{Context, TableOptions, View};
+use super::context::ViewContext;
+use super::{TableOptions, View};
 use crate::model::TracedEvents;
 use crate::report::table::Table;
 
 /// As typed to `-m`.
 const METRICS: &str = "i+heapleakbytes:i+heapallocbytes:i+heapalloccnt:name";
 
-pub(super) fn heap(context: &Context<'_>) -> Result<Table, Failure> {
+pub(super) fn heap(context: &ViewContext<'_>) -> Result<Table, Failure> {
     let model = context.model;
     model.require(TracedEvents::Memory)?;
     let metrics = context.options.metrics.clone();
@@ -18,7 +19,7 @@ pub(super) fn heap(context: &Context<'_>) -> Result<Table, Failure> {
         metrics: Some(metrics.unwrap_or_else(|| METRICS.to_owned())),
         ..context.options.clone()
     };
-    let mut table = super::functions::functions(&Context {
+    let mut table = super::functions::functions(&ViewContext {
         model,
         options: &options,
         offered: context.offered.clone(),
@@ -26,7 +27,7 @@ pub(super) fn heap(context: &Context<'_>) -> Result<Table, Failure> {
     table.view = View::Heap.name();
     table.notes.extend(model.memory_peaks.iter().map(|peak| {
         let name = &model.experiment(peak.experiment).name;
-        let (bytes, seconds) = (peak.bytes, peak.time as f64 / 1e9);
+        let (bytes, seconds) = (peak.bytes, peak.time_ns as f64 / 1e9);
         format!("{name}: {bytes} bytes at most, {seconds:.3} s after the beginning")
     }));
     Ok(table)

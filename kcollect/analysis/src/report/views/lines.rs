@@ -6,7 +6,8 @@
 
 use host::exit::Failure;
 
-use super::{Context, Entities, Entity, View};
+use super::View;
+use super::context::{Entities, Entity, ViewContext};
 use crate::aggregate::{self, Shares, Totals};
 use crate::metric::Metrics;
 use crate::model::{FrameId, Model, ObjectId, ZERO_SUMS};
@@ -15,7 +16,7 @@ use crate::report::table::{Cell, Column, Table};
 /// Number of load objects for which a note says why lines are missing.
 const MAX_OBJECTS_NOTED: usize = 5;
 
-pub(super) fn lines(context: &Context<'_>) -> Result<Table, Failure> {
+pub(super) fn lines(context: &ViewContext<'_>) -> Result<Table, Failure> {
     let metrics = context.metrics(Metrics::of_functions)?;
     let totals = context.totals();
     let model = context.model;

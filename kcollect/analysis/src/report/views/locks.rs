@@ -1,9 +1,8 @@
 //! Locks by the time that threads waited for them, from traced waits (`-s` of a recording).
 //!
-//! A lock is an address in a process: that of the futex word. What it is called the data do not
-//! say, so its row has what is known of its waits: the function of the C library or runtime in
-//! which they were, and the program's function that called it, both of the stack with most of the
-//! time.
+//! A lock is an address in a process: that of the futex word. The data have no name of it, so its row
+//! has two functions of the stack with most of the time: that of the C library or runtime in which
+//! threads waited, and the program's that called it.
 
 use std::cmp::Reverse;
 
@@ -11,64 +10,60 @@ use experiment_format::packet::UNKNOWN_KIND;
 use host::exit::Failure;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::View;
+use super::context::ViewContext;
 use super::waiting::{called_in_library, waits_at};
-use super::{Context, View};
 use crate::filter::Selection;
-use crate::model::{LockWait, ProcessId, StackId, ThreadId, TracedEvents};
+use crate::model::{LockWaitRow, ProcessId, StackId, ThreadId, TracedEvents};
 use crate::report::table::{Cell, Column, Table};
 
-/// The waits for a lock.
+/// The sums of the waits for one lock.
 #[derive(Debug, Default)]
 struct Waits {
     count: u64,
-    nanos: i64,
-    longest: i64,
+    sum_ns: i64,
+    longest_ns: i64,
     threads: FxHashSet<ThreadId>,
-    /// The time in each stack.
+    /// The time in each stack, nanoseconds.
     stacks: FxHashMap<StackId, i64>,
-    /// What kind of wait the last one was.
+    /// The kind of the last wait.
     kind: Option<u32>,
 }
 
 impl Waits {
-    fn add(&mut self, wait: &LockWait) {
+    fn add(&mut self, wait: &LockWaitRow) {
         self.count += 1;
-        self.nanos += wait.nanos;
-        self.longest = self.longest.max(wait.nanos);
+        self.sum_ns += wait.duration_ns;
+        self.longest_ns = self.longest_ns.max(wait.duration_ns);
         self.threads.insert(wait.row.thread);
-        *self.stacks.entry(wait.row.stack).or_default() += wait.nanos;
+        *self.stacks.entry(wait.row.stack).or_default() += wait.duration_ns;
         self.kind = wait.kind;
     }
 
     /// Returns the cells of its figures, given the time of all waits.
-    fn cells(&self, whole: i64) -> Vec<Cell> {
-        let seconds = |nanos: i64| Cell::Nanoseconds(nanos.unsigned_abs());
-        let share = match whole {
+    fn cells(&self, whole_ns: i64) -> Vec<Cell> {
+        let mean_ms = match self.count {
             0 => 0.0,
-            whole => self.nanos as f64 / whole as f64,
-        };
-        let mean = match self.count {
-            0 => 0.0,
-            count => self.nanos as f64 / 1e6 / count as f64,
+            count => self.sum_ns as f64 / 1e6 / count as f64,
         };
         vec![
-            seconds(self.nanos),
-            Cell::Share(share),
+            Cell::Nanoseconds(self.sum_ns.unsigned_abs()),
+            Cell::share_of(self.sum_ns, whole_ns),
             Cell::Count(self.count),
-            Cell::Average(mean),
-            Cell::Average(self.longest as f64 / 1e6),
+            Cell::Average(mean_ms),
+            Cell::Average(self.longest_ns as f64 / 1e6),
             Cell::Count(self.threads.len() as u64),
         ]
     }
 }
 
-pub(super) fn locks(context: &Context<'_>) -> Result<Table, Failure> {
+pub(super) fn locks(context: &ViewContext<'_>) -> Result<Table, Failure> {
     context.model.require(TracedEvents::Locks)?;
     Ok(first_locks(context, context.options.limit))
 }
 
 /// Makes the table of all locks together and of the first ones.
-pub(super) fn first_locks(context: &Context<'_>, limit: Option<usize>) -> Table {
+pub(super) fn first_locks(context: &ViewContext<'_>, limit: Option<usize>) -> Table {
     let model = context.model;
     let selection = Selection::new(model, &context.options.filter);
     let mut locks: FxHashMap<(ProcessId, u64), Waits> = FxHashMap::default();
@@ -83,8 +78,8 @@ pub(super) fn first_locks(context: &Context<'_>, limit: Option<usize>) -> Table 
         whole.add(wait);
     }
     let mut found: Vec<_> = locks.into_iter().collect();
-    found.sort_by_key(|((process, object), waits)| (Reverse(waits.nanos), process.0, *object));
-    let mut rows = vec![whole.cells(whole.nanos)];
+    found.sort_by_key(|((process, object), waits)| (Reverse(waits.sum_ns), process.0, *object));
+    let mut rows = vec![whole.cells(whole.sum_ns)];
     rows[0].push(Cell::Text("<Total>".to_owned()));
     rows[0].resize(COLUMNS, Cell::Empty);
     rows.extend(found.iter().map(|((process, object), waits)| {
@@ -92,11 +87,11 @@ pub(super) fn first_locks(context: &Context<'_>, limit: Option<usize>) -> Table 
         let most = waits
             .stacks
             .iter()
-            .max_by_key(|(stack, nanos)| (**nanos, stack.0));
+            .max_by_key(|(stack, ns)| (**ns, stack.0));
         let most = most.map(|(stack, _)| *stack);
         let caller = most.and_then(|stack| waits_at(model, stack)?.1);
         let library = most.and_then(|stack| called_in_library(model, stack));
-        let mut cells = waits.cells(whole.nanos);
+        let mut cells = waits.cells(whole.sum_ns);
         cells.extend([
             Cell::Text(match object {
                 0 => "(unknown)".to_owned(),
@@ -140,9 +135,10 @@ pub(super) fn first_locks(context: &Context<'_>, limit: Option<usize>) -> Table 
     table
 }
 
+/// The number of columns of the table.
 const COLUMNS: usize = 12;
 
-/// Returns what Linux calls a kind of wait.
+/// Returns Linux's name of a kind of wait.
 fn operation(kind: u32) -> String {
     match kind {
         0 => "FUTEX_WAIT".to_owned(),

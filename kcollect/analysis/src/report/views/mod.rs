@@ -5,6 +5,7 @@ mod calls;
 mod calltree;
 mod chosen_function;
 pub mod compare;
+mod context;
 mod disasm;
 mod exact;
 mod experiments;
@@ -20,18 +21,14 @@ mod triage;
 mod unnamed;
 mod waiting;
 
-use std::cmp::Ordering;
+use host::exit::Failure;
 
-use experiment_format::log::CounterUnit;
-use experiment_format::microstate::short_metric;
-use host::exit::{ExitKind, Failure};
-
-use super::table::{Cell, Column, Report, Table, left_out};
-use crate::aggregate::{Measures, Totals, totals};
-use crate::filter::{Filter, Selection};
+use super::table::{Report, Table};
+use crate::filter::Filter;
 use crate::load::lines::LookupPaths;
-use crate::metric::{BaseMetric, Flavor, Metric, MetricError, Metrics, Sort, offered};
-use crate::model::{GroupKind, Model, Sums, ZERO_SUMS};
+use crate::metric::offered;
+use crate::model::{GroupKind, Model};
+use context::ViewContext;
 
 /// A way to show an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -223,7 +220,7 @@ pub struct TableOptions {
 /// # Errors
 /// When a metric is unknown or has no data, or the view cannot be made.
 pub fn make(model: &Model, view: View, options: &TableOptions) -> Result<Report, Failure> {
-    let context = Context {
+    let context = ViewContext {
         model,
         options,
         offered: offered(model),
@@ -260,310 +257,10 @@ pub fn make(model: &Model, view: View, options: &TableOptions) -> Result<Report,
 /// # Errors
 /// When exact times cannot be read.
 pub fn first_tables(model: &Model) -> Result<Vec<Table>, Failure> {
-    let context = Context {
+    let context = ViewContext {
         model,
         options: &TableOptions::default(),
         offered: offered(model),
     };
     triage::first_tables(&context, &context.totals())
-}
-
-/// What all views work on.
-struct Context<'a> {
-    model: &'a Model,
-    options: &'a TableOptions,
-    offered: Vec<BaseMetric>,
-}
-
-impl Context<'_> {
-    fn totals(&self) -> Totals {
-        totals(
-            self.model,
-            &Selection::new(self.model, &self.options.filter),
-        )
-    }
-
-    fn metrics(&self, otherwise: fn(&[BaseMetric]) -> Metrics) -> Result<Metrics, Failure> {
-        metrics(self.options, &self.offered, otherwise)
-    }
-
-    /// Returns the order asked for, or that of the first metric.
-    fn sort_of(&self, metrics: &Metrics) -> Result<Sort, Failure> {
-        let first = metrics.list.first();
-        Ok(sort(self.options, &self.offered)?.unwrap_or(Sort {
-            by: first.map(|metric| (metric.base, metric.flavor)),
-            reverse: false,
-        }))
-    }
-
-    /// Makes a table of entities with metrics: `<Total>` first, then those with any of the shown
-    /// metrics.
-    fn sorted(
-        &self,
-        view: View,
-        title: &str,
-        metrics: &Metrics,
-        entities: Entities<'_>,
-    ) -> Result<Table, Failure> {
-        let sort = self.sort_of(metrics)?;
-        let Entities {
-            columns,
-            total,
-            measures,
-            cells_of,
-        } = entities;
-        let mut shown: Vec<_> = (0..).zip(measures).collect();
-        shown.retain(|(_, measures)| {
-            let mut list = metrics.list.iter();
-            list.any(|metric| measures.value(metric.base, metric.flavor) != 0)
-        });
-        let limit = self.options.limit.unwrap_or(shown.len());
-        let more = shown.len().saturating_sub(limit);
-        if more > 0 && limit > 0 {
-            // Names are made only for entities that may be among the first.
-            let mut first = shown.clone();
-            let (_, (_, last), _) = first
-                .select_nth_unstable_by(limit - 1, |(_, a), (_, b)| sort.order_of_values(a, b));
-            shown.retain(|(_, measures)| sort.order_of_values(measures, last).is_le());
-        }
-        let entities = shown
-            .iter()
-            .map(|(index, measures)| Entity::new(cells_of(*index), *measures));
-        let mut rows: Vec<_> = entities.collect();
-        rows.sort_by(|a, b| sort.order(a, b));
-        rows.truncate(limit);
-        let whole = total.clone();
-        rows.insert(0, total);
-        let own = |metrics: &[Metric]| metrics.iter().flat_map(metric_columns).collect::<Vec<_>>();
-        let (ahead, behind) = metrics.list.split_at(metrics.name_at);
-        let cells = |entity: &Entity, metrics: &[Metric]| {
-            let cells = metrics
-                .iter()
-                .flat_map(|metric| metric_cells(metric, entity, &whole));
-            cells.collect::<Vec<_>>()
-        };
-        let by = match sort.by {
-            Some((base, flavor)) => {
-                let time = if base.is_time() { " time" } else { "" };
-                format!("{} {}{time}", flavor_words(flavor).1, base.title())
-            }
-            None => "name".to_owned(),
-        };
-        Ok(Table {
-            view: view.name(),
-            title: format!(
-                "{title}, by {}{by}",
-                if sort.reverse { "least " } else { "" }
-            ),
-            columns: [own(ahead), columns, own(behind)].concat(),
-            rows: rows
-                .iter()
-                .map(|entity| {
-                    [
-                        cells(entity, ahead),
-                        entity.cells.clone(),
-                        cells(entity, behind),
-                    ]
-                    .concat()
-                })
-                .collect(),
-            verbatim: false,
-            notes: left_out(more).into_iter().collect(),
-        })
-    }
-}
-
-/// Returns the metrics asked for, or the default.
-fn metrics(
-    options: &TableOptions,
-    offered: &[BaseMetric],
-    otherwise: fn(&[BaseMetric]) -> Metrics,
-) -> Result<Metrics, Failure> {
-    match &options.metrics {
-        Some(text) => Metrics::parse(text, offered).map_err(|error| refuse("-m", offered, &error)),
-        None => Ok(otherwise(offered)),
-    }
-}
-
-fn sort(options: &TableOptions, offered: &[BaseMetric]) -> Result<Option<Sort>, Failure> {
-    let parsed = options.sort.as_deref();
-    let parsed = parsed.map(|text| Sort::parse(text, offered));
-    parsed
-        .transpose()
-        .map_err(|error| refuse("-s", offered, &error))
-}
-
-fn refuse(option: &str, offered: &[BaseMetric], error: &MetricError) -> Failure {
-    let keywords: Vec<_> = offered.iter().map(|base| base.keyword()).collect();
-    let cure = match keywords.is_empty() {
-        true => "record with -p on: these experiments have no ticks".to_owned(),
-        false => format!("e. or i. and one of {}", keywords.join(", ")),
-    };
-    Failure::new(ExitKind::Usage, format!("{option}: {error}"), cure)
-}
-
-impl Sort {
-    /// Compares two rows; equal values are ordered by name, whatever the order of values.
-    fn order(&self, a: &Entity, b: &Entity) -> Ordering {
-        let names = || {
-            let pairs = a.cells.iter().zip(&b.cells);
-            let mut orders = pairs.map(|(a, b)| a.order(b));
-            orders
-                .find(|order| order.is_ne())
-                .unwrap_or(Ordering::Equal)
-        };
-        match (self.by, self.reverse) {
-            (None, true) => names().reverse(),
-            (None, false) => names(),
-            _ => self
-                .order_of_values(&a.measures(), &b.measures())
-                .then_with(names),
-        }
-    }
-
-    /// Compares values alone.
-    fn order_of_values(&self, a: &Measures<'_>, b: &Measures<'_>) -> Ordering {
-        let Some((base, flavor)) = self.by else {
-            return Ordering::Equal;
-        };
-        let values = b.value(base, flavor).cmp(&a.value(base, flavor));
-        match self.reverse {
-            true => values.reverse(),
-            false => values,
-        }
-    }
-}
-
-/// Returns a title short enough for a table with ten states.
-fn short(keyword: &str) -> &str {
-    match keyword {
-        "block_io" => "I/O",
-        other => short_metric(other),
-    }
-}
-
-/// The entities that a table has rows for (functions, threads, lines, …), by number.
-struct Entities<'a> {
-    /// The columns of their names.
-    columns: Vec<Column>,
-    /// Everything together.
-    total: Entity,
-    /// The values of each.
-    measures: Vec<Measures<'a>>,
-    /// Makes the cells of [`Entities::columns`].
-    cells_of: &'a dyn Fn(usize) -> Vec<Cell>,
-}
-
-/// One entity with its values.
-#[derive(Clone)]
-struct Entity {
-    /// Its name: a cell for each of [`Entities::columns`].
-    cells: Vec<Cell>,
-    exclusive: Sums,
-    inclusive: Sums,
-    /// Both for counters.
-    counts: Option<Box<(Sums, Sums)>>,
-}
-
-impl Entity {
-    fn new(cells: Vec<Cell>, measures: Measures<'_>) -> Entity {
-        Entity {
-            cells,
-            exclusive: *measures.exclusive,
-            inclusive: *measures.inclusive,
-            counts: measures
-                .counts
-                .map(|(exclusive, inclusive)| Box::new((*exclusive, *inclusive))),
-        }
-    }
-
-    /// Everything together, with the name `<Total>` in column `at` of `count`.
-    fn total(at: usize, count: usize, measures: Measures<'_>) -> Entity {
-        let mut cells = vec![Cell::Empty; count];
-        cells[at] = Cell::Text("<Total>".to_owned());
-        Entity::new(cells, measures)
-    }
-
-    fn measures(&self) -> Measures<'_> {
-        let counts = self.counts.as_deref();
-        Measures {
-            exclusive: &self.exclusive,
-            inclusive: &self.inclusive,
-            counts: counts.map(|(exclusive, inclusive)| (exclusive, inclusive)),
-        }
-    }
-
-    fn value(&self, base: BaseMetric, flavor: Flavor) -> i64 {
-        self.measures().value(base, flavor)
-    }
-}
-
-impl Measures<'_> {
-    fn value(&self, base: BaseMetric, flavor: Flavor) -> i64 {
-        let counts = self.counts.unwrap_or((&ZERO_SUMS, &ZERO_SUMS));
-        let (times, counts) = match flavor {
-            Flavor::Exclusive => (self.exclusive, counts.0),
-            Flavor::Inclusive | Flavor::Attributed => (self.inclusive, counts.1),
-        };
-        base.measure(times, counts)
-    }
-}
-
-/// Returns a flavour's letter, its name, and its title.
-fn flavor_words(flavor: Flavor) -> (&'static str, &'static str, &'static str) {
-    match flavor {
-        Flavor::Exclusive => ("e", "exclusive", "Excl."),
-        Flavor::Inclusive => ("i", "inclusive", "Incl."),
-        Flavor::Attributed => ("a", "attributed", "Attr."),
-    }
-}
-
-/// Returns the cell of a value.
-fn value_cell(base: BaseMetric, value: i64) -> Cell {
-    match base {
-        BaseMetric::Counter(counter) => match counter.unit {
-            CounterUnit::Nanoseconds => Cell::Nanoseconds(value.try_into().unwrap_or(0)),
-            CounterUnit::Count | CounterUnit::Cycles => Cell::Count(value.try_into().unwrap_or(0)),
-        },
-        BaseMetric::Ratio(_) => Cell::Average(value as f64 / 1e6),
-        _ => Cell::Microseconds(value),
-    }
-}
-
-fn metric_columns(metric: &Metric) -> Vec<Column> {
-    let (letter, _, word) = flavor_words(metric.flavor);
-    let (keyword, title) = (metric.base.keyword(), metric.base.title());
-    let mut columns = Vec::new();
-    if metric.time {
-        columns.push(Column::number(
-            format!("{letter}.{keyword}"),
-            format!("{word}\n{title}\n{}", metric.base.unit()),
-        ));
-    }
-    if metric.percent {
-        let title = match metric.time {
-            true => "\n\n%".to_owned(),
-            false => format!("{word}\n{title}\n%"),
-        };
-        columns.push(Column::number(format!("{letter}.%{keyword}"), title));
-    }
-    columns
-}
-
-fn metric_cells(metric: &Metric, entity: &Entity, whole: &Entity) -> Vec<Cell> {
-    let value = entity.value(metric.base, metric.flavor);
-    let whole = whole.value(metric.base, metric.flavor);
-    let mut cells = Vec::new();
-    if metric.time {
-        cells.push(value_cell(metric.base, value));
-    }
-    if metric.percent {
-        let share = if whole == 0 {
-            0.0
-        } else {
-            value as f64 / whole as f64
-        };
-        cells.push(Cell::Share(share));
-    }
-    cells
 }

@@ -11,7 +11,8 @@ use experiment_format::reader::Sample;
 use experiment_format::usage::UsageRecord;
 use host::exit::{ExitKind, Failure};
 
-use super::{Context, View};
+use super::View;
+use super::context::ViewContext;
 use crate::load::exact::sum;
 use crate::metric::BaseMetric;
 use crate::model::{ExperimentInfo, ProcessInfo};
@@ -36,7 +37,7 @@ const USAGE_COUNTS: [UsageCount; 12] = [
     ("io_chars", |usage| usage.io_chars),
 ];
 
-pub(super) fn samples(context: &Context<'_>) -> Result<Table, Failure> {
+pub(super) fn samples(context: &ViewContext<'_>) -> Result<Table, Failure> {
     let mut rows = Vec::new();
     for (number, info) in chosen(context)? {
         let samples = read(info)?;
@@ -74,7 +75,7 @@ pub(super) fn samples(context: &Context<'_>) -> Result<Table, Failure> {
     ))
 }
 
-pub(super) fn statistics(context: &Context<'_>) -> Result<Table, Failure> {
+pub(super) fn statistics(context: &ViewContext<'_>) -> Result<Table, Failure> {
     if context.options.filter.time.is_some() {
         return Err(refused("--time"));
     }
@@ -110,7 +111,7 @@ fn refused(option: &str) -> Failure {
 }
 
 /// Returns the experiments with their numbers: the founders, or those of the processes asked for.
-fn chosen<'a>(context: &Context<'a>) -> Result<Vec<(u64, &'a ExperimentInfo)>, Failure> {
+fn chosen<'a>(context: &ViewContext<'a>) -> Result<Vec<(u64, &'a ExperimentInfo)>, Failure> {
     let filter = &context.options.filter;
     let unsupported = [
         ("--thread", !filter.threads.is_empty()),
@@ -159,7 +160,7 @@ fn columns_between() -> Vec<Column> {
         let keyword = BaseMetric::State(*state).keyword();
         columns.push(Column::number(
             format!("{keyword}_s"),
-            super::short(keyword),
+            super::context::short(keyword),
         ));
     }
     columns.push(Column::number("total_s", "total"));
@@ -205,7 +206,7 @@ fn shown(
     title: &str,
     mut columns: Vec<Column>,
     rows: Vec<Vec<Cell>>,
-    context: &Context<'_>,
+    context: &ViewContext<'_>,
 ) -> Table {
     for (index, column) in columns.iter_mut().enumerate() {
         column.hidden |= matches!(rows.first(), Some(row) if matches!(row[index], Cell::Nanoseconds(_)))

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use host::exit::{ExitKind, Failure};
 
 use super::chosen_function::chosen_function;
-use super::{Context, Entity, metric_cells, metric_columns};
+use super::context::{Entity, ViewContext, metric_cells, metric_columns};
 use crate::aggregate::{self, Measures, Shares, Totals};
 use crate::load;
 use crate::load::lines::{self, SymbolFiles};
@@ -20,7 +20,7 @@ const HOT_SHARE: f64 = 0.75;
 /// Bytes of a source file that are read.
 const MAX_SOURCE_BYTES: u64 = 64 << 20;
 
-pub(super) fn source(context: &Context<'_>) -> Result<Table, Failure> {
+pub(super) fn source(context: &ViewContext<'_>) -> Result<Table, Failure> {
     let metrics = context.metrics(Metrics::of_functions)?;
     let totals = context.totals();
     let model = context.model;
@@ -110,7 +110,7 @@ fn file_of(model: &Model, totals: &Totals, function: FunctionId) -> Option<u32> 
 
 /// Returns the lines of a source file, and notes about it.
 fn text_of(
-    context: &Context<'_>,
+    context: &ViewContext<'_>,
     object: ObjectId,
     path: &str,
 ) -> (Option<Vec<String>>, Vec<String>) {

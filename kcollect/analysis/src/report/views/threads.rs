@@ -9,11 +9,12 @@ use experiment_format::microstate::Microstate;
 use experiment_format::packet::Detail;
 use host::exit::Failure;
 
+use super::View;
+use super::context::{Entities, Entity, ViewContext};
 use super::exact::{self, ExactProcess};
-use super::{Context, Entities, Entity, View};
 use crate::aggregate::{Measures, add};
 use crate::filter::Selection;
-use crate::load::exact::{Times, sum};
+use crate::load::exact::{ExactSums, sum};
 use crate::metric::{BaseMetric, Metrics};
 use crate::model::{ExperimentId, GroupKind, Sums, ZERO_SUMS};
 use crate::report::table::{self, Cell, Column, Table};
@@ -52,7 +53,7 @@ pub(super) fn process_cells(process: &ExactProcess) -> Vec<Cell> {
     ]
 }
 
-pub(super) fn threads(context: &Context<'_>) -> Result<Table, Failure> {
+pub(super) fn threads(context: &ViewContext<'_>) -> Result<Table, Failure> {
     if let Some(runs) = exact::runs(context)? {
         let threads = runs.iter().flat_map(|run| &run.threads).map(|thread| {
             let cells = vec![
@@ -113,7 +114,7 @@ pub(super) fn threads(context: &Context<'_>) -> Result<Table, Failure> {
     context.sorted(View::Threads, "Threads", &metrics, entities)
 }
 
-pub(super) fn processes(context: &Context<'_>) -> Result<Table, Failure> {
+pub(super) fn processes(context: &ViewContext<'_>) -> Result<Table, Failure> {
     if let Some(by) = context.options.by {
         return groups(context, by);
     }
@@ -172,7 +173,7 @@ fn group_columns(by: GroupKind) -> Vec<Column> {
 }
 
 /// Makes the table of what processes belong to. Of those that were not followed that is not known.
-fn groups(context: &Context<'_>, by: GroupKind) -> Result<Table, Failure> {
+fn groups(context: &ViewContext<'_>, by: GroupKind) -> Result<Table, Failure> {
     let columns = group_columns(by);
     let cells = |name: &str, processes, threads| {
         vec![
@@ -252,7 +253,7 @@ impl Default for GroupSums {
     }
 }
 
-pub(super) fn cpus(context: &Context<'_>) -> Result<Table, Failure> {
+pub(super) fn cpus(context: &ViewContext<'_>) -> Result<Table, Failure> {
     let metrics = context.metrics(Metrics::of_entities)?.exclusive();
     let totals = context.totals();
     let stolen = stolen_by_cpu(context);
@@ -281,7 +282,7 @@ pub(super) fn cpus(context: &Context<'_>) -> Result<Table, Failure> {
 }
 
 /// Returns for each CPU for how long the hypervisor ran something else there, nanoseconds by ticks.
-pub(super) fn stolen_by_cpu(context: &Context<'_>) -> Vec<u64> {
+pub(super) fn stolen_by_cpu(context: &ViewContext<'_>) -> Vec<u64> {
     let model = context.model;
     let selection = Selection::new(model, &context.options.filter);
     let mut stolen = vec![0; model.cpus.len()];
@@ -299,13 +300,13 @@ pub(super) fn stolen_by_cpu(context: &Context<'_>) -> Vec<u64> {
 /// Makes a table of exact times, the busiest first: of each row the cells of its own columns, and
 /// its times.
 fn exact_table(
-    context: &Context<'_>,
+    context: &ViewContext<'_>,
     view: View,
     title: &str,
     columns: Vec<Column>,
-    mut rows: Vec<(Vec<Cell>, Times)>,
+    mut rows: Vec<(Vec<Cell>, ExactSums)>,
 ) -> Table {
-    let mut all = Times::default();
+    let mut all = ExactSums::default();
     rows.iter().for_each(|(_, times)| all.add(times));
     let mut total = vec![Cell::Empty; columns.len()];
     if let Some(name) = columns.iter().position(|column| column.key == "name") {
@@ -331,7 +332,7 @@ fn exact_table(
         .chain(columns)
         .chain([Column::text("why", "Held up by, sec.")]);
     let columns: Vec<_> = columns.collect();
-    let cells = |(cells, times): (Vec<Cell>, Times)| {
+    let cells = |(cells, times): (Vec<Cell>, ExactSums)| {
         let states = times.states.iter().copied();
         states
             .chain([sum(times.states)])

@@ -12,24 +12,26 @@ use experiment_format::log::LogEvent;
 use experiment_format::microstate::Microstate;
 use host::exit::Failure;
 
+use super::context::{ViewContext, short};
 use super::files::first_files;
 use super::locks::first_locks;
 use super::waiting::waiting;
-use super::{Context, TableOptions, View, exact, short, threads};
+use super::{TableOptions, View, exact, threads};
 use crate::aggregate::{Totals, functions};
 use crate::load::exact::sum;
 use crate::metric::BaseMetric;
 use crate::model::{
     ExperimentId, ExperimentInfo, FunctionInfo, LossCounts, Model, ObjectId, ObjectKind, StackId,
-    TRUNCATED, TracedEvents, UNKNOWN, UNWIND_FAILED,
+    TracedEvents, UNKNOWN,
 };
 use crate::report::table::{Cell, Column, Table, TablePage};
 
-/// Rows of a table, unless asked for otherwise.
+/// The rows of a table without `-n`.
 const DEFAULT_ROWS: usize = 10;
-/// Functions, unless asked for otherwise.
+/// The rows of the table of functions without `-n`.
 const DEFAULT_FUNCTIONS: usize = 15;
-pub(super) fn page(context: &Context<'_>) -> Result<TablePage, Failure> {
+
+pub(super) fn page(context: &ViewContext<'_>) -> Result<TablePage, Failure> {
     let totals = context.totals();
     let model = context.model;
     let mut tables = first_tables(context, &totals)?;
@@ -47,7 +49,10 @@ pub(super) fn page(context: &Context<'_>) -> Result<TablePage, Failure> {
 
 /// Makes the tables of processes, hot functions, places where threads waited, traced locks and
 /// files. Those without rows are left out.
-pub(super) fn first_tables(context: &Context<'_>, totals: &Totals) -> Result<Vec<Table>, Failure> {
+pub(super) fn first_tables(
+    context: &ViewContext<'_>,
+    totals: &Totals,
+) -> Result<Vec<Table>, Failure> {
     let mut tables = vec![
         processes(context)?,
         hot_functions(context, totals, on_cpu(context)),
@@ -68,7 +73,7 @@ pub(super) fn first_tables(context: &Context<'_>, totals: &Totals) -> Result<Vec
     Ok(tables)
 }
 
-fn on_cpu(context: &Context<'_>) -> BaseMetric {
+fn on_cpu(context: &ViewContext<'_>) -> BaseMetric {
     match context.offered.contains(&BaseMetric::TotalCpu) {
         true => BaseMetric::TotalCpu,
         false => BaseMetric::State(Microstate::KernelCpu),
@@ -154,13 +159,13 @@ fn losses<'a>(mut infos: impl Iterator<Item = &'a ExperimentInfo> + Clone) -> St
 }
 
 /// Makes the table of processes by state: of exact times if they were recorded.
-fn processes(context: &Context<'_>) -> Result<Table, Failure> {
+fn processes(context: &ViewContext<'_>) -> Result<Table, Failure> {
     let options = TableOptions {
         metrics: None,
         sort: None,
         ..context.options.clone()
     };
-    let within = Context {
+    let within = ViewContext {
         model: context.model,
         options: &options,
         offered: context.offered.clone(),
@@ -174,7 +179,7 @@ fn processes(context: &Context<'_>) -> Result<Table, Failure> {
                 sort: Some(on_cpu),
                 ..options.clone()
             };
-            let within = Context {
+            let within = ViewContext {
                 options: &options,
                 ..within
             };
@@ -213,7 +218,7 @@ const PROCESS_STATES: [Microstate; Microstate::PER_THREAD] = [
 
 /// Makes the table of processes, the busiest first. Processes of one name that have exited are one
 /// row, and the kcollect that made the recording is a line below.
-fn exact_processes(context: &Context<'_>, runs: &[exact::ExactRun], limit: usize) -> Table {
+fn exact_processes(context: &ViewContext<'_>, runs: &[exact::ExactRun], limit: usize) -> Table {
     let rows = exact::merge_ended(exact::processes(context.model, runs, None));
     let all = !context.options.filter.chooses_processes();
     let (recorders, rows): (Vec<_>, Vec<_>) =
@@ -265,7 +270,7 @@ fn exact_processes(context: &Context<'_>, runs: &[exact::ExactRun], limit: usize
     table
 }
 
-fn hot_functions(context: &Context<'_>, totals: &Totals, base: BaseMetric) -> Table {
+fn hot_functions(context: &ViewContext<'_>, totals: &Totals, base: BaseMetric) -> Table {
     let model = context.model;
     let shares = functions(model, totals).functions;
     let whole = base.of(&totals.all);
@@ -283,7 +288,7 @@ fn hot_functions(context: &Context<'_>, totals: &Totals, base: BaseMetric) -> Ta
     let rows = found.iter().map(|(own, all, function)| {
         vec![
             Cell::Microseconds(*own),
-            share(*own, whole),
+            Cell::share_of(*own, whole),
             Cell::Microseconds(*all),
             Cell::Text(side(function).to_owned()),
             Cell::Text(function.name.clone()),
@@ -312,13 +317,6 @@ fn hot_functions(context: &Context<'_>, totals: &Totals, base: BaseMetric) -> Ta
     table
 }
 
-pub(super) fn share(part: i64, whole: i64) -> Cell {
-    Cell::Share(match whole {
-        0 => 0.0,
-        whole => part as f64 / whole as f64,
-    })
-}
-
 fn object_name(model: &Model, object: ObjectId) -> String {
     let object = model.object(object);
     match object.kind {
@@ -327,25 +325,19 @@ fn object_name(model: &Model, object: ObjectId) -> String {
     }
 }
 
-/// Returns whether a function is the mark of an unfinished stack.
-pub(super) fn is_mark(model: &Model, function: &FunctionInfo) -> bool {
-    model.object(function.object).kind == ObjectKind::Special
-        && matches!(&*function.name, TRUNCATED | UNWIND_FAILED)
-}
-
-/// Time without a name or without callers, in microseconds.
+/// The time of a load object's stacks that lack a name or callers.
 #[derive(Debug, Clone, Copy, Default)]
 struct Unresolved {
-    /// Time with a nameless leaf.
-    nameless: i64,
-    /// Time of stacks that break off here, so that callers are unknown.
-    broken: i64,
-    /// Time of all leaves in this object.
-    all: i64,
+    /// Of stacks whose leaf is in the object and has no name.
+    unnamed_us: i64,
+    /// Of stacks that end in the object, although there are more callers.
+    cut_us: i64,
+    /// Of all stacks whose leaf is in the object.
+    all_us: i64,
 }
 
 /// Makes the table of load objects with missing names or broken stacks.
-fn unresolved(context: &Context<'_>, totals: &Totals, on_cpu: BaseMetric) -> Table {
+fn unresolved(context: &ViewContext<'_>, totals: &Totals, on_cpu: BaseMetric) -> Table {
     let model = context.model;
     let base = match context.offered.contains(&BaseMetric::Total) {
         true => BaseMetric::Total,
@@ -362,15 +354,15 @@ fn unresolved(context: &Context<'_>, totals: &Totals, on_cpu: BaseMetric) -> Tab
         for (depth, function) in model.stack_functions(StackId(stack as u32)).enumerate() {
             if depth == 0 {
                 let leaf = &mut unresolved[function.object.index()];
-                leaf.all += time;
-                if is_nameless(model, function) {
-                    leaf.nameless += time;
+                leaf.all_us += time;
+                if model.is_unnamed(function) {
+                    leaf.unnamed_us += time;
                 }
             }
-            if is_mark(model, function) {
+            if model.is_mark(function) {
                 // A mark without frames belongs to its own object.
                 let at = outermost.unwrap_or(function);
-                unresolved[at.object.index()].broken += time;
+                unresolved[at.object.index()].cut_us += time;
             }
             outermost = Some(function);
         }
@@ -380,21 +372,21 @@ fn unresolved(context: &Context<'_>, totals: &Totals, on_cpu: BaseMetric) -> Tab
         .iter()
         .zip(&unresolved)
         .zip(0..)
-        .filter(|((_, unresolved), _)| unresolved.nameless + unresolved.broken > 0)
+        .filter(|((_, unresolved), _)| unresolved.unnamed_us + unresolved.cut_us > 0)
         .collect();
     found.sort_by_key(|((object, unresolved), _)| {
         (
-            Reverse(unresolved.nameless + unresolved.broken),
+            Reverse(unresolved.unnamed_us + unresolved.cut_us),
             &object.path,
         )
     });
     let rows = found.iter().map(|((object, unresolved), id)| {
         vec![
-            Cell::Microseconds(unresolved.nameless),
-            share(unresolved.nameless, whole),
-            Cell::Microseconds(unresolved.broken),
-            share(unresolved.broken, whole),
-            Cell::Microseconds(unresolved.all),
+            Cell::Microseconds(unresolved.unnamed_us),
+            Cell::share_of(unresolved.unnamed_us, whole),
+            Cell::Microseconds(unresolved.cut_us),
+            Cell::share_of(unresolved.cut_us, whole),
+            Cell::Microseconds(unresolved.all_us),
             Cell::Text(object_name(model, ObjectId(*id))),
             Cell::Text(object.path.clone()),
         ]
@@ -420,10 +412,4 @@ fn unresolved(context: &Context<'_>, totals: &Totals, on_cpu: BaseMetric) -> Tab
     };
     table.cut(context.options.limit.unwrap_or(DEFAULT_ROWS));
     table
-}
-
-/// Returns whether a function is an address without a name.
-pub(super) fn is_nameless(model: &Model, function: &FunctionInfo) -> bool {
-    function.is_nameless()
-        || model.object(function.object).kind == ObjectKind::Special && function.name == UNKNOWN
 }

@@ -8,12 +8,12 @@ use std::path::Path;
 use host::exit::Failure;
 use user_collector::elf::section_build_id;
 
-use super::triage::{is_nameless, share};
-use super::{Context, View};
+use super::View;
+use super::context::ViewContext;
 use crate::aggregate;
 use crate::load::build_ids;
 use crate::metric::BaseMetric;
-use crate::model::{LoadObject, ObjectKind};
+use crate::model::{ObjectInfo, ObjectKind};
 use crate::report::table::{Cell, Column, Table};
 use crate::symbol::{DebuginfodClient, debug_packages};
 
@@ -21,8 +21,8 @@ use crate::symbol::{DebuginfodClient, debug_packages};
 #[derive(Debug, Clone, Copy, Default)]
 struct Unnamed {
     functions: u64,
-    /// Their exclusive time, microseconds.
-    time: i64,
+    /// The exclusive time of these functions.
+    time_us: i64,
 }
 
 /// What can be done about an object.
@@ -33,7 +33,7 @@ enum Cure<'a> {
     Words(&'static str),
 }
 
-pub(super) fn unnamed(context: &Context<'_>) -> Result<Table, Failure> {
+pub(super) fn unnamed(context: &ViewContext<'_>) -> Result<Table, Failure> {
     let model = context.model;
     let base = match context.offered.contains(&BaseMetric::Total) {
         true => BaseMetric::Total,
@@ -43,17 +43,17 @@ pub(super) fn unnamed(context: &Context<'_>) -> Result<Table, Failure> {
     let shares = aggregate::functions(model, &totals).functions;
     let mut sums = vec![Unnamed::default(); model.objects.len()];
     for (index, function) in model.functions.iter().enumerate() {
-        let time = base.of(&shares.exclusive[index]);
-        if time > 0 && is_nameless(model, function) {
+        let time_us = base.of(&shares.exclusive[index]);
+        if time_us > 0 && model.is_unnamed(function) {
             let sum = &mut sums[function.object.index()];
             sum.functions += 1;
-            sum.time += time;
+            sum.time_us += time_us;
         }
     }
     let ids = build_ids::of(model);
     let mut found: Vec<_> = model.objects.iter().zip(&sums).zip(&ids).collect();
     found.retain(|((_, unnamed), _)| unnamed.functions > 0);
-    found.sort_by_key(|((object, unnamed), _)| (Reverse(unnamed.time), &object.path));
+    found.sort_by_key(|((object, unnamed), _)| (Reverse(unnamed.time_us), &object.path));
     let cures = found.iter().map(|((object, _), id)| cure(object, id));
     let cures: Vec<_> = cures.collect();
     let files = cures.iter().filter_map(|cure| match cure {
@@ -65,8 +65,8 @@ pub(super) fn unnamed(context: &Context<'_>) -> Result<Table, Failure> {
     let rows = found.iter().zip(&cures);
     let rows = rows.map(|(((object, unnamed), id), cure)| {
         vec![
-            Cell::Microseconds(unnamed.time),
-            share(unnamed.time, whole),
+            Cell::Microseconds(unnamed.time_us),
+            Cell::share_of(unnamed.time_us, whole),
             Cell::Count(unnamed.functions),
             Cell::Text(match object.kind {
                 ObjectKind::Special => "<Unknown>".to_owned(),
@@ -111,7 +111,7 @@ pub(super) fn unnamed(context: &Context<'_>) -> Result<Table, Failure> {
 }
 
 /// Returns what can be done about an object with this recorded build id, in hexadecimal digits.
-fn cure<'a>(object: &'a LoadObject, recorded: &str) -> Cure<'a> {
+fn cure<'a>(object: &'a ObjectInfo, recorded: &str) -> Cure<'a> {
     if object.kind != ObjectKind::File {
         return Cure::Words("nothing: code of no file");
     }

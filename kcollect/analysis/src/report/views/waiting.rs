@@ -1,10 +1,9 @@
-//! Where threads waited, and for which function of the program.
+//! The functions in which threads waited, and the functions of the program for which they did.
 //!
-//! A wait begins deep in the kernel or in a runtime. What explains it is the innermost function
-//! outside of the scheduler, and what leads to its cause is the innermost function of the program's
-//! own code. A compiler may have inlined that one into a function of its runtime, which then stands
-//! in the stack in its place: of the waits that are shown, such functions are looked up in the
-//! debug information.
+//! A wait begins deep in the kernel or in a runtime. The innermost function outside of the scheduler
+//! explains it, and the innermost function of the program's own code leads to its cause. A compiler
+//! may have inlined the latter into a function of its runtime, which is then in the stack in its
+//! place. For the waits that are shown, such functions are looked up in the debug information.
 
 use std::cmp::Reverse;
 
@@ -12,8 +11,7 @@ use experiment_format::kernel::is_scheduler;
 use experiment_format::microstate::Microstate;
 use rustc_hash::FxHashMap;
 
-use super::triage::{is_mark, share};
-use super::{Context, short};
+use super::context::{ViewContext, short};
 use crate::aggregate::Totals;
 use crate::filter::Selection;
 use crate::load::lines::SymbolFiles;
@@ -24,7 +22,7 @@ use crate::model::{
 use crate::report::table::{Cell, Column, Table, left_out};
 use crate::symbol::demangle;
 
-/// Waiting places of each state, unless asked for otherwise.
+/// The waiting places of each state without `-n`.
 const DEFAULT_PLACES: usize = 5;
 /// The states in which a thread waits, the most interesting first. Sleep and stop are mostly
 /// intended.
@@ -60,7 +58,7 @@ struct Waited {
 
 /// Makes the table of places where threads waited, for each state with at least a hundredth of the
 /// time of unintended waiting.
-pub(super) fn waiting(context: &Context<'_>, totals: &Totals) -> Table {
+pub(super) fn waiting(context: &ViewContext<'_>, totals: &Totals) -> Table {
     let model = context.model;
     let of_state = |state: Microstate| totals.all[state as usize];
     let unwanted = |state: &&Microstate| !matches!(state, Microstate::Sleep | Microstate::Stopped);
@@ -98,7 +96,7 @@ pub(super) fn waiting(context: &Context<'_>, totals: &Totals) -> Table {
             let caller = place.caller.map(|caller| name(caller).to_owned());
             vec![
                 Cell::Microseconds(waited.us),
-                share(waited.us, of_state(state)),
+                Cell::share_of(waited.us, of_state(state)),
                 Cell::Text(short(state.metric().unwrap_or_default()).to_owned()),
                 Cell::Text(place.process.to_owned()),
                 Cell::Text(name(place.function).to_owned()),
@@ -132,7 +130,7 @@ pub(super) fn waiting(context: &Context<'_>, totals: &Totals) -> Table {
 }
 
 /// Returns the time of each waiting place.
-fn waiting_places<'a>(context: &Context<'a>) -> FxHashMap<WaitingPlace<'a>, Waited> {
+fn waiting_places<'a>(context: &ViewContext<'a>) -> FxHashMap<WaitingPlace<'a>, Waited> {
     let model = context.model;
     let mut order_of = [None; STATE_SLOTS];
     for (order, state) in WAITING_STATES.iter().enumerate() {
@@ -170,7 +168,7 @@ fn waiting_places<'a>(context: &Context<'a>) -> FxHashMap<WaitingPlace<'a>, Wait
 }
 
 /// Returns the processes that made the recordings, unless processes were asked for.
-fn recorders(context: &Context<'_>) -> Vec<ProcessId> {
+fn recorders(context: &ViewContext<'_>) -> Vec<ProcessId> {
     let model = context.model;
     let is_recorder = |process: &ProcessInfo| {
         let founder = model.experiment(ExperimentId(process.experiment)).founder;
@@ -188,12 +186,12 @@ fn recorders(context: &Context<'_>) -> Vec<ProcessId> {
 pub(super) fn waits_at(model: &Model, stack: StackId) -> Option<(FunctionId, Option<FunctionId>)> {
     let telling = |frame: &&StackFrame| {
         let function = model.function(frame.function);
-        !(is_mark(model, function) || function.kernel && is_scheduler(&function.name))
+        !(model.is_mark(function) || function.kernel && is_scheduler(&function.name))
     };
     let place = model.stack(stack).find(telling)?.function;
     let user = |frame: &&StackFrame| {
         let function = model.function(frame.function);
-        !function.kernel && !is_mark(model, function)
+        !function.kernel && !model.is_mark(function)
     };
     let path = |frame: &StackFrame| &*model.object(model.function(frame.function).object).path;
     let outside_libc = |frame: &&StackFrame| user(frame) && !is_c_library(path(frame));
@@ -215,7 +213,7 @@ pub(super) fn waits_at(model: &Model, stack: StackId) -> Option<(FunctionId, Opt
 pub(super) fn called_in_library(model: &Model, stack: StackId) -> Option<FunctionId> {
     let user = |frame: &&StackFrame| {
         let function = model.function(frame.function);
-        !function.kernel && !is_mark(model, function)
+        !function.kernel && !model.is_mark(function)
     };
     let in_library = |frame: &&StackFrame| {
         let function = model.function(frame.function);
@@ -235,12 +233,12 @@ fn is_of_program(model: &Model, frame: &StackFrame) -> bool {
 /// Returns, for each place without a function of the program's own in its stack, the innermost one
 /// that a compiler inlined into a function of the runtime.
 fn inlined_callers(
-    context: &Context<'_>,
+    context: &ViewContext<'_>,
     found: &[(WaitingPlace<'_>, Waited)],
 ) -> Vec<Option<String>> {
     let model = context.model;
     let mut wanted: Vec<(ObjectId, Vec<u64>)> = Vec::new();
-    // For each place, its frames' positions in that.
+    // For each waiting place, the positions of its frames in `wanted`.
     let mut places: Vec<Vec<(usize, usize)>> = Vec::new();
     for (place, waited) in found {
         let is_runtime = |caller| is_runtime(&model.function(caller).name);

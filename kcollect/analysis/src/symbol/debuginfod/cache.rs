@@ -119,7 +119,7 @@ impl Cache {
     }
 
     /// Removes the directory of a build id if there is nothing in it.
-    pub(super) fn tidy(&self, id: &[u8]) {
+    pub(super) fn remove_empty_directory(&self, id: &[u8]) {
         let _ = fs::remove_dir(self.directory(id));
     }
 

@@ -53,12 +53,12 @@ pub struct DebuginfodClient {
     cache: Option<Cache>,
     downloader: Downloader,
     servers: Vec<String>,
-    state: Mutex<State>,
+    state: Mutex<ClientState>,
 }
 
 /// What has happened so far.
 #[derive(Debug, Default)]
-struct State {
+struct ClientState {
     /// A lock for each file, by its place in the cache, which holds whether it can't be had.
     files: BTreeMap<PathBuf, Arc<Mutex<bool>>>,
     /// How often each server failed. One that does not answer fails as often as it may.
@@ -140,7 +140,7 @@ impl DebuginfodClient {
         problems.into_iter().collect()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ClientState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -205,7 +205,7 @@ impl DebuginfodClient {
         if not_found > 0 && not_found == self.servers.len() {
             cache.keep_missing(id, wanted);
         } else {
-            cache.tidy(id);
+            cache.remove_empty_directory(id);
         }
         None
     }

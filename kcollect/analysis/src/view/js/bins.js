@@ -1,11 +1,12 @@
-// Levels of detail: a lane with more rows than pixels is drawn from bins that are filled once.
+// Bins from which a lane with more rows than pixels is drawn, in several levels of detail.
 //
 // A lane is one thread or all threads of a process. Its number of finest bins depends on its number
 // of rows; each coarser level has half as many. A bin holds the nanoseconds of each state in it.
 // Bins serve drawing alone; every printed number is counted from the rows.
 
+/** The most bins of the finest level. */
 const MAX_BINS = 1 << 16;
-/** Lanes with fewer rows are drawn from the rows. */
+/** The rows from which on a lane is drawn from bins. */
 const MIN_BINNED_ROWS = 1500;
 
 class Lane {
@@ -16,7 +17,7 @@ class Lane {
     this.dropBins();
   }
 
-  /** Drops the bins, since other CPUs are selected. */
+  /** Drops the bins, which are those of the selected CPUs. */
   dropBins() {
     this.levels = null;
     this.peak = null;

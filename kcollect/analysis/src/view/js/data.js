@@ -50,7 +50,7 @@ class Profile {
     this.interval = header.interval_us * 1000;
     const text = (index) => header.strings[index];
     this.functions = header.functions.map(([name, object, flags]) => (
-      { name: text(name), object: text(object), kernel: (flags & 1) !== 0, runtime: (flags & 2) !== 0 }));
+      { name: text(name), object: text(object), kernel: (flags & 1) !== 0, jit: (flags & 2) !== 0 }));
     this.threads = header.threads.map(([process, tid, name, known], index) => (
       { process, tid, name: text(name), exact: known ? columns.exact.subarray(STATES * index, STATES * (index + 1)) : null }));
     this.processes = header.processes.map(([name, lineage, heldUp, pid, groups], index) => (

@@ -1,18 +1,18 @@
-// Rows of the timeline that are no process: a track of each CPU, and what is idle in one row.
+// Rows of the timeline that are no process: a track of each CPU, and one row of all idle processes.
 //
-// A track shows which part of a CPU's time threads ran, by state: what is left is idle. The row of
-// all CPUs is their utilisation. Both show time on a CPU whichever states are selected, and name the
-// threads that ran at the pointer.
+// A track shows the part of a CPU's time in which threads ran, by state. The rest is idle. The row
+// of all CPUs is their utilisation. Both show time on a CPU whichever states are selected, and name
+// the threads that ran at the pointer.
 
-/** From so many CPUs on, their tracks are folded at first. */
-const MANY_CPUS = 5;
-/** So many threads that ran on a CPU are named at the pointer. */
-const MOST_RAN = 6;
-/** Fewer idle processes are not worth a row. */
-const FEW_IDLE = 3;
+/** The number of CPUs from which on their tracks are folded at first. */
+const MIN_FOLDED_CPUS = 5;
+/** The most threads that are named at the pointer, of those that ran on a CPU. */
+const MAX_NAMED_THREADS = 6;
+/** The most idle processes that have rows of their own. */
+const MAX_IDLE_ROWS = 3;
 const ON_CPU_MASK = OPENING.states;
 
-/** Returns a row's process for what is none. Its index is negative, and its own. */
+/** Returns a process for a row that is of no process. Its index is negative and unique. */
 const group = (index, name, threads) => ({ index, name, pid: "", lineage: "", threads });
 
 const IDLE_INDEX = -1;
@@ -24,7 +24,7 @@ class ExtraRows {
     this.profile = timeline.profile;
     this.cpus = group(CPUS_INDEX, "CPUs", []);
     this.one = Array.from({ length: this.profile.cpus }, (_, cpu) => ({ set: new Set([cpu]), process: group(CPUS_INDEX - 1 - cpu, `CPU ${cpu}`, []) }));
-    if (this.profile.cpus < MANY_CPUS) timeline.open.add(CPUS_INDEX);
+    if (this.profile.cpus < MIN_FOLDED_CPUS) timeline.open.add(CPUS_INDEX);
   }
 
   /** Returns the rows of CPUs. */
@@ -36,11 +36,11 @@ class ExtraRows {
     return [all, ...this.one.map(({ process }, cpu) => ({ cpu, process, thread: -1, seen: 1, lane: timeline.lane(`cpu${cpu}`, timeline.all.threads) }))];
   }
 
-  /** Splits sorted processes: those that are shown, and the row of the idle ones. */
+  /** Returns, of sorted processes, those that are shown, and the row of the idle ones. */
   withoutIdle(processes) {
     const { timeline } = this;
     const idle = processes.filter(([, { seen, awake }]) => !seen || !awake);
-    if (idle.length <= FEW_IDLE) return [processes, []];
+    if (idle.length <= MAX_IDLE_ROWS) return [processes, []];
     const shown = processes.filter((entry) => !idle.includes(entry));
     const threads = idle.flatMap(([{ process }]) => process.threads);
     const process = group(IDLE_INDEX, `${grouped(idle.length)} idle`, threads);
@@ -55,8 +55,8 @@ class ExtraRows {
   }
 
   /**
-   * Returns which threads ran on a CPU, or on any if it is negative, from `from` to `to`, each with
-   * its nanoseconds, the longest first.
+   * Returns the threads that ran on a CPU, or on any if it is negative, from `from` to `to`, each
+   * with its nanoseconds, the longest first.
    */
   ran(cpu, from, to) {
     const { profile } = this;
@@ -72,17 +72,17 @@ class ExtraRows {
     return ran.sort((a, b) => b[1] - a[1]);
   }
 
-  /** Returns the same as lines for a tooltip: names, and parts of a CPU's time. */
+  /** Returns the threads that ran as lines for a tooltip: names, and parts of a CPU's time. */
   ranLines(cpu, from, to) {
     const { profile } = this;
     const list = element("dl");
     const ran = this.ran(cpu, from, to);
-    for (const [thread, ns] of ran.slice(0, MOST_RAN)) {
+    for (const [thread, ns] of ran.slice(0, MAX_NAMED_THREADS)) {
       const { process, tid } = profile.threads[thread];
       const own = profile.threadName(thread), program = profile.processes[process].name;
       list.append(element("dt", {}, own === program ? own : `${program}: ${own}`), element("dd", {}, share(ns, to - from)), element("dd", {}, String(tid)));
     }
-    if (ran.length > MOST_RAN) list.append(element("dt", { class: "quiet" }, `${grouped(ran.length - MOST_RAN)} more`), element("dd"), element("dd"));
+    if (ran.length > MAX_NAMED_THREADS) list.append(element("dt", { class: "quiet" }, `${grouped(ran.length - MAX_NAMED_THREADS)} more`), element("dd"), element("dd"));
     return list;
   }
 

@@ -2,7 +2,7 @@
 // frames are reached by scrolling. Siblings keep their order, by the ticks of the whole run, so
 // that changes of the selection can be compared.
 
-const FRAME = 19;
+const FRAME_PX = 19;
 
 class Flame {
   constructor(app) {
@@ -11,7 +11,7 @@ class Flame {
     this.tree = new FrameTree(1);
     this.zoomed = 0;
     this.focus = 0;
-    this.hits = null; // by function, whether it matches the search
+    this.hits = null; // for each function, whether it matches the search
     this.byProcess = false;
     this.byState = false;
     this.inverted = false;
@@ -59,7 +59,7 @@ class Flame {
     byId("frames-empty").hidden = !empty;
     byId("frames-empty").textContent = empty ? this.app.whyEmpty() : "";
     byId("flame-reset").disabled = this.zoomed === 0;
-    byId("frames-spacer").style.height = (tree.deepest + 1) * FRAME + 8 + "px";
+    byId("frames-spacer").style.height = (tree.deepest + 1) * FRAME_PX + 8 + "px";
     byId("frame-key").hidden = this.byState;
     this.countHits();
     this.surface.later();
@@ -104,7 +104,7 @@ class Flame {
     return node > 0 && this.hits[this.profile.nodeFunction[node]] === 1;
   }
 
-  /** Returns the share of matching frames; a match below a match is part of it already. */
+  /** Shows the share of matching frames. A match below a match is part of it already. */
   countHits() {
     const output = byId("found");
     this.found = 0;
@@ -132,7 +132,7 @@ class Flame {
     const what = this.function(frame);
     // A mark, such as <Truncated-stack>, has no object.
     if (!what?.object) return colours.other;
-    return what.kernel ? colours.kernel : what.runtime ? colours.runtime : colours.user;
+    return what.kernel ? colours.kernel : what.jit ? colours.jit : colours.user;
   }
 
   draw(context, width, height) {
@@ -144,7 +144,7 @@ class Flame {
     this.left = 8;
     this.scale = (width - 16) / tree.ticks[zoomed];
     const top = this.scroll.scrollTop - 4;
-    const shown = (frame) => tree.depth[frame] * FRAME - top;
+    const shown = (frame) => tree.depth[frame] * FRAME_PX - top;
     this.specks = new Map();
     for (let frame = tree.parent[zoomed]; frame >= 0; frame = tree.parent[frame]) {
       this.frame(context, frame, this.left, width - 16, shown(frame), true);
@@ -159,7 +159,7 @@ class Flame {
         frame = tree.after[frame];
         continue;
       }
-      if (y > -FRAME) this.frame(context, frame, x, room, y, false);
+      if (y > -FRAME_PX) this.frame(context, frame, x, room, y, false);
       frame++;
     }
     for (const [y, speck] of this.specks) this.paintSpeck(context, y, speck);
@@ -176,7 +176,7 @@ class Flame {
   paintSpeck(context, y, { from, to }) {
     if (to - from < 0.5) return;
     context.fillStyle = theme.colours.line;
-    context.fillRect(from, y, Math.max(0.75, to - from - 0.25), FRAME - 1);
+    context.fillRect(from, y, Math.max(0.75, to - from - 0.25), FRAME_PX - 1);
   }
 
   frame(context, frame, x, room, y, above) {
@@ -187,13 +187,13 @@ class Flame {
     const hit = this.hits && this.hit(frame);
     context.globalAlpha = above ? 0.55 : this.hits && !hit ? 0.4 : 1;
     context.fillStyle = hit ? colours.found : this.colour(frame);
-    context.fillRect(left, y, wide, FRAME - 1);
+    context.fillRect(left, y, wide, FRAME_PX - 1);
     if (this.byState) this.split(context, frame, left, wide, y, hit);
     context.globalAlpha = 1;
     if (frame === this.focus && document.activeElement === this.surface.canvas) {
       context.strokeStyle = colours.strong;
       context.lineWidth = 2;
-      context.strokeRect(left + 1, y + 1, Math.max(1, wide - 2), FRAME - 3);
+      context.strokeRect(left + 1, y + 1, Math.max(1, wide - 2), FRAME_PX - 3);
     }
     // A frame that begins left of the window keeps its name visible.
     const text = Math.max(left, 0) + 5;
@@ -205,7 +205,7 @@ class Flame {
     context.fillStyle = above || (this.hits && !hit) ? colours.quiet : colours.onFrame;
     if (hit) context.fillStyle = colours.onFrame;
     context.textBaseline = "middle";
-    context.fillText(name, text, y + (FRAME - 1) / 2 + (this.byState ? -1.5 : 0.5));
+    context.fillText(name, text, y + (FRAME_PX - 1) / 2 + (this.byState ? -1.5 : 0.5));
   }
 
   /** Draws a frame's states: pale behind its name, strong in a strip below it. */
@@ -218,9 +218,9 @@ class Flame {
       if (!part) continue;
       context.fillStyle = theme.colours.states[state];
       context.globalAlpha = alpha * 0.3;
-      if (!hit) context.fillRect(x, y, part, FRAME - 5);
+      if (!hit) context.fillRect(x, y, part, FRAME_PX - 5);
       context.globalAlpha = alpha;
-      context.fillRect(x, y + FRAME - 5, part, 4);
+      context.fillRect(x, y + FRAME_PX - 5, part, 4);
       x += part;
     }
   }
@@ -230,7 +230,7 @@ class Flame {
   at(event) {
     const { tree, zoomed } = this;
     if (!tree.length || !tree.ticks[0]) return -1;
-    const depth = Math.floor((event.offsetY + this.scroll.scrollTop - 4) / FRAME);
+    const depth = Math.floor((event.offsetY + this.scroll.scrollTop - 4) / FRAME_PX);
     let frame = zoomed;
     while (frame >= 0 && tree.depth[frame] > depth) frame = tree.parent[frame];
     const ticks = tree.from[zoomed] + (event.offsetX - this.left) / this.scale;
@@ -266,7 +266,7 @@ class Flame {
     const { tree, profile } = this;
     const what = this.function(frame);
     const lines = [element("b", {}, this.name(frame))];
-    const kind = what && [what.object, what.kernel ? "kernel" : what.runtime ? "made at run time" : "user"].filter(Boolean).join(" · ");
+    const kind = what && [what.object, what.kernel ? "kernel" : what.jit ? "JIT code" : "user"].filter(Boolean).join(" · ");
     if (kind) lines.push(element("p", { class: "quiet" }, kind));
     const numbers = element("table");
     for (const [title, ticks] of [["with callees", tree.ticks[frame]], ["itself", tree.self[frame]]]) {
@@ -338,9 +338,9 @@ class Flame {
     const { tree } = this;
     this.focus = frame;
     while (this.zoomed > 0 && (frame < this.zoomed || frame >= tree.after[this.zoomed])) this.zoomed = tree.parent[this.zoomed];
-    const y = tree.depth[frame] * FRAME;
+    const y = tree.depth[frame] * FRAME_PX;
     if (y < this.scroll.scrollTop) this.scroll.scrollTop = y;
-    if (y + FRAME + 8 > this.scroll.scrollTop + this.surface.height) this.scroll.scrollTop = y + FRAME + 8 - this.surface.height;
+    if (y + FRAME_PX + 8 > this.scroll.scrollTop + this.surface.height) this.scroll.scrollTop = y + FRAME_PX + 8 - this.surface.height;
     this.settle();
     this.surface.now();
     const box = this.surface.canvas.getBoundingClientRect();
@@ -349,7 +349,7 @@ class Flame {
     announce(`${this.name(frame)}, ${share(tree.ticks[frame], tree.ticks[0])}, itself ${share(tree.self[frame], tree.ticks[0])}`);
   }
 
-  /** For tests: the frames in preorder. */
+  /** Returns the frames in preorder, for tests. */
   frames() {
     const { tree } = this;
     return Array.from({ length: tree.length }, (_, frame) => ({

@@ -1,7 +1,7 @@
-// The table of functions, and of one of them its callers and its callees.
+// The table of functions, with the callers and the callees of one of them.
 
-/** The most rows of a table; a filter finds the others. */
-const MOST_FUNCTIONS = 300;
+/** The most rows of a table. A filter finds the others. */
+const MAX_FUNCTIONS = 300;
 
 class Functions {
   constructor(app) {
@@ -43,11 +43,11 @@ class Functions {
     this.rows = rows;
     if (!this.ticks.total[this.chosen]) this.chosen = rows[0] ?? -1;
     this.head();
-    const body = rows.slice(0, MOST_FUNCTIONS).map((what) => this.row(what));
+    const body = rows.slice(0, MAX_FUNCTIONS).map((what) => this.row(what));
     if (!rows.length) body.push(element("tr", {}, element("td", { colspan: 6, class: "nothing" }, this.filter ? "No function has this in its name." : this.app.whyEmpty())));
     this.table.tBodies[0].replaceChildren(...body);
     byId("functions-unit").textContent = `seconds · ticks × ${intervalText(profile.interval)} · `
-      + (rows.length > MOST_FUNCTIONS ? `${MOST_FUNCTIONS} of ${plural(rows.length, "function")}` : plural(rows.length, "function"));
+      + (rows.length > MAX_FUNCTIONS ? `${MAX_FUNCTIONS} of ${plural(rows.length, "function")}` : plural(rows.length, "function"));
     this.showNeighbours();
   }
 
@@ -73,8 +73,8 @@ class Functions {
   }
 
   name(what) {
-    const { name, kernel, runtime } = this.profile.functions[what];
-    return element("td", { class: "text", title: name }, element("i", { class: "swatch " + (kernel ? "kernel" : runtime ? "runtime" : "user") }), element("span", {}, name));
+    const { name, kernel, jit } = this.profile.functions[what];
+    return element("td", { class: "text", title: name }, element("i", { class: "swatch " + (kernel ? "kernel" : jit ? "jit" : "user") }), element("span", {}, name));
   }
 
   row(what) {
@@ -83,7 +83,7 @@ class Functions {
     return this.listen(made, what);
   }
 
-  /** Lets a row choose a function by click and key. */
+  /** Makes a row choose its function by click and by key. */
   listen(row, what) {
     row.addEventListener("click", () => this.choose(what));
     row.addEventListener("keydown", (event) => {
@@ -109,7 +109,7 @@ class Functions {
     byId("function-flame").disabled = byId("function-callers").disabled = none;
     const { callers, callees } = none ? { callers: [], callees: [] } : neighbours(profile, this.ticks.tree, chosen);
     const fill = (id, list, empty) => {
-      const rows = list.slice(0, MOST_FUNCTIONS).map(([what, ticks]) => {
+      const rows = list.slice(0, MAX_FUNCTIONS).map(([what, ticks]) => {
         const made = element("tr", { "data-function": what, "data-ticks": ticks }, ...this.time(ticks), what < 0 ? element("td", { class: "text quiet" }, "none: the first frame") : this.name(what));
         if (what < 0) return made;
         made.tabIndex = 0;

@@ -1,7 +1,7 @@
 // The selection's ticks by function, and by caller: the tree of stacks from their last frames.
 
-/** The most callers of a function that the inverted tree has. */
-const MOST_CALLERS = 200;
+/** The most callers of a function in the inverted tree. */
+const MAX_CALLERS = 200;
 
 /** Returns the first node of each function in the tree of stacks. */
 function firstNodes(profile) {
@@ -33,7 +33,7 @@ function invertedTree(profile, selection) {
     let path = paths.get(stack);
     if (path) return path;
     path = [0];
-    for (let node = stack; node > 0 && path.length <= MOST_CALLERS; node = profile.parent[node]) {
+    for (let node = stack; node > 0 && path.length <= MAX_CALLERS; node = profile.parent[node]) {
       path.push(under(path.at(-1), profile.nodeFunction[node]));
     }
     paths.set(stack, path);

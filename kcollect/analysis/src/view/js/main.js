@@ -1,4 +1,4 @@
-// The page: the selection and all views of it.
+// The page: the selection, and the views that show it.
 
 class App {
   constructor(profile) {
@@ -26,18 +26,18 @@ class App {
     const before = this.selection;
     tip.hide();
     this.selection = Object.freeze({ ...before, ...change });
-    if (this.selection.cpus !== before.cpus) this.timeline.forgetBins();
+    if (this.selection.cpus !== before.cpus) this.timeline.dropBins();
     if (this.selection.states !== before.states) this.timeline.arrange();
     this.timeline.redraw();
     if (now) this.recount(); else this.asked ||= requestAnimationFrame(() => this.recount());
   }
 
-  /** Returns the processes, or what they belong to: what the views have a row or a frame for. */
+  /** Returns what the views have a row or a frame for: the processes, or what they belong to. */
   groups() {
     return this.profile.groupedBy(this.groupBy);
   }
 
-  /** Groups the processes by a kind of what they belong to, or shows each. */
+  /** Groups the processes by what they belong to, of this kind, or shows each. */
   group(kind) {
     this.groupBy = byId("group-by").value = kind;
     byId("tab-table").textContent = byId("table-title").textContent = GROUPS[kind][1];
@@ -121,8 +121,8 @@ class App {
   }
 
   /**
-   * "1.99 of 2 CPUs busy, 0.35 threads waiting for one": averages of the selected time. What was
-   * stolen is known of the whole run alone.
+   * Returns averages of the selected time: "1.99 of 2 CPUs busy, 0.35 threads waiting for one". Stolen
+   * time is known of the whole run alone.
    */
   load() {
     const { profile, selection } = this;
@@ -139,7 +139,7 @@ class App {
     return !time && states === EVERYTHING.states && !threads && !cpus;
   }
 
-  /** "nginx 812", "3 processes", "2 threads", or nothing. */
+  /** Returns the selected threads in words: "nginx 812", "3 processes", "2 threads", or nothing. */
   threadWords() {
     const { profile, selection: { threads } } = this;
     if (!threads) return "";
@@ -206,8 +206,8 @@ class App {
     button.disabled = !losses.length;
     button.classList.toggle("some", losses.length > 0);
     byId("losses-text").replaceChildren(...losses.map((line) => element("li", {}, line)));
-    const code = profile.functions.some(({ runtime }) => runtime) ? ["user", "kernel", "run time"] : ["user", "kernel"];
-    byId("frame-key").replaceChildren(...code.map((kind) => element("span", {}, element("i", { class: "swatch " + kind.replace(" ", "") }), kind)));
+    const code = profile.functions.some(({ jit }) => jit) ? ["user", "kernel", "JIT"] : ["user", "kernel"];
+    byId("frame-key").replaceChildren(...code.map((kind) => element("span", {}, element("i", { class: "swatch " + kind.toLowerCase() }), kind)));
     const keys = [
       ["/", "search functions"], ["?", "this help"], ["Esc", "undo: zoom, then selection"],
       ["Timeline"], ["drag", "select a range of time"], ["wheel, + −", "zoom"], ["Shift and drag, ← →", "move"], ["click a name", "select it; with Ctrl or Shift, more of them"],

@@ -2,7 +2,7 @@
 
 /** The selection of everything. */
 const EVERYTHING = Object.freeze({ time: null, states: (1 << STATES) - 1, threads: null, cpus: null });
-/** What the page opens with: time on a CPU. */
+/** The selection with which the page opens: time on a CPU. */
 const OPENING = Object.freeze({ ...EVERYTHING, states: ON_CPU.reduce((mask, state) => mask | 1 << state, 0) });
 
 /**
@@ -67,7 +67,7 @@ function switchedOn(states, selection) {
   return states.reduce((sum, ticks, state) => selection.states >> state & 1 ? sum + ticks : sum, 0);
 }
 
-/** A tree of frames, in preorder; all of them columns, by frame. */
+/** A tree of frames in preorder, as columns with a value for each frame. */
 class FrameTree {
   constructor(capacity) {
     this.length = 0;

@@ -1,7 +1,7 @@
 // The table of processes, or of what they belong to, with their seconds in each state. Only visible
 // rows are in the document.
 
-const ROW = 26;
+const ROW_PX = 26;
 
 class Table {
   constructor(app) {
@@ -49,8 +49,8 @@ class Table {
   }
 
   /**
-   * Shows the sums of the selection. Exact times cover a thread's whole life, so they are shown only
-   * if neither a time nor a CPU is selected.
+   * Shows the sums of the selection. Exact times cover a thread's whole life, so they are shown
+   * only if neither a time nor a CPU is selected.
    */
   count() {
     const { profile, app } = this;
@@ -105,14 +105,14 @@ class Table {
   /** Makes the visible rows. */
   window(anew = false) {
     if (!this.rows) return;
-    const first = Math.max(0, Math.floor(this.scroll.scrollTop / ROW) - 10);
-    const last = Math.min(this.rows.length, first + Math.ceil(this.scroll.clientHeight / ROW) + 20);
+    const first = Math.max(0, Math.floor(this.scroll.scrollTop / ROW_PX) - 10);
+    const last = Math.min(this.rows.length, first + Math.ceil(this.scroll.clientHeight / ROW_PX) + 20);
     if (!anew && this.made?.[0] === first && this.made[1] === last) return;
     this.made = [first, last];
     const focused = document.activeElement?.closest?.("tbody tr")?.dataset.process;
     const space = (rows) => {
       const cell = element("td", { colspan: this.columns.length });
-      cell.style.height = rows * ROW + "px";
+      cell.style.height = rows * ROW_PX + "px";
       return element("tr", { class: "space", "aria-hidden": "true" }, cell);
     };
     const body = this.rows.slice(first, last).map((row, at) => this.row(row, first + at));
@@ -140,8 +140,8 @@ class Table {
 }
 
 /**
- * A text in two parts, of which the first is shortened if there is no room: an ellipsis in the
- * middle.
+ * Returns a text in two parts. The first is shortened if there is no room, so that the ellipsis is in
+ * the middle.
  */
 function middle(text) {
   if (text.length < 18) return [text];

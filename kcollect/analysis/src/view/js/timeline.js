@@ -2,10 +2,10 @@
 // shares of the states with CPU time at the bottom, so that it reads as a load when zoomed out and
 // as a sequence when zoomed in. The lane of a process shows how many of its threads are awake.
 
-const LANE = 20;
-const RULER = 24;
-/** Shortest time across the view, in nanoseconds. */
-const NARROWEST = 20_000;
+const LANE_PX = 20;
+const RULER_PX = 24;
+/** The shortest time that the view can show. */
+const MIN_VIEW_NS = 20_000;
 
 class Timeline {
   constructor(app) {
@@ -40,7 +40,7 @@ class Timeline {
 
   // The rows and their order.
 
-  /** Processes by CPU time, then by time awake; those without visible time in these states last. */
+  /** Sorts processes by CPU time, then by time awake; those without time in the shown states last. */
   arrange() {
     const { profile, app } = this;
     const { byThread } = app.wholeRun;
@@ -72,7 +72,7 @@ class Timeline {
     }
     this.rows.push(...idle);
     this.focus = Math.min(this.focus, this.rows.length - 1);
-    byId("lanes-spacer").style.height = RULER + this.rows.length * LANE + 6 + "px";
+    byId("lanes-spacer").style.height = RULER_PX + this.rows.length * LANE_PX + 6 + "px";
     byId("lanes-empty").hidden = this.rows.length > 0;
     byId("lanes-empty").textContent = wanted ? `No process or thread has “${this.filter}” in its name or number.` : "No thread was recorded.";
     const unfolded = profile.processes.some((process) => process.threads.length > 1 && !this.open.has(process.index));
@@ -86,14 +86,15 @@ class Timeline {
     this.overview.later();
   }
 
-  forgetBins() {
+  /** Drops the bins of all lanes. */
+  dropBins() {
     for (const lane of this.lanes.values()) lane.dropBins();
     this.all.dropBins();
   }
 
   /** Shows [from, to), within the bounds of the run. */
   show(from, to) {
-    const span = Math.min(this.whole, Math.max(NARROWEST, to - from));
+    const span = Math.min(this.whole, Math.max(MIN_VIEW_NS, to - from));
     const begin = Math.min(this.whole - span, Math.max(0, from));
     this.view = [begin, begin + span];
     this.app.viewChanged();
@@ -101,7 +102,7 @@ class Timeline {
   }
 
   zoom(factor, at = (this.view[0] + this.view[1]) / 2) {
-    const span = Math.min(this.whole, Math.max(NARROWEST, (this.view[1] - this.view[0]) * factor));
+    const span = Math.min(this.whole, Math.max(MIN_VIEW_NS, (this.view[1] - this.view[0]) * factor));
     const share = (at - this.view[0]) / (this.view[1] - this.view[0]);
     this.show(at - share * span, at + (1 - share) * span);
   }
@@ -128,14 +129,14 @@ class Timeline {
     context.fillStyle = colours.ground;
     context.fillRect(0, 0, width, height);
     const top = this.scroll.scrollTop;
-    const first = Math.max(0, Math.floor(top / LANE));
-    const last = Math.min(this.rows.length, Math.ceil((top + height - RULER) / LANE));
+    const first = Math.max(0, Math.floor(top / LANE_PX));
+    const last = Math.min(this.rows.length, Math.ceil((top + height - RULER_PX) / LANE_PX));
     for (let index = first; index < last; index++) {
-      const y = snap(RULER + index * LANE - top);
+      const y = snap(RULER_PX + index * LANE_PX - top);
       this.label(context, this.rows[index], index, y, gutter);
       this.bars(context, this.rows[index], y, gutter, width);
     }
-    this.range(context, gutter, width, RULER, height, this.view);
+    this.range(context, gutter, width, RULER_PX, height, this.view);
     this.ruler(context, gutter, width);
     context.fillStyle = colours.line;
     context.fillRect(snap(gutter) - 1 / this.surface.ratio, 0, 1 / this.surface.ratio, height);
@@ -150,19 +151,19 @@ class Timeline {
     const selected = cpu >= 0 ? this.app.selection.cpus?.has(cpu) : chosen && whole.some((one) => chosen.has(one));
     if (group) {
       context.fillStyle = colours.raised;
-      context.fillRect(0, y, this.surface.width, LANE);
+      context.fillRect(0, y, this.surface.width, LANE_PX);
     }
     if (selected || index === this.focus) {
       context.fillStyle = selected ? colours.shade : colours.raised;
-      context.fillRect(0, y, gutter, LANE);
+      context.fillRect(0, y, gutter, LANE_PX);
     }
     if (index === this.focus && document.activeElement === this.surface.canvas) {
       context.strokeStyle = colours.strong;
       context.lineWidth = 1.5;
-      context.strokeRect(1.5, y + 1.5, gutter - 4, LANE - 3);
+      context.strokeRect(1.5, y + 1.5, gutter - 4, LANE_PX - 3);
     }
     context.textBaseline = "middle";
-    const middle = y + LANE / 2 + 0.5;
+    const middle = y + LANE_PX / 2 + 0.5;
     const number = String(group || single ? process.pid : this.profile.threads[thread].tid);
     fitter.use(`11px ${FONT}`);
     const right = gutter - 10;
@@ -194,14 +195,14 @@ class Timeline {
     if (fitter.width(count) <= room) context.fillText(count, after, middle);
   }
 
-  /** Draws one lane as pixels. */
+  /** Draws one lane. */
   bars(context, row, y, gutter, width) {
     const { lane, thread, process } = row;
     const { ratio } = this.surface;
     const group = thread < 0;
     const left = Math.round(gutter * ratio), columns = Math.round(width * ratio) - left;
     if (columns <= 0) return;
-    const from = Math.round((y + (group ? 2 : 1.5)) * ratio), height = Math.round((LANE - (group ? 3 : 3)) * ratio);
+    const from = Math.round((y + (group ? 2 : 1.5)) * ratio), height = Math.round((LANE_PX - (group ? 3 : 3)) * ratio);
     if (this.shares.length < columns * STATES) this.shares = new Float32Array(columns * STATES);
     const full = (this.view[1] - this.view[0]) / columns;
     if (row.cpu !== undefined) {
@@ -227,7 +228,7 @@ class Timeline {
     return this.pixels;
   }
 
-  /** Returns the colours as pixels: those of the states, and last the background. */
+  /** Returns the colours of the states as pixels, and after them that of the background. */
   paint(lit, group) {
     const { colours } = theme;
     const back = group ? colours.raised : colours.ground;
@@ -257,9 +258,9 @@ class Timeline {
     const { colours } = theme;
     const { fitter } = this.surface;
     context.fillStyle = colours.raised;
-    context.fillRect(0, 0, width, RULER);
+    context.fillRect(0, 0, width, RULER_PX);
     context.fillStyle = colours.line;
-    context.fillRect(0, RULER - 1, width, 1);
+    context.fillRect(0, RULER_PX - 1, width, 1);
     fitter.use(`11px ${FONT}`);
     context.textBaseline = "middle";
     const [from, to] = this.view;
@@ -267,18 +268,18 @@ class Timeline {
     for (let mark = Math.ceil(from / step); mark * step <= to; mark++) {
       const x = this.surface.snap(this.xOf(mark * step));
       context.fillStyle = colours.line;
-      context.fillRect(x, RULER - 7, 1, 6);
+      context.fillRect(x, RULER_PX - 7, 1, 6);
       context.fillStyle = colours.quiet;
       const text = instant(mark * step, step, this.whole);
-      if (x + 4 + fitter.width(text) < width) context.fillText(text, x + 4, RULER / 2);
+      if (x + 4 + fitter.width(text) < width) context.fillText(text, x + 4, RULER_PX / 2);
     }
     context.fillStyle = colours.quiet;
-    context.fillText(plural(this.profile.threads.length, "thread") + " of " + plural(this.profile.processes.length, "process", "processes"), 10, RULER / 2);
+    context.fillText(plural(this.profile.threads.length, "thread") + " of " + plural(this.profile.processes.length, "process", "processes"), 10, RULER_PX / 2);
     const { time } = this.app.selection;
     if (time) {
       const [begin, end] = time.map((at) => Math.min(width, Math.max(gutter, this.xOf(at))));
       context.fillStyle = colours.strong;
-      context.fillRect(begin, RULER - 3, Math.max(1, end - begin), 3);
+      context.fillRect(begin, RULER_PX - 3, Math.max(1, end - begin), 3);
     }
   }
 
@@ -319,8 +320,8 @@ class Timeline {
   // Input.
 
   rowAt(y) {
-    const index = Math.floor((y - RULER + this.scroll.scrollTop) / LANE);
-    return y < RULER || index < 0 || index >= this.rows.length ? -1 : index;
+    const index = Math.floor((y - RULER_PX + this.scroll.scrollTop) / LANE_PX);
+    return y < RULER_PX || index < 0 || index >= this.rows.length ? -1 : index;
   }
 
   /** Selects a row's threads, alone or together with what is selected already. */
@@ -402,7 +403,7 @@ class Timeline {
     byId("filter").addEventListener("input", (event) => { this.filter = event.target.value.trim(); this.arrange(); });
   }
 
-  /** Dragging across the overview shows that range below; a click moves the range there. */
+  /** Listens to the overview: dragging shows that range below, a click moves the range there. */
   listenOverview(canvas) {
     const timeAt = (event) => Math.min(1, Math.max(0, (event.offsetX - this.gutter) / (canvas.clientWidth - this.gutter))) * this.whole;
     let from = null;
@@ -442,8 +443,8 @@ class Timeline {
   move(by) {
     if (!this.rows.length) return;
     this.focus = Math.min(this.rows.length - 1, Math.max(0, this.focus + by));
-    const y = this.focus * LANE;
-    const room = this.surface.height - RULER - LANE;
+    const y = this.focus * LANE_PX;
+    const room = this.surface.height - RULER_PX - LANE_PX;
     if (y < this.scroll.scrollTop) this.scroll.scrollTop = y;
     if (y > this.scroll.scrollTop + room) this.scroll.scrollTop = y - room;
     const { process, thread, cpu } = this.rows[this.focus];

@@ -13,7 +13,7 @@
 //! The first syntax is that of gprofng and er_kernel, the second that of cputrack. Numbers are
 //! decimal, or hexadecimal with `0x`. Commas between the slashes of a PMU's event belong to it.
 //!
-//! Refused are counter registers (`/0`), since the kernel chooses them; the `+` of data-space
+//! These are refused: counter registers (`/0`), since the kernel chooses them; the `+` of data-space
 //! profiling; groups in braces; an interval where nothing overflows.
 
 pub(crate) mod tokens;

@@ -28,7 +28,7 @@ pub struct Tracepoints {
 }
 
 impl Tracepoints {
-    /// Opens the directory. `name` appears in the error only.
+    /// Opens the directory. `name` is that of the tracepoint that an error names.
     ///
     /// # Errors
     /// [`CounterError::NoTracefs`]: not mounted, or not readable.
@@ -125,7 +125,7 @@ fn directories(of: PathBuf) -> Vec<String> {
     names
 }
 
-/// Mounts tracefs without a directory.
+/// Mounts tracefs without a mount point.
 fn mount_detached() -> rustix::io::Result<OwnedFd> {
     let context = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&context)?;

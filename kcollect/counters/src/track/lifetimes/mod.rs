@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use experiment_format::ids::{Pid, Tid};
 
 use crate::perf::reading::CounterValue;
-use crate::perf::records::ThreadRecord;
+use crate::perf::records::TaskRecord;
 use crate::rows::{CountRow, RowKind};
 
 /// How long after an exit its exit counts may arrive.
@@ -45,7 +45,7 @@ struct ThreadLifetime<C> {
     exit_ns: Option<u64>,
 }
 
-/// The sums of a process's threads.
+/// The counts of a process: the sums of its threads.
 #[derive(Debug)]
 struct ProcessCounts {
     threads: BTreeSet<Tid>,
@@ -186,17 +186,17 @@ impl<C: LiveCounters> ThreadLifetimes<C> {
     pub fn apply(
         &mut self,
         time_ns: u64,
-        record: &ThreadRecord,
+        record: &TaskRecord,
         event_of: impl Fn(u64) -> Option<usize>,
     ) -> Vec<CountRow> {
         match record {
-            ThreadRecord::Fork {
+            TaskRecord::Fork {
                 pid,
                 tid,
                 parent_pid,
                 parent_tid,
             } => self.fork(time_ns, (*pid, *tid), (*parent_pid, *parent_tid)),
-            ThreadRecord::Exec { pid, name } => {
+            TaskRecord::Exec { pid, name } => {
                 self.apply_exec(*pid);
                 let name = String::from_utf8_lossy(name).into_owned();
                 vec![CountRow::of_thread(
@@ -207,7 +207,7 @@ impl<C: LiveCounters> ThreadLifetimes<C> {
                     None,
                 )]
             }
-            ThreadRecord::Exit { pid, tid } => {
+            TaskRecord::Exit { pid, tid } => {
                 if !self.threads.contains_key(tid) {
                     self.add_thread(*pid, *tid);
                 }
@@ -216,7 +216,7 @@ impl<C: LiveCounters> ThreadLifetimes<C> {
                 }
                 self.finish_if_complete(*tid)
             }
-            ThreadRecord::ExitCount { tid, id, value, .. } => {
+            TaskRecord::ExitCount { tid, id, value, .. } => {
                 let Some(number) = event_of(*id) else {
                     return Vec::new();
                 };
@@ -228,7 +228,7 @@ impl<C: LiveCounters> ThreadLifetimes<C> {
                 }
                 self.finish_if_complete(*tid)
             }
-            ThreadRecord::Lost { records } => {
+            TaskRecord::Lost { records } => {
                 self.lost_records += records;
                 Vec::new()
             }
@@ -277,8 +277,8 @@ impl<C: LiveCounters> ThreadLifetimes<C> {
         rows
     }
 
-    /// Gives the process's number to the thread that executed a program; all other threads of the
-    /// process have exited by then.
+    /// Renumbers the thread that executed a program, which then has the process's number. All other
+    /// threads of the process have exited by then.
     fn apply_exec(&mut self, pid: Pid) {
         let leader = pid.leader();
         let running = |tid: &&Tid| {

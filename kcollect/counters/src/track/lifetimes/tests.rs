@@ -21,8 +21,8 @@ fn count(count: u64) -> CounterValue {
     }
 }
 
-fn fork(pid: u32, tid: u32, parent: u32) -> ThreadRecord {
-    ThreadRecord::Fork {
+fn fork(pid: u32, tid: u32, parent: u32) -> TaskRecord {
+    TaskRecord::Fork {
         pid: Pid(pid),
         tid: Tid(tid),
         parent_pid: Pid(parent),
@@ -30,16 +30,16 @@ fn fork(pid: u32, tid: u32, parent: u32) -> ThreadRecord {
     }
 }
 
-fn exit(pid: u32, tid: u32) -> ThreadRecord {
-    ThreadRecord::Exit {
+fn exit(pid: u32, tid: u32) -> TaskRecord {
+    TaskRecord::Exit {
         pid: Pid(pid),
         tid: Tid(tid),
     }
 }
 
-fn exit_count(tid: u32, id: u64, value: u64) -> ThreadRecord {
+fn exit_count(tid: u32, id: u64, value: u64) -> TaskRecord {
     let value = count(value);
-    ThreadRecord::ExitCount {
+    TaskRecord::ExitCount {
         pid: Pid(7),
         tid: Tid(tid),
         id,
@@ -54,7 +54,7 @@ fn lifetimes(follow_forks: bool) -> ThreadLifetimes<Fixed> {
     lifetimes
 }
 
-fn apply(lifetimes: &mut ThreadLifetimes<Fixed>, records: &[(u64, ThreadRecord)]) -> String {
+fn apply(lifetimes: &mut ThreadLifetimes<Fixed>, records: &[(u64, TaskRecord)]) -> String {
     let rows = records
         .iter()
         .flat_map(|(time, record)| lifetimes.apply(*time, record, |id| (id < 2).then_some(0)));
@@ -112,7 +112,7 @@ fn forks_have_rows_and_are_followed_if_requested() {
         (1, fork(9, 9, 7)),
         (
             2,
-            ThreadRecord::Exec {
+            TaskRecord::Exec {
                 pid: Pid(9),
                 name: (*b"true").into(),
             },
@@ -140,7 +140,7 @@ fn a_thread_that_executes_a_program_gets_the_number_of_its_process() {
             (2, exit(7, 7)),
             (
                 3,
-                ThreadRecord::Exec {
+                TaskRecord::Exec {
                     pid: Pid(7),
                     name: (*b"new").into(),
                 },
@@ -179,7 +179,7 @@ fn missing_exit_counts_are_counted() {
 fn contradictory_exit_counts_are_not_used() {
     let mut lifetimes = lifetimes(false);
     let mut other = exit_count(8, 1, 1000);
-    if let ThreadRecord::ExitCount { value, .. } = &mut other {
+    if let TaskRecord::ExitCount { value, .. } = &mut other {
         value.enabled_ns = 11;
     }
     let records = [

@@ -1,0 +1,135 @@
+//! What was recorded, each with its time, stack, thread and CPU: ticks, overflows of counters, and
+//! traced events.
+
+use experiment_format::log::CounterUnit;
+use experiment_format::microstate::Microstate;
+use experiment_format::packet::IoKind;
+
+use super::ids::{CpuId, ExperimentId, FileId, StackId, ThreadId};
+#[cfg(doc)]
+use super::{ExperimentInfo, Model};
+
+/// The number of slots of [`Sums`] for states: one for each of the twelve states with names, and one
+/// for all others together.
+pub const STATE_SLOTS: usize = Microstate::ALL.len() + 1;
+
+/// Sums of ticks or of counters. Those of ticks are microseconds by the state's number, with all states
+/// without a name in the last of [`STATE_SLOTS`]. Those of counters are counts by
+/// [`CounterRow::counter`].
+pub type Sums = [i64; SUM_SLOTS];
+
+/// Sums that are all zero.
+pub const ZERO_SUMS: Sums = [0; SUM_SLOTS];
+
+/// The number of slots of [`Sums`]: enough for all states, or for the metrics of everything that is
+/// traced and some counters. Further counters are left out, with a warning.
+pub const SUM_SLOTS: usize = 20;
+
+const _: () = assert!(SUM_SLOTS >= STATE_SLOTS);
+
+/// Ticks of one thread, or of one CPU, in one state with one stack. A row takes 32 bytes, since there
+/// may be many millions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TickRow {
+    /// When the ticks were recorded, since the start of [`ExperimentInfo::first`].
+    pub time_ns: u64,
+    /// The stack of the ticks.
+    pub stack: StackId,
+    /// The thread of the ticks.
+    pub thread: ThreadId,
+    /// The experiment that holds them.
+    pub experiment: ExperimentId,
+    /// The CPU on which they were recorded.
+    pub cpu: CpuId,
+    /// The number of ticks, each [`ExperimentInfo::tick_us`] microseconds long.
+    pub ticks: i32,
+    /// The state's number, [`Microstate::number`], up to 255, whether it has a name or not.
+    pub state: u8,
+    /// The detail of the state, [`experiment_format::packet::Detail::number`].
+    pub detail: u8,
+}
+
+impl TickRow {
+    /// Returns the state's position in [`Sums`].
+    #[must_use]
+    pub fn slot(&self) -> usize {
+        usize::from(self.state).min(STATE_SLOTS - 1)
+    }
+}
+
+/// A counter of one or more experiments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CounterInfo {
+    /// The metric's keyword.
+    pub name: String,
+    /// The metric's title.
+    pub title: String,
+    /// The unit of its values.
+    pub unit: CounterUnit,
+}
+
+/// An overflow of a counter, or the value of a traced event in one of its metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CounterRow {
+    /// Time, stack, thread, experiment and CPU of the overflow, which has no ticks and no state.
+    pub row: TickRow,
+    /// Position in [`Model::counters`].
+    pub counter: u8,
+    /// The number of events that the overflow stands for.
+    pub value: i64,
+}
+
+/// A traced wait for a lock. [`Model::counts`] has its time and number too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockWaitRow {
+    /// Time of the wait's end, stack, thread, experiment and CPU. A wait has no ticks and no state.
+    pub row: TickRow,
+    /// The length of the wait.
+    pub duration_ns: i64,
+    /// The address of the lock in its process.
+    pub object: u64,
+    /// The kind of the wait, as [`experiment_format::packet::SyncEvent::kind`], if it is known.
+    pub kind: Option<u32>,
+}
+
+/// A traced system call that does I/O. [`Model::counts`] has its time, bytes and number too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IoCallRow {
+    /// Time of the call's end, stack, thread, experiment and CPU. A call has no ticks and no state.
+    pub row: TickRow,
+    /// The time that the call took.
+    pub duration_ns: i64,
+    /// The bytes that the call moved.
+    pub bytes: u64,
+    /// What the call did.
+    pub kind: IoKind,
+    /// Whether the call failed.
+    pub failed: bool,
+    /// The file of the call.
+    pub file: FileId,
+    /// The name of the system call, if the packet has its number and the number is known.
+    pub name: Option<&'static str>,
+}
+
+/// A traced allocation of memory. [`Model::counts`] has its bytes, and those that were not freed,
+/// too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AllocationRow {
+    /// Time, stack, thread, experiment and CPU of the allocation, which has no ticks and no state.
+    pub row: TickRow,
+    /// The bytes that were allocated.
+    pub bytes: u64,
+    /// The bytes of them that were not freed when the experiment ended.
+    pub live_bytes: u64,
+}
+
+/// The most memory that an experiment had at a time, of what was allocated in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryPeak {
+    /// The experiment.
+    pub experiment: ExperimentId,
+    /// The bytes.
+    pub bytes: u64,
+    /// When that was, since the start of [`ExperimentInfo::first`].
+    pub time_ns: u64,
+}
