@@ -11,27 +11,27 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::ops::Range;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::ops::{Deref, Range};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
-use object::read::{ReadCache, ReadRef};
-use object::{Endianness, FileKind, elf};
+use object::elf::{ELFMAG, PF_R, PF_X, PT_LOAD, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC};
+use object::read::ReadCache;
 
 use crate::Result;
 use crate::address_space::{AddressSpace, ObjectKind};
 use crate::archive::archive_name;
+use crate::elf::{AllocatedBytes, ElfBytes, ElfFile, ElfLimits, ElfSegment, SectionTable};
 use crate::error::Error;
 use crate::reader::open_regular;
 
 /// A symbol or string table larger than this is not read.
 const MAX_TABLE_BYTES: u64 = 1 << 30;
-/// Nor one that is this many times as large as the file on its disk: it is nearly all hole.
-const MAX_SPARSENESS: u64 = 64;
-/// No table of this size or less is taken for a hole, in bytes.
-const MIN_HOLE_BYTES: u64 = 16 << 20;
+const LIMITS: ElfLimits = ElfLimits {
+    max_piece_bytes: MAX_TABLE_BYTES,
+    ..ElfLimits::PROGRAM
+};
 
 /// The result of parsing; the error is only printed.
 type Parsed<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -61,14 +61,15 @@ struct FileFunction {
 }
 
 impl FunctionTable {
-    /// Returns the functions of an ELF file: from `.symtab`, or `.dynsym` if there is none. No
-    /// table of more than `most` bytes is read.
-    fn parse<'data, R: ReadRef<'data>>(data: R, most: u64) -> Parsed<Self> {
-        let (functions, text_size) = match FileKind::parse(data)? {
-            FileKind::Elf64 => symbols::<elf::FileHeader64<Endianness>, R>(data, most)?,
-            FileKind::Elf32 => symbols::<elf::FileHeader32<Endianness>, R>(data, most)?,
-            _ => return Err("no ELF file".into()),
-        };
+    /// Returns the functions of an ELF file: from `.symtab`, or `.dynsym` if there is none.
+    fn parse<B: ElfBytes>(bytes: B, allocated: AllocatedBytes) -> Parsed<Self> {
+        let elf = ElfFile::read(bytes, LIMITS)?;
+        let text_size = text_size(&elf.segments()?);
+        let headers = elf.sections()?;
+        let names = elf.section_names(&headers).unwrap_or_default();
+        let sections = SectionTable { headers, names };
+        let mut functions: Vec<_> = plt(&sections).into_iter().collect();
+        read_symbols(&elf, &sections, allocated, &mut functions)?;
         Ok(Self::new(functions, text_size))
     }
 
@@ -164,92 +165,67 @@ impl FunctionTable {
     }
 }
 
-/// Returns the functions of an ELF file, and [`FunctionTable::text_size`].
-fn symbols<'data, Elf, R>(data: R, most: u64) -> Parsed<(Vec<FileFunction>, Option<u64>)>
-where
-    Elf: FileHeader<Endian = Endianness>,
-    R: ReadRef<'data>,
-{
-    let header = Elf::parse(data)?;
-    let endian = header.endian()?;
-    let mut functions: Vec<_> = plt::<Elf, R>(header, endian, data).into_iter().collect();
-    let code = header.program_headers(endian, data)?.iter();
-    let mut code = code.filter(|segment| {
-        let (load, executable) = (segment.p_type(endian), segment.p_flags(endian));
-        load == elf::PT_LOAD && executable == elf::PF_R | elf::PF_X
-    });
-    let text_size = match (code.next(), code.next()) {
-        (Some(only), None) => Some(only.p_memsz(endian).into()).filter(|size: &u64| *size != 0),
-        _ => None,
-    };
-    let sections = header.section_headers(endian, data)?;
-    let table = |kind| {
-        sections
-            .iter()
-            .find(|section| section.sh_type(endian) == kind)
-    };
-    let Some(symtab) = table(elf::SHT_SYMTAB).or_else(|| table(elf::SHT_DYNSYM)) else {
-        return Ok((functions, text_size));
-    };
-    let strtab = sections.get(symtab.sh_link(endian) as usize);
-    let strtab = strtab.ok_or("a symbol table without strings")?;
-    if [symtab, strtab]
+/// Returns [`FunctionTable::text_size`] of a file with these segments.
+fn text_size(segments: &[ElfSegment]) -> Option<u64> {
+    let mut code = segments
         .iter()
-        .any(|table| table.sh_size(endian).into() > most)
-    {
+        .filter(|segment| segment.kind == PT_LOAD && segment.flags == PF_R | PF_X);
+    match (code.next(), code.next()) {
+        (Some(only), None) => Some(only.memory_size).filter(|size| *size != 0),
+        _ => None,
+    }
+}
+
+/// Appends the functions of a file's symbol table.
+fn read_symbols<B: ElfBytes>(
+    elf: &ElfFile<B>,
+    sections: &SectionTable<B::Piece>,
+    allocated: AllocatedBytes,
+    functions: &mut Vec<FileFunction>,
+) -> Parsed<()> {
+    let symtab = sections.of_kind(SHT_SYMTAB);
+    let Some(symtab) = symtab.or_else(|| sections.of_kind(SHT_DYNSYM)) else {
+        return Ok(());
+    };
+    let strtab = sections.linked(symtab);
+    let strtab = strtab.ok_or("a symbol table without strings")?;
+    let refused = |size| size > MAX_TABLE_BYTES || allocated.is_hole(size);
+    if refused(symtab.size) || refused(strtab.size) {
         return Err("a symbol table above 1 GiB, or one that is nearly all hole".into());
     }
-    let strings = strtab.data(endian, data)?;
-    let symbols: &[Elf::Sym] = symtab.data_as_array(endian, data)?;
-    functions.reserve(symbols.len());
-    for symbol in symbols
-        .iter()
-        .filter(|symbol| symbol.st_type() == elf::STT_FUNC)
-    {
-        let index = usize::from(symbol.st_shndx(endian).0);
-        let Some(section) = sections.get(index).filter(|_| index != 0) else {
+    let strings = elf.content(strtab, "the names of symbols")?;
+    let symbols = elf.content(symtab, "the symbol table")?;
+    let symbols = elf.symbols(&symbols);
+    functions.reserve(symbols.size_hint().0);
+    for symbol in symbols.filter(|symbol| symbol.kind == STT_FUNC) {
+        let index = usize::from(symbol.section.0);
+        let Some(section) = sections.headers.get(index).filter(|_| index != 0) else {
             continue;
         };
-        let (offset, base) = (
-            section.sh_offset(endian).into(),
-            section.sh_addr(endian).into(),
-        );
-        let value: u64 = symbol.st_value(endian).into();
-        let position = offset.wrapping_add(value.wrapping_sub(base)) as u32;
-        let name = strings
-            .get(symbol.st_name(endian) as usize..)
-            .unwrap_or_default();
-        let end = name
-            .iter()
-            .position(|byte| *byte == 0)
-            .unwrap_or(name.len());
+        let distance = symbol.address.wrapping_sub(section.address);
+        let position = section.offset.wrapping_add(distance) as u32;
+        let name = strings.get(symbol.name as usize..).unwrap_or_default();
+        let end = name.iter().position(|byte| *byte == 0);
         // gprofng ignores a function at the beginning of a file.
         if position != 0 {
-            let name = String::from_utf8_lossy(&name[..end]).into();
+            let name = &name[..end.unwrap_or(name.len())];
             functions.push(FileFunction {
                 position,
-                size: symbol.st_size(endian).into(),
-                name,
+                size: symbol.size,
+                name: String::from_utf8_lossy(name).into(),
             });
         }
     }
-    Ok((functions, text_size))
+    Ok(())
 }
 
 /// Returns the function that gprofng makes of the section `.plt`, none if there is no such section.
-fn plt<'data, Elf, R>(header: &Elf, endian: Endianness, data: R) -> Option<FileFunction>
-where
-    Elf: FileHeader<Endian = Endianness>,
-    R: ReadRef<'data>,
-{
-    let sections = header.sections(endian, data).ok()?;
-    let (_, section) = sections.section_by_name(endian, b".plt")?;
-    let position: u64 = section.sh_offset(endian).into();
+fn plt<P: Deref<Target = [u8]>>(sections: &SectionTable<P>) -> Option<FileFunction> {
+    let section = sections.named(b".plt")?;
+    let position = u32::try_from(section.offset).ok();
     Some(FileFunction {
-        position: u32::try_from(position)
-            .ok()
-            .filter(|position| *position != 0)?,
-        size: section.sh_size(endian).into(),
+        position: position.filter(|position| *position != 0)?,
+        size: section.size,
         name: PLT.into(),
     })
 }
@@ -365,9 +341,9 @@ impl Archives {
 /// Returns whether a file begins otherwise than an ELF file. If it cannot be read, its next reader
 /// meets the same error, and names it.
 fn is_other_format(file: &File) -> bool {
-    let mut magic = [0; elf::ELFMAG.len()];
+    let mut magic = [0; ELFMAG.len()];
     match file.read_exact_at(&mut magic, 0) {
-        Ok(()) => magic != elf::ELFMAG,
+        Ok(()) => magic != ELFMAG,
         Err(error) => error.kind() == io::ErrorKind::UnexpectedEof,
     }
 }
@@ -391,13 +367,11 @@ fn read_table(
     if any_format && is_other_format(&file) {
         return Ok(None);
     }
-    // Holes are read as fast as data. Some file systems have no number of blocks.
-    let blocks = file.metadata().map_or(0, |metadata| metadata.blocks());
-    let most = match blocks.saturating_mul(512).saturating_mul(MAX_SPARSENESS) {
-        0 => MAX_TABLE_BYTES,
-        most => most.clamp(MIN_HOLE_BYTES, MAX_TABLE_BYTES),
-    };
-    let table = FunctionTable::parse(&ReadCache::new(file), most);
+    let metadata = file.metadata();
+    let allocated = metadata.map_or(AllocatedBytes::UNKNOWN, |metadata| {
+        AllocatedBytes::of(&metadata)
+    });
+    let table = FunctionTable::parse(&ReadCache::new(file), allocated);
     table.map(Some).map_err(|error| Error::Malformed {
         path: path.to_owned(),
         offset: 0,
@@ -439,7 +413,7 @@ mod tests {
         for bits in [None, Some(&code[..])] {
             let symbols = [(0x10, 0x10, "a"), (0x20, 0, "to_the_next"), (0x40, 8, "b")];
             let bytes = image(&symbols, bits);
-            let table = FunctionTable::parse(bytes.as_slice(), MAX_TABLE_BYTES).unwrap();
+            let table = FunctionTable::parse(bytes.as_slice(), AllocatedBytes::UNKNOWN).unwrap();
             assert_eq!(table.find(0x1010), Some(("a", 0)));
             assert_eq!(table.find(0x101f), Some(("a", 15)));
             assert_eq!(table.find(0x103f), Some(("to_the_next", 31)));
@@ -463,7 +437,7 @@ mod tests {
             ],
             None,
         );
-        let table = FunctionTable::parse(bytes.as_slice(), MAX_TABLE_BYTES).unwrap();
+        let table = FunctionTable::parse(bytes.as_slice(), AllocatedBytes::UNKNOWN).unwrap();
         assert_eq!(table.len(), 3);
         assert_eq!(table.find(0x1017), Some(("read", 7)));
         let (names, distance) = table.find_all(0x1017).unwrap();
@@ -498,7 +472,7 @@ mod tests {
     #[test]
     fn a_real_program_has_functions() {
         let bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-        let table = FunctionTable::parse(bytes.as_slice(), MAX_TABLE_BYTES).unwrap();
+        let table = FunctionTable::parse(bytes.as_slice(), AllocatedBytes::UNKNOWN).unwrap();
         assert!(table.len() > 100);
     }
 
@@ -513,8 +487,8 @@ mod tests {
                 let place = place.index(bytes.len());
                 bytes[place] = value;
             }
-            let _ = FunctionTable::parse(bytes.as_slice(), MAX_TABLE_BYTES);
-            let _ = FunctionTable::parse(&bytes[..cut.index(bytes.len())], MAX_TABLE_BYTES);
+            let _ = FunctionTable::parse(bytes.as_slice(), AllocatedBytes::UNKNOWN);
+            let _ = FunctionTable::parse(&bytes[..cut.index(bytes.len())], AllocatedBytes::UNKNOWN);
         }
     }
 }

@@ -94,12 +94,12 @@
 //! let start = 1_000_000_000;
 //! let run = StartTime { tstamp_ns: start, wall_s: 1_795_205_070, ..StartTime::default() };
 //! let mut writer = ExperimentWriter::create(dir, &header, run)?;
-//! writer.map(&MapEvent::Function { at: 0, vaddr: 0x2000, size: 256, name: "<IDLE>".into() })?;
+//! writer.map(&MapEvent::Function { at_ns: 0, vaddr: 0x2000, size: 256, name: "<IDLE>".into() })?;
 //! writer.sample(0, "start", &UsageRecord::default())?;
 //! let stack = writer.stack(&[0x2000], StackEnd::Complete)?;
 //! writer.tick(&ClockTick {
 //!     cpu: 0,
-//!     time: start + 10_000_000,
+//!     time_ns: start + 10_000_000,
 //!     stack,
 //!     tid: Tid(0),
 //!     pid: Pid(0),
@@ -139,6 +139,7 @@ pub mod address_space;
 pub mod archive;
 pub mod directory;
 pub mod dynamic_code;
+pub mod elf;
 pub mod elf_image;
 pub mod error;
 mod file;

@@ -127,7 +127,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
             &["map", "dynamic_code"],
             // Each declares in the log what its packets have.
             &["log", "packet", "stacks"],
-            &["usage", "losses", "archive", "elf_image", "groups"],
+            &["usage", "losses", "archive", "elf", "elf_image", "groups"],
             &["xml", "microstate", "kernel"],
             &["error", "ids", "text"],
         ],
@@ -244,7 +244,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
             &["unwind", "join", "follow", "io_calls"],
             &["memory"],
             &["process", "space"],
-            &["files", "elf"],
+            &["files"],
         ],
     ),
 ];

@@ -9,7 +9,6 @@
 //! | [`join`] | what happened in the kernel meets the user stack that belongs to it |
 //! | [`objects`] | load objects: the mapped files, opened, named, with unwind tables and copies |
 //! | [`unwind`] | unwind tables from `.eh_frame`, `.debug_frame` and Go's function table |
-//! | [`elf`] | the bounded reader of ELF files |
 //! | [`jit`] | functions that are made at run time, from perf maps and jitdumps |
 //! | [`archive`] | copies of load objects and sources in the experiment |
 //! | [`files`] | opening files of other processes, within a time limit |
@@ -24,7 +23,6 @@
 
 pub mod archive;
 pub mod collector;
-pub mod elf;
 pub mod files;
 pub mod follow;
 pub mod io_calls;

@@ -14,9 +14,9 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use experiment_format::elf::{ElfError, ElfSource};
 use proptest::prelude::*;
 use tempfile::NamedTempFile;
-use user_collector::elf::{ElfError, ElfSource};
 use user_collector::objects::{
     BuiltTable, ObjectId, TableBuildError, TableBuilder, TableCache, UnwindInfo,
 };

@@ -19,13 +19,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use experiment_format::elf::build_id;
 use experiment_format::ids::Pid;
 use nix::fcntl::AT_FDCWD;
 use nix::sys::stat::{Mode, UtimensatFlags, utimensat};
 use nix::sys::time::TimeSpec;
 use object::read::ReadCache;
 use tempfile::TempDir;
-use user_collector::elf::build_id;
 use user_collector::objects::{
     Backing, FoundBy, MAX_OBJECT_FILE_BYTES, MAX_VDSO_BYTES, OpenError, OpenedFile, open, own_vdso,
     vdso,

@@ -14,11 +14,11 @@
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use experiment_format::elf::ElfError;
 use gimli::{
     BaseAddresses, CfaRule, CieOrFde, EhFrame, Encoding, EndianSlice, EvaluationResult, Expression,
     LittleEndian, Location, RegisterRule, UnwindContext, UnwindSection, Value, X86_64,
 };
-use user_collector::elf::ElfError;
 use user_collector::unwind::{
     FrameInfo, FramePointer, FrameRule, MAX_PADDING_BYTES, TableSummary, UnwindError, UnwindRule,
     UnwindRules, UnwindSections, UnwindTable,

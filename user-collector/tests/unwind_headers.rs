@@ -11,12 +11,12 @@ mod mapped;
 
 use std::io::Write;
 
+use experiment_format::elf::ElfError;
 use gimli::LittleEndian;
 use gimli::write::{
     Address, CallFrameInstruction as Cfi, DebugFrame, EndianVec, FrameDescriptionEntry, FrameTable,
 };
 use object::read::ReadCache;
-use user_collector::elf::ElfError;
 use user_collector::unwind::{
     FrameInfo, MAX_SECTION_BYTES, UnwindError, UnwindRules, UnwindSections, UnwindTable,
 };

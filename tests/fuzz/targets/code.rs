@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use user_collector::elf::build_id;
+use experiment_format::elf::build_id;
 use user_collector::unwind::{FrameInfo, GoFunctions, UnwindRules, UnwindSections, UnwindTable};
 
 /// The address of the frame information of [`frames`].

@@ -27,8 +27,8 @@ use experiment_format::text::printable;
 
 use super::stats::{ArchiveStats, LeftOut};
 use super::worker::{ArchiveJob, ArchiveWorker, JobResult, lower_priority, set_priority};
-use crate::elf::ElfSource;
 use crate::files::InvokingUser;
+use experiment_format::elf::ElfSource;
 
 /// How long the file at hand is waited for after giving up.
 const GIVE_UP_WAIT: Duration = Duration::from_secs(1);

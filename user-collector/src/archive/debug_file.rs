@@ -19,7 +19,7 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag};
 
 use super::MAX_COPIED_FILE_BYTES;
 use super::object_file::ObjectFile;
-use crate::elf::section_build_id;
+use experiment_format::elf::section_build_id;
 
 /// The directory of debug files.
 const DEBUG_DIRECTORY: &str = "usr/lib/debug";

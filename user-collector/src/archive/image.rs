@@ -23,7 +23,7 @@ use object::pod::{bytes_of, bytes_of_slice};
 
 use super::object_file::{ObjectFile, RawHeader};
 use super::symbol_table::FunctionTable;
-use crate::elf::ElfSection;
+use experiment_format::elf::ElfSection;
 
 /// Files are copied in pieces of this, bytes.
 const COPY_BYTES: usize = 1 << 20;

@@ -6,7 +6,7 @@ use object::LittleEndian;
 use object::elf::{FileHeader64, SHF_ALLOC, SHF_EXECINSTR, SHN_LORESERVE, SHT_NOBITS};
 use object::pod::from_bytes;
 
-use crate::elf::{ElfError, ElfFile, ElfLimits, ElfSection, SectionTable};
+use experiment_format::elf::{ElfError, ElfFile, ElfLimits, ElfSection, SectionTable};
 
 /// The header as the file has it.
 pub(super) type RawHeader = FileHeader64<LittleEndian>;

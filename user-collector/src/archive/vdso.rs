@@ -11,7 +11,7 @@ use object::elf::{SHT_DYNSYM, STB_WEAK, STT_FUNC, STT_NOTYPE, Sym64, SymbolInfo}
 use object::pod::slice_from_bytes;
 use object::read::elf::Sym as _;
 
-use crate::elf::{ElfError, ElfFile, ElfLimits};
+use experiment_format::elf::{ElfError, ElfFile, ElfLimits};
 
 /// Where a symbol's kind is in its record, bytes.
 const SYMBOL_INFO_OFFSET: usize = 4;

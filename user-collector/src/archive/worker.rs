@@ -20,8 +20,8 @@ use super::archiver::{ArchiveRequest, SourceCopies};
 use super::{
     ArchiveError, SourceLines, archive_object, archive_source, find_debug_file, source_paths, vdso,
 };
-use crate::elf::ElfSource;
 use crate::files::{InvokingUser, Share, may_hold};
+use experiment_format::elf::ElfSource;
 
 /// Most bytes of all copies together.
 pub const MAX_ARCHIVE_BYTES: u64 = 4 << 30;

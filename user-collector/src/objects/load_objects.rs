@@ -26,11 +26,11 @@ use experiment_format::ids::{Pid, Tid};
 
 use super::{Backing, BuiltTable, ObjectId, ObjectNames, TableBuilder, TableCache, UnwindInfo};
 use crate::archive::{ArchiveRequest, ArchiveStats, Archiver, SourceCopies};
-use crate::elf::ElfSource;
 use crate::files::{Share, TimedOpener, may_hold};
 use crate::objects;
 use crate::space::{MappedFile, Mapping};
 use crate::unwind::{UnwindRow, UnwindRule};
+use experiment_format::elf::ElfSource;
 
 /// The name of the kernel's code for user mode.
 pub const VDSO: &str = "[vdso]";

@@ -8,7 +8,7 @@
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::time::Duration;
-//! use user_collector::elf::ElfSource;
+//! use experiment_format::elf::ElfSource;
 //! use user_collector::objects::{TableBuilder, ObjectId};
 //!
 //! let mut builder = TableBuilder::start(None)?;

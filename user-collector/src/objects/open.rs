@@ -37,9 +37,9 @@ use nix::sys::stat::Mode;
 use object::read::ReadCache;
 
 use super::backing::{Backing, backing, paths};
-use crate::elf::build_id;
 use crate::files::{openat2, reopen};
 use crate::space::{FileIdentity, MappedFile, Mapping};
+use experiment_format::elf::build_id;
 
 /// Largest file that is opened, bytes.
 pub const MAX_OBJECT_FILE_BYTES: u64 = 1 << 30;

@@ -21,8 +21,8 @@ use object::read::{ReadCache, ReadCacheOps};
 
 use super::stored_table::TableKey;
 use super::table_cache::TableCache;
-use crate::elf::{ElfFile, ElfLimits, ElfSource, LoadSegment, build_id, load_segments};
 use crate::unwind::{self, TableSummary, UnwindRule, UnwindRules, UnwindSections, UnwindTable};
+use experiment_format::elf::{ElfFile, ElfLimits, ElfSource, LoadSegment, build_id, load_segments};
 
 /// The number of a load object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -315,7 +315,7 @@ mod tests {
     use std::fs::File;
 
     use super::*;
-    use crate::elf::ElfError;
+    use experiment_format::elf::ElfError;
 
     const LONG: Duration = Duration::from_secs(60);
 

@@ -4,7 +4,7 @@ use object::Endianness;
 use object::elf::{PF_X, PT_LOAD, R_X86_64_RELATIVE, Rela64};
 
 use super::{MAX_SECTION_BYTES, pclntab};
-use crate::elf::{ElfBytes, ElfError, ElfFile, ElfSegment, SectionTable};
+use experiment_format::elf::{ElfBytes, ElfError, ElfFile, ElfSegment, SectionTable};
 
 /// Where the linker puts the table: the second in a program that is loaded anywhere.
 const NAMES: [&str; 2] = [".gopclntab", ".data.rel.ro.gopclntab"];

@@ -14,7 +14,7 @@ use object::elf::{PF_X, PT_GNU_EH_FRAME, PT_LOAD};
 
 use super::go_sections::{self, GoFunctions};
 use super::{MAX_PAGES, MAX_ROWS, MAX_SECTION_BYTES, frame_info, x86_64};
-use crate::elf::{ElfBytes, ElfError, ElfFile, ElfLimits, ElfSegment, SectionTable};
+use experiment_format::elf::{ElfBytes, ElfError, ElfFile, ElfLimits, ElfSegment, SectionTable};
 
 /// Of `.eh_frame_hdr`, what is before its search table: four bytes and two numbers of eight.
 const FRAME_HEADER_BYTES: u64 = 20;

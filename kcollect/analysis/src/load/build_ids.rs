@@ -5,7 +5,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use experiment_format::archive::archive_name;
-use user_collector::elf::section_build_id;
+use experiment_format::elf::section_build_id;
 
 use crate::model::{Model, ObjectInfo, ObjectKind};
 

@@ -9,8 +9,10 @@
 //! makes of debug information, and all sections of an object with one [`Room`].
 
 use std::fs::File;
-use std::os::unix::fs::MetadataExt as _;
 
+use experiment_format::elf::{
+    AllocatedBytes, ElfError, ElfFile, ElfLimits, ElfSection, SectionTable,
+};
 use object::elf::{
     ELFCOMPRESS_ZLIB, ELFCOMPRESS_ZSTD, Machine, SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS, SHT_SYMTAB,
     SectionType, Sym64,
@@ -18,7 +20,6 @@ use object::elf::{
 use object::pod::slice_from_bytes;
 use object::read::elf::Sym;
 use object::{CompressedData, CompressionFormat, Endian, Endianness};
-use user_collector::elf::{ElfError, ElfFile, ElfLimits, ElfSection, SectionTable};
 
 /// All sections of one object that are in memory at a time, bytes. Debian's vmlinux needs 0.5 GiB
 /// of them.
@@ -26,8 +27,6 @@ const MAX_SECTION_BYTES: u64 = 1 << 30;
 /// A section that grows by more than this is no debug information: zlib and zstd make it 3 to 8
 /// times smaller.
 const MAX_COMPRESSION_RATIO: u64 = 64;
-/// No section of this size or less is taken for a hole, in bytes.
-const MIN_HOLE_BYTES: u64 = 16 << 20;
 /// A piece may be as large as all sections together: [`Room`] has the sum.
 const LIMITS: ElfLimits = ElfLimits {
     max_piece_bytes: MAX_SECTION_BYTES,
@@ -65,8 +64,7 @@ impl Room {
 pub(super) struct Elf {
     file: ElfFile<File>,
     sections: SectionTable<Vec<u8>>,
-    /// The bytes that the file takes on its disk. None: the file system has no such number.
-    allocated: Option<u64>,
+    allocated: AllocatedBytes,
 }
 
 impl Elf {
@@ -81,11 +79,10 @@ impl Elf {
             .map_err(|_| Damaged("has section headers that are not understood"))?;
         let names = file.section_names(&headers).unwrap_or_default();
         let sections = SectionTable { headers, names };
-        let allocated = metadata.blocks().saturating_mul(512);
         Ok(Elf {
             file,
             sections,
-            allocated: Some(allocated).filter(|bytes| *bytes > 0),
+            allocated: AllocatedBytes::of(&metadata),
         })
     }
 
@@ -204,19 +201,12 @@ impl Elf {
         // Compared with the file first, so that what is only claimed takes no room.
         let inside = self.file.inside("a section", offset, size);
         inside.map_err(damaged)?;
-        if self.is_hole(size) {
+        if self.allocated.is_hole(size) {
             return Err(HOLE);
         }
         room.take(size)?;
         let piece = self.file.piece("a section", offset, size);
         piece.map_err(damaged)
-    }
-
-    /// Returns whether a section is larger than what is in the file, even if the file system
-    /// compresses. A small file can claim gigabytes, which are read as fast as data.
-    fn is_hole(&self, size: u64) -> bool {
-        let allocated = self.allocated.unwrap_or(u64::MAX);
-        size > MIN_HOLE_BYTES && size / MAX_COMPRESSION_RATIO > allocated
     }
 
     /// The first section of a kind, and the one that it is linked to, such as a table of symbols

@@ -11,7 +11,7 @@
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use user_collector::elf::{ElfFile, ElfLimits, SectionTable};
+//! use experiment_format::elf::{ElfFile, ElfLimits, SectionTable};
 //!
 //! let file = std::fs::File::open(std::env::current_exe()?)?;
 //! let elf = ElfFile::read(&file, ElfLimits::PROGRAM)?;
@@ -28,8 +28,10 @@
 mod build_id;
 mod bytes;
 mod compression;
+mod hole;
 mod load_segment;
 mod sections;
+mod symbols;
 
 use object::Endianness;
 use object::elf::{
@@ -43,8 +45,10 @@ use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
 pub use build_id::{MAX_BUILD_ID_BYTES, build_id, section_build_id};
 pub use bytes::{ElfBytes, ElfSource};
 pub use compression::CompressedSection;
+pub use hole::AllocatedBytes;
 pub use load_segment::{LoadSegment, load_segments};
 pub use sections::SectionTable;
+pub use symbols::ElfSymbol;
 
 /// Size of the largest file header, bytes.
 const MAX_HEADER_BYTES: u64 = size_of::<FileHeader64<Endianness>>() as u64;
@@ -111,7 +115,8 @@ pub enum ElfError {
 
 impl ElfError {
     /// Returns the error of a damaged table of headers.
-    pub(crate) fn headers(headers: &'static str, problem: impl ToString) -> ElfError {
+    #[must_use]
+    pub fn headers(headers: &'static str, problem: impl ToString) -> ElfError {
         ElfError::Headers {
             headers,
             problem: problem.to_string(),
@@ -153,6 +158,8 @@ pub struct ElfSegment {
     pub address: u64,
     /// Bytes in the file.
     pub file_size: u64,
+    /// Bytes in memory.
+    pub memory_size: u64,
     /// Alignment, bytes.
     pub alignment: u64,
 }
@@ -444,6 +451,7 @@ impl<B: ElfBytes> ElfFile<B> {
             offset: header.p_offset(self.endian).into(),
             address: header.p_vaddr(self.endian).into(),
             file_size: header.p_filesz(self.endian).into(),
+            memory_size: header.p_memsz(self.endian).into(),
             alignment: header.p_align(self.endian).into(),
         };
         Ok(headers.iter().map(segment).collect())
@@ -534,14 +542,14 @@ impl ElfSection {
         (self.kind != object::elf::SHT_NOBITS).then_some((self.offset, self.size))
     }
 
-    /// Returns the same; nothing of a compressed section either.
+    /// Returns offset and size of its content; nothing where it has no bits or is compressed.
     fn plain_range(&self) -> Option<(u64, u64)> {
         let compressed = self.flags.contains(SHF_COMPRESSED);
         self.file_range().filter(|_| !compressed)
     }
 }
 
-/// As many structures as the bytes hold.
+/// Returns as many structures as the bytes hold.
 fn pods<T: Pod>(bytes: &[u8]) -> &[T] {
     slice_from_bytes(bytes, bytes.len() / size_of::<T>()).map_or(&[], |(structures, _)| structures)
 }

@@ -32,7 +32,8 @@ impl LoadSegment {
 
     /// Returns the address that an offset in the file is linked for, if that offset is mapped with
     /// this segment.
-    pub(crate) fn address_of(&self, file_offset: u64) -> Option<u64> {
+    #[must_use]
+    pub fn address_of(&self, file_offset: u64) -> Option<u64> {
         self.file_offsets().contains(&file_offset).then(|| {
             self.address
                 .wrapping_add(file_offset.wrapping_sub(self.offset))
