@@ -1,4 +1,5 @@
-# The two commands of the README are `make run` and `make test`; both first install the packages that are missing.
+# The two commands of the README are `make run` and `make test`; both first install the packages
+# that are missing.
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 KCOLLECT := $(abspath $(TARGET))/release/kcollect
@@ -43,10 +44,11 @@ check: rust
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps
 
-# The name of a test that needs root begins with root_. Those of the package `tests` profile the machine: what takes it for
-# itself begins with root_alone_ (tests::machine::Exclusive), and the others run side by side (Shared). Two threads there
-# too: with one, the test harness runs tests in its main thread, and what is not judged is printed without a name.
-# All runs have all packages, so that only the first compiles: with fewer, libraries would have other features.
+# The name of a test that needs root begins with root_. Those of the package `tests` profile the
+# machine: what takes it for itself begins with root_alone_ (tests::machine::Exclusive), and the
+# others run side by side (Shared). Two threads there too: with one, the test harness runs tests in
+# its main thread, and what is not judged is printed without a name. All runs have all packages, so
+# that only the first compiles: with fewer, libraries would have other features.
 AS_ROOT = --config "target.'cfg(all())'.runner=['$(CURDIR)/scripts/as-root.sh']"
 test: build
 	@scripts/packages.sh test

@@ -1,5 +1,6 @@
 #!/bin/sh
-# A load for a demonstration: reads, short-lived processes and hashing in turn, with pauses, for about $1 seconds (default 10).
+# A load for a demonstration: reads, short-lived processes and hashing in turn, with pauses, for
+# about $1 seconds (default 10).
 end=$(($(date +%s) + ${1:-10}))
 while [ "$(date +%s)" -lt "$end" ]; do
     # In the kernel: filling memory with zeros.

@@ -1,9 +1,10 @@
 #!/bin/sh
-# Makes the distributed files in DIRECTORY: the program as one file that needs no library, a package for Debian and Ubuntu, and
-# a tarball for other distributions.
+# Makes the distributed files in DIRECTORY: the program as one file that needs no library, a package
+# for Debian and Ubuntu, and a tarball for other distributions.
 #
-# The same commit, compiler and libraries give the same bytes: times are the commit's, owners root, names sorted, and the files
-# contain no path of the build machine. The program is built apart from the ordinary build.
+# The same commit, compiler and libraries give the same bytes: times are the commit's, owners root,
+# names sorted, and the files contain no path of the build machine. The program is built apart from
+# the ordinary build.
 set -eu
 
 [ $# -eq 1 ] || {
@@ -29,7 +30,8 @@ esac
 machine=${target%%-*}
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 
-# The time of all files: SOURCE_DATE_EPOCH, else the commit's, else (sources without git) that of Cargo.lock.
+# The time of all files: SOURCE_DATE_EPOCH, else the commit's, else (sources without git) that of
+# Cargo.lock.
 moment=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y Cargo.lock)}
 export LC_ALL=C TZ=UTC
 
@@ -106,7 +108,8 @@ put() {
     install -D -m "$1" "$2" "$3"
 }
 
-# tree ROOT PREFIX ZSH: installs the files that the package and the tarball share, below ROOT/PREFIX.
+# tree ROOT PREFIX ZSH: installs the files that the package and the tarball share, below
+# ROOT/PREFIX.
 tree() {
     put 755 "$program" "$1/$2/bin/kcollect"
     for page in "$beside"/man/*.1; do

@@ -1,14 +1,16 @@
 #!/bin/sh
 # Runs libFuzzer for SECONDS on each target of tests/fuzz, or on one: fuzz.sh SECONDS [NAME].
 #
-# Inputs that reach new code are kept in target/fuzz/NAME for the next run, inputs that fail in target/fuzz/found. Stable Rust
-# is enough: the counters at branches are LLVM's, and only libFuzzer itself has to be compiled, in C++.
+# Inputs that reach new code are kept in target/fuzz/NAME for the next run, inputs that fail in
+# target/fuzz/found. Stable Rust is enough: the counters at branches are LLVM's, and only libFuzzer
+# itself has to be compiled, in C++.
 set -eu
 cd "$(dirname "$0")/.."
 seconds=$1
 work=$(realpath -m "${CARGO_TARGET_DIR:-target}/fuzz")
 names=${2:-$(ls tests/fuzz/corpora)}
-# Some targets make an experiment of each input: in memory 740 a second were measured, on a disk 480.
+# Some targets make an experiment of each input: in memory 740 a second were measured, on a disk
+# 480.
 [ -w /dev/shm ] && export TMPDIR="${TMPDIR:-/dev/shm}"
 command -v c++ >/dev/null 2>&1 || export CXX=clang++
 

@@ -1,9 +1,11 @@
 #!/bin/sh
-# Unpacks the kernels that kcollect is tested on, besides the running one, into DIRECTORY/6.1 and DIRECTORY/6.12. They are
-# Debian's for clouds, which are small and have the drivers of a virtual machine.
+# Unpacks the kernels that kcollect is tested on, besides the running one, into DIRECTORY/6.1 and
+# DIRECTORY/6.12. They are Debian's for clouds, which are small and have the drivers of a virtual
+# machine.
 #
-# apt fetches them with its own package lists below that directory: this machine's sources are neither read nor changed, and
-# root is not needed. A kernel that is there is not fetched again; remove its directory to fetch the newest.
+# apt fetches them with its own package lists below that directory: this machine's sources are
+# neither read nor changed, and root is not needed. A kernel that is there is not fetched again;
+# remove its directory to fetch the newest.
 set -eu
 
 [ $# -eq 1 ] || {

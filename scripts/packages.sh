@@ -1,10 +1,12 @@
 #!/bin/sh
-# Installs the packages that are needed for building (build), testing (test), testing on other kernels (kernels), the benchmark
-# (bench), making the distributed files (dist) or testing those (test-dist), through the distribution's own package manager.
+# Installs the packages that are needed for building (build), testing (test), testing on other
+# kernels (kernels), the benchmark (bench), making the distributed files (dist) or testing those
+# (test-dist), through the distribution's own package manager.
 #
-# It looks for the programs and libraries, not for packages: a clang from elsewhere will do, and where nothing is missing no
-# package manager is called, on any distribution. Missing packages are installed on Debian, Ubuntu and their derivatives;
-# elsewhere they are listed in one line, because guessed package names do not help.
+# It looks for the programs and libraries, not for packages: a clang from elsewhere will do, and
+# where nothing is missing no package manager is called, on any distribution. Missing packages are
+# installed on Debian, Ubuntu and their derivatives; elsewhere they are listed in one line, because
+# guessed package names do not help.
 set -eu
 
 usage() {
@@ -28,7 +30,8 @@ have() {
     command -v "$1" >/dev/null 2>&1
 }
 
-# Ubuntu's perf is a wrapper that needs the package of the running kernel; cloud providers have flavours of their own.
+# Ubuntu's perf is a wrapper that needs the package of the running kernel; cloud providers have
+# flavours of their own.
 perf_package() {
     case " $distribution " in
     *" ubuntu "*)
@@ -47,7 +50,8 @@ have_browser() {
     have chromium-headless-shell || have chromium || have google-chrome || have chromium-browser
 }
 
-# Debian has a headless one, which needs fewer packages; on Ubuntu chromium-browser installs the snap.
+# Debian has a headless one, which needs fewer packages; on Ubuntu chromium-browser installs the
+# snap.
 browser_package() {
     case " $distribution " in
     *" ubuntu "*) echo chromium-browser ;;
@@ -55,7 +59,8 @@ browser_package() {
     esac
 }
 
-# A library that can be linked statically. The compiler prints the bare name of a file that it does not find.
+# A library that can be linked statically. The compiler prints the bare name of a file that it does
+# not find.
 have_static() {
     case $(cc "-print-file-name=$1" 2>/dev/null) in
     */*) ;;
@@ -75,7 +80,8 @@ find_missing() {
     missing=
     packages=
     have clang || lacks clang clang
-    # The C library's headers are not part of gcc's package, and nothing can be linked without that library.
+    # The C library's headers are not part of gcc's package, and nothing can be linked without that
+    # library.
     echo '#include <stdlib.h>' | cc -fsyntax-only -x c - 2>/dev/null || lacks "a C compiler" "gcc libc6-dev"
     have make || lacks make make
     if have pkg-config; then
@@ -92,7 +98,8 @@ find_missing() {
         perf_works || lacks perf "$(perf_package)"
         # Its assembly is unwound.
         have openssl || lacks openssl openssl
-        # Lines and inlined functions are compared with llvm-addr2line's; dwz moves debug information into a common file.
+        # Lines and inlined functions are compared with llvm-addr2line's; dwz moves debug
+        # information into a common file.
         have llvm-addr2line || lacks llvm-addr2line llvm
         have dwz || lacks dwz dwz
         # It compresses symbol tables as Fedora's programs have them; debuginfod serves debug files.
@@ -110,7 +117,8 @@ find_missing() {
         have_browser || lacks Chromium "$(browser_package)"
         ;;
     dist | test-dist)
-        # The start files and libraries of a static program, and the libraries that libelf was built with.
+        # The start files and libraries of a static program, and the libraries that libelf was built
+        # with.
         { have_static libc.a && have_static rcrt1.o; } || lacks "the C library, static" libc6-dev
         have_static libelf.a || lacks "libelf, static" libelf-dev
         have_static libz.a || lacks "zlib, static" zlib1g-dev

@@ -1,9 +1,10 @@
 #!/bin/sh
-# Tests the result of `make dist` in DIRECTORY, as root: installed alone, its doctor passes, it records and reports; gprofng
-# opens the recording; manual pages and completions are valid.
+# Tests the result of `make dist` in DIRECTORY, as root: installed alone, its doctor passes, it
+# records and reports; gprofng opens the recording; manual pages and completions are valid.
 #
-# The clean place is a directory with the files of the package and the kernel's own file systems, without a shell, a library or
-# a loader. Its mounts are in a mount namespace of their own, and end with it.
+# The clean place is a directory with the files of the package and the kernel's own file systems,
+# without a shell, a library or a loader. Its mounts are in a mount namespace of their own, and end
+# with it.
 set -eu
 
 [ $# -eq 1 ] || {
