@@ -9,9 +9,9 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// All of them.
+/// The flags of every program.
 const COMMON: &[&str] = &["-Wall", "-Wextra", "-Werror"];
-/// Without libraries.
+/// The flags of programs without libraries.
 const BARE: &[&str] = &[
     "-ffreestanding",
     "-nostdlib",
@@ -20,27 +20,31 @@ const BARE: &[&str] = &[
     "-fno-stack-protector",
     "-Wl,-z,noexecstack",
 ];
-/// Every call is on the stack, and found by tables alone.
+/// The flags of programs whose calls are all on the stack, to be found by unwind tables alone.
 const CALLS: &[&str] = &[
     "-O1",
     "-fomit-frame-pointer",
     "-fno-optimize-sibling-calls",
     "-fasynchronous-unwind-tables",
 ];
-/// Optimised, and each function of the source is one of the call tree.
+/// The flags of optimised programs with threads: each function that is not inlined is in the call
+/// tree.
 const THREADED: &[&str] = &[
     "-O2",
     "-fomit-frame-pointer",
     "-fno-optimize-sibling-calls",
     "-pthread",
 ];
-/// Where the file says.
+/// The flags of programs at fixed addresses.
 const FIXED: &[&str] = &["-fno-pie", "-no-pie"];
+/// The flags of 32-bit programs.
 const NARROW: &[&str] = &["--target=i386-linux-gnu"];
+/// The flags of shared libraries.
 const LIBRARY: &[&str] = &["-shared", "-fPIC"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-env-changed=CLANG");
+    println!("cargo::rerun-if-changed=workloads/clocks.h");
     compile("compat32", "compat32", &[NARROW, &["-O2"], BARE])?;
     compile("proctorture", "proctorture", &[CALLS])?;
     compile("overflowing", "overflowing", &[CALLS, FIXED])?;

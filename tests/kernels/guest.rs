@@ -20,7 +20,7 @@ const OUT: &str = "/out";
 /// Where files live on a disk.
 const DISK: &str = "/dev/vda";
 /// What the host reads when the machine is off.
-const HANDED_OVER: &str = "/dev/vdb";
+const RESULT_DISK: &str = "/dev/vdb";
 
 /// Runs it. Does not return but for an error of the kernel's.
 pub(crate) fn main() -> Result<()> {
@@ -64,7 +64,7 @@ fn work() -> Result<()> {
     }
     fs::write(Path::new(OUT).join(DONE), "")?;
     let mut pack = Command::new("/bin/tar");
-    pack.args(["--sparse", "-cf", HANDED_OVER, "-C", OUT, "."]);
+    pack.args(["--sparse", "-cf", RESULT_DISK, "-C", OUT, "."]);
     run(&mut pack, LIMIT)?.succeeded()?;
     Ok(())
 }

@@ -23,7 +23,7 @@ use crate::verifier;
 /// The longest that a machine runs: a minute and a half, if no other program wants the CPUs.
 const LIMIT: Duration = Duration::from_secs(600);
 /// For what is done with files beside.
-const TOOL: Duration = Duration::from_secs(60);
+const TOOL_LIMIT: Duration = Duration::from_secs(60);
 
 /// Half a billion instructions a second. Sleep is skipped.
 const COUNTED: [&str; 6] = [
@@ -39,13 +39,13 @@ const COUNTED: [&str; 6] = [
 /// where a tracepoint is switched on.
 const IN_TURNS: [&str; 4] = ["-smp", "2", "-accel", "tcg,thread=single"];
 /// All that qemu can do, but for an instruction after which it has been seen to spoil the flags.
-const CPU: &str = "max,-cx16";
+const CPU_MODEL: &str = "max,-cx16";
 /// Where the kernel has to say something, it says it to the host; where it fails, the machine ends.
 const KERNEL_WORDS: &str = "console=ttyS0 quiet panic=-1 tsc=reliable";
 
 /// Of the disk that files are written to, and of what is handed over, bytes. Sparse files.
-const DISK: u64 = 256 << 20;
-const HANDED_OVER: u64 = 1 << 30;
+const DISK_BYTES: u64 = 256 << 20;
+const RESULT_DISK_BYTES: u64 = 1 << 30;
 
 /// Runs it.
 ///
@@ -124,7 +124,7 @@ print(*[module.__file__ for module in sys.modules.values() if getattr(module, '_
         return Ok(());
     }
     let mut python = Command::new(PYTHON);
-    let output = run(python.args(["-I", "-S", "-c", READ]), TOOL)?.succeeded()?;
+    let output = run(python.args(["-I", "-S", "-c", READ]), TOOL_LIMIT)?.succeeded()?;
     files.program(Path::new(PYTHON), "/python3")?;
     for path in output.stdout.lines().map(Path::new) {
         files.file(path, path)?;
@@ -158,7 +158,7 @@ fn try_on(kernel: &Kernel, cpus: &[&str], common: &Initramfs) -> Result<Verdict>
     }
     let archives = [common.encode(), files.encode()].concat();
     fs::write(path("initramfs"), archives)?;
-    File::create(path("disk"))?.set_len(DISK)?;
+    File::create(path("disk"))?.set_len(DISK_BYTES)?;
     // It is not on everybody's path.
     let sbin = Path::new("/sbin/mkfs.ext4");
     let mut mkfs = Command::new(if sbin.exists() {
@@ -166,8 +166,8 @@ fn try_on(kernel: &Kernel, cpus: &[&str], common: &Initramfs) -> Result<Verdict>
     } else {
         Path::new("mkfs.ext4")
     });
-    run(mkfs.arg("-q").arg(path("disk")), TOOL)?.succeeded()?;
-    File::create(path("handed over"))?.set_len(HANDED_OVER)?;
+    run(mkfs.arg("-q").arg(path("disk")), TOOL_LIMIT)?.succeeded()?;
+    File::create(path("handed over"))?.set_len(RESULT_DISK_BYTES)?;
 
     let ended = boot(kernel, cpus, place.path());
     let console = fs::read(path("console")).unwrap_or_default();
@@ -179,7 +179,7 @@ fn try_on(kernel: &Kernel, cpus: &[&str], common: &Initramfs) -> Result<Verdict>
     let mut tar = Command::new("tar");
     tar.args(["--no-same-owner", "-xf"])
         .arg(path("handed over"));
-    let unpacked = run(tar.arg("-C").arg(&carried), TOOL)?;
+    let unpacked = run(tar.arg("-C").arg(&carried), TOOL_LIMIT)?;
     ensure!(
         unpacked.code() == 0 && carried.join(DONE).exists(),
         "the machine did not get to its end: {unpacked}\nits console said:\n{console}"
@@ -187,7 +187,11 @@ fn try_on(kernel: &Kernel, cpus: &[&str], common: &Initramfs) -> Result<Verdict>
     if let Some(keep) = std::env::var_os("KEEP") {
         let keep = PathBuf::from(keep).join(format!("{}-{}", kernel.release, cpus[1]));
         fs::create_dir_all(&keep)?;
-        run(Command::new("cp").arg("-a").arg(&carried).arg(&keep), TOOL)?.succeeded()?;
+        run(
+            Command::new("cp").arg("-a").arg(&carried).arg(&keep),
+            TOOL_LIMIT,
+        )?
+        .succeeded()?;
     }
     let mut verdict = judge(&carried);
     verdict
@@ -212,7 +216,7 @@ fn boot(kernel: &Kernel, cpus: &[&str], place: &Path) -> Result<Finished> {
         .args(["-no-user-config", "-nodefaults", "-no-reboot"])
         .args(["-display", "none", "-machine", "q35"])
         .args(cpus)
-        .args(["-cpu", CPU, "-m", "1G"])
+        .args(["-cpu", CPU_MODEL, "-m", "1G"])
         .arg("-kernel")
         .arg(&kernel.image)
         .arg("-initrd")

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, ensure};
 use experiment_format::microstate::Microstate;
 use serde::de::DeserializeOwned;
-use tests::experiment::states::{Edges, ProcessTimes, States, WHOLE_S};
+use tests::experiment::states::{Edges, MAX_WHOLE_RUN_ERROR_S, ProcessTimes, States};
 use tests::experiment::summary::{FollowedStats, RunSummary, complete};
 use tests::experiment::{array_ticks, io_records, sync_records};
 use tests::gprofng;
@@ -45,7 +45,7 @@ struct Carried {
 
 /// Share of its life that a workload is in its state, at the least: among others that want the CPU,
 /// the rest is waiting.
-const STATE: f64 = 0.2;
+const MIN_STATE_SHARE: f64 = 0.2;
 /// To start and to end takes some times as many instants as elsewhere.
 const EDGES: Edges = Edges {
     cpu_s: 0.02,
@@ -53,16 +53,16 @@ const EDGES: Edges = Edges {
 };
 /// How long the host may keep a CPU from running, where it has fewer for two than they want,
 /// seconds.
-const STILL_S: f64 = 0.5;
+const MAX_STANDSTILL_S: f64 = 0.5;
 /// How far the life and the sleep of a thread that did not move may be apart, seconds: numbers have
 /// nine digits.
-const DIGITS_S: f64 = 1e-8;
+const DIGIT_S: f64 = 1e-8;
 /// What may not be on every host.
 const PYTHON: &str = "python3";
 /// Share of the ticks with a user stack that are complete, at the least: of long-running programs,
 /// and of those that exit before their mappings can be read. Ticks that came before a
 /// table was made are judged apart.
-const SHARES: [(&str, f64); 4] = [
+const MIN_COMPLETE_SHARES: [(&str, f64); 4] = [
     ("proctorture", 0.97),
     (PYTHON, 0.93),
     ("sh", 0.97),
@@ -71,7 +71,7 @@ const SHARES: [(&str, f64); 4] = [
 
 /// Of the ticks so many may come before a table was made, which takes these machines a second or
 /// two.
-const BEFORE_TABLES: f64 = 0.5;
+const MAX_SHARE_BEFORE_TABLES: f64 = 0.5;
 
 /// Judges what a machine handed over.
 pub(crate) fn judge(carried: &Path) -> Verdict {
@@ -173,9 +173,9 @@ fn threads(carried: &Carried) -> Result<()> {
     let (before, after): (Glances, Glances) = (carried.json("before")?, carried.json("after")?);
     let residents = before.keys().filter(|pid| after.contains_key(pid));
     let allowed = if carried.name == MOVING {
-        STILL_S
+        MAX_STANDSTILL_S
     } else {
-        WHOLE_S
+        MAX_WHOLE_RUN_ERROR_S
     };
     States::of(&carried.experiment)?.conserve_within(&residents.copied().collect(), allowed)
 }
@@ -195,7 +195,7 @@ fn sleepers(carried: &Carried) -> Result<()> {
         }
         count += 1;
         let row = account.row(*pid)?;
-        if row.tracked_s - row.of(Microstate::Sleep) > DIGITS_S {
+        if row.tracked_s - row.of(Microstate::Sleep) > DIGIT_S {
             wrong.push(row);
         }
     }
@@ -319,7 +319,7 @@ fn in_its_state(name: &str, truths: &[Truth], account: &States) -> Result<()> {
     // How long the disk takes by this clock is unknown.
     let disk = load.waits_for_the_disk();
     ensure!(
-        share >= STATE || disk && share > 0.0,
+        share >= MIN_STATE_SHARE || disk && share > 0.0,
         "{share:.3} of its life in {}: {row:?}",
         state.name()
     );
@@ -332,7 +332,7 @@ fn stacks(carried: &Carried, notes: &mut Vec<String>) -> Result<()> {
     let account = States::of(&carried.experiment)?;
     let followed = summary.followed()?;
     let mut wrong = Vec::new();
-    for (name, share) in SHARES {
+    for (name, share) in MIN_COMPLETE_SHARES {
         let rows = account.processes.iter().filter(|row| row.name == name);
         let mut ends = BTreeMap::new();
         for process in rows.clone().flat_map(|row| followed.all(row.pid)) {
@@ -346,7 +346,7 @@ fn stacks(carried: &Carried, notes: &mut Vec<String>) -> Result<()> {
         let early = settled.remove("no_table").unwrap_or_default();
         let is = complete(&settled);
         let output = format!("{name}: user stacks {:.2} % complete, {ends:?}", 100.0 * is);
-        let slow = early as f64 > BEFORE_TABLES * ends.values().sum::<u64>() as f64;
+        let slow = early as f64 > MAX_SHARE_BEFORE_TABLES * ends.values().sum::<u64>() as f64;
         if is < share || slow || ends.is_empty() && (name != PYTHON || rows.count() > 0) {
             wrong.push(output.clone());
         }

@@ -117,10 +117,10 @@ n=0
 while [ $n -lt 40 ]; do /bin/true; n=$((n + 1)); done
 "#;
 
-/// Threads that move, are born, wait for locks and for CPUs that others have.
+/// Threads that move, start, wait for locks and for CPUs that others have.
 const MOVING_SCRIPT: &str = r#"
 /workloads/migrate 1 0 &
-/workloads/births 1 1 fifo &
+/workloads/thread_starts 1 1 fifo &
 /workloads/state_lock 1 0 mutex &
 /workloads/state_latency 1 1 &
 /proctorture deep:100,200
@@ -136,15 +136,15 @@ pub(crate) enum LoadReport {
     /// The machine cannot run a workload.
     Impossible(String),
     /// The BPF programs that are loaded.
-    Programs(Vec<Program>),
+    Programs(Vec<VerifiedProgram>),
 }
 
 /// A BPF program.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Program {
+pub(crate) struct VerifiedProgram {
     /// Its name, as far as the kernel keeps it.
     pub(crate) name: String,
-    /// How many instructions the verifier has walked through.
+    /// How many instructions the verifier has checked.
     pub(crate) verified: u32,
 }
 

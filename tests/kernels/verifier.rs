@@ -1,5 +1,5 @@
 //! What the programs cost the verifier, which refuses those above a million instructions. How many
-//! it walks through depends on the kernel: newer ones recognise more of what they have seen.
+//! it checks depends on the kernel: newer ones recognise more of what they have checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -62,7 +62,7 @@ pub struct Recording {
 
 /// A recording that has ended.
 #[derive(Debug)]
-pub struct Recorded {
+pub struct FinishedRecording {
     directory: TempDir,
     /// How it ended and what it said.
     pub finished: Finished,
@@ -160,8 +160,8 @@ impl Recording {
     ///
     /// # Errors
     /// When it does not end in time.
-    pub fn finish(self) -> Result<Recorded> {
-        Ok(Recorded {
+    pub fn finish(self) -> Result<FinishedRecording> {
+        Ok(FinishedRecording {
             finished: self.running.finish()?,
             directory: self.directory,
         })
@@ -171,13 +171,13 @@ impl Recording {
     ///
     /// # Errors
     /// When it does not end in time, or not with code 0.
-    pub fn stop(self) -> Result<Recorded> {
+    pub fn stop(self) -> Result<FinishedRecording> {
         self.signal(Signal::SIGINT)?;
         self.finish()?.succeeded()
     }
 }
 
-impl Recorded {
+impl FinishedRecording {
     /// Passes on a recording that ended with code 0.
     ///
     /// # Errors
@@ -213,7 +213,7 @@ impl Recorded {
 ///
 /// # Errors
 /// When kcollect does not end in time or not with code 0.
-pub fn record(options: &[&str], load: &[&str], limit: Duration) -> Result<Recorded> {
+pub fn record(options: &[&str], load: &[&str], limit: Duration) -> Result<FinishedRecording> {
     let args = options
         .iter()
         .copied()

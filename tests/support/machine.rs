@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result, anyhow, ensure};
+use host::machine::parse_cpu_list;
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::unistd::geteuid;
@@ -141,16 +142,8 @@ fn lock(name: &str, kind: FlockArg) -> Result<Flock<File>> {
 /// When the kernel does not say.
 pub fn online_cpus() -> Result<BTreeSet<usize>> {
     let text = fs::read_to_string("/sys/devices/system/cpu/online")?;
-    parse_cpus(text.trim()).ok_or_else(|| anyhow!("cannot read the list of CPUs {text:?}"))
-}
-
-fn parse_cpus(text: &str) -> Option<BTreeSet<usize>> {
-    let mut cpus = BTreeSet::new();
-    for part in text.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        cpus.extend(first.parse::<usize>().ok()?..=last.parse().ok()?);
-    }
-    Some(cpus)
+    let cpus = parse_cpu_list(&text).with_context(|| format!("no list of CPUs: {text:?}"))?;
+    Ok(cpus.into_iter().map(|cpu| cpu as usize).collect())
 }
 
 /// The CPU that loads are pinned to: the last one, since most interrupts go to the first.
@@ -174,7 +167,7 @@ pub fn several_cpus() -> Result<()> {
     Ok(())
 }
 
-/// The processes that live now, those of the kernel included.
+/// Returns the processes that exist now, those of the kernel included.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
@@ -399,16 +392,4 @@ pub fn io_uring() -> Result<()> {
     };
     io_uring::IoUring::new(1).with_context(setting)?;
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lists_of_cpus() {
-        assert_eq!(parse_cpus("0-2,5").unwrap(), BTreeSet::from([0, 1, 2, 5]));
-        assert_eq!(parse_cpus("0").unwrap(), BTreeSet::from([0]));
-        assert_eq!(parse_cpus("0-x"), None);
-    }
 }

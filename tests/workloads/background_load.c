@@ -42,6 +42,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clocks.h"
+
 /* How long each call waits, nanoseconds. */
 enum { NAP = 3000000 };
 enum { BLOCK = 4096, LARGE = 256 << 10 };
@@ -58,24 +60,9 @@ static void count(int number)
 	__atomic_add_fetch(&signals[number], 1, __ATOMIC_RELAXED);
 }
 
-static void check(int holds, const char *what)
-{
-	if (!holds) {
-		perror(what);
-		exit(1);
-	}
-}
-
-static int64_t clock_ns(clockid_t clock)
-{
-	struct timespec time;
-	check(clock_gettime(clock, &time) == 0, "clock_gettime");
-	return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
-
 static struct timespec soon(clockid_t clock)
 {
-	int64_t at = clock_ns(clock) + NAP;
+	uint64_t at = clock_ns(clock) + NAP;
 	return (struct timespec){.tv_sec = at / 1000000000, .tv_nsec = at % 1000000000};
 }
 
@@ -373,7 +360,7 @@ static enum end call_io_uring_enter(void)
 /* No call, but it is at work in user mode when it is interrupted. */
 static enum end call_nothing(void)
 {
-	int64_t until = clock_ns(CLOCK_MONOTONIC) + NAP;
+	uint64_t until = clock_ns(CLOCK_MONOTONIC) + NAP;
 	while (clock_ns(CLOCK_MONOTONIC) < until)
 		;
 	return FINE;
@@ -419,7 +406,7 @@ static void *repeat(void *argument)
 {
 	struct kind *kind = argument;
 	while (!over) {
-		int64_t start = clock_ns(CLOCK_MONOTONIC);
+		uint64_t start = clock_ns(CLOCK_MONOTONIC);
 		enum end end = kind->call();
 		if (end == FINE && kind->timed && clock_ns(CLOCK_MONOTONIC) - start < NAP)
 			end = EARLY;
@@ -535,7 +522,7 @@ int main(int argument_count, char **arguments, char **environment)
 	struct sigaction action = {.sa_handler = count};
 	pthread_t callers[KINDS], others[KINDS];
 	int at_start;
-	int64_t until;
+	uint64_t until;
 
 	if (seconds <= 0) {
 		fprintf(stderr, "usage: background_load SECONDS\n");
@@ -558,7 +545,7 @@ int main(int argument_count, char **arguments, char **environment)
 			check(pthread_create(&others[number], NULL, kind->other, NULL) == 0,
 			      "pthread_create");
 	}
-	until = clock_ns(CLOCK_MONOTONIC) + (int64_t)(seconds * 1e9);
+	until = clock_ns(CLOCK_MONOTONIC) + (uint64_t)(seconds * 1e9);
 	while (clock_ns(CLOCK_MONOTONIC) < until)
 		rest();
 	printf("code %d %d\n", at_start, executable());

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* `program ACTION...`: a program without libraries that spins for some CPU time in a function that
  * is named when it is compiled (BURN, called by CALL). It has two actions: `one:MS` and `say:WORD`.
- * For machines of 32 bits and of 64. It asks for its time once in about half a millisecond: in a
- * virtual machine int 0x80 takes some 12 us, which is time of the kernel and not of the function. */
+ * For machines of 32 bits and of 64. It reads its CPU time about every half millisecond: in a
+ * virtual machine int 0x80 takes some 12 us, which is system time and not the function's. */
 
 typedef unsigned long long u64;
 

@@ -8,7 +8,9 @@
 //! |---|---|---|
 //! | `made_a` | 3 of 5 | `made_caller`, which keeps a frame pointer |
 //! | `made_b` | 1 of 5 | the same |
-//! | `made_c` | 1 of 5 | a function of this file, called through `made_trampoline`, which keeps none, as CPython's don't |
+//! | `made_c` | 1 of 5 | a function of this file, through `made_trampoline`, which keeps none |
+//!
+//! CPython's trampolines keep no frame pointer either.
 //!
 //! All loops are the same instructions at the same alignment. The perf map names a function in this
 //! file's own text too, `never`, as node's does its builtins: nothing may get that name.

@@ -39,7 +39,7 @@
  *   swap:A,B,N,US      N times: loads library A, burns so long in it, unloads it, and twice as
  *                      long with B
  *
- * Compiled without frame pointers, so that its stacks are walked by tables or not at all. */
+ * Compiled without frame pointers, so that its stacks are unwound by tables or not at all. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>

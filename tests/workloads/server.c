@@ -2,13 +2,13 @@
  * server SECONDS CPU: threads that serve the requests of a client process, each request by call
  * paths that are known.
  *
- * In C and without frame pointers, as distributions compile daemons. What a call path took, the
- * thread that took it says itself, by three clocks of the kernel: CLOCK_MONOTONIC,
- * CLOCK_THREAD_CPUTIME_ID, and its waits for a CPU in schedstat. What is left of a call is the time
- * that it was blocked. Each process prints one line of JSON.
+ * It is C without frame pointers, as distributions compile daemons. Each thread measures its call
+ * paths by three clocks of the kernel: CLOCK_MONOTONIC, CLOCK_THREAD_CPUTIME_ID, and its waits for
+ * a CPU in schedstat. What is left of a call is the time that it was blocked. Each process prints
+ * one line of JSON.
  *
- * Everything is on one CPU, so that threads wait for it too. All is rehearsed for a while, by
- * functions of other names: what a profiler has to learn of the program it learns then.
+ * Everything is on one CPU, so that threads wait for it too. It warms up for a quarter of the time,
+ * in functions of other names, so that a profiler has read its files before the time that counts.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -27,6 +27,8 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "clocks.h"
 
 /* A function that is in the call tree. */
 #define PATH __attribute__((noinline))
@@ -49,8 +51,8 @@ enum { COLD = 16 << 20, STRIDE = 64 << 10 };
 	X(COMPRESS, "serve/deliver/compress/spin", "")         \
 	X(TREE, "serve/tree/descend*12/spin", "")              \
 	X(COPY, "serve/copy/read", "")                         \
-	X(NEAR, "serve/ask_near/await_reply/read", "sleep")    \
-	X(FAR, "serve/ask_far/await_reply/read", "sleep")      \
+	X(FAST, "serve/ask_fast/await_reply/read", "sleep")    \
+	X(SLOW, "serve/ask_slow/await_reply/read", "sleep")    \
 	X(LOCK, "serve/update/pthread_mutex_lock", "lock")     \
 	X(HOLD, "serve/update/rest/clock_nanosleep", "sleep")  \
 	X(NAP, "serve/back_off/rest/clock_nanosleep", "sleep") \
@@ -61,8 +63,8 @@ enum { COLD = 16 << 20, STRIDE = 64 << 10 };
 	X(JOIN, "main", "lock")                                \
 	X(THINK, "client/rest/clock_nanosleep", "sleep")       \
 	X(ANSWER, "client/await_reply/read", "sleep")          \
-	X(ORDER, "oracle/await_reply/read", "sleep")           \
-	X(PONDER, "oracle/rest/clock_nanosleep", "sleep")
+	X(QUERY, "backend/await_reply/read", "sleep")          \
+	X(DELAY, "backend/rest/clock_nanosleep", "sleep")
 
 #define NUMBER(name, path, state) name,
 enum path { PATHS(NUMBER) COUNT };
@@ -73,16 +75,16 @@ static const struct {
 #define TEXT(name, path, state) {path, state},
 	PATHS(TEXT)};
 
-/* What a path took, nanoseconds; `stretches` is into how many pieces that was cut, and
- * `switches` how many of them were away from the CPU: context switches. */
+/* The times of a path, nanoseconds; `stretches` is the number of pieces on and off the CPU that
+ * they were cut into, and `switches` is how many of these were off the CPU. */
 struct tally {
 	uint64_t cpu, waited, blocked, stretches, switches;
 };
 
 struct thread {
 	pthread_t id;
-	void (*rehearse)(struct thread *), (*perform)(struct thread *);
-	int request, oracle;
+	void (*warm_up)(struct thread *), (*perform)(struct thread *);
+	int request, backend;
 	int number;
 	int schedstat;
 	struct tally tallies[COUNT];
@@ -91,21 +93,6 @@ struct thread {
 struct instant {
 	uint64_t wall, cpu, waited, switches;
 };
-
-static void check(int holds, const char *what)
-{
-	if (!holds) {
-		perror(what);
-		_exit(1);
-	}
-}
-
-static uint64_t clock_ns(clockid_t clock)
-{
-	struct timespec time;
-	check(clock_gettime(clock, &time) == 0, "clock_gettime");
-	return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
-}
 
 static uint64_t waited_ns(int schedstat)
 {
@@ -118,8 +105,9 @@ static uint64_t waited_ns(int schedstat)
 	return waited;
 }
 
-/* The two clocks that pass without this thread, without a wait for the CPU in between. */
-static PATH void outer(const struct thread *thread, struct instant *instant)
+/* Reads the two clocks that pass while this thread does not run, without a wait for the CPU in
+ * between. */
+static PATH void read_wall_clocks(const struct thread *thread, struct instant *instant)
 {
 	uint64_t again;
 	do {
@@ -129,9 +117,9 @@ static PATH void outer(const struct thread *thread, struct instant *instant)
 	} while (again - instant->wall > 100000);
 }
 
-/* The clock that passes only while it runs. To read it brings the scheduler's account up to date,
- * and the turn of the thread may be over: it waits on the way out of the call. */
-static PATH void inner(struct instant *instant)
+/* Reads the clock that passes while the thread runs. That brings the scheduler's account up to
+ * date, and the thread's time slice may be over: it waits on the way out of the call. */
+static PATH void read_cpu_clock(struct instant *instant)
 {
 	struct rusage usage;
 	check(getrusage(RUSAGE_THREAD, &usage) == 0, "getrusage");
@@ -142,8 +130,8 @@ static PATH void inner(struct instant *instant)
 static PATH struct instant before(const struct thread *thread)
 {
 	struct instant instant;
-	inner(&instant);
-	outer(thread, &instant);
+	read_cpu_clock(&instant);
+	read_wall_clocks(thread, &instant);
 	return instant;
 }
 
@@ -153,8 +141,8 @@ static PATH void note(struct thread *thread, enum path path, const struct instan
 	struct tally *tally = &thread->tallies[path];
 	uint64_t wall, cpu, waited;
 
-	outer(thread, &after);
-	inner(&after);
+	read_wall_clocks(thread, &after);
+	read_cpu_clock(&after);
 	wall = after.wall - before->wall;
 	cpu = after.cpu - before->cpu;
 	waited = after.waited - before->waited;
@@ -165,7 +153,7 @@ static PATH void note(struct thread *thread, enum path path, const struct instan
 	tally->stretches += after.switches - before->switches + 1;
 }
 
-/* Makes a call and notes what it took. */
+/* Makes a call and notes its times. */
 #define NOTED(thread, path, call)                        \
 	do {                                             \
 		struct instant before_ = before(thread); \
@@ -198,7 +186,7 @@ static PATH void rest(struct thread *thread, enum path path, long us)
 	      check(clock_nanosleep(CLOCK_MONOTONIC, 0, &span, NULL) == 0, "clock_nanosleep"));
 }
 
-/* A byte from the other side; 0 at the end. */
+/* Returns a byte from the other side; 0 at the end. */
 static PATH char await_reply(struct thread *thread, enum path path, int socket)
 {
 	char byte = 0;
@@ -238,7 +226,7 @@ static PATH void compress(struct thread *thread, const char *text)
 	NOTED(thread, COMPRESS, spin(45));
 }
 
-/* Its frame has a size that is known when it runs. */
+/* A function whose frame has a size that is known when it runs. */
 static PATH void deliver(struct thread *thread)
 {
 	size_t size = 100 + sink % 100;
@@ -272,21 +260,21 @@ static PATH void copy(struct thread *thread)
 		      check(read(zero, text, sizeof text) == sizeof text, "/dev/zero"));
 }
 
-static PATH void ask_near(struct thread *thread)
+static PATH void ask_fast(struct thread *thread)
 {
-	send_byte(thread->oracle, 6);
-	await_reply(thread, NEAR, thread->oracle);
+	send_byte(thread->backend, 6);
+	await_reply(thread, FAST, thread->backend);
 }
 
-static PATH void ask_far(struct thread *thread)
+static PATH void ask_slow(struct thread *thread)
 {
-	send_byte(thread->oracle, 18);
-	await_reply(thread, FAR, thread->oracle);
+	send_byte(thread->backend, 18);
+	await_reply(thread, SLOW, thread->backend);
 }
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* All want the lock, and each sleeps while it has it. */
+/* Takes the lock that all threads take, and sleeps while it has it. */
 static PATH void update(struct thread *thread)
 {
 	for (int round = 0; round < 3; round++) {
@@ -309,8 +297,8 @@ static PATH unsigned touch(const volatile char *bytes)
 	return sum;
 }
 
-/* Reads a file that is on no tmpfs, whose pages are memory, and that is dropped from memory before.
- */
+/* Reads a mapped file whose pages were dropped from memory, from a disk: those of a tmpfs cannot be
+ * dropped. */
 static PATH void load(struct thread *thread)
 {
 	static int file = -1;
@@ -351,7 +339,7 @@ static PATH void grow(struct thread *thread)
 	NOTED(thread, GROW, touch_page(thread->number));
 }
 
-/* Whether this kernel lets a program do that. */
+/* Makes those pages; whether this kernel has userfaultfd. */
 static int open_faults(void)
 {
 	struct uffdio_api api = {.api = UFFD_API};
@@ -369,9 +357,9 @@ static int open_faults(void)
 	return 1;
 }
 
-static uint64_t rehearsed, until;
+static uint64_t warm, until;
 
-/* Is it over, what is done until a moment? */
+/* Whether a moment has passed. */
 static int over(uint64_t moment)
 {
 	return clock_ns(CLOCK_MONOTONIC) >= moment;
@@ -410,8 +398,8 @@ PART void reply(struct thread *thread, uint64_t moment)
 			copy(thread);
 			break;
 		case 'e':
-			ask_near(thread);
-			ask_far(thread);
+			ask_fast(thread);
+			ask_slow(thread);
 			break;
 		case 'f':
 			update(thread);
@@ -444,69 +432,69 @@ PART void ask(struct thread *thread, uint64_t moment)
 }
 
 /* Replies after as many milliseconds as the request has. */
-PART void ponder(struct thread *thread, uint64_t moment)
+PART void delay(struct thread *thread, uint64_t moment)
 {
 	char span;
-	while (!over(moment) && (span = await_reply(thread, ORDER, thread->oracle)) != 0) {
-		rest(thread, PONDER, span * 1000L);
-		send_byte(thread->oracle, span);
+	while (!over(moment) && (span = await_reply(thread, QUERY, thread->backend)) != 0) {
+		rest(thread, DELAY, span * 1000L);
+		send_byte(thread->backend, span);
 	}
 }
 
 enum { ALWAYS = -1 };
 
-static PATH void rehearse_serve(struct thread *thread)
+static PATH void warm_up_serve(struct thread *thread)
 {
-	reply(thread, rehearsed);
+	reply(thread, warm);
 }
 static PATH void serve(struct thread *thread)
 {
 	reply(thread, (uint64_t)ALWAYS);
 }
-static PATH void rehearse_pager(struct thread *thread)
+static PATH void warm_up_pager(struct thread *thread)
 {
-	put_pages(thread, rehearsed);
+	put_pages(thread, warm);
 }
 static PATH void pager(struct thread *thread)
 {
 	put_pages(thread, (uint64_t)ALWAYS);
 }
-static PATH void rehearse_oracle(struct thread *thread)
+static PATH void warm_up_backend(struct thread *thread)
 {
-	ponder(thread, rehearsed);
+	delay(thread, warm);
 }
-static PATH void oracle(struct thread *thread)
+static PATH void backend(struct thread *thread)
 {
-	ponder(thread, (uint64_t)ALWAYS);
+	delay(thread, (uint64_t)ALWAYS);
 }
-static PATH void rehearse_client(struct thread *thread)
+static PATH void warm_up_client(struct thread *thread)
 {
-	ask(thread, rehearsed);
+	ask(thread, warm);
 }
 
 static PATH void client(struct thread *thread)
 {
 	ask(thread, until);
 	shutdown(thread->request, SHUT_WR);
-	shutdown(thread->oracle, SHUT_RD);
+	shutdown(thread->backend, SHUT_RD);
 }
 
 static PATH void *start(void *argument)
 {
 	struct thread *thread = argument;
 	begin(thread);
-	thread->rehearse(thread);
+	thread->warm_up(thread);
 	memset(thread->tallies, 0, sizeof thread->tallies);
 	thread->perform(thread);
 	return NULL;
 }
 
-static void print(const char *who, const struct thread *threads, int count)
+static void print(const char *process, const struct thread *threads, int count)
 {
 	char line[8192];
 	size_t size = (size_t)sprintf(line,
 				      "{\"server\":\"%s\",\"pid\":%d,\"threads\":%d,\"paths\":[",
-				      who, getpid(), count);
+				      process, getpid(), count);
 	int first = 1;
 	for (int path = 0; path < COUNT; path++) {
 		struct tally sum = {0};
@@ -535,13 +523,13 @@ static void print(const char *who, const struct thread *threads, int count)
 	check(write(STDOUT_FILENO, line, size) == (ssize_t)size, "standard output");
 }
 
-/* The first stands for the process's first thread. */
+/* The threads; 0 is the process's first. */
 static struct thread threads[1 + 2 * CONNECTIONS];
 
-static void run(int number, void (*rehearse)(struct thread *), void (*perform)(struct thread *))
+static void run(int number, void (*warm_up)(struct thread *), void (*perform)(struct thread *))
 {
 	threads[number].number = (number - 1) % CONNECTIONS;
-	threads[number].rehearse = rehearse;
+	threads[number].warm_up = warm_up;
 	threads[number].perform = perform;
 	check(pthread_create(&threads[number].id, NULL, start, &threads[number]) == 0,
 	      "pthread_create");
@@ -549,7 +537,7 @@ static void run(int number, void (*rehearse)(struct thread *), void (*perform)(s
 
 int main(int count, char **arguments)
 {
-	int requests[CONNECTIONS][2], oracles[CONNECTIONS][2];
+	int requests[CONNECTIONS][2], backends[CONNECTIONS][2];
 	double seconds = count > 2 ? atof(arguments[1]) : 0;
 	cpu_set_t cpus;
 	pid_t child;
@@ -562,12 +550,12 @@ int main(int count, char **arguments)
 	CPU_ZERO(&cpus);
 	CPU_SET((size_t)atoi(arguments[2]), &cpus);
 	check(sched_setaffinity(0, sizeof cpus, &cpus) == 0, "sched_setaffinity");
-	rehearsed = clock_ns(CLOCK_MONOTONIC) + (uint64_t)(seconds * 0.25e9);
-	until = rehearsed + (uint64_t)(seconds * 0.75e9);
+	warm = clock_ns(CLOCK_MONOTONIC) + (uint64_t)(seconds * 0.25e9);
+	until = warm + (uint64_t)(seconds * 0.75e9);
 	for (int number = 0; number < CONNECTIONS; number++) {
 		check(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, requests[number]) == 0,
 		      "socketpair");
-		check(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, oracles[number]) == 0,
+		check(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, backends[number]) == 0,
 		      "socketpair");
 	}
 
@@ -576,22 +564,22 @@ int main(int count, char **arguments)
 	all = child == 0 ? 1 + 2 * CONNECTIONS : 1 + CONNECTIONS;
 	for (int number = 1; number <= 2 * CONNECTIONS; number++) {
 		threads[number].request = requests[(number - 1) % CONNECTIONS][child == 0];
-		threads[number].oracle = oracles[(number - 1) % CONNECTIONS][child == 0];
+		threads[number].backend = backends[(number - 1) % CONNECTIONS][child == 0];
 	}
 	for (int number = 0; number < CONNECTIONS; number++) {
 		close(requests[number][child != 0]);
-		close(oracles[number][child != 0]);
+		close(backends[number][child != 0]);
 	}
 	begin(&threads[0]);
 	if (child > 0 && open_faults())
-		run(1 + CONNECTIONS, rehearse_pager, pager);
+		run(1 + CONNECTIONS, warm_up_pager, pager);
 	for (int number = 1; number < all; number++)
 		if (child > 0)
-			run(number, rehearse_serve, serve);
+			run(number, warm_up_serve, serve);
 		else if (number <= CONNECTIONS)
-			run(number, rehearse_client, client);
+			run(number, warm_up_client, client);
 		else
-			run(number, rehearse_oracle, oracle);
+			run(number, warm_up_backend, backend);
 	for (int number = 1; number < all; number++)
 		NOTED(&threads[0], JOIN, pthread_join(threads[number].id, NULL));
 	if (faults >= 0) {

@@ -14,9 +14,9 @@ const LIFE_NS: u64 = 3_000_000;
 
 fn main() -> Result<()> {
     let mut work = Work::start("short_lived")?;
-    let mut born = 0u64;
+    let mut children = 0u64;
     while !work.over()? {
-        let name = format!("brief{born}");
+        let name = format!("child{children}");
         let since_ns = monotonic_ns()?;
         // SAFETY: this process has one thread, so the child may do whatever the parent could.
         match unsafe { fork() }.context("fork")? {
@@ -29,11 +29,11 @@ fn main() -> Result<()> {
                 waitpid(child, None)?;
                 work.child(child);
                 work.named(named(child, name, since_ns)?);
-                born += 1;
+                children += 1;
             }
         }
     }
-    work.end(born)
+    work.end(children)
 }
 
 fn named(pid: Pid, name: String, since_ns: u64) -> Result<Named> {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
-// Exceptions through frames with and without destructors, in a thread and in main; for checks/unwinder.rs.
+// Exceptions through frames with and without destructors, in a thread and in main; for
+// checks/stacks/unwinder.rs.
 #include <algorithm>
 #include <map>
 #include <sstream>

@@ -1,4 +1,4 @@
-// Recursion, closures, maps and formatting; for checks/unwinder.rs.
+// Recursion, closures, maps and formatting; for checks/stacks/unwinder.rs.
 package main
 
 import (

@@ -1,4 +1,4 @@
-"""Recursion, sorting with a key, regular expressions and exceptions; for checks/unwinder.rs."""
+"""Recursion, sorting with a key, regular expressions and exceptions; for checks/stacks/unwinder.rs."""
 import json
 import re
 

@@ -1,5 +1,5 @@
 //! Closures, sorting, formatting, hashing and a caught panic, compiled with optimisation; for
-//! `checks/unwinder.rs`.
+//! `checks/stacks/unwinder.rs`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hint::black_box;

@@ -46,13 +46,13 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Of one CPU, what other programs may take during a run before it is repeated. The kernel counts
 /// CPU time in ticks, and writes files for a profiler in threads of its own: less than this is no
 /// disturbance.
-const DISTURBED: f64 = 0.15;
+const MAX_DISTURBANCE: f64 = 0.15;
 
 /// As long as the budget of the time to the summary says.
 const MANY_PROCESSES_SECONDS: u16 = 60;
 
 /// How often a run is made at most; the least disturbed one counts.
-const TRIES: usize = 3;
+const MAX_TRIES: usize = 3;
 
 /// What kcollect costs the work that it watches, next to its peers.
 #[derive(Debug, Parser)]
@@ -242,8 +242,8 @@ fn least_disturbed(
 ) -> Result<Measured> {
     interrupt.check()?;
     let mut best = measure(load, setting)?;
-    for _ in 1..TRIES {
-        if best.besides() < DISTURBED || *spare == 0 {
+    for _ in 1..MAX_TRIES {
+        if best.besides() < MAX_DISTURBANCE || *spare == 0 {
             break;
         }
         interrupt.check()?;

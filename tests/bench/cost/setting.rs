@@ -23,17 +23,17 @@ use crate::empty::Empty;
 use crate::load::bench;
 use crate::took::Took;
 
-/// Files of so many bytes are removed as soon as they have been looked at.
-const LARGE: u64 = 1 << 20;
+/// The size from which a file is removed as soon as it has been read, bytes.
+const LARGE_FILE_BYTES: u64 = 1 << 20;
 
-/// The longest that a profiler may live.
-const LIMIT: Duration = Duration::from_secs(120);
+/// The longest that a profiler may run.
+const PROFILER_LIMIT: Duration = Duration::from_secs(120);
 
-/// From when a profiler has opened what it watches with, to the load. With nothing running as well.
-const SETTLE: Duration = Duration::from_millis(300);
+/// The time from when a profiler has opened its events to the load, waited without a profiler too.
+const SETTLE_TIME: Duration = Duration::from_millis(300);
 
-/// What a profiler is given to record when it is tried out.
-const SOMETHING: Duration = Duration::from_millis(200);
+/// How long a profiler records when it is tried out.
+const TRIAL_TIME: Duration = Duration::from_millis(200);
 
 /// As Debian calls it.
 const PROFILE: &str = "profile-bpfcc";
@@ -185,7 +185,7 @@ impl Setting {
                 let directory = self.directory()?;
                 let mut command = self.command();
                 command.current_dir(&directory).process_group(0);
-                let mut running = Running::start(&mut command, LIMIT)?;
+                let mut running = Running::start(&mut command, PROFILER_LIMIT)?;
                 let pid = running.pid();
                 running.until("sign that it watches", || match kind {
                     kind if kind.is_kcollect() => runs(&directory),
@@ -199,7 +199,7 @@ impl Setting {
                 }
             }
         };
-        sleep(SETTLE);
+        sleep(SETTLE_TIME);
         Ok(profiler)
     }
 
@@ -316,7 +316,7 @@ impl Profiler {
             bench(self.around(shell)).map(drop)
         } else {
             let start = Instant::now();
-            while start.elapsed() < SOMETHING {
+            while start.elapsed() < TRIAL_TIME {
                 std::hint::spin_loop();
             }
             Ok(())
@@ -363,7 +363,7 @@ impl Profiler {
 fn shrink(directory: &Path) -> Result<()> {
     for path in files_below(directory)? {
         let file = path.symlink_metadata()?;
-        if file.is_file() && file.len() > LARGE {
+        if file.is_file() && file.len() > LARGE_FILE_BYTES {
             fs::remove_file(path)?;
         }
     }

@@ -13,7 +13,7 @@ use tests::machine::disturbance::judge_times;
 use tests::machine::work_cpu;
 use tests::oracle::kallsyms::{KERNEL, Kallsyms};
 use tests::oracle::perf::{PerfRecording, PerfSample};
-use tests::oracle::statistics::{Pair, SLACK, Z};
+use tests::oracle::statistics::{MAX_SIGMAS, Pair, SLACK_TICKS};
 use tests::workload;
 use tests::workload::truth::Truth;
 
@@ -21,10 +21,10 @@ use tests::workload::truth::Truth;
 const PERF_HZ: u32 = 1511;
 
 /// The ranks that are compared as a set.
-const TOP: usize = 10;
+const COMPARED_RANKS: usize = 10;
 
 /// Functions on at least this share of the stacks are compared with their callees included.
-const COMMON: f64 = 0.05;
+const MIN_COMMON_SHARE: f64 = 0.05;
 
 /// Ticks by function.
 type Counts = BTreeMap<String, f64>;
@@ -91,14 +91,14 @@ fn root_alone_kernel_functions_are_those_of_perf() -> Result<()> {
         {
             let last = others_top.last().map_or(0.0, |last| of(others, last));
             let here = of(others, name);
-            if last - here > Z * (last + here).sqrt() + SLACK {
-                wrong.push(format!("{name} is among one top {TOP} only: {here} ticks in the other, where the last has {last}"));
+            if last - here > MAX_SIGMAS * (last + here).sqrt() + SLACK_TICKS {
+                wrong.push(format!("{name} is among one top {COMPARED_RANKS} only: {here} ticks in the other, where the last has {last}"));
             }
         }
         // Stacks: functions with what they call.
         for (name, _) in theirs_inclusive
             .iter()
-            .filter(|(_, count)| **count > COMMON * perf_n)
+            .filter(|(_, count)| **count > MIN_COMMON_SHARE * perf_n)
         {
             let pair = pair(name, &ours_inclusive, &theirs_inclusive);
             if !pair.agree() {
@@ -157,7 +157,7 @@ fn top(counts: &Counts) -> Vec<String> {
     names.sort_by(|a, b| b.1.total_cmp(a.1));
     names
         .into_iter()
-        .take(TOP)
+        .take(COMPARED_RANKS)
         .map(|(name, _)| name.clone())
         .collect()
 }

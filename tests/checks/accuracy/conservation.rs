@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use nix::sys::signal::Signal;
 use tests::command::Running;
 use tests::experiment;
-use tests::experiment::states::STOLEN;
+use tests::experiment::states::MAX_STOLEN_ERROR_SHARE;
 use tests::experiment::summary::{CpuStats, RunSummary};
 use tests::gprofng;
 use tests::kcollect::{Recording, record};
@@ -68,7 +68,7 @@ fn conserves(interval: &str, seconds: &str) -> Result<()> {
             header.interval_ns,
         )
         .with_stints(intervals)
-        .with_edges(STOLEN * intervals)
+        .with_edges(MAX_STOLEN_ERROR_SHARE * intervals)
         .judge("ticks of stolen CPUs", ticks as f64)?;
         let cpus = gprofng::objects(&experiment, "cpus")?;
         for cpu in online_cpus()? {
@@ -173,10 +173,10 @@ fn root_alone_what_a_stalled_collector_loses_is_counted() -> Result<()> {
         let summary = RunSummary::of(&experiment)?;
         let lost = summary.losses.get("ring_full").copied().unwrap_or_default();
         ensure!(lost > 0, "five seconds without a reader lost nothing");
-        let lived: u64 = summary.cpus.iter().map(CpuStats::ticks).sum();
+        let passed: u64 = summary.cpus.iter().map(CpuStats::ticks).sum();
         ensure!(
-            lived == summary.ticks + lost as u64,
-            "{lived} ticks passed, {} are written and {lost} lost",
+            passed == summary.ticks + lost as u64,
+            "{passed} ticks passed, {} are written and {lost} lost",
             summary.ticks
         );
         let written = experiment::ticks(&experiment)?;

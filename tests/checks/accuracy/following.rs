@@ -16,7 +16,7 @@ use serde_json::Value;
 use tests::command::{Running, copy_program, run};
 use tests::experiment::followed::{Followed, FollowedProcess, directories};
 use tests::gprofng::Table;
-use tests::kcollect::{Recorded, Recording, command, record};
+use tests::kcollect::{FinishedRecording, Recording, command, record};
 use tests::machine::cgroup::Quota;
 use tests::machine::disturbance::judge_times;
 use tests::machine::{Exclusive, alone, stolen_meanwhile, work_cpu};
@@ -628,7 +628,7 @@ fn root_alone_a_thousand_short_processes_leave_nothing_open_and_nothing_empty() 
         most = most.max(descriptors(recording.running()).unwrap_or(0));
         std::thread::sleep(Duration::from_millis(50));
     }
-    let recorded: Recorded = recording.finish()?.succeeded()?;
+    let recorded: FinishedRecording = recording.finish()?.succeeded()?;
     let truth = recorded.truth()?;
     let followed = Followed::read(&recorded)?;
     let children: BTreeSet<u32> = truth

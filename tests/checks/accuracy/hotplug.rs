@@ -14,7 +14,7 @@ use tests::oracle::statistics::Band;
 use tests::workload::truth::monotonic_ns;
 
 /// A CPU that is back may go unnoticed for this long.
-const NOTICED_NS: f64 = 1.2e9;
+const MAX_UNNOTICED_NS: f64 = 1.2e9;
 
 /// Starting and stopping a CPU's clock takes a moment.
 const EDGE_NS: f64 = 5e7;
@@ -70,9 +70,9 @@ fn root_alone_a_cpu_goes_and_comes_back() -> Result<()> {
                 &format!("CPU {cpu} before it went"),
                 ticks(cpu, start, gone),
             )?;
-        let after = start as f64 + header.duration_ns - back as f64 - NOTICED_NS / 2.0;
+        let after = start as f64 + header.duration_ns - back as f64 - MAX_UNNOTICED_NS / 2.0;
         Band::time(after, after, interval)
-            .with_edges((EDGE_NS + NOTICED_NS / 2.0 + (back - coming) as f64) / interval)
+            .with_edges((EDGE_NS + MAX_UNNOTICED_NS / 2.0 + (back - coming) as f64) / interval)
             .judge(
                 &format!("CPU {cpu} after it came back"),
                 ticks(cpu, coming, u64::MAX),

@@ -18,7 +18,7 @@ use tests::workload;
 const LIMIT: Duration = Duration::from_secs(90);
 
 /// From Ctrl-C to the end.
-const END: Duration = Duration::from_secs(10);
+const MAX_END_TIME: Duration = Duration::from_secs(10);
 
 /// Records many threads or processes; returns the lines of `threads.jsonl` and the summary.
 fn many_processes(what: &str, count: usize) -> Result<(Vec<serde_json::Value>, RunSummary)> {
@@ -38,7 +38,7 @@ fn many_processes(what: &str, count: usize) -> Result<(Vec<serde_json::Value>, R
     recording.signal(Signal::SIGINT)?;
     let recorded = recording.finish()?.succeeded()?;
     ensure!(
-        stopped.elapsed() < END,
+        stopped.elapsed() < MAX_END_TIME,
         "the end took {:?}",
         stopped.elapsed()
     );

@@ -14,7 +14,7 @@ use experiment_format::text::printable;
 use nix::sys::prctl::set_name;
 use nix::unistd::gettid;
 use tests::gprofng::{self, Table};
-use tests::kcollect::{Recorded, record};
+use tests::kcollect::{FinishedRecording, record};
 use tests::machine::{Exclusive, alone, stolen_meanwhile, work_cpu};
 use tests::oracle::statistics::Band;
 use tests::workload;
@@ -67,11 +67,11 @@ fn root_alone_processes_of_milliseconds_are_named() -> Result<()> {
                 );
             }
         }
-        let brief = functions.sum(|function| function.starts_with("<brief")) * 1e9 / interval;
-        let lived: f64 = truth.names.iter().map(|named| named.cpu_ns as f64).sum();
-        Band::time(lived, truth.wall_ns() as f64, interval)
+        let recorded = functions.sum(|function| function.starts_with("<child")) * 1e9 / interval;
+        let used_ns: f64 = truth.names.iter().map(|named| named.cpu_ns as f64).sum();
+        Band::time(used_ns, truth.wall_ns() as f64, interval)
             .with_edges(stolen_meanwhile()? / interval)
-            .judge("children under their own names", brief)
+            .judge("children under their own names", recorded)
     })
 }
 
@@ -140,7 +140,7 @@ fn root_alone_a_reused_pid_has_two_names_when_it_is_written_late() -> Result<()>
     Ok(())
 }
 
-fn run(program: &str, seconds: &str) -> Result<(Recorded, Truth)> {
+fn run(program: &str, seconds: &str) -> Result<(FinishedRecording, Truth)> {
     let cpu = work_cpu()?.to_string();
     let recorded = record(&["-p", "hi", "-x", "off"], &[program, seconds, &cpu], LIMIT)?;
     let truth = recorded.truth()?;
@@ -148,7 +148,7 @@ fn run(program: &str, seconds: &str) -> Result<(Recorded, Truth)> {
 }
 
 /// Every name of the truth has its CPU time.
-fn judge_names(recorded: &Recorded, truth: &Truth) -> Result<()> {
+fn judge_names(recorded: &FinishedRecording, truth: &Truth) -> Result<()> {
     let experiment = recorded.experiment()?;
     let interval = gprofng::header(&experiment)?.interval_ns;
     let functions = gprofng::functions(&experiment, None)?;

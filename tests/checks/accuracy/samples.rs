@@ -14,7 +14,7 @@ use tests::experiment::array_ticks;
 use tests::experiment::states::States;
 use tests::experiment::summary::RunSummary;
 use tests::experiment::threads;
-use tests::experiment::threads::CLOCKS;
+use tests::experiment::threads::MAX_CLOCK_DRIFT_SHARE;
 use tests::kcollect::{Recording, experiments_in, record};
 use tests::machine::disturbance::judge_times;
 use tests::machine::{Exclusive, Shared, alone, work_cpu};
@@ -39,7 +39,11 @@ fn root_alone_threads_sum_up_to_the_machine_at_every_sample() -> Result<()> {
                 LIMIT,
             )?);
         }
-        let recorded = record(&["-p", "on"], &[workload!("births"), "3.5", &cpu], LIMIT)?;
+        let recorded = record(
+            &["-p", "on"],
+            &[workload!("thread_starts"), "3.5", &cpu],
+            LIMIT,
+        )?;
         for other in others {
             other.finish()?.succeeded()?;
         }
@@ -50,7 +54,7 @@ fn root_alone_threads_sum_up_to_the_machine_at_every_sample() -> Result<()> {
         let short_lived: u64 = lines.iter().filter_map(|line| line.short_lived).sum();
         ensure!(
             short_lived > 1000,
-            "only {short_lived} short-lived threads of births"
+            "only {short_lived} short-lived threads of thread_starts"
         );
 
         // What gprofng reads.
@@ -186,7 +190,7 @@ fn root_alone_paused_time_is_not_counted() -> Result<()> {
             let row = account.row(pid)?;
             ensure!(row.threads == 1, "{row:?}");
             ensure!(
-                (row.tracked_s - recorded_s).abs() < CLOCKS * recorded_s,
+                (row.tracked_s - recorded_s).abs() < MAX_CLOCK_DRIFT_SHARE * recorded_s,
                 "{row:?} lived, of {recorded_s} s that were recorded"
             );
             let sum: f64 = row.states_s.iter().sum();
@@ -290,7 +294,8 @@ fn root_alone_ten_thousand_threads() -> Result<()> {
     let row = States::of(&experiment)?.row(own)?.clone();
     ensure!(row.threads > THREADS as u64, "{row:?}");
     ensure!(
-        (row.tracked_s / row.threads as f64 - summary.elapsed_s).abs() < CLOCKS * summary.elapsed_s,
+        (row.tracked_s / row.threads as f64 - summary.elapsed_s).abs()
+            < MAX_CLOCK_DRIFT_SHARE * summary.elapsed_s,
         "{} threads lived for {} s, of {} s each",
         row.threads,
         row.tracked_s,

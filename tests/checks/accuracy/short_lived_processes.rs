@@ -22,34 +22,34 @@ use tests::oracle::audit::{Audit, AuditedProcess};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// How many times the shell runs `true`.
-const TIMES: usize = 1000;
-/// Seconds after a first time, in which what its programs need for their stacks is learnt.
-const LEARN: &str = "1.5";
+const PROGRAMS: usize = 1000;
+/// Seconds between a first run of the program and the loop, in which its unwind tables are made.
+const LEARNING_S: &str = "1.5";
 /// How many files are compiled.
 const FILES: usize = 30;
-/// Which part of the ticks with a user stack have one that is complete, once there is a table for
-/// what they are in.
-const COMPLETE: f64 = 0.95;
-/// Which part of them may come before that: the compiler's takes a second to make, and the compiler
-/// wants the CPUs too.
-const BEFORE_TABLES: f64 = 0.3;
+/// The least share of the ticks with a user stack that have a complete one, once there is an unwind
+/// table for their code.
+const MIN_COMPLETE_SHARE: f64 = 0.95;
+/// The largest share of them that comes before that: the compiler's table takes a second to make,
+/// and the compiler wants the CPUs too.
+const MAX_SHARE_BEFORE_TABLES: f64 = 0.3;
 /// The same of programs that live for a millisecond, and that were seen before: 99 %, and three
 /// standard deviations below that for the 500 ticks that there are at least.
-const COMPLETE_IN_A_BLINK: f64 = 0.976;
-/// Which part of the user's frames may be of no load object.
-const NOWHERE: f64 = 0.01;
+const MIN_COMPLETE_SHARE_SHORT_LIVED: f64 = 0.976;
+/// The largest share of the user frames that are in no load object.
+const MAX_UNMAPPED_SHARE: f64 = 0.01;
 
 #[test]
 fn root_alone_a_loop_of_short_lived_processes() -> Result<()> {
     alone(|| {
         let script = format!(
-            "/bin/true; sleep {LEARN}; i=0; while [ $i -lt {TIMES} ]; do /bin/true; i=$((i+1)); done"
+            "/bin/true; sleep {LEARNING_S}; i=0; while [ $i -lt {PROGRAMS} ]; do /bin/true; i=$((i+1)); done"
         );
         judge(
             &["sh", "-c", &script],
-            TIMES,
+            PROGRAMS,
             &["sh", "true"],
-            COMPLETE_IN_A_BLINK,
+            MIN_COMPLETE_SHARE_SHORT_LIVED,
         )
     })
 }
@@ -75,8 +75,14 @@ fn root_alone_a_parallel_build() -> Result<()> {
             objects.join(" ")
         );
         fs::write(directory.path().join("Makefile"), makefile)?;
-        let script = format!("cd {place} && make -s -j2 f0.o f1.o && sleep {LEARN} && make -s -j2");
-        judge(&["sh", "-c", &script], 2 * FILES, &["make", "cc"], COMPLETE)
+        let script =
+            format!("cd {place} && make -s -j2 f0.o f1.o && sleep {LEARNING_S} && make -s -j2");
+        judge(
+            &["sh", "-c", &script],
+            2 * FILES,
+            &["make", "cc"],
+            MIN_COMPLETE_SHARE,
+        )
     })
 }
 
@@ -154,7 +160,7 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
     }
     println!(
         "{} short-lived processes by the audit, {count} with ticks; user stacks {stacks:?}, {:.2} % complete, \
-         of those born in the first second {early:?}; {nowhere} of {frames} user frames are nowhere",
+         of those started in the first second {early:?}; {nowhere} of {frames} user frames are nowhere",
         short_lived.len(),
         complete(&stacks) * 100.0
     );
@@ -167,7 +173,7 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
     let all: u64 = stacks.values().sum();
     let untabled = stacks.remove("no_table").unwrap_or_default();
     ensure!(
-        untabled as f64 <= BEFORE_TABLES * all as f64,
+        untabled as f64 <= MAX_SHARE_BEFORE_TABLES * all as f64,
         "{untabled} of {all} ticks came before there was a table"
     );
     let missing = summary.losses.get("missing_stacks").copied();
@@ -183,7 +189,7 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
         complete(&stacks)
     );
     ensure!(
-        nowhere as f64 <= NOWHERE * frames as f64,
+        nowhere as f64 <= MAX_UNMAPPED_SHARE * frames as f64,
         "{nowhere} of {frames} frames in no load object"
     );
     Ok(())
@@ -251,7 +257,7 @@ fn one(
         let stack = tick.stack.and_then(|stack| stacks.get(stack));
         let stack = stack.context("a tick without a stack")?;
         found.born_ns = found.born_ns.min(tick.time_ns);
-        // The hypervisor takes the CPU in user mode too.
+        // Time is stolen in user mode too.
         let in_user_mode =
             tick.state == Microstate::User.number() || tick.detail == Detail::Stolen.number();
         if !in_user_mode && !stack.frames.iter().any(is_of_kernel) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use experiment_format::microstate::Microstate;
 use tests::experiment::state_ticks;
-use tests::experiment::states::{Edges, ProcessTimes, States, WHOLE_S};
+use tests::experiment::states::{Edges, MAX_WHOLE_RUN_ERROR_S, ProcessTimes, States};
 use tests::experiment::summary::RunSummary;
 use tests::kcollect::record;
 use tests::machine::cgroup;
@@ -20,9 +20,9 @@ use tests::workload::loads;
 use tests::workload::truth::{Reaped, Truth};
 
 /// How long each works, seconds.
-const SECONDS: &str = "4";
+const WORK_S: &str = "4";
 /// How long each of several variants of one state works.
-const SECONDS_OF_VARIANTS: &str = "3";
+const VARIANT_WORK_S: &str = "3";
 
 #[test]
 fn root_alone_user() -> Result<()> {
@@ -230,7 +230,7 @@ fn root_alone_sleep_of_a_32_bit_program() -> Result<()> {
 #[test]
 fn root_alone_short_lived_threads() -> Result<()> {
     judge_times(|| {
-        let [row] = judge(workload!("births"), None)?;
+        let [row] = judge(workload!("thread_starts"), None)?;
         ensure!(row.threads > 500, "only {} threads lived", row.threads);
         Ok(())
     })
@@ -247,7 +247,7 @@ fn root_alone_short_lived_threads_by_the_clock_of_their_cgroup() -> Result<()> {
             return Ok(());
         }
         let (clock, cpu) = (cgroup::Clock::new()?, work_cpu()?.to_string());
-        let load = clock.around(&[workload!("births"), SECONDS, &cpu]);
+        let load = clock.around(&[workload!("thread_starts"), WORK_S, &cpu]);
         let load: Vec<_> = load.iter().map(String::as_str).collect();
         let recorded = record(&["-p", "hi"], &load, Duration::from_secs(40))?;
         let account = States::of(&recorded.experiment()?)?;
@@ -303,7 +303,7 @@ fn root_alone_ticks_of_a_thread_that_preempts() -> Result<()> {
 fn root_alone_all_states_at_once() -> Result<()> {
     judge_times(|| {
         let cpu = work_cpu()?.to_string();
-        let (truths, _, _) = witnesses(&[workload!("mixed"), SECONDS, &cpu])?;
+        let (truths, _, _) = witnesses(&[workload!("mixed"), WORK_S, &cpu])?;
         // The one that starts them prints its truth as well.
         let expected = 1 + loads::possible().map(|load| load.truths).sum::<usize>();
         ensure!(
@@ -398,7 +398,7 @@ fn judge<const N: usize>(program: &str, variant: Option<&str>) -> Result<[Proces
 /// them and by itself.
 fn run<const N: usize>(program: &str, variant: Option<&str>) -> Result<([Truth; N], States)> {
     let cpu = work_cpu()?.to_string();
-    let seconds = variant.map_or(SECONDS, |_| SECONDS_OF_VARIANTS);
+    let seconds = variant.map_or(WORK_S, |_| VARIANT_WORK_S);
     let mut load = vec![program, seconds, &cpu];
     load.extend(variant);
     let (truths, account, summary) = witnesses(&load)?;
@@ -413,10 +413,10 @@ fn run<const N: usize>(program: &str, variant: Option<&str>) -> Result<([Truth; 
     Ok((truths, account))
 }
 
-/// Births come at nearly the rate of the ticks. A migration storm is disturbed by a tick, goes on
+/// Threads start at nearly the rate of the ticks. A migration storm is disturbed by a tick, goes on
 /// from there like a clock, and is found at the same point by the next CPU's.
 fn in_step_with_ticks(program: &str) -> bool {
-    ["births", "migrate"]
+    ["thread_starts", "migrate"]
         .iter()
         .any(|load| program.ends_with(load))
 }
@@ -443,7 +443,7 @@ fn interval_of(load: &[&str]) -> &'static str {
 
 /// How much longer a workload may take to be loaded and to end for each other one that begins and
 /// ends with it, seconds. Beside 26, 60 and 70 ms asleep were measured.
-const EDGE_BESIDE_S: f64 = 0.005;
+const MAX_EDGE_BESIDE_S: f64 = 0.005;
 
 /// Records a load, and judges the account by the truths of its processes and by itself. The truths
 /// are in the order of the processes' names.
@@ -455,7 +455,7 @@ fn witnesses(load: &[&str]) -> Result<(Vec<Truth>, States, RunSummary)> {
     let stolen_s = stolen_since(stolen)? / 1e9;
     let mut residents: BTreeSet<i32> = before.intersection(&processes()?).copied().collect();
     // Some sandboxes run a control program as process 1, which their kernel shows to no BPF program
-    // that walks threads.
+    // that iterates over threads.
     residents.remove(&1);
     let experiment = recorded.experiment()?;
     let summary = RunSummary::of(&experiment)?;
@@ -468,20 +468,20 @@ fn witnesses(load: &[&str]) -> Result<(Vec<Truth>, States, RunSummary)> {
     // They are loaded, and end, at the same time, and want the same CPUs and files meanwhile.
     let ending_s = ending_s(&truths, &Reaped::find(&recorded.finished.stdout)?);
     let edges = Edges {
-        cpu_s: ending_s.max(0.0) + REAPED_S,
-        outside_s: Edges::default().outside_s + EDGE_BESIDE_S * (truths.len() - 1) as f64,
+        cpu_s: ending_s.max(0.0) + MAX_REAPED_ERROR_S,
+        outside_s: Edges::default().outside_s + MAX_EDGE_BESIDE_S * (truths.len() - 1) as f64,
     };
     let agrees = |truth: &Truth| account.agree_within(truth, edges);
     let mut verdicts: Vec<_> = truths.iter().map(agrees).collect();
-    verdicts.push(account.ended_in(&truths, ending_s, REAPED_S));
+    verdicts.push(account.ended_in(&truths, ending_s, MAX_REAPED_ERROR_S));
     // Data stop on one CPU after the other, so a thread that migrates meanwhile is recorded a
-    // little longer; and the hypervisor may take the CPU that stops them.
-    verdicts.push(account.conserve_within(&residents, WHOLE_S + stolen_s));
+    // little longer; and the time of the CPU that stops them may be stolen.
+    verdicts.push(account.conserve_within(&residents, MAX_WHOLE_RUN_ERROR_S + stolen_s));
     for truth in truths.iter().filter(|truth| truth.workload != "migrate") {
         let ticks = state_ticks(&experiment, Some(truth.pid))?;
         let company = company(truth, &truths);
         verdicts.push(account.tile(truth.pid, ticks.iter().sum(), company));
-        if truth.workload != "births" {
+        if truth.workload != "thread_starts" {
             verdicts.push(account.sampled(truth.pid, &ticks));
         }
         verdicts.push(account.throttled(truth, company));
@@ -500,7 +500,7 @@ fn witnesses(load: &[&str]) -> Result<(Vec<Truth>, States, RunSummary)> {
 }
 
 /// Between the kernel's sum of a process's CPU time as it is reaped and its account, seconds.
-const REAPED_S: f64 = 0.001;
+const MAX_REAPED_ERROR_S: f64 = 0.001;
 
 /// Returns how long these processes were on a CPU after their last look at their usage, together,
 /// seconds: 5 to 8 ms each were measured on a machine on which code takes long that runs for the
@@ -513,7 +513,7 @@ fn ending_s(truths: &[Truth], reaped: &Reaped) -> f64 {
 /// How many other processes want the CPU of one.
 fn company(truth: &Truth, truths: &[Truth]) -> usize {
     // Among others it has a real-time priority, and all of its CPU when it wants it.
-    if truth.workload == "births" {
+    if truth.workload == "thread_starts" {
         return 0;
     }
     let here = truths.iter().filter(|other| other.cpu == truth.cpu);

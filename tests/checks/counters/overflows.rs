@@ -14,7 +14,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use object::{Object as _, ObjectSymbol as _};
 use serde::Deserialize;
 use tests::gprofng::{Table, script};
-use tests::kcollect::{Recorded, Recording, sub_experiment};
+use tests::kcollect::{FinishedRecording, Recording, sub_experiment};
 use tests::machine::disturbance::{NoTruth, judge_times};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -26,13 +26,13 @@ const CALLS: u64 = 500;
 const NAPS: u64 = 40;
 
 /// Share of the stacks that may end early, as of all programs.
-const UNWOUND_NOT: f64 = 0.005;
+const MAX_INCOMPLETE_SHARE: f64 = 0.005;
 
 /// And how many may in any case, which matters for context switches alone. Until the tables of a
 /// program that starts are there, each of its page faults sends a stack copy, and where the ring is
 /// half full of these, stacks end early: many beside a compiler. Two of some 180 on a quiet machine
 /// were seen once, and are taken to be the same.
-const UNWOUND_NOT_AT_START: f64 = 5.0;
+const MAX_INCOMPLETE_AT_START: f64 = 5.0;
 
 /// The code of a program that SIGTRAP ended: seen once in a virtual machine, whose kernel took a
 /// breakpoint of perf for one of the program itself.
@@ -51,7 +51,7 @@ struct Counter {
 
 /// A recording of the program.
 struct Run {
-    recorded: Recorded,
+    recorded: FinishedRecording,
     counters: Vec<Counter>,
     /// Page faults and context switches by the kernel's own count, from its exec to its last word.
     faults: u64,
@@ -160,12 +160,12 @@ fn every_event_is_recorded_where_it_happened() -> Result<()> {
         // These are recorded, but without a path.
         let failed = inclusive(&table, "<Stack-unwind-failed>");
         ensure!(
-            failed as f64 <= (UNWOUND_NOT * table.total()?).max(UNWOUND_NOT_AT_START),
+            failed as f64 <= (MAX_INCOMPLETE_SHARE * table.total()?).max(MAX_INCOMPLETE_AT_START),
             "{metric}: {failed} stacks end early: {table:?}"
         );
         for (path, times) in [("left", times), ("right", 3 * times)] {
             let found = inclusive(&table, path);
-            // Each nap is a switch, and the CPU may be taken away besides; code is faulted in once.
+            // Each nap is a switch, and the thread may be preempted besides; code is faulted in once.
             let most = match leaf {
                 "nap" => 2 * times + 50,
                 "touch" => times + 3,

@@ -7,14 +7,14 @@ use anyhow::{Result, ensure};
 use tests::experiment;
 use tests::experiment::summary::RunSummary;
 use tests::gprofng::{self, script};
-use tests::kcollect::{Recorded, record};
+use tests::kcollect::{FinishedRecording, record};
 use tests::machine::{Shared, online_cpus, work_cpu};
 use tests::workload;
 
 /// gprofng shows thousandths of a second, and sums what it has not rounded.
-const ROUNDING: f64 = 0.0015;
+const ROUNDING_S: f64 = 0.0015;
 
-fn recorded() -> Result<Recorded> {
+fn recorded() -> Result<FinishedRecording> {
     let cpu = work_cpu()?.to_string();
     let options = [
         "-p",
@@ -50,7 +50,7 @@ fn root_every_view_is_read() -> Result<()> {
 
     let functions = gprofng::functions(&experiment, None)?;
     let same = |what: &str, seconds: f64, rounded: usize| {
-        let allowed = ROUNDING * rounded as f64;
+        let allowed = ROUNDING_S * rounded as f64;
         ensure!(
             (seconds - total).abs() <= allowed,
             "{what}: {seconds} s, and {total} s are in the file"

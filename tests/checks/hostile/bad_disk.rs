@@ -17,7 +17,7 @@ const IO_ERROR: i32 = 74;
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// So many ticks are in the file before.
-const RECORDED: u64 = 300;
+const MIN_TICKS: u64 = 300;
 
 #[test]
 fn root_a_disk_that_becomes_read_only() -> Result<()> {
@@ -40,7 +40,7 @@ fn fails(fail: impl FnOnce(&LoopDisk) -> Result<()>, words: &str) -> Result<()> 
         written = experiment_in(disk.path())
             .and_then(|path| experiment::ticks(&path))
             .unwrap_or(0);
-        written >= RECORDED
+        written >= MIN_TICKS
     })?;
     // What was written by now is on disk then.
     fail(&disk)?;

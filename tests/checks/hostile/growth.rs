@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use tests::experiment::files_below;
 use tests::experiment::opened::opened;
 use tests::experiment::summary::RunSummary;
-use tests::kcollect::{Recorded, record};
+use tests::kcollect::{FinishedRecording, record};
 use tests::machine::{Exclusive, alone, work_cpu};
 use tests::workload;
 use tests::workload::truth::Truth;
@@ -16,7 +16,7 @@ use tests::workload::truth::Truth;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Records all of a storm of a kind.
-fn storm(options: &[&str], seconds: &str, kind: &str) -> Result<Recorded> {
+fn storm(options: &[&str], seconds: &str, kind: &str) -> Result<FinishedRecording> {
     let cpu = work_cpu()?.to_string();
     let options = [&["-p", "on", "-A", "off", "-F", "all"], options].concat();
     record(&options, &[workload!("storm"), seconds, &cpu, kind], LIMIT)
@@ -60,14 +60,17 @@ fn size_of(experiment: &Path) -> Result<u64> {
 /// The limit, and half as much again of what cannot stop with the data at once; beside that, what
 /// each recording has: the founder's own files, and the statistics.
 fn limited(kind: &str, beyond: Option<&str>) -> Result<()> {
-    const MOST: u64 = 3 << 20;
-    const OF_EACH: u64 = 1 << 20;
+    const MAX_DATA_BYTES: u64 = 3 << 20;
+    const MAX_OTHER_BYTES: u64 = 1 << 20;
     let recorded = storm(&["-L", "2"], "3", kind)?;
     let truth = Truth::find(&recorded.finished.stdout)?;
     let experiment = recorded.experiment()?;
     ensure!(opened(&experiment)?.closed, "{}", recorded.finished);
     let size = size_of(&experiment)?;
-    ensure!(size <= MOST + OF_EACH, "{kind}: {size} bytes for {truth:?}");
+    ensure!(
+        size <= MAX_DATA_BYTES + MAX_OTHER_BYTES,
+        "{kind}: {size} bytes for {truth:?}"
+    );
     if let Some(loss) = beyond {
         let said = &recorded.finished.stderr;
         ensure!(said.contains("(-L) is reached"), "{}", recorded.finished);
@@ -106,12 +109,12 @@ fn root_alone_a_limit_on_the_size_holds_for_processes_threads_and_names() -> Res
 /// As many as a process may have at a time are written, and the rest is counted.
 #[test]
 fn root_alone_more_mappings_than_are_written_are_counted() -> Result<()> {
-    const WRITTEN: usize = 65_536;
+    const MAX_MAPPINGS: usize = 65_536;
     let _machine = Exclusive::take()?;
     let recorded = storm(&[], "10", "mappings")?;
     let experiment = recorded.experiment()?;
     let truth = Truth::find(&recorded.finished.stdout)?;
-    ensure!(truth.operations > 2 * WRITTEN as u64, "{truth:?}");
+    ensure!(truth.operations > 2 * MAX_MAPPINGS as u64, "{truth:?}");
     let summary = RunSummary::of(&experiment)?;
     let followed = summary.followed()?;
     let unwritten = followed.losses.get("unwritten_mappings");
@@ -120,8 +123,11 @@ fn root_alone_more_mappings_than_are_written_are_counted() -> Result<()> {
     let map = fs::read_to_string(path.join("map.xml")).context("map.xml")?;
     let events = map.lines().filter(|line| line.contains("foffset="));
     let written = events.filter(|line| line.contains("/storm")).count();
-    ensure!(written <= WRITTEN, "{written} mappings for {truth:?}");
-    ensure!(written > WRITTEN / 2, "{written} mappings for {truth:?}");
+    ensure!(written <= MAX_MAPPINGS, "{written} mappings for {truth:?}");
+    ensure!(
+        written > MAX_MAPPINGS / 2,
+        "{written} mappings for {truth:?}"
+    );
     let warnings = fs::read_to_string(path.join("warnings.xml")).context("warnings.xml")?;
     ensure!(warnings.contains("mappings are not in"), "{warnings}");
     Ok(())

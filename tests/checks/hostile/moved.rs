@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use tests::experiment::opened::opened;
-use tests::kcollect::{Recorded, Recording, experiments_in};
+use tests::kcollect::{FinishedRecording, Recording, experiments_in};
 use tests::machine::Shared;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -17,7 +17,7 @@ fn recording(follow: &str) -> Result<Recording> {
 }
 
 /// It says so in one line.
-fn says(recorded: &Recorded, words: &str) -> Result<()> {
+fn says(recorded: &FinishedRecording, words: &str) -> Result<()> {
     let finished = &recorded.finished;
     ensure!(finished.code() == IO_ERROR, "{finished}");
     let lines = finished.stderr.lines();

@@ -16,7 +16,7 @@ use experiment_format::stacks::StackEnd;
 use tests::command::{Running, copy_program};
 use tests::experiment::followed::{Followed, FollowedProcess};
 use tests::gprofng;
-use tests::kcollect::{Recorded, Recording};
+use tests::kcollect::{FinishedRecording, Recording};
 use tests::machine::disturbance::judge_times;
 use tests::machine::{alone, stolen_meanwhile};
 use tests::oracle::statistics::Band;
@@ -31,8 +31,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// library and the loader, at most.
 const MAX_OUTSIDE_ACTION: f64 = 0.12;
 
-/// What the kernel walks at most, frames.
-const DEEPEST: usize = 1000;
+/// The most frames that are recorded of a stack.
+const MAX_FRAMES: usize = 1000;
 
 /// The number of a process, and what it said.
 type Done = (u32, String);
@@ -44,7 +44,7 @@ const PROGRAMS: &str = "=proctorture|memfd:proctorture.*|narrow|inside|outside|p
 /// Records what is done.
 fn record_all(
     actions: impl FnOnce() -> Result<Vec<Done>>,
-) -> Result<(Followed, Vec<Done>, Recorded)> {
+) -> Result<(Followed, Vec<Done>, FinishedRecording)> {
     let mut recording = Recording::start(["-p", "hi", "-F", PROGRAMS], LIMIT)?;
     recording.until_running()?;
     std::thread::sleep(Duration::from_millis(200));
@@ -304,7 +304,7 @@ fn root_alone_code_without_files_tables_or_stacks() -> Result<()> {
         );
 
         // The kernel does not report that a mapping moves: it is read where it went once code runs
-        // there, and stacks are walked by it.
+        // there, and stacks are unwound by it.
         judge_function(&followed, moved, "spin_moved", 900)?;
         let ends = followed.ends(moved)?;
         let complete = ends.get("complete").copied().unwrap_or(0) as f64;
@@ -312,8 +312,9 @@ fn root_alone_code_without_files_tables_or_stacks() -> Result<()> {
             complete >= 0.97 * moved.ticks() as f64,
             "stacks from where code moved to: {ends:?}"
         );
-        // Who has unknown places in its stacks to its end may be gone when it is read for the last
-        // of them: `nowhere` ends about when it would be read a second time. Of the 900 stacks
+        // A process whose stacks have unknown places until its end may have exited when its
+        // mappings are read for the last of them: `nowhere` ends about when they would be read a
+        // second time. Of the 900 stacks
         // above most would have waited in vain.
         let losses = &followed.summary.followed()?.losses;
         let unread = losses["unread_mappings"];
@@ -350,12 +351,12 @@ fn root_alone_code_without_files_tables_or_stacks() -> Result<()> {
         );
         for state_interval in &deep.state_intervals {
             ensure!(
-                state_interval.frames <= DEEPEST,
+                state_interval.frames <= MAX_FRAMES,
                 "{} frames",
                 state_interval.frames
             );
             ensure!(
-                state_interval.frames < DEEPEST || state_interval.end == StackEnd::Truncated,
+                state_interval.frames < MAX_FRAMES || state_interval.end == StackEnd::Truncated,
                 "{state_interval:?}"
             );
         }
@@ -410,7 +411,7 @@ fn root_alone_wrong_unwind_tables_harm_no_other_process() -> Result<()> {
             ensure!(
                 sub.state_intervals
                     .iter()
-                    .all(|state_interval| state_interval.frames <= DEEPEST),
+                    .all(|state_interval| state_interval.frames <= MAX_FRAMES),
                 "{what}: too deep a stack"
             );
         }

@@ -64,11 +64,11 @@ fn balanced(experiment: &Path, ticks: u64) -> Result<()> {
             .unwrap_or(0)
             .cast_unsigned()
     };
-    let lived: u64 = summary.cpus.iter().map(CpuStats::ticks).sum();
+    let passed: u64 = summary.cpus.iter().map(CpuStats::ticks).sum();
     let missing = lost("ring_full") + lost("not_written");
     ensure!(
-        lived == summary.ticks + missing && ticks == summary.ticks,
-        "{lived} ticks passed, {ticks} are in the file, {} in the statistics: {:?}",
+        passed == summary.ticks + missing && ticks == summary.ticks,
+        "{passed} ticks passed, {ticks} are in the file, {} in the statistics: {:?}",
         summary.ticks,
         summary.losses
     );
@@ -98,11 +98,11 @@ fn root_short_memory_is_an_error_or_a_kill() -> Result<()> {
     Ok(())
 }
 
-/// RLIMIT_AS: a recording says at the start how much it may need, and records with that; a report
-/// ends with an error. None aborts.
 /// The status of a program whose libraries cannot be loaded, by ld.so.
 const LOADER_FAILED: i32 = 127;
 
+/// RLIMIT_AS: a recording says at the start how much it may need, and records with that; a report
+/// ends with an error. None aborts.
 #[test]
 fn root_a_limit_of_the_address_space_is_an_error() -> Result<()> {
     let _machine = Shared::take()?;

@@ -101,18 +101,18 @@ fn killed(phase: Phase, follow: &str, traced: &[&str], random: &mut SplitMix) ->
         sleep(Duration::from_micros(random.below(60_000)));
     }
     let reported = recording.signal(Signal::SIGKILL);
-    let dead = recording.finish()?;
+    let killed = recording.finish()?;
     // At its end it may have been faster.
-    let closed = phase == Phase::End && dead.finished.code() == 0;
+    let closed = phase == Phase::End && killed.finished.code() == 0;
     ensure!(
-        closed || reported.is_ok() && dead.finished.code() == 128 + 9,
+        closed || reported.is_ok() && killed.finished.code() == 128 + 9,
         "it was not killed: {}",
-        dead.finished
+        killed.finished
     );
 
     // Killed before it made the directory, or before it wrote the first byte into it: there is
     // nothing to open.
-    let mut all = experiments_in(dead.directory())?;
+    let mut all = experiments_in(killed.directory())?;
     all.sort();
     if phase == Phase::Rotation && all.len() > 1 {
         // The next one may not have its first byte yet.

@@ -1,8 +1,8 @@
-//! Files on a file system that does not answer any more, as with a dead file server: kcollect
-//! reports it, records every other process, and ends.
+//! Files on a file system that does not answer any more, as with a file server that is down:
+//! kcollect reports it, records every other process, and ends.
 //!
-//! The file system is one in user space, which stops in the middle of a request. A process that
-//! calls it next waits until it goes on, or is killed. The process that executes its file is not
+//! The file system is one in user space, which blocks in the middle of a request. A process that
+//! calls it next waits until it answers again, or is killed. The process that executes its file is not
 //! affected: all pages of the file have been read by then.
 
 use std::ffi::OsStr;
@@ -22,68 +22,73 @@ use nix::sys::signal::Signal;
 use tempfile::TempDir;
 use tests::command::Running;
 use tests::experiment::opened::opened;
-use tests::kcollect::{Recorded, Recording};
+use tests::kcollect::{FinishedRecording, Recording};
 use tests::machine::Shared;
 use tests::machine::disturbance::not_judged;
 use tests::workload::proctorture::{PROCTORTURE, start};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What is asked for once is known for so long, but for what the file is now: that is asked for
-/// each time.
+/// How long the kernel keeps the answer to a lookup. Attributes are requested each time.
 const ATTRIBUTES_VALID: Duration = Duration::from_secs(600);
 
 const FILE: INodeNo = INodeNo(2);
 const NAME: &str = "proctorture";
 
-/// Behind the program, bytes: so much that its pages and its tables have been read long before.
+/// Bytes behind the program: so many that its pages and its tables have been read long before.
 const PADDING_BYTES: usize = 32 << 20;
 
 /// How long a slow answer takes.
 const SLOW_ANSWER: Duration = Duration::from_millis(50);
 
-/// Whether it answers.
+/// Whether the file system answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mood {
-    Answers,
-    /// It stops once a program asks for the file's attributes.
-    Stops,
-    Stopped,
+enum ServerMode {
+    Answering,
+    /// It blocks from the next request for the file's attributes on.
+    Blocking,
+    Blocked,
 }
 
+/// The mode, which requests wait for.
 #[derive(Debug)]
-struct Ear {
-    mood: Mutex<Mood>,
+struct ModeSwitch {
+    mode: Mutex<ServerMode>,
     changed: Condvar,
 }
 
-impl Ear {
-    /// Waits until questions are answered.
-    fn listen(&self) {
-        let mood = self.mood.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(self.changed.wait_while(mood, |mood| *mood == Mood::Stopped));
+impl ModeSwitch {
+    /// Waits until requests are answered.
+    fn wait(&self) {
+        let mode = self.mode.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(
+            self.changed
+                .wait_while(mode, |mode| *mode == ServerMode::Blocked),
+        );
     }
 
-    fn listen_or_stop(&self) {
-        let mut mood = self.mood.lock().unwrap_or_else(PoisonError::into_inner);
-        if *mood == Mood::Stops {
-            *mood = Mood::Stopped;
+    /// Blocks if that was asked for, and then waits.
+    fn block_or_wait(&self) {
+        let mut mode = self.mode.lock().unwrap_or_else(PoisonError::into_inner);
+        if *mode == ServerMode::Blocking {
+            *mode = ServerMode::Blocked;
         }
-        drop(mood);
-        self.listen();
+        drop(mode);
+        self.wait();
     }
 
-    fn set(&self, mood: Mood) {
-        *self.mood.lock().unwrap_or_else(PoisonError::into_inner) = mood;
+    fn set(&self, mode: ServerMode) {
+        *self.mode.lock().unwrap_or_else(PoisonError::into_inner) = mode;
         self.changed.notify_all();
     }
 }
 
+/// A file system with one file.
 struct OneFile {
     bytes: Vec<u8>,
-    /// From this place on it takes its time.
+    /// Reads from this offset on are answered after [`SLOW_ANSWER`].
     slow_from: u64,
-    ear: Arc<Ear>,
+    mode: Arc<ModeSwitch>,
 }
 
 impl OneFile {
@@ -114,7 +119,7 @@ impl OneFile {
 
 impl Filesystem for OneFile {
     fn lookup(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.ear.listen();
+        self.mode.wait();
         if name == NAME {
             reply.entry(&ATTRIBUTES_VALID, &self.attributes(FILE), Generation(0));
         } else {
@@ -123,12 +128,12 @@ impl Filesystem for OneFile {
     }
 
     fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        self.ear.listen_or_stop();
+        self.mode.block_or_wait();
         reply.attr(&Duration::ZERO, &self.attributes(inode));
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        self.ear.listen();
+        self.mode.wait();
         reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
     }
 
@@ -146,7 +151,7 @@ impl Filesystem for OneFile {
         if offset >= self.slow_from {
             sleep(SLOW_ANSWER);
         }
-        self.ear.listen();
+        self.mode.wait();
         let rest = self.bytes.get(offset as usize..).unwrap_or_default();
         reply.data(&rest[..rest.len().min(size as usize)]);
     }
@@ -155,22 +160,22 @@ impl Filesystem for OneFile {
 /// A directory with a program in it.
 struct Server {
     session: Option<BackgroundSession>,
-    ear: Arc<Ear>,
-    asking: Vec<JoinHandle<()>>,
+    mode: Arc<ModeSwitch>,
+    blocked_threads: Vec<JoinHandle<()>>,
     directory: TempDir,
 }
 
 impl Server {
-    /// One that answers, and slowly from this place of the program on; none where the kernel has no
-    /// such file systems.
+    /// Starts one that answers, slowly from this offset in the program on; returns none where the
+    /// kernel has no such file systems.
     fn start(slow_from: u64) -> Result<Option<Self>> {
         if !Path::new("/dev/fuse").exists() {
             not_judged(format_args!("there is no /dev/fuse"));
             return Ok(None);
         }
         let directory = tempfile::tempdir()?;
-        let ear = Arc::new(Ear {
-            mood: Mutex::new(Mood::Answers),
+        let mode = Arc::new(ModeSwitch {
+            mode: Mutex::new(ServerMode::Answering),
             changed: Condvar::new(),
         });
         let mut bytes = fs::read(PROCTORTURE)?;
@@ -178,13 +183,13 @@ impl Server {
         let files = OneFile {
             bytes,
             slow_from,
-            ear: Arc::clone(&ear),
+            mode: Arc::clone(&mode),
         };
         let session = fuser::spawn_mount(files, directory.path(), &Config::default());
         Ok(Some(Self {
             session: Some(session.context("a file system in user space")?),
-            ear,
-            asking: Vec::new(),
+            mode,
+            blocked_threads: Vec::new(),
             directory,
         }))
     }
@@ -193,25 +198,26 @@ impl Server {
         self.directory.path().join(NAME)
     }
 
-    /// It answers no more. Who asks first it has heard, and that one cannot even be killed: it is
-    /// this process.
+    /// Blocks it, by a request of a thread of this process. That first request was already read, and
+    /// its thread cannot be killed.
     fn stop(&mut self) {
-        self.ear.set(Mood::Stops);
+        self.mode.set(ServerMode::Blocking);
         let program = self.program();
-        self.asking.push(spawn(move || drop(fs::metadata(program))));
+        self.blocked_threads
+            .push(spawn(move || drop(fs::metadata(program))));
         sleep(Duration::from_millis(100));
     }
 
-    /// It answers again: gprofng and others that have its files ask it.
+    /// Lets it answer again: gprofng and others read its files.
     fn go_on(&self) {
-        self.ear.set(Mood::Answers);
+        self.mode.set(ServerMode::Answering);
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         self.go_on();
-        for thread in self.asking.drain(..) {
+        for thread in self.blocked_threads.drain(..) {
             let _ = thread.join();
         }
         if let Some(session) = self.session.take() {
@@ -228,7 +234,7 @@ fn run(program: &Path) -> Result<Running> {
 }
 
 /// What the experiment says of the program's file.
-fn said_of_it(recorded: &Recorded, program: &Path) -> Result<String> {
+fn said_of_it(recorded: &FinishedRecording, program: &Path) -> Result<String> {
     let experiment = recorded.experiment()?;
     ensure!(opened(&experiment)?.closed, "it is not closed");
     let text = fs::read_to_string(experiment.join("kcollect.json"))?;
@@ -245,7 +251,7 @@ fn said_of_it(recorded: &Recorded, program: &Path) -> Result<String> {
 }
 
 #[test]
-fn root_a_dead_file_server_is_reported_and_not_waited_for() -> Result<()> {
+fn root_a_file_server_that_is_down_is_reported_and_not_waited_for() -> Result<()> {
     let _machine = Shared::take()?;
     let Some(mut server) = Server::start(u64::MAX)? else {
         return Ok(());

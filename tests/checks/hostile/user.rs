@@ -36,7 +36,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const NOBODY: u32 = 65534;
 
 /// More than an ordinary run takes, bytes.
-const MEMORY: u64 = 256 << 20;
+const MAX_MEMORY_BYTES: u64 = 256 << 20;
 
 /// The processes that the recordings below follow; others would cost time.
 const PROCTORTURES: &str = "=^(proctorture|large)$";
@@ -126,7 +126,7 @@ fn jit_stats(experiment: &Path) -> Result<Vec<(i64, serde_json::Value)>> {
 }
 
 /// Ends a recording, which opens, and has not taken more memory than it may.
-fn ended(recording: Recording) -> Result<tests::kcollect::Recorded> {
+fn ended(recording: Recording) -> Result<tests::kcollect::FinishedRecording> {
     let recorded = recording.stop()?;
     let experiment = recorded.experiment()?;
     opened(&experiment)?;
@@ -135,7 +135,11 @@ fn ended(recording: Recording) -> Result<tests::kcollect::Recorded> {
     let peak = summary["cost"]["peak_rss_bytes"]
         .as_u64()
         .context("a peak")?;
-    ensure!(peak < MEMORY, "{peak} bytes: {}", recorded.finished);
+    ensure!(
+        peak < MAX_MEMORY_BYTES,
+        "{peak} bytes: {}",
+        recorded.finished
+    );
     Ok(recorded)
 }
 

@@ -405,7 +405,7 @@ fn root_a_recording_is_reported_as_gprofng_does() -> Result<()> {
 }
 
 /// A thing that lasted so long, seconds, has the same average of threads to the last digit.
-const BRIEF_S: f64 = 0.01;
+const SHORT_S: f64 = 0.01;
 
 /// Samples and what is known on the whole, of the founder and of a followed process: to the last
 /// digit that gprofng displays.
@@ -442,8 +442,8 @@ fn usage(model: &Model, experiment: &Path) -> Result<()> {
                     let ours: f64 = cells[key].parse()?;
                     // gprofng's durations are a nanosecond short: of a process that did all it did
                     // in 20 us, some of its fifth digit.
-                    let brief = block.values["duration_s"] < BRIEF_S && *key == "threads";
-                    let allowed = if brief { 0.001 + ours / 1e3 } else { 0.0 };
+                    let short = block.values["duration_s"] < SHORT_S && *key == "threads";
+                    let allowed = if short { 0.001 + ours / 1e3 } else { 0.0 };
                     ensure!(
                         (ours - *shown).abs() <= allowed,
                         "{command}: {key}: {ours}, and {block:?}"

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tests::command::run;
-use tests::kcollect::{Recorded, record, run_in};
+use tests::kcollect::{FinishedRecording, record, run_in};
 use tests::machine::disturbance::{judge_times, not_judged};
 use tests::machine::{Exclusive, Shared, cgroup, work_cpu};
 use tests::workload;
@@ -14,7 +14,7 @@ use tests::workload;
 const LIMIT: Duration = Duration::from_secs(40);
 
 /// Returns the lines of a table of the summary.
-fn table(recorded: &Recorded, title: &str) -> Result<Vec<String>> {
+fn table(recorded: &FinishedRecording, title: &str) -> Result<Vec<String>> {
     table_in(&recorded.finished.stdout, title)
 }
 

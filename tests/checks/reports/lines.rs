@@ -16,7 +16,7 @@ use analysis::report::table::Cell;
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 use tests::gprofng::script;
-use tests::kcollect::{Recorded, record};
+use tests::kcollect::{FinishedRecording, record};
 use tests::machine::{Shared, work_cpu};
 
 const SOURCE: &str = "#include <time.h>
@@ -48,7 +48,7 @@ int main(void)
 
 /// Records a program with this source, compiled with these options. The checks run side by side,
 /// so each has a program with a name of its own.
-fn recorded(name: &str, options: &[&str]) -> Result<(TempDir, Recorded)> {
+fn recorded(name: &str, options: &[&str]) -> Result<(TempDir, FinishedRecording)> {
     let directory = tempfile::tempdir()?;
     let program: PathBuf = directory.path().join(name);
     fs::write(directory.path().join(format!("{name}.c")), SOURCE)?;

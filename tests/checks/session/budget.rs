@@ -17,7 +17,7 @@ use tests::workload;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Four decisions, of five seconds each, and two seconds for what the last one changes.
-const SECONDS: &str = "22.5";
+const RECORDING_S: &str = "22.5";
 
 /// From when three of four firings are left out, by a long way, nanoseconds.
 const QUARTER_RATE_FROM_NS: u64 = 20_700_000_000;
@@ -37,7 +37,16 @@ fn root_alone_what_is_given_up_is_said_and_no_tick_is_lost() -> Result<()> {
         "end=$(($(date +%s) + 24)); while [ $(date +%s) -lt $end ]; do /bin/true; done",
     ]);
     let shell = Running::start(&mut shell, LIMIT)?;
-    let options = ["-x", "off", "-F", "on", "--budget", "0.01%", "-t", SECONDS];
+    let options = [
+        "-x",
+        "off",
+        "-F",
+        "on",
+        "--budget",
+        "0.01%",
+        "-t",
+        RECORDING_S,
+    ];
     let recorded = record(&options, &[], LIMIT)?;
     for load in [spinner, shell] {
         load.finish()?.succeeded()?;
@@ -83,8 +92,9 @@ fn root_alone_what_is_given_up_is_said_and_no_tick_is_lost() -> Result<()> {
         json["budget"]
     );
 
-    // A CPU that is busy all the time has a packet for each firing, and for boundaries that a context
-    // switch counts: 1.8 ticks on average were measured, and 1.02 to 1.35 beside other checks.
+    // A CPU that is busy all the time has a packet for each firing, and for boundaries that a
+    // context switch counts: 1.8 ticks on average were measured, and 1.02 to 1.35 beside other
+    // checks.
     let began = experiment.start().tstamp_ns;
     let (before, late): (Vec<_>, Vec<_>) = packets(&path)?
         .into_iter()

@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use tests::command::run;
 use tests::experiment::{began_ns, files_below};
 use tests::gprofng::{self, Header};
-use tests::kcollect::{Recorded, Recording};
+use tests::kcollect::{FinishedRecording, Recording};
 use tests::machine::disturbance::judge_times;
 use tests::machine::{Exclusive, Shared, online_cpus};
 use tests::oracle::statistics::Band;
@@ -260,7 +260,7 @@ fn root_the_experiment_belongs_to_the_user_of_sudo() -> Result<()> {
 }
 
 /// The header of an experiment that has to be closed.
-fn closed(recorded: &Recorded) -> Result<Header> {
+fn closed(recorded: &FinishedRecording) -> Result<Header> {
     let header = gprofng::header(&recorded.experiment()?)?;
     ensure!(
         header.closed,
@@ -272,7 +272,7 @@ fn closed(recorded: &Recorded) -> Result<Header> {
 }
 
 /// Each CPU has ticks for a span of time, with `-x off`.
-fn every_cpu_has(recorded: &Recorded, header: &Header, span_ns: f64) -> Result<()> {
+fn every_cpu_has(recorded: &FinishedRecording, header: &Header, span_ns: f64) -> Result<()> {
     let cpus = gprofng::objects(&recorded.experiment()?, "cpus")?;
     for cpu in online_cpus()? {
         let ticks = cpus.get(&format!("CPU {cpu}")) * 1e9 / header.interval_ns;

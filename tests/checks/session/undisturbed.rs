@@ -13,7 +13,7 @@ use tests::kcollect::record;
 use tests::machine::Exclusive;
 
 /// How long it makes its calls, seconds.
-const SECONDS: &str = "3";
+const LOAD_S: &str = "3";
 /// How often each kind of call is made at least.
 const TIMES: u64 = 20;
 const LIMIT: Duration = Duration::from_secs(40);
@@ -67,7 +67,7 @@ fn root_alone_only_the_readers_have_real_time_priority() -> Result<()> {
 fn root_alone_a_followed_process_is_not_disturbed() -> Result<()> {
     let _machine = Exclusive::take()?;
     // Without randomised addresses, maps can be compared.
-    let load = ["setarch", "-R", env!("BACKGROUND_LOAD_PROGRAM"), SECONDS];
+    let load = ["setarch", "-R", env!("BACKGROUND_LOAD_PROGRAM"), LOAD_S];
     let alone = run(
         Command::new(load[0])
             .args(&load[1..])
@@ -144,7 +144,7 @@ fn report(finished: &Finished) -> Result<Report> {
             Some(&"code") => report.code = (number(1)?, number(2)?),
             Some(&"pid") => report.pid = i32::try_from(number(1)?)?,
             Some(&"origin") => {
-                report.origin.insert(without_the_librarys(line));
+                report.origin.insert(without_libc_signals(line));
             }
             // kcollect's own words.
             _ => {}
@@ -155,13 +155,13 @@ fn report(finished: &Finished) -> Result<Report> {
 
 /// A line without signals 32 and 33 among those that are ignored: they are the C library's own, and
 /// whether a program begins with them ignored is a matter of which of its functions started it.
-fn without_the_librarys(line: &str) -> String {
-    const OWN: u64 = 3 << 31;
+fn without_libc_signals(line: &str) -> String {
+    const LIBC_SIGNALS: u64 = 3 << 31;
     let ignored = line
         .split_once("SigIgn:\t")
         .and_then(|(before, mask)| Some((before, u64::from_str_radix(mask.trim(), 16).ok()?)));
     match ignored {
-        Some((before, mask)) => format!("{before}SigIgn:\t{:016x}", mask & !OWN),
+        Some((before, mask)) => format!("{before}SigIgn:\t{:016x}", mask & !LIBC_SIGNALS),
         None => line.to_owned(),
     }
 }

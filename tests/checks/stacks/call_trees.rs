@@ -22,37 +22,37 @@ use serde::Deserialize;
 use tests::experiment::states::States;
 use tests::experiment::summary::RunSummary;
 use tests::experiment::{array_ticks, interval_ns};
-use tests::kcollect::{Recorded, record};
+use tests::kcollect::{FinishedRecording, record};
 use tests::machine::disturbance::judge_times;
 use tests::machine::work_cpu;
 use tests::oracle::call_tree::{CallTree, STATES, expand, plain};
-use tests::oracle::statistics::{SLACK, Z};
+use tests::oracle::statistics::{MAX_SIGMAS, SLACK_TICKS};
 
-/// How long it works, seconds: a quarter of it is the rehearsal.
-const SECONDS: f64 = 8.0;
-/// Which part of the time may be off besides chance.
-const CLOCKS: f64 = 0.01;
-/// Which part of the ticks after the rehearsal may have a user stack that is not complete.
-const INCOMPLETE: f64 = 0.001;
-/// Which part of the time that a path is blocked has to be where it blocks in the kernel.
-const BLOCKED: f64 = 0.99;
-/// gprofng shows thousandths of a second.
-const ROUNDING: f64 = 0.0005;
-/// Ticks without which a path has shown nothing.
-const ENOUGH: f64 = 20.0;
+/// How long the server works, seconds: a quarter of it is the warm-up.
+const WORK_S: f64 = 8.0;
+/// The share by which a time may be off besides chance.
+const MAX_TIME_ERROR_SHARE: f64 = 0.01;
+/// The largest share of the ticks after the warm-up whose user stack is incomplete.
+const MAX_INCOMPLETE_SHARE: f64 = 0.001;
+/// The least share of a path's blocked time that is where it blocks in the kernel.
+const MIN_BLOCKED_SHARE: f64 = 0.99;
+/// How far a time may be off because gprofng shows thousandths of a second.
+const ROUNDING_S: f64 = 0.0005;
+/// The fewest ticks that a path is judged by.
+const MIN_TICKS: f64 = 20.0;
 
-/// What a process of the daemon says of itself.
+/// The times that a process of the server measured.
 #[derive(Debug, Deserialize)]
 struct Report {
     server: String,
     pid: i32,
     threads: u64,
-    paths: Vec<Took>,
+    paths: Vec<PathTimes>,
 }
 
-/// What a path through it took. Its parts are functions, from the first of a thread's own on.
+/// The times of a call path. Its parts are functions, from the first of a thread's own on.
 #[derive(Debug, Deserialize)]
-struct Took {
+struct PathTimes {
     path: String,
     /// The state in which it blocks; none for a path that should not block.
     state: String,
@@ -68,7 +68,7 @@ struct Took {
 const BELOW: [(&str, &[&str]); 6] = [
     ("serve/receive/read", &["do_syscall_64", "vfs_read"]),
     (
-        "serve/ask_far/await_reply/read",
+        "serve/ask_slow/await_reply/read",
         &["do_syscall_64", "vfs_read"],
     ),
     (
@@ -92,7 +92,7 @@ const BELOW: [(&str, &[&str]); 6] = [
 #[test]
 fn root_alone_paths_of_a_daemon_have_their_measured_times() -> Result<()> {
     judge_times(|| {
-        let (seconds, cpu) = (SECONDS.to_string(), work_cpu()?.to_string());
+        let (seconds, cpu) = (WORK_S.to_string(), work_cpu()?.to_string());
         let recorded = record(
             &["-p", "hi", "-F", "on"],
             &[env!("SERVER_PROGRAM"), &seconds, &cpu],
@@ -137,7 +137,7 @@ fn root_alone_paths_of_a_daemon_have_their_measured_times() -> Result<()> {
     })
 }
 
-fn report(recorded: &Recorded) -> Result<Vec<Report>> {
+fn report(recorded: &FinishedRecording) -> Result<Vec<Report>> {
     let lines = recorded.finished.stdout.lines();
     lines
         .filter(|line| line.starts_with('{'))
@@ -159,7 +159,7 @@ fn blocked(seconds: &[f64; 10]) -> f64 {
     seconds.iter().sum::<f64>() - on_cpu(seconds) - of(seconds, Microstate::WaitCpu)
 }
 
-/// A process, what it says and what gprofng says.
+/// A process: its own times and gprofng's.
 struct Judge<'a> {
     report: &'a Report,
     tree: CallTree,
@@ -171,10 +171,10 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// Threads begin in the C library, the first one otherwise than the others, and all of these
-    /// alike.
+    /// Finds how the stacks of threads begin: the first one's in one way, those of all others in
+    /// another.
     fn beginnings(&mut self) -> Result<()> {
-        let first = |took: &Took| took.path.split('/').next().map(str::to_owned);
+        let first = |took: &PathTimes| took.path.split('/').next().map(str::to_owned);
         let firsts: BTreeSet<String> = self.report.paths.iter().filter_map(first).collect();
         for node in &self.tree.nodes {
             if let Some((last, before)) = node.path.split_last()
@@ -191,7 +191,7 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// What a node's path has after this path; nothing if it is on none such.
+    /// Returns what a node's path has after this path; nothing if it does not begin with it.
     fn after<'b>(&self, node: &'b [String], path: &[&str]) -> Option<&'b [String]> {
         let begins = |begin: &&Vec<String>| node.starts_with(begin);
         let begin = self.beginnings.iter().find(begins)?;
@@ -208,8 +208,8 @@ impl Judge<'_> {
             .sum(|node| self.after(node, path).is_some_and(<[String]>::is_empty))
     }
 
-    /// A path's times, by ticks, are those that its threads measured.
-    fn path(&mut self, took: &Took) -> Result<()> {
+    /// Compares a path's times, by ticks, with those that its threads measured.
+    fn path(&mut self, took: &PathTimes) -> Result<()> {
         let path = expand(&took.path)?;
         let sum = self.sum(&path);
         let here = blocked(&sum);
@@ -223,7 +223,7 @@ impl Judge<'_> {
         let pieces = took.stretches + took.switches;
         self.compare(took, "all", all, all_ns, pieces);
         ensure!(
-            all_ns / 1e9 / self.interval >= ENOUGH,
+            all_ns / 1e9 / self.interval >= MIN_TICKS,
             "too little: {took:?}"
         );
         // On some machines the disk reports completed work together with the timer's own interrupt:
@@ -252,17 +252,20 @@ impl Judge<'_> {
         }
         let state = STATES.iter().position(|state| *state == took.state);
         let in_state = state.map_or(0.0, |state| sum[state]);
-        if here - in_state > SLACK * self.interval {
+        if here - in_state > SLACK_TICKS * self.interval {
             self.wrong
                 .push(format!("blocked in other states: {sum:?}, {took:?}"));
         }
         Ok(())
     }
 
-    fn compare(&mut self, took: &Took, what: &str, seconds: f64, ns: f64, pieces: f64) {
+    fn compare(&mut self, took: &PathTimes, what: &str, seconds: f64, ns: f64, pieces: f64) {
         let (ticks, truth) = (seconds / self.interval, ns / 1e9 / self.interval);
         let sigma = (pieces / 4.0).min(truth).sqrt();
-        let allowed = Z * sigma + SLACK + CLOCKS * truth + ROUNDING / self.interval;
+        let allowed = MAX_SIGMAS * sigma
+            + SLACK_TICKS
+            + MAX_TIME_ERROR_SHARE * truth
+            + ROUNDING_S / self.interval;
         let line = format!(
             "{}, {what}: {ticks:.0} ticks, {truth:.1} ± {allowed:.1} by its own clocks",
             took.path
@@ -273,8 +276,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Where a path blocks, the kernel's functions follow the user's: the way in first, then what
-    /// it was for.
+    /// Checks that where a path blocks, the kernel's functions follow the user's: the entry first,
+    /// then what the call was for.
     fn below(&mut self) -> Result<()> {
         for (text, below) in BELOW {
             let Some(took) = self.report.paths.iter().find(|took| took.path == text) else {
@@ -294,7 +297,7 @@ impl Judge<'_> {
                     in_order(&whole, below) && !in_order(before, below)
                 })
             })[state];
-            if passed < BLOCKED * all || all == 0.0 {
+            if passed < MIN_BLOCKED_SHARE * all || all == 0.0 {
                 self.wrong.push(format!(
                     "{text}: of {all} s blocked {passed} s are below {below:?}"
                 ));
@@ -303,8 +306,8 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// All of the process's time is in its subexperiment, and nothing of it in the founder as a
-    /// thread's.
+    /// Checks that all of the process's time is in its subexperiment, and nothing of it in the
+    /// founder as a thread's.
     fn whole(&mut self, founder: &Path, experiment: &Path) -> Result<()> {
         let states = States::of(founder)?;
         let row = states.row(self.report.pid)?;
@@ -325,13 +328,13 @@ impl Judge<'_> {
         let total = self.tree.total();
         let shown: f64 = total.iter().sum();
         let recorded = ticks as f64 * self.interval;
-        if (shown - recorded).abs() > total.len() as f64 * ROUNDING {
+        if (shown - recorded).abs() > total.len() as f64 * ROUNDING_S {
             self.wrong
                 .push(format!("{shown} s are shown of {recorded} s"));
         }
         // The founder has these as ticks of CPUs.
         let by_founder = row.ticks as f64 * self.interval;
-        if (on_cpu(&total) - by_founder).abs() > SLACK * self.interval {
+        if (on_cpu(&total) - by_founder).abs() > SLACK_TICKS * self.interval {
             self.wrong.push(format!(
                 "{} s on a CPU, {by_founder} s by the founder",
                 on_cpu(&total)
@@ -340,13 +343,13 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// Stacks are the kernel's functions, if any, on top of the user's, which are there from the
-    /// thread's first function on.
+    /// Checks that stacks are the kernel's functions, if any, on top of the user's, which are there
+    /// from the thread's first function on.
     fn stacks(&mut self, experiment: &Path) -> Result<()> {
         // The upper half of the addresses is the kernel's.
         let of_kernel = |address: &u64| *address >> 63 == 1;
         let experiment = Experiment::open(experiment)?;
-        let learnt = experiment.start().tstamp_ns + (SECONDS / 4.0 * 1e9) as u64 + 1_000_000_000;
+        let learnt = experiment.start().tstamp_ns + (WORK_S / 4.0 * 1e9) as u64 + 1_000_000_000;
         let stacks = experiment.stacks()?;
         let (mut all, mut mixed, mut incomplete, mut late) = (0, 0, 0, 0);
         for tick in experiment.ticks()? {
@@ -357,7 +360,7 @@ impl Judge<'_> {
             let inside = stack.frames.iter().take_while(|frame| of_kernel(frame));
             let inside = inside.count();
             let in_user_mode = tick.state == Microstate::User.number();
-            // The hypervisor takes the CPU in either mode.
+            // Time is stolen in either mode.
             let stolen = tick.detail == Detail::Stolen.number();
             let back = stack.frames.iter().skip(inside).any(of_kernel);
             all += ticks;
@@ -381,9 +384,9 @@ impl Judge<'_> {
                 "{mixed} ticks with a stack that is not of their state, or where the kernel calls the user"
             ));
         }
-        if late as f64 > INCOMPLETE * all as f64 {
+        if late as f64 > MAX_INCOMPLETE_SHARE * all as f64 {
             self.wrong.push(format!(
-                "{late} of {all} ticks have an incomplete stack after the rehearsal"
+                "{late} of {all} ticks have an incomplete stack after the warm-up"
             ));
         }
         Ok(())

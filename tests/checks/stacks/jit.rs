@@ -15,7 +15,7 @@ use serde_json::Value;
 use tests::command::{Finished, run};
 use tests::experiment::interval_ns;
 use tests::gprofng::{Table, script};
-use tests::kcollect::{Recorded, command, record};
+use tests::kcollect::{FinishedRecording, command, record};
 use tests::machine::Shared;
 use tests::machine::disturbance::judge_times;
 use tests::machine::{stolen_meanwhile, work_cpu};
@@ -181,7 +181,7 @@ fn root_code_that_its_process_withholds_is_left_out() -> Result<()> {
     Ok(())
 }
 
-fn record_code(way: &str, args: &[&str]) -> Result<Recorded> {
+fn record_code(way: &str, args: &[&str]) -> Result<FinishedRecording> {
     let cpu = work_cpu()?.to_string();
     let load = [workload!("jit_code"), "2", &cpu, way];
     record(
@@ -359,8 +359,8 @@ fn shares(load: &[&OsStr], experiment: &str, is: impl Fn(&str, &str) -> bool) ->
             "hot {hot}, cold {cold} ticks of {all}: {:#?}",
             functions.rows.iter().take(40).collect::<Vec<_>>()
         );
-        // What it measured has the time of others who took its CPU in it, and of the first rounds,
-        // which had no name.
+        // The time that it measured includes that for which it was preempted, and that of the first
+        // rounds, which had no name.
         Band::of(hot + cold, truth)
             .with_edges(0.03 * (hot + cold) + stolen_meanwhile()? / interval)
             .judge("hot", hot)
@@ -369,7 +369,7 @@ fn shares(load: &[&OsStr], experiment: &str, is: impl Fn(&str, &str) -> bool) ->
 
 /// Functions of the one subexperiment whose name has this in it, user time exclusive and inclusive,
 /// seconds; and the interval, nanoseconds.
-fn functions_of(recorded: &Recorded, part: &str) -> Result<(Table, f64)> {
+fn functions_of(recorded: &FinishedRecording, part: &str) -> Result<(Table, f64)> {
     let founder = recorded.experiment()?;
     let mut found = Vec::new();
     for entry in std::fs::read_dir(&founder)? {

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use bpf_abi::unwind::UnwindEnd;
 use framehop::x86_64::CacheX86_64;
 use tempfile::TempDir;
-use tests::workload::traced::{State, Stop, Traced, Truth};
+use tests::workload::traced::{Stop, ThreadRegisters, Traced, Truth};
 
 use space::{Library, Space};
 use verdict::{Excuse, Seen, Verdict, judge, odd};
@@ -142,7 +142,7 @@ impl Check {
         program: &Program,
         tally: &mut Tally,
     ) -> Result<()> {
-        let mut before: Option<(State, Vec<u8>)> = None;
+        let mut before: Option<(ThreadRegisters, Vec<u8>)> = None;
         let mut unsettled = truth.is_none();
         for _ in 0..steps {
             let state = traced.state()?;
@@ -175,7 +175,7 @@ impl Check {
         traced: &Traced,
         space: &mut Space,
         truth: &mut Option<Truth>,
-        state: &State,
+        state: &ThreadRegisters,
         (program, unsettled): (&Program, bool),
         tally: &mut Tally,
     ) -> Result<()> {

@@ -17,7 +17,7 @@ use tests::experiment::states::States;
 use tests::experiment::summary::RunSummary;
 use tests::experiment::{addresses, io_records};
 use tests::gprofng::script;
-use tests::kcollect::{Recorded, experiments_in, record, sub_experiment};
+use tests::kcollect::{FinishedRecording, experiments_in, record, sub_experiment};
 use tests::machine::disturbance::judge_times;
 use tests::machine::{Shared, work_cpu};
 use tests::workload;
@@ -33,7 +33,7 @@ const MAX_CALL_NS: u64 = 100_000;
 
 const OPTIONS: &[&str] = &["-i", "on", "-F", "load", "--descendants"];
 
-fn record_io(directory: &Path, rounds: &str) -> Result<(Recorded, Vec<Counted>)> {
+fn record_io(directory: &Path, rounds: &str) -> Result<(FinishedRecording, Vec<Counted>)> {
     let directory = directory.to_str().context("no UTF-8")?;
     let recorded = record(OPTIONS, &[IO_CALLS, directory, rounds], LIMIT)?;
     RunSummary::of(&recorded.experiment()?)?.complete()?;
@@ -65,7 +65,7 @@ fn root_alone_every_call_is_recorded_at_its_file() -> Result<()> {
 }
 
 /// Returns how long the threads of both processes waited for a CPU, seconds.
-fn waited_s(recorded: &Recorded) -> Result<f64> {
+fn waited_s(recorded: &FinishedRecording) -> Result<f64> {
     let states = States::of(&recorded.experiment()?)?;
     let own = states
         .processes
@@ -75,7 +75,7 @@ fn waited_s(recorded: &Recorded) -> Result<f64> {
 }
 
 /// gprofng's own reader has the same numbers for each name, of both processes together.
-fn agrees_with_gprofng(recorded: &Recorded, counted: &[Counted]) -> Result<()> {
+fn agrees_with_gprofng(recorded: &FinishedRecording, counted: &[Counted]) -> Result<()> {
     let metrics = "metrics e+ioreadcnt:e+ioreadbytes:e+iowritecnt:e+iowritebytes:name";
     let said = script(&[metrics, "ioactivity"], &recorded.experiment()?)?;
     let table = said.content()?.table(4);
@@ -101,7 +101,7 @@ fn agrees_with_gprofng(recorded: &Recorded, counted: &[Counted]) -> Result<()> {
     Ok(())
 }
 
-fn said_header(recorded: &Recorded) -> Result<String> {
+fn said_header(recorded: &FinishedRecording) -> Result<String> {
     let own = sub_experiment(&recorded.experiment()?, "_io_calls_PID_")?;
     Ok(tests::gprofng::display(&own, &["-header"]))
 }

@@ -16,7 +16,7 @@ use tests::command::Running;
 use tests::experiment::summary::RunSummary;
 use tests::experiment::sync_records;
 use tests::gprofng::{display, script};
-use tests::kcollect::{Recorded, experiments_in, record, sub_experiment};
+use tests::kcollect::{FinishedRecording, experiments_in, record, sub_experiment};
 use tests::machine::disturbance::judge_times;
 use tests::machine::{Shared, work_cpu};
 use tests::workload;
@@ -36,7 +36,7 @@ const MAX_FIRST_CALL_NS: f64 = 1_000_000.0;
 const MAX_WAITS_PER_CPU_AND_SECOND: u64 = 5000;
 
 /// The experiment of the program itself.
-fn own(recorded: &Recorded) -> Result<PathBuf> {
+fn own(recorded: &FinishedRecording) -> Result<PathBuf> {
     sub_experiment(&recorded.experiment()?, "_locked_PID_")
 }
 
@@ -69,7 +69,7 @@ fn root_alone_every_wait_is_recorded_at_its_lock() -> Result<()> {
 }
 
 /// gprofng's own reader sums up the packets, each in whole microseconds.
-fn agrees_with_gprofng(recorded: &Recorded, waits: &[SyncRecord]) -> Result<()> {
+fn agrees_with_gprofng(recorded: &FinishedRecording, waits: &[SyncRecord]) -> Result<()> {
     let said = script(
         &["metrics e.sync:e+syncn:name", "functions"],
         &recorded.experiment()?,
@@ -93,7 +93,7 @@ fn agrees_with_gprofng(recorded: &Recorded, waits: &[SyncRecord]) -> Result<()> 
 }
 
 /// Our report has them by lock, with the functions of the program that waited.
-fn reported(recorded: &Recorded, locks: &[Lock], waits: &[SyncRecord]) -> Result<()> {
+fn reported(recorded: &FinishedRecording, locks: &[Lock], waits: &[SyncRecord]) -> Result<()> {
     let model = Model::load(&[recorded.experiment()?])?;
     let words: Vec<_> = offered(&model).iter().map(|base| base.keyword()).collect();
     ensure!(

@@ -9,7 +9,7 @@ use analysis::report::views::{TableOptions, View, make};
 use anyhow::{Context, Result, ensure};
 use tests::experiment::summary::RunSummary;
 use tests::gprofng::script;
-use tests::kcollect::{Recorded, experiments_in, record};
+use tests::kcollect::{FinishedRecording, experiments_in, record};
 use tests::machine::Shared;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -58,7 +58,10 @@ fn root_what_each_function_got_is_recorded() -> Result<()> {
 }
 
 /// gprofng's own reader, which replays the packets too.
-fn agrees_with_gprofng(recorded: &Recorded, counted: &BTreeMap<&str, [u64; 3]>) -> Result<()> {
+fn agrees_with_gprofng(
+    recorded: &FinishedRecording,
+    counted: &BTreeMap<&str, [u64; 3]>,
+) -> Result<()> {
     let metrics = "metrics i+heapleakbytes:i+heapallocbytes:i+heapalloccnt:name";
     let said = script(&[metrics, "functions"], &recorded.experiment()?)?;
     let table = said.content()?.table(3);

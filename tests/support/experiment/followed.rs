@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::experiment::summary::RunSummary;
 use crate::gprofng::{Table, script};
-use crate::kcollect::Recorded;
+use crate::kcollect::FinishedRecording;
 
 /// One tick array's ticks in one state.
 #[derive(Clone, Debug)]
@@ -66,9 +66,9 @@ pub struct Followed {
     pub kernel_cpu: BTreeMap<u32, u64>,
     /// The founder's ticks of threads, by process and thread.
     pub arrays: BTreeMap<(u32, u64), u64>,
-    /// `kcollect.json`, what is read of it often,
+    /// `kcollect.json`, the part that is read often.
     pub summary: RunSummary,
-    /// and all of it.
+    /// `kcollect.json`, all of it.
     pub json: Value,
     /// The clock interval, nanoseconds.
     pub interval_ns: f64,
@@ -79,7 +79,7 @@ impl Followed {
     ///
     /// # Errors
     /// When a file of it cannot be read.
-    pub fn read(recorded: &Recorded) -> Result<Self> {
+    pub fn read(recorded: &FinishedRecording) -> Result<Self> {
         let founder = recorded.experiment()?;
         let experiment = Experiment::open(&founder)?;
         let mut kernel_cpu = BTreeMap::new();

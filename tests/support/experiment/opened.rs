@@ -14,7 +14,7 @@ use crate::kcollect::command;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// What `kcollect report` ends with where there is no tick to show.
-const EMPTY: i32 = 65;
+const NO_DATA: i32 = 65;
 
 /// An experiment that opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ fn reported(experiment: &Path) -> Result<f64> {
     let args = ["functions", "-m", "e.kcpu:name", "-n", "1", "--json"];
     let mut report = command(["report".as_ref(), experiment.as_os_str()])?;
     let finished = run(report.args(args), LIMIT)?;
-    if finished.code() == EMPTY {
+    if finished.code() == NO_DATA {
         return Ok(0.0);
     }
     let finished = finished.succeeded()?;

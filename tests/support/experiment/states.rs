@@ -3,7 +3,7 @@
 //! The times are exact where they come from context switches, so most of the judgement needs no
 //! statistics:
 //!
-//! * **by itself** ([`States::conserve`]): the states of a process add up to the lives of its
+//! * **by itself** ([`States::conserve`]): the states of a process add up to the tracked time of its
 //!   threads, the CPU time of all processes to the busy time of the CPUs, and a process that
 //!   existed during the whole run has the time of the run;
 //! * **by a workload's truth** ([`States::agree`]): no state is off by more than a hundredth of the
@@ -31,51 +31,51 @@ use crate::machine::disturbance::NoTruth;
 use crate::oracle::statistics::{Band, Pair};
 use crate::workload::truth::{Truth, accounting_hz};
 
-/// How far a state may be off, as a share of the wall time.
-const STATE: f64 = 0.01;
-/// How far CPU time may be off, as a share of it: both sides count it exactly, but not from and to
-/// the same instants.
-const CPU: f64 = 0.002;
-/// And for each thread but the first, seconds: it ends a little after its time was added to its
-/// process's usage.
-const CPU_THREAD_S: f64 = 5e-6;
-/// The same as a part of a thread's CPU time, for brief ones: of a life of 70 us the end takes 9.
-/// The clock of a control group has it too, and the check that asks that one is exact.
-const CPU_THREAD: f64 = 0.2;
-/// The same for each thread but the first: it lives before it can run, and ends after its last
-/// word.
-const OUTSIDE_THREAD_S: f64 = 2e-5;
-/// How far the states of a workload may be from its own wall time, seconds, beside half of what a
-/// state may be off and what was stolen: usage is counted from the process's birth, work is not.
-const EXPLAINED_S: f64 = 0.01;
-/// How far the life of one thread and the sum of its states may differ, seconds.
-const THREAD_S: f64 = 1e-6;
-/// Which part of a thread's ticks may be of off-CPU intervals whose end was not recorded.
-const UNSEEN: f64 = 0.01;
-/// The last digit of the account, seconds: how far each number may be off for that.
+/// How far the time in a state may be off, as a share of the wall time.
+const MAX_STATE_ERROR_SHARE: f64 = 0.01;
+/// How far CPU time may be off, as a share of it: both sides count it exactly, but not between the
+/// same instants.
+const MAX_CPU_ERROR_SHARE: f64 = 0.002;
+/// How far CPU time may be off besides for each thread but the first, seconds: a thread ends a
+/// little after its time was added to its process's usage.
+const MAX_THREAD_CPU_ERROR_S: f64 = 5e-6;
+/// The same as a share of a thread's CPU time, for short-lived threads: of 70 us the end takes 9.
+/// The clock of a control group includes the end, so the check that reads that clock is exact.
+const MAX_THREAD_CPU_ERROR_SHARE: f64 = 0.2;
+/// How long each thread but the first may exist outside of its own account, seconds: before it can
+/// run, and after its last look at its clocks.
+const MAX_THREAD_OUTSIDE_S: f64 = 2e-5;
+/// How far the states of a workload may be from its own wall time, seconds, besides half of
+/// [`MAX_STATE_ERROR_SHARE`] and what was stolen: usage is counted from the process's start, work is not.
+const MAX_UNEXPLAINED_S: f64 = 0.01;
+/// How far the tracked time of a thread and the sum of its states may differ, seconds.
+const MAX_THREAD_SUM_ERROR_S: f64 = 1e-6;
+/// The largest share of a thread's ticks in off-CPU intervals whose end was not recorded.
+const MAX_UNSEEN_SHARE: f64 = 0.01;
+/// The last digit of the account, seconds: how far rounding may change each number.
 const DIGIT_S: f64 = 1e-9;
 /// How far the time may be off for which a quota kept a workload from running, as a share of the
 /// wall time: the kernel sums it up from timers of its own, for a group.
-const THROTTLED: f64 = 0.02;
-/// Which part of stolen time may be in ticks of what the thread did, or the reverse: a boundary
-/// just before the CPU runs again looks like a punctual timer.
-pub const STOLEN: f64 = 0.1;
-/// From the first to the last instant of the run, as against those of its books, seconds.
-const RUN_S: f64 = 0.05;
-/// How far the lives of two threads may differ that both lived through the whole run, seconds: all
-/// are entered and closed as of the same instants, by the clock of the scheduler as one CPU or
-/// another has it.
-pub const WHOLE_S: f64 = 3e-4;
+const MAX_THROTTLED_ERROR_SHARE: f64 = 0.02;
+/// The largest share of stolen time that may be in ticks of what the thread did, or the reverse: a
+/// boundary just before the CPU runs again looks like a punctual timer.
+pub const MAX_STOLEN_ERROR_SHARE: f64 = 0.1;
+/// How far the time of a thread of the whole run may be from the run's, seconds.
+const MAX_RUN_ERROR_S: f64 = 0.05;
+/// How far the tracked times of two threads of the whole run may differ, seconds: all begin and end
+/// at the same instants, by the scheduler's clock of one CPU or another.
+pub const MAX_WHOLE_RUN_ERROR_S: f64 = 3e-4;
 
 /// Returns how exact the kernel's sum of a workload's CPU time is, seconds: it lacks the ends of
 /// threads.
 fn cpu_inexact_s(truth: &Truth) -> f64 {
     let cpu = truth.cpu_ns() as f64 / 1e9;
-    let end = CPU_THREAD_S.max(CPU_THREAD * cpu / truth.threads.max(1) as f64);
-    CPU * cpu + truth.threads.saturating_sub(1) as f64 * end
+    let end =
+        MAX_THREAD_CPU_ERROR_S.max(MAX_THREAD_CPU_ERROR_SHARE * cpu / truth.threads.max(1) as f64);
+    MAX_CPU_ERROR_SHARE * cpu + truth.threads.saturating_sub(1) as f64 * end
 }
 
-/// How long starting and ending may take a workload, seconds: the edges of its truth.
+/// How long a workload may take to start and to end outside of its truth, seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Edges {
     /// On a CPU, from its last look at its usage to its end. 2.6 ms were measured once, of a
@@ -104,7 +104,7 @@ pub struct States {
     pub interval_us: f64,
     /// From the first to the last instant of the run, seconds.
     pub elapsed_s: f64,
-    /// All processes that lived during the run.
+    /// All processes that existed during the run.
     pub processes: Vec<ProcessTimes>,
 }
 
@@ -115,14 +115,14 @@ pub struct ProcessTimes {
     pub pid: i32,
     /// Its name.
     pub name: String,
-    /// How many threads of it lived.
+    /// How many of its threads ran or waited during the run.
     pub threads: u64,
     /// Its ticks on a CPU.
     #[serde(default)]
     pub ticks: u64,
-    /// Their lives inside the run, summed, seconds.
+    /// The tracked time of these threads, summed, seconds.
     pub tracked_s: f64,
-    /// Where these went, by number of the state, seconds.
+    /// That time by number of the state, seconds.
     pub states_s: [f64; Microstate::PER_THREAD],
     /// Parts of that, by detail. Older experiments have none.
     pub detail_s: Option<Detail>,
@@ -133,7 +133,7 @@ pub struct ProcessTimes {
 pub struct Detail {
     /// Blocked for a block device.
     pub block_io: f64,
-    /// Waiting for a CPU after it was taken away, not after a wake-up.
+    /// Waiting for a CPU after it was preempted, not after a wake-up.
     pub preempted: f64,
     /// Waiting for a CPU because a quota was used up.
     pub throttled: f64,
@@ -176,7 +176,7 @@ fn states() -> impl Iterator<Item = Microstate> {
 }
 
 impl States {
-    /// Those of an experiment.
+    /// Reads the account of an experiment.
     ///
     /// # Errors
     /// When there are none, or they are not of this form.
@@ -194,7 +194,7 @@ impl States {
         Ok(account)
     }
 
-    /// The one row of a process.
+    /// Returns the one row of a process.
     ///
     /// # Errors
     /// When there is none, or more than one.
@@ -206,13 +206,13 @@ impl States {
         }
     }
 
-    /// Judges the account by itself and by the books of the CPUs. `residents` are processes that
-    /// lived before the run and after it.
+    /// Judges the account by itself and by the CPU statistics. `residents` are processes that
+    /// existed before the run and after it.
     ///
     /// # Errors
     /// When time is missing or counted twice; the message has all the numbers.
     pub fn conserve(&self, residents: &BTreeSet<i32>) -> Result<()> {
-        self.conserve_within(residents, WHOLE_S)
+        self.conserve_within(residents, MAX_WHOLE_RUN_ERROR_S)
     }
 
     /// The same where two clocks may differ by so many seconds: CPUs that now and then stand still.
@@ -249,7 +249,7 @@ impl States {
             recorded / 1e9
         );
         Band::time(cpu_ns, all as f64 * interval, interval)
-            .with_edges(STOLEN * stolen as f64)
+            .with_edges(MAX_STOLEN_ERROR_SHARE * stolen as f64)
             .judge(
                 &format!(
                     "busy ticks, where all processes were on CPU for {} s and {stolen} ticks were \
@@ -260,10 +260,10 @@ impl States {
             )
     }
 
-    /// What is not as it should be of processes that lived through all of the run.
+    /// Returns what is wrong of processes that existed during the whole run.
     fn not_all_there(&self, residents: &BTreeSet<i32>, whole_s: f64) -> Vec<String> {
         let mut wrong = Vec::new();
-        // Of one thread from end to end, so that its life is the run.
+        // Those of one thread, whose tracked time is that of the run.
         let mut whole = Vec::new();
         for pid in residents {
             match self.row(*pid) {
@@ -277,7 +277,7 @@ impl States {
             wrong.push("no process of one thread lived through the run".into());
             return wrong;
         };
-        if (longest - self.elapsed_s).abs() > RUN_S.max(whole_s) {
+        if (longest - self.elapsed_s).abs() > MAX_RUN_ERROR_S.max(whole_s) {
             wrong.push(format!(
                 "a thread lived for {longest} s of a run of {} s",
                 self.elapsed_s
@@ -294,19 +294,19 @@ impl States {
         wrong
     }
 
-    /// Judges the ticks of a process by its exact time: on a CPU and away from one they tile the
-    /// life of each thread, but for one at its beginning and one at its end, and one whenever it
+    /// Judges the ticks of a process by its exact time: on-CPU and off-CPU ticks tile the tracked
+    /// time of each thread, but for one at its beginning and one at its end, and one whenever it
     /// changes its CPU, which a workload does when it pins itself, and the scheduler before that:
     /// the more often, the more others there are. Where a kernel lets no BPF program run on top of
-    /// some process, an arrival from it is not seen, and the ticks of the absence that ended with
-    /// it are missing.
+    /// some process, a context switch from it is not seen, and the ticks of the off-CPU interval
+    /// that ended with it are missing.
     ///
     /// # Errors
     /// When there are too few or too many.
     pub fn tile(&self, pid: i32, ticks: u64, company: usize) -> Result<()> {
         let row = self.row(pid)?;
         let expected = row.tracked_s / (self.interval_us / 1e6);
-        let allowed = 3.0 + 2.0 * row.threads as f64 + company as f64 + expected * UNSEEN;
+        let allowed = 3.0 + 2.0 * row.threads as f64 + company as f64 + expected * MAX_UNSEEN_SHARE;
         ensure!(
             (ticks as f64 - expected).abs() <= allowed,
             "{ticks} ticks, not {expected:.1} ± {allowed:.1}, in {row:?}"
@@ -325,7 +325,7 @@ impl States {
         let stolen_s = row.detail_s.as_ref().map_or(0.0, |parts| parts.stolen);
         let judge = |name: &str, exact_s: f64, ticks: u64| {
             Band::time(exact_s, row.tracked_s, interval_s)
-                .with_edges(STOLEN * stolen_s / interval_s)
+                .with_edges(MAX_STOLEN_ERROR_SHARE * stolen_s / interval_s)
                 .judge(name, ticks as f64)
                 .with_context(|| format!("ticks by state {ticks:?} of {row:?}"))
         };
@@ -368,7 +368,7 @@ impl States {
         self.agree_within(truth, Edges::default())
     }
 
-    /// The same on a machine that takes its time.
+    /// The same with other allowances for the start and the end.
     ///
     /// # Errors
     /// As [`States::agree`].
@@ -378,7 +378,7 @@ impl States {
         let cpu = truth.cpu_ns() as f64 / 1e9;
         let explained: f64 = truth.states_s.iter().sum();
         let unexplained = truth.tracked_s - explained;
-        let inexact = STATE / 2.0 * wall + EXPLAINED_S;
+        let inexact = MAX_STATE_ERROR_SHARE / 2.0 * wall + MAX_UNEXPLAINED_S;
         if !(-inexact..=inexact + truth.stolen_s).contains(&unexplained) {
             bail!(NoTruth(format!(
                 "{} explains {explained} s of its {} s, and {} s were stolen: truth {truth:?}, account {row:?}",
@@ -400,7 +400,7 @@ impl States {
         // system until a transaction has ended. One that does not say how long that took waited
         // for the disk.
         let disk = row.detail_s.as_ref().map_or(0.0, |parts| parts.block_io);
-        let alone = edges.outside_s + more * OUTSIDE_THREAD_S + disk.max(truth.before_s);
+        let alone = edges.outside_s + more * MAX_THREAD_OUTSIDE_S + disk.max(truth.before_s);
         if !(-edges.cpu_s..=alone + waited.max(0.0)).contains(&outside) {
             wrong.push(format!(
                 "the threads lived {} s by their own clocks, {} s by the account",
@@ -413,7 +413,7 @@ impl States {
                 row.cpu_s()
             ));
         }
-        let allowed = STATE * wall;
+        let allowed = MAX_STATE_ERROR_SHARE * wall;
         for state in states().filter(|state| !ON_CPU.contains(state)) {
             let (mine, own) = (row.of(state), of(&truth.states_s, state));
             // What was stolen in a call that blocks is the call's for the workload; for the account
@@ -449,7 +449,7 @@ impl States {
         let Some(parts) = &row.detail_s else {
             return Ok(());
         };
-        let allowed = THROTTLED * truth.wall_ns() as f64 / 1e9;
+        let allowed = MAX_THROTTLED_ERROR_SHARE * truth.wall_ns() as f64 / 1e9;
         let most = match company {
             0 => truth.throttled_s + truth.stolen_s + allowed,
             _ => f64::INFINITY,
@@ -473,7 +473,7 @@ impl States {
         let split = user_share(self.row(truth.pid)?, truth, self.interval_us / 1e6);
         let (mine, own) = split.shares();
         ensure!(
-            (mine - own).abs() <= STATE + split.allowed(),
+            (mine - own).abs() <= MAX_STATE_ERROR_SHARE + split.allowed(),
             "{}, share of user mode in CPU time: {split}",
             truth.workload
         );
@@ -495,16 +495,17 @@ fn user_share(row: &ProcessTimes, truth: &Truth, interval_s: f64) -> Pair {
     }
 }
 
-/// What the sum of a row's states misses or has too much.
+/// Returns a message if the sum of a row's states is not its tracked time.
 fn not_whole(row: &ProcessTimes) -> Option<String> {
     let sum: f64 = row.states_s.iter().sum();
-    let allowed = row.threads as f64 * THREAD_S + (Microstate::PER_THREAD + 1) as f64 * DIGIT_S;
+    let allowed =
+        row.threads as f64 * MAX_THREAD_SUM_ERROR_S + (Microstate::PER_THREAD + 1) as f64 * DIGIT_S;
     let whole = (sum - row.tracked_s).abs() <= allowed;
     let possible = row.states_s.iter().all(|seconds| *seconds >= 0.0);
     (!whole || !possible).then(|| format!("the states add up to {sum} s in {row:?}"))
 }
 
-/// What is more than that which it is a part of.
+/// Returns a message if a detail of a row is longer than the states that it is part of.
 fn not_parts(row: &ProcessTimes) -> Option<String> {
     let parts = row.detail_s.as_ref()?;
     let waited = row.of(Microstate::WaitCpu);
@@ -521,8 +522,8 @@ fn not_parts(row: &ProcessTimes) -> Option<String> {
     (!possible).then(|| format!("a part is more than the whole in {row:?}"))
 }
 
-/// What is wrong, if anything is: the first of it, since a wrong clock is wrong for all processes
-/// of a machine.
+/// Passes if nothing is wrong. The error has the first messages only, since a wrong clock is wrong
+/// for all processes of a machine.
 fn verdict(what: &str, wrong: &[String]) -> Result<()> {
     const SHOWN: usize = 8;
     let shown: Vec<_> = wrong.iter().take(SHOWN).map(String::as_str).collect();

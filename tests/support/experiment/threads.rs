@@ -45,10 +45,10 @@ pub struct ThreadLine {
 }
 
 /// How far two clocks of the kernel may differ at one instant, nanoseconds.
-const CLOCK_NS: u64 = 20_000;
+const MAX_CLOCK_DIFFERENCE_NS: u64 = 20_000;
 /// How much faster one clock may go than another: times of threads are the scheduler's, instants
 /// are CLOCK_MONOTONIC's, which a time service may slow or speed up by so much.
-pub const CLOCKS: f64 = 6e-4;
+pub const MAX_CLOCK_DRIFT_SHARE: f64 = 6e-4;
 
 impl ThreadLine {
     /// Nanoseconds in a state; on a CPU, in whatever mode, is `cpu`.
@@ -133,7 +133,8 @@ pub fn judge(lines: &[ThreadLine]) -> Result<Vec<&ThreadLine>> {
                 .map(|thread| line.at_ns.saturating_sub(thread.at_ns));
             let (count, since) = unchanged.fold((0, 0), |(count, sum), ns| (count + 1, sum + ns));
             let expected = known + since + gone.get(state).copied().unwrap_or_default();
-            let allowed = (count + 1) * CLOCK_NS + (since as f64 * CLOCKS) as u64;
+            let allowed = (count + 1) * MAX_CLOCK_DIFFERENCE_NS
+                + (since as f64 * MAX_CLOCK_DRIFT_SHARE) as u64;
             ensure!(
                 line.of(state).abs_diff(expected) <= allowed,
                 "{state}: {} ns at the sample, {expected} ns by the threads: {line:?}",

@@ -18,7 +18,7 @@ use libbpf_sys::{
 /// When what was loaded after `before` is gone, at the latest: a recording of a check beside this
 /// one has ended until then, and the kernel frees what it held a little later, behind grace periods
 /// and in the background.
-const FREED: Duration = Duration::from_secs(90);
+const FREE_LIMIT: Duration = Duration::from_secs(90);
 
 type NextId = unsafe extern "C" fn(u32, *mut u32) -> i32;
 
@@ -70,7 +70,7 @@ impl Loaded {
         let mut left = &Self::now()?.0 - &self.0;
         while !left.is_empty() {
             ensure!(
-                start.elapsed() < FREED,
+                start.elapsed() < FREE_LIMIT,
                 "left in the kernel: {left:?}, beside the {} objects that were there",
                 self.0.len()
             );

@@ -18,10 +18,10 @@ use crate::machine::SmallDisk;
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Bytes of the file system: with room for more than is written to it.
-const SIZE: u64 = 96 << 20;
+const DISK_BYTES: u64 = 96 << 20;
 
 /// `EXT4_IOC_SHUTDOWN`, which XFS has brought up: `_IOR('X', 125, __u32)`.
-const SHUTDOWN: libc::c_ulong = 0x8004_587d;
+const EXT4_IOC_SHUTDOWN: libc::c_ulong = 0x8004_587d;
 
 /// One, mounted.
 #[derive(Debug)]
@@ -38,9 +38,9 @@ impl LoopDisk {
     /// # Errors
     /// When this machine has no loop devices, or no ext4.
     pub fn make() -> Result<Self> {
-        let memory = SmallDisk::of(SIZE / 1024 + 1024)?;
+        let memory = SmallDisk::of(DISK_BYTES / 1024 + 1024)?;
         let image = memory.path().join("image");
-        File::create(&image)?.set_len(SIZE)?;
+        File::create(&image)?.set_len(DISK_BYTES)?;
         run(
             Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image),
             LIMIT,
@@ -101,7 +101,13 @@ impl LoopDisk {
         let directory = File::open(self.path())?;
         let full_sync: u32 = 0;
         // SAFETY: it reads one number.
-        let done = unsafe { libc::ioctl(directory.as_raw_fd(), SHUTDOWN, &raw const full_sync) };
+        let done = unsafe {
+            libc::ioctl(
+                directory.as_raw_fd(),
+                EXT4_IOC_SHUTDOWN,
+                &raw const full_sync,
+            )
+        };
         ensure!(done == 0, "it does not go down: {}", Errno::last());
         Ok(())
     }

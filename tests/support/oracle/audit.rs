@@ -22,7 +22,7 @@ pub struct Audit {
     running: Running,
 }
 
-/// What became of a process.
+/// AuditEventKind became of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditedProcess {
     /// It was forked while the audit ran.
@@ -74,41 +74,44 @@ impl Audit {
     }
 }
 
-/// One record: when, and what.
+/// One record of perf.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Event {
+struct AuditEvent {
     time_ns: u64,
     pid: i32,
-    what: What,
+    kind: AuditEventKind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
+enum AuditEventKind {
     Fork,
     Name { name: String, executed: bool },
     Exit,
     Lost,
 }
 
-fn lives(mut events: Vec<Event>) -> Result<BTreeMap<i32, AuditedProcess>> {
+fn lives(mut events: Vec<AuditEvent>) -> Result<BTreeMap<i32, AuditedProcess>> {
     events.sort();
     let mut lives: BTreeMap<i32, AuditedProcess> = BTreeMap::new();
     for event in events {
-        ensure!(event.what != What::Lost, "perf lost records of its audit");
+        ensure!(
+            event.kind != AuditEventKind::Lost,
+            "perf lost records of its audit"
+        );
         let life = lives.entry(event.pid).or_default();
-        match event.what {
-            What::Fork => {
+        match event.kind {
+            AuditEventKind::Fork => {
                 *life = AuditedProcess {
                     forked: true,
                     ..AuditedProcess::default()
                 }
             }
-            What::Name { name, executed } => {
+            AuditEventKind::Name { name, executed } => {
                 life.names.push(name);
                 life.programs += u32::from(executed);
             }
-            What::Exit => life.exited = true,
-            What::Lost => {}
+            AuditEventKind::Exit => life.exited = true,
+            AuditEventKind::Lost => {}
         }
     }
     Ok(lives)
@@ -127,7 +130,7 @@ const TIME: u64 = 1 << 2;
 
 /// Records of a file: the place of the attributes is at byte 24, that of the data at byte 40, their
 /// sizes behind.
-fn parse(bytes: &[u8]) -> Option<Vec<Event>> {
+fn parse(bytes: &[u8]) -> Option<Vec<AuditEvent>> {
     const SAMPLE_TYPE: usize = 24;
     let attributes = word(bytes, 24)? as usize;
     let sample_type = word(bytes, attributes.checked_add(SAMPLE_TYPE)?)?;
@@ -145,7 +148,7 @@ fn parse(bytes: &[u8]) -> Option<Vec<Event>> {
         let body = rest.get(8..size)?;
         rest = &rest[size..];
         let (first, second) = (word(body, 0), word(body, 8));
-        let what = match kind {
+        let kind = match kind {
             // A pid, a tid, a name. Of the names of threads that of the first is the process's.
             COMM => {
                 let ids = first?;
@@ -153,7 +156,7 @@ fn parse(bytes: &[u8]) -> Option<Vec<Event>> {
                     continue;
                 }
                 let name = body.get(8..)?.split(|byte| *byte == 0).next()?;
-                What::Name {
+                AuditEventKind::Name {
                     name: String::from_utf8_lossy(name).into_owned(),
                     executed: misc & EXECUTED != 0,
                 }
@@ -163,14 +166,18 @@ fn parse(bytes: &[u8]) -> Option<Vec<Event>> {
                 if first? as u32 != second? as u32 {
                     continue;
                 }
-                if kind == FORK { What::Fork } else { What::Exit }
+                if kind == FORK {
+                    AuditEventKind::Fork
+                } else {
+                    AuditEventKind::Exit
+                }
             }
-            LOST => What::Lost,
+            LOST => AuditEventKind::Lost,
             _ => continue,
         };
         let time_ns = word(body, body.len().checked_sub(behind + 8)?)?;
         let pid = (first? as u32).cast_signed();
-        events.push(Event { time_ns, pid, what });
+        events.push(AuditEvent { time_ns, pid, kind });
     }
     Some(events)
 }

@@ -7,7 +7,7 @@
 //! so too. Only a load in step with the ticks has a count that is less exact: no check counts ticks
 //! of one.
 //!
-//! A count may be off by [`Z`] standard deviations and [`SLACK`] ticks. The first makes a correct
+//! A count may be off by [`MAX_SIGMAS`] standard deviations and [`SLACK_TICKS`] ticks. The first makes a correct
 //! profiler fail less than once in a million checks; the second is for the two ends of the interval
 //! that was watched, and for small counts, whose distribution is not normal. A test below holds
 //! both against exact binomial tails.
@@ -15,10 +15,10 @@
 use std::fmt;
 
 /// Standard deviations allowed. Five, both sides of a normal distribution: 6 in 10⁷.
-pub const Z: f64 = 5.0;
+pub const MAX_SIGMAS: f64 = 5.0;
 
 /// Ticks allowed besides.
-pub const SLACK: f64 = 4.0;
+pub const SLACK_TICKS: f64 = 4.0;
 
 /// What a count should be, and how far it may be off.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,7 +42,7 @@ impl Band {
             n,
             expected: n * p,
             sigma,
-            allowed: Z * sigma + SLACK,
+            allowed: MAX_SIGMAS * sigma + SLACK_TICKS,
         }
     }
 
@@ -58,7 +58,7 @@ impl Band {
     #[must_use]
     pub fn with_stints(mut self, stints: f64) -> Self {
         let sigma = (self.sigma.powi(2) + stints / 4.0).sqrt();
-        self.allowed += Z * (sigma - self.sigma);
+        self.allowed += MAX_SIGMAS * (sigma - self.sigma);
         self.sigma = sigma;
         self
     }
@@ -124,7 +124,7 @@ impl Pair {
 
     /// The greatest difference allowed between the shares.
     pub fn allowed(&self) -> f64 {
-        Z * self.sigma() + SLACK / self.first.1 + SLACK / self.second.1
+        MAX_SIGMAS * self.sigma() + SLACK_TICKS / self.first.1 + SLACK_TICKS / self.second.1
     }
 
     /// Whether both can be samples of the same share.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 const PAGE: usize = 4096;
 
-/// What the kernel has counted of a thread by itself, since its birth.
+/// What the kernel has counted of a thread by itself, since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counted {
     /// The thread.

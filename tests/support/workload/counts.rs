@@ -3,16 +3,16 @@
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-/// Counts since the process was born.
+/// Counts since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Page faults without I/O.
     pub minor_faults: u64,
     /// Page faults with I/O.
     pub major_faults: u64,
-    /// Times it gave its CPU up.
+    /// Context switches when it blocked or yielded.
     pub voluntary_switches: u64,
-    /// Times it lost its CPU.
+    /// Context switches when it was preempted.
     pub involuntary_switches: u64,
     /// Bytes read, from anything.
     pub read_chars: u64,
@@ -24,7 +24,7 @@ pub struct Counts {
     pub write_calls: u64,
 }
 
-/// What a process may do between its last look at its counts and its end: print, unmap, leave.
+/// What a process may do between its last look at its counts and its end: print, unmap, exit.
 const MAX_AFTER_LAST_READ: Counts = Counts {
     minor_faults: 40,
     major_faults: 5,

@@ -18,13 +18,13 @@ const FILES: usize = 9;
 /// The calls on a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Calls {
-    /// Calls that read,
+    /// Calls that read.
     pub reads: u64,
-    /// and the bytes that they read.
+    /// The bytes that they read.
     pub read_bytes: u64,
-    /// Calls that write,
+    /// Calls that write.
     pub writes: u64,
-    /// and the bytes that they wrote.
+    /// The bytes that they wrote.
     pub written: u64,
     /// Calls that open, close or do something else.
     pub others: u64,

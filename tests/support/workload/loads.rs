@@ -62,7 +62,7 @@ const ALL: [Load; 26] = [
     ),
     Load::off_cpu("state_sleep", Some("fsync"), Microstate::Sleep),
     Load::off_cpu("vfork_parent", None, Microstate::Sleep),
-    Load::off_cpu("births", Some("fifo"), Microstate::Sleep),
+    Load::off_cpu("thread_starts", Some("fifo"), Microstate::Sleep),
     Load::off_cpu("state_wait", None, Microstate::WaitCpu),
     Load::off_cpu("state_latency", None, Microstate::WaitCpu).of(3, "state_latency", nothing),
     Load::off_cpu("throttled", Some("5"), Microstate::WaitCpu).of(1, "throttled", cgroup::possible),

@@ -61,7 +61,7 @@ impl Lock {
 /// Share of the waits whose lock may be unknown: the kernel does not run a program on top of one
 /// that changes the same storage, so the end of such a wait is found later. One of some 3,000 was
 /// measured.
-const UNKNOWN: f64 = 0.002;
+const MAX_UNKNOWN_SHARE: f64 = 0.002;
 
 /// Checks that each wait that the program has counted is recorded, at its lock. Returns the waits
 /// of each lock that were recorded there.
@@ -75,7 +75,7 @@ pub fn each_wait<'w>(
     let unknown = waits.iter().filter(|wait| wait.object == 0).count() as u64;
     let total: u64 = locks.iter().map(|lock| lock.waits).sum();
     ensure!(
-        waits.len() as u64 == total && unknown as f64 <= 1.0 + UNKNOWN * total as f64,
+        waits.len() as u64 == total && unknown as f64 <= 1.0 + MAX_UNKNOWN_SHARE * total as f64,
         "{} waits of {total} are recorded, {unknown} of unknown locks",
         waits.len()
     );

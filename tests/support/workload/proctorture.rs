@@ -85,8 +85,7 @@ fn word(line: &str) -> Option<ActionReport> {
 
 /// The action that gives a process this name.
 pub fn name_action(name: &[u8]) -> String {
-    let digits: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("name:{digits}")
+    format!("name:{}", hex::encode(name))
 }
 
 #[cfg(test)]

@@ -56,9 +56,9 @@ impl TimeAccount {
 pub struct ThreadClocks {
     /// `CLOCK_MONOTONIC`.
     pub wall_ns: u64,
-    /// CPU time since the thread's birth.
+    /// CPU time since the thread's start.
     pub cpu_ns: u64,
-    /// Waits for a CPU since the thread's birth.
+    /// Waits for a CPU since the thread's start.
     pub waited_ns: u64,
 }
 
@@ -103,7 +103,7 @@ pub struct ThreadTimes {
 }
 
 impl ThreadTimes {
-    /// Starts now. What the thread has run and waited since its birth is in its account; only what
+    /// Starts now. What the thread has run and waited since its start is in its account; only what
     /// blocked it before now is not, and for a new thread that is nothing.
     ///
     /// # Errors

@@ -30,9 +30,9 @@ const STEP_LIMIT: Duration = Duration::from_millis(300);
 /// Waiting with a look each time: a step takes some microseconds.
 const MAX_POLLS: u32 = 2000;
 /// The most of a stack that is copied, bytes.
-const COPIED: u64 = 1 << 20;
+const MAX_STACK_COPY_BYTES: u64 = 1 << 20;
 /// A leap of the stack pointer by more than this, bytes, is one to another stack.
-const LEAP: u64 = 256 << 10;
+const STACK_JUMP_BYTES: u64 = 256 << 10;
 /// Where a signal frame has the interrupted frame pointer, by the kernel's `struct rt_sigframe`:
 /// bytes from the stack pointer of the code that the handler returns to.
 pub const SIGNAL_FP: u64 = 120;
@@ -45,14 +45,14 @@ const SIGRETURN: u64 = 15;
 
 /// The registers that matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct ThreadRegisters {
     /// The next instruction.
     pub pc: u64,
     /// The general registers by DWARF number.
     pub general: [u64; 16],
 }
 
-impl State {
+impl ThreadRegisters {
     /// The stack pointer.
     #[must_use]
     pub fn sp(&self) -> u64 {
@@ -249,9 +249,9 @@ impl Traced {
     ///
     /// # Errors
     /// When it is not stopped.
-    pub fn state(&self) -> Result<State> {
+    pub fn state(&self) -> Result<ThreadRegisters> {
         let r = ptrace::getregs(self.thread)?;
-        Ok(State {
+        Ok(ThreadRegisters {
             pc: r.rip,
             general: [
                 r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11,
@@ -332,13 +332,13 @@ impl Drop for Traced {
 
 /// The copy of a stack from its pointer upwards, as a profiler makes it.
 #[derive(Debug, Default)]
-pub struct Copied {
+pub struct CopiedStack {
     mapping: Range<u64>,
     start: u64,
     bytes: Vec<u8>,
 }
 
-impl Copied {
+impl CopiedStack {
     /// Copies anew: up to the end of the mapping, 1 MiB at most.
     ///
     /// # Errors
@@ -352,7 +352,7 @@ impl Copied {
                 .find(|range| range.contains(&sp))
                 .unwrap_or(sp..sp);
         }
-        let size = (self.mapping.end - sp).min(COPIED);
+        let size = (self.mapping.end - sp).min(MAX_STACK_COPY_BYTES);
         self.start = sp;
         self.bytes.resize(size as usize, 0);
         let got = traced.memory.read_at(&mut self.bytes, sp).unwrap_or(0);
@@ -412,7 +412,7 @@ struct Called {
 
 /// The calls of a handler, and what it has interrupted; or those of the program itself.
 #[derive(Clone, Debug, Default)]
-struct Part {
+struct CallChain {
     calls: Vec<Called>,
     interrupted: Option<u64>,
 }
@@ -421,7 +421,7 @@ struct Part {
 #[derive(Clone, Debug)]
 pub struct Truth {
     /// The last is the one that runs.
-    parts: Vec<Part>,
+    chains: Vec<CallChain>,
     /// The callers from before it was watched, the innermost first, as they are looked up.
     base: Vec<u64>,
     lost: bool,
@@ -433,7 +433,7 @@ impl Truth {
     #[must_use]
     pub fn new(callers: &[u64]) -> Truth {
         Truth {
-            parts: vec![Part::default()],
+            chains: vec![CallChain::default()],
             base: callers.to_vec(),
             lost: false,
         }
@@ -446,7 +446,7 @@ impl Truth {
             return None;
         }
         let mut frames = vec![pc];
-        for part in self.parts.iter().rev() {
+        for part in self.chains.iter().rev() {
             frames.extend(part.calls.iter().rev().map(|call| call.back - 1));
             frames.extend(part.interrupted);
         }
@@ -455,14 +455,20 @@ impl Truth {
     }
 
     /// After a step from `before`, where the code was `code`, to `after`.
-    pub fn step(&mut self, before: &State, code: &[u8], after: &State, traced: &Traced) {
+    pub fn step(
+        &mut self,
+        before: &ThreadRegisters,
+        code: &[u8],
+        after: &ThreadRegisters,
+        traced: &Traced,
+    ) {
         let (sp, old_sp) = (after.sp(), before.sp());
         if self.lost || (after.pc, sp) == (before.pc, old_sp) {
             return;
         }
         if entered_handler(before, after, traced) {
             if let Some(back) = traced.word(sp) {
-                self.parts.push(Part {
+                self.chains.push(CallChain {
                     calls: vec![Called { slot: sp, back }],
                     interrupted: Some(before.pc),
                 });
@@ -471,8 +477,8 @@ impl Truth {
         }
         let kind = kind(code);
         if kind == Kind::SystemCall && before.general[0] == SIGRETURN {
-            if self.parts.len() > 1 {
-                self.parts.pop();
+            if self.chains.len() > 1 {
+                self.chains.pop();
             } else if self.base.first() == Some(&after.pc) && self.calls().is_empty() {
                 self.base.remove(0);
             } else {
@@ -480,7 +486,7 @@ impl Truth {
             }
             return;
         }
-        if self.parts.len() == 1 && sp.abs_diff(old_sp) > LEAP {
+        if self.chains.len() == 1 && sp.abs_diff(old_sp) > STACK_JUMP_BYTES {
             self.lost = true;
             return;
         }
@@ -492,7 +498,7 @@ impl Truth {
             return;
         }
         // How many of those from before it was watched are left behind is not known.
-        if kind == Kind::Leap && self.parts.len() == 1 && self.calls().is_empty() {
+        if kind == Kind::Leap && self.chains.len() == 1 && self.calls().is_empty() {
             self.lost = true;
             return;
         }
@@ -500,7 +506,13 @@ impl Truth {
     }
 
     /// Takes away what lies below the stack pointer.
-    fn rise(&mut self, before: &State, kind: Kind, after: &State, traced: &Traced) {
+    fn rise(
+        &mut self,
+        before: &ThreadRegisters,
+        kind: Kind,
+        after: &ThreadRegisters,
+        traced: &Traced,
+    ) {
         let sp = after.sp();
         let returned = kind == Kind::Return;
         // A return address that is popped into a register, as by vfork, is still where it goes on.
@@ -511,7 +523,7 @@ impl Truth {
             let held = !returned && sp == call.slot + 8 && (popped || stood);
             call.slot >= sp || (held && call.back != after.pc)
         };
-        let base = self.parts.len() == 1;
+        let base = self.chains.len() == 1;
         let back = self
             .base
             .first()
@@ -538,26 +550,26 @@ impl Truth {
         // A handler that is left by a jump, and not to its return address.
         if let Some(call) = last
             && self.calls().is_empty()
-            && self.parts.len() > 1
+            && self.chains.len() > 1
             && call.back != after.pc
         {
             self.lost = false;
-            self.parts.pop();
+            self.chains.pop();
             self.rise(before, Kind::Other, after, traced);
         }
     }
 
     fn calls(&mut self) -> &mut Vec<Called> {
-        if self.parts.is_empty() {
-            self.parts.push(Part::default());
+        if self.chains.is_empty() {
+            self.chains.push(CallChain::default());
         }
-        let last = self.parts.len() - 1;
-        &mut self.parts[last].calls
+        let last = self.chains.len() - 1;
+        &mut self.chains[last].calls
     }
 }
 
 /// The kernel has made a frame that says where it came from.
-fn entered_handler(before: &State, after: &State, traced: &Traced) -> bool {
+fn entered_handler(before: &ThreadRegisters, after: &ThreadRegisters, traced: &Traced) -> bool {
     let frame = after.sp().wrapping_add(8);
     traced.word(frame.wrapping_add(SIGNAL_PC)) == Some(before.pc)
         && traced.word(frame.wrapping_add(SIGNAL_SP)) == Some(before.sp())

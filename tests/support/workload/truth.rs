@@ -320,14 +320,14 @@ fn age_s() -> Result<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     // The name in brackets may hold blanks; the start time is the 20th field behind it.
     let fields = stat.rsplit_once(')').context("no name")?.1;
-    let born: f64 = fields
+    let started: f64 = fields
         .split_ascii_whitespace()
         .nth(19)
         .context("no start time")?
         .parse()?;
     let hz = sysconf(SysconfVar::CLK_TCK)?.context("no unit of start times")?;
     let now_ns = clock_ns(ClockId::CLOCK_BOOTTIME)?;
-    Ok(now_ns as f64 / 1e9 - born / hz as f64)
+    Ok(now_ns as f64 / 1e9 - started / hz as f64)
 }
 
 /// Reads the program and its libraries into memory. With a cold page cache their pages would else

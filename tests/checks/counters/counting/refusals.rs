@@ -80,13 +80,13 @@ fn root_alone_user_nobody_is_denied_with_the_cure() -> Result<()> {
 fn root_alone_missing_targets_are_named() -> Result<()> {
     let _machine = Exclusive::take()?;
     let mut child = Command::new("true").spawn()?;
-    let dead = child.id();
+    let exited = child.id();
     child.wait()?;
     let faults = [software("page-faults")];
-    let gone = Refusal::NoThread { tid: Tid(dead) };
-    ensure!(refused(CounterTarget::Thread(Tid(dead)), &faults)? == gone);
-    ensure!(refused(CounterTarget::Process(Pid(dead)), &faults)? == gone);
-    ensure!(refused(CounterTarget::ProcessTree(Pid(dead)), &faults)? == gone);
+    let gone = Refusal::NoThread { tid: Tid(exited) };
+    ensure!(refused(CounterTarget::Thread(Tid(exited)), &faults)? == gone);
+    ensure!(refused(CounterTarget::Process(Pid(exited)), &faults)? == gone);
+    ensure!(refused(CounterTarget::ProcessTree(Pid(exited)), &faults)? == gone);
     let offline = refused(CounterTarget::Cpu(100_000), &faults)?;
     ensure!(offline == Refusal::Offline { cpu: 100_000 }, "{offline:?}");
     let mut unknown = software("page-faults");
@@ -98,7 +98,7 @@ fn root_alone_missing_targets_are_named() -> Result<()> {
     );
 
     let finished = run(
-        command(["track", "-p", &dead.to_string()])?.current_dir("/"),
+        command(["track", "-p", &exited.to_string()])?.current_dir("/"),
         LIMIT,
     )?;
     ensure!(

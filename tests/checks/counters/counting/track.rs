@@ -190,12 +190,12 @@ fn root_alone_a_running_process_can_be_tracked() -> Result<()> {
     std::thread::sleep(Duration::from_millis(300));
     let pid = churn.pid().to_string();
     let args = ["track", "-c", "page-faults", "--json", "-p", &pid];
-    // What is born between two counters of the thread that bears it differs each time.
+    // Which threads start between two counters of their parent differs each time.
     let mut looks = Vec::new();
     let began = Instant::now();
     while began.elapsed() < CATCHING {
-        let brief = [&args[..], &["-T", "0.02", "-N", "1"]].concat();
-        looks.push(run(&mut command(brief)?, LIMIT)?.succeeded()?);
+        let short = [&args[..], &["-T", "0.02", "-N", "1"]].concat();
+        looks.push(run(&mut command(short)?, LIMIT)?.succeeded()?);
     }
     let to_the_end = [&args[..], &["-T", "0.3"]].concat();
     looks.push(run(&mut command(to_the_end)?, LIMIT)?.succeeded()?);
@@ -206,27 +206,27 @@ fn root_alone_a_running_process_can_be_tracked() -> Result<()> {
             .or_default()
             .insert(counted.faults);
     }
-    let (mut born, mut incomplete) = (0, 0);
+    let (mut started, mut incomplete) = (0, 0);
     for look in &looks {
-        (born, incomplete) = counted_once(&rows(look), &own)?;
+        (started, incomplete) = counted_once(&rows(look), &own)?;
     }
     ensure!(
-        born > 500 && incomplete <= 3,
-        "{born} born, {incomplete} incomplete"
+        started > 500 && incomplete <= 3,
+        "{started} started, {incomplete} incomplete"
     );
     Ok(())
 }
 
-/// How many threads were born, and how many rows are incomplete. All others of those have what a
-/// thread of that number counted itself; a number is given again after some ten thousand threads.
+/// Returns how many threads started, and how many rows are incomplete. All other rows have what a
+/// thread of that number counted itself; a number is reused after some ten thousand threads.
 fn counted_once(rows: &[Value], own: &BTreeMap<u64, BTreeSet<u64>>) -> Result<(usize, usize)> {
-    let (mut born, mut living, mut ended) = (0, BTreeSet::new(), BTreeSet::new());
+    let (mut started, mut living, mut ended) = (0, BTreeSet::new(), BTreeSet::new());
     for row in rows {
         let tid = || row["lwp"].as_u64().context("no thread");
         match row["event"].as_str() {
             Some("lwp_create") => {
-                born += 1;
-                ensure!(living.insert(tid()?), "born twice: {row}");
+                started += 1;
+                ensure!(living.insert(tid()?), "started twice: {row}");
                 ended.remove(&tid()?);
             }
             Some("lwp_exit") => {
@@ -244,7 +244,7 @@ fn counted_once(rows: &[Value], own: &BTreeMap<u64, BTreeSet<u64>>) -> Result<(u
         }
     }
     let incomplete = rows.iter().filter(|row| row["incomplete"] == true).count();
-    Ok((born, incomplete))
+    Ok((started, incomplete))
 }
 
 #[test]

@@ -174,7 +174,7 @@ pub(crate) fn profile(
     payload
 }
 
-/// One thread from birth to death: runs of work, of sleep that ends in a wait for a CPU, of faults.
+/// One thread from its start to its exit: runs of work, of sleep that ends in a wait for a CPU, of faults.
 fn live(dice: &mut Dice, payload: &mut Payload, thread: u32, stacks: &[[u32; 3]], mean: u64) {
     let busy = dice.below(1000) * dice.below(1000) * dice.below(1000) / 1_000_000;
     let mut now = if dice.below(4) == 0 {

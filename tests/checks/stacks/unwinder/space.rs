@@ -1,4 +1,4 @@
-//! What a process has mapped, and its stacks as both unwinders walk them.
+//! What a process has mapped, and its stacks as both unwinders see them.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -11,7 +11,9 @@ use bpf_abi::unwind::{self, Registers, UnwindBy, UnwindEnd, Unwound};
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
 use object::{Object as _, ObjectSection as _, ObjectSegment as _, ObjectSymbol as _};
-use tests::workload::traced::{Copied, Mapping, SIGNAL_FP, SIGNAL_PC, SIGNAL_SP, State, Traced};
+use tests::workload::traced::{
+    CopiedStack, Mapping, SIGNAL_FP, SIGNAL_PC, SIGNAL_SP, ThreadRegisters, Traced,
+};
 use user_collector::unwind::{FrameInfo, UnwindRule, UnwindRules, UnwindSections, UnwindTable};
 
 /// More than any of the programs is deep.
@@ -157,7 +159,7 @@ pub(crate) struct Space {
     pub(crate) loaded: Vec<Loaded>,
     hop: UnwinderX86_64<Bytes>,
     restorers: HashMap<u64, bool>,
-    pub(crate) stack: Copied,
+    pub(crate) stack: CopiedStack,
 }
 
 /// How far framehop came.
@@ -210,7 +212,12 @@ impl Space {
         UnwindBy::Rule(rule.unwrap_or(&UnwindRule::Absent).encode())
     }
 
-    pub(crate) fn ours(&self, rules: &UnwindRules, state: &State, traced: &Traced) -> Unwound {
+    pub(crate) fn ours(
+        &self,
+        rules: &UnwindRules,
+        state: &ThreadRegisters,
+        traced: &Traced,
+    ) -> Unwound {
         let stack = &self.stack;
         let start = Registers::innermost(state.pc, state.general);
         unwind::unwind(
@@ -224,7 +231,7 @@ impl Space {
     pub(crate) fn theirs(
         &mut self,
         cache: &mut CacheX86_64,
-        state: &State,
+        state: &ThreadRegisters,
         traced: &Traced,
     ) -> Hopped {
         let stack = &self.stack;

@@ -105,7 +105,7 @@ pub(super) fn damaged(base: &BTreeMap<String, Vec<u8>>, input: &[u8]) -> Files {
     for change in input.as_chunks::<CHANGE_BYTES>().0.iter().take(MAX_CHANGES) {
         let [kind, file, a, a_high, b, b_high, c, c_high] = *change;
         let number = |low, high| usize::from(u16::from_le_bytes([low, high]));
-        let change = Change {
+        let change = FileChange {
             kind,
             a: number(a, a_high),
             b: number(b, b_high),
@@ -123,15 +123,15 @@ pub(super) fn damaged(base: &BTreeMap<String, Vec<u8>>, input: &[u8]) -> Files {
     files
 }
 
-/// One change, to one file.
-struct Change {
+/// One change of one file.
+struct FileChange {
     kind: u8,
     a: usize,
     b: usize,
     c: usize,
 }
 
-impl Change {
+impl FileChange {
     fn apply(&self, path: &str, files: &mut Files) {
         match self.kind % 20 {
             0 => drop(files.remove(path)),

@@ -1,13 +1,13 @@
-//! `births SECONDS CPU [fifo]`: about a thousand threads a second, each born and dead between two
-//! ticks.
+//! `thread_starts SECONDS CPU [fifo]`: about a thousand threads a second, each of which starts and
+//! exits between two ticks.
 //!
 //! A thread that does not block runs or waits for a CPU for all of its life, so the process's CPU
 //! time beyond the first thread's, and what each says that it waited, are the lives of all of them,
 //! to the last instruction.
 //!
-//! Where others want the CPU, one of them could take it between a thread's last word and its end.
-//! With `fifo` none can: the process has the lowest real-time priority, and its threads do not
-//! interrupt each other.
+//! Where others want the CPU, one of them could preempt a thread between its last look at its
+//! clocks and its end. With `fifo` none can: the process has the lowest real-time priority, and its
+//! threads do not preempt each other.
 
 use std::thread::{sleep, spawn};
 use std::time::Duration;
@@ -18,11 +18,11 @@ use nix::time::ClockId;
 use tests::workload::thread_times::{TimeAccount, waited_ns};
 use tests::workload::truth::{Work, clock_ns, process_cpu_ns, schedule, variant};
 
-/// Between two births.
+/// The time between two starts.
 const PAUSE: Duration = Duration::from_micros(800);
 
 fn main() -> Result<()> {
-    let mut work = Work::start("births")?;
+    let mut work = Work::start("thread_starts")?;
     match variant().as_deref() {
         Err(_) => {}
         Ok("fifo") => schedule(libc::SCHED_FIFO, 1)?,
@@ -33,7 +33,7 @@ fn main() -> Result<()> {
     while !work.over()? {
         let thread = spawn(waited_ns);
         // It runs and ends in this time. A thread that waited for it would wake before its end,
-        // take the CPU from it, and let it wait once more after it has said how long it waited.
+        // preempt it, and make it wait once more after it has read how long it waited.
         work.blocked(Microstate::Sleep, || sleep(PAUSE))?;
         let waited = work
             .blocked(Microstate::UserLock, || thread.join())?
