@@ -11,7 +11,7 @@ export KERNELS
 # The distributed files, and the build directory that they are made in.
 DIST := $(abspath $(TARGET))/dist
 
-.PHONY: help build run check test test-fast test-kernels bench bench-report programs fuzz faults dist test-dist rust
+.PHONY: help build run check deny test test-fast test-kernels bench bench-report programs fuzz faults dist test-dist rust
 
 help:
 	@echo 'make run     build it, profile this machine for ten seconds under a small load, write ktest.N.er here'
@@ -25,7 +25,8 @@ help:
 	@echo 'make faults  kill recordings with SIGKILL, FAULTS=200 times at any moment; fail each single call that writes once (as root, minutes)'
 	@echo 'make dist    build a package and a tarball in $(TARGET)/dist, of one program that needs no library (minutes)'
 	@echo 'make test-dist make dist, test the result in a directory with nothing else (as root)'
-	@echo 'make check   check formatting, run clippy and rustdoc'
+	@echo 'make check   check formatting, run clippy, rustdoc, and cargo-deny if it is installed'
+	@echo 'make deny    check licences and sources of dependencies, if cargo-deny is installed'
 	@echo 'make build   only build $(TARGET)/release/kcollect'
 
 rust:
@@ -38,11 +39,19 @@ build: rust
 run: build
 	scripts/as-root.sh $(KCOLLECT) -p on scripts/demonstration.sh 10
 
+# The target `kernels` is no part of --all-targets, since it has `test = false`.
 check: rust
 	@scripts/packages.sh build
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked --workspace --test kernels -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps
+	@$(MAKE) --no-print-directory deny
+
+# The rules for dependencies, in deny.toml.
+deny:
+	@if cargo deny --version >/dev/null 2>&1; then cargo deny --locked check licenses bans sources; \
+	else echo 'skipped: cargo deny check (cargo install --locked cargo-deny)'; fi
 
 # The name of a test that needs root begins with root_. Those of the package `tests` profile the
 # machine: what takes it for itself begins with root_alone_ (tests::machine::Exclusive), and the

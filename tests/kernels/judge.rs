@@ -20,7 +20,9 @@ use tests::workload::locked::{Lock, each_wait};
 use tests::workload::truth::Truth;
 
 use crate::counters;
-use crate::runs::{COUNTED, FOLLOWED, Glances, IO, LoadReport, MOVING, Program, STATES, TRACED};
+use crate::runs::{
+    COUNTED, FOLLOWED, Glances, IO, LoadReport, MOVING, STATES, TRACED, VerifiedProgram,
+};
 use crate::verifier;
 
 /// What was found on a kernel.
@@ -31,7 +33,7 @@ pub(crate) struct Verdict {
     /// What is wrong.
     pub(crate) wrong: Vec<anyhow::Error>,
     /// The BPF programs.
-    pub(crate) programs: Vec<Program>,
+    pub(crate) programs: Vec<VerifiedProgram>,
 }
 
 /// A recording that was carried out.
@@ -250,7 +252,7 @@ fn nothing_lost(carried: &Carried) -> Result<()> {
 fn judge_recording(
     carried: &Carried,
     notes: &mut Vec<String>,
-    programs: &mut Vec<Program>,
+    programs: &mut Vec<VerifiedProgram>,
 ) -> Vec<Result<()>> {
     let mut turns: Vec<(String, Vec<Truth>)> = Vec::new();
     for line in carried.stdout.lines() {

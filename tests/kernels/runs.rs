@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use experiment_format::ids::Pid;
 use serde::{Deserialize, Serialize};
 
 /// This program, in a machine: where the kernel looks for the first one.
@@ -161,4 +162,4 @@ pub(crate) struct Glance {
 }
 
 /// A look at all processes, by number. Those with more threads than one have none.
-pub(crate) type Glances = BTreeMap<i32, Option<Glance>>;
+pub(crate) type Glances = BTreeMap<Pid, Option<Glance>>;

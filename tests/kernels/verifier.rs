@@ -8,16 +8,16 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use libbpf_rs::query::ProgInfoIter;
 
-use crate::runs::Program;
+use crate::runs::VerifiedProgram;
 
 /// What a program may cost: a tenth of what it can.
 const BUDGET: u32 = 100_000;
 
 /// The programs that are loaded on this machine. All are kcollect's, since no other program loads
 /// any.
-pub(crate) fn loaded() -> Vec<Program> {
+pub(crate) fn loaded() -> Vec<VerifiedProgram> {
     ProgInfoIter::default()
-        .map(|program| Program {
+        .map(|program| VerifiedProgram {
             name: program.name.to_string_lossy().into_owned(),
             verified: program.verified_insns,
         })
@@ -25,7 +25,7 @@ pub(crate) fn loaded() -> Vec<Program> {
 }
 
 /// The costs on each kernel, as a table.
-pub(crate) fn table(kernels: &[(String, Vec<Program>)]) -> Table {
+pub(crate) fn table(kernels: &[(String, Vec<VerifiedProgram>)]) -> Table {
     let mut table = Table::new();
     table.load_style(NOTHING);
     let titles = kernels.iter().map(|(kernel, _)| kernel.clone());
@@ -60,7 +60,7 @@ pub(crate) fn table(kernels: &[(String, Vec<Program>)]) -> Table {
 ///
 /// # Errors
 /// When one is, or none is there.
-pub(crate) fn within_budget(programs: &[Program]) -> Result<()> {
+pub(crate) fn within_budget(programs: &[VerifiedProgram]) -> Result<()> {
     ensure!(!programs.is_empty(), "no BPF program was loaded");
     let beyond: Vec<_> = programs
         .iter()

@@ -1,6 +1,6 @@
-//! Running a program under a deadline.
+//! Programs with a time limit.
 //!
-//! A check that hangs shows nothing, so every program here has a time limit. After it the program
+//! A check that hangs shows nothing, so every program here has a limit. After it the program
 //! is killed, and the check fails with its output so far. Output goes to files, not pipes: a full
 //! pipe would stop the program that is being watched.
 

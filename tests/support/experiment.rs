@@ -1,8 +1,8 @@
-//! What is in an experiment's files, by the letter of the format.
+//! A reader of experiments by the letter of the format.
 //!
-//! A third opinion beside gprofng and kcollect's own reader: a walk of the packet file that trusts
-//! only the packet headers and the declaration in `log.xml`. It is short because it refuses
-//! everything but kcollect's clock packets.
+//! It is a third witness beside gprofng and kcollect's own reader: it relies only on the headers of
+//! packets and the declaration in `log.xml`. It is short because it refuses everything but
+//! kcollect's clock packets.
 
 pub mod exported;
 pub mod followed;
@@ -22,8 +22,9 @@ use experiment_format::microstate::Microstate;
 use experiment_format::packet::{IoRecord, SyncRecord};
 use experiment_format::reader::Experiment;
 
-/// Types of packets in `data.frameinfo`.
+/// The type of packets with a stack in `data.frameinfo`.
 const FRAME: u16 = 11;
+/// The type of packets with a part of a stack.
 const UID: u16 = 17;
 
 /// A clock packet.
@@ -34,12 +35,12 @@ pub struct Packet {
     /// The CPU.
     pub cpu: usize,
     /// The process.
-    pub pid: i32,
-    /// Ticks that it stands for.
+    pub pid: Pid,
+    /// The number of ticks.
     pub ticks: u64,
 }
 
-/// Where a tag's value is wanted: the first tag that holds all of the words.
+/// Returns an attribute of the first tag that has all of the words.
 fn attribute<'a>(log: &'a str, words: &[&str], name: &str) -> Option<&'a str> {
     let tag = log
         .split('<')
@@ -48,7 +49,7 @@ fn attribute<'a>(log: &'a str, words: &[&str], name: &str) -> Option<&'a str> {
     tag[start..].split('"').next()
 }
 
-/// The clock interval of an experiment, nanoseconds.
+/// Returns the clock interval of an experiment, nanoseconds.
 ///
 /// # Errors
 /// When its log does not say.
@@ -59,8 +60,7 @@ pub fn interval_ns(experiment: &Path) -> Result<f64> {
     Ok(microseconds.parse::<f64>()? * 1e3)
 }
 
-/// When data began, `CLOCK_MONOTONIC` nanoseconds: they are paused while kcollect gets everything
-/// going.
+/// Returns when data began, `CLOCK_MONOTONIC` nanoseconds: they are paused while kcollect starts.
 ///
 /// # Errors
 /// When its log does not say.
@@ -74,13 +74,13 @@ pub fn began_ns(experiment: &Path) -> Result<u64> {
     Ok(time("run")? + time("resume")?)
 }
 
-/// Of seconds with a fraction.
+/// Returns seconds with a fraction in nanoseconds.
 fn nanoseconds(time: &str) -> Result<u64> {
     let (seconds, rest) = time.split_once('.').context("a time without a fraction")?;
     Ok(seconds.parse::<u64>()? * 1_000_000_000 + rest.parse::<u64>()?)
 }
 
-/// All clock packets, in the order of the file.
+/// Returns all clock packets, in the order of the file.
 ///
 /// # Errors
 /// When there is no log, or it does not declare the fields. A packet that is cut off ends the walk,
@@ -122,14 +122,14 @@ pub fn packets(experiment: &Path) -> Result<Vec<Packet>> {
                     .first_chunk()
                     .map(|bytes| u64::from_le_bytes(*bytes))?,
                 cpu: half(cpu)? as usize,
-                pid: half(pid)?.cast_signed(),
+                pid: Pid(half(pid)?),
                 ticks: half(ticks)?.into(),
             })
         })
         .collect())
 }
 
-/// The traced waits for locks of an experiment.
+/// Returns the traced waits for locks of an experiment.
 ///
 /// # Errors
 /// When it cannot be read.
@@ -142,7 +142,7 @@ pub fn sync_records(experiment: &Path) -> Result<Vec<SyncRecord>> {
     Ok(waits)
 }
 
-/// The traced calls of an experiment that do I/O.
+/// Returns the traced I/O calls of an experiment.
 ///
 /// # Errors
 /// When it cannot be read.
@@ -155,7 +155,8 @@ pub fn io_records(experiment: &Path) -> Result<Vec<IoRecord>> {
     Ok(calls)
 }
 
-/// All addresses of all stacks: leaves as they were, callers inside their call instructions.
+/// Returns all addresses of all stacks: leaves as they were, callers inside their call
+/// instructions.
 ///
 /// # Errors
 /// When the file of stacks cannot be read.
@@ -173,7 +174,7 @@ pub fn addresses(experiment: &Path) -> Result<BTreeSet<u64>> {
     Ok(found)
 }
 
-/// The infos of a FRAME packet: size, kind, number, and then the words.
+/// Collects the addresses of a FRAME packet's infos: size, kind, number, and then the words.
 fn infos(packet: &[u8], found: &mut BTreeSet<u64>) {
     let size = |at: usize| {
         packet
@@ -188,8 +189,8 @@ fn infos(packet: &[u8], found: &mut BTreeSet<u64>) {
     }
 }
 
-/// `u32` flags, `u64` number, words. In a compressed one the last word is the number of another
-/// stack.
+/// Collects the addresses of one info: `u32` flags, `u64` number, words. In a compressed one the
+/// last word is the number of another stack.
 fn words(body: &[u8], found: &mut BTreeSet<u64>) {
     const HEAD: usize = 12;
     let compressed = body.get(3).is_some_and(|flags| flags & 0x80 != 0);
@@ -202,7 +203,7 @@ fn words(body: &[u8], found: &mut BTreeSet<u64>) {
     );
 }
 
-/// All ticks in an experiment's file.
+/// Returns the number of ticks in an experiment's file.
 ///
 /// # Errors
 /// As [`packets`].
@@ -210,24 +211,24 @@ pub fn ticks(experiment: &Path) -> Result<u64> {
     Ok(packets(experiment)?.iter().map(|packet| packet.ticks).sum())
 }
 
-/// All ticks of threads in an experiment's file, on a CPU and away from it; of one process, or of
-/// all with `None`.
+/// Returns the number of ticks of threads in an experiment's file, on-CPU and off-CPU; of one
+/// process, or of all with `None`.
 ///
 /// # Errors
 /// When the file cannot be read.
-pub fn array_ticks(experiment: &Path, pid: Option<i32>) -> Result<u64> {
+pub fn array_ticks(experiment: &Path, pid: Option<Pid>) -> Result<u64> {
     Ok(state_ticks(experiment, pid)?.iter().sum())
 }
 
-/// The same by number of the state.
+/// Returns the ticks of threads by number of the state; of one process, or of all with `None`.
 ///
 /// # Errors
 /// When the file cannot be read.
-pub fn state_ticks(experiment: &Path, pid: Option<i32>) -> Result<[u64; Microstate::PER_THREAD]> {
+pub fn state_ticks(experiment: &Path, pid: Option<Pid>) -> Result<[u64; Microstate::PER_THREAD]> {
     let mut sums = [0; Microstate::PER_THREAD];
     for tick in Experiment::open(experiment)?.ticks()? {
         let tick = tick?;
-        let own = pid.is_none_or(|pid| tick.pid == Some(Pid(pid.cast_unsigned())));
+        let own = pid.is_none_or(|pid| tick.pid == Some(pid));
         if let Some(sum) = sums.get_mut(tick.state as usize)
             && own
         {
@@ -242,7 +243,7 @@ fn log(experiment: &Path) -> Result<String> {
     fs::read_to_string(&path).with_context(|| path.display().to_string())
 }
 
-/// All that lies below a directory, with the directories in it. Links are not followed.
+/// Returns all files and directories below a directory. Links are not followed.
 ///
 /// # Errors
 /// When a directory cannot be read.
@@ -258,6 +259,7 @@ pub fn files_below(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
+/// Iterates over the packets of a file, with their types.
 fn walk(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     const HOLE: usize = 16 * 1024;
     let mut at = 0;
@@ -311,7 +313,7 @@ mod tests {
         let first = Packet {
             time_ns: 9,
             cpu: 1,
-            pid: 77,
+            pid: Pid(77),
             ticks: 2,
         };
         assert_eq!(packets(directory.path()).unwrap()[0], first);

@@ -1,4 +1,4 @@
-//! Running kcollect, and finding what it made.
+//! Runs of kcollect, and the experiments that they made.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -22,8 +22,8 @@ macro_rules! workload {
     };
 }
 
-/// The kcollect under test: what the environment variable `KCOLLECT` names, or else the release
-/// build of the workspace.
+/// Returns the path of the kcollect under test: what the environment variable `KCOLLECT` names, or
+/// else the release build of the workspace.
 ///
 /// # Errors
 /// When it has not been built.
@@ -40,7 +40,8 @@ pub fn binary() -> Result<PathBuf> {
     Ok(path.canonicalize()?)
 }
 
-/// kcollect with arguments, in an environment that does not depend on the user who runs the checks.
+/// Returns the command of kcollect with arguments, in an environment that does not depend on the
+/// user who runs the checks.
 ///
 /// # Errors
 /// When it has not been built.
@@ -64,14 +65,14 @@ pub struct Recording {
 #[derive(Debug)]
 pub struct FinishedRecording {
     directory: TempDir,
-    /// How it ended and what it said.
+    /// How it ended, and its output.
     pub finished: Finished,
 }
 
 impl Recording {
-    /// Starts it. The directory is given by `-d`; the load, if any, is the end of the arguments.
-    /// No process is followed unless the arguments have `-F`: most checks are of the founder
-    /// alone.
+    /// Starts a recording. The directory is given by `-d`; the load, if any, is the end of the
+    /// arguments. No process is followed unless the arguments have `-F`: most checks are of the
+    /// founder alone.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -94,8 +95,8 @@ impl Recording {
         Ok(Self { directory, running })
     }
 
-    /// Waits until data are recorded: the experiment's log says that they were resumed, which they
-    /// are once everything is going. That takes seconds on a machine that has other work.
+    /// Waits until data are recorded, which the experiment's log says as `resume`, and returns the
+    /// experiment. That takes seconds on a busy machine.
     ///
     /// # Errors
     /// When kcollect ends before.
@@ -103,7 +104,7 @@ impl Recording {
         self.until_logged("resume")
     }
 
-    /// Waits until the experiment is there, for a recording that begins paused.
+    /// Waits until the experiment exists, for a recording that begins paused.
     ///
     /// # Errors
     /// When kcollect ends before.
@@ -122,8 +123,8 @@ impl Recording {
         experiment_in(&directory)
     }
 
-    /// Starts it with a load, a workload's path, that runs for so many seconds, every tick
-    /// recorded; and waits until data are recorded. Gives the experiment too.
+    /// Starts a recording of every tick with a load, a workload's path, that runs for so many
+    /// seconds; and waits until data are recorded. Returns the experiment too.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -135,7 +136,7 @@ impl Recording {
         Ok((recording, experiment))
     }
 
-    /// The experiment.
+    /// Returns the experiment.
     ///
     /// # Errors
     /// When there is none.
@@ -143,12 +144,12 @@ impl Recording {
         experiment_in(self.directory.path())
     }
 
-    /// The program.
+    /// Returns the running program.
     pub fn running(&mut self) -> &mut Running {
         &mut self.running
     }
 
-    /// Sends it a signal.
+    /// Sends kcollect a signal.
     ///
     /// # Errors
     /// When it has ended.
@@ -156,7 +157,7 @@ impl Recording {
         self.running.signal(signal)
     }
 
-    /// Waits for its end.
+    /// Waits for kcollect's end.
     ///
     /// # Errors
     /// When it does not end in time.
@@ -167,7 +168,7 @@ impl Recording {
         })
     }
 
-    /// Ends it as Ctrl-C does.
+    /// Ends the recording as Ctrl-C does.
     ///
     /// # Errors
     /// When it does not end in time, or not with code 0.
@@ -187,7 +188,7 @@ impl FinishedRecording {
         Ok(self)
     }
 
-    /// The experiment.
+    /// Returns the experiment.
     ///
     /// # Errors
     /// When there is none, or more than one.
@@ -195,15 +196,15 @@ impl FinishedRecording {
         experiment_in(self.directory.path()).with_context(|| self.finished.to_string())
     }
 
-    /// The directory it recorded into.
+    /// Returns the directory that it recorded into.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// What the load said about itself.
+    /// Returns the truth that the load printed.
     ///
     /// # Errors
-    /// When it said nothing.
+    /// When it printed none.
     pub fn truth(&self) -> Result<Truth> {
         Truth::find(&self.finished.stdout)
     }
@@ -222,7 +223,7 @@ pub fn record(options: &[&str], load: &[&str], limit: Duration) -> Result<Finish
     Recording::start(args, limit)?.finish()?.succeeded()
 }
 
-/// Runs kcollect to its end, in a directory that is given.
+/// Runs kcollect to its end in a directory.
 ///
 /// # Errors
 /// When it does not end in time. Its code is the caller's to judge.
@@ -230,7 +231,7 @@ pub fn run_in(directory: &Path, arguments: &[&str], limit: Duration) -> Result<F
     run(command(arguments)?.current_dir(directory), limit)
 }
 
-/// The one experiment in a directory.
+/// Returns the one experiment in a directory.
 ///
 /// # Errors
 /// When there is none, or more than one.
@@ -243,7 +244,7 @@ pub fn experiment_in(directory: &Path) -> Result<PathBuf> {
     }
 }
 
-/// The experiment of a followed process, by how its name begins.
+/// Returns the experiment of a followed process, by the beginning of its name.
 ///
 /// # Errors
 /// When there is none.
@@ -258,7 +259,7 @@ pub fn sub_experiment(founder: &Path, begins: &str) -> Result<PathBuf> {
         .with_context(|| format!("no {begins}* in {}", founder.display()))
 }
 
-/// All experiments in a directory.
+/// Returns all experiments in a directory.
 ///
 /// # Errors
 /// When the directory cannot be read.

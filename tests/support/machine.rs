@@ -1,8 +1,7 @@
-//! What a check needs of the machine, and gives back: the machine for itself, a CPU taken offline,
-//! a small disk, a setting of the kernel.
+//! The machine of a check: locks of the machine, a CPU that is taken offline, a small disk, a
+//! setting of the kernel.
 //!
-//! Whatever is changed is put back when the value that stands for the change is dropped, also when
-//! the check fails.
+//! Each change is undone when its value is dropped, also when the check fails.
 
 pub mod cgroup;
 pub mod cold_file;
@@ -19,13 +18,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result, anyhow, ensure};
+use experiment_format::ids::Pid;
 use host::machine::parse_cpu_list;
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::unistd::geteuid;
 use tempfile::TempDir;
 
-/// What had been stolen when the check at hand took the machine, nanoseconds.
+/// The stolen time when the current check took the machine, nanoseconds.
 static STOLEN_BEFORE: AtomicU64 = AtomicU64::new(0);
 
 /// The machine for one check alone, as root: for a check that judges times, or changes what all
@@ -40,7 +40,7 @@ impl Exclusive {
     ///
     /// # Errors
     /// When not root, when the check has taken the machine already, or when its name does not begin
-    /// with `root_alone_`: it would run among those that share the machine, and hold them up.
+    /// with `root_alone_`: it would run beside those that share the machine, and make them wait.
     pub fn take() -> Result<Self> {
         let thread = std::thread::current();
         let name = thread.name().unwrap_or_default();
@@ -55,7 +55,7 @@ impl Exclusive {
     }
 }
 
-/// Takes the machine for a check, and runs it once: what it judges holds on a disturbed machine
+/// Takes the machine for a check, and runs it once, since its bounds hold on a disturbed machine
 /// too.
 ///
 /// # Errors
@@ -100,7 +100,7 @@ impl Drop for Lock {
     }
 }
 
-/// Passes when the calling thread's check has taken the machine, for itself or beside others.
+/// Passes if the check of the calling thread has taken the machine, for itself or beside others.
 ///
 /// # Errors
 /// When it has not: checks run side by side, and this one would disturb those that judge times.
@@ -112,8 +112,8 @@ pub fn taken() -> Result<()> {
     Ok(())
 }
 
-/// Locks the machine. Checks are served in the order in which they ask, so that those which share
-/// it do not keep out for good the one that wants it for itself.
+/// Locks the machine. A queue keeps the order of the requests, so that checks which share the
+/// machine do not keep out for good a check that wants it for itself.
 fn lock_machine(kind: FlockArg) -> Result<Lock> {
     ensure!(
         geteuid().is_root(),
@@ -126,8 +126,8 @@ fn lock_machine(kind: FlockArg) -> Result<Lock> {
     Ok(Lock { _file: file })
 }
 
-/// Waits without looking: a check that runs meanwhile is not disturbed. Each program of a check has
-/// a time limit, so the wait ends.
+/// Locks a file. It blocks and does not poll, so that a running check is not disturbed. Each
+/// program of a check has a time limit, so the wait ends.
 fn lock(name: &str, kind: FlockArg) -> Result<Flock<File>> {
     let path = std::env::temp_dir().join(name);
     let file = File::create(&path).with_context(|| path.display().to_string())?;
@@ -136,7 +136,7 @@ fn lock(name: &str, kind: FlockArg) -> Result<Flock<File>> {
         .with_context(|| path.display().to_string())
 }
 
-/// The CPUs that are online.
+/// Returns the CPUs that are online.
 ///
 /// # Errors
 /// When the kernel does not say.
@@ -146,7 +146,7 @@ pub fn online_cpus() -> Result<BTreeSet<usize>> {
     Ok(cpus.into_iter().map(|cpu| cpu as usize).collect())
 }
 
-/// The CPU that loads are pinned to: the last one, since most interrupts go to the first.
+/// Returns the CPU that loads are pinned to: the last one, since most interrupts go to the first.
 ///
 /// # Errors
 /// When the kernel does not say which CPUs there are.
@@ -157,7 +157,7 @@ pub fn work_cpu() -> Result<usize> {
         .ok_or_else(|| anyhow!("no CPU is online"))
 }
 
-/// Whether there are CPUs to move between.
+/// Passes if there are several CPUs.
 ///
 /// # Errors
 /// When there is but one.
@@ -171,14 +171,14 @@ pub fn several_cpus() -> Result<()> {
 ///
 /// # Errors
 /// When `/proc` cannot be read.
-pub fn processes() -> Result<BTreeSet<i32>> {
+pub fn processes() -> Result<BTreeSet<Pid>> {
     let mut pids = BTreeSet::new();
     for entry in fs::read_dir("/proc")? {
         pids.extend(
             entry?
                 .file_name()
                 .to_str()
-                .and_then(|name| name.parse::<i32>().ok()),
+                .and_then(|name| name.parse().ok().map(Pid)),
         );
     }
     Ok(pids)
@@ -187,9 +187,8 @@ pub fn processes() -> Result<BTreeSet<i32>> {
 /// The unit of `/proc/stat`, nanoseconds (`USER_HZ`).
 const JIFFY_NS: f64 = 1e7;
 
-/// Time of all CPUs that the hypervisor gave to other machines, since boot, nanoseconds, cut to
-/// whole hundredths of a second. Whatever ran then has ticks for it and, on kernels that account
-/// for it, no CPU time.
+/// Returns the stolen time of all CPUs since boot, nanoseconds, in whole hundredths of a second.
+/// What ran then has ticks for it and, on kernels that account for it, no CPU time.
 ///
 /// # Errors
 /// When `/proc/stat` cannot be read.
@@ -198,7 +197,7 @@ pub fn stolen_everywhere() -> Result<f64> {
     Ok(cpu_times_ns()?.get(STEAL).copied().unwrap_or(0.0))
 }
 
-/// Time that all CPUs were busy, for programs and interrupts, since boot, nanoseconds.
+/// Returns the time that all CPUs were busy, for programs and interrupts, since boot, nanoseconds.
 ///
 /// # Errors
 /// When `/proc/stat` cannot be read.
@@ -209,7 +208,8 @@ pub fn busy_everywhere() -> Result<f64> {
     Ok(BUSY.iter().filter_map(|at| times.get(*at)).sum())
 }
 
-/// The line of all CPUs in `/proc/stat`, nanoseconds. The first is the line's name, and 0.
+/// Returns the line of all CPUs in `/proc/stat`, nanoseconds. The first value is 0, for the line's
+/// name.
 fn cpu_times_ns() -> Result<Vec<f64>> {
     let stat = fs::read_to_string("/proc/stat")?;
     let line = stat.lines().next().unwrap_or_default();
@@ -219,8 +219,8 @@ fn cpu_times_ns() -> Result<Vec<f64>> {
         .collect())
 }
 
-/// What has been stolen since [`stolen_everywhere`] said `before_ns`, at most: the sum is cut to
-/// whole units.
+/// Returns the most that has been stolen since [`stolen_everywhere`] returned `before_ns`,
+/// nanoseconds: the sum is in whole units.
 ///
 /// # Errors
 /// As [`stolen_everywhere`].
@@ -233,9 +233,9 @@ pub fn stolen_since(before_ns: f64) -> Result<f64> {
     })
 }
 
-/// What has been stolen since the check at hand took the machine ([`Exclusive`]), nanoseconds, at
-/// most. A comparison of ticks with CPU time may be off by so much: ticks pass in it that are no
-/// CPU time, and when the CPU is back, interrupts that are due come first.
+/// Returns the most that has been stolen since the current check took the machine ([`Exclusive`]),
+/// nanoseconds. A comparison of ticks with CPU time may be off by so much: ticks pass in it that
+/// are no CPU time, and when the CPU is back, interrupts that are due come first.
 ///
 /// # Errors
 /// As [`stolen_everywhere`].
@@ -250,7 +250,7 @@ pub struct Offline {
 }
 
 impl Offline {
-    /// Whether this CPU can be taken offline: not on every machine.
+    /// Returns whether this CPU can be taken offline.
     pub fn possible(cpu: usize) -> bool {
         fs::OpenOptions::new()
             .write(true)
@@ -272,7 +272,7 @@ impl Offline {
         Ok(Self { switch })
     }
 
-    /// Puts the CPU back.
+    /// Takes the CPU online again.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -295,7 +295,7 @@ pub struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// Mounts one of so many KiB.
+    /// Mounts a file system of so many KiB.
     ///
     /// # Errors
     /// When it cannot be mounted.
@@ -313,12 +313,12 @@ impl SmallDisk {
         Ok(Self { directory })
     }
 
-    /// Where it is mounted.
+    /// Returns where it is mounted.
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Fills what is left of it with a file `ballast`.
+    /// Fills the rest of it with a file `ballast`.
     ///
     /// # Errors
     /// When writing fails otherwise than for want of room.
@@ -351,36 +351,35 @@ impl Drop for SmallDisk {
     }
 }
 
-/// A setting of the kernel, until it is dropped.
+/// A changed setting of the kernel. It is restored when this value is dropped.
 #[derive(Debug)]
 pub struct Setting {
     path: &'static Path,
-    was: String,
+    previous: String,
 }
 
 impl Setting {
-    /// Makes it what a check needs.
+    /// Changes a setting.
     ///
     /// # Errors
     /// When it is not there or may not be changed.
     pub fn set(path: &'static str, value: &str) -> Result<Self> {
-        let was = fs::read_to_string(path).context(path)?;
+        let previous = fs::read_to_string(path).context(path)?;
         fs::write(path, value).context(path)?;
         Ok(Self {
             path: Path::new(path),
-            was,
+            previous,
         })
     }
 }
 
 impl Drop for Setting {
     fn drop(&mut self) {
-        let _ = fs::write(self.path, &self.was);
+        let _ = fs::write(self.path, &self.previous);
     }
 }
 
-/// Whether programs may use io_uring here. It is compiled out of some kernels and forbidden on
-/// others.
+/// Passes if programs may use io_uring. It is compiled out of some kernels and forbidden on others.
 ///
 /// # Errors
 /// When they may not; the message says what `kernel.io_uring_disabled` is, where the kernel has it.

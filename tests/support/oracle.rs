@@ -1,5 +1,5 @@
-//! What kcollect is compared with: other tools that watch the same load or read the same
-//! experiment, the kernel's tables, and the statistics of two samples.
+//! The witnesses that kcollect is compared with: other tools that watch the same load or read the
+//! same experiment, the kernel's tables, and the statistics of two samples.
 
 pub mod audit;
 pub mod browser;

@@ -1,5 +1,5 @@
-//! Programs that are profiled: what they print about themselves, and how they are started. Their
-//! sources are in `workloads/`.
+//! The workloads: how they are started, and what they print about themselves. Their sources are in
+//! `workloads/`.
 
 pub mod broken_elf;
 pub mod compat32;

@@ -5,6 +5,7 @@
 use std::io::Read;
 
 use anyhow::{Context, Result, ensure};
+use experiment_format::ids;
 use experiment_format::microstate::Microstate;
 use nix::sys::resource::UsageWho;
 use nix::unistd::Pid;
@@ -27,7 +28,7 @@ fn main() -> Result<()> {
     let (start_ns, end_ns, spent) = account(&written, call)?;
     let truth = Truth {
         workload: "compat32_child".into(),
-        pid: pid.as_raw(),
+        pid: ids::Pid::from_raw(pid.as_raw()),
         cpu: work.cpu(),
         start_ns,
         end_ns,

@@ -11,6 +11,7 @@ use std::thread::{scope, spawn};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use experiment_format::ids::Tid;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, execv, fork};
 use tests::workload::counted::{Counted, Fresh};
@@ -99,7 +100,7 @@ fn forks(number: usize, pages: usize) -> Result<Vec<Counted>> {
             ForkResult::Parent { child } => {
                 waitpid(child, None)?;
                 counted.push(Counted {
-                    tid: child.as_raw().try_into()?,
+                    tid: Tid::from_raw(child.as_raw()),
                     ..Counted::default()
                 });
             }

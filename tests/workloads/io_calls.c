@@ -3,9 +3,9 @@
  * `io_calls DIRECTORY ROUNDS`: reads, writes and does other things to files, pipes and sockets, in
  * every way that there is, with four threads beside and a child process. Of each file it prints
  * `file READS BYTES WRITES BYTES OTHERS ERRORS NS NAME`: the calls that it made, what they
- * returned, and their time from before the call to after it. `others` are those that open, close and do
- * something else. The child prints `child` in place of `file`. With another argument it uses no
- * sockets.
+ * returned, and their time from before the call to after it. `others` are those that open, close
+ * and do something else. The child prints `child` in place of `file`. With another argument it uses
+ * no sockets.
  *
  * `io_calls loop CALLS WORK`: writes a byte to /dev/null so many times, each after so many
  * multiplications, and prints the time of one, `call NS`.

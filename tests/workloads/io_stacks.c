@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * `io_stacks CALLS`: writes to /dev/null from stacks that are alike: the stack pointer is the same
- * at each write, and what differs is above it. Prints `FUNCTION CALLS` for each function that was on
- * the stack.
+ * at each write, and what differs is above it. Prints `FUNCTION CALLS` for each function that was
+ * on the stack.
  *
  * `one` and `two` have the same frame, and differ in the return address into them. `small` and
  * `large` have frames of different size, and call a function that has room for an array of variable

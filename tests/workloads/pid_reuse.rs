@@ -5,6 +5,7 @@ use std::ffi::CString;
 use std::fs;
 
 use anyhow::{Context, Result, bail};
+use experiment_format::ids;
 use nix::sys::prctl::set_name;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fork};
@@ -60,7 +61,7 @@ fn spin_as(name: &str, span_ns: u64, only: Option<Pid>) -> Result<Option<Pid>> {
 fn named(pid: Pid, name: &str, since_ns: u64, cpu_ns: u64) -> Result<Named> {
     let until_ns = monotonic_ns()?;
     Ok(Named {
-        pid: pid.as_raw(),
+        pid: ids::Pid::from_raw(pid.as_raw()),
         name: name.into(),
         since_ns,
         until_ns,

@@ -4,6 +4,7 @@
 use std::process::{Command, exit};
 
 use anyhow::{Context, Result};
+use experiment_format::ids::Pid;
 use tests::workload::truth::Reaped;
 
 fn main() -> Result<()> {
@@ -14,6 +15,6 @@ fn main() -> Result<()> {
     let mut child = Command::new(program).args(arguments).spawn()?;
     let pid = child.id();
     let status = child.wait()?;
-    Reaped::now(pid.cast_signed())?.print()?;
+    Reaped::now(Pid(pid))?.print()?;
     exit(status.code().unwrap_or(1))
 }

@@ -2,8 +2,8 @@
 //! hold, and spins under each for an equal part of the time.
 
 use anyhow::{Context, Result};
+use experiment_format::ids::Pid;
 use nix::sys::prctl::set_name;
-use nix::unistd::Pid;
 use std::ffi::CString;
 use tests::workload::truth::{Named, Work, monotonic_ns, process_cpu_ns, spin_until};
 
@@ -29,7 +29,7 @@ fn main() -> Result<()> {
         let (since_ns, cpu_before) = (monotonic_ns()?, process_cpu_ns()?);
         spin_until(start_ns + piece * (index as u64 + 1))?;
         work.named(Named {
-            pid: Pid::this().as_raw(),
+            pid: Pid(std::process::id()),
             name: name.to_vec(),
             since_ns,
             until_ns: monotonic_ns()?,

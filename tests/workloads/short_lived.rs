@@ -4,6 +4,7 @@
 use std::ffi::CString;
 
 use anyhow::{Context, Result};
+use experiment_format::ids;
 use nix::sys::prctl::set_name;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fork};
@@ -39,7 +40,7 @@ fn main() -> Result<()> {
 fn named(pid: Pid, name: String, since_ns: u64) -> Result<Named> {
     let until_ns = monotonic_ns()?;
     Ok(Named {
-        pid: pid.as_raw(),
+        pid: ids::Pid::from_raw(pid.as_raw()),
         name: name.into_bytes(),
         since_ns,
         until_ns,

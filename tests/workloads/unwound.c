@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * Stacks of every shape that a C compiler makes, one after another for as long as it is let; for
- * checks/stacks/unwinder.rs. With an argument that begins with 's', signals only; with 'v', the clock of
- * the vDSO only; with 'f', odd frames only.
+ * checks/stacks/unwinder.rs. With an argument that begins with 's', signals only; with 'v', the
+ * clock of the vDSO only; with 'f', odd frames only.
  */
 #include <alloca.h>
 #include <setjmp.h>

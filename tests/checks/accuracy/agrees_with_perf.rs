@@ -17,13 +17,13 @@ use tests::oracle::statistics::{MAX_SIGMAS, Pair, SLACK_TICKS};
 use tests::workload;
 use tests::workload::truth::Truth;
 
-/// Not kcollect's rate and no multiple of it, so that the two clocks sweep over each other.
+/// perf's rate, which is no multiple of kcollect's, so that the two clocks are not in step.
 const PERF_HZ: u32 = 1511;
 
-/// The ranks that are compared as a set.
+/// How many of the top functions are compared as a set.
 const COMPARED_RANKS: usize = 10;
 
-/// Functions on at least this share of the stacks are compared with their callees included.
+/// The least share of the stacks with a function that is compared with its callees included.
 const MIN_COMMON_SHARE: f64 = 0.05;
 
 /// Ticks by function.
@@ -83,8 +83,8 @@ fn root_alone_kernel_functions_are_those_of_perf() -> Result<()> {
                 wrong.push(format!("{name}, kcollect and perf: {pair}"));
             }
         }
-        // A function that only one of them has among its top must be as good as tied with the last
-        // of the other's.
+        // A function that only one of them has among its top must have nearly as many ticks as the
+        // last of the other's.
         for (name, others, others_top) in only_in(&ours_top, &theirs_top)
             .map(|name| (name, &theirs, &theirs_top))
             .chain(only_in(&theirs_top, &ours_top).map(|name| (name, &ours, &ours_top)))
@@ -113,14 +113,15 @@ fn root_alone_kernel_functions_are_those_of_perf() -> Result<()> {
     })
 }
 
-/// Ticks of kernel functions in perf's samples: on their own, and with their callees, once a stack.
+/// Returns the ticks of kernel functions in perf's samples: on their own, and with their callees,
+/// once a stack.
 fn count(samples: &[&PerfSample], kallsyms: &Kallsyms) -> (Counts, Counts) {
     let mut exclusive = Counts::new();
     let mut inclusive = Counts::new();
     for sample in samples {
         let mut names = Vec::new();
         for (depth, address) in sample.stack.iter().enumerate() {
-            // A caller's address is where it will go on, which may be the next function's first
+            // A caller's address is its return address, which may be the next function's first
             // byte.
             let address = if depth == 0 {
                 *address

@@ -16,7 +16,8 @@ use tests::machine::{Setting, alone, online_cpus, stolen_everywhere, stolen_sinc
 use tests::oracle::statistics::Band;
 use tests::workload;
 
-/// From the start of the experiment to the first CPU's clock, and from the last's to the end.
+/// The longest from the start of the experiment to the first CPU's clock, and from the last clock
+/// to the end, nanoseconds.
 const EDGE_NS: f64 = 5e7;
 
 #[test]
@@ -48,11 +49,11 @@ fn conserves(interval: &str, seconds: &str) -> Result<()> {
         )?;
         let experiment = recorded.experiment()?;
         let summary = RunSummary::of(&experiment)?;
-        // Ticks, that is. What each of a thousand processes a second was called may be lost where
-        // others want the CPUs as well: a compiler beside these checks has been enough.
+        // No tick is lost. The names of a thousand processes a second may be, where others want the
+        // CPUs as well: a compiler beside these checks has been enough.
         summary.without(&["ring_full", "not_written", "unaccounted"])?;
         let header = gprofng::header(&experiment)?;
-        // From threads, of what was stolen from them and from idle CPUs in a longer time.
+        // Time stolen from threads; the hypervisor's sum includes idle CPUs, over a longer time.
         let stolen_ns = summary.detail_s.stolen * 1e9;
         let most_ns = stolen_since(before_ns)?;
         ensure!(
@@ -154,8 +155,8 @@ fn root_alone_a_clock_that_the_kernel_throttles_keeps_time() -> Result<()> {
     })
 }
 
-/// A collector that can't read for seconds overflows its rings. What is missing then is counted to
-/// the tick, and said.
+/// A collector that cannot read for seconds overflows its rings. What is missing then is counted to
+/// the tick, and reported.
 #[test]
 fn root_alone_what_a_stalled_collector_loses_is_counted() -> Result<()> {
     alone(|| {

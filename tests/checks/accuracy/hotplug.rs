@@ -13,10 +13,10 @@ use tests::machine::{Offline, alone, online_cpus, work_cpu};
 use tests::oracle::statistics::Band;
 use tests::workload::truth::monotonic_ns;
 
-/// A CPU that is back may go unnoticed for this long.
+/// The longest until a CPU that is back online is noticed, nanoseconds.
 const MAX_UNNOTICED_NS: f64 = 1.2e9;
 
-/// Starting and stopping a CPU's clock takes a moment.
+/// The longest that starting and stopping a CPU's clock takes, nanoseconds.
 const EDGE_NS: f64 = 5e7;
 
 #[test]
@@ -78,13 +78,13 @@ fn root_alone_a_cpu_goes_and_comes_back() -> Result<()> {
                 ticks(cpu, coming, u64::MAX),
             )?;
 
-        // The summary has for how long it was online.
+        // The summary has the time that it was online.
         for stats in &RunSummary::of(&experiment)?.cpus {
-            // The CPU that went has two beginnings and two ends.
+            // The CPU that was offline has two beginnings and two ends.
             stats.elapsed(interval, if stats.cpu == cpu { 2 } else { 1 })?;
         }
 
-        // The others noticed nothing.
+        // The ticks of the others have no gap.
         for other in online_cpus()?.into_iter().filter(|other| *other != cpu) {
             Band::time(header.duration_ns, header.duration_ns, interval)
                 .with_edges(EDGE_NS / interval)

@@ -42,13 +42,13 @@ fn has_its_time(program: &str, name: &str) -> Result<()> {
         let functions = gprofng::functions(&experiment, Some(&format!("KPID=={}", truth.pid)))?;
         let ticks = functions.total()? * 1e9 / interval;
 
-        // All of its CPU time: exact by the kernel's account.
+        // All of its CPU time, which is exact in the kernel's account.
         Band::time(truth.cpu_ns() as f64, truth.wall_ns() as f64, interval)
             .with_edges(stolen / interval)
             .judge(&format!("{name}, user and system"), ticks)?;
 
-        // The split: of the process's own ticks, so many in user mode. The truth is a sample too,
-        // by a slower clock.
+        // The share of user mode in the process's own ticks. The truth is a sample too, by a slower
+        // clock.
         let artificial = format!("_PID_{}>", truth.pid);
         let user = functions.sum(|function| function.ends_with(&artificial)) * 1e9 / interval;
         let references = truth.cpu_ns() as f64 / 1e9 * accounting_hz();

@@ -35,7 +35,7 @@ fn root_alone_a_clock_that_starts_late_counts_alike() -> Result<()> {
         let mut strace = Command::new("strace");
         strace
             .args(["-f", "--seccomp-bpf", "-qq", "-e", "trace=ioctl", "-e"])
-            // The grid begins, then the clock is let run: half an interval later.
+            // The grid begins, and the clock is started half an interval later.
             .args(["inject=ioctl:delay_enter=5000", "-o", "/dev/null"])
             .arg(binary()?)
             .args(["-p", "on", "-F", "=^proctorture$", "-d"])

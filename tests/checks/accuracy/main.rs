@@ -12,3 +12,4 @@ mod names;
 mod samples;
 mod short_lived_processes;
 mod states;
+mod subexperiments;

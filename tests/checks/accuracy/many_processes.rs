@@ -17,7 +17,7 @@ use tests::workload;
 
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// From Ctrl-C to the end.
+/// The longest from Ctrl-C to the end.
 const MAX_END_TIME: Duration = Duration::from_secs(10);
 
 /// Records many threads or processes; returns the lines of `threads.jsonl` and the summary.
@@ -49,7 +49,7 @@ fn many_processes(what: &str, count: usize) -> Result<(Vec<serde_json::Value>, R
         .complete()
         .with_context(|| recorded.finished.to_string())?;
     let text = fs::read_to_string(experiment.join("threads.jsonl"))?;
-    // Blank lines stand between.
+    // Blank lines separate the samples.
     let lines = text.lines().filter(|line| !line.trim().is_empty());
     let lines = lines.map(serde_json::from_str);
     let lines = lines.collect::<Result<_, _>>()?;
@@ -57,7 +57,7 @@ fn many_processes(what: &str, count: usize) -> Result<(Vec<serde_json::Value>, R
     Ok((lines, summary))
 }
 
-/// The numbers, under one key, of those that are called so.
+/// Returns the numbers under one key in the lines of the load.
 fn numbers(lines: &[serde_json::Value], key: &str) -> BTreeSet<u64> {
     lines
         .iter()

@@ -8,6 +8,7 @@ use std::thread::spawn;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use experiment_format::ids::Pid;
 use experiment_format::log::LogEvent;
 use experiment_format::reader::Experiment;
 use experiment_format::text::printable;
@@ -59,7 +60,7 @@ fn root_alone_processes_of_milliseconds_are_named() -> Result<()> {
         for named in &truth.names {
             let wanted = printable(&named.name);
             for name in names.get(&named.pid).into_iter().flatten() {
-                // Between fork and prctl it has its parent's.
+                // Between fork and prctl a child has its parent's name.
                 ensure!(
                     name == &wanted || name == "short_lived",
                     "{} is called {name}, not {wanted}",
@@ -109,12 +110,12 @@ fn root_alone_a_reused_pid_has_two_names() -> Result<()> {
     judge_names(&recorded, &truth)
 }
 
-/// A process that only waits is written when it is known that it is not followed, and by then its
-/// id may have been used again.
+/// A process that only waits is written when it is certain that it is not followed, and by then its
+/// pid may have been used again.
 #[test]
 fn root_alone_a_reused_pid_has_two_names_when_it_is_written_late() -> Result<()> {
     let _machine = Exclusive::take()?;
-    // Hardly a tick finds them on a CPU, by which they would be followed.
+    // At this interval they hardly have a tick on a CPU, by which they would be followed.
     let options = ["-p", "500", "-F", "on"];
     let recorded = record(&options, &[PROCTORTURE, "doze:1600", "sleep:1600"], LIMIT)?;
     let output = &recorded.finished.stdout;
@@ -128,7 +129,7 @@ fn root_alone_a_reused_pid_has_two_names_when_it_is_written_late() -> Result<()>
         let reported = experiment.events().iter().find_map(|event| match event {
             LogEvent::Thread {
                 tid, name, group, ..
-            } if tid.0 == first.pid && name == named => Some(group),
+            } if *tid == first.pid.leader() && name == named => Some(group),
             _ => None,
         });
         let reported = reported.with_context(|| format!("{named} is not in the founder"))?;
@@ -147,14 +148,14 @@ fn run(program: &str, seconds: &str) -> Result<(FinishedRecording, Truth)> {
     Ok((recorded, truth))
 }
 
-/// Every name of the truth has its CPU time.
+/// Checks that every name of the truth has its CPU time.
 fn judge_names(recorded: &FinishedRecording, truth: &Truth) -> Result<()> {
     let experiment = recorded.experiment()?;
     let interval = gprofng::header(&experiment)?.interval_ns;
     let functions = gprofng::functions(&experiment, None)?;
     for named in &truth.names {
         let function = format!("<{}_PID_{}>", printable(&named.name), named.pid);
-        // A name that was given up and taken again is another function of that name.
+        // A name that was set again is another function of that name.
         let ticks = functions.sum(|name| name == function) * 1e9 / interval;
         Band::time(
             named.cpu_ns as f64,
@@ -170,9 +171,9 @@ fn judge_names(recorded: &FinishedRecording, truth: &Truth) -> Result<()> {
     Ok(())
 }
 
-/// Names by process id, of all functions `<NAME_PID_pid>`.
-fn user_names(functions: &Table) -> BTreeMap<i32, BTreeSet<String>> {
-    let mut names: BTreeMap<i32, BTreeSet<String>> = BTreeMap::new();
+/// Returns the names of all functions `<NAME_PID_pid>`, by process.
+fn user_names(functions: &Table) -> BTreeMap<Pid, BTreeSet<String>> {
+    let mut names: BTreeMap<Pid, BTreeSet<String>> = BTreeMap::new();
     for row in functions.things() {
         let inner = row
             .name

@@ -7,6 +7,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use experiment_format::ids::Pid;
 use experiment_format::reader::Experiment;
 use nix::sys::signal::Signal;
 use tests::command::Running;
@@ -20,11 +21,11 @@ use tests::machine::disturbance::judge_times;
 use tests::machine::{Exclusive, Shared, alone, work_cpu};
 use tests::workload;
 use tests::workload::counts::Counts;
-use tests::workload::proctorture::{PROCTORTURE, start};
+use tests::workload::proctorture::{PROCTORTURE, pid, start};
 
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// Data begin and end on one CPU after the other.
+/// How far the beginning and the end of data may differ between CPUs, nanoseconds.
 const EDGE_NS: u64 = 10_000_000;
 
 #[test]
@@ -57,7 +58,7 @@ fn root_alone_threads_sum_up_to_the_machine_at_every_sample() -> Result<()> {
             "only {short_lived} short-lived threads of thread_starts"
         );
 
-        // What gprofng reads.
+        // The samples that gprofng reads.
         let read = Experiment::open(&experiment)?.samples()?;
         ensure!(read.len() == samples.len(), "{} usage records", read.len());
         for (sample, line) in read.iter().zip(&samples) {
@@ -99,7 +100,7 @@ fn root_alone_counts_are_those_of_the_process() -> Result<()> {
         let summary: serde_json::Value = serde_json::from_str(&text)?;
         let mut rows = summary["processes"].as_array().into_iter().flatten();
         let row = rows
-            .rfind(|row| row["pid"] == pid)
+            .rfind(|row| row["pid"] == pid.0)
             .context("no row of the workload")?;
         let counts: Counts = serde_json::from_value(row["counts"].clone())?;
         ensure!(
@@ -110,8 +111,8 @@ fn root_alone_counts_are_those_of_the_process() -> Result<()> {
     })
 }
 
-/// The samples of a followed process are from the beginning of data, or its own, to its end,
-/// whenever it had its first tick: its thread's times fill them.
+/// The samples of a followed process are from the beginning of data, or its own start, to its exit,
+/// whenever it had its first tick: the times of its thread fill them.
 #[test]
 fn root_samples_of_a_followed_process_cover_its_life() -> Result<()> {
     let _machine = Shared::take()?;
@@ -132,7 +133,7 @@ fn root_samples_of_a_followed_process_cover_its_life() -> Result<()> {
             "{}: {samples:?}",
             directory.display()
         );
-        if experiment.header().pid.0 != sleeper.pid().as_raw().cast_unsigned() {
+        if experiment.header().pid != pid(&sleeper) {
             continue;
         }
         let usage = last.usage.as_ref().context("a sample without usage")?;
@@ -147,8 +148,7 @@ fn root_samples_of_a_followed_process_cover_its_life() -> Result<()> {
     Ok(())
 }
 
-/// While data are paused no time passes, for no thread; and boundaries of the grid in it count for
-/// none.
+/// While data are paused no thread has time or ticks.
 #[test]
 fn root_alone_paused_time_is_not_counted() -> Result<()> {
     judge_times(|| {
@@ -186,12 +186,12 @@ fn root_alone_paused_time_is_not_counted() -> Result<()> {
         let account = States::of(&experiment)?;
         let threads = threads::lines(&experiment)?;
         for load in [&sleeper, &spinner] {
-            let pid = load.pid().as_raw();
+            let pid = pid(load);
             let row = account.row(pid)?;
             ensure!(row.threads == 1, "{row:?}");
             ensure!(
                 (row.tracked_s - recorded_s).abs() < MAX_CLOCK_DRIFT_SHARE * recorded_s,
-                "{row:?} lived, of {recorded_s} s that were recorded"
+                "{row:?} in {recorded_s} s that were recorded"
             );
             let sum: f64 = row.states_s.iter().sum();
             ensure!((sum - row.tracked_s).abs() < 1e-6, "{row:?}");
@@ -237,7 +237,7 @@ fn root_alone_a_thread_that_wakes_as_data_begin_has_no_earlier_ticks() -> Result
             summary.complete()?;
             let account = States::of(&experiment)?;
             for sleeper in &sleepers {
-                let pid = sleeper.pid().as_raw();
+                let pid = pid(sleeper);
                 let row = account.row(pid)?;
                 let recorded = summary.cpus.iter().map(|cpu| cpu.recorded_ns);
                 let recorded_s = recorded.fold(0.0, f64::max) / 1e9;
@@ -290,13 +290,13 @@ fn root_alone_ten_thousand_threads() -> Result<()> {
         "{:?}",
         summary.losses
     );
-    let own = i32::try_from(std::process::id())?;
+    let own = Pid(std::process::id());
     let row = States::of(&experiment)?.row(own)?.clone();
     ensure!(row.threads > THREADS as u64, "{row:?}");
     ensure!(
         (row.tracked_s / row.threads as f64 - summary.elapsed_s).abs()
             < MAX_CLOCK_DRIFT_SHARE * summary.elapsed_s,
-        "{} threads lived for {} s, of {} s each",
+        "{} threads were tracked for {} s, of {} s each",
         row.threads,
         row.tracked_s,
         summary.elapsed_s
@@ -310,8 +310,8 @@ fn root_alone_ten_thousand_threads() -> Result<()> {
     threads::judge(&threads::lines(&experiment)?).map(drop)
 }
 
-/// No process is followed, so no user stack is captured: the ticks of all threads
-/// are there without.
+/// No process is followed, so no user stack is captured: the ticks of all threads are there
+/// without.
 #[test]
 fn root_alone_no_user_stacks_without_following() -> Result<()> {
     let _machine = Exclusive::take()?;

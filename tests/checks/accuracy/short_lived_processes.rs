@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use experiment_format::address_space::AddressSpace;
+use experiment_format::ids::Pid;
 use experiment_format::log::LogEvent;
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::Detail;
@@ -86,8 +87,8 @@ fn root_alone_a_parallel_build() -> Result<()> {
     })
 }
 
-/// Records a load that executes at least so many programs, some of these names, and holds it
-/// against the audit; so great a share of the user stacks is to be complete.
+/// Records a load that executes at least so many programs, some of these names, and compares it
+/// with the audit; `share` is the least share of complete user stacks.
 fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<()> {
     let audit = Audit::start(LIMIT)?;
     let recorded = record(&["-p", "hi", "-F", "on"], load, LIMIT)?;
@@ -104,9 +105,9 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
         "{:?}",
         followed.losses
     );
-    // Only those that the audit saw from fork to exit, and so their names: others live as long as
+    // Only those that the audit saw from fork to exit, with all their names: others run as long as
     // the machine.
-    let short_lived: BTreeMap<i32, &AuditedProcess> = lives
+    let short_lived: BTreeMap<Pid, &AuditedProcess> = lives
         .iter()
         .filter(|(_, life)| life.forked && life.exited && life.programs > 0)
         .map(|(pid, life)| (*pid, life))
@@ -128,7 +129,7 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
 
     // `-F on` follows processes with a tick on a CPU; one that only waited is in the founder.
     let on_cpu = states.processes.iter().filter(|row| row.ticks > 0);
-    let with_ticks: BTreeSet<i32> = on_cpu.map(|row| row.pid).collect();
+    let with_ticks: BTreeSet<Pid> = on_cpu.map(|row| row.pid).collect();
     let mut wrong = Vec::new();
     let (mut early, mut stacks): (BTreeMap<String, u64>, BTreeMap<String, u64>) =
         Default::default();
@@ -150,7 +151,7 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
         frames += found.frames;
         nowhere += found.nowhere;
         kernelless += found.kernelless;
-        let sums = match found.born_ns < learnt_ns {
+        let sums = match found.first_tick_ns < learnt_ns {
             true => &mut early,
             false => &mut stacks,
         };
@@ -195,10 +196,10 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
     Ok(())
 }
 
-/// What is in a subexperiment.
+/// The contents of a subexperiment.
 struct Found {
     /// The time of its first tick.
-    born_ns: u64,
+    first_tick_ns: u64,
     /// User frames, and how many of them are in no load object.
     frames: u64,
     nowhere: u64,
@@ -207,12 +208,12 @@ struct Found {
     kernelless: usize,
 }
 
-/// A process that had ticks. `kernel` is the founder's address space.
+/// Judges a process that had ticks. `kernel` is the founder's address space.
 fn one(
     (founder, kernel): (&Path, &AddressSpace),
     states: &States,
     followed: &FollowedStats,
-    pid: i32,
+    pid: Pid,
     life: &AuditedProcess,
 ) -> Result<Found> {
     let row = states.row(pid)?;
@@ -246,7 +247,7 @@ fn one(
     let (space, stacks) = (experiment.address_space()?, experiment.stacks()?);
     let start = experiment.start().tstamp_ns;
     let mut found = Found {
-        born_ns: u64::MAX,
+        first_tick_ns: u64::MAX,
         frames: 0,
         nowhere: 0,
         kernelless: 0,
@@ -256,7 +257,7 @@ fn one(
         let tick = tick?;
         let stack = tick.stack.and_then(|stack| stacks.get(stack));
         let stack = stack.context("a tick without a stack")?;
-        found.born_ns = found.born_ns.min(tick.time_ns);
+        found.first_tick_ns = found.first_tick_ns.min(tick.time_ns);
         // Time is stolen in user mode too.
         let in_user_mode =
             tick.state == Microstate::User.number() || tick.detail == Detail::Stolen.number();
@@ -295,7 +296,7 @@ fn one(
     Ok(found)
 }
 
-/// The upper half of the addresses is the kernel's.
+/// Returns whether an address is in the upper half of the address space, the kernel's.
 fn is_of_kernel(address: &u64) -> bool {
     *address >> 63 == 1
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use experiment_format::ids::Pid;
 use experiment_format::microstate::Microstate;
 use tests::experiment::state_ticks;
 use tests::experiment::states::{Edges, MAX_WHOLE_RUN_ERROR_S, ProcessTimes, States};
@@ -19,9 +20,9 @@ use tests::workload::compat32;
 use tests::workload::loads;
 use tests::workload::truth::{Reaped, Truth};
 
-/// How long each works, seconds.
+/// How long each workload works, seconds.
 const WORK_S: &str = "4";
-/// How long each of several variants of one state works.
+/// How long each of several variants of a workload works, seconds.
 const VARIANT_WORK_S: &str = "3";
 
 #[test]
@@ -36,8 +37,8 @@ fn root_alone_user() -> Result<()> {
 fn root_alone_system() -> Result<()> {
     judge_times(|| {
         let row = judge_split(workload!("read_zero"))?;
-        // Of the workload, not of the account: the way into the kernel and back takes 8 to 12 % in
-        // user mode, by the machine.
+        // The rest is the workload's, not an error of the account: entering the kernel and
+        // returning takes 8 to 12 % in user mode, by the machine.
         mostly(&row, Microstate::System, 0.8)
     })
 }
@@ -160,7 +161,7 @@ fn root_alone_wait_cpu() -> Result<()> {
     })
 }
 
-/// The latency of wake-ups: the naps of one process end while two others spin on its CPU.
+/// The naps of one process end while two others spin on its CPU: it waits after each wake-up.
 #[test]
 fn root_alone_wait_cpu_after_a_sleep() -> Result<()> {
     judge_times(|| {
@@ -177,7 +178,7 @@ fn root_alone_wait_cpu_after_a_sleep() -> Result<()> {
     })
 }
 
-/// A quota: runnable, with no other thread on the CPU, and kept from running.
+/// A thread whose quota is used up is runnable, with no other thread on the CPU, and does not run.
 #[test]
 fn root_alone_wait_cpu_for_a_quota() -> Result<()> {
     judge_times(|| {
@@ -225,8 +226,7 @@ fn root_alone_sleep_of_a_32_bit_program() -> Result<()> {
     judge_times(|| compat32("nanosleep", Microstate::Sleep))
 }
 
-/// Threads that rarely exist long enough for a tick: all of them are counted, and all of their
-/// time.
+/// All threads are counted, with all of their time, though few exist long enough for a tick.
 #[test]
 fn root_alone_short_lived_threads() -> Result<()> {
     judge_times(|| {
@@ -236,8 +236,8 @@ fn root_alone_short_lived_threads() -> Result<()> {
     })
 }
 
-/// And their CPU time is that of their control group, to the last instruction. The account begins a
-/// little earlier, with the shell that enters the group.
+/// The CPU time of short-lived threads is that of their control group, to the last instruction. The
+/// account begins a little earlier, with the shell that enters the group.
 #[test]
 fn root_alone_short_lived_threads_by_the_clock_of_their_cgroup() -> Result<()> {
     judge_times(|| {
@@ -298,7 +298,7 @@ fn root_alone_ticks_of_a_thread_that_preempts() -> Result<()> {
     })
 }
 
-/// All of these at once, on all CPUs: no wait of one counts for another, and no time is missing.
+/// All workloads at once, on all CPUs: no wait of one counts for another, and no time is missing.
 #[test]
 fn root_alone_all_states_at_once() -> Result<()> {
     judge_times(|| {
@@ -315,19 +315,19 @@ fn root_alone_all_states_at_once() -> Result<()> {
     })
 }
 
-/// Share of the time that a workload which waits for the disk spends so. The rest goes into making
-/// the disk necessary. On a disk with less, these checks say nothing.
+/// The least share of the time that a workload which waits for the disk does so. The rest goes into
+/// dropping pages from memory. On a disk with less, these checks show nothing.
 const MIN_DISK_SHARE: f64 = 0.2;
 
-/// Share of the time that a thread which naps for a millisecond waits for its CPU, where two others
-/// spin on it. The scheduler may let it run at once or after a turn of each; with less than this
-/// there was no load.
+/// The least share of the time that a thread which naps for a millisecond waits for its CPU, where
+/// two others spin on it. The scheduler may let it run at once or after a time slice of each; with
+/// less than this there was no load.
 const MIN_LATENCY_SHARE: f64 = 0.2;
 
-/// Judges sleeps in a call that has nothing to do with a disk: the process waited for none, but to
-/// be read from one. Its pages are read before its work begins, which is the time that the account
-/// has and the workload's truth has not, and where it first touches them, which is a state of its
-/// own.
+/// Judges sleeps in a call that has nothing to do with a disk: the process waited for none, except
+/// while its program was read from one. Its pages are read before its work begins, which is the
+/// time that the account has and the workload's truth has not, and where it first touches them,
+/// which is a state of its own.
 fn sleeps(variant: &str) -> Result<()> {
     let (truth, row) = sleep(variant, 0.9)?;
     let Some(parts) = &row.detail_s else {
@@ -350,15 +350,15 @@ const FAULTS: [Microstate; 3] = [
     Microstate::KernelFault,
 ];
 
-/// Seconds in which a process waited for pages of its program to be read from a disk, which is
-/// before its work: nothing on a warm machine, half a second beside a compiler.
+/// Returns how long a process waited for pages of its program to be read from a disk, seconds,
+/// which is before its work: nothing on a warm machine, half a second beside a compiler.
 fn loading_s(row: &ProcessTimes) -> f64 {
     let faults_s: f64 = FAULTS.iter().map(|state| row.of(*state)).sum();
     let block_io = row.detail_s.as_ref().map_or(0.0, |parts| parts.block_io);
     faults_s.min(block_io)
 }
 
-/// Runs a variant of sleep that is asleep for this share of its life.
+/// Runs a variant of `state_sleep`, which is asleep for this share of its time.
 fn sleep(variant: &str, share: f64) -> Result<(Truth, ProcessTimes)> {
     let ([truth], account) = run(workload!("state_sleep"), Some(variant))?;
     let row = account.row(truth.pid)?.clone();
@@ -366,7 +366,7 @@ fn sleep(variant: &str, share: f64) -> Result<(Truth, ProcessTimes)> {
     Ok((truth, row))
 }
 
-/// A 32-bit child, whose system calls have numbers that mean others in its 64-bit parent.
+/// Judges a 32-bit child, the numbers of whose system calls are other calls' in its 64-bit parent.
 fn compat32(variant: &str, state: Microstate) -> Result<()> {
     if !compat32::is_supported() {
         return Ok(());
@@ -383,8 +383,8 @@ fn judge_split(program: &str) -> Result<ProcessTimes> {
     Ok(account.row(truth.pid)?.clone())
 }
 
-/// Runs a workload, and judges the account. The rows of its `N` processes, in the order of their
-/// names.
+/// Runs a workload, and judges the account. Returns the rows of its `N` processes, in the order of
+/// their names.
 fn judge<const N: usize>(program: &str, variant: Option<&str>) -> Result<[ProcessTimes; N]> {
     let (truths, account) = run::<N>(program, variant)?;
     let rows: Vec<ProcessTimes> = truths
@@ -413,8 +413,9 @@ fn run<const N: usize>(program: &str, variant: Option<&str>) -> Result<([Truth; 
     Ok((truths, account))
 }
 
-/// Threads start at nearly the rate of the ticks. A migration storm is disturbed by a tick, goes on
-/// from there like a clock, and is found at the same point by the next CPU's.
+/// Returns whether a workload is in step with the ticks. `thread_starts` starts threads at nearly
+/// their rate. `migrate` is delayed by a tick, goes on from there at an even rate, and is at the
+/// same point at the next CPU's tick.
 fn in_step_with_ticks(program: &str) -> bool {
     ["thread_starts", "migrate"]
         .iter()
@@ -453,10 +454,10 @@ fn witnesses(load: &[&str]) -> Result<(Vec<Truth>, States, RunSummary)> {
     let reaped = [&[workload!("reaped")], load].concat();
     let recorded = record(&options, &reaped, Duration::from_secs(40))?;
     let stolen_s = stolen_since(stolen)? / 1e9;
-    let mut residents: BTreeSet<i32> = before.intersection(&processes()?).copied().collect();
+    let mut residents: BTreeSet<Pid> = before.intersection(&processes()?).copied().collect();
     // Some sandboxes run a control program as process 1, which their kernel shows to no BPF program
     // that iterates over threads.
-    residents.remove(&1);
+    residents.remove(&Pid(1));
     let experiment = recorded.experiment()?;
     let summary = RunSummary::of(&experiment)?;
     summary.complete()?;
@@ -499,7 +500,8 @@ fn witnesses(load: &[&str]) -> Result<(Vec<Truth>, States, RunSummary)> {
     Ok((truths, account, summary))
 }
 
-/// Between the kernel's sum of a process's CPU time as it is reaped and its account, seconds.
+/// How far the kernel's sum of a process's CPU time as it is reaped and the account may differ,
+/// seconds.
 const MAX_REAPED_ERROR_S: f64 = 0.001;
 
 /// Returns how long these processes were on a CPU after their last look at their usage, together,
@@ -510,7 +512,7 @@ fn ending_s(truths: &[Truth], reaped: &Reaped) -> f64 {
     (reaped.cpu_ns as f64 - known as f64) / 1e9
 }
 
-/// How many other processes want the CPU of one.
+/// Returns how many other processes want the CPU of a process.
 fn company(truth: &Truth, truths: &[Truth]) -> usize {
     // Among others it has a real-time priority, and all of its CPU when it wants it.
     if truth.workload == "thread_starts" {
@@ -520,9 +522,9 @@ fn company(truth: &Truth, truths: &[Truth]) -> usize {
     here.count() - 1
 }
 
-/// Passes when a process spent at least so much of its life in a state: else the workload was none
-/// of that state. What others made it wait for a CPU is no part of that life, where the state is
-/// another.
+/// Passes if a process spent at least this share of its tracked time in a state: else the workload
+/// does not show that state. Waits for a CPU do not count as tracked time here, unless they are the
+/// state.
 fn mostly(row: &ProcessTimes, state: Microstate, share: f64) -> Result<()> {
     let waited = match state {
         Microstate::WaitCpu => 0.0,
@@ -534,7 +536,7 @@ fn mostly(row: &ProcessTimes, state: Microstate, share: f64) -> Result<()> {
     };
     ensure!(
         row.of(state) >= share * (row.tracked_s - waited - loading),
-        "less than {share} of its life in {}: {row:?}",
+        "less than {share} of its time in {}: {row:?}",
         state.name()
     );
     Ok(())

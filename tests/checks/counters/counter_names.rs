@@ -1,4 +1,4 @@
-//! What the names of counters mean here: perf says the same, and the kernel takes them.
+//! Names of counters have the encodings that perf has for them, and the kernel accepts these.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,7 +19,7 @@ use tests::machine::Shared;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Foreign machines, and what perf 6.1 made of names on them.
+/// The sysfs of other machines, and how perf 6.1 encoded names there.
 const TREES: [(&str, &str); 2] = [
     (
         "skylake",
@@ -46,7 +46,7 @@ const SAID: [(&str, &str); 9] = [
     ("exclude_hv", "exclude_hv"),
 ];
 
-/// What `/sys/bus/event_source/devices` is to be.
+/// Makes a directory in the place of `/sys/bus/event_source/devices`.
 fn devices(tree: &str) -> Result<TempDir> {
     let directory = tempfile::tempdir()?;
     for line in tree.lines().filter(|line| !line.starts_with(['#', '/'])) {
@@ -58,7 +58,7 @@ fn devices(tree: &str) -> Result<TempDir> {
     Ok(directory)
 }
 
-/// How perf encodes an event on a machine with these PMUs.
+/// Returns how perf encodes an event on a machine with these PMUs.
 fn perfs(devices: &Path, event: &str) -> Result<BTreeSet<String>> {
     let mut perf = Command::new("unshare");
     perf.args(["--mount", "--propagation", "private", "sh", "-c"])
@@ -204,7 +204,7 @@ fn root_a_symbol_of_the_kernel_is_an_address() -> Result<()> {
 #[test]
 fn root_an_unprivileged_user_reads_what_to_do() -> Result<()> {
     let _machine = Shared::take()?;
-    // Where it was built, others may not be let in.
+    // A copy, since other users may not enter the directory of the build.
     let directory = tempfile::tempdir()?;
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
     let program = directory.path().join("kcollect");

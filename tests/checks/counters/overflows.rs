@@ -25,20 +25,20 @@ const STORES: u64 = 700;
 const CALLS: u64 = 500;
 const NAPS: u64 = 40;
 
-/// Share of the stacks that may end early, as of all programs.
+/// The largest share of the stacks that end early, as for all programs.
 const MAX_INCOMPLETE_SHARE: f64 = 0.005;
 
-/// And how many may in any case, which matters for context switches alone. Until the tables of a
-/// program that starts are there, each of its page faults sends a stack copy, and where the ring is
-/// half full of these, stacks end early: many beside a compiler. Two of some 180 on a quiet machine
-/// were seen once, and are taken to be the same.
+/// How many stacks may end early in any case, which matters for context switches alone. Until the
+/// unwind tables of a program that starts are there, each of its page faults sends a stack copy,
+/// and where the ring is half full of these, stacks end early: many beside a compiler. Two of some
+/// 180 on a quiet machine were seen once, and are taken to be the same.
 const MAX_INCOMPLETE_AT_START: f64 = 5.0;
 
 /// The code of a program that SIGTRAP ended: seen once in a virtual machine, whose kernel took a
 /// breakpoint of perf for one of the program itself.
 const BREAKPOINT_CODE: i32 = 128 + 5;
 
-/// What the summary says of a counter.
+/// A counter in the summary.
 #[derive(Debug, Deserialize)]
 struct Counter {
     name: String,
@@ -53,7 +53,8 @@ struct Counter {
 struct Run {
     recorded: FinishedRecording,
     counters: Vec<Counter>,
-    /// Page faults and context switches by the kernel's own count, from its exec to its last word.
+    /// Page faults and context switches by the kernel's own count, from the program's exec to its
+    /// last look at them.
     faults: u64,
     switches: u64,
 }
@@ -98,13 +99,13 @@ impl Run {
         found.with_context(|| format!("no {name} in {:?}", self.counters))
     }
 
-    /// The program's own experiment.
+    /// Returns the program's own experiment.
     fn own(&self) -> Result<PathBuf> {
         sub_experiment(&self.recorded.experiment()?, "_overflowing_PID_")
     }
 }
 
-/// Events by function, exclusive and inclusive, as gprofng has them.
+/// Returns gprofng's table of events by function, exclusive and inclusive.
 fn functions(experiment: &Path, metric: &str) -> Result<Table> {
     let metrics = format!("metrics e+{metric}:i+{metric}:name");
     Ok(script(&[&metrics, "functions"], experiment)?
@@ -112,7 +113,7 @@ fn functions(experiment: &Path, metric: &str) -> Result<Table> {
         .table(2))
 }
 
-/// With all that it calls.
+/// Returns the events of a function and all that it calls.
 fn inclusive(table: &Table, name: &str) -> u64 {
     table.find(name).map_or(0, |row| row.values[1] as u64)
 }
@@ -165,7 +166,8 @@ fn every_event_is_recorded_where_it_happened() -> Result<()> {
         );
         for (path, times) in [("left", times), ("right", 3 * times)] {
             let found = inclusive(&table, path);
-            // Each nap is a switch, and the thread may be preempted besides; code is faulted in once.
+            // Each nap is a switch, and the thread may be preempted besides; code is faulted in
+            // once.
             let most = match leaf {
                 "nap" => 2 * times + 50,
                 "touch" => times + 3,
@@ -183,7 +185,8 @@ fn every_event_is_recorded_where_it_happened() -> Result<()> {
         reported(&own, metric, &table)?;
     }
 
-    // By the kernel's own count, which has what it did before its exec too, and not its last words.
+    // The kernel's own count includes what the program did before its exec, and not its last
+    // output.
     let faults = functions(&own, "page_faults")?.total()? as u64;
     ensure!(
         faults.abs_diff(run.faults) < 60,
@@ -198,7 +201,7 @@ fn every_event_is_recorded_where_it_happened() -> Result<()> {
         run.switches
     );
 
-    // Of the CPUs, in the founder, all there were.
+    // The founder has all events of the CPUs.
     let founder = run.recorded.experiment()?;
     for (metric, name) in [
         ("K_page_faults", "page-faults"),
@@ -211,8 +214,8 @@ fn every_event_is_recorded_where_it_happened() -> Result<()> {
     Ok(())
 }
 
-/// Every 97th event stands for 97: of each path as many as it caused, but for one interval at its
-/// ends.
+/// Every 97th event stands for 97: each path has as many as it caused, except for one interval at
+/// its ends.
 #[test]
 fn root_alone_an_overflow_counts_as_its_interval() -> Result<()> {
     judge_times(an_overflow_counts_as_its_interval)
@@ -237,8 +240,8 @@ fn an_overflow_counts_as_its_interval() -> Result<()> {
         let counter = run.counter(name)?;
         let left_over = counter.events - counter.recorded;
         let cpus = tests::machine::online_cpus()?.len() as u64;
-        // One that comes while kcollect is preempted in an update of a map, with BPF programs held
-        // back on its CPU, is not reported by the kernel, which is counted.
+        // The kernel does not report an overflow while kcollect is preempted in an update of a map,
+        // since BPF programs do not run on its CPU then. That is counted.
         let unreported = counter.unreported.next_multiple_of(interval);
         ensure!(
             counter.interval == interval
@@ -260,7 +263,7 @@ fn an_overflow_counts_as_its_interval() -> Result<()> {
     Ok(())
 }
 
-/// Our report says the same.
+/// Checks that our report has the same counts.
 fn reported(experiment: &Path, metric: &str, stock: &Table) -> Result<()> {
     let model = Model::load(&[experiment.to_owned()]).map_err(|failure| anyhow!("{failure}"))?;
     let bases = offered(&model);

@@ -23,7 +23,7 @@ use tests::machine::{Shared, alone};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Where programs are compiled.
+/// A directory in which programs are compiled.
 struct Workshop {
     directory: TempDir,
 }
@@ -85,7 +85,7 @@ impl Workshop {
     }
 }
 
-/// The names of the files in `archives/`.
+/// Returns the names of the files in `archives/`.
 fn archived(experiment: &Path) -> Result<BTreeSet<String>> {
     let directory = experiment.join(ARCHIVES);
     if !directory.exists() {
@@ -101,7 +101,7 @@ fn summary(experiment: &Path) -> Result<Value> {
     Ok(serde_json::from_str(&text)?)
 }
 
-/// Seconds in user mode by function, exclusive.
+/// Returns gprofng's table of user time by function, exclusive.
 fn functions(experiment: &Path) -> Result<gprofng::Table> {
     let output = gprofng::script(&["metrics e.user:name", "functions"], experiment)?;
     Ok(output.content()?.table(1))

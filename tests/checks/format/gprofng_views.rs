@@ -11,7 +11,8 @@ use tests::kcollect::{FinishedRecording, record};
 use tests::machine::{Shared, online_cpus, work_cpu};
 use tests::workload;
 
-/// gprofng shows thousandths of a second, and sums what it has not rounded.
+/// How far two totals may differ, seconds: gprofng shows thousandths, and sums what it has not
+/// rounded.
 const ROUNDING_S: f64 = 0.0015;
 
 fn recorded() -> Result<FinishedRecording> {

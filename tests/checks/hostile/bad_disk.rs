@@ -16,7 +16,7 @@ use tests::machine::loop_disk::LoopDisk;
 const IO_ERROR: i32 = 74;
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// So many ticks are in the file before.
+/// The fewest ticks that are in the file before the disk fails.
 const MIN_TICKS: u64 = 300;
 
 #[test]
@@ -42,7 +42,7 @@ fn fails(fail: impl FnOnce(&LoopDisk) -> Result<()>, words: &str) -> Result<()> 
             .unwrap_or(0);
         written >= MIN_TICKS
     })?;
-    // What was written by now is on disk then.
+    // What has been written by now is on the disk after it.
     fail(&disk)?;
     let finished = running.finish()?;
     ensure!(finished.code() == IO_ERROR, "{finished}");

@@ -21,7 +21,7 @@ const NO_PERMISSION: i32 = 77;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What is typed, the exit code, and words of the message.
+/// Arguments, the exit code, and words of the message.
 const WRONG: [(&[&str], i32, &str); 29] = [
     (&["-o", "experiment"], USAGE, ".er"),
     (&["-o", ".er"], USAGE, ".er"),
@@ -60,7 +60,7 @@ fn root_wrong_command_lines_are_refused() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let mut wrong = Vec::new();
     for (args, code, fragment) in WRONG {
-        // The end is there so that a word that is taken by mistake does not record for ever.
+        // With a time limit, a word that is accepted by mistake does not record for ever.
         let arguments: Vec<&str> = if args.contains(&"-t") {
             vec![]
         } else {
@@ -109,7 +109,7 @@ fn root_a_name_in_use() -> Result<()> {
         "taken.er is in use and cannot be updated",
     )?;
 
-    // One of a series moves on, to one more than the largest.
+    // The number of an experiment of a series is one more than the largest.
     fs::create_dir(directory.path().join("ktest.1.er"))?;
     fs::create_dir(directory.path().join("ktest.7.er"))?;
     let arguments = ["-o", "ktest.1.er", "-p", "hi", "-x", "off", "-t", "1"];
@@ -155,7 +155,7 @@ fn root_an_unprivileged_user_is_refused() -> Result<()> {
     let _machine = Shared::take()?;
     let directory = tempfile::tempdir()?;
     chown(directory.path(), Some(65534), Some(65534))?;
-    // Where it was built, others may not be let in.
+    // A copy, since other users may not enter the directory of the build.
     let program = directory.path().join("kcollect");
     fs::copy(binary()?, &program)?;
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
@@ -205,7 +205,7 @@ fn run_behind(change: &str, directory: &Path) -> Result<Finished> {
     run(command.current_dir(directory), LIMIT)
 }
 
-/// Ended with this code, with one line for people that has the words and a cure.
+/// Checks that it ended with this code and one line that has the words and a cure.
 fn refused(finished: &Finished, code: i32, fragment: &str) -> Result<()> {
     ensure!(finished.code() == code, "code {code} was due: {finished}");
     let line = finished

@@ -15,17 +15,17 @@ use tests::machine::Shared;
 
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// Root's directory, with a file that kcollect would delete, had it that name in its own cache: it
-/// is too large, and old.
+/// A script that makes root's directory, with a file that kcollect would delete from its own cache:
+/// it is too large, and old.
 const VICTIM: &str = "\
     mount -t tmpfs -o mode=0777 none /var/cache && cd /var/cache && mkdir victim && \
     touch victim/.new-old && truncate -s 300M victim/none-$(printf %064d 0) && \
     touch -d 2001-01-01 victim/.new-old victim/none-* || exit 1";
 
-/// What the other user does until all is over: the directory that kcollect has made is moved away,
-/// and a link takes its place; and all that can stand in its way from the start. In every fourth
-/// round the place is free until kcollect has made its directory, for a second at most, which is
-/// longer than a recording.
+/// The other user's script, which runs until all is over: it moves the directory that kcollect has
+/// made away and puts a link in its place, or a link, a file or a directory of its own before that.
+/// In every fourth round the place is free until kcollect has made its directory, for a second at
+/// most, which is longer than a recording.
 const RACE: &str = "\
     chdir '/var/cache'; my $n = 0; sub pause { select(undef, undef, undef, $_[0]) } \
     until (-e 'over') { \
@@ -37,8 +37,8 @@ const RACE: &str = "\
         if ($n % 4 == 2) { open(my $file, '>', 'kcollect'); pause(0.001); unlink 'kcollect' } \
     }";
 
-/// Runs kcollect a few times, and prints what is in root's directory in the end, and how often
-/// kcollect had made its own.
+/// A script that runs kcollect a few times, and prints what is in root's directory at the end, and
+/// how often kcollect had made its own.
 const RUNS: &str = "\
     setpriv --reuid=65534 --regid=65534 --clear-groups perl -e \"$1\" & \
     for run in 1 2 3; do (cd \"$2\" && \"$0\" -p on -F on -A off -t 0.3) || failed=1; done; \

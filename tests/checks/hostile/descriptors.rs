@@ -18,7 +18,7 @@ use tests::workload;
 const LIMIT: Duration = Duration::from_secs(60);
 const UNAVAILABLE: i32 = 69;
 
-/// kcollect with this limit, soft and hard.
+/// Returns kcollect's command with this limit of descriptors, soft and hard.
 fn limited(descriptors: u64, args: &[&str], directory: &Path) -> Result<Command> {
     let mut command = Command::new("prlimit");
     command
@@ -34,7 +34,7 @@ fn short(descriptors: u64, more: &[&str], directory: &Path) -> Result<Finished> 
     run(&mut limited(descriptors, &args, directory)?, LIMIT)
 }
 
-/// The number that the refusal names as needed.
+/// Returns the number of descriptors that an error message says are needed.
 fn needed(finished: &Finished) -> Result<u64> {
     ensure!(finished.code() == UNAVAILABLE, "{finished}");
     let line = finished.stderr.trim();
@@ -50,7 +50,7 @@ fn needed(finished: &Finished) -> Result<u64> {
         .with_context(|| finished.to_string())
 }
 
-/// With fewer it says how many it needs, and with so many it records.
+/// With too few descriptors kcollect says how many it needs, and with so many it records.
 #[test]
 fn root_too_few_descriptors_are_refused_at_the_start() -> Result<()> {
     let _machine = Shared::take()?;

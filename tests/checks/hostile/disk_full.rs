@@ -56,7 +56,7 @@ fn root_alone_full_in_the_middle() -> Result<()> {
     })
 }
 
-/// Of a series the experiments that were complete stay so, and the last one is valid.
+/// The experiments of a series that were complete stay so, and the last one is valid.
 #[test]
 fn root_alone_full_in_a_series() -> Result<()> {
     judge_times(|| {
@@ -77,7 +77,7 @@ fn root_alone_full_in_a_series() -> Result<()> {
             ensure!(opened(&complete)?.closed, "{number}: {finished}");
         }
         for path in all {
-            // The last one lacks what found no room, of which our report says that it is missing.
+            // The last one lacks what found no room, and our report says so.
             let log = fs::metadata(path.join("log.xml")).map_or(0, |log| log.len());
             if log > 0 {
                 gprofng::script(&["header"], &path)?.content()?;
@@ -91,8 +91,8 @@ fn root_alone_full_in_a_series() -> Result<()> {
 #[test]
 fn root_disks_of_many_sizes() -> Result<()> {
     let _machine = Shared::take()?;
-    // Each size is too small at another place: the first file, a block of ticks, the archive of the
-    // kernel.
+    // Each size is too small for something else: the first file, a block of ticks, the archive of
+    // the kernel.
     for kib in [8, 32, 100, 200, 400, 1000, 2000] {
         let disk = SmallDisk::of(kib)?;
         let finished = run_in(disk.path(), &["-p", "hi", "-x", "off", "-t", "1"], LIMIT)?;
@@ -158,7 +158,7 @@ fn only_ballast(directory: &Path, finished: &Finished) -> Result<()> {
     Ok(())
 }
 
-/// Opens, with the ticks of at least so many seconds of each CPU.
+/// Checks that an experiment opens, and has the ticks of at least so many seconds of each CPU.
 fn valid(experiment: &Path, seconds: f64, finished: &Finished) -> Result<()> {
     let header = gprofng::script(&["header"], experiment)?.content()?;
     ensure!(

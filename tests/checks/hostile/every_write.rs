@@ -3,9 +3,9 @@
 //! alone, as one does where others make room again. Each time kcollect ends with an error that says
 //! so, leaves an experiment that opens, and nothing in the kernel.
 //!
-//! In steps that grow; each single call where `KCOLLECT_FAULTS` is set, which takes longer.
-//!
-//! Of a kind of call each thread counts its own, so several may be refused at the same N.
+//! N grows in increasing steps; with `KCOLLECT_FAULTS` set each single call is refused once, which
+//! takes longer. strace counts the calls of each thread on their own, so several may be refused at
+//! the same N.
 
 use std::fs;
 use std::path::Path;
@@ -26,7 +26,7 @@ const CANNOT_CREATE: i32 = 73;
 const IO_ERROR: i32 = 74;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What a refused call says.
+/// Errors of refused calls, and the words that kcollect has for each.
 const ERRORS: [(&str, &str); 3] = [
     ("ENOSPC", "no space left"),
     ("EIO", "input/output error"),
@@ -63,7 +63,7 @@ fn root_renameat_may_fail() -> Result<()> {
     may_fail("renameat")
 }
 
-/// Judges a kind of call by which an experiment is written.
+/// Judges the failures of one kind of call by which an experiment is written.
 fn may_fail(call: &str) -> Result<()> {
     let _machine = Shared::take()?;
     let each = std::env::var_os("KCOLLECT_FAULTS").is_some_and(|faults| !faults.is_empty());
@@ -72,7 +72,7 @@ fn may_fail(call: &str) -> Result<()> {
     let (mut nth, mut runs) = (1, 0);
     loop {
         let error = ERRORS[runs % ERRORS.len()];
-        // Room comes back every other time.
+        // Every other time only one call fails.
         let on = if runs % 2 == 0 { "+" } else { "" };
         let when = format!("{nth}{on}");
         let refused = refused(call, &when, error);
@@ -97,7 +97,7 @@ fn may_fail(call: &str) -> Result<()> {
     before.nothing_more()
 }
 
-/// Whether a call on the experiment was refused; the consequences are as they should be then.
+/// Returns whether a call on the experiment was refused, after judging the consequences.
 fn refused(call: &str, when: &str, (error, words): (&str, &str)) -> Result<bool> {
     let directory = TempDir::new()?;
     let log = directory.path().join("strace");
@@ -134,15 +134,15 @@ fn refused(call: &str, when: &str, (error, words): (&str, &str)) -> Result<bool>
     Ok(true)
 }
 
-/// What was refused.
+/// The calls that were refused.
 struct Refused<'a> {
-    /// How the error is called.
+    /// The words that kcollect has for the error.
     words: &'a str,
-    /// Even words on standard error were.
+    /// Messages on standard error were refused too.
     silent: bool,
-    /// And went on being refused.
+    /// All later calls were refused too.
     for_good: bool,
-    /// Nothing but copies of load objects, which the data do not need.
+    /// Only copies of load objects were refused, which the data do not need.
     copies_alone: bool,
 }
 
@@ -166,7 +166,7 @@ fn judge(directory: &Path, finished: &Finished, refused: &Refused<'_>) -> Result
             refused.silent || output.contains("not archived"),
             "it does not say that something was not archived"
         ),
-        // It was tried again. Nothing is missing.
+        // The call was made again, and nothing is missing.
         0 if !refused.for_good => {
             let summary = RunSummary::of(left.first().context("no experiment")?)?;
             summary.complete()?;

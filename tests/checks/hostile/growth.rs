@@ -1,4 +1,4 @@
-//! What one process can make grow, and how far: see the table in ARCHITECTURE.md.
+//! The bounds of everything that one process can make grow: see the table in ARCHITECTURE.md.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ use tests::workload::truth::Truth;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Records all of a storm of a kind.
+/// Records a `storm` of one kind to its end.
 fn storm(options: &[&str], seconds: &str, kind: &str) -> Result<FinishedRecording> {
     let cpu = work_cpu()?.to_string();
     let options = [&["-p", "on", "-A", "off", "-F", "all"], options].concat();
@@ -48,7 +48,7 @@ fn root_alone_mappings_without_a_tick_are_not_written() -> Result<()> {
     })
 }
 
-/// The bytes of all files.
+/// Returns the size of all files of an experiment, bytes.
 fn size_of(experiment: &Path) -> Result<u64> {
     let files = files_below(experiment)?;
     let sizes = files.iter().map(|path| Ok(fs::symlink_metadata(path)?));
@@ -57,8 +57,9 @@ fn size_of(experiment: &Path) -> Result<u64> {
     Ok(files.map(|file| file.len()).sum())
 }
 
-/// The limit, and half as much again of what cannot stop with the data at once; beside that, what
-/// each recording has: the founder's own files, and the statistics.
+/// Checks that an experiment with a limit has at most that size and half as much again, of what
+/// cannot stop with the data at once, besides what each recording has: the founder's own files, and
+/// the statistics.
 fn limited(kind: &str, beyond: Option<&str>) -> Result<()> {
     const MAX_DATA_BYTES: u64 = 3 << 20;
     const MAX_OTHER_BYTES: u64 = 1 << 20;
@@ -106,7 +107,7 @@ fn root_alone_a_limit_on_the_size_holds_for_processes_threads_and_names() -> Res
     Ok(())
 }
 
-/// As many as a process may have at a time are written, and the rest is counted.
+/// As many mappings are written as a process may have at a time, and the rest is counted.
 #[test]
 fn root_alone_more_mappings_than_are_written_are_counted() -> Result<()> {
     const MAX_MAPPINGS: usize = 65_536;
@@ -133,8 +134,8 @@ fn root_alone_more_mappings_than_are_written_are_counted() -> Result<()> {
     Ok(())
 }
 
-/// What is recorded ends when the time is over, whatever waits to be applied then: to open each of
-/// the files takes longer than to map it.
+/// A recording ends when its time is over, whatever waits to be applied then: to open each of the
+/// files takes longer than to map it.
 #[test]
 fn root_alone_a_storm_does_not_lengthen_the_recording() -> Result<()> {
     alone(|| {

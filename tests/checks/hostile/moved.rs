@@ -16,7 +16,7 @@ fn recording(follow: &str) -> Result<Recording> {
     Recording::start(["-A", "off", "-F", follow, "-t", "20"], LIMIT)
 }
 
-/// It says so in one line.
+/// Checks that kcollect says so in one line.
 fn says(recorded: &FinishedRecording, words: &str) -> Result<()> {
     let finished = &recorded.finished;
     ensure!(finished.code() == IO_ERROR, "{finished}");
@@ -49,7 +49,7 @@ fn root_a_deleted_experiment_ends_the_recording() -> Result<()> {
         let mut recording = recording(follow)?;
         let experiment = recording.until_running()?;
         while fs::exists(&experiment)? {
-            // It may get another file meanwhile.
+            // kcollect may make another file in it meanwhile.
             let _ = fs::remove_dir_all(&experiment);
         }
         let recorded = recording.finish()?;

@@ -1,6 +1,6 @@
 //! Names that are meant to do harm wherever a process has one: of its file, its directory, itself,
 //! its arguments and its control group. They are in the experiment, and nothing that is printed has
-//! a character of theirs that a terminal obeys, or is no longer XML or JSON.
+//! a control character of theirs, or is no longer XML or JSON.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -17,16 +17,17 @@ use tests::kcollect::{Recording, command};
 use tests::machine::Shared;
 use tests::machine::cgroup::Quota;
 use tests::machine::disturbance::not_judged;
-use tests::workload::proctorture::{PROCTORTURE, name_action};
+use tests::workload::proctorture::{PROCTORTURE, name_action, pid};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A title for the terminal, a cleared screen, XML's and JSON's own characters, an end of CDATA, no
-/// UTF-8, C1's CSI, and characters that turn or hide what stands around them.
+/// A name with escape sequences that set the terminal's title and clear it, special characters of
+/// XML and JSON, an end of CDATA, bytes that are not UTF-8, a CSI of C1, and characters that
+/// reverse or hide others.
 const HOSTILE: &[u8] =
     b"nasty\x1b]0;title\x07\x1b[2J\n\r\t\x08<&\"'>]]>\\%s\xff\xc3(\xc2\x9b31m\xe2\x80\xae\xe2\x80\x8b\xe2\x80\xa8";
 
-/// The same of a control group, whose name the kernel permits no newline.
+/// The same for a control group, in whose name the kernel permits no newline.
 const GROUP: &str = "nasty\u{1b}[2J<&\"'>]]>\\\u{9b}31m\u{202e}\u{200b}";
 
 /// Views that show names of processes, files and places.
@@ -39,7 +40,7 @@ const VIEWS: [&[&str]; 6] = [
     &["functions", "--json"],
 ];
 
-/// That a terminal only prints it.
+/// Checks that a text has no control characters.
 fn harmless(what: &str, text: &str) -> Result<()> {
     let bad = |character: &char| {
         (character.is_control() && *character != '\n')
@@ -81,9 +82,9 @@ fn root_hostile_names_are_harmless_everywhere() -> Result<()> {
     load.args(["one:400"]).current_dir(&directory);
     let load = Running::start(&mut load, LIMIT)?;
     if let Ok(group) = &group {
-        group.take(load.pid().as_raw().cast_unsigned())?;
+        group.take(pid(&load))?;
     }
-    let pid = load.pid().as_raw();
+    let pid = pid(&load);
     load.finish()?.succeeded()?;
     let recorded = recording.stop()?;
     said("the summary", &recorded.finished)?;
@@ -94,7 +95,7 @@ fn root_hostile_names_are_harmless_everywhere() -> Result<()> {
     harmless("kcollect.json", &text)?;
     let summary: serde_json::Value = serde_json::from_str(&text)?;
     let rows = summary["followed"]["processes"].as_array();
-    let row = rows.into_iter().flatten().find(|row| row["pid"] == pid);
+    let row = rows.into_iter().flatten().find(|row| row["pid"] == pid.0);
     let row = row.with_context(|| format!("{pid} was not followed"))?;
     ensure!(row["ticks"].as_u64() > Some(200), "{row}");
     let name = row["experiment"].as_str().context("its experiment")?;

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use experiment_format::ids::Pid;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
 use tests::command::{Running, copy_program};
@@ -22,26 +23,23 @@ use tests::machine::{alone, stolen_meanwhile};
 use tests::oracle::statistics::Band;
 use tests::workload::broken_elf;
 use tests::workload::proctorture::{
-    INSIDE, NARROW, OUTSIDE, PROCTORTURE, SWAPPED, find_report, finish, name_action, pid, start,
+    INSIDE, MAX_OUTSIDE_ACTION_SHARE, NARROW, OUTSIDE, PROCTORTURE, SWAPPED, find_report, finish,
+    name_action, pid, start,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The share of a proctorture's CPU time that the kernel has, with its interrupts, and the C
-/// library and the loader, at most.
-const MAX_OUTSIDE_ACTION: f64 = 0.12;
-
 /// The most frames that are recorded of a stack.
 const MAX_FRAMES: usize = 1000;
 
-/// The number of a process, and what it said.
-type Done = (u32, String);
+/// A process that has ended, and its output.
+type Done = (Pid, String);
 
 /// The programs that are followed, by the names of their files: what they call themselves is
 /// anything.
 const PROGRAMS: &str = "=proctorture|memfd:proctorture.*|narrow|inside|outside|program|deleted|fixed|linked|an?-.*|frames-.*|entries-.*|no-.*|the-.*|unwind-.*";
 
-/// Records what is done.
+/// Records while programs perform their actions.
 fn record_all(
     actions: impl FnOnce() -> Result<Vec<Done>>,
 ) -> Result<(Followed, Vec<Done>, FinishedRecording)> {
@@ -54,9 +52,9 @@ fn record_all(
     Ok((Followed::read(&recorded)?, done, recorded))
 }
 
-/// Waits for the end of all.
+/// Waits for the end of all programs, and returns them with their output.
 fn all(running: Vec<Running>) -> Result<Vec<Done>> {
-    let pids: Vec<u32> = running.iter().map(pid).collect();
+    let pids: Vec<Pid> = running.iter().map(pid).collect();
     let output = finish(running)?.into_iter().map(|finished| finished.stdout);
     Ok(pids.into_iter().zip(output).collect())
 }
@@ -70,8 +68,8 @@ fn in_turn<P: AsRef<Path>, A: AsRef<OsStr>>(programs: &[(P, Vec<A>)]) -> Result<
     Ok(done)
 }
 
-/// That so many milliseconds of user time of some processes are found, within the error of a
-/// sample.
+/// Checks that so many milliseconds of user time of some processes are recorded, within the error
+/// of a sample.
 fn judge(
     followed: &Followed,
     subs: &[&FollowedProcess],
@@ -88,12 +86,12 @@ fn judge(
     }
     Band::time(expected, expected, followed.interval_ns)
         .with_stints(switches as f64)
-        .with_edges(MAX_OUTSIDE_ACTION * expected / followed.interval_ns)
+        .with_edges(MAX_OUTSIDE_ACTION_SHARE * expected / followed.interval_ns)
         .with_edges(stolen_meanwhile()? / followed.interval_ns)
         .judge(what, ticks)
 }
 
-/// That so many milliseconds are under a function's own name, by stock gprofng.
+/// Checks that a function has so many milliseconds, by stock gprofng.
 fn judge_function(
     followed: &Followed,
     sub: &FollowedProcess,
@@ -234,7 +232,7 @@ fn root_alone_libraries_mapped_in_turn_at_one_address_are_distinct() -> Result<(
         for (function, ns) in ["leaf_one", "leaf_two"].into_iter().zip(&spent) {
             let ticks = table.get(function) * 1e9 / followed.interval_ns;
             Band::time(*ns as f64, whole as f64, followed.interval_ns)
-                .with_edges(MAX_OUTSIDE_ACTION * *ns as f64 / followed.interval_ns)
+                .with_edges(MAX_OUTSIDE_ACTION_SHARE * *ns as f64 / followed.interval_ns)
                 .with_edges(stolen_meanwhile()? / followed.interval_ns)
                 .judge(function, ticks)?;
         }
@@ -261,8 +259,8 @@ fn root_alone_libraries_mapped_in_turn_at_one_address_are_distinct() -> Result<(
         ensure!(mixed.count() == 0, "stacks with frames in both");
         let ends = followed.ends(sub)?;
         let complete = ends.get("complete").copied().unwrap_or(0);
-        // A table that is a moment old is for the library that was there then; what it says of the
-        // other is not believed.
+        // A table that is a moment old is of the library that was there then, and is not used for
+        // the other.
         ensure!(complete > 0 && complete <= sub.ticks(), "{ends:?}");
         Ok(())
     })
@@ -314,8 +312,8 @@ fn root_alone_code_without_files_tables_or_stacks() -> Result<()> {
         );
         // A process whose stacks have unknown places until its end may have exited when its
         // mappings are read for the last of them: `nowhere` ends about when they would be read a
-        // second time. Of the 900 stacks
-        // above most would have waited in vain.
+        // second time. Without the first reading most of the 900 stacks above would have waited in
+        // vain.
         let losses = &followed.summary.followed()?.losses;
         let unread = losses["unread_mappings"];
         ensure!(unread < 10, "stacks waited in vain: {losses:?}");
@@ -371,9 +369,9 @@ fn root_alone_code_without_files_tables_or_stacks() -> Result<()> {
         judge_function(&followed, killed, "burn_one", 200)?;
         ensure!(killed.end_ns.is_some(), "{} is not closed", killed.name);
 
-        // By the machine's numbers, not by its own.
+        // By the pid of the initial namespace, not by that of its own.
         let inside = find_report(&done[9].1, "inside")?.pid;
-        ensure!(inside == 1, "it is number {inside} in its namespace");
+        ensure!(inside == Pid(1), "it is number {inside} in its namespace");
         let outside = find_report(&done[9].1, "space")?.pid;
         judge_function(&followed, followed.the(outside)?, "burn_one", 200)?;
         followed.lost_nothing()
@@ -423,7 +421,7 @@ fn root_alone_wrong_unwind_tables_harm_no_other_process() -> Result<()> {
     })
 }
 
-/// Milliseconds, since the first state interval, of those without a complete stack.
+/// Returns when the state intervals without a complete stack were, milliseconds since the first.
 fn when_cut(sub: &FollowedProcess) -> Vec<u64> {
     let first = sub
         .state_intervals
@@ -449,7 +447,7 @@ fn root_alone_a_container_has_its_own_files_and_numbers() -> Result<()> {
         fs::create_dir_all(inside(host.path())?)?;
         copy_program(INSIDE, inside(&fixed)?)?;
         copy_program(PROCTORTURE, inside(&linked)?)?;
-        // The host has other files there.
+        // The host has other files at these paths.
         copy_program(OUTSIDE, &fixed)?;
         copy_program(OUTSIDE, &linked)?;
         for library in libraries()? {

@@ -1,4 +1,4 @@
-//! Memory or threads are short, the wall clock jumps, the collector is held up: what was recorded
+//! Memory or threads are short, the wall clock jumps, the collector is stopped: what was recorded
 //! opens, what is lost is counted, and nothing is left in the kernel.
 
 use std::fs::{self, Permissions};
@@ -25,12 +25,12 @@ const LIMIT: Duration = Duration::from_secs(40);
 const UNAVAILABLE: i32 = 69;
 const KILLED: i32 = 128 + 9;
 
-/// A recording of half a second at most.
+/// The arguments of a recording of half a second at most.
 const SHORT: [&str; 10] = [
     "-p", "hi", "-x", "off", "-F", "on", "-A", "off", "-t", "0.5",
 ];
 
-/// Runs kcollect in a group.
+/// Runs kcollect in a control group with a limit.
 fn short(limited: &Limited, directory: &Path, load: &[&str]) -> Result<Finished> {
     let kcollect = binary()?;
     let mut command = limited.command([kcollect.as_os_str()]);
@@ -38,7 +38,8 @@ fn short(limited: &Limited, directory: &Path, load: &[&str]) -> Result<Finished>
     Running::start(&mut command, LIMIT)?.finish()
 }
 
-/// Nothing was made, or what was made opens; of what was closed the statistics are right.
+/// Checks that nothing was made, or that what was made opens and has the right statistics if it was
+/// closed.
 fn valid(directory: &Path, finished: &Finished) -> Result<()> {
     for experiment in experiments_in(directory)? {
         let log = std::fs::metadata(experiment.join("log.xml")).map_or(0, |log| log.len());
@@ -53,7 +54,7 @@ fn valid(directory: &Path, finished: &Finished) -> Result<()> {
     Ok(())
 }
 
-/// What passed is what is written and what is lost.
+/// Checks that the ticks that passed are those that are written and those that are lost.
 fn balanced(experiment: &Path, ticks: u64) -> Result<()> {
     let summary = RunSummary::of(experiment)?;
     let lost = |name| {
@@ -129,8 +130,8 @@ fn root_a_limit_of_the_address_space_is_an_error() -> Result<()> {
     let experiments = experiments_in(directory.path())?;
     ensure!(experiments.len() == 1, "{experiments:?}");
     let experiment = experiments[0].to_string_lossy();
-    // How little is enough depends on the experiment: up to there each report is refused. The
-    // loader of the program's libraries fails below.
+    // The least limit that is enough depends on the experiment: each report with less is refused,
+    // and with still less the loader of the program's libraries fails.
     let mut refused = 0;
     for mib in (20..1000).step_by(4) {
         let finished = within(mib << 10, &["report", &experiment, "functions"])?;
@@ -172,8 +173,8 @@ fn root_a_limit_on_threads_is_an_error() -> Result<()> {
     before.nothing_more()
 }
 
-/// RLIMIT_NPROC of a user who is not root: of kcollect's threads, the last one may be the one that
-/// is too many, or its load.
+/// RLIMIT_NPROC of a user who is not root: the last of kcollect's threads may be one too many, or
+/// its load.
 #[test]
 fn root_a_users_limit_on_processes_is_an_error() -> Result<()> {
     // No other process is this user's.
@@ -234,7 +235,7 @@ impl Stepped {
 
 impl Drop for Stepped {
     fn drop(&mut self) {
-        // What was permitted once is permitted again.
+        // The first step was permitted, so this one is.
         let _ = step(-self.0);
     }
 }
@@ -263,8 +264,8 @@ fn root_alone_the_wall_clock_may_jump() -> Result<()> {
     let map = format!("/tmp/perf-{}.map", load.pid());
     // Followed by now.
     sleep(Duration::from_millis(700));
-    // By seconds, so that other programs that read the clock meanwhile are only seconds off; by
-    // hours for a moment, and back: they may take what is written then for old, but not for new.
+    // By seconds, so that other programs that read the clock meanwhile are only seconds off; and by
+    // hours for a moment, backwards: they may take what is written then for old, but not for new.
     for (seconds, ms) in [(-10, 1300), (5, 300), (-5 * 3600, 100)] {
         sleep(Duration::from_millis(200));
         let stepped = Stepped::by(seconds)?;
@@ -294,7 +295,8 @@ fn root_alone_the_wall_clock_may_jump() -> Result<()> {
     balanced(&experiment, opened.ticks)
 }
 
-/// Held up for seconds, at the usual interval: the rings have room for that, and nothing is lost.
+/// kcollect is stopped for seconds, at the usual interval: the rings have room for that, and
+/// nothing is lost.
 #[test]
 fn root_alone_a_collector_that_is_stopped_for_seconds_loses_nothing() -> Result<()> {
     let _machine = Exclusive::take()?;

@@ -1,8 +1,8 @@
 //! SIGKILL at any moment leaves an experiment that opens, with every tick that was written, and
 //! nothing in the kernel.
 //!
-//! 10 times; as often as `KCOLLECT_FAULTS` says, which takes longer. The moments are those of a
-//! seed, the first ones of many runs those of a few.
+//! It is done 10 times, or as often as `KCOLLECT_FAULTS` says. The moments come from a seed, so
+//! that the first ones of many runs are those of a few.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -18,11 +18,11 @@ use tests::machine::{Shared, work_cpu};
 use tests::random::SplitMix;
 use tests::workload;
 
-/// Says how often.
+/// The environment variable that says how often.
 const FAULTS: &str = "KCOLLECT_FAULTS";
 const RUNS: u32 = 10;
 
-/// The seed: a failure can be repeated, as far as the machine repeats itself.
+/// The seed of the moments: a failure can be repeated, as far as the machine repeats itself.
 const SEED: u64 = 0x6b63_6f6c_6c65_6374;
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -34,7 +34,7 @@ const LOAD: &str = "=^(spawner|true)$";
 /// Every other time the processes that are followed are traced too.
 const TRACED: &[&str] = &["-i", "on", "-s", "on"];
 
-/// In which part of its life a collector is killed.
+/// The part of a recording in which kcollect is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// It loads its programs, looks at what runs, makes the experiment.
@@ -102,7 +102,7 @@ fn killed(phase: Phase, follow: &str, traced: &[&str], random: &mut SplitMix) ->
     }
     let reported = recording.signal(Signal::SIGKILL);
     let killed = recording.finish()?;
-    // At its end it may have been faster.
+    // It may have ended before the signal.
     let closed = phase == Phase::End && killed.finished.code() == 0;
     ensure!(
         closed || reported.is_ok() && killed.finished.code() == 128 + 9,

@@ -1,5 +1,5 @@
-//! What a process announces as its files of JIT names is a pipe, a link, a device or a sparse file
-//! of 1 TiB: it is refused with the reason, and nothing waits for it or reads on.
+//! A file that a process announces as its perf map or jitdump is a pipe, a link, a device or a
+//! sparse file of 1 TiB: it is refused with the reason, and nothing waits for it or reads on.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -17,10 +17,10 @@ use tests::workload::proctorture::PROCTORTURE;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// How long each process lives: some looks at its files.
+/// The action of each process: it exists for several readings of its files.
 const LIFE: &str = "jit:700";
 
-/// What the place of the file has, and why it is refused.
+/// What is in the file's place, and why it is refused.
 const DUMPS: [(&str, &str); 4] = [
     ("dump:pipe", "not a regular file"),
     ("dump:link", "not a regular file"),

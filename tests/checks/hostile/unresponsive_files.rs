@@ -2,8 +2,8 @@
 //! kcollect reports it, records every other process, and ends.
 //!
 //! The file system is one in user space, which blocks in the middle of a request. A process that
-//! calls it next waits until it answers again, or is killed. The process that executes its file is not
-//! affected: all pages of the file have been read by then.
+//! calls it next waits until it answers again, or is killed. The process that executes its file is
+//! not affected: all pages of the file have been read by then.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -198,8 +198,8 @@ impl Server {
         self.directory.path().join(NAME)
     }
 
-    /// Blocks it, by a request of a thread of this process. That first request was already read, and
-    /// its thread cannot be killed.
+    /// Blocks it, by a request of a thread of this process. That first request was already read,
+    /// and its thread cannot be killed.
     fn stop(&mut self) {
         self.mode.set(ServerMode::Blocking);
         let program = self.program();
@@ -233,7 +233,7 @@ fn run(program: &Path) -> Result<Running> {
     Ok(running)
 }
 
-/// What the experiment says of the program's file.
+/// Returns why the program's file is not archived, by the experiment.
 fn said_of_it(recorded: &FinishedRecording, program: &Path) -> Result<String> {
     let experiment = recorded.experiment()?;
     ensure!(opened(&experiment)?.closed, "it is not closed");

@@ -9,8 +9,8 @@
 //! root's while it is written.
 //!
 //! Elsewhere are names that are no names, tables that lie and code in odd places
-//! ([`hostile_processes`](hostile_processes.rs)), programs that may be executed and not read
-//! ([`archives`](archives.rs)), and bytes of all kinds ([`fuzz`](../fuzz/main.rs)).
+//! ([`processes`](processes.rs)), programs that may be executed and not read
+//! ([`archives`](../format/archives.rs)), and bytes of all kinds ([`fuzz`](../../fuzz/main.rs)).
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -35,7 +35,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// A user and a group without any rights.
 const NOBODY: u32 = 65534;
 
-/// More than an ordinary run takes, bytes.
+/// The most memory that kcollect may take, bytes: more than an ordinary run takes.
 const MAX_MEMORY_BYTES: u64 = 256 << 20;
 
 /// The processes that the recordings below follow; others would cost time.
@@ -76,7 +76,7 @@ impl UserDirectory {
         Running::start(kcollect.current_dir(self.roots.path()), LIMIT)
     }
 
-    /// Root's directory is as it was.
+    /// Checks that root's directory is as it was.
     fn untouched(&self, kcollect: &Finished) -> Result<()> {
         let found: Vec<_> = fs::read_dir(self.roots.path())?
             .map(|entry| Ok(entry?.file_name()))
@@ -86,7 +86,7 @@ impl UserDirectory {
     }
 }
 
-/// What only root may read. This program is archived too, so it does not contain it.
+/// Returns what only root may read. This program is archived too, so it does not contain it.
 fn secret() -> String {
     format!(
         "the_secret_{:016x}",
@@ -94,7 +94,7 @@ fn secret() -> String {
     )
 }
 
-/// A perf map of all memory, in which each function has this name.
+/// Returns a perf map of all memory, in which each function has this name.
 fn map_of_all(name: &str) -> String {
     let lines = (0x7e00_0000_0000_u64..0x8000_0000_0000).step_by(1 << 30);
     lines
@@ -102,7 +102,7 @@ fn map_of_all(name: &str) -> String {
         .collect()
 }
 
-/// Which of the files below a directory have these bytes.
+/// Returns the files below a directory that have these bytes.
 fn containing(directory: &Path, words: &str) -> Result<Vec<PathBuf>> {
     let words = words.as_bytes();
     let mut containing = Vec::new();
@@ -114,7 +114,7 @@ fn containing(directory: &Path, words: &str) -> Result<Vec<PathBuf>> {
     Ok(containing)
 }
 
-/// What kcollect says of the code that followed processes made as they ran, by process id.
+/// Returns the statistics of the JIT code of followed processes, by process id.
 fn jit_stats(experiment: &Path) -> Result<Vec<(i64, serde_json::Value)>> {
     let text = fs::read_to_string(experiment.join("kcollect.json"))?;
     let summary: serde_json::Value = serde_json::from_str(&text)?;
@@ -125,7 +125,7 @@ fn jit_stats(experiment: &Path) -> Result<Vec<(i64, serde_json::Value)>> {
         .collect()
 }
 
-/// Ends a recording, which opens, and has not taken more memory than it may.
+/// Ends a recording, and checks that it opens and has not taken more memory than it may.
 fn ended(recording: Recording) -> Result<tests::kcollect::FinishedRecording> {
     let recorded = recording.stop()?;
     let experiment = recorded.experiment()?;
@@ -255,8 +255,8 @@ fn root_endless_and_unanswering_files_are_given_up() -> Result<()> {
     Ok(())
 }
 
-/// Lets an attacker loose on the experiment once it is there; `$n` is its own number. Then ends the
-/// recording.
+/// Runs an attacker's script once the experiment is there, with the attacker's own pid as `$n`;
+/// then ends the recording.
 fn attacked(
     user_directory: &UserDirectory,
     environment: &[(&str, &str)],
@@ -278,7 +278,7 @@ fn attacked(
 fn root_the_owner_of_the_directory_cannot_redirect_writes() -> Result<()> {
     let _machine = Shared::take()?;
     let user_directory = UserDirectory::make()?;
-    // Others come and go while it stands elsewhere.
+    // Other processes start and exit while the directory is elsewhere.
     let attack = "mv ktest.1.er taken.er && ln -s $0 ktest.1.er || exit 1\n\
                   ./proctorture one:300; ./proctorture one:300; sleep 0.5";
     let finished = attacked(&user_directory, &[], attack)?;

@@ -1,4 +1,4 @@
-//! `kcollect report` says what stock gprofng says, to the last digit that is shown.
+//! `kcollect report` shows the numbers of stock gprofng, to the last digit.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,10 +21,10 @@ use tests::machine::{Shared, work_cpu};
 use tests::oracle::usage::blocks;
 use tests::workload;
 
-/// Functions of each load object.
+/// How many functions each load object has.
 const FUNCTIONS: usize = 12;
 
-/// Rows by name, in thousandths; those of one name in any order, those of nothing left out.
+/// Rows by name, in thousandths; those of one name in any order, without rows of zeros.
 type Rows = BTreeMap<String, Vec<Vec<i64>>>;
 
 fn collect(rows: impl Iterator<Item = (String, Vec<f64>)>) -> Rows {
@@ -52,7 +52,7 @@ fn named(rows: Vec<Row>) -> Rows {
     collect(rows.into_iter().map(|row| (row.name, row.values)))
 }
 
-/// What is printed, and not what it was computed from.
+/// Returns the rows as they are printed, not as they are computed.
 fn ours(model: &Model, metrics: &str, view: View) -> Result<Rows> {
     let options = TableOptions {
         metrics: Some(metrics.to_owned()),
@@ -77,8 +77,8 @@ fn ours(model: &Model, metrics: &str, view: View) -> Result<Rows> {
     Ok(collect(rows))
 }
 
-/// Where both have as many rows of a name, they are equal. gprofng may have several for what is one
-/// hole between functions: then their sums are, but for the rounding of each.
+/// Checks that rows of a name are equal where both have as many. gprofng may have several for one
+/// hole between functions: then the sums are equal, except for the rounding of each.
 fn same(what: &str, ours: &Rows, stock: &Rows) -> Result<()> {
     let sum = |rows: &[Vec<i64>]| {
         let mut sums = vec![0; rows.first().map_or(0, Vec::len)];
@@ -113,7 +113,7 @@ fn same(what: &str, ours: &Rows, stock: &Rows) -> Result<()> {
     Ok(())
 }
 
-/// Sums as gprofng shows them: as many as it has metrics.
+/// Returns sums as gprofng shows them, one for each metric.
 fn shown(sums: &Sums, bases: &[BaseMetric]) -> Vec<f64> {
     let cells = bases.iter().map(|base| Cell::Microseconds(base.of(sums)));
     cells.filter_map(|cell| cell.plain().parse().ok()).collect()
@@ -159,7 +159,7 @@ fn printed(model: &Model, view: View, options: &TableOptions) -> Result<Table> {
     }
 }
 
-/// The numbers of a row, and its texts by the keys of their columns.
+/// Returns the numbers of a row, and its texts by the keys of their columns.
 fn parts<'a>(table: &'a Table, row: &'a [Cell]) -> (Vec<f64>, BTreeMap<&'a str, String>) {
     let cells = table.columns.iter().zip(row);
     let (mut numbers, mut texts) = (Vec::new(), BTreeMap::new());
@@ -172,8 +172,8 @@ fn parts<'a>(table: &'a Table, row: &'a [Cell]) -> (Vec<f64>, BTreeMap<&'a str, 
     (numbers, texts)
 }
 
-/// gprofng shows all functions with their callers above them and their callees below; here they are
-/// asked for one by one. Those that share a name are skipped.
+/// Compares callers and callees of all functions, one function after the other. Functions that
+/// share a name are skipped.
 fn relatives(experiment: &Path, model: &Model, metrics: &str, columns: usize) -> Result<()> {
     let output = script(
         &[&format!("metrics {metrics}"), "callers-callees"],
@@ -218,7 +218,7 @@ fn relatives(experiment: &Path, model: &Model, metrics: &str, columns: usize) ->
     Ok(())
 }
 
-/// Paths of the call tree, each with what is attributed to its end.
+/// Compares the paths of the call tree, each with what is attributed to its end.
 fn tree(experiment: &Path, model: &Model, metrics: &str, columns: usize) -> Result<()> {
     let output = script(&[&format!("metrics {metrics}"), "calltree"], experiment)?;
     let mut open: Vec<(usize, &str)> = Vec::new();
@@ -253,7 +253,7 @@ fn tree(experiment: &Path, model: &Model, metrics: &str, columns: usize) -> Resu
     )
 }
 
-/// What follows `key` in a name, as a number: `Process   2, Thread 7`.
+/// Returns the number that follows `key` in a name such as `Process   2, Thread 7`.
 fn number(name: &str, key: &str) -> Option<u64> {
     let rest = name[name.find(key)? + key.len()..].trim_start();
     let digits = rest
@@ -262,7 +262,7 @@ fn number(name: &str, key: &str) -> Option<u64> {
     rest[..digits].parse().ok()
 }
 
-/// gprofng's processes are experiments.
+/// Compares processes, which are experiments to gprofng.
 fn processes(model: &Model, totals: &Totals, bases: &[BaseMetric], rows: Vec<Row>) -> Result<()> {
     let stock = rows
         .into_iter()
@@ -274,7 +274,7 @@ fn processes(model: &Model, totals: &Totals, bases: &[BaseMetric], rows: Vec<Row
     same("processes", &collect(ours), &collect(stock))
 }
 
-/// gprofng has a thread once in each experiment.
+/// Compares threads, which gprofng has once in each experiment.
 fn threads(model: &Model, bases: &[BaseMetric], rows: Vec<Row>) -> Result<()> {
     let stock = rows.into_iter().filter_map(|row| {
         let (process, thread) = (
@@ -404,11 +404,11 @@ fn root_a_recording_is_reported_as_gprofng_does() -> Result<()> {
     usage(&model, &experiment)
 }
 
-/// A thing that lasted so long, seconds, has the same average of threads to the last digit.
+/// The duration from which the averages of threads agree to the last digit, seconds.
 const SHORT_S: f64 = 0.01;
 
-/// Samples and what is known on the whole, of the founder and of a followed process: to the last
-/// digit that gprofng displays.
+/// Compares samples and statistics of the founder and of a followed process, to the last digit that
+/// gprofng displays.
 fn usage(model: &Model, experiment: &Path) -> Result<()> {
     let stock = [
         ("statistics", View::Statistics),
@@ -440,8 +440,8 @@ fn usage(model: &Model, experiment: &Path) -> Result<()> {
                     block.with_context(|| format!("{command}: gprofng has no {cells:?}"))?;
                 for (key, shown) in &block.values {
                     let ours: f64 = cells[key].parse()?;
-                    // gprofng's durations are a nanosecond short: of a process that did all it did
-                    // in 20 us, some of its fifth digit.
+                    // gprofng's durations are a nanosecond too small: for a process of 20 us that
+                    // changes the fifth digit.
                     let short = block.values["duration_s"] < SHORT_S && *key == "threads";
                     let allowed = if short { 0.001 + ours / 1e3 } else { 0.0 };
                     ensure!(
@@ -457,7 +457,7 @@ fn usage(model: &Model, experiment: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The same, with the names of functions of C++ left aside: there are two ways to write a template.
+/// Compares without the names of C++ functions, since there are two ways to write a template.
 fn agrees_but_for_names(experiment: &Path) -> Result<()> {
     let model = Model::load(&[experiment.to_owned()])?;
     let bases = offered(&model);

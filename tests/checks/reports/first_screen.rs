@@ -1,5 +1,5 @@
-//! The summary of a recording names what a machine suffers from: the process, and why it is held
-//! up. Its tables are those of `kcollect report`.
+//! The summary of a recording names the process that causes a problem of the machine, and the
+//! reason for its waits. Its tables are those of `kcollect report`.
 
 use std::process::Command;
 use std::time::Duration;
@@ -85,7 +85,7 @@ fn a_wait_for_a_lock_has_its_process_and_caller() -> Result<()> {
     let options = ["-p", "on", "-F", "=state_lock"];
     let recorded = record(&options, &load, LIMIT)?;
     let rows = table(&recorded, "Where threads waited")?;
-    // Other programs of the machine may wait longer.
+    // Other processes may wait longer, so this row need not be the first.
     let parts = [" lock ", " state_lock ", "futex", "state_lock::want_mutex"];
     ensure!(
         rows.iter()
@@ -103,7 +103,7 @@ fn a_wait_for_a_lock_has_its_process_and_caller() -> Result<()> {
     Ok(())
 }
 
-/// A program whose own functions are all inlined into those of its runtime.
+/// The source of a program whose own functions are all inlined into those of its runtime.
 const PARKED: &str = "
 use std::time::{Duration, Instant};
 

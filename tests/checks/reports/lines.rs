@@ -68,7 +68,7 @@ fn recorded(name: &str, options: &[&str]) -> Result<(TempDir, FinishedRecording)
     Ok((directory, recorded))
 }
 
-/// The number of the line with this text, from 1.
+/// Returns the number of the line with this text, from 1.
 fn number(text: &str) -> Result<u32> {
     let at = SOURCE.lines().position(|line| line.contains(text));
     Ok(at.context("no such line")? as u32 + 1)
@@ -99,7 +99,8 @@ impl Found {
         })
     }
 
-    /// User CPU time by line of the program's source, exclusive and inclusive, microseconds.
+    /// Returns user CPU time by line of the program's source, exclusive and inclusive,
+    /// microseconds.
     fn by_line(&self, program: &str) -> BTreeMap<u32, (i64, i64)> {
         let source = format!("/{program}.c");
         let mut found: BTreeMap<u32, (i64, i64)> = BTreeMap::new();
@@ -154,8 +155,8 @@ fn root_the_hot_line_is_the_inlined_one() -> Result<()> {
     Ok(())
 }
 
-/// gprofng's times by line of the program's source, in thousandths of seconds as it shows them:
-/// exclusive, inclusive.
+/// Returns gprofng's times by line of the program's source, exclusive and inclusive, in thousandths
+/// of seconds as it shows them.
 fn stock(experiment: &Path, program: &str) -> Result<BTreeMap<u32, (i64, i64)>> {
     let output = script(&["metrics e.user:i.user:name", "lines"], experiment)?.content()?;
     let mut found = BTreeMap::new();

@@ -1,6 +1,6 @@
 //! The page of `kcollect view`, opened in a browser, counts what was recorded: in every selection
-//! each process, state and stack has exactly the ticks that a plain count here finds. It complains
-//! of nothing, asks for nothing, and shows names as text.
+//! each process, state and stack has exactly the ticks that a plain count here finds. It has no
+//! errors, requests nothing, and shows names as text.
 
 mod cpus;
 mod generated;

@@ -16,10 +16,11 @@ use tests::workload;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Four decisions, of five seconds each, and two seconds for what the last one changes.
+/// How long the recording is, seconds: four decisions after five seconds each, and two seconds for
+/// what the last one changes.
 const RECORDING_S: &str = "22.5";
 
-/// From when three of four firings are left out, by a long way, nanoseconds.
+/// The time from which three of four firings are left out for certain, nanoseconds.
 const QUARTER_RATE_FROM_NS: u64 = 20_700_000_000;
 
 /// A shell starts programs for as long as the recording goes on.
@@ -115,7 +116,7 @@ fn root_alone_what_is_given_up_is_said_and_no_tick_is_lost() -> Result<()> {
         mean(&late)
     );
 
-    // Of the programs of the second half none has an experiment.
+    // No program of the second half has an experiment.
     let children = experiments_in(&path)?;
     let mut starts = Vec::new();
     for child in children {
@@ -140,7 +141,7 @@ fn root_alone_what_is_given_up_is_said_and_no_tick_is_lost() -> Result<()> {
     Ok(())
 }
 
-/// When the first packet of an experiment was written.
+/// Returns when the first packet of an experiment was written, nanoseconds.
 fn first_packet_ns(path: &std::path::Path) -> Result<u64> {
     let ticks = Experiment::open(path)?.ticks()?;
     let times = ticks.map(|tick| tick.map(|tick| tick.time_ns));

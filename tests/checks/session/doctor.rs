@@ -12,7 +12,7 @@ use tests::machine::Shared;
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Words for each thing that has to be looked at.
+/// A word for each thing that is examined.
 const THINGS: [&str; 10] = [
     "privileges",
     "BTF",
@@ -52,7 +52,7 @@ fn root_a_machine_that_can_be_profiled() -> Result<()> {
 #[test]
 fn root_what_an_unprivileged_user_lacks() -> Result<()> {
     let _machine = Shared::take()?;
-    // Where it was built, others may not be let in.
+    // A copy, since other users may not enter the directory of the build.
     let directory = tempfile::tempdir()?;
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
     let program = directory.path().join("kcollect");

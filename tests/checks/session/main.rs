@@ -1,5 +1,5 @@
-//! A recording from start to end: signals, privileges, the machine's condition, and what others
-//! notice of it.
+//! A recording from start to end: signals, privileges, the machine's condition, and its effect on
+//! other programs.
 
 mod budget;
 mod doctor;

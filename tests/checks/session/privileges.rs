@@ -35,14 +35,14 @@ const PERFMON: u32 = 38;
 const BPF: u32 = 39;
 const CHECKPOINT_RESTORE: u32 = 40;
 
-/// What the README asks for.
+/// The capabilities that the README asks for.
 const REQUIRED_CAPABILITIES: [u32; 5] = [BPF, PERFMON, SYS_PTRACE, SYSLOG, DAC_READ_SEARCH];
-/// What is kept, besides, where there is more.
+/// Capabilities that are kept besides, if kcollect has them.
 const OPTIONAL_CAPABILITIES: [u32; 3] = [CHECKPOINT_RESTORE, SYS_NICE, IPC_LOCK];
-/// What is kept for an experiment of another user.
+/// Capabilities that are kept besides for an experiment of another user.
 const FOR_OTHERS: [u32; 3] = [CHOWN, DAC_OVERRIDE, FOWNER];
 
-/// The load: says in a file what it may do, and lives a little longer, so that one can look.
+/// The load's script: writes its own status into a file, and runs a little longer.
 const SAYS: &str = "{ grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs|Seccomp|SigBlk)' /proc/self/status; ulimit -n; ulimit -Hn; } \
                     >\"$0.part\" && mv \"$0.part\" \"$0\"; sleep 0.7";
 
@@ -50,7 +50,7 @@ fn mask(bits: &[u32]) -> u64 {
     bits.iter().fold(0, |mask, bit| mask | 1 << bit)
 }
 
-/// What root keeps on this machine.
+/// Returns the capabilities that kcollect keeps as root on this machine.
 fn kept() -> Result<u64> {
     let level = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid")?;
     let paranoid = level.trim().parse::<i32>()? > 2;
@@ -59,14 +59,14 @@ fn kept() -> Result<u64> {
         | if paranoid { 1 << SYS_ADMIN } else { 0 })
 }
 
-/// A set of a thread's status.
+/// Returns a set of numbers from a thread's status.
 fn set(status: &str, name: &str) -> Result<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name));
     let word = line.with_context(|| format!("no {name} in {status}"))?;
     Ok(u64::from_str_radix(word.trim(), 16)?)
 }
 
-/// That all threads of kcollect hold these capabilities and no other, and can gain none.
+/// Checks that all threads of kcollect hold these capabilities and no other, and can gain none.
 fn holds(pid: Pid, expected: u64) -> Result<()> {
     let mut threads = BTreeSet::new();
     for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -77,7 +77,7 @@ fn holds(pid: Pid, expected: u64) -> Result<()> {
         }
         ensure!(set(&status, "CapAmb:")? & !expected == 0, "{status}");
         ensure!(set(&status, "NoNewPrivs:")? == 1, "{status}");
-        // By a filter: 2.
+        // 2 is a filter.
         ensure!(set(&status, "Seccomp:")? == 2, "{status}");
         let name = status.lines().next().unwrap_or_default();
         threads.insert(name.trim_start_matches("Name:\t").to_owned());
@@ -92,8 +92,8 @@ fn holds(pid: Pid, expected: u64) -> Result<()> {
     Ok(())
 }
 
-/// Runs the load alone and under kcollect, with the same words before both: it may do the same, and
-/// kcollect holds these capabilities. `load` is the shell.
+/// Runs the load alone and under kcollect, both by the same command before them, and checks that
+/// its status is the same and that kcollect holds these capabilities. `load` is the shell.
 fn judge(before: &[&str], kcollect: &[&str], load: &str, expected: u64, home: &Path) -> Result<()> {
     let start = |middle: &[&str], file: &Path| {
         let mut args = before.iter().chain(middle).copied();
@@ -115,8 +115,8 @@ fn judge(before: &[&str], kcollect: &[&str], load: &str, expected: u64, home: &P
     Ok(())
 }
 
-/// Of those that run, the load alone is followed and archived: others may be large, and take their
-/// time.
+/// The arguments of a recording that follows and archives the load alone: others may be large, and
+/// take long.
 const RECORD: [&str; 7] = [
     "-p",
     "hi",
@@ -127,8 +127,8 @@ const RECORD: [&str; 7] = [
     "--",
 ];
 
-/// A directory of the user nobody, with a copy of kcollect: where it was built, other users may not
-/// be let in.
+/// Returns a directory of the user nobody, with a copy of kcollect: other users may not enter the
+/// directory of the build.
 fn nobodys() -> Result<(TempDir, String)> {
     let home = tempfile::tempdir()?;
     let program = home.path().join("kcollect");

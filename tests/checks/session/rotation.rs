@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use chrono::{DateTime, TimeDelta};
+use experiment_format::ids::Pid;
 use experiment_format::log::LogEvent;
 use experiment_format::reader::Experiment;
 use nix::sys::signal::Signal;
@@ -29,7 +30,7 @@ use tests::workload::truth::Truth;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The experiments of a series, in their order.
+/// Returns the experiments of a series, in their order.
 fn series(directory: &Path) -> Result<Vec<PathBuf>> {
     let number = |path: &PathBuf| {
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
@@ -41,7 +42,7 @@ fn series(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// When an experiment began and ended, CLOCK_MONOTONIC nanoseconds.
+/// Returns when an experiment began and ended, CLOCK_MONOTONIC nanoseconds.
 fn span(path: &Path) -> Result<(u64, u64)> {
     let experiment = Experiment::open(path)?;
     let start = experiment.start().tstamp_ns;
@@ -70,7 +71,8 @@ fn until_data(service: &mut Running, directory: &Path) -> Result<()> {
     })
 }
 
-/// The experiments of a series are closed, and each begins where the one before it ends.
+/// Checks that the experiments of a series are closed, and that each begins where the one before it
+/// ends.
 fn closed_without_a_gap(all: &[PathBuf]) -> Result<()> {
     for path in all {
         ensure!(opened(path)?.closed, "{} is not closed", path.display());
@@ -85,8 +87,8 @@ fn closed_without_a_gap(all: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// The ticks of a CPU in all experiments are their time, as if there were one. It has two edges,
-/// each of which may have moved by half an interval.
+/// Checks that the ticks of a CPU in all experiments are their time, as if there were one. It has
+/// two edges, each of which may have moved by half an interval.
 fn elapsed(cpu: usize, ticks: u64, recorded_ns: f64, interval_ns: f64) -> Result<()> {
     let whole = CpuStats {
         cpu,
@@ -100,12 +102,12 @@ fn elapsed(cpu: usize, ticks: u64, recorded_ns: f64, interval_ns: f64) -> Result
     whole.elapsed(interval_ns, 1)
 }
 
-/// Exact seconds of a process: on a CPU, and for which it was tracked.
-fn times_of(path: &Path, pid: i32) -> Result<(f64, f64)> {
+/// Returns the exact seconds of a process: on a CPU, and tracked.
+fn times_of(path: &Path, pid: Pid) -> Result<(f64, f64)> {
     let text = fs::read_to_string(path.join("kcollect.json"))?;
     let json: Value = serde_json::from_str(&text)?;
     let processes = json["processes"].as_array().context("processes")?;
-    let Some(process) = processes.iter().find(|process| process["pid"] == pid) else {
+    let Some(process) = processes.iter().find(|process| process["pid"] == pid.0) else {
         return Ok((0.0, 0.0));
     };
     let names = json["states"].as_array().context("states")?;
@@ -118,8 +120,8 @@ fn times_of(path: &Path, pid: i32) -> Result<(f64, f64)> {
     Ok((on_cpu, process["tracked_s"].as_f64().context("tracked_s")?))
 }
 
-/// What `kcollect list` shows of a directory agrees with the experiments themselves, and with what
-/// they take on disk by du(1).
+/// Checks that what `kcollect list` shows of a directory agrees with the experiments themselves,
+/// and with their size on disk by du(1).
 fn listed(directory: &Path, all: &[PathBuf]) -> Result<()> {
     let mut list = command(["list".as_ref(), directory.as_os_str(), "--json".as_ref()])?;
     let list: Value = serde_json::from_str(&run(&mut list, LIMIT)?.succeeded()?.stdout)?;
@@ -152,14 +154,14 @@ fn listed(directory: &Path, all: &[PathBuf]) -> Result<()> {
 
 /// Returns the time of a process in seconds, by ticks, in a report of a part of a directory's
 /// experiments; and the time in RFC 3339 at which that part ends.
-fn reported(directory: &Path, part: [&str; 2], pid: i32) -> Result<(f64, String)> {
+fn reported(directory: &Path, part: [&str; 2], pid: Pid) -> Result<(f64, String)> {
     let options = ["processes", "--json", "-m", "e.total"];
     let words = ["report".as_ref(), directory.as_os_str()].into_iter();
     let words = words.chain(part.iter().chain(&options).map(OsStr::new));
     let report = run(&mut command(words)?, LIMIT)?.succeeded()?.stdout;
     let report: Value = serde_json::from_str(&report)?;
     let rows = report["rows"].as_array().context("rows")?;
-    let ours: Vec<_> = rows.iter().filter(|row| row["pid"] == pid).collect();
+    let ours: Vec<_> = rows.iter().filter(|row| row["pid"] == pid.0).collect();
     ensure!(ours.len() <= 1, "a process is one row: {ours:#?}");
     let seconds = ours
         .first()
@@ -171,9 +173,9 @@ fn reported(directory: &Path, part: [&str; 2], pid: i32) -> Result<(f64, String)
 /// The longest that a load waits for a CPU on a machine where other checks run, seconds.
 const LONGEST_WAIT_S: f64 = 0.05;
 
-/// The reports of all seconds of a series have together what its experiments have, and that of a
-/// second in the middle has a second.
-fn at_each_second(directory: &Path, pid: i32, ticks: u64, interval_s: f64) -> Result<()> {
+/// Checks that the reports of all seconds of a series together have what its experiments have, and
+/// that the report of a second in the middle has a second.
+fn at_each_second(directory: &Path, pid: Pid, ticks: u64, interval_s: f64) -> Result<()> {
     let (whole, end) = reported(directory, ["--last", "1h"], pid)?;
     ensure!(
         (whole - ticks as f64 * interval_s).abs() < 1e-6,
@@ -252,10 +254,10 @@ fn root_alone_not_a_tick_falls_between_two_experiments() -> Result<()> {
         let directory = recorded.directory();
         at_each_second(directory, truth.pid, of_process, interval_ns / 1e9)?;
         elapsed(truth.cpu, ticks, elapsed_ns, interval_ns)?;
-        let lived = span(all.last().context("an experiment")?)?.1 - span(&all[0])?.0;
+        let span_ns = span(all.last().context("an experiment")?)?.1 - span(&all[0])?.0;
         ensure!(
-            tracked <= lived as f64 / 1e9 + 1e-6,
-            "{tracked} s of {lived} ns"
+            tracked <= span_ns as f64 / 1e9 + 1e-6,
+            "{tracked} s of {span_ns} ns"
         );
         // Less its beginning, before it executed its program.
         Band::of(truth.cpu_ns() as f64 / 1e9, 0.01)
@@ -264,7 +266,7 @@ fn root_alone_not_a_tick_falls_between_two_experiments() -> Result<()> {
     })
 }
 
-/// Processes that live for milliseconds are in the experiment of their time, those that live over
+/// Processes that run for milliseconds are in the experiment of their time, those that run over
 /// the moment of rotation in both.
 #[test]
 fn root_alone_no_process_is_forgotten_between_two_experiments() -> Result<()> {
@@ -273,9 +275,9 @@ fn root_alone_no_process_is_forgotten_between_two_experiments() -> Result<()> {
     let options = ["-p", "hi", "-F", "on", "--rotate", "1", "-A", "off"];
     let recorded = record(&options, &[workload!("short_lived"), "4.5", &cpu], LIMIT)?;
     let truth = recorded.truth()?;
-    let mut ticks: BTreeMap<i32, u64> = BTreeMap::new();
+    let mut ticks: BTreeMap<Pid, u64> = BTreeMap::new();
     let mut parents = 0;
-    let mut accounts: BTreeMap<i32, Vec<ProcessTimes>> = BTreeMap::new();
+    let mut accounts: BTreeMap<Pid, Vec<ProcessTimes>> = BTreeMap::new();
     for path in series(recorded.directory())? {
         let summary = RunSummary::of(&path)?;
         summary.complete()?;
@@ -328,7 +330,7 @@ fn root_alone_what_a_process_does_at_a_rotation_counts_once() -> Result<()> {
         let all = series(directory)?;
         ensure!(all.len() >= 20, "{all:?}");
         closed_without_a_gap(&all)?;
-        let mut accounts: BTreeMap<i32, Vec<ProcessTimes>> = BTreeMap::new();
+        let mut accounts: BTreeMap<Pid, Vec<ProcessTimes>> = BTreeMap::new();
         for path in &all {
             RunSummary::of(path)?.complete()?;
             for process in States::of(path)?.processes {
@@ -351,13 +353,13 @@ fn root_alone_what_a_process_does_at_a_rotation_counts_once() -> Result<()> {
         }
         ensure!(
             over_both >= 5,
-            "{over_both} children lived over the moment of rotation"
+            "{over_both} children ran over the moment of rotation"
         );
         Ok(())
     })
 }
 
-/// The oldest go, what is left opens by itself, with all that is archived.
+/// The oldest experiments are removed; those that are left open by themselves, with their archives.
 #[test]
 fn root_alone_the_oldest_experiments_are_removed() -> Result<()> {
     let _machine = Exclusive::take()?;
@@ -433,7 +435,7 @@ fn root_alone_sighup_begins_the_next_experiment() -> Result<()> {
     Ok(())
 }
 
-/// However soon one follows another, also while the next experiment is being made.
+/// Signals may follow each other at once, also while the next experiment is being made.
 #[test]
 fn root_alone_sighups_in_quick_succession_lose_nothing() -> Result<()> {
     alone(|| {

@@ -19,14 +19,14 @@ use tests::machine::Shared;
 const LIMIT: Duration = Duration::from_secs(100);
 
 const SYSTEMD: &str = "/lib/systemd/systemd";
-/// Where the package's files are.
+/// The directory of the package's files.
 const PACKAGED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../service");
-/// Hides `/run` and has one of its own, in which nothing else of the machine's systemd is.
+/// A script that mounts an empty `/run`, without the machine's systemd, and runs a manager.
 const BEGIN: &str = "for group; do echo $$ >$group/cgroup.procs || exit; done; \
                      mount -t tmpfs tmpfs /run && mkdir -p -m 700 /run/systemd/system /run/user/0 && \
                      exec \"$0\" --user --log-target=console";
 
-/// A manager with the service.
+/// A systemd manager with the service.
 struct Systemd {
     manager: Running,
     place: TempDir,
@@ -92,7 +92,7 @@ impl Systemd {
         run(command.env("XDG_RUNTIME_DIR", "/run/user/0"), LIMIT)
     }
 
-    /// The service's properties.
+    /// Returns the service's properties.
     fn shown(&self) -> Result<BTreeMap<String, String>> {
         let names = "ActiveState,StatusText,MainPID,NRestarts,Result,ExecMainStatus";
         let shown = self.ctl(&["show", "kcollect", "--property", names])?;
@@ -127,8 +127,8 @@ impl Drop for Systemd {
     }
 }
 
-/// The cgroups for a manager, one in each hierarchy in which systemd has processes. In one of
-/// others it would move these into groups of its own.
+/// Makes the cgroups for a manager, one in each hierarchy in which systemd has processes. In a
+/// cgroup with others it would move these into groups of its own.
 fn groups() -> Result<Vec<PathBuf>> {
     let root = Path::new("/sys/fs/cgroup");
     let own = fs::read_to_string("/proc/self/cgroup")?;
@@ -137,7 +137,7 @@ fn groups() -> Result<Vec<PathBuf>> {
             let named = line.split_once(":name=systemd:")?;
             Some(("systemd", named.1))
         })?;
-        // With a hierarchy of version 2 alone there are no directories of others.
+        // With a hierarchy of version 2 alone there are no other directories.
         let name = match hierarchy {
             "systemd" => "systemd",
             _ => "unified",
@@ -219,7 +219,7 @@ fn root_the_service_starts_rotates_is_watched_and_stops() -> Result<()> {
     };
     ensure!(image(1)? == image(2)?, "two copies of the kernel");
 
-    // Three seconds without a sign of life, and a second until it starts again.
+    // The watchdog waits for three seconds, and the service starts again after one.
     let stopped = started["MainPID"].clone();
     run(Command::new("kill").args(["-STOP", &stopped]), LIMIT)?.succeeded()?;
     systemd.until("second start", |systemd| {
@@ -231,7 +231,7 @@ fn root_the_service_starts_rotates_is_watched_and_stops() -> Result<()> {
         "killed"
     );
 
-    // It lives longer than the watchdog waits.
+    // It goes on for longer than the watchdog waits.
     std::thread::sleep(Duration::from_secs(4));
     ensure!(systemd.shown()?["NRestarts"] == "1", "it is alive");
     systemd.ctl(&["stop", "kcollect"])?.succeeded()?;

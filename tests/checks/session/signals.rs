@@ -259,7 +259,7 @@ fn root_the_experiment_belongs_to_the_user_of_sudo() -> Result<()> {
     Ok(())
 }
 
-/// The header of an experiment that has to be closed.
+/// Returns the header of an experiment, which has to be closed.
 fn closed(recorded: &FinishedRecording) -> Result<Header> {
     let header = gprofng::header(&recorded.experiment()?)?;
     ensure!(
@@ -271,7 +271,7 @@ fn closed(recorded: &FinishedRecording) -> Result<Header> {
     Ok(header)
 }
 
-/// Each CPU has ticks for a span of time, with `-x off`.
+/// Checks that each CPU has ticks for a span of time, with `-x off`.
 fn every_cpu_has(recorded: &FinishedRecording, header: &Header, span_ns: f64) -> Result<()> {
     let cpus = gprofng::objects(&recorded.experiment()?, "cpus")?;
     for cpu in online_cpus()? {
@@ -283,7 +283,7 @@ fn every_cpu_has(recorded: &FinishedRecording, header: &Header, span_ns: f64) ->
     Ok(())
 }
 
-/// Sample events in the log.
+/// Returns the number of sample events in the log.
 fn samples(experiment: &Path) -> Result<usize> {
     Ok(fs::read_to_string(experiment.join("log.xml"))?
         .matches("kind=\"sample\"")

@@ -7,28 +7,29 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use experiment_format::ids::Pid;
 use tests::command::{Finished, run};
 use tests::experiment::summary::RunSummary;
 use tests::kcollect::record;
 use tests::machine::Exclusive;
 
-/// How long it makes its calls, seconds.
+/// How long the load makes its calls, seconds.
 const LOAD_S: &str = "3";
-/// How often each kind of call is made at least.
+/// The least number of calls of each kind.
 const TIMES: u64 = 20;
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// What the program prints.
+/// The output of the load.
 #[derive(Default)]
 struct Report {
-    pid: i32,
-    /// By kind: how often, and how many of these were interrupted, cut short or early.
+    pid: Pid,
+    /// Numbers of calls by kind: all, interrupted, cut short, ended early.
     calls: BTreeMap<String, [u64; 4]>,
-    /// By number: how often.
+    /// Numbers of signals by signal.
     signals: BTreeMap<String, u64>,
     /// Executable mappings at the beginning and at the end.
     code: (u64, u64),
-    /// What it was started with.
+    /// The environment that it was started with.
     origin: BTreeSet<String>,
 }
 
@@ -80,7 +81,7 @@ fn root_alone_a_followed_process_is_not_disturbed() -> Result<()> {
     let recorded = record(&["-p", "hi", "-F", "on"], &load, LIMIT)?;
     let watched = report(&recorded.finished)?;
 
-    // It was followed, or this shows nothing.
+    // If the load was not followed, this check would show nothing.
     let experiment = recorded.experiment()?;
     let summary = RunSummary::of(&experiment)?;
     let (process, _) = summary.followed()?.one(&experiment, watched.pid)?;
@@ -142,19 +143,19 @@ fn report(finished: &Finished) -> Result<Report> {
                 report.signals.insert(words[1].to_owned(), number(2)?);
             }
             Some(&"code") => report.code = (number(1)?, number(2)?),
-            Some(&"pid") => report.pid = i32::try_from(number(1)?)?,
+            Some(&"pid") => report.pid = Pid(u32::try_from(number(1)?)?),
             Some(&"origin") => {
                 report.origin.insert(without_libc_signals(line));
             }
-            // kcollect's own words.
+            // kcollect's own output.
             _ => {}
         }
     }
     Ok(report)
 }
 
-/// A line without signals 32 and 33 among those that are ignored: they are the C library's own, and
-/// whether a program begins with them ignored is a matter of which of its functions started it.
+/// Returns a line without signals 32 and 33 among those that are ignored: they are the C library's
+/// own, and whether a program begins with them ignored depends on the function that started it.
 fn without_libc_signals(line: &str) -> String {
     const LIBC_SIGNALS: u64 = 3 << 31;
     let ignored = line

@@ -1,19 +1,20 @@
-//! The call tree of a daemon at work, without frame pointers: each path through it has the time in
-//! each state that its threads measured themselves, and below the user's functions of a path stand
-//! the kernel's that it called.
+//! The call tree of a daemon without frame pointers: each path through it has the time in each
+//! state that its threads measured themselves, and the functions of a path are followed by the
+//! kernel's that it called.
 //!
 //! What is judged is what stock gprofng shows of the subexperiments of the daemon and of its
 //! client. How far a number of ticks may be off: of a stretch of time, on a CPU or away from it,
 //! the ticks are its length in intervals, rounded up or down by chance. So those of `n` stretches
 //! have a standard deviation of at most `√n / 2` ticks, and never a greater one than as many
-//! independent samples. Five of these, four ticks for the ends, and a hundredth of the time: the
-//! clocks are read outside of the call.
+//! independent samples. Allowed are five of these, four ticks for the ends, and a hundredth of the
+//! time, since the clocks are read outside of the call.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use experiment_format::ids::Pid;
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::Detail;
 use experiment_format::reader::Experiment;
@@ -45,7 +46,7 @@ const MIN_TICKS: f64 = 20.0;
 #[derive(Debug, Deserialize)]
 struct Report {
     server: String,
-    pid: i32,
+    pid: Pid,
     threads: u64,
     paths: Vec<PathTimes>,
 }
@@ -64,7 +65,7 @@ struct PathTimes {
     switches: f64,
 }
 
-/// Where in the kernel a path blocks: functions in their order, others in between.
+/// The kernel functions in which a path blocks, in their order, with others in between.
 const BELOW: [(&str, &[&str]); 6] = [
     ("serve/receive/read", &["do_syscall_64", "vfs_read"]),
     (
@@ -154,7 +155,7 @@ fn on_cpu(seconds: &[f64; 10]) -> f64 {
     states.iter().map(|state| of(seconds, *state)).sum()
 }
 
-/// Off a CPU and not waiting for one.
+/// Returns the time that is off the CPU and not waiting for one.
 fn blocked(seconds: &[f64; 10]) -> f64 {
     seconds.iter().sum::<f64>() - on_cpu(seconds) - of(seconds, Microstate::WaitCpu)
 }
@@ -393,7 +394,7 @@ impl Judge<'_> {
     }
 }
 
-/// Whether functions are passed in this order, with others in between.
+/// Returns whether a path has these functions in this order, with others in between.
 fn in_order(path: &[String], functions: &[&str]) -> bool {
     let mut path = path.iter();
     functions

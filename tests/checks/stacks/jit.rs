@@ -1,9 +1,8 @@
 //! Functions that are generated at run time have their names and their shares of time, in stacks
 //! that go through them.
 //!
-//! What must work is a workload that generates code and announces it both ways, in a perf map and
-//! in a jitdump. node, java and CPython are tried where they are installed, and a line says where
-//! not.
+//! A workload generates code and announces it in both ways, in a perf map and in a jitdump. node,
+//! java and CPython are tried where they are installed; where one is not, a line says so.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -11,6 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use experiment_format::ids::Pid;
 use serde_json::Value;
 use tests::command::{Finished, run};
 use tests::experiment::interval_ns;
@@ -48,7 +48,7 @@ fn judge_jit(way: &str) -> Result<()> {
         "{all} of {total} ticks in the loops: {functions:?}"
     );
     for (name, share) in [("made_a", 0.6), ("made_b", 0.2), ("made_c", 0.2)] {
-        // Which of them time was stolen from is no fair draw: it goes by large pieces.
+        // Stolen time is not spread evenly over them: it comes in large pieces.
         Band::of(all, share)
             .with_edges(stolen_meanwhile()? / interval)
             .judge(name, own(name))?;
@@ -167,8 +167,8 @@ fn root_code_is_not_recorded_without_archives() -> Result<()> {
     Ok(())
 }
 
-/// A page that its process has to supply, and does not, is no reason to wait: that function's code
-/// is left out, and the others' is there.
+/// kcollect does not wait for a page that its process has to supply and does not (userfaultfd): the
+/// code of that function is left out, and the others' is there.
 #[test]
 fn root_code_that_its_process_withholds_is_left_out() -> Result<()> {
     let _machine = Shared::take()?;
@@ -206,8 +206,9 @@ fn rows_of(report: Finished) -> Result<Vec<Value>> {
     Ok(rows.clone())
 }
 
-/// Functions of a process whose code is in the experiment, and those whose code is not.
-fn recorded_code(founder: &Path, pid: i32) -> Result<(u64, u64)> {
+/// Returns the number of functions of a process whose code is in the experiment, and of those whose
+/// code is not.
+fn recorded_code(founder: &Path, pid: Pid) -> Result<(u64, u64)> {
     let text = std::fs::read_to_string(founder.join("kcollect.json"))?;
     let summary: Value = serde_json::from_str(&text)?;
     let processes = summary["followed"]["processes"]
@@ -215,7 +216,7 @@ fn recorded_code(founder: &Path, pid: i32) -> Result<(u64, u64)> {
         .context("none followed")?;
     let jit = processes
         .iter()
-        .find(|process| process["pid"] == pid)
+        .find(|process| process["pid"] == pid.0)
         .with_context(|| format!("{pid} was not followed"))?;
     let count = |name: &str| {
         jit["jit"][name]
@@ -225,11 +226,11 @@ fn recorded_code(founder: &Path, pid: i32) -> Result<(u64, u64)> {
     Ok((count("code_functions")?, count("code_left_out")?))
 }
 
-/// For how long the programs below go round.
+/// For how long the programs below loop.
 const LOOP: Duration = Duration::from_secs(4);
 
-/// The same loop under two names, for a time that each measures, in three runtimes; it prints the
-/// first one's share.
+/// The same loop under two names, for a time that each measures, in one of three runtimes. It
+/// prints the share of the first.
 const NODE: &str = "
 function hot(n) { let x = 1; for (let i = 0; i < n; i++) x = (x * 7 + i) % 1000003; return x; }
 function cold(n) { let x = 1; for (let i = 0; i < n; i++) x = (x * 7 + i) % 1000003; return x; }
@@ -367,8 +368,8 @@ fn shares(load: &[&OsStr], experiment: &str, is: impl Fn(&str, &str) -> bool) ->
     })
 }
 
-/// Functions of the one subexperiment whose name has this in it, user time exclusive and inclusive,
-/// seconds; and the interval, nanoseconds.
+/// Returns the functions of the one subexperiment whose name has this in it, with user time
+/// exclusive and inclusive, seconds; and the interval, nanoseconds.
 fn functions_of(recorded: &FinishedRecording, part: &str) -> Result<(Table, f64)> {
     let founder = recorded.experiment()?;
     let mut found = Vec::new();
@@ -400,7 +401,7 @@ fn installed(program: &str) -> Option<PathBuf> {
     found.chain([usual]).find(|path| path.is_file())
 }
 
-/// A CPython with perf trampolines.
+/// Returns the path of a CPython with perf trampolines, if there is one.
 fn python() -> Result<Option<PathBuf>> {
     const ASK: &str = "import sys; sys.activate_stack_trampoline('perf'); print(sys.executable)";
     let names = ["python3", "python3.12", "python3.13", "python3.14"];

@@ -1,5 +1,5 @@
-//! Mappings change while user stacks are unwound, and files are gone soon, or are of file systems
-//! that the kernel and user space describe differently.
+//! Mappings change while user stacks are unwound, and files are deleted soon, or are of file
+//! systems that the kernel and user space describe differently.
 
 use std::fs;
 use std::process::Command;
@@ -36,7 +36,7 @@ fn root_a_thread_that_maps_files_spoils_no_stack_of_another() -> Result<()> {
     Ok(())
 }
 
-/// The ends of all stacks of the ticks on a CPU: how many there are, and how many are complete.
+/// Returns the number of ticks on a CPU with a user stack, and of those whose stack is complete.
 fn on_cpu(followed: &Followed) -> (u64, u64) {
     let ends = followed.json["followed"]["cpu_user_stacks"].as_object();
     let of = |wanted: fn(&str) -> bool| {
@@ -49,10 +49,9 @@ fn on_cpu(followed: &Followed) -> (u64, u64) {
     (all, of(|end| end == "complete"))
 }
 
-/// Each program is a new file, lives for some 50 ms, and is gone when its records are applied: its
-/// table is begun when the first stack copy of it comes. On a machine that is busy a few may be
-/// gone by then too; of those whose copies are only applied later, less than half have their
-/// stacks.
+/// Each program is a new file, runs for some 50 ms, and has exited when its records are applied:
+/// its unwind table is begun when its first stack copy comes. On a busy machine a few may have
+/// exited by then too; of those whose copies are applied later, less than half have their stacks.
 #[test]
 fn root_programs_that_are_gone_at_once_have_their_stacks() -> Result<()> {
     let _machine = Shared::take()?;
@@ -87,8 +86,8 @@ fn recorded_in_mounts(script: &str) -> Result<Followed> {
     Followed::read(&recording.stop()?)
 }
 
-/// All stacks are complete, and most were unwound in the kernel: it finds the tables, although it
-/// has other numbers of the files than user space.
+/// Checks that all stacks are complete, and that most were unwound in the kernel: it finds the
+/// tables although it has other device and inode numbers of the files than user space.
 fn kernel_finds_the_tables(followed: &Followed) -> Result<()> {
     let (all, complete) = on_cpu(followed);
     let copies = &followed.json["followed"]["unwound"]["from_copies"];

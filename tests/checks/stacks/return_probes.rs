@@ -89,7 +89,7 @@ fn root_return_probes_hide_no_caller() -> Result<()> {
         start(PROCTORTURE, &["one:1200"])?,
         start(PROCTORTURE, &["deep:40,1200"])?,
     ];
-    let pids: Vec<u32> = running.iter().map(pid).collect();
+    let pids: Vec<_> = running.iter().map(pid).collect();
     finish(running)?;
     std::thread::sleep(Duration::from_millis(150));
     let recorded = recording.stop()?;

@@ -18,7 +18,7 @@ use tests::workload::traced::{Stop, ThreadRegisters, Traced, Truth};
 use space::{Library, Space};
 use verdict::{Excuse, Seen, Verdict, judge, odd};
 
-/// What became of one program.
+/// The results of one program.
 #[derive(Default)]
 struct Tally {
     stacks: u64,
@@ -31,16 +31,16 @@ struct Tally {
     differences: BTreeMap<(Verdict, String), (u64, String)>,
 }
 
-/// A program, and how it is watched.
-struct Program {
+/// A program whose stacks are compared, and how it is traced.
+struct TracedProgram {
     name: &'static str,
-    /// Watch the last thread, not the first.
+    /// The last thread is traced, not the first.
     last: bool,
     /// Its stacks are made by calls, returns and signals alone.
     followed: bool,
     /// Its C library has no frame information.
     bare: bool,
-    /// Watched for longer, from its own first instruction too.
+    /// It is traced for longer, and from its own first instruction too.
     longer: bool,
 }
 
@@ -53,8 +53,8 @@ const STEPS: u32 = 500;
 const LONG_WATCH_FACTOR: u32 = 10;
 /// The longest that rounds are begun for one program.
 const MAX_ROUNDS_TIME: Duration = Duration::from_secs(2);
-/// The dynamic linker's work for a small program takes fewer instructions.
-const LINKING: u32 = 400_000;
+/// More instructions than the dynamic linker executes for a small program.
+const MAX_LINKING_STEPS: u32 = 400_000;
 
 struct Check {
     library: Library,
@@ -64,7 +64,7 @@ struct Check {
 }
 
 impl Check {
-    fn run(&mut self, program: &Program, command: &mut Command) -> Result<Tally> {
+    fn run(&mut self, program: &TracedProgram, command: &mut Command) -> Result<Tally> {
         let mut tally = Tally::default();
         let mut traced = Traced::start(command)?;
         let mut space = Space::of(&traced, &mut self.library)?;
@@ -119,7 +119,7 @@ impl Check {
     /// Through the dynamic linker to the program's own code, without a look.
     fn link(traced: &mut Traced, space: &Space, truth: &mut Option<Truth>) -> Result<()> {
         let own = space.loaded.first().context("no code")?.range.clone();
-        for _ in 0..LINKING {
+        for _ in 0..MAX_LINKING_STEPS {
             let before = traced.state()?;
             if own.contains(&before.pc) {
                 return Ok(());
@@ -130,7 +130,7 @@ impl Check {
                 truth.step(&before, &code, &traced.state()?, traced);
             }
         }
-        anyhow::bail!("the dynamic linker takes longer than {LINKING} instructions")
+        anyhow::bail!("the dynamic linker takes longer than {MAX_LINKING_STEPS} instructions")
     }
 
     fn steps(
@@ -139,7 +139,7 @@ impl Check {
         space: &mut Space,
         truth: &mut Option<Truth>,
         steps: u32,
-        program: &Program,
+        program: &TracedProgram,
         tally: &mut Tally,
     ) -> Result<()> {
         let mut before: Option<(ThreadRegisters, Vec<u8>)> = None;
@@ -176,7 +176,7 @@ impl Check {
         space: &mut Space,
         truth: &mut Option<Truth>,
         state: &ThreadRegisters,
-        (program, unsettled): (&Program, bool),
+        (program, unsettled): (&TracedProgram, bool),
         tally: &mut Tally,
     ) -> Result<()> {
         space.stack.renew(traced, state.sp())?;
@@ -185,7 +185,7 @@ impl Check {
         let theirs = space.theirs(&mut self.cache, state, traced);
         let known = truth.as_ref().and_then(|truth| truth.frames(state.pc));
         if known.is_none() {
-            // What both agree on is taken up.
+            // A stack that both agree on is taken for the truth.
             *truth = (ours.frames == theirs.frames && ours.end == UnwindEnd::Complete)
                 .then(|| Truth::new(&ours.frames[1..]));
         }
@@ -276,7 +276,7 @@ fn compile(
     }
 }
 
-fn programs(directory: &Path) -> Vec<(Program, Command)> {
+fn programs(directory: &Path) -> Vec<(TracedProgram, Command)> {
     let mut programs = Vec::new();
     let mut add = |name, command: Option<Command>, arguments: &str, last, followed| {
         let Some(mut command) = command else { return };
@@ -284,7 +284,7 @@ fn programs(directory: &Path) -> Vec<(Program, Command)> {
         // Its signals for preemption, of which a program that is stepped has no end, make calls
         // that was not called.
         command.env("GODEBUG", "asyncpreemptoff=1");
-        let program = Program {
+        let program = TracedProgram {
             name,
             last,
             followed,

@@ -38,7 +38,7 @@ fn root_alone_sleeps_join_their_user_returns() -> Result<()> {
 
 fn judge(way: UserStackCapture) -> Result<()> {
     let (tid, mut records) = nap_under(way)?;
-    // As the session does it: in the order of time.
+    // In the order of time, as in a session.
     records.retain(|record| record.header().tid == tid);
     records.sort_by_key(Record::time);
     let (mut join, mut all) = (Join::<(), ()>::default(), 0);
@@ -76,7 +76,7 @@ fn judge(way: UserStackCapture) -> Result<()> {
             joined.user_stacks >= naps - 5 && joined.reused <= all / 20,
             "{joined:?}"
         ),
-        // All sleeps are in one place.
+        // All sleeps are at one place.
         UserStackCapture::AtSwitchOut => ensure!(
             joined.user_stacks < naps / 2 && joined.reused > all / 2,
             "{joined:?}"

@@ -27,8 +27,9 @@ use user_collector::io_calls::calls::call_of;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Between the program's clock and the kernel's, on average of all calls on a file, besides waits
-/// for a CPU: the way into the kernel and back, the record, and a lock of the program's own.
+/// How much longer a call may be by the program's clock than by the kernel's, on average of all
+/// calls on a file, besides waits for a CPU, nanoseconds: entering the kernel and returning, the
+/// record, and a lock of the program's own.
 const MAX_CALL_NS: u64 = 100_000;
 
 const OPTIONS: &[&str] = &["-i", "on", "-F", "load", "--descendants"];
@@ -74,7 +75,7 @@ fn waited_s(recorded: &FinishedRecording) -> Result<f64> {
     Ok(own.map(|row| row.of(Microstate::WaitCpu)).sum())
 }
 
-/// gprofng's own reader has the same numbers for each name, of both processes together.
+/// Checks that gprofng's own reader has the same numbers for each name, of both processes together.
 fn agrees_with_gprofng(recorded: &FinishedRecording, counted: &[Counted]) -> Result<()> {
     let metrics = "metrics e+ioreadcnt:e+ioreadbytes:e+iowritecnt:e+iowritebytes:name";
     let said = script(&[metrics, "ioactivity"], &recorded.experiment()?)?;
@@ -106,7 +107,7 @@ fn said_header(recorded: &FinishedRecording) -> Result<String> {
     Ok(tests::gprofng::display(&own, &["-header"]))
 }
 
-/// Our report has them by file, and the function of the program that made most calls.
+/// Checks that our report has them by file, and the function of the program that made most calls.
 fn reported(model: &Model, counted: &[Counted]) -> Result<()> {
     let words: Vec<_> = offered(model).iter().map(|base| base.keyword()).collect();
     ensure!(
@@ -257,8 +258,8 @@ fn root_as_many_calls_as_strace_counts() -> Result<()> {
     Ok(())
 }
 
-/// What was open before is named, by the last of more descriptors than are looked up at once; and
-/// other processes are not recorded.
+/// Files that were open before have their names, also with more descriptors than are looked up at
+/// once; and other processes are not recorded.
 #[test]
 fn root_a_running_process_is_traced_from_here_on() -> Result<()> {
     let _machine = Shared::take()?;
@@ -294,7 +295,7 @@ fn root_every_experiment_of_a_series_has_the_names() -> Result<()> {
     Ok(())
 }
 
-/// A program that reads itself a hundred times a second, once it does.
+/// Starts a program that reads itself a hundred times a second, and waits until it does.
 fn waiting(arguments: &[&str]) -> Result<Running> {
     let mut command = Command::new(IO_CALLS);
     let mut running = Running::start(command.arg("wait").args(arguments), LIMIT)?;
@@ -337,7 +338,7 @@ fn root_a_descriptor_outlives_exec() -> Result<()> {
     Ok(())
 }
 
-/// Numbers of system calls and registers are others in a 32-bit program.
+/// A 32-bit program has other numbers of system calls and other registers.
 #[test]
 fn root_calls_of_a_32_bit_program() -> Result<()> {
     let _machine = Shared::take()?;

@@ -25,22 +25,23 @@ use tests::workload::locked::{LOCKED, Lock, each_wait};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Between the program's clock and the kernel's: the way into the kernel and back, on average of
-/// all waits at a lock. 24 us were measured in a virtual machine.
+/// How much longer a wait may be by the program's clock than by the kernel's, on average of all
+/// waits at a lock, nanoseconds: entering the kernel and returning. 24 us were measured in a
+/// virtual machine.
 const MAX_CALL_NS: f64 = 100_000.0;
 /// The same for the first wait at a lock, whose code may run for the first time: 316 us were
 /// measured, of a join.
 const MAX_FIRST_CALL_NS: f64 = 1_000_000.0;
 
-/// As in bpf/abi/c/records.h.
+/// The bound of traced waits, as in bpf/abi/c/records.h.
 const MAX_WAITS_PER_CPU_AND_SECOND: u64 = 5000;
 
-/// The experiment of the program itself.
+/// Returns the experiment of the program itself.
 fn own(recorded: &FinishedRecording) -> Result<PathBuf> {
     sub_experiment(&recorded.experiment()?, "_locked_PID_")
 }
 
-/// Time of some waits, nanoseconds.
+/// Returns the time of some waits, nanoseconds.
 fn nanos<'a>(waits: impl IntoIterator<Item = &'a SyncRecord>) -> f64 {
     let each = waits
         .into_iter()
@@ -68,7 +69,7 @@ fn root_alone_every_wait_is_recorded_at_its_lock() -> Result<()> {
     })
 }
 
-/// gprofng's own reader sums up the packets, each in whole microseconds.
+/// Checks the sums of gprofng's own reader, which has each packet in whole microseconds.
 fn agrees_with_gprofng(recorded: &FinishedRecording, waits: &[SyncRecord]) -> Result<()> {
     let said = script(
         &["metrics e.sync:e+syncn:name", "functions"],
@@ -92,7 +93,7 @@ fn agrees_with_gprofng(recorded: &FinishedRecording, waits: &[SyncRecord]) -> Re
     Ok(())
 }
 
-/// Our report has them by lock, with the functions of the program that waited.
+/// Checks that our report has them by lock, with the functions of the program that waited.
 fn reported(recorded: &FinishedRecording, locks: &[Lock], waits: &[SyncRecord]) -> Result<()> {
     let model = Model::load(&[recorded.experiment()?])?;
     let words: Vec<_> = offered(&model).iter().map(|base| base.keyword()).collect();
@@ -245,7 +246,7 @@ fn root_waits_of_rust_and_of_locks_that_lend_priority() -> Result<()> {
     Ok(())
 }
 
-/// The registers of a 32-bit program have the futex elsewhere.
+/// A 32-bit program has the futex in another register.
 #[test]
 fn root_waits_of_a_32_bit_program() -> Result<()> {
     let _machine = Shared::take()?;

@@ -1,4 +1,4 @@
-//! The growth of memory (`-H growth`): functions that know what they got from the kernel and gave
+//! The growth of memory (`-H growth`): functions that count what they got from the kernel and gave
 //! back are recorded with exactly that, by gprofng and by our report.
 
 use std::collections::BTreeMap;
@@ -15,8 +15,8 @@ use tests::machine::Shared;
 const LIMIT: Duration = Duration::from_secs(60);
 const PROGRAM: &str = env!("GROWTH_PROGRAM");
 
-/// Of each function: the bytes that it got, those that are left, and in how many pieces it got
-/// them.
+/// Returns for each function the bytes that it got, those that are left, and in how many pieces it
+/// got them.
 fn counted(output: &str) -> Result<BTreeMap<&str, [u64; 3]>> {
     let lines = output
         .lines()
@@ -50,14 +50,14 @@ fn root_what_each_function_got_is_recorded() -> Result<()> {
         let found = keys.map(|key| row[key].as_u64().unwrap_or(0));
         ensure!(found == *expected, "{name}: {found:?}, not {expected:?}");
     }
-    // All of them together had so much at a time, and the program had more.
+    // The peak is at least what all of them together had at a time.
     let peak = model.memory_peaks.first().context("no peak")?.bytes;
     let live: u64 = counted.values().map(|[live, ..]| live).sum();
     ensure!(peak >= live, "{peak} bytes at most, and {live} are left");
     agrees_with_gprofng(&recorded, &counted)
 }
 
-/// gprofng's own reader, which replays the packets too.
+/// Checks the sums of gprofng's own reader, which replays the packets too.
 fn agrees_with_gprofng(
     recorded: &FinishedRecording,
     counted: &BTreeMap<&str, [u64; 3]>,

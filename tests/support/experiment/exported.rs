@@ -1,5 +1,5 @@
-//! What `kcollect export` wrote, read without any of the code that wrote it: sums by state, and
-//! what each format promises.
+//! Readers of what `kcollect export` wrote, without any of the code that wrote it: they return sums
+//! by state, and check what each format requires.
 //!
 //! Numbers of fields are those of the published schemas: `profile.proto` of pprof,
 //! `perfetto_trace.proto` of Perfetto.
@@ -9,11 +9,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-/// Microseconds by state, those that are nothing left out. The states are called as the format
-/// calls them.
+/// Microseconds by state, without zeros. The states have the names of the format.
 pub type States = BTreeMap<String, i64>;
 
-/// The state of a leaf, `[lock]`.
+/// Returns the state of a leaf such as `[lock]`.
 fn state(leaf: &str) -> Result<String> {
     let inner = leaf
         .strip_prefix('[')
@@ -23,7 +22,7 @@ fn state(leaf: &str) -> Result<String> {
         .to_owned())
 }
 
-/// Folded stacks: each line has frames, none of them empty, and a number.
+/// Reads folded stacks: each line has frames, none of them empty, and a number.
 ///
 /// # Errors
 /// A line that is none.
@@ -53,7 +52,7 @@ fn index(value: &Value, below: usize) -> Result<usize> {
     Ok(index)
 }
 
-/// speedscope: profiles of type `sampled`, in microseconds.
+/// Reads a file of speedscope: profiles of type `sampled`, in microseconds.
 ///
 /// # Errors
 /// What the format does not permit.
@@ -92,8 +91,8 @@ pub fn speedscope(file: &Value) -> Result<States> {
     Ok(states)
 }
 
-/// The Firefox Profiler's processed format: tables of the declared length, indexes that point into
-/// them, each prefix before the stacks that continue it, times that ascend.
+/// Reads the Firefox Profiler's processed format: tables of the declared length, indexes that point
+/// into them, each prefix before the stacks that continue it, times that ascend.
 ///
 /// # Errors
 /// What the format does not permit.
@@ -206,7 +205,7 @@ fn varint(bytes: &mut &[u8]) -> Result<u64> {
     bail!("a number without end")
 }
 
-/// The fields of a message, by number.
+/// Returns the fields of a message, by number.
 fn fields(mut bytes: &[u8]) -> Result<Vec<(u64, Field<'_>)>> {
     let mut fields = Vec::new();
     while !bytes.is_empty() {
@@ -226,7 +225,7 @@ fn fields(mut bytes: &[u8]) -> Result<Vec<(u64, Field<'_>)>> {
     Ok(fields)
 }
 
-/// Of some fields those of one number, each a message or a string.
+/// Returns the fields of one number, each a message or a string.
 fn messages<'a>(fields: &[(u64, Field<'a>)], number: u64) -> Vec<&'a [u8]> {
     let own = fields.iter().filter_map(|(own, value)| match value {
         Field::Bytes(bytes) if *own == number => Some(*bytes),
@@ -235,7 +234,7 @@ fn messages<'a>(fields: &[(u64, Field<'a>)], number: u64) -> Vec<&'a [u8]> {
     own.collect()
 }
 
-/// Of some fields those of one number, packed or not.
+/// Returns the numbers in the fields of one number, packed or not.
 fn numbers(fields: &[(u64, Field<'_>)], number: u64) -> Result<Vec<u64>> {
     let mut numbers = Vec::new();
     for (_, value) in fields.iter().filter(|(own, _)| *own == number) {
@@ -255,8 +254,8 @@ fn number(fields: &[(u64, Field<'_>)], of: u64) -> Result<u64> {
     Ok(numbers(fields, of)?.last().copied().unwrap_or(0))
 }
 
-/// pprof's, no longer compressed: all ids are there, once; samples have as many values as there are
-/// types. The sums of all columns are given, those in nanoseconds as microseconds.
+/// Reads a profile of pprof, decompressed: all ids are there, once; samples have as many values as
+/// there are types. Returns the sums of all columns, those in nanoseconds as microseconds.
 ///
 /// # Errors
 /// What the format does not permit.
@@ -333,7 +332,7 @@ pub fn pprof(bytes: &[u8]) -> Result<States> {
     Ok(sums.collect())
 }
 
-/// What a trace of Perfetto's has.
+/// The contents of a Perfetto trace.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     /// Sums of slices, by their names.
@@ -346,11 +345,11 @@ pub struct Trace {
     pub wall_ns: u64,
 }
 
-/// The number of the wall clock in a trace of Perfetto's (`BUILTIN_CLOCK_REALTIME`).
+/// The number of the wall clock in a Perfetto trace (`BUILTIN_CLOCK_REALTIME`).
 const REALTIME: u64 = 1;
 
-/// Perfetto's: what is referred to was interned before; slices of a track begin and end in turn,
-/// and do not overlap.
+/// Reads a Perfetto trace: what is referred to was interned before; slices of a track begin and end
+/// in turn, and do not overlap.
 ///
 /// # Errors
 /// What readers would count as an error.

@@ -19,22 +19,22 @@ use crate::experiment::summary::RunSummary;
 use crate::gprofng::{Table, script};
 use crate::kcollect::FinishedRecording;
 
-/// One tick array's ticks in one state.
+/// The ticks of one tick array in one state.
 #[derive(Clone, Debug)]
 pub struct StateInterval {
-    /// `CLOCK_MONOTONIC`, nanoseconds, of its record.
+    /// The time of its record, `CLOCK_MONOTONIC` nanoseconds.
     pub time: u64,
     /// The thread.
     pub tid: u64,
-    /// Where.
+    /// The number of the state.
     pub state: u32,
     /// The number of its [`Detail`](experiment_format::packet::Detail).
     pub detail: u32,
-    /// How many.
+    /// The number of ticks.
     pub ticks: u64,
     /// Load objects of the user frames, leaf first: none where no file is mapped.
     pub objects: Vec<Option<String>>,
-    /// User frames.
+    /// The number of user frames.
     pub frames: usize,
     /// How the stack ends.
     pub end: StackEnd,
@@ -48,24 +48,24 @@ pub struct FollowedProcess {
     /// The directory's name.
     pub name: String,
     /// Its process.
-    pub pid: u32,
-    /// What its threads did.
+    pub pid: Pid,
+    /// The state intervals of its threads.
     pub state_intervals: Vec<StateInterval>,
-    /// From its zero to its end, `CLOCK_MONOTONIC` nanoseconds.
+    /// When it ended, `CLOCK_MONOTONIC` nanoseconds, if it was closed.
     pub end_ns: Option<u64>,
 }
 
-/// All of it.
+/// A recording with its subexperiments.
 #[derive(Debug)]
 pub struct Followed {
     /// The founder's directory.
     pub founder: PathBuf,
-    /// By name.
+    /// The subexperiments, by name.
     pub subs: Vec<FollowedProcess>,
     /// The founder's ticks of CPUs, by process.
-    pub kernel_cpu: BTreeMap<u32, u64>,
+    pub kernel_cpu: BTreeMap<Pid, u64>,
     /// The founder's ticks of threads, by process and thread.
-    pub arrays: BTreeMap<(u32, u64), u64>,
+    pub arrays: BTreeMap<(Pid, u64), u64>,
     /// `kcollect.json`, the part that is read often.
     pub summary: RunSummary,
     /// `kcollect.json`, all of it.
@@ -86,7 +86,7 @@ impl Followed {
         let mut arrays = BTreeMap::new();
         for tick in experiment.ticks()? {
             let tick = tick?;
-            let Pid(pid) = tick.pid.context("a tick without a process")?;
+            let pid = tick.pid.context("a tick without a process")?;
             let ticks = u64::try_from(tick.ticks)?;
             if tick.state == Microstate::KernelCpu.number() {
                 *kernel_cpu.entry(pid).or_default() += ticks;
@@ -110,21 +110,21 @@ impl Followed {
         })
     }
 
-    /// The processes that have experiments.
-    pub fn pids(&self) -> BTreeSet<u32> {
+    /// Returns the processes that have experiments.
+    pub fn pids(&self) -> BTreeSet<Pid> {
         self.subs.iter().map(|sub| sub.pid).collect()
     }
 
-    /// The experiments of a process.
-    pub fn of(&self, pid: u32) -> Vec<&FollowedProcess> {
+    /// Returns the experiments of a process.
+    pub fn of(&self, pid: Pid) -> Vec<&FollowedProcess> {
         self.subs.iter().filter(|sub| sub.pid == pid).collect()
     }
 
-    /// The experiment of a process that has one.
+    /// Returns the experiment of a process that has one.
     ///
     /// # Errors
     /// When it has none, or several.
-    pub fn the(&self, pid: u32) -> Result<&FollowedProcess> {
+    pub fn the(&self, pid: Pid) -> Result<&FollowedProcess> {
         let found = self.of(pid);
         ensure!(
             found.len() == 1,
@@ -135,7 +135,7 @@ impl Followed {
         Ok(found[0])
     }
 
-    /// Ticks of a process by how its user stacks ended, as `kcollect.json` has it.
+    /// Returns the ticks of a process by the end of their user stacks, as in `kcollect.json`.
     ///
     /// # Errors
     /// When it has nothing of that experiment.
@@ -144,7 +144,7 @@ impl Followed {
         Ok(process.user_stacks.clone())
     }
 
-    /// That nothing was lost.
+    /// Checks that nothing was lost.
     ///
     /// # Errors
     /// When something was.
@@ -177,13 +177,13 @@ impl FollowedProcess {
         Ok(Self {
             path: path.to_owned(),
             name: name.to_str().context("a name that is text")?.to_owned(),
-            pid: experiment.header().pid.0,
+            pid: experiment.header().pid,
             state_intervals: state_intervals.collect::<Result<_>>()?,
             end_ns: end,
         })
     }
 
-    /// All its ticks.
+    /// Returns the number of its ticks.
     pub fn ticks(&self) -> u64 {
         self.state_intervals
             .iter()
@@ -191,7 +191,7 @@ impl FollowedProcess {
             .sum()
     }
 
-    /// The functions in user time, exclusive and inclusive seconds, by stock gprofng.
+    /// Returns the functions by user time, exclusive and inclusive seconds, by stock gprofng.
     ///
     /// # Errors
     /// When gprofng fails or complains.
@@ -203,7 +203,8 @@ impl FollowedProcess {
         Ok(script(&commands, &self.path)?.content()?.table(2))
     }
 
-    /// Ticks in user mode, and those of them whose leaf is in a load object that passes.
+    /// Returns the ticks in user mode, and those of them whose leaf is in a load object that
+    /// passes.
     pub fn user_ticks(&self, passes: impl Fn(Option<&str>) -> bool) -> (u64, u64) {
         let user = self
             .state_intervals
@@ -219,7 +220,7 @@ impl FollowedProcess {
         })
     }
 
-    /// The load object in which most user ticks are.
+    /// Returns the load object in which most user ticks are.
     pub fn main_object(&self) -> Option<String> {
         let mut by_object = BTreeMap::<&str, u64>::new();
         for state_interval in &self.state_intervals {
@@ -234,8 +235,8 @@ impl FollowedProcess {
     }
 }
 
-/// The directories of an experiment that subexperiments' names begin like, also such as a reader
-/// would pass over.
+/// Returns the directories in an experiment whose names begin as those of subexperiments do, also
+/// such as a reader would skip.
 ///
 /// # Errors
 /// When it cannot be read.

@@ -1,5 +1,5 @@
-//! That an experiment opens, whatever became of its collector: in gprofng and in `kcollect report`,
-//! which agree.
+//! Opens experiments in gprofng and in `kcollect report`, which have to agree, however the
+//! recording ended.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::kcollect::command;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What `kcollect report` ends with where there is no tick to show.
+/// The exit code of `kcollect report` if there is no tick to show.
 const NO_DATA: i32 = 65;
 
 /// An experiment that opened.
@@ -35,8 +35,8 @@ pub fn opened(experiment: &Path) -> Result<Opened> {
         &["metrics e.kcpu:i.kcpu:name", "functions", "header"],
         experiment,
     )?;
-    // What was not archived, since there was no time for it, is a fact. All that was said is long,
-    // and not for a message.
+    // A file may not be archived, since there was no time for it. The whole output is too long for
+    // a message.
     let mut complaints = output.complaints();
     complaints.retain(|line| !line.contains("Can't open file: "));
     ensure!(complaints.is_empty(), "gprofng complains: {complaints:#?}");
@@ -64,7 +64,7 @@ pub fn opened(experiment: &Path) -> Result<Opened> {
     })
 }
 
-/// Seconds of Kernel CPU time in our report of all functions.
+/// Returns the seconds of Kernel CPU time in our report of all functions.
 fn reported(experiment: &Path) -> Result<f64> {
     let args = ["functions", "-m", "e.kcpu:name", "-n", "1", "--json"];
     let mut report = command(["report".as_ref(), experiment.as_os_str()])?;

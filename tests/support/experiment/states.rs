@@ -3,15 +3,14 @@
 //! The times are exact where they come from context switches, so most of the judgement needs no
 //! statistics:
 //!
-//! * **by itself** ([`States::conserve`]): the states of a process add up to the tracked time of its
-//!   threads, the CPU time of all processes to the busy time of the CPUs, and a process that
+//! * **by itself** ([`States::conserve`]): the states of a process add up to the tracked time of
+//!   its threads, the CPU time of all processes to the busy time of the CPUs, and a process that
 //!   existed during the whole run has the time of the run;
 //! * **by a workload's truth** ([`States::agree`]): no state is off by more than a hundredth of the
 //!   workload's wall time. What the process did before its work began and after it ended is not in
-//!   its truth; that is as long as its life in the account is longer than in its truth, and may be
-//!   in any state. Time that the hypervisor gave to other machines while a thread was on the CPU is
-//!   no CPU time on either side; for the account it was a wait for a CPU, for the workload a part
-//!   of whatever it did.
+//!   its truth; that is the difference of its tracked times, and may be in any state. Stolen time is
+//!   no CPU time on either side; for the account it was a wait for a CPU, for the workload a part of
+//!   whatever it did.
 //!
 //! Only the division of CPU time into user, system and trap time is a sample, on both sides. It is
 //! judged by itself ([`States::agree_on_user_mode`]), of loads that neither sleep nor migrate:
@@ -23,6 +22,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use experiment_format::ids::Pid;
 use experiment_format::microstate::Microstate;
 use serde::Deserialize;
 
@@ -46,7 +46,8 @@ const MAX_THREAD_CPU_ERROR_SHARE: f64 = 0.2;
 /// run, and after its last look at its clocks.
 const MAX_THREAD_OUTSIDE_S: f64 = 2e-5;
 /// How far the states of a workload may be from its own wall time, seconds, besides half of
-/// [`MAX_STATE_ERROR_SHARE`] and what was stolen: usage is counted from the process's start, work is not.
+/// [`MAX_STATE_ERROR_SHARE`] and what was stolen: usage is counted from the process's start, work
+/// is not.
 const MAX_UNEXPLAINED_S: f64 = 0.01;
 /// How far the tracked time of a thread and the sum of its states may differ, seconds.
 const MAX_THREAD_SUM_ERROR_S: f64 = 1e-6;
@@ -112,7 +113,7 @@ pub struct States {
 #[derive(Clone, Debug, Deserialize)]
 pub struct ProcessTimes {
     /// Its process id.
-    pub pid: i32,
+    pub pid: Pid,
     /// Its name.
     pub name: String,
     /// How many of its threads ran or waited during the run.
@@ -198,7 +199,7 @@ impl States {
     ///
     /// # Errors
     /// When there is none, or more than one.
-    pub fn row(&self, pid: i32) -> Result<&ProcessTimes> {
+    pub fn row(&self, pid: Pid) -> Result<&ProcessTimes> {
         let rows: Vec<_> = self.processes.iter().filter(|row| row.pid == pid).collect();
         match rows.as_slice() {
             [row] => Ok(row),
@@ -211,7 +212,7 @@ impl States {
     ///
     /// # Errors
     /// When time is missing or counted twice; the message has all the numbers.
-    pub fn conserve(&self, residents: &BTreeSet<i32>) -> Result<()> {
+    pub fn conserve(&self, residents: &BTreeSet<Pid>) -> Result<()> {
         self.conserve_within(residents, MAX_WHOLE_RUN_ERROR_S)
     }
 
@@ -219,7 +220,7 @@ impl States {
     ///
     /// # Errors
     /// As [`States::conserve`].
-    pub fn conserve_within(&self, residents: &BTreeSet<i32>, whole_s: f64) -> Result<()> {
+    pub fn conserve_within(&self, residents: &BTreeSet<Pid>, whole_s: f64) -> Result<()> {
         let mut wrong: Vec<String> = self.processes.iter().filter_map(not_whole).collect();
         wrong.extend(self.processes.iter().filter_map(not_parts));
         wrong.extend(self.not_all_there(residents, whole_s));
@@ -239,7 +240,7 @@ impl States {
         let stolen: u64 = summary.cpus.iter().map(|cpu| cpu.stolen).sum();
         let busy = summary.cpus.iter().map(|cpu| cpu.user + cpu.kernel);
         // Interrupts at work on idle CPUs are no thread's.
-        let busy = busy.sum::<u64>() - self.row(0).map_or(0, |row| row.ticks);
+        let busy = busy.sum::<u64>() - self.row(Pid(0)).map_or(0, |row| row.ticks);
         let all: u64 = summary.cpus.iter().map(CpuStats::ticks).sum();
         let cpu_ns = self.processes.iter().map(ProcessTimes::cpu_s).sum::<f64>() * 1e9;
         ensure!(
@@ -261,7 +262,7 @@ impl States {
     }
 
     /// Returns what is wrong of processes that existed during the whole run.
-    fn not_all_there(&self, residents: &BTreeSet<i32>, whole_s: f64) -> Vec<String> {
+    fn not_all_there(&self, residents: &BTreeSet<Pid>, whole_s: f64) -> Vec<String> {
         let mut wrong = Vec::new();
         // Those of one thread, whose tracked time is that of the run.
         let mut whole = Vec::new();
@@ -303,7 +304,7 @@ impl States {
     ///
     /// # Errors
     /// When there are too few or too many.
-    pub fn tile(&self, pid: i32, ticks: u64, company: usize) -> Result<()> {
+    pub fn tile(&self, pid: Pid, ticks: u64, company: usize) -> Result<()> {
         let row = self.row(pid)?;
         let expected = row.tracked_s / (self.interval_us / 1e6);
         let allowed = 3.0 + 2.0 * row.threads as f64 + company as f64 + expected * MAX_UNSEEN_SHARE;
@@ -319,7 +320,7 @@ impl States {
     ///
     /// # Errors
     /// When they differ by more than chance; the message has all the numbers.
-    pub fn sampled(&self, pid: i32, ticks: &[u64; Microstate::PER_THREAD]) -> Result<()> {
+    pub fn sampled(&self, pid: Pid, ticks: &[u64; Microstate::PER_THREAD]) -> Result<()> {
         let row = self.row(pid)?;
         let interval_s = self.interval_us / 1e6;
         let stolen_s = row.detail_s.as_ref().map_or(0.0, |parts| parts.stolen);

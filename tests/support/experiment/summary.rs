@@ -8,18 +8,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use experiment_format::ids::Pid;
 use serde::Deserialize;
 
 use crate::experiment::states::Detail;
 
-/// The account.
+/// The summary of a run.
 #[derive(Clone, Debug, Deserialize)]
 pub struct RunSummary {
     /// The clock interval, microseconds.
     pub interval_us: f64,
     /// From the first to the last instant of the run, seconds.
     pub elapsed_s: f64,
-    /// What each CPU lived through.
+    /// The statistics of each CPU.
     pub cpus: Vec<CpuStats>,
     /// Parts of the states of all threads.
     #[serde(default)]
@@ -45,16 +46,16 @@ pub struct FollowedStats {
 #[derive(Clone, Debug, Deserialize)]
 pub struct ProcessStats {
     /// Its number.
-    pub pid: i32,
+    pub pid: Pid,
     /// The name of its experiment's directory, in the founder's.
     pub experiment: String,
     /// Its rank in a parallel program.
     pub mpi_rank: Option<u32>,
     /// The container that it was in: its `runtime` and `id`.
     pub container: Option<BTreeMap<String, String>>,
-    /// Ticks of its threads that are in there.
+    /// Ticks of its threads in the experiment.
     pub ticks: u64,
-    /// How their user stacks ended; `via_frame_pointer`, `via_scan` and `missing` among them.
+    /// Ticks by the end of their user stacks, with `via_frame_pointer`, `via_scan` and `missing`.
     pub user_stacks: BTreeMap<String, u64>,
 }
 
@@ -63,7 +64,7 @@ pub struct ProcessStats {
 pub struct CpuStats {
     /// Its id.
     pub cpu: usize,
-    /// For how long its ticks were taken, nanoseconds.
+    /// For how long it was recorded, nanoseconds.
     pub recorded_ns: f64,
     /// In user mode.
     pub user: u64,
@@ -74,11 +75,11 @@ pub struct CpuStats {
     /// While the hypervisor ran something else.
     #[serde(default)]
     pub stolen: u64,
-    /// That found no room.
+    /// Lost, since a ring was full.
     pub lost: u64,
 }
 
-/// Losses that take ticks or events away. The others say what is impaired.
+/// Losses of ticks or events. All others are of something that is recorded, but impaired.
 const LOSSES: [&str; 6] = [
     "ring_full",
     "not_written",
@@ -89,7 +90,7 @@ const LOSSES: [&str; 6] = [
 ];
 
 impl RunSummary {
-    /// Those of an experiment.
+    /// Reads the summary of an experiment.
     ///
     /// # Errors
     /// When there are none, or they are not of this form.
@@ -99,7 +100,7 @@ impl RunSummary {
         Self::parse(&text).with_context(|| path.display().to_string())
     }
 
-    /// Those that were printed.
+    /// Reads a summary that was printed.
     ///
     /// # Errors
     /// When they are not of this form.
@@ -107,7 +108,7 @@ impl RunSummary {
         Ok(serde_json::from_str(text)?)
     }
 
-    /// One CPU's.
+    /// Returns the statistics of one CPU.
     ///
     /// # Errors
     /// When there are none.
@@ -118,7 +119,7 @@ impl RunSummary {
             .with_context(|| format!("no statistics of CPU {cpu}: {self:?}"))
     }
 
-    /// The followed processes.
+    /// Returns the statistics of the followed processes.
     ///
     /// # Errors
     /// When no process was followed.
@@ -151,14 +152,14 @@ impl RunSummary {
 }
 
 impl CpuStats {
-    /// All ticks of the CPU.
+    /// Returns the number of ticks of the CPU.
     pub fn ticks(&self) -> u64 {
         self.user + self.kernel + self.idle + self.stolen
     }
 
-    /// Whether the ticks are the time for which they were taken, in so many stretches: what began
-    /// and ended between two boundaries makes one more or less, and boundaries may have moved by
-    /// half an interval, to where the clock fires (`bpf/c/grid.h`).
+    /// Checks that the ticks are the time for which the CPU was recorded, in so many stretches: one
+    /// that begins and ends between two boundaries has one tick more or less, and boundaries may
+    /// have moved by half an interval, to where the clock fires (`bpf/c/grid.h`).
     ///
     /// # Errors
     /// When they are not; the message has both numbers.
@@ -173,18 +174,18 @@ impl CpuStats {
 }
 
 impl FollowedStats {
-    /// All that a number stands for: of a number that was given again there are several.
-    pub fn all(&self, pid: i32) -> impl Iterator<Item = &ProcessStats> {
+    /// Returns the processes with a pid: several, if it was reused.
+    pub fn all(&self, pid: Pid) -> impl Iterator<Item = &ProcessStats> {
         self.processes
             .iter()
             .filter(move |process| process.pid == pid)
     }
 
-    /// The one of a number, and its subexperiment.
+    /// Returns the one process with a pid, and its subexperiment.
     ///
     /// # Errors
     /// When there is none, or more than one.
-    pub fn one(&self, experiment: &Path, pid: i32) -> Result<(&ProcessStats, PathBuf)> {
+    pub fn one(&self, experiment: &Path, pid: Pid) -> Result<(&ProcessStats, PathBuf)> {
         let found: Vec<_> = self.all(pid).collect();
         match found.as_slice() {
             [one] => Ok((one, experiment.join(&one.experiment))),
@@ -192,7 +193,7 @@ impl FollowedStats {
         }
     }
 
-    /// The one with an experiment of this name.
+    /// Returns the process whose experiment has this name.
     ///
     /// # Errors
     /// When there is none.
@@ -204,7 +205,7 @@ impl FollowedStats {
     }
 }
 
-/// Of ticks by how their user stack ended, those off the CPU: all without those on a CPU.
+/// Returns the off-CPU ticks by the end of their user stack: all ticks without those on a CPU.
 pub fn off_cpu(
     user_stacks: &BTreeMap<String, u64>,
     cpu_user_stacks: &BTreeMap<String, u64>,
@@ -216,7 +217,7 @@ pub fn off_cpu(
         .collect()
 }
 
-/// Of ticks by how their user stack ended: which part is complete of those that can have one.
+/// Returns the share of ticks with a complete user stack, of those that can have one.
 pub fn complete(user_stacks: &BTreeMap<String, u64>) -> f64 {
     let of = |end: &str| user_stacks.get(end).copied().unwrap_or_default();
     let all: u64 = user_stacks
@@ -251,10 +252,10 @@ mod tests {
         assert!(summary.cpu(0).is_err());
         summary.complete().unwrap();
         let followed = summary.followed().unwrap();
-        let (process, path) = followed.one(Path::new("/x"), 7).unwrap();
+        let (process, path) = followed.one(Path::new("/x"), Pid(7)).unwrap();
         assert!(path.ends_with("_a_PID_7.1.er") && process.mpi_rank == Some(3));
         assert_eq!(complete(&process.user_stacks), 0.9);
-        assert!(followed.one(Path::new("/x"), 8).is_err() && followed.named("x").is_err());
+        assert!(followed.one(Path::new("/x"), Pid(8)).is_err() && followed.named("x").is_err());
         assert_eq!(complete(&BTreeMap::new()), 1.0);
         summary.losses.insert("ring_full".into(), 1);
         assert!(summary.complete().is_err());

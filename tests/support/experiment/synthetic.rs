@@ -18,20 +18,21 @@ use experiment_format::stacks::StackEnd;
 use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::writer::ExperimentWriter;
 
-/// Where the kernel lies.
+/// The address of the kernel.
 pub const KERNEL: u64 = 0xffff_ffff_8100_0000;
-/// Where the program of each process lies.
+/// The address of the program of each process.
 pub const PROGRAM: u64 = 0x40_0000;
-/// Where something else is mapped from [`REMAPPED_NS`] on.
+/// The address of a library, where another one is mapped from [`REMAPPED_NS`] on.
 pub const LIBRARY: u64 = 0x7f00_0000_0000;
-/// A function without a file.
+/// The address of a function without a file.
 pub const DYNAMIC: u64 = 0x2000;
-/// When the second library takes the place of the first, nanoseconds since the start.
+/// When the second library is mapped in the place of the first, nanoseconds since the start.
 pub const REMAPPED_NS: u64 = 500_000_000;
-/// From function to function, of which the first half is the function and the rest a hole.
+/// The distance of two functions: the first half is the function and the rest a hole.
 pub const STEP: u64 = 128;
+/// The size of a function, bytes.
 const SIZE: u64 = 64;
-/// Where code begins in a file.
+/// The offset of the code in a file.
 const OFFSET: u64 = 4096;
 const START: u64 = 1_000_000_000;
 /// When recordings end, nanoseconds since the start.
@@ -43,7 +44,7 @@ const RUN: StartTime = StartTime {
     tm_zone_s: 0,
 };
 
-/// Ticks.
+/// The ticks of a thread, or of a CPU.
 #[derive(Debug, Clone)]
 pub struct StateInterval {
     /// The CPU.
@@ -56,13 +57,13 @@ pub struct StateInterval {
     pub frames: Vec<u64>,
     /// How the stack ends.
     pub end: StackEnd,
-    /// Ticks by state; of a CPU the first are all.
+    /// Ticks by state; those of a CPU are all in the first.
     pub ticks: [u32; Microstate::PER_THREAD],
     /// Whether they are a CPU's; only in a founder.
     pub kernel_cpu: bool,
 }
 
-/// What is to be written.
+/// The contents of an experiment.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Length of a tick, microseconds.
@@ -96,7 +97,7 @@ impl Plan {
         founder.close(END)
     }
 
-    /// A founder without ticks.
+    /// Makes a founder without ticks.
     fn begin(&self, parent: &Path) -> Result<ExperimentWriter> {
         let request = NameRequest::Exactly("made.1.er".into());
         let (dir, _) = ExperimentDir::create(parent, &request, None)?;
@@ -115,7 +116,7 @@ impl Plan {
         Ok(founder)
     }
 
-    /// A subexperiment without ticks.
+    /// Makes a subexperiment without ticks.
     fn sub(&self, founder: &ExperimentWriter, pid: u32) -> Result<SubexperimentWriter> {
         let name = format!("_program{pid}_PID_{pid}.1.er");
         let header = header(pid, self.tick_us, false);
@@ -127,7 +128,7 @@ impl Plan {
     }
 }
 
-/// How much [`large`] writes.
+/// The size of an experiment of [`large`].
 #[derive(Debug, Clone, Copy)]
 pub struct Size {
     /// Packets of threads, a quarter of them in the founder and as many of its CPUs; the rest in
@@ -141,8 +142,8 @@ pub struct Size {
     pub depth: usize,
 }
 
-/// Writes an experiment `made.1.er` of some size, without holding it in memory: the same one each
-/// time.
+/// Writes an experiment `made.1.er` of some size, the same one each time, without holding it in
+/// memory.
 ///
 /// # Errors
 /// What the system refuses.
@@ -194,7 +195,7 @@ pub fn large(parent: &Path, size: Size) -> Result<PathBuf> {
     founder.close(END)
 }
 
-/// Numbers that look like chance: xorshift64*, of Vigna, "An experimental exploration of
+/// A generator of pseudorandom numbers: xorshift64*, of Vigna, "An experimental exploration of
 /// Marsaglia's xorshift generators, scrambled".
 struct Random(u64);
 
@@ -206,8 +207,8 @@ impl Random {
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % bound
     }
 
-    /// Stacks that share their callers, as those of programs do: each but the first is one before
-    /// with other leaves.
+    /// Returns stacks that share their callers, as those of programs do: each but the first is an
+    /// earlier one with other leaves.
     fn stacks(&mut self, size: Size, functions: usize) -> Vec<Vec<u64>> {
         let mut stacks: Vec<Vec<u64>> = Vec::with_capacity(size.stacks);
         for number in 0..size.stacks as u64 {
@@ -291,7 +292,7 @@ fn header(pid: u32, tick_us: u32, machine: bool) -> LogHeader {
     }
 }
 
-/// Bytes of a load object's code.
+/// Returns the size of a load object's code, bytes.
 fn length(functions: usize) -> u64 {
     functions as u64 * STEP
 }

@@ -1,10 +1,11 @@
-//! `threads.jsonl`: what kcollect says of every thread at every sample, read and judged.
+//! A reader and judge of `threads.jsonl`, which has every thread at every sample.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use experiment_format::ids::{Pid, Tid};
 use serde::Deserialize;
 
 /// A line of the file. Its kind follows from the fields that it has.
@@ -12,35 +13,35 @@ use serde::Deserialize;
 pub struct ThreadLine {
     /// The process.
     #[serde(default)]
-    pub pid: u32,
+    pub pid: Pid,
     /// The thread.
     #[serde(default)]
-    pub tid: u32,
+    pub tid: Tid,
     /// The thread's name.
     #[serde(default)]
     pub name: String,
-    /// When, nanoseconds since the start.
+    /// The time, nanoseconds since the start.
     #[serde(default)]
     pub at_ns: u64,
-    /// It has ended.
+    /// Whether it has ended.
     #[serde(default)]
     pub ended: bool,
     /// The state it is in.
     pub state: Option<String>,
     /// The number of a sample.
     pub sample: Option<u64>,
-    /// Threads that live, at a sample.
+    /// The number of threads that exist, at a sample.
     #[serde(default)]
     pub threads: u64,
-    /// How many short-lived threads this stands for.
+    /// How many short-lived threads the line sums up.
     pub short_lived: Option<u64>,
-    /// Nanoseconds watched.
+    /// Tracked time, nanoseconds.
     pub tracked_ns: u64,
     /// Nanoseconds by state.
     pub states_ns: BTreeMap<String, u64>,
-    /// What more is known of them.
+    /// Details of these times, nanoseconds.
     pub detail_ns: BTreeMap<String, u64>,
-    /// What the kernel counted.
+    /// The kernel's counts.
     pub counts: BTreeMap<String, u64>,
 }
 
@@ -51,7 +52,7 @@ const MAX_CLOCK_DIFFERENCE_NS: u64 = 20_000;
 pub const MAX_CLOCK_DRIFT_SHARE: f64 = 6e-4;
 
 impl ThreadLine {
-    /// Nanoseconds in a state; on a CPU, in whatever mode, is `cpu`.
+    /// Returns the nanoseconds in a state; `cpu` is any mode on a CPU.
     pub fn of(&self, state: &str) -> u64 {
         let of = |state: &str| self.states_ns.get(state).copied().unwrap_or_default();
         match state {
@@ -61,7 +62,7 @@ impl ThreadLine {
     }
 }
 
-/// All lines of an experiment.
+/// Returns all lines of an experiment.
 ///
 /// # Errors
 /// When there are none, or one cannot be read.
@@ -75,7 +76,7 @@ pub fn lines(experiment: &Path) -> Result<Vec<ThreadLine>> {
 }
 
 /// Judges the lines by each other: those of the threads sum up to those of the samples, and none
-/// shrinks. Gives the samples.
+/// shrinks. Returns the samples.
 ///
 /// # Errors
 /// When a sum is not that of its parts; the message names it.
@@ -90,8 +91,8 @@ pub fn judge(lines: &[ThreadLine]) -> Result<Vec<&ThreadLine>> {
         "wait",
         "stop",
     ];
-    let mut living: HashMap<(u32, u32), &ThreadLine> = HashMap::new();
-    let mut gone: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut living: HashMap<(Pid, Tid), &ThreadLine> = HashMap::new();
+    let mut ended: BTreeMap<&str, u64> = BTreeMap::new();
     let mut samples: Vec<&ThreadLine> = Vec::new();
     for line in lines {
         let sum: u64 = line.states_ns.values().sum();
@@ -109,7 +110,7 @@ pub fn judge(lines: &[ThreadLine]) -> Result<Vec<&ThreadLine>> {
             if line.ended || line.short_lived.is_some() {
                 living.remove(&(line.pid, line.tid));
                 for state in STATES {
-                    *gone.entry(state).or_default() += line.of(state);
+                    *ended.entry(state).or_default() += line.of(state);
                 }
             } else {
                 living.insert((line.pid, line.tid), line);
@@ -132,7 +133,7 @@ pub fn judge(lines: &[ThreadLine]) -> Result<Vec<&ThreadLine>> {
                 .filter(|thread| thread.state.as_deref() == Some(state))
                 .map(|thread| line.at_ns.saturating_sub(thread.at_ns));
             let (count, since) = unchanged.fold((0, 0), |(count, sum), ns| (count + 1, sum + ns));
-            let expected = known + since + gone.get(state).copied().unwrap_or_default();
+            let expected = known + since + ended.get(state).copied().unwrap_or_default();
             let allowed = (count + 1) * MAX_CLOCK_DIFFERENCE_NS
                 + (since as f64 * MAX_CLOCK_DRIFT_SHARE) as u64;
             ensure!(

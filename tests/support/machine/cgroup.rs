@@ -1,24 +1,24 @@
-//! A control group with a CPU quota: how a container's limit keeps a process from running; and how
-//! its name identifies the container. And one that measures the time on CPUs.
+//! Control groups: with a CPU quota, as a container has, with the name of a container, and as a
+//! clock of CPU time.
 //!
-//! The kernel has two generations of them, and both are out there. Either serves; the one that has
-//! the CPU controller is taken.
+//! Machines have control groups of version 1 or 2; the hierarchy that has the controller is used.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
+use experiment_format::ids::Pid;
 
-/// Time in which the quota may be used up, microseconds.
+/// The period of a quota, microseconds.
 const PERIOD_US: u64 = 100_000;
 
-/// Where groups with the CPU controller are made.
+/// The hierarchy of groups with a controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Hierarchy {
-    /// The directory of the controller's root group.
-    First(PathBuf),
-    /// The directory of the root group.
-    Second(PathBuf),
+    /// Version 1: the directory of the controller's root group.
+    V1(PathBuf),
+    /// Version 2: the directory of the root group.
+    V2(PathBuf),
 }
 
 /// A group with a quota. It is left by this process and removed when this value is dropped.
@@ -31,7 +31,7 @@ pub struct Quota {
     enabled: bool,
 }
 
-/// Whether this process can have a group with a quota.
+/// Passes if this process can have a group with a quota.
 ///
 /// # Errors
 /// When it cannot; the message says why.
@@ -46,12 +46,12 @@ impl Quota {
     /// When the kernel has no CPU controller, or its groups are not ours to make.
     pub fn enter(percent: u64) -> Result<Self> {
         let quota = Self::make(&own_name(), percent)?;
-        quota.take(0)?;
+        quota.take(Pid(0))?;
         Ok(quota)
     }
 
-    /// A group as Docker makes them, for the container of this id, of which nothing is kept from
-    /// running.
+    /// Makes a group as Docker does, for the container of this id, with a quota that is never used
+    /// up.
     ///
     /// # Errors
     /// As [`Quota::enter`].
@@ -63,7 +63,7 @@ impl Quota {
     ///
     /// # Errors
     /// When it is not ours to move.
-    pub fn take(&self, pid: u32) -> Result<()> {
+    pub fn take(&self, pid: Pid) -> Result<()> {
         write(&self.procs(), &pid.to_string())
     }
 
@@ -78,7 +78,7 @@ impl Quota {
         let root = hierarchy.root();
         let home = home(&hierarchy, &fs::read_to_string("/proc/self/cgroup")?);
         let mut enabled = false;
-        if let Hierarchy::Second(_) = hierarchy {
+        if let Hierarchy::V2(_) = hierarchy {
             let control = root.join("cgroup.subtree_control");
             if !has_word(&control, "cpu") {
                 write(&control, "+cpu")?;
@@ -96,14 +96,14 @@ impl Quota {
         };
         let share_us = PERIOD_US * percent / 100;
         match quota.hierarchy {
-            Hierarchy::First(_) => {
+            Hierarchy::V1(_) => {
                 write(
                     &quota.group.join("cpu.cfs_period_us"),
                     &PERIOD_US.to_string(),
                 )?;
                 write(&quota.group.join("cpu.cfs_quota_us"), &share_us.to_string())?;
             }
-            Hierarchy::Second(_) => {
+            Hierarchy::V2(_) => {
                 write(
                     &quota.group.join("cpu.max"),
                     &format!("{share_us} {PERIOD_US}"),
@@ -113,7 +113,7 @@ impl Quota {
         Ok(quota)
     }
 
-    /// For how long the group was kept from running, nanoseconds.
+    /// Returns for how long the group was throttled, nanoseconds.
     ///
     /// # Errors
     /// When the kernel does not say.
@@ -138,8 +138,9 @@ impl Drop for Quota {
     }
 }
 
-/// A group whose time on CPUs the scheduler sums up, to the last instruction of every thread: a
-/// thread's usage is added to its process's before its end. Removed when this value is dropped.
+/// A group whose CPU time the scheduler sums up, to the last instruction of every thread: a
+/// thread's usage is added to its process's before its end. The group is removed when this value is
+/// dropped.
 #[derive(Debug)]
 pub struct Clock {
     hierarchy: Hierarchy,
@@ -147,7 +148,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Makes an empty one.
+    /// Makes an empty group.
     ///
     /// # Errors
     /// When the kernel has no groups with such a sum, or they are not ours to make.
@@ -160,7 +161,8 @@ impl Clock {
         Ok(Self { hierarchy, group })
     }
 
-    /// A load as it is run in the group, by a shell that enters it and becomes the load.
+    /// Returns the command line of a load in the group: a shell that enters it and executes the
+    /// load.
     pub fn around(&self, load: &[&str]) -> Vec<String> {
         let enter = format!(
             "echo $$ > {} && exec \"$@\"",
@@ -171,16 +173,16 @@ impl Clock {
         args.map(|word| (*word).to_owned()).collect()
     }
 
-    /// For how long its processes were on CPUs, seconds.
+    /// Returns the CPU time of its processes, seconds.
     ///
     /// # Errors
     /// When the kernel does not say.
     pub fn used_s(&self) -> Result<f64> {
         let (file, word, unit) = match self.hierarchy {
-            Hierarchy::First(_) => ("cpuacct.usage", 0, 1e9),
-            Hierarchy::Second(_) => ("cpu.stat", 1, 1e6),
+            Hierarchy::V1(_) => ("cpuacct.usage", 0, 1e9),
+            Hierarchy::V2(_) => ("cpu.stat", 1, 1e6),
         };
-        // The second begins with `usage_usec N`.
+        // In version 2 the file begins with `usage_usec N`.
         let text = fs::read_to_string(self.group.join(file))?;
         let number = text.split_ascii_whitespace().nth(word);
         let number: f64 = number
@@ -200,7 +202,7 @@ impl Drop for Clock {
 impl Hierarchy {
     pub(crate) fn root(&self) -> &Path {
         match self {
-            Self::First(root) | Self::Second(root) => root,
+            Self::V1(root) | Self::V2(root) => root,
         }
     }
 }
@@ -209,9 +211,9 @@ fn own_name() -> String {
     format!("kcollect-quota-{}", std::process::id())
 }
 
-/// The hierarchy that has a controller, of those that are mounted.
+/// Returns the mounted hierarchy that has a controller.
 pub(crate) fn hierarchy(mounts: &str, controller: &str) -> Result<Hierarchy> {
-    let mut second = None;
+    let mut v2 = None;
     for line in mounts.lines() {
         // proc_pid_mountinfo(5): the mount point is the fifth field; type, source and options
         // follow a dash.
@@ -224,26 +226,26 @@ pub(crate) fn hierarchy(mounts: &str, controller: &str) -> Result<Hierarchy> {
         let fields: Vec<_> = kind.split(' ').collect();
         match fields[..] {
             ["cgroup", _, options] if options.split(',').any(|option| option == controller) => {
-                return Ok(Hierarchy::First(point));
+                return Ok(Hierarchy::V1(point));
             }
             ["cgroup2", ..] if has_word(&point.join("cgroup.controllers"), controller) => {
-                second = Some(Hierarchy::Second(point));
+                v2 = Some(Hierarchy::V2(point));
             }
             _ => {}
         }
     }
-    second.ok_or_else(|| anyhow!("no control groups with a controller {controller} are mounted"))
+    v2.ok_or_else(|| anyhow!("no control groups with a controller {controller} are mounted"))
 }
 
-/// The group that this process is in, or the root where a container hides it.
+/// Returns the group that this process is in, or the root where a container hides it.
 fn home(hierarchy: &Hierarchy, groups: &str) -> PathBuf {
     let path = groups.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
         let controllers = fields.next()?;
         let path = fields.next()?;
         let it = match hierarchy {
-            Hierarchy::First(_) => controllers.split(',').any(|name| name == "cpu"),
-            Hierarchy::Second(_) => controllers.is_empty(),
+            Hierarchy::V1(_) => controllers.split(',').any(|name| name == "cpu"),
+            Hierarchy::V2(_) => controllers.is_empty(),
         };
         it.then_some(path)
     });
@@ -265,7 +267,7 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("{}: {text:?}", path.display()))
 }
 
-/// The time in a `cpu.stat` of either generation.
+/// Returns the throttled time in a `cpu.stat` of either version, nanoseconds.
 fn throttled_ns(stat: &str) -> Option<u64> {
     stat.lines().find_map(|line| match line.split_once(' ')? {
         ("throttled_time", ns) => ns.parse().ok(),
@@ -279,11 +281,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_generation_is_found_by_its_controller() {
+    fn version_1_is_found_by_its_controller() {
         let mounts = "30 23 0:26 / /groups/cpuset rw - cgroup cgroup rw,cpuset\n\
                       31 23 0:27 / /groups/cpu rw shared:9 - cgroup cgroup rw,cpu,cpuacct\n";
         let found = hierarchy(mounts, "cpu").unwrap();
-        assert_eq!(found, Hierarchy::First("/groups/cpu".into()));
+        assert_eq!(found, Hierarchy::V1("/groups/cpu".into()));
         assert_eq!(
             home(&found, "4:cpu,cpuacct:/no/such\n0::/\n"),
             Path::new("/groups/cpu")
@@ -298,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_generation_is_found_by_its_file() {
+    fn version_2_is_found_by_its_file() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("cgroup.controllers"), "cpuset cpu io\n").unwrap();
         fs::create_dir(root.path().join("home")).unwrap();
@@ -307,12 +309,12 @@ mod tests {
             root.path().display()
         );
         let found = hierarchy(&mounts, "cpu").unwrap();
-        assert_eq!(found, Hierarchy::Second(root.path().into()));
+        assert_eq!(found, Hierarchy::V2(root.path().into()));
         assert_eq!(home(&found, "0::/home\n"), root.path().join("home"));
     }
 
     #[test]
-    fn both_generations_report_throttled_time() {
+    fn both_versions_report_throttled_time() {
         assert_eq!(
             throttled_ns("nr_periods 3\nnr_throttled 2\nthrottled_time 5000\n"),
             Some(5000)

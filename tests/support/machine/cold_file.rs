@@ -2,7 +2,7 @@
 //!
 //! It is made where files live on a disk: a page of a tmpfs is memory and cannot be dropped. Every
 //! page is full of `ret` instructions, so that it can be called as well as read. How long a fault
-//! blocks is the disk's affair; the workload measures it.
+//! blocks depends on the disk; the workload measures it.
 
 use std::ffi::c_void;
 use std::io::Write;
@@ -18,11 +18,11 @@ use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 
 use crate::workload::truth::Work;
 
-/// Unlike `/tmp`, meant to outlive a boot, and so on a disk.
+/// The directory of the file: unlike `/tmp` it is kept over a boot, and so on a disk.
 const DIRECTORY: &str = "/var/tmp";
-/// Of the file, bytes. Little, so that making it takes little of the time that is measured.
+/// The size of the file, bytes: small, so that making it takes little of the time that is measured.
 const LENGTH: usize = 16 << 20;
-/// From one touch to the next, bytes: as far as the kernel maps around a fault, so that each touch
+/// The distance of two touches, bytes: as far as the kernel maps around a fault, so that each touch
 /// is a fault.
 const STRIDE: usize = 64 << 10;
 /// `ret` on x86-64.
@@ -66,8 +66,8 @@ impl ColdFile {
         Ok(())
     }
 
-    /// Gives the file up. Without a name it is gone then, and that takes the disk: noted as sleep,
-    /// before the work ends.
+    /// Removes the file, which takes the disk. The time this blocks is noted as sleep, before the
+    /// work ends.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -80,7 +80,7 @@ impl ColdFile {
         })?
     }
 
-    /// The places to touch.
+    /// Returns the places to touch.
     pub fn places(&self) -> impl Iterator<Item = NonNull<u8>> {
         let base = self.base.cast::<u8>();
         (0..LENGTH).step_by(STRIDE).map(move |offset| {

@@ -1,15 +1,15 @@
-//! Checks of times on a machine that is not theirs alone.
+//! Checks of times on a machine with other load.
 //!
 //! A check that judges times needs the CPUs. Where a hypervisor gives them to other machines, or
 //! another load runs beside the check, a correct profiler can look wrong. So a check that fails is
 //! repeated if the machine was disturbed meanwhile, and never if it was not. One that is disturbed
-//! each time says so on a line of its own ([`not_judged`]): it has not failed, and has not passed
-//! silently. The same goes for a workload that cannot explain its own time ([`NoTruth`]): there is
-//! nothing to judge by.
+//! each time is reported on a line of its own ([`not_judged`]): it has not failed, and has not
+//! passed silently. The same goes for a workload that cannot explain its own time ([`NoTruth`]):
+//! there is nothing to judge by.
 //!
-//! What was written before a check, such as the output of a build, is on the disk before it begins:
-//! a program that starts or ends beside that waits for the file system's journal. That wait is in
-//! no clock of its own and is no block I/O of its own.
+//! Before a check all files are synced, such as the output of a build: a program that starts or
+//! ends while they are written waits for the file system's journal, and that wait is in no clock of
+//! its own and is no block I/O of its own.
 
 use std::fmt;
 use std::io::Write;
@@ -21,20 +21,20 @@ use nix::sys::time::TimeValLike;
 
 use crate::machine::{Exclusive, busy_everywhere, stolen_everywhere};
 
-/// How often a check is tried on a machine that is disturbed each time.
+/// The most tries of a check on a machine that is disturbed each time.
 const MAX_TRIES: usize = 3;
-/// Which part of one CPU may be stolen. Checks allow for what was stolen; with more than this they
-/// are repeated when they fail all the same.
-const MAX_STOLEN: f64 = 0.01;
-/// Which part of one CPU other programs, and the kernel's own threads, may use.
-const MAX_OTHERS: f64 = 0.1;
+/// The largest share of one CPU that may be stolen. Checks allow for stolen time; with more than
+/// this they are repeated if they fail all the same.
+const MAX_STOLEN_SHARE: f64 = 0.01;
+/// The largest share of one CPU that other programs, and the kernel's own threads, may use.
+const MAX_OTHERS_SHARE: f64 = 0.1;
 
-/// Why a workload's account of itself is none to judge by.
+/// The error of a check whose workload cannot explain its own time.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct NoTruth(pub String);
 
-/// What the CPUs have done since an instant, of all programs and of this one with its children.
+/// The CPU time from an instant on, of all programs and of this one with its children.
 #[derive(Debug)]
 struct Watch {
     start: Instant,
@@ -42,7 +42,7 @@ struct Watch {
     others_ns: f64,
 }
 
-/// What others took meanwhile, as parts of one CPU.
+/// The CPU time of others meanwhile, as shares of one CPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Disturbance {
     stolen: f64,
@@ -71,7 +71,7 @@ impl Watch {
 
 impl Disturbance {
     fn matters(self) -> bool {
-        self.stolen > MAX_STOLEN || self.others > MAX_OTHERS
+        self.stolen > MAX_STOLEN_SHARE || self.others > MAX_OTHERS_SHARE
     }
 }
 
@@ -86,7 +86,7 @@ impl fmt::Display for Disturbance {
     }
 }
 
-/// CPU time of this process and of its children that have ended, nanoseconds.
+/// Returns the CPU time of this process and of its children that have ended, nanoseconds.
 fn own_ns() -> Result<f64> {
     let mut sum = 0;
     for who in [UsageWho::RUSAGE_SELF, UsageWho::RUSAGE_CHILDREN] {
@@ -96,8 +96,8 @@ fn own_ns() -> Result<f64> {
     Ok(sum as f64 * 1e3)
 }
 
-/// Takes the machine for a check that judges times, and runs it; again when it failed on a machine
-/// that was disturbed.
+/// Takes the machine for a check that judges times, and runs it, again if it failed on a disturbed
+/// machine.
 ///
 /// # Errors
 /// When the check fails on a machine that was not disturbed, by a workload that explains its time.
@@ -160,8 +160,8 @@ mod tests {
         others: 0.9,
     };
 
-    /// Runs a check that fails so many times, on a machine in this condition; how often it ran, and
-    /// whether it passed.
+    /// Runs a check that fails so many times, on a machine in this condition. Returns how often it
+    /// ran, and whether it passed.
     fn runs(failures: usize, machine: Disturbance) -> (usize, bool) {
         let count = Cell::new(0);
         let check = || {

@@ -17,12 +17,12 @@ use crate::machine::cgroup::{Hierarchy, has_word, hierarchy, write};
 #[derive(Debug)]
 pub struct Limited {
     group: PathBuf,
-    /// The controller's switch, where groups did not have it before.
+    /// The file that enabled the controller, where groups did not have it before.
     enabled: Option<(PathBuf, &'static str)>,
 }
 
 impl Limited {
-    /// So many bytes of memory, the kernel's on its behalf included.
+    /// Makes a group with so many bytes of memory, the kernel's on its behalf included.
     ///
     /// # Errors
     /// When the kernel has no such controller, or its groups are not ours to make.
@@ -30,7 +30,7 @@ impl Limited {
         Self::make("memory", ["memory.limit_in_bytes", "memory.max"], bytes)
     }
 
-    /// So many threads.
+    /// Makes a group with so many threads.
     ///
     /// # Errors
     /// As [`Limited::memory`].
@@ -44,8 +44,8 @@ impl Limited {
         let root = hierarchy.root();
         let mut enabled = None;
         let file = match hierarchy {
-            Hierarchy::First(_) => files[0],
-            Hierarchy::Second(_) => {
+            Hierarchy::V1(_) => files[0],
+            Hierarchy::V2(_) => {
                 let control = root.join("cgroup.subtree_control");
                 if !has_word(&control, controller) {
                     write(&control, &format!("+{controller}"))?;
@@ -62,7 +62,7 @@ impl Limited {
         Ok(limited)
     }
 
-    /// A program that joins the group before it begins.
+    /// Returns the command of a program that enters the group before it begins.
     pub fn command<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Command {
         let mut command = Command::new("sh");
         command

@@ -1,9 +1,7 @@
-//! What is loaded into the kernel's BPF machine: programs, maps, links and type information, by
-//! their numbers.
+//! The BPF objects in the kernel: programs, maps, links and type information, by their ids.
 //!
-//! A collector that ends, however it ends, has to leave nothing of it behind. The kernel is asked
-//! for numbers alone (`BPF_PROG_GET_NEXT_ID` and its sisters), so that objects of unknown kinds
-//! count too.
+//! kcollect has to leave none behind, however it ends. Only ids are read (`BPF_PROG_GET_NEXT_ID`
+//! and the like), so that objects of unknown types count too.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,9 +13,9 @@ use libbpf_sys::{
     bpf_btf_get_next_id, bpf_link_get_next_id, bpf_map_get_next_id, bpf_prog_get_next_id,
 };
 
-/// When what was loaded after `before` is gone, at the latest: a recording of a check beside this
-/// one has ended until then, and the kernel frees what it held a little later, behind grace periods
-/// and in the background.
+/// The longest until objects that were loaded later are freed: a recording of a check beside this
+/// one has ended by then, and the kernel frees what it held a little later, after grace periods and
+/// in the background.
 const FREE_LIMIT: Duration = Duration::from_secs(90);
 
 type NextId = unsafe extern "C" fn(u32, *mut u32) -> i32;
@@ -29,12 +27,12 @@ const KINDS: [(&str, NextId); 4] = [
     ("btf", bpf_btf_get_next_id),
 ];
 
-/// All that was loaded at an instant.
+/// The objects that were loaded at an instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded(BTreeSet<(&'static str, u32)>);
 
 impl Loaded {
-    /// What is loaded now.
+    /// Returns the objects that are loaded now.
     ///
     /// # Errors
     /// When the kernel does not say: it takes root.
@@ -59,9 +57,10 @@ impl Loaded {
         Ok(Self(objects))
     }
 
-    /// Waits until all that is loaded now, and was not then, is gone. What checks beside this one
-    /// load goes with their recordings, and what they load meanwhile does not count. Numbers are
-    /// given again only after all others, so what has a number of then is what it was.
+    /// Waits until all objects that are loaded now, and were not then, are freed. Objects of checks
+    /// beside this one are freed with their recordings, and what they load meanwhile does not
+    /// count. Ids are reused only after all others, so an object with an id of then is the same
+    /// object.
     ///
     /// # Errors
     /// When something stays.

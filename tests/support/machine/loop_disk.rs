@@ -17,23 +17,23 @@ use crate::machine::SmallDisk;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Bytes of the file system: with room for more than is written to it.
+/// The size of the file system, bytes: more than is written to it.
 const DISK_BYTES: u64 = 96 << 20;
 
 /// `EXT4_IOC_SHUTDOWN`, which XFS has brought up: `_IOR('X', 125, __u32)`.
 const EXT4_IOC_SHUTDOWN: libc::c_ulong = 0x8004_587d;
 
-/// One, mounted.
+/// A mounted disk.
 #[derive(Debug)]
 pub struct LoopDisk {
     directory: TempDir,
     device: PathBuf,
-    /// Under the device; it goes last.
+    /// The file of the loop device is in it, so it is unmounted last.
     _memory: SmallDisk,
 }
 
 impl LoopDisk {
-    /// Makes and mounts one, which becomes read-only at the first error.
+    /// Makes and mounts a disk, which becomes read-only at the first error.
     ///
     /// # Errors
     /// When this machine has no loop devices, or no ext4.
@@ -73,13 +73,12 @@ impl LoopDisk {
         .with_context(|| format!("cannot mount {}", self.device.display()))
     }
 
-    /// Where it is mounted.
+    /// Returns where it is mounted.
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Lets it find an error: it is read-only from now on, also for files that are open. What was
-    /// written is on disk.
+    /// Makes it read-only by an error, also for files that are open. What was written is on disk.
     ///
     /// # Errors
     /// When the kernel offers no such thing.
@@ -92,8 +91,7 @@ impl LoopDisk {
         fs::write(&trigger, "1").with_context(|| trigger.display().to_string())
     }
 
-    /// Takes the disk away under it: from now on all that is asked of it is an I/O error. What was
-    /// written is on disk.
+    /// Makes every access an I/O error from now on. What was written is on disk.
     ///
     /// # Errors
     /// When the kernel offers no such thing.
@@ -112,7 +110,7 @@ impl LoopDisk {
         Ok(())
     }
 
-    /// Mounts it again, as after a new start of the machine.
+    /// Mounts it again, as after a reboot.
     ///
     /// # Errors
     /// When it is in use, or cannot be mounted.

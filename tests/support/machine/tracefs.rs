@@ -1,4 +1,4 @@
-//! The kernel's tracepoints, by a mount of their own: most machines have none.
+//! A mounted tracefs for the numbers of tracepoints: most machines have none mounted.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ pub struct Tracefs {
 }
 
 impl Tracefs {
-    /// Mounts it.
+    /// Mounts a tracefs.
     ///
     /// # Errors
     /// When the kernel has none, or not for us.
@@ -30,7 +30,7 @@ impl Tracefs {
         Ok(Self { directory })
     }
 
-    /// The number of a tracepoint, `SYSTEM/EVENT`.
+    /// Returns the number of a tracepoint, `SYSTEM/EVENT`.
     ///
     /// # Errors
     /// When there is no such tracepoint.

@@ -1,7 +1,7 @@
 //! Forks, names and exits of all processes, by perf: its side-band alone, with no events that
 //! count.
 //!
-//! A second witness of processes that are gone before anyone can look at them. Its file is read as
+//! It is a second witness of processes that exit before `/proc` can be read. Its file is read as
 //! in [`crate::oracle::perf`].
 
 use std::collections::BTreeMap;
@@ -10,6 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use experiment_format::ids::Pid;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
@@ -22,12 +23,12 @@ pub struct Audit {
     running: Running,
 }
 
-/// AuditEventKind became of a process.
+/// The audit of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditedProcess {
     /// It was forked while the audit ran.
     pub forked: bool,
-    /// Names that it took, in order; its parent's is not among them.
+    /// Names that it had, in order, without its parent's.
     pub names: Vec<String>,
     /// How many programs it executed.
     pub programs: u32,
@@ -36,7 +37,7 @@ pub struct AuditedProcess {
 }
 
 impl Audit {
-    /// Starts it.
+    /// Starts the audit.
     ///
     /// # Errors
     /// When perf does not start recording.
@@ -45,8 +46,8 @@ impl Audit {
         let path = directory.path().join("perf.data");
         let mut command = Command::new("perf");
         command.args(["record", "-q", "-a", "-e", "dummy", "-m", "1024"]);
-        // At its end it would look for what it saw mapped, and perf 6.1 breaks down at kcollect's
-        // BPF programs.
+        // Without these options perf reads the mapped files at its end, and perf 6.1 crashes at
+        // kcollect's BPF programs.
         command.args(["--no-buildid", "--no-buildid-cache", "--no-bpf-event"]);
         command.args(["-k", "CLOCK_MONOTONIC", "-o"]).arg(&path);
         let mut running = Running::start(&mut command, limit).context("perf")?;
@@ -58,11 +59,12 @@ impl Audit {
         Ok(Self { directory, running })
     }
 
-    /// Ends it: all processes that did anything meanwhile, by number.
+    /// Ends the audit, and returns all processes that forked, changed their name or exited
+    /// meanwhile.
     ///
     /// # Errors
     /// When perf fails or lost something.
-    pub fn end(self) -> Result<BTreeMap<i32, AuditedProcess>> {
+    pub fn end(self) -> Result<BTreeMap<Pid, AuditedProcess>> {
         self.running.signal(Signal::SIGINT)?;
         let recorded = self.running.finish()?;
         // perf ends with the status of an interrupted program.
@@ -70,7 +72,7 @@ impl Audit {
         let bytes = fs::read(self.directory.path().join("perf.data"))?;
         let events =
             parse(&bytes).with_context(|| format!("perf.data is not understood; {recorded}"))?;
-        lives(events)
+        processes(events)
     }
 }
 
@@ -78,7 +80,7 @@ impl Audit {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct AuditEvent {
     time_ns: u64,
-    pid: i32,
+    pid: Pid,
     kind: AuditEventKind,
 }
 
@@ -90,31 +92,31 @@ enum AuditEventKind {
     Lost,
 }
 
-fn lives(mut events: Vec<AuditEvent>) -> Result<BTreeMap<i32, AuditedProcess>> {
+fn processes(mut events: Vec<AuditEvent>) -> Result<BTreeMap<Pid, AuditedProcess>> {
     events.sort();
-    let mut lives: BTreeMap<i32, AuditedProcess> = BTreeMap::new();
+    let mut processes: BTreeMap<Pid, AuditedProcess> = BTreeMap::new();
     for event in events {
         ensure!(
             event.kind != AuditEventKind::Lost,
             "perf lost records of its audit"
         );
-        let life = lives.entry(event.pid).or_default();
+        let process = processes.entry(event.pid).or_default();
         match event.kind {
             AuditEventKind::Fork => {
-                *life = AuditedProcess {
+                *process = AuditedProcess {
                     forked: true,
                     ..AuditedProcess::default()
                 }
             }
             AuditEventKind::Name { name, executed } => {
-                life.names.push(name);
-                life.programs += u32::from(executed);
+                process.names.push(name);
+                process.programs += u32::from(executed);
             }
-            AuditEventKind::Exit => life.exited = true,
+            AuditEventKind::Exit => process.exited = true,
             AuditEventKind::Lost => {}
         }
     }
-    Ok(lives)
+    Ok(processes)
 }
 
 /// Types of records.
@@ -122,14 +124,14 @@ const LOST: u32 = 2;
 const COMM: u32 = 3;
 const EXIT: u32 = 4;
 const FORK: u32 = 7;
-/// In a COMM's `misc`: by `execve`.
+/// The bit of a COMM's `misc` for a name by `execve`.
 const EXECUTED: u16 = 1 << 13;
 /// Bits of `sample_type` that are behind the time at the end of each record, eight bytes each.
 const BEHIND_TIME: u64 = 1 << 6 | 1 << 9 | 1 << 7 | 1 << 16;
 const TIME: u64 = 1 << 2;
 
-/// Records of a file: the place of the attributes is at byte 24, that of the data at byte 40, their
-/// sizes behind.
+/// Reads the records of a file: the place of the attributes is at byte 24, that of the data at byte
+/// 40, their sizes behind.
 fn parse(bytes: &[u8]) -> Option<Vec<AuditEvent>> {
     const SAMPLE_TYPE: usize = 24;
     let attributes = word(bytes, 24)? as usize;
@@ -176,7 +178,7 @@ fn parse(bytes: &[u8]) -> Option<Vec<AuditEvent>> {
             _ => continue,
         };
         let time_ns = word(body, body.len().checked_sub(behind + 8)?)?;
-        let pid = (first? as u32).cast_signed();
+        let pid = Pid(first? as u32);
         events.push(AuditEvent { time_ns, pid, kind });
     }
     Some(events)
@@ -235,20 +237,20 @@ mod tests {
             record(FORK, 0, &fork),
             record(EXIT, 0, &exit),
         ]);
-        let lives = lives(parse(&bytes).unwrap()).unwrap();
+        let processes = processes(parse(&bytes).unwrap()).unwrap();
         let expected = AuditedProcess {
             forked: true,
             names: vec!["true".into()],
             programs: 1,
             exited: true,
         };
-        assert_eq!(lives, BTreeMap::from([(7, expected)]));
+        assert_eq!(processes, BTreeMap::from([(Pid(7), expected)]));
     }
 
     #[test]
     fn what_was_lost_is_an_error() {
         let bytes = file(&[record(LOST, 0, &[1, 1, 0, 5, 0, 0])]);
-        assert!(lives(parse(&bytes).unwrap()).is_err());
+        assert!(processes(parse(&bytes).unwrap()).is_err());
     }
 
     proptest! {

@@ -1,11 +1,12 @@
 //! A browser that opens a page: Chromium without a window, by the DevTools protocol.
 //!
-//! Through a pair of pipes, not a port: no port to be found out, none that others could reach, and
-//! no library. The browser's end of them is its file descriptors 3 and 4, to which a shell moves
-//! what it was given as standard input and output. Messages are JSON, each followed by a zero byte.
+//! The protocol goes through a pair of pipes, not a port: no port has to be found, no other program
+//! can reach it, and no library is needed. The browser's end of them is its file descriptors 3 and
+//! 4, to which a shell moves what it was given as standard input and output. Messages are JSON,
+//! each followed by a zero byte.
 //!
-//! It sees no network (every name is unresolvable), has a new profile each time, and is killed when
-//! its value is dropped. Whatever the page complains of, on its console or by an exception, is
+//! The browser has no network (every name is unresolvable), has a new profile each time, and is
+//! killed when its value is dropped. Errors of the page, on its console or by an exception, are
 //! kept: [`Browser::complaints`].
 
 use std::env;
@@ -21,7 +22,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// By which names it is known.
+/// The names of its program.
 const NAMES: [&str; 4] = [
     "chromium-headless-shell",
     "chromium",
@@ -29,7 +30,7 @@ const NAMES: [&str; 4] = [
     "chromium-browser",
 ];
 
-/// No answer takes longer on a busy machine; without an answer the check fails.
+/// The longest that an answer takes on a busy machine; without an answer the check fails.
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
 
 /// A browser with one page.
@@ -47,7 +48,7 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Starts it.
+    /// Starts a browser with an empty page.
     ///
     /// # Errors
     /// When none is installed, or it doesn't answer.
@@ -110,7 +111,7 @@ impl Browser {
         Ok(browser)
     }
 
-    /// One command of the protocol, and its result.
+    /// Makes a call of the protocol, and returns its result.
     ///
     /// # Errors
     /// When it is refused, or not answered.
@@ -177,7 +178,7 @@ impl Browser {
         self.open(&format!("file://{}", path.display()))
     }
 
-    /// The value of an expression in the page, after what it promises.
+    /// Returns the value of an expression in the page; of a promise, what it resolves to.
     ///
     /// # Errors
     /// When it throws.
@@ -224,7 +225,7 @@ impl Browser {
         self.evaluate(TWO_FRAMES).map(drop)
     }
 
-    /// A stroke of the pressed mouse from one point to another, or a click where they are one.
+    /// Drags the mouse from one point to another, or clicks where they are equal.
     ///
     /// # Errors
     /// When the browser refuses.
@@ -257,7 +258,7 @@ impl Browser {
         self.settle()
     }
 
-    /// A click into the middle of an element.
+    /// Clicks into the middle of an element.
     ///
     /// # Errors
     /// When there is none.
@@ -266,7 +267,7 @@ impl Browser {
         self.stroke((x, y), (x, y))
     }
 
-    /// A point of an element, by shares of its width and height.
+    /// Returns a point of an element, by shares of its width and height.
     ///
     /// # Errors
     /// When there is none.
@@ -306,7 +307,7 @@ impl Browser {
         self.settle()
     }
 
-    /// What is seen, as PNG in base64.
+    /// Returns a screenshot, as PNG in base64.
     ///
     /// # Errors
     /// When the browser refuses.
@@ -318,13 +319,13 @@ impl Browser {
         }
     }
 
-    /// All that pages have complained of so far.
+    /// Returns all errors of pages so far.
     #[must_use]
     pub fn complaints(&self) -> &[String] {
         &self.complaints
     }
 
-    /// All addresses that were asked for so far, the pages' own among them.
+    /// Returns all addresses that were requested so far, with the pages' own.
     #[must_use]
     pub fn requests(&self) -> &[String] {
         &self.requests
@@ -339,7 +340,7 @@ impl Drop for Browser {
     }
 }
 
-/// Messages as they come. The channel closes when the browser ends.
+/// Receives messages in a thread. The channel closes when the browser ends.
 fn listen(answers: ChildStdout) -> Receiver<Value> {
     let (send, receive) = channel();
     thread::spawn(move || {

@@ -29,15 +29,15 @@ pub struct Node {
     pub seconds: [f64; 10],
 }
 
-/// The tree. Its first node is the total, with an empty path.
+/// A call tree. Its first node is the total, with an empty path.
 #[derive(Clone, Debug)]
 pub struct CallTree {
-    /// Parents before children.
+    /// The nodes, parents before children.
     pub nodes: Vec<Node>,
 }
 
 impl CallTree {
-    /// That of an experiment, in all states at once.
+    /// Returns the call tree of an experiment, in all states at once.
     ///
     /// # Errors
     /// When gprofng fails or complains, or shows no tree.
@@ -56,7 +56,8 @@ impl CallTree {
         Ok(tree)
     }
 
-    /// The depth of a node follows from its column: a child stands further right than its parent.
+    /// Parses the tree. The depth of a node follows from its column: a child is further right than
+    /// its parent.
     fn parse(text: &str) -> Self {
         let mut open: Vec<(usize, &str)> = Vec::new();
         let mut nodes = Vec::new();
@@ -77,12 +78,12 @@ impl CallTree {
         Self { nodes }
     }
 
-    /// All seconds, by number of the state.
+    /// Returns the total seconds, by number of the state.
     pub fn total(&self) -> [f64; 10] {
         self.nodes.first().map_or([0.0; 10], |node| node.seconds)
     }
 
-    /// The sum of the nodes that pass. No node should pass that is below another that does.
+    /// Returns the sum of the nodes that pass. No node should pass that is below another that does.
     pub fn sum(&self, passes: impl Fn(&[String]) -> bool) -> [f64; 10] {
         let mut sum = [0.0; 10];
         for node in self.nodes.iter().filter(|node| passes(&node.path)) {
@@ -94,7 +95,7 @@ impl CallTree {
     }
 }
 
-/// Ten numbers, lines that connect, `+-`, and a name.
+/// Parses a row: ten numbers, lines that connect, `+-`, and a name.
 fn row(line: &str) -> Option<(usize, [f64; 10], &str)> {
     let column = line.find("+-")?;
     let mut words = line[..column].split_whitespace();
@@ -107,8 +108,8 @@ fn row(line: &str) -> Option<(usize, [f64; 10], &str)> {
         .then(|| (column, seconds, line[column + 2..].trim_end()))
 }
 
-/// A function's name as its source has it, whatever a C library calls it inside, and whatever an
-/// optimiser added.
+/// Returns a function's name as in its source, without the C library's prefixes and the compiler's
+/// suffixes.
 pub fn plain(name: &str) -> &str {
     let name = name.trim_start_matches('_');
     let name = name.strip_prefix("GI_").unwrap_or(name);
@@ -117,7 +118,7 @@ pub fn plain(name: &str) -> &str {
     name.split('.').next().unwrap_or(name)
 }
 
-/// A path that is given as `f/g*3/h`: functions one by one from a thread's first function on.
+/// Expands a path such as `f/g*3/h` into its functions, from a thread's first function on.
 ///
 /// # Errors
 /// When a number after `*` is none.

@@ -1,4 +1,4 @@
-//! The kernel's own table of its functions, `/proc/kallsyms`: what a kernel address may be called.
+//! The kernel's own table of its functions, `/proc/kallsyms`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -61,12 +61,13 @@ impl Kallsyms {
         table
     }
 
-    /// Where a function of this name starts. Several places for a static function of several files.
+    /// Returns the addresses of the functions of this name: several for static functions of several
+    /// files.
     pub fn addresses(&self, name: &str) -> impl Iterator<Item = u64> {
         self.by_name.get(name).into_iter().flatten().copied()
     }
 
-    /// The function that an address is in: its start, and all its names.
+    /// Returns the start and all names of the function that an address is in.
     pub fn function(&self, address: u64) -> Option<(u64, &BTreeSet<String>)> {
         self.by_address
             .range(..=address)
@@ -74,8 +75,8 @@ impl Kallsyms {
             .map(|(start, names)| (*start, names))
     }
 
-    /// One name for all aliases of a function, so that two tools that prefer different ones can be
-    /// compared. The name itself where it is not a kernel function's.
+    /// Returns one name for all aliases of a function, so that tools that prefer different ones can
+    /// be compared; the name itself if it is not a kernel function's.
     pub fn canonical(&self, name: &str) -> String {
         self.addresses(name)
             .next()

@@ -1,4 +1,4 @@
-//! Comparing settings on a machine whose speed drifts.
+//! Comparison of settings on a machine whose speed drifts.
 //!
 //! A virtual machine is faster in one minute than in the next, by more than what is measured here.
 //! So all settings are measured in every round, shortly after one another, and what is compared is
@@ -6,7 +6,7 @@
 //! [`Spread`] is their summary, and [`order`] keeps a setting from always being measured after the
 //! same other one, whose caches and dirty pages it would inherit.
 
-/// What a few measurements of one thing say: too few for more than the middle and both ends.
+/// The middle and both ends of a few measurements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     /// The least.
@@ -18,7 +18,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// The spread of values in any order and unit; `None` of no values.
+    /// Returns the spread of values in any order and unit; `None` of no values.
     pub fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -32,7 +32,7 @@ impl Spread {
     }
 }
 
-/// Ratios of two series of one value a round, of the rounds that have both.
+/// Returns the ratios of two series of one value a round, for the rounds that have both.
 pub fn ratios(values: &[Option<f64>], base: &[Option<f64>]) -> Vec<f64> {
     values
         .iter()
@@ -41,7 +41,7 @@ pub fn ratios(values: &[Option<f64>], base: &[Option<f64>]) -> Vec<f64> {
         .collect()
 }
 
-/// The order in which a round takes `count` settings: a row of a Williams design (E. J. Williams,
+/// Returns the order of `count` settings in a round: a row of a Williams design (E. J. Williams,
 /// 1949).
 ///
 /// A mere rotation would leave every setting behind the same one in every round. Here, in `count`

@@ -1,9 +1,9 @@
 //! `perf record -a -g -e cpu-clock` as a second witness of the same load.
 //!
-//! Its file is read here, not by `perf script`: perf 6.1 gives up at the record that newer kernels
-//! write when a BPF program goes, and kcollect's programs do go. Only samples are taken, and of
-//! them only addresses, which [`crate::oracle::kallsyms`] names: perf's own choice among the
-//! aliases of a function is not kcollect's. The layout is that of `perf_event_open(2)` and of
+//! Its file is read here, not by `perf script`: perf 6.1 fails at the record that newer kernels
+//! write when a BPF program is freed, as kcollect's are. Only samples are read, and of them only
+//! addresses, which [`crate::oracle::kallsyms`] names: perf's own choice among the aliases of a
+//! function is not kcollect's. The layout is that of `perf_event_open(2)` and of
 //! `perf.data-file-format.txt` in the kernel's `tools/perf/Documentation`.
 
 use std::fs;
@@ -12,23 +12,24 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use experiment_format::ids::Pid;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use crate::command::Running;
 
-/// A recording that is on its way.
+/// A running recording of perf.
 #[derive(Debug)]
 pub struct PerfRecording {
     directory: TempDir,
     running: Running,
 }
 
-/// One sample.
+/// A sample of perf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PerfSample {
     /// The process. 0 is idle.
-    pub pid: i32,
+    pub pid: Pid,
     /// `CLOCK_MONOTONIC`, nanoseconds.
     pub time_ns: u64,
     /// Addresses, leaf first: kernel's, then user's.
@@ -83,7 +84,7 @@ fn data(directory: &TempDir) -> PathBuf {
 }
 
 /// Bits of `perf_event_attr.sample_type`, in the order in which a sample has their fields. READ is
-/// not asked for.
+/// not requested.
 const IDENTIFIER: u64 = 1 << 16;
 const IP: u64 = 1;
 const TID: u64 = 1 << 1;
@@ -99,12 +100,11 @@ const CALLCHAIN: u64 = 1 << 5;
 /// `PERF_RECORD_SAMPLE`.
 const SAMPLE: u32 = 9;
 
-/// Addresses from here on are marks between the kernel's and the user's part of a stack
-/// (`PERF_CONTEXT_MAX`).
+/// The first of the marks between the kernel's and the user's part of a stack (`PERF_CONTEXT_MAX`).
 const MARKS: u64 = 4095u64.wrapping_neg();
 
-/// Samples of a file: the place of the attributes is at byte 24, that of the data at byte 40, their
-/// sizes behind.
+/// Reads the samples of a file: the place of the attributes is at byte 24, that of the data at byte
+/// 40, their sizes behind.
 fn parse(bytes: &[u8]) -> Option<Vec<PerfSample>> {
     const SAMPLE_TYPE: usize = 24;
     let attributes = word(bytes, 24)? as usize;
@@ -152,7 +152,7 @@ fn sample(body: &[u8], sample_type: u64) -> Option<PerfSample> {
         .filter(|address| *address < MARKS)
         .collect();
     Some(PerfSample {
-        pid: pid.cast_signed(),
+        pid: Pid(pid),
         time_ns,
         stack,
     })
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(
             samples,
             [PerfSample {
-                pid: 7,
+                pid: Pid(7),
                 time_ns: 99,
                 stack: vec![0xffff_ffff_8100_0010, 0x40_0000]
             }]

@@ -1,5 +1,5 @@
-//! What perf recorded and what it did not: a profiler that drops half of its events looks cheaper
-//! than it is.
+//! The events that perf recorded and those that it lost: a profiler that drops half of its events
+//! looks cheaper than it is.
 //!
 //! `perf record` prints how many *gaps* there were, not how many events fell into them, so its file
 //! is read for the records that say so. The layout is that of `perf_event_open(2)` and of
@@ -12,7 +12,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-/// Where the file's head has the place and the size of its records.
+/// The offset of the place and the size of the records in the file's header.
 const DATA_SECTION: u64 = 40;
 
 /// `PERF_RECORD_SAMPLE`.
@@ -27,12 +27,12 @@ const LOST_SAMPLES: u32 = 13;
 /// `PERF_RECORD_COMPRESSED` and its successor `PERF_RECORD_COMPRESSED2`, records of perf's own.
 const COMPRESSED: [u32; 2] = [81, 83];
 
-/// What `perf.data` has of the events.
+/// The events of a `perf.data`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerfEvents {
-    /// Samples that are in it.
+    /// Samples in the file.
     pub recorded: u64,
-    /// Events that it says are missing.
+    /// Events that the file says are lost.
     pub lost: u64,
 }
 

@@ -1,4 +1,4 @@
-//! How far a correct profiler may be off.
+//! The bounds for the counts of a correct profiler.
 //!
 //! A tick falls on a thing with the probability of the thing's share of the time, so the number of
 //! ticks on it is binomial: of `n` ticks, `n·p` are expected, with a standard deviation of
@@ -7,23 +7,24 @@
 //! so too. Only a load in step with the ticks has a count that is less exact: no check counts ticks
 //! of one.
 //!
-//! A count may be off by [`MAX_SIGMAS`] standard deviations and [`SLACK_TICKS`] ticks. The first makes a correct
-//! profiler fail less than once in a million checks; the second is for the two ends of the interval
-//! that was watched, and for small counts, whose distribution is not normal. A test below holds
-//! both against exact binomial tails.
+//! A count may be off by [`MAX_SIGMAS`] standard deviations and [`SLACK_TICKS`] ticks. The first
+//! makes a correct profiler fail less than once in a million checks; the second is for the two ends
+//! of the interval that was watched, and for small counts, whose distribution is not normal. A test
+//! below holds both against exact binomial tails.
 
 use std::fmt;
 
-/// Standard deviations allowed. Five, both sides of a normal distribution: 6 in 10⁷.
+/// The standard deviations that are allowed. Beyond five, on both sides of a normal distribution,
+/// are 6 in 10⁷.
 pub const MAX_SIGMAS: f64 = 5.0;
 
-/// Ticks allowed besides.
+/// The ticks that are allowed besides.
 pub const SLACK_TICKS: f64 = 4.0;
 
-/// What a count should be, and how far it may be off.
+/// The expected value of a count, and how far it may be off.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Band {
-    /// Of how many ticks.
+    /// The number of all ticks.
     pub n: f64,
     /// The expected count.
     pub expected: f64,
@@ -34,7 +35,7 @@ pub struct Band {
 }
 
 impl Band {
-    /// The count of a thing that has a share `p` of `n` ticks.
+    /// Returns the band for the count of a thing that has a share `p` of `n` ticks.
     pub fn of(n: f64, p: f64) -> Self {
         let p = p.clamp(0.0, 1.0);
         let sigma = (n * p * (1.0 - p)).sqrt();
@@ -46,15 +47,15 @@ impl Band {
         }
     }
 
-    /// The count of a thing that took `part` of a time `whole` (same unit), at one tick every
-    /// `interval` of it.
+    /// Returns the band for the count of a thing that took `part` of a time `whole` (same unit), at
+    /// one tick every `interval` of it.
     pub fn time(part: f64, whole: f64, interval: f64) -> Self {
         let whole = whole.max(part);
         Self::of(whole / interval, part / whole)
     }
 
-    /// The thing was on a CPU so many times, not once. Each time is counted to the next boundary,
-    /// by the chance of where the boundaries lie: to ¼ tick² at most.
+    /// Widens the band for a thing that was on a CPU so many times, not once. Each time is rounded
+    /// to a boundary by chance, which adds a variance of ¼ tick² at most.
     #[must_use]
     pub fn with_stints(mut self, stints: f64) -> Self {
         let sigma = (self.sigma.powi(2) + stints / 4.0).sqrt();
@@ -63,15 +64,15 @@ impl Band {
         self
     }
 
-    /// Adds ticks that may be lost or won at edges that are counted one by one, such as a CPU that
-    /// goes and comes.
+    /// Widens the band by ticks that may be lost or won at edges, such as those of a CPU that goes
+    /// offline and comes back.
     #[must_use]
     pub fn with_edges(mut self, ticks: f64) -> Self {
         self.allowed += ticks;
         self
     }
 
-    /// Whether a count is within the band.
+    /// Returns whether a count is within the band.
     pub fn admits(&self, count: f64) -> bool {
         (count - self.expected).abs() <= self.allowed
     }
@@ -111,23 +112,24 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Shares of the first and the second.
+    /// Returns the shares of the first and the second.
     pub fn shares(&self) -> (f64, f64) {
         (self.first.0 / self.first.1, self.second.0 / self.second.1)
     }
 
-    /// Standard deviation of the difference of two shares, if both are samples of the same one.
+    /// Returns the standard deviation of the difference of the shares, if both are samples of the
+    /// same one.
     pub fn sigma(&self) -> f64 {
         let p = (self.first.0 + self.second.0) / (self.first.1 + self.second.1);
         (p * (1.0 - p) * (1.0 / self.first.1 + 1.0 / self.second.1)).sqrt()
     }
 
-    /// The greatest difference allowed between the shares.
+    /// Returns the greatest difference that is allowed between the shares.
     pub fn allowed(&self) -> f64 {
         MAX_SIGMAS * self.sigma() + SLACK_TICKS / self.first.1 + SLACK_TICKS / self.second.1
     }
 
-    /// Whether both can be samples of the same share.
+    /// Returns whether both can be samples of the same share.
     pub fn agree(&self) -> bool {
         let (first, second) = self.shares();
         (first - second).abs() <= self.allowed()

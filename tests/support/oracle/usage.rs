@@ -1,8 +1,8 @@
-//! gprofng's words on samples: `statistics` and `sample_detail`, block by block.
+//! A parser of gprofng's `statistics` and `sample_detail`, block by block.
 
 use std::collections::BTreeMap;
 
-/// What gprofng calls the columns of `kcollect report statistics` and `samples`.
+/// gprofng's names of the columns of `kcollect report statistics` and `samples`.
 pub const WORDS: [(&str, &str); 27] = [
     ("Start Time (sec.)", "start_s"),
     ("End Time (sec.)", "end_s"),
@@ -44,7 +44,7 @@ pub struct SampleBlock {
     pub values: BTreeMap<&'static str, f64>,
 }
 
-/// All blocks of experiments; the sum of all is passed over.
+/// Returns all blocks of experiments, without that of the sum of all.
 #[must_use]
 pub fn blocks(text: &str) -> Vec<SampleBlock> {
     let mut found: Vec<SampleBlock> = Vec::new();

@@ -1,4 +1,4 @@
-//! Programs that run, and whose frame information is not what it should be: noise, cut off, of
+//! Programs that run, and whose frame information is wrong: noise, cut off, of
 //! absurd sizes, pointing at itself or away; or with segments that overlap, repeat the text, are of
 //! absurd sizes, or lie beyond the end of the file. Nothing that a program needs to run is changed:
 //! the kernel and the loader go by other headers, or map what is never used.
@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// Makes copies of a program in a directory: their paths, and what is wrong with each. The build id
-/// of all is the program's.
+/// Makes wrong copies of a program in a directory, and returns their paths and what is wrong with
+/// each. All have the program's build id.
 ///
 /// # Errors
 /// When the program has no `.eh_frame`, or a copy cannot be written.
@@ -138,7 +138,7 @@ struct Elf {
     names: usize,
 }
 
-/// One of them: where it is.
+/// The offset of a section header.
 #[derive(Clone, Copy)]
 struct Section(usize);
 
@@ -152,7 +152,7 @@ impl Elf {
         })
     }
 
-    /// Where the first program header of a kind is.
+    /// Returns the offset of the first program header of a type.
     fn segment(&self, bytes: &[u8], kind: u32) -> Option<usize> {
         Self::headers(bytes).find(|at| bytes.get(*at..*at + 4) == Some(&kind.to_le_bytes()))
     }
@@ -164,7 +164,8 @@ impl Elf {
         (0..usize::from(count)).map(move |index| first + HEADER * index)
     }
 
-    /// Where the header is that nothing needs; and offset, address and size of the text.
+    /// Returns the offset of the header that nothing needs; and offset, address and size of the
+    /// text.
     fn segments(&self, bytes: &[u8]) -> Option<(usize, [u64; 3])> {
         let free = self.segment(bytes, PROPERTY)?;
         let text = Self::headers(bytes).find(|at| {

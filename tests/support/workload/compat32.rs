@@ -1,4 +1,4 @@
-//! The 32-bit program, `workloads/compat32.c`, and what it says about its time.
+//! The 32-bit program, `workloads/compat32.c`, and its account of its time.
 
 use std::process::{Child, Command, Stdio};
 
@@ -8,9 +8,9 @@ use experiment_format::microstate::Microstate;
 use crate::machine::disturbance::not_judged;
 use crate::workload::thread_times::{ThreadClocks, TimeAccount};
 
-/// Where it is.
+/// The path of the program.
 pub const PROGRAM: &str = env!("COMPAT32_PROGRAM");
-/// One instant, as it writes it: two numbers and a text, bytes.
+/// The size of an instant as the program writes it, bytes: two numbers and a text.
 const INSTANT: usize = 2 * size_of::<u64>() + 64;
 
 /// A system call of a 32-bit program.
@@ -23,7 +23,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// A call by its name.
+    /// Returns a call by its name.
     ///
     /// # Errors
     /// When the program makes no such call.
@@ -38,7 +38,7 @@ impl Call {
     }
 }
 
-/// Whether this machine runs 32-bit programs: kernels can be built, and started, not to.
+/// Passes if this machine runs 32-bit programs: kernels can be built, or booted, without them.
 ///
 /// # Errors
 /// When it does not; the message says what the kernel answered.
@@ -50,7 +50,8 @@ pub fn supported() -> Result<()> {
     Ok(())
 }
 
-/// The same for a check, which is said to judge nothing where it does not.
+/// Returns whether this machine runs 32-bit programs, and reports that a check is not judged if
+/// not.
 #[must_use]
 pub fn is_supported() -> bool {
     let supported = supported().inspect_err(|error| {
@@ -61,7 +62,7 @@ pub fn is_supported() -> bool {
     supported.is_ok()
 }
 
-/// Starts it, to make a call again and again until a moment of `CLOCK_MONOTONIC`.
+/// Starts the program, which makes a call again and again until a moment of `CLOCK_MONOTONIC`.
 ///
 /// # Errors
 /// When it cannot be started.
@@ -73,8 +74,8 @@ pub fn start(call: Call, until_ns: u64) -> Result<Child> {
         .with_context(|| format!("cannot run {PROGRAM:?}"))
 }
 
-/// What it wrote: the first and the last instant of its work, `CLOCK_MONOTONIC` nanoseconds, and
-/// its account in between. Whatever blocked it then is the call.
+/// Returns what the program wrote: the first and the last instant of its work, `CLOCK_MONOTONIC`
+/// nanoseconds, and its account in between. All blocked time is the call's.
 ///
 /// # Errors
 /// When it did not write two instants.

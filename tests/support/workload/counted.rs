@@ -4,6 +4,7 @@
 use std::num::NonZeroUsize;
 
 use anyhow::{Context, Result, ensure};
+use experiment_format::ids::Tid;
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::unistd::gettid;
@@ -11,11 +12,11 @@ use serde::{Deserialize, Serialize};
 
 const PAGE: usize = 4096;
 
-/// What the kernel has counted of a thread by itself, since its start.
+/// The kernel's own counts of a thread, since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counted {
     /// The thread.
-    pub tid: u32,
+    pub tid: Tid,
     /// Page faults, minor and major.
     pub faults: u64,
     /// Context switches, voluntary and not.
@@ -23,7 +24,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Of the calling thread, so far.
+    /// Returns the counts of the calling thread so far.
     ///
     /// # Errors
     /// When the kernel does not say.
@@ -31,7 +32,7 @@ impl Counted {
         let usage = getrusage(UsageWho::RUSAGE_THREAD)?;
         let sum = |one: i64, other: i64| u64::try_from(one + other);
         Ok(Counted {
-            tid: gettid().as_raw().try_into()?,
+            tid: Tid::from_raw(gettid().as_raw()),
             faults: sum(usage.minor_page_faults(), usage.major_page_faults())?,
             switches: sum(
                 usage.voluntary_context_switches(),
@@ -40,7 +41,7 @@ impl Counted {
         })
     }
 
-    /// All lines of them that a workload printed.
+    /// Returns all counts that a workload printed.
     #[must_use]
     pub fn find_all(output: &str) -> Vec<Counted> {
         let lines = output.lines();
@@ -50,7 +51,7 @@ impl Counted {
     }
 }
 
-/// Fresh memory, whose pages are not there before they are touched.
+/// Fresh memory, whose pages are mapped when they are touched.
 #[derive(Debug)]
 pub struct Fresh {
     pages: std::ptr::NonNull<std::ffi::c_void>,
@@ -59,7 +60,7 @@ pub struct Fresh {
 }
 
 impl Fresh {
-    /// So many pages.
+    /// Maps so many pages.
     ///
     /// # Errors
     /// When they cannot be mapped.

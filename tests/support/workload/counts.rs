@@ -1,4 +1,4 @@
-//! What the kernel counts of a process, by itself and by kcollect.
+//! The kernel's counts of a process, read by the process itself and by kcollect.
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,8 @@ pub struct Counts {
     pub write_calls: u64,
 }
 
-/// What a process may do between its last look at its counts and its end: print, unmap, exit.
+/// The most that a process counts between its last look at its counts and its end, when it prints,
+/// unmaps and exits.
 const MAX_AFTER_LAST_READ: Counts = Counts {
     minor_faults: 40,
     major_faults: 5,
@@ -50,7 +51,7 @@ impl Counts {
         ]
     }
 
-    /// Judges kcollect's counts of a whole life by those of the process shortly before its end.
+    /// Judges kcollect's counts of a process by those that it read shortly before its end.
     ///
     /// # Errors
     /// When one is smaller, or larger by more than the end takes.

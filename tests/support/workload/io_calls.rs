@@ -1,18 +1,18 @@
-//! `io_calls`: a program that counts the calls that it makes on each file, and what it says of them
-//! (`workloads/io_calls.c`).
+//! `io_calls`, a program that counts the calls that it makes on each file (`workloads/io_calls.c`),
+//! and its output.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use experiment_format::packet::{IoKind, IoRecord};
 
-/// The program.
+/// The path of the program.
 pub const IO_CALLS: &str = env!("IO_CALLS_PROGRAM");
 
-/// Another one: it writes from stacks that are alike (`workloads/io_stacks.c`).
+/// The path of a program that writes from stacks that are alike (`workloads/io_stacks.c`).
 pub const IO_STACKS: &str = env!("IO_STACKS_PROGRAM");
 
-/// The files that it and its child count calls on; with sockets there are two more.
+/// The number of files that it and its child count calls on; with sockets there are two more.
 const FILES: usize = 9;
 
 /// The calls on a file.
@@ -35,18 +35,18 @@ pub struct Calls {
 /// The calls that a process has counted on a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counted {
-    /// They are those of the child process.
+    /// Whether they are those of the child process.
     pub child: bool,
-    /// What the file is called.
+    /// The name of the file.
     pub name: String,
-    /// How many.
+    /// The calls.
     pub calls: Calls,
     /// Their time, from before each call to after it.
     pub nanos: u64,
 }
 
 impl Counted {
-    /// All of them.
+    /// Returns all calls in the program's output.
     ///
     /// # Errors
     /// When the output is not the program's.
@@ -83,8 +83,8 @@ impl Counted {
 /// Calls and their time.
 pub type CallTime = (Calls, u64);
 
-/// Returns the calls on each file that were recorded in the experiment of a process. What a
-/// descriptor is called is said when it is opened.
+/// Returns the calls on each file that were recorded in the experiment of a process. A
+/// descriptor has the name in the record of its open call.
 #[must_use]
 pub fn by_file(mut records: Vec<IoRecord>) -> BTreeMap<String, CallTime> {
     records.sort_by_key(|record| record.ended_ns);
@@ -126,8 +126,8 @@ pub fn by_file(mut records: Vec<IoRecord>) -> BTreeMap<String, CallTime> {
     sums
 }
 
-/// Checks that the calls on each file are recorded that the program has counted, as many and with
-/// as many bytes, in the experiment of its process. Returns each with its recorded time.
+/// Checks that the calls on each file that the program has counted are recorded in the experiment
+/// of its process, as many and with as many bytes. Returns each with its recorded time.
 ///
 /// # Errors
 /// When one is missing, or one is there that was not.

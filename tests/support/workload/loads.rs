@@ -11,7 +11,7 @@ use crate::machine::cgroup;
 use crate::machine::disturbance::not_judged;
 use crate::workload::compat32;
 
-/// One of them.
+/// A workload that reports its microstates.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     program: &'static str,
@@ -19,13 +19,13 @@ pub struct Load {
     needs: fn() -> Result<()>,
     /// How many processes print a truth.
     pub truths: usize,
-    /// The name, in its truth, of the process that it is about.
+    /// The name in the truth of its main process.
     pub subject: &'static str,
-    /// The state that this process is mostly in. None: on CPU, which is exact only as a whole.
+    /// The state that this process is mostly in. None is on-CPU, which is exact only as a whole.
     pub state: Option<Microstate>,
 }
 
-/// All of them, those that the machine cannot run included.
+/// All workloads, also those that the machine cannot run.
 const ALL: [Load; 26] = [
     Load::on_cpu("spin_user"),
     Load::on_cpu("read_zero"),
@@ -79,7 +79,7 @@ const ALL: [Load; 26] = [
     ),
 ];
 
-/// Needs nothing that a machine may lack.
+/// The needs of a workload that every machine can run.
 fn nothing() -> Result<()> {
     Ok(())
 }
@@ -117,7 +117,7 @@ impl Load {
         }
     }
 
-    /// Whether this machine can run it.
+    /// Passes if this machine can run it.
     ///
     /// # Errors
     /// When it cannot; the message says why.
@@ -125,14 +125,14 @@ impl Load {
         (self.needs)()
     }
 
-    /// Whether its state is a wait for the disk: how much of it there is, is the disk's affair.
+    /// Returns whether its state is a wait for the disk, whose length depends on the disk.
     pub fn waits_for_the_disk(&self) -> bool {
         use Microstate::{DataFault, KernelFault, TextFault};
         self.variant == Some("fsync")
             || matches!(self.state, Some(TextFault | DataFault | KernelFault))
     }
 
-    /// Its command line, to work for so long on a CPU. `sibling` is the path of any of the
+    /// Returns its command line, to work for so long on a CPU. `sibling` is the path of any of the
     /// workloads.
     pub fn args(&self, sibling: &Path, seconds: &str, cpu: usize) -> Vec<String> {
         let program = sibling.with_file_name(self.program);
@@ -154,12 +154,12 @@ impl fmt::Display for Load {
     }
 }
 
-/// All of them, those that the machine cannot run included.
+/// Returns all workloads, also those that the machine cannot run.
 pub fn all() -> impl Iterator<Item = Load> {
     ALL.into_iter()
 }
 
-/// Those that this machine can run.
+/// Returns the workloads that this machine can run.
 pub fn possible() -> impl Iterator<Item = Load> {
     all().filter(|load| match load.possible() {
         Ok(()) => true,

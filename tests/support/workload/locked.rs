@@ -1,32 +1,31 @@
-//! `locked`: a program whose threads wait for each other, and what it says of its waits
-//! (`workloads/locked.c`).
+//! `locked`, a program whose threads wait for each other (`workloads/locked.c`), and its output.
 
 use anyhow::{Result, bail, ensure};
 use experiment_format::packet::SyncRecord;
 
-/// The program.
+/// The path of the program.
 pub const LOCKED: &str = env!("LOCKED_PROGRAM");
 
-/// The kinds of locks that it has: those of pthreads, and the joins of further threads.
+/// The number of locks that it has: those of pthreads, and the joins of all threads but the first.
 const LOCKS: usize = 7;
 
 /// The waits at a lock, as the program has counted them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lock {
-    /// What it is, such as `mutex`; `others` are joins, each of a thread at another address.
+    /// Its kind, such as `mutex`; `others` are joins, each of a thread at another address.
     pub name: String,
-    /// Where it is.
+    /// Its address.
     pub address: u64,
     /// Its size.
     pub bytes: u64,
-    /// How often threads were blocked there, by the kernel's count of their context switches.
+    /// How often threads were blocked at it, by the kernel's count of their context switches.
     pub waits: u64,
     /// For how long, from the call to its return.
     pub nanos: u64,
 }
 
 impl Lock {
-    /// All of them.
+    /// Returns all locks in the program's output.
     ///
     /// # Errors
     /// When the output is not the program's.
@@ -51,20 +50,20 @@ impl Lock {
         })
     }
 
-    /// Whether a wait was there.
+    /// Returns whether a wait was at this lock.
     #[must_use]
     pub fn has(&self, wait: &SyncRecord) -> bool {
         (self.address..self.address + self.bytes).contains(&wait.object)
     }
 }
 
-/// Share of the waits whose lock may be unknown: the kernel does not run a program on top of one
-/// that changes the same storage, so the end of such a wait is found later. One of some 3,000 was
-/// measured.
+/// The largest share of the waits whose lock is unknown: the kernel does not run a BPF program that
+/// interrupts one with the same storage, so the end of such a wait is found later. One of some
+/// 3,000 was measured.
 const MAX_UNKNOWN_SHARE: f64 = 0.002;
 
-/// Checks that each wait that the program has counted is recorded, at its lock. Returns the waits
-/// of each lock that were recorded there.
+/// Checks that each wait that the program has counted is recorded, at its lock. Returns the
+/// recorded waits of each lock.
 ///
 /// # Errors
 /// When one is missing, or one is there that was not.

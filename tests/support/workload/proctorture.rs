@@ -1,5 +1,5 @@
-//! The programs that are hard to follow: `workloads/proctorture.c`, which says what they can do,
-//! and its kin.
+//! Programs that are hard to follow: `workloads/proctorture.c`, which describes their actions, and
+//! others with the same actions.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use experiment_format::ids::Pid;
 
 use crate::command::{Finished, Running};
 
@@ -23,17 +24,21 @@ pub const OUTSIDE: &str = env!("OUTSIDE_PROGRAM");
 /// `leaf_two`, `middle_two`.
 pub const SWAPPED: [&str; 2] = [env!("SWAPPED_ONE_PROGRAM"), env!("SWAPPED_TWO_PROGRAM")];
 
-/// A proctorture does what it has to in this time, also on a machine that is busy.
+/// The largest share of a proctorture's CPU time that the kernel, with its interrupts, the C
+/// library and the loader have.
+pub const MAX_OUTSIDE_ACTION_SHARE: f64 = 0.12;
+
+/// The longest that a proctorture takes for its actions, also on a busy machine.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What a proctorture printed: `PID WORD NUMBER...`, a line for each thing.
+/// A line that a proctorture printed: `PID WORD NUMBER...`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActionReport {
     /// The process that printed it, by `getpid`.
-    pub pid: u32,
-    /// What.
+    pub pid: Pid,
+    /// The word.
     pub word: String,
-    /// What more there was: for `say` the time, `CLOCK_MONOTONIC` nanoseconds.
+    /// The numbers: for `say` the time, `CLOCK_MONOTONIC` nanoseconds.
     pub numbers: Vec<u64>,
 }
 
@@ -45,12 +50,12 @@ pub fn start<A: AsRef<OsStr>>(program: impl AsRef<Path>, actions: &[A]) -> Resul
     Running::start(Command::new(program.as_ref()).args(actions), LIMIT)
 }
 
-/// Its number.
-pub fn pid(running: &Running) -> u32 {
-    running.pid().as_raw().cast_unsigned()
+/// Returns its process id.
+pub fn pid(running: &Running) -> Pid {
+    Pid::from_raw(running.pid().as_raw())
 }
 
-/// Waits for the end of all.
+/// Waits for the end of all programs.
 ///
 /// # Errors
 /// When one does not end in time. How they ended is the caller's to judge.
@@ -58,12 +63,12 @@ pub fn finish(all: Vec<Running>) -> Result<Vec<Finished>> {
     all.into_iter().map(Running::finish).collect()
 }
 
-/// What a program said in words.
+/// Returns the action reports in a program's output.
 pub fn action_reports(output: &str) -> Vec<ActionReport> {
     output.lines().filter_map(word).collect()
 }
 
-/// The first word of this kind.
+/// Returns the first action report with a word.
 ///
 /// # Errors
 /// When there is none.
@@ -77,13 +82,13 @@ pub fn find_report(output: &str, wanted: &str) -> Result<ActionReport> {
 fn word(line: &str) -> Option<ActionReport> {
     let mut parts = line.split(' ');
     Some(ActionReport {
-        pid: parts.next()?.parse().ok()?,
+        pid: Pid(parts.next()?.parse().ok()?),
         word: parts.next()?.to_owned(),
         numbers: parts.map(str::parse).collect::<Result<_, _>>().ok()?,
     })
 }
 
-/// The action that gives a process this name.
+/// Returns the action that gives a process this name.
 pub fn name_action(name: &[u8]) -> String {
     format!("name:{}", hex::encode(name))
 }
@@ -96,7 +101,7 @@ mod tests {
     fn reports_are_found_among_other_lines() {
         let output = "run time 3 s\n7 first 123\n8 swapped 1 2 3\n";
         let word = find_report(output, "swapped").unwrap();
-        assert_eq!((word.pid, word.numbers), (8, vec![1, 2, 3]));
+        assert_eq!((word.pid, word.numbers), (Pid(8), vec![1, 2, 3]));
         assert_eq!(action_reports(output).len(), 2);
         assert!(find_report(output, "second").is_err());
     }

@@ -1,4 +1,4 @@
-//! Where a thread of a workload spent its time, by the thread itself.
+//! The account of a workload's thread of its own time.
 //!
 //! A thread reads three clocks of the kernel: `CLOCK_MONOTONIC` passes always,
 //! `CLOCK_THREAD_CPUTIME_ID` while it runs, and the second number of `/proc/thread-self/schedstat`
@@ -10,8 +10,8 @@
 //! of the second the wait of a thread that was preempted when it had declared itself asleep and was
 //! not off its CPU yet.
 //!
-//! Nothing is guessed: blocked time outside of [`ThreadTimes::blocked`] is in no state, and the
-//! check that reads the account refuses a workload that cannot explain its own life.
+//! Blocked time outside of [`ThreadTimes::blocked`] is in no state, and the check that reads the
+//! account refuses a workload that cannot explain its own time.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -25,11 +25,12 @@ use crate::workload::truth::{clock_ns, monotonic_ns};
 /// The time of one or more threads, nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TimeAccount {
-    /// How many threads.
+    /// The number of threads.
     pub threads: u64,
     /// Wall time, summed over the threads.
     pub tracked_ns: u64,
-    /// By number of the state. The states on CPU are left 0: they come from the process's usage.
+    /// Off-CPU time by number of the state. The states on CPU are 0: they come from the process's
+    /// usage.
     pub off_cpu_ns: [u64; Microstate::PER_THREAD],
 }
 
@@ -63,15 +64,15 @@ pub struct ThreadClocks {
 }
 
 impl ThreadClocks {
-    /// The account, at a later instant, of a thread that whatever blocked it since this one blocked
-    /// in one state.
+    /// Returns the account at a later instant of a thread all of whose blocked time since this one
+    /// was in one state.
     pub fn blocked_until(&self, later: &Self, state: Microstate) -> TimeAccount {
         let mut account = self.account_until(later);
         account.credit(state, self.blocked_ns(later).try_into().unwrap_or(0));
         account
     }
 
-    /// The account at a later instant, without what blocked the thread in between.
+    /// Returns the account at a later instant, without the blocked time in between.
     fn account_until(&self, later: &Self) -> TimeAccount {
         let before_ns = self.cpu_ns + self.waited_ns;
         let mut account = TimeAccount {
@@ -83,28 +84,28 @@ impl ThreadClocks {
         account
     }
 
-    /// Of a call that did not block it is a hair more or less than nothing, since the clocks are
-    /// read one after the other.
+    /// Returns the blocked time until a later instant. It is nearly 0, and may be negative, for a
+    /// call that did not block, since the clocks are read one after the other.
     fn blocked_ns(&self, later: &Self) -> i64 {
         let elsewhere = (later.cpu_ns - self.cpu_ns) + (later.waited_ns - self.waited_ns);
         (later.wall_ns - self.wall_ns) as i64 - elsewhere as i64
     }
 }
 
-/// The ledger of the thread that made it. It belongs to no other thread: two of its clocks are the
+/// The times of the thread that made it. No other thread may use it: two of its clocks are the
 /// thread's own.
 #[derive(Debug)]
 pub struct ThreadTimes {
     schedstat: File,
     start: ThreadClocks,
-    /// By number of the state. What is less than nothing counts against what is more: of two
-    /// hundred thousand calls the hairs would else add up.
+    /// Blocked time by number of the state. Negative times count against positive ones: the errors
+    /// of two hundred thousand calls would else add up.
     blocked_ns: [i64; Microstate::PER_THREAD],
 }
 
 impl ThreadTimes {
-    /// Starts now. What the thread has run and waited since its start is in its account; only what
-    /// blocked it before now is not, and for a new thread that is nothing.
+    /// Starts the account now. It includes what the thread has run and waited since its start, and
+    /// not what blocked it before now, which for a new thread is nothing.
     ///
     /// # Errors
     /// When a clock cannot be read. The cure for a missing `schedstat` is a kernel with
@@ -134,7 +135,7 @@ impl ThreadTimes {
         Ok(result)
     }
 
-    /// Ends now.
+    /// Ends the account now.
     ///
     /// # Errors
     /// When a clock cannot be read.
@@ -147,7 +148,7 @@ impl ThreadTimes {
     }
 }
 
-/// How long the calling thread has waited for a CPU in its life, nanoseconds.
+/// Returns how long the calling thread has waited for a CPU since its start, nanoseconds.
 ///
 /// # Errors
 /// When the kernel does not say.
@@ -161,7 +162,7 @@ fn waited(schedstat: &File) -> Result<u64> {
     parse_waited(text.get(..length).unwrap_or_default())
 }
 
-/// The wait for a CPU in what a `schedstat` holds, nanoseconds: the second of its numbers.
+/// Returns the wait for a CPU in a `schedstat`, nanoseconds: the second of its numbers.
 ///
 /// # Errors
 /// When there is none.
@@ -173,10 +174,9 @@ pub fn parse_waited(schedstat: &[u8]) -> Result<u64> {
         .with_context(|| format!("schedstat: {text:?}"))
 }
 
-/// The three clocks, read without a wait for the CPU in between, which would be in one and not in
-/// another. That is no rare thing: asked for a thread's CPU time, the scheduler brings its account
-/// up to date, finds that the thread's turn is over, and lets others run on the way out of the
-/// call.
+/// Reads the three clocks without a wait for the CPU in between, which would be in one and not in
+/// another. Such waits are frequent: a read of a thread's CPU time brings the scheduler's account
+/// up to date, which may end the thread's time slice, and others run on the way out of the call.
 fn instant(schedstat: &File) -> Result<ThreadClocks> {
     let mut waited_ns = waited(schedstat)?;
     loop {

@@ -1,13 +1,11 @@
-//! A program that is stopped, looked at, and made to go on by one instruction at a time; and what
-//! its stack truly is.
+//! A program that is traced instruction by instruction, and its true stack.
 //!
 //! A tracer that follows a program from its first instruction has its stack without any table: each
-//! call that is executed adds a frame, and each rise of the stack pointer takes those away that lie
-//! below it. That is [`Truth`], and it is what unwinders are held against where they do not agree.
+//! call that is executed adds a frame, and each rise of the stack pointer removes those that are
+//! below it. That is [`Truth`], which decides where unwinders do not agree.
 //!
-//! It knows the x86-64 only, and refuses what it has not seen: a stack pointer that jumps to
-//! another stack without a signal, or a return to an address that no call pushed, makes it report
-//! that it is lost.
+//! It supports x86-64 only. After a stack pointer that jumps to another stack without a signal, or
+//! a return to an address that no call pushed, it reports that the stack is unknown.
 
 use std::fs::{self, File};
 use std::io;
@@ -24,17 +22,17 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-/// The longest that a step of a seized program is waited for; another can't be interrupted. A step
-/// into a system call may last as long as the call.
+/// The longest that a step of a seized program is waited for; a program that was not seized cannot
+/// be interrupted. A step into a system call may last as long as the call.
 const STEP_LIMIT: Duration = Duration::from_millis(300);
-/// Waiting with a look each time: a step takes some microseconds.
+/// The number of polls before the wait for a step sleeps: a step takes some microseconds.
 const MAX_POLLS: u32 = 2000;
-/// The most of a stack that is copied, bytes.
+/// The most bytes of a stack that are copied.
 const MAX_STACK_COPY_BYTES: u64 = 1 << 20;
-/// A leap of the stack pointer by more than this, bytes, is one to another stack.
+/// The least change of the stack pointer, bytes, that is a jump to another stack.
 const STACK_JUMP_BYTES: u64 = 256 << 10;
-/// Where a signal frame has the interrupted frame pointer, by the kernel's `struct rt_sigframe`:
-/// bytes from the stack pointer of the code that the handler returns to.
+/// The offset of the interrupted frame pointer in a signal frame, by the kernel's `struct
+/// rt_sigframe`: bytes from the stack pointer of the code that the handler returns to.
 pub const SIGNAL_FP: u64 = 120;
 /// Likewise, the stack pointer.
 pub const SIGNAL_SP: u64 = 160;
@@ -43,7 +41,7 @@ pub const SIGNAL_PC: u64 = 168;
 /// The number of `rt_sigreturn`.
 const SIGRETURN: u64 = 15;
 
-/// The registers that matter.
+/// The registers of a stopped thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadRegisters {
     /// The next instruction.
@@ -77,18 +75,18 @@ pub struct Mapping {
     pub path: String,
 }
 
-/// How a program that was let go has stopped again.
+/// How a traced program has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// It can be looked at.
+    /// Its registers and memory can be read.
     Stopped,
-    /// It waits for something in a system call; it can be looked at, but steps take long.
+    /// It is blocked in a system call; it can be read, but steps take long.
     Blocks,
     /// It has ended.
     Ended,
 }
 
-/// A program under this thread's control. It is killed when this value is dropped.
+/// A program that this thread traces. It is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Traced {
     child: Child,
@@ -100,8 +98,8 @@ pub struct Traced {
 }
 
 impl Traced {
-    /// Starts a program and stops it at its first instruction. It has no input, and what it says is
-    /// thrown away.
+    /// Starts a program and stops it at its first instruction. It has no input, and its output is
+    /// discarded.
     ///
     /// # Errors
     /// When it cannot be started or traced.
@@ -136,8 +134,8 @@ impl Traced {
         Ok(traced)
     }
 
-    /// Lets it run for a while and then takes hold of another of its threads, the last, or of its
-    /// first again; the others run on.
+    /// Lets it run for a while and then seizes its last thread, or its first again; the others run
+    /// on.
     ///
     /// # Errors
     /// When it has ended.
@@ -157,7 +155,7 @@ impl Traced {
         Ok(())
     }
 
-    /// Lets it run for a while and stops it wherever it is, once it is seized.
+    /// Lets a seized program run for a while and stops it.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -177,7 +175,7 @@ impl Traced {
         self.interrupt()
     }
 
-    /// Stops it once it is seized, and forwards the signals that come first.
+    /// Stops a seized program, and forwards the signals that come first.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -191,7 +189,7 @@ impl Traced {
         }
     }
 
-    /// The end of a step that has blocked is no signal of the program's own.
+    /// Forwards a signal, except the SIGTRAP at the end of a step that has blocked.
     fn forward(&self, signal: Signal) -> Result<()> {
         let signal = Some(signal).filter(|signal| *signal != Signal::SIGTRAP);
         Ok(ptrace::cont(self.thread, signal)?)
@@ -239,13 +237,13 @@ impl Traced {
         }
     }
 
-    /// Its process.
+    /// Returns its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its registers.
+    /// Returns its registers.
     ///
     /// # Errors
     /// When it is not stopped.
@@ -260,7 +258,7 @@ impl Traced {
         })
     }
 
-    /// What code it has mapped.
+    /// Returns its executable mappings.
     ///
     /// # Errors
     /// When it has ended.
@@ -339,7 +337,7 @@ pub struct CopiedStack {
 }
 
 impl CopiedStack {
-    /// Copies anew: up to the end of the mapping, 1 MiB at most.
+    /// Copies the stack again: up to the end of the mapping, 1 MiB at most.
     ///
     /// # Errors
     /// When the program has ended.
@@ -360,7 +358,7 @@ impl CopiedStack {
         Ok(())
     }
 
-    /// A word of it; nothing where it lies outside.
+    /// Returns a word of it; nothing outside of it.
     #[must_use]
     pub fn word(&self, address: u64) -> Option<u64> {
         let from = usize::try_from(address.checked_sub(self.start)?).ok()?;
@@ -369,21 +367,20 @@ impl CopiedStack {
     }
 }
 
-/// What one instruction does to the stack of calls.
+/// The effect of an instruction on the stack of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Call,
     Return,
     SystemCall,
-    /// The stack pointer is set to another register than the frame pointer: to a stack that was
-    /// left long ago.
-    Leap,
-    /// To an address in a register or in memory.
+    /// The stack pointer is set to another register than the frame pointer, as by longjmp.
+    StackJump,
+    /// A jump to an address in a register or in memory.
     Jump,
     Other,
 }
 
-/// What kind of instruction begins here.
+/// Returns the kind of the instruction that begins here.
 fn kind(code: &[u8]) -> Kind {
     let prefix = |byte: &&u8| {
         matches!(
@@ -398,38 +395,39 @@ fn kind(code: &[u8]) -> Kind {
         [0xff, mode, ..] if mode >> 3 & 7 == 4 => Kind::Jump,
         [0xc3 | 0xc2, ..] => Kind::Return,
         [0x0f, 0x05, ..] => Kind::SystemCall,
-        [0x89, mode, ..] if mode & 0xc7 == 0xc4 && *mode != 0xec => Kind::Leap,
+        [0x89, mode, ..] if mode & 0xc7 == 0xc4 && *mode != 0xec => Kind::StackJump,
         _ => Kind::Other,
     }
 }
 
-/// A return address that a call has left: where, and which.
+/// A return address on the stack, and where it is.
 #[derive(Clone, Copy, Debug)]
-struct Called {
+struct ReturnAddress {
     slot: u64,
     back: u64,
 }
 
-/// The calls of a handler, and what it has interrupted; or those of the program itself.
+/// The calls of a signal handler and the address that it has interrupted, or the calls of the
+/// program itself.
 #[derive(Clone, Debug, Default)]
 struct CallChain {
-    calls: Vec<Called>,
+    calls: Vec<ReturnAddress>,
     interrupted: Option<u64>,
 }
 
-/// The stack of a program as it came about.
+/// The true stack of a program, by its calls and returns.
 #[derive(Clone, Debug)]
 pub struct Truth {
-    /// The last is the one that runs.
+    /// The chains of calls; the last one runs.
     chains: Vec<CallChain>,
-    /// The callers from before it was watched, the innermost first, as they are looked up.
+    /// The callers from before the program was traced, the innermost first, as they are looked up.
     base: Vec<u64>,
     lost: bool,
 }
 
 impl Truth {
-    /// Of a program whose innermost frame has these callers, the innermost first, each as it is
-    /// looked up: its return address − 1.
+    /// Returns the stack of a program whose innermost frame has these callers, the innermost first,
+    /// each as it is looked up: its return address − 1.
     #[must_use]
     pub fn new(callers: &[u64]) -> Truth {
         Truth {
@@ -439,7 +437,7 @@ impl Truth {
         }
     }
 
-    /// All frames as they are looked up, leaf first; nothing when it is not known.
+    /// Returns all frames as they are looked up, leaf first; nothing if they are unknown.
     #[must_use]
     pub fn frames(&self, pc: u64) -> Option<Vec<u64>> {
         if self.lost {
@@ -454,7 +452,7 @@ impl Truth {
         Some(frames)
     }
 
-    /// After a step from `before`, where the code was `code`, to `after`.
+    /// Applies a step from `before`, where the code was `code`, to `after`.
     pub fn step(
         &mut self,
         before: &ThreadRegisters,
@@ -469,7 +467,7 @@ impl Truth {
         if entered_handler(before, after, traced) {
             if let Some(back) = traced.word(sp) {
                 self.chains.push(CallChain {
-                    calls: vec![Called { slot: sp, back }],
+                    calls: vec![ReturnAddress { slot: sp, back }],
                     interrupted: Some(before.pc),
                 });
             }
@@ -492,20 +490,20 @@ impl Truth {
         }
         if kind == Kind::Call && sp == old_sp.wrapping_sub(8) {
             match traced.word(sp) {
-                Some(back) => self.calls().push(Called { slot: sp, back }),
+                Some(back) => self.calls().push(ReturnAddress { slot: sp, back }),
                 None => self.lost = true,
             }
             return;
         }
-        // How many of those from before it was watched are left behind is not known.
-        if kind == Kind::Leap && self.chains.len() == 1 && self.calls().is_empty() {
+        // How many of the callers from before the tracing are left is unknown.
+        if kind == Kind::StackJump && self.chains.len() == 1 && self.calls().is_empty() {
             self.lost = true;
             return;
         }
         self.rise(before, kind, after, traced);
     }
 
-    /// Takes away what lies below the stack pointer.
+    /// Removes the calls below the stack pointer.
     fn rise(
         &mut self,
         before: &ThreadRegisters,
@@ -517,7 +515,7 @@ impl Truth {
         let returned = kind == Kind::Return;
         // A return address that is popped into a register, as by vfork, is still where it goes on.
         // libgcc pops another one, that it has put there, to land in a handler.
-        let kept = |call: &Called| {
+        let kept = |call: &ReturnAddress| {
             let popped = call.slot == before.sp() && traced.word(call.slot) == Some(call.back);
             let stood = call.slot + 8 == before.sp() && sp == before.sp();
             let held = !returned && sp == call.slot + 8 && (popped || stood);
@@ -544,7 +542,7 @@ impl Truth {
             self.calls().pop();
         }
         let elsewhere = last.is_some_and(|call| call.back != after.pc);
-        if (returned && elsewhere) || (kind == Kind::Leap && base && self.calls().is_empty()) {
+        if (returned && elsewhere) || (kind == Kind::StackJump && base && self.calls().is_empty()) {
             self.lost = true;
         }
         // A handler that is left by a jump, and not to its return address.
@@ -559,7 +557,7 @@ impl Truth {
         }
     }
 
-    fn calls(&mut self) -> &mut Vec<Called> {
+    fn calls(&mut self) -> &mut Vec<ReturnAddress> {
         if self.chains.is_empty() {
             self.chains.push(CallChain::default());
         }
@@ -568,7 +566,8 @@ impl Truth {
     }
 }
 
-/// The kernel has made a frame that says where it came from.
+/// Returns whether the kernel has entered a signal handler: its frame has the interrupted
+/// registers.
 fn entered_handler(before: &ThreadRegisters, after: &ThreadRegisters, traced: &Traced) -> bool {
     let frame = after.sp().wrapping_add(8);
     traced.word(frame.wrapping_add(SIGNAL_PC)) == Some(before.pc)
@@ -588,7 +587,7 @@ mod tests {
             (&[0x41, 0xff, 0xd4], Kind::Call),
             (&[0xf2, 0xff, 0x15, 0, 0, 0, 0], Kind::Call),
             (&[0xff, 0x25, 0, 0, 0, 0], Kind::Jump),
-            (&[0x48, 0x89, 0xcc], Kind::Leap),
+            (&[0x48, 0x89, 0xcc], Kind::StackJump),
             (&[0x48, 0x89, 0xec], Kind::Other),
             (&[0x48, 0x89, 0xe5], Kind::Other),
             (&[0xf3, 0xc3], Kind::Return),

@@ -1,4 +1,4 @@
-//! What a workload prints about itself when it ends: one line of JSON on standard output.
+//! The line of JSON that a workload prints about itself when it ends.
 //!
 //! The numbers come from the kernel, not from the workload's own idea of what it did:
 //! `CLOCK_MONOTONIC` for wall time, `getrusage` for CPU time. On a kernel with tick based
@@ -12,12 +12,13 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use experiment_format::ids::Pid;
 use experiment_format::microstate::Microstate;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use nix::time::{ClockId, clock_gettime};
-use nix::unistd::{Pid, SysconfVar, sysconf};
+use nix::unistd::{self, SysconfVar, sysconf};
 use serde::{Deserialize, Serialize};
 
 use crate::machine::{stolen_everywhere, stolen_since};
@@ -27,7 +28,7 @@ use crate::workload::thread_times::{ThreadTimes, TimeAccount};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Named {
     /// The process.
-    pub pid: i32,
+    pub pid: Pid,
     /// The name's bytes, as `prctl(PR_SET_NAME)` was given them. Not a string: hostile names are
     /// not UTF-8.
     pub name: Vec<u8>,
@@ -42,10 +43,10 @@ pub struct Named {
 /// The ground truth of one workload.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Truth {
-    /// Which workload.
+    /// The name of the workload.
     pub workload: String,
     /// Its process id.
-    pub pid: i32,
+    pub pid: Pid,
     /// The CPU it was pinned to.
     pub cpu: usize,
     /// `CLOCK_MONOTONIC` at the start of the work, nanoseconds.
@@ -56,52 +57,51 @@ pub struct Truth {
     pub user_ns: u64,
     /// System time of the process since it was forked, nanoseconds.
     pub system_ns: u64,
-    /// How often the thing was done: iterations, reads, spawns.
+    /// The number of operations: iterations, reads, spawns.
     pub operations: u64,
     /// Threads of the process that the workload keeps account of, the first one included.
     pub threads: u64,
     /// Wall time of these threads, summed, seconds: from the first to the last instant that each
     /// has an account of, and what it ran and waited for a CPU before.
     pub tracked_s: f64,
-    /// Where that time went, by number of the microstate, seconds. User and system time are those
+    /// That time by number of the microstate, seconds. User and system time are those
     /// of `getrusage`; trap time, which it counts as system time, is 0. Blocked time is what the
     /// workload made through [`Work::blocked`]; of a workload that blocks otherwise some time is in
     /// no state.
     pub states_s: [f64; Microstate::PER_THREAD],
-    /// For how long a quota kept it from running, by the kernel's sum for its control group,
+    /// For how long it was throttled by a quota, by the kernel's sum for its control group,
     /// seconds. All of it is a wait for a CPU.
     #[serde(default)]
     pub throttled_s: f64,
-    /// What the hypervisor gave to other machines meanwhile, of all CPUs, at most
-    /// ([`stolen_since`]), seconds. It passes on the wall clock of the thread on the CPU, and is in
-    /// no thread's CPU time.
+    /// The most that was stolen meanwhile from all CPUs ([`stolen_since`]), seconds. It passes on
+    /// the wall clock of the thread on the CPU, and is in no thread's CPU time.
     #[serde(default)]
     pub stolen_s: f64,
-    /// For how long its process had existed when the work began, seconds: it was loaded, from a
-    /// disk perhaps that others wrote to. 10 ms too long at most; 0 where it is not known.
+    /// For how long its process had existed when the work began, seconds: its program was read,
+    /// perhaps from a busy disk. It is 10 ms too long at most, and 0 where it is unknown.
     #[serde(default)]
     pub before_s: f64,
     /// Children, in the order of their creation.
     #[serde(default)]
-    pub children: Vec<i32>,
+    pub children: Vec<Pid>,
     /// Names that were set, in order.
     #[serde(default)]
     pub names: Vec<Named>,
 }
 
 impl Truth {
-    /// CPU time of the process, nanoseconds: exact on every kernel, unlike its split.
+    /// Returns the CPU time of the process, nanoseconds: exact on every kernel, unlike its split.
     pub fn cpu_ns(&self) -> u64 {
         self.user_ns + self.system_ns
     }
 
-    /// Wall time of the work, nanoseconds.
+    /// Returns the wall time of the work, nanoseconds.
     pub fn wall_ns(&self) -> u64 {
         self.end_ns.saturating_sub(self.start_ns)
     }
 
-    /// Adds where the time went: an account of the threads, and the CPU time of the process, or of
-    /// its children that have ended.
+    /// Adds an account of the threads' time, and the CPU time of the process, or of its children
+    /// that have ended.
     ///
     /// # Errors
     /// When the kernel's account cannot be read.
@@ -125,7 +125,7 @@ impl Truth {
         print_line(self.line()?)
     }
 
-    /// The line a workload prints.
+    /// Returns the line that a workload prints.
     ///
     /// # Errors
     /// When it cannot be put into JSON, which no value of this type causes.
@@ -153,21 +153,21 @@ impl Truth {
     }
 }
 
-/// The CPU time that a process had from its beginning to its end, by the kernel.
+/// The CPU time of a process from its start to its end, by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reaped {
     /// The process.
-    pub reaped: i32,
+    pub reaped: Pid,
     /// Its CPU time, its threads' and its reaped children's, nanoseconds.
     pub cpu_ns: u64,
 }
 
 impl Reaped {
-    /// The only child that the calling process has waited for.
+    /// Returns the CPU time of the only child that the calling process has waited for.
     ///
     /// # Errors
     /// When the kernel does not say.
-    pub fn now(pid: i32) -> Result<Self> {
+    pub fn now(pid: Pid) -> Result<Self> {
         let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
         Ok(Self {
             reaped: pid,
@@ -203,7 +203,7 @@ fn print_line(line: String) -> Result<()> {
     Ok(std::io::stdout().write_all((line + "\n").as_bytes())?)
 }
 
-/// A workload on its way: pinned, with its clock started.
+/// A running workload: pinned, with its clock started.
 #[derive(Debug)]
 pub struct Work {
     truth: Truth,
@@ -241,7 +241,7 @@ impl Work {
         Ok(Self {
             truth: Truth {
                 workload: workload.to_owned(),
-                pid: Pid::this().as_raw(),
+                pid: Pid::from_raw(unistd::getpid().as_raw()),
                 cpu,
                 start_ns,
                 before_s: age_s()?,
@@ -267,7 +267,7 @@ impl Work {
         self.others.add(threads);
     }
 
-    /// Whether the time is over. In user mode: the clock is read through the vDSO.
+    /// Returns whether the time is over. It stays in user mode: the clock is read through the vDSO.
     ///
     /// # Errors
     /// When the clock cannot be read.
@@ -275,24 +275,24 @@ impl Work {
         Ok(monotonic_ns()? >= self.until_ns)
     }
 
-    /// The time at which the work is over, `CLOCK_MONOTONIC` nanoseconds.
+    /// Returns the time at which the work is over, `CLOCK_MONOTONIC` nanoseconds.
     pub fn until_ns(&self) -> u64 {
         self.until_ns
     }
 
-    /// The CPU that the work is pinned to.
+    /// Returns the CPU that the work is pinned to.
     pub fn cpu(&self) -> usize {
         self.truth.cpu
     }
 
-    /// Notes for how long a quota kept the process from running.
+    /// Notes for how long the process was throttled by a quota.
     pub fn throttled(&mut self, ns: u64) {
         self.truth.throttled_s = seconds(ns);
     }
 
     /// Notes a child.
-    pub fn child(&mut self, pid: Pid) {
-        self.truth.children.push(pid.as_raw());
+    pub fn child(&mut self, pid: unistd::Pid) {
+        self.truth.children.push(Pid::from_raw(pid.as_raw()));
     }
 
     /// Notes a name.
@@ -359,12 +359,12 @@ fn read_program() -> Result<()> {
     Ok(())
 }
 
-/// Nanoseconds in seconds.
+/// Returns nanoseconds in seconds.
 fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// The variant that the third word of the command line asks for.
+/// Returns the variant, the third argument of the command line.
 ///
 /// # Errors
 /// When it is missing.
@@ -379,7 +379,7 @@ fn nanoseconds(time: TimeVal) -> Result<u64> {
     Ok(u64::try_from(microseconds)? * 1000)
 }
 
-/// `CLOCK_MONOTONIC`, nanoseconds.
+/// Returns `CLOCK_MONOTONIC`, nanoseconds.
 ///
 /// # Errors
 /// When the clock cannot be read.
@@ -387,7 +387,7 @@ pub fn monotonic_ns() -> Result<u64> {
     clock_ns(ClockId::CLOCK_MONOTONIC)
 }
 
-/// CPU time of this process so far, nanoseconds.
+/// Returns the CPU time of this process so far, nanoseconds.
 ///
 /// # Errors
 /// When the clock cannot be read.
@@ -395,7 +395,7 @@ pub fn process_cpu_ns() -> Result<u64> {
     clock_ns(ClockId::CLOCK_PROCESS_CPUTIME_ID)
 }
 
-/// A clock, nanoseconds.
+/// Returns a clock, nanoseconds.
 ///
 /// # Errors
 /// When the clock cannot be read.
@@ -412,7 +412,8 @@ pub fn clock_ns(clock: ClockId) -> Result<u64> {
 pub fn pin(cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu)?;
-    sched_setaffinity(Pid::from_raw(0), &set).with_context(|| format!("cannot run on CPU {cpu}"))
+    sched_setaffinity(unistd::Pid::from_raw(0), &set)
+        .with_context(|| format!("cannot run on CPU {cpu}"))
 }
 
 /// Puts the calling thread, and all it creates, under a policy of the scheduler.
@@ -433,7 +434,7 @@ pub fn schedule(policy: i32, priority: i32) -> Result<()> {
     Ok(())
 }
 
-/// Spins in user mode until a moment of `CLOCK_MONOTONIC`; the number of iterations.
+/// Spins in user mode until a moment of `CLOCK_MONOTONIC`, and returns the number of iterations.
 ///
 /// # Errors
 /// When the clock cannot be read.
@@ -466,8 +467,8 @@ pub fn spin_for_cpu(span_ns: u64) -> Result<()> {
     Ok(())
 }
 
-/// How often a second the kernel decides whether a running process is in user or system mode, for
-/// `getrusage`.
+/// Returns how often a second the kernel decides whether a running process is in user or system
+/// mode, for `getrusage`.
 ///
 /// Kernels with `CONFIG_TICK_CPU_ACCOUNTING` do it at the scheduler's tick. Nothing in user space
 /// says how long that is (`CLK_TCK` is a constant), so the kernel's configuration is asked and 250,
@@ -493,9 +494,9 @@ mod tests {
     fn the_line_is_found_among_others() {
         let truth = Truth {
             workload: "renamer".into(),
-            pid: 7,
+            pid: Pid(7),
             names: vec![Named {
-                pid: 7,
+                pid: Pid(7),
                 name: vec![0xff, b'\n'],
                 since_ns: 1,
                 until_ns: 2,
@@ -513,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_knows_its_age() {
+    fn the_age_of_this_process_grows() {
         let began = age_s().unwrap();
         std::thread::sleep(Duration::from_millis(300));
         let passed = age_s().unwrap() - began;

@@ -1,4 +1,4 @@
-//! Events that need no parser.
+//! Events that are made without the parser of names.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use counters::names::parse_events;
 use host::Root;
 use perf_event_open_sys::bindings as sys;
 
-/// A software event by its name; one that the kernel refuses, if there is no such name.
+/// Returns a software event by its name; one that the kernel refuses, if there is no such name.
 pub(crate) fn software(name: &str) -> PerfEvent {
     let events = parse_events(name, &Root::machine()).unwrap_or_default();
     let nothing = || event(name, Encoding::default());
@@ -26,7 +26,7 @@ fn event(name: &str, encoding: Encoding) -> PerfEvent {
     }
 }
 
-/// Writes to a variable of eight bytes.
+/// Returns the event of writes to a variable of eight bytes.
 pub(crate) fn writes_to(address: *const u64) -> PerfEvent {
     event(
         "mem:w",
@@ -41,7 +41,7 @@ pub(crate) fn writes_to(address: *const u64) -> PerfEvent {
     )
 }
 
-/// A tracepoint by its number.
+/// Returns a tracepoint's event by its number.
 pub(crate) fn tracepoint(name: &str, id: u64) -> PerfEvent {
     let encoding = Encoding::software(0);
     event(
@@ -54,7 +54,7 @@ pub(crate) fn tracepoint(name: &str, id: u64) -> PerfEvent {
     )
 }
 
-/// Cycles of the CPU.
+/// Returns the event of CPU cycles.
 pub(crate) fn cycles() -> PerfEvent {
     let encoding = Encoding::software(sys::PERF_COUNT_HW_CPU_CYCLES);
     event(
@@ -66,8 +66,8 @@ pub(crate) fn cycles() -> PerfEvent {
     )
 }
 
-/// The time stamp counter, by the PMU `msr`, which has no interrupt. None where there is no such
-/// PMU.
+/// Returns the event of the time stamp counter, by the PMU `msr`, which has no interrupt. None
+/// where there is no such PMU.
 pub(crate) fn time_stamps() -> Option<PerfEvent> {
     let kind = fs::read_to_string("/sys/bus/event_source/devices/msr/type").ok()?;
     let encoding = Encoding::software(0);

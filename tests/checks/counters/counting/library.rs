@@ -31,7 +31,7 @@ fn count(sample: &SetReading, number: usize) -> u64 {
     sample.values[number].count
 }
 
-/// What the calling thread's work counted, after the first reading has made its own faults.
+/// Returns the events of the calling thread's work, after a first reading has made its own faults.
 fn counted(event: PerfEvent, work: impl FnOnce() -> Result<()>) -> Result<u64> {
     let bound = bind(CounterTarget::Thread(Tid(0)), &[event])?;
     let _ = bound.read()?;
@@ -175,7 +175,7 @@ fn root_alone_counts_exceed_32_and_64_bits() -> Result<()> {
         });
         let mut fresh = Fresh::map(100)?;
         let bound = set.bind(CounterTarget::Thread(Tid(0)), Start::Disabled)?;
-        // What the readings themselves touch, they have touched.
+        // The readings' own page faults are before this.
         let _ = (bound.read()?, bound.enable()?, bound.read()?);
         bound.restart()?;
         fresh.touch(100)?;
@@ -225,7 +225,7 @@ fn root_alone_sets_of_cpus_and_of_threads_do_not_exclude_each_other() -> Result<
     Ok(())
 }
 
-/// Threads that were there, and those that came later, in one sum.
+/// A process's count is the sum of the threads that were there and of those that started later.
 #[test]
 fn root_alone_a_process_is_all_its_threads() -> Result<()> {
     let _machine = Exclusive::take()?;

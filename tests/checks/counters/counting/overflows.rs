@@ -1,4 +1,4 @@
-//! A counter that is counted down stops at its end, says so, and begins again.
+//! A counter with a preset stops at its overflow, reports it, and begins again.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn root_alone_a_preset_is_counted_down() -> Result<()> {
     let bound = set.bind(CounterTarget::Thread(Tid(0)), Start::Disabled)?;
     let mut fresh = Fresh::map(1000)?;
     let none = Duration::ZERO;
-    // What the readings touch, they have touched before it counts.
+    // The readings' own page faults are before it counts.
     bound.restart()?;
     let _ = (bound.read()?, bound.wait(none)?);
     for round in 0..3 {
@@ -47,7 +47,7 @@ fn root_alone_a_preset_is_counted_down() -> Result<()> {
                 && overflow.ip != 0,
             "round {round}: {overflow:?}"
         );
-        // It is at its end and stays there; its neighbour goes on.
+        // It has overflowed and has stopped; the other counter goes on.
         fresh.touch(20)?;
         let sample = bound.read()?;
         ensure!(

@@ -17,23 +17,22 @@ use tests::workload::truth::monotonic_ns;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// For how long a process that starts threads all the time, for three seconds, is caught again and
-/// again.
-const CATCHING: Duration = Duration::from_secs(1);
+/// For how long a process that starts threads for three seconds is tracked again and again.
+const TRACKING_TIME: Duration = Duration::from_secs(1);
 
-/// The rows in what was printed, among the lines of the command.
+/// Returns the rows in what was printed, among the lines of the command.
 pub(crate) fn rows(finished: &Finished) -> Vec<Value> {
     let lines = finished.stdout.lines();
     let rows = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
     rows.filter(|row| row["event"].is_string()).collect()
 }
 
-/// The rows of an event.
+/// Returns the rows of an event.
 pub(crate) fn of<'a>(rows: &'a [Value], event: &'a str) -> impl Iterator<Item = &'a Value> {
     rows.iter().filter(move |row| row["event"] == event)
 }
 
-/// A row's count.
+/// Returns a row's count of an event.
 pub(crate) fn count(row: &Value, event: &str) -> u64 {
     row["counts"][event]["count"].as_u64().unwrap_or(u64::MAX)
 }
@@ -48,7 +47,7 @@ fn tracked(args: &[&str]) -> Result<(Vec<Value>, Finished)> {
     Ok((rows, finished))
 }
 
-/// All rows of ends are the total, and so are those of processes.
+/// Checks that the rows of threads that ended add up to the total, and so do those of processes.
 fn adds_up(rows: &[Value], events: &[&str]) -> Result<()> {
     let total = of(rows, "total").next().context("no total")?;
     for event in events {
@@ -167,7 +166,7 @@ fn root_alone_ticks_add_up_and_the_command_has_its_status() -> Result<()> {
             "page-faults",
         );
         ensure!(sum > 0 && sum <= all, "{sum} faults in ticks, {all} in all");
-        // On the grid of the first.
+        // All ticks are on the grid of the first.
         for (number, tick) in ticks.iter().enumerate() {
             let time = tick["time"].as_f64().unwrap_or(0.0);
             let grid = 0.1 * (number + 1) as f64;
@@ -193,7 +192,7 @@ fn root_alone_a_running_process_can_be_tracked() -> Result<()> {
     // Which threads start between two counters of their parent differs each time.
     let mut looks = Vec::new();
     let began = Instant::now();
-    while began.elapsed() < CATCHING {
+    while began.elapsed() < TRACKING_TIME {
         let short = [&args[..], &["-T", "0.02", "-N", "1"]].concat();
         looks.push(run(&mut command(short)?, LIMIT)?.succeeded()?);
     }

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::reader;
 
-/// Loads a profile with the function that the profiler opens files with, which upgrades it from
-/// its version to the current one. `FIREFOX_PROFILER_LOADER` names a bundle that exports
+/// A script that loads a profile by the function that the profiler opens files with, which upgrades
+/// it from its version to the current one. `FIREFOX_PROFILER_LOADER` names a bundle that exports
 /// `unserializeProfileOfArbitraryFormat` of `src/profile-logic/process-profile.ts`.
 const LOADER: &str = r#"
 const { unserializeProfileOfArbitraryFormat } = require(process.argv[2]);

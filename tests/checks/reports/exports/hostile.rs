@@ -1,4 +1,4 @@
-//! An experiment with names that are written by others.
+//! An experiment with hostile names.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ use tests::experiment::synthetic::KERNEL;
 use super::read_by_others;
 use super::sums::{agree, threads_only};
 
-/// What is in other people's power: names of threads, of functions and of files.
+/// Names that other users can give to threads, functions and files.
 pub(super) const NAMES: [&str; 10] = [
     "a;b",
     "line\nbreak\r\tand more",
@@ -32,7 +32,7 @@ pub(super) const NAMES: [&str; 10] = [
     "[lock]_[k]",
 ];
 
-/// An experiment with such names wherever the format lets them be.
+/// Writes an experiment with such names wherever the format permits them.
 pub(super) fn hostile(parent: &Path) -> Result<PathBuf> {
     let request = NameRequest::Exactly("made.1.er".into());
     let (dir, _) = ExperimentDir::create(parent, &request, None)?;

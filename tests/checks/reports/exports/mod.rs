@@ -27,10 +27,10 @@ use tests::{command, workload};
 use self::hostile::{NAMES, hostile};
 use self::sums::{agree, threads_only, total_of};
 
-/// How long a program that reads may take.
+/// The longest that a reading program takes.
 const READER: Duration = Duration::from_secs(120);
 
-/// A program of ours.
+/// Runs kcollect on an experiment, and returns its output.
 fn kcollect(arguments: &[&str], experiment: &Path) -> Result<String> {
     let directory = experiment.parent().context("no parent")?;
     let experiment = experiment.to_str().context("its name is no text")?;
@@ -38,7 +38,8 @@ fn kcollect(arguments: &[&str], experiment: &Path) -> Result<String> {
     Ok(run_in(directory, &arguments, READER)?.succeeded()?.stdout)
 }
 
-/// Output of a program that reads a file; none if it is not installed, which is reported.
+/// Returns the output of a program that reads a file; none if it is not installed, which is
+/// reported.
 fn reader(typed: &mut Command) -> Result<Option<String>> {
     let name = typed.get_program().to_string_lossy().into_owned();
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -50,7 +51,7 @@ fn reader(typed: &mut Command) -> Result<Option<String>> {
     Ok(Some(command::run(typed, READER)?.succeeded()?.stdout))
 }
 
-/// The programs that the formats are for read what ours writes, and find the same in it.
+/// Checks that the programs of the formats read what kcollect writes, and find the same in it.
 fn read_by_others(experiment: &Path) -> Result<()> {
     let model = Model::load(&[experiment.to_owned()])?;
     let filter = threads_only();

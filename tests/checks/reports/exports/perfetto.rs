@@ -8,8 +8,8 @@ use tests::experiment::exported::{self, States};
 
 use super::reader;
 
-/// Reads with python's `perfetto` package: the published schema, and trace_processor, if it can be
-/// had.
+/// A script that reads with python's `perfetto` package: the published schema, and trace_processor,
+/// if it is available.
 const PERFETTO: &str = r#"
 import sys
 try:
@@ -67,7 +67,7 @@ pub(super) fn read(trace_file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What trace_processor found.
+/// Judges the output of trace_processor.
 fn processed(output: &str, trace: &exported::Trace) -> Result<()> {
     let mut states = States::new();
     let samples: i64 = trace.samples.values().sum();

@@ -27,7 +27,7 @@ pub(super) fn read(file: &Path, totals: &Sums) -> Result<()> {
     Ok(())
 }
 
-/// Sums of the columns that `pprof -raw` prints, in microseconds where it is time.
+/// Returns the sums of the columns that `pprof -raw` prints, times in microseconds.
 fn raw_sums(raw: &str) -> Result<BTreeMap<String, i64>> {
     let mut lines = raw.lines().skip_while(|line| *line != "Samples:").skip(1);
     let heading = lines.next().context("no samples")?;

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 
 use super::reader;
 
-/// Reads with the JSON schema that speedscope is published with.
+/// A script that validates a file by the JSON schema that speedscope is published with.
 const SPEEDSCOPE: &str = r#"
 import json, sys
 try:

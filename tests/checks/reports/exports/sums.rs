@@ -19,7 +19,7 @@ use proptest::test_runner::{Config, TestRunner};
 use tests::experiment::exported::{self, States};
 use tests::experiment::synthetic::{DYNAMIC, KERNEL, LIBRARY, PROGRAM, Plan, STEP, StateInterval};
 
-/// Sums of a report by state, under a name of each.
+/// Returns the sums of a report by state, under a name of each.
 pub(super) fn reported(model: &Model, filter: &Filter, name: fn(usize) -> &'static str) -> States {
     let totals = aggregate::totals(model, &Selection::new(model, filter)).all;
     let mut states = States::new();
@@ -58,7 +58,7 @@ pub(super) fn unpacked(bytes: &[u8]) -> Result<Vec<u8>> {
     Ok(plain)
 }
 
-/// All formats have the sums of the report.
+/// Checks that all formats have the sums of the report.
 pub(super) fn agree(model: &Model, filter: &Filter) -> Result<()> {
     let totals = aggregate::totals(model, &Selection::new(model, filter)).all;
     let expected = reported(model, filter, state_name);
@@ -128,7 +128,7 @@ pub(super) fn agree(model: &Model, filter: &Filter) -> Result<()> {
     Ok(())
 }
 
-/// What inferno makes of folded stacks: how much its picture shows in all.
+/// Returns the total of the flame graph that inferno draws of folded stacks.
 pub(super) fn drawn(text: &str) -> Result<i64> {
     let mut svg = Vec::new();
     let mut options = inferno::flamegraph::Options::default();
@@ -136,7 +136,7 @@ pub(super) fn drawn(text: &str) -> Result<i64> {
     total_of(&String::from_utf8(svg)?)
 }
 
-/// What a flame graph shows in all.
+/// Returns the total of a flame graph.
 pub(super) fn total_of(svg: &str) -> Result<i64> {
     let (_, rest) = svg.split_once("total_samples=\"").context("no total")?;
     Ok(rest.split('"').next().unwrap_or_default().parse()?)

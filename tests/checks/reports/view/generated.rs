@@ -1,4 +1,4 @@
-//! Profiles from a seed: processes with threads that live, sleep, wait and work.
+//! Profiles from a seed: processes with threads that work, sleep and wait.
 
 use analysis::view::{PageFunction, PageProcess, PageThread, PageTick, Payload};
 use experiment_format::ids::{Pid, Tid};
@@ -12,7 +12,7 @@ impl Dice {
         Dice(seed)
     }
 
-    /// A number below `limit`.
+    /// Returns a number below `limit`.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -29,7 +29,7 @@ impl Dice {
 const INTERVAL_US: u32 = 997;
 const INTERVAL: u64 = INTERVAL_US as u64 * 1000;
 
-/// How many units the processes belong to.
+/// The number of systemd units that the processes belong to.
 const UNITS: u32 = 5;
 
 const PROGRAMS: [&str; 12] = [
@@ -47,7 +47,7 @@ const PROGRAMS: [&str; 12] = [
     "שלום",
 ];
 
-/// Callees of each, as in a program: indices into the same list.
+/// User functions and the callees of each, as indices into this list.
 const USER: [(&str, &[usize]); 12] = [
     ("_start", &[1]),
     ("main", &[2, 3, 9]),
@@ -89,7 +89,8 @@ fn grow(dice: &mut Dice, graph: &[(&str, &[usize])], base: usize, stack: &mut Ve
     }
 }
 
-/// `processes`, `threads` in all, about `rows` rows of ticks; `seconds` long.
+/// Returns a profile of `processes` and `threads` in all, with about `rows` rows of ticks,
+/// `seconds` long.
 pub(crate) fn profile(
     seed: u64,
     processes: u32,
@@ -174,7 +175,8 @@ pub(crate) fn profile(
     payload
 }
 
-/// One thread from its start to its exit: runs of work, of sleep that ends in a wait for a CPU, of faults.
+/// Adds the ticks of one thread from its start to its exit: runs of work, of sleep that ends in a
+/// wait for a CPU, of faults.
 fn live(dice: &mut Dice, payload: &mut Payload, thread: u32, stacks: &[[u32; 3]], mean: u64) {
     let busy = dice.below(1000) * dice.below(1000) * dice.below(1000) / 1_000_000;
     let mut now = if dice.below(4) == 0 {

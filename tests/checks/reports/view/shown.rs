@@ -32,7 +32,7 @@ pub(super) fn show(payload: &Payload) -> Result<Shown> {
     open(directory)
 }
 
-/// The page's file.
+/// The name of the page's file.
 pub(super) const PAGE: &str = "view.html";
 
 pub(super) fn open(directory: TempDir) -> Result<Shown> {
@@ -63,7 +63,7 @@ impl Shown {
         Truth::of_page(&totals, &flame)
     }
 
-    /// What is in the page for people and tests, now.
+    /// Returns the ticks that the page shows now.
     pub(super) fn ticks(&mut self) -> Result<u64> {
         let shown = self
             .browser
@@ -74,7 +74,7 @@ impl Shown {
             .context("no total")
     }
 
-    /// It complained of nothing, and asked for itself only.
+    /// Checks that the page complained of nothing, and requested only itself.
     pub(super) fn is_content(&self) -> Result<()> {
         ensure!(
             self.browser.complaints().is_empty(),

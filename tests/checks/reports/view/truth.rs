@@ -1,4 +1,4 @@
-//! What the page should count, tick by tick.
+//! The counts that the page should have, tick by tick.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    /// The argument of the page's `select`.
+    /// Returns the argument of the page's `select`.
     pub(crate) fn argument(&self) -> String {
         let mut argument = json!({});
         if let Some(time) = &self.time {
@@ -35,7 +35,7 @@ impl Selection {
         argument.to_string()
     }
 
-    /// Whether a row is in it, whenever its ticks passed.
+    /// Returns whether a row is selected, whenever its ticks passed.
     fn has(&self, payload: &Payload, row: &PageTick) -> bool {
         let process = payload.threads[row.thread as usize].process;
         let state = row.state.number();
@@ -52,7 +52,7 @@ impl Selection {
                 .is_none_or(|some| some.contains(&row.cpu))
     }
 
-    /// Whether a tick that passed at this time is in it, whatever it is of.
+    /// Returns whether a tick that passed at this time is selected, whatever it is of.
     fn has_time(&self, payload: &Payload, passed: i64) -> bool {
         self.time.is_none_or(|[from, to]| {
             (from == 0 || passed > from as i64)
@@ -68,7 +68,7 @@ type States = [u64; Microstate::PER_THREAD];
 pub(crate) struct Truth {
     pub(crate) states: States,
     pub(crate) processes: BTreeMap<u64, States>,
-    /// By path from the root, (name, object): states with callees, own ticks.
+    /// Ticks by state with callees, and own ticks, by path of (name, object) from the root.
     pub(crate) frames: BTreeMap<Vec<(String, String)>, (States, u64)>,
 }
 
@@ -103,8 +103,8 @@ impl<'a> Profile<'a> {
         Profile { payload, last }
     }
 
-    /// Its ticks in `selection`, one by one where a row is not in it as a whole. With `by_process`
-    /// paths begin with the process.
+    /// Counts the ticks of a selection, one by one where a row is not selected as a whole. With
+    /// `by_process` paths begin with the process.
     pub(crate) fn count(&self, selection: &Selection, by_process: bool) -> Truth {
         let payload = self.payload;
         let interval = i64::from(payload.interval_us) * 1000;
@@ -172,7 +172,7 @@ impl Truth {
         }
     }
 
-    /// The same from what the page says of itself: `totals()` and `flame()`.
+    /// Reads the counts that the page has: `totals()` and `flame()`.
     pub(crate) fn of_page(totals: &Value, flame: &Value) -> Result<Truth> {
         let mut truth = Truth {
             states: states(&totals["states"]),

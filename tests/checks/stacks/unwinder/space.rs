@@ -16,7 +16,7 @@ use tests::workload::traced::{
 };
 use user_collector::unwind::{FrameInfo, UnwindRule, UnwindRules, UnwindSections, UnwindTable};
 
-/// More than any of the programs is deep.
+/// More frames than any of the programs has.
 const MAX_FRAMES: usize = 600;
 /// `mov $15,%rax; syscall`: where a handler returns to, and what debuggers recognise it by.
 const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
@@ -55,7 +55,7 @@ impl File {
         })
     }
 
-    /// What is added to the addresses of the file where it is mapped so.
+    /// Returns what is added to the addresses of the file in this mapping.
     fn bias(&self, mapping: &Mapping) -> Option<u64> {
         let page = |offset: u64| offset & !0xfff;
         let (offsets, address) = self.segments.iter().find(|(offsets, _)| {
@@ -115,7 +115,7 @@ impl File {
     }
 }
 
-/// At one of its two instructions.
+/// Returns whether the code at `pc` is one of the two instructions of [`RESTORER`].
 fn is_restorer(traced: &Traced, pc: u64) -> bool {
     [pc, pc.wrapping_sub(7)]
         .into_iter()
@@ -162,7 +162,7 @@ pub(crate) struct Space {
     pub(crate) stack: CopiedStack,
 }
 
-/// How far framehop came.
+/// The stack by framehop.
 #[derive(Debug)]
 pub(crate) struct Hopped {
     pub(crate) frames: Vec<u64>,

@@ -73,7 +73,7 @@ pub(crate) enum Excuse {
     Landing,
 }
 
-/// What was seen of a stack.
+/// A stack by both unwinders, and what is known of it.
 pub(crate) struct Seen<'a> {
     pub(crate) ours: &'a Unwound,
     pub(crate) theirs: &'a [u64],
@@ -190,7 +190,7 @@ fn lands(frames: &[u64], space: &Space) -> bool {
     })
 }
 
-/// The last instructions of a landing.
+/// Returns whether a rule is of the last instructions of a landing.
 fn by_rcx(rule: Option<&UnwindRule>) -> bool {
     let Some(UnwindRule::Frame(frame)) = rule else {
         return false;
@@ -205,7 +205,8 @@ const LANDINGS: [&str; 3] = [
     "_Unwind_Resume_or_Rethrow",
 ];
 
-/// It follows the stack and the frame pointer only, and evaluates no expression that reads memory.
+/// Returns whether framehop cannot apply a rule: it follows the stack and the frame pointer only,
+/// and evaluates no expression that reads memory.
 fn beyond_framehop(frame: &FrameRule) -> bool {
     match (frame.cfa, frame.ra) {
         (Cfa::Deref { .. }, _) | (_, ReturnAddress::Register(_)) => true,
@@ -214,7 +215,8 @@ fn beyond_framehop(frame: &FrameRule) -> bool {
     }
 }
 
-/// What kind of rule an innermost frame at this pc was left by; nothing for the ordinary ones.
+/// Returns the kind of rule by which an innermost frame at this pc was unwound; nothing for the
+/// ordinary ones.
 pub(crate) fn odd(rule: Option<&UnwindRule>, pc: u64) -> Option<&'static str> {
     let Some(UnwindRule::Frame(frame)) = rule else {
         return None;

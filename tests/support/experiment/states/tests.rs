@@ -5,7 +5,7 @@ use super::*;
 fn slept() -> (States, Truth) {
     let mut truth = Truth {
         workload: "sleeper".into(),
-        pid: 7,
+        pid: Pid(7),
         end_ns: 4_000_000_000,
         user_ns: 1_000_000_000,
         threads: 1,
@@ -15,7 +15,7 @@ fn slept() -> (States, Truth) {
     truth.states_s[Microstate::User as usize] = 1.0;
     truth.states_s[Microstate::Sleep as usize] = 3.0;
     let row = ProcessTimes {
-        pid: 7,
+        pid: Pid(7),
         name: "sleeper".into(),
         threads: 1,
         ticks: 0,
@@ -45,7 +45,7 @@ fn busy(ticks: u64) -> RunSummary {
 fn agreement_passes_and_start_up_may_be_in_any_state() {
     let (mut account, truth) = slept();
     account.agree(&truth).unwrap();
-    account.conserve(&BTreeSet::from([7])).unwrap();
+    account.conserve(&BTreeSet::from([Pid(7)])).unwrap();
     account.busy_time(&busy(1003)).unwrap();
     let row = &mut account.processes[0];
     row.tracked_s += 0.01;
@@ -89,7 +89,7 @@ fn what_is_wrong_is_named() {
 #[test]
 fn parts_are_judged_where_they_are_recorded() {
     let (mut account, mut truth) = slept();
-    let residents = BTreeSet::from([7]);
+    let residents = BTreeSet::from([Pid(7)]);
     let row = &mut account.processes[0];
     row.states_s = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 0.0];
     truth.states_s = row.states_s;
@@ -190,10 +190,10 @@ fn stolen_time_is_a_wait_for_a_cpu() {
 
 #[test]
 fn time_that_is_missing_is_seen() {
-    let residents = BTreeSet::from([7]);
+    let residents = BTreeSet::from([Pid(7)]);
     let (account, _) = slept();
     assert!(account.busy_time(&busy(1300)).is_err());
-    assert!(account.conserve(&BTreeSet::from([8])).is_err());
+    assert!(account.conserve(&BTreeSet::from([Pid(8)])).is_err());
 
     let (mut account, _) = slept();
     account.processes[0].states_s[7] -= 2e-6;
@@ -205,10 +205,10 @@ fn time_that_is_missing_is_seen() {
 
     let (mut account, _) = slept();
     let mut late = account.processes[0].clone();
-    late.pid = 8;
+    late.pid = Pid(8);
     late.states_s = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 3.9, 0.0, 0.0];
     late.tracked_s = 3.9;
     account.processes.push(late);
-    let residents = BTreeSet::from([7, 8]);
+    let residents = BTreeSet::from([Pid(7), Pid(8)]);
     assert!(account.conserve(&residents).is_err());
 }
