@@ -1,13 +1,13 @@
 //! The growth of a process's memory, from its system calls (`-H growth`): which ranges of pages it
-//! may use, and when each came and went.
+//! may use, and from when to when.
 //!
-//! Memory that belongs to a file is not counted, and neither is what is only reserved: allocators
-//! and runtimes map large ranges without access, and use parts of them later, when they change the
-//! protection. So a range counts from when it may be accessed until it is unmapped or protected
-//! again. The heap that `brk` moves counts from the first call on that tells where it ends. What
-//! was mapped before the first call is not known, and its end changes nothing.
+//! Memory of files is not counted, and neither is reserved memory: allocators and runtimes map
+//! large ranges without access, and use parts of them later, when they change the protection. So a
+//! range counts from when it may be accessed until it is unmapped or protected again. The heap of
+//! `brk` counts from the first call, which returns its end. Memory that was mapped before the first
+//! call is not known, and its end changes nothing.
 //!
-//! Pure: it knows one process's calls in the order of time.
+//! Calls of one process come in the order of time. Nothing is read.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,9 +15,9 @@ use std::ops::Range;
 use bpf_abi::IoCall;
 use experiment_format::packet::HeapKind;
 
-/// Ranges of a process that are kept. Linux has no more mappings of a process by default.
-const MAX_RANGES: usize = 65_536;
-const PAGE: u64 = 4096;
+/// Most ranges that are kept of a process. By default Linux allows no more mappings.
+const MAX_PROCESS_RANGES: usize = 65_536;
+const PAGE_BYTES: u64 = 4096;
 
 /// A system call that changes what a process may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub enum MemoryCall {
     Break,
 }
 
-/// A range of pages came or went.
+/// A range of pages that the process may use from now on, or not any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     /// [`HeapKind::Mapped`] or [`HeapKind::Unmapped`].
@@ -45,20 +45,20 @@ pub struct Change {
     pub bytes: u64,
 }
 
-/// What a process may use.
+/// The memory that a process may use.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
-    /// By first address: the end, and whether it may be accessed. They do not overlap.
+    /// Ranges by first address: the end, and whether it may be accessed. They do not overlap.
     ranges: BTreeMap<u64, (u64, bool)>,
-    /// The heap of `brk`, from where its end was first known.
+    /// The heap of `brk`, from its end at the first call.
     heap: Option<Range<u64>>,
 }
 
 impl Memory {
-    /// Returns what a call changed. Nothing if it failed.
+    /// Returns the changes by a call; none if it failed.
     pub fn apply(&mut self, what: MemoryCall, call: &IoCall) -> Vec<Change> {
         let [first, second, third, fourth] = call.arguments;
-        // An address is no error number, and those are the last page.
+        // Error numbers are negative, and no address is.
         let Some(result) = u64::try_from(call.result).ok() else {
             return Vec::new();
         };
@@ -95,7 +95,7 @@ impl Memory {
         changes
     }
 
-    /// The process executes another program: all of it went.
+    /// Returns the changes by an exec: all memory ends.
     pub fn executed(&mut self) -> Vec<Change> {
         let Memory { ranges, heap } = std::mem::take(self);
         let used = ranges
@@ -110,7 +110,7 @@ impl Memory {
     fn move_to(&mut self, first: u64, from: Range<u64>, to: Range<u64>, changes: &mut Vec<Change>) {
         let known = self.at(first);
         let Some(accessible) = known else {
-            // A file's, or from before.
+            // Memory of a file, or from before the first call.
             return self.remove(&to, changes);
         };
         if to.start != from.start {
@@ -131,7 +131,7 @@ impl Memory {
     }
 
     fn add(&mut self, range: Range<u64>, accessible: bool, changes: &mut Vec<Change>) {
-        if range.is_empty() || self.ranges.len() >= MAX_RANGES {
+        if range.is_empty() || self.ranges.len() >= MAX_PROCESS_RANGES {
             return;
         }
         if accessible {
@@ -140,7 +140,7 @@ impl Memory {
         self.ranges.insert(range.start, (range.end, accessible));
     }
 
-    /// Takes out what is known of a range. What may be accessed of it goes.
+    /// Removes what is known of a range, and adds the changes for what may be accessed of it.
     fn remove(&mut self, range: &Range<u64>, changes: &mut Vec<Change>) {
         for (part, accessible) in self.cut(range) {
             self.ranges.remove(&part.start);
@@ -161,7 +161,7 @@ impl Memory {
         }
     }
 
-    /// Splits ranges at both ends of one, and returns those in it.
+    /// Splits the ranges at both ends of `range`, and returns those in it.
     fn cut(&mut self, range: &Range<u64>) -> Vec<(Range<u64>, bool)> {
         for edge in [range.start, range.end] {
             if let Some((start, (end, accessible))) = self.ranges.range_mut(..edge).next_back()
@@ -185,7 +185,7 @@ impl Memory {
 
 /// Returns a range of whole pages.
 fn pages(start: u64, bytes: u64) -> Range<u64> {
-    start..start.saturating_add(bytes.saturating_add(PAGE - 1) / PAGE * PAGE)
+    start..start.saturating_add(bytes.saturating_add(PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES)
 }
 
 fn change(kind: HeapKind, range: &Range<u64>) -> Change {
@@ -231,16 +231,20 @@ mod tests {
         }
 
         fn map(&mut self, at: u64, pages: u64, protection: u64, flags: u64) -> String {
-            let arguments = [0, pages * PAGE, protection, flags];
-            self.call(MemoryCall::Map, arguments, at * PAGE)
+            let arguments = [0, pages * PAGE_BYTES, protection, flags];
+            self.call(MemoryCall::Map, arguments, at * PAGE_BYTES)
         }
 
         fn unmap(&mut self, at: u64, pages: u64) -> String {
-            self.call(MemoryCall::Unmap, [at * PAGE, pages * PAGE, 0, 0], 0)
+            self.call(
+                MemoryCall::Unmap,
+                [at * PAGE_BYTES, pages * PAGE_BYTES, 0, 0],
+                0,
+            )
         }
 
         fn protect(&mut self, at: u64, pages: u64, protection: u64) -> String {
-            let arguments = [at * PAGE, pages * PAGE, protection, 0];
+            let arguments = [at * PAGE_BYTES, pages * PAGE_BYTES, protection, 0];
             self.call(MemoryCall::Protect, arguments, 0)
         }
     }
@@ -253,7 +257,7 @@ mod tests {
                 '-'
             };
             let (start, end) = (change.address, change.address + change.bytes);
-            format!("{sign}{}..{}", start / PAGE, end / PAGE)
+            format!("{sign}{}..{}", start / PAGE_BYTES, end / PAGE_BYTES)
         });
         each.collect::<Vec<_>>().join(" ")
     }
@@ -282,7 +286,7 @@ mod tests {
         // A file in its place.
         assert_eq!(process.map(21, 1, WRITE, FILE), "-21..22");
         assert_eq!(
-            process.call(MemoryCall::Map, [0, PAGE, WRITE, ANONYMOUS], u64::MAX),
+            process.call(MemoryCall::Map, [0, PAGE_BYTES, WRITE, ANONYMOUS], u64::MAX),
             ""
         );
     }
@@ -290,7 +294,7 @@ mod tests {
     #[test]
     fn the_heap_counts_from_where_it_is_known() {
         let mut process = Process::default();
-        let mut to = |page: u64| process.call(MemoryCall::Break, [0; 4], page * PAGE);
+        let mut to = |page: u64| process.call(MemoryCall::Break, [0; 4], page * PAGE_BYTES);
         assert_eq!(to(50), "");
         assert_eq!(to(83), "+50..83");
         assert_eq!(to(60), "-60..83");
@@ -304,8 +308,13 @@ mod tests {
         let mut process = Process::default();
         process.map(10, 4, WRITE, ANONYMOUS);
         let mut remap = |from: [u64; 2], to: [u64; 2]| {
-            let arguments = [from[0] * PAGE, from[1] * PAGE, to[1] * PAGE, 0];
-            process.call(MemoryCall::Remap, arguments, to[0] * PAGE)
+            let arguments = [
+                from[0] * PAGE_BYTES,
+                from[1] * PAGE_BYTES,
+                to[1] * PAGE_BYTES,
+                0,
+            ];
+            process.call(MemoryCall::Remap, arguments, to[0] * PAGE_BYTES)
         };
         assert_eq!(remap([10, 4], [10, 6]), "+14..16");
         assert_eq!(remap([10, 6], [30, 8]), "-10..14 -14..16 +30..38");
@@ -326,10 +335,10 @@ mod tests {
             for (kind, at, count, accessible, to) in calls {
                 let protection = if accessible { WRITE } else { NONE };
                 let (what, arguments, result) = match kind {
-                    0 => (MemoryCall::Map, [0, count * PAGE, protection, ANONYMOUS], at * PAGE),
-                    1 => (MemoryCall::Unmap, [at * PAGE, count * PAGE, 0, 0], 0),
-                    2 => (MemoryCall::Protect, [at * PAGE, count * PAGE, protection, 0], 0),
-                    _ => (MemoryCall::Map, [0, count * PAGE, protection, FILE], to * PAGE),
+                    0 => (MemoryCall::Map, [0, count * PAGE_BYTES, protection, ANONYMOUS], at * PAGE_BYTES),
+                    1 => (MemoryCall::Unmap, [at * PAGE_BYTES, count * PAGE_BYTES, 0, 0], 0),
+                    2 => (MemoryCall::Protect, [at * PAGE_BYTES, count * PAGE_BYTES, protection, 0], 0),
+                    _ => (MemoryCall::Map, [0, count * PAGE_BYTES, protection, FILE], to * PAGE_BYTES),
                 };
                 for page in (0..count).map(|page| page + if kind == 3 { to } else { at }) {
                     match kind {
@@ -339,7 +348,7 @@ mod tests {
                     }
                 }
                 for change in process.0.apply(what, &call(arguments, result as i64)) {
-                    let range = change.address / PAGE..(change.address + change.bytes) / PAGE;
+                    let range = change.address / PAGE_BYTES..(change.address + change.bytes) / PAGE_BYTES;
                     for page in range {
                         let new = match change.kind {
                             HeapKind::Mapped => used.insert(page),

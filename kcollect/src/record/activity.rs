@@ -8,7 +8,7 @@ use experiment_format::ids::{Pid, Tid};
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::Detail;
 use user_collector::io_calls::Operation;
-use user_collector::join::StackPlace;
+use user_collector::join::StackSeries;
 use user_collector::memory::Change;
 use user_collector::process::ProcessInstance;
 
@@ -91,7 +91,7 @@ impl ThreadActivity {
 
     /// Returns the series of numbered user stacks in which its own is.
     #[must_use]
-    pub fn stack_place(&self) -> StackPlace {
+    pub fn stack_series(&self) -> StackSeries {
         let place = match &self.kind {
             ActivityKind::Event(ThreadEvent::IoCall(call)) => call.place,
             ActivityKind::Event(ThreadEvent::Memory { place, .. }) => *place,

@@ -78,9 +78,9 @@ impl Subexperiment {
         };
         let header = header(inherited, &facts, pid, &first.name);
         let mut collector = Collector::create(dir, &directory, &header, inherited.run)?;
-        collector.room = room;
+        collector.left_bytes = room;
         let space = code.spaces.get_mut(pid);
-        let since = space.map_or(0, |space| space.since());
+        let since = space.map_or(0, |space| space.since_ns());
         // From when its exact times count; another process may have the number by now.
         let start_ns = since.max(began_ns).min(first.at_ns);
         let nothing = UsageRecord {
@@ -154,7 +154,7 @@ impl Subexperiment {
         self.collector
             .write_kernel_objects(&activity.kernel, kernel)?;
         let thread = ThreadStack {
-            at: header.time_ns,
+            at_ns: header.time_ns,
             cpu: header.cpu,
             tid: header.tid(),
             name: header.name.bytes(),
@@ -387,7 +387,7 @@ impl Subexperiment {
     pub fn report_all_used(&mut self, code: &mut LoadedCode) {
         self.report_used(code);
         if let Some(used) = self.collector.used_objects() {
-            used.positions()
+            used.offsets()
                 .for_each(|(id, position)| code.objects.used_at(id, position));
         }
     }
@@ -400,7 +400,7 @@ impl Subexperiment {
 
     /// Bytes that may still be written of mappings, functions made at run time, and their code.
     pub fn room(&mut self) -> &mut u64 {
-        &mut self.collector.room
+        &mut self.collector.left_bytes
     }
 
     /// Bytes written.

@@ -1,5 +1,5 @@
-//! Which of the kernel's load objects a subexperiment has: those in which its stacks have a frame,
-//! and what lay in their place at other times.
+//! The kernel's load objects of a subexperiment: those in which its stacks have a frame, and those
+//! that had the same addresses at other times.
 //!
 //! A machine may have hundreds of BPF programs and modules, and a recording thousands of processes:
 //! written into each subexperiment, they would be most of the data.
@@ -12,19 +12,19 @@ use experiment_format::map::MapEvent;
 /// The kernel's load objects that a subexperiment has.
 #[derive(Debug, Default)]
 pub(super) struct KernelObjects {
-    /// Positions among all events.
+    /// The events that were written, as positions among all events.
     written: BTreeSet<usize>,
-    /// Where those lie.
+    /// Addresses of what was written.
     ranges: Vec<Range<u64>>,
-    /// Frames where nothing is known to lie.
+    /// Frames at addresses of no known load object.
     missing: BTreeSet<u64>,
-    /// How many events there were at the last look.
+    /// Number of events in the last call.
     looked_at: usize,
 }
 
 impl KernelObjects {
-    /// Adds kernel frames of stacks, maybe none that are new. Returns the events that have to be
-    /// written by now, in the order of `all`, which may be longer every time.
+    /// Adds kernel frames of stacks. Returns the events that have to be written now, in the order
+    /// of `all`, which may be longer in each call.
     pub(super) fn add_frames<'a>(
         &mut self,
         frames: &[u64],
@@ -41,7 +41,7 @@ impl KernelObjects {
         }
         self.looked_at = all.len();
         let mut new = BTreeSet::new();
-        // What is written may lie where others lay, which are written then too.
+        // Each one that is written may overlap others, which are written then too.
         while let Some(position) = (0..all.len()).find(|position| {
             !self.written.contains(position)
                 && all.get(*position).is_some_and(|event| self.concerns(event))
@@ -71,7 +71,7 @@ impl KernelObjects {
     }
 }
 
-/// Returns where something begins to lie.
+/// Returns the addresses at which an event maps something.
 fn range(event: &MapEvent) -> Option<Range<u64>> {
     match event {
         MapEvent::Segment { vaddr, size, .. } | MapEvent::Function { vaddr, size, .. } => {

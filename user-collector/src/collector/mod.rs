@@ -1,10 +1,9 @@
 //! The user collector: the subexperiment of one followed process.
 //!
-//! Tick arrays of its threads with the kernel's frames above the user frames that called them, what
-//! is mapped in it as it changes, the functions that a JIT compiler makes, the names of its
-//! threads, and a sample of the whole process whenever one is taken. All of that comes in time
-//! order; it is written in batches, and no file stays open in between, since there may be thousands
-//! of collectors.
+//! It holds the tick arrays of its threads, with stacks of kernel frames and the user frames that
+//! called them; changes of what is mapped; JIT functions; names of threads; and samples of the
+//! whole process. All of that comes in time order. It is written in batches, and no file stays open
+//! in between, since there may be thousands of collectors.
 
 mod kernel_objects;
 mod used_objects;
@@ -28,36 +27,35 @@ use crate::jit::{self, FunctionCode, JitChange};
 use crate::memory::Change;
 use crate::objects::ObjectId;
 use crate::process::ThreadNames;
-use crate::space::Mapping;
-use crate::space::{MappingChange, MappingEvent, mappings_between};
+use crate::space::{Mapping, MappingChange, MappingEvent, mappings_between};
 use kernel_objects::KernelObjects;
 pub use used_objects::UsedObjects;
 
-/// Buffered data are written when there are this many bytes,
+/// Size at which buffered data are written.
 const FLUSH_BYTES: usize = 64 << 10;
-/// or when they are this old.
+/// Age at which buffered data are written.
 const FLUSH_AFTER_NS: u64 = 2_000_000_000;
 /// Most mappings that are written of one process, about 12 MB: as many as one can have at a time
 /// (vm.max_map_count).
 const MAX_SEGMENTS: u64 = 65_536;
-/// Most bytes of mappings and functions that are written of one process: readers refuse a larger
-/// `map.xml` than twice this.
+/// Most bytes of mappings and functions that are written of one process: readers refuse a `map.xml`
+/// of more than twice this.
 const MAX_MAP_BYTES: u64 = 128 << 20;
 
 /// The stack of a thread at an instant.
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadStack<'a> {
     /// When it was captured, nanoseconds of the events' clock.
-    pub at: u64,
+    pub at_ns: u64,
     /// The CPU.
     pub cpu: u32,
     /// The thread.
     pub tid: Tid,
     /// Its name.
     pub name: &'a [u8],
-    /// Kernel frames and user frames, leaf first, callers as addresses inside the call.
+    /// Kernel frames, then user frames, leaf first. A caller's address is inside its call.
     pub frames: &'a [u64],
-    /// How they end.
+    /// How the frames end.
     pub end: StackEnd,
 }
 
@@ -68,7 +66,7 @@ pub struct StateTicks<'a> {
     pub thread: ThreadStack<'a>,
     /// The state.
     pub state: Microstate,
-    /// Interval boundaries in it.
+    /// Ticks in it.
     pub ticks: u32,
     /// What else is known of the state.
     pub detail: Detail,
@@ -79,33 +77,32 @@ pub struct StateTicks<'a> {
 pub struct Collector {
     writer: SubexperimentWriter,
     pid: Pid,
-    start: u64,
+    start_ns: u64,
     group: String,
     names: ThreadNames,
-    /// First addresses of the load objects that are mapped,
+    /// First addresses of the load objects that are mapped.
     segments: HashSet<u64>,
     segments_written: u64,
-    /// and of the dynamic functions that live.
+    /// First addresses of the JIT functions that have not ended.
     functions: HashSet<u64>,
-    flushed: u64,
+    flushed_ns: u64,
     used: Option<UsedObjects>,
     kernel: KernelObjects,
-    /// Tick arrays written.
+    /// Tick arrays that were written.
     pub arrays: u64,
-    /// Mappings not written, because there were more than 65,536 of this process, or no room,
+    /// Mappings that were not written, because of [`MAX_SEGMENTS`] or a limit of bytes.
     pub unwritten_mappings: u64,
-    /// functions made at run time that there was no room for,
+    /// JIT functions that were not written, because of a limit of bytes.
     pub unwritten_functions: u64,
-    /// and such functions whose machine code there was no room for.
+    /// JIT functions whose machine code was not written, because of a limit of bytes.
     pub unwritten_code: u64,
-    /// Bytes that may still be written of what gives stacks their names: mappings, functions and
-    /// their code.
-    pub room: u64,
+    /// Bytes that may still be written of mappings, JIT functions and their code.
+    pub left_bytes: u64,
     map_bytes: u64,
 }
 
 impl Collector {
-    /// Creates the experiment in the founder's directory. `run` has the zero of its times.
+    /// Creates the experiment in the founder's directory. Its times count from `run`.
     ///
     /// # Errors
     /// It can't be written.
@@ -115,46 +112,46 @@ impl Collector {
         header: &LogHeader,
         run: StartTime,
     ) -> Result<Collector> {
-        let start = run.tstamp_ns;
+        let start_ns = run.tstamp_ns;
         Ok(Collector {
             writer: SubexperimentWriter::create(founder, name, header, run)?,
             pid: header.pid,
-            start,
+            start_ns,
             group: format!("pid {}", header.pid),
             names: ThreadNames::default(),
             segments: HashSet::new(),
             segments_written: 0,
             functions: HashSet::new(),
-            flushed: start,
+            flushed_ns: start_ns,
             used: None,
             kernel: KernelObjects::default(),
             arrays: 0,
             unwritten_mappings: 0,
             unwritten_functions: 0,
             unwritten_code: 0,
-            room: u64::MAX,
+            left_bytes: u64::MAX,
             map_bytes: 0,
         })
     }
 
-    /// Notes from here on which load objects its stacks are in. To be called before anything is
-    /// mapped.
+    /// Notes from now on which load objects its stacks are in. To be called before the first
+    /// mapping is written.
     pub fn note_used_objects(&mut self) {
         self.used = Some(UsedObjects::default());
     }
 
-    /// Returns which load objects its stacks are in, where that is noted.
+    /// Returns the load objects that its stacks are in, if they are noted.
     pub fn used_objects(&mut self) -> Option<&mut UsedObjects> {
         self.used.as_mut()
     }
 
-    /// Its directory's name.
+    /// Returns the name of its directory.
     pub fn name(&self) -> &str {
         self.writer.name()
     }
 
-    /// Writes what was mapped and unmapped, by time. `object` returns the load object of a mapping
-    /// and its name; a report could not open an object without a name.
+    /// Writes changes of mappings, in the order of time. `object` returns the load object of a
+    /// mapping and its name. A mapping without a name is not written: no report could open it.
     ///
     /// # Errors
     /// It can't be written.
@@ -164,13 +161,13 @@ impl Collector {
         mut object: impl FnMut(&Mapping) -> Option<(ObjectId, String)>,
     ) -> Result<()> {
         for change in changes {
-            let at = self.at(change.at);
+            let at_ns = self.relative_ns(change.at_ns);
             let event = match &change.event {
-                // Where memory without a file begins, a dynamic function may begin too: it would
-                // end.
+                // A JIT function may begin at the same address as memory without a file, and must
+                // not end with that.
                 MappingEvent::Unmap(vaddr) => {
                     self.segments.remove(vaddr).then_some(MapEvent::Unmap {
-                        at_ns: at,
+                        at_ns,
                         vaddr: *vaddr,
                     })
                 }
@@ -183,7 +180,7 @@ impl Collector {
                         used.mapped(mapping, id);
                     }
                     MapEvent::Segment {
-                        at_ns: at,
+                        at_ns,
                         vaddr: mapping.start,
                         size: mapping.end - mapping.start,
                         file_offset: mapping.offset,
@@ -203,7 +200,7 @@ impl Collector {
 
     /// Returns whether no further mapping or function is written. What was written still ends.
     fn is_full(&self) -> bool {
-        self.room == 0 || self.map_bytes >= MAX_MAP_BYTES
+        self.left_bytes == 0 || self.map_bytes >= MAX_MAP_BYTES
     }
 
     fn write_name(&mut self, event: &MapEvent) -> Result<()> {
@@ -211,13 +208,13 @@ impl Collector {
         self.writer.map(event)?;
         let bytes = self.writer.bytes_written() - before;
         self.map_bytes += bytes;
-        self.room = self.room.saturating_sub(bytes);
+        self.left_bytes = self.left_bytes.saturating_sub(bytes);
         Ok(())
     }
 
-    /// Writes the load objects of these kernel frames, without which the frames have no names.
-    /// `all` has the places of the kernel's load objects; it is the same every time, with later
-    /// events at its end, which are looked at even without frames.
+    /// Writes the load objects of these kernel frames, if they are not written yet. `all` are the
+    /// mappings of the kernel's load objects; each call has those of the last one, and maybe more
+    /// at the end, which may belong to earlier frames.
     ///
     /// # Errors
     /// It can't be written.
@@ -226,12 +223,11 @@ impl Collector {
         new.into_iter().try_for_each(|event| self.writer.map(event))
     }
 
-    /// Writes functions that began and ended in memory without a file. `code` is what is mapped in
-    /// the process.
+    /// Writes JIT functions that began or ended. `code` are the mappings of the process.
     ///
-    /// A perf map may name functions of a file too, as node's does its builtins. A report would not
-    /// accept them there, and the file has its own; and one that reached into a file from before it
-    /// would make the whole file unknown to a report.
+    /// Functions in a file are left out: a perf map may name some, as node's does its builtins. The
+    /// file has its own functions, and one that reached into a mapping of a file would hide the
+    /// whole file from a report.
     ///
     /// # Errors
     /// It can't be written.
@@ -250,25 +246,25 @@ impl Collector {
                 JitChange::Begin { address, .. } => {
                     self.functions.insert(*address);
                 }
-                // One that was not written does not end.
+                // A function that was not written has no end either.
                 JitChange::End { address, .. } if !self.functions.remove(address) => continue,
                 JitChange::End { .. } => {}
             }
             let event = match change {
                 JitChange::Begin {
-                    at,
+                    at_ns,
                     address,
                     size,
                     name,
                     ..
                 } => MapEvent::Function {
-                    at_ns: self.at(*at),
+                    at_ns: self.relative_ns(*at_ns),
                     vaddr: *address,
                     size: *size,
                     name: name.to_string(),
                 },
-                JitChange::End { at, address, .. } => MapEvent::Unmap {
-                    at_ns: self.at(*at),
+                JitChange::End { at_ns, address } => MapEvent::Unmap {
+                    at_ns: self.relative_ns(*at_ns),
                     vaddr: *address,
                 },
             };
@@ -277,7 +273,7 @@ impl Collector {
         Ok(())
     }
 
-    /// Returns whether a function that was written begins at an address and has not ended.
+    /// Returns whether a function at this address was written and has not ended.
     pub fn has_function(&self, address: u64) -> bool {
         self.functions.contains(&address)
     }
@@ -287,14 +283,20 @@ impl Collector {
     /// # Errors
     /// It can't be written.
     pub fn write_function_codes(&mut self, codes: &[FunctionCode]) -> Result<()> {
-        for FunctionCode { at, address, code } in codes {
+        for FunctionCode {
+            at_ns,
+            address,
+            code,
+        } in codes
+        {
             let bytes = code.len() as u64;
-            if self.room < bytes {
+            if self.left_bytes < bytes {
                 self.unwritten_code += 1;
                 continue;
             }
-            self.room -= bytes;
-            self.writer.dynamic_code(self.at(*at), *address, code)?;
+            self.left_bytes -= bytes;
+            self.writer
+                .dynamic_code(self.relative_ns(*at_ns), *address, code)?;
         }
         Ok(())
     }
@@ -310,7 +312,7 @@ impl Collector {
         self.arrays += 1;
         self.writer.tick_array(&TickArray {
             cpu: of_state.thread.cpu,
-            time_ns: of_state.thread.at,
+            time_ns: of_state.thread.at_ns,
             stack,
             tid: of_state.thread.tid,
             pid: self.pid,
@@ -319,8 +321,7 @@ impl Collector {
         })
     }
 
-    /// Writes that a counter has overflowed in a thread: which one, and how many events that stands
-    /// for.
+    /// Writes a counter's overflow in a thread: the counter, and for how many events it stands.
     ///
     /// # Errors
     /// It can't be written.
@@ -328,7 +329,7 @@ impl Collector {
         let stack = self.stack(thread)?;
         self.writer.counted(&CounterEvent {
             cpu: thread.cpu,
-            time_ns: thread.at,
+            time_ns: thread.at_ns,
             stack,
             tid: thread.tid,
             pid: self.pid,
@@ -337,23 +338,22 @@ impl Collector {
         })
     }
 
-    /// Writes that a thread has waited for a lock: since when, which lock, and the kind of the
-    /// wait.
+    /// Writes a thread's wait for a lock: when it began, the lock, and the kind of the wait.
     ///
     /// # Errors
     /// It can't be written.
     pub fn write_wait(
         &mut self,
         thread: &ThreadStack<'_>,
-        requested: u64,
+        requested_ns: u64,
         object: u64,
         kind: u32,
     ) -> Result<()> {
         let stack = self.stack(thread)?;
         self.writer.waited(&SyncEvent {
             cpu: thread.cpu,
-            requested_ns: requested,
-            ended_ns: thread.at,
+            requested_ns,
+            ended_ns: thread.at_ns,
             stack,
             tid: thread.tid,
             pid: self.pid,
@@ -362,7 +362,7 @@ impl Collector {
         })
     }
 
-    /// Writes that a thread has made a system call that does I/O, or what a descriptor is called.
+    /// Writes a system call that does I/O, or the name of a descriptor.
     ///
     /// # Errors
     /// It can't be written.
@@ -385,7 +385,7 @@ impl Collector {
         })
     }
 
-    /// Writes that memory of the process came or went, by a thread.
+    /// Writes that a thread has changed what memory the process may use.
     ///
     /// # Errors
     /// It can't be written.
@@ -393,7 +393,7 @@ impl Collector {
         let stack = self.stack(thread)?;
         self.writer.allocated(&HeapEvent {
             cpu: thread.cpu,
-            time_ns: thread.at,
+            time_ns: thread.at_ns,
             stack,
             tid: thread.tid,
             pid: self.pid,
@@ -405,12 +405,14 @@ impl Collector {
 
     /// Interns a thread's stack, after writing the name of the thread if it is new.
     fn stack(&mut self, thread: &ThreadStack<'_>) -> Result<StackUid> {
-        if let Some(at) = self
-            .names
-            .update(self.pid, thread.tid, thread.name, self.at(thread.at))
-        {
+        if let Some(at_ns) = self.names.update(
+            self.pid,
+            thread.tid,
+            thread.name,
+            self.relative_ns(thread.at_ns),
+        ) {
             self.writer.log(&LogEvent::Thread {
-                at_ns: at,
+                at_ns,
                 tid: thread.tid,
                 name: printable(thread.name),
                 group: self.group.clone(),
@@ -427,38 +429,39 @@ impl Collector {
     ///
     /// # Errors
     /// It can't be written.
-    pub fn write_sample(&mut self, at: u64, label: &str, usage: &UsageRecord) -> Result<()> {
-        self.writer.sample(self.at(at), label, usage)
+    pub fn write_sample(&mut self, at_ns: u64, label: &str, usage: &UsageRecord) -> Result<()> {
+        self.writer.sample(self.relative_ns(at_ns), label, usage)
     }
 
-    /// Writes an event, made from its time in the experiment.
+    /// Writes an event of the log, which `event` returns for a time of the experiment.
     ///
     /// # Errors
     /// It can't be written.
-    pub fn write_log(&mut self, at: u64, event: impl FnOnce(u64) -> LogEvent) -> Result<()> {
-        self.writer.log(&event(self.at(at)))
+    pub fn write_log(&mut self, at_ns: u64, event: impl FnOnce(u64) -> LogEvent) -> Result<()> {
+        self.writer.log(&event(self.relative_ns(at_ns)))
     }
 
-    /// Returns the bytes written, buffered ones included.
+    /// Returns the number of bytes written, buffered ones included.
     pub fn bytes_written(&self) -> u64 {
         self.writer.bytes_written()
     }
 
-    /// Writes buffered data if they are many or old. To be called once a round.
+    /// Writes buffered data of [`FLUSH_BYTES`] or [`FLUSH_AFTER_NS`]. To be called once a round.
     ///
     /// # Errors
     /// It can't be written.
-    pub fn maintain(&mut self, founder: &ExperimentDir, now: u64) -> Result<()> {
-        let waits = self.writer.buffered();
-        if waits == 0 || (waits < FLUSH_BYTES && now.saturating_sub(self.flushed) < FLUSH_AFTER_NS)
+    pub fn maintain(&mut self, founder: &ExperimentDir, now_ns: u64) -> Result<()> {
+        let buffered = self.writer.buffered();
+        if buffered == 0
+            || (buffered < FLUSH_BYTES && now_ns.saturating_sub(self.flushed_ns) < FLUSH_AFTER_NS)
         {
             return Ok(());
         }
-        self.flushed = now;
+        self.flushed_ns = now_ns;
         self.writer.flush(founder)
     }
 
-    /// Writes what waits in memory.
+    /// Writes all buffered data.
     ///
     /// # Errors
     /// It can't be written.
@@ -470,26 +473,27 @@ impl Collector {
     ///
     /// # Errors
     /// It can't be written.
-    pub fn close(mut self, founder: &ExperimentDir, at: u64) -> Result<()> {
-        let at = self.at(at);
+    pub fn close(mut self, founder: &ExperimentDir, at_ns: u64) -> Result<()> {
+        let at_ns = self.relative_ns(at_ns);
         let (mappings, functions) = (self.unwritten_mappings, self.unwritten_functions);
         if mappings > 0 {
             let text = format!(
                 "{mappings} mappings are not in this experiment, because the process had more than {MAX_SEGMENTS}, or beyond a limit (-L): stacks there have no names"
             );
-            self.writer.warning(at, &text)?;
+            self.writer.warning(at_ns, &text)?;
         }
         if functions > 0 {
             let text = format!(
-                "{functions} functions made at run time are not in this experiment, because they were beyond a limit (-L, or {} MB of one process): they have no names",
+                "{functions} JIT functions are not in this experiment, because they were beyond a limit (-L, or {} MB of one process): they have no names",
                 MAX_MAP_BYTES >> 20
             );
-            self.writer.warning(at, &text)?;
+            self.writer.warning(at_ns, &text)?;
         }
-        self.writer.close(founder, at)
+        self.writer.close(founder, at_ns)
     }
 
-    fn at(&self, time: u64) -> u64 {
-        time.saturating_sub(self.start)
+    /// Returns a time of the events' clock as one of the experiment, which counts from its start.
+    fn relative_ns(&self, time_ns: u64) -> u64 {
+        time_ns.saturating_sub(self.start_ns)
     }
 }

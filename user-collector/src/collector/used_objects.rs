@@ -1,13 +1,12 @@
-//! Which of a process's load objects were seen in its stacks, and where: for `-A usedldobjects` and
-//! `-A usedsrc`.
+//! The load objects of a process that its stacks are in, and the offsets: for `-A usedldobjects`
+//! and `-A usedsrc`.
 //!
-//! Only a stack that is new to the experiment is looked at, and its addresses are only kept. They
-//! are compared with the mappings when the used objects are taken: with all that was ever mapped
-//! there, because a stack may be written before or after its mappings. One object too many is no
-//! harm.
+//! Only the addresses of stacks that are new to the experiment are kept. They are compared with the
+//! mappings when the used objects are taken: with all that was ever mapped there, because a stack
+//! may be written before or after its mappings. An object too many does no harm.
 //!
-//! A process can make addresses without end, so `MAX_ADDRESSES` are kept. When there are more,
-//! all that it maps counts as used, and the sources of what is not kept may be left out.
+//! A process may have any number of addresses, so [`MAX_ADDRESSES`] are kept. Beyond that, all that
+//! it maps counts as used, and sources of addresses that are not kept may be left out.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -16,7 +15,7 @@ use experiment_format::stacks::StackUid;
 use crate::objects::ObjectId;
 use crate::space::Mapping;
 
-/// Addresses that are kept of one process: about 1 MiB.
+/// Most addresses that are kept of one process: about 1 MiB.
 const MAX_ADDRESSES: usize = 65_536;
 
 /// The seen addresses of one process.
@@ -26,7 +25,7 @@ pub struct UsedObjects {
     addresses: BTreeSet<u64>,
     mapped: BTreeSet<MappedObject>,
     taken: HashSet<ObjectId>,
-    /// There are addresses that are not kept.
+    /// Whether there are addresses that are not kept.
     too_many: bool,
     changed: bool,
 }
@@ -36,7 +35,7 @@ pub struct UsedObjects {
 struct MappedObject {
     start: u64,
     end: u64,
-    /// Offset in the file.
+    /// Offset of `start` in the file, bytes.
     offset: u64,
     object: ObjectId,
 }
@@ -44,7 +43,7 @@ struct MappedObject {
 impl UsedObjects {
     /// Adds the frames of a stack that is written.
     pub fn stack(&mut self, stack: StackUid, frames: &[u64]) {
-        // Numbers rise.
+        // A new stack has a higher number than all before.
         if self.newest.is_some_and(|newest| stack <= newest) {
             return;
         }
@@ -70,7 +69,7 @@ impl UsedObjects {
         });
     }
 
-    /// Returns the objects that were seen, each once.
+    /// Returns the objects that were seen and not returned before.
     pub fn take(&mut self) -> Vec<ObjectId> {
         if !std::mem::take(&mut self.changed) {
             return Vec::new();
@@ -85,8 +84,8 @@ impl UsedObjects {
         new
     }
 
-    /// Returns where they were seen: positions in their files, bytes.
-    pub fn positions(&self) -> impl Iterator<Item = (ObjectId, u64)> {
+    /// Returns where objects were seen: offsets in their files, bytes.
+    pub fn offsets(&self) -> impl Iterator<Item = (ObjectId, u64)> {
         self.mapped.iter().flat_map(|mapped| {
             let seen = self.addresses.range(mapped.start..mapped.end);
             seen.map(|address| (mapped.object, mapped.offset + (address - mapped.start)))
@@ -131,8 +130,8 @@ mod tests {
         assert_eq!(used.take(), []);
         used.mapped(&mapping(30, 40, 7), ObjectId(2));
         assert_eq!(used.take(), [ObjectId(2)]);
-        let positions: Vec<_> = used.positions().collect();
-        assert_eq!(positions, [(ObjectId(0), 102), (ObjectId(2), 12)]);
+        let offsets: Vec<_> = used.offsets().collect();
+        assert_eq!(offsets, [(ObjectId(0), 102), (ObjectId(2), 12)]);
     }
 
     #[test]
@@ -150,6 +149,6 @@ mod tests {
         assert_eq!(used.take(), []);
         used.mapped(&mapping(30, 40, 7), ObjectId(2));
         assert_eq!(used.take(), [ObjectId(2)]);
-        assert_eq!(used.positions().count(), 0);
+        assert_eq!(used.offsets().count(), 0);
     }
 }

@@ -1,29 +1,29 @@
-//! How many descriptors may stay open.
+//! The limit for descriptors that stay open.
 //!
-//! Some are held for long: the files of followed processes, and load objects until their tables
-//! are made and they are archived. There may be thousands, and the limit may be a thousand. All
-//! else needs few, and those at any time. So what is held has to leave room.
+//! Some descriptors are held for long: files of followed processes, and load objects until their
+//! tables are made and they are archived. There may be thousands, and the system's limit may be a
+//! thousand. Other parts need few descriptors, but at any time, so some are left free.
 //!
-//! Nothing is counted for that. A new descriptor has the smallest number that is free, so its own
-//! number says how many are open at least.
+//! Nothing has to be counted for that: a new descriptor has the smallest free number, so that many
+//! others are open at least.
 
 use std::os::fd::{AsFd, AsRawFd as _};
 
 use nix::sys::resource::{Resource, getrlimit};
 
-/// Descriptors that are never held: for what is opened, used and closed.
+/// Descriptors that are never held, for files that are closed at once.
 pub const FREE_DESCRIPTORS: u64 = 64;
 
-/// Which part of the descriptors may be held for something.
+/// The share of descriptors that may be held for one purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
-    /// All but the free ones: for what is closed soon.
+    /// All but the free ones: for files that are closed soon.
     Most,
-    /// Half of them: for what is held as long as others run.
+    /// Half of them: for files that are held as long as other processes run.
     Half,
 }
 
-/// Returns whether a descriptor, which was opened just now, may be held.
+/// Returns whether a descriptor that was just opened may be held.
 pub fn may_hold(fd: impl AsFd, share: Share) -> bool {
     let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
     let number = u64::try_from(fd.as_fd().as_raw_fd()).unwrap_or(u64::MAX);

@@ -1,11 +1,11 @@
-//! What the user who called kcollect, perhaps through sudo, may read.
+//! The rights of the user who called kcollect, perhaps through sudo.
 //!
-//! The experiment belongs to that user, and the collector runs as root. A copy discloses the file,
+//! The experiment belongs to that user, but the collector runs as root. A copy discloses the file,
 //! and paths come from files of any user: a program may claim that its source is `/etc/shadow`. So
-//! a file is copied only if its mode lets that user read it, and a path is resolved only through
-//! directories that the user may search. Access control lists are not read: what only they permit
-//! is not copied. What they forbid in spite of the mode can't be seen here either; on Linux the
-//! group bits of the mode are then the list's mask.
+//! a file is copied only if its mode permits that user to read it, and a path is resolved only
+//! through directories that the user may search. Access control lists are not read: a file that
+//! only they permit to read is not copied. Where they forbid what the mode permits, that is not
+//! noticed either; on Linux the group bits of the mode are then the list's mask.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -24,25 +24,25 @@ use super::reopen;
 pub struct InvokingUser {
     /// User id; 0 may read everything.
     pub uid: u32,
-    /// All groups, the user's own among them.
+    /// Ids of all groups of the user.
     pub groups: Vec<u32>,
 }
 
 impl InvokingUser {
-    /// Returns whether the file's mode lets the user read it.
+    /// Returns whether the file's mode permits the user to read it.
     #[must_use]
     pub fn may_read(&self, file: &Metadata) -> bool {
         self.may(file, 4)
     }
 
-    /// Returns whether the directory's mode lets the user go through it.
+    /// Returns whether the directory's mode permits the user to search it.
     #[must_use]
     pub fn may_search(&self, directory: &Metadata) -> bool {
         self.may(directory, 1)
     }
 
-    /// As the kernel does it: one of the three groups of bits decides, also if another would permit
-    /// more.
+    /// Returns whether the mode has a bit for the user. As in the kernel, one of the three groups
+    /// of bits decides, also if another one would permit more.
     fn may(&self, file: &Metadata, bit: u32) -> bool {
         let shift = if file.uid() == self.uid {
             6
@@ -54,15 +54,14 @@ impl InvokingUser {
         self.uid == 0 || file.mode() >> shift & bit != 0
     }
 
-    /// Opens a regular file for reading, as if the user did it, from this root on.
+    /// Opens a regular file for reading, with the user's rights, below `root`.
     ///
-    /// The path is absolute. It is resolved without links: where one is on the way, that is an
-    /// error, since what it leads to may change between a look and the next. A `..` takes back what
-    /// is before it.
+    /// The path is absolute. A symbolic link in it is an error, since its target may change between
+    /// two looks. A `..` removes the part before it.
     ///
     /// # Errors
-    /// `PermissionDenied` where the user may not; `InvalidInput` for what is no regular file and
-    /// for a path that is not absolute; and what the system says.
+    /// `PermissionDenied` where the user has no right; `InvalidInput` for other files than regular
+    /// ones and for a path that is not absolute; and errors of the system.
     pub fn open(&self, root: BorrowedFd<'_>, path: &Path) -> io::Result<File> {
         let mut names = Vec::new();
         for component in path.components() {
@@ -77,15 +76,15 @@ impl InvokingUser {
         let Some(last) = names.pop().filter(|_| path.is_absolute()) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        // A descriptor of this kind only stands for the place: a device is not touched.
-        let place = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        // Such a descriptor is not open: a device is not touched.
+        let held = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let mut at: OwnedFd = root.try_clone_to_owned()?;
         for name in names {
             self.check(&at)?;
-            at = openat(at.as_fd(), name, place | OFlag::O_DIRECTORY, Mode::empty())?;
+            at = openat(at.as_fd(), name, held | OFlag::O_DIRECTORY, Mode::empty())?;
         }
         self.check(&at)?;
-        let file = File::from(openat(at.as_fd(), last, place, Mode::empty())?);
+        let file = File::from(openat(at.as_fd(), last, held, Mode::empty())?);
         let metadata = file.metadata()?;
         if !metadata.is_file() {
             return Err(io::ErrorKind::InvalidInput.into());

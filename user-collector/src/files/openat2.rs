@@ -1,7 +1,7 @@
 //! `openat2(2)`, repeated while it reports EAGAIN.
 //!
-//! Where a path is resolved inside a root, or in the kernel's cache alone, EAGAIN also means that
-//! something on the machine was renamed or mounted in the meantime, which says nothing of the path.
+//! If a path is resolved inside a root, or in the kernel's cache alone, EAGAIN may also mean that
+//! something on the machine was renamed or mounted meanwhile, whether it concerns the path or not.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -9,7 +9,8 @@ use nix::NixPath;
 use nix::errno::Errno;
 use nix::fcntl::OpenHow;
 
-/// A rename takes microseconds; what is not in the cache is not there at the last attempt either.
+/// Most attempts. A rename takes microseconds; a path that is not in the cache is not there at the
+/// last attempt either.
 const MAX_ATTEMPTS: u32 = 16;
 
 /// Resolves a path below a directory.

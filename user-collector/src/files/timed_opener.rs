@@ -1,13 +1,13 @@
 //! Opening files of file systems that may never answer.
 //!
-//! A file server that is gone, or a file system in user space that has stopped, blocks the process
-//! that opens its files, without any limit. A machine is profiled just when something on it hangs,
-//! and that must not block the profiler. So files of other processes are opened in a thread of its
-//! own, which is waited for for a second. A thread that stays blocked is abandoned: only the end of
-//! the process ends it.
+//! A file server that is down, or a file system in user space that has stopped, blocks the process
+//! that opens its files, without any limit. Machines are profiled when something on them hangs, and
+//! that must not block the profiler. So files of other processes are opened by another thread, for
+//! which the caller waits a second. A thread that stays blocked is abandoned: only the end of the
+//! process ends it.
 //!
-//! What it refuses: to open another file of a directory that did not answer, and to abandon more
-//! than [`MAX_BLOCKED_THREADS`] threads.
+//! Limits: after a timeout, no other file of the same directory is opened; at most
+//! [`MAX_BLOCKED_THREADS`] threads are abandoned.
 
 use std::collections::HashSet;
 use std::io;
@@ -20,14 +20,14 @@ use std::time::Duration;
 pub const OPEN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Most threads that may stay blocked.
 pub const MAX_BLOCKED_THREADS: u32 = 4;
-/// Nice value of the thread: that of the thread which waits for it.
+/// Nice value of the thread: the same as that of the thread which waits for it.
 const NICE: i32 = -20;
 
 /// Why a file was not opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TimedOpenError {
-    /// It took longer than [`OPEN_TIMEOUT`], or something in its directory did before.
+    /// The open took longer than [`OPEN_TIMEOUT`], or an earlier one in the same directory did.
     #[error("{}: its file system does not answer", directory.display())]
     TimedOut {
         /// The directory of the file.
@@ -42,7 +42,7 @@ pub enum TimedOpenError {
     #[error("not opened: no thread: {0}")]
     NoThread(#[from] io::Error),
 
-    /// A defect of ours.
+    /// The thread panicked.
     #[error("opening it panicked. This is a defect of kcollect; please report it")]
     Panicked,
 }

@@ -1,5 +1,4 @@
-//! Processes that belong together: those of a control group, of a container, of a unit, of a pod,
-//! of a user.
+//! Groups of processes: those of a control group, a container, a unit, a pod or a user.
 
 use std::fmt;
 use std::fs::File;
@@ -13,18 +12,18 @@ use crate::process::{Cgroup, effective_uid_of};
 /// Most bytes that are read of a file below `/proc`.
 const MAX_PROC_FILE_BYTES: u64 = 16 * 1024;
 
-/// What the processes have in common.
+/// What the processes of a group have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupRule {
-    /// They are in the control group of this path, or below it.
+    /// The control group of this path, or one below it.
     Cgroup(String),
-    /// Their container has this name, or its id begins so.
+    /// The container of this name, or whose id begins with this.
     Container(String),
-    /// They are of this unit of systemd; without an ending it is a service.
+    /// The unit of systemd with this name; without a suffix it is a service.
     Unit(String),
-    /// They are in the pod of this UID.
+    /// The pod with this UID.
     Pod(String),
-    /// This is their effective user id.
+    /// The effective user id.
     User(u32),
 }
 
@@ -41,8 +40,8 @@ impl fmt::Display for GroupRule {
 }
 
 impl GroupRule {
-    /// Returns whether a running process belongs to it; none if it cannot be read, as one that has
-    /// exited.
+    /// Returns whether a process belongs to the group; `None` if that can't be read, as after its
+    /// exit.
     #[must_use]
     pub fn has_process(&self, pid: Pid) -> Option<bool> {
         let read = |name: &str| {
@@ -59,7 +58,7 @@ impl GroupRule {
         }
     }
 
-    /// Returns whether what is in a control group belongs to it.
+    /// Returns whether the processes of a control group belong to the group.
     #[must_use]
     pub fn has(&self, cgroup: &Cgroup) -> bool {
         match self {

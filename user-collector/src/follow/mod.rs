@@ -11,11 +11,11 @@ pub use pattern::{Pattern, PatternError};
 /// Which processes are followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FollowRule {
-    /// What `-F` asks for.
+    /// The argument of `-F`.
     pub follow: Follow,
-    /// Numbers of processes that are followed whatever `-F` asks for.
+    /// Numbers of processes that are followed whatever `-F` is.
     pub pids: Vec<Pid>,
-    /// Whether a process is followed because the one that forked it is.
+    /// Whether children of followed processes are followed.
     pub descendants: bool,
 }
 
@@ -27,7 +27,7 @@ impl FollowRule {
     }
 }
 
-/// What `-F` asks for.
+/// The argument of `-F`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Follow {
     /// No process.
@@ -38,29 +38,29 @@ pub enum Follow {
     On,
     /// All processes, also those that only waited.
     All,
-    /// Processes that a pattern matches, whether they were on a CPU at a tick or not.
+    /// Processes that a pattern matches, also those that only waited.
     Matching(Pattern),
-    /// Processes that belong together, likewise.
+    /// Processes of a group, also those that only waited.
     Group(GroupRule),
 }
 
-/// A process, as the rule sees it.
+/// What the rule needs of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
     /// Its number.
     pub pid: Pid,
-    /// Its name, where known; bytes, not text.
+    /// Its name, where known; it may not be UTF-8.
     pub name: Option<&'a [u8]>,
     /// Path of the file that it executes, where known.
     pub executable: Option<&'a [u8]>,
     /// Whether it was on a CPU at a tick.
     pub ticked: bool,
-    /// Whether it belongs to the group that the rule names.
+    /// Whether it belongs to the rule's group.
     pub in_group: bool,
 }
 
 impl Follow {
-    /// Returns whether a process is followed, as it is now.
+    /// Returns whether a process is followed in its present state.
     #[must_use]
     pub fn wants(&self, candidate: &Candidate<'_>) -> bool {
         match self {

@@ -6,18 +6,18 @@ use regex::bytes::Regex;
 
 use super::Candidate;
 
-/// An extended regular expression that has to match the whole of a name.
+/// An extended regular expression that has to match a whole name.
 ///
-/// It is matched against three things, any of which may match: the process's name as the kernel has
-/// it (15 bytes), the base name of the file that it executes, and its number. So `nginx` is nginx,
-/// and neither `nginx-debug` nor process 1264's child; `nginx.*` is all of them.
+/// It is compared with the process's name as the kernel has it (15 bytes), with the base name of
+/// the file that it executes, and with its number. One match is enough. So `nginx` matches nginx
+/// but not `nginx-debug`, and `nginx.*` matches both.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     text: String,
     regex: Regex,
 }
 
-/// Two patterns of one text match the same.
+// Two patterns of the same text match the same.
 impl PartialEq for Pattern {
     fn eq(&self, other: &Pattern) -> bool {
         self.text == other.text
@@ -26,14 +26,14 @@ impl PartialEq for Pattern {
 
 impl Eq for Pattern {}
 
-/// The text of the expression.
+// The text of the expression.
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-/// Why a text is no pattern.
+/// The error for a text that is no regular expression.
 #[derive(Debug, thiserror::Error)]
 #[error("{pattern:?} is no regular expression: {}", last_line(source))]
 pub struct PatternError {
@@ -41,7 +41,7 @@ pub struct PatternError {
     source: Box<regex::Error>,
 }
 
-/// Returns the reason alone, without the drawing of the place.
+/// Returns the reason alone: the error's last line, without the excerpt of the pattern.
 fn last_line(error: &regex::Error) -> String {
     let text = error.to_string();
     let last = text.lines().next_back().unwrap_or_default();
@@ -54,8 +54,8 @@ impl Pattern {
     /// # Errors
     /// It is no regular expression.
     pub fn new(pattern: &str) -> Result<Pattern, PatternError> {
-        // Names are bytes: a dot is any of them. By itself first, or a parenthesis too many would
-        // close ours.
+        // Names are bytes, and a dot matches any. The pattern is compiled alone first, or an extra
+        // parenthesis could close the one around it.
         Regex::new(&format!("(?s-u){pattern}"))
             .and_then(|_| Regex::new(&format!("(?s-u)\\A(?:{pattern})\\z")))
             .map(|regex| Pattern {

@@ -11,55 +11,56 @@ use bpf_abi::layout::{IO_CALLS, IoExtra, TracedCall};
 
 use crate::memory::MemoryCall;
 
-/// What a call does. Its descriptor is its first argument, unless said otherwise.
+/// The action of a call. Its descriptor is the first argument unless another one is named here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It reads as many bytes as it returns.
+    /// A read; the result is its byte count.
     Read,
-    /// It writes as many bytes as it returns.
+    /// A write; the result is its byte count.
     Write,
-    /// It moves as many bytes as it returns from the descriptor in one argument to that in another.
+    /// A transfer between two descriptors; the result is its byte count.
     Transfer {
-        /// Which argument.
+        /// Index of the argument with the descriptor that is read.
         from: usize,
-        /// Which argument.
+        /// Index of the argument with the descriptor that is written.
         to: usize,
     },
-    /// It opens a path, and returns the descriptor.
+    /// An open of a path; the result is the descriptor.
     Open,
-    /// It opens a path below a directory's descriptor.
+    /// An open of a path relative to a directory's descriptor; the result is the descriptor.
     OpenAt,
-    /// It makes something without a path, which has a name here.
+    /// The creation of something without a path, which gets this name; the result is the
+    /// descriptor.
     Make(&'static str),
-    /// It makes memory that is a file, with a name.
+    /// `memfd_create`; the result is the descriptor.
     MakeMemory,
-    /// It makes a socket.
+    /// The creation of a socket; the result is the descriptor.
     Socket,
-    /// It makes the socket of a connection that came in.
+    /// The acceptance of a connection; the result is the descriptor.
     Accept,
-    /// It makes two descriptors.
+    /// The creation of two descriptors, which get this name.
     Pair(&'static str),
-    /// It duplicates a descriptor, and returns the new one.
+    /// The duplication of a descriptor; the result is the new one.
     Duplicate,
-    /// `fcntl`: it may duplicate.
+    /// `fcntl`, which may duplicate the descriptor.
     Control,
-    /// It closes.
+    /// A close.
     Close,
-    /// It closes all descriptors from the first argument to the second one.
+    /// A close of all descriptors from the first argument to the second one.
     CloseRange,
-    /// It gives a socket its own address.
+    /// The assignment of a socket's own address.
     Bind,
-    /// It gives a socket the address of its peer.
+    /// The assignment of the address of a socket's peer.
     Connect,
-    /// It changes the working directory to a path.
+    /// A change of the working directory to a path.
     ChangeDirectory,
-    /// It changes the working directory to that of a descriptor.
+    /// A change of the working directory to that of a descriptor.
     ChangeDirectoryTo,
-    /// Something else to a descriptor.
+    /// Another operation on a descriptor.
     Other,
-    /// Something else, without a descriptor.
+    /// Another operation, without a descriptor.
     OtherPath,
-    /// It changes what memory the process may use. No I/O: traced by `-H growth`.
+    /// A change of the memory that the process may use. No I/O: traced by `-H growth`.
     Memory(MemoryCall),
 }
 
@@ -70,14 +71,14 @@ pub struct Call {
     pub name: &'static str,
     /// Its number.
     pub number: i64,
-    /// Its number in a 32-bit program; −1: it has none.
+    /// Its number in a 32-bit program; −1 if it has none.
     compat: i64,
-    /// What it does.
+    /// Its action.
     pub action: Action,
 }
 
 impl Call {
-    /// Returns the number that stands for it in an experiment; `number` is that of the program.
+    /// Returns the call's number in an experiment; `number` is that of the program.
     pub(super) fn number_in(&self, number: u32) -> u32 {
         u32::try_from(self.number).unwrap_or(IO_CALLS as u32 + number)
     }
@@ -196,7 +197,7 @@ const MEMORY_CALLS: [Call; 5] = calls! {
     brk SYS_brk 45 Memory(MemoryCall::Break);
 };
 
-/// Calls that newer processors lack.
+/// Calls that newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
 const OLD_CALLS: [Call; 25] = calls! {
     open SYS_open 5 Open;
@@ -250,7 +251,7 @@ const COMPAT_ALIASES: [(i64, &str); 17] = [
     (272, "fadvise64"),
     (412, "utimensat"),
     (417, "recvmmsg"),
-    // Sockets, several calls in one: which descriptor it is of is not known.
+    // All socket calls in one. Its descriptor is in memory, and not known.
     (102, "socketcall"),
 ];
 
@@ -262,14 +263,14 @@ const SOCKET_CALL: Call = Call {
     action: OtherPath,
 };
 
-type Places = [Option<&'static Call>; 2 * IO_CALLS];
+type CallsByNumber = [Option<&'static Call>; 2 * IO_CALLS];
 
 /// The calls by number, those of 32-bit programs after the others.
-static BY_NUMBER: LazyLock<Box<Places>> = LazyLock::new(|| {
-    let mut places: Box<Places> = Box::new([None; 2 * IO_CALLS]);
+static BY_NUMBER: LazyLock<Box<CallsByNumber>> = LazyLock::new(|| {
+    let mut calls: Box<CallsByNumber> = Box::new([None; 2 * IO_CALLS]);
     let mut put = |number: i64, compat: bool, call: &'static Call| {
-        if let Some(place) = place_of(number, compat) {
-            places[place] = Some(call);
+        if let Some(index) = index_of(number, compat) {
+            calls[index] = Some(call);
         }
     };
     let io = || CALLS.iter().chain(&OLD_CALLS).chain([&SOCKET_CALL]);
@@ -283,10 +284,10 @@ static BY_NUMBER: LazyLock<Box<Places>> = LazyLock::new(|| {
             put(number, true, call);
         }
     }
-    places
+    calls
 });
 
-fn place_of(number: i64, compat: bool) -> Option<usize> {
+fn index_of(number: i64, compat: bool) -> Option<usize> {
     let number = usize::try_from(number)
         .ok()
         .filter(|number| *number < IO_CALLS)?;
@@ -297,8 +298,8 @@ fn place_of(number: i64, compat: bool) -> Option<usize> {
     }
 }
 
-/// Returns the name of a call by the number that stands for it in an experiment of a machine of
-/// this kind; none if it is not traced.
+/// Returns the name of a call by its number in an experiment of a machine of this architecture;
+/// `None` if it is not traced.
 #[must_use]
 pub fn name_of(number: u32) -> Option<&'static str> {
     let compat = number >= IO_CALLS as u32;
@@ -310,22 +311,22 @@ pub fn name_of(number: u32) -> Option<&'static str> {
     call_of(own, compat).map(|call| call.name)
 }
 
-/// Returns whether a call moves bytes from one descriptor to another: it is two packets in an
-/// experiment, a write with its time and a read without.
+/// Returns whether a call moves bytes from one descriptor to another. Such a call has two packets
+/// in an experiment: a write with its time, and a read without.
 #[must_use]
 pub fn is_transfer(name: &str) -> bool {
     let mut all = CALLS.iter();
     all.any(|call| call.name == name && matches!(call.action, Transfer { .. }))
 }
 
-/// Returns the call of a number; none if it is not traced.
+/// Returns the call of a number; `None` if it is not traced.
 #[must_use]
 pub fn call_of(number: u32, compat: bool) -> Option<&'static Call> {
-    BY_NUMBER[place_of(number.into(), compat)?]
+    BY_NUMBER[index_of(number.into(), compat)?]
 }
 
 /// Returns what the BPF programs trace, by number, those of 32-bit programs after the others: calls
-/// that do I/O, or those that change memory, or both. Nothing if neither.
+/// that do I/O (`io`), and those that change memory (`memory`). Empty without both.
 #[must_use]
 pub fn traced_calls(io: bool, memory: bool) -> Vec<TracedCall> {
     if !io && !memory {
@@ -350,7 +351,8 @@ pub fn traced_calls(io: bool, memory: bool) -> Vec<TracedCall> {
     BY_NUMBER.iter().map(traced).collect()
 }
 
-/// Returns what goes with a call, and which argument points to it.
+/// Returns which data of the program belong to a call, and the index of the argument that points to
+/// them.
 fn extra_of(call: &Call) -> (IoExtra, u8) {
     match call.action {
         Open | MakeMemory | ChangeDirectory => (IoExtra::Path, 0),

@@ -1,11 +1,12 @@
-//! The descriptors of one process, as its system calls make and close them; and what each of these
-//! calls did, in the terms of an experiment.
+//! The descriptors of one process, as its system calls open and close them, and the operations of
+//! these calls.
 //!
-//! A reader of an experiment learns what a descriptor is called when it is opened. So a descriptor
-//! that was there before, or came from elsewhere (over exec, in a message), is named when it is
-//! used first, by an operation that stands for no call. A name that nothing is known of is `fd N`.
+//! An experiment has a descriptor's name where it is opened. So a descriptor that was open before,
+//! or came by exec or in a message, gets its name when it is used first, by an operation without a
+//! call. If nothing is known of it, the name is `fd N`.
 //!
-//! Pure but for the [`Look`] that is passed in: it knows one process's calls in the order of time.
+//! Calls of one process come in the order of time. Nothing is read but by the [`DescriptorLookup`]
+//! that is passed in.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -16,67 +17,69 @@ use bpf_abi::layout::MAX_IO_EXTRA;
 use experiment_format::packet::IoKind;
 
 use super::calls::{Action, call_of};
-use super::look::Look;
+use super::look::DescriptorLookup;
 
-/// The most descriptors of a process that are kept: beyond, they are named anew.
+/// Most descriptors of a process that are kept. With more, all are dropped and looked up again.
 const MAX_DESCRIPTORS: usize = 16_384;
 /// Standard input, output and error.
 const STANDARD: [i32; 3] = [0, 1, 2];
-/// Of the kernel's fcntl.h: the commands that duplicate, and the descriptor of no directory.
+/// Commands of `fcntl` that duplicate a descriptor.
 const DUPLICATES: [u64; 2] = [libc::F_DUPFD as u64, libc::F_DUPFD_CLOEXEC as u64];
+/// In the place of a directory's descriptor: the working directory.
 const NO_DIRECTORY: i32 = libc::AT_FDCWD;
 
-/// What a call did, or what a descriptor is called.
+/// An operation of a call, or the name of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// When it began, CLOCK_MONOTONIC, nanoseconds; 0: that was not seen.
+    /// When it began, CLOCK_MONOTONIC, nanoseconds; 0 if that was not seen.
     pub begin_ns: u64,
-    /// When it ended.
+    /// When it ended, CLOCK_MONOTONIC, nanoseconds.
     pub end_ns: u64,
-    /// What it did.
+    /// The kind of the operation.
     pub kind: IoKind,
-    /// It failed.
+    /// Whether it failed.
     pub failed: bool,
-    /// The descriptor; −1: none.
+    /// The descriptor; −1 if there is none.
     pub descriptor: i32,
     /// Bytes that it moved.
     pub bytes: u64,
-    /// Of a duplicate: the descriptor that was duplicated.
+    /// Of a duplication: the descriptor that was duplicated.
     pub duplicated: Option<i32>,
     /// The number of the system call, as 64-bit programs have it; of one that only 32-bit programs
-    /// have, [`IO_CALLS`](bpf_abi::layout::IO_CALLS) more than their number. None: it only says
-    /// what a descriptor is called.
+    /// have, [`IO_CALLS`](bpf_abi::layout::IO_CALLS) more than their number. `None` if it is only a
+    /// descriptor's name.
     pub call: Option<u32>,
-    /// What the descriptor that it opens is called.
+    /// The name of the descriptor that it opens.
     pub name: Option<Arc<[u8]>>,
 }
 
 #[derive(Clone, Debug)]
 struct Descriptor {
     name: Arc<[u8]>,
-    /// In which [`Descriptors::turn`], from 1 an operation has said it; 0: in none.
-    said_in: u32,
+    /// The [`Descriptors::experiment_number`], plus one, of the last experiment that has the name;
+    /// 0 if none has.
+    named_in: u32,
 }
 
 /// The descriptors of a process.
 #[derive(Clone, Debug, Default)]
 pub struct Descriptors {
-    /// Those of a child are its parent's until it changes them: a process may fork often, and have
-    /// many.
+    /// Open descriptors. A child shares its parent's until it changes them: a process may fork
+    /// often, and have many.
     open: Arc<HashMap<i32, Descriptor>>,
-    /// How often all names were to be said anew.
-    turn: u32,
+    /// Number of experiments before this one, each of which has the names again.
+    experiment_number: u32,
     directory: Option<Vec<u8>>,
-    /// Those that were open at the beginning were looked up.
+    /// Whether the descriptors that were open at the first call were looked up.
     looked_up: bool,
 }
 
 impl Descriptors {
-    /// Returns those of a program that was started with the working directory and the standard files
-    /// of another process, which has them still. The program itself may be gone when its first call
-    /// is applied.
+    /// Returns the descriptors of a program that was started with the working directory and the
+    /// standard files of another process, in which they are looked up: the program itself may have
+    /// exited before its first call is applied.
     #[must_use]
-    pub fn inherited(look: &mut impl Look) -> Descriptors {
+    pub fn inherited(look: &mut impl DescriptorLookup) -> Descriptors {
         let mut descriptors = Descriptors {
             directory: look.directory(),
             ..Descriptors::default()
@@ -89,7 +92,7 @@ impl Descriptors {
         descriptors
     }
 
-    /// Returns those of a child process, as it is made.
+    /// Returns those of a new child process.
     #[must_use]
     pub fn forked(&self) -> Descriptors {
         let mut child = self.clone();
@@ -97,14 +100,14 @@ impl Descriptors {
         child
     }
 
-    /// Another experiment begins, in which nothing is said yet.
+    /// Begins another experiment, which has no names yet.
     pub fn begin_again(&mut self) {
-        self.turn += 1;
+        self.experiment_number += 1;
     }
 
-    /// Returns what a call did, after what has to be said for that. Nothing of a call that is not
-    /// known.
-    pub fn apply(&mut self, call: &IoCall, look: &mut impl Look) -> Vec<Operation> {
+    /// Returns the operations of a call, after the names of descriptors that it uses. Empty for a
+    /// call that is not traced.
+    pub fn apply(&mut self, call: &IoCall, look: &mut impl DescriptorLookup) -> Vec<Operation> {
         let Some(known) = call_of(call.call, call.compat) else {
             return Vec::new();
         };
@@ -123,13 +126,13 @@ impl Descriptors {
         .apply(known.action)
     }
 
-    fn add(&mut self, number: i32, name: Arc<[u8]>, said: bool) {
-        let said_in = if said { self.turn + 1 } else { 0 };
+    fn add(&mut self, number: i32, name: Arc<[u8]>, named: bool) {
+        let named_in = if named { self.experiment_number + 1 } else { 0 };
         let open = Arc::make_mut(&mut self.open);
         if open.len() >= MAX_DESCRIPTORS && !open.contains_key(&number) {
             open.clear();
         }
-        open.insert(number, Descriptor { name, said_in });
+        open.insert(number, Descriptor { name, named_in });
     }
 
     fn remove(&mut self, number: i32) {
@@ -138,10 +141,10 @@ impl Descriptors {
         }
     }
 
-    /// Returns whether an operation has said what a descriptor is called.
-    fn is_said(&self, number: i32) -> bool {
+    /// Returns whether the experiment has the name of a descriptor.
+    fn is_named(&self, number: i32) -> bool {
         let known = self.open.get(&number);
-        known.is_some_and(|known| known.said_in == self.turn + 1)
+        known.is_some_and(|known| known.named_in == self.experiment_number + 1)
     }
 }
 
@@ -155,7 +158,7 @@ struct Applied<'a, L> {
     operations: Vec<Operation>,
 }
 
-impl<L: Look> Applied<'_, L> {
+impl<L: DescriptorLookup> Applied<'_, L> {
     fn apply(mut self, action: Action) -> Vec<Operation> {
         match action {
             Action::Read => self.moved(IoKind::Read, 0),
@@ -233,8 +236,8 @@ impl<L: Look> Applied<'_, L> {
         }
     }
 
-    /// Says what a descriptor is called, at an instant.
-    fn say(&mut self, number: i32, name: Arc<[u8]>, at_ns: u64) {
+    /// Adds an operation with the name of a descriptor.
+    fn add_name(&mut self, number: i32, name: Arc<[u8]>, at_ns: u64) {
         self.descriptors.add(number, Arc::clone(&name), true);
         self.operations.push(Operation {
             begin_ns: at_ns,
@@ -246,7 +249,7 @@ impl<L: Look> Applied<'_, L> {
         });
     }
 
-    /// Returns what a descriptor is called.
+    /// Returns the name of a descriptor.
     fn name_of(&mut self, number: i32) -> Arc<[u8]> {
         if let Some(known) = self.descriptors.open.get(&number) {
             return Arc::clone(&known.name);
@@ -259,11 +262,11 @@ impl<L: Look> Applied<'_, L> {
         name
     }
 
-    /// A descriptor is used: says what it is called, unless that is said, or it is none.
+    /// Notes that a descriptor is used: adds its name if the experiment does not have it.
     fn used(&mut self, number: i32) {
         let none = self.call.result == -i64::from(libc::EBADF);
-        let said = self.descriptors.is_said(number);
-        if number < 0 || none || said {
+        let named = self.descriptors.is_named(number);
+        if number < 0 || none || named {
             return;
         }
         let name = self.name_of(number);
@@ -272,7 +275,7 @@ impl<L: Look> Applied<'_, L> {
             0 => self.call.header.time_ns.saturating_sub(1),
             begin_ns => begin_ns,
         };
-        self.say(number, name, at_ns);
+        self.add_name(number, name, at_ns);
     }
 
     fn moved(&mut self, kind: IoKind, argument: usize) {
@@ -291,7 +294,7 @@ impl<L: Look> Applied<'_, L> {
         self.operations.push(self.operation(IoKind::Other, number));
     }
 
-    /// The call opened what has this name, or tried to.
+    /// Adds the opening of what has this name, which may have failed.
     fn opened(&mut self, name: Vec<u8>) {
         let name: Arc<[u8]> = name.into();
         let number = self.result();
@@ -327,8 +330,8 @@ impl<L: Look> Applied<'_, L> {
         self.operations.push(self.operation(IoKind::Close, number));
     }
 
-    /// The packet of such a call has the first descriptor. The others are named anew when their
-    /// numbers are used again.
+    /// Closes a range. The operation has the first descriptor. The others get names again when
+    /// their numbers are used.
     fn range_closed(&mut self) {
         let [first, last] = [0, 1].map(|argument| self.call.arguments[argument] as u32);
         let on_exec = self.call.arguments[2] & u64::from(libc::CLOSE_RANGE_CLOEXEC) != 0;
@@ -351,7 +354,7 @@ impl<L: Look> Applied<'_, L> {
             return self.opened(name.as_bytes().to_vec());
         };
         let [first, second] = [first, second].map(|bytes| i32::from_ne_bytes(*bytes));
-        // With the inode, by which the other end is recognised in another process.
+        // The names have the inode, by which the other end is recognised in another process.
         for (number, is_call) in [(first, true), (second, false)] {
             self.descriptors.remove(number);
             let found = self.look.descriptor(number);
@@ -366,12 +369,12 @@ impl<L: Look> Applied<'_, L> {
                     };
                     self.operations.push(operation);
                 }
-                false => self.say(number, name, self.call.header.time_ns),
+                false => self.add_name(number, name, self.call.header.time_ns),
             }
         }
     }
 
-    /// Returns what a new socket is called.
+    /// Returns the name of a new socket.
     fn socket(&self) -> Vec<u8> {
         let [family, kind] = [0, 1].map(|argument| self.argument(argument));
         // The rest of the type are flags.
@@ -396,7 +399,7 @@ impl<L: Look> Applied<'_, L> {
             (true, Some(peer)) => [&*name, b" - ", peer.as_bytes()].concat(),
             (true, None) => {
                 let found = self.look.descriptor(number);
-                // Another one may have the number by now, but hardly a socket with a peer.
+                // Another file may have the number by now, but hardly a socket with a peer.
                 let has_peer = |found: &Vec<u8>| found.windows(3).any(|bytes| bytes == b" - ");
                 let found = found.filter(has_peer);
                 found.unwrap_or_else(|| [&*name, b" (accepted)"].concat())
@@ -405,7 +408,7 @@ impl<L: Look> Applied<'_, L> {
         self.opened(name);
     }
 
-    /// A socket has an address now, or tries to.
+    /// Notes that a socket got an address, or failed to.
     fn addressed(&mut self, action: Action) {
         let number = self.argument(0);
         self.other(number);
@@ -419,10 +422,10 @@ impl<L: Look> Applied<'_, L> {
             Action::Bind => [protocol, b" ", address.as_bytes()].concat(),
             _ => [protocol, b" to ", address.as_bytes()].concat(),
         };
-        self.say(number, name.into(), self.call.header.time_ns + 1);
+        self.add_name(number, name.into(), self.call.header.time_ns + 1);
     }
 
-    /// Returns the path that goes with the call, from the root where that is known.
+    /// Returns the call's path, absolute where the directory is known.
     fn path(&mut self, directory: i32) -> Vec<u8> {
         let mut path = self.call.extra.to_vec();
         if path.len() >= MAX_IO_EXTRA {
@@ -453,7 +456,7 @@ impl<L: Look> Applied<'_, L> {
     }
 }
 
-/// Returns a socket address in the usual form. None of one without an address.
+/// Returns a socket address as text; `None` for one without an address.
 fn address(bytes: &[u8]) -> Option<String> {
     let (family, rest) = bytes.split_first_chunk()?;
     match i32::from(u16::from_ne_bytes(*family)) {
@@ -463,7 +466,7 @@ fn address(bytes: &[u8]) -> Option<String> {
         }
         libc::AF_INET6 => {
             let (port, rest) = rest.split_first_chunk()?;
-            // Behind the flow.
+            // After the flow information.
             endpoint(rest.get(4..20)?, u16::from_be_bytes(*port))
         }
         libc::AF_UNIX => {

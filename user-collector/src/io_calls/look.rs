@@ -1,8 +1,7 @@
-//! What a process's descriptors are called, as its `/proc` has it now.
+//! Names of a process's descriptors, from its `/proc`.
 //!
-//! A socket is found by its inode in the tables of sockets of the process's network namespace, and
-//! is called by its endpoints. These tables can be long, so they are read again only after a while,
-//! and only a part of them.
+//! The name of a socket is its endpoints, which are found by its inode in the tables of its network
+//! namespace. These tables can be long, so they are not read often, and only a part of them.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,29 +12,30 @@ use std::time::{Duration, Instant};
 
 use experiment_format::ids::Pid;
 
-/// Tables of sockets are not read more often, whatever their namespace.
-const SOCKETS_EVERY: Duration = Duration::from_secs(1);
-/// The most bytes of a table of sockets that are read: about 7,000 connections, in some
+/// Shortest time between two reads of tables of sockets, of all namespaces.
+const MIN_SOCKETS_READ_INTERVAL: Duration = Duration::from_secs(1);
+/// Most bytes of a table of sockets that are read: about 7,000 connections, in some
 /// milliseconds.
 const MAX_TABLE_BYTES: u64 = 1 << 20;
-/// The most network namespaces whose sockets are kept.
+/// Most network namespaces whose sockets are kept.
 const MAX_NAMESPACES: usize = 64;
-/// The most descriptors that are looked up at once. Others are when they are used.
-const AT_ONCE: usize = 1024;
+/// Most descriptors of a process that are looked up at its first call. Others are looked up when
+/// they are used.
+const MAX_LISTED_DESCRIPTORS: usize = 1024;
 
-/// Looks up what [`Descriptors`](super::Descriptors) has not seen made.
-pub trait Look {
-    /// Returns what a descriptor is called.
+/// Finds descriptors whose opening [`Descriptors`](super::Descriptors) has not seen.
+pub trait DescriptorLookup {
+    /// Returns the name of a descriptor.
     fn descriptor(&mut self, descriptor: i32) -> Option<Vec<u8>>;
 
-    /// Returns the descriptors that there are, or the first ones of many.
+    /// Returns the open descriptors and their names, or the first ones of many.
     fn all(&mut self) -> Vec<(i32, Vec<u8>)>;
 
     /// Returns the working directory.
     fn directory(&mut self) -> Option<Vec<u8>>;
 }
 
-/// The sockets of all network namespaces that were looked at.
+/// The names of sockets, of all network namespaces that were read.
 #[derive(Debug, Default)]
 pub struct Sockets {
     /// By namespace and inode.
@@ -44,7 +44,7 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// Returns what a socket of a process is called.
+    /// Returns the name of a process's socket.
     fn name(&mut self, process: &Path, inode: u64) -> Option<String> {
         let namespace = fs::read_link(process.join("ns/net")).ok()?;
         let namespace = namespace.as_os_str().as_bytes();
@@ -55,7 +55,10 @@ impl Sockets {
         if let Some(name) = known {
             return Some(name.clone());
         }
-        if self.read.is_some_and(|read| read.elapsed() < SOCKETS_EVERY) {
+        if self
+            .read
+            .is_some_and(|read| read.elapsed() < MIN_SOCKETS_READ_INTERVAL)
+        {
             return None;
         }
         self.read = Some(Instant::now());
@@ -75,7 +78,7 @@ fn sockets_of(process: &Path) -> HashMap<u64, String> {
     for table in ["tcp", "tcp6", "udp", "udp6", "unix"] {
         let mut text = Vec::new();
         if let Ok(file) = fs::File::open(process.join("net").join(table)) {
-            // A part of it is better than none.
+            // A part of a table is used too.
             let _ = file.take(MAX_TABLE_BYTES).read_to_end(&mut text);
         }
         let text = String::from_utf8_lossy(&text);
@@ -89,16 +92,16 @@ fn sockets_of(process: &Path) -> HashMap<u64, String> {
 
 /// The `/proc` of a process.
 #[derive(Debug)]
-pub struct ProcessFiles<'a> {
+pub struct ProcLookup<'a> {
     root: PathBuf,
     sockets: &'a mut Sockets,
 }
 
-impl ProcessFiles<'_> {
-    /// Returns that of a process.
+impl ProcLookup<'_> {
+    /// Returns the `/proc` of a process.
     #[must_use]
-    pub fn new(pid: Pid, sockets: &mut Sockets) -> ProcessFiles<'_> {
-        ProcessFiles {
+    pub fn new(pid: Pid, sockets: &mut Sockets) -> ProcLookup<'_> {
+        ProcLookup {
             root: PathBuf::from(format!("/proc/{pid}")),
             sockets,
         }
@@ -109,7 +112,8 @@ impl ProcessFiles<'_> {
         Some(target.as_os_str().as_bytes().to_vec())
     }
 
-    /// Returns the name of a link's target: a socket's is its endpoints.
+    /// Returns the name of a descriptor by the target of its link: of a socket the endpoints, of
+    /// others the target.
     fn named(&mut self, target: Vec<u8>) -> Vec<u8> {
         let inode = socket_inode(&target);
         let socket = inode.and_then(|inode| self.sockets.name(&self.root, inode));
@@ -117,7 +121,7 @@ impl ProcessFiles<'_> {
     }
 }
 
-impl Look for ProcessFiles<'_> {
+impl DescriptorLookup for ProcLookup<'_> {
     fn descriptor(&mut self, descriptor: i32) -> Option<Vec<u8>> {
         let target = self.link(&format!("fd/{descriptor}"))?;
         Some(self.named(target))
@@ -127,7 +131,7 @@ impl Look for ProcessFiles<'_> {
         let Ok(entries) = fs::read_dir(self.root.join("fd")) else {
             return Vec::new();
         };
-        let entries = entries.filter_map(Result::ok).take(AT_ONCE);
+        let entries = entries.filter_map(Result::ok).take(MAX_LISTED_DESCRIPTORS);
         let found: Vec<(i32, Vec<u8>)> = entries
             .filter_map(|entry| {
                 let target = fs::read_link(entry.path()).ok()?;
@@ -160,7 +164,7 @@ fn internet_socket(table: &str, line: &str) -> Option<(u64, String)> {
     let inode = fields.nth(6)?.parse().ok()?;
     let protocol = table.trim_end_matches('6');
     let name = match port {
-        // No peer: it listens, or is not connected.
+        // It listens, or is not connected.
         "0000" => format!("{protocol} {local}"),
         port => {
             let peer = endpoint(&format!("{address}:{port}"))?;
@@ -230,7 +234,7 @@ mod tests {
     fn own_descriptors_are_found() {
         let mut sockets = Sockets::default();
         let own = Pid(std::process::id());
-        let mut files = ProcessFiles::new(own, &mut sockets);
+        let mut files = ProcLookup::new(own, &mut sockets);
         let file = tempfile::NamedTempFile::new().unwrap();
         let number = std::os::fd::AsRawFd::as_raw_fd(file.as_file());
         let name = file.path().as_os_str().as_bytes().to_vec();

@@ -1,8 +1,8 @@
-//! System calls that do I/O, of the processes that are traced (`-i`): what each did, to which
-//! descriptor, and what that is called.
+//! System calls that do I/O, of the processes that are traced (`-i`): their operations, and the
+//! names of their descriptors.
 //!
 //! [`calls`] lists the calls. [`descriptors`] follows the descriptors of one process from call to
-//! call; what it has not seen made, it looks up in the process's `/proc`, by [`look`].
+//! call. [`look`] finds the names of others in the process's `/proc`.
 
 pub mod calls;
 pub mod descriptors;
@@ -10,4 +10,4 @@ pub mod look;
 
 pub use calls::traced_calls;
 pub use descriptors::{Descriptors, Operation};
-pub use look::{Look, ProcessFiles, Sockets};
+pub use look::{DescriptorLookup, ProcLookup, Sockets};

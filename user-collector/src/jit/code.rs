@@ -1,17 +1,16 @@
-//! The machine code of functions that are made at run time, for disassembly.
+//! The machine code of JIT functions, for disassembly.
 //!
-//! A jitdump has the bytes as they were made. Of a function that only a perf map names, they are in
-//! the memory of its process, as long as it exists: they are read when the function is found, and
-//! dropped if by then the function has ended. Memory that is not mapped for execution is not read:
-//! perf maps name byte code too.
+//! A jitdump has the code of its functions. The code of a function that only a perf map names is in
+//! the memory of its process: it is read when the function is found, and dropped if the function
+//! has ended by then. Memory that is not mapped for execution is not read: perf maps name byte code
+//! too.
 //!
-//! Both places are files and offsets, and both may make their reader wait. So other threads read
-//! ([`super::CodeReader`]). Nothing waits for them but the end of a process, and that for
-//! [`LAST_WAIT`].
+//! Both are read as files, and both may make their reader wait. So other threads read
+//! ([`super::CodeReader`]). Only the end of a process waits for them, for [`LAST_WAIT`].
 //!
-//! What it refuses: code of processes that the user who called kcollect could not read, since the
-//! experiment will be that user's; functions above [`MAX_FUNCTION_CODE_BYTES`]; and more than
-//! [`MAX_PROCESS_CODE_BYTES`] of a process or [`super::MAX_TOTAL_CODE_BYTES`] of all. What is left
+//! Limits: no code of a process that the user who called kcollect could not read, since the
+//! experiment belongs to that user; [`MAX_FUNCTION_CODE_BYTES`] of a function,
+//! [`MAX_PROCESS_CODE_BYTES`] of a process, [`super::MAX_TOTAL_CODE_BYTES`] of all. What is left
 //! out is counted.
 
 use std::collections::VecDeque;
@@ -30,19 +29,19 @@ use crate::space::{Mapping, mappings_between};
 pub const MAX_FUNCTION_CODE_BYTES: u64 = 1 << 20;
 /// Most bytes of code of one process.
 pub const MAX_PROCESS_CODE_BYTES: u64 = 32 << 20;
-/// How long the end of a process waits for its code. A few that wait in vain are the last.
+/// How long the end of a process waits for its code. After a few timeouts none waits any more.
 pub const LAST_WAIT: Duration = Duration::from_millis(500);
 
-/// Functions of one process that wait for the thread, at most.
+/// Most functions of one process that wait for the thread.
 const MAX_WAITING_FUNCTIONS: usize = 100_000;
-/// Bytes of one process that are being read, at most: they are in memory.
+/// Most bytes of one process that are being read: they are in memory.
 const MAX_READING_BYTES: u64 = 4 << 20;
 
-/// The code of a function that was made at run time.
+/// The machine code of a JIT function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionCode {
     /// When the function began, nanoseconds of the events' clock.
-    pub at: u64,
+    pub at_ns: u64,
     /// Its first address.
     pub address: u64,
     /// Its bytes.
@@ -57,15 +56,15 @@ pub(super) struct CodeCounts {
     pub(super) left_out: u64,
 }
 
-/// The code of one process, on its way from where it is to the experiment.
+/// The code of one process's JIT functions, from when a function is found until its code is read.
 #[derive(Debug)]
 pub(super) struct ProcessCode {
     reader: CodeReader,
     reads: Arc<ProcessReads>,
     waiting: VecDeque<WantedCode>,
-    /// Functions that were requested and not answered,
+    /// Functions that were requested and not answered yet.
     reading: u64,
-    /// and their bytes.
+    /// Bytes of these functions.
     reading_bytes: u64,
     answers: (Sender<CodeAnswer>, Receiver<CodeAnswer>),
     /// Bytes that were requested so far.
@@ -73,14 +72,48 @@ pub(super) struct ProcessCode {
     counts: CodeCounts,
 }
 
-/// Where code may be read now.
-pub(super) struct CodePlaces<'a> {
-    /// The jitdump, and how far it is written.
+/// What code can be read from now.
+pub(super) struct CodeSources<'a> {
+    /// The jitdump, and how many bytes of it are written.
     pub(super) dump: Option<(&'a Arc<File>, u64)>,
     /// The memory of the process.
     pub(super) memory: Option<&'a Arc<File>>,
-    /// What is mapped for execution.
+    /// The mappings for execution, by address.
     pub(super) mapped: &'a [Mapping],
+}
+
+/// The result of looking for the code of a function.
+enum Found<'a> {
+    /// At this offset of this file.
+    At(&'a Arc<File>, u64),
+    /// Not written to the jitdump yet.
+    Later,
+    /// In memory that is not mapped for execution: byte code, which no disassembler reads.
+    NotExecutable,
+    /// Not any more.
+    Nowhere,
+}
+
+impl<'a> CodeSources<'a> {
+    fn find(&self, wanted: &WantedCode) -> Found<'a> {
+        match (wanted.dump_offset, self.dump, self.memory) {
+            (Some(offset), Some((dump, written)), _) => {
+                match offset.saturating_add(wanted.size) > written {
+                    true => Found::Later,
+                    false => Found::At(dump, offset),
+                }
+            }
+            (None, _, Some(memory)) => {
+                match is_executable(self.mapped, wanted.address, wanted.size) {
+                    true => Found::At(memory, wanted.address),
+                    // Without any mapping, the process has ended.
+                    false if self.mapped.is_empty() => Found::Nowhere,
+                    false => Found::NotExecutable,
+                }
+            }
+            _ => Found::Nowhere,
+        }
+    }
 }
 
 impl ProcessCode {
@@ -106,7 +139,7 @@ impl ProcessCode {
     pub(super) fn want(&mut self, wanted: WantedCode) {
         if wanted.size > MAX_FUNCTION_CODE_BYTES
             || self.waiting.len() >= MAX_WAITING_FUNCTIONS
-            || self.reads.is_refused()
+            || self.reads.is_stopped()
         {
             self.counts.left_out += 1;
         } else {
@@ -114,111 +147,94 @@ impl ProcessCode {
         }
     }
 
-    /// The jitdump is another one, or written anew: what it had is gone.
-    pub(super) fn forget_dump(&mut self) {
+    /// Drops the functions that wait for code of the jitdump, which was replaced or written anew.
+    pub(super) fn drop_waiting_for_dump(&mut self) {
         let before = self.waiting.len();
-        self.waiting.retain(|wanted| wanted.dumped.is_none());
+        self.waiting.retain(|wanted| wanted.dump_offset.is_none());
         self.counts.left_out += (before - self.waiting.len()) as u64;
     }
 
-    /// Returns whether functions wait whose code is in memory.
+    /// Returns whether functions wait for code of the process's memory.
     pub(super) fn wants_memory(&self) -> bool {
-        self.waiting.iter().any(|wanted| wanted.dumped.is_none())
+        self.waiting
+            .iter()
+            .any(|wanted| wanted.dump_offset.is_none())
     }
 
-    /// Has the thread read what waits, as far as it can be read now and the limits allow.
-    pub(super) fn request(&mut self, places: &CodePlaces<'_>) {
+    /// Requests the code that can be read now, within the limits.
+    pub(super) fn request(&mut self, sources: &CodeSources<'_>) {
         for _ in 0..self.waiting.len() {
             let Some(wanted) = self.waiting.pop_front() else {
                 return;
             };
-            let size = wanted.size;
-            let (file, offset) = match (wanted.dumped, places) {
-                (
-                    Some(offset),
-                    CodePlaces {
-                        dump: Some((dump, written)),
-                        ..
-                    },
-                ) => {
-                    if offset.saturating_add(size) > *written {
-                        self.waiting.push_back(wanted);
-                        continue;
+            match sources.find(&wanted) {
+                Found::At(file, offset) => {
+                    if !self.request_one(wanted, file, offset) {
+                        self.waiting.push_front(wanted);
+                        return;
                     }
-                    (*dump, offset)
                 }
-                (
-                    None,
-                    CodePlaces {
-                        memory: Some(memory),
-                        mapped,
-                        ..
-                    },
-                ) => {
-                    if !is_executable(mapped, wanted.address, size) {
-                        // Without any mapping, the process has ended.
-                        self.counts.left_out += u64::from(mapped.is_empty());
-                        continue;
-                    }
-                    (*memory, wanted.address)
-                }
-                _ => {
-                    self.counts.left_out += 1;
-                    continue;
-                }
-            };
-            if self.requested_bytes + size > MAX_PROCESS_CODE_BYTES {
-                self.counts.left_out += 1;
-                continue;
-            }
-            let request = ReadRequest {
-                file: Arc::clone(file),
-                offset,
-                wanted,
-                process: Arc::clone(&self.reads),
-                answers: self.answers.0.clone(),
-            };
-            let requested = match self.reading_bytes >= MAX_READING_BYTES {
-                true => Err(RequestRefusal::Busy),
-                false => self.reader.request(request),
-            };
-            match requested {
-                Ok(()) => {
-                    self.requested_bytes += size;
-                    self.reading += 1;
-                    self.reading_bytes += size;
-                }
-                Err(RequestRefusal::Total) => self.counts.left_out += 1,
-                Err(RequestRefusal::Busy) => {
-                    self.waiting.push_front(wanted);
-                    return;
-                }
+                Found::Later => self.waiting.push_back(wanted),
+                Found::NotExecutable => {}
+                Found::Nowhere => self.counts.left_out += 1,
             }
         }
     }
 
-    /// Returns the code that was read since the last time. `is_current` says that a function that
-    /// began then at an address has not ended.
+    /// Requests one function, or counts it as left out. Returns false if it has to be tried again
+    /// later.
+    fn request_one(&mut self, wanted: WantedCode, file: &Arc<File>, offset: u64) -> bool {
+        let size = wanted.size;
+        if self.requested_bytes + size > MAX_PROCESS_CODE_BYTES {
+            self.counts.left_out += 1;
+            return true;
+        }
+        let request = ReadRequest {
+            file: Arc::clone(file),
+            offset,
+            wanted,
+            process: Arc::clone(&self.reads),
+            answers: self.answers.0.clone(),
+        };
+        let requested = match self.reading_bytes >= MAX_READING_BYTES {
+            true => Err(RequestRefusal::Busy),
+            false => self.reader.request(request),
+        };
+        match requested {
+            Ok(()) => {
+                self.requested_bytes += size;
+                self.reading += 1;
+                self.reading_bytes += size;
+            }
+            Err(RequestRefusal::Total) => self.counts.left_out += 1,
+            Err(RequestRefusal::Busy) => return false,
+        }
+        true
+    }
+
+    /// Returns the code that was read since the last call. `is_current` returns whether the
+    /// function that began at a time, at an address, has not ended.
     pub(super) fn take(&mut self, is_current: impl Fn(u64, u64) -> bool) -> Vec<FunctionCode> {
         let answers: Vec<_> = self.answers.1.try_iter().collect();
         let answers = answers.into_iter();
         let code = answers.filter_map(|answer| self.finish(answer, &is_current));
         let code = code.collect();
-        self.refuse_after(MAX_READ_TIME);
+        self.stop_if_blocked(MAX_READ_TIME);
         code
     }
 
-    /// The same, after waiting for all that is being read.
+    /// Waits for all that is being read, for [`LAST_WAIT`] at most, and returns it as
+    /// [`ProcessCode::take`] does.
     pub(super) fn take_last(&mut self, is_current: impl Fn(u64, u64) -> bool) -> Vec<FunctionCode> {
         let until = Instant::now() + LAST_WAIT;
         let mut all = self.take(&is_current);
-        while self.reading > 0 && !self.reads.is_refused() && self.reader.may_wait() {
+        while self.reading > 0 && !self.reads.is_stopped() && self.reader.may_wait() {
             let left = until.saturating_duration_since(Instant::now());
             match self.answers.1.recv_timeout(left) {
                 Ok(answer) => all.extend(self.finish(answer, &is_current)),
-                Err(_) if self.refuse_after(LAST_WAIT / 2) => {}
+                Err(_) if self.stop_if_blocked(LAST_WAIT / 2) => {}
                 Err(_) => {
-                    self.reader.waited_in_vain();
+                    self.reader.last_wait_timed_out();
                     break;
                 }
             }
@@ -226,11 +242,11 @@ impl ProcessCode {
         all
     }
 
-    /// Refuses the process if one of its reads takes so long. Returns whether it does.
-    fn refuse_after(&mut self, time: Duration) -> bool {
-        let blocked = !self.reads.is_refused() && self.reads.has_taken(time);
+    /// Stops reads for the process if one of them has lasted this long. Returns whether it has.
+    fn stop_if_blocked(&mut self, time: Duration) -> bool {
+        let blocked = !self.reads.is_stopped() && self.reads.has_lasted(time);
         if blocked {
-            self.reads.refuse();
+            self.reads.stop();
             self.reader.replace_thread();
             self.counts.left_out += self.waiting.len() as u64;
             self.waiting.clear();
@@ -244,21 +260,25 @@ impl ProcessCode {
         is_current: impl Fn(u64, u64) -> bool,
     ) -> Option<FunctionCode> {
         let WantedCode {
-            at,
+            at_ns,
             address,
             size,
-            dumped,
+            dump_offset,
         } = wanted;
         self.reading -= 1;
         self.reading_bytes -= size;
-        let code = code.filter(|_| dumped.is_some() || is_current(at, address));
+        let code = code.filter(|_| dump_offset.is_some() || is_current(at_ns, address));
         let Some(code) = code else {
             self.counts.left_out += 1;
             return None;
         };
         self.counts.functions += 1;
         self.counts.bytes += size;
-        Some(FunctionCode { at, address, code })
+        Some(FunctionCode {
+            at_ns,
+            address,
+            code,
+        })
     }
 
     pub(super) fn counts(&self) -> CodeCounts {
@@ -269,7 +289,7 @@ impl ProcessCode {
     }
 }
 
-/// Returns whether all of this is mapped for execution, without a file.
+/// Returns whether these addresses are all mapped for execution, without a file.
 fn is_executable(mapped: &[Mapping], address: u64, size: u64) -> bool {
     let Some(end) = address.checked_add(size) else {
         return false;

@@ -1,11 +1,11 @@
-//! The threads that read the code of functions that are made at run time.
+//! The threads that read the machine code of JIT functions.
 //!
 //! One thread reads for all processes. It may have to wait: a jitdump, or what has the name of
 //! anonymous memory in a process's own mount namespace, may be a file whose server does not answer.
 //! (A page that the process has to supply itself, by `userfaultfd`, is an error at once: reads of
-//! `/proc/PID/mem` do not wait for it.) After [`MAX_READ_TIME`] such a process is refused: none of
-//! its code is read any more. Another thread takes the place of the one that waits, which only the
-//! end of kcollect ends, up to [`MAX_BLOCKED_THREADS`].
+//! `/proc/PID/mem` do not wait for it.) After [`MAX_READ_TIME`] reads for such a process stop.
+//! Another thread is started for the one that waits, which only the end of kcollect ends; at most
+//! [`MAX_BLOCKED_THREADS`] are.
 
 use std::fs::File;
 use std::io;
@@ -23,45 +23,48 @@ pub const MAX_READ_TIME: Duration = Duration::from_secs(1);
 /// Most bytes of code of all processes.
 pub const MAX_TOTAL_CODE_BYTES: u64 = 256 << 20;
 
-/// Functions of all processes that are requested, at most.
+/// Most functions of all processes that wait to be read.
 const MAX_REQUESTS: usize = 1 << 12;
-/// So many ends of processes wait in vain for requests that no thread has begun.
-const MAX_VAIN_WAITS: u32 = 4;
+/// Most ends of processes that wait for code until [`super::LAST_WAIT`] has passed. Later ones do
+/// not wait: no thread reads any more.
+const MAX_LAST_WAIT_TIMEOUTS: u32 = 4;
 
 /// The threads that read code. Clones are handles of the same ones, which end with the last of
 /// them.
 #[derive(Clone, Debug)]
 pub struct CodeReader {
     requests: SyncSender<ReadRequest>,
-    shared: Arc<Shared>,
+    state: Arc<CodeReaderState>,
 }
 
+/// What the threads and their handles share.
 #[derive(Debug)]
-struct Shared {
+struct CodeReaderState {
     queue: Mutex<Receiver<ReadRequest>>,
     user: InvokingUser,
-    /// Bytes of all processes that were requested.
-    total: AtomicU64,
+    /// Bytes of all processes that were requested so far.
+    requested_bytes: AtomicU64,
     blocked_threads: AtomicU32,
-    vain_waits: AtomicU32,
+    last_wait_timeouts: AtomicU32,
 }
 
-/// A function to be read.
+/// A request to read the code of one function.
 #[derive(Debug)]
 pub(super) struct ReadRequest {
     /// The jitdump, or the memory of the process.
     pub(super) file: Arc<File>,
+    /// Where in the file, bytes.
     pub(super) offset: u64,
     pub(super) wanted: WantedCode,
     pub(super) process: Arc<ProcessReads>,
     pub(super) answers: Sender<CodeAnswer>,
 }
 
-/// What became of a request.
+/// The answer to a request.
 #[derive(Debug)]
 pub(super) struct CodeAnswer {
     pub(super) wanted: WantedCode,
-    /// None: it could not be read.
+    /// None if it could not be read.
     pub(super) code: Option<Vec<u8>>,
 }
 
@@ -69,50 +72,52 @@ pub(super) struct CodeAnswer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WantedCode {
     /// When the function began, nanoseconds of the events' clock.
-    pub(super) at: u64,
+    pub(super) at_ns: u64,
     pub(super) address: u64,
+    /// Bytes.
     pub(super) size: u64,
-    /// Where in the jitdump its code begins. None: it is in memory.
-    pub(super) dumped: Option<u64>,
+    /// Where in the jitdump its code begins, bytes. None if the code is in the process's memory.
+    pub(super) dump_offset: Option<u64>,
 }
 
-/// What is known of the reading of one process's code.
+/// The state of reading one process's code.
 #[derive(Debug, Default)]
 pub(super) struct ProcessReads {
-    /// Since when a thread reads for it, if one does.
-    pub(super) since: Mutex<Option<Instant>>,
-    refused: AtomicBool,
+    /// When the read that a thread does for it began.
+    pub(super) read_began: Mutex<Option<Instant>>,
+    stopped: AtomicBool,
 }
 
 impl ProcessReads {
-    /// Returns whether a read of this process's has taken so long.
-    pub(super) fn has_taken(&self, time: Duration) -> bool {
-        locked(&self.since).is_some_and(|since| since.elapsed() >= time)
+    /// Returns whether the present read of the process's code has lasted this long.
+    pub(super) fn has_lasted(&self, time: Duration) -> bool {
+        locked(&self.read_began).is_some_and(|began| began.elapsed() >= time)
     }
 
-    /// Has nothing more read.
-    pub(super) fn refuse(&self) {
-        self.refused.store(true, Ordering::Relaxed);
+    /// Stops further reads.
+    pub(super) fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether nothing more is read.
-    pub(super) fn is_refused(&self) -> bool {
-        self.refused.load(Ordering::Relaxed)
+    /// Returns whether reads have stopped.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
     }
 
     fn read(&self, file: &File, offset: u64, size: u64) -> Option<Vec<u8>> {
-        if self.is_refused() {
+        if self.is_stopped() {
             return None;
         }
-        *locked(&self.since) = Some(Instant::now());
+        *locked(&self.read_began) = Some(Instant::now());
         let mut code = vec![0; usize::try_from(size).ok()?];
         let read = file.read_exact_at(&mut code, offset);
-        *locked(&self.since) = None;
+        *locked(&self.read_began) = None;
         read.is_ok().then_some(code)
     }
 }
 
-/// What a thread that panicked leaves is whole: nothing here is in between.
+/// Returns the locked value, also after a panic of a thread that held it: no value here is ever
+/// half changed.
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -132,22 +137,22 @@ impl CodeReader {
         let (requests, queue) = sync_channel(MAX_REQUESTS);
         CodeReader {
             requests,
-            shared: Arc::new(Shared {
+            state: Arc::new(CodeReaderState {
                 queue: Mutex::new(queue),
                 user,
-                total: AtomicU64::new(0),
+                requested_bytes: AtomicU64::new(0),
                 blocked_threads: AtomicU32::new(0),
-                vain_waits: AtomicU32::new(0),
+                last_wait_timeouts: AtomicU32::new(0),
             }),
         }
     }
 
     fn start_thread(&self) -> io::Result<()> {
-        let shared = Arc::clone(&self.shared);
+        let state = Arc::clone(&self.state);
         let run = move || {
             loop {
                 // The queue is free again while the thread reads.
-                let request = locked(&shared.queue).recv();
+                let request = locked(&state.queue).recv();
                 let Ok(request) = request else {
                     return;
                 };
@@ -159,7 +164,7 @@ impl CodeReader {
                     answers,
                 } = request;
                 let code = process.read(&file, offset, wanted.size);
-                // A process that does not want its code any more has ended.
+                // There is no receiver any more where the process's state was dropped.
                 let _ = answers.send(CodeAnswer { wanted, code });
             }
         };
@@ -167,9 +172,9 @@ impl CodeReader {
         thread.spawn(run).map(drop)
     }
 
-    /// Puts another thread in the place of one that waits for a process.
+    /// Starts another thread for one that waits for a process.
     pub(super) fn replace_thread(&self) {
-        let blocked = self.shared.blocked_threads.fetch_add(1, Ordering::Relaxed);
+        let blocked = self.state.blocked_threads.fetch_add(1, Ordering::Relaxed);
         if blocked < MAX_BLOCKED_THREADS {
             // Without it the rest of the code is left out, and counted.
             let _ = self.start_thread();
@@ -179,43 +184,45 @@ impl CodeReader {
     /// Requests a function, unless too many are requested or read already.
     pub(super) fn request(&self, request: ReadRequest) -> Result<(), RequestRefusal> {
         let size = request.wanted.size;
-        let total = &self.shared.total;
-        if total.load(Ordering::Relaxed).saturating_add(size) > MAX_TOTAL_CODE_BYTES {
+        let requested_bytes = &self.state.requested_bytes;
+        if requested_bytes.load(Ordering::Relaxed).saturating_add(size) > MAX_TOTAL_CODE_BYTES {
             return Err(RequestRefusal::Total);
         }
         let sent = self.requests.try_send(request);
         sent.map_err(|_| RequestRefusal::Busy)?;
-        total.fetch_add(size, Ordering::Relaxed);
+        requested_bytes.fetch_add(size, Ordering::Relaxed);
         Ok(())
     }
 
     /// Returns the user who called kcollect, whose rights decide what is read.
     pub(super) fn user(&self) -> &InvokingUser {
-        &self.shared.user
+        &self.state.user
     }
 
-    /// Returns whether the end of a process may still wait for its code.
+    /// Returns whether the end of a process still waits for its code.
     pub(super) fn may_wait(&self) -> bool {
-        self.shared.vain_waits.load(Ordering::Relaxed) < MAX_VAIN_WAITS
+        self.state.last_wait_timeouts.load(Ordering::Relaxed) < MAX_LAST_WAIT_TIMEOUTS
     }
 
-    /// Notes that the end of a process waited in vain.
-    pub(super) fn waited_in_vain(&self) {
-        self.shared.vain_waits.fetch_add(1, Ordering::Relaxed);
+    /// Notes that the end of a process waited until the timeout.
+    pub(super) fn last_wait_timed_out(&self) {
+        self.state
+            .last_wait_timeouts
+            .fetch_add(1, Ordering::Relaxed);
     }
 
     #[cfg(test)]
     pub(super) fn use_up(&self) {
-        let total = &self.shared.total;
-        total.store(MAX_TOTAL_CODE_BYTES, Ordering::Relaxed);
+        let requested_bytes = &self.state.requested_bytes;
+        requested_bytes.store(MAX_TOTAL_CODE_BYTES, Ordering::Relaxed);
     }
 }
 
-/// Why a request is not taken.
+/// Why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestRefusal {
-    /// All processes together have as much code as they may.
+    /// All processes together have reached [`MAX_TOTAL_CODE_BYTES`].
     Total,
-    /// Too many are requested; it may be tried again.
+    /// Too many requests wait. A later one may succeed.
     Busy,
 }

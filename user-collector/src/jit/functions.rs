@@ -1,4 +1,4 @@
-//! The functions of one process that are made at run time, as a function of time.
+//! The JIT functions of one process, as a function of time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,42 +21,43 @@ const MAX_FUNCTION_BYTES: u64 = (1 << 31) - 1;
 /// A function that begins or ends, in the order in which it is to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JitChange {
-    /// From now on there is a function.
+    /// A function begins.
     Begin {
         /// When, nanoseconds of the events' clock.
-        at: u64,
+        at_ns: u64,
         /// First address.
         address: u64,
         /// Bytes: 1 to 2^31 - 1.
         size: u64,
         /// Its name, safe to print.
         name: Arc<str>,
-        /// Where in the jitdump its code begins; none from [`JitFunctions`], which knows no files.
-        dumped: Option<u64>,
+        /// Where in the jitdump its code begins, bytes; none from [`JitFunctions`], which reads no
+        /// files.
+        dump_offset: Option<u64>,
     },
-    /// The function that begins at this address is no more.
+    /// A function ends.
     End {
         /// When, nanoseconds of the events' clock.
-        at: u64,
+        at_ns: u64,
         /// First address.
         address: u64,
     },
 }
 
-/// The dynamic functions of one process, as they are at the instant of the last change. No two
+/// The JIT functions of one process, as they are at the instant of the last change. No two
 /// overlap.
 #[derive(Debug, Default)]
 pub struct JitFunctions {
     by_address: BTreeMap<u64, JitFunction>,
     name_bytes: usize,
     share: JitMemoryShare,
-    latest_end: u64,
+    latest_end_ns: u64,
     refused: u64,
 }
 
 #[derive(Clone, Debug)]
 struct JitFunction {
-    begun: u64,
+    begin_ns: u64,
     size: u64,
     name: Arc<str>,
 }
@@ -71,33 +72,32 @@ impl JitFunctions {
         }
     }
 
-    /// Adds a function. It ends all functions that it touches, whole: no part of a function is
-    /// kept.
+    /// Adds a function. All functions that it overlaps end, whole: no part of one is kept.
     ///
-    /// The same function once more changes nothing. What has no bytes, is too large or is one too
-    /// many is refused, and counted. Times of one address always increase: a beginning is a
-    /// nanosecond after the last end of any function, an end after its beginning, whatever `at`
-    /// says.
-    pub fn load(&mut self, at: u64, address: u64, size: u64, name: &[u8]) -> Vec<JitChange> {
+    /// Adding the same function again changes nothing. A function without bytes, one that is too
+    /// large and one beyond the limits are refused, and counted. Times of one address always
+    /// increase: a beginning is a nanosecond after the last end of any function, an end after its
+    /// beginning, whatever `at_ns` is.
+    pub fn load(&mut self, at_ns: u64, address: u64, size: u64, name: &[u8]) -> Vec<JitChange> {
         let name = printable(&name[..name.len().min(MAX_NAME_BYTES)]);
-        self.begin(at, address, size, name.into())
+        self.begin(at_ns, address, size, name.into())
     }
 
     /// Moves the function at `from` to `to`. An unknown function changes nothing.
-    pub fn moved(&mut self, at: u64, from: u64, to: u64) -> Vec<JitChange> {
+    pub fn moved(&mut self, at_ns: u64, from: u64, to: u64) -> Vec<JitChange> {
         let Some(JitFunction { size, name, .. }) = self.by_address.get(&from).cloned() else {
             return Vec::new();
         };
         if from == to {
             return Vec::new();
         }
-        let mut changes = self.clear(at, from, from + size);
-        changes.extend(self.begin(at, to, size, name));
+        let mut changes = self.clear(at_ns, from, from + size);
+        changes.extend(self.begin(at_ns, to, size, name));
         changes
     }
 
-    /// Ends all functions that touch the addresses between `start` and `end`.
-    pub fn clear(&mut self, at: u64, start: u64, end: u64) -> Vec<JitChange> {
+    /// Ends all functions that overlap the addresses between `start` and `end`.
+    pub fn clear(&mut self, at_ns: u64, start: u64, end: u64) -> Vec<JitChange> {
         if start >= end {
             return Vec::new();
         }
@@ -115,15 +115,15 @@ impl JitFunctions {
             let function = self.by_address.remove(&address)?;
             self.name_bytes -= function.name.len();
             self.share
-                .give(function.name.len() + FUNCTION_OVERHEAD_BYTES);
-            let at = at.max(function.begun.saturating_add(1));
-            self.latest_end = self.latest_end.max(at);
-            Some(JitChange::End { at, address })
+                .release(function.name.len() + FUNCTION_OVERHEAD_BYTES);
+            let at_ns = at_ns.max(function.begin_ns.saturating_add(1));
+            self.latest_end_ns = self.latest_end_ns.max(at_ns);
+            Some(JitChange::End { at_ns, address })
         });
         ended.collect()
     }
 
-    fn begin(&mut self, at: u64, address: u64, size: u64, name: Arc<str>) -> Vec<JitChange> {
+    fn begin(&mut self, at_ns: u64, address: u64, size: u64, name: Arc<str>) -> Vec<JitChange> {
         let end = match address.checked_add(size) {
             Some(end) if size != 0 && size <= MAX_FUNCTION_BYTES => end,
             _ => {
@@ -137,7 +137,7 @@ impl JitFunctions {
         {
             return Vec::new();
         }
-        let mut changes = self.clear(at, address, end);
+        let mut changes = self.clear(at_ns, address, end);
         let name_bytes = self.name_bytes + name.len();
         if self.by_address.len() >= MAX_FUNCTIONS
             || name_bytes > MAX_NAMES_BYTES
@@ -147,26 +147,28 @@ impl JitFunctions {
             return changes;
         }
         self.name_bytes = name_bytes;
-        let at = at.max(self.latest_end.saturating_add(1));
+        let at_ns = at_ns.max(self.latest_end_ns.saturating_add(1));
         let function = JitFunction {
-            begun: at,
+            begin_ns: at_ns,
             size,
             name: Arc::clone(&name),
         };
         self.by_address.insert(address, function);
         changes.push(JitChange::Begin {
-            at,
+            at_ns,
             address,
             size,
             name,
-            dumped: None,
+            dump_offset: None,
         });
         changes
     }
 
-    /// Returns when the function that begins at an address began, if there is one.
-    pub(super) fn begun(&self, address: u64) -> Option<u64> {
-        self.by_address.get(&address).map(|function| function.begun)
+    /// Returns when the function at an address began, if one begins there.
+    pub(super) fn begin_ns(&self, address: u64) -> Option<u64> {
+        self.by_address
+            .get(&address)
+            .map(|function| function.begin_ns)
     }
 
     /// Returns the number of present functions.
@@ -188,19 +190,19 @@ impl JitFunctions {
     }
 }
 
-/// Removes the functions that lasted for one nanosecond, the least that is possible: they have no
-/// ticks and were only in a file ahead of what replaced them. The order of the rest stays.
+/// Removes the functions that lasted for one nanosecond, the shortest time possible. The process
+/// had replaced them before the file was read, and they have no ticks. The order of the rest stays.
 pub(super) fn without_momentary(changes: &mut Vec<JitChange>) {
-    let mut begun = BTreeMap::new();
+    let mut begin_ns = BTreeMap::new();
     let mut keep = vec![true; changes.len()];
     for (index, change) in changes.iter().enumerate() {
         match change {
-            JitChange::Begin { at, address, .. } => {
-                begun.insert(*address, (*at, index));
+            JitChange::Begin { at_ns, address, .. } => {
+                begin_ns.insert(*address, (*at_ns, index));
             }
-            JitChange::End { at, address } => {
-                if let Some((since, begin)) = begun.remove(address)
-                    && *at <= since + 1
+            JitChange::End { at_ns, address } => {
+                if let Some((since, begin)) = begin_ns.remove(address)
+                    && *at_ns <= since + 1
                 {
                     keep[begin] = false;
                     keep[index] = false;
@@ -220,7 +222,7 @@ mod tests {
     use crate::jit::is_anonymous;
     use crate::space::MappedFile;
 
-    /// What a reader of the changes has, sorted by time: functions by address.
+    /// What a reader has of the changes: functions by address, and all changes so far.
     #[derive(Default)]
     struct Written(BTreeMap<u64, (u64, Arc<str>)>, Vec<JitChange>);
 
@@ -232,7 +234,7 @@ mod tests {
             // As gprofng does: of one instant, what is written last comes first.
             sorted.reverse();
             sorted.sort_by_key(|change| match change {
-                JitChange::Begin { at, .. } | JitChange::End { at, .. } => *at,
+                JitChange::Begin { at_ns, .. } | JitChange::End { at_ns, .. } => *at_ns,
             });
             for change in sorted {
                 match change {
@@ -272,18 +274,18 @@ mod tests {
 
     fn after(loads: &[(u64, u64, &str)]) -> (JitFunctions, Written) {
         let (mut functions, mut written) = (JitFunctions::default(), Written::default());
-        for (at, (address, size, name)) in loads.iter().enumerate() {
-            written.apply(&functions.load(at as u64, *address, *size, name.as_bytes()));
+        for (at_ns, (address, size, name)) in loads.iter().enumerate() {
+            written.apply(&functions.load(at_ns as u64, *address, *size, name.as_bytes()));
         }
         (functions, written)
     }
 
     #[test]
-    fn a_new_function_ends_all_that_it_touches() {
+    fn a_new_function_ends_all_that_it_overlaps() {
         let (mut functions, written) = after(&[(1, 3, "a"), (4, 2, "b"), (6, 2, "c")]);
         assert_eq!(written.drawing(10), ".aaabbcc..");
         let changes = functions.load(9, 3, 2, b"d");
-        let end = |address| JitChange::End { at: 9, address };
+        let end = |address| JitChange::End { at_ns: 9, address };
         assert_eq!(changes[..2], [end(1), end(4)]);
         assert!(matches!(changes[2], JitChange::Begin { address: 3, .. }));
         assert_eq!(functions.len(), 2);
@@ -308,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_that_end_give_their_memory_back() {
+    fn functions_that_end_free_their_memory() {
         let memory = JitMemory::default();
         let mut functions = JitFunctions::within(&memory);
         functions.load(0, 1, 4, b"four");
@@ -358,8 +360,8 @@ mod tests {
     /// Changes in short: time, sign, name or address.
     fn shown(changes: &[JitChange]) -> Vec<String> {
         let shown = changes.iter().map(|change| match change {
-            JitChange::Begin { at, name, .. } => format!("{at}+{name}"),
-            JitChange::End { at, address } => format!("{at}-{address}"),
+            JitChange::Begin { at_ns, name, .. } => format!("{at_ns}+{name}"),
+            JitChange::End { at_ns, address } => format!("{at_ns}-{address}"),
         });
         shown.collect()
     }
@@ -371,7 +373,7 @@ mod tests {
         assert_eq!(shown(&functions.load(9, 1, 1, b"b")), ["10-1", "11+b"]);
         assert_eq!(shown(&functions.load(3, 1, 1, b"c")), ["12-1", "13+c"]);
         assert_eq!(shown(&functions.load(50, 1, 1, b"d")), ["50-1", "51+d"]);
-        // It may have been the place of one that has ended.
+        // Another function may have ended there.
         assert_eq!(shown(&functions.load(3, 5, 1, b"e")), ["51+e"]);
     }
 
@@ -413,35 +415,36 @@ mod tests {
     }
 
     proptest! {
-        /// As a sheet of paper where a new drawing rubs out whatever it touches.
+        /// The functions are those that a simple model has, in which a new one removes all that it
+        /// overlaps.
         #[test]
         fn what_was_loaded_last_is_there(
             loads in proptest::collection::vec((0_u64..64, 1_u64..32, 0_u8..20, 0_u64..9), 1..60)
         ) {
             let (mut functions, mut written) = (JitFunctions::default(), Written::default());
-            let mut sheet = vec![None; 96];
+            let mut model = vec![None; 96];
             let mut all = Vec::new();
             // Times in any order.
-            for (number, (address, size, letter, now)) in loads.into_iter().enumerate() {
+            for (number, (address, size, letter, at_ns)) in loads.into_iter().enumerate() {
                 let name = char::from(b'a' + letter).to_string();
-                let changes = functions.load(now, address, size, name.as_bytes());
+                let changes = functions.load(at_ns, address, size, name.as_bytes());
                 written.apply(&changes);
                 all.extend(changes);
                 let here = address as usize..(address + size) as usize;
-                let touched: Vec<_> = sheet[here.clone()].iter().flatten().map(|(number, _)| *number).collect();
-                for place in &mut sheet {
-                    if place.is_some_and(|(number, _)| touched.contains(&number)) {
-                        *place = None;
+                let overlapped: Vec<_> = model[here.clone()].iter().flatten().map(|(number, _)| *number).collect();
+                for byte in &mut model {
+                    if byte.is_some_and(|(number, _)| overlapped.contains(&number)) {
+                        *byte = None;
                     }
                 }
-                sheet[here].fill(Some((number, b'a' + letter)));
+                model[here].fill(Some((number, b'a' + letter)));
             }
-            let expected: String = sheet
+            let expected: String = model
                 .iter()
-                .map(|place| place.map_or('.', |(_, letter)| char::from(letter)))
+                .map(|byte| byte.map_or('.', |(_, letter)| char::from(letter)))
                 .collect();
             prop_assert_eq!(written.drawing(96), &*expected);
-            // Without what lived for no time it comes to the same.
+            // It is the same without the functions that lasted for no time.
             without_momentary(&mut all);
             let mut again = Written::default();
             again.apply(&all);

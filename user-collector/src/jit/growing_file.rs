@@ -8,6 +8,7 @@ use std::sync::Arc;
 /// How many of the last bytes read are kept.
 const TAIL_BYTES: usize = 64;
 
+/// Returns device and inode of a file.
 pub(super) fn identity(found: &Metadata) -> (u64, u64) {
     (found.dev(), found.ino())
 }
@@ -20,8 +21,8 @@ pub(super) struct GrowingFile {
     pub(super) identity: (u64, u64),
     pub(super) offset: u64,
     pub(super) size: u64,
-    /// Seconds and nanoseconds.
-    written: (i64, i64),
+    /// The time of its last change: seconds and nanoseconds.
+    modified: (i64, i64),
     /// The bytes before `offset`.
     tail: Vec<u8>,
 }
@@ -33,7 +34,7 @@ impl GrowingFile {
             identity,
             offset: 0,
             size: 0,
-            written: (0, 0),
+            modified: (0, 0),
             tail: Vec::new(),
         }
     }
@@ -43,16 +44,16 @@ impl GrowingFile {
         self.tail.clear();
     }
 
-    /// Looks at size and time. Was anything written but more at the end?
+    /// Returns whether anything was written since the last call, other than more at the end.
     pub(super) fn is_rewritten(&mut self) -> io::Result<bool> {
         let found = self.file.metadata()?;
-        let before = (self.size, self.written);
+        let before = (self.size, self.modified);
         self.size = found.size();
-        self.written = (found.mtime(), found.mtime_nsec());
-        if (self.size, self.written) == before || self.offset == 0 {
+        self.modified = (found.mtime(), found.mtime_nsec());
+        if (self.size, self.modified) == before || self.offset == 0 {
             return Ok(false);
         }
-        // Written, and not longer by it.
+        // Written to, and not longer.
         if self.size < self.offset || self.size == before.0 {
             return Ok(true);
         }
@@ -69,7 +70,7 @@ impl GrowingFile {
         self.offset >= self.size
     }
 
-    /// Reads the next bytes. None but at the end, where the file has become shorter.
+    /// Reads the next bytes, and returns how many; 0 where the file has become shorter.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = loop {
             match self.file.read_at(buffer, self.offset) {

@@ -1,25 +1,21 @@
 //! `jit-PID.dump`: what a JIT compiler reports of its code, with times
 //! (`tools/perf/Documentation/jitdump-specification.txt` of Linux).
 //!
-//! A header of 40 bytes, then records, each with a header of 16: type, total size, time. Of the
-//! records two matter:
+//! A [`FileHeader`], then records, each with a [`RecordHeader`]. Of the records two matter: a load
+//! (0) has a [`LoadBody`], a name with a NUL and the code; a move (1) has a [`MoveBody`].
 //!
-//! | type | body |
-//! |---|---|
-//! | 0 load | `u32 pid, u32 tid, u64 vma, u64 code_addr, u64 code_size, u64 code_index`, name with a NUL, code |
-//! | 1 move | `u32 pid, u32 tid, u64 vma, u64 old_code_addr, u64 new_code_addr, u64 code_size, u64 code_index` |
-//!
-//! Debug information (2) and unwinding information (4) are passed over, and so is the code itself,
-//! of which only the place in the file is kept ([`super::CodeReader`] reads it). A close (3) ends
-//! the file and no function: its code may still run.
+//! Debug information (2) and unwinding information (4) are skipped, and so is the code itself, of
+//! which only the offset in the file is kept ([`super::CodeReader`] reads it). A close (3) ends the
+//! file, but no function: the code may still run.
 //!
 //! Numbers are in the byte order of the machine that wrote them. That is this one, so a foreign
 //! order is refused.
 //!
-//! The parser is our own, although linux-perf-data has one: there a record whose size is below its
-//! header's underflows, and a record is held whole, of whatever size it says it is. This reads
-//! other users' files, as root. Here a record makes the parser hold [`MAX_HELD_BYTES`] bytes at
-//! most; the rest is passed over.
+//! linux-perf-data has a parser too, but there a record whose size is below its header's
+//! underflows, and a record is held whole, however large it says it is. This one reads other users'
+//! files, as root. It holds at most [`MAX_HELD_BYTES`] bytes of a record and skips the rest.
+
+use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use super::MAX_NAME_BYTES;
 
@@ -27,55 +23,107 @@ use super::MAX_NAME_BYTES;
 pub const MAX_HELD_BYTES: usize = LOAD_BYTES + MAX_NAME_BYTES + 1;
 
 const MAGIC: u32 = 0x4a69_5444;
-const FILE_HEADER_BYTES: usize = 40;
-const RECORD_HEADER_BYTES: usize = 16;
-const LOAD_BYTES: usize = RECORD_HEADER_BYTES + 40;
-const MOVE_BYTES: usize = RECORD_HEADER_BYTES + 48;
+const FILE_HEADER_BYTES: usize = size_of::<FileHeader>();
+const RECORD_HEADER_BYTES: usize = size_of::<RecordHeader>();
+const LOAD_BYTES: usize = RECORD_HEADER_BYTES + size_of::<LoadBody>();
+const MOVE_BYTES: usize = RECORD_HEADER_BYTES + size_of::<MoveBody>();
 /// Flag of the file: its times are of a counter of the processor (`JITDUMP_FLAGS_ARCH_TIMESTAMP`).
 const FLAG_ARCH_TIMESTAMP: u64 = 1;
+/// Kind of a record: code was generated (`JIT_CODE_LOAD`).
+const KIND_LOAD: u32 = 0;
+/// Kind of a record: code was moved (`JIT_CODE_MOVE`).
+const KIND_MOVE: u32 = 1;
 
-/// What a record says.
+/// The header of the file. Fields have the specification's names.
+#[derive(FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct FileHeader {
+    magic: u32,
+    version: u32,
+    total_size: u32,
+    elf_mach: u32,
+    pad1: u32,
+    pid: u32,
+    timestamp: u64,
+    flags: u64,
+}
+
+/// The header of a record.
+#[derive(FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RecordHeader {
+    id: u32,
+    total_size: u32,
+    timestamp: u64,
+}
+
+/// What a load has behind its header.
+#[derive(FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct LoadBody {
+    pid: u32,
+    tid: u32,
+    vma: u64,
+    code_addr: u64,
+    code_size: u64,
+    code_index: u64,
+}
+
+/// What a move has behind its header.
+#[derive(FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct MoveBody {
+    pid: u32,
+    tid: u32,
+    vma: u64,
+    old_code_addr: u64,
+    new_code_addr: u64,
+    code_size: u64,
+    code_index: u64,
+}
+
+/// A record of a jitdump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JitDumpRecord<'a> {
-    /// Code was made.
+    /// Code was generated.
     Load {
         /// When, nanoseconds of CLOCK_MONOTONIC; `None` where the file has another clock.
-        at: Option<u64>,
+        at_ns: Option<u64>,
         /// First address.
         address: u64,
         /// Bytes.
         size: u64,
         /// The name: any bytes, cut at [`MAX_NAME_BYTES`].
         name: &'a [u8],
-        /// Where in the file its bytes begin, if they are there.
-        code: Option<u64>,
+        /// Where in the file its code begins, bytes; `None` if the file does not have it.
+        code_offset: Option<u64>,
     },
     /// Code was moved.
     Move {
-        /// When, as above.
-        at: Option<u64>,
-        /// First address so far.
+        /// When, nanoseconds of CLOCK_MONOTONIC; `None` where the file has another clock.
+        at_ns: Option<u64>,
+        /// First address before.
         from: u64,
-        /// First address from now on.
+        /// First address after.
         to: u64,
     },
 }
 
-/// Why a file is not read on. Where its next record begins is then unknown.
+/// Why a file is not read any further: where its next record begins is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JitDumpError {
-    /// It is another kind of file, or from a machine of another byte order.
+    /// Another kind of file, or one of a machine with another byte order.
     #[error("no jitdump of this machine: it begins with {0:#010x}")]
     Magic(u32),
-    /// Only version 1 is known.
+    /// Another version than 1.
     #[error("a jitdump of version {0}; 1 is known")]
     Version(u32),
-    /// A size that does not even cover its own header.
+    /// A size smaller than the header that it is in.
     #[error("{size} bytes is no size for what is at offset {offset}")]
     Size {
-        /// Where in the file.
+        /// Where the header is in the file, bytes.
         offset: u64,
-        /// The size it says.
+        /// The size, bytes.
         size: u32,
     },
 }
@@ -86,14 +134,10 @@ pub struct JitDump {
     held: Vec<u8>,
     skip: u64,
     offset: u64,
-    header: Option<JitDumpHeader>,
+    /// Whether times are of CLOCK_MONOTONIC; `None` until the file's header was read.
+    is_monotonic: Option<bool>,
     broken: Option<JitDumpError>,
     bad: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct JitDumpHeader {
-    monotonic: bool,
 }
 
 impl JitDump {
@@ -102,7 +146,7 @@ impl JitDump {
     ///
     /// # Errors
     ///
-    /// The file is none, or broken; then it is so for good.
+    /// The file is no jitdump, or broken. Each later call returns the same error.
     pub fn feed(
         &mut self,
         mut bytes: &[u8],
@@ -136,7 +180,7 @@ impl JitDump {
         }
     }
 
-    /// The file begins anew. The count of bad records goes on.
+    /// Starts again with the file's header. The count of bad records goes on.
     pub fn restart(&mut self) {
         *self = JitDump {
             bad: self.bad,
@@ -150,37 +194,44 @@ impl JitDump {
         self.bad
     }
 
-    /// Returns how many bytes of the record at the offset have to be held, as far as is known yet.
+    /// Returns how many bytes have to be held of what is at the offset, as far as is known yet.
     fn wanted(&self) -> Result<usize, JitDumpError> {
-        if self.header.is_none() {
+        if self.is_monotonic.is_none() {
             return Ok(FILE_HEADER_BYTES);
         }
         if self.held.len() < RECORD_HEADER_BYTES {
             return Ok(RECORD_HEADER_BYTES);
         }
-        let size = self.u32(4);
-        let most = match self.u32(0) {
-            0 => MAX_HELD_BYTES,
-            1 => MOVE_BYTES,
+        let RecordHeader { id, total_size, .. } = prefix(&self.held);
+        let most = match id {
+            KIND_LOAD => MAX_HELD_BYTES,
+            KIND_MOVE => MOVE_BYTES,
             _ => RECORD_HEADER_BYTES,
         };
-        self.checked(size, RECORD_HEADER_BYTES)
+        self.checked(total_size, RECORD_HEADER_BYTES)
             .map(|size| size.min(most as u64) as usize)
     }
 
     fn finish(&mut self, each: &mut impl FnMut(JitDumpRecord<'_>)) -> Result<(), JitDumpError> {
-        let size = match self.header {
+        let size = match self.is_monotonic {
             None => {
-                self.header = Some(self.file_header()?);
-                self.checked(self.u32(8), FILE_HEADER_BYTES)?
+                let header: FileHeader = prefix(&self.held);
+                match (header.magic, header.version) {
+                    (MAGIC, 1) => {}
+                    (MAGIC, version) => return Err(JitDumpError::Version(version)),
+                    (magic, _) => return Err(JitDumpError::Magic(magic)),
+                }
+                self.is_monotonic = Some(header.flags & FLAG_ARCH_TIMESTAMP == 0);
+                self.checked(header.total_size, FILE_HEADER_BYTES)?
             }
-            Some(header) => {
-                match (self.u32(0), self.record(header)) {
-                    (0 | 1, None) => self.bad += 1,
+            Some(is_monotonic) => {
+                let header: RecordHeader = prefix(&self.held);
+                match (header.id, self.record(&header, is_monotonic)) {
+                    (KIND_LOAD | KIND_MOVE, None) => self.bad += 1,
                     (_, Some(record)) => each(record),
                     _ => {}
                 }
-                self.checked(self.u32(4), RECORD_HEADER_BYTES)?
+                self.checked(header.total_size, RECORD_HEADER_BYTES)?
             }
         };
         self.skip = size - self.held.len() as u64;
@@ -189,40 +240,35 @@ impl JitDump {
         Ok(())
     }
 
-    fn file_header(&self) -> Result<JitDumpHeader, JitDumpError> {
-        match (self.u32(0), self.u32(4)) {
-            (MAGIC, 1) => Ok(JitDumpHeader {
-                monotonic: self.u64(32) & FLAG_ARCH_TIMESTAMP == 0,
-            }),
-            (MAGIC, version) => Err(JitDumpError::Version(version)),
-            (magic, _) => Err(JitDumpError::Magic(magic)),
-        }
-    }
-
-    fn record(&self, header: JitDumpHeader) -> Option<JitDumpRecord<'_>> {
-        let at = header.monotonic.then(|| self.u64(8));
-        match (self.u32(0), self.held.len()) {
-            (0, LOAD_BYTES..) => {
-                let name = &self.held[LOAD_BYTES..];
+    fn record(&self, header: &RecordHeader, is_monotonic: bool) -> Option<JitDumpRecord<'_>> {
+        let at_ns = is_monotonic.then_some(header.timestamp);
+        let body = self.held.get(RECORD_HEADER_BYTES..)?;
+        match header.id {
+            KIND_LOAD => {
+                let (load, name) = LoadBody::read_from_prefix(body).ok()?;
                 let length = name.iter().position(|byte| *byte == 0);
-                let size = self.u64(40);
                 // A name that was cut has no known end, and its record may have no code.
                 let code = length
                     .map(|length| (LOAD_BYTES + length + 1) as u64)
-                    .filter(|begin| begin.saturating_add(size) <= u64::from(self.u32(4)));
+                    .filter(|start| {
+                        start.saturating_add(load.code_size) <= u64::from(header.total_size)
+                    });
                 Some(JitDumpRecord::Load {
-                    at,
-                    address: self.u64(32),
-                    size,
+                    at_ns,
+                    address: load.code_addr,
+                    size: load.code_size,
                     name: &name[..length.unwrap_or(name.len()).min(MAX_NAME_BYTES)],
-                    code: code.map(|begin| self.offset + begin),
+                    code_offset: code.map(|start| self.offset + start),
                 })
             }
-            (1, MOVE_BYTES..) => Some(JitDumpRecord::Move {
-                at,
-                from: self.u64(32),
-                to: self.u64(40),
-            }),
+            KIND_MOVE => {
+                let (moved, _) = MoveBody::read_from_prefix(body).ok()?;
+                Some(JitDumpRecord::Move {
+                    at_ns,
+                    from: moved.old_code_addr,
+                    to: moved.new_code_addr,
+                })
+            }
             _ => None,
         }
     }
@@ -236,16 +282,11 @@ impl JitDump {
         }
         Ok(u64::from(size))
     }
+}
 
-    fn u32(&self, at: usize) -> u32 {
-        let bytes = self.held.get(at..).and_then(<[u8]>::first_chunk);
-        bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
-    }
-
-    fn u64(&self, at: usize) -> u64 {
-        let bytes = self.held.get(at..).and_then(<[u8]>::first_chunk);
-        bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
-    }
+/// Returns what the bytes begin with; zeros where they are too few.
+fn prefix<T: FromBytes>(bytes: &[u8]) -> T {
+    T::read_from_prefix(bytes).map_or_else(|_| T::new_zeroed(), |(value, _)| value)
 }
 
 #[cfg(test)]
@@ -266,10 +307,10 @@ pub(super) mod tests {
         out
     }
 
-    fn record(kind: u32, at: u64, body: &[u8]) -> Vec<u8> {
+    fn record(kind: u32, at_ns: u64, body: &[u8]) -> Vec<u8> {
         let mut out = kind.to_ne_bytes().to_vec();
         out.extend((16 + body.len() as u32).to_ne_bytes());
-        out.extend(at.to_ne_bytes());
+        out.extend(at_ns.to_ne_bytes());
         out.extend(body);
         out
     }
@@ -278,15 +319,15 @@ pub(super) mod tests {
         words.iter().flat_map(|word| word.to_ne_bytes()).collect()
     }
 
-    pub(in crate::jit) fn load(at: u64, address: u64, code: &[u8], name: &[u8]) -> Vec<u8> {
+    pub(in crate::jit) fn load(at_ns: u64, address: u64, code: &[u8], name: &[u8]) -> Vec<u8> {
         let mut body = words(&[0, address, address, code.len() as u64, 5]);
         body.extend(name);
         body.push(0);
         body.extend(code);
-        record(0, at, &body)
+        record(0, at_ns, &body)
     }
 
-    /// Each record in words, and how it ended.
+    /// Returns the records as text, the result of the last piece, and the number of bad records.
     fn all(pieces: &[&[u8]]) -> (Vec<String>, Result<(), JitDumpError>, u64) {
         let (mut dump, mut records) = (JitDump::default(), Vec::new());
         let mut end = Ok(());
@@ -294,17 +335,17 @@ pub(super) mod tests {
             end = dump.feed(piece, |record| {
                 records.push(match record {
                     JitDumpRecord::Load {
-                        at,
+                        at_ns,
                         address,
                         size,
                         name,
-                        code,
+                        code_offset,
                     } => format!(
-                        "{at:?} {address:x}+{size:x} {} {}",
-                        code.map_or_else(|| "-".to_owned(), |code| code.to_string()),
+                        "{at_ns:?} {address:x}+{size:x} {} {}",
+                        code_offset.map_or_else(|| "-".to_owned(), |offset| offset.to_string()),
                         String::from_utf8_lossy(name)
                     ),
-                    JitDumpRecord::Move { at, from, to } => format!("{at:?} {from:x}>{to:x}"),
+                    JitDumpRecord::Move { at_ns, from, to } => format!("{at_ns:?} {from:x}>{to:x}"),
                 });
             });
             assert!(dump.held.len() <= MAX_HELD_BYTES);

@@ -1,30 +1,30 @@
-//! Memory for the functions of all processes together: each of a thousand processes may claim a
-//! million functions.
+//! The limit for the memory of all processes' JIT functions: each of a thousand processes may name
+//! a million.
 //!
-//! What is beyond the total is refused, except a little for each process: a process that uses up
-//! the total takes no names from others.
+//! What is beyond the total is refused, but each process has a minimum, so that a process that uses
+//! up the total does not cost others all their names.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Most bytes of the functions of all processes.
+/// Most bytes of the JIT functions of all processes.
 pub const MAX_TOTAL_BYTES: usize = 256 << 20;
-/// Bytes that a process has whatever others use.
+/// Bytes that a process may use, however much others use.
 pub const MIN_PROCESS_BYTES: usize = 1 << 20;
 
-/// The memory that processes share. Clones count towards the same limit.
+/// The memory that all processes may use. Clones count towards the same limit.
 #[derive(Clone, Debug, Default)]
 pub struct JitMemory(Arc<AtomicUsize>);
 
 impl JitMemory {
-    /// Returns the bytes that are taken.
+    /// Returns the bytes in use.
     #[must_use]
     pub fn taken(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// What one process uses of it, until this is dropped.
+/// What one process uses of [`JitMemory`], until this is dropped.
 #[derive(Debug, Default)]
 pub(super) struct JitMemoryShare {
     memory: JitMemory,
@@ -41,17 +41,17 @@ impl JitMemoryShare {
 
     /// Takes this many bytes, if they are left.
     pub(super) fn take(&mut self, bytes: usize) -> bool {
-        let there = self.memory.taken().saturating_add(bytes) <= MAX_TOTAL_BYTES
+        let is_left = self.memory.taken().saturating_add(bytes) <= MAX_TOTAL_BYTES
             || self.taken.saturating_add(bytes) <= MIN_PROCESS_BYTES;
-        if there {
+        if is_left {
             self.taken += bytes;
             self.memory.0.fetch_add(bytes, Ordering::Relaxed);
         }
-        there
+        is_left
     }
 
-    /// Returns what was taken before.
-    pub(super) fn give(&mut self, bytes: usize) {
+    /// Releases bytes that were taken before.
+    pub(super) fn release(&mut self, bytes: usize) {
         self.taken -= bytes;
         self.memory.0.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -59,7 +59,7 @@ impl JitMemoryShare {
 
 impl Drop for JitMemoryShare {
     fn drop(&mut self) {
-        self.give(self.taken);
+        self.release(self.taken);
     }
 }
 
@@ -77,7 +77,7 @@ mod tests {
         assert!(modest.take(MIN_PROCESS_BYTES));
         assert!(!modest.take(1));
         assert_eq!(memory.taken(), MAX_TOTAL_BYTES + MIN_PROCESS_BYTES);
-        modest.give(8);
+        modest.release(8);
         assert!(modest.take(8));
         drop(greedy);
         assert!(modest.take(1));

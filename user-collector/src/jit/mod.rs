@@ -1,30 +1,29 @@
-//! The functions that JIT compilers and interpreters make: code in anonymous memory, which no file
-//! names.
+//! The functions of JIT compilers and interpreters: code in anonymous memory, which no ELF file
+//! describes.
 //!
 //! Two conventions name it, both invented for perf: a text file `/tmp/perf-PID.map` ([`perf_map`])
 //! and a binary one, `jit-PID.dump` ([`jitdump`]). [`JitWatch`] finds and reads them for one
-//! process, [`JitFunctions`] keeps the functions as a function of time from that, and returns each
+//! process. [`JitFunctions`] holds the functions that exist at a time, and returns each
 //! [`JitChange`] for the experiment: a [`JitChange::End`] is a `MapEvent::Unmap`, a
-//! [`JitChange::Begin`] a `MapEvent::Function`. Ends come before the beginning that causes them,
-//! and a nanosecond earlier: gprofng keeps an old object where a new one lies on it, and it sorts
-//! what is written late before the events of the same instant, so that an end would come after its
-//! beginning.
+//! [`JitChange::Begin`] a `MapEvent::Function`. A function that takes the place of another one
+//! begins a nanosecond after the other's end: gprofng reverses events of the same time if they are
+//! written late, and the end would come after the beginning.
 //!
-//! A perf map has no times. Its entry is valid since the end of the poll before the one that read
-//! it, or since the process began to be watched for the first reading of a file: then the ticks of
-//! the code's first moments, before its line was read, have its name too. Where the address was
-//! free before, the exact time matters even less: gprofng resolves what is earlier than all
-//! mappings at its address by the first of them.
+//! A perf map has no times. Its entry is valid from the end of the poll before the one that read
+//! it, or from the start of the watch if it is in the first poll of a file: so the ticks of the
+//! code before its line was read have its name too. Where the address was free before, the exact
+//! time matters even less: gprofng resolves what is earlier than all mappings at its address by the
+//! first of them.
 //!
-//! Not all that a perf map names is of a JIT. node lists its builtins, which lie in the text of its
-//! own file, and functions that are only interpreted, whose address is of byte code that is never
-//! executed. A function must not be written where a file is mapped: [`is_anonymous`] tells which
-//! mappings are meant.
+//! Not all that a perf map names is JIT code. node lists its builtins, which lie in the text of its
+//! own file, and functions that are only interpreted, at the address of byte code, which is never
+//! executed. A function must not be written where a file is mapped: [`is_anonymous`] distinguishes
+//! the mappings.
 //!
-//! The instructions are read too, for disassembly: [`CodeReader`] reads them.
+//! [`CodeReader`] reads the instructions, for disassembly.
 //!
-//! The files are written by the profiled processes and may be hostile: each bound is here or in the
-//! parsers, and what is beyond it is counted in [`JitStats`] or a [`JitRefusal`].
+//! The files are written by the profiled processes and may be hostile. All is bounded, here or in
+//! the parsers; what is beyond a bound is counted in [`JitFileStats`] or is a [`JitRefusal`].
 
 mod code;
 mod code_reader;
@@ -41,28 +40,27 @@ pub use code_reader::{CodeReader, MAX_READ_TIME, MAX_TOTAL_CODE_BYTES};
 pub use functions::{JitChange, JitFunctions, MAX_FUNCTIONS, MAX_NAMES_BYTES};
 pub use memory_limit::{JitMemory, MAX_TOTAL_BYTES, MIN_PROCESS_BYTES};
 pub use process_files::JitRefusal;
-pub use watch::{JitStats, JitWatch};
+pub use watch::{JitFileStats, JitWatch};
 
 use crate::space::MappedFile;
 
 /// What the watches of all processes share.
 #[derive(Clone, Debug, Default)]
 pub struct SharedJit {
-    /// The memory that functions may take.
+    /// The limit for the memory of functions.
     pub memory: JitMemory,
-    /// The reader of their code. None: no code is recorded.
+    /// The reader of their code; `None` if no code is recorded.
     pub code: Option<CodeReader>,
 }
 
 /// Bytes of a name that are kept. Longer ones are cut, not refused.
 pub const MAX_NAME_BYTES: usize = 1000;
 
-/// Returns whether this is memory for code that is made at run time, by the kernel's name of the
-/// mapping.
+/// Returns whether a mapping may hold JIT code, by the kernel's name of it.
 ///
-/// `//anon` is anonymous memory, `[heap]` and `[stack]` and `[anon:NAME]` are too, and so is what
-/// only looks like a file: shared anonymous memory and memfds, which .NET and others map twice,
-/// once for writing and once for execution.
+/// `//anon`, `[heap]`, `[stack]` and `[anon:NAME]` are anonymous memory. Shared anonymous memory
+/// and memfds have names like files; .NET and others map them twice, once for writing and once for
+/// execution.
 #[must_use]
 pub fn is_anonymous(file: &MappedFile) -> bool {
     const NAMES: [&[u8]; 3] = [b"//anon", b"[heap]", b"[stack]"];

@@ -2,18 +2,18 @@
 //!
 //! `ADDRESS SIZE NAME`, both numbers hexadecimal, with or without `0x`, the name with blanks to the
 //! end of the line (`tools/perf/Documentation/jit-interface.txt` of Linux). node and CPython append
-//! a line when they make code; the JVM writes all at once on request, or as it exits. So a file
-//! grows while it is read: what is after the last line feed waits for its rest.
+//! a line when they generate code; the JVM writes all lines at once on request, or as it exits. So
+//! a file grows while it is read, and the last line may be incomplete.
 //!
-//! A line that is none of this is counted and passed over. No line makes the parser hold more than
-//! [`MAX_LINE_BYTES`] bytes.
+//! A line of another form is counted and skipped. The parser holds at most [`MAX_LINE_BYTES`] bytes
+//! of a line.
 
 use super::MAX_NAME_BYTES;
 
 /// Most bytes that are kept of one line: two numbers with `0x`, blanks, a name.
 pub const MAX_LINE_BYTES: usize = 2 * (2 + 16) + 8 + MAX_NAME_BYTES;
 
-/// One line.
+/// One line of a perf map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerfMapEntry<'a> {
     /// First address.
@@ -40,8 +40,8 @@ impl PerfMap {
                 Some((b'\n', text)) => (text, true),
                 _ => (piece, false),
             };
-            let memory = MAX_LINE_BYTES - self.line.len();
-            self.line.extend_from_slice(&text[..text.len().min(memory)]);
+            let left = MAX_LINE_BYTES - self.line.len();
+            self.line.extend_from_slice(&text[..text.len().min(left)]);
             if complete {
                 match parse(&self.line) {
                     Some(entry) => each(entry),
@@ -52,12 +52,12 @@ impl PerfMap {
         }
     }
 
-    /// The file begins anew. The count of bad lines goes on.
+    /// Starts again with the beginning of the file. The count of bad lines goes on.
     pub fn restart(&mut self) {
         self.line.clear();
     }
 
-    /// Lines that were no entries.
+    /// Returns the number of lines of another form.
     #[must_use]
     pub fn bad(&self) -> u64 {
         self.bad
@@ -75,7 +75,7 @@ fn parse(line: &[u8]) -> Option<PerfMapEntry<'_>> {
     })
 }
 
-/// Returns a number, and what comes after the blanks behind it.
+/// Returns the number at the beginning, and what comes after the blanks that follow it.
 fn hexadecimal(text: &[u8]) -> Option<(u64, &[u8])> {
     let length = text.iter().position(|byte| byte.is_ascii_whitespace())?;
     let (digits, rest) = text.split_at(length);

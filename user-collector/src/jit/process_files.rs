@@ -1,16 +1,15 @@
-//! Opening a file that a process is said to have written, as root, without reading another file by
-//! deceit.
+//! Safe opening, as root, of a file that a process has written.
 //!
-//! The process chooses the paths: `/tmp/perf-7.map` may be a link to `/etc/shadow`, in a mount
+//! The process controls the paths: `/tmp/perf-7.map` may be a link to `/etc/shadow`, in a mount
 //! namespace of its own even a bind mount of it. So the file is looked up from the root directory
-//! of the process and never above it, not through a link at its end, and held without being opened;
-//! then its kind is looked at; and only if it is a regular file of the process's own user, with no
+//! of the process and never above it, without following a link at the path's end, and is first held
+//! without being opened (`O_PATH`). Only if it is a regular file of the process's own user, with no
 //! second name, it is opened for reading, through the descriptor and not the path.
 //!
-//! Root's files are not taken from a process of another user, although a daemon that dropped its
+//! Root's files are not read for a process of another user, although a daemon that dropped its
 //! rights may have written one: the owner of a directory can move root's file out of it and to any
-//! name. A process with several user ids, such as a set-user-ID program, is refused for the same
-//! reason.
+//! name. A file of a process with several user ids, such as a set-user-ID program, is not read for
+//! the same reason.
 //!
 //! A file is ignored if it was last written before the process began: `/tmp` keeps the maps of
 //! processes that exited long ago, and process numbers are reused.
@@ -39,12 +38,12 @@ const CLOCK_SLACK_NS: i64 = 2 * SECOND_NS;
 /// Why a file is not read, or not any further.
 #[derive(Debug, thiserror::Error)]
 pub enum JitRefusal {
-    /// The system refuses it.
+    /// An error of the system.
     #[error("{}: {error}", path.display())]
     Io {
         /// The file, as its process names it.
         path: PathBuf,
-        /// The error of the system.
+        /// The error.
         error: io::Error,
     },
     /// A link, a directory, a device or a pipe.
@@ -53,7 +52,7 @@ pub enum JitRefusal {
         /// The file, as its process names it.
         path: PathBuf,
     },
-    /// The file is another user's.
+    /// A file of another user than the process's.
     #[error("{}: belongs to user {owner}, but its process to user {user}", path.display())]
     Owner {
         /// The file, as its process names it.
@@ -63,15 +62,15 @@ pub enum JitRefusal {
         /// User id of the process.
         user: u32,
     },
-    /// The file has other names, so any user may have linked it to this one.
+    /// A file with several names: any user may have linked this one to it.
     #[error("{}: has {links} names; only a file with one is read", path.display())]
     Links {
         /// The file, as its process names it.
         path: PathBuf,
-        /// How many.
+        /// Number of names.
         links: u64,
     },
-    /// The process has more than one user id, so whose file it may read is not clear.
+    /// A process with more than one user id: it is not clear which user's files it may write.
     #[error("{}: its process has several user ids: {users:?}", path.display())]
     Users {
         /// The file, as its process names it.
@@ -79,12 +78,12 @@ pub enum JitRefusal {
         /// Real, effective, saved and file-system user id.
         users: [u32; 4],
     },
-    /// More was written than is read of one process.
+    /// More bytes than are read of one process.
     #[error("{}: more than {limit} bytes were written; the rest is not read", path.display())]
     TooLong {
         /// The file, as its process names it.
         path: PathBuf,
-        /// Bytes.
+        /// The limit, bytes.
         limit: u64,
     },
     /// Too many files are open.
@@ -93,45 +92,48 @@ pub enum JitRefusal {
         /// The file, as its process names it.
         path: PathBuf,
     },
-    /// It is no jitdump, or a broken one.
+    /// A jitdump that can't be parsed.
     #[error("{}: {broken}", path.display())]
     JitDump {
         /// The file, as its process names it.
         path: PathBuf,
-        /// What is wrong.
+        /// The error of the parser.
         broken: super::jitdump::JitDumpError,
     },
 }
 
-/// A process's own view of the file system, held so that it outlives the process.
+/// A process's root directory, held open so that its files can be read after it has exited.
 ///
 /// It holds the file system of a container too, until it is dropped. Where descriptors are short
-/// nothing is held: the view is opened for each look, while the process lives.
+/// nothing is held: the directory is opened for each look, as long as the process exists.
 #[derive(Debug)]
 pub(super) struct ProcessFiles {
     pid: Pid,
-    held: Option<Arc<View>>,
+    held: Option<Arc<ProcessDirs>>,
     status: ProcessIds,
-    /// By the kernel's clock, which tells a process from another one of its number.
+    /// When the process started, clock ticks of the kernel since boot: distinguishes processes with
+    /// the same number.
     start_ticks: u64,
-    /// CLOCK_REALTIME nanoseconds.
-    started: i64,
+    /// When the process started, CLOCK_REALTIME nanoseconds.
+    started_ns: i64,
 }
 
-/// What a process has of the file system.
+/// Directories of a process.
 #[derive(Debug)]
-struct View {
+struct ProcessDirs {
+    /// Its directory in `/proc`.
     proc: OwnedFd,
+    /// Its root directory.
     root: OwnedFd,
 }
 
-impl View {
-    fn open(pid: Pid) -> io::Result<View> {
+impl ProcessDirs {
+    fn open(pid: Pid) -> io::Result<ProcessDirs> {
         let directory = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let path = format!("/proc/{pid}");
         let proc = nix::fcntl::open(path.as_str(), directory, Mode::empty())?;
         let root = openat(&proc, "root", directory, Mode::empty())?;
-        Ok(View { proc, root })
+        Ok(ProcessDirs { proc, root })
     }
 
     fn start_ticks(&self) -> io::Result<u64> {
@@ -144,23 +146,23 @@ impl View {
 struct ProcessIds {
     /// Real, effective, saved and file-system user id.
     users: [u32; 4],
-    /// The number of the process as it knows it itself.
+    /// The number of the process in its own pid namespace.
     own_pid: u32,
 }
 
 impl ProcessFiles {
-    /// Opens the view of a running process.
+    /// Opens the directories of a running process.
     pub(super) fn open(pid: Pid) -> io::Result<ProcessFiles> {
-        let view = View::open(pid)?;
-        let status = status(&view.proc)?;
-        let start_ticks = view.start_ticks()?;
-        let started = started(start_ticks)?;
+        let dirs = ProcessDirs::open(pid)?;
+        let status = status(&dirs.proc)?;
+        let start_ticks = dirs.start_ticks()?;
+        let started_ns = started_ns(start_ticks)?;
         Ok(ProcessFiles {
             pid,
-            held: may_hold(&view.root, Share::Half).then(|| Arc::new(view)),
+            held: may_hold(&dirs.root, Share::Half).then(|| Arc::new(dirs)),
             status,
             start_ticks,
-            started,
+            started_ns,
         })
     }
 
@@ -169,19 +171,19 @@ impl ProcessFiles {
         self.held.is_some()
     }
 
-    /// Returns the view that is held, or else that of the process while it lives.
-    fn view(&self) -> io::Result<Arc<View>> {
+    /// Returns the directories that are held, or else opens them while the process exists.
+    fn dirs(&self) -> io::Result<Arc<ProcessDirs>> {
         if let Some(held) = &self.held {
             return Ok(Arc::clone(held));
         }
-        let view = View::open(self.pid)?;
-        match view.start_ticks()? == self.start_ticks {
-            true => Ok(Arc::new(view)),
+        let dirs = ProcessDirs::open(self.pid)?;
+        match dirs.start_ticks()? == self.start_ticks {
+            true => Ok(Arc::new(dirs)),
             false => Err(io::ErrorKind::NotFound.into()),
         }
     }
 
-    /// Returns the number of the process as it knows it itself: in its own innermost namespace.
+    /// Returns the number of the process in its own pid namespace, by which it names its files.
     pub(super) fn own_pid(&self) -> u32 {
         self.status.own_pid
     }
@@ -189,37 +191,37 @@ impl ProcessFiles {
     /// Opens the memory of the process, in which offsets are addresses.
     pub(super) fn memory(&self) -> io::Result<File> {
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-        Ok(openat(&self.view()?.proc, "mem", flags, Mode::empty())?.into())
+        Ok(openat(&self.dirs()?.proc, "mem", flags, Mode::empty())?.into())
     }
 
-    /// Returns whether all user ids of the process were this one when they were last looked at.
+    /// Returns whether all user ids of the process were this one when they were last read.
     pub(super) fn is_of(&self, user: u32) -> bool {
         self.status.users == [user; 4]
     }
 
-    /// Opens a file of the process, by the path as the process has it. `None` if there is none, or
+    /// Opens a file of the process, by its path in the process's root. `None` if there is none, or
     /// only an old one.
     pub(super) fn file(&mut self, path: &Path) -> Result<Option<File>, JitRefusal> {
         let io = |error: io::Error| JitRefusal::Io {
             path: path.to_owned(),
             error,
         };
-        // The process is gone: so is the way to its files.
-        let Ok(view) = self.view() else {
+        // Without held directories, the files of an exited process can't be found.
+        let Ok(dirs) = self.dirs() else {
             return Ok(None);
         };
         let how = OpenHow::new()
             .flags(OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
             .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-        let held = match openat2(&view.root, path, how) {
+        let held = match openat2(&dirs.root, path, how) {
             Ok(held) => File::from(held),
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
             Err(error) => return Err(io(error.into())),
         };
         let found = held.metadata().map_err(io)?;
-        // After the look-up, for a process can change its user. One that is gone had the user that
-        // it had last.
-        if let Ok(status) = status(&view.proc) {
+        // Read after the look-up, since a process can change its user. Of a process that has exited
+        // the last ones hold.
+        if let Ok(status) = status(&dirs.proc) {
             self.status = status;
         }
         let users = self.status.users;
@@ -235,17 +237,17 @@ impl ProcessFiles {
             let owner = found.uid();
             return Err(JitRefusal::Owner { path, owner, user });
         }
-        // A file without a name was replaced this instant.
+        // A file without a name was replaced a moment ago.
         match found.nlink() {
             0 => return Ok(None),
             1 => {}
             links => return Err(JitRefusal::Links { path, links }),
         }
-        // By the clock as it was and as it is: it may have been set back since.
-        let started = started(self.start_ticks).unwrap_or(self.started);
-        self.started = self.started.min(started);
-        let written = found.mtime().saturating_mul(SECOND_NS) + found.mtime_nsec();
-        if written < self.started - CLOCK_SLACK_NS {
+        // The earliest start by any setting of the clock, which may have been set back.
+        let started_ns = started_ns(self.start_ticks).unwrap_or(self.started_ns);
+        self.started_ns = self.started_ns.min(started_ns);
+        let modified_ns = found.mtime().saturating_mul(SECOND_NS) + found.mtime_nsec();
+        if modified_ns < self.started_ns - CLOCK_SLACK_NS {
             return Ok(None);
         }
         reopen(&held).map(Some).map_err(|error| JitRefusal::Io {
@@ -266,8 +268,8 @@ fn status(proc: &OwnedFd) -> io::Result<ProcessIds> {
     parse_status(&read(proc, "status")?).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Parses `/proc/PID/status`. A newline in a process's name is written as `\n` there, so a line
-/// that begins so is the kernel's.
+/// Parses `/proc/PID/status`. The kernel escapes newlines in the process's name, so that no name
+/// can look like another line.
 fn parse_status(status: &[u8]) -> Option<ProcessIds> {
     let numbers = |line| numbers_of(status, line).collect::<Vec<u32>>();
     Some(ProcessIds {
@@ -276,8 +278,8 @@ fn parse_status(status: &[u8]) -> Option<ProcessIds> {
     })
 }
 
-/// When the process was made, CLOCK_REALTIME nanoseconds.
-fn started(ticks: u64) -> io::Result<i64> {
+/// Returns the start of a process in CLOCK_REALTIME nanoseconds, from clock ticks since boot.
+fn started_ns(ticks: u64) -> io::Result<i64> {
     let per_second = sysconf(SysconfVar::CLK_TCK)?.unwrap_or(100).max(1);
     let since_boot = i128::from(ticks) * i128::from(SECOND_NS) / i128::from(per_second);
     let clock = |id| -> io::Result<i128> {

@@ -1,16 +1,17 @@
-//! The files of one process, read as they grow.
+//! The JIT files of one process, read as they grow.
 //!
 //! A round costs a `fstat` when nothing was written, and once a second a look-up of the path: the
 //! file may not be there yet, as the JVM writes its map only on request, or it may have been
-//! replaced. A file that is written anew in place, which the JVM does too, is found by its size, or
-//! by the last bytes that were read of it being others now; then all of it is read once more, and
-//! what is the same changes nothing.
+//! replaced. The JVM also writes its map anew in place. That is noticed by the file's size, or
+//! because the last bytes that were read have changed; then all of it is read again. Functions that
+//! are still the same do not change by that.
 //!
 //! Where a process has a jitdump its perf map is not read: the dump has times, and both name the
 //! same functions.
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io;
 use std::ops::AddAssign;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use std::sync::Arc;
 
 use experiment_format::ids::Pid;
 
-use super::code::{CodePlaces, FunctionCode, ProcessCode};
+use super::code::{CodeSources, FunctionCode, ProcessCode};
 use super::code_reader::WantedCode;
 use super::functions::{JitFunctions, without_momentary};
 use super::growing_file::{GrowingFile, identity};
@@ -31,41 +32,42 @@ use crate::space::Mapping;
 
 /// Most bytes that are read of one process, all files and readings together.
 const MAX_READ_BYTES: u64 = 256 << 20;
-/// Most bytes that are read in one round, but for the last: some 60,000 functions, and a round
-/// stays short.
+/// Most bytes that are read in one round other than the last: some 60,000 functions, so that a
+/// round stays short.
 const MAX_ROUND_BYTES: u64 = 4 << 20;
-/// Most bytes that are read when a process ends: others wait meanwhile, and processes may end by
-/// the thousand.
+/// Most bytes that are read when a process ends: other processes wait meanwhile, and thousands may
+/// end at once.
 const MAX_LAST_ROUND_BYTES: u64 = 32 << 20;
+/// Bytes that are read at a time.
 const READ_BYTES: usize = 64 << 10;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// What was read of one process.
+/// What was read of one process's JIT files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct JitStats {
+pub struct JitFileStats {
     /// Bytes.
     pub bytes: u64,
-    /// Functions that the files named, those that were named before too.
+    /// Functions that the files named, repetitions included.
     pub functions: u64,
-    /// Lines and records that were none.
+    /// Lines and records that could not be parsed.
     pub bad: u64,
-    /// Functions without bytes, too large, or too many.
+    /// Functions that were refused: without bytes, too large, or too many.
     pub refused: u64,
     /// How often a file was read from its beginning again.
     pub rereadings: u64,
-    /// Bytes that were there at the last look and have not been read.
+    /// Bytes that the file had at the last look and that were not read.
     pub unread: u64,
-    /// Functions whose machine code was read,
+    /// Functions whose machine code was read.
     pub code_functions: u64,
-    /// its bytes,
+    /// Bytes of machine code that were read.
     pub code_bytes: u64,
-    /// and functions whose code was not read: it was beyond a limit, the function had ended, or the
-    /// user who called kcollect may not read it.
+    /// Functions whose machine code was not read: it was beyond a limit, the function had ended, or
+    /// the user who called kcollect may not read it.
     pub code_left_out: u64,
 }
 
-impl AddAssign for JitStats {
-    fn add_assign(&mut self, more: JitStats) {
+impl AddAssign for JitFileStats {
+    fn add_assign(&mut self, more: JitFileStats) {
         self.bytes += more.bytes;
         self.functions += more.functions;
         self.bad += more.bad;
@@ -78,8 +80,8 @@ impl AddAssign for JitStats {
     }
 }
 
-/// Reads what one process reports of the code that it makes. For a process that executes anonymous
-/// memory; ended and begun anew when it executes another program.
+/// The reader of one process's perf map or jitdump. It belongs to one program: after an exec there
+/// is another one.
 #[derive(Debug)]
 pub struct JitWatch {
     files: ProcessFiles,
@@ -88,16 +90,17 @@ pub struct JitWatch {
     format: Format,
     functions: JitFunctions,
     code: Option<ProcessCode>,
-    /// The memory of the process, once code was wanted from there; none if it can't be read.
+    /// The memory of the process: `None` until code of it is wanted, `Some(None)` if it can't be
+    /// read.
     memory: Option<Option<Arc<File>>>,
     /// Whether the user who called kcollect may read the file.
     readable: bool,
-    counts: JitStats,
+    counts: JitFileStats,
     refusal: Option<JitRefusal>,
-    start: u64,
-    /// What is read now was written after this instant, as far as is known.
-    since: u64,
-    next_look: u64,
+    start_ns: u64,
+    /// A time before which nothing was written of what is read now.
+    since_ns: u64,
+    next_look_ns: u64,
 }
 
 #[derive(Debug)]
@@ -123,14 +126,14 @@ impl Format {
 }
 
 impl JitWatch {
-    /// Begins to watch `pid`, which lives, whose program was started, or found, at `start`. Its
-    /// functions are within the limits of `shared`.
+    /// Returns the reader for a running process, whose program was started, or found, at
+    /// `start_ns`. Its functions are within the limits of `shared`.
     ///
     /// # Errors
     ///
-    /// The process is gone, or may not be looked at: that takes CAP_SYS_PTRACE, and the files
+    /// The process has exited, or must not be read: that takes CAP_SYS_PTRACE, and its files
     /// CAP_DAC_READ_SEARCH.
-    pub fn open(pid: Pid, start: u64, shared: &SharedJit) -> Result<JitWatch, JitRefusal> {
+    pub fn open(pid: Pid, start_ns: u64, shared: &SharedJit) -> Result<JitWatch, JitRefusal> {
         let files = ProcessFiles::open(pid).map_err(|error| JitRefusal::Io {
             path: format!("/proc/{pid}").into(),
             error,
@@ -145,24 +148,24 @@ impl JitWatch {
             code: shared.code.as_ref().map(ProcessCode::new),
             memory: None,
             readable: false,
-            counts: JitStats::default(),
+            counts: JitFileStats::default(),
             refusal: None,
-            start,
-            since: start,
-            next_look: 0,
+            start_ns,
+            since_ns: start_ns,
+            next_look_ns: 0,
         })
     }
 
-    /// Notes that the process mapped a file for execution, from `start` to `end`: functions there
-    /// end.
+    /// Notes that the process mapped a file for execution, from `start` to `end`. Returns the
+    /// functions that end by that.
     ///
-    /// If the file is the process's jitdump, which it maps for no other reason than to announce it,
-    /// the dump is read from now on. A dump with another process's number was inherited, and is of
-    /// that process.
+    /// If the file is the process's jitdump, which is mapped only to announce it, the dump is read
+    /// from now on. A dump with another process's number was inherited from that process, and is
+    /// not read.
     ///
     /// Not to be called for anonymous memory: when that grows, or its protection changes, the
-    /// kernel reports it as mapped once more, with all the code that it has.
-    pub fn mapped(&mut self, at: u64, start: u64, end: u64, path: &[u8]) -> Vec<JitChange> {
+    /// kernel reports it as mapped once more, with all the code in it.
+    pub fn mapped(&mut self, at_ns: u64, start: u64, end: u64, path: &[u8]) -> Vec<JitChange> {
         if dump_number(path) == Some(self.files.own_pid()) {
             let path = Path::new(OsStr::from_bytes(path)).to_owned();
             if path != self.path {
@@ -170,37 +173,37 @@ impl JitWatch {
                 self.growing = None;
                 self.counts.bad += self.format.bad();
                 self.format = Format::JitDump(JitDump::default());
-                self.next_look = 0;
+                self.next_look_ns = 0;
             }
         }
-        self.functions.clear(at, start, end)
+        self.functions.clear(at_ns, start, end)
     }
 
-    /// Reads what was written since the last time. To be called at each round; `now` must not run
-    /// backwards.
-    pub fn poll(&mut self, now: u64) -> Vec<JitChange> {
-        self.round(now, MAX_ROUND_BYTES)
+    /// Reads what was written since the last call. To be called once a round; `now_ns` must not
+    /// decrease.
+    pub fn poll(&mut self, now_ns: u64) -> Vec<JitChange> {
+        self.round(now_ns, MAX_ROUND_BYTES)
     }
 
     /// Reads what is left, up to a limit. For the process's exit, before or after it, and for the
     /// end of the run.
-    pub fn last_poll(&mut self, now: u64) -> Vec<JitChange> {
-        self.next_look = 0;
-        self.round(now, MAX_LAST_ROUND_BYTES)
+    pub fn last_poll(&mut self, now_ns: u64) -> Vec<JitChange> {
+        self.next_look_ns = 0;
+        self.round(now_ns, MAX_LAST_ROUND_BYTES)
     }
 
     /// Ends all functions, since the process executes another program.
-    pub fn end(mut self, at: u64) -> Vec<JitChange> {
-        self.functions.clear(at, 0, u64::MAX)
+    pub fn end(mut self, at_ns: u64) -> Vec<JitChange> {
+        self.functions.clear(at_ns, 0, u64::MAX)
     }
 
-    /// Notes that a function is in the experiment, so that its code is wanted too.
+    /// Requests the code of a function, which is in the experiment.
     pub fn want_code(&mut self, change: &JitChange) {
         let JitChange::Begin {
-            at,
+            at_ns,
             address,
             size,
-            dumped,
+            dump_offset,
             ..
         } = *change
         else {
@@ -208,31 +211,32 @@ impl JitWatch {
         };
         if let Some(code) = &mut self.code {
             code.want(WantedCode {
-                at,
+                at_ns,
                 address,
                 size,
-                dumped,
+                dump_offset,
             });
         }
     }
 
-    /// Returns the code that was read since the last time, and has more read. `mapped` is what the
-    /// process has mapped for execution.
+    /// Returns the code that was read since the last call, and requests more. `mapped` are the
+    /// mappings of the process for execution.
     pub fn take_code(&mut self, mapped: &[Mapping]) -> Vec<FunctionCode> {
         self.request_code(mapped);
         let functions = &self.functions;
-        let is_current = |at, address| functions.begun(address) == Some(at);
+        let is_current = |at_ns, address| functions.begin_ns(address) == Some(at_ns);
         let code = self.code.as_mut();
         code.map_or_else(Vec::new, |code| code.take(is_current))
     }
 
-    /// The same, after waiting for what can be read now, but not long. For the process's end.
+    /// Waits, for a limited time, for all code that can be read now, and returns it as
+    /// [`JitWatch::take_code`] does. For the process's end.
     pub fn take_last_code(&mut self, mapped: &[Mapping]) -> Vec<FunctionCode> {
         let mut all = Vec::new();
         loop {
             self.request_code(mapped);
             let functions = &self.functions;
-            let is_current = |at, address| functions.begun(address) == Some(at);
+            let is_current = |at_ns, address| functions.begin_ns(address) == Some(at_ns);
             let code = self.code.as_mut();
             let more = code.map_or_else(Vec::new, |code| code.take_last(is_current));
             if more.is_empty() {
@@ -254,7 +258,7 @@ impl JitWatch {
             self.memory = Some(memory.map(Arc::new));
         }
         let dump = self.growing.as_ref().filter(|_| self.readable);
-        code.request(&CodePlaces {
+        code.request(&CodeSources {
             dump: dump.map(|growing| (&growing.file, growing.offset)),
             memory: self.memory.as_ref().and_then(Option::as_ref),
             mapped,
@@ -263,10 +267,10 @@ impl JitWatch {
 
     /// Returns what was read so far.
     #[must_use]
-    pub fn counts(&self) -> JitStats {
+    pub fn counts(&self) -> JitFileStats {
         let code = self.code.as_ref().map(ProcessCode::counts);
         let code = code.unwrap_or_default();
-        JitStats {
+        JitFileStats {
             code_functions: code.functions,
             code_bytes: code.bytes,
             code_left_out: code.left_out,
@@ -280,21 +284,21 @@ impl JitWatch {
         }
     }
 
-    /// Returns whether what the process writes last can be read after it has exited.
+    /// Returns whether the process's files can be read after it has exited.
     #[must_use]
     pub fn outlives_process(&self) -> bool {
         self.growing.is_some() || self.files.are_held()
     }
 
-    /// Why a file is not read, or not any further, if so: the last reason.
+    /// Returns why a file is not read, or not any further: the last reason, if there is one.
     #[must_use]
     pub fn refusal(&self) -> Option<&JitRefusal> {
         self.refusal.as_ref()
     }
 
-    fn round(&mut self, now: u64, memory: u64) -> Vec<JitChange> {
+    fn round(&mut self, now_ns: u64, max_bytes: u64) -> Vec<JitChange> {
         let mut changes = Vec::new();
-        if let Err(refusal) = self.read(now, memory, &mut changes) {
+        if let Err(refusal) = self.read(now_ns, max_bytes, &mut changes) {
             self.refusal = Some(refusal);
         }
         without_momentary(&mut changes);
@@ -303,33 +307,24 @@ impl JitWatch {
 
     fn read(
         &mut self,
-        now: u64,
-        memory: u64,
+        now_ns: u64,
+        max_bytes: u64,
         changes: &mut Vec<JitChange>,
     ) -> Result<(), JitRefusal> {
-        if now >= self.next_look {
-            self.next_look = now.saturating_add(SECOND_NS);
+        if now_ns >= self.next_look_ns {
+            self.next_look_ns = now_ns.saturating_add(SECOND_NS);
             self.look()?;
         }
-        let Some(growing) = &mut self.growing else {
-            return Ok(());
-        };
-        let io = |error| JitRefusal::Io {
-            path: self.path.clone(),
-            error,
-        };
-        if growing.is_rewritten().map_err(io)? {
-            growing.restart();
-            self.counts.rereadings += 1;
-            self.format.restart();
-            self.code.iter_mut().for_each(ProcessCode::forget_dump);
-        }
-        let mut memory = memory;
+        self.restart_if_rewritten()?;
+        let mut left = max_bytes;
         let mut buffer = Vec::new();
         loop {
+            let Some(growing) = &mut self.growing else {
+                return Ok(());
+            };
             if growing.is_at_end() {
                 // What comes next was written after this.
-                self.since = now;
+                self.since_ns = now_ns;
                 return Ok(());
             }
             if self.counts.bytes >= MAX_READ_BYTES {
@@ -338,69 +333,97 @@ impl JitWatch {
                     limit: MAX_READ_BYTES,
                 });
             }
-            if memory == 0 {
+            if left == 0 {
                 return Ok(());
             }
-            let wanted = memory
+            let wanted = left
                 .min(MAX_READ_BYTES - self.counts.bytes)
                 .min(READ_BYTES as u64);
             buffer.resize(wanted as usize, 0);
-            let count = growing.read(&mut buffer).map_err(io)?;
-            memory -= (count as u64).min(memory);
+            let count = growing
+                .read(&mut buffer)
+                .map_err(|error| self.io_refusal(error))?;
+            left -= (count as u64).min(left);
             self.counts.bytes += count as u64;
-            let (functions, counts, start) = (&mut self.functions, &mut self.counts, self.start);
-            match &mut self.format {
-                Format::PerfMap(map) => map.feed(&buffer[..count], |entry| {
-                    counts.functions += 1;
-                    changes.extend(functions.load(
-                        self.since,
-                        entry.address,
-                        entry.size,
-                        entry.name,
-                    ));
-                }),
-                Format::JitDump(dump) => {
-                    // The process says when, so it can say anything.
-                    let instant = |at: Option<u64>| at.unwrap_or(self.since).min(now).max(start);
-                    let each = |record: JitDumpRecord<'_>| match record {
-                        JitDumpRecord::Load {
-                            at,
-                            address,
-                            size,
-                            name,
-                            code,
-                        } => {
-                            counts.functions += 1;
-                            changes.extend(functions.load(instant(at), address, size, name));
-                            if let Some(JitChange::Begin { dumped, .. }) = changes.last_mut() {
-                                *dumped = code;
-                            }
-                        }
-                        JitDumpRecord::Move { at, from, to } => {
-                            changes.extend(functions.moved(instant(at), from, to));
-                        }
-                    };
-                    let path = &self.path;
-                    dump.feed(&buffer[..count], each)
-                        .map_err(|broken| JitRefusal::JitDump {
-                            path: path.clone(),
-                            broken,
-                        })?;
-                }
-            }
+            self.parse(&buffer[..count], now_ns, changes)?;
         }
     }
 
-    /// Looks the path up: is there a file, or another file?
+    fn restart_if_rewritten(&mut self) -> Result<(), JitRefusal> {
+        let Some(growing) = &mut self.growing else {
+            return Ok(());
+        };
+        let rewritten = growing.is_rewritten();
+        if rewritten.map_err(|error| self.io_refusal(error))? {
+            self.growing.iter_mut().for_each(GrowingFile::restart);
+            self.counts.rereadings += 1;
+            self.format.restart();
+            let code = self.code.iter_mut();
+            code.for_each(ProcessCode::drop_waiting_for_dump);
+        }
+        Ok(())
+    }
+
+    /// Parses the next bytes of the file, and adds what they change.
+    fn parse(
+        &mut self,
+        bytes: &[u8],
+        now_ns: u64,
+        changes: &mut Vec<JitChange>,
+    ) -> Result<(), JitRefusal> {
+        let (functions, counts) = (&mut self.functions, &mut self.counts);
+        let (start_ns, since_ns) = (self.start_ns, self.since_ns);
+        match &mut self.format {
+            Format::PerfMap(map) => map.feed(bytes, |entry| {
+                counts.functions += 1;
+                changes.extend(functions.load(since_ns, entry.address, entry.size, entry.name));
+            }),
+            Format::JitDump(dump) => {
+                // The times are the process's, so they can be any.
+                let instant =
+                    |at_ns: Option<u64>| at_ns.unwrap_or(since_ns).min(now_ns).max(start_ns);
+                let each = |record: JitDumpRecord<'_>| match record {
+                    JitDumpRecord::Load {
+                        at_ns,
+                        address,
+                        size,
+                        name,
+                        code_offset,
+                    } => {
+                        counts.functions += 1;
+                        changes.extend(functions.load(instant(at_ns), address, size, name));
+                        if let Some(JitChange::Begin { dump_offset, .. }) = changes.last_mut() {
+                            *dump_offset = code_offset;
+                        }
+                    }
+                    JitDumpRecord::Move { at_ns, from, to } => {
+                        changes.extend(functions.moved(instant(at_ns), from, to));
+                    }
+                };
+                let path = &self.path;
+                dump.feed(bytes, each)
+                    .map_err(|broken| JitRefusal::JitDump {
+                        path: path.clone(),
+                        broken,
+                    })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn io_refusal(&self, error: io::Error) -> JitRefusal {
+        JitRefusal::Io {
+            path: self.path.clone(),
+            error,
+        }
+    }
+
+    /// Opens the file if there is one now, or another one than before.
     fn look(&mut self) -> Result<(), JitRefusal> {
         let Some(file) = self.files.file(&self.path)? else {
             return Ok(());
         };
-        let io = |error| JitRefusal::Io {
-            path: self.path.clone(),
-            error,
-        };
-        let metadata = file.metadata().map_err(io)?;
+        let metadata = file.metadata().map_err(|error| self.io_refusal(error))?;
         let identity = identity(&metadata);
         if let Some(growing) = &self.growing
             && growing.identity == identity
@@ -414,7 +437,7 @@ impl JitWatch {
         self.counts.rereadings += u64::from(self.growing.is_some());
         self.format.restart();
         if let Some(code) = &mut self.code {
-            code.forget_dump();
+            code.drop_waiting_for_dump();
             self.readable = code.user().may_read(&metadata);
         }
         self.growing = Some(GrowingFile::new(file, identity));

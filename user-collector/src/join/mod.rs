@@ -1,17 +1,16 @@
 //! The join of kernel records with user stacks, by thread and number of the return to user mode.
 //!
-//! A thread may have several series of numbers, one for each [`StackPlace`].
+//! All that a thread does in the kernel between two times in user mode has the same user stack. So
+//! each record of it has the number of the next return to user mode, and the stack comes once, with
+//! that number. It comes after the records if it is captured on the return. It comes before them if
+//! the number stands for a call site, and is then used for all records with that number. A thread
+//! may have several series of numbers, one for each [`StackSeries`].
 //!
-//! What a thread does in the kernel between two times in user mode has one user stack. So whatever
-//! is recorded there carries the number of the return to user mode that ends it, and the stack
-//! comes once, with that number: afterwards, where the stack is captured on the return; before, and
-//! for all that follows with that number, where a number stands for a place in user mode.
+//! A stack may be announced before it is known, because it has to be unwound first and the table
+//! for that is not ready. Records go on waiting for it, also when the thread has exited.
 //!
-//! A stack may be announced and still be unknown, because it has to be unwound first and a table
-//! for that is being made. Then what waits for it goes on waiting, also when the thread has exited.
-//!
-//! Nothing waits for ever: what a thread did before its end, or before recording stopped, may have
-//! no return to user mode. It comes out without a user stack, and is counted.
+//! Records whose return to user mode never comes, because the thread exits or recording stops, are
+//! returned without a user stack, and counted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -19,38 +18,38 @@ use std::sync::Arc;
 use experiment_format::ids::Tid;
 use serde::Serialize;
 
-/// A series of numbered user stacks: a thread, and which series of it.
-pub type StackPlace = (Tid, u8);
+/// A series of numbered user stacks: the thread, and the number of the series.
+pub type StackSeries = (Tid, u8);
 
-/// Ticks by what became of their user stack.
+/// Numbers of ticks by what became of their user stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct JoinCounts {
     /// User stacks that were announced.
     pub user_stacks: u64,
     /// Ticks that have their user stack.
     pub ticks: u64,
-    /// Of those, ticks whose stack other ticks had before.
+    /// Of those, ticks whose stack earlier ticks had too.
     pub reused: u64,
     /// Ticks whose user stack is missing: the thread ended in the kernel, or was there when
     /// recording stopped, or the record of the stack was lost.
     pub missing: u64,
-    /// Ticks that have no user stack: of kernel threads, of threads that were exiting, and of
+    /// Ticks that can't have a user stack: of kernel threads, of threads that were exiting, and of
     /// processes that are not followed.
     pub not_expected: u64,
 }
 
-/// Which user stack of which thread.
+/// The key of an announced user stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UserStackKey {
-    place: StackPlace,
-    user_return: UserReturn,
+    series: StackSeries,
+    user_return: ReturnKey,
 }
 
-/// One return to user mode. Later ones of a series are greater.
+/// The key of a return to user mode. Later ones of a series are greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct UserReturn {
-    /// Tells the series from those of other threads that have the id.
-    series: u64,
+struct ReturnKey {
+    /// A number of the series that is never reused, as a thread's id may be.
+    series_id: u64,
     number: u32,
 }
 
@@ -58,22 +57,24 @@ struct UserReturn {
 #[derive(Debug)]
 pub struct Join<W, S> {
     threads: HashMap<Tid, BTreeMap<u8, u64>>,
-    returns: BTreeMap<UserReturn, PendingReturn<W, S>>,
+    returns: BTreeMap<ReturnKey, PendingReturn<W, S>>,
     last_series: u64,
     counts: JoinCounts,
 }
 
-/// One return to user mode of one thread.
+/// A return to user mode, and the records that wait for its stack.
 #[derive(Debug)]
 struct PendingReturn<W, S> {
-    /// The stack will come, or is there.
+    /// Whether the stack was announced.
     announced: bool,
     stack: Option<Arc<S>>,
+    /// Whether a record has used it.
     used: bool,
+    /// Ticks and records.
     waiting: Vec<(u64, W)>,
 }
 
-/// A record that is complete: with its user stack, or without one.
+/// A complete record, with its user stack if it has one.
 pub type Complete<W, S> = (W, Option<Arc<S>>);
 
 impl<W, S> Default for Join<W, S> {
@@ -88,11 +89,11 @@ impl<W, S> Default for Join<W, S> {
 }
 
 impl<W, S> Join<W, S> {
-    /// Adds a record of this many ticks of a thread, with the number of its next return to user
-    /// mode; 0 where there will be none. Returns all records that are complete by that.
+    /// Adds a record of a thread, with its ticks and the number of the next return to user mode; 0
+    /// if there is none. Returns the records that are complete by that.
     pub fn recorded(
         &mut self,
-        place: StackPlace,
+        series: StackSeries,
         return_number: u32,
         ticks: u64,
         what: W,
@@ -101,7 +102,7 @@ impl<W, S> Join<W, S> {
             self.counts.not_expected += ticks;
             return vec![(what, None)];
         }
-        let (key, mut complete) = self.key(place, return_number);
+        let (key, mut complete) = self.key(series, return_number);
         if let Some(pending) = self.returns.get_mut(&key.user_return) {
             match &pending.stack {
                 Some(stack) => {
@@ -116,14 +117,14 @@ impl<W, S> Join<W, S> {
         complete
     }
 
-    /// Announces a user stack, which comes with [`Join::resolved`] under the key that this returns.
-    /// Also returns the records that are complete because their own stack will not come any more.
+    /// Announces a user stack. Returns the key for [`Join::resolved`], and the records that are
+    /// complete because their own stack can't come any more.
     pub fn announced(
         &mut self,
-        place: StackPlace,
+        series: StackSeries,
         return_number: u32,
     ) -> (UserStackKey, Vec<Complete<W, S>>) {
-        let (key, complete) = self.key(place, return_number);
+        let (key, complete) = self.key(series, return_number);
         if let Some(pending) = self.returns.get_mut(&key.user_return) {
             pending.announced = true;
         }
@@ -151,27 +152,27 @@ impl<W, S> Join<W, S> {
 
     /// Returns whether a record waits for a user stack that was not announced yet.
     #[must_use]
-    pub fn awaits(&self, place: StackPlace, return_number: u32) -> bool {
-        let thread = self.threads.get(&place.0);
-        let series = thread.and_then(|thread| thread.get(&place.1));
-        let pending = series.and_then(|series| {
-            self.returns.get(&UserReturn {
-                series: *series,
+    pub fn awaits(&self, series: StackSeries, return_number: u32) -> bool {
+        let thread = self.threads.get(&series.0);
+        let series_id = thread.and_then(|thread| thread.get(&series.1));
+        let pending = series_id.and_then(|series_id| {
+            self.returns.get(&ReturnKey {
+                series_id: *series_id,
                 number: return_number,
             })
         });
         pending.is_some_and(|pending| !pending.announced && !pending.waiting.is_empty())
     }
 
-    /// Ends a thread. Returns its records that will have no user stack.
+    /// Ends a thread. Returns those of its records that have no user stack.
     pub fn ended(&mut self, tid: Tid) -> Vec<Complete<W, S>> {
-        let series = self.threads.remove(&tid).unwrap_or_default();
-        let complete = |series| self.complete_before(last_of(series));
-        series.into_values().flat_map(complete).collect()
+        let series_id = self.threads.remove(&tid).unwrap_or_default();
+        let complete = |series_id| self.complete_before(last_of(series_id));
+        series_id.into_values().flat_map(complete).collect()
     }
 
-    /// Ends the wait of all records. Returns them. A stack that is there is kept: where a number
-    /// stands for a place, it is not sent again.
+    /// Returns all records that wait, without user stacks. Stacks that came are kept: a stack of a
+    /// call site does not come again.
     pub fn close(&mut self) -> Vec<Complete<W, S>> {
         let mut complete = Vec::new();
         for pending in self.returns.values_mut() {
@@ -184,12 +185,12 @@ impl<W, S> Join<W, S> {
         complete
     }
 
-    /// Begins to count anew. All that waited was taken by [`Join::close`].
+    /// Sets the counts to zero, after [`Join::close`].
     pub fn begin_again(&mut self) {
         self.counts = JoinCounts::default();
     }
 
-    /// Returns what became of all ticks until now; those that still wait count as missing.
+    /// Returns what became of all ticks so far; those that still wait count as missing.
     #[must_use]
     pub fn counts(&self) -> JoinCounts {
         let waiting = self.returns.values().flat_map(|pending| &pending.waiting);
@@ -199,30 +200,33 @@ impl<W, S> Join<W, S> {
         }
     }
 
-    /// Returns whether more records can come with this key.
+    /// Returns whether more records with this key can come.
     fn is_present(&self, key: UserStackKey) -> bool {
         let last = self
             .returns
-            .range(..=last_of(key.user_return.series))
+            .range(..=last_of(key.user_return.series_id))
             .next_back();
-        let (tid, place) = key.place;
-        let series = self.threads.get(&tid).and_then(|thread| thread.get(&place));
+        let (tid, series) = key.series;
+        let series_id = self
+            .threads
+            .get(&tid)
+            .and_then(|thread| thread.get(&series));
         last.is_some_and(|(last, _)| *last == key.user_return)
-            && series == Some(&key.user_return.series)
+            && series_id == Some(&key.user_return.series_id)
     }
 
     fn key(
         &mut self,
-        place: StackPlace,
+        series: StackSeries,
         return_number: u32,
     ) -> (UserStackKey, Vec<Complete<W, S>>) {
-        let thread = self.threads.entry(place.0).or_default();
-        let series = *thread.entry(place.1).or_insert_with(|| {
+        let thread = self.threads.entry(series.0).or_default();
+        let series_id = *thread.entry(series.1).or_insert_with(|| {
             self.last_series += 1;
             self.last_series
         });
-        let user_return = UserReturn {
-            series,
+        let user_return = ReturnKey {
+            series_id,
             number: return_number,
         };
         let complete = self.complete_before(user_return);
@@ -233,12 +237,19 @@ impl<W, S> Join<W, S> {
             waiting: Vec::new(),
         };
         self.returns.entry(user_return).or_insert_with(pending);
-        (UserStackKey { place, user_return }, complete)
+        (
+            UserStackKey {
+                series,
+                user_return,
+            },
+            complete,
+        )
     }
 
-    /// Numbers rise: a stack of a lower one that was not announced will not come any more.
-    fn complete_before(&mut self, end: UserReturn) -> Vec<Complete<W, S>> {
-        let past = self.returns.range(UserReturn { number: 0, ..end }..end);
+    /// Completes the records of earlier returns of the series. Numbers rise: a stack that was not
+    /// announced by now does not come any more.
+    fn complete_before(&mut self, end: ReturnKey) -> Vec<Complete<W, S>> {
+        let past = self.returns.range(ReturnKey { number: 0, ..end }..end);
         let past: Vec<_> = past
             .filter(|(_, pending)| !pending.announced || pending.stack.is_some())
             .map(|(key, _)| *key)
@@ -259,10 +270,10 @@ impl<W, S> Join<W, S> {
     }
 }
 
-/// Returns a number that no return to user mode of the series is beyond.
-fn last_of(series: u64) -> UserReturn {
-    UserReturn {
-        series,
+/// Returns the greatest key of a series.
+fn last_of(series_id: u64) -> ReturnKey {
+    ReturnKey {
+        series_id,
         number: u32::MAX,
     }
 }
@@ -277,11 +288,11 @@ mod tests {
 
     fn announced(
         join: &mut Words,
-        place: StackPlace,
+        series: StackSeries,
         return_number: u32,
         stack: &'static str,
     ) -> String {
-        let (key, mut complete) = join.announced(place, return_number);
+        let (key, mut complete) = join.announced(series, return_number);
         complete.extend(join.resolved(key, Arc::new(stack)));
         shown(complete)
     }
@@ -333,16 +344,16 @@ mod tests {
     #[test]
     fn a_stack_is_awaited_until_it_is_announced() {
         let mut join = Words::default();
-        let place = (Tid(7), 0);
-        assert!(!join.awaits(place, 1));
-        assert_eq!(shown(join.recorded(place, 1, 2, "a")), "");
-        let awaited = [((Tid(8), 0), 1), ((Tid(7), 1), 1), (place, 2), (place, 1)];
+        let series = (Tid(7), 0);
+        assert!(!join.awaits(series, 1));
+        assert_eq!(shown(join.recorded(series, 1, 2, "a")), "");
+        let awaited = [((Tid(8), 0), 1), ((Tid(7), 1), 1), (series, 2), (series, 1)];
         assert_eq!(
-            awaited.map(|(place, number)| join.awaits(place, number)),
+            awaited.map(|(series, number)| join.awaits(series, number)),
             [false, false, false, true]
         );
-        assert_eq!(announced(&mut join, place, 1, "main"), "a:main");
-        assert!(!join.awaits(place, 1));
+        assert_eq!(announced(&mut join, series, 1, "main"), "a:main");
+        assert!(!join.awaits(series, 1));
     }
 
     #[test]

@@ -5,26 +5,25 @@ use serde::Serialize;
 
 use super::container::{Container, container_of};
 
-/// Where a process is.
+/// The control group of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cgroup {
-    /// The path of its control group: of version 2, or else of systemd's hierarchy, or else the
-    /// longest one.
+    /// The path: of version 2, or else of systemd's hierarchy, or else the longest one.
     #[serde(rename = "cgroup")]
     pub path: String,
-    /// The unit of systemd: the innermost service, or else the innermost scope.
+    /// The unit of systemd that it belongs to: the innermost service, or else the innermost scope.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unit: Option<String>,
-    /// The UID of the pod of Kubernetes.
+    /// The UID of the Kubernetes pod that it belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
-    /// The container.
+    /// The container that it belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container: Option<Container>,
 }
 
 impl Cgroup {
-    /// Returns what a `/proc/PID/cgroup` says: lines of `number:controllers:path`.
+    /// Parses a `/proc/PID/cgroup`: lines of `number:controllers:path`.
     #[must_use]
     pub fn of(cgroup: &[u8]) -> Option<Cgroup> {
         let text = String::from_utf8_lossy(cgroup);
@@ -51,8 +50,8 @@ impl Cgroup {
     }
 }
 
-/// Returns the UID of the pod in a path: `kubepods/burstable/podUID`, or with the systemd driver
-/// `kubepods-burstable-podUID.slice`, in which hyphens of the UID are underscores.
+/// Returns the UID of the pod that a path names: `kubepods/burstable/podUID`, or with the systemd
+/// driver `kubepods-burstable-podUID.slice`, in which hyphens of the UID are underscores.
 fn pod_of(path: &str) -> Option<String> {
     let parts = path.split('/').flat_map(|part| part.split(':'));
     parts.rev().find_map(|part| {

@@ -1,13 +1,13 @@
-//! A command line as text that a shell takes back.
+//! A command line as text, quoted for a shell.
 
 use experiment_format::text::printable;
 
-/// Returns the command line from its words, each ended by a NUL; quoted so that a shell would make
-/// the same words of it. A line that was cut ends in ` ...`. None where there is no word, as in
+/// Returns the command line of words that each end with a NUL, quoted so that a shell would split
+/// it into the same words. A line that was cut ends in ` ...`. `None` where there is no word, as of
 /// kernel threads.
 #[must_use]
 pub fn quoted(words: &[u8], cut: bool) -> Option<String> {
-    // A program that writes its state here (setproctitle) may leave one long word and many NULs.
+    // setproctitle may leave one long word and many NULs.
     let end = words.iter().rposition(|byte| *byte != 0)? + 1;
     let mut line = String::new();
     for word in words[..end].split(|byte| *byte == 0) {
@@ -32,8 +32,8 @@ fn quote(line: &mut String, word: &[u8]) {
         line.push_str(&text.replace('\'', "'\\''"));
         line.push('\'');
     } else {
-        // What was not printable is spelled out, and this is how a shell takes it back. A backslash
-        // that was there before must differ from the spelling.
+        // A shell decodes the escapes of unprintable bytes in these quotes. Backslashes of the word
+        // itself are escaped too.
         line.push_str("$'");
         for chunk in word.split_inclusive(|byte| matches!(byte, b'\\' | b'\'')) {
             match chunk.split_last() {

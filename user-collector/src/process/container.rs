@@ -1,4 +1,4 @@
-//! The container that a process runs in, by its control group.
+//! The container that a process runs in, found by its control group.
 
 use experiment_format::text::printable;
 use serde::Serialize;
@@ -6,10 +6,10 @@ use serde::Serialize;
 /// Longest name that can be a container's, bytes.
 const MAX_CONTAINER_NAME_BYTES: usize = 128;
 
-/// A container.
+/// The container of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Container {
-    /// What runs it.
+    /// The software that runs it.
     pub runtime: ContainerRuntime,
     /// Its id, 64 hexadecimal digits; or its name.
     pub id: String,
@@ -24,7 +24,7 @@ impl From<Container> for experiment_format::log::Container {
     }
 }
 
-/// What runs a container.
+/// The software that runs a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -35,7 +35,7 @@ pub enum ContainerRuntime {
     Containerd,
     /// CRI-O.
     Crio,
-    /// Podman and what else uses libpod.
+    /// Podman, and others that use libpod.
     Podman,
     /// LXC and LXD; the id is a name.
     Lxc,
@@ -46,7 +46,7 @@ pub enum ContainerRuntime {
 }
 
 impl ContainerRuntime {
-    /// As an experiment has it.
+    /// Returns the name in an experiment.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -63,8 +63,8 @@ impl ContainerRuntime {
 
 /// Returns the container of a `/proc/PID/cgroup`: lines of `number:controllers:path`.
 ///
-/// The innermost part of a path that names a container counts: pods have containers inside, and
-/// containers may run in containers.
+/// Of several parts of a path that name one, the innermost counts: a container may be in a pod, or
+/// in another container.
 #[must_use]
 pub fn container_of(cgroup: &[u8]) -> Option<Container> {
     let text = String::from_utf8_lossy(cgroup);
@@ -92,7 +92,7 @@ pub fn container_of(cgroup: &[u8]) -> Option<Container> {
     pod
 }
 
-/// Returns what one part of a path, in another one, names.
+/// Returns the container that a part of a path names, if it does. `parent` is the part before it.
 fn container_in(parent: &str, part: &str, path: &str) -> Option<Container> {
     let named = |runtime, id: &str| {
         let fits = !id.is_empty() && id.len() <= MAX_CONTAINER_NAME_BYTES;
@@ -148,12 +148,12 @@ fn container_in(parent: &str, part: &str, path: &str) -> Option<Container> {
     None
 }
 
-/// 64 hexadecimal digits.
+/// Returns whether a text is 64 hexadecimal digits.
 fn is_id(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// systemd writes bytes that a unit's name can't have as `\x2d`.
+/// Returns a unit's name without systemd's escapes, as `\x2d`.
 fn unescaped(name: &str) -> String {
     let mut out = Vec::new();
     let mut rest = name.as_bytes();

@@ -1,12 +1,11 @@
 //! Facts of a process, read from `/proc` when it is first followed.
 //!
-//! A process may exit before it is read, or meanwhile; it may be hidden by another user namespace;
-//! and all that it can choose itself, its command line, environment and directories, may be any
-//! bytes. So each fact is there or not by itself, each is bounded, and nothing fails as a whole.
-//! Command line and environment lie in the process's own memory: both are read once and cut at a
-//! limit. Their text is safe on a terminal.
+//! A process may exit before or during the read, or be hidden by another user namespace. What it
+//! controls itself (command line, environment, directories) may be any bytes. So each fact is
+//! missing or present by itself, and each is bounded. Command line and environment are in the
+//! process's own memory: both are read once and cut at a limit. Their text is safe on a terminal.
 //!
-//! Of two processes that had the number one after the other the facts may be mixed;
+//! If the number is reused during the read, the facts may be of two processes. So
 //! [`ProcessFacts::start_ticks`] is read before and after, and where they differ there are no
 //! facts.
 
@@ -47,9 +46,9 @@ pub struct ProcessFacts {
     pub command_line: Option<String>,
     /// Its parent, process group and session.
     pub relatives: [Option<Pid>; 3],
-    /// Its current directory, as it names it.
+    /// Its current directory, a path in its own root.
     pub cwd: Option<String>,
-    /// The program that it executes, as it names it; without the kernel's ` (deleted)`.
+    /// The program that it executes, a path in its own root; without the kernel's ` (deleted)`.
     pub executable: Option<String>,
     /// Effective user id.
     pub uid: Option<u32>,
@@ -58,33 +57,32 @@ pub struct ProcessFacts {
     /// Its rank in a parallel program.
     pub mpi_rank: Option<u32>,
     /// Its number in each of its pid namespaces, the host's first.
-    pub ns_pids: Vec<u32>,
+    pub ns_pids: Vec<Pid>,
     /// When it started, in clock ticks of the kernel (a hundredth of a second) since boot.
     pub start_ticks: Option<u64>,
 }
 
 impl ProcessFacts {
-    /// Reads them. What isn't there, or may not be read, is left out.
+    /// Reads the facts of a process. Those that are missing or must not be read are left out.
     #[must_use]
     pub fn read(pid: Pid) -> ProcessFacts {
         ProcessFacts::read_in(&Path::new("/proc").join(pid.to_string()))
     }
 
-    /// Returns whether they are of a process that started after an instant of CLOCK_MONOTONIC,
-    /// nanoseconds. The two clocks are compared now, and the kernel reports a start to a hundredth
-    /// of a second.
+    /// Returns whether the process started after a time of CLOCK_MONOTONIC. The kernel reports
+    /// starts by another clock, which is compared now, and in hundredths of a second.
     #[must_use]
-    pub fn started_after(&self, at: u64) -> bool {
+    pub fn started_after(&self, at_ns: u64) -> bool {
         const TICK_NS: u64 = 10_000_000;
         let clock = |id| {
             let time = nix::time::clock_gettime(id).ok()?;
             u64::try_from(std::time::Duration::from(time).as_nanos()).ok()
         };
-        let asleep = clock(nix::time::ClockId::CLOCK_BOOTTIME)
+        let asleep_ns = clock(nix::time::ClockId::CLOCK_BOOTTIME)
             .zip(clock(nix::time::ClockId::CLOCK_MONOTONIC))
             .map_or(0, |(boot, awake)| boot.saturating_sub(awake));
         self.start_ticks
-            .is_some_and(|ticks| ticks.saturating_mul(TICK_NS) > at.saturating_add(asleep))
+            .is_some_and(|ticks| ticks.saturating_mul(TICK_NS) > at_ns.saturating_add(asleep_ns))
     }
 
     fn read_in(dir: &Path) -> ProcessFacts {
@@ -111,13 +109,12 @@ impl ProcessFacts {
             cgroup: text("cgroup").and_then(|bytes| Cgroup::of(&bytes)),
             mpi_rank: bounded(&dir.join("environ"), MAX_TEXT_BYTES)
                 .and_then(|(bytes, _)| rank_of(&bytes)),
-            ns_pids: status
-                .as_deref()
-                .map_or_else(Vec::new, |status| numbers_of(status, "NSpid:").collect()),
+            ns_pids: status.as_deref().map_or_else(Vec::new, |status| {
+                numbers_of(status, "NSpid:").map(Pid).collect()
+            }),
             start_ticks: before,
         };
-        // Another process got the number meanwhile, or this one has exited. What was read may be of
-        // either.
+        // Another process has the number by now: what was read may be of either.
         if before.is_some() && start().is_some_and(|after| Some(after) != before) {
             return ProcessFacts::default();
         }
@@ -129,7 +126,7 @@ impl ProcessFacts {
 fn bounded(path: &Path, most: usize) -> Option<(Vec<u8>, bool)> {
     let mut bytes = Vec::new();
     let file = File::open(path).ok()?;
-    // What was read before an error is as good as what a shorter file had.
+    // What was read before an error is used.
     let _ = file.take(most as u64 + 1).read_to_end(&mut bytes);
     let cut = bytes.len() > most;
     bytes.truncate(most);
@@ -172,7 +169,7 @@ mod tests {
         );
         assert!(facts.start_ticks.is_some() && facts.uid.is_some());
         assert!(facts.command_line.is_some() && facts.cwd.is_some());
-        assert_eq!(facts.ns_pids.last(), Some(&std::process::id()));
+        assert_eq!(facts.ns_pids.last(), Some(&Pid(std::process::id())));
         assert_eq!(ProcessFacts::read(Pid(u32::MAX)), ProcessFacts::default());
     }
 

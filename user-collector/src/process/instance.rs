@@ -1,4 +1,4 @@
-//! Process instances: numbers of processes are reused.
+//! Process instances, since the numbers of processes are reused.
 
 use experiment_format::ids::Pid;
 use serde::Serialize;
@@ -8,19 +8,22 @@ use serde::Serialize;
 /// Instances are ordered by when they were first seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct ProcessInstance {
-    serial: u64,
+    instance_number: u64,
     pid: Pid,
 }
 
 impl ProcessInstance {
-    /// Returns the instance of this serial, which no other process of the run has; 0 where nothing
+    /// Returns the instance of this number, which no other process of the run has; 0 where nothing
     /// is known of the process.
     #[must_use]
-    pub fn new(pid: Pid, serial: u64) -> ProcessInstance {
-        ProcessInstance { serial, pid }
+    pub fn new(pid: Pid, instance_number: u64) -> ProcessInstance {
+        ProcessInstance {
+            instance_number,
+            pid,
+        }
     }
 
-    /// Returns the instance of a process of which nothing but its number is known.
+    /// Returns the instance of a process of which only its pid is known.
     #[must_use]
     pub fn unknown(pid: Pid) -> ProcessInstance {
         ProcessInstance::new(pid, 0)
@@ -29,18 +32,18 @@ impl ProcessInstance {
     /// Returns whether anything is known of the process.
     #[must_use]
     pub fn is_known(self) -> bool {
-        self.serial != 0
+        self.instance_number != 0
     }
 
-    /// Returns the number of the process.
+    /// Returns the pid.
     #[must_use]
     pub fn pid(self) -> Pid {
         self.pid
     }
 
-    /// Returns what tells it from other processes of its number.
+    /// Returns the number of the instance: it distinguishes processes with the same pid.
     #[must_use]
-    pub fn serial(self) -> u64 {
-        self.serial
+    pub fn instance_number(self) -> u64 {
+        self.instance_number
     }
 }

@@ -5,24 +5,25 @@
 //! `_f2_x1.er` is the first exec of the second fork. Both begin with `_`, by which the reader finds
 //! them.
 //!
-//! The name of a process may be any bytes, and the directory's name is typed, sorted and matched.
-//! So it keeps letters, digits and a few marks that neither a shell nor a path gives a meaning to.
-//! What makes it unique is number and count, not the name.
+//! The name of a process may be any bytes, but a directory's name is typed, sorted and matched. So
+//! it has only letters, digits and a few marks without a meaning in shells and paths. It is unique
+//! by the number and the count.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 use experiment_format::ids::Pid;
 
-/// Longest part of a directory's name that is a process's name, bytes. The kernel's names have 15.
+/// Longest process's name in a directory's name, bytes. The kernel's names have 15.
 const MAX_NAME_BYTES: usize = 64;
-/// Longest lineage, bytes: a file name has 255, of which `.er` takes some.
+/// Longest lineage, bytes: a file name has at most 255, `.er` included.
 const MAX_LINEAGE_BYTES: usize = 240;
 
-/// Names the directories of followed processes.
+/// The names of followed processes' directories.
 #[derive(Clone, Debug, Default)]
 pub struct DirectoryNames {
-    given: HashMap<Pid, u32>,
+    /// Number of names for each pid.
+    counts: HashMap<Pid, u32>,
 }
 
 impl DirectoryNames {
@@ -32,18 +33,17 @@ impl DirectoryNames {
         DirectoryNames::default()
     }
 
-    /// Returns the name of the directory for the process `pid` of this name: `_NAME_PID_pid.1.er`.
-    /// Each further one of the same number ends in `.2.er` and so on: it is another process, or the
-    /// same with another program.
+    /// Returns a new name of a directory for a process: `_NAME_PID_pid.1.er`. Later ones for the
+    /// same pid end in `.2.er` and so on: for another process, or the same with another program.
     pub fn next(&mut self, name: &[u8], pid: Pid) -> String {
-        let count = self.given.entry(pid).or_default();
+        let count = self.counts.entry(pid).or_default();
         *count += 1;
         format!("_{}_PID_{pid}.{count}.er", safe(name))
     }
 }
 
-/// Returns a process's name as part of a file's name. The `/` of kernel threads becomes `:`, as in
-/// `kworker:0:1`.
+/// Returns a process's name as a part of a file's name. The `/` of kernel threads becomes `:`, as
+/// in `kworker:0:1`.
 fn safe(name: &[u8]) -> String {
     let mut out = String::new();
     for character in String::from_utf8_lossy(name).chars() {
@@ -65,33 +65,33 @@ fn safe(name: &[u8]) -> String {
     out
 }
 
-/// The descent of the processes that a load has started.
+/// The lineages of a load's descendants.
 ///
-/// A letter and a count for each step: `_f` a fork, `_c` a combination of fork and exec, `_x` an
-/// exec. A combination is a call such as `system`, `popen` and `posix_spawn`: the kernel holds the
-/// parent until the child has executed a program (`CLONE_VFORK`). It does so after vfork(2) too,
-/// which can't be distinguished from them. A process counts its own steps, by letter, and begins
-/// anew with a new program. Calls that failed are not counted, other than in collect: the kernel
-/// doesn't report them.
+/// A lineage has a letter and a count for each step: `_f` a fork, `_c` a combination of fork and
+/// exec, `_x` an exec. A combination is a call such as `system`, `popen` and `posix_spawn`, during
+/// which the kernel holds the parent until the child has executed a program (`CLONE_VFORK`);
+/// vfork(2) can't be distinguished from these. Steps are counted for each process, by letter, and
+/// again from 1 with a new program. Unlike in collect, calls that failed are not counted: the
+/// kernel doesn't report them.
 #[derive(Clone, Debug)]
 pub struct Lineages {
     processes: HashMap<Pid, Descendant>,
-    /// Processes that are combinations, and of which the fork is not reported yet.
+    /// Processes that are combinations, and whose fork was not reported yet.
     combined: HashSet<Pid>,
 }
 
 #[derive(Clone, Debug)]
 struct Descendant {
-    /// None if it would be too long.
+    /// `None` if it would be too long.
     lineage: Option<String>,
     forks: u32,
     combos: u32,
-    /// Its next exec belongs to how it came to be.
+    /// Whether its next exec belongs to the call that started it.
     expects_exec: bool,
 }
 
 impl Lineages {
-    /// Returns the lineages of a load, from when it executes its program on. Its own is empty.
+    /// Returns the lineages of a load that has just executed its program. Its own is empty.
     #[must_use]
     pub fn new(load: Pid) -> Lineages {
         let founder = Descendant::new(Some(String::new()), false);
@@ -101,17 +101,17 @@ impl Lineages {
         }
     }
 
-    /// The parent of the process that is [`Lineages::forked`] next under this number waits until it
-    /// executes a program.
+    /// Notes that the process whose fork is reported next with this pid is a combination: its
+    /// parent waits until it executes a program.
     pub fn combined(&mut self, pid: Pid) {
         self.combined.insert(pid);
     }
 
-    /// `parent` made the process `pid`. Nothing changes if the parent is none of the load's.
+    /// Notes that `parent` forked `pid`. Processes that do not descend from the load are ignored.
     pub fn forked(&mut self, pid: Pid, parent: Pid) {
         let combined = self.combined.remove(&pid);
         let Some(parent) = self.processes.get_mut(&parent) else {
-            // The number may have been one of them.
+            // A descendant may have had the number before.
             self.processes.remove(&pid);
             return;
         };
@@ -125,22 +125,22 @@ impl Lineages {
             .insert(pid, Descendant::new(lineage, combined));
     }
 
-    /// `pid` executes another program.
+    /// Notes that `pid` executes another program.
     pub fn executed(&mut self, pid: Pid) {
         let Some(process) = self.processes.get_mut(&pid) else {
             return;
         };
         if process.expects_exec {
-            // What it forked before keeps its count.
+            // Its count of forks goes on.
             process.expects_exec = false;
         } else {
-            // Only the first exec of a program can succeed: behind it is another one.
+            // The count is 1: after a successful exec there is another program.
             let lineage = step(process.lineage.as_deref(), 'x', 1);
             *process = Descendant::new(lineage, false);
         }
     }
 
-    /// `pid` has exited, with all its threads.
+    /// Notes that `pid` has exited, with all its threads.
     pub fn ended(&mut self, pid: Pid) {
         self.processes.remove(&pid);
         self.combined.remove(&pid);
@@ -152,7 +152,7 @@ impl Lineages {
         self.processes.contains_key(&pid)
     }
 
-    /// Returns the lineage: `_f1_x1`; empty for the load itself. None for other processes, and
+    /// Returns the lineage, as `_f1_x1`; empty for the load itself. `None` for other processes, and
     /// where it would be too long for a file name.
     #[must_use]
     pub fn get(&self, pid: Pid) -> Option<&str> {
@@ -271,12 +271,12 @@ mod tests {
     proptest! {
         #[test]
         fn a_directory_name_is_one_part_of_a_path(
-            names in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..40), 1_u32..4), 1..20)
+            processes in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..40), 1_u32..4), 1..20)
         ) {
-            let mut given = DirectoryNames::new();
+            let mut names = DirectoryNames::new();
             let mut all = std::collections::HashSet::new();
-            for (name, pid) in names {
-                let name = given.next(&name, Pid(pid));
+            for (name, pid) in processes {
+                let name = names.next(&name, Pid(pid));
                 prop_assert!(name.starts_with('_') && name.ends_with(".er") && name.len() < 200);
                 prop_assert!(!name.contains(['/', '\0', '\n', ' ', '\'', '"', '\\']));
                 prop_assert!(all.insert(name));

@@ -1,4 +1,4 @@
-//! Processes: which there are, and what is known of each.
+//! Processes: the table of them, their names and descent, facts from `/proc`.
 
 mod cgroup;
 mod command_line;

@@ -23,18 +23,18 @@ pub fn effective_uid_of(status: &[u8]) -> Option<u32> {
     numbers_of(status, "Uid:").nth(1)
 }
 
-/// Returns the start of a process by its `/proc/PID/stat`: field 22.
+/// Returns when a process started, by its `/proc/PID/stat`: field 22, clock ticks since boot.
 pub(crate) fn start_ticks_of(stat: &[u8]) -> Option<u64> {
     field_of(stat, 22)
 }
 
-/// Returns the parent, the process group and the session by a `/proc/PID/stat`: fields 4 to 6.
+/// Returns parent, process group and session by a `/proc/PID/stat`: fields 4 to 6.
 pub(crate) fn relatives_of(stat: &[u8]) -> [Option<Pid>; 3] {
     [4, 5, 6].map(|number| field_of(stat, number))
 }
 
-/// Returns a number of a `/proc/PID/stat` behind the name, which is the second field, in
-/// parentheses, and may hold anything.
+/// Returns a number of a `/proc/PID/stat` that comes after the name. The name is the second field,
+/// in parentheses, and may have any bytes.
 fn field_of<T: FromStr>(stat: &[u8], number: usize) -> Option<T> {
     let end = stat.iter().rposition(|byte| *byte == b')')?;
     let text = std::str::from_utf8(&stat[end + 1..]).ok()?;

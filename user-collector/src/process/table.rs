@@ -1,12 +1,12 @@
 //! The table of processes.
 //!
 //! A process has the name of its leading thread: what `ps` shows, at most 15 bytes, changed by exec
-//! and by `prctl(PR_SET_NAME)`. Events must come in time order; then [`ProcessTable::get`] answers
-//! for the instant of the last event applied. A process that has exited keeps its name until its
-//! number is used again, because its last moments in the kernel come after the exit record.
+//! and by `prctl(PR_SET_NAME)`. Events must come in time order; [`ProcessTable::get`] returns the
+//! state after the last one. A process that has exited keeps its name until its number is used
+//! again, because its last time in the kernel comes after the exit record.
 //!
-//! Ranking of sources: the side-band is exact, since the event itself writes it. A snapshot entry
-//! only fills what the side-band has not reported, as its reading of `/proc` has no exact instant.
+//! The side-band comes before the snapshot: its records have exact times. A snapshot entry only
+//! adds what the side-band has not reported, since a read of `/proc` has no exact time.
 
 use std::collections::HashMap;
 
@@ -17,26 +17,26 @@ use super::ProcessInstance;
 /// A process's name as the kernel has it: bytes, not text, without the final NUL.
 pub type ProcessName = Box<[u8]>;
 
-/// One process, from fork (or from the snapshot) to the reuse of its number.
+/// A process, from its fork (or from the snapshot) until its number is reused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessInfo {
-    /// Tells it from other processes that have its number.
+    /// The instance, which distinguishes it from other processes with the same pid.
     pub instance: ProcessInstance,
     /// The parent's pid, where known.
     pub parent: Option<Pid>,
-    /// The name; `None` when neither side-band nor snapshot has reported it.
+    /// The name; `None` if neither side-band nor snapshot has reported it.
     pub name: Option<ProcessName>,
-    /// The file it executes, where an exec was seen.
+    /// The file that it executes, if an exec was seen.
     pub executable: Option<Box<ExecutableFile>>,
     /// When its leading thread exited, nanoseconds of the events' clock.
-    pub exited: Option<u64>,
+    pub exited_ns: Option<u64>,
     expects_executable: bool,
 }
 
 /// The file that a process executes: the first executable mapping after its exec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecutableFile {
-    /// Path as the process saw it; not UTF-8 by right.
+    /// Path as the process saw it; it may not be UTF-8.
     pub path: Box<[u8]>,
     /// The build id that the kernel read from the mapped file; empty when it has none.
     pub build_id: Box<[u8]>,
@@ -46,10 +46,10 @@ pub struct ExecutableFile {
 #[derive(Clone, Debug, Default)]
 pub struct ProcessTable {
     by_pid: HashMap<Pid, ProcessInfo>,
-    /// Those whose number another process got, with the time of that: what they did may be written
-    /// later.
+    /// Processes whose pid another one has by now, with the time since when: records of what they
+    /// did may still come.
     former: HashMap<ProcessInstance, (u64, ProcessInfo)>,
-    last_serial: u64,
+    last_instance_number: u64,
 }
 
 impl ProcessTable {
@@ -59,8 +59,9 @@ impl ProcessTable {
         ProcessTable::default()
     }
 
-    /// `parent` forked `pid` at `time`. The child begins with the parent's name and file.
-    pub fn forked(&mut self, pid: Pid, parent: Pid, time: u64) {
+    /// Notes that `parent` forked `pid` at `time_ns`. The child begins with the parent's name and
+    /// file.
+    pub fn forked(&mut self, pid: Pid, parent: Pid, time_ns: u64) {
         let (name, executable) = self
             .by_pid
             .get(&parent)
@@ -71,15 +72,15 @@ impl ProcessTable {
             parent: Some(parent),
             name,
             executable,
-            exited: None,
+            exited_ns: None,
             expects_executable: false,
         };
         if let Some(former) = self.by_pid.insert(pid, process) {
-            self.former.insert(former.instance, (time, former));
+            self.former.insert(former.instance, (time_ns, former));
         }
     }
 
-    /// The leading thread of `pid` got a new name; by exec if `exec`.
+    /// Notes a new name of the leading thread of `pid`; by exec if `exec`.
     pub fn named(&mut self, pid: Pid, name: &[u8], exec: bool) {
         let process = self.known(pid);
         process.name = Some(name.into());
@@ -89,7 +90,7 @@ impl ProcessTable {
         }
     }
 
-    /// `pid` mapped a file for execution; the first one after an exec is its program.
+    /// Notes that `pid` mapped a file for execution; the first one after an exec is its program.
     pub fn mapped(&mut self, pid: Pid, path: &[u8], build_id: &[u8]) {
         let process = self.known(pid);
         if std::mem::take(&mut process.expects_executable) {
@@ -100,12 +101,12 @@ impl ProcessTable {
         }
     }
 
-    /// The leading thread of `pid` exited at `time`.
-    pub fn exited(&mut self, pid: Pid, time: u64) {
-        self.known(pid).exited = Some(time);
+    /// Notes that the leading thread of `pid` exited at `time_ns`.
+    pub fn exited(&mut self, pid: Pid, time_ns: u64) {
+        self.known(pid).exited_ns = Some(time_ns);
     }
 
-    /// A snapshot found `pid` alive with this name. What the side-band has reported stands.
+    /// Notes that a snapshot found `pid` with this name. What the side-band has reported stays.
     pub fn found(&mut self, pid: Pid, name: &[u8]) {
         let process = self.known(pid);
         if process.name.is_none() {
@@ -113,7 +114,8 @@ impl ProcessTable {
         }
     }
 
-    /// A snapshot found that `pid` executes this file. What the side-band has reported stands.
+    /// Notes that a snapshot found `pid` executing this file. What the side-band has reported
+    /// stays.
     pub fn found_executing(&mut self, pid: Pid, path: &[u8]) {
         let process = self.known(pid);
         if process.executable.is_none() && !process.expects_executable {
@@ -124,13 +126,13 @@ impl ProcessTable {
         }
     }
 
-    /// Returns the process that has the number `pid` at the instant of the last event.
+    /// Returns the process that had the number `pid` at the last event.
     #[must_use]
     pub fn get(&self, pid: Pid) -> Option<&ProcessInfo> {
         self.by_pid.get(&pid)
     }
 
-    /// Returns an instance, whichever process has its number by now; until
+    /// Returns the process of an instance, also if another process has its pid by now, until
     /// [`ProcessTable::evict_exited`] evicts it.
     #[must_use]
     pub fn instance(&self, instance: ProcessInstance) -> Option<&ProcessInfo> {
@@ -141,7 +143,7 @@ impl ProcessTable {
             .or_else(former)
     }
 
-    /// Returns how many are in the table.
+    /// Returns the number of processes in the table.
     #[must_use]
     pub fn len(&self) -> usize {
         self.by_pid.len()
@@ -153,33 +155,36 @@ impl ProcessTable {
         self.by_pid.is_empty()
     }
 
-    /// Evicts those that exited before `time` and are not `still_there`: a process whose leader
-    /// exited first goes on in its other threads.
-    pub fn evict_exited(&mut self, time: u64, mut still_there: impl FnMut(Pid) -> bool) {
+    /// Evicts processes that exited before `time_ns` and are not `still_there`: a process whose
+    /// leading thread exited first goes on in its other threads.
+    pub fn evict_exited(&mut self, time_ns: u64, mut still_there: impl FnMut(Pid) -> bool) {
         self.by_pid.retain(|pid, process| {
-            process.exited.is_none_or(|exited| exited >= time) || still_there(*pid)
+            process
+                .exited_ns
+                .is_none_or(|exited_ns| exited_ns >= time_ns)
+                || still_there(*pid)
         });
-        self.former.retain(|_, (since, _)| *since >= time);
+        self.former.retain(|_, (since_ns, _)| *since_ns >= time_ns);
     }
 
     fn known(&mut self, pid: Pid) -> &mut ProcessInfo {
-        let last_serial = &mut self.last_serial;
+        let last_instance_number = &mut self.last_instance_number;
         self.by_pid.entry(pid).or_insert_with(|| {
-            *last_serial += 1;
+            *last_instance_number += 1;
             ProcessInfo {
-                instance: ProcessInstance::new(pid, *last_serial),
+                instance: ProcessInstance::new(pid, *last_instance_number),
                 parent: None,
                 name: None,
                 executable: None,
-                exited: None,
+                exited_ns: None,
                 expects_executable: false,
             }
         })
     }
 
     fn next_instance(&mut self, pid: Pid) -> ProcessInstance {
-        self.last_serial += 1;
-        ProcessInstance::new(pid, self.last_serial)
+        self.last_instance_number += 1;
+        ProcessInstance::new(pid, self.last_instance_number)
     }
 }
 
@@ -197,14 +202,14 @@ mod tests {
     /// `pid-` exit, `pid?name` found by the snapshot, `pid:path` mapping; `pid>name` asserts.
     fn replay(line: &str) -> ProcessTable {
         let mut table = ProcessTable::new();
-        for (time, event) in line.split_whitespace().enumerate() {
+        for (time_ns, event) in line.split_whitespace().enumerate() {
             let mark = event.find(|c: char| !c.is_ascii_digit()).unwrap();
             let (pid, rest) = (event[..mark].parse().unwrap(), &event[mark + 1..]);
             match &event[mark..=mark] {
-                "+" => table.forked(pid, rest.parse().unwrap(), time as u64),
+                "+" => table.forked(pid, rest.parse().unwrap(), time_ns as u64),
                 "=" => table.named(pid, rest.as_bytes(), false),
                 "!" => table.named(pid, rest.as_bytes(), true),
-                "-" => table.exited(pid, time as u64),
+                "-" => table.exited(pid, time_ns as u64),
                 "?" => table.found(pid, rest.as_bytes()),
                 ":" => table.mapped(pid, rest.as_bytes(), &[0xab]),
                 ">" => assert_eq!(name(&table, pid).unwrap_or("unnamed"), rest, "in {line}"),
@@ -231,8 +236,8 @@ mod tests {
     #[test]
     fn a_former_holder_of_a_number_has_its_name_until_it_is_forgotten() {
         let mut table = replay("7?bash 9+7 9!true 9- 9+7 9!cat");
-        let name = |table: &ProcessTable, serial| {
-            let process = table.instance(ProcessInstance::new(Pid(9), serial))?;
+        let name = |table: &ProcessTable, instance_number| {
+            let process = table.instance(ProcessInstance::new(Pid(9), instance_number))?;
             process.name.clone()
         };
         let named = |name: &[u8]| Some(Box::from(name));
@@ -286,15 +291,15 @@ mod tests {
         #[test]
         fn a_rename_always_shows(events in proptest::collection::vec((0_u32..5, 0_u8..5), 0..100)) {
             let mut table = ProcessTable::new();
-            for (time, (pid, kind)) in events.into_iter().enumerate() {
+            for (time_ns, (pid, kind)) in events.into_iter().enumerate() {
                 match kind {
-                    0 => table.forked(Pid(pid), Pid((pid + 1) % 5), time as u64),
-                    1 => table.exited(Pid(pid), time as u64),
+                    0 => table.forked(Pid(pid), Pid((pid + 1) % 5), time_ns as u64),
+                    1 => table.exited(Pid(pid), time_ns as u64),
                     2 => table.found(Pid(pid), b"found"),
                     3 => table.mapped(Pid(pid), b"/x", &[]),
                     _ => {
-                        let said = time.to_string();
-                        table.named(Pid(pid), said.as_bytes(), time % 2 == 0);
+                        let said = time_ns.to_string();
+                        table.named(Pid(pid), said.as_bytes(), time_ns % 2 == 0);
                         prop_assert_eq!(name(&table, Pid(pid)), Some(&*said));
                     }
                 }

@@ -1,18 +1,18 @@
-//! When an experiment has to record the name of a thread.
+//! The names of threads that an experiment has, and when another one has to be written.
 //!
-//! A name that is written with time 0 holds for all packets of the thread, and the last one stands.
-//! So a thread's name is written before its first packet, and again when it changes; and when
-//! another process has its id, its name holds from then on.
+//! For a reader, a name with time 0 is that of all packets of the thread; of several such names the
+//! last one counts. So a thread's name is written before its first packet, and again when it
+//! changes. If a thread of another process has its id, the new name is valid from that time on.
 
 use std::collections::HashMap;
 
 use experiment_format::ids::{Pid, Tid};
 
-/// Most changes of a thread's name that are written: a reader's work grows with packets times
+/// Most changes of a thread's name that are written: a reader's time grows with packets times
 /// names.
 const MAX_NAME_CHANGES: u32 = 8;
 
-/// The names that were written.
+/// The names that were written to an experiment.
 #[derive(Debug, Default)]
 pub struct ThreadNames {
     written: HashMap<Tid, LastWritten>,
@@ -26,12 +26,12 @@ struct LastWritten {
 }
 
 impl ThreadNames {
-    /// Notes a thread's present name. Returns the time with which it has to be written, if it has
-    /// to be; `at` is now.
-    pub fn update(&mut self, pid: Pid, tid: Tid, name: &[u8], at: u64) -> Option<u64> {
+    /// Notes a thread's name at a time. Returns the time with which it has to be written,
+    /// nanoseconds, if it has to be.
+    pub fn update(&mut self, pid: Pid, tid: Tid, name: &[u8], at_ns: u64) -> Option<u64> {
         let written = self.written.get(&tid);
-        let (at, changes) = match written {
-            Some(written) if written.pid != pid => (at, 0),
+        let (at_ns, changes) = match written {
+            Some(written) if written.pid != pid => (at_ns, 0),
             // Each CPU's idle thread has this id, and a name of its own.
             Some(written) if *written.name == *name || tid == Tid(0) => return None,
             Some(written) if written.changes == MAX_NAME_CHANGES => return None,
@@ -40,7 +40,7 @@ impl ThreadNames {
         };
         let name = name.into();
         self.written.insert(tid, LastWritten { pid, name, changes });
-        Some(at)
+        Some(at_ns)
     }
 }
 

@@ -16,53 +16,54 @@ pub type MappedCode = Arc<Vec<Mapping>>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappingChange {
     /// When, in nanoseconds of the events' clock.
-    pub at: u64,
-    /// What.
+    pub at_ns: u64,
+    /// The change.
     pub event: MappingEvent,
 }
 
-/// What changed.
+/// The kind of a change of an address space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MappingEvent {
-    /// This is mapped from now on.
+    /// A mapping begins.
     Map(Mapping),
-    /// The mapping that begins at this address ends.
+    /// The mapping at this address ends.
     Unmap(u64),
 }
 
-/// Most changes that are kept of a process that is not followed yet, for each mapping that it has.
+/// Most changes that are kept of a process that is not followed yet, per mapping.
 const MAX_CHANGES_PER_MAPPING: usize = 8;
 
 /// What is mapped in one process.
 #[derive(Clone, Debug, Default)]
 pub struct AddressSpace {
     mappings: Mappings,
-    /// In the order in which they came.
+    /// Changes that were not taken yet, numbered in their order.
     changes: BTreeMap<u64, MappingChange>,
     next_change: u64,
-    /// What was mapped since a record was last of this space: the place in `changes` by the first
-    /// address.
+    /// Mappings that began after the last record of this space: the number of the change, by the
+    /// first address.
     unused: HashMap<u64, u64>,
+    /// Whether all changes are kept.
     complete: bool,
     code: Option<MappedCode>,
-    /// When the last change was, and whether it was the end of a mapping.
+    /// When the last change was, nanoseconds, and whether it was the end of a mapping.
     last: (u64, bool),
-    /// When it began, nanoseconds.
-    since: u64,
-    /// The number by which the BPF programs tell this execution of a program from others, once a
-    /// record has had it.
+    /// When the space began, nanoseconds.
+    since_ns: u64,
+    /// The number by which the BPF programs distinguish this execution of a program from others,
+    /// once a record has had it.
     pub execution: Option<u32>,
 }
 
 impl AddressSpace {
-    /// Returns when it began: with the process, or with the program that it executes, nanoseconds;
-    /// 0 if that was before the recording.
+    /// Returns when the process began to execute its program, nanoseconds; 0 if that was before the
+    /// recording.
     #[must_use]
-    pub fn since(&self) -> u64 {
-        self.since
+    pub fn since_ns(&self) -> u64 {
+        self.since_ns
     }
 
-    /// Returns the mappings as they are.
+    /// Returns the present mappings.
     pub fn code(&mut self) -> MappedCode {
         let mappings = &self.mappings;
         let code = self
@@ -79,22 +80,22 @@ impl AddressSpace {
         new_found
     }
 
-    /// Keeps all changes from now on, since they will be taken.
+    /// Keeps all changes from now on, since they are going to be taken.
     pub fn keep_all_changes(&mut self) {
         self.complete = true;
     }
 
-    /// A record is of this space as it is: what is mapped now may be in its stack.
+    /// Notes that a record is of this space as it is now: its stack may be in any present mapping.
     ///
-    /// What is mapped and unmapped again without that is no change for an experiment. Otherwise a
-    /// process that does nothing else would fill the disk.
+    /// A mapping that ends before any record is left out of the changes. Otherwise a process that
+    /// only maps and unmaps would fill the disk.
     pub fn note_use(&mut self) {
         if !self.unused.is_empty() {
             self.unused = HashMap::new();
         }
     }
 
-    /// Returns the first changes since the last call, at most so many, by time. Until
+    /// Returns the first changes since the last call, at most `most`, by time. Before
     /// [`AddressSpace::keep_all_changes`] they may be only those that still hold.
     pub fn take_changes(&mut self, most: usize) -> Vec<MappingChange> {
         let first_left = self.changes.keys().nth(most).copied();
@@ -105,19 +106,19 @@ impl AddressSpace {
             .collect()
     }
 
-    fn map(&mut self, at: u64, new: Mapping) {
+    fn map(&mut self, at_ns: u64, new: Mapping) {
         if new.start >= new.end {
             return;
         }
         let ended = self.mappings.map(new.clone());
-        self.unmapped(at, &ended);
+        self.unmapped(at_ns, &ended);
         for old in &ended {
             let rests = [old.part(0, new.start), old.part(new.end, u64::MAX)];
             for rest in rests.into_iter().flatten() {
-                self.push_change(at, MappingEvent::Map(rest));
+                self.push_change(at_ns, MappingEvent::Map(rest));
             }
         }
-        self.push_change(at, MappingEvent::Map(new));
+        self.push_change(at_ns, MappingEvent::Map(new));
         self.clear_cache();
         if !self.complete
             && self.changes.len()
@@ -127,40 +128,41 @@ impl AddressSpace {
         }
     }
 
-    /// Begins the changes of another experiment, at a time: with what is mapped then.
-    fn begin_again(&mut self, at: u64) {
+    /// Begins the changes of another experiment: with what is mapped at that time.
+    fn begin_again(&mut self, at_ns: u64) {
         self.complete = false;
-        self.keep_present(at);
+        self.keep_present(at_ns);
     }
 
-    /// Keeps of the changes those that still hold, as if they had been made now.
-    fn keep_present(&mut self, at: u64) {
+    /// Replaces the changes by the present mappings, as if they began now.
+    fn keep_present(&mut self, at_ns: u64) {
         self.changes.clear();
         self.unused.clear();
         let present: Vec<_> = self.mappings.iter().cloned().collect();
         for mapping in present {
-            self.add_change(at, MappingEvent::Map(mapping));
+            self.add_change(at_ns, MappingEvent::Map(mapping));
         }
     }
 
-    fn add_change(&mut self, at: u64, event: MappingEvent) {
+    fn add_change(&mut self, at_ns: u64, event: MappingEvent) {
         if let MappingEvent::Map(mapping) = &event {
             self.unused.insert(mapping.start, self.next_change);
         }
-        let change = MappingChange { at, event };
+        let change = MappingChange { at_ns, event };
         self.changes.insert(self.next_change, change);
         self.next_change += 1;
     }
 
-    fn unmapped(&mut self, at: u64, ended: &[Mapping]) {
+    fn unmapped(&mut self, at_ns: u64, ended: &[Mapping]) {
         for old in ended {
-            self.push_change(at, MappingEvent::Unmap(old.start));
+            self.push_change(at_ns, MappingEvent::Unmap(old.start));
         }
     }
 
-    /// Readers sort changes by time, and may reverse those of one instant. So what begins where
-    /// something ended does so a nanosecond later, and the other way round.
-    fn push_change(&mut self, at: u64, event: MappingEvent) {
+    /// Adds a change. Readers sort changes by time, and may reverse those of the same time. So a
+    /// mapping that begins where another one ended begins a nanosecond later, and the other way
+    /// round.
+    fn push_change(&mut self, at_ns: u64, event: MappingEvent) {
         if let MappingEvent::Unmap(start) = event
             && let Some(begin) = self.unused.remove(&start)
         {
@@ -169,12 +171,12 @@ impl AddressSpace {
         }
         let ends = matches!(event, MappingEvent::Unmap(_));
         let (last, ended) = self.last;
-        let at = match at <= last && ends != ended {
+        let at_ns = match at_ns <= last && ends != ended {
             true => last + 1,
-            false => at.max(last),
+            false => at_ns.max(last),
         };
-        self.last = (at, ends);
-        self.add_change(at, event);
+        self.last = (at_ns, ends);
+        self.add_change(at_ns, event);
     }
 
     fn clear_cache(&mut self) {
@@ -182,7 +184,7 @@ impl AddressSpace {
     }
 }
 
-/// Returns what is mapped at an address.
+/// Returns the mapping at an address. `code` is by address.
 #[must_use]
 pub fn mapping_at(code: &[Mapping], address: u64) -> Option<&Mapping> {
     let after = code.partition_point(|mapping| mapping.start <= address);
@@ -190,7 +192,7 @@ pub fn mapping_at(code: &[Mapping], address: u64) -> Option<&Mapping> {
     (address < mapping.end).then_some(mapping)
 }
 
-/// Returns what is mapped anywhere between two addresses.
+/// Returns the mappings that overlap the addresses between two. `code` is by address.
 pub fn mappings_between(code: &[Mapping], start: u64, end: u64) -> impl Iterator<Item = &Mapping> {
     let first = code.partition_point(|mapping| mapping.end <= start);
     code[first..]
@@ -198,84 +200,84 @@ pub fn mappings_between(code: &[Mapping], start: u64, end: u64) -> impl Iterator
         .take_while(move |mapping| mapping.start < end)
 }
 
-/// The spaces of all processes.
+/// The address spaces of all processes.
 #[derive(Debug, Default)]
 pub struct AddressSpaces {
     by_pid: HashMap<Pid, AddressSpace>,
 }
 
 impl AddressSpaces {
-    /// `parent` forked `pid`: a copy of its space.
-    pub fn forked(&mut self, pid: Pid, parent: Pid, at: u64) {
+    /// Notes that `parent` forked `pid`, which has a copy of its address space.
+    pub fn forked(&mut self, pid: Pid, parent: Pid, at_ns: u64) {
         let parent = self.by_pid.get(&parent);
         let mut space = parent.map_or_else(AddressSpace::default, |parent| AddressSpace {
             mappings: parent.mappings.clone(),
             code: parent.code.clone(),
-            last: (at, false),
-            since: at,
+            last: (at_ns, false),
+            since_ns: at_ns,
             execution: parent.execution,
             ..AddressSpace::default()
         });
-        space.keep_present(at);
+        space.keep_present(at_ns);
         self.by_pid.insert(pid, space);
     }
 
-    /// Another experiment begins: the changes of all spaces begin with what is mapped now.
-    pub fn begin_again(&mut self, at: u64) {
+    /// Begins another experiment: the changes of all spaces begin with what is mapped now.
+    pub fn begin_again(&mut self, at_ns: u64) {
         let spaces = self.by_pid.values_mut();
-        spaces.for_each(|space| space.begin_again(at));
+        spaces.for_each(|space| space.begin_again(at_ns));
     }
 
-    /// `pid` executes another program: all that it had mapped is gone.
-    pub fn executed(&mut self, pid: Pid, at: u64) {
+    /// Notes that `pid` executes another program: all its mappings end.
+    pub fn executed(&mut self, pid: Pid, at_ns: u64) {
         let space = self.by_pid.entry(pid).or_default();
         space.execution = None;
-        space.since = at;
+        space.since_ns = at_ns;
         let ended = space.mappings.exec();
-        space.unmapped(at, &ended);
+        space.unmapped(at_ns, &ended);
         space.clear_cache();
     }
 
-    /// `pid` maps something for execution.
-    pub fn mapped(&mut self, pid: Pid, mapping: Mapping, at: u64) {
-        self.by_pid.entry(pid).or_default().map(at, mapping);
+    /// Notes that `pid` maps something for execution.
+    pub fn mapped(&mut self, pid: Pid, mapping: Mapping, at_ns: u64) {
+        self.by_pid.entry(pid).or_default().map(at_ns, mapping);
     }
 
-    /// Adds what a snapshot found mapped in `pid`. Mappings that events have reported stand.
-    pub fn found(&mut self, pid: Pid, found: impl IntoIterator<Item = Mapping>, at: u64) {
+    /// Adds the mappings that a snapshot found in `pid`. Those that events have reported stay.
+    pub fn found(&mut self, pid: Pid, found: impl IntoIterator<Item = Mapping>, at_ns: u64) {
         let space = self.by_pid.entry(pid).or_default();
         for mapping in found {
             let known = space.mappings.find(mapping.start).is_some()
                 || space.mappings.find(mapping.end - 1).is_some();
             if !known {
-                space.map(at, mapping);
+                space.map(at_ns, mapping);
             }
         }
     }
 
-    /// Adds what was read of `pid` from the instant `looked` on, because code ran at the instant
-    /// `ran` where nothing was known to be mapped. Mappings that events have reported stand; new
-    /// ones hold from `ran` on. Returns whether any is new.
+    /// Adds mappings of `pid` that were read after `looked_ns`, because code ran at `ran_ns` where
+    /// no mapping was known. Mappings that events have reported stay; new ones begin at `ran_ns`.
+    /// Returns whether any is new.
     pub fn discovered(
         &mut self,
         pid: Pid,
         found: impl IntoIterator<Item = Mapping>,
-        looked: u64,
-        ran: u64,
+        looked_ns: u64,
+        ran_ns: u64,
     ) -> bool {
         let Some(space) = self.by_pid.get_mut(&pid) else {
             return false;
         };
-        // Of the program that it executed before, or in part.
-        if looked <= space.since {
+        // They may be mappings of the program before.
+        if looked_ns <= space.since_ns {
             return false;
         }
         let mut new_found = false;
         for found in found {
             for new in space.mappings.gaps_in(&found) {
-                // Where nothing was, nothing has ended: this need not come after the last change.
-                let at = ran.max(space.since + 1);
-                space.add_change(at, MappingEvent::Map(new.clone()));
+                // No mapping ended there, so that this may come before the last change.
+                let at_ns = ran_ns.max(space.since_ns + 1);
+                space.add_change(at_ns, MappingEvent::Map(new.clone()));
                 space.mappings.map(new);
                 new_found = true;
             }
@@ -292,12 +294,12 @@ impl AddressSpaces {
         self.by_pid.get_mut(&pid)
     }
 
-    /// Returns all of them.
+    /// Returns all address spaces.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Pid, &mut AddressSpace)> {
         self.by_pid.iter_mut().map(|(pid, space)| (*pid, space))
     }
 
-    /// Evicts processes. Returns those that were evicted.
+    /// Evicts all processes but those that `still` returns true for. Returns those evicted.
     pub fn retain(&mut self, mut still: impl FnMut(Pid) -> bool) -> Vec<Pid> {
         let gone: Vec<Pid> = self
             .by_pid
@@ -346,7 +348,7 @@ mod tests {
         let changes: Vec<_> = child
             .take_changes(usize::MAX)
             .into_iter()
-            .map(|change| (change.at, change.event))
+            .map(|change| (change.at_ns, change.event))
             .collect();
         let expected = [
             (2, MappingEvent::Map(mapping("sh", 10, 20))),
@@ -375,7 +377,7 @@ mod tests {
             .unwrap()
             .take_changes(usize::MAX)
             .into_iter()
-            .map(|change| (change.at, change.event))
+            .map(|change| (change.at_ns, change.event))
             .collect();
         let rest = |from, to| MappingEvent::Map(one.part(from, to).unwrap());
         let expected = [
@@ -422,12 +424,12 @@ mod tests {
     #[test]
     fn changes_that_are_left_may_turn_out_to_be_none() {
         let mut spaces = AddressSpaces::default();
-        for (start, at) in [(10, 1), (20, 2), (30, 3)] {
-            spaces.mapped(Pid(7), mapping("one.so", start, start + 5), at);
+        for (start, at_ns) in [(10, 1), (20, 2), (30, 3)] {
+            spaces.mapped(Pid(7), mapping("one.so", start, start + 5), at_ns);
         }
         let taken = |spaces: &mut AddressSpaces, most| -> Vec<u64> {
             let changes = spaces.get_mut(Pid(7)).unwrap().take_changes(most);
-            changes.iter().map(|change| change.at).collect()
+            changes.iter().map(|change| change.at_ns).collect()
         };
         assert_eq!(taken(&mut spaces, 1), [1]);
         // The second was not taken and was not used; the end of the first is a change.
@@ -451,7 +453,7 @@ mod tests {
         assert!(!spaces.discovered(Pid(7), found(), 13, 8));
         let space = spaces.get_mut(Pid(7)).unwrap();
         let moved = MappingChange {
-            at: 8,
+            at_ns: 8,
             event: MappingEvent::Map(mapping("main", 30, 40)),
         };
         assert_eq!(space.take_changes(usize::MAX), [moved]);

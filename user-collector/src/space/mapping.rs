@@ -1,28 +1,28 @@
 //! The executable mappings of one process, as they are at the instant of the last event applied.
 //!
-//! The kernel reports each mapping that is made, by whatever call, and none that ends: where a new
-//! one lies on older ones, these are gone there, and the rest of them stays. An exec takes all
-//! away, a fork copies them. So what is found at an address is what was mapped there last, which is
-//! wrong only for an address that is not mapped at all, and no code runs there.
+//! The kernel reports the beginning of each mapping, by whatever call, but not its end. Where a new
+//! mapping overlaps older ones, it replaces them there, and the rest of them stays. An exec ends
+//! all, a fork copies them. So [`Mappings::find`] returns what was mapped at an address last. That
+//! is wrong only for an address that is not mapped any more, where no code runs.
 //!
-//! Events must come in time order. Each change returns what it ended, so that the experiment says
-//! for how long a mapping was valid.
+//! Events must come in time order. Each change returns the mappings that it ends, since the
+//! experiment has the time of both.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A file that is mapped, as far as the kernel distinguishes it from others.
+/// A mapped file, as the kernel identifies it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MappedFile {
     /// Path as the process saw it; not UTF-8 by right. `[vdso]` and the like are no files.
     pub path: Box<[u8]>,
     /// The build id that the kernel read from the file; empty when it has none.
     pub build_id: Box<[u8]>,
-    /// Where it is; all 0 where the kernel reported the build id in its place.
+    /// Device and inode; all 0 where the kernel reported the build id instead.
     pub identity: FileIdentity,
 }
 
-/// Which file of the machine it is.
+/// The identity of a file on this machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FileIdentity {
     /// Device, as `st_dev` has it.
@@ -33,16 +33,16 @@ pub struct FileIdentity {
     pub generation: u64,
 }
 
-/// An interval of addresses and what is mapped there.
+/// A mapping: addresses, and what is mapped there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
     /// First address.
     pub start: u64,
-    /// First address behind.
+    /// First address after it.
     pub end: u64,
-    /// Where in the file `start` is, bytes.
+    /// The offset of `start` in the file, bytes.
     pub offset: u64,
-    /// The file.
+    /// What is mapped.
     pub file: Arc<MappedFile>,
 }
 
@@ -72,8 +72,8 @@ impl Mapping {
 }
 
 impl Mappings {
-    /// Adds a mapping. Returns the mappings that end by it, whole; what remains of them has begun
-    /// anew. A mapping without length changes nothing.
+    /// Adds a mapping. Returns the mappings that it overlaps, whole: they end, and what it leaves
+    /// of them begins as new mappings. A mapping without length changes nothing.
     pub fn map(&mut self, new: Mapping) -> Vec<Mapping> {
         if new.start >= new.end {
             return Vec::new();
@@ -107,7 +107,7 @@ impl Mappings {
         std::mem::take(&mut self.by_start).into_values().collect()
     }
 
-    /// Returns what is mapped at an address.
+    /// Returns the mapping at an address.
     #[must_use]
     pub fn find(&self, address: u64) -> Option<&Mapping> {
         let (_, mapping) = self.by_start.range(..=address).next_back()?;
@@ -126,13 +126,13 @@ impl Mappings {
         gaps
     }
 
-    /// Returns how many there are.
+    /// Returns the number of mappings.
     #[must_use]
     pub fn len(&self) -> usize {
         self.by_start.len()
     }
 
-    /// Returns whether there is none.
+    /// Returns whether there are no mappings.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_start.is_empty()
@@ -234,23 +234,23 @@ mod tests {
     }
 
     proptest! {
-        /// As a sheet of paper that is written over.
+        /// Each address has what was mapped there last.
         #[test]
         fn what_was_mapped_last_is_found(
             maps in proptest::collection::vec((0_u64..64, 1_u64..32), 1..40)
         ) {
-            let (mut mappings, mut sheet) = (Mappings::default(), vec![None; 96]);
+            let (mut mappings, mut model) = (Mappings::default(), vec![None; 96]);
             for (number, (start, length)) in maps.into_iter().enumerate() {
                 let mut new = mapping("m", start, start + length);
                 new.offset = number as u64 * 1000;
                 mappings.map(new);
                 for address in start..start + length {
-                    sheet[address as usize] = Some(number as u64 * 1000 + address - start);
+                    model[address as usize] = Some(number as u64 * 1000 + address - start);
                 }
             }
-            for (address, written) in sheet.into_iter().enumerate() {
+            for (address, expected) in model.into_iter().enumerate() {
                 let found = mappings.find(address as u64);
-                prop_assert_eq!(found.map(|found| found.file_offset(address as u64)), written);
+                prop_assert_eq!(found.map(|found| found.file_offset(address as u64)), expected);
             }
             // No two overlap, and they are in order.
             let all: Vec<_> = mappings.iter().collect();

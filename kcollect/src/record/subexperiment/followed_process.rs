@@ -3,7 +3,7 @@
 use experiment_format::ids::Pid;
 use experiment_format::packet::{HeapKind, IoKind};
 use user_collector::io_calls::Operation;
-use user_collector::jit::{JitStats as JitCounts, JitWatch};
+use user_collector::jit::{JitFileStats, JitWatch};
 use user_collector::memory::Change;
 use user_collector::process::Cgroup;
 
@@ -29,7 +29,7 @@ pub struct FollowedProcess {
     /// Mappings that were too many to be written.
     #[serde(skip)]
     pub unwritten_mappings: u64,
-    /// Functions made at run time that were too many.
+    /// JIT functions that were too many.
     #[serde(skip)]
     pub unwritten_functions: u64,
     /// It exited, and what it wrote last of its JIT code could not be read any more.
@@ -48,7 +48,7 @@ pub struct FollowedProcess {
     pub user_stacks: StackCounts,
     /// The same of ticks on a CPU alone.
     pub cpu_user_stacks: StackCounts,
-    /// The code that it made as it ran, where it reported any.
+    /// Its JIT code, where it reported any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jit: Option<JitStats>,
 }
@@ -124,12 +124,12 @@ impl std::ops::AddAssign for MemoryCounts {
     }
 }
 
-/// What a process reported of the code that it made as it ran, in perf maps and jitdumps.
+/// What a process reported of its JIT code, in perf maps and jitdumps.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct JitStats {
     /// How much that was, and how much of it is not in the experiment.
     #[serde(flatten)]
-    pub counts: JitCounts,
+    pub counts: JitFileStats,
     /// Why a file was not read, or not to its end: the last reason.
     pub refusal: Option<String>,
 }

@@ -94,7 +94,7 @@ impl UserSpace {
         let ticks = u64::from(activity.ticks());
         let complete =
             self.join
-                .recorded(activity.stack_place(), header.user_return, ticks, activity);
+                .recorded(activity.stack_series(), header.user_return, ticks, activity);
         self.route(router, processes, complete);
     }
 

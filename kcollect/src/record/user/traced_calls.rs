@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bpf_abi::{IoCall, RecordHeader, ThreadName};
 use experiment_format::ids::Pid;
 use user_collector::io_calls::calls::{Action, call_of};
-use user_collector::io_calls::{Descriptors, Operation, ProcessFiles, Sockets};
+use user_collector::io_calls::{Descriptors, Operation, ProcLookup, Sockets};
 use user_collector::memory::Memory;
 use user_collector::process::{ProcessInstance, ProcessTable};
 
@@ -76,11 +76,11 @@ impl TracedProcesses {
         let descriptors = self.processes.entry(pid).or_insert_with(|| match inherits {
             Some(_) => {
                 let ours = Pid(std::process::id());
-                Descriptors::inherited(&mut ProcessFiles::new(ours, sockets))
+                Descriptors::inherited(&mut ProcLookup::new(ours, sockets))
             }
             None => Descriptors::default(),
         });
-        let operations = descriptors.apply(call, &mut ProcessFiles::new(pid, &mut self.sockets));
+        let operations = descriptors.apply(call, &mut ProcLookup::new(pid, &mut self.sockets));
         let event = |operation: Operation| {
             let at_ns = operation.end_ns;
             let call = Box::new(IoCallEvent { place, operation });

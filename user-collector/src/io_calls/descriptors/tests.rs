@@ -9,7 +9,7 @@ use super::*;
 #[derive(Default)]
 struct Proc(BTreeMap<i32, &'static str>);
 
-impl Look for Proc {
+impl DescriptorLookup for Proc {
     fn descriptor(&mut self, descriptor: i32) -> Option<Vec<u8>> {
         Some(self.0.get(&descriptor)?.as_bytes().to_vec())
     }

@@ -15,12 +15,12 @@ fn root() -> InvokingUser {
     }
 }
 
-fn wanted(at: u64, address: u64, size: u64, dumped: Option<u64>) -> WantedCode {
+fn wanted(at_ns: u64, address: u64, size: u64, dump_offset: Option<u64>) -> WantedCode {
     WantedCode {
-        at,
+        at_ns,
         address,
         size,
-        dumped,
+        dump_offset,
     }
 }
 
@@ -43,8 +43,8 @@ fn dump(bytes: &[u8]) -> Arc<File> {
     Arc::new(file)
 }
 
-fn in_dump(file: &Arc<File>, written: u64) -> CodePlaces<'_> {
-    CodePlaces {
+fn in_dump(file: &Arc<File>, written: u64) -> CodeSources<'_> {
+    CodeSources {
         dump: Some((file, written)),
         memory: None,
         mapped: &[],
@@ -52,9 +52,13 @@ fn in_dump(file: &Arc<File>, written: u64) -> CodePlaces<'_> {
 }
 
 fn shown(code: &[FunctionCode]) -> Vec<String> {
-    let shown = code.iter().map(|FunctionCode { at, address, code }| {
-        format!("{at} {address:x} {}", String::from_utf8_lossy(code))
-    });
+    let shown = code.iter().map(
+        |FunctionCode {
+             at_ns,
+             address,
+             code,
+         }| { format!("{at_ns} {address:x} {}", String::from_utf8_lossy(code)) },
+    );
     shown.collect()
 }
 
@@ -65,7 +69,7 @@ fn code_of_a_dump_is_read_once_it_is_written() {
     code.want(wanted(1, 0x10, 3, Some(2)));
     code.want(wanted(2, 0x20, 4, Some(6)));
     code.request(&in_dump(&file, 9));
-    // The function need not live any more: the dump has it.
+    // The function may have ended: the dump still has its code.
     assert_eq!(shown(&code.take_last(|_, _| false)), ["1 10 abc"]);
     assert_eq!(code.counts().left_out, 1);
     code.request(&in_dump(&file, 10));
@@ -78,7 +82,7 @@ fn code_of_a_dump_is_read_once_it_is_written() {
 fn a_dump_that_is_written_anew_has_none_of_it() {
     let mut code = ProcessCode::new(&reader());
     code.want(wanted(1, 0x10, 3, Some(0)));
-    code.forget_dump();
+    code.drop_waiting_for_dump();
     code.request(&in_dump(&dump(b"xyz"), 3));
     assert!(code.take_last(|_, _| true).is_empty());
     assert_eq!(code.counts().left_out, 1);
@@ -97,17 +101,17 @@ fn memory_is_read_where_it_is_executable_and_the_function_lives() {
         let mut code = ProcessCode::new(&reader());
         code.want(wanted(5, begin, 6, None));
         assert!(code.wants_memory());
-        code.request(&CodePlaces {
+        code.request(&CodeSources {
             dump: None,
             memory: Some(&memory),
             mapped: &mapped,
         });
-        let taken = code.take_last(|at, address| lives && (at, address) == (5, begin));
+        let taken = code.take_last(|at_ns, address| lives && (at_ns, address) == (5, begin));
         (taken.len(), code.counts().left_out)
     };
     assert_eq!(take(b"//anon", begin + 6, true), (1, 0));
     assert_eq!(take(b"//anon", begin + 6, false), (0, 1));
-    // Byte code, and the text of a file, are not for this.
+    // Byte code and the text of a file are not read.
     assert_eq!(take(b"//anon", begin + 5, true), (0, 0));
     assert_eq!(take(b"/lib/x.so", begin + 6, true), (0, 0));
 }
@@ -118,7 +122,7 @@ fn memory_that_is_gone_is_left_out() {
     let memory = Arc::new(File::open("/proc/self/mem").unwrap());
     let mapped = [mapping(0x1000, 0x2000, b"//anon")];
     code.want(wanted(5, 0x1000, 16, None));
-    code.request(&CodePlaces {
+    code.request(&CodeSources {
         dump: None,
         memory: Some(&memory),
         mapped: &mapped,
@@ -163,21 +167,21 @@ fn a_reader_that_does_not_answer_is_waited_for_a_few_times() {
 }
 
 #[test]
-fn a_process_whose_read_blocks_is_refused_and_others_are_read() {
+fn a_process_whose_read_blocks_is_not_read_any_more_and_others_are() {
     let reader = CodeReader::without_thread(root());
     let file = dump(b"abcd");
     let mut blocked = ProcessCode::new(&reader);
     blocked.want(wanted(1, 0x10, 4, Some(0)));
     blocked.request(&in_dump(&file, 4));
     let long_ago = Instant::now().checked_sub(MAX_READ_TIME).unwrap();
-    *locked(&blocked.reads.since) = Some(long_ago);
-    // It waits for its turn, and one comes later.
+    *locked(&blocked.reads.read_began) = Some(long_ago);
+    // One function waits, and another comes later.
     blocked.want(wanted(2, 0x20, 4, Some(0)));
     assert!(blocked.take(|_, _| true).is_empty());
     blocked.want(wanted(3, 0x30, 4, Some(0)));
     assert_eq!(blocked.counts().left_out, 3);
 
-    // The thread that took the place of the blocked one.
+    // The thread that was started for the blocked one reads it.
     let mut other = ProcessCode::new(&reader);
     other.want(wanted(9, 0x90, 4, Some(0)));
     other.request(&in_dump(&file, 4));

@@ -49,15 +49,15 @@ impl Trial {
         file.set_modified(later).unwrap();
     }
 
-    fn poll(&mut self, now: u64) -> Vec<String> {
-        shown(self.watch.poll(now))
+    fn poll(&mut self, now_ns: u64) -> Vec<String> {
+        shown(self.watch.poll(now_ns))
     }
 }
 
 fn shown(changes: Vec<JitChange>) -> Vec<String> {
     let shown = changes.into_iter().map(|change| match change {
-        JitChange::Begin { at, name, .. } => format!("{at}+{name}"),
-        JitChange::End { at, address } => format!("{at}-{address:x}"),
+        JitChange::Begin { at_ns, name, .. } => format!("{at_ns}+{name}"),
+        JitChange::End { at_ns, address } => format!("{at_ns}-{address:x}"),
     });
     shown.collect()
 }
@@ -129,7 +129,7 @@ fn a_round_is_short_and_the_last_one_is_not() {
     // All of it was there when the file was found.
     assert!(
         rest.iter()
-            .all(|change| matches!(change, JitChange::Begin { at: 100, .. }))
+            .all(|change| matches!(change, JitChange::Begin { at_ns: 100, .. }))
     );
 }
 
