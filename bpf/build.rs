@@ -15,7 +15,7 @@ const SUBJECTS: [&str; 8] = [
     "maps",
     "clock",
     "sched",
-    "user_return",
+    "user_unwind",
     "overflow",
     "task_iter",
     "vfork",

@@ -59,56 +59,59 @@ struct off_cpu {
 	__u32 detail;
 };
 
-static inline void account_begin_interval(struct account *account, __u64 now, __u32 state,
+static inline void account_begin_interval(struct account *account, __u64 now_ns, __u32 state,
 					  __u32 detail, __u64 run_delay)
 {
-	account->since_ns = now;
+	account->since_ns = now_ns;
 	account->state = state;
 	account->detail = detail;
 	account->run_delay_ns = run_delay;
 }
 
-/* Tracks a thread from `now` on, which is in `state`. Earlier times of tracking are kept. */
-static inline void account_track(struct account *account, __u64 now, __u32 state, __u32 detail,
+/* Tracks a thread from `now_ns` on, which is in `state`. Earlier times of tracking are kept. */
+static inline void account_track(struct account *account, __u64 now_ns, __u32 state, __u32 detail,
 				 __u64 run_delay, __u64 run_time)
 {
-	account_begin_interval(account, now, state, detail, run_delay);
+	account_begin_interval(account, now_ns, state, detail, run_delay);
 	account->run_time_ns = run_time;
-	account->begun_ns = now;
+	account->begun_ns = now_ns;
 	account->tracking = TRACKED;
 }
 
 /* The thread leaves its CPU, into `state`; `run_time` is the scheduler's sum of its times on a CPU.
  * That sum decides: the rest of the time since it came is not the thread's. As much of it as the
- * hypervisor had `stolen` from the CPU meanwhile was a wait for the CPU. What is left (balancing,
- * interrupts) belongs to the next state. */
-static inline void account_switch_out(struct account *account, __u64 now, __u32 state, __u32 detail,
-				      __u64 run_delay, __u64 run_time, __u64 stolen)
+ * hypervisor had `stolen_ns` from the CPU meanwhile was a wait for the CPU. What is left
+ * (balancing, interrupts) belongs to the next state. */
+static inline void account_switch_out(struct account *account, __u64 now_ns, __u32 state,
+				      __u32 detail, __u64 run_delay, __u64 run_time,
+				      __u64 stolen_ns)
 {
 	__u64 ran = run_time > account->run_time_ns ? run_time - account->run_time_ns : 0;
-	__u64 length = now > account->since_ns ? now - account->since_ns : 0;
+	__u64 length = now_ns > account->since_ns ? now_ns - account->since_ns : 0;
 
-	if (stolen > length)
-		stolen = length;
+	if (stolen_ns > length)
+		stolen_ns = length;
 	if (run_time == RUN_TIME_UNKNOWN || account->run_time_ns == RUN_TIME_UNKNOWN)
-		ran = length - stolen;
+		ran = length - stolen_ns;
 	if (ran > length)
 		ran = length;
-	if (stolen > length - ran)
-		stolen = length - ran;
+	if (stolen_ns > length - ran)
+		stolen_ns = length - ran;
 	account->ns[STATE_ON_CPU] += ran;
-	account->ns[STATE_WAIT_CPU] += stolen;
-	account->ns[DETAIL_STOLEN] += stolen;
+	account->ns[STATE_WAIT_CPU] += stolen_ns;
+	account->ns[DETAIL_STOLEN] += stolen_ns;
 	account->run_time_ns = run_time;
-	account_begin_interval(account, account->since_ns + ran + stolen, state, detail, run_delay);
+	account_begin_interval(account, account->since_ns + ran + stolen_ns, state, detail,
+			       run_delay);
 }
 
-/* Returns the open off-CPU interval as if it ended `now`; `run_delay` includes the present wait. */
-static inline struct off_cpu account_off_cpu(const struct account *account, __u64 now,
+/* Returns the open off-CPU interval as if it ended `now_ns`; `run_delay` includes the present
+ * wait. */
+static inline struct off_cpu account_off_cpu(const struct account *account, __u64 now_ns,
 					     __u64 run_delay)
 {
 	struct off_cpu off_cpu = {.from_ns = account->since_ns,
-				  .to_ns = now,
+				  .to_ns = now_ns,
 				  .state = account->state,
 				  .detail = account->detail};
 	__u64 length, waited;
@@ -129,15 +132,15 @@ static inline struct off_cpu account_off_cpu(const struct account *account, __u6
  * If no program saw the thread leave (the kernel does not run a program that is running already),
  * the scheduler's sum is the time that it spent on a CPU since. The reason for the rest is not
  * known, and it counts as sleep. */
-static inline struct off_cpu account_switch_in(struct account *account, __u64 now, __u64 run_delay,
-					       __u64 run_time)
+static inline struct off_cpu account_switch_in(struct account *account, __u64 now_ns,
+					       __u64 run_delay, __u64 run_time)
 {
 	struct off_cpu off_cpu;
 
 	if (account->state == STATE_ON_CPU)
-		account_switch_out(account, now, STATE_SLEEP, DETAIL_NONE, account->run_delay_ns,
+		account_switch_out(account, now_ns, STATE_SLEEP, DETAIL_NONE, account->run_delay_ns,
 				   run_time, 0);
-	off_cpu = account_off_cpu(account, now, run_delay);
+	off_cpu = account_off_cpu(account, now_ns, run_delay);
 	account->ns[TIME_SLOT(off_cpu.state)] += off_cpu.woken_ns - off_cpu.from_ns;
 	account->ns[STATE_WAIT_CPU] += off_cpu.to_ns - off_cpu.woken_ns;
 	account->ns[TIME_SLOT(off_cpu.detail)] +=
@@ -148,12 +151,12 @@ static inline struct off_cpu account_switch_in(struct account *account, __u64 no
 	return off_cpu;
 }
 
-/* The thread leaves a CPU, and no program saw it come: it came at `arrival`, according to the
+/* The thread leaves a CPU, and no program saw it come: it came at `arrival_ns`, according to the
  * scheduler. */
-static inline struct off_cpu account_missed_switch_in(struct account *account, __u64 arrival,
+static inline struct off_cpu account_missed_switch_in(struct account *account, __u64 arrival_ns,
 						      __u64 run_delay)
 {
-	return account_switch_in(account, arrival, run_delay, account->run_time_ns);
+	return account_switch_in(account, arrival_ns, run_delay, account->run_time_ns);
 }
 
 /* Returns whether the states add up to the tracked time. A copy that was made while the account
@@ -169,33 +172,34 @@ static inline int account_conserves_time(const struct account *account)
 }
 
 /* Closes the open interval, whatever it is, of an account that this program has claimed; `run_time`
- * is the scheduler's sum of the thread's times on a CPU, and `stolen` as in account_switch_out. The
- * part of a last interval on a CPU that this sum does not have was a wait for the CPU. */
+ * is the scheduler's sum of the thread's times on a CPU, and `stolen_ns` as in account_switch_out.
+ * The part of a last interval on a CPU that this sum does not have was a wait for the CPU. */
 static inline __attribute__((always_inline)) struct off_cpu
-account_end(struct account *account, __u64 now, __u64 run_delay, __u64 run_time, __u64 stolen)
+account_end(struct account *account, __u64 now_ns, __u64 run_delay, __u64 run_time, __u64 stolen_ns)
 {
 	struct off_cpu none = {}, off_cpu;
 
 	if (account->state == STATE_ON_CPU) {
-		account_switch_out(account, now, STATE_WAIT_CPU, DETAIL_NONE, run_delay, run_time,
-				   stolen);
-		if (now > account->since_ns)
-			account->ns[STATE_WAIT_CPU] += now - account->since_ns;
-		account_begin_interval(account, now > account->since_ns ? now : account->since_ns,
+		account_switch_out(account, now_ns, STATE_WAIT_CPU, DETAIL_NONE, run_delay,
+				   run_time, stolen_ns);
+		if (now_ns > account->since_ns)
+			account->ns[STATE_WAIT_CPU] += now_ns - account->since_ns;
+		account_begin_interval(account,
+				       now_ns > account->since_ns ? now_ns : account->since_ns,
 				       STATE_ON_CPU, DETAIL_NONE, run_delay);
 		off_cpu = none;
 	} else {
-		off_cpu = account_switch_in(account, now, run_delay, account->run_time_ns);
+		off_cpu = account_switch_in(account, now_ns, run_delay, account->run_time_ns);
 	}
 	account->tracked_ns += account->since_ns - account->begun_ns;
 	return off_cpu;
 }
 
 /* The same, and ends tracking. */
-static inline struct off_cpu account_close(struct account *account, __u64 now, __u64 run_delay,
-					   __u64 run_time, __u64 stolen)
+static inline struct off_cpu account_close(struct account *account, __u64 now_ns, __u64 run_delay,
+					   __u64 run_time, __u64 stolen_ns)
 {
-	struct off_cpu off_cpu = account_end(account, now, run_delay, run_time, stolen);
+	struct off_cpu off_cpu = account_end(account, now_ns, run_delay, run_time, stolen_ns);
 
 	account->tracking = NOT_TRACKED;
 	return off_cpu;

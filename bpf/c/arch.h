@@ -79,7 +79,7 @@ static __always_inline __u64 thread_pointer(struct task_struct *task)
 
 /* THREAD_SIZE: four pages on every x86-64 kernel without KASAN. With KASAN the deeper half of a
  * stack counts as interrupt work; such kernels are not profiled for speed. */
-#define KERNEL_STACK_SIZE (16 * 1024)
+#define KERNEL_STACK_BYTES (16 * 1024)
 
 /* Returns the number of the system call by which a thread entered the kernel; -1 after an exception
  * or interrupt. */
@@ -175,7 +175,7 @@ static __always_inline bool is_mapped_high(__u64 address)
 	return address >> 44 == 0xa || address >> 44 == 0xf;
 }
 
-#define KERNEL_STACK_SIZE (16 * 1024)
+#define KERNEL_STACK_BYTES (16 * 1024)
 
 static __always_inline long system_call_number(const struct pt_regs *regs)
 {
@@ -230,7 +230,7 @@ static __always_inline bool is_text_fault(__u64 address, const struct pt_regs *r
 static __always_inline bool on_borrowed_stack(struct task_struct *task,
 					      const struct tick_regs *regs)
 {
-	return regs->sp - (unsigned long)task->stack >= KERNEL_STACK_SIZE;
+	return regs->sp - (unsigned long)task->stack >= KERNEL_STACK_BYTES;
 }
 
 #endif

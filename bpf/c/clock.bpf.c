@@ -33,16 +33,16 @@ volatile __u64 rotation_ns;
 volatile __u64 until_ns;
 
 /* Moves the boundaries to where the clock's timer fires, by the due time of this firing. */
-static __always_inline void align(struct cpu_stats *stats, void *ctx, __u64 now)
+static __always_inline void align(struct cpu_stats *stats, void *ctx, __u64 now_ns)
 {
 	struct bpf_perf_event_data_kern *kernel = ctx;
-	__u64 due;
+	__u64 due_ns;
 
 	if (!bpf_core_field_exists(struct hrtimer, node.expires))
 		return;
-	due = BPF_CORE_READ(kernel, event, hw.hrtimer.node.expires);
-	if (due <= now)
-		stats->origin_ns = grid_align(stats->home_ns, due, period_ns);
+	due_ns = BPF_CORE_READ(kernel, event, hw.hrtimer.node.expires);
+	if (due_ns <= now_ns)
+		stats->origin_ns = grid_align(stats->home_ns, due_ns, period_ns);
 }
 
 SEC("perf_event")
@@ -51,7 +51,7 @@ int kc_clock_tick(struct bpf_perf_event_data *ctx)
 	__u32 cpu = bpf_get_smp_processor_id(), zero = 0;
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
 	struct task_struct *task = bpf_get_current_task_btf();
-	__u64 now = bpf_ktime_get_ns(), size = sizeof(struct record_header);
+	__u64 now_ns = bpf_ktime_get_ns(), size = sizeof(struct record_header);
 	bool user, borrowed = false;
 	struct tick_scratch *out;
 	struct thread *thread;
@@ -61,14 +61,13 @@ int kc_clock_tick(struct bpf_perf_event_data *ctx)
 
 	if (!stats || !stats->origin_ns)
 		return 0;
-	align(stats, ctx, now);
+	align(stats, ctx, now_ns);
 	/* Of a late firing the boundary may be before the wake-up: then it is this thread's. */
-	if (is_next_threads_time(task) &&
-	    task->se.cfs_rq->rq->clock - stats->offset_ns <
-		    stats->origin_ns + (stats->index + 1) * period_ns)
+	if (is_next_threads_time(task) && task->se.cfs_rq->rq->clock - stats->offset_ns <
+						  stats->origin_ns + (stats->index + 1) * period_ns)
 		return 0;
 	index = stats->index;
-	passed = count_passed(stats, now);
+	passed = count_passed(stats, now_ns);
 	if (!passed.ticks)
 		return 0;
 
@@ -86,14 +85,14 @@ int kc_clock_tick(struct bpf_perf_event_data *ctx)
 	}
 	/* Of an idle CPU nothing is stolen. */
 	if (!task->pid)
-		passed.stolen = 0;
+		passed.stolen_ticks = 0;
 
 	out = bpf_map_lookup_elem(&kc_scratch, &zero);
 	if (!out)
 		return 0;
 	describe(&out->record, task, stats->last_ns, cpu, user ? TICK_USER : TICK_KERNEL,
 		 passed.ticks);
-	out->record.blocked = passed.stolen;
+	out->record.blocked = passed.stolen_ticks;
 	count_busy(stats, user ? &stats->user : &stats->kernel, passed);
 	if (!user) {
 		if (borrowed)
@@ -116,19 +115,19 @@ int kc_clock_tick(struct bpf_perf_event_data *ctx)
 }
 
 /* Counts the boundaries that have passed in a sleep until now. */
-static __always_inline void count_sleep(struct cpu_stats *stats, __u32 cpu, __u64 now)
+static __always_inline void count_sleep(struct cpu_stats *stats, __u32 cpu, __u64 now_ns)
 {
 	__u32 ticks;
 
 	if (!stats->origin_ns)
 		return;
-	ticks = count_passed(stats, now).ticks;
+	ticks = count_passed(stats, now_ns).ticks;
 	if (ticks)
 		count_idle(stats, cpu, ticks);
 	/* Those after a rotation are counted on their own. */
-	if (stats->next_ns > now)
+	if (stats->next_ns > now_ns)
 		return;
-	ticks = count_passed(stats, now).ticks;
+	ticks = count_passed(stats, now_ns).ticks;
 	if (ticks)
 		count_idle(stats, cpu, ticks);
 }
@@ -172,7 +171,7 @@ int kc_grid_begin(void *ctx)
 
 /* Counts the boundaries that have passed by the end of data, or by a rotation, for the thread that
  * runs. The CPU's timer may fire too late for that. */
-static __always_inline void settle(__u64 end)
+static __always_inline void settle(__u64 end_ns)
 {
 	__u32 cpu = bpf_get_smp_processor_id(), zero = 0;
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
@@ -182,16 +181,16 @@ static __always_inline void settle(__u64 end)
 	if (!stats || !stats->origin_ns)
 		return;
 	if (stats->in_idle) {
-		count_sleep(stats, cpu, end);
+		count_sleep(stats, cpu, end_ns);
 		return;
 	}
-	passed = count_passed(stats, end);
+	passed = count_passed(stats, end_ns);
 	out = bpf_map_lookup_elem(&kc_scratch, &zero);
 	if (!passed.ticks || !out)
 		return;
 	describe(&out->record, bpf_get_current_task_btf(), stats->last_ns, cpu, TICK_KERNEL,
 		 passed.ticks);
-	out->record.blocked = passed.stolen;
+	out->record.blocked = passed.stolen_ticks;
 	count_busy(stats, &stats->kernel, passed);
 	send_tick(stats, out, add_stack(&out->record, -1));
 }

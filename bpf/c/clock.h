@@ -26,11 +26,11 @@ extern volatile __u64 rotation_ns;
 extern volatile __u64 until_ns;
 
 /* Returns when the data began that an instant belongs to, CLOCK_MONOTONIC. */
-static __always_inline __u64 begin_of(__u64 time)
+static __always_inline __u64 begin_of(__u64 time_ns)
 {
 	__u64 rotation = rotation_ns;
 
-	return time > rotation ? rotation : begin_ns;
+	return time_ns > rotation ? rotation : begin_ns;
 }
 
 /* Returns when the data began that belong to a context switch now. The scheduler's clock may be
@@ -38,42 +38,42 @@ static __always_inline __u64 begin_of(__u64 time)
  * are being closed. */
 static __always_inline __u64 begin_of_switch(void)
 {
-	__u64 begin = begin_ns, rotation = rotation_ns;
+	__u64 began_ns = begin_ns, rotation = rotation_ns;
 
-	return rotation > begin && bpf_ktime_get_ns() > rotation ? rotation : begin;
+	return rotation > began_ns && bpf_ktime_get_ns() > rotation ? rotation : began_ns;
 }
 
-/* Returns the time of a record that is put together now, of data that began at `begin`: on their
+/* Returns the time of a record that is put together now, of data that began at `began_ns`: on their
  * side of a rotation, and no later than the end of data. */
-static __always_inline __u64 record_time(__u64 begin)
+static __always_inline __u64 record_time(__u64 began_ns)
 {
-	__u64 now = bpf_ktime_get_ns(), until = until_ns, rotation = rotation_ns;
+	__u64 now_ns = bpf_ktime_get_ns(), until = until_ns, rotation = rotation_ns;
 
-	if (until && now > until)
-		now = until;
-	if (begin < rotation)
-		return now <= rotation ? now : rotation;
+	if (until && now_ns > until)
+		now_ns = until;
+	if (began_ns < rotation)
+		return now_ns <= rotation ? now_ns : rotation;
 	/* User space puts its own record of the rotation one nanosecond after it. */
-	return now > rotation + 1 ? now : rotation + 2;
+	return now_ns > rotation + 1 ? now_ns : rotation + 2;
 }
 
 /* What each CPU had counted by the last rotation. */
 extern struct cpu_stats_array kc_ended_stats SEC(".maps");
 
-/* Begins to count the boundaries after `begin`. */
-static __noinline int begin_grid(struct cpu_stats *stats, __u64 begin)
+/* Begins to count the boundaries after `began_ns`. */
+static __noinline int begin_grid(struct cpu_stats *stats, __u64 began_ns)
 {
-	struct grid grid = {.origin = stats->origin_ns, .index = stats->index};
+	struct grid grid = {.origin_ns = stats->origin_ns, .index = stats->index};
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct cpu_stats *ended = bpf_map_lookup_elem(&kc_ended_stats, &cpu);
 
 	if (ended)
 		__builtin_memcpy(ended, stats, sizeof(*ended));
 	stats->index_at_rotation = grid.index;
-	grid_advance(&grid, begin, period_ns);
+	grid_advance(&grid, began_ns, period_ns);
 	stats->index = grid.index;
 	stats->next_ns = stats->origin_ns + (grid.index + 1) * period_ns;
-	stats->begun_ns = begin;
+	stats->begun_ns = began_ns;
 	stats->home_ns = stats->origin_ns;
 	return 0;
 }
@@ -81,33 +81,34 @@ static __noinline int begin_grid(struct cpu_stats *stats, __u64 begin)
 /* Boundaries that passed. */
 struct passed {
 	__u32 ticks;
-	__u32 stolen; /* those of them that passed while the hypervisor ran something else */
+	__u32 stolen_ticks; /* those of them that passed while the hypervisor ran something else */
 };
 
 /* Returns the boundaries that passed on this CPU since they were last counted; those before a
  * rotation first, and those after it the next time. */
-static __always_inline struct passed count_passed(struct cpu_stats *stats, __u64 now)
+static __always_inline struct passed count_passed(struct cpu_stats *stats, __u64 now_ns)
 {
-	__u64 begin = begin_of(now), until = until_ns, stolen = stolen_since_count(stats);
-	__u64 end = until && now > until ? until : now, from;
+	__u64 began_ns = begin_of(now_ns), until = until_ns, stolen_ns = stolen_since_count(stats);
+	__u64 end_ns = until && now_ns > until ? until : now_ns, from;
 	struct passed passed;
 	struct grid grid;
 
 	/* Those of a pause do not count. */
 	if (stats->begun_ns < begin_ns)
 		begin_grid(stats, begin_ns);
-	if (stats->begun_ns < begin) {
-		if (stats->origin_ns + (stats->index + 1) * period_ns <= begin)
-			end = begin;
+	if (stats->begun_ns < began_ns) {
+		if (stats->origin_ns + (stats->index + 1) * period_ns <= began_ns)
+			end_ns = began_ns;
 		else
-			begin_grid(stats, begin);
+			begin_grid(stats, began_ns);
 	}
-	grid.origin = stats->origin_ns;
+	grid.origin_ns = stats->origin_ns;
 	grid.index = from = stats->index;
-	passed.ticks = grid_advance(&grid, end, period_ns);
-	passed.stolen = grid_stolen(stats->origin_ns, from, grid.index, now, stolen, period_ns);
+	passed.ticks = grid_advance(&grid, end_ns, period_ns);
+	passed.stolen_ticks = grid_stolen(stats->origin_ns, from, grid.index, now_ns, stolen_ns,
+					  period_ns);
 	stats->index = grid.index;
-	stats->last_ns = end;
+	stats->last_ns = end_ns;
 	stats->next_ns = stats->origin_ns + (grid.index + 1) * period_ns;
 	stats->offset_stale = 1;
 	return passed;
@@ -127,9 +128,9 @@ static __always_inline bool is_next_threads_time(struct task_struct *task)
 /* Counts boundaries of a thread on the CPU, in `mode` the others than those that were stolen. */
 static __always_inline void count_busy(struct cpu_stats *stats, __u64 *mode, struct passed passed)
 {
-	__u32 ran = passed.ticks - passed.stolen;
+	__u32 ran = passed.ticks - passed.stolen_ticks;
 
-	stats->stolen += passed.stolen;
+	stats->stolen += passed.stolen_ticks;
 	*mode += ran;
 	stats->late += ran ? ran - 1 : 0;
 }

@@ -33,14 +33,14 @@
 #define KCOLLECT_GRID_H
 
 struct grid {
-	__u64 origin; /* ns */
-	__u64 index;  /* the last boundary that was counted */
+	__u64 origin_ns; /* CLOCK_MONOTONIC */
+	__u64 index;	 /* the last boundary that was counted */
 };
 
 /* Returns the boundaries that passed since the last call, and counts them. */
-static inline __u32 grid_advance(struct grid *grid, __u64 now, __u64 period)
+static inline __u32 grid_advance(struct grid *grid, __u64 now_ns, __u64 period)
 {
-	__u64 index = now > grid->origin ? (now - grid->origin) / period : 0, passed;
+	__u64 index = now_ns > grid->origin_ns ? (now_ns - grid->origin_ns) / period : 0, passed;
 
 	if (index <= grid->index)
 		return 0;
@@ -50,19 +50,19 @@ static inline __u32 grid_advance(struct grid *grid, __u64 now, __u64 period)
 	return passed > 0x7fffffffULL ? 0x7fffffffU : (__u32)passed;
 }
 
-/* Returns the origin nearest to `home` that puts a boundary at the instant `at`; `home` itself if
- * `at` is not after it. */
-static inline __u64 grid_align(__u64 home, __u64 at, __u64 period)
+/* Returns the origin nearest to `home_ns` that puts a boundary at the instant `at_ns`; `home_ns`
+ * itself if `at_ns` is not after it. */
+static inline __u64 grid_align(__u64 home_ns, __u64 at_ns, __u64 period)
 {
-	__u64 past = at > home ? (at - home) % period : 0;
+	__u64 past = at_ns > home_ns ? (at_ns - home_ns) % period : 0;
 
-	return past <= period / 2 ? home + past : home + past - period;
+	return past <= period / 2 ? home_ns + past : home_ns + past - period;
 }
 
-/* Returns how many of the boundaries in (from, to] are before the instant `end`. */
-static inline __u32 grid_before(__u64 origin, __u64 from, __u64 to, __u64 end, __u64 period)
+/* Returns how many of the boundaries in (from, to] are before the instant `end_ns`. */
+static inline __u32 grid_before(__u64 origin_ns, __u64 from, __u64 to, __u64 end_ns, __u64 period)
 {
-	__u64 index = end > origin ? (end - origin) / period : 0;
+	__u64 index = end_ns > origin_ns ? (end_ns - origin_ns) / period : 0;
 
 	if (index <= from)
 		return 0;
@@ -73,15 +73,16 @@ static inline __u32 grid_before(__u64 origin, __u64 from, __u64 to, __u64 end, _
 #define PUNCTUAL_NS 50000
 
 /* Returns how many of the boundaries in (from, to] passed while the hypervisor ran something else,
- * if it did for `stolen` ns of the time before `now`. The timer of such a boundary is overdue when
- * the CPU runs again, and fires at once; that of any other boundary fired in time. */
-static inline __u32 grid_stolen(__u64 origin, __u64 from, __u64 to, __u64 now, __u64 stolen,
-				__u64 period)
+ * if it did for `stolen_ns` of the time before `now_ns`. The timer of such a boundary is overdue
+ * when the CPU runs again, and fires at once; that of any other boundary fired in time. */
+static inline __u32 grid_stolen(__u64 origin_ns, __u64 from, __u64 to, __u64 now_ns,
+				__u64 stolen_ns, __u64 period)
 {
-	__u64 end = now - PUNCTUAL_NS, begin = end > stolen ? end - stolen : 0;
+	__u64 end_ns = now_ns - PUNCTUAL_NS,
+	      stolen_from_ns = end_ns > stolen_ns ? end_ns - stolen_ns : 0;
 
-	return grid_before(origin, from, to, end, period) -
-	       grid_before(origin, from, to, begin, period);
+	return grid_before(origin_ns, from, to, end_ns, period) -
+	       grid_before(origin_ns, from, to, stolen_from_ns, period);
 }
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The tracing of I/O (-i): each system call that reads, writes, opens, closes or does something else
- * to a file, of followed processes, with its time and user stack.
+ * The tracing of I/O (-i): each system call that reads, writes, opens, closes or does something
+ * else to a file, of followed processes, with its time and user stack.
  *
- * While these programs are attached, the kernel takes the slow way into and out of every system call
- * of every process. So they are loaded and attached for -i alone, and what is not traced is
+ * While these programs are attached, the kernel takes the slow way into and out of every system
+ * call of every process. So they are loaded and attached for -i alone, and what is not traced is
  * recognised first: a call by its number, a process by what this CPU last saw.
  */
 #include "kernel.h"
@@ -18,7 +18,7 @@
 char LICENSE[] SEC("license") = "GPL";
 
 /* By number, those of 32-bit programs after the others. Set by bpf/src/load.rs. */
-const volatile struct io_call traced_calls[2 * IO_CALLS];
+const volatile struct traced_call traced_calls[2 * IO_CALLS];
 
 #define IO_RECORD_BYTES		 1024
 #define IO_RECORD_LENGTH(length) ((length) & (IO_RECORD_BYTES - 1))
@@ -47,9 +47,9 @@ struct {
 } kc_io_threads SEC(".maps");
 
 /* Declared in io_stack.h. */
-__attribute__((noinline)) int kc_note_step(__u32 place)
+__attribute__((noinline)) int kc_note_step(__u32 scratch_index)
 {
-	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &place);
+	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
 	__u32 zero = 0;
 	struct io_stack_scratch *scratch = bpf_map_lookup_elem(&kc_io_stack, &zero);
 
@@ -58,30 +58,34 @@ __attribute__((noinline)) int kc_note_step(__u32 place)
 	return 0;
 }
 
-/* Returns the place of a system call in traced_calls; one that is not traced if it has none. */
-static __always_inline __u32 place_of_call(struct task_struct *task, long call)
+/* Returns the index of a system call in traced_calls; that of one that is not traced if it has
+ * none. */
+static __always_inline __u32 traced_call_index(struct task_struct *task, long call)
 {
 	if (call < 0 || call >= IO_CALLS)
 		return 0;
 	return is_compat(task) ? IO_CALLS + call : call;
 }
 
-/* Returns what is the same of all threads of a process until it calls exec. */
-static __always_inline __u64 process_of(struct task_struct *task)
+/* Returns the process of a thread and how often it has called exec, as one word that is read and
+ * written at once: all threads of a process have the same one until it calls exec again. */
+static __always_inline __u64 execution_key(struct task_struct *task)
 {
 	return (__u64)task->tgid << 32 | (__u32)task->self_exec_id;
 }
 
 /* Returns the statistics of this CPU if the call of the thread that runs may be traced, otherwise
- * NULL: the call is none of those, or this CPU knows that the process is not followed. */
-static __always_inline struct cpu_stats *traced_on(struct task_struct *task, __u32 place, __u32 cpu)
+ * NULL: the call is none of those, or the process is the last one that was found here not to be
+ * followed. */
+static __always_inline struct cpu_stats *traced_on(struct task_struct *task, __u32 call_index,
+						   __u32 cpu)
 {
 	struct cpu_stats *stats;
 
-	if (!recording || !traced_calls[place & (2 * IO_CALLS - 1)].traced)
+	if (!recording || !traced_calls[call_index & (2 * IO_CALLS - 1)].traced)
 		return 0;
 	stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
-	return stats && stats->ignored != process_of(task) ? stats : 0;
+	return stats && stats->ignored_execution != execution_key(task) ? stats : 0;
 }
 
 /* Returns whether the process of a thread is followed. That one is not is final, and kept on this
@@ -90,7 +94,7 @@ static __always_inline bool is_process_traced(struct cpu_stats *stats, struct ta
 {
 	if (is_followed(task))
 		return true;
-	stats->ignored = process_of(task);
+	stats->ignored_execution = execution_key(task);
 	return false;
 }
 
@@ -98,8 +102,8 @@ SEC("tp_btf/sys_enter")
 int kc_sys_enter(__u64 *ctx)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct cpu_stats *stats =
-		traced_on(task, place_of_call(task, ctx[1]), bpf_get_smp_processor_id());
+	struct cpu_stats *stats = traced_on(task, traced_call_index(task, ctx[1]),
+					    bpf_get_smp_processor_id());
 	struct io_thread *thread;
 
 	if (!stats || !is_process_traced(stats, task))
@@ -119,9 +123,9 @@ static __always_inline __u32 read_extra(struct io_record_scratch *out, __u8 kind
 
 	switch (kind) {
 	case EXTRA_PATH:
-		got = bpf_probe_read_user_str(out->extra, MAX_IO_EXTRA, from);
+		got = bpf_probe_read_user_str(out->extra, MAX_IO_EXTRA_BYTES, from);
 		/* A path that was cut has no NUL of its own. */
-		return got <= 0 ? 0 : got == MAX_IO_EXTRA ? MAX_IO_EXTRA : got - 1;
+		return got <= 0 ? 0 : got == MAX_IO_EXTRA_BYTES ? MAX_IO_EXTRA_BYTES : got - 1;
 	case EXTRA_DESCRIPTORS:
 		return out->record.result || bpf_probe_read_user(out->extra, 8, from) ? 0 : 8;
 	case EXTRA_ADDRESS:
@@ -140,23 +144,25 @@ static __always_inline __u32 read_extra(struct io_record_scratch *out, __u8 kind
 /* Sends a call that has ended. */
 static __always_inline void send_io_call(struct cpu_stats *stats, struct task_struct *task,
 					 struct io_record_scratch *out, struct io_thread *thread,
-					 struct pt_regs *regs, long result, __u32 place, __u32 cpu)
+					 struct pt_regs *regs, long result, __u32 call_index,
+					 __u32 cpu)
 {
-	__u64 begin_ns = thread ? thread->entered_ns : 0, now = bpf_ktime_get_ns();
+	__u64 begin_ns = thread ? thread->entered_ns : 0, now_ns = bpf_ktime_get_ns();
 	__u32 bytes, words;
 
-	describe(&out->record.header, task, now, cpu, RECORD_IO_CALL, 0);
+	describe(&out->record.header, task, now_ns, cpu, RECORD_IO_CALL, 0);
 	out->record.begin_ns = begin_ns;
 	out->record.result = result;
 	four_arguments(task, regs, out->record.arguments);
-	out->record.call = place & (IO_CALLS - 1);
-	out->record.compat = place >= IO_CALLS;
-	place &= 2 * IO_CALLS - 1;
-	bytes = read_extra(out, traced_calls[place].extra, traced_calls[place].extra_argument);
+	out->record.call = call_index & (IO_CALLS - 1);
+	out->record.compat = call_index >= IO_CALLS;
+	call_index &= 2 * IO_CALLS - 1;
+	bytes = read_extra(out, traced_calls[call_index].extra,
+			   traced_calls[call_index].extra_argument);
 	words = (bytes + 7) / 8;
 	out->record.extra_bytes = bytes;
 	out->record.header.frames = words;
-	out->record.place = 0;
+	out->record.call_site = 0;
 	if (thread) {
 		thread->entered_ns = 0;
 		capture_io_stack(task, thread, regs, &out->record, cpu);
@@ -170,9 +176,9 @@ int kc_sys_exit(__u64 *ctx)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct pt_regs *regs = (struct pt_regs *)ctx[0];
-	__u32 place = place_of_call(task, system_call_number(regs));
+	__u32 call_index = traced_call_index(task, system_call_number(regs));
 	__u32 cpu = bpf_get_smp_processor_id(), zero = 0;
-	struct cpu_stats *stats = traced_on(task, place, cpu);
+	struct cpu_stats *stats = traced_on(task, call_index, cpu);
 	struct io_record_scratch *out;
 	struct io_thread *thread;
 
@@ -187,7 +193,7 @@ int kc_sys_exit(__u64 *ctx)
 		stats->io_calls_lost++;
 		return 0;
 	}
-	send_io_call(stats, task, out, thread, regs, ctx[1], place, cpu);
+	send_io_call(stats, task, out, thread, regs, ctx[1], call_index, cpu);
 	out->busy = 0;
 	return 0;
 }

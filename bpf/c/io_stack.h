@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The user stacks of traced system calls. A thread makes the same calls from the same places over
- * and over, so the last stack of each place is known by a number, and is sent only once.
+ * The user stacks of traced system calls. A thread makes the same calls from the same call sites
+ * over and over, so the last stack of each is known by a number, and is sent only once. A call site
+ * is a hash of pc and stack pointer.
  *
  * Where each frame is follows from the pc, the stack pointer and the return addresses before it, by
- * the rules of the unwind tables; where a rule needs the frame pointer, from that too. So a stack is
- * that of the call before if pc and stack pointer are the same, and the words where the return
+ * the rules of the unwind tables; where a rule needs the frame pointer, from that too. So a stack
+ * is that of the call before if pc and stack pointer are the same, and the words where the return
  * addresses were, and those frame pointers that a rule needs. Where these words are is kept if they
  * are not too many and not too far apart; otherwise the stack is unwound, and the frames are
  * compared. All comparisons are of hashes of 64 bits.
@@ -22,9 +23,9 @@
 #include "user_stack.h"
 
 /* The most words that are compared. */
-#define MAX_DECIDING	  32
+#define MAX_DECIDING 32
 /* Of a stack that is copied so many words are compared. */
-#define NEXT_WORDS	  64
+#define NEXT_WORDS 64
 
 /* Each read of user memory takes as long as many words of one, and a stack may have a buffer in it:
  * the words are read in so many parts, of so many words. */
@@ -39,12 +40,13 @@ struct deciding_words {
 	struct {
 		__u32 at; /* in words from the stack pointer on */
 		__u32 words;
-	} parts[STACK_PARTS]; /* those behind the last have no words */
-	__u16 at[MAX_DECIDING]; /* places in `words` of the scratch, where one part follows another */
+	} parts[STACK_PARTS];	/* those behind the last have no words */
+	__u16 at[MAX_DECIDING]; /* indexes in `words` of the scratch, where one part follows another
+				 */
 };
 
-/* A place in a thread: the last stack there. */
-struct io_place {
+/* A call site in a thread: the last stack there. */
+struct io_call_site {
 	__u64 ip, sp, fp;
 	__u64 frames; /* hash of the frames */
 	__u64 next;   /* hash of the words next to the pointer; 0: they don't tell the stack */
@@ -56,11 +58,11 @@ struct io_place {
 /* What is kept of a thread that makes traced system calls. */
 struct io_thread {
 	__u64 entered_ns; /* when the call that it is in began, CLOCK_MONOTONIC; or 0 */
-	struct io_place places[IO_PLACES];
+	struct io_call_site call_sites[IO_CALL_SITES];
 };
 
-/* Where the caller's frame pointer is saved, in words from the stack pointer on; or the register has
- * it; or that is not known. */
+/* Where the caller's frame pointer is saved, in words from the stack pointer on; or the register
+ * has it; or that is not known. */
 #define MAX_AT	       0xffff
 #define FP_IN_REGISTER 0x10000
 #define FP_ELSEWHERE   0x10001
@@ -88,9 +90,9 @@ static __always_inline __u64 hashed(__u64 hash, __u64 word)
 	return (hash ^ word) * 0x9e3779b97f4a7c15 ^ hash >> 29;
 }
 
-/* Returns whether a word of a stack can be a return address: in the program's own code, or elsewhere
- * than numbers usually are. A low word is one of nanoseconds, most likely; mmap(2) with MAP_32BIT, as
- * some compilers at run time use it, begins above a thousand million. */
+/* Returns whether a word of a stack can be a return address: in the program's own code, or
+ * elsewhere than numbers usually are. A low word is one of nanoseconds, most likely; mmap(2) with
+ * MAP_32BIT, as some compilers at run time use it, begins above a thousand million. */
 static __always_inline bool may_be_code(__u64 word, __u64 code, __u64 code_bytes)
 {
 	return word - code < code_bytes || is_mapped_high(word) ||
@@ -99,8 +101,8 @@ static __always_inline bool may_be_code(__u64 word, __u64 code, __u64 code_bytes
 
 /* Returns a hash of what can be a return address among the words next to the stack pointer; 0 if
  * they can't be read. Other words, such as times, may change from call to call. */
-static __always_inline __u64 hash_next(struct io_stack_scratch *scratch,
-				       struct task_struct *task, __u64 sp)
+static __always_inline __u64 hash_next(struct io_stack_scratch *scratch, struct task_struct *task,
+				       __u64 sp)
 {
 	__u64 hash = 1, code = task->mm->start_code, code_bytes = task->mm->end_code - code;
 
@@ -133,14 +135,15 @@ static __always_inline __u64 hash_deciding(struct io_stack_scratch *scratch,
 			return 0;
 	}
 	for (__u32 number = 0; number < MAX_DECIDING && number < count; number++)
-		hash = hashed(hash, scratch->words[deciding->at[number] &
-						   (STACK_PARTS * PART_WORDS - 1)]);
+		hash = hashed(
+			hash,
+			scratch->words[deciding->at[number] & (STACK_PARTS * PART_WORDS - 1)]);
 	return hash;
 }
 
-/* Returns the place in the scratch of a word that is `at` from the stack pointer; a place behind
+/* Returns the index in the scratch of a word that is `at` words from the stack pointer; one behind
  * its end if there is none. */
-static __always_inline __u32 place_in_parts(struct deciding_words *deciding, __u32 at)
+static __always_inline __u32 index_in_parts(struct deciding_words *deciding, __u32 at)
 {
 	for (__u32 part = 0; part < STACK_PARTS; part++) {
 		__u32 first = deciding->parts[part].at, words = deciding->parts[part].words;
@@ -160,19 +163,19 @@ static __always_inline __u32 place_in_parts(struct deciding_words *deciding, __u
 static __always_inline __u64 decides(struct io_stack_scratch *scratch, __u64 at)
 {
 	struct deciding_words *deciding = &scratch->deciding;
-	__u32 count = deciding->count, place = STACK_PARTS * PART_WORDS;
+	__u32 count = deciding->count, index = STACK_PARTS * PART_WORDS;
 	__u64 word;
 
 	if (at <= MAX_AT && count < MAX_DECIDING)
-		place = place_in_parts(deciding, at);
-	if (place >= STACK_PARTS * PART_WORDS ||
+		index = index_in_parts(deciding, at);
+	if (index >= STACK_PARTS * PART_WORDS ||
 	    bpf_probe_read_user(&word, sizeof(word), (void *)(scratch->sp + 8 * at))) {
 		scratch->undecided = 1;
 		return 0;
 	}
 	/* For the verifier it is masked behind the barrier. */
 	barrier_var(count);
-	deciding->at[count & (MAX_DECIDING - 1)] = place;
+	deciding->at[count & (MAX_DECIDING - 1)] = index;
 	deciding->hash = hashed(deciding->hash, word);
 	deciding->count = count + 1;
 	return word;
@@ -202,13 +205,14 @@ static __always_inline void note_step(const struct user_scratch *out,
 		scratch->fp_at = rule->fp_base == UNWIND_CFA && fp_at <= MAX_AT ? fp_at
 										: FP_ELSEWHERE;
 	}
-	/* It is elsewhere in a signal's frame, and in place of it may be the page of return probes. */
+	/* It is elsewhere in a signal's frame, and instead of it there may be the page of return
+	 * probes. */
 	if (decides(scratch, (cfa - 8 - scratch->sp) / 8) != out->state.pc)
 		scratch->undecided = 1;
 }
 
 /* The same as a global function, which the verifier checks once: it is in io_call.bpf.c. */
-int kc_note_step(__u32 place);
+int kc_note_step(__u32 scratch_index);
 
 struct frames_hash {
 	struct user_scratch *out;
@@ -230,10 +234,12 @@ static __always_inline __u64 hash_frames(struct user_scratch *out)
 }
 
 /* Unwinds or copies the stack, and keeps what tells it from others. Returns whether it is the last
- * one of this place all the same. */
-static __always_inline bool capture_at_place(struct user_scratch *out, struct io_stack_scratch *scratch,
-					     struct task_struct *task, struct io_place *last,
-					     bool same_place, __u32 place, __u32 cpu)
+ * one of this call site all the same. */
+static __always_inline bool capture_at_call_site(struct user_scratch *out,
+						 struct io_stack_scratch *scratch,
+						 struct task_struct *task,
+						 struct io_call_site *last, bool same_call_site,
+						 __u32 scratch_index, __u32 cpu)
 {
 	bool same;
 	__u64 frames;
@@ -245,65 +251,66 @@ static __always_inline bool capture_at_place(struct user_scratch *out, struct io
 	scratch->deciding.hash = 1;
 	if (begin_unwind(out))
 		for (__u32 frame = 0; frame <= MAX_USER_FRAMES; frame++) {
-			if (kc_unwind_frame(place))
+			if (kc_unwind_frame(scratch_index))
 				break;
-			kc_note_step(place);
+			kc_note_step(scratch_index);
 		}
 	last->next = 0;
 	last->deciding.count = 0;
 	if (!scratch->undecided && out->rule && out->end == UNWIND_COMPLETE)
 		__builtin_memcpy(&last->deciding, &scratch->deciding, sizeof(last->deciding));
-	finish_capture(out, task, place, cpu);
+	finish_capture(out, task, scratch_index, cpu);
 	if (out->record.header.flags & FLAG_STACK_COPY) {
 		last->frames = 0;
 		last->next = hash_next(scratch, task, last->sp);
 		return false;
 	}
 	frames = hash_frames(out);
-	same = same_place && last->frames == frames;
+	same = same_call_site && last->frames == frames;
 	last->frames = frames;
 	return same;
 }
 
-/* Puts the number of the user stack into a record, and sends the stack if it is another one than the
- * last of this place. */
+/* Puts the number of the user stack into a record, and sends the stack if it is another one than
+ * the last of this call site. */
 static __always_inline void capture_io_stack(struct task_struct *task, struct io_thread *thread,
 					     struct pt_regs *regs, struct io_call_record *record,
 					     __u32 cpu)
 {
 	__u64 ip = user_ip(regs), sp = user_sp(regs), fp = user_fp(regs);
-	__u32 number = hashed(ip, sp) >> 32 & (IO_PLACES - 1), place, zero = 0;
-	struct io_place *last = &thread->places[number];
+	__u32 number = hashed(ip, sp) >> 32 & (IO_CALL_SITES - 1), scratch_index, zero = 0;
+	struct io_call_site *last = &thread->call_sites[number];
 	struct io_stack_scratch *scratch;
 	struct cpu_stats *stats;
 	struct user_scratch *out;
-	bool same_place;
+	bool same_call_site;
 
 	scratch = bpf_map_lookup_elem(&kc_io_stack, &zero);
 	stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
 	if (!capture_user_stacks || !scratch || !stats)
 		return;
-	same_place = last->number && last->ip == ip && last->sp == sp;
-	if (same_place &&
-	    (last->deciding.count ? (!last->deciding.needs_fp || last->fp == fp) &&
-					    hash_deciding(scratch, &last->deciding, sp) == last->deciding.hash
-				  : last->next && hash_next(scratch, task, sp) == last->next)) {
-		record->place = 1 + number;
+	same_call_site = last->number && last->ip == ip && last->sp == sp;
+	if (same_call_site &&
+	    (last->deciding.count
+		     ? (!last->deciding.needs_fp || last->fp == fp) &&
+			       hash_deciding(scratch, &last->deciding, sp) == last->deciding.hash
+		     : last->next && hash_next(scratch, task, sp) == last->next)) {
+		record->call_site = 1 + number;
 		record->header.user_return = last->number;
 		return;
 	}
-	out = claim_scratch(cpu, &place);
+	out = claim_scratch(cpu, &scratch_index);
 	if (!out) {
 		__sync_fetch_and_add(&stats->user_returns_lost, 1);
 		return;
 	}
-	record->place = 1 + number;
+	record->call_site = 1 + number;
 	last->ip = ip;
 	last->sp = sp;
 	last->fp = fp;
 	describe_user_return(out, task, last->number + 1, cpu);
-	out->record.place = record->place;
-	if (!capture_at_place(out, scratch, task, last, same_place, place, cpu)) {
+	out->record.call_site = record->call_site;
+	if (!capture_at_call_site(out, scratch, task, last, same_call_site, scratch_index, cpu)) {
 		last->number++;
 		send_user_stack(out, stats, cpu);
 	}

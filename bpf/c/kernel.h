@@ -22,7 +22,7 @@ typedef __u32 __be32;
 typedef __u32 __wsum;
 
 typedef _Bool bool;
-#define true 1
+#define true  1
 #define false 0
 
 /* Numbers of the BPF system call's interface (include/uapi/linux/bpf.h), which never change. */
@@ -140,7 +140,7 @@ struct mm_struct {
 	struct maple_tree mm_mt;
 	struct rw_semaphore mmap_lock;
 	struct seqcount mm_lock_seq; /* Linux 6.13 and newer */
-	unsigned long start_code; /* of the program that runs, not of libraries */
+	unsigned long start_code;    /* of the program that runs, not of libraries */
 	unsigned long end_code;
 	struct {
 		void *vdso;

@@ -3,7 +3,7 @@
  * The tracing of lock waits (-s): every time that a thread of a followed process was blocked in a
  * futex for as long as the threshold, with its stack.
  *
- * It needs no probe: the switch-in knows the off-CPU interval that it ends. The thread is still in
+ * It needs no probe: the switch-in has the off-CPU interval that it ends. The thread is still in
  * its system call, so the registers with which it entered the kernel have the futex.
  *
  * A lock that is handed back and forth can be waited for a hundred thousand times a second, so the
@@ -15,13 +15,12 @@
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include "arch.h"
+#include "limits.h"
 #include "off_cpu.h"
 #include "record.h"
 
 /* The shortest wait that is recorded, ns; NO_LOCK_WAITS: none is. Set by bpf/src/load.rs. */
 extern const volatile __u64 lock_threshold_ns;
-
-#define NO_LOCK_WAITS (~0ULL)
 
 /* Bits of a futex command that say how, and not what. */
 #define FUTEX_FLAGS (128 | 256)
@@ -48,7 +47,7 @@ static __always_inline bool has_room(struct cpu_stats *stats, const struct off_c
 		stats->lock_second = second;
 		stats->lock_waits = 0;
 	}
-	if (stats->lock_waits < MAX_LOCK_WAITS) {
+	if (stats->lock_waits < MAX_LOCK_WAITS_PER_CPU_AND_SECOND) {
 		stats->lock_waits++;
 		return true;
 	}
@@ -57,8 +56,8 @@ static __always_inline bool has_room(struct cpu_stats *stats, const struct off_c
 	return false;
 }
 
-/* Sends the wait that a thread which comes to a CPU was in. `seen`: its switch-in is this one. If not,
- * the thread has gone on since, and the futex and the stacks are not known any more. */
+/* Sends the wait that a thread which comes to a CPU was in. `seen`: its switch-in is this one. If
+ * not, the thread has gone on since, and the futex and the stacks are not known any more. */
 static __always_inline void send_lock_wait(struct cpu_stats *stats, struct task_struct *task,
 					   struct thread *thread, const struct off_cpu *off_cpu,
 					   bool seen, __u32 cpu)
@@ -86,8 +85,7 @@ static __always_inline void send_lock_wait(struct cpu_stats *stats, struct task_
 		call = system_call_number(regs);
 		system_call_arguments(task, regs, arguments);
 		out->record.object = arguments[0];
-		out->record.operation =
-			is_futex_command(call) ? arguments[1] & ~FUTEX_FLAGS : call;
+		out->record.operation = is_futex_command(call) ? arguments[1] & ~FUTEX_FLAGS : call;
 		got = bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0);
 		header->user_return = return_with(got, stats, task, thread, cpu);
 	}

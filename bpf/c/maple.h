@@ -25,8 +25,8 @@ static __always_inline __u64 maple_slot(const __u64 *node, const __u32 pivots, _
 {
 	__u64 below = 0;
 
-	for (__u32 place = 1; place <= pivots; place++) {
-		below += (((node[place] - 1) >> PAGE_BITS) - (address >> PAGE_BITS)) >> 63;
+	for (__u32 pivot = 1; pivot <= pivots; pivot++) {
+		below += (((node[pivot] - 1) >> PAGE_BITS) - (address >> PAGE_BITS)) >> 63;
 		/* One after the other: all at once take more stack than a program has. */
 		asm volatile("" : "+r"(below));
 	}

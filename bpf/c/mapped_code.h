@@ -59,11 +59,11 @@ struct mapped_code {
 	__u64 node[1 + RANGE_PIVOTS];
 	/* What a look-up works with, here since the stack of all callers together is short. */
 	__u64 address, mapping, inode, offset;
-	__u64 entry; /* of the tree */
-	__u64 word;  /* of the kernel */
-	__u32 sequence; /* of the lock, when the look-up began */
-	__u32 none;	/* nothing was found */
-	__u32 raced;	/* look-ups that raced with a writer */
+	__u64 entry;	  /* of the tree */
+	__u64 word;	  /* of the kernel */
+	__u32 sequence;	  /* of the lock, when the look-up began */
+	__u32 none;	  /* nothing was found */
+	__u32 raced;	  /* look-ups that raced with a writer */
 	__u32 threw_away; /* the last one did */
 };
 
@@ -97,8 +97,8 @@ static __always_inline __u64 find_mapping(struct mapped_code *code, __u64 mm)
 		__u64 node = code->entry & ~(__u64)(MAPLE_NODE_BYTES - 1), slot;
 		__u32 type = MAPLE_TYPE(code->entry);
 
-		for (__u32 place = 1; place <= RANGE_PIVOTS; place++)
-			code->node[place] = kernel_word(code, node + place * sizeof(__u64));
+		for (__u32 pivot = 1; pivot <= RANGE_PIVOTS; pivot++)
+			code->node[pivot] = kernel_word(code, node + pivot * sizeof(__u64));
 		if (type == MAPLE_ARANGE_64)
 			slot = maple_slot(code->node, ARANGE_PIVOTS, code->address);
 		else

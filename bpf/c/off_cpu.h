@@ -36,11 +36,12 @@ static __always_inline bool is_queued(struct task_struct *task)
 /* Returns for how long a thread has ever waited for a CPU, including the present wait. A thread
  * that is migrated to another CPU while it is still in the queue goes to sleep with last_queued set
  * (Linux 6.12), as if it had waited since. */
-static __always_inline __u64 run_delay(struct task_struct *task, __u64 now)
+static __always_inline __u64 run_delay(struct task_struct *task, __u64 now_ns)
 {
-	__u64 queued = is_queued(task) ? task->sched_info.last_queued : 0;
+	__u64 queued_ns = is_queued(task) ? task->sched_info.last_queued : 0;
 
-	return task->sched_info.run_delay + (queued && now > queued ? now - queued : 0);
+	return task->sched_info.run_delay +
+	       (queued_ns && now_ns > queued_ns ? now_ns - queued_ns : 0);
 }
 
 /* Returns whether a page fault is being handled in this stack. */
@@ -99,23 +100,24 @@ static __always_inline __u32 detail_of(struct task_struct *task, __u32 state)
 }
 
 /* Returns the number of the return to user mode whose record has the user stack of a thread that
- * comes to a CPU, whose kernel stack took `got` bytes. A kernel that protects a process refuses both
- * its stacks and its callbacks: the missing kernel stack is counted, and no user stack is waited
- * for. */
+ * comes to a CPU, whose kernel stack took `got` bytes. A kernel that protects a process refuses
+ * both its stacks and its callbacks: the missing kernel stack is counted, and no user stack is
+ * waited for. */
 static __always_inline __u32 return_with(long got, struct cpu_stats *stats,
 					 struct task_struct *task, struct thread *thread, __u32 cpu)
 {
 	return got == -EPERM ? 0 : next_user_return(stats, task, thread, false, cpu);
 }
 
-/* Puts an off-CPU record of a time together, without its stack. `left` is of the CPU that the thread
- * left, and `index` its boundaries by then. */
+/* Puts an off-CPU record of a time together, without its stack. `left` is of the CPU that the
+ * thread left, and `index` its boundaries by then. */
 static __always_inline void describe_off_cpu(struct cpu_stats *left, __u64 index,
 					     struct record_header *out, struct task_struct *task,
-					     __u64 time, struct thread *thread, const struct off_cpu *off_cpu,
-					     __u32 user_return, __u32 cpu)
+					     __u64 time_ns, struct thread *thread,
+					     const struct off_cpu *off_cpu, __u32 user_return,
+					     __u32 cpu)
 {
-	describe(out, task, time, cpu, RECORD_OFF_CPU, index - thread->grid_index);
+	describe(out, task, time_ns, cpu, RECORD_OFF_CPU, index - thread->grid_index);
 	out->blocked = grid_before(left->origin_ns, thread->grid_index, index,
 				   off_cpu->woken_ns - any_offset_ns, period_ns);
 	out->state = off_cpu->state;

@@ -9,20 +9,18 @@
  * run on top of the programs that follow threads, which they must not disturb then: such a record
  * has no user stack.
  *
- * Events whose record could not be sent are counted here. bpf/src/counters.rs, which reads the perf
- * events, knows how many there were.
+ * Events whose record could not be sent are counted here. bpf/src/counters.rs reads from the perf
+ * events how many there were.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include "arch.h"
 #include "clock.h"
+#include "limits.h"
 #include "record.h"
 #include "user_return.h"
 
 char LICENSE[] SEC("license") = "GPL";
-
-/* A power of two. */
-#define MAX_COUNTERS 16
 
 /* kcollect's own process, set by bpf/src/load.rs. Its user stack is not captured: the record of a
  * page fault takes memory that has to be faulted in, and with a stack copy more than one page. */

@@ -47,10 +47,10 @@ static __always_inline void set_busy(struct cpu_stats *stats, __u64 busy)
 }
 
 static __always_inline void describe(struct record_header *record, struct task_struct *task,
-				     __u64 time, __u32 cpu, __u8 kind, __u32 ticks)
+				     __u64 time_ns, __u32 cpu, __u8 kind, __u32 ticks)
 {
 	*record = (struct record_header){
-		.time_ns = time,
+		.time_ns = time_ns,
 		.cpu = cpu,
 		.pid = task->tgid,
 		.tid = task->pid,

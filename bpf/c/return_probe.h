@@ -2,7 +2,7 @@
 /*
  * Return probes of any program (bpftrace, perf): where one is on a function, the kernel replaces
  * the return address on the stack by that of a trampoline, the page [uprobes]. It keeps the
- * original, by the address of the place on the stack. That address is what is compared here:
+ * original, by the address on the stack where it was. That address is what is compared here:
  * counting would go wrong after longjmp(3), which leaves entries of functions that never returned.
  */
 #ifndef KCOLLECT_RETURN_PROBE_H
@@ -39,11 +39,11 @@ static __always_inline __u64 trampoline_of(struct task_struct *task)
 static __always_inline void restore_return_address(struct unwind_state *state,
 						   struct task_struct *task)
 {
-	__u64 place = state->registers[UNWIND_SP] - sizeof(__u64);
+	__u64 address = state->registers[UNWIND_SP] - sizeof(__u64);
 	struct return_instance *instance = newest_instance(task);
 
 	for (__u32 number = 0; number < MAX_RETURN_PROBES && instance; number++) {
-		if (instance->stack == place) {
+		if (instance->stack == address) {
 			state->pc = instance->orig_ret_vaddr;
 			return;
 		}

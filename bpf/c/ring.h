@@ -12,9 +12,8 @@
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include "cpu_stats.h"
+#include "limits.h"
 #include "records.h"
-
-#define CPUS_PER_RING 8
 
 struct ring {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

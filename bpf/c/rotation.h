@@ -14,24 +14,24 @@
 #include "clock.h"
 #include "thread.h"
 
-/* Returns whether a thread's account has to be closed as of the rotation `begin`, at which the
+/* Returns whether a thread's account has to be closed as of the rotation `began_ns`, at which the
  * present experiment began. That of a thread which kc_close_all does not see goes on: what is
  * closed when the experiment is written comes too late. */
-static __always_inline bool is_of_ended(struct thread *thread, __u64 begin)
+static __always_inline bool is_of_ended(struct thread *thread, __u64 began_ns)
 {
-	return begin > begin_ns && thread->account.tracking == TRACKED &&
-	       thread->experiment_ns < begin;
+	return began_ns > begin_ns && thread->account.tracking == TRACKED &&
+	       thread->experiment_ns < began_ns;
 }
 
 /* Returns the boundaries of a CPU before a rotation. Another one may not have counted all of them
  * yet. */
 static __always_inline __u64 index_at_rotation(struct cpu_stats *stats, __u64 rotation)
 {
-	struct grid grid = {.origin = stats->origin_ns, .index = stats->index};
+	struct grid grid = {.origin_ns = stats->origin_ns, .index = stats->index};
 
 	if (stats->begun_ns == rotation)
 		return stats->index_at_rotation;
-	if (grid.origin)
+	if (grid.origin_ns)
 		grid_advance(&grid, rotation, period_ns);
 	return grid.index;
 }
@@ -44,14 +44,14 @@ static __always_inline __u64 stolen_from(struct thread *thread)
 	return stats ? stolen_until_count(stats) : 0;
 }
 
-/* A closed account goes on as of the same instant, `at` by the scheduler's clock, in the state in
- * which it was closed. `index`: the boundaries before the rotation on the CPU that the thread
+/* A closed account goes on as of the same instant, `at_ns` by the scheduler's clock, in the state
+ * in which it was closed. `index`: the boundaries before the rotation on the CPU that the thread
  * left. */
-static __always_inline void go_on(struct thread *thread, __u64 rotation, __u64 index, __u64 at,
+static __always_inline void go_on(struct thread *thread, __u64 rotation, __u64 index, __u64 at_ns,
 				  __u32 state, __u32 detail, __u64 run_delay)
 {
 	thread->grid_index = index;
-	track(thread, rotation, at, state, detail, run_delay, thread->account.run_time_ns);
+	track(thread, rotation, at_ns, state, detail, run_delay, thread->account.run_time_ns);
 }
 
 #endif

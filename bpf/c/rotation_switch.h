@@ -25,9 +25,9 @@ static __always_inline bool has_boundaries_before(struct thread *thread, __u64 r
  * record of an off-CPU interval; its kernel stack is known as long as the thread has not run
  * since. */
 static __noinline bool end_at_switch(struct task_struct *task, struct thread *thread,
-				     __u64 rotation, __u64 stolen, __u32 user_return)
+				     __u64 rotation, __u64 stolen_ns, __u32 user_return)
 {
-	__u64 at = rotation + any_offset_ns, delay = run_delay(task, at), since, index;
+	__u64 at_ns = rotation + any_offset_ns, delay = run_delay(task, at_ns), since_ns, index;
 	struct account *account = &thread->account;
 	struct cpu_stats *left = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
 	__u32 zero = 0, cpu = bpf_get_smp_processor_id(), state, detail;
@@ -45,8 +45,8 @@ static __noinline bool end_at_switch(struct task_struct *task, struct thread *th
 	}
 	state = account->state;
 	detail = account->detail;
-	since = account->since_ns - any_offset_ns;
-	off_cpu = account_end(account, at, delay, RUN_TIME_UNKNOWN, stolen);
+	since_ns = account->since_ns - any_offset_ns;
+	off_cpu = account_end(account, at_ns, delay, RUN_TIME_UNKNOWN, stolen_ns);
 	index = left ? index_at_rotation(left, rotation) : thread->grid_index;
 	if (left && out && state != STATE_ON_CPU && index > thread->grid_index) {
 		if (task != bpf_get_current_task_btf())
@@ -61,11 +61,11 @@ static __noinline bool end_at_switch(struct task_struct *task, struct thread *th
 		fill_thread_record(record, task, rotation, thread, account, cpu);
 		record->header.state = state;
 		record->header.detail = detail;
-		record->since_ns = since;
+		record->since_ns = since_ns;
 	}
 	if (!record || !send(cpu, record, sizeof(*record)))
 		stats->thread_records_lost++;
-	go_on(thread, rotation, index, at, state, detail, delay);
+	go_on(thread, rotation, index, at_ns, state, detail, delay);
 	return true;
 }
 

@@ -33,7 +33,7 @@ volatile __u64 any_offset_ns;
  * may have passed without being counted yet; a CPU that went offline counts none. */
 static __always_inline __u64 grid_index_now(struct cpu_stats *left, struct cpu_stats *here)
 {
-	struct grid grid = {.origin = left->origin_ns, .index = left->index};
+	struct grid grid = {.origin_ns = left->origin_ns, .index = left->index};
 
 	if (left != here && left->origin_ns)
 		grid_advance(&grid, bpf_ktime_get_ns(), period_ns);
@@ -43,7 +43,7 @@ static __always_inline __u64 grid_index_now(struct cpu_stats *left, struct cpu_s
 static __always_inline void send_off_cpu(struct cpu_stats *stats, struct cpu_stats *left,
 					 __u64 index, struct task_struct *task,
 					 struct thread *thread, const struct off_cpu *off_cpu,
-					 __u64 begin, __u32 cpu)
+					 __u64 began_ns, __u32 cpu)
 {
 	__u32 zero = 0;
 	struct tick_scratch *out = bpf_map_lookup_elem(&kc_scratch, &zero);
@@ -55,7 +55,7 @@ static __always_inline void send_off_cpu(struct cpu_stats *stats, struct cpu_sta
 		return;
 	got = bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0);
 	user_return = return_with(got, stats, task, thread, cpu);
-	describe_off_cpu(left, index, &out->record, task, record_time(begin), thread, off_cpu,
+	describe_off_cpu(left, index, &out->record, task, record_time(began_ns), thread, off_cpu,
 			 user_return, cpu);
 	size = add_stack(&out->record, got);
 	if (!send(cpu, out, SCRATCH_LENGTH(size)))
@@ -64,18 +64,18 @@ static __always_inline void send_off_cpu(struct cpu_stats *stats, struct cpu_sta
 
 /* Sends the last record of a thread that exits. */
 static __always_inline void thread_exit(struct cpu_stats *stats, struct task_struct *task,
-					struct thread *thread, __u64 begin, __u64 now,
-					__u64 stolen, __u32 cpu)
+					struct thread *thread, __u64 began_ns, __u64 now_ns,
+					__u64 stolen_ns, __u32 cpu)
 {
 	__u32 zero = 0;
 	struct thread_record *out = bpf_map_lookup_elem(&kc_scratch, &zero);
 	/* Perhaps long after its account was closed, with the data. */
-	__u64 time = bpf_ktime_get_ns();
+	__u64 time_ns = bpf_ktime_get_ns();
 
 	evict_return_wait(task, thread);
 	if (thread->account.tracking == TRACKED && claim_tracking(&thread->account, TRACKED)) {
-		account_close(&thread->account, now, 0, task->se.sum_exec_runtime, stolen);
-		time = record_time(begin);
+		account_close(&thread->account, now_ns, 0, task->se.sum_exec_runtime, stolen_ns);
+		time_ns = record_time(began_ns);
 	}
 	/* Claimed by kc_close_all, which writes the record; or the thread was never recorded. */
 	if (thread->account.tracking == TRACKING_CLAIMED || !thread->account.tracked_ns)
@@ -84,7 +84,7 @@ static __always_inline void thread_exit(struct cpu_stats *stats, struct task_str
 		stats->thread_records_lost++;
 		return;
 	}
-	fill_thread_record(out, task, time, thread, &thread->account, cpu);
+	fill_thread_record(out, task, time_ns, thread, &thread->account, cpu);
 	out->header.flags |= FLAG_THREAD_EXITED;
 	out->since_ns = out->header.time_ns;
 	if (!send(cpu, out, sizeof(*out)))
@@ -96,49 +96,48 @@ static __always_inline void thread_exit(struct cpu_stats *stats, struct task_str
  * of a sleep between the beginning of data and its arrival: none is left for its off-CPU interval.
  */
 static __always_inline void track_at_switch_out(struct cpu_stats *stats, struct task_struct *prev,
-						struct thread *thread, __u64 begun, __u32 cpu)
+						struct thread *thread, __u64 began_ns, __u32 cpu)
 {
-	__u64 begin = begun + stats->offset_ns, arrival = prev->sched_info.last_arrival;
+	__u64 began_sched_ns = began_ns + stats->offset_ns,
+	      arrival_ns = prev->sched_info.last_arrival;
 
 	thread->grid_index = stats->index;
 	thread->cpu = cpu;
-	if (arrival > begin && prev->start_time < begun)
-		track(thread, begun, begin, STATE_SLEEP, DETAIL_NONE, prev->sched_info.run_delay,
-		      RUN_TIME_UNKNOWN);
-	else
-		track(thread, begun, arrival > begin ? arrival : begin, STATE_ON_CPU, DETAIL_NONE,
+	if (arrival_ns > began_sched_ns && prev->start_time < began_ns)
+		track(thread, began_ns, began_sched_ns, STATE_SLEEP, DETAIL_NONE,
 		      prev->sched_info.run_delay, RUN_TIME_UNKNOWN);
+	else
+		track(thread, began_ns, arrival_ns > began_sched_ns ? arrival_ns : began_sched_ns,
+		      STATE_ON_CPU, DETAIL_NONE, prev->sched_info.run_delay, RUN_TIME_UNKNOWN);
 }
 
 /* Begins to track a thread that comes to a CPU. A new thread has waited since it was made. One that
  * existed when data began, and that kc_track_all has not reached yet, was blocked then, or waited
  * already. */
 static __always_inline void track_at_switch_in(struct cpu_stats *stats, struct task_struct *next,
-					       struct thread *thread, __u64 begun,
-					       __u64 now)
+					       struct thread *thread, __u64 began_ns, __u64 now_ns)
 {
-	__u64 begin = begun + stats->offset_ns, from = next->sched_info.last_queued;
+	__u64 began_sched_ns = began_ns + stats->offset_ns, from = next->sched_info.last_queued;
 	__u32 state = STATE_WAIT_CPU;
 
-	if (!from || from > now)
-		from = now;
-	if (next->start_time < begun || from < begin) {
-		if (from > begin)
+	if (!from || from > now_ns)
+		from = now_ns;
+	if (next->start_time < began_ns || from < began_sched_ns) {
+		if (from > began_sched_ns)
 			state = blocked_state(next, thread, 0, 0);
-		from = begin;
+		from = began_sched_ns;
 	}
-	track(thread, begun, from, state, DETAIL_NONE, next->sched_info.run_delay,
+	track(thread, began_ns, from, state, DETAIL_NONE, next->sched_info.run_delay,
 	      next->se.sum_exec_runtime);
 }
 
 /* A thread leaves whose switch-in was not seen: sends how long it was off the CPU. Its kernel and
  * user stacks of that time are not known any more. */
 static __always_inline void send_missed_off_cpu(struct cpu_stats *stats, struct task_struct *task,
-						struct thread *thread, __u64 begin,
-						__u32 cpu)
+						struct thread *thread, __u64 began_ns, __u32 cpu)
 {
-	__u64 arrival = task->sched_info.last_arrival, index, charged = thread->charged_from;
-	struct off_cpu off_cpu = account_missed_switch_in(&thread->account, arrival,
+	__u64 arrival_ns = task->sched_info.last_arrival, index, charged = thread->charged_from;
+	struct off_cpu off_cpu = account_missed_switch_in(&thread->account, arrival_ns,
 							  task->sched_info.run_delay);
 	struct cpu_stats *left = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
 	__u32 zero = 0;
@@ -150,21 +149,22 @@ static __always_inline void send_missed_off_cpu(struct cpu_stats *stats, struct 
 		return;
 	index = grid_index_now(left, stats);
 	index = thread->grid_index + grid_before(left->origin_ns, thread->grid_index, index,
-						 arrival - any_offset_ns, period_ns);
+						 arrival_ns - any_offset_ns, period_ns);
 	/* Boundaries before its arrival that were counted after it were charged to it. */
 	if (charged)
 		index -= grid_before(stats->origin_ns, charged - 1, stats->index,
-				     arrival - any_offset_ns, period_ns);
+				     arrival_ns - any_offset_ns, period_ns);
 	if ((__s64)(index - thread->grid_index) <= 0)
 		return;
-	describe_off_cpu(left, index, &out->record, task, record_time(begin), thread, &off_cpu, 0, cpu);
+	describe_off_cpu(left, index, &out->record, task, record_time(began_ns), thread, &off_cpu,
+			 0, cpu);
 	if (!send(cpu, out, SCRATCH_LENGTH(add_stack(&out->record, -1))))
 		stats->off_cpu_lost += out->record.ticks;
 }
 
 static __always_inline void switch_out(struct cpu_stats *stats, struct task_struct *prev,
-				       __u64 begin, __u64 now, __u64 stolen, bool preempted,
-				       __u32 prev_state, __u32 cpu)
+				       __u64 began_ns, __u64 now_ns, __u64 stolen_ns,
+				       bool preempted, __u32 prev_state, __u32 cpu)
 {
 	/* A thread that exits before data begin needs no storage. */
 	struct thread *thread = bpf_task_storage_get(
@@ -181,20 +181,20 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 		 * accounts for the time until then. */
 		if (!recording || !claim_tracking(&thread->account, NOT_TRACKED)) {
 			if (prev_state & TASK_DEAD)
-				thread_exit(stats, prev, thread, begin, now, stolen, cpu);
+				thread_exit(stats, prev, thread, began_ns, now_ns, stolen_ns, cpu);
 			return;
 		}
-		track_at_switch_out(stats, prev, thread, begin, cpu);
+		track_at_switch_out(stats, prev, thread, began_ns, cpu);
 	}
-	if (is_of_ended(thread, begin)) {
-		if (!end_at_switch(prev, thread, begin, stolen, 0))
+	if (is_of_ended(thread, began_ns)) {
+		if (!end_at_switch(prev, thread, began_ns, stolen_ns, 0))
 			return;
-		stolen = 0;
+		stolen_ns = 0;
 	}
 	if (thread->account.state != STATE_ON_CPU)
-		send_missed_off_cpu(stats, prev, thread, begin, cpu);
+		send_missed_off_cpu(stats, prev, thread, began_ns, cpu);
 	if (prev_state & TASK_DEAD) {
-		thread_exit(stats, prev, thread, begin, now, stolen, cpu);
+		thread_exit(stats, prev, thread, began_ns, now_ns, stolen_ns, cpu);
 		return;
 	}
 	state = preempted || !prev_state
@@ -203,8 +203,8 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 					thread->kernel_fault
 						? bpf_map_lookup_elem(&kc_scratch, &zero)
 						: 0);
-	account_switch_out(&thread->account, now, state, detail_of(prev, state),
-			   prev->sched_info.run_delay, prev->se.sum_exec_runtime, stolen);
+	account_switch_out(&thread->account, now_ns, state, detail_of(prev, state),
+			   prev->sched_info.run_delay, prev->se.sum_exec_runtime, stolen_ns);
 	thread->grid_index = stats->index;
 	thread->charged_from = 0;
 	thread->cpu = cpu;
@@ -212,11 +212,11 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 }
 
 static __always_inline void switch_in(struct cpu_stats *stats, struct task_struct *next,
-				      __u64 begin, __u64 now, __u32 cpu)
+				      __u64 began_ns, __u64 now_ns, __u32 cpu)
 {
 	struct thread *thread = bpf_task_storage_get(&kc_threads, next, 0,
 						     BPF_LOCAL_STORAGE_GET_F_CREATE);
-	__u64 delay = run_delay(next, now), index;
+	__u64 delay = run_delay(next, now_ns), index;
 	struct cpu_stats *left = stats;
 	struct off_cpu off_cpu;
 	__u32 user_return = 0;
@@ -231,16 +231,16 @@ static __always_inline void switch_in(struct cpu_stats *stats, struct task_struc
 			return;
 		thread->grid_index = stats->index;
 		thread->cpu = cpu;
-		track_at_switch_in(stats, next, thread, begin, now);
+		track_at_switch_in(stats, next, thread, began_ns, now_ns);
 	}
-	if (is_of_ended(thread, begin)) {
-		if (has_boundaries_before(thread, begin))
+	if (is_of_ended(thread, began_ns)) {
+		if (has_boundaries_before(thread, began_ns))
 			user_return = next_user_return(stats, next, thread, false, cpu);
-		if (!end_at_switch(next, thread, begin, 0, user_return))
+		if (!end_at_switch(next, thread, began_ns, 0, user_return))
 			return;
 	}
 	unseen = thread->account.state == STATE_ON_CPU;
-	off_cpu = account_switch_in(&thread->account, now, delay, next->se.sum_exec_runtime);
+	off_cpu = account_switch_in(&thread->account, now_ns, delay, next->se.sum_exec_runtime);
 	if (thread->cpu != cpu) {
 		left = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
 		if (!left)
@@ -253,7 +253,7 @@ static __always_inline void switch_in(struct cpu_stats *stats, struct task_struc
 		thread->grid_index += grid_before(left->origin_ns, thread->grid_index, index,
 						  off_cpu.from_ns - any_offset_ns, period_ns);
 	if (index > thread->grid_index)
-		send_off_cpu(stats, left, index, next, thread, &off_cpu, begin, cpu);
+		send_off_cpu(stats, left, index, next, thread, &off_cpu, began_ns, cpu);
 	if (is_lock_wait(&off_cpu, next))
 		send_lock_wait(stats, next, thread, &off_cpu, true, cpu);
 	thread->grid_index = stats->index;
@@ -263,10 +263,10 @@ static __always_inline void switch_in(struct cpu_stats *stats, struct task_struc
 /* Boundaries have passed that are not counted yet: charges them to the thread that leaves now, and
  * not to the next one. */
 static __always_inline void charge_switch_out(__u64 *ctx, struct cpu_stats *stats,
-					      struct task_struct *prev, __u64 now, __u32 cpu)
+					      struct task_struct *prev, __u64 now_ns, __u32 cpu)
 {
 	__u64 index = stats->index;
-	struct passed passed = count_passed(stats, now);
+	struct passed passed = count_passed(stats, now_ns);
 	struct tick_scratch *out;
 	struct thread *thread;
 	__u32 zero = 0;
@@ -282,7 +282,7 @@ static __always_inline void charge_switch_out(__u64 *ctx, struct cpu_stats *stat
 		return;
 	count_busy(stats, &stats->kernel, passed);
 	describe(&out->record, prev, stats->last_ns, cpu, TICK_KERNEL, passed.ticks);
-	out->record.blocked = passed.stolen;
+	out->record.blocked = passed.stolen_ticks;
 	out->record.flags |= FLAG_AT_SWITCH_OUT;
 	thread = bpf_task_storage_get(&kc_threads, prev, 0, 0);
 	note_charged(thread, index);
@@ -306,9 +306,9 @@ static __always_inline __u64 better_offset(__u64 known, __u64 measured, bool clo
 /* A thread that blocks enters the scheduler, which reads its clock. After a wake-up that preempts,
  * the clock is that of the wake-up (is_next_threads_time), some microseconds ago: an offset
  * measured by it would put the woken thread's time after the boundaries that passed since. */
-static __always_inline void note_offset(struct cpu_stats *stats, __u64 now, bool clock_read)
+static __always_inline void note_offset(struct cpu_stats *stats, __u64 now_ns, bool clock_read)
 {
-	__u64 measured = now - bpf_ktime_get_ns();
+	__u64 measured = now_ns - bpf_ktime_get_ns();
 
 	stats->offset_ns = better_offset(stats->offset_ns ? stats->offset_ns : any_offset_ns,
 					 measured, clock_read);
@@ -322,27 +322,27 @@ static __always_inline void context_switch(__u64 *ctx, struct cpu_stats *stats, 
 	__u32 prev_state = ctx[3];
 	/* The scheduler's clock in this CPU's run queue is up to date. */
 	struct rq *rq = (prev->pid ? prev : next)->se.cfs_rq->rq;
-	__u64 now = rq->clock, stolen, end, begin;
+	__u64 now_ns = rq->clock, stolen_ns, end_ns, began_ns;
 
 	if (stats->offset_stale)
-		note_offset(stats, now, prev->pid && !ctx[0] && prev_state);
+		note_offset(stats, now_ns, prev->pid && !ctx[0] && prev_state);
 	if (!recording && !(prev_state & TASK_DEAD))
 		return;
-	if (now - stats->offset_ns >= stats->next_ns && stats->origin_ns)
-		charge_switch_out(ctx, stats, prev, now - stats->offset_ns, cpu);
+	if (now_ns - stats->offset_ns >= stats->next_ns && stats->origin_ns)
+		charge_switch_out(ctx, stats, prev, now_ns - stats->offset_ns, cpu);
 	/* Data have ended, and kc_close_all closes the accounts as of then. */
-	end = until_ns;
-	if (end && now - stats->offset_ns > end) {
+	end_ns = until_ns;
+	if (end_ns && now_ns - stats->offset_ns > end_ns) {
 		if (!(prev_state & TASK_DEAD))
 			return;
-		now = end + stats->offset_ns;
+		now_ns = end_ns + stats->offset_ns;
 	}
-	stolen = stolen_since_switch(stats, rq);
-	begin = begin_of_switch();
+	stolen_ns = stolen_since_switch(stats, rq);
+	began_ns = begin_of_switch();
 	if (prev->pid)
-		switch_out(stats, prev, begin, now, stolen, ctx[0], prev_state, cpu);
+		switch_out(stats, prev, began_ns, now_ns, stolen_ns, ctx[0], prev_state, cpu);
 	if (next->pid && recording)
-		switch_in(stats, next, begin, now, cpu);
+		switch_in(stats, next, began_ns, now_ns, cpu);
 }
 
 SEC("tp_btf/sched_switch")

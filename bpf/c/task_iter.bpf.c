@@ -39,14 +39,14 @@ struct {
 	__type(value, struct iter_scratch);
 } kc_iter_scratch SEC(".maps");
 
-/* Returns the state of a thread at `from`, of which no context switch was seen since. */
-static __always_inline __u32 state_at(__u64 from, struct task_struct *task, struct thread *thread,
-				      struct tick_scratch *out)
+/* Returns the state of a thread at `from_ns`, of which no context switch was seen since. */
+static __always_inline __u32 state_at(__u64 from_ns, struct task_struct *task,
+				      struct thread *thread, struct tick_scratch *out)
 {
 	if (task->on_cpu)
 		return STATE_ON_CPU;
 	if (is_queued(task)) {
-		if (task->sched_info.last_queued <= from)
+		if (task->sched_info.last_queued <= from_ns)
 			return STATE_WAIT_CPU;
 		/* Woken since: it had been blocked. */
 		return blocked_state(task, thread, 0, out);
@@ -63,7 +63,7 @@ int kc_track_all(struct bpf_iter__task *ctx)
 	struct iter_scratch *out = bpf_map_lookup_elem(&kc_iter_scratch, &zero);
 	struct thread *thread;
 	struct grid grid;
-	__u64 from;
+	__u64 from_ns;
 
 	if (!task || !stats || !out || task->__state & TASK_DEAD)
 		return 0;
@@ -81,17 +81,18 @@ int kc_track_all(struct bpf_iter__task *ctx)
 		return 0;
 	/* All threads without a context switch since are tracked as of one instant, however long
 	 * the iteration takes. */
-	from = task->start_time > begin_ns ? task->start_time : begin_ns;
+	from_ns = task->start_time > begin_ns ? task->start_time : begin_ns;
 	/* The CPU that it left is not known; this CPU's grid may not be counted up to now. */
-	grid.origin = stats->origin_ns;
+	grid.origin_ns = stats->origin_ns;
 	grid.index = 0;
-	grid_advance(&grid, from, period_ns);
+	grid_advance(&grid, from_ns, period_ns);
 	thread->grid_index = grid.index;
 	thread->cpu = cpu;
-	from += any_offset_ns;
-	state = state_at(from, task, thread, &out->off_cpu);
-	track(thread, begin_ns, from, state,
-	      state == STATE_ON_CPU ? DETAIL_NONE : detail_of(task, state), run_delay(task, from),
+	from_ns += any_offset_ns;
+	state = state_at(from_ns, task, thread, &out->off_cpu);
+	track(thread, begin_ns, from_ns, state,
+	      state == STATE_ON_CPU ? DETAIL_NONE : detail_of(task, state),
+	      run_delay(task, from_ns),
 	      state == STATE_ON_CPU ? RUN_TIME_UNKNOWN : task->se.sum_exec_runtime);
 	return 0;
 }
@@ -107,7 +108,7 @@ int kc_report_all(struct bpf_iter__task *ctx)
 	__u32 cpu = bpf_get_smp_processor_id(), zero = 0, state, detail;
 	struct iter_scratch *out = bpf_map_lookup_elem(&kc_iter_scratch, &zero);
 	struct thread *thread;
-	__u64 now;
+	__u64 now_ns;
 
 	if (!task || !out)
 		return 0;
@@ -125,8 +126,8 @@ int kc_report_all(struct bpf_iter__task *ctx)
 	state = out->account.state;
 	detail = out->account.detail;
 	out->thread.since_ns = out->account.since_ns - any_offset_ns;
-	now = report_ns + any_offset_ns;
-	account_close(&out->account, now, run_delay(task, now), RUN_TIME_UNKNOWN,
+	now_ns = report_ns + any_offset_ns;
+	account_close(&out->account, now_ns, run_delay(task, now_ns), RUN_TIME_UNKNOWN,
 		      stolen_from(thread));
 	fill_thread_record(&out->thread, task, bpf_ktime_get_ns(), thread, &out->account, cpu);
 	out->thread.header.state = state;
@@ -138,11 +139,11 @@ int kc_report_all(struct bpf_iter__task *ctx)
 /* Writes the user stack of a thread that is off the CPU when data end, perhaps for ever. Returns
  * its number, or 0. */
 static __always_inline __u32 write_sleeper_stack(struct bpf_iter__task *ctx,
-						 struct task_struct *task, __u64 end,
+						 struct task_struct *task, __u64 end_ns,
 						 struct thread *thread, __u32 cpu)
 {
-	__u32 place = ITER_SCRATCH, number;
-	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &place);
+	__u32 scratch_index = ITER_SCRATCH, number;
+	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
 	__u64 size;
 
 	if (!out || !capture_user_stacks ||
@@ -150,7 +151,7 @@ static __always_inline __u32 write_sleeper_stack(struct bpf_iter__task *ctx,
 		return 0;
 	number = thread->user_return / 2 + 1;
 	describe_user_return(out, task, number, cpu);
-	out->record.header.time_ns = end;
+	out->record.header.time_ns = end_ns;
 	capture_sleeper_stack(out, task);
 	size = sizeof(out->record) + 8 * (__u64)out->record.header.frames;
 	bpf_seq_write(ctx->meta->seq, &out->record, USER_RECORD_LENGTH(size));
@@ -168,44 +169,47 @@ int kc_close_all(struct bpf_iter__task *ctx)
 	struct off_cpu off_cpu;
 	struct cpu_stats *left;
 	struct thread *thread;
-	__u64 end, now, delay, index, size;
+	__u64 end_ns, now_ns, delay, index, size;
 	long got;
 
 	if (!task || !stats || !out)
 		return 0;
 	thread = bpf_task_storage_get(&kc_threads, task, 0, 0);
-	end = recording ? rotation_ns : until_ns;
-	if (!thread || (recording && !is_of_ended(thread, end)) ||
+	end_ns = recording ? rotation_ns : until_ns;
+	if (!thread || (recording && !is_of_ended(thread, end_ns)) ||
 	    !claim_tracking(&thread->account, TRACKED))
 		return 0;
 	/* A context switch was first. */
-	if (recording && thread->experiment_ns >= end) {
+	if (recording && thread->experiment_ns >= end_ns) {
 		thread->account.tracking = TRACKED;
 		return 0;
 	}
-	now = end + any_offset_ns;
-	delay = run_delay(task, now);
+	now_ns = end_ns + any_offset_ns;
+	delay = run_delay(task, now_ns);
 	state = thread->account.state;
 	detail = thread->account.detail;
 	out->thread.since_ns = thread->account.since_ns - any_offset_ns;
 	/* It stays claimed until all of it is written. */
-	off_cpu = account_end(&thread->account, now, delay, RUN_TIME_UNKNOWN, stolen_from(thread));
+	off_cpu = account_end(&thread->account, now_ns, delay, RUN_TIME_UNKNOWN,
+			      stolen_from(thread));
 	/* Data have ended on all CPUs, so all boundaries until then are counted. */
 	left = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
-	index = !left ? thread->grid_index : recording ? index_at_rotation(left, end) : left->index;
+	index = !left	    ? thread->grid_index
+		: recording ? index_at_rotation(left, end_ns)
+			    : left->index;
 	if (left && state != STATE_ON_CPU && index > thread->grid_index) {
-		describe_off_cpu(left, index, &out->off_cpu.record, task, end, thread, &off_cpu,
-				 write_sleeper_stack(ctx, task, end, thread, cpu), cpu);
+		describe_off_cpu(left, index, &out->off_cpu.record, task, end_ns, thread, &off_cpu,
+				 write_sleeper_stack(ctx, task, end_ns, thread, cpu), cpu);
 		got = bpf_get_task_stack(task, out->off_cpu.stack, sizeof(out->off_cpu.stack), 0);
 		size = add_stack(&out->off_cpu.record, got);
 		bpf_seq_write(ctx->meta->seq, &out->off_cpu, SCRATCH_LENGTH(size));
 	}
-	fill_thread_record(&out->thread, task, end, thread, &thread->account, cpu);
+	fill_thread_record(&out->thread, task, end_ns, thread, &thread->account, cpu);
 	out->thread.header.state = state;
 	out->thread.header.detail = detail;
 	bpf_seq_write(ctx->meta->seq, &out->thread, sizeof(out->thread));
 	if (recording)
-		go_on(thread, end, index, now, state, detail, delay);
+		go_on(thread, end_ns, index, now_ns, state, detail, delay);
 	else
 		thread->account.tracking = NOT_TRACKED;
 	return 0;

@@ -42,12 +42,12 @@ struct threads {
 
 extern struct threads kc_threads SEC(".maps");
 
-/* Tracks a thread in the experiment that began at `begin`, as account_track. */
-static __always_inline void track(struct thread *thread, __u64 begin, __u64 now, __u32 state,
+/* Tracks a thread in the experiment that began at `began_ns`, as account_track. */
+static __always_inline void track(struct thread *thread, __u64 began_ns, __u64 now_ns, __u32 state,
 				  __u32 detail, __u64 run_delay, __u64 run_time)
 {
-	thread->experiment_ns = begin;
-	account_track(&thread->account, now, state, detail, run_delay, run_time);
+	thread->experiment_ns = began_ns;
+	account_track(&thread->account, now_ns, state, detail, run_delay, run_time);
 }
 
 /* Notes that boundaries after `index` are charged to a thread, which may be NULL. */

@@ -24,10 +24,10 @@ static __always_inline void read_kernel_counts(struct task_struct *task, __u64 *
 /* Fills in a thread's record. `account` is the thread's, or a copy with the open interval closed.
  */
 static __always_inline void fill_thread_record(struct thread_record *out, struct task_struct *task,
-					       __u64 time, struct thread *thread, const struct account *account,
-					       __u32 cpu)
+					       __u64 time_ns, struct thread *thread,
+					       const struct account *account, __u32 cpu)
 {
-	describe(&out->header, task, time, cpu, RECORD_THREAD, 0);
+	describe(&out->header, task, time_ns, cpu, RECORD_THREAD, 0);
 	out->task = (__u64)task;
 	out->as_of_ns = account->since_ns - any_offset_ns;
 	out->tracked_ns = account->tracked_ns;

@@ -66,14 +66,14 @@ extern struct kept_stacks kc_kept_stacks SEC(".maps");
 
 /* Claims memory for a user stack, for a program that runs in the thread. Returns NULL if there is
  * none. */
-static __always_inline struct user_scratch *claim_scratch(__u32 cpu, __u32 *place)
+static __always_inline struct user_scratch *claim_scratch(__u32 cpu, __u32 *scratch_index)
 {
 	struct user_scratch *out;
 
-	*place = FIRST_SCRATCH(cpu);
+	*scratch_index = FIRST_SCRATCH(cpu);
 	for (__u32 claimed = 1; claimed < SCRATCHES_PER_CPU; claimed++) {
-		++*place;
-		out = bpf_map_lookup_elem(&kc_user_scratch, place);
+		++*scratch_index;
+		out = bpf_map_lookup_elem(&kc_user_scratch, scratch_index);
 		if (out && !__sync_val_compare_and_swap(&out->busy, 0, 1))
 			return out;
 	}
@@ -83,20 +83,20 @@ static __always_inline struct user_scratch *claim_scratch(__u32 cpu, __u32 *plac
 /* Sends the user stack of the thread that runs. Called with interrupts off, or in the thread. */
 static __always_inline void send_user_return(struct task_struct *task, __u32 number, bool in_thread)
 {
-	__u32 cpu = bpf_get_smp_processor_id(), place = FIRST_SCRATCH(cpu);
+	__u32 cpu = bpf_get_smp_processor_id(), scratch_index = FIRST_SCRATCH(cpu);
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
 	struct user_scratch *out;
 
 	if (!stats)
 		return;
-	out = in_thread ? claim_scratch(cpu, &place)
-			: bpf_map_lookup_elem(&kc_user_scratch, &place);
+	out = in_thread ? claim_scratch(cpu, &scratch_index)
+			: bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
 	if (!out) {
 		__sync_fetch_and_add(&stats->user_returns_lost, 1);
 		return;
 	}
 	describe_user_return(out, task, number, cpu);
-	capture_user_stack(out, task, place, cpu);
+	capture_user_stack(out, task, scratch_index, cpu);
 	send_user_stack(out, stats, cpu);
 	if (in_thread)
 		out->busy = 0;
@@ -162,7 +162,7 @@ static __always_inline void capture_at_switch_out(struct cpu_stats *stats, struc
 						  struct thread *thread, __u32 cpu)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
-	__u32 place = FIRST_SCRATCH(cpu);
+	__u32 scratch_index = FIRST_SCRATCH(cpu);
 	struct user_scratch *out;
 	struct kept_stack *kept;
 	__u64 callers_hash;
@@ -170,7 +170,7 @@ static __always_inline void capture_at_switch_out(struct cpu_stats *stats, struc
 	if (!capture_user_stacks || capture_on_return ||
 	    task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_EXITING) || !is_followed(task))
 		return;
-	out = bpf_map_lookup_elem(&kc_user_scratch, &place);
+	out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
 	if (!out)
 		return;
 	callers_hash = hash_of_callers(out, regs->ip, regs->sp);
@@ -187,7 +187,7 @@ static __always_inline void capture_at_switch_out(struct cpu_stats *stats, struc
 	thread->callers_hash = callers_hash;
 	thread->user_return = (thread->user_return & ~RETURN_AWAITED) + 2;
 	describe_user_return(out, task, thread->user_return / 2, cpu);
-	capture_user_stack(out, task, place, cpu);
+	capture_user_stack(out, task, scratch_index, cpu);
 	if (out->record.header.flags & FLAG_STACK_COPY || out->record.header.frames > KEPT_FRAMES) {
 		send_user_stack(out, stats, cpu);
 		return;

@@ -9,6 +9,7 @@
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include "arch.h"
+#include "limits.h"
 #include "mapped_code.h"
 #include "record.h"
 #include "unwind_tables.h"
@@ -67,15 +68,15 @@ struct user_scratch {
 	__u32 end; /* enum unwind_end */
 	__u32 via_frame_pointer;
 	__u32 via_scan;
-	__u32 scan_words;	       /* left for scans */
-	__u32 scan_wanted;	       /* see step_without_rule() */
-	__u32 own_looked_up;	       /* the thread's own stack was, for code without a table */
-	__u32 scan_depth;	       /* of the frame whose caller the last scan found, or 0 */
+	__u32 scan_words;    /* left for scans */
+	__u32 scan_wanted;   /* see step_without_rule() */
+	__u32 own_looked_up; /* the thread's own stack was, for code without a table */
+	__u32 scan_depth;    /* of the frame whose caller the last scan found, or 0 */
 	__u32 depth;
-	__u32 unwound;	  /* number of frames whose caller was found */
-	__u32 pending;	  /* a table was needed that is not there yet */
-	__u32 unmapped;	  /* no mapping was found at the last frame */
-	__u32 rule;	  /* by which its caller was found, or 0 */
+	__u32 unwound;	/* number of frames whose caller was found */
+	__u32 pending;	/* a table was needed that is not there yet */
+	__u32 unmapped; /* no mapping was found at the last frame */
+	__u32 rule;	/* by which its caller was found, or 0 */
 	__u32 reserved;
 	__u32 zero;	  /* never written, which the verifier doesn't know */
 	__u64 trampoline; /* in place of return addresses: see return_probe.h */
@@ -91,8 +92,7 @@ struct user_scratch {
  * off, and others that a thread claims when it returns to user mode, where it may be preempted.
  * Sized by bpf/src/load.rs. */
 #define ITER_SCRATCH	   0
-#define SCRATCHES_PER_CPU  4
-#define FIRST_SCRATCH(cpu) (1 + (cpu)*SCRATCHES_PER_CPU)
+#define FIRST_SCRATCH(cpu) (1 + (cpu) * SCRATCHES_PER_CPU)
 
 struct user_scratches {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

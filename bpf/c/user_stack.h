@@ -32,15 +32,16 @@ struct ignored {
 
 extern struct ignored kc_ignored SEC(".maps");
 
-/* Size of a stack copy in pieces, beside the registers: a compiler's recursion takes tens of KiB. */
+/* Size of a stack copy in pieces, beside the registers: a compiler's recursion takes tens of
+ * KiB. */
 #define MAX_PIECES 15
 /* When the ring fills up: enough for short-lived processes. */
 #define FEW_PIECES	  2
 #define SMALL_PIECE_BYTES 128
 /* The most words that are sent: with their header they are no longer than a mask. */
-#define MAX_SENT_WORDS	  8176
+#define MAX_SENT_WORDS 8176
 /* All that an iterator writes of one thread has to fit the file's 32 KiB, or none of it is read. */
-#define MAX_ITER_WORDS		   3700
+#define MAX_ITER_WORDS 3700
 /* As kcollect's shortest round. */
 #define WAKE_NS			   10000000
 #define USER_RECORD_LENGTH(length) ((length) & (8 * USER_WORDS - 1))
@@ -55,17 +56,17 @@ static __always_inline long read_piece(void *to, __u32 size, __u64 from, struct 
 		     : bpf_probe_read_user(to, size, (void *)from);
 }
 
-/* Returns the place of a word, masked here for the verifier;
- * `words` has room for a piece more. */
-static __always_inline __u64 *word_at(struct user_scratch *out, __u32 place)
+/* Returns the address of a word in the scratch. Its index is masked here for the verifier; `words`
+ * has room for a piece more. */
+static __always_inline __u64 *word_at(struct user_scratch *out, __u32 index)
 {
-	barrier_var(place);
-	return out->words + (place & (USER_WORDS - 1));
+	barrier_var(index);
+	return out->words + (index & (USER_WORDS - 1));
 }
 
 /* Puts the original return addresses into the copy of the stack of the thread that runs: a global
- * function, as kc_unwind_step(). It is in user_return.bpf.c. */
-int kc_restore_copy(__u32 place);
+ * function, as kc_unwind_step(). It is in user_unwind.bpf.c. */
+int kc_restore_copy(__u32 scratch_index);
 
 static __always_inline void restore_copy(struct user_scratch *out, struct task_struct *task)
 {
@@ -88,9 +89,9 @@ static __always_inline void copy_stack(struct user_scratch *out, struct task_str
 {
 	const __u32 most = other ? MAX_ITER_WORDS : MAX_SENT_WORDS;
 	__u64 from = out->state.registers[UNWIND_SP];
-	__u32 place = out->unwound & (WINDOW_WORD - 1);
+	__u32 index = out->unwound & (WINDOW_WORD - 1);
 
-	out->record.unwound = place;
+	out->record.unwound = index;
 	if (out->state.bx_at &&
 	    !read_piece(&out->state.registers[UNWIND_BX], sizeof(__u64), out->state.bx_at, other))
 		out->state.known |= 1 << UNWIND_BX;
@@ -99,30 +100,30 @@ static __always_inline void copy_stack(struct user_scratch *out, struct task_str
 	out->record.known = out->state.known & UNWIND_FP_UNSURE ? 1 << UNWIND_SP
 								: (__u16)out->state.known;
 	out->record.exact = out->state.exact;
-	__builtin_memcpy(word_at(out, place), out->state.registers, sizeof(out->state.registers));
-	place += UNWIND_REGISTERS;
-	*word_at(out, place++) = out->state.pc;
+	__builtin_memcpy(word_at(out, index), out->state.registers, sizeof(out->state.registers));
+	index += UNWIND_REGISTERS;
+	*word_at(out, index++) = out->state.pc;
 	/* Filled with zeros if it can't be read. */
-	read_piece(word_at(out, place), RED_ZONE_BYTES, from - RED_ZONE_BYTES, other);
-	place += RED_ZONE_BYTES / 8;
+	read_piece(word_at(out, index), RED_ZONE_BYTES, from - RED_ZONE_BYTES, other);
+	index += RED_ZONE_BYTES / 8;
 	out->copy_from = from;
-	out->copy_first = place;
+	out->copy_first = index;
 	for (__u32 piece = 0; piece < MAX_PIECES && piece < pieces; piece++) {
-		if (place > most - PIECE_BYTES / 8 ||
-		    read_piece(word_at(out, place), PIECE_BYTES, from, other))
+		if (index > most - PIECE_BYTES / 8 ||
+		    read_piece(word_at(out, index), PIECE_BYTES, from, other))
 			break;
-		place += PIECE_BYTES / 8;
+		index += PIECE_BYTES / 8;
 		from += PIECE_BYTES;
 	}
 	for (__u32 piece = 0; piece < PIECE_BYTES / SMALL_PIECE_BYTES; piece++) {
-		if (place > most - SMALL_PIECE_BYTES / 8 ||
-		    read_piece(word_at(out, place), SMALL_PIECE_BYTES, from, other))
+		if (index > most - SMALL_PIECE_BYTES / 8 ||
+		    read_piece(word_at(out, index), SMALL_PIECE_BYTES, from, other))
 			break;
-		place += SMALL_PIECE_BYTES / 8;
+		index += SMALL_PIECE_BYTES / 8;
 		from += SMALL_PIECE_BYTES;
 	}
 	out->record.header.flags |= FLAG_STACK_COPY;
-	out->record.header.frames = place;
+	out->record.header.frames = index;
 	out->record.via_frame_pointer &= !!out->unwound;
 	out->record.via_scan &= !!out->unwound;
 }
@@ -144,7 +145,7 @@ static __always_inline void describe_user_return(struct user_scratch *out, struc
 
 	describe(&out->record.header, task, bpf_ktime_get_ns(), cpu, RECORD_USER_RETURN, 0);
 	out->record.header.user_return = number;
-	out->record.place = 0;
+	out->record.call_site = 0;
 	user_registers(regs, &out->state.pc, out->state.registers);
 	out->state.known = (1 << UNWIND_REGISTERS) - 1;
 	out->state.exact = 1;
@@ -216,7 +217,7 @@ static __attribute__((noinline)) bool may_ask(const struct user_scratch *out, __
 
 /* Ends the unwind of the thread that runs, and copies its stack if a table was not there. */
 static __always_inline void finish_capture(struct user_scratch *out, struct task_struct *task,
-					   __u32 place, __u32 cpu)
+					   __u32 scratch_index, __u32 cpu)
 {
 	__u32 full;
 
@@ -229,18 +230,18 @@ static __always_inline void finish_capture(struct user_scratch *out, struct task
 	}
 	copy_stack(out, 0, full < 2 ? MAX_PIECES : FEW_PIECES);
 	if (out->trampoline)
-		kc_restore_copy(place);
+		kc_restore_copy(scratch_index);
 }
 
 /* Unwinds the user stack of the thread that runs, or copies it. */
 static __always_inline void capture_user_stack(struct user_scratch *out, struct task_struct *task,
-					       __u32 place, __u32 cpu)
+					       __u32 scratch_index, __u32 cpu)
 {
 	if (begin_unwind(out))
 		for (__u32 frame = 0; frame <= MAX_USER_FRAMES; frame++)
-			if (kc_unwind_frame(place))
+			if (kc_unwind_frame(scratch_index))
 				break;
-	finish_capture(out, task, place, cpu);
+	finish_capture(out, task, scratch_index, cpu);
 }
 
 /* Unwinds or copies the user stack of a thread that does not run. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * The unwind of a user stack: frame by frame, of the thread that runs and of one that does not.
- * Global functions are in user_return.bpf.c, for the verifier checks each of them once.
+ * Global functions are in user_unwind.bpf.c: the verifier checks each of them once.
  */
 #ifndef KCOLLECT_USER_UNWIND_H
 #define KCOLLECT_USER_UNWIND_H
@@ -49,21 +49,21 @@ static __always_inline int unwind_read(void *reader, __u64 address, __u64 *word)
 }
 
 /* Finds the code at an address of the process whose stack is unwound: a global function, which the
- * verifier checks once for all callers. It is in user_return.bpf.c. Returns 0, or 1 if there is
+ * verifier checks once for all callers. It is in user_unwind.bpf.c. Returns 0, or 1 if there is
  * none. */
-int kc_find_code(__u32 place, __u64 address);
+int kc_find_code(__u32 scratch_index, __u64 address);
 
 /* A look-up takes a tenth of the time that a mapping does, so that few race with a writer again. */
 #define MAX_LOOK_UPS 4
 
 /* Returns the code at an address, or 0. Most callers are in the same mapping as their callee. */
-static __always_inline const struct mapped_code *code_at(struct user_scratch *out, __u32 place,
-							 __u64 address)
+static __always_inline const struct mapped_code *code_at(struct user_scratch *out,
+							 __u32 scratch_index, __u64 address)
 {
 	if (address >= out->code.start && address < out->code.end)
 		return &out->code;
 	for (__u32 look_up = 0; look_up < MAX_LOOK_UPS; look_up++) {
-		if (kc_find_code(place, address))
+		if (kc_find_code(scratch_index, address))
 			return 0;
 		if (!out->code.threw_away)
 			break;
@@ -111,9 +111,10 @@ static __always_inline __u32 find_rule(const struct user_scratch *out,
 
 /* Returns the number of the rule for an address, 0 where there is none, or -1 where no code is
  * known or its table is not there yet. */
-static __always_inline int rule_number_at(struct user_scratch *out, __u32 place, __u64 address)
+static __always_inline int rule_number_at(struct user_scratch *out, __u32 scratch_index,
+					  __u64 address)
 {
-	const struct mapped_code *code = code_at(out, place, address);
+	const struct mapped_code *code = code_at(out, scratch_index, address);
 
 	if (!code || code->kind == CODE_PENDING)
 		return -1;
@@ -121,10 +122,10 @@ static __always_inline int rule_number_at(struct user_scratch *out, __u32 place,
 }
 
 /* rule_number_at() as a global function, which the verifier checks once: a scan calls it in several
- * places. It is in user_return.bpf.c. */
-int kc_rule_number_at(__u32 place, __u64 address);
+ * places. It is in user_unwind.bpf.c. */
+int kc_rule_number_at(__u32 scratch_index, __u64 address);
 
-/* Finds a rule for a scan. The finder is the place of the scratch. */
+/* Finds a rule for a scan. The finder is the index of the scratch. */
 static __always_inline int unwind_rule_at(void *finder, __u64 address, struct unwind_rule *rule)
 {
 	int number = kc_rule_number_at((__u64)finder, address);
@@ -136,8 +137,8 @@ static __always_inline int unwind_rule_at(void *finder, __u64 address, struct un
 }
 
 /* unwind_try_rule() of the stack of the thread that runs: a global function, which the verifier
- * checks once. It is in user_return.bpf.c. */
-int kc_try_rule(__u32 place);
+ * checks once. It is in user_unwind.bpf.c. */
+int kc_try_rule(__u32 scratch_index);
 
 static __always_inline bool unwind_rule_leads_on(struct unwind_scan *scan, void *reader,
 						 void *finder)
@@ -148,42 +149,42 @@ static __always_inline bool unwind_rule_leads_on(struct unwind_scan *scan, void 
 }
 
 /* Where the scan of the stack of the thread that runs is put together. */
-struct scan_place {
+struct scan_context {
 	struct user_scratch *out;
-	__u32 place;
+	__u32 scratch_index;
 };
 
-static long scan_word(__u64 index, struct scan_place *at)
+static long scan_word(__u64 index, struct scan_context *at)
 {
-	return unwind_scan_word(&at->out->scan, 0, (void *)(__u64)at->place, index);
+	return unwind_scan_word(&at->out->scan, 0, (void *)(__u64)at->scratch_index, index);
 }
 
 /* unwind_by_rule() of the thread that runs: a global function, which the verifier checks once. It
- * is in user_return.bpf.c. */
-int kc_by_rule(__u32 place, __u32 rule);
+ * is in user_unwind.bpf.c. */
+int kc_by_rule(__u32 scratch_index, __u32 rule);
 
 /* Goes to the caller of a frame by a rule. The frame pointer of another thread is always sure:
  * there was no scan. */
-static __always_inline enum unwind_end step_by_rule(struct user_scratch *out, __u32 place,
+static __always_inline enum unwind_end step_by_rule(struct user_scratch *out, __u32 scratch_index,
 						    __u32 rule, void *reader)
 {
 	enum unwind_end end;
 
 	if (reader)
 		return unwind_by_rule(&out->state, &rules[rule], reader);
-	end = kc_by_rule(place, rule);
+	end = kc_by_rule(scratch_index, rule);
 	for (__u32 number = 1;
 	     number <= SCAN_SAVED && unwind_fp_may_be_saved(&out->state, &rules[rule], end);
 	     number++)
 		if (unwind_take_saved_fp(&out->scan, &out->state, number) &&
-		    kc_by_rule(place, rule) == UNWIND_CONTINUES)
+		    kc_by_rule(scratch_index, rule) == UNWIND_CONTINUES)
 			return UNWIND_CONTINUES;
 	return end;
 }
 
-/* Finds the thread's own stack, for code that was made at run time: a global function, which the
- * verifier checks once. It is in user_return.bpf.c. */
-int kc_find_own_stack(__u32 place);
+/* Finds the thread's own stack, for JIT code: a global function, which the
+ * verifier checks once. It is in user_unwind.bpf.c. */
+int kc_find_own_stack(__u32 scratch_index);
 
 /* The C library has the end of a thread's stack at its thread pointer. That of the process's first
  * thread is elsewhere. */
@@ -197,26 +198,25 @@ static __always_inline void find_own_stack(struct user_scratch *out, struct task
 	out->code.address = end;
 	mapping = find_mapping(&out->code, out->mm);
 	if (mapping)
-		unwind_begin_stack(&out->scan,
-				   KERNEL_FIELD(&out->code, struct vm_area_struct, mapping,
-						vm_start),
-				   end);
+		unwind_begin_stack(
+			&out->scan,
+			KERNEL_FIELD(&out->code, struct vm_area_struct, mapping, vm_start), end);
 }
 
 /* Goes to the caller of a frame whose code has no rule, by its frame pointer. `scan_wanted`: that
  * is not sure, and a scan may find a better one. The stack of another thread is not scanned. */
-static __always_inline enum unwind_end step_without_rule(struct user_scratch *out, __u32 place,
-							 void *reader)
+static __always_inline enum unwind_end step_without_rule(struct user_scratch *out,
+							 __u32 scratch_index, void *reader)
 {
 	enum unwind_end end;
 	bool sure;
 
 	if (!reader && out->code.kind == CODE_FRAME_POINTER && !out->own_looked_up)
-		kc_find_own_stack(place);
+		kc_find_own_stack(scratch_index);
 	out->scan_depth = 0;
-	out->scan.made = out->code.kind != CODE_TABLE;
-	end = unwind_without_rule(&out->scan, &out->state, reader, (void *)(__u64)place, !reader,
-				  &sure);
+	out->scan.no_table = out->code.kind != CODE_TABLE;
+	end = unwind_without_rule(&out->scan, &out->state, reader, (void *)(__u64)scratch_index,
+				  !reader, &sure);
 	if (sure || reader)
 		out->via_frame_pointer = 1;
 	else
@@ -225,8 +225,8 @@ static __always_inline enum unwind_end step_without_rule(struct user_scratch *ou
 }
 
 /* Writes one frame and goes to its caller. Returns 0, or 1 at the end of the stack. */
-static __always_inline int step(struct user_scratch *out, __u32 place, struct task_struct *task,
-				void *reader)
+static __always_inline int step(struct user_scratch *out, __u32 scratch_index,
+				struct task_struct *task, void *reader)
 {
 	const struct mapped_code *code;
 	__u32 end, number;
@@ -237,7 +237,7 @@ static __always_inline int step(struct user_scratch *out, __u32 place, struct ta
 		return 1;
 	}
 	address = unwind_address(&out->state);
-	code = code_at(out, place, address);
+	code = code_at(out, scratch_index, address);
 	out->unwound = out->depth;
 	out->unmapped = !code || !code->end;
 	/* An address without code is no caller. The leaf is kept wherever it is. */
@@ -257,9 +257,9 @@ static __always_inline int step(struct user_scratch *out, __u32 place, struct ta
 	number = code->kind == CODE_TABLE ? find_rule(out, code, address) : 0;
 	out->rule = number & (MAX_RULES - 1);
 	if (number) {
-		end = step_by_rule(out, place, number & (MAX_RULES - 1), reader);
+		end = step_by_rule(out, scratch_index, number & (MAX_RULES - 1), reader);
 	} else {
-		end = step_without_rule(out, place, reader);
+		end = step_without_rule(out, scratch_index, reader);
 	}
 	out->end = end;
 	if (out->scan_wanted)
@@ -269,9 +269,9 @@ static __always_inline int step(struct user_scratch *out, __u32 place, struct ta
 	return end != UNWIND_CONTINUES;
 }
 
-static __always_inline void scan_words(struct user_scratch *out, __u32 place)
+static __always_inline void scan_words(struct user_scratch *out, __u32 scratch_index)
 {
-	struct scan_place at = {.out = out, .place = place};
+	struct scan_context at = {.out = out, .scratch_index = scratch_index};
 	__u32 words = out->scan_words, most = words < SCAN_WORDS ? words : SCAN_WORDS;
 
 	if (out->scan.kind == SCAN_OUTERMOST)
@@ -282,13 +282,13 @@ static __always_inline void scan_words(struct user_scratch *out, __u32 place)
 
 /* Goes on with the last scan, if the caller that it found led nowhere. Returns 0, or 1 at the end
  * of the stack. */
-static __always_inline int scan_again(struct user_scratch *out, __u32 place)
+static __always_inline int scan_again(struct user_scratch *out, __u32 scratch_index)
 {
 	if (!out->scan_depth || out->pending ||
 	    !unwind_scan_failed(&out->scan, out->end, &out->state, 0))
 		return 1;
 	unwind_resume_scan(&out->scan);
-	scan_words(out, place);
+	scan_words(out, scratch_index);
 	/* What it led to was none of the stack. */
 	out->depth = out->scan_depth;
 	if (out->scan.call == CALL_NONE) {
@@ -301,14 +301,15 @@ static __always_inline int scan_again(struct user_scratch *out, __u32 place)
 
 /* Scans where a step has asked for it, or the last scan was wrong. Returns 0 if there is a caller,
  * or 1 at the end of the stack. */
-static __always_inline int scan(struct user_scratch *out, __u32 place, struct task_struct *task)
+static __always_inline int scan(struct user_scratch *out, __u32 scratch_index,
+				struct task_struct *task)
 {
 	if (!out->scan_wanted)
-		return scan_again(out, place);
+		return scan_again(out, scratch_index);
 	out->scan_wanted = 0;
-	scan_words(out, place);
+	scan_words(out, scratch_index);
 	if (unwind_begin_outermost(&out->scan, out->end))
-		scan_words(out, place);
+		scan_words(out, scratch_index);
 	out->end = unwind_end_scan(&out->scan, &out->state, out->end);
 	if (out->scan.call != CALL_NONE) {
 		out->via_scan = 1;
@@ -322,16 +323,16 @@ static __always_inline int scan(struct user_scratch *out, __u32 place, struct ta
 }
 
 /* scan() as a global function. Not called by the step: all functions that call each other together
- * have too little stack for it. It is in user_return.bpf.c. */
-int kc_scan(__u32 place);
+ * have too little stack for it. It is in user_unwind.bpf.c. */
+int kc_scan(__u32 scratch_index);
 
 /* One step, with a scan if there has to be one. A function of its own: Linux 6.1 refuses the loop
- * in which the compiler would put the two calls. It is in user_return.bpf.c. */
-int kc_unwind_frame(__u32 place);
+ * in which the compiler would put the two calls. It is in user_unwind.bpf.c. */
+int kc_unwind_frame(__u32 scratch_index);
 
 /* step() for the thread that runs: a global function, which the verifier checks once for all
- * callers. It is in user_return.bpf.c. */
-int kc_unwind_step(__u32 place);
+ * callers. It is in user_unwind.bpf.c. */
+int kc_unwind_step(__u32 scratch_index);
 
 static long sleeper_step(__u64 index, struct sleeper *sleeper)
 {

@@ -1,7 +1,7 @@
 //! Counters that overflow: attaches the programs of `c/overflow.bpf.c` to perf events, and reads
 //! how many events there were.
 //!
-//! A counter is a number below [`MAX_COUNTERS`] and has an event on each CPU, or, if it is a
+//! A counter is a number below [`MAX_COUNTERS`](bpf_abi::layout::MAX_COUNTERS) and has an event on each CPU, or, if it is a
 //! tracepoint, one event for all of them, because the kernel runs its program wherever it is hit.
 //! Events count only while data are taken; their final counts are compared with what the records
 //! stand for.
@@ -20,20 +20,17 @@ use bpf_abi::CounterStats;
 use crate::error::step;
 use crate::{Error, Programs};
 
-/// The most counters that can overflow; as in `c/overflow.bpf.c`.
-pub const MAX_COUNTERS: usize = 16;
-
 /// The perf events of all counters.
 #[derive(Debug, Default)]
 pub(crate) struct Attached {
     /// By counter and CPU; a tracepoint has the first CPU.
-    events: BTreeMap<(u32, u32), Event>,
+    events: BTreeMap<(u32, u32), OpenedEvent>,
     /// The counts of events that are closed, by counter.
     closed: BTreeMap<u32, Reading>,
 }
 
 #[derive(Debug)]
-struct Event {
+struct OpenedEvent {
     // Before the file, which reads what the link holds open.
     _link: Link,
     file: File,
@@ -104,7 +101,7 @@ impl OverflowCounters<'_> {
             .map_err(step(what()))?;
         // The link closes it from now on.
         let _ = event.into_raw_fd();
-        let event = Event {
+        let event = OpenedEvent {
             _link: link,
             file,
             tracepoint,
@@ -121,7 +118,7 @@ impl OverflowCounters<'_> {
     /// Closes the events of a CPU that has gone offline, and keeps their counts.
     pub(crate) fn close_cpu(&mut self, cpu: u32) {
         let attached = &mut self.programs.attached;
-        let on_cpu = |key: &(u32, u32), event: &Event| key.1 == cpu && !event.tracepoint;
+        let on_cpu = |key: &(u32, u32), event: &OpenedEvent| key.1 == cpu && !event.tracepoint;
         let events = std::mem::take(&mut attached.events);
         let (offline, kept): (BTreeMap<_, _>, _) = events
             .into_iter()
@@ -188,7 +185,7 @@ impl Programs {
     }
 }
 
-impl Event {
+impl OpenedEvent {
     fn enable(&self, on: bool) -> io::Result<()> {
         let fd = self.file.as_raw_fd();
         result_of(match on {

@@ -1,6 +1,6 @@
 //! Reads the statistics of CPUs.
 
-use bpf_abi::CpuStats;
+use bpf_abi::{CpuCounts, CpuStats};
 use libbpf_rs::{MapCore, MapFlags};
 use zerocopy::FromBytes as _;
 
@@ -16,19 +16,19 @@ impl Programs {
         read(&self.skel.maps.kc_cpu_stats, cpu)
     }
 
-    /// Returns the statistics of every CPU that ever ticked, with its id.
+    /// Returns the counts of every CPU that ever ticked, with its id.
     ///
     /// # Errors
-    /// As [`Programs::cpu_stats`].
-    pub fn all_cpu_stats(&self) -> Result<Vec<(u32, CpuStats)>, Error> {
+    /// [`Error::Step`] when the map can't be read.
+    pub fn cpu_counts(&self) -> Result<Vec<(u32, CpuCounts)>, Error> {
         self.of_all(|cpu| self.cpu_stats(cpu))
     }
 
     /// Returns the same as of a rotation, from [`Programs::end_experiment`] on.
     ///
     /// # Errors
-    /// As [`Programs::cpu_stats`].
-    pub fn ended_cpu_stats(&self, rotation_ns: u64) -> Result<Vec<(u32, CpuStats)>, Error> {
+    /// As [`Programs::cpu_counts`].
+    pub fn ended_cpu_counts(&self, rotation_ns: u64) -> Result<Vec<(u32, CpuCounts)>, Error> {
         self.of_all(|cpu| match self.cpu_stats(cpu)? {
             stats if stats.begun_ns == rotation_ns => read(&self.skel.maps.kc_ended_stats, cpu),
             // It is offline.
@@ -39,10 +39,10 @@ impl Programs {
     fn of_all(
         &self,
         stats: impl Fn(u32) -> Result<CpuStats, Error>,
-    ) -> Result<Vec<(u32, CpuStats)>, Error> {
-        (0..self.cpu_ids)
-            .map(|cpu| Ok((cpu, stats(cpu)?)))
-            .filter(|entry| !matches!(entry, Ok((_, stats)) if stats.last_ns == 0))
+    ) -> Result<Vec<(u32, CpuCounts)>, Error> {
+        let all = (0..self.cpu_ids).map(|cpu| Ok((cpu, stats(cpu)?)));
+        all.filter(|entry| !matches!(entry, Ok((_, stats)) if stats.last_ns == 0))
+            .map(|entry| entry.map(|(cpu, stats)| (cpu, stats.counts())))
             .collect()
     }
 }

@@ -5,7 +5,7 @@
 //! parts are the [`Clocks`], the [`UnwindTables`] and the [`OverflowCounters`]. No type of libbpf
 //! is in this crate's interface but its error.
 //!
-//! It refuses to know what a tick means to an experiment, which process has which name, or which
+//! It does not depend on what a tick means to an experiment, which process has which name, or which
 //! function an address is in: that is `kcollect`'s.
 
 mod capture;
@@ -25,7 +25,7 @@ mod verifier;
 
 pub use capture::UserStackCapture;
 pub use clocks::Clocks;
-pub use counters::{MAX_COUNTERS, OverflowCounters, OverflowCounts};
+pub use counters::{OverflowCounters, OverflowCounts};
 pub use error::Error;
 pub use load::{Programs, Settings};
 pub use rings::Rings;

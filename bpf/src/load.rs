@@ -5,29 +5,25 @@ use std::fmt;
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-use bpf_abi::layout::{MAX_KERNEL_FRAMES, TracedCall};
+use bpf_abi::layout::{
+    CPUS_PER_RING, MAX_COUNTERS, MAX_KERNEL_FRAMES, NO_LOCK_WAITS, SCRATCHES_PER_CPU, TracedCall,
+};
 use libbpf_rs::Link;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 
-use crate::counters::{Attached, MAX_COUNTERS};
+use crate::counters::Attached;
 use crate::error::step;
-use crate::rings::{CPUS_PER_RING, Rings};
+use crate::rings::Rings;
 use crate::skeleton::{KcollectSkel, KcollectSkelBuilder};
 use crate::tables::{TableUse, Tables, UnwindTables};
 use crate::verifier::with_log;
 use crate::{Clocks, Error, OverflowCounters, UserStackCapture};
-
-/// As in `c/user_scratch.h`.
-const SCRATCHES_PER_CPU: u32 = 4;
 
 /// Eight busy CPUs at 1000 Hz with 25 frames each fill a ring in a second and a half; the reader
 /// drains it five times a second, and is woken when an eighth is full.
 const RING_BYTES: u32 = 2 << 20;
 /// With user stacks, of which those of short-lived processes are copies.
 const RING_BYTES_WITH_USER_STACKS: u32 = 4 << 20;
-
-/// As in `c/lock_wait.h`.
-const NO_LOCK_WAITS: u64 = u64::MAX;
 
 /// CLOCK_MONOTONIC: an end of all data that is before every boundary. 0 would be no end.
 const BEFORE_ALL_DATA_NS: u64 = 1;
@@ -51,10 +47,10 @@ pub struct Settings {
     /// How user stacks are captured, if they are.
     pub user_stacks: Option<UserStackCapture>,
     /// How long a thread of a followed process has to be blocked in a futex for a
-    /// [`bpf_abi::LockWait`], nanoseconds. None: there are no such records.
+    /// [`bpf_abi::LockWaitRecord`], nanoseconds. None: there are no such records.
     pub lock_threshold_ns: Option<u64>,
-    /// The system calls of followed processes that are sent as [`bpf_abi::IoCall`], by number, in
-    /// [`IO_CALLS`](bpf_abi::layout::IO_CALLS) places, then as many of those of 32-bit programs.
+    /// The system calls of followed processes that are sent as [`bpf_abi::IoCallRecord`], by number, in
+    /// [`IO_CALLS`](bpf_abi::layout::IO_CALLS) elements, then as many of those of 32-bit programs.
     /// Empty: none is, and no system call of any process is slower.
     pub traced_calls: Vec<TracedCall>,
     /// If counters overflow: for each tracepoint the number of hits after which it does; 0 for
@@ -144,7 +140,7 @@ impl Programs {
         Clocks { programs: self }
     }
 
-    /// Returns the unwind tables and the mappings of processes.
+    /// Returns the unwind tables.
     pub fn tables(&mut self) -> UnwindTables<'_> {
         UnwindTables {
             tables: &mut self.tables,
@@ -183,9 +179,9 @@ fn open_and_load(settings: &Settings) -> libbpf_rs::Result<KcollectSkel<'static>
         rodata.hit_interval = settings.hit_intervals.unwrap_or_default();
         rodata.steal_from_rq = crate::steal::distance_from_run_queue();
         rodata.lock_threshold_ns = settings.lock_threshold_ns.unwrap_or(NO_LOCK_WAITS);
-        for (place, call) in rodata.traced_calls.iter_mut().zip(&settings.traced_calls) {
-            (place.traced, place.extra) = (call.traced, call.extra);
-            place.extra_argument = call.extra_argument;
+        for (entry, call) in rodata.traced_calls.iter_mut().zip(&settings.traced_calls) {
+            (entry.traced, entry.extra) = (call.traced, call.extra);
+            entry.extra_argument = call.extra_argument;
         }
         rodata.max_kernel_frames = settings.max_kernel_frames.min(MAX_KERNEL_FRAMES as u32);
     }

@@ -14,9 +14,6 @@ use crate::Error;
 use crate::error::step;
 use crate::skeleton::KcollectSkel;
 
-/// As in `c/ring.h`.
-pub(crate) const CPUS_PER_RING: u32 = 8;
-
 /// All rings of the loaded programs, one for every eight CPUs.
 pub struct Rings {
     rings: RingBuffer<'static>,

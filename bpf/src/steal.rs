@@ -11,10 +11,10 @@ use crate::Programs;
 const PER_CPU: &str = ".data..percpu";
 
 impl Programs {
-    /// Returns whether this kernel knows how much time a hypervisor stole from threads. If not,
+    /// Returns whether this kernel counts the time that a hypervisor steals from threads. If not,
     /// that is time on a CPU, and none is stolen.
     #[must_use]
-    pub fn knows_stolen_time(&self) -> bool {
+    pub fn has_stolen_time(&self) -> bool {
         let settings = self.skel.maps.rodata_data.as_ref();
         settings.is_some_and(|settings| settings.steal_from_rq != 0)
     }

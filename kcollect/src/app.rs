@@ -163,7 +163,7 @@ fn bpf_findings(capture: UserStackCapture) -> Vec<Finding> {
     };
     match Programs::load(&settings) {
         Ok((programs, _)) => {
-            let stolen = match programs.knows_stolen_time() {
+            let stolen = match programs.has_stolen_time() {
                 true => "a wait for a CPU of its own kind",
                 false => "unknown to this kernel; in a virtual machine it counts as time on a CPU",
             };

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use bpf_abi::IoCall;
+use bpf_abi::IoCallRecord;
 use experiment_format::packet::HeapKind;
 
 /// Most ranges that are kept of a process. By default Linux allows no more mappings.
@@ -56,7 +56,7 @@ pub struct Memory {
 
 impl Memory {
     /// Returns the changes by a call; none if it failed.
-    pub fn apply(&mut self, what: MemoryCall, call: &IoCall) -> Vec<Change> {
+    pub fn apply(&mut self, what: MemoryCall, call: &IoCallRecord) -> Vec<Change> {
         let [first, second, third, fourth] = call.arguments;
         // Error numbers are negative, and no address is.
         let Some(result) = u64::try_from(call.result).ok() else {
@@ -208,15 +208,15 @@ mod tests {
     const ANONYMOUS: u64 = (libc::MAP_ANONYMOUS | libc::MAP_PRIVATE) as u64;
     const FILE: u64 = libc::MAP_PRIVATE as u64;
 
-    fn call(arguments: [u64; 4], result: i64) -> IoCall {
-        IoCall {
+    fn call(arguments: [u64; 4], result: i64) -> IoCallRecord {
+        IoCallRecord {
             header: RecordHeader::default(),
             begin_ns: 1,
             result,
             arguments,
             call: 0,
             compat: false,
-            place: 0,
+            call_site: 0,
             extra: Box::default(),
         }
     }

@@ -28,8 +28,8 @@ struct cpu_stats {
 	__u64 offset_stale; /* offset_ns was not taken since the last tick */
 	__u64 off_cpu_lost; /* boundaries of off-CPU records that found the ring full */
 	__u64 thread_records_lost; /* thread records that found the ring full */
-	__u64 threads_untracked; /* times that the kernel had no memory for a thread's account */
-	__u64 begun_ns; /* the begin_ns that the grid has counted up to */
+	__u64 threads_untracked;   /* times that the kernel had no memory for a thread's account */
+	__u64 begun_ns;		   /* the begin_ns that the grid has counted up to */
 	/* Returns to user mode that could not be waited for or sent. */
 	__u64 user_returns_lost;
 	__u64 vfork_starts_lost; /* vfork records that found the ring full */
@@ -44,7 +44,7 @@ struct cpu_stats {
 	__u64 switch_steal_ns; /* the run queue's sum at the last context switch */
 	/* Look-ups of mapped code that were thrown away, since the mappings changed meanwhile. */
 	__u64 raced_look_ups;
-	__u64 woken_ns; /* when the reader was last woken for a stack copy */
+	__u64 woken_ns;	       /* when the reader was last woken for a stack copy */
 	__u64 lock_waits_lost; /* lock waits that found the ring full */
 	/* Lock waits that were not sent, since so many were in the same second. */
 	__u64 lock_waits_skipped;
@@ -52,9 +52,9 @@ struct cpu_stats {
 	__u64 lock_second;	     /* the second in which lock waits were last sent */
 	__u64 lock_waits;	     /* how many were in it */
 	__u64 io_calls_lost;	     /* traced system calls that found the ring full */
-	/* The last process that made a system call here and is not followed: its number and how
-	 * often it had called exec. */
-	__u64 ignored;
+	/* The last process that made a system call here and is not followed: its number, and below
+	 * it how often it had called exec. */
+	__u64 ignored_execution;
 	__u64 index_at_rotation; /* `index` at the end of the last experiment */
 	__u64 zero[2];
 };

@@ -12,8 +12,8 @@ typedef unsigned int __u32;
 typedef long long __s64;
 typedef unsigned long long __u64;
 typedef _Bool bool;
-#define true 1
-#define false 0
+#define true		1
+#define false		0
 #define __always_inline inline __attribute__((always_inline))
 
 #endif

@@ -35,6 +35,7 @@ static __always_inline bool unwind_rule_leads_on(struct unwind_scan *scan, void 
 						 void *finder);
 
 #include "cpu_stats.h"
+#include "limits.h"
 #include "records.h"
 #include "unwind_scan.h"
 #include "unwind_tables.h"
@@ -50,7 +51,7 @@ __u64 kcollect_unwind_address(const struct unwind_state *state);
 __u32 kcollect_unwind_by_rule(struct unwind_state *state, const struct unwind_rule *rule,
 			      struct native_reader *reader, const struct unwind_scan *scan);
 __u32 kcollect_unwind_without_rule(struct unwind_state *state, struct native_reader *reader,
-				   struct unwind_scan *scan, __u32 made, __u32 *words,
+				   struct unwind_scan *scan, __u32 no_table, __u32 *words,
 				   __u32 *via_scan);
 
 __u32 kcollect_unwind_scan_again(struct unwind_state *state, struct native_reader *reader,
@@ -91,14 +92,14 @@ void kcollect_unwind_begin(struct unwind_scan *scan, __u64 own_start, __u64 own_
 /* Goes to the caller by the frame pointer, or by a scan of at most so many words, and of as many as
  * a scan may look at. */
 __u32 kcollect_unwind_without_rule(struct unwind_state *state, struct native_reader *reader,
-				   struct unwind_scan *scan, __u32 made, __u32 *words,
+				   struct unwind_scan *scan, __u32 no_table, __u32 *words,
 				   __u32 *via_scan)
 {
 	__u32 outermost = SCAN_WORDS;
 	enum unwind_end end;
 	bool sure;
 
-	scan->made = made;
+	scan->no_table = no_table;
 	end = unwind_without_rule(scan, state, reader, reader, true, &sure);
 	*via_scan = 0;
 	if (sure)
@@ -180,7 +181,7 @@ const struct abi_entry kcollect_abi[] = {
 	FIELD(user_return_record, sp)
 	FIELD(user_return_record, file)
 	FIELD(user_return_record, execution)
-	FIELD(user_return_record, place)
+	FIELD(user_return_record, call_site)
 	FIELD(user_return_record, end)
 	FIELD(user_return_record, via_frame_pointer)
 	FIELD(user_return_record, unwound)
@@ -207,12 +208,12 @@ const struct abi_entry kcollect_abi[] = {
 	FIELD(io_call_record, call)
 	FIELD(io_call_record, extra_bytes)
 	FIELD(io_call_record, compat)
-	FIELD(io_call_record, place)
-	SIZE(io_call)
-	FIELD(io_call, traced)
-	FIELD(io_call, extra)
-	FIELD(io_call, extra_argument)
-	FIELD(io_call, zero)
+	FIELD(io_call_record, call_site)
+	SIZE(traced_call)
+	FIELD(traced_call, traced)
+	FIELD(traced_call, extra)
+	FIELD(traced_call, extra_argument)
+	FIELD(traced_call, zero)
 
 	SIZE(cpu_stats)
 	FIELD(cpu_stats, origin_ns)
@@ -251,7 +252,7 @@ const struct abi_entry kcollect_abi[] = {
 	FIELD(cpu_stats, lock_second)
 	FIELD(cpu_stats, lock_waits)
 	FIELD(cpu_stats, io_calls_lost)
-	FIELD(cpu_stats, ignored)
+	FIELD(cpu_stats, ignored_execution)
 	FIELD(cpu_stats, index_at_rotation)
 	FIELD(cpu_stats, zero)
 
@@ -331,10 +332,9 @@ const struct abi_entry kcollect_abi[] = {
 	NUMBER(EXTRA_ADDRESS)
 	NUMBER(EXTRA_PEER_ADDRESS)
 	NUMBER(IO_CALLS)
-	NUMBER(MAX_IO_EXTRA)
-	NUMBER(IO_PLACES)
+	NUMBER(MAX_IO_EXTRA_BYTES)
+	NUMBER(IO_CALL_SITES)
 	NUMBER(OPERATION_UNKNOWN)
-	NUMBER(MAX_LOCK_WAITS)
 
 	NUMBER(FLAG_IRQ_WORK)
 	NUMBER(FLAG_TRUNCATED)
@@ -393,6 +393,13 @@ const struct abi_entry kcollect_abi[] = {
 	NUMBER(MAX_PAGES)
 	NUMBER(MAX_RULES)
 	NUMBER(ROWS_PER_CHUNK)
+	NUMBER(MAX_CHUNKS)
+
+	NUMBER(CPUS_PER_RING)
+	NUMBER(MAX_COUNTERS)
+	NUMBER(SCRATCHES_PER_CPU)
+	NUMBER(NO_LOCK_WAITS)
+	NUMBER(MAX_LOCK_WAITS_PER_CPU_AND_SECOND)
 };
 /* clang-format on */
 

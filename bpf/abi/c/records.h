@@ -163,7 +163,7 @@ struct user_return_record {
 	struct code_file file;
 	__u32 execution; /* task->self_exec_id: how often the process called exec */
 	/* Which numbers `user_return` is one of: 0, or as in struct io_call_record. */
-	__u32 place;
+	__u32 call_site;
 	__u8 end;		/* enum unwind_end */
 	__u8 via_frame_pointer; /* a caller was found by the frame pointer */
 	/* Of a stack copy: */
@@ -182,13 +182,14 @@ struct overflow_record {
 	__u32 zero;
 };
 
-/* A thread is on a CPU again after it was blocked in a futex. `time_ns` is when it came, and `state`
- * that of the wait. Followed by `frames` 64-bit addresses: the kernel stack of the wait, leaf
- * first. */
+/* A thread is on a CPU again after it was blocked in a futex. `time_ns` is when it came, and
+ * `state` that of the wait. Followed by `frames` 64-bit addresses: the kernel stack of the wait,
+ * leaf first. */
 struct lock_wait_record {
 	struct record_header header;
 	__u64 begin_ns; /* when it blocked, CLOCK_MONOTONIC */
-	__u64 object;	/* the futex word's address; of futex_waitv(2) that of its array; 0: unknown */
+	__u64 object;	/* the futex word's address; of futex_waitv(2) that of its array; 0: unknown
+			 */
 	/* Of futex(2) its command, as in <linux/futex.h>; of another system call its number. */
 	__u32 operation;
 	__u32 zero;
@@ -206,7 +207,7 @@ enum io_extra {
 };
 
 /* What is traced of a system call. */
-struct io_call {
+struct traced_call {
 	__u8 traced;
 	__u8 extra;	     /* enum io_extra */
 	__u8 extra_argument; /* which argument points to it */
@@ -219,28 +220,26 @@ struct io_call {
 #define IO_ARGUMENTS 4
 
 /* The longest path that is sent, with its NUL. */
-#define MAX_IO_EXTRA 512
+#define MAX_IO_EXTRA_BYTES 512
 
-/* A traced system call has ended: `time_ns` is when. Followed by `frames` 64-bit words, in which the
- * extra bytes are. */
+/* A traced system call has ended: `time_ns` is when. Followed by `frames` 64-bit words, in which
+ * the extra bytes are. */
 struct io_call_record {
-	struct record_header header; /* user_return: the number, of this place */
+	struct record_header header; /* user_return: the number, of this call site */
 	__u64 begin_ns;		     /* CLOCK_MONOTONIC; 0: the beginning was not seen */
 	__s64 result;		     /* a negative error number of a call that failed */
 	__u64 arguments[IO_ARGUMENTS];
 	__u32 call;	   /* the system call's number */
-	__u16 extra_bytes; /* of what follows; MAX_IO_EXTRA of a path that is longer */
+	__u16 extra_bytes; /* of what follows; MAX_IO_EXTRA_BYTES of a path that is longer */
 	__u8 compat;	   /* a 32-bit program's number */
-	/* The user stacks of traced system calls are numbered for each of so many places in a
-	 * thread, so that calls from several places, in turn, send each stack once. */
-	__u8 place;
+	/* The user stacks of traced system calls are numbered for each call site of a thread, which
+	 * is a hash of pc and stack pointer. So calls from several ones, in turn, send each stack
+	 * once. */
+	__u8 call_site;
 };
 
-/* Places are 1 to IO_PLACES. */
-#define IO_PLACES 32
-
-/* The most of these records of a CPU in a second. With 5 to 10 us for each, a twentieth of it. */
-#define MAX_LOCK_WAITS 5000
+/* Call sites are 1 to IO_CALL_SITES. */
+#define IO_CALL_SITES 32
 
 _Static_assert(sizeof(struct record_header) == 56, "as in layout.rs");
 _Static_assert(sizeof(struct thread_record) == 280, "as in layout.rs");

@@ -256,8 +256,7 @@ static __always_inline enum unwind_end unwind_by_rule(struct unwind_state *state
 	if (rule->bx_base == UNWIND_SAME) {
 		bx_at = state->bx_at;
 		kept |= 1 << UNWIND_BX;
-	} else if (rule->bx_base != UNWIND_LOST &&
-		   !unwind_base(state, rule->bx_base, cfa, &base)) {
+	} else if (rule->bx_base != UNWIND_LOST && !unwind_base(state, rule->bx_base, cfa, &base)) {
 		bx_at = base + 8 * (__s64)rule->bx_words;
 	}
 	/*
@@ -303,9 +302,8 @@ static __always_inline __u32 unwind_height(const struct unwind_state *state, __u
  * by the frame pointer, which the code may use for something else: it is `sure` if it leads to a
  * return address behind a call, or ends a chain of frame pointers. It `leaves` the stack if it is
  * on another one. */
-static __always_inline enum unwind_end unwind_by_frame_pointer(struct unwind_state *state,
-							       void *reader, bool leaves,
-							       bool *sure)
+static __always_inline enum unwind_end
+unwind_by_frame_pointer(struct unwind_state *state, void *reader, bool leaves, bool *sure)
 {
 	__u64 sp = state->registers[UNWIND_SP], fp = state->registers[UNWIND_FP], pc, next, text;
 	bool has_fp = state->known >> UNWIND_FP & 1, pushed;

@@ -4,8 +4,7 @@
  * address. It compiles for BPF and natively, as unwind.h does, and finds rules by unwind_rule_at(),
  * which the including file defines:
  *
- *	static __always_inline int unwind_rule_at(void *finder, __u64 address,
- *						  struct unwind_rule *rule);
+ * static __always_inline int unwind_rule_at(void *finder, __u64 address, struct unwind_rule *rule);
  *
  * It also defines unwind_rule_leads_on(), with the arguments of unwind_try_rule(), which it calls:
  * in BPF by a function that the verifier checks once.
@@ -13,22 +12,31 @@
  * unwind_rule_at() returns 1 and a rule, 0 where code without a rule is mapped, and -1 where no
  * code is known to be, or its table is not there yet.
  *
- * A word is taken for a return address if a call of code is before it, and if a rule leads on from
- * it to another return address. Functions in between that have no rule either are passed over.
- * Return addresses of calls that have returned long ago, in a part of the stack that was not
- * overwritten since, look the same. So the call's target counts, where the instruction shows it: a
- * call of a function that has rules leads to code without rules only if that function jumps there.
- * Such a word is taken if there is no better one. None of this is a proof, which is why the record
- * says that there was a scan.
+ * There are three kinds of scan (enum unwind_scan_kind). In each, a return address is a word behind
+ * a call of code. None of this is a proof, so the record says that there was a scan.
  *
- * Code that a program makes at run time may call on a stack of its own. BEAM, Erlang's machine, has
- * one for each Erlang process. On such a stack callers are return addresses into code of that kind,
- * and it ends with an address of it that is behind no call. The thread's own stack is known where
- * the C library has it: it ends at the thread pointer. It is taken to go on below the other one if
- * a register that calls keep leads to it. How large the frame is that left it is not known, and
- * what lies there may be of old calls. So the stack goes on with the outermost function that is
- * certain: the one that the thread's first function has called. It does so too where a function
- * that was called on the thread's own stack has led there.
+ * 1. SCAN_CALLER looks upwards from the stack pointer for a caller that has rules.
+ * a. A rule has to lead on from the word to another return address, or say that it is the first
+ * function. Functions in between that have no rule either are passed over.
+ * b. A return address of a call that has returned long ago, in a part of the stack that was not
+ * overwritten since, looks the same. So the target of the call counts, where the instruction
+ * shows it. One without rules fits, unless it is behind the code that was left. One that has
+ * rules leads to code without rules only if it jumps there: such a word is taken if there is
+ * no better one.
+ *
+ * 2. SCAN_OTHER_STACK looks upwards on a stack that is not the thread's own. JIT code may call on
+ * such a one: BEAM, Erlang's machine, has a stack for each Erlang process.
+ * a. Callers are return addresses into code without rules.
+ * b. The stack ends with an address of such code that is behind no call.
+ *
+ * 3. SCAN_OUTERMOST looks downwards from the end of the thread's own stack for the function that
+ * the
+ * thread's first function has called. It follows a scan that has found no caller: one of another
+ * stack, or one of the thread's own stack where the frame pointer leads nowhere either.
+ * a. The thread's own stack is known where the C library has it: it ends at the thread pointer.
+ * b. It goes on below another stack if a register that calls keep leads to it.
+ * c. How large the frame is that left it is not known, and what lies there may be of old calls.
+ * So the stack goes on with the outermost function, the only one that is certain.
  */
 #ifndef KCOLLECT_UNWIND_SCAN_H
 #define KCOLLECT_UNWIND_SCAN_H
@@ -47,27 +55,26 @@
 #define SCAN_SAVED	 8
 #define SCAN_SAVED_BYTES (1 << 20)
 
-/* How a call fits that is before a word. */
+/* How well the call before a word fits the code without rules that the stack is in: the greater,
+ * the better (1b above). */
 enum unwind_call {
-	/* There is none. */
+	/* There is no call before the word. */
 	CALL_NONE,
-	/* Its target is a function with rules, or is behind the code that was left. */
+	/* The target of the call has rules, or is behind that code. */
 	CALL_ELSEWHERE,
-	/* It can have led to the code that was left: its target is unknown, or fits. */
+	/* The target of the call is unknown, or has no rules and is not behind that code. */
 	CALL_FITS,
 };
 
+/* What is looked for, and where: see 1, 2 and 3 above. */
 enum unwind_scan_kind {
-	/* For a caller that has rules. */
 	SCAN_CALLER,
-	/* On a stack that is not the thread's own, for a caller that has none. */
 	SCAN_OTHER_STACK,
-	/* From the end of the thread's own stack, for what its first function has called. */
 	SCAN_OUTERMOST,
 };
 
 struct unwind_scan {
-	/* Of the frame that has no rule. */
+	/* Of the frame whose code has no rule. */
 	__u64 address, sp, fp;
 	__u32 known;
 	/* Of the best caller so far. */
@@ -75,19 +82,20 @@ struct unwind_scan {
 	__u64 caller_pc, caller_sp, caller_fp;
 	__u32 caller_known;
 	__u32 ended; /* the stack ends where the scan did */
-	/* Of one that is tried. */
+	/* Of the caller that is tried. */
 	struct unwind_state trial;
 	struct unwind_rule rule, next_rule;
-	/* What was read: here, since the stack of all callers together is short. */
+	/* What was read. Here, since a BPF program and all functions that it calls share 512 bytes
+	 * of stack. */
 	__u64 word, text, target;
 	__u64 trial_fp;
-	__u64 saves;
+	__u64 saves; /* how many addresses of the stack were found, of which the last are kept */
 	__u64 saved[SCAN_SAVED];
 	/* Where the thread's own stack is; 0 if that is not known, or was used. */
 	__u64 own_start, own_end;
-	__u64 back; /* on another stack: where a register leads to the thread's own; or 0 */
-	__u32 kind; /* enum unwind_scan_kind */
-	__u32 made; /* the code was made at run time, or its file has rules for none */
+	__u64 back;	/* on another stack: where a register leads to the thread's own; or 0 */
+	__u32 kind;	/* enum unwind_scan_kind */
+	__u32 no_table; /* the code has no table: JIT code, or a file that has rules for none */
 };
 
 /* Begins a stack, of a thread whose own one is there. */
@@ -155,19 +163,19 @@ static __always_inline bool unwind_begin_outermost(struct unwind_scan *scan, enu
  * *slot(%rip) or has an endbr64 before it. */
 static __always_inline void unwind_pass_plt(struct unwind_scan *scan, void *reader)
 {
-	__u64 place = scan->target;
+	__u64 entry = scan->target;
 
-	if (unwind_read(reader, place, &scan->text))
+	if (unwind_read(reader, entry, &scan->text))
 		return;
 	if ((__u32)scan->text == 0xfa1e0ff3) {
-		place += (scan->text >> 32 & 0xff) == 0xf2 ? 5 : 4;
-		if (unwind_read(reader, place, &scan->text))
+		entry += (scan->text >> 32 & 0xff) == 0xf2 ? 5 : 4;
+		if (unwind_read(reader, entry, &scan->text))
 			return;
 	}
 	if ((scan->text & 0xffff) != 0x25ff)
 		return;
-	place += 6 + (__s64)(__s32)(scan->text >> 16);
-	if (!unwind_read(reader, place, &scan->word))
+	entry += 6 + (__s64)(__s32)(scan->text >> 16);
+	if (!unwind_read(reader, entry, &scan->word))
 		scan->target = scan->word;
 }
 
@@ -218,7 +226,7 @@ static __always_inline bool unwind_leads_on(struct unwind_scan *scan, void *read
 	if (unwind_rule_at(finder, address - 1, &scan->rule) <= 0)
 		return false;
 	scan->trial_fp = fp;
-	/* A first function is an end. A zero in place of a return address is more likely any zero.
+	/* A first function is an end. A zero instead of a return address is more likely any zero.
 	 */
 	if (scan->rule.cfa_kind == CFA_STOP)
 		return true;
@@ -289,57 +297,59 @@ static __always_inline enum unwind_end unwind_without_rule(struct unwind_scan *s
 	return end;
 }
 
-/* Takes the word of a place for the return address of the caller. */
+/* Takes the word at an address of the stack for the return address of the caller. */
 static __always_inline void unwind_take_caller(struct unwind_scan *scan, enum unwind_call call,
-					       __u64 place)
+					       __u64 address)
 {
 	scan->call = call;
 	scan->caller_pc = scan->word;
-	scan->caller_sp = place + 8;
+	scan->caller_sp = address + 8;
 	scan->caller_fp = scan->fp;
 	scan->caller_known = scan->known;
 }
 
-/* Reads the word of a place. Returns 0, or 1 if it is no text, or -1 if it can't be read. */
-static __always_inline int unwind_read_place(struct unwind_scan *scan, void *reader, __u64 place)
+/* Reads the word at an address of the stack. Returns 0, or 1 if it is no address of code, or -1 if
+ * it can't be read. */
+static __always_inline int unwind_read_candidate(struct unwind_scan *scan, void *reader,
+						 __u64 address)
 {
-	if (unwind_read(reader, place, &scan->word))
+	if (unwind_read(reader, address, &scan->word))
 		return -1;
 	return scan->word < 4096 || scan->word >> 47;
 }
 
-/* Looks at the word of a place of a stack that is not the thread's own. */
+/* Looks at the word at an address of a stack that is not the thread's own. */
 static __always_inline int unwind_scan_other_stack(struct unwind_scan *scan, void *reader,
-						   void *finder, __u64 place)
+						   void *finder, __u64 address)
 {
-	int none = unwind_read_place(scan, reader, place);
+	int none = unwind_read_candidate(scan, reader, address);
 
 	if (none)
 		return none < 0;
 	if (unwind_rule_at(finder, scan->word - 1, &scan->rule))
 		return 0;
 	if (unwind_after_call(reader, scan->word) > 0)
-		unwind_take_caller(scan, CALL_FITS, place);
+		unwind_take_caller(scan, CALL_FITS, address);
 	return 1;
 }
 
-/* Looks at the word of a place for the return address of what the thread's first function has
- * called. */
+/* Looks at the word at an address of the stack for the return address of what the thread's first
+ * function has called. */
 static __always_inline int unwind_scan_outermost(struct unwind_scan *scan, void *reader,
-						 void *finder, __u64 place)
+						 void *finder, __u64 address)
 {
 	int none;
 
-	if (place < (scan->back ? scan->back : scan->sp))
+	if (address < (scan->back ? scan->back : scan->sp))
 		return 1;
-	none = unwind_read_place(scan, reader, place);
+	none = unwind_read_candidate(scan, reader, address);
 	if (none)
 		return none < 0;
 	if (unwind_rule_at(finder, scan->word - 1, &scan->rule) <= 0 ||
 	    scan->rule.cfa_kind == CFA_STOP || unwind_after_call(reader, scan->word) <= 0)
 		return 0;
 	scan->trial.pc = scan->word;
-	scan->trial.registers[UNWIND_SP] = place + 8;
+	scan->trial.registers[UNWIND_SP] = address + 8;
 	scan->trial.known = 1 << UNWIND_SP;
 	scan->trial.exact = 0;
 	scan->trial.bx_at = 0;
@@ -347,15 +357,16 @@ static __always_inline int unwind_scan_outermost(struct unwind_scan *scan, void 
 	if (!unwind_rule_leads_on(scan, reader, finder) || scan->next_rule.cfa_kind != CFA_STOP)
 		return 0;
 	scan->known = 1 << UNWIND_SP;
-	unwind_take_caller(scan, CALL_FITS, place);
+	unwind_take_caller(scan, CALL_FITS, address);
 	return 1;
 }
 
-/* Looks at the word of a place for the return address of a caller that has rules. */
+/* Looks at the word at an address of the stack for the return address of a caller that has
+ * rules. */
 static __always_inline int unwind_scan_caller(struct unwind_scan *scan, void *reader, void *finder,
-					      __u64 place)
+					      __u64 address)
 {
-	int none = unwind_read_place(scan, reader, place);
+	int none = unwind_read_candidate(scan, reader, address);
 	enum unwind_call call;
 	__u64 word;
 
@@ -364,15 +375,15 @@ static __always_inline int unwind_scan_caller(struct unwind_scan *scan, void *re
 		return none < 0;
 	}
 	word = scan->word;
-	if (word - place < SCAN_SAVED_BYTES)
+	if (word - address < SCAN_SAVED_BYTES)
 		scan->saved[scan->saves++ & (SCAN_SAVED - 1)] = word;
 	if (unwind_rule_at(finder, word - 1, &scan->rule) <= 0)
 		return 0;
 	call = unwind_call_before(scan, reader, finder, word);
-	if (call <= scan->call || !unwind_leads_on(scan, reader, finder, word, place + 8))
+	if (call <= scan->call || !unwind_leads_on(scan, reader, finder, word, address + 8))
 		return 0;
 	scan->word = word;
-	unwind_take_caller(scan, call, place);
+	unwind_take_caller(scan, call, address);
 	if (scan->trial_fp != scan->fp) {
 		scan->caller_fp = scan->trial_fp;
 		scan->caller_known |= 1 << UNWIND_FP | UNWIND_FP_UNSURE;
@@ -436,9 +447,8 @@ static __always_inline bool unwind_take_saved_fp(const struct unwind_scan *scan,
 
 /* Ends a scan: goes to the caller that it found, or ends the stack as it would have ended without
  * one, which `end` says and `state` has. */
-static __always_inline enum unwind_end unwind_end_scan(struct unwind_scan *scan,
-						       struct unwind_state *state,
-						       enum unwind_end end)
+static __always_inline enum unwind_end
+unwind_end_scan(struct unwind_scan *scan, struct unwind_state *state, enum unwind_end end)
 {
 	bool other_stack = scan->own_end && !unwind_in_own_stack(scan, scan->sp);
 
@@ -451,10 +461,11 @@ static __always_inline enum unwind_end unwind_end_scan(struct unwind_scan *scan,
 		state->known |= scan->caller_known & UNWIND_FP_UNSURE;
 		return UNWIND_CONTINUES;
 	}
-	/* Zero in a register that any code may use ends no stack that goes on. But the first function
-	 * of a program, which has no rule in the dynamic linker, calls with the zero that the
-	 * kernel has put there. */
-	if (end == UNWIND_COMPLETE && !scan->ended && (state->exact || scan->made || other_stack))
+	/* Zero in a register that any code may use ends no stack that goes on. But the first
+	 * function of a program, which has no rule in the dynamic linker, calls with the zero that
+	 * the kernel has put there. */
+	if (end == UNWIND_COMPLETE && !scan->ended &&
+	    (state->exact || scan->no_table || other_stack))
 		return UNWIND_NO_TABLE;
 	return end;
 }

@@ -7,13 +7,16 @@ use bitflags::bitflags;
 use num_enum::{IntoPrimitive, TryFromPrimitive};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::CpuCounts;
+
 /// The most frames of a kernel stack in a record.
 pub const MAX_KERNEL_FRAMES: usize = 127;
 
 /// The most frames of a user stack that the BPF programs unwind.
 pub const MAX_USER_FRAMES: usize = 1000;
 
-/// Bytes below the stack pointer with which a stack copy begins: the red zone of the ABI.
+/// Bytes below the stack pointer with which a stack copy begins: the red zone of the ABI. OpenSSL's
+/// SHA-2 has its frame address there.
 pub const RED_ZONE_BYTES: u64 = 128;
 
 /// The most words that can follow a [`UserReturnLayout`].
@@ -58,11 +61,8 @@ pub const MAX_PAGES: u32 = 65_536;
 /// The most unwind rules.
 pub const MAX_RULES: usize = 65_536;
 
-/// [`crate::LockWait::operation`] of a wait whose end was not seen.
+/// [`crate::LockWaitRecord::operation`] of a wait whose end was not seen.
 pub const OPERATION_UNKNOWN: u32 = 0xffff;
-
-/// The most lock waits of a CPU in a second that are sent.
-pub const MAX_LOCK_WAITS: u64 = 5000;
 
 /// System calls of 64-bit programs that have a number below this one can be traced; those of 32-bit
 /// programs have as many places after them.
@@ -70,13 +70,31 @@ pub const IO_CALLS: usize = 512;
 
 /// The most bytes that a traced system call brings from the thread's memory; a path of so many is
 /// cut.
-pub const MAX_IO_EXTRA: usize = 512;
+pub const MAX_IO_EXTRA_BYTES: usize = 512;
 
-/// The greatest [`crate::IoCall::place`].
-pub const IO_PLACES: u8 = 32;
+/// The greatest [`crate::IoCallRecord::call_site`].
+pub const IO_CALL_SITES: u8 = 32;
 
 /// Unwind rows in a chunk of memory.
 pub const ROWS_PER_CHUNK: u32 = 65_536;
+
+/// The most chunks that the programs have room for.
+pub const MAX_CHUNKS: u16 = 1024;
+
+/// CPUs that share a ring.
+pub const CPUS_PER_RING: u32 = 8;
+
+/// The most counters that can overflow.
+pub const MAX_COUNTERS: usize = 16;
+
+/// User stacks that can be put together on one CPU at the same time.
+pub const SCRATCHES_PER_CPU: u32 = 4;
+
+/// In place of the shortest lock wait that is recorded, nanoseconds: none is.
+pub const NO_LOCK_WAITS: u64 = u64::MAX;
+
+/// The most lock waits that a CPU sends in a second.
+pub const MAX_LOCK_WAITS_PER_CPU_AND_SECOND: u64 = 5000;
 
 /// The kind of a record: `enum record_kind`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromPrimitive, IntoPrimitive)]
@@ -120,7 +138,7 @@ pub enum IoExtra {
     PeerAddress = 4,
 }
 
-/// What is traced of a system call: `struct io_call`.
+/// What is traced of a system call: `struct traced_call`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -206,7 +224,7 @@ pub struct UserReturnLayout {
     pub sp: u64,
     pub file: CodeFile,
     pub execution: u32,
-    pub place: u32,
+    pub call_site: u32,
     pub end: u8,
     pub via_frame_pointer: u8,
     pub unwound: u16,
@@ -247,14 +265,13 @@ pub struct IoCallLayout {
     pub call: u32,
     pub extra_bytes: u16,
     pub compat: u8,
-    pub place: u8,
+    pub call_site: u8,
 }
 
 /// The statistics of one CPU: interval boundaries by what became of them, since it was first
 /// recorded, and its tick grid (`struct cpu_stats`).
 ///
-/// `user + kernel + idle + stolen` is the time recorded; of that `unsent` was left out by request
-/// and `lost` found no room.
+/// Its counts are [`CpuStats::counts`]. The rest is state of the programs.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -334,8 +351,9 @@ pub struct CpuStats {
     pub lock_waits: u64,
     /// Traced system calls that found the ring full.
     pub io_calls_lost: u64,
-    /// The last process that made a traced system call on this CPU and is not followed.
-    pub ignored: u64,
+    /// The last process that made a traced system call on this CPU and is not followed: its number
+    /// times 2^32, plus how often it had called exec.
+    pub ignored_execution: u64,
     /// `index` at the end of the last experiment.
     pub index_at_rotation: u64,
     /// Room for more.
@@ -343,25 +361,28 @@ pub struct CpuStats {
 }
 
 impl CpuStats {
-    /// Returns the boundaries that passed while this CPU was recorded.
+    /// Returns its counts alone.
     #[must_use]
-    pub fn boundaries(&self) -> u64 {
-        self.user + self.kernel + self.idle + self.stolen
-    }
-
-    /// Returns what was counted since earlier statistics of the CPU. What is no count is a
-    /// difference without a meaning.
-    #[must_use]
-    pub fn since(self, before: &CpuStats) -> CpuStats {
-        let mut since = self;
-        for (bytes, before) in
-            (since.as_mut_bytes().chunks_exact_mut(8)).zip(before.as_bytes().chunks_exact(8))
-        {
-            let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_ne_bytes);
-            let difference = word(bytes).wrapping_sub(word(before));
-            bytes.copy_from_slice(&difference.to_ne_bytes());
+    pub fn counts(&self) -> CpuCounts {
+        CpuCounts {
+            user: self.user,
+            kernel: self.kernel,
+            idle: self.idle,
+            stolen: self.stolen,
+            unsent: self.unsent,
+            lost: self.lost,
+            late: self.late,
+            off_cpu_lost: self.off_cpu_lost,
+            thread_records_lost: self.thread_records_lost,
+            threads_untracked: self.threads_untracked,
+            user_returns_lost: self.user_returns_lost,
+            vfork_starts_lost: self.vfork_starts_lost,
+            raced_look_ups: self.raced_look_ups,
+            lock_waits_lost: self.lock_waits_lost,
+            lock_waits_skipped: self.lock_waits_skipped,
+            lock_waits_skipped_ns: self.lock_waits_skipped_ns,
+            io_calls_lost: self.io_calls_lost,
         }
-        since
     }
 
     /// Returns what a CPU has counted, without its clock and its grid, which are gone.
@@ -379,7 +400,7 @@ impl CpuStats {
             steal_at: 0,
             steal_ns: 0,
             switch_steal_ns: 0,
-            ignored: 0,
+            ignored_execution: 0,
             index_at_rotation: 0,
             ..self
         }

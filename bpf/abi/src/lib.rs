@@ -4,8 +4,8 @@
 //! The C side is in `bpf/abi/c`. [`layout`] mirrors it byte by byte, and a test compares every
 //! size, offset and number. [`Record`] is what other crates see: decoded and checked.
 //!
-//! This crate needs neither clang nor libbpf. It refuses to know what a tick means to an
-//! experiment, and where unwind rules come from.
+//! This crate needs neither clang nor libbpf. It does not depend on what a tick means to an
+//! experiment, nor on where unwind rules come from.
 
 pub mod layout;
 mod record;
@@ -16,6 +16,7 @@ mod tests;
 
 pub use layout::{CodeFile, CounterStats, CpuStats, EncodedRule, FileTable, UnwindRow};
 pub use record::{
-    CapturedStack, Detail, DetailTimes, IoCall, KernelCounts, KernelStack, LockWait, Mode, OffCpu,
-    Overflow, Record, RecordError, RecordHeader, ThreadName, ThreadRecord, Tick, UserReturn,
+    CapturedStack, CpuCounts, DetailTimes, IoCallRecord, KernelCounts, KernelStack, LockWaitRecord,
+    Mode, OffCpuDetail, OffCpuRecord, OverflowRecord, Record, RecordError, RecordHeader,
+    ThreadName, ThreadRecord, TickRecord, UserReturnRecord,
 };

@@ -3,9 +3,9 @@
 //!
 //! Rows are in chunks of 65,536, which are made as they are needed, with a directory of pages. Rows
 //! are tens of megabytes where compilers run, so they are not kept twice: user space reads a table
-//! here too ([`PlacedTable`]). A program may read while we write. So new entries are written to a
-//! place that is not used, then published by one update; the place of what was removed is used
-//! again only after [`UnwindTables::maintain`] was called twice, rounds later.
+//! here too ([`PlacedTable`]). A program may read while we write. So new entries are written where
+//! nothing is, then published by one update; where something was removed, something else is written
+//! only after [`UnwindTables::maintain`] was called twice, rounds later.
 
 mod ranges;
 mod rows;
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use bpf_abi::layout::{FileSegment, MAX_PAGES, MAX_RULES, ROWS_PER_CHUNK, UnwindPage};
+use bpf_abi::layout::{FileSegment, MAX_CHUNKS, MAX_PAGES, MAX_RULES, ROWS_PER_CHUNK, UnwindPage};
 use bpf_abi::{CodeFile, EncodedRule, FileTable, UnwindRow};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use zerocopy::IntoBytes as _;
@@ -28,7 +28,9 @@ use rows::{Chunk, publish_chunks};
 pub use rows::PlacedTable;
 
 /// The most chunks that are made: 64 MiB of rows, for some 1.3 GB of machine code.
-const MAX_CHUNKS: u16 = 256;
+const MAX_ALLOCATED_CHUNKS: u16 = 256;
+
+const _: () = assert!(MAX_ALLOCATED_CHUNKS <= MAX_CHUNKS);
 
 /// The most pages from the first to the last one of a table: 1 GiB of addresses.
 const MAX_TABLE_PAGES: u32 = 16_384;
@@ -61,15 +63,15 @@ pub struct TableUse {
     pub rules: usize,
 }
 
-/// Where a table is.
+/// Where a table is in the maps.
 #[derive(Debug)]
-struct Place {
+struct TableLocation {
     first_page: u32,
     directory: Range<u32>,
     rows: Vec<(u16, Range<u32>)>,
 }
 
-/// A place that programs may still read.
+/// A part of the maps that programs may still read.
 #[derive(Debug)]
 enum Retired {
     Directory(Range<u32>),
@@ -84,7 +86,7 @@ pub(crate) struct Tables {
     unpublished: Vec<(u16, MapHandle)>,
     directory: Ranges,
     rules: usize,
-    placed: BTreeMap<TableId, Place>,
+    placed: BTreeMap<TableId, TableLocation>,
     files: HashSet<CodeFile>,
     ignored: HashSet<u32>,
     tables_made: u32,
@@ -107,7 +109,8 @@ impl Default for Tables {
     }
 }
 
-/// The unwind tables that the programs have, and what they know of files and processes.
+/// The unwind tables that the programs have, of which files they are, and which processes are not
+/// followed.
 pub struct UnwindTables<'a> {
     pub(crate) tables: &'a mut Tables,
     pub(crate) maps: &'a mut KcollectMaps<'static>,
@@ -122,23 +125,23 @@ impl std::fmt::Debug for UnwindTables<'_> {
 impl UnwindTables<'_> {
     /// Adds rules, whose numbers follow those of the rules that there are.
     pub fn add_rules(&mut self, rules: impl Iterator<Item = EncodedRule>) {
-        let Some(bss) = self.maps.bss_rules_data.as_deref_mut() else {
+        let Some(bss) = self.maps.bss_kc_rules_data.as_deref_mut() else {
             return;
         };
         for rule in rules {
-            if let Some(place) = bss.rules.get_mut(self.tables.rules) {
-                place.cfa_offset = rule.cfa_offset;
-                place.fp_offset = rule.fp_offset;
-                place.cfa_plus = rule.cfa_plus;
-                place.ra_words = rule.ra_words;
-                place.bx_words = rule.bx_words;
-                place.bx_base = rule.bx_base;
-                place.cfa_kind = rule.cfa_kind;
-                place.cfa_register = rule.cfa_register;
-                place.fp_kind = rule.fp_kind;
-                place.fp_base = rule.fp_base;
-                place.ra_kind = rule.ra_kind;
-                place.ra_base = rule.ra_base;
+            if let Some(entry) = bss.rules.get_mut(self.tables.rules) {
+                entry.cfa_offset = rule.cfa_offset;
+                entry.fp_offset = rule.fp_offset;
+                entry.cfa_plus = rule.cfa_plus;
+                entry.ra_words = rule.ra_words;
+                entry.bx_words = rule.bx_words;
+                entry.bx_base = rule.bx_base;
+                entry.cfa_kind = rule.cfa_kind;
+                entry.cfa_register = rule.cfa_register;
+                entry.fp_kind = rule.fp_kind;
+                entry.fp_base = rule.fp_base;
+                entry.ra_kind = rule.ra_kind;
+                entry.ra_base = rule.ra_base;
                 self.tables.rules += 1;
             }
         }
@@ -164,7 +167,7 @@ impl UnwindTables<'_> {
         let Some(directory) = self.tables.directory.allocate(width) else {
             return Ok(None);
         };
-        let mut place = Place {
+        let mut location = TableLocation {
             first_page: first.number,
             directory: directory.clone(),
             rows: Vec::new(),
@@ -174,7 +177,7 @@ impl UnwindTables<'_> {
         for page in pages {
             let rows = page.rows.len() as u32;
             let Some((chunk, range)) = self.allocate_rows(rows)? else {
-                self.tables.free_place(place);
+                self.tables.free_location(location);
                 return Ok(None);
             };
             let memory = &self.tables.chunks[usize::from(chunk)].0;
@@ -187,11 +190,11 @@ impl UnwindTables<'_> {
                     rows,
                 };
             }
-            place.rows.push((chunk, range));
+            location.rows.push((chunk, range));
         }
         publish_chunks(self.maps, &self.tables.unpublished)?;
         self.tables.unpublished.clear();
-        if let Some(bss) = self.maps.bss_pages_data.as_deref_mut() {
+        if let Some(bss) = self.maps.bss_kc_pages_data.as_deref_mut() {
             for (index, entry) in directory.zip(entries) {
                 if let Some(page) = bss.pages.get_mut(index as usize) {
                     (page.chunk, page.start, page.rows) = (entry.chunk, entry.start, entry.rows);
@@ -200,7 +203,7 @@ impl UnwindTables<'_> {
         }
         self.tables.tables_made += 1;
         let id = TableId(self.tables.tables_made);
-        self.tables.placed.insert(id, place);
+        self.tables.placed.insert(id, location);
         Ok(Some(PlacedTable {
             id,
             pages: readable,
@@ -208,12 +211,12 @@ impl UnwindTables<'_> {
     }
 
     /// Removes a table. Its files were withdrawn, and its [`PlacedTable`] is not read any more:
-    /// other tables get its place.
+    /// other tables get its location.
     pub fn remove(&mut self, table: TableId) {
-        if let Some(place) = self.tables.placed.remove(&table) {
+        if let Some(location) = self.tables.placed.remove(&table) {
             let retired = &mut self.tables.retired[0];
-            retired.push(Retired::Directory(place.directory));
-            for (chunk, rows) in place.rows {
+            retired.push(Retired::Directory(location.directory));
+            for (chunk, rows) in location.rows {
                 retired.push(Retired::Rows(chunk, rows));
             }
         }
@@ -232,7 +235,10 @@ impl UnwindTables<'_> {
         }
         let number = self.tables.chunks.len() as u16;
         let mut ranges = Ranges::new(ROWS_PER_CHUNK);
-        let Some(range) = ranges.allocate(count).filter(|_| number < MAX_CHUNKS) else {
+        let Some(range) = ranges
+            .allocate(count)
+            .filter(|_| number < MAX_ALLOCATED_CHUNKS)
+        else {
             return Ok(None);
         };
         let (chunk, map) = Chunk::make()?;
@@ -243,8 +249,7 @@ impl UnwindTables<'_> {
 
     /// Publishes how code of a file is unwound: by a table, whose addresses those of the segments
     /// are, or by frame pointer. There is room for [`MAX_SEGMENTS`](bpf_abi::layout::MAX_SEGMENTS)
-    /// segments; the rest is left out. Returns whether
-    /// there was room.
+    /// segments; the rest is left out. Returns whether there was room.
     ///
     /// # Errors
     /// [`Error::Step`] when the kernel has no memory for it.
@@ -255,13 +260,13 @@ impl UnwindTables<'_> {
         segments: &[FileSegment],
     ) -> Result<bool, Error> {
         let mut entry = FileTable::default();
-        if let Some(place) = table.and_then(|table| self.tables.placed.get(&table)) {
-            entry.first_page = place.first_page;
-            entry.pages = place.directory.end - place.directory.start;
-            entry.directory = place.directory.start;
+        if let Some(location) = table.and_then(|table| self.tables.placed.get(&table)) {
+            entry.first_page = location.first_page;
+            entry.pages = location.directory.end - location.directory.start;
+            entry.directory = location.directory.start;
         }
-        for (place, segment) in entry.segments.iter_mut().zip(segments) {
-            *place = *segment;
+        for (entry_segment, segment) in entry.segments.iter_mut().zip(segments) {
+            *entry_segment = *segment;
         }
         match self
             .maps
@@ -312,7 +317,7 @@ impl UnwindTables<'_> {
         }
     }
 
-    /// Frees the places that were replaced before the last call. To be called once a round.
+    /// Frees what was retired before the last call. To be called once a round.
     pub fn maintain(&mut self) {
         self.tables.retired.rotate_right(1);
         for old in std::mem::take(&mut self.tables.retired[0]) {
@@ -325,10 +330,10 @@ impl UnwindTables<'_> {
 }
 
 impl Tables {
-    /// Frees a place that was never published.
-    fn free_place(&mut self, place: Place) {
-        self.directory.free(place.directory);
-        for (chunk, rows) in place.rows {
+    /// Frees the location of a table that was never published.
+    fn free_location(&mut self, location: TableLocation) {
+        self.directory.free(location.directory);
+        for (chunk, rows) in location.rows {
             self.free_rows(chunk, rows);
         }
     }

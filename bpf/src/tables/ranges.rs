@@ -1,4 +1,4 @@
-//! Allocates ranges of numbers: the places of rows, pages and mappings.
+//! Allocates ranges of numbers: those of rows in a chunk, and of pages in the directory.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -18,7 +18,7 @@ use crate::skeleton::KcollectMaps;
 /// A table that was placed, to be read as long as it is not removed.
 #[derive(Clone, Debug)]
 pub struct PlacedTable {
-    /// Its number, by which it is removed, and mapped in processes.
+    /// Its number, by which it is removed, and published for files.
     pub id: TableId,
     /// By rising number.
     pub(super) pages: Vec<(u32, Arc<Chunk>, Range<u32>)>,
@@ -32,7 +32,7 @@ impl PlacedTable {
         let page = self
             .pages
             .binary_search_by_key(&(address >> 16), |(number, ..)| u64::from(*number));
-        let Some((_, chunk, rows)) = page.ok().and_then(|place| self.pages.get(place)) else {
+        let Some((_, chunk, rows)) = page.ok().and_then(|index| self.pages.get(index)) else {
             return 0;
         };
         let low = (address & 0xffff) as u16;
@@ -121,8 +121,8 @@ impl Chunk {
     pub(super) fn write(&self, start: u32, rows: impl Iterator<Item = UnwindRow>) {
         let mut memory = self.memory();
         let all = <[UnwindRow]>::mut_from_bytes(&mut memory).unwrap_or_default();
-        for (place, row) in all.iter_mut().skip(start as usize).zip(rows) {
-            *place = row;
+        for (entry, row) in all.iter_mut().skip(start as usize).zip(rows) {
+            *entry = row;
         }
     }
 }

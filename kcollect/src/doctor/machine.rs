@@ -1,5 +1,6 @@
 //! Checks of the machine around the kernel: namespaces, clock, CPUs, /proc/kcore, gprofng.
 
+use bpf_abi::layout::CPUS_PER_RING;
 use host::exit::ExitKind;
 use host::machine::parse_cpu_list;
 use user_collector::files::FREE_DESCRIPTORS;
@@ -18,14 +19,12 @@ const BASE_DESCRIPTORS: u64 = 80;
 const CPU_DESCRIPTORS: u64 = 4;
 /// Descriptors of a counter on one CPU.
 const COUNTER_DESCRIPTORS: u64 = 3;
-/// CPUs that share a ring, which is one descriptor.
-const CPUS_PER_RING: u64 = 8;
 
 /// Returns how many files have to be open at once in a recording.
 #[must_use]
 pub fn descriptors_needed(online_cpus: u64, possible_cpus: u64, counters: u64) -> u64 {
     let of_cpu = CPU_DESCRIPTORS + COUNTER_DESCRIPTORS * counters;
-    let rings = possible_cpus.div_ceil(CPUS_PER_RING);
+    let rings = possible_cpus.div_ceil(CPUS_PER_RING.into());
     BASE_DESCRIPTORS + rings + of_cpu * online_cpus + FREE_DESCRIPTORS
 }
 

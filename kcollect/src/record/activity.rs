@@ -113,7 +113,7 @@ pub enum ThreadEvent {
     /// Memory that its process may use came or went, by a system call of the thread.
     Memory {
         /// The place among the thread's last user stacks where the event's is:
-        /// see [`bpf_abi::IoCall::place`].
+        /// see [`bpf_abi::IoCallRecord::call_site`].
         place: u8,
         /// What changed.
         change: Change,
@@ -124,7 +124,7 @@ pub enum ThreadEvent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IoCallEvent {
     /// The place among the thread's last user stacks where the call's is: see
-    /// [`bpf_abi::IoCall::place`].
+    /// [`bpf_abi::IoCallRecord::call_site`].
     pub place: u8,
     /// What it did.
     pub operation: Operation,

@@ -9,7 +9,7 @@ use std::fs;
 use std::time::Duration;
 
 use bpf::Programs;
-use bpf_abi::{Record, UserReturn};
+use bpf_abi::{Record, UserReturnRecord};
 use experiment_format::directory::ExperimentDir;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::kernel::{BPF, KERNEL};
@@ -191,7 +191,7 @@ impl Dispatcher {
     }
 
     /// Adds user stacks of later returns to user mode that something of before waits for.
-    pub fn returned(&mut self, returns: &[UserReturn]) {
+    pub fn returned(&mut self, returns: &[UserReturnRecord]) {
         if let Some(user) = &mut self.user {
             for record in returns {
                 if user.awaits(record) {

@@ -40,7 +40,7 @@ fn judge(way: UserStackCapture) -> Result<()> {
     let (tid, mut records) = nap_under(way)?;
     // In the order of time, as in a session.
     records.retain(|record| record.header().tid == tid);
-    records.sort_by_key(Record::time);
+    records.sort_by_key(Record::time_ns);
     let (mut join, mut all) = (Join::<(), ()>::default(), 0);
     let mut places: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
     for record in &records {

@@ -68,7 +68,7 @@ pub(super) fn records(bytes: &[u8]) {
     let mut rest = bytes;
     while let Ok((record, after)) = Record::decode_first(rest) {
         assert!(after.len() < rest.len());
-        let _ = record.time();
+        let _ = record.time_ns();
         if let Record::OffCpu(interval) = &record {
             let _ = interval.counts();
         }

@@ -12,8 +12,8 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-use bpf_abi::IoCall;
-use bpf_abi::layout::MAX_IO_EXTRA;
+use bpf_abi::IoCallRecord;
+use bpf_abi::layout::MAX_IO_EXTRA_BYTES;
 use experiment_format::packet::IoKind;
 
 use super::calls::{Action, call_of};
@@ -107,7 +107,11 @@ impl Descriptors {
 
     /// Returns the operations of a call, after the names of descriptors that it uses. Empty for a
     /// call that is not traced.
-    pub fn apply(&mut self, call: &IoCall, look: &mut impl DescriptorLookup) -> Vec<Operation> {
+    pub fn apply(
+        &mut self,
+        call: &IoCallRecord,
+        look: &mut impl DescriptorLookup,
+    ) -> Vec<Operation> {
         let Some(known) = call_of(call.call, call.compat) else {
             return Vec::new();
         };
@@ -151,7 +155,7 @@ impl Descriptors {
 /// A call that is being applied.
 struct Applied<'a, L> {
     descriptors: &'a mut Descriptors,
-    call: &'a IoCall,
+    call: &'a IoCallRecord,
     /// See [`Operation::call`].
     number: u32,
     look: &'a mut L,
@@ -428,7 +432,7 @@ impl<L: DescriptorLookup> Applied<'_, L> {
     /// Returns the call's path, absolute where the directory is known.
     fn path(&mut self, directory: i32) -> Vec<u8> {
         let mut path = self.call.extra.to_vec();
-        if path.len() >= MAX_IO_EXTRA {
+        if path.len() >= MAX_IO_EXTRA_BYTES {
             // The kernel ends a path that it cuts with NUL, where a name would end for readers.
             if path.last() == Some(&0) {
                 path.pop();

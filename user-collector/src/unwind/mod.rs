@@ -66,7 +66,7 @@ pub const MAX_SECTION_BYTES: usize = 64 << 20;
 pub const MAX_ROWS: usize = 1 << 24;
 
 /// Most 64 KiB pages of one table: 4 GiB of text, what the ABI's large models allow in one file.
-pub const MAX_PAGES: usize = 1 << 16;
+pub const MAX_PAGES: usize = bpf_abi::layout::MAX_PAGES as usize;
 
 /// Longest CIE that is read, bytes. Compilers write some 24. Its program runs once for each FDE, so
 /// that a long one would cost the square of the section's size.

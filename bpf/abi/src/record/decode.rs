@@ -3,13 +3,13 @@
 use zerocopy::FromBytes;
 
 use super::{
-    CapturedStack, Detail, IoCall, KernelStack, LockWait, Mode, OffCpu, Overflow, Record,
-    RecordHeader, ThreadName, ThreadRecord, Tick, UserReturn,
+    CapturedStack, IoCallRecord, KernelStack, LockWaitRecord, Mode, OffCpuDetail, OffCpuRecord,
+    OverflowRecord, Record, RecordHeader, ThreadName, ThreadRecord, TickRecord, UserReturnRecord,
 };
 use crate::layout::{
-    HeaderLayout, IO_PLACES, IoCallLayout, LockWaitLayout, MAX_IO_EXTRA, MAX_KERNEL_FRAMES,
-    MAX_USER_RETURN_WORDS, OverflowLayout, REGISTERS, RecordFlags, RecordKind, STATES,
-    ThreadLayout, UserReturnLayout,
+    HeaderLayout, IO_CALL_SITES, IoCallLayout, LockWaitLayout, MAX_IO_EXTRA_BYTES,
+    MAX_KERNEL_FRAMES, MAX_USER_RETURN_WORDS, OverflowLayout, REGISTERS, RecordFlags, RecordKind,
+    STATES, ThreadLayout, UserReturnLayout,
 };
 use crate::unwind::{Registers, UnwindEnd};
 
@@ -48,9 +48,9 @@ pub enum RecordError {
         /// All.
         ticks: u32,
     },
-    /// A user stack or a system call is of a place that does not exist.
-    #[error("{0} is not a place of a thread")]
-    Place(u32),
+    /// A user stack or a system call is of a call site that does not exist.
+    #[error("{0} is not a call site of a thread")]
+    CallSite(u32),
     /// A stack copy has no room for its registers.
     #[error("a stack copy of {words} words has no registers")]
     StackCopy {
@@ -106,10 +106,10 @@ impl Record {
             RecordKind::TickUser => tick(header, &raw, Mode::User, &mut rest)?,
             RecordKind::TickKernel => tick(header, &raw, Mode::Kernel, &mut rest)?,
             RecordKind::TickIdle => tick(header, &raw, Mode::Idle, &mut rest)?,
-            RecordKind::OffCpu => Record::OffCpu(OffCpu {
+            RecordKind::OffCpu => Record::OffCpu(OffCpuRecord {
                 header,
                 state: raw.state,
-                detail: Detail::try_from(raw.detail).ok(),
+                detail: OffCpuDetail::try_from(raw.detail).ok(),
                 blocked_ticks: raw.blocked,
                 waited_ticks: raw
                     .ticks
@@ -124,19 +124,19 @@ impl Record {
             RecordKind::UserReturn => {
                 let fixed: UserReturnLayout = rest.take()?;
                 let words = rest.words(raw.frames)?;
-                Record::UserReturn(UserReturn {
+                Record::UserReturn(UserReturnRecord {
                     header,
                     ip: fixed.ip,
                     sp: fixed.sp,
                     execution: fixed.execution,
-                    place: place(fixed.place)?,
+                    call_site: call_site(fixed.call_site)?,
                     stack: captured_stack(&raw, &fixed, &words)?,
                 })
             }
             RecordKind::VforkStart => Record::VforkStart(header),
             RecordKind::Overflow => {
                 let fixed: OverflowLayout = rest.take()?;
-                Record::Overflow(Overflow {
+                Record::Overflow(OverflowRecord {
                     header,
                     value: fixed.value,
                     counter: fixed.counter,
@@ -146,7 +146,7 @@ impl Record {
             }
             RecordKind::LockWait => {
                 let fixed: LockWaitLayout = rest.take()?;
-                Record::LockWait(LockWait {
+                Record::LockWait(LockWaitRecord {
                     header,
                     begin_ns: fixed.begin_ns,
                     object: fixed.object,
@@ -170,7 +170,7 @@ fn most_frames(kind: RecordKind) -> usize {
         | RecordKind::Overflow
         | RecordKind::LockWait => MAX_KERNEL_FRAMES,
         RecordKind::UserReturn => MAX_USER_RETURN_WORDS,
-        RecordKind::IoCall => MAX_IO_EXTRA / 8,
+        RecordKind::IoCall => MAX_IO_EXTRA_BYTES / 8,
         RecordKind::Thread | RecordKind::VforkStart => 0,
     }
 }
@@ -229,10 +229,10 @@ fn tick(
             ticks: raw.ticks,
         });
     }
-    Ok(Record::Tick(Tick {
+    Ok(Record::Tick(TickRecord {
         header,
         ticks: raw.ticks,
-        stolen: raw.blocked,
+        stolen_ticks: raw.blocked,
         mode,
         irq_work: raw.flags.contains(RecordFlags::IRQ_WORK),
         at_switch_out: raw.flags.contains(RecordFlags::AT_SWITCH_OUT),
@@ -240,10 +240,10 @@ fn tick(
     }))
 }
 
-fn place(number: u32) -> Result<u8, RecordError> {
+fn call_site(number: u32) -> Result<u8, RecordError> {
     match u8::try_from(number) {
-        Ok(place) if place <= IO_PLACES => Ok(place),
-        _ => Err(RecordError::Place(number)),
+        Ok(call_site) if call_site <= IO_CALL_SITES => Ok(call_site),
+        _ => Err(RecordError::CallSite(number)),
     }
 }
 
@@ -251,18 +251,18 @@ fn io_call(
     header: RecordHeader,
     raw: &HeaderLayout,
     rest: &mut Bytes<'_>,
-) -> Result<IoCall, RecordError> {
+) -> Result<IoCallRecord, RecordError> {
     let fixed: IoCallLayout = rest.take()?;
     let words = rest.words(raw.frames)?;
     let bytes = words.iter().flat_map(|word| word.to_ne_bytes());
-    Ok(IoCall {
+    Ok(IoCallRecord {
         header,
         begin_ns: fixed.begin_ns,
         result: fixed.result,
         arguments: fixed.arguments,
         call: fixed.call,
         compat: fixed.compat != 0,
-        place: place(fixed.place.into())?,
+        call_site: call_site(fixed.call_site.into())?,
         extra: bytes.take(usize::from(fixed.extra_bytes)).collect(),
     })
 }

@@ -4,7 +4,7 @@ mod decode;
 mod sums;
 
 pub use decode::RecordError;
-pub use sums::{DetailTimes, KernelCounts};
+pub use sums::{CpuCounts, DetailTimes, KernelCounts};
 
 use std::fmt;
 
@@ -94,13 +94,13 @@ pub struct KernelStack {
 
 /// One firing of one CPU's clock, or the idle time before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tick {
+pub struct TickRecord {
     /// When, where, and of which thread.
     pub header: RecordHeader,
     /// Interval boundaries that this stands for: 1 unless the timer was late.
     pub ticks: u32,
     /// Those of them that passed while the hypervisor ran something else.
-    pub stolen: u32,
+    pub stolen_ticks: u32,
     /// What the CPU was doing.
     pub mode: Mode,
     /// An interrupt or softirq ran on the CPU, on top of the thread.
@@ -115,7 +115,7 @@ pub struct Tick {
 /// What is known of an off-CPU interval beside its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, num_enum::TryFromPrimitive)]
 #[repr(u8)]
-pub enum Detail {
+pub enum OffCpuDetail {
     /// Blocked for block I/O, according to the scheduler.
     BlockIo = 10,
     /// Waiting for a CPU since a preemption or a yield, not since a wake-up.
@@ -127,13 +127,13 @@ pub enum Detail {
 /// A thread is on a CPU again after interval boundaries had passed in an off-CPU interval; or data
 /// stopped in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OffCpu {
+pub struct OffCpuRecord {
     /// When and where it came back, and which thread.
     pub header: RecordHeader,
     /// The microstate that it went into, numbered as in the experiment.
     pub state: u8,
     /// What more is known of that.
-    pub detail: Option<Detail>,
+    pub detail: Option<OffCpuDetail>,
     /// Boundaries in that state.
     pub blocked_ticks: u32,
     /// Boundaries since its wake-up, waiting for a CPU.
@@ -142,7 +142,7 @@ pub struct OffCpu {
     pub stack: KernelStack,
 }
 
-impl OffCpu {
+impl OffCpuRecord {
     /// Returns the boundaries by microstate.
     #[must_use]
     pub fn counts(&self) -> [u32; STATES] {
@@ -181,7 +181,7 @@ pub struct ThreadRecord {
 /// A thread returned to user mode, or was there: this is the user stack of all records with this
 /// number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UserReturn {
+pub struct UserReturnRecord {
     /// When and where, which thread, and the number.
     pub header: RecordHeader,
     /// The address at which it goes on in user mode.
@@ -190,8 +190,8 @@ pub struct UserReturn {
     pub sp: u64,
     /// How often the process had called exec until then, counted from any number.
     pub execution: u32,
-    /// Which numbers its number is one of: 0, or as in [`IoCall::place`].
-    pub place: u8,
+    /// Which numbers its number is one of: 0, or as in [`IoCallRecord::call_site`].
+    pub call_site: u8,
     /// Its user stack there.
     pub stack: CapturedStack,
 }
@@ -230,7 +230,7 @@ pub enum CapturedStack {
 
 /// A counter overflowed while the thread was on the CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Overflow {
+pub struct OverflowRecord {
     /// When, where, and in which thread.
     pub header: RecordHeader,
     /// Index of the counter, as it was attached.
@@ -245,7 +245,7 @@ pub struct Overflow {
 
 /// A thread of a followed process is on a CPU again after it was blocked in a futex.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LockWait {
+pub struct LockWaitRecord {
     /// When and where it came back, and which thread.
     pub header: RecordHeader,
     /// When it blocked, CLOCK_MONOTONIC.
@@ -262,8 +262,8 @@ pub struct LockWait {
 
 /// A traced system call of a process has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct IoCall {
-    /// When and where it ended, and which thread; the number is one of this place.
+pub struct IoCallRecord {
+    /// When and where it ended, and which thread; the number is one of this call site.
     pub header: RecordHeader,
     /// When it began, CLOCK_MONOTONIC; 0: that was not seen.
     pub begin_ns: u64,
@@ -275,9 +275,10 @@ pub struct IoCall {
     pub call: u32,
     /// The number is one of a 32-bit program's.
     pub compat: bool,
-    /// The user stacks of traced system calls are numbered for each of
-    /// [`IO_PLACES`](crate::layout::IO_PLACES) places in a thread, from 1 on.
-    pub place: u8,
+    /// Of which call site of the thread its user stack is, from 1 to
+    /// [`IO_CALL_SITES`](crate::layout::IO_CALL_SITES): the stacks of each are numbered by
+    /// themselves.
+    pub call_site: u8,
     /// What it brought from memory: see [`IoExtra`](crate::layout::IoExtra).
     pub extra: Box<[u8]>,
 }
@@ -286,22 +287,22 @@ pub struct IoCall {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// A clock fired.
-    Tick(Tick),
+    Tick(TickRecord),
     /// An off-CPU interval ended.
-    OffCpu(OffCpu),
+    OffCpu(OffCpuRecord),
     /// A thread's times and counts.
     Thread(Box<ThreadRecord>),
     /// A thread returns to user mode.
-    UserReturn(UserReturn),
+    UserReturn(UserReturnRecord),
     /// A process was made whose parent waits until it calls exec or exits (`CLONE_VFORK`). The time
     /// is the start of the process, which is before all other records of it.
     VforkStart(RecordHeader),
     /// A counter has overflowed.
-    Overflow(Overflow),
+    Overflow(OverflowRecord),
     /// A thread was blocked in a futex.
-    LockWait(LockWait),
+    LockWait(LockWaitRecord),
     /// A traced system call has ended.
-    IoCall(Box<IoCall>),
+    IoCall(Box<IoCallRecord>),
 }
 
 impl Record {
@@ -320,9 +321,9 @@ impl Record {
         }
     }
 
-    /// Returns when it happened, CLOCK_MONOTONIC, nanoseconds.
+    /// Returns when it happened, CLOCK_MONOTONIC.
     #[must_use]
-    pub fn time(&self) -> u64 {
+    pub fn time_ns(&self) -> u64 {
         self.header().time_ns
     }
 }

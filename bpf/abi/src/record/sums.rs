@@ -1,4 +1,4 @@
-//! Sums that are adjacent words in a thread's record.
+//! Sums: adjacent words in a thread's record, and the counts of a CPU.
 
 use std::ops::AddAssign;
 
@@ -72,5 +72,57 @@ sums! {
         read_bytes,
         /// Bytes to be written to block devices.
         written_bytes,
+    }
+}
+
+sums! {
+    /// What the BPF programs have counted on a CPU since it was first recorded.
+    ///
+    /// `user + kernel + idle + stolen` boundaries are the time recorded; of them `unsent` were left
+    /// out by request, and `lost` found no room.
+    CpuCounts {
+        /// Boundaries in user mode.
+        user,
+        /// Boundaries in the kernel.
+        kernel,
+        /// Boundaries in the idle task.
+        idle,
+        /// Boundaries that passed while the hypervisor ran something else, and a thread was on the
+        /// CPU.
+        stolen,
+        /// Idle boundaries not sent, because idle time is not recorded.
+        unsent,
+        /// Boundaries whose record found the ring full.
+        lost,
+        /// Boundaries beyond the first of a firing on a busy CPU, whose timer was late.
+        late,
+        /// Boundaries of off-CPU records that found the ring full.
+        off_cpu_lost,
+        /// Thread records that found the ring full.
+        thread_records_lost,
+        /// Times that the kernel had no memory for the account of a thread.
+        threads_untracked,
+        /// Returns to user mode that could not be waited for or sent.
+        user_returns_lost,
+        /// Starts of processes whose parent waits for their exec that found the ring full.
+        vfork_starts_lost,
+        /// Look-ups of mapped code that were thrown away, since the mappings changed meanwhile.
+        raced_look_ups,
+        /// Lock waits that found the ring full.
+        lock_waits_lost,
+        /// Lock waits that were not sent, since so many were in the same second.
+        lock_waits_skipped,
+        /// Their time.
+        lock_waits_skipped_ns,
+        /// Traced system calls that found the ring full.
+        io_calls_lost,
+    }
+}
+
+impl CpuCounts {
+    /// Returns the boundaries that passed while this CPU was recorded.
+    #[must_use]
+    pub fn boundaries(&self) -> u64 {
+        self.user + self.kernel + self.idle + self.stolen
     }
 }

@@ -9,7 +9,7 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::layout::*;
 use crate::unwind::UnwindEnd;
-use crate::{Detail, DetailTimes, KernelCounts};
+use crate::{DetailTimes, KernelCounts, OffCpuDetail};
 
 #[repr(C)]
 struct Entry {
@@ -59,9 +59,21 @@ macro_rules! numbers {
 }
 
 fn rust_side() -> BTreeMap<String, u64> {
-    use crate::unwind::native::{CONTINUES, Reader, Scan, State};
-
     let mut all: Vec<(String, usize)> = Vec::new();
+    records(&mut all);
+    sums(&mut all);
+    statistics(&mut all);
+    unwind_structures(&mut all);
+    record_numbers(&mut all);
+    unwind_numbers(&mut all);
+    limits(&mut all);
+    all.into_iter()
+        .map(|(name, value)| (name, value as u64))
+        .collect()
+}
+
+/// Records, as in `records.h`.
+fn records(all: &mut Vec<(String, usize)>) {
     let header = size_of::<HeaderLayout>();
     structure!(
         all,
@@ -102,7 +114,7 @@ fn rust_side() -> BTreeMap<String, u64> {
             sp,
             file,
             execution,
-            place,
+            call_site,
             end,
             via_frame_pointer,
             unwound,
@@ -137,12 +149,12 @@ fn rust_side() -> BTreeMap<String, u64> {
             call,
             extra_bytes,
             compat,
-            place
+            call_site
         ]
     );
     structure!(
         all,
-        io_call,
+        traced_call,
         TracedCall,
         0,
         [traced, extra, extra_argument, zero]
@@ -156,6 +168,11 @@ fn rust_side() -> BTreeMap<String, u64> {
     ] {
         all.push((format!("{record}.header"), 0));
     }
+}
+
+/// Sums in the record of a thread.
+fn sums(all: &mut Vec<(String, usize)>) {
+    let header = size_of::<HeaderLayout>();
     let details = header + offset_of!(ThreadLayout, details);
     for (name, offset) in [
         ("ns[DETAIL_BLOCK_IO]", offset_of!(DetailTimes, block_io)),
@@ -186,6 +203,10 @@ fn rust_side() -> BTreeMap<String, u64> {
     ] {
         all.push((format!("thread_record.counts[{name}]"), counts + offset));
     }
+}
+
+/// Statistics, as in `cpu_stats.h`.
+fn statistics(all: &mut Vec<(String, usize)>) {
     structure!(
         all,
         cpu_stats,
@@ -228,7 +249,7 @@ fn rust_side() -> BTreeMap<String, u64> {
             lock_second,
             lock_waits,
             io_calls_lost,
-            ignored,
+            ignored_execution,
             index_at_rotation,
             zero,
         ]
@@ -240,6 +261,12 @@ fn rust_side() -> BTreeMap<String, u64> {
         0,
         [since_overflow, events, recorded, lost]
     );
+}
+
+/// Structures of the unwinder, as in `unwind.h` and `unwind_tables.h`.
+fn unwind_structures(all: &mut Vec<(String, usize)>) {
+    use crate::unwind::native::{Reader, Scan, State};
+
     structure!(
         all,
         unwind_rule,
@@ -286,6 +313,10 @@ fn rust_side() -> BTreeMap<String, u64> {
     );
     structure!(all, page, UnwindPage, 0, [chunk, start, rows]);
     structure!(all, row, UnwindRow, 0, [low, rule]);
+}
+
+/// Numbers in records.
+fn record_numbers(all: &mut Vec<(String, usize)>) {
     numbers!(
         all,
         TICK_USER = RecordKind::TickUser,
@@ -303,10 +334,9 @@ fn rust_side() -> BTreeMap<String, u64> {
         EXTRA_ADDRESS = IoExtra::Address,
         EXTRA_PEER_ADDRESS = IoExtra::PeerAddress,
         IO_CALLS = IO_CALLS,
-        MAX_IO_EXTRA = MAX_IO_EXTRA,
-        IO_PLACES = IO_PLACES,
+        MAX_IO_EXTRA_BYTES = MAX_IO_EXTRA_BYTES,
+        IO_CALL_SITES = IO_CALL_SITES,
         OPERATION_UNKNOWN = OPERATION_UNKNOWN,
-        MAX_LOCK_WAITS = MAX_LOCK_WAITS,
         FLAG_IRQ_WORK = RecordFlags::IRQ_WORK.bits(),
         FLAG_TRUNCATED = RecordFlags::TRUNCATED.bits(),
         FLAG_NO_STACK = RecordFlags::NO_STACK.bits(),
@@ -317,12 +347,21 @@ fn rust_side() -> BTreeMap<String, u64> {
         FLAG_KERNEL_THREAD = RecordFlags::KERNEL_THREAD.bits(),
         STATE_WAIT_CPU = WAIT_CPU,
         STATES = STATES,
-        DETAIL_BLOCK_IO = Detail::BlockIo,
-        DETAIL_PREEMPTED = Detail::Preempted,
-        DETAIL_THROTTLED = Detail::Throttled,
+        DETAIL_BLOCK_IO = OffCpuDetail::BlockIo,
+        DETAIL_PREEMPTED = OffCpuDetail::Preempted,
+        DETAIL_THROTTLED = OffCpuDetail::Throttled,
         DETAILS_END = STATES + size_of::<DetailTimes>() / 8,
         KERNEL_COUNTS = size_of::<KernelCounts>() / 8,
         MAX_KERNEL_FRAMES = MAX_KERNEL_FRAMES,
+    );
+}
+
+/// Numbers of the unwinder.
+fn unwind_numbers(all: &mut Vec<(String, usize)>) {
+    use crate::unwind::native::CONTINUES;
+
+    numbers!(
+        all,
         UNWIND_CONTINUES = CONTINUES,
         UNWIND_COMPLETE = UnwindEnd::Complete,
         UNWIND_DEPTH_LIMIT = UnwindEnd::DepthLimit,
@@ -356,14 +395,24 @@ fn rust_side() -> BTreeMap<String, u64> {
         MAX_USER_FRAMES = MAX_USER_FRAMES,
         MAX_USER_RETURN_WORDS = MAX_USER_RETURN_WORDS,
         RED_ZONE_BYTES = RED_ZONE_BYTES,
+    );
+}
+
+/// Limits, as in `limits.h` and `unwind_tables.h`.
+fn limits(all: &mut Vec<(String, usize)>) {
+    numbers!(
+        all,
         MAX_SEGMENTS = MAX_SEGMENTS,
         MAX_PAGES = MAX_PAGES,
         MAX_RULES = MAX_RULES,
         ROWS_PER_CHUNK = ROWS_PER_CHUNK,
+        MAX_CHUNKS = MAX_CHUNKS,
+        CPUS_PER_RING = CPUS_PER_RING,
+        MAX_COUNTERS = MAX_COUNTERS,
+        SCRATCHES_PER_CPU = SCRATCHES_PER_CPU,
+        NO_LOCK_WAITS = NO_LOCK_WAITS,
+        MAX_LOCK_WAITS_PER_CPU_AND_SECOND = MAX_LOCK_WAITS_PER_CPU_AND_SECOND,
     );
-    all.into_iter()
-        .map(|(name, value)| (name, value as u64))
-        .collect()
 }
 
 #[test]
@@ -381,19 +430,39 @@ fn layouts_are_those_of_c() {
 
 proptest! {
     #[test]
-    fn statistics_survive_the_way_there_and_back(words in proptest::collection::vec(any::<u64>(), size_of::<CpuStats>() / 8)) {
-        let mut bytes: Vec<u8> = Vec::new();
-        // What belongs to a clock that is gone is not kept.
-        let clock = [0, 12, 13, 14, 15, 19, 22, 23, 25, 26, 27, 36, 37];
-        let mut kept: Vec<u8> = Vec::new();
-        for (at, word) in words.into_iter().enumerate() {
-            bytes.extend(word.to_ne_bytes());
-            let word = if clock.contains(&at) { 0 } else { word };
-            kept.extend(word.to_ne_bytes());
-        }
+    fn statistics_survive_the_way_there_and_back(
+        words in proptest::collection::vec(any::<u64>(), size_of::<CpuStats>() / 8)
+    ) {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let stats = CpuStats::read_from_bytes(&bytes).unwrap();
         prop_assert_eq!(stats.as_bytes(), &bytes);
-        let without_clock = stats.without_clock();
-        prop_assert_eq!(without_clock.as_bytes(), &kept);
+    }
+
+    /// What belongs to a clock that is gone is not kept.
+    #[test]
+    fn counts_outlast_a_clock(
+        words in proptest::collection::vec(any::<u64>(), size_of::<CpuStats>() / 8)
+    ) {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let stats = CpuStats::read_from_bytes(&bytes).unwrap();
+        let kept = stats.without_clock();
+        prop_assert_eq!(kept.counts(), stats.counts());
+        prop_assert_eq!((kept.index, kept.last_ns), (stats.index, stats.last_ns));
+        let clock = [
+            kept.origin_ns,
+            kept.in_idle,
+            kept.next_ns,
+            kept.offset_ns,
+            kept.offset_stale,
+            kept.begun_ns,
+            kept.busy,
+            kept.home_ns,
+            kept.steal_at,
+            kept.steal_ns,
+            kept.switch_steal_ns,
+            kept.ignored_execution,
+            kept.index_at_rotation,
+        ];
+        prop_assert_eq!(clock, [0; 13]);
     }
 }

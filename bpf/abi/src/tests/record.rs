@@ -49,10 +49,10 @@ fn a_kernel_tick_decodes() {
     let tick = alone(&record([1, 0, 0, 3], 2, &frames)).unwrap();
     assert_eq!(
         tick,
-        Record::Tick(Tick {
+        Record::Tick(TickRecord {
             header: header(),
             ticks: 5,
-            stolen: 2,
+            stolen_ticks: 2,
             mode: Mode::Kernel,
             irq_work: true,
             at_switch_out: false,
@@ -73,7 +73,7 @@ fn an_off_cpu_interval_decodes() {
         panic!("not an off-CPU record");
     };
     assert_eq!(off_cpu.counts(), [0, 0, 0, 0, 0, 0, 2, 0, 3, 0]);
-    assert_eq!(off_cpu.detail, Some(Detail::BlockIo));
+    assert_eq!(off_cpu.detail, Some(OffCpuDetail::BlockIo));
     assert!(off_cpu.stack.missing && off_cpu.stack.frames.is_empty());
     // Preempted: nothing else than a wait.
     let Record::OffCpu(off_cpu) = alone(&record([3, 8, 11, 4], 0, &[])).unwrap() else {
@@ -99,12 +99,12 @@ fn a_thread_and_a_user_return_decode() {
 
     let unwound = [1, 2, 0, 0, 0, 3 << 32 | 5, 0x0101, 0x1000, 0x2000];
     let user_return = alone(&record([5, 0, 0, 0], 2, &unwound)).unwrap();
-    let expected = UserReturn {
+    let expected = UserReturnRecord {
         header: header(),
         ip: 1,
         sp: 2,
         execution: 5,
-        place: 3,
+        call_site: 3,
         stack: CapturedStack::Unwound {
             frames: Box::new([0x1000, 0x2000]),
             end: UnwindEnd::Complete,
@@ -154,7 +154,7 @@ fn a_vfork_start_is_a_header() {
 fn an_overflow_decodes() {
     let frames = [0xffff_ffff_8100_0010, 0xffff_ffff_8100_2000];
     let bytes = record([7, 0, 0, 2], 2, &[&[1 << 40, 3][..], &frames].concat());
-    let expected = Overflow {
+    let expected = OverflowRecord {
         header: header(),
         counter: 3,
         value: 1 << 40,
@@ -176,7 +176,7 @@ fn a_lock_wait_decodes() {
         1,
         &[&[17, 0x7f00_0000_1234, 9][..], &frames].concat(),
     );
-    let expected = LockWait {
+    let expected = LockWaitRecord {
         header: header(),
         begin_ns: 17,
         object: 0x7f00_0000_1234,
@@ -203,14 +203,14 @@ fn a_traced_system_call_decodes() {
         32 << 56 | 1 << 48 | 7 << 32 | 257,
         path,
     ];
-    let expected = IoCall {
+    let expected = IoCallRecord {
         header: header(),
         begin_ns: 17,
         result: -2,
         arguments: [1, 2, 3, 4],
         call: 257,
         compat: true,
-        place: 32,
+        call_site: 32,
         extra: Box::from(&b"/tmp/ab"[..]),
     };
     let bytes = record([9, 0, 0, 0], 1, &body);
@@ -218,7 +218,7 @@ fn a_traced_system_call_decodes() {
     let mut elsewhere = body;
     elsewhere[6] += 1 << 56;
     let bytes = record([9, 0, 0, 0], 1, &elsewhere);
-    assert_eq!(alone(&bytes), Err(Some(RecordError::Place(33))));
+    assert_eq!(alone(&bytes), Err(Some(RecordError::CallSite(33))));
 }
 
 #[test]

@@ -4,8 +4,8 @@
 //! wherever it is unwound. The caller of [`unwind`] provides what differs: how rules are found, and
 //! how the stack is read.
 //!
-//! It refuses to know where rules come from (`user-collector` makes them from ELF files) and to
-//! repair a stack: the stack ends where the C says so, with the reason.
+//! It does not depend on where rules come from (`user-collector` makes them from ELF files), and
+//! repairs no stack: the stack ends where the C says so, with the reason.
 
 pub(crate) mod native;
 

@@ -46,7 +46,7 @@ unsafe extern "C" {
         state: *mut State,
         reader: *mut Reader,
         scan: *mut Scan,
-        made: u32,
+        no_table: u32,
         words: *mut u32,
         via_scan: *mut u32,
     ) -> u32;
@@ -134,92 +134,137 @@ pub fn unwind(
     find: impl FnMut(u64) -> UnwindBy,
     read: impl FnMut(u64) -> Option<u64>,
 ) -> Unwound {
-    let mut state = State {
-        pc: start.pc,
-        registers: start.general,
-        known: start.known.into(),
-        exact: start.exact.into(),
-        bx_at: 0,
-    };
     let mut context = Context { find, read };
-    let context = &raw mut context;
-    let mut reader = Reader::new(context);
-    let mut scan = Scan([0; 48]);
-    // SAFETY: `scan` is a valid `struct unwind_scan` for the call, which keeps no pointer.
-    unsafe {
-        kcollect_unwind_begin(&raw mut scan, start.own_stack.start, start.own_stack.end);
+    let mut unwinding = Unwinding::new(start, &raw mut context);
+    let mut frames = Vec::new();
+    while frames.len() < most {
+        if let Some(end) = unwinding.step(&mut frames) {
+            return unwinding.unwound(frames, end);
+        }
     }
-    // The number of frames until the one whose caller the last scan found.
-    let mut scanned = None;
-    let mut scan_words = SCAN_STACK_WORDS;
-    let mut unwound = Unwound {
-        frames: Vec::new(),
-        end: UnwindEnd::DepthLimit,
-        via_frame_pointer: false,
-        via_scan: false,
-    };
-    while unwound.frames.len() < most {
+    unwinding.unwound(frames, UnwindEnd::DepthLimit)
+}
+
+/// A stack that is being unwound.
+struct Unwinding<F, R> {
+    /// What the caller of [`unwind`] holds: C has this address too.
+    context: *mut Context<F, R>,
+    reader: Reader,
+    state: State,
+    scan: Scan,
+    /// How many words scans may still look at.
+    scan_words: u32,
+    /// The number of frames until the one whose caller the last scan found.
+    scanned: Option<usize>,
+    via_frame_pointer: bool,
+    via_scan: bool,
+}
+
+impl<F: FnMut(u64) -> UnwindBy, R: FnMut(u64) -> Option<u64>> Unwinding<F, R> {
+    /// Begins at a frame. The result must not outlive the context.
+    fn new(start: &Registers, context: *mut Context<F, R>) -> Unwinding<F, R> {
+        let mut scan = Scan([0; 48]);
+        // SAFETY: `scan` is a valid `struct unwind_scan` for the call, which keeps no pointer.
+        unsafe {
+            kcollect_unwind_begin(&raw mut scan, start.own_stack.start, start.own_stack.end);
+        }
+        Unwinding {
+            context,
+            reader: Reader::new(context),
+            state: State {
+                pc: start.pc,
+                registers: start.general,
+                known: start.known.into(),
+                exact: start.exact.into(),
+                bx_at: 0,
+            },
+            scan,
+            scan_words: SCAN_STACK_WORDS,
+            scanned: None,
+            via_frame_pointer: false,
+            via_scan: false,
+        }
+    }
+
+    /// Adds a frame and goes to its caller. Returns why there is none, if so.
+    fn step(&mut self, frames: &mut Vec<u64>) -> Option<UnwindEnd> {
         // SAFETY: `state` is a valid `struct unwind_state` for the call, which keeps no pointer.
-        let address = unsafe { kcollect_unwind_address(&raw const state) };
-        unwound.frames.push(address);
+        let address = unsafe { kcollect_unwind_address(&raw const self.state) };
+        frames.push(address);
         // SAFETY: C has the address too, but does not run.
-        let context = unsafe { &mut *context };
+        let context = unsafe { &mut *self.context };
         let found = (context.find)(address);
         let mut end = match found {
-            UnwindBy::Rule(rule) => {
-                // SAFETY: all are valid for the call, which keeps no pointer; of the rule any bytes
-                // are.
-                unsafe {
-                    kcollect_unwind_by_rule(
-                        &raw mut state,
-                        &raw const rule,
-                        &raw mut reader,
-                        &raw const scan,
-                    )
-                }
-            }
-            UnwindBy::FramePointer | UnwindBy::Hole => {
-                let mut via_scan = 0;
-                // SAFETY: all are valid for the call, which keeps no pointer.
-                let end = unsafe {
-                    kcollect_unwind_without_rule(
-                        &raw mut state,
-                        &raw mut reader,
-                        &raw mut scan,
-                        (found == UnwindBy::FramePointer).into(),
-                        &raw mut scan_words,
-                        &raw mut via_scan,
-                    )
-                };
-                scanned = (via_scan != 0).then_some(unwound.frames.len());
-                unwound.via_scan |= via_scan != 0;
-                unwound.via_frame_pointer |= via_scan == 0;
-                end
-            }
+            UnwindBy::Rule(rule) => self.by_rule(&rule),
+            UnwindBy::FramePointer => self.without_rule(true, frames.len()),
+            UnwindBy::Hole => self.without_rule(false, frames.len()),
             UnwindBy::Nothing(end) => end as u32,
         };
         let waits = matches!(found, UnwindBy::Nothing(end) if end != UnwindEnd::NoMapping);
-        if let Some(frames) = scanned.filter(|_| end != CONTINUES && !waits) {
-            // SAFETY: all are valid for the call, which keeps no pointer.
-            let again = unsafe {
-                kcollect_unwind_scan_again(
-                    &raw mut state,
-                    &raw mut reader,
-                    &raw mut scan,
-                    &raw mut scan_words,
-                    &raw mut end,
-                )
-            };
-            if again != 0 {
-                // What the caller led to was none of the stack.
-                unwound.frames.truncate(frames);
-            }
+        if end != CONTINUES && !waits {
+            self.scan_again(&mut end, frames);
         }
-        if end != CONTINUES {
-            // C has no other numbers: a test compares them.
-            unwound.end = UnwindEnd::try_from(end as u8).unwrap_or(UnwindEnd::Unsupported);
-            break;
+        // C has no other numbers: a test compares them.
+        (end != CONTINUES).then(|| UnwindEnd::try_from(end as u8).unwrap_or(UnwindEnd::Unsupported))
+    }
+
+    fn by_rule(&mut self, rule: &EncodedRule) -> u32 {
+        // SAFETY: all are valid for the call, which keeps no pointer; of the rule any bytes are.
+        unsafe {
+            kcollect_unwind_by_rule(
+                &raw mut self.state,
+                rule,
+                &raw mut self.reader,
+                &raw const self.scan,
+            )
         }
     }
-    unwound
+
+    /// Goes to the caller by the frame pointer or a scan. `frames`: how many there are until here.
+    fn without_rule(&mut self, no_table: bool, frames: usize) -> u32 {
+        let mut via_scan = 0;
+        // SAFETY: all are valid for the call, which keeps no pointer.
+        let end = unsafe {
+            kcollect_unwind_without_rule(
+                &raw mut self.state,
+                &raw mut self.reader,
+                &raw mut self.scan,
+                no_table.into(),
+                &raw mut self.scan_words,
+                &raw mut via_scan,
+            )
+        };
+        self.scanned = (via_scan != 0).then_some(frames);
+        self.via_scan |= via_scan != 0;
+        self.via_frame_pointer |= via_scan == 0;
+        end
+    }
+
+    /// Goes on with the last scan where the caller that it found has led nowhere.
+    fn scan_again(&mut self, end: &mut u32, frames: &mut Vec<u64>) {
+        let Some(scanned) = self.scanned else { return };
+        // SAFETY: all are valid for the call, which keeps no pointer.
+        let again = unsafe {
+            kcollect_unwind_scan_again(
+                &raw mut self.state,
+                &raw mut self.reader,
+                &raw mut self.scan,
+                &raw mut self.scan_words,
+                end,
+            )
+        };
+        if again != 0 {
+            // What the caller led to was none of the stack.
+            frames.truncate(scanned);
+        }
+    }
+
+    fn unwound(&self, frames: Vec<u64>, end: UnwindEnd) -> Unwound {
+        Unwound {
+            frames,
+            end,
+            via_frame_pointer: self.via_frame_pointer,
+            via_scan: self.via_scan,
+        }
+    }
 }

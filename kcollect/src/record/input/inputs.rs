@@ -6,8 +6,9 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use std::{fs, io};
 
-use bpf::{MAX_COUNTERS, Programs, Settings, UserStackCapture};
-use bpf_abi::{CapturedStack, CodeFile, CpuStats, Record, ThreadName};
+use bpf::{Programs, Settings, UserStackCapture};
+use bpf_abi::layout::MAX_COUNTERS;
+use bpf_abi::{CapturedStack, CodeFile, CpuCounts, Record, ThreadName};
 use counters::names::event::CounterRequest;
 use counters::perf::counter::CounterScope;
 use counters::perf::cpu_events::{open_clock, open_overflow, set_clock_period};
@@ -320,7 +321,7 @@ impl Inputs {
             cpu.change(at_ns, recording && cpu.has_clock);
         }
         let totals = match recording {
-            true => self.totals_of(self.programs.ended_cpu_stats(at_ns))?,
+            true => self.totals_of(self.programs.ended_cpu_counts(at_ns))?,
             false => self.totals()?,
         };
         if recording {
@@ -343,12 +344,12 @@ impl Inputs {
     /// # Errors
     /// When it can't be read.
     pub fn totals(&self) -> Result<Totals, Failure> {
-        self.totals_of(self.programs.all_cpu_stats())
+        self.totals_of(self.programs.cpu_counts())
     }
 
     fn totals_of(
         &self,
-        stats: Result<Vec<(u32, CpuStats)>, bpf::Error>,
+        stats: Result<Vec<(u32, CpuCounts)>, bpf::Error>,
     ) -> Result<Totals, Failure> {
         let stats = stats.map_err(bpf_failure)?;
         let time = |cpu| self.cpus.get(&cpu).copied().unwrap_or_default();
@@ -483,7 +484,8 @@ impl Inputs {
                 );
                 self.lacking.insert(*file, place);
             }
-            self.order.push(record.time(), InputEvent::Record(record));
+            self.order
+                .push(record.time_ns(), InputEvent::Record(record));
         }
     }
 

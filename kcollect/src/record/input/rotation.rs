@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use bpf_abi::{Record, UserReturn};
+use bpf_abi::{Record, UserReturnRecord};
 use experiment_format::ids::Pid;
 
 use super::event::InputEvent;
@@ -20,14 +20,14 @@ pub struct Rotation {
     pub totals: Totals,
     /// First returns to user mode of threads after it: their stacks may be those of what the
     /// threads did before it.
-    pub returns: Vec<UserReturn>,
+    pub returns: Vec<UserReturnRecord>,
 }
 
 /// Returns the first return to user mode of each thread among the events after a rotation, in any
 /// order. Not of a process that had mapped something new by then: its stack is to be read by that.
 pub(super) fn first_returns<'a>(
     events: impl Iterator<Item = &'a (u64, InputEvent)>,
-) -> Vec<UserReturn> {
+) -> Vec<UserReturnRecord> {
     let mut events: Vec<_> = events.collect();
     events.sort_by_key(|(time, _)| *time);
     let (mut changed, mut seen) = (HashSet::new(), HashSet::new());
@@ -43,7 +43,7 @@ pub(super) fn first_returns<'a>(
                 changed.insert(*pid);
             }
             InputEvent::Record(Record::UserReturn(stack))
-                if seen.insert((stack.header.tid, stack.place))
+                if seen.insert((stack.header.tid, stack.call_site))
                     && !changed.contains(&Pid(stack.header.pid)) =>
             {
                 returns.push(stack.clone());
@@ -74,12 +74,12 @@ mod tests {
             via_frame_pointer: false,
             via_scan: false,
         };
-        let record = UserReturn {
+        let record = UserReturnRecord {
             header,
             ip: 0,
             sp: 0,
             execution: 0,
-            place,
+            call_site: place,
             stack,
         };
         (time, InputEvent::Record(Record::UserReturn(record)))

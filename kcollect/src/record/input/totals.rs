@@ -2,15 +2,15 @@
 //! one another have the differences.
 
 use bpf::OverflowCounts;
-use bpf_abi::CpuStats;
+use bpf_abi::CpuCounts;
 
 use super::inputs::CpuTime;
 
 /// Counts since the beginning of the recording.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
-    /// The statistics of every CPU that ticked, with its recorded time.
-    pub cpus: Vec<(u32, CpuStats, CpuTime)>,
+    /// The counts of every CPU that ticked, with its recorded time.
+    pub cpus: Vec<(u32, CpuCounts, CpuTime)>,
     /// Events of each counter, in the order of the command line.
     pub counters: Vec<OverflowCounts>,
     /// Events that arrived after later ones had been passed on.
@@ -20,7 +20,7 @@ pub struct Totals {
 impl Totals {
     /// Returns one count of the statistics, summed over the CPUs.
     #[must_use]
-    pub fn sum(&self, of: fn(&CpuStats) -> u64) -> u64 {
+    pub fn sum(&self, of: fn(&CpuCounts) -> u64) -> u64 {
         self.cpus.iter().map(|(_, stats, _)| of(stats)).sum()
     }
 
@@ -61,9 +61,9 @@ mod tests {
 
     #[test]
     fn counts_since_are_differences_and_what_is_new_counts_as_a_whole() {
-        let stats = |user| CpuStats {
+        let stats = |user| CpuCounts {
             user,
-            ..CpuStats::default()
+            ..CpuCounts::default()
         };
         let time = |recorded_ns| CpuTime {
             recorded_ns,

@@ -112,7 +112,7 @@ impl Decoder {
 
     /// Decodes a tick of a CPU.
     #[must_use]
-    pub fn tick(&self, mut tick: abi::Tick) -> CpuTick {
+    pub fn tick(&self, mut tick: abi::TickRecord) -> CpuTick {
         if tick.at_switch_out {
             self.drop_own_frames(&mut tick.stack);
         }
@@ -124,8 +124,8 @@ impl Decoder {
         };
         CpuTick {
             header: tick.header,
-            ticks: tick.ticks - tick.stolen,
-            stolen: tick.stolen,
+            ticks: tick.ticks - tick.stolen_ticks,
+            stolen: tick.stolen_ticks,
             state,
             irq_work: tick.irq_work,
             stack: self.stack(&tick.stack),
@@ -134,15 +134,15 @@ impl Decoder {
 
     /// Decodes an interval off the CPU of a process instance.
     #[must_use]
-    pub fn off_cpu(&self, record: &abi::OffCpu, instance: ProcessInstance) -> OffCpu {
+    pub fn off_cpu(&self, record: &abi::OffCpuRecord, instance: ProcessInstance) -> OffCpu {
         let stack = self.stack(&record.stack);
         let blocked = match record.detail {
-            Some(abi::Detail::BlockIo) => Detail::BlockIo,
+            Some(abi::OffCpuDetail::BlockIo) => Detail::BlockIo,
             _ => Detail::None,
         };
         let waited = match record.detail {
-            Some(abi::Detail::Preempted) => Detail::Preempted,
-            Some(abi::Detail::Throttled) => Detail::Throttled,
+            Some(abi::OffCpuDetail::Preempted) => Detail::Preempted,
+            Some(abi::OffCpuDetail::Throttled) => Detail::Throttled,
             _ => Detail::Woken,
         };
         let part = |state, ticks, detail| ThreadActivity {
@@ -169,7 +169,7 @@ impl Decoder {
 
     /// Decodes an overflow of a counter in a process instance.
     #[must_use]
-    pub fn overflow(&self, record: &abi::Overflow, instance: ProcessInstance) -> CpuOverflow {
+    pub fn overflow(&self, record: &abi::OverflowRecord, instance: ProcessInstance) -> CpuOverflow {
         let stack = self.stack(&record.stack);
         let side = |side| OverflowEvent {
             tag: counter_tags::tag(record.counter, side),
@@ -189,7 +189,11 @@ impl Decoder {
 
     /// Decodes a wait for a lock of a process instance. What is not known has one number in both.
     #[must_use]
-    pub fn lock_wait(&self, record: &abi::LockWait, instance: ProcessInstance) -> ThreadActivity {
+    pub fn lock_wait(
+        &self,
+        record: &abi::LockWaitRecord,
+        instance: ProcessInstance,
+    ) -> ThreadActivity {
         const { assert!(abi::layout::OPERATION_UNKNOWN == UNKNOWN_KIND) };
         let stack = self.stack(&record.stack);
         ThreadActivity {
@@ -221,7 +225,7 @@ impl Decoder {
     /// Returns whether the CPU was in a trap: an interrupt, or an exception other than a page
     /// fault. Then its entry is at the root of the stack; a system call's and a kernel thread's
     /// roots are others.
-    fn is_trap(&self, tick: &abi::Tick) -> bool {
+    fn is_trap(&self, tick: &abi::TickRecord) -> bool {
         let within = |pc: &u64| {
             let next = self.trap_entries.partition_point(|(from, _)| from <= pc);
             next > 0 && *pc < self.trap_entries[next - 1].1

@@ -11,7 +11,7 @@ mod process;
 mod text;
 mod traced;
 
-use bpf_abi::CpuStats;
+use bpf_abi::CpuCounts;
 use experiment_format::losses::{Losses, Recorded};
 use experiment_format::microstate::Microstate;
 use serde::Serialize;
@@ -170,7 +170,7 @@ impl Summary {
                 plan.interval,
                 totals,
                 recorded.irq_work,
-                inputs.programs.knows_stolen_time(),
+                inputs.programs.has_stolen_time(),
             ),
             ticks: recorded.ticks,
             packets: recorded.packets,
@@ -220,7 +220,7 @@ impl Summary {
     }
 }
 
-fn cpu((cpu, stats, time): &(u32, CpuStats, CpuTime)) -> CpuTicks {
+fn cpu((cpu, stats, time): &(u32, CpuCounts, CpuTime)) -> CpuTicks {
     CpuTicks {
         cpu: *cpu,
         recorded_ns: time.recorded_ns,
@@ -263,7 +263,7 @@ fn losses(
 ) -> Losses {
     let kernel = &dispatcher.router.founder.recorded;
     let sum = |of| totals.sum(of);
-    let sent = sum(CpuStats::boundaries) - sum(|stats| stats.unsent) - sum(|stats| stats.lost);
+    let sent = sum(CpuCounts::boundaries) - sum(|stats| stats.unsent) - sum(|stats| stats.lost);
     Losses {
         overflows: counters
             .iter()

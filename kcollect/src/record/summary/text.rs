@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use bpf_abi::layout::MAX_LOCK_WAITS;
+use bpf_abi::layout::MAX_LOCK_WAITS_PER_CPU_AND_SECOND;
 use experiment_format::microstate::{Microstate, short_metric};
 use host::table::{Align, TextTable};
 
@@ -183,7 +183,7 @@ impl LockWaitSummary {
         if self.left_out > 0 {
             let share = percent(self.left_out_s, self.left_out_s + self.recorded_s);
             line += &format!(
-                "; {} waits of {:.3} s ({share}) left out, because there were more than {MAX_LOCK_WAITS} a second on one CPU; \
+                "; {} waits of {:.3} s ({share}) left out, because there were more than {MAX_LOCK_WAITS_PER_CPU_AND_SECOND} a second on one CPU; \
                  set -s MICROSECONDS to skip short waits",
                 self.left_out, self.left_out_s
             );

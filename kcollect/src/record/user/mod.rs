@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use bpf::Programs;
 use bpf_abi::unwind::UnwindEnd;
-use bpf_abi::{CodeFile, UserReturn};
+use bpf_abi::{CodeFile, UserReturnRecord};
 use experiment_format::ids::{Pid, Tid};
 use user_collector::follow::FollowRule;
 use user_collector::join::{Join, JoinCounts};
@@ -126,8 +126,8 @@ impl UserSpace {
 
     /// Returns whether something waits for a user stack.
     #[must_use]
-    pub fn awaits(&self, record: &UserReturn) -> bool {
-        let place = (record.header.tid(), record.place);
+    pub fn awaits(&self, record: &UserReturnRecord) -> bool {
+        let place = (record.header.tid(), record.call_site);
         self.join.awaits(place, record.header.user_return)
     }
 
@@ -136,12 +136,12 @@ impl UserSpace {
         &mut self,
         router: &mut Router,
         processes: &ProcessTable,
-        record: UserReturn,
+        record: UserReturnRecord,
     ) {
         let (header, pid) = (record.header, record.header.pid());
         let (slot, mut complete) = self
             .join
-            .announced((header.tid(), record.place), header.user_return);
+            .announced((header.tid(), record.call_site), header.user_return);
         if self.code.spaces.get_mut(pid).is_none() {
             self.code.spaces.found(pid, [], header.time_ns);
         }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use bpf_abi::{IoCall, RecordHeader, ThreadName};
+use bpf_abi::{IoCallRecord, RecordHeader, ThreadName};
 use experiment_format::ids::Pid;
 use user_collector::io_calls::calls::{Action, call_of};
 use user_collector::io_calls::{Descriptors, Operation, ProcLookup, Sockets};
@@ -63,8 +63,8 @@ impl TracedProcesses {
     }
 
     /// Returns what a call did, as events of its thread with the times at which they were.
-    fn apply(&mut self, call: &IoCall) -> Vec<(u64, ThreadEvent)> {
-        let (pid, place) = (call.header.pid(), call.place);
+    fn apply(&mut self, call: &IoCallRecord) -> Vec<(u64, ThreadEvent)> {
+        let (pid, place) = (call.header.pid(), call.call_site);
         if let Some(Action::Memory(what)) = call_of(call.call, call.compat).map(|call| call.action)
         {
             let changes = self.memory.entry(pid).or_default().apply(what, call);
@@ -92,7 +92,7 @@ impl TracedProcesses {
 
 impl UserSpace {
     /// Adds a system call of a thread, if its process may be followed.
-    pub fn io_call(&mut self, router: &mut Router, processes: &ProcessTable, call: &IoCall) {
+    pub fn io_call(&mut self, router: &mut Router, processes: &ProcessTable, call: &IoCallRecord) {
         let pid = call.header.pid();
         let tracked = self.tracker.with_pid(pid);
         if self.traced.load == Some(pid) || !self.policy.may_follow(processes, tracked, pid) {

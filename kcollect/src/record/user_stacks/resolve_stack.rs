@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use bpf_abi::unwind::UnwindEnd;
-use bpf_abi::{CapturedStack, UserReturn};
+use bpf_abi::{CapturedStack, UserReturnRecord};
 use experiment_format::ids::Pid;
 use host::machine;
 use serde::Serialize;
@@ -72,7 +72,7 @@ impl StackResolver {
         publisher: &mut TablePublisher,
         processes: &ProcessTable,
         slot: UserStackKey,
-        record: UserReturn,
+        record: UserReturnRecord,
     ) -> Option<UserStack> {
         let pid = record.header.pid();
         let space = code.spaces.get_mut(pid)?;

@@ -122,6 +122,7 @@ impl Unmapped {
 
 #[cfg(test)]
 mod tests {
+    use bpf_abi::layout::REGISTERS;
     use bpf_abi::unwind::Registers;
     use experiment_format::ids::Tid;
     use user_collector::join::Join;
@@ -136,7 +137,7 @@ mod tests {
             file: bpf_abi::CodeFile::default(),
             via_frame_pointer: false,
             via_scan: false,
-            registers: Registers::innermost(0, [0; 16]),
+            registers: Registers::innermost(0, [0; REGISTERS]),
             stack: Box::default(),
             code: MappedCode::default(),
             pid,

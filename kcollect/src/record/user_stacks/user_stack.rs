@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bpf_abi::CodeFile;
+use bpf_abi::layout::{MAX_USER_FRAMES, RED_ZONE_BYTES, REGISTERS, STACK_POINTER};
 use bpf_abi::unwind::{self, Registers, UnwindBy, UnwindEnd};
 use experiment_format::ids::Pid;
 use experiment_format::stacks::StackEnd;
@@ -14,9 +15,6 @@ use user_collector::unwind::UnwindRule;
 
 use super::publish::TablePublisher;
 use crate::record::processes::LoadedCode;
-
-/// The most frames of a stack, as in the BPF programs (`DEEPEST`).
-const MAX_FRAMES: usize = 1000;
 
 /// The user stack of a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,7 +130,7 @@ impl StackCopy {
             via_frame_pointer: stack.via_frame_pointer,
             via_scan: stack.via_scan,
             file: CodeFile::default(),
-            registers: Registers::innermost(0, [0; 16]),
+            registers: Registers::innermost(0, [0; REGISTERS]),
             stack: Box::default(),
             code,
             pid,
@@ -186,7 +184,8 @@ impl StackCopy {
             return Some(stack);
         }
         let (mut waits, mut leaves) = (false, false);
-        let lowest = self.registers.general[usize::from(SP)].wrapping_sub(RED_ZONE);
+        let lowest =
+            self.registers.general[usize::from(STACK_POINTER)].wrapping_sub(RED_ZONE_BYTES);
         let copied_to = lowest.wrapping_add(8 * self.stack.len() as u64);
         let mut past_copy = false;
         let read = |address: u64| {
@@ -220,7 +219,7 @@ impl StackCopy {
                 Some(UnwindTableState::None) | None => UnwindBy::FramePointer,
             }
         };
-        let max_frames = MAX_FRAMES.saturating_sub(self.unwound.len());
+        let max_frames = MAX_USER_FRAMES.saturating_sub(self.unwound.len());
         let mut unwound = unwind::unwind(&self.registers, max_frames, &mut find, read);
         let outermost = unwound.frames.last().copied();
         let in_hole = outermost.is_some_and(|address| find(address) == UnwindBy::Hole);
@@ -275,15 +274,8 @@ impl StackCopy {
     }
 }
 
-/// Bytes below the stack pointer that are copied too (`RED_ZONE` of the BPF side): OpenSSL's SHA-2
-/// has its frame address there.
-const RED_ZONE: u64 = 128;
-
 /// Words of a stack that is kept where room is short: most stacks are no longer.
 const SHORT_WORDS: usize = 1024;
-
-/// DWARF number of the stack pointer.
-const SP: u8 = 7;
 
 /// The address of the file's own space that is mapped at an address.
 fn file_address(

@@ -25,8 +25,8 @@ impl DescriptorLookup for Proc {
     }
 }
 
-fn call(number: i64, arguments: [i64; 3], result: i64, extra: &[u8]) -> IoCall {
-    IoCall {
+fn call(number: i64, arguments: [i64; 3], result: i64, extra: &[u8]) -> IoCallRecord {
+    IoCallRecord {
         header: RecordHeader {
             time_ns: 2000,
             ..RecordHeader::default()
@@ -36,7 +36,7 @@ fn call(number: i64, arguments: [i64; 3], result: i64, extra: &[u8]) -> IoCall {
         arguments: [arguments[0], arguments[1], arguments[2], 0].map(i64::cast_unsigned),
         call: number as u32,
         compat: false,
-        place: 1,
+        call_site: 1,
         extra: extra.into(),
     }
 }
@@ -131,8 +131,8 @@ fn paths_begin_at_the_root() {
         process.call(libc::SYS_openat, [-100, 0, 0], -2, b"e"),
         "Open -1 /tmp/e failed"
     );
-    let mut long = vec![b'x'; MAX_IO_EXTRA];
-    long[MAX_IO_EXTRA - 1] = 0;
+    let mut long = vec![b'x'; MAX_IO_EXTRA_BYTES];
+    long[MAX_IO_EXTRA_BYTES - 1] = 0;
     let opened = process.call(libc::SYS_openat, [-100, 0, 0], 7, &long);
     assert!(opened.ends_with("xx…"), "{opened}");
 }
