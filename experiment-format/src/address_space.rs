@@ -1,7 +1,7 @@
 //! What was mapped at an address at a time: the events of `map.xml`, replayed.
 //!
 //! An address space changes while it is recorded: a library is unloaded, code is generated again
-//! at the same place. So a mapping is valid for an interval, and a lookup takes an address and a
+//! at the same address. So a mapping is valid for an interval, and a lookup takes an address and a
 //! time. Three rules of gprofng's are kept, so that both find the same function:
 //!
 //! * The first segment of an object is used only if its modes are exactly read and execute.
@@ -24,7 +24,7 @@ pub enum ObjectKind {
     Function,
 }
 
-/// The object that an address is in, and the place in it.
+/// The object that an address is in, and the offset in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Location<'a> {
     /// The name of the file or of the function.
@@ -39,13 +39,14 @@ pub struct Location<'a> {
     pub number: usize,
 }
 
-/// A mapping, and when it is valid.
+/// An object that is mapped, and the interval for which it is.
 #[derive(Debug)]
-struct Mapping {
+struct MappedObject {
     vaddr: u64,
     size: u64,
-    /// Valid from here to before `until_ns`, in nanoseconds since the start.
+    /// The mapping is valid from this time on, nanoseconds since the start of the experiment.
     from_ns: u64,
+    /// The mapping is not valid any more from this time on.
     until_ns: u64,
     object: usize,
     kind: ObjectKind,
@@ -61,7 +62,7 @@ pub struct AddressSpace {
     /// The size of the first mapping of each object, at the position of its name.
     mapped: Vec<u64>,
     /// Sorted by first address, then by age.
-    mappings: Vec<Mapping>,
+    mappings: Vec<MappedObject>,
 }
 
 impl AddressSpace {
@@ -101,8 +102,8 @@ impl AddressSpace {
             .mappings
             .partition_point(|mapping| mapping.vaddr <= address);
         let below = self.mappings[..above].iter().rev();
-        let mut best: Option<&Mapping> = None;
-        let mut later: Option<&Mapping> = None;
+        let mut best: Option<&MappedObject> = None;
+        let mut later: Option<&MappedObject> = None;
         for mapping in below.take_while(|mapping| mapping.reach >= address) {
             if best.is_some_and(|best| best.vaddr != mapping.vaddr) {
                 break;
@@ -150,7 +151,7 @@ struct Replay {
     numbers: HashMap<String, usize>,
     /// The objects of which an executable segment was mapped.
     executable: HashSet<usize>,
-    mappings: Vec<Mapping>,
+    mappings: Vec<MappedObject>,
     /// The mappings that are valid now, by first address: several, if one was made over another.
     live: HashMap<u64, Vec<usize>>,
 }
@@ -245,7 +246,7 @@ impl Replay {
         }
         live.push(self.mappings.len());
         let (from_ns, until_ns, reach) = (at_ns, u64::MAX, 0);
-        self.mappings.push(Mapping {
+        self.mappings.push(MappedObject {
             vaddr,
             size,
             from_ns,

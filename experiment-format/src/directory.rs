@@ -23,25 +23,35 @@ use crate::error::Error;
 
 mod create;
 mod name;
-mod place;
 mod reopen;
 mod room;
 mod series;
+mod state;
 
 pub use create::PendingFile;
 pub(crate) use create::entries;
 use create::{make_dir, make_file, remove_content};
 pub use name::{NameRequest, Renamed};
 use name::{SUFFIX, check_name, largest_in_use, numbered, series_of};
-pub use place::Place;
 pub(crate) use reopen::Identity;
 pub(crate) use room::MAX_DEPTH;
 pub use room::{Room, room_of};
 pub use series::Former;
 pub(crate) use series::note_use;
+pub use state::DirectoryState;
 
-/// How many numbers are tried while other processes take them.
+/// The most numbers that are tried while other processes take them.
 const MAX_NAME_ATTEMPTS: u32 = 4095;
+
+/// The user and the group that own what is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner {
+    /// The user's number.
+    pub uid: u32,
+    /// The group's number.
+    pub gid: u32,
+}
+
 /// The directory of an experiment that is being written.
 #[derive(Debug)]
 pub struct ExperimentDir {
@@ -49,7 +59,7 @@ pub struct ExperimentDir {
     fd: OwnedFd,
     name: String,
     path: PathBuf,
-    owner: Option<(u32, u32)>,
+    owner: Option<Owner>,
     /// `archives/`, once something is in it.
     archives: OnceLock<OwnedFd>,
     /// The name of a file until it is complete. It is the same for all files, since only one is
@@ -60,7 +70,7 @@ pub struct ExperimentDir {
 impl ExperimentDir {
     /// Makes a new experiment directory in `parent`, which must exist.
     ///
-    /// It has mode 0700 and belongs to `owner`, (uid, gid), or to the caller.
+    /// It has mode 0700 and belongs to `owner`, or to the caller.
     ///
     /// # Errors
     ///
@@ -69,7 +79,7 @@ impl ExperimentDir {
     pub fn create(
         parent: &Path,
         request: &NameRequest,
-        owner: Option<(u32, u32)>,
+        owner: Option<Owner>,
     ) -> Result<(ExperimentDir, Option<Renamed>)> {
         let (mut name, series) = match request {
             NameRequest::Series { stem } => (None, Some((stem.as_str(), 0))),
@@ -377,7 +387,15 @@ mod tests {
     #[test]
     fn root_everything_belongs_to_the_owner() {
         let tmp = tempfile::tempdir().unwrap();
-        let (dir, _) = ExperimentDir::create(tmp.path(), &series(), Some((1234, 4321))).unwrap();
+        let (dir, _) = ExperimentDir::create(
+            tmp.path(),
+            &series(),
+            Some(Owner {
+                uid: 1234,
+                gid: 4321,
+            }),
+        )
+        .unwrap();
         dir.create_file("log.xml").unwrap();
         dir.archive("x", b"").unwrap();
         let copy = format!("{ARCHIVES}/{}", archive_name("x"));

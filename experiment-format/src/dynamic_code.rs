@@ -1,12 +1,12 @@
 //! `dyntext`: the machine code of dynamic functions, for disassembly.
 //!
-//! A dynamic function ([`MapEvent::Function`]) has a name and a place, and no file that would have
-//! its instructions. This file of the experiment has them. It is a sequence of records, each with
-//! `u32 type, u32 size` first; the size is that of the whole record:
+//! A dynamic function ([`MapEvent::Function`]) has a name and an address, and no file that would
+//! have its instructions. This file of the experiment has them. It is a sequence of records, each
+//! with `u32 type, u32 size` first; the size is that of the whole record:
 //!
 //! | type | body |
 //! |---|---|
-//! | 1 function | `i64` time in nanoseconds since the start, `u64` address: that which is mapped there then |
+//! | 1 function | `i64` time, nanoseconds since the start; `u64` address of the function |
 //! | 2 code | machine code, padded with zeros to a multiple of 16 bytes |
 //! | 3 lines | pairs of `u32` offset and `u32` line |
 //! | 4 source | a path with a NUL, padded |
@@ -51,7 +51,7 @@ fn header(kind: u32, size: usize) -> [u8; RECORD_HEADER_BYTES] {
 /// The code of one dynamic function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DynamicCode<'a> {
-    /// When the function existed, nanoseconds since the start.
+    /// A time at which the function existed, nanoseconds since the start of the experiment.
     pub at_ns: u64,
     /// Its first address.
     pub address: u64,
@@ -109,7 +109,7 @@ impl DynamicCodes {
     }
 }
 
-/// Returns the type and the place of the record at an offset, if all of it is there.
+/// Returns the type of the record at an offset, and the range of its body, if all of it is there.
 fn record(bytes: &[u8], at: usize) -> Option<(u32, Range<usize>)> {
     let header = bytes.get(at..)?.first_chunk::<RECORD_HEADER_BYTES>()?;
     let [a, b, c, d, size @ ..] = *header;

@@ -55,7 +55,7 @@ const MAX_HEADER_BYTES: u64 = size_of::<FileHeader64<Endianness>>() as u64;
 /// Largest table of section names, bytes.
 const MAX_SECTION_NAMES_BYTES: u64 = 4 << 20;
 
-/// Why an ELF file, or a part of it, is not read.
+/// The reason why an ELF file, or a part of it, is not read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ElfError {
@@ -82,7 +82,7 @@ pub enum ElfError {
     Headers {
         /// `file`, `program`, `section`, `frame` or `compression`.
         headers: &'static str,
-        /// What is wrong with them.
+        /// The damage.
         problem: String,
     },
 
@@ -93,20 +93,20 @@ pub enum ElfError {
     /// A piece lies outside the file, or the file was shortened.
     #[error("{name} at offset {offset:#x} of {size} bytes lies outside the file")]
     Outside {
-        /// The section's name, or what the piece is.
+        /// The name of the section or of the piece.
         name: &'static str,
         /// Offset in the file.
         offset: u64,
-        /// Bytes.
+        /// Its size in bytes.
         size: u64,
     },
 
     /// A piece is larger than the limit.
     #[error("{name} has {size} bytes, more than {limit}")]
     TooLarge {
-        /// The section's name, or what the piece is.
+        /// The name of the section or of the piece.
         name: &'static str,
-        /// Bytes.
+        /// Its size in bytes.
         size: u64,
         /// The most bytes that are read.
         limit: u64,
@@ -124,7 +124,7 @@ impl ElfError {
     }
 }
 
-/// How much of a file is read.
+/// Limits of what is read of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ElfLimits {
     /// Most program headers.
@@ -136,8 +136,9 @@ pub struct ElfLimits {
 }
 
 impl ElfLimits {
-    /// What every linked program is within: 64 KiB of program headers, as many as the kernel reads;
-    /// 65,536 sections, more than any but objects that are not linked yet have; pieces of 64 MiB.
+    /// The limits that every linked program is within: 64 KiB of program headers, as many as the
+    /// kernel reads; 65,536 sections, more than any but objects that are not linked yet have;
+    /// pieces of 64 MiB.
     pub const PROGRAM: ElfLimits = ElfLimits {
         max_segments: 65_536 / size_of::<ProgramHeader64<Endianness>>() as u32,
         max_sections: 1 << 16,
@@ -177,7 +178,7 @@ pub struct ElfSection {
     pub address: u64,
     /// Offset in the file.
     pub offset: u64,
-    /// Bytes.
+    /// Its size in bytes.
     pub size: u64,
     /// The number of a section that belongs to it.
     pub link: u32,
@@ -189,7 +190,7 @@ pub struct ElfSection {
     pub entry_size: u64,
 }
 
-/// Where a table of headers is.
+/// The position of a table of headers.
 #[derive(Clone, Copy, Debug)]
 struct HeaderTable {
     offset: u64,

@@ -32,9 +32,9 @@ const BUFFER_BYTES: usize = 256 * 1024;
 /// A range of executable memory, which becomes a text section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TextSection<'a> {
-    /// First address.
+    /// Its first address.
     pub address: u64,
-    /// Bytes.
+    /// Its size in bytes.
     pub size: u64,
     /// The instructions, `size` bytes, if they could be read. Without them there is no disassembly.
     pub bits: Option<&'a [u8]>,
@@ -43,7 +43,7 @@ pub struct TextSection<'a> {
 /// The symbol of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageSymbol<'a> {
-    /// First address.
+    /// Its first address.
     pub address: u64,
     /// Bytes; with 0 the function extends to the next symbol.
     pub size: u64,
@@ -53,15 +53,15 @@ pub struct ImageSymbol<'a> {
     pub global: bool,
 }
 
-/// The place of a text section, or of a function, in the file: the numbers of the segment event
+/// The position of a text section, or of a function, in the file: the numbers of the segment event
 /// that maps it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlacedText {
-    /// First address.
+    /// Its first address.
     pub vaddr: u64,
-    /// Bytes.
+    /// Its size in bytes.
     pub size: u64,
-    /// Where in the file it begins.
+    /// Its offset in the file.
     pub file_offset: u64,
 }
 
@@ -129,7 +129,7 @@ impl<'a> ElfImage<'a> {
         // Sections with bits come first; the positions of the others follow.
         for with_bits in [true, false] {
             next = next.next_multiple_of(PAGE_BYTES);
-            for (text, place) in self.texts.iter().zip(&mut placed) {
+            for (text, placed_text) in self.texts.iter().zip(&mut placed) {
                 if text.bits.is_some() != with_bits {
                     continue;
                 }
@@ -140,7 +140,7 @@ impl<'a> ElfImage<'a> {
                 let end = next
                     .checked_add(text.size)
                     .filter(|end| *end <= MAX_POSITION);
-                *place = Some(PlacedText {
+                *placed_text = Some(PlacedText {
                     vaddr: text.address,
                     size: text.size,
                     file_offset: next,
@@ -197,9 +197,9 @@ impl<'a> ElfImage<'a> {
 
         // First everything is reserved.
         writer.reserve_file_header();
-        for (text, place) in self.texts.iter().zip(placed) {
+        for (text, placed_text) in self.texts.iter().zip(placed) {
             if text.bits.is_some() {
-                writer.reserve_until(place.file_offset);
+                writer.reserve_until(placed_text.file_offset);
                 writer.reserve(text.size, 1);
             }
         }
@@ -244,9 +244,9 @@ impl<'a> ElfImage<'a> {
             e_entry: 0,
             e_flags: elf::FileFlags(0),
         })?;
-        for (text, place) in self.texts.iter().zip(placed) {
+        for (text, placed_text) in self.texts.iter().zip(placed) {
             if let Some(bits) = text.bits {
-                writer.pad_until(place.file_offset);
+                writer.pad_until(placed_text.file_offset);
                 writer.write(bits);
             }
         }
@@ -273,7 +273,7 @@ impl<'a> ElfImage<'a> {
         writer.write_strtab();
         writer.write_shstrtab();
         writer.write_null_section_header();
-        for (text, place) in self.texts.iter().zip(placed) {
+        for (text, placed_text) in self.texts.iter().zip(placed) {
             let kind = if text.bits.is_some() {
                 elf::SHT_PROGBITS
             } else {
@@ -285,7 +285,7 @@ impl<'a> ElfImage<'a> {
                 sh_type: kind,
                 sh_flags: elf::SHF_ALLOC | elf::SHF_EXECINSTR,
                 sh_addr: text.address,
-                sh_offset: place.file_offset,
+                sh_offset: placed_text.file_offset,
                 sh_size: text.size,
                 sh_link: 0,
                 sh_info: 0,
@@ -432,9 +432,9 @@ mod tests {
             ElfImage::scattered(&[(100, b"bpf_prog_a"), (7, b"bpf_prog_b")]).unwrap();
         let found = functions(&image.to_bytes().unwrap());
         assert_eq!(found.len(), 2);
-        for (place, (_, address, size, position)) in placed.iter().zip(found) {
+        for (placed_text, (_, address, size, position)) in placed.iter().zip(found) {
             assert_eq!(
-                (place.vaddr, place.size, place.file_offset),
+                (placed_text.vaddr, placed_text.size, placed_text.file_offset),
                 (address, size, position)
             );
         }

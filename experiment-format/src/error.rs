@@ -77,7 +77,7 @@ pub enum Error {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// The place in it, in bytes from the beginning.
+        /// The offset of the damage in the file, in bytes.
         offset: u64,
         /// The problem.
         what: String,

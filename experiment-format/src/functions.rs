@@ -24,7 +24,7 @@ use crate::address_space::{AddressSpace, ObjectKind};
 use crate::archive::archive_name;
 use crate::elf::{AllocatedBytes, ElfBytes, ElfFile, ElfLimits, ElfSegment, SectionTable};
 use crate::error::Error;
-use crate::reader::open_regular;
+use crate::file::open_regular;
 
 /// A symbol or string table larger than this is not read.
 const MAX_TABLE_BYTES: u64 = 1 << 30;
@@ -483,9 +483,9 @@ mod tests {
             cut: prop::sample::Index,
         ) {
             let mut bytes = image(&[(0x10, 0x10, "a"), (0x20, 0, "b")], None);
-            for (place, value) in damage {
-                let place = place.index(bytes.len());
-                bytes[place] = value;
+            for (offset, value) in damage {
+                let offset = offset.index(bytes.len());
+                bytes[offset] = value;
             }
             let _ = FunctionTable::parse(bytes.as_slice(), AllocatedBytes::UNKNOWN);
             let _ = FunctionTable::parse(&bytes[..cut.index(bytes.len())], AllocatedBytes::UNKNOWN);

@@ -1,5 +1,5 @@
-//! Whether a process belongs to what was asked for, by the names in its experiment's comments: a
-//! unit of systemd, a container, a control group.
+//! Matches of a process's groups, which are in its experiment's comments, with those that were
+//! asked for: a unit of systemd, a container, a control group.
 
 /// Returns whether a unit is meant: a service also without its ending, `nginx` for `nginx.service`.
 #[must_use]

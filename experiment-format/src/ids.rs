@@ -1,7 +1,7 @@
-//! The numbers of processes and threads, as types that cannot be swapped.
+//! The numbers of processes, threads and stacks, as types that cannot be swapped.
 
 use std::fmt;
-use std::num::ParseIntError;
+use std::num::{NonZeroU64, ParseIntError};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -54,14 +54,14 @@ impl Tid {
     }
 }
 
-/// As records have numbers beside others.
+/// The number as records have it.
 impl From<Pid> for u64 {
     fn from(pid: Pid) -> u64 {
         pid.0.into()
     }
 }
 
-/// As records have numbers beside others.
+/// The number as records have it.
 impl From<Tid> for u64 {
     fn from(tid: Tid) -> u64 {
         tid.0.into()
@@ -93,5 +93,26 @@ impl FromStr for Tid {
 
     fn from_str(text: &str) -> Result<Tid, ParseIntError> {
         text.parse().map(Tid)
+    }
+}
+
+/// The number of a stack in `data.frameinfo`, by which packets refer to it (FRINFO).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StackUid(NonZeroU64);
+
+impl StackUid {
+    /// Returns the number that follows another one.
+    pub(crate) fn after(last: u64) -> Self {
+        StackUid(NonZeroU64::MIN.saturating_add(last))
+    }
+
+    /// Returns the number in the file.
+    pub const fn get(self) -> u64 {
+        self.0.get()
+    }
+
+    /// Returns the stack of a number found in a file; 0 is none.
+    pub fn new(number: u64) -> Option<Self> {
+        NonZeroU64::new(number).map(StackUid)
     }
 }

@@ -11,8 +11,12 @@
 //!   map.xml             map            what was mapped where, and when
 //!   profile             packet         the ticks: packets that log.xml declares
 //!   hwcounters          packet         the overflows of counters
+//!   synctrace           packet         waits for locks
+//!   iotrace             packet         system calls that do I/O
+//!   heaptrace           packet         memory that came and went
 //!   data.frameinfo      stacks         the call stacks that packets refer to
 //!   overview            usage          resource usage, one record per sample
+//!   dyntext             dynamic_code   machine code of functions that are in no file
 //!   archives/           archive        copies of load objects
 //!                       elf_image      load objects that never were files, such as the kernel
 //!   notes               writer         text that gprofng prints ahead of the header
@@ -33,7 +37,9 @@
 //! * [`losses`] counts what is missing from an experiment, and [`kernel`] has names that writers
 //!   and readers of experiments of the kernel share.
 //! * [`microstate`] has the states of a thread, which are columns of reports.
-//! * [`ids`] has the types of process and thread ids.
+//! * [`elf`] reads ELF files by pieces, each within a limit.
+//! * [`groups`] matches units, containers and control groups of processes.
+//! * [`ids`] has the types of the numbers of processes, threads and stacks.
 //! * [`text`] makes names of processes safe to print.
 //!
 //! # What holds at any time

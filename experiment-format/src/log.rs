@@ -49,7 +49,7 @@ pub struct System {
 /// The container that a process was in.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Container {
-    /// What runs it: `docker`, `podman`.
+    /// The program that runs it: `docker`, `podman`.
     pub runtime: String,
     /// Its id or name.
     pub id: String,
@@ -80,7 +80,7 @@ pub enum Setting {
     Terminate(u32),
     /// The signal that toggles recording.
     PauseSignal(u32),
-    /// Which descendants were followed.
+    /// The descendants that were followed.
     LineTrace(String),
     /// Any other setting found in a file. A writer refuses it: for an unknown name, gprofng prints
     /// a debug line on stderr.
@@ -246,13 +246,13 @@ impl Default for LogHeader {
 /// The start of an experiment: its relative times count from here.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StartTime {
-    /// By the clock of the packets; less than 2^31 seconds.
+    /// The time by the clock of the packets; less than 2^31 seconds.
     pub tstamp_ns: u64,
-    /// Wall clock time since 1970: whole seconds,
+    /// Wall clock time, whole seconds since 1970.
     pub wall_s: i64,
-    /// and the nanoseconds in addition; 0 where the experiment has seconds only.
+    /// The nanoseconds beyond `wall_s`; 0 where the experiment has seconds only.
     pub wall_subsec_ns: u32,
-    /// How far the local time is *behind* UTC (`timezone` of the C library).
+    /// The seconds by which local time is *behind* UTC (`timezone` of the C library).
     pub tm_zone_s: i64,
 }
 
@@ -288,7 +288,7 @@ pub enum LogEvent {
     Sample {
         /// The time, nanoseconds since the start of the experiment.
         at_ns: u64,
-        /// Which record of `overview` belongs to it; 0 is the start point.
+        /// The number of its record in `overview`; 0 is the start point.
         id: u32,
         /// Its label.
         label: String,
@@ -297,7 +297,7 @@ pub enum LogEvent {
     Pause {
         /// The time, nanoseconds since the start of the experiment.
         at_ns: u64,
-        /// Why, if named.
+        /// The reason, if it is named.
         name: Option<String>,
     },
     /// Recording resumed.
@@ -305,7 +305,7 @@ pub enum LogEvent {
         /// The time, nanoseconds since the start of the experiment.
         at_ns: u64,
     },
-    /// A thread has this name from now on (`jthread_start`). The header has to declare
+    /// A thread has this name from this time on (`jthread_start`). The header has to declare
     /// [`ProfileDecl::ThreadNames`].
     ///
     /// For every packet of the thread, gprofng takes the name of the *last* such event in the file
@@ -370,13 +370,13 @@ pub enum LogEvent {
 pub struct Descendant {
     /// The time, nanoseconds since the start of the experiment.
     pub at_ns: u64,
-    /// The call: `fork`, `exec`, …
+    /// The call that starts it: `fork`, `exec`, …
     pub variant: String,
-    /// Name of its subexperiment without `.er`.
+    /// The name of its subexperiment without `.er`.
     pub lineage: String,
     /// Whether it is followed.
     pub follow: bool,
-    /// More about it.
+    /// A message about it.
     pub message: String,
 }
 

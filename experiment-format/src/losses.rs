@@ -1,4 +1,4 @@
-//! What an experiment lacks or has only in part, counted by cause.
+//! Counts of what an experiment lacks or has only in part, by cause.
 //!
 //! Each count is taken where the loss happens: in the kernel by the statistics of a CPU, in user
 //! space where events are put in order and written. The counts are in `kcollect.json`, in the
@@ -7,7 +7,7 @@
 
 use serde::Serialize;
 
-/// What is lost or impaired, by cause. A field's name is its key in `kcollect.json`.
+/// Counts of what is lost or impaired, by cause. A field's name is its key in `kcollect.json`.
 #[derive(Debug, Default, Serialize)]
 pub struct Losses {
     /// Ticks that found the ring buffer full.
@@ -45,14 +45,14 @@ pub struct Losses {
     pub lock_waits: u64,
     /// Traced system calls that were not recorded.
     pub io_calls: u64,
-    /// What was recorded, which the counts are a share of.
+    /// The totals that the counts are a share of.
     #[serde(skip)]
-    pub recorded: Recorded,
+    pub recorded: RecordedTotals,
 }
 
-/// How much was recorded. The names are the keys of `kcollect.json`.
+/// Totals of what was recorded. The names are the keys of `kcollect.json`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Recorded {
+pub struct RecordedTotals {
     /// Ticks of CPUs.
     pub ticks: u64,
     /// Ticks of threads, on and off CPU.
@@ -61,7 +61,7 @@ pub struct Recorded {
     pub arrays: u64,
 }
 
-/// What a count is a share of.
+/// The total that a count is a share of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Whole {
     Ticks,
@@ -78,9 +78,9 @@ struct Cause {
     name: &'static str,
     /// Whether data is absent. Otherwise it is there, with something missing from it.
     lost: bool,
-    /// One of what is counted, and several.
+    /// The noun for what is counted, singular and plural.
     noun: [&'static str; 2],
-    /// What happened to them.
+    /// The end of the sentence that begins with the noun.
     what: &'static str,
     whole: Whole,
 }
@@ -221,7 +221,7 @@ impl Cause {
     }
 
     /// The total that a count belongs to: what was recorded, and for losses also what was not.
-    fn total(&self, count: i64, recorded: &Recorded) -> Option<u64> {
+    fn total(&self, count: i64, recorded: &RecordedTotals) -> Option<u64> {
         let recorded = match self.whole {
             Whole::Ticks => recorded.ticks,
             Whole::ThreadTicks => recorded.thread_ticks,
@@ -233,13 +233,13 @@ impl Cause {
         (recorded > 0).then(|| recorded.saturating_add(lost))
     }
 
-    fn share(&self, count: i64, recorded: &Recorded) -> Option<f64> {
+    fn share(&self, count: i64, recorded: &RecordedTotals) -> Option<f64> {
         let total = self.total(count, recorded)?;
         Some(count as f64 / total as f64)
     }
 
     /// Returns `12 ticks (0.05 % of 24132) found the ring buffer full`.
-    fn phrase(&self, count: i64, recorded: &Recorded) -> String {
+    fn phrase(&self, count: i64, recorded: &RecordedTotals) -> String {
         let noun = self.noun[usize::from(count != 1)];
         let total = self.total(count, recorded);
         let share = total.map(|total| {
@@ -253,7 +253,7 @@ impl Cause {
 /// Returns what a count of this name means, such as `12 ticks (0.05 % of 24132) found the ring
 /// buffer full`. A name from another version stands for itself.
 #[must_use]
-pub fn phrase(name: &str, count: i64, recorded: &Recorded) -> String {
+pub fn phrase(name: &str, count: i64, recorded: &RecordedTotals) -> String {
     match Cause::of(name) {
         Some(cause) => cause.phrase(count, recorded),
         None => format!("{count} {}", name.replace('_', " ")),
@@ -265,7 +265,7 @@ pub fn phrase(name: &str, count: i64, recorded: &Recorded) -> String {
 #[must_use]
 pub fn describe<'a>(
     counts: impl IntoIterator<Item = (&'a str, i64)>,
-    recorded: &Recorded,
+    recorded: &RecordedTotals,
 ) -> String {
     let (mut lost, mut impaired, mut zeros) = (Vec::new(), Vec::new(), 0_usize);
     let mut worst: f64 = 0.0;
@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn the_line_says_out_of_how_many_and_whether_it_matters() {
-        let recorded = Recorded {
+        let recorded = RecordedTotals {
             ticks: 9_988,
             thread_ticks: 24_120,
             arrays: 20_000,
@@ -408,7 +408,7 @@ mod tests {
         );
         // Of another version: a new name, and no totals.
         assert_eq!(
-            describe([("new_cause", 3)], &Recorded::default()),
+            describe([("new_cause", 3)], &RecordedTotals::default()),
             "lost: 3 new cause; impaired: nothing"
         );
     }

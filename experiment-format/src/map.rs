@@ -5,6 +5,7 @@
 //! hexadecimal, and an event without its `object` attribute crashes gprofng. This module alone
 //! writes and reads the file, so these rules are kept in one place.
 
+use std::iter;
 use std::path::Path;
 
 use crate::Result;
@@ -27,13 +28,13 @@ pub enum MapEvent {
     Segment {
         /// The time, nanoseconds since the start of the experiment.
         at_ns: u64,
-        /// First address.
+        /// Its first address.
         vaddr: u64,
-        /// Bytes. A segment of 2 GiB or more is written as several.
+        /// Its size in bytes. A segment of 2 GiB or more is written as several.
         size: u64,
-        /// Where in the file the part begins, in bytes.
+        /// The offset of the part in the file, in bytes.
         file_offset: u64,
-        /// 1 read, 2 write, 4 execute; write [`READ_EXECUTE`].
+        /// Access modes: 1 read, 2 write, 4 execute. Write [`READ_EXECUTE`].
         modes: u32,
         /// The load object. All experiments of a session share one namespace: two files of one path
         /// need two names. gprofng never opens a file whose name has a back-quote.
@@ -44,9 +45,9 @@ pub enum MapEvent {
     Function {
         /// The time, nanoseconds since the start of the experiment.
         at_ns: u64,
-        /// First address.
+        /// Its first address.
         vaddr: u64,
-        /// Bytes, below 2 GiB.
+        /// Its size in bytes, below 2 GiB.
         size: u64,
         /// Its name.
         name: String,
@@ -55,9 +56,9 @@ pub enum MapEvent {
     DynamicFunction {
         /// The time, nanoseconds since the start of the experiment.
         at_ns: u64,
-        /// First address.
+        /// Its first address.
         vaddr: u64,
-        /// Bytes, below 2 GiB.
+        /// Its size in bytes, below 2 GiB.
         size: u64,
         /// The group, for instance `[vdso]`.
         group: String,
@@ -68,18 +69,18 @@ pub enum MapEvent {
     JavaMethod {
         /// The time, nanoseconds since the start of the experiment.
         at_ns: u64,
-        /// First address.
+        /// Its first address.
         vaddr: u64,
-        /// Bytes, below 2 GiB.
+        /// Its size in bytes, below 2 GiB.
         size: u64,
-        /// Number of the method in `jclasses`.
+        /// The number of the method in `jclasses`.
         method: u64,
     },
     /// The mapping that begins at this address ended.
     Unmap {
         /// The time, nanoseconds since the start of the experiment.
         at_ns: u64,
-        /// First address.
+        /// Its first address.
         vaddr: u64,
     },
 }
@@ -113,23 +114,7 @@ impl MapEvent {
                 modes,
                 name,
             } => {
-                let out_of_range = || {
-                    refused(format!(
-                        "a segment of {size} bytes at {vaddr:#x}, file offset {file_offset:#x}"
-                    ))
-                };
-                vaddr
-                    .checked_add(size.saturating_sub(1))
-                    .ok_or_else(out_of_range)?;
-                file_offset.checked_add(*size).ok_or_else(out_of_range)?;
-                let mut done = 0;
-                loop {
-                    let rest = size - done;
-                    let piece = if rest > MAX_SIZE_BYTES {
-                        PIECE_BYTES
-                    } else {
-                        rest
-                    };
+                for (done, piece) in pieces(*vaddr, *size, *file_offset)? {
                     map(&mut out, "segment", *at_ns)?
                         .number("vaddr", format_args!("{:#x}", vaddr + done))
                         .number("size", piece)
@@ -138,10 +123,6 @@ impl MapEvent {
                         .number("chksum", "0x0")
                         .attribute("name", name)
                         .end();
-                    done += piece;
-                    if done == *size {
-                        break;
-                    }
                 }
             }
             MapEvent::Function {
@@ -186,6 +167,26 @@ impl MapEvent {
         }
         Ok(out)
     }
+}
+
+/// Returns the pieces of a segment that the file can hold: offset in the segment, and bytes.
+fn pieces(vaddr: u64, size: u64, file_offset: u64) -> Result<impl Iterator<Item = (u64, u64)>> {
+    let end = vaddr.checked_add(size.saturating_sub(1));
+    if end.is_none() || file_offset.checked_add(size).is_none() {
+        return Err(refused(format!(
+            "a segment of {size} bytes at {vaddr:#x}, file offset {file_offset:#x}"
+        )));
+    }
+    let mut next = Some(0);
+    Ok(iter::from_fn(move || {
+        let done = next?;
+        let piece = match size - done {
+            rest if rest > MAX_SIZE_BYTES => PIECE_BYTES,
+            rest => rest,
+        };
+        next = Some(done + piece).filter(|done| *done < size);
+        Some((done, piece))
+    }))
 }
 
 /// Begins a `map` event.

@@ -13,9 +13,9 @@ mod unpack;
 use std::path::{Path, PathBuf};
 
 pub use pack::pack;
-pub use unpack::{Part, free_bytes, unpack};
+pub use unpack::{UnpackedPart, free_bytes, unpack};
 
-/// What its name ends in.
+/// The end of the name of a packed experiment.
 pub const SUFFIX: &str = ".er.zst";
 
 /// The most files and directories: 60,000 processes, each with a subexperiment of ten files.
@@ -30,8 +30,8 @@ pub fn is_packed(path: &Path) -> bool {
     name.len() > SUFFIX.len() && name.ends_with(SUFFIX.as_bytes())
 }
 
-/// Returns the directory that a packed experiment was: its path without `.zst`. Of another path
-/// that itself.
+/// Returns the path of the directory that a packed experiment was: without `.zst`. Another path is
+/// returned as it is.
 #[must_use]
 pub fn directory_of(path: &Path) -> PathBuf {
     match is_packed(path) {

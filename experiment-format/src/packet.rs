@@ -1,11 +1,12 @@
 //! Self-described packets: a declaration in `log.xml` says which bytes of a packet mean what.
 //!
-//! A reader takes each field from its declared place, so a writer is free to choose the layout. The
-//! layouts of the packets that this crate writes, [`ClockTick`], [`TickArray`], [`CounterEvent`],
-//! [`SyncEvent`], [`IoEvent`] and [`HeapEvent`], are stated once, in tables (`spec`); declaration
-//! and encoder follow from them. The decoder here follows the declaration of the file. It returns
-//! [`ClockRecord`]s for the first two kinds of packets, and a [`CounterRecord`], a [`SyncRecord`],
-//! an [`IoRecord`] and a [`HeapRecord`] for the others. `walk` finds the packets of a file.
+//! A reader takes each field from its declared offset, so a writer is free to choose the layout.
+//! The layouts of the packets that this crate writes, [`ClockTick`], [`TickArray`],
+//! [`CounterEvent`], [`SyncEvent`], [`IoEvent`] and [`HeapEvent`], are stated once, in tables
+//! (`spec`); declaration and encoder follow from them. The decoder here follows the declaration of
+//! the file. It returns [`ClockRecord`]s for the first two kinds of packets, and a
+//! [`CounterRecord`], a [`SyncRecord`], an [`IoRecord`] and a [`HeapRecord`] for the others. `walk`
+//! finds the packets of a file.
 
 pub(crate) mod counter;
 pub(crate) mod heap;
@@ -18,9 +19,8 @@ pub(crate) mod walk;
 use std::array;
 use std::iter::Flatten;
 
-use crate::ids::Pid;
+use crate::ids::{Pid, StackUid};
 use crate::microstate::{Microstate, NumStates};
-use crate::stacks::StackUid;
 use crate::xml::write::Element;
 
 use counter::{COUNTER_SPEC, VALUE_FIELD};
@@ -113,7 +113,7 @@ pub enum Value<'a> {
 pub struct ClockRecord {
     /// The CPU; 0 if the packet has none.
     pub cpu: u32,
-    /// Nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`].
+    /// The time, by the clock of [`crate::log::StartTime::tstamp_ns`].
     pub time_ns: u64,
     /// The stack, if there is one.
     pub stack: Option<StackUid>,

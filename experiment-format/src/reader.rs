@@ -12,14 +12,12 @@ mod packets;
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::OFlag;
 use tempfile::TempDir;
 
 use crate::Result;
@@ -28,19 +26,20 @@ use crate::archive::ARCHIVES;
 use crate::directory;
 use crate::dynamic_code::{self, DynamicCodes};
 use crate::error::Error;
+use crate::file::open_regular;
 use crate::functions::Archives;
 use crate::log::decode::{self, Log};
 use crate::log::{LogEvent, LogHeader, ProfileDecl, StartTime, WordSize};
 use crate::map::{self, MapEvent};
 use crate::microstate::NumStates;
-use crate::packed::{Part, free_bytes, is_packed, unpack};
+use crate::packed::{UnpackedPart, free_bytes, is_packed, unpack};
 use crate::packet::walk::PacketWalk;
 use crate::packet::{
     HeapEvent, IoEvent, PacketDecl, PacketLayout, SyncEvent, counter, heap, io_call, sync, tick,
 };
 use crate::stacks::table::StackTable;
 use crate::usage::{USAGE_BYTES, UsageRecord};
-pub use packets::{Packet, Packets, Ticks};
+pub use packets::{ClockRecords, Packet, Packets};
 
 /// Files larger than this are not read into memory.
 const MAX_FILE_BYTES: u64 = 256 << 20;
@@ -49,21 +48,21 @@ const MAX_FILE_BYTES: u64 = 256 << 20;
 #[derive(Debug)]
 pub struct Experiment {
     path: PathBuf,
-    /// As it was named, where that is not its directory.
+    /// The path by which it was opened, where that is not its directory.
     named: Option<PathBuf>,
     header: LogHeader,
     start: StartTime,
     events: Vec<LogEvent>,
-    /// It is not removed as long as this is open (`--keep`). None of a subexperiment.
+    /// Holds the lock that keeps it from being removed (`--keep`). None for a subexperiment.
     _in_use: Option<File>,
-    /// What a packed one was unpacked into, which goes with this.
+    /// The directory into which a packed one was unpacked. It is removed with this.
     _unpacked: Option<TempDir>,
 }
 
 /// A sample: its event, and its usage record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
-    /// When, in nanoseconds since the start.
+    /// The time, nanoseconds since the start of the experiment.
     pub at_ns: u64,
     /// Its label.
     pub label: String,
@@ -81,7 +80,7 @@ impl Experiment {
     /// a format before version 12. A packed one that can't be unpacked, or that takes more than
     /// half of the room that is free.
     pub fn open(path: &Path) -> Result<Experiment> {
-        Experiment::open_part(path, Part::All)
+        Experiment::open_part(path, UnpackedPart::All)
     }
 
     /// Opens the experiment at `path` for what its log says. Of one that is packed, nothing else
@@ -91,7 +90,7 @@ impl Experiment {
     ///
     /// Those of [`Experiment::open`].
     pub fn open_log(path: &Path) -> Result<Experiment> {
-        Experiment::open_part(path, Part::Log)
+        Experiment::open_part(path, UnpackedPart::Log)
     }
 
     /// Opens a subexperiment of this one, of [`Experiment::subexperiments`].
@@ -107,13 +106,13 @@ impl Experiment {
         })
     }
 
-    fn open_part(path: &Path, part: Part) -> Result<Experiment> {
+    fn open_part(path: &Path, part: UnpackedPart) -> Result<Experiment> {
         if !is_packed(path) || path.is_dir() {
             return Experiment::open_directory(path);
         }
-        let place = std::env::temp_dir();
+        let parent = std::env::temp_dir();
         let made = tempfile::Builder::new().prefix("kcollect-").tempdir();
-        let made = made.map_err(|error| Error::io("make a directory in", &place, error))?;
+        let made = made.map_err(|error| Error::io("make a directory in", &parent, error))?;
         let most = free_bytes(made.path())? / 2;
         let directory = unpack(path, made.path(), part, most, &mut |_| {})?;
         Ok(Experiment {
@@ -353,8 +352,8 @@ impl Experiment {
     /// # Errors
     ///
     /// A system error.
-    pub fn ticks(&self) -> Result<Ticks> {
-        Ok(Ticks::new(self.packets()?))
+    pub fn ticks(&self) -> Result<ClockRecords> {
+        Ok(ClockRecords::new(self.packets()?))
     }
 
     /// Returns the usage records, in order. A partial one at the end is left out.
@@ -430,25 +429,6 @@ impl Experiment {
         names.sort_by(|a, b| natural_order(a.as_encoded_bytes(), b.as_encoded_bytes()));
         Ok(names.into_iter().map(|name| self.path.join(name)).collect())
     }
-}
-
-/// Opens a regular file, none if there is no file. Refuses a device or a pipe, which could make a
-/// reader wait.
-pub(crate) fn open_regular(path: &Path) -> Result<Option<File>> {
-    let failed = |error| Error::io("open", path, error);
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(OFlag::O_NONBLOCK.bits())
-        .open(path);
-    let file = match file {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed(error)),
-    };
-    if !file.metadata().map_err(failed)?.is_file() {
-        return Err(failed(io::Error::from(io::ErrorKind::InvalidInput)));
-    }
-    Ok(Some(file))
 }
 
 /// Returns the content of a file, none if there is no file.

@@ -9,21 +9,21 @@
 //! A UID packet is a `PacketHead` and words.
 //!
 //! A stack must be in the file before a packet refers to it. So interning writes at once, and a
-//! stack that could not be written is not remembered.
+//! stack that could not be written is not interned.
 //!
-//! What is remembered is bounded, for all files that a program writes: a process whose stack is
-//! another one at each tick would else take memory without end. An interner beyond the bound
-//! forgets its stacks, and writes them again when they come again, with other numbers.
+//! The memory of all interners of a program is bounded: a process whose stack is another one at
+//! each tick would else take memory without end. An interner beyond the bound evicts its stacks,
+//! and writes them again when they come again, with other numbers.
 
 use std::collections::HashMap;
 use std::mem;
-use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::Result;
+pub use crate::ids::StackUid;
 use crate::packet::{FRAME, UID};
 
 pub mod table;
@@ -32,13 +32,13 @@ pub mod table;
 /// packet of 64 KiB has room for some more.
 pub const MAX_FRAMES: usize = 8000;
 
-/// The most bytes that all interners of a program remember together.
+/// The most bytes that all interners of a program hold together.
 const MAX_TOTAL_BYTES: usize = 256 << 20;
-/// The bytes that each may remember whatever others do.
+/// The bytes that each interner may hold whatever others do.
 const MIN_BYTES: usize = 1 << 20;
-/// What an entry of a table takes beside the words of a stack, bytes.
+/// The bytes that an entry of a table takes beside the words of a stack.
 const ENTRY_BYTES: usize = 48;
-/// The bytes that all interners remember.
+/// The bytes that all interners hold.
 static TOTAL_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// The last word of a stack that was cut off: −2.
@@ -71,25 +71,9 @@ struct InfoHead {
     uid: U64,
 }
 
-/// The size of both heads.
+/// The size of either head: both have the same.
 const HEAD_BYTES: usize = size_of::<PacketHead>();
 const _: () = assert!(size_of::<InfoHead>() == HEAD_BYTES);
-
-/// The number of a stack in `data.frameinfo`, by which packets refer to it (FRINFO).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StackUid(NonZeroU64);
-
-impl StackUid {
-    /// Returns the number in the file.
-    pub const fn get(self) -> u64 {
-        self.0.get()
-    }
-
-    /// Returns the stack of a number found in a file; 0 is none.
-    pub fn new(number: u64) -> Option<Self> {
-        NonZeroU64::new(number).map(StackUid)
-    }
-}
 
 /// The end of a stack at its root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -122,11 +106,11 @@ pub struct StackInterner {
     callers: HashMap<Box<[u64]>, u64>,
     /// From the leaf and the number of the callers to the number of the FRAME packet.
     leaves: HashMap<(u64, u64), StackUid>,
-    /// Stacks of so few words that a link would save nothing.
+    /// Stacks of so few words that a link would save nothing, by their words.
     short: HashMap<Box<[u64]>, StackUid>,
     /// The last number in use; FRAME and UID packets share one range.
     last: u64,
-    /// What is remembered.
+    /// The bytes that the three tables hold.
     bytes: usize,
     words: Vec<u64>,
     packet: Vec<u8>,
@@ -134,7 +118,7 @@ pub struct StackInterner {
 
 impl Drop for StackInterner {
     fn drop(&mut self) {
-        self.forget();
+        self.evict();
     }
 }
 
@@ -154,7 +138,7 @@ impl StackInterner {
         end: StackEnd,
         mut write: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<StackUid> {
-        self.forget_beyond(MAX_TOTAL_BYTES);
+        self.evict_beyond(MAX_TOTAL_BYTES);
         let (frames, end) = bounded(frames, end);
         self.words.clear();
         self.words.extend_from_slice(frames);
@@ -167,7 +151,7 @@ impl StackInterner {
             }
             let uid = self.write_frame(None, &mut write)?;
             self.short.insert(self.words.as_slice().into(), uid);
-            self.remember(self.words.len());
+            self.account(self.words.len());
             return Ok(uid);
         }
 
@@ -182,7 +166,7 @@ impl StackInterner {
                 write(&self.packet)?;
                 self.last = link;
                 self.callers.insert(callers.into(), link);
-                self.remember(self.words.len() - 1);
+                self.account(self.words.len() - 1);
                 link
             }
         };
@@ -191,25 +175,26 @@ impl StackInterner {
         }
         let uid = self.write_frame(Some((leaf, link)), &mut write)?;
         self.leaves.insert((leaf, link), uid);
-        self.remember(0);
+        self.account(0);
         Ok(uid)
     }
 
-    /// Counts an entry with so many words.
-    fn remember(&mut self, words: usize) {
+    /// Adds an entry with so many words to the bytes that are held.
+    fn account(&mut self, words: usize) {
         let bytes = ENTRY_BYTES + 8 * words;
         self.bytes += bytes;
         TOTAL_BYTES.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Forgets all stacks if there are too many, here and together with other interners.
-    fn forget_beyond(&mut self, total_bytes: usize) {
+    /// Evicts all stacks if there are too many, here and together with other interners.
+    fn evict_beyond(&mut self, total_bytes: usize) {
         if self.bytes > MIN_BYTES && TOTAL_BYTES.load(Ordering::Relaxed) > total_bytes {
-            self.forget();
+            self.evict();
         }
     }
 
-    fn forget(&mut self) {
+    /// Evicts all stacks.
+    fn evict(&mut self) {
         self.callers = HashMap::new();
         self.leaves = HashMap::new();
         self.short = HashMap::new();
@@ -222,7 +207,7 @@ impl StackInterner {
         linked: Option<(u64, u64)>,
         write: &mut impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<StackUid> {
-        let uid = StackUid(NonZeroU64::MIN.saturating_add(self.last));
+        let uid = StackUid::after(self.last);
         let pair = linked.map(|(leaf, link)| [leaf, link]);
         let words = pair.as_ref().map_or(self.words.as_slice(), |pair| pair);
         let info_bytes = HEAD_BYTES + 8 * words.len();
@@ -305,13 +290,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded_and_forgotten_stacks_are_written_again() {
+    fn memory_is_bounded_and_evicted_stacks_are_written_again() {
         let mut interner = StackInterner::default();
         let deep = |leaf: u64| Vec::from_iter((0..1000).map(|frame| leaf + frame * 0x1000));
         let (first, written) = intern(&mut interner, &deep(0), StackEnd::Complete);
         let mut most = 0;
         for leaf in 1..400 {
-            interner.forget_beyond(0);
+            interner.evict_beyond(0);
             intern(&mut interner, &deep(leaf), StackEnd::Complete);
             most = most.max(interner.bytes);
         }
@@ -322,10 +307,10 @@ mod tests {
         assert_eq!(rewritten.len(), written.len());
         let (same, nothing) = intern(&mut interner, &deep(0), StackEnd::Complete);
         assert_eq!((same, nothing.len()), (again, 0));
-        // Not at the expense of one that remembers little.
+        // Not at the expense of one that holds little.
         let mut modest = StackInterner::default();
         intern(&mut modest, &deep(0), StackEnd::Complete);
-        modest.forget_beyond(0);
+        modest.evict_beyond(0);
         assert!(modest.bytes > 0);
     }
 

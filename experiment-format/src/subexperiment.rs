@@ -296,8 +296,8 @@ impl SubexperimentWriter {
         data.and(log).and(texts)
     }
 
-    /// Closes the subexperiment: `at_ns` in nanoseconds since the start. Without a packet `profile`
-    /// is empty: one that is missing has been lost.
+    /// Closes the subexperiment: `at_ns` in nanoseconds since the start. `profile` is made even if
+    /// it has no packet, since a missing one is a loss.
     ///
     /// # Errors
     ///

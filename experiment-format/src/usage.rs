@@ -10,46 +10,46 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, transmute};
 use crate::microstate::Microstate;
 
 /// The resource usage of a process, or of the whole system, since it began. All values are
-/// cumulative; a report shows the differences between neighbouring records. Times are in
-/// nanoseconds.
+/// cumulative; a report shows the differences between neighbouring records.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UsageRecord {
     /// The number of threads.
     pub threads: u32,
-    /// When the record was taken, by the clock of [`crate::log::StartTime::tstamp_ns`].
+    /// The time at which the record was taken, by the clock of
+    /// [`crate::log::StartTime::tstamp_ns`].
     pub time_ns: u64,
-    /// When the process began, by the same clock.
+    /// The time at which the process began, by the same clock.
     pub created_ns: u64,
-    /// When the process ended, by the same clock; 0 while it runs.
+    /// The time at which the process ended, by the same clock; 0 while it runs.
     pub terminated_ns: u64,
     /// Elapsed time, summed over the threads.
     pub real_ns: u64,
     /// Time in each of the ten states, by [`Microstate::number`], summed over the threads. The rest
     /// of `real_ns` is shown as sleep.
     pub states_ns: [u64; Microstate::PER_THREAD],
-    /// Page faults without I/O.
+    /// The number of page faults without I/O.
     pub minor_faults: u64,
-    /// Page faults with I/O.
+    /// The number of page faults with I/O.
     pub major_faults: u64,
-    /// Swaps.
+    /// The number of swaps.
     pub swaps: u64,
-    /// Blocks read.
+    /// The number of blocks read.
     pub blocks_in: u64,
-    /// Blocks written.
+    /// The number of blocks written.
     pub blocks_out: u64,
-    /// Messages sent.
+    /// The number of messages sent.
     pub messages_sent: u64,
-    /// Messages received.
+    /// The number of messages received.
     pub messages_received: u64,
-    /// Signals received.
+    /// The number of signals received.
     pub signals: u64,
-    /// Voluntary context switches.
+    /// The number of voluntary context switches.
     pub voluntary_switches: u64,
-    /// Involuntary context switches.
+    /// The number of involuntary context switches.
     pub involuntary_switches: u64,
-    /// System calls.
+    /// The number of system calls.
     pub system_calls: u64,
-    /// Characters read and written.
+    /// The number of characters read and written.
     pub io_chars: u64,
 }
 
@@ -104,11 +104,11 @@ impl UsageRecord {
             self.real_ns,
         ];
         let times = times.into_iter().chain(self.states_ns);
-        for (place, time_ns) in record.times.iter_mut().zip(times) {
-            *place = FileTime::new(time_ns);
+        for (field, time_ns) in record.times.iter_mut().zip(times) {
+            *field = FileTime::new(time_ns);
         }
-        for (place, counter) in record.counters.iter_mut().zip(self.counters()) {
-            place.set(counter);
+        for (field, counter) in record.counters.iter_mut().zip(self.counters()) {
+            field.set(counter);
         }
         transmute!(record)
     }

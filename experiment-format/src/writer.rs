@@ -1,9 +1,9 @@
 //! The writer of an experiment.
 //!
-//! One owner writes one experiment, in the order in which things become known. A reader may look at
-//! the files at any time: the header is there first, a stack before the first packet that refers to
-//! it, a sample's event before its usage record (gprofng ignores an event without its record, and
-//! would show a record without its event as `<unknown>`).
+//! An experiment has one writer. It writes events in the order in which they become known. A reader
+//! may look at the files at any time: the header is there first, a stack before the first packet
+//! that refers to it, a sample's event before its usage record (gprofng ignores an event without
+//! its record, and would show a record without its event as `<unknown>`).
 //!
 //! Optional files are made when they get their first content. That matters for stacks: gprofng
 //! skips a subexperiment with an empty `data.frameinfo`, but not one without that file.
@@ -257,8 +257,8 @@ impl ExperimentWriter {
         texts.map(AppendFile::len).sum::<u64>() + packets.map(BlockFile::len).sum::<u64>()
     }
 
-    /// Closes the experiment: `at_ns` in nanoseconds since the start. Returns its path. Without a
-    /// packet `profile` is empty: one that is missing has been lost.
+    /// Closes the experiment: `at_ns` in nanoseconds since the start. Returns its path.
+    /// `profile` is made even if it has no packet, since a missing one is a loss.
     ///
     /// # Errors
     ///

@@ -244,7 +244,7 @@ fn root_a_subexperiment_waits_for_room() {
     let create =
         |name: &str| SubexperimentWriter::create(&founder, name, &header, StartTime::default());
     let room = disk.join("room");
-    let (mut said, mut failed) = (0, 0);
+    let (mut reported, mut failed) = (0, 0);
     let mut sub = create("_a.er").unwrap();
     let path = founder.path().join("_a.er");
     // The disk is full at every page that the files may need.
@@ -254,8 +254,8 @@ fn root_a_subexperiment_waits_for_room() {
         let _ = std::fs::write(&filler, vec![1; 4 << 20]);
         std::fs::remove_file(&room).unwrap();
         for _ in 0..30 {
-            add_records(&mut sub, said);
-            said += 1;
+            add_records(&mut sub, reported);
+            reported += 1;
         }
         let before = sub.buffered();
         if let Err(error) = sub.flush(&founder) {
@@ -270,7 +270,7 @@ fn root_a_subexperiment_waits_for_room() {
         if pages == 11 {
             std::fs::remove_file(&filler).unwrap();
             sub.flush(&founder).unwrap();
-            assert_eq!(check_whole(&path), (said as usize, said as usize));
+            assert_eq!(check_whole(&path), (reported as usize, reported as usize));
         } else {
             std::fs::remove_file(&filler).unwrap();
         }
@@ -282,9 +282,9 @@ fn root_a_subexperiment_waits_for_room() {
     assert!(create("_b.er").unwrap_err().is_disk_full());
     assert!(!founder.path().join("_b.er").exists());
     for n in 0..1000 {
-        add_records(&mut sub, said + n);
+        add_records(&mut sub, reported + n);
     }
     assert!(sub.close(&founder, 1).unwrap_err().is_disk_full());
     let (arrays, _) = check_whole(&path);
-    assert!(arrays >= said as usize);
+    assert!(arrays >= reported as usize);
 }

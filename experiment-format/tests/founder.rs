@@ -221,8 +221,8 @@ fn write_images(writer: &mut ExperimentWriter, hostile_function: &str) {
             .dir()
             .archive(name, &image.to_bytes().unwrap())
             .unwrap();
-        for place in image.placed().unwrap() {
-            writer.map(&segment(name, place.vaddr, place)).unwrap();
+        for placed in image.placed().unwrap() {
+            writer.map(&segment(name, placed.vaddr, placed)).unwrap();
         }
     }
     let mut file = writer.dir().archive_file("[bpf]").unwrap();
@@ -246,12 +246,12 @@ fn write_images(writer: &mut ExperimentWriter, hostile_function: &str) {
     }
 }
 
-fn segment(name: &str, vaddr: u64, place: PlacedText) -> MapEvent {
+fn segment(name: &str, vaddr: u64, placed: PlacedText) -> MapEvent {
     MapEvent::Segment {
         at_ns: 0,
         vaddr,
-        size: place.size,
-        file_offset: place.file_offset,
+        size: placed.size,
+        file_offset: placed.file_offset,
         modes: READ_EXECUTE,
         name: name.to_owned(),
     }

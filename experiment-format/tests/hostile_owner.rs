@@ -14,7 +14,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use experiment_format::Error;
-use experiment_format::directory::{ExperimentDir, NameRequest};
+use experiment_format::directory::{ExperimentDir, NameRequest, Owner};
 use experiment_format::microstate::Microstate;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
@@ -43,7 +43,15 @@ fn fill(sub: &mut SubexperimentWriter, n: u32) {
 fn root_everything_belongs_to_the_owner_of_the_founder() {
     let tmp = tempfile::tempdir().unwrap();
     let request = NameRequest::Exactly("founder.er".into());
-    let (dir, _) = ExperimentDir::create(tmp.path(), &request, Some((1234, 4321))).unwrap();
+    let (dir, _) = ExperimentDir::create(
+        tmp.path(),
+        &request,
+        Some(Owner {
+            uid: 1234,
+            gid: 4321,
+        }),
+    )
+    .unwrap();
     let mut sub = SubexperimentWriter::create(&dir, &name(5), &header(5), run(1)).unwrap();
     fill(&mut sub, 1);
     sub.flush(&dir).unwrap();

@@ -403,11 +403,11 @@ fn recording(parent: &Path, names: [bool; 2]) -> PathBuf {
                 .placed()
                 .unwrap()
                 .into_iter()
-                .map(|place| MapEvent::Segment {
+                .map(|placed| MapEvent::Segment {
                     at_ns: 0,
-                    vaddr: place.vaddr,
-                    size: place.size,
-                    file_offset: place.file_offset,
+                    vaddr: placed.vaddr,
+                    size: placed.size,
+                    file_offset: placed.file_offset,
                     modes: READ_EXECUTE,
                     name: file.to_owned(),
                 }),

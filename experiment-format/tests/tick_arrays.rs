@@ -36,13 +36,13 @@ struct Written {
     cpu: u32,
     tid: u32,
     function: u64,
-    what: What,
+    counts: PacketCounts,
     /// The detail of an array; the other packet has none.
     detail: u32,
 }
 
 #[derive(Debug, Clone)]
-enum What {
+enum PacketCounts {
     Kernel(u32),
     Array([u32; Microstate::PER_THREAD]),
 }
@@ -59,42 +59,46 @@ fn name(function: u64) -> String {
 impl Written {
     fn ticks(&self) -> [u64; STATES] {
         let mut ticks = [0; STATES];
-        match self.what {
-            What::Kernel(count) => ticks[Microstate::KernelCpu as usize] = count.into(),
-            What::Array(counts) => ticks[..counts.len()].copy_from_slice(&counts.map(u64::from)),
+        match self.counts {
+            PacketCounts::Kernel(count) => ticks[Microstate::KernelCpu as usize] = count.into(),
+            PacketCounts::Array(counts) => {
+                ticks[..counts.len()].copy_from_slice(&counts.map(u64::from))
+            }
         }
         ticks
     }
 
     /// Returns the size of its packet.
     fn bytes(&self) -> usize {
-        match self.what {
-            What::Kernel(_) => 40,
-            What::Array(counts) if counts.iter().all(|count| *count == 0) => 0,
-            What::Array(_) => 80,
+        match self.counts {
+            PacketCounts::Kernel(_) => 40,
+            PacketCounts::Array(counts) if counts.iter().all(|count| *count == 0) => 0,
+            PacketCounts::Array(_) => 80,
         }
     }
 }
 
 fn packet() -> impl Strategy<Value = Written> {
     let count = || prop_oneof![Just(0u32), 1u32..5, 1u32..100_000];
-    let what = prop_oneof![
-        (1u32..100_000).prop_map(What::Kernel),
-        prop::array::uniform10(count()).prop_map(What::Array),
+    let counts = prop_oneof![
+        (1u32..100_000).prop_map(PacketCounts::Kernel),
+        prop::array::uniform10(count()).prop_map(PacketCounts::Array),
     ];
-    (0..4u32, 40..52u32, 0..6u64, what, 0..6u32).prop_map(|(cpu, tid, function, what, detail)| {
-        let detail = match what {
-            What::Kernel(_) => 0,
-            What::Array(_) => detail,
-        };
-        Written {
-            cpu,
-            tid,
-            function,
-            what,
-            detail,
-        }
-    })
+    (0..4u32, 40..52u32, 0..6u64, counts, 0..6u32).prop_map(
+        |(cpu, tid, function, counts, detail)| {
+            let detail = match counts {
+                PacketCounts::Kernel(_) => 0,
+                PacketCounts::Array(_) => detail,
+            };
+            Written {
+                cpu,
+                tid,
+                function,
+                counts,
+                detail,
+            }
+        },
+    )
 }
 
 fn clock(states: NumStates, packet: PacketDecl) -> ProfileDecl {
@@ -126,8 +130,8 @@ fn write(parent: &Path, profiles: Vec<ProfileDecl>, packets: &[Written]) -> Path
         let frames = [0x1000 * (1 + packet.function), 0x1010];
         let stack = writer.stack(&frames, StackEnd::Complete).unwrap();
         let (cpu, tid, pid, time) = (packet.cpu, packet.tid, process(packet.tid), START + n);
-        match packet.what {
-            What::Kernel(ticks) => writer.tick(&ClockTick {
+        match packet.counts {
+            PacketCounts::Kernel(ticks) => writer.tick(&ClockTick {
                 cpu,
                 time_ns: time,
                 stack,
@@ -136,7 +140,7 @@ fn write(parent: &Path, profiles: Vec<ProfileDecl>, packets: &[Written]) -> Path
                 state: Microstate::KernelCpu,
                 ticks,
             }),
-            What::Array(ticks) => writer.tick_array(&TickArray {
+            PacketCounts::Array(ticks) => writer.tick_array(&TickArray {
                 cpu,
                 time_ns: time,
                 stack,
@@ -263,7 +267,7 @@ fn counts_may_be_as_large_as_the_field() {
         cpu: 1,
         tid: u32::MAX,
         function: 1,
-        what: What::Array([i32::MAX as u32; Microstate::PER_THREAD]),
+        counts: PacketCounts::Array([i32::MAX as u32; Microstate::PER_THREAD]),
         detail: u32::MAX,
     }];
     let path = write(tmp.path(), founder(), &packets);
@@ -278,7 +282,7 @@ fn a_tick_array_without_ticks_is_not_written() {
         cpu: 1,
         tid: 40,
         function: 1,
-        what: What::Array([0; Microstate::PER_THREAD]),
+        counts: PacketCounts::Array([0; Microstate::PER_THREAD]),
         detail: 1,
     }];
     let path = write(tmp.path(), founder(), &packets);
@@ -296,13 +300,13 @@ fn filters_select_details() {
             cpu: 0,
             tid: 41,
             function: u64::from(detail.number()),
-            what: What::Array([0, 0, 0, 0, 0, 0, 0, 100, 10 + detail.number(), 0]),
+            counts: PacketCounts::Array([0, 0, 0, 0, 0, 0, 0, 100, 10 + detail.number(), 0]),
             detail: detail.number(),
         })
         .collect();
-    let what = What::Kernel(50);
+    let counts = PacketCounts::Kernel(50);
     packets.push(Written {
-        what,
+        counts,
         detail: 0,
         ..packets[0]
     });
@@ -333,14 +337,14 @@ fn the_last_table_sets_the_length_of_a_tick_and_the_number_of_states() {
             cpu: 1,
             tid: 41,
             function: 1,
-            what: What::Array([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+            counts: PacketCounts::Array([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
             detail: 0,
         },
         Written {
             cpu: 2,
             tid: 42,
             function: 2,
-            what: What::Kernel(50),
+            counts: PacketCounts::Kernel(50),
             detail: 0,
         },
     ];

@@ -13,6 +13,7 @@ use nix::fcntl::{OFlag, openat, renameat};
 use nix::sys::stat::{Mode, fchmod, fstat, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, geteuid, unlinkat};
 
+use super::Owner;
 use crate::Result;
 use crate::error::Error;
 
@@ -35,7 +36,7 @@ impl<'a> PendingFile<'a> {
         dir_path: &Path,
         name: &str,
         temporary: &'static str,
-        owner: Option<(u32, u32)>,
+        owner: Option<Owner>,
     ) -> Result<Self> {
         let path = dir_path.join(name);
         let file = make_file(dir, temporary, &path, owner)?;
@@ -104,7 +105,7 @@ pub(super) fn make_dir(
     parent: BorrowedFd<'_>,
     name: &str,
     path: &Path,
-    owner: Option<(u32, u32)>,
+    owner: Option<Owner>,
 ) -> Result<OwnedFd> {
     mkdirat(parent, name, Mode::S_IRWXU).map_err(|errno| Error::io("create", path, errno))?;
     let opened = open_new_dir(parent, name, path, owner);
@@ -119,7 +120,7 @@ fn open_new_dir(
     parent: BorrowedFd<'_>,
     name: &str,
     path: &Path,
-    owner: Option<(u32, u32)>,
+    owner: Option<Owner>,
 ) -> Result<OwnedFd> {
     let failed = |errno| Error::io("create", path, errno);
     let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -143,7 +144,7 @@ pub(super) fn make_file(
     dir: BorrowedFd<'_>,
     name: &str,
     path: &Path,
-    owner: Option<(u32, u32)>,
+    owner: Option<Owner>,
 ) -> Result<File> {
     let failed = |errno| Error::io("create", path, errno);
     let flags =
@@ -153,9 +154,9 @@ pub(super) fn make_file(
     Ok(File::from(fd))
 }
 
-fn set_owner(fd: &OwnedFd, owner: Option<(u32, u32)>) -> nix::Result<()> {
+fn set_owner(fd: &OwnedFd, owner: Option<Owner>) -> nix::Result<()> {
     match owner {
-        Some((uid, gid)) => fchown(fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid))),
+        Some(Owner { uid, gid }) => fchown(fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid))),
         None => Ok(()),
     }
 }

@@ -23,7 +23,7 @@ use crate::Result;
 use crate::error::Error;
 use crate::text::printable;
 
-/// What identifies a file or directory independently of its name.
+/// The identity of a file or directory, independent of its name.
 ///
 /// The inode number of a removed file may be used again for a new one. The owner is compared too:
 /// it differs if another user's file was moved here.

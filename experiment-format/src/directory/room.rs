@@ -1,4 +1,4 @@
-//! How much room the files of an experiment take.
+//! The room that the files of an experiment take on disk.
 
 use std::collections::HashMap;
 use std::io;

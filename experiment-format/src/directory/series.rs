@@ -1,5 +1,5 @@
-//! The experiments of a series, `STEM.N.er`, that came before one: which there are, how much room
-//! they take, and how one is removed.
+//! The experiments of a series, `STEM.N.er`, that came before one: their list, the room that they
+//! take, and their removal.
 //!
 //! Whatever writes or reads an experiment holds a shared lock on its directory (`flock(2)`). One
 //! that is in use is not removed.
@@ -28,7 +28,7 @@ use crate::error::Error;
 pub struct Former {
     dir: ExperimentDir,
     number: u64,
-    /// When its log was last written.
+    /// The time at which its log was last written.
     pub written: SystemTime,
     /// The room of its files.
     pub files: Room,
@@ -67,9 +67,9 @@ fn same_file(dir: BorrowedFd<'_>) -> io::Result<File> {
 }
 
 impl ExperimentDir {
-    /// Returns the experiments of the same series that have smaller numbers, the oldest first: those
-    /// with a log that kcollect wrote, in a directory of the same owner. Nothing where this one's
-    /// name has no number.
+    /// Returns the experiments of the same series that have smaller numbers, the oldest first:
+    /// those with a log that kcollect wrote, in a directory of the same owner. Nothing where this
+    /// one's name has no number.
     ///
     /// # Errors
     /// The directory can't be listed.

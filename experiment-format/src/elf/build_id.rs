@@ -176,8 +176,8 @@ mod tests {
             changes in proptest::collection::vec((0..0x80_usize, any::<u8>()), 0..8),
         ) {
             let mut file = file(wide, &notes);
-            for (place, byte) in changes {
-                file[place] = byte;
+            for (offset, byte) in changes {
+                file[offset] = byte;
             }
             prop_assert!(build_id(file.as_slice()).len() <= MAX_BUILD_ID_BYTES);
             prop_assert!(section_build_id(file.as_slice()).len() <= MAX_DEBUG_BUILD_ID_BYTES);

@@ -1,4 +1,4 @@
-//! Where an ELF file is read from.
+//! The sources that an ELF file is read from.
 
 use std::fs::File;
 use std::ops::Deref;

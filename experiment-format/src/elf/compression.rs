@@ -10,7 +10,7 @@ use object::read::elf::CompressionHeader;
 
 use super::{ElfBytes, ElfError, ElfFile, ElfSection};
 
-/// What the header of a compressed section says.
+/// A compressed section: its header, and its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompressedSection<'a> {
     /// zlib, zstd, ….

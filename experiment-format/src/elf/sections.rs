@@ -8,7 +8,7 @@ use object::pod::Pod;
 
 use super::{ElfError, ElfFile, ElfSection, pods};
 
-/// How many entries of a table are read at once.
+/// The number of entries of a table that are read at once.
 const ENTRIES_PER_READ: usize = 4096;
 
 /// The section headers of a file with their names.

@@ -179,12 +179,12 @@ impl BlockFile {
 
 /// Stores a packet's header, after everything that was stored before.
 fn store_header(map: &mut MmapMut, offset: usize, header: [u8; HEADER_BYTES]) {
-    let place = &mut map[offset..offset + HEADER_BYTES];
-    let place = place.as_mut_ptr().cast::<u32>();
+    let header_bytes = &mut map[offset..offset + HEADER_BYTES];
+    let stored = header_bytes.as_mut_ptr().cast::<u32>();
     // SAFETY: 4 bytes of a live mapping, borrowed exclusively in this process, and aligned:
     // mappings begin at a page and packets are multiples of 8 bytes.
-    let place = unsafe { AtomicU32::from_ptr(place) };
-    place.store(u32::from_ne_bytes(header), Ordering::Release);
+    let stored = unsafe { AtomicU32::from_ptr(stored) };
+    stored.store(u32::from_ne_bytes(header), Ordering::Release);
 }
 
 #[cfg(test)]

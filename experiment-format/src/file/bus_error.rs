@@ -76,10 +76,10 @@ extern "C" fn bus_error(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
     if address.wrapping_sub(start) < length {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        let place = ptr::without_provenance_mut(start);
+        let address = ptr::without_provenance_mut(start);
         // SAFETY: it replaces a map that this thread has borrowed exclusively, by one of the same
         // length; its owner unmaps that one.
-        let mapped = unsafe { libc::mmap(place, length, protection, flags, -1, 0) };
+        let mapped = unsafe { libc::mmap(address, length, protection, flags, -1, 0) };
         if mapped != libc::MAP_FAILED {
             FAILED.set(true);
             return;

@@ -122,42 +122,16 @@ impl Log {
 
 /// Reads the tag that begins an element.
 fn begin(path: &Path, tag: Tag, header: &mut LogHeader) -> Result<Open> {
-    let unsigned = |name: &str| tag.parsed(path, name, |text| u32::try_from(integer(text)?).ok());
     match tag.name.as_str() {
         "experiment" => header.version = tag.get("version").unwrap_or_default().to_owned(),
         "collector" => return Ok(Open::Collector),
-        "system" => {
-            let text = |name: &str| tag.get(name).unwrap_or_default().to_owned();
-            header.system.hostname = text("hostname");
-            header.system.arch = text("arch");
-            header.system.page_size = unsigned("pagesz")?.unwrap_or_default();
-            let pages = tag.parsed(path, "npages", |text| u64::try_from(integer(text)?).ok())?;
-            header.system.pages = pages.unwrap_or_default();
-        }
+        "system" => system(path, &tag, header)?,
         "cpu" => header.system.cpus.push(Cpu {
-            id: unsigned("id")?.unwrap_or_default(),
-            mhz: unsigned("clk")?.unwrap_or_default(),
+            id: small(path, &tag, "id")?.unwrap_or_default(),
+            mhz: small(path, &tag, "clk")?.unwrap_or_default(),
         }),
         "process" => {
-            header.pid = unsigned("pid")?.map_or(header.pid, Pid);
-            header.ppid = unsigned("ppid")?.map(Pid).or(header.ppid);
-            header.pgrp = unsigned("pgrp")?.map(Pid).or(header.pgrp);
-            header.sid = unsigned("sid")?.map(Pid).or(header.sid);
-            header.mpi_rank = unsigned("mpi_rank")?.or(header.mpi_rank);
-            if let Some(id) = tag.get("container_id") {
-                header.container = Some(Container {
-                    runtime: tag.get("container_runtime").unwrap_or_default().to_owned(),
-                    id: id.to_owned(),
-                });
-            }
-            match tag.get("wsize") {
-                Some("32") => header.word_size = WordSize::Bits32,
-                Some("64") => header.word_size = WordSize::Bits64,
-                Some(other) => {
-                    return Err(tag.malformed(path, format!("word size {other:?}")));
-                }
-                None => {}
-            }
+            process(path, &tag, header)?;
             return Ok(Open::Process);
         }
         "setting" => {
@@ -166,76 +140,123 @@ fn begin(path: &Path, tag: Tag, header: &mut LogHeader) -> Result<Open> {
             }
         }
         "profile" => {
-            match tag.get("name") {
-                Some("dversion") => {
-                    header.driver_version = tag.get("version").map(str::to_owned);
-                }
-                Some("profile") => header.profiles.push(ProfileDecl::Clock {
-                    tick_us: unsigned("ptimer")?.unwrap_or_default(),
-                    states: NumStates::from(
-                        tag.parsed(path, "numstates", |text| i32::try_from(integer(text)?).ok())?
-                            .unwrap_or_default(),
-                    ),
-                    packets: Vec::new(),
-                }),
-                Some("hwcounter" | "hwsimctr") => {
-                    let decl = counter(path, &tag)?;
-                    let tables = header.profiles.iter_mut();
-                    let counters = tables.rev().find_map(|profile| match profile {
-                        ProfileDecl::Counters { counters, .. } => Some(counters),
-                        _ => None,
-                    });
-                    match counters {
-                        Some(counters) => counters.push(decl),
-                        // A counter without a declared packet.
-                        None => header.profiles.push(ProfileDecl::Counters {
-                            counters: vec![decl],
-                            packets: Vec::new(),
-                        }),
-                    }
-                }
-                // With a version of Java the table holds more than names.
-                Some(THREAD_NAMES) if others(&tag, &["name"]).is_empty() => {
-                    header.profiles.push(ProfileDecl::ThreadNames);
-                }
-                name => header.profiles.push(ProfileDecl::Other {
-                    name: name.unwrap_or_default().to_owned(),
-                    attributes: others(&tag, &["name"]),
-                    packets: Vec::new(),
-                }),
-            }
+            profile(path, &tag, header)?;
             return Ok(Open::Profile);
         }
-        "profpckt" => {
-            let kind = tag.parsed(path, "kind", |text| u16::try_from(integer(text)?).ok())?;
-            let kind = kind.ok_or_else(|| tag.malformed(path, "a packet without a kind"))?;
-            let uname = tag.get("uname").unwrap_or_default().to_owned();
-            if let Some(packets) = header
-                .profiles
-                .last_mut()
-                .and_then(ProfileDecl::packets_mut)
-            {
-                packets.push(PacketDecl {
-                    kind,
-                    uname,
-                    fields: Vec::new(),
-                });
-            }
-        }
+        "profpckt" => packet(path, &tag, header)?,
         "field" => {
-            let packets = header
-                .profiles
-                .last_mut()
-                .and_then(ProfileDecl::packets_mut);
-            let Some(packet) = packets.and_then(|packets| packets.last_mut()) else {
-                return Err(tag.malformed(path, "a field outside of a packet"));
-            };
-            packet.fields.push(field(path, &tag, unsigned("offset")?)?);
+            let packet = packets(header).and_then(|packets| packets.last_mut());
+            let packet =
+                packet.ok_or_else(|| tag.malformed(path, "a field outside of a packet"))?;
+            packet.fields.push(field(path, &tag)?);
         }
         "event" => return Ok(Open::Event(tag, String::new())),
         _ => {}
     }
     Ok(Open::Other)
+}
+
+/// Returns an attribute that is an unsigned number of 32 bits.
+fn small(path: &Path, tag: &Tag, name: &str) -> Result<Option<u32>> {
+    tag.parsed(path, name, |text| u32::try_from(integer(text)?).ok())
+}
+
+/// Returns the packets of the table that was declared last.
+fn packets(header: &mut LogHeader) -> Option<&mut Vec<PacketDecl>> {
+    let table = header.profiles.last_mut();
+    table.and_then(ProfileDecl::packets_mut)
+}
+
+/// Reads the machine.
+fn system(path: &Path, tag: &Tag, header: &mut LogHeader) -> Result<()> {
+    let text = |name: &str| tag.get(name).unwrap_or_default().to_owned();
+    header.system.hostname = text("hostname");
+    header.system.arch = text("arch");
+    header.system.page_size = small(path, tag, "pagesz")?.unwrap_or_default();
+    let pages = tag.parsed(path, "npages", |text| u64::try_from(integer(text)?).ok())?;
+    header.system.pages = pages.unwrap_or_default();
+    Ok(())
+}
+
+/// Reads facts of the process, of which each element has some.
+fn process(path: &Path, tag: &Tag, header: &mut LogHeader) -> Result<()> {
+    let number = |name: &str| small(path, tag, name);
+    header.pid = number("pid")?.map_or(header.pid, Pid);
+    header.ppid = number("ppid")?.map(Pid).or(header.ppid);
+    header.pgrp = number("pgrp")?.map(Pid).or(header.pgrp);
+    header.sid = number("sid")?.map(Pid).or(header.sid);
+    header.mpi_rank = number("mpi_rank")?.or(header.mpi_rank);
+    if let Some(id) = tag.get("container_id") {
+        header.container = Some(Container {
+            runtime: tag.get("container_runtime").unwrap_or_default().to_owned(),
+            id: id.to_owned(),
+        });
+    }
+    match tag.get("wsize") {
+        Some("32") => header.word_size = WordSize::Bits32,
+        Some("64") => header.word_size = WordSize::Bits64,
+        Some(other) => return Err(tag.malformed(path, format!("word size {other:?}"))),
+        None => {}
+    }
+    Ok(())
+}
+
+/// Reads the declaration of a table, or of a counter.
+fn profile(path: &Path, tag: &Tag, header: &mut LogHeader) -> Result<()> {
+    match tag.get("name") {
+        Some("dversion") => {
+            header.driver_version = tag.get("version").map(str::to_owned);
+        }
+        Some("profile") => header.profiles.push(ProfileDecl::Clock {
+            tick_us: small(path, tag, "ptimer")?.unwrap_or_default(),
+            states: NumStates::from(
+                tag.parsed(path, "numstates", |text| i32::try_from(integer(text)?).ok())?
+                    .unwrap_or_default(),
+            ),
+            packets: Vec::new(),
+        }),
+        Some("hwcounter" | "hwsimctr") => {
+            let decl = counter(path, tag)?;
+            let tables = header.profiles.iter_mut();
+            let counters = tables.rev().find_map(|profile| match profile {
+                ProfileDecl::Counters { counters, .. } => Some(counters),
+                _ => None,
+            });
+            match counters {
+                Some(counters) => counters.push(decl),
+                // A counter without a declared packet.
+                None => header.profiles.push(ProfileDecl::Counters {
+                    counters: vec![decl],
+                    packets: Vec::new(),
+                }),
+            }
+        }
+        // With a version of Java the table holds more than names.
+        Some(THREAD_NAMES) if others(tag, &["name"]).is_empty() => {
+            header.profiles.push(ProfileDecl::ThreadNames);
+        }
+        name => header.profiles.push(ProfileDecl::Other {
+            name: name.unwrap_or_default().to_owned(),
+            attributes: others(tag, &["name"]),
+            packets: Vec::new(),
+        }),
+    }
+    Ok(())
+}
+
+/// Reads the declaration of a packet.
+fn packet(path: &Path, tag: &Tag, header: &mut LogHeader) -> Result<()> {
+    let kind = tag.parsed(path, "kind", |text| u16::try_from(integer(text)?).ok())?;
+    let kind = kind.ok_or_else(|| tag.malformed(path, "a packet without a kind"))?;
+    let uname = tag.get("uname").unwrap_or_default().to_owned();
+    if let Some(packets) = packets(header) {
+        packets.push(PacketDecl {
+            kind,
+            uname,
+            fields: Vec::new(),
+        });
+    }
+    Ok(())
 }
 
 /// Returns the declaration of a counter. One that `gprofng collect` wrote has no title and no unit;
@@ -265,7 +286,8 @@ fn counter(path: &Path, tag: &Tag) -> Result<CounterDecl> {
 }
 
 /// Returns the declaration of a field.
-fn field(path: &Path, tag: &Tag, offset: Option<u32>) -> Result<FieldDecl> {
+fn field(path: &Path, tag: &Tag) -> Result<FieldDecl> {
+    let offset = small(path, tag, "offset")?;
     let kind = tag.get("type").and_then(FieldType::from_keyword);
     Ok(FieldDecl {
         name: tag.get("name").unwrap_or_default().to_owned(),

@@ -3,8 +3,8 @@
 use crate::Result;
 use crate::error::Error;
 use crate::log::{
-    CounterDecl, Descendant, HIDDEN_GROUP, LogEvent, LogHeader, ProfileDecl, Setting, System,
-    THREAD_NAMED, THREAD_NAMES, VERBATIM_COMMENT, VERBATIM_WARNING, WordSize,
+    CounterDecl, Descendant, HIDDEN_GROUP, LogEvent, LogHeader, ProfileDecl, Setting, StartTime,
+    System, THREAD_NAMED, THREAD_NAMES, VERBATIM_COMMENT, VERBATIM_WARNING, WordSize,
 };
 use crate::microstate::NumStates;
 use crate::packet::{TICK_ARRAY, counter};
@@ -14,7 +14,7 @@ use crate::xml::write::{Element, is_name};
 const MAX_TIME_NS: u64 = (1 << 31) * 1_000_000_000 - 1;
 
 /// The number of counters that gprofng distinguishes.
-const MAX_COUNTERS: u32 = 64;
+const MAX_DECLARED_COUNTERS: u32 = 64;
 
 /// Returns the error of a value that the file cannot hold.
 pub(super) fn refused(what: impl Into<String>) -> Error {
@@ -237,7 +237,7 @@ impl CounterDecl {
                 self.name
             )));
         }
-        if self.tag >= MAX_COUNTERS {
+        if self.tag >= MAX_DECLARED_COUNTERS {
             return Err(refused(format!("counter tag {}", self.tag)));
         }
         // This kind of declaration can state a title and a unit.
@@ -264,17 +264,7 @@ impl LogEvent {
         let event = |out, kind| Element::begin(out, "event").attribute("kind", kind);
         let time = |at_ns: &u64| checked_time("log.xml", *at_ns);
         match self {
-            LogEvent::Start(run) => {
-                let start = event(&mut out, "run")
-                    .time("tstamp", time(&run.tstamp_ns)?)
-                    .number("time", run.wall_s)
-                    .number("tm_zone", run.tm_zone_s);
-                match run.wall_subsec_ns {
-                    0 => start,
-                    nanoseconds => start.number("time_nsec", nanoseconds),
-                }
-                .end();
-            }
+            LogEvent::Start(run) => run.encode(event(&mut out, "run"))?,
             LogEvent::Exit { at_ns } => event(&mut out, "exit").time("tstamp", time(at_ns)?).end(),
             LogEvent::Sample { at_ns, id, label } => event(&mut out, "sample")
                 .time("tstamp", time(at_ns)?)
@@ -334,22 +324,44 @@ impl LogEvent {
                 kind,
                 attributes,
                 text,
-            } => {
-                let mut element = event(&mut out, kind);
-                for (key, value) in attributes {
-                    if !is_name(key) || key == "kind" {
-                        return Err(refused(format!("attribute name {key:?}")));
-                    }
-                    element = element.attribute(key, value);
-                }
-                if text.is_empty() {
-                    element.end();
-                } else {
-                    element.text(text);
-                }
-            }
+            } => encode_other(event(&mut out, kind), attributes, text)?,
         }
         Ok(out)
+    }
+}
+
+/// Ends the element of an event of another kind.
+fn encode_other(
+    mut element: Element<'_>,
+    attributes: &[(String, String)],
+    text: &str,
+) -> Result<()> {
+    for (key, value) in attributes {
+        if !is_name(key) || key == "kind" {
+            return Err(refused(format!("attribute name {key:?}")));
+        }
+        element = element.attribute(key, value);
+    }
+    if text.is_empty() {
+        element.end();
+    } else {
+        element.text(text);
+    }
+    Ok(())
+}
+
+impl StartTime {
+    fn encode(&self, element: Element<'_>) -> Result<()> {
+        let start = element
+            .time("tstamp", checked_time("log.xml", self.tstamp_ns)?)
+            .number("time", self.wall_s)
+            .number("tm_zone", self.tm_zone_s);
+        match self.wall_subsec_ns {
+            0 => start,
+            nanoseconds => start.number("time_nsec", nanoseconds),
+        }
+        .end();
+        Ok(())
     }
 }
 

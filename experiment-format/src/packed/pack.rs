@@ -16,13 +16,13 @@ use crate::Result;
 use crate::directory::{MAX_DEPTH, entries};
 use crate::error::Error;
 
-/// Of zstd, whose default is 3.
-const LEVEL: i32 = 6;
+/// The level of compression; zstd's default is 3.
+const ZSTD_LEVEL: i32 = 6;
 const LOG: &[u8] = b"log.xml";
 
 type Tar<W> = tar::Builder<zstd::Encoder<'static, W>>;
 
-/// Which entries a walk adds. The first walk adds what comes first.
+/// The entries that a walk over the directory adds; there is a walk for each, in this order.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pass {
     DirectoriesAndLog,
@@ -42,7 +42,7 @@ pub fn pack<W: Write>(directory: &Path, to: W, progress: &mut dyn FnMut(u64)) ->
     let name = directory.canonicalize().map_err(failed)?;
     let name = PathBuf::from(name.file_name().unwrap_or_default());
     let mut packer = Packer {
-        tar: tar::Builder::new(zstd::Encoder::new(to, LEVEL).map_err(failed)?),
+        tar: tar::Builder::new(zstd::Encoder::new(to, ZSTD_LEVEL).map_err(failed)?),
         bytes: 0,
         progress,
     };
@@ -114,7 +114,8 @@ fn open_entry(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<Option<(OwnedFd, F
     }
 }
 
-/// Returns the header of an entry. Its owner is the one who unpacks it.
+/// Returns the header of an entry. It names no owner: what is unpacked belongs to the user who
+/// unpacks it.
 fn header(stat: &FileStat, kind: EntryType, bytes: u64) -> Header {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);

@@ -15,25 +15,25 @@ use tar::{Archive, Entry, EntryType};
 use super::{MAX_ENTRIES, MAX_PATH_BYTES};
 use crate::Result;
 use crate::error::Error;
-use crate::reader::open_regular;
+use crate::file::open_regular;
 
 /// The mode of files and directories without the bits of others; the umask takes away the rest.
 const FILE_MODE: u32 = 0o666;
 const DIR_MODE: u32 = 0o777;
 const LOG: &str = "log.xml";
 
-/// What to unpack.
+/// The part of a packed experiment that is unpacked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
-    /// All of it.
+pub enum UnpackedPart {
+    /// The whole experiment.
     All,
-    /// Its directories and its log alone.
+    /// The directories and the founder's log.
     Log,
 }
 
-/// Unpacks the experiment in `file` into `parent`, as files of the caller: at most `most` bytes.
-/// Returns its directory. `progress` is called with the bytes that are unpacked so far, after each
-/// file.
+/// Unpacks the experiment in `file` into `parent`, as files of the caller: at most `max_bytes`
+/// bytes. Returns its directory. `progress` is called with the bytes that are unpacked so far,
+/// after each file.
 ///
 /// # Errors
 /// A file that is no packed experiment, is damaged or ends too early, or holds what the module
@@ -41,8 +41,8 @@ pub enum Part {
 pub fn unpack(
     file: &Path,
     parent: &Path,
-    part: Part,
-    most: u64,
+    part: UnpackedPart,
+    max_bytes: u64,
     progress: &mut dyn FnMut(u64),
 ) -> Result<PathBuf> {
     let failed = |error: io::Error| Error::io("unpack", file, error);
@@ -52,7 +52,7 @@ pub fn unpack(
     let mut unpacking = Unpacking {
         parent,
         top: None,
-        most,
+        max_bytes,
         bytes: 0,
         progress,
     };
@@ -74,15 +74,15 @@ struct Unpacking<'a> {
     parent: &'a Path,
     /// The directory of the experiment, once it is known.
     top: Option<PathBuf>,
-    /// Bytes that may be written,
-    most: u64,
-    /// and that are.
+    /// The most bytes that may be written.
+    max_bytes: u64,
+    /// The bytes that are written.
     bytes: u64,
     progress: &'a mut dyn FnMut(u64),
 }
 
 impl Unpacking<'_> {
-    fn all(&mut self, from: impl Read, part: Part) -> io::Result<()> {
+    fn all(&mut self, from: impl Read, part: UnpackedPart) -> io::Result<()> {
         let mut archive = Archive::new(from);
         let mut long_name = None;
         // As they are: a long name, which is an entry of its own, may be endless.
@@ -106,10 +106,10 @@ impl Unpacking<'_> {
                 EntryType::Regular => {
                     let is_log = path.file_name() == Some(LOG.as_ref())
                         && path.parent() == self.top.as_deref();
-                    if part == Part::All || is_log {
+                    if part == UnpackedPart::All || is_log {
                         self.file(&path, &mut entry)?;
                     }
-                    if part == Part::Log && is_log {
+                    if part == UnpackedPart::Log && is_log {
                         return Ok(());
                     }
                 }
@@ -164,7 +164,7 @@ impl Unpacking<'_> {
 
     fn file(&mut self, path: &Path, entry: &mut Entry<'_, impl Read>) -> io::Result<()> {
         let bytes = entry.header().entry_size()?;
-        if bytes > self.most - self.bytes {
+        if bytes > self.max_bytes - self.bytes {
             return Err(Errno::ENOSPC.into());
         }
         self.directory(path.parent().unwrap_or(Path::new("")))?;

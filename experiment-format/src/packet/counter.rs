@@ -6,10 +6,9 @@
 
 use crate::Result;
 use crate::error::Error;
-use crate::ids::{Pid, Tid};
+use crate::ids::{Pid, StackUid, Tid};
 use crate::packet::spec::{FieldSpec, PacketSpec, field};
 use crate::packet::{COUNTER, FieldType, PacketDecl, PacketLayout};
-use crate::stacks::StackUid;
 
 /// The file of these packets.
 pub(crate) const FILE: &str = "hwcounters";
@@ -23,7 +22,7 @@ const BYTES: usize = 48;
 pub struct CounterEvent {
     /// The CPU.
     pub cpu: u32,
-    /// Nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`].
+    /// The time, by the clock of [`crate::log::StartTime::tstamp_ns`].
     pub time_ns: u64,
     /// The stack, from [`crate::writer::ExperimentWriter::stack`].
     pub stack: StackUid,
@@ -42,7 +41,7 @@ pub struct CounterEvent {
 pub struct CounterRecord {
     /// The CPU; 0 if the packet has none.
     pub cpu: u32,
-    /// Nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`].
+    /// The time, by the clock of [`crate::log::StartTime::tstamp_ns`].
     pub time_ns: u64,
     /// The stack, if there is one.
     pub stack: Option<StackUid>,

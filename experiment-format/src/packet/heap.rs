@@ -6,18 +6,17 @@
 //! live then; gprofng calls it a leak.
 
 use crate::Result;
-use crate::ids::{Pid, Tid};
+use crate::ids::{Pid, StackUid, Tid};
 use crate::log::ProfileDecl;
 use crate::packet::spec::{FieldSpec, PacketSpec, field};
 use crate::packet::{FieldType, HEAP, PacketLayout, Value};
-use crate::stacks::StackUid;
 
 /// The file of these packets, and the name of their table.
 pub(crate) const FILE: &str = "heaptrace";
 /// The size of the packet.
 const BYTES: usize = 64;
 
-/// What happened to memory.
+/// A kind of change of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HeapKind {
     /// A block was allocated.
@@ -33,7 +32,7 @@ pub enum HeapKind {
 }
 
 impl HeapKind {
-    /// All, by their numbers.
+    /// All kinds, in the order of their numbers.
     pub const ALL: [HeapKind; 5] = [
         HeapKind::Allocated,
         HeapKind::Freed,
@@ -43,12 +42,12 @@ impl HeapKind {
     ];
 }
 
-/// Memory was allocated or freed, with a stack.
+/// A change of memory, with a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeapEvent {
     /// The CPU.
     pub cpu: u32,
-    /// When, nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`].
+    /// The time, by the clock of [`crate::log::StartTime::tstamp_ns`].
     pub time_ns: u64,
     /// The stack, from [`crate::writer::ExperimentWriter::stack`].
     pub stack: StackUid,
@@ -56,20 +55,20 @@ pub struct HeapEvent {
     pub tid: Tid,
     /// Its process.
     pub pid: Pid,
-    /// What happened.
+    /// The kind of change.
     pub kind: HeapKind,
-    /// Bytes; of a block that was freed 0.
+    /// The size of the memory; 0 for a block that was freed.
     pub bytes: u64,
-    /// Where.
+    /// The address of the memory.
     pub address: u64,
 }
 
-/// Memory that was allocated or freed, as it was read.
+/// A change of memory that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeapRecord {
     /// The CPU; 0 if the packet has none.
     pub cpu: u32,
-    /// When, nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`].
+    /// The time, by the clock of [`crate::log::StartTime::tstamp_ns`].
     pub time_ns: u64,
     /// The stack, if there is one.
     pub stack: Option<StackUid>,
@@ -77,13 +76,13 @@ pub struct HeapRecord {
     pub thread: u64,
     /// The process, if the packet has one.
     pub pid: Option<Pid>,
-    /// What happened.
+    /// The kind of change.
     pub kind: HeapKind,
-    /// Bytes.
+    /// The size of the memory.
     pub bytes: u64,
-    /// Where; 0: it failed.
+    /// The address of the memory; 0 if the call failed.
     pub address: u64,
-    /// Of a block that took the place of another one: where that was; 0: of none.
+    /// The address of the block that this one took the place of; 0 if of none.
     pub former: u64,
 }
 

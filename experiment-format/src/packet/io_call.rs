@@ -7,11 +7,10 @@
 //! system call is in a field of our own, `IOCALL`.
 
 use crate::Result;
-use crate::ids::{Pid, Tid};
+use crate::ids::{Pid, StackUid, Tid};
 use crate::log::ProfileDecl;
 use crate::packet::spec::{FieldSpec, PacketSpec, field};
 use crate::packet::{FieldType, IO, PacketLayout, Value};
-use crate::stacks::StackUid;
 
 /// The file of these packets, and the name of their table.
 pub(crate) const FILE: &str = "iotrace";
@@ -21,12 +20,12 @@ const BYTES: usize = 72;
 const FAILED: i32 = 5;
 /// The longest name that is written; Linux has no longer paths.
 const MAX_NAME: usize = 4096;
-/// `IOCALL` of a packet that stands for no call.
+/// The `IOCALL` of a packet that stands for no call.
 const NO_CALL: i32 = -1;
-/// A file system that the format has no number for.
+/// The number of a file system that the format has no number for.
 const OTHER_FILE_SYSTEM: u64 = 24;
 
-/// What a call does.
+/// The kind of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum IoKind {
     /// It reads or receives.
@@ -42,7 +41,7 @@ pub enum IoKind {
 }
 
 impl IoKind {
-    /// All, by their numbers.
+    /// All kinds, in the order of their numbers.
     pub const ALL: [IoKind; 5] = [
         IoKind::Read,
         IoKind::Write,
@@ -57,10 +56,10 @@ impl IoKind {
 pub struct IoEvent {
     /// The CPU on which it ended.
     pub cpu: u32,
-    /// When it was requested, nanoseconds of the clock of
-    /// [`crate::log::StartTime::tstamp_ns`]; 0: that is not known.
+    /// The time of the request, by the clock of [`crate::log::StartTime::tstamp_ns`]; 0 if
+    /// it is not known.
     pub requested_ns: u64,
-    /// When it ended, by the same clock.
+    /// The time of its end, by the same clock.
     pub ended_ns: u64,
     /// The stack, from [`crate::writer::ExperimentWriter::stack`].
     pub stack: StackUid,
@@ -68,19 +67,20 @@ pub struct IoEvent {
     pub tid: Tid,
     /// Its process.
     pub pid: Pid,
-    /// What it does.
+    /// Its kind.
     pub kind: IoKind,
-    /// It failed.
+    /// Whether it failed.
     pub failed: bool,
     /// The descriptor; −1: none.
     pub descriptor: i32,
-    /// Bytes that it moved.
+    /// The number of bytes that it moved.
     pub bytes: u64,
-    /// Of a duplicate: the descriptor that was duplicated.
+    /// The descriptor that was duplicated, if it made a duplicate.
     pub duplicated: Option<i32>,
-    /// The number of the system call; none: it only says what a descriptor is called.
+    /// The number of the system call; none if the packet stands for no call, and only names a
+    /// descriptor.
     pub call: Option<u32>,
-    /// What the descriptor that it opens is called.
+    /// The name of the descriptor that it opens.
     pub name: Option<Box<[u8]>>,
 }
 
@@ -89,10 +89,10 @@ pub struct IoEvent {
 pub struct IoRecord {
     /// The CPU; 0 if the packet has none.
     pub cpu: u32,
-    /// When it was requested, nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`];
-    /// `ended_ns` if that is not known, and never after it.
+    /// The time of the request, by the clock of [`crate::log::StartTime::tstamp_ns`];
+    /// `ended_ns` if it is not known, and never after that.
     pub requested_ns: u64,
-    /// When it ended, by the same clock.
+    /// The time of its end, by the same clock.
     pub ended_ns: u64,
     /// The stack, if there is one.
     pub stack: Option<StackUid>,
@@ -100,21 +100,21 @@ pub struct IoRecord {
     pub thread: u64,
     /// The process, if the packet has one.
     pub pid: Option<Pid>,
-    /// What it does.
+    /// Its kind.
     pub kind: IoKind,
-    /// It failed.
+    /// Whether it failed.
     pub failed: bool,
     /// The descriptor; −1: none.
     pub descriptor: i32,
-    /// Bytes that it moved; 0 if it failed.
+    /// The number of bytes that it moved; 0 if it failed.
     pub bytes: u64,
-    /// Of a duplicate: the descriptor that was duplicated.
+    /// The descriptor that was duplicated, if it made a duplicate.
     pub duplicated: Option<i32>,
-    /// The number of the system call: none if the packet does not say it.
+    /// The number of the system call, if the packet has it.
     pub call: Option<u32>,
-    /// It stands for no call, and only says what a descriptor is called.
+    /// Whether the packet stands for no call, and only names a descriptor.
     pub names_only: bool,
-    /// What the descriptor that it opens is called, if the packet says it.
+    /// The name of the descriptor that it opens, if the packet has it.
     pub name: Option<Box<[u8]>>,
 }
 

@@ -2,10 +2,10 @@
 
 use crate::Result;
 use crate::error::Error;
+use crate::ids::StackUid;
 use crate::packet::{FieldDecl, FieldType, HEADER_BYTES, PacketDecl, header};
-use crate::stacks::StackUid;
 
-/// A field: its place and its names.
+/// A field: its names, its type and its offset.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FieldSpec {
     pub(super) name: &'static str,
@@ -56,7 +56,7 @@ impl FieldSpec {
         }
     }
 
-    /// Writes a value to its place.
+    /// Writes a value into a packet.
     pub(super) fn put(&self, packet: &mut [u8], value: u64) {
         let (offset, width) = (self.offset as usize, self.kind.bytes());
         packet[offset..offset + width].copy_from_slice(&value.to_le_bytes()[..width]);

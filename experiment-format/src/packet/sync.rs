@@ -7,11 +7,10 @@
 use std::time::Duration;
 
 use crate::Result;
-use crate::ids::{Pid, Tid};
+use crate::ids::{Pid, StackUid, Tid};
 use crate::log::ProfileDecl;
 use crate::packet::spec::{FieldSpec, PacketSpec, field};
 use crate::packet::{FieldType, PacketLayout, SYNC, Value};
-use crate::stacks::StackUid;
 
 /// The file of these packets, and the name of their table.
 pub(crate) const FILE: &str = "synctrace";
@@ -20,7 +19,7 @@ const BYTES: usize = 56;
 /// `scope`: waits of native code, and none of Java monitors.
 const NATIVE: u32 = 1;
 
-/// The [`SyncEvent::kind`] of a wait of which it is not known.
+/// The [`SyncEvent::kind`] of a wait whose kind is not known.
 pub const UNKNOWN_KIND: u32 = 0xffff;
 
 /// A wait for a lock: from its request to its end, with a stack.
@@ -28,10 +27,9 @@ pub const UNKNOWN_KIND: u32 = 0xffff;
 pub struct SyncEvent {
     /// The CPU on which it ended.
     pub cpu: u32,
-    /// When it was requested, nanoseconds of the clock of
-    /// [`crate::log::StartTime::tstamp_ns`].
+    /// The time of the request, by the clock of [`crate::log::StartTime::tstamp_ns`].
     pub requested_ns: u64,
-    /// When it ended, by the same clock.
+    /// The time of its end, by the same clock.
     pub ended_ns: u64,
     /// The stack, from [`crate::writer::ExperimentWriter::stack`].
     pub stack: StackUid,
@@ -39,9 +37,9 @@ pub struct SyncEvent {
     pub tid: Tid,
     /// Its process.
     pub pid: Pid,
-    /// Address of the lock in the process; 0 if it is not known.
+    /// The address of the lock in the process; 0 if it is not known.
     pub object: u64,
-    /// What kind of wait it was: a command of `futex`, or the number of another system call;
+    /// The kind of wait: a command of `futex`, or the number of another system call;
     /// [`UNKNOWN_KIND`] if it is not known.
     pub kind: u32,
 }
@@ -51,10 +49,10 @@ pub struct SyncEvent {
 pub struct SyncRecord {
     /// The CPU; 0 if the packet has none.
     pub cpu: u32,
-    /// When it was requested, nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`]; not
+    /// The time of the request, by the clock of [`crate::log::StartTime::tstamp_ns`]; not
     /// after `ended_ns`.
     pub requested_ns: u64,
-    /// When it ended, by the same clock.
+    /// The time of its end, by the same clock.
     pub ended_ns: u64,
     /// The stack, if there is one.
     pub stack: Option<StackUid>,
@@ -62,13 +60,13 @@ pub struct SyncRecord {
     pub thread: u64,
     /// The process, if the packet has one.
     pub pid: Option<Pid>,
-    /// Address of the lock; 0 if the packet has none, or it is not known.
+    /// The address of the lock; 0 if the packet has none, or it is not known.
     pub object: u64,
     /// As [`SyncEvent::kind`], if the packet has it: other recorders do not write it.
     pub kind: Option<u32>,
 }
 
-/// Which waits a recording has.
+/// The shortest wait that is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncThreshold {
     /// Those of this time and longer; zero: all.

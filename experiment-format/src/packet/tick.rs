@@ -14,18 +14,17 @@
 use num_enum::TryFromPrimitive;
 
 use crate::Result;
-use crate::ids::{Pid, Tid};
+use crate::ids::{Pid, StackUid, Tid};
 use crate::microstate::Microstate;
 use crate::packet::spec::{FieldSpec, PacketSpec, field};
 use crate::packet::{CLOCK, FieldType, PacketDecl, TICK_ARRAY};
-use crate::stacks::StackUid;
 
 /// A clock packet: one thread, or one CPU, spent ticks in one state with one stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockTick {
     /// The CPU.
     pub cpu: u32,
-    /// Nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`].
+    /// The time, by the clock of [`crate::log::StartTime::tstamp_ns`].
     pub time_ns: u64,
     /// The stack, from [`crate::writer::ExperimentWriter::stack`].
     pub stack: StackUid,
@@ -49,7 +48,7 @@ pub struct ClockTick {
 pub struct TickArray {
     /// The CPU.
     pub cpu: u32,
-    /// Nanoseconds of the clock of [`crate::log::StartTime::tstamp_ns`].
+    /// The time, by the clock of [`crate::log::StartTime::tstamp_ns`].
     pub time_ns: u64,
     /// The stack, from [`crate::writer::ExperimentWriter::stack`].
     pub stack: StackUid,

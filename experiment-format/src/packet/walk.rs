@@ -15,12 +15,12 @@ use crate::Result;
 use crate::error::Error;
 use crate::packet::{CLOSED, EMPTY, HEADER_BYTES};
 
-/// After a hole or a damaged place, a walk goes on at the next multiple of this.
+/// Behind a hole or damage, a walk goes on at the next multiple of this.
 const RESUME_BYTES: u64 = 16 * 1024;
 /// A file is read in pieces of this size: more than the largest packet.
 const PIECE_BYTES: usize = 256 * 1024;
 
-/// What a walk reads.
+/// The input of a walk.
 pub(crate) trait Input: Read + Seek {
     /// Returns where data begin, at `from` or after it, if the input can tell; else `from`. A file
     /// may be nearly all hole, and holes are read as fast as data.
@@ -46,7 +46,7 @@ impl Input for File {
 pub(crate) struct RawPacket<'a> {
     /// Its type.
     pub(crate) kind: u16,
-    /// Where it begins.
+    /// Its offset in the file.
     pub(crate) offset: u64,
     /// All of it, header included.
     pub(crate) bytes: &'a [u8],
@@ -59,11 +59,12 @@ pub(crate) struct RawPacket<'a> {
 pub(crate) struct PacketWalk<R = File> {
     input: R,
     path: PathBuf,
-    /// A piece of the file, and where in the file it begins.
+    /// A piece of the file.
     piece: Vec<u8>,
-    piece_at: u64,
-    /// Where the next packet is.
-    at: u64,
+    /// The offset of the piece in the file.
+    piece_offset: u64,
+    /// The offset of the next packet in the file.
+    offset: u64,
     /// Packets that began at no multiple of 4, or were too small for a header.
     invalid: u64,
 }
@@ -75,8 +76,8 @@ impl<R: Input> PacketWalk<R> {
             input,
             path: path.to_owned(),
             piece: Vec::new(),
-            piece_at: 0,
-            at: 0,
+            piece_offset: 0,
+            offset: 0,
             invalid: 0,
         }
     }
@@ -91,8 +92,8 @@ impl<R: Input> PacketWalk<R> {
         let Some((kind, size)) = self.reach()? else {
             return Ok(None);
         };
-        let (offset, begin) = (self.at, (self.at - self.piece_at) as usize);
-        self.at += size as u64;
+        let (offset, begin) = (self.offset, (self.offset - self.piece_offset) as usize);
+        self.offset += size as u64;
         let bytes = &self.piece[begin..begin + size];
         Ok(Some(RawPacket {
             kind,
@@ -114,13 +115,13 @@ impl<R: Input> PacketWalk<R> {
                 return Ok(None);
             };
             let (size, kind) = (u16::from_le_bytes([*a, *b]), u16::from_le_bytes([*c, *d]));
-            let damaged = !self.at.is_multiple_of(4) || (1..4).contains(&size);
+            let damaged = !self.offset.is_multiple_of(4) || (1..4).contains(&size);
             if size == 0 || damaged {
                 self.invalid += u64::from(damaged);
                 // A file is at most 2^63 bytes long.
-                let next = (self.at + 1).next_multiple_of(RESUME_BYTES);
+                let next = (self.offset + 1).next_multiple_of(RESUME_BYTES);
                 let data = self.input.data_after(next);
-                self.at = next.max(data / RESUME_BYTES * RESUME_BYTES);
+                self.offset = next.max(data / RESUME_BYTES * RESUME_BYTES);
                 continue;
             }
             let size = usize::from(size);
@@ -130,28 +131,28 @@ impl<R: Input> PacketWalk<R> {
             if !matches!(kind, EMPTY | CLOSED) {
                 return Ok(Some((kind, size)));
             }
-            self.at += size as u64;
+            self.offset += size as u64;
         }
     }
 
     /// Returns the next `count` bytes, or as many as there are.
     fn bytes(&mut self, count: usize) -> Result<&[u8]> {
-        let end = self.at + count as u64;
-        let held = self.piece_at..=self.piece_at + self.piece.len() as u64;
-        if !(held.contains(&self.at) && held.contains(&end)) {
+        let end = self.offset + count as u64;
+        let held = self.piece_offset..=self.piece_offset + self.piece.len() as u64;
+        if !(held.contains(&self.offset) && held.contains(&end)) {
             self.fill()
                 .map_err(|error| Error::io("read", &self.path, error))?;
         }
-        let begin = (self.at - self.piece_at) as usize;
+        let begin = (self.offset - self.piece_offset) as usize;
         let rest = self.piece.get(begin..).unwrap_or_default();
         Ok(&rest[..count.min(rest.len())])
     }
 
     /// Reads the piece that begins with the next packet.
     fn fill(&mut self) -> io::Result<()> {
-        self.piece_at = self.at;
+        self.piece_offset = self.offset;
         self.piece.clear();
-        self.input.seek(SeekFrom::Start(self.at))?;
+        self.input.seek(SeekFrom::Start(self.offset))?;
         self.input
             .by_ref()
             .take(PIECE_BYTES as u64)

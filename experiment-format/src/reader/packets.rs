@@ -44,7 +44,7 @@ impl Packets {
         Ok(None)
     }
 
-    /// Returns the number of damaged places passed so far.
+    /// Returns the number of damaged packets passed so far.
     pub fn invalid(&self) -> u64 {
         self.walk.as_ref().map_or(0, PacketWalk::invalid)
     }
@@ -55,7 +55,7 @@ impl Packets {
 pub struct Packet<'a> {
     /// Its type.
     pub kind: u16,
-    /// Where it begins in the file.
+    /// Its offset in the file.
     pub offset: u64,
     /// All of it, header included.
     pub bytes: &'a [u8],
@@ -91,7 +91,7 @@ impl<'a> Packet<'a> {
         self.layout.called(self.bytes)
     }
 
-    /// Returns what it says of memory; none if it lacks the thread, the time or the address.
+    /// Returns its change of memory; none if it lacks the thread, the time or the address.
     pub fn allocated(&self) -> Option<HeapRecord> {
         self.layout.allocated(self.bytes)
     }
@@ -99,22 +99,22 @@ impl<'a> Packet<'a> {
 
 /// An iterator over the clock ticks of an experiment.
 #[derive(Debug)]
-pub struct Ticks {
+pub struct ClockRecords {
     packets: Packets,
     /// The packet whose ticks are returned now.
     current: Option<PacketTicks>,
 }
 
-impl Ticks {
+impl ClockRecords {
     pub(super) fn new(packets: Packets) -> Self {
-        Ticks {
+        ClockRecords {
             packets,
             current: None,
         }
     }
 }
 
-impl Iterator for Ticks {
+impl Iterator for ClockRecords {
     type Item = Result<ClockRecord>;
 
     fn next(&mut self) -> Option<Self::Item> {

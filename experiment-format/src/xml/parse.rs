@@ -89,7 +89,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Returns an error at a place in the file.
+    /// Returns an error at an offset in the file.
     fn malformed(&self, offset: u64, what: impl Into<String>) -> Error {
         Error::Malformed {
             path: self.path.to_owned(),

@@ -10,7 +10,7 @@ use experiment_format::archive::{ARCHIVES, archive_name};
 use experiment_format::directory::room_of;
 use experiment_format::error::Error;
 use experiment_format::map::MapEvent;
-use experiment_format::packed::{self, Part};
+use experiment_format::packed::{self, UnpackedPart};
 use experiment_format::reader::Experiment;
 use host::exit::{ExitKind, Failure};
 use host::output::Output;
@@ -141,7 +141,13 @@ pub fn unpack(options: &UnpackOptions, output: &mut Output) -> Result<(), Failur
         let mut progress = |bytes: u64| {
             output.progress(|| format!("unpacked {}", megabytes(bytes)));
         };
-        let done = packed::unpack(file, &options.directory, Part::All, room, &mut progress);
+        let done = packed::unpack(
+            file,
+            &options.directory,
+            UnpackedPart::All,
+            room,
+            &mut progress,
+        );
         let directory = done.map_err(|error| not_unpacked(&error))?;
         output.end_progress();
         output.result_line(&directory.display().to_string());

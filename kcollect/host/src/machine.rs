@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
+use experiment_format::directory::Owner;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::{SysconfVar, sysconf};
 use object::NativeEndian;
@@ -175,14 +176,17 @@ pub fn uid_of(name: &str) -> Option<u32> {
     })
 }
 
-/// Returns the user and group that called sudo, who own what is written. None without sudo.
+/// Returns the user and group that called sudo, which own what is written. None without sudo.
 #[must_use]
-pub fn sudo_user() -> Option<(u32, u32)> {
+pub fn sudo_user() -> Option<Owner> {
     if !nix::unistd::geteuid().is_root() {
         return None;
     }
     let id = |name: &str| std::env::var(name).ok()?.parse().ok();
-    Some((id("SUDO_UID")?, id("SUDO_GID")?))
+    Some(Owner {
+        uid: id("SUDO_UID")?,
+        gid: id("SUDO_GID")?,
+    })
 }
 
 /// Returns the name of the file system that holds a directory, if it is a remote one.

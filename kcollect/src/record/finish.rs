@@ -3,7 +3,7 @@
 
 use std::mem;
 
-use experiment_format::directory::Place;
+use experiment_format::directory::DirectoryState;
 use host::exit::Failure;
 use host::machine::now;
 use host::output::Output;
@@ -35,9 +35,9 @@ impl Session<'_> {
         let stopped = stop.as_ref().copied().unwrap_or_else(|_| now());
         self.dispatcher.finish(stopped);
 
-        let moved_from = match self.dispatcher.router.place() {
-            Place::Moved(path) => Some(mem::replace(&mut self.path, path)),
-            Place::Here | Place::Gone => None,
+        let moved_from = match self.dispatcher.router.directory_state() {
+            DirectoryState::Moved(path) => Some(mem::replace(&mut self.path, path)),
+            DirectoryState::Unmoved | DirectoryState::Deleted => None,
         };
         let path = self.path.display().to_string();
         let totals = self.inputs.totals();

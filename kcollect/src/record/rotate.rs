@@ -13,7 +13,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use experiment_format::directory::{ExperimentDir, Place};
+use experiment_format::directory::{DirectoryState, ExperimentDir};
 use host::exit::Failure;
 use host::machine;
 use host::output::Output;
@@ -138,7 +138,7 @@ impl Session<'_> {
     /// Writes all of the experiment but its end.
     fn conclude(&mut self, rotation: &Rotation, output: &mut Output) {
         self.dispatcher.finish(rotation.at_ns);
-        if let Place::Moved(path) = self.dispatcher.router.place() {
+        if let DirectoryState::Moved(path) = self.dispatcher.router.directory_state() {
             self.path = path;
         }
         let path = self.path.display().to_string();

@@ -16,8 +16,7 @@ use std::sync::Arc;
 
 use bpf::UserStackCapture;
 use counters::names::event::CounterRequest;
-use experiment_format::directory::ExperimentDir;
-use experiment_format::directory::Place;
+use experiment_format::directory::{DirectoryState, ExperimentDir};
 use experiment_format::log::LogEvent;
 use experiment_format::{Error, Result};
 use user_collector::jit::SharedJit;
@@ -478,16 +477,16 @@ impl Router {
         self.founder.bytes_written() + self.finished_bytes + open
     }
 
-    /// Returns where the experiment is by now. One that was deleted is an error, whatever other
-    /// ones that caused.
-    pub fn place(&mut self) -> Place {
+    /// Returns the state of the experiment's directory. That it was deleted is an error, whatever
+    /// other errors it caused.
+    pub fn directory_state(&mut self) -> DirectoryState {
         let dir = self.founder.dir();
-        let place = dir.place();
-        if place == Place::Gone {
+        let state = dir.state();
+        if state == DirectoryState::Deleted {
             let path = dir.path().to_owned();
             self.failed = Some(Error::Deleted { path });
         }
-        place
+        state
     }
 
     /// Keeps the first error.

@@ -213,7 +213,7 @@ impl<'a> Session<'a> {
                 self.dispatcher.maintain(time);
                 self.keep_budget(time, output)?;
                 // One that was deleted ends the recording.
-                let _ = self.dispatcher.router.place();
+                let _ = self.dispatcher.router.directory_state();
                 output.progress(|| self.progress(time));
             }
             self.watch_limits(output)?;

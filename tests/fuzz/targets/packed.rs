@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
-use experiment_format::packed::{Part, unpack};
+use experiment_format::packed::{UnpackedPart, unpack};
 use tar::Header;
 use tests::experiment::files_below;
 
@@ -32,7 +32,7 @@ pub(super) fn packed(bytes: &[u8]) {
     if written.and_then(|()| fs::create_dir(&parent)).is_err() {
         return;
     }
-    for part in [Part::Log, Part::All] {
+    for part in [UnpackedPart::Log, UnpackedPart::All] {
         let mut reported = 0;
         let done = unpack(&file, &parent, part, MAX_BYTES, &mut |bytes| {
             reported = bytes

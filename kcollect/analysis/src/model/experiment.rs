@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use experiment_format::losses::{self, Recorded};
+use experiment_format::losses::{self, RecordedTotals};
 use experiment_format::reader::Experiment;
 
 use super::ids::{ExperimentId, ProcessId};
@@ -64,7 +64,7 @@ impl ExperimentInfo {
             counts: counts
                 .filter_map(|(name, count)| Some((name.clone(), count.as_i64()?)))
                 .collect(),
-            recorded: Recorded {
+            recorded: RecordedTotals {
                 ticks: number("ticks"),
                 thread_ticks: number("thread_ticks"),
                 arrays: number("arrays"),
@@ -79,7 +79,7 @@ pub struct LossCounts {
     /// The counts by their keys in `kcollect.json`, zeros included.
     pub counts: Vec<(String, i64)>,
     /// What was recorded, of which losses are a share.
-    pub recorded: Recorded,
+    pub recorded: RecordedTotals,
 }
 
 impl LossCounts {

@@ -9,7 +9,7 @@
 use std::io;
 use std::time::Duration;
 
-use experiment_format::directory::ExperimentDir;
+use experiment_format::directory::{ExperimentDir, Owner};
 use experiment_format::ids::Pid;
 use host::machine;
 use nix::unistd::{Gid, getgid, getgroups, getppid, getuid};
@@ -56,7 +56,7 @@ pub fn begin<'a>(
 /// Returns the user who asked for the recording and will own the archives: the user behind sudo, or
 /// the one that this process runs as.
 fn invoking_user() -> InvokingUser {
-    let Some((uid, gid)) = machine::sudo_user() else {
+    let Some(Owner { uid, gid }) = machine::sudo_user() else {
         let groups = getgroups()
             .unwrap_or_default()
             .into_iter()

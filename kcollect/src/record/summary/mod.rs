@@ -12,7 +12,7 @@ mod text;
 mod traced;
 
 use bpf_abi::CpuCounts;
-use experiment_format::losses::{Losses, Recorded};
+use experiment_format::losses::{Losses, RecordedTotals};
 use experiment_format::microstate::Microstate;
 use serde::Serialize;
 use user_collector::archive::ArchiveStats;
@@ -182,7 +182,7 @@ impl Summary {
                 totals,
                 &counters,
                 lock_waits.as_ref(),
-                Recorded {
+                RecordedTotals {
                     ticks: recorded.ticks,
                     thread_ticks,
                     arrays,
@@ -259,7 +259,7 @@ fn losses(
     totals: &Totals,
     counters: &[CounterSummary],
     lock_waits: Option<&LockWaitSummary>,
-    recorded: Recorded,
+    recorded: RecordedTotals,
 ) -> Losses {
     let kernel = &dispatcher.router.founder.recorded;
     let sum = |of| totals.sum(of);
