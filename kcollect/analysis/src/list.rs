@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::model::incomplete;
 use crate::report::table::{Cell, Column, Table};
-use crate::sources::recorded::{Recorded, in_directory};
+use crate::sources::log_summary::{LogSummary, in_directory};
 
 /// What to list, and how.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct ListOptions {
 /// An experiment of a directory.
 #[derive(Debug)]
 struct Listed {
-    recorded: Recorded,
+    recorded: LogSummary,
     files: Room,
 }
 
@@ -75,7 +75,7 @@ pub fn list(options: &ListOptions, output: &mut Output) -> Result<(), Failure> {
 
 impl Listed {
     fn read(path: &Path) -> Result<Listed, String> {
-        let recorded = Recorded::read(path)?;
+        let recorded = LogSummary::read(path)?;
         let files =
             room_of(path).map_err(|error| format!("{}: its files: {error}", path.display()))?;
         Ok(Listed { recorded, files })
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn the_time_is_that_of_the_recorded_machine() {
-        let recorded = Recorded {
+        let recorded = LogSummary {
             path: PathBuf::from("k.1.er"),
             start: StartTime {
                 tstamp_ns: 0,

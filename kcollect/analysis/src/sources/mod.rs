@@ -4,7 +4,7 @@
 //! Of those that are not of the time only the log is read.
 
 pub mod clock;
-pub(crate) mod recorded;
+pub(crate) mod log_summary;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use host::exit::{ExitKind, Failure};
 use serde_json::{Value, json};
 
 use self::clock::ClockRange;
-use self::recorded::{Recorded, in_directory};
+use self::log_summary::{LogSummary, in_directory};
 use crate::filter::{Filter, TimeRange};
 use crate::model::Model;
 
@@ -100,7 +100,7 @@ impl Sources {
         }
         let (mut all, mut problems) = (Vec::new(), Vec::new());
         for path in &paths {
-            match Recorded::read(path) {
+            match LogSummary::read(path) {
                 Ok(recorded) => match recorded.wall_ns() {
                     time if time.end > MAX_WALL_NS => {
                         problems.push(format!("{}: its time is damaged", path.display()));
@@ -199,7 +199,7 @@ pub fn newest(directory: &Path) -> Result<PathBuf, Failure> {
 /// ended last.
 fn resolve(
     period: Period,
-    (time, last): &(Range<u64>, Recorded),
+    (time, last): &(Range<u64>, LogSummary),
 ) -> Result<(Range<u64>, [String; 2]), Failure> {
     let range = match period {
         Period::Last(length) => {
@@ -219,12 +219,12 @@ fn resolve(
     Ok((range, shown))
 }
 
-fn local(recorded: &Recorded, ns: u64) -> Option<chrono::DateTime<chrono::FixedOffset>> {
+fn local(recorded: &LogSummary, ns: u64) -> Option<chrono::DateTime<chrono::FixedOffset>> {
     let seconds = i64::try_from(ns / NANOS_PER_SECOND).ok()?;
     recorded.local(seconds, (ns % NANOS_PER_SECOND) as u32)
 }
 
-fn text_of(recorded: &Recorded, ns: u64) -> String {
+fn text_of(recorded: &LogSummary, ns: u64) -> String {
     let time = local(recorded, ns);
     time.map_or_else(String::new, |time| {
         time.to_rfc3339_opts(SecondsFormat::Secs, false)

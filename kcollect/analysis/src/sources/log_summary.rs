@@ -1,4 +1,4 @@
-//! An experiment as its log describes it.
+//! A summary of an experiment, by its log alone.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,9 +15,9 @@ use host::exit::{ExitKind, Failure};
 
 use crate::load::open;
 
-/// What the log of an experiment says of it. Nothing else of it is read.
+/// A summary of an experiment by its log. Nothing else of it is read.
 #[derive(Debug)]
-pub(crate) struct Recorded {
+pub(crate) struct LogSummary {
     pub(crate) path: PathBuf,
     pub(crate) start: StartTime,
     /// Nanoseconds from its start to its end, or to its last event so far.
@@ -29,12 +29,12 @@ pub(crate) struct Recorded {
     pub(crate) written_ns: u64,
 }
 
-impl Recorded {
-    pub(crate) fn read(path: &Path) -> Result<Recorded, String> {
+impl LogSummary {
+    pub(crate) fn read(path: &Path) -> Result<LogSummary, String> {
         let experiment = Experiment::open_log(path).map_err(|error| error.to_string())?;
         let subexperiments = experiment.subexperiments();
         let subexperiments = subexperiments.map_err(|error| error.to_string())?;
-        Ok(Recorded {
+        Ok(LogSummary {
             path: path.to_owned(),
             start: experiment.start(),
             length_ns: length_ns(experiment.events()),
