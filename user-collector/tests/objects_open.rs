@@ -213,7 +213,7 @@ fn gone() {
     );
 }
 
-/// None of them is touched: a pipe would make us wait, a device do who knows what.
+/// None of them is opened: opening a pipe may block, and opening a device may have any effect.
 #[test]
 fn what_is_no_regular_file() {
     let proc = Proc::new();

@@ -27,7 +27,7 @@ use zerocopy::IntoBytes as _;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
-/// What leaving a frame gives: the caller's registers.
+/// The caller's registers, after a step of the unwinder.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Left {
     sp: u64,
@@ -236,7 +236,7 @@ fn lost(rule: &UnwindRule) -> bool {
     )
 }
 
-/// Compares all rows of a file; gives what it counted.
+/// Compares all rows of a file, and returns the counts.
 fn compare(path: &Path) -> TableSummary {
     compare_bytes(path, &std::fs::read(path).unwrap())
 }

@@ -1,36 +1,26 @@
 //! From call frame information to rows.
 //!
-//! The entries are found by their lengths here and only then passed to gimli one by one, because
-//! its own iterator ends at the first entry that it can't read.
+//! The entries are found by their lengths and then passed to gimli one by one, because its own
+//! iterator ends at the first entry that it can't parse.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use gimli::{
-    BaseAddresses, CommonInformationEntry, DebugFrame, EhFrame, EndianSlice, FrameDescriptionEntry,
-    LittleEndian, ReaderOffset, Register, RegisterRule, UnwindContext, UnwindContextStorage,
-    UnwindSection, UnwindTableRow,
+    BaseAddresses, CommonInformationEntry, DebugFrame, EhFrame, FrameDescriptionEntry,
+    LittleEndian, UnwindContext, UnwindSection,
 };
 
 use super::MAX_CIE_BYTES;
+use super::cfi_entries::{CfiEntries, CieMark, Slice};
 use super::rule::{Unsupported, UnwindRule, UnwindRules};
 use super::sections::{FrameInfo, UnwindError, UnwindSections};
 use super::summary::TableSummary;
 use super::table_functions::TableFunctions;
-use super::x86_64::{self, RowDescription};
+use super::x86_64::{RowDescription, Storage};
+use super::x86_64_registers::ADDRESS_SIZE;
 
-pub(super) type Slice<'data> = EndianSlice<'data, LittleEndian>;
-
-/// Room for the rules of one row. gimli's own is for 192 registers, which a hostile program would
-/// have copied again and again; the ABI has 49 general and vector registers.
-pub(super) struct Storage;
-
-impl<T: ReaderOffset> UnwindContextStorage<T> for Storage {
-    type Rules = [(Register, RegisterRule<T>); 64];
-    type Stack = Box<[UnwindTableRow<T, Self>; 8]>;
-}
-
-/// Reads all functions of a file that are not known otherwise.
+/// Adds all functions of a file to those that are known from elsewhere.
 pub(super) fn read(
     sections: &UnwindSections<'_>,
     known: TableFunctions,
@@ -43,13 +33,13 @@ pub(super) fn read(
     match &sections.frames {
         &FrameInfo::Eh { data, address } => {
             let mut section = EhFrame::new(data, LittleEndian);
-            section.set_address_size(x86_64::ADDRESS_SIZE);
+            section.set_address_size(ADDRESS_SIZE);
             let entries = CfiEntries {
                 data,
                 at: 0,
                 cie: CieMark::Zero,
             };
-            Reader::new(
+            FrameInfoReader::new(
                 section,
                 bases.set_eh_frame(address),
                 entries,
@@ -61,120 +51,23 @@ pub(super) fn read(
         }
         FrameInfo::Debug { data } => {
             let mut section = DebugFrame::new(data, LittleEndian);
-            section.set_address_size(x86_64::ADDRESS_SIZE);
+            section.set_address_size(ADDRESS_SIZE);
             let entries = CfiEntries {
                 data,
                 at: 0,
                 cie: CieMark::Ones,
             };
-            Reader::new(section, bases, entries, (sections, known), rules, summary).read()
+            FrameInfoReader::new(section, bases, entries, (sections, known), rules, summary).read()
         }
         FrameInfo::None => Ok(known),
     }
 }
 
-/// Returns the section without what follows its terminator: where only its start is known.
-pub(super) fn up_to_terminator(data: &[u8]) -> &[u8] {
-    let mut entries = CfiEntries {
-        data,
-        at: 0,
-        cie: CieMark::Zero,
-    };
-    while let Some(entry) = entries.entry(entries.at) {
-        entries.at += entry.length;
-        if entry.length <= 4 {
-            break;
-        }
-    }
-    &data[..entries.at]
-}
-
-/// What a CIE has where an FDE has the place of its CIE.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum CieMark {
-    /// `.eh_frame`: 4 bytes of zeros.
-    Zero,
-    /// `.debug_frame`: all ones, as wide as the entry's format says.
-    Ones,
-}
-
-/// Walks the entries of a section by their lengths.
-#[derive(Clone)]
-struct CfiEntries<'data> {
-    data: &'data [u8],
-    at: usize,
-    cie: CieMark,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct CfiEntry {
-    offset: usize,
-    length: usize,
-    is_cie: bool,
-}
-
-impl Iterator for CfiEntries<'_> {
-    type Item = CfiEntry;
-
-    fn next(&mut self) -> Option<CfiEntry> {
-        loop {
-            let entry = self.entry(self.at)?;
-            self.at += entry.length;
-            // A length of zero is a terminator; where sections were joined, entries follow it.
-            if entry.length > 4 {
-                return Some(entry);
-            }
-        }
-    }
-}
-
-impl CfiEntries<'_> {
-    /// Returns what has its length field at this offset; nothing where it would reach beyond the
-    /// section.
-    fn entry(&self, offset: usize) -> Option<CfiEntry> {
-        let (head, length) = match self.u32_at(offset)? {
-            u32::MAX => (
-                12,
-                usize::try_from(self.u64_at(offset.checked_add(4)?)?).ok()?,
-            ),
-            length => (4, length as usize),
-        };
-        let length = length.checked_add(head)?;
-        if offset.checked_add(length)? > self.data.len() {
-            return None;
-        }
-        let is_cie = match (self.cie, head) {
-            (CieMark::Zero, _) => self.u32_at(offset + head) == Some(0),
-            (CieMark::Ones, 4) => self.u32_at(offset + head) == Some(u32::MAX),
-            (CieMark::Ones, _) => self.u64_at(offset + head) == Some(u64::MAX),
-        };
-        Some(CfiEntry {
-            offset,
-            length,
-            is_cie,
-        })
-    }
-
-    fn u32_at(&self, at: usize) -> Option<u32> {
-        self.data
-            .get(at..)?
-            .first_chunk()
-            .map(|bytes| u32::from_le_bytes(*bytes))
-    }
-
-    fn u64_at(&self, at: usize) -> Option<u64> {
-        self.data
-            .get(at..)?
-            .first_chunk()
-            .map(|bytes| u64::from_le_bytes(*bytes))
-    }
-}
-
-struct Reader<'data, 'a, S: UnwindSection<Slice<'data>>> {
+struct FrameInfoReader<'data, 'a, S: UnwindSection<Slice<'data>>> {
     section: S,
     bases: BaseAddresses,
     entries: CfiEntries<'data>,
-    /// By rising start.
+    /// Addresses of code, by rising start.
     executable: Vec<Range<u64>>,
     rules: &'a mut UnwindRules,
     summary: &'a mut TableSummary,
@@ -182,7 +75,7 @@ struct Reader<'data, 'a, S: UnwindSection<Slice<'data>>> {
     functions: TableFunctions,
 }
 
-impl<'data, 'a, S: UnwindSection<Slice<'data>>> Reader<'data, 'a, S> {
+impl<'data, 'a, S: UnwindSection<Slice<'data>>> FrameInfoReader<'data, 'a, S> {
     fn new(
         section: S,
         bases: BaseAddresses,
@@ -194,7 +87,7 @@ impl<'data, 'a, S: UnwindSection<Slice<'data>>> Reader<'data, 'a, S> {
         let cies = HashMap::new();
         let mut executable = sections.executable.clone();
         executable.sort_by_key(|range| range.start);
-        Reader {
+        FrameInfoReader {
             section,
             bases,
             entries,
@@ -223,7 +116,7 @@ impl<'data, 'a, S: UnwindSection<Slice<'data>>> Reader<'data, 'a, S> {
     }
 
     fn fde(&mut self, offset: usize) -> Option<FrameDescriptionEntry<Slice<'data>>> {
-        let Reader {
+        let FrameInfoReader {
             section,
             bases,
             entries,
@@ -255,7 +148,7 @@ impl<'data, 'a, S: UnwindSection<Slice<'data>>> Reader<'data, 'a, S> {
     ) -> Result<(), UnwindError> {
         self.summary.fdes += 1;
         let pcs = fde.initial_address()..fde.end_address();
-        // Address 0 is the ELF header, or the mark of what was thrown away.
+        // Address 0 is the ELF header, or marks a function that the linker has discarded.
         let before = self
             .executable
             .partition_point(|range| range.start <= pcs.start);
@@ -266,7 +159,7 @@ impl<'data, 'a, S: UnwindSection<Slice<'data>>> Reader<'data, 'a, S> {
             self.summary.elsewhere += 1;
             return Ok(());
         }
-        // What Go's linker says here of a function of Go's, it says better in its own table.
+        // Go's own table is better than what Go's linker writes here.
         if self.functions.cover(pcs.start) {
             return Ok(());
         }
@@ -277,14 +170,13 @@ impl<'data, 'a, S: UnwindSection<Slice<'data>>> Reader<'data, 'a, S> {
         if let Ok(mut table) = fde.rows(&self.section, &self.bases, context) {
             loop {
                 match table.next_row() {
-                    // What a program says of no pc, or of those behind its end, is not worth a
-                    // rule.
+                    // Rows for no pc, or after the function's end, need no rule.
                     Ok(Some(row)) if row.start_address() >= pcs.end => return Ok(()),
                     Ok(Some(row)) if row.start_address() == row.end_address() => {}
                     Ok(Some(row)) => {
                         known_to = row.end_address();
                         let description = RowDescription::of(row, column);
-                        // Expressions are not read again for each row that they hold for.
+                        // Expressions are not parsed again for each row that they are valid for.
                         if last.as_ref() != Some(&description) {
                             last = Some(description.clone());
                             let number = self.rules.number(description.rule(&self.section, fde));

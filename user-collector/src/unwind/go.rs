@@ -1,24 +1,23 @@
 //! From Go's table of functions to rows.
 //!
-//! A function's caller is where its height says, at each pc: in the prologue, in leaves, in
-//! assembly. The caller's frame pointer is below the return address, from where the text shows that
-//! it is put there. Go's own code does not need it. It is followed for the few functions of the
-//! runtime that change stacks, and for C above Go.
+//! A function's return address is at its stack height, which the table has for each pc: also in
+//! prologues, leaf functions and assembly. The caller's frame pointer is below the return address,
+//! once the text shows that it was saved there. Go's own code does not need it for unwinding. It is
+//! followed for the few functions of the runtime that change stacks, and for C above Go.
 //!
-//! Goroutines have stacks of their own, and a thread one for the scheduler, where C is called too.
-//! Go's runtime goes from one to the other by what it keeps of each goroutine, which a rule can't
-//! follow. So, where a function changes stacks,
+//! Goroutines have stacks of their own, and a thread has one for the scheduler, on which C is
+//! called too. Go's runtime changes between them by its data of each goroutine, which a rule can't
+//! express. So, where a function changes stacks,
 //!
-//! * `systemstack`, `asmcgocall` and the readers of clocks are gone through by the frame pointer,
-//!   which they keep: the stack goes on where the goroutine called. Up to Go 1.20 the first two
-//!   have no frame: their caller is left out, and it is their callee that is named after it, as
-//!   `F.func1`. They are left as what is interrupted is, for the caller's stack may lie below.
-//! * `mcall` and `morestack` begin the scheduler's stack anew each time, after they have put the
-//!   goroutine aside; `gogo` and what `clone` does in the new thread have no caller either: a stack
-//!   ends there.
+//! * `systemstack`, `asmcgocall` and the readers of clocks are unwound by the frame pointer, which
+//!   they keep, to the goroutine's stack. Up to Go 1.20 the first two have no frame: their caller
+//!   is left out; their callee has its name, as `F.func1`. They have the rule of an interrupted
+//!   function, since the caller's stack may be at lower addresses.
+//! * a stack ends at `mcall` and `morestack`, which begin the scheduler's stack again each time;
+//!   and at `gogo` and the code after `clone` in the new thread, which have no caller.
 //!
-//! `asyncPreempt` and `sigpanic` are not called: a signal's handler made it look so. What they
-//! return to was interrupted.
+//! `asyncPreempt` and `sigpanic` are not called: a signal's handler makes it look so. Their caller
+//! was interrupted.
 
 use std::ops::Range;
 
@@ -31,31 +30,31 @@ use super::rule::{
 use super::sections::UnwindError;
 use super::summary::TableSummary;
 use super::table_functions::TableFunctions;
-use super::x86_64::{FP, SP};
 use super::x86_64_go::{
     FORKS_RETURN_ADDRESS, RETURN_ADDRESS, SAVED, SIGNAL_FP, SIGNAL_PC_WORDS, SIGNAL_SP,
     StackPointerSet, saves, stack_pointer_sets,
 };
+use super::x86_64_registers::{FP, SP};
 
 /// Longest function that changes stacks, bytes.
 const MAX_STACK_SWITCH_BYTES: usize = 1024;
 
-/// How a function gets back to its caller.
+/// Kinds of functions by how they return to their caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GoFunctionKind {
-    /// It returns to it.
+    /// An ordinary function.
     Plain,
-    /// It has none.
+    /// A function without a caller.
     Root,
-    /// It has none any more when it has set the stack pointer.
+    /// A function without a caller once it has set the stack pointer.
     Leaves,
-    /// It calls on another stack and comes back.
+    /// A function that calls on another stack and returns.
     Detour,
-    /// A signal's handler made it look like one.
+    /// A function that a signal's handler makes look as if it was called.
     Injected,
-    /// It is what a signal's handler returns to.
+    /// The function that a signal's handler returns to.
     Restorer,
-    /// It takes its return address off the stack, which its child goes on to use.
+    /// A function that takes its return address off the stack, since its child uses the stack too.
     Forks,
 }
 
@@ -88,7 +87,7 @@ impl GoFunctionKind {
     }
 }
 
-/// Reads all functions of Go's.
+/// Returns the rows of all of Go's functions.
 pub(super) fn read(
     go: &GoFunctions<'_>,
     executable: &[Range<u64>],
@@ -116,7 +115,7 @@ pub(super) fn read(
                 summary.go_functions += 1;
                 rows.function(&function, end)?;
             }
-            // Of C, where Go's linker has put it among its own.
+            // A function of C, which Go's linker has put among its own.
             _ => summary.go_unknown += 1,
         }
     }
@@ -132,14 +131,14 @@ struct GoRows<'a, 'data> {
 }
 
 impl GoRows<'_, '_> {
-    /// Returns where what is known of a function ends.
+    /// Returns where the known heights of a function end.
     fn end(&mut self, function: &GoFunction<'_>) -> Result<Option<u64>, UnwindError> {
         let mut end = None;
         for height in function.heights() {
             end = Some(height.pcs.end);
             self.heights += 1;
         }
-        // Each is a row, unless the rules have run out.
+        // Each height is a row, unless the rules have run out.
         match self.heights > MAX_ROWS {
             true => Err(UnwindError::TooManyRows),
             false => Ok(end),
@@ -150,13 +149,13 @@ impl GoRows<'_, '_> {
         let start = function.pcs.start;
         let kind = GoFunctionKind::of(function.name);
         if kind == GoFunctionKind::Restorer {
-            // It is returned to without having called.
+            // The pc is its first instruction, and is looked up at −1 as a return address.
             self.functions.begin(start.saturating_sub(1)..end);
             let rule = self.rules.number(RESTORER);
             return self.functions.row(start.saturating_sub(1), rule);
         }
         self.functions.begin(start..end);
-        // Without its text it is not known where it does so.
+        // Without the text it is not known where the stack is changed.
         let changes = matches!(kind, GoFunctionKind::Leaves | GoFunctionKind::Detour);
         if changes && self.go.text_at(start).is_empty() {
             return self.functions.row(start, UnwindRules::STOP);
@@ -169,7 +168,7 @@ impl GoRows<'_, '_> {
                     Some(set) => self
                         .functions
                         .end(start + set.after as u64, UnwindRules::STOP),
-                    // It goes on in another function (`gogo`).
+                    // It jumps to another function (`gogo`).
                     None => Ok(()),
                 }
             }
@@ -202,10 +201,9 @@ impl GoRows<'_, '_> {
         Ok(())
     }
 
-    /// Adds the rows of a detour. A function without a frame of its own is away from its caller's
-    /// stack between two settings of the stack pointer, one with a frame from the first on. It is
-    /// back when it has set it again, until its frame is gone; what follows its return is away
-    /// again.
+    /// Adds the rows of a detour. A function without a frame is on the other stack between two
+    /// settings of the stack pointer. One with a frame is there from the first setting on, until it
+    /// sets it again; and, where code follows its return, after its frame is gone.
     fn detour(&mut self, function: &GoFunction<'_>, pcs: Range<u64>) -> Result<(), UnwindError> {
         let mut sets = self.sets(pcs.clone()).into_iter().peekable();
         let (mut saved, mut away, mut framed) = (SavedFramePointer::default(), false, false);
@@ -255,12 +253,12 @@ impl GoRows<'_, '_> {
 /// Where a function has saved its caller's frame pointer.
 #[derive(Default)]
 struct SavedFramePointer {
-    /// The height of the stack, in bytes, from which on it is saved; none before it is.
+    /// The height from which on it is saved, bytes; `None` until it is.
     height: Option<i32>,
 }
 
 impl SavedFramePointer {
-    /// Returns from which pcs of a height on the caller's frame pointer is where.
+    /// Returns where the caller's frame pointer is, from which pcs of a height on.
     fn at(&mut self, height: &StackHeight, go: &GoFunctions<'_>) -> Vec<(u64, FramePointer)> {
         let start = height.pcs.start;
         if self.height.is_some_and(|least| least <= height.bytes) {
@@ -288,7 +286,7 @@ impl SavedFramePointer {
     }
 }
 
-/// The height when the return address is popped.
+/// The height after the return address was popped.
 const OFF_THE_STACK: i32 = -RETURN_ADDRESS;
 
 const SAVED_FP: FramePointer = FramePointer::At {
@@ -306,7 +304,7 @@ const INTERRUPTED: ReturnAddress = ReturnAddress::Interrupted {
     words: -1,
 };
 
-/// The frame pointer is at the saved one.
+/// The rule of a frame whose frame pointer points to the saved one.
 const BY_FRAME_POINTER: UnwindRule = UnwindRule::Frame(FrameRule {
     cfa: Cfa::Register {
         register: FP,
@@ -317,7 +315,7 @@ const BY_FRAME_POINTER: UnwindRule = UnwindRule::Frame(FrameRule {
     ra: INTERRUPTED,
 });
 
-/// As the kernel leaves its stack for the return from a handler.
+/// The rule for the stack that the kernel has left for the return from a handler.
 const RESTORER: UnwindRule = UnwindRule::Frame(FrameRule {
     cfa: Cfa::Deref {
         register: SP,
@@ -335,7 +333,7 @@ const RESTORER: UnwindRule = UnwindRule::Frame(FrameRule {
     },
 });
 
-/// Returns the rule by which the caller's frame is above this many bytes and the return address.
+/// Returns the rule for a caller's frame above `height` bytes and the return address.
 fn above(height: i32, fp: FramePointer, ra: ReturnAddress) -> UnwindRule {
     UnwindRule::Frame(FrameRule {
         cfa: Cfa::Register {

@@ -1,4 +1,5 @@
-//! What is needed of an ELF file of Go's linker: its table of functions, and their text.
+//! The parts of an ELF file of Go's linker that unwinding needs: the table of functions, and their
+//! text.
 
 use object::Endianness;
 use object::elf::{PF_X, PT_LOAD, R_X86_64_RELATIVE, Rela64};
@@ -6,26 +7,26 @@ use object::elf::{PF_X, PT_LOAD, R_X86_64_RELATIVE, Rela64};
 use super::{MAX_SECTION_BYTES, pclntab};
 use experiment_format::elf::{ElfBytes, ElfError, ElfFile, ElfSegment, SectionTable};
 
-/// Where the linker puts the table: the second in a program that is loaded anywhere.
+/// Sections in which the linker puts the table; the second in position-independent programs.
 const NAMES: [&str; 2] = [".gopclntab", ".data.rel.ro.gopclntab"];
 
-/// Where `runtime.moduledata` has the start of the text: behind the address of the table, six
+/// Offset of the start of the text in `runtime.moduledata`: after the address of the table, six
 /// slices and three addresses.
 const MODULE_TEXT: u64 = 8 + 6 * 24 + 3 * 8;
 
-/// What the table of functions is aligned to, bytes.
+/// Alignment of the table of functions, bytes.
 const ALIGNMENT: usize = 8;
 
-/// Go's functions, as a file has them.
+/// Go's functions of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GoFunctions<'data> {
     /// The table of functions (`.gopclntab`).
     pub table: &'data [u8],
-    /// The address from which the table counts its functions, if it does so.
+    /// The address from which the table counts its functions, if it counts from the text.
     pub text: u64,
-    /// The text: by rising address, as far as it is no larger than a section that is read. Where it
-    /// is not there, no function is known to save its caller's frame pointer, and those that change
-    /// stacks end one.
+    /// The segments of text by rising address, without those larger than [`MAX_SECTION_BYTES`].
+    /// Without the text it is not known which functions save their caller's frame pointer, and a
+    /// stack ends at those that change stacks.
     pub code: Vec<(u64, &'data [u8])>,
 }
 
@@ -40,7 +41,7 @@ impl<'data> GoFunctions<'data> {
     }
 }
 
-/// Finds them; nothing where there are none, or in a layout that is not known.
+/// Returns Go's functions; `None` if there are none, or for an unknown layout.
 pub(super) fn functions<'data, B>(
     elf: &ElfFile<B>,
     sections: &SectionTable<&'data [u8]>,
@@ -83,7 +84,8 @@ fn is_code(segment: &ElfSegment) -> bool {
     segment.kind == PT_LOAD && segment.flags.contains(PF_X)
 }
 
-/// Returns what begins so, in the data of a file without section headers, and its address.
+/// Returns the data for which `begins` returns true, in a file without section headers, and its
+/// address.
 fn find<'data, B>(
     elf: &ElfFile<B>,
     segments: &[ElfSegment],
@@ -106,9 +108,9 @@ where
     })
 }
 
-/// Returns where the text begins: by the table, until Go 1.25, or else by the runtime's own
-/// description of the program. A program that is loaded anywhere may have it in a relocation only.
-/// Nothing where neither has it: a guess would be a wrong table.
+/// Returns where the text begins: by the table, until Go 1.25, or else by the runtime's description
+/// of the program. A position-independent program may have it only in a relocation. `None` if
+/// neither has it: a guess would give a wrong table.
 fn text<'data, B>(
     elf: &ElfFile<B>,
     sections: &SectionTable<&'data [u8]>,
@@ -140,8 +142,8 @@ where
     word(u64_at(table, field), field_address).or_else(module)
 }
 
-/// Returns the runtime's description in a file without section headers: it begins with the
-/// addresses of the table and of its names.
+/// Returns the runtime's description of the program, in a file without section headers: it begins
+/// with the addresses of the table and of its names.
 fn described<'data, B>(
     elf: &ElfFile<B>,
     segments: &[ElfSegment],
@@ -162,7 +164,7 @@ fn u64_at(data: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes))
 }
 
-/// Returns what the dynamic linker stores at an address, relative to where the program is loaded.
+/// Returns the address that the dynamic linker stores at an address, relative to the load address.
 fn relocated(relocations: &[u8], address: u64) -> Option<u64> {
     relocations
         .chunks_exact(size_of::<Rela64<Endianness>>())

@@ -1,31 +1,32 @@
 //! Go's table of functions, `.gopclntab`: where each function begins, its name, and how far it has
 //! moved the stack pointer at each pc.
 //!
-//! Go's runtime walks its own stacks by it, so that it is in each of its programs, also in those
-//! without symbols and `.debug_frame`. Four layouts are known by their magic number
-//! (`runtime/symtab.go`, `pcHeader`; `cmd/link/internal/ld/pcln.go`):
+//! Go's runtime unwinds its own stacks by it, so that each program has it, also without symbols and
+//! `.debug_frame`. There are four layouts, with different magic numbers (`runtime/symtab.go`,
+//! `pcHeader`; `cmd/link/internal/ld/pcln.go`):
 //!
-//! | magic | Go | what differs |
-//! |---|---|---|
-//! | `0xfffffffb` | 1.2 to 1.15 | one block, in which all offsets count from its start; addresses of 8 bytes |
-//! | `0xfffffffa` | 1.16, 1.17 | names, tables of pcs and functions have offsets of their own |
-//! | `0xfffffff0` | 1.18, 1.19 | functions have addresses of 4 bytes, from the start of the text |
-//! | `0xfffffff1` | since 1.20 | no field that is read here; since 1.26 the start of the text is elsewhere |
+//! * `0xfffffffb`, Go 1.2 to 1.15: one block, all offsets count from its start; addresses of 8
+//!   bytes.
+//! * `0xfffffffa`, Go 1.16 and 1.17: names, tables of pcs and functions have offsets of their own.
+//! * `0xfffffff0`, Go 1.18 and 1.19: functions have addresses of 4 bytes, from the start of the
+//!   text.
+//! * `0xfffffff1`, since Go 1.20: the same in what is read here. Since 1.26 the header does not
+//!   have the start of the text.
 //!
-//! The bytes may be hostile. Functions come by rising address or are left out, and the description
-//! of one ends where the next begins, so that a table that a thousand functions share is not read a
-//! thousand times to its end.
+//! The bytes may be hostile. Functions that do not come by rising address are left out. The
+//! description of one ends where the next begins, so that a table that a thousand functions share
+//! is not read a thousand times to its end.
 
 use std::ops::Range;
 
-/// What a header begins with, after its magic number: no padding, instructions of any length,
-/// addresses of 8 bytes.
+/// The header's bytes after the magic number: no padding, instructions of any length, addresses of
+/// 8 bytes.
 const HEADER_START: [u8; 4] = [0, 0, 1, 8];
 
-/// Longest name that is given: those that are looked for are shorter.
+/// Longest name that is returned. The names that matter are shorter.
 const MAX_NAME_BYTES: usize = 64;
 
-/// Bytes of the header up to the fields that differ.
+/// Offset in the header of the fields that differ, bytes.
 const FIELDS_OFFSET: usize = 24;
 
 /// The table, found in its section.
@@ -33,13 +34,13 @@ const FIELDS_OFFSET: usize = 24;
 pub(super) struct Pclntab<'data> {
     names: &'data [u8],
     tables: &'data [u8],
-    /// The descriptions of functions, at the offsets that the list has.
+    /// The descriptions of functions, at the offsets of the list.
     descriptions: &'data [u8],
-    /// For each function its start and the offset of its description; then the end of the last one.
+    /// Start and description's offset of each function, then the end of the last one.
     list: &'data [u8],
     /// Functions in the list.
     count: usize,
-    /// Of a number in the list, bytes: 4, counted from `text`, or 8.
+    /// Bytes of a number in the list: 4, for addresses from `text` on, or 8.
     width: usize,
     text: u64,
 }
@@ -51,7 +52,7 @@ pub(super) struct GoFunction<'data> {
     pub(super) pcs: Range<u64>,
     /// Its name, or the start of a long one.
     pub(super) name: &'data [u8],
-    /// The table of its stack pointer; nothing where there is none.
+    /// Its table of stack heights; empty if there is none.
     heights: &'data [u8],
 }
 
@@ -60,8 +61,8 @@ pub(super) fn is_head(bytes: &[u8]) -> bool {
     bytes.get(4..8) == Some(&HEADER_START) && PclntabLayout::of(bytes).is_some()
 }
 
-/// Returns the offset in this table's header of the start of the text, from which functions are
-/// counted; nothing where the header has no such field.
+/// Returns the offset in the header of the start of the text, from which functions are counted;
+/// `None` if the header has no such field.
 pub(super) fn text_field(bytes: &[u8]) -> Option<usize> {
     (PclntabLayout::of(bytes)? == PclntabLayout::FromText).then_some(FIELDS_OFFSET)
 }
@@ -91,8 +92,8 @@ impl<'data> Pclntab<'data> {
             return None;
         }
         let layout = PclntabLayout::of(data)?;
-        let place = |at: usize| usize::try_from(u64_at(data, at)?).ok();
-        let part = |field: usize| data.get(place(field)?..);
+        let number = |at: usize| usize::try_from(u64_at(data, at)?).ok();
+        let part = |field: usize| data.get(number(field)?..);
         let (names, tables, descriptions, list) = match layout {
             PclntabLayout::OneBlock => (data, data, data, data.get(16..)?),
             PclntabLayout::Addresses => {
@@ -118,13 +119,13 @@ impl<'data> Pclntab<'data> {
             PclntabLayout::FromText => (4, text),
             PclntabLayout::OneBlock | PclntabLayout::Addresses => (8, 0),
         };
-        let room = (list.len() / width).saturating_sub(1) / 2;
+        let max_count = (list.len() / width).saturating_sub(1) / 2;
         Some(Pclntab {
             names,
             tables,
             descriptions,
             list,
-            count: place(8)?.min(room),
+            count: number(8)?.min(max_count),
             width,
             text,
         })
@@ -147,9 +148,9 @@ impl<'data> Pclntab<'data> {
         let descriptions = self
             .descriptions
             .get(usize::try_from(self.number(2 * index + 1)?).ok()?..)?;
-        // After where it begins: its name, its arguments, the return of its deferred calls, the
-        // table of its stack pointer.
-        let field = |place: usize| u32_at(descriptions, self.width + 4 * place);
+        // After the start: the name, the arguments, the return of deferred calls, the table of
+        // heights.
+        let field = |index: usize| u32_at(descriptions, self.width + 4 * index);
         let name = self.names.get(field(0)? as usize..).unwrap_or_default();
         let name = &name[..name.len().min(MAX_NAME_BYTES)];
         let length = name.iter().position(|&byte| byte == 0);
@@ -165,8 +166,8 @@ impl<'data> Pclntab<'data> {
     }
 
     /// Returns a number of the list.
-    fn number(&self, place: usize) -> Option<u64> {
-        let at = place.checked_mul(self.width)?;
+    fn number(&self, index: usize) -> Option<u64> {
+        let at = index.checked_mul(self.width)?;
         match self.width {
             4 => u32_at(self.list, at).map(u64::from),
             _ => u64_at(self.list, at),
@@ -174,10 +175,10 @@ impl<'data> Pclntab<'data> {
     }
 }
 
-/// By how much a function has lowered the stack pointer since it was called, and where.
+/// How far a function has lowered the stack pointer since it was called, at some of its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StackHeight {
-    /// At these addresses.
+    /// The addresses.
     pub(super) pcs: Range<u64>,
     /// Bytes below the return address.
     pub(super) bytes: i32,
@@ -208,13 +209,13 @@ impl<'data> GoFunction<'data> {
     }
 }
 
-/// Returns a number of seven bits a byte, the lowest first.
+/// Returns a number that has seven bits in each byte, the lowest first.
 fn varint(bytes: &mut &[u8]) -> Option<u32> {
     let mut number = 0;
-    for place in 0..5 {
+    for index in 0..5 {
         let (&byte, rest) = bytes.split_first()?;
         *bytes = rest;
-        number |= u32::from(byte & 0x7f) << (7 * place);
+        number |= u32::from(byte & 0x7f) << (7 * index);
         if byte < 0x80 {
             return Some(number);
         }

@@ -1,34 +1,34 @@
-//! What a row says: how to get the caller's stack pointer, frame pointer, rbx and pc.
+//! The rule of a row: where the caller's stack pointer, frame pointer, rbx and pc are.
 //!
-//! Only these are followed, for only they lead on to the next frame, rbx in the dynamic linker; the
-//! other registers of the caller are lost. So a rule that begins at another register (gcc's
-//! realigned prologue, `vfork`) can be applied only to the innermost frame, whose registers are all
-//! known.
+//! Only these are followed, because only they are needed for the next frame, rbx in the dynamic
+//! linker; the other registers of the caller are lost. So a rule that begins at another register
+//! (gcc's realigned prologue, `vfork`) can be applied only to the innermost frame, whose registers
+//! are all known.
 
 use std::collections::HashMap;
 
-/// How to get from a frame to its caller's.
+/// The step from a frame to its caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UnwindRule {
     /// Nothing is known of this pc: a hole between functions.
     Absent,
     /// The outermost frame: the return address is undefined (`_start`, the start of a thread).
     Stop,
-    /// Something is known but can't be expressed by a rule.
+    /// Frame information that can't be expressed by a rule.
     Unsupported(Unsupported),
     /// An ordinary frame.
     Frame(FrameRule),
 }
 
-/// Why a row could not be made a rule.
+/// Why a row has no rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, num_enum::TryFromPrimitive)]
 #[repr(u8)]
 pub enum Unsupported {
-    /// The CFA is a DWARF expression of a form that is not understood.
+    /// The CFA is a DWARF expression of an unsupported form.
     CfaExpression = 1,
-    /// The CFA is relative to a register that is no general register.
+    /// The CFA is relative to a register that is not a general one.
     CfaRegister = 2,
-    /// The return address is found in a way that is not understood.
+    /// The return address has a rule of an unsupported form.
     ReturnAddress = 3,
     /// An offset does not fit its field.
     Offset = 4,
@@ -50,7 +50,7 @@ pub struct FrameRule {
     pub fp: FramePointer,
     /// The caller's rbx.
     pub bx: Rbx,
-    /// Where the caller goes on.
+    /// The caller's pc.
     pub ra: ReturnAddress,
 }
 
@@ -75,12 +75,12 @@ pub enum Cfa {
         /// Bytes, outside.
         plus: i8,
     },
-    /// `sp + offset`, and 8 more when `(pc & 15) >= threshold`: an entry of the PLT, which pushes
-    /// in its midst.
+    /// `sp + offset`, and 8 more if `(pc & 15) >= threshold`: an entry of the PLT, which has a push
+    /// in the middle.
     Plt {
         /// Bytes.
         offset: i32,
-        /// Where in the 16 bytes of an entry the push is done.
+        /// Offset in the 16 bytes of an entry after the push.
         threshold: i8,
     },
 }
@@ -97,47 +97,47 @@ pub enum Base {
 /// The caller's frame pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FramePointer {
-    /// It is unchanged.
+    /// Unchanged.
     Same,
-    /// It is stored at `base + offset`.
+    /// Stored at `base + offset`.
     At {
         /// Relative to what.
         base: Base,
         /// Bytes.
         offset: i16,
     },
-    /// It can't be had. The stack may still be followed by frames that don't use it.
+    /// Unknown. Frames that don't use it can still be unwound.
     Lost,
 }
 
 /// The caller's rbx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rbx {
-    /// It is unchanged.
+    /// Unchanged.
     Same,
-    /// It is stored at `base` and so many words.
+    /// Stored at `base` plus `words`.
     At {
         /// Relative to what.
         base: Base,
         /// Words of 8 bytes.
         words: i8,
     },
-    /// It can't be had.
+    /// Unknown.
     Lost,
 }
 
-/// Where the caller goes on.
+/// The caller's pc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReturnAddress {
-    /// A return address at `base` and so many words: it is looked up at −1, inside the call.
+    /// A return address at `base` plus `words`. It is looked up at −1, inside the call.
     At {
         /// Relative to what.
         base: Base,
         /// Words of 8 bytes.
         words: i8,
     },
-    /// A signal frame: the pc of the interrupted instruction, at `base` and so many words. It is
-    /// looked up as it is.
+    /// A signal frame: the pc of the interrupted instruction, at `base` plus `words`. It is looked
+    /// up as it is.
     Interrupted {
         /// Relative to what.
         base: Base,
@@ -149,7 +149,7 @@ pub enum ReturnAddress {
 }
 
 impl UnwindRule {
-    /// Returns whether the caller has another stack. It has for Go's functions that call on the
+    /// Returns whether the caller has another stack, as for Go's functions that call on the
     /// scheduler's stack: the frame pointer leads to where the goroutine was interrupted.
     #[must_use]
     pub fn changes_stacks(&self) -> bool {
@@ -157,7 +157,7 @@ impl UnwindRule {
             self,
             UnwindRule::Frame(FrameRule {
                 cfa: Cfa::Register {
-                    register: super::x86_64::FP,
+                    register: super::x86_64_registers::FP,
                     ..
                 },
                 ra: ReturnAddress::Interrupted { .. },
@@ -189,10 +189,10 @@ impl UnwindRules {
     pub const ABSENT: u16 = 0;
     /// The number of [`UnwindRule::Stop`].
     pub const STOP: u16 = 1;
-    /// The number that stands for every rule which came when no number was left.
+    /// The number of all rules that came when no number was left.
     pub const FULL: u16 = 2;
 
-    /// No rules but the three with fixed numbers.
+    /// Returns the three rules with fixed numbers.
     #[must_use]
     pub fn new() -> UnwindRules {
         let mut rules = UnwindRules {
@@ -209,8 +209,8 @@ impl UnwindRules {
         rules
     }
 
-    /// Returns the number of a rule, a new one if it was not seen before; [`UnwindRules::FULL`]
-    /// when there is none left.
+    /// Returns the number of a rule, which is added if it is new; [`UnwindRules::FULL`] if no
+    /// number is left.
     pub fn number(&mut self, rule: UnwindRule) -> u16 {
         if let Some(&number) = self.numbers.get(&rule) {
             return number;
@@ -229,7 +229,7 @@ impl UnwindRules {
         self.list.get(usize::from(number))
     }
 
-    /// Returns all rules; a rule's place is its number. New ones come at the end.
+    /// Returns all rules; a rule's index is its number. New ones come at the end.
     #[must_use]
     pub fn as_slice(&self) -> &[UnwindRule] {
         &self.list

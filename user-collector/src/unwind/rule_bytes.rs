@@ -1,4 +1,4 @@
-//! The 16 bytes of a rule, as the BPF programs and the cache of tables have it.
+//! The 16 bytes of a rule, for the BPF programs and the cache of tables.
 
 use bpf_abi::EncodedRule;
 use bpf_abi::layout::{BASE_CFA, BX_LOST, BX_SAME, CfaKind, FramePointerKind, ReturnAddressKind};
@@ -6,7 +6,7 @@ use bpf_abi::layout::{BASE_CFA, BX_LOST, BX_SAME, CfaKind, FramePointerKind, Ret
 use super::rule::{
     Base, Cfa, FramePointer, FrameRule, Rbx, ReturnAddress, Unsupported, UnwindRule,
 };
-use super::x86_64;
+use super::x86_64_registers::{GENERAL, SP};
 
 impl Base {
     fn encode(self) -> u8 {
@@ -26,14 +26,14 @@ impl Base {
 
 /// Returns a register that a rule may name.
 fn general(register: u8) -> Option<u8> {
-    (u16::from(register) < x86_64::GENERAL).then_some(register)
+    (u16::from(register) < GENERAL).then_some(register)
 }
 
 impl UnwindRule {
     /// Bytes of an encoded rule.
     pub const SIZE: usize = size_of::<EncodedRule>();
 
-    /// Returns the rule as the BPF programs have it. A rule of zeros is [`UnwindRule::Absent`].
+    /// Returns the rule for the BPF programs. A rule of zeros is [`UnwindRule::Absent`].
     #[must_use]
     pub fn encode(&self) -> EncodedRule {
         let mut encoded = EncodedRule::default();
@@ -63,7 +63,7 @@ impl UnwindRule {
                 offset,
                 plus,
             } => (CfaKind::Deref, register, offset, plus),
-            Cfa::Plt { offset, threshold } => (CfaKind::Plt, x86_64::SP, offset, threshold),
+            Cfa::Plt { offset, threshold } => (CfaKind::Plt, SP, offset, threshold),
         };
         encoded.cfa_kind = kind.into();
         let kind;
@@ -90,7 +90,7 @@ impl UnwindRule {
         encoded
     }
 
-    /// Returns the rule that [`UnwindRule::encode`] makes this of, or nothing if there is none.
+    /// Returns the rule that [`UnwindRule::encode`] encodes so; `None` if there is none.
     #[must_use]
     pub fn decode(encoded: &EncodedRule) -> Option<UnwindRule> {
         let fp = || match FramePointerKind::try_from(encoded.fp_kind).ok()? {

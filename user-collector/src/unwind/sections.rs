@@ -1,56 +1,57 @@
-//! What is needed of an ELF file: its frame information, and which addresses are code.
+//! The parts of an ELF file that unwinding needs: frame information, and the addresses of code.
 //!
-//! Only program headers and section headers are read, so that a file with a broken symbol table
-//! still has its stacks. Where no section header names `.eh_frame` (`llvm-objcopy
-//! --strip-sections`), `PT_GNU_EH_FRAME` leads to it, as it leads the program itself.
+//! They are found by program headers and section headers, so that a file with a broken symbol table
+//! can be unwound. If no section header names `.eh_frame` (`llvm-objcopy --strip-sections`), it is
+//! found by `PT_GNU_EH_FRAME`, as by the program itself.
 //!
 //! The file is read by [`ElfFile`], of which only these pieces are read, each within its limit.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
+use experiment_format::elf::{ElfBytes, ElfError, ElfFile, ElfLimits, ElfSegment, SectionTable};
 use gimli::{BaseAddresses, EhFrameHdr, LittleEndian, Pointer};
 use object::elf::{PF_X, PT_GNU_EH_FRAME, PT_LOAD};
 
 use super::go_sections::{self, GoFunctions};
-use super::{MAX_PAGES, MAX_ROWS, MAX_SECTION_BYTES, frame_info, x86_64};
-use experiment_format::elf::{ElfBytes, ElfError, ElfFile, ElfLimits, ElfSegment, SectionTable};
+use super::x86_64_registers::{ADDRESS_SIZE, MACHINE};
+use super::{MAX_PAGES, MAX_ROWS, MAX_SECTION_BYTES, cfi_entries};
 
-/// Of `.eh_frame_hdr`, what is before its search table: four bytes and two numbers of eight.
+/// Bytes of `.eh_frame_hdr` before its search table: four bytes and two numbers of eight.
 const FRAME_HEADER_BYTES: u64 = 20;
 
 /// Why a file has no unwind table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnwindError {
-    /// It is no ELF file of this kind of machine, or it is damaged.
+    /// Another file than a 64-bit little-endian ELF file, or a damaged one.
     #[error(transparent)]
     Elf(#[from] ElfError),
 
-    /// It is for another processor.
+    /// A file for another processor.
     #[error("ELF machine {machine}, only x86-64 (62) is unwound")]
     Machine {
         /// `e_machine`.
         machine: u16,
     },
 
-    /// Code at an address that no program can use.
+    /// Code at an address that no process can have.
     #[error("code at {address:#x}, beyond 48 bits")]
     Address {
         /// The address in the file.
         address: u64,
     },
 
-    /// The table would be too large.
+    /// A table with more rows than [`MAX_ROWS`].
     #[error("more than {MAX_ROWS} rows")]
     TooManyRows,
 
-    /// The table would be too large.
+    /// A table with more pages than [`MAX_PAGES`].
     #[error("more than {MAX_PAGES} pages of 64 KiB")]
     TooManyPages,
 }
 
-/// Where call frame information was found.
+/// The call frame information of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FrameInfo<'data> {
     /// `.eh_frame`.
@@ -65,18 +66,18 @@ pub enum FrameInfo<'data> {
         /// The section, decompressed where it was compressed.
         data: Cow<'data, [u8]>,
     },
-    /// Nowhere; or only compressed in another way than zlib's.
+    /// None, or only compressed in another way than by zlib.
     None,
 }
 
-/// What is needed of an ELF file.
+/// The parts of an ELF file that unwinding needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnwindSections<'data> {
     /// The frame information.
     pub frames: FrameInfo<'data>,
     /// Address of `.text`, for pointers relative to it; 0 where it is not known.
     pub text: u64,
-    /// Address of `.got`, likewise.
+    /// Address of `.got`, for pointers relative to it; 0 where it is not known.
     pub got: u64,
     /// Addresses of the executable segments, as far as the file fills them.
     pub executable: Vec<Range<u64>>,
@@ -85,7 +86,7 @@ pub struct UnwindSections<'data> {
 }
 
 impl<'data> UnwindSections<'data> {
-    /// Finds them.
+    /// Finds the sections in a file.
     ///
     /// # Errors
     /// The file is no ELF file of this machine, its headers point outside of it, or what they
@@ -95,7 +96,7 @@ impl<'data> UnwindSections<'data> {
         B: ElfBytes<Piece = &'data [u8]>,
     {
         let elf = ElfFile::read(file, LIMITS)?.only_64_bit_little_endian()?;
-        if elf.machine() != x86_64::MACHINE {
+        if elf.machine() != MACHINE {
             return Err(UnwindError::Machine {
                 machine: elf.machine().0,
             });
@@ -118,7 +119,7 @@ impl<'data> UnwindSections<'data> {
     }
 }
 
-/// How much is read of a file.
+/// Limits for what is read of a file.
 const LIMITS: ElfLimits = ElfLimits {
     max_piece_bytes: MAX_SECTION_BYTES as u64,
     ..ElfLimits::PROGRAM
@@ -157,7 +158,7 @@ where
         None => loaded_frames(elf, segments)?,
     };
     match eh_frame {
-        // Only its terminator, in objects whose functions are all described elsewhere (Go).
+        // Files of Go may have a section with only the terminator.
         Some((data, address)) if data.len() > 4 => return Ok(FrameInfo::Eh { data, address }),
         _ => {}
     }
@@ -173,8 +174,8 @@ where
     Ok(data.map_or(FrameInfo::None, |data| FrameInfo::Debug { data }))
 }
 
-/// `.eh_frame` and its address, by the way of the program itself: `PT_GNU_EH_FRAME` is a header
-/// that says where it begins; it ends with its terminator, and before its segment does.
+/// Returns `.eh_frame` and its address as the program itself finds it: the header in
+/// `PT_GNU_EH_FRAME` has the address; it ends with its terminator, before its segment ends.
 fn loaded_frames<'data, B>(
     elf: &ElfFile<B>,
     segments: &[ElfSegment],
@@ -191,7 +192,7 @@ where
     let header = elf.piece(".eh_frame_hdr", segment.offset, header_size)?;
     let bases = BaseAddresses::default().set_eh_frame_hdr(segment.address);
     let header = EhFrameHdr::new(header, LittleEndian)
-        .parse(&bases, x86_64::ADDRESS_SIZE)
+        .parse(&bases, ADDRESS_SIZE)
         .map_err(|error| ElfError::headers("frame", error))?;
     let Pointer::Direct(address) = header.eh_frame_ptr() else {
         return Err(problem("the address of .eh_frame is in memory"));
@@ -206,5 +207,5 @@ where
         })
         .ok_or_else(|| problem("the address of .eh_frame is in no segment"))?;
     let data = elf.piece(".eh_frame", offset, size.min(MAX_SECTION_BYTES as u64))?;
-    Ok(Some((frame_info::up_to_terminator(data), address)))
+    Ok(Some((cfi_entries::up_to_terminator(data), address)))
 }

@@ -1,19 +1,19 @@
-//! What became of the frame information of one file: losses are counted, not silent.
+//! Counts of the frame information of a file: all that could not be used is counted.
 
 use serde::Serialize;
 
 use super::rule::{Cfa, FramePointer, ReturnAddress, Unsupported, UnwindRule, UnwindRules};
 use super::table::UnwindTable;
-use super::x86_64;
+use super::x86_64_registers::{FP, SP};
 
-/// The account of one table.
+/// The summary of one table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TableSummary {
     /// Bytes of executable segments.
     pub text: u64,
     /// Functions of Go's table that were read.
     pub go_functions: u64,
-    /// Functions of Go's table of which it does not say where the caller is: those of C.
+    /// Functions of Go's table without the position of the caller: those of C.
     pub go_unknown: u64,
     /// FDEs that were read.
     pub fdes: u64,
@@ -21,22 +21,22 @@ pub struct TableSummary {
     pub bad_fdes: u64,
     /// FDEs whose program ends with an error; up to there they are in the table.
     pub malformed_fdes: u64,
-    /// FDEs of code that is in no executable segment: what a linker has thrown away but not its
-    /// frame information.
+    /// FDEs of code that is in no executable segment: a linker may discard code but keep its frame
+    /// information.
     pub elsewhere: u64,
-    /// FDEs of which another one that begins later hides the rest.
+    /// FDEs whose end is overlapped by a later one.
     pub overlapped: u64,
-    /// Bytes at the section's end that make no entry.
+    /// Bytes at the section's end that are no entry.
     pub unread: u64,
     /// The rows of the table by kind.
     pub rows: RowCounts,
 }
 
-/// Rows by kind. Each row is in one of the kinds up to `unsupported`; the last fields are shares of
-/// them.
+/// Rows by kind. Each row is counted in one field, and also in `frame_pointer_lost` where that
+/// applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RowCounts {
-    /// A hole begins.
+    /// Beginnings of holes between functions.
     pub absent: u64,
     /// Outermost frames.
     pub stop: u64,
@@ -50,15 +50,15 @@ pub struct RowCounts {
     pub plt: u64,
     /// Signal frames.
     pub signal: u64,
-    /// The CFA or the return address is in another register: good in the innermost frame only.
+    /// The CFA or the return address is in another register: known in the innermost frame only.
     pub innermost: u64,
-    /// The CFA is an expression that is not understood.
+    /// The CFA is an expression of an unsupported form.
     pub cfa_expression: u64,
-    /// The CFA is relative to no general register.
+    /// The CFA is relative to a register that is not a general one.
     pub cfa_register: u64,
     /// The caller's stack pointer is not the CFA.
     pub other_stack_pointer: u64,
-    /// The return address is found in no way that is understood.
+    /// The return address has a rule of an unsupported form.
     pub return_address: u64,
     /// An offset is too large for its field.
     pub offset: u64,
@@ -79,7 +79,7 @@ impl RowCounts {
         counts
     }
 
-    /// Rows that say that something is known but can't be used.
+    /// Returns the number of rows with rules that can't be used.
     #[must_use]
     pub fn unsupported(&self) -> u64 {
         self.cfa_expression
@@ -120,25 +120,12 @@ impl RowCounts {
             (ReturnAddress::Interrupted { .. }, _) => &mut self.signal,
             (ReturnAddress::Register(_), _) => &mut self.innermost,
             (_, Cfa::Plt { .. }) => &mut self.plt,
-            (
-                _,
-                Cfa::Register {
-                    register: x86_64::SP,
-                    ..
-                },
-            ) => &mut self.stack_pointer,
-            (
-                _,
-                Cfa::Register {
-                    register: x86_64::FP,
-                    ..
-                },
-            ) => &mut self.frame_pointer,
+            (_, Cfa::Register { register: SP, .. }) => &mut self.stack_pointer,
+            (_, Cfa::Register { register: FP, .. }) => &mut self.frame_pointer,
             (
                 _,
                 Cfa::Deref {
-                    register: x86_64::SP | x86_64::FP,
-                    ..
+                    register: SP | FP, ..
                 },
             ) => &mut self.deref,
             (_, Cfa::Register { .. } | Cfa::Deref { .. }) => &mut self.innermost,

@@ -1,25 +1,23 @@
 //! The table that is searched: rows of 4 bytes, by page.
 //!
-//! A row holds from its pc to the next row's. At the start of each page the row that holds there is
-//! repeated, so that a search never leaves its page. Where neighbours say the same, the first
-//! stands for both.
+//! A row is valid from its pc to the next row's. It is repeated at the start of each page, so that
+//! a search never leaves its page. Equal neighbours are one row.
 
 use bpf_abi::UnwindRow;
 
 use super::rule::{UnwindRule, UnwindRules};
-use super::sections::{UnwindError, UnwindSections};
-use super::summary::{RowCounts, TableSummary};
-use super::table_functions::TableFunctions;
-use super::{MAX_PAGES, MAX_ROWS, frame_info, go};
+use super::sections::UnwindError;
+use super::x86_64_registers::MACHINE;
+use super::{MAX_PAGES, MAX_ROWS};
 
-/// The rows of 64 KiB of pc.
+/// A page: the rows for 64 KiB of pc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TablePage {
     /// The pc, shifted right by 16.
     pub number: u32,
-    /// Place of its first row in [`UnwindTable::rows`].
+    /// Index of its first row in [`UnwindTable::rows`].
     pub start: u32,
-    /// Place after its last row.
+    /// Index after its last row.
     pub end: u32,
 }
 
@@ -31,48 +29,11 @@ pub struct UnwindTable {
 }
 
 impl UnwindTable {
-    /// The processor whose files have tables, as `e_machine` has it.
-    pub(crate) const MACHINE: u16 = super::x86_64::MACHINE.0;
+    /// `e_machine` of the files that have tables.
+    pub(crate) const MACHINE: u16 = MACHINE.0;
 
-    /// Makes the table of an ELF file: of Go's functions, and of `.eh_frame`, or else of
-    /// `.debug_frame`.
-    ///
-    /// # Errors
-    /// The file is no ELF file of this machine, its headers point outside of it, or it is beyond
-    /// the limits of this module.
-    pub fn of_elf(
-        file: &[u8],
-        rules: &mut UnwindRules,
-    ) -> Result<(UnwindTable, TableSummary), UnwindError> {
-        UnwindTable::of_sections(&UnwindSections::of_elf(file)?, rules)
-    }
-
-    /// Makes the table of what was found in an ELF file.
-    ///
-    /// # Errors
-    /// The table would be beyond the limits of this module.
-    pub fn of_sections(
-        sections: &UnwindSections<'_>,
-        rules: &mut UnwindRules,
-    ) -> Result<(UnwindTable, TableSummary), UnwindError> {
-        let mut summary = TableSummary {
-            text: sections.executable.iter().fold(0, |sum, range| {
-                sum.saturating_add(range.end.saturating_sub(range.start))
-            }),
-            ..TableSummary::default()
-        };
-        let functions = match &sections.go {
-            Some(go) => go::read(go, &sections.executable, rules, &mut summary)?,
-            None => TableFunctions::default(),
-        };
-        let functions = frame_info::read(sections, functions, rules, &mut summary)?;
-        let table = functions.table(&mut summary)?;
-        summary.rows = RowCounts::of(&table, rules);
-        Ok((table, summary))
-    }
-
-    /// Makes a table of its parts, as [`UnwindTable::pages`] and [`UnwindTable::rows`] gave them.
-    /// Nothing where the parts are not a table's, or beyond the limits of this module.
+    /// Returns the table with these [`UnwindTable::pages`] and [`UnwindTable::rows`]; `None` if
+    /// they are not those of a table, or beyond the limits of this module.
     pub(crate) fn of_parts(pages: Vec<TablePage>, rows: Vec<UnwindRow>) -> Option<UnwindTable> {
         if pages.len() > MAX_PAGES || rows.len() > MAX_ROWS {
             return None;
@@ -102,17 +63,17 @@ impl UnwindTable {
         &self.rows
     }
 
-    /// Drops the rows, which are kept elsewhere by now. The table then has no rule for any pc.
+    /// Drops the rows, which are kept elsewhere by now. Without them the table has no rules.
     pub(crate) fn release_rows(&mut self) {
         self.rows = Vec::new();
     }
 
-    /// Restores the rows that it was made with.
+    /// Restores the rows that were dropped.
     pub(crate) fn restore_rows(&mut self, rows: Vec<UnwindRow>) {
         self.rows = rows;
     }
 
-    /// Returns the bytes of the rows, and of the pages as the BPF side has them (12 bytes each).
+    /// Returns the size of the rows and pages, bytes: the same as in the BPF maps.
     #[must_use]
     pub fn bytes(&self) -> usize {
         size_of_val(self.rows.as_slice()) + size_of_val(self.pages.as_slice())
@@ -125,13 +86,13 @@ impl UnwindTable {
     #[must_use]
     pub fn number_at(&self, pc: u64) -> u16 {
         let low = (pc & 0xffff) as u16;
-        let Ok(place) = self
+        let Ok(index) = self
             .pages
             .binary_search_by_key(&(pc >> 16), |page| u64::from(page.number))
         else {
             return UnwindRules::ABSENT;
         };
-        let page = &self.pages[place];
+        let page = &self.pages[index];
         let rows = self
             .rows
             .get(page.start as usize..page.end as usize)
@@ -151,7 +112,7 @@ impl UnwindTable {
         }
     }
 
-    /// From `pc` on this rule. Calls come by rising pc.
+    /// Sets the rule from `pc` on. Calls come by rising pc.
     pub(super) fn push(
         &mut self,
         pc: u64,
@@ -201,7 +162,7 @@ impl UnwindTable {
         Ok(())
     }
 
-    /// Returns back the memory that is not needed once the table is whole.
+    /// Frees the memory that is not needed once the table is whole.
     pub(super) fn shrink_to_fit(&mut self) {
         self.rows.shrink_to_fit();
         self.pages.shrink_to_fit();
@@ -215,26 +176,27 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::unwind::MAX_PADDING_BYTES;
+    use crate::unwind::table_functions::TableFunctions;
+    use crate::unwind::{MAX_PADDING_BYTES, TableSummary};
 
     /// A function: its pcs, and rules by offset.
-    type Made = (Range<u64>, Vec<(u64, u16)>);
+    type TestFunction = (Range<u64>, Vec<(u64, u16)>);
 
-    fn table(functions: &[Made]) -> (UnwindTable, TableSummary) {
-        let mut made = TableFunctions::default();
+    fn table(functions: &[TestFunction]) -> (UnwindTable, TableSummary) {
+        let mut built = TableFunctions::default();
         for (pcs, rows) in functions {
-            made.begin(pcs.clone());
+            built.begin(pcs.clone());
             for &(offset, rule) in rows {
-                made.row(pcs.start + offset, rule).unwrap();
+                built.row(pcs.start + offset, rule).unwrap();
             }
         }
         let mut summary = TableSummary::default();
-        (made.table(&mut summary).unwrap(), summary)
+        (built.table(&mut summary).unwrap(), summary)
     }
 
-    /// What the table must contain, found slowly from what it was made of.
-    fn naive(functions: &[Made], pc: u64) -> u16 {
-        let rule = |(pcs, rows): &Made, pc: u64| {
+    /// Returns the rule that the table must have for a pc, by a linear search.
+    fn naive(functions: &[TestFunction], pc: u64) -> u16 {
+        let rule = |(pcs, rows): &TestFunction, pc: u64| {
             rows.iter()
                 .rev()
                 .find(|(offset, _)| pcs.start + offset <= pc)
@@ -324,14 +286,14 @@ mod tests {
 
     #[test]
     fn only_a_tables_parts_are_a_table() {
-        let (made, _) = table(&[
+        let (built, _) = table(&[
             (0x1_fff0..0x4_0000, vec![(0, 5), (8, 6)]),
             (0x9_0000..0x9_0004, vec![(0, 6)]),
         ]);
-        let (pages, rows) = (made.pages().to_vec(), made.rows().to_vec());
+        let (pages, rows) = (built.pages().to_vec(), built.rows().to_vec());
         assert_eq!(
             UnwindTable::of_parts(pages.clone(), rows.clone()),
-            Some(made)
+            Some(built)
         );
         let none = UnwindTable::of_parts(Vec::new(), Vec::new());
         assert_eq!(none, Some(UnwindTable::default()));
@@ -361,7 +323,7 @@ mod tests {
         );
     }
 
-    fn function() -> impl Strategy<Value = Made> {
+    fn function() -> impl Strategy<Value = TestFunction> {
         // Dense enough to touch and overlap, long enough to cross several borders.
         let length = prop_oneof![1..64_u64, 1..0x3_0000_u64];
         let start = prop_oneof![0x1_fff0..0x2_0010_u64, 1..0x8_0000_u64];

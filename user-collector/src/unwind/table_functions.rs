@@ -8,12 +8,12 @@ use super::summary::TableSummary;
 use super::table::UnwindTable;
 use super::{MAX_PADDING_BYTES, MAX_ROWS};
 
-/// The functions of a file as they are read: in any order, overlapping as they please.
+/// The functions of a file as they are read: in any order, maybe overlapping.
 #[derive(Debug, Default)]
 pub(super) struct TableFunctions {
     functions: Vec<TableFunction>,
     rows: Vec<(u32, u16)>,
-    /// How many came first, by rising start.
+    /// Number of functions that came first, by rising start.
     sorted: usize,
 }
 
@@ -24,7 +24,7 @@ struct TableFunction {
 }
 
 impl TableFunctions {
-    /// The rows that follow are of this function.
+    /// Begins a function, to which the rows that follow belong.
     pub(super) fn begin(&mut self, pcs: Range<u64>) {
         self.functions.push(TableFunction {
             pcs,
@@ -32,7 +32,7 @@ impl TableFunctions {
         });
     }
 
-    /// From `pc` on this rule. Calls for one function come by rising pc.
+    /// Sets the rule from `pc` on. Calls for one function come by rising pc.
     pub(super) fn row(&mut self, pc: u64, rule: u16) -> Result<(), UnwindError> {
         let Some(function) = self.functions.last() else {
             return Ok(());
@@ -40,7 +40,7 @@ impl TableFunctions {
         if pc >= function.pcs.end {
             return Ok(());
         }
-        // All pages together hold no more than a u32 can say, and so does a function.
+        // All pages together have less than 2^32 bytes of text, and so has a function.
         let offset = u32::try_from(pc.saturating_sub(function.pcs.start))
             .map_err(|_| UnwindError::TooManyPages)?;
         match self.rows[function.first_row..].last() {
@@ -51,7 +51,7 @@ impl TableFunctions {
         Ok(())
     }
 
-    /// Sets the rule from `pc` on, in place of what was set before.
+    /// Sets the rule from `pc` on, and drops later rows of the function.
     pub(super) fn end(&mut self, pc: u64, rule: u16) -> Result<(), UnwindError> {
         if let Some(function) = self.functions.last() {
             let offset = pc.saturating_sub(function.pcs.start);
@@ -62,7 +62,7 @@ impl TableFunctions {
         self.row(pc, rule)
     }
 
-    /// Those that are here came by rising start. Those that follow may not.
+    /// Notes that the functions so far came by rising start. Later ones may not.
     pub(super) fn all_sorted(&mut self) {
         self.sorted = self.functions.len();
     }
@@ -76,8 +76,8 @@ impl TableFunctions {
             .is_some_and(|function| pc < function.pcs.end)
     }
 
-    /// Sorts them. Of two that overlap, the one that begins later holds from its start: so does the
-    /// search of `.eh_frame_hdr` by which programs unwind themselves.
+    /// Returns the table. Of two functions that overlap, the one that begins later is valid from
+    /// its start on, as in `.eh_frame_hdr`, which programs search when they unwind themselves.
     pub(super) fn table(mut self, summary: &mut TableSummary) -> Result<UnwindTable, UnwindError> {
         let first_rows: Vec<usize> = self
             .functions

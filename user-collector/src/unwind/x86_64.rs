@@ -1,48 +1,38 @@
-//! The x86-64: its registers, and what its compilers, assemblers and linkers write as call frame
-//! information.
-//!
-//! Everything of the unwind tables that depends on the processor is here. The numbers are the ABI's
-//! ("DWARF Register Number Mapping" of the x86-64 psABI).
+//! From a row of call frame information to a rule, on the x86-64: the forms that its compilers,
+//! assemblers and linkers use.
 
 use gimli::{
-    CfaRule, FrameDescriptionEntry, Operation, Register, RegisterRule, UnwindExpression,
-    UnwindSection,
+    CfaRule, FrameDescriptionEntry, Operation, ReaderOffset, Register, RegisterRule,
+    UnwindContextStorage, UnwindExpression, UnwindSection, UnwindTableRow, X86_64,
 };
-use gimli::{UnwindTableRow, X86_64};
-use object::elf::{EM_X86_64, Machine};
 
 use super::MAX_EXPRESSION_BYTES;
-use super::frame_info::{Slice, Storage};
+use super::cfi_entries::Slice;
 use super::rule::{
     Base, Cfa, FramePointer, FrameRule, Rbx, ReturnAddress, Unsupported, UnwindRule,
 };
+use super::x86_64_registers::{ADDRESS_SIZE, GENERAL};
 
-/// `e_machine`.
-pub(super) const MACHINE: Machine = EM_X86_64;
-
-/// Bytes of an address.
-pub(super) const ADDRESS_SIZE: u8 = 8;
-
-/// The stack pointer, rsp.
-pub(super) const SP: u8 = 7;
-
-/// The frame pointer, rbp.
-pub(super) const FP: u8 = 6;
-
-/// General registers have the numbers below.
-pub(super) const GENERAL: u16 = 16;
-
-/// GNU ld's description of the PLT, `rsp + 8 + ((rip & 15) >= N) * 8`, up to N and from there. N is
-/// 11 after `push imm32` behind a jump, 10 in a PLT with `endbr64` or `bnd`.
+/// GNU ld's description of the PLT, `rsp + 8 + ((rip & 15) >= N) * 8`, before and after N. N is 11
+/// if `push imm32` follows a jump, 10 in a PLT with `endbr64` or `bnd`.
 const PLT_HEAD: &[u8] = &[0x77, 0x08, 0x80, 0x00, 0x3f, 0x1a];
 const PLT_TAIL: &[u8] = &[0x2a, 0x33, 0x24, 0x22];
 const LIT10: u8 = 0x3a;
 const LIT11: u8 = 0x3b;
 
+/// Room for the rules of one row. gimli's own has 192 registers, which are copied whenever a
+/// hostile program says so; the ABI has 49 general and vector registers.
+pub(super) struct Storage;
+
+impl<T: ReaderOffset> UnwindContextStorage<T> for Storage {
+    type Rules = [(Register, RegisterRule<T>); 64];
+    type Stack = Box<[UnwindTableRow<T, Self>; 8]>;
+}
+
 type Row = UnwindTableRow<usize, Storage>;
 type Expression = UnwindExpression<usize>;
 
-/// What a row says of the registers that are followed.
+/// The rules of a row for the registers that are followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RowDescription {
     cfa: CfaRule<usize>,
@@ -52,11 +42,11 @@ pub(super) struct RowDescription {
     ra: SavedRegister,
 }
 
-/// Where a register of the caller is; nothing where the row does not have it.
+/// Where a register of the caller is; `None` if the row does not have it.
 type SavedRegister = Option<RegisterRule<usize>>;
 
 impl RowDescription {
-    /// Of a row, whose CIE has the return address in this column.
+    /// Returns the description of a row whose CIE has the return address in this column.
     pub(super) fn of(row: &Row, return_address: Register) -> RowDescription {
         RowDescription {
             cfa: row.cfa().clone(),
@@ -67,7 +57,7 @@ impl RowDescription {
         }
     }
 
-    /// Returns the rule that says the same.
+    /// Returns the rule with the same meaning.
     pub(super) fn rule<'data, S: UnwindSection<Slice<'data>>>(
         self,
         section: &S,
@@ -101,9 +91,9 @@ impl RowDescription {
     }
 }
 
-/// Returns whether the caller's stack pointer is the CFA. It is unless the row has another rule for
-/// it, as in `longjmp` once that has loaded the new one. A signal frame expresses the same in
-/// another way: the stack pointer is stored where the CFA is read.
+/// Returns whether the caller's stack pointer is the CFA. It is, unless the row has another rule
+/// for it, as in `longjmp` after that has loaded the new one. In a signal frame the row says that
+/// the stack pointer is stored where the CFA is read, which is the same.
 fn is_cfa<'data, S: UnwindSection<Slice<'data>>>(
     sp: SavedRegister,
     cfa: Cfa,
@@ -124,8 +114,8 @@ fn is_cfa<'data, S: UnwindSection<Slice<'data>>>(
     }
 }
 
-/// Nothing for the outermost frame, whose return address is undefined. Not to mention it means
-/// nothing: on this processor every CIE says where it is.
+/// Returns where the return address is; `None` for the outermost frame, where it is undefined. A
+/// row without a rule for it is not supported: on this processor every CIE has one.
 fn return_address<'data, S: UnwindSection<Slice<'data>>>(
     rule: SavedRegister,
     section: &S,
@@ -151,8 +141,8 @@ fn return_address<'data, S: UnwindSection<Slice<'data>>>(
     }))
 }
 
-/// Returns where the caller's frame pointer is. Without a rule for rbp the function keeps it, as
-/// the ABI has it.
+/// Returns where the caller's frame pointer is. Without a rule for rbp it is still in the register,
+/// by the ABI.
 fn frame_pointer<'data, S: UnwindSection<Slice<'data>>>(
     rule: SavedRegister,
     section: &S,
@@ -161,7 +151,7 @@ fn frame_pointer<'data, S: UnwindSection<Slice<'data>>>(
     if is_kept(rule.as_ref(), X86_64::RBP) {
         return FramePointer::Same;
     }
-    place(rule, section, fde)
+    stored_at(rule, section, fde)
         .and_then(|(base, offset)| {
             let offset = i16::try_from(offset).ok()?;
             Some(FramePointer::At { base, offset })
@@ -169,7 +159,7 @@ fn frame_pointer<'data, S: UnwindSection<Slice<'data>>>(
         .unwrap_or(FramePointer::Lost)
 }
 
-/// Returns where the caller's rbx is, which a function keeps too.
+/// Returns where the caller's rbx is. Without a rule it is still in the register, by the ABI.
 fn rbx<'data, S: UnwindSection<Slice<'data>>>(
     rule: SavedRegister,
     section: &S,
@@ -178,7 +168,7 @@ fn rbx<'data, S: UnwindSection<Slice<'data>>>(
     if is_kept(rule.as_ref(), X86_64::RBX) {
         return Rbx::Same;
     }
-    place(rule, section, fde)
+    stored_at(rule, section, fde)
         .and_then(|(base, offset)| {
             let words = words(offset)?;
             Some(Rbx::At { base, words })
@@ -195,8 +185,8 @@ fn is_kept(rule: Option<&RegisterRule<usize>>, register: Register) -> bool {
     }
 }
 
-/// Returns in which place of memory the caller's value is.
-fn place<'data, S: UnwindSection<Slice<'data>>>(
+/// Returns the address, as a base and an offset, at which the caller's value is stored.
+fn stored_at<'data, S: UnwindSection<Slice<'data>>>(
     rule: SavedRegister,
     section: &S,
     fde: &FrameDescriptionEntry<Slice<'data>>,
@@ -208,7 +198,7 @@ fn place<'data, S: UnwindSection<Slice<'data>>>(
     }
 }
 
-/// Returns a register that is saved at another register's value plus something.
+/// Returns the address that an expression has, if it is a register plus an offset.
 fn saved_at<'data, S: UnwindSection<Slice<'data>>>(
     expression: Expression,
     section: &S,
@@ -262,7 +252,7 @@ fn cfa_expression<'data, S: UnwindSection<Slice<'data>>>(
             },
             Operation::PlusConstant { value },
         ]
-        // As SBCL writes it by hand: lit16, plus.
+        // The form of SBCL: lit16, plus.
         | [
             Operation::RegisterOffset {
                 register, offset, ..
@@ -286,7 +276,7 @@ fn cfa_expression<'data, S: UnwindSection<Slice<'data>>>(
     })
 }
 
-/// Returns an expression's bytes and operations; nothing where it is too long or damaged.
+/// Returns an expression's bytes and operations; `None` if it is too long or damaged.
 fn operations<'data, S: UnwindSection<Slice<'data>>>(
     expression: Expression,
     section: &S,
@@ -308,7 +298,7 @@ fn general(register: Register) -> Option<u8> {
     (register.0 < GENERAL).then_some(register.0 as u8)
 }
 
-/// Returns an offset in words; nothing where it is too large, or between two of them.
+/// Returns an offset in words; `None` if it is too large, or no multiple of a word.
 fn words(offset: i64) -> Option<i8> {
     i8::try_from(offset / 8).ok().filter(|_| offset % 8 == 0)
 }

@@ -1,15 +1,15 @@
-//! What Go's compiler and the assembly of its runtime say on the x86-64, as bytes of text.
+//! Instructions of Go's compiler and of its runtime's assembly on the x86-64.
 //!
-//! Only what these write is known here, and only where they write it: it is no disassembler.
+//! This is no disassembler: only the forms that they have at certain addresses are recognised.
 
-/// The call's return address, which lies above a function's height.
+/// Bytes of the return address, which lies above a function's height.
 pub(super) const RETURN_ADDRESS: i32 = 8;
 
-/// Room for the caller's frame pointer, below the return address: the smallest height of a function
+/// Bytes of the caller's frame pointer, below the return address: the smallest height of a function
 /// that has saved it.
 pub(super) const SAVED: i32 = 8;
 
-/// Where `rawVforkSyscall` keeps its return address, r12.
+/// The register in which `rawVforkSyscall` keeps its return address, r12.
 pub(super) const FORKS_RETURN_ADDRESS: u8 = 12;
 
 const PUSH_FP: u8 = 0x55;
@@ -18,42 +18,43 @@ const STORE_FP_8: &[u8] = &[0x48, 0x89, 0x6c, 0x24];
 const STORE_FP_32: &[u8] = &[0x48, 0x89, 0xac, 0x24];
 const RSP: u8 = 4;
 
-/// After how many bytes the caller's frame pointer is below the return address, in a function that
-/// has just come to this height; nothing where it is not put there. `before` is the byte before.
+/// Returns after how many bytes of `text` the caller's frame pointer is saved below the return
+/// address, in a function that has just reached this height; `None` if it is not. `before` is the
+/// byte before `text`.
 ///
-/// Since Go 1.21 it is pushed. Before, the frame was made at once, and it was stored in the next
-/// instruction.
+/// Since Go 1.21 the frame pointer is pushed. Earlier versions made the frame at once and stored it
+/// in the next instruction.
 pub(super) fn saves(before: u8, text: &[u8], height: i32) -> Option<u64> {
     if before == PUSH_FP && height == SAVED {
         return Some(0);
     }
-    let place = height.checked_sub(SAVED)?;
+    let offset = height.checked_sub(SAVED)?;
     if let Some(rest) = text.strip_prefix(STORE_FP_8) {
-        let is = i8::from_le_bytes(*rest.first_chunk()?);
-        return (i32::from(is) == place).then_some(STORE_FP_8.len() as u64 + 1);
+        let stored = i8::from_le_bytes(*rest.first_chunk()?);
+        return (i32::from(stored) == offset).then_some(STORE_FP_8.len() as u64 + 1);
     }
     let rest = text.strip_prefix(STORE_FP_32)?;
-    let is = i32::from_le_bytes(*rest.first_chunk()?);
-    (is == place).then_some(STORE_FP_32.len() as u64 + 4)
+    let stored = i32::from_le_bytes(*rest.first_chunk()?);
+    (stored == offset).then_some(STORE_FP_32.len() as u64 + 4)
 }
 
-/// An instruction that sets the stack pointer anew.
+/// An instruction that sets the stack pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StackPointerSet {
-    /// Where the next instruction begins, bytes from the start of the text.
+    /// Offset of the next instruction in the text, bytes.
     pub(super) after: usize,
-    /// It only aligns it.
+    /// Whether it only aligns it.
     pub(super) aligns: bool,
 }
 
-/// Returns the instructions that set the stack pointer anew: `mov disp(%reg),%rsp`, `mov %reg,%rsp`
-/// and `and $imm8,%rsp`.
+/// Returns the instructions that set the stack pointer: `mov disp(%reg),%rsp`, `mov %reg,%rsp` and
+/// `and $imm8,%rsp`.
 pub(super) fn stack_pointer_sets(text: &[u8]) -> Vec<StackPointerSet> {
     let mut sets = Vec::new();
     let mut at = 0;
     while let Some(&[rex, code, operands]) = text.get(at..).and_then(|rest| rest.first_chunk()) {
         let (mode, register, other) = (operands >> 6, operands >> 3 & 7, operands & 7);
-        // With an index register there is a byte of it.
+        // Another byte names an index register.
         let index = usize::from(mode < 3 && other == RSP);
         let length = match (rex, code, mode) {
             (0x48 | 0x49, 0x8b, 0) if register == RSP && other != 5 => 3 + index,
@@ -76,13 +77,12 @@ pub(super) fn stack_pointer_sets(text: &[u8]) -> Vec<StackPointerSet> {
     sets
 }
 
-/// What the kernel leaves on the stack for the return from a signal's handler: above its stack
-/// pointer, where the interrupted program's pc, stack pointer and frame pointer are (`struct
-/// rt_sigframe`).
+/// Offset from the stack pointer, on the return from a signal's handler, to the interrupted pc: of
+/// `struct rt_sigframe`, which the kernel has put on the stack, words.
 pub(super) const SIGNAL_PC_WORDS: i8 = 21;
-/// See [`SIGNAL_PC_WORDS`], in bytes.
+/// Offset to the interrupted stack pointer, as [`SIGNAL_PC_WORDS`], bytes.
 pub(super) const SIGNAL_SP: i32 = 160;
-/// See [`SIGNAL_PC_WORDS`], in bytes.
+/// Offset to the interrupted frame pointer, as [`SIGNAL_PC_WORDS`], bytes.
 pub(super) const SIGNAL_FP: i16 = 120;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Unwind tables of frame information that is written here: one test a form that compilers and
-//! linkers write.
+//! Unwind tables of synthetic frame information: a test for each form that compilers and linkers
+//! use.
 
 #![allow(
     clippy::unwrap_used,
@@ -23,7 +23,8 @@ use entry::cie;
 
 const START: u64 = 0x1_0000;
 
-/// The section with one function for each list of instructions, 0x100 bytes each and 0x1000 apart.
+/// Returns a section with a function for each list of instructions, 0x100 bytes each and 0x1000
+/// apart.
 fn section(cie: CommonInformationEntry, functions: &[&[(u32, Cfi)]]) -> Vec<u8> {
     let mut table = FrameTable::default();
     let cie = table.add_cie(cie);
@@ -54,17 +55,17 @@ fn sections(data: &[u8]) -> UnwindSections<'_> {
     }
 }
 
-struct Made {
+struct BuiltTable {
     table: UnwindTable,
     rules: UnwindRules,
     summary: TableSummary,
 }
 
-impl Made {
-    fn of(data: &[u8]) -> Made {
+impl BuiltTable {
+    fn of(data: &[u8]) -> BuiltTable {
         let mut rules = UnwindRules::new();
         let (table, summary) = UnwindTable::of_sections(&sections(data), &mut rules).unwrap();
-        Made {
+        BuiltTable {
             table,
             rules,
             summary,
@@ -76,8 +77,8 @@ impl Made {
     }
 }
 
-fn one(instructions: &[(u32, Cfi)]) -> Made {
-    Made::of(&section(cie(), &[instructions]))
+fn one(instructions: &[(u32, Cfi)]) -> BuiltTable {
+    BuiltTable::of(&section(cie(), &[instructions]))
 }
 
 fn raw(bytes: &[u8]) -> Expression {
@@ -112,16 +113,16 @@ const SAVED: FramePointer = FramePointer::At {
 
 #[test]
 fn push_and_frame_pointer() {
-    let made = one(&[
+    let built = one(&[
         (1, Cfi::CfaOffset(16)),
         (1, Cfi::Offset(X86_64::RBP, -16)),
         (4, Cfi::CfaRegister(X86_64::RBP)),
         (0xf0, Cfi::Cfa(X86_64::RSP, 8)),
     ]);
-    assert_eq!(made.at(0), frame(sp(8), FramePointer::Same));
-    assert_eq!(made.at(1), frame(sp(16), SAVED));
+    assert_eq!(built.at(0), frame(sp(8), FramePointer::Same));
+    assert_eq!(built.at(1), frame(sp(16), SAVED));
     assert_eq!(
-        made.at(4),
+        built.at(4),
         frame(
             Cfa::Register {
                 register: 6,
@@ -130,24 +131,24 @@ fn push_and_frame_pointer() {
             SAVED
         )
     );
-    assert_eq!(made.at(0xef), made.at(4));
-    assert_eq!(made.at(0xff), frame(sp(8), SAVED));
-    assert_eq!(made.at(0x100), None);
-    assert_eq!(made.summary.rows.stack_pointer, 3);
-    assert_eq!(made.summary.rows.frame_pointer, 1);
-    assert_eq!((made.summary.fdes, made.summary.rows.absent), (1, 1));
+    assert_eq!(built.at(0xef), built.at(4));
+    assert_eq!(built.at(0xff), frame(sp(8), SAVED));
+    assert_eq!(built.at(0x100), None);
+    assert_eq!(built.summary.rows.stack_pointer, 3);
+    assert_eq!(built.summary.rows.frame_pointer, 1);
+    assert_eq!((built.summary.fdes, built.summary.rows.absent), (1, 1));
 }
 
 #[test]
 fn remembered_states_come_back() {
-    let made = one(&[
+    let built = one(&[
         (1, Cfi::CfaOffset(64)),
         (9, Cfi::RememberState),
         (9, Cfi::CfaOffset(8)),
         (10, Cfi::RestoreState),
     ]);
     assert_eq!(
-        [1, 9, 10].map(|at| made.at(at)),
+        [1, 9, 10].map(|at| built.at(at)),
         [sp(64), sp(8), sp(64)].map(|cfa| frame(cfa, FramePointer::Same))
     );
 }
@@ -168,9 +169,9 @@ fn both_plts() {
             0x24,
             0x22,
         ];
-        let made = one(&[(0, Cfi::CfaExpression(raw(&expression)))]);
+        let built = one(&[(0, Cfi::CfaExpression(raw(&expression)))]);
         assert_eq!(
-            made.at(0),
+            built.at(0),
             frame(
                 Cfa::Plt {
                     offset: 8,
@@ -179,14 +180,14 @@ fn both_plts() {
                 FramePointer::Same
             )
         );
-        assert_eq!(made.summary.rows.plt, 1);
+        assert_eq!(built.summary.rows.plt, 1);
     }
 }
 
 #[test]
 fn a_realigned_stack_of_gcc() {
     let r10 = X86_64::R10;
-    let made = one(&[
+    let built = one(&[
         (5, Cfi::Cfa(r10, 0)),
         (14, Cfi::Expression(X86_64::RBP, raw(&[0x76, 0]))),
         (24, Cfi::CfaExpression(raw(&[0x76, 0x78, 0x06]))),
@@ -199,7 +200,7 @@ fn a_realigned_stack_of_gcc() {
         offset: 0,
     };
     assert_eq!(
-        made.at(5),
+        built.at(5),
         frame(
             Cfa::Register {
                 register: 10,
@@ -209,7 +210,7 @@ fn a_realigned_stack_of_gcc() {
         )
     );
     assert_eq!(
-        made.at(14),
+        built.at(14),
         frame(
             Cfa::Register {
                 register: 10,
@@ -219,7 +220,7 @@ fn a_realigned_stack_of_gcc() {
         )
     );
     assert_eq!(
-        made.at(24),
+        built.at(24),
         frame(
             Cfa::Deref {
                 register: 6,
@@ -230,7 +231,7 @@ fn a_realigned_stack_of_gcc() {
         )
     );
     assert_eq!(
-        made.at(90),
+        built.at(90),
         frame(
             Cfa::Deref {
                 register: 7,
@@ -241,7 +242,7 @@ fn a_realigned_stack_of_gcc() {
         )
     );
     assert_eq!(
-        made.at(95),
+        built.at(95),
         frame(
             Cfa::Deref {
                 register: 6,
@@ -252,7 +253,7 @@ fn a_realigned_stack_of_gcc() {
         )
     );
     assert_eq!(
-        (made.summary.rows.innermost, made.summary.rows.deref),
+        (built.summary.rows.innermost, built.summary.rows.deref),
         (2, 3)
     );
 }
@@ -261,7 +262,7 @@ fn a_realigned_stack_of_gcc() {
 fn a_signal_frame() {
     let mut cie = cie();
     cie.signal_trampoline = true;
-    let made = Made::of(&section(
+    let built = BuiltTable::of(&section(
         cie,
         &[&[
             (0, Cfi::CfaExpression(raw(&[0x77, 0xa0, 0x01, 0x06]))),
@@ -282,30 +283,30 @@ fn a_signal_frame() {
         bx: Rbx::At { base, words: 16 },
         ra: ReturnAddress::Interrupted { base, words: 21 },
     });
-    assert_eq!(made.at(0), Some(rule));
-    assert_eq!(made.summary.rows.signal, 1);
+    assert_eq!(built.at(0), Some(rule));
+    assert_eq!(built.summary.rows.signal, 1);
 }
 
 #[test]
 fn the_outermost_frame_and_vfork() {
-    let made = one(&[
+    let built = one(&[
         (4, Cfi::Undefined(X86_64::RA)),
         (8, Cfi::Register(X86_64::RA, X86_64::RDI)),
     ]);
-    assert_eq!(made.at(4), Some(UnwindRule::Stop));
-    let Some(UnwindRule::Frame(frame)) = made.at(8) else {
-        panic!("{:?}", made.at(8))
+    assert_eq!(built.at(4), Some(UnwindRule::Stop));
+    let Some(UnwindRule::Frame(frame)) = built.at(8) else {
+        panic!("{:?}", built.at(8))
     };
     assert_eq!(frame.ra, ReturnAddress::Register(5));
     assert_eq!(
-        (made.summary.rows.stop, made.summary.rows.innermost),
+        (built.summary.rows.stop, built.summary.rows.innermost),
         (1, 1)
     );
 }
 
 #[test]
 fn what_is_not_understood_is_counted() {
-    let made = one(&[
+    let built = one(&[
         (1, Cfi::CfaExpression(raw(&[0x77, 8, 0x31, 0x22]))),
         (2, Cfi::Cfa(Register(17), 8)),
         (3, Cfi::Cfa(X86_64::RSP, 8)),
@@ -316,15 +317,15 @@ fn what_is_not_understood_is_counted() {
         (6, Cfi::Register(X86_64::RSP, X86_64::R8)),
     ]);
     let unsupported = |why| Some(UnwindRule::Unsupported(why));
-    assert_eq!(made.at(1), unsupported(Unsupported::CfaExpression));
-    assert_eq!(made.at(2), unsupported(Unsupported::CfaRegister));
-    assert_eq!(made.at(3), unsupported(Unsupported::ReturnAddress));
-    assert_eq!(made.at(4), unsupported(Unsupported::Offset));
-    assert_eq!(made.at(5), frame(sp(8), FramePointer::Lost));
+    assert_eq!(built.at(1), unsupported(Unsupported::CfaExpression));
+    assert_eq!(built.at(2), unsupported(Unsupported::CfaRegister));
+    assert_eq!(built.at(3), unsupported(Unsupported::ReturnAddress));
+    assert_eq!(built.at(4), unsupported(Unsupported::Offset));
+    assert_eq!(built.at(5), frame(sp(8), FramePointer::Lost));
     assert_eq!(
         (
-            made.summary.rows.unsupported(),
-            made.summary.rows.frame_pointer_lost
+            built.summary.rows.unsupported(),
+            built.summary.rows.frame_pointer_lost
         ),
         (4, 1)
     );
@@ -333,15 +334,15 @@ fn what_is_not_understood_is_counted() {
 #[test]
 fn functions_beyond_64_kib() {
     let instructions: &[(u32, Cfi)] = &[(1, Cfi::CfaOffset(16))];
-    let made = Made::of(&section(cie(), &[instructions; 40]));
-    assert_eq!(made.table.pages().len(), 3);
+    let built = BuiltTable::of(&section(cie(), &[instructions; 40]));
+    assert_eq!(built.table.pages().len(), 3);
     for index in 0..40 {
-        assert_eq!(made.at(index * 0x1000), frame(sp(8), FramePointer::Same));
+        assert_eq!(built.at(index * 0x1000), frame(sp(8), FramePointer::Same));
         assert_eq!(
-            made.at(index * 0x1000 + 0xff),
+            built.at(index * 0x1000 + 0xff),
             frame(sp(16), FramePointer::Same)
         );
-        assert_eq!(made.at(index * 0x1000 + 0x100), None);
+        assert_eq!(built.at(index * 0x1000 + 0x100), None);
     }
 }
 
@@ -363,10 +364,10 @@ fn one_bad_entry_does_not_lose_the_rest() {
     let places = entries(&data);
     // The second function's place of its CIE points nowhere.
     data[places[2] + 4..places[2] + 8].copy_from_slice(&0x7fff_ffff_u32.to_le_bytes());
-    let made = Made::of(&data);
-    assert_eq!((made.summary.fdes, made.summary.bad_fdes), (2, 1));
+    let built = BuiltTable::of(&data);
+    assert_eq!((built.summary.fdes, built.summary.bad_fdes), (2, 1));
     assert_eq!(
-        [0, 0x1000, 0x2000].map(|at| made.at(at).is_some()),
+        [0, 0x1000, 0x2000].map(|at| built.at(at).is_some()),
         [true, false, true]
     );
 }
@@ -377,25 +378,25 @@ fn a_program_that_ends_in_an_error_is_good_up_to_there() {
         cie(),
         &[&[(1, Cfi::CfaOffset(16)), (9, Cfi::RestoreState)], &[]],
     );
-    let made = Made::of(&data);
-    assert_eq!(made.at(8), frame(sp(16), FramePointer::Same));
+    let built = BuiltTable::of(&data);
+    assert_eq!(built.at(8), frame(sp(16), FramePointer::Same));
     assert_eq!(
-        made.at(9),
+        built.at(9),
         Some(UnwindRule::Unsupported(Unsupported::Malformed))
     );
-    assert_eq!(made.at(0xff), made.at(9));
+    assert_eq!(built.at(0xff), built.at(9));
     assert_eq!(
-        (made.summary.malformed_fdes, made.summary.rows.malformed),
+        (built.summary.malformed_fdes, built.summary.rows.malformed),
         (1, 1)
     );
-    assert!(made.at(0x1000).is_some());
+    assert!(built.at(0x1000).is_some());
 
-    // An entry that is longer than the section ends the walk, and what was read stays.
+    // An entry that is longer than the section is the last, and what was read before is used.
     let last = *entries(&data).last().unwrap();
     data[last..last + 4].copy_from_slice(&0x1000_u32.to_le_bytes());
-    let made = Made::of(&data);
+    let built = BuiltTable::of(&data);
     assert_eq!(
-        (made.summary.fdes, made.summary.unread),
+        (built.summary.fdes, built.summary.unread),
         (1, (data.len() - last) as u64)
     );
 }
@@ -421,9 +422,9 @@ fn a_cie_that_costs_too_much_is_refused() {
     for _ in 0..MAX_CIE_BYTES {
         long.add_instruction(Cfi::CfaOffset(8));
     }
-    let made = Made::of(&section(long, &[&[]]));
-    assert_eq!((made.summary.fdes, made.summary.bad_fdes), (0, 1));
-    assert_eq!(made.table, UnwindTable::default());
+    let built = BuiltTable::of(&section(long, &[&[]]));
+    assert_eq!((built.summary.fdes, built.summary.bad_fdes), (0, 1));
+    assert_eq!(built.table, UnwindTable::default());
 }
 
 #[test]
