@@ -1,25 +1,15 @@
 //! A table as bytes, for a file.
 //!
-//! Little endian, without padding, and ends where its last row ends:
+//! Little endian, without padding: a [`FileHeader`], a [`TableHeader`], rules as
+//! [`UnwindRule::encode`] has them, pages, rows, and nothing after them.
 //!
-//! | bytes | what |
-//! |---|---|
-//! | 8 | `kcunwind` |
-//! | 4 | version of the format: 5 |
-//! | 32 | BLAKE3 of all that follows |
-//! | 32 | the key: BLAKE3 of all that the table was made of |
-//! | 7 × 8 | the summary: `text`, `fdes`, `bad_fdes`, `malformed_fdes`, `elsewhere`, `overlapped`, `unread` |
-//! | 3 × 4 | numbers of rules, pages and rows |
-//! | 16 each | rules, as [`UnwindRule::encode`] has them |
-//! | 12 each | pages: number, start, end |
-//! | 4 each | rows: low, and the place of the rule in this file's list |
-//!
-//! Rules have other numbers in each run, so a file has a list of its own. Nothing is taken from a
-//! file on trust: what is not a table by the rules of [`UnwindTable`] is no table.
+//! Rules have other numbers in each run, so a file has a list of its own. Nothing in a file is
+//! trusted: bytes that are no table by the rules of [`UnwindTable`] are ignored.
 
 use std::collections::HashMap;
 
-use zerocopy::{IntoBytes as _, transmute};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
 use crate::unwind::{
     FrameInfo, MAX_PAGES, MAX_ROWS, RowCounts, TablePage, TableSummary, UnwindRow, UnwindRule,
@@ -27,19 +17,73 @@ use crate::unwind::{
 };
 
 const MAGIC: &[u8; 8] = b"kcunwind";
-/// To be raised with any change of the format, and of the unwinder's that makes another table of
-/// the same section: it is also part of the key.
+/// Version of the format. To be raised with any change of the format, and with changes of the
+/// unwinder by which a section has another table: it is also a part of the key.
 const FORMAT_VERSION: u32 = 6;
+/// The beginning of a file.
+#[derive(FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
+#[repr(C)]
+struct FileHeader {
+    magic: [u8; 8],
+    version: U32,
+    /// BLAKE3 of all that follows.
+    checksum: [u8; 32],
+}
+
+/// What follows the file's header.
+#[derive(FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
+#[repr(C)]
+struct TableHeader {
+    key: [u8; 32],
+    summary: StoredSummary,
+    rules: U32,
+    pages: U32,
+    rows: U32,
+}
+
+/// A [`TableSummary`] without the counts of rows, which are made from the rows.
+#[derive(FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
+#[repr(C)]
+struct StoredSummary {
+    text: U64,
+    fdes: U64,
+    bad_fdes: U64,
+    malformed_fdes: U64,
+    elsewhere: U64,
+    overlapped: U64,
+    unread: U64,
+}
+
+/// A [`TablePage`].
+#[derive(FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
+#[repr(C)]
+struct StoredPage {
+    number: U32,
+    start: U32,
+    end: U32,
+}
+
+/// An [`UnwindRow`], with the index of its rule in the file's list.
+#[derive(FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
+#[repr(C)]
+struct StoredRow {
+    low: U16,
+    rule: U16,
+}
+
+type StoredRule = [u8; UnwindRule::SIZE];
+
 /// Bytes before those that the checksum is of.
-const HEADER_BYTES: usize = 8 + 4 + 32;
+const HEADER_BYTES: usize = size_of::<FileHeader>();
 
 /// Largest file of a table, bytes.
-pub(super) const MAX_STORED_BYTES: u64 =
-    (HEADER_BYTES + 32 + 7 * 8 + 3 * 4 + (UnwindRule::SIZE << 16) + 12 * MAX_PAGES + 4 * MAX_ROWS)
-        as u64;
+pub(super) const MAX_STORED_BYTES: u64 = (HEADER_BYTES
+    + size_of::<TableHeader>()
+    + (size_of::<StoredRule>() << 16)
+    + size_of::<StoredPage>() * MAX_PAGES
+    + size_of::<StoredRow>() * MAX_ROWS) as u64;
 
-/// The hash of all that a table is made of. A file with the build id of another file has a table of
-/// its own.
+/// The hash of a table's input. A file with the build id of another file has another key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TableKey([u8; 32]);
 
@@ -75,14 +119,13 @@ impl TableKey {
         TableKey(hasher.finalize().into())
     }
 
-    /// In hexadecimal.
+    /// Returns the key in hexadecimal.
     pub(super) fn hex(&self) -> String {
         blake3::Hash::from_bytes(self.0).to_hex().to_string()
     }
 }
 
-/// Returns the bytes of a table; nothing where it says [`UnwindRules::FULL`], which is true of one
-/// run only.
+/// Returns the bytes of a table; `None` if it has [`UnwindRules::FULL`], which depends on the run.
 pub(super) fn encode(
     key: TableKey,
     table: &UnwindTable,
@@ -90,71 +133,83 @@ pub(super) fn encode(
     rules: &UnwindRules,
 ) -> Option<Vec<u8>> {
     let mut own = HashMap::new();
-    let mut list = Vec::new();
+    let mut list: Vec<StoredRule> = Vec::new();
     for row in table.rows() {
         if row.rule == UnwindRules::FULL {
             return None;
         }
         let rule = rules.get(row.rule)?;
         own.entry(row.rule).or_insert_with(|| {
-            list.extend_from_slice(rule.encode().as_bytes());
-            // As many as there are numbers, and no number comes twice.
-            (list.len() / UnwindRule::SIZE - 1) as u16
+            list.push(transmute!(rule.encode()));
+            // There are no more rules than numbers.
+            (list.len() - 1) as u16
         });
     }
     let (pages, rows) = (table.pages(), table.rows());
-    // Of a compiler's libraries this is megabytes: there is one copy, and it never moves.
-    let length = HEADER_BYTES + 32 + 7 * 8 + 3 * 4 + list.len() + 12 * pages.len() + 4 * rows.len();
+    let count = |length: usize| u32::try_from(length).ok().map(U32::new);
+    let header = TableHeader {
+        key: key.0,
+        summary: StoredSummary::of(summary),
+        rules: count(list.len())?,
+        pages: count(pages.len())?,
+        rows: count(rows.len())?,
+    };
+    // For a compiler's library this is megabytes, which are not copied again.
+    let length = HEADER_BYTES
+        + size_of::<TableHeader>()
+        + size_of_val(&*list)
+        + size_of::<StoredPage>() * pages.len()
+        + size_of::<StoredRow>() * rows.len();
     let mut bytes = Vec::with_capacity(length);
-    bytes.extend_from_slice(MAGIC);
-    bytes.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
     bytes.resize(HEADER_BYTES, 0);
-    bytes.extend_from_slice(&key.0);
-    for number in numbers(&mut summary.clone()) {
-        bytes.extend_from_slice(&number.to_le_bytes());
-    }
-    for count in [own.len(), pages.len(), rows.len()] {
-        bytes.extend_from_slice(&u32::try_from(count).ok()?.to_le_bytes());
-    }
-    bytes.extend_from_slice(&list);
+    bytes.extend_from_slice(header.as_bytes());
+    bytes.extend_from_slice(list.as_bytes());
     for page in pages {
-        for number in [page.number, page.start, page.end] {
-            bytes.extend_from_slice(&number.to_le_bytes());
-        }
+        let page = StoredPage {
+            number: page.number.into(),
+            start: page.start.into(),
+            end: page.end.into(),
+        };
+        bytes.extend_from_slice(page.as_bytes());
     }
     for row in rows {
-        bytes.extend_from_slice(&row.low.to_le_bytes());
-        bytes.extend_from_slice(&own.get(&row.rule)?.to_le_bytes());
+        let row = StoredRow {
+            low: row.low.into(),
+            rule: U16::new(*own.get(&row.rule)?),
+        };
+        bytes.extend_from_slice(row.as_bytes());
     }
-    let checksum = blake3::hash(&bytes[HEADER_BYTES..]);
-    bytes[HEADER_BYTES - 32..HEADER_BYTES].copy_from_slice(checksum.as_bytes());
+    let header = FileHeader {
+        magic: *MAGIC,
+        version: FORMAT_VERSION.into(),
+        checksum: blake3::hash(&bytes[HEADER_BYTES..]).into(),
+    };
+    bytes[..HEADER_BYTES].copy_from_slice(header.as_bytes());
     Some(bytes)
 }
 
-/// Returns the table of some bytes, its rules numbered anew; nothing where they are not the table
-/// of this key.
+/// Returns the table of some bytes, with the rules' numbers of this run; `None` if they are not the
+/// table with this key.
 pub(super) fn decode(
-    mut bytes: &[u8],
+    bytes: &[u8],
     key: TableKey,
     rules: &mut UnwindRules,
 ) -> Option<(UnwindTable, TableSummary)> {
-    let bytes = &mut bytes;
-    let head = (take::<8>(bytes)?, take(bytes).map(u32::from_le_bytes)?);
-    let checksum = take::<32>(bytes)?;
-    if head != (*MAGIC, FORMAT_VERSION) || blake3::hash(bytes) != checksum || take(bytes)? != key.0
+    let (header, rest) = FileHeader::ref_from_prefix(bytes).ok()?;
+    if header.magic != *MAGIC
+        || header.version != FORMAT_VERSION
+        || blake3::hash(rest) != header.checksum
     {
         return None;
     }
-    let mut summary = TableSummary::default();
-    for number in numbers(&mut summary) {
-        *number = u64::from_le_bytes(take(bytes)?);
+    let (header, rest) = TableHeader::ref_from_prefix(rest).ok()?;
+    if header.key != key.0 {
+        return None;
     }
-    let mut count = || take(bytes).map(|count| u32::from_le_bytes(count) as usize);
-    let counts = (count()?, count()?, count()?);
-    let list = many::<{ UnwindRule::SIZE }>(bytes, counts.0)?;
-    let pages = many::<12>(bytes, counts.1)?;
-    let rows = many::<4>(bytes, counts.2)?;
-    if !bytes.is_empty() {
+    let (list, rest) = elements::<StoredRule>(rest, header.rules)?;
+    let (pages, rest) = elements::<StoredPage>(rest, header.pages)?;
+    let (rows, rest) = elements::<StoredRow>(rest, header.rows)?;
+    if !rest.is_empty() {
         return None;
     }
     let list = list
@@ -162,49 +217,55 @@ pub(super) fn decode(
         .map(|bytes| UnwindRule::decode(&transmute!(*bytes)));
     let list: Option<Vec<UnwindRule>> = list.collect();
     let own: Vec<u16> = list?.into_iter().map(|rule| rules.number(rule)).collect();
-    let row = |&[l, ow, r, ule]: &[u8; 4]| {
-        let rule = *own.get(usize::from(u16::from_le_bytes([r, ule])))?;
-        let low = u16::from_le_bytes([l, ow]);
+    let pages = pages.iter().map(|page| TablePage {
+        number: page.number.get(),
+        start: page.start.get(),
+        end: page.end.get(),
+    });
+    let rows = rows.iter().map(|row| {
+        let rule = *own.get(usize::from(row.rule.get()))?;
+        let low = row.low.get();
         Some(UnwindRow { low, rule })
-    };
-    let page = |mut bytes: &[u8]| {
-        let mut number = || take(&mut bytes).map(u32::from_le_bytes);
-        Some(TablePage {
-            number: number()?,
-            start: number()?,
-            end: number()?,
-        })
-    };
-    let pages = pages.iter().map(|bytes| page(bytes)).collect::<Option<_>>();
-    let rows = rows.iter().map(row).collect::<Option<_>>();
-    let table = UnwindTable::of_parts(pages?, rows?)?;
+    });
+    let table = UnwindTable::of_parts(pages.collect(), rows.collect::<Option<_>>()?)?;
+    let mut summary = header.summary.to_summary();
     summary.rows = RowCounts::of(&table, rules);
     Some((table, summary))
 }
 
-/// Returns what is kept of a summary; the counts of rows are made of the rows.
-fn numbers(summary: &mut TableSummary) -> [&mut u64; 7] {
-    [
-        &mut summary.text,
-        &mut summary.fdes,
-        &mut summary.bad_fdes,
-        &mut summary.malformed_fdes,
-        &mut summary.elsewhere,
-        &mut summary.overlapped,
-        &mut summary.unread,
-    ]
+impl StoredSummary {
+    fn of(summary: &TableSummary) -> StoredSummary {
+        StoredSummary {
+            text: summary.text.into(),
+            fdes: summary.fdes.into(),
+            bad_fdes: summary.bad_fdes.into(),
+            malformed_fdes: summary.malformed_fdes.into(),
+            elsewhere: summary.elsewhere.into(),
+            overlapped: summary.overlapped.into(),
+            unread: summary.unread.into(),
+        }
+    }
+
+    fn to_summary(&self) -> TableSummary {
+        TableSummary {
+            text: self.text.get(),
+            fdes: self.fdes.get(),
+            bad_fdes: self.bad_fdes.get(),
+            malformed_fdes: self.malformed_fdes.get(),
+            elsewhere: self.elsewhere.get(),
+            overlapped: self.overlapped.get(),
+            unread: self.unread.get(),
+            ..TableSummary::default()
+        }
+    }
 }
 
-fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
-    let (first, rest) = bytes.split_first_chunk()?;
-    *bytes = rest;
-    Some(*first)
-}
-
-fn many<'a, const N: usize>(bytes: &mut &'a [u8], count: usize) -> Option<&'a [[u8; N]]> {
-    let (first, rest) = bytes.split_at_checked(count.checked_mul(N)?)?;
-    *bytes = rest;
-    Some(first.as_chunks().0)
+/// Returns the first elements of some bytes, and the rest.
+fn elements<T: FromBytes + Immutable + KnownLayout + Unaligned>(
+    bytes: &[u8],
+    count: U32,
+) -> Option<(&[T], &[u8])> {
+    <[T]>::ref_from_prefix_with_elems(bytes, count.get() as usize).ok()
 }
 
 #[cfg(test)]
@@ -214,7 +275,7 @@ mod tests {
     use super::*;
     use crate::unwind::Unsupported;
 
-    /// The dynamic linker: its sections are small, and rich in forms.
+    /// Returns the dynamic linker: its sections are small, and have many forms.
     fn file() -> Vec<u8> {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let mut paths = maps
@@ -224,19 +285,19 @@ mod tests {
         std::fs::read(path).unwrap()
     }
 
-    struct Made {
+    struct Example {
         key: TableKey,
         table: UnwindTable,
         summary: TableSummary,
         rules: UnwindRules,
     }
 
-    fn made() -> Made {
+    fn example() -> Example {
         let file = file();
         let sections = UnwindSections::of_elf(file.as_slice()).unwrap();
         let mut rules = UnwindRules::new();
         let (table, summary) = UnwindTable::of_sections(&sections, &mut rules).unwrap();
-        Made {
+        Example {
             key: TableKey::of(&sections),
             table,
             summary,
@@ -244,8 +305,14 @@ mod tests {
         }
     }
 
-    fn stored(made: &Made) -> Vec<u8> {
-        encode(made.key, &made.table, &made.summary, &made.rules).unwrap()
+    fn stored(example: &Example) -> Vec<u8> {
+        encode(
+            example.key,
+            &example.table,
+            &example.summary,
+            &example.rules,
+        )
+        .unwrap()
     }
 
     fn with_checksum(mut bytes: Vec<u8>) -> Vec<u8> {
@@ -254,28 +321,28 @@ mod tests {
         bytes
     }
 
-    /// Rules that came before have other numbers: what a pc's rule says is the same.
+    /// The rules of each pc are the same, with other numbers.
     #[test]
     fn the_same_table_in_another_run() {
-        let made = made();
+        let example = example();
         let mut rules = UnwindRules::new();
         for why in [Unsupported::Offset, Unsupported::CfaRegister] {
             rules.number(UnwindRule::Unsupported(why));
         }
-        let (table, summary) = decode(&stored(&made), made.key, &mut rules).unwrap();
-        assert_eq!(summary, made.summary);
-        assert_eq!(table.pages(), made.table.pages());
-        assert_eq!(table.rows().len(), made.table.rows().len());
-        for (ours, theirs) in table.rows().iter().zip(made.table.rows()) {
+        let (table, summary) = decode(&stored(&example), example.key, &mut rules).unwrap();
+        assert_eq!(summary, example.summary);
+        assert_eq!(table.pages(), example.table.pages());
+        assert_eq!(table.rows().len(), example.table.rows().len());
+        for (ours, theirs) in table.rows().iter().zip(example.table.rows()) {
             assert_eq!(ours.low, theirs.low);
-            assert_eq!(rules.get(ours.rule), made.rules.get(theirs.rule));
+            assert_eq!(rules.get(ours.rule), example.rules.get(theirs.rule));
         }
-        assert_ne!(table, made.table);
+        assert_ne!(table, example.table);
         // The same run: the same numbers.
-        let mut rules = made.rules.clone();
-        let (table, _) = decode(&stored(&made), made.key, &mut rules).unwrap();
-        assert_eq!(table, made.table);
-        assert_eq!(rules.as_slice(), made.rules.as_slice());
+        let mut rules = example.rules.clone();
+        let (table, _) = decode(&stored(&example), example.key, &mut rules).unwrap();
+        assert_eq!(table, example.table);
+        assert_eq!(rules.as_slice(), example.rules.as_slice());
     }
 
     #[test]
@@ -296,8 +363,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_true_of_one_run_is_not_kept() {
-        let made = made();
+    fn a_table_without_numbers_for_its_rules_is_not_kept() {
+        let example = example();
         let mut rules = UnwindRules::new();
         for offset in 0..70_000_u32 {
             let mut bytes = [0; UnwindRule::SIZE];
@@ -305,10 +372,10 @@ mod tests {
             bytes[10] = 3;
             rules.number(UnwindRule::decode(&transmute!(bytes)).unwrap());
         }
-        let full = decode(&stored(&made), made.key, &mut rules);
+        let full = decode(&stored(&example), example.key, &mut rules);
         let (table, summary) = full.unwrap();
         assert!(summary.rows.full > 0);
-        assert_eq!(encode(made.key, &table, &summary, &rules), None);
+        assert_eq!(encode(example.key, &table, &summary, &rules), None);
     }
 
     #[test]
@@ -356,32 +423,35 @@ mod tests {
 
     #[test]
     fn only_its_own_key() {
-        let made = made();
+        let example = example();
         let other = TableKey(*blake3::hash(b"other").as_bytes());
-        assert_eq!(decode(&stored(&made), other, &mut UnwindRules::new()), None);
+        assert_eq!(
+            decode(&stored(&example), other, &mut UnwindRules::new()),
+            None
+        );
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn a_damaged_file_is_none(place in any::<prop::sample::Index>(), change in 1..=255_u8) {
-            let made = made();
-            let mut bytes = stored(&made);
-            let place = place.index(bytes.len());
-            bytes[place] ^= change;
-            prop_assert_eq!(decode(&bytes, made.key, &mut UnwindRules::new()), None);
+        fn a_damaged_file_is_none(offset in any::<prop::sample::Index>(), change in 1..=255_u8) {
+            let example = example();
+            let mut bytes = stored(&example);
+            let offset = offset.index(bytes.len());
+            bytes[offset] ^= change;
+            prop_assert_eq!(decode(&bytes, example.key, &mut UnwindRules::new()), None);
         }
 
         #[test]
         fn a_cut_file_is_none(length in any::<prop::sample::Index>()) {
-            let made = made();
-            let bytes = stored(&made);
+            let example = example();
+            let bytes = stored(&example);
             let cut = &bytes[..length.index(bytes.len())];
-            prop_assert_eq!(decode(cut, made.key, &mut UnwindRules::new()), None);
+            prop_assert_eq!(decode(cut, example.key, &mut UnwindRules::new()), None);
             if cut.len() > HEADER_BYTES {
                 let cut = with_checksum(cut.to_vec());
-                prop_assert_eq!(decode(&cut, made.key, &mut UnwindRules::new()), None);
+                prop_assert_eq!(decode(&cut, example.key, &mut UnwindRules::new()), None);
             }
         }
 
@@ -391,15 +461,15 @@ mod tests {
             changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
             in_head in any::<bool>(),
         ) {
-            let made = made();
-            let mut bytes = stored(&made);
+            let example = example();
+            let mut bytes = stored(&example);
             let end = if in_head { 144 + 64 } else { bytes.len() };
-            for (place, byte) in changes {
-                let place = HEADER_BYTES + 32 + place.index(end - HEADER_BYTES - 32);
-                bytes[place] = byte;
+            for (index, byte) in changes {
+                let offset = HEADER_BYTES + 32 + index.index(end - HEADER_BYTES - 32);
+                bytes[offset] = byte;
             }
             let mut rules = UnwindRules::new();
-            if let Some((table, _)) = decode(&with_checksum(bytes), made.key, &mut rules) {
+            if let Some((table, _)) = decode(&with_checksum(bytes), example.key, &mut rules) {
                 let (pages, rows) = (table.pages().to_vec(), table.rows().to_vec());
                 prop_assert!(rows.iter().all(|row| rules.get(row.rule).is_some()));
                 prop_assert_eq!(UnwindTable::of_parts(pages, rows), Some(table));
