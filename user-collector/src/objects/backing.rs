@@ -1,26 +1,26 @@
-//! What is behind a mapping, by the name that the kernel gives it.
+//! The kind of what is mapped, by the kernel's name of the mapping.
 //!
-//! perf's `mmap2` records and `/proc/PID/maps` name what is no file in different ways: anonymous
-//! memory is `//anon` in the one and without a name in the other. Both are understood here
+//! perf's `mmap2` records and `/proc/PID/maps` have different names for what is not a file:
+//! anonymous memory is `//anon` in the one and has no name in the other. Both are parsed here
 //! (`perf_event_mmap_event` and `show_map_vma` in the kernel's sources).
 
-/// What is behind a mapping.
+/// The kind of what is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Backing {
-    /// A file, which may be deleted, or be memory that only its process has a name for (`/memfd:`).
+    /// A file, which may be deleted, or a memfd (`/memfd:`).
     File,
-    /// The kernel's code for user mode: an ELF image that is in no file.
+    /// The kernel's code for user mode: an ELF image without a file.
     Vdso,
-    /// Memory: code that is found there was made by the process itself.
+    /// Memory without a file; code in it is JIT code.
     Anonymous,
     /// Pages of the kernel or of a driver: `[vsyscall]`, `[uprobes]`, `anon_inode:[io_uring]`.
     Special,
 }
 
-/// What the kernel appends to the path of a file that has no name any more.
+/// Suffix that the kernel adds to the path of a deleted file.
 pub(super) const DELETED: &[u8] = b" (deleted)";
 
-/// Returns what is behind a mapping, by the kernel's name of it.
+/// Returns the kind of what is mapped, by the kernel's name of the mapping.
 #[must_use]
 pub fn backing(path: &[u8]) -> Backing {
     match path {
@@ -43,18 +43,18 @@ pub fn backing(path: &[u8]) -> Backing {
     }
 }
 
-/// Returns the path of a file that may be deleted, as it was before.
+/// Returns the path of a file without the mark of a deleted one.
 #[must_use]
 pub fn without_mark(path: &[u8]) -> &[u8] {
     path.strip_suffix(DELETED).unwrap_or(path)
 }
 
-/// Returns the paths under which the file may still be found, by their likelihood: none for what
-/// the kernel has no path for.
+/// Returns the paths at which the file may still be found, the likelier one first; none for what
+/// has no path.
 pub(super) fn paths(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     // `//toolong` and `//enomem` are perf's; no path of the kernel's begins with two slashes.
     let real = path.starts_with(b"/") && !path.starts_with(b"//") && !path.starts_with(b"/memfd:");
-    // A name may end so by itself.
+    // The suffix may be a part of the name itself.
     let stripped = path.strip_suffix(DELETED);
     [Some(path), stripped]
         .into_iter()

@@ -1,9 +1,8 @@
-//! Load objects: from "a process mapped a file" to that file's name, unwind table and archived
-//! copy.
+//! Load objects: the mapped files, with names, unwind tables and archived copies.
 //!
-//! [`open()`] finds the file behind a mapping, [`TableBuilder`] makes its table in a thread of its
-//! own, [`TableCache`] keeps tables on disk for the next run, and [`LoadObjects`] holds what is
-//! known of each file.
+//! [`open()`] finds the file behind a mapping, [`TableBuilder`] builds its table in another thread,
+//! [`TableCache`] keeps tables on disk for the next run, and [`LoadObjects`] has the state of each
+//! file.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -25,15 +24,15 @@
 //! ```
 //!
 //! Paths, files and their content are under the control of other users, also while they are read. A
-//! path is resolved inside its process's root and never through a device, a pipe or a symbolic link
-//! at its end. A file is read in pieces and never mapped, because its owner may cut it at any time,
-//! and a mapped page that is gone is a `SIGBUS`. How much is read is bounded by the limits of
-//! [`crate::unwind`], whatever the file says.
+//! path is resolved inside its process's root, and not through a symbolic link at its end; devices
+//! and pipes are not opened. A file is read in pieces and never mapped, because its owner may
+//! truncate it at any time, and access to a mapped page beyond its end is a `SIGBUS`. How much is
+//! read is bounded by the limits of [`crate::unwind`], whatever the file says.
 //!
-//! What it does not prevent: a file system that does not answer. A file on an NFS server that is
-//! down blocks [`open()`], which reads the few pieces that identify the file and is therefore
-//! called through a [`TimedOpener`](crate::files::TimedOpener); and the builder's thread, which
-//! reads the rest and which nothing waits for.
+//! A file system may not answer. A file on an NFS server that is down blocks [`open()`], which
+//! reads the few pieces that identify the file. So it is called through a
+//! [`TimedOpener`](crate::files::TimedOpener). The builder's thread, which reads the rest, may
+//! block: nothing waits for it.
 
 mod backing;
 mod load_objects;

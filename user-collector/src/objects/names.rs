@@ -1,12 +1,12 @@
-//! Names of load objects: one for each file, by which `map.xml` and `archives/` mean the same.
+//! Names of load objects, unique for each file, for `map.xml` and `archives/`.
 //!
-//! Load objects are one namespace in all of an experiment, and paths are not: two containers have
-//! two files of one path, and an upgrade puts another file in the place of one that still runs.
-//! Given one name, the functions of the one would be shown for the other.
+//! An experiment has one namespace of load objects, but paths are not unique: two containers may
+//! have different files with the same path, and an upgrade replaces a file that still runs. With
+//! the same name, the functions of one would be shown for the other.
 //!
-//! Names of files in `archives/` have a checksum in the place of the directory, and a directory
-//! with the same checksum is easily made. So two load objects differ in that name too, or the file
-//! of one would replace the other's.
+//! Names of files in `archives/` have a checksum instead of the directory, and another directory
+//! with the same checksum is easily found. So these names are unique too, or the file of one load
+//! object would replace another's.
 
 use std::collections::{HashMap, HashSet};
 
@@ -21,7 +21,7 @@ const MAX_NAME_BYTES: usize = 4096;
 /// Bytes of a build id that are shown, as in short names of commits.
 const SHOWN_BUILD_ID_BYTES: usize = 4;
 
-/// What distinguishes files: the path, and the build id or, without, the file's identity.
+/// What identifies a file: the path, and the build id or, without one, device and inode.
 type FileKey = (Box<[u8]>, Box<[u8]>, FileIdentity);
 
 /// The names of all load objects of a run.
@@ -39,19 +39,20 @@ impl ObjectNames {
         ObjectNames::default()
     }
 
-    /// Keeps a name for something else that is archived, such as the kernel.
+    /// Reserves a name for something else that is archived, such as the kernel.
     pub fn reserve(&mut self, name: &str) {
         self.taken.insert(archive_name(name));
     }
 
-    /// Returns the name of a file: the same for equal files, another one for each other file. Files
-    /// of one path are equal if their build ids are, or without build ids their places on the disk.
+    /// Returns the name of a file: the same for the same file, and a different one for each other
+    /// file. Files with the same path are the same if their build ids are, or, without build ids,
+    /// device and inode.
     ///
-    /// It is the path, without the kernel's ` (deleted)`, with `\xHH` for what is not printable.
-    /// The second file of a path has its build id behind it, `/usr/lib/libc.so.6 (build id
-    /// 1234abcd)`, or a number where it has none. A name has no back-quote, because gprofng never
-    /// opens such a file, and begins neither with `<`, which is how functions without a file begin,
-    /// nor with a mark before `Unresolvable`, which gprofng ignores.
+    /// The name is the path, without the kernel's ` (deleted)`, with `\xHH` for what is not
+    /// printable. The second file with a path also has its build id, as `/usr/lib/libc.so.6 (build
+    /// id 1234abcd)`, or else a number. A name has no back-quote, because gprofng never opens such
+    /// a file. It does not begin with `<`, as names of functions without a file do, or with a
+    /// character before `Unresolvable`, which gprofng ignores.
     pub fn name_of(&mut self, file: &MappedFile) -> &str {
         let identity = match &*file.build_id {
             [] => file.identity,
@@ -87,7 +88,7 @@ impl ObjectNames {
     }
 }
 
-/// Returns a path as a name that gprofng opens.
+/// Returns a path as a name that gprofng can open.
 fn safe(path: &[u8]) -> String {
     let mut name = printable(without_mark(path)).replace('`', "\\x60");
     if name.is_empty() {

@@ -1,26 +1,26 @@
 //! The file behind a mapping.
 //!
-//! A path is only what a file was called when it was mapped. By now it may be deleted, replaced by
-//! an update, or be seen from inside a container only. So there are three ways, and the first that
-//! leads to the same file is taken:
+//! A path is only the file's name when it was mapped. By now the file may be deleted, replaced by
+//! an update, or only be visible inside a container. So it is looked for in three ways, and the
+//! first that leads to the same file is used:
 //!
-//! 1. `/proc/PID/map_files/START-END`: the mapped file itself, whatever became of its name. The
-//!    kernel has it under the exact addresses of the mapping as it is now, which may have been
-//!    split or joined since.
+//! 1. `/proc/PID/map_files/START-END`: the mapped file itself, whatever its name is now. It is
+//!    found by the exact addresses of the present mapping, which may have been split or joined
+//!    since.
 //! 2. The path under `/proc/PID/root`, for a process in a container, or one whose `map_files` may
 //!    not be read.
-//! 3. The path itself, for a process that is gone.
+//! 3. The path itself, for a process that has exited.
 //!
-//! "The same" is: the build id that the kernel read when it was mapped is the file's; or, where the
-//! kernel reported device and inode, these are. The first way needs no proof where there is no
-//! build id: on overlay and btrfs file systems the kernel's device numbers are not those of `stat`,
-//! and files there without a build id are found in that way alone.
+//! A file is the same if it has the build id that the kernel read when it was mapped, or, if the
+//! kernel reported device and inode instead, if it has these. A file without a build id that was
+//! found in the first way is not compared: on overlay and btrfs file systems the kernel's device
+//! numbers are not those of `stat`, so that the file would not be found at all.
 //!
 //! The owner of the files may be hostile. So a path is resolved inside its root (`openat2`), and
-//! what is at its end is first held without being opened (`O_PATH`): a pipe or a device is not
-//! touched. Paths are resolved in the kernel's cache alone (`RESOLVE_CACHED`): what runs, or ran a
-//! moment ago, is there, and no automounter or file server is asked for a path that was made up in
-//! a container.
+//! the file at its end is first held without being opened (`O_PATH`): a pipe or a device is not
+//! touched. Paths are resolved only in the kernel's cache (`RESOLVE_CACHED`), which has all that
+//! runs or ran a moment ago: no automounter or file server has to look for a path that a container
+//! invented.
 
 use std::ffi::OsStr;
 use std::fs::{File, FileType, Metadata};
@@ -47,14 +47,14 @@ pub const MAX_OBJECT_FILE_BYTES: u64 = 1 << 30;
 /// Most bytes that are read of a vDSO. It has 4 to 16 KiB.
 pub const MAX_VDSO_BYTES: u64 = 64 << 10;
 
-/// How a file was found.
+/// The way in which a file was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FoundBy {
-    /// By the mapping.
+    /// By the mapping's addresses.
     MapFiles,
     /// By its path in the process's own root.
     Root,
-    /// By its path in ours.
+    /// By its path in the host's root.
     Path,
 }
 
@@ -65,63 +65,63 @@ pub struct OpenedFile {
     pub file: File,
     /// The file's own build id; empty when it has none.
     pub build_id: Box<[u8]>,
-    /// How it was found.
+    /// The way in which it was found.
     pub way: FoundBy,
 }
 
-/// Why a file can't be had.
+/// Why a file can't be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// There is no file behind the mapping.
+    /// A mapping without a file.
     #[error("{}: not a file but {backing:?}", path.display())]
     NotAFile {
         /// The name of the mapping.
         path: PathBuf,
-        /// What it is.
+        /// What is mapped.
         backing: Backing,
     },
 
-    /// It is not where it was, and its mapping is no more, or not the same.
+    /// A file that has been moved or deleted, and whose mapping has ended or changed.
     #[error("{}: can't be found any more", path.display())]
     Gone {
         /// Its path when it was mapped.
         path: PathBuf,
     },
 
-    /// Another file has its path by now.
+    /// Another file with the same path.
     #[error("{}: replaced by another file since it was mapped", path.display())]
     Replaced {
         /// Its path when it was mapped.
         path: PathBuf,
     },
 
-    /// There is a file of that path, and no way to tell whether it is the same.
+    /// A file with the same path, of which it is not known whether it is the same.
     #[error("{}: the kernel reported nothing of the mapped file to identify it by", path.display())]
     Unknown {
         /// Its path when it was mapped.
         path: PathBuf,
     },
 
-    /// What is there is no regular file.
+    /// A file that is not regular.
     #[error("{}: {what}, not a regular file", path.display())]
     NotRegular {
-        /// Where it is.
+        /// Its path.
         path: PathBuf,
         /// What it is.
         what: &'static str,
     },
 
-    /// It is larger than any program.
+    /// A file larger than [`MAX_OBJECT_FILE_BYTES`].
     #[error("{}: {size} bytes, more than {MAX_OBJECT_FILE_BYTES}", path.display())]
     TooLarge {
-        /// Where it is.
+        /// Its path.
         path: PathBuf,
-        /// Bytes.
+        /// Its size, bytes.
         size: u64,
     },
 
-    /// It must not be looked at.
+    /// Missing permission.
     #[error(
         "{}: not allowed; run as root, or with CAP_CHECKPOINT_RESTORE, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH",
         path.display()
@@ -131,12 +131,12 @@ pub enum OpenError {
         path: PathBuf,
     },
 
-    /// It can't be opened.
+    /// An error of the system.
     #[error("{}: {source}", path.display())]
     Io {
         /// What was to be opened.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         source: io::Error,
     },
 }
@@ -176,12 +176,12 @@ impl OpenError {
 
 /// Opens the file behind a mapping of a process. `proc` is where procfs is mounted: `/proc`.
 ///
-/// Reads no more of the file than is needed to find its build id. [`MappedFile::identity`] has the
-/// device as `st_dev` has it (`makedev`); its generation is not looked at.
+/// Reads only what is needed to find the file's build id. The device of [`MappedFile::identity`] is
+/// that of `st_dev` (`makedev`); the generation is not compared.
 ///
 /// # Errors
-/// The mapping has no file, or the file can't be found, is not the one that was mapped, or is not
-/// to be read.
+/// The mapping has no file, or the file can't be found, is not the one that was mapped, or must not
+/// be read.
 pub fn open(proc: &Path, pid: Pid, mapping: &Mapping) -> Result<OpenedFile, OpenError> {
     let path = &*mapping.file.path;
     match backing(path) {
@@ -222,12 +222,12 @@ pub fn open(proc: &Path, pid: Pid, mapping: &Mapping) -> Result<OpenedFile, Open
     Err(failed)
 }
 
-/// Returns the bytes of a process's vDSO: no file has them. At most [`MAX_VDSO_BYTES`] are read.
+/// Returns the bytes of a process's vDSO, which is in no file; at most [`MAX_VDSO_BYTES`].
 ///
-/// All processes of one kernel and class have the same.
+/// All processes have the same one, except 32-bit processes.
 ///
 /// # Errors
-/// The process is gone, its memory must not be read, or there is nothing at these addresses.
+/// The process has exited, its memory must not be read, or nothing is mapped at these addresses.
 pub fn vdso(proc: &Path, pid: Pid, mapping: &Mapping) -> io::Result<Vec<u8>> {
     let memory = File::open(proc.join(pid.to_string()).join("mem"))?;
     let length = mapping
@@ -239,16 +239,16 @@ pub fn vdso(proc: &Path, pid: Pid, mapping: &Mapping) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns the same of a process that is gone: ours, which is as long. A 32-bit process has another
-/// one, which is known by its addresses.
+/// Returns the bytes of this process's vDSO, for the mapping of a process that has exited. A 32-bit
+/// process had another one, and is recognised by its addresses.
 ///
 /// # Errors
-/// It may have been a 32-bit process, or this process's memory cannot be read.
+/// The mapping may be of a 32-bit process, or this process's memory can't be read.
 pub fn own_vdso(proc: &Path, mapping: &Mapping) -> io::Result<Vec<u8>> {
     if u32::try_from(mapping.start).is_ok() {
         return Err(io::ErrorKind::Unsupported.into());
     }
-    // SAFETY: it only looks a number up.
+    // SAFETY: it only returns a number.
     let start = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
     let own = Mapping {
         start,
@@ -269,7 +269,7 @@ struct Held {
 }
 
 impl Held {
-    /// Holds what a path of the kernel's own leads to, through the link at its end.
+    /// Holds the file at a path in `/proc`, following a link at its end.
     fn at(path: PathBuf, flags: OFlag) -> Result<Held, OpenError> {
         let flags = flags | OFlag::O_PATH | OFlag::O_CLOEXEC;
         match nix::fcntl::open(&path, flags, Mode::empty()) {
@@ -278,7 +278,7 @@ impl Held {
         }
     }
 
-    /// Holds what is at a path that a process has chosen, with this directory as its root.
+    /// Holds the file at a process's path, with this directory as the root.
     fn inside(&self, path: &[u8]) -> Result<Held, OpenError> {
         let resolve = ResolveFlag::RESOLVE_IN_ROOT
             | ResolveFlag::RESOLVE_NO_MAGICLINKS
@@ -316,7 +316,8 @@ impl Held {
         let mapped = || shown(&mapping.file.path);
         match is_same(&mapping.file, &build_id, &metadata) {
             Some(true) => {}
-            // Addresses say more than device numbers, but may be another program's by now.
+            // The addresses are better evidence than device numbers. With a build id there is no
+            // need for them, and they may be another program's by now.
             _ if way == FoundBy::MapFiles && mapping.file.build_id.is_empty() => {}
             Some(false) => return Err(OpenError::Replaced { path: mapped() }),
             None => return Err(OpenError::Unknown { path: mapped() }),
@@ -329,8 +330,8 @@ impl Held {
     }
 }
 
-/// Returns whether it is the file that was mapped; nothing where the kernel reported neither a
-/// build id nor a device and inode.
+/// Returns whether a file is the one that was mapped; `None` if the kernel reported neither a build
+/// id nor device and inode.
 fn is_same(mapped: &MappedFile, build_id: &[u8], metadata: &Metadata) -> Option<bool> {
     let FileIdentity { device, inode, .. } = mapped.identity;
     if !mapped.build_id.is_empty() {

@@ -1,10 +1,10 @@
-//! The thread that makes unwind tables.
+//! The thread that builds unwind tables.
 //!
-//! It is one thread, of low priority: tables are needed soon, and never at the cost of what is
-//! measured. Nothing waits for it. Of the files that are requested it takes the smallest first: a
-//! program that has just begun needs its own table, and not that of the compiler's library which
-//! another process maps. It owns the [`UnwindRules`], so that a rule has one number in
-//! all tables; the other side keeps a copy, which grows by [`BuiltTable::new_rules`].
+//! It has a low priority, so that it does not slow what is measured, and nothing waits for it. Of
+//! the requested files it takes the smallest first: a program that has just begun needs its own
+//! table, and not that of the compiler's library that another process maps. The thread has the
+//! [`UnwindRules`], so that a rule has the same number in all tables; the other side keeps a copy,
+//! to which [`BuiltTable::new_rules`] are added.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,14 +28,14 @@ use experiment_format::elf::{ElfFile, ElfLimits, ElfSource, LoadSegment, build_i
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectId(pub u32);
 
-/// What is known of an ELF file, for unwinding.
+/// What unwinding needs of an ELF file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnwindInfo {
     /// Its unwind table.
     pub table: UnwindTable,
-    /// The account of the table.
+    /// The summary of the table.
     pub summary: TableSummary,
-    /// What is mapped of it, as the file orders it.
+    /// Its segments, in the order of the file.
     pub segments: Vec<LoadSegment>,
     /// The file's own build id; empty when it has none.
     pub build_id: Box<[u8]>,
@@ -44,11 +44,11 @@ pub struct UnwindInfo {
 }
 
 impl UnwindInfo {
-    /// Returns the address that a place in the file is linked for, where [`UnwindTable`] knows it;
-    /// nothing where it is not loaded.
+    /// Returns the address that an offset in the file is linked for, as in [`UnwindTable`]; `None`
+    /// where it is not loaded.
     ///
-    /// A mapping begins with a page, and a segment may begin within it: the page's start has an
-    /// address too. Where segments share a page, it is the executable one's.
+    /// A mapping begins with a page, and a segment may begin inside of it: the page's start has an
+    /// address too. Where segments share a page, it is that of the executable one.
     #[must_use]
     pub fn address_of(&self, file_offset: u64) -> Option<u64> {
         let of_kind = |executable: bool| {
@@ -69,7 +69,7 @@ pub enum TableBuildError {
     #[error(transparent)]
     Unwind(#[from] unwind::UnwindError),
 
-    /// A defect of ours.
+    /// A panic of the thread.
     #[error(
         "the making of its unwind table panicked: {message}. This is a defect of kcollect; please report it"
     )]
@@ -78,41 +78,41 @@ pub enum TableBuildError {
         message: String,
     },
 
-    /// A defect of ours, and worse.
+    /// The end of the thread.
     #[error(
         "the thread that makes unwind tables has ended. This is a defect of kcollect; please report it"
     )]
     Ended,
 }
 
-/// A table that was asked for with [`TableBuilder::request`].
+/// The result of [`TableBuilder::request`].
 #[derive(Debug)]
 pub struct BuiltTable {
     /// The file.
     pub id: ObjectId,
-    /// What became of it.
+    /// Its table, or why there is none.
     pub info: Result<UnwindInfo, TableBuildError>,
-    /// The rules that came since the last answer, in the order of their numbers. All answers'
-    /// rules, one after the other, are [`UnwindRules::as_slice`], from number 0 on. To be kept also
-    /// where there is no module.
+    /// The rules that are new since the last result, in the order of their numbers. The rules of
+    /// all results, one after the other, are [`UnwindRules::as_slice`], from number 0 on. They have
+    /// to be kept also if there is no table.
     pub new_rules: Vec<UnwindRule>,
-    /// How long it took.
+    /// The time that it took.
     pub took: Duration,
 }
 
-/// The handle of the thread. When it is dropped, the thread ends after the file at hand; nothing
-/// waits for that.
+/// The handle of the thread. When it is dropped, the thread ends after the present file, without a
+/// wait.
 #[derive(Debug)]
 pub struct TableBuilder {
     thread: Tid,
     requests: Sender<(ObjectId, ElfSource)>,
     results: Receiver<BuiltTable>,
-    /// Requested and not taken yet.
+    /// Objects that are requested and not taken yet.
     waiting: BTreeSet<ObjectId>,
 }
 
 impl TableBuilder {
-    /// Starts the thread. Without a cache all tables are made anew.
+    /// Starts the thread. Without a cache all tables are built.
     ///
     /// # Errors
     /// The thread can't be started.
@@ -135,14 +135,14 @@ impl TableBuilder {
         let (done, results) = channel();
         let (send_id, thread_id) = channel();
         let work = move || {
-            // The starting thread waits for that.
+            // The thread that started this one waits for it.
             let _ = send_id.send(Tid::from_raw(gettid().as_raw()));
             let mut rules = UnwindRules::new();
             let mut sent_rules = 0;
             let mut queue = Queue::new(queue);
             while let Some((id, source)) = queue.next() {
                 let started = Instant::now();
-                // At worst a rule has two numbers afterwards.
+                // After a panic, at worst a rule has two numbers.
                 let built = catch_unwind(AssertUnwindSafe(|| build(&mut rules, source)));
                 let info = match built {
                     Ok(built) => built.map_err(TableBuildError::Unwind),
@@ -179,16 +179,16 @@ impl TableBuilder {
         self.thread
     }
 
-    /// Requests the table of a file that none was requested of before. Results come in any order.
+    /// Requests the table of a file, once. Results come in any order.
     ///
-    /// A file stays open while it waits: to request hundreds at once needs as many descriptors.
+    /// A file stays open while it waits: hundreds of requests at once need as many descriptors.
     pub fn request(&mut self, id: ObjectId, source: ElfSource) {
         self.waiting.insert(id);
         // That the thread has ended is reported when the result is taken.
         let _ = self.requests.send((id, source));
     }
 
-    /// Returns what is ready. Never waits.
+    /// Returns the results that are ready. Never waits.
     pub fn take(&mut self) -> Vec<BuiltTable> {
         let mut ready = Vec::new();
         loop {
@@ -203,8 +203,8 @@ impl TableBuilder {
         }
     }
 
-    /// Returns what is ready; if nothing is and something is waited for, what is ready after that
-    /// long, or as soon as anything is.
+    /// Returns the results that are ready. If there are none but some are requested, waits until
+    /// one is ready, for `at_most`.
     pub fn wait(&mut self, at_most: Duration) -> Vec<BuiltTable> {
         if self.waiting.is_empty() {
             return Vec::new();
@@ -220,7 +220,7 @@ impl TableBuilder {
         }
     }
 
-    /// Returns how many are requested and not taken yet.
+    /// Returns the number of requests whose results were not taken yet.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting.len()
@@ -232,7 +232,7 @@ impl TableBuilder {
     }
 }
 
-/// What the thread has to do, the smallest file first, of equal ones that which came first.
+/// The requests, the smallest file first; of equal sizes the earlier object.
 struct Queue {
     requests: Receiver<(ObjectId, ElfSource)>,
     by_size: BTreeMap<(u64, ObjectId), ElfSource>,
@@ -246,7 +246,7 @@ impl Queue {
         }
     }
 
-    /// Waits for a request if there is none. Returns nothing when there will be none.
+    /// Returns the next request, waiting for one if there is none; `None` when there will be none.
     fn next(&mut self) -> Option<(ObjectId, ElfSource)> {
         if self.by_size.is_empty() {
             let (id, source) = self.requests.recv().ok()?;
@@ -269,9 +269,9 @@ fn ended(id: ObjectId) -> BuiltTable {
     }
 }
 
-/// Makes or loads the table of a file. What was read of the file is freed before a table is read
-/// from the cache, and before one is stored there: each is megabytes of a compiler's libraries, and
-/// both would be most of the memory that this process has for itself.
+/// Builds the table of a file, or loads it from the cache. What was read of the file is freed
+/// before a table is loaded or stored: for a compiler's library each is megabytes, and both would
+/// be most of this process's memory.
 fn build<F: ReadCacheOps>(
     mut file: ReadCache<F>,
     rules: &mut UnwindRules,
@@ -295,7 +295,8 @@ fn build<F: ReadCacheOps>(
     if let Some(found) = cache.load(&build_id, key, rules) {
         return Ok(module(found, true));
     }
-    // The file may have been written to since: the table's key is that of what it is made of.
+    // The file may have been written to since: the key has to be that of the sections that are
+    // used.
     let sections = UnwindSections::of_elf(&file)?;
     let key = TableKey::of(&sections);
     let (table, summary) = UnwindTable::of_sections(&sections, rules)?;

@@ -1,16 +1,14 @@
-//! Unwind tables on disk, from run to run.
+//! The cache of unwind tables on disk.
 //!
-//! A table is kept under a strong hash of all that it is made of, so that it can only be that of
-//! its own frame information: a program that bears the build id of libc has a file of its own,
-//! which libc never finds. Only large tables are kept: to make a small one takes no longer than to
-//! find it.
+//! A table's key is a strong hash of all its input, so a program with the build id of libc can't
+//! replace libc's table. Only large tables are kept: building a small one takes no longer than
+//! reading it.
 //!
-//! The directory belongs to the user who runs kcollect, and no other may write there. Another user
-//! who may rename it cannot redirect what is written: it is held open from the moment that it was
-//! looked at. Two kcollects
-//! at once do not disturb each other: a file is written under another name and renamed. What does
-//! not check out is ignored, and replaced by what is made in its place. All of it may be deleted at
-//! any time. That a table can't be kept is no error of the run that made it.
+//! The directory belongs to the user who runs kcollect, and no other may write there. It is held
+//! open after it was checked, so that a user who may rename it can't redirect what is written. A
+//! file is written under another name and renamed, so that several kcollects may run at once. A
+//! file that fails a check is ignored and replaced. All files may be deleted at any time. A failure
+//! to write a table is not an error of the recording.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -25,53 +23,53 @@ use crate::unwind::{FrameInfo, TableSummary, UnwindRules, UnwindSections, Unwind
 /// Most bytes of all tables together.
 const MAX_CACHE_BYTES: u64 = 256 << 20;
 
-/// What is left when there were more: room for what comes.
+/// Bytes that are kept when there are more, so that there is room for new tables.
 const KEPT_CACHE_BYTES: u64 = MAX_CACHE_BYTES / 4 * 3;
 
-/// Smallest frame information whose table is kept, bytes. To make a table takes about 20 ms for 1
-/// MiB, to find it here a tenth of that. Of the 1,424 programs and libraries of a Debian system 124
-/// are that large; they have four fifths of all frame information, and what is left is made in 0.3
-/// s.
+/// Smallest frame information whose table is kept, bytes. Building a table takes about 20 ms for
+/// 1 MiB, reading it a tenth of that. Of the 1,424 programs and libraries of a Debian system 124
+/// are that large. They have four fifths of all frame information; the tables of the others are
+/// built in 0.3 s.
 const MIN_FRAME_INFO_BYTES: usize = 64 << 10;
 
-/// Files that are being written have names that begin so.
+/// Prefix of the names of files that are being written.
 const UNFINISHED_PREFIX: &str = ".new-";
 
-/// For how long a file may be in writing: then its writer was killed.
+/// Age of a file in writing after which its writer must have been killed.
 const ABANDONED_AFTER: Duration = Duration::from_secs(3600);
 
 /// A directory of unwind tables.
 #[derive(Debug)]
 pub struct TableCache {
-    /// The directory that was looked at, whatever has its name now.
+    /// The directory that was checked, held open.
     _held: File,
-    /// The way to it, by its descriptor.
+    /// Its path by the descriptor.
     directory: PathBuf,
     /// Bytes that may still be written.
-    room: u64,
+    left_bytes: u64,
 }
 
 /// Why a directory is not used as a cache.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableCacheError {
-    /// Something else has its name.
+    /// A file instead of the directory.
     #[error("{}: not a directory; remove it, and the cache of unwind tables is made in its place", path.display())]
     NotADirectory {
         /// The directory.
         path: PathBuf,
     },
 
-    /// It belongs to another user.
+    /// A directory of another user.
     #[error("{}: belongs to user {owner}; remove it, and it is made anew", path.display())]
     Owner {
         /// The directory.
         path: PathBuf,
-        /// The user's number.
+        /// The user's id.
         owner: u32,
     },
 
-    /// Others may write there.
+    /// A directory that other users may write to.
     #[error("{}: others may write there (mode {mode:o}); remove it, for they may have: it is made anew", path.display())]
     Mode {
         /// The directory.
@@ -80,19 +78,19 @@ pub enum TableCacheError {
         mode: u32,
     },
 
-    /// It can't be made or read.
+    /// An error of the system.
     #[error("{}: {source}", path.display())]
     Io {
         /// The directory.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         source: io::Error,
     },
 }
 
 impl TableCache {
     /// Returns the cache of the user who runs kcollect: `/var/cache/kcollect` for root, else
-    /// `kcollect` in `$XDG_CACHE_HOME` or `~/.cache`. Nothing for a user without a home.
+    /// `kcollect` in `$XDG_CACHE_HOME` or `~/.cache`. `None` for a user without a home.
     ///
     /// # Errors
     /// As [`TableCache::open`].
@@ -111,8 +109,8 @@ impl TableCache {
             .transpose()
     }
 
-    /// Returns the cache in a directory, which is made if it is not there. Where its files have
-    /// more than 256 MiB, those that were not used for longest are deleted.
+    /// Returns the cache in a directory, which is created if it does not exist. If its files have
+    /// more than [`MAX_CACHE_BYTES`], the least recently used ones are deleted.
     ///
     /// # Errors
     /// It can't be made or read, belongs to another user, or other users may write there.
@@ -148,16 +146,16 @@ impl TableCache {
             return Err(TableCacheError::Mode { path, mode });
         }
         let directory = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
-        let used = tidy(&directory, MAX_CACHE_BYTES, KEPT_CACHE_BYTES).map_err(io)?;
+        let used = delete_old(&directory, MAX_CACHE_BYTES, KEPT_CACHE_BYTES).map_err(io)?;
         Ok(TableCache {
             _held: held,
             directory,
-            room: MAX_CACHE_BYTES.saturating_sub(used),
+            left_bytes: MAX_CACHE_BYTES.saturating_sub(used),
         })
     }
 
-    /// Returns whether the table of these sections is worth a file. That of Go's functions is not:
-    /// it is made in less time than hashing its input and reading the file would take.
+    /// Returns whether the table of these sections is kept. That of Go's functions is not: building
+    /// it takes less time than hashing its input and reading the file.
     pub(super) fn is_for(sections: &UnwindSections<'_>) -> bool {
         if sections.go.is_some() {
             return false;
@@ -170,7 +168,7 @@ impl TableCache {
         length >= MIN_FRAME_INFO_BYTES
     }
 
-    /// Returns the table of what has this key, if it is here.
+    /// Returns the table with this key, if the cache has it.
     pub(super) fn load(
         &self,
         build_id: &[u8],
@@ -192,14 +190,13 @@ impl TableCache {
             .read_to_end(&mut bytes)
             .ok()?;
         let found = stored::decode(&bytes, key, rules)?;
-        // Its age is that of its last use; where that can't be set, it is evicted earlier than it
-        // should.
+        // The time of its last use; if it can't be set, the file may be deleted too early.
         let _ = file.set_modified(SystemTime::now());
         Some(found)
     }
 
-    /// Keeps a table. After a failure, and when the cache is full, nothing more is kept in this
-    /// run.
+    /// Writes a table. After a failure, and when the cache is full, no more tables are written in
+    /// this run.
     pub(super) fn store(
         &mut self,
         build_id: &[u8],
@@ -210,9 +207,10 @@ impl TableCache {
         let Some(bytes) = stored::encode(key, table, summary, rules) else {
             return;
         };
-        self.room = self.room.checked_sub(bytes.len() as u64).map_or(0, |room| {
+        let left_bytes = self.left_bytes.checked_sub(bytes.len() as u64);
+        self.left_bytes = left_bytes.map_or(0, |left_bytes| {
             let written = write(&self.directory, &self.path(build_id, key), &bytes);
-            written.map_or(0, |()| room)
+            written.map_or(0, |()| left_bytes)
         });
     }
 
@@ -237,7 +235,7 @@ fn is_ours(name: &str) -> bool {
         .is_some_and(|(id, key)| (id == "none" || hex(id)) && key.len() == 64 && hex(key))
 }
 
-/// Writes a file at once: it has all of its bytes or is not there.
+/// Writes a file atomically.
 fn write(directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = tempfile::Builder::new()
         .prefix(UNFINISHED_PREFIX)
@@ -247,9 +245,9 @@ fn write(directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Deletes abandoned files, and the oldest ones where there is more than `most`, until `kept` is
-/// left. Returns how many bytes are left.
-fn tidy(directory: &Path, most: u64, kept: u64) -> io::Result<u64> {
+/// Deletes abandoned files and, if there are more than `max_bytes`, the oldest ones until
+/// `kept_bytes` are left. Returns how many bytes are left.
+fn delete_old(directory: &Path, max_bytes: u64, kept_bytes: u64) -> io::Result<u64> {
     let now = SystemTime::now();
     let mut files = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -269,10 +267,10 @@ fn tidy(directory: &Path, most: u64, kept: u64) -> io::Result<u64> {
         }
     }
     let mut used: u64 = files.iter().map(|(_, length, _)| length).sum();
-    if used > most {
+    if used > max_bytes {
         files.sort();
         for (_, length, path) in files {
-            if used <= kept {
+            if used <= kept_bytes {
                 break;
             }
             if fs::remove_file(path).is_ok() {
@@ -331,7 +329,10 @@ mod tests {
         assert!(!load(&cache, 2));
         // Again, with what is in it.
         let cache = open(&directory).unwrap();
-        assert_eq!(cache.room, MAX_CACHE_BYTES - file.metadata().unwrap().len());
+        assert_eq!(
+            cache.left_bytes,
+            MAX_CACHE_BYTES - file.metadata().unwrap().len()
+        );
         assert!(load(&cache, 1));
     }
 
@@ -405,7 +406,7 @@ mod tests {
         directory.close().unwrap();
         store(&mut cache, 1);
         assert!(!load(&cache, 1));
-        assert_eq!(cache.room, 0);
+        assert_eq!(cache.left_bytes, 0);
     }
 
     #[test]
@@ -413,8 +414,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut cache = open(directory.path()).unwrap();
         store(&mut cache, 1);
-        let length = MAX_CACHE_BYTES - cache.room;
-        cache.room = length;
+        let length = MAX_CACHE_BYTES - cache.left_bytes;
+        cache.left_bytes = length;
         store(&mut cache, 2);
         store(&mut cache, 3);
         assert!(load(&cache, 2));
@@ -445,9 +446,9 @@ mod tests {
         }
         age(&directory.path().join(old), 3601);
         age(&foreign, 1 << 30);
-        let left = tidy(directory.path(), 10 * length, 0).unwrap();
+        let left = delete_old(directory.path(), 10 * length, 0).unwrap();
         assert_eq!(left, 10 * length);
-        let left = tidy(directory.path(), 10 * length - 1, 4 * length).unwrap();
+        let left = delete_old(directory.path(), 10 * length - 1, 4 * length).unwrap();
         assert_eq!(left, 4 * length);
         let there: Vec<bool> = files.iter().map(|file| file.exists()).collect();
         let expected: Vec<bool> = (0..10).map(|number| number == 0 || number > 6).collect();

@@ -5,12 +5,12 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 
+use experiment_format::elf::ElfSource;
 use experiment_format::ids::Pid;
 
 use super::super::ObjectId;
-use super::{LoadObjects, TOO_MANY_OPEN};
+use super::{LoadObjects, TOO_MANY_OPEN, UnwindTableCounts};
 use crate::archive::{ArchiveRequest, ArchiveStats, Archiver, SourceCopies};
-use crate::elf::ElfSource;
 use crate::files::{Share, may_hold};
 use crate::space::Mapping;
 
@@ -29,8 +29,8 @@ impl LoadObjects {
         self.names.reserve(name);
     }
 
-    /// Archives objects from now on: those that followed processes map, or with `used_only` those that
-    /// their stacks are in.
+    /// Archives objects from now on: those that followed processes map, or with `used_only` those
+    /// that their stacks are in.
     pub fn set_archiver(&mut self, archiver: Archiver, used_only: bool) {
         self.archive = Some(Archive {
             archiver,
@@ -71,8 +71,8 @@ impl LoadObjects {
             .map(|archive| archive.archiver.stats())
     }
 
-    /// Notes that a followed process maps an object. Returns the object and its name; `None` for memory
-    /// without a file.
+    /// Notes that a followed process maps an object. Returns the object and its name; `None` for
+    /// memory without a file.
     pub fn followed(
         &mut self,
         pid: Pid,
@@ -162,7 +162,8 @@ impl LoadObjects {
     }
 }
 
-/// Returns the root directory of a process, if it is not the host's; `None` if the process has exited.
+/// Returns the root directory of a process, if it is not the host's; `None` if the process has
+/// exited.
 fn root_of(pid: Pid) -> Option<OwnedFd> {
     let open = |path: &str| {
         File::options()

@@ -9,11 +9,11 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use bpf_abi::CodeFile;
+use experiment_format::elf::ElfSource;
 use experiment_format::ids::Pid;
 
 use super::super::{Backing, ObjectId};
 use super::{LoadObject, LoadObjects, TOO_MANY_OPEN, VDSO};
-use crate::elf::ElfSource;
 use crate::files::{Share, may_hold};
 use crate::objects;
 use crate::space::Mapping;
@@ -70,7 +70,13 @@ impl LoadObjects {
     }
 
     /// Opens the content of an object again, which an earlier experiment has archived.
-    pub(super) fn open_again(&mut self, id: ObjectId, pid: Pid, relatives: &[Pid], mapping: &Mapping) {
+    pub(super) fn open_again(
+        &mut self,
+        id: ObjectId,
+        pid: Pid,
+        relatives: &[Pid],
+        mapping: &Mapping,
+    ) {
         let Some(object) = self.objects.get(id.0 as usize) else {
             return;
         };
@@ -98,8 +104,8 @@ impl LoadObjects {
         self.keep(id, content);
     }
 
-    /// Returns the object of the vDSO. There is only one: all processes have the same vDSO, except 32-bit
-    /// processes, which are not unwound.
+    /// Returns the object of the vDSO. There is only one: all processes have the same vDSO, except
+    /// 32-bit processes, which are not unwound.
     pub(super) fn open_vdso(&mut self, pid: Pid, relatives: &[Pid], mapping: &Mapping) -> ObjectId {
         if let Some(known) = self.vdso {
             return known;
@@ -126,8 +132,8 @@ impl LoadObjects {
     }
 }
 
-/// Returns the file behind a mapping, and its identity. It is opened through the process that maps it,
-/// or else through one of its relatives. The error is that of the process itself.
+/// Returns the file behind a mapping, and its identity. It is opened through the process that maps
+/// it, or else through one of its relatives. The error is that of the process itself.
 fn open(pid: Pid, relatives: &[Pid], mapping: &Mapping) -> Result<(File, CodeFile), String> {
     let proc = Path::new("/proc");
     let mut opened = objects::open(proc, pid, mapping);
@@ -143,8 +149,8 @@ fn open(pid: Pid, relatives: &[Pid], mapping: &Mapping) -> Result<(File, CodeFil
 }
 
 nix::ioctl_read!(
-    /// Reads the generation of a file's inode (`FS_IOC_GETVERSION`). The kernel writes 32 bits, in spite
-    /// of the type.
+    /// Reads the generation of a file's inode (`FS_IOC_GETVERSION`). The kernel writes 32 bits, in
+    /// spite of the type.
     get_generation,
     b'v',
     1,

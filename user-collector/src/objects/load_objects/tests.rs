@@ -1,7 +1,11 @@
+use std::fs::File;
+use std::os::unix::fs::MetadataExt as _;
+
+use super::opening::code_file;
 use super::*;
 use crate::space::FileIdentity;
 
-/// Returns objects with one, mapped with this build id or this inode.
+/// Returns load objects with a single one, mapped with this build id or this inode.
 fn objects(file: Option<CodeFile>, build_id: &[u8], inode: u64) -> (LoadObjects, Mapping) {
     let mapping = Mapping {
         start: 0x1000,
@@ -49,7 +53,7 @@ fn a_file_of_the_kernel_is_an_object_of_user_space() {
     };
     assert!(is(Some(file), b"", 0, file));
     assert!(is(Some(other_device), b"", 0, file));
-    // It was written to, or touched: only the build id says that it is the same.
+    // It was written to, or touched: only the build id shows that it is the same.
     assert!(!is(Some(written), b"", 0, file));
     assert!(is(Some(written), b"1234", 0, file));
     assert!(!is(Some(other_inode), b"1234", 0, file));
@@ -61,7 +65,7 @@ fn a_file_of_the_kernel_is_an_object_of_user_space() {
 }
 
 #[test]
-fn what_tells_a_file_from_others_is_what_the_system_says() {
+fn a_file_is_identified_by_what_the_system_reports() {
     let file = File::open("/proc/self/exe").unwrap();
     let metadata = file.metadata().unwrap();
     let code_file = code_file(&file).unwrap();
