@@ -1,16 +1,16 @@
 //! The thread that fills `archives/` while the recording goes on.
 //!
 //! A desktop's processes map a gigabyte of libraries, and the largest of them takes half a second
-//! to read: too much for the moment after Ctrl-C, when the result is waited for. So each object is
-//! archived as soon as a process is followed that maps it, at the lowest priority, and what is left
-//! at the end is waited for at an ordinary one.
+//! to read: too long after Ctrl-C, when the user waits for the result. So each object is archived
+//! as soon as a followed process maps it, at the lowest priority. What is left at the end is
+//! archived at normal priority.
 //!
-//! Files may lie on a server that takes any time to answer: only this thread waits for that. It can
-//! be stopped; it then stops at the next megabyte, and the waiting ends after a second.
+//! Files may lie on a server that does not answer: only this thread waits for that. When it is to
+//! stop, it does at the next megabyte, and the wait for it ends after a second.
 //!
-//! What it refuses: to fill the disk. All copies together have at most [`MAX_ARCHIVE_BYTES`], and
-//! never more than half of what the file system would have free without them. What is left out is
-//! named, with the reason: see [`ArchiveStats`].
+//! Limits: all copies together have at most [`MAX_ARCHIVE_BYTES`](super::MAX_ARCHIVE_BYTES), and at
+//! most half of what the file system would have free without them. What is left out is named, with
+//! the reason: see [`ArchiveStats`].
 
 use std::collections::VecDeque;
 use std::io;
@@ -30,7 +30,7 @@ use super::worker::{ArchiveJob, ArchiveWorker, JobResult, lower_priority, set_pr
 use crate::files::InvokingUser;
 use experiment_format::elf::ElfSource;
 
-/// How long the file at hand is waited for after giving up.
+/// Longest wait for the present file after giving up.
 const GIVE_UP_WAIT: Duration = Duration::from_secs(1);
 
 /// Which sources are archived beside the load objects.
@@ -40,7 +40,7 @@ pub enum SourceCopies {
     None,
     /// Those of lines in which time was spent.
     Used,
-    /// All that the line tables name.
+    /// All those that the line tables name.
     All,
 }
 
@@ -49,20 +49,21 @@ pub enum SourceCopies {
 pub struct ArchiveRequest {
     /// Its name in `map.xml`.
     pub name: String,
-    /// Where its processes have it.
+    /// Its path in the processes that map it.
     pub path: PathBuf,
-    /// What it is.
+    /// Its content.
     pub content: ElfSource,
     /// The root directory of a process that maps it, where that is not ours.
     pub root: Option<OwnedFd>,
 }
 
-/// The handle of the thread. When it is dropped the thread gives up; nothing waits for that.
+/// The handle of the thread. When it is dropped the thread gives up, without a wait.
 #[derive(Debug)]
 pub struct Archiver {
     jobs: Sender<ArchiveJob>,
     results: Receiver<JobResult>,
-    /// Names of the objects that are requested and not done yet, in the order of the results.
+    /// Jobs that are not done yet, in the order of the results: names of objects, empty for
+    /// sources.
     waiting: VecDeque<String>,
     requested: usize,
     stop: Arc<AtomicBool>,
@@ -73,9 +74,9 @@ pub struct Archiver {
 
 impl Archiver {
     /// Starts the thread. `dir` is from [`ExperimentDir::for_archiver`]; `taken` are names of load
-    /// objects that others archive; `most` is how many bytes all copies may have, where that is
-    /// less than [`MAX_ARCHIVE_BYTES`](super::MAX_ARCHIVE_BYTES). Load objects that the experiment
-    /// before this one has archived, `before`, are linked and not copied.
+    /// objects that others archive; `max_bytes` is the limit for all copies, where that is less
+    /// than [`MAX_ARCHIVE_BYTES`](super::MAX_ARCHIVE_BYTES). Load objects that the experiment
+    /// `before` this one has archived are linked and not copied.
     ///
     /// # Errors
     /// The thread can't be started.
@@ -84,14 +85,14 @@ impl Archiver {
         user: InvokingUser,
         sources: SourceCopies,
         taken: impl IntoIterator<Item = &'a str>,
-        most: Option<u64>,
+        max_bytes: Option<u64>,
         before: Option<ExperimentDir>,
     ) -> io::Result<Archiver> {
         let (jobs, queue) = channel();
         let (done, results) = channel();
         let (stop, thread) = (Arc::<AtomicBool>::default(), Arc::<AtomicI32>::default());
         let stopped = Arc::clone(&stop);
-        let mut work = ArchiveWorker::new(dir, (user, sources), taken, most, stopped)?;
+        let mut work = ArchiveWorker::new(dir, (user, sources), taken, max_bytes, stopped)?;
         work.before = before.filter(|_| sources == SourceCopies::None);
         let id = Arc::clone(&thread);
         let run = move || {
@@ -118,13 +119,13 @@ impl Archiver {
         })
     }
 
-    /// Returns which sources it archives.
+    /// Returns which sources are archived.
     #[must_use]
     pub fn sources(&self) -> SourceCopies {
         self.sources
     }
 
-    /// Requests an object, once.
+    /// Requests the copy of an object. To be called once for each.
     pub fn request(&mut self, request: ArchiveRequest) {
         self.requested += 1;
         self.waiting.push_back(request.name.clone());
@@ -132,15 +133,15 @@ impl Archiver {
         let _ = self.jobs.send(ArchiveJob::Object(request));
     }
 
-    /// Requests the sources of what is at these offsets in the file of an object that was requested
-    /// before.
-    pub fn request_lines(&mut self, name: &str, positions: Vec<u64>) {
+    /// Requests the sources of the instructions at these offsets in the file of an object, which
+    /// was requested before.
+    pub fn request_lines(&mut self, name: &str, offsets: Vec<u64>) {
         let name = name.to_owned();
         self.waiting.push_back(String::new());
-        let _ = self.jobs.send(ArchiveJob::SourceLines { name, positions });
+        let _ = self.jobs.send(ArchiveJob::SourceLines { name, offsets });
     }
 
-    /// An object can't be archived.
+    /// Notes that an object can't be archived.
     pub fn leave_out(&mut self, name: &str, why: &str) {
         self.stats.left_out.push(LeftOut {
             name: printable(name.as_bytes()),
@@ -148,8 +149,7 @@ impl Archiver {
         });
     }
 
-    /// Gives the thread an ordinary priority, since the recording is over and the archive is waited
-    /// for.
+    /// Sets the thread's priority to normal, since the recording is over and the user waits.
     pub fn hurry(&self) {
         let thread = self.thread.load(Ordering::Relaxed);
         if thread > 0 {
@@ -157,7 +157,7 @@ impl Archiver {
         }
     }
 
-    /// Waits until all is done, for this long at most. Returns whether it is.
+    /// Waits until all is done, for `at_most`. Returns whether it is.
     pub fn wait(&mut self, at_most: Duration) -> bool {
         let until = Instant::now() + at_most;
         while !self.waiting.is_empty() {
@@ -173,7 +173,7 @@ impl Archiver {
         true
     }
 
-    /// Returns the number of load objects that are done, and of all that were requested.
+    /// Returns the number of load objects that are done, and that of all requested ones.
     #[must_use]
     pub fn progress(&self) -> (usize, usize) {
         let waiting = self.waiting.iter().filter(|name| !name.is_empty());
@@ -186,7 +186,7 @@ impl Archiver {
         self.waiting.len()
     }
 
-    /// Leaves out what is not done. Waits for a second at most.
+    /// Leaves out what is not done yet. Waits for a second at most.
     pub fn give_up(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.stats.given_up = true;

@@ -1,11 +1,11 @@
 //! The separate debug file of a stripped program or library: where distributions put the symbol
 //! tables.
 //!
-//! It is found as debuggers do, by build id below `/usr/lib/debug/.build-id`, or by the name and
-//! checksum in `.gnu_debuglink`, beside the file, in `.debug` there, or below `/usr/lib/debug`.
-//! First in the root of the process that runs the file, then in the host's. gprofng itself looks
-//! only for `.gnu_debuglink` and only beside the original path; and what it found would not help,
-//! since a debug file's sections lie at positions of their own.
+//! It is found as by debuggers: by build id below `/usr/lib/debug/.build-id`, or by the name and
+//! checksum in `.gnu_debuglink`, beside the file, in `.debug` there, or below `/usr/lib/debug`;
+//! first in the root of the process that runs the file, then in the host's. gprofng itself looks
+//! only for `.gnu_debuglink` and only beside the original path, and could not use what it found,
+//! since a debug file's sections have other offsets.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -24,8 +24,9 @@ use experiment_format::elf::section_build_id;
 /// The directory of debug files.
 const DEBUG_DIRECTORY: &str = "usr/lib/debug";
 
-/// Finds the debug file of the ELF file that processes know as `path`, in one of these roots:
-/// directories that stand for `/`, the process's own first. No link leads out of a root.
+/// Returns the debug file of an ELF file that has this path in the processes that map it. It is
+/// looked for in these root directories in turn, the process's own first. No link leads out of a
+/// root.
 ///
 /// A file is accepted if it has the same build id, or else the checksum that `.gnu_debuglink` has.
 #[must_use]
@@ -55,7 +56,7 @@ pub fn find_debug_file(roots: &[BorrowedFd<'_>], path: &Path, file: &File) -> Op
     None
 }
 
-/// Finds the debug file for a build id, as [`find_debug_file`] does; none for an empty one.
+/// Returns the debug file for a build id, as [`find_debug_file`] does; `None` for an empty one.
 #[must_use]
 pub fn find_by_build_id(roots: &[BorrowedFd<'_>], id: &[u8]) -> Option<File> {
     if id.is_empty() {
@@ -67,24 +68,25 @@ pub fn find_by_build_id(roots: &[BorrowedFd<'_>], id: &[u8]) -> Option<File> {
         .find_map(|root| regular(*root, &path).filter(|found| *section_build_id(found) == *id))
 }
 
-/// `usr/lib/debug/.build-id/xx/yyyy.debug`.
+/// Returns the path for a build id: `usr/lib/debug/.build-id/xx/yyyy.debug`.
 fn path_of_id(id: &[u8]) -> PathBuf {
     let (first, rest) = id.split_at(id.len().min(1));
     let [first, rest] = [first, rest].map(hex::encode);
     Path::new(DEBUG_DIRECTORY).join(format!(".build-id/{first}/{rest}.debug"))
 }
 
+/// Opens a path below a root, if it is a regular file.
 fn regular(root: BorrowedFd<'_>, path: &Path) -> Option<File> {
     let how = OpenHow::new()
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    let place = File::from(openat2(root, path, how).ok()?);
-    let file = place.metadata().ok()?.is_file();
-    file.then(|| reopen(&place).ok()).flatten()
+    let held = File::from(openat2(root, path, how).ok()?);
+    let is_regular = held.metadata().ok()?.is_file();
+    is_regular.then(|| reopen(&held).ok()).flatten()
 }
 
-/// Returns whether a debug file matches: by the build ids where both files have one, and by the
-/// checksum otherwise.
+/// Returns whether a debug file matches: by the build ids if both files have one, or else by the
+/// checksum.
 fn same(debug: &File, id: &[u8], checksum: u32) -> bool {
     let own = section_build_id(debug);
     if !id.is_empty() && !own.is_empty() {
@@ -106,8 +108,8 @@ fn same(debug: &File, id: &[u8], checksum: u32) -> bool {
     false
 }
 
-/// Name and checksum of `.gnu_debuglink`: a name without `/`, a NUL, padding to 4 bytes, the
-/// checksum.
+/// Returns name and checksum of `.gnu_debuglink`: a name without `/`, a NUL, padding to 4 bytes,
+/// the checksum.
 fn link_of(elf: &ObjectFile<'_>) -> Option<(Vec<u8>, u32)> {
     let data = elf.data(elf.sections.named(b".gnu_debuglink")?).ok()?;
     let end = data.iter().take(256).position(|byte| *byte == 0)?;

@@ -1,5 +1,4 @@
-//! Where functions begin and end, from `.eh_frame`: there for unwinding, so also in stripped
-//! programs.
+//! Beginnings and ends of functions, from `.eh_frame`, which stripped programs have too.
 
 use std::collections::HashMap;
 
@@ -8,20 +7,19 @@ use gimli::{
     LittleEndian, UnwindSection,
 };
 
-use super::object_file::ObjectFile;
-use super::symbol_table::MAX_FUNCTIONS;
+use super::object_file::{MAX_FUNCTIONS, ObjectFile};
 use crate::unwind::MAX_SECTION_BYTES;
 
-/// Addresses of a function.
+/// The addresses of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct FunctionRange {
     pub(super) start: u64,
-    /// First address behind, beyond `start`.
+    /// First address after it; more than `start`.
     pub(super) end: u64,
 }
 
-/// Returns the functions in the file's frame information, by address, none inside another. What
-/// can't be read ends the list.
+/// Returns the functions in the file's frame information, by address, without overlaps. The list
+/// ends where the information can't be read.
 pub(super) fn functions(elf: &ObjectFile<'_>) -> Vec<FunctionRange> {
     let Some(section) = elf.sections.named(b".eh_frame") else {
         return Vec::new();

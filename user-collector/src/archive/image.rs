@@ -1,12 +1,11 @@
-//! The file that is archived: a copy with another symbol table behind it, or the names alone.
+//! The archived file: a copy with another symbol table at its end, or the names alone.
 //!
-//! gprofng finds a function by the position of its section in the file, so that all of the copy
-//! stays where it was: instructions, frame information, line tables. Only the header at the
-//! beginning points to a new table of sections at the end, in which the old symbol table has given
-//! its place to the new one.
+//! gprofng finds a function by its section's offset in the file, so all of the copy stays where it
+//! was: instructions, frame information, line tables. Only the header points to a new section table
+//! at the end, with the new symbol table instead of the old one.
 //!
-//! Where the content must not be copied, or is too large, the sections of code keep their places in
-//! a file that has nothing there (NOBITS): names, and no disassembly.
+//! If the content must not be copied, or is too large, the sections of code keep their offsets but
+//! have no content (NOBITS): there are names, and no disassembly.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -25,12 +24,12 @@ use super::object_file::{ObjectFile, RawHeader};
 use super::symbol_table::FunctionTable;
 use experiment_format::elf::ElfSection;
 
-/// Files are copied in pieces of this, bytes.
+/// Bytes that are copied at a time.
 const COPY_BYTES: usize = 1 << 20;
 /// Alignment of tables, bytes.
 const TABLE_ALIGNMENT: u64 = 8;
 
-/// Copies `length` bytes, of which the first are replaced.
+/// Copies `length` bytes, with the beginning replaced by `first`.
 pub(super) fn copy(file: &File, length: u64, first: &[u8], out: &mut dyn Write) -> io::Result<()> {
     out.write_all(first)?;
     let mut buffer = vec![0; COPY_BYTES];
@@ -49,15 +48,15 @@ pub(super) fn copy(file: &File, length: u64, first: &[u8], out: &mut dyn Write) 
     Ok(())
 }
 
-/// What lies behind the copy.
+/// What is appended to the copy.
 struct AppendedTables {
     header: RawHeader,
     sections: Vec<ElfSection>,
     names: Vec<u8>,
 }
 
-/// Writes a file of `length` bytes with these functions instead of its own symbol table; with
-/// `text` all of it, without only its headers.
+/// Writes a file of `length` bytes with these functions instead of its own symbol table: all of it
+/// if `text`, or else only its headers.
 pub(super) fn write(
     elf: &ObjectFile<'_>,
     file: &File,
@@ -107,7 +106,7 @@ impl AppendedTables {
         }
         let mut names = elf.sections.names.clone();
         let mut named = |name: &[u8]| {
-            // What is there may lack its end.
+            // The last name of the file may lack its NUL.
             names.push(0);
             let position = names.len() as u32;
             names.extend_from_slice(name);
@@ -136,7 +135,7 @@ impl AppendedTables {
         let shstrtab = table(shstrtab, SHT_STRTAB, names.len());
         offset += padding((functions.names.len() + names.len()) as u64);
 
-        // The new table takes the old one's place, to which other sections may point.
+        // The new table has the old one's index, to which other sections may point.
         let old = sections
             .iter()
             .position(|section| section.kind == SHT_SYMTAB);
@@ -173,7 +172,7 @@ impl AppendedTables {
     }
 }
 
-/// Leaves the sections of code, without bits, and no others: their content is not in the file.
+/// Keeps only the sections of code, without content.
 fn only_code(elf: &ObjectFile<'_>, sections: &mut [ElfSection]) {
     let code: HashSet<u16> = elf.code().iter().map(|code| code.index).collect();
     for (index, section) in (0..).zip(sections) {
@@ -191,7 +190,7 @@ const fn size_of_symbol() -> usize {
     size_of::<Sym64<LittleEndian>>()
 }
 
-/// What a section is that is none.
+/// The empty section header.
 const NULL_SECTION: ElfSection = ElfSection {
     name: 0,
     kind: SHT_NULL,

@@ -1,18 +1,19 @@
-//! User ELF files in the experiment's `archives/`, so that it is understood on another machine.
+//! Copies of user ELF files in the experiment's `archives/`, so that it can be read on another
+//! machine.
 //!
-//! gprofng takes the names of functions from the file that it finds there. A plain copy of what
-//! distributions ship would leave most code nameless: the symbol tables are in debug files of other
-//! packages, which gprofng doesn't find, and of what is left it takes exported functions only. So a
-//! file is copied with a better symbol table behind it, see `functions.rs`; all else stays where it
-//! was, with line tables as far as the file itself has them.
+//! gprofng takes the names of functions from the file in `archives/`. With a plain copy of what
+//! distributions ship most code would have no name: the symbol tables are in debug files of other
+//! packages, which gprofng doesn't find, and without them it reads exported functions only. So a
+//! file is copied with a better symbol table at its end, see `symbol_table.rs`. The rest stays
+//! where it was, with line tables as far as the file itself has them.
 //!
 //! The files may be of any user. They are never mapped, their tables are read once and within
-//! limits, and what can't be understood is copied as it is. What the invoking user may not read is
-//! not copied: see [`InvokingUser`].
+//! limits, and what can't be parsed is copied as it is. What the invoking user may not read is not
+//! copied: see [`InvokingUser`].
 //!
-//! What it refuses: files that are not regular. What it doesn't do: compressed `.gnu_debugdata`,
-//! Go's own tables, 32-bit files and files without section headers, which are copied as they are;
-//! the debug file's line tables.
+//! Limits: only regular files are copied. Compressed `.gnu_debugdata`, Go's own tables and the
+//! debug file's line tables are not read. 32-bit files and files without section headers are copied
+//! as they are.
 
 mod archiver;
 mod debug_file;
@@ -43,20 +44,20 @@ use crate::files::InvokingUser;
 use object_file::ObjectFile;
 use symbol_table::FunctionTable;
 
-/// Largest file that is copied, bytes. Of a larger one the names are kept.
+/// Largest file that is copied, bytes. Of a larger one only the names are.
 pub const MAX_COPIED_FILE_BYTES: u64 = 1 << 30;
 
 /// What was archived of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Archived {
-    /// The file's content is there: disassembly, and lines where the file has them.
+    /// Whether the copy has the file's content: instructions, and lines where the file has them.
     pub text: bool,
-    /// Functions of the new symbol table. None if the file was copied as it is.
+    /// Functions of the new symbol table; `None` if the file was copied as it is.
     pub functions: Option<usize>,
-    /// Symbols that were taken from the debug file, some of which the file may have had too.
+    /// Symbols of the debug file, some of which the file may have too.
     pub debug_symbols: usize,
-    /// Why less was archived than there could be: the end of a sentence that begins with the
-    /// object's name.
+    /// Why less was archived than possible: the end of a sentence that begins with the object's
+    /// name.
     pub note: Option<String>,
     /// Bytes that were written.
     pub bytes: u64,
@@ -66,15 +67,15 @@ pub struct Archived {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArchiveError {
-    /// A device, a directory or the like.
+    /// A device, a directory or another file that is not regular.
     #[error("{name} is no regular file")]
     NotRegular {
         /// The load object.
         name: String,
     },
 
-    /// The invoking user may not read it, or it is too large, and nothing in it could be
-    /// understood.
+    /// A file that could not be parsed, and that the invoking user may not read or that is too
+    /// large.
     #[error("{name} {why}")]
     NothingToKeep {
         /// The load object.
@@ -83,7 +84,7 @@ pub enum ArchiveError {
         why: String,
     },
 
-    /// It could not be read.
+    /// A failed read.
     #[error("cannot read {name}: {source}")]
     Read {
         /// The load object.
@@ -92,21 +93,21 @@ pub enum ArchiveError {
         source: io::Error,
     },
 
-    /// It became shorter while it was copied.
+    /// A file that became shorter while it was copied.
     #[error("{name} was changed while it was copied")]
     Changed {
         /// The load object.
         name: String,
     },
 
-    /// Archiving was stopped before the copy was whole.
+    /// A copy that was not whole when archiving was stopped.
     #[error("{name} was being copied when archiving was given up")]
     GivenUp {
         /// The load object.
         name: String,
     },
 
-    /// It could not be written, for example on a full disk: see
+    /// A failed write, for example on a full disk: see
     /// [`experiment_format::Error::is_disk_full`].
     #[error(transparent)]
     Write(#[from] experiment_format::Error),
@@ -114,11 +115,11 @@ pub enum ArchiveError {
 
 /// Archives the file that `map.xml` calls `name`, with the symbols of its debug file.
 ///
-/// `file` is read at positions, its own position doesn't matter. `debug` must belong to it: see
-/// [`find_debug_file`]. Once `stop` is set nothing more is written.
+/// The file offset of `file` doesn't matter. `debug` must belong to it: see [`find_debug_file`].
+/// Once `stop` is set nothing more is written.
 ///
 /// # Errors
-/// Nothing is left in `archives/` then, unless it was there before.
+/// The file can't be read, or the copy can't be written; then none is left in `archives/`.
 pub fn archive_object(
     dir: &ExperimentDir,
     name: &str,
@@ -223,8 +224,8 @@ fn store(
     }
 }
 
-/// A writer that distinguishes errors of the experiment's disk from those of the file that is read,
-/// and fails once archiving is stopped.
+/// A writer that notes whether an error was its own rather than of the file that is read, and that
+/// fails once archiving is stopped.
 struct ArchiveWriter<'a> {
     file: PendingFile<'a>,
     failed: bool,

@@ -1,4 +1,4 @@
-//! The file that is archived: its header, its sections with their names, and where its code is.
+//! The parts of an ELF file that archiving needs: header, sections with their names, code.
 
 use std::fs::File;
 
@@ -8,14 +8,17 @@ use object::pod::from_bytes;
 
 use experiment_format::elf::{ElfError, ElfFile, ElfLimits, ElfSection, SectionTable};
 
-/// The header as the file has it.
+/// Most functions of a file. The largest programs have a million.
+pub(super) const MAX_FUNCTIONS: usize = 4 << 20;
+
+/// The header of the file.
 pub(super) type RawHeader = FileHeader64<LittleEndian>;
 
-/// How many sections are added to those of a file.
+/// Sections that are added to those of a file.
 const ADDED_SECTIONS: u16 = 3;
 
-/// How much is read of a file. No linker makes files with more sections than the header can count;
-/// and a file without content, so without cost to its owner, may claim tables up to its own size.
+/// Limits for what is read of a file. No linker makes files with more sections than the header can
+/// count. A sparse file, which costs its owner nothing, may claim tables up to its own size.
 const LIMITS: ElfLimits = ElfLimits {
     max_sections: (SHN_LORESERVE - ADDED_SECTIONS) as u32 - 1,
     max_piece_bytes: 256 << 20,
@@ -32,13 +35,13 @@ pub(super) struct ObjectFile<'file> {
 /// A section of machine code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CodeSection {
-    /// Which section, from 1: a file whose header can't count them is refused.
+    /// The section's index, from 1. Files with more sections than fit in the header are refused.
     pub(super) index: u16,
     /// First address.
     pub(super) address: u64,
-    /// First address behind.
+    /// First address after it.
     pub(super) end: u64,
-    /// Offset in the file.
+    /// Offset in the file, bytes.
     pub(super) offset: u64,
 }
 
@@ -60,13 +63,13 @@ impl<'file> ObjectFile<'file> {
         })
     }
 
-    /// Returns the content of a section; nothing of one without bits and of a compressed one.
+    /// Returns the content of a section; empty for one without content and for a compressed one.
     pub(super) fn data(&self, section: &ElfSection) -> Result<Vec<u8>, ElfError> {
         self.elf.plain_content(section, "a section")
     }
 
-    /// Returns the sections of code that are inside the file, by address. Of two that overlap the
-    /// first is taken.
+    /// Returns the sections of code that are inside the file, by address. Of two that overlap only
+    /// the first is returned.
     pub(super) fn code(&self) -> Vec<CodeSection> {
         let mut code: Vec<CodeSection> = (0..)
             .zip(&self.sections.headers)

@@ -1,12 +1,11 @@
 //! The procedure linkage table: which function each of its entries calls.
 //!
-//! An entry jumps through a slot of the global offset table, and a relocation says whose address
-//! the slot gets. gprofng leaves what runs in `.plt` out of its list of functions, with its time,
-//! unless a symbol is there.
+//! An entry jumps through a slot of the global offset table, and a relocation names the function
+//! whose address is put there. Without symbols gprofng leaves `.plt` and its time out of its list
+//! of functions.
 //!
-//! Only x86-64 entries are known. Those without a relocation share one name, which says where they
-//! are; at the very beginning of `.plt`, where lazy binding happens, gprofng prefers its own,
-//! hidden function.
+//! Only x86-64 entries are read. Those without a relocation share one name, with their offset. At
+//! the very beginning of `.plt`, where lazy binding happens, gprofng uses its own, hidden function.
 
 use std::collections::HashMap;
 
@@ -17,21 +16,20 @@ use object::elf::{
 };
 use object::read::elf::Sym;
 
-use super::object_file::{CodeSection, ObjectFile};
-use super::symbol_table::MAX_FUNCTIONS;
+use super::object_file::{CodeSection, MAX_FUNCTIONS, ObjectFile};
 
 /// Largest table that is read, bytes.
 const MAX_TABLE_BYTES: u64 = 64 << 20;
-/// Most tables that are read of each kind. Programs have one or two, but section headers can point
-/// to the same bytes any number of times.
+/// Most tables that are read of each kind. Programs have one or two, but any number of section
+/// headers can point to the same bytes.
 const MAX_TABLES: usize = 8;
 /// Longest name, bytes; longer ones are cut.
 const MAX_NAME_BYTES: usize = 4096;
-/// Most bytes of all names: an entry of eight bytes may have the longest name, and a million others
-/// the same one. Those of libclang-cpp have 0.1 MB.
+/// Most bytes of all names: a million entries of eight bytes may share the longest name. The names
+/// of libclang-cpp have 0.1 MB.
 const MAX_NAMES_BYTES: usize = 16 << 20;
 
-/// An entry, or a run of unknown ones.
+/// An entry, or consecutive entries without a relocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PltEntry {
     pub(super) address: u64,
@@ -40,11 +38,11 @@ pub(super) struct PltEntry {
     pub(super) name: Vec<u8>,
 }
 
-/// What an address in the global offset table will hold the address of.
+/// The function whose address is put into a slot of the global offset table.
 enum SlotTarget {
-    /// The symbol of this number.
+    /// The function of this symbol.
     Symbol(u32),
-    /// What the function at this address decides on.
+    /// The function that the resolver at this address chooses.
     Resolver(u64),
 }
 
@@ -115,8 +113,8 @@ pub(super) fn entries<'a>(
     found
 }
 
-/// Returns the slot through which an entry jumps: `jmp *distance(%rip)`, behind `endbr64` and `bnd`
-/// where they are.
+/// Returns the slot through which an entry jumps: `jmp *distance(%rip)`, maybe after `endbr64` and
+/// `bnd`.
 fn slot(entry: &[u8], address: u64) -> Option<u64> {
     let mut rest = entry;
     for prefix in [&[0xf3, 0x0f, 0x1e, 0xfa][..], &[0xf2]] {
@@ -141,7 +139,7 @@ fn targets(elf: &ObjectFile<'_>) -> HashMap<u64, SlotTarget> {
         })
         .take(MAX_TABLES);
     for table in tables {
-        // One that can't be read to its end is taken as far as it goes.
+        // A table that can't be read to its end is used as far as it can be.
         let _ = elf
             .elf
             .each_entry(table, "relocations", |relocation: &Rela64<LittleEndian>| {
@@ -185,8 +183,7 @@ impl DynamicSymbols {
     }
 }
 
-/// Returns the name at a position of a string table, cut where it is longer than any compiler
-/// makes.
+/// Returns the name at an offset of a string table, cut at [`MAX_NAME_BYTES`].
 pub(super) fn name_in(strings: &[u8], position: u32) -> Option<&[u8]> {
     let rest = strings.get(position as usize..)?;
     let rest = &rest[..rest.len().min(MAX_NAME_BYTES)];

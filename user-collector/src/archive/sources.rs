@@ -1,11 +1,11 @@
-//! Source files, for `-A src` and its kin: their paths from the line tables, and their copies.
+//! Source files, for `-A src` and `-A usedsrc`: their paths from the line tables, and their copies.
 //!
-//! The paths are what a compiler wrote, or the maker of a hostile file. Nothing is opened here: a
-//! path becomes a file only by [`InvokingUser::open`](crate::files::InvokingUser::open), which
-//! opens what the invoking user may read.
+//! The paths are a compiler's, or those of a hostile file. Nothing is opened here: that is done by
+//! [`InvokingUser::open`](crate::files::InvokingUser::open), which opens what the invoking user may
+//! read.
 //!
-//! Compressed sections are not read, and so most debug files of distributions yield no sources;
-//! their sources are on no machine either.
+//! Compressed sections are not read. So most debug files of distributions have no sources here; the
+//! source files are rarely installed anyway.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
@@ -22,32 +22,31 @@ use gimli::{
 use super::object_file::ObjectFile;
 use super::{ArchiveError, image, store};
 
-/// Most compilation units that are looked at. The largest programs have some tens of thousands.
+/// Most compilation units that are read. The largest programs have some tens of thousands.
 const MAX_UNITS: usize = 1 << 17;
-/// Most paths.
+/// Most paths of a file.
 const MAX_PATHS: usize = 1 << 17;
-/// Longest path, bytes: what the kernel takes.
+/// Longest path, bytes: the kernel's limit.
 const MAX_PATH_BYTES: usize = 4096;
 /// Most bytes of abbreviations of one unit. Without a limit, all units could share one large table.
 const MAX_ABBREVIATION_BYTES: usize = 64 * 1024;
 /// Largest source file that is copied, bytes.
 const MAX_SOURCE_BYTES: u64 = 64 << 20;
 
-/// Which lines the sources are needed of.
+/// The lines whose sources are needed.
 #[derive(Clone, Copy, Debug)]
 pub enum SourceLines<'a> {
-    /// All.
+    /// All lines.
     All,
-    /// Those of the instructions at these positions in the file that is executed, in bytes, in any
-    /// order.
+    /// The lines of the instructions at these offsets in the executed file, bytes, in any order.
     At(&'a [u64]),
 }
 
 type Slice<'data> = EndianSlice<'data, LittleEndian>;
 
-/// Absolute paths of the source files of a program or library, as its line tables spell them:
-/// `file` is what is executed, `debug` its debug file, if it has one. What can't be read is left
-/// out.
+/// Returns the absolute paths of the source files of a program or library, as its line tables spell
+/// them: `file` is the executed file, `debug` its debug file, if it has one. What can't be read is
+/// left out.
 #[must_use]
 pub fn source_paths(
     file: &File,
@@ -61,15 +60,15 @@ pub fn source_paths(
     };
     let wanted = match lines {
         SourceLines::All => None,
-        SourceLines::At(positions) => {
+        SourceLines::At(offsets) => {
             let code = executed.code();
-            let address = |position: &u64| {
+            let address = |offset: &u64| {
                 let code = code.iter().find(|code| {
-                    (code.offset..code.offset + (code.end - code.address)).contains(position)
+                    (code.offset..code.offset + (code.end - code.address)).contains(offset)
                 })?;
-                Some(code.address + (position - code.offset))
+                Some(code.address + (offset - code.offset))
             };
-            Some(positions.iter().filter_map(address).collect())
+            Some(offsets.iter().filter_map(address).collect())
         }
     };
     for elf in [Some(executed), debug.and_then(open)].into_iter().flatten() {
@@ -78,12 +77,12 @@ pub fn source_paths(
     paths
 }
 
-/// Archives a source file under its path, as gprofng looks for it. The file must be one that the
-/// invoking user may read: from [`InvokingUser::open`](crate::files::InvokingUser::open).
+/// Archives a source file under its path, where gprofng looks for it. Returns the bytes that were
+/// written. The file must be one that the invoking user may read: from
+/// [`InvokingUser::open`](crate::files::InvokingUser::open).
 ///
-/// A program may say that its source has the path of a load object, and what is archived last under
-/// a name stays: the caller ensures that no source replaces a load object. Returns the bytes that
-/// were written.
+/// A hostile program may have the path of a load object as its source, and a later copy of the same
+/// name replaces an earlier one: the caller ensures that no source replaces a load object.
 ///
 /// # Errors
 /// Those of [`super::archive_object`]; [`ArchiveError::NothingToKeep`] for a file above 64 MiB.
@@ -152,7 +151,7 @@ impl LineTables {
             let Some((offset, directory)) = self.line_program(&unit) else {
                 continue;
             };
-            // Units share tables; each is read once, however many units point to it.
+            // Units may share a table, which is read once.
             if seen.insert(offset) {
                 self.files(&unit, offset, directory, wanted, paths);
             }
@@ -205,7 +204,7 @@ impl LineTables {
             header.file_names().iter().for_each(add);
             return;
         };
-        // A row holds up to the next one's address.
+        // A row is valid up to the next one's address.
         let mut rows = program.rows();
         let mut last: Option<(u64, u64)> = None;
         let mut used = HashSet::new();
@@ -223,7 +222,8 @@ impl LineTables {
             .for_each(&mut add);
     }
 
-    /// Returns the path of a file: its name, in its directory, in that of the compilation.
+    /// Returns the absolute path of a file: its name below its directory, below the directory of
+    /// the compilation.
     fn path(
         &self,
         header: &LineProgramHeader<Slice<'_>>,

@@ -1,4 +1,4 @@
-//! What was archived, and what was left out.
+//! The results of archiving.
 
 /// Most load objects that are named in [`ArchiveStats::warnings`].
 const MAX_WARNINGS: usize = 100;
@@ -8,21 +8,21 @@ const MAX_WARNINGS: usize = 100;
 pub struct LeftOut {
     /// Its name.
     pub name: String,
-    /// Why not.
+    /// The reason.
     pub why: String,
 }
 
-/// What was archived, and what was left out.
+/// The results of archiving.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ArchiveStats {
     /// Load objects that were archived.
     pub objects: u64,
-    /// Of them, those without their instructions: the invoking user may not read them, or they are
-    /// too large.
+    /// Load objects of which only the names were archived: the invoking user may not read them, or
+    /// they are too large.
     pub names_only: u64,
     /// Source files that were archived.
     pub sources: u64,
-    /// Source files that could be read and found no room.
+    /// Source files that were beyond the limit of bytes.
     pub sources_left_out: u64,
     /// Bytes of all copies.
     pub bytes: u64,

@@ -1,18 +1,17 @@
-//! The functions of a file, from every source that names them.
+//! The functions of a file, from all sources.
 //!
-//! gprofng takes those of one symbol table that are marked as functions, and what lies between two
-//! of them counts as one nameless function: all of a stripped program is. What lies in `.plt` it
-//! leaves out of its list, with its time. So here one table is made of everything that is known,
-//! the better source first:
+//! gprofng reads one symbol table, and of that only symbols of functions. The code between two of
+//! them, or all code of a stripped program, is one function without a name. Code in `.plt` and its
+//! time are left out of its list. So one table is made of all sources, the better one first:
 //!
 //! 1. symbols of functions, of the file and of its debug file, with indirect functions among them;
 //! 2. entries of the procedure linkage table, as `NAME@plt`;
-//! 3. symbols without a type, which assemblers make: those that are not inside a function;
-//! 4. the functions in the frame information, which is there in stripped programs too. They get the
-//!    name that gprofng itself uses, `<static>@0xPOSITION (<FILE>)`, each its own.
+//! 3. symbols without a type, as of assembly: those that are not inside a function;
+//! 4. the functions in the frame information, which stripped programs have too. They get the name
+//!    that gprofng itself uses, `<static>@0xOFFSET (<FILE>)`, each its own.
 //!
-//! The tables may be hostile. Time is linear but for a sort, names are neither compared nor copied
-//! one by one, and counts are bounded.
+//! The tables may be hostile. Time is linear except for a sort, names are neither compared nor
+//! copied one by one, and counts are bounded.
 
 use std::collections::HashMap;
 
@@ -22,12 +21,10 @@ use object::elf::{
 };
 use object::read::elf::Sym;
 
-use super::object_file::{CodeSection, ObjectFile};
+use super::object_file::{CodeSection, MAX_FUNCTIONS, ObjectFile};
 use super::plt::PltEntry;
 use super::{function_ranges, plt};
 
-/// Most functions of a file. The largest programs have a million.
-pub(super) const MAX_FUNCTIONS: usize = 4 << 20;
 /// Most bytes of names.
 const MAX_NAMES_BYTES: usize = 512 << 20;
 
@@ -36,9 +33,9 @@ const MAX_NAMES_BYTES: usize = 512 << 20;
 pub(super) struct ArchivedFunction {
     pub(super) address: u64,
     pub(super) size: u64,
-    /// Position in [`FunctionTable::names`].
+    /// Offset in [`FunctionTable::names`].
     pub(super) name: u32,
-    /// Which section of the file, from 1.
+    /// The section's index, from 1.
     pub(super) section: u16,
 }
 
@@ -49,7 +46,7 @@ pub(super) struct FunctionTable {
     pub(super) list: Vec<ArchivedFunction>,
     /// The names, each up to a NUL; the first is empty.
     pub(super) names: Vec<u8>,
-    /// How many are of the debug file.
+    /// Number of symbols of the debug file.
     pub(super) of_debug: usize,
 }
 
@@ -63,14 +60,14 @@ struct CodeSymbol {
 }
 
 impl FunctionTable {
-    /// Finds them. `base` is the last part of the load object's name.
+    /// Returns the functions of a file. `base` is the last part of the load object's name.
     pub(super) fn of(
         elf: &ObjectFile<'_>,
         debug: Option<&ObjectFile<'_>>,
         base: &str,
     ) -> FunctionTable {
         let code = elf.code();
-        // Before the names: what it is made of is as large, and neither is needed with the other.
+        // Before the names are read: both need much memory, but not at the same time.
         let frames = function_ranges::functions(elf);
         let mut functions = FunctionTable {
             list: Vec::new(),
@@ -99,8 +96,7 @@ impl FunctionTable {
             })
         }));
         functions.add(&code, strong);
-        // A label at which no function of the frame information begins, but inside of one, is a
-        // label in a function.
+        // A symbol inside of a function of the frame information is a label in that function.
         weak.retain(|symbol| {
             let around = function_ranges::around(&frames, symbol.address);
             around.is_none_or(|frame| frame.start == symbol.address)
@@ -108,11 +104,11 @@ impl FunctionTable {
         weak.sort_unstable_by_key(|symbol| (symbol.address, symbol.name));
         functions.add_between(&code, weak, |_, symbol| Some(symbol));
         functions.add_unnamed(&code, &frames, base);
-        functions.give_sizes(&code, &frames);
+        functions.set_missing_sizes(&code, &frames);
         functions
     }
 
-    /// Takes over a name; none if there are too many.
+    /// Adds a name and returns its offset; `None` if there are too many.
     pub(super) fn name(&mut self, name: &[u8]) -> Option<u32> {
         if self.names.len() + name.len() >= MAX_NAMES_BYTES {
             return None;
@@ -132,7 +128,8 @@ impl FunctionTable {
         let Some(section) = elf.sections.of_kind(kind) else {
             return;
         };
-        // All names at once: they may share their ends, and one that has none ends here.
+        // All names at once: they may share their ends. The last one may lack its NUL, which is
+        // added.
         let base = self.names.len();
         let strings = elf
             .sections
@@ -151,7 +148,7 @@ impl FunctionTable {
         let end = self.names.len();
         self.names.push(0);
         let names = &self.names[..end];
-        // Where they can't be read to their end, those before are as good.
+        // If the table can't be read to its end, the symbols before are used.
         let _ = file.each_entry(section, "symbols", |symbol: &Sym64<LittleEndian>| {
             let kind = symbol.st_type();
             let function = kind == STT_FUNC || kind == STT_GNU_IFUNC;
@@ -184,7 +181,7 @@ impl FunctionTable {
         base: &str,
         symbols: &[CodeSymbol],
     ) -> Vec<PltEntry> {
-        // The first name of an address, for calls of indirect functions.
+        // The first name of each address, for calls of indirect functions.
         let first: HashMap<u64, u32> = symbols
             .iter()
             .rev()
@@ -195,7 +192,7 @@ impl FunctionTable {
         })
     }
 
-    /// Adds symbols that are in a section of code, each to the end of its section at most.
+    /// Adds symbols that are in a section of code, each cut at the end of its section.
     fn add(&mut self, code: &[CodeSection], symbols: Vec<CodeSymbol>) {
         let functions = symbols
             .into_iter()
@@ -204,8 +201,9 @@ impl FunctionTable {
         self.sort();
     }
 
-    /// Adds those that begin where no function is, and ends them where one is. They come by
-    /// address, and get their names by `named`, which ends it all where there is no room for one.
+    /// Adds the symbols that begin outside of all functions, each cut at the next function. They
+    /// come by address. `named` returns each with its name, or `None` to stop if there are too
+    /// many.
     fn add_between(
         &mut self,
         code: &[CodeSection],
@@ -237,8 +235,8 @@ impl FunctionTable {
         self.sort();
     }
 
-    /// Adds the functions of the frame information, under the names that gprofng uses. There are a
-    /// hundred thousand in a compiler's libraries, so they are not put together anywhere else.
+    /// Adds the functions of the frame information, with the names that gprofng uses. A compiler's
+    /// library has a hundred thousand, so there is no other list of them.
     fn add_unnamed(
         &mut self,
         code: &[CodeSection],
@@ -252,7 +250,7 @@ impl FunctionTable {
             function: true,
         });
         self.add_between(code, symbols, |functions, symbol| {
-            // One that is in no code is not added, and needs no name.
+            // A function outside of all code is not added, and needs no name.
             let Some(code) = section_of(code, symbol.address) else {
                 return Some(symbol);
             };
@@ -269,13 +267,17 @@ impl FunctionTable {
         self.list.dedup();
     }
 
-    /// A function without a size ends with its frame information, or at the next function. gprofng
-    /// would only look for the next function.
-    fn give_sizes(&mut self, code: &[CodeSection], frames: &[function_ranges::FunctionRange]) {
+    /// Sets the sizes of functions without one: to the end of the frame information's function, or
+    /// to the next function. gprofng would only use the next function.
+    fn set_missing_sizes(
+        &mut self,
+        code: &[CodeSection],
+        frames: &[function_ranges::FunctionRange],
+    ) {
         let mut next = u64::MAX;
         let mut index = self.list.len();
         while index > 0 {
-            // All of one address have the same neighbour.
+            // All functions of the same address have the same next one.
             let address = self.list[index - 1].address;
             let limit = section_of(code, address).map_or(next, |code| code.end.min(next));
             while index > 0 && self.list[index - 1].address == address {
@@ -292,7 +294,7 @@ impl FunctionTable {
     }
 }
 
-/// Returns a symbol that is in a section of code, to the end of that at most.
+/// Returns the function of a symbol, cut at the end of its section; `None` outside of all code.
 fn function(code: &[CodeSection], symbol: CodeSymbol) -> Option<ArchivedFunction> {
     let code = section_of(code, symbol.address)?;
     Some(ArchivedFunction {
@@ -303,7 +305,7 @@ fn function(code: &[CodeSection], symbol: CodeSymbol) -> Option<ArchivedFunction
     })
 }
 
-/// Returns the section of code that has an address.
+/// Returns the section of code at an address.
 fn section_of(code: &[CodeSection], address: u64) -> Option<&CodeSection> {
     let after = code.partition_point(|code| code.address <= address);
     code[..after].last().filter(|code| address < code.end)

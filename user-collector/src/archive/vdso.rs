@@ -1,8 +1,7 @@
-//! The vDSO as it is archived: with one name for each function.
+//! The archived vDSO, with one name for each function.
 //!
-//! Its functions have two, `__vdso_clock_gettime` and the weak `clock_gettime`. gprofng shows the
-//! shorter one, which is what the C library calls its own function, so that the two could not be
-//! distinguished.
+//! Its functions have two names, `__vdso_clock_gettime` and the weak `clock_gettime`. gprofng shows
+//! the shorter one, which is also the name of the C library's function.
 
 use std::collections::HashSet;
 
@@ -13,11 +12,11 @@ use object::read::elf::Sym as _;
 
 use experiment_format::elf::{ElfError, ElfFile, ElfLimits};
 
-/// Where a symbol's kind is in its record, bytes.
+/// Offset of a symbol's kind in its record, bytes.
 const SYMBOL_INFO_OFFSET: usize = 4;
 
-/// Returns the image without the weak names of functions that have another name. What can't be
-/// understood stays as it is.
+/// Returns the image without the weak names of functions that have another name. An image that
+/// can't be parsed stays as it is.
 pub(super) fn with_one_name_each(mut image: Vec<u8>) -> Vec<u8> {
     for position in second_names(&image).unwrap_or_default() {
         if let Some(info) = image.get_mut(position) {
@@ -27,7 +26,7 @@ pub(super) fn with_one_name_each(mut image: Vec<u8>) -> Vec<u8> {
     image
 }
 
-/// Returns where in the image the kinds of weak functions are that have another name too.
+/// Returns the offsets of the kinds of weak functions that have another name too.
 fn second_names(image: &[u8]) -> Result<Vec<usize>, ElfError> {
     const SYMBOL_BYTES: usize = size_of::<Sym64<LittleEndian>>();
     let elf = ElfFile::read(image, ElfLimits::PROGRAM)?.only_64_bit_little_endian()?;

@@ -1,4 +1,4 @@
-//! What the archive thread does with each job.
+//! The jobs of the archive thread.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -25,21 +25,21 @@ use experiment_format::elf::ElfSource;
 
 /// Most bytes of all copies together.
 pub const MAX_ARCHIVE_BYTES: u64 = 4 << 30;
-/// How nice the thread is while the recording goes on: +19 gives it a seventieth of the weight of
-/// an ordinary one.
+/// Nice value of the thread during the recording: with 19 it has a seventieth of the weight of a
+/// normal thread.
 const ARCHIVER_NICE: i32 = 19;
 
-/// One thing to do.
+/// A job of the thread.
 #[derive(Debug)]
 pub(super) enum ArchiveJob {
     Object(ArchiveRequest),
-    SourceLines { name: String, positions: Vec<u64> },
+    SourceLines { name: String, offsets: Vec<u64> },
 }
 
 /// The result of one job.
 #[derive(Debug, Default)]
 pub(super) struct JobResult {
-    /// Of an object: is its text archived, or why is nothing archived?
+    /// Of an object: whether its text is archived, or why nothing is.
     pub(super) object: Option<Result<bool, String>>,
     pub(super) bytes: u64,
     pub(super) sources: u64,
@@ -55,18 +55,19 @@ pub(super) struct ArchiveWorker {
     user: InvokingUser,
     sources: SourceCopies,
     host: OwnedFd,
-    /// Names in `archives/` that no source gets.
+    /// Names in `archives/` that are in use.
     taken: HashSet<String>,
-    /// Objects with line tables, until it is known which lines were used.
+    /// Objects with line tables, their debug files and roots, until the used lines are known.
     kept: HashMap<String, (File, Option<File>, Option<OwnedFd>)>,
     /// Most bytes of all copies.
-    most: u64,
-    spent: u64,
+    max_bytes: u64,
+    /// Bytes of all copies so far.
+    spent_bytes: u64,
     stop: Arc<AtomicBool>,
 }
 
 impl ArchiveWorker {
-    /// Nothing is archived yet.
+    /// Returns the state of a new thread.
     ///
     /// # Errors
     /// The host's root directory can't be opened.
@@ -74,7 +75,7 @@ impl ArchiveWorker {
         dir: ExperimentDir,
         (user, sources): (InvokingUser, SourceCopies),
         taken: impl IntoIterator<Item = &'a str>,
-        most: Option<u64>,
+        max_bytes: Option<u64>,
         stop: Arc<AtomicBool>,
     ) -> io::Result<ArchiveWorker> {
         Ok(ArchiveWorker {
@@ -85,8 +86,8 @@ impl ArchiveWorker {
             host: File::open("/")?.into(),
             taken: taken.into_iter().map(archive_name).collect(),
             kept: HashMap::new(),
-            most: most.map_or(MAX_ARCHIVE_BYTES, |most| most.min(MAX_ARCHIVE_BYTES)),
-            spent: 0,
+            max_bytes: max_bytes.map_or(MAX_ARCHIVE_BYTES, |bytes| bytes.min(MAX_ARCHIVE_BYTES)),
+            spent_bytes: 0,
             stop,
         })
     }
@@ -95,13 +96,13 @@ impl ArchiveWorker {
     pub(super) fn run(&mut self, job: ArchiveJob) -> JobResult {
         let started = Instant::now();
         let about_object = matches!(job, ArchiveJob::Object(_));
-        let before = self.spent;
+        let before = self.spent_bytes;
         let done = catch_unwind(AssertUnwindSafe(|| match job {
             ArchiveJob::Object(request) => self.object(request),
-            ArchiveJob::SourceLines { name, positions } => {
+            ArchiveJob::SourceLines { name, offsets } => {
                 let mut result = JobResult::default();
                 if let Some((file, debug, root)) = self.kept.remove(&name) {
-                    let paths = source_paths(&file, debug.as_ref(), SourceLines::At(&positions));
+                    let paths = source_paths(&file, debug.as_ref(), SourceLines::At(&offsets));
                     self.archive_sources(&paths, root.as_ref(), &mut result);
                 }
                 result
@@ -113,7 +114,7 @@ impl ArchiveWorker {
             }),
             ..JobResult::default()
         });
-        result.bytes = self.spent - before;
+        result.bytes = self.spent_bytes - before;
         result.took = started.elapsed();
         result
     }
@@ -144,21 +145,21 @@ impl ArchiveWorker {
         result
     }
 
-    /// Returns whether the instructions are there, and the debug file.
+    /// Archives an object. Returns whether its instructions are in the copy, and its debug file.
     fn copy_object(&mut self, request: &ArchiveRequest) -> Result<(bool, Option<File>), String> {
         let file = match &request.content {
-            // Never given up: it is a page or two, and no other file has them.
+            // Copied even after giving up: it is a page or two, and no other file has them.
             ElfSource::Bytes(bytes) => {
                 self.room_for(bytes.len() as u64)?;
                 let image = vdso::with_one_name_each(bytes.clone());
                 let stored = self.dir.archive(&request.name, &image);
                 stored.map_err(|error| error.to_string())?;
-                self.spent += bytes.len() as u64;
+                self.spent_bytes += bytes.len() as u64;
                 return Ok((true, None));
             }
             ElfSource::File(file) => file,
         };
-        // In one recording a name stands for one file.
+        // In all experiments of a recording a name is that of the same file.
         if let Some(before) = &self.before
             && self.dir.link_archive(before, &request.name).is_ok()
         {
@@ -176,11 +177,11 @@ impl ArchiveWorker {
         let (dir, name) = (&self.dir, &request.name);
         let archived = archive_object(dir, name, file, debug.as_ref(), &self.user, &self.stop);
         let archived = archived.map_err(|error| match error {
-            // The name is reported anyway.
+            // The caller adds the name.
             ArchiveError::NothingToKeep { why, .. } => why,
             error => error.to_string(),
         })?;
-        self.spent += archived.bytes;
+        self.spent_bytes += archived.bytes;
         Ok((archived.text, debug))
     }
 
@@ -194,8 +195,7 @@ impl ArchiveWorker {
             if self.stop.load(Ordering::Relaxed) {
                 return;
             }
-            // gprofng looks for it under the name that the line table has; which is UTF-8, or it is
-            // not found.
+            // gprofng looks for the name of the line table, and finds only UTF-8 names.
             let Ok(name) = std::str::from_utf8(path) else {
                 continue;
             };
@@ -206,7 +206,7 @@ impl ArchiveWorker {
             let found = roots(root, &self.host)
                 .into_iter()
                 .find_map(|root| self.user.open(root, path).ok());
-            // Most sources are on another machine, where they were compiled.
+            // Most sources are only on the machine that compiled them.
             let Some(file) = found else {
                 continue;
             };
@@ -214,7 +214,7 @@ impl ArchiveWorker {
             if self.room_for(length).is_err() {
                 result.sources_left_out += 1;
             } else if let Ok(bytes) = archive_source(&self.dir, name, &file, &self.stop) {
-                self.spent += bytes;
+                self.spent_bytes += bytes;
                 result.sources += 1;
             }
         }
@@ -223,21 +223,21 @@ impl ArchiveWorker {
     fn room_for(&self, bytes: u64) -> Result<(), String> {
         let system = fstatvfs(&self.dir).map_err(|error| error.to_string())?;
         let free = system.blocks_available() * system.fragment_size();
-        let most = archive_limit_bytes(self.spent, free).min(self.most);
-        if self.spent.saturating_add(bytes) <= most {
+        let most = archive_limit_bytes(self.spent_bytes, free).min(self.max_bytes);
+        if self.spent_bytes.saturating_add(bytes) <= most {
             return Ok(());
         }
         Err(format!(
             "{bytes} bytes, and all archives together have at most {most}, of which {} are used",
-            self.spent
+            self.spent_bytes
         ))
     }
 }
 
-/// Returns how many bytes all copies may have, where the present ones have `spent` and `free` are
-/// left.
-fn archive_limit_bytes(spent: u64, free: u64) -> u64 {
-    MAX_ARCHIVE_BYTES.min(spent.saturating_add(free) / 2)
+/// Returns how many bytes all copies may have, if those so far have `spent_bytes` and `free_bytes`
+/// are left.
+fn archive_limit_bytes(spent_bytes: u64, free_bytes: u64) -> u64 {
+    MAX_ARCHIVE_BYTES.min(spent_bytes.saturating_add(free_bytes) / 2)
 }
 
 fn roots<'a>(own: Option<&'a OwnedFd>, host: &'a OwnedFd) -> Vec<BorrowedFd<'a>> {
