@@ -17,6 +17,7 @@ mod host_facts;
 mod lookup;
 mod packing;
 mod pictures;
+mod record;
 mod report;
 mod settings;
 mod signals;

@@ -12,6 +12,24 @@ use crate::plan::{Archive, Keep, Plan};
 /// Returns the description of a plan, a line for each decision, without full stops.
 #[must_use]
 pub fn describe(plan: &Plan) -> Vec<String> {
+    let mut lines = data(plan);
+    lines.extend(place(plan));
+    lines.extend(times(plan));
+    lines.extend(bounds(plan));
+    lines.push(format!("archived: {}", archived(plan.archive)));
+    lines.extend(load(plan));
+    lines.extend(plan.targets.iter().map(|target| match target.tid {
+        Some(tid) => format!(
+            "thread {tid} of process {} has a row in the summary",
+            target.pid
+        ),
+        None => format!("process {} has a row in the summary", target.pid),
+    }));
+    lines
+}
+
+/// Returns what is recorded, and of which processes.
+fn data(plan: &Plan) -> Vec<String> {
     let mut lines = vec![
         format!(
             "clock profiling of all CPUs, one tick every {}",
@@ -58,19 +76,26 @@ pub fn describe(plan: &Plan) -> Vec<String> {
         .extend(plan.trace_io.then(|| {
             "each system call of followed processes that does I/O is recorded".to_owned()
         }));
+    lines
+}
+
+/// Returns where the experiment is made.
+fn place(plan: &Plan) -> Vec<String> {
     let directory = plan.directory.display();
-    lines.push(match &plan.name {
+    let name = match &plan.name {
         NameRequest::Series { stem } => {
             format!("experiment {stem}.N.er, the next free N, in {directory}")
         }
         NameRequest::Exactly(name) => format!("experiment {name} in {directory}"),
-    });
-    lines.extend(
-        plan.group
-            .as_ref()
-            .map(|group| format!("added to the group {}", group.display())),
-    );
-    lines.push(match (plan.start.is_zero(), plan.end) {
+    };
+    let group = plan.group.as_ref();
+    let group = group.map(|group| format!("added to the group {}", group.display()));
+    [Some(name), group].into_iter().flatten().collect()
+}
+
+/// Returns when data and samples are recorded.
+fn times(plan: &Plan) -> Vec<String> {
+    let mut lines = vec![match (plan.start.is_zero(), plan.end) {
         (true, None) => "recorded until Ctrl-C or until the load has exited".to_owned(),
         (false, None) => format!("data are recorded after {:?}", plan.start),
         (true, Some(end)) => format!("recording ends after {end:?}"),
@@ -78,7 +103,7 @@ pub fn describe(plan: &Plan) -> Vec<String> {
             "data are recorded after {:?}, recording ends after {end:?}",
             plan.start
         ),
-    });
+    }];
     lines.push(match plan.sample_period {
         Some(period) => format!("a sample of resource usage every {period:?}"),
         None => "no periodic samples of resource usage".to_owned(),
@@ -95,41 +120,44 @@ pub fn describe(plan: &Plan) -> Vec<String> {
         };
         format!("{} pauses and resumes; {start}", signal_name(pause.signal))
     }));
-    lines.extend(
-        plan.limit
-            .map(|limit| format!("data are recorded up to {} MiB", limit >> 20)),
-    );
-    lines.extend(
-        plan.rotate
-            .map(|period| format!("another experiment begins every {period:?}")),
-    );
-    lines.extend(plan.keep.map(|keep| match keep {
+    lines
+}
+
+/// Returns what bounds the experiment and kcollect itself.
+fn bounds(plan: &Plan) -> Vec<String> {
+    let limit = plan
+        .limit
+        .map(|limit| format!("data are recorded up to {} MiB", limit >> 20));
+    let rotate = plan
+        .rotate
+        .map(|period| format!("another experiment begins every {period:?}"));
+    let keep = plan.keep.map(|keep| match keep {
         Keep::Bytes(bytes) => format!("the newest complete ones are kept, {} MiB", bytes >> 20),
         Keep::Age(age) => format!("those that were complete {age:?} ago are removed"),
-    }));
-    lines.extend(plan.budget.map(|budget| {
-        format!("kcollect reduces detail when it takes more than {budget} of a CPU")
-    }));
-    lines.push(format!("archived: {}", archived(plan.archive)));
-    if !plan.load.is_empty() {
-        let argv: Vec<_> = plan.load.iter().map(|arg| arg.to_string_lossy()).collect();
-        let load = argv.join(" ");
-        lines.push(match plan.quiet.is_zero() {
-            true => format!("load: {load}"),
-            false => format!(
-                "load: {load}; {:?} are recorded before it and after it",
-                plan.quiet
-            ),
-        });
+    });
+    let budget = plan
+        .budget
+        .map(|budget| format!("kcollect reduces detail when it takes more than {budget} of a CPU"));
+    [limit, rotate, keep, budget]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// Returns the load. None: there is none.
+fn load(plan: &Plan) -> Option<String> {
+    if plan.load.is_empty() {
+        return None;
     }
-    lines.extend(plan.targets.iter().map(|target| match target.tid {
-        Some(tid) => format!(
-            "thread {tid} of process {} has a row in the summary",
-            target.pid
+    let argv: Vec<_> = plan.load.iter().map(|arg| arg.to_string_lossy()).collect();
+    let load = argv.join(" ");
+    Some(match plan.quiet.is_zero() {
+        true => format!("load: {load}"),
+        false => format!(
+            "load: {load}; {:?} are recorded before it and after it",
+            plan.quiet
         ),
-        None => format!("process {} has a row in the summary", target.pid),
-    }));
-    lines
+    })
 }
 
 fn archived(what: Archive) -> &'static str {

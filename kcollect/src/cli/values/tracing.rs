@@ -1,0 +1,65 @@
+//! What is recorded beside ticks: `-s`, `-i`, `-H`, `-h`.
+
+use std::time::Duration;
+
+use counters::names::grammar::{self, OverflowSpec};
+use experiment_format::packet::SyncThreshold;
+
+use super::error;
+use crate::cli::{CliError, HostFacts};
+
+/// `-i`: whether calls that do I/O are traced.
+pub(in crate::cli) fn trace_io(typed: &str) -> Result<bool, CliError> {
+    match typed {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(error("-i", typed, "neither on nor off", "type on or off")),
+    }
+}
+
+/// `-H`: whether the growth of memory is traced.
+pub(in crate::cli) fn trace_memory(typed: &str) -> Result<bool, CliError> {
+    match typed {
+        "growth" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(error(
+            "-H",
+            typed,
+            "single allocations are not traced",
+            "type growth (what the process gets from the kernel, and gives back) or off",
+        )),
+    }
+}
+
+/// `-s`: the shortest wait that is recorded.
+pub(in crate::cli) fn lock_threshold(
+    typed: &str,
+    facts: &HostFacts,
+) -> Result<Option<SyncThreshold>, CliError> {
+    match typed {
+        "off" => Ok(None),
+        "on" | "calibrate" => Ok(Some(SyncThreshold::Calibrated(facts.free_lock_time))),
+        "all" => Ok(Some(SyncThreshold::Given(Duration::ZERO))),
+        micros => match micros.parse::<u32>() {
+            Ok(micros) if i32::try_from(micros).is_ok() => Ok(Some(SyncThreshold::Given(
+                Duration::from_micros(micros.into()),
+            ))),
+            _ => Err(error(
+                "-s",
+                typed,
+                "not a time",
+                "type on, off, all, or a number of microseconds",
+            )),
+        },
+    }
+}
+
+/// `-h`: the counters of all occurrences of the option.
+pub(in crate::cli) fn counters(typed: &[String]) -> Result<Vec<OverflowSpec>, CliError> {
+    let mut specs = Vec::new();
+    for text in typed {
+        let more = grammar::parse_overflow_specs(text);
+        specs.extend(more.map_err(|wrong| CliError::new(format!("-h {wrong}"), wrong.cure()))?);
+    }
+    Ok(specs)
+}
