@@ -30,7 +30,7 @@ use experiment_format::writer::ExperimentWriter;
 use object::{Object, ObjectSection, ObjectSymbol};
 
 /// It clears the screen, rings, changes the order of text, breaks the line in three ways, hides,
-/// and says something in the name of kcollect.
+/// and prints a line in the name of kcollect.
 const HOSTILE: &str = "\u{1b}[2J\u{7}\u{9b}7m\u{202e}\u{2028}\u{200b}\u{e0041}\r\nkcollect: forged";
 const FORGED: &str = "kcollect: forged";
 /// What compilers accept in its place, with as many bytes.
@@ -246,17 +246,17 @@ fn run(directory: &Path, arguments: &[&str]) -> Output {
 /// Checks what a command prints. `text` is for people: there, no name makes a line of its own.
 fn check(arguments: &[&str], output: &Output, text: bool) {
     for (stream, is_text) in [(&output.stdout, text), (&output.stderr, true)] {
-        let said = std::str::from_utf8(stream).unwrap();
+        let printed = std::str::from_utf8(stream).unwrap();
         let is_safe = |character| matches!(character, '\n' | '\t') || is_printable(character);
-        if let Some(at) = said.find(|character| !is_safe(character)) {
-            let near: String = said[..at].chars().rev().take(60).collect();
+        if let Some(at) = printed.find(|character| !is_safe(character)) {
+            let near: String = printed[..at].chars().rev().take(60).collect();
             let near: String = near.chars().rev().collect();
             panic!(
                 "{arguments:?}: {:?} after {near:?}",
-                said[at..].chars().next()
+                printed[at..].chars().next()
             );
         }
-        let mut lines = said.lines();
+        let mut lines = printed.lines();
         let forged = lines.find(|line| is_text && line.trim_start().starts_with(FORGED));
         assert_eq!(forged, None, "{arguments:?}");
     }
@@ -362,7 +362,7 @@ fn no_output_has_a_hostile_name_as_it_is() {
             "{file}"
         );
     }
-    // What is said of a subexperiment that cannot be read.
+    // Messages about a subexperiment that cannot be read.
     let sub = fs::read_dir(tmp.path().join("made.er")).unwrap().flatten();
     let sub = sub.map(|entry| entry.path());
     let mut sub = sub.filter(|path| path.as_os_str().as_bytes().ends_with(b"_PID_7.1.er"));

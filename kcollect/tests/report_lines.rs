@@ -131,7 +131,8 @@ fn made(parent: &Path) {
     writer.close(2_000_000_000).unwrap();
 }
 
-fn said(directory: &Path, arguments: &[&str]) -> String {
+/// Returns what a report prints on both streams.
+fn printed(directory: &Path, arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_kcollect"))
         .env_remove("DEBUGINFOD_URLS")
         .args(["report", "made.er"])
@@ -150,7 +151,7 @@ fn said(directory: &Path, arguments: &[&str]) -> String {
 fn lines_sources_and_instructions_of_a_small_experiment() {
     let tmp = tempfile::tempdir().unwrap();
     made(tmp.path());
-    let view = |arguments: &[&str]| said(tmp.path(), arguments);
+    let view = |arguments: &[&str]| printed(tmp.path(), arguments);
     let metrics = ["-m", "e.user:i.totalcpu"];
     let with = |arguments: &[&'static str]| view(&[arguments, &metrics].concat());
     insta::assert_snapshot!("lines", with(&["lines"]));
@@ -188,7 +189,7 @@ fn an_archived_source_comes_first_and_controls_nothing() {
     let name = experiment_format::archive::archive_name("/build/made/fixed.s");
     let copy = tmp.path().join("made.er/archives").join(name);
     fs::write(copy, "one\u{1b}[2J\n\ttwo\n").unwrap();
-    let text = said(tmp.path(), &["source", "work", "--search-path", "."]);
+    let text = printed(tmp.path(), &["source", "work", "--search-path", "."]);
     assert!(text.contains("1  one\\x1B[2J\n"), "{text}");
     assert!(text.contains("2          two\n"), "{text}");
     assert!(text.contains("the source has only 2 lines"), "{text}");

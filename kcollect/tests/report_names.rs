@@ -149,12 +149,12 @@ fn folded_with(directory: &Path, options: &[&str], variables: &[(&str, &str)]) -
     let export = [
         "export", "made.er", "--to", "folded", "--by", "nothing", "-o", "-",
     ];
-    let text = said(directory, &[&export, options].concat(), variables);
+    let text = stdout(directory, &[&export, options].concat(), variables);
     text.lines().next().unwrap_or_default().to_owned()
 }
 
-/// What a command prints. Nothing is in a cache but what is put there.
-fn said(directory: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> String {
+/// Returns what a command prints. Its cache is that of the test.
+fn stdout(directory: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_kcollect"))
         .env_remove("DEBUGINFOD_URLS")
         .env("DEBUGINFOD_CACHE_PATH", directory.join("cache"))
@@ -279,7 +279,7 @@ fn names_are_fetched_from_debuginfod() {
         &["flame", "made.er", "-o", "-"],
         &["export", "made.er", "--to", "speedscope", "-o", "-"],
     ] {
-        let all = |option| said(tmp.path(), &[command, &[option]].concat(), &urls);
+        let all = |option| stdout(tmp.path(), &[command, &[option]].concat(), &urls);
         assert!(all("--debuginfod").contains("hidden"), "{command:?}");
         assert!(!all("--no-debuginfod").contains("hidden"), "{command:?}");
     }
@@ -287,7 +287,7 @@ fn names_are_fetched_from_debuginfod() {
     let elsewhere = format!("{}=/nowhere", tmp.path().display());
     let source = |option: &str| {
         let map = ["--path-map", &elsewhere, option];
-        let view = |view: &[&str]| said(tmp.path(), &[view, &map].concat(), &urls);
+        let view = |view: &[&str]| stdout(tmp.path(), &[view, &map].concat(), &urls);
         let lines = view(&["report", "made.er", "lines"]);
         (lines, view(&["report", "made.er", "source", "hidden"]))
     };

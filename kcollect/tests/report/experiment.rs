@@ -124,17 +124,17 @@ pub(crate) fn made(parent: &Path) -> PathBuf {
 pub(crate) fn made_as(parent: &Path, name: &str, comparing: u32) -> PathBuf {
     let later = Later {
         seconds: 0,
-        program_lived_ns: 1_500_000_000,
+        program_exit_ns: 1_500_000_000,
     };
     made_later(parent, name, comparing, later)
 }
 
-/// When it began, and how long the program lived.
+/// When another experiment began, and when its program exits.
 pub(crate) struct Later {
     /// Seconds after the others.
     pub(crate) seconds: u64,
-    /// Until when the program lived, of two seconds.
-    pub(crate) program_lived_ns: u64,
+    /// When the program exits, of two seconds.
+    pub(crate) program_exit_ns: u64,
 }
 
 /// The same at another time.
@@ -303,6 +303,6 @@ pub(crate) fn made_later(parent: &Path, name: &str, comparing: u32, later: Later
     let states = [(User, 300), (System, 50), (WaitCpu, 70)];
     sub.sample(1_000_000_000, "stop", &usage(1, &states))
         .unwrap();
-    sub.close(founder.dir(), later.program_lived_ns).unwrap();
+    sub.close(founder.dir(), later.program_exit_ns).unwrap();
     founder.close(2_000_000_000).unwrap()
 }

@@ -25,7 +25,7 @@ use analysis::filter::{Filter, Pattern, Selection};
 use analysis::model::{Model, Sums};
 use experiment::{SUB, made, made_as};
 
-/// Runs it where the experiment is, so that no path of the machine is in what it says.
+/// Runs it where the experiment is, so that no path of the machine is in its output.
 fn run(directory: &Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kcollect"))
         .env_remove("DEBUGINFOD_URLS")
@@ -36,7 +36,8 @@ fn run(directory: &Path, arguments: &[&str]) -> Output {
         .unwrap_or_else(|error| unreachable!("{error}"))
 }
 
-fn said(directory: &Path, arguments: &[&str]) -> String {
+/// Returns what a report prints on both streams.
+fn printed(directory: &Path, arguments: &[&str]) -> String {
     let output = run(directory, arguments);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{arguments:?}: {errors}");
@@ -59,7 +60,7 @@ fn shown(directory: &Path, arguments: &[&str]) -> String {
 fn every_view_of_a_small_experiment() {
     let tmp = tempfile::tempdir().unwrap();
     made(tmp.path());
-    let view = |arguments: &[&str]| said(tmp.path(), arguments);
+    let view = |arguments: &[&str]| printed(tmp.path(), arguments);
     insta::assert_snapshot!(
         "functions",
         view(&["-m", "e.user:e.%total:i.total:e.kcpu:name"])
@@ -133,7 +134,7 @@ fn two_experiments_are_compared() {
     made_as(tmp.path(), "ktest.4.er", 30);
     let view = |arguments: &[&str]| {
         let both = ["--compare", "ktest.3.er", "ktest.4.er"];
-        said(tmp.path(), &[&both, arguments].concat())
+        printed(tmp.path(), &[&both, arguments].concat())
     };
     insta::assert_snapshot!("compare", view(&[]));
     insta::assert_snapshot!(
@@ -153,7 +154,7 @@ fn filters_leave_what_passes_all_of_them() {
     made(tmp.path());
     let total = |filter: &[&str]| {
         let arguments = [&["ktest.3.er", "overview", "--csv"], filter].concat();
-        let text = said(tmp.path(), &arguments);
+        let text = printed(tmp.path(), &arguments);
         let line = text
             .lines()
             .find(|line| line.starts_with("total,"))
@@ -215,11 +216,11 @@ fn a_damaged_experiment_is_reported_as_far_as_it_goes() {
         let tmp = tempfile::tempdir().unwrap();
         change(&made(tmp.path()).join(file));
         let output = run(tmp.path(), &["ktest.3.er", "overview", "--csv"]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         let text = String::from_utf8_lossy(&output.stdout);
         let total = text.lines().find(|line| line.starts_with("total,"));
         format!(
-            "{file}: {:?} {said}",
+            "{file}: {:?} {stderr}",
             total.map(|line| line.rsplit(',').next().unwrap().to_owned())
         )
     };
@@ -267,8 +268,8 @@ fn no_command_fails_on_impossible_times_nesting_or_holes() {
     // Of text, more than 256 MiB are not read.
     let just_too_long = |path: &Path| end(path).set_len((256 << 20) + 1).unwrap();
     let junk = |path: &Path| std::fs::write(path, "<a b='").unwrap();
-    type Change<'a> = &'a dyn Fn(&Path);
-    let damages: [(&str, Change<'_>, i32); 12] = [
+    type Damage<'a> = &'a dyn Fn(&Path);
+    let damages: [(&str, Damage<'_>, i32); 12] = [
         ("profile", &|path| time(path, u64::MAX), 66),
         ("profile", &|path| time(path, 1 << 62), 66),
         ("log.xml", &nest, 0),
@@ -282,9 +283,9 @@ fn no_command_fails_on_impossible_times_nesting_or_holes() {
         ("_sort_PID_7.1.er/map.xml", &junk, 66),
         ("kcollect.json", &junk, 66),
     ];
-    for (file, change, code) in damages {
+    for (file, damage, code) in damages {
         let tmp = tempfile::tempdir().unwrap();
-        change(&made(tmp.path()).join(file));
+        damage(&made(tmp.path()).join(file));
         for command in COMMANDS {
             let begin = Instant::now();
             let output = Command::new(env!("CARGO_BIN_EXE_kcollect"))
@@ -292,21 +293,21 @@ fn no_command_fails_on_impossible_times_nesting_or_holes() {
                 .current_dir(tmp.path())
                 .output()
                 .unwrap();
-            let said = String::from_utf8_lossy(&output.stderr);
+            let stderr = String::from_utf8_lossy(&output.stderr);
             assert_eq!(
                 output.status.code(),
                 Some(code),
-                "{file}: {command:?}: {said}"
+                "{file}: {command:?}: {stderr}"
             );
             assert!(begin.elapsed() < Duration::from_secs(20), "{command:?}");
-            assert!(!output.stdout.is_empty(), "{file}: {command:?}: {said}");
-            let last = said.lines().last().unwrap_or_default();
+            assert!(!output.stdout.is_empty(), "{file}: {command:?}: {stderr}");
+            let last = stderr.lines().last().unwrap_or_default();
             assert_eq!(
                 last.contains("are left out"),
                 code == 66,
-                "{command:?}: {said}"
+                "{command:?}: {stderr}"
             );
-            assert_eq!(said.contains(file), code == 66, "{command:?}: {said}");
+            assert_eq!(stderr.contains(file), code == 66, "{command:?}: {stderr}");
             if command.contains(&"--json") {
                 let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
                 assert_eq!(report["incomplete"], code == 66);
@@ -332,14 +333,14 @@ fn an_unfinished_experiment_is_complete() {
             .current_dir(tmp.path())
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{command:?}: {said}");
-        assert!(!said.contains("_begun"), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{command:?}: {stderr}");
+        assert!(!stderr.contains("_begun"), "{stderr}");
     }
 }
 
 #[test]
-fn what_cannot_be_reported_is_said_with_the_cure() {
+fn what_cannot_be_reported_has_a_cure() {
     let tmp = tempfile::tempdir().unwrap();
     let refused = |arguments: &[&str]| {
         let output = run(tmp.path(), arguments);
@@ -389,7 +390,7 @@ fn groups_and_subexperiments_are_experiments_too() {
         "#analyzer experiment group\nktest.3.er\n",
     )
     .unwrap();
-    let overview = |path: &str| said(tmp.path(), &[path, "overview", "--csv"]);
+    let overview = |path: &str| printed(tmp.path(), &[path, "overview", "--csv"]);
     assert_eq!(overview("all.erg"), overview("ktest.3.er"));
     let alone = Model::load(&[tmp.path().join("ktest.3.er").join(SUB)]).unwrap();
     assert_eq!(

@@ -17,8 +17,8 @@ fn kcollect(directory: &Path, arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Its output, with the name of the packed experiment as that of the directory.
-fn said(directory: &Path, arguments: &[&str]) -> String {
+/// Returns what a command prints on both streams, with the name of the packed experiment as that of the directory.
+fn printed(directory: &Path, arguments: &[&str]) -> String {
     let output = kcollect(directory, arguments);
     let text = [&output.stdout[..], &output.stderr].concat();
     let text = String::from_utf8(text).unwrap();
@@ -26,7 +26,7 @@ fn said(directory: &Path, arguments: &[&str]) -> String {
     text.replace("ktest.3.er.zst", "ktest.3.er")
 }
 
-/// Its exit status, and what it says on standard error.
+/// Returns the exit status of a command, and what it prints on standard error.
 fn refused(directory: &Path, arguments: &[&str]) -> (i32, String) {
     let output = kcollect(directory, arguments);
     let text = String::from_utf8(output.stderr).unwrap();
@@ -41,7 +41,7 @@ fn packed() -> tempfile::TempDir {
         fs::create_dir(path.join(name)).unwrap();
     }
     made(path);
-    said(path, &["archive", "ktest.3.er"]);
+    printed(path, &["archive", "ktest.3.er"]);
     fs::rename(path.join("ktest.3.er"), path.join("kept/ktest.3.er")).unwrap();
     tmp
 }
@@ -70,7 +70,7 @@ fn reports_are_the_same() {
         "experiments",
     ] {
         for format in ["--json", "--csv"] {
-            let report = |directory, name| said(directory, &["report", name, view, format]);
+            let report = |directory, name| printed(directory, &["report", name, view, format]);
             assert_eq!(
                 report(here, "ktest.3.er.zst"),
                 report(&kept, "ktest.3.er"),
@@ -79,7 +79,8 @@ fn reports_are_the_same() {
         }
     }
     // The newest one here, and a time in this directory.
-    let report = |directory: &Path, more: &[&str]| said(directory, &[&["report"], more].concat());
+    let report =
+        |directory: &Path, more: &[&str]| printed(directory, &[&["report"], more].concat());
     assert_eq!(report(here, &[]), report(&kept, &[]));
     let last = ["--last", "1h", "processes", "--json"];
     assert_eq!(report(here, &last), report(&kept, &last));
@@ -99,7 +100,7 @@ fn pictures_and_exports_are_the_same() {
         (&["export", "--to", "perfetto"], "ktest.3.perfetto-trace"),
     ] {
         for (directory, name) in [(here, "ktest.3.er.zst"), (&kept, "ktest.3.er")] {
-            said(directory, &[command, &[name]].concat());
+            printed(directory, &[command, &[name]].concat());
         }
         let made = |directory: &Path| fs::read(directory.join(file));
         let [ours, other] = [here, &kept].map(|directory| made(directory).unwrap());
@@ -107,7 +108,7 @@ fn pictures_and_exports_are_the_same() {
         assert!(text(&ours) == text(&other), "{file}");
     }
     // The page's data are compressed, and have the name.
-    said(here, &["view", "ktest.3.er.zst"]);
+    printed(here, &["view", "ktest.3.er.zst"]);
     assert!(fs::metadata(here.join("ktest.3.html")).unwrap().len() > 10_000);
 }
 
@@ -120,7 +121,7 @@ fn it_is_listed_once() {
             .map(str::to_owned)
     };
     let columns = |directory: &Path| -> Vec<String> {
-        let row = row(said(directory, &["list"])).unwrap();
+        let row = row(printed(directory, &["list"])).unwrap();
         let columns = row.split_whitespace().map(str::to_owned);
         columns.collect()
     };
@@ -148,7 +149,7 @@ fn it_is_private_and_is_unpacked_as_it_was() {
         fs::metadata(&file).unwrap().permissions().mode() & 0o777,
         0o600
     );
-    let directory = said(tmp.path(), &["unpack", "ktest.3.er.zst"]);
+    let directory = printed(tmp.path(), &["unpack", "ktest.3.er.zst"]);
     assert_eq!(directory.trim_end(), "./ktest.3.er");
     for name in ["log.xml", "profile", "map.xml"] {
         for sub in ["", SUB] {
@@ -166,7 +167,7 @@ fn it_is_private_and_is_unpacked_as_it_was() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_the_cure() {
+fn errors_have_a_cure() {
     let tmp = packed();
     let bytes = fs::read(tmp.path().join("ktest.3.er.zst")).unwrap();
     let write = |name: &str, bytes: &[u8]| fs::write(tmp.path().join(name), bytes).unwrap();
@@ -195,9 +196,9 @@ fn what_is_wrong_is_said_with_the_cure() {
             "x.er.zst",
         ],
     ] {
-        let (code, said) = refused(tmp.path(), arguments);
+        let (code, stderr) = refused(tmp.path(), arguments);
         text += &format!(
-            "$ kcollect {}\n{said}exit status {code}\n\n",
+            "$ kcollect {}\n{stderr}exit status {code}\n\n",
             arguments.join(" ")
         );
     }

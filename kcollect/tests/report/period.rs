@@ -9,17 +9,17 @@ use analysis::view::gather;
 use serde_json::Value;
 
 use super::experiment::{Later, made_later};
-use super::{run, said, shown};
+use super::{printed, run, shown};
 
 /// Makes `k.1.er` and `k.2.er`, of 20:04:30 to 20:04:34 without a gap, in which the program lives
 /// until 20:04:33.5; and `k.3.er`, which begins at 20:04:40.
 fn series(directory: &Path) {
-    for (number, (seconds, program_lived_ns)) in
+    for (number, (seconds, program_exit_ns)) in
         (1..).zip([(0, 2_000_000_000), (2, 1_500_000_000), (10, 1_500_000_000)])
     {
         let later = Later {
             seconds,
-            program_lived_ns,
+            program_exit_ns,
         };
         made_later(directory, &format!("k.{number}.er"), 10 * number, later);
     }
@@ -28,7 +28,7 @@ fn series(directory: &Path) {
 /// Returns the ticks of the function `compare`, the pids named sort, and the experiments.
 fn found(directory: &Path, arguments: &[&str]) -> (i64, Vec<i64>, Vec<String>) {
     let json = |view: &[&str]| -> Value {
-        let text = said(directory, &[arguments, view, &["--json"]].concat());
+        let text = printed(directory, &[arguments, view, &["--json"]].concat());
         serde_json::from_str(&text[..=text.rfind('}').unwrap()]).unwrap()
     };
     let functions = json(&["functions", "-m", "e.user"]);
@@ -88,7 +88,7 @@ fn experiments_without_a_gap_are_one_recording() {
 }
 
 #[test]
-fn a_time_that_is_not_there_is_said() {
+fn a_time_that_is_not_there_is_reported() {
     let tmp = tempfile::tempdir().unwrap();
     series(tmp.path());
     std::fs::create_dir(tmp.path().join("empty")).unwrap();
@@ -155,7 +155,7 @@ fn two_times_are_compared() {
         "20:04:32-20:04:34",
         "--json",
     ];
-    let json = said(tmp.path(), &[&["--compare"], &arguments[..]].concat());
+    let json = printed(tmp.path(), &[&["--compare"], &arguments[..]].concat());
     let json: Value = serde_json::from_str(&json).unwrap();
     let periods = json["periods"].as_array().unwrap();
     let experiments = periods.iter().map(|period| &period["experiments"][0]);
@@ -163,15 +163,15 @@ fn two_times_are_compared() {
 }
 
 #[test]
-fn what_was_recorded_twice_at_a_time_is_said() {
+fn what_was_recorded_twice_at_a_time_is_reported() {
     let tmp = tempfile::tempdir().unwrap();
     series(tmp.path());
     let later = Later {
         seconds: 10,
-        program_lived_ns: 1_500_000_000,
+        program_exit_ns: 1_500_000_000,
     };
     made_later(tmp.path(), "other.er", 7, later);
-    let text = said(tmp.path(), &["--last", "4s", "functions", "-m", "e.user"]);
+    let text = printed(tmp.path(), &["--last", "4s", "functions", "-m", "e.user"]);
     assert!(
         text.contains("k.3.er and other.er were recorded at the same time"),
         "{text}"
