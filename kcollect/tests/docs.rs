@@ -131,6 +131,24 @@ fn documents() -> io::Result<Vec<Document>> {
     paths.iter().map(|path| Document::read(path)).collect()
 }
 
+/// Returns a command without leading assignments (`NAME=value`) and `sudo`.
+fn without_prefix(line: &str) -> &str {
+    let mut rest = line.trim_start();
+    while let Some((word, behind)) = rest.split_once(' ') {
+        let assigns = word.split_once('=').is_some_and(|(name, _)| {
+            !name.is_empty()
+                && name
+                    .bytes()
+                    .all(|byte| byte.is_ascii_uppercase() || byte == b'_')
+        });
+        if word != "sudo" && !assigns {
+            break;
+        }
+        rest = behind.trim_start();
+    }
+    rest
+}
+
 /// Takes the command apart as a shell does, as far as the examples need it, and makes sure that it
 /// means something.
 fn understand(line: &str) -> Result<Command, String> {
@@ -139,10 +157,7 @@ fn understand(line: &str) -> Result<Command, String> {
         !line.contains(['"', '\'', '$', '\\']),
         "more than words: {line}"
     );
-    let words = line
-        .trim_start_matches("sudo ")
-        .split_whitespace()
-        .map(OsString::from);
+    let words = without_prefix(line).split_whitespace().map(OsString::from);
     cli::parse(words, &FACTS).map_err(|error| format!("{line}: {error}"))
 }
 
@@ -152,7 +167,7 @@ fn the_commands_of_the_documents_are_understood() {
     for document in documents().unwrap() {
         let lines = document
             .commands()
-            .filter(|line| line.trim_start_matches("sudo ").starts_with("kcollect"));
+            .filter(|line| without_prefix(line).starts_with("kcollect"));
         for line in lines {
             count += 1;
             match understand(line) {

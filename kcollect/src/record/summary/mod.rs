@@ -8,6 +8,8 @@ pub mod first_tables;
 mod followed;
 mod own_cost;
 mod process;
+#[cfg(test)]
+mod tests;
 mod text;
 mod traced;
 

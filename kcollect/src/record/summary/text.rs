@@ -216,8 +216,9 @@ impl FollowSummary {
         let processes = self.losses.unread_at_exit;
         (processes > 0).then(|| {
             format!(
-                "too many files were open: names that {processes} processes wrote last of JIT code were not read; \
-                 raise the limit (ulimit -n)"
+                "JIT code: the last names of {processes} process{} were not read, because too many files were open; \
+                 raise the limit (ulimit -n)",
+                if processes == 1 { "" } else { "es" }
             )
         })
     }
@@ -231,7 +232,7 @@ impl FollowSummary {
             .count();
         (functions > 0 || files > 0).then(|| {
             format!(
-                "JIT code: {functions} functions could not be recorded, and {files} files of names were not read, or not to \
+                "JIT code: {functions} functions could not be recorded, and {files} files of names were not read to \
                  their end; the reasons are in kcollect.json"
             )
         })

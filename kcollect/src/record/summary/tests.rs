@@ -1,0 +1,230 @@
+use std::collections::BTreeSet;
+
+use bpf_abi::unwind::UnwindEnd;
+use bpf_abi::{DetailTimes, KernelCounts};
+use experiment_format::ids::{Pid, Tid};
+use serde_json::Value;
+use user_collector::archive::LeftOut;
+use user_collector::process::{Cgroup, Container, ContainerRuntime};
+
+use super::budget::BudgetChangeSummary;
+use super::followed::FollowLosses;
+use super::*;
+use crate::record::governor::BudgetLevel;
+use crate::record::subexperiment::{FollowedProcess, IoCounts, JitStats, MemoryCounts};
+use crate::record::user_stacks::resolve_stack::{StackLosses, UnwindCounts};
+use crate::record::user_stacks::user_stack::StackCounts;
+
+const FORMAT_MD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/experiment-format.md");
+
+/// Returns a summary in which nothing is absent.
+fn full() -> Summary {
+    let process = ProcessSummary {
+        pid: Pid(1264),
+        tid: Some(Tid(1270)),
+        name: "server".to_owned(),
+        user_s: 1.5,
+        kernel_s: 0.5,
+        ticks: 200,
+        states_s: vec![1.5, 0.5, 0.0, 0.0, 0.25, 0.0, 3.0, 2.0, 0.125, 0.0],
+        detail_s: DetailSeconds::new(&DetailTimes::default()),
+        counts: KernelCounts::default(),
+        threads: 1,
+        tracked_s: 7.375,
+    };
+    let stacks = |complete| StackCounts {
+        by_end: UnwindEnd::ALL
+            .map(|end| {
+                (
+                    end,
+                    if end == UnwindEnd::Complete {
+                        complete
+                    } else {
+                        1
+                    },
+                )
+            })
+            .into(),
+        missing: 2,
+        exiting: 3,
+        ..StackCounts::default()
+    };
+    let followed = FollowedProcess {
+        pid: Pid(1264),
+        experiment: "_server_PID_1264.1.er".to_owned(),
+        mpi_rank: Some(0),
+        cgroup: Some(Cgroup {
+            path: "/system.slice/server.service".to_owned(),
+            unit: Some("server.service".to_owned()),
+            pod: Some("8d2a".to_owned()),
+            container: Some(Container {
+                runtime: ContainerRuntime::Docker,
+                id: "0123".to_owned(),
+            }),
+        }),
+        ticks: 500,
+        arrays: 120,
+        unwritten_mappings: 0,
+        unwritten_functions: 0,
+        unread_at_exit: false,
+        lock_waits: (0, 0),
+        io_calls: IoCounts::default(),
+        memory: MemoryCounts::default(),
+        user_stacks: stacks(400),
+        cpu_user_stacks: stacks(190),
+        jit: Some(JitStats::default()),
+    };
+    Summary {
+        version: "0",
+        experiment: "ktest.1.er".to_owned(),
+        kernel_build_id: Some("4a5a".to_owned()),
+        interval: Interval::from_micros(10_007).unwrap(),
+        elapsed_s: 10.0,
+        idle_recorded: false,
+        cpus: vec![CpuTicks {
+            recorded_ns: 9_750_000_000,
+            ..cpu(&(0, CpuStats::default(), CpuTime::default()))
+        }],
+        cpu_time: CpuSeconds {
+            user: 1.5,
+            kernel: 0.5,
+            interrupts: 0.125,
+            idle: 7.5,
+            stolen: Some(0.5),
+        },
+        ticks: 200,
+        packets: 180,
+        arrays: 300,
+        thread_ticks: 9000,
+        counters: vec![CounterSummary {
+            name: "cycles".to_owned(),
+            interval: 1000,
+            events: 20_000,
+            recorded: 18_000,
+            lost: 1000,
+            unreported: 1000,
+            share_of_time: 0.5,
+        }],
+        lock_waits: Some(LockWaitSummary {
+            threshold_us: 0,
+            recorded: 5000,
+            recorded_s: 3.0,
+            left_out: 100,
+            left_out_s: 1.0,
+            lost: 0,
+        }),
+        io_calls: Some(IoCallSummary {
+            recorded: 70,
+            recorded_s: 0.25,
+            read_bytes: 4096,
+            written_bytes: 512,
+            lost: 0,
+        }),
+        memory: Some(MemorySummary {
+            mapped: 3,
+            mapped_bytes: 8192,
+            unmapped_bytes: 4096,
+            lost: 0,
+        }),
+        budget: Some(BudgetSummary {
+            percent: 1.0,
+            changes: vec![BudgetChangeSummary {
+                at_s: 5.0,
+                level: BudgetLevel::FewCopies,
+                cpu_percent: Some(1.5),
+            }],
+        }),
+        losses: Losses {
+            missing_stacks: 1,
+            recorded: Recorded {
+                ticks: 200,
+                thread_ticks: 9000,
+                arrays: 300,
+            },
+            ..Losses::default()
+        },
+        states: vec!["user"],
+        processes: vec![process.clone()],
+        detail_s: process.detail_s,
+        followed: Some(FollowSummary {
+            processes: vec![followed],
+            user_stacks: stacks(400),
+            cpu_user_stacks: stacks(190),
+            user_returns: Default::default(),
+            unwound: UnwindCounts::default(),
+            raced_look_ups: 0,
+            table_use: Default::default(),
+            tables: Default::default(),
+            losses: FollowLosses {
+                stacks: StackLosses::default(),
+                not_held: 0,
+                unwritten_mappings: 0,
+                unwritten_functions: 0,
+                unread_at_exit: 1,
+            },
+        }),
+        archive: Some(ArchiveStats {
+            left_out: vec![LeftOut {
+                name: "/lib/x".to_owned(),
+                why: "no room".to_owned(),
+            }],
+            ..ArchiveStats::default()
+        }),
+        targets: vec![process],
+        cost: OwnCost {
+            cpu_s: 0.25,
+            cpu_percent: 2.5,
+            peak_rss_bytes: 40_000_000,
+            bytes_written: 120_000,
+        },
+    }
+}
+
+/// Adds the keys of all objects in a value.
+fn keys(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(object) => {
+            for (key, value) in object {
+                found.insert(key.clone());
+                keys(value, found);
+            }
+        }
+        Value::Array(values) => values.iter().for_each(|value| keys(value, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_key_is_in_the_description_of_the_format() {
+    let text = std::fs::read_to_string(FORMAT_MD).unwrap();
+    let (_, section) = text.split_once("\n## kcollect.json\n").unwrap();
+    // Code between single backticks is at every second place. Counts are described with threads.jsonl.
+    let documented: BTreeSet<&str> = text.split('`').skip(1).step_by(2).collect();
+    let json: Value = serde_json::from_str(&full().json()).unwrap();
+    let mut found = BTreeSet::new();
+    keys(&json, &mut found);
+    let missing: Vec<_> = found
+        .iter()
+        .filter(|key| !documented.contains(key.as_str()))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+
+    // The other way: the first table has the keys of the object itself.
+    let (table, _) = section.split_once("\n`followed` has\n").unwrap();
+    let rows = table.lines().filter_map(|line| line.strip_prefix("| `"));
+    let first_cells = rows.filter_map(|row| row.split(" | ").next());
+    let listed: BTreeSet<String> = first_cells
+        .flat_map(|cell| cell.split(", "))
+        .map(|key| key.trim_matches('`').to_owned())
+        .collect();
+    let top: BTreeSet<String> = json.as_object().unwrap().keys().cloned().collect();
+    assert_eq!(listed, top);
+}
+
+#[test]
+fn the_text_says_what_was_recorded() {
+    let summary = full();
+    let first = first_tables::FirstTables::default();
+    let text = [summary.head(), summary.rest(&first, Some(120))].join("\n");
+    insta::assert_snapshot!(text);
+}
