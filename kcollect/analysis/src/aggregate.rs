@@ -9,40 +9,40 @@ use rustc_hash::FxHashMap;
 use crate::filter::Selection;
 use crate::model::{FrameId, FunctionId, Model, StackId, Sums, TickRow, ZERO_SUMS};
 
-/// Sums of rows.
+/// The sums of the selected rows, by what they refer to.
 #[derive(Debug, Clone)]
 pub struct Totals {
-    /// Of all rows.
+    /// That of all rows.
     pub all: Sums,
-    /// By stack, its callees excluded.
+    /// Those of each stack, its callees excluded.
     pub stacks: Vec<Sums>,
-    /// By thread.
+    /// Those of each thread.
     pub threads: Vec<Sums>,
-    /// By process.
+    /// Those of each process.
     pub processes: Vec<Sums>,
-    /// By CPU.
+    /// Those of each CPU.
     pub cpus: Vec<Sums>,
-    /// By experiment, which gprofng calls processes.
+    /// Those of each experiment, which gprofng calls a process.
     pub experiments: Vec<Sums>,
     /// Number of rows.
     pub rows: u64,
-    /// The same for counters, if there are any.
+    /// The sums of counters, if there are any.
     pub counts: Option<Box<Totals>>,
 }
 
-/// The values of one entity (a function, thread, line, …): times, and counts if there are any.
+/// The values of an entity (a function, thread, line, …): times, and counts if there are any.
 #[derive(Debug, Clone, Copy)]
 pub struct Measures<'a> {
-    /// Of itself alone.
+    /// Its own, without what it calls.
     pub exclusive: &'a Sums,
-    /// With everything that it calls.
+    /// Its own and those of everything that it calls.
     pub inclusive: &'a Sums,
     /// Both for counters.
     pub counts: Option<(&'a Sums, &'a Sums)>,
 }
 
 impl<'a> Measures<'a> {
-    /// The values of an entity without callees, or with all of them.
+    /// Returns the values of an entity that has no callees, or includes them.
     #[must_use]
     pub fn alone(sums: &'a Sums, counts: Option<&'a Sums>) -> Measures<'a> {
         Measures {
@@ -140,7 +140,7 @@ pub struct Shares {
     pub exclusive: Vec<Sums>,
     /// By entity: of all stacks with a frame of it, each stack once.
     pub inclusive: Vec<Sums>,
-    /// The same of counters, if there are any.
+    /// The sums of counters, if there are any.
     pub counts: Option<Box<Shares>>,
 }
 

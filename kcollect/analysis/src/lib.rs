@@ -4,8 +4,7 @@
 //! [`filter`] selects ticks of it, [`aggregate`] adds them up, [`metric`] names what is added up.
 //! Then each of [`report`] (tables), [`export`] (other profilers' formats), [`flame`] (flame
 //! graphs) and [`view`] (the page) shows the result; they do not use each other's views. [`symbol`]
-//! finds names, source lines and instructions in ELF files, and knows nothing of experiments'
-//! models.
+//! finds names, source lines and instructions in ELF files, and does not use models.
 //!
 //! It needs neither libbpf nor root.
 //!

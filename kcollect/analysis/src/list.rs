@@ -1,8 +1,8 @@
-//! Which experiments there are in a directory (`kcollect list`): when each began, how long it is
-//! and how much room it takes.
+//! Lists the experiments in a directory (`kcollect list`), with their beginnings, lengths and
+//! sizes.
 //!
-//! Of each only the log is read, and its files are counted. Neither gprofng's nor kcollect's
-//! subexperiments have rows of their own.
+//! Of each experiment only the log is read, and its files are counted. Neither gprofng's nor
+//! kcollect's subexperiments have rows of their own.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -17,12 +17,12 @@ use crate::model::incomplete;
 use crate::report::table::{Cell, Column, Table};
 use crate::sources::log_summary::{LogSummary, in_directory};
 
-/// What to list, and how.
+/// What is listed, and how.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListOptions {
     /// The directories. Empty: the current one.
     pub directories: Vec<PathBuf>,
-    /// As JSON.
+    /// Whether the list is JSON.
     pub json: bool,
 }
 

@@ -178,7 +178,7 @@ impl BaseMetric {
     }
 }
 
-/// Which time of an entity is counted.
+/// The part of an entity's time that is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Flavor {
     /// Its own.
@@ -207,7 +207,7 @@ pub struct Metric {
 pub struct Metrics {
     /// The metrics, in order, each base and flavour once.
     pub list: Vec<Metric>,
-    /// How many of them are left of the name.
+    /// The number of metrics left of the name.
     pub name_at: usize,
 }
 
@@ -351,14 +351,14 @@ impl Metrics {
         })
     }
 
-    /// The same for entities without callees: inclusive becomes exclusive, and each metric is there
-    /// once.
+    /// Returns the metrics for entities without callees: inclusive ones become exclusive, and each
+    /// is there once.
     #[must_use]
     pub fn exclusive(&self) -> Metrics {
         self.only(Flavor::Exclusive)
     }
 
-    /// The same in one flavour, each metric once.
+    /// Returns the metrics in one flavour, each once.
     #[must_use]
     pub fn only(&self, flavor: Flavor) -> Metrics {
         let mut own = Metrics {

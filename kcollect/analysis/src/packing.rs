@@ -17,7 +17,7 @@ use host::output::Output;
 
 use crate::private_file;
 
-/// What to pack.
+/// What is packed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ArchiveOptions {
     /// The directories of the experiments.
@@ -26,7 +26,7 @@ pub struct ArchiveOptions {
     pub file: Option<PathBuf>,
 }
 
-/// What to unpack.
+/// What is unpacked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnpackOptions {
     /// The files.
@@ -35,7 +35,7 @@ pub struct UnpackOptions {
     pub directory: PathBuf,
 }
 
-/// Packs each experiment, and says what it has no copy of.
+/// Packs each experiment, and prints of how many load objects it has no copy.
 ///
 /// # Errors
 /// When one can't be read, or its file can't be written. Those before it are packed.
@@ -98,7 +98,8 @@ fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }
 
-/// Says how many load objects the experiment has no copy of: on another machine they have no names.
+/// Prints the number of load objects of which the experiment has no copy. Their functions have no
+/// names on another machine.
 fn say_missing_copies(experiment: &Experiment, output: &mut Output) -> Result<(), Failure> {
     let archives = experiment.path().join(ARCHIVES);
     let subexperiments = experiment.subexperiments();

@@ -1,4 +1,4 @@
-//! Files made of an experiment's data: as private as the experiment.
+//! Writes files with data of an experiment, as private as the experiment.
 //!
 //! A file is written beside its place and moved there when complete, so no partial file is ever
 //! seen, an existing file survives a failure, and no link is followed.

@@ -307,7 +307,7 @@ fn a_debug_file_by_link() {
 
 /// `0123` as `.build-id/01/23.debug`.
 fn debug_path(root: &Path, id: &[u8]) -> PathBuf {
-    let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = hex::encode(id);
     let (first, rest) = hex.split_at(2);
     root.join(format!("usr/lib/debug/.build-id/{first}/{rest}.debug"))
 }

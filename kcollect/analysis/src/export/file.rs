@@ -1,4 +1,4 @@
-//! The output of an export: its name, and how it is written.
+//! The output of an export, with its name.
 //!
 //! A file is as private as the experiment: see `private_file`. A place that is not a regular
 //! file, such as a pipe, is written to directly.
@@ -25,7 +25,8 @@ pub enum OutputTarget {
 }
 
 impl OutputTarget {
-    /// What was typed, or else a name made from the experiment's, in the current directory.
+    /// Returns the typed target, or else a file named like the experiment, in the current
+    /// directory.
     #[must_use]
     pub fn new(typed: Option<&Path>, experiment: &Path, extension: &str) -> OutputTarget {
         match typed {

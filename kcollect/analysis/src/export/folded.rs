@@ -61,8 +61,8 @@ impl GroupBy {
     }
 }
 
-/// Characters of a name that are kept. Template names can have any length, and would be in many
-/// lines.
+/// The most characters of a name that are kept. Template names can have any length, and would be in
+/// many lines.
 const MAX_NAME_CHARS: usize = 500;
 
 /// Returns a name that breaks no line, stack or picture: without `;`, characters that XML excludes,
@@ -101,11 +101,11 @@ pub fn clean(name: &str) -> String {
     }
 }
 
-/// Time by root frames, stack and state.
+/// The selected time by root frames, stack and state.
 #[derive(Debug)]
 pub struct Folded<'m> {
     model: &'m Model,
-    /// The root frames, joined by `;`, each combination once.
+    /// The root frames of stacks, joined by `;`, each combination once.
     below: Vec<String>,
     functions: Vec<String>,
     sums: Vec<((u32, StackId, u8), u64)>,

@@ -16,7 +16,7 @@ pub(super) fn write(value: &impl Serialize, out: &mut dyn Write) -> io::Result<(
     value.serialize(&mut serializer).map_err(io::Error::from)
 }
 
-/// Without blanks, and without characters that control a terminal or hide text.
+/// A format without blanks, and without characters that control a terminal or hide text.
 struct Printable;
 
 impl Formatter for Printable {

@@ -119,7 +119,7 @@ impl ExportFormat {
     }
 }
 
-/// What to export, and how.
+/// What is exported, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportOptions {
     /// The experiments.

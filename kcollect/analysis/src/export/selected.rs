@@ -174,9 +174,9 @@ impl<'a, 'm> SelectedThread<'a, 'm> {
 
     /// Returns the rows as intervals that do not overlap.
     ///
-    /// Each interval ends when its row was recorded, or later if the one before it lasts until then:
-    /// ticks are whole, and together can be a little longer than the time in which they fell. Rows of
-    /// one instant are laid end to end.
+    /// Each interval ends when its row was recorded, or later if the one before it lasts until
+    /// then: ticks are whole, and together can be a little longer than the time in which they fell.
+    /// Rows of one instant are laid end to end.
     pub fn slices(self) -> impl Iterator<Item = Slice> + use<'a, 'm> {
         let model = self.model;
         let length_ns = move |row: &TickRow| (model.microseconds(row) as u64).saturating_mul(1000);

@@ -1,4 +1,4 @@
-//! Selects ticks: a [`Filter`] is what was asked for, a [`Selection`] the same for one model.
+//! Selects ticks: a [`Filter`] has the conditions, a [`Selection`] those for one model.
 //!
 //! A tick passes if all conditions hold; a condition with several values holds for any of them.
 
@@ -48,13 +48,13 @@ impl PartialEq for Pattern {
 
 impl Eq for Pattern {}
 
-/// What was asked for. Everything passes the default.
+/// The conditions on ticks. Everything passes the default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
     /// The processes.
     pub processes: Vec<ProcessFilter>,
-    /// What the processes belong to: names of a kind. A process passes if it belongs to one of
-    /// each kind.
+    /// The groups of processes: for each kind, names. A process passes if it belongs to one of each
+    /// kind.
     pub groups: Vec<(GroupKind, Vec<String>)>,
     /// The tids.
     pub threads: Vec<u64>,
@@ -64,7 +64,7 @@ pub struct Filter {
     pub states: Option<[bool; STATE_SLOTS]>,
     /// The time range.
     pub time: Option<TimeRange>,
-    /// Patterns of function names; the stack needs a match for each, anywhere.
+    /// Patterns of function names. A stack passes if each matches one of its functions.
     pub functions: Vec<Pattern>,
 }
 
@@ -89,8 +89,8 @@ pub enum ProcessFilter {
 }
 
 impl ProcessFilter {
-    /// Returns whether a process meets it. A founder's processes are those without an own
-    /// experiment.
+    /// Returns whether a process meets the condition. A founder's processes are those without an
+    /// experiment of their own.
     fn is(&self, process: &ProcessInfo) -> bool {
         match self {
             ProcessFilter::Pid(pid) => process.pid == *pid,
@@ -154,14 +154,14 @@ pub struct Selection {
     threads: Vec<bool>,
     cpus: Vec<bool>,
     states: [bool; STATE_SLOTS],
-    /// By experiment, nanoseconds since the start of the recording.
+    /// The time range of each experiment, in nanoseconds since the start of the recording.
     times: Vec<Range<u64>>,
-    /// By stack. None: all pass.
+    /// For each stack, whether it passes. None: all pass.
     stacks: Option<Vec<bool>>,
 }
 
 impl Selection {
-    /// Evaluates a filter once for every thread, CPU and stack of a model.
+    /// Returns the selection of a filter, which is evaluated once for every thread, CPU and stack.
     #[must_use]
     pub fn new(model: &Model, filter: &Filter) -> Selection {
         let among = |list: &[u64], number: u64| list.is_empty() || list.contains(&number);

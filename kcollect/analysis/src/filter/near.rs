@@ -1,12 +1,12 @@
-//! Names that were perhaps meant.
+//! Suggestions for a name that is unknown.
 
 use std::cmp::Reverse;
 
-/// Maximum number of names to suggest.
+/// The most names that are suggested.
 const MAX_SUGGESTIONS: usize = 5;
 
-/// Least similarity of a suggestion, of 1000: names that merely share some letters have less.
-const MIN_SIMILARITY: u32 = 700;
+/// The least similarity of a suggestion. Names that merely share some letters have less.
+const MIN_SIMILARITY_PERMILLE: u32 = 700;
 
 /// Returns the names most similar to an unknown one, the most similar first; none where all are
 /// quite different.
@@ -23,7 +23,7 @@ pub fn nearest<'a>(names: impl Iterator<Item = &'a str>, wanted: &str) -> Vec<&'
                 name,
             )
         })
-        .filter(|(Reverse(similarity), _)| *similarity >= MIN_SIMILARITY)
+        .filter(|(Reverse(similarity), _)| *similarity >= MIN_SIMILARITY_PERMILLE)
         .collect();
     near.sort_unstable();
     near.dedup();

@@ -1,4 +1,4 @@
-//! Filters that leave nothing: an empty report would look like an idle machine.
+//! The failure of filters that nothing passes: an empty report would look like an idle machine.
 
 use experiment_format::text::printable;
 use host::exit::{ExitKind, Failure};
@@ -29,7 +29,7 @@ fn leaves_something(model: &Model, filter: &Filter) -> bool {
         || filter.only_of_threads() && has_exact_times(model, filter)
 }
 
-/// Returns whether a thread without ticks, maybe, has exact times that pass.
+/// Returns whether exact times of a thread pass, which may have no ticks.
 fn has_exact_times(model: &Model, filter: &Filter) -> bool {
     model.experiments.iter().any(|info| {
         // Damage is reported where the times are shown.

@@ -146,8 +146,8 @@ impl Picture<'_> {
         format!("time in {}", names.collect::<Vec<_>>().join(", "))
     }
 
-    /// Returns whether stacks end in their states, as they do if there are several, and not just those
-    /// on a CPU.
+    /// Returns whether stacks end in their states, as they do if there are several, and not just
+    /// those on a CPU.
     fn with_states(&self) -> bool {
         let states = self.selected.states;
         let shown = (0..STATE_SLOTS).filter(|slot| states[*slot]);
@@ -244,8 +244,8 @@ impl Picture<'_> {
         is as f64 / was as f64
     }
 
-    /// Returns the subtitle: the machine, the experiment with its length, the filter, and what is not
-    /// drawn.
+    /// Returns the subtitle: the machine, the experiment with its length, the filter, and what is
+    /// not drawn.
     fn subtitle(&self, tree: &Tree) -> String {
         let model = self.selected.model;
         let mut parts = Vec::new();

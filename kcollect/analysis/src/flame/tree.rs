@@ -1,7 +1,7 @@
 //! The frames of a flame graph: stacks merged by name, without those too narrow to be seen.
 //!
-//! There may be a million stacks, and inferno takes one line for each, with all names in it. That is
-//! gigabytes, most of which it would not draw. So what is narrower than a pixel is added to its
+//! There may be a million stacks, and inferno takes one line for each, with all names in it. That
+//! is gigabytes, most of which it would not draw. So what is narrower than a pixel is added to its
 //! caller before lines are made. The picture is the same, with at most as many lines as frames.
 
 use std::fmt::Write as _;
@@ -55,8 +55,8 @@ impl Tree {
         }
     }
 
-    /// Adds stacks of the earlier experiment (0) or of the later one (1), with or without their states
-    /// on top.
+    /// Adds stacks of the earlier experiment (0) or of the later one (1), with or without their
+    /// states on top.
     pub(super) fn add(&mut self, when: usize, model: &Model, folded: &Folded<'_>, states: bool) {
         let functions = folded.functions().iter().map(|name| self.name(name));
         let functions: Vec<_> = functions.collect();
@@ -103,9 +103,9 @@ impl Tree {
         }
     }
 
-    /// Returns lines for inferno, with the times of both experiments, or of the later one alone. What
-    /// has less than `least` percent of the whole is added to its caller, unless that is the root,
-    /// which has no line.
+    /// Returns lines for inferno, with the times of both experiments, or of the later one alone.
+    /// What has less than `least` percent of the whole is added to its caller, unless that is the
+    /// root, which has no line.
     pub(super) fn lines(&self, least: f64, both: bool) -> String {
         let whole: u64 = self.nodes.iter().map(|node| node.own[1]).sum();
         let least = whole as f64 * least / 100.0;

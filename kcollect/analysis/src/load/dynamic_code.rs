@@ -35,8 +35,8 @@ pub struct RecordedCode<'a> {
 }
 
 impl<'a> RecordedCode<'a> {
-    /// Returns the code of a function: of several, that which was compiled last. None: no experiment
-    /// has it.
+    /// Returns the code of a function: of several, that which was compiled last. None: no
+    /// experiment has it.
     ///
     /// # Errors
     /// When a file of an experiment is damaged.

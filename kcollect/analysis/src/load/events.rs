@@ -1,5 +1,5 @@
-//! Reads events: overflows of counters, waits for locks, system calls that do I/O, and allocations of
-//! memory.
+//! Reads events: overflows of counters, waits for locks, system calls that do I/O, and allocations
+//! of memory.
 //!
 //! Waits and calls have metrics like counters, by gprofng's names: `sync` is the time of waits,
 //! `syncn` their number; `ioreadtime`, `ioreadbytes`, `ioreadcnt` and the like those of calls.
@@ -231,8 +231,8 @@ impl Loader {
         file
     }
 
-    /// Adds an event with its values by counter. Returns its row, which has no ticks. None: the event
-    /// is impossible, and counted as such.
+    /// Adds an event with its values by counter. Returns its row, which has no ticks. None: the
+    /// event is impossible, and counted as such.
     fn add(
         &mut self,
         context: &LoadContext<'_>,
@@ -268,7 +268,8 @@ impl Loader {
         Some(row)
     }
 
-    /// Returns how much each counter may still count after these values. None: a value is too large.
+    /// Returns how much each counter may still count after these values. None: a value is too
+    /// large.
     fn left_counts_after(&self, values: &[(u8, u64)]) -> Option<[u64; SUM_SLOTS]> {
         let mut left = self.left_counts;
         for (counter, value) in values {

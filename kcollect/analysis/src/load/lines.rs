@@ -1,4 +1,4 @@
-//! Adds source lines to frames, and inlined functions as frames of their own.
+//! Adds source lines to a model, and inlined functions as frames of their own.
 //!
 //! Debug information is read only for views that need it, once for each load object, for all of its
 //! frames together ([`add`]). A frame with inlined functions becomes several frames, as if the
@@ -29,19 +29,19 @@ use crate::symbol::{
     SearchPaths, SymbolError, Symboliser, UnnamedCode, demangle,
 };
 
-/// Where files are looked for beside experiments and their own paths.
+/// The places where files are looked for beside experiments and their own paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LookupPaths {
     /// Replacements of path prefixes.
     pub maps: Vec<PathMap>,
     /// Directories searched for the last part of a path.
     pub directories: Vec<PathBuf>,
-    /// Whether debug files and sources that are not found may be fetched.
+    /// Whether debug files and sources that are not found are fetched.
     pub debuginfod: DebuginfodUse,
 }
 
 impl LookupPaths {
-    /// Adds what went wrong in fetching files to the warnings of a model.
+    /// Adds the failures of fetching files to the warnings of a model.
     pub(super) fn warn(&self, model: &mut Model) {
         if let Some(client) = DebuginfodClient::of_process(self.debuginfod) {
             model.warnings.extend(client.take_problems());
@@ -49,7 +49,7 @@ impl LookupPaths {
     }
 }
 
-/// The files behind a model's load objects: where they are, and what is in them.
+/// The files behind a model's load objects, looked up when they are needed.
 pub struct SymbolFiles<'a> {
     model: &'a Model,
     /// One symboliser for each founder.
@@ -59,7 +59,8 @@ pub struct SymbolFiles<'a> {
 }
 
 impl<'a> SymbolFiles<'a> {
-    /// Looks into the archives of all experiments, this machine, and the places in `lookup`.
+    /// Returns the files in the archives of all experiments, on this machine, and in the places of
+    /// `lookup`.
     #[must_use]
     pub fn new(model: &'a Model, lookup: &LookupPaths) -> SymbolFiles<'a> {
         let mut founders: Vec<_> = model.experiments.iter().map(|info| info.founder).collect();
@@ -103,7 +104,8 @@ impl<'a> SymbolFiles<'a> {
         Some((symboliser, self.reference(object), source))
     }
 
-    /// Copied files contain their build ids; the kernel's image has its build id in the summary.
+    /// Returns the reference to a load object. Copied files contain their build ids; the kernel's
+    /// is in the summary.
     fn reference(&self, object: ObjectId) -> ObjectRef {
         let name = self.model.object(object).path.clone();
         let place = self.places.get(self.of_objects[object.index()]);
@@ -118,13 +120,13 @@ impl<'a> SymbolFiles<'a> {
         }
     }
 
-    /// Resolves positions of several load objects, in their order.
+    /// Returns the source lines of positions in several load objects, in their order.
     #[must_use]
     pub fn resolve(&self, wanted: &[(ObjectId, Vec<u64>)]) -> Vec<Resolved> {
         self.by_founder(wanted, Symboliser::resolve_all, without_other_builds)
     }
 
-    /// Names places of several load objects, in their order.
+    /// Returns the names of unnamed code in several load objects, in their order.
     #[must_use]
     pub fn names(&self, wanted: &[(ObjectId, Vec<UnnamedCode>)]) -> Vec<CodeNames> {
         let of_build = |found: CodeNames, path: &str, recorded| match &found.image {
@@ -134,7 +136,7 @@ impl<'a> SymbolFiles<'a> {
         self.by_founder(wanted, Symboliser::names, of_build)
     }
 
-    /// Asks each founder's symboliser about its own load objects.
+    /// Returns the results of each founder's symboliser for its own load objects.
     fn by_founder<A, R: Default + Clone>(
         &self,
         wanted: &[(ObjectId, Vec<A>)],
@@ -171,7 +173,7 @@ pub(crate) fn same_build(origin: &Origin, recorded: &str, at: Option<SystemTime>
     }
 }
 
-/// Drops lines that are of another build.
+/// Returns the lines if they are of the recorded build.
 fn without_other_builds(resolved: Resolved, recorded: &str, at: Option<SystemTime>) -> Resolved {
     match resolved.origin {
         Some(Origin::Original { ref path, .. }) => {
@@ -248,7 +250,7 @@ pub fn add(model: &mut Model, lookup: &LookupPaths) {
     lookup.warn(model);
 }
 
-/// The frames, functions and lines made so far.
+/// The frames, functions and lines that were added so far.
 struct Adding {
     lines: SourceLines,
     frames: Vec<StackFrame>,

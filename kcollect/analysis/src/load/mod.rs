@@ -47,8 +47,8 @@ use series::Series;
 /// them the page and others, are exact below.
 const MAX_TIME_NS: u64 = 1 << 53;
 /// Ticks of a record can be of this much time before the experiment began, since another writer may
-/// count a thread's whole life. More ticks than fit into that time and the time since are damage, of
-/// which an export would otherwise write a sample each.
+/// count a thread's whole life. More ticks than fit into that time and the time since are damage,
+/// of which an export would otherwise write a sample each.
 const MAX_EARLY_NS: u64 = 600_000_000_000;
 
 impl Model {
@@ -83,8 +83,8 @@ impl Model {
     }
 }
 
-/// The most microseconds of all ticks together, and the most events of a counter. More is damage, and
-/// might be too much for sums.
+/// The most microseconds of all ticks together, and the most events of a counter. More is damage,
+/// and might be too much for sums.
 const MAX_SUM: u64 = i64::MAX as u64 / 4;
 
 /// The model that is being loaded, and what was found for it so far.
@@ -255,7 +255,8 @@ impl Loader {
         ahead: &mut ReadAhead,
     ) -> Result<(), Error> {
         let tick_ns = u64::from(self.model.experiment(context.id).tick_us) * 1000;
-        // The row without ticks that those of a packet have in common. None: its time is impossible.
+        // The row without ticks that those of a packet have in common. None: its time is
+        // impossible.
         let mut of_packet = None;
         while let Some(ticks) = ahead.ticks()? {
             for Tick { record, first } in ticks {
@@ -310,8 +311,8 @@ impl Loader {
         })
     }
 
-    /// Returns the stack of a record at a time of the experiment's clock. None: the stack is missing,
-    /// and counted as such.
+    /// Returns the stack of a record at a time of the experiment's clock. None: the stack is
+    /// missing, and counted as such.
     fn stack(
         &mut self,
         context: &LoadContext<'_>,
@@ -361,8 +362,8 @@ impl Loader {
         }
     }
 
-    /// Warns of what is missing. Of an experiment that is not closed it may not be written yet, and is
-    /// not left out here.
+    /// Warns of what is missing. Of an experiment that is not closed it may not be written yet, and
+    /// is not left out here.
     fn warn_of_missing(&mut self, is_closed: bool, warning: String) {
         match is_closed {
             true => self.model.leave_out(warning),
@@ -488,7 +489,8 @@ fn process_of_header(source: &Experiment, index: usize) -> ProcessInfo {
     }
 }
 
-/// Returns whether an experiment holds CPU ticks, and with them ticks of all processes of a machine.
+/// Returns whether an experiment holds CPU ticks, and with them ticks of all processes of a
+/// machine.
 fn is_machine(source: &Experiment) -> bool {
     let mut profiles = source.header().profiles.iter();
     profiles.any(|profile| {

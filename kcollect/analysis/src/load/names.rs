@@ -1,4 +1,4 @@
-//! Names functions that have none in the experiment: those of programs that were stripped.
+//! Finds names of functions that have none in the experiment, which are those of stripped programs.
 //!
 //! The recorder names functions by what the machine has at that moment. Here, each place without a
 //! name is looked up once more, in the debug file of the same build: see [`Symboliser::names`]. One
@@ -20,9 +20,9 @@ use super::lines::{LookupPaths, SymbolFiles};
 use crate::model::{FunctionId, FunctionInfo, Model, ObjectId, ObjectInfo, ObjectKind};
 use crate::symbol::{CodeName, UnnamedCode, demangle};
 
-/// A longer name of another function is not part of a description, bytes.
+/// The longest name of another function that is part of a description.
 const MAX_NEIGHBOUR_BYTES: usize = 100;
-/// How gprofng's name of code ends where it knows of no functions, or looks for none.
+/// The end of gprofng's name of code in a file of which no functions are known.
 const NO_FUNCTIONS: &str = " --  no functions found";
 
 impl Model {
@@ -68,7 +68,7 @@ pub fn add(model: &mut Model, lookup: &LookupPaths) {
     lookup.warn(model);
 }
 
-/// What no two functions have in common.
+/// Returns what distinguishes a function from all others.
 fn key(function: &FunctionInfo) -> (ObjectId, u64, String, String) {
     let symbol = function.symbol().to_owned();
     let name = function.name.clone();
@@ -140,14 +140,14 @@ fn drop_unused(model: &mut Model) {
     }
 }
 
-/// Load objects with the places in them that have no name.
+/// Load objects with the positions in them that have no name.
 type Wanted = Vec<(ObjectId, Vec<UnnamedCode>)>;
-/// Positions of frames without a name, each with the position of its load object and its place.
-type Frames = Vec<(usize, (usize, usize))>;
+/// Frames without a name, each with its positions in [`Wanted`].
+type NamelessFrames = Vec<(usize, (usize, usize))>;
 
-/// Returns what has no name. Of a load object of which there are several builds, one name is of
-/// functions of all of them, so that none of them would be right.
-fn nameless(model: &Model) -> (Wanted, Frames) {
+/// Returns the frames without a name, and their positions by load object. Load objects of which
+/// there are several builds are left out: the names of one would be wrong for the others.
+fn nameless(model: &Model) -> (Wanted, NamelessFrames) {
     let mut wanted: Wanted = Vec::new();
     let mut frames = Vec::new();
     let mut by_object = vec![None; model.objects.len()];
@@ -200,15 +200,15 @@ mod tests {
             begin: 0x1d980,
             after: after.map(|symbol| (symbol.to_owned(), 0x340)),
         };
-        let said = |found: &CodeName| {
+        let shown = |found: &CodeName| {
             let function = named(&ordinary, &library, found);
             assert!(function.is_nameless() && function.offset == 0x1d980);
             function.name
         };
         let expected = "libmariadb.so.3+0x1d980 (0x340 after mysql::init())";
-        assert_eq!(said(&near(Some("_ZN5mysql4initEv"))), expected);
+        assert_eq!(shown(&near(Some("_ZN5mysql4initEv"))), expected);
         for found in [near(None), near(Some(&"x".repeat(200))), CodeName::Unknown] {
-            assert_eq!(said(&found), "libmariadb.so.3+0x1d980");
+            assert_eq!(shown(&found), "libmariadb.so.3+0x1d980");
         }
         let none = function("<static>@0x0 (<a>) --  no functions found");
         let unknown = named(&none, &object("/tmp/a"), &CodeName::Unknown);

@@ -1,4 +1,4 @@
-//! Opens what was typed: experiments, their subexperiments, and groups of experiments.
+//! Opens the experiments that were named, with their subexperiments, and groups of experiments.
 //!
 //! What cannot be opened becomes a warning, and the rest is reported, unless nothing is left.
 
@@ -10,7 +10,7 @@ use host::exit::{ExitKind, Failure};
 
 use crate::model::Model;
 
-/// How the first line of a group begins, as gprofng recognises it.
+/// The first character of a group of experiments, by which gprofng recognises it.
 const GROUP_HEADING: char = '#';
 
 /// An open experiment.

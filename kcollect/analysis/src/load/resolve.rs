@@ -2,8 +2,8 @@
 //!
 //! What an address means depends on the experiment and on the time, so each result is cached with
 //! the time range in which it holds. `Resolver::stack` resolves each stack, and each chain of
-//! callers that stacks share, once, unless something else was mapped there in between. Each position
-//! in a file is resolved once for all experiments of a founder.
+//! callers that stacks share, once, unless something else was mapped there in between. Each
+//! position in a file is resolved once for all experiments of a founder.
 
 use experiment_format::address_space::{AddressSpace, Location, ObjectKind as Mapped};
 use experiment_format::functions::{Archives, FunctionTable, PLT};
@@ -75,8 +75,8 @@ impl Addresses {
 const PARTS_BEFORE_CIRCLE_CHECK: usize = 16;
 
 impl Resolver {
-    /// Returns the stack of a packet at a time since the start of its experiment. None: the stack is
-    /// missing.
+    /// Returns the stack of a packet at a time since the start of its experiment. None: the stack
+    /// is missing.
     pub(super) fn stack(
         &mut self,
         model: &mut Model,

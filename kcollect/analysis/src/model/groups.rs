@@ -1,11 +1,11 @@
-//! What processes belong to: unit, container, pod, control group, user.
+//! The groups that processes belong to: unit, container, pod, control group, user.
 
 use experiment_format::groups::{is_container, is_in_cgroup, is_unit};
 use experiment_format::log::LogHeader;
 
 use super::ProcessInfo;
 
-/// A kind of what a process belongs to.
+/// A kind of groups of processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupKind {
     /// A unit of systemd.
@@ -45,8 +45,8 @@ impl GroupKind {
         all.find(|(_, own)| *own == name).map(|(kind, _)| *kind)
     }
 
-    /// Returns whether a group of this kind is what was asked for: a control group also by one
-    /// above it, a container also by the beginning of its id, a service also without its ending.
+    /// Returns whether a group of this kind is the wanted one: a control group also by one above
+    /// it, a container also by the beginning of its id, a service also without its ending.
     #[must_use]
     pub fn is(self, group: &str, wanted: &str) -> bool {
         match self {
@@ -58,12 +58,12 @@ impl GroupKind {
     }
 }
 
-/// What a process belongs to, by the header of its experiment.
+/// The groups that a process belongs to, by the header of its experiment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProcessGroups([Option<String>; GroupKind::ALL.len()]);
 
 impl ProcessGroups {
-    /// Returns those of a subexperiment.
+    /// Returns the groups of a subexperiment's process.
     #[must_use]
     pub fn of(header: &LogHeader) -> ProcessGroups {
         let comment = |key| header.comment(key).map(str::to_owned);
@@ -77,7 +77,7 @@ impl ProcessGroups {
         }))
     }
 
-    /// Returns the one of a kind.
+    /// Returns the group of a kind.
     #[must_use]
     pub fn get(&self, kind: GroupKind) -> Option<&str> {
         self.0[kind as usize].as_deref()
@@ -85,7 +85,7 @@ impl ProcessGroups {
 }
 
 impl ProcessInfo {
-    /// Returns what it belongs to, in words where that is nothing or is not known.
+    /// Returns the group that the process belongs to, or words for none and for an unknown one.
     #[must_use]
     pub fn group(&self, kind: GroupKind) -> String {
         match self.groups.get(kind) {

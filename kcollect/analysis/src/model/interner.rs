@@ -1,4 +1,4 @@
-//! Numbers equal values: a hash table of positions in a vector that holds the values.
+//! A hash table of positions in a vector, by which equal values get the same number.
 //!
 //! The table does not hold the values a second time, as a map's keys would be. So it stays small
 //! enough for a processor's cache where a map would not.

@@ -144,8 +144,8 @@ impl Model {
         }
     }
 
-    /// Returns whether a function is JIT code. Among the functions without a file are also those that
-    /// stand for processes, such as `<sshd_PID_1264>`.
+    /// Returns whether a function is JIT code. Among the functions without a file are also those
+    /// that stand for processes, such as `<sshd_PID_1264>`.
     #[must_use]
     pub fn is_jit_code(&self, function: &FunctionInfo) -> bool {
         let name = &function.name;
@@ -246,8 +246,8 @@ impl Model {
         i64::from(row.ticks) * i64::from(self.experiment(row.experiment).tick_us)
     }
 
-    /// Returns the latest time of all experiments, which is the end of the recording, in nanoseconds
-    /// since its start.
+    /// Returns the latest time of all experiments, which is the end of the recording, in
+    /// nanoseconds since its start.
     #[must_use]
     pub fn end_ns(&self) -> u64 {
         let ends = self.experiments.iter().map(|experiment| experiment.end_ns);

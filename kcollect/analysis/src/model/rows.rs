@@ -9,12 +9,12 @@ use super::ids::{CpuId, ExperimentId, FileId, StackId, ThreadId};
 #[cfg(doc)]
 use super::{ExperimentInfo, Model};
 
-/// The number of slots of [`Sums`] for states: one for each of the twelve states with names, and one
-/// for all others together.
+/// The number of slots of [`Sums`] for states: one for each of the twelve states with names, and
+/// one for all others together.
 pub const STATE_SLOTS: usize = Microstate::ALL.len() + 1;
 
-/// Sums of ticks or of counters. Those of ticks are microseconds by the state's number, with all states
-/// without a name in the last of [`STATE_SLOTS`]. Those of counters are counts by
+/// Sums of ticks or of counters. Those of ticks are microseconds by the state's number, with all
+/// states without a name in the last of [`STATE_SLOTS`]. Those of counters are counts by
 /// [`CounterRow::counter`].
 pub type Sums = [i64; SUM_SLOTS];
 
@@ -27,8 +27,8 @@ pub const SUM_SLOTS: usize = 20;
 
 const _: () = assert!(SUM_SLOTS >= STATE_SLOTS);
 
-/// Ticks of one thread, or of one CPU, in one state with one stack. A row takes 32 bytes, since there
-/// may be many millions.
+/// Ticks of one thread, or of one CPU, in one state with one stack. A row takes 32 bytes, since
+/// there may be many millions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TickRow {
     /// When the ticks were recorded, since the start of [`ExperimentInfo::first`].

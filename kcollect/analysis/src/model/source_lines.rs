@@ -10,7 +10,7 @@ use crate::symbol::SymbolError;
 pub struct SourceLine {
     /// The function, possibly an inlined one.
     pub function: FunctionId,
-    /// Position in [`SourceLines::files`], and the line from 1. None: no line is known.
+    /// The position in [`SourceLines::files`], and the line from 1. None: no line is known.
     pub at: Option<(u32, u32)>,
 }
 
@@ -21,8 +21,8 @@ pub struct SourceLines {
     pub files: Vec<Arc<str>>,
     /// The lines that frames have, each once.
     pub lines: Vec<SourceLine>,
-    /// By [`super::FrameId`], the position in [`SourceLines::lines`].
+    /// For each [`super::FrameId`], the position in [`SourceLines::lines`].
     pub of_frames: Vec<u32>,
-    /// By [`super::ObjectId`], why lines are missing.
+    /// For each [`super::ObjectId`], why lines are missing.
     pub errors: Vec<Option<SymbolError>>,
 }

@@ -31,7 +31,8 @@ impl Stacks {
         StackId(self.nodes.child(caller.0, frame))
     }
 
-    /// Returns the frame that a stack called first, which is likely to be asked for again.
+    /// Returns the leaf of the first stack that was added below `caller`, which is likely to be the
+    /// next one too.
     pub(crate) fn first_callee(&self, caller: StackId) -> Option<FrameId> {
         self.nodes.first_child(caller.0)
     }
@@ -100,7 +101,7 @@ impl Stacks {
     }
 }
 
-/// The trie from callers to callees.
+/// The links of a trie from callers to callees.
 #[derive(Debug)]
 pub struct Callees {
     first: Vec<u32>,

@@ -117,8 +117,8 @@ impl Model {
     }
 }
 
-/// Returns parts of a number, each of which is no more than a row can hold: a wait may be longer than
-/// half an hour.
+/// Returns parts of a number, each of which is no more than a row can hold: a wait may be longer
+/// than half an hour.
 fn pieces(mut number: u64) -> impl Iterator<Item = i32> {
     std::iter::from_fn(move || {
         let piece = i32::try_from(number).unwrap_or(i32::MAX);

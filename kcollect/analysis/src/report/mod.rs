@@ -33,7 +33,7 @@ pub enum ReportFormat {
     Csv,
 }
 
-/// What to report, and how.
+/// What is reported, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReportOptions {
     /// The experiments.
@@ -54,7 +54,7 @@ pub struct ReportOptions {
 struct Loaded {
     found: Found,
     model: Model,
-    /// With the period.
+    /// The filter, with the period.
     filter: Filter,
 }
 

@@ -82,8 +82,8 @@ impl Cell {
         })
     }
 
-    /// Returns the cell as gprofng prints it: seconds with three decimals, percent with two, and zero
-    /// as `0.`.
+    /// Returns the cell as gprofng prints it: seconds with three decimals, percent with two, and
+    /// zero as `0.`.
     #[must_use]
     pub fn plain(&self) -> String {
         match self {

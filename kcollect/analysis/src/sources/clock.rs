@@ -1,4 +1,4 @@
-//! A time of day as it is typed: `03:10-03:15`, `03:12`, `2026-11-24T23:50-00:10`.
+//! Times of day as they are typed: `03:10-03:15`, `03:12`, `2026-11-24T23:50-00:10`.
 
 use std::ops::Range;
 use std::str::FromStr;
@@ -23,11 +23,11 @@ struct Moment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Until {
     Moment(Moment),
-    /// The beginning was typed alone: it is this long.
+    /// The beginning was typed alone, and the range has this length.
     Length(TimeDelta),
 }
 
-/// The text is no range of times.
+/// The error of a text that is no range of times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotAClockRange;
 
@@ -54,7 +54,7 @@ impl FromStr for ClockRange {
     }
 }
 
-/// Returns a time, and for how long it is true.
+/// Returns a time, and its precision.
 fn moment(text: &str) -> Option<(Moment, TimeDelta)> {
     let (day, time) = match text.split_once(['T', ' ']) {
         Some((day, time)) => (Some(NaiveDate::parse_from_str(day, "%Y-%m-%d").ok()?), time),

@@ -1,7 +1,7 @@
-//! Which experiments a result is made of: those that were named, or those in a directory that were
+//! Finds the experiments of a result: those that were named, or those in a directory that were
 //! recorded at a time (`--last`, `--at`).
 //!
-//! Of those that are not of the time only the log is read.
+//! Of an experiment of another time only the log is read.
 
 pub mod clock;
 pub(crate) mod log_summary;
@@ -21,11 +21,11 @@ use crate::filter::{Filter, TimeRange};
 use crate::model::Model;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
-/// No clock of a machine shows a later time, nanoseconds since 1970: the year 2262. An experiment
-/// that does would be the last one, from which `--last` counts.
+/// The latest time that a clock shows, in nanoseconds since 1970: the year 2262. An experiment with
+/// a later one would be the last, from which `--last` counts.
 const MAX_WALL_NS: u64 = i64::MAX as u64;
 
-/// What was typed.
+/// The experiments of a result, as typed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sources {
     /// Experiments, and with a period also directories that hold some. Empty: the newest experiment
@@ -44,14 +44,14 @@ pub enum Period {
     At(ClockRange),
 }
 
-/// The experiments.
+/// The experiments that were found.
 #[derive(Debug)]
 pub struct Found {
     /// Their paths. With a period the oldest first.
     pub paths: Vec<PathBuf>,
     /// The period.
     time: Option<FoundTime>,
-    /// What may be missing, since it can't be read.
+    /// What can't be read and may be missing, one sentence each.
     problems: Vec<String>,
 }
 

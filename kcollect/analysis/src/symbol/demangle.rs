@@ -7,9 +7,9 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-/// Longest name that is demangled, in bytes. Expression templates have some thousands.
+/// The longest name that is demangled. Expression templates have some thousands of bytes.
 const MAX_MANGLED_BYTES: usize = 16 << 10;
-/// Longest demangled name, in bytes.
+/// The longest demangled name.
 const MAX_DEMANGLED_BYTES: usize = 64 << 10;
 
 /// Returns a mangled name of C++ (Itanium) or Rust (legacy and v0) as in the source, Rust's without

@@ -14,17 +14,17 @@ use yaxpeax_arm::armv8::a64::{InstDecoder, Operand};
 use super::locate::{self, Origin};
 use super::{ObjectRef, SymbolError, Symboliser};
 
-/// Bytes of code that are disassembled at a time. The largest functions of the kernel and of
+/// The most bytes of code that are disassembled. The largest functions of the kernel and of
 /// interpreters have some ten thousand.
 const MAX_CODE_BYTES: u64 = 4 << 20;
-/// Bytes of an aarch64 instruction.
+/// The bytes of an aarch64 instruction.
 const AARCH64_INSTRUCTION_BYTES: usize = 4;
 
 /// Returns the name of the function at a position in the same file, and the distance from its
 /// beginning.
 pub type NameAt<'a> = dyn Fn(u64) -> Option<(String, u64)> + 'a;
 
-/// One instruction.
+/// A disassembled instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instruction {
     /// Its position in the file.
@@ -73,7 +73,7 @@ impl Symboliser {
                 }
                 _ => continue,
             };
-            let piece = Piece {
+            let piece = CodePiece {
                 bits: elf.bits(),
                 code: &code,
                 offset: range.start,
@@ -90,9 +90,9 @@ impl Symboliser {
     }
 }
 
-/// Disassembles 64-bit code that was made at run time on a machine of an architecture, `x86_64` or
-/// `aarch64`, as it was at this address. Positions are from the beginning of the code, but those
-/// that branches and calls go to are addresses.
+/// Disassembles 64-bit JIT code of an architecture, `x86_64` or `aarch64`, as it was at this
+/// address. Positions are from the beginning of the code, but those that branches and calls go to
+/// are addresses.
 ///
 /// # Errors
 /// When it is for another processor.
@@ -102,7 +102,7 @@ pub fn disassemble_code(
     address: u64,
     names: &NameAt<'_>,
 ) -> Result<Vec<Instruction>, SymbolError> {
-    let piece = Piece {
+    let piece = CodePiece {
         bits: 64,
         code: &code[..code.len().min(MAX_CODE_BYTES as usize)],
         offset: 0,
@@ -117,7 +117,8 @@ pub fn disassemble_code(
     })
 }
 
-struct Piece<'a> {
+/// Code that is disassembled.
+struct CodePiece<'a> {
     bits: u32,
     code: &'a [u8],
     offset: u64,
@@ -127,7 +128,7 @@ struct Piece<'a> {
     names: &'a NameAt<'a>,
 }
 
-impl Piece<'_> {
+impl CodePiece<'_> {
     fn decode(&self, machine: Machine) -> Result<Vec<Instruction>, SymbolError> {
         match machine {
             EM_X86_64 | EM_386 => Ok(self.x86()),

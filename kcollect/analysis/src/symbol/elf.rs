@@ -1,4 +1,4 @@
-//! An ELF file read by pieces: sections by name, decompressed, and code by its position.
+//! Reads pieces of ELF files: sections by name, decompressed, and code by its position.
 //!
 //! [`ElfFile`] reads it, of either class and byte order, and refuses what the headers only claim.
 //! Nothing is mapped. A file's owner can shorten it while it is read, and a mapping would turn that
@@ -21,11 +21,11 @@ use object::pod::slice_from_bytes;
 use object::read::elf::Sym;
 use object::{CompressedData, CompressionFormat, Endian, Endianness};
 
-/// All sections of one object that are in memory at a time, bytes. Debian's vmlinux needs 0.5 GiB
-/// of them.
+/// The most bytes of one object's sections that are in memory at a time. Debian's vmlinux needs
+/// 0.5 GiB.
 const MAX_SECTION_BYTES: u64 = 1 << 30;
-/// A section that grows by more than this is no debug information: zlib and zstd make it 3 to 8
-/// times smaller.
+/// The most by which a section of debug information grows: zlib and zstd make it 3 to 8 times
+/// smaller.
 const MAX_COMPRESSION_RATIO: u64 = 64;
 /// A piece may be as large as all sections together: [`Room`] has the sum.
 const LIMITS: ElfLimits = ElfLimits {
@@ -33,7 +33,7 @@ const LIMITS: ElfLimits = ElfLimits {
     ..ElfLimits::PROGRAM
 };
 
-/// Why a file, or a section of it, can't be used. The end of a sentence that begins with the
+/// Why a file, or a section of it, can't be used: the end of a sentence that begins with the
 /// object's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -43,12 +43,12 @@ const TOO_LARGE: Damaged = Damaged("has more than 1 GiB of debug information");
 const BAD_COMPRESSION: Damaged = Damaged("has a damaged compressed section");
 const HOLE: Damaged = Damaged("has a section that is nearly all hole");
 
-/// How many bytes of sections may still be read.
+/// The bytes of sections that may still be read.
 #[derive(Debug)]
 pub(super) struct Room(u64);
 
 impl Room {
-    /// For the sections of one object.
+    /// Returns the room for the sections of one object.
     pub(super) fn new() -> Room {
         Room(MAX_SECTION_BYTES)
     }
@@ -86,23 +86,23 @@ impl Elf {
         })
     }
 
-    /// The file, to be looked into by others.
+    /// Returns the file.
     pub(super) fn file(&self) -> &File {
         self.file.bytes()
     }
 
-    /// The processor that it is for.
+    /// Returns the processor that the file is for.
     pub(super) fn machine(&self) -> Machine {
         self.file.machine()
     }
 
-    /// 64 or 32.
+    /// Returns 64 or 32.
     pub(super) fn bits(&self) -> u32 {
         if self.file.is_64_bit() { 64 } else { 32 }
     }
 
-    /// Returns whether it was made from a list of symbols, as the kernel's are. Such a file is not
-    /// loaded, and has no segments.
+    /// Returns whether the file was written from a list of symbols, as the kernel's are. Such a
+    /// file is not loaded, and has no segments.
     pub(super) fn is_synthetic(&self) -> bool {
         (self.file.segments()).is_ok_and(|segments| segments.is_empty())
     }
@@ -116,26 +116,25 @@ impl Elf {
         has(b".debug_line") || has(b".zdebug_line")
     }
 
-    /// The address that the file says of a position in its code, as gprofng computes it: by
-    /// sections.
+    /// Returns the address of a position in the code. As in gprofng it is that of its section.
     pub(super) fn address(&self, offset: u64) -> Option<u64> {
         let section = self.code_at(offset)?;
         section.address.checked_add(offset - section.offset)
     }
 
-    /// The address at which the section of code begins that has a position.
+    /// Returns the address at which the section of code with this position begins.
     pub(super) fn section_begin(&self, offset: u64) -> Option<u64> {
         self.code_at(offset).map(|section| section.address)
     }
 
-    /// The position in the file of an address of code.
+    /// Returns the position in the file of an address of code.
     pub(super) fn offset(&self, address: u64) -> Option<u64> {
         let section = self.code_section(|section| (section.address, address))?;
         section.offset.checked_add(address - section.address)
     }
 
-    /// Up to `size` bytes of code at a position; fewer where its section ends. None where the file
-    /// has no instructions.
+    /// Returns up to `size` bytes of code at a position, fewer where its section ends. None: the
+    /// file has no instructions there.
     pub(super) fn code(&self, offset: u64, size: u64) -> Result<Option<Vec<u8>>, Damaged> {
         let Some(section) = self.code_at(offset).filter(|code| code.kind != SHT_NOBITS) else {
             return Ok(None);
@@ -159,8 +158,8 @@ impl Elf {
         })
     }
 
-    /// Content of a section, decompressed; empty where there is none. `.debug_x` is also found as
-    /// `.zdebug_x`, which is how compressed ones were called before they had a flag.
+    /// Returns the content of a section, decompressed; empty where there is none. `.debug_x` is
+    /// also found as `.zdebug_x`, which is how compressed ones were called before they had a flag.
     pub(super) fn section(&self, name: &str, room: &mut Room) -> Result<Vec<u8>, Damaged> {
         if let Some(found) = self.sections.named(name.as_bytes()) {
             let bytes = self.raw(found, room)?;
@@ -209,24 +208,24 @@ impl Elf {
         piece.map_err(damaged)
     }
 
-    /// The first section of a kind, and the one that it is linked to, such as a table of symbols
-    /// and its strings.
+    /// Returns the first section of a kind, and the one that it is linked to, such as a table of
+    /// symbols and its strings.
     pub(super) fn linked(&self, kind: SectionType) -> Option<(&ElfSection, &ElfSection)> {
         let table = self.sections.of_kind(kind)?;
         Some((table, self.sections.linked(table)?))
     }
 
-    /// The headers of the sections.
+    /// Returns the headers of the sections.
     pub(super) fn headers(&self) -> &[ElfSection] {
         &self.sections.headers
     }
 
-    /// The byte order.
+    /// Returns the byte order.
     pub(super) fn endian(&self) -> Endianness {
         self.file.endian()
     }
 
-    /// Address of the symbol of this name, in a 64-bit file.
+    /// Returns the address of the symbol of this name, in a 64-bit file.
     pub(super) fn symbol(&self, name: &[u8], room: &mut Room) -> Option<u64> {
         let (table, strings) = self.linked(SHT_SYMTAB)?;
         if !self.file.is_64_bit() {
@@ -244,7 +243,7 @@ impl Elf {
         Some(found.st_value(endian))
     }
 
-    /// Content of `.gnu_debugaltlink`: a path, a NUL, a build id.
+    /// Returns the path and the build id in `.gnu_debugaltlink`.
     pub(super) fn alternative(&self) -> Option<(Vec<u8>, Vec<u8>)> {
         let mut room = Room(4096 + 64);
         let bytes = self.section(".gnu_debugaltlink", &mut room).ok()?;
@@ -253,7 +252,7 @@ impl Elf {
         (!path.is_empty() && !id.is_empty()).then(|| (path.to_vec(), id.to_vec()))
     }
 
-    /// As gimli names it.
+    /// Returns the byte order as gimli names it.
     pub(super) fn gimli_endian(&self) -> gimli::RunTimeEndian {
         if self.file.endian().is_little_endian() {
             gimli::RunTimeEndian::Little

@@ -1,4 +1,4 @@
-//! Turns addresses into source lines and inlined functions, from the tables of one file.
+//! Resolves addresses to source lines and inlined functions, by the tables of one file.
 //!
 //! addr2line does the work; [`super::meter`] bounds it.
 
@@ -15,17 +15,17 @@ use super::meter::{Meter, Metered};
 use super::split::{SplitFiles, SplitPlaces};
 use super::{SourceFrame, SymbolError};
 
-/// Time limit for the addresses of one object. It is checked between addresses: units that all
-/// claim the same addresses are visited without reading, which the meter does not count.
+/// The time limit for the addresses of one object. It is checked between addresses, since units
+/// that all claim the same addresses are visited without reading, which the meter does not count.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(120);
-/// Longest name or path, in bytes; the rest is cut.
+/// The longest name or path. The rest is cut.
 const MAX_NAME_BYTES: usize = 64 << 10;
 
 /// The tables of one file for lines and inlined functions; empty if it has none.
-pub(super) type Tables = DwarfSections<Vec<u8>>;
+pub(super) type LineTables = DwarfSections<Vec<u8>>;
 
-/// Reads the tables.
-pub(super) fn tables(elf: &Elf, room: &mut Room) -> Result<Tables, Damaged> {
+/// Reads the tables of a file.
+pub(super) fn tables(elf: &Elf, room: &mut Room) -> Result<LineTables, Damaged> {
     DwarfSections::load(|id| match id {
         SectionId::DebugAbbrev
         | SectionId::DebugAddr
@@ -45,8 +45,8 @@ pub(super) fn tables(elf: &Elf, room: &mut Room) -> Result<Tables, Damaged> {
 /// Resolves addresses in their order; sorted ones share what is read. `alternative` has the tables
 /// that dwz moved into a common file. An unknown address has no frames.
 pub(super) fn resolve(
-    tables: &Tables,
-    alternative: Option<&Tables>,
+    tables: &LineTables,
+    alternative: Option<&LineTables>,
     places: SplitPlaces<'_>,
     endian: RunTimeEndian,
     addresses: impl Iterator<Item = Option<u64>>,
@@ -103,7 +103,7 @@ fn unknown(
     (addresses.map(|_| Vec::new()).collect(), Some(error))
 }
 
-fn bytes(tables: &Tables) -> u64 {
+fn bytes(tables: &LineTables) -> u64 {
     let mut bytes = 0;
     let _ = tables.borrow(|table| {
         bytes += table.len() as u64;
@@ -135,7 +135,7 @@ fn frames_at<'a>(
     Ok(frames)
 }
 
-/// Names and paths, each once.
+/// Names and paths, each stored once.
 #[derive(Default)]
 struct InternedStrings(HashSet<Arc<str>>);
 

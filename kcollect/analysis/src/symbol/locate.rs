@@ -6,9 +6,9 @@
 //!
 //! Debug information is in the same file or in a debug file of the distribution: by build id below
 //! `usr/lib/debug/.build-id`, or by name and checksum in `.gnu_debuglink`, or else from a server if
-//! the user wants that. What `dwz` moved into a
-//! common file is found by path or build id. The kernel's image in an experiment was made from a
-//! list of symbols and has no debug information; its debug file is found by the recorded build id.
+//! the user wants that. What `dwz` moved into a common file is found by path or build id. The
+//! kernel's image in an experiment was made from a list of symbols and has no debug information;
+//! its debug file is found by the recorded build id.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -24,10 +24,10 @@ use super::mini;
 use super::paths::{SearchPaths, open_regular};
 use super::{ObjectRef, SymbolError};
 
-/// A symbol in both the vmlinux and kallsyms, wherever the kernel was placed at boot.
+/// A symbol that vmlinux and kallsyms have, by which the kernel's place in memory is found.
 const KERNEL_MARK: &[u8] = b"_stext";
 
-/// Where lines or instructions came from.
+/// The source of lines or instructions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The experiment's copy.
@@ -53,7 +53,7 @@ impl Origin {
     }
 }
 
-/// A file with the code of a load object, or an image of it.
+/// A file with the code of a load object.
 #[derive(Debug)]
 pub(super) struct Image {
     pub(super) elf: Elf,
@@ -65,7 +65,7 @@ pub(super) struct Image {
 pub(super) struct Debug {
     pub(super) elf: Elf,
     pub(super) origin: Origin,
-    /// The offset from addresses of the image to those of this file.
+    /// The distance from addresses of the image to those of this file.
     pub(super) slide: u64,
     /// The common file that dwz made, or why it is missing.
     pub(super) alternative: Option<Result<Elf, SymbolError>>,

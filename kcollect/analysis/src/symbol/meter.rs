@@ -14,18 +14,18 @@ use std::cell::Cell;
 
 use gimli::{EndianSlice, Error, Reader, ReaderOffsetId, Result, RunTimeEndian};
 
-/// Reads allowed for each byte of debug information. Nearly all lines and inlined functions of a
-/// program of 80 MB took 0.2, those of a small one 0.3.
+/// The reads that are allowed for each byte of debug information. Nearly all lines and inlined
+/// functions of a program of 80 MB took 0.2, those of a small one 0.3.
 const READS_PER_BYTE: u64 = 2;
-/// Reads allowed for a file of any size.
+/// The reads that are allowed for a file of any size.
 const MIN_READS: u64 = 4 << 20;
-/// Bytes of a string that cost as much as a read.
+/// The bytes of a string that cost as much as a read.
 const STRING_BYTES_PER_READ: u64 = 16;
 
-/// Stack size of a reading thread, in bytes.
+/// The stack size of a reading thread.
 pub(super) const STACK_BYTES: usize = 16 << 20;
-/// Stack depth allowed for reads, in bytes from where the meter was made. The rest is for the frame
-/// that detects it.
+/// The stack depth at which reads are allowed, from where the meter was made. The rest is for the
+/// frame that detects it.
 const MAX_DEPTH_BYTES: usize = STACK_BYTES / 2;
 
 /// The budget of one object.
@@ -38,8 +38,8 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// A budget for so many bytes of sections, for the calling thread, which must have a stack of
-    /// [`STACK_BYTES`] bytes.
+    /// Returns the budget for so many bytes of sections, for the calling thread, which must have a
+    /// stack of [`STACK_BYTES`] bytes.
     pub(super) fn new(bytes: u64) -> Meter {
         Meter {
             left: Cell::new(MIN_READS.saturating_add(bytes.saturating_mul(READS_PER_BYTE))),

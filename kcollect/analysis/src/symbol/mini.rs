@@ -1,4 +1,5 @@
-//! The symbol table that is compressed in a program: an ELF file in the section `.gnu_debugdata`.
+//! Decompresses the symbol table that a program may have in the section `.gnu_debugdata`, an ELF
+//! file.
 //!
 //! Fedora's programs have it ("mini debug information"): a table of the functions that are not
 //! exported, and nothing else of debug information. What is decompressed is bounded, and kept in a
@@ -12,12 +13,12 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::elf::{Damaged, Elf, Room};
 
-/// Most bytes that come out. Fedora's largest are some megabytes.
+/// The most decompressed bytes. Fedora's largest files have some megabytes.
 const MAX_BYTES: u64 = 128 << 20;
-/// Most memory for the decoder, KiB: `xz -9` makes files that need 65 MiB.
+/// The most memory for the decoder. Files of `xz -9` need 65 MiB.
 const MAX_DECODER_KIB: u32 = 80 << 10;
 
-/// Returns the file that is compressed in another one; none if there is none.
+/// Returns the file that is compressed in another one. None: there is none.
 pub(super) fn of(elf: &Elf) -> Result<Option<Elf>, Damaged> {
     let packed = elf.section(".gnu_debugdata", &mut Room::new())?;
     if packed.is_empty() {

@@ -2,11 +2,14 @@
 //!
 //! Functions themselves come from the experiment ([`experiment_format::functions`], as in gprofng);
 //! this module has what needs debug information, and names for functions that have none there. In
-//! the order of work: [`SearchPaths`] has the places, `locate` finds a load object's files,
-//! `debuginfod` fetches them, `elf` reads their sections, `names` looks up addresses in symbol
-//! tables, `mini` decompresses one, `lines` in line tables by addr2line with `meter` bounding its
-//! work, and `split` reads what the compiler left out of the program; `disassembly` reads code, and
-//! [`demangle()`] makes names readable.
+//! the order of work:
+//!
+//! * [`SearchPaths`] has the places, `locate` finds a load object's files there, and `debuginfod`
+//!   fetches them. `elf` reads their sections.
+//! * `names` looks up addresses in symbol tables, of which `mini` decompresses one.
+//! * `lines` looks up addresses in line tables by addr2line. `meter` bounds that work, and `split`
+//!   reads what the compiler left out of the program.
+//! * `disassembly` reads code, and [`demangle()`] makes names readable.
 //!
 //! addr2line is used and not blazesym, because files are untrusted: one that is shortened while it
 //! is read must cause an error and not SIGBUS, and reading must end within bounded memory and
@@ -53,7 +56,7 @@ use elf::{Damaged, Room};
 use names::CodeSymbols;
 use split::SplitPlaces;
 
-/// A function that begins more than this before a place has nothing to do with it. The code of one
+/// The distance at which a function before a place may still be related to it: the code of one
 /// source file is rarely larger.
 const MAX_DISTANCE_BYTES: u64 = 64 << 10;
 
@@ -82,41 +85,41 @@ pub struct SourceFrame {
     pub column: Option<u32>,
 }
 
-/// The names of places in one load object.
+/// The names of unnamed code in one load object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CodeNames {
-    /// For each place, in the order of the request.
+    /// One name for each place of the request, in order.
     pub names: Vec<CodeName>,
     /// The load object's own file, of whose build the names are. None: there is no file.
     pub image: Option<Origin>,
 }
 
-/// A place in a file that has no name in the experiment.
+/// A position in a file whose code has no name in the experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnnamedCode {
-    /// Where it is.
+    /// The position.
     pub offset: u64,
-    /// Where the range of code without a name begins that it is in, if the experiment has that.
+    /// The beginning of the range of code without a name around it, if the experiment has that.
     pub begin: Option<u64>,
 }
 
-/// The name of a place, or what is known instead of it.
+/// The name of code, or what is known instead of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum CodeName {
-    /// The function that covers it.
+    /// A function covers the position.
     Function {
         /// Its name as the linker has it, for [`demangle()`].
         symbol: String,
         /// Where it begins in the load object's file.
         begin: u64,
     },
-    /// None, but its neighbour may have one.
+    /// No function covers the position, but one before it may have a name.
     Near {
-        /// Where its range begins in the load object's file: at the latest behind the function
-        /// before it.
+        /// Where the range of code begins in the load object's file: at the latest behind the
+        /// function before it.
         begin: u64,
         /// The last function with a name that begins before the range, in the same section and not
-        /// far away: its name, likewise, and the bytes from its beginning to that of the range.
+        /// far away: its name for [`demangle()`], and the bytes from its beginning to the range's.
         after: Option<(String, u64)>,
     },
     /// Nothing is known.
@@ -192,20 +195,20 @@ impl From<Damaged> for SymbolError {
     }
 }
 
-/// Looks up lines, inlined functions and instructions.
+/// The look-up of lines, inlined functions and instructions.
 #[derive(Clone, Debug)]
 pub struct Symboliser {
     search: SearchPaths,
 }
 
 impl Symboliser {
-    /// A symboliser that searches these places.
+    /// Returns a symboliser that searches these places.
     #[must_use]
     pub fn new(search: SearchPaths) -> Symboliser {
         Symboliser { search }
     }
 
-    /// Returns where it searches, for sources too.
+    /// Returns the places that it searches, for sources too.
     #[must_use]
     pub fn search(&self) -> &SearchPaths {
         &self.search
@@ -240,8 +243,8 @@ impl Symboliser {
         for_each(objects, work, failed)
     }
 
-    /// Names places of load objects that have no name in the experiment. The names are those of the
-    /// debug file, or else of the symbol table that Fedora's programs have compressed in them.
+    /// Returns names of code that has none in the experiment. The names are those of the debug
+    /// file, or else of the symbol table that Fedora's programs have compressed in them.
     #[must_use]
     pub fn names(&self, objects: &[(&ObjectRef, &[UnnamedCode])]) -> Vec<CodeNames> {
         let failed = |places: &[UnnamedCode]| CodeNames {

@@ -17,31 +17,31 @@ use object::read::elf::Sym;
 use super::demangle;
 use super::elf::{Damaged, Elf, Room};
 
-/// How the recorder and gprofng begin the name of a function that has none.
+/// The beginning of the name that the recorder and gprofng form for a function without a name.
 pub const NAMELESS: &str = "<static>@";
-/// Longest name, bytes; the rest is cut.
+/// The longest name. The rest is cut.
 const MAX_NAME_BYTES: usize = 64 << 10;
-/// Most symbols before an address that are looked at for one that covers it.
+/// The most symbols before an address that are compared with it.
 const MAX_STEPS: usize = 64;
 
 /// A symbol of code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct CodeSymbol {
     address: u64,
-    /// First address behind; the same as `address` if the size is not known.
+    /// The first address behind it, which is `address` if the size is not known.
     end: u64,
-    /// Not marked as a function: assemblers make such symbols.
+    /// Whether it is not marked as a function. Assemblers make such symbols.
     label: bool,
-    /// Position in the table of strings.
+    /// The position of its name in `strings`.
     name: u32,
 }
 
 /// The symbols of code of one file.
 #[derive(Debug, Default)]
 pub(super) struct CodeSymbols {
-    /// By address.
+    /// The symbols, by address.
     list: Vec<CodeSymbol>,
-    /// The largest end up to each.
+    /// For each symbol, the largest end of it and those before it.
     reach: Vec<u64>,
     strings: Vec<u8>,
 }
@@ -133,8 +133,8 @@ impl CodeSymbols {
         Some((self.shortest(aliases)?, last.address))
     }
 
-    /// Returns where the symbols end that begin at or before an address; at that address if one
-    /// covers it.
+    /// Returns the end of the symbols that begin at or before an address, which is that address if
+    /// one covers it.
     pub(super) fn end_before(&self, address: u64) -> u64 {
         let after = self
             .list

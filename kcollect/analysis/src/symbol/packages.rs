@@ -1,4 +1,4 @@
-//! The packages that have the debug files of files on this machine, by dpkg or rpm.
+//! Finds the packages with the debug files of files on this machine, by dpkg or rpm.
 //!
 //! Only the installed package of a file is asked for, not whether the other can be had: that takes
 //! the network. Paths are of an experiment, which may be anybody's: they are arguments, never parts
@@ -8,11 +8,11 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
 
-/// Files beyond this number are not asked for.
+/// The most files that are asked for.
 const MAX_FILES: usize = 64;
 
-/// Returns for absolute paths the name of the package with the debug file, where the file is of an
-/// installed package. Nothing on a machine with neither dpkg nor rpm.
+/// Returns the names of the packages with debug files, by the absolute paths of files that are of
+/// an installed package. Nothing on a machine with neither dpkg nor rpm.
 #[must_use]
 pub fn debug_packages<'a>(paths: &[&'a str]) -> HashMap<&'a str, String> {
     let paths = || paths.iter().copied().take(MAX_FILES);

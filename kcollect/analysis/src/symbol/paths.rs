@@ -1,4 +1,4 @@
-//! Where load objects and sources are looked for: below the recorded paths and others.
+//! The places where load objects and sources are looked for: below the recorded paths and others.
 //!
 //! The order is gprofng's (`pathmap`, `setpath`, `addpath`): the copy in the experiment; the path
 //! with its prefix replaced; the last part of the path in the search directories; the path itself,
@@ -16,7 +16,7 @@ use experiment_format::archive::archive_name;
 
 use super::debuginfod::DebuginfodClient;
 
-/// Where to look for files.
+/// The places where files are looked for.
 #[derive(Clone, Debug)]
 pub struct SearchPaths {
     /// The experiment's directory `archives/`.
@@ -27,12 +27,13 @@ pub struct SearchPaths {
     pub directories: Vec<PathBuf>,
     /// Directories in place of `/`, with the files and `usr/lib/debug` in them.
     pub roots: Vec<PathBuf>,
-    /// Fetches debug files and sources that are not found. None: nothing is fetched.
+    /// The client that fetches debug files and sources that are not found. None: nothing is
+    /// fetched.
     pub debuginfod: Option<Arc<DebuginfodClient>>,
 }
 
 impl SearchPaths {
-    /// Searches the experiment and this machine, without replacements.
+    /// Returns the places in the experiment and on this machine, without replacements.
     #[must_use]
     pub fn new(archives: Option<PathBuf>) -> SearchPaths {
         SearchPaths {

@@ -1,8 +1,8 @@
-//! The debug information that `-gsplit-dwarf` leaves out of a program: the names of inlined
-//! functions. It is in `x.dwp` beside the program `x`, or in a `.dwo` file for each source file,
-//! where the compiler wrote it.
+//! Reads the debug information that `-gsplit-dwarf` leaves out of a program, which are the names of
+//! inlined functions. It is in `x.dwp` beside the program `x`, or in a `.dwo` file for each source
+//! file, where the compiler wrote it.
 //!
-//! A file is read when an address needs it. What is read stays until the object is done.
+//! A file is read when an address needs it. It is kept until the load object is done.
 
 use std::cell::{OnceCell, RefCell};
 use std::ffi::{OsStr, OsString};
@@ -21,18 +21,18 @@ use super::paths::{SearchPaths, open_regular};
 
 type Sections<'a> = Dwarf<Metered<'a>>;
 
-/// Where the `.dwp` and `.dwo` files of one load object are looked for.
+/// The places where the `.dwp` and `.dwo` files of one load object are looked for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SplitPlaces<'a> {
     pub(super) search: &'a SearchPaths,
-    /// Recorded path of the load object.
+    /// The recorded path of the load object.
     pub(super) recorded: &'a Path,
-    /// Path of the file with its debug information.
+    /// The path of the file with its debug information.
     pub(super) debug: Option<&'a Path>,
 }
 
 impl SplitPlaces<'_> {
-    /// Opens the package.
+    /// Opens the `.dwp` file.
     fn package(&self) -> Option<File> {
         let named = |path: &Path| {
             let mut name = OsString::from(path);
@@ -45,16 +45,16 @@ impl SplitPlaces<'_> {
     }
 }
 
-/// Reads them.
+/// The `.dwp` and `.dwo` files of one load object that were read.
 pub(super) struct SplitFiles<'a> {
     places: SplitPlaces<'a>,
-    /// All that was read.
+    /// The content of the files.
     bytes: &'a Arena<Vec<u8>>,
     meter: &'a Meter,
     room: RefCell<Room>,
-    /// None: there is no usable one.
+    /// The `.dwp` file. None: there is no usable one.
     package: OnceCell<Option<DwarfPackage<Metered<'a>>>>,
-    /// The first one that was not found.
+    /// The first file that was not found.
     missing: OnceCell<PathBuf>,
 }
 
@@ -79,7 +79,7 @@ impl<'a> SplitFiles<'a> {
         self.missing.into_inner()
     }
 
-    /// Returns what a unit left out.
+    /// Returns the debug information that a unit left out.
     #[expect(
         clippy::arc_with_non_send_sync,
         reason = "the type that addr2line takes; all is done in one thread"
@@ -117,7 +117,8 @@ impl<'a> SplitFiles<'a> {
         same.then_some(dwarf)
     }
 
-    /// Returns a section of such a file; an empty one where there is none, or it is damaged.
+    /// Returns a section of a `.dwp` or `.dwo` file; an empty one where there is none, or it is
+    /// damaged.
     fn section(&self, elf: &Elf, id: SectionId) -> Metered<'a> {
         let read = |name| elf.section(name, &mut self.room.borrow_mut()).ok();
         let bytes = id.dwo_name().and_then(read).unwrap_or_default();
@@ -130,7 +131,8 @@ impl<'a> SplitFiles<'a> {
     }
 }
 
-/// The path of a unit's `.dwo` file, as the compiler was given it, below its working directory.
+/// Returns the path of a unit's `.dwo` file, as the compiler was given it, below its working
+/// directory.
 fn path_of(unit: &SplitDwarfLoad<Metered<'_>>) -> Option<PathBuf> {
     let text = |reader: &Option<Metered<'_>>| {
         let bytes = reader.as_ref()?.to_slice().ok()?;

@@ -2,9 +2,11 @@
 //!
 //! ```text
 //! u32        length of the header, little-endian
-//! header     JSON: names and single values; `columns` names each column with its width in bytes and its length
-//! columns    one after the other, without padding; a column is stored byte by byte: the lowest byte of all its
-//!            numbers, then the next, so that bytes that are always zero cost nothing once compressed
+//! header     JSON: names and single values; `columns` names each column with its width in bytes
+//!            and its length
+//! columns    one after the other, without padding; a column is stored byte by byte: the lowest
+//!            byte of all its numbers, then the next, so that bytes that are always zero cost
+//!            nothing once compressed
 //! ```
 //!
 //! All of it is one zlib stream, in the order that the page needs:
@@ -30,7 +32,7 @@ use super::payload::{PageTick, Payload};
 /// JavaScript's numbers are exact below this.
 const MAX_SAFE_INTEGER: u64 = 1 << 53;
 
-/// Why a payload is refused: it contradicts itself.
+/// The contradiction in a payload for which it is refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PayloadError {
     /// A thread's process does not exist.
@@ -242,7 +244,7 @@ impl Columns {
 }
 
 #[derive(Serialize)]
-struct Header<'a> {
+struct PageHeader<'a> {
     title: String,
     start_unix_ms: u64,
     duration_ns: u64,
@@ -264,7 +266,7 @@ struct Header<'a> {
 }
 
 fn header(payload: &Payload, columns: &Columns) -> Vec<u8> {
-    let mut strings = Strings::default();
+    let mut strings = HeaderStrings::default();
     let processes = payload.processes.iter();
     let processes = processes
         .map(|it| {
@@ -294,7 +296,7 @@ fn header(payload: &Payload, columns: &Columns) -> Vec<u8> {
             (strings.number(&it.name), strings.number(&it.object), flags)
         })
         .collect();
-    let header = Header {
+    let header = PageHeader {
         title: printable(payload.title.as_bytes()),
         start_unix_ms: payload.start_unix_ms,
         duration_ns: payload.duration_ns,
@@ -318,14 +320,14 @@ fn header(payload: &Payload, columns: &Columns) -> Vec<u8> {
     serde_json::to_vec(&header).unwrap_or_default()
 }
 
-/// Strings, each once.
+/// The strings of a header, each stored once.
 #[derive(Default)]
-struct Strings<'a> {
+struct HeaderStrings<'a> {
     known: std::collections::HashMap<&'a [u8], usize>,
     listed: Vec<String>,
 }
 
-impl<'a> Strings<'a> {
+impl<'a> HeaderStrings<'a> {
     fn number(&mut self, text: &'a [u8]) -> usize {
         *self.known.entry(text).or_insert_with(|| {
             self.listed.push(printable(text));

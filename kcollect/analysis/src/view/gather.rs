@@ -1,4 +1,4 @@
-//! Turns a model into what the page shows.
+//! Makes the payload of the page from a model.
 //!
 //! The page shows threads. CPU ticks in the founder cover the same time and are left out.
 //! Experiments of `gprofng collect` have a single state, "Linux CPU timer", which counts as user
@@ -105,7 +105,7 @@ fn machine(founder: &ExperimentInfo) -> String {
         .join(" · ")
 }
 
-/// Returns which part of the time of all CPUs was stolen.
+/// Returns the share of the time of all CPUs that was stolen.
 fn stolen(founders: &[&ExperimentInfo]) -> f64 {
     let summaries: Vec<_> = founders.iter().map(|info| info.summary()).collect();
     let seconds = |part: &str| -> f64 {
@@ -211,7 +211,7 @@ fn stacks(model: &Model, functions: &[u32]) -> (PageStacks, Vec<u32>) {
     (stacks, nodes)
 }
 
-/// Fills in exact times. They are known by pid and tid alone, so threads with reused ids have none.
+/// Adds exact times. They are known by pid and tid alone, so threads with reused ids have none.
 fn note_exact_times(founder: &ExperimentInfo, payload: &mut Payload) -> Result<(), Error> {
     let Some(exact) = ExactTimes::read(&founder.source)? else {
         return Ok(());
@@ -239,7 +239,7 @@ fn note_exact_times(founder: &ExperimentInfo, payload: &mut Payload) -> Result<(
     Ok(())
 }
 
-/// Fills in what held up each process whose pid is its own.
+/// Adds what held up each process whose pid no other had.
 fn note_held_up(exact: &ExactTimes, payload: &mut Payload) {
     let mut times: HashMap<Pid, ExactSums> = HashMap::new();
     for thread in &exact.threads {

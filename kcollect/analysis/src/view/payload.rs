@@ -1,5 +1,5 @@
-//! What the page shows: processes, threads, functions, stacks, and the ticks that refer to them by
-//! index.
+//! The data that the page shows: processes, threads, functions, stacks, and the ticks that refer to
+//! them by index.
 //!
 //! The data is in the order in which it was found; encoding sorts it. Names are as recorded;
 //! encoding makes them [printable](experiment_format::text::printable).
@@ -90,7 +90,7 @@ pub struct PageTick {
     pub time_ns: u64,
     /// Index into [`Payload::threads`].
     pub thread: u32,
-    /// The CPU it was on, or left; [`PageTick::NO_CPU`] if unknown.
+    /// The CPU that the thread was on, or left; [`PageTick::NO_CPU`] if unknown.
     pub cpu: u16,
     /// A node of [`Payload::stacks`].
     pub stack: u32,

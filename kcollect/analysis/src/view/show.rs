@@ -21,7 +21,7 @@ use crate::model::{Model, TracedEvents};
 use crate::private_file;
 use crate::sources::Sources;
 
-/// Which page to make, and where it goes.
+/// The page to be made, and where it goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ViewOptions {
     /// The experiments, of one recording.

@@ -1,10 +1,10 @@
 //! The short names of gprofng and er_kernel, for those of their counters that the kernel counts on
 //! every CPU.
 //!
-//! gprofng has tables that map each name to an event of each known CPU. Here each name is one of the
-//! kernel's generic events, which the kernel maps to an event of the CPU. Names without a generic event
-//! (`l2m`, `ecstall`, ...) are not supported: the CPU's event for them has a name in sysfs, or a
-//! number in the manufacturer's manual.
+//! gprofng has tables that map each name to an event of each known CPU. Here each name is one of
+//! the kernel's generic events, which the kernel maps to an event of the CPU. Names without a
+//! generic event (`l2m`, `ecstall`, ...) are not supported: the CPU's event for them has a name in
+//! sysfs, or a number in the manufacturer's manual.
 
 /// The aliases: name, generic event as perf calls it, gprofng's title.
 pub const ALIASES: [(&str, &str, &str); 11] = [

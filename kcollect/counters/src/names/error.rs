@@ -64,8 +64,8 @@ pub enum CounterError {
         /// The field.
         term: String,
     },
-    /// The kernel describes a field or event in a way not known here, such as a field in a word that
-    /// `perf_event_attr` was extended by.
+    /// The kernel describes a field or event in a way not known here, such as a field in a word
+    /// that `perf_event_attr` was extended by.
     #[error(
         "the kernel describes {term} of the PMU {pmu} as {text}, which this version of kcollect cannot parse"
     )]

@@ -29,7 +29,8 @@ pub fn open_clock(cpu: u32, period_ns: u64) -> io::Result<OwnedFd> {
 pub fn set_clock_period(event: BorrowedFd<'_>, period_ns: u64) -> io::Result<()> {
     // The kernel wants the address of the number.
     let address = (&raw const period_ns).expose_provenance() as u64;
-    // SAFETY: the descriptor is open, and the kernel reads the number, which lives until it returns.
+    // SAFETY: the descriptor is open, and the kernel reads the number, which lives until it
+    // returns.
     match unsafe { ioctls::PERIOD(event.as_raw_fd(), address) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

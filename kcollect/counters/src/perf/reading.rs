@@ -15,7 +15,8 @@ use thiserror::Error;
 pub struct CounterValue {
     /// The count, plus the preset.
     pub count: u64,
-    /// How long the counter was enabled while its thread ran, or its CPU was online, in nanoseconds.
+    /// How long the counter was enabled while its thread ran, or its CPU was online, in
+    /// nanoseconds.
     pub enabled_ns: u64,
     /// How long of that the event had a counter of the hardware, in nanoseconds; less where the
     /// kernel multiplexed it.

@@ -147,8 +147,8 @@ impl RowFormat<'_> {
         Json::Object(object)
     }
 
-    /// Whether the row's CPU or thread counts the event of a value. Counters of CPUs are enabled all
-    /// the time, except those of events that are counted on other CPUs, such as those of memory
+    /// Whether the row's CPU or thread counts the event of a value. Counters of CPUs are enabled
+    /// all the time, except those of events that are counted on other CPUs, such as those of memory
     /// controllers.
     fn counted(&self, value: &CounterValue) -> bool {
         self.subject == RowSubject::Threads || value.enabled_ns > 0

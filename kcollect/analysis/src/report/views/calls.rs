@@ -1,8 +1,8 @@
-//! System calls that do I/O by name (`-i` of a recording), with their time, their number, the number
-//! that failed, and the bytes that they moved.
+//! System calls that do I/O by name (`-i` of a recording), with their time, their number, the
+//! number that failed, and the bytes that they moved.
 //!
-//! An experiment of another recorder does not have the system call: then a row is what the calls did,
-//! such as `(read)`.
+//! An experiment of another recorder does not have the system call: then a row is what the calls
+//! did, such as `(read)`.
 
 use std::cmp::Reverse;
 

@@ -9,9 +9,8 @@ use host::exit::Failure;
 use super::View;
 use super::context::{Entity, ViewContext, metric_cells, metric_columns};
 use crate::aggregate::{Measures, Totals, add};
-use crate::metric::{Flavor, Metrics};
-use crate::model::Callees;
-use crate::model::{FunctionId, Model, StackId, Sums, ZERO_SUMS};
+use crate::metric::{Flavor, Metrics, Sort};
+use crate::model::{Callees, FunctionId, Model, StackId, Sums, ZERO_SUMS};
 use crate::report::table::{Cell, Column, Table, left_out};
 
 pub(super) fn calltree(context: &ViewContext<'_>) -> Result<Table, Failure> {
@@ -28,64 +27,35 @@ pub(super) fn calltree(context: &ViewContext<'_>) -> Result<Table, Failure> {
             .as_deref()
             .map(|totals| sums_below(model, totals)),
     };
-    let callees = model.stacks.callees();
-    let total = Entity::total(1, 3, totals.whole());
-    let least = sort.by.map_or(0.0, |(base, flavor)| {
-        total.value(base, flavor) as f64 * f64::from(context.options.least_ppm.unwrap_or(0)) / 1e6
-    });
-    let depth = context.options.depth.unwrap_or(usize::MAX);
-    let limit = context.options.limit.unwrap_or(usize::MAX);
-
-    let mut total = total;
+    let mut total = Entity::total(1, 3, totals.whole());
     total.cells[0] = Cell::Count(0);
-    let mut rows = vec![row(&metrics, &total, &total, "+-")];
-    let (mut more, mut cut) = (0, 0);
-    let mut pending = Vec::new();
-    let mut push = |pending: &mut Vec<Pending>, nodes: &[StackId], own: usize, lines: &str| {
-        let mut entities = children(model, &callees, &below, nodes, own);
-        entities.retain(|(entity, _)| {
-            let mut values = metrics.list.iter();
-            values.any(|metric| entity.value(metric.base, metric.flavor) != 0)
-        });
-        let shown = |entity: &Entity| {
-            let value = sort
-                .by
-                .map_or(0, |(base, flavor)| entity.value(base, flavor));
-            own <= depth && value as f64 >= least
-        };
-        // Filtered first, since lines lead only to branches that are shown.
-        let all = entities.len();
-        entities.retain(|(entity, _)| shown(entity));
-        more += all - entities.len();
-        entities.sort_by(|(a, _), (b, _)| sort.order(a, b));
-        let last = entities.len().saturating_sub(1);
-        // Pushed in reverse, so that the first is on top.
-        for (position, (entity, nodes)) in entities.into_iter().enumerate().rev() {
-            pending.push(Pending {
-                entity,
-                nodes,
-                depth: own,
-                lines: lines.to_owned(),
-                last: position == last,
-            });
-        }
+    let least = sort.by.map_or(0.0, |(base, flavor)| {
+        let least_ppm = context.options.least_ppm.unwrap_or(0);
+        total.value(base, flavor) as f64 * f64::from(least_ppm) / 1e6
+    });
+    let mut walk = TreeWalk {
+        model,
+        callees: model.stacks.callees(),
+        below,
+        metrics: &metrics,
+        sort,
+        least,
+        max_depth: context.options.depth.unwrap_or(usize::MAX),
+        left_out: 0,
+        pending: Vec::new(),
     };
-    push(&mut pending, &[StackId::EMPTY], 1, "  ");
-    while let Some(Pending {
-        entity,
-        nodes,
-        depth: own,
-        lines,
-        last,
-    }) = pending.pop()
-    {
+    let limit = context.options.limit.unwrap_or(usize::MAX);
+    let mut rows = vec![row(&metrics, &total, &total, "+-")];
+    walk.push(&[StackId::EMPTY], 1, "  ");
+    while let Some(branch) = walk.pending.pop() {
         if rows.len() > limit {
-            cut += 1;
+            walk.left_out += 1;
             continue;
         }
-        rows.push(row(&metrics, &entity, &total, &format!("{lines}+-")));
-        let lines = lines + if last { "   " } else { "|  " };
-        push(&mut pending, &nodes, own + 1, &lines);
+        let lines = branch.lines;
+        rows.push(row(&metrics, &branch.entity, &total, &format!("{lines}+-")));
+        let lines = lines + if branch.last { "   " } else { "|  " };
+        walk.push(&branch.nodes, branch.depth + 1, &lines);
     }
     let columns = metrics.list.iter().flat_map(metric_columns).chain([
         Column::number("depth", "Depth").hidden(),
@@ -99,21 +69,69 @@ pub(super) fn calltree(context: &ViewContext<'_>) -> Result<Table, Failure> {
         columns: columns.collect(),
         rows,
         verbatim: false,
-        notes: left_out(more + cut)
+        notes: left_out(walk.left_out)
             .map(|line| line.replace("row", "branch").replace("branchs", "branches"))
             .into_iter()
             .collect(),
     })
 }
 
-/// A branch that is still to be shown.
-struct Pending {
+/// A walk down the call tree.
+struct TreeWalk<'a> {
+    model: &'a Model,
+    callees: Callees,
+    below: Below,
+    metrics: &'a Metrics,
+    sort: Sort,
+    /// The least value of a branch, in the metric of the order.
+    least: f64,
+    max_depth: usize,
+    /// The number of branches that are left out.
+    left_out: usize,
+    /// The branches that are still to be shown, the next one last.
+    pending: Vec<Branch>,
+}
+
+/// A branch of the call tree.
+struct Branch {
     entity: Entity,
-    /// The stacks of this path.
+    /// The stacks of the path to it.
     nodes: Vec<StackId>,
     depth: usize,
+    /// The lines ahead of its name, which lead to other branches.
     lines: String,
+    /// Whether it is the last one of its caller.
     last: bool,
+}
+
+impl TreeWalk<'_> {
+    /// Adds the branches below a path, which consists of these stacks.
+    fn push(&mut self, nodes: &[StackId], depth: usize, lines: &str) {
+        let mut entities = children(self.model, &self.callees, &self.below, nodes, depth);
+        entities.retain(|(entity, _)| {
+            let mut values = self.metrics.list.iter();
+            values.any(|metric| entity.value(metric.base, metric.flavor) != 0)
+        });
+        // Filtered before lines are drawn, since these lead only to branches that are shown.
+        let all = entities.len();
+        entities.retain(|(entity, _)| {
+            let by = self.sort.by;
+            let value = by.map_or(0, |(base, flavor)| entity.value(base, flavor));
+            depth <= self.max_depth && value as f64 >= self.least
+        });
+        self.left_out += all - entities.len();
+        entities.sort_by(|(a, _), (b, _)| self.sort.order(a, b));
+        let last = entities.len().saturating_sub(1);
+        let branches = entities.into_iter().enumerate().rev();
+        let branches = branches.map(|(position, (entity, nodes))| Branch {
+            entity,
+            nodes,
+            depth,
+            lines: lines.to_owned(),
+            last: position == last,
+        });
+        self.pending.extend(branches);
+    }
 }
 
 fn row(metrics: &Metrics, entity: &Entity, whole: &Entity, lines: &str) -> Vec<Cell> {
@@ -133,7 +151,7 @@ fn row(metrics: &Metrics, entity: &Entity, whole: &Entity, lines: &str) -> Vec<C
     cells
 }
 
-/// The result of [`sums_below`], for times and counts.
+/// The inclusive sums of each stack, for times and counts.
 struct Below {
     times: Vec<Sums>,
     counts: Option<Vec<Sums>>,
@@ -146,7 +164,8 @@ impl Below {
     }
 }
 
-/// Returns for each stack the sums recorded with it and with all stacks it is a caller in.
+/// Returns the inclusive sums of each stack: its own, and those of all stacks in which it is a
+/// caller.
 fn sums_below(model: &Model, totals: &Totals) -> Vec<Sums> {
     let mut below = totals.stacks.clone();
     for (stack, caller, _) in model.stacks.iter().rev() {

@@ -17,15 +17,15 @@ use crate::metric::{BaseMetric, Flavor, Metric, Metrics, offered};
 use crate::model::{Model, ZERO_SUMS};
 use crate::report::table::{Cell, Column, Report, Table, TablePage};
 
-/// Rows of each table of the page, unless asked for otherwise.
+/// The rows of each table of the page without `-n`.
 const DEFAULT_ROWS: usize = 10;
 
-/// One of the two that are compared.
+/// One side of a comparison.
 #[derive(Debug)]
 pub struct Side<'a> {
     /// Its data.
     pub model: &'a Model,
-    /// What of them is compared.
+    /// The ticks that are compared.
     pub filter: &'a Filter,
     /// Its name.
     pub name: String,
@@ -93,7 +93,7 @@ pub fn compare(
     }
 }
 
-/// Two models, and what they have in common.
+/// The two sides of a comparison, and their common metrics.
 struct Both<'a> {
     models: [&'a Model; 2],
     sides: [Side<'a>; 2],
@@ -138,7 +138,7 @@ impl Both<'_> {
         self.table("processes", "Processes by name", columns, &metrics, pairs)
     }
 
-    /// The metrics with data in both.
+    /// Makes the table of the metrics with data on both sides.
     fn overview(&self) -> Table {
         let mut rows: Vec<_> = self
             .bases

@@ -1,5 +1,5 @@
-//! What views have in common: the context that they work on, the entities that tables have rows for,
-//! and columns of metrics.
+//! What views have in common: the context that they work on, the entities that tables have rows
+//! for, and columns of metrics.
 
 use std::cmp::Ordering;
 

@@ -22,7 +22,7 @@ use crate::symbol::{
     Instruction, NAMELESS, ObjectRef, SourceFrame, Symboliser, demangle, disassemble_code,
 };
 
-/// Characters of a source line that are shown ahead of its instructions.
+/// The most characters of a source line that are shown ahead of its instructions.
 const MAX_SOURCE_CHARS: usize = 120;
 
 pub(super) fn disassembly(context: &ViewContext<'_>) -> Result<Table, Failure> {
@@ -33,14 +33,14 @@ pub(super) fn disassembly(context: &ViewContext<'_>) -> Result<Table, Failure> {
     let function = model.function(chosen.function);
     let object = model.object(function.object);
     let files = SymbolFiles::new(model, &context.options.lookup);
-    let Shown {
+    let FunctionCode {
         code,
         lines,
         sources,
         note,
     } = match object.kind {
         ObjectKind::File => in_file(model, &files, function)?,
-        ObjectKind::Dynamic if model.is_jit_code(function) => is_jit_code(model, function)?,
+        ObjectKind::Dynamic if model.is_jit_code(function) => jit_code(model, function)?,
         ObjectKind::Dynamic | ObjectKind::Special => return Err(no_code(&function.name)),
     };
     let end = code
@@ -50,7 +50,7 @@ pub(super) fn disassembly(context: &ViewContext<'_>) -> Result<Table, Failure> {
 
     let instruction_of = |frame: FrameId| {
         let frame = model.frame(frame);
-        // Functions that were made at run time share an object, and each has offsets of its own.
+        // JIT functions share a load object, and each has offsets of its own.
         let own = match object.kind {
             ObjectKind::File => model.function(frame.function).object == function.object,
             ObjectKind::Dynamic | ObjectKind::Special => frame.function == chosen.function,
@@ -61,36 +61,7 @@ pub(super) fn disassembly(context: &ViewContext<'_>) -> Result<Table, Failure> {
         [instruction_of(frame)]
     });
     let annotated = Annotated::new(&metrics.list, &totals, &shares);
-    let mut sources = Sources::new(sources);
-    let mut rows = Vec::new();
-    let mut before = None;
-    for (index, instruction) in code.iter().enumerate() {
-        let frames = lines.get(index).map_or(&[][..], Vec::as_slice);
-        let at = frames
-            .first()
-            .and_then(|frame| Some((frame.file.clone()?, frame.line?)));
-        if before.as_ref() != Some(&at)
-            && let Some((file, line)) = &at
-        {
-            let heading = sources.heading(frames, file, *line);
-            let own = [
-                Cell::Count((*line).into()),
-                Cell::Empty,
-                Cell::Text(heading),
-            ];
-            rows.push(annotated.row(None, own));
-        }
-        let line = at
-            .as_ref()
-            .map_or(Cell::Empty, |(_, line)| Cell::Count((*line).into()));
-        let own = [
-            line,
-            Cell::Text(format!("{:x}:", instruction.address)),
-            Cell::Text(format!("    {}", instruction.text)),
-        ];
-        rows.push(annotated.row(Some(index), own));
-        before = Some(at);
-    }
+    let rows = rows(&code, &lines, &mut SourceTexts::new(sources), &annotated);
     let mut notes = chosen.notes;
     notes.extend(note);
     Ok(Table {
@@ -110,12 +81,48 @@ pub(super) fn disassembly(context: &ViewContext<'_>) -> Result<Table, Failure> {
     })
 }
 
-/// The instructions of a function.
-struct Shown<'a> {
+/// Returns the rows of instructions, each line of the source ahead of its own.
+fn rows(
+    code: &[Instruction],
+    lines: &[Vec<SourceFrame>],
+    sources: &mut SourceTexts<'_>,
+    annotated: &Annotated<'_>,
+) -> Vec<Vec<Cell>> {
+    let mut rows = Vec::new();
+    let mut before = None;
+    for (index, instruction) in code.iter().enumerate() {
+        let frames = lines.get(index).map_or(&[][..], Vec::as_slice);
+        let at = frames
+            .first()
+            .and_then(|frame| Some((frame.file.clone()?, frame.line?)));
+        let line = match &at {
+            Some((_, line)) => Cell::Count((*line).into()),
+            None => Cell::Empty,
+        };
+        if before.as_ref() != Some(&at)
+            && let Some((file, number)) = &at
+        {
+            let heading = sources.heading(frames, file, *number);
+            let own = [line.clone(), Cell::Empty, Cell::Text(heading)];
+            rows.push(annotated.row(None, own));
+        }
+        let own = [
+            line,
+            Cell::Text(format!("{:x}:", instruction.address)),
+            Cell::Text(format!("    {}", instruction.text)),
+        ];
+        rows.push(annotated.row(Some(index), own));
+        before = Some(at);
+    }
+    rows
+}
+
+/// The instructions of a function, with what is needed to show them.
+struct FunctionCode<'a> {
     code: Vec<Instruction>,
-    /// The lines of each, none where nothing is known of them.
+    /// The source lines of each instruction; empty where none are known.
     lines: Vec<Vec<SourceFrame>>,
-    /// Where sources are; none if there are no lines.
+    /// What opens the source files. None: there are no lines.
     sources: Option<(&'a Symboliser, ObjectRef)>,
     note: Option<String>,
 }
@@ -125,7 +132,7 @@ fn in_file<'a>(
     model: &Model,
     files: &'a SymbolFiles<'_>,
     function: &FunctionInfo,
-) -> Result<Shown<'a>, Failure> {
+) -> Result<FunctionCode<'a>, Failure> {
     let object = model.object(function.object);
     let refused = |why: String| {
         Failure::new(
@@ -177,7 +184,7 @@ fn in_file<'a>(
         .resolve(&[(function.object, offsets)])
         .pop()
         .unwrap_or_default();
-    Ok(Shown {
+    Ok(FunctionCode {
         code,
         lines: resolved.frames,
         sources: Some((symboliser, reference)),
@@ -187,9 +194,9 @@ fn in_file<'a>(
     })
 }
 
-/// Returns the instructions of a function whose code was in the memory of its process alone, as the
-/// experiment has them.
-fn is_jit_code<'a>(model: &Model, function: &FunctionInfo) -> Result<Shown<'a>, Failure> {
+/// Returns the instructions of a JIT function, whose code was in the memory of its process alone,
+/// as the experiment has them.
+fn jit_code<'a>(model: &Model, function: &FunctionInfo) -> Result<FunctionCode<'a>, Failure> {
     let refused = |why: String| {
         Failure::new(
             ExitKind::NoInput,
@@ -210,7 +217,7 @@ fn is_jit_code<'a>(model: &Model, function: &FunctionInfo) -> Result<Shown<'a>, 
     let names = |address: u64| recorded.name_at(address);
     let code = disassemble_code(architecture, &recorded.code, recorded.address, &names)
         .map_err(|error| refused(format!("its code {error}")))?;
-    Ok(Shown {
+    Ok(FunctionCode {
         code,
         lines: Vec::new(),
         sources: None,
@@ -233,7 +240,7 @@ fn no_code(name: &str) -> Failure {
     )
 }
 
-/// Returns where a function is in its file.
+/// Returns the positions of a function in its file.
 fn range(table: Option<&FunctionTable>, function: &FunctionInfo) -> Option<Range<u64>> {
     let range = table?.range(function.offset)?;
     (range.start == function.offset).then_some(range)
@@ -245,16 +252,16 @@ fn position(code: &[Instruction], offset: u64) -> Option<u32> {
     index.checked_sub(1).map(|index| index as u32)
 }
 
-/// Source files, each read once.
-struct Sources<'a> {
-    /// What reads the load object that was compiled from them.
+/// The texts of source files, each read once.
+struct SourceTexts<'a> {
+    /// What opens the sources of a load object.
     of: Option<(&'a Symboliser, ObjectRef)>,
     texts: HashMap<Arc<str>, Vec<String>>,
 }
 
-impl<'a> Sources<'a> {
-    fn new(of: Option<(&'a Symboliser, ObjectRef)>) -> Sources<'a> {
-        Sources {
+impl<'a> SourceTexts<'a> {
+    fn new(of: Option<(&'a Symboliser, ObjectRef)>) -> SourceTexts<'a> {
+        SourceTexts {
             of,
             texts: HashMap::new(),
         }

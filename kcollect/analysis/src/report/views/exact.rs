@@ -54,7 +54,7 @@ pub(super) struct ExactProcess {
 }
 
 impl ExactProcess {
-    /// Its name as a table shows it: with the number of processes if there are several.
+    /// Returns the name in a table, with the number of processes if there are several.
     pub(super) fn title(&self) -> String {
         let name = match self.name.as_str() {
             "" => "(others)",
@@ -235,7 +235,7 @@ pub(super) fn merge_ended(rows: Vec<ExactProcess>) -> Vec<ExactProcess> {
     rows
 }
 
-/// The busiest first.
+/// Sorts processes, the busiest first.
 fn sort(rows: &mut [ExactProcess]) {
     rows.sort_by(|a, b| {
         let key = |row: &ExactProcess| (Reverse(row.times.busy_ns()), row.pid);

@@ -34,7 +34,7 @@ pub(super) fn overview(context: &ViewContext<'_>) -> Result<Table, Failure> {
     })
 }
 
-/// Says how much of the wait for CPUs was for a hypervisor. None if nothing was.
+/// Returns a note of the stolen part of the wait for CPUs. None: nothing was stolen.
 fn stolen_note(context: &ViewContext<'_>) -> Option<String> {
     let stolen = super::threads::stolen_by_cpu(context);
     let cpus = context.model.cpus.iter().zip(stolen);

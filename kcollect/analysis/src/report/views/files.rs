@@ -1,8 +1,8 @@
 //! Files by the traced system calls that do I/O (`-i` of a recording), with the time of the calls,
 //! their number, and the bytes that they moved.
 //!
-//! A file is a name: that with which a descriptor was opened, in whatever process. A call that failed
-//! counts as an error, whatever it was to do.
+//! A file is a name: that with which a descriptor was opened, in whatever process. A call that
+//! failed counts as an error, whatever it was to do.
 
 use std::cmp::Reverse;
 

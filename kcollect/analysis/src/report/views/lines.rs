@@ -13,7 +13,7 @@ use crate::metric::Metrics;
 use crate::model::{FrameId, Model, ObjectId, ZERO_SUMS};
 use crate::report::table::{Cell, Column, Table};
 
-/// Number of load objects for which a note says why lines are missing.
+/// The most load objects with a note of why their lines are missing.
 const MAX_OBJECTS_NOTED: usize = 5;
 
 pub(super) fn lines(context: &ViewContext<'_>) -> Result<Table, Failure> {
@@ -67,7 +67,7 @@ pub(super) fn lines(context: &ViewContext<'_>) -> Result<Table, Failure> {
     Ok(table)
 }
 
-/// Returns notes on why lines are missing, for the load objects with most time.
+/// Returns notes of why lines are missing, for the load objects with most time.
 fn lacking(model: &Model, totals: &Totals) -> Vec<String> {
     let of = |frame: FrameId| Some(model.function(model.frame(frame).function).object.0);
     let count = model.objects.len();
@@ -94,7 +94,7 @@ fn lacking(model: &Model, totals: &Totals) -> Vec<String> {
         });
     let mut notes: Vec<_> = notes.collect();
     if more > 0 {
-        notes.push(format!("and {more} more load objects error lines"));
+        notes.push(format!("and {more} more load objects lack lines"));
     }
     notes
 }

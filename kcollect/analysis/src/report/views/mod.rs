@@ -1,4 +1,4 @@
-//! The views: each makes a [`Table`] from a model and options.
+//! The views, each of which makes a [`Table`] from a model and options.
 
 mod callers_callees;
 mod calls;
@@ -59,7 +59,7 @@ pub enum View {
     Locks,
     /// Files by the traced system calls that do I/O.
     Files,
-    /// These system calls by name.
+    /// Traced system calls that do I/O, by name.
     Calls,
     /// Functions by the memory that they allocated.
     Heap,
@@ -67,7 +67,7 @@ pub enum View {
     Samples,
     /// Exact times of the whole run.
     Statistics,
-    /// How it was recorded.
+    /// How the experiments were recorded.
     Header,
     /// The experiments.
     Experiments,
@@ -202,9 +202,10 @@ pub struct TableOptions {
     /// The function to show, as typed: its name or symbol, either with a load object after it, or a
     /// regular expression that matches one function.
     pub function: Option<String>,
-    /// Of processes: what they belong to, each a row.
+    /// Of processes: the kind of groups that have a row each, in the place of processes.
     pub by: Option<GroupKind>,
-    /// Of functions: those without names, by load object, and what to install.
+    /// Of functions: whether load objects with functions without names are shown, and what to
+    /// install.
     pub unnamed: bool,
     /// Where source and debug files are looked for.
     pub lookup: LookupPaths,

@@ -14,10 +14,10 @@ use crate::metric::{Metric, Metrics};
 use crate::model::{FrameId, FunctionId, Model, ObjectId, ZERO_SUMS};
 use crate::report::table::{Cell, Column, Table, printable};
 
-/// Share of the hottest line's value, in any metric, from which a line is marked as hot: gprofng's
-/// threshold.
+/// The share of the hottest line's value, in any metric, from which a line is marked as hot, as in
+/// gprofng.
 const HOT_SHARE: f64 = 0.75;
-/// Bytes of a source file that are read.
+/// The most bytes of a source file that are read.
 const MAX_SOURCE_BYTES: u64 = 64 << 20;
 
 pub(super) fn source(context: &ViewContext<'_>) -> Result<Table, Failure> {

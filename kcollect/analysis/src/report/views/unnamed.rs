@@ -1,4 +1,4 @@
-//! Load objects with functions that have no name, and what to install so that they have one.
+//! Load objects with functions that have no name, and the packages that have names for them.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

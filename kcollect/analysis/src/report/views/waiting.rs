@@ -1,9 +1,10 @@
 //! The functions in which threads waited, and the functions of the program for which they did.
 //!
-//! A wait begins deep in the kernel or in a runtime. The innermost function outside of the scheduler
-//! explains it, and the innermost function of the program's own code leads to its cause. A compiler
-//! may have inlined the latter into a function of its runtime, which is then in the stack in its
-//! place. For the waits that are shown, such functions are looked up in the debug information.
+//! A wait begins deep in the kernel or in a runtime. The innermost function outside of the
+//! scheduler explains it, and the innermost function of the program's own code leads to its cause.
+//! A compiler may have inlined the latter into a function of its runtime, which is then in the
+//! stack in its place. For the waits that are shown, such functions are looked up in the debug
+//! information.
 
 use std::cmp::Reverse;
 

@@ -15,21 +15,20 @@ use super::Wanted;
 use super::download::FetchError;
 use crate::symbol::paths::open_regular;
 
-/// How long a file counts as missing, unless the file [`MISSING_FOR`] has another number of
-/// seconds.
+/// How long a file counts as missing if there is no file [`MISSING_FOR`].
 const DEFAULT_MISSING_FOR: Duration = Duration::from_secs(600);
-/// The name that elfutils gives that file.
+/// The file with the number of seconds for which a file counts as missing, as elfutils names it.
 const MISSING_FOR: &str = "cache_miss_s";
-/// Longest end of a path that is part of a file name, bytes.
+/// The longest end of a path that is part of a file name.
 const MAX_NAME_BYTES: usize = 110;
 
-/// The cache.
+/// The directory of fetched files.
 #[derive(Debug)]
 pub(super) struct Cache {
     path: PathBuf,
 }
 
-/// What the cache has.
+/// What the cache has of a file.
 #[derive(Debug)]
 pub(super) enum Cached {
     File(File),
@@ -100,7 +99,7 @@ impl Cache {
         make().map_err(|error| FetchError::cache(&directory, &error))
     }
 
-    /// Gives a file its name.
+    /// Renames a complete temporary file to its place.
     pub(super) fn keep(
         &self,
         temporary: NamedTempFile,
@@ -123,7 +122,7 @@ impl Cache {
         let _ = fs::remove_dir(self.directory(id));
     }
 
-    /// Remembers that no server has a file. It does not matter whether that succeeds.
+    /// Notes in the directory that no server has a file. A failure does not matter.
     pub(super) fn keep_missing(&self, id: &[u8], wanted: Wanted<'_>) {
         if let Ok(temporary) = self.temporary(id, wanted) {
             let _ = temporary.persist(self.place(id, wanted));
@@ -140,8 +139,8 @@ impl FetchError {
     }
 }
 
-/// Returns the name that elfutils 0.192 gives a file: of a source, a hash of its path and the end
-/// of the path, without characters that mean something in names.
+/// Returns the name of a file as elfutils 0.192 forms it: of a source, a hash of its path and the
+/// end of the path, without special characters.
 fn file_name(wanted: Wanted<'_>) -> String {
     let Wanted::Source(path) = wanted else {
         return "debuginfo".to_owned();

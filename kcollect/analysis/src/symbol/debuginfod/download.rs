@@ -13,25 +13,25 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 use super::Wanted;
 
-/// Most redirects for one file.
+/// The most redirects for one file.
 const MAX_REDIRECTS: u32 = 5;
 /// How long a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes that have to come within [`Limits::progress`], as for elfutils.
+/// The bytes that have to arrive within [`Limits::progress`], as for elfutils.
 const MIN_PROGRESS_BYTES: u64 = 100_000;
-/// A download that takes less time is not shown.
+/// The time after which a download is shown.
 const SHOWN_AFTER: Duration = Duration::from_secs(1);
-/// Bytes that are read at a time.
+/// The bytes that are read at a time.
 const PIECE_BYTES: usize = 128 << 10;
 
-/// What bounds a download.
+/// The limits of a download.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
-    /// Most bytes of a file. More than that is not read of debug information anyway.
+    /// The most bytes of a file. Larger debug information would not be read.
     pub(super) max_bytes: u64,
-    /// Most time for a file.
+    /// The longest time for a file.
     pub(super) whole: Duration,
-    /// Most time for the first byte, and for each [`MIN_PROGRESS_BYTES`].
+    /// The longest time for the first byte, and for each [`MIN_PROGRESS_BYTES`].
     pub(super) progress: Duration,
 }
 
@@ -45,7 +45,7 @@ impl Default for Limits {
     }
 }
 
-/// Why a file was not fetched. The end of a sentence that begins with its address or the server's.
+/// Why a file was not fetched: the end of a sentence that begins with its address or the server's.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FetchError {
     #[error("does not have it")]
@@ -200,7 +200,7 @@ fn broken(error: &io::Error) -> FetchError {
     }
 }
 
-/// How far a download is.
+/// The progress of a download.
 struct Progress<'a> {
     bars: &'a MultiProgress,
     bar: Option<ProgressBar>,
@@ -208,7 +208,7 @@ struct Progress<'a> {
     length: Option<u64>,
     begin: Instant,
     bytes: u64,
-    /// When and with how many bytes the time for the next ones began.
+    /// The time and the number of bytes from which the next [`MIN_PROGRESS_BYTES`] are counted.
     since: (Instant, u64),
 }
 
@@ -230,7 +230,7 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// Counts bytes that came.
+    /// Counts bytes that arrived.
     fn add(&mut self, bytes: u64, limits: &Limits) -> Result<(), FetchError> {
         self.bytes += bytes;
         if self.bytes > limits.max_bytes {

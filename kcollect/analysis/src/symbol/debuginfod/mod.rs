@@ -36,10 +36,10 @@ pub enum DebuginfodUse {
     Always,
 }
 
-/// A server that failed so often is not asked again: each failure may take minutes.
+/// The failures after which a server is not asked again: each may take minutes.
 const MAX_FAILURES: u32 = 3;
 
-/// What is fetched.
+/// The kind of a fetched file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted<'a> {
     DebugFile,
@@ -47,7 +47,7 @@ enum Wanted<'a> {
     Source(&'a str),
 }
 
-/// Fetches files, each only once.
+/// A client that fetches each file only once.
 #[derive(Debug)]
 pub struct DebuginfodClient {
     cache: Option<Cache>,
@@ -56,12 +56,12 @@ pub struct DebuginfodClient {
     state: Mutex<ClientState>,
 }
 
-/// What has happened so far.
+/// What was fetched so far, and what failed.
 #[derive(Debug, Default)]
 struct ClientState {
-    /// A lock for each file, by its place in the cache, which holds whether it can't be had.
+    /// A lock for each file, by its place in the cache. It holds whether the file is missing.
     files: BTreeMap<PathBuf, Arc<Mutex<bool>>>,
-    /// How often each server failed. One that does not answer fails as often as it may.
+    /// The number of failures of each server. One that does not answer has the most at once.
     failures: BTreeMap<String, u32>,
     problems: BTreeSet<String>,
 }
@@ -145,8 +145,7 @@ impl DebuginfodClient {
     }
 
     fn find(&self, id: &[u8], wanted: Wanted<'_>) -> Option<File> {
-        // A shorter one is that of many files: of those that a linker filled with zeros, for
-        // example.
+        // A shorter id, or one that a linker filled with zeros, is that of many files.
         if id.len() < 8 || id.iter().all(|byte| *byte == 0) {
             return None;
         }
@@ -211,7 +210,7 @@ impl DebuginfodClient {
     }
 }
 
-/// Returns whether a file is what was asked for, as far as it shows: sources have no build id.
+/// Returns whether a file has the build id that was asked for. Sources have none.
 fn is_of_build(file: &File, id: &[u8], wanted: Wanted<'_>) -> bool {
     match wanted {
         Wanted::DebugFile => *section_build_id(file) == *id,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::download::Limits;
 
-/// What the environment says.
+/// The settings in the environment.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     /// Addresses of servers, without the `/` at the end.
@@ -14,12 +14,12 @@ pub(super) struct Settings {
     /// The cache's directory. None: there is no home directory.
     pub(super) cache: Option<PathBuf>,
     pub(super) limits: Limits,
-    /// What is not understood.
+    /// What could not be parsed, one sentence each.
     pub(super) problems: Vec<String>,
 }
 
 impl Settings {
-    /// Reads variables.
+    /// Returns the settings in variables.
     pub(super) fn read(variable: impl Fn(&str) -> Option<OsString>) -> Settings {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         let mut settings = Settings::default();

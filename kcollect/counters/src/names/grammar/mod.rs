@@ -5,16 +5,17 @@
 //! -h  list     := level | counter { "," counter }
 //!     counter  := event { "~" name [ "=" number ] } [ "," [ level | number ] ]
 //!     level    := "on" | "hi" | "high" | "lo" | "low"
-//! -c  list     := [ "pic" N "=" ] event { "~" ... } { "," ( "nouser" | "sys" | name "=" number ) } { "," ... }
-//!     event    := as perf writes it: name[:MODIFIERS], pmu/term[=value],.../[MODIFIERS], rHEX, type:config,
-//!                 group:tracepoint, mem:ADDRESS[/length][:rwx]
+//! -c  list     := [ "pic" N "=" ] event { "~" ... }
+//!                 { "," ( "nouser" | "sys" | name "=" number ) } { "," ... }
+//!     event    := as perf writes it: name[:MODIFIERS], pmu/term[=value],.../[MODIFIERS], rHEX,
+//!                 type:config, group:tracepoint, mem:ADDRESS[/length][:rwx]
 //! ```
 //!
 //! The first syntax is that of gprofng and er_kernel, the second that of cputrack. Numbers are
 //! decimal, or hexadecimal with `0x`. Commas between the slashes of a PMU's event belong to it.
 //!
-//! These are refused: counter registers (`/0`), since the kernel chooses them; the `+` of data-space
-//! profiling; groups in braces; an interval where nothing overflows.
+//! These are refused: counter registers (`/0`), since the kernel chooses them; the `+` of
+//! data-space profiling; groups in braces; an interval where nothing overflows.
 
 pub(crate) mod tokens;
 
