@@ -23,7 +23,7 @@
 
 #define STATE_ON_CPU STATE_USER
 
-/* A power of two, so that a mask is enough for the verifier to know the range of an index. */
+/* A power of two, so that a mask bounds an index for the verifier. */
 #define TIME_SLOTS	 16
 #define TIME_SLOT(state) ((state) & (TIME_SLOTS - 1))
 

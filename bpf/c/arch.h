@@ -133,8 +133,8 @@ static __always_inline bool is_futex_command(long call)
 	return call < 449;
 }
 
-/* Returns whether the fetch of an instruction faulted. Bit 4 of the error code says so on CPUs with
- * non-executable pages. */
+/* Returns whether the fetch of an instruction faulted. Bit 4 of the error code is set then on CPUs
+ * with non-executable pages. */
 static __always_inline bool is_text_fault(__u64 address, const struct pt_regs *regs, __u64 error)
 {
 	return error & (1 << 4) || address == regs->ip;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * Which code is mapped at an address of a process, as the kernel knows it: from the maple tree of
+ * Which code is mapped at an address of a process, as the kernel has it: from the maple tree of
  * its address space (include/linux/maple_tree.h) to the mapping, to the file, to the file's table.
  *
  * The kernel's helper for it, bpf_find_vma(), fails where its lock is not to be had, which in an

@@ -117,7 +117,7 @@ int kc_tracepoint(void *ctx)
 
 	if (!counter_stats || !recording)
 		return 1;
-	/* Masked again: the verifier forgets the range of a variable on the stack at a look-up. */
+	/* Masked again: the verifier loses the range of a variable on the stack at a look-up. */
 	barrier_var(counter);
 	interval = hit_interval[counter & (MAX_COUNTERS - 1)];
 	counter_stats->events++;

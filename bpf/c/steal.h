@@ -8,7 +8,7 @@
  * queue's, and ticks the hypervisor's. BPF programs cannot name variables of a CPU; the
  * hypervisor's sum lies at a fixed distance from the run queue, which a thread leads to.
  *
- * Without a hypervisor that says it, and on kernels that do not leave it out of the times of
+ * Without a hypervisor that writes it, and on kernels that do not leave it out of the times of
  * threads (CONFIG_PARAVIRT_TIME_ACCOUNTING), nothing is stolen: it is time on the CPU, as in
  * getrusage(2).
  */

@@ -78,7 +78,7 @@ struct user_scratch {
 	__u32 unmapped; /* no mapping was found at the last frame */
 	__u32 rule;	/* by which its caller was found, or 0 */
 	__u32 reserved;
-	__u32 zero;	  /* never written, which the verifier doesn't know */
+	__u32 zero;	  /* never written; to the verifier any number */
 	__u64 trampoline; /* in place of return addresses: see return_probe.h */
 	__u64 copy_from;  /* of a stack copy: its first address, and where that is in `words` */
 	__u64 copy_first;

@@ -1,10 +1,10 @@
 //! Counters that overflow: attaches the programs of `c/overflow.bpf.c` to perf events, and reads
 //! how many events there were.
 //!
-//! A counter is a number below [`MAX_COUNTERS`](bpf_abi::layout::MAX_COUNTERS) and has an event on each CPU, or, if it is a
-//! tracepoint, one event for all of them, because the kernel runs its program wherever it is hit.
-//! Events count only while data are taken; their final counts are compared with what the records
-//! stand for.
+//! A counter is a number below [`MAX_COUNTERS`](bpf_abi::layout::MAX_COUNTERS) and has an event on
+//! each CPU, or, if it is a tracepoint, one event for all of them, because the kernel runs its
+//! program wherever it is hit. Events count only while data are taken; their final counts are
+//! compared with what the records stand for.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -49,9 +49,9 @@ pub struct Settings {
     /// How long a thread of a followed process has to be blocked in a futex for a
     /// [`bpf_abi::LockWaitRecord`], nanoseconds. None: there are no such records.
     pub lock_threshold_ns: Option<u64>,
-    /// The system calls of followed processes that are sent as [`bpf_abi::IoCallRecord`], by number, in
-    /// [`IO_CALLS`](bpf_abi::layout::IO_CALLS) elements, then as many of those of 32-bit programs.
-    /// Empty: none is, and no system call of any process is slower.
+    /// The system calls of followed processes that are sent as [`bpf_abi::IoCallRecord`], by
+    /// number, in [`IO_CALLS`](bpf_abi::layout::IO_CALLS) elements, then as many of those of 32-bit
+    /// programs. Empty: none is, and no system call of any process is slower.
     pub traced_calls: Vec<TracedCall>,
     /// If counters overflow: for each tracepoint the number of hits after which it does; 0 for
     /// other counters.

@@ -25,8 +25,8 @@ impl Programs {
     /// [`Programs::close_threads`] has to follow at once.
     ///
     /// # Errors
-    /// [`Error::Step`] when the threads can't be iterated over, or a CPU's idle time until now can't
-    /// be counted.
+    /// [`Error::Step`] when the threads can't be iterated over, or a CPU's idle time until now
+    /// can't be counted.
     pub fn set_recording(&mut self, on: bool, clock: impl Fn() -> u64) -> Result<u64, Error> {
         // The kernel keeps room for one thread's storage ready on each CPU, and makes more in an
         // interrupt: at the first context switches after the beginning it would not suffice.

@@ -8,7 +8,7 @@
 #ifndef KCOLLECT_UNWIND_TABLES_H
 #define KCOLLECT_UNWIND_TABLES_H
 
-/* Powers of two: an index into them is masked, so that the verifier need not know its range. */
+/* Powers of two: an index into them is masked, so that the verifier has its range. */
 #define MAX_PAGES      65536
 #define MAX_RULES      65536
 #define ROWS_PER_CHUNK 65536
@@ -18,7 +18,7 @@
 #define MAX_PROCESSES 65536
 #define MAX_FILES     65536
 
-/* A file with code, as the kernel tells it from all others; all 0 is the vDSO. The number of an
+/* A file with code, as the kernel identifies it; all 0 is the vDSO. The number of an
  * inode is used again, with another generation; and a file can be written to. */
 struct code_file {
 	__u64 inode;

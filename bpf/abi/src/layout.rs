@@ -154,7 +154,7 @@ pub struct TracedCall {
     pub zero: u8,
 }
 
-/// What a record says beside its kind: `enum record_flags`.
+/// Facts of a record beside its kind: `enum record_flags`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(transparent)]
 pub struct RecordFlags(u8);
@@ -526,7 +526,7 @@ pub struct UnwindPage {
     pub rows: u32,
 }
 
-/// A file with code, as the kernel tells it from all others: `struct code_file`.
+/// A file with code, as the kernel identifies it: `struct code_file`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
