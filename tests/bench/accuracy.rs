@@ -3,7 +3,7 @@
 //!
 //! Runs each workload that reports its microstates, again and again under kcollect with its
 //! defaults, and prints how far the recorded times were from the workload's own. The checks pass or
-//! fail by bounds; this says how much room there is.
+//! fail by bounds; this shows how far the results are from them.
 //!
 //! `-- --rounds N` (20) and `--seconds S` (1) of work a round, `--only NAME` for the loads with
 //! that in their names, `--markdown` for the tables of ACCURACY.md. The order is round by round, so
@@ -50,7 +50,7 @@ const TICK_TITLES: [&str; 7] = [
     "in σ",
 ];
 
-/// What was asked for.
+/// The options of the benchmark.
 struct Options {
     rounds: usize,
     seconds: f64,
@@ -58,17 +58,17 @@ struct Options {
     markdown: bool,
 }
 
-/// What one round of one load showed, percent.
+/// The results of one round of one load, percent.
 struct Round {
-    /// Of the subject's life, by its truth, that it spent in the load's state.
+    /// The share of the subject's time in the load's state, by its truth.
     share: f64,
-    /// Account less truth in that state, of the wall time.
+    /// The account less the truth in that state, of the wall time.
     state: f64,
     /// The greatest difference in another state off CPU, of the wall time.
     others: f64,
-    /// Account less truth in the lives of its threads, of these.
+    /// The account less the truth in the tracked time of its threads, of that time.
     life: f64,
-    /// Account less `getrusage` in time on CPU, of that time.
+    /// The account less `getrusage` in time on CPU, of that time.
     cpu: f64,
     sampled: Sampled,
 }
@@ -76,18 +76,18 @@ struct Round {
 /// The ticks of one round of one load.
 #[derive(Clone, Copy, Default)]
 struct Sampled {
-    /// The life of the subject's threads, seconds.
+    /// The tracked time of the subject's threads, seconds.
     life_s: f64,
     /// The account's time in the load's state, seconds.
     exact_s: f64,
-    /// Ticks there, seconds.
+    /// Ticks in that state, seconds.
     ticks_s: f64,
     /// The variance of a fair sample of that size, seconds².
     variance: f64,
 }
 
 impl Sampled {
-    /// Of a subject in a state, or on a CPU, with ticks by state.
+    /// Returns the ticks of a subject in a state, or on a CPU.
     fn new(
         row: &ProcessTimes,
         state: Option<Microstate>,
@@ -160,7 +160,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options> {
 }
 
 fn round(load: &Load, seconds: f64) -> Result<Round> {
-    // One at a time: checks may take their turns in between.
+    // The lock is held for one run at a time: checks may run in between.
     let _machine = Exclusive::take()?;
     let sibling = Path::new(workload!("spin_user"));
     let args = load.args(sibling, &seconds.to_string(), work_cpu()?);
@@ -249,7 +249,7 @@ fn sigma(values: &[f64]) -> f64 {
     (squares / (values.len() as f64 - 1.0).max(1.0)).sqrt()
 }
 
-/// The one farthest from zero.
+/// Returns the value that is farthest from zero.
 fn worst(values: &[f64]) -> f64 {
     values.iter().copied().fold(0.0, |worst, value| {
         if value.abs() > worst.abs() {

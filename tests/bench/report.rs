@@ -41,10 +41,10 @@ struct Options {
     bench: bool,
 }
 
-/// What a run took.
+/// The cost of a run.
 struct Took {
     time: Duration,
-    /// On a CPU: what counts where other things run too.
+    /// CPU time, which counts on a busy machine.
     cpu: Duration,
     /// The most memory of any run so far, kilobytes.
     peak_kb: i64,
@@ -126,7 +126,7 @@ fn main() -> Result<()> {
             .args(["display", "text", "-limit", "20", "-functions"])
             .arg(&experiment)
             .env("HOME", directory.path());
-        // Its memory counts as the largest of all runs, which it is by far.
+        // Its peak is the largest of all runs, by far.
         let gprofng = run(&mut command)?;
         row("gprofng display text -functions", &gprofng);
         let ratio = gprofng.cpu.as_secs_f64() / functions.cpu.as_secs_f64();

@@ -11,7 +11,7 @@ use tests::kcollect::sub_experiment;
 
 use crate::runs::{CALLS, PAGES};
 
-/// What `kcollect.json` says of a counter.
+/// A counter in `kcollect.json`.
 #[derive(Debug, Deserialize)]
 struct Counter {
     name: String,
@@ -26,7 +26,7 @@ struct Summary {
     counters: Vec<Counter>,
 }
 
-/// What is in an experiment of the program.
+/// Judges an experiment of the program.
 pub(crate) fn judge(founder: &Path) -> Result<()> {
     let text = fs::read_to_string(founder.join("kcollect.json"))?;
     let summary: Summary = serde_json::from_str(&text)?;
@@ -56,7 +56,7 @@ pub(crate) fn judge(founder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The events of a function and of all that it calls, by stock gprofng.
+/// Returns the events of a function and of all that it calls, by stock gprofng.
 fn functions(experiment: &Path, metric: &str, name: &str) -> Result<u64> {
     let metrics = format!("metrics i+{metric}:name");
     let table = script(&[&metrics, "functions"], experiment)?

@@ -11,7 +11,7 @@ use tests::command::run;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The libraries of a program, and its loader: none for one that is linked statically.
+/// Returns the libraries of a program, and its loader: none for one that is linked statically.
 ///
 /// # Errors
 /// When ldd cannot be run.
@@ -20,7 +20,7 @@ pub(crate) fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     Ok(parse(&output.stdout))
 }
 
-/// Lines such as `libz.so.1 => /lib/x86_64-linux-gnu/libz.so.1 (0x7f2bd62ad000)`, and
+/// Parses lines such as `libz.so.1 => /lib/x86_64-linux-gnu/libz.so.1 (0x7f2bd62ad000)`, and
 /// `/lib64/ld-linux-x86-64.so.2 (0x...)`.
 fn parse(output: &str) -> Vec<PathBuf> {
     output
@@ -30,10 +30,10 @@ fn parse(output: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// A program's bytes, its debug information left out.
+/// Returns a program's bytes without its debug information.
 ///
 /// # Errors
-/// When it cannot be read. What strip does not take is taken as it is.
+/// When it cannot be read. A file that strip refuses is returned as it is.
 pub(crate) fn stripped(program: &Path) -> Result<Vec<u8>> {
     let directory = tempfile::tempdir()?;
     let copy = directory.path().join("stripped");

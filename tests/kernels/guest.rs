@@ -1,6 +1,5 @@
-//! Inside, as the first process: makes a machine of what the kernel gives, runs kcollect, hands
-//! over what it made, and turns the machine off. What goes wrong is said on the console, which the
-//! host shows.
+//! The guest, as the first process: mounts file systems, runs kcollect, copies the results to a
+//! disk, and turns the machine off. Errors are printed on the console, which the host shows.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -15,20 +14,20 @@ use tests::machine::{online_cpus, processes};
 
 use crate::runs::{DONE, Glance, Glances, KCOLLECT, LIMIT, MODULES, RUNS};
 
-/// What is carried out.
+/// The directory of the results.
 const OUT: &str = "/out";
-/// Where files live on a disk.
+/// The disk of files that have to be on a disk.
 const DISK: &str = "/dev/vda";
-/// What the host reads when the machine is off.
+/// The disk that the host reads when the machine is off.
 const RESULT_DISK: &str = "/dev/vdb";
 
-/// Runs it. Does not return but for an error of the kernel's.
+/// Runs the guest. It returns only if the kernel cannot turn the machine off.
 pub(crate) fn main() -> Result<()> {
     if let Err(error) = work() {
         eprintln!("{error:#}");
     }
     sync();
-    // SAFETY: nothing else runs that would mind.
+    // SAFETY: the call ends the machine, and no other process is needed any more.
     let result = unsafe { libc::reboot(libc::RB_POWER_OFF) };
     bail!("cannot turn the machine off: {result}")
 }
@@ -69,7 +68,7 @@ fn work() -> Result<()> {
     Ok(())
 }
 
-/// Mounts something. A place that is not there is made.
+/// Mounts a file system. A missing directory is made.
 fn attach(what: &str, kind: &str, place: &str) -> Result<()> {
     fs::create_dir_all(place)?;
     mount(
@@ -122,7 +121,7 @@ fn record(name: &str, args: &[&str]) -> Result<()> {
 
 fn glances() -> Result<Glances> {
     let all = processes()?.into_iter().filter_map(|pid| {
-        // One that is gone by now is not there.
+        // A process that has exited by now is left out.
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         Some((pid, glance(&status)))
     });

@@ -1,4 +1,4 @@
-//! Outside: makes the machines, waits for them, and has judged what they hand over.
+//! The host: makes the machines, waits for them, and judges their results.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -22,10 +22,10 @@ use crate::verifier;
 
 /// The longest that a machine runs: a minute and a half, if no other program wants the CPUs.
 const LIMIT: Duration = Duration::from_secs(600);
-/// For what is done with files beside.
+/// The longest that a tool runs which handles files.
 const TOOL_LIMIT: Duration = Duration::from_secs(60);
 
-/// Half a billion instructions a second. Sleep is skipped.
+/// Arguments of qemu: half a billion instructions a second, without waits for sleeping CPUs.
 const COUNTED: [&str; 6] = [
     "-smp",
     "1",
@@ -34,20 +34,21 @@ const COUNTED: [&str; 6] = [
     "-icount",
     "shift=1,sleep=off",
 ];
-/// Two CPUs, in turns. Were each a thread of qemu, an instruction that one of them replaces while
-/// the other runs it could be stale there: a kernel has died of such an `int3`, which it writes
-/// where a tracepoint is switched on.
-const IN_TURNS: [&str; 4] = ["-smp", "2", "-accel", "tcg,thread=single"];
-/// All that qemu can do, but for an instruction after which it has been seen to spoil the flags.
+/// Arguments of qemu: two CPUs in one thread. Were each a thread of qemu, an instruction that one
+/// of them replaces while the other runs it could be stale there: a kernel crashed at such an
+/// `int3`, which it writes where a tracepoint is switched on.
+const TWO_CPUS: [&str; 4] = ["-smp", "2", "-accel", "tcg,thread=single"];
+/// The CPU of qemu with all its features, except an instruction after which qemu spoiled the flags.
 const CPU_MODEL: &str = "max,-cx16";
-/// Where the kernel has to say something, it says it to the host; where it fails, the machine ends.
+/// The kernel's arguments: it prints to the host, and the machine ends when it fails.
 const KERNEL_WORDS: &str = "console=ttyS0 quiet panic=-1 tsc=reliable";
 
-/// Of the disk that files are written to, and of what is handed over, bytes. Sparse files.
+/// The size of the disk that files are written to, bytes. It is a sparse file.
 const DISK_BYTES: u64 = 256 << 20;
+/// The size of the disk of the results, bytes. It is a sparse file.
 const RESULT_DISK_BYTES: u64 = 1 << 30;
 
-/// Runs it.
+/// Runs the machines.
 ///
 /// # Errors
 /// When something is wrong on a kernel; the message says what.
@@ -55,7 +56,7 @@ pub(crate) fn main() -> Result<()> {
     let kernels = kernel::all()?;
     let common = common()?;
     let one = try_on_each(&kernels, &COUNTED, &common);
-    let two = try_on_each(&kernels, &IN_TURNS, &common);
+    let two = try_on_each(&kernels, &TWO_CPUS, &common);
     let mut wrong = Vec::new();
     let mut costs = Vec::new();
     for ((kernel, one), two) in kernels.iter().zip(one).zip(two) {
@@ -87,8 +88,8 @@ pub(crate) fn main() -> Result<()> {
     bail!("{} things are wrong:\n{}", wrong.len(), wrong.join("\n"))
 }
 
-/// What is in every machine: kcollect, this program, the workloads, and some programs of the
-/// distribution.
+/// Returns the files of every machine: kcollect, this program, the workloads, and some programs of
+/// the distribution.
 fn common() -> Result<Initramfs> {
     let mut files = Initramfs::default();
     let own = std::env::current_exe()?;
@@ -101,7 +102,7 @@ fn common() -> Result<Initramfs> {
         let name = program.file_name().context("a program has a name")?;
         files.program(program, Path::new(WORKLOADS).join(name))?;
     }
-    // It is known by where it was built.
+    // Its path is that of the build.
     files.program(Path::new(compat32::PROGRAM), compat32::PROGRAM)?;
     files.program(Path::new(proctorture::PROCTORTURE), "/proctorture")?;
     files.program(Path::new(env!("OVERFLOWING_PROGRAM")), OVERFLOWING)?;
@@ -115,7 +116,7 @@ fn common() -> Result<Initramfs> {
     Ok(files)
 }
 
-/// The interpreter and what it reads at its start, where there is one.
+/// Adds the Python interpreter and the files that it reads at its start, if it is installed.
 fn python(files: &mut Initramfs) -> Result<()> {
     const PYTHON: &str = "/usr/bin/python3";
     const READ: &str = "import sys, os, encodings.ascii, encodings.latin_1, encodings.utf_8
@@ -132,7 +133,7 @@ print(*[module.__file__ for module in sys.modules.values() if getattr(module, '_
     Ok(())
 }
 
-/// All kernels at once: no machine takes more than one CPU of this one.
+/// Tries all kernels at once: no machine takes more than one CPU of this one.
 fn try_on_each(kernels: &[Kernel], cpus: &[&str], common: &Initramfs) -> Vec<Result<Verdict>> {
     thread::scope(|scope| {
         let threads: Vec<_> = kernels
@@ -159,7 +160,7 @@ fn try_on(kernel: &Kernel, cpus: &[&str], common: &Initramfs) -> Result<Verdict>
     let archives = [common.encode(), files.encode()].concat();
     fs::write(path("initramfs"), archives)?;
     File::create(path("disk"))?.set_len(DISK_BYTES)?;
-    // It is not on everybody's path.
+    // The directory is not in every user's PATH.
     let sbin = Path::new("/sbin/mkfs.ext4");
     let mut mkfs = Command::new(if sbin.exists() {
         sbin
@@ -167,33 +168,32 @@ fn try_on(kernel: &Kernel, cpus: &[&str], common: &Initramfs) -> Result<Verdict>
         Path::new("mkfs.ext4")
     });
     run(mkfs.arg("-q").arg(path("disk")), TOOL_LIMIT)?.succeeded()?;
-    File::create(path("handed over"))?.set_len(RESULT_DISK_BYTES)?;
+    File::create(path("results"))?.set_len(RESULT_DISK_BYTES)?;
 
     let ended = boot(kernel, cpus, place.path());
     let console = fs::read(path("console")).unwrap_or_default();
     let console = String::from_utf8_lossy(&console).into_owned();
-    let ended = ended.with_context(|| format!("its console said:\n{console}"))?;
+    let ended = ended.with_context(|| format!("its console:\n{console}"))?;
 
-    let carried = path("carried");
-    fs::create_dir(&carried)?;
+    let results = path("unpacked");
+    fs::create_dir(&results)?;
     let mut tar = Command::new("tar");
-    tar.args(["--no-same-owner", "-xf"])
-        .arg(path("handed over"));
-    let unpacked = run(tar.arg("-C").arg(&carried), TOOL_LIMIT)?;
+    tar.args(["--no-same-owner", "-xf"]).arg(path("results"));
+    let unpacked = run(tar.arg("-C").arg(&results), TOOL_LIMIT)?;
     ensure!(
-        unpacked.code() == 0 && carried.join(DONE).exists(),
-        "the machine did not get to its end: {unpacked}\nits console said:\n{console}"
+        unpacked.code() == 0 && results.join(DONE).exists(),
+        "the machine did not get to its end: {unpacked}\nits console:\n{console}"
     );
     if let Some(keep) = std::env::var_os("KEEP") {
         let keep = PathBuf::from(keep).join(format!("{}-{}", kernel.release, cpus[1]));
         fs::create_dir_all(&keep)?;
         run(
-            Command::new("cp").arg("-a").arg(&carried).arg(&keep),
+            Command::new("cp").arg("-a").arg(&results).arg(&keep),
             TOOL_LIMIT,
         )?
         .succeeded()?;
     }
-    let mut verdict = judge(&carried);
+    let mut verdict = judge(&results);
     verdict
         .notes
         .insert(0, format!("{:.0} s in qemu", ended.elapsed.as_secs_f64()));

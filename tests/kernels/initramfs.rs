@@ -46,7 +46,7 @@ impl Initramfs {
         Ok(())
     }
 
-    /// The archive.
+    /// Returns the archive.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut archive = Vec::new();
         let mut inode = 0;
@@ -60,7 +60,7 @@ impl Initramfs {
             .flat_map(|path| path.ancestors().skip(1))
             .chain([Path::new("/dev")])
             .collect();
-        // Each after the one that it is in.
+        // Each directory after its parent.
         for directory in directories {
             if directory != Path::new("/") {
                 add(directory, DIRECTORY, (0, 0), &[]);
@@ -76,8 +76,8 @@ impl Initramfs {
     }
 }
 
-/// Thirteen numbers of eight hexadecimal digits, the path with a zero, the bytes; both filled up to
-/// four.
+/// Adds an entry: thirteen numbers of eight hexadecimal digits, the path with a zero, the bytes;
+/// both padded to four.
 fn entry(
     archive: &mut Vec<u8>,
     inode: u32,

@@ -1,6 +1,6 @@
-//! What holds by construction, whatever the kernel, on a machine whose instructions are slow: time
-//! is conserved, workloads and kcollect say the same of each other's time, nothing is lost, user
-//! stacks are complete, and stock gprofng opens it all.
+//! The judge of recordings of a slow machine with any kernel: time is conserved, workloads and
+//! kcollect agree on their times, nothing is lost, user stacks are complete, and stock gprofng
+//! opens all.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,44 +25,44 @@ use crate::runs::{
 };
 use crate::verifier;
 
-/// What was found on a kernel.
+/// The verdict on a kernel.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
-    /// What is printed also where nothing is wrong.
+    /// Lines that are printed also if nothing is wrong.
     pub(crate) notes: Vec<String>,
-    /// What is wrong.
+    /// The errors.
     pub(crate) wrong: Vec<anyhow::Error>,
     /// The BPF programs.
     pub(crate) programs: Vec<VerifiedProgram>,
 }
 
-/// A recording that was carried out.
+/// The results of a recording.
 #[derive(Debug)]
-struct Carried {
+struct RunResults {
     name: &'static str,
     place: PathBuf,
     experiment: PathBuf,
     stdout: String,
 }
 
-/// Share of its life that a workload is in its state, at the least: among others that want the CPU,
+/// The least share of its time that a workload is in its state: beside others that want the CPU,
 /// the rest is waiting.
 const MIN_STATE_SHARE: f64 = 0.2;
-/// To start and to end takes some times as many instants as elsewhere.
+/// The allowances for start and end, which take longer here.
 const EDGES: Edges = Edges {
     cpu_s: 0.02,
     outside_s: 0.1,
 };
-/// How long the host may keep a CPU from running, where it has fewer for two than they want,
+/// The longest that the host may keep a CPU from running, if two CPUs share one of the host,
 /// seconds.
 const MAX_STANDSTILL_S: f64 = 0.5;
-/// How far the life and the sleep of a thread that did not move may be apart, seconds: numbers have
-/// nine digits.
+/// How far the tracked time and the sleep of a thread that never ran may differ, seconds: numbers
+/// have nine digits.
 const DIGIT_S: f64 = 1e-8;
-/// What may not be on every host.
+/// The program that is not on every host.
 const PYTHON: &str = "python3";
-/// Share of the ticks with a user stack that are complete, at the least: of long-running programs,
-/// and of those that exit before their mappings can be read. Ticks that came before a
+/// The least shares of ticks with a user stack that are complete: of long-running programs, and of
+/// those that exit before their mappings can be read. Ticks that came before a
 /// table was made are judged apart.
 const MIN_COMPLETE_SHARES: [(&str, f64); 4] = [
     ("proctorture", 0.97),
@@ -71,64 +71,64 @@ const MIN_COMPLETE_SHARES: [(&str, f64); 4] = [
     ("true", 0.4),
 ];
 
-/// Of the ticks so many may come before a table was made, which takes these machines a second or
-/// two.
+/// The largest share of the ticks that come before a table was made, which takes these machines a
+/// second or two.
 const MAX_SHARE_BEFORE_TABLES: f64 = 0.5;
 
-/// Judges what a machine handed over.
-pub(crate) fn judge(carried: &Path) -> Verdict {
+/// Judges the results of a machine.
+pub(crate) fn judge(results: &Path) -> Verdict {
     let mut verdict = Verdict::default();
     let (mut notes, mut programs) = (Vec::new(), Vec::new());
-    let mut results = vec![doctor(carried).context("doctor")];
+    let mut verdicts = vec![doctor(results).context("doctor")];
     for name in [STATES, FOLLOWED, COUNTED, TRACED, IO, MOVING] {
         // Not every machine has all of them.
-        if !carried.join(name).exists() {
+        if !results.join(name).exists() {
             continue;
         }
-        let recording = match Carried::of(carried, name) {
+        let recording = match RunResults::of(results, name) {
             Ok(recording) => recording,
             Err(error) => {
-                results.push(Err(error));
+                verdicts.push(Err(error));
                 continue;
             }
         };
-        results.extend(conserved(&recording));
+        verdicts.extend(conserved(&recording));
         match name {
             STATES => {
-                results.extend(judge_recording(&recording, &mut notes, &mut programs));
-                results.push(verifier::within_budget(&programs));
+                verdicts.extend(judge_recording(&recording, &mut notes, &mut programs));
+                verdicts.push(verifier::within_budget(&programs));
             }
-            FOLLOWED => results.push(stacks(&recording, &mut notes)),
-            COUNTED => results.push(counters::judge(&recording.experiment).context(COUNTED)),
-            TRACED => results.push(traced(&recording).context(TRACED)),
-            IO => results.push(calls(&recording).context(IO)),
+            FOLLOWED => verdicts.push(stacks(&recording, &mut notes)),
+            COUNTED => verdicts.push(counters::judge(&recording.experiment).context(COUNTED)),
+            TRACED => verdicts.push(traced(&recording).context(TRACED)),
+            IO => verdicts.push(calls(&recording).context(IO)),
             _ => {}
         }
     }
-    verdict.wrong = results.into_iter().filter_map(Result::err).collect();
+    verdict.wrong = verdicts.into_iter().filter_map(Result::err).collect();
     verdict.notes = notes;
     verdict.programs = programs;
     verdict
 }
 
-/// Each wait for a lock is there that the program has counted.
-fn traced(carried: &Carried) -> Result<()> {
-    let locks = Lock::all(&carried.stdout)?;
-    let own = sub_experiment(&carried.experiment, "_locked_PID_")?;
+/// Checks that each wait for a lock that the program has counted is recorded.
+fn traced(results: &RunResults) -> Result<()> {
+    let locks = Lock::all(&results.stdout)?;
+    let own = sub_experiment(&results.experiment, "_locked_PID_")?;
     each_wait(&locks, &sync_records(&own)?).map(drop)
 }
 
-/// Each call is there that the program and its child have counted.
-fn calls(carried: &Carried) -> Result<()> {
-    let counted = Counted::all(&carried.stdout)?;
-    let experiments = experiments_in(&carried.experiment)?;
+/// Checks that each call that the program and its child have counted is recorded.
+fn calls(results: &RunResults) -> Result<()> {
+    let counted = Counted::all(&results.stdout)?;
+    let experiments = experiments_in(&results.experiment)?;
     let records = experiments.iter().map(|experiment| io_records(experiment));
     each_file(&counted, records.collect::<Result<_>>()?).map(drop)
 }
 
-impl Carried {
-    fn of(carried: &Path, name: &'static str) -> Result<Self> {
-        let place = carried.join(name);
+impl RunResults {
+    fn of(results: &Path, name: &'static str) -> Result<Self> {
+        let place = results.join(name);
         let text = |name| fs::read_to_string(place.join(name));
         let (code, stdout, stderr) = (text("code")?, text("stdout")?, text("stderr")?);
         ensure!(
@@ -151,8 +151,8 @@ impl Carried {
     }
 }
 
-fn doctor(carried: &Path) -> Result<()> {
-    let place = carried.join("doctor");
+fn doctor(results: &Path) -> Result<()> {
+    let place = results.join("doctor");
     let code = fs::read_to_string(place.join("code"))?;
     ensure!(
         code == "0",
@@ -162,30 +162,32 @@ fn doctor(carried: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Time is conserved, of threads and of CPUs; nothing is lost; gprofng shows as much.
-fn conserved(carried: &Carried) -> Vec<Result<()>> {
-    let parts: [fn(&Carried) -> Result<()>; 4] = [threads, sleepers, cpus, nothing_lost];
+/// Checks that the time of threads and CPUs is conserved, that nothing is lost, and that gprofng
+/// shows the same.
+fn conserved(results: &RunResults) -> Vec<Result<()>> {
+    let parts: [fn(&RunResults) -> Result<()>; 4] = [threads, sleepers, cpus, nothing_lost];
     parts
         .into_iter()
-        .map(|part| part(carried).context(carried.name))
+        .map(|part| part(results).context(results.name))
         .collect()
 }
 
-fn threads(carried: &Carried) -> Result<()> {
-    let (before, after): (Glances, Glances) = (carried.json("before")?, carried.json("after")?);
+fn threads(results: &RunResults) -> Result<()> {
+    let (before, after): (Glances, Glances) = (results.json("before")?, results.json("after")?);
     let residents = before.keys().filter(|pid| after.contains_key(pid));
-    let allowed = if carried.name == MOVING {
+    let allowed = if results.name == MOVING {
         MAX_STANDSTILL_S
     } else {
         MAX_WHOLE_RUN_ERROR_S
     };
-    States::of(&carried.experiment)?.conserve_within(&residents.copied().collect(), allowed)
+    States::of(&results.experiment)?.conserve_within(&residents.copied().collect(), allowed)
 }
 
-/// A thread of the kernel that was asleep before and after, and never left a CPU in between, slept.
-fn sleepers(carried: &Carried) -> Result<()> {
-    let (before, after): (Glances, Glances) = (carried.json("before")?, carried.json("after")?);
-    let account = States::of(&carried.experiment)?;
+/// Checks that a thread of the kernel slept which was asleep before and after, and never ran in
+/// between.
+fn sleepers(results: &RunResults) -> Result<()> {
+    let (before, after): (Glances, Glances) = (results.json("before")?, results.json("after")?);
+    let account = States::of(&results.experiment)?;
     let mut wrong = Vec::new();
     let mut count = 0;
     for (pid, glance) in &before {
@@ -210,10 +212,10 @@ fn sleepers(carried: &Carried) -> Result<()> {
     Ok(())
 }
 
-fn cpus(carried: &Carried) -> Result<()> {
-    let summary = RunSummary::of(&carried.experiment)?;
-    let shown = gprofng::objects(&carried.experiment, "cpus")?;
-    let header = gprofng::header(&carried.experiment)?;
+fn cpus(results: &RunResults) -> Result<()> {
+    let summary = RunSummary::of(&results.experiment)?;
+    let shown = gprofng::objects(&results.experiment, "cpus")?;
+    let header = gprofng::header(&results.experiment)?;
     ensure!(header.closed, "{}", header.text);
     ensure!(!summary.cpus.is_empty(), "{summary:?}");
     for cpu in &summary.cpus {
@@ -229,14 +231,14 @@ fn cpus(carried: &Carried) -> Result<()> {
     Ok(())
 }
 
-fn nothing_lost(carried: &Carried) -> Result<()> {
+fn nothing_lost(results: &RunResults) -> Result<()> {
     /// These say how good a stack or a tick is, and take none away.
     const IMPAIRED: [&str; 3] = ["truncated_stacks", "missing_stacks", "late_ticks"];
-    let summary = RunSummary::of(&carried.experiment)?;
+    let summary = RunSummary::of(&results.experiment)?;
     summary.complete()?;
     // Where a CPU stands still, memory for what is kept of threads may come too late. It is
     // counted.
-    if carried.name == MOVING {
+    if results.name == MOVING {
         return Ok(());
     }
     let losses = summary.losses;
@@ -248,14 +250,14 @@ fn nothing_lost(carried: &Carried) -> Result<()> {
     Ok(())
 }
 
-/// Each workload's truth, and the state that it is mostly in.
+/// Judges each workload's truth, and the state that it is mostly in.
 fn judge_recording(
-    carried: &Carried,
+    results: &RunResults,
     notes: &mut Vec<String>,
     programs: &mut Vec<VerifiedProgram>,
 ) -> Vec<Result<()>> {
     let mut turns: Vec<(String, Vec<Truth>)> = Vec::new();
-    for line in carried.stdout.lines() {
+    for line in results.stdout.lines() {
         match serde_json::from_str(line) {
             Ok(LoadReport::Turn(load)) => turns.push((load, Vec::new())),
             Ok(LoadReport::Impossible(why)) => notes.push(format!("not checked: {why}")),
@@ -269,7 +271,7 @@ fn judge_recording(
             }
         }
     }
-    let account = match States::of(&carried.experiment) {
+    let account = match States::of(&results.experiment) {
         Ok(account) => account,
         Err(error) => return vec![Err(error)],
     };
@@ -283,13 +285,13 @@ fn judge_recording(
                 let row = account.row(truth.pid);
                 load.ends_with("io_uring") && row.is_ok_and(|row| row.threads > truth.threads)
             };
-            let mut results = vec![in_its_state(load, truths, &account)];
+            let mut verdicts = vec![in_its_state(load, truths, &account)];
             for truth in truths.iter().filter(|truth| !workers(truth)) {
-                results.push(account.agree_within(truth, EDGES));
-                results.push(tiles(carried, truth, truths, &account));
-                results.push(account.throttled(truth, truths.len() - 1));
+                verdicts.push(account.agree_within(truth, EDGES));
+                verdicts.push(tiles(results, truth, truths, &account));
+                verdicts.push(account.throttled(truth, truths.len() - 1));
             }
-            results
+            verdicts
                 .into_iter()
                 .map(|result| result.with_context(|| load.clone()))
                 .collect::<Vec<_>>()
@@ -297,8 +299,8 @@ fn judge_recording(
         .collect()
 }
 
-fn tiles(carried: &Carried, truth: &Truth, truths: &[Truth], account: &States) -> Result<()> {
-    let ticks = array_ticks(&carried.experiment, Some(truth.pid))?;
+fn tiles(results: &RunResults, truth: &Truth, truths: &[Truth], account: &States) -> Result<()> {
+    let ticks = array_ticks(&results.experiment, Some(truth.pid))?;
     account.tile(truth.pid, ticks, truths.len() - 1)
 }
 
@@ -328,10 +330,11 @@ fn in_its_state(name: &str, truths: &[Truth], account: &States) -> Result<()> {
     Ok(())
 }
 
-/// User stacks of followed programs reach their first function, and gprofng finds the functions.
-fn stacks(carried: &Carried, notes: &mut Vec<String>) -> Result<()> {
-    let summary = RunSummary::of(&carried.experiment)?;
-    let account = States::of(&carried.experiment)?;
+/// Checks that user stacks of followed programs reach their first function, and that gprofng finds
+/// the functions.
+fn stacks(results: &RunResults, notes: &mut Vec<String>) -> Result<()> {
+    let summary = RunSummary::of(&results.experiment)?;
+    let account = States::of(&results.experiment)?;
     let followed = summary.followed()?;
     let mut wrong = Vec::new();
     for (name, share) in MIN_COMPLETE_SHARES {
@@ -360,15 +363,15 @@ fn stacks(carried: &Carried, notes: &mut Vec<String>) -> Result<()> {
         .iter()
         .filter(|row| row.name == "proctorture");
     deep(
-        carried,
+        results,
         followed,
         proctortures.next().context("no proctorture")?,
     )
 }
 
-/// Below a hundred calls of one function.
-fn deep(carried: &Carried, followed: &FollowedStats, proctorture: &ProcessTimes) -> Result<()> {
-    let (_, path) = followed.one(&carried.experiment, proctorture.pid)?;
+/// Judges stacks of a hundred calls of one function.
+fn deep(results: &RunResults, followed: &FollowedStats, proctorture: &ProcessTimes) -> Result<()> {
+    let (_, path) = followed.one(&results.experiment, proctorture.pid)?;
     let commands = ["metrics e.user:i.user:name", "functions"];
     let functions = gprofng::script(&commands, &path)?.content()?.table(2);
     let inclusive = |name: &str| {

@@ -23,15 +23,15 @@ const MODULES: [&str; 6] = [
 /// A kernel.
 #[derive(Debug)]
 pub(crate) struct Kernel {
-    /// As `uname -r` says it.
+    /// The release, as `uname -r` prints it.
     pub(crate) release: String,
-    /// What is booted.
+    /// The image that is booted.
     pub(crate) image: PathBuf,
     /// Modules that it needs, in order.
     pub(crate) modules: Vec<PathBuf>,
 }
 
-/// All of them, in the directory that `KERNELS` names.
+/// Returns all kernels in the directory that `KERNELS` names.
 ///
 /// # Errors
 /// When one is not there.
@@ -85,7 +85,7 @@ impl Kernel {
     }
 }
 
-/// The files of a directory and of those in it.
+/// Returns the files below a directory.
 fn files(directory: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let entries = fs::read_dir(directory).with_context(|| directory.display().to_string())?;

@@ -12,7 +12,7 @@ use tests::workload::loads;
 use crate::runs::{LoadReport, SECONDS, WORKLOADS};
 use crate::verifier;
 
-/// Runs it.
+/// Runs the load.
 ///
 /// # Errors
 /// When a workload fails.

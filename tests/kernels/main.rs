@@ -1,18 +1,18 @@
 //! The kernels that kcollect has to work on besides the one that runs: `make test-kernels`. Each is
 //! booted as Debian ships it, in qemu without KVM and without root; the release build of kcollect
-//! records the workloads in there, and what it made is carried out and judged here, by the same
-//! judges as the recordings of this machine.
+//! records the workloads in there, and the results are copied out and judged here, as the
+//! recordings of this machine are.
 //!
 //! Each is booted twice. With one CPU the machine's clock counts instructions: a busy host makes
 //! nothing late in there, and a sleep takes no time, so that states and stacks can be judged.
 //! With two, which that clock does not serve alike, its CPUs are threads of qemu and it has the
 //! host's clock, as slow as it may be: time is conserved all the same.
 //!
-//! This one program is all sides of it: on the host it makes the machines and judges ([`host`]), as
-//! the first process of a machine it runs kcollect ([`guest`]), and as the load of that it goes
-//! through the workloads ([`load`]).
+//! This one program has all parts: on the host it makes the machines and judges ([`host`]), as
+//! the first process of a machine it runs kcollect ([`guest`]), and as the load of that it runs
+//! the workloads ([`load`]).
 //!
-//! It has no part in `make test`: it fetches packages.
+//! `make test` does not run it, since it fetches packages.
 
 mod counters;
 mod elf;

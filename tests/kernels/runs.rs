@@ -1,4 +1,4 @@
-//! What is recorded in a machine, and what both of its sides call things.
+//! The recordings in a virtual machine, and the names that host and guest share.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(crate) const WORKLOADS: &str = "/workloads";
 pub(crate) const MODULES: &str = "/modules";
 /// The word that makes this program the load of a recording.
 pub(crate) const LOAD: &str = "load";
-/// In what is carried out: the last file that is written.
+/// The last file of the results that is written.
 pub(crate) const DONE: &str = "done";
 /// The program whose events are counted, in a machine; how many pages it touches on one of two
 /// paths, and how many calls it makes: on the other three times as many.
@@ -46,15 +46,15 @@ pub(crate) const MOVING: &str = "moving";
 /// A recording.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
-    /// Its directory in what is carried out.
+    /// The name of its directory in the results.
     pub(crate) name: &'static str,
-    /// kcollect's arguments, but for the load.
+    /// kcollect's arguments, without the load.
     pub(crate) args: &'static [&'static str],
     /// The load.
     pub(crate) load: &'static [&'static str],
 }
 
-/// On a machine of one CPU, and on one of two.
+/// The recordings on a machine of one CPU, and on one of two.
 pub(crate) const RUNS: [&[Run]; 2] = [
     &[
         Run {
@@ -100,10 +100,10 @@ pub(crate) const RUNS: [&[Run]; 2] = [
     }],
 ];
 
-/// The longest that one takes, by the clock of the machine.
+/// The longest that a recording takes, by the clock of the machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(150);
 
-/// Recursion of an interpreter, calls of C, and programs that are gone at once.
+/// A script with recursion of an interpreter, calls of C, and programs that exit at once.
 const FOLLOWED_SCRIPT: &str = r#"
 /proctorture deep:100,400
 if [ -x /python3 ]; then /python3 -I -S -c '
@@ -118,7 +118,7 @@ n=0
 while [ $n -lt 40 ]; do /bin/true; n=$((n + 1)); done
 "#;
 
-/// Threads that move, start, wait for locks and for CPUs that others have.
+/// A script with threads that migrate, start, wait for locks and for CPUs that others have.
 const MOVING_SCRIPT: &str = r#"
 /workloads/migrate 1 0 &
 /workloads/thread_starts 1 1 fifo &
@@ -128,7 +128,7 @@ const MOVING_SCRIPT: &str = r#"
 wait
 "#;
 
-/// What the load of [`STATES`] says besides the truths of its workloads, a line each.
+/// A line that the load of [`STATES`] prints besides the truths of its workloads.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum LoadReport {
@@ -149,17 +149,17 @@ pub(crate) struct VerifiedProgram {
     pub(crate) verified: u32,
 }
 
-/// What the kernel shows of a process with one thread: two readings show whether it has slept
-/// all the time in between.
+/// The kernel's account of a process with one thread: two readings show whether it has slept all
+/// the time in between.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Glance {
     /// The letter of its state.
     pub(crate) state: char,
-    /// How often it has left a CPU.
+    /// The number of its context switches.
     pub(crate) switches: u64,
     /// Whether it is a thread of the kernel.
     pub(crate) kernel: bool,
 }
 
-/// A look at all processes, by number. Those with more threads than one have none.
+/// The glances at all processes. Those with several threads have none.
 pub(crate) type Glances = BTreeMap<Pid, Option<Glance>>;

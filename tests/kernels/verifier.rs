@@ -1,5 +1,5 @@
-//! What the programs cost the verifier, which refuses those above a million instructions. How many
-//! it checks depends on the kernel: newer ones recognise more of what they have checked.
+//! The cost of the BPF programs for the verifier, which refuses those above a million instructions.
+//! How many it checks depends on the kernel: newer ones recognise more of what they have checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,11 +10,11 @@ use libbpf_rs::query::ProgInfoIter;
 
 use crate::runs::VerifiedProgram;
 
-/// What a program may cost: a tenth of what it can.
+/// The most instructions that a program may cost: a tenth of the verifier's limit.
 const BUDGET: u32 = 100_000;
 
-/// The programs that are loaded on this machine. All are kcollect's, since no other program loads
-/// any.
+/// Returns the programs that are loaded on this machine. All are kcollect's, since no other program
+/// loads any.
 pub(crate) fn loaded() -> Vec<VerifiedProgram> {
     ProgInfoIter::default()
         .map(|program| VerifiedProgram {
@@ -24,7 +24,7 @@ pub(crate) fn loaded() -> Vec<VerifiedProgram> {
         .collect()
 }
 
-/// The costs on each kernel, as a table.
+/// Returns the costs on each kernel, as a table.
 pub(crate) fn table(kernels: &[(String, Vec<VerifiedProgram>)]) -> Table {
     let mut table = Table::new();
     table.load_style(NOTHING);

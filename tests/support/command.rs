@@ -20,7 +20,7 @@ use nix::unistd::Pid;
 /// How often a running program is looked at.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A copy that takes longer does not come to an end.
+/// The longest that a copy takes.
 const COPY_LIMIT: Duration = Duration::from_secs(60);
 
 /// A program that runs. It is killed when this value is dropped.
@@ -45,7 +45,7 @@ pub struct Finished {
     pub stdout: String,
     /// Its standard error, likewise.
     pub stderr: String,
-    /// From start to end, as the watcher saw it.
+    /// From start to end, by the clock of this process.
     pub elapsed: Duration,
 }
 
@@ -74,12 +74,12 @@ impl Running {
         })
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id().cast_signed())
     }
 
-    /// Sends it a signal.
+    /// Sends the program a signal.
     ///
     /// # Errors
     /// When it has ended already.
@@ -87,7 +87,7 @@ impl Running {
         kill(self.pid(), signal).with_context(|| format!("cannot send {signal} to {}", self.what))
     }
 
-    /// Whether it has ended.
+    /// Returns whether it has ended.
     ///
     /// # Errors
     /// When it cannot be waited for.
@@ -95,15 +95,15 @@ impl Running {
         Ok(self.child.try_wait()?.is_some())
     }
 
-    /// Whether it has printed anything to its standard output.
+    /// Returns whether it has printed anything to its standard output.
     ///
     /// # Errors
-    /// When the file cannot be asked.
+    /// When the file cannot be examined.
     pub fn has_printed(&self) -> Result<bool> {
         Ok(self.stdout.metadata()?.len() > 0)
     }
 
-    /// What it has printed so far, output and errors together.
+    /// Returns its standard output and then its standard error, so far.
     ///
     /// # Errors
     /// When the files cannot be read.
@@ -115,7 +115,7 @@ impl Running {
         ))
     }
 
-    /// Waits until something holds.
+    /// Waits until a condition holds.
     ///
     /// # Errors
     /// When the program ends before, or its time is over.
@@ -123,14 +123,14 @@ impl Running {
         while !holds() {
             if self.ended()? {
                 bail!(
-                    "{} ended before {what}; it said:\n{}",
+                    "{} ended before {what}; its output:\n{}",
                     self.what,
                     self.output()?
                 );
             }
             if self.started.elapsed() > self.limit {
                 bail!(
-                    "{}: no {what} in {:?}; it said:\n{}",
+                    "{}: no {what} in {:?}; its output:\n{}",
                     self.what,
                     self.limit,
                     self.output()?
@@ -141,7 +141,7 @@ impl Running {
         Ok(())
     }
 
-    /// Waits for its end.
+    /// Waits for the program's end.
     ///
     /// # Errors
     /// When its time is over. It is killed then.
@@ -161,14 +161,14 @@ impl Running {
         }
     }
 
-    /// Passes while its time is not over.
+    /// Passes if its time is not over.
     ///
     /// # Errors
     /// When it is.
     pub fn in_time(&self) -> Result<()> {
         if self.started.elapsed() > self.limit {
             bail!(
-                "{} did not end in {:?}; it said:\n{}",
+                "{} did not end in {:?}; its output:\n{}",
                 self.what,
                 self.limit,
                 self.output()?

@@ -16,7 +16,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, execv, fork};
 use tests::workload::counted::{Counted, Fresh};
 
-/// At the same time.
+/// The number of threads that run at the same time.
 const ABREAST: usize = 8;
 
 #[expect(clippy::disallowed_methods, reason = "a check reads it")]

@@ -1,5 +1,5 @@
-//! `many_processes WHAT COUNT SECONDS`: so many `threads`, or `processes`, all alive at once, each
-//! of which works a little now and then. It says `ready` when all are there, and ends when all have
+//! `many_processes WHAT COUNT SECONDS`: so many `threads`, or `processes`, all at once, each of
+//! which works a little now and then. It prints `ready` when all are there, and ends when all have
 //! ended.
 
 use std::io::Write as _;
@@ -12,10 +12,10 @@ use anyhow::{Context, Result, anyhow, bail};
 use nix::sys::wait::wait;
 use nix::unistd::{ForkResult, fork};
 
-/// What a thread has: it calls next to nothing.
+/// The stack size of a thread, bytes.
 const STACK: usize = 64 * 1024;
 
-/// Work, and the sleep after it.
+/// The time of work, before each sleep.
 const WORK: Duration = Duration::from_micros(50);
 const REST: Duration = Duration::from_millis(900);
 

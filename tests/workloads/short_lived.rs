@@ -1,5 +1,5 @@
 //! `short_lived SECONDS CPU`: forks children that name themselves, spin for a few milliseconds and
-//! are gone before anyone could look them up in `/proc`.
+//! exit before `/proc` can be read for them.
 
 use std::ffi::CString;
 

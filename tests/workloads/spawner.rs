@@ -1,4 +1,4 @@
-//! `spawner SECONDS CPU`: forks and runs `/bin/true` in a loop. Each child lives about a
+//! `spawner SECONDS CPU`: forks and runs `/bin/true` in a loop. Each child runs for about a
 //! millisecond and changes its name once, at exec; all of them are listed.
 
 use anyhow::{Context, Result, ensure};

@@ -18,7 +18,7 @@ use tests::workload::truth::{Work, monotonic_ns, variant};
 
 /// How long a lock is held, and how long a condition is not true.
 const HOLD: Duration = Duration::from_millis(2);
-/// How long a thread does without the lock. Another has it by then.
+/// How long a thread pauses without the lock. Another has it by then.
 const PAUSE: Duration = Duration::from_millis(1);
 
 fn main() -> Result<()> {

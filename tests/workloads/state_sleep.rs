@@ -22,7 +22,7 @@ use nix::sys::prctl::set_timerslack;
 use tests::workload::thread_times::ThreadTimes;
 use tests::workload::truth::{Work, monotonic_ns, variant};
 
-/// One sleep: between these two.
+/// The shortest sleep.
 const SHORTEST_NAP: Duration = Duration::from_millis(1);
 const LONGEST_NAP: Duration = Duration::from_millis(3);
 /// The lengths that any number of naps have are spread evenly.

@@ -28,16 +28,16 @@ use tests::workload::truth::{Work, variant};
 
 const PAGE: NonZeroUsize = NonZeroUsize::new(4096).expect("a page has bytes");
 
-/// The program itself once more: it has nothing to do.
+/// The argument that makes the program exit at once.
 const NOTHING: &str = "nothing";
 
-/// The program itself, which replaces itself as often as the next argument says.
+/// The argument that makes the program execute itself as often as the next argument says.
 const AGAIN: &str = "again";
 
 /// How often a process replaces its program.
 const EXECS: u64 = 400;
 
-/// The kernel takes strings of 128 KiB.
+/// The length of a string for exec, of which the kernel accepts 128 KiB.
 const LONG_STRING: usize = 120 << 10;
 
 fn main() -> Result<()> {
@@ -70,7 +70,7 @@ fn main() -> Result<()> {
     work.end(done?)
 }
 
-/// Does something until the time is over. Returns how often.
+/// Repeats something until the time is over, and returns how often it was done.
 fn repeat(work: &Work, mut once: impl FnMut(u64) -> Result<()>) -> Result<u64> {
     let mut count = 0;
     while !work.over()? {
@@ -82,7 +82,7 @@ fn repeat(work: &Work, mut once: impl FnMut(u64) -> Result<()>) -> Result<u64> {
     Ok(count)
 }
 
-/// A mapping of a file's first page for execution.
+/// Maps a file's first page for execution.
 fn map(file: &File) -> nix::Result<std::ptr::NonNull<std::ffi::c_void>> {
     let access = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
     // SAFETY: the kernel chooses a place where nothing is.

@@ -1,9 +1,9 @@
 //! `thread_starts SECONDS CPU [fifo]`: about a thousand threads a second, each of which starts and
 //! exits between two ticks.
 //!
-//! A thread that does not block runs or waits for a CPU for all of its life, so the process's CPU
-//! time beyond the first thread's, and what each says that it waited, are the lives of all of them,
-//! to the last instruction.
+//! A thread that does not block runs or waits for a CPU all the time, so the process's CPU time
+//! beyond the first thread's, and what each has waited, are the times of all of them, to the last
+//! instruction.
 //!
 //! Where others want the CPU, one of them could preempt a thread between its last look at its
 //! clocks and its end. With `fifo` none can: the process has the lowest real-time priority, and its

@@ -10,7 +10,7 @@ use nix::sched::{CloneFlags, clone};
 use nix::sys::wait::{WaitStatus, waitpid};
 use tests::workload::truth::Work;
 
-/// How long a child lives.
+/// How long a child runs.
 const LIFE: Duration = Duration::from_millis(5);
 
 fn main() -> Result<()> {
@@ -24,8 +24,8 @@ fn main() -> Result<()> {
                 sleep(LIFE);
                 0
             });
-            // SAFETY: the child has a stack of its own, changes nothing of its parent's, and is
-            // gone when this returns.
+            // SAFETY: the child has a stack of its own, changes nothing of its parent's, and has
+            // exited when this returns.
             unsafe { clone(life, &mut stack, flags, Some(libc::SIGCHLD)) }
         })?;
         let child = child.context("clone")?;

@@ -1,4 +1,5 @@
-//! The least that a profiler of every switch can cost: a BPF program on it that does nothing.
+//! A BPF program on each context switch that does nothing: the least that a profiler of switches
+//! can cost.
 //!
 //! It is attached as kcollect's is (`tp_btf/sched_switch`), so that the difference between the two
 //! is what kcollect does there, and the rest is what the kernel takes for calling it. Its two
@@ -15,7 +16,8 @@ use libbpf_sys::{
     libbpf_find_vmlinux_btf_id,
 };
 
-/// The program, attached. It goes when this value is dropped, and with the process at the latest.
+/// The attached program. It is freed when this value is dropped, and with the process at the
+/// latest.
 #[derive(Debug)]
 pub(crate) struct Empty {
     // A link holds its program.
@@ -58,7 +60,7 @@ impl Empty {
     }
 }
 
-/// An operation on register 0 with the number 0: the result becomes 0, or is returned.
+/// Returns an instruction on register 0 with the number 0: it becomes 0, or is returned.
 fn instruction(code: u32) -> bpf_insn {
     bpf_insn {
         code: code as u8,
@@ -70,7 +72,7 @@ fn raw(file: &OwnedFd) -> RawFd {
     std::os::fd::AsRawFd::as_raw_fd(file)
 }
 
-/// What libbpf's functions return: a number, or an error below zero.
+/// Returns the number that a function of libbpf returned, or its error, which is below zero.
 fn code(returned: i32) -> Result<i32, Error> {
     if returned < 0 {
         return Err(Error::from_raw_os_error(-returned));

@@ -1,4 +1,4 @@
-//! What the machine does while it is profiled, and how long that takes it.
+//! The loads of the machine while it is profiled, and their measured times.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,22 +26,24 @@ use crate::sources;
 /// The longest that a load may take.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Round trips of the pipe, two switches each.
+/// The number of round trips of the pipe, two switches each.
 const TRIPS: &str = "400000";
 
-/// Times that each of two threads wakes the other.
+/// How often each of two threads wakes the other.
 const LOCK_TRIPS: &str = "300000";
 
-/// Writes of a byte, each after so many multiplications: some 10 us, so 100,000 writes a second.
+/// The number of writes of a byte, and of multiplications before each: some 10 us, so 100,000
+/// writes a second.
 const WRITES: [&str; 2] = ["200000", "9000"];
 
-/// Groups of 40 processes, and messages that each sender sends to each receiver of its group.
+/// The number of groups of 40 processes, and of messages from each sender to each receiver of its
+/// group.
 const MESSAGES: [&str; 4] = ["-g", "10", "-l", "300"];
 
-/// Multiplications of each CPU, each of which waits for the one before.
+/// The number of multiplications on each CPU, each of which needs the result of the one before.
 const MULTIPLICATIONS: u64 = 1_600_000_000;
 
-/// Programs that the shell starts, one after the other.
+/// The number of programs that the shell starts, one after the other.
 const PROGRAMS: u32 = 2000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -65,14 +67,14 @@ pub(crate) enum Load {
     Write,
 }
 
-/// One run.
+/// The result of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ran {
-    /// What is compared, in [`Load::unit`].
+    /// The value that is compared, in [`Load::unit`].
     pub(crate) value: f64,
-    /// From start to end.
+    /// The time from start to end.
     pub(crate) elapsed: Duration,
-    /// Switches of the whole machine meanwhile.
+    /// Context switches of the whole machine meanwhile.
     pub(crate) switches: u64,
     /// CPU time of the whole machine meanwhile that was not the load's: the profiler's, and that of
     /// other programs.
@@ -80,7 +82,7 @@ pub(crate) struct Ran {
 }
 
 impl Load {
-    /// For people: what runs.
+    /// Returns what runs, for the tables.
     pub(crate) fn describe(self) -> Result<String> {
         Ok(match self {
             Self::Pipe => command_line(&pipe()?),
@@ -107,7 +109,7 @@ impl Load {
         }
     }
 
-    /// Digits after the point with which its values are worth printing.
+    /// Returns the number of digits after the point that its values are printed with.
     pub(crate) fn digits(self) -> usize {
         match self {
             Self::Pipe | Self::Lock | Self::Write => 3,
@@ -116,7 +118,7 @@ impl Load {
         }
     }
 
-    /// Whether it is one command, which a profiler can start.
+    /// Returns whether it is one command, which a profiler can start.
     pub(crate) fn is_command(self) -> bool {
         !matches!(self, Self::Cpu | Self::Redis)
     }
@@ -224,7 +226,7 @@ fn storm() -> Result<Command> {
     Ok(command)
 }
 
-/// All that the Makefile of a directory of [`sources`] makes.
+/// Returns the command that compiles a directory of [`sources`].
 pub(crate) fn compile(tree: &Path, compiler: &str) -> Command {
     let mut command = Command::new("make");
     command.args(["-s", "-B", "-j2", &format!("CC={compiler}"), "-C"]);
@@ -232,8 +234,8 @@ pub(crate) fn compile(tree: &Path, compiler: &str) -> Command {
     command
 }
 
-/// Runs a command in a process group of its own. When it fails or takes too long, none of the group
-/// is left.
+/// Runs a command in a process group of its own. When it fails or takes too long, the whole group
+/// is killed.
 pub(crate) fn bench(mut command: Command) -> Result<Finished> {
     let running = Running::start(command.process_group(0), LIMIT)?;
     let group = running.pid();
@@ -241,7 +243,7 @@ pub(crate) fn bench(mut command: Command) -> Result<Finished> {
         .finish()
         .and_then(Finished::succeeded)
         .inspect_err(|_| {
-            // That there is none any more is as well.
+            // The group may have exited.
             let _ = killpg(group, Signal::SIGKILL);
         })
 }
@@ -284,11 +286,11 @@ fn multiply_everywhere(cpus: BTreeSet<usize>) -> Result<Duration> {
     Ok(start.elapsed())
 }
 
-/// What the kernel has counted so far.
+/// The kernel's counts so far.
 struct Machine {
-    /// Switches of all CPUs.
+    /// Context switches of all CPUs.
     switches: u64,
-    /// Time in which they ran a program.
+    /// The time in which they ran a program.
     busy_s: f64,
     /// CPU time of this process and of the children that it has waited for.
     own_s: f64,
@@ -319,7 +321,7 @@ impl Machine {
     }
 }
 
-/// CPU time so far of this process, or of its children that have been waited for.
+/// Returns the CPU time so far of this process, or of its children that have been waited for.
 pub(crate) fn cpu_time(who: UsageWho) -> Result<Duration> {
     let usage = getrusage(who)?;
     let micros =

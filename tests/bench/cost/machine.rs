@@ -1,4 +1,4 @@
-//! Where and when the numbers were made: ratios travel from machine to machine, times do not.
+//! The machine and the time of a measurement: ratios hold on other machines, times do not.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use anyhow::Result;
 use tests::command::run;
 use tests::machine::online_cpus;
 
-/// The machine, the moment, the programs and the command, one line each.
+/// Returns the machine, the time, the programs and the command, one line each.
 pub(crate) fn describe(kcollect: &Path) -> Result<Vec<(String, String)>> {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let lines = [
@@ -52,7 +52,7 @@ pub(crate) fn describe(kcollect: &Path) -> Result<Vec<(String, String)>> {
         .collect())
 }
 
-/// The first line of what a program prints, or why there is none.
+/// Returns the first line that a program prints, or why there is none.
 fn says(command: &mut Command) -> String {
     let finished = run(command, Duration::from_secs(10));
     match finished.map(|finished| finished.stdout.lines().next().map(str::to_owned)) {
@@ -81,8 +81,8 @@ fn virtual_machine() -> Result<bool> {
     Ok(cpuinfo("flags")?.is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")))
 }
 
-/// Whether the kernel has a driver for the counters of the CPUs: of its event sources, theirs name
-/// their CPUs so, where these are of two kinds, or else are called `cpu`.
+/// Returns whether the kernel has a driver for the counters of the CPUs: of its event sources,
+/// theirs name their CPUs so, where these are of two kinds, or else are called `cpu`.
 fn has_counters() -> bool {
     fs::read_dir("/sys/bus/event_source/devices").is_ok_and(|mut sources| {
         sources.any(|source| {
@@ -93,7 +93,7 @@ fn has_counters() -> bool {
     })
 }
 
-/// A field of the first CPU.
+/// Returns a field of the first CPU.
 fn cpuinfo(field: &str) -> Result<Option<String>> {
     Ok(fs::read_to_string("/proc/cpuinfo")?
         .lines()

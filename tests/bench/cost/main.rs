@@ -1,4 +1,4 @@
-//! What kcollect costs the work that it watches, next to its peers: `make bench`, or as root
+//! The cost of kcollect for the work that it profiles, next to its peers: `make bench`, or as root
 //! `cargo bench -p tests --bench cost`. Options come after `--`.
 //!
 //! Every load runs in every round under every setting, in an order that changes from round to
@@ -6,7 +6,7 @@
 //! ([`tests::oracle::paired`] says why). Each run has a profiler of its own, started before and
 //! ended after it, so that what it wrote and took is of this load.
 //!
-//! A machine of many processes is watched besides, for a minute and once by each of a few settings
+//! A machine of many processes is profiled besides, for a minute and once by each of a few settings
 //! ([`many_processes`]).
 //!
 //! A peer that is not installed, or that this kernel does not let run, is a row that says so:
@@ -40,18 +40,18 @@ use crate::load::Load;
 use crate::setting::{Kind, Profiler, Setting};
 use crate::table::{Measured, Results, Row, Style};
 
-/// For checks that wait for the machine: between two loads, they get it.
+/// The pause between two loads, in which waiting checks get the lock of the machine.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Of one CPU, what other programs may take during a run before it is repeated. The kernel counts
-/// CPU time in ticks, and writes files for a profiler in threads of its own: less than this is no
-/// disturbance.
-const MAX_DISTURBANCE: f64 = 0.15;
+/// The largest share of one CPU that other programs take during a run without it being repeated.
+/// The kernel counts CPU time in ticks, and writes files for a profiler in threads of its own: less
+/// than this is no disturbance.
+const MAX_DISTURBANCE_SHARE: f64 = 0.15;
 
-/// As long as the budget of the time to the summary says.
+/// How long a machine of many processes is profiled: as the budget of the time to the summary says.
 const MANY_PROCESSES_SECONDS: u16 = 60;
 
-/// How often a run is made at most; the least disturbed one counts.
+/// The most tries of a run; the least disturbed one counts.
 const MAX_TRIES: usize = 3;
 
 /// What kcollect costs the work that it watches, next to its peers.
@@ -85,7 +85,7 @@ struct Options {
     bench: bool,
 }
 
-/// Ctrl-C and the like, seen between two runs: what runs is then ended in order.
+/// A signal such as Ctrl-C, which is handled between two runs.
 #[derive(Debug)]
 struct Interrupt(Arc<AtomicBool>);
 
@@ -164,8 +164,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Runs every load once alone, and starts every profiler once: what works, works later, and caches
-/// are warm.
+/// Runs every load once alone, and starts every profiler once, to find what works and to warm the
+/// caches.
 fn try_out(loads: &[Load], settings: &[Setting], interrupt: &Interrupt) -> Result<Vec<Results>> {
     let _machine = Exclusive::take()?;
     let mut rows = Vec::new();
@@ -205,7 +205,7 @@ fn try_out(loads: &[Load], settings: &[Setting], interrupt: &Interrupt) -> Resul
     Ok(all)
 }
 
-/// Everything that works, once.
+/// Runs every load under every setting that works, once.
 fn measure_round(
     results: &mut Results,
     round: usize,
@@ -233,7 +233,7 @@ fn measure_round(
     Ok(())
 }
 
-/// Measures, and measures again where other programs took part, as far as that may be done.
+/// Measures, again if other programs disturbed it, [`MAX_TRIES`] times at most.
 fn least_disturbed(
     load: Load,
     setting: &Setting,
@@ -243,7 +243,7 @@ fn least_disturbed(
     interrupt.check()?;
     let mut best = measure(load, setting)?;
     for _ in 1..MAX_TRIES {
-        if best.besides() < MAX_DISTURBANCE || *spare == 0 {
+        if best.besides() < MAX_DISTURBANCE_SHARE || *spare == 0 {
             break;
         }
         interrupt.check()?;
@@ -270,7 +270,7 @@ fn measure(load: Load, setting: &Setting) -> Result<Measured> {
     })
 }
 
-/// An error as one line: what failed, and the last words, which say why.
+/// Returns an error as one line: what failed, and the last cause.
 fn in_short(error: &anyhow::Error) -> String {
     let text = format!("{error:#}");
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());

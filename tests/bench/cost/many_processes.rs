@@ -1,6 +1,6 @@
-//! A machine of many processes for a minute: what a profiler takes and writes in the long run,
-//! where what every start costs no longer counts. The time that the machine's work takes is what
-//! the loads are for.
+//! A machine of many processes for a minute: what a profiler takes and writes in the long run, when
+//! the cost of its start no longer matters. The time of the machine's work is measured by the
+//! loads.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -18,14 +18,14 @@ use crate::took::Took;
 
 const PROCESSES: u32 = 200;
 
-/// The longest that it may last.
+/// The longest that a measurement takes.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// Settings that are measured so, of those wanted: a minute each is all that a benchmark of minutes
-/// has.
+/// The settings that are measured so, of those wanted: a minute each is all the time that the
+/// benchmark has.
 const KINDS: [Kind; 3] = [Kind::On, Kind::Perf, Kind::Dwarf];
 
-/// What is compiled: LLVM and all that it is in makes for the largest unwind tables.
+/// The compiler that runs: LLVM has the largest unwind tables.
 const COMPILER: &str = "clang";
 
 /// Processes that wake up five times a second and work a little, and the sources for a compiler.
@@ -35,12 +35,12 @@ struct ManyProcesses {
     tree: TempDir,
 }
 
-/// For people: what runs.
+/// Returns what runs, for the tables.
 pub(crate) fn describe(seconds: u16) -> String {
     format!("{PROCESSES} processes and a compiler (make -j2, {COMPILER} -O2) for {seconds} s")
 }
 
-/// What came of a setting.
+/// The results of a setting.
 #[derive(Debug)]
 pub(crate) struct Watched {
     pub(crate) setting: String,
@@ -107,7 +107,7 @@ impl ManyProcesses {
 
 impl Drop for ManyProcesses {
     fn drop(&mut self) {
-        // That there is none any more is as well.
+        // The group may have exited.
         let _ = killpg(self.running.pid(), Signal::SIGKILL);
     }
 }

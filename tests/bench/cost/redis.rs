@@ -1,8 +1,8 @@
 //! A server under load: redis, from the package of its tools.
 //!
-//! That package has the whole server under another name, `redis-check-rdb`: it looks at what it is
-//! called to know what it is. The package of the server would start one at once, on every machine
-//! that measures.
+//! That package has the whole server under another name, `redis-check-rdb`, and the program's name
+//! decides what it does. The package of the server would start one at its installation, on every
+//! machine that measures.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
@@ -16,16 +16,16 @@ use tests::command::Running;
 use tests::machine::{online_cpus, work_cpu};
 use tests::workload::truth::pin;
 
-/// The longest that it may live.
+/// The longest that the server may run.
 const LIMIT: Duration = Duration::from_secs(120);
 
 const REQUESTS: &str = "120000";
 
-/// A server of our own, on a port that was free, which keeps nothing. It ends with this value.
+/// A server on a free port, which stores nothing. It is killed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) port: u16,
-    // It works in there.
+    // Its working directory.
     _directory: TempDir,
     _running: Running,
 }
@@ -61,7 +61,7 @@ impl Server {
     }
 }
 
-/// Clients on another CPU, where there is one.
+/// Returns the command of clients on another CPU, if there is one.
 pub(crate) fn requests(port: u16) -> Result<Command> {
     let cpu = *online_cpus()?.first().context("no CPU is online")?;
     let mut command = Command::new("taskset");

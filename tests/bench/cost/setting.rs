@@ -1,8 +1,8 @@
-//! What watches the machine: nothing, kcollect, or one of its peers.
+//! The settings that are compared: no profiler, kcollect, or one of its peers.
 //!
-//! A profiler is started, waited for until it does watch, and stopped as Ctrl-C does. It is a
-//! process of this one's, in a group of its own, which goes with the value that stands for it, and
-//! with a directory of its own, which does not.
+//! A profiler is started, waited for until it records, and stopped as Ctrl-C does. It is a child of
+//! this process in a process group of its own, which is killed when its value is dropped, and has a
+//! directory of its own, which stays.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -35,10 +35,11 @@ const SETTLE_TIME: Duration = Duration::from_millis(300);
 /// How long a profiler records when it is tried out.
 const TRIAL_TIME: Duration = Duration::from_millis(200);
 
-/// As Debian calls it.
+/// Debian's name of profile.
 const PROFILE: &str = "profile-bpfcc";
 
-/// perf needs tracefs for the names of its events. Where it is not mounted it is, for perf alone.
+/// A script that mounts tracefs for perf alone, where it is not mounted: perf needs it for the
+/// names of its events.
 const WITH_TRACEFS: &str = "test -e /sys/kernel/tracing/events || \
     mount -t tracefs nodev /sys/kernel/tracing && exec \"$@\"";
 
@@ -87,24 +88,24 @@ pub(crate) enum Kind {
     Collect,
 }
 
-/// One of the things compared.
+/// A setting that is compared.
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
     pub(crate) kind: Kind,
-    /// How it is called in the tables.
+    /// Its name in the tables.
     pub(crate) name: String,
-    /// The kcollect it starts, if it does.
+    /// The kcollect that it starts, if it starts one.
     binary: PathBuf,
-    /// Where it makes its directories.
+    /// The directory in which it makes its directories.
     place: PathBuf,
 }
 
-/// A profiler that watches.
+/// A running profiler.
 #[derive(Debug)]
 pub(crate) enum Profiler {
     None,
     Program(Empty),
-    /// One that watches only what it starts itself.
+    /// A profiler that records only what it starts itself.
     Starter {
         kind: Kind,
         directory: PathBuf,
@@ -117,7 +118,7 @@ pub(crate) enum Profiler {
 }
 
 impl Setting {
-    /// The settings of the kinds wanted, and those of kcollect once more for another binary, if
+    /// Returns the settings of the kinds wanted, and those of kcollect again for another binary, if
     /// there is one.
     pub(crate) fn all(
         kinds: &[Kind],
@@ -145,12 +146,12 @@ impl Setting {
         settings
     }
 
-    /// Whether a failure is kcollect's own, and not a row of the table.
+    /// Returns whether a failure is kcollect's own, and not a row of the table.
     pub(crate) fn must_work(&self) -> bool {
         matches!(self.kind, Kind::Nothing | Kind::Again) || self.kind.is_kcollect()
     }
 
-    /// For people: what runs.
+    /// Returns what runs, for the tables.
     pub(crate) fn describe(&self) -> String {
         match self.kind {
             Kind::Nothing => "no profiler: the baseline".into(),
@@ -167,12 +168,12 @@ impl Setting {
         }
     }
 
-    /// A new directory for what it writes.
+    /// Makes a new directory for what it writes.
     fn directory(&self) -> Result<PathBuf> {
         Ok(TempDir::new_in(&self.place)?.keep())
     }
 
-    /// Starts it, and waits until it watches.
+    /// Starts the profiler, and waits until it records.
     pub(crate) fn start(&self) -> Result<Profiler> {
         let profiler = match self.kind {
             Kind::Nothing | Kind::Again => Profiler::None,
@@ -230,7 +231,7 @@ impl Setting {
 }
 
 impl Kind {
-    /// As it is called on the command line.
+    /// Returns its name on the command line.
     fn name(self) -> String {
         self.to_possible_value()
             .map(|value| value.get_name().to_owned())
@@ -251,7 +252,7 @@ impl Kind {
         )
     }
 
-    /// Whether it watches only what it starts itself.
+    /// Returns whether it records only what it starts itself.
     pub(crate) fn is_starter(self) -> bool {
         matches!(self, Self::Samply | Self::Collect | Self::Strace)
     }
@@ -260,7 +261,7 @@ impl Kind {
         matches!(self, Self::Perf | Self::Dwarf | Self::DwarfHi | Self::Sched)
     }
 
-    /// Its arguments, beyond those of other settings of the same program.
+    /// Returns its arguments, beyond those of other settings of the same program.
     fn options(self) -> &'static [&'static str] {
         match self {
             Self::OnKernel => &["-p", "on", "-F", "off"],
@@ -294,7 +295,7 @@ impl Kind {
 }
 
 impl Profiler {
-    /// A command as it is run under this profiler.
+    /// Returns a command as it is run under this profiler.
     pub(crate) fn around(&self, command: Command) -> Command {
         let Self::Starter { kind, directory } = self else {
             return command;
@@ -323,7 +324,7 @@ impl Profiler {
         }
     }
 
-    /// CPU time of its process so far; `None` where it has none.
+    /// Returns the CPU time of its process so far; `None` if it has none.
     pub(crate) fn cpu(&self) -> Result<Option<Duration>> {
         let Self::Process { running, .. } = self else {
             return Ok(None);
@@ -333,7 +334,7 @@ impl Profiler {
         ))
     }
 
-    /// Ends it, and asks what it took.
+    /// Ends the profiler, and returns what it took.
     pub(crate) fn stop(self) -> Result<Took> {
         match self {
             Self::None => Ok(Took::default()),
@@ -357,9 +358,9 @@ impl Profiler {
     }
 }
 
-/// Removes what is large. The rest stays until the end: ext4 looks at every file that was deleted
-/// in the last minute whenever one is made, and an experiment of many processes has thousands, for
-/// which the next run would pay.
+/// Removes large files. The rest stays until the end: ext4 examines every file that was deleted in
+/// the last minute whenever one is made, and an experiment of many processes has thousands, which
+/// would slow the next run down.
 fn shrink(directory: &Path) -> Result<()> {
     for path in files_below(directory)? {
         let file = path.symlink_metadata()?;
@@ -370,20 +371,20 @@ fn shrink(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What it is started with.
+/// Returns the arguments that kcollect is started with.
 fn args(kind: Kind) -> String {
     kind.options().join(" ")
 }
 
-/// Whether an experiment's log says that data are taken: its run begins paused, until the tables of
-/// what runs are there.
+/// Returns whether an experiment's log says that data are recorded: its run begins paused, until
+/// the unwind tables of what runs are there.
 fn runs(directory: &Path) -> bool {
     experiment_in(directory)
         .and_then(|path| Ok(fs::read_to_string(path.join("log.xml"))?))
         .is_ok_and(|log| log.contains("kind=\"resume\""))
 }
 
-/// Whether a process has something open whose name ends so.
+/// Returns whether a process has a file open whose name ends with `end`.
 fn has_open(pid: i32, end: &str) -> bool {
     fs::read_dir(format!("/proc/{pid}/fd")).is_ok_and(|mut files| {
         files.any(|file| {

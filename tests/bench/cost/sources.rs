@@ -1,5 +1,5 @@
-//! Sources for a compiler, made on the spot: the same on every machine, but for the headers of its
-//! C library.
+//! Generated sources for a compiler: the same on every machine, except for the headers of its C
+//! library.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,10 +10,10 @@ use tempfile::TempDir;
 /// How many files are compiled.
 pub(crate) const FILES: u32 = 16;
 
-/// Functions in each.
+/// The number of functions in each file.
 const FUNCTIONS: u32 = 20;
 
-/// A directory with C files and a Makefile of theirs. It goes with the value.
+/// Makes a directory with C files and a Makefile. It is removed when the value is dropped.
 pub(crate) fn make() -> Result<TempDir> {
     let directory = TempDir::new()?;
     let mut objects = String::new();
@@ -26,7 +26,7 @@ pub(crate) fn make() -> Result<TempDir> {
     Ok(directory)
 }
 
-/// Loops, calls and arithmetic that no two functions share.
+/// Returns a source with loops, calls and arithmetic that differ in all functions.
 fn source(file: u32) -> String {
     let mut text = String::from(
         "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n#include <math.h>\n\n",

@@ -24,16 +24,16 @@ pub(crate) struct Measured {
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) setting: Setting,
-    /// Whether it has been seen to run here.
+    /// Whether it runs on this machine.
     pub(crate) works: bool,
-    /// One a round; `None` where it failed.
+    /// The measurement of each round; `None` where it failed.
     pub(crate) rounds: Vec<Option<Measured>>,
     /// Why it did not run, or not in every round.
     pub(crate) failure: Option<String>,
 }
 
 impl Row {
-    /// For one load: not every setting can watch it.
+    /// Returns the row for one load, which not every setting can record.
     pub(crate) fn on(&self, load: Load) -> Self {
         let mut row = self.clone();
         if row.works && row.setting.kind.is_starter() && !load.is_command() {
@@ -48,14 +48,14 @@ impl Row {
 #[derive(Clone, Debug)]
 pub(crate) struct Results {
     pub(crate) load: Load,
-    /// What ran, or why it could not.
+    /// What ran, or why it did not.
     pub(crate) what: Result<String, String>,
     pub(crate) rows: Vec<Row>,
 }
 
 impl Measured {
-    /// Of one CPU, what programs took that are neither the load nor the profiler, the kernel's own
-    /// threads included.
+    /// Returns the share of one CPU that others than the load and the profiler took, the kernel's
+    /// own threads included.
     pub(crate) fn besides(&self) -> f64 {
         let besides_s = self.ran.besides_s - self.cpu_meanwhile_s.unwrap_or(0.0);
         besides_s.max(0.0) / self.ran.elapsed.as_secs_f64()
@@ -79,7 +79,7 @@ impl Row {
         self.spread(of).map(|spread| spread.median)
     }
 
-    /// Of all rounds: one loss in one of them is to be seen.
+    /// Returns the losses of all rounds: one in one round is shown.
     fn lost(&self) -> Option<u64> {
         let measured = || self.rounds.iter().flatten();
         measured()
@@ -95,7 +95,7 @@ pub(crate) struct Style {
 }
 
 impl Style {
-    /// Names and what they stand for, after an empty line.
+    /// Returns a list of names and their meanings, after an empty line.
     pub(crate) fn list(self, lines: &[(String, String)]) -> String {
         let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
         let mut out = String::from("\n");
@@ -109,7 +109,7 @@ impl Style {
         out
     }
 
-    /// The tables of a load: what it took under each setting, and what the setting took.
+    /// Returns the tables of a load: what it took under each setting, and what the setting took.
     pub(crate) fn load(self, results: &Results) -> String {
         let Results { load, what, rows } = results;
         let title = match what {
@@ -172,7 +172,7 @@ impl Style {
         out
     }
 
-    /// What profilers took of a machine of many processes, where that was measured.
+    /// Returns the table of a machine of many processes, if it was measured.
     pub(crate) fn many_processes(self, title: &str, all: &[Watched]) -> String {
         if all.is_empty() {
             return String::new();
@@ -201,7 +201,7 @@ impl Style {
         out
     }
 
-    /// What kcollect writes, next to the switches that were made while it watched.
+    /// Returns the table of what kcollect writes, next to the context switches meanwhile.
     pub(crate) fn traffic(self, all: &[Results]) -> String {
         let mut out = self.heading("What kcollect wrote, and the context switches meanwhile");
         let mut table = self.table(&[
@@ -293,8 +293,8 @@ impl Style {
     }
 }
 
-/// What a profiler took. Bytes are given for a tick of a CPU, which all have, and for a tick of a
-/// thread wherever it was.
+/// The columns of what a profiler took. Bytes are for a tick of a CPU, which all have, and for a
+/// tick of a thread, on-CPU or off-CPU.
 const TAKEN: [&str; 12] = [
     "",
     "CPU %",
@@ -344,7 +344,7 @@ fn taken(
     ]
 }
 
-/// What unwinding took.
+/// The columns of what unwinding took.
 const UNWINDING: [&str; 6] = ["", "", "text", "tables", "B/MB of text", "kernel's memory"];
 
 fn unwinding([load, setting]: [String; 2], followed: &Followed) -> [String; 6] {
@@ -363,7 +363,7 @@ fn followed(took: &Took) -> Option<&Followed> {
     took.own.as_ref()?.followed.as_ref()
 }
 
-/// One by the other; nothing of nothing.
+/// Returns a ratio, if both values are known.
 fn per(value: Option<f64>, of: Option<f64>) -> Option<f64> {
     Some(value? / of.filter(|of| *of > 0.0)?)
 }

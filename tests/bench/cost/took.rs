@@ -1,4 +1,4 @@
-//! What a profiler took, and what it made of it: asked while it ends, and of what it wrote.
+//! The cost and the results of a profiler: measured while it ends, and read from what it wrote.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,55 +22,55 @@ use crate::setting::Kind;
 /// What a profiler took, from its start to its end.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Took {
-    /// CPU time of its process, seconds. What its hooks take of others is not in it: that is what
-    /// the loads show.
+    /// CPU time of its process, seconds. The time of its hooks in other processes is not included:
+    /// the loads show it.
     pub(crate) cpu_s: Option<f64>,
     /// The most memory that its process had resident, bytes.
     pub(crate) rss: Option<u64>,
-    /// From Ctrl-C to the first words of its result, or to its end where it prints none.
+    /// The time from Ctrl-C to the first output of its result, or to its end if it prints none.
     pub(crate) answer: Option<Duration>,
     /// What it wrote: an experiment without the copies of programs, `perf.data`, or the text that
     /// it printed.
     pub(crate) bytes: Option<u64>,
-    /// Ticks of CPUs that are in it. perf's samples by time are such.
+    /// Ticks of CPUs in it. perf's samples by time are such.
     pub(crate) ticks: Option<u64>,
-    /// What it says that it did not record: ticks, threads, events.
+    /// What it reports as lost: ticks, threads, events.
     pub(crate) lost: Option<u64>,
     pub(crate) own: Option<Own>,
 }
 
-/// What kcollect says of itself.
+/// kcollect's own numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Own {
     /// Ticks of threads, on a CPU and away from it.
     pub(crate) thread_ticks: u64,
-    /// What the ticks are in: packets and tick arrays.
+    /// The number of packets and tick arrays that the ticks are in.
     pub(crate) packets: u64,
     pub(crate) cpu_s: f64,
-    /// Recorded, but not as it should be: cut stacks, late events.
+    /// Recorded, but impaired: cut stacks, late events.
     pub(crate) impaired: u64,
-    /// Where processes were followed.
+    /// The numbers of followed processes, if any were followed.
     pub(crate) followed: Option<Followed>,
 }
 
-/// What came of following.
+/// The numbers of followed processes.
 #[derive(Clone, Debug)]
 pub(crate) struct Followed {
-    /// Of the ticks on a CPU that can have a user stack, those whose stack reaches the thread's
-    /// first function.
+    /// The share of ticks on a CPU whose stack reaches the thread's first function, of those that
+    /// can have a user stack.
     pub(crate) complete: f64,
-    /// Likewise of the ticks off the CPU.
+    /// The same share of the ticks off the CPU.
     pub(crate) asleep: f64,
     /// Machine code that unwind tables were made for, bytes.
     pub(crate) text: u64,
-    /// Those tables, bytes.
+    /// The size of these tables, bytes.
     pub(crate) tables: u64,
-    /// The kernel's memory for those of what runs, bytes.
+    /// The kernel's memory for the tables of running processes, bytes.
     pub(crate) kernel: u64,
 }
 
 impl Took {
-    /// Of a profiler that has ended with its load: what it wrote.
+    /// Returns what a profiler wrote that has ended with its load.
     pub(crate) fn written_in(directory: &Path) -> Result<Self> {
         Ok(Self {
             bytes: Some(bytes_in(directory)?),
@@ -78,7 +78,7 @@ impl Took {
         })
     }
 
-    /// Ends a profiler as Ctrl-C does, and asks.
+    /// Ends a profiler as Ctrl-C does, and returns its numbers.
     pub(crate) fn of(kind: Kind, mut running: Running, directory: &Path) -> Result<Self> {
         // Of the children that have been waited for: meanwhile, only this one is.
         let before = cpu_time(UsageWho::RUSAGE_CHILDREN)?;
@@ -126,7 +126,7 @@ impl Took {
     }
 }
 
-/// Of all files in a directory and below.
+/// Returns the size of all files below a directory, bytes.
 fn bytes_in(directory: &Path) -> Result<u64> {
     let mut sum = 0;
     for entry in fs::read_dir(directory)? {
@@ -139,7 +139,7 @@ fn bytes_in(directory: &Path) -> Result<u64> {
     Ok(sum)
 }
 
-/// The most memory that a process has had resident, bytes.
+/// Returns the most memory that a process has had resident, bytes.
 fn peak_rss(pid: Pid) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status
@@ -149,8 +149,7 @@ fn peak_rss(pid: Pid) -> Option<u64> {
     Some(kib << 10)
 }
 
-/// Losses of what is in the experiment all the same, but not as it should be. All others are of
-/// what is not in it.
+/// Losses of what is in the experiment, but impaired. All others are of what is not in it.
 const IMPAIRED: [&str; 10] = [
     "unnamed_ticks",
     "truncated_stacks",
@@ -164,7 +163,7 @@ const IMPAIRED: [&str; 10] = [
     "unwritten_functions",
 ];
 
-/// What is used here of `kcollect.json`.
+/// The part of `kcollect.json` that is read here.
 #[derive(Debug, Deserialize)]
 struct RunSummary {
     ticks: u64,

@@ -33,10 +33,10 @@ use tests::machine::Exclusive;
 use crate::program::{PROGRAMS, Program};
 use crate::stacks::{Stacks, VIA_FRAME_POINTER, VIA_SCAN};
 
-/// The longest that one program takes, its preparation not included.
+/// The longest that one program takes, without its preparation.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// How many places of failure are printed.
+/// The number of places of failure that are printed.
 const PLACES: usize = 3;
 
 const TITLES: [&str; 8] = [
@@ -149,10 +149,10 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Runs it, and looks at what was recorded.
+/// Runs a program, and returns its recorded stacks.
 fn record(program: &Program, options: &Options, path: &OsString) -> Result<Stacks> {
     let work = tempfile::tempdir()?;
-    // Servers give up root.
+    // Servers change to another user.
     fs::set_permissions(work.path(), Permissions::from_mode(0o777))?;
     let seconds = options.seconds.to_string();
     let prepare = |command: &mut Command| {
@@ -172,7 +172,7 @@ fn record(program: &Program, options: &Options, path: &OsString) -> Result<Stack
         None => recorded.path().to_owned(),
     };
     fs::create_dir_all(&directory)?;
-    // One at a time: checks may take their turns in between.
+    // The lock is held for one program at a time: checks may run in between.
     let _machine = Exclusive::take()?;
     let args = ["-p", "hi", "-F", "on", "--", "sh", "-eu", "-c", program.run];
     let mut kcollect = command(["-d".as_ref(), directory.as_os_str()])?;
@@ -193,7 +193,7 @@ fn succeeded(finished: Finished) -> Result<()> {
     Ok(())
 }
 
-/// Where commands are: with those of servers, which are not on everybody's path.
+/// Returns the search path of commands, with those of servers.
 fn path() -> OsString {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     path.push(":/usr/sbin:/sbin");

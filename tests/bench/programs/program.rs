@@ -10,7 +10,7 @@ use std::path::Path;
 /// A program and its work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Program {
-    /// What it is called in the table.
+    /// Its name in the table.
     pub(crate) name: &'static str,
     /// The packages of Debian that have it.
     pub(crate) packages: &'static str,
@@ -20,9 +20,9 @@ pub(crate) struct Program {
     pub(crate) processes: &'static [&'static str],
     /// The share of complete stacks that is wanted.
     pub(crate) goal: Goal,
-    /// What is done before.
+    /// The script that prepares it.
     pub(crate) prepare: &'static str,
-    /// What is recorded.
+    /// The script that is recorded.
     pub(crate) run: &'static str,
 }
 
@@ -39,7 +39,7 @@ pub(crate) enum Goal {
 }
 
 impl Goal {
-    /// Percent of the ticks.
+    /// Returns the percent of ticks that have to be complete.
     pub(crate) fn percent(self) -> f64 {
         match self {
             Goal::Compiled => 99.5,
@@ -50,7 +50,7 @@ impl Goal {
 }
 
 impl Program {
-    /// The first of the commands that is not there.
+    /// Returns the first of the commands that is not installed.
     pub(crate) fn missing(&self, path: &OsStr) -> Option<&'static str> {
         self.needs.iter().copied().find(|need| {
             !std::env::split_paths(path).any(|directory| directory.join(need).is_file())

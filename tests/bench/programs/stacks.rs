@@ -1,5 +1,5 @@
-//! What the experiments say of the user stacks of a program: kcollect's own counts, and where
-//! incomplete ones stop.
+//! The user stacks of a program in its experiments: kcollect's own counts, and where incomplete
+//! ones end.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use experiment_format::stacks::StackEnd;
 use serde::Deserialize;
 use tests::experiment::summary::{complete, off_cpu};
 
-/// The part of `kcollect.json` that is of interest.
+/// The part of `kcollect.json` that is read here.
 #[derive(Debug, Deserialize)]
 struct RunSummary {
     followed: Followed,
@@ -42,16 +42,17 @@ pub(crate) struct Stacks {
     last: BTreeMap<String, u64>,
 }
 
-/// Not an end: these ticks are in one of the others too.
+/// The key of ticks with a frame found by its frame pointer. It is no end: these ticks have an end
+/// too.
 pub(crate) const VIA_FRAME_POINTER: &str = "via_frame_pointer";
-/// Likewise.
+/// The same for a frame found by a scan.
 pub(crate) const VIA_SCAN: &str = "via_scan";
 const COMPLETE: &str = "complete";
 const EXITING: &str = "exiting";
 const EXECUTING: &str = "executing";
 
 impl Stacks {
-    /// Those of the processes of these names in an experiment.
+    /// Returns the stacks of the processes of these names in an experiment.
     pub(crate) fn of(experiment: &Path, names: &[&str]) -> Result<Stacks> {
         let path = experiment.join("kcollect.json");
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -72,7 +73,7 @@ impl Stacks {
         Ok(stacks)
     }
 
-    /// Where stacks stop that failed.
+    /// Adds where the stacks of an experiment end that failed.
     fn look(&mut self, path: &Path) -> Result<()> {
         let experiment = Experiment::open(path)?;
         let (table, space) = (experiment.stacks()?, experiment.address_space()?);
@@ -109,27 +110,29 @@ impl Stacks {
         Ok(())
     }
 
-    /// All ticks, but for those of threads that end and have no memory any more.
+    /// Returns the number of ticks, without those of exiting threads, which have no memory any
+    /// more.
     pub(crate) fn ticks(&self) -> u64 {
         ticks(&self.by_end)
     }
 
-    /// Percent of the ticks that have this end.
+    /// Returns the percent of ticks with this end.
     pub(crate) fn percent(&self, end: &str) -> f64 {
         100.0 * self.by_end.get(end).copied().unwrap_or(0) as f64 / (self.ticks() as f64).max(1.0)
     }
 
-    /// Percent that reach the thread's first function.
+    /// Returns the percent of ticks that reach the thread's first function.
     pub(crate) fn complete(&self) -> f64 {
         self.percent(COMPLETE)
     }
 
-    /// Percent of the ticks off the CPU that reach the thread's first function, if there are any.
+    /// Returns the percent of ticks off the CPU that reach the thread's first function, if there
+    /// are any.
     pub(crate) fn asleep_complete(&self) -> Option<f64> {
         (ticks(&self.asleep) > 0).then(|| 100.0 * complete(&self.asleep))
     }
 
-    /// The other ends with their ticks, the most frequent first.
+    /// Returns the other ends with their ticks, the most frequent first.
     pub(crate) fn others(&self) -> Vec<(&str, u64)> {
         let others = self.by_end.iter().filter(|(end, ticks)| {
             **ticks > 0
@@ -139,7 +142,8 @@ impl Stacks {
         sorted(others)
     }
 
-    /// Where stacks stopped that failed, the most frequent first. Too deep ones did not.
+    /// Returns where stacks ended that failed, the most frequent first, without those at the depth
+    /// limit.
     pub(crate) fn last(&self) -> Vec<(&str, u64)> {
         sorted(self.last.iter())
     }
@@ -160,7 +164,7 @@ fn sorted<'a>(counts: impl Iterator<Item = (&'a String, &'a u64)>) -> Vec<(&'a s
     counts
 }
 
-/// The process's name in the name of its experiment.
+/// Returns the process's name in the name of its experiment.
 fn name(experiment: &str) -> Option<&str> {
     Some(experiment.strip_prefix('_')?.rsplit_once("_PID_")?.0)
 }

@@ -34,7 +34,7 @@ const MIN_COMPLETE_SHARE: f64 = 0.95;
 /// The largest share of them that comes before that: the compiler's table takes a second to make,
 /// and the compiler wants the CPUs too.
 const MAX_SHARE_BEFORE_TABLES: f64 = 0.3;
-/// The same of programs that live for a millisecond, and that were seen before: 99 %, and three
+/// The same of programs that run for a millisecond, and that ran before: 99 %, and three
 /// standard deviations below that for the 500 ticks that there are at least.
 const MIN_COMPLETE_SHARE_SHORT_LIVED: f64 = 0.976;
 /// The largest share of the user frames that are in no load object.

@@ -246,7 +246,7 @@ fn root_the_list_names_what_there_is() -> Result<()> {
     ] {
         ensure!(
             text.to_lowercase().contains(&thing.to_lowercase()),
-            "nothing is said of {thing}:\n{text}"
+            "there is no message of {thing}:\n{text}"
         );
     }
     let json = run(&mut command(["-h", "--json"])?, LIMIT)?

@@ -1,6 +1,6 @@
 //! What is in an experiment of the files of followed processes: all that stock gprofng needs to
-//! name their functions, when the files are gone and the experiment is elsewhere; nothing that the
-//! user who asked may not read; and no more than `-A` asks for.
+//! name their functions, when the files are deleted and the experiment is elsewhere; nothing that
+//! the user of `sudo` may not read; and no more than `-A` asks for.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};

@@ -212,7 +212,7 @@ fn refused(finished: &Finished, code: i32, fragment: &str) -> Result<()> {
         .stderr
         .lines()
         .find(|line| line.contains(fragment))
-        .with_context(|| format!("nothing is said of {fragment:?}: {finished}"))?;
+        .with_context(|| format!("there is no message of {fragment:?}: {finished}"))?;
     let form = line.starts_with("kcollect: ") && line.matches(": ").count() >= 2;
     ensure!(form, "the message has no cure: {finished}");
     ensure!(!finished.stderr.contains("panicked"), "{finished}");

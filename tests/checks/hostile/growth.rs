@@ -73,8 +73,8 @@ fn limited(kind: &str, beyond: Option<&str>) -> Result<()> {
         "{kind}: {size} bytes for {truth:?}"
     );
     if let Some(loss) = beyond {
-        let said = &recorded.finished.stderr;
-        ensure!(said.contains("(-L) is reached"), "{}", recorded.finished);
+        let stderr = &recorded.finished.stderr;
+        ensure!(stderr.contains("(-L) is reached"), "{}", recorded.finished);
         let summary = RunSummary::of(&experiment)?;
         let losses = &summary.followed()?.losses;
         ensure!(

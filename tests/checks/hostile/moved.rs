@@ -1,5 +1,5 @@
-//! The experiment's directory is renamed or deleted while it is written: the recording says where
-//! it is, or that it is gone, and ends with a status of its own.
+//! The experiment's directory is renamed or deleted while it is written: the recording reports
+//! where it is, or that it is deleted, and ends with a status of its own.
 
 use std::fs;
 use std::time::Duration;

@@ -53,7 +53,7 @@ fn harmless(what: &str, text: &str) -> Result<()> {
     Ok(())
 }
 
-fn said(what: &str, finished: &Finished) -> Result<()> {
+fn harmless_output(what: &str, finished: &Finished) -> Result<()> {
     harmless(what, &finished.stdout)?;
     harmless(what, &finished.stderr)
 }
@@ -87,7 +87,7 @@ fn root_hostile_names_are_harmless_everywhere() -> Result<()> {
     let pid = pid(&load);
     load.finish()?.succeeded()?;
     let recorded = recording.stop()?;
-    said("the summary", &recorded.finished)?;
+    harmless_output("the summary", &recorded.finished)?;
 
     let experiment = recorded.experiment()?;
     ensure!(opened(&experiment)?.closed, "{}", recorded.finished);
@@ -110,7 +110,7 @@ fn root_hostile_names_are_harmless_everywhere() -> Result<()> {
         for view in VIEWS {
             let mut report = command(["report".as_ref(), experiment.as_os_str()])?;
             let finished = run(report.args(view), LIMIT)?;
-            said(&format!("report {view:?}"), &finished)?;
+            harmless_output(&format!("report {view:?}"), &finished)?;
             ensure!([0, 65].contains(&finished.code()), "{finished}");
         }
     }

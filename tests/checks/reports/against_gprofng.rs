@@ -15,7 +15,7 @@ use experiment_format::stacks::StackEnd;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tests::experiment::synthetic::{DYNAMIC, KERNEL, LIBRARY, PROGRAM, Plan, STEP, StateInterval};
-use tests::gprofng::{self, Row, Said, script};
+use tests::gprofng::{self, GprofngOutput, Row, script};
 use tests::kcollect::record;
 use tests::machine::{Shared, work_cpu};
 use tests::oracle::usage::blocks;
@@ -181,7 +181,7 @@ fn relatives(experiment: &Path, model: &Model, metrics: &str, columns: usize) ->
     )?;
     let mut blocks: BTreeMap<String, Vec<Rows>> = BTreeMap::new();
     for block in output.text.split("\n\n") {
-        let rows = Said { text: block.into() }.table(columns).rows;
+        let rows = GprofngOutput { text: block.into() }.table(columns).rows;
         let Some(at) = rows.iter().position(|row| row.name.starts_with('*')) else {
             continue;
         };

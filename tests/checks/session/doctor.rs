@@ -33,7 +33,7 @@ fn root_a_machine_that_can_be_profiled() -> Result<()> {
     for thing in THINGS {
         ensure!(
             output.contains(thing),
-            "nothing is said of {thing}:\n{output}"
+            "there is no message of {thing}:\n{output}"
         );
     }
     let json = run(&mut command(["doctor", "--json"])?, LIMIT)?

@@ -78,8 +78,8 @@ fn waited_s(recorded: &FinishedRecording) -> Result<f64> {
 /// Checks that gprofng's own reader has the same numbers for each name, of both processes together.
 fn agrees_with_gprofng(recorded: &FinishedRecording, counted: &[Counted]) -> Result<()> {
     let metrics = "metrics e+ioreadcnt:e+ioreadbytes:e+iowritecnt:e+iowritebytes:name";
-    let said = script(&[metrics, "ioactivity"], &recorded.experiment()?)?;
-    let table = said.content()?.table(4);
+    let output = script(&[metrics, "ioactivity"], &recorded.experiment()?)?;
+    let table = output.content()?.table(4);
     let mut sums: BTreeMap<&str, [u64; 4]> = BTreeMap::new();
     for file in counted {
         let calls = &file.calls;
@@ -97,12 +97,12 @@ fn agrees_with_gprofng(recorded: &FinishedRecording, counted: &[Counted]) -> Res
             "gprofng has {values:?} of {name}, not {sum:?}"
         );
     }
-    let header = said_header(recorded)?;
+    let header = header(recorded)?;
     ensure!(header.contains("IO tracing"), "{header}");
     Ok(())
 }
 
-fn said_header(recorded: &FinishedRecording) -> Result<String> {
+fn header(recorded: &FinishedRecording) -> Result<String> {
     let own = sub_experiment(&recorded.experiment()?, "_io_calls_PID_")?;
     Ok(tests::gprofng::display(&own, &["-header"]))
 }
@@ -147,8 +147,8 @@ fn reported(model: &Model, counted: &[Counted]) -> Result<()> {
     Ok(())
 }
 
-/// A program that is gone when its calls are applied was started in kcollect's directory, and wrote
-/// to its standard output.
+/// A program that has exited when its calls are applied was started in kcollect's directory, and
+/// wrote to its standard output.
 #[test]
 fn root_a_load_that_is_gone_has_the_names_of_its_start() -> Result<()> {
     const FILE: &str = "no-such-file";

@@ -71,11 +71,11 @@ fn root_alone_every_wait_is_recorded_at_its_lock() -> Result<()> {
 
 /// Checks the sums of gprofng's own reader, which has each packet in whole microseconds.
 fn agrees_with_gprofng(recorded: &FinishedRecording, waits: &[SyncRecord]) -> Result<()> {
-    let said = script(
+    let output = script(
         &["metrics e.sync:e+syncn:name", "functions"],
         &recorded.experiment()?,
     )?;
-    let table = said.content()?.table(2);
+    let table = output.content()?.table(2);
     let total = table.find("<Total>").context("no <Total>")?;
     let (seconds, count) = (total.values[0], total.values[1]);
     ensure!(

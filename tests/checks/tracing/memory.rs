@@ -63,8 +63,8 @@ fn agrees_with_gprofng(
     counted: &BTreeMap<&str, [u64; 3]>,
 ) -> Result<()> {
     let metrics = "metrics i+heapleakbytes:i+heapallocbytes:i+heapalloccnt:name";
-    let said = script(&[metrics, "functions"], &recorded.experiment()?)?;
-    let table = said.content()?.table(3);
+    let output = script(&[metrics, "functions"], &recorded.experiment()?)?;
+    let table = output.content()?.table(3);
     for (name, expected) in counted {
         let row = table.find(name).with_context(|| format!("no {name}"))?;
         let values: Vec<u64> = row.values.iter().map(|value| *value as u64).collect();

@@ -23,7 +23,7 @@ const LIMIT_S: &str = "60";
 
 /// The output of gprofng.
 #[derive(Clone, Debug)]
-pub struct Said {
+pub struct GprofngOutput {
     /// Its standard output, then its standard error.
     pub text: String,
 }
@@ -44,7 +44,7 @@ pub struct Table {
     pub rows: Vec<Row>,
 }
 
-impl Said {
+impl GprofngOutput {
     /// Returns the lines in which gprofng complains about an experiment.
     pub fn complaints(&self) -> Vec<&str> {
         self.text
@@ -174,12 +174,12 @@ impl Table {
 ///
 /// # Errors
 /// When gprofng does not run or fails. Its complaints are in the output.
-pub fn script(commands: &[&str], experiment: &Path) -> Result<Said> {
+pub fn script(commands: &[&str], experiment: &Path) -> Result<GprofngOutput> {
     let directory = tempfile::tempdir()?;
     let path = directory.path().join("script");
     std::fs::write(&path, commands.join("\n") + "\n")?;
     let (stdout, stderr) = run(experiment, &["-script".as_ref(), path.as_ref()])?;
-    Ok(Said {
+    Ok(GprofngOutput {
         text: stdout + &stderr,
     })
 }
@@ -343,7 +343,7 @@ CPU sec.  CPU sec.
 
     #[test]
     fn a_table_is_its_rows() {
-        let table = Said {
+        let table = GprofngOutput {
             text: FUNCTIONS.into(),
         }
         .content()
@@ -383,14 +383,14 @@ CPU sec.  CPU sec.
 
     #[test]
     fn complaints_are_found_and_notes_are_not() {
-        let said = Said {
+        let output = GprofngOutput {
             text: "No errors\n*** Note: x\n*** Collector Warning: y\n*** Warning: 57 frameinfo packets are missing\n\
                    Target command (64-bit): 'sh -c echo Error: corrupt'\n\
                    command line: bash -c 'echo Error: corrupt'\n"
                 .to_owned(),
         };
-        assert_eq!(said.complaints().len(), 1);
-        assert!(said.content().is_err());
+        assert_eq!(output.complaints().len(), 1);
+        assert!(output.content().is_err());
     }
 
     proptest! {

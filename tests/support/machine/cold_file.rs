@@ -1,6 +1,6 @@
 //! A mapped file that is not in memory, so that touching it blocks in a page fault.
 //!
-//! It is made where files live on a disk: a page of a tmpfs is memory and cannot be dropped. Every
+//! It is made on a disk: a page of a tmpfs is memory and cannot be dropped. Every
 //! page is full of `ret` instructions, so that it can be called as well as read. How long a fault
 //! blocks depends on the disk; the workload measures it.
 

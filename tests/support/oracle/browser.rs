@@ -137,7 +137,7 @@ impl Browser {
             let mut output = String::new();
             self.output.rewind()?;
             self.output.read_to_string(&mut output)?;
-            bail!("the browser doesn't answer to {waiting_for}; it said:\n{output}");
+            bail!("the browser doesn't answer to {waiting_for}; its output:\n{output}");
         };
         let parameters = &message["params"];
         match message["method"].as_str() {

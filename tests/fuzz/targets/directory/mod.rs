@@ -212,9 +212,9 @@ fn show_page(model: &Model) {
 }
 
 fn draw(place: &Path, paths: &[PathBuf]) {
-    let said = place.join("said");
-    let _ = fs::remove_file(&said);
-    let Ok(mut output) = Output::new(Some(&said), false) else {
+    let path = place.join("output");
+    let _ = fs::remove_file(&path);
+    let Ok(mut output) = Output::new(Some(&path), false) else {
         return;
     };
     for all in [false, true] {

@@ -1,0 +1,167 @@
+//! Clicks, strokes and keys in the page select what a plain count of the same selection has.
+
+use analysis::view::Payload;
+use anyhow::{Context as _, Result, ensure};
+
+use super::generated::profile;
+use super::shown::{Shown, show};
+use super::truth::{Profile, Selection};
+
+/// Returns the number of ticks of a selection.
+fn sum(truths: &Profile<'_>, selection: &Selection) -> u64 {
+    truths.count(selection, false).states.iter().sum()
+}
+
+#[test]
+fn clicks_and_keys_select_the_same() -> Result<()> {
+    let payload = profile(2, 12, 30, 4_000, 20);
+    let mut shown = show(&payload)?;
+    let truths = Profile::new(&payload);
+    states_are_selected(&mut shown, &truths)?;
+    a_stroke_selects_time(&mut shown, &truths, &payload)?;
+    rows_and_lanes_are_selected(&mut shown, &truths, &payload)?;
+    the_search_shows_a_share(&mut shown, &truths)?;
+    keys_zoom_the_flame_graph(&mut shown)?;
+    shown.is_content()
+}
+
+/// The page opens with the states on a CPU; clicks select all states, and leave one out.
+fn states_are_selected(shown: &mut Shown, truths: &Profile<'_>) -> Result<()> {
+    let on_cpu = Selection {
+        states: Some([0, 1, 2].into()),
+        ..Selection::default()
+    };
+    ensure!(shown.ticks()? == sum(truths, &on_cpu));
+    shown.browser.click("#clear")?;
+    ensure!(shown.ticks()? == sum(truths, &Selection::default()));
+
+    shown.browser.click(".chip[data-state=\"7\"]")?;
+    let awake = Selection {
+        states: Some((0..10).filter(|&state| state != 7).collect()),
+        ..Selection::default()
+    };
+    ensure!(shown.ticks()? == sum(truths, &awake));
+    shown.browser.click(".chip[data-state=\"7\"]")?;
+    ensure!(shown.ticks()? == sum(truths, &Selection::default()));
+    Ok(())
+}
+
+/// A stroke across the lanes selects time, and the page has its range.
+fn a_stroke_selects_time(shown: &mut Shown, truths: &Profile<'_>, payload: &Payload) -> Result<()> {
+    let (from, to) = (
+        shown.browser.place("#lanes", 0.4, 0.7)?,
+        shown.browser.place("#lanes", 0.7, 0.8)?,
+    );
+    shown.browser.stroke(from, to)?;
+    let range = shown.browser.evaluate("kcollect.selection().time")?;
+    let bound = |at: usize| range[at].as_u64().context("no range");
+    let time = [bound(0)?, bound(1)?];
+    ensure!(time[0] > 0 && time[1] < payload.duration_ns, "{range}");
+    let selection = Selection {
+        time: Some(time),
+        ..Selection::default()
+    };
+    ensure!(shown.ticks()? == sum(truths, &selection));
+    shown.browser.press("Escape")?;
+    ensure!(shown.ticks()? == sum(truths, &Selection::default()));
+    Ok(())
+}
+
+/// A row of the table selects its process, and a lane its process or CPU.
+fn rows_and_lanes_are_selected(
+    shown: &mut Shown,
+    truths: &Profile<'_>,
+    payload: &Payload,
+) -> Result<()> {
+    shown.browser.click("#tab-table")?;
+    shown.browser.click("#table tr[data-process=\"3\"] th")?;
+    let third = Selection {
+        processes: Some([3].into()),
+        ..Selection::default()
+    };
+    ensure!(shown.ticks()? == sum(truths, &third));
+    shown.browser.click("#table tr[data-process=\"3\"] th")?;
+    ensure!(shown.ticks()? == sum(truths, &Selection::default()));
+
+    // The first lanes are those of the CPUs, unless names are filtered.
+    let filter = |text: &str| {
+        format!(
+            "void (() => {{ const field = document.querySelector('#filter'); field.value = \
+             '{text}'; field.dispatchEvent(new Event('input')); }})()"
+        )
+    };
+    let pid = payload.processes[3].pid.to_string();
+    shown.browser.evaluate(&filter(&pid))?;
+    let (x, _) = shown.browser.place("#lanes", 0.1, 0.0)?;
+    let (left, top) = shown.browser.place("#lanes", 0.0, 0.0)?;
+    shown.browser.stroke((x, top + 34.0), (x, top + 34.0))?;
+    let chosen = shown
+        .browser
+        .evaluate("kcollect.totals().processes.map(process => process.process)")?;
+    let chosen = chosen[0].as_u64().context("nothing chosen")? as u32;
+    let selection = Selection {
+        processes: Some([chosen].into()),
+        ..Selection::default()
+    };
+    ensure!(shown.ticks()? == sum(truths, &selection));
+    shown.browser.press("Escape")?;
+    shown.browser.evaluate(&filter(""))?;
+
+    // Unfolds the CPUs, of which there are eight.
+    let unfold = (left + 14.0, top + 34.0);
+    shown.browser.stroke(unfold, unfold)?;
+    shown.browser.stroke((x, top + 54.0), (x, top + 54.0))?;
+    let first_cpu = Selection {
+        cpus: Some([0].into()),
+        ..Selection::default()
+    };
+    ensure!(shown.ticks()? == sum(truths, &first_cpu));
+    shown.browser.press("Escape")?;
+    Ok(())
+}
+
+/// The search shows the share of what it finds.
+fn the_search_shows_a_share(shown: &mut Shown, truths: &Profile<'_>) -> Result<()> {
+    shown.browser.press("/")?;
+    for letter in ["m", "a", "l", "l"] {
+        shown.browser.press(letter)?;
+    }
+    let found = shown
+        .browser
+        .evaluate("+document.querySelector('#found').dataset.ticks")?;
+    let frames = truths.count(&Selection::default(), false).frames;
+    let malloc = |name: &str| name.contains("malloc");
+    let expected: u64 = frames
+        .iter()
+        .filter(|(path, _)| {
+            path.last().is_some_and(|frame| malloc(&frame.0))
+                && !path[..path.len() - 1].iter().any(|frame| malloc(&frame.0))
+        })
+        .map(|(_, (states, _))| states.iter().sum::<u64>())
+        .sum();
+    ensure!(found == expected && expected > 0, "{found}, not {expected}");
+    shown.browser.press("Escape")
+}
+
+/// Keys zoom the flame graph into its heaviest frame and out again, and open the help.
+fn keys_zoom_the_flame_graph(shown: &mut Shown) -> Result<()> {
+    shown
+        .browser
+        .evaluate("document.querySelector('#frames').focus()")?;
+    for key in ["ArrowDown", "ArrowDown", "Enter"] {
+        shown.browser.press(key)?;
+    }
+    let reset = "document.querySelector('#flame-reset').disabled";
+    ensure!(shown.browser.evaluate(reset)? == false);
+    shown.browser.press("Escape")?;
+    shown.browser.press("Escape")?;
+    ensure!(shown.browser.evaluate(reset)? == true);
+    shown.browser.press("?")?;
+    ensure!(
+        shown
+            .browser
+            .evaluate("document.querySelector('#help').open")?
+            == true
+    );
+    Ok(())
+}
