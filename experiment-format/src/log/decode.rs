@@ -44,7 +44,7 @@ pub(crate) fn decode(path: &Path, bytes: &[u8]) -> Result<Log> {
     log.header.version.clear();
     let mut parser = Parser::new(path, bytes);
     let mut open = Vec::new();
-    // How many of them are `profile` elements.
+    // The number of open `profile` elements.
     let mut profiles = 0_usize;
     // The table of packets that stand outside of a `profile` element.
     let mut table: Option<String> = None;

@@ -258,8 +258,8 @@ impl CounterDecl {
 }
 
 impl LogEvent {
-    /// Returns the element of the event, in an experiment that began at `start` nanoseconds.
-    pub(crate) fn encode(&self, start: u64) -> Result<String> {
+    /// Returns the element of the event, in an experiment that began at `start_ns`.
+    pub(crate) fn encode(&self, start_ns: u64) -> Result<String> {
         let mut out = String::new();
         let event = |out, kind| Element::begin(out, "event").attribute("kind", kind);
         let time = |at_ns: &u64| checked_time("log.xml", *at_ns);
@@ -296,7 +296,7 @@ impl LogEvent {
                 name,
                 group,
             } => event(&mut out, THREAD_NAMED)
-                .time("tstamp", time(&start.saturating_add(*at_ns))?)
+                .time("tstamp", time(&start_ns.saturating_add(*at_ns))?)
                 .number("tid", tid)
                 .attribute("name", name)
                 .attribute("grpname", group)

@@ -9,7 +9,7 @@ use crate::log::{LogEvent, LogHeader, ProfileDecl, StartTime};
 #[derive(Debug)]
 pub(crate) struct EventEncoder {
     /// The [`StartTime::tstamp_ns`].
-    start: u64,
+    start_ns: u64,
     /// Whether the header declares names of threads.
     thread_names: bool,
     /// The number of samples written, which is the id of the next.
@@ -22,7 +22,7 @@ impl EventEncoder {
         let mut text = header.encode()?;
         text.push_str(&LogEvent::Start(start).encode(start.tstamp_ns)?);
         let events = EventEncoder {
-            start: start.tstamp_ns,
+            start_ns: start.tstamp_ns,
             thread_names: header.profiles.contains(&ProfileDecl::ThreadNames),
             samples: 0,
         };
@@ -39,7 +39,7 @@ impl EventEncoder {
             LogEvent::Thread { tid, name, .. } if !self.thread_names => Err(refused(format!(
                 "the name {name:?} of thread {tid}: the header does not declare ThreadNames"
             ))),
-            other => other.encode(self.start),
+            other => other.encode(self.start_ns),
         }
     }
 
@@ -58,7 +58,7 @@ impl EventEncoder {
             id: self.samples,
             label: label.to_owned(),
         };
-        sample.encode(self.start)
+        sample.encode(self.start_ns)
     }
 
     /// Counts a sample as written, with its usage record.
@@ -68,6 +68,6 @@ impl EventEncoder {
 
     /// Returns the text of the end.
     pub(crate) fn exit(&self, at_ns: u64) -> Result<String> {
-        LogEvent::Exit { at_ns }.encode(self.start)
+        LogEvent::Exit { at_ns }.encode(self.start_ns)
     }
 }
