@@ -35,7 +35,7 @@ pub struct Location<'a> {
     pub offset: u64,
     /// The size of the first part of it that was mapped.
     pub mapped: u64,
-    /// Its position in [`AddressSpace::objects`].
+    /// Its position in [`RecordedAddressSpace::objects`].
     pub number: usize,
 }
 
@@ -57,7 +57,7 @@ struct MappedObject {
 
 /// An address space over time.
 #[derive(Debug, Default)]
-pub struct AddressSpace {
+pub struct RecordedAddressSpace {
     names: Vec<String>,
     /// The size of the first mapping of each object, at the position of its name.
     mapped: Vec<u64>,
@@ -65,7 +65,7 @@ pub struct AddressSpace {
     mappings: Vec<MappedObject>,
 }
 
-impl AddressSpace {
+impl RecordedAddressSpace {
     /// Returns the address space of these events, given in any order.
     pub fn new(events: impl IntoIterator<Item = MapEvent>) -> Self {
         let mut events: Vec<_> = events.into_iter().collect();
@@ -82,7 +82,7 @@ impl AddressSpace {
             reach = reach.max(mapping.vaddr.saturating_add(mapping.size - 1));
             mapping.reach = reach;
         }
-        AddressSpace {
+        RecordedAddressSpace {
             names: replay.names,
             mapped: replay.mapped,
             mappings,
@@ -276,7 +276,7 @@ mod tests {
         }
     }
 
-    fn find(space: &AddressSpace, address: u64, at_ns: u64) -> Option<(&str, u64)> {
+    fn find(space: &RecordedAddressSpace, address: u64, at_ns: u64) -> Option<(&str, u64)> {
         space
             .find(address, at_ns)
             .map(|location| (location.object, location.offset))
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_mapping_is_valid_for_an_interval() {
-        let space = AddressSpace::new([
+        let space = RecordedAddressSpace::new([
             segment(10, 0x1000, 0x100, 5, "a"),
             MapEvent::Unmap {
                 at_ns: 20,
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn modes_of_the_first_segment_decide() {
-        let space = AddressSpace::new([
+        let space = RecordedAddressSpace::new([
             segment(0, 0x1000, 0x100, 1, "a"),
             segment(0, 0x2000, 0x100, 5, "a"),
             segment(0, 0x3000, 0x100, 3, "a"),
@@ -333,7 +333,7 @@ mod tests {
             group: "[vdso]".into(),
             name: "time".into(),
         };
-        let space = AddressSpace::new([
+        let space = RecordedAddressSpace::new([
             inner,
             group,
             segment(5, 0x5000, 0x10, 5, "old"),
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn kernel_addresses_and_the_end_of_memory() {
-        let space = AddressSpace::new([segment(0, u64::MAX - 15, 16, 5, "k")]);
+        let space = RecordedAddressSpace::new([segment(0, u64::MAX - 15, 16, 5, "k")]);
         assert_eq!(find(&space, u64::MAX, 0), Some(("k", 0x10f)));
     }
 
@@ -370,7 +370,7 @@ mod tests {
                 matches!(event, MapEvent::Segment { vaddr, size, .. }
                     if *vaddr <= address && address - vaddr < *size)
             });
-            let space = AddressSpace::new(events);
+            let space = RecordedAddressSpace::new(events);
             if let Some((_, offset)) = find(&space, address, at_ns) {
                 prop_assert!(contains);
                 prop_assert!((0x100..0x110).contains(&offset));

@@ -20,7 +20,7 @@ use object::elf::{ELFMAG, PF_R, PF_X, PT_LOAD, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC}
 use object::read::ReadCache;
 
 use crate::Result;
-use crate::address_space::{AddressSpace, ObjectKind};
+use crate::address_space::{ObjectKind, RecordedAddressSpace};
 use crate::archive::archive_name;
 use crate::elf::{AllocatedBytes, ElfBytes, ElfFile, ElfLimits, ElfSegment, SectionTable};
 use crate::error::Error;
@@ -42,7 +42,7 @@ pub const PLT: &str = "@plt";
 
 /// The functions of a file, by their position in it.
 #[derive(Debug, Default)]
-pub struct FunctionTable {
+pub struct FileFunctions {
     /// Sorted by position, and aliases of one position by length of the name. Aliases all have the
     /// size of the largest.
     functions: Vec<FileFunction>,
@@ -60,7 +60,7 @@ struct FileFunction {
     name: Box<str>,
 }
 
-impl FunctionTable {
+impl FileFunctions {
     /// Returns the functions of an ELF file: from `.symtab`, or `.dynsym` if there is none.
     fn parse<B: ElfBytes>(bytes: B, allocated: AllocatedBytes) -> Parsed<Self> {
         let elf = ElfFile::read(bytes, LIMITS)?;
@@ -86,7 +86,7 @@ impl FunctionTable {
             }
         }
         let positions = functions.iter().map(|function| function.position);
-        FunctionTable {
+        FileFunctions {
             positions: positions.collect(),
             functions,
             text_size,
@@ -165,7 +165,7 @@ impl FunctionTable {
     }
 }
 
-/// Returns [`FunctionTable::text_size`] of a file with these segments.
+/// Returns [`FileFunctions::text_size`] of a file with these segments.
 fn text_size(segments: &[ElfSegment]) -> Option<u64> {
     let mut code = segments
         .iter()
@@ -248,7 +248,7 @@ pub struct Archives {
     path: PathBuf,
     /// If set, files of this machine that were last changed before this are used too.
     files: Option<SystemTime>,
-    tables: HashMap<String, Option<FunctionTable>>,
+    tables: HashMap<String, Option<FileFunctions>>,
 }
 
 impl Archives {
@@ -272,7 +272,7 @@ impl Archives {
     }
 
     /// Reads the functions of a load object.
-    fn read(&self, load_object: &str) -> Result<Option<FunctionTable>> {
+    fn read(&self, load_object: &str) -> Result<Option<FileFunctions>> {
         // What collectors archive under other names than paths, they make as ELF files.
         let any_format = load_object.starts_with('/');
         let archived = read_table(&self.path.join(archive_name(load_object)), any_format, None)?;
@@ -290,7 +290,7 @@ impl Archives {
     /// # Errors
     ///
     /// A damaged ELF file. It is returned once; then the file counts as missing.
-    pub fn functions(&mut self, load_object: &str) -> Result<Option<&FunctionTable>> {
+    pub fn functions(&mut self, load_object: &str) -> Result<Option<&FileFunctions>> {
         if !self.tables.contains_key(load_object) {
             let (table, outcome) = match self.read(load_object) {
                 Ok(table) => (table, Ok(())),
@@ -310,7 +310,7 @@ impl Archives {
     /// Those of [`Archives::functions`].
     pub fn function_at<'a>(
         &'a mut self,
-        space: &'a AddressSpace,
+        space: &'a RecordedAddressSpace,
         address: u64,
         at_ns: u64,
     ) -> Result<Option<FunctionAt<'a>>> {
@@ -354,7 +354,7 @@ fn read_table(
     path: &Path,
     any_format: bool,
     unchanged_since: Option<SystemTime>,
-) -> Result<Option<FunctionTable>> {
+) -> Result<Option<FileFunctions>> {
     let Some(file) = open_regular(path)? else {
         return Ok(None);
     };
@@ -371,7 +371,7 @@ fn read_table(
     let allocated = metadata.map_or(AllocatedBytes::UNKNOWN, |metadata| {
         AllocatedBytes::of(&metadata)
     });
-    let table = FunctionTable::parse(&ReadCache::new(file), allocated);
+    let table = FileFunctions::parse(&ReadCache::new(file), allocated);
     table.map(Some).map_err(|error| Error::Malformed {
         path: path.to_owned(),
         offset: 0,
@@ -413,7 +413,7 @@ mod tests {
         for bits in [None, Some(&code[..])] {
             let symbols = [(0x10, 0x10, "a"), (0x20, 0, "to_the_next"), (0x40, 8, "b")];
             let bytes = image(&symbols, bits);
-            let table = FunctionTable::parse(bytes.as_slice(), AllocatedBytes::UNKNOWN).unwrap();
+            let table = FileFunctions::parse(bytes.as_slice(), AllocatedBytes::UNKNOWN).unwrap();
             assert_eq!(table.find(0x1010), Some(("a", 0)));
             assert_eq!(table.find(0x101f), Some(("a", 15)));
             assert_eq!(table.find(0x103f), Some(("to_the_next", 31)));
@@ -437,7 +437,7 @@ mod tests {
             ],
             None,
         );
-        let table = FunctionTable::parse(bytes.as_slice(), AllocatedBytes::UNKNOWN).unwrap();
+        let table = FileFunctions::parse(bytes.as_slice(), AllocatedBytes::UNKNOWN).unwrap();
         assert_eq!(table.len(), 3);
         assert_eq!(table.find(0x1017), Some(("read", 7)));
         let (names, distance) = table.find_all(0x1017).unwrap();
@@ -472,7 +472,7 @@ mod tests {
     #[test]
     fn a_real_program_has_functions() {
         let bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-        let table = FunctionTable::parse(bytes.as_slice(), AllocatedBytes::UNKNOWN).unwrap();
+        let table = FileFunctions::parse(bytes.as_slice(), AllocatedBytes::UNKNOWN).unwrap();
         assert!(table.len() > 100);
     }
 
@@ -487,8 +487,8 @@ mod tests {
                 let offset = offset.index(bytes.len());
                 bytes[offset] = value;
             }
-            let _ = FunctionTable::parse(bytes.as_slice(), AllocatedBytes::UNKNOWN);
-            let _ = FunctionTable::parse(&bytes[..cut.index(bytes.len())], AllocatedBytes::UNKNOWN);
+            let _ = FileFunctions::parse(bytes.as_slice(), AllocatedBytes::UNKNOWN);
+            let _ = FileFunctions::parse(&bytes[..cut.index(bytes.len())], AllocatedBytes::UNKNOWN);
         }
     }
 }

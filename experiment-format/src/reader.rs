@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use crate::Result;
-use crate::address_space::AddressSpace;
+use crate::address_space::RecordedAddressSpace;
 use crate::archive::ARCHIVES;
 use crate::directory;
 use crate::dynamic_code::{self, DynamicCodes};
@@ -236,8 +236,8 @@ impl Experiment {
     /// # Errors
     ///
     /// A damaged `map.xml`.
-    pub fn address_space(&self) -> Result<AddressSpace> {
-        Ok(AddressSpace::new(self.maps()?))
+    pub fn address_space(&self) -> Result<RecordedAddressSpace> {
+        Ok(RecordedAddressSpace::new(self.maps()?))
     }
 
     /// Returns the machine code of its dynamic functions, as far as it was recorded.

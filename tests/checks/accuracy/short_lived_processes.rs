@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use experiment_format::address_space::AddressSpace;
+use experiment_format::address_space::RecordedAddressSpace;
 use experiment_format::ids::Pid;
 use experiment_format::log::LogEvent;
 use experiment_format::microstate::Microstate;
@@ -210,7 +210,7 @@ struct Found {
 
 /// Judges a process that had ticks. `kernel` is the founder's address space.
 fn one(
-    (founder, kernel): (&Path, &AddressSpace),
+    (founder, kernel): (&Path, &RecordedAddressSpace),
     states: &States,
     followed: &FollowedStats,
     pid: Pid,
@@ -266,7 +266,7 @@ fn one(
         }
         let at_ns = tick.time_ns.saturating_sub(start);
         for frame in stack.frames.iter() {
-            let of = |space: &'_ AddressSpace| {
+            let of = |space: &'_ RecordedAddressSpace| {
                 let found = space.find(*frame, at_ns);
                 found.map(|place| (place.object.to_owned(), place.offset))
             };

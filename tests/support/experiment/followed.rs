@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use experiment_format::address_space::AddressSpace;
+use experiment_format::address_space::RecordedAddressSpace;
 use experiment_format::ids::Pid;
 use experiment_format::log::LogEvent;
 use experiment_format::microstate::Microstate;
@@ -254,7 +254,7 @@ pub fn directories(founder: &Path) -> Result<Vec<PathBuf>> {
 
 fn state_interval(
     stacks: &StackTable,
-    space: &AddressSpace,
+    space: &RecordedAddressSpace,
     start: u64,
     tick: &ClockRecord,
 ) -> Result<StateInterval> {

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use experiment_format::Result;
-use experiment_format::address_space::{AddressSpace, ObjectKind as Mapped};
+use experiment_format::address_space::{ObjectKind as Mapped, RecordedAddressSpace};
 use experiment_format::dynamic_code::DynamicCode;
 use experiment_format::functions::Archives;
 use experiment_format::map::MapEvent;
@@ -29,7 +29,7 @@ pub struct RecordedCode<'a> {
     pub others: usize,
     /// When the code was recorded, in the time of the experiment.
     at_ns: u64,
-    space: AddressSpace,
+    space: RecordedAddressSpace,
     /// The tables of functions that calls lead to, each read once.
     archives: RefCell<Archives>,
 }
@@ -77,7 +77,7 @@ impl<'a> RecordedCode<'a> {
                     code: code.to_vec(),
                     others,
                     at_ns,
-                    space: AddressSpace::new(events),
+                    space: RecordedAddressSpace::new(events),
                     archives: RefCell::new(super::archives_of(&info.source)),
                 });
             }

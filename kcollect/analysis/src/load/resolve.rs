@@ -5,8 +5,8 @@
 //! callers that stacks share, once, unless something else was mapped there in between. Each
 //! position in a file is resolved once for all experiments of a founder.
 
-use experiment_format::address_space::{AddressSpace, Location, ObjectKind as Mapped};
-use experiment_format::functions::{Archives, FunctionTable, PLT};
+use experiment_format::address_space::{Location, ObjectKind as Mapped, RecordedAddressSpace};
+use experiment_format::functions::{Archives, FileFunctions, PLT};
 use experiment_format::stacks::table::StackTable;
 use experiment_format::stacks::{StackEnd, StackUid};
 use rustc_hash::FxHashMap;
@@ -46,7 +46,7 @@ pub(super) struct Resolver {
 #[derive(Debug)]
 pub(super) struct Addresses {
     founder: u32,
-    space: AddressSpace,
+    space: RecordedAddressSpace,
     /// By the position of the name in `space`.
     objects: Vec<Option<ObjectId>>,
     /// Frames of addresses outside files.
@@ -58,7 +58,7 @@ pub(super) struct Addresses {
 }
 
 impl Addresses {
-    pub(super) fn new(founder: u32, space: AddressSpace) -> Addresses {
+    pub(super) fn new(founder: u32, space: RecordedAddressSpace) -> Addresses {
         Addresses {
             founder,
             objects: vec![None; space.objects().count()],
@@ -359,11 +359,11 @@ fn shown<'a>(names: impl Iterator<Item = &'a str>) -> String {
 
 /// Returns where code between functions begins, and gprofng's name for it.
 fn hole(
-    table: Option<&FunctionTable>,
+    table: Option<&FileFunctions>,
     location: &Location<'_>,
     object: &ObjectInfo,
 ) -> (u64, String) {
-    let size = table.and_then(FunctionTable::text_size);
+    let size = table.and_then(FileFunctions::text_size);
     let size = size.unwrap_or(location.mapped);
     let functions = table.filter(|table| !table.is_empty());
     let (begin, more) = match functions {

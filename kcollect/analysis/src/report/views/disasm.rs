@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use experiment_format::functions::FunctionTable;
+use experiment_format::functions::FileFunctions;
 use host::exit::{ExitKind, Failure};
 
 use super::chosen_function::chosen_function;
@@ -241,7 +241,7 @@ fn no_code(name: &str) -> Failure {
 }
 
 /// Returns the positions of a function in its file.
-fn range(table: Option<&FunctionTable>, function: &FunctionInfo) -> Option<Range<u64>> {
+fn range(table: Option<&FileFunctions>, function: &FunctionInfo) -> Option<Range<u64>> {
     let range = table?.range(function.offset)?;
     (range.start == function.offset).then_some(range)
 }
