@@ -116,8 +116,8 @@
 //! let mut ticks = [0; Microstate::PER_THREAD];
 //! ticks[Microstate::Sleep as usize] = 7;
 //! let detail = Detail::BlockIo.number();
-//! let (cpu, time, tid, pid) = (0, start + 15_000_000, Tid(12), Pid(12));
-//! writer.tick_array(&TickArray { cpu, time, stack, tid, pid, ticks, detail })?;
+//! let (cpu, time_ns, tid, pid) = (0, start + 15_000_000, Tid(12), Pid(12));
+//! writer.tick_array(&TickArray { cpu, time_ns, stack, tid, pid, ticks, detail })?;
 //! let path = writer.close(20_000_000)?;
 //!
 //! let experiment = Experiment::open(&path)?;
@@ -132,8 +132,8 @@
 //!         slept += tick.ticks;
 //!     }
 //!     let leaf = tick.stack.and_then(|uid| stacks.get(uid)).unwrap().frames[0];
-//!     let at = tick.time - experiment.start().tstamp_ns;
-//!     let function = archives.function_at(&space, leaf, at)?.unwrap();
+//!     let at_ns = tick.time_ns - experiment.start().tstamp_ns;
+//!     let function = archives.function_at(&space, leaf, at_ns)?.unwrap();
 //!     assert_eq!(function.name, Some("<IDLE>"));
 //! }
 //! assert_eq!(slept, 7);
