@@ -3,23 +3,23 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`process`] | which processes there are, their names and descent, facts from `/proc` |
-//! | [`space`] | what is mapped in each process at an instant |
+//! | [`process`] | the table of processes, their names and descent, facts from `/proc` |
+//! | [`space`] | the mappings of each process, as a function of time |
 //! | [`follow`] | the rule by which processes are followed |
-//! | [`join`] | what happened in the kernel meets the user stack that belongs to it |
+//! | [`join`] | kernel records and the user stacks that belong to them |
 //! | [`objects`] | load objects: the mapped files, opened, named, with unwind tables and copies |
 //! | [`unwind`] | unwind tables from `.eh_frame`, `.debug_frame` and Go's function table |
-//! | [`jit`] | functions that are made at run time, from perf maps and jitdumps |
+//! | [`jit`] | JIT functions, from perf maps and jitdumps |
 //! | [`archive`] | copies of load objects and sources in the experiment |
 //! | [`files`] | opening files of other processes, within a time limit |
-//! | [`io_calls`] | system calls that do I/O, and what their descriptors are called |
+//! | [`io_calls`] | system calls that do I/O, and the names of their descriptors |
 //! | [`memory`] | the growth of a process's memory, from its system calls |
 //! | [`collector`] | the writer of a subexperiment |
 //!
-//! Events of the perf side-band and a snapshot of `/proc` come in, in time order; queries are for
-//! instants in the same order. What only keeps state reads nothing by itself, so that its tests are
-//! drawings of time. What looks at processes and opens their files is [`objects`], [`jit`],
-//! [`archive`] and the facts of [`process`].
+//! Input is the perf side-band and a snapshot of `/proc`, in the order of time; queries are in the
+//! same order. Only [`objects`], [`jit`], [`archive`], the facts of [`process`] and the look-ups of
+//! [`io_calls`] read processes and files. The other modules keep state, and are tested with
+//! sequences of events.
 
 pub mod archive;
 pub mod collector;

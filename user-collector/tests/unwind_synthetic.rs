@@ -305,7 +305,7 @@ fn the_outermost_frame_and_vfork() {
 }
 
 #[test]
-fn what_is_not_understood_is_counted() {
+fn what_is_not_supported_is_counted() {
     let built = one(&[
         (1, Cfi::CfaExpression(raw(&[0x77, 8, 0x31, 0x22]))),
         (2, Cfi::Cfa(Register(17), 8)),

@@ -259,9 +259,9 @@ pub(super) struct ExperimentArgs {
     #[arg(short = 'g', long, value_name = "NAME.erg", allow_hyphen_values = true)]
     pub(super) group: Option<PathBuf>,
     /// What is copied into the experiment: on (load objects of the kernel and of followed
-    /// processes, and code that these made at run time; the default), off, usedldobjects (load
-    /// objects that the data refer to), src or all (load objects and all their sources), usedsrc
-    /// (load objects, and sources that the data refer to); ldobjects and copy mean on
+    /// processes, and their JIT code; the default), off, usedldobjects (load objects that the data
+    /// refer to), src or all (load objects and all their sources), usedsrc (load objects, and
+    /// sources that the data refer to); ldobjects and copy mean on
     #[arg(short = 'A', long, value_name = "WHAT", allow_hyphen_values = true)]
     pub(super) archive: Option<String>,
     /// Add a comment to the experiment's notes; up to ten

@@ -112,7 +112,7 @@ pub struct Router {
     pub failed: Option<Error>,
     limit: Option<u64>,
     /// Bytes that may still be written: all of the limit (`-L`), and half as much again of what
-    /// cannot stop with the data at once. Of mappings and functions made at run time it is exact.
+    /// cannot stop with the data at once. Of mappings and JIT functions it is exact.
     room: u64,
 }
 

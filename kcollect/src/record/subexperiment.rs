@@ -322,7 +322,7 @@ impl Subexperiment {
         self.write_last_code(&code.mapped_by(self.pid))
     }
 
-    /// Writes functions that were made at run time, and wants the code of those that were written.
+    /// Writes JIT functions, and requests the code of those that were written.
     fn write_functions(&mut self, changes: &[JitChange], mapped: &[Mapping]) -> Result<()> {
         let result = self.collector.write_functions(changes, mapped);
         if let Some(watch) = &mut self.jit {
@@ -398,7 +398,7 @@ impl Subexperiment {
         self.sampled_exit
     }
 
-    /// Bytes that may still be written of mappings, functions made at run time, and their code.
+    /// Bytes that may still be written of mappings, JIT functions, and their code.
     pub fn room(&mut self) -> &mut u64 {
         &mut self.collector.left_bytes
     }

@@ -1,4 +1,4 @@
-//! Functions that are generated at run time have their names and their shares of time, in stacks
+//! JIT functions have their names and their shares of time, in stacks
 //! that go through them.
 //!
 //! A workload generates code and announces it in both ways, in a perf map and in a jitdump. node,

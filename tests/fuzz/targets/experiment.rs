@@ -95,7 +95,7 @@ pub(super) fn usage(bytes: &[u8]) {
     with_file("overview", bytes, |path| read_all(path, bytes.len()));
 }
 
-/// Reads code of functions that were made at run time, and disassembles it.
+/// Reads code of JIT functions, and disassembles it.
 pub(super) fn dynamic_code(bytes: &[u8]) {
     with_file("dyntext", bytes, |path| {
         let Ok(experiment) = Experiment::open(path) else {

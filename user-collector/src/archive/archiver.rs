@@ -33,12 +33,12 @@ use experiment_format::elf::ElfSource;
 /// Longest wait for the present file after giving up.
 const GIVE_UP_WAIT: Duration = Duration::from_secs(1);
 
-/// Which sources are archived beside the load objects.
+/// The sources that are archived beside the load objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceCopies {
     /// None.
     None,
-    /// Those of lines in which time was spent.
+    /// Those of lines that stacks are in.
     Used,
     /// All those that the line tables name.
     All,

@@ -47,7 +47,7 @@ use symbol_table::FunctionTable;
 /// Largest file that is copied, bytes. Of a larger one only the names are.
 pub const MAX_COPIED_FILE_BYTES: u64 = 1 << 30;
 
-/// What was archived of a file.
+/// The result of archiving a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Archived {
     /// Whether the copy has the file's content: instructions, and lines where the file has them.

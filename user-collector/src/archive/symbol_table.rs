@@ -42,7 +42,7 @@ pub(super) struct ArchivedFunction {
 /// All functions that were found.
 #[derive(Debug)]
 pub(super) struct FunctionTable {
-    /// By address.
+    /// The functions, by address.
     pub(super) list: Vec<ArchivedFunction>,
     /// The names, each up to a NUL; the first is empty.
     pub(super) names: Vec<u8>,

@@ -68,7 +68,7 @@ pub struct StateTicks<'a> {
     pub state: Microstate,
     /// Ticks in it.
     pub ticks: u32,
-    /// What else is known of the state.
+    /// Details of the state.
     pub detail: Detail,
 }
 

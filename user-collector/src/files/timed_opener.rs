@@ -16,7 +16,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-/// How long a file is waited for. A busy disk takes a tenth of that.
+/// Longest wait for a file. A busy disk takes a tenth of it.
 pub const OPEN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Most threads that may stay blocked.
 pub const MAX_BLOCKED_THREADS: u32 = 4;
@@ -62,7 +62,7 @@ impl TimedOpener {
     /// [`OPEN_TIMEOUT`].
     ///
     /// # Errors
-    /// It takes longer, or something in that directory took longer before.
+    /// The work takes longer, or earlier work in the same directory did.
     pub fn run<T, W>(&mut self, directory: &Path, work: W) -> Result<T, TimedOpenError>
     where
         T: Send + 'static,

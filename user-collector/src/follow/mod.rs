@@ -1,4 +1,4 @@
-//! Which processes are followed: the rule of `-F`, `-T` and `--descendants`.
+//! The rule by which processes are followed: `-F`, `-T` and `--descendants`.
 
 use experiment_format::ids::Pid;
 
@@ -8,7 +8,7 @@ mod pattern;
 pub use group::GroupRule;
 pub use pattern::{Pattern, PatternError};
 
-/// Which processes are followed.
+/// The rule by which processes are followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FollowRule {
     /// The argument of `-F`.

@@ -52,7 +52,7 @@ impl Pattern {
     /// Compiles an expression.
     ///
     /// # Errors
-    /// It is no regular expression.
+    /// The text is no regular expression.
     pub fn new(pattern: &str) -> Result<Pattern, PatternError> {
         // Names are bytes, and a dot matches any. The pattern is compiled alone first, or an extra
         // parenthesis could close the one around it.

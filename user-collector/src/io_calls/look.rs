@@ -38,7 +38,7 @@ pub trait DescriptorLookup {
 /// The names of sockets, of all network namespaces that were read.
 #[derive(Debug, Default)]
 pub struct Sockets {
-    /// By namespace and inode.
+    /// Names by network namespace and inode.
     names: HashMap<Vec<u8>, HashMap<u64, String>>,
     read: Option<Instant>,
 }
@@ -156,7 +156,8 @@ fn socket_inode(target: &[u8]) -> Option<u64> {
     std::str::from_utf8(number).ok()?.parse().ok()
 }
 
-/// Returns the inode and the name of a socket in a line of `/proc/net/tcp` and the like.
+/// Returns the inode and the name of a socket in a line of `/proc/net/tcp`, `tcp6`, `udp` or
+/// `udp6`.
 fn internet_socket(table: &str, line: &str) -> Option<(u64, String)> {
     let mut fields = line.split_ascii_whitespace();
     let local = endpoint(fields.nth(1)?)?;

@@ -29,7 +29,7 @@ use crate::space::{Mapping, mappings_between};
 pub const MAX_FUNCTION_CODE_BYTES: u64 = 1 << 20;
 /// Most bytes of code of one process.
 pub const MAX_PROCESS_CODE_BYTES: u64 = 32 << 20;
-/// How long the end of a process waits for its code. After a few timeouts none waits any more.
+/// Longest wait for the code of a process that has ended. After a few timeouts there is no wait.
 pub const LAST_WAIT: Duration = Duration::from_millis(500);
 
 /// Most functions of one process that wait for the thread.
@@ -48,7 +48,7 @@ pub struct FunctionCode {
     pub code: Vec<u8>,
 }
 
-/// How much code was read of one process.
+/// Counts of the code that was read of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct CodeCounts {
     pub(super) functions: u64,
@@ -72,7 +72,7 @@ pub(super) struct ProcessCode {
     counts: CodeCounts,
 }
 
-/// What code can be read from now.
+/// The files that code can be read from now.
 pub(super) struct CodeSources<'a> {
     /// The jitdump, and how many bytes of it are written.
     pub(super) dump: Option<(&'a Arc<File>, u64)>,

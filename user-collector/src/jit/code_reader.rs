@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use crate::files::{InvokingUser, MAX_BLOCKED_THREADS};
 
-/// How long one function may take to be read: a page that was swapped out takes a hundredth.
+/// Longest read of one function: a page that was swapped out takes a hundredth of it.
 pub const MAX_READ_TIME: Duration = Duration::from_secs(1);
 /// Most bytes of code of all processes.
 pub const MAX_TOTAL_CODE_BYTES: u64 = 256 << 20;

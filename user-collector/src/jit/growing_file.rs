@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::sync::Arc;
 
-/// How many of the last bytes read are kept.
+/// Bytes before the offset that are kept, to notice that a file was written anew.
 const TAIL_BYTES: usize = 64;
 
 /// Returns device and inode of a file.

@@ -57,7 +57,7 @@ struct RecordHeader {
     timestamp: u64,
 }
 
-/// What a load has behind its header.
+/// The body of a load.
 #[derive(FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct LoadBody {
@@ -69,7 +69,7 @@ struct LoadBody {
     code_index: u64,
 }
 
-/// What a move has behind its header.
+/// The body of a move.
 #[derive(FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct MoveBody {

@@ -32,7 +32,7 @@ use crate::files::{Share, may_hold, openat2, reopen};
 use crate::process::proc_files::{numbers_of, start_ticks_of};
 
 const SECOND_NS: i64 = 1_000_000_000;
-/// How much older than its process a file may be: clocks are set, and both times are rounded.
+/// Largest age of a file before its process's start: clocks are set, and both times are rounded.
 const CLOCK_SLACK_NS: i64 = 2 * SECOND_NS;
 
 /// Why a file is not read, or not any further.

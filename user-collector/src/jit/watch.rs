@@ -42,7 +42,7 @@ const MAX_LAST_ROUND_BYTES: u64 = 32 << 20;
 const READ_BYTES: usize = 64 << 10;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// What was read of one process's JIT files.
+/// Counts of what was read of one process's JIT files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct JitFileStats {
     /// Bytes.

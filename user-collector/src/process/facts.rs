@@ -39,7 +39,7 @@ const RANK_VARIABLES: [&str; 7] = [
     "SLURM_PROCID",
 ];
 
-/// What is known of a process.
+/// The facts of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ProcessFacts {
     /// Its command line, quoted as for a shell.

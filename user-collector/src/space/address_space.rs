@@ -33,7 +33,7 @@ pub enum MappingEvent {
 /// Most changes that are kept of a process that is not followed yet, per mapping.
 const MAX_CHANGES_PER_MAPPING: usize = 8;
 
-/// What is mapped in one process.
+/// The address space of a process: its executable mappings.
 #[derive(Clone, Debug, Default)]
 pub struct AddressSpace {
     mappings: Mappings,

@@ -14,7 +14,8 @@ use std::sync::Arc;
 /// A mapped file, as the kernel identifies it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MappedFile {
-    /// Path as the process saw it; not UTF-8 by right. `[vdso]` and the like are no files.
+    /// Path as the process saw it; it may not be UTF-8. Of what is not a file, a name such as
+    /// `[vdso]`.
     pub path: Box<[u8]>,
     /// The build id that the kernel read from the file; empty when it has none.
     pub build_id: Box<[u8]>,

@@ -45,7 +45,7 @@ pub struct FollowLosses {
     pub not_held: u64,
     /// Mappings that were too many of one process, or beyond the limit (`-L`).
     pub unwritten_mappings: u64,
-    /// Functions made at run time that were beyond the limit, of one process or of all.
+    /// JIT functions that were beyond the limit, of one process or of all.
     pub unwritten_functions: u64,
     /// Processes that exited before what they wrote last of their JIT code was read, where too many
     /// files were open to hold theirs.

@@ -219,7 +219,7 @@ fn sorting(founder: &ExperimentWriter, run: StartTime) -> Result<()> {
     Ok(sub.close(founder.dir(), 2 * SECOND)?)
 }
 
-/// A process with functions that are made at run time.
+/// A process with JIT functions.
 fn compiling(founder: &ExperimentWriter, run: StartTime) -> Result<()> {
     let header = header(8, "/usr/bin/jit");
     let mut sub = SubexperimentWriter::create(founder.dir(), "_jit_PID_8.1.er", &header, run)?;

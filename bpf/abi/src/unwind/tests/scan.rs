@@ -392,7 +392,7 @@ fn a_function_that_was_called_from_another_stack() {
 }
 
 /// The first function of a program has no rule in the dynamic linker. The kernel has put zero into
-/// its frame pointer, which ends a stack of code that was made at run time less surely.
+/// its frame pointer, which ends a stack of JIT code less surely.
 #[test]
 fn the_first_function_of_a_program_without_a_rule() {
     let drawing = |found| {

@@ -208,9 +208,7 @@ fn jit_code<'a>(model: &Model, function: &FunctionInfo) -> Result<FunctionCode<'
         RecordedCode::find(model, function).map_err(|error| refused(error.to_string()))?;
     let Some(recorded) = recorded else {
         return Err(refused(
-            "its code was made at run time, and the experiment has its name and place, not its \
-             bytes"
-                .to_owned(),
+            "it is JIT code, and the experiment has its name and address, not its bytes".to_owned(),
         ));
     };
     let architecture = &recorded.experiment.header().system.arch;
