@@ -198,7 +198,8 @@ fn keys(value: &Value, found: &mut BTreeSet<String>) {
 fn every_key_is_in_the_description_of_the_format() {
     let text = std::fs::read_to_string(FORMAT_MD).unwrap();
     let (_, section) = text.split_once("\n## kcollect.json\n").unwrap();
-    // Code between single backticks is at every second place. Counts are described with threads.jsonl.
+    // Code between single backticks is at every second place. Counts are described with
+    // threads.jsonl.
     let documented: BTreeSet<&str> = text.split('`').skip(1).step_by(2).collect();
     let json: Value = serde_json::from_str(&full().json()).unwrap();
     let mut found = BTreeSet::new();

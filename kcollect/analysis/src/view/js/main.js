@@ -121,8 +121,8 @@ class App {
   }
 
   /**
-   * Returns averages of the selected time: "1.99 of 2 CPUs busy, 0.35 threads waiting for one". Stolen
-   * time is known of the whole run alone.
+   * Returns averages of the selected time: "1.99 of 2 CPUs busy, 0.35 threads waiting for one".
+   * Stolen time is known of the whole run alone.
    */
   load() {
     const { profile, selection } = this;

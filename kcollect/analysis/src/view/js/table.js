@@ -140,8 +140,8 @@ class Table {
 }
 
 /**
- * Returns a text in two parts. The first is shortened if there is no room, so that the ellipsis is in
- * the middle.
+ * Returns a text in two parts. The first is shortened if there is no room, so that the ellipsis is
+ * in the middle.
  */
 function middle(text) {
   if (text.length < 18) return [text];

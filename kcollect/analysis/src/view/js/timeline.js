@@ -40,7 +40,9 @@ class Timeline {
 
   // The rows and their order.
 
-  /** Sorts processes by CPU time, then by time awake; those without time in the shown states last. */
+  /**
+   * Sorts processes by CPU time, then by time awake; those without time in the shown states last.
+   */
   arrange() {
     const { profile, app } = this;
     const { byThread } = app.wholeRun;
