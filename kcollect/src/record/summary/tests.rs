@@ -83,7 +83,7 @@ fn full() -> Summary {
         idle_recorded: false,
         cpus: vec![CpuTicks {
             recorded_ns: 9_750_000_000,
-            ..cpu(&(0, CpuStats::default(), CpuTime::default()))
+            ..cpu(&(0, CpuCounts::default(), CpuTime::default()))
         }],
         cpu_time: CpuSeconds {
             user: 1.5,
@@ -136,7 +136,7 @@ fn full() -> Summary {
         }),
         losses: Losses {
             missing_stacks: 1,
-            recorded: Recorded {
+            recorded: RecordedTotals {
                 ticks: 200,
                 thread_ticks: 9000,
                 arrays: 300,
