@@ -9,8 +9,8 @@
 //! * **by a workload's truth** ([`States::agree`]): no state is off by more than a hundredth of the
 //!   workload's wall time. What the process did before its work began and after it ended is not in
 //!   its truth; that is the difference of its tracked times, and may be in any state. Stolen time
-//!   is no CPU time on either side; for the account it was a wait for a CPU, for the workload a part
-//!   of whatever it did.
+//!   is no CPU time on either side; for the account it was a wait for a CPU, for the workload a
+//!   part of whatever it did.
 //!
 //! Only the division of CPU time into user, system and trap time is a sample, on both sides. It is
 //! judged by itself ([`States::agree_on_user_mode`]), of loads that neither sleep nor migrate:
