@@ -195,7 +195,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
             &["record::subexperiment"],
             &["record::kernel"],
             &["record::user_stacks"],
-            &["record::processes"],
+            &["record::archives"],
             &["record::activity"],
             &["record::input"],
             &["record::hardening"],
@@ -238,6 +238,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
         "user-collector/src",
         &[
             &["collector"],
+            &["loaded_code"],
             &["objects"],
             &["archive"],
             &["jit"],

@@ -7,6 +7,7 @@
 //! | [`space`] | the mappings of each process, as a function of time |
 //! | [`follow`] | the rule by which processes are followed |
 //! | [`join`] | kernel records and the user stacks that belong to them |
+//! | [`loaded_code`] | the mapped code of all processes, and its load objects |
 //! | [`objects`] | load objects: the mapped files, opened, named, with unwind tables and copies |
 //! | [`unwind`] | unwind tables from `.eh_frame`, `.debug_frame` and Go's function table |
 //! | [`jit`] | JIT functions, from perf maps and jitdumps |
@@ -28,6 +29,7 @@ pub mod follow;
 pub mod io_calls;
 pub mod jit;
 pub mod join;
+pub mod loaded_code;
 pub mod memory;
 pub mod objects;
 pub mod process;

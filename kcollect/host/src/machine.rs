@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
+use std::time::Duration;
 
 use experiment_format::directory::Owner;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -23,6 +24,12 @@ pub fn now() -> u64 {
     now.map_or(0, |now| {
         now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
     })
+}
+
+/// Returns the instant so long after another, nanoseconds.
+#[must_use]
+pub fn after(from_ns: u64, span: Duration) -> u64 {
+    from_ns.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// Returns whether the process has a controlling terminal.

@@ -1,9 +1,9 @@
 //! The dispatcher: takes the one time-ordered stream of events and passes each to what it changes.
 //!
-//! Processes come first: an event about them changes what is known of them, so that every later
+//! Processes come first: an event of a process changes its entry in the table, so that every later
 //! record is judged by the state of its own time. Records are decoded to intervals, which go by the
 //! [user space](super::user) to the [router](super::route), or straight there if no process can be
-//! followed. Nothing comes back.
+//! followed. Nothing is returned.
 
 use std::fs;
 use std::time::Duration;
@@ -16,34 +16,35 @@ use experiment_format::kernel::{BPF, KERNEL};
 use experiment_format::losses::Losses;
 use user_collector::archive::ArchiveStats;
 use user_collector::follow::FollowRule;
+use user_collector::loaded_code::ArchiveProgress;
 use user_collector::objects::LoadObjects;
 use user_collector::objects::TableCache;
 use user_collector::process::ProcessTable;
+use user_collector::process::instance_of;
 
 use super::activity::ThreadActivity;
+use super::archives;
 use super::input::event::InputEvent;
 use super::input::hotplug::CpuChange;
 use super::input::sideband::SidebandEvent;
 use super::kernel::decode::Decoder;
-use super::processes::archives::{self, ArchiveProgress};
-use super::processes::tracker::instance_of;
 use super::route::Router;
 use super::user::UserSpace;
 use crate::record::activity::ThreadIds;
 
-/// Exited processes are kept so long for late records of them, nanoseconds.
+/// How long exited processes are kept for late records of them, nanoseconds.
 const KEEP_EXITED_NS: u64 = 10_000_000_000;
-/// From one look for processes that exited to the next, nanoseconds. After so long all records of
+/// The time between two looks for processes that exited, nanoseconds. After so long all records of
 /// them have been applied.
 const EVICT_INTERVAL_NS: u64 = 1_000_000_000;
 
 /// The label of the sample with which an experiment ends.
 const LAST_SAMPLE: &str = "stop";
 
-/// Passes events on.
+/// The dispatcher of a recording's events.
 #[derive(Debug)]
 pub struct Dispatcher {
-    /// The processes that there are.
+    /// The processes by number, as they are at the last event.
     pub processes: ProcessTable,
     decoder: Decoder,
     /// User space, if any process may be followed.
@@ -352,8 +353,8 @@ impl Dispatcher {
         );
     }
 
-    /// No event follows: all that waits is written, and the last sample, of the end of data, after
-    /// the experiments of all processes were made.
+    /// Writes all that waits, since no event follows, and the last sample, of the end of data,
+    /// after the experiments of all processes were made.
     pub fn finish(&mut self, ended_ns: u64) {
         if let Some(user) = &mut self.user {
             user.finish(&mut self.router, &self.processes);
@@ -363,8 +364,8 @@ impl Dispatcher {
         self.router.flush();
     }
 
-    /// Archives what is not archived yet; `give_up` is asked before each object of the kernel. For
-    /// files of processes, [`Dispatcher::archiving`] waits.
+    /// Archives what is not archived yet; `give_up` is called before each object of the kernel, and
+    /// ends it when it returns true. For files of processes, [`Dispatcher::archiving`] waits.
     pub fn archive_rest(&mut self, give_up: impl FnMut() -> bool) {
         self.router.archive_kernel(give_up);
         if let Some(user) = &mut self.user {

@@ -7,38 +7,38 @@ use std::time::Duration;
 use experiment_format::ids::Pid;
 use host::exit::{ExitKind, Failure, load_code, spawn_code};
 use host::load::{Load, Starter};
+use host::machine::after;
 use host::output::Output;
 use host::signals::Signals;
 
-use super::round::after;
 use crate::plan::Plan;
 
-/// Where the load is.
+/// The phases of the load.
 #[derive(Debug)]
 pub(super) enum LoadPhase {
-    /// There is none.
+    /// No load is to be started.
     None,
-    /// It is started at a time, CLOCK_MONOTONIC nanoseconds.
+    /// The load is started at a time, CLOCK_MONOTONIC nanoseconds.
     QuietUntil(u64, Starter),
-    /// It runs.
+    /// The load runs.
     Running(Load),
-    /// It exited.
+    /// The load exited.
     Exited {
-        /// With its status.
+        /// The load, with its status.
         load: Load,
         /// When the quiet time after it ends.
         quiet_until_ns: u64,
     },
-    /// It could not be started: the exit code for that.
+    /// The load could not be started: the exit code for that.
     Refused(u8),
 }
 
-/// What a step of the load means for the recording.
+/// The consequence of a step of the load for the recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LoadStep {
-    /// Nothing.
+    /// No consequence.
     None,
-    /// It was started, with this process id.
+    /// The load was started, with this process id.
     Started(Pid),
     /// The recording is over.
     Over,

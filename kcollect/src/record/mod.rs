@@ -2,6 +2,7 @@
 //! [`kernel::founder`] and [`subexperiment`]; [`session`] starts, runs and stops it.
 
 pub mod activity;
+pub mod archives;
 mod archiving;
 mod directory;
 pub mod dispatch;
@@ -15,7 +16,6 @@ pub mod kernel;
 mod load_phase;
 mod pause;
 mod process_limits;
-pub mod processes;
 mod rotate;
 mod round;
 pub mod route;

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use host::exit::{ExitKind, Failure};
-use host::machine::{self, now};
+use host::machine::{self, after, now};
 use host::output::Output;
 use host::signals::SignalRequest;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -29,8 +29,8 @@ const CLOSING_NS: u64 = 500_000_000;
 /// The shortest round, nanoseconds: after a stack copy, or while unwind tables are made.
 pub(super) const SHORTEST_ROUND_NS: u64 = 10_000_000;
 
-/// Returns what SIGHUP asks for. A service is asked so to begin anew, as others are to open their
-/// logs again; where there is a terminal, SIGHUP says that it is gone.
+/// Returns the request that SIGHUP stands for. For a service it is to begin a new experiment, as
+/// others open their logs again; where there is a terminal, SIGHUP means that it is gone.
 pub(super) fn hang_up(plan: &Plan) -> SignalRequest {
     match plan.rotate.is_some() && !machine::has_terminal() {
         true => SignalRequest::Rotate,
@@ -140,8 +140,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Does what cannot wait until all is done that a round has to do: that may take seconds. Data
-    /// stop at their time all the same.
+    /// Does in the middle of a round what cannot wait for its end, since a round may take seconds:
+    /// data stop at their time all the same.
     pub(super) fn keep_up(&mut self, output: &mut Output) -> Result<(), Failure> {
         if self.stopped_ns.is_none() {
             self.handle_signals()?;
@@ -179,8 +179,8 @@ impl Session<'_> {
         }
     }
 
-    /// Begins to make the tables that the BPF programs lacked, before the stack copies say so,
-    /// which are applied when no record of an earlier time can come.
+    /// Begins to make the tables that the BPF programs lacked, before the stack copies that lacked
+    /// them are applied: these wait until no record of an earlier time can come.
     fn make_tables(&mut self) {
         let Dispatcher {
             user, processes, ..
@@ -298,11 +298,6 @@ fn wait_for(descriptors: &[BorrowedFd<'_>], deadline: u64) -> bool {
         PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
     // An interrupted wait is a signal, which is handled next.
     poll(&mut fds, timeout).is_ok_and(|ready| ready > 0)
-}
-
-/// Returns the time `span` after `time`.
-pub(super) fn after(time: u64, span: Duration) -> u64 {
-    time.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// Returns the failure of what this machine lacks.

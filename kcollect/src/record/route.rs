@@ -1,9 +1,9 @@
-//! Routes each finished interval to exactly one experiment, and owns them all: the founder and the
-//! subexperiments.
+//! Routes what each thread did, a state interval or an event, to exactly one experiment, and owns
+//! them all: the founder and the subexperiments.
 //!
-//! An interval of a followed process goes to its subexperiment, which is created when the process
-//! is chosen; of any other, to the founder. While it is open whether a process will be followed,
-//! its intervals are held, so that its experiment is complete from its first moment on.
+//! What a followed process did goes to its subexperiment, which is created when the process is
+//! chosen; of any other, to the founder. While it is open whether a process will be followed, what
+//! it did is held, so that its experiment is complete from its first moment on.
 //!
 //! When writing fails, the first error is kept, and data are refused from then on: what was written
 //! is a valid experiment.
@@ -19,8 +19,11 @@ use counters::names::event::CounterRequest;
 use experiment_format::directory::{DirectoryState, ExperimentDir};
 use experiment_format::log::LogEvent;
 use experiment_format::{Error, Result};
+use user_collector::follow::FollowPolicy;
 use user_collector::jit::SharedJit;
+use user_collector::loaded_code::LoadedCode;
 use user_collector::process::DirectoryNames;
+use user_collector::process::ProcessTracker;
 use user_collector::process::{ProcessInstance, ProcessTable};
 use user_collector::space::Mapping;
 
@@ -30,19 +33,17 @@ use super::kernel::code::KernelCode;
 use super::kernel::founder::Founder;
 use super::kernel::header::Inherited;
 use super::kernel::process_usage::ProcessUsage;
-use super::processes::LoadedCode;
-use super::processes::follow_policy::FollowPolicy;
-use super::processes::tracker::ProcessTracker;
 use super::subexperiment::{FollowedProcess, Subexperiment};
 use super::user_stacks::resolve_stack::relatives;
 use super::user_stacks::user_stack::UserStack;
 use crate::plan::Plan;
 
-/// The most intervals that are held while it is open whether their processes will be followed.
+/// The largest number of state intervals and events that are held while it is open whether their
+/// processes will be followed.
 const MAX_HELD_ACTIVITIES: usize = 200_000;
 
-/// How many changes of mappings are written without a look at the clock: 40 us each were measured
-/// where each was of a file of its own.
+/// The number of changes of mappings that are written without a look at the clock: 40 us each were
+/// measured where each was of a file of its own.
 const MAX_MAPPINGS_AT_ONCE: usize = 500;
 
 /// Returns the pause with which every experiment begins.
@@ -71,7 +72,7 @@ pub struct ProcessContext<'a> {
     pub code: &'a mut LoadedCode,
 }
 
-/// An interval with its user stack, if it has one.
+/// What a thread did, with its user stack if it has one.
 type Held = (ThreadActivity, Option<Arc<UserStack>>);
 
 /// What an experiment begins with.
@@ -83,7 +84,7 @@ pub struct Beginning {
     pub threads: LivingThreads,
 }
 
-/// All experiments of the recording, and where each interval goes.
+/// The router, with all experiments of the recording.
 #[derive(Debug)]
 pub struct Router {
     /// The kernel's experiment.
@@ -184,7 +185,7 @@ impl Router {
         self.room == 0
     }
 
-    /// Routes an interval that has its user stack, or will have none.
+    /// Routes what a thread did, which has its user stack, or will have none.
     pub fn route(
         &mut self,
         context: &mut ProcessContext<'_>,
@@ -214,7 +215,7 @@ impl Router {
         }
     }
 
-    /// Writes an interval that no subexperiment holds.
+    /// Writes what a thread did into the founder: no subexperiment has it.
     pub fn to_founder(&mut self, processes: &ProcessTable, activity: &ThreadActivity) {
         let result = self.founder.activity(processes, activity);
         self.note(result);
@@ -274,7 +275,8 @@ impl Router {
         self.note(result);
     }
 
-    /// No interval follows: creates what is due, and writes what is still held to the founder.
+    /// Creates the experiments that are due, and writes what is still held to the founder: nothing
+    /// follows.
     pub fn finish(&mut self, context: &mut ProcessContext<'_>) {
         let instances: Vec<ProcessInstance> = context
             .tracker
@@ -296,25 +298,25 @@ impl Router {
         }
     }
 
-    /// Whether a process has an experiment of its own by now.
+    /// Returns whether a process has an experiment of its own by now.
     #[must_use]
     pub fn has_subexperiment(&self, instance: ProcessInstance) -> bool {
         self.subexperiments.contains_key(&instance)
     }
 
-    /// A process executed another program.
+    /// Records that a process executed another program.
     pub fn executed(&mut self, instance: ProcessInstance, at: u64, shared: &SharedJit) {
         self.with(instance, |experiment| experiment.executed(at, shared));
     }
 
-    /// A process mapped a file for execution.
+    /// Records that a process mapped a file for execution.
     pub fn mapped(&mut self, instance: ProcessInstance, at: u64, mapping: &Mapping) {
         self.with(instance, |experiment| {
             experiment.mapped(at, (mapping.start, mapping.end), &mapping.file.path)
         });
     }
 
-    /// A process exited.
+    /// Records that a process exited.
     pub fn exited(&mut self, instance: ProcessInstance, at: u64, code: &mut LoadedCode) {
         self.with(instance, |experiment| experiment.exited(at, code));
     }

@@ -1,6 +1,6 @@
 //! One recording: open everything, run until it is time to stop, close everything.
 //!
-//! The order at the start matters. Whatever can refuse comes first, so that a start that fails
+//! The order at the start matters. Whatever can fail comes first, so that a start that fails
 //! leaves nothing behind; the side-band is open before the snapshot of what runs, the snapshot is
 //! taken before the first tick, and the experiment can be opened before it holds one.
 
@@ -12,7 +12,7 @@ use counters::names::event::CounterRequest;
 use experiment_format::ids::Tid;
 use host::exit::{Failure, spawn_code};
 use host::load;
-use host::machine::{self, now};
+use host::machine::{self, after, now};
 use host::output::Output;
 use host::service::Service;
 use host::signals::{SignalRequest, Signals};
@@ -30,7 +30,7 @@ use super::load_phase::{LoadPhase, cannot_start, starter};
 use super::pause::PauseReasons;
 use super::process_limits::{enough_address_space, enough_descriptors};
 use super::rotate::{Began, recording_into};
-use super::round::{SHORTEST_ROUND_NS, after, hang_up, not_published, unavailable};
+use super::round::{SHORTEST_ROUND_NS, hang_up, not_published, unavailable};
 use super::route::{Beginning, Router};
 use super::summary::OwnStart;
 use super::targets::check_targets;
@@ -70,7 +70,7 @@ pub(super) struct Session<'a> {
     pub(super) path: PathBuf,
     pub(super) signals: Signals,
     pub(super) service: Service,
-    /// What signals asked for that is not done yet.
+    /// The requests of signals that are not done yet.
     pub(super) requests: Vec<SignalRequest>,
     pub(super) inputs: Inputs,
     pub(super) dispatcher: Dispatcher,

@@ -12,7 +12,9 @@ use experiment_format::stacks::StackEnd;
 use experiment_format::usage::UsageRecord;
 use user_collector::collector::{Collector, StateTicks, ThreadStack};
 use user_collector::jit::{JitChange, JitWatch, SharedJit};
+use user_collector::loaded_code::LoadedCode;
 use user_collector::process::DirectoryNames;
+use user_collector::process::FirstRecord;
 use user_collector::process::{Cgroup, ProcessFacts};
 use user_collector::space::Mapping;
 
@@ -22,8 +24,6 @@ use super::activity::{
     ActivityKind, LockWaitEvent, OverflowEvent, ThreadActivity, ThreadEvent, ThreadIds,
 };
 use super::kernel::header::Inherited;
-use super::processes::LoadedCode;
-use super::processes::tracker::FirstRecord;
 use super::user_stacks::user_stack::{StackCounts, UserStack};
 
 /// The experiment of a followed process, being written.
@@ -32,7 +32,7 @@ pub struct Subexperiment {
     pid: Pid,
     collector: Collector,
     jit: Option<JitWatch>,
-    /// Of the programs that it executed before.
+    /// The statistics of the programs that it executed before.
     former_jit: JitStats,
     mpi_rank: Option<u32>,
     cgroup: Option<Cgroup>,
@@ -128,8 +128,8 @@ impl Subexperiment {
         })
     }
 
-    /// Writes what a thread did, with the kernel's frames above the user's. `kernel` says what is
-    /// where in the kernel.
+    /// Writes what a thread did, with the kernel's frames above the user's. `kernel` maps the
+    /// kernel's load objects.
     ///
     /// # Errors
     /// When it can't be written.
@@ -269,7 +269,8 @@ impl Subexperiment {
         Ok(changes.len())
     }
 
-    /// The process mapped a file for execution: functions made there before have ended.
+    /// Records that the process mapped a file for execution: functions made there before have
+    /// ended.
     ///
     /// # Errors
     /// When it can't be written.
@@ -283,7 +284,7 @@ impl Subexperiment {
         Ok(())
     }
 
-    /// The process executed another program, which makes other code.
+    /// Records that the process executed another program, which makes other code.
     ///
     /// # Errors
     /// When it can't be written.
@@ -299,7 +300,7 @@ impl Subexperiment {
         code.and(result)
     }
 
-    /// The process exited: reads what it reported of its code for the last time.
+    /// Reads for the last time what the process, which exited, reported of its code.
     ///
     /// # Errors
     /// When it can't be written.
@@ -314,7 +315,7 @@ impl Subexperiment {
         functions.and(self.write_last_code(&mapped))
     }
 
-    /// The recording ends: writes the machine code that is left to be read.
+    /// Writes the machine code that is left to be read when the recording ends.
     ///
     /// # Errors
     /// When it can't be written.
@@ -342,7 +343,7 @@ impl Subexperiment {
         self.collector.write_function_codes(&codes)
     }
 
-    /// Once a round: writes what changed. `current` says that the process has its number still.
+    /// Once a round: writes what changed. `current` is whether the process still has its number.
     ///
     /// # Errors
     /// When it can't be written.
@@ -383,7 +384,8 @@ impl Subexperiment {
         }
     }
 
-    /// Reports the same at the end, with the places, for `-A usedsrc`.
+    /// Reports the load objects as `report_used` does, and where in them stacks
+    /// were, for `-A usedsrc`: at the end.
     pub fn report_all_used(&mut self, code: &mut LoadedCode) {
         self.report_used(code);
         if let Some(used) = self.collector.used_objects() {
@@ -392,7 +394,7 @@ impl Subexperiment {
         }
     }
 
-    /// Whether the sample of its exit is written.
+    /// Returns whether the sample of its exit is written.
     #[must_use]
     pub fn sampled_exit(&self) -> bool {
         self.sampled_exit

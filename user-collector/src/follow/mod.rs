@@ -4,9 +4,11 @@ use experiment_format::ids::Pid;
 
 mod group;
 mod pattern;
+mod policy;
 
 pub use group::GroupRule;
 pub use pattern::{Pattern, PatternError};
+pub use policy::FollowPolicy;
 
 /// The rule by which processes are followed.
 #[derive(Clone, Debug, PartialEq, Eq)]

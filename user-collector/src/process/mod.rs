@@ -9,6 +9,7 @@ mod lineage;
 pub(crate) mod proc_files;
 mod table;
 mod thread_names;
+mod tracker;
 
 pub use cgroup::Cgroup;
 pub use command_line::quoted;
@@ -19,3 +20,4 @@ pub use lineage::{DirectoryNames, Lineages};
 pub use proc_files::effective_uid_of;
 pub use table::{ExecutableFile, ProcessInfo, ProcessName, ProcessTable};
 pub use thread_names::ThreadNames;
+pub use tracker::{FirstRecord, ProcessTracker, TrackedProcess, instance_of};

@@ -11,13 +11,13 @@ use std::collections::{HashMap, HashSet};
 use bpf_abi::{RecordHeader, ThreadRecord};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::microstate::Microstate;
+use user_collector::process::instance_of;
 use user_collector::process::{ProcessInstance, ProcessTable};
 
 use super::shown_names::name_of;
 use super::times::{OnCpuTicks, Times};
 use crate::plan::Target;
 use crate::record::activity::ThreadIds;
-use crate::record::processes::tracker::instance_of;
 
 /// Number of process rows at which the smaller half is merged, without a limit (`-L`).
 const MAX_PROCESS_ROWS: usize = 16_384;

@@ -7,13 +7,13 @@ use bpf_abi::ThreadRecord;
 use experiment_format::Result;
 use experiment_format::usage::UsageRecord;
 use user_collector::process::{ProcessInstance, ProcessTable};
+use user_collector::process::{ProcessTracker, instance_of};
 
 use super::Router;
 use crate::record::activity::ThreadIds;
 use crate::record::kernel::accounts::{LivingThreads, Owner};
 use crate::record::kernel::code::KernelCode;
 use crate::record::kernel::decode::CpuTick;
-use crate::record::processes::tracker::{ProcessTracker, instance_of};
 
 impl Router {
     /// Writes a tick of a CPU into the founder, and adds it to the sums; `processes` is as it was

@@ -17,7 +17,8 @@ impl Router {
         }
     }
 
-    /// Archives what of the kernel came during the run. `give_up` is asked before each object.
+    /// Archives what of the kernel came during the run. `give_up` is called before each
+    /// object, and ends it when it returns true.
     pub fn archive_kernel(&mut self, mut give_up: impl FnMut() -> bool) {
         if self.founder.archive() != Archive::Off && self.failed.is_none() {
             let (dir, used) = (self.founder.dir(), self.founder.used_addresses());

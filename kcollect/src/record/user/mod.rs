@@ -1,13 +1,13 @@
 //! User space: the processes, what they have mapped, and the user stacks of what their threads did.
 //!
 //! A state interval waits in the [join](user_collector::join) for the user stack that is captured
-//! when its thread returns to user mode. Complete ones go to the [router](super::route), which
-//! knows the experiment. Four parts know one thing each: the [tracker] which processes there are,
-//! the [policy] which of them are followed, the [resolver] how their stacks are unwound, the
-//! [publisher] what the BPF programs know of them.
+//! when its thread returns to user mode, and so does an event. Complete ones go to the
+//! [router](super::route), which chooses the experiment. Four parts have one task each: the
+//! [tracker] has the processes, the [policy] decides which of them are followed, the [resolver]
+//! unwinds their stacks, and the [publisher] writes the BPF maps.
 //!
-//! [tracker]: super::processes::tracker
-//! [policy]: super::processes::follow_policy
+//! [tracker]: user_collector::process::ProcessTracker
+//! [policy]: user_collector::follow::FollowPolicy
 //! [resolver]: super::user_stacks::resolve_stack
 //! [publisher]: super::user_stacks::publish
 
@@ -21,17 +21,17 @@ use bpf::Programs;
 use bpf_abi::unwind::UnwindEnd;
 use bpf_abi::{CodeFile, UserReturnRecord};
 use experiment_format::ids::{Pid, Tid};
+use user_collector::follow::FollowPolicy;
 use user_collector::follow::FollowRule;
 use user_collector::join::{Join, JoinCounts};
+use user_collector::loaded_code::LoadedCode;
 use user_collector::objects::LoadObjects;
+use user_collector::process::{FirstRecord, ProcessTracker};
 use user_collector::process::{ProcessInstance, ProcessTable};
 
 use self::traced_calls::TracedProcesses;
 use super::activity::ThreadActivity;
 use super::input::inputs::LackedTable;
-use super::processes::LoadedCode;
-use super::processes::follow_policy::FollowPolicy;
-use super::processes::tracker::{FirstRecord, ProcessTracker};
 use super::route::{ProcessContext, Router};
 use super::user_stacks::publish::TablePublisher;
 use super::user_stacks::resolve_stack::{StackLosses, StackResolver, UnwindCounts, relatives};
@@ -41,7 +41,7 @@ use crate::record::activity::ThreadIds;
 /// The longest wait for the unwind tables of what runs, before data are taken.
 const TABLES_BEFORE_DATA: Duration = Duration::from_millis(500);
 
-/// Everything that is known of user space.
+/// The processes, what they have mapped, and what waits for user stacks.
 #[derive(Debug)]
 pub struct UserSpace {
     tracker: ProcessTracker,
@@ -175,7 +175,7 @@ impl UserSpace {
         self.route(router, processes, complete);
     }
 
-    /// A thread exited: what it did waits for no user stack any more.
+    /// Routes what a thread did that exited: it waits for no user stack any more.
     pub fn thread_exited(&mut self, router: &mut Router, processes: &ProcessTable, tid: Tid) {
         let complete = self.join.ended(tid);
         self.route(router, processes, complete);
@@ -192,7 +192,7 @@ impl UserSpace {
         }
     }
 
-    /// No record follows: all that waits goes on to the router.
+    /// Routes all that waits: no record follows.
     pub fn finish(&mut self, router: &mut Router, processes: &ProcessTable) {
         self.unwind_copies(router, processes, true);
         let complete = self.join.close();
@@ -240,12 +240,12 @@ impl UserSpace {
         router.maintain(&self.tracker, &mut self.code, now);
     }
 
-    /// The recording is over: archives the rest, as fast as possible.
+    /// Archives the rest as fast as possible: the recording is over.
     pub fn archive_rest(&mut self, router: &mut Router) {
         router.archive_rest(&self.tracker, &mut self.code);
     }
 
-    /// Another experiment begins: its processes are chosen, and their mappings written, anew.
+    /// Begins another experiment: its processes are chosen, and their mappings written, anew.
     /// Processes that were chosen for what they are stay chosen.
     pub fn begin_again(&mut self, at_ns: u64) {
         self.tracker.begin_again();
@@ -257,7 +257,7 @@ impl UserSpace {
         self.traced.begin_again();
     }
 
-    /// Returns whether nothing is known of a file that the kernel found.
+    /// Returns whether no load object is known for a file that the kernel found.
     #[must_use]
     pub fn lacks(&self, file: CodeFile) -> bool {
         self.publisher.lacks(file)

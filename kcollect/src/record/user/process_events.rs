@@ -1,5 +1,4 @@
-//! Processes fork, execute programs, map files and exit: what that changes in what is known of
-//! them.
+//! Events of processes: forks, programs that are executed, files that are mapped, exits.
 
 use std::collections::HashSet;
 
@@ -11,18 +10,19 @@ use super::UserSpace;
 use crate::record::route::Router;
 
 impl UserSpace {
-    /// The load was started.
+    /// Records that the load was started.
     pub fn load_started(&mut self, pid: Pid) {
         self.policy.add_load(pid);
         self.traced.load_started(pid);
     }
 
-    /// The parent of the process that is forked next with this number waits for its exec.
+    /// Records that the parent of the process that is forked next with this number waits for its
+    /// exec.
     pub fn vfork_started(&mut self, pid: Pid) {
         self.policy.vfork_started(pid);
     }
 
-    /// `parent` forked `pid`, which is in `processes` already.
+    /// Records that `parent` forked `pid`, which is in `processes` already.
     pub fn forked(
         &mut self,
         router: &mut Router,
@@ -49,8 +49,8 @@ impl UserSpace {
         process.forked_ns = Some(at);
     }
 
-    /// Another process gets the number of this one. What it did may still wait for its user stacks;
-    /// but its mappings are replaced now, so they are written first.
+    /// Records that another process gets the number of this one. What it did may still wait for its
+    /// user stacks; but its mappings are replaced now, so they are written first.
     fn lost_its_number(
         &mut self,
         router: &mut Router,
@@ -65,7 +65,7 @@ impl UserSpace {
         router.write_mappings(instance, &mut self.code);
     }
 
-    /// `pid` executes another program and has its name.
+    /// Records that `pid` executes another program and has its name.
     pub fn executed(&mut self, router: &mut Router, pid: Pid, name: &[u8], at: u64) {
         self.stop_waiting(pid);
         self.code.spaces.executed(pid, at);
@@ -78,13 +78,8 @@ impl UserSpace {
         };
         let begun = router.has_subexperiment(instance);
         if let Some(process) = self.tracker.get_mut(instance) {
-            let may_execute = process.forked_ns.take().is_some_and(|forked| {
-                at < forked.saturating_add(crate::record::processes::tracker::EXEC_WAIT_NS)
-            });
-            // The thread that executes takes the place of the leading one, which was reported to
-            // have exited.
-            process.exited_ns = None;
-            if may_execute
+            let own = process.executed(at);
+            if own
                 && !begun
                 && let Some(first) = &mut process.first
             {
@@ -95,7 +90,7 @@ impl UserSpace {
         router.executed(instance, at, &self.code.jit);
     }
 
-    /// `pid` maps a file for execution.
+    /// Records that `pid` maps a file for execution.
     pub fn mapped(&mut self, router: &mut Router, pid: Pid, mapping: Mapping, at: u64) {
         if let Some(instance) = self.tracker.instance(pid) {
             router.mapped(instance, at, &mapping);
@@ -104,7 +99,7 @@ impl UserSpace {
         self.publisher.changed(pid);
     }
 
-    /// The snapshot found a process with its mappings.
+    /// Records a process that the snapshot found, with its mappings.
     pub fn found(&mut self, pid: Pid, mappings: Vec<Mapping>, at: u64) {
         self.policy.found(pid);
         if !mappings.is_empty() {
@@ -113,13 +108,14 @@ impl UserSpace {
         }
     }
 
-    /// Returns the processes whose mappings are to be read, because stacks have an address where
-    /// nothing is known to be mapped.
+    /// Returns the processes whose mappings are to be read, because stacks have an address in no
+    /// known mapping.
     pub fn take_unmapped(&mut self) -> Vec<Pid> {
         self.resolver.unmapped.take_asked()
     }
 
-    /// The mappings of a process were read, from `began_ns` until `now`; none if it is gone.
+    /// Adds the mappings of a process that were read from `began_ns` until `now`; none if it is
+    /// gone.
     pub fn mappings_read(
         &mut self,
         pid: Pid,
@@ -139,7 +135,7 @@ impl UserSpace {
         self.resolver.stop_waiting(pid);
     }
 
-    /// The leading thread of `pid` exited.
+    /// Records that the leading thread of `pid` exited.
     pub fn exited(&mut self, router: &mut Router, pid: Pid, at: u64) {
         if let Some(instance) = self.tracker.instance(pid)
             && let Some(process) = self.tracker.get_mut(instance)
@@ -150,9 +146,9 @@ impl UserSpace {
         self.traced.exited(pid);
     }
 
-    /// Closes the experiments of processes of which no record can come any more, and drops what is
-    /// known of them: they exited before `known_ns`, an instant until which all records are
-    /// applied. `lives` says whether a process with a number has threads.
+    /// Closes the experiments of processes of which no record can come any more, and drops their
+    /// state: they exited before `known_ns`, an instant until which all records are applied.
+    /// `lives` returns whether a process with a number has threads.
     pub fn evict(
         &mut self,
         router: &mut Router,
@@ -209,7 +205,7 @@ impl UserSpace {
             .collect()
     }
 
-    /// Drops the mappings of processes that are not known any more.
+    /// Drops the mappings of processes that are neither tracked nor in the table any more.
     fn evict_mappings(&mut self, processes: &ProcessTable) {
         let tracker = &self.tracker;
         let evicted = self

@@ -9,14 +9,14 @@ use experiment_format::ids::Pid;
 use user_collector::io_calls::calls::{Action, call_of};
 use user_collector::io_calls::{Descriptors, Operation, ProcLookup, Sockets};
 use user_collector::memory::Memory;
+use user_collector::process::instance_of;
 use user_collector::process::{ProcessInstance, ProcessTable};
 
 use super::UserSpace;
 use crate::record::activity::{ActivityKind, IoCallEvent, ThreadActivity, ThreadEvent, ThreadIds};
-use crate::record::processes::tracker::instance_of;
 use crate::record::route::Router;
 
-/// The files of processes whose calls are traced.
+/// The descriptors and memory of the processes whose calls are traced.
 #[derive(Debug, Default)]
 pub(super) struct TracedProcesses {
     processes: HashMap<Pid, Descriptors>,
@@ -29,18 +29,18 @@ pub(super) struct TracedProcesses {
 }
 
 impl TracedProcesses {
-    /// The load was started, and has not executed its program.
+    /// Records that the load was started, and has not executed its program.
     pub(super) fn load_started(&mut self, pid: Pid) {
         self.load = Some(pid);
         self.inherits = Some(pid);
     }
 
-    /// A process executed a program.
+    /// Records that a process executed a program.
     pub(super) fn executed(&mut self, pid: Pid) {
         self.load = self.load.filter(|load| *load != pid);
     }
 
-    /// A process was made, which has the descriptors of its parent.
+    /// Adds a process, which has the descriptors of its parent.
     pub(super) fn forked(&mut self, pid: Pid, parent: Pid) {
         self.processes.remove(&pid);
         self.memory.remove(&pid);
@@ -50,13 +50,13 @@ impl TracedProcesses {
         }
     }
 
-    /// A process exited.
+    /// Drops a process that exited.
     pub(super) fn exited(&mut self, pid: Pid) {
         self.processes.remove(&pid);
         self.memory.remove(&pid);
     }
 
-    /// Another experiment begins, in which no descriptor has a name yet.
+    /// Begins another experiment, in which no descriptor has a name yet.
     pub(super) fn begin_again(&mut self) {
         let processes = self.processes.values_mut();
         processes.for_each(Descriptors::begin_again);
@@ -108,7 +108,7 @@ impl UserSpace {
         }
     }
 
-    /// A process executed another program: its memory went.
+    /// Records that the memory of a process went, since it executed another program.
     pub fn memory_ends(
         &mut self,
         router: &mut Router,

@@ -2,10 +2,10 @@
 //! after each round, and in the middle of a long one.
 //!
 //! The programs read from the kernel which file is mapped at an address. So a table is published
-//! once, by what the kernel tells files apart by ([`CodeFile`]), whichever processes map the file.
-//! Where the file system says the same of a file to user space, its table is there before the first
-//! stack needs it. Otherwise the first stack copy that waits for it says which file the kernel
-//! found at its address.
+//! once, by the numbers by which the kernel tells files apart ([`CodeFile`]), whichever processes
+//! map the file. Where the file system reports the same numbers of a file to user space, its table
+//! is there before the first stack needs it. Otherwise the first stack copy that waits for it has
+//! the file that the kernel found at its address.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -19,9 +19,9 @@ use user_collector::objects::UnwindTableState;
 use user_collector::objects::{ObjectId, UnwindInfo};
 use user_collector::space::Mapping;
 
-use crate::record::processes::LoadedCode;
+use user_collector::loaded_code::LoadedCode;
 
-/// What the BPF programs have, and what they lack.
+/// The publisher of unwind tables, with what the BPF programs have and lack.
 #[derive(Debug, Default)]
 pub struct TablePublisher {
     /// Tables whose rows only the BPF programs have.
@@ -37,7 +37,7 @@ pub struct TablePublisher {
     /// Objects whose files are known: those before this number.
     known_objects: u32,
     rules: usize,
-    /// Processes of which it is not known any more whether they may be followed.
+    /// Processes for which it has to be determined again whether they may be followed.
     changed: HashSet<Pid>,
     exited: Vec<Pid>,
     /// Files that found no room, or whose tables found none.
@@ -45,12 +45,12 @@ pub struct TablePublisher {
 }
 
 impl TablePublisher {
-    /// Something about a process has changed.
+    /// Marks a process to be looked at again: something about it has changed.
     pub(in crate::record) fn changed(&mut self, pid: Pid) {
         self.changed.insert(pid);
     }
 
-    /// A process is gone.
+    /// Drops a process that is gone.
     pub(in crate::record) fn exited(&mut self, pid: Pid) {
         self.changed.remove(&pid);
         self.exited.push(pid);
@@ -61,12 +61,12 @@ impl TablePublisher {
         Some(self.tables.get(&id)?.number_at(address))
     }
 
-    /// Returns whether nothing is known of a file that the kernel found.
+    /// Returns whether no load object is known for a file that the kernel found.
     pub(in crate::record) fn lacks(&self, file: CodeFile) -> bool {
         !self.files.contains_key(&file)
     }
 
-    /// The kernel found this file in a mapping, and the programs lack its table.
+    /// Adds a file that the kernel found in a mapping, whose table the programs lack.
     pub(in crate::record) fn lacking(
         &mut self,
         code: &mut LoadedCode,
@@ -84,7 +84,7 @@ impl TablePublisher {
         }
     }
 
-    /// Tables were made that some files lacked.
+    /// Marks the files that wait for tables to be published, if any table is ready.
     pub(in crate::record) fn tables_ready(&mut self, ready: &[ObjectId]) {
         if !ready.is_empty() {
             self.due.extend(self.pending.drain());

@@ -1,6 +1,6 @@
-//! Resolves user stacks: those that the BPF programs unwound need only mappings that are known here
-//! too; those whose memory they copied are unwound here, at once or when the unwind table is there
-//! that they need.
+//! Resolves user stacks: those that the BPF programs unwound need only that their mappings are
+//! known here too; those whose memory they copied are unwound here, at once or when the unwind
+//! table is there that they need.
 
 use std::time::Instant;
 
@@ -10,6 +10,7 @@ use experiment_format::ids::Pid;
 use host::machine;
 use serde::Serialize;
 use user_collector::join::UserStackKey;
+use user_collector::loaded_code::LoadedCode;
 use user_collector::process::ProcessTable;
 use user_collector::space::Mapping;
 use user_collector::space::{MappedCode, mapping_at};
@@ -18,19 +19,19 @@ use super::publish::TablePublisher;
 use super::unmapped::Unmapped;
 use super::user_stack::{StackCopy, UserStack};
 use crate::record::activity::ThreadIds;
-use crate::record::processes::LoadedCode;
 
 /// The most memory that stack copies take while they wait for tables.
 const MAX_COPIED_BYTES: usize = 64 << 20;
-/// Where so many wait, copies are shortened: many shallow stacks are worth more than a few deep
-/// ones.
+/// The bytes of waiting copies above which new ones are shortened: many shallow stacks are worth
+/// more than a few deep ones.
 const SHORTEN_COPIES_BYTES: usize = MAX_COPIED_BYTES / 8;
-/// Memory is returned to the system when no copy waits any more, if they took so much.
+/// The bytes of copies from which on their memory is returned to the system, when none waits any
+/// more.
 const RETURN_MEMORY_BYTES: usize = 1 << 20;
 /// The longest wait at the end for the tables that copies need.
 const LAST_TABLES: std::time::Duration = std::time::Duration::from_secs(3);
 
-/// Resolves user stacks.
+/// The resolver of user stacks.
 #[derive(Debug, Default)]
 pub struct StackResolver {
     copies: Vec<(UserStackKey, StackCopy)>,
@@ -59,7 +60,7 @@ pub struct UnwindCounts {
 pub struct StackLosses {
     /// Copies for which there was no memory until a table was there.
     pub dropped_copies: u64,
-    /// Stacks with an address where nothing is known to be mapped, of processes that had exited
+    /// Stacks with an address in no known mapping, of processes that had exited
     /// when their mappings were read.
     pub unread_mappings: u64,
 }
@@ -226,8 +227,8 @@ impl StackResolver {
         resolved
     }
 
-    /// The mappings of a process were read, from one instant until another; none if it is gone.
-    /// Returns whether they hold anything new.
+    /// Adds the mappings of a process that were read from one instant until another; none if it is
+    /// gone. Returns whether they hold anything new.
     pub fn mappings_read(
         &mut self,
         code: &mut LoadedCode,
@@ -250,7 +251,7 @@ impl StackResolver {
         changed
     }
 
-    /// No mappings are read for the stacks of a process that wait for them.
+    /// Lets the stacks of a process wait for mappings no longer: none are read.
     pub fn stop_waiting(&mut self, pid: Pid) {
         let waiting = self.unmapped.evict(pid);
         self.unwind_soon(waiting);

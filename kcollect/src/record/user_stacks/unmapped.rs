@@ -1,4 +1,4 @@
-//! Stacks with an address where nothing is known to be mapped.
+//! Stacks with an address in no known mapping.
 //!
 //! The side-band has a record of each new mapping, but of none that moves (mremap(2)). So when a
 //! stack has such an address, the process's mappings are read, and the stack waits for them. Most
@@ -26,7 +26,7 @@ pub(in crate::record) struct Unmapped {
     asked: Vec<Pid>,
 }
 
-/// One process.
+/// The readings of one process's mappings.
 #[derive(Debug)]
 struct Reading {
     /// The time before which it is not read again.
@@ -90,7 +90,7 @@ impl Unmapped {
             })
     }
 
-    /// The mappings were read at an instant and held something new, or nothing.
+    /// Sets the pause after a reading of an instant, which had something new or nothing.
     pub(in crate::record) fn had_news(&mut self, pid: Pid, at: u64, news: bool) {
         if let Some(reading) = self.by_pid.get_mut(&pid) {
             reading.pause_ns = match news {

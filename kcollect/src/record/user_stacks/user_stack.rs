@@ -8,13 +8,13 @@ use bpf_abi::unwind::{self, Registers, UnwindBy, UnwindEnd};
 use experiment_format::ids::Pid;
 use experiment_format::stacks::StackEnd;
 use serde::Serialize;
+use user_collector::loaded_code::LoadedCode;
 use user_collector::objects::{LoadObjects, UnwindTableState};
 use user_collector::space::Mapping;
 use user_collector::space::{MappedCode, mapping_at};
 use user_collector::unwind::UnwindRule;
 
 use super::publish::TablePublisher;
-use crate::record::processes::LoadedCode;
 
 /// The user stack of a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub struct UserStack {
 }
 
 impl UserStack {
-    /// How it ends in the experiment.
+    /// Returns how it ends in the experiment.
     #[must_use]
     pub fn mark(&self) -> StackEnd {
         match self.end {
@@ -226,7 +226,7 @@ impl StackCopy {
         if waits {
             return None;
         }
-        // Of the goroutine's stack there is no copy, but this one has been walked to its first
+        // Of the goroutine's stack there is no copy, but this one has been unwound to its first
         // function.
         if unwound.end == UnwindEnd::Unreadable && leaves {
             unwound.end = UnwindEnd::Complete;
@@ -249,7 +249,7 @@ impl StackCopy {
         })
     }
 
-    /// The stack as far as it is known without a table that it needs.
+    /// Returns the stack as far as it could be unwound without a table that it needs.
     pub fn cut(self) -> UserStack {
         let mut frames = self.unwound.into_vec();
         frames.push(self.registers.address());
@@ -261,7 +261,7 @@ impl StackCopy {
         }
     }
 
-    /// The word so many bytes above the lowest that was copied.
+    /// Returns the word so many bytes above the lowest that was copied.
     fn word(&self, above: u64) -> Option<u64> {
         let index = usize::try_from(above / 8).ok()?;
         let low = *self.stack.get(index)?;
@@ -277,7 +277,7 @@ impl StackCopy {
 /// Words of a stack that is kept where room is short: most stacks are no longer.
 const SHORT_WORDS: usize = 1024;
 
-/// The address of the file's own space that is mapped at an address.
+/// Returns the address of the file's own space that is mapped at an address.
 fn file_address(
     mapping: &Mapping,
     module: &user_collector::objects::UnwindInfo,

@@ -1,5 +1,5 @@
-//! Which processes are followed: the rule of `-F`, `-T` and `--descendants`, and how processes
-//! descend from the load.
+//! The rule of `-F`, `-T` and `--descendants` applied to the processes of a recording, and how
+//! these descend from the load.
 //!
 //! Whether a process belongs to a group is read when it is found and when it executes a program:
 //! until then it is where its parent is. One that is moved while its program runs stays what it
@@ -8,13 +8,11 @@
 use std::collections::HashMap;
 
 use experiment_format::ids::Pid;
-use user_collector::follow::{Candidate, Follow, FollowRule};
-use user_collector::process::Lineages;
-use user_collector::process::ProcessTable;
 
-use super::tracker::TrackedProcess;
+use super::{Candidate, Follow, FollowRule};
+use crate::process::{Lineages, ProcessTable, TrackedProcess};
 
-/// Decides which processes are followed.
+/// The policy by which processes are followed.
 #[derive(Debug)]
 pub struct FollowPolicy {
     rule: FollowRule,
@@ -97,7 +95,7 @@ impl FollowPolicy {
         self.members.get(&pid).copied().unwrap_or(false)
     }
 
-    /// The snapshot found a process.
+    /// Records a process that the snapshot found.
     pub fn found(&mut self, pid: Pid) {
         if let Follow::Group(group) = &self.rule.follow {
             self.members
@@ -119,14 +117,15 @@ impl FollowPolicy {
             || self.chooses(processes, pid, false)
     }
 
-    /// The parent of the process that is forked next with this number waits for its exec.
+    /// Records that the parent of the process that is forked next with this number waits for its
+    /// exec.
     pub fn vfork_started(&mut self, pid: Pid) {
         if let Some(lineages) = &mut self.lineages {
             lineages.combined(pid);
         }
     }
 
-    /// `parent` forked `pid`.
+    /// Records that `parent` forked `pid`.
     pub fn forked(&mut self, pid: Pid, parent: Pid) {
         if matches!(self.rule.follow, Follow::Group(_)) {
             self.members.insert(pid, self.is_member(parent));
@@ -136,7 +135,7 @@ impl FollowPolicy {
         }
     }
 
-    /// `pid` executed a program.
+    /// Records that `pid` executed a program.
     pub fn executed(&mut self, pid: Pid) {
         if let Follow::Group(group) = &self.rule.follow
             && let Some(is_member) = group.has_process(pid)
@@ -151,7 +150,7 @@ impl FollowPolicy {
         }
     }
 
-    /// `pid` is gone.
+    /// Drops a process that is gone.
     pub fn exited(&mut self, pid: Pid) {
         self.members.remove(&pid);
         if let Some(lineages) = &mut self.lineages {

@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use experiment_format::ids::Pid;
-use user_collector::process::{ProcessInstance, ProcessTable};
 
-/// What is known of a process instance that did anything.
+use super::{ProcessInstance, ProcessTable};
+
+/// A process instance that did anything.
 #[derive(Debug, Default)]
 pub struct TrackedProcess {
     /// Its number.
@@ -18,7 +19,7 @@ pub struct TrackedProcess {
     /// When it was forked, nanoseconds; none once it has executed a program, and of those that ran
     /// before the recording.
     pub forked_ns: Option<u64>,
-    /// The first that belongs into its experiment, once it was chosen.
+    /// The first record that belongs into its experiment, once it was chosen.
     pub first: Option<FirstRecord>,
     /// When its leading thread exited, nanoseconds.
     pub exited_ns: Option<u64>,
@@ -26,24 +27,37 @@ pub struct TrackedProcess {
 
 impl TrackedProcess {
     /// Returns whether it may still execute its own program, which names its experiment: it was
-    /// forked no longer ago than [`EXEC_WAIT_NS`].
+    /// forked no longer ago than `EXEC_WAIT_NS`.
     #[must_use]
     pub fn may_execute(&self, now_ns: u64) -> bool {
-        self.exited_ns.is_none()
-            && self
-                .forked_ns
-                .is_some_and(|forked| now_ns < forked.saturating_add(EXEC_WAIT_NS))
+        self.exited_ns.is_none() && self.waits_for_exec(now_ns)
+    }
+
+    /// Notes that it executes a program. Returns whether that is its own, which names its
+    /// experiment.
+    pub fn executed(&mut self, now_ns: u64) -> bool {
+        let own = self.waits_for_exec(now_ns);
+        self.forked_ns = None;
+        // The thread that executes takes the place of the leading one, which was reported to have
+        // exited.
+        self.exited_ns = None;
+        own
+    }
+
+    fn waits_for_exec(&self, now_ns: u64) -> bool {
+        self.forked_ns
+            .is_some_and(|forked| now_ns < forked.saturating_add(EXEC_WAIT_NS))
     }
 }
 
-/// A forked process that was chosen has so long to execute its own program before its experiment
-/// is named for its parent's, nanoseconds.
-pub const EXEC_WAIT_NS: u64 = 50_000_000;
+/// How long a forked process that was chosen may take to execute its own program before its
+/// experiment is named for its parent's, nanoseconds.
+const EXEC_WAIT_NS: u64 = 50_000_000;
 
-/// A chosen process when it did the first that belongs into its experiment.
+/// A chosen process at the first record that belongs into its experiment.
 #[derive(Clone, Debug)]
 pub struct FirstRecord {
-    /// When that was.
+    /// The record's time, nanoseconds.
     pub at_ns: u64,
     /// The process's name then.
     pub name: Vec<u8>,
@@ -84,11 +98,6 @@ impl ProcessTracker {
         self.tracked.get(self.instances.get(&pid)?)
     }
 
-    /// Returns the process that has a number.
-    pub fn with_pid_mut(&mut self, pid: Pid) -> Option<&mut TrackedProcess> {
-        self.tracked.get_mut(self.instances.get(&pid)?)
-    }
-
     /// Returns a process instance.
     #[must_use]
     pub fn get(&self, instance: ProcessInstance) -> Option<&TrackedProcess> {
@@ -116,7 +125,7 @@ impl ProcessTracker {
         self.tracked.remove(&instance);
     }
 
-    /// Another experiment begins, in which no process has done anything yet.
+    /// Begins another experiment, in which no process has done anything yet.
     pub fn begin_again(&mut self) {
         for process in self.tracked.values_mut() {
             process.first = None;
@@ -124,7 +133,7 @@ impl ProcessTracker {
         }
     }
 
-    /// All tracked processes by instance.
+    /// Returns all tracked processes by instance.
     pub fn iter(&self) -> impl Iterator<Item = (ProcessInstance, &TrackedProcess)> {
         self.tracked
             .iter()

@@ -4,22 +4,22 @@
 //!
 //! It goes on in the background from the moment that a process is followed; at the end what is left
 //! is waited for, and the user may give up on that. With `-A usedldobjects` a file is archived once
-//! a stack was seen in it, with `-A usedsrc` the sources come last, when all lines are known.
+//! a stack was seen in it, with `-A usedsrc` the sources come last, when all lines are known that
+//! stacks were in.
 
 use std::io;
-use std::time::Duration;
 
 use experiment_format::directory::{ExperimentDir, Owner};
 use experiment_format::ids::Pid;
 use host::machine;
 use nix::unistd::{Gid, getgid, getgroups, getppid, getuid};
 use procfs::process::Process;
-use user_collector::archive::{ArchiveStats, Archiver, SourceCopies};
+use user_collector::archive::{Archiver, SourceCopies};
 use user_collector::files::InvokingUser;
 use user_collector::jit::CodeReader;
+use user_collector::loaded_code::LoadedCode;
 use user_collector::objects::VDSO;
 
-use super::LoadedCode;
 use crate::plan::Archive;
 
 /// Begins to archive as the command line says. `taken` are the kernel's load objects, whose names
@@ -71,14 +71,14 @@ fn invoking_user() -> InvokingUser {
     InvokingUser { uid, groups }
 }
 
-/// The groups of a user, as the kernel knows them of the nearest process that is the user's: this
-/// one, or one above it, such as the shell behind sudo. Nothing where there is none any more.
+/// Returns the groups of a user: those of the nearest process that is the user's, this one or one
+/// above it, such as the shell behind sudo. Nothing where there is none any more.
 ///
 /// Not those of the group database: to look there is to load the machine's libraries, of whatever C
 /// library it has, which a program that needs none must not do.
 fn groups_of(uid: u32, process: Pid) -> Option<Vec<u32>> {
     let mut process = process.as_raw();
-    // Each of them once; a chain that changes meanwhile ends somewhere too.
+    // Bounded, since the chain may change meanwhile.
     for _ in 0..100 {
         let status = Process::new(process).ok()?.status().ok()?;
         if status.ruid == uid {
@@ -87,43 +87,6 @@ fn groups_of(uid: u32, process: Pid) -> Option<Vec<u32>> {
         process = status.ppid;
     }
     None
-}
-
-/// How far the archiver is: load objects archived, all of them, and files left to be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ArchiveProgress {
-    /// Load objects archived.
-    pub done: usize,
-    /// All load objects.
-    pub all: usize,
-    /// Files left to be read, those for their sources included.
-    pub left: usize,
-}
-
-impl LoadedCode {
-    /// Waits until all is archived, at most so long. Returns how far it is; none once all is done.
-    pub fn archiving(&mut self, at_most: Duration) -> Option<ArchiveProgress> {
-        let archiver = self.objects.archiver()?;
-        let (done, all) = (!archiver.wait(at_most)).then(|| archiver.progress())?;
-        Some(ArchiveProgress {
-            done,
-            all,
-            left: archiver.left(),
-        })
-    }
-
-    /// Leaves out what is not archived by now.
-    pub fn give_up_archiving(&mut self) {
-        if let Some(archiver) = self.objects.archiver() {
-            archiver.give_up();
-        }
-    }
-
-    /// Returns what came of archiving; none where nothing was to be archived.
-    #[must_use]
-    pub fn archived(&self) -> Option<&ArchiveStats> {
-        self.objects.archive_stats()
-    }
 }
 
 #[cfg(test)]
