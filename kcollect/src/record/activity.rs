@@ -12,7 +12,7 @@ use user_collector::join::StackSeries;
 use user_collector::memory::Change;
 use user_collector::process::ProcessInstance;
 
-/// The numbers in a record of the BPF programs, which has them bare.
+/// The ids in a record of the BPF programs, which has them as bare numbers.
 pub trait ThreadIds {
     /// Returns the number of the process; 0 is idle.
     fn pid(&self) -> Pid;

@@ -6,7 +6,7 @@ use host::output::Output;
 
 use super::dispatch::Dispatcher;
 
-/// How often it is looked whether the user has given up.
+/// The time between two looks whether the user has given up.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest that one load object may take. The largest that is copied, 1 GiB, takes so long at
 /// 36 MB/s.

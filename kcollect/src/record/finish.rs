@@ -17,7 +17,7 @@ use super::session::Session;
 use super::summary::first_tables::FirstTables;
 use super::summary::{BudgetSummary, RecordingTimes, Summary};
 
-/// So many events are applied at the end without a look at the clock.
+/// The number of events that are applied at the end without a look at the clock.
 const EVENTS_AT_ONCE: usize = 1000;
 
 impl Session<'_> {

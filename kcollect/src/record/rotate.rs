@@ -2,8 +2,8 @@
 //!
 //! At a rotation, the instant at which one ends and the next begins, the accounts of all threads
 //! are closed and opened again, and what the kernel has counted is noted; no BPF program is loaded
-//! again, and what is known of processes stays. Records wait in memory while the experiment that
-//! ended is finished.
+//! again, and the tables of processes and mappings stay. Records wait in memory while the
+//! experiment that ended is finished.
 //!
 //! The BPF programs have the instant of the rotation before it comes. What they see later is of the
 //! next experiment: the account of a thread is closed as of the rotation by its first context

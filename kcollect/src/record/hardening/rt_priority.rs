@@ -36,7 +36,7 @@ const SWITCHER_PRIORITY: libc::c_int = 3;
 /// The thread that makes a system call, in its arguments.
 const CALLING_THREAD: Tid = Tid(0);
 
-/// Gives the calling thread real-time priority. Threads that it starts do not inherit it.
+/// Sets real-time priority for the calling thread. Threads that it starts do not inherit it.
 ///
 /// # Errors
 /// `EPERM` without `CAP_SYS_NICE`, and if the thread's cgroup has no share of real time.
@@ -57,8 +57,8 @@ pub struct RtPriority {
 }
 
 impl RtPriority {
-    /// Gives threads real-time priority, duty-cycled: round robin, at the lowest priority. Threads
-    /// that they start meanwhile do not inherit it.
+    /// Sets real-time priority for threads, duty-cycled: round robin, at the lowest priority.
+    /// Threads that they start meanwhile do not inherit it.
     ///
     /// # Errors
     /// Those of [`always`]; or no thread can be started.
@@ -136,7 +136,7 @@ fn set_scheduler(thread: Tid, policy: libc::c_int, priority: libc::c_int) -> Res
     Errno::result(done).map(drop)
 }
 
-/// Returns the message for threads that do not get it.
+/// Returns the message for threads without it.
 #[must_use]
 pub fn no_rt_priority(error: &io::Error) -> String {
     format!("no real-time priority ({error}): on an overloaded machine, data may be lost")

@@ -15,7 +15,7 @@ pub enum InputEvent {
     Record(Record),
     /// A record of the side-band.
     Sideband(SidebandEvent),
-    /// The snapshot found a process.
+    /// A process that the snapshot found.
     Found {
         /// The process.
         pid: Pid,
@@ -27,7 +27,7 @@ pub enum InputEvent {
         /// What it has mapped for execution; nothing where no process is followed.
         mappings: Vec<Mapping>,
     },
-    /// The mappings of a process were read again.
+    /// The mappings of a process, read again.
     MappingsRead {
         /// The process.
         pid: Pid,
@@ -37,16 +37,16 @@ pub enum InputEvent {
         /// What it has mapped for execution; none if it is gone.
         mappings: Option<Vec<Mapping>>,
     },
-    /// Data were taken from this time on, or no longer.
+    /// Data begin or stop to be taken.
     Recording {
-        /// Which of both.
+        /// Whether they are taken from this time on.
         on: bool,
     },
     /// A CPU came online or went offline.
     CpuChange(CpuChange),
-    /// An experiment ends and the next one begins: what was recorded before is there.
+    /// An experiment ends and the next one begins. All events before it have been returned.
     Rotation(Box<Rotation>),
-    /// A sample was taken: the records of all threads until its time are there.
+    /// A sample. The records of all threads until its time have been returned.
     Sample {
         /// Its time, CLOCK_MONOTONIC nanoseconds.
         at_ns: u64,

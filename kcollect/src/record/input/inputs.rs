@@ -55,7 +55,7 @@ pub struct LackedTable {
     pub pid: Pid,
     /// The name of a thread of it.
     pub name: ThreadName,
-    /// Where.
+    /// The mapping of the file in that process.
     pub mapping: Mapping,
 }
 
@@ -68,7 +68,7 @@ pub struct Inputs {
     /// The bytes that were taken from the rings last; kept for their memory.
     bytes: Bytes,
     period_ns: u64,
-    /// Of how many boundaries a clock fires at one.
+    /// The number of tick boundaries for which a clock fires once.
     boundaries_per_firing: u32,
     /// The clocks' events; the BPF programs hold them too.
     pub(super) clock_events: BTreeMap<u32, OwnedFd>,
@@ -192,7 +192,7 @@ impl Inputs {
         Ok(now)
     }
 
-    /// Data have begun.
+    /// Notes that data have begun.
     fn begun(&mut self, at_ns: u64) -> Result<(), Failure> {
         self.programs.track_threads().map_err(bpf_failure)?;
         self.recording = true;
@@ -240,8 +240,8 @@ impl Inputs {
     }
 
     /// Returns what is mapped where a file is whose table the BPF programs lacked, of each since
-    /// the last time that `lacks` says of, as far as the process still runs. This is no event: its
-    /// records are returned by a later round.
+    /// the last time for which `lacks` returns true, as far as the process still runs. This is no
+    /// event: its records are returned by a later round.
     pub fn take_lacking(&mut self, lacks: impl Fn(CodeFile) -> bool) -> Vec<LackedTable> {
         let lacking = std::mem::take(&mut self.lacking).into_iter();
         lacking
@@ -399,8 +399,8 @@ impl Inputs {
         Ok(())
     }
 
-    /// Lets the clocks fire at one of so many boundaries. The boundaries stay where they are, and
-    /// each counts: a tick stands for several.
+    /// Sets the number of tick boundaries for which the clocks fire once. The boundaries stay where
+    /// they are, and each counts: a tick stands for several.
     ///
     /// # Errors
     /// When the kernel refuses.

@@ -79,7 +79,7 @@ pub struct Founder {
 }
 
 impl Founder {
-    /// Writes all that is known before the first tick: header, notes, the kernel's load objects,
+    /// Writes what precedes the first tick: header, notes, the kernel's load objects,
     /// with their text where it can be read. On failure the experiment is removed. Returns what its
     /// subexperiments inherit too.
     ///
@@ -343,7 +343,7 @@ impl Founder {
         })
     }
 
-    /// Drops what is only known of processes that are not known any more.
+    /// Drops the frames of processes that are not in the table any more.
     pub fn evict(&mut self, processes: &ProcessTable) {
         self.frames.evict(processes);
     }

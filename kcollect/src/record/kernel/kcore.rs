@@ -55,7 +55,7 @@ fn segments(file: &File) -> Result<Vec<LoadSegment>, ElfError> {
         max_segments: u32::from(u16::MAX),
         ..ElfLimits::PROGRAM
     };
-    // The length that the kernel says of the file is no bound.
+    // The length that the kernel reports of the file is no bound.
     load_segments(&ElfFile::read_up_to(file, u64::MAX, limits)?)
 }
 

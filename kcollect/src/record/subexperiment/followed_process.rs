@@ -44,7 +44,7 @@ pub struct FollowedProcess {
     /// Memory that came and went in its experiment.
     #[serde(skip)]
     pub memory: MemoryCounts,
-    /// How their user stacks ended.
+    /// How the user stacks of its ticks ended.
     pub user_stacks: StackCounts,
     /// The same of ticks on a CPU alone.
     pub cpu_user_stacks: StackCounts,
@@ -56,7 +56,7 @@ pub struct FollowedProcess {
 /// Traced system calls, and the bytes that they moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoCounts {
-    /// Calls.
+    /// Number of calls.
     pub calls: u64,
     /// Their time, nanoseconds.
     pub nanos: u64,
@@ -127,7 +127,7 @@ impl std::ops::AddAssign for MemoryCounts {
 /// What a process reported of its JIT code, in perf maps and jitdumps.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct JitStats {
-    /// How much that was, and how much of it is not in the experiment.
+    /// How much was reported, and how much of that is not in the experiment.
     #[serde(flatten)]
     pub counts: JitFileStats,
     /// Why a file was not read, or not to its end: the last reason.

@@ -1,4 +1,4 @@
-//! The header of a subexperiment's `log.xml`: what is known of the process.
+//! The header of a subexperiment's `log.xml`: facts about the process.
 
 use experiment_format::ids::Pid;
 use experiment_format::log::{LogHeader, ProfileDecl};
@@ -74,7 +74,7 @@ fn comments(facts: &ProcessFacts, name: &[u8]) -> Vec<String> {
     add("program", facts.executable.clone());
     add("directory", facts.cwd.clone());
     add("user id", facts.uid.map(|uid| uid.to_string()));
-    // One that is in the root of all says nothing.
+    // The root of all groups is no information.
     let cgroup = facts.cgroup.as_ref().filter(|cgroup| cgroup.path != "/");
     if let Some(cgroup) = cgroup {
         let container = cgroup.container.as_ref();

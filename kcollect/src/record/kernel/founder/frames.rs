@@ -91,7 +91,7 @@ impl ArtificialFrames {
         Ok(uid)
     }
 
-    /// Drops the frames of processes that are not known any more.
+    /// Drops the frames of processes that are not in the table any more.
     pub(super) fn evict(&mut self, processes: &ProcessTable) {
         self.by_pid.retain(|pid, _| processes.get(*pid).is_some());
     }
