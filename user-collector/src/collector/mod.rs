@@ -90,7 +90,7 @@ pub struct Collector {
     kernel: KernelObjects,
     /// Tick arrays that were written.
     pub arrays: u64,
-    /// Mappings that were not written, because of [`MAX_SEGMENTS`] or a limit of bytes.
+    /// Mappings that were not written, because of `MAX_SEGMENTS` or a limit of bytes.
     pub unwritten_mappings: u64,
     /// JIT functions that were not written, because of a limit of bytes.
     pub unwritten_functions: u64,
@@ -446,7 +446,7 @@ impl Collector {
         self.writer.bytes_written()
     }
 
-    /// Writes buffered data of [`FLUSH_BYTES`] or [`FLUSH_AFTER_NS`]. To be called once a round.
+    /// Writes buffered data of `FLUSH_BYTES` or `FLUSH_AFTER_NS`. To be called once a round.
     ///
     /// # Errors
     /// It can't be written.

@@ -1,8 +1,8 @@
 //! `jit-PID.dump`: what a JIT compiler reports of its code, with times
 //! (`tools/perf/Documentation/jitdump-specification.txt` of Linux).
 //!
-//! A [`FileHeader`], then records, each with a [`RecordHeader`]. Of the records two matter: a load
-//! (0) has a [`LoadBody`], a name with a NUL and the code; a move (1) has a [`MoveBody`].
+//! A `FileHeader`, then records, each with a `RecordHeader`. Of the records two matter: a load
+//! (0) has a `LoadBody`, a name with a NUL and the code; a move (1) has a `MoveBody`.
 //!
 //! Debug information (2) and unwinding information (4) are skipped, and so is the code itself, of
 //! which only the offset in the file is kept ([`super::CodeReader`] reads it). A close (3) ends the

@@ -110,7 +110,7 @@ impl TableCache {
     }
 
     /// Returns the cache in a directory, which is created if it does not exist. If its files have
-    /// more than [`MAX_CACHE_BYTES`], the least recently used ones are deleted.
+    /// more than `MAX_CACHE_BYTES`, the least recently used ones are deleted.
     ///
     /// # Errors
     /// It can't be made or read, belongs to another user, or other users may write there.
