@@ -149,9 +149,9 @@ impl Programs {
     /// # Errors
     /// [`Error::Step`] when the threads can't be iterated over, [`Error::Record`] as
     /// [`Record::decode_all`].
-    pub fn report_threads(&mut self, now: u64) -> Result<Vec<Record>, Error> {
+    pub fn report_threads(&mut self, now_ns: u64) -> Result<Vec<Record>, Error> {
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
-            bss.report_ns = now;
+            bss.report_ns = now_ns;
         }
         iterate(&self.skel.progs.kc_report_all)
     }

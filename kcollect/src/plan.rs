@@ -19,7 +19,7 @@ use user_collector::follow::FollowRule;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The time between two ticks (`-p`).
-    pub interval: Interval,
+    pub tick_interval: Interval,
     /// Counters that are recorded when they overflow (`-h`). They are looked up on this machine
     /// when the recording starts.
     pub counters: Vec<OverflowSpec>,

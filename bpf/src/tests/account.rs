@@ -21,9 +21,9 @@ const NO_DETAIL: u32 = 15;
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Account {
-    since: u64,
-    run_delay: u64,
-    run_time: u64,
+    since_ns: u64,
+    run_delay_ns: u64,
+    run_time_ns: u64,
     state: u32,
     detail: u32,
     tracking: u32,
@@ -46,7 +46,7 @@ struct OffCpu {
 unsafe extern "C" {
     fn native_track(
         account: *mut Account,
-        now: u64,
+        now_ns: u64,
         state: u32,
         detail: u32,
         run_delay: u64,
@@ -54,18 +54,23 @@ unsafe extern "C" {
     );
     fn native_switch_out(
         account: *mut Account,
-        now: u64,
+        now_ns: u64,
         state: u32,
         detail: u32,
         run_delay: u64,
         run_time: u64,
         stolen: u64,
     );
-    fn native_switch_in(account: *mut Account, now: u64, run_delay: u64, run_time: u64) -> OffCpu;
+    fn native_switch_in(
+        account: *mut Account,
+        now_ns: u64,
+        run_delay: u64,
+        run_time: u64,
+    ) -> OffCpu;
     fn native_missed_switch_in(account: *mut Account, arrival: u64, run_delay: u64) -> OffCpu;
     fn native_close(
         account: *mut Account,
-        now: u64,
+        now_ns: u64,
         run_delay: u64,
         run_time: u64,
         stolen: u64,
@@ -74,31 +79,31 @@ unsafe extern "C" {
 }
 
 impl Account {
-    fn track(now: u64, state: (u32, u32), run_delay: u64) -> Account {
+    fn track(now_ns: u64, state: (u32, u32), run_delay: u64) -> Account {
         let mut account = Account::default();
-        account.track_again(now, state, run_delay, 0);
+        account.track_again(now_ns, state, run_delay, 0);
         account
     }
 
-    fn track_again(&mut self, now: u64, state: (u32, u32), run_delay: u64, run_time: u64) {
+    fn track_again(&mut self, now_ns: u64, state: (u32, u32), run_delay: u64, run_time: u64) {
         // SAFETY: a valid `struct account` for the call, which keeps no pointer.
-        unsafe { native_track(self, now, state.0, state.1, run_delay, run_time) };
+        unsafe { native_track(self, now_ns, state.0, state.1, run_delay, run_time) };
     }
 
-    fn switch_out(&mut self, now: u64, state: (u32, u32), run_delay: u64, run_time: u64) {
-        self.switch_out_of_stolen(now, state, run_delay, run_time, 0);
+    fn switch_out(&mut self, now_ns: u64, state: (u32, u32), run_delay: u64, run_time: u64) {
+        self.switch_out_of_stolen(now_ns, state, run_delay, run_time, 0);
     }
 
     fn switch_out_of_stolen(
         &mut self,
-        now: u64,
+        now_ns: u64,
         state: (u32, u32),
         run_delay: u64,
         run_time: u64,
         stolen: u64,
     ) {
         // SAFETY: as in `track`.
-        unsafe { native_switch_out(self, now, state.0, state.1, run_delay, run_time, stolen) };
+        unsafe { native_switch_out(self, now_ns, state.0, state.1, run_delay, run_time, stolen) };
     }
 
     fn conserves_time(&self) -> bool {
@@ -106,9 +111,9 @@ impl Account {
         unsafe { native_conserves_time(self) != 0 }
     }
 
-    fn switch_in(&mut self, now: u64, run_delay: u64, run_time: u64) -> OffCpu {
+    fn switch_in(&mut self, now_ns: u64, run_delay: u64, run_time: u64) -> OffCpu {
         // SAFETY: as in `track`.
-        unsafe { native_switch_in(self, now, run_delay, run_time) }
+        unsafe { native_switch_in(self, now_ns, run_delay, run_time) }
     }
 
     /// Does what the programs do at a switch-out when the switch-in was not seen.
@@ -118,13 +123,13 @@ impl Account {
     }
 
     /// Closes the account of a thread that exists on.
-    fn close(&mut self, now: u64, run_delay: u64, stolen: u64) -> OffCpu {
-        self.exit(now, run_delay, u64::MAX, stolen)
+    fn close(&mut self, now_ns: u64, run_delay: u64, stolen: u64) -> OffCpu {
+        self.exit(now_ns, run_delay, u64::MAX, stolen)
     }
 
-    fn exit(&mut self, now: u64, run_delay: u64, run_time: u64, stolen: u64) -> OffCpu {
+    fn exit(&mut self, now_ns: u64, run_delay: u64, run_time: u64, stolen: u64) -> OffCpu {
         // SAFETY: as in `track`.
-        unsafe { native_close(self, now, run_delay, run_time, stolen) }
+        unsafe { native_close(self, now_ns, run_delay, run_time, stolen) }
     }
 }
 
@@ -276,7 +281,7 @@ fn an_account_copied_while_it_changes_does_not_conserve_time() {
     let mut account = Account::track(0, state(b'U'), 0);
     account.switch_out(5, state(b'S'), 0, 5);
     assert!(account.conserves_time());
-    account.since = 9;
+    account.since_ns = 9;
     assert!(!account.conserves_time());
 }
 

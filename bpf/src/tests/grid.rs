@@ -13,23 +13,29 @@ struct Grid {
 }
 
 unsafe extern "C" {
-    fn native_grid_advance(grid: *mut Grid, now: u64, period: u64) -> u32;
-    fn native_grid_align(home: u64, at: u64, period: u64) -> u64;
-    fn native_grid_before(origin: u64, from: u64, to: u64, end: u64, period: u64) -> u32;
+    fn native_grid_advance(grid: *mut Grid, now_ns: u64, period: u64) -> u32;
+    fn native_grid_align(home: u64, at_ns: u64, period: u64) -> u64;
+    fn native_grid_before(
+        origin_ns: u64,
+        from_ns: u64,
+        to_ns: u64,
+        end_ns: u64,
+        period: u64,
+    ) -> u32;
     fn native_grid_stolen(
-        origin: u64,
-        from: u64,
-        to: u64,
-        now: u64,
-        stolen: u64,
+        origin_ns: u64,
+        from_ns: u64,
+        to_ns: u64,
+        now_ns: u64,
+        stolen_ns: u64,
         period: u64,
     ) -> u32;
 }
 
 impl Grid {
-    fn advance(&mut self, now: u64, period: u64) -> u32 {
+    fn advance(&mut self, now_ns: u64, period: u64) -> u32 {
         // SAFETY: `self` is a valid `struct grid` for the call, which keeps no pointer.
-        unsafe { native_grid_advance(self, now, period) }
+        unsafe { native_grid_advance(self, now_ns, period) }
     }
 }
 

@@ -59,12 +59,12 @@ impl Service {
         self.send(&format!("STATUS={}", one_line(status)));
     }
 
-    /// Says that the service is alive, if that is due. `now` is in nanoseconds of CLOCK_MONOTONIC.
-    pub fn alive(&mut self, now: u64) {
+    /// Says that the service is alive, if that is due at `now_ns`, CLOCK_MONOTONIC.
+    pub fn alive(&mut self, now_ns: u64) {
         if let Some(period) = self.period_ns
-            && now >= self.due_ns
+            && now_ns >= self.due_ns
         {
-            self.due_ns = now.saturating_add(period);
+            self.due_ns = now_ns.saturating_add(period);
             self.send("WATCHDOG=1");
         }
     }

@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn defaults() {
         let plan = plan("kcollect -p on");
-        assert_eq!(plan.interval.micros(), 10_007);
+        assert_eq!(plan.tick_interval.micros(), 10_007);
         assert_eq!(
             (plan.name, plan.directory),
             (series("ktest"), PathBuf::from("."))
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(counters("kcollect -h lo make -h x"), ["lo"]);
         assert_eq!(counters("kcollect -p on"), Vec::<String>::new());
         for (line, interval_us) in [("kcollect -h hi", 997), ("kcollect -h lo -p on", 10_007)] {
-            assert_eq!(plan(line).interval.micros(), interval_us, "{line}");
+            assert_eq!(plan(line).tick_interval.micros(), interval_us, "{line}");
         }
     }
 

@@ -67,7 +67,7 @@ pub(super) fn record(typed: Arguments, facts: &HostFacts) -> Result<Plan, CliErr
     let (rotate, keep) = series(&time, &place.name)?;
 
     Ok(Plan {
-        interval,
+        tick_interval: interval,
         counters,
         start,
         end,

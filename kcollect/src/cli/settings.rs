@@ -158,7 +158,7 @@ mod tests {
             comment = ["one", "two, three"]
         "#;
         let plan = parsed(settings, &[]).unwrap();
-        assert_eq!(plan.interval.micros(), 997);
+        assert_eq!(plan.tick_interval.micros(), 997);
         assert_eq!(plan.directory, PathBuf::from("/var/lib/kcollect"));
         assert_eq!(plan.keep, Some(Keep::Bytes(20 << 30)));
         assert_eq!(plan.limit, Some(500 << 20));
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(plan.comments, ["one", "two, three"]);
         let typed = ["-p", "lo", "-C", "mine", "sleep", "1"];
         let plan = parsed(settings, &typed).unwrap();
-        assert_eq!(plan.interval.micros(), 100_003);
+        assert_eq!(plan.tick_interval.micros(), 100_003);
         assert_eq!(plan.comments, ["mine"]);
         assert_eq!(plan.load, ["sleep", "1"]);
     }

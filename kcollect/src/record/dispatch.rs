@@ -55,7 +55,7 @@ pub struct Dispatcher {
     pub sideband_lost: u64,
     /// Ticks that came after writing had failed.
     pub not_written: u64,
-    evicted_at: u64,
+    evicted_ns: u64,
 }
 
 impl Dispatcher {
@@ -73,17 +73,17 @@ impl Dispatcher {
             user,
             sideband_lost: 0,
             not_written: 0,
-            evicted_at: router.founder.start_ns(),
+            evicted_ns: router.founder.start_ns(),
             router,
         }
     }
 
     /// Applies an event. Events come in time order.
-    pub fn apply(&mut self, time: u64, event: InputEvent) {
+    pub fn apply(&mut self, time_ns: u64, event: InputEvent) {
         match event {
             InputEvent::Record(record) => self.record(record),
-            InputEvent::Recording { on } => self.router.recording(time, on),
-            InputEvent::CpuChange(change) => self.cpu_change(time, change),
+            InputEvent::Recording { on } => self.router.recording(time_ns, on),
+            InputEvent::CpuChange(change) => self.cpu_change(time_ns, change),
             // The session makes the next experiment.
             InputEvent::Rotation(_) => {}
             InputEvent::Sample { at_ns, label } => self.sample(at_ns, label),
@@ -107,19 +107,19 @@ impl Dispatcher {
                 mappings,
             } => {
                 if let Some(user) = &mut self.user {
-                    user.mappings_read(pid, began_ns, time, mappings);
+                    user.mappings_read(pid, began_ns, time_ns, mappings);
                 }
             }
-            InputEvent::Sideband(event) => self.sideband(time, event),
+            InputEvent::Sideband(event) => self.sideband(time_ns, event),
         }
     }
 
-    fn cpu_change(&mut self, time: u64, CpuChange { cpu, online }: CpuChange) {
+    fn cpu_change(&mut self, time_ns: u64, CpuChange { cpu, online }: CpuChange) {
         let text = match online {
             true => format!("CPU {cpu} came online; it is recorded from here on"),
             false => format!("CPU {cpu} went offline"),
         };
-        self.router.warn(time, text);
+        self.router.warn(time_ns, text);
     }
 
     fn record(&mut self, record: Record) {
@@ -212,19 +212,19 @@ impl Dispatcher {
         }
     }
 
-    fn sideband(&mut self, time: u64, event: SidebandEvent) {
+    fn sideband(&mut self, time_ns: u64, event: SidebandEvent) {
         let router = &mut self.router;
         match event {
             SidebandEvent::Fork { pid, parent } => {
-                self.processes.forked(pid, parent, time);
+                self.processes.forked(pid, parent, time_ns);
                 if let Some(user) = &mut self.user {
-                    user.forked(router, &self.processes, (pid, parent), time);
+                    user.forked(router, &self.processes, (pid, parent), time_ns);
                 }
             }
             SidebandEvent::Exit { pid } => {
-                self.processes.exited(pid, time);
+                self.processes.exited(pid, time_ns);
                 if let Some(user) = &mut self.user {
-                    user.exited(router, pid, time);
+                    user.exited(router, pid, time_ns);
                 }
             }
             SidebandEvent::Comm { pid, name, exec } => {
@@ -232,15 +232,15 @@ impl Dispatcher {
                 if let Some(user) = &mut self.user
                     && exec
                 {
-                    user.memory_ends(router, &self.processes, (pid, &name), time);
-                    user.executed(router, pid, &name, time);
+                    user.memory_ends(router, &self.processes, (pid, &name), time_ns);
+                    user.executed(router, pid, &name, time_ns);
                 }
             }
             SidebandEvent::Map { pid, mapping } => {
                 let file = &mapping.file;
                 self.processes.mapped(pid, &file.path, &file.build_id);
                 if let Some(user) = &mut self.user {
-                    user.mapped(router, pid, mapping, time);
+                    user.mapped(router, pid, mapping, time_ns);
                 }
             }
             SidebandEvent::KernelCode {
@@ -251,7 +251,7 @@ impl Dispatcher {
             } => {
                 let code = (address, u64::from(size));
                 let since = router.founder.start_ns();
-                router.kernel.changed((since, time), code, &name, gone);
+                router.kernel.changed((since, time_ns), code, &name, gone);
             }
             SidebandEvent::Lost { records } => self.sideband_lost += records,
             SidebandEvent::Other => {}
@@ -259,14 +259,14 @@ impl Dispatcher {
     }
 
     /// Takes a sample of an instant of which all records are applied.
-    pub fn sample(&mut self, at: u64, label: &str) {
+    pub fn sample(&mut self, at_ns: u64, label: &str) {
         // Samples go on when data have stopped, but not without end either.
         if self.router.is_full() && label != LAST_SAMPLE {
             return;
         }
-        self.router.sample(&self.processes, at, label);
+        self.router.sample(&self.processes, at_ns, label);
         if let Some(user) = &mut self.user {
-            user.sample(&mut self.router, &self.processes, (at, label));
+            user.sample(&mut self.router, &self.processes, (at_ns, label));
         }
     }
 
@@ -323,20 +323,20 @@ impl Dispatcher {
     }
 
     /// Once a round: writes what is due, and drops what is only kept for late records.
-    pub fn maintain(&mut self, now: u64) {
+    pub fn maintain(&mut self, now_ns: u64) {
         self.router.maintain_kernel();
         if let Some(user) = &mut self.user {
-            user.maintain(&mut self.router, now);
+            user.maintain(&mut self.router, now_ns);
         }
-        if now.saturating_sub(self.evicted_at) >= EVICT_INTERVAL_NS {
-            self.evicted_at = now;
-            self.evict(now);
+        if now_ns.saturating_sub(self.evicted_ns) >= EVICT_INTERVAL_NS {
+            self.evicted_ns = now_ns;
+            self.evict(now_ns);
         }
     }
 
-    fn evict(&mut self, now: u64) {
+    fn evict(&mut self, now_ns: u64) {
         let there = |pid: Pid| fs::exists(format!("/proc/{pid}")).unwrap_or(true);
-        let long_ago = now.saturating_sub(KEEP_EXITED_NS);
+        let long_ago = now_ns.saturating_sub(KEEP_EXITED_NS);
         self.processes.evict_exited(long_ago, there);
         let (router, processes) = (&mut self.router, &self.processes);
         router.founder.evict(processes);
@@ -348,7 +348,7 @@ impl Dispatcher {
         user.evict(
             router,
             processes,
-            (now, now.saturating_sub(EVICT_INTERVAL_NS)),
+            (now_ns, now_ns.saturating_sub(EVICT_INTERVAL_NS)),
             lives,
         );
     }
@@ -396,19 +396,19 @@ impl Dispatcher {
     }
 
     /// Names in the log what is not archived.
-    pub fn log_archived(&mut self, now: u64) {
+    pub fn log_archived(&mut self, now_ns: u64) {
         let warnings = self
             .archived()
             .map(ArchiveStats::warnings)
             .unwrap_or_default();
         for text in warnings {
-            self.router.warn(now, text);
+            self.router.warn(now_ns, text);
         }
     }
 
     /// Writes the losses into the header that every report shows.
-    pub fn log_losses(&mut self, now: u64, losses: &Losses) {
-        let result = self.router.founder.log_losses(now, losses);
+    pub fn log_losses(&mut self, now_ns: u64, losses: &Losses) {
+        let result = self.router.founder.log_losses(now_ns, losses);
         self.router.note(result);
     }
 
@@ -438,16 +438,16 @@ impl Dispatcher {
         closed
     }
 
-    /// Closes all experiments. `stopped` is when data were stopped.
+    /// Closes all experiments. `stopped_ns` is when data were stopped.
     ///
     /// # Errors
     /// The first error of the whole recording.
-    pub fn close(mut self, stopped: u64) -> experiment_format::Result<()> {
+    pub fn close(mut self, stopped_ns: u64) -> experiment_format::Result<()> {
         let context = self
             .user
             .as_mut()
             .map(|user| user.process_context(&self.processes));
-        self.router.close(context, stopped)
+        self.router.close(context, stopped_ns)
     }
 }
 

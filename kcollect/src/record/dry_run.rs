@@ -33,7 +33,7 @@ fn data(plan: &Plan) -> Vec<String> {
     let mut lines = vec![
         format!(
             "clock profiling of all CPUs, one tick every {}",
-            plan.interval
+            plan.tick_interval
         ),
         match plan.record_idle {
             true => "ticks of idle CPUs are recorded".to_owned(),

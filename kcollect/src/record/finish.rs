@@ -82,10 +82,10 @@ impl Session<'_> {
     }
 
     /// Returns the summary of the experiment, of which all is written but the end.
-    pub(super) fn summary(&self, path: &str, totals: &Totals, stopped: u64) -> Summary {
+    pub(super) fn summary(&self, path: &str, totals: &Totals, stopped_ns: u64) -> Summary {
         let times = RecordingTimes {
             started_ns: self.began.at_ns,
-            stopped_ns: stopped,
+            stopped_ns,
             own: self.began.own,
         };
         let totals = totals.since(&self.began.totals);
@@ -97,11 +97,11 @@ impl Session<'_> {
     }
 
     /// Writes what came of archiving, the losses, and the summary.
-    pub(super) fn write_summary(&mut self, stopped: u64, summary: Option<&mut Summary>) {
-        self.dispatcher.log_archived(stopped);
+    pub(super) fn write_summary(&mut self, stopped_ns: u64, summary: Option<&mut Summary>) {
+        self.dispatcher.log_archived(stopped_ns);
         if let Some(summary) = summary {
             summary.archive = self.dispatcher.archived().cloned();
-            self.dispatcher.log_losses(stopped, &summary.losses);
+            self.dispatcher.log_losses(stopped_ns, &summary.losses);
             let router = &mut self.dispatcher.router;
             router.side_file("kcollect.json", &summary.json());
         }

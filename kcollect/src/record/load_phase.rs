@@ -63,12 +63,12 @@ impl LoadPhase {
     /// When the load can't be waited for.
     pub(super) fn step(
         &mut self,
-        time: u64,
+        time_ns: u64,
         plan: &Plan,
         output: &mut Output,
     ) -> Result<LoadStep, Failure> {
         let (next, step) = match std::mem::replace(self, LoadPhase::None) {
-            LoadPhase::QuietUntil(start, starter) if time >= start => match starter.start() {
+            LoadPhase::QuietUntil(start, starter) if time_ns >= start => match starter.start() {
                 Ok(load) => {
                     output.detail(&format!("load started (Process ID: {})", load.pid()));
                     let pid = load.pid();
@@ -82,7 +82,7 @@ impl LoadPhase {
             LoadPhase::Running(mut load) => match exited(&mut load)? {
                 false => (LoadPhase::Running(load), LoadStep::None),
                 true => {
-                    let quiet_until_ns = after(time, plan.quiet);
+                    let quiet_until_ns = after(time_ns, plan.quiet);
                     let step = match plan.quiet {
                         Duration::ZERO => LoadStep::Over,
                         _ => LoadStep::None,
@@ -99,7 +99,7 @@ impl LoadPhase {
             LoadPhase::Exited {
                 load,
                 quiet_until_ns,
-            } if time >= quiet_until_ns => (
+            } if time_ns >= quiet_until_ns => (
                 LoadPhase::Exited {
                     load,
                     quiet_until_ns,

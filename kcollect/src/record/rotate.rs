@@ -52,14 +52,14 @@ impl Began {
 
 impl Session<'_> {
     /// Ends the data of the present experiment, if it is time.
-    pub(super) fn begin_rotation(&mut self, time: u64) -> Result<(), Failure> {
+    pub(super) fn begin_rotation(&mut self, time_ns: u64) -> Result<(), Failure> {
         let (Some(due), Some(period)) = (self.next_rotation_ns, self.plan.rotate) else {
             return Ok(());
         };
-        if time < due {
+        if time_ns < due {
             return Ok(());
         }
-        self.next_rotation_ns = Some(next_due(due, period, time));
+        self.next_rotation_ns = Some(next_due(due, period, time_ns));
         self.inputs.rotate()
     }
 
@@ -157,10 +157,11 @@ pub(super) fn recording_into(path: &Path) -> String {
     format!("recording into {}", path.display())
 }
 
-/// Returns the next instant of a grid after `time`, of which `due` is the last one that has come.
-fn next_due(due: u64, period: Duration, time: u64) -> u64 {
+/// Returns the next instant of a grid after `time_ns`, of which `due` is the last one that has
+/// come.
+fn next_due(due: u64, period: Duration, time_ns: u64) -> u64 {
     let period = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX).max(1);
-    let passed = time.saturating_sub(due) / period;
+    let passed = time_ns.saturating_sub(due) / period;
     due.saturating_add(period.saturating_mul(passed + 1))
 }
 

@@ -91,24 +91,26 @@ impl Session<'_> {
     }
 
     /// Does what is due by the clock.
-    pub(super) fn keep_time(&mut self, time: u64, output: &mut Output) -> Result<(), Failure> {
+    pub(super) fn keep_time(&mut self, time_ns: u64, output: &mut Output) -> Result<(), Failure> {
         let (plan, started_ns) = (self.plan, self.started_ns);
-        if self.pause.waiting && time >= after(started_ns, plan.start) {
+        if self.pause.waiting && time_ns >= after(started_ns, plan.start) {
             self.change_pause(|reasons| reasons.waiting = false)?;
         }
-        self.stopped |= plan.end.is_some_and(|end| time >= after(started_ns, end));
+        self.stopped |= plan
+            .end
+            .is_some_and(|end| time_ns >= after(started_ns, end));
         if let (Some(due), Some(period)) = (self.next_sample_ns, plan.sample_period)
-            && time >= due
+            && time_ns >= due
         {
             self.inputs.sample("periodic")?;
             // The next one on the grid of the first, however late this one is.
             let period = period.as_nanos() as u64;
-            self.next_sample_ns = Some(due + (1 + (time - due) / period) * period);
+            self.next_sample_ns = Some(due + (1 + (time_ns - due) / period) * period);
         }
         if !self.stopped {
-            self.begin_rotation(time)?;
+            self.begin_rotation(time_ns)?;
         }
-        match self.load.step(time, plan, output)? {
+        match self.load.step(time_ns, plan, output)? {
             LoadStep::Started(pid) => self.dispatcher.load_started(pid),
             LoadStep::Over => self.stopped = true,
             LoadStep::None => {}
@@ -219,12 +221,12 @@ impl Session<'_> {
     }
 
     /// Reduces detail that costs too much, and restores it when there is room (`--budget`).
-    pub(super) fn keep_budget(&mut self, time: u64, output: &mut Output) -> Result<(), Failure> {
+    pub(super) fn keep_budget(&mut self, time_ns: u64, output: &mut Output) -> Result<(), Failure> {
         let Some(governor) = &mut self.governor else {
             return Ok(());
         };
         let used = Duration::from_secs_f64(own_use().0);
-        let Some(BudgetChange { level, share, .. }) = governor.decide(time, used) else {
+        let Some(BudgetChange { level, share, .. }) = governor.decide(time_ns, used) else {
             return Ok(());
         };
         self.inputs
@@ -238,24 +240,24 @@ impl Session<'_> {
             100.0 * share.unwrap_or_default()
         );
         output.say(&text);
-        self.dispatcher.router.warn(time, text);
+        self.dispatcher.router.warn(time_ns, text);
         Ok(())
     }
 
     /// Notes in an experiment that begins which level was reached before.
-    pub(super) fn note_budget_level(&mut self, time: u64) {
+    pub(super) fn note_budget_level(&mut self, time_ns: u64) {
         let level = self
             .governor
             .as_mut()
             .map_or(BudgetLevel::None, |governor| {
-                governor.begin_again(time);
+                governor.begin_again(time_ns);
                 governor.level()
             });
         self.dispatcher.router.least_intervals = level.least_intervals();
         if level != BudgetLevel::None {
             self.dispatcher
                 .router
-                .warn(time, format!("from the beginning {level} (--budget)"));
+                .warn(time_ns, format!("from the beginning {level} (--budget)"));
         }
     }
 
@@ -274,8 +276,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    pub(super) fn progress(&self, time: u64) -> String {
-        let seconds = time.saturating_sub(self.started_ns) / 1_000_000_000;
+    pub(super) fn progress(&self, time_ns: u64) -> String {
+        let seconds = time_ns.saturating_sub(self.started_ns) / 1_000_000_000;
         let router = &self.dispatcher.router;
         format!(
             "{} {}:{:02}  {} ticks  {:.1} MB  (Ctrl-C ends)",

@@ -222,12 +222,12 @@ impl Router {
     }
 
     /// Creates the experiment of a process that was chosen, unless it may still execute its own
-    /// program at `now`.
+    /// program at `now_ns`.
     pub fn begin_if_due(
         &mut self,
         context: &mut ProcessContext<'_>,
         instance: ProcessInstance,
-        now: u64,
+        now_ns: u64,
     ) {
         if self.failed.is_some() || self.subexperiments.contains_key(&instance) {
             return;
@@ -238,7 +238,7 @@ impl Router {
         // The one that is routed now is not held yet.
         let held = self.held.get(&instance).map_or(0, Vec::len);
         if let Some(first) = &process.first
-            && !process.may_execute(now)
+            && !process.may_execute(now_ns)
             && held + 1 >= self.least_intervals
         {
             let began = self.recording_changes.iter().find(|(_, on)| *on);
@@ -305,20 +305,20 @@ impl Router {
     }
 
     /// Records that a process executed another program.
-    pub fn executed(&mut self, instance: ProcessInstance, at: u64, shared: &SharedJit) {
-        self.with(instance, |experiment| experiment.executed(at, shared));
+    pub fn executed(&mut self, instance: ProcessInstance, at_ns: u64, shared: &SharedJit) {
+        self.with(instance, |experiment| experiment.executed(at_ns, shared));
     }
 
     /// Records that a process mapped a file for execution.
-    pub fn mapped(&mut self, instance: ProcessInstance, at: u64, mapping: &Mapping) {
+    pub fn mapped(&mut self, instance: ProcessInstance, at_ns: u64, mapping: &Mapping) {
         self.with(instance, |experiment| {
-            experiment.mapped(at, (mapping.start, mapping.end), &mapping.file.path)
+            experiment.mapped(at_ns, (mapping.start, mapping.end), &mapping.file.path)
         });
     }
 
     /// Records that a process exited.
-    pub fn exited(&mut self, instance: ProcessInstance, at: u64, code: &mut LoadedCode) {
-        self.with(instance, |experiment| experiment.exited(at, code));
+    pub fn exited(&mut self, instance: ProcessInstance, at_ns: u64, code: &mut LoadedCode) {
+        self.with(instance, |experiment| experiment.exited(at_ns, code));
     }
 
     /// Writes what changed in a process's mappings.
@@ -363,12 +363,12 @@ impl Router {
         }
     }
 
-    /// Closes a process's experiment, at its exit or at `at`, and drops what is kept of it.
+    /// Closes a process's experiment, at its exit or at `at_ns`, and drops what is kept of it.
     pub fn close_subexperiment(
         &mut self,
         context: &mut ProcessContext<'_>,
         instance: ProcessInstance,
-        at: u64,
+        at_ns: u64,
     ) {
         self.release_held(context.processes, instance);
         let Some(mut experiment) = self.subexperiments.remove(&instance) else {
@@ -388,25 +388,25 @@ impl Router {
         experiment.report_all_used(context.code);
         self.finished.push(experiment.summary());
         self.finished_bytes += experiment.bytes_written();
-        let result = experiment.close(self.founder.dir(), exited.unwrap_or(at));
+        let result = experiment.close(self.founder.dir(), exited.unwrap_or(at_ns));
         self.note(result);
     }
 
     /// Writes that data begin or stop to be taken into all experiments, and into those that come:
     /// without the pauses gprofng counts their time as recorded.
-    pub fn recording(&mut self, now: u64, on: bool) {
-        self.recording_changes.push((now, on));
-        self.log(now, recording_event(on));
+    pub fn recording(&mut self, now_ns: u64, on: bool) {
+        self.recording_changes.push((now_ns, on));
+        self.log(now_ns, recording_event(on));
         let mut result = Ok(());
         for experiment in self.subexperiments.values_mut() {
-            result = result.and(experiment.log(now, recording_event(on)));
+            result = result.and(experiment.log(now_ns, recording_event(on)));
         }
         self.note(result);
     }
 
     /// Writes an event of the run into the founder.
-    pub fn log(&mut self, now: u64, event: impl FnOnce(u64) -> LogEvent) {
-        let result = self.founder.log_at(now, event);
+    pub fn log(&mut self, now_ns: u64, event: impl FnOnce(u64) -> LogEvent) {
+        let result = self.founder.log_at(now_ns, event);
         self.note(result);
     }
 
@@ -422,14 +422,14 @@ impl Router {
     }
 
     /// Once a round: writes what changed in the subexperiments.
-    pub fn maintain(&mut self, tracker: &ProcessTracker, code: &mut LoadedCode, now: u64) {
+    pub fn maintain(&mut self, tracker: &ProcessTracker, code: &mut LoadedCode, now_ns: u64) {
         self.measure();
         let mut result = Ok(());
         for (instance, experiment) in &mut self.subexperiments {
             let current = tracker.has_its_number(*instance);
             let dir = self.founder.dir();
             *experiment.room() = self.room;
-            result = result.and(experiment.maintain(dir, now, current, code));
+            result = result.and(experiment.maintain(dir, now_ns, current, code));
             self.room = *experiment.room();
         }
         self.note(result);
@@ -498,18 +498,18 @@ impl Router {
         }
     }
 
-    /// Closes all experiments. `context` is nothing where no process could be followed; `stopped`
-    /// is when data were stopped.
+    /// Closes all experiments. `context` is nothing where no process could be followed;
+    /// `stopped_ns` is when data were stopped.
     ///
     /// # Errors
     /// The first error of the whole recording.
-    pub fn close(mut self, context: Option<ProcessContext<'_>>, stopped: u64) -> Result<()> {
+    pub fn close(mut self, context: Option<ProcessContext<'_>>, stopped_ns: u64) -> Result<()> {
         if let Some(mut context) = context {
             for instance in self.subexperiments.keys().copied().collect::<Vec<_>>() {
-                self.close_subexperiment(&mut context, instance, stopped);
+                self.close_subexperiment(&mut context, instance, stopped_ns);
             }
         }
-        let closed = self.founder.close(stopped);
+        let closed = self.founder.close(stopped_ns);
         self.failed.map_or(closed, Err)
     }
 }

@@ -209,7 +209,7 @@ impl Subexperiment {
     /// When it can't be written.
     pub fn sample(
         &mut self,
-        at: u64,
+        at_ns: u64,
         label: &str,
         usage: &UsageRecord,
         exited_ns: Option<u64>,
@@ -227,13 +227,13 @@ impl Subexperiment {
                 self.collector.write_sample(time, "exit", &usage)
             }
             // It was taken before the process began.
-            _ if at <= self.sampled_ns => Ok(()),
+            _ if at_ns <= self.sampled_ns => Ok(()),
             _ => {
                 // A process ends some time after its leading thread has exited, and so does its
                 // time.
-                self.last_ns = self.last_ns.max(at);
-                self.sampled_ns = at;
-                self.collector.write_sample(at, label, usage)
+                self.last_ns = self.last_ns.max(at_ns);
+                self.sampled_ns = at_ns;
+                self.collector.write_sample(at_ns, label, usage)
             }
         }
     }
@@ -242,8 +242,8 @@ impl Subexperiment {
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn log(&mut self, at: u64, event: impl FnOnce(u64) -> LogEvent) -> Result<()> {
-        self.collector.write_log(at, event)
+    pub fn log(&mut self, at_ns: u64, event: impl FnOnce(u64) -> LogEvent) -> Result<()> {
+        self.collector.write_log(at_ns, event)
     }
 
     /// Writes where more of the kernel's load objects are.
@@ -274,11 +274,11 @@ impl Subexperiment {
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn mapped(&mut self, at: u64, (start, end): (u64, u64), path: &[u8]) -> Result<()> {
+    pub fn mapped(&mut self, at_ns: u64, (start, end): (u64, u64), path: &[u8]) -> Result<()> {
         if let Some(watch) = &mut self.jit
             && !path.starts_with(b"//anon")
         {
-            let ended = watch.mapped(at, start, end, path);
+            let ended = watch.mapped(at_ns, start, end, path);
             return self.collector.write_functions(&ended, &[]);
         }
         Ok(())
@@ -288,15 +288,15 @@ impl Subexperiment {
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn executed(&mut self, at: u64, shared: &SharedJit) -> Result<()> {
+    pub fn executed(&mut self, at_ns: u64, shared: &SharedJit) -> Result<()> {
         let code = self.write_last_code(&[]);
         let Some(watch) = self.jit.take() else {
             return Ok(());
         };
         self.former_jit.add(&watch);
-        let ended = watch.end(at);
+        let ended = watch.end(at_ns);
         let result = self.collector.write_functions(&ended, &[]);
-        self.jit = watch_jit(self.pid, at, shared);
+        self.jit = watch_jit(self.pid, at_ns, shared);
         code.and(result)
     }
 
@@ -304,11 +304,11 @@ impl Subexperiment {
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn exited(&mut self, at: u64, code: &mut LoadedCode) -> Result<()> {
+    pub fn exited(&mut self, at_ns: u64, code: &mut LoadedCode) -> Result<()> {
         let Some(watch) = &mut self.jit else {
             return Ok(());
         };
-        let last = watch.last_poll(at);
+        let last = watch.last_poll(at_ns);
         self.unread_at_exit = !watch.outlives_process();
         let mapped = code.mapped_by(self.pid);
         let functions = self.write_functions(&last, &mapped);
@@ -350,7 +350,7 @@ impl Subexperiment {
     pub fn maintain(
         &mut self,
         dir: &ExperimentDir,
-        now: u64,
+        now_ns: u64,
         current: bool,
         code: &mut LoadedCode,
     ) -> Result<()> {
@@ -361,12 +361,12 @@ impl Subexperiment {
         self.report_used(code);
         if let Some(watch) = &mut self.jit {
             let codes = watch.take_code(&mapped);
-            let changes = watch.poll(now);
+            let changes = watch.poll(now_ns);
             result = result
                 .and(self.collector.write_function_codes(&codes))
                 .and(self.write_functions(&changes, &mapped));
         }
-        result.and(self.collector.maintain(dir, now))
+        result.and(self.collector.maintain(dir, now_ns))
     }
 
     /// Writes what waits in memory.
@@ -440,13 +440,13 @@ impl Subexperiment {
     ///
     /// # Errors
     /// When the closing can't be written.
-    pub fn close(self, dir: &ExperimentDir, at: u64) -> Result<()> {
-        self.collector.close(dir, at.max(self.last_ns))
+    pub fn close(self, dir: &ExperimentDir, at_ns: u64) -> Result<()> {
+        self.collector.close(dir, at_ns.max(self.last_ns))
     }
 }
 
 /// Watches the code that a program makes that was started, or found, at an instant. What a former
 /// program had mapped ends at that instant; functions, which must not overlap it, begin after it.
-fn watch_jit(pid: Pid, since: u64, shared: &SharedJit) -> Option<JitWatch> {
-    JitWatch::open(pid, since + 1, shared).ok()
+fn watch_jit(pid: Pid, since_ns: u64, shared: &SharedJit) -> Option<JitWatch> {
+    JitWatch::open(pid, since_ns + 1, shared).ok()
 }

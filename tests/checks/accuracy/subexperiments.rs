@@ -138,14 +138,14 @@ fn judge_exec(followed: &Followed, changing: &FollowedProcess, output: &str) -> 
         for object in state_interval.objects.iter().flatten() {
             // It takes a moment from the report to the action.
             ensure!(
-                object != INSIDE || state_interval.time >= executed,
+                object != INSIDE || state_interval.time_ns >= executed,
                 "{object} {} ns before the exec",
-                executed - state_interval.time
+                executed - state_interval.time_ns
             );
             ensure!(
-                object != PROCTORTURE || state_interval.time <= executed + 100_000_000,
+                object != PROCTORTURE || state_interval.time_ns <= executed + 100_000_000,
                 "{object} {} ns after the exec",
-                state_interval.time - executed
+                state_interval.time_ns - executed
             );
         }
     }
@@ -197,7 +197,7 @@ fn judge_kill(killed: &FollowedProcess, output: &str) -> Result<()> {
 /// Returns the times of a process's state intervals, nanoseconds.
 fn times(sub: &FollowedProcess) -> impl Iterator<Item = u64> {
     let state_intervals = sub.state_intervals.iter();
-    state_intervals.map(|state_interval| state_interval.time)
+    state_intervals.map(|state_interval| state_interval.time_ns)
 }
 
 /// Checks that no tick and no sample of a process is after its exit, though the process ends later

@@ -426,13 +426,13 @@ fn when_cut(sub: &FollowedProcess) -> Vec<u64> {
     let first = sub
         .state_intervals
         .iter()
-        .map(|state_interval| state_interval.time)
+        .map(|state_interval| state_interval.time_ns)
         .min();
     let cut = sub
         .state_intervals
         .iter()
         .filter(|state_interval| state_interval.end != StackEnd::Complete);
-    cut.map(|state_interval| (state_interval.time - first.unwrap_or(0)) / 1_000_000)
+    cut.map(|state_interval| (state_interval.time_ns - first.unwrap_or(0)) / 1_000_000)
         .collect()
 }
 

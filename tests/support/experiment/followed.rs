@@ -23,7 +23,7 @@ use crate::kcollect::FinishedRecording;
 #[derive(Clone, Debug)]
 pub struct StateInterval {
     /// The time of its record, `CLOCK_MONOTONIC` nanoseconds.
-    pub time: u64,
+    pub time_ns: u64,
     /// The thread.
     pub tid: u64,
     /// The number of the state.
@@ -255,7 +255,7 @@ pub fn directories(founder: &Path) -> Result<Vec<PathBuf>> {
 fn state_interval(
     stacks: &StackTable,
     space: &RecordedAddressSpace,
-    start: u64,
+    start_ns: u64,
     tick: &ClockRecord,
 ) -> Result<StateInterval> {
     const KERNEL: u64 = 1 << 63;
@@ -264,10 +264,10 @@ fn state_interval(
         (stack.frames, stack.end)
     });
     let user: Vec<u64> = frames.into_iter().filter(|pc| *pc < KERNEL).collect();
-    let at_ns = tick.time_ns.saturating_sub(start);
+    let at_ns = tick.time_ns.saturating_sub(start_ns);
     let object = |pc: &u64| Some(space.find(*pc, at_ns)?.object.to_owned());
     Ok(StateInterval {
-        time: tick.time_ns,
+        time_ns: tick.time_ns,
         tid: tick.thread,
         state: tick.state,
         detail: tick.detail,

@@ -105,7 +105,7 @@ impl Inputs {
         let sideband: Vec<_> = online.iter().map(listen).collect::<Result<_, _>>()?;
         // After the side-band, which then reports the names of kcollect's own programs too.
         let (programs, rings) = Programs::load(&Settings {
-            period_ns: plan.interval.nanos(),
+            period_ns: plan.tick_interval.nanos(),
             record_idle: plan.record_idle,
             lock_threshold_ns: plan.lock_threshold.map(|threshold| {
                 u64::try_from(threshold.duration().as_nanos()).unwrap_or(u64::MAX)
@@ -129,7 +129,7 @@ impl Inputs {
             programs,
             reader,
             bytes: Bytes::default(),
-            period_ns: plan.interval.nanos(),
+            period_ns: plan.tick_interval.nanos(),
             boundaries_per_firing: 1,
             clock_events: BTreeMap::new(),
             cpus: BTreeMap::new(),
@@ -203,8 +203,8 @@ impl Inputs {
     }
 
     /// Adds the event of a change that [`Inputs::set_recording`] made at a time.
-    pub fn push_recording(&mut self, on: bool, time: u64) {
-        self.order.push(time, InputEvent::Recording { on });
+    pub fn push_recording(&mut self, on: bool, time_ns: u64) {
+        self.order.push(time_ns, InputEvent::Recording { on });
     }
 
     /// Takes a sample. Its event is returned by a later round, after all events before its time.
@@ -507,12 +507,12 @@ impl CpuTime {
     }
 
     /// Adds the time since the last change if the CPU was recorded in it. `recording` is whether it
-    /// is recorded from `now` on.
-    pub(super) fn change(&mut self, now: u64, recording: bool) {
+    /// is recorded from `now_ns` on.
+    pub(super) fn change(&mut self, now_ns: u64, recording: bool) {
         if let Some(since) = self.since_ns.take() {
-            self.recorded_ns += now.saturating_sub(since);
+            self.recorded_ns += now_ns.saturating_sub(since);
         }
-        self.since_ns = recording.then_some(now);
+        self.since_ns = recording.then_some(now_ns);
     }
 }
 

@@ -61,9 +61,9 @@ mod tests {
 
     use super::*;
 
-    fn returned(time: u64, pid: u32, tid: u32, place: u8) -> (u64, InputEvent) {
+    fn returned(time_ns: u64, pid: u32, tid: u32, call_site: u8) -> (u64, InputEvent) {
         let header = RecordHeader {
-            time_ns: time,
+            time_ns,
             pid,
             tid,
             ..RecordHeader::default()
@@ -79,19 +79,19 @@ mod tests {
             ip: 0,
             sp: 0,
             execution: 0,
-            call_site: place,
+            call_site,
             stack,
         };
-        (time, InputEvent::Record(Record::UserReturn(record)))
+        (time_ns, InputEvent::Record(Record::UserReturn(record)))
     }
 
-    fn executed(time: u64, pid: u32) -> (u64, InputEvent) {
+    fn executed(time_ns: u64, pid: u32) -> (u64, InputEvent) {
         let event = SidebandEvent::Comm {
             pid: Pid(pid),
             name: Box::default(),
             exec: true,
         };
-        (time, InputEvent::Sideband(event))
+        (time_ns, InputEvent::Sideband(event))
     }
 
     #[test]

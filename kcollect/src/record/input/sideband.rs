@@ -227,13 +227,13 @@ mod tests {
 
     use super::*;
 
-    fn record(kind: u32, misc: u16, body: &[u8], time: u64) -> Vec<u8> {
+    fn record(kind: u32, misc: u16, body: &[u8], time_ns: u64) -> Vec<u8> {
         let mut bytes = Vec::new();
         bytes.extend(kind.to_ne_bytes());
         bytes.extend(misc.to_ne_bytes());
         bytes.extend(((HEADER_BYTES + body.len() + 8) as u16).to_ne_bytes());
         bytes.extend(body);
-        bytes.extend(time.to_ne_bytes());
+        bytes.extend(time_ns.to_ne_bytes());
         bytes
     }
 

@@ -195,11 +195,11 @@ impl KernelCode {
             .collect()
     }
 
-    /// Adds a BPF program or trampoline that was loaded at `time`, or marks it as unloaded if it is
-    /// `gone`; the experiment began at `start`.
+    /// Adds a BPF program or trampoline that was loaded at `time_ns`, or marks it as unloaded if it
+    /// is `gone`; the experiment began at `start_ns`.
     pub fn changed(
         &mut self,
-        (start, time): (u64, u64),
+        (start_ns, time_ns): (u64, u64),
         code: (u64, u64),
         name: &[u8],
         gone: bool,
@@ -212,13 +212,13 @@ impl KernelCode {
                 && address < program.address.saturating_add(program.size)
         };
         // No tick is older than the start, so what was unloaded before needs no name.
-        if time < start {
+        if time_ns < start_ns {
             self.programs
                 .retain(|program| program.map_written || !overlaps(program));
         }
         // The new code replaces what was at its addresses, even if the record of its unloading was
         // lost.
-        let at = time.saturating_sub(start).max(1);
+        let at = time_ns.saturating_sub(start_ns).max(1);
         self.programs_changed = true;
         for program in self.programs.iter_mut().filter(|program| overlaps(program)) {
             program.unloaded_ns = Some(at);

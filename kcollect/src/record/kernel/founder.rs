@@ -104,7 +104,7 @@ impl Founder {
             frames: ArtificialFrames::new(),
             names: ThreadNames::default(),
             used_addresses: HashSet::new(),
-            samples: Samples::new(start_ns, plan.interval.nanos()),
+            samples: Samples::new(start_ns, plan.tick_interval.nanos()),
             recorded: FounderCounts::default(),
         };
         match founder.write_start(plan, (kernel, former), &mut say) {
@@ -307,12 +307,12 @@ impl Founder {
         &mut self,
         processes: &ProcessTable,
         accounts: &Accounts,
-        at: u64,
+        at_ns: u64,
         label: &str,
     ) -> Result<(), Error> {
         let name = |pid| name_of(processes, pid);
         self.samples
-            .take(&mut self.writer, accounts, name, at, label)
+            .take(&mut self.writer, accounts, name, at_ns, label)
     }
 
     /// Writes where the kernel's load objects are, or that they are gone.
@@ -335,9 +335,9 @@ impl Founder {
     ///
     /// # Errors
     /// When the log can't be written.
-    pub fn log_losses(&mut self, now: u64, losses: &Losses) -> Result<(), Error> {
+    pub fn log_losses(&mut self, now_ns: u64, losses: &Losses) -> Result<(), Error> {
         let text = losses.line();
-        self.log_at(now, |at_ns| match losses.none() {
+        self.log_at(now_ns, |at_ns| match losses.none() {
             true => LogEvent::Comment { at_ns, text },
             false => LogEvent::Warning { at_ns, text },
         })
@@ -349,17 +349,21 @@ impl Founder {
     }
 
     /// Writes an event of the run: pause, resume, comment. It is made from its time in the
-    /// experiment; `now` is CLOCK_MONOTONIC nanoseconds.
+    /// experiment; `now_ns` is CLOCK_MONOTONIC nanoseconds.
     ///
     /// # Errors
     /// When the log can't be written.
-    pub fn log_at(&mut self, now: u64, event: impl FnOnce(u64) -> LogEvent) -> Result<(), Error> {
-        self.writer.log(&event(self.at(now)))
+    pub fn log_at(
+        &mut self,
+        now_ns: u64,
+        event: impl FnOnce(u64) -> LogEvent,
+    ) -> Result<(), Error> {
+        self.writer.log(&event(self.at(now_ns)))
     }
 
     /// Returns an instant of CLOCK_MONOTONIC in the experiment's time.
-    fn at(&self, now: u64) -> u64 {
-        now.saturating_sub(self.start_ns)
+    fn at(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.start_ns)
     }
 
     /// The experiment's directory.
@@ -402,12 +406,12 @@ impl Founder {
         self.writer.discard()
     }
 
-    /// Closes the experiment. `stopped` is when data were stopped.
+    /// Closes the experiment. `stopped_ns` is when data were stopped.
     ///
     /// # Errors
     /// When the closing can't be written.
-    pub fn close(self, stopped: u64) -> Result<(), Error> {
-        let at = self.at(stopped);
+    pub fn close(self, stopped_ns: u64) -> Result<(), Error> {
+        let at = self.at(stopped_ns);
         self.writer.close(at).map(drop)
     }
 

@@ -58,12 +58,12 @@ pub(super) fn header(
         profiles: vec![
             ProfileDecl::ThreadNames,
             ProfileDecl::Clock {
-                tick_us: plan.interval.micros(),
+                tick_us: plan.tick_interval.micros(),
                 states: NumStates::Kernel,
                 packets: vec![ClockTick::declaration()],
             },
             ProfileDecl::Clock {
-                tick_us: plan.interval.micros(),
+                tick_us: plan.tick_interval.micros(),
                 states: NumStates::Solaris,
                 packets: vec![TickArray::declaration()],
             },

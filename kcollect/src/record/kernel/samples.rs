@@ -144,7 +144,7 @@ impl Samples {
         writer: &mut ExperimentWriter,
         accounts: &Accounts,
         process: impl Fn(Pid) -> String,
-        at: u64,
+        at_ns: u64,
         label: &str,
     ) -> experiment_format::Result<()> {
         let mut changed: Vec<_> = accounts
@@ -180,13 +180,13 @@ impl Samples {
         let mut line = Map::new();
         line.insert("sample".into(), self.taken.into());
         line.insert("label".into(), label.into());
-        line.insert("at_ns".into(), self.at(at).into());
+        line.insert("at_ns".into(), self.at(at_ns).into());
         line.insert("threads".into(), living.into());
         sums(&mut line, &system, states);
         write(writer, line)?;
         self.taken += 1;
-        let usage = usage_record((self.start_ns, at), &system, states, living);
-        writer.sample(self.at(at), label, &usage)
+        let usage = usage_record((self.start_ns, at_ns), &system, states, living);
+        writer.sample(self.at(at_ns), label, &usage)
     }
 
     fn thread(
@@ -218,8 +218,8 @@ impl Samples {
         write(writer, line)
     }
 
-    fn at(&self, time: u64) -> u64 {
-        time.saturating_sub(self.start_ns)
+    fn at(&self, time_ns: u64) -> u64 {
+        time_ns.saturating_sub(self.start_ns)
     }
 }
 

@@ -61,9 +61,9 @@ impl Router {
     }
 
     /// Writes a sample of the machine, of an instant of which all records were applied.
-    pub fn sample(&mut self, processes: &ProcessTable, at: u64, label: &str) {
+    pub fn sample(&mut self, processes: &ProcessTable, at_ns: u64, label: &str) {
         let accounts = &self.accounts;
-        let result = self.founder.sample(processes, accounts, at, label);
+        let result = self.founder.sample(processes, accounts, at_ns, label);
         self.note(result);
     }
 
@@ -72,16 +72,16 @@ impl Router {
         &mut self,
         tracker: &ProcessTracker,
         processes: &ProcessTable,
-        (at, label): (u64, &str),
+        (at_ns, label): (u64, &str),
     ) {
-        let usage = self.usage_by_process(processes, at);
+        let usage = self.usage_by_process(processes, at_ns);
         let mut result = Ok(());
         for (instance, experiment) in &mut self.subexperiments {
             let process = tracker.get(*instance);
             if let Some(process) = process
                 && let Some(usage) = usage.get(instance)
             {
-                result = result.and(experiment.sample(at, label, usage, process.exited_ns));
+                result = result.and(experiment.sample(at_ns, label, usage, process.exited_ns));
             }
         }
         self.note(result);
@@ -93,7 +93,7 @@ impl Router {
         tracker: &ProcessTracker,
         processes: &ProcessTable,
         instances: impl Iterator<Item = ProcessInstance>,
-        now: u64,
+        now_ns: u64,
     ) {
         let unsampled = |instance: &ProcessInstance| {
             let experiment = self.subexperiments.get(instance);
@@ -103,7 +103,7 @@ impl Router {
         if instances.is_empty() {
             return;
         }
-        let usage = self.usage_by_process(processes, now);
+        let usage = self.usage_by_process(processes, now_ns);
         for instance in instances {
             if let Some(process) = tracker.get(instance)
                 && let Some(usage) = usage.get(&instance)
@@ -123,9 +123,9 @@ impl Router {
     fn usage_by_process(
         &mut self,
         processes: &ProcessTable,
-        at: u64,
+        at_ns: u64,
     ) -> HashMap<ProcessInstance, UsageRecord> {
         let instance = |pid| instance_of(processes, pid);
-        self.usage.records(&self.accounts, at, instance)
+        self.usage.records(&self.accounts, at_ns, instance)
     }
 }

@@ -164,12 +164,12 @@ impl Summary {
             version: env!("CARGO_PKG_VERSION"),
             experiment: path.to_owned(),
             kernel_build_id: host::machine::kernel_build_id(),
-            interval: plan.interval,
+            interval: plan.tick_interval,
             elapsed_s: times.elapsed_s(),
             idle_recorded: plan.record_idle,
             cpus: totals.cpus.iter().map(cpu).collect(),
             cpu_time: CpuSeconds::new(
-                plan.interval,
+                plan.tick_interval,
                 totals,
                 recorded.irq_work,
                 inputs.programs.has_stolen_time(),
@@ -197,7 +197,7 @@ impl Summary {
             targets: accounts
                 .targets
                 .iter()
-                .map(|(target, times)| ProcessSummary::new(times, target.tid, plan.interval))
+                .map(|(target, times)| ProcessSummary::new(times, target.tid, plan.tick_interval))
                 .collect(),
             states: Microstate::ALL[..Microstate::PER_THREAD]
                 .iter()
@@ -206,7 +206,7 @@ impl Summary {
             processes: accounts
                 .by_process()
                 .iter()
-                .map(|times| ProcessSummary::new(times, None, plan.interval))
+                .map(|times| ProcessSummary::new(times, None, plan.tick_interval))
                 .collect(),
             detail_s: DetailSeconds::new(&system.details),
             followed,

@@ -236,8 +236,8 @@ impl UserSpace {
     }
 
     /// Once a round: writes what is due.
-    pub fn maintain(&mut self, router: &mut Router, now: u64) {
-        router.maintain(&self.tracker, &mut self.code, now);
+    pub fn maintain(&mut self, router: &mut Router, now_ns: u64) {
+        router.maintain(&self.tracker, &mut self.code, now_ns);
     }
 
     /// Archives the rest as fast as possible: the recording is over.

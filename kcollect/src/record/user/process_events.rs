@@ -28,7 +28,7 @@ impl UserSpace {
         router: &mut Router,
         processes: &ProcessTable,
         (pid, parent): (Pid, Pid),
-        at: u64,
+        at_ns: u64,
     ) {
         let parent_is_followed = self.policy.descendants()
             && self
@@ -36,17 +36,17 @@ impl UserSpace {
                 .with_pid(parent)
                 .is_some_and(|process| process.chosen);
         if let Some(former) = self.tracker.take_number(pid) {
-            self.lost_its_number(router, processes, former, at);
+            self.lost_its_number(router, processes, former, at_ns);
         }
         self.stop_waiting(pid);
-        self.code.spaces.forked(pid, parent, at);
+        self.code.spaces.forked(pid, parent, at_ns);
         self.policy.forked(pid, parent);
         self.traced.forked(pid, parent);
         self.publisher.changed(pid);
         let by_pid = self.policy.names_pid(pid);
         let (_, process) = self.tracker.track(processes, pid);
         process.chosen |= by_pid || parent_is_followed;
-        process.forked_ns = Some(at);
+        process.forked_ns = Some(at_ns);
     }
 
     /// Records that another process gets the number of this one. What it did may still wait for its
@@ -56,19 +56,19 @@ impl UserSpace {
         router: &mut Router,
         processes: &ProcessTable,
         instance: ProcessInstance,
-        at: u64,
+        at_ns: u64,
     ) {
         router.begin_if_due(&mut self.process_context(processes), instance, u64::MAX);
         if let Some(process) = self.tracker.get_mut(instance) {
-            process.exited_ns.get_or_insert(at);
+            process.exited_ns.get_or_insert(at_ns);
         }
         router.write_mappings(instance, &mut self.code);
     }
 
     /// Records that `pid` executes another program and has its name.
-    pub fn executed(&mut self, router: &mut Router, pid: Pid, name: &[u8], at: u64) {
+    pub fn executed(&mut self, router: &mut Router, pid: Pid, name: &[u8], at_ns: u64) {
         self.stop_waiting(pid);
-        self.code.spaces.executed(pid, at);
+        self.code.spaces.executed(pid, at_ns);
         self.policy.executed(pid);
         self.traced.executed(pid);
         self.publisher.changed(pid);
@@ -78,7 +78,7 @@ impl UserSpace {
         };
         let begun = router.has_subexperiment(instance);
         if let Some(process) = self.tracker.get_mut(instance) {
-            let own = process.executed(at);
+            let own = process.executed(at_ns);
             if own
                 && !begun
                 && let Some(first) = &mut process.first
@@ -87,23 +87,23 @@ impl UserSpace {
                 first.descent = descent;
             }
         }
-        router.executed(instance, at, &self.code.jit);
+        router.executed(instance, at_ns, &self.code.jit);
     }
 
     /// Records that `pid` maps a file for execution.
-    pub fn mapped(&mut self, router: &mut Router, pid: Pid, mapping: Mapping, at: u64) {
+    pub fn mapped(&mut self, router: &mut Router, pid: Pid, mapping: Mapping, at_ns: u64) {
         if let Some(instance) = self.tracker.instance(pid) {
-            router.mapped(instance, at, &mapping);
+            router.mapped(instance, at_ns, &mapping);
         }
-        self.code.spaces.mapped(pid, mapping, at);
+        self.code.spaces.mapped(pid, mapping, at_ns);
         self.publisher.changed(pid);
     }
 
     /// Records a process that the snapshot found, with its mappings.
-    pub fn found(&mut self, pid: Pid, mappings: Vec<Mapping>, at: u64) {
+    pub fn found(&mut self, pid: Pid, mappings: Vec<Mapping>, at_ns: u64) {
         self.policy.found(pid);
         if !mappings.is_empty() {
-            self.code.spaces.found(pid, mappings, at);
+            self.code.spaces.found(pid, mappings, at_ns);
             self.publisher.changed(pid);
         }
     }
@@ -114,18 +114,18 @@ impl UserSpace {
         self.resolver.unmapped.take_asked()
     }
 
-    /// Adds the mappings of a process that were read from `began_ns` until `now`; none if it is
+    /// Adds the mappings of a process that were read from `began_ns` until `now_ns`; none if it is
     /// gone.
     pub fn mappings_read(
         &mut self,
         pid: Pid,
         began_ns: u64,
-        now: u64,
+        now_ns: u64,
         mappings: Option<Vec<Mapping>>,
     ) {
-        let changed = self
-            .resolver
-            .mappings_read(&mut self.code, pid, (began_ns, now), mappings);
+        let changed =
+            self.resolver
+                .mappings_read(&mut self.code, pid, (began_ns, now_ns), mappings);
         if changed {
             self.publisher.changed(pid);
         }
@@ -136,12 +136,12 @@ impl UserSpace {
     }
 
     /// Records that the leading thread of `pid` exited.
-    pub fn exited(&mut self, router: &mut Router, pid: Pid, at: u64) {
+    pub fn exited(&mut self, router: &mut Router, pid: Pid, at_ns: u64) {
         if let Some(instance) = self.tracker.instance(pid)
             && let Some(process) = self.tracker.get_mut(instance)
         {
-            process.exited_ns = Some(at);
-            router.exited(instance, at, &mut self.code);
+            process.exited_ns = Some(at_ns);
+            router.exited(instance, at_ns, &mut self.code);
         }
         self.traced.exited(pid);
     }
@@ -153,7 +153,7 @@ impl UserSpace {
         &mut self,
         router: &mut Router,
         processes: &ProcessTable,
-        (now, known_ns): (u64, u64),
+        (now_ns, known_ns): (u64, u64),
         lives: impl Fn(Pid) -> bool,
     ) {
         let finished = self.finished(processes, known_ns, lives);
@@ -161,7 +161,7 @@ impl UserSpace {
             router.begin_if_due(&mut self.process_context(processes), *instance, u64::MAX);
         }
         let instances = finished.iter().copied();
-        router.sample_exits(&self.tracker, processes, instances, now);
+        router.sample_exits(&self.tracker, processes, instances, now_ns);
         for instance in finished {
             let exited = self
                 .tracker

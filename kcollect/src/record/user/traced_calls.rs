@@ -114,14 +114,14 @@ impl UserSpace {
         router: &mut Router,
         processes: &ProcessTable,
         (pid, name): (Pid, &[u8]),
-        at: u64,
+        at_ns: u64,
     ) {
         let Some(mut memory) = self.traced.memory.remove(&pid) else {
             return;
         };
         let instance = instance_of(processes, pid);
         let header = RecordHeader {
-            time_ns: at,
+            time_ns: at_ns,
             pid: pid.0,
             tid: pid.0,
             name: ThreadName::of(name),

@@ -148,7 +148,7 @@ impl StackResolver {
         code: &mut LoadedCode,
         publisher: &mut TablePublisher,
         processes: &ProcessTable,
-        (at, slot): (u64, UserStackKey),
+        (at_ns, slot): (u64, UserStackKey),
         mut copy: StackCopy,
     ) -> Option<UserStack> {
         if self.copied_bytes > SHORTEN_COPIES_BYTES {
@@ -160,7 +160,7 @@ impl StackResolver {
         copy.report_file(code, publisher, &relatives);
         match copy.unwind(&mut code.objects, publisher, &relatives) {
             Some(stack) if stack.end == UnwindEnd::NoMapping && room => {
-                if self.unmapped.wait(at, slot, copy).is_some() {
+                if self.unmapped.wait(at_ns, slot, copy).is_some() {
                     return Some(stack);
                 }
                 self.copied_bytes += bytes;
@@ -233,7 +233,7 @@ impl StackResolver {
         &mut self,
         code: &mut LoadedCode,
         pid: Pid,
-        (began, now): (u64, u64),
+        (began, now_ns): (u64, u64),
         mappings: Option<Vec<Mapping>>,
     ) -> bool {
         let (since, waiting) = self.unmapped.was_read(pid);
@@ -242,7 +242,7 @@ impl StackResolver {
         }
         let found = mappings.unwrap_or_default();
         let changed = !waiting.is_empty() && code.spaces.discovered(pid, found, began, since);
-        self.unmapped.had_news(pid, now, changed);
+        self.unmapped.had_news(pid, now_ns, changed);
         let mapped = code.mapped_by(pid);
         self.unwind_soon(waiting.into_iter().map(|(slot, copy)| {
             let code = MappedCode::clone(&mapped);

@@ -42,7 +42,7 @@ impl Unmapped {
     /// read not long ago.
     pub(in crate::record) fn wait(
         &mut self,
-        at: u64,
+        at_ns: u64,
         slot: UserStackKey,
         copy: StackCopy,
     ) -> Option<StackCopy> {
@@ -53,13 +53,13 @@ impl Unmapped {
             waiting: Vec::new(),
         });
         if reading.waiting.is_empty() {
-            if at < reading.next_ns {
+            if at_ns < reading.next_ns {
                 return Some(copy);
             }
-            reading.since_ns = at;
+            reading.since_ns = at_ns;
             self.asked.push(copy.pid);
         }
-        reading.since_ns = reading.since_ns.min(at);
+        reading.since_ns = reading.since_ns.min(at_ns);
         reading.waiting.push((slot, copy));
         None
     }
@@ -91,13 +91,13 @@ impl Unmapped {
     }
 
     /// Sets the pause after a reading of an instant, which had something new or nothing.
-    pub(in crate::record) fn had_news(&mut self, pid: Pid, at: u64, news: bool) {
+    pub(in crate::record) fn had_news(&mut self, pid: Pid, at_ns: u64, news: bool) {
         if let Some(reading) = self.by_pid.get_mut(&pid) {
             reading.pause_ns = match news {
                 true => MIN_PAUSE_NS,
                 false => (2 * reading.pause_ns).min(MAX_PAUSE_NS),
             };
-            reading.next_ns = at + reading.pause_ns;
+            reading.next_ns = at_ns + reading.pause_ns;
         }
     }
 

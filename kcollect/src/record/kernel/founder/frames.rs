@@ -61,14 +61,14 @@ impl ArtificialFrames {
         once(writer, &mut self.stolen, STOLEN_ADDRESS, "<STOLEN>")
     }
 
-    /// Returns the stack of a process in user mode, under the name that it has now; `at` is the
+    /// Returns the stack of a process in user mode, under the name that it has now; `at_ns` is the
     /// experiment's time.
     pub(super) fn user(
         &mut self,
         writer: &mut ExperimentWriter,
         process: Option<&ProcessInfo>,
         pid: Pid,
-        at: u64,
+        at_ns: u64,
     ) -> experiment_format::Result<StackUid> {
         let instance = process.map_or(ProcessInstance::unknown(pid), |process| process.instance);
         let name = process.and_then(|process| process.name.as_ref());
@@ -79,7 +79,7 @@ impl ArtificialFrames {
             return Ok(known.uid);
         }
         let function = format!("<{}_PID_{pid}>", shown_name(pid, name.map(|name| &**name)));
-        let uid = write(writer, at, self.next_address, function)?;
+        let uid = write(writer, at_ns, self.next_address, function)?;
         self.next_address += SIZE_BYTES;
         let name = name.cloned();
         let frame = UserFrame {
@@ -112,12 +112,12 @@ fn once(
 
 fn write(
     writer: &mut ExperimentWriter,
-    at: u64,
+    at_ns: u64,
     vaddr: u64,
     name: String,
 ) -> experiment_format::Result<StackUid> {
     writer.map(&MapEvent::Function {
-        at_ns: at,
+        at_ns,
         vaddr,
         size: SIZE_BYTES,
         name,
