@@ -62,6 +62,7 @@ impl Inputs {
         }
         Ok(())
     }
+
     fn push_cpu_change(&mut self, at_ns: u64, cpu: u32, online: bool) {
         let change = CpuChange { cpu, online };
         self.order.push(at_ns, InputEvent::CpuChange(change));
