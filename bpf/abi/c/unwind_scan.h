@@ -29,10 +29,9 @@
  * a. Callers are return addresses into code without rules.
  * b. The stack ends with an address of such code that is behind no call.
  *
- * 3. SCAN_OUTERMOST looks downwards from the end of the thread's own stack for the function that
- * the
- * thread's first function has called. It follows a scan that has found no caller: one of another
- * stack, or one of the thread's own stack where the frame pointer leads nowhere either.
+ * 3. SCAN_OUTERMOST looks downwards from the end of the thread's own stack for the function
+ * that the thread's first function has called. It follows a scan that has found no caller: one of
+ * another stack, or one of the thread's own stack where the frame pointer leads nowhere either.
  * a. The thread's own stack is known where the C library has it: it ends at the thread pointer.
  * b. It goes on below another stack if a register that calls keep leads to it.
  * c. How large the frame is that left it is not known, and what lies there may be of old calls.
