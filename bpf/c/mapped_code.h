@@ -40,8 +40,8 @@ extern struct file_tables kc_file_tables SEC(".maps");
 enum code_kind {
 	/* The file has a table. */
 	CODE_TABLE,
-	/* No file, or one without a table, or memory that is shared, as code made at run time may
-	 * be that is written to elsewhere: unwind by frame pointer. */
+	/* No file, or one without a table, or memory that is shared, as JIT code may be
+	 * that is written to elsewhere: unwind by frame pointer. */
 	CODE_FRAME_POINTER,
 	/* The file is not known yet, or its table is not there yet, or the mapping is being made.
 	 */

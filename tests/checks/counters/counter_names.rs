@@ -34,7 +34,7 @@ const ENCODINGS: &str = include_str!("../../../kcollect/counters/tests/counters/
 
 /// The lines of `perf_event_attr` that say what is counted, as perf prints them, and as
 /// `encodings.txt` has them.
-const SAID: [(&str, &str); 9] = [
+const COUNTED_BY: [(&str, &str); 9] = [
     ("config", "config"),
     ("{ bp_addr, config1 }", "config1"),
     ("{ bp_len, config2 }", "config2"),
@@ -77,7 +77,7 @@ fn perfs(devices: &Path, event: &str) -> Result<BTreeSet<String>> {
             .filter_map(|(name, value)| Some((name.trim(), value.split_whitespace().next()?)))
             .collect();
         let mut encoding = format!("type={}", fields.get("type").unwrap_or(&"0"));
-        for (theirs, ours) in SAID {
+        for (theirs, ours) in COUNTED_BY {
             match fields.get(theirs) {
                 Some(value) => encoding.push_str(&format!(" {ours}={value}")),
                 None if ours == "config" => encoding.push_str(" config=0"),

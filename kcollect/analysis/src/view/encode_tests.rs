@@ -141,7 +141,7 @@ fn contradictions_are_said() {
         change(&mut payload);
         encode(&payload).unwrap_err().to_string()
     };
-    let said = [
+    let messages = [
         broken(|it| it.interval_us = 0),
         broken(|it| it.duration_ns = u64::MAX),
         broken(|it| it.threads[1].process = 7),
@@ -157,7 +157,7 @@ fn contradictions_are_said() {
         broken(|it| it.ticks[0].time_ns = 1 << 60),
     ];
     assert_eq!(
-        said,
+        messages,
         [
             "an impossible interval: 0",
             "an impossible duration: 18446744073709551615",
