@@ -114,14 +114,14 @@ fn containing(directory: &Path, words: &str) -> Result<Vec<PathBuf>> {
     Ok(containing)
 }
 
-/// Returns the statistics of the JIT code of followed processes, by process id.
-fn jit_stats(experiment: &Path) -> Result<Vec<(i64, serde_json::Value)>> {
+/// Returns the rows of followed processes in the summary, by process id.
+fn followed_processes(experiment: &Path) -> Result<Vec<(i64, serde_json::Value)>> {
     let text = fs::read_to_string(experiment.join("kcollect.json"))?;
     let summary: serde_json::Value = serde_json::from_str(&text)?;
     let rows = summary["followed"]["processes"].as_array();
     let rows = rows.context("followed processes")?;
     rows.iter()
-        .map(|row| Ok((row["pid"].as_i64().context("a pid")?, row["jit"].clone())))
+        .map(|row| Ok((row["pid"].as_i64().context("a pid")?, row.clone())))
         .collect()
 }
 
@@ -188,20 +188,20 @@ fn root_a_perf_map_cannot_reveal_unreadable_files() -> Result<()> {
     for map in maps {
         let _ = fs::remove_file(map);
     }
-    let jit_stats = jit_stats(&recorded.experiment()?)?;
+    let followed = followed_processes(&recorded.experiment()?)?;
     for (pid, refusal) in refusals {
-        let jit_stats = jit_stats.iter().find(|(of, _)| *of == pid);
-        let (_, jit_stats) = jit_stats.with_context(|| format!("{pid} was not followed"))?;
-        let output = jit_stats["refusal"].as_str().unwrap_or_default();
+        let process = followed.iter().find(|(of, _)| *of == pid);
+        let (_, process) = process.with_context(|| format!("{pid} was not followed"))?;
+        let output = process["jit"]["refusal"].as_str().unwrap_or_default();
         ensure!(
             output.contains(refusal) && output.is_empty() == refusal.is_empty(),
-            "{pid} should be refused for {refusal:?}: {jit_stats}"
+            "{pid} should be refused for {refusal:?}: {process}"
         );
         if refusal.is_empty() {
             let found = containing(recorded.directory(), &harmless)?;
             ensure!(
                 !found.is_empty(),
-                "the user's own map was not read: {jit_stats}"
+                "the user's own map was not read: {process}"
             );
         }
     }
@@ -235,17 +235,18 @@ fn root_endless_and_unanswering_files_are_given_up() -> Result<()> {
         let _ = fs::remove_file(map);
     }
     // The pipe and the endless map are reported; the others need no report.
-    let jit_stats = jit_stats(&recorded.experiment()?)?;
-    let refused = |(_, jit_stats): &(i64, serde_json::Value)| {
-        jit_stats["refusal"]
+    let followed = followed_processes(&recorded.experiment()?)?;
+    let refused = |(_, process): &(i64, serde_json::Value)| {
+        process["jit"]["refusal"]
             .as_str()
             .is_some_and(|why| why.contains("not a regular file"))
     };
-    let unread =
-        |(_, jit_stats): &(i64, serde_json::Value)| jit_stats["unread"].as_u64() > Some(90 << 30);
+    let unread = |(_, process): &(i64, serde_json::Value)| {
+        process["jit"]["unread"].as_u64() > Some(90 << 30)
+    };
     ensure!(
-        jit_stats.iter().any(refused) && jit_stats.iter().any(unread),
-        "{jit_stats:?}"
+        followed.iter().any(refused) && followed.iter().any(unread),
+        "{followed:?}"
     );
     let size: u64 = files_below(recorded.directory())?
         .iter()
