@@ -147,6 +147,9 @@ fn ended(recording: Recording) -> Result<tests::kcollect::FinishedRecording> {
 fn root_a_perf_map_cannot_reveal_unreadable_files() -> Result<()> {
     let _machine = Shared::take()?;
     let user_directory = UserDirectory::make()?;
+    let mut recording = Recording::start(["-p", "hi", "-F", PROCTORTURES], LIMIT)?;
+    recording.until_running()?;
+    // Written now: a map that is two seconds older than its process is one of an earlier process.
     let (file, name) = (user_directory.roots.path().join("secret"), secret());
     fs::write(&file, map_of_all(&name))?;
     fs::set_permissions(&file, Permissions::from_mode(0o600))?;
@@ -155,8 +158,6 @@ fn root_a_perf_map_cannot_reveal_unreadable_files() -> Result<()> {
     let own = user_directory.own.path().join("public");
     fs::write(&own, map_of_all(&harmless))?;
     chown(&own, Some(NOBODY), Some(NOBODY))?;
-    let mut recording = Recording::start(["-p", "hi", "-F", PROCTORTURES], LIMIT)?;
-    recording.until_running()?;
     // As another user of the same machine, who may mount files without reading them; not where
     // namespaces are for root alone.
     let mounted = |file: &str| {
