@@ -193,15 +193,15 @@ impl JitFunctions {
 /// Removes the functions that lasted for one nanosecond, the shortest time possible. The process
 /// had replaced them before the file was read, and they have no ticks. The order of the rest stays.
 pub(super) fn without_momentary(changes: &mut Vec<JitChange>) {
-    let mut begin_ns = BTreeMap::new();
+    let mut begins = BTreeMap::new();
     let mut keep = vec![true; changes.len()];
     for (index, change) in changes.iter().enumerate() {
         match change {
             JitChange::Begin { at_ns, address, .. } => {
-                begin_ns.insert(*address, (*at_ns, index));
+                begins.insert(*address, (*at_ns, index));
             }
             JitChange::End { at_ns, address } => {
-                if let Some((since, begin)) = begin_ns.remove(address)
+                if let Some((since, begin)) = begins.remove(address)
                     && *at_ns <= since + 1
                 {
                     keep[begin] = false;

@@ -391,10 +391,12 @@ impl JitWatch {
                         code_offset,
                     } => {
                         counts.functions += 1;
-                        changes.extend(functions.load(instant(at_ns), address, size, name));
-                        if let Some(JitChange::Begin { dump_offset, .. }) = changes.last_mut() {
+                        // Nothing begins where the function is refused, or is there already.
+                        let mut loaded = functions.load(instant(at_ns), address, size, name);
+                        if let Some(JitChange::Begin { dump_offset, .. }) = loaded.last_mut() {
                             *dump_offset = code_offset;
                         }
+                        changes.extend(loaded);
                     }
                     JitDumpRecord::Move { at_ns, from, to } => {
                         changes.extend(functions.moved(instant(at_ns), from, to));

@@ -166,9 +166,9 @@ impl<W, S> Join<W, S> {
 
     /// Ends a thread. Returns those of its records that have no user stack.
     pub fn ended(&mut self, tid: Tid) -> Vec<Complete<W, S>> {
-        let series_id = self.threads.remove(&tid).unwrap_or_default();
+        let series = self.threads.remove(&tid).unwrap_or_default();
         let complete = |series_id| self.complete_before(last_of(series_id));
-        series_id.into_values().flat_map(complete).collect()
+        series.into_values().flat_map(complete).collect()
     }
 
     /// Returns all records that wait, without user stacks. Stacks that came are kept: a stack of a
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_known_after_a_rotation() {
+    fn a_user_stack_is_known_after_a_rotation() {
         let mut join = Words::default();
         assert_eq!(announced(&mut join, (Tid(7), 0), 1, "poll"), "");
         assert_eq!(shown(join.recorded((Tid(7), 3), 1, 2, "a")), "");

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_former_holder_of_a_number_has_its_name_until_it_is_forgotten() {
+    fn a_former_holder_of_a_number_has_its_name_until_it_is_evicted() {
         let mut table = replay("7?bash 9+7 9!true 9- 9+7 9!cat");
         let name = |table: &ProcessTable, instance_number| {
             let process = table.instance(ProcessInstance::new(Pid(9), instance_number))?;

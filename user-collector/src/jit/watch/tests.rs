@@ -184,6 +184,26 @@ fn a_dump_is_read_in_the_place_of_the_map() {
 }
 
 #[test]
+fn a_refused_function_leaves_the_code_of_the_one_before_it() {
+    let mut trial = trial();
+    let pid = std::process::id();
+    let dump = trial.path.with_file_name(format!("jit-{pid}.dump"));
+    let mut bytes = header(0);
+    bytes.extend(load(1500, 0x10, &[1; 8], b"b"));
+    let code_offset = bytes.len() as u64 - 8;
+    bytes.extend(load(1600, 0x80, &[], b"without code"));
+    fs::write(&dump, bytes).unwrap();
+    trial
+        .watch
+        .mapped(1200, 0x1000, 0x2000, dump.as_os_str().as_bytes());
+    let changes = trial.watch.poll(2000);
+    let [JitChange::Begin { dump_offset, .. }] = &changes[..] else {
+        panic!("{changes:?}");
+    };
+    assert_eq!(*dump_offset, Some(code_offset));
+}
+
+#[test]
 fn a_broken_dump_is_a_refusal() {
     let mut trial = trial();
     let pid = std::process::id();
