@@ -195,6 +195,9 @@ fn read_symbols<B: ElfBytes>(
     }
     let strings = elf.content(strtab, "the names of symbols")?;
     let symbols = elf.content(symtab, "the symbol table")?;
+    if symbols.len() % elf.symbol_bytes() != 0 {
+        return Err("the size of the symbol table is no multiple of a symbol's".into());
+    }
     let symbols = elf.symbols(&symbols);
     functions.reserve(symbols.size_hint().0);
     for symbol in symbols.filter(|symbol| symbol.kind == STT_FUNC) {

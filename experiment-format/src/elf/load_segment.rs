@@ -64,7 +64,7 @@ mod tests {
     use crate::elf::ElfLimits;
 
     #[test]
-    fn places_in_the_file_and_addresses() {
+    fn offsets_in_the_file_and_addresses() {
         let segment = LoadSegment {
             offset: 0x1234,
             size: 0x10,

@@ -34,7 +34,16 @@ impl ElfSymbol {
 }
 
 impl<B: ElfBytes> ElfFile<B> {
-    /// Returns the symbols in the content of a symbol table.
+    /// Returns the size of a symbol, bytes.
+    #[must_use]
+    pub fn symbol_bytes(&self) -> usize {
+        match self.wide {
+            true => size_of::<Sym64<Endianness>>(),
+            false => size_of::<Sym32<Endianness>>(),
+        }
+    }
+
+    /// Returns the symbols in the content of a symbol table: as many as are whole.
     pub fn symbols<'a>(&self, content: &'a [u8]) -> impl Iterator<Item = ElfSymbol> + use<'a, B> {
         let endian = self.endian;
         let (wide, narrow): (&[Sym64<Endianness>], &[Sym32<Endianness>]) = match self.wide {
