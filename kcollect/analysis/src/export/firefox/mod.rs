@@ -190,8 +190,8 @@ fn names(model: &Model, profile: &mut Profile) -> ProfileNames {
         let category = match model.object(function.object).kind {
             _ if function.kernel => kernel,
             ObjectKind::File => user,
-            ObjectKind::Dynamic => jit,
-            ObjectKind::Special => CategoryHandle::OTHER,
+            ObjectKind::Dynamic if model.is_jit_code(function) => jit,
+            ObjectKind::Dynamic | ObjectKind::Special => CategoryHandle::OTHER,
         };
         (profile.intern_string(&function.name), category)
     });
