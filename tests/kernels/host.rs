@@ -47,6 +47,8 @@ const KERNEL_WORDS: &str = "console=ttyS0 quiet panic=-1 tsc=reliable";
 const DISK_BYTES: u64 = 256 << 20;
 /// The size of the disk of the results, bytes. It is a sparse file.
 const RESULT_DISK_BYTES: u64 = 1 << 30;
+/// The file that is the guest's second disk, to which it writes its results.
+const RESULTS: &str = "results";
 
 /// Runs the machines.
 ///
@@ -168,7 +170,7 @@ fn try_on(kernel: &Kernel, cpus: &[&str], common: &Initramfs) -> Result<Verdict>
         Path::new("mkfs.ext4")
     });
     run(mkfs.arg("-q").arg(path("disk")), TOOL_LIMIT)?.succeeded()?;
-    File::create(path("results"))?.set_len(RESULT_DISK_BYTES)?;
+    File::create(path(RESULTS))?.set_len(RESULT_DISK_BYTES)?;
 
     let ended = boot(kernel, cpus, place.path());
     let console = fs::read(path("console")).unwrap_or_default();
@@ -178,7 +180,7 @@ fn try_on(kernel: &Kernel, cpus: &[&str], common: &Initramfs) -> Result<Verdict>
     let results = path("unpacked");
     fs::create_dir(&results)?;
     let mut tar = Command::new("tar");
-    tar.args(["--no-same-owner", "-xf"]).arg(path("results"));
+    tar.args(["--no-same-owner", "-xf"]).arg(path(RESULTS));
     let unpacked = run(tar.arg("-C").arg(&results), TOOL_LIMIT)?;
     ensure!(
         unpacked.code() == 0 && results.join(DONE).exists(),
@@ -224,6 +226,6 @@ fn boot(kernel: &Kernel, cpus: &[&str], place: &Path) -> Result<Finished> {
         .args(["-append", KERNEL_WORDS])
         .arg("-serial")
         .arg(format!("file:{}", place.join("console").display()))
-        .args(["-drive", &drive("disk"), "-drive", &drive("handed over")]);
+        .args(["-drive", &drive("disk"), "-drive", &drive(RESULTS)]);
     run(&mut qemu, LIMIT)?.succeeded()
 }

@@ -14,18 +14,12 @@ struct Grid {
 
 unsafe extern "C" {
     fn native_grid_advance(grid: *mut Grid, now_ns: u64, period: u64) -> u32;
-    fn native_grid_align(home: u64, at_ns: u64, period: u64) -> u64;
-    fn native_grid_before(
-        origin_ns: u64,
-        from_ns: u64,
-        to_ns: u64,
-        end_ns: u64,
-        period: u64,
-    ) -> u32;
+    fn native_grid_align(home_ns: u64, at_ns: u64, period: u64) -> u64;
+    fn native_grid_before(origin_ns: u64, from: u64, to: u64, end_ns: u64, period: u64) -> u32;
     fn native_grid_stolen(
         origin_ns: u64,
-        from_ns: u64,
-        to_ns: u64,
+        from: u64,
+        to: u64,
         now_ns: u64,
         stolen_ns: u64,
         period: u64,

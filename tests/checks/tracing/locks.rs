@@ -33,7 +33,7 @@ const MAX_CALL_NS: f64 = 100_000.0;
 /// measured, of a join.
 const MAX_FIRST_CALL_NS: f64 = 1_000_000.0;
 
-/// The bound of traced waits, as in bpf/abi/c/records.h.
+/// The bound of traced waits, as in bpf/abi/c/limits.h.
 const MAX_WAITS_PER_CPU_AND_SECOND: u64 = 5000;
 
 /// Returns the experiment of the program itself.
