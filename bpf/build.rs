@@ -9,7 +9,7 @@ use std::process::Command;
 use libbpf_cargo::SkeletonBuilder;
 use libbpf_rs::Linker;
 
-/// The files `c/*.bpf.c`, in the order in which they are linked: `maps` comes first: its
+/// The files `c/*.bpf.c`, in the order in which they are linked. `maps` comes first: its
 /// head has the reason.
 const SUBJECTS: [&str; 8] = [
     "maps",

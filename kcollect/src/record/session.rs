@@ -102,7 +102,7 @@ impl<'a> Session<'a> {
         counters: &[CounterRequest],
         output: &mut Output,
     ) -> Result<Session<'a>, Failure> {
-        let own = OwnStart::of_the_program();
+        let own = OwnStart::of_the_recording();
         if let Some(obstacle) = doctor::first_obstacle(&doctor::examine(&host::Root::machine())) {
             return Err(obstacle);
         }

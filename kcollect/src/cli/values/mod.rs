@@ -21,6 +21,7 @@ use super::CliError;
 use crate::plan::Archive;
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
+
 /// Returns the error of an option's value.
 pub(super) fn error(option: &str, typed: &str, what: &str, cure: &str) -> CliError {
     CliError::new(format!("{option} {typed}: {what}"), cure)

@@ -24,8 +24,8 @@ pub struct OwnStart {
 }
 
 impl OwnStart {
-    /// Returns the start of the program, if it is called at once: all CPU time counts.
-    pub fn of_the_program() -> OwnStart {
+    /// Returns the start of the recording. The few milliseconds of CPU time before it count too.
+    pub fn of_the_recording() -> OwnStart {
         OwnStart {
             at_ns: now(),
             cpu_s: 0.0,

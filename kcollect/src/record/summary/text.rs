@@ -232,8 +232,8 @@ impl FollowSummary {
             .count();
         (functions > 0 || files > 0).then(|| {
             format!(
-                "JIT code: {functions} functions could not be recorded, and {files} files of names were not read to \
-                 their end; the reasons are in kcollect.json"
+                "JIT code: {functions} functions could not be recorded, and {files} files of names were not read, or \
+                 not completely; the reasons are in kcollect.json"
             )
         })
     }
