@@ -92,12 +92,12 @@ impl ThreadActivity {
     /// Returns the series of numbered user stacks in which its own is.
     #[must_use]
     pub fn stack_series(&self) -> StackSeries {
-        let place = match &self.kind {
-            ActivityKind::Event(ThreadEvent::IoCall(call)) => call.place,
-            ActivityKind::Event(ThreadEvent::Memory { place, .. }) => *place,
+        let call_site = match &self.kind {
+            ActivityKind::Event(ThreadEvent::IoCall(call)) => call.call_site,
+            ActivityKind::Event(ThreadEvent::Memory { call_site, .. }) => *call_site,
             _ => 0,
         };
-        (self.header.tid(), place)
+        (self.header.tid(), call_site)
     }
 }
 
@@ -112,9 +112,9 @@ pub enum ThreadEvent {
     IoCall(Box<IoCallEvent>),
     /// Memory that its process may use came or went, by a system call of the thread.
     Memory {
-        /// The place among the thread's last user stacks where the event's is:
+        /// The call site of the event, which says which of the thread's last user stacks it has:
         /// see [`bpf_abi::IoCallRecord::call_site`].
-        place: u8,
+        call_site: u8,
         /// What changed.
         change: Change,
     },
@@ -123,9 +123,9 @@ pub enum ThreadEvent {
 /// A system call that does I/O, or the name of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IoCallEvent {
-    /// The place among the thread's last user stacks where the call's is: see
+    /// The call site of the call, which says which of the thread's last user stacks it has: see
     /// [`bpf_abi::IoCallRecord::call_site`].
-    pub place: u8,
+    pub call_site: u8,
     /// What it did.
     pub operation: Operation,
 }

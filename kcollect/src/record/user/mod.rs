@@ -127,8 +127,8 @@ impl UserSpace {
     /// Returns whether something waits for a user stack.
     #[must_use]
     pub fn awaits(&self, record: &UserReturnRecord) -> bool {
-        let place = (record.header.tid(), record.call_site);
-        self.join.awaits(place, record.header.user_return)
+        let series = (record.header.tid(), record.call_site);
+        self.join.awaits(series, record.header.user_return)
     }
 
     /// Adds the user stack that was captured when a thread returned to user mode.

@@ -64,11 +64,16 @@ impl TracedProcesses {
 
     /// Returns what a call did, as events of its thread with the times at which they were.
     fn apply(&mut self, call: &IoCallRecord) -> Vec<(u64, ThreadEvent)> {
-        let (pid, place) = (call.header.pid(), call.call_site);
+        let (pid, call_site) = (call.header.pid(), call.call_site);
         if let Some(Action::Memory(what)) = call_of(call.call, call.compat).map(|call| call.action)
         {
             let changes = self.memory.entry(pid).or_default().apply(what, call);
-            let event = |change| (call.header.time_ns, ThreadEvent::Memory { place, change });
+            let event = |change| {
+                (
+                    call.header.time_ns,
+                    ThreadEvent::Memory { call_site, change },
+                )
+            };
             return changes.into_iter().map(event).collect();
         }
         let sockets = &mut self.sockets;
@@ -83,7 +88,10 @@ impl TracedProcesses {
         let operations = descriptors.apply(call, &mut ProcLookup::new(pid, &mut self.sockets));
         let event = |operation: Operation| {
             let at_ns = operation.end_ns;
-            let call = Box::new(IoCallEvent { place, operation });
+            let call = Box::new(IoCallEvent {
+                call_site,
+                operation,
+            });
             (at_ns, ThreadEvent::IoCall(call))
         };
         operations.into_iter().map(event).collect()
@@ -128,7 +136,10 @@ impl UserSpace {
             ..RecordHeader::default()
         };
         for change in memory.executed() {
-            let event = ThreadEvent::Memory { place: 0, change };
+            let event = ThreadEvent::Memory {
+                call_site: 0,
+                change,
+            };
             self.traced_event(router, processes, header, instance, event);
         }
     }
