@@ -153,15 +153,8 @@ mod tests {
     #[test]
     fn the_build_id_of_a_debug_file_is_found_among_other_notes() {
         let id_in = |notes: &[u8]| in_notes(notes, Endianness::Little, 4, MAX_DEBUG_BUILD_ID_BYTES);
-        let note = |kind: u32, content: &[u8]| {
-            let words = [4, content.len() as u32, kind];
-            let mut note: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-            note.extend_from_slice(b"GNU\0");
-            note.extend_from_slice(content);
-            note.resize(note.len().next_multiple_of(4), 0);
-            note
-        };
-        let notes = [note(5, &[1; 9]), note(3, &[7; 20]), note(3, &[8; 20])].concat();
+        let note = |kind, content| note(kind, b"GNU\0", content);
+        let notes = [note(5, &[1; 9][..]), note(3, &[7; 20]), note(3, &[8; 20])].concat();
         assert_eq!(id_in(&notes).unwrap().as_ref(), [7; 20]);
         assert_eq!(id_in(&note(3, &[])), None);
         assert_eq!(id_in(&note(3, &[1; 65])), None);
