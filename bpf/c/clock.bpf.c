@@ -78,6 +78,10 @@ int kc_clock_tick(struct bpf_perf_event_data *ctx)
 		count_idle(stats, cpu, passed.ticks);
 		return 0;
 	}
+	if (task->pid)
+		passed = since_arrival(stats, task, index, passed);
+	if (!passed.ticks)
+		return 0;
 	/* Only the last boundary is known to belong to the interrupt that ended the sleep. */
 	if (passed.ticks > 1 && stats->in_idle) {
 		count_idle(stats, cpu, passed.ticks - 1);
@@ -107,7 +111,6 @@ int kc_clock_tick(struct bpf_perf_event_data *ctx)
 	}
 	if (task->pid) {
 		thread = bpf_task_storage_get(&kc_threads, task, 0, 0);
-		note_charged(thread, index);
 		out->record.user_return = next_user_return(stats, task, thread, true, cpu);
 	}
 	send_tick(stats, out, size);
@@ -132,6 +135,19 @@ static __always_inline void count_sleep(struct cpu_stats *stats, __u32 cpu, __u6
 		count_idle(stats, cpu, ticks);
 }
 
+/* Counts the boundaries that have passed when an idle CPU's sleep begins, and the thread that ran
+ * before was not seen leaving. */
+static __always_inline void count_until_idle(struct cpu_stats *stats, __u64 now_ns)
+{
+	__u32 ticks;
+
+	if (!stats->origin_ns || stats->next_ns > now_ns)
+		return;
+	ticks = count_passed(stats, now_ns).ticks;
+	if (ticks)
+		count_unseen(stats, ticks);
+}
+
 /* The idle loop begins a sleep (the argument is its depth) or ends it (-1). */
 SEC("tp_btf/cpu_idle")
 int kc_cpu_idle(__u64 *ctx)
@@ -143,6 +159,11 @@ int kc_cpu_idle(__u64 *ctx)
 
 	if (!stats)
 		return 0;
+	/* A switch to the idle thread was not seen, or no thread would be the last one. */
+	if (asleep && stats->last_tid) {
+		count_until_idle(stats, bpf_ktime_get_ns());
+		stats->last_tid = 0;
+	}
 	if (!asleep && !is_next_threads_time(bpf_get_current_task_btf()))
 		count_sleep(stats, cpu, bpf_ktime_get_ns());
 	stats->in_idle = asleep;

@@ -25,6 +25,9 @@ extern volatile __u64 begin_ns;
 extern volatile __u64 rotation_ns;
 extern volatile __u64 until_ns;
 
+/* The scheduler's clock minus CLOCK_MONOTONIC, as the last CPU that looked has it. */
+extern volatile __u64 any_offset_ns;
+
 /* Returns when the data began that an instant belongs to, CLOCK_MONOTONIC. */
 static __always_inline __u64 begin_of(__u64 time_ns)
 {
@@ -133,6 +136,51 @@ static __always_inline void count_busy(struct cpu_stats *stats, __u64 *mode, str
 	stats->stolen += passed.stolen_ticks;
 	*mode += ran;
 	stats->late += ran ? ran - 1 : 0;
+}
+
+/* Counts boundaries that passed while a thread had the CPU that the kernel shows to no program, as
+ * some kernels do with protected processes: as ticks of the thread that was last seen coming, in
+ * the kernel, without a stack. */
+static __noinline int count_unseen(struct cpu_stats *stats, __u32 ticks)
+{
+	__u32 zero = 0;
+	struct tick_scratch *out = bpf_map_lookup_elem(&kc_scratch, &zero);
+
+	if (!out)
+		return 0;
+	stats->kernel += ticks;
+	out->record = (struct record_header){
+		.time_ns = stats->last_ns,
+		.cpu = bpf_get_smp_processor_id(),
+		.pid = stats->last_pid,
+		.tid = stats->last_tid,
+		.ticks = ticks,
+		.kind = TICK_KERNEL,
+	};
+	send_tick(stats, out, add_stack(&out->record, -1));
+	return 0;
+}
+
+/* Takes out of the boundaries that were just counted, those after `from`, the ones that passed
+ * before `task` came to this CPU: its switch-in was not seen, nor any before it since the thread
+ * that was last seen coming. */
+static __always_inline struct passed since_arrival(struct cpu_stats *stats,
+						   struct task_struct *task, __u64 from,
+						   struct passed passed)
+{
+	__u32 unseen;
+
+	if (!stats->last_tid || stats->last_tid == (__u32)task->pid)
+		return passed;
+	unseen = grid_before(stats->origin_ns, from, from + passed.ticks,
+			     task->sched_info.last_arrival - any_offset_ns, period_ns);
+	if (!unseen)
+		return passed;
+	count_unseen(stats, unseen);
+	passed.ticks -= unseen;
+	if (passed.stolen_ticks > passed.ticks)
+		passed.stolen_ticks = passed.ticks;
+	return passed;
 }
 
 /* Counts boundaries of an idle CPU that count_passed has just returned. */

@@ -22,9 +22,6 @@
 extern const volatile __u64 page_fault_from;
 extern const volatile __u64 page_fault_to;
 
-/* The scheduler's clock minus CLOCK_MONOTONIC, as the last CPU that looked has it. */
-extern volatile __u64 any_offset_ns;
-
 /* Returns whether a thread is on a CPU or waits for one. Newer kernels leave a thread that has gone
  * to sleep in the queue for a while. */
 static __always_inline bool is_queued(struct task_struct *task)

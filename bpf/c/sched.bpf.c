@@ -136,7 +136,7 @@ static __always_inline void track_at_switch_in(struct cpu_stats *stats, struct t
 static __always_inline void send_missed_off_cpu(struct cpu_stats *stats, struct task_struct *task,
 						struct thread *thread, __u64 began_ns, __u32 cpu)
 {
-	__u64 arrival_ns = task->sched_info.last_arrival, index, charged = thread->charged_from;
+	__u64 arrival_ns = task->sched_info.last_arrival, index;
 	struct off_cpu off_cpu = account_missed_switch_in(&thread->account, arrival_ns,
 							  task->sched_info.run_delay);
 	struct cpu_stats *left = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
@@ -150,11 +150,7 @@ static __always_inline void send_missed_off_cpu(struct cpu_stats *stats, struct 
 	index = grid_index_now(left, stats);
 	index = thread->grid_index + grid_before(left->origin_ns, thread->grid_index, index,
 						 arrival_ns - any_offset_ns, period_ns);
-	/* Boundaries before its arrival that were counted after it were charged to it. */
-	if (charged)
-		index -= grid_before(stats->origin_ns, charged - 1, stats->index,
-				     arrival_ns - any_offset_ns, period_ns);
-	if ((__s64)(index - thread->grid_index) <= 0)
+	if (index <= thread->grid_index)
 		return;
 	describe_off_cpu(left, index, &out->record, task, record_time(began_ns), thread, &off_cpu,
 			 0, cpu);
@@ -206,7 +202,6 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 	account_switch_out(&thread->account, now_ns, state, detail_of(prev, state),
 			   prev->sched_info.run_delay, prev->se.sum_exec_runtime, stolen_ns);
 	thread->grid_index = stats->index;
-	thread->charged_from = 0;
 	thread->cpu = cpu;
 	capture_at_switch_out(stats, prev, thread, cpu);
 }
@@ -277,6 +272,9 @@ static __always_inline void charge_switch_out(__u64 *ctx, struct cpu_stats *stat
 		count_idle(stats, cpu, passed.ticks);
 		return;
 	}
+	passed = since_arrival(stats, prev, index, passed);
+	if (!passed.ticks)
+		return;
 	out = bpf_map_lookup_elem(&kc_scratch, &zero);
 	if (!out)
 		return;
@@ -285,7 +283,6 @@ static __always_inline void charge_switch_out(__u64 *ctx, struct cpu_stats *stat
 	out->record.blocked = passed.stolen_ticks;
 	out->record.flags |= FLAG_AT_SWITCH_OUT;
 	thread = bpf_task_storage_get(&kc_threads, prev, 0, 0);
-	note_charged(thread, index);
 	out->record.user_return = next_user_return(stats, prev, thread, true, cpu);
 	send_tick(stats, out,
 		  add_stack(&out->record, bpf_get_stack(ctx, out->stack, sizeof(out->stack), 0)));
@@ -350,11 +347,14 @@ int kc_sched_switch(__u64 *ctx)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
+	struct task_struct *next = (void *)ctx[2];
 
 	if (!stats)
 		return 0;
 	set_busy(stats, 1);
 	context_switch(ctx, stats, cpu);
+	stats->last_pid = next->tgid;
+	stats->last_tid = next->pid;
 	set_busy(stats, 0);
 	return 0;
 }

@@ -16,9 +16,6 @@ struct thread {
 	__u64 experiment_ns; /* when the experiment began that the account is of: rotation.h */
 	/* Boundaries counted on the CPU that it left, until it did; on a CPU, until it came. */
 	__u64 grid_index;
-	/* The same for a thread that runs though its switch-in was not seen: until boundaries were
-	 * first charged to it, plus 1; otherwise 0. */
-	__u64 charged_from;
 	__u32 cpu; /* that CPU */
 	__u32 zero;
 	__u32 user_fault;   /* the last page fault of user mode: enum state */
@@ -48,13 +45,6 @@ static __always_inline void track(struct thread *thread, __u64 began_ns, __u64 n
 {
 	thread->experiment_ns = began_ns;
 	account_track(&thread->account, now_ns, state, detail, run_delay, run_time);
-}
-
-/* Notes that boundaries after `index` are charged to a thread, which may be NULL. */
-static __always_inline void note_charged(struct thread *thread, __u64 index)
-{
-	if (thread && thread->account.state != STATE_ON_CPU && !thread->charged_from)
-		thread->charged_from = index + 1;
 }
 
 #endif

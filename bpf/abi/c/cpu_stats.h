@@ -56,7 +56,9 @@ struct cpu_stats {
 	 * it how often it had called exec. */
 	__u64 ignored_execution;
 	__u64 index_at_rotation; /* `index` at the end of the last experiment */
-	__u64 zero[2];
+	/* The thread that the last context switch brought here that the programs have seen. */
+	__u32 last_pid, last_tid;
+	__u64 zero;
 };
 
 /* A counter on one CPU. */

@@ -254,6 +254,8 @@ const struct abi_entry kcollect_abi[] = {
 	FIELD(cpu_stats, io_calls_lost)
 	FIELD(cpu_stats, ignored_execution)
 	FIELD(cpu_stats, index_at_rotation)
+	FIELD(cpu_stats, last_pid)
+	FIELD(cpu_stats, last_tid)
 	FIELD(cpu_stats, zero)
 
 	SIZE(counter_stats)

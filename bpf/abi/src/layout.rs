@@ -356,8 +356,13 @@ pub struct CpuStats {
     pub ignored_execution: u64,
     /// `index` at the end of the last experiment.
     pub index_at_rotation: u64,
+    /// The process of the thread that the last context switch brought to this CPU that the programs
+    /// have seen.
+    pub last_pid: u32,
+    /// That thread.
+    pub last_tid: u32,
     /// Room for more.
-    pub zero: [u64; 2],
+    pub zero: u64,
 }
 
 impl CpuStats {
@@ -402,6 +407,8 @@ impl CpuStats {
             switch_steal_ns: 0,
             ignored_execution: 0,
             index_at_rotation: 0,
+            last_pid: 0,
+            last_tid: 0,
             ..self
         }
     }

@@ -34,6 +34,8 @@ impl ThreadNames {
             Some(written) if written.pid != pid => (at_ns, 0),
             // Each CPU's idle thread has this id, and a name of its own.
             Some(written) if *written.name == *name || tid == Tid(0) => return None,
+            // Of a tick that the kernel showed to no program, the name is not known.
+            Some(_) if name.is_empty() => return None,
             Some(written) if written.changes == MAX_NAME_CHANGES => return None,
             Some(written) => (0, written.changes + 1),
             None => (0, 0),
@@ -53,6 +55,7 @@ mod tests {
         let mut names = ThreadNames::default();
         assert_eq!(names.update(Pid(7), Tid(8), b"a", 5), Some(0));
         assert_eq!(names.update(Pid(7), Tid(8), b"a", 6), None);
+        assert_eq!(names.update(Pid(7), Tid(8), b"", 6), None);
         assert_eq!(names.update(Pid(7), Tid(8), b"b", 7), Some(0));
         // Another process has the id.
         assert_eq!(names.update(Pid(9), Tid(8), b"b", 8), Some(8));

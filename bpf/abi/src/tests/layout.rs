@@ -251,6 +251,8 @@ fn statistics(all: &mut Vec<(String, usize)>) {
             io_calls_lost,
             ignored_execution,
             index_at_rotation,
+            last_pid,
+            last_tid,
             zero,
         ]
     );
@@ -460,6 +462,8 @@ proptest! {
             switch_steal_ns: 0,
             ignored_execution: 0,
             index_at_rotation: 0,
+            last_pid: 0,
+            last_tid: 0,
             ..stats
         };
         prop_assert_eq!(kept.as_bytes(), expected.as_bytes());
