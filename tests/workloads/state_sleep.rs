@@ -3,41 +3,28 @@
 //! `io_uring` (the same read, handed to a ring, and a wait for its completion), or `fsync` (not
 //! interruptible: the disk).
 //!
-//! The naps are of many lengths, and their timers have no slack. Otherwise most would end together
-//! with a tick of the profiler's clock, or always as long after one, and its ticks would be no
-//! independent samples (ACCURACY.md).
+//! The naps are of random lengths ([`tests::workload::naps`]).
 
 use std::fs::File;
 use std::io::{PipeReader, Read, Seek, Write, pipe};
 use std::os::fd::{AsFd, AsRawFd};
 use std::thread::sleep;
-use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use experiment_format::microstate::Microstate;
 use io_uring::{IoUring, opcode, types};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::prctl::set_timerslack;
+use tests::workload::naps::Naps;
 use tests::workload::thread_times::ThreadTimes;
 use tests::workload::truth::{Work, monotonic_ns, variant};
 
-/// The shortest sleep.
-const SHORTEST_NAP: Duration = Duration::from_millis(1);
-const LONGEST_NAP: Duration = Duration::from_millis(3);
-/// The lengths that any number of naps have are spread evenly.
-const GOLDEN_RATIO: f64 = 1.618_033_988_749_895;
-/// The kernel may end a sleep so much later, to handle several timers at once: the least that it
-/// accepts. Threads inherit it.
-const TIMER_SLACK_NS: u64 = 1;
-
 fn main() -> Result<()> {
-    set_timerslack(TIMER_SLACK_NS).context("timer slack")?;
     let mut work = Work::start("state_sleep")?;
-    let mut next_nap = naps();
+    let mut naps = Naps::new()?;
     match variant()?.as_str() {
         "nanosleep" => repeat(work, || {
-            sleep(next_nap());
+            sleep(naps.next_length());
             Ok(())
         }),
         "pipe" => read_pipe(work, |reader, byte| Ok(reader.read(byte)?)),
@@ -51,7 +38,7 @@ fn main() -> Result<()> {
             let (reader, _writer) = pipe()?;
             repeat(work, || {
                 let mut watched = [PollFd::new(reader.as_fd(), PollFlags::POLLIN)];
-                let limit = PollTimeout::try_from(next_nap())?;
+                let limit = PollTimeout::try_from(naps.next_length())?;
                 poll(&mut watched, limit)?;
                 Ok(())
             })
@@ -61,7 +48,7 @@ fn main() -> Result<()> {
             let epoll = Epoll::new(EpollCreateFlags::empty())?;
             epoll.add(&reader, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
             repeat(work, || {
-                let limit = EpollTimeout::try_from(next_nap())?;
+                let limit = EpollTimeout::try_from(naps.next_length())?;
                 epoll.wait(&mut [EpollEvent::empty()], limit)?;
                 Ok(())
             })
@@ -77,15 +64,6 @@ fn main() -> Result<()> {
             })
         }
         other => bail!("no variant {other:?}"),
-    }
-}
-
-/// Returns the length of the next nap, call by call.
-fn naps() -> impl FnMut() -> Duration {
-    let mut naps = 0.0_f64;
-    move || {
-        naps += 1.0;
-        SHORTEST_NAP + (LONGEST_NAP - SHORTEST_NAP).mul_f64((naps * GOLDEN_RATIO).fract())
     }
 }
 
@@ -109,9 +87,9 @@ fn read_pipe(
     let until_ns = work.until_ns();
     let thread = std::thread::spawn(move || {
         let mut thread_times = ThreadTimes::start()?;
-        let mut next_nap = naps();
+        let mut naps = Naps::new()?;
         while monotonic_ns()? < until_ns {
-            thread_times.blocked(Microstate::Sleep, || sleep(next_nap()))?;
+            thread_times.blocked(Microstate::Sleep, || sleep(naps.next_length()))?;
             writer.write_all(&[1])?;
         }
         // The pipe's end is the end of the reader.

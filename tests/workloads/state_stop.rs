@@ -3,7 +3,6 @@
 //! debugger's. Both print their truth, one line each.
 
 use std::thread::sleep;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use experiment_format::microstate::Microstate;
@@ -11,10 +10,8 @@ use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill, raise};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
+use tests::workload::naps::Naps;
 use tests::workload::truth::{Work, variant};
-
-/// For how long the child is stopped.
-const STOP: Duration = Duration::from_millis(3);
 
 fn main() -> Result<()> {
     let traced = match variant()?.as_str() {
@@ -48,7 +45,7 @@ fn stop_again_and_again(traced: bool) -> Result<()> {
 }
 
 fn let_go_on(work: &mut Work, child: Pid, traced: bool) -> Result<u64> {
-    let mut stops = 0;
+    let (mut naps, mut stops) = (Naps::new()?, 0);
     loop {
         let status = work.blocked(Microstate::Sleep, || {
             waitpid(child, Some(WaitPidFlag::WUNTRACED))
@@ -60,7 +57,7 @@ fn let_go_on(work: &mut Work, child: Pid, traced: bool) -> Result<u64> {
             status == WaitStatus::Stopped(child, Signal::SIGSTOP),
             "the child: {status:?}"
         );
-        work.blocked(Microstate::Sleep, || sleep(STOP))?;
+        work.blocked(Microstate::Sleep, || sleep(naps.next_length()))?;
         if traced {
             ptrace::cont(child, None)?;
         } else {
