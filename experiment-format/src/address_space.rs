@@ -14,6 +14,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use crate::map::{MapEvent, READ_EXECUTE};
+use crate::units::Nanos;
 
 /// The kind of object that an address is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -45,9 +46,9 @@ struct MappedObject {
     vaddr: u64,
     size: u64,
     /// The mapping is valid from this time on, nanoseconds since the start of the experiment.
-    from_ns: u64,
+    from_ns: Nanos,
     /// The mapping is not valid any more from this time on.
-    until_ns: u64,
+    until_ns: Nanos,
     object: usize,
     kind: ObjectKind,
     offset: u64,
@@ -90,14 +91,14 @@ impl RecordedAddressSpace {
     }
 
     /// Returns what was mapped at `address` at a time, in nanoseconds since the start.
-    pub fn find(&self, address: u64, at_ns: u64) -> Option<Location<'_>> {
+    pub fn find(&self, address: u64, at_ns: Nanos) -> Option<Location<'_>> {
         self.find_lasting(address, at_ns).0
     }
 
     /// Returns what was mapped at `address`, and an interval around `at_ns` in which the result is
     /// the same, so that a caller can keep it. The true interval may be longer.
-    pub fn find_lasting(&self, address: u64, at_ns: u64) -> (Option<Location<'_>>, Range<u64>) {
-        let mut same = 0..u64::MAX;
+    pub fn find_lasting(&self, address: u64, at_ns: Nanos) -> (Option<Location<'_>>, Range<Nanos>) {
+        let mut same = Nanos::ZERO..Nanos::MAX;
         let above = self
             .mappings
             .partition_point(|mapping| mapping.vaddr <= address);
@@ -223,7 +224,7 @@ impl Replay {
     /// Adds a mapping, unless the same one is valid already.
     fn add(
         &mut self,
-        at_ns: u64,
+        at_ns: Nanos,
         vaddr: u64,
         size: u64,
         object: usize,
@@ -245,7 +246,7 @@ impl Replay {
             return;
         }
         live.push(self.mappings.len());
-        let (from_ns, until_ns, reach) = (at_ns, u64::MAX, 0);
+        let (from_ns, until_ns, reach) = (at_ns, Nanos::MAX, 0);
         self.mappings.push(MappedObject {
             vaddr,
             size,
@@ -264,7 +265,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn segment(at_ns: u64, vaddr: u64, size: u64, modes: u32, name: &str) -> MapEvent {
+    fn segment(at_ns: Nanos, vaddr: u64, size: u64, modes: u32, name: &str) -> MapEvent {
         let (file_offset, name) = (0x100, name.to_owned());
         MapEvent::Segment {
             at_ns,
@@ -276,7 +277,7 @@ mod tests {
         }
     }
 
-    fn find(space: &RecordedAddressSpace, address: u64, at_ns: u64) -> Option<(&str, u64)> {
+    fn find(space: &RecordedAddressSpace, address: u64, at_ns: Nanos) -> Option<(&str, u64)> {
         space
             .find(address, at_ns)
             .map(|location| (location.object, location.offset))
@@ -285,33 +286,33 @@ mod tests {
     #[test]
     fn a_mapping_is_valid_for_an_interval() {
         let space = RecordedAddressSpace::new([
-            segment(10, 0x1000, 0x100, 5, "a"),
+            segment(Nanos(10), 0x1000, 0x100, 5, "a"),
             MapEvent::Unmap {
-                at_ns: 20,
+                at_ns: Nanos(20),
                 vaddr: 0x1000,
             },
-            segment(30, 0x1000, 0x80, 5, "b"),
+            segment(Nanos(30), 0x1000, 0x80, 5, "b"),
         ]);
         // Before it is mapped, and in a gap, the next one is used.
-        assert_eq!(find(&space, 0x1010, 5), Some(("a", 0x110)));
-        assert_eq!(find(&space, 0x1010, 10), Some(("a", 0x110)));
-        assert_eq!(find(&space, 0x1010, 19), Some(("a", 0x110)));
-        assert_eq!(find(&space, 0x1010, 20), Some(("b", 0x110)));
-        assert_eq!(find(&space, 0x1010, 99), Some(("b", 0x110)));
-        assert_eq!(find(&space, 0x1090, 99), None);
-        assert_eq!(find(&space, 0xfff, 15), None);
-        assert_eq!(find(&space, 0x1100, 15), None);
+        assert_eq!(find(&space, 0x1010, Nanos(5)), Some(("a", 0x110)));
+        assert_eq!(find(&space, 0x1010, Nanos(10)), Some(("a", 0x110)));
+        assert_eq!(find(&space, 0x1010, Nanos(19)), Some(("a", 0x110)));
+        assert_eq!(find(&space, 0x1010, Nanos(20)), Some(("b", 0x110)));
+        assert_eq!(find(&space, 0x1010, Nanos(99)), Some(("b", 0x110)));
+        assert_eq!(find(&space, 0x1090, Nanos(99)), None);
+        assert_eq!(find(&space, 0xfff, Nanos(15)), None);
+        assert_eq!(find(&space, 0x1100, Nanos(15)), None);
     }
 
     #[test]
     fn modes_of_the_first_segment_decide() {
         let space = RecordedAddressSpace::new([
-            segment(0, 0x1000, 0x100, 1, "a"),
-            segment(0, 0x2000, 0x100, 5, "a"),
-            segment(0, 0x3000, 0x100, 3, "a"),
-            segment(0, 0x4000, 0x100, 7, "b"),
+            segment(Nanos::ZERO, 0x1000, 0x100, 1, "a"),
+            segment(Nanos::ZERO, 0x2000, 0x100, 5, "a"),
+            segment(Nanos::ZERO, 0x3000, 0x100, 3, "a"),
+            segment(Nanos::ZERO, 0x4000, 0x100, 7, "b"),
         ]);
-        let found = |address| find(&space, address, 0).map(|(object, _)| object);
+        let found = |address| find(&space, address, Nanos::ZERO).map(|(object, _)| object);
         assert_eq!(found(0x1000), None);
         assert_eq!(found(0x2000), Some("a"));
         assert_eq!(found(0x3000), Some("a"));
@@ -321,13 +322,13 @@ mod tests {
     #[test]
     fn of_overlapping_mappings_the_nearest_and_then_the_older_is_used() {
         let group = MapEvent::Function {
-            at_ns: 0,
+            at_ns: Nanos::ZERO,
             vaddr: 0x1000,
             size: 0x100,
             name: "[vdso]".into(),
         };
         let inner = MapEvent::DynamicFunction {
-            at_ns: 0,
+            at_ns: Nanos::ZERO,
             vaddr: 0x1040,
             size: 0x10,
             group: "[vdso]".into(),
@@ -336,19 +337,19 @@ mod tests {
         let space = RecordedAddressSpace::new([
             inner,
             group,
-            segment(5, 0x5000, 0x10, 5, "old"),
-            segment(6, 0x5000, 0x20, 5, "new"),
+            segment(Nanos(5), 0x5000, 0x10, 5, "old"),
+            segment(Nanos(6), 0x5000, 0x20, 5, "new"),
         ]);
-        assert_eq!(find(&space, 0x1041, 0), Some(("time", 1)));
-        assert_eq!(find(&space, 0x1051, 0), Some(("[vdso]", 0x51)));
-        assert_eq!(find(&space, 0x5001, 9), Some(("old", 0x101)));
-        assert_eq!(find(&space, 0x5011, 9), Some(("new", 0x111)));
+        assert_eq!(find(&space, 0x1041, Nanos::ZERO), Some(("time", 1)));
+        assert_eq!(find(&space, 0x1051, Nanos::ZERO), Some(("[vdso]", 0x51)));
+        assert_eq!(find(&space, 0x5001, Nanos(9)), Some(("old", 0x101)));
+        assert_eq!(find(&space, 0x5011, Nanos(9)), Some(("new", 0x111)));
     }
 
     #[test]
     fn kernel_addresses_and_the_end_of_memory() {
-        let space = RecordedAddressSpace::new([segment(0, u64::MAX - 15, 16, 5, "k")]);
-        assert_eq!(find(&space, u64::MAX, 0), Some(("k", 0x10f)));
+        let space = RecordedAddressSpace::new([segment(Nanos::ZERO, u64::MAX - 15, 16, 5, "k")]);
+        assert_eq!(find(&space, u64::MAX, Nanos::ZERO), Some(("k", 0x10f)));
     }
 
     proptest! {
@@ -362,8 +363,8 @@ mod tests {
             let events: Vec<_> = events
                 .into_iter()
                 .map(|(at_ns, vaddr, size, object)| match size {
-                    0 => MapEvent::Unmap { at_ns, vaddr },
-                    _ => segment(at_ns, vaddr, size, 5, name(object)),
+                    0 => MapEvent::Unmap { at_ns: Nanos(at_ns), vaddr },
+                    _ => segment(Nanos(at_ns), vaddr, size, 5, name(object)),
                 })
                 .collect();
             let contains = events.iter().any(|event| {
@@ -371,13 +372,13 @@ mod tests {
                     if *vaddr <= address && address - vaddr < *size)
             });
             let space = RecordedAddressSpace::new(events);
-            if let Some((_, offset)) = find(&space, address, at_ns) {
+            if let Some((_, offset)) = find(&space, address, Nanos(at_ns)) {
                 prop_assert!(contains);
                 prop_assert!((0x100..0x110).contains(&offset));
             }
-            let (found, same) = space.find_lasting(address, at_ns);
-            prop_assert!(same.contains(&at_ns));
-            for other in (0..30).filter(|other| same.contains(other)) {
+            let (found, same) = space.find_lasting(address, Nanos(at_ns));
+            prop_assert!(same.contains(&Nanos(at_ns)));
+            for other in (0..30).map(Nanos).filter(|other| same.contains(other)) {
                 prop_assert_eq!(space.find(address, other), found);
             }
         }

@@ -18,6 +18,8 @@
 
 use std::ops::Range;
 
+use crate::units::Nanos;
+
 /// The name of the file.
 pub(crate) const FILE: &str = "dyntext";
 
@@ -30,12 +32,12 @@ const FUNCTION_BYTES: usize = RECORD_HEADER_BYTES + 16;
 const CODE_ALIGN_BYTES: usize = 16;
 
 /// Returns the records of one function: `at_ns` in nanoseconds since the start.
-pub(crate) fn encode(at_ns: u64, address: u64, code: &[u8]) -> Vec<u8> {
+pub(crate) fn encode(at_ns: Nanos, address: u64, code: &[u8]) -> Vec<u8> {
     let padded = code.len().next_multiple_of(CODE_ALIGN_BYTES);
     let code_bytes = RECORD_HEADER_BYTES + padded;
     let mut out = Vec::with_capacity(FUNCTION_BYTES + code_bytes);
     out.extend(header(FUNCTION, FUNCTION_BYTES));
-    out.extend(at_ns.to_le_bytes());
+    out.extend(at_ns.0.to_le_bytes());
     out.extend(address.to_le_bytes());
     out.extend(header(CODE, code_bytes));
     out.extend_from_slice(code);
@@ -52,7 +54,7 @@ fn header(kind: u32, size: usize) -> [u8; RECORD_HEADER_BYTES] {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DynamicCode<'a> {
     /// A time at which the function existed, nanoseconds since the start of the experiment.
-    pub at_ns: u64,
+    pub at_ns: Nanos,
     /// Its first address.
     pub address: u64,
     /// Its bytes, with up to 15 zeros after them.
@@ -63,7 +65,7 @@ pub struct DynamicCode<'a> {
 #[derive(Debug, Default)]
 pub struct DynamicCodes {
     bytes: Vec<u8>,
-    functions: Vec<(u64, u64, Range<usize>)>,
+    functions: Vec<(Nanos, u64, Range<usize>)>,
 }
 
 impl DynamicCodes {
@@ -87,7 +89,7 @@ impl DynamicCodes {
                 }
                 CODE => {
                     if let Some((at_ns, address)) = function.take() {
-                        functions.push((at_ns, address, body));
+                        functions.push((Nanos(at_ns), address, body));
                     }
                 }
                 _ => {}
@@ -127,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_function_has_a_record_of_24_bytes_and_padded_code() {
-        let bytes = encode(5, 0x7f00, b"\x90\xc3");
+        let bytes = encode(Nanos(5), 0x7f00, b"\x90\xc3");
         let expected = [
             &[1, 0, 0, 0, 24, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0][..],
             &[0, 0x7f, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 24, 0, 0, 0],
@@ -138,18 +140,18 @@ mod tests {
 
     #[test]
     fn lines_are_passed_over_and_half_a_record_ends_the_file() {
-        let mut bytes = encode(1, 0x10, &[1; 16]);
+        let mut bytes = encode(Nanos(1), 0x10, &[1; 16]);
         // A table of one line ahead of the code, as other collectors write it.
         let lines = [3, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0];
         bytes.splice(FUNCTION_BYTES..FUNCTION_BYTES, lines);
-        bytes.extend(encode(2, 0x20, &[2; 16]));
-        bytes.extend(&encode(3, 0x30, &[3; 16])[..40]);
+        bytes.extend(encode(Nanos(2), 0x20, &[2; 16]));
+        bytes.extend(&encode(Nanos(3), 0x30, &[3; 16])[..40]);
         let codes = DynamicCodes::parse(bytes);
         let found: Vec<_> = codes
             .iter()
             .map(|code| (code.at_ns, code.code[0]))
             .collect();
-        assert_eq!(found, [(1, 1), (2, 2)]);
+        assert_eq!(found, [(Nanos(1), 1), (Nanos(2), 2)]);
         // A size of nothing would be an endless file.
         assert_eq!(DynamicCodes::parse(vec![0; 64]).iter().count(), 0);
     }
@@ -157,11 +159,11 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read(all in prop::collection::vec((any::<u64>(), any::<u64>(), prop::collection::vec(any::<u8>(), 1..100)), 0..10)) {
-            let bytes = all.iter().flat_map(|(at_ns, address, code)| encode(*at_ns, *address, code)).collect();
+            let bytes = all.iter().flat_map(|(at_ns, address, code)| encode(Nanos(*at_ns), *address, code)).collect();
             let codes = DynamicCodes::parse(bytes);
             prop_assert_eq!(codes.iter().count(), all.len());
             for (found, (at_ns, address, code)) in codes.iter().zip(&all) {
-                prop_assert_eq!((found.at_ns, found.address), (*at_ns, *address));
+                prop_assert_eq!((found.at_ns, found.address), (Nanos(*at_ns), *address));
                 prop_assert_eq!(&found.code[..code.len()], &code[..]);
                 prop_assert!(found.code.len() - code.len() < CODE_ALIGN_BYTES);
             }

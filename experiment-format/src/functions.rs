@@ -25,6 +25,7 @@ use crate::archive::archive_name;
 use crate::elf::{AllocatedBytes, ElfBytes, ElfFile, ElfLimits, ElfSegment, SectionTable};
 use crate::error::Error;
 use crate::file::open_regular;
+use crate::units::Nanos;
 
 /// A symbol or string table larger than this is not read.
 const MAX_TABLE_BYTES: u64 = 1 << 30;
@@ -315,7 +316,7 @@ impl Archives {
         &'a mut self,
         space: &'a RecordedAddressSpace,
         address: u64,
-        at_ns: u64,
+        at_ns: Nanos,
     ) -> Result<Option<FunctionAt<'a>>> {
         let Some(location) = space.find(address, at_ns) else {
             return Ok(None);

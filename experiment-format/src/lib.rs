@@ -40,6 +40,7 @@
 //! * [`elf`] reads ELF files by pieces, each within a limit.
 //! * [`groups`] matches units, containers and control groups of processes.
 //! * [`ids`] has the types of the numbers of processes, threads and stacks.
+//! * [`units`] has the types of times and ticks.
 //! * [`text`] makes names of processes safe to print.
 //!
 //! # What holds at any time
@@ -163,6 +164,7 @@ pub mod reader;
 pub mod stacks;
 pub mod subexperiment;
 pub mod text;
+pub mod units;
 pub mod usage;
 pub mod writer;
 mod xml;

@@ -14,6 +14,7 @@ use num_enum::{FromPrimitive, IntoPrimitive};
 use crate::ids::{Pid, Tid};
 use crate::microstate::NumStates;
 use crate::packet::PacketDecl;
+use crate::units::Nanos;
 
 /// The format version that the writer claims and that gprofng 2.40 reads.
 pub const FORMAT_VERSION: &str = "12.4";
@@ -247,7 +248,7 @@ impl Default for LogHeader {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StartTime {
     /// The time by the clock of the packets; less than 2^31 seconds.
-    pub tstamp_ns: u64,
+    pub tstamp_ns: Nanos,
     /// Wall clock time, whole seconds since 1970.
     pub wall_s: i64,
     /// The nanoseconds beyond `wall_s`; 0 where the experiment has seconds only.
@@ -267,10 +268,9 @@ impl LogHeader {
 
 impl StartTime {
     /// Returns the wall clock time in nanoseconds since 1970; 0 if it was earlier.
-    pub fn wall_ns(&self) -> u64 {
-        let seconds = u64::try_from(self.wall_s).unwrap_or(0);
-        let seconds = seconds.saturating_mul(1_000_000_000);
-        seconds.saturating_add(self.wall_subsec_ns.into())
+    pub fn wall_ns(&self) -> Nanos {
+        let seconds = Nanos::from_secs(u64::try_from(self.wall_s).unwrap_or(0));
+        seconds.saturating_add(Nanos(self.wall_subsec_ns.into()))
     }
 }
 
@@ -282,12 +282,12 @@ pub enum LogEvent {
     /// The experiment was closed.
     Exit {
         /// The time, nanoseconds since the start of the experiment.
-        at_ns: u64,
+        at_ns: Nanos,
     },
     /// A usage record was taken.
     Sample {
         /// The time, nanoseconds since the start of the experiment.
-        at_ns: u64,
+        at_ns: Nanos,
         /// The number of its record in `overview`; 0 is the start point.
         id: u32,
         /// Its label.
@@ -296,14 +296,14 @@ pub enum LogEvent {
     /// Recording paused.
     Pause {
         /// The time, nanoseconds since the start of the experiment.
-        at_ns: u64,
+        at_ns: Nanos,
         /// The reason, if it is named.
         name: Option<String>,
     },
     /// Recording resumed.
     Resume {
         /// The time, nanoseconds since the start of the experiment.
-        at_ns: u64,
+        at_ns: Nanos,
     },
     /// A thread has this name from this time on (`jthread_start`). The header has to declare
     /// [`ProfileDecl::ThreadNames`].
@@ -318,7 +318,7 @@ pub enum LogEvent {
     /// one.
     Thread {
         /// The time from which on it has the name, nanoseconds since the start of the experiment.
-        at_ns: u64,
+        at_ns: Nanos,
         /// The thread.
         tid: Tid,
         /// Its name, shown unchanged: for one that a process chose, see [`crate::text::printable`].
@@ -330,21 +330,21 @@ pub enum LogEvent {
     /// A comment, shown as a line in the header of a report.
     Comment {
         /// The time, nanoseconds since the start of the experiment.
-        at_ns: u64,
+        at_ns: Nanos,
         /// The line.
         text: String,
     },
     /// A warning of the collector.
     Warning {
         /// The time, nanoseconds since the start of the experiment.
-        at_ns: u64,
+        at_ns: Nanos,
         /// The warning.
         text: String,
     },
     /// An error of the collector.
     Error {
         /// The time, nanoseconds since the start of the experiment.
-        at_ns: u64,
+        at_ns: Nanos,
         /// The message.
         text: String,
         /// The system's error number, 0 for none.
@@ -369,7 +369,7 @@ pub enum LogEvent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Descendant {
     /// The time, nanoseconds since the start of the experiment.
-    pub at_ns: u64,
+    pub at_ns: Nanos,
     /// The call that starts it: `fork`, `exec`, …
     pub variant: String,
     /// The name of its subexperiment without `.er`.

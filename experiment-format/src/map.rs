@@ -11,6 +11,7 @@ use std::path::Path;
 use crate::Result;
 use crate::error::Error;
 use crate::log::encode::checked_time;
+use crate::units::Nanos;
 use crate::xml::number::{integer, time, unsigned};
 use crate::xml::parse::{Item, Parser, Tag};
 use crate::xml::write::Element;
@@ -27,7 +28,7 @@ pub enum MapEvent {
     /// A part of a file was mapped.
     Segment {
         /// The time, nanoseconds since the start of the experiment.
-        at_ns: u64,
+        at_ns: Nanos,
         /// Its first address.
         vaddr: u64,
         /// Its size in bytes. A segment of 2 GiB or more is written as several.
@@ -44,7 +45,7 @@ pub enum MapEvent {
     /// [`MapEvent::DynamicFunction`] events.
     Function {
         /// The time, nanoseconds since the start of the experiment.
-        at_ns: u64,
+        at_ns: Nanos,
         /// Its first address.
         vaddr: u64,
         /// Its size in bytes, below 2 GiB.
@@ -55,7 +56,7 @@ pub enum MapEvent {
     /// One function of a group.
     DynamicFunction {
         /// The time, nanoseconds since the start of the experiment.
-        at_ns: u64,
+        at_ns: Nanos,
         /// Its first address.
         vaddr: u64,
         /// Its size in bytes, below 2 GiB.
@@ -68,7 +69,7 @@ pub enum MapEvent {
     /// A Java method was compiled.
     JavaMethod {
         /// The time, nanoseconds since the start of the experiment.
-        at_ns: u64,
+        at_ns: Nanos,
         /// Its first address.
         vaddr: u64,
         /// Its size in bytes, below 2 GiB.
@@ -79,7 +80,7 @@ pub enum MapEvent {
     /// The mapping that begins at this address ended.
     Unmap {
         /// The time, nanoseconds since the start of the experiment.
-        at_ns: u64,
+        at_ns: Nanos,
         /// Its first address.
         vaddr: u64,
     },
@@ -92,7 +93,7 @@ const PIECE_BYTES: u64 = 1 << 30;
 
 impl MapEvent {
     /// Returns the time of the event, in nanoseconds since the start.
-    pub fn at_ns(&self) -> u64 {
+    pub fn at_ns(&self) -> Nanos {
         match self {
             MapEvent::Segment { at_ns, .. }
             | MapEvent::Function { at_ns, .. }
@@ -190,7 +191,7 @@ fn pieces(vaddr: u64, size: u64, file_offset: u64) -> Result<impl Iterator<Item 
 }
 
 /// Begins a `map` event.
-fn map<'a>(out: &'a mut String, object: &str, at_ns: u64) -> Result<Element<'a>> {
+fn map<'a>(out: &'a mut String, object: &str, at_ns: Nanos) -> Result<Element<'a>> {
     Ok(Element::begin(out, "event")
         .attribute("kind", "map")
         .attribute("object", object)
@@ -294,7 +295,7 @@ mod tests {
 
     fn segment(vaddr: u64, size: u64, file_offset: u64) -> MapEvent {
         MapEvent::Segment {
-            at_ns: 1_500_000_000,
+            at_ns: Nanos(1_500_000_000),
             vaddr,
             size,
             file_offset,
@@ -335,7 +336,7 @@ mod tests {
         assert!(segment(u64::MAX, 1, 0).encode().is_ok());
         assert!(segment(0, 2, u64::MAX).encode().is_err());
         let function = MapEvent::Function {
-            at_ns: 0,
+            at_ns: Nanos::ZERO,
             vaddr: 0,
             size: 1 << 31,
             name: String::new(),
@@ -359,7 +360,7 @@ mod tests {
             read(text).unwrap(),
             [
                 MapEvent::Segment {
-                    at_ns: 272_190,
+                    at_ns: Nanos(272_190),
                     vaddr: 0x559c_b029_d000,
                     size: 90112,
                     file_offset: 0x4000,
@@ -367,7 +368,7 @@ mod tests {
                     name: "/usr/bin/ls".into()
                 },
                 MapEvent::DynamicFunction {
-                    at_ns: 0,
+                    at_ns: Nanos::ZERO,
                     vaddr: 0x10,
                     size: 40,
                     group: "[vdso]".into(),
@@ -407,7 +408,7 @@ mod tests {
         (at_ns, 0..5, rest).prop_map(
             |(at_ns, kind, (vaddr, size, modes, name, group, file_offset))| match kind {
                 0 => MapEvent::Segment {
-                    at_ns,
+                    at_ns: Nanos(at_ns),
                     vaddr: vaddr >> 1,
                     size,
                     file_offset,
@@ -415,25 +416,28 @@ mod tests {
                     name,
                 },
                 1 => MapEvent::Function {
-                    at_ns,
+                    at_ns: Nanos(at_ns),
                     vaddr,
                     size,
                     name,
                 },
                 2 => MapEvent::DynamicFunction {
-                    at_ns,
+                    at_ns: Nanos(at_ns),
                     vaddr,
                     size,
                     group,
                     name,
                 },
                 3 => MapEvent::JavaMethod {
-                    at_ns,
+                    at_ns: Nanos(at_ns),
                     vaddr,
                     size,
                     method: vaddr,
                 },
-                _ => MapEvent::Unmap { at_ns, vaddr },
+                _ => MapEvent::Unmap {
+                    at_ns: Nanos(at_ns),
+                    vaddr,
+                },
             },
         )
     }

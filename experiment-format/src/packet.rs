@@ -21,6 +21,7 @@ use std::iter::Flatten;
 
 use crate::ids::{Pid, StackUid};
 use crate::microstate::{Microstate, NumStates};
+use crate::units::Nanos;
 use crate::xml::write::Element;
 
 use counter::{COUNTER_SPEC, VALUE_FIELD};
@@ -114,7 +115,7 @@ pub struct ClockRecord {
     /// The CPU; 0 if the packet has none.
     pub cpu: u32,
     /// The time, by the clock of [`crate::log::StartTime::tstamp_ns`].
-    pub time_ns: u64,
+    pub time_ns: Nanos,
     /// The stack, if there is one.
     pub stack: Option<StackUid>,
     /// The thread: a thread id, or what `pthread_self` returned.
@@ -242,7 +243,7 @@ impl PacketLayout {
         Some(PacketTicks {
             shared: ClockRecord {
                 cpu: cpu.unwrap_or_default() as u32,
-                time_ns: time_ns?,
+                time_ns: Nanos(time_ns?),
                 stack: stack.and_then(StackUid::new),
                 thread: thread?,
                 pid: process.map(|pid| Pid(pid as u32)),
@@ -350,6 +351,7 @@ impl PacketDecl {
 mod tests {
     use super::*;
     use crate::ids::Tid;
+    use crate::units::Ticks;
     use proptest::prelude::*;
 
     #[test]
@@ -358,12 +360,12 @@ mod tests {
         let layout = PacketLayout::new(&decl, NumStates::Kernel);
         let tick = ClockTick {
             cpu: 1,
-            time_ns: 6,
+            time_ns: Nanos(6),
             stack: StackUid::new(9).unwrap(),
             tid: Tid(2),
             pid: Pid(3),
             state: Microstate::KernelCpu,
-            ticks: 5,
+            ticks: Ticks(5),
         };
         let packet = tick.encode().unwrap();
         assert_eq!(layout.value(&packet, "kpid"), Some(Value::Integer(3)));
@@ -404,7 +406,7 @@ mod tests {
         let found: Vec<_> = layout.ticks(&packet).unwrap().collect();
         let record = |state, ticks| ClockRecord {
             cpu: 0,
-            time_ns: 99,
+            time_ns: Nanos(99),
             stack: None,
             thread: 12,
             pid: None,

@@ -38,6 +38,7 @@ use crate::packet::{
     HeapEvent, IoEvent, PacketDecl, PacketLayout, SyncEvent, counter, heap, io_call, sync, tick,
 };
 use crate::stacks::table::StackTable;
+use crate::units::Nanos;
 use crate::usage::{USAGE_BYTES, UsageRecord};
 pub use packets::{ClockRecords, Packet, Packets};
 
@@ -63,7 +64,7 @@ pub struct Experiment {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
     /// The time, nanoseconds since the start of the experiment.
-    pub at_ns: u64,
+    pub at_ns: Nanos,
     /// Its label.
     pub label: String,
     /// The usage, none if the collector ended before the record was written.

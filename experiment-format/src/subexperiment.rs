@@ -33,6 +33,7 @@ use crate::packet::{
     CounterEvent, HeapEvent, IoEvent, SyncEvent, TickArray, counter, heap, io_call, sync, tick,
 };
 use crate::stacks::{StackEnd, StackInterner, StackUid};
+use crate::units::Nanos;
 use crate::usage::{USAGE_BYTES, UsageRecord};
 
 /// The size of one write of packets: of a disk that fills up, the room that is left is used, and
@@ -147,7 +148,7 @@ impl SubexperimentWriter {
     /// # Errors
     ///
     /// None at present: it waits in memory.
-    pub fn dynamic_code(&mut self, at_ns: u64, address: u64, code: &[u8]) -> Result<()> {
+    pub fn dynamic_code(&mut self, at_ns: Nanos, address: u64, code: &[u8]) -> Result<()> {
         self.code.push(&dynamic_code::encode(at_ns, address, code));
         Ok(())
     }
@@ -162,7 +163,7 @@ impl SubexperimentWriter {
     /// # Errors
     ///
     /// A time beyond 2^31 seconds.
-    pub fn warning(&mut self, at_ns: u64, text: &str) -> Result<()> {
+    pub fn warning(&mut self, at_ns: Nanos, text: &str) -> Result<()> {
         let warning = self.events.warning(at_ns, text)?;
         self.warnings.push(warning.as_bytes());
         Ok(())
@@ -244,7 +245,7 @@ impl SubexperimentWriter {
     /// # Errors
     ///
     /// A time beyond 2^31 seconds.
-    pub fn sample(&mut self, at_ns: u64, label: &str, usage: &UsageRecord) -> Result<()> {
+    pub fn sample(&mut self, at_ns: Nanos, label: &str, usage: &UsageRecord) -> Result<()> {
         let event = self.events.sample(at_ns, label)?;
         self.log.push(event.as_bytes());
         self.overview.push(&usage.encode());
@@ -303,7 +304,7 @@ impl SubexperimentWriter {
     ///
     /// Those of [`SubexperimentWriter::flush`], and a time beyond 2^31 seconds. As much as possible
     /// is written in spite of them.
-    pub fn close(mut self, founder: &ExperimentDir, at_ns: u64) -> Result<()> {
+    pub fn close(mut self, founder: &ExperimentDir, at_ns: Nanos) -> Result<()> {
         let exit = self
             .events
             .exit(at_ns)

@@ -8,6 +8,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, transmute};
 
 use crate::microstate::Microstate;
+use crate::units::Nanos;
 
 /// The resource usage of a process, or of the whole system, since it began. All values are
 /// cumulative; a report shows the differences between neighbouring records.
@@ -17,16 +18,16 @@ pub struct UsageRecord {
     pub threads: u32,
     /// The time at which the record was taken, by the clock of
     /// [`crate::log::StartTime::tstamp_ns`].
-    pub time_ns: u64,
+    pub time_ns: Nanos,
     /// The time at which the process began, by the same clock.
-    pub created_ns: u64,
+    pub created_ns: Nanos,
     /// The time at which the process ended, by the same clock; 0 while it runs.
-    pub terminated_ns: u64,
+    pub terminated_ns: Nanos,
     /// Elapsed time, summed over the threads.
-    pub real_ns: u64,
+    pub real_ns: Nanos,
     /// Time in each of the ten states, by [`Microstate::number`], summed over the threads. The rest
     /// of `real_ns` is shown as sleep.
-    pub states_ns: [u64; Microstate::PER_THREAD],
+    pub states_ns: [Nanos; Microstate::PER_THREAD],
     /// The number of page faults without I/O.
     pub minor_faults: u64,
     /// The number of page faults with I/O.
@@ -66,17 +67,16 @@ struct FileTime {
 }
 
 impl FileTime {
-    fn new(time_ns: u64) -> Self {
+    fn new(time_ns: Nanos) -> Self {
         FileTime {
-            seconds: (time_ns / NS_PER_S).into(),
-            nanoseconds: (time_ns % NS_PER_S).into(),
+            seconds: (time_ns.0 / NS_PER_S).into(),
+            nanoseconds: (time_ns.0 % NS_PER_S).into(),
         }
     }
 
     /// Returns nanoseconds, the largest number if there are too many.
-    fn ns(self) -> u64 {
-        let seconds_ns = self.seconds.get().saturating_mul(NS_PER_S);
-        seconds_ns.saturating_add(self.nanoseconds.get())
+    fn ns(self) -> Nanos {
+        Nanos::from_secs(self.seconds.get()).saturating_add(Nanos(self.nanoseconds.get()))
     }
 }
 
@@ -168,8 +168,19 @@ mod tests {
     fn fields_stand_where_the_format_has_them() {
         let record = UsageRecord {
             threads: 3,
-            time_ns: 2_000_000_005,
-            states_ns: [0, 0, 0, 0, 0, 0, 0, 1_000_000_007, 0, 0],
+            time_ns: Nanos(2_000_000_005),
+            states_ns: [
+                Nanos::ZERO,
+                Nanos::ZERO,
+                Nanos::ZERO,
+                Nanos::ZERO,
+                Nanos::ZERO,
+                Nanos::ZERO,
+                Nanos::ZERO,
+                Nanos(1_000_000_007),
+                Nanos::ZERO,
+                Nanos::ZERO,
+            ],
             io_chars: 9,
             ..UsageRecord::default()
         }
@@ -183,15 +194,14 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_encoded_is_decoded(threads: u32, times: [u64; 14], counters: [u64; 12]) {
-            let mut states_ns = [0; 10];
-            states_ns.copy_from_slice(&times[4..]);
+            let states_ns = std::array::from_fn(|state| Nanos(times[4 + state]));
             let [a, b, c, d, e, f, g, h, i, j, k, l] = counters;
             let record = UsageRecord {
                 threads,
-                time_ns: times[0],
-                created_ns: times[1],
-                terminated_ns: times[2],
-                real_ns: times[3],
+                time_ns: Nanos(times[0]),
+                created_ns: Nanos(times[1]),
+                terminated_ns: Nanos(times[2]),
+                real_ns: Nanos(times[3]),
                 states_ns,
                 minor_faults: a,
                 major_faults: b,

@@ -22,6 +22,7 @@ use crate::log::{LogEvent, LogHeader, StartTime};
 use crate::map::MapEvent;
 use crate::packet::{ClockTick, CounterEvent, TickArray, counter, tick};
 use crate::stacks::{StackEnd, StackInterner, StackUid};
+use crate::units::Nanos;
 use crate::usage::{USAGE_BYTES, UsageRecord};
 
 /// The space reserved in `log.xml` for events on a full disk.
@@ -141,7 +142,7 @@ impl ExperimentWriter {
     /// # Errors
     ///
     /// A time beyond 2^31 seconds, or a system error.
-    pub fn warning(&mut self, at_ns: u64, text: &str) -> Result<()> {
+    pub fn warning(&mut self, at_ns: Nanos, text: &str) -> Result<()> {
         let warning = self.events.warning(at_ns, text)?;
         lazily(&mut self.warnings, || {
             append_file(&self.dir, "warnings.xml", Records::Text, 0)
@@ -204,7 +205,7 @@ impl ExperimentWriter {
     /// # Errors
     ///
     /// A time beyond 2^31 seconds, or a system error.
-    pub fn sample(&mut self, at_ns: u64, label: &str, usage: &UsageRecord) -> Result<()> {
+    pub fn sample(&mut self, at_ns: Nanos, label: &str, usage: &UsageRecord) -> Result<()> {
         let event = self.events.sample(at_ns, label)?;
         let before = self.log.len();
         self.append_to_log(&event)?;
@@ -263,7 +264,7 @@ impl ExperimentWriter {
     /// # Errors
     ///
     /// A system error. As much as possible is closed in spite of it.
-    pub fn close(mut self, at_ns: u64) -> Result<PathBuf> {
+    pub fn close(mut self, at_ns: Nanos) -> Result<PathBuf> {
         let exit = self.events.exit(at_ns);
         self.log.use_spare(0);
         // Every step is done; the first error is returned.

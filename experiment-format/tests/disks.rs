@@ -23,6 +23,7 @@ use experiment_format::packet::{ClockTick, TickArray};
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
 use experiment_format::subexperiment::SubexperimentWriter;
+use experiment_format::units::{Nanos, Ticks};
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 use gprofng::display_all;
@@ -69,25 +70,27 @@ fn root_ticks_end_and_the_experiment_is_closed() {
     let name = "<K>".to_owned();
     writer
         .map(&MapEvent::Function {
-            at_ns: 0,
+            at_ns: Nanos::ZERO,
             vaddr: 0x1000,
             size: 256,
             name,
         })
         .unwrap();
-    writer.sample(0, "start", &UsageRecord::default()).unwrap();
+    writer
+        .sample(Nanos::ZERO, "start", &UsageRecord::default())
+        .unwrap();
     let stack = writer.stack(&[0x1000], StackEnd::Complete).unwrap();
     let mut written = 0u64;
     let error = loop {
         let state = Microstate::KernelCpu;
         let tick = ClockTick {
             cpu: 0,
-            time_ns: 1,
+            time_ns: Nanos(1),
             stack,
             tid: Tid(1),
             pid: Pid(1),
             state,
-            ticks: 1,
+            ticks: Ticks(1),
         };
         match writer.tick(&tick) {
             Ok(()) => written += 1,
@@ -107,7 +110,7 @@ fn root_ticks_end_and_the_experiment_is_closed() {
     let mapped = (0..10_000u64).find_map(|n| {
         let name = "x".repeat(500);
         let event = MapEvent::Function {
-            at_ns: 0,
+            at_ns: Nanos::ZERO,
             vaddr: 0x10_0000 + 256 * n,
             size: 16,
             name,
@@ -119,17 +122,22 @@ fn root_ticks_end_and_the_experiment_is_closed() {
     let (at_ns, text) = (2_000_000_000, error.to_string());
     writer
         .log(&LogEvent::Error {
-            at_ns,
+            at_ns: Nanos(at_ns),
             text,
             errno: 28,
         })
         .unwrap();
     for n in 0..100 {
         let text = format!("loss counter {n}: 0");
-        writer.log(&LogEvent::Comment { at_ns, text }).unwrap();
+        writer
+            .log(&LogEvent::Comment {
+                at_ns: Nanos(at_ns),
+                text,
+            })
+            .unwrap();
     }
     writer
-        .sample(at_ns, "stop", &UsageRecord::default())
+        .sample(Nanos(at_ns), "stop", &UsageRecord::default())
         .unwrap();
     assert!(
         writer
@@ -137,7 +145,7 @@ fn root_ticks_end_and_the_experiment_is_closed() {
             .unwrap_err()
             .is_disk_full()
     );
-    let path = writer.close(at_ns).unwrap();
+    let path = writer.close(Nanos(at_ns)).unwrap();
     assert!(!path.join(".incomplete").exists());
 
     let header = display_all(&path, &["-header"]).0;
@@ -174,17 +182,19 @@ fn root_a_file_system_that_cannot_reserve_space_is_accepted() {
         let state = Microstate::KernelCpu;
         let tick = ClockTick {
             cpu: 0,
-            time_ns: n,
+            time_ns: Nanos(n),
             stack,
             tid: Tid(1),
             pid: Pid(1),
             state,
-            ticks: 1,
+            ticks: Ticks(1),
         };
         writer.tick(&tick).unwrap();
-        writer.sample(n, "x", &UsageRecord::default()).unwrap();
+        writer
+            .sample(Nanos(n), "x", &UsageRecord::default())
+            .unwrap();
     }
-    let experiment = Experiment::open(&writer.close(10_000).unwrap()).unwrap();
+    let experiment = Experiment::open(&writer.close(Nanos(10_000)).unwrap()).unwrap();
     assert_eq!(
         experiment.ticks().unwrap().map(Result::unwrap).count(),
         10_000
@@ -196,7 +206,7 @@ fn root_a_file_system_that_cannot_reserve_space_is_accepted() {
 /// Adds a record of every kind.
 fn add_records(sub: &mut SubexperimentWriter, n: u64) {
     let function = MapEvent::Function {
-        at_ns: 0,
+        at_ns: Nanos::ZERO,
         vaddr: 256 * n,
         size: 256,
         name: format!("function_{n}"),
@@ -205,17 +215,21 @@ fn add_records(sub: &mut SubexperimentWriter, n: u64) {
     let stack = sub.stack(&[n, 2, 3], StackEnd::Complete).unwrap();
     let array = TickArray {
         cpu: 0,
-        time_ns: n,
+        time_ns: Nanos(n),
         stack,
         tid: Tid(1),
         pid: Pid(1),
-        ticks: [1; Microstate::PER_THREAD],
+        ticks: [Ticks(1); Microstate::PER_THREAD],
         detail: 0,
     };
     sub.tick_array(&array).unwrap();
     let text = format!("comment {n}");
-    sub.log(&LogEvent::Comment { at_ns: n, text }).unwrap();
-    sub.sample(n, "x", &UsageRecord::default()).unwrap();
+    sub.log(&LogEvent::Comment {
+        at_ns: Nanos(n),
+        text,
+    })
+    .unwrap();
+    sub.sample(Nanos(n), "x", &UsageRecord::default()).unwrap();
 }
 
 /// Checks that all content is whole: elements, records, stacks of packets.
@@ -284,7 +298,7 @@ fn root_a_subexperiment_waits_for_room() {
     for n in 0..1000 {
         add_records(&mut sub, reported + n);
     }
-    assert!(sub.close(&founder, 1).unwrap_err().is_disk_full());
+    assert!(sub.close(&founder, Nanos(1)).unwrap_err().is_disk_full());
     let (arrays, _) = check_whole(&path);
     assert!(arrays >= reported as usize);
 }

@@ -18,6 +18,7 @@ use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::ClockTick;
 use experiment_format::stacks::StackEnd;
+use experiment_format::units::{Nanos, Ticks};
 use gprofng::{columns, display, display_all};
 
 use synthetic::{clock, header};
@@ -45,22 +46,22 @@ fn written(maps: &[MapEvent], ticks: &[(u64, u64, u32)]) -> Written {
         let stack = writer.stack(&[*address], StackEnd::Complete).unwrap();
         let tick = ClockTick {
             cpu: 0,
-            time_ns: START + at * SECOND,
+            time_ns: Nanos(START + at * SECOND),
             stack,
             tid: Tid(4242),
             pid: Pid(4242),
             state: Microstate::User,
-            ticks: *ticks,
+            ticks: Ticks((*ticks).into()),
         };
         writer.tick(&tick).unwrap();
     }
-    let path = writer.close(60 * SECOND).unwrap();
+    let path = writer.close(Nanos(60 * SECOND)).unwrap();
     Written { _tmp: tmp, path }
 }
 
 fn begin(at: u64, vaddr: u64, size: u64, name: &str) -> MapEvent {
     MapEvent::Function {
-        at_ns: at * SECOND,
+        at_ns: Nanos(at * SECOND),
         vaddr,
         size,
         name: name.into(),
@@ -69,7 +70,7 @@ fn begin(at: u64, vaddr: u64, size: u64, name: &str) -> MapEvent {
 
 fn end(at: u64, vaddr: u64) -> MapEvent {
     MapEvent::Unmap {
-        at_ns: at * SECOND,
+        at_ns: Nanos(at * SECOND),
         vaddr,
     }
 }
@@ -170,7 +171,7 @@ fn a_longer_or_shorter_name_at_the_same_place_is_another_function_after_the_end(
 fn late_events_have_the_same_effect_if_an_end_is_before_a_beginning() {
     let late = |gap: u64| {
         let second = MapEvent::Function {
-            at_ns: 20 * SECOND + gap,
+            at_ns: Nanos(20 * SECOND + gap),
             vaddr: JIT,
             size: 0x100,
             name: "second".into(),
@@ -200,7 +201,7 @@ fn late_events_have_the_same_effect_if_an_end_is_before_a_beginning() {
 #[test]
 fn a_segment_hides_a_function_at_its_addresses() {
     let segment = MapEvent::Segment {
-        at_ns: 0,
+        at_ns: Nanos::ZERO,
         vaddr: JIT,
         size: 0x1000,
         file_offset: 0,

@@ -23,6 +23,7 @@ use experiment_format::packet::ClockTick;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::text::printable;
+use experiment_format::units::{Nanos, Ticks};
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 use gprofng::{columns, display};
@@ -79,7 +80,7 @@ fn founder() -> Founder {
     write_images(&mut writer, &hostile_function);
     writer.note("a note ahead of the header").unwrap();
     writer
-        .warning(SECOND, "a warning from warnings.xml")
+        .warning(Nanos(SECOND), "a warning from warnings.xml")
         .unwrap();
 
     let stack = |writer: &mut ExperimentWriter, frames: &[u64]| {
@@ -108,7 +109,7 @@ fn founder() -> Founder {
         writer
             .tick(&ClockTick {
                 cpu,
-                time_ns: time,
+                time_ns: Nanos(time),
                 stack,
                 tid: Tid(tid),
                 pid: Pid(pid),
@@ -118,44 +119,59 @@ fn founder() -> Founder {
             .unwrap();
     };
     let kernel = Microstate::KernelCpu;
-    tick(&mut writer, 0, 12, read, kernel, 100);
-    tick(&mut writer, 3, 12, ext4, kernel, 200);
-    tick(&mut writer, 3, 12, bpf, kernel, 25);
-    tick(&mut writer, 0, 12, user, kernel, 50);
-    tick(&mut writer, 0, 4_000_000_000, hostile, kernel, 75);
-    tick(&mut writer, 3, 0, idle, kernel, 300);
-    tick(&mut writer, 3, 12, cut, kernel, 10);
-    tick(&mut writer, 3, 12, lost, kernel, 20);
-    tick(&mut writer, 3, 12, none, kernel, 5);
+    tick(&mut writer, 0, 12, read, kernel, Ticks(100));
+    tick(&mut writer, 3, 12, ext4, kernel, Ticks(200));
+    tick(&mut writer, 3, 12, bpf, kernel, Ticks(25));
+    tick(&mut writer, 0, 12, user, kernel, Ticks(50));
+    tick(&mut writer, 0, 4_000_000_000, hostile, kernel, Ticks(75));
+    tick(&mut writer, 3, 0, idle, kernel, Ticks(300));
+    tick(&mut writer, 3, 12, cut, kernel, Ticks(10));
+    tick(&mut writer, 3, 12, lost, kernel, Ticks(20));
+    tick(&mut writer, 3, 12, none, kernel, Ticks(5));
     for state in &Microstate::ALL[..Microstate::PER_THREAD] {
-        tick(&mut writer, 0, 77, read, *state, 100 + state.number());
+        tick(
+            &mut writer,
+            0,
+            77,
+            read,
+            *state,
+            Ticks(100 + u64::from(state.number())),
+        );
     }
 
     writer
         .log(&LogEvent::Pause {
-            at_ns: SECOND,
+            at_ns: Nanos(SECOND),
             name: Some("first".into()),
         })
         .unwrap();
-    writer.log(&LogEvent::Resume { at_ns: 2 * SECOND }).unwrap();
+    writer
+        .log(&LogEvent::Resume {
+            at_ns: Nanos(2 * SECOND),
+        })
+        .unwrap();
     writer
         .log(&LogEvent::Pause {
-            at_ns: 3 * SECOND,
+            at_ns: Nanos(3 * SECOND),
             name: None,
         })
         .unwrap();
-    writer.log(&LogEvent::Resume { at_ns: 5 * SECOND }).unwrap();
+    writer
+        .log(&LogEvent::Resume {
+            at_ns: Nanos(5 * SECOND),
+        })
+        .unwrap();
     let text = "12 records lost: <ring> full".to_owned();
     writer
         .log(&LogEvent::Warning {
-            at_ns: 5 * SECOND,
+            at_ns: Nanos(5 * SECOND),
             text,
         })
         .unwrap();
     let text = "it's \"over\"".to_owned();
     writer
         .log(&LogEvent::Error {
-            at_ns: 5 * SECOND,
+            at_ns: Nanos(5 * SECOND),
             text,
             errno: 28,
         })
@@ -165,20 +181,20 @@ fn founder() -> Founder {
         let at_ns = id * 5 * SECOND;
         let mut usage = UsageRecord {
             threads: 2,
-            time_ns: START + at_ns,
-            created_ns: START,
-            real_ns: 2 * at_ns,
+            time_ns: Nanos(START + at_ns),
+            created_ns: Nanos(START),
+            real_ns: Nanos(2 * at_ns),
             system_calls: 1000 * id,
             io_chars: 7 * id,
             ..UsageRecord::default()
         };
-        usage.states_ns[Microstate::User as usize] = id * SECOND;
-        usage.states_ns[Microstate::WaitCpu as usize] = id * 2_500_000_000;
-        usage.states_ns[Microstate::Sleep as usize] = id * 6_500_000_000;
-        writer.sample(at_ns, label, &usage).unwrap();
+        usage.states_ns[Microstate::User as usize] = Nanos(id * SECOND);
+        usage.states_ns[Microstate::WaitCpu as usize] = Nanos(id * 2_500_000_000);
+        usage.states_ns[Microstate::Sleep as usize] = Nanos(id * 6_500_000_000);
+        writer.sample(Nanos(at_ns), label, &usage).unwrap();
     }
     writer.side_file("kcollect.json", b"{}").unwrap();
-    let path = writer.close(10 * SECOND).unwrap();
+    let path = writer.close(Nanos(10 * SECOND)).unwrap();
     Founder {
         _tmp: tmp,
         path,
@@ -237,7 +253,7 @@ fn write_images(writer: &mut ExperimentWriter, hostile_function: &str) {
         let name = name.to_owned();
         writer
             .map(&MapEvent::Function {
-                at_ns: 0,
+                at_ns: Nanos::ZERO,
                 vaddr,
                 size: 256,
                 name,
@@ -248,7 +264,7 @@ fn write_images(writer: &mut ExperimentWriter, hostile_function: &str) {
 
 fn segment(name: &str, vaddr: u64, placed: PlacedText) -> MapEvent {
     MapEvent::Segment {
-        at_ns: 0,
+        at_ns: Nanos::ZERO,
         vaddr,
         size: placed.size,
         file_offset: placed.file_offset,
@@ -477,17 +493,17 @@ fn a_killed_experiment_is_only_not_closed() {
         let time = START + u64::from(n);
         let tick = ClockTick {
             cpu: 0,
-            time_ns: time,
+            time_ns: Nanos(time),
             stack,
             tid: Tid(1),
             pid: Pid(1),
             state,
-            ticks: 1,
+            ticks: Ticks(1),
         };
         writer.tick(&tick).unwrap();
         if n % 50 == 0 {
             writer
-                .sample(time - START, "periodic", &UsageRecord::default())
+                .sample(Nanos(time - START), "periodic", &UsageRecord::default())
                 .unwrap();
         }
     }

@@ -19,6 +19,7 @@ use experiment_format::microstate::Microstate;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
 use experiment_format::subexperiment::SubexperimentWriter;
+use experiment_format::units::Nanos;
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 
@@ -34,9 +35,10 @@ fn fill(sub: &mut SubexperimentWriter, n: u32) {
         .unwrap();
     sub.tick_array(&array(stack, n, Microstate::Sleep, 1))
         .unwrap();
-    sub.sample(n.into(), "x", &UsageRecord::default()).unwrap();
+    sub.sample(Nanos(n.into()), "x", &UsageRecord::default())
+        .unwrap();
     sub.note("a note");
-    sub.warning(n.into(), "a warning").unwrap();
+    sub.warning(Nanos(n.into()), "a warning").unwrap();
 }
 
 #[test]
@@ -117,7 +119,7 @@ fn another_directory_is_left_alone() {
     assert_eq!(sub.buffered(), waits);
     // The true directory again.
     fs::rename(&moved, &path).unwrap();
-    sub.close(founder.dir(), 1).unwrap();
+    sub.close(founder.dir(), Nanos(1)).unwrap();
     assert_eq!(Experiment::open(&path).unwrap().samples().unwrap().len(), 2);
 }
 
@@ -159,7 +161,7 @@ fn another_file_is_left_alone() {
         is_refused(&mut sub, &founder);
         assert_eq!(fs::read(&moved).unwrap(), before, "{name}");
         fs::remove_file(&moved).unwrap();
-        sub.close(founder.dir(), 1).unwrap();
+        sub.close(founder.dir(), Nanos(1)).unwrap();
         let experiment = Experiment::open(&path).unwrap();
         assert!(experiment.is_closed());
         assert_eq!(experiment.ticks().unwrap().count(), 2, "{name}");

@@ -22,6 +22,7 @@ use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::ClockTick;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
+use experiment_format::units::{Nanos, Ticks};
 use experiment_format::usage::UsageRecord;
 
 use synthetic::{begin, clock, header};
@@ -47,19 +48,19 @@ fn write_forever(parent: &Path) -> ! {
         let (cpu, tid, pid) = (0, frames.len() as u32, end as u32);
         let tick = ClockTick {
             cpu,
-            time_ns: n,
+            time_ns: Nanos(n),
             stack,
             tid: Tid(tid),
             pid: Pid(pid),
             state,
-            ticks: 1,
+            ticks: Ticks(1),
         };
         writer.tick(&tick).unwrap();
         if n % 5 == 0 {
             let name = "x".repeat((n % 600) as usize);
             writer
                 .map(&MapEvent::Function {
-                    at_ns: n,
+                    at_ns: Nanos(n),
                     vaddr: 0x1000 * n,
                     size: 16,
                     name,
@@ -69,9 +70,14 @@ fn write_forever(parent: &Path) -> ! {
                 system_calls: n,
                 ..UsageRecord::default()
             };
-            writer.sample(n, &n.to_string(), &usage).unwrap();
+            writer.sample(Nanos(n), &n.to_string(), &usage).unwrap();
             let text = "y".repeat((n % 777) as usize);
-            writer.log(&LogEvent::Comment { at_ns: n, text }).unwrap();
+            writer
+                .log(&LogEvent::Comment {
+                    at_ns: Nanos(n),
+                    text,
+                })
+                .unwrap();
         }
     }
     unreachable!()
@@ -85,7 +91,7 @@ fn check(path: &Path) -> u64 {
     assert!(
         maps.iter()
             .enumerate()
-            .all(|(n, map)| map.at_ns() == 5 * n as u64)
+            .all(|(n, map)| map.at_ns() == Nanos(5 * n as u64))
     );
     let samples = experiment.samples().unwrap();
     let usage = experiment.usage().unwrap();
@@ -103,7 +109,7 @@ fn check(path: &Path) -> u64 {
     let mut count = 0;
     for tick in experiment.ticks().unwrap() {
         let tick = tick.unwrap();
-        assert_eq!(tick.time_ns, count);
+        assert_eq!(tick.time_ns, Nanos(count));
         let stack = stacks.get(tick.stack.unwrap()).unwrap();
         assert_eq!(stack.frames.len() as u64, tick.thread);
         assert_eq!(Some(Pid(stack.end as u32)), tick.pid);

@@ -16,6 +16,7 @@ use experiment_format::map::MapEvent;
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::Value;
 use experiment_format::reader::Experiment;
+use experiment_format::units::Nanos;
 
 const LOOP: &str = "i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done";
 
@@ -164,7 +165,7 @@ fn functions_of_libraries_have_names() {
     let mut found = false;
     for address in (vaddr..vaddr + size).step_by(16) {
         let function = archives
-            .function_at(&space, address, u64::MAX / 2)
+            .function_at(&space, address, Nanos(u64::MAX / 2))
             .unwrap()
             .unwrap();
         assert_eq!(function.object, Some(name));

@@ -24,6 +24,7 @@ use experiment_format::packet::ClockTick;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
 use experiment_format::subexperiment::SubexperimentWriter;
+use experiment_format::units::{Nanos, Ticks};
 use experiment_format::usage::UsageRecord;
 use gprofng::{columns, display};
 use proptest::prelude::*;
@@ -36,7 +37,7 @@ const PARENT: &str = "EXPERIMENT_FORMAT_SUBEXPERIMENTS";
 
 fn named(tid: u32, pid: u32) -> LogEvent {
     LogEvent::Thread {
-        at_ns: 0,
+        at_ns: Nanos::ZERO,
         tid: Tid(tid),
         name: format!("worker{tid}"),
         group: format!("pid {pid}"),
@@ -52,12 +53,12 @@ fn gprofng_adds_up_founder_and_subexperiments() {
     founder
         .tick(&ClockTick {
             cpu: 0,
-            time_ns: START + 1,
+            time_ns: Nanos(START + 1),
             stack: idle,
             tid: Tid(0),
             pid: Pid(0),
             state: Microstate::KernelCpu,
-            ticks: 300,
+            ticks: Ticks(300),
         })
         .unwrap();
     let mut subs: Vec<_> = (101..104).map(|pid| sub(&founder, pid)).collect();
@@ -76,7 +77,7 @@ fn gprofng_adds_up_founder_and_subexperiments() {
             let thread = 1000 * pid + round as u32;
             sub.tick_array(&array(stack, thread, user, 100)).unwrap();
             sub.tick_array(&array(stack, thread, sleep, pid)).unwrap();
-            sub.sample(round * SECOND, "x", &UsageRecord::default())
+            sub.sample(Nanos(round * SECOND), "x", &UsageRecord::default())
                 .unwrap();
             // Some flushes are left out.
             if (round + u64::from(pid)) % 3 != 0 {
@@ -86,9 +87,9 @@ fn gprofng_adds_up_founder_and_subexperiments() {
         }
     }
     for sub in subs {
-        sub.close(founder.dir(), 6 * SECOND).unwrap();
+        sub.close(founder.dir(), Nanos(6 * SECOND)).unwrap();
     }
-    let path = founder.close(7 * SECOND).unwrap();
+    let path = founder.close(Nanos(7 * SECOND)).unwrap();
 
     let text = display(
         &path,
@@ -164,9 +165,11 @@ fn a_subexperiment_without_stacks_is_not_skipped() {
     let mut founder = founder(tmp.path());
     founder.note("so that there is something").unwrap();
     let mut quiet = sub(&founder, 5);
-    quiet.sample(0, "start", &UsageRecord::default()).unwrap();
-    quiet.close(founder.dir(), SECOND).unwrap();
-    let path = founder.close(SECOND).unwrap();
+    quiet
+        .sample(Nanos::ZERO, "start", &UsageRecord::default())
+        .unwrap();
+    quiet.close(founder.dir(), Nanos(SECOND)).unwrap();
+    let path = founder.close(Nanos(SECOND)).unwrap();
     let mut names: Vec<_> = fs::read_dir(path.join(name(5)))
         .unwrap()
         .map(|entry| entry.unwrap().file_name())
@@ -207,13 +210,16 @@ fn the_refusals_are_those_of_an_experiment() {
     let text = String::new();
     for event in [
         LogEvent::Start(run(1)),
-        LogEvent::Exit { at_ns: 1 },
+        LogEvent::Exit { at_ns: Nanos(1) },
         LogEvent::Sample {
-            at_ns: 1,
+            at_ns: Nanos(1),
             id: 0,
             label: "x".into(),
         },
-        LogEvent::Comment { at_ns: late, text },
+        LogEvent::Comment {
+            at_ns: Nanos(late),
+            text,
+        },
     ] {
         let (a, b) = (founder.log(&event), sub.log(&event));
         assert_eq!(a.unwrap_err().to_string(), b.unwrap_err().to_string());
@@ -260,10 +266,10 @@ fn a_thousand_subexperiments_hold_no_file_open() {
     }
     assert_eq!(open(), before);
     for sub in subs {
-        sub.close(founder.dir(), SECOND).unwrap();
+        sub.close(founder.dir(), Nanos(SECOND)).unwrap();
     }
     assert_eq!(open(), before);
-    let path = founder.close(SECOND).unwrap();
+    let path = founder.close(Nanos(SECOND)).unwrap();
     let subs = Experiment::open(&path).unwrap().subexperiments().unwrap();
     assert_eq!(subs.len(), 1000);
     let text = display(&path, &["-metrics", "e.sleep:name", "-functions"]);
@@ -283,7 +289,7 @@ fn write_forever(parent: &Path) -> ! {
         let text = "y".repeat(n as usize % 777);
         sub.map(&function(u64::from(n) << 12, &text)).unwrap();
         sub.log(&LogEvent::Comment {
-            at_ns: n.into(),
+            at_ns: Nanos(n.into()),
             text,
         })
         .unwrap();
@@ -292,7 +298,7 @@ fn write_forever(parent: &Path) -> ! {
                 system_calls: n.into(),
                 ..UsageRecord::default()
             };
-            sub.sample(n.into(), &n.to_string(), &usage).unwrap();
+            sub.sample(Nanos(n.into()), &n.to_string(), &usage).unwrap();
         }
         // From some hundred bytes to some hundred kilobytes at once.
         if n % (1 + n % 331) == 0 {
@@ -367,7 +373,10 @@ fn record() -> impl Strategy<Value = Record> {
     let text = || "[a-z<&\n\u{e9}]{0,40}|x{3000,5000}";
     let line = "[ a-z]{0,40}";
     prop_oneof![
-        text().prop_map(|text| Record::Log(LogEvent::Comment { at_ns: 7, text })),
+        text().prop_map(|text| Record::Log(LogEvent::Comment {
+            at_ns: Nanos(7),
+            text
+        })),
         (1..9u32).prop_map(|tid| Record::Log(named(tid, 5))),
         (0..1u64 << 40, text()).prop_map(|(vaddr, name)| Record::Map(function(vaddr, &name))),
         (prop::collection::vec(1..9u64, 0..6), 0..3u32)
@@ -391,13 +400,14 @@ fn add_record(sub: &mut SubexperimentWriter, record: &Record) {
         }
         Record::Sample(at_ns) => {
             let usage = UsageRecord {
-                real_ns: *at_ns,
+                real_ns: Nanos(*at_ns),
                 ..UsageRecord::default()
             };
-            sub.sample(*at_ns, &at_ns.to_string(), &usage).unwrap();
+            sub.sample(Nanos(*at_ns), &at_ns.to_string(), &usage)
+                .unwrap();
         }
         Record::Note(text) => sub.note(text),
-        Record::Warning(text) => sub.warning(1, text).unwrap(),
+        Record::Warning(text) => sub.warning(Nanos(1), text).unwrap(),
         Record::Flush => {}
     }
 }
@@ -440,7 +450,7 @@ fn check_records(path: &Path, all: &[Record]) {
                 let sample = samples.next().unwrap();
                 assert_eq!(
                     (sample.at_ns, sample.usage.unwrap().real_ns),
-                    (*at_ns, *at_ns)
+                    (Nanos(*at_ns), Nanos(*at_ns))
                 );
             }
             Record::Note(text) => notes += text,
@@ -450,7 +460,10 @@ fn check_records(path: &Path, all: &[Record]) {
             }
         }
     }
-    assert!(matches!(events.next(), Some(LogEvent::Exit { at_ns: 9 })));
+    assert!(matches!(
+        events.next(),
+        Some(LogEvent::Exit { at_ns: Nanos(9) })
+    ));
     assert!(events.next().is_none() && maps.next().is_none() && ticks.next().is_none());
     assert!(warnings.next().is_none() && samples.next().is_none());
     let blank = |text: &str| text.replace([' ', '\n'], "");
@@ -476,8 +489,8 @@ proptest! {
                 prop_assert_eq!(often.bytes_written(), size as u64);
             }
         }
-        often.close(founder.dir(), 9).unwrap();
-        once.close(founder.dir(), 9).unwrap();
+        often.close(founder.dir(), Nanos(9)).unwrap();
+        once.close(founder.dir(), Nanos(9)).unwrap();
         let often = founder.dir().path().join(name(5));
         let once = founder.dir().path().join("_o.er");
         prop_assert!(files(&often) == files(&once));

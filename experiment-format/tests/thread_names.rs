@@ -23,6 +23,7 @@ use experiment_format::packet::{ClockTick, TickArray};
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
 use experiment_format::text::printable;
+use experiment_format::units::{Nanos, Ticks};
 use experiment_format::writer::ExperimentWriter;
 use gprofng::{columns, display, display_all};
 
@@ -56,7 +57,7 @@ fn begin(parent: &Path, name: &str, names: bool) -> ExperimentWriter {
         let (at_ns, size) = (0, 256);
         writer
             .map(&MapEvent::Function {
-                at_ns,
+                at_ns: Nanos(at_ns),
                 vaddr,
                 size,
                 name,
@@ -70,13 +71,13 @@ fn begin(parent: &Path, name: &str, names: bool) -> ExperimentWriter {
 fn named(parent: &Path, fill: impl FnOnce(&mut ExperimentWriter)) -> PathBuf {
     let mut writer = begin(parent, "ktest.1.er", true);
     fill(&mut writer);
-    writer.close(100 * SECOND).unwrap()
+    writer.close(Nanos(100 * SECOND)).unwrap()
 }
 
 fn name(writer: &mut ExperimentWriter, at_ns: u64, tid: u32, name: &str, group: &str) {
     let (name, group) = (name.to_owned(), group.to_owned());
     let event = LogEvent::Thread {
-        at_ns,
+        at_ns: Nanos(at_ns),
         tid: Tid(tid),
         name,
         group,
@@ -85,18 +86,18 @@ fn name(writer: &mut ExperimentWriter, at_ns: u64, tid: u32, name: &str, group: 
 }
 
 /// Writes ticks of a CPU while a thread ran.
-fn tick(writer: &mut ExperimentWriter, at_ns: u64, tid: u32, ticks: u32) {
+fn tick(writer: &mut ExperimentWriter, at_ns: u64, tid: u32, ticks: u64) {
     let stack = writer.stack(&[RUNNING], StackEnd::Complete).unwrap();
     let (cpu, pid, state) = (0, tid, Microstate::KernelCpu);
     let time = START + at_ns;
     let tick = ClockTick {
         cpu,
-        time_ns: time,
+        time_ns: Nanos(time),
         stack,
         tid: Tid(tid),
         pid: Pid(pid),
         state,
-        ticks,
+        ticks: Ticks(ticks),
     };
     writer.tick(&tick).unwrap();
 }
@@ -163,7 +164,7 @@ fn a_name_from_the_start_on_is_that_of_all_packets() {
     assert_eq!(functions(&path, &[]), ["5.000 <running>"]);
     let names: Vec<_> = Experiment::open(&path).unwrap().events().to_vec();
     let first = LogEvent::Thread {
-        at_ns: 0,
+        at_ns: Nanos::ZERO,
         tid: Tid(1264),
         name: "sshd".into(),
         group: "pid 1264".into(),
@@ -210,7 +211,7 @@ fn a_thread_in_the_group_system_is_hidden_and_so_refused() {
         tick(writer, 0, 1, 100);
         let (name, group) = ("x".to_owned(), "system".to_owned());
         let event = LogEvent::Thread {
-            at_ns: 0,
+            at_ns: Nanos::ZERO,
             tid: Tid(1),
             name,
             group,
@@ -229,7 +230,7 @@ fn a_name_that_is_not_declared_is_refused() {
     let tmp = tempfile::tempdir().unwrap();
     let mut writer = begin(tmp.path(), "ktest.1.er", false);
     let event = LogEvent::Thread {
-        at_ns: 0,
+        at_ns: Nanos::ZERO,
         tid: Tid(12),
         name: "x".into(),
         group: String::new(),
@@ -310,7 +311,7 @@ fn names_are_shown_unchanged_and_printable_ones_are_safe() {
     let path = named(tmp.path(), |writer| {
         for (tid, bytes) in (1..).zip(names) {
             name(writer, 0, tid, &printable(bytes), &printable(bytes));
-            tick(writer, 0, tid, 1000 - tid);
+            tick(writer, 0, tid, 1000 - u64::from(tid));
         }
     });
     let expected: Vec<_> = (1..)
@@ -404,7 +405,7 @@ fn recording(parent: &Path, names: [bool; 2]) -> PathBuf {
                 .unwrap()
                 .into_iter()
                 .map(|placed| MapEvent::Segment {
-                    at_ns: 0,
+                    at_ns: Nanos::ZERO,
                     vaddr: placed.vaddr,
                     size: placed.size,
                     file_offset: placed.file_offset,
@@ -427,7 +428,7 @@ fn recording(parent: &Path, names: [bool; 2]) -> PathBuf {
         for n in 0..400 {
             packet(&mut writer, n, &addresses, &mut chance);
         }
-        writer.close(100 * SECOND).unwrap();
+        writer.close(Nanos(100 * SECOND)).unwrap();
     }
     parent.join("ktest.1.er")
 }
@@ -448,19 +449,19 @@ fn packet(writer: &mut ExperimentWriter, n: u64, addresses: &[u64], chance: &mut
     if chance.below(2) == 0 {
         let tick = ClockTick {
             cpu,
-            time_ns: time,
+            time_ns: Nanos(time),
             stack,
             tid: Tid(tid),
             pid: Pid(pid),
             state: Microstate::KernelCpu,
-            ticks: 1 + chance.below(9) as u32,
+            ticks: Ticks(1 + chance.below(9)),
         };
         return writer.tick(&tick).unwrap();
     }
-    let ticks = [(); Microstate::PER_THREAD].map(|()| chance.below(4) as u32);
+    let ticks = [(); Microstate::PER_THREAD].map(|()| Ticks(chance.below(4)));
     let array = TickArray {
         cpu,
-        time_ns: time,
+        time_ns: Nanos(time),
         stack,
         tid: Tid(tid),
         pid: Pid(pid),

@@ -22,6 +22,7 @@ use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::{ClockRecord, ClockTick, Detail, PacketDecl, TickArray};
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
+use experiment_format::units::{Nanos, Ticks};
 use gprofng::{columns, display};
 use proptest::prelude::*;
 
@@ -119,7 +120,7 @@ fn write(parent: &Path, profiles: Vec<ProfileDecl>, packets: &[Written]) -> Path
     for function in 0..6 {
         let (vaddr, name) = (0x1000 * (1 + function), name(function));
         let map = MapEvent::Function {
-            at_ns: 0,
+            at_ns: Nanos::ZERO,
             vaddr,
             size: 256,
             name,
@@ -133,26 +134,26 @@ fn write(parent: &Path, profiles: Vec<ProfileDecl>, packets: &[Written]) -> Path
         match packet.counts {
             PacketCounts::Kernel(ticks) => writer.tick(&ClockTick {
                 cpu,
-                time_ns: time,
+                time_ns: Nanos(time),
                 stack,
                 tid: Tid(tid),
                 pid: Pid(pid),
                 state: Microstate::KernelCpu,
-                ticks,
+                ticks: Ticks(ticks.into()),
             }),
             PacketCounts::Array(ticks) => writer.tick_array(&TickArray {
                 cpu,
-                time_ns: time,
+                time_ns: Nanos(time),
                 stack,
                 tid: Tid(tid),
                 pid: Pid(pid),
-                ticks,
+                ticks: ticks.map(|ticks| Ticks(ticks.into())),
                 detail: packet.detail,
             }),
         }
         .unwrap();
     }
-    writer.close(1_000_000_000).unwrap()
+    writer.close(Nanos(1_000_000_000)).unwrap()
 }
 
 type Sums = BTreeMap<String, [u64; STATES]>;

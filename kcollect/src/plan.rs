@@ -12,6 +12,7 @@ use counters::names::grammar::OverflowSpec;
 use experiment_format::directory::NameRequest;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::packet::SyncThreshold;
+use experiment_format::units::{Nanos, Ticks};
 use serde::{Serialize, Serializer};
 use user_collector::follow::FollowRule;
 
@@ -120,14 +121,14 @@ impl Interval {
 
     /// Returns it in nanoseconds.
     #[must_use]
-    pub const fn nanos(self) -> u64 {
-        self.micros as u64 * 1000
+    pub const fn nanos(self) -> Nanos {
+        Nanos::from_micros(self.micros as u64)
     }
 
     /// Returns the time of so many ticks, in seconds.
     #[must_use]
-    pub fn seconds_of(self, ticks: u64) -> f64 {
-        ticks as f64 * (f64::from(self.micros) / 1e6)
+    pub fn seconds_of(self, ticks: Ticks) -> f64 {
+        ticks.0 as f64 * (f64::from(self.micros) / 1e6)
     }
 }
 
@@ -226,7 +227,7 @@ mod tests {
         assert_eq!(Interval::from_micros(1_000_000), Some(Interval::MAX));
         assert_eq!(Interval::from_micros(1_000_001), None);
         let hi = Interval::from_micros(997).unwrap();
-        assert_eq!((hi.micros(), hi.nanos()), (997, 997_000));
+        assert_eq!((hi.micros(), hi.nanos()), (997, Nanos(997_000)));
         assert_eq!(hi.to_string(), "997 µs");
         assert_eq!(
             Interval::from_micros(10_007).unwrap().to_string(),

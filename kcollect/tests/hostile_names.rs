@@ -25,6 +25,7 @@ use experiment_format::packet::{ClockTick, CounterEvent, TickArray};
 use experiment_format::stacks::StackEnd;
 use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::text::is_printable;
+use experiment_format::units::{Nanos, Ticks};
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 use object::{Object, ObjectSection, ObjectSymbol};
@@ -136,13 +137,13 @@ fn made(parent: &Path) {
     dir.archive(&source, format!("{HOSTILE}\n").repeat(9).as_bytes())
         .unwrap();
     let run = StartTime {
-        tstamp_ns: START,
+        tstamp_ns: Nanos(START),
         wall_s: 1_795_205_070,
         wall_subsec_ns: 0,
         tm_zone_s: 0,
     };
     let thread = LogEvent::Thread {
-        at_ns: 0,
+        at_ns: Nanos::ZERO,
         tid: Tid(7),
         name: HOSTILE.into(),
         group: format!("{HOSTILE}, pid 7"),
@@ -151,21 +152,23 @@ fn made(parent: &Path) {
     founder.log(&thread).unwrap();
     for event in [
         LogEvent::Comment {
-            at_ns: 0,
+            at_ns: Nanos::ZERO,
             text: HOSTILE.into(),
         },
         LogEvent::Warning {
-            at_ns: 0,
+            at_ns: Nanos::ZERO,
             text: HOSTILE.into(),
         },
     ] {
         founder.log(&event).unwrap();
     }
     founder.note(HOSTILE).unwrap();
-    founder.warning(0, HOSTILE).unwrap();
-    founder.sample(0, HOSTILE, &UsageRecord::default()).unwrap();
+    founder.warning(Nanos::ZERO, HOSTILE).unwrap();
     founder
-        .sample(1_000_000_000, HOSTILE, &UsageRecord::default())
+        .sample(Nanos::ZERO, HOSTILE, &UsageRecord::default())
+        .unwrap();
+    founder
+        .sample(Nanos(1_000_000_000), HOSTILE, &UsageRecord::default())
         .unwrap();
     let summary = serde_json::json!({
         "losses": { HOSTILE: 3 }, "processes": [{"name": HOSTILE}], "ticks": 5,
@@ -184,7 +187,7 @@ fn made(parent: &Path) {
     let mut sub = SubexperimentWriter::create(founder.dir(), &name, &header(7), run).unwrap();
     sub.log(&thread).unwrap();
     sub.map(&MapEvent::Segment {
-        at_ns: 0,
+        at_ns: Nanos::ZERO,
         vaddr: TEXT,
         size,
         file_offset,
@@ -193,7 +196,7 @@ fn made(parent: &Path) {
     })
     .unwrap();
     sub.map(&MapEvent::Function {
-        at_ns: 0,
+        at_ns: Nanos::ZERO,
         vaddr: MADE_AT,
         size: 64,
         name: HOSTILE.into(),
@@ -206,12 +209,12 @@ fn made(parent: &Path) {
         (4, vec![0xdead_0000]),
     ] {
         let stack = sub.stack(&frames, StackEnd::Complete).unwrap();
-        let mut ticks = [0; Microstate::PER_THREAD];
-        ticks[Microstate::User as usize] = 10;
-        ticks[Microstate::Sleep as usize] = 10;
+        let mut ticks = [Ticks::ZERO; Microstate::PER_THREAD];
+        ticks[Microstate::User as usize] = Ticks(10);
+        ticks[Microstate::Sleep as usize] = Ticks(10);
         sub.tick_array(&TickArray {
             cpu: 0,
-            time_ns: START + at * 1_000_000,
+            time_ns: Nanos(START + at * 1_000_000),
             stack,
             tid: Tid(7),
             pid: Pid(7),
@@ -221,7 +224,7 @@ fn made(parent: &Path) {
         .unwrap();
         let event = CounterEvent {
             cpu: 0,
-            time_ns: START + at * 1_000_000,
+            time_ns: Nanos(START + at * 1_000_000),
             stack,
             tid: Tid(7),
             pid: Pid(7),
@@ -230,8 +233,8 @@ fn made(parent: &Path) {
         };
         sub.counted(&event).unwrap();
     }
-    sub.close(founder.dir(), 1_500_000_000).unwrap();
-    founder.close(2_000_000_000).unwrap();
+    sub.close(founder.dir(), Nanos(1_500_000_000)).unwrap();
+    founder.close(Nanos(2_000_000_000)).unwrap();
 }
 
 fn run(directory: &Path, arguments: &[&str]) -> Output {

@@ -23,6 +23,7 @@ use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::TickArray;
 use experiment_format::stacks::StackEnd;
+use experiment_format::units::{Nanos, Ticks};
 use experiment_format::writer::ExperimentWriter;
 use object::{Object, ObjectSection};
 
@@ -91,7 +92,7 @@ fn made(parent: &Path) {
         ..LogHeader::default()
     };
     let run = StartTime {
-        tstamp_ns: START,
+        tstamp_ns: Nanos(START),
         wall_s: 1_795_205_070,
         wall_subsec_ns: 0,
         tm_zone_s: 0,
@@ -99,7 +100,7 @@ fn made(parent: &Path) {
     let mut writer = ExperimentWriter::create(dir, &header, run).unwrap();
     writer
         .map(&MapEvent::Segment {
-            at_ns: 0,
+            at_ns: Nanos::ZERO,
             vaddr: TEXT,
             size,
             file_offset,
@@ -114,12 +115,12 @@ fn made(parent: &Path) {
     ] {
         let frames: Vec<_> = frames.iter().map(|offset| TEXT + offset).collect();
         let stack = writer.stack(&frames, StackEnd::Complete).unwrap();
-        let mut ticks = [0; Microstate::PER_THREAD];
-        ticks[Microstate::User as usize] = user;
-        ticks[Microstate::System as usize] = system;
+        let mut ticks = [Ticks::ZERO; Microstate::PER_THREAD];
+        ticks[Microstate::User as usize] = Ticks(user);
+        ticks[Microstate::System as usize] = Ticks(system);
         let tick = TickArray {
             cpu: 0,
-            time_ns: START + at * 1_000_000,
+            time_ns: Nanos(START + at * 1_000_000),
             stack,
             tid: Tid(7),
             pid: Pid(7),
@@ -128,7 +129,7 @@ fn made(parent: &Path) {
         };
         writer.tick_array(&tick).unwrap();
     }
-    writer.close(2_000_000_000).unwrap();
+    writer.close(Nanos(2_000_000_000)).unwrap();
 }
 
 /// Returns what a report prints on both streams.

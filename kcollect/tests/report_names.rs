@@ -22,6 +22,7 @@ use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::TickArray;
 use experiment_format::stacks::StackEnd;
+use experiment_format::units::{Nanos, Ticks};
 use experiment_format::writer::ExperimentWriter;
 use object::{Object, ObjectSection};
 
@@ -105,7 +106,7 @@ fn made_with(directory: &Path, commands: &[&str]) -> PathBuf {
         ..LogHeader::default()
     };
     let run = StartTime {
-        tstamp_ns: START,
+        tstamp_ns: Nanos(START),
         wall_s: 1_795_205_070,
         wall_subsec_ns: 0,
         tm_zone_s: 0,
@@ -114,7 +115,7 @@ fn made_with(directory: &Path, commands: &[&str]) -> PathBuf {
     let vaddr = 0x7f00_0000_1000;
     writer
         .map(&MapEvent::Segment {
-            at_ns: 0,
+            at_ns: Nanos::ZERO,
             vaddr,
             size,
             file_offset,
@@ -123,11 +124,11 @@ fn made_with(directory: &Path, commands: &[&str]) -> PathBuf {
         })
         .unwrap();
     let stack = STACK.map(|place| vaddr + place);
-    let mut ticks = [0; Microstate::PER_THREAD];
-    ticks[Microstate::User as usize] = 10;
+    let mut ticks = [Ticks::ZERO; Microstate::PER_THREAD];
+    ticks[Microstate::User as usize] = Ticks(10);
     let tick = TickArray {
         cpu: 0,
-        time_ns: START + 1_000_000,
+        time_ns: Nanos(START + 1_000_000),
         stack: writer.stack(&stack, StackEnd::Complete).unwrap(),
         tid: Tid(7),
         pid: Pid(7),
@@ -135,7 +136,7 @@ fn made_with(directory: &Path, commands: &[&str]) -> PathBuf {
         detail: 0,
     };
     writer.tick_array(&tick).unwrap();
-    writer.close(2_000_000_000).unwrap();
+    writer.close(Nanos(2_000_000_000)).unwrap();
     directory.join("made.er")
 }
 

@@ -129,7 +129,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
             &["log", "packet", "stacks"],
             &["usage", "losses", "archive", "elf", "elf_image", "groups"],
             &["xml", "microstate", "kernel"],
-            &["error", "ids", "text"],
+            &["error", "ids", "text", "units"],
         ],
     ),
     (

@@ -24,6 +24,7 @@ use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::ClockTick;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
+use experiment_format::units::{Nanos, Ticks};
 use gprofng::{columns, display};
 use object::{Object, ObjectSection, ObjectSymbol};
 use proptest::prelude::*;
@@ -71,7 +72,7 @@ fn experiment(parent: &Path, positions: &[u64], archive: impl FnOnce(&Experiment
     let mut writer = begin(parent, "ktest", &header(vec![clock]), START).unwrap();
     archive(writer.dir());
     let map = MapEvent::Segment {
-        at_ns: 0,
+        at_ns: Nanos::ZERO,
         vaddr: BASE,
         size: 1 << 30,
         file_offset: 0,
@@ -85,16 +86,16 @@ fn experiment(parent: &Path, positions: &[u64], archive: impl FnOnce(&Experiment
             .unwrap();
         let tick = ClockTick {
             cpu: 0,
-            time_ns: START + number,
+            time_ns: Nanos(START + number),
             stack,
             tid: Tid(1),
             pid: Pid(4242),
             state: Microstate::User,
-            ticks: 100,
+            ticks: Ticks(100),
         };
         writer.tick(&tick).unwrap();
     }
-    writer.close(START).unwrap()
+    writer.close(Nanos(START)).unwrap()
 }
 
 fn here() -> File {
@@ -245,7 +246,7 @@ fn the_reader_of_this_project_sees_the_same() {
     let space = experiment.address_space().unwrap();
     let mut archives = experiment.archives();
     let found = archives
-        .function_at(&space, BASE + position() + 1, 1)
+        .function_at(&space, BASE + position() + 1, Nanos(1))
         .unwrap()
         .unwrap();
     assert_eq!(

@@ -15,6 +15,7 @@ use crate::log::{
 };
 use crate::microstate::NumStates;
 use crate::packet::{FieldDecl, FieldType, PacketDecl, counter};
+use crate::units::Nanos;
 use crate::xml::number::{integer, time, unsigned};
 use crate::xml::parse::{Item, Parser, Tag};
 
@@ -101,7 +102,10 @@ impl Log {
             LogEvent::Start(run) => {
                 self.run.get_or_insert(run);
             }
-            LogEvent::Comment { at_ns: 0, text } if self.run.is_none() => {
+            LogEvent::Comment {
+                at_ns: Nanos::ZERO,
+                text,
+            } if self.run.is_none() => {
                 self.header.comments.push(text);
             }
             other => self.events.push(other),
@@ -111,7 +115,7 @@ impl Log {
     /// Converts the times of thread names, the only ones that the file does not count from the
     /// start.
     fn count_from_start(&mut self) {
-        let start = self.run.map_or(0, |run| run.tstamp_ns);
+        let start = self.run.map_or(Nanos::ZERO, |run| run.tstamp_ns);
         for event in &mut self.events {
             if let LogEvent::Thread { at_ns, .. } = event {
                 *at_ns = at_ns.saturating_sub(start);

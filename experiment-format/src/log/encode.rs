@@ -8,10 +8,11 @@ use crate::log::{
 };
 use crate::microstate::NumStates;
 use crate::packet::{TICK_ARRAY, counter};
+use crate::units::Nanos;
 use crate::xml::write::{Element, is_name};
 
 /// The largest time stamp: its seconds must fit in 31 bits.
-const MAX_TIME_NS: u64 = (1 << 31) * 1_000_000_000 - 1;
+const MAX_TIME_NS: Nanos = Nanos((1 << 31) * 1_000_000_000 - 1);
 
 /// The number of counters that gprofng distinguishes.
 const MAX_DECLARED_COUNTERS: u32 = 64;
@@ -22,7 +23,7 @@ pub(super) fn refused(what: impl Into<String>) -> Error {
 }
 
 /// Refuses a time that `file` cannot hold.
-pub(crate) fn checked_time(file: &str, at_ns: u64) -> Result<u64> {
+pub(crate) fn checked_time(file: &str, at_ns: Nanos) -> Result<Nanos> {
     if at_ns > MAX_TIME_NS {
         return Err(Error::unwritable(
             file,
@@ -84,10 +85,10 @@ impl LogHeader {
         }
         for text in &self.comments {
             let comment = LogEvent::Comment {
-                at_ns: 0,
+                at_ns: Nanos::ZERO,
                 text: text.clone(),
             };
-            out.push_str(&comment.encode(0)?);
+            out.push_str(&comment.encode(Nanos::ZERO)?);
         }
         Ok(out)
     }
@@ -259,10 +260,10 @@ impl CounterDecl {
 
 impl LogEvent {
     /// Returns the element of the event, in an experiment that began at `start_ns`.
-    pub(crate) fn encode(&self, start_ns: u64) -> Result<String> {
+    pub(crate) fn encode(&self, start_ns: Nanos) -> Result<String> {
         let mut out = String::new();
         let event = |out, kind| Element::begin(out, "event").attribute("kind", kind);
-        let time = |at_ns: &u64| checked_time("log.xml", *at_ns);
+        let time = |at_ns: &Nanos| checked_time("log.xml", *at_ns);
         match self {
             LogEvent::Start(run) => run.encode(event(&mut out, "run"))?,
             LogEvent::Exit { at_ns } => event(&mut out, "exit").time("tstamp", time(at_ns)?).end(),
@@ -406,7 +407,7 @@ mod tests {
         let encoded = |start, group: &str| {
             let (at_ns, tid, name, group) = (1_000_000_000, 12, "a<b".into(), group.into());
             let event = LogEvent::Thread {
-                at_ns,
+                at_ns: Nanos(at_ns),
                 tid: Tid(tid),
                 name,
                 group,
@@ -414,13 +415,13 @@ mod tests {
             event.encode(start)
         };
         assert_eq!(
-            encoded(5, "systemd").unwrap(),
+            encoded(Nanos(5), "systemd").unwrap(),
             "<event kind=\"jthread_start\" tstamp=\"1.000000005\" tid=\"12\" name=\"a&lt;b\" \
              grpname=\"systemd\"/>\n"
         );
-        let error = encoded(5, "system").unwrap_err().to_string();
+        let error = encoded(Nanos(5), "system").unwrap_err().to_string();
         assert!(error.contains("thread 12 \"a<b\""), "{error}");
-        for start in [MAX_TIME_NS, u64::MAX] {
+        for start in [MAX_TIME_NS, Nanos::MAX] {
             assert!(encoded(start, "x").is_err());
         }
     }

@@ -4,12 +4,13 @@
 use crate::Result;
 use crate::log::encode::refused;
 use crate::log::{LogEvent, LogHeader, ProfileDecl, StartTime};
+use crate::units::Nanos;
 
 /// An encoder of log events that refuses events not allowed in its log.
 #[derive(Debug)]
 pub(crate) struct EventEncoder {
     /// The [`StartTime::tstamp_ns`].
-    start_ns: u64,
+    start_ns: Nanos,
     /// Whether the header declares names of threads.
     thread_names: bool,
     /// The number of samples written, which is the id of the next.
@@ -44,7 +45,7 @@ impl EventEncoder {
     }
 
     /// Returns the text of a warning, for `warnings.xml`.
-    pub(crate) fn warning(&self, at_ns: u64, text: &str) -> Result<String> {
+    pub(crate) fn warning(&self, at_ns: Nanos, text: &str) -> Result<String> {
         self.event(&LogEvent::Warning {
             at_ns,
             text: text.to_owned(),
@@ -52,7 +53,7 @@ impl EventEncoder {
     }
 
     /// Returns the text of the next sample. Call [`EventEncoder::sampled`] once it is written.
-    pub(crate) fn sample(&self, at_ns: u64, label: &str) -> Result<String> {
+    pub(crate) fn sample(&self, at_ns: Nanos, label: &str) -> Result<String> {
         let sample = LogEvent::Sample {
             at_ns,
             id: self.samples,
@@ -67,7 +68,7 @@ impl EventEncoder {
     }
 
     /// Returns the text of the end.
-    pub(crate) fn exit(&self, at_ns: u64) -> Result<String> {
+    pub(crate) fn exit(&self, at_ns: Nanos) -> Result<String> {
         LogEvent::Exit { at_ns }.encode(self.start_ns)
     }
 }

@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::ids::{Pid, StackUid, Tid};
 use crate::packet::spec::{FieldSpec, PacketSpec, field};
 use crate::packet::{COUNTER, FieldType, PacketDecl, PacketLayout};
+use crate::units::Nanos;
 
 /// The file of these packets.
 pub(crate) const FILE: &str = "hwcounters";
@@ -23,7 +24,7 @@ pub struct CounterEvent {
     /// The CPU.
     pub cpu: u32,
     /// The time, by the clock of [`crate::log::StartTime::tstamp_ns`].
-    pub time_ns: u64,
+    pub time_ns: Nanos,
     /// The stack, from [`crate::writer::ExperimentWriter::stack`].
     pub stack: StackUid,
     /// The thread.
@@ -42,7 +43,7 @@ pub struct CounterRecord {
     /// The CPU; 0 if the packet has none.
     pub cpu: u32,
     /// The time, by the clock of [`crate::log::StartTime::tstamp_ns`].
-    pub time_ns: u64,
+    pub time_ns: Nanos,
     /// The stack, if there is one.
     pub stack: Option<StackUid>,
     /// The thread: a thread id, or what `pthread_self` returned.
@@ -107,7 +108,7 @@ impl PacketLayout {
         let value = value?;
         Some(CounterRecord {
             cpu: cpu.unwrap_or_default() as u32,
-            time_ns: time_ns?,
+            time_ns: Nanos(time_ns?),
             stack: stack.and_then(StackUid::new),
             thread: thread?,
             pid: process.map(|pid| Pid(pid as u32)),
@@ -139,11 +140,11 @@ mod tests {
         ) {
             let [cpu, tid, pid] = ids;
             let stack = StackUid::new(stack).unwrap();
-            let event = CounterEvent { cpu, time_ns, stack, tid: Tid(tid), pid: Pid(pid), tag, value };
+            let event = CounterEvent { cpu, time_ns: Nanos(time_ns), stack, tid: Tid(tid), pid: Pid(pid), tag, value };
             let packet = event.encode().unwrap();
             prop_assert_eq!(decoded(&packet), Some(CounterRecord {
                 cpu,
-                time_ns,
+                time_ns: Nanos(time_ns),
                 stack: Some(stack),
                 thread: tid.into(),
                 pid: Some(Pid(pid)),

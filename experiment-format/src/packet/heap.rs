@@ -10,6 +10,7 @@ use crate::ids::{Pid, StackUid, Tid};
 use crate::log::ProfileDecl;
 use crate::packet::spec::{FieldSpec, PacketSpec, field};
 use crate::packet::{FieldType, HEAP, PacketLayout, Value};
+use crate::units::Nanos;
 
 /// The file of these packets, and the name of their table.
 pub(crate) const FILE: &str = "heaptrace";
@@ -48,7 +49,7 @@ pub struct HeapEvent {
     /// The CPU.
     pub cpu: u32,
     /// The time, by the clock of [`crate::log::StartTime::tstamp_ns`].
-    pub time_ns: u64,
+    pub time_ns: Nanos,
     /// The stack, from [`crate::writer::ExperimentWriter::stack`].
     pub stack: StackUid,
     /// The thread.
@@ -69,7 +70,7 @@ pub struct HeapRecord {
     /// The CPU; 0 if the packet has none.
     pub cpu: u32,
     /// The time, by the clock of [`crate::log::StartTime::tstamp_ns`].
-    pub time_ns: u64,
+    pub time_ns: Nanos,
     /// The stack, if there is one.
     pub stack: Option<StackUid>,
     /// The thread: a thread id, or what `pthread_self` returned.
@@ -138,7 +139,7 @@ impl PacketLayout {
         let kind = usize::try_from(number(KIND).unwrap_or_default()).ok()?;
         Some(HeapRecord {
             cpu: cpu.unwrap_or_default() as u32,
-            time_ns: time_ns?,
+            time_ns: Nanos(time_ns?),
             stack: stack.and_then(StackUid::new),
             thread: thread?,
             pid: process.map(|pid| Pid(pid as u32)),
@@ -174,7 +175,7 @@ mod tests {
             let [cpu, tid, pid] = ids;
             let event = HeapEvent {
                 cpu,
-                time_ns,
+                time_ns: Nanos(time_ns),
                 stack: StackUid::new(stack).unwrap(),
                 tid: Tid(tid),
                 pid: Pid(pid),
@@ -185,7 +186,7 @@ mod tests {
             let packet = event.encode().unwrap();
             let record = HeapRecord {
                 cpu,
-                time_ns,
+                time_ns: Nanos(time_ns),
                 stack: Some(event.stack),
                 thread: tid.into(),
                 pid: Some(Pid(pid)),

@@ -11,6 +11,7 @@ use crate::ids::{Pid, StackUid, Tid};
 use crate::log::ProfileDecl;
 use crate::packet::spec::{FieldSpec, PacketSpec, field};
 use crate::packet::{FieldType, IO, PacketLayout, Value};
+use crate::units::Nanos;
 
 /// The file of these packets, and the name of their table.
 pub(crate) const FILE: &str = "iotrace";
@@ -58,9 +59,9 @@ pub struct IoEvent {
     pub cpu: u32,
     /// The time of the request, by the clock of [`crate::log::StartTime::tstamp_ns`]; 0 if
     /// it is not known.
-    pub requested_ns: u64,
+    pub requested_ns: Nanos,
     /// The time of its end, by the same clock.
-    pub ended_ns: u64,
+    pub ended_ns: Nanos,
     /// The stack, from [`crate::writer::ExperimentWriter::stack`].
     pub stack: StackUid,
     /// The thread.
@@ -91,9 +92,9 @@ pub struct IoRecord {
     pub cpu: u32,
     /// The time of the request, by the clock of [`crate::log::StartTime::tstamp_ns`];
     /// `ended_ns` if it is not known, and never after that.
-    pub requested_ns: u64,
+    pub requested_ns: Nanos,
     /// The time of its end, by the same clock.
-    pub ended_ns: u64,
+    pub ended_ns: Nanos,
     /// The stack, if there is one.
     pub stack: Option<StackUid>,
     /// The thread: a thread id, or what `pthread_self` returned.
@@ -170,7 +171,7 @@ impl IoEvent {
         let signed = |value: i64| value.cast_unsigned();
         let call = self.call.map_or(NO_CALL, u32::cast_signed);
         // A request is not after the end, which fits.
-        REQUEST.put(&mut packet, self.requested_ns.min(self.ended_ns));
+        REQUEST.put(&mut packet, self.requested_ns.min(self.ended_ns).0);
         KIND.put(&mut packet, signed(kind.into()));
         DESCRIPTOR.put(&mut packet, signed(self.descriptor.into()));
         MOVED.put(&mut packet, self.bytes.min(i64::MAX.cast_unsigned()));
@@ -198,8 +199,10 @@ impl PacketLayout {
             Value::Integer(value) => Some(value),
             Value::Text(_) => None,
         };
-        let ended_ns = ended_ns?;
-        let requested_ns = number(REQUEST).filter(|requested_ns| *requested_ns > 0);
+        let ended_ns = Nanos(ended_ns?);
+        let requested_ns = number(REQUEST)
+            .filter(|requested_ns| *requested_ns > 0)
+            .map(Nanos);
         let kind = i32::try_from(number(KIND)?.cast_signed()).ok()?;
         let failed = kind >= FAILED;
         let kind = usize::try_from(if failed { kind - FAILED } else { kind }).ok()?;
@@ -263,8 +266,8 @@ mod tests {
             let (requested_ns, ended_ns) = (times.0, times.0 + times.1);
             let event = IoEvent {
                 cpu,
-                requested_ns,
-                ended_ns,
+                requested_ns: Nanos(requested_ns),
+                ended_ns: Nanos(ended_ns),
                 stack: StackUid::new(stack).unwrap(),
                 tid: Tid(tid),
                 pid: Pid(pid),
@@ -281,8 +284,8 @@ mod tests {
             prop_assert_eq!(usize::from(u16::from_le_bytes([packet[0], packet[1]])), packet.len());
             let record = IoRecord {
                 cpu,
-                requested_ns,
-                ended_ns,
+                requested_ns: Nanos(requested_ns),
+                ended_ns: Nanos(ended_ns),
                 stack: Some(event.stack),
                 thread: tid.into(),
                 pid: Some(Pid(pid)),
@@ -298,8 +301,8 @@ mod tests {
             prop_assert_eq!(decoded(&packet), Some(record));
             // No part of a packet makes the decoder fail.
             decoded(&packet[..cut]);
-            let early = IoEvent { requested_ns: ended_ns + 1, ..event }.encode().unwrap();
-            prop_assert_eq!(decoded(&early).map(|early| early.requested_ns), Some(ended_ns));
+            let early = IoEvent { requested_ns: Nanos(ended_ns + 1), ..event }.encode().unwrap();
+            prop_assert_eq!(decoded(&early).map(|early| early.requested_ns), Some(Nanos(ended_ns)));
         }
     }
 
@@ -307,8 +310,8 @@ mod tests {
     fn a_name_is_cut_at_a_nul_and_when_it_is_too_long() {
         let event = IoEvent {
             cpu: 0,
-            requested_ns: 0,
-            ended_ns: 7,
+            requested_ns: Nanos::ZERO,
+            ended_ns: Nanos(7),
             stack: StackUid::new(1).unwrap(),
             tid: Tid(1),
             pid: Pid(1),
@@ -322,7 +325,7 @@ mod tests {
         };
         let record = decoded(&event.encode().unwrap()).unwrap();
         assert_eq!(record.name.as_deref(), Some(&b"/tmp/a"[..]));
-        assert_eq!(record.requested_ns, 7);
+        assert_eq!(record.requested_ns, Nanos(7));
         let long = IoEvent {
             name: Some(vec![b'x'; 70_000].into()),
             ..event

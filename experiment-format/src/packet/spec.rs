@@ -4,6 +4,7 @@ use crate::Result;
 use crate::error::Error;
 use crate::ids::StackUid;
 use crate::packet::{FieldDecl, FieldType, HEADER_BYTES, PacketDecl, header};
+use crate::units::Nanos;
 
 /// A field: its names, its type and its offset.
 #[derive(Debug, Clone, Copy)]
@@ -84,7 +85,7 @@ impl<const FIELDS: usize> PacketSpec<FIELDS> {
     /// Returns the packet whose further fields have the values `own`, in order.
     pub(super) fn encode<const BYTES: usize>(
         &self,
-        time_ns: u64,
+        time_ns: Nanos,
         stack: StackUid,
         [cpu, tid, pid]: [u32; 3],
         own: [u32; FIELDS],
@@ -93,12 +94,12 @@ impl<const FIELDS: usize> PacketSpec<FIELDS> {
         if let Some(ticks) = own.iter().find(|value| i32::try_from(**value).is_err()) {
             return refused(format!("{ticks} ticks in one packet"));
         }
-        if i64::try_from(time_ns).is_err() {
+        if i64::try_from(time_ns.0).is_err() {
             return refused(format!("a time of {time_ns} ns"));
         }
         let mut packet = [0; BYTES];
         packet[..HEADER_BYTES].copy_from_slice(&header(BYTES as u16, self.kind));
-        let shared = [cpu.into(), time_ns, stack.get(), tid.into(), pid.into()];
+        let shared = [cpu.into(), time_ns.0, stack.get(), tid.into(), pid.into()];
         let values = shared.into_iter().chain(own.map(u64::from));
         for (field, value) in SHARED_FIELDS.iter().chain(&self.fields).zip(values) {
             field.put(&mut packet, value);

@@ -11,6 +11,7 @@ use crate::ids::{Pid, StackUid, Tid};
 use crate::log::ProfileDecl;
 use crate::packet::spec::{FieldSpec, PacketSpec, field};
 use crate::packet::{FieldType, PacketLayout, SYNC, Value};
+use crate::units::Nanos;
 
 /// The file of these packets, and the name of their table.
 pub(crate) const FILE: &str = "synctrace";
@@ -28,9 +29,9 @@ pub struct SyncEvent {
     /// The CPU on which it ended.
     pub cpu: u32,
     /// The time of the request, by the clock of [`crate::log::StartTime::tstamp_ns`].
-    pub requested_ns: u64,
+    pub requested_ns: Nanos,
     /// The time of its end, by the same clock.
-    pub ended_ns: u64,
+    pub ended_ns: Nanos,
     /// The stack, from [`crate::writer::ExperimentWriter::stack`].
     pub stack: StackUid,
     /// The thread.
@@ -51,9 +52,9 @@ pub struct SyncRecord {
     pub cpu: u32,
     /// The time of the request, by the clock of [`crate::log::StartTime::tstamp_ns`]; not
     /// after `ended_ns`.
-    pub requested_ns: u64,
+    pub requested_ns: Nanos,
     /// The time of its end, by the same clock.
-    pub ended_ns: u64,
+    pub ended_ns: Nanos,
     /// The stack, if there is one.
     pub stack: Option<StackUid>,
     /// The thread: a thread id, or what `pthread_self` returned.
@@ -138,7 +139,7 @@ impl SyncEvent {
         let ids = [self.cpu, self.tid.0, self.pid.0];
         let mut packet = SPEC.encode(self.ended_ns, self.stack, ids, [self.kind])?;
         // A request is not after the end, which fits.
-        REQUEST_FIELD.put(&mut packet, self.requested_ns.min(self.ended_ns));
+        REQUEST_FIELD.put(&mut packet, self.requested_ns.min(self.ended_ns).0);
         OBJECT_FIELD.put(&mut packet, self.object);
         Ok(packet)
     }
@@ -152,7 +153,7 @@ impl PacketLayout {
             Value::Integer(value) => Some(value),
             Value::Text(_) => None,
         };
-        let (ended_ns, requested_ns) = (ended_ns?, number(REQUEST_FIELD.name)?);
+        let (ended_ns, requested_ns) = (Nanos(ended_ns?), Nanos(number(REQUEST_FIELD.name)?));
         Some(SyncRecord {
             cpu: cpu.unwrap_or_default() as u32,
             requested_ns: requested_ns.min(ended_ns),
@@ -200,13 +201,13 @@ mod tests {
             let stack = StackUid::new(stack).unwrap();
             let (requested_ns, ended_ns) = (times.0, times.0 + times.1);
             let event = SyncEvent {
-                cpu, requested_ns, ended_ns, stack, tid: Tid(tid), pid: Pid(pid), object, kind,
+                cpu, requested_ns: Nanos(requested_ns), ended_ns: Nanos(ended_ns), stack, tid: Tid(tid), pid: Pid(pid), object, kind,
             };
             let packet = event.encode().unwrap();
             let record = SyncRecord {
                 cpu,
-                requested_ns,
-                ended_ns,
+                requested_ns: Nanos(requested_ns),
+                ended_ns: Nanos(ended_ns),
                 stack: Some(stack),
                 thread: tid.into(),
                 pid: Some(Pid(pid)),
@@ -216,8 +217,8 @@ mod tests {
             prop_assert_eq!(decoded(&packet), Some(record));
             let short = decoded(&packet[..cut]);
             prop_assert!(short.is_none_or(|short| cut >= 48 && short.object == 0));
-            let early = SyncEvent { requested_ns: ended_ns + 1, ..event }.encode().unwrap();
-            prop_assert_eq!(decoded(&early).map(|early| early.requested_ns), Some(ended_ns));
+            let early = SyncEvent { requested_ns: Nanos(ended_ns + 1), ..event }.encode().unwrap();
+            prop_assert_eq!(decoded(&early).map(|early| early.requested_ns), Some(Nanos(ended_ns)));
         }
     }
 }

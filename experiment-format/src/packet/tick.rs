@@ -18,6 +18,7 @@ use crate::ids::{Pid, StackUid, Tid};
 use crate::microstate::Microstate;
 use crate::packet::spec::{FieldSpec, PacketSpec, field};
 use crate::packet::{CLOCK, FieldType, PacketDecl, TICK_ARRAY};
+use crate::units::{Nanos, Ticks};
 
 /// A clock packet: one thread, or one CPU, spent ticks in one state with one stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +26,7 @@ pub struct ClockTick {
     /// The CPU.
     pub cpu: u32,
     /// The time, by the clock of [`crate::log::StartTime::tstamp_ns`].
-    pub time_ns: u64,
+    pub time_ns: Nanos,
     /// The stack, from [`crate::writer::ExperimentWriter::stack`].
     pub stack: StackUid,
     /// The thread.
@@ -35,7 +36,7 @@ pub struct ClockTick {
     /// The state.
     pub state: Microstate,
     /// The number of ticks; 2^31 − 1 at most.
-    pub ticks: u32,
+    pub ticks: Ticks,
 }
 
 /// A tick array: the ticks of one thread in each of the ten states, with one stack.
@@ -49,7 +50,7 @@ pub struct TickArray {
     /// The CPU.
     pub cpu: u32,
     /// The time, by the clock of [`crate::log::StartTime::tstamp_ns`].
-    pub time_ns: u64,
+    pub time_ns: Nanos,
     /// The stack, from [`crate::writer::ExperimentWriter::stack`].
     pub stack: StackUid,
     /// The thread.
@@ -57,7 +58,7 @@ pub struct TickArray {
     /// Its process: the property `KPID` in gprofng's filters.
     pub pid: Pid,
     /// The number of ticks in each state, by [`Microstate::number`]; 2^31 − 1 at most.
-    pub ticks: [u32; Microstate::PER_THREAD],
+    pub ticks: [Ticks; Microstate::PER_THREAD],
     /// The [`Detail::number`] of all these ticks. A thread that slept for a disk and then waited
     /// for a CPU has two arrays. The property `KDETAIL` in gprofng's filters.
     pub detail: u32,
@@ -162,7 +163,7 @@ impl ClockTick {
     ///
     /// More ticks or a later time than the fields, which gprofng reads as signed, can hold.
     pub fn encode(&self) -> Result<[u8; CLOCK_BYTES]> {
-        let own = [self.state.number(), self.ticks];
+        let own = [self.state.number(), file_ticks(self.ticks)];
         CLOCK_SPEC.encode(
             self.time_ns,
             self.stack,
@@ -183,7 +184,7 @@ impl TickArray {
 
     /// Returns whether it has no ticks. Writers leave out such an array.
     pub fn is_empty(&self) -> bool {
-        self.ticks == [0; Microstate::PER_THREAD]
+        self.ticks == [Ticks::ZERO; Microstate::PER_THREAD]
     }
 
     /// Returns the packet as it is in `profile`.
@@ -194,10 +195,16 @@ impl TickArray {
     /// hold.
     pub fn encode(&self) -> Result<[u8; ARRAY_BYTES]> {
         let ids = [self.cpu, self.tid.0, self.pid.0];
-        let mut packet = ARRAY_SPEC.encode(self.time_ns, self.stack, ids, self.ticks)?;
+        let mut packet =
+            ARRAY_SPEC.encode(self.time_ns, self.stack, ids, self.ticks.map(file_ticks))?;
         DETAIL_FIELD.put(&mut packet, self.detail.into());
         Ok(packet)
     }
+}
+
+/// Returns a number of ticks as it is in a field; one that is too large remains too large.
+fn file_ticks(ticks: Ticks) -> u32 {
+    u32::try_from(ticks.0).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -210,8 +217,8 @@ mod tests {
 
     fn tick(
         state: u32,
-        ticks: u32,
-        time_ns: u64,
+        ticks: Ticks,
+        time_ns: Nanos,
         [cpu, tid, pid]: [u32; 3],
         stack: u64,
     ) -> ClockTick {
@@ -226,7 +233,12 @@ mod tests {
         }
     }
 
-    fn array(ticks: [u32; 10], time_ns: u64, [cpu, tid, pid]: [u32; 3], stack: u64) -> TickArray {
+    fn array(
+        ticks: [Ticks; 10],
+        time_ns: Nanos,
+        [cpu, tid, pid]: [u32; 3],
+        stack: u64,
+    ) -> TickArray {
         TickArray {
             cpu,
             time_ns,
@@ -277,7 +289,7 @@ mod tests {
     /// Packets had no detail at first.
     #[test]
     fn a_tick_array_without_a_detail_is_read() {
-        let mut array = array([1; 10], 7, [0; 3], 1);
+        let mut array = array([Ticks(1); 10], Nanos(7), [0; 3], 1);
         array.detail = Detail::Woken.number();
         let packet = array.encode().unwrap();
         let mut decl = TickArray::declaration();
@@ -293,14 +305,22 @@ mod tests {
 
     #[test]
     fn what_gprofng_reads_as_negative_is_refused() {
-        assert!(tick(0, 1 << 31, 0, [0; 3], 1).encode().is_err());
-        assert!(tick(0, 1, 1 << 63, [0; 3], 1).encode().is_err());
-        let mut ticks = [0; 10];
-        ticks[9] = i32::MAX as u32;
-        assert!(array(ticks, 0, [0; 3], 1).encode().is_ok());
-        assert!(array(ticks, 1 << 63, [0; 3], 1).encode().is_err());
-        ticks[9] += 1;
-        assert!(array(ticks, 0, [0; 3], 1).encode().is_err());
+        assert!(
+            tick(0, Ticks(1 << 31), Nanos::ZERO, [0; 3], 1)
+                .encode()
+                .is_err()
+        );
+        assert!(
+            tick(0, Ticks(1), Nanos(1 << 63), [0; 3], 1)
+                .encode()
+                .is_err()
+        );
+        let mut ticks = [Ticks::ZERO; 10];
+        ticks[9] = Ticks(i32::MAX as u64);
+        assert!(array(ticks, Nanos::ZERO, [0; 3], 1).encode().is_ok());
+        assert!(array(ticks, Nanos(1 << 63), [0; 3], 1).encode().is_err());
+        ticks[9] += Ticks(1);
+        assert!(array(ticks, Nanos::ZERO, [0; 3], 1).encode().is_err());
     }
 
     proptest! {
@@ -312,10 +332,10 @@ mod tests {
             ids: [u32; 3],
             stack in 1u64..,
         ) {
-            let tick = tick(state, ticks, time_ns, ids, stack);
+            let tick = tick(state, Ticks(ticks.into()), Nanos(time_ns), ids, stack);
             let expected = ClockRecord {
                 cpu: tick.cpu,
-                time_ns,
+                time_ns: Nanos(time_ns),
                 stack: Some(tick.stack),
                 thread: tick.tid.0.into(),
                 pid: Some(tick.pid),
@@ -336,11 +356,11 @@ mod tests {
             detail: u32,
             cut in 4..ARRAY_BYTES,
         ) {
-            let array = TickArray { detail, ..array(ticks, time_ns, ids, stack) };
+            let array = TickArray { detail, ..array(ticks.map(|ticks| Ticks(ticks.into())), Nanos(time_ns), ids, stack) };
             let records = (0..).zip(ticks).filter(|(_, ticks)| *ticks > 0);
             let expected: Vec<_> = records.map(|(state, ticks)| ClockRecord {
                 cpu: array.cpu,
-                time_ns,
+                time_ns: Nanos(time_ns),
                 stack: Some(array.stack),
                 thread: array.tid.0.into(),
                 pid: Some(array.pid),

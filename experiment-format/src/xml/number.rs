@@ -1,5 +1,7 @@
 //! Numbers as gprofng reads them, by functions of the C library.
 
+use crate::units::Nanos;
+
 /// Returns a number as C's `atoi` reads it: a sign, decimal digits, and anything after them. None
 /// without digits; a number that is too large becomes the largest.
 pub(crate) fn integer(text: &str) -> Option<i64> {
@@ -27,15 +29,11 @@ pub(crate) fn unsigned(text: &str) -> Option<u64> {
 }
 
 /// Returns a time stamp in nanoseconds. Its fraction is read as an integer, whatever its length.
-pub(crate) fn time(text: &str) -> Option<u64> {
+pub(crate) fn time(text: &str) -> Option<Nanos> {
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let seconds = u64::try_from(integer(seconds)?).ok()?;
-    let fraction = leading(fraction, 10)?;
-    Some(
-        seconds
-            .saturating_mul(1_000_000_000)
-            .saturating_add(fraction),
-    )
+    let fraction = Nanos(leading(fraction, 10)?);
+    Some(Nanos::from_secs(seconds).saturating_add(fraction))
 }
 
 /// Splits a number into whether it is negative, and its digits.

@@ -9,6 +9,7 @@ use super::parse::{Item, Parser, decode};
 use super::write::{Element, escape, is_name};
 use crate::Result;
 use crate::error::Error;
+use crate::units::Nanos;
 
 #[test]
 fn escapes_are_those_that_the_reader_knows() {
@@ -24,7 +25,7 @@ fn escapes_are_those_that_the_reader_knows() {
 fn elements_end_with_a_newline() {
     let mut out = String::new();
     Element::begin(&mut out, "event")
-        .time("tstamp", 3)
+        .time("tstamp", Nanos(3))
         .number("id", 7)
         .end();
     Element::begin(&mut out, "process").text("a<b");
@@ -129,8 +130,8 @@ fn numbers_are_read_as_the_c_library_does() {
     assert_eq!(unsigned("-1"), Some(u64::MAX));
     assert_eq!(unsigned("0"), Some(0));
     assert_eq!(unsigned("99999999999999999999999"), Some(u64::MAX));
-    assert_eq!(time("1.000000003"), Some(1_000_000_003));
-    assert_eq!(time("0.3"), Some(3));
+    assert_eq!(time("1.000000003"), Some(Nanos(1_000_000_003)));
+    assert_eq!(time("0.3"), Some(Nanos(3)));
     assert_eq!(time("-1.0"), None);
 }
 

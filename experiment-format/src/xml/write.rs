@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use crate::units::Nanos;
+
 /// Appends `text`, escaped so that the reader decodes the same characters: the five entities, and
 /// `%hh%` for control characters and for the percent sign itself.
 pub(crate) fn escape(out: &mut String, text: &str) {
@@ -56,8 +58,8 @@ impl<'a> Element<'a> {
 
     /// Adds a time stamp: seconds, a dot and exactly nine digits, since the reader takes the
     /// fraction as an integer.
-    pub(crate) fn time(self, name: &str, time_ns: u64) -> Self {
-        let (seconds, rest) = (time_ns / 1_000_000_000, time_ns % 1_000_000_000);
+    pub(crate) fn time(self, name: &str, time_ns: Nanos) -> Self {
+        let (seconds, rest) = (time_ns.0 / 1_000_000_000, time_ns.0 % 1_000_000_000);
         self.number(name, format_args!("{seconds}.{rest:09}"))
     }
 

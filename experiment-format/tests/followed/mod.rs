@@ -9,6 +9,7 @@ use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::{ClockTick, TickArray};
 use experiment_format::stacks::StackUid;
 use experiment_format::subexperiment::SubexperimentWriter;
+use experiment_format::units::{Nanos, Ticks};
 use experiment_format::writer::ExperimentWriter;
 
 use crate::synthetic::{self, run};
@@ -55,7 +56,7 @@ pub(crate) fn sub(founder: &ExperimentWriter, pid: u32) -> SubexperimentWriter {
 
 pub(crate) fn function(vaddr: u64, name: &str) -> MapEvent {
     MapEvent::Function {
-        at_ns: 0,
+        at_ns: Nanos::ZERO,
         vaddr,
         size: 256,
         name: name.to_owned(),
@@ -63,11 +64,11 @@ pub(crate) fn function(vaddr: u64, name: &str) -> MapEvent {
 }
 
 pub(crate) fn array(stack: StackUid, tid: u32, state: Microstate, count: u32) -> TickArray {
-    let mut ticks = [0; Microstate::PER_THREAD];
-    ticks[state as usize] = count;
+    let mut ticks = [Ticks::ZERO; Microstate::PER_THREAD];
+    ticks[state as usize] = Ticks(count.into());
     TickArray {
         cpu: 1,
-        time_ns: START + SECOND,
+        time_ns: Nanos(START + SECOND),
         stack,
         tid: Tid(tid),
         pid: Pid(tid),

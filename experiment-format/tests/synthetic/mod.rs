@@ -7,6 +7,7 @@ use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::log::{LogHeader, ProfileDecl, StartTime, System};
 use experiment_format::microstate::NumStates;
 use experiment_format::packet::PacketDecl;
+use experiment_format::units::Nanos;
 use experiment_format::writer::ExperimentWriter;
 
 /// Returns a clock table of one kind of packets.
@@ -34,7 +35,7 @@ pub(crate) fn header(profiles: Vec<ProfileDecl>) -> LogHeader {
 /// Returns a start at an instant of the clock; the day is always the same.
 pub(crate) fn run(tstamp: u64) -> StartTime {
     StartTime {
-        tstamp_ns: tstamp,
+        tstamp_ns: Nanos(tstamp),
         wall_s: 1_795_205_070,
         wall_subsec_ns: 0,
         tm_zone_s: 0,

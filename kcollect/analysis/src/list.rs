@@ -147,6 +147,7 @@ fn table(found: &[Listed]) -> Table {
 #[cfg(test)]
 mod tests {
     use experiment_format::log::StartTime;
+    use experiment_format::units::Nanos;
 
     use super::*;
 
@@ -155,16 +156,16 @@ mod tests {
         let recorded = LogSummary {
             path: PathBuf::from("k.1.er"),
             start: StartTime {
-                tstamp_ns: 0,
+                tstamp_ns: Nanos::ZERO,
                 wall_s: 1_767_225_600,
                 wall_subsec_ns: 5,
                 tm_zone_s: -3600,
             },
-            length_ns: 1_500_000_000,
+            length_ns: Nanos::from_millis(1_500),
             is_closed: false,
             hostname: "alpha".to_owned(),
             subexperiments: 2,
-            written_ns: 0,
+            written_ns: Nanos::ZERO,
         };
         let mut listed = Listed {
             recorded,

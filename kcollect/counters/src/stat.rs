@@ -13,6 +13,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use experiment_format::units::Nanos;
 use host::exit::{ExitKind, Failure};
 use host::machine::{self, now, online_cpus};
 use host::output::Output;
@@ -46,19 +47,19 @@ struct CpuCounters {
     events: Vec<usize>,
     last: SetReading,
     /// The time stolen from the CPU until its last row.
-    stolen_ns: Option<u64>,
+    stolen_ns: Option<Nanos>,
 }
 
 /// A run of `kcollect stat`.
 struct StatRun<'a> {
     options: &'a CountOptions,
     events: &'a [PerfEvent],
-    start_ns: u64,
+    start_ns: Nanos,
     cpus: BTreeMap<u32, CpuCounters>,
     total: Vec<CounterValue>,
-    total_stolen_ns: Option<u64>,
+    total_stolen_ns: Option<Nanos>,
     /// The time stolen from each CPU until the last tick.
-    stolen_ns: BTreeMap<u32, u64>,
+    stolen_ns: BTreeMap<u32, Nanos>,
     writer: RowWriter,
 }
 
@@ -89,11 +90,11 @@ pub fn stat(options: &StatOptions, output: &mut Output) -> Result<u8, Failure> {
         let format = run.format();
         run.writer.header(&format)?;
     }
-    let period_ns = options.period.as_nanos() as u64;
+    let period_ns = Nanos::from(options.period);
     let mut due_ns = run.start_ns + period_ns;
     let mut ticks = 0;
     while counting.ticks.is_none_or(|limit| ticks < limit) && !run.writer.is_closed() {
-        wait_for_signals(&signals, Duration::from_nanos(due_ns.saturating_sub(now())))?;
+        wait_for_signals(&signals, due_ns.saturating_sub(now()).into())?;
         if signals.take().contains(&signals::SignalRequest::Stop) {
             run.tick()?;
             break;
@@ -106,7 +107,7 @@ pub fn stat(options: &StatOptions, output: &mut Output) -> Result<u8, Failure> {
         run.tick()?;
         run.add_online_cpus(true)?;
         ticks += 1;
-        due_ns += (1 + (time_ns - due_ns) / period_ns) * period_ns;
+        due_ns += period_ns * (1 + (time_ns - due_ns) / period_ns);
     }
     let cpus = run.cpus.len() as u64;
     run.print(&CountRow {
@@ -213,13 +214,16 @@ impl StatRun<'_> {
         let since =
             since.map_err(|error| internal_error(&format!("CPU {number}"), &error.to_string()))?;
         // Counters from before a CPU went offline do not count when it is online again.
-        let stopped = since.values.iter().all(|value| value.enabled_ns == 0);
+        let stopped = since
+            .values
+            .iter()
+            .all(|value| value.enabled_ns == Nanos::ZERO);
         cpu.last = reading;
         let now_ns = self.stolen_ns.get(&number).copied();
         let stolen_ns = (now_ns.zip(cpu.stolen_ns)).map(|(now, last)| now.saturating_sub(last));
         cpu.stolen_ns = now_ns.or(cpu.stolen_ns);
         if let Some(stolen_ns) = stolen_ns {
-            *self.total_stolen_ns.get_or_insert(0) += stolen_ns;
+            *self.total_stolen_ns.get_or_insert(Nanos::ZERO) += stolen_ns;
         }
         let mut values = vec![CounterValue::default(); self.events.len()];
         for (number, value) in cpu.events.iter().zip(&since.values) {

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use experiment_format::directory::Owner;
+use experiment_format::units::Nanos;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::{SysconfVar, sysconf};
 use object::NativeEndian;
@@ -17,19 +18,19 @@ use object::read::elf::NoteIterator;
 /// CPU ids as the kernel lists them: `0-3,8`.
 pub type CpuSet = BTreeSet<u32>;
 
-/// Returns the time of CLOCK_MONOTONIC, the only clock of an experiment, in nanoseconds.
+/// Returns the time of CLOCK_MONOTONIC, the only clock of an experiment.
 #[must_use]
-pub fn now() -> u64 {
+pub fn now() -> Nanos {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
-    now.map_or(0, |now| {
-        now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
+    now.map_or(Nanos::ZERO, |now| {
+        Nanos(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
     })
 }
 
-/// Returns the instant so long after another, nanoseconds.
+/// Returns the instant so long after another.
 #[must_use]
-pub fn after(from_ns: u64, span: Duration) -> u64 {
-    from_ns.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
+pub fn after(from_ns: Nanos, span: Duration) -> Nanos {
+    from_ns.saturating_add(span.into())
 }
 
 /// Returns whether the process has a controlling terminal.
@@ -55,14 +56,14 @@ pub fn possible_cpus() -> io::Result<CpuSet> {
 }
 
 /// Returns for each online CPU for how long since boot a hypervisor ran something else while it had
-/// work, nanoseconds, in whole ticks of `/proc/stat`. Nothing where that cannot be read.
+/// work, in whole ticks of `/proc/stat`. Nothing where that cannot be read.
 #[must_use]
-pub fn stolen_ns() -> BTreeMap<u32, u64> {
+pub fn stolen_ns() -> BTreeMap<u32, Nanos> {
     let hz = sysconf(SysconfVar::CLK_TCK).ok().flatten();
-    let tick_ns = hz.map_or(0, |hz| 1_000_000_000 / hz.max(1) as u64);
+    let tick_ns = hz.map_or(Nanos::ZERO, |hz| Nanos::from_secs(1) / hz.max(1) as u64);
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     parse_stolen(&text)
-        .map(|(cpu, ticks)| (cpu, ticks.saturating_mul(tick_ns)))
+        .map(|(cpu, ticks)| (cpu, tick_ns.saturating_mul(ticks)))
         .collect()
 }
 

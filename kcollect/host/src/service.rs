@@ -11,14 +11,16 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
+use experiment_format::units::Nanos;
+
 /// The connection to systemd. Without a `NOTIFY_SOCKET` there is none, and nothing is sent.
 #[derive(Debug, Default)]
 pub struct Service {
     socket: Option<UnixDatagram>,
     /// From one sign of life to the next, nanoseconds.
-    period_ns: Option<u64>,
+    period_ns: Option<Nanos>,
     /// When the next one is due, nanoseconds of CLOCK_MONOTONIC.
-    due_ns: u64,
+    due_ns: Nanos,
 }
 
 impl Service {
@@ -43,9 +45,9 @@ impl Service {
         let timeout_us = number("WATCHDOG_USEC").filter(|timeout| ours && *timeout > 0);
         Ok(Service {
             socket: Some(socket),
-            // Half of the time, as sd_watchdog_enabled(3) recommends, in nanoseconds.
-            period_ns: timeout_us.map(|timeout| timeout.saturating_mul(500)),
-            due_ns: 0,
+            // Half of the time, as sd_watchdog_enabled(3) recommends.
+            period_ns: timeout_us.map(|timeout| Nanos::from_micros(timeout) / 2),
+            due_ns: Nanos::ZERO,
         })
     }
 
@@ -60,7 +62,7 @@ impl Service {
     }
 
     /// Says that the service is alive, if that is due at `now_ns`, CLOCK_MONOTONIC.
-    pub fn alive(&mut self, now_ns: u64) {
+    pub fn alive(&mut self, now_ns: Nanos) {
         if let Some(period) = self.period_ns
             && now_ns >= self.due_ns
         {
@@ -135,7 +137,7 @@ mod tests {
             (9_000_000, Some("WATCHDOG=1")),
             (9_100_000, None),
         ] {
-            service.alive(now);
+            service.alive(Nanos(now));
             assert_eq!(received(&systemd).as_deref(), expected, "{now}");
         }
         service.stopping();
@@ -149,7 +151,7 @@ mod tests {
         let systemd = UnixDatagram::bind_addr(&address).unwrap();
         let of_another = [("WATCHDOG_USEC", "1000"), ("WATCHDOG_PID", "8")];
         let mut service = service(&format!("@{name}"), &of_another).unwrap();
-        service.alive(1);
+        service.alive(Nanos(1));
         assert_eq!(received(&systemd), None);
         service.status("ktest.2.er");
         assert_eq!(received(&systemd).as_deref(), Some("STATUS=ktest.2.er"));
@@ -158,7 +160,7 @@ mod tests {
     #[test]
     fn without_a_socket_nothing_is_sent_and_a_wrong_one_is_an_error() {
         let mut none = service("", &[]).unwrap();
-        none.alive(1);
+        none.alive(Nanos(1));
         none.stopping();
         assert!(service("/nowhere/notify", &[]).is_err());
     }

@@ -11,6 +11,7 @@ use clap::Args;
 use experiment_format::ids::Pid;
 use experiment_format::microstate::Microstate;
 use experiment_format::packed::is_packed;
+use experiment_format::units::Nanos;
 use host::machine;
 
 use super::{CliError, values};
@@ -318,7 +319,7 @@ fn states(text: &str) -> Result<[bool; STATE_SLOTS], CliError> {
     Ok(wanted)
 }
 
-fn time(text: &str) -> Result<std::ops::Range<u64>, CliError> {
+fn time(text: &str) -> Result<std::ops::Range<Nanos>, CliError> {
     let bad = || {
         CliError::new(
             format!("--time {text}: not a time"),
@@ -326,18 +327,22 @@ fn time(text: &str) -> Result<std::ops::Range<u64>, CliError> {
         )
     };
     let (from, to) = text.split_once('-').ok_or_else(bad)?;
-    let ns = |text: &str| -> Result<u64, CliError> {
+    let ns = |text: &str| -> Result<Nanos, CliError> {
         let seconds: f64 = text.parse().map_err(|_| bad())?;
         let in_range = (0.0..1e9).contains(&seconds);
         // Below 10^18 ns, so that it fits into the result.
         if in_range {
-            Ok((seconds * 1e9).round() as u64)
+            Ok(Nanos((seconds * 1e9).round() as u64))
         } else {
             Err(bad())
         }
     };
-    let from = if from.is_empty() { 0 } else { ns(from)? };
-    let to = if to.is_empty() { u64::MAX } else { ns(to)? };
+    let from = if from.is_empty() {
+        Nanos::ZERO
+    } else {
+        ns(from)?
+    };
+    let to = if to.is_empty() { Nanos::MAX } else { ns(to)? };
     if from >= to {
         return Err(bad());
     }

@@ -7,27 +7,35 @@ use bpf_abi::RecordHeader;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::Detail;
+use experiment_format::units::{Nanos, Ticks};
 use user_collector::io_calls::Operation;
 use user_collector::join::StackSeries;
 use user_collector::memory::Change;
 use user_collector::process::ProcessInstance;
 
-/// The ids in a record of the BPF programs, which has them as bare numbers.
-pub trait ThreadIds {
+/// The ids and the time in a record of the BPF programs, which has them as bare numbers.
+pub trait TypedHeader {
     /// Returns the number of the process; 0 is idle.
     fn pid(&self) -> Pid;
 
     /// Returns the number of the thread.
     fn tid(&self) -> Tid;
+
+    /// Returns the time, CLOCK_MONOTONIC.
+    fn time_ns(&self) -> Nanos;
 }
 
-impl ThreadIds for RecordHeader {
+impl TypedHeader for RecordHeader {
     fn pid(&self) -> Pid {
         Pid(self.pid)
     }
 
     fn tid(&self) -> Tid {
         Tid(self.tid)
+    }
+
+    fn time_ns(&self) -> Nanos {
+        Nanos(self.time_ns)
     }
 }
 
@@ -62,7 +70,7 @@ pub struct StateInterval {
     /// The state.
     pub state: Microstate,
     /// Tick boundaries in it.
-    pub ticks: u32,
+    pub ticks: Ticks,
     /// Details of the state.
     pub detail: Detail,
 }
@@ -70,10 +78,10 @@ pub struct StateInterval {
 impl ThreadActivity {
     /// Returns its ticks; none of an event.
     #[must_use]
-    pub fn ticks(&self) -> u32 {
+    pub fn ticks(&self) -> Ticks {
         match &self.kind {
             ActivityKind::Interval(interval) => interval.ticks,
-            ActivityKind::Event(_) => 0,
+            ActivityKind::Event(_) => Ticks::ZERO,
         }
     }
 
@@ -134,7 +142,7 @@ pub struct IoCallEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockWaitEvent {
     /// When it began, CLOCK_MONOTONIC, nanoseconds.
-    pub begin_ns: u64,
+    pub begin_ns: Nanos,
     /// Address of the lock in the process; 0 if it is not known.
     pub object: u64,
     /// As [`experiment_format::packet::SyncEvent::kind`].

@@ -14,6 +14,7 @@ use experiment_format::directory::ExperimentDir;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::kernel::{BPF, KERNEL};
 use experiment_format::losses::Losses;
+use experiment_format::units::{Nanos, Ticks};
 use user_collector::archive::ArchiveStats;
 use user_collector::follow::FollowRule;
 use user_collector::loaded_code::ArchiveProgress;
@@ -30,13 +31,13 @@ use super::input::sideband::SidebandEvent;
 use super::kernel::decode::Decoder;
 use super::route::Router;
 use super::user::UserSpace;
-use crate::record::activity::ThreadIds;
+use crate::record::activity::TypedHeader;
 
 /// How long exited processes are kept for late records of them, nanoseconds.
-const KEEP_EXITED_NS: u64 = 10_000_000_000;
+const KEEP_EXITED_NS: Nanos = Nanos::from_secs(10);
 /// The time between two looks for processes that exited, nanoseconds. After so long all records of
 /// them have been applied.
-const EVICT_INTERVAL_NS: u64 = 1_000_000_000;
+const EVICT_INTERVAL_NS: Nanos = Nanos::from_secs(1);
 
 /// The label of the sample with which an experiment ends.
 const LAST_SAMPLE: &str = "stop";
@@ -54,8 +55,8 @@ pub struct Dispatcher {
     /// Side-band records that the kernel could not deliver.
     pub sideband_lost: u64,
     /// Ticks that came after writing had failed.
-    pub not_written: u64,
-    evicted_ns: u64,
+    pub not_written: Ticks,
+    evicted_ns: Nanos,
 }
 
 impl Dispatcher {
@@ -72,14 +73,14 @@ impl Dispatcher {
             decoder: Decoder::new(&router.kernel.symbols),
             user,
             sideband_lost: 0,
-            not_written: 0,
+            not_written: Ticks::ZERO,
             evicted_ns: router.founder.start_ns(),
             router,
         }
     }
 
     /// Applies an event. Events come in time order.
-    pub fn apply(&mut self, time_ns: u64, event: InputEvent) {
+    pub fn apply(&mut self, time_ns: Nanos, event: InputEvent) {
         match event {
             InputEvent::Record(record) => self.record(record),
             InputEvent::Recording { on } => self.router.recording(time_ns, on),
@@ -114,7 +115,7 @@ impl Dispatcher {
         }
     }
 
-    fn cpu_change(&mut self, time_ns: u64, CpuChange { cpu, online }: CpuChange) {
+    fn cpu_change(&mut self, time_ns: Nanos, CpuChange { cpu, online }: CpuChange) {
         let text = match online {
             true => format!("CPU {cpu} came online; it is recorded from here on"),
             false => format!("CPU {cpu} went offline"),
@@ -126,7 +127,7 @@ impl Dispatcher {
         let failed = self.router.failed.is_some() || self.router.is_full();
         let (router, processes) = (&mut self.router, &self.processes);
         match record {
-            Record::Tick(tick) if failed => self.not_written += u64::from(tick.ticks),
+            Record::Tick(tick) if failed => self.not_written += Ticks(tick.ticks.into()),
             Record::OffCpu(_)
             | Record::Overflow(_)
             | Record::LockWait(_)
@@ -136,7 +137,7 @@ impl Dispatcher {
             Record::Tick(tick) => {
                 let tick = self.decoder.tick(tick);
                 if let Err(error) = router.cpu_tick(processes, &tick) {
-                    self.not_written += u64::from(tick.ticks + tick.stolen);
+                    self.not_written += tick.ticks + tick.stolen;
                     return router.note(Err(error));
                 }
                 let instance = instance_of(processes, tick.header.pid());
@@ -149,7 +150,7 @@ impl Dispatcher {
                 router.founder.note_off_cpu(&off_cpu);
                 let parts = off_cpu.parts.into_iter();
                 parts
-                    .filter(|part| part.ticks() > 0)
+                    .filter(|part| part.ticks() > Ticks::ZERO)
                     .for_each(|part| self.activity(part));
             }
             Record::Overflow(record) => {
@@ -212,7 +213,7 @@ impl Dispatcher {
         }
     }
 
-    fn sideband(&mut self, time_ns: u64, event: SidebandEvent) {
+    fn sideband(&mut self, time_ns: Nanos, event: SidebandEvent) {
         let router = &mut self.router;
         match event {
             SidebandEvent::Fork { pid, parent } => {
@@ -259,7 +260,7 @@ impl Dispatcher {
     }
 
     /// Takes a sample of an instant of which all records are applied.
-    pub fn sample(&mut self, at_ns: u64, label: &str) {
+    pub fn sample(&mut self, at_ns: Nanos, label: &str) {
         // Samples go on when data have stopped, but not without end either.
         if self.router.is_full() && label != LAST_SAMPLE {
             return;
@@ -323,7 +324,7 @@ impl Dispatcher {
     }
 
     /// Once a round: writes what is due, and drops what is only kept for late records.
-    pub fn maintain(&mut self, now_ns: u64) {
+    pub fn maintain(&mut self, now_ns: Nanos) {
         self.router.maintain_kernel();
         if let Some(user) = &mut self.user {
             user.maintain(&mut self.router, now_ns);
@@ -334,7 +335,7 @@ impl Dispatcher {
         }
     }
 
-    fn evict(&mut self, now_ns: u64) {
+    fn evict(&mut self, now_ns: Nanos) {
         let there = |pid: Pid| fs::exists(format!("/proc/{pid}")).unwrap_or(true);
         let long_ago = now_ns.saturating_sub(KEEP_EXITED_NS);
         self.processes.evict_exited(long_ago, there);
@@ -355,7 +356,7 @@ impl Dispatcher {
 
     /// Writes all that waits, since no event follows, and the last sample, of the end of data,
     /// after the experiments of all processes were made.
-    pub fn finish(&mut self, ended_ns: u64) {
+    pub fn finish(&mut self, ended_ns: Nanos) {
         if let Some(user) = &mut self.user {
             user.finish(&mut self.router, &self.processes);
         }
@@ -396,7 +397,7 @@ impl Dispatcher {
     }
 
     /// Names in the log what is not archived.
-    pub fn log_archived(&mut self, now_ns: u64) {
+    pub fn log_archived(&mut self, now_ns: Nanos) {
         let warnings = self
             .archived()
             .map(ArchiveStats::warnings)
@@ -407,7 +408,7 @@ impl Dispatcher {
     }
 
     /// Writes the losses into the header that every report shows.
-    pub fn log_losses(&mut self, now_ns: u64, losses: &Losses) {
+    pub fn log_losses(&mut self, now_ns: Nanos, losses: &Losses) {
         let result = self.router.founder.log_losses(now_ns, losses);
         self.router.note(result);
     }
@@ -420,7 +421,7 @@ impl Dispatcher {
     pub fn go_on(
         &mut self,
         next: Router,
-        at_ns: u64,
+        at_ns: Nanos,
         mut say: impl FnMut(&str),
     ) -> experiment_format::Result<()> {
         let router = std::mem::replace(&mut self.router, next);
@@ -430,7 +431,7 @@ impl Dispatcher {
             .as_mut()
             .map(|user| user.process_context(&self.processes));
         let closed = router.close(context, at_ns);
-        (self.sideband_lost, self.not_written) = (0, 0);
+        (self.sideband_lost, self.not_written) = (0, Ticks::ZERO);
         if let Some(user) = &mut self.user {
             user.begin_again(at_ns);
             begin_archives(&self.router, user, before, &mut say);
@@ -442,7 +443,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The first error of the whole recording.
-    pub fn close(mut self, stopped_ns: u64) -> experiment_format::Result<()> {
+    pub fn close(mut self, stopped_ns: Nanos) -> experiment_format::Result<()> {
         let context = self
             .user
             .as_mut()

@@ -4,6 +4,7 @@
 use std::mem;
 
 use experiment_format::directory::DirectoryState;
+use experiment_format::units::{Nanos, Ticks};
 use host::exit::Failure;
 use host::machine::now;
 use host::output::Output;
@@ -69,7 +70,7 @@ impl Session<'_> {
         let follows_another = self.began.at_ns > self.started_ns;
         let failure = match moved_from {
             Some(from) => moved_failure(&from, &self.path),
-            None if summary.ticks > 0 || summary.arrays > 0 || follows_another => {
+            None if summary.ticks > Ticks::ZERO || summary.arrays > 0 || follows_another => {
                 return Ok(code);
             }
             None => empty_failure(&summary),
@@ -82,7 +83,7 @@ impl Session<'_> {
     }
 
     /// Returns the summary of the experiment, of which all is written but the end.
-    pub(super) fn summary(&self, path: &str, totals: &Totals, stopped_ns: u64) -> Summary {
+    pub(super) fn summary(&self, path: &str, totals: &Totals, stopped_ns: Nanos) -> Summary {
         let times = RecordingTimes {
             started_ns: self.began.at_ns,
             stopped_ns,
@@ -97,7 +98,7 @@ impl Session<'_> {
     }
 
     /// Writes what came of archiving, the losses, and the summary.
-    pub(super) fn write_summary(&mut self, stopped_ns: u64, summary: Option<&mut Summary>) {
+    pub(super) fn write_summary(&mut self, stopped_ns: Nanos, summary: Option<&mut Summary>) {
         self.dispatcher.log_archived(stopped_ns);
         if let Some(summary) = summary {
             summary.archive = self.dispatcher.archived().cloned();
@@ -124,7 +125,7 @@ impl Session<'_> {
 
     /// Stops the data and applies what is on its way. Returns the time of the last tick that
     /// counts.
-    fn stop(&mut self, output: &mut Output) -> Result<u64, Failure> {
+    fn stop(&mut self, output: &mut Output) -> Result<Nanos, Failure> {
         let stopped = self.stop_data()?;
         for (count, (time, event)) in self.inputs.finish()?.into_iter().enumerate() {
             // What processes did later is no part of the recording.

@@ -12,10 +12,11 @@
 use std::fmt;
 use std::time::Duration;
 
+use experiment_format::units::Nanos;
 use serde::Serialize;
 
 /// The time between two decisions, nanoseconds.
-const DECISION_NS: u64 = 5_000_000_000;
+const DECISION_NS: Nanos = Nanos::from_secs(5);
 /// The share of the budget below which detail is restored.
 const RESTORE_BELOW_SHARE: f64 = 0.5;
 /// Decisions in a row that have to find less use than that.
@@ -103,7 +104,7 @@ impl fmt::Display for BudgetLevel {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BudgetChange {
     /// When, nanoseconds.
-    pub at_ns: u64,
+    pub at_ns: Nanos,
     /// The level from then on.
     pub level: BudgetLevel,
     /// The share of a CPU that was taken in the five seconds before, which decided it. None: the
@@ -117,7 +118,7 @@ pub struct Governor {
     budget: f64,
     level: BudgetLevel,
     /// When the last decision was made, and what was used by then.
-    last: Option<(u64, Duration)>,
+    last: Option<(Nanos, Duration)>,
     /// Decisions in a row that found less use than detail is restored at.
     low_use: u32,
     changes: Vec<BudgetChange>,
@@ -149,7 +150,7 @@ impl Governor {
     }
 
     /// Another experiment begins at a time.
-    pub fn begin_again(&mut self, at_ns: u64) {
+    pub fn begin_again(&mut self, at_ns: Nanos) {
         self.changes.clear();
         if self.level != BudgetLevel::None {
             self.changes.push(BudgetChange {
@@ -168,7 +169,7 @@ impl Governor {
 
     /// Decides, if it is time; `used` is the CPU time so far. The first call begins the watch: what
     /// the start took does not count. Returns a change.
-    pub fn decide(&mut self, now_ns: u64, used: Duration) -> Option<BudgetChange> {
+    pub fn decide(&mut self, now_ns: Nanos, used: Duration) -> Option<BudgetChange> {
         let Some((then_ns, before)) = self.last else {
             self.last = Some((now_ns, used));
             return None;
@@ -178,7 +179,7 @@ impl Governor {
             return None;
         }
         self.last = Some((now_ns, used));
-        let share = used.saturating_sub(before).as_nanos() as f64 / passed_ns as f64;
+        let share = used.saturating_sub(before).as_nanos() as f64 / passed_ns.0 as f64;
         self.low_use = match share < RESTORE_BELOW_SHARE * self.budget {
             true => self.low_use + 1,
             false => 0,
@@ -211,14 +212,14 @@ mod tests {
     fn drawing(shares: &str) -> String {
         let mut governor = Governor::new(0.01);
         let mut used = Duration::from_millis(700);
-        assert_eq!(governor.decide(5, used), None);
+        assert_eq!(governor.decide(Nanos(5), used), None);
         let mut drawn = String::new();
         for (turn, share) in (1..).zip(shares.chars()) {
             let thousandths = u64::from(share.to_digit(10).unwrap_or(11));
-            used += Duration::from_nanos(DECISION_NS / 1000 * thousandths);
+            used += Duration::from(DECISION_NS / 1000 * thousandths);
             // A look in between decides nothing.
-            let now = 5 + turn * DECISION_NS;
-            assert_eq!(governor.decide(now - 1, used), None);
+            let now = Nanos(5) + DECISION_NS * turn;
+            assert_eq!(governor.decide(now - Nanos(1), used), None);
             let before = governor.level();
             let change = governor.decide(now, used);
             assert_eq!(change.is_some(), governor.level() != before);
@@ -246,16 +247,16 @@ mod tests {
     #[test]
     fn the_changes_are_those_of_the_experiment() {
         let mut governor = Governor::new(0.01);
-        governor.begin_again(3);
+        governor.begin_again(Nanos(3));
         assert_eq!(governor.changes(), []);
-        governor.decide(5, Duration::ZERO);
-        let now = 5 + DECISION_NS;
+        governor.decide(Nanos(5), Duration::ZERO);
+        let now = Nanos(5) + DECISION_NS;
         let change = governor.decide(now, Duration::from_millis(100)).unwrap();
         assert_eq!((change.at_ns, change.share), (now, Some(0.02)));
         assert_eq!(governor.changes(), [change]);
-        governor.begin_again(now + 7);
+        governor.begin_again(now + Nanos(7));
         let began = BudgetChange {
-            at_ns: now + 7,
+            at_ns: now + Nanos(7),
             share: None,
             ..change
         };

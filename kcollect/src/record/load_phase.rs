@@ -5,6 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use experiment_format::ids::Pid;
+use experiment_format::units::Nanos;
 use host::exit::{ExitKind, Failure, load_code, spawn_code};
 use host::load::{Load, Starter};
 use host::machine::after;
@@ -19,7 +20,7 @@ pub(super) enum LoadPhase {
     /// No load is to be started.
     None,
     /// The load is started at a time, CLOCK_MONOTONIC nanoseconds.
-    QuietUntil(u64, Starter),
+    QuietUntil(Nanos, Starter),
     /// The load runs.
     Running(Load),
     /// The load exited.
@@ -27,7 +28,7 @@ pub(super) enum LoadPhase {
         /// The load, with its status.
         load: Load,
         /// When the quiet time after it ends.
-        quiet_until_ns: u64,
+        quiet_until_ns: Nanos,
     },
     /// The load could not be started: the exit code for that.
     Refused(u8),
@@ -46,7 +47,7 @@ pub(super) enum LoadStep {
 
 impl LoadPhase {
     /// Returns the time of the next change that the clock brings.
-    pub(super) fn deadline(&self) -> Option<u64> {
+    pub(super) fn deadline(&self) -> Option<Nanos> {
         match self {
             LoadPhase::QuietUntil(time, _)
             | LoadPhase::Exited {
@@ -63,7 +64,7 @@ impl LoadPhase {
     /// When the load can't be waited for.
     pub(super) fn step(
         &mut self,
-        time_ns: u64,
+        time_ns: Nanos,
         plan: &Plan,
         output: &mut Output,
     ) -> Result<LoadStep, Failure> {

@@ -14,6 +14,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use experiment_format::directory::{DirectoryState, ExperimentDir};
+use experiment_format::units::Nanos;
 use host::exit::Failure;
 use host::machine;
 use host::output::Output;
@@ -32,7 +33,7 @@ use super::summary::OwnStart;
 #[derive(Debug)]
 pub(super) struct Began {
     /// When, CLOCK_MONOTONIC nanoseconds.
-    pub(super) at_ns: u64,
+    pub(super) at_ns: Nanos,
     /// What had been counted by then.
     pub(super) totals: Totals,
     /// From when kcollect's own CPU time counts as its own.
@@ -41,7 +42,7 @@ pub(super) struct Began {
 
 impl Began {
     /// Returns what the first experiment of a recording begins with.
-    pub(super) fn first(at_ns: u64, own: OwnStart) -> Began {
+    pub(super) fn first(at_ns: Nanos, own: OwnStart) -> Began {
         Began {
             at_ns,
             totals: Totals::default(),
@@ -52,7 +53,7 @@ impl Began {
 
 impl Session<'_> {
     /// Ends the data of the present experiment, if it is time.
-    pub(super) fn begin_rotation(&mut self, time_ns: u64) -> Result<(), Failure> {
+    pub(super) fn begin_rotation(&mut self, time_ns: Nanos) -> Result<(), Failure> {
         let (Some(due), Some(period)) = (self.next_rotation_ns, self.plan.rotate) else {
             return Ok(());
         };
@@ -159,8 +160,8 @@ pub(super) fn recording_into(path: &Path) -> String {
 
 /// Returns the next instant of a grid after `time_ns`, of which `due` is the last one that has
 /// come.
-fn next_due(due: u64, period: Duration, time_ns: u64) -> u64 {
-    let period = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX).max(1);
+fn next_due(due: Nanos, period: Duration, time_ns: Nanos) -> Nanos {
+    let period = Nanos::from(period).max(Nanos(1));
     let passed = time_ns.saturating_sub(due) / period;
     due.saturating_add(period.saturating_mul(passed + 1))
 }
@@ -172,10 +173,13 @@ mod tests {
     #[test]
     fn a_rotation_that_is_late_moves_none_after_it() {
         let period = Duration::from_nanos(10);
-        assert_eq!(next_due(100, period, 100), 110);
-        assert_eq!(next_due(100, period, 109), 110);
-        assert_eq!(next_due(100, period, 110), 120);
-        assert_eq!(next_due(100, period, 137), 140);
-        assert_eq!(next_due(u64::MAX - 5, period, u64::MAX), u64::MAX);
+        assert_eq!(next_due(Nanos(100), period, Nanos(100)), Nanos(110));
+        assert_eq!(next_due(Nanos(100), period, Nanos(109)), Nanos(110));
+        assert_eq!(next_due(Nanos(100), period, Nanos(110)), Nanos(120));
+        assert_eq!(next_due(Nanos(100), period, Nanos(137)), Nanos(140));
+        assert_eq!(
+            next_due(Nanos(u64::MAX - 5), period, Nanos::MAX),
+            Nanos::MAX
+        );
     }
 }

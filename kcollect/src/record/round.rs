@@ -3,6 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use experiment_format::units::Nanos;
 use host::exit::{ExitKind, Failure};
 use host::machine::{self, after, now};
 use host::output::Output;
@@ -21,13 +22,13 @@ use crate::plan::Plan;
 
 /// The longest time for which events are applied without publishing what they changed, nanoseconds.
 /// Until a process is published the BPF programs copy its stacks.
-const PUBLISH_INTERVAL_NS: u64 = 20_000_000;
+const PUBLISH_INTERVAL_NS: Nanos = Nanos::from_millis(20);
 
 /// Closing that takes longer than this is reported, nanoseconds.
-const CLOSING_NS: u64 = 500_000_000;
+const CLOSING_NS: Nanos = Nanos::from_millis(500);
 
 /// The shortest round, nanoseconds: after a stack copy, or while unwind tables are made.
-pub(super) const SHORTEST_ROUND_NS: u64 = 10_000_000;
+pub(super) const SHORTEST_ROUND_NS: Nanos = Nanos::from_millis(10);
 
 /// Returns the request that SIGHUP stands for. For a service it is to begin a new experiment, as
 /// others open their logs again; where there is a terminal, SIGHUP means that it is gone.
@@ -41,7 +42,7 @@ pub(super) fn hang_up(plan: &Plan) -> SignalRequest {
 impl Session<'_> {
     /// Waits until a deadline, a signal, or the inputs wake it, which they do not before
     /// `earliest`.
-    pub(super) fn wait(&self, earliest: u64, deadline: u64) {
+    pub(super) fn wait(&self, earliest: Nanos, deadline: Nanos) {
         let signals: Vec<_> = self.signals.fds().collect();
         if !wait_for(&signals, earliest.min(deadline)) {
             let inputs = [self.inputs.wake_fd()];
@@ -50,7 +51,7 @@ impl Session<'_> {
     }
 
     /// Returns when the next round begins at the latest, after one that began at a time.
-    pub(super) fn next_deadline(&self, began: u64, next_round: u64) -> u64 {
+    pub(super) fn next_deadline(&self, began: Nanos, next_round: Nanos) -> Nanos {
         let user = self.dispatcher.user.as_ref();
         let tables = user
             .is_some_and(UserSpace::makes_tables)
@@ -70,7 +71,7 @@ impl Session<'_> {
         ]
         .into_iter()
         .flatten()
-        .fold(next_round, u64::min)
+        .fold(next_round, Nanos::min)
     }
 
     pub(super) fn handle_signals(&mut self) -> Result<(), Failure> {
@@ -91,7 +92,7 @@ impl Session<'_> {
     }
 
     /// Does what is due by the clock.
-    pub(super) fn keep_time(&mut self, time_ns: u64, output: &mut Output) -> Result<(), Failure> {
+    pub(super) fn keep_time(&mut self, time_ns: Nanos, output: &mut Output) -> Result<(), Failure> {
         let (plan, started_ns) = (self.plan, self.started_ns);
         if self.pause.waiting && time_ns >= after(started_ns, plan.start) {
             self.change_pause(|reasons| reasons.waiting = false)?;
@@ -104,8 +105,8 @@ impl Session<'_> {
         {
             self.inputs.sample("periodic")?;
             // The next one on the grid of the first, however late this one is.
-            let period = period.as_nanos() as u64;
-            self.next_sample_ns = Some(due + (1 + (time_ns - due) / period) * period);
+            let period = Nanos::from(period);
+            self.next_sample_ns = Some(due + period * (1 + (time_ns - due) / period));
         }
         if !self.stopped {
             self.begin_rotation(time_ns)?;
@@ -158,7 +159,7 @@ impl Session<'_> {
     }
 
     /// Ends what is recorded, once. Returns the time of the last tick that counts.
-    pub(super) fn stop_data(&mut self) -> Result<u64, Failure> {
+    pub(super) fn stop_data(&mut self) -> Result<Nanos, Failure> {
         if let Some(stopped) = self.stopped_ns {
             return Ok(stopped);
         }
@@ -174,7 +175,7 @@ impl Session<'_> {
         };
         if !self.said_closing && now() > stopped + CLOSING_NS {
             self.said_closing = true;
-            let seconds = stopped.saturating_sub(self.started_ns) as f64 / 1e9;
+            let seconds = stopped.saturating_sub(self.started_ns).as_secs_f64();
             output.say(&format!(
                 "data have stopped after {seconds:.3} s; what was recorded until then is being written"
             ));
@@ -221,7 +222,11 @@ impl Session<'_> {
     }
 
     /// Reduces detail that costs too much, and restores it when there is room (`--budget`).
-    pub(super) fn keep_budget(&mut self, time_ns: u64, output: &mut Output) -> Result<(), Failure> {
+    pub(super) fn keep_budget(
+        &mut self,
+        time_ns: Nanos,
+        output: &mut Output,
+    ) -> Result<(), Failure> {
         let Some(governor) = &mut self.governor else {
             return Ok(());
         };
@@ -245,7 +250,7 @@ impl Session<'_> {
     }
 
     /// Notes in an experiment that begins which level was reached before.
-    pub(super) fn note_budget_level(&mut self, time_ns: u64) {
+    pub(super) fn note_budget_level(&mut self, time_ns: Nanos) {
         let level = self
             .governor
             .as_mut()
@@ -276,14 +281,14 @@ impl Session<'_> {
         Ok(())
     }
 
-    pub(super) fn progress(&self, time_ns: u64) -> String {
+    pub(super) fn progress(&self, time_ns: Nanos) -> String {
         let seconds = time_ns.saturating_sub(self.started_ns) / 1_000_000_000;
         let router = &self.dispatcher.router;
         format!(
             "{} {}:{:02}  {} ticks  {:.1} MB  (Ctrl-C ends)",
             self.pause.state(),
             seconds / 60,
-            seconds % 60,
+            seconds % Nanos(60),
             router.founder.recorded.ticks,
             router.bytes_written() as f64 / 1e6,
         )
@@ -291,10 +296,10 @@ impl Session<'_> {
 }
 
 /// Waits until a descriptor is readable, or until a deadline. Returns whether one is.
-fn wait_for(descriptors: &[BorrowedFd<'_>], deadline: u64) -> bool {
+fn wait_for(descriptors: &[BorrowedFd<'_>], deadline: Nanos) -> bool {
     let fds = descriptors.iter();
     let mut fds: Vec<_> = fds.map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
-    let left = Duration::from_nanos(deadline.saturating_sub(now()));
+    let left = Duration::from(deadline.saturating_sub(now()));
     // Rounded up, or the last fraction of a millisecond is spent spinning.
     let timeout =
         PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);

@@ -18,6 +18,7 @@ use bpf::UserStackCapture;
 use counters::names::event::CounterRequest;
 use experiment_format::directory::{DirectoryState, ExperimentDir};
 use experiment_format::log::LogEvent;
+use experiment_format::units::Nanos;
 use experiment_format::{Error, Result};
 use user_collector::follow::FollowPolicy;
 use user_collector::jit::SharedJit;
@@ -27,7 +28,7 @@ use user_collector::process::ProcessTracker;
 use user_collector::process::{ProcessInstance, ProcessTable};
 use user_collector::space::Mapping;
 
-use super::activity::ThreadActivity;
+use super::activity::{ThreadActivity, TypedHeader};
 use super::kernel::accounts::{Accounts, LivingThreads};
 use super::kernel::code::KernelCode;
 use super::kernel::founder::Founder;
@@ -47,12 +48,12 @@ const MAX_HELD_ACTIVITIES: usize = 200_000;
 const MAX_MAPPINGS_AT_ONCE: usize = 500;
 
 /// Returns the pause with which every experiment begins.
-fn opening_pause(at_ns: u64) -> LogEvent {
+fn opening_pause(at_ns: Nanos) -> LogEvent {
     LogEvent::Pause { at_ns, name: None }
 }
 
 /// Returns the event at which data begin or stop to be taken.
-fn recording_event(on: bool) -> impl Fn(u64) -> LogEvent {
+fn recording_event(on: bool) -> impl Fn(Nanos) -> LogEvent {
     move |at_ns| match on {
         true => LogEvent::Resume { at_ns },
         false => LogEvent::Pause { at_ns, name: None },
@@ -79,7 +80,7 @@ type Held = (ThreadActivity, Option<Arc<UserStack>>);
 #[derive(Debug, Default)]
 pub struct Beginning {
     /// When, CLOCK_MONOTONIC nanoseconds.
-    pub at_ns: u64,
+    pub at_ns: Nanos,
     /// What threads had done by then, if another experiment has it.
     pub threads: LivingThreads,
 }
@@ -104,7 +105,7 @@ pub struct Router {
     finished: Vec<FollowedProcess>,
     finished_bytes: u64,
     /// When data began and stopped to be taken, by the clock of the events.
-    recording_changes: Vec<(u64, bool)>,
+    recording_changes: Vec<(Nanos, bool)>,
     /// Intervals that a process needs for an experiment of its own (`--budget`).
     pub least_intervals: usize,
     /// Intervals that went to the founder because too many were held.
@@ -193,7 +194,7 @@ impl Router {
         stack: Option<Arc<UserStack>>,
     ) {
         let instance = activity.instance;
-        self.begin_if_due(context, instance, activity.header.time_ns);
+        self.begin_if_due(context, instance, activity.header.time_ns());
         let Some(process) = context.tracker.get(instance) else {
             return self.to_founder(context.processes, &activity);
         };
@@ -227,7 +228,7 @@ impl Router {
         &mut self,
         context: &mut ProcessContext<'_>,
         instance: ProcessInstance,
-        now_ns: u64,
+        now_ns: Nanos,
     ) {
         if self.failed.is_some() || self.subexperiments.contains_key(&instance) {
             return;
@@ -284,7 +285,7 @@ impl Router {
             .map(|(instance, _)| instance)
             .collect();
         for instance in instances {
-            self.begin_if_due(context, instance, u64::MAX);
+            self.begin_if_due(context, instance, Nanos::MAX);
         }
         for instance in self.held.keys().copied().collect::<Vec<_>>() {
             self.release_held(context.processes, instance);
@@ -305,19 +306,19 @@ impl Router {
     }
 
     /// Records that a process executed another program.
-    pub fn executed(&mut self, instance: ProcessInstance, at_ns: u64, shared: &SharedJit) {
+    pub fn executed(&mut self, instance: ProcessInstance, at_ns: Nanos, shared: &SharedJit) {
         self.with(instance, |experiment| experiment.executed(at_ns, shared));
     }
 
     /// Records that a process mapped a file for execution.
-    pub fn mapped(&mut self, instance: ProcessInstance, at_ns: u64, mapping: &Mapping) {
+    pub fn mapped(&mut self, instance: ProcessInstance, at_ns: Nanos, mapping: &Mapping) {
         self.with(instance, |experiment| {
             experiment.mapped(at_ns, (mapping.start, mapping.end), &mapping.file.path)
         });
     }
 
     /// Records that a process exited.
-    pub fn exited(&mut self, instance: ProcessInstance, at_ns: u64, code: &mut LoadedCode) {
+    pub fn exited(&mut self, instance: ProcessInstance, at_ns: Nanos, code: &mut LoadedCode) {
         self.with(instance, |experiment| experiment.exited(at_ns, code));
     }
 
@@ -368,7 +369,7 @@ impl Router {
         &mut self,
         context: &mut ProcessContext<'_>,
         instance: ProcessInstance,
-        at_ns: u64,
+        at_ns: Nanos,
     ) {
         self.release_held(context.processes, instance);
         let Some(mut experiment) = self.subexperiments.remove(&instance) else {
@@ -394,7 +395,7 @@ impl Router {
 
     /// Writes that data begin or stop to be taken into all experiments, and into those that come:
     /// without the pauses gprofng counts their time as recorded.
-    pub fn recording(&mut self, now_ns: u64, on: bool) {
+    pub fn recording(&mut self, now_ns: Nanos, on: bool) {
         self.recording_changes.push((now_ns, on));
         self.log(now_ns, recording_event(on));
         let mut result = Ok(());
@@ -405,13 +406,13 @@ impl Router {
     }
 
     /// Writes an event of the run into the founder.
-    pub fn log(&mut self, now_ns: u64, event: impl FnOnce(u64) -> LogEvent) {
+    pub fn log(&mut self, now_ns: Nanos, event: impl FnOnce(Nanos) -> LogEvent) {
         let result = self.founder.log_at(now_ns, event);
         self.note(result);
     }
 
     /// Writes a warning about the run into the founder.
-    pub fn warn(&mut self, at_ns: u64, text: String) {
+    pub fn warn(&mut self, at_ns: Nanos, text: String) {
         self.log(at_ns, |at_ns| LogEvent::Warning { at_ns, text });
     }
 
@@ -422,7 +423,7 @@ impl Router {
     }
 
     /// Once a round: writes what changed in the subexperiments.
-    pub fn maintain(&mut self, tracker: &ProcessTracker, code: &mut LoadedCode, now_ns: u64) {
+    pub fn maintain(&mut self, tracker: &ProcessTracker, code: &mut LoadedCode, now_ns: Nanos) {
         self.measure();
         let mut result = Ok(());
         for (instance, experiment) in &mut self.subexperiments {
@@ -503,7 +504,7 @@ impl Router {
     ///
     /// # Errors
     /// The first error of the whole recording.
-    pub fn close(mut self, context: Option<ProcessContext<'_>>, stopped_ns: u64) -> Result<()> {
+    pub fn close(mut self, context: Option<ProcessContext<'_>>, stopped_ns: Nanos) -> Result<()> {
         if let Some(mut context) = context {
             for instance in self.subexperiments.keys().copied().collect::<Vec<_>>() {
                 self.close_subexperiment(&mut context, instance, stopped_ns);

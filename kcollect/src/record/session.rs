@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use bpf::UserStackCapture;
 use counters::names::event::CounterRequest;
 use experiment_format::ids::Tid;
+use experiment_format::units::Nanos;
 use host::exit::{Failure, spawn_code};
 use host::load;
 use host::machine::{self, after, now};
@@ -38,7 +39,7 @@ use crate::doctor;
 use crate::plan::Plan;
 
 /// From one round of maintenance to the next, nanoseconds.
-const ROUND_NS: u64 = 200_000_000;
+const ROUND_NS: Nanos = Nanos::from_millis(200);
 
 /// Records as planned, with these counters. Returns the exit code: the load's, or 0.
 ///
@@ -79,20 +80,20 @@ pub(super) struct Session<'a> {
     pub(super) governor: Option<Governor>,
     pub(super) load: LoadPhase,
     /// When data could first be taken, nanoseconds of CLOCK_MONOTONIC.
-    pub(super) started_ns: u64,
+    pub(super) started_ns: Nanos,
     /// When user stacks are captured, if any process is followed.
     pub(super) capture: Option<UserStackCapture>,
     /// What the present experiment began with.
     pub(super) began: Began,
     /// When the next experiment begins (`--rotate`).
-    pub(super) next_rotation_ns: Option<u64>,
+    pub(super) next_rotation_ns: Option<Nanos>,
     /// When data of the present experiment ended, if all but its end is written, and there could be
     /// no next one.
-    pub(super) concluded_ns: Option<u64>,
-    pub(super) next_sample_ns: Option<u64>,
+    pub(super) concluded_ns: Option<Nanos>,
+    pub(super) next_sample_ns: Option<Nanos>,
     pub(super) stopped: bool,
     /// When data stopped for good, nanoseconds of CLOCK_MONOTONIC.
-    pub(super) stopped_ns: Option<u64>,
+    pub(super) stopped_ns: Option<Nanos>,
     pub(super) said_closing: bool,
 }
 
@@ -227,7 +228,7 @@ fn begin(
     inputs: &mut Inputs,
     dispatcher: &mut Dispatcher,
     recording: bool,
-) -> Result<u64, Failure> {
+) -> Result<Nanos, Failure> {
     for (time, event) in inputs.round()? {
         dispatcher.apply(time, event);
     }

@@ -9,6 +9,7 @@ use experiment_format::ids::Pid;
 use experiment_format::log::LogEvent;
 use experiment_format::map::MapEvent;
 use experiment_format::stacks::StackEnd;
+use experiment_format::units::{Nanos, Ticks};
 use experiment_format::usage::UsageRecord;
 use user_collector::collector::{Collector, StateTicks, ThreadStack};
 use user_collector::jit::{JitChange, JitWatch, SharedJit};
@@ -21,7 +22,7 @@ use user_collector::space::Mapping;
 pub use self::followed_process::{FollowedProcess, IoCounts, JitStats, MemoryCounts};
 use self::header::header;
 use super::activity::{
-    ActivityKind, LockWaitEvent, OverflowEvent, ThreadActivity, ThreadEvent, ThreadIds,
+    ActivityKind, LockWaitEvent, OverflowEvent, ThreadActivity, ThreadEvent, TypedHeader,
 };
 use super::kernel::header::Inherited;
 use super::user_stacks::user_stack::{StackCounts, UserStack};
@@ -38,14 +39,14 @@ pub struct Subexperiment {
     cgroup: Option<Cgroup>,
     counts: StackCounts,
     cpu_counts: StackCounts,
-    ticks: u64,
-    lock_waits: (u64, u64),
+    ticks: Ticks,
+    lock_waits: (u64, Nanos),
     io_calls: IoCounts,
     memory: MemoryCounts,
     /// The time of the last record in it.
-    last_ns: u64,
+    last_ns: Nanos,
     /// The time of the last sample.
-    sampled_ns: u64,
+    sampled_ns: Nanos,
     /// The sample of its exit is written.
     sampled_exit: bool,
     unread_at_exit: bool,
@@ -62,7 +63,7 @@ impl Subexperiment {
         dir: &ExperimentDir,
         inherited: &Inherited,
         names: &mut DirectoryNames,
-        (pid, first, began_ns): (Pid, &FirstRecord, u64),
+        (pid, first, began_ns): (Pid, &FirstRecord, Nanos),
         code: &mut LoadedCode,
         (relatives, room): (&[Pid], u64),
     ) -> Result<Subexperiment> {
@@ -80,7 +81,7 @@ impl Subexperiment {
         let mut collector = Collector::create(dir, &directory, &header, inherited.run)?;
         collector.left_bytes = room;
         let space = code.spaces.get_mut(pid);
-        let since = space.map_or(0, |space| space.since_ns());
+        let since = space.map_or(Nanos::ZERO, |space| space.since_ns());
         // From when its exact times count; another process may have the number by now.
         let start_ns = since.max(began_ns).min(first.at_ns);
         let nothing = UsageRecord {
@@ -117,11 +118,11 @@ impl Subexperiment {
             cgroup: facts.cgroup,
             counts: StackCounts::default(),
             cpu_counts: StackCounts::default(),
-            ticks: 0,
-            lock_waits: (0, 0),
+            ticks: Ticks::ZERO,
+            lock_waits: (0, Nanos::ZERO),
             io_calls: IoCounts::default(),
             memory: MemoryCounts::default(),
-            last_ns: 0,
+            last_ns: Nanos::ZERO,
             sampled_ns: start_ns,
             sampled_exit: false,
             unread_at_exit: false,
@@ -150,11 +151,11 @@ impl Subexperiment {
             _ => end,
         };
         let frames: Vec<u64> = activity.kernel.iter().chain(user).copied().collect();
-        self.last_ns = self.last_ns.max(header.time_ns);
+        self.last_ns = self.last_ns.max(header.time_ns());
         self.collector
             .write_kernel_objects(&activity.kernel, kernel)?;
         let thread = ThreadStack {
-            at_ns: header.time_ns,
+            at_ns: header.time_ns(),
             cpu: header.cpu,
             tid: header.tid(),
             name: header.name.bytes(),
@@ -164,7 +165,7 @@ impl Subexperiment {
         let event = match &activity.kind {
             ActivityKind::Event(event) => event,
             ActivityKind::Interval(interval) => {
-                let ticks = u64::from(interval.ticks);
+                let ticks = interval.ticks;
                 self.counts.add(stack, header.exiting, ticks);
                 if interval.state.in_total_cpu() {
                     self.cpu_counts.add(stack, header.exiting, ticks);
@@ -189,7 +190,7 @@ impl Subexperiment {
                     kind,
                 } = *wait;
                 self.lock_waits.0 += 1;
-                self.lock_waits.1 += header.time_ns.saturating_sub(begin_ns);
+                self.lock_waits.1 += header.time_ns().saturating_sub(begin_ns);
                 self.collector.write_wait(&thread, begin_ns, object, kind)
             }
             ThreadEvent::IoCall(call) => {
@@ -209,17 +210,17 @@ impl Subexperiment {
     /// When it can't be written.
     pub fn sample(
         &mut self,
-        at_ns: u64,
+        at_ns: Nanos,
         label: &str,
         usage: &UsageRecord,
-        exited_ns: Option<u64>,
+        exited_ns: Option<Nanos>,
     ) -> Result<()> {
         match exited_ns {
             Some(exited_ns) if usage.threads == 0 => {
                 if std::mem::replace(&mut self.sampled_exit, true) {
                     return Ok(());
                 }
-                let time = exited_ns.max(self.last_ns).max(self.sampled_ns + 1);
+                let time = exited_ns.max(self.last_ns).max(self.sampled_ns + Nanos(1));
                 let usage = UsageRecord {
                     time_ns: time,
                     ..usage.clone()
@@ -242,7 +243,7 @@ impl Subexperiment {
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn log(&mut self, at_ns: u64, event: impl FnOnce(u64) -> LogEvent) -> Result<()> {
+    pub fn log(&mut self, at_ns: Nanos, event: impl FnOnce(Nanos) -> LogEvent) -> Result<()> {
         self.collector.write_log(at_ns, event)
     }
 
@@ -274,7 +275,7 @@ impl Subexperiment {
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn mapped(&mut self, at_ns: u64, (start, end): (u64, u64), path: &[u8]) -> Result<()> {
+    pub fn mapped(&mut self, at_ns: Nanos, (start, end): (u64, u64), path: &[u8]) -> Result<()> {
         if let Some(watch) = &mut self.jit
             && !path.starts_with(b"//anon")
         {
@@ -288,7 +289,7 @@ impl Subexperiment {
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn executed(&mut self, at_ns: u64, shared: &SharedJit) -> Result<()> {
+    pub fn executed(&mut self, at_ns: Nanos, shared: &SharedJit) -> Result<()> {
         let code = self.write_last_code(&[]);
         let Some(watch) = self.jit.take() else {
             return Ok(());
@@ -304,7 +305,7 @@ impl Subexperiment {
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn exited(&mut self, at_ns: u64, code: &mut LoadedCode) -> Result<()> {
+    pub fn exited(&mut self, at_ns: Nanos, code: &mut LoadedCode) -> Result<()> {
         let Some(watch) = &mut self.jit else {
             return Ok(());
         };
@@ -350,7 +351,7 @@ impl Subexperiment {
     pub fn maintain(
         &mut self,
         dir: &ExperimentDir,
-        now_ns: u64,
+        now_ns: Nanos,
         current: bool,
         code: &mut LoadedCode,
     ) -> Result<()> {
@@ -440,13 +441,13 @@ impl Subexperiment {
     ///
     /// # Errors
     /// When the closing can't be written.
-    pub fn close(self, dir: &ExperimentDir, at_ns: u64) -> Result<()> {
+    pub fn close(self, dir: &ExperimentDir, at_ns: Nanos) -> Result<()> {
         self.collector.close(dir, at_ns.max(self.last_ns))
     }
 }
 
 /// Watches the code that a program makes that was started, or found, at an instant. What a former
 /// program had mapped ends at that instant; functions, which must not overlap it, begin after it.
-fn watch_jit(pid: Pid, since_ns: u64, shared: &SharedJit) -> Option<JitWatch> {
-    JitWatch::open(pid, since_ns + 1, shared).ok()
+fn watch_jit(pid: Pid, since_ns: Nanos, shared: &SharedJit) -> Option<JitWatch> {
+    JitWatch::open(pid, since_ns + Nanos(1), shared).ok()
 }

@@ -11,6 +11,7 @@ use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::{ClockTick, TickArray};
 use experiment_format::stacks::StackEnd;
 use experiment_format::subexperiment::SubexperimentWriter;
+use experiment_format::units::{Nanos, Ticks};
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 
@@ -59,7 +60,7 @@ pub(crate) fn traced(
         image(&dir, name, *base, functions);
     }
     let run = StartTime {
-        tstamp_ns: START,
+        tstamp_ns: Nanos(START),
         wall_s: 1_795_205_070,
         wall_subsec_ns: 0,
         tm_zone_s: 0,
@@ -97,7 +98,7 @@ pub(crate) fn image(dir: &ExperimentDir, name: &str, base: u64, functions: &[&st
 
 pub(crate) fn map(vaddr: u64, name: &str) -> MapEvent {
     MapEvent::Segment {
-        at_ns: 0,
+        at_ns: Nanos::ZERO,
         vaddr,
         size: 0x4000,
         file_offset: 0x1000,
@@ -106,10 +107,10 @@ pub(crate) fn map(vaddr: u64, name: &str) -> MapEvent {
     }
 }
 
-fn ticks(of: &[(Microstate, u32)]) -> [u32; 10] {
-    let mut ticks = [0; 10];
+fn ticks(of: &[(Microstate, u32)]) -> [Ticks; 10] {
+    let mut ticks = [Ticks::ZERO; 10];
     for (state, count) in of {
-        ticks[*state as usize] = *count;
+        ticks[*state as usize] = Ticks((*count).into());
     }
     ticks
 }
@@ -124,7 +125,7 @@ pub(crate) fn made(parent: &Path) -> PathBuf {
 pub(crate) fn made_as(parent: &Path, name: &str, comparing: u32) -> PathBuf {
     let later = Later {
         seconds: 0,
-        program_exit_ns: 1_500_000_000,
+        program_exit_ns: Nanos(1_500_000_000),
     };
     made_later(parent, name, comparing, later)
 }
@@ -134,7 +135,7 @@ pub(crate) struct Later {
     /// Seconds after the others.
     pub(crate) seconds: u64,
     /// When the program exits, of two seconds.
-    pub(crate) program_exit_ns: u64,
+    pub(crate) program_exit_ns: Nanos,
 }
 
 /// The same at another time.
@@ -156,7 +157,7 @@ pub(crate) fn made_later(parent: &Path, name: &str, comparing: u32, later: Later
         &["main", "_ZN4sort5mergeEv", "compare"],
     );
     let run = StartTime {
-        tstamp_ns: began,
+        tstamp_ns: Nanos(began),
         wall_s: 1_795_205_070 + i64::try_from(later.seconds).unwrap(),
         wall_subsec_ns: 0,
         tm_zone_s: 0,
@@ -164,7 +165,7 @@ pub(crate) fn made_later(parent: &Path, name: &str, comparing: u32, later: Later
     let mut founder = ExperimentWriter::create(dir, &header(1, "kernel"), run).unwrap();
     founder.map(&map(KERNEL, "vmlinux")).unwrap();
     let thread = |tid, name: &str, group: &str| LogEvent::Thread {
-        at_ns: 0,
+        at_ns: Nanos::ZERO,
         tid,
         name: name.into(),
         group: group.into(),
@@ -180,7 +181,7 @@ pub(crate) fn made_later(parent: &Path, name: &str, comparing: u32, later: Later
     founder
         .tick_array(&TickArray {
             cpu,
-            time_ns: at,
+            time_ns: Nanos(at),
             stack: idle,
             tid: Tid(3),
             pid: Pid(3),
@@ -201,12 +202,12 @@ pub(crate) fn made_later(parent: &Path, name: &str, comparing: u32, later: Later
     founder
         .tick(&ClockTick {
             cpu: 1,
-            time_ns: at,
+            time_ns: Nanos(at),
             stack: read,
             tid: Tid(7),
             pid: Pid(7),
             state,
-            ticks: 5,
+            ticks: Ticks(5),
         })
         .unwrap();
     for line in [
@@ -222,29 +223,29 @@ pub(crate) fn made_later(parent: &Path, name: &str, comparing: u32, later: Later
     let usage = |seconds: u64, states: &[(Microstate, u64)]| {
         let mut usage = UsageRecord {
             threads: 2,
-            time_ns: began + seconds * 1_000_000_000,
-            real_ns: 2 * seconds * 1_000_000_000,
+            time_ns: Nanos(began + seconds * 1_000_000_000),
+            real_ns: Nanos(2 * seconds * 1_000_000_000),
             minor_faults: 10 * seconds,
             ..UsageRecord::default()
         };
         for (state, ms) in states {
-            usage.states_ns[*state as usize] = ms * 1_000_000;
+            usage.states_ns[*state as usize] = Nanos(ms * 1_000_000);
         }
         usage
     };
     let start = usage(0, &[]);
-    founder.sample(0, "start", &start).unwrap();
+    founder.sample(Nanos::ZERO, "start", &start).unwrap();
     let states = [(User, 200), (Sleep, 1800)];
     let periodic = usage(1, &states);
     founder
-        .sample(1_000_000_000, "periodic", &periodic)
+        .sample(Nanos(1_000_000_000), "periodic", &periodic)
         .unwrap();
     // What is in no state is sleep.
     let stop = usage(
         2,
         &[(User, 300), (System, 70), (Sleep, 1900), (WaitCpu, 70)],
     );
-    founder.sample(2_000_000_000, "stop", &stop).unwrap();
+    founder.sample(Nanos(2_000_000_000), "stop", &stop).unwrap();
 
     let mut of_sort = header(7, "/usr/bin/sort -n x");
     of_sort.comments = [
@@ -290,7 +291,7 @@ pub(crate) fn made_later(parent: &Path, name: &str, comparing: u32, later: Later
         let time = began + at * 1_000_000;
         sub.tick_array(&TickArray {
             cpu: 1,
-            time_ns: time,
+            time_ns: Nanos(time),
             stack,
             tid: Tid(7),
             pid: Pid(7),
@@ -299,10 +300,10 @@ pub(crate) fn made_later(parent: &Path, name: &str, comparing: u32, later: Later
         })
         .unwrap();
     }
-    sub.sample(0, "start", &start).unwrap();
+    sub.sample(Nanos::ZERO, "start", &start).unwrap();
     let states = [(User, 300), (System, 50), (WaitCpu, 70)];
-    sub.sample(1_000_000_000, "stop", &usage(1, &states))
+    sub.sample(Nanos(1_000_000_000), "stop", &usage(1, &states))
         .unwrap();
     sub.close(founder.dir(), later.program_exit_ns).unwrap();
-    founder.close(2_000_000_000).unwrap()
+    founder.close(Nanos(2_000_000_000)).unwrap()
 }

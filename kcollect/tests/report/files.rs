@@ -6,6 +6,7 @@ use std::process::Command;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::packet::{IoEvent, IoKind};
 use experiment_format::stacks::StackEnd;
+use experiment_format::units::Nanos;
 
 use super::experiment::{self, PROGRAM, START, made};
 use super::shown;
@@ -39,8 +40,8 @@ fn traced(parent: &Path) {
         let ended = START + at_us * 1000;
         let event = IoEvent {
             cpu: 1,
-            requested_ns: ended - took_us * 1000,
-            ended_ns: ended,
+            requested_ns: Nanos(ended - took_us * 1000),
+            ended_ns: Nanos(ended),
             stack,
             tid: Tid(7),
             pid: Pid(7),
@@ -55,7 +56,7 @@ fn traced(parent: &Path) {
         sub.called(&event).unwrap();
         if kind == Open && descriptor == 3 {
             let missing = IoEvent {
-                ended_ns: ended + 1000,
+                ended_ns: Nanos(ended + 1000),
                 failed: true,
                 descriptor: -1,
                 name: log("/data/y"),
@@ -64,8 +65,8 @@ fn traced(parent: &Path) {
             sub.called(&missing).unwrap();
         }
     }
-    sub.close(founder.dir(), 10_000_000).unwrap();
-    founder.close(10_000_000).unwrap();
+    sub.close(founder.dir(), Nanos(10_000_000)).unwrap();
+    founder.close(Nanos(10_000_000)).unwrap();
 }
 
 #[test]

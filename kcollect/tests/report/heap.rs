@@ -5,6 +5,7 @@ use std::path::Path;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::packet::{HeapEvent, HeapKind};
 use experiment_format::stacks::StackEnd;
+use experiment_format::units::Nanos;
 
 use super::experiment::{self, PROGRAM, START, made};
 use super::shown;
@@ -27,7 +28,7 @@ fn traced(parent: &Path) {
         let stack = sub.stack(frames, StackEnd::Complete).unwrap();
         sub.allocated(&HeapEvent {
             cpu: 1,
-            time_ns: START + at_us * 1000,
+            time_ns: Nanos(START + at_us * 1000),
             stack,
             tid: Tid(7),
             pid: Pid(7),
@@ -37,8 +38,8 @@ fn traced(parent: &Path) {
         })
         .unwrap();
     }
-    sub.close(founder.dir(), 10_000_000).unwrap();
-    founder.close(10_000_000).unwrap();
+    sub.close(founder.dir(), Nanos(10_000_000)).unwrap();
+    founder.close(Nanos(10_000_000)).unwrap();
 }
 
 #[test]

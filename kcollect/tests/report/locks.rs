@@ -6,6 +6,7 @@ use std::process::Command;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::packet::{SyncEvent, SyncThreshold};
 use experiment_format::stacks::StackEnd;
+use experiment_format::units::Nanos;
 
 use super::experiment::{self, KERNEL, PROGRAM, START, made};
 use super::shown;
@@ -42,8 +43,8 @@ fn traced(parent: &Path) {
         let ended = START + at_us * 1000;
         sub.waited(&SyncEvent {
             cpu: 1,
-            requested_ns: ended - took_us * 1000,
-            ended_ns: ended,
+            requested_ns: Nanos(ended - took_us * 1000),
+            ended_ns: Nanos(ended),
             stack,
             tid: Tid(tid),
             pid: Pid(7),
@@ -52,8 +53,8 @@ fn traced(parent: &Path) {
         })
         .unwrap();
     }
-    sub.close(founder.dir(), 10_000_000).unwrap();
-    founder.close(10_000_000).unwrap();
+    sub.close(founder.dir(), Nanos(10_000_000)).unwrap();
+    founder.close(Nanos(10_000_000)).unwrap();
 }
 
 const LIBC: u64 = 0x7f00_0000_0000;

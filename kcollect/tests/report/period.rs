@@ -6,6 +6,7 @@ use std::process::Command;
 use analysis::filter::{Filter, TimeRange};
 use analysis::model::Model;
 use analysis::view::gather;
+use experiment_format::units::Nanos;
 use serde_json::Value;
 
 use super::experiment::{Later, made_later};
@@ -19,7 +20,7 @@ fn series(directory: &Path) {
     {
         let later = Later {
             seconds,
-            program_exit_ns,
+            program_exit_ns: Nanos(program_exit_ns),
         };
         made_later(directory, &format!("k.{number}.er"), 10 * number, later);
     }
@@ -168,7 +169,7 @@ fn what_was_recorded_twice_at_a_time_is_reported() {
     series(tmp.path());
     let later = Later {
         seconds: 10,
-        program_exit_ns: 1_500_000_000,
+        program_exit_ns: Nanos(1_500_000_000),
     };
     made_later(tmp.path(), "other.er", 7, later);
     let text = printed(tmp.path(), &["--last", "4s", "functions", "-m", "e.user"]);
@@ -198,18 +199,28 @@ fn a_page_is_of_a_series_and_of_a_time() {
     let title = "k.1.er to k.2.er".to_owned();
     let (all, late) = (
         page(None),
-        page(Some(TimeRange::SinceStart(2_000_000_000..u64::MAX))),
+        page(Some(TimeRange::SinceStart(
+            Nanos(2_000_000_000)..Nanos::MAX,
+        ))),
     );
     assert_eq!(
         all,
         (
             title.clone(),
-            4_000_000_000,
+            Nanos::from_secs(4),
             30 + 2 * 115,
-            Some(100_000_000)
+            Some(Nanos::from_millis(100))
         )
     );
-    assert_eq!(late, (title, 4_000_000_000, 20 + 115, Some(2_100_000_000)));
+    assert_eq!(
+        late,
+        (
+            title,
+            Nanos::from_secs(4),
+            20 + 115,
+            Some(Nanos::from_millis(2100))
+        )
+    );
 
     let view = |arguments: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_kcollect"))

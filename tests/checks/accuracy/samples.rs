@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use experiment_format::ids::Pid;
 use experiment_format::reader::Experiment;
+use experiment_format::units::Nanos;
 use nix::sys::signal::Signal;
 use tests::command::Running;
 use tests::experiment::array_ticks;
@@ -63,12 +64,12 @@ fn root_alone_threads_sum_up_to_the_machine_at_every_sample() -> Result<()> {
         ensure!(read.len() == samples.len(), "{} usage records", read.len());
         for (sample, line) in read.iter().zip(&samples) {
             let usage = sample.usage.as_ref().context("a sample without usage")?;
-            let states: u64 = usage.states_ns.iter().sum();
+            let states: Nanos = usage.states_ns.iter().sum();
             ensure!(
-                usage.real_ns == line.tracked_ns
+                usage.real_ns == Nanos(line.tracked_ns)
                     && states == usage.real_ns
                     && u64::from(usage.threads) == line.threads
-                    && sample.at_ns == line.at_ns,
+                    && sample.at_ns == Nanos(line.at_ns),
                 "{usage:?} is not {line:?}"
             );
         }
@@ -139,7 +140,7 @@ fn root_samples_of_a_followed_process_cover_its_life() -> Result<()> {
         let usage = last.usage.as_ref().context("a sample without usage")?;
         let off = usage.real_ns.abs_diff(last.at_ns - first.at_ns);
         ensure!(
-            off < EDGE_NS,
+            off < Nanos(EDGE_NS),
             "{off} ns are missing, or too much: {samples:?}"
         );
         slept += 1;

@@ -257,7 +257,7 @@ fn one(
         let tick = tick?;
         let stack = tick.stack.and_then(|stack| stacks.get(stack));
         let stack = stack.context("a tick without a stack")?;
-        found.first_tick_ns = found.first_tick_ns.min(tick.time_ns);
+        found.first_tick_ns = found.first_tick_ns.min(tick.time_ns.0);
         // Time is stolen in user mode too.
         let in_user_mode =
             tick.state == Microstate::User.number() || tick.detail == Detail::Stolen.number();

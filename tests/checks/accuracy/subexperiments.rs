@@ -12,6 +12,7 @@ use experiment_format::log::{Container, LogEvent};
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::Detail;
 use experiment_format::reader::Experiment;
+use experiment_format::units::Nanos;
 use tests::command::Running;
 use tests::experiment::followed::{Followed, FollowedProcess};
 use tests::gprofng::Table;
@@ -133,7 +134,7 @@ fn judge_exec(followed: &Followed, changing: &FollowedProcess, output: &str) -> 
         changing,
         &[("burn_one", 300), ("burn_two", 300), ("burn_inside", 300)],
     )?;
-    let executed = find_report(output, "exec")?.numbers[0];
+    let executed = Nanos(find_report(output, "exec")?.numbers[0]);
     for state_interval in &changing.state_intervals {
         for object in state_interval.objects.iter().flatten() {
             // It takes a moment from the report to the action.
@@ -143,7 +144,8 @@ fn judge_exec(followed: &Followed, changing: &FollowedProcess, output: &str) -> 
                 executed - state_interval.time_ns
             );
             ensure!(
-                object != PROCTORTURE || state_interval.time_ns <= executed + 100_000_000,
+                object != PROCTORTURE
+                    || state_interval.time_ns <= executed + Nanos::from_millis(100),
                 "{object} {} ns after the exec",
                 state_interval.time_ns - executed
             );
@@ -188,14 +190,14 @@ fn judge_kill(killed: &FollowedProcess, output: &str) -> Result<()> {
     let died = find_report(output, "die")?.numbers[0];
     let end = killed.end_ns.context("it is not closed")?;
     ensure!(
-        end >= died && end < died + 100_000_000,
+        end >= Nanos(died) && end < Nanos(died + 100_000_000),
         "it died at {died}, its experiment ends at {end}"
     );
     Ok(())
 }
 
-/// Returns the times of a process's state intervals, nanoseconds.
-fn times(sub: &FollowedProcess) -> impl Iterator<Item = u64> {
+/// Returns the times of a process's state intervals.
+fn times(sub: &FollowedProcess) -> impl Iterator<Item = Nanos> {
     let state_intervals = sub.state_intervals.iter();
     state_intervals.map(|state_interval| state_interval.time_ns)
 }

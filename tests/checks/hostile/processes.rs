@@ -14,6 +14,7 @@ use anyhow::{Context, Result, ensure};
 use experiment_format::ids::Pid;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
+use experiment_format::units::Nanos;
 use tests::command::{Running, copy_program};
 use tests::experiment::followed::{Followed, FollowedProcess};
 use tests::gprofng;
@@ -432,8 +433,10 @@ fn when_cut(sub: &FollowedProcess) -> Vec<u64> {
         .state_intervals
         .iter()
         .filter(|state_interval| state_interval.end != StackEnd::Complete);
-    cut.map(|state_interval| (state_interval.time_ns - first.unwrap_or(0)) / 1_000_000)
-        .collect()
+    cut.map(|state_interval| {
+        (state_interval.time_ns - first.unwrap_or_default()) / Nanos::from_millis(1)
+    })
+    .collect()
 }
 
 #[test]

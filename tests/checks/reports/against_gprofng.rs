@@ -12,6 +12,7 @@ use analysis::report::table::{Cell, Report, Table};
 use analysis::report::views::{self, TableOptions, View};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use experiment_format::stacks::StackEnd;
+use experiment_format::units::Ticks;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tests::experiment::synthetic::{DYNAMIC, KERNEL, LIBRARY, PROGRAM, Plan, STEP, StateInterval};
@@ -331,7 +332,7 @@ fn state_intervals(
             at,
             frames,
             end,
-            ticks,
+            ticks: ticks.map(|ticks| Ticks(ticks.into())),
             kernel_cpu,
         },
     );

@@ -52,8 +52,12 @@ fn selections(payload: &Payload, number: u64) -> Vec<Selection> {
     for (turn, selection) in made.iter_mut().enumerate() {
         // Exactly at ends of rows, too.
         let mut at = || match dice.below(3) {
-            0 => payload.ticks[dice.below(payload.ticks.len() as u64) as usize].time_ns,
-            _ => dice.below(payload.duration_ns + 1),
+            0 => {
+                payload.ticks[dice.below(payload.ticks.len() as u64) as usize]
+                    .time_ns
+                    .0
+            }
+            _ => dice.below(payload.duration_ns.0 + 1),
         };
         let (a, b) = (at(), at());
         selection.time = (turn & 4 == 4).then(|| [a.min(b), a.max(b)]);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use experiment_format::log::LogEvent;
 use experiment_format::reader::Experiment;
+use experiment_format::units::Nanos;
 use tests::command::Running;
 use tests::experiment::summary::RunSummary;
 use tests::experiment::{interval_ns, packets};
@@ -100,10 +101,10 @@ fn root_alone_what_is_given_up_is_said_and_no_tick_is_lost() -> Result<()> {
     let (before, late): (Vec<_>, Vec<_>) = packets(&path)?
         .into_iter()
         .filter(|packet| packet.cpu == 0)
-        .partition(|packet| packet.time_ns - began < 5_000_000_000);
+        .partition(|packet| packet.time_ns - began.0 < 5_000_000_000);
     let late = late
         .into_iter()
-        .filter(|packet| packet.time_ns - began >= QUARTER_RATE_FROM_NS);
+        .filter(|packet| packet.time_ns - began.0 >= QUARTER_RATE_FROM_NS);
     let late: Vec<_> = late.collect();
     let mean = |packets: &[tests::experiment::Packet]| {
         let ticks: u64 = packets.iter().map(|packet| packet.ticks).sum();
@@ -131,7 +132,7 @@ fn root_alone_what_is_given_up_is_said_and_no_tick_is_lost() -> Result<()> {
     }
     let late = starts
         .iter()
-        .filter(|start| **start > 11_000_000_000)
+        .filter(|start| **start > Nanos::from_secs(11))
         .count();
     ensure!(
         !starts.is_empty() && late == 0,
@@ -141,11 +142,11 @@ fn root_alone_what_is_given_up_is_said_and_no_tick_is_lost() -> Result<()> {
     Ok(())
 }
 
-/// Returns when the first packet of an experiment was written, nanoseconds.
-fn first_packet_ns(path: &std::path::Path) -> Result<u64> {
+/// Returns when the first packet of an experiment was written.
+fn first_packet_ns(path: &std::path::Path) -> Result<Nanos> {
     let ticks = Experiment::open(path)?.ticks()?;
     let times = ticks.map(|tick| tick.map(|tick| tick.time_ns));
-    let times: Vec<u64> = times.collect::<Result<_, _>>()?;
+    let times: Vec<Nanos> = times.collect::<Result<_, _>>()?;
     times
         .into_iter()
         .min()

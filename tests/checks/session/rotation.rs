@@ -47,10 +47,10 @@ fn span(path: &Path) -> Result<(u64, u64)> {
     let experiment = Experiment::open(path)?;
     let start = experiment.start().tstamp_ns;
     let exit = experiment.events().iter().find_map(|event| match event {
-        LogEvent::Exit { at_ns } => Some(start + at_ns),
+        LogEvent::Exit { at_ns } => Some((start + *at_ns).0),
         _ => None,
     });
-    Ok((start, exit.context("it is closed")?))
+    Ok((start.0, exit.context("it is closed")?))
 }
 
 /// Starts a recording as a service, which ends an experiment at SIGHUP.

@@ -19,6 +19,7 @@ use experiment_format::microstate::Microstate;
 use experiment_format::packet::Detail;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
+use experiment_format::units::Nanos;
 use serde::Deserialize;
 use tests::experiment::states::States;
 use tests::experiment::summary::RunSummary;
@@ -350,7 +351,9 @@ impl Judge<'_> {
         // The upper half of the addresses is the kernel's.
         let of_kernel = |address: &u64| *address >> 63 == 1;
         let experiment = Experiment::open(experiment)?;
-        let learnt = experiment.start().tstamp_ns + (WORK_S / 4.0 * 1e9) as u64 + 1_000_000_000;
+        let learnt = experiment.start().tstamp_ns
+            + Nanos((WORK_S / 4.0 * 1e9) as u64)
+            + Nanos(1_000_000_000);
         let stacks = experiment.stacks()?;
         let (mut all, mut mixed, mut incomplete, mut late) = (0, 0, 0, 0);
         for tick in experiment.ticks()? {

@@ -14,6 +14,7 @@ use bpf::{Programs, Settings, UserStackCapture};
 use bpf_abi::Record;
 use counters::perf::cpu_events::open_clock;
 use experiment_format::ids::Tid;
+use experiment_format::units::{Nanos, Ticks};
 use host::machine::now;
 use tests::machine::{Exclusive, online_cpus};
 use user_collector::join::Join;
@@ -59,7 +60,7 @@ fn judge(way: UserStackCapture) -> Result<()> {
             | Record::LockWait(_)
             | Record::IoCall(_) => continue,
         };
-        join.recorded((Tid(tid), 0), record.header().user_return, ticks, ());
+        join.recorded((Tid(tid), 0), record.header().user_return, Ticks(ticks), ());
         all += ticks;
     }
 
@@ -67,18 +68,19 @@ fn judge(way: UserStackCapture) -> Result<()> {
     ensure!(all > u64::from(NAPS) * 2, "only {all} ticks");
     // All but those of the last state interval, which ends with the thread.
     ensure!(
-        joined.ticks + 30 >= all && joined.ticks + joined.missing + joined.not_expected == all,
+        joined.ticks + Ticks(30) >= Ticks(all)
+            && joined.ticks + joined.missing + joined.not_expected == Ticks(all),
         "{all} ticks: {joined:?}"
     );
     let naps = u64::from(NAPS);
     match way {
         UserStackCapture::OnReturn => ensure!(
-            joined.user_stacks >= naps - 5 && joined.reused <= all / 20,
+            joined.user_stacks >= naps - 5 && joined.reused <= Ticks(all / 20),
             "{joined:?}"
         ),
         // All sleeps are at one place.
         UserStackCapture::AtSwitchOut => ensure!(
-            joined.user_stacks < naps / 2 && joined.reused > all / 2,
+            joined.user_stacks < naps / 2 && joined.reused > Ticks(all / 2),
             "{joined:?}"
         ),
     }
@@ -124,9 +126,11 @@ fn nap_under(way: UserStackCapture) -> Result<(u32, Vec<Record>)> {
         user_stacks: Some(way),
     })?;
     for cpu in cpus {
-        collector.clocks().start(cpu, open_clock(cpu, PERIOD_NS)?)?;
+        collector
+            .clocks()
+            .start(cpu, open_clock(cpu, Nanos(PERIOD_NS))?)?;
     }
-    collector.set_recording(true, now)?;
+    collector.set_recording(true, || now().0)?;
     collector.track_threads()?;
     let (sender, receiver) = channel();
     let sleeper = spawn(move || {
@@ -142,7 +146,7 @@ fn nap_under(way: UserStackCapture) -> Result<(u32, Vec<Record>)> {
         rings.take(&mut bytes)?;
     }
     sleeper.join().ok().context("the sleeper died")??;
-    collector.set_recording(false, now)?;
+    collector.set_recording(false, || now().0)?;
     let mut records = collector.close_threads()?;
     rings.take(&mut bytes)?;
     records.extend(Record::decode_all(&bytes)?);

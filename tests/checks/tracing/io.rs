@@ -11,6 +11,7 @@ use analysis::model::Model;
 use analysis::report::views::{TableOptions, View, make};
 use anyhow::{Context, Result, ensure};
 use experiment_format::microstate::Microstate;
+use experiment_format::units::Nanos;
 use tempfile::TempDir;
 use tests::command::{Running, run};
 use tests::experiment::states::States;
@@ -56,7 +57,7 @@ fn root_alone_every_call_is_recorded_at_its_file() -> Result<()> {
             let calls = calls.reads + calls.writes + calls.others + calls.errors;
             let most = MAX_CALL_NS * calls + (waited_s * 1e9) as u64;
             ensure!(
-                nanos <= file.nanos && file.nanos - nanos <= most,
+                nanos <= file.nanos && file.nanos - nanos <= Nanos(most),
                 "{nanos} ns are recorded of {file:?}, which waited {waited_s} s for a CPU"
             );
         }

@@ -12,6 +12,7 @@ use analysis::model::Model;
 use analysis::report::views::{TableOptions, View, make};
 use anyhow::{Context, Result, ensure};
 use experiment_format::packet::SyncRecord;
+use experiment_format::units::Nanos;
 use tests::command::Running;
 use tests::experiment::summary::RunSummary;
 use tests::experiment::sync_records;
@@ -46,7 +47,7 @@ fn nanos<'a>(waits: impl IntoIterator<Item = &'a SyncRecord>) -> f64 {
     let each = waits
         .into_iter()
         .map(|wait| wait.ended_ns - wait.requested_ns);
-    each.sum::<u64>() as f64
+    each.sum::<Nanos>().0 as f64
 }
 
 #[test]
@@ -168,7 +169,7 @@ fn root_waits_of_a_chosen_process_from_a_threshold_on() -> Result<()> {
         .min();
     // Five threads wait for 3 ms again and again.
     ensure!(
-        waits.len() > 1000 && shortest.is_some_and(|shortest| shortest >= 2_500_000),
+        waits.len() > 1000 && shortest.is_some_and(|shortest| shortest >= Nanos(2_500_000)),
         "{} waits of {shortest:?} ns and more",
         waits.len()
     );

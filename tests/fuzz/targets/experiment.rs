@@ -9,6 +9,7 @@ use std::path::Path;
 use analysis::symbol::{ObjectRef, SearchPaths, Symboliser, UnnamedCode, disassemble_code};
 use experiment_format::archive::{ARCHIVES, archive_name};
 use experiment_format::reader::Experiment;
+use experiment_format::units::Nanos;
 use tempfile::TempDir;
 
 /// A recorded experiment, cut short.
@@ -165,9 +166,9 @@ fn read_all(path: &Path, size: usize) {
     if let Ok(space) = experiment.address_space() {
         assert!(space.objects().count() <= most);
         for address in [0, 0x1000, 0xffff_ffff_8100_0000, u64::MAX] {
-            let (found, lasting) = space.find_lasting(address, 1);
-            assert!(lasting.contains(&1) || lasting.is_empty());
-            assert_eq!(found.is_some(), space.find(address, 1).is_some());
+            let (found, lasting) = space.find_lasting(address, Nanos(1));
+            assert!(lasting.contains(&Nanos(1)) || lasting.is_empty());
+            assert_eq!(found.is_some(), space.find(address, Nanos(1)).is_some());
         }
     }
     let stacks = experiment.stacks();

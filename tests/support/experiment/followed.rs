@@ -13,6 +13,7 @@ use experiment_format::packet::ClockRecord;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
 use experiment_format::stacks::table::StackTable;
+use experiment_format::units::Nanos;
 use serde_json::Value;
 
 use crate::experiment::summary::RunSummary;
@@ -23,7 +24,7 @@ use crate::kcollect::FinishedRecording;
 #[derive(Clone, Debug)]
 pub struct StateInterval {
     /// The time of its record, `CLOCK_MONOTONIC` nanoseconds.
-    pub time_ns: u64,
+    pub time_ns: Nanos,
     /// The thread.
     pub tid: u64,
     /// The number of the state.
@@ -52,7 +53,7 @@ pub struct FollowedProcess {
     /// The state intervals of its threads.
     pub state_intervals: Vec<StateInterval>,
     /// When it ended, `CLOCK_MONOTONIC` nanoseconds, if it was closed.
-    pub end_ns: Option<u64>,
+    pub end_ns: Option<Nanos>,
 }
 
 /// A recording with its subexperiments.
@@ -170,7 +171,7 @@ impl FollowedProcess {
         let ticks = experiment.ticks()?;
         let state_intervals = ticks.map(|tick| state_interval(&stacks, &space, start, &tick?));
         let end = experiment.events().iter().find_map(|event| match event {
-            LogEvent::Exit { at_ns } => Some(start + at_ns),
+            LogEvent::Exit { at_ns } => Some(start + *at_ns),
             _ => None,
         });
         let name = path.file_name().context("a directory has a name")?;
@@ -255,7 +256,7 @@ pub fn directories(founder: &Path) -> Result<Vec<PathBuf>> {
 fn state_interval(
     stacks: &StackTable,
     space: &RecordedAddressSpace,
-    start_ns: u64,
+    start_ns: Nanos,
     tick: &ClockRecord,
 ) -> Result<StateInterval> {
     const KERNEL: u64 = 1 << 63;

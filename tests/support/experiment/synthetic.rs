@@ -16,6 +16,7 @@ use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::{ClockTick, TickArray};
 use experiment_format::stacks::StackEnd;
 use experiment_format::subexperiment::SubexperimentWriter;
+use experiment_format::units::{Nanos, Ticks};
 use experiment_format::writer::ExperimentWriter;
 
 /// The address of the kernel.
@@ -38,7 +39,7 @@ const START: u64 = 1_000_000_000;
 /// When recordings end, nanoseconds since the start.
 const END: u64 = 60_000_000_000;
 const RUN: StartTime = StartTime {
-    tstamp_ns: START,
+    tstamp_ns: Nanos(START),
     wall_s: 1_795_205_070,
     wall_subsec_ns: 123_456_789,
     tm_zone_s: 0,
@@ -58,7 +59,7 @@ pub struct StateInterval {
     /// How the stack ends.
     pub end: StackEnd,
     /// Ticks by state; those of a CPU are all in the first.
-    pub ticks: [u32; Microstate::PER_THREAD],
+    pub ticks: [Ticks; Microstate::PER_THREAD],
     /// Whether they are a CPU's; only in a founder.
     pub kernel_cpu: bool,
 }
@@ -92,9 +93,9 @@ impl Plan {
                 let stack = sub.stack(&state_interval.frames, state_interval.end)?;
                 sub.tick_array(&state_interval.array(stack, *pid))?;
             }
-            sub.close(founder.dir(), END)?;
+            sub.close(founder.dir(), Nanos(END))?;
         }
-        founder.close(END)
+        founder.close(Nanos(END))
     }
 
     /// Makes a founder without ticks.
@@ -161,9 +162,9 @@ pub fn large(parent: &Path, size: Size) -> Result<PathBuf> {
     // As they are recorded: in the order of time.
     let mut state_interval = |pid: u32, share: f64| {
         let stack = &stacks[random.below(size.stacks as u64) as usize];
-        let mut ticks = [0; Microstate::PER_THREAD];
+        let mut ticks = [Ticks::ZERO; Microstate::PER_THREAD];
         for _ in 0..=random.below(2) {
-            ticks[random.below(10) as usize] = 1 + random.below(20) as u32;
+            ticks[random.below(10) as usize] = Ticks(1 + random.below(20));
         }
         StateInterval {
             cpu: random.below(64) as u32,
@@ -190,9 +191,9 @@ pub fn large(parent: &Path, size: Size) -> Result<PathBuf> {
                 sub.flush(founder.dir())?;
             }
         }
-        sub.close(founder.dir(), END)?;
+        sub.close(founder.dir(), Nanos(END))?;
     }
-    founder.close(END)
+    founder.close(Nanos(END))
 }
 
 /// A generator of pseudorandom numbers: xorshift64*, of Vigna, "An experimental exploration of
@@ -240,7 +241,7 @@ fn write_state_interval(
     }
     founder.tick(&ClockTick {
         cpu: state_interval.cpu,
-        time_ns: START + state_interval.at,
+        time_ns: Nanos(START + state_interval.at),
         stack,
         tid: Tid(state_interval.tid),
         pid: Pid(pid),
@@ -253,7 +254,7 @@ impl StateInterval {
     fn array(&self, stack: experiment_format::stacks::StackUid, pid: u32) -> TickArray {
         TickArray {
             cpu: self.cpu,
-            time_ns: START + self.at,
+            time_ns: Nanos(START + self.at),
             stack,
             tid: Tid(self.tid),
             pid: Pid(pid),
@@ -308,20 +309,20 @@ fn maps(functions: usize) -> Vec<MapEvent> {
         name: name.into(),
     };
     vec![
-        segment(0, KERNEL, "vmlinux"),
-        segment(0, PROGRAM, "/opt/made/program"),
-        segment(0, LIBRARY, "/opt/made/first.so"),
+        segment(Nanos::ZERO, KERNEL, "vmlinux"),
+        segment(Nanos::ZERO, PROGRAM, "/opt/made/program"),
+        segment(Nanos::ZERO, LIBRARY, "/opt/made/first.so"),
         MapEvent::Function {
-            at_ns: 0,
+            at_ns: Nanos::ZERO,
             vaddr: DYNAMIC,
             size: 256,
             name: "<IDLE>".into(),
         },
         MapEvent::Unmap {
-            at_ns: REMAPPED_NS,
+            at_ns: Nanos(REMAPPED_NS),
             vaddr: LIBRARY,
         },
-        segment(REMAPPED_NS, LIBRARY, "/opt/made/second.so"),
+        segment(Nanos(REMAPPED_NS), LIBRARY, "/opt/made/second.so"),
     ]
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use experiment_format::packet::{IoKind, IoRecord};
+use experiment_format::units::Nanos;
 
 /// The path of the program.
 pub const IO_CALLS: &str = env!("IO_CALLS_PROGRAM");
@@ -42,7 +43,7 @@ pub struct Counted {
     /// The calls.
     pub calls: Calls,
     /// Their time, from before each call to after it.
-    pub nanos: u64,
+    pub nanos: Nanos,
 }
 
 impl Counted {
@@ -74,14 +75,14 @@ impl Counted {
                 others: number(4)?,
                 errors: number(5)?,
             },
-            nanos: number(6)?,
+            nanos: Nanos(words.get(6)?.parse().ok()?),
             name: (*words.get(7)?).to_owned(),
         })
     }
 }
 
 /// Calls and their time.
-pub type CallTime = (Calls, u64);
+pub type CallTime = (Calls, Nanos);
 
 /// Returns the calls on each file that were recorded in the experiment of a process. A
 /// descriptor has the name in the record of its open call.
@@ -134,7 +135,7 @@ pub fn by_file(mut records: Vec<IoRecord>) -> BTreeMap<String, CallTime> {
 pub fn each_file(
     counted: &[Counted],
     processes: Vec<Vec<IoRecord>>,
-) -> Result<Vec<(&Counted, u64)>> {
+) -> Result<Vec<(&Counted, Nanos)>> {
     let mut processes: Vec<_> = processes.into_iter().map(by_file).collect();
     processes.sort_by_key(BTreeMap::len);
     ensure!(processes.len() == 2, "{} experiments", processes.len());
@@ -158,7 +159,7 @@ mod tests {
     fn a_line_is_a_file() {
         let line = "child 1 2 3 4 5 6 7 /a b";
         let counted = Counted::parse(line).unwrap();
-        assert_eq!((counted.child, counted.nanos), (true, 7));
+        assert_eq!((counted.child, counted.nanos), (true, Nanos(7)));
         assert_eq!(counted.name, "/a b");
         assert_eq!(counted.calls.errors, 6);
         assert_eq!(Counted::parse("call 1.5"), None);

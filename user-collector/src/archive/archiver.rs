@@ -29,6 +29,7 @@ use super::stats::{ArchiveStats, LeftOut};
 use super::worker::{ArchiveJob, ArchiveWorker, JobResult, lower_priority, set_priority};
 use crate::files::InvokingUser;
 use experiment_format::elf::ElfSource;
+use experiment_format::units::Nanos;
 
 /// Longest wait for the present file after giving up.
 const GIVE_UP_WAIT: Duration = Duration::from_secs(1);
@@ -215,7 +216,7 @@ impl Archiver {
         stats.bytes += run.bytes;
         stats.sources += run.sources;
         stats.sources_left_out += run.sources_left_out;
-        stats.took_ns += run.took.as_nanos() as u64;
+        stats.took_ns += Nanos::from(run.took);
         match run.object {
             Some(Ok(text)) => {
                 stats.objects += 1;

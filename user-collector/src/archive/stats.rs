@@ -1,5 +1,7 @@
 //! The results of archiving.
 
+use experiment_format::units::Nanos;
+
 /// Most load objects that are named in [`ArchiveStats::warnings`].
 const MAX_WARNINGS: usize = 100;
 
@@ -31,7 +33,7 @@ pub struct ArchiveStats {
     /// Whether archiving was stopped before it was done.
     pub given_up: bool,
     /// Time of the background thread, nanoseconds.
-    pub took_ns: u64,
+    pub took_ns: Nanos,
 }
 
 impl ArchiveStats {

@@ -86,9 +86,11 @@ mod tests {
     use experiment_format::map::READ_EXECUTE;
     use proptest::prelude::*;
 
+    use experiment_format::units::Nanos;
+
     use super::*;
 
-    fn segment(at_ns: u64, vaddr: u64, size: u64) -> MapEvent {
+    fn segment(at_ns: Nanos, vaddr: u64, size: u64) -> MapEvent {
         MapEvent::Segment {
             at_ns,
             vaddr,
@@ -99,13 +101,13 @@ mod tests {
         }
     }
 
-    fn unmap(at_ns: u64, vaddr: u64) -> MapEvent {
+    fn unmap(at_ns: Nanos, vaddr: u64) -> MapEvent {
         MapEvent::Unmap { at_ns, vaddr }
     }
 
     #[test]
     fn only_what_has_a_frame_is_written_and_once() {
-        let all = [segment(0, 100, 50), segment(0, 200, 50)];
+        let all = [segment(Nanos::ZERO, 100, 50), segment(Nanos::ZERO, 200, 50)];
         let mut code = KernelObjects::default();
         assert!(code.add_frames(&[], &all).is_empty());
         assert_eq!(code.add_frames(&[249, 201], &all), [&all[1]]);
@@ -115,11 +117,11 @@ mod tests {
 
     #[test]
     fn a_program_that_is_reported_late_is_written_then() {
-        let mut all = vec![segment(0, 100, 50)];
+        let mut all = vec![segment(Nanos::ZERO, 100, 50)];
         let mut code = KernelObjects::default();
         assert!(code.add_frames(&[300], &all).is_empty());
-        all.push(segment(5, 290, 20));
-        all.push(segment(5, 400, 20));
+        all.push(segment(Nanos(5), 290, 20));
+        all.push(segment(Nanos(5), 400, 20));
         assert_eq!(code.add_frames(&[], &all), [&all[1]]);
         assert!(code.add_frames(&[], &all).is_empty());
     }
@@ -132,12 +134,12 @@ mod tests {
     #[test]
     fn what_lay_there_at_other_times_is_written_too() {
         let all = [
-            segment(0, 100, 50),
-            unmap(5, 100),
-            segment(5, 120, 80),
-            segment(6, 900, 10),
-            unmap(9, 120),
-            unmap(9, 900),
+            segment(Nanos::ZERO, 100, 50),
+            unmap(Nanos(5), 100),
+            segment(Nanos(5), 120, 80),
+            segment(Nanos(6), 900, 10),
+            unmap(Nanos(9), 120),
+            unmap(Nanos(9), 900),
         ];
         let mut code = KernelObjects::default();
         let written = code.add_frames(&[190], &all);
@@ -155,8 +157,8 @@ mod tests {
             let mut all = Vec::new();
             for (at, (vaddr, size, ends)) in objects.iter().enumerate() {
                 let at = at as u64;
-                all.push(segment(at, *vaddr, *size));
-                all.extend(ends.then(|| unmap(at + 1, *vaddr)));
+                all.push(segment(Nanos(at), *vaddr, *size));
+                all.extend(ends.then(|| unmap(Nanos(at + 1), *vaddr)));
             }
             let mut code = KernelObjects::default();
             let mut written = Vec::new();

@@ -20,6 +20,7 @@ use experiment_format::packet::{CounterEvent, Detail, HeapEvent, IoEvent, SyncEv
 use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::text::printable;
+use experiment_format::units::{Nanos, Ticks};
 use experiment_format::usage::UsageRecord;
 
 use crate::io_calls::Operation;
@@ -34,7 +35,7 @@ pub use used_objects::UsedObjects;
 /// Size at which buffered data are written.
 const FLUSH_BYTES: usize = 64 << 10;
 /// Age at which buffered data are written.
-const FLUSH_AFTER_NS: u64 = 2_000_000_000;
+const FLUSH_AFTER_NS: Nanos = Nanos::from_secs(2);
 /// Most mappings that are written of one process, about 12 MB: as many as one can have at a time
 /// (vm.max_map_count).
 const MAX_SEGMENTS: u64 = 65_536;
@@ -46,7 +47,7 @@ const MAX_MAP_BYTES: u64 = 128 << 20;
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadStack<'a> {
     /// When it was captured, nanoseconds of the events' clock.
-    pub at_ns: u64,
+    pub at_ns: Nanos,
     /// The CPU.
     pub cpu: u32,
     /// The thread.
@@ -67,7 +68,7 @@ pub struct StateTicks<'a> {
     /// The state.
     pub state: Microstate,
     /// Ticks in it.
-    pub ticks: u32,
+    pub ticks: Ticks,
     /// Details of the state.
     pub detail: Detail,
 }
@@ -77,7 +78,7 @@ pub struct StateTicks<'a> {
 pub struct Collector {
     writer: SubexperimentWriter,
     pid: Pid,
-    start_ns: u64,
+    start_ns: Nanos,
     group: String,
     names: ThreadNames,
     /// First addresses of the load objects that are mapped.
@@ -85,7 +86,7 @@ pub struct Collector {
     segments_written: u64,
     /// First addresses of the JIT functions that have not ended.
     functions: HashSet<u64>,
-    flushed_ns: u64,
+    flushed_ns: Nanos,
     used: Option<UsedObjects>,
     kernel: KernelObjects,
     /// Tick arrays that were written.
@@ -307,7 +308,7 @@ impl Collector {
     /// It can't be written.
     pub fn write_ticks(&mut self, of_state: &StateTicks<'_>) -> Result<()> {
         let stack = self.stack(&of_state.thread)?;
-        let mut ticks = [0; Microstate::PER_THREAD];
+        let mut ticks = [Ticks::ZERO; Microstate::PER_THREAD];
         ticks[of_state.state.number() as usize] = of_state.ticks;
         self.arrays += 1;
         self.writer.tick_array(&TickArray {
@@ -345,7 +346,7 @@ impl Collector {
     pub fn write_wait(
         &mut self,
         thread: &ThreadStack<'_>,
-        requested_ns: u64,
+        requested_ns: Nanos,
         object: u64,
         kind: u32,
     ) -> Result<()> {
@@ -429,7 +430,7 @@ impl Collector {
     ///
     /// # Errors
     /// It can't be written.
-    pub fn write_sample(&mut self, at_ns: u64, label: &str, usage: &UsageRecord) -> Result<()> {
+    pub fn write_sample(&mut self, at_ns: Nanos, label: &str, usage: &UsageRecord) -> Result<()> {
         self.writer.sample(self.relative_ns(at_ns), label, usage)
     }
 
@@ -437,7 +438,7 @@ impl Collector {
     ///
     /// # Errors
     /// It can't be written.
-    pub fn write_log(&mut self, at_ns: u64, event: impl FnOnce(u64) -> LogEvent) -> Result<()> {
+    pub fn write_log(&mut self, at_ns: Nanos, event: impl FnOnce(Nanos) -> LogEvent) -> Result<()> {
         self.writer.log(&event(self.relative_ns(at_ns)))
     }
 
@@ -450,7 +451,7 @@ impl Collector {
     ///
     /// # Errors
     /// It can't be written.
-    pub fn maintain(&mut self, founder: &ExperimentDir, now_ns: u64) -> Result<()> {
+    pub fn maintain(&mut self, founder: &ExperimentDir, now_ns: Nanos) -> Result<()> {
         let buffered = self.writer.buffered();
         if buffered == 0
             || (buffered < FLUSH_BYTES && now_ns.saturating_sub(self.flushed_ns) < FLUSH_AFTER_NS)
@@ -473,7 +474,7 @@ impl Collector {
     ///
     /// # Errors
     /// It can't be written.
-    pub fn close(mut self, founder: &ExperimentDir, at_ns: u64) -> Result<()> {
+    pub fn close(mut self, founder: &ExperimentDir, at_ns: Nanos) -> Result<()> {
         let at_ns = self.relative_ns(at_ns);
         let (mappings, functions) = (self.unwritten_mappings, self.unwritten_functions);
         if mappings > 0 {
@@ -493,7 +494,7 @@ impl Collector {
     }
 
     /// Returns a time of the events' clock as one of the experiment, which counts from its start.
-    fn relative_ns(&self, time_ns: u64) -> u64 {
+    fn relative_ns(&self, time_ns: Nanos) -> Nanos {
         time_ns.saturating_sub(self.start_ns)
     }
 }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use bpf_abi::IoCallRecord;
 use bpf_abi::layout::MAX_IO_EXTRA_BYTES;
 use experiment_format::packet::IoKind;
+use experiment_format::units::Nanos;
 
 use super::calls::{Action, call_of};
 use super::look::DescriptorLookup;
@@ -32,9 +33,9 @@ const NO_DIRECTORY: i32 = libc::AT_FDCWD;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
     /// When it began, CLOCK_MONOTONIC, nanoseconds; 0 if that was not seen.
-    pub begin_ns: u64,
+    pub begin_ns: Nanos,
     /// When it ended, CLOCK_MONOTONIC, nanoseconds.
-    pub end_ns: u64,
+    pub end_ns: Nanos,
     /// The kind of the operation.
     pub kind: IoKind,
     /// Whether it failed.
@@ -163,6 +164,11 @@ struct Applied<'a, L> {
 }
 
 impl<L: DescriptorLookup> Applied<'_, L> {
+    /// When the call returned.
+    fn end_ns(&self) -> Nanos {
+        Nanos(self.call.header.time_ns)
+    }
+
     fn apply(mut self, action: Action) -> Vec<Operation> {
         match action {
             Action::Read => self.moved(IoKind::Read, 0),
@@ -228,8 +234,8 @@ impl<L: DescriptorLookup> Applied<'_, L> {
 
     fn operation(&self, kind: IoKind, descriptor: i32) -> Operation {
         Operation {
-            begin_ns: self.call.begin_ns,
-            end_ns: self.call.header.time_ns,
+            begin_ns: Nanos(self.call.begin_ns),
+            end_ns: self.end_ns(),
             kind,
             failed: self.call.result < 0,
             descriptor,
@@ -241,7 +247,7 @@ impl<L: DescriptorLookup> Applied<'_, L> {
     }
 
     /// Adds an operation with the name of a descriptor.
-    fn add_name(&mut self, number: i32, name: Arc<[u8]>, at_ns: u64) {
+    fn add_name(&mut self, number: i32, name: Arc<[u8]>, at_ns: Nanos) {
         self.descriptors.add(number, Arc::clone(&name), true);
         self.operations.push(Operation {
             begin_ns: at_ns,
@@ -275,8 +281,8 @@ impl<L: DescriptorLookup> Applied<'_, L> {
         }
         let name = self.name_of(number);
         // Before the operation, whose time is its end.
-        let at_ns = match self.call.begin_ns {
-            0 => self.call.header.time_ns.saturating_sub(1),
+        let at_ns = match Nanos(self.call.begin_ns) {
+            Nanos::ZERO => self.end_ns().saturating_sub(Nanos(1)),
             begin_ns => begin_ns,
         };
         self.add_name(number, name, at_ns);
@@ -373,7 +379,7 @@ impl<L: DescriptorLookup> Applied<'_, L> {
                     };
                     self.operations.push(operation);
                 }
-                false => self.add_name(number, name, self.call.header.time_ns),
+                false => self.add_name(number, name, self.end_ns()),
             }
         }
     }
@@ -426,7 +432,7 @@ impl<L: DescriptorLookup> Applied<'_, L> {
             Action::Bind => [protocol, b" ", address.as_bytes()].concat(),
             _ => [protocol, b" to ", address.as_bytes()].concat(),
         };
-        self.add_name(number, name.into(), self.call.header.time_ns + 1);
+        self.add_name(number, name.into(), self.end_ns() + Nanos(1));
     }
 
     /// Returns the call's path, absolute where the directory is known.

@@ -19,6 +19,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+use experiment_format::units::Nanos;
+
 use super::code_reader::{
     CodeAnswer, CodeReader, MAX_READ_TIME, ProcessReads, ReadRequest, RequestRefusal, WantedCode,
 };
@@ -41,7 +43,7 @@ const MAX_READING_BYTES: u64 = 4 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionCode {
     /// When the function began, nanoseconds of the events' clock.
-    pub at_ns: u64,
+    pub at_ns: Nanos,
     /// Its first address.
     pub address: u64,
     /// Its bytes.
@@ -214,7 +216,7 @@ impl ProcessCode {
 
     /// Returns the code that was read since the last call. `is_current` returns whether the
     /// function that began at a time, at an address, has not ended.
-    pub(super) fn take(&mut self, is_current: impl Fn(u64, u64) -> bool) -> Vec<FunctionCode> {
+    pub(super) fn take(&mut self, is_current: impl Fn(Nanos, u64) -> bool) -> Vec<FunctionCode> {
         let answers: Vec<_> = self.answers.1.try_iter().collect();
         let answers = answers.into_iter();
         let code = answers.filter_map(|answer| self.finish(answer, &is_current));
@@ -225,7 +227,10 @@ impl ProcessCode {
 
     /// Waits for all that is being read, for [`LAST_WAIT`] at most, and returns it as
     /// [`ProcessCode::take`] does.
-    pub(super) fn take_last(&mut self, is_current: impl Fn(u64, u64) -> bool) -> Vec<FunctionCode> {
+    pub(super) fn take_last(
+        &mut self,
+        is_current: impl Fn(Nanos, u64) -> bool,
+    ) -> Vec<FunctionCode> {
         let until = Instant::now() + LAST_WAIT;
         let mut all = self.take(&is_current);
         while self.reading > 0 && !self.reads.is_stopped() && self.reader.may_wait() {
@@ -257,7 +262,7 @@ impl ProcessCode {
     fn finish(
         &mut self,
         CodeAnswer { wanted, code }: CodeAnswer,
-        is_current: impl Fn(u64, u64) -> bool,
+        is_current: impl Fn(Nanos, u64) -> bool,
     ) -> Option<FunctionCode> {
         let WantedCode {
             at_ns,

@@ -16,6 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use experiment_format::units::Nanos;
+
 use crate::files::{InvokingUser, MAX_BLOCKED_THREADS};
 
 /// Longest read of one function: a page that was swapped out takes a hundredth of it.
@@ -72,7 +74,7 @@ pub(super) struct CodeAnswer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WantedCode {
     /// When the function began, nanoseconds of the events' clock.
-    pub(super) at_ns: u64,
+    pub(super) at_ns: Nanos,
     pub(super) address: u64,
     /// Bytes.
     pub(super) size: u64,

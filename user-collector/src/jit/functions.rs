@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use experiment_format::text::printable;
+use experiment_format::units::Nanos;
 
 use super::MAX_NAME_BYTES;
 use super::memory_limit::{JitMemory, JitMemoryShare};
@@ -24,7 +25,7 @@ pub enum JitChange {
     /// A function begins.
     Begin {
         /// When, nanoseconds of the events' clock.
-        at_ns: u64,
+        at_ns: Nanos,
         /// First address.
         address: u64,
         /// Bytes: 1 to 2^31 - 1.
@@ -38,7 +39,7 @@ pub enum JitChange {
     /// A function ends.
     End {
         /// When, nanoseconds of the events' clock.
-        at_ns: u64,
+        at_ns: Nanos,
         /// First address.
         address: u64,
     },
@@ -51,13 +52,13 @@ pub struct JitFunctions {
     by_address: BTreeMap<u64, JitFunction>,
     name_bytes: usize,
     share: JitMemoryShare,
-    latest_end_ns: u64,
+    latest_end_ns: Nanos,
     refused: u64,
 }
 
 #[derive(Clone, Debug)]
 struct JitFunction {
-    begin_ns: u64,
+    begin_ns: Nanos,
     size: u64,
     name: Arc<str>,
 }
@@ -78,13 +79,13 @@ impl JitFunctions {
     /// large and one beyond the limits are refused, and counted. Times of one address always
     /// increase: a beginning is a nanosecond after the last end of any function, an end after its
     /// beginning, whatever `at_ns` is.
-    pub fn load(&mut self, at_ns: u64, address: u64, size: u64, name: &[u8]) -> Vec<JitChange> {
+    pub fn load(&mut self, at_ns: Nanos, address: u64, size: u64, name: &[u8]) -> Vec<JitChange> {
         let name = printable(&name[..name.len().min(MAX_NAME_BYTES)]);
         self.begin(at_ns, address, size, name.into())
     }
 
     /// Moves the function at `from` to `to`. An unknown function changes nothing.
-    pub fn moved(&mut self, at_ns: u64, from: u64, to: u64) -> Vec<JitChange> {
+    pub fn moved(&mut self, at_ns: Nanos, from: u64, to: u64) -> Vec<JitChange> {
         let Some(JitFunction { size, name, .. }) = self.by_address.get(&from).cloned() else {
             return Vec::new();
         };
@@ -97,7 +98,7 @@ impl JitFunctions {
     }
 
     /// Ends all functions that overlap the addresses between `start` and `end`.
-    pub fn clear(&mut self, at_ns: u64, start: u64, end: u64) -> Vec<JitChange> {
+    pub fn clear(&mut self, at_ns: Nanos, start: u64, end: u64) -> Vec<JitChange> {
         if start >= end {
             return Vec::new();
         }
@@ -116,14 +117,14 @@ impl JitFunctions {
             self.name_bytes -= function.name.len();
             self.share
                 .release(function.name.len() + FUNCTION_OVERHEAD_BYTES);
-            let at_ns = at_ns.max(function.begin_ns.saturating_add(1));
+            let at_ns = at_ns.max(function.begin_ns.saturating_add(Nanos(1)));
             self.latest_end_ns = self.latest_end_ns.max(at_ns);
             Some(JitChange::End { at_ns, address })
         });
         ended.collect()
     }
 
-    fn begin(&mut self, at_ns: u64, address: u64, size: u64, name: Arc<str>) -> Vec<JitChange> {
+    fn begin(&mut self, at_ns: Nanos, address: u64, size: u64, name: Arc<str>) -> Vec<JitChange> {
         let end = match address.checked_add(size) {
             Some(end) if size != 0 && size <= MAX_FUNCTION_BYTES => end,
             _ => {
@@ -147,7 +148,7 @@ impl JitFunctions {
             return changes;
         }
         self.name_bytes = name_bytes;
-        let at_ns = at_ns.max(self.latest_end_ns.saturating_add(1));
+        let at_ns = at_ns.max(self.latest_end_ns.saturating_add(Nanos(1)));
         let function = JitFunction {
             begin_ns: at_ns,
             size,
@@ -165,7 +166,7 @@ impl JitFunctions {
     }
 
     /// Returns when the function at an address began, if one begins there.
-    pub(super) fn begin_ns(&self, address: u64) -> Option<u64> {
+    pub(super) fn begin_ns(&self, address: u64) -> Option<Nanos> {
         self.by_address
             .get(&address)
             .map(|function| function.begin_ns)
@@ -202,7 +203,7 @@ pub(super) fn without_momentary(changes: &mut Vec<JitChange>) {
             }
             JitChange::End { at_ns, address } => {
                 if let Some((since, begin)) = begins.remove(address)
-                    && *at_ns <= since + 1
+                    && *at_ns <= since + Nanos(1)
                 {
                     keep[begin] = false;
                     keep[index] = false;
@@ -275,7 +276,7 @@ mod tests {
     fn after(loads: &[(u64, u64, &str)]) -> (JitFunctions, Written) {
         let (mut functions, mut written) = (JitFunctions::default(), Written::default());
         for (at_ns, (address, size, name)) in loads.iter().enumerate() {
-            written.apply(&functions.load(at_ns as u64, *address, *size, name.as_bytes()));
+            written.apply(&functions.load(Nanos(at_ns as u64), *address, *size, name.as_bytes()));
         }
         (functions, written)
     }
@@ -284,8 +285,11 @@ mod tests {
     fn a_new_function_ends_all_that_it_overlaps() {
         let (mut functions, written) = after(&[(1, 3, "a"), (4, 2, "b"), (6, 2, "c")]);
         assert_eq!(written.drawing(10), ".aaabbcc..");
-        let changes = functions.load(9, 3, 2, b"d");
-        let end = |address| JitChange::End { at_ns: 9, address };
+        let changes = functions.load(Nanos(9), 3, 2, b"d");
+        let end = |address| JitChange::End {
+            at_ns: Nanos(9),
+            address,
+        };
         assert_eq!(changes[..2], [end(1), end(4)]);
         assert!(matches!(changes[2], JitChange::Begin { address: 3, .. }));
         assert_eq!(functions.len(), 2);
@@ -294,16 +298,16 @@ mod tests {
     #[test]
     fn the_same_again_changes_nothing_but_another_name_does() {
         let (mut functions, _) = after(&[(1, 3, "a")]);
-        assert!(functions.load(9, 1, 3, b"a").is_empty());
-        assert_eq!(functions.load(9, 1, 3, b"aa").len(), 2);
-        assert_eq!(functions.load(9, 1, 2, b"aa").len(), 2);
+        assert!(functions.load(Nanos(9), 1, 3, b"a").is_empty());
+        assert_eq!(functions.load(Nanos(9), 1, 3, b"aa").len(), 2);
+        assert_eq!(functions.load(Nanos(9), 1, 2, b"aa").len(), 2);
     }
 
     #[test]
     fn what_is_no_function_is_refused() {
         let mut functions = JitFunctions::default();
         for (address, size) in [(1, 0), (1, 1 << 31), (u64::MAX, 2)] {
-            assert!(functions.load(0, address, size, b"x").is_empty());
+            assert!(functions.load(Nanos::ZERO, address, size, b"x").is_empty());
         }
         assert_eq!(functions.refused(), 3);
         assert!(functions.is_empty());
@@ -313,12 +317,12 @@ mod tests {
     fn functions_that_end_free_their_memory() {
         let memory = JitMemory::default();
         let mut functions = JitFunctions::within(&memory);
-        functions.load(0, 1, 4, b"four");
-        functions.load(0, 3, 4, b"other");
+        functions.load(Nanos::ZERO, 1, 4, b"four");
+        functions.load(Nanos::ZERO, 3, 4, b"other");
         assert_eq!(memory.taken(), 5 + FUNCTION_OVERHEAD_BYTES);
-        functions.moved(0, 3, 9);
+        functions.moved(Nanos::ZERO, 3, 9);
         assert_eq!(memory.taken(), 5 + FUNCTION_OVERHEAD_BYTES);
-        functions.clear(0, 0, u64::MAX);
+        functions.clear(Nanos::ZERO, 0, u64::MAX);
         assert_eq!(memory.taken(), 0);
     }
 
@@ -330,29 +334,32 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(
-            name(functions.load(0, 1, 1, b"a\x1b[31m\xff")),
+            name(functions.load(Nanos::ZERO, 1, 1, b"a\x1b[31m\xff")),
             "a\\x1B[31m\\xFF"
         );
-        assert_eq!(name(functions.load(0, 2, 1, &[b'y'; 2000])).len(), 1000);
+        assert_eq!(
+            name(functions.load(Nanos::ZERO, 2, 1, &[b'y'; 2000])).len(),
+            1000
+        );
     }
 
     #[test]
     fn moved_code_keeps_its_name() {
         let (mut functions, mut written) = after(&[(1, 3, "a"), (6, 2, "b")]);
-        written.apply(&functions.moved(5, 1, 4));
+        written.apply(&functions.moved(Nanos(5), 1, 4));
         assert_eq!(written.drawing(9), "....aaa..");
-        written.apply(&functions.moved(6, 4, 3));
+        written.apply(&functions.moved(Nanos(6), 4, 3));
         assert_eq!(written.drawing(9), "...aaa...");
-        assert!(functions.moved(6, 77, 3).is_empty());
-        assert!(functions.moved(6, 3, 3).is_empty());
+        assert!(functions.moved(Nanos(6), 77, 3).is_empty());
+        assert!(functions.moved(Nanos(6), 3, 3).is_empty());
     }
 
     #[test]
     fn a_file_over_functions_ends_them() {
         let (mut functions, mut written) = after(&[(1, 3, "a"), (4, 2, "b"), (6, 2, "c")]);
-        written.apply(&functions.clear(5, 5, 6));
+        written.apply(&functions.clear(Nanos(5), 5, 6));
         assert_eq!(written.drawing(9), ".aaa..cc.");
-        written.apply(&functions.clear(6, 0, u64::MAX));
+        written.apply(&functions.clear(Nanos(6), 0, u64::MAX));
         assert!(written.0.is_empty() && functions.is_empty());
         assert_eq!(functions.name_bytes, 0);
     }
@@ -369,21 +376,30 @@ mod tests {
     #[test]
     fn times_of_an_address_increase() {
         let mut functions = JitFunctions::default();
-        assert_eq!(shown(&functions.load(9, 1, 1, b"a")), ["9+a"]);
-        assert_eq!(shown(&functions.load(9, 1, 1, b"b")), ["10-1", "11+b"]);
-        assert_eq!(shown(&functions.load(3, 1, 1, b"c")), ["12-1", "13+c"]);
-        assert_eq!(shown(&functions.load(50, 1, 1, b"d")), ["50-1", "51+d"]);
+        assert_eq!(shown(&functions.load(Nanos(9), 1, 1, b"a")), ["9+a"]);
+        assert_eq!(
+            shown(&functions.load(Nanos(9), 1, 1, b"b")),
+            ["10-1", "11+b"]
+        );
+        assert_eq!(
+            shown(&functions.load(Nanos(3), 1, 1, b"c")),
+            ["12-1", "13+c"]
+        );
+        assert_eq!(
+            shown(&functions.load(Nanos(50), 1, 1, b"d")),
+            ["50-1", "51+d"]
+        );
         // Another function may have ended there.
-        assert_eq!(shown(&functions.load(3, 5, 1, b"e")), ["51+e"]);
+        assert_eq!(shown(&functions.load(Nanos(3), 5, 1, b"e")), ["51+e"]);
     }
 
     #[test]
     fn what_lasted_for_no_time_is_left_out() {
         let mut functions = JitFunctions::default();
-        let mut changes = functions.load(1, 1, 1, b"a");
-        changes.extend(functions.load(1, 1, 1, b"b"));
-        changes.extend(functions.load(1, 1, 1, b"c"));
-        changes.extend(functions.load(100, 1, 1, b"d"));
+        let mut changes = functions.load(Nanos(1), 1, 1, b"a");
+        changes.extend(functions.load(Nanos(1), 1, 1, b"b"));
+        changes.extend(functions.load(Nanos(1), 1, 1, b"c"));
+        changes.extend(functions.load(Nanos(100), 1, 1, b"d"));
         without_momentary(&mut changes);
         assert_eq!(shown(&changes), ["5+c", "100-1", "101+d"]);
     }
@@ -427,7 +443,7 @@ mod tests {
             // Times in any order.
             for (number, (address, size, letter, at_ns)) in loads.into_iter().enumerate() {
                 let name = char::from(b'a' + letter).to_string();
-                let changes = functions.load(at_ns, address, size, name.as_bytes());
+                let changes = functions.load(Nanos(at_ns), address, size, name.as_bytes());
                 written.apply(&changes);
                 all.extend(changes);
                 let here = address as usize..(address + size) as usize;

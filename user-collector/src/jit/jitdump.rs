@@ -15,6 +15,7 @@
 //! underflows, and a record is held whole, however large it says it is. This one reads other users'
 //! files, as root. It holds at most [`MAX_HELD_BYTES`] bytes of a record and skips the rest.
 
+use experiment_format::units::Nanos;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use super::MAX_NAME_BYTES;
@@ -88,7 +89,7 @@ pub enum JitDumpRecord<'a> {
     /// Code was generated.
     Load {
         /// When, nanoseconds of CLOCK_MONOTONIC; `None` where the file has another clock.
-        at_ns: Option<u64>,
+        at_ns: Option<Nanos>,
         /// First address.
         address: u64,
         /// Bytes.
@@ -101,7 +102,7 @@ pub enum JitDumpRecord<'a> {
     /// Code was moved.
     Move {
         /// When, nanoseconds of CLOCK_MONOTONIC; `None` where the file has another clock.
-        at_ns: Option<u64>,
+        at_ns: Option<Nanos>,
         /// First address before.
         from: u64,
         /// First address after.
@@ -241,7 +242,7 @@ impl JitDump {
     }
 
     fn record(&self, header: &RecordHeader, is_monotonic: bool) -> Option<JitDumpRecord<'_>> {
-        let at_ns = is_monotonic.then_some(header.timestamp);
+        let at_ns = is_monotonic.then_some(Nanos(header.timestamp));
         let body = self.held.get(RECORD_HEADER_BYTES..)?;
         match header.id {
             KIND_LOAD => {
@@ -307,10 +308,10 @@ pub(super) mod tests {
         out
     }
 
-    fn record(kind: u32, at_ns: u64, body: &[u8]) -> Vec<u8> {
+    fn record(kind: u32, at_ns: Nanos, body: &[u8]) -> Vec<u8> {
         let mut out = kind.to_ne_bytes().to_vec();
         out.extend((16 + body.len() as u32).to_ne_bytes());
-        out.extend(at_ns.to_ne_bytes());
+        out.extend(at_ns.0.to_ne_bytes());
         out.extend(body);
         out
     }
@@ -319,7 +320,7 @@ pub(super) mod tests {
         words.iter().flat_map(|word| word.to_ne_bytes()).collect()
     }
 
-    pub(in crate::jit) fn load(at_ns: u64, address: u64, code: &[u8], name: &[u8]) -> Vec<u8> {
+    pub(in crate::jit) fn load(at_ns: Nanos, address: u64, code: &[u8], name: &[u8]) -> Vec<u8> {
         let mut body = words(&[0, address, address, code.len() as u64, 5]);
         body.extend(name);
         body.push(0);
@@ -341,11 +342,14 @@ pub(super) mod tests {
                         name,
                         code_offset,
                     } => format!(
-                        "{at_ns:?} {address:x}+{size:x} {} {}",
+                        "{:?} {address:x}+{size:x} {} {}",
+                        at_ns.map(|at_ns| at_ns.0),
                         code_offset.map_or_else(|| "-".to_owned(), |offset| offset.to_string()),
                         String::from_utf8_lossy(name)
                     ),
-                    JitDumpRecord::Move { at_ns, from, to } => format!("{at_ns:?} {from:x}>{to:x}"),
+                    JitDumpRecord::Move { at_ns, from, to } => {
+                        format!("{:?} {from:x}>{to:x}", at_ns.map(|at_ns| at_ns.0))
+                    }
                 });
             });
             assert!(dump.held.len() <= MAX_HELD_BYTES);
@@ -355,12 +359,12 @@ pub(super) mod tests {
 
     fn example(flags: u64) -> Vec<u8> {
         let mut file = header(flags);
-        file.extend(record(4, 1, &[7; 33]));
-        file.extend(load(2, 0x7000, &[0xc3; 5], b"py::f:/a b.py"));
-        file.extend(record(2, 3, &[1; 700]));
-        file.extend(record(1, 4, &words(&[0, 0, 0x7000, 0x8000, 5, 5])));
-        file.extend(load(5, 0x7000, &[], b""));
-        file.extend(record(3, 6, &[]));
+        file.extend(record(4, Nanos(1), &[7; 33]));
+        file.extend(load(Nanos(2), 0x7000, &[0xc3; 5], b"py::f:/a b.py"));
+        file.extend(record(2, Nanos(3), &[1; 700]));
+        file.extend(record(1, Nanos(4), &words(&[0, 0, 0x7000, 0x8000, 5, 5])));
+        file.extend(load(Nanos(5), 0x7000, &[], b""));
+        file.extend(record(3, Nanos(6), &[]));
         file
     }
 
@@ -381,10 +385,10 @@ pub(super) mod tests {
     #[test]
     fn a_load_without_all_of_its_code_has_none() {
         let mut file = header(0);
-        let mut short = load(1, 0x10, &[1, 2], b"x");
+        let mut short = load(Nanos(1), 0x10, &[1, 2], b"x");
         short[40] = 3;
         file.extend(short);
-        file.extend(load(2, 0x20, &[1, 2], b"y"));
+        file.extend(load(Nanos(2), 0x20, &[1, 2], b"y"));
         let (records, _, _) = all(&[&file]);
         assert_eq!(records, ["Some(1) 10+3 - x", "Some(2) 20+2 166 y"]);
     }
@@ -398,8 +402,8 @@ pub(super) mod tests {
     #[test]
     fn a_long_name_is_cut_and_what_follows_is_found() {
         let mut file = header(0);
-        file.extend(load(1, 1, &[1; 5000], &[b'n'; 3000]));
-        file.extend(load(2, 2, &[1; 9], b"next"));
+        file.extend(load(Nanos(1), 1, &[1; 5000], &[b'n'; 3000]));
+        file.extend(load(Nanos(2), 2, &[1; 9], b"next"));
         let (records, _, _) = all(&[&file]);
         assert_eq!(records[0].len(), "Some(1) 1+1388 - ".len() + MAX_NAME_BYTES);
         assert!(records[1].starts_with("Some(2) 2+9 ") && records[1].ends_with(" next"));
@@ -434,9 +438,9 @@ pub(super) mod tests {
     #[test]
     fn a_load_that_is_too_short_is_counted() {
         let mut file = header(0);
-        file.extend(record(0, 1, &[0; 39]));
-        file.extend(record(1, 1, &[0; 47]));
-        file.extend(load(2, 2, &[1], b"x"));
+        file.extend(record(0, Nanos(1), &[0; 39]));
+        file.extend(record(1, Nanos(1), &[0; 47]));
+        file.extend(load(Nanos(2), 2, &[1], b"x"));
         let (records, end, bad) = all(&[&file]);
         assert_eq!((records.len(), end, bad), (1, Ok(()), 2));
     }

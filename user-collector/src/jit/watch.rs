@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use experiment_format::ids::Pid;
+use experiment_format::units::Nanos;
 
 use super::code::{CodeSources, FunctionCode, ProcessCode};
 use super::code_reader::WantedCode;
@@ -40,7 +41,7 @@ const MAX_ROUND_BYTES: u64 = 4 << 20;
 const MAX_LAST_ROUND_BYTES: u64 = 32 << 20;
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 64 << 10;
-const SECOND_NS: u64 = 1_000_000_000;
+const SECOND_NS: Nanos = Nanos::from_secs(1);
 
 /// Counts of what was read of one process's JIT files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -97,10 +98,10 @@ pub struct JitWatch {
     readable: bool,
     counts: JitFileStats,
     refusal: Option<JitRefusal>,
-    start_ns: u64,
+    start_ns: Nanos,
     /// A time before which nothing was written of what is read now.
-    since_ns: u64,
-    next_look_ns: u64,
+    since_ns: Nanos,
+    next_look_ns: Nanos,
 }
 
 #[derive(Debug)]
@@ -133,7 +134,7 @@ impl JitWatch {
     ///
     /// The process has exited, or must not be read: that takes CAP_SYS_PTRACE, and its files
     /// CAP_DAC_READ_SEARCH.
-    pub fn open(pid: Pid, start_ns: u64, shared: &SharedJit) -> Result<JitWatch, JitRefusal> {
+    pub fn open(pid: Pid, start_ns: Nanos, shared: &SharedJit) -> Result<JitWatch, JitRefusal> {
         let files = ProcessFiles::open(pid).map_err(|error| JitRefusal::Io {
             path: format!("/proc/{pid}").into(),
             error,
@@ -152,7 +153,7 @@ impl JitWatch {
             refusal: None,
             start_ns,
             since_ns: start_ns,
-            next_look_ns: 0,
+            next_look_ns: Nanos::ZERO,
         })
     }
 
@@ -165,7 +166,7 @@ impl JitWatch {
     ///
     /// Not to be called for anonymous memory: when that grows, or its protection changes, the
     /// kernel reports it as mapped once more, with all the code in it.
-    pub fn mapped(&mut self, at_ns: u64, start: u64, end: u64, path: &[u8]) -> Vec<JitChange> {
+    pub fn mapped(&mut self, at_ns: Nanos, start: u64, end: u64, path: &[u8]) -> Vec<JitChange> {
         if dump_number(path) == Some(self.files.own_pid()) {
             let path = Path::new(OsStr::from_bytes(path)).to_owned();
             if path != self.path {
@@ -173,7 +174,7 @@ impl JitWatch {
                 self.growing = None;
                 self.counts.bad += self.format.bad();
                 self.format = Format::JitDump(JitDump::default());
-                self.next_look_ns = 0;
+                self.next_look_ns = Nanos::ZERO;
             }
         }
         self.functions.clear(at_ns, start, end)
@@ -181,19 +182,19 @@ impl JitWatch {
 
     /// Reads what was written since the last call. To be called once a round; `now_ns` must not
     /// decrease.
-    pub fn poll(&mut self, now_ns: u64) -> Vec<JitChange> {
+    pub fn poll(&mut self, now_ns: Nanos) -> Vec<JitChange> {
         self.round(now_ns, MAX_ROUND_BYTES)
     }
 
     /// Reads what is left, up to a limit. For the process's exit, before or after it, and for the
     /// end of the run.
-    pub fn last_poll(&mut self, now_ns: u64) -> Vec<JitChange> {
-        self.next_look_ns = 0;
+    pub fn last_poll(&mut self, now_ns: Nanos) -> Vec<JitChange> {
+        self.next_look_ns = Nanos::ZERO;
         self.round(now_ns, MAX_LAST_ROUND_BYTES)
     }
 
     /// Ends all functions, since the process executes another program.
-    pub fn end(mut self, at_ns: u64) -> Vec<JitChange> {
+    pub fn end(mut self, at_ns: Nanos) -> Vec<JitChange> {
         self.functions.clear(at_ns, 0, u64::MAX)
     }
 
@@ -296,7 +297,7 @@ impl JitWatch {
         self.refusal.as_ref()
     }
 
-    fn round(&mut self, now_ns: u64, max_bytes: u64) -> Vec<JitChange> {
+    fn round(&mut self, now_ns: Nanos, max_bytes: u64) -> Vec<JitChange> {
         let mut changes = Vec::new();
         if let Err(refusal) = self.read(now_ns, max_bytes, &mut changes) {
             self.refusal = Some(refusal);
@@ -307,7 +308,7 @@ impl JitWatch {
 
     fn read(
         &mut self,
-        now_ns: u64,
+        now_ns: Nanos,
         max_bytes: u64,
         changes: &mut Vec<JitChange>,
     ) -> Result<(), JitRefusal> {
@@ -368,7 +369,7 @@ impl JitWatch {
     fn parse(
         &mut self,
         bytes: &[u8],
-        now_ns: u64,
+        now_ns: Nanos,
         changes: &mut Vec<JitChange>,
     ) -> Result<(), JitRefusal> {
         let (functions, counts) = (&mut self.functions, &mut self.counts);
@@ -381,7 +382,7 @@ impl JitWatch {
             Format::JitDump(dump) => {
                 // The times are the process's, so they can be any.
                 let instant =
-                    |at_ns: Option<u64>| at_ns.unwrap_or(since_ns).min(now_ns).max(start_ns);
+                    |at_ns: Option<Nanos>| at_ns.unwrap_or(since_ns).min(now_ns).max(start_ns);
                 let each = |record: JitDumpRecord<'_>| match record {
                     JitDumpRecord::Load {
                         at_ns,

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use experiment_format::ids::Tid;
+use experiment_format::units::Ticks;
 use serde::Serialize;
 
 /// A series of numbered user stacks: the thread, and the number of the series.
@@ -27,15 +28,15 @@ pub struct JoinCounts {
     /// User stacks that were announced.
     pub user_stacks: u64,
     /// Ticks that have their user stack.
-    pub ticks: u64,
+    pub ticks: Ticks,
     /// Of those, ticks whose stack earlier ticks had too.
-    pub reused: u64,
+    pub reused: Ticks,
     /// Ticks whose user stack is missing: the thread ended in the kernel, or was there when
     /// recording stopped, or the record of the stack was lost.
-    pub missing: u64,
+    pub missing: Ticks,
     /// Ticks that can't have a user stack: of kernel threads, of threads that were exiting, and of
     /// processes that are not followed.
-    pub not_expected: u64,
+    pub not_expected: Ticks,
 }
 
 /// The key of an announced user stack.
@@ -71,7 +72,7 @@ struct PendingReturn<W, S> {
     /// Whether a record has used it.
     used: bool,
     /// Ticks and records.
-    waiting: Vec<(u64, W)>,
+    waiting: Vec<(Ticks, W)>,
 }
 
 /// A complete record, with its user stack if it has one.
@@ -95,7 +96,7 @@ impl<W, S> Join<W, S> {
         &mut self,
         series: StackSeries,
         return_number: u32,
-        ticks: u64,
+        ticks: Ticks,
         what: W,
     ) -> Vec<Complete<W, S>> {
         if return_number == 0 {
@@ -107,7 +108,7 @@ impl<W, S> Join<W, S> {
             match &pending.stack {
                 Some(stack) => {
                     self.counts.ticks += ticks;
-                    self.counts.reused += if pending.used { ticks } else { 0 };
+                    self.counts.reused += if pending.used { ticks } else { Ticks::ZERO };
                     complete.push((what, Some(Arc::clone(stack))));
                 }
                 None => pending.waiting.push((ticks, what)),
@@ -195,7 +196,7 @@ impl<W, S> Join<W, S> {
     pub fn counts(&self) -> JoinCounts {
         let waiting = self.returns.values().flat_map(|pending| &pending.waiting);
         JoinCounts {
-            missing: self.counts.missing + waiting.map(|(ticks, _)| ticks).sum::<u64>(),
+            missing: self.counts.missing + waiting.map(|(ticks, _)| ticks).sum::<Ticks>(),
             ..self.counts
         }
     }
@@ -307,19 +308,19 @@ mod tests {
     #[test]
     fn ticks_wait_for_the_return_to_user_mode_that_follows_them() {
         let mut join = Words::default();
-        assert_eq!(shown(join.recorded((Tid(7), 0), 1, 2, "a")), "");
-        assert_eq!(shown(join.recorded((Tid(7), 0), 1, 3, "b")), "");
-        assert_eq!(join.counts().missing, 5);
+        assert_eq!(shown(join.recorded((Tid(7), 0), 1, Ticks(2), "a")), "");
+        assert_eq!(shown(join.recorded((Tid(7), 0), 1, Ticks(3), "b")), "");
+        assert_eq!(join.counts().missing, Ticks(5));
         assert_eq!(
             announced(&mut join, (Tid(7), 0), 1, "main"),
             "a:main b:main"
         );
-        assert_eq!(shown(join.recorded((Tid(7), 0), 2, 1, "c")), "");
+        assert_eq!(shown(join.recorded((Tid(7), 0), 2, Ticks(1), "c")), "");
         assert_eq!(shown(join.ended(Tid(7))), "c:?");
         let expected = JoinCounts {
             user_stacks: 1,
-            ticks: 5,
-            missing: 1,
+            ticks: Ticks(5),
+            missing: Ticks(1),
             ..JoinCounts::default()
         };
         assert_eq!(join.counts(), expected);
@@ -330,12 +331,15 @@ mod tests {
         let mut join = Words::default();
         assert_eq!(announced(&mut join, (Tid(7), 0), 1, "poll"), "");
         for _ in 0..4 {
-            assert_eq!(shown(join.recorded((Tid(7), 0), 1, 2, "a")), "a:poll");
+            assert_eq!(
+                shown(join.recorded((Tid(7), 0), 1, Ticks(2), "a")),
+                "a:poll"
+            );
         }
         let expected = JoinCounts {
             user_stacks: 1,
-            ticks: 8,
-            reused: 6,
+            ticks: Ticks(8),
+            reused: Ticks(6),
             ..JoinCounts::default()
         };
         assert_eq!(join.counts(), expected);
@@ -346,7 +350,7 @@ mod tests {
         let mut join = Words::default();
         let series = (Tid(7), 0);
         assert!(!join.awaits(series, 1));
-        assert_eq!(shown(join.recorded(series, 1, 2, "a")), "");
+        assert_eq!(shown(join.recorded(series, 1, Ticks(2), "a")), "");
         let awaited = [((Tid(8), 0), 1), ((Tid(7), 1), 1), (series, 2), (series, 1)];
         assert_eq!(
             awaited.map(|(series, number)| join.awaits(series, number)),
@@ -360,11 +364,14 @@ mod tests {
     fn a_user_stack_is_known_after_a_rotation() {
         let mut join = Words::default();
         assert_eq!(announced(&mut join, (Tid(7), 0), 1, "poll"), "");
-        assert_eq!(shown(join.recorded((Tid(7), 3), 1, 2, "a")), "");
+        assert_eq!(shown(join.recorded((Tid(7), 3), 1, Ticks(2), "a")), "");
         assert_eq!(shown(join.close()), "a:?");
         join.begin_again();
         assert_eq!(join.counts(), JoinCounts::default());
-        assert_eq!(shown(join.recorded((Tid(7), 0), 1, 2, "b")), "b:poll");
+        assert_eq!(
+            shown(join.recorded((Tid(7), 0), 1, Ticks(2), "b")),
+            "b:poll"
+        );
     }
 
     #[test]
@@ -372,37 +379,43 @@ mod tests {
         let mut join = Words::default();
         assert_eq!(announced(&mut join, (Tid(7), 1), 1, "read"), "");
         assert_eq!(announced(&mut join, (Tid(7), 2), 5, "write"), "");
-        assert_eq!(shown(join.recorded((Tid(7), 1), 1, 0, "a")), "a:read");
-        assert_eq!(shown(join.recorded((Tid(7), 2), 5, 0, "b")), "b:write");
-        assert_eq!(shown(join.recorded((Tid(7), 2), 6, 0, "c")), "");
+        assert_eq!(
+            shown(join.recorded((Tid(7), 1), 1, Ticks::ZERO, "a")),
+            "a:read"
+        );
+        assert_eq!(
+            shown(join.recorded((Tid(7), 2), 5, Ticks::ZERO, "b")),
+            "b:write"
+        );
+        assert_eq!(shown(join.recorded((Tid(7), 2), 6, Ticks::ZERO, "c")), "");
         assert_eq!(shown(join.ended(Tid(7))), "c:?");
     }
 
     #[test]
     fn a_lost_stack_leaves_its_ticks_without_one_and_takes_no_others() {
         let mut join = Words::default();
-        join.recorded((Tid(7), 0), 1, 2, "a");
-        assert_eq!(shown(join.recorded((Tid(7), 0), 2, 3, "b")), "a:?");
+        join.recorded((Tid(7), 0), 1, Ticks(2), "a");
+        assert_eq!(shown(join.recorded((Tid(7), 0), 2, Ticks(3), "b")), "a:?");
         assert_eq!(announced(&mut join, (Tid(7), 0), 2, "main"), "b:main");
-        assert_eq!(shown(join.recorded((Tid(8), 0), 0, 4, "c")), "c:?");
+        assert_eq!(shown(join.recorded((Tid(8), 0), 0, Ticks(4), "c")), "c:?");
         let counts = join.counts();
         assert_eq!(
             (counts.missing, counts.ticks, counts.not_expected),
-            (2, 3, 4)
+            (Ticks(2), Ticks(3), Ticks(4))
         );
     }
 
     #[test]
     fn a_stack_may_be_unwound_long_after_its_thread_has_exited() {
         let mut join = Words::default();
-        join.recorded((Tid(7), 0), 1, 1, "a");
+        join.recorded((Tid(7), 0), 1, Ticks(1), "a");
         let (first, _) = join.announced((Tid(7), 0), 1);
-        join.recorded((Tid(7), 0), 2, 1, "b");
+        join.recorded((Tid(7), 0), 2, Ticks(1), "b");
         let (second, complete) = join.announced((Tid(7), 0), 2);
         assert_eq!(shown(complete), "");
         assert_eq!(shown(join.ended(Tid(7))), "");
         // Another thread with its id.
-        assert_eq!(shown(join.recorded((Tid(7), 0), 1, 1, "c")), "");
+        assert_eq!(shown(join.recorded((Tid(7), 0), 1, Ticks(1), "c")), "");
         assert_eq!(shown(join.resolved(second, Arc::new("two"))), "b:two");
         assert_eq!(shown(join.resolved(first, Arc::new("one"))), "a:one");
         assert_eq!(shown(join.close()), "c:?");
@@ -430,7 +443,7 @@ mod tests {
                         out.extend(join.resolved(key, Arc::new(0)));
                     }
                     _ => {
-                        out.extend(join.recorded((Tid(tid), kind / 7), return_number, ticks, came));
+                        out.extend(join.recorded((Tid(tid), kind / 7), return_number, Ticks(ticks), came));
                         came += 1;
                         sum += ticks;
                     }
@@ -438,7 +451,7 @@ mod tests {
             }
             out.extend(join.close());
             let counts = join.counts();
-            prop_assert_eq!(counts.ticks + counts.missing + counts.not_expected, sum);
+            prop_assert_eq!(counts.ticks + counts.missing + counts.not_expected, Ticks(sum));
             let mut numbers: Vec<_> = out.into_iter().map(|(what, _)| what).collect();
             numbers.sort_unstable();
             prop_assert_eq!(numbers, (0..came).collect::<Vec<_>>());

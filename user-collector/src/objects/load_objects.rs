@@ -24,6 +24,7 @@ use std::time::Duration;
 use bpf_abi::{CodeFile, EncodedRule};
 use experiment_format::elf::ElfSource;
 use experiment_format::ids::{Pid, Tid};
+use experiment_format::units::Nanos;
 
 use super::{Backing, BuiltTable, ObjectId, ObjectNames, TableBuilder, TableCache, UnwindInfo};
 use crate::files::TimedOpener;
@@ -107,7 +108,7 @@ pub struct UnwindTableCounts {
     /// Bytes of the tables.
     pub table_bytes: u64,
     /// Time in which they were built, nanoseconds.
-    pub took_ns: u64,
+    pub took_ns: Nanos,
 }
 
 /// All load objects of a run.
@@ -260,7 +261,7 @@ impl LoadObjects {
             let Some(object) = self.objects.get_mut(built.id.0 as usize) else {
                 continue;
             };
-            self.counts.took_ns += built.took.as_nanos() as u64;
+            self.counts.took_ns += Nanos::from(built.took);
             match built.info {
                 Ok(info) => {
                     let counts = &mut self.counts;

@@ -16,6 +16,7 @@ use std::path::Path;
 
 use experiment_format::ids::Pid;
 use experiment_format::text::printable;
+use experiment_format::units::Nanos;
 use serde::Serialize;
 
 use super::cgroup::Cgroup;
@@ -72,17 +73,17 @@ impl ProcessFacts {
     /// Returns whether the process started after a time of CLOCK_MONOTONIC. The kernel reports
     /// starts by another clock, which is compared now, and in hundredths of a second.
     #[must_use]
-    pub fn started_after(&self, at_ns: u64) -> bool {
-        const TICK_NS: u64 = 10_000_000;
+    pub fn started_after(&self, at_ns: Nanos) -> bool {
+        const TICK_NS: Nanos = Nanos::from_millis(10);
         let clock = |id| {
             let time = nix::time::clock_gettime(id).ok()?;
-            u64::try_from(std::time::Duration::from(time).as_nanos()).ok()
+            Some(Nanos::from(std::time::Duration::from(time)))
         };
         let asleep_ns = clock(nix::time::ClockId::CLOCK_BOOTTIME)
             .zip(clock(nix::time::ClockId::CLOCK_MONOTONIC))
-            .map_or(0, |(boot, awake)| boot.saturating_sub(awake));
+            .map_or(Nanos::ZERO, |(boot, awake)| boot.saturating_sub(awake));
         self.start_ticks
-            .is_some_and(|ticks| ticks.saturating_mul(TICK_NS) > at_ns.saturating_add(asleep_ns))
+            .is_some_and(|ticks| TICK_NS.saturating_mul(ticks) > at_ns.saturating_add(asleep_ns))
     }
 
     fn read_in(dir: &Path) -> ProcessFacts {

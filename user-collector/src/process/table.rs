@@ -11,6 +11,7 @@
 use std::collections::HashMap;
 
 use experiment_format::ids::Pid;
+use experiment_format::units::Nanos;
 
 use super::ProcessInstance;
 
@@ -29,7 +30,7 @@ pub struct ProcessInfo {
     /// The file that it executes, if an exec was seen.
     pub executable: Option<Box<ExecutableFile>>,
     /// When its leading thread exited, nanoseconds of the events' clock.
-    pub exited_ns: Option<u64>,
+    pub exited_ns: Option<Nanos>,
     expects_executable: bool,
 }
 
@@ -48,7 +49,7 @@ pub struct ProcessTable {
     by_pid: HashMap<Pid, ProcessInfo>,
     /// Processes whose pid another one has by now, with the time since when: records of what they
     /// did may still come.
-    former: HashMap<ProcessInstance, (u64, ProcessInfo)>,
+    former: HashMap<ProcessInstance, (Nanos, ProcessInfo)>,
     last_instance_number: u64,
 }
 
@@ -61,7 +62,7 @@ impl ProcessTable {
 
     /// Notes that `parent` forked `pid` at `time_ns`. The child begins with the parent's name and
     /// file.
-    pub fn forked(&mut self, pid: Pid, parent: Pid, time_ns: u64) {
+    pub fn forked(&mut self, pid: Pid, parent: Pid, time_ns: Nanos) {
         let (name, executable) = self
             .by_pid
             .get(&parent)
@@ -102,7 +103,7 @@ impl ProcessTable {
     }
 
     /// Notes that the leading thread of `pid` exited at `time_ns`.
-    pub fn exited(&mut self, pid: Pid, time_ns: u64) {
+    pub fn exited(&mut self, pid: Pid, time_ns: Nanos) {
         self.known(pid).exited_ns = Some(time_ns);
     }
 
@@ -157,7 +158,7 @@ impl ProcessTable {
 
     /// Evicts processes that exited before `time_ns` and are not `still_there`: a process whose
     /// leading thread exited first goes on in its other threads.
-    pub fn evict_exited(&mut self, time_ns: u64, mut still_there: impl FnMut(Pid) -> bool) {
+    pub fn evict_exited(&mut self, time_ns: Nanos, mut still_there: impl FnMut(Pid) -> bool) {
         self.by_pid.retain(|pid, process| {
             process
                 .exited_ns
@@ -206,10 +207,10 @@ mod tests {
             let mark = event.find(|c: char| !c.is_ascii_digit()).unwrap();
             let (pid, rest) = (event[..mark].parse().unwrap(), &event[mark + 1..]);
             match &event[mark..=mark] {
-                "+" => table.forked(pid, rest.parse().unwrap(), time_ns as u64),
+                "+" => table.forked(pid, rest.parse().unwrap(), Nanos(time_ns as u64)),
                 "=" => table.named(pid, rest.as_bytes(), false),
                 "!" => table.named(pid, rest.as_bytes(), true),
-                "-" => table.exited(pid, time_ns as u64),
+                "-" => table.exited(pid, Nanos(time_ns as u64)),
                 "?" => table.found(pid, rest.as_bytes()),
                 ":" => table.mapped(pid, rest.as_bytes(), &[0xab]),
                 ">" => assert_eq!(name(&table, pid).unwrap_or("unnamed"), rest, "in {line}"),
@@ -244,9 +245,9 @@ mod tests {
         assert_eq!(name(&table, 2), named(b"true"));
         assert_eq!(name(&table, 3), named(b"cat"));
         assert_eq!(name(&table, 0), None);
-        table.evict_exited(4, |_| true);
+        table.evict_exited(Nanos(4), |_| true);
         assert_eq!(name(&table, 2), named(b"true"));
-        table.evict_exited(5, |_| true);
+        table.evict_exited(Nanos(5), |_| true);
         assert_eq!((name(&table, 2), name(&table, 3)), (None, named(b"cat")));
     }
 
@@ -279,7 +280,7 @@ mod tests {
     #[test]
     fn the_long_gone_are_forgotten_but_not_leaderless_ones() {
         let mut table = replay("7?sh 8+7 9+7 8- 9-");
-        table.evict_exited(100, |pid| pid == Pid(9));
+        table.evict_exited(Nanos(100), |pid| pid == Pid(9));
         assert!(table.get(Pid(8)).is_none());
         assert!(table.get(Pid(9)).is_some());
         assert!(table.get(Pid(7)).is_some());
@@ -293,8 +294,8 @@ mod tests {
             let mut table = ProcessTable::new();
             for (time_ns, (pid, kind)) in events.into_iter().enumerate() {
                 match kind {
-                    0 => table.forked(Pid(pid), Pid((pid + 1) % 5), time_ns as u64),
-                    1 => table.exited(Pid(pid), time_ns as u64),
+                    0 => table.forked(Pid(pid), Pid((pid + 1) % 5), Nanos(time_ns as u64)),
+                    1 => table.exited(Pid(pid), Nanos(time_ns as u64)),
                     2 => table.found(Pid(pid), b"found"),
                     3 => table.mapped(Pid(pid), b"/x", &[]),
                     _ => {

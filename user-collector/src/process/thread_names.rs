@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 
 use experiment_format::ids::{Pid, Tid};
+use experiment_format::units::Nanos;
 
 /// Most changes of a thread's name that are written: a reader's time grows with packets times
 /// names.
@@ -27,8 +28,8 @@ struct LastWritten {
 
 impl ThreadNames {
     /// Notes a thread's name at a time. Returns the time with which it has to be written,
-    /// nanoseconds, if it has to be.
-    pub fn update(&mut self, pid: Pid, tid: Tid, name: &[u8], at_ns: u64) -> Option<u64> {
+    /// if it has to be.
+    pub fn update(&mut self, pid: Pid, tid: Tid, name: &[u8], at_ns: Nanos) -> Option<Nanos> {
         let written = self.written.get(&tid);
         let (at_ns, changes) = match written {
             Some(written) if written.pid != pid => (at_ns, 0),
@@ -37,8 +38,8 @@ impl ThreadNames {
             // Of a tick that the kernel showed to no program, the name is not known.
             Some(_) if name.is_empty() => return None,
             Some(written) if written.changes == MAX_NAME_CHANGES => return None,
-            Some(written) => (0, written.changes + 1),
-            None => (0, 0),
+            Some(written) => (Nanos::ZERO, written.changes + 1),
+            None => (Nanos::ZERO, 0),
         };
         let name = name.into();
         self.written.insert(tid, LastWritten { pid, name, changes });
@@ -53,17 +54,26 @@ mod tests {
     #[test]
     fn a_name_is_written_once_and_a_new_one_for_all() {
         let mut names = ThreadNames::default();
-        assert_eq!(names.update(Pid(7), Tid(8), b"a", 5), Some(0));
-        assert_eq!(names.update(Pid(7), Tid(8), b"a", 6), None);
-        assert_eq!(names.update(Pid(7), Tid(8), b"", 6), None);
-        assert_eq!(names.update(Pid(7), Tid(8), b"b", 7), Some(0));
+        assert_eq!(
+            names.update(Pid(7), Tid(8), b"a", Nanos(5)),
+            Some(Nanos::ZERO)
+        );
+        assert_eq!(names.update(Pid(7), Tid(8), b"a", Nanos(6)), None);
+        assert_eq!(names.update(Pid(7), Tid(8), b"", Nanos(6)), None);
+        assert_eq!(
+            names.update(Pid(7), Tid(8), b"b", Nanos(7)),
+            Some(Nanos::ZERO)
+        );
         // Another process has the id.
-        assert_eq!(names.update(Pid(9), Tid(8), b"b", 8), Some(8));
+        assert_eq!(names.update(Pid(9), Tid(8), b"b", Nanos(8)), Some(Nanos(8)));
         for change in 0..2 * MAX_NAME_CHANGES {
-            let written = names.update(Pid(9), Tid(8), &change.to_ne_bytes(), 9);
+            let written = names.update(Pid(9), Tid(8), &change.to_ne_bytes(), Nanos(9));
             assert_eq!(written.is_some(), change < MAX_NAME_CHANGES, "{change}");
         }
-        assert_eq!(names.update(Pid(0), Tid(0), b"swapper/0", 1), Some(0));
-        assert_eq!(names.update(Pid(0), Tid(0), b"swapper/1", 2), None);
+        assert_eq!(
+            names.update(Pid(0), Tid(0), b"swapper/0", Nanos(1)),
+            Some(Nanos::ZERO)
+        );
+        assert_eq!(names.update(Pid(0), Tid(0), b"swapper/1", Nanos(2)), None);
     }
 }

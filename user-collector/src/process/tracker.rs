@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use experiment_format::ids::Pid;
+use experiment_format::units::Nanos;
 
 use super::{ProcessInstance, ProcessTable};
 
@@ -18,24 +19,24 @@ pub struct TrackedProcess {
     pub ticked: bool,
     /// When it was forked, nanoseconds; none once it has executed a program, and of those that ran
     /// before the recording.
-    pub forked_ns: Option<u64>,
+    pub forked_ns: Option<Nanos>,
     /// The first record that belongs into its experiment, once it was chosen.
     pub first: Option<FirstRecord>,
     /// When its leading thread exited, nanoseconds.
-    pub exited_ns: Option<u64>,
+    pub exited_ns: Option<Nanos>,
 }
 
 impl TrackedProcess {
     /// Returns whether it may still execute its own program, which names its experiment: it was
     /// forked no longer ago than `EXEC_WAIT_NS`.
     #[must_use]
-    pub fn may_execute(&self, now_ns: u64) -> bool {
+    pub fn may_execute(&self, now_ns: Nanos) -> bool {
         self.exited_ns.is_none() && self.waits_for_exec(now_ns)
     }
 
     /// Notes that it executes a program. Returns whether that is its own, which names its
     /// experiment.
-    pub fn executed(&mut self, now_ns: u64) -> bool {
+    pub fn executed(&mut self, now_ns: Nanos) -> bool {
         let own = self.waits_for_exec(now_ns);
         self.forked_ns = None;
         // The thread that executes takes the place of the leading one, which was reported to have
@@ -44,7 +45,7 @@ impl TrackedProcess {
         own
     }
 
-    fn waits_for_exec(&self, now_ns: u64) -> bool {
+    fn waits_for_exec(&self, now_ns: Nanos) -> bool {
         self.forked_ns
             .is_some_and(|forked| now_ns < forked.saturating_add(EXEC_WAIT_NS))
     }
@@ -52,13 +53,13 @@ impl TrackedProcess {
 
 /// How long a forked process that was chosen may take to execute its own program before its
 /// experiment is named for its parent's, nanoseconds.
-const EXEC_WAIT_NS: u64 = 50_000_000;
+const EXEC_WAIT_NS: Nanos = Nanos::from_millis(50);
 
 /// A chosen process at the first record that belongs into its experiment.
 #[derive(Clone, Debug)]
 pub struct FirstRecord {
     /// The record's time, nanoseconds.
-    pub at_ns: u64,
+    pub at_ns: Nanos,
     /// The process's name then.
     pub name: Vec<u8>,
     /// Its line of descent from the load, where it has one.

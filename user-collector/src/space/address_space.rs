@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use experiment_format::ids::Pid;
+use experiment_format::units::Nanos;
 
 use crate::space::{Mapping, Mappings};
 
@@ -16,7 +17,7 @@ pub type MappedCode = Arc<Vec<Mapping>>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappingChange {
     /// When, in nanoseconds of the events' clock.
-    pub at_ns: u64,
+    pub at_ns: Nanos,
     /// The change.
     pub event: MappingEvent,
 }
@@ -47,9 +48,9 @@ pub struct AddressSpace {
     complete: bool,
     code: Option<MappedCode>,
     /// When the last change was, nanoseconds, and whether it was the end of a mapping.
-    last: (u64, bool),
+    last: (Nanos, bool),
     /// When the space began, nanoseconds.
-    since_ns: u64,
+    since_ns: Nanos,
     /// The number by which the BPF programs distinguish this execution of a program from others,
     /// once a record has had it.
     pub execution: Option<u32>,
@@ -59,7 +60,7 @@ impl AddressSpace {
     /// Returns when the process began to execute its program, nanoseconds; 0 if that was before the
     /// recording.
     #[must_use]
-    pub fn since_ns(&self) -> u64 {
+    pub fn since_ns(&self) -> Nanos {
         self.since_ns
     }
 
@@ -106,7 +107,7 @@ impl AddressSpace {
             .collect()
     }
 
-    fn map(&mut self, at_ns: u64, new: Mapping) {
+    fn map(&mut self, at_ns: Nanos, new: Mapping) {
         if new.start >= new.end {
             return;
         }
@@ -129,13 +130,13 @@ impl AddressSpace {
     }
 
     /// Begins the changes of another experiment: with what is mapped at that time.
-    fn begin_again(&mut self, at_ns: u64) {
+    fn begin_again(&mut self, at_ns: Nanos) {
         self.complete = false;
         self.keep_present(at_ns);
     }
 
     /// Replaces the changes by the present mappings, as if they began now.
-    fn keep_present(&mut self, at_ns: u64) {
+    fn keep_present(&mut self, at_ns: Nanos) {
         self.changes.clear();
         self.unused.clear();
         let present: Vec<_> = self.mappings.iter().cloned().collect();
@@ -144,7 +145,7 @@ impl AddressSpace {
         }
     }
 
-    fn add_change(&mut self, at_ns: u64, event: MappingEvent) {
+    fn add_change(&mut self, at_ns: Nanos, event: MappingEvent) {
         if let MappingEvent::Map(mapping) = &event {
             self.unused.insert(mapping.start, self.next_change);
         }
@@ -153,7 +154,7 @@ impl AddressSpace {
         self.next_change += 1;
     }
 
-    fn unmapped(&mut self, at_ns: u64, ended: &[Mapping]) {
+    fn unmapped(&mut self, at_ns: Nanos, ended: &[Mapping]) {
         for old in ended {
             self.push_change(at_ns, MappingEvent::Unmap(old.start));
         }
@@ -162,7 +163,7 @@ impl AddressSpace {
     /// Adds a change. Readers sort changes by time, and may reverse those of the same time. So a
     /// mapping that begins where another one ended begins a nanosecond later, and the other way
     /// round.
-    fn push_change(&mut self, at_ns: u64, event: MappingEvent) {
+    fn push_change(&mut self, at_ns: Nanos, event: MappingEvent) {
         if let MappingEvent::Unmap(start) = event
             && let Some(begin) = self.unused.remove(&start)
         {
@@ -172,7 +173,7 @@ impl AddressSpace {
         let ends = matches!(event, MappingEvent::Unmap(_));
         let (last, ended) = self.last;
         let at_ns = match at_ns <= last && ends != ended {
-            true => last + 1,
+            true => last + Nanos(1),
             false => at_ns.max(last),
         };
         self.last = (at_ns, ends);
@@ -208,7 +209,7 @@ pub struct AddressSpaces {
 
 impl AddressSpaces {
     /// Notes that `parent` forked `pid`, which has a copy of its address space.
-    pub fn forked(&mut self, pid: Pid, parent: Pid, at_ns: u64) {
+    pub fn forked(&mut self, pid: Pid, parent: Pid, at_ns: Nanos) {
         let parent = self.by_pid.get(&parent);
         let mut space = parent.map_or_else(AddressSpace::default, |parent| AddressSpace {
             mappings: parent.mappings.clone(),
@@ -223,13 +224,13 @@ impl AddressSpaces {
     }
 
     /// Begins another experiment: the changes of all spaces begin with what is mapped now.
-    pub fn begin_again(&mut self, at_ns: u64) {
+    pub fn begin_again(&mut self, at_ns: Nanos) {
         let spaces = self.by_pid.values_mut();
         spaces.for_each(|space| space.begin_again(at_ns));
     }
 
     /// Notes that `pid` executes another program: all its mappings end.
-    pub fn executed(&mut self, pid: Pid, at_ns: u64) {
+    pub fn executed(&mut self, pid: Pid, at_ns: Nanos) {
         let space = self.by_pid.entry(pid).or_default();
         space.execution = None;
         space.since_ns = at_ns;
@@ -239,12 +240,12 @@ impl AddressSpaces {
     }
 
     /// Notes that `pid` maps something for execution.
-    pub fn mapped(&mut self, pid: Pid, mapping: Mapping, at_ns: u64) {
+    pub fn mapped(&mut self, pid: Pid, mapping: Mapping, at_ns: Nanos) {
         self.by_pid.entry(pid).or_default().map(at_ns, mapping);
     }
 
     /// Adds the mappings that a snapshot found in `pid`. Those that events have reported stay.
-    pub fn found(&mut self, pid: Pid, found: impl IntoIterator<Item = Mapping>, at_ns: u64) {
+    pub fn found(&mut self, pid: Pid, found: impl IntoIterator<Item = Mapping>, at_ns: Nanos) {
         let space = self.by_pid.entry(pid).or_default();
         for mapping in found {
             let known = space.mappings.find(mapping.start).is_some()
@@ -262,8 +263,8 @@ impl AddressSpaces {
         &mut self,
         pid: Pid,
         found: impl IntoIterator<Item = Mapping>,
-        looked_ns: u64,
-        ran_ns: u64,
+        looked_ns: Nanos,
+        ran_ns: Nanos,
     ) -> bool {
         let Some(space) = self.by_pid.get_mut(&pid) else {
             return false;
@@ -276,7 +277,7 @@ impl AddressSpaces {
         for found in found {
             for new in space.mappings.gaps_in(&found) {
                 // No mapping ended there, so that this may come before the last change.
-                let at_ns = ran_ns.max(space.since_ns + 1);
+                let at_ns = ran_ns.max(space.since_ns + Nanos(1));
                 space.add_change(at_ns, MappingEvent::Map(new.clone()));
                 space.mappings.map(new);
                 new_found = true;
@@ -336,19 +337,19 @@ mod tests {
     #[test]
     fn a_child_has_its_parents_space_until_it_executes() {
         let mut spaces = AddressSpaces::default();
-        spaces.mapped(Pid(7), mapping("sh", 10, 20), 1);
+        spaces.mapped(Pid(7), mapping("sh", 10, 20), Nanos(1));
         spaces.get_mut(Pid(7)).unwrap().set_execution(3);
-        spaces.forked(Pid(9), Pid(7), 2);
+        spaces.forked(Pid(9), Pid(7), Nanos(2));
         assert_eq!(spaces.get_mut(Pid(9)).unwrap().execution, Some(3));
         spaces.get_mut(Pid(9)).unwrap().note_use();
-        spaces.executed(Pid(9), 3);
-        spaces.mapped(Pid(9), mapping("true", 15, 25), 4);
+        spaces.executed(Pid(9), Nanos(3));
+        spaces.mapped(Pid(9), mapping("true", 15, 25), Nanos(4));
         let child = spaces.get_mut(Pid(9)).unwrap();
         assert_eq!((child.execution, child.code().len()), (None, 1));
         let changes: Vec<_> = child
             .take_changes(usize::MAX)
             .into_iter()
-            .map(|change| (change.at_ns, change.event))
+            .map(|change| (change.at_ns.0, change.event))
             .collect();
         let expected = [
             (2, MappingEvent::Map(mapping("sh", 10, 20))),
@@ -368,16 +369,16 @@ mod tests {
             change(&mut spaces);
             spaces.get_mut(Pid(7)).unwrap().note_use();
         };
-        used(&mut |spaces| spaces.mapped(Pid(7), one.clone(), 5));
-        used(&mut |spaces| spaces.mapped(Pid(7), two.clone(), 5));
-        used(&mut |spaces| spaces.executed(Pid(7), 6));
-        used(&mut |spaces| spaces.mapped(Pid(7), one.clone(), 9));
+        used(&mut |spaces| spaces.mapped(Pid(7), one.clone(), Nanos(5)));
+        used(&mut |spaces| spaces.mapped(Pid(7), two.clone(), Nanos(5)));
+        used(&mut |spaces| spaces.executed(Pid(7), Nanos(6)));
+        used(&mut |spaces| spaces.mapped(Pid(7), one.clone(), Nanos(9)));
         let changes: Vec<_> = spaces
             .get_mut(Pid(7))
             .unwrap()
             .take_changes(usize::MAX)
             .into_iter()
-            .map(|change| (change.at_ns, change.event))
+            .map(|change| (change.at_ns.0, change.event))
             .collect();
         let rest = |from, to| MappingEvent::Map(one.part(from, to).unwrap());
         let expected = [
@@ -400,7 +401,7 @@ mod tests {
             let mut spaces = AddressSpaces::default();
             for turn in 0..1000 {
                 let name = ["one.so", "two.so"][turn % 2];
-                spaces.mapped(Pid(7), mapping(name, 30, 40), turn as u64);
+                spaces.mapped(Pid(7), mapping(name, 30, 40), Nanos(turn as u64));
                 let space = spaces.get_mut(Pid(7)).unwrap();
                 if keep {
                     space.keep_all_changes();
@@ -425,15 +426,15 @@ mod tests {
     fn changes_that_are_left_may_turn_out_to_be_none() {
         let mut spaces = AddressSpaces::default();
         for (start, at_ns) in [(10, 1), (20, 2), (30, 3)] {
-            spaces.mapped(Pid(7), mapping("one.so", start, start + 5), at_ns);
+            spaces.mapped(Pid(7), mapping("one.so", start, start + 5), Nanos(at_ns));
         }
         let taken = |spaces: &mut AddressSpaces, most| -> Vec<u64> {
             let changes = spaces.get_mut(Pid(7)).unwrap().take_changes(most);
-            changes.iter().map(|change| change.at_ns).collect()
+            changes.iter().map(|change| change.at_ns.0).collect()
         };
         assert_eq!(taken(&mut spaces, 1), [1]);
         // The second was not taken and was not used; the end of the first is a change.
-        spaces.mapped(Pid(7), mapping("two.so", 10, 25), 4);
+        spaces.mapped(Pid(7), mapping("two.so", 10, 25), Nanos(4));
         assert_eq!(taken(&mut spaces, 1), [3]);
         assert_eq!(taken(&mut spaces, 9), [4, 5]);
     }
@@ -441,19 +442,19 @@ mod tests {
     #[test]
     fn what_moved_is_mapped_from_when_it_ran() {
         let mut spaces = AddressSpaces::default();
-        spaces.executed(Pid(7), 5);
-        spaces.mapped(Pid(7), mapping("main", 10, 20), 6);
-        spaces.mapped(Pid(7), mapping("one.so", 40, 50), 9);
+        spaces.executed(Pid(7), Nanos(5));
+        spaces.mapped(Pid(7), mapping("main", 10, 20), Nanos(6));
+        spaces.mapped(Pid(7), mapping("one.so", 40, 50), Nanos(9));
         spaces.get_mut(Pid(7)).unwrap().take_changes(usize::MAX);
         let found = || [mapping("main", 10, 20), mapping("main", 30, 45)];
         // Looked at before it executed this program.
-        assert!(!spaces.discovered(Pid(7), found(), 5, 8));
-        assert!(!spaces.discovered(Pid(8), found(), 12, 8));
-        assert!(spaces.discovered(Pid(7), found(), 12, 8));
-        assert!(!spaces.discovered(Pid(7), found(), 13, 8));
+        assert!(!spaces.discovered(Pid(7), found(), Nanos(5), Nanos(8)));
+        assert!(!spaces.discovered(Pid(8), found(), Nanos(12), Nanos(8)));
+        assert!(spaces.discovered(Pid(7), found(), Nanos(12), Nanos(8)));
+        assert!(!spaces.discovered(Pid(7), found(), Nanos(13), Nanos(8)));
         let space = spaces.get_mut(Pid(7)).unwrap();
         let moved = MappingChange {
-            at_ns: 8,
+            at_ns: Nanos(8),
             event: MappingEvent::Map(mapping("main", 30, 40)),
         };
         assert_eq!(space.take_changes(usize::MAX), [moved]);
@@ -463,8 +464,12 @@ mod tests {
     #[test]
     fn events_outrank_the_snapshot() {
         let mut spaces = AddressSpaces::default();
-        spaces.mapped(Pid(7), mapping("new", 10, 20), 1);
-        spaces.found(Pid(7), [mapping("old", 15, 25), mapping("else", 30, 40)], 2);
+        spaces.mapped(Pid(7), mapping("new", 10, 20), Nanos(1));
+        spaces.found(
+            Pid(7),
+            [mapping("old", 15, 25), mapping("else", 30, 40)],
+            Nanos(2),
+        );
         let code = spaces.get_mut(Pid(7)).unwrap().code();
         assert_eq!(&*code[0].file.path, b"new");
         assert_eq!(&*mapping_at(&code, 35).unwrap().file.path, b"else");

@@ -139,7 +139,7 @@ fn events() -> impl Strategy<Value = LogEvent> {
     let descendant = || {
         (at_ns(), text(), text(), any::<bool>(), text()).prop_map(
             |(at_ns, variant, lineage, follow, message)| Descendant {
-                at_ns,
+                at_ns: Nanos(at_ns),
                 variant,
                 lineage,
                 follow,
@@ -148,25 +148,37 @@ fn events() -> impl Strategy<Value = LogEvent> {
         )
     };
     prop_oneof![
-        at_ns().prop_map(|at_ns| LogEvent::Exit { at_ns }),
+        at_ns().prop_map(|at_ns| LogEvent::Exit {
+            at_ns: Nanos(at_ns)
+        }),
         (at_ns(), any::<u32>(), text()).prop_map(|(at_ns, id, label)| LogEvent::Sample {
-            at_ns,
+            at_ns: Nanos(at_ns),
             id,
             label
         }),
-        (at_ns(), prop::option::of(text()))
-            .prop_map(|(at_ns, name)| LogEvent::Pause { at_ns, name }),
-        at_ns().prop_map(|at_ns| LogEvent::Resume { at_ns }),
-        (at_ns(), text()).prop_map(|(at_ns, text)| LogEvent::Comment { at_ns, text }),
-        (at_ns(), text()).prop_map(|(at_ns, text)| LogEvent::Warning { at_ns, text }),
+        (at_ns(), prop::option::of(text())).prop_map(|(at_ns, name)| LogEvent::Pause {
+            at_ns: Nanos(at_ns),
+            name
+        }),
+        at_ns().prop_map(|at_ns| LogEvent::Resume {
+            at_ns: Nanos(at_ns)
+        }),
+        (at_ns(), text()).prop_map(|(at_ns, text)| LogEvent::Comment {
+            at_ns: Nanos(at_ns),
+            text
+        }),
+        (at_ns(), text()).prop_map(|(at_ns, text)| LogEvent::Warning {
+            at_ns: Nanos(at_ns),
+            text
+        }),
         (at_ns(), text(), any::<i32>()).prop_map(|(at_ns, text, errno)| LogEvent::Error {
-            at_ns,
+            at_ns: Nanos(at_ns),
             text,
             errno
         }),
         (at_ns(), any::<u32>(), text(), text()).prop_map(|(at_ns, tid, name, group)| {
             LogEvent::Thread {
-                at_ns: at_ns / 2,
+                at_ns: Nanos(at_ns / 2),
                 tid: Tid(tid),
                 name,
                 group,
@@ -191,10 +203,10 @@ proptest! {
         wall: i32,
         events in prop::collection::vec(events(), 0..10),
     ) {
-        let run = StartTime { tstamp_ns: tstamp, wall_s: wall.into(), wall_subsec_ns: wall.unsigned_abs() % 1_000_000_000, tm_zone_s: -3600 };
-        let mut text = header.encode().unwrap() + &LogEvent::Start(run).encode(0).unwrap();
+        let run = StartTime { tstamp_ns: Nanos(tstamp), wall_s: wall.into(), wall_subsec_ns: wall.unsigned_abs() % 1_000_000_000, tm_zone_s: -3600 };
+        let mut text = header.encode().unwrap() + &LogEvent::Start(run).encode(Nanos::ZERO).unwrap();
         for event in &events {
-            text += &event.encode(tstamp).unwrap();
+            text += &event.encode(Nanos(tstamp)).unwrap();
         }
         text.push('\n');
         let log = read(&text).unwrap();
@@ -221,14 +233,16 @@ fn a_cut_between_events_loses_the_rest_and_one_inside_is_an_error() {
         ..LogHeader::default()
     };
     let mut text = header.encode().unwrap();
-    text += &LogEvent::Start(StartTime::default()).encode(0).unwrap();
+    text += &LogEvent::Start(StartTime::default())
+        .encode(Nanos::ZERO)
+        .unwrap();
     let begin = text.len();
     for at_ns in 1..4 {
         text += &LogEvent::Comment {
-            at_ns,
+            at_ns: Nanos(at_ns),
             text: "x".into(),
         }
-        .encode(0)
+        .encode(Nanos::ZERO)
         .unwrap();
     }
     for cut in begin..text.len() {
@@ -256,7 +270,7 @@ fn names_of_threads_count_from_the_start_wherever_that_stands() {
     let text = of("5.000000007", "12") + run + &of("1.000000000", "0xFFffFFff") + "\n";
     assert_eq!(
         read(&text).unwrap().events,
-        [name(7, Tid(12)), name(0, Tid(u32::MAX))]
+        [name(Nanos(7), Tid(12)), name(Nanos::ZERO, Tid(u32::MAX))]
     );
     // What is no thread id of Linux stays as it is.
     for tid in ["0x7f0000000000", ""] {

@@ -7,6 +7,7 @@
 //! already, and would be counted twice.
 
 use experiment_format::microstate::Microstate;
+use experiment_format::units::Nanos;
 use host::exit::Failure;
 
 use crate::filter::{Filter, Selection};
@@ -51,9 +52,9 @@ pub struct Selected<'m> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
     /// The beginning, since the start of the recording.
-    pub start_ns: u64,
+    pub start_ns: Nanos,
     /// The end, likewise.
-    pub end_ns: u64,
+    pub end_ns: Nanos,
     /// The ticks.
     pub row: TickRow,
 }
@@ -179,15 +180,15 @@ impl<'a, 'm> SelectedThread<'a, 'm> {
     /// Rows of one instant are laid end to end.
     pub fn slices(self) -> impl Iterator<Item = Slice> + use<'a, 'm> {
         let model = self.model;
-        let length_ns = move |row: &TickRow| (model.microseconds(row) as u64).saturating_mul(1000);
+        let length_ns = move |row: &TickRow| Nanos::from_micros(model.microseconds(row) as u64);
         let row = move |index: &u32| &model.rows[*index as usize];
         let instants = self
             .rows
             .chunk_by(move |a, b| row(a).time_ns == row(b).time_ns);
-        let mut before_ns = 0u64;
+        let mut before_ns = Nanos::ZERO;
         instants.flat_map(move |rows| {
             let lengths = rows.iter().map(|index| length_ns(row(index)));
-            let whole_ns = lengths.fold(0, u64::saturating_add);
+            let whole_ns = lengths.fold(Nanos::ZERO, Nanos::saturating_add);
             let mut at_ns = before_ns.max(row(&rows[0]).time_ns.saturating_sub(whole_ns));
             let slices: Vec<_> = rows
                 .iter()

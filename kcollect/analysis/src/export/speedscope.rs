@@ -9,6 +9,7 @@
 
 use std::io::{self, Write};
 
+use experiment_format::units::Nanos;
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use serde_json::json;
 
@@ -118,7 +119,7 @@ impl ThreadProfile<'_> {
         let mut end_us = 0;
         let parts = thread.slices().flat_map(move |slice| {
             let length = model.microseconds(&slice.row) as u64;
-            let gap = (slice.start_ns / 1000).saturating_sub(end_us);
+            let gap = (slice.start_ns / Nanos::from_micros(1)).saturating_sub(end_us);
             end_us += gap + length;
             let gap = (gap > 0).then_some((None, gap));
             let ticks = (Some((slice.row.stack, slice.row.slot())), length);

@@ -8,6 +8,7 @@ mod nothing;
 use std::ops::Range;
 
 use experiment_format::ids::Pid;
+use experiment_format::units::Nanos;
 use regex::Regex;
 
 pub use self::near::nearest;
@@ -72,9 +73,9 @@ pub struct Filter {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TimeRange {
     /// Since the start of the recording.
-    SinceStart(Range<u64>),
+    SinceStart(Range<Nanos>),
     /// By the recorded machine's clock, since 1970.
-    Wall(Range<u64>),
+    Wall(Range<Nanos>),
 }
 
 /// A condition on a process.
@@ -113,14 +114,14 @@ impl Filter {
     /// Returns the time range in an experiment, nanoseconds since the start of the recording.
     /// Without one even the last instant passes.
     #[must_use]
-    pub fn time_in(&self, model: &Model, experiment: &ExperimentInfo) -> Range<u64> {
+    pub fn time_in(&self, model: &Model, experiment: &ExperimentInfo) -> Range<Nanos> {
         match &self.time {
-            None => 0..u64::MAX,
+            None => Nanos::ZERO..Nanos::MAX,
             Some(TimeRange::SinceStart(range)) => range.clone(),
             Some(TimeRange::Wall(range)) => {
                 // Each founder by its own clock reading: the clock may have been set in between.
                 let founder = model.experiment(experiment.founder);
-                let since = |ns: u64| {
+                let since = |ns: Nanos| {
                     let since = ns.saturating_add(founder.offset_ns);
                     since.saturating_sub(founder.source.start().wall_ns())
                 };
@@ -155,7 +156,7 @@ pub struct Selection {
     cpus: Vec<bool>,
     states: [bool; STATE_SLOTS],
     /// The time range of each experiment, in nanoseconds since the start of the recording.
-    times: Vec<Range<u64>>,
+    times: Vec<Range<Nanos>>,
     /// For each stack, whether it passes. None: all pass.
     stacks: Option<Vec<bool>>,
 }

@@ -21,6 +21,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use experiment_format::microstate::Microstate;
+use experiment_format::units::Nanos;
 use host::exit::Failure;
 use host::output::Output;
 use inferno::flamegraph::color::{BackgroundColor, Color};
@@ -221,7 +222,7 @@ impl Picture<'_> {
     }
 
     /// Returns the length of the selected time.
-    fn length_ns(&self, model: &Model) -> u64 {
+    fn length_ns(&self, model: &Model) -> Nanos {
         let founders = model.founders().map(|(id, info)| {
             let time = self.filter.time_in(model, info);
             let end = info.offset_ns.saturating_add(model.length_ns(id));
@@ -238,10 +239,10 @@ impl Picture<'_> {
             self.length_ns(before.model),
             self.length_ns(self.selected.model),
         );
-        if was == 0 || is == 0 {
+        if was == Nanos::ZERO || is == Nanos::ZERO {
             return 1.0;
         }
-        is as f64 / was as f64
+        is.0 as f64 / was.0 as f64
     }
 
     /// Returns the subtitle: the machine, the experiment with its length, the filter, and what is
@@ -254,7 +255,7 @@ impl Picture<'_> {
             let cpus = system.cpus.len();
             parts.push(format!("{}, {}, {cpus} CPUs", system.hostname, system.arch));
             let lengths = model.founders().map(|(id, _)| model.length_ns(id));
-            let length = lengths.sum::<u64>() as f64 / 1e9;
+            let length = lengths.sum::<Nanos>().as_secs_f64();
             parts.push(format!("{}, {length:.1} s recorded", founder.name));
         }
         parts.extend(self.period.clone());

@@ -4,6 +4,8 @@
 //! Stacks of one experiment share most of their callers, so that one lookup in this trie is enough
 //! for most addresses.
 
+use experiment_format::units::Nanos;
+
 use crate::model::StackId;
 use crate::model::trie::Trie;
 
@@ -11,8 +13,8 @@ use crate::model::trie::Trie;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lasting<T> {
     pub(crate) value: T,
-    pub(crate) from_ns: u64,
-    pub(crate) until_ns: u64,
+    pub(crate) from_ns: Nanos,
+    pub(crate) until_ns: Nanos,
 }
 
 impl<T: Copy> Lasting<T> {
@@ -20,13 +22,13 @@ impl<T: Copy> Lasting<T> {
     pub(crate) fn always(value: T) -> Lasting<T> {
         Lasting {
             value,
-            from_ns: 0,
-            until_ns: u64::MAX,
+            from_ns: Nanos::ZERO,
+            until_ns: Nanos::MAX,
         }
     }
 
     /// Returns the value, if it holds at a time.
-    pub(crate) fn at(&self, time_ns: u64) -> Option<T> {
+    pub(crate) fn at(&self, time_ns: Nanos) -> Option<T> {
         (self.from_ns <= time_ns && time_ns < self.until_ns).then_some(self.value)
     }
 
@@ -43,8 +45,8 @@ impl<T: Copy> Lasting<T> {
 /// A path that has not been resolved yet.
 const UNRESOLVED: Lasting<StackId> = Lasting {
     value: StackId::EMPTY,
-    from_ns: 0,
-    until_ns: 0,
+    from_ns: Nanos::ZERO,
+    until_ns: Nanos::ZERO,
 };
 
 /// A call path: an address and all callers above it.

@@ -12,6 +12,7 @@ use experiment_format::dynamic_code::DynamicCode;
 use experiment_format::functions::Archives;
 use experiment_format::map::MapEvent;
 use experiment_format::reader::Experiment;
+use experiment_format::units::Nanos;
 
 use crate::model::{FunctionInfo, Model};
 use crate::symbol::demangle;
@@ -28,7 +29,7 @@ pub struct RecordedCode<'a> {
     /// The number of times that other code of this name was recorded.
     pub others: usize,
     /// When the code was recorded, in the time of the experiment.
-    at_ns: u64,
+    at_ns: Nanos,
     space: RecordedAddressSpace,
     /// The tables of functions that calls lead to, each read once.
     archives: RefCell<Archives>,
@@ -105,7 +106,7 @@ impl<'a> RecordedCode<'a> {
 fn of_name<'a>(
     events: &'a [MapEvent],
     wanted: &'a str,
-) -> impl Iterator<Item = ((u64, u64), u64)> + 'a {
+) -> impl Iterator<Item = ((Nanos, u64), u64)> + 'a {
     events.iter().filter_map(move |event| match event {
         MapEvent::Function {
             at_ns,

@@ -10,6 +10,7 @@ use experiment_format::log::{CounterDecl, CounterUnit, ProfileDecl};
 use experiment_format::packet::{HeapEvent, IoEvent, IoKind, IoRecord, SyncEvent};
 use experiment_format::stacks::StackUid;
 use experiment_format::text::printable;
+use experiment_format::units::Nanos;
 use rustc_hash::FxHashMap;
 use user_collector::io_calls::calls::name_of;
 
@@ -24,7 +25,7 @@ use crate::model::{
 struct PacketEvent {
     cpu: u32,
     /// By the experiment's clock.
-    time_ns: u64,
+    time_ns: Nanos,
     stack: Option<StackUid>,
     /// The thread, and its process if the packet has it.
     thread: (u64, Option<Pid>),
@@ -94,11 +95,11 @@ impl Loader {
                 thread: (record.thread, record.pid),
             };
             let duration_ns = record.ended_ns - record.requested_ns;
-            let values = [(time, duration_ns), (number, 1)];
+            let values = [(time, duration_ns.0), (number, 1)];
             if let Some(row) = self.add(context, progress, &event, &values) {
                 self.model.waits.push(LockWaitRow {
                     row,
-                    duration_ns: i64::try_from(duration_ns).unwrap_or(i64::MAX),
+                    duration_ns: i64::try_from(duration_ns.0).unwrap_or(i64::MAX),
                     object: record.object,
                     kind: record.kind,
                 });
@@ -154,7 +155,7 @@ impl Loader {
                 let file = self.file(&name);
                 self.model.io_calls.push(IoCallRow {
                     row,
-                    duration_ns: i64::try_from(duration_ns).unwrap_or(i64::MAX),
+                    duration_ns: i64::try_from(duration_ns.0).unwrap_or(i64::MAX),
                     bytes: record.bytes,
                     kind: record.kind,
                     failed: record.failed,
@@ -388,19 +389,19 @@ const IO_METRICS: [EventMetric; 10] = [
 fn io_values(record: &IoRecord) -> Vec<(&'static str, u64)> {
     let duration_ns = record.ended_ns - record.requested_ns;
     match record.kind {
-        _ if record.failed => vec![("ioerrortime", duration_ns), ("ioerrorcnt", 1)],
+        _ if record.failed => vec![("ioerrortime", duration_ns.0), ("ioerrorcnt", 1)],
         IoKind::Read => vec![
-            ("ioreadtime", duration_ns),
+            ("ioreadtime", duration_ns.0),
             ("ioreadbytes", record.bytes),
             ("ioreadcnt", 1),
         ],
         IoKind::Write => vec![
-            ("iowritetime", duration_ns),
+            ("iowritetime", duration_ns.0),
             ("iowritebytes", record.bytes),
             ("iowritecnt", 1),
         ],
         IoKind::Open | IoKind::Close | IoKind::Other => {
-            vec![("ioothertime", duration_ns), ("ioothercnt", 1)]
+            vec![("ioothertime", duration_ns.0), ("ioothercnt", 1)]
         }
     }
 }

@@ -11,6 +11,7 @@ use experiment_format::Error;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::microstate::Microstate;
 use experiment_format::reader::Experiment;
+use experiment_format::units::Nanos;
 use rustc_hash::FxHashMap;
 use serde::Deserialize;
 
@@ -18,7 +19,7 @@ use serde::Deserialize;
 const THREADS_FILE: &str = "threads.jsonl";
 
 /// Nanoseconds by state, indexed by the state's number.
-pub type States = [u64; Microstate::PER_THREAD];
+pub type States = [Nanos; Microstate::PER_THREAD];
 
 /// Details of the times in some states, in nanoseconds; the fields are keys of `threads.jsonl`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -26,16 +27,16 @@ pub type States = [u64; Microstate::PER_THREAD];
 pub struct DetailTimes {
     /// The part of the time blocked, in any state, that was block I/O.
     #[serde(rename = "block_io")]
-    pub block_io_ns: u64,
+    pub block_io_ns: Nanos,
     /// The part of the wait for a CPU that began with preemption or a yield.
     #[serde(rename = "preempted")]
-    pub preempted_ns: u64,
+    pub preempted_ns: Nanos,
     /// The part of the wait for a CPU that began because a cgroup's quota was used up.
     #[serde(rename = "throttled")]
-    pub throttled_ns: u64,
+    pub throttled_ns: Nanos,
     /// The part of the wait for a CPU in which the hypervisor ran something else.
     #[serde(rename = "stolen")]
-    pub stolen_ns: u64,
+    pub stolen_ns: Nanos,
 }
 
 impl DetailTimes {
@@ -70,13 +71,13 @@ impl ExactSums {
 
     /// Returns the nanoseconds of a state.
     #[must_use]
-    pub fn of(&self, state: Microstate) -> u64 {
+    pub fn of(&self, state: Microstate) -> Nanos {
         self.states[state as usize]
     }
 
     /// Returns the part of the wait for a CPU that began with a wake-up, nanoseconds.
     #[must_use]
-    pub fn after_wakeup(&self) -> u64 {
+    pub fn after_wakeup(&self) -> Nanos {
         let detail = &self.detail;
         let others = sum([detail.preempted_ns, detail.throttled_ns, detail.stolen_ns]);
         self.of(Microstate::WaitCpu).saturating_sub(others)
@@ -86,7 +87,7 @@ impl ExactSums {
     /// faults, and for block I/O. Locks and sleep are mostly intended: a thousand idle threads
     /// would come before the one that has work.
     #[must_use]
-    pub fn busy_ns(&self) -> u64 {
+    pub fn busy_ns(&self) -> Nanos {
         use Microstate::{DataFault, KernelFault, System, TextFault, Trap, User, WaitCpu};
         let of = |states: &[Microstate]| sum(states.iter().map(|state| self.of(*state)));
         let faults = of(&[TextFault, DataFault, KernelFault]);
@@ -109,9 +110,9 @@ impl ExactSums {
             (self.detail.block_io_ns, "block I/O"),
         ];
         parts.sort_by_key(|(ns, _)| Reverse(*ns));
-        let least = (self.busy_ns() / 20).max(1_000_000);
+        let least = (self.busy_ns() / 20).max(Nanos::from_millis(1));
         let parts = parts.iter().filter(|(ns, _)| *ns >= least);
-        let parts = parts.map(|(ns, why)| format!("{why} {:.3}", *ns as f64 / 1e9));
+        let parts = parts.map(|(ns, why)| format!("{why} {:.3}", ns.as_secs_f64()));
         parts.collect::<Vec<_>>().join(", ")
     }
 }
@@ -162,7 +163,7 @@ struct ThreadLine<'a> {
     tid: Option<Tid>,
     #[serde(borrow)]
     name: Option<std::borrow::Cow<'a, str>>,
-    at_ns: Option<u64>,
+    at_ns: Option<Nanos>,
     #[serde(default)]
     ended: bool,
     #[serde(borrow)]
@@ -173,7 +174,7 @@ struct ThreadLine<'a> {
     #[serde(borrow)]
     process: Option<std::borrow::Cow<'a, str>>,
     #[serde(default)]
-    states_ns: FxHashMap<String, u64>,
+    states_ns: FxHashMap<String, Nanos>,
     #[serde(default)]
     detail_ns: DetailTimes,
 }
@@ -181,10 +182,10 @@ struct ThreadLine<'a> {
 impl ThreadLine<'_> {
     /// Returns the times of the line.
     fn times(&self) -> ExactSums {
-        let mut states = [0; Microstate::PER_THREAD];
+        let mut states = [Nanos::ZERO; Microstate::PER_THREAD];
         for (slot, state) in Microstate::ALL[..Microstate::PER_THREAD].iter().enumerate() {
             let keyword = state.metric().unwrap_or_default();
-            states[slot] = self.states_ns.get(keyword).copied().unwrap_or(0);
+            states[slot] = self.states_ns.get(keyword).copied().unwrap_or_default();
         }
         ExactSums {
             states,
@@ -218,14 +219,14 @@ impl ExactTimes {
     fn parse(bytes: &[u8]) -> ExactTimes {
         let mut times = ExactTimes::default();
         // Threads that have not exited: position, state, and the time of their last line.
-        let mut running: FxHashMap<(Pid, Tid), (usize, usize, u64)> = FxHashMap::default();
+        let mut running: FxHashMap<(Pid, Tid), (usize, usize, Nanos)> = FxHashMap::default();
         let mut short_lived: BTreeMap<String, ShortLived> = BTreeMap::new();
-        let mut end_ns = 0;
+        let mut end_ns = Nanos::ZERO;
         for line in bytes.split(|byte| *byte == b'\n') {
             let Ok(line) = serde_json::from_slice::<ThreadLine<'_>>(line) else {
                 continue;
             };
-            let at_ns = line.at_ns.unwrap_or(0);
+            let at_ns = line.at_ns.unwrap_or_default();
             end_ns = end_ns.max(at_ns);
             let sums = line.times();
             let process = line.process.as_deref();
@@ -277,8 +278,8 @@ pub fn add(to: &mut States, states: &States) {
 
 /// Returns the sum of numbers that a file may claim, at most the largest number.
 #[must_use]
-pub fn sum(parts: impl IntoIterator<Item = u64>) -> u64 {
-    parts.into_iter().fold(0, u64::saturating_add)
+pub fn sum(parts: impl IntoIterator<Item = Nanos>) -> Nanos {
+    parts.into_iter().fold(Nanos::ZERO, Nanos::saturating_add)
 }
 
 #[cfg(test)]
@@ -313,10 +314,10 @@ mod tests {
                 )
             })
             .collect();
-        let mut states = [[0; 10]; 3];
-        (states[0][0], states[0][7]) = (60, 240);
-        states[1][6] = 50;
-        (states[2][0], states[2][8]) = (90, 1);
+        let mut states = [[Nanos::ZERO; 10]; 3];
+        (states[0][0], states[0][7]) = (Nanos(60), Nanos(240));
+        states[1][6] = Nanos(50);
+        (states[2][0], states[2][8]) = (Nanos(90), Nanos(1));
         assert_eq!(
             rows,
             [
@@ -337,8 +338,11 @@ mod tests {
                 )
             })
             .collect();
-        assert_eq!(short_lived, [("", 3, 0, 5), ("true", 3, 2, 8)]);
-        assert_eq!(times.short_lived[1].times.detail.preempted_ns, 2);
+        assert_eq!(
+            short_lived,
+            [("", 3, 0, Nanos(5)), ("true", 3, 2, Nanos(8))]
+        );
+        assert_eq!(times.short_lived[1].times.detail.preempted_ns, Nanos(2));
     }
 
     proptest! {

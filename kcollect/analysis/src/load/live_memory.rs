@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use experiment_format::packet::{HeapKind, HeapRecord};
+use experiment_format::units::Nanos;
 
 /// The memory of a process while packets are replayed.
 #[derive(Debug, Default)]
@@ -15,7 +16,7 @@ pub(super) struct LiveMemory {
     /// The live bytes of each packet. None: the packet allocates nothing.
     pub live: Vec<Option<u64>>,
     /// The time at which most bytes were live, and their number.
-    pub peak: Option<(u64, u64)>,
+    pub peak: Option<(Nanos, u64)>,
     /// The bytes that are live after the packets so far.
     live_bytes: u64,
     /// The packet that allocated the block at an address.
@@ -107,10 +108,10 @@ impl LiveMemory {
 mod tests {
     use super::*;
 
-    fn record(kind: HeapKind, address: u64, bytes: u64, time: u64) -> HeapRecord {
+    fn record(kind: HeapKind, address: u64, bytes: u64, time_ns: Nanos) -> HeapRecord {
         HeapRecord {
             cpu: 0,
-            time_ns: time,
+            time_ns,
             stack: None,
             thread: 1,
             pid: None,
@@ -121,10 +122,10 @@ mod tests {
         }
     }
 
-    fn live(events: &[(HeapKind, u64, u64)]) -> (Vec<Option<u64>>, Option<(u64, u64)>) {
+    fn live(events: &[(HeapKind, u64, u64)]) -> (Vec<Option<u64>>, Option<(Nanos, u64)>) {
         let records: Vec<_> = (0..)
             .zip(events)
-            .map(|(time, (kind, address, bytes))| record(*kind, *address, *bytes, time))
+            .map(|(time, (kind, address, bytes))| record(*kind, *address, *bytes, Nanos(time)))
             .collect();
         let memory = LiveMemory::of(&records);
         (memory.live, memory.peak)
@@ -141,7 +142,7 @@ mod tests {
             (Unmapped, 5000, 1),
         ]);
         assert_eq!(live, [Some(400), Some(400), None, None]);
-        assert_eq!(peak, Some((1, 1000)));
+        assert_eq!(peak, Some((Nanos(1), 1000)));
     }
 
     #[test]
@@ -167,6 +168,6 @@ mod tests {
             (Allocated, 0, 100),
         ]);
         assert_eq!(live, [Some(0), Some(9), None, None, Some(3), None]);
-        assert_eq!(peak, Some((1, 16)));
+        assert_eq!(peak, Some((Nanos(1), 16)));
     }
 }

@@ -31,6 +31,7 @@ use experiment_format::packet::ClockRecord;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackUid;
 use experiment_format::stacks::table::StackTable;
+use experiment_format::units::Nanos;
 use host::exit::Failure;
 use rustc_hash::FxHashMap;
 
@@ -45,11 +46,11 @@ use series::Series;
 
 /// Times of an experiment are below this, 104 days after its start: JavaScript's numbers, and with
 /// them the page and others, are exact below.
-const MAX_TIME_NS: u64 = 1 << 53;
+const MAX_TIME_NS: Nanos = Nanos(1 << 53);
 /// Ticks of a record can be of this much time before the experiment began, since another writer may
 /// count a thread's whole life. More ticks than fit into that time and the time since are damage,
 /// of which an export would otherwise write a sample each.
-const MAX_EARLY_NS: u64 = 600_000_000_000;
+const MAX_EARLY_NS: Nanos = Nanos::from_secs(600);
 
 impl Model {
     /// Opens and reads experiments: founders with their subexperiments, subexperiments alone, and
@@ -109,9 +110,9 @@ struct LoadContext<'a> {
     id: ExperimentId,
     founder: ExperimentId,
     /// The start of the first experiment of its recording, by the clock of the packets.
-    origin_ns: u64,
+    origin_ns: Nanos,
     /// The start of the experiment, by the same clock.
-    start_ns: u64,
+    start_ns: Nanos,
     names: &'a Names,
     stacks: &'a StackTable,
 }
@@ -120,7 +121,7 @@ struct LoadContext<'a> {
 struct Progress {
     addresses: Addresses,
     /// The latest time, since the start of the recording.
-    end_ns: u64,
+    end_ns: Nanos,
     /// The packets whose stacks are missing.
     missing_stacks: u64,
     /// The records of the current file that have an impossible time or value.
@@ -174,7 +175,7 @@ impl Loader {
                     .min(MAX_TIME_NS),
                 tick_us: tick_us(&source),
                 process,
-                end_ns: 0,
+                end_ns: Nanos::ZERO,
                 source: Arc::new(source),
             });
         }
@@ -220,7 +221,7 @@ impl Loader {
         };
         let mut progress = Progress {
             addresses: Addresses::new(founder.0, space),
-            end_ns: 0,
+            end_ns: Nanos::ZERO,
             missing_stacks: 0,
             impossible: 0,
         };
@@ -242,7 +243,7 @@ impl Loader {
             _ => None,
         });
         let last_ns = last.filter(|at_ns| *at_ns < MAX_TIME_NS).max();
-        let last_ns = last_ns.map_or(0, |at_ns| at_ns + info.offset_ns);
+        let last_ns = last_ns.map_or(Nanos::ZERO, |at_ns| at_ns + info.offset_ns);
         info.end_ns = progress.end_ns.max(last_ns);
         Ok(())
     }
@@ -254,7 +255,7 @@ impl Loader {
         progress: &mut Progress,
         ahead: &mut ReadAhead,
     ) -> Result<(), Error> {
-        let tick_ns = u64::from(self.model.experiment(context.id).tick_us) * 1000;
+        let tick_ns = Nanos::from_micros(self.model.experiment(context.id).tick_us.into());
         // The row without ticks that those of a packet have in common. None: its time is
         // impossible.
         let mut of_packet = None;
@@ -267,8 +268,8 @@ impl Loader {
                 let Some(row) = of_packet else {
                     continue;
                 };
-                let ns = u64::from(record.ticks.unsigned_abs()).saturating_mul(tick_ns);
-                let left_us = self.left_us.checked_sub(ns / 1000);
+                let ns = tick_ns.saturating_mul(record.ticks.unsigned_abs().into());
+                let left_us = self.left_us.checked_sub(ns / Nanos::from_micros(1));
                 let (true, Some(left_us)) = (ns <= row.time_ns + MAX_EARLY_NS, left_us) else {
                     progress.impossible += 1;
                     continue;
@@ -318,7 +319,7 @@ impl Loader {
         context: &LoadContext<'_>,
         progress: &mut Progress,
         stack: Option<StackUid>,
-        time_ns: u64,
+        time_ns: Nanos,
     ) -> Option<StackId> {
         let Some(uid) = stack else {
             return Some(StackId::EMPTY);
@@ -400,7 +401,7 @@ impl Loader {
         id: ExperimentId,
         names: &Names,
         (number, pid): (u64, Option<Pid>),
-        time_ns: u64,
+        time_ns: Nanos,
     ) -> ThreadId {
         let own = self.model.experiment(id).process;
         let process = match own {
@@ -434,13 +435,13 @@ impl Loader {
         founder: ExperimentId,
         pid: Pid,
         names: &Names,
-        time_ns: u64,
+        time_ns: Nanos,
     ) -> ProcessId {
         let first = self.model.experiment(founder).first;
         let of_number = self.processes.entry((first, pid)).or_default();
         let distance = |process: &ProcessId| {
             let seen = self.model.processes[process.index()].seen_ns;
-            seen.map_or(u64::MAX, |(first, last)| {
+            seen.map_or(Nanos::MAX, |(first, last)| {
                 first.saturating_sub(time_ns) + time_ns.saturating_sub(last)
             })
         };

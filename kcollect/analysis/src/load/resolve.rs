@@ -9,6 +9,7 @@ use experiment_format::address_space::{Location, ObjectKind as Mapped, RecordedA
 use experiment_format::functions::{Archives, FileFunctions, PLT};
 use experiment_format::stacks::table::StackTable;
 use experiment_format::stacks::{StackEnd, StackUid};
+use experiment_format::units::Nanos;
 use rustc_hash::FxHashMap;
 
 use super::call_paths::{Callers, CallersId, Lasting};
@@ -84,7 +85,7 @@ impl Resolver {
         addresses: &mut Addresses,
         stacks: &StackTable,
         uid: StackUid,
-        at_ns: u64,
+        at_ns: Nanos,
     ) -> Option<StackId> {
         let known = addresses.stacks.get(&uid);
         if let Some(stack) = known.and_then(|known| known.at(at_ns)) {
@@ -152,7 +153,7 @@ impl Resolver {
         addresses: &mut Addresses,
         above: CallersId,
         address: u64,
-        at_ns: u64,
+        at_ns: Nanos,
     ) -> CallersId {
         let callers = addresses.callers.child(above, address);
         if addresses.callers.stack(callers).at(at_ns).is_none() {
@@ -173,7 +174,7 @@ impl Resolver {
             StackEnd::Truncated => (truncated, Some(TRUNCATED)),
             StackEnd::UnwindFailed => (unwind_failed, Some(UNWIND_FAILED)),
         };
-        if addresses.callers.stack(root).at(0).is_none() {
+        if addresses.callers.stack(root).at(Nanos::ZERO).is_none() {
             let stack = name.map_or(StackId::EMPTY, |name| {
                 let frame = self.special(model, name, 0);
                 model.stacks.child(StackId::EMPTY, frame)
@@ -190,7 +191,7 @@ impl Resolver {
         archives: &mut Archives,
         addresses: &mut Addresses,
         (caller, address): (StackId, u64),
-        at_ns: u64,
+        at_ns: Nanos,
     ) -> Lasting<FrameId> {
         let known = addresses.frames.get(&address);
         if let Some(known) = known.filter(|known| known.at(at_ns).is_some()) {

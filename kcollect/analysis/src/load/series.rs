@@ -6,6 +6,7 @@
 
 use experiment_format::log::LogEvent;
 use experiment_format::reader::Experiment;
+use experiment_format::units::Nanos;
 use rustc_hash::FxHashMap;
 
 use super::open::Opened;
@@ -66,7 +67,7 @@ impl Series {
 }
 
 /// Returns when an experiment was closed, by the clock of its packets.
-fn ended(source: &Experiment) -> Option<u64> {
+fn ended(source: &Experiment) -> Option<Nanos> {
     source.events().iter().find_map(|event| match event {
         LogEvent::Exit { at_ns } => source.start().tstamp_ns.checked_add(*at_ns),
         _ => None,

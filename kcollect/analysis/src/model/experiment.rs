@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use experiment_format::losses::{self, RecordedTotals};
 use experiment_format::reader::Experiment;
+use experiment_format::units::Nanos;
 
 use super::ids::{ExperimentId, ProcessId};
 
@@ -23,14 +24,14 @@ pub struct ExperimentInfo {
     /// founder of those that are opened and follow each other without a gap.
     pub first: ExperimentId,
     /// Its start, in nanoseconds after that of [`ExperimentInfo::first`]; 0 if it started before.
-    pub offset_ns: u64,
+    pub offset_ns: Nanos,
     /// Length of a tick in microseconds, from its last clock profile, as for gprofng. 0: it has
     /// none.
     pub tick_us: u32,
     /// The process whose ticks it holds. None: it holds those of all processes of a machine.
     pub process: Option<ProcessId>,
     /// The latest time in it, in nanoseconds since the start of the recording.
-    pub end_ns: u64,
+    pub end_ns: Nanos,
 }
 
 impl ExperimentInfo {

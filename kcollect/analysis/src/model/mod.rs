@@ -20,6 +20,7 @@ mod traced;
 pub(crate) mod trie;
 
 use experiment_format::ids::Pid;
+use experiment_format::units::Nanos;
 use host::exit::{ExitKind, Failure};
 
 pub use code::{
@@ -55,7 +56,7 @@ pub struct ProcessInfo {
     /// What it belongs to, if it was followed.
     pub groups: ProcessGroups,
     /// The first and the last time that it was seen, since the start of the recording.
-    pub seen_ns: Option<(u64, u64)>,
+    pub seen_ns: Option<(Nanos, Nanos)>,
 }
 
 /// A thread of a process.
@@ -167,7 +168,7 @@ impl Model {
 
     /// Returns how long a founder is, nanoseconds.
     #[must_use]
-    pub fn length_ns(&self, founder: ExperimentId) -> u64 {
+    pub fn length_ns(&self, founder: ExperimentId) -> Nanos {
         let ends = self.family(founder).map(|info| info.end_ns);
         let start = self.experiment(founder).offset_ns;
         ends.max().unwrap_or(start).saturating_sub(start)
@@ -249,8 +250,8 @@ impl Model {
     /// Returns the latest time of all experiments, which is the end of the recording, in
     /// nanoseconds since its start.
     #[must_use]
-    pub fn end_ns(&self) -> u64 {
+    pub fn end_ns(&self) -> Nanos {
         let ends = self.experiments.iter().map(|experiment| experiment.end_ns);
-        ends.max().unwrap_or(0)
+        ends.max().unwrap_or_default()
     }
 }

@@ -4,6 +4,7 @@
 use experiment_format::log::CounterUnit;
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::IoKind;
+use experiment_format::units::Nanos;
 
 use super::ids::{CpuId, ExperimentId, FileId, StackId, ThreadId};
 #[cfg(doc)]
@@ -32,7 +33,7 @@ const _: () = assert!(SUM_SLOTS >= STATE_SLOTS);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TickRow {
     /// When the ticks were recorded, since the start of [`ExperimentInfo::first`].
-    pub time_ns: u64,
+    pub time_ns: Nanos,
     /// The stack of the ticks.
     pub stack: StackId,
     /// The thread of the ticks.
@@ -131,5 +132,5 @@ pub struct MemoryPeak {
     /// The bytes.
     pub bytes: u64,
     /// When that was, since the start of [`ExperimentInfo::first`].
-    pub time_ns: u64,
+    pub time_ns: Nanos,
 }

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::iter;
 
 use experiment_format::text;
+use experiment_format::units::Nanos;
 use host::table::{Align, TextTable, width_of};
 use serde_json::{Map, Value, json};
 
@@ -61,7 +62,7 @@ pub enum Cell {
     /// Microseconds of ticks, shown in seconds.
     Microseconds(i64),
     /// Exact nanoseconds, shown in seconds.
-    Nanoseconds(u64),
+    Nanoseconds(Nanos),
     /// A share of the whole, shown in percent: 1 is the whole.
     Share(f64),
     /// A difference in microseconds of ticks, shown in seconds with its sign.
@@ -90,9 +91,9 @@ impl Cell {
             Cell::Empty => String::new(),
             Cell::Text(text) => printable(text),
             Cell::Count(count) => count.to_string(),
-            Cell::Microseconds(0) | Cell::Nanoseconds(0) => "0.".to_owned(),
+            Cell::Microseconds(0) | Cell::Nanoseconds(Nanos::ZERO) => "0.".to_owned(),
             Cell::Microseconds(us) => format!("{:.3}", *us as f64 / 1e6),
-            Cell::Nanoseconds(ns) => format!("{:.3}", *ns as f64 / 1e9),
+            Cell::Nanoseconds(ns) => format!("{:.3}", ns.as_secs_f64()),
             Cell::Delta(0) => "0.".to_owned(),
             Cell::Delta(us) => format!("{:+.3}", *us as f64 / 1e6),
             Cell::Ratio(ratio) => format!("x {ratio:.3}"),
@@ -110,7 +111,7 @@ impl Cell {
             Cell::Text(text) => json!(text),
             Cell::Count(count) => json!(count),
             Cell::Delta(us) | Cell::Microseconds(us) => json!(*us as f64 / 1e6),
-            Cell::Nanoseconds(ns) => json!(*ns as f64 / 1e9),
+            Cell::Nanoseconds(ns) => json!(ns.as_secs_f64()),
             Cell::Share(share) => json!(100.0 * share),
             Cell::Ratio(number) | Cell::Average(number) => json!(number),
         }

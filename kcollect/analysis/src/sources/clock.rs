@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::str::FromStr;
 
 use chrono::{DateTime, Days, FixedOffset, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta};
+use experiment_format::units::Nanos;
 
 /// A range of times by a clock, with or without days.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,10 +83,10 @@ impl ClockRange {
 
     /// Returns the range in nanoseconds since 1970. Without a day it is the last one that began
     /// before `end`, in whose time zone it is. None: the clock has no such times.
-    pub(super) fn before(&self, end: DateTime<FixedOffset>) -> Option<Range<u64>> {
-        let ns = |local: NaiveDateTime| -> Option<u64> {
+    pub(super) fn before(&self, end: DateTime<FixedOffset>) -> Option<Range<Nanos>> {
+        let ns = |local: NaiveDateTime| -> Option<Nanos> {
             let time = local.and_local_timezone(*end.offset()).single()?;
-            time.timestamp_nanos_opt()?.try_into().ok()
+            time.timestamp_nanos_opt()?.try_into().ok().map(Nanos)
         };
         let today = end.date_naive();
         let day = match self.from.day {
@@ -120,8 +121,8 @@ mod tests {
     fn shown(text: &str, end: &str) -> Option<String> {
         let end = DateTime::parse_from_rfc3339(&format!("{end}+01:00")).unwrap();
         let range = text.parse::<ClockRange>().ok()?.before(end)?;
-        let show = |ns: u64| {
-            let time = DateTime::from_timestamp_nanos(i64::try_from(ns).unwrap());
+        let show = |ns: Nanos| {
+            let time = DateTime::from_timestamp_nanos(i64::try_from(ns.0).unwrap());
             let time = time.with_timezone(end.offset());
             time.format("%d %H:%M:%S").to_string()
         };

@@ -11,6 +11,7 @@ use chrono::{DateTime, FixedOffset, TimeZone as _};
 use experiment_format::log::{LogEvent, StartTime};
 use experiment_format::packed::is_packed;
 use experiment_format::reader::Experiment;
+use experiment_format::units::Nanos;
 use host::exit::{ExitKind, Failure};
 
 use crate::load::open;
@@ -21,12 +22,12 @@ pub(crate) struct LogSummary {
     pub(crate) path: PathBuf,
     pub(crate) start: StartTime,
     /// Nanoseconds from its start to its end, or to its last event so far.
-    pub(crate) length_ns: u64,
+    pub(crate) length_ns: Nanos,
     pub(crate) is_closed: bool,
     pub(crate) hostname: String,
     pub(crate) subexperiments: u64,
     /// When something was last written, nanoseconds since 1970, of one that is not closed.
-    pub(crate) written_ns: u64,
+    pub(crate) written_ns: Nanos,
 }
 
 impl LogSummary {
@@ -54,7 +55,7 @@ impl LogSummary {
 
     /// Returns when it was recorded, in nanoseconds since 1970. What is not closed was recorded
     /// until a file was last written.
-    pub(crate) fn wall_ns(&self) -> Range<u64> {
+    pub(crate) fn wall_ns(&self) -> Range<Nanos> {
         let start = self.start.wall_ns();
         let end = start.saturating_add(self.length_ns);
         if self.is_closed {
@@ -64,13 +65,13 @@ impl LogSummary {
     }
 }
 
-fn written_ns(directory: &Path) -> u64 {
+fn written_ns(directory: &Path) -> Nanos {
     let written = ["log.xml", "profile", "data.frameinfo"].map(|name| {
         let time = fs::symlink_metadata(directory.join(name)).and_then(|file| file.modified());
         let since = time.ok()?.duration_since(UNIX_EPOCH).ok()?;
-        u64::try_from(since.as_nanos()).ok()
+        u64::try_from(since.as_nanos()).ok().map(Nanos)
     });
-    written.into_iter().flatten().fold(0, u64::max)
+    written.into_iter().flatten().max().unwrap_or_default()
 }
 
 /// Returns the experiments in a directory by their names, except for those that are being made, and
@@ -106,7 +107,7 @@ pub(crate) fn in_directory(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
 }
 
 /// Returns the time of the end, or else of the last sample, pause or change.
-fn length_ns(events: &[LogEvent]) -> u64 {
+fn length_ns(events: &[LogEvent]) -> Nanos {
     let at = |event: &LogEvent| match event {
         LogEvent::Exit { at_ns } => Some((true, *at_ns)),
         LogEvent::Sample { at_ns, .. }
@@ -118,7 +119,7 @@ fn length_ns(events: &[LogEvent]) -> u64 {
         .iter()
         .filter_map(at)
         .max()
-        .map_or(0, |(_, at_ns)| at_ns)
+        .map_or(Nanos::ZERO, |(_, at_ns)| at_ns)
 }
 
 #[cfg(test)]
@@ -132,8 +133,11 @@ mod tests {
             id: 0,
             label: String::new(),
         };
-        assert_eq!(length_ns(&[]), 0);
-        assert_eq!(length_ns(&[sample(5), sample(9)]), 9);
-        assert_eq!(length_ns(&[sample(9), LogEvent::Exit { at_ns: 8 }]), 8);
+        assert_eq!(length_ns(&[]), Nanos::ZERO);
+        assert_eq!(length_ns(&[sample(Nanos(5)), sample(Nanos(9))]), Nanos(9));
+        assert_eq!(
+            length_ns(&[sample(Nanos(9)), LogEvent::Exit { at_ns: Nanos(8) }]),
+            Nanos(8)
+        );
     }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use chrono::SecondsFormat;
 use experiment_format::packed::is_packed;
+use experiment_format::units::Nanos;
 use host::exit::{ExitKind, Failure};
 use serde_json::{Value, json};
 
@@ -20,10 +21,10 @@ use self::log_summary::{LogSummary, in_directory};
 use crate::filter::{Filter, TimeRange};
 use crate::model::Model;
 
-const NANOS_PER_SECOND: u64 = 1_000_000_000;
+const SECOND: Nanos = Nanos::from_secs(1);
 /// The latest time that a clock shows, in nanoseconds since 1970: the year 2262. An experiment with
 /// a later one would be the last, from which `--last` counts.
-const MAX_WALL_NS: u64 = i64::MAX as u64;
+const MAX_WALL_NS: Nanos = Nanos(i64::MAX as u64);
 
 /// The experiments of a result, as typed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -57,11 +58,11 @@ pub struct Found {
 
 #[derive(Debug)]
 struct FoundTime {
-    wall_ns: Range<u64>,
+    wall_ns: Range<Nanos>,
     /// The same in RFC 3339, in the time zone of the newest experiment.
     shown: [String; 2],
     /// Nanoseconds of it in which nothing was recorded.
-    missing_ns: u64,
+    missing_ns: Nanos,
     /// The first two experiments of the period that were recorded at the same time.
     overlap: Option<[PathBuf; 2]>,
 }
@@ -125,11 +126,11 @@ impl Sources {
             ));
         };
         let (wall_ns, shown) = resolve(period, last)?;
-        let recorded = |time: &Range<u64>| {
+        let recorded = |time: &Range<Nanos>| {
             time.start.max(wall_ns.start)..time.end.min(wall_ns.end).max(wall_ns.start)
         };
-        let of_period = |time: &Range<u64>| !recorded(time).is_empty();
-        let begin = all.first().map_or(0, |(time, _)| time.start);
+        let of_period = |time: &Range<Nanos>| !recorded(time).is_empty();
+        let begin = all.first().map_or(Nanos::ZERO, |(time, _)| time.start);
         let recorded_all = [begin, last.0.end].map(|ns| text_of(&last.1, ns));
         let chosen: Vec<_> = all.iter().filter(|(time, _)| of_period(time)).collect();
         if chosen.is_empty() {
@@ -148,7 +149,7 @@ impl Sources {
         for (index, (time, own)) in chosen.iter().enumerate() {
             let part = recorded(time);
             // The wall clock may be set while a series is recorded, by less than this.
-            if index > 0 && part.start + NANOS_PER_SECOND < covered.min(part.end) {
+            if index > 0 && part.start + SECOND < covered.min(part.end) {
                 let before = chosen[index - 1].1.path.clone();
                 overlap.get_or_insert([before, own.path.clone()]);
             }
@@ -199,13 +200,10 @@ pub fn newest(directory: &Path) -> Result<PathBuf, Failure> {
 /// ended last.
 fn resolve(
     period: Period,
-    (time, last): &(Range<u64>, LogSummary),
-) -> Result<(Range<u64>, [String; 2]), Failure> {
+    (time, last): &(Range<Nanos>, LogSummary),
+) -> Result<(Range<Nanos>, [String; 2]), Failure> {
     let range = match period {
-        Period::Last(length) => {
-            let ns = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
-            Some(time.end.saturating_sub(ns)..time.end)
-        }
+        Period::Last(length) => Some(time.end.saturating_sub(length.into())..time.end),
         Period::At(clock) => local(last, time.end).and_then(|end| clock.before(end)),
     };
     let range = range.filter(|range| !range.is_empty()).ok_or_else(|| {
@@ -219,12 +217,12 @@ fn resolve(
     Ok((range, shown))
 }
 
-fn local(recorded: &LogSummary, ns: u64) -> Option<chrono::DateTime<chrono::FixedOffset>> {
-    let seconds = i64::try_from(ns / NANOS_PER_SECOND).ok()?;
-    recorded.local(seconds, (ns % NANOS_PER_SECOND) as u32)
+fn local(recorded: &LogSummary, ns: Nanos) -> Option<chrono::DateTime<chrono::FixedOffset>> {
+    let seconds = i64::try_from(ns / SECOND).ok()?;
+    recorded.local(seconds, (ns % SECOND).0 as u32)
 }
 
-fn text_of(recorded: &LogSummary, ns: u64) -> String {
+fn text_of(recorded: &LogSummary, ns: Nanos) -> String {
     let time = local(recorded, ns);
     time.map_or_else(String::new, |time| {
         time.to_rfc3339_opts(SecondsFormat::Secs, false)
@@ -249,12 +247,11 @@ impl Found {
         };
         let whole = time.wall_ns.end - time.wall_ns.start;
         // Between the last sample of a running recording and its end is less than that.
-        if time.missing_ns >= NANOS_PER_SECOND {
-            let seconds = |ns: u64| ns as f64 / 1e9;
+        if time.missing_ns >= SECOND {
             model.warnings.push(format!(
                 "of {:.3} seconds, nothing was recorded in {:.3}",
-                seconds(whole),
-                seconds(time.missing_ns)
+                whole.as_secs_f64(),
+                time.missing_ns.as_secs_f64()
             ));
         }
         if let Some([a, b]) = &time.overlap {
@@ -267,7 +264,7 @@ impl Found {
     }
 
     /// Returns the recorded nanoseconds of the period; none without one.
-    pub(crate) fn length_ns(&self) -> Option<u64> {
+    pub(crate) fn length_ns(&self) -> Option<Nanos> {
         let time = self.time.as_ref()?;
         Some(time.wall_ns.end - time.wall_ns.start - time.missing_ns)
     }
@@ -286,7 +283,7 @@ impl Found {
         Some(json!({
             "from": time.shown[0],
             "to": time.shown[1],
-            "missing_s": time.missing_ns as f64 / 1e9,
+            "missing_s": time.missing_ns.as_secs_f64(),
             "experiments": paths.collect::<Vec<_>>(),
         }))
     }

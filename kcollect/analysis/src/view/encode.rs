@@ -23,6 +23,7 @@ use std::io::Write as _;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::microstate::Microstate;
 use experiment_format::text::printable;
+use experiment_format::units::Nanos;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use serde::Serialize;
@@ -103,7 +104,9 @@ pub fn encode(payload: &Payload) -> Result<Vec<u8>, PayloadError> {
     columns.push(
         "exact",
         8,
-        exact.flat_map(|thread| thread.exact_ns.unwrap_or_default()),
+        exact
+            .flat_map(|thread| thread.exact_ns.unwrap_or_default())
+            .map(|ns| ns.0),
     );
     Ok(compress(&header(payload, &columns), &columns.bytes))
 }
@@ -113,8 +116,8 @@ fn check(payload: &Payload) -> Result<(), PayloadError> {
     if payload.interval_us == 0 {
         return clock("interval", 0);
     }
-    if payload.duration_ns >= MAX_SAFE_INTEGER {
-        return clock("duration", payload.duration_ns);
+    if payload.duration_ns.0 >= MAX_SAFE_INTEGER {
+        return clock("duration", payload.duration_ns.0);
     }
     for (thread, it) in payload.threads.iter().enumerate() {
         if it.process as usize >= payload.processes.len() {
@@ -141,7 +144,7 @@ fn check(payload: &Payload) -> Result<(), PayloadError> {
                 tick.state.number().into(),
                 Microstate::PER_THREAD as u64,
             ),
-            ("time", tick.time_ns, MAX_SAFE_INTEGER),
+            ("time", tick.time_ns.0, MAX_SAFE_INTEGER),
         ]
         .into_iter()
         .find(|(_, value, limit)| value >= limit);
@@ -186,7 +189,7 @@ fn preorder(payload: &Payload) -> (Vec<u32>, Vec<(u64, u64)>) {
 /// Returns the rows by thread and time. `time_ns` is the end of the row; rows of one time are laid
 /// end to end before it.
 fn laid_out(payload: &Payload, order: &[u32]) -> Vec<PageTick> {
-    let interval = u64::from(payload.interval_us) * 1000;
+    let interval = Nanos::from_micros(payload.interval_us.into());
     let mut rows = payload.ticks.clone();
     rows.retain(|row| row.ticks > 0);
     for row in &mut rows {
@@ -194,10 +197,10 @@ fn laid_out(payload: &Payload, order: &[u32]) -> Vec<PageTick> {
     }
     rows.sort_by_key(|row| (row.thread, row.time_ns, before_waking(row.state), rest(row)));
     for arrays in rows.chunk_by_mut(|a, b| (a.thread, a.time_ns) == (b.thread, b.time_ns)) {
-        let mut end = arrays.first().map_or(0, |row| row.time_ns);
+        let mut end = arrays.first().map_or(Nanos::ZERO, |row| row.time_ns);
         for row in arrays.iter_mut().rev() {
             row.time_ns = end;
-            end = end.saturating_sub(u64::from(row.ticks).saturating_mul(interval));
+            end = end.saturating_sub(interval.saturating_mul(row.ticks.into()));
         }
     }
     rows.sort_by_key(|row| (row.thread, row.time_ns, before_waking(row.state), rest(row)));
@@ -218,11 +221,15 @@ fn rest(row: &PageTick) -> (u32, u32, u16, u32) {
 }
 
 fn distances(rows: &[PageTick]) -> impl Iterator<Item = u64> {
-    let mut before = (u32::MAX, 0);
+    let mut before = (u32::MAX, Nanos::ZERO);
     rows.iter().map(move |row| {
-        let from = if before.0 == row.thread { before.1 } else { 0 };
+        let from = if before.0 == row.thread {
+            before.1
+        } else {
+            Nanos::ZERO
+        };
         before = (row.thread, row.time_ns);
-        row.time_ns - from
+        (row.time_ns - from).0
     })
 }
 
@@ -247,7 +254,7 @@ impl Columns {
 struct PageHeader<'a> {
     title: String,
     start_unix_ms: u64,
-    duration_ns: u64,
+    duration_ns: Nanos,
     interval_us: u32,
     machine: String,
     stolen: f64,

@@ -44,7 +44,7 @@ fn payload() -> Payload {
         jit: name == "work",
     });
     Payload {
-        duration_ns: 1_000_000,
+        duration_ns: Nanos::from_millis(1),
         interval_us: 10,
         processes: vec![PageProcess::default()],
         threads: vec![PageThread::default(), PageThread::default()],
@@ -53,7 +53,7 @@ fn payload() -> Payload {
     }
 }
 
-fn tick(time_ns: u64, thread: u32, stack: u32, state: Microstate, ticks: u32) -> PageTick {
+fn tick(time_ns: Nanos, thread: u32, stack: u32, state: Microstate, ticks: u32) -> PageTick {
     PageTick {
         time_ns,
         thread,
@@ -70,8 +70,8 @@ fn stacks_come_in_preorder_the_heaviest_sibling_first() {
     let light = payload.stacks.stack([0, 1]);
     let heavy = payload.stacks.stack([0, 2, 3]);
     payload.ticks = vec![
-        tick(50_000, 0, light, Microstate::User, 1),
-        tick(90_000, 1, heavy, Microstate::System, 2),
+        tick(Nanos(50_000), 0, light, Microstate::User, 1),
+        tick(Nanos(90_000), 1, heavy, Microstate::System, 2),
     ];
     let (header, columns) = decoded(&payload);
     assert_eq!(column(&columns, "stack_depth"), [0, 1, 2, 3, 2]);
@@ -92,9 +92,9 @@ fn stacks_come_in_preorder_the_heaviest_sibling_first() {
 fn arrays_of_one_time_follow_each_other_in_the_order_of_life() {
     let mut payload = payload();
     let all = [
-        tick(500_000, 0, 0, Microstate::System, 1),
-        tick(500_000, 0, 0, Microstate::Sleep, 20),
-        tick(500_000, 0, 0, Microstate::WaitCpu, 2),
+        tick(Nanos(500_000), 0, 0, Microstate::System, 1),
+        tick(Nanos(500_000), 0, 0, Microstate::Sleep, 20),
+        tick(Nanos(500_000), 0, 0, Microstate::WaitCpu, 2),
     ];
     payload.ticks = all.to_vec();
     let (_, columns) = decoded(&payload);
@@ -137,13 +137,13 @@ fn names_become_printable_and_are_stored_once() {
 fn contradictions_are_said() {
     let broken = |change: fn(&mut Payload)| {
         let mut payload = payload();
-        payload.ticks = vec![tick(1, 0, 0, Microstate::User, 1)];
+        payload.ticks = vec![tick(Nanos(1), 0, 0, Microstate::User, 1)];
         change(&mut payload);
         encode(&payload).unwrap_err().to_string()
     };
     let messages = [
         broken(|it| it.interval_us = 0),
-        broken(|it| it.duration_ns = u64::MAX),
+        broken(|it| it.duration_ns = Nanos::MAX),
         broken(|it| it.threads[1].process = 7),
         broken(|it| {
             it.stacks.stack([9]);
@@ -154,7 +154,7 @@ fn contradictions_are_said() {
         broken(|it| it.ticks[0].thread = 2),
         broken(|it| it.ticks[0].stack = 1),
         broken(|it| it.ticks[0].state = Microstate::KernelCpu),
-        broken(|it| it.ticks[0].time_ns = 1 << 60),
+        broken(|it| it.ticks[0].time_ns = Nanos(1 << 60)),
     ];
     assert_eq!(
         messages,
@@ -180,7 +180,7 @@ proptest! {
         let stacks = [vec![], vec![0], vec![0, 1], vec![0, 2, 3], vec![2, 3]];
         for (time, thread, stack, state, ticks) in rows {
             let stack = payload.stacks.stack(stacks[stack].iter().copied());
-            payload.ticks.push(tick(time, thread, stack, Microstate::ALL[state], ticks));
+            payload.ticks.push(tick(Nanos(time), thread, stack, Microstate::ALL[state], ticks));
         }
         let (_, columns) = decoded(&payload);
         let depths = column(&columns, "stack_depth");

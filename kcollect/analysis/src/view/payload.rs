@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::microstate::Microstate;
+use experiment_format::units::Nanos;
 
 /// A profile to be shown. Times are in nanoseconds since its start.
 #[derive(Clone, Debug, Default)]
@@ -17,7 +18,7 @@ pub struct Payload {
     /// When it began, in milliseconds since 1970 (UTC).
     pub start_unix_ms: u64,
     /// Its length.
-    pub duration_ns: u64,
+    pub duration_ns: Nanos,
     /// The clock interval in microseconds, which one tick stands for. Not 0.
     pub interval_us: u32,
     /// The machine, such as its host name, architecture and CPUs.
@@ -65,7 +66,7 @@ pub struct PageThread {
     /// Its name.
     pub name: Vec<u8>,
     /// Exact nanoseconds by the state's number, if known.
-    pub exact_ns: Option<[u64; Microstate::PER_THREAD]>,
+    pub exact_ns: Option<[Nanos; Microstate::PER_THREAD]>,
 }
 
 /// A function, distinguished by everything in it.
@@ -87,7 +88,7 @@ pub struct PageTick {
     /// When the last of them ended: the ticks cover (`time_ns` − `ticks` · interval, `time_ns`].
     /// Rows of a thread with the same time cover the time before it one after the other: blocked,
     /// then waiting for a CPU, then on it.
-    pub time_ns: u64,
+    pub time_ns: Nanos,
     /// Index into [`Payload::threads`].
     pub thread: u32,
     /// The CPU that the thread was on, or left; [`PageTick::NO_CPU`] if unknown.

@@ -13,6 +13,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use experiment_format::ids::Tid;
+use experiment_format::units::Nanos;
 use host::machine::online_cpus;
 use nix::unistd::read;
 use perf_event_open_sys::bindings as sys;
@@ -247,8 +248,8 @@ impl OpenCounter {
         };
         let value = CounterValue {
             count: word(0),
-            enabled_ns: word(1),
-            running_ns: word(2),
+            enabled_ns: Nanos(word(1)),
+            running_ns: Nanos(word(2)),
         };
         Ok((value, word(3)))
     }

@@ -5,6 +5,7 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 
+use experiment_format::units::Nanos;
 use perf_event_open_sys::{bindings as sys, ioctls};
 
 use crate::names::event::CounterRequest;
@@ -15,9 +16,9 @@ use crate::perf::counter::{CounterScope, open_event};
 ///
 /// # Errors
 /// The error of the kernel; ENODEV where the CPU is offline.
-pub fn open_clock(cpu: u32, period_ns: u64) -> io::Result<OwnedFd> {
+pub fn open_clock(cpu: u32, period_ns: Nanos) -> io::Result<OwnedFd> {
     let mut attr = software(sys::PERF_COUNT_SW_CPU_CLOCK);
-    attr.__bindgen_anon_1.sample_period = period_ns;
+    attr.__bindgen_anon_1.sample_period = period_ns.0;
     attr.set_disabled(1);
     open_event(&mut attr, CounterScope::Cpu(cpu), None)
 }
@@ -26,7 +27,7 @@ pub fn open_clock(cpu: u32, period_ns: u64) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// The error of the kernel.
-pub fn set_clock_period(event: BorrowedFd<'_>, period_ns: u64) -> io::Result<()> {
+pub fn set_clock_period(event: BorrowedFd<'_>, period_ns: Nanos) -> io::Result<()> {
     // The kernel wants the address of the number.
     let address = (&raw const period_ns).expose_provenance() as u64;
     // SAFETY: the descriptor is open, and the kernel reads the number, which lives until it

@@ -17,6 +17,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use experiment_format::units::Nanos;
 use host::machine::page_size;
 use perf_event_open_sys::bindings as sys;
 
@@ -39,10 +40,10 @@ const SEARCH_BYTES: u64 = 1024;
 
 /// How much older a record can be than the one before it, since two CPUs write at the same time.
 /// What is older is left over from the ring's previous turn, hundreds of exits ago.
-const MAX_DISORDER_NS: u64 = 1_000_000;
+const MAX_DISORDER_NS: Nanos = Nanos::from_millis(1);
 
 /// The age at which a record is completely written.
-const WRITE_TIME_NS: u64 = 2_000_000;
+const WRITE_TIME_NS: Nanos = Nanos::from_millis(2);
 
 /// The ring with the exit counts of one event on one CPU.
 #[derive(Debug)]
@@ -51,7 +52,7 @@ pub(crate) struct ExitCountRing {
     /// Where the next record begins in the ring's stream.
     offset: u64,
     /// The latest time of a record.
-    last_ns: u64,
+    last_ns: Nanos,
 }
 
 impl ExitCountRing {
@@ -66,12 +67,12 @@ impl ExitCountRing {
         Ok(ExitCountRing {
             ring,
             offset: 0,
-            last_ns: 0,
+            last_ns: Nanos::ZERO,
         })
     }
 
     /// Calls `each` with every record that was complete at this time, and with the record's time.
-    pub(crate) fn take(&mut self, now_ns: u64, mut each: impl FnMut(u64, TaskRecord)) {
+    pub(crate) fn take(&mut self, now_ns: Nanos, mut each: impl FnMut(Nanos, TaskRecord)) {
         let until_ns = now_ns.saturating_sub(WRITE_TIME_NS);
         loop {
             let mut bytes = [0; READ_RECORD_BYTES];
@@ -91,7 +92,7 @@ impl ExitCountRing {
     }
 
     /// Finds the next record behind bytes that are none.
-    fn find_next(&self, until_ns: u64) -> Option<u64> {
+    fn find_next(&self, until_ns: Nanos) -> Option<u64> {
         let written = self.ring.head().clamp(
             self.offset,
             self.offset + (page_size() << RING_PAGES_LOG2) as u64,
@@ -119,9 +120,9 @@ impl AsFd for ExitCountRing {
 /// None: no record, or one that is not complete.
 fn decode_complete(
     bytes: &[u8; READ_RECORD_BYTES],
-    last_ns: u64,
-    until_ns: u64,
-) -> Option<(usize, u64, TaskRecord)> {
+    last_ns: Nanos,
+    until_ns: Nanos,
+) -> Option<(usize, Nanos, TaskRecord)> {
     let size = record_bytes(bytes)?;
     let (time_ns, record) = decode(&bytes[..size])?;
     (last_ns.saturating_sub(MAX_DISORDER_NS)..until_ns)
@@ -143,31 +144,34 @@ fn record_bytes(bytes: &[u8; READ_RECORD_BYTES]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn read(tid: u32, end: u32, time_ns: u64) -> [u8; READ_RECORD_BYTES] {
+    fn read(tid: u32, end: u32, time_ns: Nanos) -> [u8; READ_RECORD_BYTES] {
         let mut bytes = [0; READ_RECORD_BYTES];
         bytes[0] = 8;
         bytes[6] = READ_RECORD_BYTES as u8;
         for (at, half) in [(8, 7), (12, tid), (16, 42), (48, 7), (52, end)] {
             bytes[at..at + 4].copy_from_slice(&half.to_ne_bytes());
         }
-        bytes[56..].copy_from_slice(&time_ns.to_ne_bytes());
+        bytes[56..].copy_from_slice(&time_ns.0.to_ne_bytes());
         bytes
     }
 
     #[test]
     fn a_record_is_complete_when_it_is_new_but_not_too_recent() {
         const MS: u64 = 1_000_000;
-        let is_complete =
-            |time_ns| decode_complete(&read(9, 9, time_ns), 100 * MS, 200 * MS).is_some();
-        assert!(is_complete(150 * MS));
+        let is_complete = |time_ns| {
+            decode_complete(&read(9, 9, time_ns), Nanos(100 * MS), Nanos(200 * MS)).is_some()
+        };
+        assert!(is_complete(Nanos(150 * MS)));
         // Two CPUs at once.
-        assert!(is_complete(99 * MS + 1));
+        assert!(is_complete(Nanos(99 * MS + 1)));
         // From the ring's previous turn, or not completely written.
-        assert!(!is_complete(90 * MS));
-        assert!(!is_complete(0));
+        assert!(!is_complete(Nanos(90 * MS)));
+        assert!(!is_complete(Nanos::ZERO));
         // A moment ago.
-        assert!(!is_complete(200 * MS));
-        assert!(decode_complete(&read(9, 8, 150 * MS), 0, 200 * MS).is_none());
-        assert!(decode_complete(&[0; READ_RECORD_BYTES], 0, u64::MAX).is_none());
+        assert!(!is_complete(Nanos(200 * MS)));
+        assert!(
+            decode_complete(&read(9, 8, Nanos(150 * MS)), Nanos::ZERO, Nanos(200 * MS)).is_none()
+        );
+        assert!(decode_complete(&[0; READ_RECORD_BYTES], Nanos::ZERO, Nanos::MAX).is_none());
     }
 }

@@ -7,13 +7,15 @@
 //! A record that still arrives late is counted, and released next: its time is right, but it is
 //! processed after records with later times.
 
+use experiment_format::units::Nanos;
+
 /// Items that wait to be released in the order of time.
 #[derive(Debug)]
 pub struct TimeOrder<T> {
     /// Each with its time in nanoseconds.
-    pending: Vec<(u64, T)>,
+    pending: Vec<(Nanos, T)>,
     /// The time before which items were released.
-    released_ns: u64,
+    released_ns: Nanos,
     late: u64,
 }
 
@@ -21,7 +23,7 @@ impl<T> Default for TimeOrder<T> {
     fn default() -> Self {
         TimeOrder {
             pending: Vec::new(),
-            released_ns: 0,
+            released_ns: Nanos::ZERO,
             late: 0,
         }
     }
@@ -29,7 +31,7 @@ impl<T> Default for TimeOrder<T> {
 
 impl<T> TimeOrder<T> {
     /// Adds an item with its time.
-    pub fn push(&mut self, time_ns: u64, item: T) {
+    pub fn push(&mut self, time_ns: Nanos, item: T) {
         if time_ns < self.released_ns {
             self.late += 1;
         }
@@ -38,7 +40,7 @@ impl<T> TimeOrder<T> {
 
     /// Removes and returns all items before `until_ns`, in order. Items of the same time keep the
     /// order in which they were added.
-    pub fn release(&mut self, until_ns: u64) -> Vec<(u64, T)> {
+    pub fn release(&mut self, until_ns: Nanos) -> Vec<(Nanos, T)> {
         self.released_ns = self.released_ns.max(until_ns);
         self.pending.sort_by_key(|(time_ns, _)| *time_ns);
         let released = self
@@ -49,7 +51,7 @@ impl<T> TimeOrder<T> {
     }
 
     /// Returns the items that were not yet released, with their times, in no order.
-    pub fn pending(&self) -> impl Iterator<Item = &(u64, T)> {
+    pub fn pending(&self) -> impl Iterator<Item = &(Nanos, T)> {
         self.pending.iter()
     }
 
@@ -72,23 +74,29 @@ mod tests {
     fn rounds_release_what_is_complete() {
         let mut order = TimeOrder::default();
         for (time, item) in [(30, 'c'), (10, 'a'), (20, 'b'), (20, 'B')] {
-            order.push(time, item);
+            order.push(Nanos(time), item);
         }
-        assert_eq!(order.release(20), [(10, 'a')]);
-        order.push(25, 'x');
-        assert_eq!(order.release(30), [(20, 'b'), (20, 'B'), (25, 'x')]);
-        assert_eq!(order.release(u64::MAX), [(30, 'c')]);
+        assert_eq!(order.release(Nanos(20)), [(Nanos(10), 'a')]);
+        order.push(Nanos(25), 'x');
+        assert_eq!(
+            order.release(Nanos(30)),
+            [(Nanos(20), 'b'), (Nanos(20), 'B'), (Nanos(25), 'x')]
+        );
+        assert_eq!(order.release(Nanos::MAX), [(Nanos(30), 'c')]);
         assert_eq!(order.late(), 0);
     }
 
     #[test]
     fn a_late_item_is_counted_and_released_next() {
         let mut order = TimeOrder::default();
-        order.push(10, 'a');
-        assert_eq!(order.release(50).len(), 1);
-        order.push(40, 'l');
-        order.push(60, 'b');
-        assert_eq!(order.release(70), [(40, 'l'), (60, 'b')]);
+        order.push(Nanos(10), 'a');
+        assert_eq!(order.release(Nanos(50)).len(), 1);
+        order.push(Nanos(40), 'l');
+        order.push(Nanos(60), 'b');
+        assert_eq!(
+            order.release(Nanos(70)),
+            [(Nanos(40), 'l'), (Nanos(60), 'b')]
+        );
         assert_eq!(order.late(), 1);
     }
 
@@ -105,12 +113,12 @@ mod tests {
             let (mut order, mut out, mut sent) = (TimeOrder::default(), Vec::new(), 0);
             for round in rounds {
                 let arrived = records.partition_point(|(time, delay)| time + delay < round);
-                records[sent..arrived].iter().for_each(|record| order.push(record.0, *record));
+                records[sent..arrived].iter().for_each(|record| order.push(Nanos(record.0), *record));
                 sent = arrived;
-                out.extend(order.release(round - MAX_DELAY));
+                out.extend(order.release(Nanos(round - MAX_DELAY)));
             }
-            records[sent..].iter().for_each(|record| order.push(record.0, *record));
-            out.extend(order.release(u64::MAX));
+            records[sent..].iter().for_each(|record| order.push(Nanos(record.0), *record));
+            out.extend(order.release(Nanos::MAX));
             prop_assert!(out.is_sorted_by_key(|(time, _)| *time));
             prop_assert_eq!(out.len(), records.len());
             prop_assert_eq!(order.late(), 0);

@@ -12,6 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use experiment_format::ids::{Pid, Tid};
+use experiment_format::units::Nanos;
 use host::machine::page_size;
 use perf_event_open_sys::bindings as sys;
 
@@ -29,7 +30,7 @@ pub struct OverflowRecord {
     /// The thread.
     pub tid: Tid,
     /// CLOCK_MONOTONIC, nanoseconds.
-    pub time_ns: u64,
+    pub time_ns: Nanos,
 }
 
 /// The ring with the overflows of one counter.
@@ -66,7 +67,7 @@ fn parse(record: &[u8]) -> Option<OverflowRecord> {
         ip: u64_at(record, 8)?,
         pid: Pid(u32_at(record, 16)?),
         tid: Tid(u32_at(record, 20)?),
-        time_ns: u64_at(record, 24)?,
+        time_ns: Nanos(u64_at(record, 24)?),
     })
 }
 
@@ -89,7 +90,7 @@ mod tests {
             ip: 0x1234,
             pid: Pid(7),
             tid: Tid(8),
-            time_ns: 99,
+            time_ns: Nanos(99),
         };
         assert_eq!(found, [overflow]);
     }

@@ -8,6 +8,7 @@
 //! time for which it had a counter. A number that was extrapolated from them is marked as such
 //! ([`Estimate`]).
 
+use experiment_format::units::Nanos;
 use thiserror::Error;
 
 /// The reading of one counter, or the difference of two readings.
@@ -17,10 +18,10 @@ pub struct CounterValue {
     pub count: u64,
     /// How long the counter was enabled while its thread ran, or its CPU was online, in
     /// nanoseconds.
-    pub enabled_ns: u64,
+    pub enabled_ns: Nanos,
     /// How long of that the event had a counter of the hardware, in nanoseconds; less where the
     /// kernel multiplexed it.
-    pub running_ns: u64,
+    pub running_ns: Nanos,
 }
 
 /// A count, exact or extrapolated.
@@ -88,18 +89,18 @@ impl CounterValue {
     pub fn estimate(self) -> Estimate {
         // Counters of several CPUs are not enabled at the same instant, so their times differ
         // without multiplexing.
-        let slack_ns = self.enabled_ns / 1000 + 10_000;
+        let slack_ns = self.enabled_ns / 1000 + Nanos::from_micros(10);
         if self.running_ns.saturating_add(slack_ns) >= self.enabled_ns {
             return Estimate::Exact(self.count);
         }
-        if self.running_ns == 0 {
+        if self.running_ns == Nanos::ZERO {
             return Estimate::Never;
         }
-        let scaled = u128::from(self.count) * u128::from(self.enabled_ns);
-        let scaled = scaled / u128::from(self.running_ns);
+        let scaled = u128::from(self.count) * u128::from(self.enabled_ns.0);
+        let scaled = scaled / u128::from(self.running_ns.0);
         Estimate::Scaled {
             value: u64::try_from(scaled).unwrap_or(u64::MAX),
-            share: self.running_ns as f64 / self.enabled_ns as f64,
+            share: self.running_ns.0 as f64 / self.enabled_ns.0 as f64,
         }
     }
 }
@@ -108,7 +109,7 @@ impl CounterValue {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetReading {
     /// When it was read, in CLOCK_MONOTONIC nanoseconds. Of a sum or a difference, the later time.
-    pub time_ns: u64,
+    pub time_ns: Nanos,
     /// One value for each request of the set, in order.
     pub values: Vec<CounterValue>,
 }
@@ -128,7 +129,7 @@ impl SetReading {
     #[must_use]
     pub fn zero(counters: usize) -> SetReading {
         SetReading {
-            time_ns: 0,
+            time_ns: Nanos::ZERO,
             values: vec![CounterValue::default(); counters],
         }
     }
@@ -171,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    fn value(count: u64, enabled_ns: u64, running_ns: u64) -> CounterValue {
+    fn value(count: u64, enabled_ns: Nanos, running_ns: Nanos) -> CounterValue {
         CounterValue {
             count,
             enabled_ns,
@@ -181,18 +182,26 @@ mod tests {
 
     #[test]
     fn differences_wrap_at_64_bits_and_not_at_32() {
-        let near = value(u64::MAX - 9, 0, 0);
-        assert_eq!(value(5, 0, 0).minus(near).count, 15);
-        let below = value((1 << 32) - 1, 0, 0);
-        assert_eq!(value((1 << 32) + 1, 0, 0).minus(below).count, 2);
+        let near = value(u64::MAX - 9, Nanos::ZERO, Nanos::ZERO);
+        assert_eq!(value(5, Nanos::ZERO, Nanos::ZERO).minus(near).count, 15);
+        let below = value((1 << 32) - 1, Nanos::ZERO, Nanos::ZERO);
+        assert_eq!(
+            value((1 << 32) + 1, Nanos::ZERO, Nanos::ZERO)
+                .minus(below)
+                .count,
+            2
+        );
     }
 
     #[test]
     fn multiplexed_counts_are_scaled_and_marked() {
         const S: u64 = 1_000_000_000;
-        assert_eq!(value(7, S, S).estimate(), Estimate::Exact(7));
-        assert_eq!(value(7, 0, 0).estimate(), Estimate::Exact(7));
-        let quarter = value(1 << 63, 4 * S, S).estimate();
+        assert_eq!(value(7, Nanos(S), Nanos(S)).estimate(), Estimate::Exact(7));
+        assert_eq!(
+            value(7, Nanos::ZERO, Nanos::ZERO).estimate(),
+            Estimate::Exact(7)
+        );
+        let quarter = value(1 << 63, Nanos(4 * S), Nanos(S)).estimate();
         assert_eq!(
             quarter,
             Estimate::Scaled {
@@ -200,10 +209,14 @@ mod tests {
                 share: 0.25
             }
         );
-        assert_eq!(value(100, 4 * S, S).estimate().number(), Some(400));
-        assert_eq!(value(0, S, 0).estimate(), Estimate::Never);
+        assert_eq!(
+            value(100, Nanos(4 * S), Nanos(S)).estimate().number(),
+            Some(400)
+        );
+        assert_eq!(value(0, Nanos(S), Nanos::ZERO).estimate(), Estimate::Never);
         // A thread that ran on two CPUs, with a counter on each.
-        let both = value(3, S, S / 4).plus_other_cpu(value(4, S, 3 * S / 4));
+        let both =
+            value(3, Nanos(S), Nanos(S / 4)).plus_other_cpu(value(4, Nanos(S), Nanos(3 * S / 4)));
         assert_eq!(both.estimate(), Estimate::Exact(7));
     }
 
@@ -216,7 +229,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_added_can_be_subtracted(a: [u64; 3], b: [u64; 3]) {
-            let (a, b) = (value(a[0], a[1], a[2]), value(b[0], b[1], b[2]));
+            let (a, b) = (value(a[0], Nanos(a[1]), Nanos(a[2])), value(b[0], Nanos(b[1]), Nanos(b[2])));
             prop_assert_eq!(a.plus(b).minus(b), a);
             let _ = a.estimate();
         }

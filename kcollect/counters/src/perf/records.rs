@@ -5,6 +5,7 @@
 
 use byteorder::NativeEndian;
 use experiment_format::ids::{Pid, Tid};
+use experiment_format::units::Nanos;
 use linux_perf_event_reader::{
     CommOrExecRecord, ForkOrExitRecord, LostRecord, RawData, RecordType,
 };
@@ -91,12 +92,12 @@ pub(crate) fn u32_at(record: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes))
 }
 
-/// Decodes a record. Returns its time in CLOCK_MONOTONIC nanoseconds, and the record. None: another
+/// Decodes a record. Returns its time, CLOCK_MONOTONIC, and the record. None: another
 /// kind of record, or a damaged one.
-pub(crate) fn decode(record: &[u8]) -> Option<(u64, TaskRecord)> {
+pub(crate) fn decode(record: &[u8]) -> Option<(Nanos, TaskRecord)> {
     let kind = RecordType(u32_at(record, 0)?);
     let body = record.get(HEADER_BYTES..record.len().checked_sub(TRAILER_BYTES)?)?;
-    let time_ns = u64_at(record, record.len() - 8)?;
+    let time_ns = Nanos(u64_at(record, record.len() - 8)?);
     let raw = RawData::Single(body);
     let decoded = match kind {
         RecordType::FORK => {
@@ -136,8 +137,8 @@ pub(crate) fn decode(record: &[u8]) -> Option<(u64, TaskRecord)> {
             tid: Tid(u32_at(body, 4)?),
             value: CounterValue {
                 count: u64_at(body, 8)?,
-                enabled_ns: u64_at(body, 16)?,
-                running_ns: u64_at(body, 24)?,
+                enabled_ns: Nanos(u64_at(body, 16)?),
+                running_ns: Nanos(u64_at(body, 24)?),
             },
             id: u64_at(body, 32)?,
         },
@@ -187,20 +188,20 @@ mod tests {
             parent_pid: Pid(7),
             parent_tid: Tid(8),
         };
-        assert_eq!(decode(&fork), Some((42, expected)));
+        assert_eq!(decode(&fork), Some((Nanos(42), expected)));
         let mut name = words(&[pair(9, 9)]);
         name.extend(b"true\0\0\0\0");
         let exec = TaskRecord::Exec {
             pid: Pid(9),
             name: (*b"true").into(),
         };
-        assert_eq!(decode(&record(3, 1 << 13, &name)), Some((42, exec)));
+        assert_eq!(decode(&record(3, 1 << 13, &name)), Some((Nanos(42), exec)));
         assert_eq!(decode(&record(3, 0, &name)), None);
         let exit = record(4, 0, &words(&[pair(9, 7), pair(9, 8), 41]));
         assert_eq!(
             decode(&exit),
             Some((
-                42,
+                Nanos(42),
                 TaskRecord::Exit {
                     pid: Pid(9),
                     tid: Tid(9)
@@ -214,17 +215,20 @@ mod tests {
             id: 3,
             value: CounterValue {
                 count: 1 << 40,
-                enabled_ns: 6,
-                running_ns: 5,
+                enabled_ns: Nanos(6),
+                running_ns: Nanos(5),
             },
         };
-        assert_eq!(decode(&read), Some((42, expected)));
+        assert_eq!(decode(&read), Some((Nanos(42), expected)));
         let mut garbled = record(8, 0, &words(&[pair(9, 10), 1 << 40, 6, 5, 3]));
         let trailer = garbled.len() - 12;
         garbled[trailer] = 11;
         assert_eq!(decode(&garbled), None);
         let lost = record(2, 0, &words(&[1, 5]));
-        assert_eq!(decode(&lost), Some((42, TaskRecord::Lost { records: 5 })));
+        assert_eq!(
+            decode(&lost),
+            Some((Nanos(42), TaskRecord::Lost { records: 5 }))
+        );
     }
 
     #[test]

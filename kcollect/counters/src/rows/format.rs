@@ -12,6 +12,7 @@
 use std::fmt::Write as _;
 
 use experiment_format::text::printable;
+use experiment_format::units::Nanos;
 use serde_json::{Map, Value as Json, json};
 
 use crate::names::event::PerfEvent;
@@ -35,7 +36,7 @@ pub struct RowFormat<'a> {
     /// The events, in the order of their columns.
     pub events: &'a [PerfEvent],
     /// When counting began, CLOCK_MONOTONIC nanoseconds. Times are printed relative to it.
-    pub start_ns: u64,
+    pub start_ns: Nanos,
     /// Whether there are columns of how long the events were enabled, and how long the event that
     /// had a counter for the shortest time had it.
     pub times: bool,
@@ -80,8 +81,8 @@ impl RowFormat<'_> {
                 Some((enabled, running)) => write!(
                     line,
                     " {:>12.6} {:>12.6}",
-                    enabled as f64 / 1e9,
-                    running as f64 / 1e9
+                    enabled.as_secs_f64(),
+                    running.as_secs_f64()
                 ),
                 None => write!(line, " {:>12} {:>12}", "-", "-"),
             };
@@ -151,11 +152,11 @@ impl RowFormat<'_> {
     /// all the time, except those of events that are counted on other CPUs, such as those of memory
     /// controllers.
     fn counted(&self, value: &CounterValue) -> bool {
-        self.subject == RowSubject::Threads || value.enabled_ns > 0
+        self.subject == RowSubject::Threads || value.enabled_ns > Nanos::ZERO
     }
 
     fn seconds(&self, row: &CountRow) -> f64 {
-        row.time_ns.saturating_sub(self.start_ns) as f64 / 1e9
+        row.time_ns.saturating_sub(self.start_ns).as_secs_f64()
     }
 
     fn notes(&self, row: &CountRow) -> Vec<String> {
@@ -174,15 +175,15 @@ impl RowFormat<'_> {
         if row.incomplete {
             notes.push("incomplete".to_owned());
         }
-        if let Some(stolen_ns @ 1..) = row.stolen_ns {
-            notes.push(format!("stolen {:.2} s", stolen_ns as f64 / 1e9));
+        if let Some(stolen_ns) = row.stolen_ns.filter(|stolen_ns| *stolen_ns > Nanos::ZERO) {
+            notes.push(format!("stolen {:.2} s", stolen_ns.as_secs_f64()));
         }
         notes
     }
 }
 
 /// Returns how long the events were enabled, and the shortest time for which one had a counter.
-fn times_ns(values: &[CounterValue]) -> Option<(u64, u64)> {
+fn times_ns(values: &[CounterValue]) -> Option<(Nanos, Nanos)> {
     let enabled = values.iter().map(|value| value.enabled_ns).max()?;
     let running = values.iter().map(|value| value.running_ns).min()?;
     Some((enabled, running))
@@ -233,8 +234,8 @@ mod tests {
     fn value(count: u64, enabled_ms: u64, running_ms: u64) -> CounterValue {
         CounterValue {
             count,
-            enabled_ns: enabled_ms * 1_000_000,
-            running_ns: running_ms * 1_000_000,
+            enabled_ns: Nanos(enabled_ms * 1_000_000),
+            running_ns: Nanos(running_ms * 1_000_000),
         }
     }
 
@@ -250,33 +251,40 @@ mod tests {
 
     fn threads() -> Vec<CountRow> {
         let some = |clock, faults| Some(vec![value(clock, 500, 500), value(faults, 500, 500)]);
-        let mut lost = CountRow::of_thread(2_600_000_000, Pid(7), Tid(9), RowKind::LwpExit, None);
+        let mut lost =
+            CountRow::of_thread(Nanos(2_600_000_000), Pid(7), Tid(9), RowKind::LwpExit, None);
         lost.incomplete = true;
         vec![
             CountRow::of_thread(
-                1_000_000_000,
+                Nanos(1_000_000_000),
                 Pid(7),
                 Tid(7),
                 RowKind::Exec("make\n\x1b[2J".to_owned()),
                 None,
             ),
-            CountRow::of_thread(1_200_000_000, Pid(7), Tid(8), RowKind::LwpCreate, None),
             CountRow::of_thread(
-                1_300_000_000,
+                Nanos(1_200_000_000),
+                Pid(7),
+                Tid(8),
+                RowKind::LwpCreate,
+                None,
+            ),
+            CountRow::of_thread(
+                Nanos(1_300_000_000),
                 Pid(7),
                 Tid(7),
                 RowKind::Fork(Pid(4242)),
                 None,
             ),
             CountRow::of_thread(
-                2_000_000_001,
+                Nanos(2_000_000_001),
                 Pid(7),
                 Tid(7),
                 RowKind::Tick,
                 some(500_000_000, 3),
             ),
             CountRow::of_thread(
-                2_500_000_000,
+                Nanos(2_500_000_000),
                 Pid(7),
                 Tid(8),
                 RowKind::LwpExit,
@@ -284,13 +292,13 @@ mod tests {
             ),
             lost,
             CountRow::of_thread(
-                2_700_000_000,
+                Nanos(2_700_000_000),
                 Pid(7),
                 Tid(7),
                 RowKind::Exit,
                 Some(vec![value(8, 400, 100), value(0, 400, 0)]),
             ),
-            CountRow::of_cpu(2_800_000_000, None, RowKind::Total(3), some(1, 2)),
+            CountRow::of_cpu(Nanos(2_800_000_000), None, RowKind::Total(3), some(1, 2)),
         ]
     }
 
@@ -300,7 +308,7 @@ mod tests {
         let mut format = RowFormat {
             subject: RowSubject::Threads,
             events: &events,
-            start_ns: 1_000_000_000,
+            start_ns: Nanos(1_000_000_000),
             times: false,
         };
         let print = |format: &RowFormat<'_>| -> String {
@@ -322,18 +330,18 @@ mod tests {
         let format = RowFormat {
             subject: RowSubject::Cpus,
             events: &events,
-            start_ns: 0,
+            start_ns: Nanos::ZERO,
             times: false,
         };
         let values = || Some(vec![value(5, 1000, 1000), value(3, 1000, 1000)]);
         let rows = [
             CountRow {
-                stolen_ns: Some(120_000_000),
-                ..CountRow::of_cpu(1_000_000_000, Some(0), RowKind::Tick, values())
+                stolen_ns: Some(Nanos(120_000_000)),
+                ..CountRow::of_cpu(Nanos(1_000_000_000), Some(0), RowKind::Tick, values())
             },
-            CountRow::of_cpu(1_500_000_000, Some(127), RowKind::Offline, values()),
-            CountRow::of_cpu(1_600_000_000, Some(127), RowKind::Online, None),
-            CountRow::of_cpu(2_000_000_000, None, RowKind::Total(128), values()),
+            CountRow::of_cpu(Nanos(1_500_000_000), Some(127), RowKind::Offline, values()),
+            CountRow::of_cpu(Nanos(1_600_000_000), Some(127), RowKind::Online, None),
+            CountRow::of_cpu(Nanos(2_000_000_000), None, RowKind::Total(128), values()),
         ];
         let rows = rows.iter().map(|row| format.text(row) + "\n");
         insta::assert_snapshot!("cpus", format.header() + "\n" + &rows.collect::<String>());
@@ -345,7 +353,7 @@ mod tests {
         let format = RowFormat {
             subject: RowSubject::Threads,
             events: &events,
-            start_ns: 1_000_000_000,
+            start_ns: Nanos(1_000_000_000),
             times: false,
         };
         let rows = threads();

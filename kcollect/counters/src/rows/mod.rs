@@ -7,6 +7,7 @@ pub mod format;
 pub mod writer;
 
 use experiment_format::ids::{Pid, Tid};
+use experiment_format::units::Nanos;
 use strum::{IntoStaticStr, VariantNames};
 
 use crate::perf::reading::CounterValue;
@@ -50,7 +51,7 @@ impl RowKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CountRow {
     /// When the row's event happened, or its counts were read, CLOCK_MONOTONIC nanoseconds.
-    pub time_ns: u64,
+    pub time_ns: Nanos,
     /// The process.
     pub pid: Option<Pid>,
     /// The thread.
@@ -65,14 +66,14 @@ pub struct CountRow {
     pub incomplete: bool,
     /// Of a CPU: how long a hypervisor ran something else there since the CPU's last row. None: not
     /// known.
-    pub stolen_ns: Option<u64>,
+    pub stolen_ns: Option<Nanos>,
 }
 
 impl CountRow {
     /// Returns a row of a thread or process.
     #[must_use]
     pub fn of_thread(
-        time_ns: u64,
+        time_ns: Nanos,
         pid: Pid,
         lwp: Tid,
         kind: RowKind,
@@ -88,7 +89,7 @@ impl CountRow {
     /// Returns a row of a CPU. Without a number it is of all CPUs or threads.
     #[must_use]
     pub fn of_cpu(
-        time_ns: u64,
+        time_ns: Nanos,
         cpu: Option<u32>,
         kind: RowKind,
         values: Option<Vec<CounterValue>>,

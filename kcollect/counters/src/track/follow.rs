@@ -46,6 +46,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use experiment_format::ids::{Pid, Tid};
+use experiment_format::units::Nanos;
 use host::machine::{now, page_size};
 use perf_event_open_sys::bindings as sys;
 
@@ -66,12 +67,12 @@ use crate::perf::set::threads_of;
 const RING_PAGES_LOG2: u32 = 5;
 
 /// The longest time between the time of a record and its arrival in the ring.
-const MAX_RECORD_DELAY_NS: u64 = 2_000_000;
+const MAX_RECORD_DELAY_NS: Nanos = Nanos::from_millis(2);
 
 /// Equal records of one CPU within this time are one record. A thread with two events
 /// for forks, execs and exits, one of them inherited, has each record twice; nothing happens to a
 /// thread twice within this time.
-const DUPLICATE_NS: u64 = 100_000;
+const DUPLICATE_NS: Nanos = Nanos::from_micros(100);
 
 /// The largest number of times that a process is opened which starts threads meanwhile.
 const MAX_OPEN_ATTEMPTS: u32 = 20;
@@ -91,7 +92,7 @@ pub struct ThreadFollower {
     cpus: BTreeSet<u32>,
     inherit: Inherit,
     /// The rings of forks, execs and exits by CPU, each with its last record.
-    rings: BTreeMap<u32, (PerfRing, Option<(u64, TaskRecord)>)>,
+    rings: BTreeMap<u32, (PerfRing, Option<(Nanos, TaskRecord)>)>,
     /// The rings of exit counts. The counter of the first opened thread has the ring.
     exit_counts: BTreeMap<EventOnCpu, ExitCountRing>,
     opened: BTreeMap<Tid, OpenedThread>,
@@ -109,7 +110,7 @@ struct OpenedThread {
     counters: Vec<CpuCounter>,
     /// From before the first of these was opened until after the last was, CLOCK_MONOTONIC
     /// nanoseconds.
-    opening_ns: Range<u64>,
+    opening_ns: Range<Nanos>,
 }
 
 /// A counter of an opened thread on one CPU.
@@ -174,7 +175,7 @@ impl ThreadFollower {
         let mut thread = OpenedThread {
             _record_events: Vec::new(),
             counters: Vec::new(),
-            opening_ns: now()..u64::MAX,
+            opening_ns: now()..Nanos::MAX,
         };
         // On all CPUs before the first counter, so that no thread inherits a counter without a
         // record of its fork.
@@ -372,12 +373,12 @@ impl ThreadFollower {
     }
 
     /// Reads all records, and the exit counts that were written before this time.
-    fn read_rings(&mut self, now_ns: u64) {
+    fn read_rings(&mut self, now_ns: Nanos) {
         for (ring, last) in self.rings.values_mut() {
             self.buffer.clear();
             ring.take(&mut self.buffer);
             for (time_ns, record) in split_records(&self.buffer).filter_map(decode) {
-                let is_duplicate = |(last_ns, last): &(u64, TaskRecord)| {
+                let is_duplicate = |(last_ns, last): &(Nanos, TaskRecord)| {
                     *last == record && time_ns.saturating_sub(*last_ns) < DUPLICATE_NS
                 };
                 if last.as_ref().is_some_and(is_duplicate) {
@@ -394,11 +395,11 @@ impl ThreadFollower {
 
     /// Returns the records in the order of time: those that are complete by their age, or at the
     /// end all.
-    pub fn take_records(&mut self, all: bool) -> Vec<(u64, TaskRecord)> {
+    pub fn take_records(&mut self, all: bool) -> Vec<(Nanos, TaskRecord)> {
         let now_ns = now();
-        self.read_rings(if all { u64::MAX } else { now_ns });
+        self.read_rings(if all { Nanos::MAX } else { now_ns });
         let until_ns = now_ns.saturating_sub(MAX_RECORD_DELAY_NS);
-        self.order.release(if all { u64::MAX } else { until_ns })
+        self.order.release(if all { Nanos::MAX } else { until_ns })
     }
 
     /// Returns what all threads counted together, in the order of the events. The times are zero:

@@ -26,6 +26,7 @@ use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
 use experiment_format::ids::Pid;
+use experiment_format::units::Nanos;
 use host::exit::{ExitKind, Failure, load_code, spawn_code};
 use host::load;
 use host::machine::{self, now, online_cpus};
@@ -51,7 +52,7 @@ const MAX_ROUND: Duration = Duration::from_millis(20);
 
 /// How long a run waits for the command to exit after a signal, since a terminal sends Ctrl-C to
 /// both.
-const EXIT_WAIT_NS: u64 = 200_000_000;
+const EXIT_WAIT_NS: Nanos = Nanos::from_millis(200);
 
 /// What is tracked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,7 +158,7 @@ pub fn track(options: &TrackOptions, output: &mut Output) -> Result<u8, Failure>
 struct TrackRun<'a> {
     options: &'a TrackOptions,
     events: &'a [PerfEvent],
-    start_ns: u64,
+    start_ns: Nanos,
     follower: ThreadFollower,
     lifetimes: ThreadLifetimes<ThreadCounters>,
     writer: RowWriter,
@@ -174,12 +175,12 @@ impl TrackRun<'_> {
             let format = self.format();
             self.writer.header(&format)?;
         }
-        let period_ns = self.options.period.map(|period| period.as_nanos() as u64);
+        let period_ns = self.options.period.map(Nanos::from);
         let mut due_ns = period_ns.map(|period_ns| self.start_ns + period_ns);
         let mut ticks = 0;
-        let mut end_ns = u64::MAX;
+        let mut end_ns = Nanos::MAX;
         loop {
-            let left = due_ns.map(|due_ns| Duration::from_nanos(due_ns.saturating_sub(now())));
+            let left = due_ns.map(|due_ns| Duration::from(due_ns.saturating_sub(now())));
             wait_for_signals(&self.signals, left.unwrap_or(MAX_ROUND).min(MAX_ROUND))?;
             let exited = self.command_has_exited()?;
             // When the command has exited, all records of its threads are written, but not those of
@@ -193,7 +194,7 @@ impl TrackRun<'_> {
                 self.print(&rows)?;
                 ticks += 1;
                 // The next tick is on the grid of the first one, however late this one is.
-                due_ns = Some(next_ns + (1 + (time_ns - next_ns) / period_ns) * period_ns);
+                due_ns = Some(next_ns + period_ns * (1 + (time_ns - next_ns) / period_ns));
             }
             self.writer.flush()?;
             let stopped = self.signals.take().contains(&signals::SignalRequest::Stop);
@@ -208,7 +209,7 @@ impl TrackRun<'_> {
                 .ticks
                 .is_some_and(|limit| ticks >= limit);
             let all_exited = self.lifetimes.is_empty() && (self.child.is_none() || exited);
-            let ended = end_ns != u64::MAX && (time_ns >= end_ns || exited);
+            let ended = end_ns != Nanos::MAX && (time_ns >= end_ns || exited);
             if last_tick || all_exited || ended || self.writer.is_closed() {
                 return Ok(());
             }
@@ -265,7 +266,7 @@ impl TrackRun<'_> {
 
     fn finish(&mut self, output: &mut Output) -> Result<(), Failure> {
         self.round(true)?;
-        let rows = self.lifetimes.finish_overdue(u64::MAX);
+        let rows = self.lifetimes.finish_overdue(Nanos::MAX);
         self.print(&rows)?;
         let rows = self.lifetimes.tick(now);
         self.print(&rows)?;

@@ -52,7 +52,7 @@ pub(in crate::cli) fn interval(
     if typed_ns == 0 && is_zero(typed) {
         return Ok(None);
     }
-    if typed_ns > Interval::MAX.nanos().into() {
+    if typed_ns > Interval::MAX.nanos().0.into() {
         return Err(bad(
             "the clock-profiling interval is above the maximum of 1 s",
         ));
@@ -66,7 +66,7 @@ pub(in crate::cli) fn interval(
         notices.push(format!(
             "clock profiling at {} ms is not supported on this machine; minimum {} ms used",
             millis(typed_ns),
-            millis(shortest.nanos().into())
+            millis(shortest.nanos().0.into())
         ));
         return Ok(Some(shortest));
     };
@@ -74,7 +74,7 @@ pub(in crate::cli) fn interval(
         notices.push(format!(
             "clock-profiling interval rounded from {} to {} ms (resolution 1 us)",
             millis(typed_ns),
-            millis(interval.nanos().into())
+            millis(interval.nanos().0.into())
         ));
     }
     Ok(Some(interval))

@@ -2,6 +2,7 @@
 
 use bpf_abi::Record;
 use experiment_format::ids::Pid;
+use experiment_format::units::Nanos;
 use user_collector::space::Mapping;
 
 use super::hotplug::CpuChange;
@@ -33,7 +34,7 @@ pub enum InputEvent {
         pid: Pid,
         /// When the reading began, CLOCK_MONOTONIC nanoseconds. The event's own time is when it
         /// ended.
-        began_ns: u64,
+        began_ns: Nanos,
         /// What it has mapped for execution; none if it is gone.
         mappings: Option<Vec<Mapping>>,
     },
@@ -49,7 +50,7 @@ pub enum InputEvent {
     /// A sample. The records of all threads until its time have been returned.
     Sample {
         /// Its time, CLOCK_MONOTONIC nanoseconds.
-        at_ns: u64,
+        at_ns: Nanos,
         /// Why it was taken.
         label: &'static str,
     },

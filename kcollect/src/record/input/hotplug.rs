@@ -1,5 +1,6 @@
 //! CPUs that come online or go offline during the recording.
 
+use experiment_format::units::Nanos;
 use host::exit::Failure;
 use host::machine::{self, CpuSet};
 
@@ -34,10 +35,11 @@ impl Inputs {
             self.clock_events.remove(cpu);
             self.programs.went_offline(*cpu).map_err(bpf_failure)?;
             // The CPU's last tick is closer to the time it went offline than the present is.
-            let last = self.programs.cpu_stats(*cpu).map_err(bpf_failure)?.last_ns;
+            let stats = self.programs.cpu_stats(*cpu).map_err(bpf_failure)?;
             let time = self.cpus.entry(*cpu).or_default();
             time.has_clock = false;
-            time.change(last.max(time.since_ns.unwrap_or(0)), false);
+            let last_ns = Nanos(stats.last_ns).max(time.since_ns.unwrap_or_default());
+            time.change(last_ns, false);
             self.reader.unlisten(*cpu);
             self.push_cpu_change(now_ns, *cpu, false);
         }
@@ -63,7 +65,7 @@ impl Inputs {
         Ok(())
     }
 
-    fn push_cpu_change(&mut self, at_ns: u64, cpu: u32, online: bool) {
+    fn push_cpu_change(&mut self, at_ns: Nanos, cpu: u32, online: bool) {
         let change = CpuChange { cpu, online };
         self.order.push(at_ns, InputEvent::CpuChange(change));
     }

@@ -15,6 +15,7 @@ use counters::perf::cpu_events::{open_clock, open_overflow, set_clock_period};
 use counters::perf::order::TimeOrder;
 use counters::perf::refusal::{OpenAttempt, PerfSettings, Refusal};
 use experiment_format::ids::Pid;
+use experiment_format::units::Nanos;
 use host::exit::{ExitKind, Failure};
 use host::machine::{self, CpuSet};
 
@@ -31,7 +32,7 @@ use crate::plan::Plan;
 
 /// Age at which all records have arrived, nanoseconds. A record gets its time first and is in
 /// its ring a microsecond later, unless a hypervisor stops the CPU in between.
-const SETTLED_NS: u64 = 100_000_000;
+const SETTLED_NS: Nanos = Nanos::from_millis(100);
 
 /// Longest time over which the starts of the clocks are spread, however long the interval is.
 const MAX_CLOCK_SPREAD: Duration = Duration::from_millis(100);
@@ -40,9 +41,9 @@ const MAX_CLOCK_SPREAD: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuTime {
     /// How long its ticks were recorded, nanoseconds.
-    pub recorded_ns: u64,
+    pub recorded_ns: Nanos,
     /// The start of the time that is not in `recorded_ns` yet.
-    pub(super) since_ns: Option<u64>,
+    pub(super) since_ns: Option<Nanos>,
     pub(super) has_clock: bool,
 }
 
@@ -67,7 +68,7 @@ pub struct Inputs {
     pub(super) reader: Reader,
     /// The bytes that were taken from the rings last; kept for their memory.
     bytes: Bytes,
-    period_ns: u64,
+    period_ns: Nanos,
     /// The number of tick boundaries for which a clock fires once.
     boundaries_per_firing: u32,
     /// The clocks' events; the BPF programs hold them too.
@@ -105,7 +106,7 @@ impl Inputs {
         let sideband: Vec<_> = online.iter().map(listen).collect::<Result<_, _>>()?;
         // After the side-band, which then reports the names of kcollect's own programs too.
         let (programs, rings) = Programs::load(&Settings {
-            period_ns: plan.tick_interval.nanos(),
+            period_ns: plan.tick_interval.nanos().0,
             record_idle: plan.record_idle,
             lock_threshold_ns: plan.lock_threshold.map(|threshold| {
                 u64::try_from(threshold.duration().as_nanos()).unwrap_or(u64::MAX)
@@ -161,7 +162,7 @@ impl Inputs {
     /// that exchange work synchronize with it. If the next CPU's tick followed after a fixed short
     /// time, it would sample them at the same point again and again.
     fn start_clocks(&mut self, cpus: CpuSet) -> Result<(), Failure> {
-        let spread = Duration::from_nanos(self.period_ns).min(MAX_CLOCK_SPREAD);
+        let spread = Duration::from(self.period_ns).min(MAX_CLOCK_SPREAD);
         let apart = spread / u32::try_from(cpus.len()).unwrap_or(u32::MAX).max(1);
         for cpu in cpus {
             self.start_clock(cpu)?;
@@ -174,11 +175,12 @@ impl Inputs {
     ///
     /// # Errors
     /// When the BPF programs can't be switched or the threads' times can't be read.
-    pub fn set_recording(&mut self, on: bool) -> Result<u64, Failure> {
+    pub fn set_recording(&mut self, on: bool) -> Result<Nanos, Failure> {
         let now = self
             .programs
-            .set_recording(on, machine::now)
-            .map_err(bpf_failure)?;
+            .set_recording(on, || machine::now().0)
+            .map_err(bpf_failure)
+            .map(Nanos)?;
         if on {
             self.begun(now)?;
             return Ok(now);
@@ -193,7 +195,7 @@ impl Inputs {
     }
 
     /// Notes that data have begun.
-    fn begun(&mut self, at_ns: u64) -> Result<(), Failure> {
+    fn begun(&mut self, at_ns: Nanos) -> Result<(), Failure> {
         self.programs.track_threads().map_err(bpf_failure)?;
         self.recording = true;
         for cpu in self.cpus.values_mut() {
@@ -203,7 +205,7 @@ impl Inputs {
     }
 
     /// Adds the event of a change that [`Inputs::set_recording`] made at a time.
-    pub fn push_recording(&mut self, on: bool, time_ns: u64) {
+    pub fn push_recording(&mut self, on: bool, time_ns: Nanos) {
         self.order.push(time_ns, InputEvent::Recording { on });
     }
 
@@ -214,7 +216,7 @@ impl Inputs {
     pub fn sample(&mut self, label: &'static str) -> Result<(), Failure> {
         let at_ns = machine::now();
         if self.recording {
-            let records = self.programs.report_threads(at_ns).map_err(bpf_failure)?;
+            let records = self.programs.report_threads(at_ns.0).map_err(bpf_failure)?;
             self.take(records);
         }
         let sample = InputEvent::Sample { at_ns, label };
@@ -226,7 +228,7 @@ impl Inputs {
     ///
     /// # Errors
     /// When a ring can't be read.
-    pub fn round(&mut self) -> Result<Vec<(u64, InputEvent)>, Failure> {
+    pub fn round(&mut self) -> Result<Vec<(Nanos, InputEvent)>, Failure> {
         let began_ns = machine::now();
         self.drain()?;
         let mut events = self.order.release(began_ns.saturating_sub(SETTLED_NS));
@@ -297,10 +299,10 @@ impl Inputs {
     ///
     /// # Errors
     /// When a ring can't be read.
-    pub fn finish(&mut self) -> Result<Vec<(u64, InputEvent)>, Failure> {
+    pub fn finish(&mut self) -> Result<Vec<(Nanos, InputEvent)>, Failure> {
         self.programs.clocks().stop();
         self.drain()?;
-        Ok(self.order.release(u64::MAX))
+        Ok(self.order.release(Nanos::MAX))
     }
 
     /// Ends the data of one experiment and begins those of the next at the same instant. The event
@@ -313,15 +315,16 @@ impl Inputs {
         let at_ns = match recording {
             true => self
                 .programs
-                .end_experiment(machine::now)
-                .map_err(bpf_failure)?,
+                .end_experiment(|| machine::now().0)
+                .map_err(bpf_failure)
+                .map(Nanos)?,
             false => machine::now(),
         };
         for cpu in self.cpus.values_mut() {
             cpu.change(at_ns, recording && cpu.has_clock);
         }
         let totals = match recording {
-            true => self.totals_of(self.programs.ended_cpu_counts(at_ns))?,
+            true => self.totals_of(self.programs.ended_cpu_counts(at_ns.0))?,
             false => self.totals()?,
         };
         if recording {
@@ -335,7 +338,7 @@ impl Inputs {
             returns: Vec::new(),
         }));
         // After the records of that instant, many of which are still in the rings.
-        self.order.push(at_ns + 1, rotation);
+        self.order.push(at_ns + Nanos(1), rotation);
         Ok(())
     }
 
@@ -391,7 +394,7 @@ impl Inputs {
         };
         let time = self.cpus.entry(cpu).or_default();
         time.has_clock = true;
-        time.change(begin, self.recording);
+        time.change(Nanos(begin), self.recording);
         if self.boundaries_per_firing > 1 {
             self.set_period(cpu, event.as_fd())?;
         }
@@ -485,7 +488,7 @@ impl Inputs {
                 self.lacking.insert(*file, place);
             }
             self.order
-                .push(record.time_ns(), InputEvent::Record(record));
+                .push(Nanos(record.time_ns()), InputEvent::Record(record));
         }
     }
 
@@ -508,7 +511,7 @@ impl CpuTime {
 
     /// Adds the time since the last change if the CPU was recorded in it. `recording` is whether it
     /// is recorded from `now_ns` on.
-    pub(super) fn change(&mut self, now_ns: u64, recording: bool) {
+    pub(super) fn change(&mut self, now_ns: Nanos, recording: bool) {
         if let Some(since) = self.since_ns.take() {
             self.recorded_ns += now_ns.saturating_sub(since);
         }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use bpf_abi::{Record, UserReturnRecord};
 use experiment_format::ids::Pid;
+use experiment_format::units::Nanos;
 
 use super::event::InputEvent;
 use super::sideband::SidebandEvent;
@@ -13,7 +14,7 @@ use super::totals::Totals;
 #[derive(Clone, Debug)]
 pub struct Rotation {
     /// That instant, CLOCK_MONOTONIC nanoseconds. The event comes after all of that instant.
-    pub at_ns: u64,
+    pub at_ns: Nanos,
     /// Whether data were taken.
     pub recording: bool,
     /// What had been counted by then.
@@ -26,7 +27,7 @@ pub struct Rotation {
 /// Returns the first return to user mode of each thread among the events after a rotation, in any
 /// order. Not of a process that had mapped something new by then: its stack is to be read by that.
 pub(super) fn first_returns<'a>(
-    events: impl Iterator<Item = &'a (u64, InputEvent)>,
+    events: impl Iterator<Item = &'a (Nanos, InputEvent)>,
 ) -> Vec<UserReturnRecord> {
     let mut events: Vec<_> = events.collect();
     events.sort_by_key(|(time, _)| *time);
@@ -61,9 +62,9 @@ mod tests {
 
     use super::*;
 
-    fn returned(time_ns: u64, pid: u32, tid: u32, call_site: u8) -> (u64, InputEvent) {
+    fn returned(time_ns: Nanos, pid: u32, tid: u32, call_site: u8) -> (Nanos, InputEvent) {
         let header = RecordHeader {
-            time_ns,
+            time_ns: time_ns.0,
             pid,
             tid,
             ..RecordHeader::default()
@@ -85,7 +86,7 @@ mod tests {
         (time_ns, InputEvent::Record(Record::UserReturn(record)))
     }
 
-    fn executed(time_ns: u64, pid: u32) -> (u64, InputEvent) {
+    fn executed(time_ns: Nanos, pid: u32) -> (Nanos, InputEvent) {
         let event = SidebandEvent::Comm {
             pid: Pid(pid),
             name: Box::default(),
@@ -97,13 +98,13 @@ mod tests {
     #[test]
     fn each_series_of_a_thread_has_its_first_return() {
         let events = [
-            returned(30, 1, 1, 0),
-            returned(20, 1, 1, 0),
-            returned(40, 1, 1, 3),
-            executed(25, 1),
-            returned(22, 1, 2, 0),
-            executed(10, 5),
-            returned(15, 5, 5, 0),
+            returned(Nanos(30), 1, 1, 0),
+            returned(Nanos(20), 1, 1, 0),
+            returned(Nanos(40), 1, 1, 3),
+            executed(Nanos(25), 1),
+            returned(Nanos(22), 1, 2, 0),
+            executed(Nanos(10), 5),
+            returned(Nanos(15), 5, 5, 0),
         ];
         let found = first_returns(events.iter());
         let found: Vec<_> = found

@@ -11,6 +11,7 @@ use byteorder::NativeEndian;
 use counters::perf::cpu_events::open_sideband;
 use counters::perf::ring::PerfRing;
 use experiment_format::ids::Pid;
+use experiment_format::units::Nanos;
 use linux_perf_event_reader::{
     CommOrExecRecord, ForkOrExitRecord, LostRecord, Mmap2FileId, Mmap2Record, RawData, RecordType,
 };
@@ -87,8 +88,8 @@ pub(crate) fn listen(cpu: u32, page: usize) -> io::Result<PerfRing> {
 
 /// Splits bytes of rings into records and calls `each` with every record and its time. A record
 /// that is cut short or malformed counts as a lost one.
-pub fn records(mut bytes: &[u8], mut each: impl FnMut(u64, SidebandEvent)) {
-    let mut last = 0;
+pub fn records(mut bytes: &[u8], mut each: impl FnMut(Nanos, SidebandEvent)) {
+    let mut last = Nanos::ZERO;
     while !bytes.is_empty() {
         let size = bytes.get(6..8).map_or(0, |size| {
             usize::from(u16::from_ne_bytes([size[0], size[1]]))
@@ -109,7 +110,7 @@ pub fn records(mut bytes: &[u8], mut each: impl FnMut(u64, SidebandEvent)) {
 }
 
 /// Returns the time and event of a record: a header, a body, and the time in the last eight bytes.
-fn decode(record: &[u8]) -> Option<(u64, SidebandEvent)> {
+fn decode(record: &[u8]) -> Option<(Nanos, SidebandEvent)> {
     let (head, rest) = record.split_first_chunk::<HEADER_BYTES>()?;
     let (body, time) = rest.split_last_chunk::<8>()?;
     let kind = RecordType(u32::from_ne_bytes([head[0], head[1], head[2], head[3]]));
@@ -127,7 +128,7 @@ fn decode(record: &[u8]) -> Option<(u64, SidebandEvent)> {
         },
         _ => SidebandEvent::Other,
     };
-    Some((u64::from_ne_bytes(*time), event))
+    Some((Nanos(u64::from_ne_bytes(*time)), event))
 }
 
 fn fork_or_exit(
@@ -199,7 +200,7 @@ fn map(body: &[u8], misc: u16) -> Option<SidebandEvent> {
 /// The time may not be in the last eight bytes: if several side-bands are open on one CPU, the
 /// kernel (`perf_event_ksymbol_output`) increases the record's size from one to the next, so that
 /// later ones have zeros behind the time.
-fn kernel_code(rest: &[u8]) -> Option<(u64, SidebandEvent)> {
+fn kernel_code(rest: &[u8]) -> Option<(Nanos, SidebandEvent)> {
     let (address, rest) = rest.split_first_chunk::<8>()?;
     let (size, rest) = rest.split_first_chunk::<4>()?;
     let (_, rest) = rest.split_first_chunk::<2>()?;
@@ -214,7 +215,7 @@ fn kernel_code(rest: &[u8]) -> Option<(u64, SidebandEvent)> {
         name: rest[..length].into(),
         gone: u16::from_ne_bytes(*flags) & 1 != 0,
     };
-    Some((u64::from_ne_bytes(*time), event))
+    Some((Nanos(u64::from_ne_bytes(*time)), event))
 }
 
 fn number(pid: i32) -> Option<Pid> {
@@ -227,13 +228,13 @@ mod tests {
 
     use super::*;
 
-    fn record(kind: u32, misc: u16, body: &[u8], time_ns: u64) -> Vec<u8> {
+    fn record(kind: u32, misc: u16, body: &[u8], time_ns: Nanos) -> Vec<u8> {
         let mut bytes = Vec::new();
         bytes.extend(kind.to_ne_bytes());
         bytes.extend(misc.to_ne_bytes());
         bytes.extend(((HEADER_BYTES + body.len() + 8) as u16).to_ne_bytes());
         bytes.extend(body);
-        bytes.extend(time_ns.to_ne_bytes());
+        bytes.extend(time_ns.0.to_ne_bytes());
         bytes
     }
 
@@ -241,7 +242,7 @@ mod tests {
         halves.iter().flat_map(|half| half.to_ne_bytes()).collect()
     }
 
-    fn all(bytes: &[u8]) -> Vec<(u64, SidebandEvent)> {
+    fn all(bytes: &[u8]) -> Vec<(Nanos, SidebandEvent)> {
         let mut events = Vec::new();
         records(bytes, |time, event| events.push((time, event)));
         events
@@ -264,24 +265,24 @@ mod tests {
         ]
         .concat();
         let bytes = [
-            record(7, 0, &fork, 10),
-            record(3, 1 << 13, &comm, 11),
-            record(10, 1 << 14, &map, 12),
-            record(4, 0, &fork, 13),
+            record(7, 0, &fork, Nanos(10)),
+            record(3, 1 << 13, &comm, Nanos(11)),
+            record(10, 1 << 14, &map, Nanos(12)),
+            record(4, 0, &fork, Nanos(13)),
         ]
         .concat();
         assert_eq!(
             all(&bytes),
             [
                 (
-                    10,
+                    Nanos(10),
                     SidebandEvent::Fork {
                         pid: Pid(9),
                         parent: Pid(7)
                     }
                 ),
                 (
-                    11,
+                    Nanos(11),
                     SidebandEvent::Comm {
                         pid: Pid(9),
                         name: (*b"true").into(),
@@ -289,7 +290,7 @@ mod tests {
                     }
                 ),
                 (
-                    12,
+                    Nanos(12),
                     SidebandEvent::Map {
                         pid: Pid(9),
                         mapping: Mapping {
@@ -304,7 +305,7 @@ mod tests {
                         }
                     }
                 ),
-                (13, SidebandEvent::Exit { pid: Pid(9) }),
+                (Nanos(13), SidebandEvent::Exit { pid: Pid(9) }),
             ]
         );
     }
@@ -312,7 +313,10 @@ mod tests {
     #[test]
     fn threads_are_not_processes() {
         let fork = [halves(&[9, 9, 10, 9]), 5_u64.to_ne_bytes().to_vec()].concat();
-        assert_eq!(all(&record(7, 0, &fork, 10)), [(10, SidebandEvent::Other)]);
+        assert_eq!(
+            all(&record(7, 0, &fork, Nanos(10))),
+            [(Nanos(10), SidebandEvent::Other)]
+        );
     }
 
     #[test]
@@ -333,14 +337,20 @@ mod tests {
             name: (*b"bpf_prog_1_tick").into(),
             gone,
         };
-        assert_eq!(all(&record(17, 0, &body(0), 1)), [(1, event(false))]);
-        assert_eq!(all(&record(17, 0, &body(1), 2)), [(2, event(true))]);
+        assert_eq!(
+            all(&record(17, 0, &body(0), Nanos(1))),
+            [(Nanos(1), event(false))]
+        );
+        assert_eq!(
+            all(&record(17, 0, &body(1), Nanos(2))),
+            [(Nanos(2), event(true))]
+        );
 
         // The record of the second side-band on a CPU.
         let time = 3_u64.to_ne_bytes().to_vec();
         assert_eq!(
-            all(&record(17, 0, &[body(0), time].concat(), 0)),
-            [(3, event(false))]
+            all(&record(17, 0, &[body(0), time].concat(), Nanos::ZERO)),
+            [(Nanos(3), event(false))]
         );
     }
 
@@ -348,8 +358,8 @@ mod tests {
     fn losses_are_events() {
         let lost = [1_u64.to_ne_bytes(), 17_u64.to_ne_bytes()].concat();
         assert_eq!(
-            all(&record(2, 0, &lost, 3)),
-            [(3, SidebandEvent::Lost { records: 17 })]
+            all(&record(2, 0, &lost, Nanos(3))),
+            [(Nanos(3), SidebandEvent::Lost { records: 17 })]
         );
     }
 
@@ -358,8 +368,8 @@ mod tests {
         let mut body = vec![0; 80];
         body[32] = 21;
         assert_eq!(
-            all(&record(10, 1 << 14, &body, 3)),
-            [(0, SidebandEvent::Lost { records: 1 })]
+            all(&record(10, 1 << 14, &body, Nanos(3))),
+            [(Nanos::ZERO, SidebandEvent::Lost { records: 1 })]
         );
     }
 
@@ -373,7 +383,7 @@ mod tests {
         fn any_body_is_decoded_or_counted(
             kind in 0_u32..24, misc: u16, body in proptest::collection::vec(any::<u8>(), 0..200)
         ) {
-            prop_assert_eq!(all(&record(kind, misc, &body, 1)).len(), 1);
+            prop_assert_eq!(all(&record(kind, misc, &body, Nanos(1))).len(), 1);
         }
     }
 }

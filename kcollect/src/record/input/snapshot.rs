@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 
 use experiment_format::ids::Pid;
+use experiment_format::units::Nanos;
 use host::machine;
 use procfs::process::{MMPermissions, MMapPath};
 use user_collector::space::{FileIdentity, MappedFile, Mapping};
@@ -14,7 +15,7 @@ use super::event::InputEvent;
 /// Reads every process there is, each at the time at which it was read; where processes are
 /// followed (`follows`) with its program and what it has mapped. One that exits meanwhile is left
 /// out: the side-band has it.
-pub fn processes(follows: bool) -> Vec<(u64, InputEvent)> {
+pub fn processes(follows: bool) -> Vec<(Nanos, InputEvent)> {
     let entries = fs::read_dir("/proc").into_iter().flatten();
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let found = pids.filter_map(|pid: Pid| {

@@ -57,6 +57,8 @@ impl Totals {
 
 #[cfg(test)]
 mod tests {
+    use experiment_format::units::Nanos;
+
     use super::*;
 
     #[test]
@@ -74,12 +76,15 @@ mod tests {
             ..OverflowCounts::default()
         };
         let before = Totals {
-            cpus: vec![(1, stats(3), time(30))],
+            cpus: vec![(1, stats(3), time(Nanos(30)))],
             counters: vec![counts(5)],
             late: 1,
         };
         let after = Totals {
-            cpus: vec![(0, stats(2), time(20)), (1, stats(10), time(100))],
+            cpus: vec![
+                (0, stats(2), time(Nanos(20))),
+                (1, stats(10), time(Nanos(100))),
+            ],
             counters: vec![counts(9)],
             late: 4,
         };
@@ -89,7 +94,7 @@ mod tests {
             .iter()
             .map(|(cpu, stats, time)| (*cpu, stats.user, time.recorded_ns))
             .collect();
-        assert_eq!(cpus, [(0, 2, 20), (1, 7, 70)]);
+        assert_eq!(cpus, [(0, 2, Nanos(20)), (1, 7, Nanos(70))]);
         assert_eq!((since.counters[0].events, since.late), (4, 3));
         assert_eq!(after.since(&Totals::default()).cpus[1].1.user, 10);
     }

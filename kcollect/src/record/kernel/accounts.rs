@@ -11,13 +11,14 @@ use std::collections::{HashMap, HashSet};
 use bpf_abi::{RecordHeader, ThreadRecord};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::microstate::Microstate;
+use experiment_format::units::Ticks;
 use user_collector::process::instance_of;
 use user_collector::process::{ProcessInstance, ProcessTable};
 
 use super::shown_names::name_of;
 use super::times::{OnCpuTicks, Times};
 use crate::plan::Target;
-use crate::record::activity::ThreadIds;
+use crate::record::activity::TypedHeader;
 
 /// Number of process rows at which the smaller half is merged, without a limit (`-L`).
 const MAX_PROCESS_ROWS: usize = 16_384;
@@ -119,7 +120,7 @@ impl Accounts {
     }
 
     /// Adds on-CPU ticks.
-    pub fn tick(&mut self, owner: Owner, state: Microstate, ticks: u64) {
+    pub fn tick(&mut self, owner: Owner, state: Microstate, ticks: Ticks) {
         let ticks = OnCpuTicks::of(state, ticks);
         if owner.instance.pid() != Pid(0) {
             self.ticks.entry(owner.tid).or_default().add(&ticks);
@@ -289,6 +290,8 @@ fn max_rows(limit: Option<u64>) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use experiment_format::units::Nanos;
+
     use super::*;
 
     fn owner(pid: Pid, instance: u64) -> Owner {
@@ -302,16 +305,16 @@ mod tests {
     #[test]
     fn rows_are_by_process_not_by_pid() {
         let mut accounts = Accounts::new(&[], None, HashMap::new());
-        accounts.tick(owner(Pid(7), 1), Microstate::User, 3);
-        accounts.tick(owner(Pid(7), 2), Microstate::System, 5);
-        accounts.tick(owner(Pid(7), 1), Microstate::User, 1);
+        accounts.tick(owner(Pid(7), 1), Microstate::User, Ticks(3));
+        accounts.tick(owner(Pid(7), 2), Microstate::System, Ticks(5));
+        accounts.tick(owner(Pid(7), 1), Microstate::User, Ticks(1));
         let rows = accounts.by_process();
         let ticks = rows.iter().map(|row| row.times.ticks);
         assert_eq!(
             ticks
                 .map(|ticks| (ticks.user, ticks.kernel))
                 .collect::<Vec<_>>(),
-            [(0, 5), (4, 0)]
+            [(Ticks::ZERO, Ticks(5)), (Ticks(4), Ticks::ZERO)]
         );
     }
 
@@ -325,17 +328,17 @@ mod tests {
         };
         thread.header.tid = 7;
         thread.ns[0] = 10;
-        accounts.tick(owner(Pid(7), 1), Microstate::User, 3);
+        accounts.tick(owner(Pid(7), 1), Microstate::User, Ticks(3));
         accounts.update_living(thread);
         accounts.update_living(ThreadRecord {
             tracked_ns: 20,
             ..thread
         });
         assert_eq!(accounts.system().1, 1);
-        assert_eq!(accounts.system().0.tracked_ns, 20);
+        assert_eq!(accounts.system().0.tracked_ns, Nanos(20));
         thread.tracked_ns = 30;
         let times = accounts.add_exited(owner(Pid(7), 1), &thread);
-        assert_eq!((times.tracked_ns, times.ticks.user), (30, 3));
+        assert_eq!((times.tracked_ns, times.ticks.user), (Nanos(30), Ticks(3)));
         let (system, living) = accounts.system();
         assert_eq!((system, living), (times, 0));
         let rows = accounts.by_process();
@@ -359,16 +362,19 @@ mod tests {
         first.update_living(thread(30));
         let living = first.take_living();
         let mut second = Accounts::new(&[], None, living);
-        second.tick(owner(Pid(7), 1), Microstate::User, 3);
+        second.tick(owner(Pid(7), 1), Microstate::User, Ticks(3));
         second.update_living(thread(50));
         let now = second.system().0;
-        assert_eq!((now.tracked_ns, now.ns[3], now.ticks.user), (20, 20, 3));
+        assert_eq!(
+            (now.tracked_ns, now.ns[3], now.ticks.user),
+            (Nanos(20), Nanos(20), Ticks(3))
+        );
         assert_eq!(now.counts.read_calls, 2);
         let times = second.add_exited(owner(Pid(7), 1), &thread(70));
-        assert_eq!((times.tracked_ns, times.ticks.user), (40, 3));
+        assert_eq!((times.tracked_ns, times.ticks.user), (Nanos(40), Ticks(3)));
         // Another thread in its place.
         let times = second.add_exited(owner(Pid(7), 1), &thread(10));
-        assert_eq!(times.tracked_ns, 10);
+        assert_eq!(times.tracked_ns, Nanos(10));
     }
 
     #[test]
@@ -376,13 +382,13 @@ mod tests {
         let mut accounts = Accounts::new(&[], None, HashMap::new());
         for pid in 0..100_000 {
             let ticks = 1 + u64::from(pid % 100 == 0) * 50;
-            accounts.tick(owner(Pid(pid), 1), Microstate::User, ticks);
+            accounts.tick(owner(Pid(pid), 1), Microstate::User, Ticks(ticks));
         }
         let rows = accounts.by_process();
         assert!(rows.len() <= MAX_PROCESS_ROWS + 1);
         assert_eq!(
-            rows.iter().map(|row| row.times.ticks.sum()).sum::<u64>(),
-            100_000 + 1000 * 50
+            rows.iter().map(|row| row.times.ticks.sum()).sum::<Ticks>(),
+            Ticks(100_000 + 1000 * 50)
         );
         assert!(rows.last().unwrap().name.ends_with("small processes)"));
         assert_eq!(max_rows(None), MAX_PROCESS_ROWS);

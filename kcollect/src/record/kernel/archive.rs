@@ -12,6 +12,7 @@ use experiment_format::Result;
 use experiment_format::directory::ExperimentDir;
 use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
+use experiment_format::units::Nanos;
 
 use super::kcore::Kcore;
 use super::symbols::{Object, Symbols};
@@ -60,7 +61,7 @@ pub fn kernel_object(
     }
     write(dir, name, &image)?;
     let segment = |placed: experiment_format::elf_image::PlacedText| MapEvent::Segment {
-        at_ns: 0,
+        at_ns: Nanos::ZERO,
         vaddr: placed.vaddr,
         size: placed.size,
         file_offset: placed.file_offset,
@@ -98,9 +99,9 @@ pub struct KernelProgram {
     /// Its name in kallsyms.
     pub name: Box<str>,
     /// When it was loaded; 0 for what was there at the start.
-    pub loaded_ns: u64,
+    pub loaded_ns: Nanos,
     /// When it was unloaded.
-    pub unloaded_ns: Option<u64>,
+    pub unloaded_ns: Option<Nanos>,
     /// The experiment has the event that maps it.
     pub map_written: bool,
     /// The experiment has the event that unmaps it.
@@ -120,7 +121,7 @@ pub fn programs(symbols: &Symbols) -> Vec<KernelProgram> {
             address: symbol.address,
             size: symbol.size,
             name: symbol.name.into(),
-            loaded_ns: 0,
+            loaded_ns: Nanos::ZERO,
             unloaded_ns: None,
             map_written: false,
             unmap_written: false,
@@ -184,7 +185,7 @@ mod tests {
             address: 0xffff_ffff_c000_0000 + index * 4096,
             size: 20 + 300 * index,
             name: format!("bpf_prog_{index}").into(),
-            loaded_ns: 0,
+            loaded_ns: Nanos::ZERO,
             unloaded_ns: None,
             map_written: false,
             unmap_written: false,

@@ -9,6 +9,7 @@ use experiment_format::Error;
 use experiment_format::directory::ExperimentDir;
 use experiment_format::kernel::{BPF, KERNEL};
 use experiment_format::map::MapEvent;
+use experiment_format::units::Nanos;
 
 use super::archive::{self, KernelProgram};
 use super::kcore::Kcore;
@@ -87,7 +88,7 @@ impl KernelCode {
         self.programs
             .retain(|program| program.unloaded_ns.is_none());
         for program in &mut self.programs {
-            program.loaded_ns = 0;
+            program.loaded_ns = Nanos::ZERO;
             program.map_written = false;
         }
         self.programs_changed = true;
@@ -199,7 +200,7 @@ impl KernelCode {
     /// is `gone`; the experiment began at `start_ns`.
     pub fn changed(
         &mut self,
-        (start_ns, time_ns): (u64, u64),
+        (start_ns, time_ns): (Nanos, Nanos),
         code: (u64, u64),
         name: &[u8],
         gone: bool,
@@ -218,7 +219,7 @@ impl KernelCode {
         }
         // The new code replaces what was at its addresses, even if the record of its unloading was
         // lost.
-        let at = time_ns.saturating_sub(start_ns).max(1);
+        let at = time_ns.saturating_sub(start_ns).max(Nanos(1));
         self.programs_changed = true;
         for program in self.programs.iter_mut().filter(|program| overlaps(program)) {
             program.unloaded_ns = Some(at);
@@ -236,7 +237,7 @@ impl KernelCode {
                 address,
                 size,
                 name,
-                loaded_ns: at + 1,
+                loaded_ns: at + Nanos(1),
                 unloaded_ns: None,
                 map_written: false,
                 unmap_written: false,

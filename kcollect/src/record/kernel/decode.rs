@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bpf_abi::{self as abi, Mode, RecordHeader};
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::{Detail, UNKNOWN_KIND};
+use experiment_format::units::{Nanos, Ticks};
 use user_collector::process::ProcessInstance;
 
 use super::counter_tags::{self, Side};
@@ -34,9 +35,9 @@ pub struct CpuTick {
     /// Time, CPU, process and thread.
     pub header: RecordHeader,
     /// Tick boundaries at which the CPU ran.
-    pub ticks: u32,
+    pub ticks: Ticks,
     /// Tick boundaries at which the hypervisor ran something else.
-    pub stolen: u32,
+    pub stolen: Ticks,
     /// The state of the thread that was on the CPU; none of an idle CPU.
     pub state: Option<Microstate>,
     /// An interrupt or softirq had borrowed the CPU from the thread.
@@ -67,7 +68,7 @@ impl CpuTick {
             ]
         });
         let parts = parts.into_iter().flatten();
-        parts.filter(|part| part.ticks() > 0)
+        parts.filter(|part| part.ticks() > Ticks::ZERO)
     }
 }
 
@@ -75,7 +76,7 @@ impl CpuTick {
 #[derive(Clone, Debug)]
 pub struct OffCpu {
     /// Ticks by state.
-    pub ticks: [u32; Microstate::PER_THREAD],
+    pub ticks: [Ticks; Microstate::PER_THREAD],
     /// The kernel stack at the switch.
     pub stack: KernelStack,
     /// Its parts, of which either may be without a tick.
@@ -124,8 +125,8 @@ impl Decoder {
         };
         CpuTick {
             header: tick.header,
-            ticks: tick.ticks - tick.stolen_ticks,
-            stolen: tick.stolen_ticks,
+            ticks: Ticks((tick.ticks - tick.stolen_ticks).into()),
+            stolen: Ticks(tick.stolen_ticks.into()),
             state,
             irq_work: tick.irq_work,
             stack: self.stack(&tick.stack),
@@ -158,10 +159,14 @@ impl Decoder {
         };
         let state = Microstate::ALL[usize::from(record.state)];
         OffCpu {
-            ticks: record.counts(),
+            ticks: record.counts().map(|ticks| Ticks(ticks.into())),
             parts: [
-                part(state, record.blocked_ticks, blocked),
-                part(Microstate::WaitCpu, record.waited_ticks, waited),
+                part(state, Ticks(record.blocked_ticks.into()), blocked),
+                part(
+                    Microstate::WaitCpu,
+                    Ticks(record.waited_ticks.into()),
+                    waited,
+                ),
             ],
             stack,
         }
@@ -202,7 +207,7 @@ impl Decoder {
             kernel: stack.frames,
             truncated: stack.truncated,
             kind: ActivityKind::Event(ThreadEvent::LockWait(LockWaitEvent {
-                begin_ns: record.begin_ns,
+                begin_ns: Nanos(record.begin_ns),
                 object: record.object,
                 kind: record.operation,
             })),

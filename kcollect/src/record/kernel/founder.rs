@@ -22,6 +22,7 @@ use experiment_format::microstate::Microstate;
 use experiment_format::packet::{ClockTick, CounterEvent, TickArray};
 use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::text::printable;
+use experiment_format::units::{Nanos, Ticks};
 use experiment_format::writer::ExperimentWriter;
 use user_collector::process::ThreadNames;
 use user_collector::process::{ProcessInfo, ProcessTable};
@@ -35,29 +36,29 @@ use super::samples::Samples;
 use super::shown_names::{name_of, shown_name};
 use super::times::Times;
 use crate::plan::{Archive, Plan};
-use crate::record::activity::ThreadIds;
+use crate::record::activity::TypedHeader;
 use crate::record::activity::{ActivityKind, OverflowEvent, ThreadActivity, ThreadEvent};
 
 /// What was recorded, and how complete it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FounderCounts {
     /// Ticks of CPUs written.
-    pub ticks: u64,
+    pub ticks: Ticks,
     /// Packets of them written; one carries several ticks when a timer was late.
     pub packets: u64,
     /// Tick arrays written.
     pub arrays: u64,
     /// Ticks in them.
-    pub array_ticks: u64,
+    pub array_ticks: Ticks,
     /// Ticks of processes whose name is not known.
-    pub unnamed: u64,
+    pub unnamed: Ticks,
     /// Ticks and off-CPU intervals whose stack was cut at the kernel's depth limit.
     pub truncated: u64,
     /// Ticks and off-CPU intervals without a kernel stack: the kernel returned none, or the thread
     /// was off the CPU for a known time without a recorded switch.
     pub no_stack: u64,
     /// Ticks in which an interrupt or softirq had borrowed the CPU.
-    pub irq_work: u64,
+    pub irq_work: Ticks,
     /// Overflows of counters written.
     pub overflows: u64,
 }
@@ -66,7 +67,7 @@ pub struct FounderCounts {
 #[derive(Debug)]
 pub struct Founder {
     writer: ExperimentWriter,
-    start_ns: u64,
+    start_ns: Nanos,
     archive: Archive,
     frames: ArtificialFrames,
     names: ThreadNames,
@@ -92,7 +93,7 @@ impl Founder {
         dir: ExperimentDir,
         (plan, counters): (&Plan, &[CounterRequest]),
         (kernel, former): (&mut KernelCode, Option<&ExperimentDir>),
-        (capture, start_ns): (Option<UserStackCapture>, u64),
+        (capture, start_ns): (Option<UserStackCapture>, Nanos),
         mut say: impl FnMut(&str),
     ) -> Result<(Founder, Inherited), Error> {
         let run = header::run(start_ns);
@@ -131,14 +132,14 @@ impl Founder {
         say: &mut impl FnMut(&str),
     ) -> Result<Vec<MapEvent>, Error> {
         self.writer.log(&LogEvent::Pause {
-            at_ns: 0,
+            at_ns: Nanos::ZERO,
             name: None,
         })?;
         for comment in &plan.comments {
             self.writer.note(comment)?;
         }
         for notice in &plan.notices {
-            self.writer.warning(0, notice)?;
+            self.writer.warning(Nanos::ZERO, notice)?;
         }
         if self.archive == Archive::Off {
             return Ok(Vec::new());
@@ -154,16 +155,15 @@ impl Founder {
     /// # Errors
     /// When the experiment can't be written.
     pub fn cpu_tick(&mut self, processes: &ProcessTable, tick: &CpuTick) -> Result<(), Error> {
-        let ticks = u64::from(tick.ticks);
         let header = tick.header;
         let process = processes.get(header.pid());
         self.name_thread(process, &header)?;
         self.count_stack(&tick.stack);
-        if tick.stolen > 0 {
+        if tick.stolen > Ticks::ZERO {
             let stack = self.frames.stolen(&mut self.writer)?;
             self.write_cpu_tick(&header, stack, tick.stolen)?;
         }
-        if tick.ticks == 0 {
+        if tick.ticks == Ticks::ZERO {
             return Ok(());
         }
         let stack = match tick.state {
@@ -171,10 +171,14 @@ impl Founder {
             Some(_) => self.stack(process, &header, &tick.stack)?,
         };
         self.write_cpu_tick(&header, stack, tick.ticks)?;
-        self.recorded.irq_work += if tick.irq_work { ticks } else { 0 };
+        self.recorded.irq_work += if tick.irq_work {
+            tick.ticks
+        } else {
+            Ticks::ZERO
+        };
         let name = process.and_then(|process| process.name.as_deref());
         if tick.state.is_some() && name.is_none() && header.pid() != Pid(0) {
-            self.recorded.unnamed += ticks;
+            self.recorded.unnamed += tick.ticks;
         }
         Ok(())
     }
@@ -183,18 +187,18 @@ impl Founder {
         &mut self,
         header: &RecordHeader,
         stack: StackUid,
-        ticks: u32,
+        ticks: Ticks,
     ) -> Result<(), Error> {
         self.writer.tick(&ClockTick {
             cpu: header.cpu,
-            time_ns: header.time_ns,
+            time_ns: header.time_ns(),
             stack,
             tid: header.tid(),
             pid: header.pid(),
             state: Microstate::KernelCpu,
             ticks,
         })?;
-        self.recorded.ticks += u64::from(ticks);
+        self.recorded.ticks += ticks;
         self.recorded.packets += 1;
         Ok(())
     }
@@ -246,7 +250,7 @@ impl Founder {
         activity: &ThreadActivity,
     ) -> Result<(), Error> {
         let written = match &activity.kind {
-            ActivityKind::Interval(interval) => interval.ticks > 0,
+            ActivityKind::Interval(interval) => interval.ticks > Ticks::ZERO,
             // Only followed processes are traced.
             ActivityKind::Event(event) => matches!(event, ThreadEvent::Overflow(_)),
         };
@@ -270,13 +274,13 @@ impl Founder {
             }
             ActivityKind::Event(_) => return Ok(()),
         };
-        let mut counts = [0; Microstate::PER_THREAD];
+        let mut counts = [Ticks::ZERO; Microstate::PER_THREAD];
         counts[interval.state.number() as usize] = interval.ticks;
         self.recorded.arrays += 1;
-        self.recorded.array_ticks += u64::from(interval.ticks);
+        self.recorded.array_ticks += interval.ticks;
         self.writer.tick_array(&TickArray {
             cpu: header.cpu,
-            time_ns: header.time_ns,
+            time_ns: header.time_ns(),
             stack,
             tid: header.tid(),
             pid: header.pid(),
@@ -307,7 +311,7 @@ impl Founder {
         &mut self,
         processes: &ProcessTable,
         accounts: &Accounts,
-        at_ns: u64,
+        at_ns: Nanos,
         label: &str,
     ) -> Result<(), Error> {
         let name = |pid| name_of(processes, pid);
@@ -335,7 +339,7 @@ impl Founder {
     ///
     /// # Errors
     /// When the log can't be written.
-    pub fn log_losses(&mut self, now_ns: u64, losses: &Losses) -> Result<(), Error> {
+    pub fn log_losses(&mut self, now_ns: Nanos, losses: &Losses) -> Result<(), Error> {
         let text = losses.line();
         self.log_at(now_ns, |at_ns| match losses.none() {
             true => LogEvent::Comment { at_ns, text },
@@ -355,14 +359,14 @@ impl Founder {
     /// When the log can't be written.
     pub fn log_at(
         &mut self,
-        now_ns: u64,
-        event: impl FnOnce(u64) -> LogEvent,
+        now_ns: Nanos,
+        event: impl FnOnce(Nanos) -> LogEvent,
     ) -> Result<(), Error> {
         self.writer.log(&event(self.at(now_ns)))
     }
 
     /// Returns an instant of CLOCK_MONOTONIC in the experiment's time.
-    fn at(&self, now_ns: u64) -> u64 {
+    fn at(&self, now_ns: Nanos) -> Nanos {
         now_ns.saturating_sub(self.start_ns)
     }
 
@@ -380,7 +384,7 @@ impl Founder {
 
     /// The zero of the experiment's times, CLOCK_MONOTONIC nanoseconds.
     #[must_use]
-    pub fn start_ns(&self) -> u64 {
+    pub fn start_ns(&self) -> Nanos {
         self.start_ns
     }
 
@@ -410,7 +414,7 @@ impl Founder {
     ///
     /// # Errors
     /// When the closing can't be written.
-    pub fn close(self, stopped_ns: u64) -> Result<(), Error> {
+    pub fn close(self, stopped_ns: Nanos) -> Result<(), Error> {
         let at = self.at(stopped_ns);
         self.writer.close(at).map(drop)
     }
@@ -426,7 +430,7 @@ impl Founder {
         process: Option<&ProcessInfo>,
         header: &RecordHeader,
     ) -> Result<(), Error> {
-        let at = self.at(header.time_ns);
+        let at = self.at(header.time_ns());
         let name = header.name.bytes();
         let Some(at) = self.names.update(header.pid(), header.tid(), name, at) else {
             return Ok(());
@@ -457,7 +461,7 @@ impl Founder {
         stack: &KernelStack,
     ) -> Result<StackUid, Error> {
         if stack.frames.is_empty() {
-            let at = self.at(header.time_ns);
+            let at = self.at(header.time_ns());
             return self
                 .frames
                 .user(&mut self.writer, process, header.pid(), at);
@@ -474,7 +478,7 @@ impl Founder {
 fn counter_event(header: &RecordHeader, stack: StackUid, overflow: OverflowEvent) -> CounterEvent {
     CounterEvent {
         cpu: header.cpu,
-        time_ns: header.time_ns,
+        time_ns: header.time_ns(),
         stack,
         tid: header.tid(),
         pid: header.pid(),

@@ -7,6 +7,7 @@ use experiment_format::log::{LogHeader, ProfileDecl, Setting, StartTime};
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::NumStates;
 use experiment_format::packet::{ClockTick, HeapEvent, IoEvent, SyncEvent, TickArray};
+use experiment_format::units::Nanos;
 use nix::unistd::{getpgrp, getppid, getsid};
 
 use super::counter_tags;
@@ -100,9 +101,9 @@ pub(super) fn header(
 }
 
 /// Returns the start time of a run that started at an instant of CLOCK_MONOTONIC not long ago.
-pub(super) fn run(at_ns: u64) -> StartTime {
+pub(super) fn run(at_ns: Nanos) -> StartTime {
     let ago = host::machine::now().saturating_sub(at_ns);
-    let start = std::time::SystemTime::now() - std::time::Duration::from_nanos(ago);
+    let start = std::time::SystemTime::now() - std::time::Duration::from_nanos(ago.0);
     let wall = start.duration_since(std::time::UNIX_EPOCH);
     let wall = wall.unwrap_or_default();
     StartTime {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use experiment_format::ids::Pid;
 use experiment_format::microstate::Microstate;
+use experiment_format::units::Nanos;
 use experiment_format::usage::UsageRecord;
 use user_collector::process::ProcessInstance;
 
@@ -13,7 +14,7 @@ use super::times::{OnCpuTicks, Times};
 /// The usage records of processes, each of which has no smaller time than the one before.
 #[derive(Debug)]
 pub struct ProcessUsage {
-    start_ns: u64,
+    start_ns: Nanos,
     splits: HashMap<ProcessInstance, Split>,
 }
 
@@ -21,7 +22,7 @@ impl ProcessUsage {
     /// Returns the state before the first sample. `start_ns` is the experiment's start,
     /// CLOCK_MONOTONIC nanoseconds.
     #[must_use]
-    pub fn new(start_ns: u64) -> ProcessUsage {
+    pub fn new(start_ns: Nanos) -> ProcessUsage {
         ProcessUsage {
             start_ns,
             splits: HashMap::new(),
@@ -32,7 +33,7 @@ impl ProcessUsage {
     pub fn records(
         &mut self,
         accounts: &Accounts,
-        at_ns: u64,
+        at_ns: Nanos,
         instance: impl Fn(Pid) -> ProcessInstance,
     ) -> HashMap<ProcessInstance, UsageRecord> {
         let now = accounts.processes_now(instance);
@@ -55,14 +56,14 @@ impl ProcessUsage {
 /// ticks of the whole run could make a part smaller than at the sample before.
 #[derive(Debug, Default)]
 pub(super) struct Split {
-    on_cpu_ns: u64,
+    on_cpu_ns: Nanos,
     ticks: OnCpuTicks,
-    parts_ns: [u64; 3],
+    parts_ns: [Nanos; 3],
 }
 
 impl Split {
     /// Adds the span up to `times`. Returns user, system and trap nanoseconds since the start.
-    pub(super) fn until(&mut self, times: &Times) -> [u64; 3] {
+    pub(super) fn until(&mut self, times: &Times) -> [Nanos; 3] {
         let on_cpu_ns = times.ns[Microstate::User.number() as usize];
         let span = OnCpuTicks {
             user: times.ticks.user.saturating_sub(self.ticks.user),
@@ -82,9 +83,9 @@ impl Split {
 /// since Linux does not count them for a thread. System calls are those that read and write, the
 /// only ones that it counts.
 pub(super) fn usage_record(
-    (start_ns, at_ns): (u64, u64),
+    (start_ns, at_ns): (Nanos, Nanos),
     times: &Times,
-    states: [u64; Microstate::PER_THREAD],
+    states: [Nanos; Microstate::PER_THREAD],
     living: usize,
 ) -> UsageRecord {
     const BLOCK_BYTES: u64 = 512;
@@ -110,28 +111,30 @@ pub(super) fn usage_record(
 
 #[cfg(test)]
 mod tests {
+    use experiment_format::units::Ticks;
+
     use super::*;
 
     fn until(user: u64, kernel: u64, on_cpu: u64) -> Times {
         let mut times = Times {
             ticks: OnCpuTicks {
-                user,
-                kernel,
-                trap: 0,
+                user: Ticks(user),
+                kernel: Ticks(kernel),
+                trap: Ticks::ZERO,
             },
             ..Times::default()
         };
-        times.ns[0] = on_cpu;
+        times.ns[0] = Nanos(on_cpu);
         times
     }
 
     #[test]
     fn no_part_of_the_time_on_a_cpu_shrinks_and_the_sum_is_exact() {
         let mut split = Split::default();
-        assert_eq!(split.until(&until(10, 0, 1000)), [1000, 0, 0]);
+        assert_eq!(split.until(&until(10, 0, 1000)), [1000, 0, 0].map(Nanos));
         // All ticks of this span are in the kernel: split by the ticks of the whole run, user time
         // would shrink.
-        assert_eq!(split.until(&until(10, 30, 1100)), [1000, 100, 0]);
-        assert_eq!(split.until(&until(10, 30, 1107)), [1000, 107, 0]);
+        assert_eq!(split.until(&until(10, 30, 1100)), [1000, 100, 0].map(Nanos));
+        assert_eq!(split.until(&until(10, 30, 1107)), [1000, 107, 0].map(Nanos));
     }
 }

@@ -29,6 +29,7 @@ use bpf_abi::ThreadRecord;
 use experiment_format::ids::Pid;
 use experiment_format::microstate::Microstate;
 use experiment_format::text::printable;
+use experiment_format::units::Nanos;
 use experiment_format::writer::ExperimentWriter;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -36,7 +37,7 @@ use serde_json::{Map, Value};
 use super::accounts::{Accounts, TaskId};
 use super::process_usage::{Split, usage_record};
 use super::times::Times;
-use crate::record::activity::ThreadIds;
+use crate::record::activity::TypedHeader;
 
 /// The file of the threads' samples.
 const FILE: &str = "threads.jsonl";
@@ -46,8 +47,8 @@ const MAX_SHORT_LIVED_NAMES: usize = 64;
 /// The state of the sample writer: what the previous samples wrote.
 #[derive(Debug)]
 pub struct Samples {
-    start_ns: u64,
-    tick_interval_ns: u64,
+    start_ns: Nanos,
+    tick_interval_ns: Nanos,
     /// Threads that have a line and have not exited.
     last_written: HashMap<TaskId, LastWritten>,
     /// The short-lived threads since the last sample, by the name of their process; an empty name
@@ -69,15 +70,15 @@ struct ShortLived {
 /// The part of a thread's last line that decides whether it needs another.
 #[derive(Clone, Copy, Debug)]
 struct LastWritten {
-    as_of_ns: u64,
+    as_of_ns: Nanos,
     /// Time in all states but the one that the line has.
-    other_states_ns: u64,
+    other_states_ns: Nanos,
 }
 
 impl LastWritten {
     fn of(thread: &ThreadRecord, times: &Times) -> LastWritten {
         LastWritten {
-            as_of_ns: thread.as_of_ns,
+            as_of_ns: Nanos(thread.as_of_ns),
             other_states_ns: times
                 .tracked_ns
                 .saturating_sub(times.ns[usize::from(thread.state)]),
@@ -89,7 +90,7 @@ impl LastWritten {
     /// not move it.
     fn still_holds(self, thread: &ThreadRecord, times: &Times) -> bool {
         let now = LastWritten::of(thread, times);
-        thread.since_ns < self.as_of_ns && now.other_states_ns == self.other_states_ns
+        Nanos(thread.since_ns) < self.as_of_ns && now.other_states_ns == self.other_states_ns
     }
 }
 
@@ -97,7 +98,7 @@ impl Samples {
     /// Returns the state before the first sample. `start_ns` is the experiment's start,
     /// CLOCK_MONOTONIC nanoseconds.
     #[must_use]
-    pub fn new(start_ns: u64, tick_interval_ns: u64) -> Samples {
+    pub fn new(start_ns: Nanos, tick_interval_ns: Nanos) -> Samples {
         Samples {
             start_ns,
             tick_interval_ns,
@@ -121,7 +122,7 @@ impl Samples {
         times: &Times,
     ) -> experiment_format::Result<()> {
         let has_line = self.last_written.remove(&TaskId::of(thread)).is_some();
-        if thread.exited && !has_line && thread.tracked_ns < self.tick_interval_ns {
+        if thread.exited && !has_line && Nanos(thread.tracked_ns) < self.tick_interval_ns {
             let fits = self.short_lived.len() < MAX_SHORT_LIVED_NAMES
                 || self.short_lived.contains_key(process);
             let name = if fits { process } else { "" };
@@ -144,7 +145,7 @@ impl Samples {
         writer: &mut ExperimentWriter,
         accounts: &Accounts,
         process: impl Fn(Pid) -> String,
-        at_ns: u64,
+        at_ns: Nanos,
         label: &str,
     ) -> experiment_format::Result<()> {
         let mut changed: Vec<_> = accounts
@@ -180,7 +181,7 @@ impl Samples {
         let mut line = Map::new();
         line.insert("sample".into(), self.taken.into());
         line.insert("label".into(), label.into());
-        line.insert("at_ns".into(), self.at(at_ns).into());
+        line.insert("at_ns".into(), self.at(at_ns).0.into());
         line.insert("threads".into(), living.into());
         sums(&mut line, &system, states);
         write(writer, line)?;
@@ -204,7 +205,7 @@ impl Samples {
             line.insert("process".into(), process.into());
         }
         line.insert("name".into(), name.into());
-        line.insert("at_ns".into(), self.at(thread.as_of_ns).into());
+        line.insert("at_ns".into(), self.at(Nanos(thread.as_of_ns)).0.into());
         if thread.exited {
             line.insert("ended".into(), true.into());
         } else {
@@ -212,24 +213,24 @@ impl Samples {
             let state = Microstate::ALL[usize::from(thread.state)].metric();
             let state = if on_cpu { Some("cpu") } else { state };
             line.insert("state".into(), state.into());
-            line.insert("since_ns".into(), self.at(thread.since_ns).into());
+            line.insert("since_ns".into(), self.at(Nanos(thread.since_ns)).0.into());
         }
         sums(&mut line, times, times.states());
         write(writer, line)
     }
 
-    fn at(&self, time_ns: u64) -> u64 {
+    fn at(&self, time_ns: Nanos) -> Nanos {
         time_ns.saturating_sub(self.start_ns)
     }
 }
 
-fn sums(line: &mut Map<String, Value>, times: &Times, states: [u64; Microstate::PER_THREAD]) {
+fn sums(line: &mut Map<String, Value>, times: &Times, states: [Nanos; Microstate::PER_THREAD]) {
     let states = Microstate::ALL
         .iter()
         .zip(states)
-        .filter(|(_, ns)| *ns > 0)
-        .filter_map(|(state, ns)| Some((state.metric()?.to_owned(), ns.into())));
-    line.insert("tracked_ns".into(), times.tracked_ns.into());
+        .filter(|(_, ns)| *ns > Nanos::ZERO)
+        .filter_map(|(state, ns)| Some((state.metric()?.to_owned(), ns.0.into())));
+    line.insert("tracked_ns".into(), times.tracked_ns.0.into());
     line.insert("states_ns".into(), Value::Object(states.collect()));
     line.insert("detail_ns".into(), without_zeros(&times.details));
     line.insert("counts".into(), without_zeros(&times.counts));

@@ -2,16 +2,17 @@
 
 use bpf_abi::{DetailTimes, KernelCounts, ThreadRecord};
 use experiment_format::microstate::Microstate;
+use experiment_format::units::{Nanos, Ticks};
 
 /// On-CPU ticks of a thread, or of many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OnCpuTicks {
     /// In user mode.
-    pub user: u64,
+    pub user: Ticks,
     /// In the kernel.
-    pub kernel: u64,
+    pub kernel: Ticks,
     /// The part of `kernel` in traps: exceptions other than page faults, and interrupts.
-    pub trap: u64,
+    pub trap: Ticks,
 }
 
 /// The times of a thread, or the sum of several.
@@ -20,9 +21,9 @@ pub struct Times {
     /// On-CPU ticks.
     pub ticks: OnCpuTicks,
     /// Exact nanoseconds by state. All on-CPU time, in any mode, is under user.
-    pub ns: [u64; Microstate::PER_THREAD],
+    pub ns: [Nanos; Microstate::PER_THREAD],
     /// How long it was recorded, nanoseconds.
-    pub tracked_ns: u64,
+    pub tracked_ns: Nanos,
     /// Details of some states: block I/O, preempted, throttled and others.
     pub details: DetailTimes,
     /// The kernel's counts during that time.
@@ -32,8 +33,14 @@ pub struct Times {
 impl OnCpuTicks {
     /// Returns ticks of one state; none for a state that is off-CPU.
     #[must_use]
-    pub fn of(state: Microstate, ticks: u64) -> OnCpuTicks {
-        let of = |wanted: &[Microstate]| if wanted.contains(&state) { ticks } else { 0 };
+    pub fn of(state: Microstate, ticks: Ticks) -> OnCpuTicks {
+        let of = |wanted: &[Microstate]| {
+            if wanted.contains(&state) {
+                ticks
+            } else {
+                Ticks::ZERO
+            }
+        };
         OnCpuTicks {
             user: of(&[Microstate::User]),
             kernel: of(&[Microstate::System, Microstate::Trap]),
@@ -43,7 +50,7 @@ impl OnCpuTicks {
 
     /// Returns the number of all ticks.
     #[must_use]
-    pub fn sum(&self) -> u64 {
+    pub fn sum(&self) -> Ticks {
         self.user + self.kernel
     }
 
@@ -58,10 +65,13 @@ impl OnCpuTicks {
     /// Without ticks all of it is system time: a thread that is too short for a tick spends most of
     /// its time in fork and exit.
     #[must_use]
-    pub fn split(&self, on_cpu_ns: u64) -> [u64; 3] {
-        let part = |ticks: u64| match self.sum() {
-            0 => 0,
-            all => (u128::from(on_cpu_ns) * u128::from(ticks) / u128::from(all)) as u64,
+    pub fn split(&self, on_cpu_ns: Nanos) -> [Nanos; 3] {
+        let part = |ticks: Ticks| match self.sum() {
+            Ticks::ZERO => Nanos::ZERO,
+            all => {
+                let share = u128::from(on_cpu_ns.0) * u128::from(ticks.0) / u128::from(all.0);
+                Nanos(share as u64)
+            }
         };
         let (user, trap) = (part(self.user), part(self.trap));
         [user, on_cpu_ns - user - trap, trap]
@@ -74,8 +84,8 @@ impl Times {
     pub fn of(thread: &ThreadRecord, ticks: OnCpuTicks) -> Times {
         Times {
             ticks,
-            ns: thread.ns,
-            tracked_ns: thread.tracked_ns,
+            ns: thread.ns.map(Nanos),
+            tracked_ns: Nanos(thread.tracked_ns),
             details: thread.details,
             counts: thread.counts,
         }
@@ -83,7 +93,7 @@ impl Times {
 
     /// Returns nanoseconds by state. The on-CPU time is exact as a whole and split by ticks.
     #[must_use]
-    pub fn states(&self) -> [u64; Microstate::PER_THREAD] {
+    pub fn states(&self) -> [Nanos; Microstate::PER_THREAD] {
         let mut states = self.ns;
         let on_cpu_ns = states[Microstate::User.number() as usize];
         let split = [Microstate::User, Microstate::System, Microstate::Trap];
@@ -96,15 +106,15 @@ impl Times {
     /// Returns the nanoseconds on a CPU, waiting for one, in page faults and for block I/O.
     /// Summaries sort by this: a thousand threads that wait for a lock or sleep may be idle.
     #[must_use]
-    pub fn busy_ns(&self) -> u64 {
+    pub fn busy_ns(&self) -> Nanos {
         use Microstate::{DataFault, KernelFault, TextFault, User, WaitCpu};
-        let sum = |states: &[Microstate]| -> u64 {
+        let sum = |states: &[Microstate]| -> Nanos {
             let ns = states.iter().map(|state| self.ns[state.number() as usize]);
             ns.sum()
         };
         let faults = sum(&[TextFault, DataFault, KernelFault]);
         // Most of the time of a page fault that blocks is block I/O.
-        sum(&[User, WaitCpu]) + faults.max(self.details.block_io)
+        sum(&[User, WaitCpu]) + faults.max(Nanos(self.details.block_io))
     }
 
     /// Returns the times since earlier ones, with all of the ticks.
@@ -139,18 +149,21 @@ mod tests {
     fn the_split_by_ticks_keeps_the_exact_sum() {
         let mut times = Times {
             ticks: OnCpuTicks {
-                user: 1,
-                kernel: 2,
-                trap: 1,
+                user: Ticks(1),
+                kernel: Ticks(2),
+                trap: Ticks(1),
             },
             ..Times::default()
         };
-        times.ns[0] = 1_000_000_001;
-        times.ns[7] = 5;
+        times.ns[0] = Nanos(1_000_000_001);
+        times.ns[7] = Nanos(5);
         let states = times.states();
-        assert_eq!(states[..3], [333_333_333, 333_333_335, 333_333_333]);
-        assert_eq!(states[7], 5);
+        assert_eq!(
+            states[..3],
+            [333_333_333, 333_333_335, 333_333_333].map(Nanos)
+        );
+        assert_eq!(states[7], Nanos(5));
         times.ticks = OnCpuTicks::default();
-        assert_eq!(times.states()[..3], [0, 1_000_000_001, 0]);
+        assert_eq!(times.states()[..3], [0, 1_000_000_001, 0].map(Nanos));
     }
 }

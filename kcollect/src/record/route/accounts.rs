@@ -5,12 +5,13 @@ use std::collections::HashMap;
 
 use bpf_abi::ThreadRecord;
 use experiment_format::Result;
+use experiment_format::units::{Nanos, Ticks};
 use experiment_format::usage::UsageRecord;
 use user_collector::process::{ProcessInstance, ProcessTable};
 use user_collector::process::{ProcessTracker, instance_of};
 
 use super::Router;
-use crate::record::activity::ThreadIds;
+use crate::record::activity::TypedHeader;
 use crate::record::kernel::accounts::{LivingThreads, Owner};
 use crate::record::kernel::code::KernelCode;
 use crate::record::kernel::decode::CpuTick;
@@ -23,9 +24,9 @@ impl Router {
     /// When the experiment can't be written.
     pub fn cpu_tick(&mut self, processes: &ProcessTable, tick: &CpuTick) -> Result<()> {
         self.founder.cpu_tick(processes, tick)?;
-        if let Some(state) = tick.state.filter(|_| tick.ticks > 0) {
+        if let Some(state) = tick.state.filter(|_| tick.ticks > Ticks::ZERO) {
             let owner = Owner::of(processes, &tick.header);
-            self.accounts.tick(owner, state, u64::from(tick.ticks));
+            self.accounts.tick(owner, state, tick.ticks);
         }
         Ok(())
     }
@@ -61,7 +62,7 @@ impl Router {
     }
 
     /// Writes a sample of the machine, of an instant of which all records were applied.
-    pub fn sample(&mut self, processes: &ProcessTable, at_ns: u64, label: &str) {
+    pub fn sample(&mut self, processes: &ProcessTable, at_ns: Nanos, label: &str) {
         let accounts = &self.accounts;
         let result = self.founder.sample(processes, accounts, at_ns, label);
         self.note(result);
@@ -72,7 +73,7 @@ impl Router {
         &mut self,
         tracker: &ProcessTracker,
         processes: &ProcessTable,
-        (at_ns, label): (u64, &str),
+        (at_ns, label): (Nanos, &str),
     ) {
         let usage = self.usage_by_process(processes, at_ns);
         let mut result = Ok(());
@@ -93,7 +94,7 @@ impl Router {
         tracker: &ProcessTracker,
         processes: &ProcessTable,
         instances: impl Iterator<Item = ProcessInstance>,
-        now_ns: u64,
+        now_ns: Nanos,
     ) {
         let unsampled = |instance: &ProcessInstance| {
             let experiment = self.subexperiments.get(instance);
@@ -108,7 +109,7 @@ impl Router {
             if let Some(process) = tracker.get(instance)
                 && let Some(usage) = usage.get(&instance)
             {
-                let at = process.exited_ns.unwrap_or(0);
+                let at = process.exited_ns.unwrap_or(Nanos::ZERO);
                 let usage = UsageRecord {
                     threads: 0,
                     ..usage.clone()
@@ -123,7 +124,7 @@ impl Router {
     fn usage_by_process(
         &mut self,
         processes: &ProcessTable,
-        at_ns: u64,
+        at_ns: Nanos,
     ) -> HashMap<ProcessInstance, UsageRecord> {
         let instance = |pid| instance_of(processes, pid);
         self.usage.records(&self.accounts, at_ns, instance)

@@ -2,6 +2,7 @@
 
 use experiment_format::ids::Pid;
 use experiment_format::packet::{HeapKind, IoKind};
+use experiment_format::units::{Nanos, Ticks};
 use user_collector::io_calls::Operation;
 use user_collector::jit::{JitFileStats, JitWatch};
 use user_collector::memory::Change;
@@ -23,7 +24,7 @@ pub struct FollowedProcess {
     #[serde(flatten)]
     pub cgroup: Option<Cgroup>,
     /// Ticks of its threads in its experiment.
-    pub ticks: u64,
+    pub ticks: Ticks,
     /// Tick arrays that hold them.
     pub arrays: u64,
     /// Mappings that were too many to be written.
@@ -35,9 +36,9 @@ pub struct FollowedProcess {
     /// It exited, and what it wrote last of its JIT code could not be read any more.
     #[serde(skip)]
     pub unread_at_exit: bool,
-    /// Traced waits for locks in its experiment: how many, and their time in nanoseconds.
+    /// Traced waits for locks in its experiment: how many, and their time.
     #[serde(skip)]
-    pub lock_waits: (u64, u64),
+    pub lock_waits: (u64, Nanos),
     /// Traced system calls in its experiment.
     #[serde(skip)]
     pub io_calls: IoCounts,
@@ -58,8 +59,8 @@ pub struct FollowedProcess {
 pub struct IoCounts {
     /// Number of calls.
     pub calls: u64,
-    /// Their time, nanoseconds.
-    pub nanos: u64,
+    /// Their time.
+    pub nanos: Nanos,
     /// Bytes read.
     pub read: u64,
     /// Bytes written.
@@ -73,7 +74,7 @@ impl IoCounts {
             return;
         }
         self.calls += 1;
-        if operation.begin_ns > 0 {
+        if operation.begin_ns > Nanos::ZERO {
             self.nanos += operation.end_ns.saturating_sub(operation.begin_ns);
         }
         match operation.kind {

@@ -1,5 +1,6 @@
 //! The part of the summary about the budget (`--budget`).
 
+use experiment_format::units::Nanos;
 use serde::Serialize;
 
 use crate::record::governor::{BudgetChange, BudgetLevel, Governor};
@@ -29,9 +30,9 @@ pub struct BudgetChangeSummary {
 impl BudgetSummary {
     /// Returns that of an experiment which began at a time.
     #[must_use]
-    pub fn new(governor: &Governor, began_ns: u64) -> BudgetSummary {
+    pub fn new(governor: &Governor, began_ns: Nanos) -> BudgetSummary {
         let change = |change: &BudgetChange| BudgetChangeSummary {
-            at_s: change.at_ns.saturating_sub(began_ns) as f64 / 1e9,
+            at_s: change.at_ns.saturating_sub(began_ns).as_secs_f64(),
             level: change.level,
             cpu_percent: change.share.map(|share| 100.0 * share),
         };

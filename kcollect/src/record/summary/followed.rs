@@ -1,6 +1,7 @@
 //! The part of the summary about followed processes.
 
 use bpf::TableUse;
+use experiment_format::units::Ticks;
 use serde::Serialize;
 use user_collector::join::JoinCounts;
 use user_collector::objects::UnwindTableCounts;
@@ -95,7 +96,7 @@ impl FollowSummary {
     }
 
     /// Returns the number of ticks in them.
-    pub(super) fn ticks(&self) -> u64 {
+    pub(super) fn ticks(&self) -> Ticks {
         self.processes.iter().map(|process| process.ticks).sum()
     }
 }

@@ -16,6 +16,7 @@ mod traced;
 use bpf_abi::CpuCounts;
 use experiment_format::losses::{Losses, RecordedTotals};
 use experiment_format::microstate::Microstate;
+use experiment_format::units::{Nanos, Ticks};
 use serde::Serialize;
 use user_collector::archive::ArchiveStats;
 
@@ -50,13 +51,13 @@ pub struct Summary {
     /// The time of all CPUs by what they did.
     pub cpu_time: CpuSeconds,
     /// Ticks in the experiment.
-    pub ticks: u64,
+    pub ticks: Ticks,
     /// Packets in the experiment.
     pub packets: u64,
     /// Tick arrays of threads in the experiment, on a CPU or off it.
     pub arrays: u64,
     /// Ticks in them.
-    pub thread_ticks: u64,
+    pub thread_ticks: Ticks,
     /// The counters that were recorded, in the order of the command line.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub counters: Vec<CounterSummary>,
@@ -97,7 +98,7 @@ pub struct CpuTicks {
     /// The CPU's id.
     pub cpu: u32,
     /// The time in which its ticks were recorded, nanoseconds.
-    pub recorded_ns: u64,
+    pub recorded_ns: Nanos,
     /// Ticks in user mode.
     pub user: u64,
     /// Ticks in the kernel.
@@ -109,7 +110,7 @@ pub struct CpuTicks {
     /// Ticks that found the ring full.
     pub lost: u64,
     /// Ticks that were added because the timer fired late by one or more intervals.
-    pub late_ticks: u64,
+    pub late_ticks: Ticks,
 }
 
 /// CPU time in seconds.
@@ -159,7 +160,8 @@ impl Summary {
             .trace_memory
             .then(|| MemorySummary::new(traced, totals));
         let arrays = recorded.arrays + followed.as_ref().map_or(0, FollowSummary::arrays);
-        let thread_ticks = recorded.array_ticks + followed.as_ref().map_or(0, FollowSummary::ticks);
+        let thread_ticks =
+            recorded.array_ticks + followed.as_ref().map_or(Ticks::ZERO, FollowSummary::ticks);
         Summary {
             version: env!("CARGO_PKG_VERSION"),
             experiment: path.to_owned(),
@@ -185,8 +187,8 @@ impl Summary {
                 &counters,
                 lock_waits.as_ref(),
                 RecordedTotals {
-                    ticks: recorded.ticks,
-                    thread_ticks,
+                    ticks: recorded.ticks.0,
+                    thread_ticks: thread_ticks.0,
                     arrays,
                 },
             ),
@@ -231,7 +233,7 @@ fn cpu((cpu, stats, time): &(u32, CpuCounts, CpuTime)) -> CpuTicks {
         idle: stats.idle,
         stolen: stats.stolen,
         lost: stats.lost,
-        late_ticks: stats.late,
+        late_ticks: Ticks(stats.late),
     }
 }
 
@@ -241,10 +243,10 @@ impl CpuSeconds {
     fn new(
         interval: Interval,
         totals: &Totals,
-        irq_ticks: u64,
+        irq_ticks: Ticks,
         has_stolen_time: bool,
     ) -> CpuSeconds {
-        let seconds = |of| interval.seconds_of(totals.sum(of));
+        let seconds = |of| interval.seconds_of(Ticks(totals.sum(of)));
         CpuSeconds {
             user: seconds(|stats| stats.user),
             kernel: seconds(|stats| stats.kernel),
@@ -272,13 +274,13 @@ fn losses(
             .map(|counter| counter.lost + counter.unreported)
             .sum(),
         ring_full: sum(|stats| stats.lost),
-        not_written: dispatcher.not_written,
-        unaccounted: sent as i64 - (recorded.ticks + dispatcher.not_written) as i64,
+        not_written: dispatcher.not_written.0,
+        unaccounted: sent as i64 - (recorded.ticks + dispatcher.not_written.0) as i64,
         off_cpu: sum(|stats| stats.off_cpu_lost),
         thread_records: sum(|stats| stats.thread_records_lost),
         untracked_threads: sum(|stats| stats.threads_untracked),
         sideband: dispatcher.sideband_lost,
-        unnamed_ticks: kernel.unnamed,
+        unnamed_ticks: kernel.unnamed.0,
         truncated_stacks: kernel.truncated,
         missing_stacks: kernel.no_stack,
         late_ticks: sum(|stats| stats.late),

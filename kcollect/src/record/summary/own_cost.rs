@@ -1,5 +1,6 @@
 //! The resources that kcollect uses itself, and the instants from which they count.
 
+use experiment_format::units::Nanos;
 use host::machine::now;
 use serde::Serialize;
 
@@ -7,9 +8,9 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug)]
 pub struct RecordingTimes {
     /// Nanoseconds of CLOCK_MONOTONIC.
-    pub started_ns: u64,
+    pub started_ns: Nanos,
     /// Nanoseconds of CLOCK_MONOTONIC.
-    pub stopped_ns: u64,
+    pub stopped_ns: Nanos,
     /// From when kcollect's own CPU time counts.
     pub own: OwnStart,
 }
@@ -18,7 +19,7 @@ pub struct RecordingTimes {
 #[derive(Clone, Copy, Debug)]
 pub struct OwnStart {
     /// Nanoseconds of CLOCK_MONOTONIC.
-    pub at_ns: u64,
+    pub at_ns: Nanos,
     /// The CPU time that had been used by then, for another experiment, seconds.
     pub cpu_s: f64,
 }
@@ -44,7 +45,9 @@ impl OwnStart {
 impl RecordingTimes {
     /// Returns the time from start to stop, seconds.
     pub(super) fn elapsed_s(&self) -> f64 {
-        self.stopped_ns.saturating_sub(self.started_ns) as f64 / 1e9
+        self.stopped_ns
+            .saturating_sub(self.started_ns)
+            .as_secs_f64()
     }
 }
 
@@ -68,10 +71,10 @@ impl OwnCost {
         let (cpu_s, peak_rss_bytes) = own_use();
         let cpu_s = cpu_s - times.own.cpu_s;
         // Not over the recording: a short one would have the CPU time of the start in it.
-        let of_ns = now().saturating_sub(times.own.at_ns).max(1);
+        let of_ns = now().saturating_sub(times.own.at_ns).max(Nanos(1));
         OwnCost {
             cpu_s,
-            cpu_percent: 100.0 * cpu_s / (of_ns as f64 / 1e9),
+            cpu_percent: 100.0 * cpu_s / (of_ns.as_secs_f64()),
             peak_rss_bytes,
             bytes_written,
         }

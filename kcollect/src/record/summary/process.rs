@@ -2,6 +2,7 @@
 
 use bpf_abi::{DetailTimes, KernelCounts};
 use experiment_format::ids::{Pid, Tid};
+use experiment_format::units::{Nanos, Ticks};
 use serde::Serialize;
 
 use crate::plan::Interval;
@@ -24,7 +25,7 @@ pub struct ProcessSummary {
     #[serde(rename = "kernel")]
     pub kernel_s: f64,
     /// Ticks of both.
-    pub ticks: u64,
+    pub ticks: Ticks,
     /// Exact seconds of all its threads by state, in the order of
     /// [`Summary::states`](super::Summary::states).
     pub states_s: Vec<f64>,
@@ -62,23 +63,23 @@ impl ProcessSummary {
             user_s: interval.seconds_of(times.times.ticks.user),
             kernel_s: interval.seconds_of(times.times.ticks.kernel),
             ticks: times.times.ticks.sum(),
-            states_s: times.times.states().map(|ns| ns as f64 / 1e9).to_vec(),
+            states_s: times.times.states().map(|ns| ns.as_secs_f64()).to_vec(),
             detail_s: DetailSeconds::new(&times.times.details),
             counts: times.times.counts,
             threads: times.threads,
-            tracked_s: times.times.tracked_ns as f64 / 1e9,
+            tracked_s: times.times.tracked_ns.as_secs_f64(),
         }
     }
 }
 
 impl DetailSeconds {
     pub(super) fn new(details: &DetailTimes) -> DetailSeconds {
-        let seconds = |ns: u64| ns as f64 / 1e9;
+        let seconds = |ns: Nanos| ns.as_secs_f64();
         DetailSeconds {
-            block_io: seconds(details.block_io),
-            preempted: seconds(details.preempted),
-            throttled: seconds(details.throttled),
-            stolen: seconds(details.stolen),
+            block_io: seconds(Nanos(details.block_io)),
+            preempted: seconds(Nanos(details.preempted)),
+            throttled: seconds(Nanos(details.throttled)),
+            stolen: seconds(Nanos(details.stolen)),
         }
     }
 }

@@ -25,7 +25,7 @@ fn full() -> Summary {
         name: "server".to_owned(),
         user_s: 1.5,
         kernel_s: 0.5,
-        ticks: 200,
+        ticks: Ticks(200),
         states_s: vec![1.5, 0.5, 0.0, 0.0, 0.25, 0.0, 3.0, 2.0, 0.125, 0.0],
         detail_s: DetailSeconds::new(&DetailTimes::default()),
         counts: KernelCounts::default(),
@@ -38,15 +38,15 @@ fn full() -> Summary {
                 (
                     end,
                     if end == UnwindEnd::Complete {
-                        complete
+                        Ticks(complete)
                     } else {
-                        1
+                        Ticks(1)
                     },
                 )
             })
             .into(),
-        missing: 2,
-        exiting: 3,
+        missing: Ticks(2),
+        exiting: Ticks(3),
         ..StackCounts::default()
     };
     let followed = FollowedProcess {
@@ -62,12 +62,12 @@ fn full() -> Summary {
                 id: "0123".to_owned(),
             }),
         }),
-        ticks: 500,
+        ticks: Ticks(500),
         arrays: 120,
         unwritten_mappings: 0,
         unwritten_functions: 0,
         unread_at_exit: false,
-        lock_waits: (0, 0),
+        lock_waits: (0, Nanos::ZERO),
         io_calls: IoCounts::default(),
         memory: MemoryCounts::default(),
         user_stacks: stacks(400),
@@ -82,7 +82,7 @@ fn full() -> Summary {
         elapsed_s: 10.0,
         idle_recorded: false,
         cpus: vec![CpuTicks {
-            recorded_ns: 9_750_000_000,
+            recorded_ns: Nanos(9_750_000_000),
             ..cpu(&(0, CpuCounts::default(), CpuTime::default()))
         }],
         cpu_time: CpuSeconds {
@@ -92,10 +92,10 @@ fn full() -> Summary {
             idle: 7.5,
             stolen: Some(0.5),
         },
-        ticks: 200,
+        ticks: Ticks(200),
         packets: 180,
         arrays: 300,
-        thread_ticks: 9000,
+        thread_ticks: Ticks(9000),
         counters: vec![CounterSummary {
             name: "cycles".to_owned(),
             interval: 1000,

@@ -133,7 +133,7 @@ impl Summary {
     /// Returns for how long data were paused (`-t A-B`, `-y`, `-L`), as a part of a sentence.
     fn paused(&self) -> String {
         let recorded = self.cpus.iter().map(|cpu| cpu.recorded_ns).max();
-        let paused = self.elapsed_s - recorded.unwrap_or(0) as f64 / 1e9;
+        let paused = self.elapsed_s - recorded.unwrap_or_default().as_secs_f64();
         match paused > MIN_PAUSE_S && recorded.is_some() {
             true => format!(" ({paused:.3} s of it paused)"),
             false => String::new(),
@@ -203,10 +203,10 @@ impl FollowSummary {
              {} none; off the CPU {other_complete} of {other_ticks} ({}); {} ticks of exiting threads cannot have one",
             self.processes.len(),
             if self.processes.len() == 1 { "" } else { "es" },
-            percent(complete as f64, ticks as f64),
+            percent(complete.0 as f64, ticks.0 as f64),
             ticks - complete - stacks.missing,
             stacks.missing,
-            percent(other_complete as f64, other_ticks as f64),
+            percent(other_complete.0 as f64, other_ticks.0 as f64),
             self.user_stacks.exiting,
         )
     }

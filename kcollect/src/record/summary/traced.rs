@@ -4,6 +4,7 @@
 use bpf::OverflowCounts;
 use counters::names::event::CounterRequest;
 use experiment_format::packet::SyncThreshold;
+use experiment_format::units::Nanos;
 use serde::Serialize;
 
 use crate::record::input::inputs::Inputs;
@@ -79,15 +80,17 @@ impl LockWaitSummary {
         followed: &[FollowedProcess],
         totals: &Totals,
     ) -> LockWaitSummary {
-        let (recorded, recorded_ns) = followed.iter().fold((0, 0), |(count, ns), process| {
-            (count + process.lock_waits.0, ns + process.lock_waits.1)
-        });
+        let (recorded, recorded_ns) = followed
+            .iter()
+            .fold((0, Nanos::ZERO), |(count, ns), process| {
+                (count + process.lock_waits.0, ns + process.lock_waits.1)
+            });
         LockWaitSummary {
             threshold_us: threshold.duration().as_micros() as u64,
             recorded,
-            recorded_s: recorded_ns as f64 / 1e9,
+            recorded_s: recorded_ns.as_secs_f64(),
             left_out: totals.sum(|stats| stats.lock_waits_skipped),
-            left_out_s: totals.sum(|stats| stats.lock_waits_skipped_ns) as f64 / 1e9,
+            left_out_s: Nanos(totals.sum(|stats| stats.lock_waits_skipped_ns)).as_secs_f64(),
             lost: totals.sum(|stats| stats.lock_waits_lost),
         }
     }
@@ -117,7 +120,7 @@ impl IoCallSummary {
             .for_each(|process| counts += process.io_calls);
         IoCallSummary {
             recorded: counts.calls,
-            recorded_s: counts.nanos as f64 / 1e9,
+            recorded_s: counts.nanos.as_secs_f64(),
             read_bytes: counts.read,
             written_bytes: counts.written,
             lost: totals.sum(|stats| stats.io_calls_lost),

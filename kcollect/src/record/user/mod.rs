@@ -21,6 +21,7 @@ use bpf::Programs;
 use bpf_abi::unwind::UnwindEnd;
 use bpf_abi::{CodeFile, UserReturnRecord};
 use experiment_format::ids::{Pid, Tid};
+use experiment_format::units::Nanos;
 use user_collector::follow::FollowPolicy;
 use user_collector::follow::FollowRule;
 use user_collector::join::{Join, JoinCounts};
@@ -36,7 +37,7 @@ use super::route::{ProcessContext, Router};
 use super::user_stacks::publish::TablePublisher;
 use super::user_stacks::resolve_stack::{StackLosses, StackResolver, UnwindCounts, relatives};
 use super::user_stacks::user_stack::UserStack;
-use crate::record::activity::ThreadIds;
+use crate::record::activity::TypedHeader;
 
 /// The longest wait for the unwind tables of what runs, before data are taken.
 const TABLES_BEFORE_DATA: Duration = Duration::from_millis(500);
@@ -91,7 +92,7 @@ impl UserSpace {
         if let Some(space) = self.code.spaces.get_mut(header.pid()) {
             space.note_use();
         }
-        let ticks = u64::from(activity.ticks());
+        let ticks = activity.ticks();
         let complete =
             self.join
                 .recorded(activity.stack_series(), header.user_return, ticks, activity);
@@ -111,7 +112,7 @@ impl UserSpace {
             .and_then(|process| process.name.as_deref())
             .unwrap_or(header.name.bytes());
         let first = FirstRecord {
-            at_ns: header.time_ns,
+            at_ns: header.time_ns(),
             name: name.to_vec(),
             descent: self.policy.descent(header.pid()),
         };
@@ -143,7 +144,7 @@ impl UserSpace {
             .join
             .announced((header.tid(), record.call_site), header.user_return);
         if self.code.spaces.get_mut(pid).is_none() {
-            self.code.spaces.found(pid, [], header.time_ns);
+            self.code.spaces.found(pid, [], header.time_ns());
         }
         if let Some(space) = self.code.spaces.get_mut(pid) {
             space.note_use();
@@ -226,7 +227,7 @@ impl UserSpace {
     }
 
     /// Writes a sample of each followed process.
-    pub fn sample(&self, router: &mut Router, processes: &ProcessTable, sample: (u64, &str)) {
+    pub fn sample(&self, router: &mut Router, processes: &ProcessTable, sample: (Nanos, &str)) {
         router.sample_followed(&self.tracker, processes, sample);
     }
 
@@ -236,7 +237,7 @@ impl UserSpace {
     }
 
     /// Once a round: writes what is due.
-    pub fn maintain(&mut self, router: &mut Router, now_ns: u64) {
+    pub fn maintain(&mut self, router: &mut Router, now_ns: Nanos) {
         router.maintain(&self.tracker, &mut self.code, now_ns);
     }
 
@@ -247,7 +248,7 @@ impl UserSpace {
 
     /// Begins another experiment: its processes are chosen, and their mappings written, anew.
     /// Processes that were chosen for what they are stay chosen.
-    pub fn begin_again(&mut self, at_ns: u64) {
+    pub fn begin_again(&mut self, at_ns: Nanos) {
         self.tracker.begin_again();
         self.code.spaces.begin_again(at_ns);
         self.code.objects.begin_again();

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use experiment_format::ids::Pid;
+use experiment_format::units::Nanos;
 use user_collector::process::{ProcessInstance, ProcessTable};
 use user_collector::space::Mapping;
 
@@ -28,7 +29,7 @@ impl UserSpace {
         router: &mut Router,
         processes: &ProcessTable,
         (pid, parent): (Pid, Pid),
-        at_ns: u64,
+        at_ns: Nanos,
     ) {
         let parent_is_followed = self.policy.descendants()
             && self
@@ -56,9 +57,9 @@ impl UserSpace {
         router: &mut Router,
         processes: &ProcessTable,
         instance: ProcessInstance,
-        at_ns: u64,
+        at_ns: Nanos,
     ) {
-        router.begin_if_due(&mut self.process_context(processes), instance, u64::MAX);
+        router.begin_if_due(&mut self.process_context(processes), instance, Nanos::MAX);
         if let Some(process) = self.tracker.get_mut(instance) {
             process.exited_ns.get_or_insert(at_ns);
         }
@@ -66,7 +67,7 @@ impl UserSpace {
     }
 
     /// Records that `pid` executes another program and has its name.
-    pub fn executed(&mut self, router: &mut Router, pid: Pid, name: &[u8], at_ns: u64) {
+    pub fn executed(&mut self, router: &mut Router, pid: Pid, name: &[u8], at_ns: Nanos) {
         self.stop_waiting(pid);
         self.code.spaces.executed(pid, at_ns);
         self.policy.executed(pid);
@@ -91,7 +92,7 @@ impl UserSpace {
     }
 
     /// Records that `pid` maps a file for execution.
-    pub fn mapped(&mut self, router: &mut Router, pid: Pid, mapping: Mapping, at_ns: u64) {
+    pub fn mapped(&mut self, router: &mut Router, pid: Pid, mapping: Mapping, at_ns: Nanos) {
         if let Some(instance) = self.tracker.instance(pid) {
             router.mapped(instance, at_ns, &mapping);
         }
@@ -100,7 +101,7 @@ impl UserSpace {
     }
 
     /// Records a process that the snapshot found, with its mappings.
-    pub fn found(&mut self, pid: Pid, mappings: Vec<Mapping>, at_ns: u64) {
+    pub fn found(&mut self, pid: Pid, mappings: Vec<Mapping>, at_ns: Nanos) {
         self.policy.found(pid);
         if !mappings.is_empty() {
             self.code.spaces.found(pid, mappings, at_ns);
@@ -119,8 +120,8 @@ impl UserSpace {
     pub fn mappings_read(
         &mut self,
         pid: Pid,
-        began_ns: u64,
-        now_ns: u64,
+        began_ns: Nanos,
+        now_ns: Nanos,
         mappings: Option<Vec<Mapping>>,
     ) {
         let changed =
@@ -136,7 +137,7 @@ impl UserSpace {
     }
 
     /// Records that the leading thread of `pid` exited.
-    pub fn exited(&mut self, router: &mut Router, pid: Pid, at_ns: u64) {
+    pub fn exited(&mut self, router: &mut Router, pid: Pid, at_ns: Nanos) {
         if let Some(instance) = self.tracker.instance(pid)
             && let Some(process) = self.tracker.get_mut(instance)
         {
@@ -153,12 +154,12 @@ impl UserSpace {
         &mut self,
         router: &mut Router,
         processes: &ProcessTable,
-        (now_ns, known_ns): (u64, u64),
+        (now_ns, known_ns): (Nanos, Nanos),
         lives: impl Fn(Pid) -> bool,
     ) {
         let finished = self.finished(processes, known_ns, lives);
         for instance in &finished {
-            router.begin_if_due(&mut self.process_context(processes), *instance, u64::MAX);
+            router.begin_if_due(&mut self.process_context(processes), *instance, Nanos::MAX);
         }
         let instances = finished.iter().copied();
         router.sample_exits(&self.tracker, processes, instances, now_ns);
@@ -170,7 +171,7 @@ impl UserSpace {
             router.close_subexperiment(
                 &mut self.process_context(processes),
                 instance,
-                exited.unwrap_or(0),
+                exited.unwrap_or(Nanos::ZERO),
             );
             if self.tracker.has_its_number(instance) {
                 self.tracker.take_number(instance.pid());
@@ -185,7 +186,7 @@ impl UserSpace {
     fn finished(
         &self,
         processes: &ProcessTable,
-        known_ns: u64,
+        known_ns: Nanos,
         lives: impl Fn(Pid) -> bool,
     ) -> Vec<ProcessInstance> {
         let awaited: HashSet<Pid> = self.resolver.awaited().collect();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bpf_abi::{IoCallRecord, RecordHeader, ThreadName};
 use experiment_format::ids::Pid;
+use experiment_format::units::Nanos;
 use user_collector::io_calls::calls::{Action, call_of};
 use user_collector::io_calls::{Descriptors, Operation, ProcLookup, Sockets};
 use user_collector::memory::Memory;
@@ -13,7 +14,9 @@ use user_collector::process::instance_of;
 use user_collector::process::{ProcessInstance, ProcessTable};
 
 use super::UserSpace;
-use crate::record::activity::{ActivityKind, IoCallEvent, ThreadActivity, ThreadEvent, ThreadIds};
+use crate::record::activity::{
+    ActivityKind, IoCallEvent, ThreadActivity, ThreadEvent, TypedHeader,
+};
 use crate::record::route::Router;
 
 /// The descriptors and memory of the processes whose calls are traced.
@@ -63,14 +66,14 @@ impl TracedProcesses {
     }
 
     /// Returns what a call did, as events of its thread with the times at which they were.
-    fn apply(&mut self, call: &IoCallRecord) -> Vec<(u64, ThreadEvent)> {
+    fn apply(&mut self, call: &IoCallRecord) -> Vec<(Nanos, ThreadEvent)> {
         let (pid, call_site) = (call.header.pid(), call.call_site);
         if let Some(Action::Memory(what)) = call_of(call.call, call.compat).map(|call| call.action)
         {
             let changes = self.memory.entry(pid).or_default().apply(what, call);
             let event = |change| {
                 (
-                    call.header.time_ns,
+                    call.header.time_ns(),
                     ThreadEvent::Memory { call_site, change },
                 )
             };
@@ -109,7 +112,7 @@ impl UserSpace {
         let instance = instance_of(processes, pid);
         for (time_ns, event) in self.traced.apply(call) {
             let header = RecordHeader {
-                time_ns,
+                time_ns: time_ns.0,
                 ..call.header
             };
             self.traced_event(router, processes, header, instance, event);
@@ -122,14 +125,14 @@ impl UserSpace {
         router: &mut Router,
         processes: &ProcessTable,
         (pid, name): (Pid, &[u8]),
-        at_ns: u64,
+        at_ns: Nanos,
     ) {
         let Some(mut memory) = self.traced.memory.remove(&pid) else {
             return;
         };
         let instance = instance_of(processes, pid);
         let header = RecordHeader {
-            time_ns: at_ns,
+            time_ns: at_ns.0,
             pid: pid.0,
             tid: pid.0,
             name: ThreadName::of(name),

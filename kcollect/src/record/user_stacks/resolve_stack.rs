@@ -7,6 +7,7 @@ use std::time::Instant;
 use bpf_abi::unwind::UnwindEnd;
 use bpf_abi::{CapturedStack, UserReturnRecord};
 use experiment_format::ids::Pid;
+use experiment_format::units::Nanos;
 use host::machine;
 use serde::Serialize;
 use user_collector::join::UserStackKey;
@@ -18,7 +19,7 @@ use user_collector::space::{MappedCode, mapping_at};
 use super::publish::TablePublisher;
 use super::unmapped::Unmapped;
 use super::user_stack::{StackCopy, UserStack};
-use crate::record::activity::ThreadIds;
+use crate::record::activity::TypedHeader;
 
 /// The most memory that stack copies take while they wait for tables.
 const MAX_COPIED_BYTES: usize = 64 << 20;
@@ -103,7 +104,7 @@ impl StackResolver {
                 if self.copied_bytes + bytes > MAX_COPIED_BYTES {
                     return copy.unwound_stack();
                 }
-                match self.unmapped.wait(record.header.time_ns, slot, copy) {
+                match self.unmapped.wait(record.header.time_ns(), slot, copy) {
                     Some(copy) => copy.unwound_stack(),
                     None => {
                         self.copied_bytes += bytes;
@@ -135,7 +136,7 @@ impl StackResolver {
                     code,
                     publisher,
                     processes,
-                    (record.header.time_ns, slot),
+                    (record.header.time_ns(), slot),
                     copy,
                 )
             }
@@ -148,7 +149,7 @@ impl StackResolver {
         code: &mut LoadedCode,
         publisher: &mut TablePublisher,
         processes: &ProcessTable,
-        (at_ns, slot): (u64, UserStackKey),
+        (at_ns, slot): (Nanos, UserStackKey),
         mut copy: StackCopy,
     ) -> Option<UserStack> {
         if self.copied_bytes > SHORTEN_COPIES_BYTES {
@@ -233,7 +234,7 @@ impl StackResolver {
         &mut self,
         code: &mut LoadedCode,
         pid: Pid,
-        (began, now_ns): (u64, u64),
+        (began, now_ns): (Nanos, Nanos),
         mappings: Option<Vec<Mapping>>,
     ) -> bool {
         let (since, waiting) = self.unmapped.was_read(pid);

@@ -8,14 +8,15 @@
 use std::collections::HashMap;
 
 use experiment_format::ids::Pid;
+use experiment_format::units::Nanos;
 use user_collector::join::UserStackKey;
 
 use super::user_stack::StackCopy;
 
 /// The shortest pause between two readings of a process's mappings, nanoseconds.
-const MIN_PAUSE_NS: u64 = 200_000_000;
+const MIN_PAUSE_NS: Nanos = Nanos::from_millis(200);
 /// The longest one.
-const MAX_PAUSE_NS: u64 = 60_000_000_000;
+const MAX_PAUSE_NS: Nanos = Nanos::from_secs(60);
 /// The most processes whose mappings are read in a round.
 const MAX_READINGS: usize = 16;
 
@@ -30,10 +31,10 @@ pub(in crate::record) struct Unmapped {
 #[derive(Debug)]
 struct Reading {
     /// The time before which it is not read again.
-    next_ns: u64,
-    pause_ns: u64,
+    next_ns: Nanos,
+    pause_ns: Nanos,
     /// When the first of those that wait was taken.
-    since_ns: u64,
+    since_ns: Nanos,
     waiting: Vec<(UserStackKey, StackCopy)>,
 }
 
@@ -42,14 +43,14 @@ impl Unmapped {
     /// read not long ago.
     pub(in crate::record) fn wait(
         &mut self,
-        at_ns: u64,
+        at_ns: Nanos,
         slot: UserStackKey,
         copy: StackCopy,
     ) -> Option<StackCopy> {
         let reading = self.by_pid.entry(copy.pid).or_insert_with(|| Reading {
-            next_ns: 0,
+            next_ns: Nanos::ZERO,
             pause_ns: MIN_PAUSE_NS,
-            since_ns: 0,
+            since_ns: Nanos::ZERO,
             waiting: Vec::new(),
         });
         if reading.waiting.is_empty() {
@@ -82,7 +83,7 @@ impl Unmapped {
     pub(in crate::record) fn was_read(
         &mut self,
         pid: Pid,
-    ) -> (u64, Vec<(UserStackKey, StackCopy)>) {
+    ) -> (Nanos, Vec<(UserStackKey, StackCopy)>) {
         self.by_pid
             .get_mut(&pid)
             .map_or_else(Default::default, |reading| {
@@ -91,11 +92,11 @@ impl Unmapped {
     }
 
     /// Sets the pause after a reading of an instant, which had something new or nothing.
-    pub(in crate::record) fn had_news(&mut self, pid: Pid, at_ns: u64, news: bool) {
+    pub(in crate::record) fn had_news(&mut self, pid: Pid, at_ns: Nanos, news: bool) {
         if let Some(reading) = self.by_pid.get_mut(&pid) {
             reading.pause_ns = match news {
                 true => MIN_PAUSE_NS,
-                false => (2 * reading.pause_ns).min(MAX_PAUSE_NS),
+                false => (reading.pause_ns * 2).min(MAX_PAUSE_NS),
             };
             reading.next_ns = at_ns + reading.pause_ns;
         }
@@ -148,17 +149,21 @@ mod tests {
     fn the_pause_doubles_with_each_reading_without_news() {
         let (slot, _) = Join::<(), ()>::default().announced((Tid(7), 0), 1);
         let mut unmapped = Unmapped::default();
-        assert!(unmapped.wait(1000, slot, copy_of(Pid(7))).is_none());
-        assert!(unmapped.wait(900, slot, copy_of(Pid(7))).is_none());
+        assert!(unmapped.wait(Nanos(1000), slot, copy_of(Pid(7))).is_none());
+        assert!(unmapped.wait(Nanos(900), slot, copy_of(Pid(7))).is_none());
         assert_eq!(unmapped.take_asked(), [Pid(7)]);
         let (since, waiting) = unmapped.was_read(Pid(7));
-        assert_eq!((since, waiting.len()), (900, 2));
+        assert_eq!((since, waiting.len()), (Nanos(900), 2));
 
-        let mut at = 2000;
+        let mut at = Nanos(2000);
         for pauses in [2, 4, 8] {
             unmapped.had_news(Pid(7), at, false);
-            at += pauses * MIN_PAUSE_NS;
-            assert!(unmapped.wait(at - 1, slot, copy_of(Pid(7))).is_some());
+            at += MIN_PAUSE_NS * pauses;
+            assert!(
+                unmapped
+                    .wait(at - Nanos(1), slot, copy_of(Pid(7)))
+                    .is_some()
+            );
             assert!(unmapped.wait(at, slot, copy_of(Pid(7))).is_none());
             assert_eq!(unmapped.take_asked(), [Pid(7)]);
             assert_eq!(unmapped.was_read(Pid(7)).0, at);

@@ -7,6 +7,7 @@ use bpf_abi::layout::{MAX_USER_FRAMES, RED_ZONE_BYTES, REGISTERS, STACK_POINTER}
 use bpf_abi::unwind::{self, Registers, UnwindBy, UnwindEnd};
 use experiment_format::ids::Pid;
 use experiment_format::stacks::StackEnd;
+use experiment_format::units::Ticks;
 use serde::Serialize;
 use user_collector::loaded_code::LoadedCode;
 use user_collector::objects::{LoadObjects, UnwindTableState};
@@ -47,25 +48,29 @@ impl UserStack {
 pub struct StackCounts {
     /// Ticks, by the end.
     #[serde(flatten)]
-    pub by_end: BTreeMap<UnwindEnd, u64>,
+    pub by_end: BTreeMap<UnwindEnd, Ticks>,
     /// Ticks without a user stack that should have one.
-    pub missing: u64,
+    pub missing: Ticks,
     /// Ticks of exiting threads, whose memory was gone, and their user stack with it.
-    pub exiting: u64,
+    pub exiting: Ticks,
     /// Ticks with a frame that was unwound by its frame pointer.
-    pub via_frame_pointer: u64,
+    pub via_frame_pointer: Ticks,
     /// Ticks with a caller that was found by a scan of the stack.
-    pub via_scan: u64,
+    pub via_scan: Ticks,
 }
 
 impl StackCounts {
     /// Adds ticks with a user stack, or without, of a thread that ends or doesn't.
-    pub fn add(&mut self, stack: Option<&UserStack>, exiting: bool, ticks: u64) {
+    pub fn add(&mut self, stack: Option<&UserStack>, exiting: bool, ticks: Ticks) {
         match stack {
             Some(stack) => {
                 *self.by_end.entry(stack.end).or_default() += ticks;
-                self.via_frame_pointer += if stack.via_frame_pointer { ticks } else { 0 };
-                self.via_scan += if stack.via_scan { ticks } else { 0 };
+                self.via_frame_pointer += if stack.via_frame_pointer {
+                    ticks
+                } else {
+                    Ticks::ZERO
+                };
+                self.via_scan += if stack.via_scan { ticks } else { Ticks::ZERO };
             }
             None if exiting => self.exiting += ticks,
             None => self.missing += ticks,
@@ -74,22 +79,22 @@ impl StackCounts {
 
     /// Returns the ticks that reach the thread's first function, and all that could.
     #[must_use]
-    pub fn complete(&self) -> (u64, u64) {
+    pub fn complete(&self) -> (Ticks, Ticks) {
         let complete = self.by_end.get(&UnwindEnd::Complete).copied();
-        let could = |(end, _): &(&UnwindEnd, &u64)| **end != UnwindEnd::Executing;
-        let unwound: u64 = self
+        let could = |(end, _): &(&UnwindEnd, &Ticks)| **end != UnwindEnd::Executing;
+        let unwound: Ticks = self
             .by_end
             .iter()
             .filter(could)
             .map(|(_, ticks)| ticks)
             .sum();
-        (complete.unwrap_or(0), unwound + self.missing)
+        (complete.unwrap_or_default(), unwound + self.missing)
     }
 
     /// Adds those of another.
     pub fn merge(&mut self, other: &StackCounts) {
         for (end, ticks) in &other.by_end {
-            *self.by_end.entry(*end).or_default() += ticks;
+            *self.by_end.entry(*end).or_default() += *ticks;
         }
         self.missing += other.missing;
         self.exiting += other.exiting;

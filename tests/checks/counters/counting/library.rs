@@ -11,6 +11,7 @@ use counters::perf::counter::Start;
 use counters::perf::reading::{Estimate, SetReading};
 use counters::perf::set::{CounterSet, CounterTarget, SetRequest};
 use experiment_format::ids::{Pid, Tid};
+use experiment_format::units::Nanos;
 use tests::machine::disturbance::not_judged;
 use tests::machine::tracefs::Tracefs;
 use tests::machine::{Exclusive, online_cpus};
@@ -190,7 +191,7 @@ fn root_alone_counts_exceed_32_and_64_bits() -> Result<()> {
     sleep(Duration::from_millis(4400));
     for (clock, begin) in &clocks {
         let sample = clock.read()?;
-        let passed = sample.time_ns - begin;
+        let passed = (sample.time_ns - Nanos(*begin)).0;
         let count = count(&sample, 0);
         ensure!(
             count > 1 << 32 && count.abs_diff(passed) < passed / 100,

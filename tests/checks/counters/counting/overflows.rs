@@ -43,7 +43,7 @@ fn root_alone_a_preset_is_counted_down() -> Result<()> {
         ensure!(
             overflow.tid == Tid::from_raw(nix::unistd::gettid().as_raw())
                 && overflow.pid == Pid(std::process::id())
-                && (begin..monotonic_ns()?).contains(&overflow.time_ns)
+                && (begin..monotonic_ns()?).contains(&overflow.time_ns.0)
                 && overflow.ip != 0,
             "round {round}: {overflow:?}"
         );

@@ -12,6 +12,7 @@ use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::{Microstate, NumStates};
 use experiment_format::packet::{ClockTick, TickArray};
 use experiment_format::stacks::StackEnd;
+use experiment_format::units::{Nanos, Ticks};
 use experiment_format::writer::ExperimentWriter;
 use tests::experiment::synthetic::KERNEL;
 
@@ -77,14 +78,14 @@ pub(super) fn hostile(parent: &Path) -> Result<PathBuf> {
     };
     let start = 1_000_000_000;
     let run = StartTime {
-        tstamp_ns: start,
+        tstamp_ns: Nanos(start),
         wall_s: 1_795_205_070,
         wall_subsec_ns: 0,
         tm_zone_s: 0,
     };
     let mut founder = ExperimentWriter::create(dir, &header, run)?;
     founder.map(&MapEvent::Segment {
-        at_ns: 0,
+        at_ns: Nanos::ZERO,
         vaddr: KERNEL,
         size: 0x4000,
         file_offset: 0x1000,
@@ -93,13 +94,13 @@ pub(super) fn hostile(parent: &Path) -> Result<PathBuf> {
     })?;
     for (number, name) in (1..).zip(NAMES) {
         founder.map(&MapEvent::Function {
-            at_ns: 0,
+            at_ns: Nanos::ZERO,
             vaddr: 0x1000 * u64::from(number),
             size: 256,
             name: name.into(),
         })?;
         founder.log(&LogEvent::Thread {
-            at_ns: 0,
+            at_ns: Nanos::ZERO,
             tid: Tid(number),
             name: name.into(),
             group: format!("{name}, pid {number}"),
@@ -111,11 +112,11 @@ pub(super) fn hostile(parent: &Path) -> Result<PathBuf> {
             0x1000 * u64::from(1 + number % NAMES.len() as u32),
         ];
         let stack = founder.stack(&frames, StackEnd::Complete)?;
-        let mut ticks = [0; Microstate::PER_THREAD];
-        ticks[number as usize % Microstate::PER_THREAD] = 3 + number;
+        let mut ticks = [Ticks::ZERO; Microstate::PER_THREAD];
+        ticks[number as usize % Microstate::PER_THREAD] = Ticks(3 + u64::from(number));
         founder.tick_array(&TickArray {
             cpu: 0,
-            time_ns: start + 1_000_000 * u64::from(number),
+            time_ns: Nanos(start + 1_000_000 * u64::from(number)),
             stack,
             tid: Tid(number),
             pid: Pid(number),
@@ -123,7 +124,7 @@ pub(super) fn hostile(parent: &Path) -> Result<PathBuf> {
             detail: 0,
         })?;
     }
-    Ok(founder.close(60_000_000_000)?)
+    Ok(founder.close(Nanos(60_000_000_000))?)
 }
 
 #[test]

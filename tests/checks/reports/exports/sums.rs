@@ -13,6 +13,7 @@ use analysis::model::{Model, STATE_SLOTS};
 use anyhow::{Context, Result, ensure};
 use experiment_format::microstate::Microstate;
 use experiment_format::stacks::StackEnd;
+use experiment_format::units::{Nanos, Ticks};
 use flate2::read::GzDecoder;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -174,7 +175,7 @@ fn state_intervals(
                 at,
                 frames,
                 end,
-                ticks,
+                ticks: ticks.map(|ticks| Ticks(ticks.into())),
                 kernel_cpu: cpus && kernel_cpu,
             }
         });
@@ -218,7 +219,9 @@ fn exports_of_random_experiments_have_the_sums_of_the_report() {
         agree(&model, &all)?;
         let some = Filter {
             threads: vec![10, 101, 104],
-            time: Some(TimeRange::SinceStart(100_000_000..800_000_000)),
+            time: Some(TimeRange::SinceStart(
+                Nanos(100_000_000)..Nanos(800_000_000),
+            )),
             ..threads_only()
         };
         agree(&model, &some)

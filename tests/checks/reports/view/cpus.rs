@@ -30,7 +30,7 @@ fn threads_that_ran_on_a_cpu_are_named() -> Result<()> {
             // a row where the one before it ended, if that is less than a tick away.
             let mut truth: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
             for tick in &payload.ticks {
-                let end = tick.time_ns as f64;
+                let end = tick.time_ns.0 as f64;
                 let begin = end - f64::from(tick.ticks) * interval;
                 let inside = to.min(end) - from.max(begin);
                 if tick.cpu == cpu && ON_CPU.contains(&tick.state) && inside > -interval {
@@ -64,7 +64,7 @@ fn threads_that_ran_on_a_cpu_are_named() -> Result<()> {
     let on_cpu = payload.ticks.iter();
     let on_cpu = on_cpu.filter(|tick| ON_CPU.contains(&tick.state));
     let longest = on_cpu.max_by_key(|tick| tick.ticks).context("none ran")?;
-    let end = longest.time_ns as f64;
+    let end = longest.time_ns.0 as f64;
     let begin = end - f64::from(longest.ticks) * interval;
     let view = format!("(kcollect.view({begin}, {end}), 0)");
     shown.browser.evaluate(&view)?;

@@ -3,6 +3,7 @@
 use analysis::view::{PageFunction, PageProcess, PageThread, PageTick, Payload};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::microstate::Microstate;
+use experiment_format::units::Nanos;
 
 /// Numbers that look random and are the same each time (splitmix64).
 pub(crate) struct Dice(u64);
@@ -108,7 +109,7 @@ pub(crate) fn profile(
     let mut payload = Payload {
         title: "ktest.1.er".to_owned(),
         start_unix_ms: 1_767_225_600_000,
-        duration_ns: seconds * 1_000_000_000,
+        duration_ns: Nanos(seconds * 1_000_000_000),
         interval_us: INTERVAL_US,
         machine: "example · Linux 6.18 · 8 CPUs".to_owned(),
         groupings: vec!["unit", "user"],
@@ -165,7 +166,7 @@ pub(crate) fn profile(
             },
             exact_ns: None,
         });
-        live(&mut dice, &mut payload, index, &stacks, mean);
+        live(&mut dice, &mut payload, index, &stacks, mean.0);
     }
     // The order is not specified.
     for at in (1..payload.ticks.len()).rev() {
@@ -180,7 +181,7 @@ pub(crate) fn profile(
 fn live(dice: &mut Dice, payload: &mut Payload, thread: u32, stacks: &[[u32; 3]], mean: u64) {
     let busy = dice.below(1000) * dice.below(1000) * dice.below(1000) / 1_000_000;
     let mut now = if dice.below(4) == 0 {
-        dice.below(payload.duration_ns)
+        dice.below(payload.duration_ns.0)
     } else {
         0
     };
@@ -213,11 +214,11 @@ fn live(dice: &mut Dice, payload: &mut Payload, thread: u32, stacks: &[[u32; 3]]
         now += ticks * INTERVAL;
         let waited = if ticks > 1 { dice.below(3) } else { 0 };
         let end = now + waited * INTERVAL;
-        if end > payload.duration_ns {
+        if end > payload.duration_ns.0 {
             return;
         }
         let row = PageTick {
-            time_ns: end,
+            time_ns: Nanos(end),
             thread,
             cpu,
             stack,

@@ -56,7 +56,7 @@ fn a_stroke_selects_time(shown: &mut Shown, truths: &Profile<'_>, payload: &Payl
     let range = shown.browser.evaluate("kcollect.selection().time")?;
     let bound = |at: usize| range[at].as_u64().context("no range");
     let time = [bound(0)?, bound(1)?];
-    ensure!(time[0] > 0 && time[1] < payload.duration_ns, "{range}");
+    ensure!(time[0] > 0 && time[1] < payload.duration_ns.0, "{range}");
     let selection = Selection {
         time: Some(time),
         ..Selection::default()

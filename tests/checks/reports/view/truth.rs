@@ -56,7 +56,7 @@ impl Selection {
     fn has_time(&self, payload: &Payload, passed: i64) -> bool {
         self.time.is_none_or(|[from, to]| {
             (from == 0 || passed > from as i64)
-                && (to >= payload.duration_ns || passed <= to as i64)
+                && (to >= payload.duration_ns.0 || passed <= to as i64)
         })
     }
 }
@@ -84,7 +84,7 @@ impl<'a> Profile<'a> {
         let mut last = vec![0; payload.ticks.len()];
         let mut arrays: BTreeMap<(u32, u64), Vec<usize>> = BTreeMap::new();
         for (index, row) in payload.ticks.iter().enumerate() {
-            let key = (row.thread, row.time_ns);
+            let key = (row.thread, row.time_ns.0);
             arrays.entry(key).or_default().push(index);
         }
         for ((_, time), mut rows) in arrays {

@@ -22,6 +22,7 @@ use experiment_format::packet::{
 };
 use experiment_format::stacks::StackEnd;
 use experiment_format::subexperiment::SubexperimentWriter;
+use experiment_format::units::{Nanos, Ticks};
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 
@@ -88,7 +89,7 @@ fn write(parent: &Path) -> Result<std::path::PathBuf> {
         b"int two;\nint two() { return 2; }\nint one() { return two(); }\n",
     )?;
     let run = StartTime {
-        tstamp_ns: START,
+        tstamp_ns: Nanos(START),
         wall_s: 1_795_205_070,
         wall_subsec_ns: 5,
         tm_zone_s: -3600,
@@ -98,12 +99,12 @@ fn write(parent: &Path) -> Result<std::path::PathBuf> {
     founder.log(&thread(3, "kworker/0:1", "kworker/0:1, pid 3"))?;
     founder.log(&thread(7, "sort", "sort, pid 7"))?;
     founder.note("a note")?;
-    founder.warning(SECOND, "something was lost")?;
+    founder.warning(Nanos(SECOND), "something was lost")?;
     founder.log(&LogEvent::Pause {
-        at_ns: 5,
+        at_ns: Nanos(5),
         name: Some("USR1".to_owned()),
     })?;
-    founder.log(&LogEvent::Resume { at_ns: 6 })?;
+    founder.log(&LogEvent::Resume { at_ns: Nanos(6) })?;
     founder.side_file("kcollect.json", SUMMARY.as_bytes())?;
     for line in THREADS {
         founder.side_line("threads.jsonl", &format!("{line}\n"))?;
@@ -115,16 +116,16 @@ fn write(parent: &Path) -> Result<std::path::PathBuf> {
         founder.tick_array(&array(time, stack, 3, 3, number))?;
         founder.tick(&ClockTick {
             cpu: number % 2,
-            time_ns: time,
+            time_ns: Nanos(time),
             stack,
             tid: Tid(7),
             pid: Pid(7),
             state: Microstate::KernelCpu,
-            ticks: 5,
+            ticks: Ticks(5),
         })?;
         founder.counted(&CounterEvent {
             cpu: 0,
-            time_ns: time,
+            time_ns: Nanos(time),
             stack,
             tid: Tid(3),
             pid: Pid(3),
@@ -133,11 +134,11 @@ fn write(parent: &Path) -> Result<std::path::PathBuf> {
         })?;
     }
     for second in 0..3 {
-        founder.sample(second * SECOND, "periodic", &usage(second))?;
+        founder.sample(Nanos(second * SECOND), "periodic", &usage(second))?;
     }
     sorting(&founder, run)?;
     compiling(&founder, run)?;
-    Ok(founder.close(3 * SECOND)?)
+    Ok(founder.close(Nanos(3 * SECOND))?)
 }
 
 /// A process with a program of which lines are known.
@@ -169,7 +170,7 @@ fn sorting(founder: &ExperimentWriter, run: StartTime) -> Result<()> {
         sub.tick_array(&array(time, stack, 7, 7, number))?;
         sub.counted(&CounterEvent {
             cpu: 1,
-            time_ns: time,
+            time_ns: Nanos(time),
             stack,
             tid: Tid(7),
             pid: Pid(7),
@@ -178,8 +179,8 @@ fn sorting(founder: &ExperimentWriter, run: StartTime) -> Result<()> {
         })?;
         sub.waited(&SyncEvent {
             cpu: 1,
-            requested_ns: time - 5_000_000,
-            ended_ns: time,
+            requested_ns: Nanos(time - 5_000_000),
+            ended_ns: Nanos(time),
             stack,
             tid: Tid(7 + number % 2),
             pid: Pid(7),
@@ -188,8 +189,8 @@ fn sorting(founder: &ExperimentWriter, run: StartTime) -> Result<()> {
         })?;
         sub.called(&IoEvent {
             cpu: 1,
-            requested_ns: time - 3_000_000,
-            ended_ns: time,
+            requested_ns: Nanos(time - 3_000_000),
+            ended_ns: Nanos(time),
             stack,
             tid: Tid(7 + number % 2),
             pid: Pid(7),
@@ -203,7 +204,7 @@ fn sorting(founder: &ExperimentWriter, run: StartTime) -> Result<()> {
         })?;
         sub.allocated(&HeapEvent {
             cpu: 1,
-            time_ns: time,
+            time_ns: Nanos(time),
             stack,
             tid: Tid(7 + number % 2),
             pid: Pid(7),
@@ -213,10 +214,10 @@ fn sorting(founder: &ExperimentWriter, run: StartTime) -> Result<()> {
         })?;
     }
     for second in 0..2 {
-        sub.sample(second * SECOND, "periodic", &usage(second))?;
+        sub.sample(Nanos(second * SECOND), "periodic", &usage(second))?;
     }
-    sub.warning(5, "a table was late")?;
-    Ok(sub.close(founder.dir(), 2 * SECOND)?)
+    sub.warning(Nanos(5), "a table was late")?;
+    Ok(sub.close(founder.dir(), Nanos(2 * SECOND))?)
 }
 
 /// A process with JIT functions.
@@ -226,15 +227,15 @@ fn compiling(founder: &ExperimentWriter, run: StartTime) -> Result<()> {
     sub.log(&thread(9, "jit", "jit, pid 8"))?;
     for (at_ns, name) in [(0, "made"), (SECOND / 4, "made again")] {
         sub.map(&MapEvent::Function {
-            at_ns,
+            at_ns: Nanos(at_ns),
             vaddr: 0x2000,
             size: 64,
             name: name.to_owned(),
         })?;
-        sub.dynamic_code(at_ns, 0x2000, &[0x90, 0x90, 0xe8, 0, 0, 0, 0, 0xc3])?;
+        sub.dynamic_code(Nanos(at_ns), 0x2000, &[0x90, 0x90, 0xe8, 0, 0, 0, 0, 0xc3])?;
     }
     sub.map(&MapEvent::Unmap {
-        at_ns: SECOND,
+        at_ns: Nanos(SECOND),
         vaddr: 0x2000,
     })?;
     for number in 0..3 {
@@ -242,7 +243,7 @@ fn compiling(founder: &ExperimentWriter, run: StartTime) -> Result<()> {
         let time = START + u64::from(number) * 300_000_000;
         sub.tick_array(&array(time, stack, 9, 8, number))?;
     }
-    Ok(sub.close(founder.dir(), 2 * SECOND)?)
+    Ok(sub.close(founder.dir(), Nanos(2 * SECOND))?)
 }
 
 fn kernel() -> ElfImage<'static> {
@@ -314,7 +315,7 @@ fn header(pid: u32, command: &str) -> LogHeader {
 
 fn segment(vaddr: u64, size: u64, file_offset: u64, name: &str) -> MapEvent {
     MapEvent::Segment {
-        at_ns: 0,
+        at_ns: Nanos::ZERO,
         vaddr,
         size,
         file_offset,
@@ -325,7 +326,7 @@ fn segment(vaddr: u64, size: u64, file_offset: u64, name: &str) -> MapEvent {
 
 fn thread(tid: u32, name: &str, group: &str) -> LogEvent {
     LogEvent::Thread {
-        at_ns: 0,
+        at_ns: Nanos::ZERO,
         tid: Tid(tid),
         name: name.to_owned(),
         group: group.to_owned(),
@@ -339,15 +340,15 @@ fn array(
     pid: u32,
     number: u32,
 ) -> TickArray {
-    let mut ticks = [0; Microstate::PER_THREAD];
+    let mut ticks = [Ticks::ZERO; Microstate::PER_THREAD];
     for (slot, ticks) in ticks.iter_mut().enumerate() {
         if (slot as u32 + number).is_multiple_of(3) {
-            *ticks = 1 + number;
+            *ticks = Ticks(1 + u64::from(number));
         }
     }
     TickArray {
         cpu: number % 2,
-        time_ns: time,
+        time_ns: Nanos(time),
         stack,
         tid: Tid(tid),
         pid: Pid(pid),
@@ -359,12 +360,12 @@ fn array(
 fn usage(second: u64) -> UsageRecord {
     let mut usage = UsageRecord {
         threads: 2,
-        time_ns: START + second * SECOND,
-        real_ns: 2 * second * SECOND,
+        time_ns: Nanos(START + second * SECOND),
+        real_ns: Nanos(2 * second * SECOND),
         minor_faults: 10 * second,
         ..UsageRecord::default()
     };
-    usage.states_ns[Microstate::User as usize] = 200_000_000 * second;
-    usage.states_ns[Microstate::Sleep as usize] = 1_800_000_000 * second;
+    usage.states_ns[Microstate::User as usize] = Nanos(200_000_000 * second);
+    usage.states_ns[Microstate::Sleep as usize] = Nanos(1_800_000_000 * second);
     usage
 }

@@ -32,6 +32,7 @@ use tempfile::TempDir;
 
 use super::experiment::in_memory;
 use damage::{Entry, Files, damaged};
+use experiment_format::units::Nanos;
 
 /// Functions that are shown alone.
 const SHOWN_FUNCTIONS: usize = 3;
@@ -159,7 +160,7 @@ fn report_all(model: &Model) {
         false,
     );
     let filter = Filter {
-        time: Some(TimeRange::SinceStart(0..1_000_000_000)),
+        time: Some(TimeRange::SinceStart(Nanos::ZERO..Nanos(1_000_000_000))),
         cpus: vec![0],
         ..Filter::default()
     };

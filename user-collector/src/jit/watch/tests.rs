@@ -18,7 +18,8 @@ struct Trial {
 fn trial() -> Trial {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("perf.map");
-    let mut watch = JitWatch::open(Pid(std::process::id()), 100, &SharedJit::default()).unwrap();
+    let mut watch =
+        JitWatch::open(Pid(std::process::id()), Nanos(100), &SharedJit::default()).unwrap();
     watch.path.clone_from(&path);
     Trial {
         _dir: dir,
@@ -49,7 +50,7 @@ impl Trial {
         file.set_modified(later).unwrap();
     }
 
-    fn poll(&mut self, now_ns: u64) -> Vec<String> {
+    fn poll(&mut self, now_ns: Nanos) -> Vec<String> {
         shown(self.watch.poll(now_ns))
     }
 }
@@ -66,10 +67,10 @@ fn shown(changes: Vec<JitChange>) -> Vec<String> {
 fn a_map_is_read_as_it_grows() {
     let mut trial = trial();
     trial.append(b"10 8 a\n20 8 b\n30 8 ha");
-    assert_eq!(trial.poll(1000), ["100+a", "100+b"]);
-    assert!(trial.poll(2000).is_empty());
+    assert_eq!(trial.poll(Nanos(1000)), ["100+a", "100+b"]);
+    assert!(trial.poll(Nanos(2000)).is_empty());
     trial.append(b"lf\n20 4 c\n");
-    assert_eq!(trial.poll(3000), ["2000+half", "2000-20", "2001+c"]);
+    assert_eq!(trial.poll(Nanos(3000)), ["2000+half", "2000-20", "2001+c"]);
     assert_eq!(trial.watch.counts().functions, 4);
     assert_eq!(trial.watch.counts().rereadings, 0);
 }
@@ -79,8 +80,8 @@ fn a_map_that_comes_late_is_found_within_a_second() {
     let mut trial = trial();
     assert!(trial.poll(SECOND_NS).is_empty());
     trial.append(b"10 8 a\n");
-    assert!(trial.poll(SECOND_NS + 200 * MS).is_empty());
-    assert_eq!(trial.poll(2 * SECOND_NS), ["100+a"]);
+    assert!(trial.poll(SECOND_NS + Nanos::from_millis(200)).is_empty());
+    assert_eq!(trial.poll(SECOND_NS * 2), ["100+a"]);
 }
 
 #[test]
@@ -88,26 +89,29 @@ fn a_map_that_is_written_at_exit_is_found_by_the_last_poll() {
     let mut trial = trial();
     assert!(trial.poll(SECOND_NS).is_empty());
     trial.append(b"10 8 a\n");
-    assert_eq!(shown(trial.watch.last_poll(SECOND_NS + MS)), ["100+a"]);
+    assert_eq!(
+        shown(trial.watch.last_poll(SECOND_NS + Nanos(MS))),
+        ["100+a"]
+    );
 }
 
 #[test]
 fn a_map_that_is_rewritten_is_read_anew() {
     let mut trial = trial();
     trial.write(b"10 8 a\n20 8 b\n");
-    assert_eq!(trial.poll(1000).len(), 2);
+    assert_eq!(trial.poll(Nanos(1000)).len(), 2);
     // Shorter, of the same size, longer.
     trial.write(b"10 8 a\n");
-    assert!(trial.poll(2000).is_empty());
+    assert!(trial.poll(Nanos(2000)).is_empty());
     trial.write(b"10 8 c\n");
-    assert_eq!(trial.poll(3000), ["2000-10", "2001+c"]);
+    assert_eq!(trial.poll(Nanos(3000)), ["2000-10", "2001+c"]);
     trial.write(b"8 4 new\n10 8 c\n");
-    assert_eq!(trial.poll(4000), ["3000+new"]);
+    assert_eq!(trial.poll(Nanos(4000)), ["3000+new"]);
     assert_eq!(trial.watch.counts().rereadings, 3);
     // Another file of the name.
     fs::rename(&trial.path, trial.path.with_extension("old")).unwrap();
     trial.write(b"8 4 newer\n");
-    assert_eq!(trial.poll(2 * SECOND_NS), ["4000-8", "4001+newer"]);
+    assert_eq!(trial.poll(SECOND_NS * 2), ["4000-8", "4001+newer"]);
     assert_eq!(trial.watch.counts().rereadings, 4);
 }
 
@@ -118,19 +122,22 @@ fn a_round_is_short_and_the_last_one_is_not() {
         .map(|index| format!("{:x} 8 function-{index}\n", index * 8))
         .collect();
     trial.append(text.as_bytes());
-    let first = trial.watch.poll(1000).len();
+    let first = trial.watch.poll(Nanos(1000)).len();
     assert!(first < 300_000);
     let counts = trial.watch.counts();
     assert_eq!(counts.bytes, MAX_ROUND_BYTES);
     assert_eq!(counts.unread, text.len() as u64 - MAX_ROUND_BYTES);
-    let rest = trial.watch.last_poll(2000);
+    let rest = trial.watch.last_poll(Nanos(2000));
     assert_eq!(first + rest.len(), 300_000);
     assert_eq!(trial.watch.counts().unread, 0);
     // All of it was there when the file was found.
-    assert!(
-        rest.iter()
-            .all(|change| matches!(change, JitChange::Begin { at_ns: 100, .. }))
-    );
+    assert!(rest.iter().all(|change| matches!(
+        change,
+        JitChange::Begin {
+            at_ns: Nanos(100),
+            ..
+        }
+    )));
 }
 
 #[test]
@@ -138,19 +145,19 @@ fn nothing_is_read_beyond_the_limit() {
     let mut trial = trial();
     trial.append(b"10 8 a\n20 8 b\n");
     trial.watch.counts.bytes = MAX_READ_BYTES - 7;
-    assert_eq!(trial.poll(1000), ["100+a"]);
+    assert_eq!(trial.poll(Nanos(1000)), ["100+a"]);
     assert!(matches!(
         trial.watch.refusal(),
         Some(JitRefusal::TooLong { .. })
     ));
-    assert!(trial.poll(2000).is_empty());
+    assert!(trial.poll(Nanos(2000)).is_empty());
 }
 
 #[test]
 fn a_refusal_is_kept() {
     let mut trial = trial();
     std::os::unix::fs::symlink("/etc/shadow", &trial.path).unwrap();
-    assert!(trial.poll(1000).is_empty());
+    assert!(trial.poll(Nanos(1000)).is_empty());
     let text = trial.watch.refusal().unwrap().to_string();
     assert!(text.ends_with("perf.map: not a regular file"), "{text}");
 }
@@ -159,28 +166,28 @@ fn a_refusal_is_kept() {
 fn a_dump_is_read_in_the_place_of_the_map() {
     let mut trial = trial();
     trial.append(b"10 8 a\nbad\n");
-    assert_eq!(trial.poll(1000), ["100+a"]);
+    assert_eq!(trial.poll(Nanos(1000)), ["100+a"]);
     let pid = std::process::id();
     let dump = trial.path.with_file_name(format!("jit-{pid}.dump"));
     let mut bytes = header(0);
     // One of before the process, and one that is not yet.
-    bytes.extend(load(7, 0x40, &[1], b"early"));
-    bytes.extend(load(1500, 0x10, &[1; 8], b"b"));
-    bytes.extend(load(u64::MAX, 0x50, &[1], b"late"));
+    bytes.extend(load(Nanos(7), 0x40, &[1], b"early"));
+    bytes.extend(load(Nanos(1500), 0x10, &[1; 8], b"b"));
+    bytes.extend(load(Nanos::MAX, 0x50, &[1], b"late"));
     fs::write(&dump, bytes).unwrap();
     let other = dump.with_file_name("jit-1.dump");
     let mapped = |watch: &mut JitWatch, path: &Path| {
-        shown(watch.mapped(1200, 0x1000, 0x2000, path.as_os_str().as_bytes()))
+        shown(watch.mapped(Nanos(1200), 0x1000, 0x2000, path.as_os_str().as_bytes()))
     };
     assert!(mapped(&mut trial.watch, &other).is_empty());
     assert!(mapped(&mut trial.watch, &dump).is_empty());
     trial.append(b"60 8 unread\n");
     assert_eq!(
-        trial.poll(2000),
+        trial.poll(Nanos(2000)),
         ["100+early", "1500-10", "1501+b", "2000+late"]
     );
     assert_eq!(trial.watch.counts().bad, 1);
-    assert_eq!(shown(trial.watch.end(3000)).len(), 3);
+    assert_eq!(shown(trial.watch.end(Nanos(3000))).len(), 3);
 }
 
 #[test]
@@ -189,14 +196,14 @@ fn a_refused_function_leaves_the_code_of_the_one_before_it() {
     let pid = std::process::id();
     let dump = trial.path.with_file_name(format!("jit-{pid}.dump"));
     let mut bytes = header(0);
-    bytes.extend(load(1500, 0x10, &[1; 8], b"b"));
+    bytes.extend(load(Nanos(1500), 0x10, &[1; 8], b"b"));
     let code_offset = bytes.len() as u64 - 8;
-    bytes.extend(load(1600, 0x80, &[], b"without code"));
+    bytes.extend(load(Nanos(1600), 0x80, &[], b"without code"));
     fs::write(&dump, bytes).unwrap();
     trial
         .watch
-        .mapped(1200, 0x1000, 0x2000, dump.as_os_str().as_bytes());
-    let changes = trial.watch.poll(2000);
+        .mapped(Nanos(1200), 0x1000, 0x2000, dump.as_os_str().as_bytes());
+    let changes = trial.watch.poll(Nanos(2000));
     let [JitChange::Begin { dump_offset, .. }] = &changes[..] else {
         panic!("{changes:?}");
     };
@@ -209,8 +216,10 @@ fn a_broken_dump_is_a_refusal() {
     let pid = std::process::id();
     let dump = trial.path.with_file_name(format!("jit-{pid}.dump"));
     fs::write(&dump, [7; 100]).unwrap();
-    trial.watch.mapped(0, 1, 2, dump.as_os_str().as_bytes());
-    assert!(trial.poll(1000).is_empty());
+    trial
+        .watch
+        .mapped(Nanos::ZERO, 1, 2, dump.as_os_str().as_bytes());
+    assert!(trial.poll(Nanos(1000)).is_empty());
     assert!(matches!(
         trial.watch.refusal(),
         Some(JitRefusal::JitDump { .. })
@@ -221,8 +230,10 @@ fn a_broken_dump_is_a_refusal() {
 fn a_file_that_is_mapped_over_functions_ends_them() {
     let mut trial = trial();
     trial.append(b"1000 8 a\n2000 8 b\n");
-    assert_eq!(trial.poll(1000).len(), 2);
-    let changes = trial.watch.mapped(1500, 0x1000, 0x1800, b"/lib/x.so");
+    assert_eq!(trial.poll(Nanos(1000)).len(), 2);
+    let changes = trial
+        .watch
+        .mapped(Nanos(1500), 0x1000, 0x1800, b"/lib/x.so");
     assert_eq!(shown(changes), ["1500-1000"]);
 }
 

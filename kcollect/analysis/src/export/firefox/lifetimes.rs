@@ -6,14 +6,15 @@ use crate::export::selected::{Selected, SelectedThread};
 use crate::load::exact::ExactTimes;
 use crate::model::{ExperimentId, Model, ProcessId, ThreadInfo};
 use experiment_format::ids::Pid;
+use experiment_format::units::Nanos;
 
 /// When a thread or a process began and ended, since the start of the recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TaskLifetime {
     /// The beginning of the first selected tick.
-    pub(super) begin_ns: u64,
+    pub(super) begin_ns: Nanos,
     /// The end of the last selected tick, if the thread or process exited during the recording.
-    pub(super) end_ns: Option<u64>,
+    pub(super) end_ns: Option<Nanos>,
 }
 
 /// The lifetimes of all threads that have ticks.
@@ -45,7 +46,10 @@ impl TaskLifetimes {
 
     /// Returns the lifetime of a selected thread.
     pub(super) fn thread(&self, of: &SelectedThread<'_, '_>) -> TaskLifetime {
-        let begin_ns = of.slices().next().map_or(0, |slice| slice.start_ns);
+        let begin_ns = of
+            .slices()
+            .next()
+            .map_or(Nanos::ZERO, |slice| slice.start_ns);
         let end_ns = of.slices().last().map_or(begin_ns, |slice| slice.end_ns);
         TaskLifetime {
             begin_ns,
@@ -59,7 +63,7 @@ impl TaskLifetimes {
     /// Returns the lifetime of a process with a selected thread.
     pub(super) fn process(&self, id: ProcessId) -> TaskLifetime {
         let unknown = TaskLifetime {
-            begin_ns: 0,
+            begin_ns: Nanos::ZERO,
             end_ns: None,
         };
         self.processes.get(&id).copied().unwrap_or(unknown)

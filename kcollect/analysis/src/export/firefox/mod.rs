@@ -14,8 +14,8 @@ mod libraries;
 mod lifetimes;
 
 use std::io::{self, Write};
-use std::time::Duration;
 
+use experiment_format::units::Nanos;
 use fxprof_processed_profile::{
     CategoryColor, CategoryHandle, CpuDelta, Frame, FrameFlags, FrameHandle, FrameInfo,
     MarkerTiming, Profile, ReferenceTimestamp, SamplingInterval, StackHandle, StaticSchemaMarker,
@@ -91,11 +91,11 @@ struct ProfileNames {
 pub fn write(selected: &Selected<'_>, name: &str, out: &mut dyn Write) -> io::Result<()> {
     let model = selected.model;
     let founder = model.experiments.first();
-    let wall = founder.map_or(0, |founder| founder.source.start().wall_ns());
+    let wall = founder.map_or(Nanos::ZERO, |founder| founder.source.start().wall_ns());
     let tick_us = founder.map_or(0, |founder| founder.tick_us);
     let mut profile = Profile::new(
         name,
-        ReferenceTimestamp::from_duration_since_unix_epoch(Duration::from_nanos(wall)),
+        ReferenceTimestamp::from_duration_since_unix_epoch(wall.into()),
         SamplingInterval::from_nanos(u64::from(tick_us) * 1000),
     );
     profile.set_symbolicated(true);
@@ -106,7 +106,7 @@ pub fn write(selected: &Selected<'_>, name: &str, out: &mut dyn Write) -> io::Re
     let names = names(model, &mut profile);
     let libraries = Libraries::add(model, &mut profile);
     let lifetimes = TaskLifetimes::of(selected);
-    let at = Timestamp::from_nanos_since_reference;
+    let at = |ns: Nanos| Timestamp::from_nanos_since_reference(ns.0);
     let mut processes = FxHashMap::default();
     let mut busy = Vec::new();
     for of in selected.threads() {
@@ -149,7 +149,7 @@ pub fn write(selected: &Selected<'_>, name: &str, out: &mut dyn Write) -> io::Re
 fn on_cpu_us(of: &SelectedThread<'_, '_>) -> i64 {
     let on_cpu = of.slices().filter(Slice::on_cpu);
     on_cpu
-        .map(|slice| (slice.end_ns - slice.start_ns) as i64 / 1000)
+        .map(|slice| (slice.end_ns - slice.start_ns).0 as i64 / 1000)
         .sum()
 }
 
@@ -166,7 +166,7 @@ fn add_process(
         name => name.to_owned(),
     };
     let lifetime = lifetimes.process(id);
-    let at = Timestamp::from_nanos_since_reference;
+    let at = |ns: Nanos| Timestamp::from_nanos_since_reference(ns.0);
     let handle = profile.add_process(&name, process.pid.0, at(lifetime.begin_ns));
     if let Some(end_ns) = lifetime.end_ns {
         profile.set_process_end_time(handle, at(end_ns));
@@ -226,13 +226,13 @@ impl OneThread<'_> {
         let leaf = self.frame(Frame::Label(frame), category);
         let stack = self.profile.intern_stack(self.thread, Some(below), leaf);
         let length = slice.end_ns - slice.start_ns;
-        let cpu = if slice.on_cpu() { length } else { 0 };
-        let at = Timestamp::from_nanos_since_reference;
+        let cpu = if slice.on_cpu() { length } else { Nanos::ZERO };
+        let at = |ns: Nanos| Timestamp::from_nanos_since_reference(ns.0);
         self.profile.add_sample(
             self.thread,
             at(slice.end_ns),
             Some(stack),
-            CpuDelta::from_nanos(cpu),
+            CpuDelta::from_nanos(cpu.0),
             slice.row.ticks,
         );
         if !slice.on_cpu() {

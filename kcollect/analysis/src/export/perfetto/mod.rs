@@ -13,6 +13,7 @@ mod proto;
 use std::io::{self, Write};
 
 use experiment_format::ids::{Pid, Tid};
+use experiment_format::units::Nanos;
 use prost::Message;
 
 use self::proto::{
@@ -62,7 +63,7 @@ pub fn write(selected: &Selected<'_>, out: &mut dyn Write) -> io::Result<()> {
         origin_ns: model
             .experiments
             .first()
-            .map_or(0, |founder| founder.source.start().tstamp_ns),
+            .map_or(Nanos::ZERO, |founder| founder.source.start().tstamp_ns),
         functions: vec![false; model.functions.len()],
         frames: vec![false; model.frames.len()],
         objects: vec![false; model.objects.len()],
@@ -82,7 +83,7 @@ struct Writer<'a> {
     buffer: Vec<u8>,
     build_ids: Vec<String>,
     /// The start of the founder.
-    origin_ns: u64,
+    origin_ns: Nanos,
     // For each of the model's functions, frames and so on, whether it was written.
     functions: Vec<bool>,
     frames: Vec<bool>,
@@ -127,7 +128,7 @@ impl Writer<'_> {
     /// Writes the clocks, the length of a tick and the names of states.
     fn head(&mut self) -> io::Result<()> {
         let founder = self.model.experiments.first();
-        let wall = founder.map_or(0, |founder| founder.source.start().wall_ns());
+        let wall = founder.map_or(Nanos::ZERO, |founder| founder.source.start().wall_ns());
         let tick_us = founder.map_or(0, |founder| founder.tick_us);
         let states = (0..STATE_SLOTS).map(|slot| named(slot, state_title(slot)));
         let interned = InternedData {
@@ -136,9 +137,9 @@ impl Writer<'_> {
             ..InternedData::default()
         };
         let clocks = [(BOOTTIME, self.origin_ns), (REALTIME, wall)];
-        let clocks = clocks.map(|(clock_id, timestamp)| Clock {
+        let clocks = clocks.map(|(clock_id, time_ns)| Clock {
             clock_id,
-            timestamp,
+            timestamp: time_ns.0,
         });
         let timebase = Timebase {
             period: u64::from(tick_us) * 1000,
@@ -146,14 +147,14 @@ impl Writer<'_> {
         };
         self.packet(TracePacket {
             sequence_flags: INCREMENTAL_STATE_CLEARED,
-            timestamp: Some(self.origin_ns),
+            timestamp: Some(self.origin_ns.0),
             clock_snapshot: Some(ClockSnapshot {
                 clocks: clocks.to_vec(),
             }),
             ..TracePacket::default()
         })?;
         self.packet(TracePacket {
-            timestamp: Some(self.origin_ns),
+            timestamp: Some(self.origin_ns.0),
             interned_data: Some(interned),
             trace_packet_defaults: Some(TracePacketDefaults {
                 perf_sample_defaults: Some(PerfSampleDefaults {
@@ -203,9 +204,14 @@ impl Writer<'_> {
     }
 
     /// Returns a time of the model as a timestamp of the trace.
-    fn timestamp(&self, time_ns: u64) -> Option<u64> {
+    fn timestamp(&self, time_ns: Nanos) -> Option<u64> {
         // Readers treat it as signed.
-        Some(self.origin_ns.saturating_add(time_ns).min(i64::MAX as u64))
+        Some(
+            self.origin_ns
+                .saturating_add(time_ns)
+                .0
+                .min(i64::MAX as u64),
+        )
     }
 
     fn slice(&mut self, slice: &Slice, callstack_iid: Option<u64>) -> io::Result<()> {

@@ -13,6 +13,7 @@ mod proto;
 
 use std::io::{self, Write};
 
+use experiment_format::units::Nanos;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
@@ -103,7 +104,7 @@ fn head(selected: &Selected<'_>, strings: &mut StringTable) -> Profile {
         unit: nanoseconds,
     }));
     let founder = selected.model.experiments.first();
-    let wall = founder.map_or(0, |founder| founder.source.start().wall_ns());
+    let wall = founder.map_or(Nanos::ZERO, |founder| founder.source.start().wall_ns());
     let tick_us = founder.map_or(0, |founder| founder.tick_us);
     let on_cpu = BaseMetric::TotalCpu.of(&selected.sums) > 0;
     let shown = if on_cpu {
@@ -113,8 +114,8 @@ fn head(selected: &Selected<'_>, strings: &mut StringTable) -> Profile {
     };
     Profile {
         sample_type,
-        time_nanos: i64::try_from(wall).unwrap_or(i64::MAX),
-        duration_nanos: i64::try_from(selected.model.end_ns()).unwrap_or(i64::MAX),
+        time_nanos: i64::try_from(wall.0).unwrap_or(i64::MAX),
+        duration_nanos: i64::try_from(selected.model.end_ns().0).unwrap_or(i64::MAX),
         period_type: Some(ValueType {
             r#type: strings.get("wall"),
             unit: nanoseconds,

@@ -7,6 +7,7 @@
 use std::cmp::Reverse;
 
 use experiment_format::packet::IoKind;
+use experiment_format::units::Nanos;
 use host::exit::Failure;
 use rustc_hash::FxHashMap;
 use user_collector::io_calls::calls::is_transfer;
@@ -52,7 +53,7 @@ impl NamedCalls {
             count => self.sum_ns as f64 / 1e3 / count as f64,
         };
         vec![
-            Cell::Nanoseconds(self.sum_ns.unsigned_abs()),
+            Cell::Nanoseconds(Nanos(self.sum_ns.unsigned_abs())),
             Cell::share_of(self.sum_ns, whole_ns),
             Cell::Count(self.count),
             Cell::Count(self.errors),

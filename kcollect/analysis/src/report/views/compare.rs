@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use experiment_format::units::Nanos;
 use host::exit::{ExitKind, Failure};
 
 use super::context::{Entity, flavor_words};
@@ -30,7 +31,7 @@ pub struct Side<'a> {
     /// Its name.
     pub name: String,
     /// How long was recorded, nanoseconds.
-    pub length_ns: u64,
+    pub length_ns: Nanos,
 }
 
 /// Entities of both models by name, with the values of each.
@@ -175,7 +176,7 @@ impl Both<'_> {
     fn notes(&self) -> Vec<String> {
         let [a, b] = self.sides.each_ref();
         let length =
-            |side: &Side<'_>| format!("{}: {:.3} s", side.name, side.length_ns as f64 / 1e9);
+            |side: &Side<'_>| format!("{}: {:.3} s", side.name, side.length_ns.as_secs_f64());
         vec![format!("A is {}; B is {}", length(a), length(b))]
     }
 

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 
 use experiment_format::log::CounterUnit;
 use experiment_format::microstate::short_metric;
+use experiment_format::units::Nanos;
 use host::exit::{ExitKind, Failure};
 
 use super::{TableOptions, View};
@@ -274,7 +275,7 @@ pub(super) fn flavor_words(flavor: Flavor) -> (&'static str, &'static str, &'sta
 pub(super) fn value_cell(base: BaseMetric, value: i64) -> Cell {
     match base {
         BaseMetric::Counter(counter) => match counter.unit {
-            CounterUnit::Nanoseconds => Cell::Nanoseconds(value.try_into().unwrap_or(0)),
+            CounterUnit::Nanoseconds => Cell::Nanoseconds(Nanos(value.try_into().unwrap_or(0))),
             CounterUnit::Count | CounterUnit::Cycles => Cell::Count(value.try_into().unwrap_or(0)),
         },
         BaseMetric::Ratio(_) => Cell::Average(value as f64 / 1e6),

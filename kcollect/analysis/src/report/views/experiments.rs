@@ -1,6 +1,7 @@
 //! The experiments as a whole: all metrics, how they were recorded, and their list.
 
 use experiment_format::log::LogEvent;
+use experiment_format::units::Nanos;
 use host::exit::Failure;
 
 use super::View;
@@ -38,9 +39,9 @@ pub(super) fn overview(context: &ViewContext<'_>) -> Result<Table, Failure> {
 fn stolen_note(context: &ViewContext<'_>) -> Option<String> {
     let stolen = super::threads::stolen_by_cpu(context);
     let cpus = context.model.cpus.iter().zip(stolen);
-    let cpus = cpus.filter(|(_, nanoseconds)| *nanoseconds > 0);
+    let cpus = cpus.filter(|(_, nanoseconds)| *nanoseconds > Nanos::ZERO);
     let cpus =
-        cpus.map(|(cpu, nanoseconds)| format!("CPU {cpu} {:.3} s", nanoseconds as f64 / 1e9));
+        cpus.map(|(cpu, nanoseconds)| format!("CPU {cpu} {:.3} s", nanoseconds.as_secs_f64()));
     let cpus = cpus.collect::<Vec<_>>().join(", ");
     (!cpus.is_empty()).then(|| format!("Wait CPU includes what the hypervisor stole: {cpus}"))
 }
@@ -147,7 +148,7 @@ fn of_founder(info: &ExperimentInfo, subexperiments: usize, rows: &mut Vec<(&str
     ));
     rows.push((
         "duration",
-        Cell::Text(format!("{:.9} seconds", info.end_ns as f64 / 1e9)),
+        Cell::Text(format!("{:.9} seconds", info.end_ns.as_secs_f64())),
     ));
     rows.push((
         "closed",

@@ -7,6 +7,7 @@
 use std::cmp::Reverse;
 
 use experiment_format::packet::IoKind;
+use experiment_format::units::Nanos;
 use host::exit::Failure;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -60,7 +61,7 @@ impl FileCalls {
 
     /// Returns the cells of its figures, given the time of all calls.
     fn cells(&self, whole_ns: i64) -> Vec<Cell> {
-        let seconds = |ns: i64| Cell::Nanoseconds(ns.unsigned_abs());
+        let seconds = |ns: i64| Cell::Nanoseconds(Nanos(ns.unsigned_abs()));
         vec![
             seconds(self.all.sum_ns),
             Cell::share_of(self.all.sum_ns, whole_ns),

@@ -27,7 +27,7 @@ pub(super) fn heap(context: &ViewContext<'_>) -> Result<Table, Failure> {
     table.view = View::Heap.name();
     table.notes.extend(model.memory_peaks.iter().map(|peak| {
         let name = &model.experiment(peak.experiment).name;
-        let (bytes, seconds) = (peak.bytes, peak.time_ns as f64 / 1e9);
+        let (bytes, seconds) = (peak.bytes, peak.time_ns.as_secs_f64());
         format!("{name}: {bytes} bytes at most, {seconds:.3} s after the beginning")
     }));
     Ok(table)

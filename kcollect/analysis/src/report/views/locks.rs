@@ -7,6 +7,7 @@
 use std::cmp::Reverse;
 
 use experiment_format::packet::UNKNOWN_KIND;
+use experiment_format::units::Nanos;
 use host::exit::Failure;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -47,7 +48,7 @@ impl Waits {
             count => self.sum_ns as f64 / 1e6 / count as f64,
         };
         vec![
-            Cell::Nanoseconds(self.sum_ns.unsigned_abs()),
+            Cell::Nanoseconds(Nanos(self.sum_ns.unsigned_abs())),
             Cell::share_of(self.sum_ns, whole_ns),
             Cell::Count(self.count),
             Cell::Average(mean_ms),

@@ -8,6 +8,7 @@
 
 use experiment_format::microstate::Microstate;
 use experiment_format::reader::Sample;
+use experiment_format::units::Nanos;
 use experiment_format::usage::UsageRecord;
 use host::exit::{ExitKind, Failure};
 
@@ -43,7 +44,7 @@ pub(super) fn samples(context: &ViewContext<'_>) -> Result<Table, Failure> {
         let samples = read(info)?;
         let within = |pair: &&[Sample]| {
             let time = context.options.filter.time_in(context.model, info);
-            time.contains(&(info.offset_ns + pair[1].at_ns).saturating_sub(1))
+            time.contains(&(info.offset_ns + pair[1].at_ns).saturating_sub(Nanos(1)))
         };
         for (position, pair) in samples
             .windows(2)
@@ -179,14 +180,14 @@ fn between(info: &ExperimentInfo, first: &Sample, last: &Sample) -> Vec<Cell> {
     );
     let lasted = last.at_ns.saturating_sub(first.at_ns);
     let total = b.real_ns.saturating_sub(a.real_ns);
-    let mut states: [u64; Microstate::PER_THREAD] =
+    let mut states: [Nanos; Microstate::PER_THREAD] =
         std::array::from_fn(|slot| b.states_ns[slot].saturating_sub(a.states_ns[slot]));
     let known = sum(states);
     let sleep = &mut states[Microstate::Sleep as usize];
     *sleep = sleep.saturating_add(total.saturating_sub(known));
     let threads = match lasted {
-        0 => 0.0,
-        _ => total as f64 / lasted as f64,
+        Nanos::ZERO => 0.0,
+        _ => total.0 as f64 / lasted.0 as f64,
     };
     let mut cells = vec![
         Cell::Nanoseconds(info.offset_ns.saturating_add(first.at_ns)),
@@ -210,7 +211,9 @@ fn shown(
 ) -> Table {
     for (index, column) in columns.iter_mut().enumerate() {
         column.hidden |= matches!(rows.first(), Some(row) if matches!(row[index], Cell::Nanoseconds(_)))
-            && rows.iter().all(|row| row[index] == Cell::Nanoseconds(0));
+            && rows
+                .iter()
+                .all(|row| row[index] == Cell::Nanoseconds(Nanos::ZERO));
     }
     let mut table = Table {
         view: view.name(),

@@ -7,6 +7,7 @@ use std::cmp::Ordering;
 
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::Detail;
+use experiment_format::units::Nanos;
 use host::exit::Failure;
 
 use super::View;
@@ -260,7 +261,7 @@ pub(super) fn cpus(context: &ViewContext<'_>) -> Result<Table, Failure> {
     let all_stolen = sum(stolen.iter().copied());
     let column = Column::number("stolen_s", "Stolen\nsec.");
     let column = match all_stolen {
-        0 => column.hidden(),
+        Nanos::ZERO => column.hidden(),
         _ => column,
     };
     let columns = vec![column, Column::text("name", "CPU")];
@@ -282,14 +283,14 @@ pub(super) fn cpus(context: &ViewContext<'_>) -> Result<Table, Failure> {
 }
 
 /// Returns for each CPU for how long the hypervisor ran something else there, nanoseconds by ticks.
-pub(super) fn stolen_by_cpu(context: &ViewContext<'_>) -> Vec<u64> {
+pub(super) fn stolen_by_cpu(context: &ViewContext<'_>) -> Vec<Nanos> {
     let model = context.model;
     let selection = Selection::new(model, &context.options.filter);
-    let mut stolen = vec![0; model.cpus.len()];
+    let mut stolen = vec![Nanos::ZERO; model.cpus.len()];
     let rows = model.rows.iter();
     for row in rows.filter(|row| u32::from(row.detail) == Detail::Stolen.number()) {
         if selection.passes(row) {
-            let tick_ns = u64::from(model.experiment(row.experiment).tick_us) * 1000;
+            let tick_ns = Nanos::from_micros(model.experiment(row.experiment).tick_us.into());
             let ns = tick_ns.saturating_mul(u64::try_from(row.ticks).unwrap_or(0));
             stolen[row.cpu.index()] = sum([stolen[row.cpu.index()], ns]);
         }

@@ -10,6 +10,7 @@ use std::cmp::Reverse;
 
 use experiment_format::log::LogEvent;
 use experiment_format::microstate::Microstate;
+use experiment_format::units::Nanos;
 use host::exit::Failure;
 
 use super::context::{ViewContext, short};
@@ -257,14 +258,14 @@ fn exact_processes(context: &ViewContext<'_>, runs: &[exact::ExactRun], limit: u
         ..Table::default()
     };
     table.cut(limit);
-    let on_cpu = |row: &exact::ExactProcess| -> u64 {
+    let on_cpu = |row: &exact::ExactProcess| -> Nanos {
         let states = PROCESS_STATES[..3].iter();
         sum(states.map(|state| row.times.of(*state)))
     };
     if let Some(pid) = recorders.iter().find_map(|row| row.pid) {
         table.notes.push(format!(
             "kcollect itself (PID {pid}) has no row: it was on a CPU for {:.3} s of the recording",
-            sum(recorders.iter().map(on_cpu)) as f64 / 1e9
+            sum(recorders.iter().map(on_cpu)).as_secs_f64()
         ));
     }
     table

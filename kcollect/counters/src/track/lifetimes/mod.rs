@@ -11,13 +11,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use experiment_format::ids::{Pid, Tid};
+use experiment_format::units::Nanos;
 
 use crate::perf::reading::CounterValue;
 use crate::perf::records::TaskRecord;
 use crate::rows::{CountRow, RowKind};
 
 /// How long after an exit its exit counts may arrive.
-pub const EXIT_COUNTS_TIMEOUT_NS: u64 = 100_000_000;
+pub const EXIT_COUNTS_TIMEOUT_NS: Nanos = Nanos::from_millis(100);
 
 /// A running thread's own counters.
 pub trait LiveCounters {
@@ -39,10 +40,10 @@ struct ThreadLifetime<C> {
     /// The ids of the counters whose exit counts have arrived.
     exit_counts: BTreeSet<u64>,
     /// How long it was on CPUs, on which all its exit counts have to agree.
-    enabled_ns: Option<u64>,
+    enabled_ns: Option<Nanos>,
     /// Whether its exit counts contradict each other.
     contradictory: bool,
-    exit_ns: Option<u64>,
+    exit_ns: Option<Nanos>,
 }
 
 /// The counts of a process: the sums of its threads.
@@ -143,7 +144,7 @@ impl<C: LiveCounters> ThreadLifetimes<C> {
     }
 
     /// Sets the exit of a thread that does not exist any more, and whose record may have been lost.
-    pub fn exited(&mut self, tid: Tid, time_ns: u64) -> Vec<CountRow> {
+    pub fn exited(&mut self, tid: Tid, time_ns: Nanos) -> Vec<CountRow> {
         if let Some(thread) = self.threads.get_mut(&tid) {
             thread.exit_ns.get_or_insert(time_ns);
         }
@@ -185,7 +186,7 @@ impl<C: LiveCounters> ThreadLifetimes<C> {
     /// counter's event; None for a counter that was closed.
     pub fn apply(
         &mut self,
-        time_ns: u64,
+        time_ns: Nanos,
         record: &TaskRecord,
         event_of: impl Fn(u64) -> Option<usize>,
     ) -> Vec<CountRow> {
@@ -235,7 +236,7 @@ impl<C: LiveCounters> ThreadLifetimes<C> {
         }
     }
 
-    fn fork(&mut self, time_ns: u64, child: (Pid, Tid), parent: (Pid, Tid)) -> Vec<CountRow> {
+    fn fork(&mut self, time_ns: Nanos, child: (Pid, Tid), parent: (Pid, Tid)) -> Vec<CountRow> {
         let (pid, tid) = child;
         if self.opened_before_fork_record(tid)
             && let Some(thread) = self.threads.get_mut(&tid)
@@ -308,13 +309,13 @@ impl<C: LiveCounters> ThreadLifetimes<C> {
                 && (thread.opened || thread.exit_counts.len() >= self.exit_counts_per_thread)
         };
         match self.threads.get(&tid).is_some_and(complete) {
-            true => self.finish_thread(tid, 0),
+            true => self.finish_thread(tid, Nanos::ZERO),
             false => Vec::new(),
         }
     }
 
     /// Returns the rows of threads whose exit counts should have arrived by now.
-    pub fn finish_overdue(&mut self, time_ns: u64) -> Vec<CountRow> {
+    pub fn finish_overdue(&mut self, time_ns: Nanos) -> Vec<CountRow> {
         let late = |thread: &ThreadLifetime<C>| {
             let exit_ns = thread.exit_ns;
             exit_ns.is_some_and(|exit_ns| exit_ns.saturating_add(EXIT_COUNTS_TIMEOUT_NS) <= time_ns)
@@ -332,7 +333,7 @@ impl<C: LiveCounters> ThreadLifetimes<C> {
 
     /// Removes a thread, and returns the rows of its exit, which was at `time_ns` if it is not
     /// known.
-    fn finish_thread(&mut self, tid: Tid, time_ns: u64) -> Vec<CountRow> {
+    fn finish_thread(&mut self, tid: Tid, time_ns: Nanos) -> Vec<CountRow> {
         let Some(thread) = self.threads.remove(&tid) else {
             return Vec::new();
         };
@@ -377,7 +378,7 @@ impl<C: LiveCounters> ThreadLifetimes<C> {
     }
 
     /// Returns a row for each running thread with counters: what it counted since its last tick.
-    pub fn tick(&mut self, now: impl Fn() -> u64) -> Vec<CountRow> {
+    pub fn tick(&mut self, now: impl Fn() -> Nanos) -> Vec<CountRow> {
         let mut rows = Vec::new();
         for (tid, thread) in &mut self.threads {
             let Some(own) = thread

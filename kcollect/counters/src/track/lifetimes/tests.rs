@@ -16,8 +16,8 @@ impl LiveCounters for Fixed {
 fn count(count: u64) -> CounterValue {
     CounterValue {
         count,
-        enabled_ns: 10,
-        running_ns: 10,
+        enabled_ns: Nanos(10),
+        running_ns: Nanos(10),
     }
 }
 
@@ -55,9 +55,9 @@ fn lifetimes(follow_forks: bool) -> ThreadLifetimes<Fixed> {
 }
 
 fn apply(lifetimes: &mut ThreadLifetimes<Fixed>, records: &[(u64, TaskRecord)]) -> String {
-    let rows = records
-        .iter()
-        .flat_map(|(time, record)| lifetimes.apply(*time, record, |id| (id < 2).then_some(0)));
+    let rows = records.iter().flat_map(|(time, record)| {
+        lifetimes.apply(Nanos(*time), record, |id| (id < 2).then_some(0))
+    });
     show(rows)
 }
 
@@ -168,7 +168,7 @@ fn missing_exit_counts_are_counted() {
     let records = [(2, exit(7, 8)), (2, exit(7, 9)), (3, exit_count(8, 0, 30))];
     assert_eq!(apply(&mut lifetimes, &records), "");
     assert!(lifetimes.finish_overdue(EXIT_COUNTS_TIMEOUT_NS).is_empty());
-    insta::assert_snapshot!(show(lifetimes.finish_overdue(2 + EXIT_COUNTS_TIMEOUT_NS)), @r"
+    insta::assert_snapshot!(show(lifetimes.finish_overdue(Nanos(2) + EXIT_COUNTS_TIMEOUT_NS)), @r"
         2 7/8 LwpExit Some(20) incomplete
         2 7/9 LwpExit None incomplete
         ");
@@ -180,7 +180,7 @@ fn contradictory_exit_counts_are_not_used() {
     let mut lifetimes = lifetimes(false);
     let mut other = exit_count(8, 1, 1000);
     if let TaskRecord::ExitCount { value, .. } = &mut other {
-        value.enabled_ns = 11;
+        value.enabled_ns = Nanos(11);
     }
     let records = [
         (1, fork(7, 8, 7)),
@@ -227,9 +227,9 @@ fn a_thread_may_be_opened_before_its_fork_is_recorded() {
 #[test]
 fn ticks_have_what_was_counted_since_the_last() {
     let mut lifetimes = lifetimes(false);
-    insta::assert_snapshot!(show(lifetimes.tick(|| 5)), @"5 7/7 Tick Some(100)");
+    insta::assert_snapshot!(show(lifetimes.tick(|| Nanos(5))), @"5 7/7 Tick Some(100)");
     lifetimes.set_counters(Tid(7), Fixed(130));
-    insta::assert_snapshot!(show(lifetimes.tick(|| 6)), @"6 7/7 Tick Some(30)");
+    insta::assert_snapshot!(show(lifetimes.tick(|| Nanos(6))), @"6 7/7 Tick Some(30)");
     assert_eq!(lifetimes.counts_in_rows()[0].count, 130);
 }
 
@@ -241,7 +241,7 @@ fn a_thread_whose_exit_record_was_lost_has_an_exit() {
         lifetimes.running_threads(),
         [7, 8, 9].map(|tid| (Pid(7), Tid(tid)))
     );
-    assert!(lifetimes.exited(Tid(8), 5).is_empty());
+    assert!(lifetimes.exited(Tid(8), Nanos(5)).is_empty());
     // The record arrives after all, and the row is complete.
     let records = [
         (3, exit(7, 8)),
@@ -249,6 +249,6 @@ fn a_thread_whose_exit_record_was_lost_has_an_exit() {
         (3, exit_count(8, 1, 2)),
     ];
     insta::assert_snapshot!(apply(&mut lifetimes, &records), @"3 7/8 LwpExit Some(3)");
-    lifetimes.exited(Tid(9), 6);
-    insta::assert_snapshot!(show(lifetimes.finish_overdue(6 + EXIT_COUNTS_TIMEOUT_NS)), @"6 7/9 LwpExit None incomplete");
+    lifetimes.exited(Tid(9), Nanos(6));
+    insta::assert_snapshot!(show(lifetimes.finish_overdue(Nanos(6) + EXIT_COUNTS_TIMEOUT_NS)), @"6 7/9 LwpExit None incomplete");
 }

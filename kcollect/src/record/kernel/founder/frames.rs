@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use experiment_format::ids::Pid;
 use experiment_format::map::MapEvent;
 use experiment_format::stacks::{StackEnd, StackUid};
+use experiment_format::units::Nanos;
 use experiment_format::writer::ExperimentWriter;
 use user_collector::process::{ProcessInfo, ProcessInstance, ProcessName, ProcessTable};
 
@@ -68,7 +69,7 @@ impl ArtificialFrames {
         writer: &mut ExperimentWriter,
         process: Option<&ProcessInfo>,
         pid: Pid,
-        at_ns: u64,
+        at_ns: Nanos,
     ) -> experiment_format::Result<StackUid> {
         let instance = process.map_or(ProcessInstance::unknown(pid), |process| process.instance);
         let name = process.and_then(|process| process.name.as_ref());
@@ -106,13 +107,13 @@ fn once(
 ) -> experiment_format::Result<StackUid> {
     match written {
         Some(uid) => Ok(*uid),
-        None => Ok(*written.insert(write(writer, 0, vaddr, name.to_owned())?)),
+        None => Ok(*written.insert(write(writer, Nanos::ZERO, vaddr, name.to_owned())?)),
     }
 }
 
 fn write(
     writer: &mut ExperimentWriter,
-    at_ns: u64,
+    at_ns: Nanos,
     vaddr: u64,
     name: String,
 ) -> experiment_format::Result<StackUid> {
