@@ -260,7 +260,6 @@ static __always_inline void switch_in(struct cpu_stats *stats, struct task_struc
 static __always_inline void charge_switch_out(__u64 *ctx, struct cpu_stats *stats,
 					      struct task_struct *prev, __u64 now_ns, __u32 cpu)
 {
-	__u64 index = stats->index;
 	struct passed passed = count_passed(stats, now_ns);
 	struct tick_scratch *out;
 	struct thread *thread;
@@ -269,10 +268,10 @@ static __always_inline void charge_switch_out(__u64 *ctx, struct cpu_stats *stat
 	if (!passed.ticks)
 		return;
 	if (!prev->pid) {
-		count_idle(stats, cpu, passed.ticks);
+		count_in_idle_thread(stats, cpu, passed);
 		return;
 	}
-	passed = since_arrival(stats, prev, index, passed);
+	passed = since_arrival(stats, prev, passed);
 	if (!passed.ticks)
 		return;
 	out = bpf_map_lookup_elem(&kc_scratch, &zero);
@@ -355,6 +354,7 @@ int kc_sched_switch(__u64 *ctx)
 	context_switch(ctx, stats, cpu);
 	stats->last_pid = next->tgid;
 	stats->last_tid = next->pid;
+	stats->last_flags = next->flags;
 	set_busy(stats, 0);
 	return 0;
 }

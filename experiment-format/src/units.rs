@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(transparent)]
+#[repr(transparent)]
 pub struct Nanos(pub u64);
 
 /// A number of ticks: profiling intervals.
@@ -22,6 +23,7 @@ pub struct Nanos(pub u64);
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(transparent)]
+#[repr(transparent)]
 pub struct Ticks(pub u64);
 
 impl Nanos {

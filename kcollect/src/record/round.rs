@@ -282,13 +282,13 @@ impl Session<'_> {
     }
 
     pub(super) fn progress(&self, time_ns: Nanos) -> String {
-        let seconds = time_ns.saturating_sub(self.started_ns) / 1_000_000_000;
+        let seconds = time_ns.saturating_sub(self.started_ns) / Nanos::from_secs(1);
         let router = &self.dispatcher.router;
         format!(
             "{} {}:{:02}  {} ticks  {:.1} MB  (Ctrl-C ends)",
             self.pause.state(),
             seconds / 60,
-            seconds % Nanos(60),
+            seconds % 60,
             router.founder.recorded.ticks,
             router.bytes_written() as f64 / 1e6,
         )

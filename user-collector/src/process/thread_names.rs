@@ -32,11 +32,11 @@ impl ThreadNames {
     pub fn update(&mut self, pid: Pid, tid: Tid, name: &[u8], at_ns: Nanos) -> Option<Nanos> {
         let written = self.written.get(&tid);
         let (at_ns, changes) = match written {
+            // Of a tick that the kernel showed to no program, the name is not known.
+            _ if name.is_empty() => return None,
             Some(written) if written.pid != pid => (at_ns, 0),
             // Each CPU's idle thread has this id, and a name of its own.
             Some(written) if *written.name == *name || tid == Tid(0) => return None,
-            // Of a tick that the kernel showed to no program, the name is not known.
-            Some(_) if name.is_empty() => return None,
             Some(written) if written.changes == MAX_NAME_CHANGES => return None,
             Some(written) => (Nanos::ZERO, written.changes + 1),
             None => (Nanos::ZERO, 0),
@@ -65,6 +65,7 @@ mod tests {
             Some(Nanos::ZERO)
         );
         // Another process has the id.
+        assert_eq!(names.update(Pid(9), Tid(8), b"", Nanos(8)), None);
         assert_eq!(names.update(Pid(9), Tid(8), b"b", Nanos(8)), Some(Nanos(8)));
         for change in 0..2 * MAX_NAME_CHANGES {
             let written = names.update(Pid(9), Tid(8), &change.to_ne_bytes(), Nanos(9));

@@ -29,7 +29,7 @@ pub fn open_clock(cpu: u32, period_ns: Nanos) -> io::Result<OwnedFd> {
 /// The error of the kernel.
 pub fn set_clock_period(event: BorrowedFd<'_>, period_ns: Nanos) -> io::Result<()> {
     // The kernel wants the address of the number.
-    let address = (&raw const period_ns).expose_provenance() as u64;
+    let address = (&raw const period_ns.0).expose_provenance() as u64;
     // SAFETY: the descriptor is open, and the kernel reads the number, which lives until it
     // returns.
     match unsafe { ioctls::PERIOD(event.as_raw_fd(), address) } {

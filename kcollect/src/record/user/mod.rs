@@ -111,6 +111,7 @@ impl UserSpace {
             .get(header.pid())
             .and_then(|process| process.name.as_deref())
             .unwrap_or(header.name.bytes());
+        let name = if name.is_empty() { b"unknown" } else { name };
         let first = FirstRecord {
             at_ns: header.time_ns(),
             name: name.to_vec(),
