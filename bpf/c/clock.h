@@ -207,8 +207,9 @@ static __always_inline void count_idle(struct cpu_stats *stats, __u32 cpu, __u32
 	send_tick(stats, out, sizeof(out->record));
 }
 
-/* Counts boundaries that passed until now, when the idle thread has the CPU. If an unseen thread had
- * it before, they are all that thread's: when the switch to the idle thread was, is not known. */
+/* Counts boundaries that passed until now, when the idle thread has the CPU. If an unseen thread
+ * had it before, they are all that thread's: when the switch to the idle thread was, is not
+ * known. */
 static __always_inline void count_in_idle_thread(struct cpu_stats *stats, __u32 cpu,
 						 struct passed passed)
 {

@@ -61,6 +61,7 @@
 //! use experiment_format::packet::{ClockTick, Detail, TickArray};
 //! use experiment_format::reader::Experiment;
 //! use experiment_format::stacks::StackEnd;
+//! use experiment_format::units::{Nanos, Ticks};
 //! use experiment_format::usage::UsageRecord;
 //! use experiment_format::writer::ExperimentWriter;
 //!
@@ -98,28 +99,29 @@
 //!     ],
 //!     ..LogHeader::default()
 //! };
-//! let start = 1_000_000_000;
+//! let start = Nanos::from_secs(1);
 //! let run = StartTime { tstamp_ns: start, wall_s: 1_795_205_070, ..StartTime::default() };
 //! let mut writer = ExperimentWriter::create(dir, &header, run)?;
-//! writer.map(&MapEvent::Function { at_ns: 0, vaddr: 0x2000, size: 256, name: "<IDLE>".into() })?;
-//! writer.sample(0, "start", &UsageRecord::default())?;
+//! let (at_ns, name) = (Nanos::ZERO, "<IDLE>".into());
+//! writer.map(&MapEvent::Function { at_ns, vaddr: 0x2000, size: 256, name })?;
+//! writer.sample(Nanos::ZERO, "start", &UsageRecord::default())?;
 //! let stack = writer.stack(&[0x2000], StackEnd::Complete)?;
 //! writer.tick(&ClockTick {
 //!     cpu: 0,
-//!     time_ns: start + 10_000_000,
+//!     time_ns: start + Nanos::from_millis(10),
 //!     stack,
 //!     tid: Tid(0),
 //!     pid: Pid(0),
 //!     state: Microstate::KernelCpu,
-//!     ticks: 1,
+//!     ticks: Ticks(1),
 //! })?;
 //! // A thread that slept 7 ticks for a disk.
-//! let mut ticks = [0; Microstate::PER_THREAD];
-//! ticks[Microstate::Sleep as usize] = 7;
+//! let mut ticks = [Ticks::ZERO; Microstate::PER_THREAD];
+//! ticks[Microstate::Sleep as usize] = Ticks(7);
 //! let detail = Detail::BlockIo.number();
-//! let (cpu, time_ns, tid, pid) = (0, start + 15_000_000, Tid(12), Pid(12));
+//! let (cpu, time_ns, tid, pid) = (0, start + Nanos::from_millis(15), Tid(12), Pid(12));
 //! writer.tick_array(&TickArray { cpu, time_ns, stack, tid, pid, ticks, detail })?;
-//! let path = writer.close(20_000_000)?;
+//! let path = writer.close(Nanos::from_millis(20))?;
 //!
 //! let experiment = Experiment::open(&path)?;
 //! assert!(experiment.is_closed());
