@@ -415,7 +415,10 @@ impl Collector {
             self.writer.log(&LogEvent::Thread {
                 at_ns,
                 tid: thread.tid,
-                name: printable(thread.name),
+                name: match thread.name {
+                    b"" => "unknown".to_owned(),
+                    name => printable(name),
+                },
                 group: self.group.clone(),
             })?;
         }

@@ -27,14 +27,16 @@ struct LastWritten {
 }
 
 impl ThreadNames {
-    /// Notes a thread's name at a time. Returns the time with which it has to be written,
-    /// if it has to be.
+    /// Notes a thread's name at a time; empty if it is not known. Returns the time with which a
+    /// name has to be written, if one has to be: a reader takes a thread without any for one of
+    /// Java's virtual machine.
     pub fn update(&mut self, pid: Pid, tid: Tid, name: &[u8], at_ns: Nanos) -> Option<Nanos> {
         let written = self.written.get(&tid);
         let (at_ns, changes) = match written {
-            // Of a tick that the kernel showed to no program, the name is not known.
-            _ if name.is_empty() => return None,
             Some(written) if written.pid != pid => (at_ns, 0),
+            // Of a tick that the kernel showed to no program, the name is not known.
+            Some(_) if name.is_empty() => return None,
+            Some(written) if written.name.is_empty() => (at_ns, written.changes),
             // Each CPU's idle thread has this id, and a name of its own.
             Some(written) if *written.name == *name || tid == Tid(0) => return None,
             Some(written) if written.changes == MAX_NAME_CHANGES => return None,
@@ -65,8 +67,8 @@ mod tests {
             Some(Nanos::ZERO)
         );
         // Another process has the id.
-        assert_eq!(names.update(Pid(9), Tid(8), b"", Nanos(8)), None);
-        assert_eq!(names.update(Pid(9), Tid(8), b"b", Nanos(8)), Some(Nanos(8)));
+        assert_eq!(names.update(Pid(9), Tid(8), b"", Nanos(8)), Some(Nanos(8)));
+        assert_eq!(names.update(Pid(9), Tid(8), b"b", Nanos(9)), Some(Nanos(9)));
         for change in 0..2 * MAX_NAME_CHANGES {
             let written = names.update(Pid(9), Tid(8), &change.to_ne_bytes(), Nanos(9));
             assert_eq!(written.is_some(), change < MAX_NAME_CHANGES, "{change}");

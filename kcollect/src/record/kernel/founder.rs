@@ -435,11 +435,12 @@ impl Founder {
         let Some(at) = self.names.update(header.pid(), header.tid(), name, at) else {
             return Ok(());
         };
+        let process = process.and_then(|process| process.name.as_deref());
         let name = match header.tid() {
             Tid(0) => "swapper".to_owned(),
+            _ if name.is_empty() => shown_name(header.pid(), process),
             _ => printable(name),
         };
-        let process = process.and_then(|process| process.name.as_deref());
         self.writer.log(&LogEvent::Thread {
             at_ns: at,
             tid: header.tid(),
