@@ -124,6 +124,7 @@ impl Session<'_> {
         let mut published = now();
         let events = self.inputs.round()?;
         self.make_tables();
+        self.dispatcher.router.measure();
         for (time, event) in events {
             match event {
                 InputEvent::Rotation(rotation) => self.next_experiment(&rotation, output)?,

@@ -176,7 +176,9 @@ impl Router {
     pub fn measure(&mut self) {
         if let Some(limit) = self.limit {
             let most = limit.saturating_add(limit / 2);
-            self.room = most.saturating_sub(self.bytes_written());
+            let ends = self.subexperiments.values();
+            let end_bytes: u64 = ends.map(|experiment| experiment.end_bytes()).sum();
+            self.room = most.saturating_sub(self.bytes_written() + end_bytes);
         }
     }
 

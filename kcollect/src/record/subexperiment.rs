@@ -406,6 +406,12 @@ impl Subexperiment {
         &mut self.collector.left_bytes
     }
 
+    /// Returns the most bytes that the ends of its mappings and functions will have.
+    #[must_use]
+    pub fn end_bytes(&self) -> u64 {
+        self.collector.end_bytes()
+    }
+
     /// Bytes written.
     #[must_use]
     pub fn bytes_written(&self) -> u64 {

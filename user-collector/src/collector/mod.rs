@@ -43,6 +43,9 @@ const MAX_SEGMENTS: u64 = 65_536;
 /// of more than twice this.
 const MAX_MAP_BYTES: u64 = 128 << 20;
 
+/// Most bytes of the event that ends a mapping or a function, whatever its time and its address.
+const MAX_END_BYTES: u64 = 80;
+
 /// The stack of a thread at an instant.
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadStack<'a> {
@@ -209,7 +212,11 @@ impl Collector {
         self.writer.map(event)?;
         let bytes = self.writer.bytes_written() - before;
         self.map_bytes += bytes;
-        self.left_bytes = self.left_bytes.saturating_sub(bytes);
+        let end_bytes = match event {
+            MapEvent::Unmap { .. } => 0,
+            _ => MAX_END_BYTES,
+        };
+        self.left_bytes = self.left_bytes.saturating_sub(bytes + end_bytes);
         Ok(())
     }
 
@@ -448,6 +455,13 @@ impl Collector {
     /// Returns the number of bytes written, buffered ones included.
     pub fn bytes_written(&self) -> u64 {
         self.writer.bytes_written()
+    }
+
+    /// Returns the most bytes that the ends of mappings and functions will have, of those that have
+    /// not ended: what was written still ends, whatever the limit.
+    #[must_use]
+    pub fn end_bytes(&self) -> u64 {
+        (self.segments.len() + self.functions.len()) as u64 * MAX_END_BYTES
     }
 
     /// Writes buffered data of `FLUSH_BYTES` or `FLUSH_AFTER_NS`. To be called once a round.
