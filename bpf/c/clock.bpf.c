@@ -73,7 +73,7 @@ int kc_clock_tick(struct bpf_perf_event_data *ctx)
 	if (!user)
 		borrowed = on_borrowed_stack(task, &ctx->regs);
 	if (!user && !borrowed && !task->pid) {
-		count_in_idle_thread(stats, cpu, passed);
+		count_in_idle_thread(stats, cpu, passed.ticks, passed.stolen_ticks);
 		return 0;
 	}
 	if (task->pid)
@@ -124,13 +124,13 @@ static __always_inline void count_sleep(struct cpu_stats *stats, __u32 cpu, __u6
 		return;
 	passed = count_passed(stats, now_ns);
 	if (passed.ticks)
-		count_in_idle_thread(stats, cpu, passed);
+		count_in_idle_thread(stats, cpu, passed.ticks, passed.stolen_ticks);
 	/* Those after a rotation are counted on their own. */
 	if (stats->next_ns > now_ns)
 		return;
 	passed = count_passed(stats, now_ns);
 	if (passed.ticks)
-		count_in_idle_thread(stats, cpu, passed);
+		count_in_idle_thread(stats, cpu, passed.ticks, passed.stolen_ticks);
 }
 
 /* The idle loop begins a sleep (the argument is its depth) or ends it (-1). */

@@ -164,25 +164,32 @@ static __noinline int count_unseen(struct cpu_stats *stats, __u32 ticks, __u32 s
 	return 0;
 }
 
-/* Takes out of the boundaries that were just counted the ones that passed before `task` came to
- * this CPU, if no program saw it come: they are those of an unseen thread. What was stolen, was
- * stolen from that one first. */
+/* Counts those of the boundaries that were just counted which passed before `task` came to this CPU,
+ * if no program saw it come: they are an unseen thread's. Returns how many. A function of its own,
+ * since the stack of kc_sched_switch has no room for its variables. */
+static __noinline __u32 count_before_arrival(struct cpu_stats *stats, struct task_struct *task,
+					     __u32 ticks, __u32 stolen_ticks)
+{
+	__u32 unseen;
+
+	if (!stats->last_tid || stats->last_tid == (__u32)task->pid)
+		return 0;
+	unseen = grid_before(stats->origin_ns, stats->index - ticks, stats->index,
+			     task->sched_info.last_arrival - any_offset_ns, period_ns);
+	if (unseen)
+		count_unseen(stats, unseen, stolen_ticks < unseen ? stolen_ticks : unseen);
+	return unseen;
+}
+
+/* Returns the boundaries of these, which were just counted, that passed since `task` came to this
+ * CPU. What was stolen, was stolen from an unseen thread before it first. */
 static __always_inline struct passed since_arrival(struct cpu_stats *stats,
 						   struct task_struct *task, struct passed passed)
 {
-	__u64 from = stats->index - passed.ticks;
-	__u32 unseen, stolen;
+	__u32 unseen = count_before_arrival(stats, task, passed.ticks, passed.stolen_ticks);
 
-	if (!stats->last_tid || stats->last_tid == (__u32)task->pid)
-		return passed;
-	unseen = grid_before(stats->origin_ns, from, stats->index,
-			     task->sched_info.last_arrival - any_offset_ns, period_ns);
-	if (!unseen)
-		return passed;
-	stolen = passed.stolen_ticks < unseen ? passed.stolen_ticks : unseen;
-	count_unseen(stats, unseen, stolen);
 	passed.ticks -= unseen;
-	passed.stolen_ticks -= stolen;
+	passed.stolen_ticks -= passed.stolen_ticks < unseen ? passed.stolen_ticks : unseen;
 	return passed;
 }
 
@@ -210,13 +217,13 @@ static __always_inline void count_idle(struct cpu_stats *stats, __u32 cpu, __u32
 /* Counts boundaries that passed until now, when the idle thread has the CPU. If an unseen thread
  * had it before, they are all that thread's: when the switch to the idle thread was, is not
  * known. */
-static __always_inline void count_in_idle_thread(struct cpu_stats *stats, __u32 cpu,
-						 struct passed passed)
+static __always_inline void count_in_idle_thread(struct cpu_stats *stats, __u32 cpu, __u32 ticks,
+						 __u32 stolen_ticks)
 {
 	if (stats->last_tid)
-		count_unseen(stats, passed.ticks, passed.stolen_ticks);
+		count_unseen(stats, ticks, stolen_ticks);
 	else
-		count_idle(stats, cpu, passed.ticks);
+		count_idle(stats, cpu, ticks);
 }
 
 #endif

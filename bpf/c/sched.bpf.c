@@ -268,7 +268,7 @@ static __always_inline void charge_switch_out(__u64 *ctx, struct cpu_stats *stat
 	if (!passed.ticks)
 		return;
 	if (!prev->pid) {
-		count_in_idle_thread(stats, cpu, passed);
+		count_in_idle_thread(stats, cpu, passed.ticks, passed.stolen_ticks);
 		return;
 	}
 	passed = since_arrival(stats, prev, passed);
@@ -346,12 +346,13 @@ int kc_sched_switch(__u64 *ctx)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
-	struct task_struct *next = (void *)ctx[2];
+	struct task_struct *next;
 
 	if (!stats)
 		return 0;
 	set_busy(stats, 1);
 	context_switch(ctx, stats, cpu);
+	next = (void *)ctx[2];
 	stats->last_pid = next->tgid;
 	stats->last_tid = next->pid;
 	stats->last_flags = next->flags;
