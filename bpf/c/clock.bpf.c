@@ -56,6 +56,7 @@ int kc_clock_tick(struct bpf_perf_event_data *ctx)
 	struct tick_scratch *out;
 	struct thread *thread;
 	struct passed passed;
+	__u64 index;
 	long got;
 
 	if (!stats || !stats->origin_ns)
@@ -65,6 +66,7 @@ int kc_clock_tick(struct bpf_perf_event_data *ctx)
 	if (is_next_threads_time(task) && task->se.cfs_rq->rq->clock - stats->offset_ns <
 						  stats->origin_ns + (stats->index + 1) * period_ns)
 		return 0;
+	index = stats->index;
 	passed = count_passed(stats, now_ns);
 	if (!passed.ticks)
 		return 0;
@@ -73,11 +75,11 @@ int kc_clock_tick(struct bpf_perf_event_data *ctx)
 	if (!user)
 		borrowed = on_borrowed_stack(task, &ctx->regs);
 	if (!user && !borrowed && !task->pid) {
-		count_in_idle_thread(stats, cpu, passed.ticks, passed.stolen_ticks);
+		count_idle(stats, cpu, passed.ticks);
 		return 0;
 	}
 	if (task->pid)
-		passed = since_arrival(stats, task, passed);
+		passed = since_arrival(stats, task, index, passed);
 	if (!passed.ticks)
 		return 0;
 	/* Only the last boundary is known to belong to the interrupt that ended the sleep. */
@@ -115,22 +117,35 @@ int kc_clock_tick(struct bpf_perf_event_data *ctx)
 	return 0;
 }
 
-/* Counts the boundaries that have passed in a sleep until now, or until one begins. */
+/* Counts the boundaries that have passed in a sleep until now. */
 static __always_inline void count_sleep(struct cpu_stats *stats, __u32 cpu, __u64 now_ns)
 {
-	struct passed passed;
+	__u32 ticks;
 
 	if (!stats->origin_ns)
 		return;
-	passed = count_passed(stats, now_ns);
-	if (passed.ticks)
-		count_in_idle_thread(stats, cpu, passed.ticks, passed.stolen_ticks);
+	ticks = count_passed(stats, now_ns).ticks;
+	if (ticks)
+		count_idle(stats, cpu, ticks);
 	/* Those after a rotation are counted on their own. */
 	if (stats->next_ns > now_ns)
 		return;
-	passed = count_passed(stats, now_ns);
-	if (passed.ticks)
-		count_in_idle_thread(stats, cpu, passed.ticks, passed.stolen_ticks);
+	ticks = count_passed(stats, now_ns).ticks;
+	if (ticks)
+		count_idle(stats, cpu, ticks);
+}
+
+/* Counts the boundaries that have passed when an idle CPU's sleep begins, and the thread that ran
+ * before was not seen leaving. */
+static __always_inline void count_until_idle(struct cpu_stats *stats, __u64 now_ns)
+{
+	__u32 ticks;
+
+	if (!stats->origin_ns || stats->next_ns > now_ns)
+		return;
+	ticks = count_passed(stats, now_ns).ticks;
+	if (ticks)
+		count_unseen(stats, ticks);
 }
 
 /* The idle loop begins a sleep (the argument is its depth) or ends it (-1). */
@@ -144,9 +159,9 @@ int kc_cpu_idle(__u64 *ctx)
 
 	if (!stats)
 		return 0;
-	/* An unseen thread had the CPU until now. */
+	/* A switch to the idle thread was not seen, or no thread would be the last one. */
 	if (asleep && stats->last_tid) {
-		count_sleep(stats, cpu, bpf_ktime_get_ns());
+		count_until_idle(stats, bpf_ktime_get_ns());
 		stats->last_tid = 0;
 	}
 	if (!asleep && !is_next_threads_time(bpf_get_current_task_btf()))
@@ -181,7 +196,6 @@ static __always_inline void settle(__u64 end_ns)
 {
 	__u32 cpu = bpf_get_smp_processor_id(), zero = 0;
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
-	struct task_struct *task = bpf_get_current_task_btf();
 	struct tick_scratch *out;
 	struct passed passed;
 
@@ -192,12 +206,10 @@ static __always_inline void settle(__u64 end_ns)
 		return;
 	}
 	passed = count_passed(stats, end_ns);
-	if (passed.ticks && task->pid)
-		passed = since_arrival(stats, task, passed);
 	out = bpf_map_lookup_elem(&kc_scratch, &zero);
 	if (!passed.ticks || !out)
 		return;
-	describe(&out->record, task, stats->last_ns, cpu, TICK_KERNEL,
+	describe(&out->record, bpf_get_current_task_btf(), stats->last_ns, cpu, TICK_KERNEL,
 		 passed.ticks);
 	out->record.blocked = passed.stolen_ticks;
 	count_busy(stats, &stats->kernel, passed);

@@ -141,55 +141,45 @@ static __always_inline void count_busy(struct cpu_stats *stats, __u64 *mode, str
 /* Counts boundaries that passed while a thread had the CPU that the kernel shows to no program, as
  * some kernels do with protected processes: as ticks of the thread that was last seen coming, in
  * the kernel, without a stack. */
-static __noinline int count_unseen(struct cpu_stats *stats, __u32 ticks, __u32 stolen_ticks)
+static __noinline int count_unseen(struct cpu_stats *stats, __u32 ticks)
 {
 	__u32 zero = 0;
 	struct tick_scratch *out = bpf_map_lookup_elem(&kc_scratch, &zero);
 
 	if (!out)
 		return 0;
-	stats->stolen += stolen_ticks;
-	stats->kernel += ticks - stolen_ticks;
+	stats->kernel += ticks;
 	out->record = (struct record_header){
 		.time_ns = stats->last_ns,
 		.cpu = bpf_get_smp_processor_id(),
 		.pid = stats->last_pid,
 		.tid = stats->last_tid,
 		.ticks = ticks,
-		.blocked = stolen_ticks,
 		.kind = TICK_KERNEL,
-		.flags = stats->last_flags & PF_KTHREAD ? FLAG_KERNEL_THREAD : 0,
 	};
 	send_tick(stats, out, add_stack(&out->record, -1));
 	return 0;
 }
 
-/* Counts those of the boundaries that were just counted which passed before `task` came to this CPU,
- * if no program saw it come: they are an unseen thread's. Returns how many. A function of its own,
- * since the stack of kc_sched_switch has no room for its variables. */
-static __noinline __u32 count_before_arrival(struct cpu_stats *stats, struct task_struct *task,
-					     __u32 ticks, __u32 stolen_ticks)
+/* Takes out of the boundaries that were just counted, those after `from`, the ones that passed
+ * before `task` came to this CPU: its switch-in was not seen, nor any before it since the thread
+ * that was last seen coming. */
+static __always_inline struct passed since_arrival(struct cpu_stats *stats,
+						   struct task_struct *task, __u64 from,
+						   struct passed passed)
 {
 	__u32 unseen;
 
 	if (!stats->last_tid || stats->last_tid == (__u32)task->pid)
-		return 0;
-	unseen = grid_before(stats->origin_ns, stats->index - ticks, stats->index,
+		return passed;
+	unseen = grid_before(stats->origin_ns, from, from + passed.ticks,
 			     task->sched_info.last_arrival - any_offset_ns, period_ns);
-	if (unseen)
-		count_unseen(stats, unseen, stolen_ticks < unseen ? stolen_ticks : unseen);
-	return unseen;
-}
-
-/* Returns the boundaries of these, which were just counted, that passed since `task` came to this
- * CPU. What was stolen, was stolen from an unseen thread before it first. */
-static __always_inline struct passed since_arrival(struct cpu_stats *stats,
-						   struct task_struct *task, struct passed passed)
-{
-	__u32 unseen = count_before_arrival(stats, task, passed.ticks, passed.stolen_ticks);
-
+	if (!unseen)
+		return passed;
+	count_unseen(stats, unseen);
 	passed.ticks -= unseen;
-	passed.stolen_ticks -= passed.stolen_ticks < unseen ? passed.stolen_ticks : unseen;
+	if (passed.stolen_ticks > passed.ticks)
+		passed.stolen_ticks = passed.ticks;
 	return passed;
 }
 
@@ -212,18 +202,6 @@ static __always_inline void count_idle(struct cpu_stats *stats, __u32 cpu, __u32
 		.kind = TICK_IDLE,
 	};
 	send_tick(stats, out, sizeof(out->record));
-}
-
-/* Counts boundaries that passed until now, when the idle thread has the CPU. If an unseen thread
- * had it before, they are all that thread's: when the switch to the idle thread was, is not
- * known. */
-static __always_inline void count_in_idle_thread(struct cpu_stats *stats, __u32 cpu, __u32 ticks,
-						 __u32 stolen_ticks)
-{
-	if (stats->last_tid)
-		count_unseen(stats, ticks, stolen_ticks);
-	else
-		count_idle(stats, cpu, ticks);
 }
 
 #endif

@@ -260,6 +260,7 @@ static __always_inline void switch_in(struct cpu_stats *stats, struct task_struc
 static __always_inline void charge_switch_out(__u64 *ctx, struct cpu_stats *stats,
 					      struct task_struct *prev, __u64 now_ns, __u32 cpu)
 {
+	__u64 index = stats->index;
 	struct passed passed = count_passed(stats, now_ns);
 	struct tick_scratch *out;
 	struct thread *thread;
@@ -268,10 +269,10 @@ static __always_inline void charge_switch_out(__u64 *ctx, struct cpu_stats *stat
 	if (!passed.ticks)
 		return;
 	if (!prev->pid) {
-		count_in_idle_thread(stats, cpu, passed.ticks, passed.stolen_ticks);
+		count_idle(stats, cpu, passed.ticks);
 		return;
 	}
-	passed = since_arrival(stats, prev, passed);
+	passed = since_arrival(stats, prev, index, passed);
 	if (!passed.ticks)
 		return;
 	out = bpf_map_lookup_elem(&kc_scratch, &zero);
@@ -346,16 +347,14 @@ int kc_sched_switch(__u64 *ctx)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
-	struct task_struct *next;
+	struct task_struct *next = (void *)ctx[2];
 
 	if (!stats)
 		return 0;
 	set_busy(stats, 1);
 	context_switch(ctx, stats, cpu);
-	next = (void *)ctx[2];
 	stats->last_pid = next->tgid;
 	stats->last_tid = next->pid;
-	stats->last_flags = next->flags;
 	set_busy(stats, 0);
 	return 0;
 }

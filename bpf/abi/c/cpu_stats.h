@@ -58,8 +58,7 @@ struct cpu_stats {
 	__u64 index_at_rotation; /* `index` at the end of the last experiment */
 	/* The thread that the last context switch brought here that the programs have seen. */
 	__u32 last_pid, last_tid;
-	__u32 last_flags; /* the kernel's, of that thread then */
-	__u32 zero;
+	__u64 zero;
 };
 
 /* A counter on one CPU. */

@@ -256,7 +256,6 @@ const struct abi_entry kcollect_abi[] = {
 	FIELD(cpu_stats, index_at_rotation)
 	FIELD(cpu_stats, last_pid)
 	FIELD(cpu_stats, last_tid)
-	FIELD(cpu_stats, last_flags)
 	FIELD(cpu_stats, zero)
 
 	SIZE(counter_stats)

@@ -361,10 +361,8 @@ pub struct CpuStats {
     pub last_pid: u32,
     /// That thread.
     pub last_tid: u32,
-    /// The kernel's flags of that thread when it came.
-    pub last_flags: u32,
     /// Room for more.
-    pub zero: u32,
+    pub zero: u64,
 }
 
 impl CpuStats {
@@ -411,7 +409,6 @@ impl CpuStats {
             index_at_rotation: 0,
             last_pid: 0,
             last_tid: 0,
-            last_flags: 0,
             ..self
         }
     }

@@ -253,7 +253,6 @@ fn statistics(all: &mut Vec<(String, usize)>) {
             index_at_rotation,
             last_pid,
             last_tid,
-            last_flags,
             zero,
         ]
     );
@@ -465,7 +464,6 @@ proptest! {
             index_at_rotation: 0,
             last_pid: 0,
             last_tid: 0,
-            last_flags: 0,
             ..stats
         };
         prop_assert_eq!(kept.as_bytes(), expected.as_bytes());
