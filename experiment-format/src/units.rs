@@ -121,13 +121,6 @@ impl Ticks {
     /// No tick.
     pub const ZERO: Ticks = Ticks(0);
 
-    /// Returns how long so many intervals are, [`Nanos::MAX`] if it is too long.
-    #[inline]
-    #[must_use]
-    pub const fn times(self, interval: Nanos) -> Nanos {
-        Nanos(self.0.saturating_mul(interval.0))
-    }
-
     /// Returns how many are left without `others`, none if there are no more than those.
     #[inline]
     #[must_use]
@@ -244,7 +237,6 @@ mod tests {
     fn lengths_that_are_too_long_are_the_longest() {
         assert_eq!(Nanos::from_secs(u64::MAX), Nanos::MAX);
         assert_eq!(Nanos::from(Duration::MAX), Nanos::MAX);
-        assert_eq!(Ticks(u64::MAX).times(Nanos(2)), Nanos::MAX);
         assert_eq!(Nanos(1).saturating_sub(Nanos(2)), Nanos::ZERO);
     }
 
@@ -257,6 +249,5 @@ mod tests {
             [Nanos(1), Nanos(2)].iter().sum::<Nanos>().as_secs_f64(),
             3e-9
         );
-        assert_eq!(Ticks(3).times(Nanos::from_micros(997)), Nanos(2_991_000));
     }
 }
