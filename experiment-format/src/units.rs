@@ -95,13 +95,6 @@ impl Nanos {
         Nanos(self.0.saturating_mul(times))
     }
 
-    /// Returns the time by which `earlier` is before this one, if it is not after it.
-    #[inline]
-    #[must_use]
-    pub fn checked_sub(self, earlier: Nanos) -> Option<Nanos> {
-        self.0.checked_sub(earlier.0).map(Nanos)
-    }
-
     /// Returns the sum, if it is not too long.
     #[inline]
     #[must_use]
