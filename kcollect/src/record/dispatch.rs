@@ -261,14 +261,15 @@ impl Dispatcher {
 
     /// Takes a sample of an instant of which all records are applied.
     pub fn sample(&mut self, at_ns: Nanos, label: &str) {
-        // Samples go on when data have stopped, but not without end either.
-        if self.router.is_full() && label != LAST_SAMPLE {
+        if label != LAST_SAMPLE && !self.router.has_sample_room() {
             return;
         }
+        let bytes_before = self.router.bytes_written();
         self.router.sample(&self.processes, at_ns, label);
         if let Some(user) = &mut self.user {
             user.sample(&mut self.router, &self.processes, (at_ns, label));
         }
+        self.router.count_sample(bytes_before, at_ns);
     }
 
     /// Follows the load, unless no process can be followed.

@@ -116,6 +116,8 @@ pub struct Router {
     /// Bytes that may still be written: all of the limit (`-L`), and half as much again of what
     /// cannot stop with the data at once. Of mappings and JIT functions it is exact.
     room: u64,
+    /// Bytes that samples may still have once data have stopped: half of the limit.
+    sample_room: u64,
 }
 
 impl Router {
@@ -155,6 +157,7 @@ impl Router {
             failed: None,
             limit: plan.limit,
             room: u64::MAX,
+            sample_room: plan.limit.map_or(u64::MAX, |limit| limit / 2),
         })
     }
 

@@ -13,10 +13,11 @@ use nix::unistd::Pid;
 use tests::command::run;
 use tests::experiment::{began_ns, files_below};
 use tests::gprofng::{self, Header};
-use tests::kcollect::{FinishedRecording, Recording};
+use tests::kcollect::{FinishedRecording, Recording, record};
 use tests::machine::disturbance::judge_times;
 use tests::machine::{Exclusive, Shared, online_cpus};
 use tests::oracle::statistics::Band;
+use tests::workload;
 use tests::workload::truth::monotonic_ns;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -152,6 +153,26 @@ fn root_the_size_limit_stops_data_and_not_samples() -> Result<()> {
     );
     let output = gprofng::script(&["metrics e.kcpu:name", "samples"], &experiment)?.content()?;
     ensure!(output.table(1).total()? > 0.0, "no data at all");
+    Ok(())
+}
+
+/// Two thousand threads have half a megabyte of lines in each sample.
+#[test]
+fn root_alone_samples_without_data_end_at_half_of_the_limit() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let load = [workload!("many_processes"), "threads", "2000", "5"];
+    let recorded = record(&["-p", "on", "-x", "off", "-L", "1"], &load, LIMIT)?;
+    closed(&recorded)?;
+    let log = fs::read_to_string(recorded.experiment()?.join("log.xml"))?;
+    let warnings = log.matches("samples end: ").count();
+    ensure!(warnings == 1, "{warnings} warnings that samples end");
+    let after = log.rsplit("samples end: ").next().unwrap_or_default();
+    let labels: Vec<_> = after.match_indices("kind=\"sample\"").collect();
+    ensure!(
+        labels.len() == 1 && after.contains("label=\"stop\""),
+        "{} samples after the last: {after}",
+        labels.len()
+    );
     Ok(())
 }
 

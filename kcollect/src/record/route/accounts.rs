@@ -61,6 +61,26 @@ impl Router {
         (kernel.for_next(), std::mem::take(&mut self.last_threads))
     }
 
+    /// Returns whether samples may still be written: they go on when data have stopped, but not
+    /// without end.
+    #[must_use]
+    pub fn has_sample_room(&self) -> bool {
+        self.sample_room > 0
+    }
+
+    /// Counts what was written since `bytes_before` as a sample, once data have stopped.
+    pub fn count_sample(&mut self, bytes_before: u64, at_ns: Nanos) {
+        if !self.reached_limit() || !self.has_sample_room() {
+            return;
+        }
+        let bytes = self.bytes_written() - bytes_before;
+        self.sample_room = self.sample_room.saturating_sub(bytes);
+        if !self.has_sample_room() {
+            let text = "samples end: since data stopped they have taken half of the limit (-L)";
+            self.warn(at_ns, text.to_owned());
+        }
+    }
+
     /// Writes a sample of the machine, of an instant of which all records were applied.
     pub fn sample(&mut self, processes: &ProcessTable, at_ns: Nanos, label: &str) {
         let accounts = &self.accounts;
