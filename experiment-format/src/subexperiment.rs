@@ -66,8 +66,8 @@ pub struct SubexperimentWriter {
 
 impl SubexperimentWriter {
     /// Makes the directory `name`, for instance `_sshd_PID_1264.1.er`, in that of the founder: mode
-    /// 0700, with the same owner. The log with header and start is written at once. If that fails,
-    /// the directory is removed again.
+    /// 0700, with the same owner. It appears with the header and the start in its log. If that
+    /// fails, the directory is removed again.
     ///
     /// # Errors
     ///
@@ -80,11 +80,12 @@ impl SubexperimentWriter {
         start: StartTime,
     ) -> Result<Self> {
         let (events, text) = EventEncoder::begin(header, start)?;
-        let dir = founder.create_sub(name)?;
+        let mut dir = founder.create_sub(name)?;
         let mut log = BufferedFile::new("log.xml", Records::Text);
         log.push(text.as_bytes());
         let begun = Identity::of(&dir, dir.path()).and_then(|made| {
             log.flush(&dir)?;
+            dir.appear(name)?;
             Ok(made)
         });
         match begun {

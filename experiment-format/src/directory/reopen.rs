@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat};
+use nix::fcntl::{OFlag, openat, renameat};
 use nix::libc::{S_IFMT, S_IFREG};
 use nix::sys::stat::{FileStat, Mode, fstat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
@@ -22,6 +22,10 @@ use super::name::check_name;
 use crate::Result;
 use crate::error::Error;
 use crate::text::printable;
+
+/// The name of a subexperiment's directory until its log begins. gprofng reports an error for a
+/// subexperiment without a log, and a collector can be killed at any moment.
+const INCOMPLETE_SUB: &str = ".incomplete-subexperiment";
 
 /// The identity of a file or directory, independent of its name.
 ///
@@ -53,12 +57,13 @@ impl Identity {
 }
 
 impl ExperimentDir {
-    /// Makes the directory of a subexperiment in this one: mode 0700, with the same owner.
+    /// Makes the directory of a subexperiment in this one: mode 0700, with the same owner. No reader
+    /// finds it before [`ExperimentDir::appear`].
     ///
     /// # Errors
     ///
-    /// A name that does not begin with `_` and end in `.er`, which no reader would find; a name in
-    /// use; a system error.
+    /// A name that does not begin with `_` and end in `.er`, which no reader would find; a system
+    /// error.
     pub(crate) fn create_sub(&self, name: &str) -> Result<ExperimentDir> {
         check_name(name)?;
         if !name.starts_with('_') {
@@ -67,18 +72,29 @@ impl ExperimentDir {
                 problem: "does not begin with _",
             });
         }
-        let parent = self.descriptor()?;
-        let made = make_dir(self.fd.as_fd(), name, &self.path.join(name), self.owner);
-        match made {
-            Ok(fd) => Ok(self.sub(name, parent, fd)),
-            Err(Error::Io { source, .. })
-                if source.raw_os_error() == Some(Errno::EEXIST as i32) =>
-            {
-                Err(Error::NameInUse {
-                    name: name.to_owned(),
-                })
+        let (parent, path) = (self.descriptor()?, self.path.join(name));
+        let fd = make_dir(self.fd.as_fd(), INCOMPLETE_SUB, &path, self.owner)?;
+        let mut sub = self.sub(name, parent, fd);
+        sub.name = INCOMPLETE_SUB.to_owned();
+        Ok(sub)
+    }
+
+    /// Renames the directory of a subexperiment, which is not empty any more, to its name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NameInUse`]; a system error.
+    pub(crate) fn appear(&mut self, name: &str) -> Result<()> {
+        // A directory can replace none but an empty directory, which no subexperiment is.
+        match renameat(&self.parent, self.name.as_str(), &self.parent, name) {
+            Ok(()) => {
+                self.name = name.to_owned();
+                Ok(())
             }
-            Err(other) => Err(other),
+            Err(Errno::EEXIST | Errno::ENOTEMPTY | Errno::ENOTDIR) => Err(Error::NameInUse {
+                name: name.to_owned(),
+            }),
+            Err(errno) => Err(Error::io("create", &self.path, errno)),
         }
     }
 
@@ -157,4 +173,36 @@ fn open_made(
         return Err(replaced());
     }
     Ok((fd, stat))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::directory::NameRequest;
+
+    #[test]
+    fn a_subexperiment_appears_with_its_log() {
+        let tmp = tempfile::tempdir().unwrap();
+        let request = NameRequest::Exactly("k.er".to_owned());
+        let (founder, _) = ExperimentDir::create(tmp.path(), &request, None).unwrap();
+        let log = |name: &str| fs::read(founder.path().join(name).join("log.xml"));
+        let mut first = founder.create_sub("_a.er").unwrap();
+        first.create_file("log.xml").unwrap();
+        assert!(log("_a.er").is_err());
+        first.appear("_a.er").unwrap();
+        assert!(log("_a.er").is_ok());
+        fs::write(founder.path().join("_b.er"), "").unwrap();
+        for used in ["_a.er", "_b.er"] {
+            let mut second = founder.create_sub(used).unwrap();
+            second.create_file("log.xml").unwrap();
+            let refused = second.appear(used);
+            assert!(matches!(refused, Err(Error::NameInUse { .. })), "{used}");
+            second.remove_all().unwrap();
+        }
+        assert!(!founder.path().join(INCOMPLETE_SUB).exists());
+        first.remove_all().unwrap();
+        assert!(log("_a.er").is_err());
+    }
 }
