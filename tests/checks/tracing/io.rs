@@ -264,12 +264,10 @@ fn root_as_many_calls_as_strace_counts() -> Result<()> {
 #[test]
 fn root_a_running_process_is_traced_from_here_on() -> Result<()> {
     let _machine = Shared::take()?;
-    let chosen = waiting(&["4", "10000"])?;
-    let other = waiting(&["4"])?;
+    let chosen = waiting(&["60", "10000"])?;
+    let _other = waiting(&["60"])?;
     let target = chosen.pid().to_string();
     let recorded = record(&["-i", "on", "-T", &target], &["sleep", "1"], LIMIT)?;
-    chosen.finish()?;
-    other.finish()?;
     let experiments = experiments_in(&recorded.experiment()?)?;
     ensure!(experiments.len() == 1, "{experiments:?}");
     reads_itself(&experiments[0], 20)
@@ -279,11 +277,10 @@ fn root_a_running_process_is_traced_from_here_on() -> Result<()> {
 #[test]
 fn root_every_experiment_of_a_series_has_the_names() -> Result<()> {
     let _machine = Shared::take()?;
-    let chosen = waiting(&["5"])?;
+    let chosen = waiting(&["60"])?;
     let target = chosen.pid().to_string();
     let options = ["-i", "on", "-T", &target, "--rotate", "1", "-A", "off"];
     let recorded = record(&options, &["sleep", "2.5"], LIMIT)?;
-    chosen.finish()?;
     let all = experiments_in(recorded.directory())?;
     ensure!(all.len() >= 3, "{all:?}");
     for founder in all {
@@ -296,7 +293,8 @@ fn root_every_experiment_of_a_series_has_the_names() -> Result<()> {
     Ok(())
 }
 
-/// Starts a program that reads itself a hundred times a second, and waits until it does.
+/// Starts a program that reads itself a hundred times a second, and waits until it does. It runs
+/// for longer than any recording, and ends with its handle.
 fn waiting(arguments: &[&str]) -> Result<Running> {
     let mut command = Command::new(IO_CALLS);
     let mut running = Running::start(command.arg("wait").args(arguments), LIMIT)?;
