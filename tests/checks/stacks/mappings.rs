@@ -119,7 +119,8 @@ fn root_files_on_an_overlay_have_their_tables() -> Result<()> {
     kernel_finds_the_tables(&followed)
 }
 
-/// The device of a file on btrfs is that of its subvolume, for user space alone.
+/// The device of a file on btrfs is that of its subvolume, for user space alone. The file system is
+/// busy until the program is archived.
 #[test]
 fn root_files_on_btrfs_have_their_tables() -> Result<()> {
     let known = fs::read_to_string("/proc/filesystems")?;
@@ -131,7 +132,8 @@ fn root_files_on_btrfs_have_their_tables() -> Result<()> {
     let followed = recorded_in_mounts(
         "cd \"$2\"; mount -t tmpfs none .; cd \"$2\"; truncate -s 200M image; mkfs.btrfs -q image; \
          mkdir files; mount -o loop image files; btrfs -q subvolume create files/sub; \
-         cp \"$1\" files/sub/before; sync; files/sub/before deep:40,2000; umount files",
+         cp \"$1\" files/sub/before; sync; files/sub/before deep:40,2000; \
+         for try in $(seq 100); do umount files && break; sleep 0.1; done",
     )?;
     kernel_finds_the_tables(&followed)
 }
