@@ -57,8 +57,8 @@ impl Identity {
 }
 
 impl ExperimentDir {
-    /// Makes the directory of a subexperiment in this one: mode 0700, with the same owner. No reader
-    /// finds it before [`ExperimentDir::appear`].
+    /// Makes the directory of a subexperiment in this one: mode 0700, with the same owner. No
+    /// reader finds it before [`ExperimentDir::appear`].
     ///
     /// # Errors
     ///
