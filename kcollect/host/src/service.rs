@@ -51,6 +51,12 @@ impl Service {
         })
     }
 
+    /// Returns whether this process is a service of systemd.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.socket.is_some()
+    }
+
     /// Says that the service has started, and what it does.
     pub fn ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={}", one_line(status)));

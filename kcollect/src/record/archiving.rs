@@ -1,8 +1,11 @@
-//! The end of archiving: what is not copied yet is copied now, until the user gives up on it.
+//! The end of archiving: what is not copied yet is copied now, until the user gives up on it, or a
+//! service has no more time for it.
 
 use std::time::{Duration, Instant};
 
+use host::machine::now;
 use host::output::Output;
+use host::service::Service;
 
 use super::dispatch::Dispatcher;
 
@@ -11,16 +14,22 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest that one load object may take. The largest that is copied, 1 GiB, takes so long at
 /// 36 MB/s.
 const MAX_OBJECT_TIME: Duration = Duration::from_secs(30);
+/// The longest that all of it may take a service. systemd kills one that has not ended
+/// `TimeoutStopSec` after it was to stop, and then the experiment is not closed.
+const MAX_SERVICE_TIME: Duration = Duration::from_secs(20);
 
-/// Archives what is not archived yet, unless the user gives up on that, or a file takes too long.
+/// Archives what is not archived yet, unless the user gives up on that, or it takes too long.
 pub(super) fn finish(
     dispatcher: &mut Dispatcher,
+    service: &mut Service,
     mut give_up: impl FnMut() -> bool,
     output: &mut Output,
 ) {
     dispatcher.archive_rest(&mut give_up);
-    let (mut before, mut since) = (0, Instant::now());
+    let began = Instant::now();
+    let (mut before, mut since) = (0, began);
     while let Some(progress) = dispatcher.archiving(POLL_INTERVAL) {
+        service.alive(now());
         if progress.left != before {
             (before, since) = (progress.left, Instant::now());
         }
@@ -31,7 +40,14 @@ pub(super) fn finish(
                 MAX_OBJECT_TIME.as_secs()
             ));
         }
-        if stuck || give_up() {
+        let late = service.is_connected() && began.elapsed() > MAX_SERVICE_TIME;
+        if late {
+            output.say(&format!(
+                "Archiving is given up: a service has {} s for it",
+                MAX_SERVICE_TIME.as_secs()
+            ));
+        }
+        if stuck || late || give_up() {
             dispatcher.give_up_archiving();
             break;
         }

@@ -52,7 +52,7 @@ impl Session<'_> {
             given_up |= self.signals.take().contains(&SignalRequest::Stop);
             given_up
         };
-        archiving::finish(&mut self.dispatcher, give_up, output);
+        archiving::finish(&mut self.dispatcher, &mut self.service, give_up, output);
         self.write_summary(stopped, summary.as_mut().ok());
         // The experiment is closed whatever failed, and the first failure is reported.
         let closed = self.dispatcher.close(stopped);

@@ -148,7 +148,7 @@ impl Session<'_> {
             self.requests.extend(self.signals.take());
             self.requests.contains(&SignalRequest::Stop)
         };
-        archiving::finish(&mut self.dispatcher, give_up, output);
+        archiving::finish(&mut self.dispatcher, &mut self.service, give_up, output);
         self.write_summary(rotation.at_ns, Some(&mut summary));
     }
 }

@@ -7,6 +7,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{JoinHandle, sleep, spawn};
@@ -22,7 +23,7 @@ use nix::sys::signal::Signal;
 use tempfile::TempDir;
 use tests::command::Running;
 use tests::experiment::opened::opened;
-use tests::kcollect::{FinishedRecording, Recording};
+use tests::kcollect::{FinishedRecording, Recording, command, experiment_in};
 use tests::machine::Shared;
 use tests::machine::disturbance::not_judged;
 use tests::workload::proctorture::{PROCTORTURE, start};
@@ -34,6 +35,8 @@ const ATTRIBUTES_VALID: Duration = Duration::from_secs(600);
 
 const FILE: INodeNo = INodeNo(2);
 const NAME: &str = "proctorture";
+/// The name whose lookup blocks the file system.
+const STOP: &str = "stop";
 
 /// Bytes behind the program: so many that its pages and its tables have been read long before.
 const PADDING_BYTES: usize = 32 << 20;
@@ -41,45 +44,23 @@ const PADDING_BYTES: usize = 32 << 20;
 /// How long a slow answer takes.
 const SLOW_ANSWER: Duration = Duration::from_millis(50);
 
-/// Whether the file system answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ServerMode {
-    Answering,
-    /// It blocks from the next request for the file's attributes on.
-    Blocking,
-    Blocked,
-}
-
-/// The mode, which requests wait for.
-#[derive(Debug)]
-struct ModeSwitch {
-    mode: Mutex<ServerMode>,
+/// Whether the file system answers. One thread serves all requests, so that the kernel keeps the
+/// later ones: a process can be killed while it waits for one that the server has not read.
+#[derive(Debug, Default)]
+struct Switch {
+    blocked: Mutex<bool>,
     changed: Condvar,
 }
 
-impl ModeSwitch {
-    /// Waits until requests are answered.
-    fn wait(&self) {
-        let mode = self.mode.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(
-            self.changed
-                .wait_while(mode, |mode| *mode == ServerMode::Blocked),
-        );
-    }
-
-    /// Blocks if that was asked for, and then waits.
-    fn block_or_wait(&self) {
-        let mut mode = self.mode.lock().unwrap_or_else(PoisonError::into_inner);
-        if *mode == ServerMode::Blocking {
-            *mode = ServerMode::Blocked;
-        }
-        drop(mode);
-        self.wait();
-    }
-
-    fn set(&self, mode: ServerMode) {
-        *self.mode.lock().unwrap_or_else(PoisonError::into_inner) = mode;
+impl Switch {
+    fn set(&self, blocked: bool) {
+        *self.blocked.lock().unwrap_or_else(PoisonError::into_inner) = blocked;
         self.changed.notify_all();
+    }
+
+    fn wait_until(&self, blocked: bool) {
+        let now = self.blocked.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.changed.wait_while(now, |now| *now != blocked));
     }
 }
 
@@ -88,7 +69,7 @@ struct OneFile {
     bytes: Vec<u8>,
     /// Reads from this offset on are answered after [`SLOW_ANSWER`].
     slow_from: u64,
-    mode: Arc<ModeSwitch>,
+    switch: Arc<Switch>,
 }
 
 impl OneFile {
@@ -119,21 +100,21 @@ impl OneFile {
 
 impl Filesystem for OneFile {
     fn lookup(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.mode.wait();
         if name == NAME {
-            reply.entry(&ATTRIBUTES_VALID, &self.attributes(FILE), Generation(0));
-        } else {
-            reply.error(Errno::ENOENT);
+            return reply.entry(&ATTRIBUTES_VALID, &self.attributes(FILE), Generation(0));
         }
+        if name == STOP {
+            self.switch.set(true);
+            self.switch.wait_until(false);
+        }
+        reply.error(Errno::ENOENT);
     }
 
     fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        self.mode.block_or_wait();
         reply.attr(&Duration::ZERO, &self.attributes(inode));
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        self.mode.wait();
         reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
     }
 
@@ -151,7 +132,6 @@ impl Filesystem for OneFile {
         if offset >= self.slow_from {
             sleep(SLOW_ANSWER);
         }
-        self.mode.wait();
         let rest = self.bytes.get(offset as usize..).unwrap_or_default();
         reply.data(&rest[..rest.len().min(size as usize)]);
     }
@@ -160,7 +140,7 @@ impl Filesystem for OneFile {
 /// A directory with a program in it.
 struct Server {
     session: Option<BackgroundSession>,
-    mode: Arc<ModeSwitch>,
+    switch: Arc<Switch>,
     blocked_threads: Vec<JoinHandle<()>>,
     directory: TempDir,
 }
@@ -174,21 +154,18 @@ impl Server {
             return Ok(None);
         }
         let directory = tempfile::tempdir()?;
-        let mode = Arc::new(ModeSwitch {
-            mode: Mutex::new(ServerMode::Answering),
-            changed: Condvar::new(),
-        });
+        let switch = Arc::new(Switch::default());
         let mut bytes = fs::read(PROCTORTURE)?;
         bytes.resize(bytes.len() + PADDING_BYTES, 0);
         let files = OneFile {
             bytes,
             slow_from,
-            mode: Arc::clone(&mode),
+            switch: Arc::clone(&switch),
         };
         let session = fuser::spawn_mount(files, directory.path(), &Config::default());
         Ok(Some(Self {
             session: Some(session.context("a file system in user space")?),
-            mode,
+            switch,
             blocked_threads: Vec::new(),
             directory,
         }))
@@ -198,19 +175,17 @@ impl Server {
         self.directory.path().join(NAME)
     }
 
-    /// Blocks it, by a request of a thread of this process. That first request was already read,
-    /// and its thread cannot be killed.
+    /// Blocks it by a request of this process, whose thread cannot be killed.
     fn stop(&mut self) {
-        self.mode.set(ServerMode::Blocking);
-        let program = self.program();
+        let stop = self.directory.path().join(STOP);
         self.blocked_threads
-            .push(spawn(move || drop(fs::metadata(program))));
-        sleep(Duration::from_millis(100));
+            .push(spawn(move || drop(fs::metadata(stop))));
+        self.switch.wait_until(true);
     }
 
     /// Lets it answer again: gprofng and others read its files.
     fn go_on(&self) {
-        self.mode.set(ServerMode::Answering);
+        self.switch.set(false);
     }
 }
 
@@ -263,7 +238,7 @@ fn root_a_file_server_that_is_down_is_reported_and_not_waited_for() -> Result<()
     let recording = Recording::start(["-p", "hi", "-F", "=proctorture", "-t", "2"], LIMIT)?;
     let recorded = recording.finish()?.succeeded()?;
     let took = began.elapsed();
-    ensure!(took < Duration::from_secs(20), "it took {took:?}");
+    ensure!(took < Duration::from_secs(40), "it took {took:?}");
     server.go_on();
     load.finish()?.succeeded()?;
     let why = said_of_it(&recorded, &program)?;
@@ -298,5 +273,40 @@ fn root_a_file_server_that_stops_answering_is_given_up() -> Result<()> {
     load.finish()?.succeeded()?;
     let why = said_of_it(&recorded, &program)?;
     ensure!(why.contains("given up"), "{why}");
+    Ok(())
+}
+
+/// One that has a file left when it is to stop is not waited for until systemd kills it.
+#[test]
+fn root_a_service_has_so_much_time_to_archive() -> Result<()> {
+    let _machine = Shared::take()?;
+    let Some(mut server) = Server::start(16 << 20)? else {
+        return Ok(());
+    };
+    let program = server.program();
+    let load = run(&program)?;
+    let place = tempfile::tempdir()?;
+    let systemd = UnixDatagram::bind(place.path().join("notify"))?;
+    systemd.set_read_timeout(Some(LIMIT))?;
+    let mut command = command(["-p", "hi", "-x", "off", "-F", "=proctorture"])?;
+    command.current_dir(place.path());
+    command.env("NOTIFY_SOCKET", place.path().join("notify"));
+    let mut service = Running::start(&mut command, LIMIT)?;
+    let mut message = [0; 100];
+    let length = systemd.recv(&mut message)?;
+    ensure!(message[..length].starts_with(b"READY=1"), "{message:?}");
+    // Its copy is being made.
+    sleep(Duration::from_secs(1));
+    server.stop();
+    ensure!(!service.ended()?, "it ended");
+    service.signal(Signal::SIGTERM)?;
+    let began = Instant::now();
+    let finished = service.finish()?.succeeded()?;
+    let took = began.elapsed();
+    ensure!(took < Duration::from_secs(45), "it took {took:?}");
+    ensure!(finished.stderr.contains("a service has 20 s"), "{finished}");
+    server.go_on();
+    load.finish()?.succeeded()?;
+    ensure!(opened(&experiment_in(place.path())?)?.closed, "{finished}");
     Ok(())
 }
