@@ -19,6 +19,7 @@ use fuser::{
     Generation, INodeNo, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen,
     Request,
 };
+use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 use tests::command::Running;
@@ -195,9 +196,9 @@ impl Drop for Server {
         for thread in self.blocked_threads.drain(..) {
             let _ = thread.join();
         }
-        if let Some(session) = self.session.take() {
-            let _ = session.umount_and_join();
-        }
+        // At once, though another recording may be reading the program.
+        let _ = umount2(self.directory.path(), MntFlags::MNT_DETACH);
+        drop(self.session.take());
     }
 }
 
