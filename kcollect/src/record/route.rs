@@ -185,7 +185,7 @@ impl Router {
         }
     }
 
-    /// Returns whether nothing more is written, but for the end of what was.
+    /// Returns whether nothing more is written but samples and the end of what was.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.room == 0
