@@ -25,9 +25,9 @@ pub(super) fn finish(
     mut give_up: impl FnMut() -> bool,
     output: &mut Output,
 ) {
-    dispatcher.archive_rest(&mut give_up);
     let began = Instant::now();
-    let (mut before, mut since) = (0, began);
+    dispatcher.archive_rest(&mut give_up);
+    let (mut before, mut since) = (0, Instant::now());
     while let Some(progress) = dispatcher.archiving(POLL_INTERVAL) {
         service.alive(now());
         if progress.left != before {

@@ -240,6 +240,8 @@ fn root_a_file_server_that_is_down_is_reported_and_not_waited_for() -> Result<()
     let recorded = recording.finish()?.succeeded()?;
     let took = began.elapsed();
     ensure!(took < Duration::from_secs(40), "it took {took:?}");
+    let waited = recorded.finished.stderr.contains("given up");
+    ensure!(!waited, "it waited: {}", recorded.finished);
     server.go_on();
     load.finish()?.succeeded()?;
     let why = said_of_it(&recorded, &program)?;

@@ -264,10 +264,11 @@ fn root_as_many_calls_as_strace_counts() -> Result<()> {
 #[test]
 fn root_a_running_process_is_traced_from_here_on() -> Result<()> {
     let _machine = Shared::take()?;
-    let chosen = waiting(&["60", "10000"])?;
-    let _other = waiting(&["60"])?;
+    let mut chosen = waiting(&["60", "10000"])?;
+    let mut other = waiting(&["60"])?;
     let target = chosen.pid().to_string();
     let recorded = record(&["-i", "on", "-T", &target], &["sleep", "1"], LIMIT)?;
+    ensure!(!chosen.ended()? && !other.ended()?, "a program has ended");
     let experiments = experiments_in(&recorded.experiment()?)?;
     ensure!(experiments.len() == 1, "{experiments:?}");
     reads_itself(&experiments[0], 20)
@@ -277,10 +278,11 @@ fn root_a_running_process_is_traced_from_here_on() -> Result<()> {
 #[test]
 fn root_every_experiment_of_a_series_has_the_names() -> Result<()> {
     let _machine = Shared::take()?;
-    let chosen = waiting(&["60"])?;
+    let mut chosen = waiting(&["60"])?;
     let target = chosen.pid().to_string();
     let options = ["-i", "on", "-T", &target, "--rotate", "1", "-A", "off"];
     let recorded = record(&options, &["sleep", "2.5"], LIMIT)?;
+    ensure!(!chosen.ended()?, "the program has ended");
     let all = experiments_in(recorded.directory())?;
     ensure!(all.len() >= 3, "{all:?}");
     for founder in all {

@@ -145,14 +145,15 @@ fn reported(recorded: &FinishedRecording, locks: &[Lock], waits: &[SyncRecord]) 
 fn root_waits_of_a_chosen_process_from_a_threshold_on() -> Result<()> {
     let _machine = Shared::take()?;
     // They run for longer than the recording, and end with their handles.
-    let chosen = Running::start(Command::new(LOCKED).args(["60", "3000"]), LIMIT)?;
-    let _other = Running::start(Command::new(LOCKED).args(["60"]), LIMIT)?;
+    let mut chosen = Running::start(Command::new(LOCKED).args(["60", "3000"]), LIMIT)?;
+    let mut other = Running::start(Command::new(LOCKED).args(["60"]), LIMIT)?;
     let pid = chosen.pid().to_string();
     let recorded = record(
         &["-s", "2500", "-F", "off", "-T", &pid, "-t", "2"],
         &[],
         LIMIT,
     )?;
+    ensure!(!chosen.ended()? && !other.ended()?, "a program has ended");
     let founder = recorded.experiment()?;
     let experiments = experiments_in(&founder)?;
     ensure!(
