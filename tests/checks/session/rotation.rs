@@ -21,6 +21,7 @@ use tests::command::{Running, run};
 use tests::experiment::opened::opened;
 use tests::experiment::states::{ProcessTimes, States};
 use tests::experiment::summary::{CpuStats, RunSummary};
+use tests::experiment::{Packet, packets};
 use tests::kcollect::{binary, command, experiments_in, record, run_in};
 use tests::machine::{Exclusive, Shared, alone, work_cpu};
 use tests::oracle::statistics::Band;
@@ -300,9 +301,32 @@ fn root_alone_no_process_is_forgotten_between_two_experiments() -> Result<()> {
         .children
         .iter()
         .filter(|pid| ticks.get(pid).is_none_or(|ticks| *ticks == 0));
-    let forgotten: Vec<_> = forgotten.map(|pid| (pid, accounts.get(pid))).collect();
-    ensure!(forgotten.is_empty(), "{forgotten:?}");
+    let forgotten: Vec<_> = forgotten.collect();
+    if let Some(pid) = forgotten.first() {
+        let meanwhile = packets_meanwhile(recorded.directory(), &truth, **pid)?;
+        anyhow::bail!("{forgotten:?}: {:?}: {meanwhile:#?}", accounts.get(pid));
+    }
     Ok(())
+}
+
+/// Returns the packets of the CPU while a child had its name, with their times since then and two
+/// milliseconds more at both ends.
+fn packets_meanwhile(directory: &Path, truth: &Truth, pid: Pid) -> Result<Vec<(i64, Packet)>> {
+    const EDGE_NS: u64 = 2_000_000;
+    let named = truth.names.iter().find(|named| named.pid == pid);
+    let named = named.context("it has no name")?;
+    let lived = named.since_ns - EDGE_NS..named.until_ns + EDGE_NS;
+    let mut found = Vec::new();
+    for path in series(directory)? {
+        let packets = packets(&path)?.into_iter();
+        let packets = packets.filter(|packet| packet.cpu == truth.cpu);
+        let packets = packets.filter(|packet| lived.contains(&packet.time_ns));
+        found.extend(packets.map(|packet| {
+            let since = packet.time_ns.cast_signed() - named.since_ns.cast_signed();
+            (since, packet)
+        }));
+    }
+    Ok(found)
 }
 
 /// Processes that begin, run and exit at a rotation have all of their time in the experiments of

@@ -116,12 +116,12 @@ fn root_jit_code_has_its_instructions() -> Result<()> {
             .collect();
         is_made_a(&instructions).with_context(|| format!("gprofng, {way}"))?;
         // The loop has nearly all of the time; and functions that were made at the same offsets
-        // have none of it.
+        // have none of it. How much there is depends on what else runs: fifty ticks are enough.
         let seconds = |row: &Value| row["e.totalcpu"].as_f64().unwrap_or(0.0);
         let all: f64 = rows.iter().map(seconds).sum();
         let in_loop: f64 = rows[2..4].iter().map(seconds).sum();
         ensure!(
-            all > 0.2 && in_loop > 0.95 * all,
+            all > 0.05 && in_loop > 0.95 * all,
             "{in_loop} of {all} s: {rows:#?}"
         );
         let functions = report(
