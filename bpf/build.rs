@@ -11,7 +11,7 @@ use libbpf_rs::Linker;
 
 /// The files `c/*.bpf.c`, in the order in which they are linked. `maps` comes first: its
 /// head has the reason.
-const SUBJECTS: [&str; 8] = [
+const SUBJECTS: [&str; 9] = [
     "maps",
     "clock",
     "sched",
@@ -20,6 +20,7 @@ const SUBJECTS: [&str; 8] = [
     "task_iter",
     "vfork",
     "io_call",
+    "heap",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -49,7 +49,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     compile("proctorture", "proctorture", &[CALLS])?;
     compile("overflowing", "overflowing", &[CALLS, FIXED])?;
     compile("io_stacks", "io_stacks", &[CALLS])?;
-    for name in ["server", "background_load", "locked", "io_calls", "growth"] {
+    for name in [
+        "server",
+        "background_load",
+        "locked",
+        "io_calls",
+        "growth",
+        "allocations",
+    ] {
         compile(name, name, &[THREADED])?;
     }
     for (name, target) in [("narrow", NARROW), ("inside", &[]), ("outside", &[])] {

@@ -140,6 +140,30 @@ static __always_inline bool is_text_fault(__u64 address, const struct pt_regs *r
 	return error & (1 << 4) || address == regs->ip;
 }
 
+/* Returns the arguments of a function at its beginning, and what it returned. */
+static __always_inline __u64 first_argument(const struct pt_regs *regs)
+{
+	return regs->di;
+}
+
+static __always_inline __u64 second_argument(const struct pt_regs *regs)
+{
+	return regs->si;
+}
+
+static __always_inline __u64 third_argument(const struct pt_regs *regs)
+{
+	return regs->dx;
+}
+
+static __always_inline __u64 returned(const struct pt_regs *regs)
+{
+	return regs->ax;
+}
+
+/* A function's return takes so much from the stack. */
+#define RETURN_ADDRESS_BYTES 8
+
 #elif defined(__TARGET_ARCH_arm64)
 
 /* PSR_MODE_EL0t is mode 0; bit 4 marks a 32-bit program. */
@@ -222,6 +246,28 @@ static __always_inline bool is_text_fault(__u64 address, const struct pt_regs *r
 	(void)error;
 	return address == regs->pc;
 }
+
+static __always_inline __u64 first_argument(const struct pt_regs *regs)
+{
+	return regs->regs[0];
+}
+
+static __always_inline __u64 second_argument(const struct pt_regs *regs)
+{
+	return regs->regs[1];
+}
+
+static __always_inline __u64 third_argument(const struct pt_regs *regs)
+{
+	return regs->regs[2];
+}
+
+static __always_inline __u64 returned(const struct pt_regs *regs)
+{
+	return regs->regs[0];
+}
+
+#define RETURN_ADDRESS_BYTES 0
 
 #endif
 

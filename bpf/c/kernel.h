@@ -318,6 +318,10 @@ struct bpf_map {
 	__u32 id;
 };
 
+/* Returns whether a program of a uprobe session runs at the return of the function. Linux 6.13 and
+ * newer; only programs that are loaded there use it. */
+extern bool bpf_session_is_return(void) __attribute__((section(".ksyms"), weak));
+
 /* Calls back in a thread when it returns to user mode. Linux 6.18 and newer; bpf_ksym_exists tests
  * for it. */
 extern int

@@ -3,6 +3,7 @@
 #include "integers.h"
 
 #include "account.h"
+#include "draw.h"
 #include "grid.h"
 #include "maple.h"
 
@@ -25,6 +26,13 @@ int native_conserves_time(const struct account *account);
 __u64 native_maple_slot(const __u64 *node, bool leaf, __u64 address);
 
 bool native_look_up_raced(__u32 before, __u32 after, __u32 of_mapping);
+
+__u64 native_draw_bytes(__u32 random, __u64 scale, const __u32 *table);
+
+__u64 native_draw_bytes(__u32 random, __u64 scale, const __u32 *table)
+{
+	return draw_bytes(random, scale, table);
+}
 
 bool native_look_up_raced(__u32 before, __u32 after, __u32 of_mapping)
 {

@@ -8,6 +8,7 @@
 //! It does not depend on what a tick means to an experiment, which process has which name, or which
 //! function an address is in: that is `kcollect`'s.
 
+mod allocations;
 mod capture;
 mod clocks;
 mod counters;
@@ -23,6 +24,7 @@ mod tables;
 mod tests;
 mod verifier;
 
+pub use allocations::{AllocationSampling, AllocatorProbe, AttachedProbes, ReturnProbes};
 pub use capture::UserStackCapture;
 pub use clocks::Clocks;
 pub use counters::{OverflowCounters, OverflowCounts};

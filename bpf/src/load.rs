@@ -11,13 +11,14 @@ use bpf_abi::layout::{
 use libbpf_rs::Link;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 
+use crate::allocations;
 use crate::counters::Attached;
 use crate::error::step;
 use crate::rings::Rings;
 use crate::skeleton::{KcollectSkel, KcollectSkelBuilder};
 use crate::tables::{TableUse, Tables, UnwindTables};
 use crate::verifier::with_log;
-use crate::{Clocks, Error, OverflowCounters, UserStackCapture};
+use crate::{AllocationSampling, Clocks, Error, OverflowCounters, ReturnProbes, UserStackCapture};
 
 /// Eight busy CPUs at 1000 Hz with 25 frames each fill a ring in a second and a half; the reader
 /// drains it five times a second, and is woken when an eighth is full.
@@ -53,6 +54,8 @@ pub struct Settings {
     /// number, in [`IO_CALLS`](bpf_abi::layout::IO_CALLS) elements, then as many of those of 32-bit
     /// programs. Empty: none is, and no system call of any process is slower.
     pub traced_calls: Vec<TracedCall>,
+    /// How blocks of probed allocators are sampled. None: no allocator can be probed.
+    pub allocations: Option<AllocationSampling>,
     /// If counters overflow: for each tracepoint the number of hits after which it does; 0 for
     /// other counters.
     pub hit_intervals: Option<[u64; MAX_COUNTERS]>,
@@ -69,6 +72,7 @@ pub struct Programs {
     pub(crate) skel: KcollectSkel<'static>,
     tables: Tables,
     pub(crate) cpu_ids: u32,
+    pub(crate) returns: ReturnProbes,
 }
 
 impl fmt::Debug for Programs {
@@ -131,6 +135,9 @@ impl Programs {
             skel,
             tables: Tables::default(),
             cpu_ids: settings.cpu_ids,
+            returns: settings
+                .allocations
+                .map_or(ReturnProbes::Always, |sampling| sampling.returns),
         };
         Ok((programs, rings))
     }
@@ -194,6 +201,7 @@ fn open_and_load(settings: &Settings) -> libbpf_rs::Result<KcollectSkel<'static>
     open.maps.kc_io_scratch.set_autocreate(traces_calls)?;
     open.maps.kc_io_threads.set_autocreate(traces_calls)?;
     open.maps.kc_io_stack.set_autocreate(traces_calls)?;
+    allocations::prepare(&mut open, settings.allocations)?;
     open.maps.kc_cpu_stats.set_max_entries(settings.cpu_ids)?;
     open.maps.kc_ended_stats.set_max_entries(settings.cpu_ids)?;
     if settings.user_stacks.is_some() {

@@ -45,6 +45,8 @@ pub struct Losses {
     pub lock_waits: u64,
     /// Traced system calls that were not recorded.
     pub io_calls: u64,
+    /// Allocated and freed blocks that were not recorded.
+    pub blocks: u64,
     /// The totals that the counts are a share of.
     #[serde(skip)]
     pub recorded: RecordedTotals,
@@ -89,7 +91,7 @@ const TICK: [&str; 2] = ["tick", "ticks"];
 const KERNEL_STACK: [&str; 2] = ["kernel stack", "kernel stacks"];
 
 /// Every cause, in the order in which they are shown.
-const CAUSES: [Cause; 17] = [
+const CAUSES: [Cause; 18] = [
     Cause {
         name: "ring_full",
         lost: true,
@@ -158,6 +160,16 @@ const CAUSES: [Cause; 17] = [
         lost: true,
         noun: ["traced system call", "traced system calls"],
         what: "not recorded, because the ring buffer was full",
+        whole: Whole::Unknown,
+    },
+    Cause {
+        name: "blocks",
+        lost: true,
+        noun: [
+            "change of an allocated block",
+            "changes of allocated blocks",
+        ],
+        what: "not recorded, because the ring buffer or the table of blocks was full",
         whole: Whole::Unknown,
     },
     Cause {
@@ -325,6 +337,7 @@ impl Losses {
             ("overflows", count(self.overflows)),
             ("lock_waits", count(self.lock_waits)),
             ("io_calls", count(self.io_calls)),
+            ("blocks", count(self.blocks)),
             ("unnamed_ticks", count(self.unnamed_ticks)),
             ("truncated_stacks", count(self.truncated_stacks)),
             ("missing_stacks", count(self.missing_stacks)),
@@ -349,6 +362,7 @@ impl Losses {
             && self.overflows == 0
             && self.lock_waits == 0
             && self.io_calls == 0
+            && self.blocks == 0
     }
 
     /// All counts on one line: see [`describe`].
@@ -383,7 +397,7 @@ mod tests {
         };
         let none = Losses::default();
         assert!(none.none());
-        assert_eq!(none.line(), "lost: nothing; impaired: nothing (17 causes)");
+        assert_eq!(none.line(), "lost: nothing; impaired: nothing (18 causes)");
         let mut losses = Losses {
             ring_full: 12,
             missing_stacks: 1,
@@ -395,7 +409,7 @@ mod tests {
             losses.line(),
             "lost: 12 ticks (0.12 % of 10000) found the ring buffer full; \
              impaired: 1 kernel stack (0.01 % of 20000) not readable; \
-             none by 15 other causes; below 1 %: reports are not affected"
+             none by 16 other causes; below 1 %: reports are not affected"
         );
         losses.missing_stacks = 1640;
         losses.sideband = 1;
@@ -404,7 +418,7 @@ mod tests {
             "lost: 12 ticks (0.12 % of 10000) found the ring buffer full, \
              1 side-band record dropped by the kernel, so names and mappings may be missing; \
              impaired: 1640 kernel stacks (8.20 % of 20000) not readable; \
-             none by 14 other causes; shares in reports can be off by up to 8.2 %"
+             none by 15 other causes; shares in reports can be off by up to 8.2 %"
         );
         // Of another version: a new name, and no totals.
         assert_eq!(

@@ -3,14 +3,14 @@
 use std::ffi::OsString;
 
 use analysis::{export, flame, list, packing, report, view};
-use bpf::{Programs, Settings, UserStackCapture};
+use bpf::{AllocationSampling, Programs, ReturnProbes, Settings, UserStackCapture};
 use host::Root;
 use host::exit::{ExitKind, Failure};
 use host::output::Output;
 
 use crate::cli::{self, Command, HostFacts};
 use crate::doctor::{self, Finding};
-use crate::plan::Plan;
+use crate::plan::{HeapTracing, Plan};
 use crate::record::{dry_run, session};
 
 /// Runs the command of a command line. Returns the exit code.
@@ -122,7 +122,7 @@ fn record(plan: &Plan, output: &mut Output) -> u8 {
         Err(error) => return fail(output, &error.into()),
     };
     plan.notices.iter().for_each(|notice| output.say(notice));
-    if plan.trace_io || plan.trace_memory {
+    if plan.trace_io || plan.heap == HeapTracing::Growth {
         output
             .say("-i, -H: every system call of every process takes 0.1 to 0.2 us longer meanwhile");
     }
@@ -159,6 +159,10 @@ fn bpf_findings(capture: UserStackCapture) -> Vec<Finding> {
         user_stacks: Some(capture),
         lock_threshold_ns: Some(0),
         traced_calls: user_collector::io_calls::traced_calls(true, true),
+        allocations: Some(AllocationSampling {
+            mean_bytes: 0,
+            returns: ReturnProbes::probe(),
+        }),
         hit_intervals: None,
     };
     match Programs::load(&settings) {

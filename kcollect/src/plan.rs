@@ -71,8 +71,8 @@ pub struct Plan {
     pub lock_threshold: Option<SyncThreshold>,
     /// Each system call of followed processes that does I/O is recorded (`-i`).
     pub trace_io: bool,
-    /// The growth of the memory of followed processes is recorded (`-H`).
-    pub trace_memory: bool,
+    /// What is recorded of the memory of followed processes (`-H`).
+    pub heap: HeapTracing,
     /// Processes and threads that have rows of their own (`-T`). The whole machine is recorded
     /// in any case.
     pub targets: Vec<Target>,
@@ -86,6 +86,30 @@ pub struct Plan {
     pub json: bool,
     /// What differs from the command line, one sentence each, to be printed and recorded.
     pub notices: Vec<String>,
+}
+
+/// What is recorded of the memory of followed processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeapTracing {
+    /// Nothing.
+    Off,
+    /// What they get from the kernel and give back.
+    Growth,
+    /// The blocks that their allocators make of it. One byte of so many is sampled in the mean,
+    /// with its block; 0: each block is.
+    Blocks(u64),
+}
+
+impl HeapTracing {
+    /// Returns the bytes of which one is sampled in the mean; 0: each block is. None: blocks are
+    /// not recorded.
+    #[must_use]
+    pub fn mean_bytes(self) -> Option<u64> {
+        match self {
+            HeapTracing::Blocks(mean_bytes) => Some(mean_bytes),
+            HeapTracing::Off | HeapTracing::Growth => None,
+        }
+    }
 }
 
 /// The largest number of comments of one experiment (`-C`).

@@ -12,12 +12,14 @@ use tests::command::{Finished, run};
 use tests::kcollect::binary;
 use tests::workload::compat32;
 use tests::workload::loads;
-use tests::workload::{io_calls, locked, proctorture};
+use tests::workload::{io_calls, locked, memory, proctorture};
 
 use crate::initramfs::Initramfs;
 use crate::judge::{Verdict, judge};
 use crate::kernel::{self, Kernel};
-use crate::runs::{DONE, IO_CALLS, KCOLLECT, LOCKED, MODULES, OVERFLOWING, SELF, WORKLOADS};
+use crate::runs::{
+    ALLOCATIONS, DONE, IO_CALLS, KCOLLECT, LOCKED, MODULES, OVERFLOWING, SELF, WORKLOADS,
+};
 use crate::verifier;
 
 /// The longest that a machine runs: a minute and a half, if no other program wants the CPUs.
@@ -110,6 +112,7 @@ fn common() -> Result<Initramfs> {
     files.program(Path::new(env!("OVERFLOWING_PROGRAM")), OVERFLOWING)?;
     files.program(Path::new(locked::LOCKED), LOCKED)?;
     files.program(Path::new(io_calls::IO_CALLS), IO_CALLS)?;
+    files.program(Path::new(memory::ALLOCATIONS), ALLOCATIONS)?;
     for name in ["sh", "true", "tar"] {
         let path = PathBuf::from("/bin").join(name);
         files.program(&path, &path)?;

@@ -17,11 +17,12 @@ use tests::kcollect::{experiment_in, experiments_in, sub_experiment};
 use tests::workload::io_calls::{Counted, each_file};
 use tests::workload::loads;
 use tests::workload::locked::{Lock, each_wait};
+use tests::workload::memory::has_blocks;
 use tests::workload::truth::Truth;
 
 use crate::counters;
 use crate::runs::{
-    COUNTED, FOLLOWED, Glances, IO, LoadReport, MOVING, STATES, TRACED, VerifiedProgram,
+    ALLOCATED, COUNTED, FOLLOWED, Glances, IO, LoadReport, MOVING, STATES, TRACED, VerifiedProgram,
 };
 use crate::verifier;
 
@@ -80,7 +81,7 @@ pub(crate) fn judge(results: &Path) -> Verdict {
     let mut verdict = Verdict::default();
     let (mut notes, mut programs) = (Vec::new(), Vec::new());
     let mut verdicts = vec![doctor(results).context("doctor")];
-    for name in [STATES, FOLLOWED, COUNTED, TRACED, IO, MOVING] {
+    for name in [STATES, FOLLOWED, COUNTED, TRACED, IO, ALLOCATED, MOVING] {
         // Not every machine has all of them.
         if !results.join(name).exists() {
             continue;
@@ -102,6 +103,10 @@ pub(crate) fn judge(results: &Path) -> Verdict {
             COUNTED => verdicts.push(counters::judge(&recording.experiment).context(COUNTED)),
             TRACED => verdicts.push(traced(&recording).context(TRACED)),
             IO => verdicts.push(calls(&recording).context(IO)),
+            ALLOCATED => {
+                let own = sub_experiment(&recording.experiment, "_allocations_PID_");
+                verdicts.push(own.and_then(|own| has_blocks(&own)).context(ALLOCATED));
+            }
             _ => {}
         }
     }

@@ -40,6 +40,10 @@ pub(crate) const LOCKED: &str = "/locked";
 pub(crate) const IO: &str = "io";
 /// The program that makes them, in a machine.
 pub(crate) const IO_CALLS: &str = "/io_calls";
+/// The recording of blocks that are allocated.
+pub(crate) const ALLOCATED: &str = "allocated";
+/// The program that allocates them, in a machine.
+pub(crate) const ALLOCATIONS: &str = "/allocations";
 /// The recording of what moves between two CPUs.
 pub(crate) const MOVING: &str = "moving";
 
@@ -91,6 +95,11 @@ pub(crate) const RUNS: [&[Run]; 2] = [
             name: IO,
             args: &["-p", "on", "-x", "off", "-i", "on", "--descendants", "--"],
             load: &[IO_CALLS, "/tmp", "10", "no sockets"],
+        },
+        Run {
+            name: ALLOCATED,
+            args: &["-p", "on", "-x", "off", "-H", "all", "--"],
+            load: &[ALLOCATIONS, "100"],
         },
     ],
     &[Run {

@@ -8,6 +8,7 @@ pub mod counts;
 pub mod io_calls;
 pub mod loads;
 pub mod locked;
+pub mod memory;
 pub mod naps;
 pub mod proctorture;
 pub mod thread_times;

@@ -14,14 +14,16 @@
 //! | [`archive`] | copies of load objects and sources in the experiment |
 //! | [`files`] | opening files of other processes, within a time limit |
 //! | [`io_calls`] | system calls that do I/O, and the names of their descriptors |
+//! | [`allocators`] | the functions of allocators, and the blocks that they allocate |
 //! | [`memory`] | the growth of a process's memory, from its system calls |
 //! | [`collector`] | the writer of a subexperiment |
 //!
 //! Input is the perf side-band and a snapshot of `/proc`, in the order of time; queries are in the
-//! same order. Only [`objects`], [`jit`], [`archive`], the facts of [`process`] and the look-ups of
-//! [`io_calls`] read processes and files. The other modules keep state, and are tested with
-//! sequences of events.
+//! same order. Only [`objects`], [`jit`], [`archive`], [`allocators`], the facts of [`process`] and
+//! the look-ups of [`io_calls`] read processes and files. The other modules keep state, and are
+//! tested with sequences of events.
 
+pub mod allocators;
 pub mod archive;
 pub mod collector;
 pub mod files;

@@ -58,7 +58,8 @@ struct cpu_stats {
 	__u64 index_at_rotation; /* `index` at the end of the last experiment */
 	/* The thread that the last context switch brought here that the programs have seen. */
 	__u32 last_pid, last_tid;
-	__u64 zero;
+	/* Changes of blocks that found the ring full, or no room among the blocks that are kept. */
+	__u64 blocks_lost;
 };
 
 /* A counter on one CPU. */

@@ -19,4 +19,19 @@
 /* The most lock waits that a CPU sends in a second. With 5 to 10 us for each, a twentieth of it. */
 #define MAX_LOCK_WAITS_PER_CPU_AND_SECOND 5000
 
+/* The most blocks of all traced processes that are allocated at a time. */
+#define MAX_BLOCKS 1048576
+
+/* Steps of a table of logarithms, from 1 to 2. */
+#define LOG2_STEPS 256
+
+/* The bits of its fractions. */
+#define LOG2_BITS 24
+
+/* The bits of fractions of bytes by which logarithms are multiplied. */
+#define SCALE_BITS 5
+
+/* The greatest mean of bytes between two samples: one more bit would not fit the product. */
+#define MAX_MEAN_BYTES (1U << 30)
+
 #endif

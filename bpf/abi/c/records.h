@@ -78,6 +78,8 @@ enum record_kind {
 	RECORD_LOCK_WAIT = 8,
 	/* struct io_call_record */
 	RECORD_IO_CALL = 9,
+	/* struct block_record */
+	RECORD_BLOCK = 10,
 };
 
 enum record_flags {
@@ -162,7 +164,8 @@ struct user_return_record {
 	/* Of a stack copy: the file at its pc, whose table was not there. */
 	struct code_file file;
 	__u32 execution; /* task->self_exec_id: how often the process called exec */
-	/* Which numbers `user_return` is one of: 0, or as in struct io_call_record. */
+	/* Which numbers `user_return` is one of: 0, as in struct io_call_record, or
+	 * ALLOCATION_CALL_SITE. */
 	__u32 call_site;
 	__u8 end;		/* enum unwind_end */
 	__u8 via_frame_pointer; /* a caller was found by the frame pointer */
@@ -241,11 +244,38 @@ struct io_call_record {
 /* Call sites are 1 to IO_CALL_SITES. */
 #define IO_CALL_SITES 32
 
+/* The user stacks of a thread's allocations are numbered by themselves, as if of this call site. */
+#define ALLOCATION_CALL_SITE 33
+
+/* What a probed function of an allocator does: the cookie of its probe. The names are those of the
+ * functions of C that have the same arguments. */
+enum allocator_function {
+	FUNCTION_MALLOC = 1,	     /* (size) */
+	FUNCTION_CALLOC = 2,	     /* (count, size) */
+	FUNCTION_REALLOC = 3,	     /* (block, size) */
+	FUNCTION_REALLOCARRAY = 4,   /* (block, count, size) */
+	FUNCTION_MEMALIGN = 5,	     /* (alignment, size) */
+	FUNCTION_POSIX_MEMALIGN = 6, /* (where the address is put, alignment, size) */
+	FUNCTION_NEW = 7,	     /* (size), by way of malloc where it is not an allocator's own */
+	FUNCTION_FREE = 8,	     /* (block) */
+};
+
+/* A block of an allocator was allocated: `time_ns` is when the call had returned; or freed: when
+ * that was called. */
+struct block_record {
+	struct record_header header; /* user_return: the number, of ALLOCATION_CALL_SITE; or 0 */
+	__u64 address;
+	__u64 bytes; /* as the program asked for; 0 of one that was freed */
+	__u32 freed;
+	__u32 zero;
+};
+
 _Static_assert(sizeof(struct record_header) == 56, "as in layout.rs");
 _Static_assert(sizeof(struct thread_record) == 280, "as in layout.rs");
 _Static_assert(sizeof(struct user_return_record) == 112, "as in layout.rs");
 _Static_assert(sizeof(struct overflow_record) == 72, "as in layout.rs");
 _Static_assert(sizeof(struct lock_wait_record) == 80, "as in layout.rs");
 _Static_assert(sizeof(struct io_call_record) == 112, "as in layout.rs");
+_Static_assert(sizeof(struct block_record) == 80, "as in layout.rs");
 
 #endif

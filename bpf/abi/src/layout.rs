@@ -75,6 +75,9 @@ pub const MAX_IO_EXTRA_BYTES: usize = 512;
 /// The greatest [`crate::IoCallRecord::call_site`].
 pub const IO_CALL_SITES: u8 = 32;
 
+/// The call site of a user stack that is that of an allocation.
+pub const ALLOCATION_CALL_SITE: u8 = 33;
+
 /// Unwind rows in a chunk of memory.
 pub const ROWS_PER_CHUNK: u32 = 65_536;
 
@@ -95,6 +98,21 @@ pub const NO_LOCK_WAITS: u64 = u64::MAX;
 
 /// The most lock waits that a CPU sends in a second.
 pub const MAX_LOCK_WAITS_PER_CPU_AND_SECOND: u64 = 5000;
+
+/// The most blocks of all traced processes that are allocated at a time.
+pub const MAX_BLOCKS: u32 = 1_048_576;
+
+/// Steps of the programs' table of logarithms, from 1 to 2.
+pub const LOG2_STEPS: usize = 256;
+
+/// The bits of its fractions.
+pub const LOG2_BITS: u32 = 24;
+
+/// The bits of fractions of bytes by which logarithms are multiplied.
+pub const SCALE_BITS: u32 = 5;
+
+/// The greatest mean of bytes between two samples of allocated blocks.
+pub const MAX_MEAN_BYTES: u64 = 1 << 30;
 
 /// The kind of a record: `enum record_kind`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromPrimitive, IntoPrimitive)]
@@ -120,6 +138,8 @@ pub enum RecordKind {
     LockWait = 8,
     /// A traced system call has ended.
     IoCall = 9,
+    /// A block of an allocator was allocated or freed.
+    Block = 10,
 }
 
 /// What of a thread's memory goes with a traced system call: `enum io_extra`.
@@ -268,6 +288,40 @@ pub struct IoCallLayout {
     pub call_site: u8,
 }
 
+/// What follows the header of a change of a block: `struct block_record`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+#[expect(missing_docs, reason = "described in c/records.h")]
+pub struct BlockLayout {
+    pub address: u64,
+    pub bytes: u64,
+    pub freed: u32,
+    pub zero: u32,
+}
+
+/// What a probed function of an allocator does: `enum allocator_function`, the cookie of its probe.
+/// The names are those of the functions of C that have the same arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, IntoPrimitive)]
+#[repr(u64)]
+pub enum AllocatorFunction {
+    /// `malloc(size)`.
+    Malloc = 1,
+    /// `calloc(count, size)`.
+    Calloc = 2,
+    /// `realloc(block, size)`.
+    Realloc = 3,
+    /// `reallocarray(block, count, size)`.
+    Reallocarray = 4,
+    /// `memalign(alignment, size)`.
+    Memalign = 5,
+    /// `posix_memalign(where the address is put, alignment, size)`.
+    PosixMemalign = 6,
+    /// `operator new(size)`, which calls malloc where it is not an allocator's own.
+    New = 7,
+    /// `free(block)`.
+    Free = 8,
+}
+
 /// The statistics of one CPU: interval boundaries by what became of them, since it was first
 /// recorded, and its tick grid (`struct cpu_stats`).
 ///
@@ -361,8 +415,8 @@ pub struct CpuStats {
     pub last_pid: u32,
     /// That thread.
     pub last_tid: u32,
-    /// Room for more.
-    pub zero: u64,
+    /// Changes of blocks that found the ring full, or no room among the blocks that are kept.
+    pub blocks_lost: u64,
 }
 
 impl CpuStats {
@@ -387,6 +441,7 @@ impl CpuStats {
             lock_waits_skipped: self.lock_waits_skipped,
             lock_waits_skipped_ns: self.lock_waits_skipped_ns,
             io_calls_lost: self.io_calls_lost,
+            blocks_lost: self.blocks_lost,
         }
     }
 
@@ -597,6 +652,7 @@ const _: () = assert!(size_of::<UserReturnLayout>() == 112 - 56);
 const _: () = assert!(size_of::<OverflowLayout>() == 72 - 56);
 const _: () = assert!(size_of::<LockWaitLayout>() == 80 - 56);
 const _: () = assert!(size_of::<IoCallLayout>() == 112 - 56);
+const _: () = assert!(size_of::<BlockLayout>() == 80 - 56);
 const _: () = assert!(size_of::<TracedCall>() == 4);
 const _: () = assert!(size_of::<CpuStats>() == 320);
 const _: () = assert!(size_of::<CounterStats>() == 32);

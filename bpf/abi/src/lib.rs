@@ -16,7 +16,7 @@ mod tests;
 
 pub use layout::{CodeFile, CounterStats, CpuStats, EncodedRule, FileTable, UnwindRow};
 pub use record::{
-    CapturedStack, CpuCounts, DetailTimes, IoCallRecord, KernelCounts, KernelStack, LockWaitRecord,
-    Mode, OffCpuDetail, OffCpuRecord, OverflowRecord, Record, RecordError, RecordHeader,
-    ThreadName, ThreadRecord, TickRecord, UserReturnRecord,
+    BlockRecord, CapturedStack, CpuCounts, DetailTimes, IoCallRecord, KernelCounts, KernelStack,
+    LockWaitRecord, Mode, OffCpuDetail, OffCpuRecord, OverflowRecord, Record, RecordError,
+    RecordHeader, ThreadName, ThreadRecord, TickRecord, UserReturnRecord,
 };

@@ -1,3 +1,4 @@
 mod account;
+mod draw;
 mod grid;
 mod maple;

@@ -1,7 +1,7 @@
 //! The entries of a symbol table.
 
 use object::Endianness;
-use object::elf::{Sym32, Sym64, SymbolSection, SymbolType};
+use object::elf::{STB_LOCAL, Sym32, Sym64, SymbolSection, SymbolType};
 use object::read::elf::Sym;
 
 use super::{ElfBytes, ElfFile, pods};
@@ -13,6 +13,8 @@ pub struct ElfSymbol {
     pub name: u32,
     /// `STT_FUNC`, `STT_OBJECT`, ….
     pub kind: SymbolType,
+    /// Whether other files see it: it is not local.
+    pub global: bool,
     /// The number of its section, or one of the reserved numbers.
     pub section: SymbolSection,
     /// Address for which the file is linked.
@@ -26,6 +28,7 @@ impl ElfSymbol {
         ElfSymbol {
             name: symbol.st_name(endian),
             kind: symbol.st_type(),
+            global: symbol.st_bind() != STB_LOCAL,
             section: symbol.st_shndx(endian),
             address: symbol.st_value(endian).into(),
             size: symbol.st_size(endian).into(),

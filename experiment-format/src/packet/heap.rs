@@ -15,7 +15,9 @@ use crate::units::Nanos;
 /// The file of these packets, and the name of their table.
 pub(crate) const FILE: &str = "heaptrace";
 /// The size of the packet.
-const BYTES: usize = 64;
+const BYTES: usize = 80;
+/// The weight of an allocation that stands for itself.
+pub const WEIGHT_OF_ONE: u64 = 1000;
 
 /// A kind of change of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,10 +60,15 @@ pub struct HeapEvent {
     pub pid: Pid,
     /// The kind of change.
     pub kind: HeapKind,
-    /// The size of the memory; 0 for a block that was freed.
+    /// The size of the memory; 0 for a block that was freed. Of a block that was sampled, that of
+    /// all blocks for which it stands.
     pub bytes: u64,
     /// The address of the memory.
     pub address: u64,
+    /// The size of this block itself.
+    pub own_bytes: u64,
+    /// The number of allocations that it stands for, times [`WEIGHT_OF_ONE`].
+    pub weight: u64,
 }
 
 /// A change of memory that was read.
@@ -85,6 +92,10 @@ pub struct HeapRecord {
     pub address: u64,
     /// The address of the block that this one took the place of; 0 if of none.
     pub former: u64,
+    /// The size of this block itself.
+    pub own_bytes: u64,
+    /// The number of allocations that it stands for, times [`WEIGHT_OF_ONE`].
+    pub weight: u64,
 }
 
 const SPEC: PacketSpec<0> = PacketSpec::new(HEAP, "Heap tracing data", []);
@@ -92,12 +103,14 @@ const KIND: FieldSpec = field("HTYPE", "Heap event type", FieldType::Int32, 32);
 const SIZE: FieldSpec = field("HSIZE", "Bytes", FieldType::Uint64, 40);
 const ADDRESS: FieldSpec = field("HVADDR", "Address", FieldType::Uint64, 48);
 const FORMER: FieldSpec = field("HOVADDR", "Former address", FieldType::Uint64, 56);
+const OWN_SIZE: FieldSpec = field("HREQ", "Bytes of this block", FieldType::Uint64, 64);
+const WEIGHT: FieldSpec = field("HWGT", "Thousandths of allocations", FieldType::Uint64, 72);
 
 impl HeapEvent {
     /// Returns the declaration of the table, for the header.
     pub fn table() -> ProfileDecl {
         let mut packet = SPEC.declaration();
-        let fields = [KIND, SIZE, ADDRESS, FORMER];
+        let fields = [KIND, SIZE, ADDRESS, FORMER, OWN_SIZE, WEIGHT];
         packet
             .fields
             .extend(fields.iter().map(FieldSpec::declaration));
@@ -124,6 +137,8 @@ impl HeapEvent {
         KIND.put(&mut packet, self.kind as u64);
         SIZE.put(&mut packet, self.bytes);
         ADDRESS.put(&mut packet, self.address);
+        OWN_SIZE.put(&mut packet, self.own_bytes);
+        WEIGHT.put(&mut packet, self.weight);
         Ok(packet)
     }
 }
@@ -137,6 +152,7 @@ impl PacketLayout {
             Value::Text(_) => None,
         };
         let kind = usize::try_from(number(KIND).unwrap_or_default()).ok()?;
+        let bytes = number(SIZE).unwrap_or_default();
         Some(HeapRecord {
             cpu: cpu.unwrap_or_default() as u32,
             time_ns: Nanos(time_ns?),
@@ -144,9 +160,11 @@ impl PacketLayout {
             thread: thread?,
             pid: process.map(|pid| Pid(pid as u32)),
             kind: *HeapKind::ALL.get(kind)?,
-            bytes: number(SIZE).unwrap_or_default(),
+            bytes,
             address: number(ADDRESS)?,
             former: number(FORMER).unwrap_or_default(),
+            own_bytes: number(OWN_SIZE).unwrap_or(bytes),
+            weight: number(WEIGHT).unwrap_or(WEIGHT_OF_ONE),
         })
     }
 }
@@ -169,7 +187,7 @@ mod tests {
             ids in any::<[u32; 3]>(),
             stack in 1u64..,
             kind in 0usize..5,
-            (bytes, address) in any::<(u64, u64)>(),
+            (bytes, address, own_bytes, weight) in any::<(u64, u64, u64, u64)>(),
             cut in 4..BYTES,
         ) {
             let [cpu, tid, pid] = ids;
@@ -182,6 +200,8 @@ mod tests {
                 kind: HeapKind::ALL[kind],
                 bytes,
                 address,
+                own_bytes,
+                weight,
             };
             let packet = event.encode().unwrap();
             let record = HeapRecord {
@@ -194,6 +214,8 @@ mod tests {
                 bytes,
                 address,
                 former: 0,
+                own_bytes,
+                weight,
             };
             prop_assert_eq!(decoded(&packet), Some(record));
             decoded(&packet[..cut]);

@@ -5,9 +5,10 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -23,28 +24,40 @@ use nix::unistd::{AccessFlags, access};
 #[must_use]
 pub fn refused(argv: &[OsString]) -> Option<(&OsStr, io::Error)> {
     let program = argv.first()?;
-    let check = |path: &Path| match path.is_dir() {
+    Some((program, find(program).err()?))
+}
+
+/// Returns the file that is executed for the name of a program.
+///
+/// # Errors
+/// There is none, or it cannot be executed.
+pub fn find(program: &OsStr) -> io::Result<PathBuf> {
+    let check = |path: PathBuf| match path.is_dir() {
         true => Err(io::Error::from_raw_os_error(libc::EACCES)),
-        false => access(path, AccessFlags::X_OK).map_err(io::Error::from),
+        false => match access(&path, AccessFlags::X_OK) {
+            Ok(()) => Ok(path),
+            Err(error) => Err(error.into()),
+        },
     };
     let path = Path::new(program);
-    let result = if path.components().count() > 1 || path.is_absolute() {
-        check(path)
-    } else {
-        let mut result = Err(io::Error::from_raw_os_error(libc::ENOENT));
-        for directory in env::split_paths(&env::var_os("PATH").unwrap_or_default()) {
-            match check(&directory.join(program)) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                found => result = found,
-            }
-            if result.is_ok() {
-                break;
-            }
+    if path.components().count() > 1 || path.is_absolute() {
+        return check(path.to_owned());
+    }
+    let mut result = Err(io::Error::from_raw_os_error(libc::ENOENT));
+    for directory in env::split_paths(&env::var_os("PATH").unwrap_or_default()) {
+        match check(directory.join(program)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            found => result = found,
         }
-        result
-    };
-    Some((program, result.err()?))
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
 }
+
+/// The name of the thread that starts the load, and of the load until it executes its program.
+pub const STARTER_NAME: &str = "load";
 
 /// A thread that keeps the privileges with which kcollect was started, and starts the load with
 /// them.
@@ -54,14 +67,16 @@ pub fn refused(argv: &[OsString]) -> Option<(&OsStr, io::Error)> {
 pub struct Starter {
     start: Sender<()>,
     started: Receiver<io::Result<Load>>,
+    gate: ParentGate,
 }
 
 impl Starter {
-    /// Creates the thread, which waits for [`Starter::start`]. The arguments are those of
-    /// [`Load::start`].
+    /// Creates the thread, which waits for [`Starter::start`]. `descriptors` is the load's limit of
+    /// open files, soft and hard, if that differs from kcollect's own; `ignore` are the signals
+    /// that it ignores, as kcollect was started to.
     ///
     /// # Errors
-    /// No thread can be created.
+    /// No thread or pipe can be created.
     pub fn wait(
         argv: &[OsString],
         descriptors: Option<(u64, u64)>,
@@ -70,24 +85,81 @@ impl Starter {
         let (argv, ignore) = (argv.to_vec(), ignore.to_vec());
         let (start, requests) = channel();
         let (results, started) = channel();
+        let (gate, child_gate) = gate()?;
         let work = move || {
             if requests.recv().is_ok() {
                 // It fails only if the session has ended.
-                let _ = results.send(Load::start(&argv, descriptors, &ignore));
+                let _ = results.send(Load::start(&argv, descriptors, &ignore, child_gate));
             }
         };
-        thread::Builder::new().name("load".to_owned()).spawn(work)?;
-        Ok(Starter { start, started })
+        thread::Builder::new()
+            .name(STARTER_NAME.to_owned())
+            .spawn(work)?;
+        Ok(Starter {
+            start,
+            started,
+            gate,
+        })
     }
 
-    /// Starts the load.
+    /// Starts the load. Its process is there, and waits, when `before_exec` is called.
     ///
     /// # Errors
-    /// As [`Load::start`].
-    pub fn start(self) -> io::Result<Load> {
+    /// Errors of `execve(2)`: there is no such program, or it cannot be executed.
+    pub fn start(self, before_exec: impl FnOnce(Pid)) -> io::Result<Load> {
+        let Starter {
+            start,
+            started,
+            gate: ParentGate { mut pid, open },
+        } = self;
         let ended = |_| io::Error::other("the thread that starts it has ended");
-        self.start.send(()).map_err(|_| ended(()))?;
-        self.started.recv().map_err(|_| ended(()))?
+        start.send(()).map_err(|_| ended(()))?;
+        let mut bytes = [0; 4];
+        // Its end comes where no process can be made.
+        if pid.read_exact(&mut bytes).is_ok() {
+            before_exec(Pid(u32::from_ne_bytes(bytes)));
+        }
+        drop(open);
+        started.recv().map_err(|_| ended(()))?
+    }
+}
+
+/// The ends of two pipes by which the load's process waits before it executes the program. It goes
+/// on when `open` is dropped, also if kcollect is killed.
+#[derive(Debug)]
+struct ParentGate {
+    pid: PipeReader,
+    open: PipeWriter,
+}
+
+/// The other ends.
+#[derive(Debug)]
+struct ChildGate {
+    pid: PipeWriter,
+    opened: PipeReader,
+    /// The parent's end of the second pipe, which the process has too until it executes the
+    /// program.
+    open: RawFd,
+}
+
+fn gate() -> io::Result<(ParentGate, ChildGate)> {
+    let (pid, pid_writer) = io::pipe()?;
+    let (opened, open) = io::pipe()?;
+    let child = ChildGate {
+        pid: pid_writer,
+        opened,
+        open: open.as_raw_fd(),
+    };
+    Ok((ParentGate { pid, open }, child))
+}
+
+impl ChildGate {
+    /// Waits, in the load's process, until the parent has closed its end.
+    fn wait(&mut self) -> io::Result<()> {
+        // SAFETY: the process has this descriptor from its parent, and does not use it.
+        unsafe { libc::close(self.open) };
+        self.pid.write_all(&std::process::id().to_ne_bytes())?;
+        self.opened.read(&mut [0]).map(drop)
     }
 }
 
@@ -100,15 +172,11 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts the load. `descriptors` is its limit of open files, soft and hard, if that differs
-    /// from kcollect's own; `ignore` are the signals that it ignores, as kcollect was started to.
-    ///
-    /// # Errors
-    /// Errors of `execve(2)`: there is no such program, or it cannot be executed.
-    pub fn start(
+    fn start(
         argv: &[OsString],
         descriptors: Option<(u64, u64)>,
         ignore: &[i32],
+        mut gate: ChildGate,
     ) -> io::Result<Load> {
         let (program, arguments) = argv
             .split_first()
@@ -118,6 +186,7 @@ impl Load {
         let ignore = ignore.to_vec();
         let nice = nice();
         let restore = move || {
+            gate.wait()?;
             for signal in &ignore {
                 // SAFETY: no handler is set.
                 if unsafe { libc::signal(*signal, libc::SIG_IGN) } == libc::SIG_ERR {
@@ -186,13 +255,17 @@ mod tests {
     #[test]
     fn a_starter_starts_the_load_on_request() {
         let argv = ["sh".into(), "-c".into(), "exit 3".into()];
-        let mut load = Starter::wait(&argv, None, &[]).unwrap().start().unwrap();
+        let load = Starter::wait(&argv, None, &[]).unwrap();
+        let mut pid = None;
+        let mut load = load.start(|found| pid = Some(found)).unwrap();
+        assert_eq!(pid, Some(load.pid()));
         while !load.ended().unwrap() {
             thread::yield_now();
         }
         assert_eq!(load.status.unwrap().code(), Some(3));
         let none = Starter::wait(&["no-such-program-anywhere".into()], None, &[]).unwrap();
-        assert_eq!(none.start().unwrap_err().kind(), io::ErrorKind::NotFound);
+        let error = none.start(|_| ()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
         drop(Starter::wait(&argv, None, &[]).unwrap());
     }
 

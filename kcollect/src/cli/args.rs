@@ -172,14 +172,15 @@ pub(super) struct DataArgs {
     /// 0.1 to 0.2 us longer. Name the processes as for -s
     #[arg(short = 'i', long, value_name = "on|off", allow_hyphen_values = true)]
     pub(super) io: Option<String>,
-    /// Record how the memory of the followed processes grows: what they get from the kernel and
-    /// give back (mmap, munmap, mremap, mprotect, brk), with sizes and stacks: growth or off (the
-    /// default). The blocks that an allocator makes of it are not traced. It costs other processes
-    /// what -i does
+    /// Record the memory that the followed processes allocate and free, with stacks. on: the
+    /// blocks of their allocators (malloc and the like, probed from outside), of which one byte in
+    /// 524288 is sampled; BYTES: one byte in so many; all: each block. growth: what a process gets
+    /// from the kernel and gives back (mmap, munmap, mremap, mprotect, brk), which costs other
+    /// processes what -i does. off (the default): nothing. Name the processes as for -s
     #[arg(
         short = 'H',
         long,
-        value_name = "growth|off",
+        value_name = "on|off|all|BYTES|growth",
         allow_hyphen_values = true
     )]
     pub(super) heap: Option<String>,

@@ -11,7 +11,7 @@ use user_collector::follow::{Follow, FollowRule};
 
 use super::args::{Arguments, DataArgs, ExperimentArgs, TimeArgs};
 use super::{CliError, HostFacts, signals, values};
-use crate::plan::{Archive, Interval, Keep, MAX_COMMENTS, PauseSignal, Plan, Target};
+use crate::plan::{Archive, HeapTracing, Interval, Keep, MAX_COMMENTS, PauseSignal, Plan, Target};
 
 /// The stem of experiments without a name of their own.
 const DEFAULT_STEM: &str = "ktest";
@@ -99,7 +99,7 @@ pub(super) fn record(typed: Arguments, facts: &HostFacts) -> Result<Plan, CliErr
         },
         lock_threshold: tracing.lock_threshold,
         trace_io: tracing.io,
-        trace_memory: tracing.memory,
+        heap: tracing.heap,
         targets,
         load,
         verbose: output.verbose || output.dry_run,
@@ -113,7 +113,7 @@ pub(super) fn record(typed: Arguments, facts: &HostFacts) -> Result<Plan, CliErr
 struct Tracing {
     lock_threshold: Option<SyncThreshold>,
     io: bool,
-    memory: bool,
+    heap: HeapTracing,
 }
 
 impl Tracing {
@@ -122,7 +122,7 @@ impl Tracing {
         Ok(Tracing {
             lock_threshold: values::lock_threshold(data.sync.as_deref().unwrap_or(off), facts)?,
             io: values::trace_io(data.io.as_deref().unwrap_or(off))?,
-            memory: values::trace_memory(data.heap.as_deref().unwrap_or(off))?,
+            heap: values::heap_tracing(data.heap.as_deref().unwrap_or(off))?,
         })
     }
 
@@ -131,7 +131,7 @@ impl Tracing {
         let options = [
             ("-s", self.lock_threshold.is_some()),
             ("-i", self.io),
-            ("-H", self.memory),
+            ("-H", self.heap != HeapTracing::Off),
         ];
         options
             .into_iter()

@@ -4,10 +4,12 @@
 use std::sync::Arc;
 
 use bpf_abi::RecordHeader;
+use bpf_abi::layout::ALLOCATION_CALL_SITE;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::Detail;
 use experiment_format::units::{Nanos, Ticks};
+use user_collector::allocators::BlockChange;
 use user_collector::io_calls::Operation;
 use user_collector::join::StackSeries;
 use user_collector::memory::Change;
@@ -103,6 +105,7 @@ impl ThreadActivity {
         let call_site = match &self.kind {
             ActivityKind::Event(ThreadEvent::IoCall(call)) => call.call_site,
             ActivityKind::Event(ThreadEvent::Memory { call_site, .. }) => *call_site,
+            ActivityKind::Event(ThreadEvent::Block(_)) => ALLOCATION_CALL_SITE,
             _ => 0,
         };
         (self.header.tid(), call_site)
@@ -126,6 +129,8 @@ pub enum ThreadEvent {
         /// What changed.
         change: Change,
     },
+    /// A block was allocated or freed.
+    Block(BlockChange),
 }
 
 /// A system call that does I/O, or the name of a descriptor.

@@ -31,6 +31,7 @@ use super::input::sideband::SidebandEvent;
 use super::kernel::decode::Decoder;
 use super::route::Router;
 use super::user::UserSpace;
+use crate::plan::Plan;
 use crate::record::activity::TypedHeader;
 
 /// How long exited processes are kept for late records of them, nanoseconds.
@@ -60,11 +61,11 @@ pub struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Returns a dispatcher to experiments that are there already. Processes are followed by
-    /// `rule`; where that can't be, `say` is called with the reason.
+    /// Returns a dispatcher to experiments that are there already. If no process can be followed,
+    /// `say` is called with the reason.
     #[must_use]
-    pub fn new(router: Router, rule: FollowRule, mut say: impl FnMut(&str)) -> Dispatcher {
-        let mut user = user_space(rule, &mut say);
+    pub fn new(router: Router, plan: &Plan, mut say: impl FnMut(&str)) -> Dispatcher {
+        let mut user = user_space(plan.follow.clone(), plan.heap.mean_bytes(), &mut say);
         if let Some(user) = &mut user {
             begin_archives(&router, user, None, &mut say);
         }
@@ -132,6 +133,7 @@ impl Dispatcher {
             | Record::Overflow(_)
             | Record::LockWait(_)
             | Record::IoCall(_)
+            | Record::Block(_)
             | Record::UserReturn(_)
                 if failed => {}
             Record::Tick(tick) => {
@@ -169,6 +171,11 @@ impl Dispatcher {
             Record::IoCall(record) => {
                 if let Some(user) = &mut self.user {
                     user.io_call(router, processes, &record);
+                }
+            }
+            Record::Block(record) => {
+                if let Some(user) = &mut self.user {
+                    user.block(router, processes, &record);
                 }
             }
             Record::Thread(thread) => {
@@ -234,6 +241,7 @@ impl Dispatcher {
                     && exec
                 {
                     user.memory_ends(router, &self.processes, (pid, &name), time_ns);
+                    user.blocks_end(router, &self.processes, (pid, &name), time_ns);
                     user.executed(router, pid, &name, time_ns);
                 }
             }
@@ -272,6 +280,13 @@ impl Dispatcher {
         self.router.count_sample(bytes_before, at_ns);
     }
 
+    /// Probes the allocators of the load, whose process waits before it executes its program.
+    pub fn probe_load(&mut self, programs: &Programs, plan: &Plan, pid: Pid) {
+        if let (Some(user), Some(program)) = (&mut self.user, plan.load.first()) {
+            user.probe_load(programs, &self.processes, (pid, program));
+        }
+    }
+
     /// Follows the load, unless no process can be followed.
     pub fn load_started(&mut self, pid: Pid) {
         if let Some(user) = &mut self.user {
@@ -299,7 +314,11 @@ impl Dispatcher {
             return Ok(());
         };
         user.unwind_copies(&mut self.router, &self.processes, false);
-        user.publish(programs, &self.processes)
+        user.publish(programs, &self.processes)?;
+        let warnings = user.take_probe_warnings();
+        let warn = |text| self.router.warn(host::machine::now(), text);
+        warnings.into_iter().for_each(warn);
+        Ok(())
     }
 
     /// Returns the thread that makes unwind tables, if any process can be followed.
@@ -473,7 +492,11 @@ fn begin_archives(
 }
 
 /// Returns user space, if the rule follows any process.
-fn user_space(rule: FollowRule, say: &mut impl FnMut(&str)) -> Option<UserSpace> {
+fn user_space(
+    rule: FollowRule,
+    mean_bytes: Option<u64>,
+    say: &mut impl FnMut(&str),
+) -> Option<UserSpace> {
     if !rule.follows() {
         return None;
     }
@@ -482,7 +505,7 @@ fn user_space(rule: FollowRule, say: &mut impl FnMut(&str)) -> Option<UserSpace>
         None
     });
     match LoadObjects::new(cache) {
-        Ok(objects) => Some(UserSpace::new(rule, objects)),
+        Ok(objects) => Some(UserSpace::new(rule, objects, mean_bytes)),
         Err(error) => {
             say(&format!("no process is followed: {error}"));
             None

@@ -7,7 +7,7 @@ use experiment_format::packet::SyncThreshold;
 use host::signals::name_of as signal_name;
 use user_collector::follow::Follow;
 
-use crate::plan::{Archive, Keep, Plan};
+use crate::plan::{Archive, HeapTracing, Keep, Plan};
 
 /// Returns the description of a plan, a line for each decision, without full stops.
 #[must_use]
@@ -68,10 +68,18 @@ fn data(plan: &Plan) -> Vec<String> {
             threshold.duration()
         ),
     }));
-    lines.extend(
-        plan.trace_memory
-            .then(|| "the growth of the memory of followed processes is recorded".to_owned()),
-    );
+    lines.extend(match plan.heap {
+        HeapTracing::Off => None,
+        HeapTracing::Growth => {
+            Some("the growth of the memory of followed processes is recorded".to_owned())
+        }
+        HeapTracing::Blocks(0) => {
+            Some("each block that followed processes allocate is recorded".to_owned())
+        }
+        HeapTracing::Blocks(bytes) => Some(format!(
+            "blocks that followed processes allocate are recorded: one of {bytes} bytes"
+        )),
+    });
     lines
         .extend(plan.trace_io.then(|| {
             "each system call of followed processes that does I/O is recorded".to_owned()

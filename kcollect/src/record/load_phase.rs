@@ -58,7 +58,8 @@ impl LoadPhase {
         }
     }
 
-    /// Starts the load when it is time, and notices when it exited.
+    /// Starts the load when it is time, and notices when it exited. `before_exec` is called when
+    /// its process is there and waits before it executes the program.
     ///
     /// # Errors
     /// When the load can't be waited for.
@@ -67,19 +68,22 @@ impl LoadPhase {
         time_ns: Nanos,
         plan: &Plan,
         output: &mut Output,
+        before_exec: impl FnOnce(Pid),
     ) -> Result<LoadStep, Failure> {
         let (next, step) = match std::mem::replace(self, LoadPhase::None) {
-            LoadPhase::QuietUntil(start, starter) if time_ns >= start => match starter.start() {
-                Ok(load) => {
-                    output.detail(&format!("load started (Process ID: {})", load.pid()));
-                    let pid = load.pid();
-                    (LoadPhase::Running(load), LoadStep::Started(pid))
+            LoadPhase::QuietUntil(start, starter) if time_ns >= start => {
+                match starter.start(before_exec) {
+                    Ok(load) => {
+                        output.detail(&format!("load started (Process ID: {})", load.pid()));
+                        let pid = load.pid();
+                        (LoadPhase::Running(load), LoadStep::Started(pid))
+                    }
+                    Err(error) => {
+                        output.say(&cannot_start(&plan.load[0], &error));
+                        (LoadPhase::Refused(spawn_code(&error)), LoadStep::Over)
+                    }
                 }
-                Err(error) => {
-                    output.say(&cannot_start(&plan.load[0], &error));
-                    (LoadPhase::Refused(spawn_code(&error)), LoadStep::Over)
-                }
-            },
+            }
             LoadPhase::Running(mut load) => match exited(&mut load)? {
                 false => (LoadPhase::Running(load), LoadStep::None),
                 true => {

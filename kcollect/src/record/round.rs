@@ -111,7 +111,9 @@ impl Session<'_> {
         if !self.stopped {
             self.begin_rotation(time_ns)?;
         }
-        match self.load.step(time_ns, plan, output)? {
+        let (dispatcher, programs) = (&mut self.dispatcher, &self.inputs.programs);
+        let before_exec = |pid| dispatcher.probe_load(programs, plan, pid);
+        match self.load.step(time_ns, plan, output, before_exec)? {
             LoadStep::Started(pid) => self.dispatcher.load_started(pid),
             LoadStep::Over => self.stopped = true,
             LoadStep::None => {}

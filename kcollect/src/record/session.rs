@@ -142,8 +142,7 @@ impl<'a> Session<'a> {
         let kernel = (kernel, None);
         let router = Router::create(dir, (plan, counters), kernel, beginning, detail)
             .map_err(|error| creation_failure(&error))?;
-        let mut dispatcher =
-            Dispatcher::new(router, plan.follow.clone(), |text| output.detail(text));
+        let mut dispatcher = Dispatcher::new(router, plan, |text| output.detail(text));
         output.say(&format!(
             "Creating experiment directory {} (Process ID: {}) ...",
             path.display(),

@@ -201,6 +201,10 @@ impl Subexperiment {
                 self.memory.add(change);
                 self.collector.write_memory(&thread, change)
             }
+            ThreadEvent::Block(change) => {
+                self.memory.add_block(change);
+                self.collector.write_block(&thread, change)
+            }
         }
     }
 

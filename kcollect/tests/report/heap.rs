@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use experiment_format::ids::{Pid, Tid};
-use experiment_format::packet::{HeapEvent, HeapKind};
+use experiment_format::packet::{HeapEvent, HeapKind, WEIGHT_OF_ONE};
 use experiment_format::stacks::StackEnd;
 use experiment_format::units::Nanos;
 
 use super::experiment::{self, PROGRAM, START, made};
 use super::shown;
 
-/// Pages that are mapped, and unmapped in part; and blocks, as another recorder writes them.
+/// Pages that are mapped, and unmapped in part; and blocks, of which the last stands for ten.
 fn traced(parent: &Path) {
     let objects: &[(&str, u64, &[&str])] = &[("/usr/bin/sort", PROGRAM, &["main", "merge"])];
     let (founder, mut sub) = experiment::traced(parent, &HeapEvent::table(), objects);
@@ -23,8 +23,9 @@ fn traced(parent: &Path) {
         (3000, Mapped, 0x20_0000, 0x1000, &[merge, main]),
         (3100, Allocated, 0x50, 100, &[merge, main]),
         (3200, Freed, 0x50, 0, &[main]),
-        (3300, Allocated, 0x60, 7, &[main]),
+        (3300, Allocated, 0x60, 70, &[main]),
     ] {
+        let weight = if address == 0x60 { 10 } else { 1 };
         let stack = sub.stack(frames, StackEnd::Complete).unwrap();
         sub.allocated(&HeapEvent {
             cpu: 1,
@@ -35,6 +36,8 @@ fn traced(parent: &Path) {
             kind,
             bytes,
             address,
+            own_bytes: bytes / weight,
+            weight: weight * WEIGHT_OF_ONE,
         })
         .unwrap();
     }

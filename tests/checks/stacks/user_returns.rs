@@ -58,7 +58,8 @@ fn judge(way: UserStackCapture) -> Result<()> {
             | Record::VforkStart(_)
             | Record::Overflow(_)
             | Record::LockWait(_)
-            | Record::IoCall(_) => continue,
+            | Record::IoCall(_)
+            | Record::Block(_) => continue,
         };
         join.recorded((Tid(tid), 0), record.header().user_return, Ticks(ticks), ());
         all += ticks;
@@ -123,6 +124,7 @@ fn nap_under(way: UserStackCapture) -> Result<(u32, Vec<Record>)> {
         hit_intervals: None,
         lock_threshold_ns: None,
         traced_calls: Vec::new(),
+        allocations: None,
         user_stacks: Some(way),
     })?;
     for cpu in cpus {

@@ -1,6 +1,7 @@
 //! Traced events of chosen processes: a program that counts its own waits, calls or memory is
 //! recorded with exactly these.
 
+mod allocations;
 mod io;
 mod locks;
 mod memory;

@@ -11,43 +11,28 @@ use tests::experiment::summary::RunSummary;
 use tests::gprofng::script;
 use tests::kcollect::{FinishedRecording, experiments_in, record};
 use tests::machine::Shared;
+use tests::workload::memory::{GROWTH, counted};
 
 const LIMIT: Duration = Duration::from_secs(60);
-const PROGRAM: &str = env!("GROWTH_PROGRAM");
 
-/// Returns for each function the bytes that it got, those that are left, and in how many pieces it
-/// got them.
-fn counted(output: &str) -> Result<BTreeMap<&str, [u64; 3]>> {
-    let lines = output
-        .lines()
-        .filter_map(|line| line.strip_prefix("memory "));
-    let functions: BTreeMap<_, _> = lines
-        .map(|line| -> Result<_> {
-            let words: Vec<&str> = line.split(' ').collect();
-            let [name, allocated, live, count] = words[..] else {
-                anyhow::bail!("{line:?}");
-            };
-            Ok((name, [live.parse()?, allocated.parse()?, count.parse()?]))
-        })
-        .collect::<Result<_>>()?;
-    ensure!(functions.len() == 6, "{output}");
-    Ok(functions)
+/// Returns what the report has of a function, as [`counted`]; zeros where it has nothing.
+pub(super) fn reported(model: &Model, name: &str) -> Result<[u64; 3]> {
+    let report = make(model, View::Heap, &TableOptions::default())?.json();
+    let rows = report["rows"].as_array().context("no rows")?;
+    let row = rows.iter().find(|row| row["name"] == *name);
+    let keys = ["i.heapleakbytes", "i.heapallocbytes", "i.heapalloccnt"];
+    Ok(keys.map(|key| row.and_then(|row| row[key].as_u64()).unwrap_or(0)))
 }
 
 #[test]
 fn root_what_each_function_got_is_recorded() -> Result<()> {
     let _machine = Shared::take()?;
-    let recorded = record(&["-H", "growth", "-F", "load"], &[PROGRAM], LIMIT)?;
+    let recorded = record(&["-H", "growth", "-F", "load"], &[GROWTH], LIMIT)?;
     RunSummary::of(&recorded.experiment()?)?.complete()?;
-    let counted = counted(&recorded.finished.stdout)?;
+    let counted = counted(&recorded.finished.stdout, 6)?;
     let model = Model::load(&[recorded.experiment()?])?;
-    let report = make(&model, View::Heap, &TableOptions::default())?.json();
-    let rows = report["rows"].as_array().context("no rows")?;
     for (name, expected) in &counted {
-        let row = rows.iter().find(|row| row["name"] == *name);
-        let row = row.with_context(|| format!("no {name} in {report}"))?;
-        let keys = ["i.heapleakbytes", "i.heapallocbytes", "i.heapalloccnt"];
-        let found = keys.map(|key| row[key].as_u64().unwrap_or(0));
+        let found = reported(&model, name)?;
         ensure!(found == *expected, "{name}: {found:?}, not {expected:?}");
     }
     // The peak is at least what all of them together had at a time.
@@ -58,7 +43,7 @@ fn root_what_each_function_got_is_recorded() -> Result<()> {
 }
 
 /// Checks the sums of gprofng's own reader, which replays the packets too.
-fn agrees_with_gprofng(
+pub(super) fn agrees_with_gprofng(
     recorded: &FinishedRecording,
     counted: &BTreeMap<&str, [u64; 3]>,
 ) -> Result<()> {
@@ -80,7 +65,7 @@ fn agrees_with_gprofng(
 #[test]
 fn root_memory_ends_with_its_program() -> Result<()> {
     let _machine = Shared::take()?;
-    let script = format!("{PROGRAM} | cat; exec true");
+    let script = format!("{GROWTH} | cat; exec true");
     let recorded = record(
         &["-H", "growth", "-F", "load"],
         &["sh", "-c", &script],

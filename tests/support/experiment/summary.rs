@@ -80,13 +80,14 @@ pub struct CpuStats {
 }
 
 /// Losses of ticks or events. All others are of something that is recorded, but impaired.
-const LOSSES: [&str; 6] = [
+const LOSSES: [&str; 7] = [
     "ring_full",
     "not_written",
     "unaccounted",
     "sideband",
     "lock_waits",
     "io_calls",
+    "blocks",
 ];
 
 impl RunSummary {
@@ -241,7 +242,7 @@ mod tests {
     fn the_summary_is_read_and_losses_are_seen() {
         let text = r#"{"version": "0", "interval_us": 997, "elapsed_s": 2.5, "ticks": 5,
             "cpus": [{"cpu": 1, "recorded_ns": 4985, "user": 1, "kernel": 2, "idle": 2, "lost": 0, "late_ticks": 0}],
-            "losses": {"ring_full": 0, "not_written": 0, "unaccounted": 0, "sideband": 0, "lock_waits": 0, "io_calls": 0, "unnamed_ticks": 3},
+            "losses": {"ring_full": 0, "not_written": 0, "unaccounted": 0, "sideband": 0, "lock_waits": 0, "io_calls": 0, "blocks": 0, "unnamed_ticks": 3},
             "followed": {"processes": [{"pid": 7, "experiment": "_a_PID_7.1.er", "ticks": 11, "mpi_rank": 3,
             "user_stacks": {"complete": 9, "depth_limit": 1, "missing": 0, "exiting": 1, "via_frame_pointer": 2}}], "losses": {"dropped_copies": 0}}}"#;
         let mut summary = RunSummary::parse(text).unwrap();

@@ -16,13 +16,16 @@ use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{LogEvent, LogHeader, StartTime};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::Microstate;
-use experiment_format::packet::{CounterEvent, Detail, HeapEvent, IoEvent, SyncEvent, TickArray};
+use experiment_format::packet::{
+    CounterEvent, Detail, HeapEvent, HeapKind, IoEvent, SyncEvent, TickArray, WEIGHT_OF_ONE,
+};
 use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::text::printable;
 use experiment_format::units::{Nanos, Ticks};
 use experiment_format::usage::UsageRecord;
 
+use crate::allocators::BlockChange;
 use crate::io_calls::Operation;
 use crate::jit::{self, FunctionCode, JitChange};
 use crate::memory::Change;
@@ -408,6 +411,32 @@ impl Collector {
             kind: change.kind,
             bytes: change.bytes,
             address: change.address,
+            own_bytes: change.bytes,
+            weight: WEIGHT_OF_ONE,
+        })
+    }
+
+    /// Writes that a block was allocated or freed. The header has to declare
+    /// [`HeapEvent::table`].
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn write_block(&mut self, thread: &ThreadStack<'_>, change: &BlockChange) -> Result<()> {
+        let stack = self.stack(thread)?;
+        self.writer.allocated(&HeapEvent {
+            cpu: thread.cpu,
+            time_ns: thread.at_ns,
+            stack,
+            tid: thread.tid,
+            pid: self.pid,
+            kind: match change.freed {
+                true => HeapKind::Freed,
+                false => HeapKind::Allocated,
+            },
+            bytes: change.weighted_bytes,
+            address: change.address,
+            own_bytes: change.bytes,
+            weight: change.weight,
         })
     }
 

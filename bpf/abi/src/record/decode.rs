@@ -3,13 +3,14 @@
 use zerocopy::FromBytes;
 
 use super::{
-    CapturedStack, IoCallRecord, KernelStack, LockWaitRecord, Mode, OffCpuDetail, OffCpuRecord,
-    OverflowRecord, Record, RecordHeader, ThreadName, ThreadRecord, TickRecord, UserReturnRecord,
+    BlockRecord, CapturedStack, IoCallRecord, KernelStack, LockWaitRecord, Mode, OffCpuDetail,
+    OffCpuRecord, OverflowRecord, Record, RecordHeader, ThreadName, ThreadRecord, TickRecord,
+    UserReturnRecord,
 };
 use crate::layout::{
-    HeaderLayout, IO_CALL_SITES, IoCallLayout, LockWaitLayout, MAX_IO_EXTRA_BYTES,
-    MAX_KERNEL_FRAMES, MAX_USER_RETURN_WORDS, OverflowLayout, REGISTERS, RecordFlags, RecordKind,
-    STATES, ThreadLayout, UserReturnLayout,
+    ALLOCATION_CALL_SITE, BlockLayout, HeaderLayout, IO_CALL_SITES, IoCallLayout, LockWaitLayout,
+    MAX_IO_EXTRA_BYTES, MAX_KERNEL_FRAMES, MAX_USER_RETURN_WORDS, OverflowLayout, REGISTERS,
+    RecordFlags, RecordKind, STATES, ThreadLayout, UserReturnLayout,
 };
 use crate::unwind::{Registers, UnwindEnd};
 
@@ -129,7 +130,7 @@ impl Record {
                     ip: fixed.ip,
                     sp: fixed.sp,
                     execution: fixed.execution,
-                    call_site: call_site(fixed.call_site)?,
+                    call_site: call_site(fixed.call_site, ALLOCATION_CALL_SITE)?,
                     stack: captured_stack(&raw, &fixed, &words)?,
                 })
             }
@@ -155,6 +156,14 @@ impl Record {
                 })
             }
             RecordKind::IoCall => Record::IoCall(Box::new(io_call(header, &raw, &mut rest)?)),
+            RecordKind::Block => {
+                let fixed: BlockLayout = rest.take()?;
+                Record::Block(BlockRecord {
+                    header,
+                    address: fixed.address,
+                    allocated_bytes: (fixed.freed == 0).then_some(fixed.bytes),
+                })
+            }
         };
         Ok((record, rest.0))
     }
@@ -171,7 +180,7 @@ fn most_frames(kind: RecordKind) -> usize {
         | RecordKind::LockWait => MAX_KERNEL_FRAMES,
         RecordKind::UserReturn => MAX_USER_RETURN_WORDS,
         RecordKind::IoCall => MAX_IO_EXTRA_BYTES / 8,
-        RecordKind::Thread | RecordKind::VforkStart => 0,
+        RecordKind::Thread | RecordKind::VforkStart | RecordKind::Block => 0,
     }
 }
 
@@ -240,9 +249,9 @@ fn tick(
     }))
 }
 
-fn call_site(number: u32) -> Result<u8, RecordError> {
+fn call_site(number: u32, most: u8) -> Result<u8, RecordError> {
     match u8::try_from(number) {
-        Ok(call_site) if call_site <= IO_CALL_SITES => Ok(call_site),
+        Ok(call_site) if call_site <= most => Ok(call_site),
         _ => Err(RecordError::CallSite(number)),
     }
 }
@@ -262,7 +271,7 @@ fn io_call(
         arguments: fixed.arguments,
         call: fixed.call,
         compat: fixed.compat != 0,
-        call_site: call_site(fixed.call_site.into())?,
+        call_site: call_site(fixed.call_site.into(), IO_CALL_SITES)?,
         extra: bytes.take(usize::from(fixed.extra_bytes)).collect(),
     })
 }

@@ -283,6 +283,19 @@ pub struct IoCallRecord {
     pub extra: Box<[u8]>,
 }
 
+/// A block of an allocator was allocated or freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockRecord {
+    /// When, where, and by which thread; of an allocation after the call, of a release before it.
+    /// The number is one of the thread's allocations: see
+    /// [`ALLOCATION_CALL_SITE`](crate::layout::ALLOCATION_CALL_SITE).
+    pub header: RecordHeader,
+    /// Its address.
+    pub address: u64,
+    /// The bytes that the program asked for; none where the block was freed.
+    pub allocated_bytes: Option<u64>,
+}
+
 /// One record of a ring, or of an iteration over all threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
@@ -303,6 +316,8 @@ pub enum Record {
     LockWait(LockWaitRecord),
     /// A traced system call has ended.
     IoCall(Box<IoCallRecord>),
+    /// A block was allocated or freed.
+    Block(BlockRecord),
 }
 
 impl Record {
@@ -318,6 +333,7 @@ impl Record {
             Record::Overflow(overflow) => &overflow.header,
             Record::LockWait(wait) => &wait.header,
             Record::IoCall(call) => &call.header,
+            Record::Block(block) => &block.header,
         }
     }
 

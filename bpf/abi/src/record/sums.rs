@@ -116,6 +116,8 @@ sums! {
         lock_waits_skipped_ns,
         /// Traced system calls that found the ring full.
         io_calls_lost,
+        /// Changes of blocks that found the ring full, or no room among the blocks that are kept.
+        blocks_lost,
     }
 }
 

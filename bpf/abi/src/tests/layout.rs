@@ -154,6 +154,13 @@ fn records(all: &mut Vec<(String, usize)>) {
     );
     structure!(
         all,
+        block_record,
+        BlockLayout,
+        header,
+        [address, bytes, freed, zero]
+    );
+    structure!(
+        all,
         traced_call,
         TracedCall,
         0,
@@ -165,6 +172,7 @@ fn records(all: &mut Vec<(String, usize)>) {
         "overflow_record",
         "lock_wait_record",
         "io_call_record",
+        "block_record",
     ] {
         all.push((format!("{record}.header"), 0));
     }
@@ -253,7 +261,7 @@ fn statistics(all: &mut Vec<(String, usize)>) {
             index_at_rotation,
             last_pid,
             last_tid,
-            zero,
+            blocks_lost,
         ]
     );
     structure!(
@@ -331,6 +339,7 @@ fn record_numbers(all: &mut Vec<(String, usize)>) {
         RECORD_OVERFLOW = RecordKind::Overflow,
         RECORD_LOCK_WAIT = RecordKind::LockWait,
         RECORD_IO_CALL = RecordKind::IoCall,
+        RECORD_BLOCK = RecordKind::Block,
         EXTRA_PATH = IoExtra::Path,
         EXTRA_DESCRIPTORS = IoExtra::Descriptors,
         EXTRA_ADDRESS = IoExtra::Address,
@@ -338,6 +347,15 @@ fn record_numbers(all: &mut Vec<(String, usize)>) {
         IO_CALLS = IO_CALLS,
         MAX_IO_EXTRA_BYTES = MAX_IO_EXTRA_BYTES,
         IO_CALL_SITES = IO_CALL_SITES,
+        ALLOCATION_CALL_SITE = ALLOCATION_CALL_SITE,
+        FUNCTION_MALLOC = AllocatorFunction::Malloc,
+        FUNCTION_CALLOC = AllocatorFunction::Calloc,
+        FUNCTION_REALLOC = AllocatorFunction::Realloc,
+        FUNCTION_REALLOCARRAY = AllocatorFunction::Reallocarray,
+        FUNCTION_MEMALIGN = AllocatorFunction::Memalign,
+        FUNCTION_POSIX_MEMALIGN = AllocatorFunction::PosixMemalign,
+        FUNCTION_NEW = AllocatorFunction::New,
+        FUNCTION_FREE = AllocatorFunction::Free,
         OPERATION_UNKNOWN = OPERATION_UNKNOWN,
         FLAG_IRQ_WORK = RecordFlags::IRQ_WORK.bits(),
         FLAG_TRUNCATED = RecordFlags::TRUNCATED.bits(),
@@ -413,6 +431,11 @@ fn limits(all: &mut Vec<(String, usize)>) {
         MAX_COUNTERS = MAX_COUNTERS,
         SCRATCHES_PER_CPU = SCRATCHES_PER_CPU,
         NO_LOCK_WAITS = NO_LOCK_WAITS,
+        MAX_BLOCKS = MAX_BLOCKS,
+        LOG2_STEPS = LOG2_STEPS,
+        LOG2_BITS = LOG2_BITS,
+        SCALE_BITS = SCALE_BITS,
+        MAX_MEAN_BYTES = MAX_MEAN_BYTES,
         MAX_LOCK_WAITS_PER_CPU_AND_SECOND = MAX_LOCK_WAITS_PER_CPU_AND_SECOND,
     );
 }

@@ -191,6 +191,21 @@ fn a_lock_wait_decodes() {
 }
 
 #[test]
+fn a_block_decodes() {
+    let expected = |allocated_bytes| {
+        Record::Block(BlockRecord {
+            header: header(),
+            address: 0x1000,
+            allocated_bytes,
+        })
+    };
+    let bytes = record([10, 0, 0, 0], 0, &[0x1000, 17, 0]);
+    assert_eq!(alone(&bytes).unwrap(), expected(Some(17)));
+    let bytes = record([10, 0, 0, 0], 0, &[0x1000, 0, 1]);
+    assert_eq!(alone(&bytes).unwrap(), expected(None));
+}
+
+#[test]
 fn a_traced_system_call_decodes() {
     let path = u64::from_ne_bytes(*b"/tmp/abc");
     let body = [

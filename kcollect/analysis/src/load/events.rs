@@ -7,7 +7,7 @@
 use experiment_format::Error;
 use experiment_format::ids::Pid;
 use experiment_format::log::{CounterDecl, CounterUnit, ProfileDecl};
-use experiment_format::packet::{HeapEvent, IoEvent, IoKind, IoRecord, SyncEvent};
+use experiment_format::packet::{HeapEvent, IoEvent, IoKind, IoRecord, SyncEvent, WEIGHT_OF_ONE};
 use experiment_format::stacks::StackUid;
 use experiment_format::text::printable;
 use experiment_format::units::Nanos;
@@ -196,7 +196,10 @@ impl Loader {
                 stack: record.stack,
                 thread: (record.thread, record.pid),
             };
-            let values = [record.bytes, 1, live_bytes, u64::from(live_bytes > 0)];
+            // What is sampled stands for several.
+            let allocations = (record.weight.saturating_add(WEIGHT_OF_ONE / 2)) / WEIGHT_OF_ONE;
+            let live_allocations = if live_bytes > 0 { allocations } else { 0 };
+            let values = [record.bytes, allocations, live_bytes, live_allocations];
             let values: Vec<(u8, u64)> = slots
                 .iter()
                 .zip(values)

@@ -106,6 +106,8 @@ impl LiveMemory {
 
 #[cfg(test)]
 mod tests {
+    use experiment_format::packet::WEIGHT_OF_ONE;
+
     use super::*;
 
     fn record(kind: HeapKind, address: u64, bytes: u64, time_ns: Nanos) -> HeapRecord {
@@ -119,6 +121,8 @@ mod tests {
             bytes,
             address,
             former: 0,
+            own_bytes: bytes,
+            weight: WEIGHT_OF_ONE,
         }
     }
 

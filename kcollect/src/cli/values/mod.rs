@@ -16,7 +16,7 @@ pub(super) use self::interval::interval;
 pub(super) use self::processes::{follow, target};
 pub(super) use self::sizes::{budget, keep, limit};
 pub(super) use self::times::{last, quiet, rotate, sample_period, time};
-pub(super) use self::tracing::{counters, lock_threshold, trace_io, trace_memory};
+pub(super) use self::tracing::{counters, heap_tracing, lock_threshold, trace_io};
 use super::CliError;
 use crate::plan::Archive;
 

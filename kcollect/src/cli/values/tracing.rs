@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use bpf_abi::layout::MAX_MEAN_BYTES;
 use counters::names::grammar::{self, OverflowSpec};
 use experiment_format::packet::SyncThreshold;
 
 use super::error;
 use crate::cli::{CliError, HostFacts};
+use crate::plan::HeapTracing;
 
 /// `-i`: whether calls that do I/O are traced.
 pub(in crate::cli) fn trace_io(typed: &str) -> Result<bool, CliError> {
@@ -17,17 +19,29 @@ pub(in crate::cli) fn trace_io(typed: &str) -> Result<bool, CliError> {
     }
 }
 
-/// `-H`: whether the growth of memory is traced.
-pub(in crate::cli) fn trace_memory(typed: &str) -> Result<bool, CliError> {
+/// The bytes of which one is sampled in the mean, if nothing else is said (`-H on`).
+const DEFAULT_MEAN_BYTES: u64 = 512 << 10;
+
+/// The least mean.
+const MIN_MEAN_BYTES: u64 = 1024;
+
+/// `-H`: what is recorded of memory.
+pub(in crate::cli) fn heap_tracing(typed: &str) -> Result<HeapTracing, CliError> {
     match typed {
-        "growth" => Ok(true),
-        "off" => Ok(false),
-        _ => Err(error(
-            "-H",
-            typed,
-            "single allocations are not traced",
-            "type growth (what the process gets from the kernel, and gives back) or off",
-        )),
+        "off" => Ok(HeapTracing::Off),
+        "on" => Ok(HeapTracing::Blocks(DEFAULT_MEAN_BYTES)),
+        "all" => Ok(HeapTracing::Blocks(0)),
+        "growth" => Ok(HeapTracing::Growth),
+        bytes => match bytes.parse::<u64>() {
+            Ok(bytes @ MIN_MEAN_BYTES..=MAX_MEAN_BYTES) => Ok(HeapTracing::Blocks(bytes)),
+            _ => Err(error(
+                "-H",
+                typed,
+                "not a number of bytes from 1024 to 1073741824",
+                "type on (one of 524288 bytes is sampled), BYTES, all (each block), growth (what the \
+                 process gets from the kernel, and gives back) or off",
+            )),
+        },
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use std::{fs, io};
 
-use bpf::{Programs, Settings, UserStackCapture};
+use bpf::{AllocationSampling, Programs, ReturnProbes, Settings, UserStackCapture};
 use bpf_abi::layout::MAX_COUNTERS;
 use bpf_abi::{CapturedStack, CodeFile, CpuCounts, Record, ThreadName};
 use counters::names::event::CounterRequest;
@@ -28,7 +28,7 @@ use super::rotation::{Rotation, first_returns};
 use super::sideband::{self, SidebandEvent};
 use super::snapshot;
 use super::totals::Totals;
-use crate::plan::Plan;
+use crate::plan::{HeapTracing, Plan};
 
 /// Age at which all records have arrived, nanoseconds. A record gets its time first and is in
 /// its ring a microsecond later, unless a hypervisor stops the CPU in between.
@@ -111,7 +111,11 @@ impl Inputs {
             lock_threshold_ns: plan.lock_threshold.map(|threshold| {
                 u64::try_from(threshold.duration().as_nanos()).unwrap_or(u64::MAX)
             }),
-            traced_calls: traced_calls(plan.trace_io, plan.trace_memory),
+            traced_calls: traced_calls(plan.trace_io, plan.heap == HeapTracing::Growth),
+            allocations: plan.heap.mean_bytes().map(|mean_bytes| AllocationSampling {
+                mean_bytes,
+                returns: ReturnProbes::probe(),
+            }),
             max_kernel_frames: max_frames(),
             page_fault,
             cpu_ids: possible.last().map_or(1, |last| last + 1),

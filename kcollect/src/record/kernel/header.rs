@@ -12,7 +12,7 @@ use nix::unistd::{getpgrp, getppid, getsid};
 
 use super::counter_tags;
 use super::machine_description;
-use crate::plan::Plan;
+use crate::plan::{HeapTracing, Plan};
 use crate::record::dry_run;
 
 /// The part of the founder that all subexperiments share.
@@ -73,7 +73,7 @@ pub(super) fn header(
         .chain(counter_tags::declare(requests))
         .chain(plan.lock_threshold.map(SyncEvent::table))
         .chain(plan.trace_io.then(IoEvent::table))
-        .chain(plan.trace_memory.then(HeapEvent::table))
+        .chain((plan.heap != HeapTracing::Off).then(HeapEvent::table))
         .collect(),
         driver_version: Some(concat!("kcollect BPF ", env!("CARGO_PKG_VERSION")).to_owned()),
         settings,

@@ -3,6 +3,7 @@
 use experiment_format::ids::Pid;
 use experiment_format::packet::{HeapKind, IoKind};
 use experiment_format::units::{Nanos, Ticks};
+use user_collector::allocators::BlockChange;
 use user_collector::io_calls::Operation;
 use user_collector::jit::{JitFileStats, JitWatch};
 use user_collector::memory::Change;
@@ -103,6 +104,15 @@ pub struct MemoryCounts {
     pub mapped_bytes: u64,
     /// Bytes that went.
     pub unmapped_bytes: u64,
+    /// Sampled blocks.
+    pub sampled_blocks: u64,
+    /// The number of blocks for which they stand, times
+    /// [`WEIGHT_OF_ONE`](experiment_format::packet::WEIGHT_OF_ONE).
+    pub weight: u64,
+    /// The bytes of these.
+    pub allocated_bytes: u64,
+    /// Sampled blocks that were freed.
+    pub freed_blocks: u64,
 }
 
 impl MemoryCounts {
@@ -115,6 +125,17 @@ impl MemoryCounts {
             _ => self.unmapped_bytes += change.bytes,
         }
     }
+
+    pub(super) fn add_block(&mut self, change: &BlockChange) {
+        if change.freed {
+            self.freed_blocks += 1;
+        } else {
+            self.sampled_blocks += 1;
+            // Sizes are what the process says.
+            self.weight = self.weight.saturating_add(change.weight);
+            self.allocated_bytes = self.allocated_bytes.saturating_add(change.weighted_bytes);
+        }
+    }
 }
 
 impl std::ops::AddAssign for MemoryCounts {
@@ -122,6 +143,10 @@ impl std::ops::AddAssign for MemoryCounts {
         self.mapped += other.mapped;
         self.mapped_bytes += other.mapped_bytes;
         self.unmapped_bytes += other.unmapped_bytes;
+        self.sampled_blocks += other.sampled_blocks;
+        self.weight = self.weight.saturating_add(other.weight);
+        self.allocated_bytes = self.allocated_bytes.saturating_add(other.allocated_bytes);
+        self.freed_blocks += other.freed_blocks;
     }
 }
 

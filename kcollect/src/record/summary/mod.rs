@@ -24,11 +24,14 @@ pub use self::budget::BudgetSummary;
 pub use self::followed::FollowSummary;
 pub use self::own_cost::{OwnCost, OwnStart, RecordingTimes, own_use};
 pub use self::process::{DetailSeconds, ProcessSummary};
-pub use self::traced::{CounterSummary, IoCallSummary, LockWaitSummary, MemorySummary};
-use crate::plan::{Interval, Plan};
+pub use self::traced::{
+    BlockSummary, CounterSummary, IoCallSummary, LockWaitSummary, MemorySummary,
+};
+use crate::plan::{HeapTracing, Interval, Plan};
 use crate::record::dispatch::Dispatcher;
 use crate::record::input::inputs::{CpuTime, Inputs};
 use crate::record::input::totals::Totals;
+use crate::record::user::UserSpace;
 
 /// The whole summary. Times are in seconds unless the name has another unit.
 #[derive(Debug, Serialize)]
@@ -70,6 +73,9 @@ pub struct Summary {
     /// How the memory of followed processes grew, if that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemorySummary>,
+    /// The blocks that followed processes allocated, if they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allocations: Option<BlockSummary>,
     /// How far detail was reduced for the budget, if there is one (`--budget`). It is set last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<BudgetSummary>,
@@ -156,9 +162,12 @@ impl Summary {
             .lock_threshold
             .map(|threshold| LockWaitSummary::new(threshold, traced, totals));
         let io_calls = plan.trace_io.then(|| IoCallSummary::new(traced, totals));
-        let memory = plan
-            .trace_memory
-            .then(|| MemorySummary::new(traced, totals));
+        let memory = (plan.heap == HeapTracing::Growth).then(|| MemorySummary::new(traced, totals));
+        let allocations = plan.heap.mean_bytes().map(|mean_bytes| {
+            let user = dispatcher.user.as_ref();
+            let probed = user.map(UserSpace::probed).unwrap_or_default();
+            BlockSummary::new(mean_bytes, traced, probed, totals)
+        });
         let arrays = recorded.arrays + followed.as_ref().map_or(0, FollowSummary::arrays);
         let thread_ticks =
             recorded.array_ticks + followed.as_ref().map_or(Ticks::ZERO, FollowSummary::ticks);
@@ -196,6 +205,7 @@ impl Summary {
             lock_waits,
             io_calls,
             memory,
+            allocations,
             targets: accounts
                 .targets
                 .iter()
@@ -288,6 +298,7 @@ fn losses(
         vfork_starts: sum(|stats| stats.vfork_starts_lost),
         lock_waits: lock_waits.map_or(0, |waits| waits.left_out + waits.lost),
         io_calls: sum(|stats| stats.io_calls_lost),
+        blocks: sum(|stats| stats.blocks_lost),
         late_events: totals.late,
         recorded,
     }

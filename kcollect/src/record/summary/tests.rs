@@ -126,6 +126,17 @@ fn full() -> Summary {
             unmapped_bytes: 4096,
             lost: 0,
         }),
+        allocations: Some(BlockSummary {
+            mean_bytes: 524_288,
+            sampled: 40,
+            freed: 30,
+            allocated: 1_000_000,
+            allocated_bytes: 21_000_000,
+            probed_processes: 1,
+            unprobed_processes: 2,
+            slow_functions: 1,
+            lost: 0,
+        }),
         budget: Some(BudgetSummary {
             percent: 1.0,
             changes: vec![BudgetChangeSummary {

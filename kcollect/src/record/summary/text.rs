@@ -72,6 +72,11 @@ impl Summary {
                 memory.mapped_bytes, memory.mapped, memory.unmapped_bytes
             )?;
         }
+        if let Some(allocations) = &self.allocations {
+            for line in allocations.lines() {
+                writeln!(out, "  {line}")?;
+            }
+        }
         if let Some(followed) = &self.followed {
             writeln!(out, "  {}", followed.line())?;
             for line in followed

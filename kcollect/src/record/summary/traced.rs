@@ -1,15 +1,16 @@
 //! The parts of the summary about what is recorded beside ticks: counters (`-h`), waits for locks
-//! (`-s`), calls that do I/O (`-i`) and the growth of memory (`-H`).
+//! (`-s`), calls that do I/O (`-i`) and memory (`-H`).
 
 use bpf::OverflowCounts;
 use counters::names::event::CounterRequest;
-use experiment_format::packet::SyncThreshold;
+use experiment_format::packet::{SyncThreshold, WEIGHT_OF_ONE};
 use experiment_format::units::Nanos;
 use serde::Serialize;
 
 use crate::record::input::inputs::Inputs;
 use crate::record::input::totals::Totals;
 use crate::record::subexperiment::{FollowedProcess, IoCounts, MemoryCounts};
+use crate::record::user::ProbeCounts;
 
 /// A counter that was recorded.
 #[derive(Debug, Serialize)]
@@ -125,6 +126,77 @@ impl IoCallSummary {
             written_bytes: counts.written,
             lost: totals.sum(|stats| stats.io_calls_lost),
         }
+    }
+}
+
+/// The blocks that followed processes allocated.
+#[derive(Debug, Serialize)]
+pub struct BlockSummary {
+    /// The bytes of which one was sampled in the mean; 0: each block was.
+    pub mean_bytes: u64,
+    /// Blocks in the experiment.
+    pub sampled: u64,
+    /// How many of them were freed.
+    pub freed: u64,
+    /// The blocks that they stand for.
+    pub allocated: u64,
+    /// The bytes of these.
+    pub allocated_bytes: u64,
+    /// Processes whose allocators were probed.
+    pub probed_processes: u64,
+    /// Processes in which no function of an allocator was found, or none could be probed.
+    pub unprobed_processes: u64,
+    /// Functions that were probed at an instruction which the kernel single-steps: each call takes
+    /// several microseconds more.
+    pub slow_functions: u64,
+    /// Changes that found the ring full, or no room among the blocks that are kept.
+    pub lost: u64,
+}
+
+impl BlockSummary {
+    /// Returns the blocks of all followed processes.
+    pub(super) fn new(
+        mean_bytes: u64,
+        followed: &[FollowedProcess],
+        probed: ProbeCounts,
+        totals: &Totals,
+    ) -> BlockSummary {
+        let mut counts = MemoryCounts::default();
+        followed.iter().for_each(|process| counts += process.memory);
+        BlockSummary {
+            mean_bytes,
+            sampled: counts.sampled_blocks,
+            freed: counts.freed_blocks,
+            allocated: (counts.weight + WEIGHT_OF_ONE / 2) / WEIGHT_OF_ONE,
+            allocated_bytes: counts.allocated_bytes,
+            probed_processes: probed.processes,
+            unprobed_processes: probed.unprobed,
+            slow_functions: probed.slow_functions,
+            lost: totals.sum(|stats| stats.blocks_lost),
+        }
+    }
+
+    /// Returns its lines in the summary.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let mut lines = vec![format!(
+            "allocations: {} bytes in {} blocks; {} of these are recorded, and {} of those were freed",
+            self.allocated_bytes, self.allocated, self.sampled, self.freed
+        )];
+        if self.unprobed_processes > 0 {
+            lines.push(format!(
+                "  followed processes without a function that has the name of an allocator's: {}; \
+                 their blocks are missing, and -H growth needs no name",
+                self.unprobed_processes
+            ));
+        }
+        if self.slow_functions > 0 {
+            lines.push(format!(
+                "  functions of allocators whose probes the kernel single-steps: {}; each call of \
+                 them took several microseconds more",
+                self.slow_functions
+            ));
+        }
+        lines
     }
 }
 

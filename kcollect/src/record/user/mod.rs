@@ -11,6 +11,7 @@
 //! [resolver]: super::user_stacks::resolve_stack
 //! [publisher]: super::user_stacks::publish
 
+mod allocators;
 mod process_events;
 mod traced_calls;
 
@@ -30,6 +31,8 @@ use user_collector::objects::LoadObjects;
 use user_collector::process::{FirstRecord, ProcessTracker};
 use user_collector::process::{ProcessInstance, ProcessTable};
 
+pub use self::allocators::ProbeCounts;
+use self::allocators::TracedAllocators;
 use self::traced_calls::TracedProcesses;
 use super::activity::ThreadActivity;
 use super::input::inputs::LackedTable;
@@ -54,12 +57,14 @@ pub struct UserSpace {
     publisher: TablePublisher,
     join: Join<ThreadActivity, UserStack>,
     traced: TracedProcesses,
+    allocators: TracedAllocators,
 }
 
 impl UserSpace {
-    /// Returns user space without a process.
+    /// Returns user space without a process. One of `mean_bytes` bytes that processes allocate is
+    /// sampled; 0: each block is; None: their allocators are not traced.
     #[must_use]
-    pub fn new(rule: FollowRule, objects: LoadObjects) -> UserSpace {
+    pub fn new(rule: FollowRule, objects: LoadObjects, mean_bytes: Option<u64>) -> UserSpace {
         UserSpace {
             tracker: ProcessTracker::default(),
             policy: FollowPolicy::new(rule),
@@ -68,6 +73,7 @@ impl UserSpace {
             publisher: TablePublisher::default(),
             join: Join::default(),
             traced: TracedProcesses::default(),
+            allocators: TracedAllocators::new(mean_bytes),
         }
     }
 
@@ -83,7 +89,7 @@ impl UserSpace {
         let (instance, process) = self.tracker.track(processes, header.pid());
         process.chosen |= by_pid;
         process.ticked |= activity.is_on_cpu();
-        if process.first.is_none() {
+        if process.first.is_none() && !self.traced.is_before_exec(&header) {
             let (chosen, ticked) = (process.chosen, process.ticked);
             if chosen || self.policy.chooses(processes, header.pid(), ticked) {
                 self.choose(processes, instance, &activity);
@@ -257,6 +263,7 @@ impl UserSpace {
         self.resolver.unwound = UnwindCounts::default();
         self.join.begin_again();
         self.traced.begin_again();
+        self.allocators.begin_again();
     }
 
     /// Returns whether no load object is known for a file that the kernel found.
@@ -296,6 +303,7 @@ impl UserSpace {
         programs: &mut Programs,
         processes: &ProcessTable,
     ) -> Result<(), bpf::Error> {
+        self.probe_allocators(programs, processes);
         let (policy, tracker) = (&self.policy, &self.tracker);
         let may_follow = |pid| policy.may_follow(processes, tracker.with_pid(pid), pid);
         self.publisher

@@ -43,6 +43,7 @@ impl UserSpace {
         self.code.spaces.forked(pid, parent, at_ns);
         self.policy.forked(pid, parent);
         self.traced.forked(pid, parent);
+        self.allocators.changed(pid);
         self.publisher.changed(pid);
         let by_pid = self.policy.names_pid(pid);
         let (_, process) = self.tracker.track(processes, pid);
@@ -72,6 +73,7 @@ impl UserSpace {
         self.code.spaces.executed(pid, at_ns);
         self.policy.executed(pid);
         self.traced.executed(pid);
+        self.allocators.changed(pid);
         self.publisher.changed(pid);
         let descent = self.policy.descent(pid);
         let Some(instance) = self.tracker.instance(pid) else {
@@ -97,6 +99,7 @@ impl UserSpace {
             router.mapped(instance, at_ns, &mapping);
         }
         self.code.spaces.mapped(pid, mapping, at_ns);
+        self.allocators.changed(pid);
         self.publisher.changed(pid);
     }
 
@@ -105,6 +108,7 @@ impl UserSpace {
         self.policy.found(pid);
         if !mappings.is_empty() {
             self.code.spaces.found(pid, mappings, at_ns);
+            self.allocators.changed(pid);
             self.publisher.changed(pid);
         }
     }
@@ -145,6 +149,7 @@ impl UserSpace {
             router.exited(instance, at_ns, &mut self.code);
         }
         self.traced.exited(pid);
+        self.allocators.exited(pid);
     }
 
     /// Closes the experiments of processes of which no record can come any more, and drops their

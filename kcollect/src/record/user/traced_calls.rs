@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bpf_abi::{IoCallRecord, RecordHeader, ThreadName};
 use experiment_format::ids::Pid;
 use experiment_format::units::Nanos;
+use host::load::STARTER_NAME;
 use user_collector::io_calls::calls::{Action, call_of};
 use user_collector::io_calls::{Descriptors, Operation, ProcLookup, Sockets};
 use user_collector::memory::Memory;
@@ -36,6 +37,12 @@ impl TracedProcesses {
     pub(super) fn load_started(&mut self, pid: Pid) {
         self.load = Some(pid);
         self.inherits = Some(pid);
+    }
+
+    /// Returns whether what a thread did is of the load before it executes its program. The name is
+    /// compared too, for the event of that may be lost.
+    pub(super) fn is_before_exec(&self, header: &RecordHeader) -> bool {
+        self.load == Some(header.pid()) && header.name.bytes() == STARTER_NAME.as_bytes()
     }
 
     /// Records that a process executed a program.
@@ -106,7 +113,9 @@ impl UserSpace {
     pub fn io_call(&mut self, router: &mut Router, processes: &ProcessTable, call: &IoCallRecord) {
         let pid = call.header.pid();
         let tracked = self.tracker.with_pid(pid);
-        if self.traced.load == Some(pid) || !self.policy.may_follow(processes, tracked, pid) {
+        if self.traced.is_before_exec(&call.header)
+            || !self.policy.may_follow(processes, tracked, pid)
+        {
             return;
         }
         let instance = instance_of(processes, pid);

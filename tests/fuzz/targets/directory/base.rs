@@ -211,6 +211,8 @@ fn sorting(founder: &ExperimentWriter, run: StartTime) -> Result<()> {
             kind: HeapKind::ALL[number as usize % 5],
             bytes: 8192,
             address: 0x7f00_0000_0000 + 4096 * u64::from(number % 3),
+            own_bytes: 512,
+            weight: 16_000,
         })?;
     }
     for second in 0..2 {

@@ -1,0 +1,203 @@
+//! The tracing of allocators (`bpf/c/heap.bpf.c`): how it is loaded, and the probes in a process.
+
+use std::path::Path;
+
+use bpf_abi::layout::{
+    AllocatorFunction, LOG2_BITS, LOG2_STEPS, MAX_BLOCKS, MAX_MEAN_BYTES, SCALE_BITS,
+};
+use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::types::Enum;
+use libbpf_rs::{Link, MapCore as _, OpenProgramMut, UprobeMultiOpts, UprobeOpts};
+
+use crate::error::step;
+use crate::skeleton::OpenKcollectSkel;
+use crate::{Error, Programs};
+
+/// The fewest blocks that the programs have room for.
+const MIN_BLOCKS: u32 = 65_536;
+
+/// The allocated bytes of all traced processes for whose samples there is room.
+const MAX_ALLOCATED_BYTES: u64 = 64 << 30;
+
+/// How blocks are chosen, and probes attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllocationSampling {
+    /// The mean of the bytes that a thread allocates between two samples. 0: each block is sampled.
+    pub mean_bytes: u64,
+    /// How the return of functions is probed.
+    pub returns: ReturnProbes,
+}
+
+/// How the return of a probed function is probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReturnProbes {
+    /// Where the program at its beginning asks for it.
+    Session,
+    /// Always.
+    Always,
+}
+
+impl ReturnProbes {
+    /// Returns what the running kernel supports: sessions if its types have them
+    /// (`BPF_TRACE_UPROBE_SESSION`, Linux 6.13).
+    #[must_use]
+    pub fn probe() -> ReturnProbes {
+        let session = Btf::from_vmlinux().is_ok_and(|types| {
+            types
+                .type_by_name::<Enum<'_>>("bpf_attach_type")
+                .is_some_and(|kinds| {
+                    let mut names = kinds.iter().filter_map(|kind| kind.name);
+                    names.any(|name| name == "BPF_TRACE_UPROBE_SESSION")
+                })
+        });
+        match session {
+            true => ReturnProbes::Session,
+            false => ReturnProbes::Always,
+        }
+    }
+}
+
+impl AllocationSampling {
+    /// Returns how many blocks may be sampled and not freed.
+    fn blocks(self) -> u32 {
+        let blocks = MAX_ALLOCATED_BYTES
+            .checked_div(self.mean_bytes)
+            .unwrap_or(MAX_BLOCKS.into());
+        let blocks = u32::try_from(blocks).unwrap_or(MAX_BLOCKS);
+        blocks.clamp(MIN_BLOCKS, MAX_BLOCKS)
+    }
+}
+
+/// Returns a mean times log(2), as the programs need it.
+pub(crate) fn draw_scale(mean_bytes: u64) -> u64 {
+    let scale = mean_bytes.min(MAX_MEAN_BYTES) as f64 * std::f64::consts::LN_2;
+    (scale * f64::from(1_u32 << SCALE_BITS)).round() as u64
+}
+
+/// Returns the programs' table of logarithms, in units of 2^-[`LOG2_BITS`].
+pub(crate) fn log2_table() -> [u32; LOG2_STEPS + 1] {
+    std::array::from_fn(|step| {
+        let log = (1.0 + step as f64 / LOG2_STEPS as f64).log2();
+        (log * f64::from(1_u32 << LOG2_BITS)).round() as u32
+    })
+}
+
+/// Chooses what is loaded.
+pub(crate) fn prepare(
+    open: &mut OpenKcollectSkel<'_>,
+    sampling: Option<AllocationSampling>,
+) -> libbpf_rs::Result<()> {
+    if let (Some(rodata), Some(sampling)) = (open.maps.rodata_data.as_deref_mut(), sampling) {
+        rodata.draw_scale = draw_scale(sampling.mean_bytes);
+        rodata.log2_table = log2_table();
+    }
+    let returns = sampling.map(|sampling| sampling.returns);
+    let load = |program: &mut OpenProgramMut<'_>, with: ReturnProbes| {
+        program.set_autoload(returns == Some(with));
+    };
+    load(&mut open.progs.kc_allocator, ReturnProbes::Session);
+    load(&mut open.progs.kc_allocator_in, ReturnProbes::Always);
+    load(&mut open.progs.kc_allocator_out, ReturnProbes::Always);
+    open.maps.kc_blocks.set_autocreate(sampling.is_some())?;
+    open.maps.kc_allocating.set_autocreate(sampling.is_some())?;
+    if let Some(sampling) = sampling {
+        open.maps.kc_blocks.set_max_entries(sampling.blocks())?;
+    }
+    Ok(())
+}
+
+/// A place in a file where a function of an allocator is probed: where its arguments are in their
+/// registers, and the stack pointer is at its return address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AllocatorProbe {
+    /// Offset in the file.
+    pub offset: u64,
+    /// What the function does.
+    pub function: AllocatorFunction,
+}
+
+/// The probes in one file of one process.
+///
+/// Dropping this value takes them out, which may take some tens of milliseconds.
+#[derive(Debug)]
+pub struct AttachedProbes {
+    _links: Vec<Link>,
+}
+
+impl Programs {
+    /// Probes functions of an allocator in one process, wherever it maps the file.
+    ///
+    /// # Errors
+    /// [`Error::Step`] when the kernel refuses: the process is gone, or an offset is not in code.
+    pub fn probe_allocator(
+        &self,
+        pid: u32,
+        file: &Path,
+        probes: &[AllocatorProbe],
+    ) -> Result<AttachedProbes, Error> {
+        let failed = |error| {
+            let what = format!("probe {} in process {pid}", file.display());
+            step(what)(error)
+        };
+        let pid = i32::try_from(pid).unwrap_or_default();
+        let links = match self.returns {
+            ReturnProbes::Session => self.attach_session(pid, file, probes).map(Vec::from),
+            ReturnProbes::Always => probes
+                .iter()
+                .flat_map(|probe| self.attach_both(pid, file, *probe))
+                .collect(),
+        };
+        Ok(AttachedProbes {
+            _links: links.map_err(failed)?,
+        })
+    }
+
+    /// Drops blocks of a process that is gone, so that there is room for others.
+    pub fn forget_blocks(&self, pid: u32, addresses: &[u64]) {
+        for address in addresses {
+            let mut key = [0; 16];
+            key[..8].copy_from_slice(&address.to_ne_bytes());
+            key[8..12].copy_from_slice(&pid.to_ne_bytes());
+            // It may have been freed since.
+            let _ = self.skel.maps.kc_blocks.delete(&key);
+        }
+    }
+
+    fn attach_session(
+        &self,
+        pid: i32,
+        file: &Path,
+        probes: &[AllocatorProbe],
+    ) -> libbpf_rs::Result<[Link; 1]> {
+        let options = UprobeMultiOpts {
+            offsets: probes.iter().map(|probe| probe.offset as usize).collect(),
+            cookies: probes.iter().map(|probe| probe.function.into()).collect(),
+            session: true,
+            ..UprobeMultiOpts::default()
+        };
+        let program = &self.skel.progs.kc_allocator;
+        Ok([program.attach_uprobe_multi_with_opts(pid, file, "", options)?])
+    }
+
+    fn attach_both(
+        &self,
+        pid: i32,
+        file: &Path,
+        probe: AllocatorProbe,
+    ) -> impl Iterator<Item = libbpf_rs::Result<Link>> {
+        let returns = (probe.function != AllocatorFunction::Free).then_some(true);
+        // Returns first: a call of which only the return was seen is none.
+        returns.into_iter().chain([false]).map(move |retprobe| {
+            let program = match retprobe {
+                true => &self.skel.progs.kc_allocator_out,
+                false => &self.skel.progs.kc_allocator_in,
+            };
+            let options = UprobeOpts {
+                cookie: probe.function.into(),
+                retprobe,
+                ..UprobeOpts::default()
+            };
+            program.attach_uprobe_with_opts(pid, file, probe.offset as usize, options)
+        })
+    }
+}

@@ -1,0 +1,174 @@
+//! The sampled blocks of a process that are not freed.
+//!
+//! A record of a block that was freed may be lost, and then another block is allocated at its
+//! address. A reader that replays allocations takes the first of two for the one that is freed
+//! later, so that the second one would be a leak. So an allocation at an address where a block is
+//! known comes with the end of that one, just before it.
+//!
+//! A sampled block stands for others like it. A byte is sampled with the probability 1 / mean,
+//! independently of others, so a block of so many bytes is with 1 − exp(−bytes / mean), and its
+//! weight is the inverse of that. The weighted sizes add up to all bytes in the mean, whatever the
+//! sizes are.
+//!
+//! Records of one process come in the order of time.
+
+use std::collections::BTreeSet;
+
+use bpf_abi::BlockRecord;
+use experiment_format::packet::WEIGHT_OF_ONE;
+use experiment_format::units::Nanos;
+
+/// A block that was allocated or freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockChange {
+    /// When, CLOCK_MONOTONIC.
+    pub at_ns: Nanos,
+    /// It was freed.
+    pub freed: bool,
+    /// Its address.
+    pub address: u64,
+    /// The bytes that the program asked for; 0 where it was freed.
+    pub bytes: u64,
+    /// The bytes of all blocks that it stands for.
+    pub weighted_bytes: u64,
+    /// The number of these, times [`WEIGHT_OF_ONE`].
+    pub weight: u64,
+}
+
+impl BlockChange {
+    fn end(at_ns: Nanos, address: u64) -> BlockChange {
+        BlockChange {
+            at_ns,
+            freed: true,
+            address,
+            bytes: 0,
+            weighted_bytes: 0,
+            weight: WEIGHT_OF_ONE,
+        }
+    }
+}
+
+/// Returns the number of allocations of so many bytes that one of them stands for, if one of
+/// `mean_bytes` bytes is sampled in the mean; 0: each block is.
+fn weight_of(bytes: u64, mean_bytes: u64) -> f64 {
+    match (bytes, mean_bytes) {
+        (0, _) | (_, 0) => 1.0,
+        // exp_m1 is exact where the exponent is small.
+        _ => -1.0 / (-(bytes as f64) / mean_bytes as f64).exp_m1(),
+    }
+}
+
+/// The blocks of a process.
+#[derive(Clone, Debug, Default)]
+pub struct Blocks {
+    addresses: BTreeSet<u64>,
+}
+
+impl Blocks {
+    /// Returns the changes by a record: one, or the end of a block that was there before it. Of the
+    /// bytes that are allocated, one of `mean_bytes` is sampled in the mean.
+    pub fn apply(&mut self, record: &BlockRecord, mean_bytes: u64) -> Vec<BlockChange> {
+        let (at_ns, address) = (Nanos(record.header.time_ns), record.address);
+        let Some(bytes) = record.allocated_bytes else {
+            // What was not known changes nothing.
+            return match self.addresses.remove(&address) {
+                true => vec![BlockChange::end(at_ns, address)],
+                false => Vec::new(),
+            };
+        };
+        let weight = weight_of(bytes, mean_bytes);
+        let change = BlockChange {
+            at_ns,
+            freed: false,
+            address,
+            bytes,
+            weighted_bytes: (bytes as f64 * weight).round() as u64,
+            weight: (weight * WEIGHT_OF_ONE as f64).round() as u64,
+        };
+        match self.addresses.insert(address) {
+            true => vec![change],
+            false => {
+                let end = BlockChange::end(at_ns.saturating_sub(Nanos(1)), address);
+                vec![end, change]
+            }
+        }
+    }
+
+    /// Returns the changes by an exec: all blocks end.
+    pub fn executed(&mut self, at_ns: Nanos) -> Vec<BlockChange> {
+        let addresses = std::mem::take(&mut self.addresses).into_iter();
+        addresses
+            .map(|address| BlockChange::end(at_ns, address))
+            .collect()
+    }
+
+    /// Removes the blocks of the lowest addresses, so many at most, and returns these.
+    pub fn take(&mut self, at_most: usize) -> Vec<u64> {
+        std::iter::from_fn(|| self.addresses.pop_first())
+            .take(at_most)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bpf_abi::RecordHeader;
+
+    use super::*;
+
+    /// `+100:16` is a block of 16 bytes at 100, `-100` its end.
+    fn shown(changes: &[BlockChange]) -> String {
+        let each = changes.iter().map(|change| match change.freed {
+            false => format!("{}+{}:{}", change.at_ns.0, change.address, change.bytes),
+            true => format!("{}-{}", change.at_ns.0, change.address),
+        });
+        each.collect::<Vec<_>>().join(" ")
+    }
+
+    fn record(time_ns: u64, address: u64, allocated_bytes: Option<u64>) -> BlockRecord {
+        BlockRecord {
+            header: RecordHeader {
+                time_ns,
+                ..RecordHeader::default()
+            },
+            address,
+            allocated_bytes,
+        }
+    }
+
+    #[test]
+    fn a_lost_end_is_made_up_for() {
+        let mut blocks = Blocks::default();
+        let mut apply =
+            |time, address, bytes| shown(&blocks.apply(&record(time, address, bytes), 0));
+        assert_eq!(apply(10, 100, Some(16)), "10+100:16");
+        assert_eq!(apply(20, 100, None), "20-100");
+        assert_eq!(apply(30, 100, Some(8)), "30+100:8");
+        assert_eq!(apply(40, 100, Some(24)), "39-100 40+100:24");
+        assert_eq!(apply(50, 100, None), "50-100");
+        assert_eq!(apply(60, 100, None), "");
+    }
+
+    #[test]
+    fn an_exec_ends_all_blocks() {
+        let mut blocks = Blocks::default();
+        blocks.apply(&record(10, 300, Some(16)), 0);
+        blocks.apply(&record(11, 200, Some(16)), 0);
+        blocks.apply(&record(12, 100, Some(16)), 0);
+        assert_eq!(blocks.take(1), [100]);
+        assert_eq!(shown(&blocks.executed(Nanos(20))), "20-200 20-300");
+        assert_eq!(blocks.take(1), [0; 0]);
+        assert_eq!(shown(&blocks.executed(Nanos(21))), "");
+    }
+
+    #[test]
+    fn weights_are_inverse_probabilities() {
+        let mean = 524_288;
+        assert_eq!(weight_of(16, 0), 1.0);
+        assert_eq!(weight_of(0, mean), 1.0);
+        // A small block stands for as many as have the mean's bytes together, and half of one.
+        assert!((weight_of(16, mean) - 32_768.5).abs() < 1e-3);
+        assert!((weight_of(mean, mean) - 1.581_976_7).abs() < 1e-6);
+        assert_eq!(weight_of(mean * 100, mean), 1.0);
+    }
+}

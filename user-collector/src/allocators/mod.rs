@@ -1,0 +1,165 @@
+//! Allocators: which functions of a file allocate and free blocks, where they can be probed, and
+//! which blocks of a process are known to be allocated.
+//!
+//! Functions are found by name: those of C in a C library or in what stands in for it, the same
+//! with the prefixes of jemalloc, tcmalloc and mimalloc, and C++'s operators where a file has a
+//! malloc of its own. A program without symbols has none.
+//!
+//! Names and code are under the control of others. A function that only has the name of an
+//! allocator's makes numbers that mean nothing, of its own process. How much is read is bounded.
+
+mod blocks;
+mod functions;
+mod probe_place;
+
+pub use blocks::{BlockChange, Blocks};
+
+use std::collections::BTreeMap;
+use std::fs::File;
+
+use bpf_abi::layout::AllocatorFunction;
+use experiment_format::elf::{
+    ElfError, ElfFile, ElfLimits, ElfSymbol, LoadSegment, SectionTable, load_segments,
+};
+use object::elf::{SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, SectionType};
+
+use functions::{Named, function_of};
+use probe_place::{MAX_PLACE_BYTES, probe_place};
+
+/// The most functions of a file that are probed.
+const MAX_FUNCTIONS: usize = 64;
+
+/// A function of an allocator, and where it is probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundFunction {
+    /// Offset in the file of the instruction with the probe.
+    pub offset: u64,
+    /// What it does.
+    pub function: AllocatorFunction,
+    /// The kernel emulates that instruction. Others are single-stepped, which takes much longer.
+    pub emulated: bool,
+    /// Its name has no prefix, so that another file's function of this name may be called instead.
+    pub plain: bool,
+}
+
+/// The functions of a file that allocate and free blocks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Allocator {
+    /// The functions, by address.
+    pub functions: Vec<FoundFunction>,
+    /// The file is a C library, whose plain functions are called only where no other file has them.
+    pub is_c_library: bool,
+}
+
+impl Allocator {
+    /// Reads the functions of a file.
+    ///
+    /// # Errors
+    /// It is no ELF file of 64 bits, or is damaged.
+    pub fn read(file: &File) -> Result<Allocator, ElfError> {
+        let elf = ElfFile::read(file, ElfLimits::PROGRAM)?.only_64_bit_little_endian()?;
+        let headers = elf.sections()?;
+        let names = elf.section_names(&headers)?;
+        let sections = SectionTable { headers, names };
+        let exported = Symbols::read(&elf, &sections, SHT_DYNSYM)?;
+        let all = Symbols::read(&elf, &sections, SHT_SYMTAB)?;
+        // A program that is linked statically exports nothing.
+        let is_static = exported.functions.is_empty() && !exported.starts_programs;
+        let own = if is_static { &all } else { &exported };
+        let is_malloc = |named: &Named| named.plain && named.function == AllocatorFunction::Malloc;
+        let has_malloc = own.functions.values().any(is_malloc);
+        let mut by_address = own.functions.clone();
+        by_address.retain(|_, named| !named.operator || has_malloc);
+        for (address, named) in all.functions.iter().filter(|(_, named)| !named.plain) {
+            by_address.entry(*address).or_insert(*named);
+        }
+        let segments = load_segments(&elf)?;
+        let functions = by_address
+            .into_iter()
+            .filter_map(|(address, named)| find_place(&elf, &segments, address, named))
+            .take(MAX_FUNCTIONS)
+            .collect();
+        Ok(Allocator {
+            functions,
+            is_c_library: exported.starts_programs,
+        })
+    }
+
+    /// Returns whether the file has functions that stand in for those of the C library.
+    #[must_use]
+    pub fn stands_in(&self) -> bool {
+        let is_malloc =
+            |found: &FoundFunction| found.plain && found.function == AllocatorFunction::Malloc;
+        !self.is_c_library && self.functions.iter().any(is_malloc)
+    }
+}
+
+/// What a symbol table has of an allocator.
+#[derive(Default)]
+struct Symbols {
+    /// Functions by address.
+    functions: BTreeMap<u64, Named>,
+    /// It has the function by which a C library starts programs.
+    starts_programs: bool,
+}
+
+impl Symbols {
+    fn read(
+        elf: &ElfFile<&File>,
+        sections: &SectionTable<Vec<u8>>,
+        kind: SectionType,
+    ) -> Result<Symbols, ElfError> {
+        let mut found = Symbols::default();
+        let Some(table) = sections.of_kind(kind) else {
+            return Ok(found);
+        };
+        let Some(strings) = sections.linked(table) else {
+            return Ok(found);
+        };
+        let symbols = elf.plain_content(table, "symbols")?;
+        let strings = elf.plain_content(strings, "names of symbols")?;
+        for symbol in elf.symbols(&symbols).filter(is_defined_function) {
+            let name = strings.get(symbol.name as usize..).unwrap_or_default();
+            // An endless name would be read for each symbol.
+            let mut start = name.iter().take(functions::MAX_NAME_BYTES + 1);
+            let Some(end) = start.position(|byte| *byte == 0) else {
+                continue;
+            };
+            found.starts_programs |= &name[..end] == functions::STARTS_PROGRAMS;
+            if let Some(named) = function_of(&name[..end]) {
+                found.functions.entry(symbol.address).or_insert(named);
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn is_defined_function(symbol: &ElfSymbol) -> bool {
+    symbol.kind == STT_FUNC && symbol.section != SHN_UNDEF && symbol.global
+}
+
+/// Returns where a function is probed; nothing if its code is not in the file.
+fn find_place(
+    elf: &ElfFile<&File>,
+    segments: &[LoadSegment],
+    address: u64,
+    named: Named,
+) -> Option<FoundFunction> {
+    let segment = segments.iter().find(|segment| {
+        segment.executable
+            && address
+                .checked_sub(segment.address)
+                .is_some_and(|at| at < segment.size)
+    })?;
+    let within = address - segment.address;
+    let start = segment.offset.checked_add(within)?;
+    let bytes = (segment.size - within).min(MAX_PLACE_BYTES as u64);
+    let code = elf.piece("code of an allocator", start, bytes).ok()?;
+    let place = probe_place(elf.machine(), &code, named.function);
+    Some(FoundFunction {
+        offset: start + place.offset,
+        function: named.function,
+        emulated: place.emulated,
+        plain: named.plain,
+    })
+}
