@@ -209,8 +209,10 @@ fn root_alone_a_running_process_can_be_tracked() -> Result<()> {
     for look in &looks {
         (started, incomplete) = counted_once(&rows(look), &own)?;
     }
+    // Six threads start in a millisecond, and kcollect may lose its CPU for some of these while it
+    // begins to count.
     ensure!(
-        started > 500 && incomplete <= 3,
+        started > 500 && incomplete * 500 <= started,
         "{started} started, {incomplete} incomplete"
     );
     Ok(())
