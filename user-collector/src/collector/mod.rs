@@ -401,19 +401,13 @@ impl Collector {
     /// # Errors
     /// It can't be written.
     pub fn write_memory(&mut self, thread: &ThreadStack<'_>, change: &Change) -> Result<()> {
-        let stack = self.stack(thread)?;
-        self.writer.allocated(&HeapEvent {
-            cpu: thread.cpu,
-            time_ns: thread.at_ns,
-            stack,
-            tid: thread.tid,
-            pid: self.pid,
+        let event = HeapEvent {
             kind: change.kind,
             bytes: change.bytes,
-            address: change.address,
             own_bytes: change.bytes,
-            weight: WEIGHT_OF_ONE,
-        })
+            ..self.heap_event(thread, change.address)?
+        };
+        self.writer.allocated(&event)
     }
 
     /// Writes that a block was allocated or freed. The header has to declare
@@ -422,21 +416,32 @@ impl Collector {
     /// # Errors
     /// It can't be written.
     pub fn write_block(&mut self, thread: &ThreadStack<'_>, change: &BlockChange) -> Result<()> {
-        let stack = self.stack(thread)?;
-        self.writer.allocated(&HeapEvent {
-            cpu: thread.cpu,
-            time_ns: thread.at_ns,
-            stack,
-            tid: thread.tid,
-            pid: self.pid,
+        let event = HeapEvent {
             kind: match change.freed {
                 true => HeapKind::Freed,
                 false => HeapKind::Allocated,
             },
             bytes: change.weighted_bytes,
-            address: change.address,
             own_bytes: change.bytes,
             weight: change.weight,
+            ..self.heap_event(thread, change.address)?
+        };
+        self.writer.allocated(&event)
+    }
+
+    /// Returns the event of a thread at an address, as if nothing of it had changed.
+    fn heap_event(&mut self, thread: &ThreadStack<'_>, address: u64) -> Result<HeapEvent> {
+        Ok(HeapEvent {
+            cpu: thread.cpu,
+            time_ns: thread.at_ns,
+            stack: self.stack(thread)?,
+            tid: thread.tid,
+            pid: self.pid,
+            kind: HeapKind::Freed,
+            bytes: 0,
+            address,
+            own_bytes: 0,
+            weight: WEIGHT_OF_ONE,
         })
     }
 

@@ -28,7 +28,7 @@ use user_collector::process::{ProcessInstance, ProcessTable, instance_of};
 use user_collector::space::{FileIdentity, MappedFile, Mapping};
 
 use super::UserSpace;
-use crate::record::activity::{ActivityKind, ThreadActivity, ThreadEvent, TypedHeader};
+use crate::record::activity::{ThreadEvent, TypedHeader};
 use crate::record::input::snapshot;
 use crate::record::route::Router;
 use crate::record::user_stacks::resolve_stack::relatives;
@@ -382,18 +382,12 @@ impl UserSpace {
         (header, instance): (RecordHeader, ProcessInstance),
         change: BlockChange,
     ) {
-        let user_return = if change.freed { 0 } else { header.user_return };
-        let activity = ThreadActivity {
-            header: RecordHeader {
-                time_ns: change.at_ns.0,
-                user_return,
-                ..header
-            },
-            instance,
-            kernel: Arc::default(),
-            truncated: false,
-            kind: ActivityKind::Event(ThreadEvent::Block(change)),
+        let header = RecordHeader {
+            time_ns: change.at_ns.0,
+            user_return: if change.freed { 0 } else { header.user_return },
+            ..header
         };
-        self.activity(router, processes, activity);
+        let event = ThreadEvent::Block(change);
+        self.traced_event(router, processes, header, instance, event);
     }
 }

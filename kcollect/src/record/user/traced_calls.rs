@@ -156,7 +156,7 @@ impl UserSpace {
         }
     }
 
-    fn traced_event(
+    pub(super) fn traced_event(
         &mut self,
         router: &mut Router,
         processes: &ProcessTable,
