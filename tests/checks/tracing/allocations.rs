@@ -131,7 +131,7 @@ fn root_no_probe_stays() -> Result<()> {
         sleep(Duration::from_millis(10));
     }
     // Links go when the kernel has closed the descriptors of the process.
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + LIMIT;
     while code_of(&pid)? != before {
         ensure!(Instant::now() < deadline, "a probe is left");
         sleep(Duration::from_millis(10));
