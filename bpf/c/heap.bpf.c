@@ -2,7 +2,7 @@
 /*
  * The tracing of allocators (-H on): blocks by sampled bytes, with the user stacks that allocated
  * them, and when they are freed. User space probes the functions of the allocators that a traced
- * process has (bpf/src/probes.rs), with what each does as its cookie.
+ * process has (bpf/src/allocations.rs), with what each does as its cookie.
  *
  * Each thread counts the bytes that it asks for down from a random number; the block that has the
  * byte at zero is sampled. Of other blocks nothing is kept, and what is freed is looked up among
