@@ -229,8 +229,9 @@ fn cpus(results: &RunResults) -> Result<()> {
         let shown = shown.get(&format!("CPU {}", cpu.cpu)) * 1e9 / header.interval_ns;
         ensure!(
             (shown - ticks).abs() < 1.0,
-            "gprofng shows {shown} of {ticks} ticks of CPU {}",
-            cpu.cpu
+            "gprofng shows {shown} of {ticks} ticks of CPU {}; {cpu:?}, {:?}",
+            cpu.cpu,
+            summary.losses
         );
     }
     Ok(())
