@@ -33,6 +33,12 @@ pub(super) struct FlameArgs {
     /// The system calls that do I/O (-i of a recording), in the same way
     #[arg(long, conflicts_with_all = ["state", "all", "locks"])]
     io: bool,
+    /// The memory that was allocated (-H of a recording), by its bytes, and no ticks
+    #[arg(long, conflicts_with_all = ["state", "all", "locks", "io"])]
+    allocated: bool,
+    /// The part of it that was not freed by the end, by its bytes. With --diff: how that grew
+    #[arg(long, conflicts_with_all = ["state", "all", "locks", "io", "allocated"])]
+    live: bool,
     /// Colour the changes: red is more than in BEFORE, blue is less, scaled to the same length of
     /// time
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with_all = ["words", "last", "at"])]
@@ -70,6 +76,12 @@ pub(super) struct ExportArgs {
     /// The system calls that do I/O (-i of a recording), in the same way
     #[arg(long, conflicts_with_all = ["state", "locks"])]
     io: bool,
+    /// The memory that was allocated (-H of a recording), by its bytes, to folded or pprof
+    #[arg(long, conflicts_with_all = ["state", "locks", "io"])]
+    allocated: bool,
+    /// The part of it that was not freed by the end, in the same way
+    #[arg(long, conflicts_with_all = ["state", "locks", "io", "allocated"])]
+    live: bool,
     /// What folded stacks stand on: name (the process's name, the default), process (name and
     /// number), thread, unit, container, pod, cgroup, user, or nothing
     #[arg(long, value_name = "WHAT", allow_hyphen_values = true)]
@@ -88,14 +100,15 @@ Examples:
   kcollect flame ktest.1.er --all -o all.svg    all states, each in a colour
   kcollect flame ktest.1.er --state lock,sleep  where threads waited
   kcollect flame --locks                        waits for locks, recorded with -s
+  kcollect flame --live                         memory that is not freed, with -H on
   kcollect flame --diff ktest.1.er ktest.2.er   what has changed
   kcollect flame --process nginx --time 2-5 --by thread
 
 Frames of the kernel are blue, user code is orange, JIT code is pink, processes
-are grey. The width is time, in microseconds or milliseconds. With --diff the
-colour shows the change in the function itself. The picture is one SVG file: in
-a browser a click zooms, Ctrl-F searches. Frames below 0.05 % of the whole are
-not drawn.";
+are grey. The width is time, in microseconds or milliseconds, or bytes. With
+--diff the colour shows the change in the function itself. The picture is one
+SVG file: in a browser a click zooms, Ctrl-F searches. Frames below 0.05 % of
+the whole are not drawn.";
 
 const EXPORT_EXAMPLES: &str = "\
 Examples:
@@ -124,7 +137,12 @@ impl FlameArgs {
             before,
             filter: self.filters.resolve()?,
             all: self.all,
-            traced: traced(self.locks, self.io),
+            traced: traced(&[
+                (self.locks, TracedEvents::Locks),
+                (self.io, TracedEvents::Io),
+                (self.allocated, TracedEvents::Allocated),
+                (self.live, TracedEvents::Live),
+            ]),
             by: by(self.by.as_deref())?,
             only: self.filters.title(),
             lookup: LookupPaths {
@@ -155,7 +173,12 @@ impl ExportArgs {
             sources: self.period.sources(self.words, not_an_experiment)?,
             format,
             by: by(self.by.as_deref())?,
-            traced: traced(self.locks, self.io),
+            traced: traced(&[
+                (self.locks, TracedEvents::Locks),
+                (self.io, TracedEvents::Io),
+                (self.allocated, TracedEvents::Allocated),
+                (self.live, TracedEvents::Live),
+            ]),
             filter: self.filters.resolve()?,
             lookup: LookupPaths {
                 debuginfod: self.debuginfod.resolve(),
@@ -191,11 +214,8 @@ fn file(path: Option<PathBuf>) -> Result<Option<PathBuf>, CliError> {
     }
 }
 
-/// Returns the events that are shown in place of ticks, by the options `--locks` and `--io`.
-pub(super) fn traced(locks: bool, io: bool) -> Option<TracedEvents> {
-    match (locks, io) {
-        (true, _) => Some(TracedEvents::Locks),
-        (_, true) => Some(TracedEvents::Io),
-        _ => None,
-    }
+/// Returns the events that are shown in place of ticks: those whose option is typed.
+pub(super) fn traced(typed: &[(bool, TracedEvents)]) -> Option<TracedEvents> {
+    let mut typed = typed.iter();
+    typed.find_map(|(typed, events)| typed.then_some(*events))
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use analysis::load::lines::LookupPaths;
+use analysis::model::TracedEvents;
 use analysis::view::{ViewOptions, ViewOutput};
 use clap::Args;
 
@@ -49,7 +50,10 @@ pub(super) fn resolve(typed: ViewArgs) -> Result<ViewOptions, CliError> {
     };
     Ok(ViewOptions {
         sources: typed.period.sources(typed.words, not_an_experiment)?,
-        traced: traced(typed.locks, typed.io),
+        traced: traced(&[
+            (typed.locks, TracedEvents::Locks),
+            (typed.io, TracedEvents::Io),
+        ]),
         lookup: LookupPaths {
             debuginfod: typed.debuginfod.resolve(),
             ..LookupPaths::default()

@@ -1,6 +1,7 @@
 //! Functions by the memory that they got.
 
 use std::path::Path;
+use std::process::{Command, Output};
 
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::packet::{HeapEvent, HeapKind, WEIGHT_OF_ONE};
@@ -52,6 +53,8 @@ fn functions_have_the_memory_that_they_got() {
     let mut text = String::new();
     for arguments in [
         &["heap"][..],
+        &["blocks"],
+        &["blocks", "-n", "1", "--csv"],
         &["heap", "-m", "e+heapallocbytes:e+heapleakcnt:name", "--csv"],
         &["threads", "-m", "e+heapallocbytes:e+heapleakbytes:name"],
     ] {
@@ -65,4 +68,58 @@ fn without_traced_memory_the_cure_is_named() {
     let tmp = tempfile::tempdir().unwrap();
     made(tmp.path());
     insta::assert_snapshot!("no_heap", shown(tmp.path(), &["heap"]));
+}
+
+fn run(directory: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kcollect"))
+        .args(arguments)
+        .current_dir(directory)
+        .output()
+        .unwrap()
+}
+
+fn printed(directory: &Path, arguments: &[&str]) -> String {
+    let output = run(directory, arguments);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn pictures_and_exports_show_bytes_in_place_of_ticks() {
+    let tmp = tempfile::tempdir().unwrap();
+    traced(tmp.path());
+    let mut text = String::new();
+    for what in ["--allocated", "--live"] {
+        text += &format!("{what}\n");
+        text += &printed(tmp.path(), &["export", what, "--to", "folded", "-o", "-"]);
+    }
+    insta::assert_snapshot!("folded_heap", text);
+    let flame = printed(tmp.path(), &["flame", "--live", "-o", "-"]);
+    let title = "Traced memory that is not freed: ";
+    assert!(
+        flame.contains(title) && flame.contains(" bytes, "),
+        "{flame}"
+    );
+    let profile = ["export", "--live", "--to", "pprof", "-o", "live.pb.gz"];
+    let told = printed(tmp.path(), &profile);
+    assert!(told.contains(" bytes of 1 threads"), "{told}");
+    let mut gzip = Command::new("gzip");
+    gzip.args(["-dc", "live.pb.gz"]).current_dir(tmp.path());
+    let unpacked = gzip.output().unwrap();
+    let unpacked = String::from_utf8_lossy(&unpacked.stdout).into_owned();
+    assert!(unpacked.contains("inuse_space") && !unpacked.contains("totalcpu"));
+}
+
+#[test]
+fn memory_has_no_place_on_a_time_line() {
+    let tmp = tempfile::tempdir().unwrap();
+    traced(tmp.path());
+    for format in ["firefox", "perfetto", "speedscope"] {
+        let output = run(tmp.path(), &["export", "--live", "--to", format, "-o", "-"]);
+        assert_eq!(output.status.code(), Some(64), "{output:?}");
+    }
+    let without = tempfile::tempdir().unwrap();
+    made(without.path());
+    let output = run(without.path(), &["flame", "--live", "-o", "-"]);
+    assert_eq!(output.status.code(), Some(65), "{output:?}");
 }

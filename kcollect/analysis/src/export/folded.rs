@@ -1,7 +1,8 @@
 //! Folded stacks, one line each: `process;main;read;ksys_read_[k];[sleep] 10007`, as inferno,
 //! flamegraph.pl and many others read them.
 //!
-//! The number is microseconds. The last frame is the state; kernel functions end in `_[k]`, as with
+//! The number is microseconds, and the last frame the state; of memory the number is bytes, without
+//! a state; kernel functions end in `_[k]`, as with
 //! perf's collapsers. The format cannot quote, so names that would break it are changed: see
 //! [`clean`].
 
@@ -11,7 +12,7 @@ use experiment_format::text::is_printable;
 use rustc_hash::FxHashMap;
 
 use super::selected::{Selected, state_name};
-use crate::model::{GroupKind, Model, StackId, ThreadInfo};
+use crate::model::{GroupKind, Model, ShownUnit, StackId, ThreadInfo};
 
 /// The frames below the outermost function of a stack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -189,7 +190,9 @@ impl<'m> Folded<'m> {
             for function in path.iter().rev() {
                 push(&mut line, &self.functions[*function]);
             }
-            push(&mut line, &state_frame(usize::from(*slot)));
+            if self.model.unit() == ShownUnit::Time {
+                push(&mut line, &state_frame(usize::from(*slot)));
+            }
             each(&line, *sum)?;
         }
         Ok(())

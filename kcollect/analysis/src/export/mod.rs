@@ -7,8 +7,8 @@
 //!
 //! | format | module | unit |
 //! |---|---|---|
-//! | folded stacks | [`folded`] | microseconds |
-//! | pprof | [`pprof`] | nanoseconds by state, and ticks |
+//! | folded stacks | [`folded`] | microseconds, or bytes |
+//! | pprof | [`pprof`] | nanoseconds by state, and ticks, or bytes |
 //! | Firefox Profiler | [`firefox`] | ticks, on a time line |
 //! | Perfetto | [`perfetto`] | slices of states, samples on CPU |
 //! | speedscope | [`speedscope`] | microseconds, in the order of time |
@@ -30,13 +30,13 @@ use std::path::PathBuf;
 
 use file::OutputTarget;
 use folded::GroupBy;
-use host::exit::Failure;
+use host::exit::{ExitKind, Failure};
 use host::output::Output;
 use selected::Selected;
 
 use crate::filter::{Filter, nothing_passes};
 use crate::load::lines::LookupPaths;
-use crate::model::{Model, TracedEvents};
+use crate::model::{Model, ShownUnit, TracedEvents};
 use crate::sources::Sources;
 
 /// A format of another tool.
@@ -90,6 +90,11 @@ impl ExportFormat {
         let mut all = ExportFormat::ALL.iter();
         all.find(|(_, own, ..)| *own == name)
             .map(|(format, ..)| *format)
+    }
+
+    /// Returns whether it can have bytes in the place of time.
+    fn has_bytes(self) -> bool {
+        matches!(self, ExportFormat::Folded | ExportFormat::Pprof)
     }
 
     fn extension(self) -> &'static str {
@@ -164,12 +169,6 @@ pub fn select<'m>(
     Ok(selected)
 }
 
-/// Returns a time in seconds, for messages.
-#[must_use]
-pub fn seconds(microseconds: i64) -> String {
-    format!("{:.3} seconds", microseconds as f64 / 1e6)
-}
-
 /// Writes an export, and says where it is.
 ///
 /// # Errors
@@ -184,8 +183,15 @@ pub fn export(options: &ExportOptions, output: &mut Output) -> Result<(), Failur
     if let Some(events) = options.traced {
         model.show(events)?;
     }
-    let selected = select(&model, &filter, output)?;
     let format = options.format;
+    if model.unit() == ShownUnit::Bytes && !format.has_bytes() {
+        return Err(Failure::new(
+            ExitKind::Usage,
+            "memory has no place on a time line",
+            "type --to folded or --to pprof",
+        ));
+    }
+    let selected = select(&model, &filter, output)?;
     let target = OutputTarget::new(options.file.as_deref(), &paths[0], format.extension());
     let name = model.experiments.first().map_or("", |info| &info.name);
     target.write(&paths[0], format == ExportFormat::Pprof, |out| {
@@ -195,7 +201,7 @@ pub fn export(options: &ExportOptions, output: &mut Output) -> Result<(), Failur
         output.result_line(&format!(
             "{}: {} of {} threads",
             path.display(),
-            seconds(selected.total()),
+            model.unit().amount(selected.total()),
             selected.threads().count()
         ));
     }

@@ -4,9 +4,9 @@
 //! function that calls itself is one frame, and frames deeper than 200 belong to their callers; the
 //! subtitle says so.
 //!
-//! By default they show on-CPU time, with `--locks` and `--io` traced events. If states of
-//! several kinds are shown, each stack ends in its state, `[lock]`, in its own colour. Widths are
-//! times, shown with their unit.
+//! By default they show on-CPU time, with `--locks` and `--io` traced events, with `--allocated`
+//! and `--live` memory, whose widths are bytes. If states of several kinds are shown, each stack
+//! ends in its state, `[lock]`, in its own colour. Widths are times, shown with their unit.
 //!
 //! With two experiments, the picture is that of the second, and colours show the change of each
 //! function's exclusive time: red is more, blue is less. What only the first has is not shown; swap
@@ -30,12 +30,12 @@ use tree::Tree;
 
 use crate::export::file::OutputTarget;
 use crate::export::folded::{Folded, GroupBy};
+use crate::export::select;
 use crate::export::selected::{Selected, state_name};
-use crate::export::{seconds, select};
 use crate::filter::Filter;
 use crate::load::lines::LookupPaths;
 use crate::metric::BaseMetric;
-use crate::model::{Model, STATE_SLOTS, TracedEvents};
+use crate::model::{Model, STATE_SLOTS, ShownUnit, TracedEvents};
 use crate::sources::Sources;
 
 /// The total in microseconds from which on numbers are shown in milliseconds.
@@ -110,11 +110,19 @@ pub fn flame(options: &FlameOptions, output: &mut Output) -> Result<(), Failure>
     target.write(&paths[0], false, |out| picture.draw(out))?;
     if let OutputTarget::File(path) = &target {
         let what = picture.what();
-        let total = seconds(selected.total());
+        let total = model.unit().amount(selected.total());
         output.result_line(&format!("{}: {what}, {total}", path.display()));
     }
     let before = selected_before.map_or(Ok(()), |before| before.require_all());
     selected.require_all().and(before)
+}
+
+/// Returns the unit of widths, unless times are long.
+fn count_name(unit: ShownUnit) -> String {
+    match unit {
+        ShownUnit::Time => "\u{b5}s".to_owned(),
+        ShownUnit::Bytes => "bytes".to_owned(),
+    }
 }
 
 struct Picture<'a> {
@@ -174,16 +182,16 @@ impl Picture<'_> {
         tree.add(1, self.selected.model, &folded, self.with_states());
         options.subtitle = Some(self.subtitle(&tree));
         let mut palette = colors::palette(self.selected.model, &folded);
-        let what = self.what();
+        let (what, unit) = (self.what(), self.selected.model.unit());
         let mut capital = what[..1].to_uppercase();
         capital.push_str(&what[1..]);
         match self.before {
             None => {
                 options.palette_map = Some(&mut palette);
-                options.title = format!("{capital}: {}", seconds(self.selected.total()));
-                (options.factor, options.count_name) = match self.selected.total() {
-                    MILLISECONDS_FROM_US.. => (1e-3, "ms".to_owned()),
-                    _ => (1.0, "\u{b5}s".to_owned()),
+                options.title = format!("{capital}: {}", unit.amount(self.selected.total()));
+                (options.factor, options.count_name) = match (unit, self.selected.total()) {
+                    (ShownUnit::Time, MILLISECONDS_FROM_US..) => (1e-3, "ms".to_owned()),
+                    _ => (1.0, count_name(unit)),
                 };
             }
             Some(before) => {
@@ -191,11 +199,11 @@ impl Picture<'_> {
                 tree.scale(scale);
                 options.title = format!(
                     "{capital}: {}, {} before",
-                    seconds(self.selected.total()),
-                    seconds((before.total() as f64 * scale).round() as i64)
+                    unit.amount(self.selected.total()),
+                    unit.amount((before.total() as f64 * scale).round() as i64)
                 );
                 // inferno applies no factor to changes.
-                options.count_name = "\u{b5}s".to_owned();
+                options.count_name = count_name(unit);
             }
         }
         let lines = tree.lines(MIN_FRAME_PERCENT, self.before.is_some());
@@ -233,8 +241,12 @@ impl Picture<'_> {
         founders.sum()
     }
 
-    /// Returns the factor by which the times of the earlier experiment are multiplied.
+    /// Returns the factor by which the times of the earlier experiment are multiplied. What is left
+    /// at an end does not depend on the length.
     fn scale(&self, before: &Selected<'_>) -> f64 {
+        if self.options.traced == Some(TracedEvents::Live) {
+            return 1.0;
+        }
         let (was, is) = (
             self.length_ns(before.model),
             self.length_ns(self.selected.model),

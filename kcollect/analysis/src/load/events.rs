@@ -209,6 +209,8 @@ impl Loader {
                 self.model.allocations.push(AllocationRow {
                     row,
                     bytes: record.bytes,
+                    own_bytes: record.own_bytes,
+                    weight: record.weight,
                     live_bytes,
                 });
             }

@@ -37,7 +37,7 @@ pub use rows::{
 };
 pub use source_lines::{SourceLine, SourceLines};
 pub use stacks::{Callees, Stacks};
-pub use traced::TracedEvents;
+pub use traced::{ShownUnit, TracedEvents};
 
 /// A process: one for each subexperiment, and one for each other process in a founder.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -241,7 +241,7 @@ impl Model {
         self.stack(id).map(|frame| self.function(frame.function))
     }
 
-    /// Returns the length of a row in microseconds.
+    /// Returns the length of a row in microseconds, or its bytes: [`Model::unit`].
     #[must_use]
     pub fn microseconds(&self, row: &TickRow) -> i64 {
         i64::from(row.ticks) * i64::from(self.experiment(row.experiment).tick_us)

@@ -120,6 +120,11 @@ pub struct AllocationRow {
     pub row: TickRow,
     /// The bytes that were allocated.
     pub bytes: u64,
+    /// The bytes of one block: fewer, if it was sampled and stands for others.
+    pub own_bytes: u64,
+    /// The number of blocks that it stands for, times
+    /// [`WEIGHT_OF_ONE`](experiment_format::packet::WEIGHT_OF_ONE).
+    pub weight: u64,
     /// The bytes of them that were not freed when the experiment ended.
     pub live_bytes: u64,
 }

@@ -12,8 +12,30 @@ pub enum TracedEvents {
     Locks,
     /// System calls that do I/O (`-i`).
     Io,
-    /// Memory that was allocated (`-H`). It takes no time, so it is not shown in place of ticks.
-    Memory,
+    /// Memory that was allocated (`-H`), by its bytes.
+    Allocated,
+    /// The part of it that was not freed by the end.
+    Live,
+}
+
+/// What the rows of a model add up to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ShownUnit {
+    /// Microseconds.
+    Time,
+    /// Bytes, in the place of microseconds.
+    Bytes,
+}
+
+impl ShownUnit {
+    /// Returns a sum with its unit, for people.
+    #[must_use]
+    pub fn amount(self, sum: i64) -> String {
+        match self {
+            ShownUnit::Time => format!("{:.3} seconds", sum as f64 / 1e6),
+            ShownUnit::Bytes => format!("{sum} bytes"),
+        }
+    }
 }
 
 impl TracedEvents {
@@ -23,7 +45,17 @@ impl TracedEvents {
         match self {
             TracedEvents::Locks => "waits for locks",
             TracedEvents::Io => "calls that do I/O",
-            TracedEvents::Memory => "allocations",
+            TracedEvents::Allocated => "allocations",
+            TracedEvents::Live => "memory that is not freed",
+        }
+    }
+
+    /// Returns what their rows add up to.
+    #[must_use]
+    pub fn unit(self) -> ShownUnit {
+        match self {
+            TracedEvents::Locks | TracedEvents::Io => ShownUnit::Time,
+            TracedEvents::Allocated | TracedEvents::Live => ShownUnit::Bytes,
         }
     }
 
@@ -32,16 +64,17 @@ impl TracedEvents {
         match self {
             TracedEvents::Locks => "sync",
             TracedEvents::Io => "ioreadtime",
-            TracedEvents::Memory => "heapallocbytes",
+            TracedEvents::Allocated | TracedEvents::Live => "heapallocbytes",
         }
     }
 
     /// Returns the state in whose place the events are shown. A call that does I/O is blocked,
-    /// mostly.
+    /// mostly; memory has none, and is shown without.
     fn state(self) -> Microstate {
         match self {
             TracedEvents::Locks => Microstate::UserLock,
-            TracedEvents::Io | TracedEvents::Memory => Microstate::Sleep,
+            TracedEvents::Io => Microstate::Sleep,
+            TracedEvents::Allocated | TracedEvents::Live => Microstate::User,
         }
     }
 }
@@ -64,9 +97,9 @@ impl Model {
                 "no I/O was traced",
                 "record it with -i on, of a load or of the processes of -T or -F =REGEXP",
             ),
-            TracedEvents::Memory => (
+            TracedEvents::Allocated | TracedEvents::Live => (
                 "no memory was traced",
-                "record it with -H growth, of a load or of the processes of -T or -F =REGEXP",
+                "record it with -H on, of a load or of the processes of -T or -F =REGEXP",
             ),
         };
         Err(Failure::new(ExitKind::Empty, what, cure))
@@ -79,24 +112,33 @@ impl Model {
         metrics.any(|metric| metric.name == events.metric())
     }
 
+    /// Returns what its rows add up to.
+    #[must_use]
+    pub fn unit(&self) -> ShownUnit {
+        self.shows.map_or(ShownUnit::Time, TracedEvents::unit)
+    }
+
     /// Puts traced events in the place of the ticks: each is a row in one state, whose ticks are
-    /// microseconds. What is shorter than a microsecond counts as one.
+    /// microseconds, or bytes. What is shorter than a microsecond counts as one.
     ///
     /// # Errors
-    /// As [`Model::require`].
+    /// As [`Model::require`], and when no memory is left.
     pub fn show(&mut self, events: TracedEvents) -> Result<(), Failure> {
         self.require(events)?;
         self.shows = Some(events);
         for info in &mut self.experiments {
             info.tick_us = 1;
         }
-        let rows = |(row, duration_ns): (TickRow, i64)| {
-            let micros = duration_ns.max(0).cast_unsigned().div_ceil(1000).max(1);
-            pieces(micros).map(move |ticks| TickRow {
+        let rows_of = |(row, amount): (TickRow, u64)| {
+            pieces(amount).map(move |ticks| TickRow {
                 ticks,
                 state: events.state() as u8,
                 ..row
             })
+        };
+        let rows = |(row, duration_ns): (TickRow, i64)| {
+            let micros = duration_ns.max(0).cast_unsigned().div_ceil(1000).max(1);
+            rows_of((row, micros))
         };
         self.rows = match events {
             TracedEvents::Locks => {
@@ -111,8 +153,23 @@ impl Model {
                     .flat_map(|call| rows((call.row, call.duration_ns)))
                     .collect()
             }
-            TracedEvents::Memory => Vec::new(),
+            TracedEvents::Allocated => {
+                let all = self.allocations.iter();
+                all.flat_map(|one| rows_of((one.row, one.bytes))).collect()
+            }
+            TracedEvents::Live => {
+                let all = self.allocations.iter();
+                all.flat_map(|one| rows_of((one.row, one.live_bytes)))
+                    .collect()
+            }
         };
+        if events == TracedEvents::Live && self.rows.is_empty() {
+            return Err(Failure::new(
+                ExitKind::Empty,
+                "all memory that was allocated was freed, too",
+                "type --allocated to see where it came from",
+            ));
+        }
         Ok(())
     }
 }

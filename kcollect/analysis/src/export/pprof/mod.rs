@@ -1,11 +1,11 @@
 //! Exports to pprof's format, compressed, for `go tool pprof` and everything that reads its files.
 //!
 //! A sample is a thread with a stack; its values are the ticks, and `total`, `totalcpu` (as in
-//! reports) and each state in nanoseconds. Its labels are `pid`, `tid`, `comm` and `thread`. Load
-//! objects are mappings, with build ids if the experiment has copies of the files. Addresses are
-//! synthetic: load objects are placed one after the other, so that an address minus the start of
-//! its mapping is the position in the file. Real mappings differ between the processes that share a
-//! profile.
+//! reports) and each state in nanoseconds; of memory its bytes, by the names that pprof uses. Its
+//! labels are `pid`, `tid`, `comm` and `thread`. Load objects are mappings, with build ids if the
+//! experiment has copies of the files. Addresses are synthetic: load objects are placed one after
+//! the other, so that an address minus the start of its mapping is the position in the file. Real
+//! mappings differ between the processes that share a profile.
 //!
 //! Samples are written as they are made; the tables are kept until the end.
 
@@ -23,7 +23,9 @@ use self::proto::{Function, Label, Line, Location, Mapping, Profile, Sample, Val
 use super::selected::{Selected, state_name};
 use crate::load::build_ids;
 use crate::metric::BaseMetric;
-use crate::model::{FrameId, Model, ObjectInfo, ObjectKind, STATE_SLOTS, StackId, Sums};
+use crate::model::{
+    FrameId, Model, ObjectInfo, ObjectKind, STATE_SLOTS, StackId, Sums, TracedEvents,
+};
 
 /// The distance between the addresses of two load objects.
 const OBJECT_SPACING_BYTES: u64 = 1 << 40;
@@ -85,6 +87,15 @@ fn part(out: &mut impl Write, part: &Profile) -> io::Result<()> {
     out.write_all(&part.encode_to_vec())
 }
 
+/// Returns the name of the one value of memory's samples. None: the samples are of time.
+fn memory_type(model: &Model) -> Option<&'static str> {
+    match model.shows {
+        Some(TracedEvents::Allocated) => Some("alloc_space"),
+        Some(TracedEvents::Live) => Some("inuse_space"),
+        Some(TracedEvents::Locks | TracedEvents::Io) | None => None,
+    }
+}
+
 /// Returns the states that occur, each of which has a value of its own.
 fn columns(selected: &Selected<'_>) -> impl Iterator<Item = usize> {
     let sums = selected.sums;
@@ -93,16 +104,14 @@ fn columns(selected: &Selected<'_>) -> impl Iterator<Item = usize> {
 
 fn head(selected: &Selected<'_>, strings: &mut StringTable) -> Profile {
     let nanoseconds = strings.get("nanoseconds");
-    let mut sample_type = vec![ValueType {
-        r#type: strings.get("ticks"),
-        unit: strings.get("count"),
-    }];
-    let sums = [BaseMetric::Total.keyword(), BaseMetric::TotalCpu.keyword()];
-    let names = sums.into_iter().chain(columns(selected).map(state_name));
-    sample_type.extend(names.map(|name| ValueType {
-        r#type: strings.get(name),
-        unit: nanoseconds,
-    }));
+    let memory = memory_type(selected.model);
+    let sample_type = match memory {
+        Some(name) => vec![ValueType {
+            r#type: strings.get(name),
+            unit: strings.get("bytes"),
+        }],
+        None => time_types(selected, strings),
+    };
     let founder = selected.model.experiments.first();
     let wall = founder.map_or(Nanos::ZERO, |founder| founder.source.start().wall_ns());
     let tick_us = founder.map_or(0, |founder| founder.tick_us);
@@ -125,9 +134,25 @@ fn head(selected: &Selected<'_>, strings: &mut StringTable) -> Profile {
             .iter()
             .map(|founder| strings.get(&format!("kcollect {}", founder.name)))
             .collect(),
-        default_sample_type: strings.get(shown.keyword()),
+        default_sample_type: strings.get(memory.unwrap_or(shown.keyword())),
         ..Profile::default()
     }
+}
+
+/// Returns the values of samples of time.
+fn time_types(selected: &Selected<'_>, strings: &mut StringTable) -> Vec<ValueType> {
+    let nanoseconds = strings.get("nanoseconds");
+    let mut types = vec![ValueType {
+        r#type: strings.get("ticks"),
+        unit: strings.get("count"),
+    }];
+    let sums = [BaseMetric::Total.keyword(), BaseMetric::TotalCpu.keyword()];
+    let names = sums.into_iter().chain(columns(selected).map(state_name));
+    types.extend(names.map(|name| ValueType {
+        r#type: strings.get(name),
+        unit: nanoseconds,
+    }));
+    types
 }
 
 /// Writes the samples. Returns the parts of the model that they refer to.
@@ -165,13 +190,13 @@ fn samples(
                 used.mark(model, frame);
                 u64::from(frame.0) + 1
             });
-            let metrics = [BaseMetric::Total, BaseMetric::TotalCpu].map(|base| base.of(&sums));
-            let own = columns(selected).map(|slot| sums[slot]);
-            let times = metrics.into_iter().chain(own);
-            let times = times.map(|microseconds| microseconds.saturating_mul(1000));
+            let value = match memory_type(model) {
+                Some(_) => vec![ticks],
+                None => time_values(selected, ticks, &sums),
+            };
             let sample = Sample {
                 location_id: location_id.collect(),
-                value: std::iter::once(ticks).chain(times).collect(),
+                value,
                 label: labels.clone(),
             };
             part(
@@ -184,6 +209,15 @@ fn samples(
         }
     }
     Ok(used)
+}
+
+/// Returns the values of a sample, as [`time_types`].
+fn time_values(selected: &Selected<'_>, ticks: i64, sums: &Sums) -> Vec<i64> {
+    let metrics = [BaseMetric::Total, BaseMetric::TotalCpu].map(|base| base.of(sums));
+    let own = columns(selected).map(|slot| sums[slot]);
+    let times = metrics.into_iter().chain(own);
+    let times = times.map(|microseconds| microseconds.saturating_mul(1000));
+    std::iter::once(ticks).chain(times).collect()
 }
 
 impl Used {

@@ -13,7 +13,7 @@ const METRICS: &str = "i+heapleakbytes:i+heapallocbytes:i+heapalloccnt:name";
 
 pub(super) fn heap(context: &ViewContext<'_>) -> Result<Table, Failure> {
     let model = context.model;
-    model.require(TracedEvents::Memory)?;
+    model.require(TracedEvents::Allocated)?;
     let metrics = context.options.metrics.clone();
     let options = TableOptions {
         metrics: Some(metrics.unwrap_or_else(|| METRICS.to_owned())),

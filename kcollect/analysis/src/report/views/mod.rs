@@ -1,5 +1,6 @@
 //! The views, each of which makes a [`Table`] from a model and options.
 
+mod blocks;
 mod callers_callees;
 mod calls;
 mod calltree;
@@ -63,6 +64,8 @@ pub enum View {
     Calls,
     /// Functions by the memory that they allocated.
     Heap,
+    /// Allocations of memory by the size of the block.
+    Blocks,
     /// Exact times from sample to sample.
     Samples,
     /// Exact times of the whole run.
@@ -77,7 +80,7 @@ pub enum View {
 
 impl View {
     /// All views with their names and descriptions.
-    pub const ALL: [(View, &'static str, &'static str); 20] = [
+    pub const ALL: [(View, &'static str, &'static str); 21] = [
         (
             View::Triage,
             "triage",
@@ -137,6 +140,11 @@ impl View {
             View::Heap,
             "heap",
             "functions by the memory that they, and what they call, allocated and that was not freed, if recorded with -H",
+        ),
+        (
+            View::Blocks,
+            "blocks",
+            "allocations by size, with how long ago those were made that were not freed, in the same way",
         ),
         (
             View::Samples,
@@ -244,6 +252,7 @@ pub fn make(model: &Model, view: View, options: &TableOptions) -> Result<Report,
         View::Files => files::files(&context),
         View::Calls => calls::calls(&context),
         View::Heap => heap::heap(&context),
+        View::Blocks => blocks::blocks(&context),
         View::Samples => samples::samples(&context),
         View::Statistics => samples::statistics(&context),
         View::Header => Ok(experiments::header(model)),
