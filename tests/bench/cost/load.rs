@@ -17,6 +17,7 @@ use tests::command::{Finished, Running};
 use tests::machine::{online_cpus, work_cpu};
 use tests::workload::io_calls::IO_CALLS;
 use tests::workload::locked::LOCKED;
+use tests::workload::memory::ALLOCATIONS;
 use tests::workload::truth::pin;
 
 use crate::redis::{self, Server};
@@ -35,6 +36,9 @@ const LOCK_TRIPS: &str = "300000";
 /// The number of writes of a byte, and of multiplications before each: some 10 us, so 100,000
 /// writes a second.
 const WRITES: [&str; 2] = ["200000", "9000"];
+
+/// The CPU time for which [`ALLOCATIONS`] allocates and frees blocks.
+const CHURN_S: f64 = 2.0;
 
 /// The number of groups of 40 processes, and of messages from each sender to each receiver of its
 /// group.
@@ -65,6 +69,8 @@ pub(crate) enum Load {
     Lock,
     /// A thread that computes for 10 us and writes a byte to /dev/null, again and again
     Write,
+    /// A thread that allocates and frees blocks as fast as it can, for two seconds
+    Allocate,
 }
 
 /// The result of a run.
@@ -96,6 +102,7 @@ impl Load {
             Self::Compile => format!("make -j2 of {} C files, cc -O2", sources::FILES),
             Self::Lock => format!("two threads that wake each other {LOCK_TRIPS} times"),
             Self::Write => format!("{} writes of a byte to /dev/null, 10 us apart", WRITES[0]),
+            Self::Allocate => "malloc and free of a small block, for two seconds".to_owned(),
         })
     }
 
@@ -104,6 +111,7 @@ impl Load {
             Self::Pipe | Self::Lock => "us a trip",
             Self::Fork => "us a program",
             Self::Write => "us a write",
+            Self::Allocate => "us a block",
             Self::Redis => "us a request",
             Self::Messaging | Self::Cpu | Self::Compile => "ms",
         }
@@ -112,7 +120,7 @@ impl Load {
     /// Returns the number of digits after the point that its values are printed with.
     pub(crate) fn digits(self) -> usize {
         match self {
-            Self::Pipe | Self::Lock | Self::Write => 3,
+            Self::Pipe | Self::Lock | Self::Write | Self::Allocate => 3,
             Self::Redis => 2,
             Self::Messaging | Self::Cpu | Self::Fork | Self::Compile => 0,
         }
@@ -174,6 +182,13 @@ impl Load {
                 })?;
                 nanos / 1e3
             }
+            Self::Allocate => {
+                let blocks = printed_number(&bench(blocks()?)?, |words| match words {
+                    ["memory", "churn", _, _, count] => Some(*count),
+                    _ => None,
+                })?;
+                1e6 * CHURN_S / blocks
+            }
         };
         let elapsed = start.elapsed();
         // Its CPU time is known once it has ended.
@@ -207,6 +222,13 @@ fn writes() -> Result<Command> {
     let mut command = Command::new("taskset");
     command.args(["-c", &work_cpu()?.to_string(), IO_CALLS, "loop"]);
     command.args(WRITES);
+    Ok(command)
+}
+
+fn blocks() -> Result<Command> {
+    let mut command = Command::new("taskset");
+    command.args(["-c", &work_cpu()?.to_string(), ALLOCATIONS]);
+    command.args(["0", "churn"]);
     Ok(command)
 }
 

@@ -64,6 +64,10 @@ pub(crate) enum Kind {
     /// kcollect -p on -F =no-such-program -i on: what tracing costs the processes that are not
     /// traced
     IoOfOthers,
+    /// kcollect -p on -F =.* -H on: with the blocks of allocators, within --trace-budget
+    Heap,
+    /// kcollect -p on -F =.* -H on --trace-budget off: with all of them, whatever it takes
+    HeapAll,
     /// strace -f -c of the load: calls are counted, each stops its thread twice
     Strace,
     /// kcollect -p hi -F off: 1000 Hz
@@ -247,6 +251,8 @@ impl Kind {
                 | Self::Locks
                 | Self::Io
                 | Self::IoOfOthers
+                | Self::Heap
+                | Self::HeapAll
                 | Self::HiKernel
                 | Self::Hi
         )
@@ -270,6 +276,8 @@ impl Kind {
             Self::Locks => &["-p", "on", "-F", "=.*", "-s", "on"],
             Self::Io => &["-p", "on", "-F", "=.*", "-i", "on"],
             Self::IoOfOthers => &["-p", "on", "-F", "=no-such-program", "-i", "on"],
+            Self::Heap => &["-p", "on", "-F", "=.*", "-H", "on"],
+            Self::HeapAll => &["-p", "on", "-F", "=.*", "-H", "on", "--trace-budget", "off"],
             Self::Strace => &["strace", "-f", "-c", "-o", "counts"],
             Self::HiKernel => &["-p", "hi", "-F", "off"],
             Self::Hi => &["-p", "hi", "-F", "on"],
