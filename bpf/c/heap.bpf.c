@@ -2,7 +2,7 @@
 /*
  * The tracing of allocators (-H on): blocks by sampled bytes, with the user stacks that allocated
  * them, and when they are freed. User space probes the functions of the allocators that a traced
- * process has (bpf/src/allocations.rs), with what each does as its cookie.
+ * process has (bpf/src/allocations.rs), with what each does in its cookie.
  *
  * Each thread counts the bytes that it asks for down from a random number; the block that has the
  * byte at zero is sampled. Of other blocks nothing is kept, and what is freed is looked up among
@@ -11,6 +11,10 @@
  * A block's address is known when its call returns. A return probe costs as much as another probe,
  * so where the kernel has sessions (6.13) the return is probed of sampled calls alone; otherwise it
  * is of all calls, and those that do not count are recognised by their stack pointer.
+ *
+ * Calls are counted for each process, so that user space knows what its probes take. If they take
+ * too much, those of functions that free are taken out, and then those of all allocations:
+ * functions that get memory from the kernel are probed instead.
  *
  * These programs run in the thread, which may be preempted.
  */
@@ -48,6 +52,13 @@ struct {
 	__type(value, __u8);
 } kc_blocks SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, MAX_PROBE_USES);
+	__type(key, __u32);
+	__type(value, struct probe_use);
+} kc_probe_uses SEC(".maps");
+
 /* What is kept of a thread that allocates. */
 struct allocating_thread {
 	__s64 left; /* bytes until the next sample */
@@ -63,7 +74,13 @@ struct allocating_thread {
 	__u64 former;	   /* the sampled block that it reallocates, or 0 */
 	__u64 put_at;	   /* where it puts the address; 0: it returns that */
 	__u32 user_return; /* the number of its user stack */
-	__u32 sampled;
+	__u16 sampled;
+	__u16 kept; /* the block is looked up when it is freed */
+	/* Of FUNCTION_GROWTH and FUNCTION_BREAK, which are awaited too: which one, otherwise 0, its
+	 * system call and its arguments. */
+	__u32 growth;
+	__u32 system_call;
+	__u64 arguments[IO_ARGUMENTS];
 };
 
 struct {
@@ -76,7 +93,7 @@ struct {
 /* A call of an allocator's function. */
 struct call {
 	__u64 function; /* enum allocator_function */
-	__u64 block;	/* that it frees or reallocates, or 0 */
+	__u64 block;	/* that it frees or reallocates, or 0; 0 too if no free is probed */
 	__u64 bytes;	/* that it asks for */
 	__u64 put_at;
 };
@@ -87,12 +104,12 @@ static __always_inline __u64 product(__u64 count, __u64 size)
 	return (count | size) >> 32 ? 0 : count * size;
 }
 
-static __always_inline struct call read_call(const struct pt_regs *regs, __u64 function)
+static __always_inline struct call read_call(const struct pt_regs *regs, __u64 cookie)
 {
 	__u64 first = first_argument(regs), second = second_argument(regs);
-	struct call call = {.function = function};
+	struct call call = {.function = cookie & PROBE_FUNCTION_MASK};
 
-	switch (function) {
+	switch (call.function) {
 	case FUNCTION_MALLOC:
 	case FUNCTION_NEW:
 		call.bytes = first;
@@ -119,7 +136,27 @@ static __always_inline struct call read_call(const struct pt_regs *regs, __u64 f
 		call.block = first;
 		break;
 	}
+	if (cookie & PROBE_WITHOUT_FREES)
+		call.block = 0;
 	return call;
+}
+
+static __always_inline __u32 use_index(__u64 cookie)
+{
+	return cookie >> PROBE_USE_SHIFT & 0xffff;
+}
+
+/* Counts a call. Returns where, or NULL if the probe is being taken out. */
+static __always_inline struct probe_use *count_call(__u64 cookie)
+{
+	bool frees = (cookie & PROBE_FUNCTION_MASK) == FUNCTION_FREE;
+	__u32 index = use_index(cookie);
+	struct probe_use *use = bpf_map_lookup_elem(&kc_probe_uses, &index);
+
+	if (!use || use->closed)
+		return 0;
+	use->calls[(frees ? PROBE_FREES : 0) | (cookie & PROBE_STEPPED ? PROBE_STEPS : 0)]++;
+	return use;
 }
 
 static __always_inline void count_lost(__u32 cpu)
@@ -227,10 +264,7 @@ static __always_inline void begin_outer(struct allocating_thread *thread, const 
 static __always_inline void capture_allocation(struct user_scratch *out, struct task_struct *task,
 					       __u32 scratch_index, __u32 cpu)
 {
-	if (begin_unwind(out))
-		for (__u32 frame = 0; frame <= MAX_USER_FRAMES; frame++)
-			if (kc_unwind_frame(scratch_index))
-				break;
+	unwind_user_stack(out, scratch_index);
 	if (out->pending && fullness(cpu) && !may_ask(out, cpu)) {
 		end_unwind(out, task);
 		out->record.end = UNWIND_NO_TABLE;
@@ -274,17 +308,80 @@ static __always_inline bool has_room(void)
 	return false;
 }
 
+/* A function is called that changes the memory of the process. Returns whether its return is
+ * awaited. */
+static __always_inline bool enter_growth(const struct pt_regs *regs, struct task_struct *task,
+					 __u64 cookie, __u64 now_ns)
+{
+	struct allocating_thread *thread;
+	__u32 function = cookie & PROBE_FUNCTION_MASK;
+
+	/* brk(0) only asks. */
+	if (!recording || (function == FUNCTION_BREAK && !first_argument(regs)) || !has_room())
+		return false;
+	thread = bpf_task_storage_get(&kc_allocating, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!thread) {
+		count_lost(bpf_get_smp_processor_id());
+		return false;
+	}
+	thread->user_return = send_allocation_stack(task, thread);
+	thread->entered_ns = now_ns;
+	thread->growth = function;
+	thread->system_call = cookie >> PROBE_CALL_SHIFT;
+	thread->arguments[0] = first_argument(regs);
+	thread->arguments[1] = second_argument(regs);
+	thread->arguments[2] = third_argument(regs);
+	thread->arguments[3] = fourth_argument(regs);
+	thread->sp = user_sp(regs);
+	return true;
+}
+
+/* Sends the system call of a function that has returned. */
+static __always_inline void leave_growth(struct task_struct *task,
+					 const struct allocating_thread *thread, __u64 result)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct io_call_record record = {
+		.begin_ns = thread->entered_ns,
+		.result = result,
+		.call = thread->system_call,
+		.call_site = ALLOCATION_CALL_SITE,
+	};
+
+	/* Some return -1 in 32 bits. No address is like it. */
+	if ((__u32)result == (__u32)-1)
+		record.result = -1;
+	else if (thread->growth == FUNCTION_BREAK)
+		record.result = thread->arguments[0];
+	__builtin_memcpy(record.arguments, thread->arguments, sizeof(record.arguments));
+	describe(&record.header, task, bpf_ktime_get_ns(), cpu, RECORD_IO_CALL, 0);
+	record.header.user_return = thread->user_return;
+	if (!send(cpu, &record, sizeof(record)))
+		count_lost(cpu);
+}
+
 /* A function of an allocator is called. Returns whether its return is awaited. */
 static __always_inline bool enter(struct pt_regs *regs)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct call call = read_call(regs, bpf_get_attach_cookie(regs));
+	__u64 cookie = bpf_get_attach_cookie(regs), sp = user_sp(regs), now_ns;
+	struct probe_use *use = count_call(cookie);
+	struct call call = read_call(regs, cookie);
 	struct allocating_thread *thread;
-	__u64 sp = user_sp(regs), now_ns;
 	bool sampled;
 
+	if (!use)
+		return false;
+	if (call.function >= FUNCTION_GROWTH) {
+		now_ns = bpf_ktime_get_ns();
+		if (!enter_growth(regs, task, cookie, now_ns))
+			return false;
+		use->sampled++;
+		use->sampled_ns += bpf_ktime_get_ns() - now_ns;
+		return true;
+	}
 	/* What is freed in a pause was allocated before. */
-	if (call.function == FUNCTION_FREE || !recording) {
+	if (call.function == FUNCTION_FREE || !(recording || use_index(cookie) == MEASURED_PROBE_USE)) {
 		free_block(task, call.block, bpf_ktime_get_ns());
 		return false;
 	}
@@ -304,20 +401,24 @@ static __always_inline bool enter(struct pt_regs *regs)
 		return false;
 	now_ns = bpf_ktime_get_ns();
 	thread->user_return = sampled ? send_allocation_stack(task, thread) : 0;
+	thread->growth = 0;
 	thread->sampled = sampled;
+	thread->kept = !(cookie & PROBE_WITHOUT_FREES);
 	thread->bytes = call.bytes;
 	thread->entered_ns = now_ns;
 	thread->former = call.block;
 	thread->put_at = call.put_at;
 	thread->sp = sp;
+	use->sampled++;
+	use->sampled_ns += bpf_ktime_get_ns() - now_ns;
 	return true;
 }
 
-/* Keeps a block that was sampled, and sends it. */
+/* Sends a block that was sampled, and keeps it unless no free is probed. */
 static __always_inline void allocated(struct task_struct *task, struct allocating_thread *thread,
 				      __u64 address)
 {
-	if (!keep_block(task, address))
+	if (thread->kept && !keep_block(task, address))
 		count_lost(bpf_get_smp_processor_id());
 	else if (!send_block(task, bpf_ktime_get_ns(), address, thread->bytes, false,
 			     thread->user_return))
@@ -335,6 +436,11 @@ static __always_inline void leave(struct pt_regs *regs)
 		return;
 	thread->sp = 0;
 	thread->outer_sp = 0;
+	if (thread->growth) {
+		leave_growth(task, thread, address);
+		thread->growth = 0;
+		return;
+	}
 	if (thread->put_at &&
 	    (address || bpf_probe_read_user(&address, sizeof(address), (void *)thread->put_at)))
 		return;

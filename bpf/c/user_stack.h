@@ -233,14 +233,20 @@ static __always_inline void finish_capture(struct user_scratch *out, struct task
 		kc_restore_copy(scratch_index);
 }
 
-/* Unwinds the user stack of the thread that runs, or copies it. */
-static __always_inline void capture_user_stack(struct user_scratch *out, struct task_struct *task,
-					       __u32 scratch_index, __u32 cpu)
+/* Unwinds the user stack of the thread that runs. */
+static __always_inline void unwind_user_stack(struct user_scratch *out, __u32 scratch_index)
 {
 	if (begin_unwind(out))
 		for (__u32 frame = 0; frame <= MAX_USER_FRAMES; frame++)
 			if (kc_unwind_frame(scratch_index))
 				break;
+}
+
+/* Unwinds the user stack of the thread that runs, or copies it. */
+static __always_inline void capture_user_stack(struct user_scratch *out, struct task_struct *task,
+					       __u32 scratch_index, __u32 cpu)
+{
+	unwind_user_stack(out, scratch_index);
 	finish_capture(out, task, scratch_index, cpu);
 }
 

@@ -2,12 +2,15 @@
 
 use std::path::Path;
 
+use bpf_abi::ProbeUse;
 use bpf_abi::layout::{
-    AllocatorFunction, LOG2_BITS, LOG2_STEPS, MAX_BLOCKS, MAX_MEAN_BYTES, SCALE_BITS,
+    AllocatorFunction, LOG2_BITS, LOG2_STEPS, MAX_BLOCKS, MAX_MEAN_BYTES, PROBE_CALL_SHIFT,
+    PROBE_STEPPED, PROBE_USE_SHIFT, PROBE_WITHOUT_FREES, SCALE_BITS,
 };
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Enum;
-use libbpf_rs::{Link, MapCore as _, OpenProgramMut, UprobeMultiOpts, UprobeOpts};
+use libbpf_rs::{Link, MapCore as _, MapFlags, OpenProgramMut, UprobeMultiOpts, UprobeOpts};
+use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::error::step;
 use crate::skeleton::OpenKcollectSkel;
@@ -100,6 +103,7 @@ pub(crate) fn prepare(
     load(&mut open.progs.kc_allocator_out, ReturnProbes::Always);
     open.maps.kc_blocks.set_autocreate(sampling.is_some())?;
     open.maps.kc_allocating.set_autocreate(sampling.is_some())?;
+    open.maps.kc_probe_uses.set_autocreate(sampling.is_some())?;
     if let Some(sampling) = sampling {
         open.maps.kc_blocks.set_max_entries(sampling.blocks())?;
     }
@@ -114,6 +118,32 @@ pub struct AllocatorProbe {
     pub offset: u64,
     /// What the function does.
     pub function: AllocatorFunction,
+    /// The kernel emulates the instruction there. Others are single-stepped.
+    pub emulated: bool,
+    /// The system call of the function, if it [grows](AllocatorFunction::grows) memory.
+    pub system_call: u32,
+}
+
+/// The process in which an allocator is probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProbedProcess {
+    /// Its number.
+    pub pid: u32,
+    /// In which [`ProbeUse`] its calls are counted, of
+    /// [`MAX_PROBE_USES`](bpf_abi::layout::MAX_PROBE_USES).
+    pub use_index: u32,
+    /// Functions that free are probed too.
+    pub frees: bool,
+}
+
+impl ProbedProcess {
+    fn cookie(self, probe: &AllocatorProbe) -> u64 {
+        let stepped = if probe.emulated { 0 } else { PROBE_STEPPED };
+        let without_frees = if self.frees { 0 } else { PROBE_WITHOUT_FREES };
+        let of_use = u64::from(self.use_index) << PROBE_USE_SHIFT;
+        let of_call = u64::from(probe.system_call) << PROBE_CALL_SHIFT;
+        u64::from(probe.function) | stepped | without_frees | of_use | of_call
+    }
 }
 
 /// The probes in one file of one process.
@@ -131,25 +161,67 @@ impl Programs {
     /// [`Error::Step`] when the kernel refuses: the process is gone, or an offset is not in code.
     pub fn probe_allocator(
         &self,
-        pid: u32,
+        process: ProbedProcess,
         file: &Path,
         probes: &[AllocatorProbe],
     ) -> Result<AttachedProbes, Error> {
         let failed = |error| {
-            let what = format!("probe {} in process {pid}", file.display());
+            let what = format!("probe {} in process {}", file.display(), process.pid);
             step(what)(error)
         };
-        let pid = i32::try_from(pid).unwrap_or_default();
         let links = match self.returns {
-            ReturnProbes::Session => self.attach_session(pid, file, probes).map(Vec::from),
+            ReturnProbes::Session => self.attach_session(process, file, probes).map(Vec::from),
             ReturnProbes::Always => probes
                 .iter()
-                .flat_map(|probe| self.attach_both(pid, file, *probe))
+                .flat_map(|probe| self.attach_both(process, file, *probe))
                 .collect(),
         };
         Ok(AttachedProbes {
             _links: links.map_err(failed)?,
         })
+    }
+
+    /// Begins to count the calls of a process that is probed next.
+    ///
+    /// # Errors
+    /// [`Error::Step`] when the map can't be written.
+    pub fn open_probe_use(&self, index: u32) -> Result<(), Error> {
+        self.set_probe_use(index, ProbeUse::default())
+    }
+
+    /// Makes the probes of a process do nothing. To take them out takes longer.
+    ///
+    /// # Errors
+    /// [`Error::Step`] when the map can't be written.
+    pub fn close_probe_use(&self, index: u32) -> Result<(), Error> {
+        let closed = ProbeUse {
+            closed: 1,
+            ..ProbeUse::default()
+        };
+        self.set_probe_use(index, closed)
+    }
+
+    fn set_probe_use(&self, index: u32, value: ProbeUse) -> Result<(), Error> {
+        let cpus = libbpf_rs::num_possible_cpus().map_err(step("count CPUs"))?;
+        let values = vec![value.as_bytes().to_vec(); cpus];
+        let map = &self.skel.maps.kc_probe_uses;
+        map.update_percpu(&index.to_ne_bytes(), &values, MapFlags::ANY)
+            .map_err(step("reset the count of a process's allocations"))
+    }
+
+    /// Returns how much the probes of a process were used, on all CPUs.
+    ///
+    /// # Errors
+    /// [`Error::Step`] when the map can't be read.
+    pub fn probe_use(&self, index: u32) -> Result<ProbeUse, Error> {
+        let map = &self.skel.maps.kc_probe_uses;
+        let of_cpus = map
+            .lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY)
+            .map_err(step("read the count of a process's allocations"))?;
+        let uses = of_cpus.into_iter().flatten();
+        Ok(uses
+            .filter_map(|bytes| ProbeUse::read_from_bytes(&bytes).ok())
+            .fold(ProbeUse::default(), ProbeUse::plus))
     }
 
     /// Drops blocks of a process that is gone, so that there is room for others.
@@ -165,23 +237,24 @@ impl Programs {
 
     fn attach_session(
         &self,
-        pid: i32,
+        process: ProbedProcess,
         file: &Path,
         probes: &[AllocatorProbe],
     ) -> libbpf_rs::Result<[Link; 1]> {
         let options = UprobeMultiOpts {
             offsets: probes.iter().map(|probe| probe.offset as usize).collect(),
-            cookies: probes.iter().map(|probe| probe.function.into()).collect(),
+            cookies: probes.iter().map(|probe| process.cookie(probe)).collect(),
             session: true,
             ..UprobeMultiOpts::default()
         };
         let program = &self.skel.progs.kc_allocator;
+        let pid = process.pid.cast_signed();
         Ok([program.attach_uprobe_multi_with_opts(pid, file, "", options)?])
     }
 
     fn attach_both(
         &self,
-        pid: i32,
+        process: ProbedProcess,
         file: &Path,
         probe: AllocatorProbe,
     ) -> impl Iterator<Item = libbpf_rs::Result<Link>> {
@@ -193,11 +266,12 @@ impl Programs {
                 false => &self.skel.progs.kc_allocator_in,
             };
             let options = UprobeOpts {
-                cookie: probe.function.into(),
+                cookie: process.cookie(&probe),
                 retprobe,
                 ..UprobeOpts::default()
             };
-            program.attach_uprobe_with_opts(pid, file, probe.offset as usize, options)
+            let (pid, offset) = (process.pid.cast_signed(), probe.offset as usize);
+            program.attach_uprobe_with_opts(pid, file, offset, options)
         })
     }
 }

@@ -24,7 +24,9 @@ mod tables;
 mod tests;
 mod verifier;
 
-pub use allocations::{AllocationSampling, AllocatorProbe, AttachedProbes, ReturnProbes};
+pub use allocations::{
+    AllocationSampling, AllocatorProbe, AttachedProbes, ProbedProcess, ReturnProbes,
+};
 pub use capture::UserStackCapture;
 pub use clocks::Clocks;
 pub use counters::{OverflowCounters, OverflowCounts};

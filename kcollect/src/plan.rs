@@ -73,6 +73,9 @@ pub struct Plan {
     pub trace_io: bool,
     /// What is recorded of the memory of followed processes (`-H`).
     pub heap: HeapTracing,
+    /// The share of a followed process's own CPU time that the probes of its allocators may take
+    /// beside it (`--trace-budget`). None: no limit.
+    pub trace_budget: Option<CpuShare>,
     /// Processes and threads that have rows of their own (`-T`). The whole machine is recorded
     /// in any case.
     pub targets: Vec<Target>,
@@ -174,7 +177,7 @@ impl Serialize for Interval {
     }
 }
 
-/// A share of one CPU.
+/// A share of CPU time: of one CPU's, or of a process's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CpuShare {
     /// In millionths.
@@ -182,7 +185,7 @@ pub struct CpuShare {
 }
 
 impl CpuShare {
-    /// Returns it as a number: 1 is a whole CPU.
+    /// Returns it as a number: 1 is all of it.
     #[must_use]
     pub fn share(self) -> f64 {
         f64::from(self.ppm) / 1e6

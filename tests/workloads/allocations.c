@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * `allocations [MILLISECONDS [sampled]]`: after a pause, which SIGUSR1 ends, functions that
- * allocate blocks, each in another way, and free some. Of each it prints
+ * `allocations [MILLISECONDS [sampled|churn|clear]]`: after a pause, which SIGUSR1 ends, functions
+ * that allocate blocks, each in another way, and free some. Of each it prints
  * `memory NAME ALLOCATED LIVE COUNT`: the bytes that it allocated, those that are left, and in how
- * many blocks it allocated them. `sampled`: many blocks of two sizes, in four threads.
+ * many blocks it allocated them. `sampled`: many blocks of two sizes, in four threads. `churn`:
+ * blocks that are freed at once, as fast as possible for two seconds, and then a large one that
+ * stays. `clear`: for two seconds a block now and then, which stays, and many calls of `free`.
  */
 #define _GNU_SOURCE
 #include <malloc.h>
@@ -17,8 +19,9 @@
 
 #define PATH __attribute__((noinline))
 
-/* So that no pair of calls is left out by the compiler. */
+/* So that no call is left out by the compiler. */
 static void *volatile kept;
+static void *volatile nothing;
 
 static void require(int holds, const char *what)
 {
@@ -202,6 +205,55 @@ static void sampled(void)
 	print("many_large", 40000UL * 6000, 20000UL * 6000, 40000);
 }
 
+static double seconds_of(clockid_t clock)
+{
+	struct timespec time;
+
+	clock_gettime(clock, &time);
+	return time.tv_sec + time.tv_nsec * 1e-9;
+}
+
+/* The probes of these calls take more than the calls. */
+static PATH void churn(void)
+{
+	double until = seconds_of(CLOCK_PROCESS_CPUTIME_ID) + 2;
+	unsigned long count = 0;
+
+	while (seconds_of(CLOCK_PROCESS_CPUTIME_ID) < until)
+		for (int times = 0; times < 1000; times++, count++) {
+			kept = malloc(100);
+			require(!!kept, "malloc");
+			free(kept);
+		}
+	print("churn", count * 100, 0, count);
+}
+
+/* The allocator maps memory for it alone. */
+static PATH void hoard(void)
+{
+	kept = malloc(64 << 20);
+	require(!!kept, "malloc");
+	print("hoard", 64 << 20, 64 << 20, 1);
+}
+
+/* In each tenth of a millisecond one block is allocated, and free is called twenty times. */
+static PATH void clear(void)
+{
+	double until = seconds_of(CLOCK_PROCESS_CPUTIME_ID) + 2, next;
+	unsigned long count = 0;
+
+	for (; seconds_of(CLOCK_PROCESS_CPUTIME_ID) < until; count++) {
+		kept = malloc(600);
+		require(!!kept, "malloc");
+		for (int times = 0; times < 20; times++)
+			free(nothing);
+		next = seconds_of(CLOCK_MONOTONIC) + 1e-4;
+		while (seconds_of(CLOCK_MONOTONIC) < next)
+			;
+	}
+	print("clear", count * 600, count * 600, count);
+}
+
 static void end_pause(int number)
 {
 	(void)number;
@@ -216,8 +268,15 @@ int main(int count, char **arguments)
 	signal(SIGUSR1, end_pause);
 	setvbuf(stdout, buffer, _IOFBF, sizeof(buffer));
 	nanosleep(&pause, 0);
-	if (count > 2 && !strcmp(arguments[2], "sampled")) {
-		sampled();
+	if (count > 2) {
+		if (!strcmp(arguments[2], "sampled")) {
+			sampled();
+		} else if (!strcmp(arguments[2], "churn")) {
+			churn();
+			hoard();
+		} else {
+			clear();
+		}
 		return 0;
 	}
 	keep();

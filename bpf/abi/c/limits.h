@@ -22,6 +22,9 @@
 /* The most blocks of all traced processes that are allocated at a time. */
 #define MAX_BLOCKS 1048576
 
+/* The most processes whose allocators are probed at a time. */
+#define MAX_PROBE_USES 1024
+
 /* Steps of a table of logarithms, from 1 to 2. */
 #define LOG2_STEPS 256
 

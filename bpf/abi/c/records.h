@@ -237,7 +237,7 @@ struct io_call_record {
 	__u8 compat;	   /* a 32-bit program's number */
 	/* The user stacks of traced system calls are numbered for each call site of a thread, which
 	 * is a hash of pc and stack pointer. So calls from several ones, in turn, send each stack
-	 * once. */
+	 * once. ALLOCATION_CALL_SITE, if a function was probed and not the call. */
 	__u8 call_site;
 };
 
@@ -247,8 +247,8 @@ struct io_call_record {
 /* The user stacks of a thread's allocations are numbered by themselves, as if of this call site. */
 #define ALLOCATION_CALL_SITE 33
 
-/* What a probed function of an allocator does: the cookie of its probe. The names are those of the
- * functions of C that have the same arguments. */
+/* What a probed function of an allocator does. The names are those of the functions of C that have
+ * the same arguments. */
 enum allocator_function {
 	FUNCTION_MALLOC = 1,	     /* (size) */
 	FUNCTION_CALLOC = 2,	     /* (count, size) */
@@ -258,6 +258,39 @@ enum allocator_function {
 	FUNCTION_POSIX_MEMALIGN = 6, /* (where the address is put, alignment, size) */
 	FUNCTION_NEW = 7,	     /* (size), by way of malloc where it is not an allocator's own */
 	FUNCTION_FREE = 8,	     /* (block) */
+	/* One with the name and the arguments of a system call that changes the memory of the
+	 * process. */
+	FUNCTION_GROWTH = 9,
+	FUNCTION_BREAK = 10, /* brk, which returns 0 where its system call returns the new end */
+};
+
+/* The cookie of a probe: an allocator_function, flags, from bit PROBE_USE_SHIFT on the index of the
+ * probe_use in which its calls are counted, and from bit PROBE_CALL_SHIFT on the number of the
+ * system call of FUNCTION_GROWTH and FUNCTION_BREAK. */
+enum probe_cookie {
+	PROBE_FUNCTION_MASK = 0xff,
+	PROBE_STEPPED = 0x100,	     /* the kernel single-steps the probed instruction */
+	PROBE_WITHOUT_FREES = 0x200, /* no function that frees is probed in the process */
+	PROBE_USE_SHIFT = 16, /* 16 bits */
+	PROBE_CALL_SHIFT = 32,
+};
+
+/* Calls of probed functions are counted by what a probe takes there: those that free, and those
+ * whose probed instruction is single-stepped, apart. */
+#define PROBE_FREES   1
+#define PROBE_STEPS   2
+#define PROBE_CLASSES 4
+
+/* The probe_use of functions of kcollect's own, by which it measures what a probe takes: they run
+ * as if data were recorded. */
+#define MEASURED_PROBE_USE 0
+
+/* How much the probes of a process were used, on one CPU. */
+struct probe_use {
+	__u64 calls[PROBE_CLASSES];
+	__u64 sampled;	  /* calls whose return was awaited */
+	__u64 sampled_ns; /* the programs' time in these, before they returned */
+	__u64 closed;	  /* 1: these probes are being taken out, and do nothing */
 };
 
 /* A block of an allocator was allocated: `time_ns` is when the call had returned; or freed: when
@@ -277,5 +310,6 @@ _Static_assert(sizeof(struct overflow_record) == 72, "as in layout.rs");
 _Static_assert(sizeof(struct lock_wait_record) == 80, "as in layout.rs");
 _Static_assert(sizeof(struct io_call_record) == 112, "as in layout.rs");
 _Static_assert(sizeof(struct block_record) == 80, "as in layout.rs");
+_Static_assert(sizeof(struct probe_use) == 56, "as in layout.rs");
 
 #endif

@@ -102,6 +102,9 @@ pub const MAX_LOCK_WAITS_PER_CPU_AND_SECOND: u64 = 5000;
 /// The most blocks of all traced processes that are allocated at a time.
 pub const MAX_BLOCKS: u32 = 1_048_576;
 
+/// The most processes whose allocators are probed at a time.
+pub const MAX_PROBE_USES: u32 = 1024;
+
 /// Steps of the programs' table of logarithms, from 1 to 2.
 pub const LOG2_STEPS: usize = 256;
 
@@ -299,8 +302,8 @@ pub struct BlockLayout {
     pub zero: u32,
 }
 
-/// What a probed function of an allocator does: `enum allocator_function`, the cookie of its probe.
-/// The names are those of the functions of C that have the same arguments.
+/// What a probed function of an allocator does: `enum allocator_function`. The names are those of
+/// the functions of C that have the same arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, IntoPrimitive)]
 #[repr(u64)]
 pub enum AllocatorFunction {
@@ -320,6 +323,83 @@ pub enum AllocatorFunction {
     New = 7,
     /// `free(block)`.
     Free = 8,
+    /// A function with the name and the arguments of a system call, which changes the memory of the
+    /// process. The call is in the cookie.
+    Growth = 9,
+    /// `brk(address)`, likewise, but it returns 0 where its system call returns the new end.
+    Break = 10,
+}
+
+impl AllocatorFunction {
+    /// Returns whether it gets memory from the kernel or gives it back, and no blocks.
+    #[must_use]
+    pub fn grows(self) -> bool {
+        matches!(self, AllocatorFunction::Growth | AllocatorFunction::Break)
+    }
+}
+
+/// In the cookie of a probe: the kernel single-steps the probed instruction.
+pub const PROBE_STEPPED: u64 = 0x100;
+
+/// In the cookie of a probe: no function that frees is probed in the process.
+pub const PROBE_WITHOUT_FREES: u64 = 0x200;
+
+/// The first bit of a cookie that has the index of a [`ProbeUse`], which has 16 of them.
+pub const PROBE_USE_SHIFT: u32 = 16;
+
+/// The first bit of a cookie that has the number of a system call.
+pub const PROBE_CALL_SHIFT: u32 = 32;
+
+/// In the index of [`ProbeUse::calls`]: the functions free.
+pub const PROBE_FREES: usize = 1;
+
+/// In the index of [`ProbeUse::calls`]: the kernel single-steps the probed instruction.
+pub const PROBE_STEPS: usize = 2;
+
+/// The number of [`ProbeUse::calls`].
+pub const PROBE_CLASSES: usize = 4;
+
+/// The index of the [`ProbeUse`] of functions of kcollect's own, by which it measures what a probe
+/// takes: they run as if data were recorded.
+pub const MEASURED_PROBE_USE: u32 = 0;
+
+/// How much the probes of a process were used, on one CPU or on all together: `struct probe_use`.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct ProbeUse {
+    /// Calls of probed functions, by [`PROBE_FREES`] and [`PROBE_STEPS`].
+    pub calls: [u64; PROBE_CLASSES],
+    /// Calls whose return was awaited.
+    pub sampled: u64,
+    /// The programs' time in these, before they returned, nanoseconds.
+    pub sampled_ns: u64,
+    /// 1: these probes are being taken out, and do nothing.
+    pub closed: u64,
+}
+
+impl ProbeUse {
+    /// Returns the sum of two, as of CPUs or of instants between which more was used.
+    #[must_use]
+    pub fn plus(self, other: ProbeUse) -> ProbeUse {
+        self.with(other, u64::wrapping_add)
+    }
+
+    /// Returns what was used since another one.
+    #[must_use]
+    pub fn since(self, before: ProbeUse) -> ProbeUse {
+        self.with(before, u64::saturating_sub)
+    }
+
+    fn with(self, other: ProbeUse, combine: fn(u64, u64) -> u64) -> ProbeUse {
+        ProbeUse {
+            calls: std::array::from_fn(|class| combine(self.calls[class], other.calls[class])),
+            sampled: combine(self.sampled, other.sampled),
+            sampled_ns: combine(self.sampled_ns, other.sampled_ns),
+            closed: combine(self.closed, other.closed),
+        }
+    }
 }
 
 /// The statistics of one CPU: interval boundaries by what became of them, since it was first

@@ -14,7 +14,7 @@ pub mod unwind;
 #[cfg(test)]
 mod tests;
 
-pub use layout::{CodeFile, CounterStats, CpuStats, EncodedRule, FileTable, UnwindRow};
+pub use layout::{CodeFile, CounterStats, CpuStats, EncodedRule, FileTable, ProbeUse, UnwindRow};
 pub use record::{
     BlockRecord, CapturedStack, CpuCounts, DetailTimes, IoCallRecord, KernelCounts, KernelStack,
     LockWaitRecord, Mode, OffCpuDetail, OffCpuRecord, OverflowRecord, Record, RecordError,

@@ -11,7 +11,9 @@ use user_collector::follow::{Follow, FollowRule};
 
 use super::args::{Arguments, DataArgs, ExperimentArgs, TimeArgs};
 use super::{CliError, HostFacts, signals, values};
-use crate::plan::{Archive, HeapTracing, Interval, Keep, MAX_COMMENTS, PauseSignal, Plan, Target};
+use crate::plan::{
+    Archive, CpuShare, HeapTracing, Interval, Keep, MAX_COMMENTS, PauseSignal, Plan, Target,
+};
 
 /// The stem of experiments without a name of their own.
 const DEFAULT_STEM: &str = "ktest";
@@ -100,6 +102,7 @@ pub(super) fn record(typed: Arguments, facts: &HostFacts) -> Result<Plan, CliErr
         lock_threshold: tracing.lock_threshold,
         trace_io: tracing.io,
         heap: tracing.heap,
+        trace_budget: tracing.budget,
         targets,
         load,
         verbose: output.verbose || output.dry_run,
@@ -114,15 +117,18 @@ struct Tracing {
     lock_threshold: Option<SyncThreshold>,
     io: bool,
     heap: HeapTracing,
+    budget: Option<CpuShare>,
 }
 
 impl Tracing {
     fn resolve(data: &DataArgs, facts: &HostFacts) -> Result<Tracing, CliError> {
         let off = "off";
+        let heap = values::heap_tracing(data.heap.as_deref().unwrap_or(off))?;
         Ok(Tracing {
             lock_threshold: values::lock_threshold(data.sync.as_deref().unwrap_or(off), facts)?,
             io: values::trace_io(data.io.as_deref().unwrap_or(off))?,
-            heap: values::heap_tracing(data.heap.as_deref().unwrap_or(off))?,
+            heap,
+            budget: values::trace_budget(data.trace_budget.as_deref(), heap)?,
         })
     }
 

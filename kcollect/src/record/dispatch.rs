@@ -30,8 +30,8 @@ use super::input::hotplug::CpuChange;
 use super::input::sideband::SidebandEvent;
 use super::kernel::decode::Decoder;
 use super::route::Router;
-use super::user::UserSpace;
-use crate::plan::Plan;
+use super::user::{BlockSampling, UserSpace};
+use crate::plan::{CpuShare, Plan};
 use crate::record::activity::TypedHeader;
 
 /// How long exited processes are kept for late records of them, nanoseconds.
@@ -65,7 +65,7 @@ impl Dispatcher {
     /// `say` is called with the reason.
     #[must_use]
     pub fn new(router: Router, plan: &Plan, mut say: impl FnMut(&str)) -> Dispatcher {
-        let mut user = user_space(plan.follow.clone(), plan.heap.mean_bytes(), &mut say);
+        let mut user = user_space(plan.follow.clone(), sampling(plan), &mut say);
         if let Some(user) = &mut user {
             begin_archives(&router, user, None, &mut say);
         }
@@ -314,6 +314,7 @@ impl Dispatcher {
             return Ok(());
         };
         user.unwind_copies(&mut self.router, &self.processes, false);
+        user.keep_trace_budget(&mut self.router, &self.processes, programs);
         user.publish(programs, &self.processes)?;
         let warnings = user.take_probe_warnings();
         let warn = |text| self.router.warn(host::machine::now(), text);
@@ -491,10 +492,19 @@ fn begin_archives(
     }
 }
 
+/// Returns which blocks of allocators are sampled, if any are.
+fn sampling(plan: &Plan) -> Option<BlockSampling> {
+    let sampling = |mean_bytes| BlockSampling {
+        mean_bytes,
+        budget: plan.trace_budget.map(CpuShare::share),
+    };
+    plan.heap.mean_bytes().map(sampling)
+}
+
 /// Returns user space, if the rule follows any process.
 fn user_space(
     rule: FollowRule,
-    mean_bytes: Option<u64>,
+    sampling: Option<BlockSampling>,
     say: &mut impl FnMut(&str),
 ) -> Option<UserSpace> {
     if !rule.follows() {
@@ -505,7 +515,7 @@ fn user_space(
         None
     });
     match LoadObjects::new(cache) {
-        Ok(objects) => Some(UserSpace::new(rule, objects, mean_bytes)),
+        Ok(objects) => Some(UserSpace::new(rule, objects, sampling)),
         Err(error) => {
             say(&format!("no process is followed: {error}"));
             None

@@ -80,6 +80,9 @@ fn data(plan: &Plan) -> Vec<String> {
             "blocks that followed processes allocate are recorded: one of {bytes} bytes"
         )),
     });
+    lines.extend(plan.trace_budget.map(|budget| {
+        format!("less of a process is traced if its probes take more than {budget} of its CPU time")
+    }));
     lines
         .extend(plan.trace_io.then(|| {
             "each system call of followed processes that does I/O is recorded".to_owned()

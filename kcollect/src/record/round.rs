@@ -56,6 +56,7 @@ impl Session<'_> {
         let tables = user
             .is_some_and(UserSpace::makes_tables)
             .then_some(began + SHORTEST_ROUND_NS);
+        let probes = user.and_then(UserSpace::next_budget_look);
         let start = self
             .pause
             .waiting
@@ -68,6 +69,7 @@ impl Session<'_> {
             start,
             end,
             tables,
+            probes,
         ]
         .into_iter()
         .flatten()

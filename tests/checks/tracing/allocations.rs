@@ -4,6 +4,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -70,7 +71,8 @@ fn root_sampled_blocks_stand_for_all() -> Result<()> {
     let _machine = Shared::take()?;
     let mean = MEAN_BYTES.to_string();
     let load = [ALLOCATIONS, "50", "sampled"];
-    let recorded = record(&["-H", &mean, "-F", "load"], &load, LIMIT)?;
+    let arguments = ["-H", &mean, "--trace-budget", "off", "-F", "load"];
+    let recorded = record(&arguments, &load, LIMIT)?;
     let experiment = recorded.experiment()?;
     RunSummary::of(&experiment)?.complete()?;
     let model = Model::load(&[experiment])?;
@@ -89,6 +91,71 @@ fn root_sampled_blocks_stand_for_all() -> Result<()> {
             );
         }
     }
+    Ok(())
+}
+
+/// Returns a field of `allocations` in the summary.
+fn summed(experiment: &Path, field: &str) -> Result<u64> {
+    let summary = fs::read_to_string(experiment.join("kcollect.json"))?;
+    let summary: serde_json::Value = serde_json::from_str(&summary)?;
+    let value = &summary["allocations"][field];
+    value.as_u64().with_context(|| format!("{field}: {value}"))
+}
+
+/// Where probes take more than their budget, the growth of memory is recorded instead.
+#[test]
+fn root_growth_is_recorded_of_what_allocates_too_fast() -> Result<()> {
+    let _machine = Shared::take()?;
+    let load = [ALLOCATIONS, "50", "churn"];
+    let recorded = record(&["-H", "on", "-F", "load"], &load, LIMIT)?;
+    let experiment = recorded.experiment()?;
+    RunSummary::of(&experiment)?.complete()?;
+    let counts = ["growth_only", "without_frees", "probed_processes"];
+    let counts = counts.map(|field| summed(&experiment, field));
+    ensure!(matches!(counts, [Ok(1), Ok(0), Ok(1)]), "{counts:?}");
+    let log = fs::read_to_string(experiment.join("log.xml"))?;
+    let warned = log.contains("only the growth of its memory") && log.contains("--trace-budget");
+    ensure!(warned, "no word of it: {log}");
+    let counted = counted(&recorded.finished.stdout, 2)?;
+    let model = Model::load(&[experiment])?;
+    // No block that was recorded before is taken for one that is left.
+    let [live, allocated, _] = reported(&model, "churn")?;
+    let all = counted["churn"][1];
+    ensure!(
+        live == 0 && allocated < all / 2,
+        "{live}, {allocated} of {all}"
+    );
+    let [live, allocated, count] = reported(&model, "hoard")?;
+    let asked = 64 << 20;
+    // With the allocator's own words.
+    let right = live == allocated && (asked..asked + 8192).contains(&live) && count == 1;
+    ensure!(right, "{live} of {allocated} in {count}");
+    Ok(())
+}
+
+/// Where the rest keeps within the budget, only what is freed is left out.
+#[test]
+fn root_allocations_are_recorded_of_what_frees_too_fast() -> Result<()> {
+    const MEAN_BYTES: f64 = 4096.0;
+    let _machine = Shared::take()?;
+    let mean = MEAN_BYTES.to_string();
+    let load = [ALLOCATIONS, "50", "clear"];
+    let recorded = record(&["-H", &mean, "-F", "load"], &load, LIMIT)?;
+    let experiment = recorded.experiment()?;
+    RunSummary::of(&experiment)?.complete()?;
+    let counts = ["growth_only", "without_frees", "probed_processes"];
+    let counts = counts.map(|field| summed(&experiment, field));
+    ensure!(matches!(counts, [Ok(0), Ok(1), Ok(1)]), "{counts:?}");
+    let [_, all, count] = counted(&recorded.finished.stdout, 1)?["clear"];
+    let model = Model::load(&[experiment])?;
+    let [live, allocated, _] = reported(&model, "clear")?;
+    ensure!(live == 0, "{live} bytes seem to be left");
+    let probability = 1.0 - (-600.0 / MEAN_BYTES).exp();
+    let sigma = ((1.0 - probability) / (count as f64 * probability)).sqrt();
+    let share = allocated as f64 / all as f64;
+    // While probes are exchanged, some hundredths of a second are missing.
+    let possible = 0.8 - 5.0 * sigma..1.0 + 5.0 * sigma;
+    ensure!(possible.contains(&share), "{allocated} of {all} bytes");
     Ok(())
 }
 

@@ -94,8 +94,8 @@ impl Blocks {
         }
     }
 
-    /// Returns the changes by an exec: all blocks end.
-    pub fn executed(&mut self, at_ns: Nanos) -> Vec<BlockChange> {
+    /// Returns the changes where all blocks end.
+    pub fn end_all(&mut self, at_ns: Nanos) -> Vec<BlockChange> {
         let addresses = std::mem::take(&mut self.addresses).into_iter();
         addresses
             .map(|address| BlockChange::end(at_ns, address))
@@ -150,15 +150,15 @@ mod tests {
     }
 
     #[test]
-    fn an_exec_ends_all_blocks() {
+    fn all_blocks_end_at_once() {
         let mut blocks = Blocks::default();
         blocks.apply(&record(10, 300, Some(16)), 0);
         blocks.apply(&record(11, 200, Some(16)), 0);
         blocks.apply(&record(12, 100, Some(16)), 0);
         assert_eq!(blocks.take(1), [100]);
-        assert_eq!(shown(&blocks.executed(Nanos(20))), "20-200 20-300");
+        assert_eq!(shown(&blocks.end_all(Nanos(20))), "20-200 20-300");
         assert_eq!(blocks.take(1), [0; 0]);
-        assert_eq!(shown(&blocks.executed(Nanos(21))), "");
+        assert_eq!(shown(&blocks.end_all(Nanos(21))), "");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::{
     UserReturnRecord,
 };
 use crate::layout::{
-    ALLOCATION_CALL_SITE, BlockLayout, HeaderLayout, IO_CALL_SITES, IoCallLayout, LockWaitLayout,
+    ALLOCATION_CALL_SITE, BlockLayout, HeaderLayout, IoCallLayout, LockWaitLayout,
     MAX_IO_EXTRA_BYTES, MAX_KERNEL_FRAMES, MAX_USER_RETURN_WORDS, OverflowLayout, REGISTERS,
     RecordFlags, RecordKind, STATES, ThreadLayout, UserReturnLayout,
 };
@@ -271,7 +271,7 @@ fn io_call(
         arguments: fixed.arguments,
         call: fixed.call,
         compat: fixed.compat != 0,
-        call_site: call_site(fixed.call_site.into(), IO_CALL_SITES)?,
+        call_site: call_site(fixed.call_site.into(), ALLOCATION_CALL_SITE)?,
         extra: bytes.take(usize::from(fixed.extra_bytes)).collect(),
     })
 }

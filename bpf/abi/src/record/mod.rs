@@ -277,7 +277,8 @@ pub struct IoCallRecord {
     pub compat: bool,
     /// Of which call site of the thread its user stack is, from 1 to
     /// [`IO_CALL_SITES`](crate::layout::IO_CALL_SITES): the stacks of each are numbered by
-    /// themselves.
+    /// themselves. [`ALLOCATION_CALL_SITE`](crate::layout::ALLOCATION_CALL_SITE) if a function of
+    /// the call's name was probed.
     pub call_site: u8,
     /// What it brought from memory: see [`IoExtra`](crate::layout::IoExtra).
     pub extra: Box<[u8]>,

@@ -161,6 +161,13 @@ fn records(all: &mut Vec<(String, usize)>) {
     );
     structure!(
         all,
+        probe_use,
+        ProbeUse,
+        0,
+        [calls, sampled, sampled_ns, closed]
+    );
+    structure!(
+        all,
         traced_call,
         TracedCall,
         0,
@@ -356,6 +363,16 @@ fn record_numbers(all: &mut Vec<(String, usize)>) {
         FUNCTION_POSIX_MEMALIGN = AllocatorFunction::PosixMemalign,
         FUNCTION_NEW = AllocatorFunction::New,
         FUNCTION_FREE = AllocatorFunction::Free,
+        FUNCTION_GROWTH = AllocatorFunction::Growth,
+        FUNCTION_BREAK = AllocatorFunction::Break,
+        PROBE_STEPPED = PROBE_STEPPED,
+        PROBE_WITHOUT_FREES = PROBE_WITHOUT_FREES,
+        PROBE_USE_SHIFT = PROBE_USE_SHIFT,
+        PROBE_CALL_SHIFT = PROBE_CALL_SHIFT,
+        PROBE_FREES = PROBE_FREES,
+        PROBE_STEPS = PROBE_STEPS,
+        PROBE_CLASSES = PROBE_CLASSES,
+        MEASURED_PROBE_USE = MEASURED_PROBE_USE,
         OPERATION_UNKNOWN = OPERATION_UNKNOWN,
         FLAG_IRQ_WORK = RecordFlags::IRQ_WORK.bits(),
         FLAG_TRUNCATED = RecordFlags::TRUNCATED.bits(),
@@ -432,6 +449,7 @@ fn limits(all: &mut Vec<(String, usize)>) {
         SCRATCHES_PER_CPU = SCRATCHES_PER_CPU,
         NO_LOCK_WAITS = NO_LOCK_WAITS,
         MAX_BLOCKS = MAX_BLOCKS,
+        MAX_PROBE_USES = MAX_PROBE_USES,
         LOG2_STEPS = LOG2_STEPS,
         LOG2_BITS = LOG2_BITS,
         SCALE_BITS = SCALE_BITS,

@@ -231,9 +231,9 @@ fn a_traced_system_call_decodes() {
     let bytes = record([9, 0, 0, 0], 1, &body);
     assert_eq!(alone(&bytes).unwrap(), Record::IoCall(Box::new(expected)));
     let mut elsewhere = body;
-    elsewhere[6] += 1 << 56;
+    elsewhere[6] += 2 << 56;
     let bytes = record([9, 0, 0, 0], 1, &elsewhere);
-    assert_eq!(alone(&bytes), Err(Some(RecordError::CallSite(33))));
+    assert_eq!(alone(&bytes), Err(Some(RecordError::CallSite(34))));
 }
 
 #[test]

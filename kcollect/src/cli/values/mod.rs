@@ -14,7 +14,7 @@ mod tracing;
 
 pub(super) use self::interval::interval;
 pub(super) use self::processes::{follow, target};
-pub(super) use self::sizes::{budget, keep, limit};
+pub(super) use self::sizes::{budget, keep, limit, trace_budget};
 pub(super) use self::times::{last, quiet, rotate, sample_period, time};
 pub(super) use self::tracing::{counters, heap_tracing, lock_threshold, trace_io};
 use super::CliError;

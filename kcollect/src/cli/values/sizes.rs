@@ -1,9 +1,9 @@
-//! Sizes and shares: `-L`, `--keep`, `--budget`.
+//! Sizes and shares: `-L`, `--keep`, `--budget`, `--trace-budget`.
 
 use super::times::seconds;
 use super::{decimal, error};
 use crate::cli::CliError;
-use crate::plan::{CpuShare, Keep};
+use crate::plan::{CpuShare, HeapTracing, Keep};
 
 /// `-L`: the limit in bytes, None for none.
 pub(in crate::cli) fn limit(typed: &str) -> Result<Option<u64>, CliError> {
@@ -53,12 +53,43 @@ pub(in crate::cli) fn keep(typed: &str) -> Result<Keep, CliError> {
 /// `--budget`: a share of one CPU, in percent.
 pub(in crate::cli) fn budget(typed: &str) -> Result<CpuShare, CliError> {
     const CURE: &str = "type a percentage of one CPU from 0.01% on, such as 1% or 0.5%";
-    let bad = || error("--budget", typed, "not a share of a CPU", CURE);
+    share(typed).ok_or_else(|| error("--budget", typed, "not a share of a CPU", CURE))
+}
+
+/// What probes may take if nothing else is said: 2 %.
+const DEFAULT_TRACE_BUDGET: CpuShare = CpuShare { ppm: 20_000 };
+
+/// `--trace-budget`: a share of a process's CPU time, in percent, or none. By default, there is
+/// none where each block is recorded.
+pub(in crate::cli) fn trace_budget(
+    typed: Option<&str>,
+    heap: HeapTracing,
+) -> Result<Option<CpuShare>, CliError> {
+    const CURE: &str = "type a percentage from 0.01% on, such as 2%, or off";
+    match (typed, heap) {
+        (Some(_), HeapTracing::Off | HeapTracing::Growth) => Err(CliError::new(
+            "--trace-budget is for the probes of allocators",
+            "type -H on too",
+        )),
+        (Some("off"), _) | (None, HeapTracing::Blocks(0)) => Ok(None),
+        (None, HeapTracing::Blocks(_)) => Ok(Some(DEFAULT_TRACE_BUDGET)),
+        (None, _) => Ok(None),
+        (Some(typed), _) => match share(typed) {
+            Some(share) => Ok(Some(share)),
+            None => Err(error(
+                "--trace-budget",
+                typed,
+                "not a share of CPU time",
+                CURE,
+            )),
+        },
+    }
+}
+
+/// Returns the share that a percentage is, from 0.01 % on.
+fn share(typed: &str) -> Option<CpuShare> {
     let number = typed.strip_suffix('%').unwrap_or(typed);
     // A percent is 10⁹ in a decimal, and 10⁴ millionths.
-    let ppm = decimal(number).ok_or_else(bad)? / 100_000;
-    match u32::try_from(ppm) {
-        Ok(ppm @ 100..) => Ok(CpuShare { ppm }),
-        _ => Err(bad()),
-    }
+    let ppm = u32::try_from(decimal(number)? / 100_000).ok()?;
+    (ppm >= 100).then_some(CpuShare { ppm })
 }

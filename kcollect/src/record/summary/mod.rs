@@ -162,12 +162,14 @@ impl Summary {
             .lock_threshold
             .map(|threshold| LockWaitSummary::new(threshold, traced, totals));
         let io_calls = plan.trace_io.then(|| IoCallSummary::new(traced, totals));
-        let memory = (plan.heap == HeapTracing::Growth).then(|| MemorySummary::new(traced, totals));
-        let allocations = plan.heap.mean_bytes().map(|mean_bytes| {
-            let user = dispatcher.user.as_ref();
-            let probed = user.map(UserSpace::probed).unwrap_or_default();
-            BlockSummary::new(mean_bytes, traced, probed, totals)
-        });
+        let user = dispatcher.user.as_ref();
+        let probed = user.map(UserSpace::probed).unwrap_or_default();
+        let grows = plan.heap == HeapTracing::Growth || probed.growth_only > 0;
+        let memory = grows.then(|| MemorySummary::new(traced, totals));
+        let allocations = plan
+            .heap
+            .mean_bytes()
+            .map(|mean_bytes| BlockSummary::new(mean_bytes, traced, probed, totals));
         let arrays = recorded.arrays + followed.as_ref().map_or(0, FollowSummary::arrays);
         let thread_ticks =
             recorded.array_ticks + followed.as_ref().map_or(Ticks::ZERO, FollowSummary::ticks);

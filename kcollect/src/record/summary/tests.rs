@@ -135,6 +135,9 @@ fn full() -> Summary {
             probed_processes: 1,
             unprobed_processes: 2,
             slow_functions: 1,
+            without_frees: 1,
+            growth_only: 2,
+            given_up: 0,
             lost: 0,
         }),
         budget: Some(BudgetSummary {

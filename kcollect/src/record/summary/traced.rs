@@ -149,6 +149,14 @@ pub struct BlockSummary {
     /// Functions that were probed at an instruction which the kernel single-steps: each call takes
     /// several microseconds more.
     pub slow_functions: u64,
+    /// Processes of which no more was recorded what they freed, from some time on: their probes
+    /// took more than the budget (`--trace-budget`).
+    pub without_frees: u64,
+    /// Processes of which only the growth of their memory was recorded, from some time on, for the
+    /// same reason.
+    pub growth_only: u64,
+    /// Processes of which nothing of their memory was recorded any more, for the same reason.
+    pub given_up: u64,
     /// Changes that found the ring full, or no room among the blocks that are kept.
     pub lost: u64,
 }
@@ -172,6 +180,9 @@ impl BlockSummary {
             probed_processes: probed.processes,
             unprobed_processes: probed.unprobed,
             slow_functions: probed.slow_functions,
+            without_frees: probed.without_frees,
+            growth_only: probed.growth_only,
+            given_up: probed.given_up,
             lost: totals.sum(|stats| stats.blocks_lost),
         }
     }
@@ -194,6 +205,20 @@ impl BlockSummary {
                 "  functions of allocators whose probes the kernel single-steps: {}; each call of \
                  them took several microseconds more",
                 self.slow_functions
+            ));
+        }
+        let reduced = [
+            (self.without_frees, "what they freed was not recorded"),
+            (
+                self.growth_only,
+                "only the growth of their memory was recorded",
+            ),
+            (self.given_up, "nothing of their memory was recorded"),
+        ];
+        for (count, what) in reduced.into_iter().filter(|(count, _)| *count > 0) {
+            lines.push(format!(
+                "  processes whose probes took more than --trace-budget, with their children: {count}; \
+                 from then on {what}"
             ));
         }
         lines

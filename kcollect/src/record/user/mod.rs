@@ -31,8 +31,8 @@ use user_collector::objects::LoadObjects;
 use user_collector::process::{FirstRecord, ProcessTracker};
 use user_collector::process::{ProcessInstance, ProcessTable};
 
-pub use self::allocators::ProbeCounts;
 use self::allocators::TracedAllocators;
+pub use self::allocators::{BlockSampling, ProbeCounts};
 use self::traced_calls::TracedProcesses;
 use super::activity::ThreadActivity;
 use super::input::inputs::LackedTable;
@@ -61,10 +61,13 @@ pub struct UserSpace {
 }
 
 impl UserSpace {
-    /// Returns user space without a process. One of `mean_bytes` bytes that processes allocate is
-    /// sampled; 0: each block is; None: their allocators are not traced.
+    /// Returns user space without a process. Without `sampling` allocators are not traced.
     #[must_use]
-    pub fn new(rule: FollowRule, objects: LoadObjects, mean_bytes: Option<u64>) -> UserSpace {
+    pub fn new(
+        rule: FollowRule,
+        objects: LoadObjects,
+        sampling: Option<BlockSampling>,
+    ) -> UserSpace {
         UserSpace {
             tracker: ProcessTracker::default(),
             policy: FollowPolicy::new(rule),
@@ -73,7 +76,7 @@ impl UserSpace {
             publisher: TablePublisher::default(),
             join: Join::default(),
             traced: TracedProcesses::default(),
-            allocators: TracedAllocators::new(mean_bytes),
+            allocators: TracedAllocators::new(sampling),
         }
     }
 

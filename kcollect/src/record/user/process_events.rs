@@ -43,7 +43,7 @@ impl UserSpace {
         self.code.spaces.forked(pid, parent, at_ns);
         self.policy.forked(pid, parent);
         self.traced.forked(pid, parent);
-        self.allocators.changed(pid);
+        self.allocators.forked(pid, parent);
         self.publisher.changed(pid);
         let by_pid = self.policy.names_pid(pid);
         let (_, process) = self.tracker.track(processes, pid);

@@ -108,6 +108,17 @@ impl TracedProcesses {
     }
 }
 
+/// Returns the header of an event of a process as a whole, which has no record.
+pub(super) fn header_of(pid: Pid, name: &[u8], at_ns: Nanos) -> RecordHeader {
+    RecordHeader {
+        time_ns: at_ns.0,
+        pid: pid.0,
+        tid: pid.0,
+        name: ThreadName::of(name),
+        ..RecordHeader::default()
+    }
+}
+
 impl UserSpace {
     /// Adds a system call of a thread, if its process may be followed.
     pub fn io_call(&mut self, router: &mut Router, processes: &ProcessTable, call: &IoCallRecord) {
@@ -140,13 +151,7 @@ impl UserSpace {
             return;
         };
         let instance = instance_of(processes, pid);
-        let header = RecordHeader {
-            time_ns: at_ns.0,
-            pid: pid.0,
-            tid: pid.0,
-            name: ThreadName::of(name),
-            ..RecordHeader::default()
-        };
+        let header = header_of(pid, name, at_ns);
         for change in memory.executed() {
             let event = ThreadEvent::Memory {
                 call_site: 0,

@@ -1,0 +1,73 @@
+//! The blocks of traced processes, as events of their threads.
+
+use bpf_abi::{BlockRecord, RecordHeader};
+use experiment_format::ids::Pid;
+use experiment_format::units::Nanos;
+use user_collector::allocators::BlockChange;
+use user_collector::process::{ProcessInstance, ProcessTable, instance_of};
+
+use super::budget::TraceLevel;
+use crate::record::activity::{ThreadEvent, TypedHeader};
+use crate::record::route::Router;
+use crate::record::user::UserSpace;
+use crate::record::user::traced_calls::header_of;
+
+impl UserSpace {
+    /// Adds that a thread allocated or freed a block, if its process may be followed.
+    pub fn block(&mut self, router: &mut Router, processes: &ProcessTable, record: &BlockRecord) {
+        let pid = record.header.pid();
+        let tracked = self.tracker.with_pid(pid);
+        let Some(sampling) = self.allocators.sampling else {
+            return;
+        };
+        let before_exec = self.traced.is_before_exec(&record.header);
+        if before_exec || !self.policy.may_follow(processes, tracked, pid) {
+            return;
+        }
+        let instance = instance_of(processes, pid);
+        let level = self.allocators.level(pid);
+        let blocks = self.allocators.blocks.entry(pid).or_default();
+        let mut changes = blocks.apply(record, sampling.mean_bytes);
+        if level > TraceLevel::Blocks {
+            changes.extend(blocks.end_all(record.header.time_ns()));
+        }
+        for change in changes {
+            self.block_change(router, processes, (record.header, instance), change);
+        }
+    }
+
+    /// Records that the blocks of a process end: it executed another program, or what it frees is
+    /// not recorded any more.
+    pub fn blocks_end(
+        &mut self,
+        router: &mut Router,
+        processes: &ProcessTable,
+        (pid, name): (Pid, &[u8]),
+        at_ns: Nanos,
+    ) {
+        let Some(blocks) = self.allocators.blocks.get_mut(&pid) else {
+            return;
+        };
+        let instance = instance_of(processes, pid);
+        let header = header_of(pid, name, at_ns);
+        for change in blocks.end_all(at_ns) {
+            self.block_change(router, processes, (header, instance), change);
+        }
+    }
+
+    fn block_change(
+        &mut self,
+        router: &mut Router,
+        processes: &ProcessTable,
+        (header, instance): (RecordHeader, ProcessInstance),
+        change: BlockChange,
+    ) {
+        let header = RecordHeader {
+            time_ns: change.at_ns.0,
+            user_return: if change.freed { 0 } else { header.user_return },
+            ..header
+        };
+        let event = ThreadEvent::Block(change);
+        self.traced_event(router, processes, header, instance, event);
+    }
+}

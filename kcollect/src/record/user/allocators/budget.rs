@@ -1,0 +1,231 @@
+//! How much the probes of allocators may take of the processes that are traced (`--trace-budget`).
+//!
+//! Pure: what was used is an argument. A process has a reserve, which the budget's share of its CPU
+//! time adds to and what its probes took is taken from. If it is used up, less is traced: what is
+//! freed not any more, if the rest keeps within the budget; otherwise no blocks at all, but what
+//! the process gets from the kernel; and if that is too much, nothing. It is final, since blocks
+//! that are freed unseen would be leaks afterwards.
+
+use std::fmt;
+
+use bpf_abi::ProbeUse;
+use bpf_abi::layout::{AllocatorFunction, PROBE_CLASSES, PROBE_FREES};
+use experiment_format::units::Nanos;
+
+/// What a process may use at once, nanoseconds: the start of a program allocates more than the
+/// rest.
+const MAX_RESERVE_NS: f64 = 20e6;
+
+/// What the probe of a function takes, nanoseconds, by class of its calls ([`ProbeUse::calls`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct ProbeCosts(pub(super) [f64; PROBE_CLASSES]);
+
+impl ProbeCosts {
+    /// Returns what the calls of classes took, nanoseconds.
+    fn of(&self, used: &ProbeUse, classes: impl Fn(usize) -> bool) -> f64 {
+        let calls = self.0.iter().zip(used.calls).enumerate();
+        calls
+            .filter(|(class, _)| classes(*class))
+            .map(|(_, (each, calls))| each * calls as f64)
+            .sum()
+    }
+
+    /// Returns what allocations took, nanoseconds. The return of a sampled one is a probe too.
+    fn of_allocations(&self, used: &ProbeUse) -> f64 {
+        let sampled = used.sampled as f64 * self.0[0] + used.sampled_ns as f64;
+        self.of(used, |class| class & PROBE_FREES == 0) + sampled
+    }
+
+    /// Returns what all probes took, nanoseconds.
+    fn of_all(&self, used: &ProbeUse) -> f64 {
+        self.of_allocations(used) + self.of(used, |class| class & PROBE_FREES != 0)
+    }
+}
+
+/// How much is traced of a process's allocator; each level is less than the one before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum TraceLevel {
+    /// What is allocated and freed.
+    #[default]
+    Blocks,
+    /// What is allocated.
+    Allocations,
+    /// What the process gets from the kernel.
+    Growth,
+    /// Nothing.
+    Nothing,
+}
+
+impl TraceLevel {
+    /// Returns whether a function is probed.
+    pub(super) fn has(self, function: AllocatorFunction) -> bool {
+        match self {
+            TraceLevel::Blocks => !function.grows(),
+            TraceLevel::Allocations => !function.grows() && function != AllocatorFunction::Free,
+            TraceLevel::Growth => function.grows(),
+            TraceLevel::Nothing => false,
+        }
+    }
+}
+
+/// What is traced from then on, as a part of a sentence.
+impl fmt::Display for TraceLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TraceLevel::Blocks => "its blocks are recorded",
+            TraceLevel::Allocations => {
+                "its allocations are recorded, and no more what it frees: no block counts as live"
+            }
+            TraceLevel::Growth => "only the growth of its memory is recorded",
+            TraceLevel::Nothing => "nothing of its memory is recorded",
+        })
+    }
+}
+
+/// A budget that is used up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct UsedUp {
+    /// What is traced from now on.
+    pub(super) level: TraceLevel,
+    /// What the probes took since the last look, as a share of the process's own CPU time.
+    pub(super) share: f64,
+}
+
+/// The budget of one process.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct ProcessBudget {
+    reserve_ns: f64,
+    used: ProbeUse,
+    cpu_ns: Nanos,
+}
+
+impl ProcessBudget {
+    /// Returns the budget of a process whose probes have not been used, and its CPU time.
+    pub(super) fn new(cpu_ns: Nanos) -> ProcessBudget {
+        ProcessBudget {
+            reserve_ns: MAX_RESERVE_NS,
+            used: ProbeUse::default(),
+            cpu_ns,
+        }
+    }
+
+    /// Looks at how much the probes of a process were used by now, and what CPU time the process
+    /// has. The probes may take `share` of the rest of that. Returns whether this is used up, at a
+    /// level.
+    pub(super) fn look(
+        &mut self,
+        level: TraceLevel,
+        (share, costs): (f64, &ProbeCosts),
+        (used, cpu_ns): (ProbeUse, Nanos),
+    ) -> Option<UsedUp> {
+        let since = used.since(self.used);
+        let passed = cpu_ns.saturating_sub(self.cpu_ns).0 as f64;
+        (self.used, self.cpu_ns) = (used, cpu_ns);
+        let taken = costs.of_all(&since);
+        let own = (passed - taken).max(0.0);
+        self.reserve_ns = (self.reserve_ns + share * own - taken).min(MAX_RESERVE_NS);
+        if self.reserve_ns >= 0.0 {
+            return None;
+        }
+        let within = costs.of_allocations(&since) <= share * own;
+        let next = match level {
+            TraceLevel::Blocks if within => TraceLevel::Allocations,
+            TraceLevel::Blocks | TraceLevel::Allocations => TraceLevel::Growth,
+            TraceLevel::Growth | TraceLevel::Nothing => TraceLevel::Nothing,
+        };
+        Some(UsedUp {
+            level: next,
+            share: taken / own.max(1.0),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An allocation takes 600 ns, a free 400.
+    const COSTS: ProbeCosts = ProbeCosts([600.0, 400.0, 20_000.0, 20_000.0]);
+
+    /// Looks at a process once in 100 ms of its CPU time, of which its probes may take 2 %. A digit
+    /// is how many thousand blocks it allocates and frees in that time, `a` how many it allocates
+    /// only. Returns what is traced after each: Blocks, Allocations, Growth.
+    fn drawing(thousands: &str) -> String {
+        let mut budget = ProcessBudget::new(Nanos::from_millis(7));
+        let (mut used, mut cpu_ns) = (ProbeUse::default(), Nanos::from_millis(7));
+        let mut level = TraceLevel::Blocks;
+        let mut drawn = String::new();
+        let mut digits = thousands.chars().peekable();
+        while let Some(digit) = digits.next() {
+            let blocks = u64::from(digit.to_digit(10).unwrap()) * 1000;
+            let frees = digits.next_if_eq(&'a').is_none();
+            if level < TraceLevel::Growth {
+                used.calls[0] += blocks;
+            }
+            if level == TraceLevel::Blocks && frees {
+                used.calls[PROBE_FREES] += blocks;
+            }
+            cpu_ns += Nanos::from_millis(100);
+            if let Some(over) = budget.look(level, (0.02, &COSTS), (used, cpu_ns)) {
+                assert!(over.level > level, "{over:?}");
+                level = over.level;
+                budget = ProcessBudget::new(cpu_ns);
+                used = ProbeUse::default();
+            }
+            drawn.push(['B', 'A', 'G'][level as usize]);
+        }
+        drawn
+    }
+
+    #[test]
+    fn a_reserve_is_used_up() {
+        // 2 ms of 100 are allowed: 1,960 blocks of 1 µs.
+        assert_eq!(drawing("1111111111"), "BBBBBBBBBB");
+        // 3 ms of 97 are 1.06 ms more than allowed. Allocations alone are 1.8 ms, which is allowed.
+        assert_eq!(
+            drawing(&"3".repeat(22)),
+            format!("{}AAAA", "B".repeat(18)),
+            "the reserve of 20 ms"
+        );
+        // Allocations alone are too much, too.
+        assert_eq!(drawing("9999999"), "BBGGGGG");
+        assert_eq!(drawing("9a9a9a9a9a9a9a9a"), "BBBBBGGG");
+    }
+
+    #[test]
+    fn a_start_may_take_more() {
+        assert_eq!(drawing("900000000000"), "BBBBBBBBBBBB");
+        // And later again, once the reserve is there.
+        let again = format!("9{}9{}", "0".repeat(8), "0".repeat(8));
+        assert_eq!(drawing(&again), "B".repeat(18));
+    }
+
+    #[test]
+    fn what_is_sampled_counts() {
+        let mut budget = ProcessBudget::new(Nanos::ZERO);
+        let used = ProbeUse {
+            sampled: 1000,
+            sampled_ns: 30_000_000,
+            ..ProbeUse::default()
+        };
+        let look = budget.look(
+            TraceLevel::Blocks,
+            (0.02, &COSTS),
+            (used, Nanos::from_millis(100)),
+        );
+        let over = look.unwrap();
+        assert_eq!(over.level, TraceLevel::Growth);
+        // 0.6 ms of returns and 30 of programs, of 69.4 ms.
+        assert!((over.share - 30.6 / 69.4).abs() < 1e-9, "{over:?}");
+    }
+
+    #[test]
+    fn single_stepped_calls_count_as_such() {
+        let mut budget = ProcessBudget::new(Nanos::ZERO);
+        let mut used = ProbeUse::default();
+        used.calls[2 | PROBE_FREES] = 1200;
+        let cpu_ns = Nanos::from_millis(100);
+        let look = budget.look(TraceLevel::Blocks, (0.02, &COSTS), (used, cpu_ns));
+        assert_eq!(look.unwrap().level, TraceLevel::Allocations);
+    }
+}

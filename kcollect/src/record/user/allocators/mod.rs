@@ -1,0 +1,270 @@
+//! The allocators of the processes that are traced (`-H on`): which functions of which files are
+//! probed in which process, and the blocks that were sampled.
+//!
+//! A process is looked at when it is found, forks, or maps a file for execution. The functions of a
+//! C library are probed unless another file that the process maps stands in for them. Probes stay
+//! when the process executes another program: the kernel has them wherever the process maps the
+//! file.
+//!
+//! Where probes may take a [budget] only, less is traced of a process whose probes take more, and
+//! of the children that it forks then.
+
+mod blocks;
+mod budget;
+mod costs;
+mod probes;
+mod watch;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use bpf::{AttachedProbes, Programs};
+use experiment_format::ids::Pid;
+use experiment_format::units::Nanos;
+use user_collector::allocators::Blocks;
+use user_collector::files::TimedOpener;
+use user_collector::objects::{Backing, ObjectId};
+use user_collector::process::ProcessTable;
+use user_collector::space::{FileIdentity, MappedFile, Mapping};
+
+use self::budget::{ProbeCosts, TraceLevel};
+use self::probes::{AllocatorFile, ProbeUses, ProbedAllocators};
+use super::UserSpace;
+use crate::record::input::snapshot;
+use crate::record::user_stacks::resolve_stack::relatives;
+
+/// How many blocks of processes that exited are dropped at once.
+const FORGOTTEN_AT_ONCE: usize = 10_000;
+
+/// Which blocks are sampled, and what that may take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BlockSampling {
+    /// One of so many bytes is sampled in the mean; 0: each block is.
+    pub mean_bytes: u64,
+    /// The share of a process's CPU time that its probes may take beside. None: any.
+    pub budget: Option<f64>,
+}
+
+/// The probes of a recording, for its summary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProbeCounts {
+    /// Processes with probes.
+    pub processes: u64,
+    /// Processes in which no function of an allocator was found, or none could be probed.
+    pub unprobed: u64,
+    /// Functions that are probed at an instruction which the kernel single-steps.
+    pub slow_functions: u64,
+    /// Processes of which no more is recorded what they free, for the budget.
+    pub without_frees: u64,
+    /// Processes of which only the growth of their memory is recorded, for the budget.
+    pub growth_only: u64,
+    /// Processes of which not even that is recorded.
+    pub given_up: u64,
+}
+
+/// The allocators of the processes that are traced.
+#[derive(Debug, Default)]
+pub(super) struct TracedAllocators {
+    /// None: nothing is traced.
+    sampling: Option<BlockSampling>,
+    opener: TimedOpener,
+    /// Files that were read. None: the file has no functions of an allocator.
+    files: HashMap<ObjectId, Option<AllocatorFile>>,
+    probed: HashMap<Pid, ProbedAllocators>,
+    uses: ProbeUses,
+    /// What a probe takes, once one was needed.
+    costs: Option<ProbeCosts>,
+    /// When the first look at a process is due that was not looked at yet.
+    first_look_ns: Option<Nanos>,
+    /// Of processes that exceeded the budget, and of their children.
+    levels: HashMap<Pid, TraceLevel>,
+    /// Processes that have to be looked at.
+    due: BTreeSet<Pid>,
+    blocks: HashMap<Pid, Blocks>,
+    /// Blocks that processes had when they exited.
+    left: Vec<(Pid, Blocks)>,
+    /// Takes probes out of processes that exited: the kernel waits for those that run.
+    detacher: Option<Sender<AttachedProbes>>,
+    /// Processes that live and have no probes.
+    unprobed: HashSet<Pid>,
+    /// Processes that had probes, and have none any more.
+    formerly_probed: u64,
+    /// Processes that exited without.
+    never_probed: u64,
+    /// Processes by the level to which they came for the budget.
+    reduced: HashMap<TraceLevel, u64>,
+    warnings: Vec<String>,
+}
+
+impl TracedAllocators {
+    pub(super) fn new(sampling: Option<BlockSampling>) -> TracedAllocators {
+        TracedAllocators {
+            sampling,
+            ..TracedAllocators::default()
+        }
+    }
+
+    /// Records that `parent` forked `pid`.
+    pub(super) fn forked(&mut self, pid: Pid, parent: Pid) {
+        if let Some(level) = self.levels.get(&parent).copied() {
+            self.set_level(pid, level);
+        }
+        self.changed(pid);
+    }
+
+    fn set_level(&mut self, pid: Pid, level: TraceLevel) {
+        self.levels.insert(pid, level);
+        *self.reduced.entry(level).or_default() += 1;
+    }
+
+    fn level(&self, pid: Pid) -> TraceLevel {
+        self.levels.get(&pid).copied().unwrap_or_default()
+    }
+
+    /// Records that a process is new, or maps another file.
+    pub(super) fn changed(&mut self, pid: Pid) {
+        if self.sampling.is_some() {
+            self.due.insert(pid);
+        }
+    }
+
+    /// Begins another experiment.
+    pub(super) fn begin_again(&mut self) {
+        (self.formerly_probed, self.never_probed) = (0, 0);
+        self.reduced.clear();
+        for level in self.levels.values() {
+            *self.reduced.entry(*level).or_default() += 1;
+        }
+    }
+
+    /// Drops a process that exited.
+    pub(super) fn exited(&mut self, pid: Pid) {
+        self.due.remove(&pid);
+        self.levels.remove(&pid);
+        self.never_probed += u64::from(self.unprobed.remove(&pid));
+        self.formerly_probed += u64::from(self.take_out(pid));
+        if let Some(blocks) = self.blocks.remove(&pid) {
+            self.left.push((pid, blocks));
+        }
+    }
+
+    fn counts(&self) -> ProbeCounts {
+        let reduced = |level| self.reduced.get(&level).copied().unwrap_or_default();
+        let used = self.files.values().flatten().filter(|file| file.used);
+        let slow = used
+            .flat_map(|file| &file.allocator.functions)
+            .filter(|found| !found.emulated && !found.function.grows());
+        ProbeCounts {
+            processes: self.formerly_probed + self.probed.len() as u64,
+            unprobed: self.never_probed + self.unprobed.len() as u64,
+            slow_functions: slow.count() as u64,
+            without_frees: reduced(TraceLevel::Allocations),
+            growth_only: reduced(TraceLevel::Growth),
+            given_up: reduced(TraceLevel::Nothing),
+        }
+    }
+}
+
+/// Returns a mapping of a file that is nowhere mapped yet.
+fn mapping_of(path: &Path) -> Option<Mapping> {
+    let path = path.canonicalize().ok()?;
+    let metadata = path.metadata().ok()?;
+    Some(Mapping {
+        start: 0,
+        end: 0,
+        offset: 0,
+        file: Arc::new(MappedFile {
+            path: path.as_os_str().as_bytes().into(),
+            build_id: Box::default(),
+            identity: FileIdentity {
+                device: metadata.dev(),
+                inode: metadata.ino(),
+                generation: 0,
+            },
+        }),
+    })
+}
+
+impl UserSpace {
+    /// Probes the allocators of the processes that are traced, where something has changed.
+    pub(super) fn probe_allocators(&mut self, programs: &Programs, processes: &ProcessTable) {
+        for pid in std::mem::take(&mut self.allocators.due) {
+            let tracked = self.tracker.with_pid(pid);
+            if !self.policy.may_follow(processes, tracked, pid) {
+                continue;
+            }
+            let mappings = self.code.mapped_by(pid);
+            let mapped = self.mapped_files(processes, pid, &mappings);
+            if !mapped.is_empty() {
+                self.allocators.probe(programs, pid, &mapped);
+            }
+        }
+        // A few at a time: each is a system call.
+        if let Some((pid, blocks)) = self.allocators.left.last_mut() {
+            let addresses = blocks.take(FORGOTTEN_AT_ONCE);
+            if addresses.is_empty() {
+                self.allocators.left.pop();
+            } else {
+                programs.forget_blocks(pid.0, &addresses);
+            }
+        }
+    }
+
+    /// Probes the load before it executes its program: that, and the libraries of kcollect itself,
+    /// of which it most likely will map the same C library. The kernel has the probes wherever the
+    /// process maps these files later.
+    pub fn probe_load(
+        &mut self,
+        programs: &Programs,
+        processes: &ProcessTable,
+        (pid, program): (Pid, &OsStr),
+    ) {
+        if self.allocators.sampling.is_none() {
+            return;
+        }
+        let mut mappings = snapshot::mappings(pid);
+        mappings.extend(
+            host::load::find(program)
+                .ok()
+                .and_then(|path| mapping_of(&path)),
+        );
+        let mapped = self.mapped_files(processes, pid, &mappings);
+        self.allocators.probe(programs, pid, &mapped);
+    }
+
+    /// Returns the files among the mappings of a process, whose functions are known then.
+    fn mapped_files(
+        &mut self,
+        processes: &ProcessTable,
+        pid: Pid,
+        mappings: &[Mapping],
+    ) -> BTreeSet<ObjectId> {
+        let relatives = relatives(processes, pid);
+        let mut mapped = BTreeSet::new();
+        for mapping in mappings {
+            let id = self.code.objects.object_of(pid, &relatives, mapping);
+            let object = self.code.objects.get(id);
+            if object.is_some_and(|object| object.backing == Backing::File) {
+                self.allocators.read(id, pid, mapping);
+                mapped.insert(id);
+            }
+        }
+        mapped
+    }
+
+    /// Takes what could not be probed, for the log.
+    pub fn take_probe_warnings(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.allocators.warnings)
+    }
+
+    /// Returns the probes of the recording.
+    #[must_use]
+    pub fn probed(&self) -> ProbeCounts {
+        self.allocators.counts()
+    }
+}

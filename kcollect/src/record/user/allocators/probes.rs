@@ -1,0 +1,224 @@
+//! The probes in processes: which functions of which files, and how they are taken out.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::thread;
+
+use bpf::{AllocatorProbe, AttachedProbes, ProbedProcess, Programs};
+use bpf_abi::layout::{MAX_PROBE_USES, MEASURED_PROBE_USE};
+use experiment_format::ids::Pid;
+use experiment_format::units::Nanos;
+use host::machine;
+use user_collector::allocators::Allocator;
+use user_collector::objects::{self, ObjectId};
+use user_collector::space::Mapping;
+
+use super::TracedAllocators;
+use super::budget::{ProcessBudget, TraceLevel};
+use super::watch::{FIRST_LOOK_NS, cpu_time};
+
+/// The most files with an allocator that are kept open.
+const MAX_FILES: usize = 64;
+
+/// The indexes of [`bpf_abi::ProbeUse`] that no process has. The one that was free for longest is
+/// taken first: a probe that is being taken out may still count there.
+#[derive(Debug)]
+pub(super) struct ProbeUses(VecDeque<u32>);
+
+impl Default for ProbeUses {
+    fn default() -> ProbeUses {
+        ProbeUses((MEASURED_PROBE_USE + 1..MAX_PROBE_USES).collect())
+    }
+}
+
+/// The probes in a process.
+#[derive(Debug)]
+pub(super) struct ProbedAllocators {
+    pub(super) use_index: u32,
+    pub(super) budget: ProcessBudget,
+    pub(super) next_look_ns: Nanos,
+    pub(super) looked_at: bool,
+    files: Vec<ProbedFile>,
+}
+
+#[derive(Debug)]
+pub(super) struct AllocatorFile {
+    file: File,
+    pub(super) allocator: Allocator,
+    /// It has been probed in some process.
+    pub(super) used: bool,
+    /// It could not be probed in some process, which has been said.
+    failed: bool,
+}
+
+#[derive(Debug)]
+struct ProbedFile {
+    id: ObjectId,
+    /// The functions that may stand in for those of another file.
+    plain: bool,
+    probes: AttachedProbes,
+}
+
+impl TracedAllocators {
+    /// Takes the probes out of a process. Returns whether there were any.
+    pub(super) fn take_out(&mut self, pid: Pid) -> bool {
+        let Some(process) = self.probed.remove(&pid) else {
+            return false;
+        };
+        self.uses.0.push_back(process.use_index);
+        let files = process.files.into_iter();
+        files.for_each(|file| self.detach(file.probes));
+        true
+    }
+
+    /// Takes probes out, in a thread for that. If there can be none, they are taken out here.
+    pub(super) fn detach(&mut self, probes: AttachedProbes) {
+        let detacher = self.detacher.get_or_insert_with(|| {
+            let (sender, receiver) = channel();
+            let thread = thread::Builder::new().name("detach".to_owned());
+            let _ = thread.spawn(move || receiver.into_iter().for_each(drop));
+            sender
+        });
+        let _ = detacher.send(probes);
+    }
+
+    /// Reads a file that a process maps, if it is new.
+    pub(super) fn read(&mut self, id: ObjectId, pid: Pid, mapping: &Mapping) {
+        let full = self.files.values().flatten().count() >= MAX_FILES;
+        if self.files.contains_key(&id) || full {
+            return;
+        }
+        let path = Path::new(OsStr::from_bytes(&mapping.file.path));
+        let directory = path.parent().unwrap_or(path).to_owned();
+        let mapping = mapping.clone();
+        let read = self.opener.run(&directory, move || {
+            let opened = objects::open(Path::new("/proc"), pid, &mapping).ok()?;
+            let allocator = Allocator::read(&opened.file).ok()?;
+            Some((opened.file, allocator))
+        });
+        let found = read.ok().flatten();
+        let found = found.filter(|(_, allocator)| !allocator.functions.is_empty());
+        let file = found.map(|(file, allocator)| AllocatorFile {
+            file,
+            allocator,
+            used: false,
+            failed: false,
+        });
+        self.files.insert(id, file);
+    }
+
+    /// Probes the allocators of a process that maps these files, as far as that is not done.
+    pub(super) fn probe(&mut self, programs: &Programs, pid: Pid, mapped: &BTreeSet<ObjectId>) {
+        let stands_in = |id: &ObjectId| {
+            let file = self.files.get(id).and_then(Option::as_ref);
+            file.is_some_and(|file| file.allocator.stands_in())
+        };
+        let replaced = mapped.iter().any(stands_in);
+        let level = self.level(pid);
+        if level == TraceLevel::Nothing || !self.open(programs, pid) {
+            return;
+        }
+        let Some(process) = self.probed.get_mut(&pid) else {
+            return;
+        };
+        let target = ProbedProcess {
+            pid: pid.0,
+            use_index: process.use_index,
+            frees: level == TraceLevel::Blocks,
+        };
+        let probed = &mut process.files;
+        let mut detached = Vec::new();
+        for id in mapped {
+            let Some(Some(found)) = self.files.get_mut(id) else {
+                continue;
+            };
+            let plain = !(replaced && found.allocator.is_c_library);
+            let known = probed.iter().position(|file| file.id == *id);
+            match known {
+                Some(known) if probed[known].plain == plain => continue,
+                Some(known) => detached.push(probed.swap_remove(known).probes),
+                None => {}
+            }
+            let functions = found.allocator.functions.iter();
+            let probes: Vec<AllocatorProbe> = functions
+                .filter(|found| plain || !found.plain || level == TraceLevel::Growth)
+                .filter(|found| level.has(found.function))
+                .map(|found| AllocatorProbe {
+                    offset: found.offset,
+                    function: found.function,
+                    emulated: found.emulated,
+                    system_call: found.system_call,
+                })
+                .collect();
+            if probes.is_empty() {
+                continue;
+            }
+            match programs.probe_allocator(target, &open_path(&found.file), &probes) {
+                Ok(probes) => {
+                    found.used = true;
+                    probed.push(ProbedFile {
+                        id: *id,
+                        plain,
+                        probes,
+                    });
+                }
+                // One that has exited is no failure.
+                Err(error) if Path::new(&format!("/proc/{pid}")).exists() && !found.failed => {
+                    found.failed = true;
+                    self.warnings.push(format!("allocations: {error}"));
+                }
+                Err(_) => {}
+            }
+        }
+        let none = probed.is_empty();
+        detached.into_iter().for_each(|probes| self.detach(probes));
+        if none && cpu_time(pid).is_none() {
+            // It has exited meanwhile.
+            self.take_out(pid);
+        } else if none {
+            self.take_out(pid);
+            self.unprobed.insert(pid);
+        } else {
+            self.unprobed.remove(&pid);
+        }
+    }
+
+    /// Makes what a process with probes needs, if it is not there. Returns whether it is.
+    fn open(&mut self, programs: &Programs, pid: Pid) -> bool {
+        if self.probed.contains_key(&pid) {
+            return true;
+        }
+        self.measure_costs(programs);
+        let free = cpu_time(pid).and_then(|cpu_ns| Some((cpu_ns, self.uses.0.pop_front()?)));
+        let Some((cpu_ns, use_index)) = free else {
+            self.unprobed.insert(pid);
+            return false;
+        };
+        if let Err(error) = programs.open_probe_use(use_index) {
+            self.warnings.push(format!("allocations: {error}"));
+        }
+        let next_look_ns = machine::now() + FIRST_LOOK_NS;
+        let process = ProbedAllocators {
+            use_index,
+            budget: ProcessBudget::new(cpu_ns),
+            next_look_ns,
+            looked_at: false,
+            files: Vec::new(),
+        };
+        if self.costs.is_some() {
+            self.first_look_ns.get_or_insert(next_look_ns);
+        }
+        self.probed.insert(pid, process);
+        true
+    }
+}
+
+/// Returns a path of an open file by which the kernel finds the file itself.
+fn open_path(file: &File) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+}

@@ -1,0 +1,129 @@
+//! Watches what probes take, and traces less of a process in which they take too much.
+
+use bpf::Programs;
+use experiment_format::ids::Pid;
+use experiment_format::text::printable;
+use experiment_format::units::Nanos;
+use host::machine;
+use nix::time::{ClockId, clock_getcpuclockid};
+use user_collector::process::ProcessTable;
+
+use super::TracedAllocators;
+use super::budget::{ProbeCosts, TraceLevel, UsedUp};
+use super::costs;
+use super::probes::ProbedAllocators;
+use crate::record::route::Router;
+use crate::record::user::UserSpace;
+
+/// When the probes of a process are first looked at, and how often after that, nanoseconds.
+pub(super) const FIRST_LOOK_NS: Nanos = Nanos::from_millis(100);
+const LOOK_NS: Nanos = Nanos::from_secs(1);
+
+/// What a probe takes where that can't be measured, nanoseconds, by class.
+const USUAL_COSTS: ProbeCosts = ProbeCosts([1e3, 1e3, 2e4, 2e4]);
+
+impl TracedAllocators {
+    pub(super) fn measure_costs(&mut self, programs: &Programs) {
+        let has_budget = self
+            .sampling
+            .is_some_and(|sampling| sampling.budget.is_some());
+        if !has_budget || self.costs.is_some() {
+            return;
+        }
+        match costs::measure(programs) {
+            Ok((costs, probes)) => {
+                self.costs = Some(costs);
+                self.detach(probes);
+            }
+            Err(error) => {
+                self.costs = Some(USUAL_COSTS);
+                self.warnings.push(format!(
+                    "--trace-budget: a probe is taken to last 1 µs, which could not be measured: {error}"
+                ));
+            }
+        }
+    }
+
+    /// Looks at the probes of the processes for which it is time. Returns those whose budget is
+    /// used up.
+    fn look(&mut self, programs: &Programs, now_ns: Nanos) -> Vec<(Pid, UsedUp)> {
+        let budget = self.sampling.and_then(|sampling| sampling.budget);
+        let (Some(share), Some(costs)) = (budget, self.costs) else {
+            return Vec::new();
+        };
+        let levels = &self.levels;
+        let due = self
+            .probed
+            .iter_mut()
+            .filter(|(_, process)| process.next_look_ns <= now_ns);
+        let look = |(pid, process): (&Pid, &mut ProbedAllocators)| {
+            (process.next_look_ns, process.looked_at) = (now_ns + LOOK_NS, true);
+            let level = levels.get(pid).copied().unwrap_or_default();
+            let used = programs.probe_use(process.use_index).ok()?;
+            let found = (used, cpu_time(*pid)?);
+            let used_up = process.budget.look(level, (share, &costs), found)?;
+            Some((*pid, used_up))
+        };
+        let used_up = due.filter_map(look).collect();
+        if self.first_look_ns.is_some_and(|due_ns| due_ns <= now_ns) {
+            let waiting = self.probed.values().filter(|process| !process.looked_at);
+            self.first_look_ns = waiting.map(|process| process.next_look_ns).min();
+        }
+        used_up
+    }
+
+    /// Traces less of a process.
+    fn reduce(&mut self, programs: &Programs, pid: Pid, level: TraceLevel) {
+        if let Some(process) = self.probed.get(&pid)
+            && let Err(error) = programs.close_probe_use(process.use_index)
+        {
+            self.warnings.push(format!("allocations: {error}"));
+        }
+        self.take_out(pid);
+        self.formerly_probed += u64::from(level == TraceLevel::Nothing);
+        if let Some(former) = self.levels.get(&pid) {
+            self.reduced.entry(*former).and_modify(|count| *count -= 1);
+        }
+        self.set_level(pid, level);
+        self.changed(pid);
+    }
+}
+
+/// Returns the CPU time of a process. None: it is gone.
+pub(super) fn cpu_time(pid: Pid) -> Option<Nanos> {
+    let clock = clock_getcpuclockid(nix::unistd::Pid::from_raw(pid.as_raw())).ok()?;
+    let time = ClockId::now(clock).ok()?;
+    Some(Nanos::from(std::time::Duration::from(time)))
+}
+
+impl UserSpace {
+    /// Traces less of the processes whose probes have used up their budget. What they have
+    /// allocated ends there: that it is freed will not be seen.
+    pub fn keep_trace_budget(
+        &mut self,
+        router: &mut Router,
+        processes: &ProcessTable,
+        programs: &Programs,
+    ) {
+        let now_ns = machine::now();
+        for (pid, UsedUp { level, share }) in self.allocators.look(programs, now_ns) {
+            self.allocators.reduce(programs, pid, level);
+            let process = processes.get(pid);
+            let name = process.and_then(|process| process.name.as_deref());
+            let name = name.unwrap_or_default();
+            self.blocks_end(router, processes, (pid, name), now_ns);
+            self.allocators.warnings.push(format!(
+                "allocations: the probes in {} (process {pid}) took {:.1} % of its own CPU time; from \
+                 here on {level} (--trace-budget)",
+                printable(name),
+                100.0 * share
+            ));
+        }
+    }
+
+    /// Returns when [`UserSpace::keep_trace_budget`] has to be called at the latest.
+    #[must_use]
+    pub fn next_budget_look(&self) -> Option<Nanos> {
+        self.allocators.first_look_ns
+    }
+}
