@@ -224,7 +224,8 @@ fn cpus(results: &RunResults) -> Result<()> {
     ensure!(header.closed, "{}", header.text);
     ensure!(!summary.cpus.is_empty(), "{summary:?}");
     for cpu in &summary.cpus {
-        let ticks = cpu.ticks() as f64;
+        let unrecorded = if summary.idle_recorded { 0 } else { cpu.idle };
+        let ticks = (cpu.ticks() - unrecorded) as f64;
         cpu.elapsed(header.interval_ns, 1)?;
         let shown = shown.get(&format!("CPU {}", cpu.cpu)) * 1e9 / header.interval_ns;
         ensure!(

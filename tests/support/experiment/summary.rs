@@ -20,6 +20,9 @@ pub struct RunSummary {
     pub interval_us: f64,
     /// From the first to the last instant of the run, seconds.
     pub elapsed_s: f64,
+    /// Whether the ticks of the idle task are in the experiment (`-x off`).
+    #[serde(default)]
+    pub idle_recorded: bool,
     /// The statistics of each CPU.
     pub cpus: Vec<CpuStats>,
     /// Parts of the states of all threads.
