@@ -101,8 +101,8 @@ fn pictures_and_exports_show_bytes_in_place_of_ticks() {
         "{flame}"
     );
     let profile = ["export", "--live", "--to", "pprof", "-o", "live.pb.gz"];
-    let told = printed(tmp.path(), &profile);
-    assert!(told.contains(" bytes of 1 threads"), "{told}");
+    let result = printed(tmp.path(), &profile);
+    assert!(result.contains(" bytes of 1 threads"), "{result}");
     let mut gzip = Command::new("gzip");
     gzip.args(["-dc", "live.pb.gz"]).current_dir(tmp.path());
     let unpacked = gzip.output().unwrap();
