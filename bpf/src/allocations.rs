@@ -224,7 +224,7 @@ impl Programs {
             .fold(ProbeUse::default(), ProbeUse::plus))
     }
 
-    /// Drops blocks of a process that is gone, so that there is room for others.
+    /// Drops blocks of a process that have ended, so that there is room for others.
     pub fn forget_blocks(&self, pid: u32, addresses: &[u64]) {
         for address in addresses {
             let mut key = [0; 16];

@@ -95,11 +95,17 @@ impl Blocks {
     }
 
     /// Returns the changes where all blocks end.
-    pub fn end_all(&mut self, at_ns: Nanos) -> Vec<BlockChange> {
-        let addresses = std::mem::take(&mut self.addresses).into_iter();
-        addresses
-            .map(|address| BlockChange::end(at_ns, address))
+    #[must_use]
+    pub fn ends(&self, at_ns: Nanos) -> Vec<BlockChange> {
+        let ends = self.addresses.iter();
+        ends.map(|address| BlockChange::end(at_ns, *address))
             .collect()
+    }
+
+    /// Returns whether a block is at an address.
+    #[must_use]
+    pub fn has(&self, address: u64) -> bool {
+        self.addresses.contains(&address)
     }
 
     /// Removes the blocks of the lowest addresses, so many at most, and returns these.
@@ -156,9 +162,10 @@ mod tests {
         blocks.apply(&record(11, 200, Some(16)), 0);
         blocks.apply(&record(12, 100, Some(16)), 0);
         assert_eq!(blocks.take(1), [100]);
-        assert_eq!(shown(&blocks.end_all(Nanos(20))), "20-200 20-300");
-        assert_eq!(blocks.take(1), [0; 0]);
-        assert_eq!(shown(&blocks.end_all(Nanos(21))), "");
+        assert!(!blocks.has(100) && blocks.has(200));
+        assert_eq!(shown(&blocks.ends(Nanos(20))), "20-200 20-300");
+        assert_eq!(blocks.take(2), [200, 300]);
+        assert_eq!(shown(&blocks.ends(Nanos(21))), "");
     }
 
     #[test]

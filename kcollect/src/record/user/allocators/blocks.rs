@@ -29,7 +29,7 @@ impl UserSpace {
         let blocks = self.allocators.blocks.entry(pid).or_default();
         let mut changes = blocks.apply(record, sampling.mean_bytes);
         if level > TraceLevel::Blocks {
-            changes.extend(blocks.end_all(record.header.time_ns()));
+            changes.extend(self.allocators.end_blocks(pid, record.header.time_ns()));
         }
         for change in changes {
             self.block_change(router, processes, (record.header, instance), change);
@@ -45,12 +45,10 @@ impl UserSpace {
         (pid, name): (Pid, &[u8]),
         at_ns: Nanos,
     ) {
-        let Some(blocks) = self.allocators.blocks.get_mut(&pid) else {
-            return;
-        };
+        let ends = self.allocators.end_blocks(pid, at_ns);
         let instance = instance_of(processes, pid);
         let header = header_of(pid, name, at_ns);
-        for change in blocks.end_all(at_ns) {
+        for change in ends {
             self.block_change(router, processes, (header, instance), change);
         }
     }

@@ -26,7 +26,7 @@ use std::sync::mpsc::Sender;
 use bpf::{AttachedProbes, Programs};
 use experiment_format::ids::Pid;
 use experiment_format::units::Nanos;
-use user_collector::allocators::Blocks;
+use user_collector::allocators::{BlockChange, Blocks};
 use user_collector::files::TimedOpener;
 use user_collector::objects::{Backing, ObjectId};
 use user_collector::process::ProcessTable;
@@ -38,7 +38,7 @@ use super::UserSpace;
 use crate::record::input::snapshot;
 use crate::record::user_stacks::resolve_stack::relatives;
 
-/// How many blocks of processes that exited are dropped at once.
+/// How many blocks BPF forgets at once: each is a system call.
 const FORGOTTEN_AT_ONCE: usize = 10_000;
 
 /// Which blocks are sampled, and what that may take.
@@ -86,8 +86,8 @@ pub(super) struct TracedAllocators {
     /// Processes that have to be looked at.
     due: BTreeSet<Pid>,
     blocks: HashMap<Pid, Blocks>,
-    /// Blocks that processes had when they exited.
-    left: Vec<(Pid, Blocks)>,
+    /// Blocks that are recorded as ended, and that BPF still knows.
+    ended: Vec<(Pid, Blocks)>,
     /// Takes probes out of processes that exited: the kernel waits for those that run.
     detacher: Option<Sender<AttachedProbes>>,
     /// Processes that live and have no probes.
@@ -149,7 +149,37 @@ impl TracedAllocators {
         self.never_probed += u64::from(self.unprobed.remove(&pid));
         self.formerly_probed += u64::from(self.take_out(pid));
         if let Some(blocks) = self.blocks.remove(&pid) {
-            self.left.push((pid, blocks));
+            self.ended.push((pid, blocks));
+        }
+    }
+
+    /// Returns the ends of all blocks of a process, as changes.
+    fn end_blocks(&mut self, pid: Pid, at_ns: Nanos) -> Vec<BlockChange> {
+        let Some(blocks) = self.blocks.remove(&pid) else {
+            return Vec::new();
+        };
+        let ends = blocks.ends(at_ns);
+        self.ended.push((pid, blocks));
+        ends
+    }
+
+    /// Makes BPF forget blocks that have ended, so that there is room for others.
+    fn forget_ended(&mut self, programs: &Programs) {
+        let mut room = FORGOTTEN_AT_ONCE;
+        while room > 0
+            && let Some((pid, blocks)) = self.ended.last_mut()
+        {
+            let mut addresses = blocks.take(room);
+            if addresses.is_empty() {
+                self.ended.pop();
+                continue;
+            }
+            room -= addresses.len();
+            // After an exec without randomized addresses the same ones may be in use.
+            if let Some(live) = self.blocks.get(pid) {
+                addresses.retain(|address| !live.has(*address));
+            }
+            programs.forget_blocks(pid.0, &addresses);
         }
     }
 
@@ -204,15 +234,7 @@ impl UserSpace {
                 self.allocators.probe(programs, pid, &mapped);
             }
         }
-        // A few at a time: each is a system call.
-        if let Some((pid, blocks)) = self.allocators.left.last_mut() {
-            let addresses = blocks.take(FORGOTTEN_AT_ONCE);
-            if addresses.is_empty() {
-                self.allocators.left.pop();
-            } else {
-                programs.forget_blocks(pid.0, &addresses);
-            }
-        }
+        self.allocators.forget_ended(programs);
     }
 
     /// Probes the load before it executes its program: that, and the libraries of kcollect itself,

@@ -43,6 +43,8 @@ pub(super) struct ProbedAllocators {
     pub(super) budget: ProcessBudget,
     pub(super) next_look_ns: Nanos,
     pub(super) looked_at: bool,
+    /// The files that it maps.
+    pub(super) mapped: BTreeSet<ObjectId>,
     files: Vec<ProbedFile>,
 }
 
@@ -54,6 +56,14 @@ pub(super) struct AllocatorFile {
     pub(super) used: bool,
     /// It could not be probed in some process, which has been said.
     failed: bool,
+}
+
+/// What to probe of a file in a process.
+struct WantedFile {
+    id: ObjectId,
+    /// See [`ProbedFile::plain`].
+    plain: bool,
+    probes: Vec<AllocatorProbe>,
 }
 
 #[derive(Debug)]
@@ -114,13 +124,62 @@ impl TracedAllocators {
 
     /// Probes the allocators of a process that maps these files, as far as that is not done.
     pub(super) fn probe(&mut self, programs: &Programs, pid: Pid, mapped: &BTreeSet<ObjectId>) {
-        let stands_in = |id: &ObjectId| {
-            let file = self.files.get(id).and_then(Option::as_ref);
-            file.is_some_and(|file| file.allocator.stands_in())
-        };
-        let replaced = mapped.iter().any(stands_in);
         let level = self.level(pid);
-        if level == TraceLevel::Nothing || !self.open(programs, pid) {
+        if level == TraceLevel::Nothing {
+            return;
+        }
+        let wanted = self.wanted(level, mapped);
+        let any = wanted.iter().any(|file| !file.probes.is_empty());
+        if any || self.probed.contains_key(&pid) {
+            self.attach(programs, (pid, level), wanted);
+            if let Some(process) = self.probed.get_mut(&pid) {
+                process.mapped.clone_from(mapped);
+            }
+        } else if cpu_time(pid).is_some() {
+            self.unprobed.insert(pid);
+        }
+    }
+
+    /// Returns whether a process with probes maps a function that is probed at a level.
+    pub(super) fn can_probe(&self, pid: Pid, level: TraceLevel) -> bool {
+        let mapped = self.probed.get(&pid).map(|process| &process.mapped);
+        let wanted = mapped.map(|mapped| self.wanted(level, mapped));
+        wanted.is_some_and(|files| files.iter().any(|file| !file.probes.is_empty()))
+    }
+
+    /// Returns the functions to probe of the files that a process maps.
+    fn wanted(&self, level: TraceLevel, mapped: &BTreeSet<ObjectId>) -> Vec<WantedFile> {
+        let file = |id: &ObjectId| Some((*id, &self.files.get(id)?.as_ref()?.allocator));
+        let allocators: Vec<_> = mapped.iter().filter_map(file).collect();
+        let replaced = allocators
+            .iter()
+            .any(|(_, allocator)| allocator.stands_in());
+        let wanted = |(id, allocator): (ObjectId, &Allocator)| {
+            let plain = !(replaced && allocator.is_c_library);
+            let functions = allocator.functions.iter();
+            let probes = functions
+                .filter(|found| plain || !found.plain || level == TraceLevel::Growth)
+                .filter(|found| level.has(found.function))
+                .map(|found| AllocatorProbe {
+                    offset: found.offset,
+                    function: found.function,
+                    emulated: found.emulated,
+                    system_call: found.system_call,
+                });
+            let probes = probes.collect();
+            WantedFile { id, plain, probes }
+        };
+        allocators.into_iter().map(wanted).collect()
+    }
+
+    /// Sets the probes of a process that are wanted and not set yet.
+    fn attach(
+        &mut self,
+        programs: &Programs,
+        (pid, level): (Pid, TraceLevel),
+        wanted: Vec<WantedFile>,
+    ) {
+        if !self.open(programs, pid) {
             return;
         }
         let Some(process) = self.probed.get_mut(&pid) else {
@@ -133,39 +192,22 @@ impl TracedAllocators {
         };
         let probed = &mut process.files;
         let mut detached = Vec::new();
-        for id in mapped {
-            let Some(Some(found)) = self.files.get_mut(id) else {
-                continue;
-            };
-            let plain = !(replaced && found.allocator.is_c_library);
-            let known = probed.iter().position(|file| file.id == *id);
-            match known {
+        for WantedFile { id, plain, probes } in wanted {
+            match probed.iter().position(|file| file.id == id) {
                 Some(known) if probed[known].plain == plain => continue,
                 Some(known) => detached.push(probed.swap_remove(known).probes),
                 None => {}
             }
-            let functions = found.allocator.functions.iter();
-            let probes: Vec<AllocatorProbe> = functions
-                .filter(|found| plain || !found.plain || level == TraceLevel::Growth)
-                .filter(|found| level.has(found.function))
-                .map(|found| AllocatorProbe {
-                    offset: found.offset,
-                    function: found.function,
-                    emulated: found.emulated,
-                    system_call: found.system_call,
-                })
-                .collect();
+            let Some(Some(found)) = self.files.get_mut(&id) else {
+                continue;
+            };
             if probes.is_empty() {
                 continue;
             }
             match programs.probe_allocator(target, &open_path(&found.file), &probes) {
                 Ok(probes) => {
                     found.used = true;
-                    probed.push(ProbedFile {
-                        id: *id,
-                        plain,
-                        probes,
-                    });
+                    probed.push(ProbedFile { id, plain, probes });
                 }
                 // One that has exited is no failure.
                 Err(error) if Path::new(&format!("/proc/{pid}")).exists() && !found.failed => {
@@ -177,11 +219,11 @@ impl TracedAllocators {
         }
         let none = probed.is_empty();
         detached.into_iter().for_each(|probes| self.detach(probes));
-        if none && cpu_time(pid).is_none() {
-            // It has exited meanwhile.
+        if none {
             self.take_out(pid);
-        } else if none {
-            self.take_out(pid);
+        }
+        // One that has exited meanwhile is not counted.
+        if none && cpu_time(pid).is_some() {
             self.unprobed.insert(pid);
         } else {
             self.unprobed.remove(&pid);
@@ -208,6 +250,7 @@ impl TracedAllocators {
             budget: ProcessBudget::new(cpu_ns),
             next_look_ns,
             looked_at: false,
+            mapped: BTreeSet::new(),
             files: Vec::new(),
         };
         if self.costs.is_some() {

@@ -72,8 +72,12 @@ impl TracedAllocators {
         used_up
     }
 
-    /// Traces less of a process.
-    fn reduce(&mut self, programs: &Programs, pid: Pid, level: TraceLevel) {
+    /// Traces less of a process. Returns what is traced: nothing, if it has no function of `level`.
+    fn reduce(&mut self, programs: &Programs, pid: Pid, level: TraceLevel) -> TraceLevel {
+        let level = match self.can_probe(pid, level) {
+            true => level,
+            false => TraceLevel::Nothing,
+        };
         if let Some(process) = self.probed.get(&pid)
             && let Err(error) = programs.close_probe_use(process.use_index)
         {
@@ -86,6 +90,7 @@ impl TracedAllocators {
         }
         self.set_level(pid, level);
         self.changed(pid);
+        level
     }
 }
 
@@ -107,7 +112,7 @@ impl UserSpace {
     ) {
         let now_ns = machine::now();
         for (pid, UsedUp { level, share }) in self.allocators.look(programs, now_ns) {
-            self.allocators.reduce(programs, pid, level);
+            let level = self.allocators.reduce(programs, pid, level);
             let process = processes.get(pid);
             let name = process.and_then(|process| process.name.as_deref());
             let name = name.unwrap_or_default();
