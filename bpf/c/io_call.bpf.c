@@ -114,11 +114,48 @@ int kc_sys_enter(__u64 *ctx)
 	return 0;
 }
 
+/* The messages of a call, whose number it returned: MAX_MESSAGES at most. */
+#define MAX_MESSAGES 1024
+
+struct message_sum {
+	__u64 length_at;
+	__u64 distance;
+	__u64 bytes;
+};
+
+static long add_message(__u64 index, struct message_sum *sum)
+{
+	__u32 length;
+
+	(void)index;
+	if (bpf_probe_read_user(&length, sizeof(length), (void *)sum->length_at))
+		return 1;
+	sum->bytes += length;
+	sum->length_at += sum->distance;
+	return 0;
+}
+
+/* Returns the bytes of the messages of a call: each is a struct mmsghdr, at whose end the kernel has
+ * put its length. */
+static __always_inline __u64 message_bytes(const struct io_call_record *record, const void *from)
+{
+	struct message_sum sum = {
+		.length_at = (__u64)from + (record->compat ? 28 : 56),
+		.distance = record->compat ? 32 : 64,
+	};
+	__u64 count = record->result;
+
+	if (record->result > 0)
+		bpf_loop(count < MAX_MESSAGES ? count : MAX_MESSAGES, add_message, &sum, 0);
+	return sum.bytes;
+}
+
 /* Reads what goes with a call into the record. Returns how many bytes. */
 static __always_inline __u32 read_extra(struct io_record_scratch *out, __u8 kind, __u8 argument)
 {
 	const void *from = (const void *)out->record.arguments[argument & (IO_ARGUMENTS - 1)];
 	__u64 length = out->record.arguments[(argument + 1) & (IO_ARGUMENTS - 1)];
+	__u64 bytes;
 	long got;
 
 	switch (kind) {
@@ -137,6 +174,10 @@ static __always_inline __u32 read_extra(struct io_record_scratch *out, __u8 kind
 		if (!bpf_probe_read_user(out->extra, 28, from))
 			return 28;
 		return bpf_probe_read_user(out->extra, 16, from) ? 0 : 16;
+	case EXTRA_MESSAGE_BYTES:
+		bytes = message_bytes(&out->record, from);
+		__builtin_memcpy(out->extra, &bytes, sizeof(bytes));
+		return sizeof(bytes);
 	}
 	return 0;
 }

@@ -170,6 +170,27 @@ static void paths(void)
 	DO(relative, OTHER, close(fd));
 }
 
+/* Two messages at once. The calls return their number. */
+static long send_two(int socket)
+{
+	struct iovec parts[] = {{block, 25}, {block, 35}};
+	struct mmsghdr both[] = {{.msg_hdr = {.msg_iov = &parts[0], .msg_iovlen = 1}},
+				 {.msg_hdr = {.msg_iov = &parts[1], .msg_iovlen = 1}}};
+
+	require(sendmmsg(socket, both, 2, 0) == 2, "sendmmsg");
+	return both[0].msg_len + both[1].msg_len;
+}
+
+static long receive_two(int socket)
+{
+	struct iovec parts[] = {{block, 25}, {block, 35}};
+	struct mmsghdr both[] = {{.msg_hdr = {.msg_iov = &parts[0], .msg_iovlen = 1}},
+				 {.msg_hdr = {.msg_iov = &parts[1], .msg_iovlen = 1}}};
+
+	require(recvmmsg(socket, both, 2, MSG_WAITALL, 0) == 2, "recvmmsg");
+	return both[0].msg_len + both[1].msg_len;
+}
+
 static void sockets(void)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}}, peer;
@@ -197,8 +218,10 @@ static void sockets(void)
 
 		DO(client, WRITE, send(out, block, 30, 0));
 		DO(client, WRITE, sendmsg(out, &message, 0));
+		DO(client, WRITE, send_two(out));
 		DO(accepted, READ, recv(in, block, 30, MSG_WAITALL));
 		DO(accepted, READ, recvmsg(in, &message, MSG_WAITALL));
+		DO(accepted, READ, receive_two(in));
 		DO(accepted, WRITE, write(in, block, 20));
 		DO(client, READ, read(out, block, 20));
 	}

@@ -207,6 +207,7 @@ enum io_extra {
 	EXTRA_DESCRIPTORS = 2,	/* two descriptors that the call returned, of 32 bits each */
 	EXTRA_ADDRESS = 3,	/* a socket address, whose length is the next argument */
 	EXTRA_PEER_ADDRESS = 4, /* one that the call returned */
+	EXTRA_MESSAGE_BYTES = 5, /* of the messages that the call sent or received, 64 bits */
 };
 
 /* What is traced of a system call. */

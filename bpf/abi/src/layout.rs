@@ -159,6 +159,8 @@ pub enum IoExtra {
     Address = 3,
     /// A socket address that the call returned.
     PeerAddress = 4,
+    /// The bytes of the messages that the call sent or received, a 64-bit number.
+    MessageBytes = 5,
 }
 
 /// What is traced of a system call: `struct traced_call`.

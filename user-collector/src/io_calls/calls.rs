@@ -18,6 +18,10 @@ pub enum Action {
     Read,
     /// A write; the result is its byte count.
     Write,
+    /// A read of several messages; the result is their number.
+    ReadMessages,
+    /// A write of several messages; the result is their number.
+    WriteMessages,
     /// A transfer between two descriptors; the result is its byte count.
     Transfer {
         /// Index of the argument with the descriptor that is read.
@@ -98,8 +102,8 @@ macro_rules! calls {
 
 use Action::{
     Accept, Bind, ChangeDirectory, ChangeDirectoryTo, Close, CloseRange, Connect, Control,
-    Duplicate, Make, MakeMemory, Memory, Open, OpenAt, Other, OtherPath, Pair, Read, Socket,
-    Transfer, Write,
+    Duplicate, Make, MakeMemory, Memory, Open, OpenAt, Other, OtherPath, Pair, Read, ReadMessages,
+    Socket, Transfer, Write, WriteMessages,
 };
 
 const CALLS: [Call; 82] = calls! {
@@ -164,8 +168,8 @@ const CALLS: [Call; 82] = calls! {
     ioctl SYS_ioctl 54 Other;
     listen SYS_listen 363 Other;
     shutdown SYS_shutdown 373 Other;
-    recvmmsg SYS_recvmmsg 337 Other;
-    sendmmsg SYS_sendmmsg 345 Other;
+    recvmmsg SYS_recvmmsg 337 ReadMessages;
+    sendmmsg SYS_sendmmsg 345 WriteMessages;
     io_uring_enter SYS_io_uring_enter 426 Other;
     io_submit SYS_io_submit 248 OtherPath;
     io_getevents SYS_io_getevents 247 OtherPath;
@@ -360,6 +364,7 @@ fn extra_of(call: &Call) -> (IoExtra, u8) {
         Pair("pipe") => (IoExtra::Descriptors, 0),
         Pair(_) => (IoExtra::Descriptors, 3),
         Accept => (IoExtra::PeerAddress, 1),
+        ReadMessages | WriteMessages => (IoExtra::MessageBytes, 1),
         Bind | Connect => (IoExtra::Address, 1),
         _ => (IoExtra::None, 0),
     }

@@ -173,6 +173,8 @@ impl<L: DescriptorLookup> Applied<'_, L> {
         match action {
             Action::Read => self.moved(IoKind::Read, 0),
             Action::Write => self.moved(IoKind::Write, 0),
+            Action::ReadMessages => self.moved_messages(IoKind::Read),
+            Action::WriteMessages => self.moved_messages(IoKind::Write),
             Action::Transfer { from, to } => {
                 self.moved(IoKind::Write, to);
                 self.moved(IoKind::Read, from);
@@ -289,9 +291,19 @@ impl<L: DescriptorLookup> Applied<'_, L> {
     }
 
     fn moved(&mut self, kind: IoKind, argument: usize) {
+        let bytes = u64::try_from(self.call.result).unwrap_or_default();
+        self.moved_bytes(kind, argument, bytes);
+    }
+
+    /// Adds a call that returned the number of its messages.
+    fn moved_messages(&mut self, kind: IoKind) {
+        let bytes = self.call.extra.first_chunk().copied();
+        self.moved_bytes(kind, 0, bytes.map_or(0, u64::from_ne_bytes));
+    }
+
+    fn moved_bytes(&mut self, kind: IoKind, argument: usize, bytes: u64) {
         let number = self.argument(argument);
         self.used(number);
-        let bytes = u64::try_from(self.call.result).unwrap_or_default();
         let operation = Operation {
             bytes,
             ..self.operation(kind, number)

@@ -351,6 +351,7 @@ fn record_numbers(all: &mut Vec<(String, usize)>) {
         EXTRA_DESCRIPTORS = IoExtra::Descriptors,
         EXTRA_ADDRESS = IoExtra::Address,
         EXTRA_PEER_ADDRESS = IoExtra::PeerAddress,
+        EXTRA_MESSAGE_BYTES = IoExtra::MessageBytes,
         IO_CALLS = IO_CALLS,
         MAX_IO_EXTRA_BYTES = MAX_IO_EXTRA_BYTES,
         IO_CALL_SITES = IO_CALL_SITES,

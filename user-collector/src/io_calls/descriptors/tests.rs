@@ -198,6 +198,24 @@ fn a_transfer_reads_one_and_writes_another_in_the_time_of_one() {
 }
 
 #[test]
+fn messages_count_by_their_bytes() {
+    let mut process = Process::with(&[(3, "tcp to 10.0.0.5:53")]);
+    let bytes = 300_u64.to_ne_bytes();
+    assert_eq!(
+        process.call(libc::SYS_sendmmsg, [3, 0, 5], 4, &bytes),
+        "said Open 3 tcp to 10.0.0.5:53; Write 3 300 bytes"
+    );
+    assert_eq!(
+        process.call(libc::SYS_recvmmsg, [3, 0, 5], 1, &bytes),
+        "Read 3 300 bytes"
+    );
+    assert_eq!(
+        process.call(libc::SYS_recvmmsg, [3, 0, 5], -11, &[0; 8]),
+        "Read 3 failed"
+    );
+}
+
+#[test]
 fn sockets_are_named_by_their_ends() {
     let mut process = Process::with(&[(7, "pipe:[12]")]);
     let stream = [libc::AF_INET.into(), libc::SOCK_STREAM.into(), 0];
