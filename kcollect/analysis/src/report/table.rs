@@ -156,6 +156,13 @@ impl Table {
         self.notes.extend(left_out(more));
     }
 
+    /// Leaves out the rows after the first one, which is the total, and `limit` others.
+    pub fn cut_after_total(&mut self, limit: Option<usize>) {
+        if let Some(limit) = limit {
+            self.cut(limit.saturating_add(1));
+        }
+    }
+
     /// Returns the table as text, in lines no wider than `width` columns if numbers leave room for
     /// that. Without a width, lines are as wide as needed, which is right for a pipe.
     #[must_use]

@@ -119,9 +119,7 @@ pub(super) fn blocks(context: &ViewContext<'_>) -> Result<Table, Failure> {
         verbatim: false,
         notes: Vec::new(),
     };
-    if let Some(limit) = context.options.limit {
-        table.cut(limit.saturating_add(1));
-    }
+    table.cut_after_total(context.options.limit);
     Ok(table)
 }
 

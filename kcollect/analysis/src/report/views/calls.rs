@@ -104,9 +104,7 @@ pub(super) fn calls(context: &ViewContext<'_>) -> Result<Table, Failure> {
         verbatim: false,
         notes: Vec::new(),
     };
-    if let Some(limit) = context.options.limit {
-        table.cut(limit.saturating_add(1));
-    }
+    table.cut_after_total(context.options.limit);
     Ok(table)
 }
 

@@ -135,8 +135,6 @@ pub(super) fn first_files(context: &ViewContext<'_>, limit: Option<usize>) -> Ta
         verbatim: false,
         notes: Vec::new(),
     };
-    if let Some(limit) = limit {
-        table.cut(limit.saturating_add(1));
-    }
+    table.cut_after_total(limit);
     table
 }
