@@ -1,7 +1,6 @@
 //! Files by the traced calls on them.
 
 use std::path::Path;
-use std::process::Command;
 
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::packet::{IoEvent, IoKind};
@@ -9,7 +8,7 @@ use experiment_format::stacks::StackEnd;
 use experiment_format::units::Nanos;
 
 use super::experiment::{self, PROGRAM, START, made};
-use super::shown;
+use super::{shown, stdout};
 
 /// A program that reads a file by a duplicate of its descriptor, writes to its standard output, and
 /// to a descriptor of which nothing is known.
@@ -109,11 +108,6 @@ fn without_traced_io_the_cure_is_named() {
 fn exports_show_the_calls_in_place_of_ticks() {
     let tmp = tempfile::tempdir().unwrap();
     traced(tmp.path());
-    let output = Command::new(env!("CARGO_BIN_EXE_kcollect"))
-        .args(["export", "--io", "--to", "folded", "-o", "-"])
-        .current_dir(tmp.path())
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    insta::assert_snapshot!("folded_io", String::from_utf8_lossy(&output.stdout));
+    let folded = ["export", "--io", "--to", "folded", "-o", "-"];
+    insta::assert_snapshot!("folded_io", stdout(tmp.path(), &folded));
 }

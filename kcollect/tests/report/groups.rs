@@ -1,9 +1,7 @@
 //! What processes belong to: `--by`, and filters by unit, container, pod, control group and user.
 
-use std::process::Command;
-
 use super::experiment::made;
-use super::shown;
+use super::{shown, stdout};
 
 #[test]
 fn processes_are_shown_and_chosen_by_what_they_belong_to() {
@@ -33,10 +31,6 @@ fn processes_are_shown_and_chosen_by_what_they_belong_to() {
 fn folded_stacks_stand_on_what_processes_belong_to() {
     let tmp = tempfile::tempdir().unwrap();
     made(tmp.path());
-    let output = Command::new(env!("CARGO_BIN_EXE_kcollect"))
-        .args(["export", "--to", "folded", "--by", "unit", "-o", "-"])
-        .current_dir(tmp.path())
-        .output()
-        .unwrap();
-    insta::assert_snapshot!("folded_by_unit", String::from_utf8_lossy(&output.stdout));
+    let folded = ["export", "--to", "folded", "--by", "unit", "-o", "-"];
+    insta::assert_snapshot!("folded_by_unit", stdout(tmp.path(), &folded));
 }

@@ -1,7 +1,7 @@
 //! Functions by the memory that they got.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::packet::{HeapEvent, HeapKind, WEIGHT_OF_ONE};
@@ -9,7 +9,7 @@ use experiment_format::stacks::StackEnd;
 use experiment_format::units::Nanos;
 
 use super::experiment::{self, PROGRAM, START, made};
-use super::shown;
+use super::{kcollect, shown, stdout};
 
 /// Pages that are mapped, and unmapped in part; and blocks, of which the last stands for ten.
 fn traced(parent: &Path) {
@@ -70,20 +70,6 @@ fn without_traced_memory_the_cure_is_named() {
     insta::assert_snapshot!("no_heap", shown(tmp.path(), &["heap"]));
 }
 
-fn run(directory: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_kcollect"))
-        .args(arguments)
-        .current_dir(directory)
-        .output()
-        .unwrap()
-}
-
-fn printed(directory: &Path, arguments: &[&str]) -> String {
-    let output = run(directory, arguments);
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
 #[test]
 fn pictures_and_exports_show_bytes_in_place_of_ticks() {
     let tmp = tempfile::tempdir().unwrap();
@@ -91,17 +77,17 @@ fn pictures_and_exports_show_bytes_in_place_of_ticks() {
     let mut text = String::new();
     for what in ["--allocated", "--live"] {
         text += &format!("{what}\n");
-        text += &printed(tmp.path(), &["export", what, "--to", "folded", "-o", "-"]);
+        text += &stdout(tmp.path(), &["export", what, "--to", "folded", "-o", "-"]);
     }
     insta::assert_snapshot!("folded_heap", text);
-    let flame = printed(tmp.path(), &["flame", "--live", "-o", "-"]);
+    let flame = stdout(tmp.path(), &["flame", "--live", "-o", "-"]);
     let title = "Traced memory that is not freed: ";
     assert!(
         flame.contains(title) && flame.contains(" bytes, "),
         "{flame}"
     );
     let profile = ["export", "--live", "--to", "pprof", "-o", "live.pb.gz"];
-    let result = printed(tmp.path(), &profile);
+    let result = stdout(tmp.path(), &profile);
     assert!(result.contains(" bytes of 1 threads"), "{result}");
     let mut gzip = Command::new("gzip");
     gzip.args(["-dc", "live.pb.gz"]).current_dir(tmp.path());
@@ -115,11 +101,11 @@ fn memory_has_no_place_on_a_time_line() {
     let tmp = tempfile::tempdir().unwrap();
     traced(tmp.path());
     for format in ["firefox", "perfetto", "speedscope"] {
-        let output = run(tmp.path(), &["export", "--live", "--to", format, "-o", "-"]);
+        let output = kcollect(tmp.path(), &["export", "--live", "--to", format, "-o", "-"]);
         assert_eq!(output.status.code(), Some(64), "{output:?}");
     }
     let without = tempfile::tempdir().unwrap();
     made(without.path());
-    let output = run(without.path(), &["flame", "--live", "-o", "-"]);
+    let output = kcollect(without.path(), &["flame", "--live", "-o", "-"]);
     assert_eq!(output.status.code(), Some(65), "{output:?}");
 }

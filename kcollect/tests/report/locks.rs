@@ -1,7 +1,6 @@
 //! Locks by the traced waits for them.
 
 use std::path::Path;
-use std::process::Command;
 
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::packet::{SyncEvent, SyncThreshold};
@@ -9,7 +8,7 @@ use experiment_format::stacks::StackEnd;
 use experiment_format::units::Nanos;
 
 use super::experiment::{self, KERNEL, PROGRAM, START, made};
-use super::shown;
+use super::{kcollect, shown, stdout};
 
 /// A program with two locks in its data, and a wait whose lock is not known.
 fn traced(parent: &Path) {
@@ -90,20 +89,9 @@ fn without_traced_waits_the_cure_is_named() {
 fn pictures_and_exports_show_the_waits_in_place_of_ticks() {
     let tmp = tempfile::tempdir().unwrap();
     traced(tmp.path());
-    let run = |arguments: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_kcollect"))
-            .args(arguments)
-            .current_dir(tmp.path())
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    };
-    insta::assert_snapshot!(
-        "folded_locks",
-        run(&["export", "--locks", "--to", "folded", "-o", "-"])
-    );
-    let flame = run(&["flame", "--locks", "-o", "-"]);
+    let folded = ["export", "--locks", "--to", "folded", "-o", "-"];
+    insta::assert_snapshot!("folded_locks", stdout(tmp.path(), &folded));
+    let flame = stdout(tmp.path(), &["flame", "--locks", "-o", "-"]);
     assert!(
         flame.contains("Traced waits for locks: 0.011 seconds") && flame.contains("merge"),
         "{flame}"
@@ -115,12 +103,7 @@ fn exports_without_traced_waits_are_refused() {
     let tmp = tempfile::tempdir().unwrap();
     made(tmp.path());
     for command in [&["flame"][..], &["export", "--to", "folded"]] {
-        let output = Command::new(env!("CARGO_BIN_EXE_kcollect"))
-            .args(command)
-            .arg("--locks")
-            .current_dir(tmp.path())
-            .output()
-            .unwrap();
+        let output = kcollect(tmp.path(), &[command, &["--locks"]].concat());
         assert_eq!(output.status.code(), Some(65), "{output:?}");
     }
 }

@@ -26,14 +26,24 @@ use analysis::model::{Model, Sums};
 use experiment::{SUB, made, made_as};
 
 /// Runs it where the experiment is, so that no path of the machine is in its output.
-fn run(directory: &Path, arguments: &[&str]) -> Output {
+fn kcollect(directory: &Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kcollect"))
         .env_remove("DEBUGINFOD_URLS")
-        .arg("report")
         .args(arguments)
         .current_dir(directory)
         .output()
         .unwrap_or_else(|error| unreachable!("{error}"))
+}
+
+/// Returns what a command prints on its standard output. It has to succeed.
+fn stdout(directory: &Path, arguments: &[&str]) -> String {
+    let output = kcollect(directory, arguments);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn run(directory: &Path, arguments: &[&str]) -> Output {
+    kcollect(directory, &[&["report"], arguments].concat())
 }
 
 /// Returns what a report prints on both streams.
@@ -288,11 +298,7 @@ fn no_command_fails_on_impossible_times_nesting_or_holes() {
         damage(&made(tmp.path()).join(file));
         for command in COMMANDS {
             let begin = Instant::now();
-            let output = Command::new(env!("CARGO_BIN_EXE_kcollect"))
-                .args(command)
-                .current_dir(tmp.path())
-                .output()
-                .unwrap();
+            let output = kcollect(tmp.path(), command);
             let stderr = String::from_utf8_lossy(&output.stderr);
             assert_eq!(
                 output.status.code(),
@@ -328,11 +334,7 @@ fn an_unfinished_experiment_is_complete() {
     std::fs::remove_file(experiment.join("data.frameinfo")).unwrap();
     std::fs::create_dir(experiment.join("_begun_PID_9.1.er")).unwrap();
     for command in COMMANDS {
-        let output = Command::new(env!("CARGO_BIN_EXE_kcollect"))
-            .args(command)
-            .current_dir(tmp.path())
-            .output()
-            .unwrap();
+        let output = kcollect(tmp.path(), command);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{command:?}: {stderr}");
         assert!(!stderr.contains("_begun"), "{stderr}");

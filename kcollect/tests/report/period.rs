@@ -1,7 +1,6 @@
 //! Which experiments a time takes, and what of them: `--last`, `--at`.
 
 use std::path::Path;
-use std::process::Command;
 
 use analysis::filter::{Filter, TimeRange};
 use analysis::model::Model;
@@ -10,7 +9,7 @@ use experiment_format::units::Nanos;
 use serde_json::Value;
 
 use super::experiment::{Later, made_later};
-use super::{printed, run, shown};
+use super::{kcollect, printed, run, shown};
 
 /// Makes `k.1.er` and `k.2.er`, of 20:04:30 to 20:04:34 without a gap, in which the program lives
 /// until 20:04:33.5; and `k.3.er`, which begins at 20:04:40.
@@ -223,12 +222,7 @@ fn a_page_is_of_a_series_and_of_a_time() {
     );
 
     let view = |arguments: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_kcollect"))
-            .arg("view")
-            .args(arguments)
-            .current_dir(tmp.path())
-            .output()
-            .unwrap();
+        let output = kcollect(tmp.path(), &[&["view"], arguments].concat());
         (
             output.status.code().unwrap(),
             String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned(),
