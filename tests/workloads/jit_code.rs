@@ -1,5 +1,5 @@
-//! `jit_code SECONDS CPU map|dump|withheld`: generates machine code, announces it in a perf map or
-//! a jitdump, and runs it.
+//! `jit_code SECONDS CPU map|dump|withheld|own-stack`: generates machine code, announces it in a
+//! perf map or a jitdump, and runs it.
 //!
 //! `withheld` is a perf map that names a function, before the others, in a page which exists only
 //! once this program supplies it (userfaultfd), and it never does.
@@ -12,6 +12,10 @@
 //!
 //! CPython's trampolines keep no frame pointer either.
 //!
+//! With `own-stack` a thread runs `made_d` instead, called by `made_trampoline`, called by
+//! `made_switch`, which makes it on a stack of its own, as Erlang's machine does. None of these
+//! keeps a frame pointer.
+//!
 //! All loops are the same instructions at the same alignment. The perf map names a function in this
 //! file's own text too, `never`, as node's does its builtins: nothing may get that name.
 
@@ -21,7 +25,7 @@ use std::num::NonZeroUsize;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::ptr::NonNull;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, mprotect};
 use nix::time::{ClockId, clock_gettime};
 use tests::workload::truth::{Work, variant};
@@ -39,12 +43,21 @@ const CALLER: [u8; 8] = [0x55, 0x48, 0x89, 0xe5, 0xff, 0xd6, 0x5d, 0xc3];
 /// `sub $8,%rsp; call *%rcx; add $8,%rsp; ret`.
 const TRAMPOLINE: [u8; 11] = [0x48, 0x83, 0xec, 8, 0xff, 0xd1, 0x48, 0x83, 0xc4, 8, 0xc3];
 
-const FUNCTIONS: [(&str, &[u8]); 5] = [
+/// `1: dec %rdi; jnz 1b; ret`.
+const BARE_LOOP: [u8; 6] = [0x48, 0xff, 0xcf, 0x75, 0xfb, 0xc3];
+/// `push %rbx; mov %rsp,%rbx; mov %rdx,%rsp; call *%rsi; mov %rbx,%rsp; pop %rbx; ret`.
+const SWITCH: [u8; 14] = [
+    0x53, 0x48, 0x89, 0xe3, 0x48, 0x89, 0xd4, 0xff, 0xd6, 0x48, 0x89, 0xdc, 0x5b, 0xc3,
+];
+
+const FUNCTIONS: [(&str, &[u8]); 7] = [
     ("made_a", &LOOP),
     ("made_b", &LOOP),
     ("made_c", &LOOP),
     ("made_caller", &CALLER),
     ("made_trampoline", &TRAMPOLINE),
+    ("made_d", &BARE_LOOP),
+    ("made_switch", &SWITCH),
 ];
 
 type Call = extern "C" fn(u64, usize, usize, usize);
@@ -72,19 +85,28 @@ fn main() -> Result<()> {
     // SAFETY: the page is ours.
     unsafe { mprotect(page, PAGE, ProtFlags::PROT_READ | ProtFlags::PROT_EXEC)? };
 
-    let [a, b, c, caller, trampoline] = std::array::from_fn(|index| page.addr().get() + 64 * index);
+    let [a, b, c, caller, trampoline, d, switch] =
+        std::array::from_fn(|index| page.addr().get() + 64 * index);
     let mut withheld = None;
     let file = match variant()?.as_str() {
-        "map" => write_perf_map(page, None)?,
+        "map" | "own-stack" => write_perf_map(page, None)?,
         "withheld" => write_perf_map(page, Some(withheld.insert(withheld_page()?)))?,
         "dump" => write_jitdump(page)?,
-        other => bail!("map, dump or withheld, not {other}"),
+        other => bail!("map, dump, withheld or own-stack, not {other}"),
     };
     // SAFETY: this is what was written there.
     let caller: Call = unsafe { std::mem::transmute(caller) };
     // SAFETY: the same.
     let trampoline: Call = unsafe { std::mem::transmute(trampoline) };
+    // SAFETY: the same.
+    let switch: Call = unsafe { std::mem::transmute(switch) };
     let mut rounds = 0;
+    if variant()? == "own-stack" {
+        rounds = std::thread::scope(|scope| {
+            let thread = scope.spawn(|| on_own_stack(&work, switch, trampoline as usize, d));
+            thread.join().map_err(|_| anyhow!("the thread panicked"))?
+        })?;
+    }
     while !work.over()? {
         caller(3 * ROUNDS, a, 0, 0);
         caller(ROUNDS, b, 0, 0);
@@ -95,6 +117,21 @@ fn main() -> Result<()> {
     // kcollect reads it when the process ends at the latest.
     drop((file, withheld));
     Ok(())
+}
+
+/// Runs a loop by a function on a stack of its own. Returns the rounds.
+#[inline(never)]
+fn on_own_stack(work: &Work, switch: Call, function: usize, of: usize) -> Result<u64> {
+    let size = NonZeroUsize::new(16 * PAGE).context("pages have bytes")?;
+    let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    let stack = unsafe { mmap_anonymous(None, size, both, MapFlags::MAP_PRIVATE)? };
+    let mut rounds = 0;
+    while !work.over()? {
+        switch(5 * ROUNDS, function, stack.addr().get() + size.get(), of);
+        rounds += 5 * ROUNDS;
+    }
+    Ok(rounds)
 }
 
 fn now() -> Result<u64> {

@@ -28,6 +28,8 @@
  * such a one: BEAM, Erlang's machine, has a stack for each Erlang process.
  * a. Callers are return addresses into code without rules.
  * b. The stack ends with an address of such code that is behind no call.
+ * c. Code that does not use the frame pointer leaves it to a function of the thread's own stack,
+ * which is the next one behind the last caller here.
  *
  * 3. SCAN_OUTERMOST looks downwards from the end of the thread's own stack for the function
  * that the thread's first function has called. It follows a scan that has found no caller: one of
@@ -95,6 +97,9 @@ struct unwind_scan {
 	__u64 back;	/* on another stack: where a register leads to the thread's own; or 0 */
 	__u32 kind;	/* enum unwind_scan_kind */
 	__u32 no_table; /* the code has no table: JIT code, or a file that has rules for none */
+	/* The frame pointer leads from another stack back to the thread's own, for when there are
+	 * no more callers on the other one. */
+	__u32 leads_back;
 };
 
 /* Begins a stack, of a thread whose own one is there. */
@@ -144,7 +149,9 @@ static __always_inline void unwind_begin_scan(struct unwind_scan *scan,
 	scan->saves = 0;
 	__builtin_memset(scan->saved, 0, sizeof(scan->saved));
 	unwind_look_back(scan, state);
-	scan->kind = scan->back ? SCAN_OTHER_STACK : SCAN_CALLER;
+	scan->leads_back = 0;
+	scan->kind = scan->back && !unwind_in_own_stack(scan, scan->sp) ? SCAN_OTHER_STACK
+									: SCAN_CALLER;
 }
 
 /* Begins a scan for the outermost function of the thread's own stack, after one that has found no
@@ -152,6 +159,7 @@ static __always_inline void unwind_begin_scan(struct unwind_scan *scan,
 static __always_inline bool unwind_begin_outermost(struct unwind_scan *scan, enum unwind_end end)
 {
 	if (scan->call != CALL_NONE || !scan->own_end || scan->kind == SCAN_OUTERMOST ||
+	    (end == UNWIND_CONTINUES && scan->leads_back) ||
 	    (!scan->back && (end == UNWIND_CONTINUES || !unwind_in_own_stack(scan, scan->sp))))
 		return false;
 	scan->kind = SCAN_OUTERMOST;
@@ -278,12 +286,14 @@ static __always_inline enum unwind_end unwind_without_rule(struct unwind_scan *s
 							   struct unwind_state *state, void *reader,
 							   void *finder, bool runs, bool *sure)
 {
-	bool leaves = !state->exact && unwind_in_own_stack(scan, state->registers[UNWIND_SP]) &&
-		      !unwind_in_own_stack(scan, state->registers[UNWIND_FP]);
+	bool leaves, returns;
 	enum unwind_end end;
 
 	unwind_begin_scan(scan, state);
-	end = unwind_by_frame_pointer(state, reader, leaves, sure);
+	leaves = !state->exact && unwind_in_own_stack(scan, scan->sp) &&
+		 !unwind_in_own_stack(scan, scan->fp);
+	returns = scan->kind == SCAN_OTHER_STACK && unwind_in_own_stack(scan, scan->fp);
+	end = unwind_by_frame_pointer(state, reader, leaves || returns, sure);
 	if (end != UNWIND_CONTINUES) {
 		*sure = *sure && !scan->back;
 		return end;
@@ -293,6 +303,10 @@ static __always_inline enum unwind_end unwind_without_rule(struct unwind_scan *s
 	*sure = unwind_caller_leads_on(scan, state, reader, finder);
 	if (*sure && leaves)
 		scan->back = scan->sp;
+	if (*sure && returns) {
+		scan->leads_back = 1;
+		*sure = false;
+	}
 	return end;
 }
 
@@ -469,6 +483,6 @@ unwind_end_scan(struct unwind_scan *scan, struct unwind_state *state, enum unwin
 	return end;
 }
 
-_Static_assert(sizeof(struct unwind_scan) == 384, "as in unwind/native.rs");
+_Static_assert(sizeof(struct unwind_scan) == 392, "as in unwind/native.rs");
 
 #endif

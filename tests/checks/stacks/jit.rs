@@ -76,6 +76,33 @@ fn judge_jit(way: &str) -> Result<()> {
     Ok(())
 }
 
+/// JIT code that calls on a stack of its own, as Erlang's does, has its callers there, and below
+/// these the outermost function of the thread.
+#[test]
+fn root_code_on_a_stack_of_its_own_has_its_callers() -> Result<()> {
+    let _machine = Shared::take()?;
+    let cpu = work_cpu()?.to_string();
+    let load = [workload!("jit_code"), "2", &cpu, "own-stack"];
+    let recorded = record(&["-p", "hi", "-F", "on"], &load, LIMIT)?;
+    let part = format!("PID_{}.", recorded.truth()?.pid);
+    let (functions, interval) = functions_of(&recorded, &part)?;
+    let ticks = |name: &str, value: usize| {
+        let row = functions.find(name);
+        row.map_or(0.0, |row| row.values[value] * 1e9 / interval)
+    };
+    let own = ticks("made_d", 0);
+    ensure!(own > 200.0, "{own} ticks in the loop: {functions:?}");
+    for caller in ["made_trampoline", "made_switch", "start_thread"] {
+        let inclusive = ticks(caller, 1);
+        // The thread begins and ends outside of this code.
+        ensure!(
+            inclusive > 0.97 * own && inclusive < 1.05 * own,
+            "{caller} has {inclusive} ticks of {own}: {functions:?}"
+        );
+    }
+    Ok(())
+}
+
 /// The instructions of `made_a`, as GNU's tools and ours write them.
 const MADE_A: [&str; 6] = [
     "push %rbp",
@@ -94,7 +121,7 @@ fn root_jit_code_has_its_instructions() -> Result<()> {
         let founder = recorded.experiment()?;
         let (functions, left_out) = recorded_code(&founder, recorded.truth()?.pid)?;
         ensure!(
-            (functions, left_out) == (5, 0),
+            (functions, left_out) == (7, 0),
             "{way}: code of {functions} functions, {left_out} left out"
         );
         let rows = rows_of(disassembled(&founder)?)?;
@@ -176,7 +203,7 @@ fn root_code_that_its_process_withholds_is_left_out() -> Result<()> {
     let recorded = record_code("withheld", &["-A", "on"])?;
     let elapsed = begun.elapsed();
     let code = recorded_code(&recorded.experiment()?, recorded.truth()?.pid)?;
-    ensure!(code == (5, 1), "functions with code and without: {code:?}");
+    ensure!(code == (7, 1), "functions with code and without: {code:?}");
     ensure!(elapsed < LIMIT / 2, "it took {elapsed:?}");
     Ok(())
 }

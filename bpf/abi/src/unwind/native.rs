@@ -20,7 +20,7 @@ pub(crate) struct State {
 
 /// `struct unwind_scan`, which only C looks into.
 #[repr(C)]
-pub(crate) struct Scan([u64; 48]);
+pub(crate) struct Scan([u64; 49]);
 
 /// `struct native_reader` of `c/native.c`.
 #[repr(C)]
@@ -163,7 +163,7 @@ struct Unwinding<F, R> {
 impl<F: FnMut(u64) -> UnwindBy, R: FnMut(u64) -> Option<u64>> Unwinding<F, R> {
     /// Begins at a frame. The result must not outlive the context.
     fn new(start: &Registers, context: *mut Context<F, R>) -> Unwinding<F, R> {
-        let mut scan = Scan([0; 48]);
+        let mut scan = Scan([0; 49]);
         // SAFETY: `scan` is a valid `struct unwind_scan` for the call, which keeps no pointer.
         unsafe {
             kcollect_unwind_begin(&raw mut scan, start.own_stack.start, start.own_stack.end);

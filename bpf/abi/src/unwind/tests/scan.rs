@@ -357,6 +357,29 @@ fn another_stack_that_nothing_leads_back_from() {
     drawing_ends(unknown);
 }
 
+/// Made code that does not use the frame pointer leaves it to a function of the thread's own stack,
+/// which may be below or above the other one.
+#[test]
+fn a_frame_pointer_that_leads_back_from_another_stack() {
+    for sp in [0x4000, 0x7000] {
+        let drawing = on_another_stack()
+            .register(SP, sp)
+            .register(FP, 0x50f8)
+            .word(0x50f8, 0x5200)
+            .word(sp, 3)
+            .word(sp + 8, BARE + 0x45)
+            .word(sp + 16, BARE + 0x65)
+            .call(BARE + 0x45, BARE)
+            .code(BARE + 0x65, &[0xff, 0xd0]);
+        let made = [BARE, BARE + 0x44, BARE + 0x64];
+        let own = [OTHER + 0x44, CALLER + 0x44, FIRST + 0x44];
+        drawing.ends(&[made, own].concat(), UnwindEnd::Complete);
+        // It leads nowhere.
+        let elsewhere = drawing.register(FP, 0x5300);
+        elsewhere.ends(&[&made[..], &own[1..]].concat(), UnwindEnd::Complete);
+    }
+}
+
 #[track_caller]
 fn drawing_ends(drawing: Drawing) {
     let unwound = drawing.unwound();
