@@ -45,13 +45,12 @@ static __always_inline void align(struct cpu_stats *stats, void *ctx, __u64 now_
 		stats->origin_ns = grid_align(stats->home_ns, due_ns, period_ns);
 }
 
-SEC("perf_event")
-int kc_clock_tick(struct bpf_perf_event_data *ctx)
+static __always_inline void clock_tick(struct bpf_perf_event_data *ctx, struct cpu_stats *stats,
+				       __u64 now_ns, __u32 cpu)
 {
-	__u32 cpu = bpf_get_smp_processor_id(), zero = 0;
-	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
 	struct task_struct *task = bpf_get_current_task_btf();
-	__u64 now_ns = bpf_ktime_get_ns(), size = sizeof(struct record_header);
+	__u64 size = sizeof(struct record_header);
+	__u32 zero = 0;
 	bool user, borrowed = false;
 	struct tick_scratch *out;
 	struct thread *thread;
@@ -59,29 +58,27 @@ int kc_clock_tick(struct bpf_perf_event_data *ctx)
 	__u64 index;
 	long got;
 
-	if (!stats || !stats->origin_ns)
-		return 0;
 	align(stats, ctx, now_ns);
 	/* Of a late firing the boundary may be before the wake-up: then it is this thread's. */
 	if (is_next_threads_time(task) && task->se.cfs_rq->rq->clock - stats->offset_ns <
 						  stats->origin_ns + (stats->index + 1) * period_ns)
-		return 0;
+		return;
 	index = stats->index;
 	passed = count_passed(stats, now_ns);
 	if (!passed.ticks)
-		return 0;
+		return;
 
 	user = in_user_mode(&ctx->regs);
 	if (!user)
 		borrowed = on_borrowed_stack(task, &ctx->regs);
 	if (!user && !borrowed && !task->pid) {
 		count_idle(stats, cpu, passed.ticks);
-		return 0;
+		return;
 	}
 	if (task->pid)
 		passed = since_arrival(stats, task, index, passed);
 	if (!passed.ticks)
-		return 0;
+		return;
 	/* Only the last boundary is known to belong to the interrupt that ended the sleep. */
 	if (passed.ticks > 1 && stats->in_idle) {
 		count_idle(stats, cpu, passed.ticks - 1);
@@ -93,7 +90,7 @@ int kc_clock_tick(struct bpf_perf_event_data *ctx)
 
 	out = bpf_map_lookup_elem(&kc_scratch, &zero);
 	if (!out)
-		return 0;
+		return;
 	describe(&out->record, task, stats->last_ns, cpu, user ? TICK_USER : TICK_KERNEL,
 		 passed.ticks);
 	out->record.blocked = passed.stolen_ticks;
@@ -114,6 +111,19 @@ int kc_clock_tick(struct bpf_perf_event_data *ctx)
 		out->record.user_return = next_user_return(stats, task, thread, true, cpu);
 	}
 	send_tick(stats, out, size);
+}
+
+SEC("perf_event")
+int kc_clock_tick(struct bpf_perf_event_data *ctx)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
+	__u64 now_ns = bpf_ktime_get_ns();
+
+	if (!stats || !stats->origin_ns)
+		return 0;
+	clock_tick(ctx, stats, now_ns, cpu);
+	count_programs(stats, bpf_ktime_get_ns() - now_ns);
 	return 0;
 }
 

@@ -40,6 +40,12 @@ struct scratch_array {
 
 extern struct scratch_array kc_scratch SEC(".maps");
 
+/* Counts what a program took. One that runs in a thread may be interrupted by another. */
+static __always_inline void count_programs(struct cpu_stats *stats, __u64 took_ns)
+{
+	__sync_fetch_and_add(&stats->programs_ns, took_ns);
+}
+
 static __always_inline void set_busy(struct cpu_stats *stats, __u64 busy)
 {
 	if (counters_overflow)

@@ -85,6 +85,7 @@ static __always_inline void send_user_return(struct task_struct *task, __u32 num
 {
 	__u32 cpu = bpf_get_smp_processor_id(), scratch_index = FIRST_SCRATCH(cpu);
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
+	__u64 began_ns = bpf_ktime_get_ns(), preempted = task->nivcsw;
 	struct user_scratch *out;
 
 	if (!stats)
@@ -98,8 +99,12 @@ static __always_inline void send_user_return(struct task_struct *task, __u32 num
 	describe_user_return(out, task, number, cpu);
 	capture_user_stack(out, task, scratch_index, cpu);
 	send_user_stack(out, stats, cpu);
-	if (in_thread)
-		out->busy = 0;
+	if (!in_thread)
+		return;
+	out->busy = 0;
+	/* Other threads may have run meanwhile. */
+	if (task->nivcsw == preempted)
+		count_programs(stats, bpf_ktime_get_ns() - began_ns);
 }
 
 /* Runs in the thread when it returns to user mode. */

@@ -6,7 +6,7 @@
 
 /* Interval boundaries of one CPU by what became of them, and its tick grid. Written by programs
  * that run on this CPU with interrupts off. Sent are user + kernel + idle + stolen - unsent - lost
- * boundaries; user + kernel + idle + stolen is the time recorded. Five cache lines, so that CPUs
+ * boundaries; user + kernel + idle + stolen is the time recorded. Six cache lines, so that CPUs
  * share none. */
 struct cpu_stats {
 	__u64 origin_ns; /* struct grid; 0 while the CPU has no clock */
@@ -60,7 +60,15 @@ struct cpu_stats {
 	__u32 last_pid, last_tid;
 	/* Changes of blocks that found the ring full, or no room among the blocks that are kept. */
 	__u64 blocks_lost;
+	/* What the programs took at context switches, ticks and returns to user mode. One switch of
+	 * MEASURED_SWITCHES is measured, and stands for those since the last one. */
+	__u64 programs_ns;
+	__u64 unmeasured; /* context switches since the last that was measured */
+	__u64 unused[6];
 };
+
+/* No multiple of the number of threads that take turns, such as two: it is a prime number. */
+#define MEASURED_SWITCHES 61
 
 /* A counter on one CPU. */
 struct counter_stats {
@@ -70,7 +78,7 @@ struct counter_stats {
 	__u64 lost;	      /* events of records that found the ring full */
 };
 
-_Static_assert(sizeof(struct cpu_stats) == 320, "as in layout.rs");
+_Static_assert(sizeof(struct cpu_stats) == 384, "as in layout.rs");
 _Static_assert(sizeof(struct counter_stats) == 32, "as in layout.rs");
 
 #endif

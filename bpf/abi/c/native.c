@@ -268,6 +268,9 @@ const struct abi_entry kcollect_abi[] = {
 	FIELD(cpu_stats, last_pid)
 	FIELD(cpu_stats, last_tid)
 	FIELD(cpu_stats, blocks_lost)
+	FIELD(cpu_stats, programs_ns)
+	FIELD(cpu_stats, unmeasured)
+	FIELD(cpu_stats, unused)
 
 	SIZE(counter_stats)
 	FIELD(counter_stats, since_overflow)

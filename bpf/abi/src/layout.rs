@@ -499,6 +499,13 @@ pub struct CpuStats {
     pub last_tid: u32,
     /// Changes of blocks that found the ring full, or no room among the blocks that are kept.
     pub blocks_lost: u64,
+    /// What the programs took at context switches, ticks and returns to user mode, nanoseconds. Of
+    /// the switches it is an estimate: one of 61 is measured.
+    pub programs_ns: u64,
+    /// Context switches since the last that was measured.
+    pub unmeasured: u64,
+    /// Fills the last cache line.
+    pub unused: [u64; 6],
 }
 
 impl CpuStats {
@@ -524,6 +531,7 @@ impl CpuStats {
             lock_waits_skipped_ns: self.lock_waits_skipped_ns,
             io_calls_lost: self.io_calls_lost,
             blocks_lost: self.blocks_lost,
+            programs_ns: self.programs_ns,
         }
     }
 
@@ -736,7 +744,7 @@ const _: () = assert!(size_of::<LockWaitLayout>() == 80 - 56);
 const _: () = assert!(size_of::<IoCallLayout>() == 112 - 56);
 const _: () = assert!(size_of::<BlockLayout>() == 80 - 56);
 const _: () = assert!(size_of::<TracedCall>() == 4);
-const _: () = assert!(size_of::<CpuStats>() == 320);
+const _: () = assert!(size_of::<CpuStats>() == 384);
 const _: () = assert!(size_of::<CounterStats>() == 32);
 const _: () = assert!(size_of::<EncodedRule>() == 16);
 const _: () = assert!(size_of::<UnwindRow>() == 4);

@@ -5,9 +5,10 @@
 //! less than half of the budget, the level before is restored. So a short burst costs at most one
 //! level, and the level does not alternate.
 //!
-//! The use is the CPU time of kcollect's own process. What its programs take inside of other
-//! threads is not in it: the kernel counts that for a process with CAP_SYS_ADMIN alone, which a
-//! recording has dropped by then.
+//! The use is the CPU time of kcollect's own process as a share of one CPU, or what its programs in
+//! the kernel take as a share of all CPUs, whichever is greater: a budget of 1 % means that threads
+//! are slowed down by 1 %, too. The programs measure themselves. The kernel's own statistics of
+//! programs need CAP_SYS_ADMIN, which a service has not, and take time in each run.
 
 use std::fmt;
 use std::time::Duration;
@@ -107,9 +108,40 @@ pub struct BudgetChange {
     pub at_ns: Nanos,
     /// The level from then on.
     pub level: BudgetLevel,
-    /// The share of a CPU that was taken in the five seconds before, which decided it. None: the
-    /// level was reached before the experiment began.
-    pub share: Option<f64>,
+    /// What was taken in the five seconds before, which decided it. None: the level was reached
+    /// before the experiment began.
+    pub shares: Option<UsedShares>,
+}
+
+/// CPU time that was taken until an instant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UsedTime {
+    /// By kcollect's own process.
+    pub own: Duration,
+    /// By its programs in the kernel, on a CPU in the mean.
+    pub programs: Duration,
+}
+
+/// CPU time that was taken, as shares of the time that passed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct UsedShares {
+    /// By kcollect's own process, of one CPU.
+    pub own: f64,
+    /// By its programs in the kernel, of all CPUs.
+    pub programs: f64,
+}
+
+impl UsedTime {
+    /// Returns what was used since an earlier instant, as shares of the time that passed.
+    fn since(self, before: UsedTime, passed_ns: Nanos) -> UsedShares {
+        let share = |now: Duration, before: Duration| {
+            now.saturating_sub(before).as_nanos() as f64 / passed_ns.0 as f64
+        };
+        UsedShares {
+            own: share(self.own, before.own),
+            programs: share(self.programs, before.programs),
+        }
+    }
 }
 
 /// The level in force, and what decides about the next one.
@@ -118,7 +150,7 @@ pub struct Governor {
     budget: f64,
     level: BudgetLevel,
     /// When the last decision was made, and what was used by then.
-    last: Option<(Nanos, Duration)>,
+    last: Option<(Nanos, UsedTime)>,
     /// Decisions in a row that found less use than detail is restored at.
     low_use: u32,
     changes: Vec<BudgetChange>,
@@ -156,7 +188,7 @@ impl Governor {
             self.changes.push(BudgetChange {
                 at_ns,
                 level: self.level,
-                share: None,
+                shares: None,
             });
         }
     }
@@ -167,19 +199,27 @@ impl Governor {
         self.level
     }
 
-    /// Decides, if it is time; `used` is the CPU time so far. The first call begins the watch: what
+    /// Returns whether it is time to decide.
+    #[must_use]
+    pub fn is_due(&self, now_ns: Nanos) -> bool {
+        let last = self.last;
+        last.is_none_or(|(then_ns, _)| now_ns.saturating_sub(then_ns) >= DECISION_NS)
+    }
+
+    /// Decides, if it is time; `used` is what was taken so far. The first call begins the watch: what
     /// the start took does not count. Returns a change.
-    pub fn decide(&mut self, now_ns: Nanos, used: Duration) -> Option<BudgetChange> {
+    pub fn decide(&mut self, now_ns: Nanos, used: UsedTime) -> Option<BudgetChange> {
         let Some((then_ns, before)) = self.last else {
             self.last = Some((now_ns, used));
             return None;
         };
-        let passed_ns = now_ns.saturating_sub(then_ns);
-        if passed_ns < DECISION_NS {
+        if !self.is_due(now_ns) {
             return None;
         }
+        let passed_ns = now_ns.saturating_sub(then_ns);
         self.last = Some((now_ns, used));
-        let share = used.saturating_sub(before).as_nanos() as f64 / passed_ns.0 as f64;
+        let shares = used.since(before, passed_ns);
+        let share = shares.own.max(shares.programs);
         self.low_use = match share < RESTORE_BELOW_SHARE * self.budget {
             true => self.low_use + 1,
             false => 0,
@@ -196,7 +236,7 @@ impl Governor {
         let change = BudgetChange {
             at_ns: now_ns,
             level,
-            share: Some(share),
+            shares: Some(shares),
         };
         self.changes.push(change);
         Some(change)
@@ -210,18 +250,25 @@ mod tests {
     /// Feeds a governor of 1 % with shares of a CPU in thousandths, one for each decision: a digit,
     /// or `x` for eleven. Returns the level after each.
     fn drawing(shares: &str) -> String {
+        drawing_of(shares, |own| UsedTime {
+            own,
+            ..UsedTime::default()
+        })
+    }
+
+    fn drawing_of(shares: &str, used_time: impl Fn(Duration) -> UsedTime) -> String {
         let mut governor = Governor::new(0.01);
         let mut used = Duration::from_millis(700);
-        assert_eq!(governor.decide(Nanos(5), used), None);
+        assert_eq!(governor.decide(Nanos(5), used_time(used)), None);
         let mut drawn = String::new();
         for (turn, share) in (1..).zip(shares.chars()) {
             let thousandths = u64::from(share.to_digit(10).unwrap_or(11));
             used += Duration::from(DECISION_NS / 1000 * thousandths);
             // A look in between decides nothing.
             let now = Nanos(5) + DECISION_NS * turn;
-            assert_eq!(governor.decide(now - Nanos(1), used), None);
+            assert_eq!(governor.decide(now - Nanos(1), used_time(used)), None);
             let before = governor.level();
-            let change = governor.decide(now, used);
+            let change = governor.decide(now, used_time(used));
             assert_eq!(change.is_some(), governor.level() != before);
             drawn.push(char::from(b'0' + governor.level() as u8));
         }
@@ -231,6 +278,11 @@ mod tests {
     #[test]
     fn detail_is_reduced_while_too_much_is_used() {
         assert_eq!(drawing("99xxxxxxx"), "001234444");
+        let programs = |programs| UsedTime {
+            programs,
+            ..UsedTime::default()
+        };
+        assert_eq!(drawing_of("99xxxxxxx", programs), "001234444");
     }
 
     #[test]
@@ -249,15 +301,23 @@ mod tests {
         let mut governor = Governor::new(0.01);
         governor.begin_again(Nanos(3));
         assert_eq!(governor.changes(), []);
-        governor.decide(Nanos(5), Duration::ZERO);
+        governor.decide(Nanos(5), UsedTime::default());
         let now = Nanos(5) + DECISION_NS;
-        let change = governor.decide(now, Duration::from_millis(100)).unwrap();
-        assert_eq!((change.at_ns, change.share), (now, Some(0.02)));
+        let used = UsedTime {
+            own: Duration::from_millis(100),
+            programs: Duration::from_millis(15),
+        };
+        let change = governor.decide(now, used).unwrap();
+        let shares = UsedShares {
+            own: 0.02,
+            programs: 0.003,
+        };
+        assert_eq!((change.at_ns, change.shares), (now, Some(shares)));
         assert_eq!(governor.changes(), [change]);
         governor.begin_again(now + Nanos(7));
         let began = BudgetChange {
             at_ns: now + Nanos(7),
-            share: None,
+            shares: None,
             ..change
         };
         assert_eq!(governor.changes(), [began]);

@@ -11,7 +11,7 @@ use host::signals::SignalRequest;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::dispatch::Dispatcher;
-use super::governor::{BudgetChange, BudgetLevel};
+use super::governor::{BudgetChange, BudgetLevel, UsedShares, UsedTime};
 use super::input::event::InputEvent;
 use super::load_phase::LoadStep;
 use super::pause::PauseReasons;
@@ -235,8 +235,16 @@ impl Session<'_> {
         let Some(governor) = &mut self.governor else {
             return Ok(());
         };
-        let used = Duration::from_secs_f64(own_use().0);
-        let Some(BudgetChange { level, share, .. }) = governor.decide(time_ns, used) else {
+        if !governor.is_due(time_ns) {
+            return Ok(());
+        }
+        let totals = self.inputs.totals()?;
+        let programs_ns = totals.sum(|stats| stats.programs_ns) / totals.cpus.len().max(1) as u64;
+        let used = UsedTime {
+            own: Duration::from_secs_f64(own_use().0),
+            programs: Duration::from_nanos(programs_ns),
+        };
+        let Some(BudgetChange { level, shares, .. }) = governor.decide(time_ns, used) else {
             return Ok(());
         };
         self.inputs
@@ -245,9 +253,12 @@ impl Session<'_> {
         self.inputs
             .set_boundaries_per_firing(level.boundaries_per_firing())?;
         self.dispatcher.router.least_intervals = level.least_intervals();
+        let percent = |of: fn(&UsedShares) -> f64| 100.0 * shares.as_ref().map_or(0.0, of);
         let text = format!(
-            "kcollect took {:.2} % of a CPU: from here on {level} (--budget)",
-            100.0 * share.unwrap_or_default()
+            "kcollect took {:.2} % of a CPU, and its BPF programs {:.2} % of all CPUs: from here on {level} \
+             (--budget)",
+            percent(|shares| shares.own),
+            percent(|shares| shares.programs)
         );
         output.say(&text);
         self.dispatcher.router.warn(time_ns, text);

@@ -3,6 +3,7 @@
 
 mod budget;
 mod doctor;
+mod own_cost;
 mod privileges;
 mod rotation;
 mod service;

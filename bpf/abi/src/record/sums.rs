@@ -118,6 +118,8 @@ sums! {
         io_calls_lost,
         /// Changes of blocks that found the ring full, or no room among the blocks that are kept.
         blocks_lost,
+        /// What the programs took at context switches, ticks and returns to user mode, nanoseconds.
+        programs_ns,
     }
 }
 

@@ -269,6 +269,9 @@ fn statistics(all: &mut Vec<(String, usize)>) {
             last_pid,
             last_tid,
             blocks_lost,
+            programs_ns,
+            unmeasured,
+            unused,
         ]
     );
     structure!(

@@ -225,7 +225,7 @@ impl Summary {
             detail_s: DetailSeconds::new(&system.details),
             followed,
             archive: None,
-            cost: OwnCost::new(&times, dispatcher.router.bytes_written()),
+            cost: OwnCost::new(&times, totals, dispatcher.router.bytes_written()),
         }
     }
 

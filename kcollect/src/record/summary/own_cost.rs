@@ -4,6 +4,8 @@ use experiment_format::units::Nanos;
 use host::machine::now;
 use serde::Serialize;
 
+use crate::record::input::totals::Totals;
+
 /// When a recording started and stopped.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordingTimes {
@@ -51,7 +53,7 @@ impl RecordingTimes {
     }
 }
 
-/// The resources that kcollect used itself.
+/// What kcollect took.
 #[derive(Debug, Serialize)]
 pub struct OwnCost {
     /// CPU seconds of its process, from its start until the summary; of an experiment that follows
@@ -59,6 +61,12 @@ pub struct OwnCost {
     pub cpu_s: f64,
     /// The same as a percentage of one CPU over that time.
     pub cpu_percent: f64,
+    /// What its programs in the kernel took of other threads' time, and of idle CPUs', seconds:
+    /// those at context switches, ticks and returns to user mode. Of the switches it is an
+    /// estimate.
+    pub programs_s: f64,
+    /// The same as a percentage of the recorded time of all CPUs.
+    pub programs_percent: f64,
     /// The largest resident memory, bytes.
     pub peak_rss_bytes: u64,
     /// Bytes written for data and logs.
@@ -67,14 +75,19 @@ pub struct OwnCost {
 
 impl OwnCost {
     /// Returns the resources used until now.
-    pub(super) fn new(times: &RecordingTimes, bytes_written: u64) -> OwnCost {
+    pub(super) fn new(times: &RecordingTimes, totals: &Totals, bytes_written: u64) -> OwnCost {
         let (cpu_s, peak_rss_bytes) = own_use();
         let cpu_s = cpu_s - times.own.cpu_s;
         // Not over the recording: a short one would have the CPU time of the start in it.
         let of_ns = now().saturating_sub(times.own.at_ns).max(Nanos(1));
+        let programs_ns = Nanos(totals.sum(|stats| stats.programs_ns));
+        let recorded_ns = totals.cpus.iter().map(|(_, _, time)| time.recorded_ns.0);
+        let recorded_ns = recorded_ns.sum::<u64>().max(1);
         OwnCost {
             cpu_s,
             cpu_percent: 100.0 * cpu_s / (of_ns.as_secs_f64()),
+            programs_s: programs_ns.as_secs_f64(),
+            programs_percent: 100.0 * programs_ns.0 as f64 / recorded_ns as f64,
             peak_rss_bytes,
             bytes_written,
         }

@@ -146,6 +146,7 @@ fn full() -> Summary {
                 at_s: 5.0,
                 level: BudgetLevel::FewCopies,
                 cpu_percent: Some(1.5),
+                programs_percent: Some(0.5),
             }],
         }),
         losses: Losses {
@@ -188,6 +189,8 @@ fn full() -> Summary {
         cost: OwnCost {
             cpu_s: 0.25,
             cpu_percent: 2.5,
+            programs_s: 0.08,
+            programs_percent: 0.4,
             peak_rss_bytes: 40_000_000,
             bytes_written: 120_000,
         },

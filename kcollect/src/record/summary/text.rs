@@ -121,11 +121,14 @@ impl Summary {
         }
         writeln!(
             out,
-            "kcollect, from its start to now: {:.3} s of CPU ({:.2} % of one CPU), {} of memory, {} written",
+            "kcollect, from its start to now: {:.3} s of CPU ({:.2} % of one CPU), {} of memory, {} written\n\
+             its programs in the kernel: {:.3} s ({:.2} % of all CPUs)",
             self.cost.cpu_s,
             self.cost.cpu_percent,
             bytes(self.cost.peak_rss_bytes),
             bytes(self.cost.bytes_written),
+            self.cost.programs_s,
+            self.cost.programs_percent,
         )?;
         writeln!(out, "\nNext:")?;
         next_commands(&self.experiment, first.busiest.as_deref())
