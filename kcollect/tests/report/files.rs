@@ -12,7 +12,7 @@ use super::{shown, stdout};
 
 /// A program that reads a file by a duplicate of its descriptor, writes to its standard output, and
 /// to a descriptor of which nothing is known.
-fn traced(parent: &Path) {
+pub(crate) fn traced(parent: &Path) {
     let objects: &[(&str, u64, &[&str])] = &[("/usr/bin/sort", PROGRAM, &["main", "merge"])];
     let (founder, mut sub) = experiment::traced(parent, &IoEvent::table(), objects);
     let (main, merge) = (PROGRAM + 0x10, PROGRAM + 0x110);

@@ -12,7 +12,7 @@ use super::experiment::{self, PROGRAM, START, made};
 use super::{kcollect, shown, stdout};
 
 /// Pages that are mapped, and unmapped in part; and blocks, of which the last stands for ten.
-fn traced(parent: &Path) {
+pub(crate) fn traced(parent: &Path) {
     let objects: &[(&str, u64, &[&str])] = &[("/usr/bin/sort", PROGRAM, &["main", "merge"])];
     let (founder, mut sub) = experiment::traced(parent, &HeapEvent::table(), objects);
     let (main, merge) = (PROGRAM + 0x10, PROGRAM + 0x110);

@@ -11,7 +11,7 @@ use super::experiment::{self, KERNEL, PROGRAM, START, made};
 use super::{kcollect, shown, stdout};
 
 /// A program with two locks in its data, and a wait whose lock is not known.
-fn traced(parent: &Path) {
+pub(crate) fn traced(parent: &Path) {
     let objects: &[(&str, u64, &[&str])] = &[
         ("vmlinux", KERNEL, &["schedule", "futex_wait"]),
         ("/usr/bin/sort", PROGRAM, &["main", "merge"]),

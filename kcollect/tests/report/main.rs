@@ -12,6 +12,7 @@ mod groups;
 mod heap;
 mod locks;
 mod packed;
+mod page;
 mod period;
 
 use std::fs::OpenOptions;

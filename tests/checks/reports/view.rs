@@ -6,6 +6,7 @@ mod cpus;
 mod generated;
 mod selecting;
 mod shown;
+mod traced;
 mod truth;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +19,7 @@ use analysis::aggregate::totals;
 use analysis::filter::{self as report, Filter};
 use analysis::load::lines::LookupPaths;
 use analysis::model::Model;
-use analysis::view::{Payload, gather};
+use analysis::view::{Payload, SubjectKind, gather};
 use anyhow::{Context as _, Result, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -102,6 +103,51 @@ fn every_selection_has_its_ticks() -> Result<()> {
         .browser
         .evaluate("+document.querySelector('#table tfoot tr').dataset.ticks")?;
     ensure!(sum == all.states.iter().sum::<u64>(), "{sum}");
+    shown.is_content()
+}
+
+#[test]
+fn every_selection_has_its_traced_events() -> Result<()> {
+    let mut payload = profile(3, 6, 12, 2_000, 20);
+    traced::add_events(&mut payload);
+    let mut shown = show(&payload)?;
+    let kinds = [SubjectKind::Lock, SubjectKind::File, SubjectKind::Memory];
+    for selection in selections(&payload, 24) {
+        shown.select(&selection, false)?;
+        for kind in kinds {
+            let rows = format!("kcollect.traced({})", kind as u8);
+            let found = traced::shown(&shown.browser.evaluate(&rows)?)?;
+            let expected = traced::sums(&payload, &selection, kind);
+            ensure!(
+                found == expected,
+                "{kind:?} of {selection:?}: {found:?}, not {expected:?}"
+            );
+        }
+    }
+    // The table has a row of each, the first one with the most.
+    shown.select(&Selection::default(), false)?;
+    shown
+        .browser
+        .evaluate("document.getElementById('tab-traced').click()")?;
+    for kind in kinds {
+        let button = format!("#traced-kinds button:nth-child({})", kind as u8 + 1);
+        let rows = format!(
+            "document.querySelector('{button}').click(); \
+             [...document.querySelectorAll('#subjects tbody tr')].map(row => +row.cells[0].textContent.replace(/\\u202f/g, ''))"
+        );
+        let rows = shown.browser.evaluate(&rows)?;
+        let first: Vec<_> = rows
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_f64)
+            .collect();
+        let sums = traced::sums(&payload, &Selection::default(), kind);
+        ensure!(
+            first.len() == sums.len() && first.is_sorted_by(|a, b| a >= b),
+            "{kind:?}: {rows}"
+        );
+    }
     shown.is_content()
 }
 

@@ -13,6 +13,7 @@ mod experiment;
 mod groups;
 mod ids;
 pub(crate) mod interner;
+pub(crate) mod own_code;
 mod rows;
 mod source_lines;
 mod stacks;

@@ -14,7 +14,8 @@
 //! * stacks in preorder, each with its depth, of siblings the one with most ticks first. So a
 //!   node's descendants follow it without a gap, and the tree needs no other link;
 //! * ticks by thread, then by time, as the distance from the row before. `first` says where each
-//!   thread begins.
+//!   thread begins;
+//! * traced events by what they are about, then by kind and time.
 //!
 //! Equal payloads are equal bytes.
 
@@ -28,7 +29,7 @@ use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use serde::Serialize;
 
-use super::payload::{PageTick, Payload};
+use super::payload::{PageEvent, PageTick, Payload};
 
 /// JavaScript's numbers are exact below this.
 const MAX_SAFE_INTEGER: u64 = 1 << 53;
@@ -71,6 +72,16 @@ pub enum PayloadError {
         /// Its value.
         value: u64,
     },
+    /// A traced event refers to something that does not exist, or is too late.
+    #[error("traced event {event} has an impossible {what}: {value}")]
+    Event {
+        /// Index of the event.
+        event: usize,
+        /// The column.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+    },
     /// Ticks without length, or more time than the page can count.
     #[error("an impossible {what}: {value}")]
     Clock {
@@ -108,7 +119,23 @@ pub fn encode(payload: &Payload) -> Result<Vec<u8>, PayloadError> {
             .flat_map(|thread| thread.exact_ns.unwrap_or_default())
             .map(|ns| ns.0),
     );
+    push_events(payload, &mut columns);
     Ok(compress(&header(payload, &columns), &columns.bytes))
+}
+
+fn push_events(payload: &Payload, columns: &mut Columns) {
+    let mut events = payload.events.clone();
+    events.sort_by_key(|event| (event.subject, event.kind, event.time_ns, event.thread));
+    let mut push = |name, width, of: fn(&PageEvent) -> u64| {
+        columns.push(name, width, events.iter().map(of));
+    };
+    push("event_subject", 4, |event| event.subject.into());
+    push("event_kind", 1, |event| event.kind as u64);
+    push("event_end", 8, |event| event.time_ns.0);
+    push("event_thread", 4, |event| event.thread.into());
+    push("event_count", 8, |event| event.count);
+    push("event_ns", 8, |event| event.took_ns.0);
+    push("event_bytes", 8, |event| event.bytes);
 }
 
 fn check(payload: &Payload) -> Result<(), PayloadError> {
@@ -150,6 +177,18 @@ fn check(payload: &Payload) -> Result<(), PayloadError> {
         .find(|(_, value, limit)| value >= limit);
         if let Some((what, value, _)) = impossible {
             return Err(PayloadError::Tick { row, what, value });
+        }
+    }
+    for (event, it) in payload.events.iter().enumerate() {
+        let impossible = [
+            ("thread", it.thread.into(), payload.threads.len() as u64),
+            ("subject", it.subject.into(), payload.subjects.len() as u64),
+            ("time", it.time_ns.0, MAX_SAFE_INTEGER),
+        ]
+        .into_iter()
+        .find(|(_, value, limit)| value >= limit);
+        if let Some((what, value, _)) = impossible {
+            return Err(PayloadError::Event { event, what, value });
         }
     }
     Ok(())
@@ -268,6 +307,8 @@ struct PageHeader<'a> {
     threads: Vec<(u32, Tid, usize, u8)>,
     /// Name, object, flags: 1 kernel, 2 JIT code.
     functions: Vec<(usize, usize, u8)>,
+    /// Kind, name, process, the function of a library, the program's function that called it.
+    subjects: Vec<(u8, usize, usize, usize, usize)>,
     strings: Vec<String>,
     columns: &'a [(&'static str, u8, usize)],
 }
@@ -303,6 +344,14 @@ fn header(payload: &Payload, columns: &Columns) -> Vec<u8> {
             (strings.number(&it.name), strings.number(&it.object), flags)
         })
         .collect();
+    let subjects = payload.subjects.iter();
+    let subjects = subjects
+        .map(|it| {
+            let [library, caller] = [&it.called[0], &it.called[1]].map(|name| strings.number(name));
+            let (name, process) = (strings.number(&it.name), strings.number(&it.process));
+            (it.kind as u8, name, process, library, caller)
+        })
+        .collect();
     let header = PageHeader {
         title: printable(payload.title.as_bytes()),
         start_unix_ms: payload.start_unix_ms,
@@ -320,6 +369,7 @@ fn header(payload: &Payload, columns: &Columns) -> Vec<u8> {
         processes,
         threads,
         functions,
+        subjects,
         strings: strings.listed,
         columns: &columns.described,
     };

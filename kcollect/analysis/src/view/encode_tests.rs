@@ -6,7 +6,9 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
-use crate::view::payload::{PageFunction, PageProcess, PageThread};
+use crate::view::payload::{
+    EventKind, PageFunction, PageProcess, PageSubject, PageThread, SubjectKind,
+};
 
 /// Decodes header and columns, as the page does.
 fn decoded(payload: &Payload) -> (Value, Vec<(String, Vec<u64>)>) {
@@ -86,6 +88,58 @@ fn stacks_come_in_preorder_the_heaviest_sibling_first() {
         .map(|function| &function[2])
         .collect();
     assert_eq!(flags, [0, 2, 0, 1]);
+}
+
+#[test]
+fn events_come_by_what_they_are_about_then_by_kind_and_time() {
+    let mut payload = payload();
+    let subject = |kind, name: &str| PageSubject {
+        kind,
+        name: name.into(),
+        process: "server".into(),
+        called: ["pthread_mutex_lock".into(), "work".into()],
+    };
+    payload.subjects = vec![
+        subject(SubjectKind::Lock, "0x10"),
+        subject(SubjectKind::File, "/tmp/a"),
+    ];
+    let event = |time_ns, thread, subject, kind| PageEvent {
+        time_ns: Nanos(time_ns),
+        thread,
+        subject,
+        kind,
+        count: 1,
+        took_ns: Nanos(700),
+        bytes: 1 << 40,
+    };
+    payload.events = vec![
+        event(30, 0, 1, EventKind::Write),
+        event(40, 1, 1, EventKind::Read),
+        event(20, 1, 0, EventKind::Wait),
+        event(10, 0, 0, EventKind::Wait),
+    ];
+    let (header, columns) = decoded(&payload);
+    assert_eq!(column(&columns, "event_subject"), [0, 0, 1, 1]);
+    assert_eq!(column(&columns, "event_kind"), [0, 0, 1, 2]);
+    assert_eq!(column(&columns, "event_end"), [10, 20, 40, 30]);
+    assert_eq!(column(&columns, "event_thread"), [0, 1, 1, 0]);
+    assert_eq!(column(&columns, "event_ns"), [700; 4]);
+    assert_eq!(column(&columns, "event_bytes"), [1 << 40; 4]);
+    let strings = header["strings"].as_array().unwrap();
+    let text = |at: &Value| strings[at.as_u64().unwrap() as usize].as_str().unwrap();
+    let file = &header["subjects"][1];
+    assert_eq!(file[0], 1);
+    let texts: Vec<_> = (1..5).map(|at| text(&file[at])).collect();
+    assert_eq!(texts, ["/tmp/a", "server", "pthread_mutex_lock", "work"]);
+    payload.events[2].subject = 2;
+    assert_eq!(
+        encode(&payload),
+        Err(PayloadError::Event {
+            event: 2,
+            what: "subject",
+            value: 2
+        })
+    );
 }
 
 #[test]

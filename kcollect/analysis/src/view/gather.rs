@@ -12,6 +12,7 @@ use experiment_format::losses::phrase;
 use experiment_format::microstate::Microstate;
 
 use super::payload::{PageFunction, PageProcess, PageStacks, PageThread, PageTick, Payload};
+use super::traced::add_events;
 use crate::filter::{Filter, Selection};
 use crate::load::exact::{ExactSums, ExactTimes};
 use crate::model::{ExperimentInfo, GroupKind, LossCounts, Model, ObjectKind, TickRow};
@@ -60,6 +61,8 @@ pub fn gather(model: &Model, filter: &Filter) -> Result<Payload, Error> {
         functions,
         stacks,
         ticks: Vec::with_capacity(model.rows.len()),
+        subjects: Vec::new(),
+        events: Vec::new(),
     };
     for row in model.rows.iter().filter(|row| selection.passes(row)) {
         let ticks = model.microseconds(row) / i64::from(interval);
@@ -74,6 +77,7 @@ pub fn gather(model: &Model, filter: &Filter) -> Result<Payload, Error> {
             });
         }
     }
+    add_events(model, &selection, &mut payload);
     // They are of one whole experiment, and of all states.
     if founders.len() == 1 && model.shows.is_none() && *filter == Filter::default() {
         note_exact_times(founder, &mut payload)?;

@@ -14,9 +14,13 @@ pub mod page;
 pub mod payload;
 pub mod serve;
 mod show;
+mod traced;
 
 pub use encode::PayloadError;
 pub use gather::gather;
 pub use page::page;
-pub use payload::{PageFunction, PageProcess, PageStacks, PageThread, PageTick, Payload};
+pub use payload::{
+    EventKind, PageEvent, PageFunction, PageProcess, PageStacks, PageSubject, PageThread, PageTick,
+    Payload, SubjectKind,
+};
 pub use show::{ViewOptions, ViewOutput, show};

@@ -15,7 +15,7 @@ use crate::palette;
 const HTML: &str = include_str!("page.html");
 const STYLE: &str = include_str!("style.css");
 /// The scripts in the order of their dependencies. They share one scope, closed to the outside.
-const SCRIPTS: [&str; 13] = [
+const SCRIPTS: [&str; 14] = [
     include_str!("js/format.js"),
     include_str!("js/theme.js"),
     include_str!("js/data.js"),
@@ -28,6 +28,7 @@ const SCRIPTS: [&str; 13] = [
     include_str!("js/flame.js"),
     include_str!("js/functions.js"),
     include_str!("js/table.js"),
+    include_str!("js/traced.js"),
     include_str!("js/main.js"),
 ];
 

@@ -39,6 +39,73 @@ pub struct Payload {
     pub stacks: PageStacks,
     /// The ticks, in any order.
     pub ticks: Vec<PageTick>,
+    /// What the traced events were about.
+    pub subjects: Vec<PageSubject>,
+    /// The traced events, in any order.
+    pub events: Vec<PageEvent>,
+}
+
+/// What traced events are about: a row of the page's table of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageSubject {
+    /// What it is.
+    pub kind: SubjectKind,
+    /// Its name: a lock's address, a file's name, a function.
+    pub name: Vec<u8>,
+    /// The process of a lock or a function; empty for a file, which many may use.
+    pub process: Vec<u8>,
+    /// Of a lock, the function of a library that waited most, and the program's function that
+    /// called it; otherwise empty.
+    pub called: [Vec<u8>; 2],
+}
+
+/// The kind of what traced events are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SubjectKind {
+    /// A lock (`-s`).
+    Lock = 0,
+    /// A file (`-i`).
+    File = 1,
+    /// A function that allocated memory (`-H`).
+    Memory = 2,
+}
+
+/// What happened in traced events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum EventKind {
+    /// A thread waited for the lock.
+    Wait = 0,
+    /// It read from the file.
+    Read = 1,
+    /// It wrote to the file.
+    Write = 2,
+    /// It made another call on the file.
+    OtherCall = 3,
+    /// It made a call on the file, which failed.
+    FailedCall = 4,
+    /// The function allocated memory.
+    Allocated = 5,
+    /// It allocated memory that was not freed by the end. It is among [`EventKind::Allocated`].
+    Live = 6,
+}
+
+/// Traced events of one kind, of one thread, about the same, in the same millisecond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageEvent {
+    /// When the last of them ended.
+    pub time_ns: Nanos,
+    /// Index into [`Payload::threads`].
+    pub thread: u32,
+    /// Index into [`Payload::subjects`].
+    pub subject: u32,
+    /// What happened.
+    pub kind: EventKind,
+    /// How many there were; of sampled allocations, how many they stand for.
+    pub count: u64,
+    /// How long they took together.
+    pub took_ns: Nanos,
+    /// The bytes that they moved or allocated.
+    pub bytes: u64,
 }
 
 /// A process.

@@ -53,7 +53,7 @@ impl Selection {
     }
 
     /// Returns whether a tick that passed at this time is selected, whatever it is of.
-    fn has_time(&self, payload: &Payload, passed: i64) -> bool {
+    pub(crate) fn has_time(&self, payload: &Payload, passed: i64) -> bool {
         self.time.is_none_or(|[from, to]| {
             (from == 0 || passed > from as i64)
                 && (to >= payload.duration_ns.0 || passed <= to as i64)

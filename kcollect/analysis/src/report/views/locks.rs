@@ -13,7 +13,6 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::View;
 use super::context::ViewContext;
-use super::waiting::{called_in_library, waits_at};
 use crate::filter::Selection;
 use crate::model::{LockWaitRow, ProcessId, StackId, ThreadId, TracedEvents};
 use crate::report::table::{Cell, Column, Table};
@@ -90,8 +89,8 @@ pub(super) fn first_locks(context: &ViewContext<'_>, limit: Option<usize>) -> Ta
             .iter()
             .max_by_key(|(stack, ns)| (**ns, stack.0));
         let most = most.map(|(stack, _)| *stack);
-        let caller = most.and_then(|stack| waits_at(model, stack)?.1);
-        let library = most.and_then(|stack| called_in_library(model, stack));
+        let caller = most.and_then(|stack| model.waits_at(stack)?.1);
+        let library = most.and_then(|stack| model.called_in_library(stack));
         let mut cells = waits.cells(whole.sum_ns);
         cells.extend([
             Cell::Text(match object {

@@ -8,7 +8,6 @@
 
 use std::cmp::Reverse;
 
-use experiment_format::kernel::is_scheduler;
 use experiment_format::microstate::Microstate;
 use rustc_hash::FxHashMap;
 
@@ -16,9 +15,9 @@ use super::context::{ViewContext, short};
 use crate::aggregate::Totals;
 use crate::filter::Selection;
 use crate::load::lines::SymbolFiles;
+use crate::model::own_code::is_runtime;
 use crate::model::{
-    ExperimentId, FunctionId, Model, ObjectId, ObjectKind, ProcessId, ProcessInfo, STATE_SLOTS,
-    StackFrame, StackId,
+    ExperimentId, FunctionId, ObjectId, ObjectKind, ProcessId, ProcessInfo, STATE_SLOTS, StackId,
 };
 use crate::report::table::{Cell, Column, Table, left_out};
 use crate::symbol::demangle;
@@ -151,7 +150,7 @@ fn waiting_places<'a>(context: &ViewContext<'a>) -> FxHashMap<WaitingPlace<'a>, 
     }
     let mut places: FxHashMap<_, Waited> = FxHashMap::default();
     for ((process, stack, order), us) in by_stack {
-        let Some((function, caller)) = waits_at(model, stack) else {
+        let Some((function, caller)) = model.waits_at(stack) else {
             continue;
         };
         let place = WaitingPlace {
@@ -181,56 +180,6 @@ fn recorders(context: &ViewContext<'_>) -> Vec<ProcessId> {
     recorders.map(|(id, _)| id).collect()
 }
 
-/// Returns the innermost function that explains a wait, and the innermost function of user code
-/// that led to it and is none of a library or of a language's runtime; if there is none, that of
-/// any object but a C library, or of any.
-pub(super) fn waits_at(model: &Model, stack: StackId) -> Option<(FunctionId, Option<FunctionId>)> {
-    let telling = |frame: &&StackFrame| {
-        let function = model.function(frame.function);
-        !(model.is_mark(function) || function.kernel && is_scheduler(&function.name))
-    };
-    let place = model.stack(stack).find(telling)?.function;
-    let user = |frame: &&StackFrame| {
-        let function = model.function(frame.function);
-        !function.kernel && !model.is_mark(function)
-    };
-    let path = |frame: &StackFrame| &*model.object(model.function(frame.function).object).path;
-    let outside_libc = |frame: &&StackFrame| user(frame) && !is_c_library(path(frame));
-    let own = |frame: &&StackFrame| {
-        user(frame)
-            && is_of_program(model, frame)
-            && !is_runtime(&model.function(frame.function).name)
-    };
-    let frames = || model.stack(stack);
-    let caller = frames()
-        .find(own)
-        .or_else(|| frames().find(outside_libc))
-        .or_else(|| frames().find(user));
-    Some((place, caller.map(|frame| frame.function)))
-}
-
-/// Returns the function of the C library, or of a language's runtime, that the program called in a
-/// stack: the outermost one on top of the program's own.
-pub(super) fn called_in_library(model: &Model, stack: StackId) -> Option<FunctionId> {
-    let user = |frame: &&StackFrame| {
-        let function = model.function(frame.function);
-        !function.kernel && !model.is_mark(function)
-    };
-    let in_library = |frame: &&StackFrame| {
-        let function = model.function(frame.function);
-        is_c_library(&model.object(function.object).path) || is_runtime(&function.name)
-    };
-    let called = model.stack(stack).filter(user).take_while(in_library);
-    called.last().map(|frame| frame.function)
-}
-
-/// Returns whether a frame is of user code and of no library.
-fn is_of_program(model: &Model, frame: &StackFrame) -> bool {
-    let function = model.function(frame.function);
-    let path = &model.object(function.object).path;
-    !function.kernel && !is_c_library(path) && !is_library(path)
-}
-
 /// Returns, for each place without a function of the program's own in its stack, the innermost one
 /// that a compiler inlined into a function of the runtime.
 fn inlined_callers(
@@ -247,7 +196,7 @@ fn inlined_callers(
         if place.caller.is_some_and(is_runtime) {
             for frame in model.stack(waited.longest.1) {
                 let object = model.function(frame.function).object;
-                if !is_of_program(model, frame) || model.object(object).kind != ObjectKind::File {
+                if !model.is_of_program(frame) || model.object(object).kind != ObjectKind::File {
                     continue;
                 }
                 let known = wanted.iter().position(|(known, _)| *known == object);
@@ -275,36 +224,4 @@ fn inlined_callers(
     callers
         .map(|frames| frames.into_iter().find_map(own))
         .collect()
-}
-
-/// Returns whether a load object is a shared library, by its path.
-fn is_library(path: &str) -> bool {
-    let base = path.rsplit('/').next().unwrap_or(path);
-    base.ends_with(".so") || base.contains(".so.")
-}
-
-/// Returns whether a function belongs to the runtime that a compiler links into each program of
-/// its language, by its name: Rust, C++, Go.
-fn is_runtime(name: &str) -> bool {
-    const PREFIXES: [&str; 8] = [
-        "std::",
-        "core::",
-        "alloc::",
-        "__gnu_cxx::",
-        "__rust",
-        "__gthread",
-        "runtime.",
-        "sync.",
-    ];
-    // `<std::thread::Thread>::park`, `<core::… as …>::…`.
-    let name = name.trim_start_matches('<');
-    PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-}
-
-/// Returns whether a load object is a library that waits on behalf of its callers.
-fn is_c_library(path: &str) -> bool {
-    let base = path.rsplit('/').next().unwrap_or(path);
-    ["libc.", "libc-", "libpthread", "ld-", "libstdc++", "[vdso]"]
-        .iter()
-        .any(|prefix| base.starts_with(prefix))
 }

@@ -56,6 +56,10 @@ class Profile {
     this.processes = header.processes.map(([name, lineage, heldUp, pid, groups], index) => (
       { index, name: text(name), lineage: text(lineage), heldUp: text(heldUp), pid, groups: groups.map(text), threads: [] }));
     this.threads.forEach((thread, index) => this.processes[thread.process].threads.push(index));
+    this.subjects = header.subjects.map(([kind, name, process, library, caller], index) => (
+      { index, kind, name: text(name), process: text(process), library: text(library), caller: text(caller) }));
+    this.events = { subject: columns.event_subject, kind: columns.event_kind, end: columns.event_end, thread: columns.event_thread,
+      count: columns.event_count, ns: columns.event_ns, bytes: columns.event_bytes };
     this.stackTree(columns.stack_depth, columns.stack_function);
     this.rows(columns);
   }

@@ -15,6 +15,7 @@ class App {
     this.flame = new Flame(this);
     this.functions = new Functions(this);
     this.table = new Table(this);
+    this.traced = new Traced(this);
     theme.changed.push(() => { this.timeline.redraw(); this.flame.surface.later(); });
     this.viewChanged();
     this.recount();
@@ -53,6 +54,7 @@ class App {
     this.flame.count();
     this.functions.count();
     this.table.count();
+    this.traced.count();
   }
 
   /**
@@ -263,7 +265,7 @@ class App {
   }
 
   listenTabs() {
-    const tabs = ["flame", "functions", "table"].map((name) => byId("tab-" + name));
+    const tabs = ["flame", "functions", "table", "traced"].map((name) => byId("tab-" + name));
     const choose = (chosen) => {
       for (const tab of tabs) {
         tab.setAttribute("aria-selected", String(tab === chosen));
@@ -271,12 +273,14 @@ class App {
       }
       byId("panels").dataset.tab = chosen.id.slice("tab-".length);
       if (chosen.id === "tab-functions") this.functions.show();
+      if (chosen.id === "tab-traced") this.traced.show();
     };
     tabs.forEach((tab, at) => {
       tab.addEventListener("click", () => choose(tab));
       tab.addEventListener("keydown", (event) => {
         if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
-        const to = tabs[(at + (event.key === "ArrowRight" ? 1 : tabs.length - 1)) % tabs.length];
+        const shown = tabs.filter((tab) => !tab.hidden);
+        const to = shown[(at + (event.key === "ArrowRight" ? 1 : shown.length - 1)) % shown.length];
         choose(to);
         to.focus();
       });
@@ -328,6 +332,9 @@ function timed(work) {
  * view(a, b) shows this time
  * flame({ byProcess, by })  the frames in preorder: { depth, name, object, kernel, ticks, self,
  *            states }; `by` a kind of what processes belong to: "unit", …, or "process"
+ * traced(kind)  sums of the traced events of the selection: { name, process, count, ns, bytes } of
+ *            each lock (0), file (1) or function that allocated memory (2); the last three by kind
+ *            of event, as payload.rs numbers them
  * redraw()   draws everything now; returns how many milliseconds each view took
  */
 function tools(app, ready) {
@@ -360,6 +367,7 @@ function tools(app, ready) {
       if (app.flame.byProcess !== byProcess) byId("by-process").click();
       return app.flame.frames();
     },
+    traced: (kind) => app.traced.sums(kind).map(({ subject: { name, process }, count, ns, bytes }) => ({ name, process, count: [...count], ns: [...ns], bytes: [...bytes] })),
     redraw: () => ({
       timeline: timed(() => { app.timeline.surface.now(); app.timeline.overview.now(); }),
       flame: timed(() => app.flame.surface.now()),
