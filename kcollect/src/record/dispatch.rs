@@ -315,6 +315,8 @@ impl Dispatcher {
         };
         user.unwind_copies(&mut self.router, &self.processes, false);
         user.keep_trace_budget(&mut self.router, &self.processes, programs);
+        let now_ns = host::machine::now();
+        user.read_go_profiles(&mut self.router, &self.processes, (now_ns, false));
         user.publish(programs, &self.processes)?;
         let warnings = user.take_probe_warnings();
         let warn = |text| self.router.warn(host::machine::now(), text);
@@ -379,6 +381,7 @@ impl Dispatcher {
     /// after the experiments of all processes were made.
     pub fn finish(&mut self, ended_ns: Nanos) {
         if let Some(user) = &mut self.user {
+            user.read_go_profiles(&mut self.router, &self.processes, (ended_ns, true));
             user.finish(&mut self.router, &self.processes);
         }
         self.sample(ended_ns, LAST_SAMPLE);

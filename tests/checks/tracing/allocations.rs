@@ -95,7 +95,7 @@ fn root_sampled_blocks_stand_for_all() -> Result<()> {
 }
 
 /// Returns a field of `allocations` in the summary.
-fn summed(experiment: &Path, field: &str) -> Result<u64> {
+pub(super) fn summed(experiment: &Path, field: &str) -> Result<u64> {
     let summary = fs::read_to_string(experiment.join("kcollect.json"))?;
     let summary: serde_json::Value = serde_json::from_str(&summary)?;
     let value = &summary["allocations"][field];

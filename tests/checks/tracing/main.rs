@@ -2,6 +2,7 @@
 //! recorded with exactly these.
 
 mod allocations;
+mod go_heap;
 mod io;
 mod locks;
 mod memory;

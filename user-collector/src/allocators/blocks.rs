@@ -36,7 +36,7 @@ pub struct BlockChange {
 }
 
 impl BlockChange {
-    fn end(at_ns: Nanos, address: u64) -> BlockChange {
+    pub(super) fn end(at_ns: Nanos, address: u64) -> BlockChange {
         BlockChange {
             at_ns,
             freed: true,
@@ -50,7 +50,7 @@ impl BlockChange {
 
 /// Returns the number of allocations of so many bytes that one of them stands for, if one of
 /// `mean_bytes` bytes is sampled in the mean; 0: each block is.
-fn weight_of(bytes: u64, mean_bytes: u64) -> f64 {
+pub(super) fn weight_of(bytes: u64, mean_bytes: u64) -> f64 {
     match (bytes, mean_bytes) {
         (0, _) | (_, 0) => 1.0,
         // exp_m1 is exact where the exponent is small.

@@ -10,9 +10,11 @@
 
 mod blocks;
 mod functions;
+mod go_profile;
 mod probe_place;
 
 pub use blocks::{BlockChange, Blocks};
+pub use go_profile::{GoBlocks, GoBucket, GoProfile, GoProfileError, GoProfileSymbols, GoProgram};
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -52,6 +54,8 @@ pub struct Allocator {
     pub functions: Vec<FoundFunction>,
     /// The file is a C library, whose plain functions are called only where no other file has them.
     pub is_c_library: bool,
+    /// It is a Go program, which may keep a profile of its memory.
+    pub go: Option<GoProgram>,
 }
 
 impl Allocator {
@@ -94,6 +98,7 @@ impl Allocator {
         Ok(Allocator {
             functions,
             is_c_library: exported.starts_programs,
+            go: GoProgram::read(file)?,
         })
     }
 

@@ -138,6 +138,8 @@ fn full() -> Summary {
             without_frees: 1,
             growth_only: 2,
             given_up: 0,
+            go_profiles: 1,
+            go_without: 1,
             lost: 0,
         }),
         budget: Some(BudgetSummary {

@@ -149,6 +149,10 @@ pub struct BlockSummary {
     /// Functions that were probed at an instruction which the kernel single-steps: each call takes
     /// several microseconds more.
     pub slow_functions: u64,
+    /// Go programs whose own profile of their memory was read.
+    pub go_profiles: u64,
+    /// Go programs that keep no profile, since they never ask for it.
+    pub go_without: u64,
     /// Processes of which no more was recorded what they freed, from some time on: their probes
     /// took more than the budget (`--trace-budget`).
     pub without_frees: u64,
@@ -180,6 +184,8 @@ impl BlockSummary {
             probed_processes: probed.processes,
             unprobed_processes: probed.unprobed,
             slow_functions: probed.slow_functions,
+            go_profiles: probed.go_profiles,
+            go_without: probed.go_without,
             without_frees: probed.without_frees,
             growth_only: probed.growth_only,
             given_up: probed.given_up,
@@ -198,6 +204,19 @@ impl BlockSummary {
                 "  followed processes without a function that has the name of an allocator's: {}; \
                  their blocks are missing, and -H growth needs no name",
                 self.unprobed_processes
+            ));
+        }
+        if self.go_profiles > 0 {
+            lines.push(format!(
+                "  Go programs, by the profile that they keep themselves: {}",
+                self.go_profiles
+            ));
+        }
+        if self.go_without > 0 {
+            lines.push(format!(
+                "  Go programs that keep no profile (runtime/pprof is not in them): {}; their blocks \
+                 are missing",
+                self.go_without
             ));
         }
         if self.slow_functions > 0 {

@@ -87,6 +87,27 @@ impl UserSpace {
         processes: &ProcessTable,
         activity: ThreadActivity,
     ) {
+        self.note_activity(processes, &activity);
+        let (series, ticks) = (activity.stack_series(), activity.ticks());
+        let user_return = activity.header.user_return;
+        let complete = self.join.recorded(series, user_return, ticks, activity);
+        self.route(router, processes, complete);
+    }
+
+    /// Adds what a thread did, whose user stack is known.
+    fn activity_with_stack(
+        &mut self,
+        router: &mut Router,
+        processes: &ProcessTable,
+        activity: ThreadActivity,
+        stack: Option<Arc<UserStack>>,
+    ) {
+        self.note_activity(processes, &activity);
+        self.route(router, processes, vec![(activity, stack)]);
+    }
+
+    /// Follows the process of an activity, if it is to be.
+    fn note_activity(&mut self, processes: &ProcessTable, activity: &ThreadActivity) {
         let header = activity.header;
         let by_pid = self.policy.names_pid(header.pid());
         let (instance, process) = self.tracker.track(processes, header.pid());
@@ -95,17 +116,12 @@ impl UserSpace {
         if process.first.is_none() && !self.traced.is_before_exec(&header) {
             let (chosen, ticked) = (process.chosen, process.ticked);
             if chosen || self.policy.chooses(processes, header.pid(), ticked) {
-                self.choose(processes, instance, &activity);
+                self.choose(processes, instance, activity);
             }
         }
         if let Some(space) = self.code.spaces.get_mut(header.pid()) {
             space.note_use();
         }
-        let ticks = activity.ticks();
-        let complete =
-            self.join
-                .recorded(activity.stack_series(), header.user_return, ticks, activity);
-        self.route(router, processes, complete);
     }
 
     /// Follows the process from this activity on.

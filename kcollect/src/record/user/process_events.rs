@@ -73,7 +73,7 @@ impl UserSpace {
         self.code.spaces.executed(pid, at_ns);
         self.policy.executed(pid);
         self.traced.executed(pid);
-        self.allocators.changed(pid);
+        self.allocators.executed(pid);
         self.publisher.changed(pid);
         let descent = self.policy.descent(pid);
         let Some(instance) = self.tracker.instance(pid) else {

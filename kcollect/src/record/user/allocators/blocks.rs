@@ -45,7 +45,8 @@ impl UserSpace {
         (pid, name): (Pid, &[u8]),
         at_ns: Nanos,
     ) {
-        let ends = self.allocators.end_blocks(pid, at_ns);
+        let mut ends = self.allocators.end_blocks(pid, at_ns);
+        ends.extend(self.allocators.go.ended(pid, at_ns));
         let instance = instance_of(processes, pid);
         let header = header_of(pid, name, at_ns);
         for change in ends {

@@ -12,6 +12,7 @@
 mod blocks;
 mod budget;
 mod costs;
+mod go;
 mod probes;
 mod watch;
 
@@ -33,6 +34,7 @@ use user_collector::process::ProcessTable;
 use user_collector::space::{FileIdentity, MappedFile, Mapping};
 
 use self::budget::{ProbeCosts, TraceLevel};
+use self::go::GoHeaps;
 use self::probes::{AllocatorFile, ProbeUses, ProbedAllocators};
 use super::UserSpace;
 use crate::record::input::snapshot;
@@ -59,6 +61,10 @@ pub struct ProbeCounts {
     pub unprobed: u64,
     /// Functions that are probed at an instruction which the kernel single-steps.
     pub slow_functions: u64,
+    /// Go programs whose own profile was read.
+    pub go_profiles: u64,
+    /// Go programs that keep no profile.
+    pub go_without: u64,
     /// Processes of which no more is recorded what they free, for the budget.
     pub without_frees: u64,
     /// Processes of which only the growth of their memory is recorded, for the budget.
@@ -88,6 +94,7 @@ pub(super) struct TracedAllocators {
     blocks: HashMap<Pid, Blocks>,
     /// Blocks that are recorded as ended, and that BPF still knows.
     ended: Vec<(Pid, Blocks)>,
+    go: GoHeaps,
     /// Takes probes out of processes that exited: the kernel waits for those that run.
     detacher: Option<Sender<AttachedProbes>>,
     /// Processes that live and have no probes.
@@ -133,10 +140,19 @@ impl TracedAllocators {
         }
     }
 
+    /// Records that a process executed a program.
+    pub(super) fn executed(&mut self, pid: Pid) {
+        if self.sampling.is_some() {
+            self.go.executed(pid);
+        }
+        self.changed(pid);
+    }
+
     /// Begins another experiment.
     pub(super) fn begin_again(&mut self) {
         (self.formerly_probed, self.never_probed) = (0, 0);
         self.reduced.clear();
+        self.go.begin_again();
         for level in self.levels.values() {
             *self.reduced.entry(*level).or_default() += 1;
         }
@@ -146,6 +162,7 @@ impl TracedAllocators {
     pub(super) fn exited(&mut self, pid: Pid) {
         self.due.remove(&pid);
         self.levels.remove(&pid);
+        self.go.ended(pid, Nanos::ZERO);
         self.never_probed += u64::from(self.unprobed.remove(&pid));
         self.formerly_probed += u64::from(self.take_out(pid));
         if let Some(blocks) = self.blocks.remove(&pid) {
@@ -189,7 +206,10 @@ impl TracedAllocators {
         let slow = used
             .flat_map(|file| &file.allocator.functions)
             .filter(|found| !found.emulated && !found.function.grows());
+        let (go_profiles, go_without) = self.go.counts();
         ProbeCounts {
+            go_profiles,
+            go_without,
             processes: self.formerly_probed + self.probed.len() as u64,
             unprobed: self.never_probed + self.unprobed.len() as u64,
             slow_functions: slow.count() as u64,
@@ -273,6 +293,7 @@ impl UserSpace {
             let object = self.code.objects.get(id);
             if object.is_some_and(|object| object.backing == Backing::File) {
                 self.allocators.read(id, pid, mapping);
+                self.allocators.find_go_profile(id, pid, mapping);
                 mapped.insert(id);
             }
         }

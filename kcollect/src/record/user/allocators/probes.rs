@@ -112,7 +112,8 @@ impl TracedAllocators {
             Some((opened.file, allocator))
         });
         let found = read.ok().flatten();
-        let found = found.filter(|(_, allocator)| !allocator.functions.is_empty());
+        let found = found
+            .filter(|(_, allocator)| !allocator.functions.is_empty() || allocator.go.is_some());
         let file = found.map(|(file, allocator)| AllocatorFile {
             file,
             allocator,
@@ -135,8 +136,17 @@ impl TracedAllocators {
             if let Some(process) = self.probed.get_mut(&pid) {
                 process.mapped.clone_from(mapped);
             }
-        } else if cpu_time(pid).is_some() {
+        } else if !self.go.has(pid) && cpu_time(pid).is_some() {
             self.unprobed.insert(pid);
+        }
+    }
+
+    /// Finds the memory profile of a Go program, whose file was read.
+    pub(super) fn find_go_profile(&mut self, id: ObjectId, pid: Pid, mapping: &Mapping) {
+        let file = self.files.get(&id).and_then(Option::as_ref);
+        let program = file.and_then(|file| file.allocator.go);
+        if let Some(symbols) = program.and_then(|program| program.mapped(mapping)) {
+            self.go.found(pid, symbols);
         }
     }
 
