@@ -1,0 +1,243 @@
+//! How the cost of kcollect grows with the number of threads, of processes, and with time: `make
+//! growth`, or as root `cargo bench -p tests --bench growth`. Options come after `--`.
+//!
+//! Each thread or process computes for 50 us a second, so the work is small and what is measured is
+//! kcollect's own: its CPU time in a steady state, and that of each thread beyond those of the row
+//! before, which stays the same where the cost is linear.
+//!
+//! The last table is of one recording of a series (`--rotate`) beside short-lived programs. Its
+//! memory should be the same at the end as in the first minutes.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use comfy_table::presets::{ASCII_MARKDOWN, NOTHING};
+use comfy_table::{CellAlignment, Table};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tests::command::Running;
+use tests::kcollect::Recording;
+use tests::machine::Exclusive;
+use tests::workload;
+
+/// The longest that a measurement takes.
+const LIMIT: Duration = Duration::from_hours(8);
+
+/// After the start, until new threads and files are known.
+const SETTLING: Duration = Duration::from_secs(4);
+
+/// How the cost of kcollect grows
+#[derive(Debug, Parser)]
+#[command(bin_name = "cargo bench -p tests --bench growth --")]
+struct Options {
+    /// For how long the steady state of each number is measured, seconds
+    #[arg(long, default_value_t = 10)]
+    seconds: u32,
+    /// Numbers of threads of one process
+    #[arg(long, value_delimiter = ',', default_value = "10,100,1000,5000,20000")]
+    threads: Vec<u32>,
+    /// Numbers of processes
+    #[arg(long, value_delimiter = ',', default_value = "10,100,1000,5000")]
+    processes: Vec<u32>,
+    /// For how long the series is recorded, minutes; 0 leaves it out
+    #[arg(long, default_value_t = 6)]
+    minutes: u32,
+    /// Print tables as Markdown
+    #[arg(long)]
+    markdown: bool,
+    /// What cargo passes to every benchmark
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let _machine = Exclusive::take()?;
+    for (what, counts) in [
+        ("threads", &options.threads),
+        ("processes", &options.processes),
+    ] {
+        let mut table = titled(
+            &options,
+            &[
+                what,
+                "to the first tick, s",
+                "CPU, % of one",
+                "more of each, 1/1000 %",
+                "in the kernel, % of all CPUs",
+                "memory, MB",
+                "B/thread tick",
+                "to the summary, s",
+                "lost",
+            ],
+        );
+        let mut before = (0, 0.0);
+        for count in counts {
+            eprintln!("{count} {what} ...");
+            let measured = measure(what, *count, options.seconds)?;
+            let more = (measured.cpu_percent - before.1) / f64::from(count - before.0);
+            before = (*count, measured.cpu_percent);
+            table.add_row([
+                count.to_string(),
+                format!("{:.2}", measured.started.as_secs_f64()),
+                format!("{:.2}", measured.cpu_percent),
+                format!("{:.2}", 1000.0 * more),
+                format!("{:.3}", measured.programs_percent),
+                format!("{:.1}", measured.memory_bytes as f64 / 1e6),
+                format!("{:.1}", measured.bytes_per_tick),
+                format!("{:.2}", measured.ended.as_secs_f64()),
+                measured.lost.to_string(),
+            ]);
+        }
+        println!("{table}\n");
+    }
+    if options.minutes > 0 {
+        println!("{}", series(&options)?);
+    }
+    Ok(())
+}
+
+fn titled(options: &Options, titles: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(match options.markdown {
+        true => ASCII_MARKDOWN,
+        false => NOTHING,
+    });
+    table.set_header(titles);
+    for column in table.column_iter_mut() {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+/// What a recording took.
+struct Measured {
+    started: Duration,
+    cpu_percent: f64,
+    programs_percent: f64,
+    memory_bytes: u64,
+    bytes_per_tick: f64,
+    ended: Duration,
+    lost: i64,
+}
+
+fn measure(what: &str, count: u32, seconds: u32) -> Result<Measured> {
+    let time = Duration::from_secs(seconds.into());
+    let lifetime = SETTLING + time + Duration::from_secs(15);
+    let mut load = Command::new(workload!("many_processes"));
+    load.args([what, &count.to_string(), &lifetime.as_secs().to_string()]);
+    let load = Running::start(&mut load, LIMIT)?;
+    let begun = Instant::now();
+    while !load.has_printed()? {
+        load.in_time()?;
+        sleep(Duration::from_millis(20));
+    }
+    let start = Instant::now();
+    let mut recording = Recording::start(["-p", "on", "-F", "on", "-A", "off"], LIMIT)?;
+    recording.until_running()?;
+    let started = start.elapsed();
+    sleep(SETTLING);
+    let pid = recording.running().pid();
+    let (since, before) = (Instant::now(), cpu_time(pid)?);
+    sleep(time);
+    let used = cpu_time(pid)? - before;
+    let cpu_percent = 100.0 * used.as_secs_f64() / since.elapsed().as_secs_f64();
+    let memory_bytes = memory(pid, "VmHWM:")?;
+    let end = Instant::now();
+    let recorded = recording.stop()?;
+    let ended = end.elapsed();
+    let json = summary(&recorded.experiment()?)?;
+    let number = |value: &Value| value.as_f64().unwrap_or_default();
+    let losses = json["losses"].as_object().context("losses")?;
+    let lost = [
+        "ring_full",
+        "not_written",
+        "unaccounted",
+        "sideband",
+        "off_cpu",
+    ];
+    load.finish()?.succeeded()?;
+    eprintln!("  ready after {:.1} s", (start - begun).as_secs_f64());
+    Ok(Measured {
+        started,
+        cpu_percent,
+        programs_percent: number(&json["cost"]["programs_percent"]),
+        memory_bytes,
+        bytes_per_tick: number(&json["cost"]["bytes_written"])
+            / number(&json["thread_ticks"]).max(1.0),
+        ended,
+        lost: lost
+            .iter()
+            .map(|name| losses[*name].as_i64().unwrap_or(0))
+            .sum(),
+    })
+}
+
+/// Records a series beside a shell that starts programs. Returns a row for each minute.
+fn series(options: &Options) -> Result<Table> {
+    let mut table = titled(
+        options,
+        &[
+            "minute",
+            "CPU, % of one",
+            "memory, MB",
+            "most by then, MB",
+            "experiments",
+        ],
+    );
+    let seconds = 60 * options.minutes + 30;
+    let script = format!(
+        "end=$(($(date +%s) + {seconds})); while [ $(date +%s) -lt $end ]; do /bin/true; sleep 0.05; done"
+    );
+    let load = Running::start(Command::new("sh").args(["-c", &script]), LIMIT)?;
+    let mut recording = Recording::start(
+        ["-p", "on", "-F", "on", "--rotate", "20s", "--keep", "200M"],
+        LIMIT,
+    )?;
+    let experiment = recording.until_running()?;
+    let directory = experiment.parent().context("a directory")?.to_owned();
+    let pid = recording.running().pid();
+    let mut before = cpu_time(pid)?;
+    for minute in 1..=options.minutes {
+        sleep(Duration::from_mins(1));
+        let used = cpu_time(pid)?;
+        let experiments = fs::read_dir(&directory)?.count();
+        table.add_row([
+            minute.to_string(),
+            format!("{:.2}", 100.0 * (used - before).as_secs_f64() / 60.0),
+            format!("{:.1}", memory(pid, "VmRSS:")? as f64 / 1e6),
+            format!("{:.1}", memory(pid, "VmHWM:")? as f64 / 1e6),
+            experiments.to_string(),
+        ]);
+        before = used;
+    }
+    recording.stop()?;
+    load.finish()?.succeeded()?;
+    Ok(table)
+}
+
+fn summary(experiment: &Path) -> Result<Value> {
+    let text = fs::read_to_string(experiment.join("kcollect.json"))?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+/// Returns the CPU time of a process.
+fn cpu_time(pid: Pid) -> Result<Duration> {
+    let clock = nix::time::clock_getcpuclockid(pid)?;
+    Ok(nix::time::clock_gettime(clock)?.into())
+}
+
+/// Returns a line of a process's status in bytes.
+fn memory(pid: Pid, name: &str) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let mut lines = status.lines();
+    let line = lines.find_map(|line| line.strip_prefix(name));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB"));
+    let kib: u64 = kib.context(name.to_owned())?.trim().parse()?;
+    Ok(kib << 10)
+}
