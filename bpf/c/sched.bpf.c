@@ -203,6 +203,7 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 			   prev->sched_info.run_delay, prev->se.sum_exec_runtime, stolen_ns);
 	thread->grid_index = stats->index;
 	thread->cpu = cpu;
+	send_at_switch_out(prev, thread);
 	capture_at_switch_out(stats, prev, thread, cpu);
 }
 
@@ -247,8 +248,10 @@ static __always_inline void switch_in(struct cpu_stats *stats, struct task_struc
 	if (unseen)
 		thread->grid_index += grid_before(left->origin_ns, thread->grid_index, index,
 						  off_cpu.from_ns - any_offset_ns, period_ns);
-	if (index > thread->grid_index)
+	if (index > thread->grid_index) {
 		send_off_cpu(stats, left, index, next, thread, &off_cpu, began_ns, cpu);
+		thread->switch_out |= WAS_LONG;
+	}
 	if (is_lock_wait(&off_cpu, next))
 		send_lock_wait(stats, next, thread, &off_cpu, true, cpu);
 	thread->grid_index = stats->index;

@@ -7,8 +7,11 @@
  * A tick finds the thread on the CPU, with its memory at hand, and the user stack is sent at once,
  * with a number of its own. At a switch-in, the memory of another thread is still there. Kernels
  * that can call back when a thread returns to user mode (6.18) call the thread's own callback then.
- * On others the user stack is captured at switch-out, unless the thread was at the same place in
- * user mode before; the number then stands for that place.
+ * A callback begins with an interrupt that the CPU sends itself, which in a virtual machine can
+ * take 10 us. So if boundaries passed in the last off-CPU interval of a thread, its user stack is
+ * sent at its next switch-out instead, which takes 3 us.
+ * On other kernels the user stack is captured at each switch-out, unless the thread was at the same
+ * place in user mode before; the number then stands for that place.
  */
 #ifndef KCOLLECT_USER_RETURN_H
 #define KCOLLECT_USER_RETURN_H
@@ -23,8 +26,7 @@
 #define PF_IO_WORKER 0x00000010
 
 /* User stacks are captured by callback. Set by bpf/src/load.rs, so that the other way can be tested
- * on a kernel that has callbacks. A callback begins with an interrupt that the CPU sends itself,
- * which in a virtual machine can take 10 us: not done without need. */
+ * on a kernel that has callbacks. */
 extern const volatile bool capture_on_return;
 
 /* Threads whose next return to user mode is or was waited for, by tid. The kernel allows no task
@@ -80,31 +82,48 @@ static __always_inline struct user_scratch *claim_scratch(__u32 cpu, __u32 *scra
 	return 0;
 }
 
-/* Sends the user stack of the thread that runs. Called with interrupts off, or in the thread. */
-static __always_inline void send_user_return(struct task_struct *task, __u32 number, bool in_thread)
+/* Sends the user stack of the thread that runs. Called with interrupts off, or in the thread.
+ * Returns the number of its frames. */
+static __always_inline __u32 send_user_return(struct task_struct *task, __u32 number,
+					      bool in_thread)
 {
 	__u32 cpu = bpf_get_smp_processor_id(), scratch_index = FIRST_SCRATCH(cpu);
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
 	__u64 began_ns = bpf_ktime_get_ns(), preempted = task->nivcsw;
 	struct user_scratch *out;
+	__u32 frames;
 
 	if (!stats)
-		return;
+		return 0;
 	out = in_thread ? claim_scratch(cpu, &scratch_index)
 			: bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
 	if (!out) {
 		__sync_fetch_and_add(&stats->user_returns_lost, 1);
-		return;
+		return 0;
 	}
 	describe_user_return(out, task, number, cpu);
 	capture_user_stack(out, task, scratch_index, cpu);
+	frames = out->record.header.frames;
 	send_user_stack(out, stats, cpu);
 	if (!in_thread)
-		return;
+		return frames;
 	out->busy = 0;
 	/* Other threads may have run meanwhile. */
 	if (task->nivcsw == preempted)
 		count_programs(stats, bpf_ktime_get_ns() - began_ns);
+	return frames;
+}
+
+/* The most frames of a stack that is captured at switch-out in place of a callback. Each takes some
+ * 50 ns. */
+#define SWITCH_OUT_FRAMES 64
+
+static __always_inline void note_depth(struct thread *thread, __u32 frames)
+{
+	if (frames > SWITCH_OUT_FRAMES)
+		thread->switch_out |= DEEP;
+	else
+		thread->switch_out &= ~DEEP;
 }
 
 /* Runs in the thread when it returns to user mode. */
@@ -119,7 +138,7 @@ static int on_user_return(struct bpf_map *map, void *key, void *value)
 	if (!thread)
 		return 0;
 	/* Sent first: the record of a tick in between has this number too. */
-	send_user_return(task, thread->user_return / 2 + 1, true);
+	note_depth(thread, send_user_return(task, thread->user_return / 2 + 1, true));
 	thread->user_return = (thread->user_return & ~RETURN_AWAITED) + 2;
 	return 0;
 }
@@ -159,6 +178,22 @@ static __always_inline __u64 hash_of_callers(struct user_scratch *out, __u64 ip,
 			callers_hash = (callers_hash ^ word) * 0x9e3779b97f4a7c15;
 	}
 	return callers_hash;
+}
+
+/* Sends the user stack of a thread that leaves its CPU, if the off-CPU interval will be long. If its
+ * next return to user mode is waited for, that has the stack. */
+static __always_inline void send_at_switch_out(struct task_struct *task, struct thread *thread)
+{
+	__u32 before = thread->switch_out;
+
+	thread->switch_out &= DEEP;
+	if ((before & (WAS_LONG | DEEP)) != WAS_LONG || !capture_user_stacks || !capture_on_return ||
+	    thread->user_return & RETURN_AWAITED ||
+	    task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_EXITING) || !is_followed(task))
+		return;
+	thread->user_return += 2;
+	thread->switch_out |= CAPTURED;
+	note_depth(thread, send_user_return(task, thread->user_return / 2, false));
 }
 
 /* Captures the user stack of a thread that leaves its CPU, with its memory still at hand. The stack
@@ -246,6 +281,8 @@ static __always_inline __u32 next_user_return(struct cpu_stats *stats, struct ta
 			send_kept_stack(stats, task, thread, cpu);
 		return thread->user_return / 2;
 	}
+	if (thread->switch_out & CAPTURED)
+		return thread->user_return / 2;
 	number = thread->user_return / 2 + 1;
 	if (thread->user_return & RETURN_AWAITED)
 		return number;

@@ -14,7 +14,7 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use comfy_table::presets::{ASCII_MARKDOWN, NOTHING};
 use comfy_table::{CellAlignment, Table};
@@ -22,7 +22,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tests::command::Running;
 use tests::kcollect::Recording;
-use tests::machine::Exclusive;
+use tests::machine::{Exclusive, Setting};
 use tests::workload;
 
 /// The longest that a measurement takes.
@@ -58,6 +58,8 @@ struct Options {
 fn main() -> Result<()> {
     let options = Options::parse();
     let _machine = Exclusive::take()?;
+    // A thread has four mappings.
+    let _mappings = Setting::set("/proc/sys/vm/max_map_count", "262144")?;
     for (what, counts) in [
         ("threads", &options.threads),
         ("processes", &options.processes),
@@ -131,10 +133,10 @@ fn measure(what: &str, count: u32, seconds: u32) -> Result<Measured> {
     let lifetime = SETTLING + time + Duration::from_secs(15);
     let mut load = Command::new(workload!("many_processes"));
     load.args([what, &count.to_string(), &lifetime.as_secs().to_string()]);
-    let load = Running::start(&mut load, LIMIT)?;
+    let mut load = Running::start(&mut load, LIMIT)?;
     let begun = Instant::now();
     while !load.has_printed()? {
-        load.in_time()?;
+        ensure!(!load.ended()?, "the load ended: {}", load.output()?);
         sleep(Duration::from_millis(20));
     }
     let start = Instant::now();
