@@ -203,7 +203,6 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 			   prev->sched_info.run_delay, prev->se.sum_exec_runtime, stolen_ns);
 	thread->grid_index = stats->index;
 	thread->cpu = cpu;
-	send_at_switch_out(prev, thread);
 	capture_at_switch_out(stats, prev, thread, cpu);
 }
 
@@ -351,18 +350,20 @@ int kc_sched_switch(__u64 *ctx)
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
 	struct task_struct *next = (void *)ctx[2];
-	__u64 measured_ns;
 
 	if (!stats)
 		return 0;
-	measured_ns = ++stats->unmeasured < MEASURED_SWITCHES ? 0 : bpf_ktime_get_ns();
+	stats->unmeasured++;
+	if (stats->unmeasured >= MEASURED_SWITCHES)
+		stats->measured_ns = bpf_ktime_get_ns();
 	set_busy(stats, 1);
 	context_switch(ctx, stats, cpu);
 	stats->last_pid = next->tgid;
 	stats->last_tid = next->pid;
 	set_busy(stats, 0);
-	if (measured_ns) {
-		count_programs(stats, (bpf_ktime_get_ns() - measured_ns) * stats->unmeasured);
+	if (stats->unmeasured >= MEASURED_SWITCHES) {
+		count_programs(stats,
+			       (bpf_ktime_get_ns() - stats->measured_ns) * stats->unmeasured);
 		stats->unmeasured = 0;
 	}
 	return 0;

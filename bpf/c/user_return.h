@@ -180,55 +180,69 @@ static __always_inline __u64 hash_of_callers(struct user_scratch *out, __u64 ip,
 	return callers_hash;
 }
 
-/* Sends the user stack of a thread that leaves its CPU, if the off-CPU interval will be long. If its
- * next return to user mode is waited for, that has the stack. */
-static __always_inline void send_at_switch_out(struct task_struct *task, struct thread *thread)
+/* Returns whether the user stack of a thread that leaves its CPU is captured in place of a callback:
+ * the off-CPU interval will be long, as the last one was, and the callback is not awaited. */
+static __always_inline bool replaces_callback(struct thread *thread)
 {
 	__u32 before = thread->switch_out;
 
 	thread->switch_out &= DEEP;
-	if ((before & (WAS_LONG | DEEP)) != WAS_LONG || !capture_user_stacks || !capture_on_return ||
-	    thread->user_return & RETURN_AWAITED ||
-	    task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_EXITING) || !is_followed(task))
-		return;
-	thread->user_return += 2;
-	thread->switch_out |= CAPTURED;
-	note_depth(thread, send_user_return(task, thread->user_return / 2, false));
+	return (before & (WAS_LONG | DEEP)) == WAS_LONG && !(thread->user_return & RETURN_AWAITED);
 }
 
-/* Captures the user stack of a thread that leaves its CPU, with its memory still at hand. The stack
- * is kept with the thread, and sent if boundaries pass in the off-CPU interval. */
+/* Keeps the place in user mode of a thread that leaves its CPU. Returns whether its user stack has
+ * to be captured: the thread was elsewhere before. */
+static __always_inline bool is_elsewhere(struct user_scratch *out, struct task_struct *task,
+					 struct thread *thread)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	__u64 callers_hash = hash_of_callers(out, regs->ip, regs->sp);
+
+	if (thread->ip == regs->ip && thread->sp == regs->sp &&
+	    thread->callers_hash == callers_hash)
+		return false;
+	thread->ip = regs->ip;
+	thread->sp = regs->sp;
+	thread->callers_hash = callers_hash;
+	return true;
+}
+
+/* Captures the user stack of a thread that leaves its CPU, with its memory still at hand. On a
+ * kernel with callbacks it is sent. On others it is kept with the thread, and sent if boundaries
+ * pass in the off-CPU interval. */
 static __always_inline void capture_at_switch_out(struct cpu_stats *stats, struct task_struct *task,
 						  struct thread *thread, __u32 cpu)
 {
-	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	__u32 scratch_index = FIRST_SCRATCH(cpu);
+	struct kept_stack *kept = 0;
 	struct user_scratch *out;
-	struct kept_stack *kept;
-	__u64 callers_hash;
 
-	if (!capture_user_stacks || capture_on_return ||
+	if (!capture_user_stacks || (capture_on_return && !replaces_callback(thread)) ||
 	    task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_EXITING) || !is_followed(task))
 		return;
 	out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
 	if (!out)
 		return;
-	callers_hash = hash_of_callers(out, regs->ip, regs->sp);
-	if (thread->ip == regs->ip && thread->sp == regs->sp &&
-	    thread->callers_hash == callers_hash)
-		return;
-	kept = bpf_task_storage_get(&kc_kept_stacks, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!kept) {
-		__sync_fetch_and_add(&stats->user_returns_lost, 1);
-		return;
+	if (!capture_on_return) {
+		if (!is_elsewhere(out, task, thread))
+			return;
+		kept = bpf_task_storage_get(&kc_kept_stacks, task, 0,
+					    BPF_LOCAL_STORAGE_GET_F_CREATE);
+		if (!kept) {
+			thread->ip = 0;
+			__sync_fetch_and_add(&stats->user_returns_lost, 1);
+			return;
+		}
 	}
-	thread->ip = regs->ip;
-	thread->sp = regs->sp;
-	thread->callers_hash = callers_hash;
 	thread->user_return = (thread->user_return & ~RETURN_AWAITED) + 2;
 	describe_user_return(out, task, thread->user_return / 2, cpu);
 	capture_user_stack(out, task, scratch_index, cpu);
-	if (out->record.header.flags & FLAG_STACK_COPY || out->record.header.frames > KEPT_FRAMES) {
+	if (capture_on_return) {
+		thread->switch_out |= CAPTURED;
+		note_depth(thread, out->record.header.frames);
+	}
+	if (!kept || out->record.header.flags & FLAG_STACK_COPY ||
+	    out->record.header.frames > KEPT_FRAMES) {
 		send_user_stack(out, stats, cpu);
 		return;
 	}

@@ -63,8 +63,9 @@ struct cpu_stats {
 	/* What the programs took at context switches, ticks and returns to user mode. One switch of
 	 * MEASURED_SWITCHES is measured, and stands for those since the last one. */
 	__u64 programs_ns;
-	__u64 unmeasured; /* context switches since the last that was measured */
-	__u64 unused[6];
+	__u64 unmeasured;  /* context switches since the last that was measured */
+	__u64 measured_ns; /* when one began that is measured; the stack has no room */
+	__u64 unused[5];
 };
 
 /* No multiple of the number of threads that take turns, such as two: it is a prime number. */

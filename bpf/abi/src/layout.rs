@@ -504,8 +504,10 @@ pub struct CpuStats {
     pub programs_ns: u64,
     /// Context switches since the last that was measured.
     pub unmeasured: u64,
+    /// When a context switch began that is measured, CLOCK_MONOTONIC.
+    pub measured_ns: u64,
     /// Fills the last cache line.
-    pub unused: [u64; 6],
+    pub unused: [u64; 5],
 }
 
 impl CpuStats {

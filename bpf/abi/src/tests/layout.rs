@@ -271,6 +271,7 @@ fn statistics(all: &mut Vec<(String, usize)>) {
             blocks_lost,
             programs_ns,
             unmeasured,
+            measured_ns,
             unused,
         ]
     );
