@@ -135,8 +135,8 @@ static long add_message(__u64 index, struct message_sum *sum)
 	return 0;
 }
 
-/* Returns the bytes of the messages of a call: each is a struct mmsghdr, at whose end the kernel has
- * put its length. */
+/* Returns the bytes of the messages of a call: each is a struct mmsghdr, at whose end the kernel
+ * has put its length. */
 static __always_inline __u64 message_bytes(const struct io_call_record *record, const void *from)
 {
 	struct message_sum sum = {

@@ -180,8 +180,8 @@ static __always_inline __u64 hash_of_callers(struct user_scratch *out, __u64 ip,
 	return callers_hash;
 }
 
-/* Returns whether the user stack of a thread that leaves its CPU is captured in place of a callback:
- * the off-CPU interval will be long, as the last one was, and the callback is not awaited. */
+/* Returns whether the user stack of a thread that leaves its CPU is captured in place of a
+ * callback: the off-CPU interval will be long, as the last one was, and no callback is awaited. */
 static __always_inline bool replaces_callback(struct thread *thread)
 {
 	__u32 before = thread->switch_out;

@@ -242,8 +242,8 @@ impl GoBlocks {
             .collect()
     }
 
-    /// Returns what has changed since the last profile, each with its stack. Of the first profile of
-    /// a program that ran before, these are the blocks that are not freed.
+    /// Returns what has changed since the last profile, each with its stack. Of the first profile
+    /// of a program that ran before, these are the blocks that are not freed.
     pub fn apply(&mut self, profile: GoProfile, at_ns: Nanos) -> Vec<(Box<[u64]>, BlockChange)> {
         let mut changes = Vec::new();
         for bucket in profile.buckets {

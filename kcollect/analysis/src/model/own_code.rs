@@ -6,8 +6,8 @@ use super::{FunctionId, Model, StackFrame, StackId};
 
 impl Model {
     /// Returns the innermost function that explains a wait, and the innermost function of user code
-    /// that led to it and is none of a library or of a language's runtime; if there is none, that of
-    /// any object but a C library, or of any.
+    /// that led to it and is none of a library or of a language's runtime; if there is none, that
+    /// of any object but a C library, or of any.
     #[must_use]
     pub fn waits_at(&self, stack: StackId) -> Option<(FunctionId, Option<FunctionId>)> {
         let telling = |frame: &&StackFrame| {
@@ -34,8 +34,8 @@ impl Model {
         Some((place, caller.map(|frame| frame.function)))
     }
 
-    /// Returns the function of the C library, or of a language's runtime, that the program called in a
-    /// stack: the outermost one on top of the program's own.
+    /// Returns the function of the C library, or of a language's runtime, that the program called in
+    /// a stack: the outermost one on top of the program's own.
     #[must_use]
     pub fn called_in_library(&self, stack: StackId) -> Option<FunctionId> {
         let user = |frame: &&StackFrame| {

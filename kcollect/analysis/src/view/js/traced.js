@@ -11,7 +11,7 @@ const EVENT_KINDS = 7;
 const seconds = (ns) => grouped(ns / 1e9, 3);
 const number = (value) => grouped(value);
 
-/** The columns of each kind: key, title, what it is, value of the sums of a row, how it is shown. */
+/** The columns of each kind: key, title, what it is, value of a row's sums, how it is shown. */
 const TRACED_COLUMNS = [
   [
     ["waited", "Waited", "seconds for which threads waited, exact", (of) => of.ns[WAITS], seconds],
