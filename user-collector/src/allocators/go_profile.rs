@@ -35,6 +35,9 @@ const MAX_NEW_SAMPLES: u64 = 1 << 17;
 /// `memProfile`, the kind of bucket.
 const MEMORY_BUCKET: u64 = 1;
 const WORD_BYTES: u64 = 8;
+/// The words of a bucket before its stack, and those of a bucket with 32 frames.
+const HEADER_WORDS: u64 = 6;
+const USUAL_WORDS: u64 = HEADER_WORDS + 32 + 2;
 
 /// Where synthetic addresses begin: no memory can be there.
 const FIRST_ADDRESS: u64 = 1 << 62;
@@ -180,14 +183,21 @@ impl GoProfile {
         }
         let mut next = word(symbols.buckets).ok_or(unreadable)?;
         while next != 0 && profile.buckets.len() < MAX_BUCKETS {
-            let header = words(next, 6).ok_or(unreadable)?;
-            let [_, all_next, kind, _, size, frames] = header[..] else {
+            // Most buckets are read at once.
+            let mut bucket = words(next, USUAL_WORDS)
+                .or_else(|| words(next, HEADER_WORDS))
+                .ok_or(unreadable)?;
+            let [_, all_next, kind, _, size, frames, ..] = bucket[..] else {
                 return Err(GoProfileError::UnknownForm);
             };
             if kind != MEMORY_BUCKET || frames > MAX_FRAMES {
                 return Err(GoProfileError::UnknownForm);
             }
-            let behind = words(next + 6 * WORD_BYTES, frames + 2).ok_or(unreadable)?;
+            let count = HEADER_WORDS + frames + 2;
+            if (bucket.len() as u64) < count {
+                bucket = words(next, count).ok_or(unreadable)?;
+            }
+            let behind = &bucket[HEADER_WORDS as usize..];
             let (stack, active) = behind.split_at(frames as usize);
             let (allocated, freed) = (active[0], active[1]);
             if freed > allocated {

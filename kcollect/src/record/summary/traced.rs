@@ -151,7 +151,7 @@ pub struct BlockSummary {
     pub slow_functions: u64,
     /// Go programs whose own profile of their memory was read.
     pub go_profiles: u64,
-    /// Go programs that keep no profile, since they never ask for it.
+    /// Go programs without a profile that can be read: most of these never ask for it.
     pub go_without: u64,
     /// Processes of which no more was recorded what they freed, from some time on: their probes
     /// took more than the budget (`--trace-budget`).
@@ -214,8 +214,8 @@ impl BlockSummary {
         }
         if self.go_without > 0 {
             lines.push(format!(
-                "  Go programs that keep no profile (runtime/pprof is not in them): {}; their blocks \
-                 are missing",
+                "  Go programs without a profile that can be read: {}; their blocks are missing (one without \
+                 runtime/pprof keeps none)",
                 self.go_without
             ));
         }

@@ -63,7 +63,7 @@ pub struct ProbeCounts {
     pub slow_functions: u64,
     /// Go programs whose own profile was read.
     pub go_profiles: u64,
-    /// Go programs that keep no profile.
+    /// Go programs without a profile that can be read.
     pub go_without: u64,
     /// Processes of which no more is recorded what they free, for the budget.
     pub without_frees: u64,
