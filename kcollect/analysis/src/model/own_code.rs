@@ -34,8 +34,8 @@ impl Model {
         Some((place, caller.map(|frame| frame.function)))
     }
 
-    /// Returns the function of the C library, or of a language's runtime, that the program called in
-    /// a stack: the outermost one on top of the program's own.
+    /// Returns the function of the C library, or of a language's runtime, that the program called
+    /// in a stack: the outermost one on top of the program's own.
     #[must_use]
     pub fn called_in_library(&self, stack: StackId) -> Option<FunctionId> {
         let user = |frame: &&StackFrame| {
