@@ -247,10 +247,8 @@ static __always_inline void switch_in(struct cpu_stats *stats, struct task_struc
 	if (unseen)
 		thread->grid_index += grid_before(left->origin_ns, thread->grid_index, index,
 						  off_cpu.from_ns - any_offset_ns, period_ns);
-	if (index > thread->grid_index) {
+	if (index > thread->grid_index)
 		send_off_cpu(stats, left, index, next, thread, &off_cpu, began_ns, cpu);
-		thread->switch_out |= WAS_LONG;
-	}
 	if (is_lock_wait(&off_cpu, next))
 		send_lock_wait(stats, next, thread, &off_cpu, true, cpu);
 	thread->grid_index = stats->index;

@@ -1,10 +1,11 @@
-// Allocates blocks of a kilobyte for three seconds, keeps every other one, and prints its own sums;
-// for checks/tracing/go_heap.rs. It asks for its memory profile, so that the runtime keeps one.
+// Allocates blocks of a kilobyte for a second, keeps every other one, prints its own sums, and
+// lives on for so many seconds as are its argument; for checks/tracing/go_heap.rs. It asks for its memory profile, so that the runtime keeps one.
 package main
 
 import (
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"runtime/pprof"
 	"time"
@@ -42,8 +43,8 @@ func main() {
 		runtime.GC()
 	}
 	fmt.Println("ALLOCATED", blocks*blockBytes, "RATE", rate, "BLOCK", blockBytes)
-	// Longer than kcollect takes between two looks.
-	time.Sleep(2500 * time.Millisecond)
+	rest, _ := time.ParseDuration(os.Args[1] + "s")
+	time.Sleep(rest)
 	_ = pprof.Lookup("heap").WriteTo(io.Discard, 1)
 	runtime.KeepAlive(kept)
 }

@@ -46,7 +46,7 @@ fn root_the_profile_of_a_go_program_is_recorded() -> Result<()> {
             println!("skipped: go is not installed");
             return Ok(());
         };
-        let recorded = record(&["-H", "on", "-F", "load"], &[&program], LIMIT)?;
+        let recorded = record(&["-H", "on", "-F", "load"], &[&program, "2.5"], LIMIT)?;
         let output = recorded.finished.stdout.clone();
         judge(&recorded, &output, false).with_context(|| format!("built with {flags:?}"))?;
     }
@@ -62,7 +62,7 @@ fn root_the_profile_of_a_running_go_program_is_recorded() -> Result<()> {
         println!("skipped: go is not installed");
         return Ok(());
     };
-    let mut program = Running::start(&mut Command::new(program), LIMIT)?;
+    let mut program = Running::start(Command::new(program).arg("30"), LIMIT)?;
     let pid = program.pid().to_string();
     while !program.has_printed()? {
         program.in_time()?;
