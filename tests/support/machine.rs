@@ -323,7 +323,8 @@ impl SmallDisk {
     /// # Errors
     /// When writing fails otherwise than for want of room.
     pub fn fill(&self) -> Result<()> {
-        let mut ballast = File::create(self.path().join("ballast"))?;
+        let ballast = self.path().join("ballast");
+        let mut ballast = File::options().create(true).append(true).open(ballast)?;
         let page = [0x55; 4096];
         loop {
             match std::io::Write::write_all(&mut ballast, &page) {
