@@ -12,14 +12,13 @@
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 
-use experiment_format::elf::{
-    ElfError, ElfFile, ElfLimits, ElfSymbol, LoadSegment, SectionTable, load_segments,
-};
+use experiment_format::elf::{ElfError, ElfFile, ElfSymbol, LoadSegment, SectionTable};
 use experiment_format::packet::WEIGHT_OF_ONE;
 use experiment_format::units::Nanos;
 use object::elf::{SHT_SYMTAB, STT_OBJECT};
 
 use super::blocks::{BlockChange, weight_of};
+use super::{SymbolBytes, symbol_table};
 use crate::space::Mapping;
 
 /// The list of the buckets, and the mean of the bytes between two samples.
@@ -77,26 +76,19 @@ impl GoProgram {
         })
     }
 
-    /// Reads the symbols of a file. None: it is no Go program, or has no symbols.
-    ///
-    /// # Errors
-    /// It is no ELF file of 64 bits, or is damaged.
-    pub fn read(file: &File) -> Result<Option<GoProgram>, ElfError> {
-        let elf = ElfFile::read(file, ElfLimits::PROGRAM)?.only_64_bit_little_endian()?;
-        let headers = elf.sections()?;
-        let names = elf.section_names(&headers)?;
-        let sections = SectionTable { headers, names };
+    /// Finds the symbols of a file. None: it is no Go program, or has no symbols.
+    pub(super) fn find(
+        elf: &ElfFile<&File>,
+        sections: &SectionTable<Vec<u8>>,
+        segments: &[LoadSegment],
+    ) -> Result<Option<GoProgram>, ElfError> {
         if sections.named(b".go.buildinfo").is_none() {
             return Ok(None);
         }
-        let Some(table) = sections.of_kind(SHT_SYMTAB) else {
+        let Some(SymbolBytes { symbols, strings }) = symbol_table(elf, sections, SHT_SYMTAB)?
+        else {
             return Ok(None);
         };
-        let Some(strings) = sections.linked(table) else {
-            return Ok(None);
-        };
-        let symbols = elf.plain_content(table, "symbols")?;
-        let strings = elf.plain_content(strings, "names of symbols")?;
         let (mut buckets, mut rate) = (None, None);
         let is_object = |symbol: &ElfSymbol| symbol.kind == STT_OBJECT;
         for symbol in elf.symbols(&symbols).filter(is_object) {
@@ -111,7 +103,6 @@ impl GoProgram {
                 rate = Some(symbol.address);
             }
         }
-        let segments = load_segments(&elf)?;
         let code = segments.iter().find(|segment| segment.executable).copied();
         let found = buckets.zip(rate).zip(code);
         Ok(found.map(|((buckets, rate), code)| GoProgram {

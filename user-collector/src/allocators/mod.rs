@@ -98,7 +98,7 @@ impl Allocator {
         Ok(Allocator {
             functions,
             is_c_library: exported.starts_programs,
-            go: GoProgram::read(file)?,
+            go: GoProgram::find(&elf, &sections, &segments)?,
         })
     }
 
@@ -109,6 +109,30 @@ impl Allocator {
             |found: &FoundFunction| found.plain && found.function == AllocatorFunction::Malloc;
         !self.is_c_library && self.functions.iter().any(is_malloc)
     }
+}
+
+/// The content of a symbol table.
+struct SymbolBytes {
+    symbols: Vec<u8>,
+    /// The names.
+    strings: Vec<u8>,
+}
+
+/// Returns the symbol table of a kind, if the file has one.
+fn symbol_table(
+    elf: &ElfFile<&File>,
+    sections: &SectionTable<Vec<u8>>,
+    kind: SectionType,
+) -> Result<Option<SymbolBytes>, ElfError> {
+    let Some(table) = sections.of_kind(kind) else {
+        return Ok(None);
+    };
+    let Some(strings) = sections.linked(table) else {
+        return Ok(None);
+    };
+    let symbols = elf.plain_content(table, "symbols")?;
+    let strings = elf.plain_content(strings, "names of symbols")?;
+    Ok(Some(SymbolBytes { symbols, strings }))
 }
 
 /// What a symbol table has of an allocator.
@@ -129,14 +153,9 @@ impl Symbols {
         kind: SectionType,
     ) -> Result<Symbols, ElfError> {
         let mut found = Symbols::default();
-        let Some(table) = sections.of_kind(kind) else {
+        let Some(SymbolBytes { symbols, strings }) = symbol_table(elf, sections, kind)? else {
             return Ok(found);
         };
-        let Some(strings) = sections.linked(table) else {
-            return Ok(found);
-        };
-        let symbols = elf.plain_content(table, "symbols")?;
-        let strings = elf.plain_content(strings, "names of symbols")?;
         for symbol in elf.symbols(&symbols).filter(is_defined_function) {
             let name = strings.get(symbol.name as usize..).unwrap_or_default();
             // An endless name would be read for each symbol.
