@@ -113,6 +113,8 @@ find_missing() {
         [ -x /lib/systemd/systemd ] || lacks systemd systemd
         # It makes system calls fail.
         have strace || lacks strace strace
+        # Programs of its language have unwind tables and a memory profile of their own.
+        have go || lacks Go golang-go
         # It opens the pages.
         have_browser || lacks Chromium "$(browser_package)"
         ;;
