@@ -264,13 +264,13 @@ static __always_inline void begin_outer(struct allocating_thread *thread, const 
 static __always_inline void capture_allocation(struct user_scratch *out, struct task_struct *task,
 					       __u32 scratch_index, __u32 cpu)
 {
-	unwind_user_stack(out, scratch_index);
+	kc_unwind_stack(scratch_index);
 	if (out->pending && fullness(cpu) && !may_ask(out, cpu)) {
 		end_unwind(out, task);
 		out->record.end = UNWIND_NO_TABLE;
 		return;
 	}
-	finish_capture(out, task, scratch_index, cpu);
+	kc_finish_capture(scratch_index, cpu);
 }
 
 /* Sends the user stack of a sampled call. Returns its number, or 0. */

@@ -249,7 +249,7 @@ static __always_inline bool capture_at_call_site(struct user_scratch *out,
 	scratch->fp_at = FP_IN_REGISTER;
 	__builtin_memset(&scratch->deciding, 0, sizeof(scratch->deciding));
 	scratch->deciding.hash = 1;
-	if (begin_unwind(out))
+	if (begin_unwind(out, scratch_index))
 		for (__u32 frame = 0; frame <= MAX_USER_FRAMES; frame++) {
 			if (kc_unwind_frame(scratch_index))
 				break;
@@ -259,7 +259,7 @@ static __always_inline bool capture_at_call_site(struct user_scratch *out,
 	last->deciding.count = 0;
 	if (!scratch->undecided && out->rule && out->end == UNWIND_COMPLETE)
 		__builtin_memcpy(&last->deciding, &scratch->deciding, sizeof(last->deciding));
-	finish_capture(out, task, scratch_index, cpu);
+	kc_finish_capture(scratch_index, cpu);
 	if (out->record.header.flags & FLAG_STACK_COPY) {
 		last->frames = 0;
 		last->next = hash_next(scratch, task, last->sp);

@@ -58,10 +58,11 @@ static __always_inline bool has_room(struct cpu_stats *stats, const struct off_c
 
 /* Sends the wait that a thread which comes to a CPU was in. `seen`: its switch-in is this one. If
  * not, the thread has gone on since, and the futex and the stacks are not known any more. */
-static __always_inline void send_lock_wait(struct cpu_stats *stats, struct task_struct *task,
-					   struct thread *thread, const struct off_cpu *off_cpu,
-					   bool seen, __u32 cpu)
+static __noinline int send_lock_wait(struct cpu_stats *stats, struct task_struct *task,
+				     struct thread *thread, const struct off_cpu *off_cpu,
+				     bool seen)
 {
+	__u32 cpu = bpf_get_smp_processor_id();
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	__u64 arguments[2] = {}, size = sizeof(struct lock_wait_record);
 	struct record_header *header;
@@ -70,10 +71,10 @@ static __always_inline void send_lock_wait(struct cpu_stats *stats, struct task_
 	long call, got = -1;
 
 	if (!has_room(stats, off_cpu))
-		return;
+		return 0;
 	out = (struct lock_wait_scratch *)bpf_map_lookup_elem(&kc_scratch, &zero);
 	if (!out || !regs)
-		return;
+		return 0;
 	header = &out->record.header;
 	describe(header, task, off_cpu->to_ns - any_offset_ns, cpu, RECORD_LOCK_WAIT, 0);
 	header->state = STATE_USER_LOCK;
@@ -92,6 +93,7 @@ static __always_inline void send_lock_wait(struct cpu_stats *stats, struct task_
 	size += add_stack(header, got) - sizeof(*header);
 	if (!send(cpu, out, SCRATCH_LENGTH(size)))
 		stats->lock_waits_lost++;
+	return 0;
 }
 
 #endif

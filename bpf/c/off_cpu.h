@@ -15,6 +15,9 @@
 #define TASK_DEAD	       0x80
 #define SYSTEM_CALL_NONE       (-1)
 
+/* How deep in a stack the handling of a page fault is looked for; a power of two. */
+#define FAULT_FRAMES 32
+
 /* asm-generic/errno-base.h */
 #define EPERM 1
 
@@ -41,13 +44,27 @@ static __always_inline __u64 run_delay(struct task_struct *task, __u64 now_ns)
 	       (queued_ns && now_ns > queued_ns ? now_ns - queued_ns : 0);
 }
 
-/* Returns whether a page fault is being handled in this stack. */
-static __always_inline bool in_page_fault(const __u64 *stack, __u32 frames)
+/* A search of a stack for the handling of a page fault. */
+struct fault_search {
+	const struct tick_scratch *stack;
+	__u64 found;
+};
+
+static long is_fault_frame(__u64 frame, struct fault_search *search)
 {
-	for (__u32 frame = 0; frame < 32 && frame < frames; frame++)
-		if (stack[frame] >= page_fault_from && stack[frame] < page_fault_to)
-			return true;
-	return false;
+	__u64 address = search->stack->stack[frame & (FAULT_FRAMES - 1)];
+
+	search->found = address >= page_fault_from && address < page_fault_to;
+	return search->found;
+}
+
+/* Returns whether a page fault is being handled in this stack. */
+static __always_inline bool in_page_fault(const struct tick_scratch *stack, __u32 frames)
+{
+	struct fault_search search = {.stack = stack};
+
+	bpf_loop(frames < FAULT_FRAMES ? frames : FAULT_FRAMES, is_fault_frame, &search, 0);
+	return search.found;
 }
 
 /* Returns the state of a thread that blocks. `state` is the scheduler's; `out` has room for a
@@ -71,7 +88,7 @@ static __always_inline __u32 blocked_state(struct task_struct *task, struct thre
 	if (thread->kernel_fault) {
 		/* In this system call or in an earlier one: the stack shows which. */
 		got = out ? bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0) : 0;
-		if (out && got > 0 && in_page_fault(out->stack, got / sizeof(__u64)))
+		if (out && got > 0 && in_page_fault(out, got / sizeof(__u64)))
 			return STATE_KERNEL_FAULT;
 		thread->kernel_fault = 0;
 	}

@@ -138,9 +138,8 @@ int kc_report_all(struct bpf_iter__task *ctx)
 
 /* Writes the user stack of a thread that is off the CPU when data end, perhaps for ever. Returns
  * its number, or 0. */
-static __always_inline __u32 write_sleeper_stack(struct bpf_iter__task *ctx,
-						 struct task_struct *task, __u64 end_ns,
-						 struct thread *thread, __u32 cpu)
+static __noinline __u32 write_sleeper_stack(struct bpf_iter__task *ctx, struct task_struct *task,
+					    __u64 end_ns, struct thread *thread, __u32 cpu)
 {
 	__u32 scratch_index = ITER_SCRATCH, number;
 	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);

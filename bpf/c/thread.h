@@ -17,7 +17,7 @@ struct thread {
 	/* Boundaries counted on the CPU that it left, until it did; on a CPU, until it came. */
 	__u64 grid_index;
 	__u32 cpu; /* that CPU */
-	__u32 zero;
+	__u32 return_wanted; /* a record was sent, but the return is not waited for yet */
 	__u32 user_fault;   /* the last page fault of user mode: enum state */
 	__u32 kernel_fault; /* a page fault happened in the kernel, perhaps in this system call */
 	/* Twice the number of its last return to user mode, and RETURN_AWAITED: one word, one

@@ -97,7 +97,7 @@ static __always_inline void send_user_return(struct task_struct *task, __u32 num
 		return;
 	}
 	describe_user_return(out, task, number, cpu);
-	capture_user_stack(out, task, scratch_index, cpu);
+	capture_user_stack(scratch_index, cpu);
 	send_user_stack(out, stats, cpu);
 	if (!in_thread)
 		return;
@@ -164,19 +164,21 @@ static __always_inline __u64 hash_of_callers(struct user_scratch *out, __u64 ip,
 /* Captures the user stack of a thread that leaves its CPU, with its memory still at hand. The stack
  * is kept with the thread, and sent if boundaries pass in the off-CPU interval. */
 static __always_inline void capture_at_switch_out(struct cpu_stats *stats, struct task_struct *task,
-						  struct thread *thread, __u32 cpu)
+						  __u32 cpu)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	__u32 scratch_index = FIRST_SCRATCH(cpu);
 	struct user_scratch *out;
 	struct kept_stack *kept;
+	struct thread *thread;
 	__u64 callers_hash;
 
 	if (!capture_user_stacks || capture_on_return ||
 	    task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_EXITING) || !is_followed(task))
 		return;
+	thread = bpf_task_storage_get(&kc_threads, task, 0, 0);
 	out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
-	if (!out)
+	if (!thread || !out)
 		return;
 	callers_hash = hash_of_callers(out, regs->ip, regs->sp);
 	if (thread->ip == regs->ip && thread->sp == regs->sp &&
@@ -192,7 +194,7 @@ static __always_inline void capture_at_switch_out(struct cpu_stats *stats, struc
 	thread->callers_hash = callers_hash;
 	thread->user_return = (thread->user_return & ~RETURN_AWAITED) + 2;
 	describe_user_return(out, task, thread->user_return / 2, cpu);
-	capture_user_stack(out, task, scratch_index, cpu);
+	capture_user_stack(scratch_index, cpu);
 	if (out->record.header.flags & FLAG_STACK_COPY || out->record.header.frames > KEPT_FRAMES) {
 		send_user_stack(out, stats, cpu);
 		return;
@@ -251,12 +253,27 @@ static __always_inline __u32 next_user_return(struct cpu_stats *stats, struct ta
 		return number;
 	if (task->flags & PF_EXITING)
 		return 0;
-	if (!wait_for_user_return(task)) {
-		__sync_fetch_and_add(&stats->user_returns_lost, 1);
-		return 0;
-	}
-	thread->user_return |= RETURN_AWAITED;
+	thread->return_wanted = 1;
 	return number;
+}
+
+/* Waits for the return to user mode whose number next_user_return() has returned. A part of the
+ * program itself and of none of its functions: older verifiers take the callback for a function
+ * that is called here, and add up its stack and those of all callers. */
+static __always_inline void await_user_return(struct cpu_stats *stats, struct task_struct *task)
+{
+	struct thread *thread = bpf_task_storage_get(&kc_threads, task, 0, 0);
+
+	if (!thread)
+		return;
+	thread->return_wanted = 0;
+	if (wait_for_user_return(task)) {
+		thread->user_return |= RETURN_AWAITED;
+		return;
+	}
+	/* No stack will have that number. */
+	thread->user_return += 2;
+	__sync_fetch_and_add(&stats->user_returns_lost, 1);
 }
 
 /* The thread exits. */

@@ -21,8 +21,8 @@ static __always_inline int unwind_rule_at(void *finder, __u64 address, struct un
 
 struct unwind_scan;
 
-static __always_inline bool unwind_rule_leads_on(struct unwind_scan *scan, void *reader,
-						 void *finder);
+static __always_inline bool unwind_tries_rule(struct unwind_scan *scan, void *reader,
+					      void *finder);
 
 #include "unwind_scan.h"
 #include "return_probe.h"
@@ -77,7 +77,7 @@ struct user_scratch {
 	__u32 pending;	/* a table was needed that is not there yet */
 	__u32 unmapped; /* no mapping was found at the last frame */
 	__u32 rule;	/* by which its caller was found, or 0 */
-	__u32 reserved;
+	__u32 index;	/* of this scratch, for global functions, which take no pointer to it */
 	__u32 zero;	  /* never written; to the verifier any number */
 	__u64 trampoline; /* in place of return addresses: see return_probe.h */
 	__u64 copy_from;  /* of a stack copy: its first address, and where that is in `words` */

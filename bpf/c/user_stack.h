@@ -68,18 +68,79 @@ static __always_inline __u64 *word_at(struct user_scratch *out, __u32 index)
  * function, as kc_unwind_step(). It is in user_unwind.bpf.c. */
 int kc_restore_copy(__u32 scratch_index);
 
+/* A walk through the return addresses that were replaced. */
+struct restoring {
+	struct user_scratch *out;
+	__u64 instance; /* the address of the next one, a struct return_instance */
+};
+
+static long restore_word(__u64 index, struct restoring *at)
+{
+	struct user_scratch *out = at->out;
+	__u32 first = out->copy_first, end = out->record.header.frames;
+	__u64 stack, word;
+
+	(void)index;
+	if (!at->instance)
+		return 1;
+	stack = KERNEL_FIELD(&out->code, struct return_instance, at->instance, stack);
+	word = (stack - out->copy_from) / sizeof(__u64);
+	if (stack >= out->copy_from && word < end - first)
+		*word_at(out, first + word) = KERNEL_FIELD(&out->code, struct return_instance,
+							   at->instance, orig_ret_vaddr);
+	at->instance = KERNEL_FIELD(&out->code, struct return_instance, at->instance, next);
+	return 0;
+}
+
 static __always_inline void restore_copy(struct user_scratch *out, struct task_struct *task)
 {
-	struct return_instance *instance = newest_instance(task);
-	__u32 first = out->copy_first, end = out->record.header.frames;
+	struct restoring at = {.out = out, .instance = (__u64)newest_instance(task)};
 
-	for (__u32 number = 0; number < MAX_RETURN_PROBES && instance; number++) {
-		__u64 word = (instance->stack - out->copy_from) / sizeof(__u64);
+	bpf_loop(MAX_RETURN_PROBES, restore_word, &at, 0);
+}
 
-		if (instance->stack >= out->copy_from && word < end - first)
-			*word_at(out, first + word) = instance->orig_ret_vaddr;
-		instance = instance->next;
-	}
+/* A copy of a stack that is being made. */
+struct copying {
+	struct user_scratch *out;
+	struct task_struct *other; /* whose stack it is, if it is not that of the thread that runs */
+	__u64 from;
+	__u32 index; /* of a word of the scratch */
+};
+
+/* Copies a piece; returns 1 if it is the end. */
+static __always_inline long copy_piece(struct copying *at, struct task_struct *other, __u32 most,
+				       __u32 bytes)
+{
+	if (at->index > most - bytes / 8 ||
+	    read_piece(word_at(at->out, at->index), bytes, at->from, other))
+		return 1;
+	at->index += bytes / 8;
+	at->from += bytes;
+	return 0;
+}
+
+static long copy_own_piece(__u64 number, struct copying *at)
+{
+	(void)number;
+	return copy_piece(at, 0, MAX_SENT_WORDS, PIECE_BYTES);
+}
+
+static long copy_own_small_piece(__u64 number, struct copying *at)
+{
+	(void)number;
+	return copy_piece(at, 0, MAX_SENT_WORDS, SMALL_PIECE_BYTES);
+}
+
+static long copy_other_piece(__u64 number, struct copying *at)
+{
+	(void)number;
+	return copy_piece(at, at->other, MAX_ITER_WORDS, PIECE_BYTES);
+}
+
+static long copy_other_small_piece(__u64 number, struct copying *at)
+{
+	(void)number;
+	return copy_piece(at, at->other, MAX_ITER_WORDS, SMALL_PIECE_BYTES);
 }
 
 /* Copies what the unwind needs to go on from the last frame: its registers, and the stack from its
@@ -87,7 +148,7 @@ static __always_inline void restore_copy(struct user_scratch *out, struct task_s
 static __always_inline void copy_stack(struct user_scratch *out, struct task_struct *other,
 				       __u32 pieces)
 {
-	const __u32 most = other ? MAX_ITER_WORDS : MAX_SENT_WORDS;
+	struct copying at = {.out = out, .other = other};
 	__u64 from = out->state.registers[UNWIND_SP];
 	__u32 index = out->unwound & (WINDOW_WORD - 1);
 
@@ -106,24 +167,17 @@ static __always_inline void copy_stack(struct user_scratch *out, struct task_str
 	/* Filled with zeros if it can't be read. */
 	read_piece(word_at(out, index), RED_ZONE_BYTES, from - RED_ZONE_BYTES, other);
 	index += RED_ZONE_BYTES / 8;
-	out->copy_from = from;
-	out->copy_first = index;
-	for (__u32 piece = 0; piece < MAX_PIECES && piece < pieces; piece++) {
-		if (index > most - PIECE_BYTES / 8 ||
-		    read_piece(word_at(out, index), PIECE_BYTES, from, other))
-			break;
-		index += PIECE_BYTES / 8;
-		from += PIECE_BYTES;
-	}
-	for (__u32 piece = 0; piece < PIECE_BYTES / SMALL_PIECE_BYTES; piece++) {
-		if (index > most - SMALL_PIECE_BYTES / 8 ||
-		    read_piece(word_at(out, index), SMALL_PIECE_BYTES, from, other))
-			break;
-		index += SMALL_PIECE_BYTES / 8;
-		from += SMALL_PIECE_BYTES;
+	out->copy_from = at.from = from;
+	out->copy_first = at.index = index;
+	if (other) {
+		bpf_loop(pieces, copy_other_piece, &at, 0);
+		bpf_loop(PIECE_BYTES / SMALL_PIECE_BYTES, copy_other_small_piece, &at, 0);
+	} else {
+		bpf_loop(pieces, copy_own_piece, &at, 0);
+		bpf_loop(PIECE_BYTES / SMALL_PIECE_BYTES, copy_own_small_piece, &at, 0);
 	}
 	out->record.header.flags |= FLAG_STACK_COPY;
-	out->record.header.frames = index;
+	out->record.header.frames = at.index;
 	out->record.via_frame_pointer &= !!out->unwound;
 	out->record.via_scan &= !!out->unwound;
 }
@@ -174,8 +228,9 @@ static __always_inline void describe_user_return(struct user_scratch *out, struc
 }
 
 /* Returns whether the unwind can begin. */
-static __always_inline bool begin_unwind(struct user_scratch *out)
+static __always_inline bool begin_unwind(struct user_scratch *out, __u32 scratch_index)
 {
+	out->index = scratch_index;
 	if (out->end != UNWIND_UNSUPPORTED)
 		return true;
 	out->words[0] = out->state.pc;
@@ -215,7 +270,25 @@ static __attribute__((noinline)) bool may_ask(const struct user_scratch *out, __
 	return stats && out && may_wake(out, stats);
 }
 
+/* Unwinds the user stack of the thread that runs: a global function, which the verifier checks once
+ * for all callers, as are the others here. They are in user_unwind.bpf.c. */
+int kc_unwind_stack(__u32 scratch_index);
+
+static long unwind_frame(__u64 index, __u32 *scratch_index)
+{
+	(void)index;
+	return kc_unwind_step(*scratch_index) && kc_scan(*scratch_index);
+}
+
+static __always_inline void unwind_stack(struct user_scratch *out, __u32 scratch_index)
+{
+	if (begin_unwind(out, scratch_index))
+		bpf_loop(MAX_USER_FRAMES + 1, unwind_frame, &scratch_index, 0);
+}
+
 /* Ends the unwind of the thread that runs, and copies its stack if a table was not there. */
+int kc_finish_capture(__u32 scratch_index, __u32 cpu);
+
 static __always_inline void finish_capture(struct user_scratch *out, struct task_struct *task,
 					   __u32 scratch_index, __u32 cpu)
 {
@@ -233,21 +306,11 @@ static __always_inline void finish_capture(struct user_scratch *out, struct task
 		kc_restore_copy(scratch_index);
 }
 
-/* Unwinds the user stack of the thread that runs. */
-static __always_inline void unwind_user_stack(struct user_scratch *out, __u32 scratch_index)
-{
-	if (begin_unwind(out))
-		for (__u32 frame = 0; frame <= MAX_USER_FRAMES; frame++)
-			if (kc_unwind_frame(scratch_index))
-				break;
-}
-
 /* Unwinds the user stack of the thread that runs, or copies it. */
-static __always_inline void capture_user_stack(struct user_scratch *out, struct task_struct *task,
-					       __u32 scratch_index, __u32 cpu)
+static __always_inline void capture_user_stack(__u32 scratch_index, __u32 cpu)
 {
-	unwind_user_stack(out, scratch_index);
-	finish_capture(out, task, scratch_index, cpu);
+	kc_unwind_stack(scratch_index);
+	kc_finish_capture(scratch_index, cpu);
 }
 
 /* Unwinds or copies the user stack of a thread that does not run. */
@@ -257,7 +320,7 @@ static __always_inline void capture_sleeper_stack(struct user_scratch *out,
 	struct sleeper sleeper = {.out = out, .task = task};
 
 	out->window = -(__u64)WINDOW_BYTES;
-	if (begin_unwind(out))
+	if (begin_unwind(out, ITER_SCRATCH))
 		bpf_loop(MAX_USER_FRAMES + 1, sleeper_step, &sleeper, 0);
 	if (end_unwind(out, task))
 		copy_stack(out, task, MAX_PIECES);

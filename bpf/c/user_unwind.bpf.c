@@ -42,7 +42,7 @@ __attribute__((noinline)) int kc_unwind_step(__u32 scratch_index)
 {
 	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
 
-	return out ? step(out, scratch_index, bpf_get_current_task_btf(), 0) : 1;
+	return out ? step(out, bpf_get_current_task_btf(), 0) : 1;
 }
 
 /* Declared in user_unwind.h. */
@@ -50,7 +50,7 @@ __attribute__((noinline)) int kc_scan(__u32 scratch_index)
 {
 	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
 
-	return out ? scan(out, scratch_index, bpf_get_current_task_btf()) : 1;
+	return out ? scan(out, bpf_get_current_task_btf()) : 1;
 }
 
 /* Declared in user_unwind.h. */
@@ -67,13 +67,33 @@ __attribute__((noinline)) int kc_try_rule(__u32 scratch_index)
 {
 	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
 
-	return out ? unwind_try_rule(&out->scan, 0, (void *)(__u64)scratch_index) : 0;
+	return out ? unwind_try_rule(&out->scan, 0) : 0;
 }
 
 /* Declared in user_unwind.h. */
 __attribute__((noinline)) int kc_unwind_frame(__u32 scratch_index)
 {
 	return kc_unwind_step(scratch_index) && kc_scan(scratch_index);
+}
+
+/* Declared in user_stack.h. */
+__attribute__((noinline)) int kc_unwind_stack(__u32 scratch_index)
+{
+	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
+
+	if (out)
+		unwind_stack(out, scratch_index);
+	return 0;
+}
+
+/* Declared in user_stack.h. */
+__attribute__((noinline)) int kc_finish_capture(__u32 scratch_index, __u32 cpu)
+{
+	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
+
+	if (out)
+		finish_capture(out, bpf_get_current_task_btf(), scratch_index, cpu);
+	return 0;
 }
 
 /* Declared in user_stack.h. */
@@ -91,5 +111,5 @@ __attribute__((noinline)) int kc_rule_number_at(__u32 scratch_index, __u64 addre
 {
 	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
 
-	return out ? rule_number_at(out, scratch_index, address) : -1;
+	return out ? rule_number_at(out, address) : -1;
 }

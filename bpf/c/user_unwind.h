@@ -57,13 +57,12 @@ int kc_find_code(__u32 scratch_index, __u64 address);
 #define MAX_LOOK_UPS 4
 
 /* Returns the code at an address, or 0. Most callers are in the same mapping as their callee. */
-static __always_inline const struct mapped_code *code_at(struct user_scratch *out,
-							 __u32 scratch_index, __u64 address)
+static __always_inline const struct mapped_code *code_at(struct user_scratch *out, __u64 address)
 {
 	if (address >= out->code.start && address < out->code.end)
 		return &out->code;
 	for (__u32 look_up = 0; look_up < MAX_LOOK_UPS; look_up++) {
-		if (kc_find_code(scratch_index, address))
+		if (kc_find_code(out->index, address))
 			return 0;
 		if (!out->code.threw_away)
 			break;
@@ -111,10 +110,9 @@ static __always_inline __u32 find_rule(const struct user_scratch *out,
 
 /* Returns the number of the rule for an address, 0 where there is none, or -1 where no code is
  * known or its table is not there yet. */
-static __always_inline int rule_number_at(struct user_scratch *out, __u32 scratch_index,
-					  __u64 address)
+static __always_inline int rule_number_at(struct user_scratch *out, __u64 address)
 {
-	const struct mapped_code *code = code_at(out, scratch_index, address);
+	const struct mapped_code *code = code_at(out, address);
 
 	if (!code || code->kind == CODE_PENDING)
 		return -1;
@@ -125,10 +123,10 @@ static __always_inline int rule_number_at(struct user_scratch *out, __u32 scratc
  * places. It is in user_unwind.bpf.c. */
 int kc_rule_number_at(__u32 scratch_index, __u64 address);
 
-/* Finds a rule for a scan. The finder is the index of the scratch. */
+/* Finds a rule for a scan. The finder is the scratch. */
 static __always_inline int unwind_rule_at(void *finder, __u64 address, struct unwind_rule *rule)
 {
-	int number = kc_rule_number_at((__u64)finder, address);
+	int number = kc_rule_number_at(((struct user_scratch *)finder)->index, address);
 
 	if (number <= 0)
 		return number;
@@ -140,23 +138,22 @@ static __always_inline int unwind_rule_at(void *finder, __u64 address, struct un
  * checks once. It is in user_unwind.bpf.c. */
 int kc_try_rule(__u32 scratch_index);
 
-static __always_inline bool unwind_rule_leads_on(struct unwind_scan *scan, void *reader,
-						 void *finder)
+static __always_inline bool unwind_tries_rule(struct unwind_scan *scan, void *reader,
+					      void *finder)
 {
 	(void)scan;
 	(void)reader;
-	return kc_try_rule((__u64)finder);
+	return kc_try_rule(((struct user_scratch *)finder)->index);
 }
 
 /* Where the scan of the stack of the thread that runs is put together. */
 struct scan_context {
 	struct user_scratch *out;
-	__u32 scratch_index;
 };
 
 static long scan_word(__u64 index, struct scan_context *at)
 {
-	return unwind_scan_word(&at->out->scan, 0, (void *)(__u64)at->scratch_index, index);
+	return unwind_scan_word(&at->out->scan, 0, at->out, index);
 }
 
 /* unwind_by_rule() of the thread that runs: a global function, which the verifier checks once. It
@@ -165,19 +162,19 @@ int kc_by_rule(__u32 scratch_index, __u32 rule);
 
 /* Goes to the caller of a frame by a rule. The frame pointer of another thread is always sure:
  * there was no scan. */
-static __always_inline enum unwind_end step_by_rule(struct user_scratch *out, __u32 scratch_index,
-						    __u32 rule, void *reader)
+static __always_inline enum unwind_end step_by_rule(struct user_scratch *out, __u32 rule,
+						    void *reader)
 {
 	enum unwind_end end;
 
 	if (reader)
 		return unwind_by_rule(&out->state, &rules[rule], reader);
-	end = kc_by_rule(scratch_index, rule);
+	end = kc_by_rule(out->index, rule);
 	for (__u32 number = 1;
 	     number <= SCAN_SAVED && unwind_fp_may_be_saved(&out->state, &rules[rule], end);
 	     number++)
 		if (unwind_take_saved_fp(&out->scan, &out->state, number) &&
-		    kc_by_rule(scratch_index, rule) == UNWIND_CONTINUES)
+		    kc_by_rule(out->index, rule) == UNWIND_CONTINUES)
 			return UNWIND_CONTINUES;
 	return end;
 }
@@ -190,33 +187,28 @@ int kc_find_own_stack(__u32 scratch_index);
  * thread is elsewhere. */
 static __always_inline void find_own_stack(struct user_scratch *out, struct task_struct *task)
 {
-	__u64 end = thread_pointer(task), mapping;
+	__u64 end = thread_pointer(task);
 
 	out->own_looked_up = 1;
 	if (task->pid == task->tgid || !end)
 		return;
-	out->code.address = end;
-	mapping = find_mapping(&out->code, out->mm);
-	if (mapping)
-		unwind_begin_stack(
-			&out->scan,
-			KERNEL_FIELD(&out->code, struct vm_area_struct, mapping, vm_start), end);
+	kc_find_code(out->index, end);
+	if (out->code.mapping && !out->code.threw_away)
+		unwind_begin_stack(&out->scan, MAPPING_FIELD(&out->code, vm_start), end);
 }
 
 /* Goes to the caller of a frame whose code has no rule, by its frame pointer. `scan_wanted`: that
  * is not sure, and a scan may find a better one. The stack of another thread is not scanned. */
-static __always_inline enum unwind_end step_without_rule(struct user_scratch *out,
-							 __u32 scratch_index, void *reader)
+static __always_inline enum unwind_end step_without_rule(struct user_scratch *out, void *reader)
 {
 	enum unwind_end end;
 	bool sure;
 
-	if (!reader && out->code.kind == CODE_FRAME_POINTER && !out->own_looked_up)
-		kc_find_own_stack(scratch_index);
-	out->scan_depth = 0;
 	out->scan.no_table = out->code.kind != CODE_TABLE;
-	end = unwind_without_rule(&out->scan, &out->state, reader, (void *)(__u64)scratch_index,
-				  !reader, &sure);
+	if (!reader && out->code.kind == CODE_FRAME_POINTER && !out->own_looked_up)
+		kc_find_own_stack(out->index);
+	out->scan_depth = 0;
+	end = unwind_without_rule(&out->scan, &out->state, reader, out, !reader, &sure);
 	if (sure || reader)
 		out->via_frame_pointer = 1;
 	else
@@ -225,8 +217,7 @@ static __always_inline enum unwind_end step_without_rule(struct user_scratch *ou
 }
 
 /* Writes one frame and goes to its caller. Returns 0, or 1 at the end of the stack. */
-static __always_inline int step(struct user_scratch *out, __u32 scratch_index,
-				struct task_struct *task, void *reader)
+static __always_inline int step(struct user_scratch *out, struct task_struct *task, void *reader)
 {
 	const struct mapped_code *code;
 	__u32 end, number;
@@ -237,7 +228,7 @@ static __always_inline int step(struct user_scratch *out, __u32 scratch_index,
 		return 1;
 	}
 	address = unwind_address(&out->state);
-	code = code_at(out, scratch_index, address);
+	code = code_at(out, address);
 	out->unwound = out->depth;
 	out->unmapped = !code || !code->end;
 	/* An address without code is no caller. The leaf is kept wherever it is. */
@@ -257,9 +248,9 @@ static __always_inline int step(struct user_scratch *out, __u32 scratch_index,
 	number = code->kind == CODE_TABLE ? find_rule(out, code, address) : 0;
 	out->rule = number & (MAX_RULES - 1);
 	if (number) {
-		end = step_by_rule(out, scratch_index, number & (MAX_RULES - 1), reader);
+		end = step_by_rule(out, number & (MAX_RULES - 1), reader);
 	} else {
-		end = step_without_rule(out, scratch_index, reader);
+		end = step_without_rule(out, reader);
 	}
 	out->end = end;
 	if (out->scan_wanted)
@@ -269,26 +260,26 @@ static __always_inline int step(struct user_scratch *out, __u32 scratch_index,
 	return end != UNWIND_CONTINUES;
 }
 
-static __always_inline void scan_words(struct user_scratch *out, __u32 scratch_index)
+static __always_inline void scan_words(struct user_scratch *out)
 {
-	struct scan_context at = {.out = out, .scratch_index = scratch_index};
-	__u32 words = out->scan_words, most = words < SCAN_WORDS ? words : SCAN_WORDS;
+	struct scan_context at = {.out = out};
+	bool outermost = out->scan.kind == SCAN_OUTERMOST;
+	bool all = outermost || out->scan_words > SCAN_WORDS;
+	long scanned = bpf_loop(all ? SCAN_WORDS : out->scan_words, scan_word, &at, 0);
 
-	if (out->scan.kind == SCAN_OUTERMOST)
-		bpf_loop(SCAN_WORDS, scan_word, &at, 0);
-	else
-		out->scan_words = words - bpf_loop(most, scan_word, &at, 0);
+	if (!outermost)
+		out->scan_words -= scanned;
 }
 
 /* Goes on with the last scan, if the caller that it found led nowhere. Returns 0, or 1 at the end
  * of the stack. */
-static __always_inline int scan_again(struct user_scratch *out, __u32 scratch_index)
+static __always_inline int scan_again(struct user_scratch *out)
 {
 	if (!out->scan_depth || out->pending ||
 	    !unwind_scan_failed(&out->scan, out->end, &out->state, 0))
 		return 1;
 	unwind_resume_scan(&out->scan);
-	scan_words(out, scratch_index);
+	scan_words(out);
 	/* What it led to was none of the stack. */
 	out->depth = out->scan_depth;
 	if (out->scan.call == CALL_NONE) {
@@ -301,15 +292,14 @@ static __always_inline int scan_again(struct user_scratch *out, __u32 scratch_in
 
 /* Scans where a step has asked for it, or the last scan was wrong. Returns 0 if there is a caller,
  * or 1 at the end of the stack. */
-static __always_inline int scan(struct user_scratch *out, __u32 scratch_index,
-				struct task_struct *task)
+static __always_inline int scan(struct user_scratch *out, struct task_struct *task)
 {
 	if (!out->scan_wanted)
-		return scan_again(out, scratch_index);
+		return scan_again(out);
 	out->scan_wanted = 0;
-	scan_words(out, scratch_index);
+	scan_words(out);
 	if (unwind_begin_outermost(&out->scan, out->end))
-		scan_words(out, scratch_index);
+		scan_words(out);
 	out->end = unwind_end_scan(&out->scan, &out->state, out->end);
 	if (out->scan.call != CALL_NONE) {
 		out->via_scan = 1;
@@ -327,7 +317,7 @@ static __always_inline int scan(struct user_scratch *out, __u32 scratch_index,
 int kc_scan(__u32 scratch_index);
 
 /* One step, with a scan if there has to be one. A function of its own: Linux 6.1 refuses the loop
- * in which the compiler would put the two calls. It is in user_unwind.bpf.c. */
+ * of io_stack.h in which the compiler would put the two calls. It is in user_unwind.bpf.c. */
 int kc_unwind_frame(__u32 scratch_index);
 
 /* step() for the thread that runs: a global function, which the verifier checks once for all
@@ -337,6 +327,6 @@ int kc_unwind_step(__u32 scratch_index);
 static long sleeper_step(__u64 index, struct sleeper *sleeper)
 {
 	(void)index;
-	return step(sleeper->out, ITER_SCRATCH, sleeper->task, sleeper);
+	return step(sleeper->out, sleeper->task, sleeper);
 }
 #endif

@@ -31,8 +31,8 @@ static __always_inline int unwind_rule_at(void *finder, __u64 address, struct un
 
 struct unwind_scan;
 
-static __always_inline bool unwind_rule_leads_on(struct unwind_scan *scan, void *reader,
-						 void *finder);
+static __always_inline bool unwind_tries_rule(struct unwind_scan *scan, void *reader,
+					      void *finder);
 
 #include "cpu_stats.h"
 #include "limits.h"
@@ -40,10 +40,11 @@ static __always_inline bool unwind_rule_leads_on(struct unwind_scan *scan, void 
 #include "unwind_scan.h"
 #include "unwind_tables.h"
 
-static __always_inline bool unwind_rule_leads_on(struct unwind_scan *scan, void *reader,
-						 void *finder)
+static __always_inline bool unwind_tries_rule(struct unwind_scan *scan, void *reader,
+					      void *finder)
 {
-	return unwind_try_rule(scan, reader, finder);
+	(void)finder;
+	return unwind_try_rule(scan, reader);
 }
 
 void kcollect_unwind_begin(struct unwind_scan *scan, __u64 own_start, __u64 own_end);

@@ -6,8 +6,8 @@
  *
  * static __always_inline int unwind_rule_at(void *finder, __u64 address, struct unwind_rule *rule);
  *
- * It also defines unwind_rule_leads_on(), with the arguments of unwind_try_rule(), which it calls:
- * in BPF by a function that the verifier checks once.
+ * It also defines unwind_tries_rule(), which calls unwind_try_rule(): in BPF by a function that the
+ * verifier checks once.
  *
  * unwind_rule_at() returns 1 and a rule, 0 where code without a rule is mapped, and -1 where no
  * code is known to be, or its table is not there yet.
@@ -215,11 +215,18 @@ static __always_inline enum unwind_call unwind_call_before(struct unwind_scan *s
 	return !found && scan->target <= scan->address ? CALL_FITS : CALL_ELSEWHERE;
 }
 
-/* Returns whether a rule leads from the frame in `trial` to a return address. */
-static __always_inline bool unwind_try_rule(struct unwind_scan *scan, void *reader, void *finder)
+/* Returns whether a rule leads from the frame in `trial` to a word behind a call. */
+static __always_inline bool unwind_try_rule(struct unwind_scan *scan, void *reader)
 {
 	return unwind_by_rule(&scan->trial, &scan->rule, reader) == UNWIND_CONTINUES &&
-	       unwind_after_call(reader, scan->trial.pc) > 0 &&
+	       unwind_after_call(reader, scan->trial.pc) > 0;
+}
+
+/* Returns whether a rule leads from the frame in `trial` to a return address. */
+static __always_inline bool unwind_rule_leads_on(struct unwind_scan *scan, void *reader,
+						 void *finder)
+{
+	return unwind_tries_rule(scan, reader, finder) &&
 	       unwind_rule_at(finder, scan->trial.pc - 1, &scan->next_rule) >= 0;
 }
 
