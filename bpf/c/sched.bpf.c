@@ -7,6 +7,11 @@
  * in which a thread may block.
  *
  * All times are of the scheduler's clock, which is up to date in the run queue at a switch.
+ *
+ * What is done seldom is a function of its own: the verifier merges the ways by which it comes to
+ * the end of one. Inlined, each way through what comes after is followed for each way through it,
+ * and every thousand instructions take the start a millisecond. What is done at each switch is
+ * inlined, since a call takes 20 ns and more on some CPUs.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -27,9 +32,6 @@ const volatile __u64 page_fault_from;
 const volatile __u64 page_fault_to;
 const volatile __u64 lock_threshold_ns;
 
-/* Beside the scheduler's state of a thread that leaves its CPU. */
-#define PREEMPTED (1ULL << 32)
-
 volatile __u64 any_offset_ns;
 
 /* Returns the boundaries counted by now on the CPU that a thread left. Boundaries of another CPU
@@ -43,34 +45,36 @@ static __always_inline __u64 grid_index_now(struct cpu_stats *left, struct cpu_s
 	return grid.index;
 }
 
-static __always_inline void send_off_cpu(struct cpu_stats *stats, struct cpu_stats *left,
-					 __u64 index, struct task_struct *task,
-					 struct thread *thread, const struct off_cpu *off_cpu,
-					 __u64 began_ns, __u32 cpu)
+/* Sends how long a thread was off the CPU that comes to one. */
+static __noinline int send_off_cpu(struct cpu_stats *stats, struct task_struct *task,
+				   struct thread *thread, const struct off_cpu *off_cpu,
+				   __u64 began_ns)
 {
-	__u32 zero = 0;
+	__u32 zero = 0, cpu = bpf_get_smp_processor_id();
 	struct tick_scratch *out = bpf_map_lookup_elem(&kc_scratch, &zero);
+	struct cpu_stats *left = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
 	__u32 user_return;
 	__u64 size;
 	long got;
 
-	if (!out)
-		return;
+	if (!out || !left)
+		return 0;
 	got = bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0);
 	user_return = return_with(got, stats, task, thread, cpu);
-	describe_off_cpu(left, index, &out->record, task, record_time(began_ns), thread, off_cpu,
-			 user_return, cpu);
+	describe_off_cpu(left, grid_index_now(left, stats), &out->record, task,
+			 record_time(began_ns), thread, off_cpu, user_return, cpu);
 	size = add_stack(&out->record, got);
 	if (!send(cpu, out, SCRATCH_LENGTH(size)))
 		stats->off_cpu_lost += out->record.ticks;
+	return 0;
 }
 
 /* Sends the last record of a thread that exits. */
-static __always_inline void thread_exit(struct cpu_stats *stats, struct task_struct *task,
-					struct thread *thread, __u64 began_ns, __u64 now_ns,
-					__u64 stolen_ns, __u32 cpu)
+static __noinline int thread_exit(struct cpu_stats *stats, struct thread *thread, __u64 began_ns,
+				  __u64 now_ns, __u64 stolen_ns)
 {
-	__u32 zero = 0;
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u32 zero = 0, cpu = bpf_get_smp_processor_id();
 	struct thread_record *out = bpf_map_lookup_elem(&kc_scratch, &zero);
 	/* Perhaps long after its account was closed, with the data. */
 	__u64 time_ns = bpf_ktime_get_ns();
@@ -82,24 +86,25 @@ static __always_inline void thread_exit(struct cpu_stats *stats, struct task_str
 	}
 	/* Claimed by kc_close_all, which writes the record; or the thread was never recorded. */
 	if (thread->account.tracking == TRACKING_CLAIMED || !thread->account.tracked_ns)
-		return;
+		return 0;
 	if (!out) {
 		stats->thread_records_lost++;
-		return;
+		return 0;
 	}
 	fill_thread_record(out, task, time_ns, thread, &thread->account, cpu);
 	out->header.flags |= FLAG_THREAD_EXITED;
 	out->since_ns = out->header.time_ns;
 	if (!send(cpu, out, sizeof(*out)))
 		stats->thread_records_lost++;
+	return 0;
 }
 
 /* Begins to track a thread that leaves its CPU. It came to this CPU before data began, or the
  * program was not run then. All boundaries that have passed are counted for the thread, also those
  * of a sleep between the beginning of data and its arrival: none is left for its off-CPU interval.
  */
-static __always_inline void track_at_switch_out(struct cpu_stats *stats, struct task_struct *prev,
-						struct thread *thread, __u64 began_ns, __u32 cpu)
+static __noinline int track_at_switch_out(struct cpu_stats *stats, struct task_struct *prev,
+					  struct thread *thread, __u64 began_ns, __u32 cpu)
 {
 	__u64 began_sched_ns = began_ns + stats->offset_ns,
 	      arrival_ns = prev->sched_info.last_arrival;
@@ -112,13 +117,14 @@ static __always_inline void track_at_switch_out(struct cpu_stats *stats, struct 
 	else
 		track(thread, began_ns, arrival_ns > began_sched_ns ? arrival_ns : began_sched_ns,
 		      STATE_ON_CPU, DETAIL_NONE, prev->sched_info.run_delay, RUN_TIME_UNKNOWN);
+	return 0;
 }
 
 /* Begins to track a thread that comes to a CPU. A new thread has waited since it was made. One that
  * existed when data began, and that kc_track_all has not reached yet, was blocked then, or waited
  * already. */
-static __always_inline void track_at_switch_in(struct cpu_stats *stats, struct task_struct *next,
-					       struct thread *thread, __u64 began_ns, __u64 now_ns)
+static __noinline int track_at_switch_in(struct cpu_stats *stats, struct task_struct *next,
+					 struct thread *thread, __u64 began_ns, __u64 now_ns)
 {
 	__u64 began_sched_ns = began_ns + stats->offset_ns, from = next->sched_info.last_queued;
 	__u32 state = STATE_WAIT_CPU;
@@ -132,6 +138,7 @@ static __always_inline void track_at_switch_in(struct cpu_stats *stats, struct t
 	}
 	track(thread, began_ns, from, state, DETAIL_NONE, next->sched_info.run_delay,
 	      next->se.sum_exec_runtime);
+	return 0;
 }
 
 /* A thread leaves whose switch-in was not seen: sends how long it was off the CPU. Its kernel and
@@ -162,27 +169,21 @@ static __noinline int send_missed_off_cpu(struct cpu_stats *stats, struct task_s
 	return 0;
 }
 
-/* `how` is the scheduler's state of the thread, and PREEMPTED. Returns whether its user stack may
- * be captured.
- *
- * This and others here are functions of their own, since the verifier merges the ways by which it
- * comes to the end of one: inlined, it follows each way through what comes after for each way
- * through what was before, 280,000 instructions instead of 58,000. */
-static __noinline int switch_out(struct cpu_stats *stats, __u64 began_ns, __u64 now_ns,
-				 __u64 stolen_ns, __u64 how)
+/* Returns whether the thread's user stack may be captured. */
+static __always_inline bool switch_out(struct cpu_stats *stats, struct task_struct *prev,
+				       __u64 began_ns, __u64 now_ns, __u64 stolen_ns,
+				       bool preempted, __u32 prev_state, __u32 cpu)
 {
-	struct task_struct *prev = bpf_get_current_task_btf();
-	__u32 cpu = bpf_get_smp_processor_id(), prev_state = how;
-	bool preempted = how & PREEMPTED, tracked;
 	/* A thread that exits before data begin needs no storage. */
 	struct thread *thread = bpf_task_storage_get(
 		&kc_threads, prev, 0, recording ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
 	__u32 state, zero = 0;
+	bool tracked;
 
 	if (!thread) {
 		if (recording)
 			stats->threads_untracked++;
-		return 0;
+		return false;
 	}
 	tracked = thread->account.tracking == TRACKED;
 	/* If that fails, another program begins to track it at this moment: its next context switch
@@ -193,15 +194,15 @@ static __noinline int switch_out(struct cpu_stats *stats, __u64 began_ns, __u64 
 	}
 	if (tracked && is_of_ended(thread, began_ns)) {
 		if (!end_at_switch(prev, thread, began_ns, stolen_ns, 0))
-			return 0;
+			return false;
 		stolen_ns = 0;
 	}
 	if (tracked && thread->account.state != STATE_ON_CPU)
 		send_missed_off_cpu(stats, prev, thread, began_ns, cpu);
 	if (prev_state & TASK_DEAD)
-		thread_exit(stats, prev, thread, began_ns, now_ns, stolen_ns, cpu);
+		thread_exit(stats, thread, began_ns, now_ns, stolen_ns);
 	if (!tracked || prev_state & TASK_DEAD)
-		return 0;
+		return false;
 	state = preempted || !prev_state
 			? STATE_WAIT_CPU
 			: blocked_state(prev, thread, prev_state,
@@ -212,12 +213,11 @@ static __noinline int switch_out(struct cpu_stats *stats, __u64 began_ns, __u64 
 			   prev->sched_info.run_delay, prev->se.sum_exec_runtime, stolen_ns);
 	thread->grid_index = stats->index;
 	thread->cpu = cpu;
-	return 1;
+	return true;
 }
 
-/* Returns whether the thread's next return to user mode is to be waited for. */
-static __noinline int switch_in(struct cpu_stats *stats, struct task_struct *next,
-				__u64 began_ns, __u64 now_ns, __u32 cpu)
+static __always_inline void switch_in(struct cpu_stats *stats, struct task_struct *next,
+				      __u64 began_ns, __u64 now_ns, __u32 cpu)
 {
 	struct thread *thread = bpf_task_storage_get(&kc_threads, next, 0,
 						     BPF_LOCAL_STORAGE_GET_F_CREATE);
@@ -230,10 +230,10 @@ static __noinline int switch_in(struct cpu_stats *stats, struct task_struct *nex
 	/* The thread that this one preempts is changing the storage. The next switch-out accounts
 	 * for this interval. */
 	if (!thread)
-		return 0;
+		return;
 	if (thread->account.tracking != TRACKED) {
 		if (!claim_tracking(&thread->account, NOT_TRACKED))
-			return 0;
+			return;
 		thread->grid_index = stats->index;
 		thread->cpu = cpu;
 		track_at_switch_in(stats, next, thread, began_ns, now_ns);
@@ -242,14 +242,14 @@ static __noinline int switch_in(struct cpu_stats *stats, struct task_struct *nex
 		if (has_boundaries_before(thread, began_ns))
 			user_return = next_user_return(stats, next, thread, false, cpu);
 		if (!end_at_switch(next, thread, began_ns, 0, user_return))
-			return 0;
+			return;
 	}
 	unseen = thread->account.state == STATE_ON_CPU;
 	off_cpu = account_switch_in(&thread->account, now_ns, delay, next->se.sum_exec_runtime);
 	if (thread->cpu != cpu) {
 		left = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
 		if (!left)
-			return 0;
+			return;
 	}
 	index = grid_index_now(left, stats);
 	/* Its last switch-out was not seen; boundaries that had passed until then were counted on
@@ -258,12 +258,13 @@ static __noinline int switch_in(struct cpu_stats *stats, struct task_struct *nex
 		thread->grid_index += grid_before(left->origin_ns, thread->grid_index, index,
 						  off_cpu.from_ns - any_offset_ns, period_ns);
 	if (index > thread->grid_index)
-		send_off_cpu(stats, left, index, next, thread, &off_cpu, began_ns, cpu);
+		send_off_cpu(stats, next, thread, &off_cpu, began_ns);
 	if (is_lock_wait(&off_cpu, next))
 		send_lock_wait(stats, next, thread, &off_cpu, true);
 	thread->grid_index = stats->index;
 	thread->cpu = cpu;
-	return thread->return_wanted;
+	if (thread->return_wanted)
+		await_user_return(stats, next, thread);
 }
 
 /* Boundaries have passed that are not counted yet: charges them to the thread that leaves now, and
@@ -348,11 +349,11 @@ static __always_inline void context_switch(__u64 *ctx, struct cpu_stats *stats, 
 	}
 	stolen_ns = stolen_since_switch(stats, rq);
 	began_ns = begin_of_switch();
-	if (prev->pid && switch_out(stats, began_ns, now_ns, stolen_ns,
-				    (ctx[0] ? PREEMPTED : 0) | prev_state))
+	if (prev->pid &&
+	    switch_out(stats, prev, began_ns, now_ns, stolen_ns, ctx[0], prev_state, cpu))
 		capture_at_switch_out(stats, prev, cpu);
-	if (next->pid && recording && switch_in(stats, next, began_ns, now_ns, cpu))
-		await_user_return(stats, next);
+	if (next->pid && recording)
+		switch_in(stats, next, began_ns, now_ns, cpu);
 }
 
 SEC("tp_btf/sched_switch")

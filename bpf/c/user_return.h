@@ -260,12 +260,9 @@ static __always_inline __u32 next_user_return(struct cpu_stats *stats, struct ta
 /* Waits for the return to user mode whose number next_user_return() has returned. A part of the
  * program itself and of none of its functions: older verifiers take the callback for a function
  * that is called here, and add up its stack and those of all callers. */
-static __always_inline void await_user_return(struct cpu_stats *stats, struct task_struct *task)
+static __always_inline void await_user_return(struct cpu_stats *stats, struct task_struct *task,
+					      struct thread *thread)
 {
-	struct thread *thread = bpf_task_storage_get(&kc_threads, task, 0, 0);
-
-	if (!thread)
-		return;
 	thread->return_wanted = 0;
 	if (wait_for_user_return(task)) {
 		thread->user_return |= RETURN_AWAITED;
