@@ -69,16 +69,20 @@ static __noinline int send_off_cpu(struct cpu_stats *stats, struct task_struct *
 	return 0;
 }
 
-/* Sends the last record of a thread that exits. */
-static __noinline int thread_exit(struct cpu_stats *stats, struct thread *thread, __u64 began_ns,
-				  __u64 now_ns, __u64 stolen_ns)
+/* Sends the last record of the thread that leaves, which exits: a global function, which the
+ * verifier checks once. */
+__attribute__((noinline)) int kc_thread_exit(__u64 began_ns, __u64 now_ns, __u64 stolen_ns)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
+	struct thread *thread = bpf_task_storage_get(&kc_threads, task, 0, 0);
 	__u32 zero = 0, cpu = bpf_get_smp_processor_id();
+	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
 	struct thread_record *out = bpf_map_lookup_elem(&kc_scratch, &zero);
 	/* Perhaps long after its account was closed, with the data. */
 	__u64 time_ns = bpf_ktime_get_ns();
 
+	if (!thread || !stats)
+		return 0;
 	evict_return_wait(task, thread);
 	if (thread->account.tracking == TRACKED && claim_tracking(&thread->account, TRACKED)) {
 		account_close(&thread->account, now_ns, 0, task->se.sum_exec_runtime, stolen_ns);
@@ -143,8 +147,8 @@ static __noinline int track_at_switch_in(struct cpu_stats *stats, struct task_st
 
 /* A thread leaves whose switch-in was not seen: sends how long it was off the CPU. Its kernel and
  * user stacks of that time are not known any more. */
-static __noinline int send_missed_off_cpu(struct cpu_stats *stats, struct task_struct *task,
-					  struct thread *thread, __u64 began_ns, __u32 cpu)
+static __always_inline void send_missed_off_cpu(struct cpu_stats *stats, struct task_struct *task,
+						struct thread *thread, __u64 began_ns, __u32 cpu)
 {
 	__u64 arrival_ns = task->sched_info.last_arrival, index;
 	struct off_cpu off_cpu = account_missed_switch_in(&thread->account, arrival_ns,
@@ -156,17 +160,38 @@ static __noinline int send_missed_off_cpu(struct cpu_stats *stats, struct task_s
 	if (is_lock_wait(&off_cpu, task))
 		send_lock_wait(stats, task, thread, &off_cpu, false);
 	if (!left || !out)
-		return 0;
+		return;
 	index = grid_index_now(left, stats);
 	index = thread->grid_index + grid_before(left->origin_ns, thread->grid_index, index,
 						 arrival_ns - any_offset_ns, period_ns);
 	if (index <= thread->grid_index)
-		return 0;
+		return;
 	describe_off_cpu(left, index, &out->record, task, record_time(began_ns), thread, &off_cpu,
 			 0, cpu);
 	if (!send(cpu, out, SCRATCH_LENGTH(add_stack(&out->record, -1))))
 		stats->off_cpu_lost += out->record.ticks;
+}
+
+/* As a global function, which the verifier checks once. */
+__attribute__((noinline)) int kc_send_missed_off_cpu(__u64 began_ns)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct thread *thread = bpf_task_storage_get(&kc_threads, task, 0, 0);
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
+
+	if (thread && stats)
+		send_missed_off_cpu(stats, task, thread, began_ns, cpu);
 	return 0;
+}
+
+/* end_at_switch() of a thread that leaves: a global function, likewise. */
+__attribute__((noinline)) int kc_end_at_switch_out(__u64 rotation, __u64 stolen_ns)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct thread *thread = bpf_task_storage_get(&kc_threads, task, 0, 0);
+
+	return thread && end_at_switch(task, thread, rotation, stolen_ns, 0);
 }
 
 /* Returns whether the thread's user stack may be captured. */
@@ -193,14 +218,14 @@ static __always_inline bool switch_out(struct cpu_stats *stats, struct task_stru
 		tracked = true;
 	}
 	if (tracked && is_of_ended(thread, began_ns)) {
-		if (!end_at_switch(prev, thread, began_ns, stolen_ns, 0))
+		if (!kc_end_at_switch_out(began_ns, stolen_ns))
 			return false;
 		stolen_ns = 0;
 	}
 	if (tracked && thread->account.state != STATE_ON_CPU)
-		send_missed_off_cpu(stats, prev, thread, began_ns, cpu);
+		kc_send_missed_off_cpu(began_ns);
 	if (prev_state & TASK_DEAD)
-		thread_exit(stats, thread, began_ns, now_ns, stolen_ns);
+		kc_thread_exit(began_ns, now_ns, stolen_ns);
 	if (!tracked || prev_state & TASK_DEAD)
 		return false;
 	state = preempted || !prev_state
