@@ -25,7 +25,6 @@ static __always_inline bool unwind_tries_rule(struct unwind_scan *scan, void *re
 					      void *finder);
 
 #include "unwind_scan.h"
-#include "return_probe.h"
 
 struct rows {
 	struct row row[ROWS_PER_CHUNK];

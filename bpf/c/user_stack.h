@@ -15,6 +15,7 @@
 #include <bpf/bpf_helpers.h>
 #include "arch.h"
 #include "record.h"
+#include "return_probe.h"
 #include "user_scratch.h"
 #include "user_unwind.h"
 
@@ -68,33 +69,26 @@ static __always_inline __u64 *word_at(struct user_scratch *out, __u32 index)
  * function, as kc_unwind_step(). It is in user_unwind.bpf.c. */
 int kc_restore_copy(__u32 scratch_index);
 
-/* A walk through the return addresses that were replaced. */
-struct restoring {
-	struct user_scratch *out;
-	__u64 instance; /* the address of the next one, a struct return_instance */
-};
-
-static long restore_word(__u64 index, struct restoring *at)
+static long restore_word(__u64 number, struct replaced_returns *at)
 {
 	struct user_scratch *out = at->out;
 	__u32 first = out->copy_first, end = out->record.header.frames;
 	__u64 stack, word;
 
-	(void)index;
+	(void)number;
 	if (!at->instance)
 		return 1;
-	stack = KERNEL_FIELD(&out->code, struct return_instance, at->instance, stack);
+	stack = REPLACED_RETURN(at, stack);
 	word = (stack - out->copy_from) / sizeof(__u64);
 	if (stack >= out->copy_from && word < end - first)
-		*word_at(out, first + word) = KERNEL_FIELD(&out->code, struct return_instance,
-							   at->instance, orig_ret_vaddr);
-	at->instance = KERNEL_FIELD(&out->code, struct return_instance, at->instance, next);
+		*word_at(out, first + word) = REPLACED_RETURN(at, orig_ret_vaddr);
+	at->instance = REPLACED_RETURN(at, next);
 	return 0;
 }
 
 static __always_inline void restore_copy(struct user_scratch *out, struct task_struct *task)
 {
-	struct restoring at = {.out = out, .instance = (__u64)newest_instance(task)};
+	struct replaced_returns at = {.out = out, .instance = newest_instance(&out->code, task)};
 
 	bpf_loop(MAX_RETURN_PROBES, restore_word, &at, 0);
 }
@@ -215,8 +209,8 @@ static __always_inline void describe_user_return(struct user_scratch *out, struc
 	out->scan_wanted = 0;
 	out->own_looked_up = 0;
 	unwind_begin_stack(&out->scan, 0, 0);
-	out->trampoline = trampoline_of(task);
-	out->mm = (__u64)task->mm;
+	out->mm = KERNEL_FIELD(&out->code, struct task_struct, (__u64)task, mm);
+	out->trampoline = trampoline_of(&out->code, task, out->mm);
 	out->code.start = out->code.end = 0;
 	out->code.raced = 0;
 	out->record.ip = out->state.pc;

@@ -9,6 +9,7 @@
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include "mapped_code.h"
+#include "return_probe.h"
 #include "user_scratch.h"
 
 /* How the stack of a thread that does not run is read. */
@@ -256,7 +257,7 @@ static __always_inline int step(struct user_scratch *out, struct task_struct *ta
 	if (out->scan_wanted)
 		return 1;
 	if (end == UNWIND_CONTINUES && out->trampoline && out->state.pc == out->trampoline)
-		restore_return_address(&out->state, task);
+		restore_return_address(out, task);
 	return end != UNWIND_CONTINUES;
 }
 
@@ -308,7 +309,7 @@ static __always_inline int scan(struct user_scratch *out, struct task_struct *ta
 	}
 	out->via_frame_pointer = 1;
 	if (out->end == UNWIND_CONTINUES && out->trampoline && out->state.pc == out->trampoline)
-		restore_return_address(&out->state, task);
+		restore_return_address(out, task);
 	return out->end != UNWIND_CONTINUES;
 }
 
