@@ -194,8 +194,7 @@ __attribute__((noinline)) int kc_end_at_switch_out(__u64 rotation, __u64 stolen_
 	return thread && end_at_switch(task, thread, rotation, stolen_ns, 0);
 }
 
-/* Returns whether the thread's user stack may be captured. */
-static __always_inline bool switch_out(struct cpu_stats *stats, struct task_struct *prev,
+static __always_inline void switch_out(struct cpu_stats *stats, struct task_struct *prev,
 				       __u64 began_ns, __u64 now_ns, __u64 stolen_ns,
 				       bool preempted, __u32 prev_state, __u32 cpu)
 {
@@ -208,7 +207,7 @@ static __always_inline bool switch_out(struct cpu_stats *stats, struct task_stru
 	if (!thread) {
 		if (recording)
 			stats->threads_untracked++;
-		return false;
+		return;
 	}
 	tracked = thread->account.tracking == TRACKED;
 	/* If that fails, another program begins to track it at this moment: its next context switch
@@ -219,7 +218,7 @@ static __always_inline bool switch_out(struct cpu_stats *stats, struct task_stru
 	}
 	if (tracked && is_of_ended(thread, began_ns)) {
 		if (!kc_end_at_switch_out(began_ns, stolen_ns))
-			return false;
+			return;
 		stolen_ns = 0;
 	}
 	if (tracked && thread->account.state != STATE_ON_CPU)
@@ -227,7 +226,7 @@ static __always_inline bool switch_out(struct cpu_stats *stats, struct task_stru
 	if (prev_state & TASK_DEAD)
 		kc_thread_exit(began_ns, now_ns, stolen_ns);
 	if (!tracked || prev_state & TASK_DEAD)
-		return false;
+		return;
 	state = preempted || !prev_state
 			? STATE_WAIT_CPU
 			: blocked_state(prev, thread, prev_state,
@@ -238,7 +237,7 @@ static __always_inline bool switch_out(struct cpu_stats *stats, struct task_stru
 			   prev->sched_info.run_delay, prev->se.sum_exec_runtime, stolen_ns);
 	thread->grid_index = stats->index;
 	thread->cpu = cpu;
-	return true;
+	capture_at_switch_out(stats, prev, thread, cpu);
 }
 
 static __always_inline void switch_in(struct cpu_stats *stats, struct task_struct *next,
@@ -279,16 +278,20 @@ static __always_inline void switch_in(struct cpu_stats *stats, struct task_struc
 	index = grid_index_now(left, stats);
 	/* Its last switch-out was not seen; boundaries that had passed until then were counted on
 	 * that CPU. */
-	if (unseen)
+	if (unseen) {
+		thread->flags &= ~CAPTURED;
 		thread->grid_index += grid_before(left->origin_ns, thread->grid_index, index,
 						  off_cpu.from_ns - any_offset_ns, period_ns);
-	if (index > thread->grid_index)
+	}
+	if (index > thread->grid_index) {
 		send_off_cpu(stats, next, thread, &off_cpu, began_ns);
+		thread->flags |= WAS_LONG;
+	}
 	if (is_lock_wait(&off_cpu, next))
 		send_lock_wait(stats, next, thread, &off_cpu, true);
 	thread->grid_index = stats->index;
 	thread->cpu = cpu;
-	if (thread->return_wanted)
+	if (thread->flags & RETURN_WANTED)
 		await_user_return(stats, next, thread);
 }
 
@@ -374,9 +377,8 @@ static __always_inline void context_switch(__u64 *ctx, struct cpu_stats *stats, 
 	}
 	stolen_ns = stolen_since_switch(stats, rq);
 	began_ns = begin_of_switch();
-	if (prev->pid &&
-	    switch_out(stats, prev, began_ns, now_ns, stolen_ns, ctx[0], prev_state, cpu))
-		capture_at_switch_out(stats, prev, cpu);
+	if (prev->pid)
+		switch_out(stats, prev, began_ns, now_ns, stolen_ns, ctx[0], prev_state, cpu);
 	if (next->pid && recording)
 		switch_in(stats, next, began_ns, now_ns, cpu);
 }

@@ -11,13 +11,26 @@
 /* In thread.user_return: a record was sent whose user stack the next return to user mode sends. */
 #define RETURN_AWAITED 1
 
+/* In thread.flags. */
+enum thread_flag {
+	/* Boundaries passed in the last off-CPU interval, as they may in the next. */
+	WAS_LONG = 1,
+	/* At the last switch-out the user stack was captured, with the present number. */
+	CAPTURED = 2,
+	/* The last user stack was too deep for the time in which the scheduler holds a lock. */
+	DEEP = 4,
+	/* A record was sent whose user stack the next return to user mode is to send, but that is
+	 * not waited for yet. */
+	RETURN_WANTED = 8,
+};
+
 struct thread {
 	struct account account;
 	__u64 experiment_ns; /* when the experiment began that the account is of: rotation.h */
 	/* Boundaries counted on the CPU that it left, until it did; on a CPU, until it came. */
 	__u64 grid_index;
-	__u32 cpu; /* that CPU */
-	__u32 return_wanted; /* a record was sent, but the return is not waited for yet */
+	__u32 cpu;	    /* that CPU */
+	__u32 flags;	    /* enum thread_flag */
 	__u32 user_fault;   /* the last page fault of user mode: enum state */
 	__u32 kernel_fault; /* a page fault happened in the kernel, perhaps in this system call */
 	/* Twice the number of its last return to user mode, and RETURN_AWAITED: one word, one

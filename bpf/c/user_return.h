@@ -7,8 +7,11 @@
  * A tick finds the thread on the CPU, with its memory at hand, and the user stack is sent at once,
  * with a number of its own. At a switch-in, the memory of another thread is still there. Kernels
  * that can call back when a thread returns to user mode (6.18) call the thread's own callback then.
- * On others the user stack is captured at switch-out, unless the thread was at the same place in
- * user mode before; the number then stands for that place.
+ * A callback begins with an interrupt that the CPU sends itself, which in a virtual machine can
+ * take 10 us. So if boundaries passed in the last off-CPU interval of a thread, its user stack is
+ * sent at its next switch-out instead, which takes 3 us.
+ * On other kernels the user stack is captured at each switch-out, unless the thread was at the same
+ * place in user mode before; the number then stands for that place.
  */
 #ifndef KCOLLECT_USER_RETURN_H
 #define KCOLLECT_USER_RETURN_H
@@ -23,8 +26,7 @@
 #define PF_IO_WORKER 0x00000010
 
 /* User stacks are captured by callback. Set by bpf/src/load.rs, so that the other way can be tested
- * on a kernel that has callbacks. A callback begins with an interrupt that the CPU sends itself,
- * which in a virtual machine can take 10 us: not done without need. */
+ * on a kernel that has callbacks. */
 extern const volatile bool capture_on_return;
 
 /* Threads whose next return to user mode is or was waited for, by tid. The kernel allows no task
@@ -80,31 +82,48 @@ static __always_inline struct user_scratch *claim_scratch(__u32 cpu, __u32 *scra
 	return 0;
 }
 
-/* Sends the user stack of the thread that runs. Called with interrupts off, or in the thread. */
-static __always_inline void send_user_return(struct task_struct *task, __u32 number, bool in_thread)
+/* Sends the user stack of the thread that runs. Called with interrupts off, or in the thread.
+ * Returns the number of its frames. */
+static __always_inline __u32 send_user_return(struct task_struct *task, __u32 number,
+					      bool in_thread)
 {
 	__u32 cpu = bpf_get_smp_processor_id(), scratch_index = FIRST_SCRATCH(cpu);
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
 	__u64 began_ns = bpf_ktime_get_ns(), preempted = task->nivcsw;
 	struct user_scratch *out;
+	__u32 frames;
 
 	if (!stats)
-		return;
+		return 0;
 	out = in_thread ? claim_scratch(cpu, &scratch_index)
 			: bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
 	if (!out) {
 		__sync_fetch_and_add(&stats->user_returns_lost, 1);
-		return;
+		return 0;
 	}
 	describe_user_return(out, task, number, cpu);
 	capture_user_stack(scratch_index, cpu);
+	frames = out->record.header.frames;
 	send_user_stack(out, stats, cpu);
 	if (!in_thread)
-		return;
+		return frames;
 	out->busy = 0;
 	/* Other threads may have run meanwhile. */
 	if (task->nivcsw == preempted)
 		count_programs(stats, bpf_ktime_get_ns() - began_ns);
+	return frames;
+}
+
+/* The most frames of a stack that is captured at switch-out in place of a callback. Each takes some
+ * 50 ns. */
+#define SWITCH_OUT_FRAMES 64
+
+static __always_inline void note_depth(struct thread *thread, __u32 frames)
+{
+	if (frames > SWITCH_OUT_FRAMES)
+		thread->flags |= DEEP;
+	else
+		thread->flags &= ~DEEP;
 }
 
 /* Runs in the thread when it returns to user mode. */
@@ -119,7 +138,7 @@ static int on_user_return(struct bpf_map *map, void *key, void *value)
 	if (!thread)
 		return 0;
 	/* Sent first: the record of a tick in between has this number too. */
-	send_user_return(task, thread->user_return / 2 + 1, true);
+	note_depth(thread, send_user_return(task, thread->user_return / 2 + 1, true));
 	thread->user_return = (thread->user_return & ~RETURN_AWAITED) + 2;
 	return 0;
 }
@@ -161,41 +180,69 @@ static __always_inline __u64 hash_of_callers(struct user_scratch *out, __u64 ip,
 	return callers_hash;
 }
 
-/* Captures the user stack of a thread that leaves its CPU, with its memory still at hand. The stack
- * is kept with the thread, and sent if boundaries pass in the off-CPU interval. */
-static __always_inline void capture_at_switch_out(struct cpu_stats *stats, struct task_struct *task,
-						  __u32 cpu)
+/* Returns whether the user stack of a thread that leaves its CPU is captured in place of a
+ * callback: the off-CPU interval will be long, as the last one was, and no callback is awaited. */
+static __always_inline bool replaces_callback(struct thread *thread)
+{
+	__u32 before = thread->flags;
+
+	thread->flags &= ~(WAS_LONG | CAPTURED);
+	return (before & (WAS_LONG | DEEP)) == WAS_LONG && !(thread->user_return & RETURN_AWAITED);
+}
+
+/* Keeps the place in user mode of a thread that leaves its CPU. Returns whether its user stack has
+ * to be captured: the thread was elsewhere before. */
+static __always_inline bool is_elsewhere(struct user_scratch *out, struct task_struct *task,
+					 struct thread *thread)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
-	__u32 scratch_index = FIRST_SCRATCH(cpu);
-	struct user_scratch *out;
-	struct kept_stack *kept;
-	struct thread *thread;
-	__u64 callers_hash;
+	__u64 callers_hash = hash_of_callers(out, regs->ip, regs->sp);
 
-	if (!capture_user_stacks || capture_on_return ||
-	    task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_EXITING) || !is_followed(task))
-		return;
-	thread = bpf_task_storage_get(&kc_threads, task, 0, 0);
-	out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
-	if (!thread || !out)
-		return;
-	callers_hash = hash_of_callers(out, regs->ip, regs->sp);
 	if (thread->ip == regs->ip && thread->sp == regs->sp &&
 	    thread->callers_hash == callers_hash)
-		return;
-	kept = bpf_task_storage_get(&kc_kept_stacks, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!kept) {
-		__sync_fetch_and_add(&stats->user_returns_lost, 1);
-		return;
-	}
+		return false;
 	thread->ip = regs->ip;
 	thread->sp = regs->sp;
 	thread->callers_hash = callers_hash;
+	return true;
+}
+
+/* Captures the user stack of a thread that leaves its CPU, with its memory still at hand. On a
+ * kernel with callbacks it is sent. On others it is kept with the thread, and sent if boundaries
+ * pass in the off-CPU interval. */
+static __always_inline void capture_at_switch_out(struct cpu_stats *stats, struct task_struct *task,
+						  struct thread *thread, __u32 cpu)
+{
+	__u32 scratch_index = FIRST_SCRATCH(cpu);
+	struct kept_stack *kept = 0;
+	struct user_scratch *out;
+
+	if (!capture_user_stacks || (capture_on_return && !replaces_callback(thread)) ||
+	    task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_EXITING) || !is_followed(task))
+		return;
+	out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
+	if (!out)
+		return;
+	if (!capture_on_return) {
+		if (!is_elsewhere(out, task, thread))
+			return;
+		kept = bpf_task_storage_get(&kc_kept_stacks, task, 0,
+					    BPF_LOCAL_STORAGE_GET_F_CREATE);
+		if (!kept) {
+			thread->ip = 0;
+			__sync_fetch_and_add(&stats->user_returns_lost, 1);
+			return;
+		}
+	}
 	thread->user_return = (thread->user_return & ~RETURN_AWAITED) + 2;
 	describe_user_return(out, task, thread->user_return / 2, cpu);
 	capture_user_stack(scratch_index, cpu);
-	if (out->record.header.flags & FLAG_STACK_COPY || out->record.header.frames > KEPT_FRAMES) {
+	if (capture_on_return) {
+		thread->flags |= CAPTURED;
+		note_depth(thread, out->record.header.frames);
+	}
+	if (!kept || out->record.header.flags & FLAG_STACK_COPY ||
+	    out->record.header.frames > KEPT_FRAMES) {
 		send_user_stack(out, stats, cpu);
 		return;
 	}
@@ -248,12 +295,14 @@ static __always_inline __u32 next_user_return(struct cpu_stats *stats, struct ta
 			send_kept_stack(stats, task, thread, cpu);
 		return thread->user_return / 2;
 	}
+	if (thread->flags & CAPTURED)
+		return thread->user_return / 2;
 	number = thread->user_return / 2 + 1;
 	if (thread->user_return & RETURN_AWAITED)
 		return number;
 	if (task->flags & PF_EXITING)
 		return 0;
-	thread->return_wanted = 1;
+	thread->flags |= RETURN_WANTED;
 	return number;
 }
 
@@ -263,7 +312,7 @@ static __always_inline __u32 next_user_return(struct cpu_stats *stats, struct ta
 static __always_inline void await_user_return(struct cpu_stats *stats, struct task_struct *task,
 					      struct thread *thread)
 {
-	thread->return_wanted = 0;
+	thread->flags &= ~RETURN_WANTED;
 	if (wait_for_user_return(task)) {
 		thread->user_return |= RETURN_AWAITED;
 		return;
