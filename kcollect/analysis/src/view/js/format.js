@@ -118,4 +118,24 @@ function element(name, attributes = {}, ...children) {
   return made;
 }
 
+/**
+ * Makes the head of a table that is sorted by its columns. A column has a `key` and a `title`, and
+ * may have what it is `about`, whether it is `text`, which is sorted upwards first, attributes of
+ * its `cell`, and an element `before` its title. `order` is called with what a click asks for.
+ */
+function sortableHead(table, columns, sort, order) {
+  const row = element("tr");
+  for (const { key, title, about, text, cell, before } of columns) {
+    const sorted = sort.column === key;
+    const button = element("button", { type: "button", title: about, "data-sort": key }, ...(before ? [before] : []), element("span", {}, title));
+    if (sorted) button.append(element("span", { class: "arrow", "aria-hidden": "true" }, sort.down ? "▾" : "▴"));
+    button.addEventListener("click", () => {
+      order({ column: key, down: sorted ? !sort.down : !text });
+      table.querySelector(`[data-sort="${key}"]`).focus();
+    });
+    row.append(element("th", { scope: "col", ...cell, "aria-sort": sorted ? (sort.down ? "descending" : "ascending") : undefined }, button));
+  }
+  table.tHead.replaceChildren(row);
+}
+
 const byId = (id) => document.getElementById(id);

@@ -52,19 +52,8 @@ class Functions {
   }
 
   head() {
-    const row = element("tr");
-    for (const column of this.columns) {
-      const sorted = this.sort.column === column.key;
-      const button = element("button", { type: "button", title: column.about, "data-sort": column.key }, element("span", {}, column.title));
-      if (sorted) button.append(element("span", { class: "arrow", "aria-hidden": "true" }, this.sort.down ? "▾" : "▴"));
-      button.addEventListener("click", () => {
-        this.sort = { column: column.key, down: sorted ? !this.sort.down : !column.text };
-        this.show();
-        this.table.querySelector(`[data-sort="${column.key}"]`).focus();
-      });
-      row.append(element("th", { scope: "col", colspan: column.text ? 1 : 2, class: column.text ? "text" : undefined, "aria-sort": sorted ? (this.sort.down ? "descending" : "ascending") : undefined }, button));
-    }
-    this.table.tHead.replaceChildren(row);
+    const columns = this.columns.map((column) => ({ ...column, cell: column.text ? { class: "text" } : { colspan: 2 } }));
+    sortableHead(this.table, columns, this.sort, (sort) => { this.sort = sort; this.show(); });
   }
 
   time(ticks) {

@@ -24,22 +24,13 @@ class Table {
   }
 
   head() {
-    const row = element("tr");
-    for (const column of this.columns) {
-      const sorted = this.sort.column === column.key;
-      const title = typeof column.title === "function" ? column.title() : column.title;
-      const button = element("button", { type: "button", title: column.about, "data-sort": column.key }, element("span", {}, title));
-      if (column.state !== undefined) button.prepend(swatch(column.state));
-      if (sorted) button.append(element("span", { class: "arrow", "aria-hidden": "true" }, this.sort.down ? "▾" : "▴"));
-      button.addEventListener("click", () => {
-        this.sort = { column: column.key, down: sorted ? !this.sort.down : !column.text };
-        this.head();
-        this.order();
-        this.table.querySelector(`[data-sort="${column.key}"]`).focus();
-      });
-      row.append(element("th", { scope: "col", class: column.why ? "why" : column.text ? "name" : undefined, "aria-sort": sorted ? (this.sort.down ? "descending" : "ascending") : undefined }, button));
-    }
-    this.table.tHead.replaceChildren(row);
+    const columns = this.columns.map((column) => ({
+      ...column,
+      title: typeof column.title === "function" ? column.title() : column.title,
+      cell: { class: column.why ? "why" : column.text ? "name" : undefined },
+      before: column.state === undefined ? undefined : swatch(column.state),
+    }));
+    sortableHead(this.table, columns, this.sort, (sort) => { this.sort = sort; this.head(); this.order(); });
   }
 
   /** Shows other groups. */

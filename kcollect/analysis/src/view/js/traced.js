@@ -120,20 +120,10 @@ class Traced {
   }
 
   head() {
-    const row = element("tr");
-    const add = (key, title, about, text) => {
-      const sorted = this.sort.column === key;
-      const button = element("button", { type: "button", title: about, "data-sort": key }, element("span", {}, title));
-      if (sorted) button.append(element("span", { class: "arrow", "aria-hidden": "true" }, this.sort.down ? "▾" : "▴"));
-      button.addEventListener("click", () => {
-        this.sort = { column: key, down: sorted ? !this.sort.down : !text };
-        this.show();
-        this.table.querySelector(`[data-sort="${key}"]`).focus();
-      });
-      row.append(element("th", { scope: "col", class: text ? "text" : undefined, "aria-sort": sorted ? (this.sort.down ? "descending" : "ascending") : undefined }, button));
-    };
-    for (const [key, title, about] of TRACED_COLUMNS[this.kind]) add(key, title, about, false);
-    for (const [title] of TRACED_TEXTS[this.kind]) add(title, title, undefined, true);
-    this.table.tHead.replaceChildren(row);
+    const columns = [
+      ...TRACED_COLUMNS[this.kind].map(([key, title, about]) => ({ key, title, about })),
+      ...TRACED_TEXTS[this.kind].map(([title]) => ({ key: title, title, text: true, cell: { class: "text" } })),
+    ];
+    sortableHead(this.table, columns, this.sort, (sort) => { this.sort = sort; this.show(); });
   }
 }
