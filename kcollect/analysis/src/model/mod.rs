@@ -33,8 +33,8 @@ pub use ids::{
     CpuId, ExperimentId, FileId, FrameId, FunctionId, ObjectId, ProcessId, StackId, ThreadId,
 };
 pub use rows::{
-    AllocationRow, CounterInfo, CounterRow, IoCallRow, LockWaitRow, MemoryPeak, STATE_SLOTS,
-    SUM_SLOTS, Sums, TickRow, ZERO_SUMS,
+    AllocationRow, CallClass, CounterInfo, CounterRow, IoCallRow, LockWaitRow, MemoryPeak,
+    STATE_SLOTS, SUM_SLOTS, Sums, TickRow, ZERO_SUMS, lock_name,
 };
 pub use source_lines::{SourceLine, SourceLines};
 pub use stacks::{Callees, Stacks};

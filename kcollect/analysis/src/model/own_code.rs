@@ -1,6 +1,7 @@
 //! Which functions of a stack are the program's own, and which those of libraries that it calls.
 
 use experiment_format::kernel::is_scheduler;
+use rustc_hash::FxHashMap;
 
 use super::{FunctionId, Model, StackFrame, StackId};
 
@@ -48,6 +49,22 @@ impl Model {
         };
         let called = self.stack(stack).filter(user).take_while(in_library);
         called.last().map(|frame| frame.function)
+    }
+
+    /// Returns the functions by which a lock is known, given the time that threads waited for it in
+    /// each stack, of the stack with the most: that of [`Model::called_in_library`], and the
+    /// program's that called it.
+    #[must_use]
+    pub fn functions_of_lock(
+        &self,
+        stacks: &FxHashMap<StackId, i64>,
+    ) -> (Option<FunctionId>, Option<FunctionId>) {
+        let most = stacks.iter().max_by_key(|(stack, ns)| (**ns, stack.0));
+        let most = most.map(|(stack, _)| *stack);
+        (
+            most.and_then(|stack| self.called_in_library(stack)),
+            most.and_then(|stack| self.waits_at(stack)?.1),
+        )
     }
 
     /// Returns whether a frame is of user code and of no library.

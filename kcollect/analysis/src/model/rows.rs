@@ -87,10 +87,19 @@ pub struct LockWaitRow {
     pub row: TickRow,
     /// The length of the wait.
     pub duration_ns: i64,
-    /// The address of the lock in its process.
+    /// The address of the lock in its process; 0 if it is not known.
     pub object: u64,
     /// The kind of the wait, as [`experiment_format::packet::SyncEvent::kind`], if it is known.
     pub kind: Option<u32>,
+}
+
+/// Returns the name of a lock, given [`LockWaitRow::object`].
+#[must_use]
+pub fn lock_name(object: u64) -> String {
+    match object {
+        0 => "(unknown)".to_owned(),
+        object => format!("{object:#x}"),
+    }
 }
 
 /// A traced system call that does I/O. [`Model::counts`] has its time, bytes and number too.
@@ -110,6 +119,32 @@ pub struct IoCallRow {
     pub file: FileId,
     /// The name of the system call, if the packet has its number and the number is known.
     pub name: Option<&'static str>,
+}
+
+/// How a traced call counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallClass {
+    /// It read.
+    Read,
+    /// It wrote.
+    Write,
+    /// It did something else, such as opening a file.
+    Other,
+    /// It failed, whatever it was to do.
+    Error,
+}
+
+impl IoCallRow {
+    /// Returns how the call counts.
+    #[must_use]
+    pub fn class(&self) -> CallClass {
+        match self.kind {
+            _ if self.failed => CallClass::Error,
+            IoKind::Read => CallClass::Read,
+            IoKind::Write => CallClass::Write,
+            IoKind::Open | IoKind::Close | IoKind::Other => CallClass::Other,
+        }
+    }
 }
 
 /// A traced allocation of memory. [`Model::counts`] has its bytes, and those that were not freed,

@@ -4,13 +4,13 @@
 //! A server makes a hundred thousand calls a second. Those of one thread and one kind that are
 //! about the same are added up by the millisecond, so that the page stays small.
 
-use experiment_format::packet::{IoKind, WEIGHT_OF_ONE};
+use experiment_format::packet::WEIGHT_OF_ONE;
 use experiment_format::units::Nanos;
 use rustc_hash::FxHashMap;
 
 use super::payload::{EventKind, PageEvent, PageSubject, Payload, SubjectKind};
 use crate::filter::Selection;
-use crate::model::{FileId, FunctionId, Model, ProcessId, StackId, TickRow};
+use crate::model::{CallClass, FileId, FunctionId, Model, ProcessId, StackId, TickRow, lock_name};
 
 const BIN_NS: u64 = 1_000_000;
 
@@ -61,27 +61,26 @@ pub(super) fn add_events(model: &Model, selection: &Selection, payload: &mut Pay
     let mut events = Events::default();
     let process = |row: &TickRow| model.thread(row.thread).process;
     // Of each lock, the time in each stack.
-    let mut stacks: FxHashMap<Subject, FxHashMap<StackId, u64>> = FxHashMap::default();
+    let mut stacks: FxHashMap<Subject, FxHashMap<StackId, i64>> = FxHashMap::default();
     let waits = model.waits.iter();
     for wait in waits.filter(|wait| selection.passes_event(&wait.row)) {
         let subject = Subject::Lock(process(&wait.row), wait.object);
-        let took_ns = wait.duration_ns.max(0).cast_unsigned();
         let stacks = stacks.entry(subject).or_default();
-        *stacks.entry(wait.row.stack).or_default() += took_ns;
+        *stacks.entry(wait.row.stack).or_default() += wait.duration_ns;
         let amount = Amount {
             weight: WEIGHT_OF_ONE,
-            took_ns,
+            took_ns: wait.duration_ns.max(0).cast_unsigned(),
             bytes: 0,
         };
         events.add(&wait.row, subject, EventKind::Wait, amount);
     }
     let calls = model.io_calls.iter();
     for call in calls.filter(|call| selection.passes_event(&call.row)) {
-        let kind = match call.kind {
-            _ if call.failed => EventKind::FailedCall,
-            IoKind::Read => EventKind::Read,
-            IoKind::Write => EventKind::Write,
-            IoKind::Open | IoKind::Close | IoKind::Other => EventKind::OtherCall,
+        let kind = match call.class() {
+            CallClass::Read => EventKind::Read,
+            CallClass::Write => EventKind::Write,
+            CallClass::Other => EventKind::OtherCall,
+            CallClass::Error => EventKind::FailedCall,
         };
         let amount = Amount {
             weight: WEIGHT_OF_ONE,
@@ -123,27 +122,20 @@ pub(super) fn add_events(model: &Model, selection: &Selection, payload: &mut Pay
 }
 
 /// Returns a subject as the page shows it. Of a lock, `stacks` are those in which threads waited.
-fn shown(model: &Model, subject: Subject, stacks: Option<&FxHashMap<StackId, u64>>) -> PageSubject {
+fn shown(model: &Model, subject: Subject, stacks: Option<&FxHashMap<StackId, i64>>) -> PageSubject {
     let process = |id| model.process(id).name.clone().into_bytes();
     let name = |function: Option<FunctionId>| {
         function.map_or_else(Vec::new, |id| model.function(id).name.clone().into_bytes())
     };
     match subject {
         Subject::Lock(id, object) => {
-            let most =
-                stacks.and_then(|stacks| stacks.iter().max_by_key(|(stack, ns)| (**ns, stack.0)));
-            let most = most.map(|(stack, _)| *stack);
+            let functions = stacks.map(|stacks| model.functions_of_lock(stacks));
+            let (library, caller) = functions.unwrap_or_default();
             PageSubject {
                 kind: SubjectKind::Lock,
-                name: match object {
-                    0 => b"(unknown)".to_vec(),
-                    object => format!("{object:#x}").into_bytes(),
-                },
+                name: lock_name(object).into_bytes(),
                 process: process(id),
-                called: [
-                    name(most.and_then(|stack| model.called_in_library(stack))),
-                    name(most.and_then(|stack| model.waits_at(stack)?.1)),
-                ],
+                called: [name(library), name(caller)],
             }
         }
         Subject::File(file) => PageSubject {

@@ -6,7 +6,6 @@
 
 use std::cmp::Reverse;
 
-use experiment_format::packet::IoKind;
 use experiment_format::units::Nanos;
 use host::exit::Failure;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -14,7 +13,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::View;
 use super::context::ViewContext;
 use crate::filter::Selection;
-use crate::model::{FileId, IoCallRow, ProcessId, TracedEvents};
+use crate::model::{CallClass, FileId, IoCallRow, ProcessId, TracedEvents};
 use crate::report::table::{Cell, Column, Table};
 
 /// The sums of calls of one kind.
@@ -50,13 +49,13 @@ impl FileCalls {
         self.all.add(call);
         self.longest_ns = self.longest_ns.max(call.duration_ns);
         self.processes.insert(process);
-        let kind = match call.kind {
-            _ if call.failed => &mut self.errors,
-            IoKind::Read => &mut self.reads,
-            IoKind::Write => &mut self.writes,
-            IoKind::Open | IoKind::Close | IoKind::Other => &mut self.others,
+        let class = match call.class() {
+            CallClass::Read => &mut self.reads,
+            CallClass::Write => &mut self.writes,
+            CallClass::Other => &mut self.others,
+            CallClass::Error => &mut self.errors,
         };
-        kind.add(call);
+        class.add(call);
     }
 
     /// Returns the cells of its figures, given the time of all calls.

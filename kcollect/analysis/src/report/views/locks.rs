@@ -14,7 +14,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::View;
 use super::context::ViewContext;
 use crate::filter::Selection;
-use crate::model::{LockWaitRow, ProcessId, StackId, ThreadId, TracedEvents};
+use crate::model::{LockWaitRow, ProcessId, StackId, ThreadId, TracedEvents, lock_name};
 use crate::report::table::{Cell, Column, Table};
 
 /// The sums of the waits for one lock.
@@ -84,19 +84,10 @@ pub(super) fn first_locks(context: &ViewContext<'_>, limit: Option<usize>) -> Ta
     rows[0].resize(COLUMNS, Cell::Empty);
     rows.extend(found.iter().map(|((process, object), waits)| {
         let name = |function| Cell::Text(model.function(function).name.clone());
-        let most = waits
-            .stacks
-            .iter()
-            .max_by_key(|(stack, ns)| (**ns, stack.0));
-        let most = most.map(|(stack, _)| *stack);
-        let caller = most.and_then(|stack| model.waits_at(stack)?.1);
-        let library = most.and_then(|stack| model.called_in_library(stack));
+        let (library, caller) = model.functions_of_lock(&waits.stacks);
         let mut cells = waits.cells(whole.sum_ns);
         cells.extend([
-            Cell::Text(match object {
-                0 => "(unknown)".to_owned(),
-                object => format!("{object:#x}"),
-            }),
+            Cell::Text(lock_name(*object)),
             Cell::Text(model.process(*process).name.clone()),
             Cell::Count(model.process(*process).pid.into()),
             library.map_or(Cell::Empty, name),
