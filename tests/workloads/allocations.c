@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * `allocations [MILLISECONDS [sampled|churn|clear]]`: after a pause, which SIGUSR1 ends, functions
- * that allocate blocks, each in another way, and free some. Of each it prints
+ * `allocations [MILLISECONDS [sampled|churn|clear|later]]`: after a pause, which SIGUSR1 ends,
+ * functions that allocate blocks, each in another way, and free some. Of each it prints
  * `memory NAME ALLOCATED LIVE COUNT`: the bytes that it allocated, those that are left, and in how
  * many blocks it allocated them. `sampled`: many blocks of two sizes, in four threads. `churn`:
  * blocks that are freed at once, as fast as possible for two seconds, and then a large one that
  * stays. `clear`: for two seconds a block now and then, which stays, and many calls of `free`.
+ * `later`: `churn`, and after 12 seconds blocks that stay, one in a quarter of a millisecond.
  */
 #define _GNU_SOURCE
 #include <malloc.h>
@@ -236,6 +237,19 @@ static PATH void hoard(void)
 	print("hoard", 64 << 20, 64 << 20, 1);
 }
 
+static PATH void later(void)
+{
+	struct timespec pause = {.tv_nsec = 250000};
+
+	sleep(12);
+	for (int times = 0; times < 4000; times++) {
+		kept = malloc(1000);
+		require(!!kept, "malloc");
+		nanosleep(&pause, NULL);
+	}
+	print("later", 4000000, 4000000, 4000);
+}
+
 /* In each tenth of a millisecond one block is allocated, and free is called twenty times. */
 static PATH void clear(void)
 {
@@ -274,6 +288,10 @@ int main(int count, char **arguments)
 		} else if (!strcmp(arguments[2], "churn")) {
 			churn();
 			hoard();
+		} else if (!strcmp(arguments[2], "later")) {
+			churn();
+			hoard();
+			later();
 		} else {
 			clear();
 		}

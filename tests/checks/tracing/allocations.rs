@@ -133,6 +133,35 @@ fn root_growth_is_recorded_of_what_allocates_too_fast() -> Result<()> {
     Ok(())
 }
 
+/// After a while the blocks of a program that has calmed down are recorded again.
+#[test]
+fn root_blocks_are_recorded_again() -> Result<()> {
+    const MEAN_BYTES: f64 = 16_384.0;
+    let _machine = Shared::take()?;
+    let mean = MEAN_BYTES.to_string();
+    let load = [ALLOCATIONS, "50", "later"];
+    let recorded = record(&["-H", &mean, "-F", "load"], &load, LIMIT)?;
+    let experiment = recorded.experiment()?;
+    RunSummary::of(&experiment)?.complete()?;
+    let counts = ["growth_only", "probed_processes"].map(|field| summed(&experiment, field));
+    ensure!(matches!(counts, [Ok(1), Ok(1)]), "{counts:?}");
+    let log = fs::read_to_string(experiment.join("log.xml"))?;
+    ensure!(log.contains("are recorded again"), "no word of it: {log}");
+    let [_, bytes, count] = counted(&recorded.finished.stdout, 3)?["later"];
+    let model = Model::load(&[experiment])?;
+    let probability = 1.0 - (-1000.0 / MEAN_BYTES).exp();
+    let sigma = ((1.0 - probability) / (count as f64 * probability)).sqrt();
+    let found = reported(&model, "later")?;
+    for (found, expected) in found.into_iter().zip([bytes, bytes, count]) {
+        let off = (found as f64 / expected as f64 - 1.0) / sigma;
+        ensure!(off.abs() < 5.0, "{found}, not {expected}: {off:.1} sigma");
+    }
+    // That it is unmapped would not be seen any more.
+    let [live, allocated, _] = reported(&model, "hoard")?;
+    ensure!(live == 0 && allocated >= 64 << 20, "{live} of {allocated}");
+    Ok(())
+}
+
 /// Where the rest keeps within the budget, only what is freed is left out.
 #[test]
 fn root_allocations_are_recorded_of_what_frees_too_fast() -> Result<()> {

@@ -153,11 +153,11 @@ pub struct BlockSummary {
     pub go_profiles: u64,
     /// Go programs without a profile that can be read: most of these never ask for it.
     pub go_without: u64,
-    /// Processes of which no more was recorded what they freed, from some time on: their probes
-    /// took more than the budget (`--trace-budget`).
+    /// Processes of which it was not recorded for some time what they freed: their probes took more
+    /// than the budget (`--trace-budget`).
     pub without_frees: u64,
-    /// Processes of which only the growth of their memory was recorded, from some time on, for the
-    /// same reason.
+    /// Processes of which only the growth of their memory was recorded for some time, for the same
+    /// reason.
     pub growth_only: u64,
     /// Processes of which nothing of their memory was recorded any more, for the same reason.
     pub given_up: u64,
@@ -227,17 +227,20 @@ impl BlockSummary {
             ));
         }
         let reduced = [
-            (self.without_frees, "what they freed was not recorded"),
+            (
+                self.without_frees,
+                "what they freed was not recorded, until it was tried again",
+            ),
             (
                 self.growth_only,
-                "only the growth of their memory was recorded",
+                "only the growth of their memory was recorded, until blocks were tried again",
             ),
             (self.given_up, "nothing of their memory was recorded"),
         ];
         for (count, what) in reduced.into_iter().filter(|(count, _)| *count > 0) {
             lines.push(format!(
                 "  processes whose probes took more than --trace-budget, with their children: {count}; \
-                 from then on {what}"
+                 after that {what}"
             ));
         }
         lines

@@ -137,9 +137,20 @@ impl UserSpace {
             };
             self.traced_event(router, processes, header, instance, event);
         }
+        // It was probed until its blocks were recorded again.
+        if self.allocators.records_blocks(pid) {
+            let name = call.header.name;
+            self.memory_ends(
+                router,
+                processes,
+                (pid, name.bytes()),
+                call.header.time_ns(),
+            );
+        }
     }
 
-    /// Records that the memory of a process went, since it executed another program.
+    /// Records that the memory of a process went, or will not be seen going: it executed another
+    /// program, or its blocks are recorded again.
     pub fn memory_ends(
         &mut self,
         router: &mut Router,

@@ -3,8 +3,9 @@
 //! Pure: what was used is an argument. A process has a reserve, which the budget's share of its CPU
 //! time adds to and what its probes took is taken from. If it is used up, less is traced: what is
 //! freed not any more, if the rest keeps within the budget; otherwise no blocks at all, but what
-//! the process gets from the kernel; and if that is too much, nothing. It is final, since blocks
-//! that are freed unseen would be leaks afterwards.
+//! the process gets from the kernel; and if that is too much, nothing, for good. After a while
+//! everything is tried again, ever more seldom: programs that allocate much at their start are calm
+//! later. What was allocated until then has ended there, for that it is freed was not seen.
 
 use std::fmt;
 
@@ -79,6 +80,56 @@ impl fmt::Display for TraceLevel {
             TraceLevel::Growth => "only the growth of its memory is recorded",
             TraceLevel::Nothing => "nothing of its memory is recorded",
         })
+    }
+}
+
+/// How long less is traced of a process at first, and at the longest.
+const FIRST_WAIT_NS: Nanos = Nanos::from_secs(10);
+const LONGEST_WAIT_NS: Nanos = Nanos::from_secs(600);
+
+/// A process of which less was traced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reduced {
+    /// What is traced.
+    pub(super) level: TraceLevel,
+    /// The least that was.
+    pub(super) least: TraceLevel,
+    /// When everything is tried again.
+    again_ns: Nanos,
+    wait_ns: Nanos,
+}
+
+impl Reduced {
+    /// Returns a process of which less is traced from now on.
+    pub(super) fn to(level: TraceLevel, before: Option<&Reduced>, now_ns: Nanos) -> Reduced {
+        let wait_ns = match before {
+            None => FIRST_WAIT_NS,
+            // The last try failed.
+            Some(before) if before.level == TraceLevel::Blocks => {
+                Nanos(2 * before.wait_ns.0).min(LONGEST_WAIT_NS)
+            }
+            Some(before) => before.wait_ns,
+        };
+        Reduced {
+            level,
+            least: before.map_or(level, |before| before.least.max(level)),
+            again_ns: now_ns + wait_ns,
+            wait_ns,
+        }
+    }
+
+    /// Returns the process when everything is tried again.
+    pub(super) fn tried_again(self) -> Reduced {
+        Reduced {
+            level: TraceLevel::Blocks,
+            ..self
+        }
+    }
+
+    /// Returns whether everything is to be tried again.
+    pub(super) fn is_due(&self, now_ns: Nanos) -> bool {
+        matches!(self.level, TraceLevel::Allocations | TraceLevel::Growth)
+            && self.again_ns <= now_ns
     }
 }
 
@@ -175,6 +226,49 @@ mod tests {
             drawn.push(['B', 'A', 'G'][level as usize]);
         }
         drawn
+    }
+
+    /// Returns after how many seconds everything is tried again, if a process is reduced to levels
+    /// one after the other: Allocations, Growth; B is a try.
+    fn waits(levels: &str) -> Vec<u64> {
+        let now_ns = Nanos::from_secs(1000);
+        let mut process: Option<Reduced> = None;
+        let mut waits = Vec::new();
+        for level in levels.chars() {
+            let level = match level {
+                'A' => TraceLevel::Allocations,
+                'G' => TraceLevel::Growth,
+                _ => {
+                    process = process.map(Reduced::tried_again);
+                    continue;
+                }
+            };
+            let reduced = Reduced::to(level, process.as_ref(), now_ns);
+            let wait_ns = reduced.again_ns.saturating_sub(now_ns);
+            assert!(!reduced.is_due(reduced.again_ns.saturating_sub(Nanos(1))));
+            assert!(reduced.is_due(reduced.again_ns));
+            waits.push(wait_ns.0 / Nanos::from_secs(1).0);
+            process = Some(reduced);
+        }
+        waits
+    }
+
+    #[test]
+    fn tries_are_ever_more_seldom() {
+        assert_eq!(waits("AGBG"), [10, 10, 20]);
+        let long = waits(&"GB".repeat(9));
+        assert_eq!(long, [10, 20, 40, 80, 160, 320, 600, 600, 600]);
+    }
+
+    #[test]
+    fn the_least_is_kept_and_nothing_is_final() {
+        let growth = Reduced::to(TraceLevel::Growth, None, Nanos::ZERO);
+        let again = growth.tried_again();
+        assert!(!again.is_due(Nanos::MAX));
+        let later = Reduced::to(TraceLevel::Allocations, Some(&again), Nanos::ZERO);
+        assert_eq!(later.least, TraceLevel::Growth);
+        let nothing = Reduced::to(TraceLevel::Nothing, Some(&later), Nanos::ZERO);
+        assert!(!nothing.is_due(Nanos::MAX) && nothing.least == TraceLevel::Nothing);
     }
 
     #[test]

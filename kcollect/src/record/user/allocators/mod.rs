@@ -7,7 +7,7 @@
 //! file.
 //!
 //! Where probes may take a [budget] only, less is traced of a process whose probes take more, and
-//! of the children that it forks then.
+//! of the children that it forks then, until everything is tried again.
 
 mod blocks;
 mod budget;
@@ -33,7 +33,7 @@ use user_collector::objects::{Backing, ObjectId};
 use user_collector::process::ProcessTable;
 use user_collector::space::{FileIdentity, MappedFile, Mapping};
 
-use self::budget::{ProbeCosts, TraceLevel};
+use self::budget::{ProbeCosts, Reduced, TraceLevel};
 use self::go::GoHeaps;
 use self::probes::{AllocatorFile, ProbeUses, ProbedAllocators};
 use super::UserSpace;
@@ -65,11 +65,11 @@ pub struct ProbeCounts {
     pub go_profiles: u64,
     /// Go programs without a profile that can be read.
     pub go_without: u64,
-    /// Processes of which no more is recorded what they free, for the budget.
+    /// Processes of which for some time it was not recorded what they free, for the budget.
     pub without_frees: u64,
-    /// Processes of which only the growth of their memory is recorded, for the budget.
+    /// Processes of which for some time only the growth of their memory was recorded.
     pub growth_only: u64,
-    /// Processes of which not even that is recorded.
+    /// Processes of which not even that is recorded any more.
     pub given_up: u64,
 }
 
@@ -87,8 +87,8 @@ pub(super) struct TracedAllocators {
     costs: Option<ProbeCosts>,
     /// When the first look at a process is due that was not looked at yet.
     first_look_ns: Option<Nanos>,
-    /// Of processes that exceeded the budget, and of their children.
-    levels: HashMap<Pid, TraceLevel>,
+    /// Processes that exceeded the budget, and their children.
+    reduced: HashMap<Pid, Reduced>,
     /// Processes that have to be looked at.
     due: BTreeSet<Pid>,
     blocks: HashMap<Pid, Blocks>,
@@ -103,8 +103,8 @@ pub(super) struct TracedAllocators {
     formerly_probed: u64,
     /// Processes that exited without.
     never_probed: u64,
-    /// Processes by the level to which they came for the budget.
-    reduced: HashMap<TraceLevel, u64>,
+    /// How many processes came to which level for the budget, at the least.
+    by_level: HashMap<TraceLevel, u64>,
     warnings: Vec<String>,
 }
 
@@ -118,19 +118,31 @@ impl TracedAllocators {
 
     /// Records that `parent` forked `pid`.
     pub(super) fn forked(&mut self, pid: Pid, parent: Pid) {
-        if let Some(level) = self.levels.get(&parent).copied() {
-            self.set_level(pid, level);
+        if let Some(reduced) = self.reduced.get(&parent).copied()
+            && reduced.level > TraceLevel::Blocks
+        {
+            self.reduce_to(pid, reduced);
         }
         self.changed(pid);
     }
 
-    fn set_level(&mut self, pid: Pid, level: TraceLevel) {
-        self.levels.insert(pid, level);
-        *self.reduced.entry(level).or_default() += 1;
+    fn reduce_to(&mut self, pid: Pid, reduced: Reduced) {
+        let before = self.reduced.insert(pid, reduced);
+        if let Some(before) = before {
+            let count = self.by_level.entry(before.least);
+            count.and_modify(|count| *count -= 1);
+        }
+        *self.by_level.entry(reduced.least).or_default() += 1;
     }
 
     fn level(&self, pid: Pid) -> TraceLevel {
-        self.levels.get(&pid).copied().unwrap_or_default()
+        let reduced = self.reduced.get(&pid);
+        reduced.map(|reduced| reduced.level).unwrap_or_default()
+    }
+
+    /// Returns whether blocks of a process are recorded, and not how its memory grows.
+    pub(super) fn records_blocks(&self, pid: Pid) -> bool {
+        self.sampling.is_some() && self.level(pid) < TraceLevel::Growth
     }
 
     /// Records that a process is new, or maps another file.
@@ -151,17 +163,18 @@ impl TracedAllocators {
     /// Begins another experiment.
     pub(super) fn begin_again(&mut self) {
         (self.formerly_probed, self.never_probed) = (0, 0);
-        self.reduced.clear();
+        self.by_level.clear();
         self.go.begin_again();
-        for level in self.levels.values() {
-            *self.reduced.entry(*level).or_default() += 1;
+        for reduced in self.reduced.values_mut() {
+            reduced.least = reduced.level;
+            *self.by_level.entry(reduced.least).or_default() += 1;
         }
     }
 
     /// Drops a process that exited.
     pub(super) fn exited(&mut self, pid: Pid) {
         self.due.remove(&pid);
-        self.levels.remove(&pid);
+        self.reduced.remove(&pid);
         self.go.ended(pid, Nanos::ZERO);
         self.never_probed += u64::from(self.unprobed.remove(&pid));
         self.formerly_probed += u64::from(self.take_out(pid));
@@ -201,7 +214,7 @@ impl TracedAllocators {
     }
 
     fn counts(&self) -> ProbeCounts {
-        let reduced = |level| self.reduced.get(&level).copied().unwrap_or_default();
+        let reduced = |level| self.by_level.get(&level).copied().unwrap_or_default();
         let used = self.files.values().flatten().filter(|file| file.used);
         let slow = used
             .flat_map(|file| &file.allocator.functions)

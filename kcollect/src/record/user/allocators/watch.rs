@@ -9,7 +9,7 @@ use nix::time::{ClockId, clock_getcpuclockid};
 use user_collector::process::ProcessTable;
 
 use super::TracedAllocators;
-use super::budget::{ProbeCosts, TraceLevel, UsedUp};
+use super::budget::{ProbeCosts, Reduced, TraceLevel, UsedUp};
 use super::costs;
 use super::probes::ProbedAllocators;
 use crate::record::route::Router;
@@ -51,14 +51,15 @@ impl TracedAllocators {
         let (Some(share), Some(costs)) = (budget, self.costs) else {
             return Vec::new();
         };
-        let levels = &self.levels;
+        let reduced = &self.reduced;
         let due = self
             .probed
             .iter_mut()
             .filter(|(_, process)| process.next_look_ns <= now_ns);
         let look = |(pid, process): (&Pid, &mut ProbedAllocators)| {
             (process.next_look_ns, process.looked_at) = (now_ns + LOOK_NS, true);
-            let level = levels.get(pid).copied().unwrap_or_default();
+            let level = reduced.get(pid).map(|reduced| reduced.level);
+            let level = level.unwrap_or_default();
             let used = programs.probe_use(process.use_index).ok()?;
             let found = (used, cpu_time(*pid)?);
             let used_up = process.budget.look(level, (share, &costs), found)?;
@@ -73,24 +74,43 @@ impl TracedAllocators {
     }
 
     /// Traces less of a process. Returns what is traced: nothing, if it has no function of `level`.
-    fn reduce(&mut self, programs: &Programs, pid: Pid, level: TraceLevel) -> TraceLevel {
+    fn reduce(
+        &mut self,
+        programs: &Programs,
+        (pid, level): (Pid, TraceLevel),
+        now_ns: Nanos,
+    ) -> TraceLevel {
         let level = match self.can_probe(pid, level) {
             true => level,
             false => TraceLevel::Nothing,
         };
+        self.formerly_probed += u64::from(level == TraceLevel::Nothing);
+        let reduced = Reduced::to(level, self.reduced.get(&pid), now_ns);
+        self.exchange(programs, pid, reduced);
+        level
+    }
+
+    /// Traces everything of the processes again for which it is time. Returns these.
+    fn try_again(&mut self, programs: &Programs, now_ns: Nanos) -> Vec<Pid> {
+        let reduced = self.reduced.iter();
+        let due = reduced.filter(|(_, reduced)| reduced.is_due(now_ns));
+        let due: Vec<_> = due.map(|(pid, reduced)| (*pid, *reduced)).collect();
+        for (pid, reduced) in &due {
+            self.exchange(programs, *pid, reduced.tried_again());
+        }
+        due.into_iter().map(|(pid, _)| pid).collect()
+    }
+
+    /// Takes the probes out of a process, which gets those of another level.
+    fn exchange(&mut self, programs: &Programs, pid: Pid, reduced: Reduced) {
         if let Some(process) = self.probed.get(&pid)
             && let Err(error) = programs.close_probe_use(process.use_index)
         {
             self.warnings.push(format!("allocations: {error}"));
         }
         self.take_out(pid);
-        self.formerly_probed += u64::from(level == TraceLevel::Nothing);
-        if let Some(former) = self.levels.get(&pid) {
-            self.reduced.entry(*former).and_modify(|count| *count -= 1);
-        }
-        self.set_level(pid, level);
+        self.reduce_to(pid, reduced);
         self.changed(pid);
-        level
     }
 }
 
@@ -102,8 +122,9 @@ pub(super) fn cpu_time(pid: Pid) -> Option<Nanos> {
 }
 
 impl UserSpace {
-    /// Traces less of the processes whose probes have used up their budget. What they have
-    /// allocated ends there: that it is freed will not be seen.
+    /// Traces less of the processes whose probes have used up their budget, and everything of those
+    /// again for which it is time. What they have allocated ends there: that it is freed will not
+    /// be seen.
     pub fn keep_trace_budget(
         &mut self,
         router: &mut Router,
@@ -111,17 +132,24 @@ impl UserSpace {
         programs: &Programs,
     ) {
         let now_ns = machine::now();
+        let name_of = |pid| processes.get(pid)?.name.as_deref();
         for (pid, UsedUp { level, share }) in self.allocators.look(programs, now_ns) {
-            let level = self.allocators.reduce(programs, pid, level);
-            let process = processes.get(pid);
-            let name = process.and_then(|process| process.name.as_deref());
-            let name = name.unwrap_or_default();
+            let level = self.allocators.reduce(programs, (pid, level), now_ns);
+            let name = name_of(pid).unwrap_or_default();
             self.blocks_end(router, processes, (pid, name), now_ns);
             self.allocators.warnings.push(format!(
                 "allocations: the probes in {} (process {pid}) took {:.1} % of its own CPU time; from \
                  here on {level} (--trace-budget)",
                 printable(name),
                 100.0 * share
+            ));
+        }
+        for pid in self.allocators.try_again(programs, now_ns) {
+            let name = name_of(pid).unwrap_or_default();
+            self.memory_ends(router, processes, (pid, name), now_ns);
+            self.allocators.warnings.push(format!(
+                "allocations: the blocks of {} (process {pid}) are recorded again",
+                printable(name)
             ));
         }
     }
