@@ -259,6 +259,27 @@ impl States {
                 ),
                 busy as f64,
             )
+            .with_context(|| self.most_different(interval))
+    }
+
+    /// Says which processes have the most ticks too many or too few for their time on CPUs.
+    fn most_different(&self, interval: f64) -> String {
+        let off = |row: &ProcessTimes| row.ticks as f64 - row.cpu_s() * 1e9 / interval;
+        let mut rows: Vec<_> = self
+            .processes
+            .iter()
+            .filter(|row| row.pid != Pid(0))
+            .collect();
+        rows.sort_by(|a, b| off(b).abs().total_cmp(&off(a).abs()));
+        let first = rows.iter().take(5);
+        let shown = first.map(|row| {
+            let (name, seconds) = (&row.name, row.cpu_s());
+            format!("{name} ({}) {} in {seconds:.4} s", row.pid, row.ticks)
+        });
+        format!(
+            "ticks of processes: {}",
+            shown.collect::<Vec<_>>().join(", ")
+        )
     }
 
     /// Returns what is wrong of processes that existed during the whole run.
