@@ -138,7 +138,7 @@ impl UserSpace {
             self.traced_event(router, processes, header, instance, event);
         }
         // It was probed until its blocks were recorded again.
-        if self.allocators.records_blocks(pid) {
+        if !self.traced.memory.is_empty() && self.allocators.records_blocks(pid) {
             let name = call.header.name;
             self.memory_ends(
                 router,
