@@ -40,6 +40,13 @@ fn agrees(recorded: &FinishedRecording, stdout: &str) -> Result<()> {
     agrees_with_gprofng(recorded, &counted.collect())
 }
 
+/// Returns the standard deviation, relative, of what blocks of so many bytes are found to be, each
+/// of which is sampled with a probability.
+fn sigma(blocks: u64, bytes: f64, mean_bytes: f64) -> f64 {
+    let probability = 1.0 - (-bytes / mean_bytes).exp();
+    ((1.0 - probability) / (blocks as f64 * probability)).sqrt()
+}
+
 #[test]
 fn root_each_block_of_a_load_is_recorded() -> Result<()> {
     let _machine = Shared::take()?;
@@ -78,9 +85,7 @@ fn root_sampled_blocks_stand_for_all() -> Result<()> {
     let model = Model::load(&[experiment])?;
     for (name, [live, allocated, count]) in counted(&recorded.finished.stdout, 2)? {
         let bytes = allocated as f64 / count as f64;
-        let probability = 1.0 - (-bytes / MEAN_BYTES).exp();
-        // Of n blocks of which each is sampled with the probability p.
-        let sigma = |n: u64| ((1.0 - probability) / (n as f64 * probability)).sqrt();
+        let sigma = |blocks| sigma(blocks, bytes, MEAN_BYTES);
         let found = reported(&model, name)?;
         let expected = [(live, count / 2), (allocated, count), (count, count)];
         for (found, (expected, blocks)) in found.into_iter().zip(expected) {
@@ -149,8 +154,7 @@ fn root_blocks_are_recorded_again() -> Result<()> {
     ensure!(log.contains("are recorded again"), "no word of it: {log}");
     let [_, bytes, count] = counted(&recorded.finished.stdout, 3)?["later"];
     let model = Model::load(&[experiment])?;
-    let probability = 1.0 - (-1000.0 / MEAN_BYTES).exp();
-    let sigma = ((1.0 - probability) / (count as f64 * probability)).sqrt();
+    let sigma = sigma(count, 1000.0, MEAN_BYTES);
     let found = reported(&model, "later")?;
     for (found, expected) in found.into_iter().zip([bytes, bytes, count]) {
         let off = (found as f64 / expected as f64 - 1.0) / sigma;
@@ -180,8 +184,7 @@ fn root_allocations_are_recorded_of_what_frees_too_fast() -> Result<()> {
     let model = Model::load(&[experiment])?;
     let [live, allocated, _] = reported(&model, "clear")?;
     ensure!(live == 0, "{live} bytes seem to be left");
-    let probability = 1.0 - (-600.0 / MEAN_BYTES).exp();
-    let sigma = ((1.0 - probability) / (count as f64 * probability)).sqrt();
+    let sigma = sigma(count, 600.0, MEAN_BYTES);
     let share = allocated as f64 / all as f64;
     // While probes are exchanged, some hundredths of a second are missing.
     let possible = 0.8 - 5.0 * sigma..1.0 + 5.0 * sigma;
