@@ -17,8 +17,8 @@ use super::memory::reported;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Returns the program; none where Go is not installed.
-fn program(directory: &Path, flags: &[&str]) -> Result<Option<String>> {
+/// Builds the program.
+fn program(directory: &Path, flags: &[&str]) -> Result<String> {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/workloads/go_heap.go");
     let program = directory.join("go_heap");
     let mut go = Command::new("go");
@@ -28,13 +28,8 @@ fn program(directory: &Path, flags: &[&str]) -> Result<Option<String>> {
         .arg(source);
     go.env("GOCACHE", directory.join("cache"))
         .env("GOFLAGS", "");
-    match run(&mut go, LIMIT) {
-        Err(error) if error.to_string().contains("No such file") => Ok(None),
-        finished => {
-            finished?.succeeded()?;
-            Ok(Some(program.display().to_string()))
-        }
-    }
+    run(&mut go, LIMIT)?.succeeded()?;
+    Ok(program.display().to_string())
 }
 
 #[test]
@@ -42,10 +37,7 @@ fn root_the_profile_of_a_go_program_is_recorded() -> Result<()> {
     let _machine = Shared::take()?;
     let directory = tempfile::tempdir()?;
     for flags in [&[][..], &["-buildmode=pie"]] {
-        let Some(program) = program(directory.path(), flags)? else {
-            println!("skipped: go is not installed");
-            return Ok(());
-        };
+        let program = program(directory.path(), flags)?;
         let recorded = record(&["-H", "on", "-F", "load"], &[&program, "2.5"], LIMIT)?;
         let output = recorded.finished.stdout.clone();
         judge(&recorded, &output, false).with_context(|| format!("built with {flags:?}"))?;
@@ -58,10 +50,7 @@ fn root_the_profile_of_a_go_program_is_recorded() -> Result<()> {
 fn root_the_profile_of_a_running_go_program_is_recorded() -> Result<()> {
     let _machine = Shared::take()?;
     let directory = tempfile::tempdir()?;
-    let Some(program) = program(directory.path(), &[])? else {
-        println!("skipped: go is not installed");
-        return Ok(());
-    };
+    let program = program(directory.path(), &[])?;
     let mut program = Running::start(Command::new(program).arg("30"), LIMIT)?;
     let pid = program.pid().to_string();
     while !program.has_printed()? {
