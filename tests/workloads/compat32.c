@@ -46,8 +46,10 @@ struct instant {
 	char schedstat[64];
 };
 
-/* How long one call blocks. */
-#define NAP_NS 2000000
+/* How long one call blocks: at least so long, and shorter than that and the range together. Lengths
+ * at random keep no step with the profiler's clock (`workload/naps.rs`). */
+#define NAP_NS 1000000
+#define NAP_RANGE_NS (1 << 21)
 
 static int call(int number, int one, int two, int three, int four)
 {
@@ -95,11 +97,23 @@ static void look(struct instant *now, int schedstat)
 		end(3);
 }
 
+/* The length of the next nap, nanoseconds: Marsaglia's xorshift, the same ones in each run. */
+static u32 nap_ns(void)
+{
+	static u32 state = 997;
+
+	state ^= state << 13;
+	state ^= state >> 17;
+	state ^= state << 5;
+	return NAP_NS + state % NAP_RANGE_NS;
+}
+
 /* Blocks for one nap; whether it was the call that was meant. */
 static int nap(int which)
 {
-	const struct time32 short_nap = {0, NAP_NS};
-	const struct time64 long_nap = {0, NAP_NS};
+	const u32 length = nap_ns();
+	const struct time32 short_nap = {0, (int)length};
+	const struct time64 long_nap = {0, length};
 	u32 word = 1;
 
 	switch (which) {

@@ -10,10 +10,12 @@ use experiment_format::microstate::Microstate;
 use nix::sys::resource::UsageWho;
 use nix::unistd::Pid;
 use tests::workload::compat32::{Call, account, start};
+use tests::workload::naps;
 use tests::workload::truth::{Truth, Work, variant};
 
 fn main() -> Result<()> {
     let call = Call::named(&variant()?)?;
+    naps::end_exactly()?;
     let mut work = Work::start("compat32")?;
     let until_ns = work.until_ns();
     let mut child = work.blocked(Microstate::Sleep, || start(call, until_ns))??;

@@ -239,8 +239,11 @@ impl States {
         let recorded: f64 = summary.cpus.iter().map(|cpu| cpu.recorded_ns).sum();
         let stolen: u64 = summary.cpus.iter().map(|cpu| cpu.stolen).sum();
         let busy = summary.cpus.iter().map(|cpu| cpu.user + cpu.kernel);
-        // Interrupts at work on idle CPUs are no thread's.
-        let busy = busy.sum::<u64>() - self.row(Pid(0)).map_or(0, |row| row.ticks);
+        // Interrupts at work on idle CPUs are no thread's. Where the kernel shows process 1 to no
+        // BPF program that iterates over threads, it has ticks and no times.
+        let untimed = |row: &&ProcessTimes| row.pid <= Pid(1) && row.tracked_s == 0.0;
+        let others = self.processes.iter().filter(untimed);
+        let busy = busy.sum::<u64>() - others.map(|row| row.ticks).sum::<u64>();
         let all: u64 = summary.cpus.iter().map(CpuStats::ticks).sum();
         let cpu_ns = self.processes.iter().map(ProcessTimes::cpu_s).sum::<f64>() * 1e9;
         ensure!(
@@ -268,7 +271,7 @@ impl States {
         let mut rows: Vec<_> = self
             .processes
             .iter()
-            .filter(|row| row.pid != Pid(0))
+            .filter(|row| row.pid > Pid(1))
             .collect();
         rows.sort_by(|a, b| off(b).abs().total_cmp(&off(a).abs()));
         let first = rows.iter().take(5);

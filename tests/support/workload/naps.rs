@@ -28,7 +28,7 @@ impl Naps {
     /// # Errors
     /// When the kernel refuses the timer slack.
     pub fn new() -> Result<Naps> {
-        set_timerslack(TIMER_SLACK_NS).context("timer slack")?;
+        end_exactly()?;
         Ok(Naps(fastrand::Rng::with_seed(SEED)))
     }
 
@@ -36,4 +36,13 @@ impl Naps {
     pub fn next_length(&mut self) -> Duration {
         SHORTEST + (LONGEST - SHORTEST).mul_f64(self.0.f64())
     }
+}
+
+/// Sets the calling thread's timer slack, which its threads and children inherit, so that a nap ends
+/// when it is over.
+///
+/// # Errors
+/// When the kernel refuses it.
+pub fn end_exactly() -> Result<()> {
+    set_timerslack(TIMER_SLACK_NS).context("timer slack")
 }
