@@ -11,7 +11,7 @@ use libbpf_rs::Linker;
 
 /// The files `c/*.bpf.c`, in the order in which they are linked. `maps` comes first: its
 /// head has the reason.
-const SUBJECTS: [&str; 9] = [
+const SUBJECTS: [&str; 10] = [
     "maps",
     "clock",
     "sched",
@@ -20,6 +20,7 @@ const SUBJECTS: [&str; 9] = [
     "task_iter",
     "vfork",
     "io_call",
+    "io_uring",
     "heap",
 ];
 

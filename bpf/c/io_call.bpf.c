@@ -12,39 +12,20 @@
 #include "arch.h"
 #include "clock.h"
 #include "io_stack.h"
+#include "io_trace.h"
 #include "record.h"
 #include "user_return.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* By number, those of 32-bit programs after the others. Set by bpf/src/load.rs. */
-const volatile struct traced_call traced_calls[2 * IO_CALLS];
+/* Set by bpf/src/load.rs. */
+const volatile struct traced_call traced_calls[TRACED_CALLS];
 
-#define IO_RECORD_BYTES		 1024
-#define IO_RECORD_LENGTH(length) ((length) & (IO_RECORD_BYTES - 1))
-
-struct io_record_scratch {
-	struct io_call_record record;
-	__u8 extra[IO_RECORD_BYTES - sizeof(struct io_call_record)];
-	__u64 busy;
-};
-
-/* A record's length is known only when the path is. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct io_record_scratch);
-} kc_io_scratch SEC(".maps");
+struct io_record_scratches kc_io_scratch SEC(".maps");
 
 struct io_stack_scratches kc_io_stack SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct io_thread);
-} kc_io_threads SEC(".maps");
+struct io_threads kc_io_threads SEC(".maps");
 
 /* Declared in io_stack.h. */
 __attribute__((noinline)) int kc_note_step(__u32 scratch_index)
@@ -56,46 +37,6 @@ __attribute__((noinline)) int kc_note_step(__u32 scratch_index)
 	if (out && scratch)
 		note_step(out, scratch);
 	return 0;
-}
-
-/* Returns the index of a system call in traced_calls; that of one that is not traced if it has
- * none. */
-static __always_inline __u32 traced_call_index(struct task_struct *task, long call)
-{
-	if (call < 0 || call >= IO_CALLS)
-		return 0;
-	return is_compat(task) ? IO_CALLS + call : call;
-}
-
-/* Returns the process of a thread and how often it has called exec, as one word that is read and
- * written at once: all threads of a process have the same one until it calls exec again. */
-static __always_inline __u64 execution_key(struct task_struct *task)
-{
-	return (__u64)task->tgid << 32 | (__u32)task->self_exec_id;
-}
-
-/* Returns the statistics of this CPU if the call of the thread that runs may be traced, otherwise
- * NULL: the call is none of those, or the process is the last one that was found here not to be
- * followed. */
-static __always_inline struct cpu_stats *traced_on(struct task_struct *task, __u32 call_index,
-						   __u32 cpu)
-{
-	struct cpu_stats *stats;
-
-	if (!recording || !traced_calls[call_index & (2 * IO_CALLS - 1)].traced)
-		return 0;
-	stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
-	return stats && stats->ignored_execution != execution_key(task) ? stats : 0;
-}
-
-/* Returns whether the process of a thread is followed. That one is not is final, and kept on this
- * CPU until another one comes. */
-static __always_inline bool is_process_traced(struct cpu_stats *stats, struct task_struct *task)
-{
-	if (is_followed(task))
-		return true;
-	stats->ignored_execution = execution_key(task);
-	return false;
 }
 
 SEC("tp_btf/sys_enter")
@@ -140,8 +81,8 @@ static long add_message(__u64 index, struct message_sum *sum)
 static __always_inline __u64 message_bytes(const struct io_call_record *record, const void *from)
 {
 	struct message_sum sum = {
-		.length_at = (__u64)from + (record->compat ? 28 : 56),
-		.distance = record->compat ? 32 : 64,
+		.length_at = (__u64)from + (record->table == CALLS_COMPAT ? 28 : 56),
+		.distance = record->table == CALLS_COMPAT ? 32 : 64,
 	};
 	__u64 count = record->result;
 
@@ -196,8 +137,8 @@ static __always_inline void send_io_call(struct cpu_stats *stats, struct task_st
 	out->record.result = result;
 	four_arguments(task, regs, out->record.arguments);
 	out->record.call = call_index & (IO_CALLS - 1);
-	out->record.compat = call_index >= IO_CALLS;
-	call_index &= 2 * IO_CALLS - 1;
+	out->record.table = call_index / IO_CALLS;
+	call_index &= TRACED_CALLS - 1;
 	bytes = read_extra(out, traced_calls[call_index].extra,
 			   traced_calls[call_index].extra_argument);
 	words = (bytes + 7) / 8;

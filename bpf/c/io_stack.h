@@ -24,13 +24,16 @@
 
 /* The most words that are compared. */
 #define MAX_DECIDING 32
-/* Of a stack that is copied so many words are compared. */
-#define NEXT_WORDS 64
 
 /* Each read of user memory takes as long as many words of one, and a stack may have a buffer in it:
  * the words are read in so many parts, of so many words. */
 #define STACK_PARTS 4
 #define PART_WORDS  128
+
+/* Of a stack that is copied so many words are compared: a power of two. Functions of programs that
+ * are not optimised take hundreds of bytes each. */
+#define NEXT_WORDS	 (STACK_PARTS * PART_WORDS)
+#define LEAST_NEXT_WORDS 64
 
 /* The words of a stack that decide where its frames are. */
 struct deciding_words {
@@ -99,22 +102,42 @@ static __always_inline bool may_be_code(__u64 word, __u64 code, __u64 code_bytes
 	       (word >= 1000000000 && !(word >> 32));
 }
 
+struct next_words {
+	const __u64 *words;
+	__u64 code, code_bytes, hash;
+};
+
+static long hash_next_word(__u64 index, struct next_words *next)
+{
+	__u64 word = next->words[index & (NEXT_WORDS - 1)];
+
+	if (may_be_code(word, next->code, next->code_bytes))
+		next->hash = hashed(next->hash, word);
+	return 0;
+}
+
 /* Returns a hash of what can be a return address among the words next to the stack pointer; 0 if
  * they can't be read. Other words, such as times, may change from call to call. */
 static __always_inline __u64 hash_next(struct io_stack_scratch *scratch, struct task_struct *task,
 				       __u64 sp)
 {
-	__u64 hash = 1, code = task->mm->start_code, code_bytes = task->mm->end_code - code;
+	struct next_words next = {
+		.words = scratch->words,
+		.code = task->mm->start_code,
+		.code_bytes = task->mm->end_code - task->mm->start_code,
+		.hash = 1,
+	};
+	__u32 count = NEXT_WORDS;
 
-	if (bpf_probe_read_user(scratch->words, NEXT_WORDS * sizeof(__u64), (void *)sp))
-		return 0;
-	for (__u32 number = 0; number < NEXT_WORDS; number++) {
-		__u64 word = scratch->words[number];
-
-		if (may_be_code(word, code, code_bytes))
-			hash = hashed(hash, word);
+	/* The stack may end before that. */
+	if (bpf_probe_read_user(scratch->words, NEXT_WORDS * sizeof(__u64), (void *)sp)) {
+		count = LEAST_NEXT_WORDS;
+		if (bpf_probe_read_user(scratch->words, LEAST_NEXT_WORDS * sizeof(__u64),
+					(void *)sp))
+			return 0;
 	}
-	return hash ? hash : 1;
+	bpf_loop(count, hash_next_word, &next, 0);
+	return next.hash ? next.hash : 1;
 }
 
 /* Returns a hash of the words that decided the last stack; 0 if they can't be read. */

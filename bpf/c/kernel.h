@@ -284,6 +284,39 @@ struct pt_regs {
 #endif
 };
 
+struct io_cqe {
+	__u64 user_data;
+	__s32 res;
+	/* Until the request completes. */
+	int fd;
+};
+
+/* A request of io_uring. */
+struct io_kiocb {
+	__u8 opcode;
+	__u64 flags;
+	struct io_cqe cqe;
+	void *ctx;
+};
+
+/* What the requests that open begin with, and one that closes. */
+struct io_open {
+	__u32 file_slot;
+};
+
+struct io_accept {
+	__u32 file_slot;
+};
+
+struct io_socket {
+	__u32 file_slot;
+};
+
+struct io_close {
+	int fd;
+	__u32 file_slot;
+};
+
 struct seq_file;
 
 struct bpf_iter_meta {

@@ -14,6 +14,7 @@ mod clocks;
 mod counters;
 mod cpu_stats;
 mod error;
+mod io_uring;
 mod load;
 mod recording;
 mod rings;

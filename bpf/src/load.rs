@@ -14,6 +14,7 @@ use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use crate::allocations;
 use crate::counters::Attached;
 use crate::error::step;
+use crate::io_uring;
 use crate::rings::Rings;
 use crate::skeleton::{KcollectSkel, KcollectSkelBuilder};
 use crate::tables::{TableUse, Tables, UnwindTables};
@@ -50,9 +51,10 @@ pub struct Settings {
     /// How long a thread of a followed process has to be blocked in a futex for a
     /// [`bpf_abi::LockWaitRecord`], nanoseconds. None: there are no such records.
     pub lock_threshold_ns: Option<u64>,
-    /// The system calls of followed processes that are sent as [`bpf_abi::IoCallRecord`], by
-    /// number, in [`IO_CALLS`](bpf_abi::layout::IO_CALLS) elements, then as many of those of 32-bit
-    /// programs. Empty: none is, and no system call of any process is slower.
+    /// The calls of followed processes that are sent as [`bpf_abi::IoCallRecord`], by number, in
+    /// [`IO_CALLS`](bpf_abi::layout::IO_CALLS) elements for each
+    /// [`CallTable`](bpf_abi::layout::CallTable). Empty: none is, and no system call of any process
+    /// is slower.
     pub traced_calls: Vec<TracedCall>,
     /// How blocks of probed allocators are sampled. None: no allocator can be probed.
     pub allocations: Option<AllocationSampling>,
@@ -126,6 +128,10 @@ impl Programs {
             for program in [&skel.progs.kc_sys_exit, &skel.progs.kc_sys_enter] {
                 hooks.push(program.attach().map_err(step("watch system calls"))?);
             }
+        }
+        let operations = [&skel.progs.kc_io_complete, &skel.progs.kc_io_submit];
+        for program in operations.into_iter().filter(|program| program.autoload()) {
+            hooks.push(program.attach().map_err(step("watch io_uring"))?);
         }
         std::thread::sleep(CONTEXT_SWITCH);
         let programs = Programs {
@@ -201,6 +207,7 @@ fn open_and_load(settings: &Settings) -> libbpf_rs::Result<KcollectSkel<'static>
     open.maps.kc_io_scratch.set_autocreate(traces_calls)?;
     open.maps.kc_io_threads.set_autocreate(traces_calls)?;
     open.maps.kc_io_stack.set_autocreate(traces_calls)?;
+    io_uring::prepare(&mut open, io_uring::is_traced(&settings.traced_calls))?;
     allocations::prepare(&mut open, settings.allocations)?;
     open.maps.kc_cpu_stats.set_max_entries(settings.cpu_ids)?;
     open.maps.kc_ended_stats.set_max_entries(settings.cpu_ids)?;

@@ -18,7 +18,7 @@ use crate::initramfs::Initramfs;
 use crate::judge::{Verdict, judge};
 use crate::kernel::{self, Kernel};
 use crate::runs::{
-    ALLOCATIONS, DONE, IO_CALLS, KCOLLECT, LOCKED, MODULES, OVERFLOWING, SELF, WORKLOADS,
+    ALLOCATIONS, DONE, IO_CALLS, KCOLLECT, LOCKED, MODULES, OVERFLOWING, RING_IO, SELF, WORKLOADS,
 };
 use crate::verifier;
 
@@ -112,6 +112,7 @@ fn common() -> Result<Initramfs> {
     files.program(Path::new(env!("OVERFLOWING_PROGRAM")), OVERFLOWING)?;
     files.program(Path::new(locked::LOCKED), LOCKED)?;
     files.program(Path::new(io_calls::IO_CALLS), IO_CALLS)?;
+    files.program(Path::new(env!("CARGO_BIN_EXE_ring_io")), RING_IO)?;
     files.program(Path::new(memory::ALLOCATIONS), ALLOCATIONS)?;
     for name in ["sh", "true", "tar"] {
         let path = PathBuf::from("/bin").join(name);

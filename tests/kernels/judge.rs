@@ -14,7 +14,7 @@ use tests::experiment::summary::{FollowedStats, RunSummary, complete};
 use tests::experiment::{array_ticks, io_records, sync_records};
 use tests::gprofng;
 use tests::kcollect::{experiment_in, experiments_in, sub_experiment};
-use tests::workload::io_calls::{Counted, each_file};
+use tests::workload::io_calls::{Counted, each_file, each_operation};
 use tests::workload::loads;
 use tests::workload::locked::{Lock, each_wait};
 use tests::workload::memory::has_blocks;
@@ -22,7 +22,8 @@ use tests::workload::truth::Truth;
 
 use crate::counters;
 use crate::runs::{
-    ALLOCATED, COUNTED, FOLLOWED, Glances, IO, LoadReport, MOVING, STATES, TRACED, VerifiedProgram,
+    ALLOCATED, COUNTED, FOLLOWED, Glances, IO, LoadReport, MOVING, RING, STATES, TRACED,
+    VerifiedProgram,
 };
 use crate::verifier;
 
@@ -81,7 +82,9 @@ pub(crate) fn judge(results: &Path) -> Verdict {
     let mut verdict = Verdict::default();
     let (mut notes, mut programs) = (Vec::new(), Vec::new());
     let mut verdicts = vec![doctor(results).context("doctor")];
-    for name in [STATES, FOLLOWED, COUNTED, TRACED, IO, ALLOCATED, MOVING] {
+    for name in [
+        STATES, FOLLOWED, COUNTED, TRACED, IO, RING, ALLOCATED, MOVING,
+    ] {
         // Not every machine has all of them.
         if !results.join(name).exists() {
             continue;
@@ -103,6 +106,7 @@ pub(crate) fn judge(results: &Path) -> Verdict {
             COUNTED => verdicts.push(counters::judge(&recording.experiment).context(COUNTED)),
             TRACED => verdicts.push(traced(&recording).context(TRACED)),
             IO => verdicts.push(calls(&recording).context(IO)),
+            RING => verdicts.push(operations(&recording).context(RING)),
             ALLOCATED => {
                 let own = sub_experiment(&recording.experiment, "_allocations_PID_");
                 verdicts.push(own.and_then(|own| has_blocks(&own)).context(ALLOCATED));
@@ -129,6 +133,12 @@ fn calls(results: &RunResults) -> Result<()> {
     let experiments = experiments_in(&results.experiment)?;
     let records = experiments.iter().map(|experiment| io_records(experiment));
     each_file(&counted, records.collect::<Result<_>>()?).map(drop)
+}
+
+/// Checks that each operation that the program has handed to `io_uring` is recorded.
+fn operations(results: &RunResults) -> Result<()> {
+    let own = sub_experiment(&results.experiment, "_ring_io_PID_")?;
+    each_operation(&results.stdout, io_records(&own)?).map(drop)
 }
 
 impl RunResults {

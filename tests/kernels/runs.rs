@@ -40,6 +40,10 @@ pub(crate) const LOCKED: &str = "/locked";
 pub(crate) const IO: &str = "io";
 /// The program that makes them, in a machine.
 pub(crate) const IO_CALLS: &str = "/io_calls";
+/// The recording of operations of `io_uring`.
+pub(crate) const RING: &str = "ring";
+/// The program that hands them over, in a machine.
+pub(crate) const RING_IO: &str = "/ring_io";
 /// The recording of blocks that are allocated.
 pub(crate) const ALLOCATED: &str = "allocated";
 /// The program that allocates them, in a machine.
@@ -95,6 +99,11 @@ pub(crate) const RUNS: [&[Run]; 2] = [
             name: IO,
             args: &["-p", "on", "-x", "off", "-i", "on", "--descendants", "--"],
             load: &[IO_CALLS, "/tmp", "10", "no sockets"],
+        },
+        Run {
+            name: RING,
+            args: &["-p", "on", "-x", "off", "-i", "on", "--"],
+            load: &[RING_IO, "/tmp", "10"],
         },
         Run {
             name: ALLOCATED,

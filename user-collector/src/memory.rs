@@ -199,6 +199,7 @@ fn change(kind: HeapKind, range: &Range<u64>) -> Change {
 #[cfg(test)]
 mod tests {
     use bpf_abi::RecordHeader;
+    use bpf_abi::layout::CallTable;
     use proptest::prelude::*;
 
     use super::*;
@@ -215,7 +216,7 @@ mod tests {
             result,
             arguments,
             call: 0,
-            compat: false,
+            table: CallTable::Native,
             call_site: 0,
             extra: Box::default(),
         }

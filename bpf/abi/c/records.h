@@ -80,6 +80,9 @@ enum record_kind {
 	RECORD_IO_CALL = 9,
 	/* struct block_record */
 	RECORD_BLOCK = 10,
+	/* struct io_call_record, of an operation that a thread handed to io_uring: its result is not
+	 * known yet. A RECORD_IO_CALL follows, with the same user stack. */
+	RECORD_IO_SUBMITTED = 11,
 };
 
 enum record_flags {
@@ -218,8 +221,22 @@ struct traced_call {
 	__u8 zero;
 };
 
-/* System calls by number; those of 32-bit programs come after the others. */
+/* System calls by number; those of 32-bit programs come after the others, then the operations of
+ * io_uring. */
 #define IO_CALLS 512
+
+/* Which numbers the number of a traced system call is one of. */
+enum call_table {
+	CALLS_NATIVE = 0,
+	CALLS_COMPAT = 1,  /* of 32-bit programs */
+	CALLS_IO_URING = 2, /* operations of io_uring */
+	CALL_TABLES = 4,    /* a power of two */
+};
+
+/* Of an operation of io_uring, instead of a descriptor: the first number of the files that the
+ * program has registered, and have no descriptor. */
+#define FIRST_REGISTERED_FILE 0x40000000
+#define ANY_REGISTERED_FILE   0xffffffff
 
 #define IO_ARGUMENTS 4
 
@@ -227,7 +244,12 @@ struct traced_call {
 #define MAX_IO_EXTRA_BYTES 512
 
 /* A traced system call has ended: `time_ns` is when. Followed by `frames` 64-bit words, in which
- * the extra bytes are. */
+ * the extra bytes are.
+ *
+ * Or an operation of io_uring has, which began when a thread handed it over. Its first argument is
+ * the descriptor. The second one is, of an operation that opens, 0, or where among the registered
+ * files its result is put, from 1 on; ANY_REGISTERED_FILE if the result says that. The third one is
+ * 1 if more results follow, otherwise 0. */
 struct io_call_record {
 	struct record_header header; /* user_return: the number, of this call site */
 	__u64 begin_ns;		     /* CLOCK_MONOTONIC; 0: the beginning was not seen */
@@ -235,7 +257,7 @@ struct io_call_record {
 	__u64 arguments[IO_ARGUMENTS];
 	__u32 call;	   /* the system call's number */
 	__u16 extra_bytes; /* of what follows; MAX_IO_EXTRA_BYTES of a path that is longer */
-	__u8 compat;	   /* a 32-bit program's number */
+	__u8 table;	   /* enum call_table */
 	/* The user stacks of traced system calls are numbered for each call site of a thread, which
 	 * is a hash of pc and stack pointer. So calls from several ones, in turn, send each stack
 	 * once. ALLOCATION_CALL_SITE, if a function was probed and not the call. */

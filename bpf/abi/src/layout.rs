@@ -64,9 +64,20 @@ pub const MAX_RULES: usize = 65_536;
 /// [`crate::LockWaitRecord::operation`] of a wait whose end was not seen.
 pub const OPERATION_UNKNOWN: u32 = 0xffff;
 
-/// System calls of 64-bit programs that have a number below this one can be traced; those of 32-bit
-/// programs have as many places after them.
+/// System calls of 64-bit programs that have a number below this one can be traced; those of each
+/// further [`CallTable`] have as many places after them.
 pub const IO_CALLS: usize = 512;
+
+/// The tables of traced calls, a power of two: those of [`CallTable`], and an empty one.
+pub const CALL_TABLES: usize = 4;
+
+/// Of an operation of `io_uring`, in the place of a descriptor: the first number of the files that
+/// the program has registered, and have no descriptor.
+pub const FIRST_REGISTERED_FILE: i32 = 0x4000_0000;
+
+/// The second argument of an operation of `io_uring` whose result says among which registered files
+/// it is.
+pub const ANY_REGISTERED_FILE: u32 = 0xffff_ffff;
 
 /// The most bytes that a traced system call brings from the thread's memory; a path of so many is
 /// cut.
@@ -143,6 +154,23 @@ pub enum RecordKind {
     IoCall = 9,
     /// A block of an allocator was allocated or freed.
     Block = 10,
+    /// An operation was handed to `io_uring`.
+    IoSubmitted = 11,
+}
+
+/// Which numbers the number of a traced call is one of: `enum call_table`.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, TryFromPrimitive, IntoPrimitive,
+)]
+#[repr(u8)]
+pub enum CallTable {
+    /// System calls of 64-bit programs.
+    #[default]
+    Native = 0,
+    /// System calls of 32-bit programs.
+    Compat = 1,
+    /// Operations of `io_uring`.
+    IoUring = 2,
 }
 
 /// What of a thread's memory goes with a traced system call: `enum io_extra`.
@@ -289,7 +317,7 @@ pub struct IoCallLayout {
     pub arguments: [u64; 4],
     pub call: u32,
     pub extra_bytes: u16,
-    pub compat: u8,
+    pub table: u8,
     pub call_site: u8,
 }
 

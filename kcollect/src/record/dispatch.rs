@@ -133,6 +133,7 @@ impl Dispatcher {
             | Record::Overflow(_)
             | Record::LockWait(_)
             | Record::IoCall(_)
+            | Record::IoSubmitted(_)
             | Record::Block(_)
             | Record::UserReturn(_)
                 if failed => {}
@@ -171,6 +172,11 @@ impl Dispatcher {
             Record::IoCall(record) => {
                 if let Some(user) = &mut self.user {
                     user.io_call(router, processes, &record);
+                }
+            }
+            Record::IoSubmitted(record) => {
+                if let Some(user) = &mut self.user {
+                    user.io_submitted(router, processes, &record);
                 }
             }
             Record::Block(record) => {

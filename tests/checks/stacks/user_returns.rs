@@ -59,6 +59,7 @@ fn judge(way: UserStackCapture) -> Result<()> {
             | Record::Overflow(_)
             | Record::LockWait(_)
             | Record::IoCall(_)
+            | Record::IoSubmitted(_)
             | Record::Block(_) => continue,
         };
         join.recorded((Tid(tid), 0), record.header().user_return, Ticks(ticks), ());

@@ -19,12 +19,12 @@ use tests::experiment::summary::RunSummary;
 use tests::experiment::{addresses, io_records};
 use tests::gprofng::script;
 use tests::kcollect::{FinishedRecording, experiments_in, record, sub_experiment};
-use tests::machine::disturbance::judge_times;
-use tests::machine::{Shared, work_cpu};
+use tests::machine::disturbance::{judge_times, not_judged};
+use tests::machine::{Shared, io_uring, work_cpu};
 use tests::workload;
 use tests::workload::compat32;
-use tests::workload::io_calls::{Counted, IO_CALLS, IO_STACKS, by_file, each_file};
-use user_collector::io_calls::calls::call_of;
+use tests::workload::io_calls::{Counted, IO_CALLS, IO_STACKS, by_file, each_file, each_operation};
+use user_collector::io_calls::calls::name_of;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -200,6 +200,50 @@ fn root_stacks_with_the_same_pointer_are_distinct() -> Result<()> {
     Ok(())
 }
 
+/// What `io_uring` does is recorded at its file, with its bytes and the stack of what handed it
+/// over, also where that was long before.
+#[test]
+fn root_operations_of_io_uring_are_recorded_at_their_files() -> Result<()> {
+    let _machine = Shared::take()?;
+    if let Err(error) = io_uring() {
+        not_judged(format_args!("this kernel permits no io_uring: {error:#}"));
+        return Ok(());
+    }
+    let directory = TempDir::new()?;
+    let path = directory.path().to_str().context("no UTF-8")?;
+    let recorded = record(OPTIONS, &[workload!("ring_io"), path, "200"], LIMIT)?;
+    RunSummary::of(&recorded.experiment()?)?.complete()?;
+    let own = sub_experiment(&recorded.experiment()?, "_ring_io_PID_")?;
+    let counted = each_operation(&recorded.finished.stdout, io_records(&own)?)?;
+    let model = Model::load(&[recorded.experiment()?])?;
+    let options = TableOptions {
+        metrics: Some("i+iowritebytes:i+ioreadcnt:name".to_owned()),
+        ..TableOptions::default()
+    };
+    let functions = make(&model, View::Functions, &options)?.json();
+    let rows = functions["rows"].as_array().context("no rows")?;
+    let of = |name: &str, metric: &str| {
+        let own = |row: &&serde_json::Value| {
+            let found = row["name"].as_str().map(|own| own.ends_with(name));
+            found.unwrap_or_default()
+        };
+        rows.iter().find(own)?[metric].as_u64()
+    };
+    let written = |file: &&Counted| file.name.ends_with("data") || file.name.ends_with("opened");
+    let bytes = counted
+        .iter()
+        .filter(written)
+        .map(|file| file.calls.written);
+    let reads = counted.iter().map(|file| file.calls.reads);
+    ensure!(
+        of("write_by_ring", "i.iowritebytes") == Some(bytes.sum())
+            && of("read_by_ring", "i.ioreadcnt") == Some(8 * 200)
+            && of("ring_io::main", "i.ioreadcnt") == Some(reads.sum()),
+        "{functions}"
+    );
+    Ok(())
+}
+
 /// strace counts each call by its name, in both processes.
 #[test]
 fn root_as_many_calls_as_strace_counts() -> Result<()> {
@@ -212,7 +256,7 @@ fn root_as_many_calls_as_strace_counts() -> Result<()> {
             let Some(number) = call.call else {
                 continue;
             };
-            let name = call_of(number, false).context("an unknown call")?.name;
+            let name = name_of(number).context("an unknown call")?;
             let [calls, errors] = counts.entry(name).or_default();
             *calls += 1;
             *errors += u64::from(call.failed);

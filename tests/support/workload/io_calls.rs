@@ -16,6 +16,9 @@ pub const IO_STACKS: &str = env!("IO_STACKS_PROGRAM");
 /// The number of files that it and its child count calls on; with sockets there are two more.
 const FILES: usize = 9;
 
+/// The number of files of `ring_io`.
+const RING_FILES: usize = 6;
+
 /// The calls on a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Calls {
@@ -52,9 +55,15 @@ impl Counted {
     /// # Errors
     /// When the output is not the program's.
     pub fn all(output: &str) -> Result<Vec<Counted>> {
-        let counted: Vec<Counted> = output.lines().filter_map(Counted::parse).collect();
+        let counted = Counted::of(output);
         ensure!(counted.len() >= FILES, "{output}");
         Ok(counted)
+    }
+
+    /// Returns those in the output of a program that counts its operations as this one does.
+    #[must_use]
+    pub fn of(output: &str) -> Vec<Counted> {
+        output.lines().filter_map(Counted::parse).collect()
     }
 
     fn parse(line: &str) -> Option<Counted> {
@@ -149,6 +158,26 @@ pub fn each_file(
         each.push((file, *nanos));
     }
     Ok(each)
+}
+
+/// Checks that what a program handed to `io_uring` and has counted (`workloads/ring_io.rs`) is
+/// recorded in its experiment: as often, with as many bytes, and not longer than it took.
+///
+/// # Errors
+/// When it is not, or the output is not the program's.
+pub fn each_operation(output: &str, records: Vec<IoRecord>) -> Result<Vec<Counted>> {
+    let counted = Counted::of(output);
+    ensure!(counted.len() == RING_FILES, "{output}");
+    let files = by_file(records);
+    let mut wrong = Vec::new();
+    for file in &counted {
+        let found = files.get(&file.name);
+        if !found.is_some_and(|(calls, nanos)| *calls == file.calls && *nanos <= file.nanos) {
+            wrong.push(format!("{found:?} of {file:?}"));
+        }
+    }
+    ensure!(wrong.is_empty(), "{}\n{files:?}", wrong.join("\n"));
+    Ok(counted)
 }
 
 #[cfg(test)]

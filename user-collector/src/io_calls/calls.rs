@@ -1,13 +1,14 @@
 //! The system calls that are traced as I/O: their numbers, and what each does to which descriptor.
 //!
 //! Numbers are those of the processor that this is built for, and those of 32-bit programs on
-//! x86-64 (`arch/x86/entry/syscalls/syscall_32.tbl`). Calls that wait for descriptors (poll,
+//! x86-64 (`arch/x86/entry/syscalls/syscall_32.tbl`). Operations of `io_uring` have numbers and
+//! names of their own (`include/uapi/linux/io_uring.h`). Calls that wait for descriptors (poll,
 //! select, epoll_wait) move no bytes and are left out, as gprofng's own recorder leaves them out;
 //! so are mappings of files.
 
 use std::sync::LazyLock;
 
-use bpf_abi::layout::{IO_CALLS, IoExtra, TracedCall};
+use bpf_abi::layout::{CALL_TABLES, CallTable, IO_CALLS, IoExtra, TracedCall};
 
 use crate::memory::MemoryCall;
 
@@ -33,6 +34,9 @@ pub enum Action {
     Open,
     /// An open of a path relative to a directory's descriptor; the result is the descriptor.
     OpenAt,
+    /// An open or the creation of something whose name is looked up; the result is the descriptor.
+    /// This is its name if it is gone.
+    Find(&'static str),
     /// The creation of something without a path, which gets this name; the result is the
     /// descriptor.
     Make(&'static str),
@@ -82,9 +86,10 @@ pub struct Call {
 }
 
 impl Call {
-    /// Returns the call's number in an experiment; `number` is that of the program.
-    pub(super) fn number_in(&self, number: u32) -> u32 {
-        u32::try_from(self.number).unwrap_or(IO_CALLS as u32 + number)
+    /// Returns the call's number in an experiment; `number` is that of the program, in a table.
+    pub(super) fn number_in(&self, number: u32, table: CallTable) -> u32 {
+        let own = u32::try_from(self.number);
+        own.unwrap_or(IO_CALLS as u32 * u32::from(u8::from(table)) + number)
     }
 }
 
@@ -102,8 +107,8 @@ macro_rules! calls {
 
 use Action::{
     Accept, Bind, ChangeDirectory, ChangeDirectoryTo, Close, CloseRange, Connect, Control,
-    Duplicate, Make, MakeMemory, Memory, Open, OpenAt, Other, OtherPath, Pair, Read, ReadMessages,
-    Socket, Transfer, Write, WriteMessages,
+    Duplicate, Find, Make, MakeMemory, Memory, Open, OpenAt, Other, OtherPath, Pair, Read,
+    ReadMessages, Socket, Transfer, Write, WriteMessages,
 };
 
 const CALLS: [Call; 82] = calls! {
@@ -267,52 +272,108 @@ const SOCKET_CALL: Call = Call {
     action: OtherPath,
 };
 
-type CallsByNumber = [Option<&'static Call>; 2 * IO_CALLS];
+/// A row for each operation of `io_uring`: name, number, action.
+macro_rules! operations {
+    ($($name:ident $number:literal $action:expr;)*) => {
+        [$(($number, Call {
+            name: stringify!($name),
+            number: -1,
+            compat: -1,
+            action: $action,
+        })),*]
+    };
+}
 
-/// The calls by number, those of 32-bit programs after the others.
+/// Operations of `io_uring` that do I/O. Their descriptor is the first argument. Of those that move
+/// bytes from one file to another, that is the file that is written, and the other is not known.
+const OPERATIONS: [(i64, Call); 42] = operations! {
+    IORING_OP_READV 1 Read;
+    IORING_OP_WRITEV 2 Write;
+    IORING_OP_FSYNC 3 Other;
+    IORING_OP_READ_FIXED 4 Read;
+    IORING_OP_WRITE_FIXED 5 Write;
+    IORING_OP_SYNC_FILE_RANGE 8 Other;
+    IORING_OP_SENDMSG 9 Write;
+    IORING_OP_RECVMSG 10 Read;
+    IORING_OP_ACCEPT 13 Accept;
+    IORING_OP_CONNECT 16 Connect;
+    IORING_OP_FALLOCATE 17 Other;
+    IORING_OP_OPENAT 18 Find("file opened by io_uring");
+    IORING_OP_CLOSE 19 Close;
+    IORING_OP_STATX 21 OtherPath;
+    IORING_OP_READ 22 Read;
+    IORING_OP_WRITE 23 Write;
+    IORING_OP_FADVISE 24 Other;
+    IORING_OP_SEND 26 Write;
+    IORING_OP_RECV 27 Read;
+    IORING_OP_OPENAT2 28 Find("file opened by io_uring");
+    IORING_OP_SPLICE 30 Write;
+    IORING_OP_TEE 33 Write;
+    IORING_OP_SHUTDOWN 34 Other;
+    IORING_OP_RENAMEAT 35 OtherPath;
+    IORING_OP_UNLINKAT 36 OtherPath;
+    IORING_OP_MKDIRAT 37 OtherPath;
+    IORING_OP_SYMLINKAT 38 OtherPath;
+    IORING_OP_LINKAT 39 OtherPath;
+    IORING_OP_FSETXATTR 41 Other;
+    IORING_OP_FGETXATTR 43 Other;
+    IORING_OP_SOCKET 45 Find("socket");
+    IORING_OP_URING_CMD 46 Other;
+    IORING_OP_SEND_ZC 47 Write;
+    IORING_OP_SENDMSG_ZC 48 Write;
+    IORING_OP_READ_MULTISHOT 49 Read;
+    IORING_OP_FIXED_FD_INSTALL 54 Find("file opened by io_uring");
+    IORING_OP_FTRUNCATE 55 Other;
+    IORING_OP_BIND 56 Bind;
+    IORING_OP_LISTEN 57 Other;
+    IORING_OP_RECV_ZC 58 Read;
+    IORING_OP_READV_FIXED 60 Read;
+    IORING_OP_WRITEV_FIXED 61 Write;
+};
+
+type CallsByNumber = [Option<&'static Call>; CALL_TABLES * IO_CALLS];
+
+/// The calls by number, one table after the other.
 static BY_NUMBER: LazyLock<Box<CallsByNumber>> = LazyLock::new(|| {
-    let mut calls: Box<CallsByNumber> = Box::new([None; 2 * IO_CALLS]);
-    let mut put = |number: i64, compat: bool, call: &'static Call| {
-        if let Some(index) = index_of(number, compat) {
+    let mut calls: Box<CallsByNumber> = Box::new([None; CALL_TABLES * IO_CALLS]);
+    let mut put = |number: i64, table: CallTable, call: &'static Call| {
+        if let Some(index) = index_of(number, table) {
             calls[index] = Some(call);
         }
     };
     let io = || CALLS.iter().chain(&OLD_CALLS).chain([&SOCKET_CALL]);
     let all = || io().chain(&MEMORY_CALLS);
     for call in all() {
-        put(call.number, false, call);
-        put(call.compat, true, call);
+        put(call.number, CallTable::Native, call);
+        put(call.compat, CallTable::Compat, call);
+    }
+    for (number, operation) in &OPERATIONS {
+        put(*number, CallTable::IoUring, operation);
     }
     for (number, name) in COMPAT_ALIASES {
         if let Some(call) = all().find(|call| call.name == name) {
-            put(number, true, call);
+            put(number, CallTable::Compat, call);
         }
     }
     calls
 });
 
-fn index_of(number: i64, compat: bool) -> Option<usize> {
+fn index_of(number: i64, table: CallTable) -> Option<usize> {
     let number = usize::try_from(number)
         .ok()
         .filter(|number| *number < IO_CALLS)?;
     // Other processors' 32-bit programs are not traced.
-    match compat {
-        true => cfg!(target_arch = "x86_64").then_some(IO_CALLS + number),
-        false => Some(number),
-    }
+    let traced = table != CallTable::Compat || cfg!(target_arch = "x86_64");
+    traced.then_some(IO_CALLS * usize::from(u8::from(table)) + number)
 }
 
 /// Returns the name of a call by its number in an experiment of a machine of this architecture;
 /// `None` if it is not traced.
 #[must_use]
 pub fn name_of(number: u32) -> Option<&'static str> {
-    let compat = number >= IO_CALLS as u32;
-    let own = if compat {
-        number - IO_CALLS as u32
-    } else {
-        number
-    };
-    call_of(own, compat).map(|call| call.name)
+    let (table, own) = (number / IO_CALLS as u32, number % IO_CALLS as u32);
+    let table = CallTable::try_from(u8::try_from(table).ok()?).ok()?;
+    call_of(own, table).map(|call| call.name)
 }
 
 /// Returns whether a call moves bytes from one descriptor to another. Such a call has two packets
@@ -323,14 +384,14 @@ pub fn is_transfer(name: &str) -> bool {
     all.any(|call| call.name == name && matches!(call.action, Transfer { .. }))
 }
 
-/// Returns the call of a number; `None` if it is not traced.
+/// Returns the call of a number in a table; `None` if it is not traced.
 #[must_use]
-pub fn call_of(number: u32, compat: bool) -> Option<&'static Call> {
-    BY_NUMBER[index_of(number.into(), compat)?]
+pub fn call_of(number: u32, table: CallTable) -> Option<&'static Call> {
+    BY_NUMBER[index_of(number.into(), table)?]
 }
 
-/// Returns what the BPF programs trace, by number, those of 32-bit programs after the others: calls
-/// that do I/O (`io`), and those that change memory (`memory`). Empty without both.
+/// Returns what the BPF programs trace, by number, one table after the other: calls that do I/O
+/// (`io`), and those that change memory (`memory`). Empty without both.
 #[must_use]
 pub fn traced_calls(io: bool, memory: bool) -> Vec<TracedCall> {
     if !io && !memory {
@@ -376,18 +437,23 @@ mod tests {
 
     #[test]
     fn calls_are_found_by_number() {
-        let name = |number, compat| call_of(number, compat).map(|call| call.name);
-        assert_eq!(name(libc::SYS_read as u32, false), Some("read"));
-        assert_eq!(name(libc::SYS_futex as u32, false), None);
-        assert_eq!(name(u32::MAX, false), None);
+        use CallTable::{Compat, IoUring, Native};
+        let name = |number, table| call_of(number, table).map(|call| call.name);
+        assert_eq!(name(libc::SYS_read as u32, Native), Some("read"));
+        assert_eq!(name(libc::SYS_futex as u32, Native), None);
+        assert_eq!(name(u32::MAX, Native), None);
+        let (number, read) = (2 * IO_CALLS as u32 + 22, call_of(22, IoUring));
+        assert_eq!(read.map(|call| call.number_in(22, IoUring)), Some(number));
+        assert_eq!(name_of(number), Some("IORING_OP_READ"));
+        assert_eq!(name_of(u32::MAX), None);
         assert_eq!(name_of(libc::SYS_read as u32), Some("read"));
         assert!(is_transfer("sendfile") && !is_transfer("write"));
         if cfg!(target_arch = "x86_64") {
-            assert_eq!(name(3, true), Some("read"));
-            assert_eq!(name(140, true), Some("lseek"));
-            assert_eq!(name(102, true), Some("socketcall"));
+            assert_eq!(name(3, Compat), Some("read"));
+            assert_eq!(name(140, Compat), Some("lseek"));
+            assert_eq!(name(102, Compat), Some("socketcall"));
             assert_eq!(name_of(IO_CALLS as u32 + 102), Some("socketcall"));
-            assert_eq!(SOCKET_CALL.number_in(102), IO_CALLS as u32 + 102);
+            assert_eq!(SOCKET_CALL.number_in(102, Compat), IO_CALLS as u32 + 102);
         }
     }
 
@@ -426,7 +492,7 @@ mod tests {
     #[test]
     fn what_the_programs_trace_has_the_path_of_an_open() {
         let traced = traced_calls(true, false);
-        assert_eq!(traced.len(), 2 * IO_CALLS);
+        assert_eq!(traced.len(), CALL_TABLES * IO_CALLS);
         let openat = traced[libc::SYS_openat as usize];
         assert_eq!(
             (openat.traced, openat.extra, openat.extra_argument),

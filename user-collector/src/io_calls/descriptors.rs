@@ -5,6 +5,10 @@
 //! or came by exec or in a message, gets its name when it is used first, by an operation without a
 //! call. If nothing is known of it, the name is `fd N`.
 //!
+//! Of an operation of `io_uring` there is only the descriptor: paths and addresses are looked up
+//! when it has completed. A file that was registered with a ring has a number of its own in the
+//! place of a descriptor, and the name `io_uring file N`.
+//!
 //! Calls of one process come in the order of time. Nothing is read but by the [`DescriptorLookup`]
 //! that is passed in.
 
@@ -13,7 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use bpf_abi::IoCallRecord;
-use bpf_abi::layout::MAX_IO_EXTRA_BYTES;
+use bpf_abi::layout::{ANY_REGISTERED_FILE, CallTable, FIRST_REGISTERED_FILE, MAX_IO_EXTRA_BYTES};
 use experiment_format::packet::IoKind;
 use experiment_format::units::Nanos;
 
@@ -47,8 +51,8 @@ pub struct Operation {
     /// Of a duplication: the descriptor that was duplicated.
     pub duplicated: Option<i32>,
     /// The number of the system call, as 64-bit programs have it; of one that only 32-bit programs
-    /// have, [`IO_CALLS`](bpf_abi::layout::IO_CALLS) more than their number. `None` if it is only a
-    /// descriptor's name.
+    /// have, [`IO_CALLS`](bpf_abi::layout::IO_CALLS) more than their number; of an operation of
+    /// `io_uring` twice as many more. `None` if it is only a descriptor's name.
     pub call: Option<u32>,
     /// The name of the descriptor that it opens.
     pub name: Option<Arc<[u8]>>,
@@ -113,7 +117,7 @@ impl Descriptors {
         call: &IoCallRecord,
         look: &mut impl DescriptorLookup,
     ) -> Vec<Operation> {
-        let Some(known) = call_of(call.call, call.compat) else {
+        let Some(known) = call_of(call.call, call.table) else {
             return Vec::new();
         };
         if !std::mem::replace(&mut self.looked_up, true) {
@@ -124,7 +128,7 @@ impl Descriptors {
         Applied {
             descriptors: self,
             call,
-            number: known.number_in(call.call),
+            number: known.number_in(call.call, call.table),
             look,
             operations: Vec::new(),
         }
@@ -191,6 +195,7 @@ impl<L: DescriptorLookup> Applied<'_, L> {
                 let name = self.path(self.argument(0));
                 self.opened(name);
             }
+            Action::Find(name) => self.found(name),
             Action::Make(name) => self.opened(name.as_bytes().to_vec()),
             Action::MakeMemory => {
                 let name = [b"memfd:", &*self.call.extra].concat();
@@ -230,8 +235,20 @@ impl<L: DescriptorLookup> Applied<'_, L> {
         self.call.arguments[number] as i32
     }
 
+    /// Returns the descriptor, or the number of the registered file, that the call opened; a
+    /// negative number of one that failed.
     fn result(&self) -> i32 {
-        i32::try_from(self.call.result).unwrap_or(-1)
+        let result = i32::try_from(self.call.result).unwrap_or(-1);
+        let slot = match self.call.table {
+            CallTable::IoUring if result >= 0 => self.call.arguments[1] as u32,
+            _ => 0,
+        };
+        let file = match slot {
+            0 => return result,
+            ANY_REGISTERED_FILE => result.cast_unsigned(),
+            slot => slot - 1,
+        };
+        FIRST_REGISTERED_FILE.saturating_add_unsigned(file)
     }
 
     fn operation(&self, kind: IoKind, descriptor: i32) -> Operation {
@@ -266,10 +283,14 @@ impl<L: DescriptorLookup> Applied<'_, L> {
         if let Some(known) = self.descriptors.open.get(&number) {
             return Arc::clone(&known.name);
         }
-        let found = self.look.descriptor(number);
-        let name: Arc<[u8]> = found
-            .unwrap_or_else(|| format!("fd {number}").into_bytes())
-            .into();
+        let name: Arc<[u8]> = match number.checked_sub(FIRST_REGISTERED_FILE) {
+            Some(file) if file >= 0 => format!("io_uring file {file}").into_bytes(),
+            _ => {
+                let found = self.look.descriptor(number);
+                found.unwrap_or_else(|| format!("fd {number}").into_bytes())
+            }
+        }
+        .into();
         self.descriptors.add(number, Arc::clone(&name), false);
         name
     }
@@ -328,6 +349,18 @@ impl<L: DescriptorLookup> Applied<'_, L> {
             ..self.operation(IoKind::Open, number.max(-1))
         };
         self.operations.push(operation);
+    }
+
+    /// Adds the opening of what has to be looked up, or has this name if it is gone.
+    fn found(&mut self, otherwise: &str) {
+        let number = self.result();
+        self.descriptors.remove(number);
+        let name = match number {
+            0..FIRST_REGISTERED_FILE => self.look.descriptor(number),
+            FIRST_REGISTERED_FILE.. => Some(self.name_of(number).to_vec()),
+            _ => None,
+        };
+        self.opened(name.unwrap_or_else(|| otherwise.as_bytes().to_vec()));
     }
 
     fn duplicated(&mut self) {
@@ -435,8 +468,11 @@ impl<L: DescriptorLookup> Applied<'_, L> {
         let number = self.argument(0);
         self.other(number);
         let done = self.call.result >= 0 || self.call.result == -i64::from(libc::EINPROGRESS);
-        let Some(address) = address(&self.call.extra).filter(|_| done) else {
+        if !done {
             return;
+        }
+        let Some(address) = address(&self.call.extra) else {
+            return self.addressed_by_io_uring(number);
         };
         let name = self.name_of(number);
         let protocol = name.split(|byte| *byte == b' ').next().unwrap_or(b"socket");
@@ -445,6 +481,15 @@ impl<L: DescriptorLookup> Applied<'_, L> {
             _ => [protocol, b" to ", address.as_bytes()].concat(),
         };
         self.add_name(number, name.into(), self.end_ns() + Nanos(1));
+    }
+
+    /// Notes that a socket has an address that is not known: it is looked up.
+    fn addressed_by_io_uring(&mut self, number: i32) {
+        if self.call.table == CallTable::IoUring
+            && let Some(name) = self.look.descriptor(number)
+        {
+            self.add_name(number, name.into(), self.end_ns() + Nanos(1));
+        }
     }
 
     /// Returns the call's path, absolute where the directory is known.

@@ -6,6 +6,9 @@
 //! the number stands for a call site, and is then used for all records with that number. A thread
 //! may have several series of numbers, one for each [`StackSeries`].
 //!
+//! A record may come after those with greater numbers, if it tells of something that began long
+//! before it. Its stack is kept for it ([`Join::keep`]).
+//!
 //! A stack may be announced before it is known, because it has to be unwound first and the table
 //! for that is not ready. Records go on waiting for it, also when the thread has exited.
 //!
@@ -73,6 +76,8 @@ struct PendingReturn<W, S> {
     used: bool,
     /// Ticks and records.
     waiting: Vec<(Ticks, W)>,
+    /// How many records come later, perhaps after those with greater numbers.
+    kept: u32,
 }
 
 /// A complete record, with its user stack if it has one.
@@ -118,6 +123,32 @@ impl<W, S> Join<W, S> {
         complete
     }
 
+    /// Keeps the user stack of a number for a record that comes later, perhaps after records with
+    /// greater numbers, unless the thread ends before that. Returns the records that are complete
+    /// because their own stack can't come any more.
+    pub fn keep(&mut self, series: StackSeries, return_number: u32) -> Vec<Complete<W, S>> {
+        let (key, complete) = self.key(series, return_number);
+        if let Some(pending) = self.returns.get_mut(&key.user_return) {
+            pending.kept += 1;
+        }
+        complete
+    }
+
+    /// Notes that a record came for which a stack was kept.
+    pub fn has_come(&mut self, (tid, series): StackSeries, return_number: u32) {
+        let thread = self.threads.get(&tid);
+        let series_id = thread.and_then(|thread| thread.get(&series).copied());
+        let pending = series_id.and_then(|series_id| {
+            self.returns.get_mut(&ReturnKey {
+                series_id,
+                number: return_number,
+            })
+        });
+        if let Some(pending) = pending {
+            pending.kept = pending.kept.saturating_sub(1);
+        }
+    }
+
     /// Announces a user stack. Returns the key for [`Join::resolved`], and the records that are
     /// complete because their own stack can't come any more.
     pub fn announced(
@@ -140,7 +171,7 @@ impl<W, S> Join<W, S> {
         };
         pending.stack = Some(Arc::clone(&stack));
         let waiting = std::mem::take(&mut pending.waiting);
-        if !self.is_present(key) {
+        if pending.kept == 0 && !self.is_present(key) {
             self.returns.remove(&key.user_return);
         }
         let mut complete = Vec::new();
@@ -168,8 +199,18 @@ impl<W, S> Join<W, S> {
     /// Ends a thread. Returns those of its records that have no user stack.
     pub fn ended(&mut self, tid: Tid) -> Vec<Complete<W, S>> {
         let series = self.threads.remove(&tid).unwrap_or_default();
-        let complete = |series_id| self.complete_before(last_of(series_id));
-        series.into_values().flat_map(complete).collect()
+        let mut complete = Vec::new();
+        for series_id in series.into_values() {
+            let all = ReturnKey {
+                series_id,
+                number: 0,
+            };
+            for (_, pending) in self.returns.range_mut(all..last_of(series_id)) {
+                pending.kept = 0;
+            }
+            complete.extend(self.complete_before(last_of(series_id)));
+        }
+        complete
     }
 
     /// Returns all records that wait, without user stacks. Stacks that came are kept: a stack of a
@@ -236,6 +277,7 @@ impl<W, S> Join<W, S> {
             stack: None,
             used: false,
             waiting: Vec::new(),
+            kept: 0,
         };
         self.returns.entry(user_return).or_insert_with(pending);
         (
@@ -252,6 +294,7 @@ impl<W, S> Join<W, S> {
     fn complete_before(&mut self, end: ReturnKey) -> Vec<Complete<W, S>> {
         let past = self.returns.range(ReturnKey { number: 0, ..end }..end);
         let past: Vec<_> = past
+            .filter(|(_, pending)| pending.kept == 0)
             .filter(|(_, pending)| !pending.announced || pending.stack.is_some())
             .map(|(key, _)| *key)
             .collect();
@@ -392,6 +435,36 @@ mod tests {
     }
 
     #[test]
+    fn a_stack_is_kept_for_a_record_that_comes_late() {
+        let mut join = Words::default();
+        let series = (Tid(7), 1);
+        assert_eq!(announced(&mut join, series, 1, "read"), "");
+        assert_eq!(shown(join.keep(series, 1)), "");
+        assert_eq!(announced(&mut join, series, 2, "write"), "");
+        assert_eq!(shown(join.recorded(series, 2, Ticks(1), "b")), "b:write");
+        assert_eq!(shown(join.recorded(series, 1, Ticks(1), "a")), "a:read");
+        join.has_come(series, 1);
+        assert_eq!(shown(join.recorded(series, 2, Ticks(1), "c")), "c:write");
+        assert_eq!(join.returns.len(), 1);
+        // What is kept goes with the thread.
+        assert_eq!(shown(join.keep(series, 2)), "");
+        assert_eq!(shown(join.ended(Tid(7))), "");
+        join.has_come(series, 2);
+        assert_eq!(join.returns.len(), 0);
+    }
+
+    #[test]
+    fn a_kept_stack_may_be_unwound_late() {
+        let mut join = Words::default();
+        let series = (Tid(7), 1);
+        let (first, _) = join.announced(series, 1);
+        assert_eq!(shown(join.keep(series, 1)), "");
+        assert_eq!(announced(&mut join, series, 2, "write"), "");
+        assert_eq!(shown(join.resolved(first, Arc::new("read"))), "");
+        assert_eq!(shown(join.recorded(series, 1, Ticks(1), "a")), "a:read");
+    }
+
+    #[test]
     fn a_lost_stack_leaves_its_ticks_without_one_and_takes_no_others() {
         let mut join = Words::default();
         join.recorded((Tid(7), 0), 1, Ticks(2), "a");
@@ -426,7 +499,7 @@ mod tests {
         /// Whatever comes in whatever order, each thing comes out once.
         #[test]
         fn nothing_is_lost(
-            events in proptest::collection::vec((0_u8..9, 1_u32..4, 0_u32..4, 1_u64..5), 0..200)
+            events in proptest::collection::vec((0_u8..11, 1_u32..4, 0_u32..4, 1_u64..5), 0..200)
         ) {
             let (mut join, mut sum, mut came, mut out) = (Join::<u32, u32>::default(), 0, 0, Vec::new());
             let mut slots = Vec::new();
@@ -438,6 +511,8 @@ mod tests {
                         out.extend(complete);
                         slots.push(key);
                     }
+                    9 if return_number > 0 => out.extend(join.keep((Tid(tid), 0), return_number)),
+                    10 => join.has_come((Tid(tid), 0), return_number),
                     3 if !slots.is_empty() => {
                         let key = slots.swap_remove(return_number as usize % slots.len());
                         out.extend(join.resolved(key, Arc::new(0)));

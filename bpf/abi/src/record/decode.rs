@@ -8,7 +8,7 @@ use super::{
     UserReturnRecord,
 };
 use crate::layout::{
-    ALLOCATION_CALL_SITE, BlockLayout, HeaderLayout, IoCallLayout, LockWaitLayout,
+    ALLOCATION_CALL_SITE, BlockLayout, CallTable, HeaderLayout, IoCallLayout, LockWaitLayout,
     MAX_IO_EXTRA_BYTES, MAX_KERNEL_FRAMES, MAX_USER_RETURN_WORDS, OverflowLayout, REGISTERS,
     RecordFlags, RecordKind, STATES, ThreadLayout, UserReturnLayout,
 };
@@ -52,6 +52,9 @@ pub enum RecordError {
     /// A user stack or a system call is of a call site that does not exist.
     #[error("{0} is not a call site of a thread")]
     CallSite(u32),
+    /// A system call is of no table.
+    #[error("{0} is not a table of system calls")]
+    CallTable(u8),
     /// A stack copy has no room for its registers.
     #[error("a stack copy of {words} words has no registers")]
     StackCopy {
@@ -156,6 +159,9 @@ impl Record {
                 })
             }
             RecordKind::IoCall => Record::IoCall(Box::new(io_call(header, &raw, &mut rest)?)),
+            RecordKind::IoSubmitted => {
+                Record::IoSubmitted(Box::new(io_call(header, &raw, &mut rest)?))
+            }
             RecordKind::Block => {
                 let fixed: BlockLayout = rest.take()?;
                 Record::Block(BlockRecord {
@@ -180,7 +186,10 @@ fn most_frames(kind: RecordKind) -> usize {
         | RecordKind::LockWait => MAX_KERNEL_FRAMES,
         RecordKind::UserReturn => MAX_USER_RETURN_WORDS,
         RecordKind::IoCall => MAX_IO_EXTRA_BYTES / 8,
-        RecordKind::Thread | RecordKind::VforkStart | RecordKind::Block => 0,
+        RecordKind::Thread
+        | RecordKind::VforkStart
+        | RecordKind::Block
+        | RecordKind::IoSubmitted => 0,
     }
 }
 
@@ -270,7 +279,7 @@ fn io_call(
         result: fixed.result,
         arguments: fixed.arguments,
         call: fixed.call,
-        compat: fixed.compat != 0,
+        table: CallTable::try_from(fixed.table).map_err(|_| RecordError::CallTable(fixed.table))?,
         call_site: call_site(fixed.call_site.into(), ALLOCATION_CALL_SITE)?,
         extra: bytes.take(usize::from(fixed.extra_bytes)).collect(),
     })

@@ -8,7 +8,7 @@ pub use sums::{CpuCounts, DetailTimes, KernelCounts};
 
 use std::fmt;
 
-use crate::layout::{CodeFile, STATES, WAIT_CPU};
+use crate::layout::{CallTable, CodeFile, STATES, WAIT_CPU};
 use crate::unwind::{Registers, UnwindEnd};
 
 /// A thread's name as the kernel keeps it: at most 15 bytes of any kind but NUL.
@@ -260,7 +260,8 @@ pub struct LockWaitRecord {
     pub stack: KernelStack,
 }
 
-/// A traced system call of a process has ended.
+/// A traced system call of a process has ended, or an operation that it handed to `io_uring`: the
+/// thread is the one that did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IoCallRecord {
     /// When and where it ended, and which thread; the number is one of this call site.
@@ -269,12 +270,15 @@ pub struct IoCallRecord {
     pub begin_ns: u64,
     /// What it returned: a negative error number if it failed.
     pub result: i64,
-    /// Its first arguments.
+    /// Its first arguments. An operation of `io_uring` has its descriptor, or
+    /// [`FIRST_REGISTERED_FILE`](crate::layout::FIRST_REGISTERED_FILE) and more; then, if it opens,
+    /// where the result is put: 0 is a descriptor, others are registered files, from 1 on; and 1 if
+    /// more results follow.
     pub arguments: [u64; 4],
     /// Its number.
     pub call: u32,
-    /// The number is one of a 32-bit program's.
-    pub compat: bool,
+    /// Which numbers that is one of.
+    pub table: CallTable,
     /// Of which call site of the thread its user stack is, from 1 to
     /// [`IO_CALL_SITES`](crate::layout::IO_CALL_SITES): the stacks of each are numbered by
     /// themselves. [`ALLOCATION_CALL_SITE`](crate::layout::ALLOCATION_CALL_SITE) if a function of
@@ -319,6 +323,9 @@ pub enum Record {
     IoCall(Box<IoCallRecord>),
     /// A block was allocated or freed.
     Block(BlockRecord),
+    /// An operation was handed to `io_uring`: its end will be a [`Record::IoCall`] with the same
+    /// user stack.
+    IoSubmitted(Box<IoCallRecord>),
 }
 
 impl Record {
@@ -333,7 +340,7 @@ impl Record {
             Record::VforkStart(header) => header,
             Record::Overflow(overflow) => &overflow.header,
             Record::LockWait(wait) => &wait.header,
-            Record::IoCall(call) => &call.header,
+            Record::IoCall(call) | Record::IoSubmitted(call) => &call.header,
             Record::Block(block) => &block.header,
         }
     }

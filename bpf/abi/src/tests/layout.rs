@@ -148,7 +148,7 @@ fn records(all: &mut Vec<(String, usize)>) {
             arguments,
             call,
             extra_bytes,
-            compat,
+            table,
             call_site
         ]
     );
@@ -351,12 +351,19 @@ fn record_numbers(all: &mut Vec<(String, usize)>) {
         RECORD_LOCK_WAIT = RecordKind::LockWait,
         RECORD_IO_CALL = RecordKind::IoCall,
         RECORD_BLOCK = RecordKind::Block,
+        RECORD_IO_SUBMITTED = RecordKind::IoSubmitted,
         EXTRA_PATH = IoExtra::Path,
         EXTRA_DESCRIPTORS = IoExtra::Descriptors,
         EXTRA_ADDRESS = IoExtra::Address,
         EXTRA_PEER_ADDRESS = IoExtra::PeerAddress,
         EXTRA_MESSAGE_BYTES = IoExtra::MessageBytes,
         IO_CALLS = IO_CALLS,
+        CALLS_NATIVE = CallTable::Native,
+        CALLS_COMPAT = CallTable::Compat,
+        CALLS_IO_URING = CallTable::IoUring,
+        CALL_TABLES = CALL_TABLES,
+        FIRST_REGISTERED_FILE = FIRST_REGISTERED_FILE,
+        ANY_REGISTERED_FILE = ANY_REGISTERED_FILE,
         MAX_IO_EXTRA_BYTES = MAX_IO_EXTRA_BYTES,
         IO_CALL_SITES = IO_CALL_SITES,
         ALLOCATION_CALL_SITE = ALLOCATION_CALL_SITE,

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use crate::layout::{CodeFile, MAX_KERNEL_FRAMES};
+use crate::layout::{CallTable, CodeFile, MAX_KERNEL_FRAMES};
 use crate::record::*;
 use crate::unwind::{Registers, UnwindEnd};
 
@@ -224,7 +224,7 @@ fn a_traced_system_call_decodes() {
         result: -2,
         arguments: [1, 2, 3, 4],
         call: 257,
-        compat: true,
+        table: CallTable::Compat,
         call_site: 32,
         extra: Box::from(&b"/tmp/ab"[..]),
     };
@@ -234,6 +234,29 @@ fn a_traced_system_call_decodes() {
     elsewhere[6] += 2 << 56;
     let bytes = record([9, 0, 0, 0], 1, &elsewhere);
     assert_eq!(alone(&bytes), Err(Some(RecordError::CallSite(34))));
+    elsewhere[6] = body[6] + (2 << 48);
+    let bytes = record([9, 0, 0, 0], 1, &elsewhere);
+    assert_eq!(alone(&bytes), Err(Some(RecordError::CallTable(3))));
+}
+
+#[test]
+fn an_operation_that_was_handed_to_io_uring_decodes() {
+    let body = [17, 0, 5, 0, 0, 0, 3 << 56 | 2 << 48 | 22];
+    let expected = IoCallRecord {
+        header: header(),
+        begin_ns: 17,
+        result: 0,
+        arguments: [5, 0, 0, 0],
+        call: 22,
+        table: CallTable::IoUring,
+        call_site: 3,
+        extra: Box::default(),
+    };
+    let bytes = record([11, 0, 0, 0], 0, &body);
+    assert_eq!(
+        alone(&bytes).unwrap(),
+        Record::IoSubmitted(Box::new(expected))
+    );
 }
 
 #[test]

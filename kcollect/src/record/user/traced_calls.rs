@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use bpf_abi::layout::CallTable;
 use bpf_abi::{IoCallRecord, RecordHeader, ThreadName};
 use experiment_format::ids::Pid;
 use experiment_format::units::Nanos;
@@ -75,8 +76,7 @@ impl TracedProcesses {
     /// Returns what a call did, as events of its thread with the times at which they were.
     fn apply(&mut self, call: &IoCallRecord) -> Vec<(Nanos, ThreadEvent)> {
         let (pid, call_site) = (call.header.pid(), call.call_site);
-        if let Some(Action::Memory(what)) = call_of(call.call, call.compat).map(|call| call.action)
-        {
+        if let Some(Action::Memory(what)) = call_of(call.call, call.table).map(|call| call.action) {
             let changes = self.memory.entry(pid).or_default().apply(what, call);
             let event = |change| {
                 (
@@ -137,6 +137,10 @@ impl UserSpace {
             };
             self.traced_event(router, processes, header, instance, event);
         }
+        if call.table == CallTable::IoUring && call.arguments[2] == 0 {
+            let series = (call.header.tid(), call.call_site);
+            self.join.has_come(series, call.header.user_return);
+        }
         // It was probed until its blocks were recorded again.
         if !self.traced.memory.is_empty() && self.allocators.records_blocks(pid) {
             let name = call.header.name;
@@ -146,6 +150,23 @@ impl UserSpace {
                 (pid, name.bytes()),
                 call.header.time_ns(),
             );
+        }
+    }
+
+    /// Keeps the user stack of an operation that a thread handed to `io_uring`, if its process may
+    /// be followed.
+    pub fn io_submitted(
+        &mut self,
+        router: &mut Router,
+        processes: &ProcessTable,
+        call: &IoCallRecord,
+    ) {
+        let pid = call.header.pid();
+        let tracked = self.tracker.with_pid(pid);
+        if self.policy.may_follow(processes, tracked, pid) {
+            let series = (call.header.tid(), call.call_site);
+            let complete = self.join.keep(series, call.header.user_return);
+            self.route(router, processes, complete);
         }
     }
 

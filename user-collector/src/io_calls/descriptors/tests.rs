@@ -35,7 +35,7 @@ fn call(number: i64, arguments: [i64; 3], result: i64, extra: &[u8]) -> IoCallRe
         result,
         arguments: [arguments[0], arguments[1], arguments[2], 0].map(i64::cast_unsigned),
         call: number as u32,
-        compat: false,
+        table: CallTable::Native,
         call_site: 1,
         extra: extra.into(),
     }
@@ -58,8 +58,20 @@ impl Process {
 
     /// Applies a call, and returns what came of it: a line for each operation.
     fn call(&mut self, number: i64, arguments: [i64; 3], result: i64, extra: &[u8]) -> String {
-        let call = call(number, arguments, result, extra);
-        let operations = self.descriptors.apply(&call, &mut self.proc);
+        self.apply(&call(number, arguments, result, extra))
+    }
+
+    /// The same of an operation of `io_uring`.
+    fn operation(&mut self, number: i64, arguments: [i64; 2], result: i64) -> String {
+        let [descriptor, slot] = arguments;
+        self.apply(&IoCallRecord {
+            table: CallTable::IoUring,
+            ..call(number, [descriptor, slot, 0], result, b"")
+        })
+    }
+
+    fn apply(&mut self, call: &IoCallRecord) -> String {
+        let operations = self.descriptors.apply(call, &mut self.proc);
         let lines = operations.iter().map(|operation| {
             let name = operation.name.as_deref().map(String::from_utf8_lossy);
             format!(
@@ -254,23 +266,89 @@ fn sockets_are_named_by_their_ends() {
     );
 }
 
+/// The numbers are those of `include/uapi/linux/io_uring.h`.
+#[test]
+fn what_io_uring_opens_is_looked_up() {
+    let found = [
+        (3, "/tmp/x"),
+        (4, "tcp 127.0.0.1:80"),
+        (5, "tcp 127.0.0.1:80 - 127.0.0.1:81"),
+    ];
+    let mut process = Process::with(&found);
+    let at = i64::from(libc::AT_FDCWD);
+    assert_eq!(process.operation(18, [at, 0], 3), "Open 3 /tmp/x");
+    assert_eq!(process.operation(23, [3, 0], 9), "Write 3 9 bytes");
+    assert_eq!(process.operation(19, [3, 0], 0), "Close 3");
+    assert_eq!(
+        process.operation(28, [at, 0], 6),
+        "Open 6 file opened by io_uring"
+    );
+    assert_eq!(
+        process.operation(18, [at, 0], -2),
+        "Open -1 file opened by io_uring failed"
+    );
+    assert_eq!(
+        process.operation(13, [4, 0], 5),
+        "said Open 4 tcp 127.0.0.1:80; Open 5 tcp 127.0.0.1:80 - 127.0.0.1:81"
+    );
+    assert_eq!(process.operation(45, [2, 0], 7), "Open 7 socket");
+    process.proc.0.insert(7, "tcp 10.0.0.5:99 - 10.0.0.6:80");
+    assert_eq!(
+        process.operation(16, [7, 0], 0),
+        "Other 7; said Open 7 tcp 10.0.0.5:99 - 10.0.0.6:80"
+    );
+}
+
+#[test]
+fn a_registered_file_has_a_number_of_its_own() {
+    let mut process = Process::with(&[(0, "/dev/null"), (1, "/dev/pts/1")]);
+    let first = i64::from(FIRST_REGISTERED_FILE);
+    assert_eq!(
+        process.operation(22, [first + 1, 0], 9),
+        "said Open 1073741825 io_uring file 1; Read 1073741825 9 bytes"
+    );
+    let at = i64::from(libc::AT_FDCWD);
+    // To the third place, and to any.
+    assert_eq!(
+        process.operation(18, [at, 3], 0),
+        "Open 1073741826 io_uring file 2"
+    );
+    let any = i64::from(ANY_REGISTERED_FILE);
+    assert_eq!(
+        process.operation(18, [at, any], 0),
+        "Open 1073741824 io_uring file 0"
+    );
+    assert_eq!(process.operation(19, [first, 0], 0), "Close 1073741824");
+    assert_eq!(
+        process.operation(22, [1, 0], 9),
+        "said Open 1 /dev/pts/1; Read 1 9 bytes"
+    );
+}
+
 proptest! {
     /// Whatever a process does, each call comes to one operation, two if it moves bytes from one
     /// descriptor to another, and no descriptor is used that has not been named.
     #[test]
     fn every_call_is_one_operation(
         calls in proptest::collection::vec(
-            (0_u32..500, proptest::array::uniform3(-2_i64..12), -12_i64..12, proptest::collection::vec(any::<u8>(), 0..40)),
+            (0_u32..500, any::<bool>(), proptest::array::uniform3(-2_i64..12), -12_i64..12, proptest::collection::vec(any::<u8>(), 0..40)),
             0..60,
         ),
     ) {
         let mut process = Process::with(&[(0, "/dev/null"), (3, "/a")]);
         let mut named = std::collections::BTreeSet::new();
-        for (number, arguments, result, extra) in calls {
-            let call = call(number.into(), arguments, result, &extra);
+        for (number, by_ring, arguments, result, extra) in calls {
+            let (number, table) = match by_ring {
+                true => (number % 64, CallTable::IoUring),
+                false => (number, CallTable::Native),
+            };
+            let call = IoCallRecord {
+                table,
+                ..call(number.into(), arguments, result, &extra)
+            };
             let operations = process.descriptors.apply(&call, &mut process.proc);
             let own = operations.iter().filter(|one| one.call.is_some()).count();
-            match call_of(call.call, false).map(|known| known.action) {
+            match call_of(call.call, table).map(|known| known.action) {
                 None | Some(Action::Memory(_)) => prop_assert_eq!(operations.len(), 0),
                 Some(Action::Transfer { .. }) => prop_assert_eq!(own, 2),
                 Some(_) => prop_assert_eq!(own, 1),

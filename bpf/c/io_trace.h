@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* What the programs that trace I/O share, of system calls and of io_uring: which calls are traced,
+ * of which processes, and the memory for a record. */
+#ifndef KCOLLECT_IO_TRACE_H
+#define KCOLLECT_IO_TRACE_H
+
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include "arch.h"
+#include "clock.h"
+#include "io_stack.h"
+#include "record.h"
+#include "user_return.h"
+
+#define TRACED_CALLS (CALL_TABLES * IO_CALLS)
+
+/* By number, one table after the other (enum call_table). */
+extern const volatile struct traced_call traced_calls[TRACED_CALLS];
+
+#define IO_RECORD_BYTES		 1024
+#define IO_RECORD_LENGTH(length) ((length) & (IO_RECORD_BYTES - 1))
+
+struct io_record_scratch {
+	struct io_call_record record;
+	__u8 extra[IO_RECORD_BYTES - sizeof(struct io_call_record)];
+	__u64 busy;
+};
+
+/* A record's length is known only when the path is. */
+struct io_record_scratches {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct io_record_scratch);
+};
+
+extern struct io_record_scratches kc_io_scratch SEC(".maps");
+
+struct io_threads {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct io_thread);
+};
+
+extern struct io_threads kc_io_threads SEC(".maps");
+
+/* Returns the index of a system call in traced_calls; that of one that is not traced if it has
+ * none. */
+static __always_inline __u32 traced_call_index(struct task_struct *task, long call)
+{
+	if (call < 0 || call >= IO_CALLS)
+		return 0;
+	return is_compat(task) ? CALLS_COMPAT * IO_CALLS + call : call;
+}
+
+/* Returns the process of a thread and how often it has called exec, as one word that is read and
+ * written at once: all threads of a process have the same one until it calls exec again. */
+static __always_inline __u64 execution_key(struct task_struct *task)
+{
+	return (__u64)task->tgid << 32 | (__u32)task->self_exec_id;
+}
+
+/* Returns the statistics of this CPU if the call of the thread that runs may be traced, otherwise
+ * NULL: the call is none of those, or the process is the last one that was found here not to be
+ * followed. */
+static __always_inline struct cpu_stats *traced_on(struct task_struct *task, __u32 call_index,
+						   __u32 cpu)
+{
+	struct cpu_stats *stats;
+
+	if (!recording || !traced_calls[call_index & (TRACED_CALLS - 1)].traced)
+		return 0;
+	stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
+	return stats && stats->ignored_execution != execution_key(task) ? stats : 0;
+}
+
+/* Returns whether the process of a thread is followed. That one is not is final, and kept on this
+ * CPU until another one comes. */
+static __always_inline bool is_process_traced(struct cpu_stats *stats, struct task_struct *task)
+{
+	if (is_followed(task))
+		return true;
+	stats->ignored_execution = execution_key(task);
+	return false;
+}
+
+#endif

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * The tracing of I/O by io_uring (-i): each operation that a thread of a followed process hands
+ * over, from then until it completes, with the user stack of that thread.
+ *
+ * What it does is known when it is handed over, and its result when it completes, on any thread. In
+ * between its record is kept here. An operation that completes again and again (multishot) posts
+ * all its results but the last one without the request, with its user data alone.
+ *
+ * Not seen are operations that post no completion because the program wants none of those that
+ * succeed (IOSQE_CQE_SKIP_SUCCESS), and completions for which the ring has no room.
+ */
+#include "kernel.h"
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+#include "io_trace.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+/* The third argument of io_uring_complete is a pointer to what completed, and not its user data,
+ * after which its result comes. Set by bpf/src/io_uring.rs. */
+const volatile bool completion_is_pointer;
+
+/* A program has as many requests at a time as its queues are long, or more. What finds no room
+ * counts as lost. */
+#define MAX_IO_URING_REQUESTS 16384
+
+/* A request, and 0; or a ring, and the user data of a request. */
+struct io_request_key {
+	__u64 object;
+	__u64 user_data;
+};
+
+/* Requests that have not completed; those that complete more than once also by ring and user data.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_IO_URING_REQUESTS);
+	__type(key, struct io_request_key);
+	__type(value, struct io_call_record);
+} kc_io_requests SEC(".maps");
+
+/* Of <linux/io_uring.h>. */
+enum {
+	IORING_OP_RECVMSG = 10,
+	IORING_OP_ACCEPT = 13,
+	IORING_OP_OPENAT = 18,
+	IORING_OP_CLOSE = 19,
+	IORING_OP_RECV = 27,
+	IORING_OP_OPENAT2 = 28,
+	IORING_OP_SOCKET = 45,
+	IORING_OP_READ_MULTISHOT = 49,
+	IOSQE_FIXED_FILE = 1, /* a bit of the request's flags too */
+};
+
+static __always_inline bool may_complete_again(__u8 opcode)
+{
+	return opcode == IORING_OP_RECVMSG || opcode == IORING_OP_ACCEPT ||
+	       opcode == IORING_OP_RECV || opcode == IORING_OP_READ_MULTISHOT;
+}
+
+/* Reads a member of what the requests of an operation begin with; 0 where the kernel has none. */
+#define MEMBER(request, type, member)                                                            \
+	({                                                                                       \
+		__u32 value_ = 0;                                                                \
+		if (bpf_core_field_exists(type, member))                                         \
+			bpf_core_read(&value_, sizeof(value_), &((type *)request)->member);      \
+		value_;                                                                          \
+	})
+
+/* Returns the number in a request of the registered file that it opens or closes, from 1 on; 0 for
+ * a descriptor. */
+static __always_inline __u32 file_slot(const struct io_kiocb *request)
+{
+	switch (request->opcode) {
+	case IORING_OP_OPENAT:
+	case IORING_OP_OPENAT2:
+		return MEMBER(request, struct io_open, file_slot);
+	case IORING_OP_ACCEPT:
+		return MEMBER(request, struct io_accept, file_slot);
+	case IORING_OP_SOCKET:
+		return MEMBER(request, struct io_socket, file_slot);
+	case IORING_OP_CLOSE:
+		return MEMBER(request, struct io_close, file_slot);
+	}
+	return 0;
+}
+
+/* Returns the descriptor of a request, or the number of its registered file. */
+static __always_inline __u32 descriptor_of(const struct io_kiocb *request, __u32 slot)
+{
+	if (request->opcode == IORING_OP_CLOSE)
+		return slot ? FIRST_REGISTERED_FILE + slot - 1
+			    : MEMBER(request, struct io_close, fd);
+	return request->flags & IOSQE_FIXED_FILE ? FIRST_REGISTERED_FILE + request->cqe.fd
+						  : request->cqe.fd;
+}
+
+/* Keeps the record of a request until it completes. */
+static __always_inline void keep_request(struct cpu_stats *stats, const struct io_kiocb *request,
+					 const struct io_call_record *record)
+{
+	struct io_request_key key = {.object = (__u64)request};
+	long failed = bpf_map_update_elem(&kc_io_requests, &key, record, 0);
+
+	if (may_complete_again(record->call)) {
+		key.object = (__u64)request->ctx;
+		key.user_data = request->cqe.user_data;
+		failed |= bpf_map_update_elem(&kc_io_requests, &key, record, 0);
+	}
+	if (failed)
+		stats->io_calls_lost++;
+}
+
+static __always_inline void submit(struct cpu_stats *stats, struct task_struct *task,
+				   struct io_record_scratch *out, const struct io_kiocb *request,
+				   __u32 cpu)
+{
+	__u32 slot = file_slot(request);
+	struct io_call_record *record = &out->record;
+	struct io_thread *thread;
+
+	describe(&record->header, task, bpf_ktime_get_ns(), cpu, RECORD_IO_CALL, 0);
+	record->begin_ns = record->header.time_ns;
+	record->result = 0;
+	__builtin_memset(record->arguments, 0, sizeof(record->arguments));
+	record->arguments[0] = descriptor_of(request, slot);
+	record->arguments[1] = slot;
+	record->call = request->opcode;
+	record->extra_bytes = 0;
+	record->table = CALLS_IO_URING;
+	record->call_site = 0;
+	/* The kernel's thread that polls a ring has no user stack. */
+	thread = task->flags & (PF_KTHREAD | PF_IO_WORKER)
+			 ? 0
+			 : bpf_task_storage_get(&kc_io_threads, task, 0,
+						BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (thread)
+		capture_io_stack(task, thread, (struct pt_regs *)bpf_task_pt_regs(task), record,
+				 cpu);
+	keep_request(stats, request, record);
+	if (!record->header.user_return)
+		return;
+	record->header.kind = RECORD_IO_SUBMITTED;
+	record->header.time_ns = bpf_ktime_get_ns();
+	if (!send(cpu, record, sizeof(*record)))
+		stats->io_calls_lost++;
+}
+
+/* Linux 6.2 and older call it io_uring_submit_sqe: bpf/src/io_uring.rs. */
+SEC("tp_btf/io_uring_submit_req")
+int kc_io_submit(__u64 *ctx)
+{
+	const struct io_kiocb *request = (const struct io_kiocb *)ctx[0];
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u32 cpu = bpf_get_smp_processor_id(), zero = 0;
+	struct cpu_stats *stats =
+		traced_on(task, CALLS_IO_URING * IO_CALLS + request->opcode, cpu);
+	struct io_record_scratch *out;
+
+	if (!stats || !is_process_traced(stats, task))
+		return 0;
+	out = bpf_map_lookup_elem(&kc_io_scratch, &zero);
+	if (!out || __sync_val_compare_and_swap(&out->busy, 0, 1)) {
+		stats->io_calls_lost++;
+		return 0;
+	}
+	submit(stats, task, out, request, cpu);
+	out->busy = 0;
+	return 0;
+}
+
+static __always_inline void send_completion(struct io_call_record *record, __s64 result, bool more)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
+
+	if (!recording || !stats)
+		return;
+	record->header.time_ns = bpf_ktime_get_ns();
+	record->header.cpu = cpu;
+	record->result = result;
+	record->arguments[2] = more;
+	if (!send(cpu, record, sizeof(*record)))
+		stats->io_calls_lost++;
+}
+
+SEC("tp_btf/io_uring_complete")
+int kc_io_complete(__u64 *ctx)
+{
+	const struct io_kiocb *request = (const struct io_kiocb *)ctx[1];
+	struct io_request_key key = {.object = (__u64)request};
+	struct io_request_key results_key = {};
+	struct io_call_record *record, *results;
+	struct io_cqe completed = {};
+
+	if (!request) {
+		if (completion_is_pointer) {
+			/* A struct io_uring_cqe, which begins as a struct io_cqe does. */
+			bpf_probe_read_kernel(&completed, sizeof(completed), (void *)ctx[2]);
+		} else {
+			completed.user_data = ctx[2];
+			completed.res = ctx[3];
+		}
+		key.object = ctx[0];
+		key.user_data = completed.user_data;
+	}
+	record = bpf_map_lookup_elem(&kc_io_requests, &key);
+	if (!record)
+		return 0;
+	if (!request) {
+		send_completion(record, completed.res, true);
+		/* The next result is waited for from now on. */
+		record->begin_ns = record->header.time_ns;
+		return 0;
+	}
+	bpf_core_read(&completed, sizeof(completed), &request->cqe);
+	results_key.object = ctx[0];
+	results_key.user_data = completed.user_data;
+	results = may_complete_again(record->call)
+			  ? bpf_map_lookup_elem(&kc_io_requests, &results_key)
+			  : 0;
+	if (results) {
+		record->begin_ns = results->begin_ns;
+		bpf_map_delete_elem(&kc_io_requests, &results_key);
+	}
+	send_completion(record, completed.res, false);
+	bpf_map_delete_elem(&kc_io_requests, &key);
+	return 0;
+}

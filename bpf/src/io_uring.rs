@@ -1,0 +1,60 @@
+//! What differs between kernels in the tracepoints of `io_uring`: see `c/io_uring.bpf.c`.
+
+use bpf_abi::layout::{CallTable, IO_CALLS, TracedCall};
+use libbpf_rs::btf::types::{FuncProto, Ptr, Typedef};
+use libbpf_rs::btf::{Btf, BtfType, ReferencesType as _};
+
+use crate::skeleton::OpenKcollectSkel;
+
+/// The tracepoint of an operation that is handed over, and what Linux 6.2 and older call it.
+const SUBMITTED: [&str; 2] = ["io_uring_submit_req", "io_uring_submit_sqe"];
+/// That of a completion.
+const COMPLETED: &str = "io_uring_complete";
+/// The parameters of the latter where one of them is a pointer to what completed: the program's
+/// own, the ring and the request are before it.
+const WITH_POINTER: usize = 4;
+
+/// Returns whether any operation of `io_uring` is among the traced calls.
+pub(crate) fn is_traced(calls: &[TracedCall]) -> bool {
+    let first = IO_CALLS * usize::from(u8::from(CallTable::IoUring));
+    let operations = calls.iter().skip(first);
+    operations.into_iter().any(|call| call.traced != 0)
+}
+
+/// Prepares the programs that trace operations, if they are to be loaded. Returns whether they are:
+/// a kernel may be built without `io_uring`.
+///
+/// # Errors
+/// Those of libbpf.
+pub(crate) fn prepare(open: &mut OpenKcollectSkel<'_>, traced: bool) -> libbpf_rs::Result<bool> {
+    let found = traced.then(tracepoints).flatten();
+    let submit = &mut open.progs.kc_io_submit;
+    submit.set_autoload(found.is_some());
+    if let Some((submitted, _)) = found {
+        submit.set_attach_target(0, Some(submitted.to_owned()))?;
+    }
+    open.progs.kc_io_complete.set_autoload(found.is_some());
+    open.maps.kc_io_requests.set_autocreate(found.is_some())?;
+    if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
+        rodata.completion_is_pointer = found.is_some_and(|(_, pointer)| pointer);
+    }
+    Ok(found.is_some())
+}
+
+/// Returns the tracepoint of an operation that is handed over, and whether that of a completion
+/// has a pointer to what completed.
+fn tracepoints() -> Option<(&'static str, bool)> {
+    let btf = Btf::from_vmlinux().ok()?;
+    let parameters = |name: &str| {
+        let declared = btf.type_by_name::<Typedef<'_>>(&format!("btf_trace_{name}"))?;
+        let function: Ptr<'_> = declared.referenced_type().try_into().ok()?;
+        let function: BtfType<'_> = function.referenced_type();
+        let function = FuncProto::try_from(function).ok()?;
+        Some(function.len())
+    };
+    let submitted = SUBMITTED.into_iter();
+    let submitted = submitted
+        .into_iter()
+        .find(|name| parameters(name).is_some())?;
+    Some((submitted, parameters(COMPLETED)? == WITH_POINTER))
+}
