@@ -80,8 +80,8 @@ enum record_kind {
 	RECORD_IO_CALL = 9,
 	/* struct block_record */
 	RECORD_BLOCK = 10,
-	/* struct io_call_record, of an operation that a thread handed to io_uring: its result is not
-	 * known yet. A RECORD_IO_CALL follows, with the same user stack. */
+	/* struct io_call_record, of an operation that a thread handed to io_uring: its result is
+	 * not known yet. A RECORD_IO_CALL follows, with the same user stack. */
 	RECORD_IO_SUBMITTED = 11,
 };
 

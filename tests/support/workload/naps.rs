@@ -38,8 +38,8 @@ impl Naps {
     }
 }
 
-/// Sets the calling thread's timer slack, which its threads and children inherit, so that a nap ends
-/// when it is over.
+/// Sets the calling thread's timer slack, which its threads and children inherit, so that a nap
+/// ends when it is over.
 ///
 /// # Errors
 /// When the kernel refuses it.
