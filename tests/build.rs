@@ -56,6 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "io_calls",
         "growth",
         "allocations",
+        "sampled",
     ] {
         compile(name, name, &[THREADED])?;
     }

@@ -16,6 +16,9 @@
  * too much, those of functions that free are taken out, and then those of all allocations:
  * functions that get memory from the kernel are probed instead.
  *
+ * An allocator that samples blocks itself says so by USDTs, which are probed in place of functions:
+ * they are reached for these blocks alone.
+ *
  * These programs run in the thread, which may be preempted.
  */
 #include "kernel.h"
@@ -58,6 +61,14 @@ struct {
 	__type(key, __u32);
 	__type(value, struct probe_use);
 } kc_probe_uses SEC(".maps");
+
+/* Where the arguments of USDTs are, by the index in the cookie. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_USDT_OPERANDS);
+	__type(key, __u32);
+	__type(value, struct usdt_operands);
+} kc_usdt_operands SEC(".maps");
 
 /* What is kept of a thread that allocates. */
 struct allocating_thread {
@@ -149,7 +160,8 @@ static __always_inline __u32 use_index(__u64 cookie)
 /* Counts a call. Returns where, or NULL if the probe is being taken out. */
 static __always_inline struct probe_use *count_call(__u64 cookie)
 {
-	bool frees = (cookie & PROBE_FUNCTION_MASK) == FUNCTION_FREE;
+	__u8 function = cookie & PROBE_FUNCTION_MASK;
+	bool frees = function == FUNCTION_FREE || function == FUNCTION_SAMPLED_FREE;
 	__u32 index = use_index(cookie);
 	struct probe_use *use = bpf_map_lookup_elem(&kc_probe_uses, &index);
 
@@ -167,18 +179,25 @@ static __always_inline void count_lost(__u32 cpu)
 		__sync_fetch_and_add(&stats->blocks_lost, 1);
 }
 
-static __always_inline bool send_block(struct task_struct *task, __u64 time_ns, __u64 address,
-				       __u64 bytes, bool freed, __u32 user_return)
+static __always_inline bool send_record(struct task_struct *task, struct block_record *record,
+					__u64 time_ns, __u32 user_return)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
-	struct block_record record = {.address = address, .bytes = bytes, .freed = freed};
 
-	describe(&record.header, task, time_ns, cpu, RECORD_BLOCK, 0);
-	record.header.user_return = user_return;
-	if (send(cpu, &record, sizeof(record)))
+	describe(&record->header, task, time_ns, cpu, RECORD_BLOCK, 0);
+	record->header.user_return = user_return;
+	if (send(cpu, record, sizeof(*record)))
 		return true;
 	count_lost(cpu);
 	return false;
+}
+
+static __always_inline bool send_block(struct task_struct *task, __u64 time_ns, __u64 address,
+				       __u64 bytes, bool freed, __u32 user_return)
+{
+	struct block_record record = {.address = address, .bytes = bytes, .freed = freed};
+
+	return send_record(task, &record, time_ns, user_return);
 }
 
 /* Removes a block, before the allocator can allocate another one at its address. Returns whether it
@@ -360,6 +379,64 @@ static __always_inline void leave_growth(struct task_struct *task,
 		count_lost(cpu);
 }
 
+/* Returns an argument of a USDT; 0 if it can't be read. */
+static __always_inline __u64 usdt_argument(const struct pt_regs *regs,
+					   const struct usdt_operand *operand)
+{
+	__u64 value = 0;
+
+	if (operand->kind == OPERAND_CONSTANT)
+		return operand->offset;
+	if (bpf_probe_read_kernel(&value, sizeof(value), (const __u64 *)regs + operand->word))
+		return 0;
+	if (operand->kind == OPERAND_MEMORY &&
+	    bpf_probe_read_user(&value, sizeof(value), (void *)(value + operand->offset)))
+		return 0;
+	/* A smaller one is the low part of the word. */
+	return operand->bytes < 8 ? value & ((1ULL << 8 * (operand->bytes & 7)) - 1) : value;
+}
+
+/* The allocator says that it has sampled a block. */
+static __always_inline void sampled_by_allocator(const struct pt_regs *regs,
+						 struct task_struct *task, __u64 cookie,
+						 const struct usdt_operands *operands)
+{
+	struct block_record record = {
+		.address = usdt_argument(regs, &operands->at[0]),
+		.bytes = usdt_argument(regs, &operands->at[1]),
+		.weighted_bytes = usdt_argument(regs, &operands->at[2]),
+	};
+	struct allocating_thread *thread;
+
+	if (!recording || !record.address || !record.bytes || !has_room())
+		return;
+	thread = bpf_task_storage_get(&kc_allocating, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!thread || (!(cookie & PROBE_WITHOUT_FREES) && !keep_block(task, record.address))) {
+		count_lost(bpf_get_smp_processor_id());
+		return;
+	}
+	if (!send_record(task, &record, bpf_ktime_get_ns(), send_allocation_stack(task, thread)))
+		remove_block(task, record.address);
+}
+
+/* A USDT of the allocator is reached. */
+static __always_inline void reach_usdt(const struct pt_regs *regs, struct task_struct *task,
+				       __u64 cookie, struct probe_use *use)
+{
+	__u64 began_ns = bpf_ktime_get_ns();
+	__u32 index = cookie >> PROBE_CALL_SHIFT;
+	struct usdt_operands *operands = bpf_map_lookup_elem(&kc_usdt_operands, &index);
+
+	if (!operands)
+		return;
+	if ((cookie & PROBE_FUNCTION_MASK) == FUNCTION_SAMPLED_FREE) {
+		free_block(task, usdt_argument(regs, &operands->at[0]), began_ns);
+		return;
+	}
+	sampled_by_allocator(regs, task, cookie, operands);
+	use->sampled_ns += bpf_ktime_get_ns() - began_ns;
+}
+
 /* A function of an allocator is called. Returns whether its return is awaited. */
 static __always_inline bool enter(struct pt_regs *regs)
 {
@@ -372,6 +449,10 @@ static __always_inline bool enter(struct pt_regs *regs)
 
 	if (!use)
 		return false;
+	if (call.function >= FUNCTION_SAMPLED) {
+		reach_usdt(regs, task, cookie, use);
+		return false;
+	}
 	if (call.function >= FUNCTION_GROWTH) {
 		now_ns = bpf_ktime_get_ns();
 		if (!enter_growth(regs, task, cookie, now_ns))

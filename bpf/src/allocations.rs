@@ -5,7 +5,7 @@ use std::path::Path;
 use bpf_abi::ProbeUse;
 use bpf_abi::layout::{
     AllocatorFunction, LOG2_BITS, LOG2_STEPS, MAX_BLOCKS, MAX_MEAN_BYTES, PROBE_CALL_SHIFT,
-    PROBE_STEPPED, PROBE_USE_SHIFT, PROBE_WITHOUT_FREES, SCALE_BITS,
+    PROBE_STEPPED, PROBE_USE_SHIFT, PROBE_WITHOUT_FREES, SCALE_BITS, USDT_OPERANDS, UsdtOperand,
 };
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Enum;
@@ -101,6 +101,9 @@ pub(crate) fn prepare(
     load(&mut open.progs.kc_allocator, ReturnProbes::Session);
     load(&mut open.progs.kc_allocator_in, ReturnProbes::Always);
     load(&mut open.progs.kc_allocator_out, ReturnProbes::Always);
+    open.maps
+        .kc_usdt_operands
+        .set_autocreate(sampling.is_some())?;
     open.maps.kc_blocks.set_autocreate(sampling.is_some())?;
     open.maps.kc_allocating.set_autocreate(sampling.is_some())?;
     open.maps.kc_probe_uses.set_autocreate(sampling.is_some())?;
@@ -124,6 +127,22 @@ pub struct AllocatorProbe {
     pub system_call: u32,
 }
 
+/// A USDT of an allocator that samples blocks itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UsdtProbe {
+    /// Offset in the file.
+    pub offset: u64,
+    /// [`AllocatorFunction::Sampled`] or [`AllocatorFunction::SampledFree`].
+    pub function: AllocatorFunction,
+    /// The kernel emulates the instruction there. Others are single-stepped.
+    pub emulated: bool,
+    /// Offset in the file of the 16 bits that count how many look at it; 0: the program does not
+    /// ask.
+    pub counter: u64,
+    /// The index of its operands: see [`Programs::set_usdt_operands`].
+    pub operands: u32,
+}
+
 /// The process in which an allocator is probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbedProcess {
@@ -137,12 +156,17 @@ pub struct ProbedProcess {
 }
 
 impl ProbedProcess {
-    fn cookie(self, probe: &AllocatorProbe) -> u64 {
-        let stepped = if probe.emulated { 0 } else { PROBE_STEPPED };
+    /// Returns the cookie of a function's probe. `more` is what only some functions have.
+    fn cookie(self, function: AllocatorFunction, emulated: bool, more: u32) -> u64 {
+        let stepped = if emulated { 0 } else { PROBE_STEPPED };
         let without_frees = if self.frees { 0 } else { PROBE_WITHOUT_FREES };
         let of_use = u64::from(self.use_index) << PROBE_USE_SHIFT;
-        let of_call = u64::from(probe.system_call) << PROBE_CALL_SHIFT;
-        u64::from(probe.function) | stepped | without_frees | of_use | of_call
+        let more = u64::from(more) << PROBE_CALL_SHIFT;
+        u64::from(function) | stepped | without_frees | of_use | more
+    }
+
+    fn cookie_of(self, probe: &AllocatorProbe) -> u64 {
+        self.cookie(probe.function, probe.emulated, probe.system_call)
     }
 }
 
@@ -179,6 +203,70 @@ impl Programs {
         Ok(AttachedProbes {
             _links: links.map_err(failed)?,
         })
+    }
+
+    /// Probes USDTs of an allocator in one process, wherever it maps the file.
+    ///
+    /// # Errors
+    /// As [`Programs::probe_allocator`].
+    pub fn probe_usdts(
+        &self,
+        process: ProbedProcess,
+        file: &Path,
+        probes: &[UsdtProbe],
+    ) -> Result<AttachedProbes, Error> {
+        let failed = |error| {
+            let what = format!("probe {} in process {}", file.display(), process.pid);
+            step(what)(error)
+        };
+        let cookie =
+            |probe: &UsdtProbe| process.cookie(probe.function, probe.emulated, probe.operands);
+        let pid = process.pid.cast_signed();
+        let links: Result<Vec<Link>, _> = match self.returns {
+            ReturnProbes::Session => {
+                let each = probes.iter();
+                let options = UprobeMultiOpts {
+                    offsets: each.clone().map(|probe| probe.offset as usize).collect(),
+                    ref_ctr_offsets: each.clone().map(|probe| probe.counter as usize).collect(),
+                    cookies: each.map(cookie).collect(),
+                    session: true,
+                    ..UprobeMultiOpts::default()
+                };
+                let program = &self.skel.progs.kc_allocator;
+                let link = program.attach_uprobe_multi_with_opts(pid, file, "", options);
+                link.map(|link| vec![link])
+            }
+            ReturnProbes::Always => {
+                let attach = |probe: &UsdtProbe| {
+                    let options = UprobeOpts {
+                        cookie: cookie(probe),
+                        ref_ctr_offset: probe.counter as usize,
+                        ..UprobeOpts::default()
+                    };
+                    let program = &self.skel.progs.kc_allocator_in;
+                    program.attach_uprobe_with_opts(pid, file, probe.offset as usize, options)
+                };
+                probes.iter().map(attach).collect()
+            }
+        };
+        Ok(AttachedProbes {
+            _links: links.map_err(failed)?,
+        })
+    }
+
+    /// Sets where the arguments of USDTs are that have this index, below
+    /// [`MAX_USDT_OPERANDS`](bpf_abi::layout::MAX_USDT_OPERANDS).
+    ///
+    /// # Errors
+    /// [`Error::Step`] when the map can't be written.
+    pub fn set_usdt_operands(
+        &self,
+        index: u32,
+        operands: &[UsdtOperand; USDT_OPERANDS],
+    ) -> Result<(), Error> {
+        let map = &self.skel.maps.kc_usdt_operands;
+        map.update(&index.to_ne_bytes(), operands.as_bytes(), MapFlags::ANY)
+            .map_err(step("set where the arguments of a probe are"))
     }
 
     /// Begins to count the calls of a process that is probed next.
@@ -243,7 +331,10 @@ impl Programs {
     ) -> libbpf_rs::Result<[Link; 1]> {
         let options = UprobeMultiOpts {
             offsets: probes.iter().map(|probe| probe.offset as usize).collect(),
-            cookies: probes.iter().map(|probe| process.cookie(probe)).collect(),
+            cookies: probes
+                .iter()
+                .map(|probe| process.cookie_of(probe))
+                .collect(),
             session: true,
             ..UprobeMultiOpts::default()
         };
@@ -266,7 +357,7 @@ impl Programs {
                 false => &self.skel.progs.kc_allocator_in,
             };
             let options = UprobeOpts {
-                cookie: process.cookie(&probe),
+                cookie: process.cookie_of(&probe),
                 retprobe,
                 ..UprobeOpts::default()
             };

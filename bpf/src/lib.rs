@@ -26,7 +26,7 @@ mod tests;
 mod verifier;
 
 pub use allocations::{
-    AllocationSampling, AllocatorProbe, AttachedProbes, ProbedProcess, ReturnProbes,
+    AllocationSampling, AllocatorProbe, AttachedProbes, ProbedProcess, ReturnProbes, UsdtProbe,
 };
 pub use capture::UserStackCapture;
 pub use clocks::Clocks;

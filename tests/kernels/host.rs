@@ -18,7 +18,8 @@ use crate::initramfs::Initramfs;
 use crate::judge::{Verdict, judge};
 use crate::kernel::{self, Kernel};
 use crate::runs::{
-    ALLOCATIONS, DONE, IO_CALLS, KCOLLECT, LOCKED, MODULES, OVERFLOWING, RING_IO, SELF, WORKLOADS,
+    ALLOCATIONS, DONE, IO_CALLS, KCOLLECT, LOCKED, MODULES, OVERFLOWING, RING_IO, SAMPLED, SELF,
+    WORKLOADS,
 };
 use crate::verifier;
 
@@ -114,6 +115,7 @@ fn common() -> Result<Initramfs> {
     files.program(Path::new(io_calls::IO_CALLS), IO_CALLS)?;
     files.program(Path::new(env!("CARGO_BIN_EXE_ring_io")), RING_IO)?;
     files.program(Path::new(memory::ALLOCATIONS), ALLOCATIONS)?;
+    files.program(Path::new(memory::SAMPLED), SAMPLED)?;
     for name in ["sh", "true", "tar"] {
         let path = PathBuf::from("/bin").join(name);
         files.program(&path, &path)?;

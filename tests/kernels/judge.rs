@@ -17,13 +17,13 @@ use tests::kcollect::{experiment_in, experiments_in, sub_experiment};
 use tests::workload::io_calls::{Counted, each_file, each_operation};
 use tests::workload::loads;
 use tests::workload::locked::{Lock, each_wait};
-use tests::workload::memory::has_blocks;
+use tests::workload::memory::{has_blocks, has_own_samples};
 use tests::workload::truth::Truth;
 
 use crate::counters;
 use crate::runs::{
-    ALLOCATED, COUNTED, FOLLOWED, Glances, IO, LoadReport, MOVING, RING, STATES, TRACED,
-    VerifiedProgram,
+    ALLOCATED, COUNTED, FOLLOWED, Glances, IO, LoadReport, MOVING, OWN_SAMPLES, RING, STATES,
+    TRACED, VerifiedProgram,
 };
 use crate::verifier;
 
@@ -83,7 +83,15 @@ pub(crate) fn judge(results: &Path) -> Verdict {
     let (mut notes, mut programs) = (Vec::new(), Vec::new());
     let mut verdicts = vec![doctor(results).context("doctor")];
     for name in [
-        STATES, FOLLOWED, COUNTED, TRACED, IO, RING, ALLOCATED, MOVING,
+        STATES,
+        FOLLOWED,
+        COUNTED,
+        TRACED,
+        IO,
+        RING,
+        ALLOCATED,
+        OWN_SAMPLES,
+        MOVING,
     ] {
         // Not every machine has all of them.
         if !results.join(name).exists() {
@@ -110,6 +118,11 @@ pub(crate) fn judge(results: &Path) -> Verdict {
             ALLOCATED => {
                 let own = sub_experiment(&recording.experiment, "_allocations_PID_");
                 verdicts.push(own.and_then(|own| has_blocks(&own)).context(ALLOCATED));
+            }
+            OWN_SAMPLES => {
+                let own = sub_experiment(&recording.experiment, "_sampled_PID_");
+                let judged = own.and_then(|own| has_own_samples(&own, &recording.stdout));
+                verdicts.push(judged.context(OWN_SAMPLES));
             }
             _ => {}
         }

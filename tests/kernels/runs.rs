@@ -48,6 +48,10 @@ pub(crate) const RING_IO: &str = "/ring_io";
 pub(crate) const ALLOCATED: &str = "allocated";
 /// The program that allocates them, in a machine.
 pub(crate) const ALLOCATIONS: &str = "/allocations";
+/// The recording of blocks that a program samples itself.
+pub(crate) const OWN_SAMPLES: &str = "own_samples";
+/// The program that does, in a machine.
+pub(crate) const SAMPLED: &str = "/sampled";
 /// The recording of what moves between two CPUs.
 pub(crate) const MOVING: &str = "moving";
 
@@ -109,6 +113,11 @@ pub(crate) const RUNS: [&[Run]; 2] = [
             name: ALLOCATED,
             args: &["-p", "on", "-x", "off", "-H", "all", "--"],
             load: &[ALLOCATIONS, "100"],
+        },
+        Run {
+            name: OWN_SAMPLES,
+            args: &["-p", "on", "-x", "off", "-H", "on", "--"],
+            load: &[SAMPLED, "400"],
         },
     ],
     &[Run {

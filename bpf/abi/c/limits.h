@@ -25,6 +25,9 @@
 /* The most processes whose allocators are probed at a time. */
 #define MAX_PROBE_USES 1024
 
+/* The most usdt_operands that differ. */
+#define MAX_USDT_OPERANDS 256
+
 /* Steps of a table of logarithms, from 1 to 2. */
 #define LOG2_STEPS 256
 

@@ -285,11 +285,36 @@ enum allocator_function {
 	 * process. */
 	FUNCTION_GROWTH = 9,
 	FUNCTION_BREAK = 10, /* brk, which returns 0 where its system call returns the new end */
+	/* No functions, but USDTs of an allocator that samples blocks itself: (block, size, bytes
+	 * of all blocks that it stands for) and (block). */
+	FUNCTION_SAMPLED = 11,
+	FUNCTION_SAMPLED_FREE = 12,
+};
+
+/* Where an argument of a USDT is. */
+enum usdt_operand_kind {
+	OPERAND_CONSTANT = 0, /* `offset` */
+	OPERAND_REGISTER = 1,
+	OPERAND_MEMORY = 2, /* at a register and `offset` */
+};
+
+struct usdt_operand {
+	__u8 kind;
+	__u8 bytes;	/* its size */
+	__u16 word;     /* index of a word in struct pt_regs */
+	__s32 offset;
+};
+
+#define USDT_OPERANDS 3
+
+/* The arguments of a USDT. */
+struct usdt_operands {
+	struct usdt_operand at[USDT_OPERANDS];
 };
 
 /* The cookie of a probe: an allocator_function, flags, from bit PROBE_USE_SHIFT on the index of the
  * probe_use in which its calls are counted, and from bit PROBE_CALL_SHIFT on the number of the
- * system call of FUNCTION_GROWTH and FUNCTION_BREAK. */
+ * system call of FUNCTION_GROWTH and FUNCTION_BREAK, or the index of the usdt_operands. */
 enum probe_cookie {
 	PROBE_FUNCTION_MASK = 0xff,
 	PROBE_STEPPED = 0x100,	     /* the kernel single-steps the probed instruction */
@@ -322,6 +347,8 @@ struct block_record {
 	struct record_header header; /* user_return: the number, of ALLOCATION_CALL_SITE; or 0 */
 	__u64 address;
 	__u64 bytes; /* as the program asked for; 0 of one that was freed */
+	/* Of all blocks that it stands for, where the program has sampled it; otherwise 0. */
+	__u64 weighted_bytes;
 	__u32 freed;
 	__u32 zero;
 };
@@ -332,7 +359,7 @@ _Static_assert(sizeof(struct user_return_record) == 112, "as in layout.rs");
 _Static_assert(sizeof(struct overflow_record) == 72, "as in layout.rs");
 _Static_assert(sizeof(struct lock_wait_record) == 80, "as in layout.rs");
 _Static_assert(sizeof(struct io_call_record) == 112, "as in layout.rs");
-_Static_assert(sizeof(struct block_record) == 80, "as in layout.rs");
+_Static_assert(sizeof(struct block_record) == 88, "as in layout.rs");
 _Static_assert(sizeof(struct probe_use) == 56, "as in layout.rs");
 
 #endif

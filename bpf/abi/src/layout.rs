@@ -328,6 +328,7 @@ pub struct IoCallLayout {
 pub struct BlockLayout {
     pub address: u64,
     pub bytes: u64,
+    pub weighted_bytes: u64,
     pub freed: u32,
     pub zero: u32,
 }
@@ -358,6 +359,45 @@ pub enum AllocatorFunction {
     Growth = 9,
     /// `brk(address)`, likewise, but it returns 0 where its system call returns the new end.
     Break = 10,
+    /// No function, but a USDT: the allocator has sampled a block itself. (block, size, bytes of
+    /// all blocks that it stands for).
+    Sampled = 11,
+    /// Likewise: such a block is freed. (block).
+    SampledFree = 12,
+}
+
+/// The arguments of a USDT that are read, at the most.
+pub const USDT_OPERANDS: usize = 3;
+
+/// The most arrays of [`UsdtOperand`] that differ.
+pub const MAX_USDT_OPERANDS: usize = 256;
+
+/// The kind of a [`UsdtOperand`]: `enum usdt_operand_kind`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromPrimitive, IntoPrimitive)]
+#[repr(u8)]
+pub enum UsdtOperandKind {
+    /// The offset itself.
+    Constant = 0,
+    /// The value of a register.
+    Register = 1,
+    /// A word at a register and the offset.
+    Memory = 2,
+}
+
+/// Where an argument of a USDT is: `struct usdt_operand`.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct UsdtOperand {
+    /// A [`UsdtOperandKind`].
+    pub kind: u8,
+    /// Its size: 1, 2, 4 or 8.
+    pub bytes: u8,
+    /// Index of the register's word in `struct pt_regs`.
+    pub word: u16,
+    /// A constant, or the distance from a register.
+    pub offset: i32,
 }
 
 impl AllocatorFunction {
@@ -772,7 +812,7 @@ const _: () = assert!(size_of::<UserReturnLayout>() == 112 - 56);
 const _: () = assert!(size_of::<OverflowLayout>() == 72 - 56);
 const _: () = assert!(size_of::<LockWaitLayout>() == 80 - 56);
 const _: () = assert!(size_of::<IoCallLayout>() == 112 - 56);
-const _: () = assert!(size_of::<BlockLayout>() == 80 - 56);
+const _: () = assert!(size_of::<BlockLayout>() == 88 - 56);
 const _: () = assert!(size_of::<TracedCall>() == 4);
 const _: () = assert!(size_of::<CpuStats>() == 384);
 const _: () = assert!(size_of::<CounterStats>() == 32);

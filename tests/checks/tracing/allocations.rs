@@ -16,7 +16,7 @@ use tests::command::Running;
 use tests::experiment::summary::RunSummary;
 use tests::kcollect::{FinishedRecording, Recording, experiments_in, record, sub_experiment};
 use tests::machine::Shared;
-use tests::workload::memory::{ALLOCATIONS, FUNCTIONS, counted, has_blocks};
+use tests::workload::memory::{ALLOCATIONS, FUNCTIONS, SAMPLED, counted, has_blocks};
 
 use super::memory::{agrees_with_gprofng, reported};
 
@@ -95,6 +95,48 @@ fn root_sampled_blocks_stand_for_all() -> Result<()> {
                 "{name}: {found}, not {expected}: {off:.1} sigma"
             );
         }
+    }
+    Ok(())
+}
+
+/// What a program has sampled itself is recorded with the weights that it says, also of one that
+/// runs already. Its functions are not probed, unless each block is asked for.
+#[test]
+fn root_what_a_program_samples_itself_is_recorded() -> Result<()> {
+    let _machine = Shared::take()?;
+    let recorded = record(&["-H", "on", "-F", "load"], &[SAMPLED, "4000"], LIMIT)?;
+    let stdout = recorded.finished.stdout.clone();
+    own_samples(&recorded, &stdout)?;
+
+    let mut command = Command::new(SAMPLED);
+    let program = Running::start(command.arg("4000"), LIMIT)?;
+    let pid = program.pid().to_string();
+    let mut recording = Recording::start(["-H", "on", "-F", "off", "-T", &pid], LIMIT)?;
+    recording.until_running()?;
+    let stdout = program.finish()?.succeeded()?.stdout;
+    own_samples(&recording.stop()?, &stdout)?;
+
+    // It waits for somebody who looks at its own samples, in vain.
+    let recorded = record(&["-H", "all", "-F", "load"], &[SAMPLED, "4000"], LIMIT)?;
+    let experiment = recorded.experiment()?;
+    ensure!(summed(&experiment, "sampling_processes")? == 0);
+    ensure!(summed(&experiment, "sampled")? >= 8000);
+    Ok(())
+}
+
+fn own_samples(recorded: &FinishedRecording, stdout: &str) -> Result<()> {
+    let experiment = recorded.experiment()?;
+    RunSummary::of(&experiment)?.complete()?;
+    ensure!(summed(&experiment, "sampling_processes")? == 1);
+    let counted = counted(stdout, 2)?;
+    ensure!(
+        counted.values().all(|[_, allocated, _]| *allocated > 0),
+        "{counted:?}"
+    );
+    let model = Model::load(&[experiment])?;
+    for (name, expected) in &counted {
+        let found = reported(&model, name)?;
+        ensure!(found == *expected, "{name}: {found:?}, not {expected:?}");
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use experiment_format::packet::HeapKind;
+use experiment_format::packet::{HeapKind, WEIGHT_OF_ONE};
 use experiment_format::reader::Experiment;
 
 /// The path of the program whose functions get memory from the kernel.
@@ -13,6 +13,9 @@ pub const GROWTH: &str = env!("GROWTH_PROGRAM");
 
 /// The path of the program whose functions get blocks from an allocator.
 pub const ALLOCATIONS: &str = env!("ALLOCATIONS_PROGRAM");
+
+/// The path of the program that samples its own allocations (`workloads/sampled.c`).
+pub const SAMPLED: &str = env!("SAMPLED_PROGRAM");
 
 /// The number of functions of [`ALLOCATIONS`] that count, unless it is to be sampled.
 pub const FUNCTIONS: usize = 8;
@@ -70,5 +73,39 @@ pub fn has_blocks(experiment: &Path) -> Result<()> {
             found.get(&bytes)
         );
     }
+    Ok(())
+}
+
+/// Checks that an experiment has the blocks that a program has sampled itself, of all its functions
+/// together, with the weights that it says.
+///
+/// # Errors
+/// When it has others, or cannot be read.
+pub fn has_own_samples(experiment: &Path, output: &str) -> Result<()> {
+    let mut expected = [0; 3];
+    for sums in counted(output, 2)?.values() {
+        expected
+            .iter_mut()
+            .zip(sums)
+            .for_each(|(all, own)| *all += own);
+    }
+    let mut packets = Experiment::open(experiment)?.heap_packets()?;
+    let (mut live, mut found) = (BTreeMap::new(), [0; 3]);
+    while let Some(packet) = packets.next_packet()? {
+        let block = packet.allocated().context("no block in a packet")?;
+        match block.kind {
+            HeapKind::Allocated => {
+                live.insert(block.address, block.bytes);
+                found[1] += block.bytes;
+                found[2] += block.weight / WEIGHT_OF_ONE;
+            }
+            _ => drop(live.remove(&block.address)),
+        }
+    }
+    found[0] = live.values().sum();
+    ensure!(
+        found == expected && found[2] > 0,
+        "{found:?}, not {expected:?}"
+    );
     Ok(())
 }

@@ -8,7 +8,7 @@
 //! A sampled block stands for others like it. A byte is sampled with the probability 1 / mean,
 //! independently of others, so a block of so many bytes is with 1 − exp(−bytes / mean), and its
 //! weight is the inverse of that. The weighted sizes add up to all bytes in the mean, whatever the
-//! sizes are.
+//! sizes are. A block that the program has sampled itself has the weight that the program says.
 //!
 //! Records of one process come in the order of time.
 
@@ -76,7 +76,10 @@ impl Blocks {
                 false => Vec::new(),
             };
         };
-        let weight = weight_of(bytes, mean_bytes);
+        let weight = match record.weighted_bytes {
+            Some(weighted) if bytes > 0 => weighted as f64 / bytes as f64,
+            _ => weight_of(bytes, mean_bytes),
+        };
         let change = BlockChange {
             at_ns,
             freed: false,
@@ -139,6 +142,7 @@ mod tests {
             },
             address,
             allocated_bytes,
+            weighted_bytes: None,
         }
     }
 
@@ -166,6 +170,17 @@ mod tests {
         assert_eq!(shown(&blocks.ends(Nanos(20))), "20-200 20-300");
         assert_eq!(blocks.take(2), [200, 300]);
         assert_eq!(shown(&blocks.ends(Nanos(21))), "");
+    }
+
+    #[test]
+    fn a_block_has_the_weight_that_its_program_says() {
+        let record = BlockRecord {
+            weighted_bytes: Some(5000),
+            ..record(10, 300, Some(1000))
+        };
+        let changes = Blocks::default().apply(&record, 524_288);
+        assert_eq!((changes[0].bytes, changes[0].weighted_bytes), (1000, 5000));
+        assert_eq!(changes[0].weight, 5 * WEIGHT_OF_ONE);
     }
 
     #[test]

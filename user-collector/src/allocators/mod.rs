@@ -1,6 +1,9 @@
 //! Allocators: which functions of a file allocate and free blocks, where they can be probed, and
 //! which blocks of a process are known to be allocated.
 //!
+//! An allocator that samples blocks itself says so by USDTs, which are better than any function:
+//! they are reached for these blocks alone. Otherwise functions are probed.
+//!
 //! Functions are found by name: those of C in a C library or in what stands in for it, the same
 //! with the prefixes of jemalloc, tcmalloc and mimalloc, and C++'s operators where a file has a
 //! malloc of its own. A program without symbols has none.
@@ -12,9 +15,11 @@ mod blocks;
 mod functions;
 mod go_profile;
 mod probe_place;
+mod usdt;
 
 pub use blocks::{BlockChange, Blocks};
 pub use go_profile::{GoBlocks, GoBucket, GoProfile, GoProfileError, GoProfileSymbols, GoProgram};
+pub use usdt::{FoundUsdt, UsdtNote, parse_notes};
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -56,6 +61,8 @@ pub struct Allocator {
     pub is_c_library: bool,
     /// It is a Go program, which may keep a profile of its memory.
     pub go: Option<GoProgram>,
+    /// The allocator samples blocks itself, and says so here.
+    pub usdts: Vec<FoundUsdt>,
 }
 
 impl Allocator {
@@ -99,7 +106,21 @@ impl Allocator {
             functions,
             is_c_library: exported.starts_programs,
             go: GoProgram::find(&elf, &sections, &segments)?,
+            usdts: usdt::find(&elf, &sections, &segments)?,
         })
+    }
+
+    /// Returns whether the allocator says which blocks it samples.
+    #[must_use]
+    pub fn samples(&self) -> bool {
+        let mut usdts = self.usdts.iter();
+        usdts.any(|usdt| usdt.function == AllocatorFunction::Sampled)
+    }
+
+    /// Returns whether nothing was found.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.functions.is_empty() && self.usdts.is_empty() && self.go.is_none()
     }
 
     /// Returns whether the file has functions that stand in for those of the C library.

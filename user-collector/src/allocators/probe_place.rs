@@ -67,6 +67,8 @@ fn arguments(function: AllocatorFunction) -> &'static [[Register; 4]] {
         }
         AllocatorFunction::Reallocarray | AllocatorFunction::PosixMemalign => &REGISTERS[..3],
         AllocatorFunction::Growth | AllocatorFunction::Break => &REGISTERS,
+        // They are no functions.
+        AllocatorFunction::Sampled | AllocatorFunction::SampledFree => &[],
     }
 }
 

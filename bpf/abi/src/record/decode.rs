@@ -168,6 +168,7 @@ impl Record {
                     header,
                     address: fixed.address,
                     allocated_bytes: (fixed.freed == 0).then_some(fixed.bytes),
+                    weighted_bytes: Some(fixed.weighted_bytes).filter(|bytes| *bytes > 0),
                 })
             }
         };

@@ -299,6 +299,8 @@ pub struct BlockRecord {
     pub address: u64,
     /// The bytes that the program asked for; none where the block was freed.
     pub allocated_bytes: Option<u64>,
+    /// The bytes of all blocks that it stands for, where the program has sampled it itself.
+    pub weighted_bytes: Option<u64>,
 }
 
 /// One record of a ring, or of an iteration over all threads.

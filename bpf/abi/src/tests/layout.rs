@@ -157,7 +157,7 @@ fn records(all: &mut Vec<(String, usize)>) {
         block_record,
         BlockLayout,
         header,
-        [address, bytes, freed, zero]
+        [address, bytes, weighted_bytes, freed, zero]
     );
     structure!(
         all,
@@ -165,6 +165,13 @@ fn records(all: &mut Vec<(String, usize)>) {
         ProbeUse,
         0,
         [calls, sampled, sampled_ns, closed]
+    );
+    structure!(
+        all,
+        usdt_operand,
+        UsdtOperand,
+        0,
+        [kind, bytes, word, offset]
     );
     structure!(
         all,
@@ -377,6 +384,13 @@ fn record_numbers(all: &mut Vec<(String, usize)>) {
         FUNCTION_FREE = AllocatorFunction::Free,
         FUNCTION_GROWTH = AllocatorFunction::Growth,
         FUNCTION_BREAK = AllocatorFunction::Break,
+        FUNCTION_SAMPLED = AllocatorFunction::Sampled,
+        FUNCTION_SAMPLED_FREE = AllocatorFunction::SampledFree,
+        OPERAND_CONSTANT = UsdtOperandKind::Constant,
+        OPERAND_REGISTER = UsdtOperandKind::Register,
+        OPERAND_MEMORY = UsdtOperandKind::Memory,
+        USDT_OPERANDS = USDT_OPERANDS,
+        MAX_USDT_OPERANDS = MAX_USDT_OPERANDS,
         PROBE_STEPPED = PROBE_STEPPED,
         PROBE_WITHOUT_FREES = PROBE_WITHOUT_FREES,
         PROBE_USE_SHIFT = PROBE_USE_SHIFT,

@@ -192,17 +192,20 @@ fn a_lock_wait_decodes() {
 
 #[test]
 fn a_block_decodes() {
-    let expected = |allocated_bytes| {
+    let expected = |allocated_bytes, weighted_bytes| {
         Record::Block(BlockRecord {
             header: header(),
             address: 0x1000,
             allocated_bytes,
+            weighted_bytes,
         })
     };
-    let bytes = record([10, 0, 0, 0], 0, &[0x1000, 17, 0]);
-    assert_eq!(alone(&bytes).unwrap(), expected(Some(17)));
-    let bytes = record([10, 0, 0, 0], 0, &[0x1000, 0, 1]);
-    assert_eq!(alone(&bytes).unwrap(), expected(None));
+    let bytes = record([10, 0, 0, 0], 0, &[0x1000, 17, 0, 0]);
+    assert_eq!(alone(&bytes).unwrap(), expected(Some(17), None));
+    let bytes = record([10, 0, 0, 0], 0, &[0x1000, 17, 5000, 0]);
+    assert_eq!(alone(&bytes).unwrap(), expected(Some(17), Some(5000)));
+    let bytes = record([10, 0, 0, 0], 0, &[0x1000, 0, 0, 1]);
+    assert_eq!(alone(&bytes).unwrap(), expected(None, None));
 }
 
 #[test]

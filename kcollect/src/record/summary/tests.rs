@@ -133,6 +133,7 @@ fn full() -> Summary {
             allocated: 1_000_000,
             allocated_bytes: 21_000_000,
             probed_processes: 1,
+            sampling_processes: 1,
             unprobed_processes: 2,
             slow_functions: 1,
             without_frees: 1,

@@ -144,6 +144,8 @@ pub struct BlockSummary {
     pub allocated_bytes: u64,
     /// Processes whose allocators were probed.
     pub probed_processes: u64,
+    /// Those among them whose allocator samples blocks itself, and says which.
+    pub sampling_processes: u64,
     /// Processes in which no function of an allocator was found, or none could be probed.
     pub unprobed_processes: u64,
     /// Functions that were probed at an instruction which the kernel single-steps: each call takes
@@ -182,6 +184,7 @@ impl BlockSummary {
             allocated: (counts.weight + WEIGHT_OF_ONE / 2) / WEIGHT_OF_ONE,
             allocated_bytes: counts.allocated_bytes,
             probed_processes: probed.processes,
+            sampling_processes: probed.sampling,
             unprobed_processes: probed.unprobed,
             slow_functions: probed.slow_functions,
             go_profiles: probed.go_profiles,
@@ -204,6 +207,12 @@ impl BlockSummary {
                 "  followed processes without a function that has the name of an allocator's: {}; \
                  their blocks are missing, and -H growth needs no name",
                 self.unprobed_processes
+            ));
+        }
+        if self.sampling_processes > 0 {
+            lines.push(format!(
+                "  processes whose allocator samples blocks itself, at its own rate (otel_memory): {}",
+                self.sampling_processes
             ));
         }
         if self.go_profiles > 0 {

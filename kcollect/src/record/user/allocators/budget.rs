@@ -62,7 +62,10 @@ impl TraceLevel {
     pub(super) fn has(self, function: AllocatorFunction) -> bool {
         match self {
             TraceLevel::Blocks => !function.grows(),
-            TraceLevel::Allocations => !function.grows() && function != AllocatorFunction::Free,
+            TraceLevel::Allocations => {
+                use AllocatorFunction::{Free, SampledFree};
+                !function.grows() && !matches!(function, Free | SampledFree)
+            }
             TraceLevel::Growth => function.grows(),
             TraceLevel::Nothing => false,
         }

@@ -4,7 +4,7 @@
 //! A process is looked at when it is found, forks, or maps a file for execution. The functions of a
 //! C library are probed unless another file that the process maps stands in for them. Probes stay
 //! when the process executes another program: the kernel has them wherever the process maps the
-//! file.
+//! file. Where an allocator samples blocks itself, its USDTs are probed and no function.
 //!
 //! Where probes may take a [budget] only, less is traced of a process whose probes take more, and
 //! of the children that it forks then, until everything is tried again.
@@ -35,7 +35,7 @@ use user_collector::space::{FileIdentity, MappedFile, Mapping};
 
 use self::budget::{ProbeCosts, Reduced, TraceLevel};
 use self::go::GoHeaps;
-use self::probes::{AllocatorFile, ProbeUses, ProbedAllocators};
+use self::probes::{AllocatorFile, KnownOperands, ProbeUses, ProbedAllocators};
 use super::UserSpace;
 use crate::record::input::snapshot;
 use crate::record::user_stacks::resolve_stack::relatives;
@@ -57,6 +57,8 @@ pub struct BlockSampling {
 pub struct ProbeCounts {
     /// Processes with probes.
     pub processes: u64,
+    /// Those among them whose allocator samples blocks itself.
+    pub sampling: u64,
     /// Processes in which no function of an allocator was found, or none could be probed.
     pub unprobed: u64,
     /// Functions that are probed at an instruction which the kernel single-steps.
@@ -83,6 +85,7 @@ pub(super) struct TracedAllocators {
     files: HashMap<ObjectId, Option<AllocatorFile>>,
     probed: HashMap<Pid, ProbedAllocators>,
     uses: ProbeUses,
+    operands: KnownOperands,
     /// What a probe takes, once one was needed.
     costs: Option<ProbeCosts>,
     /// When the first look at a process is due that was not looked at yet.
@@ -101,6 +104,8 @@ pub(super) struct TracedAllocators {
     unprobed: HashSet<Pid>,
     /// Processes that had probes, and have none any more.
     formerly_probed: u64,
+    /// Those among them whose allocator sampled blocks itself.
+    formerly_sampling: u64,
     /// Processes that exited without.
     never_probed: u64,
     /// How many processes came to which level for the budget, at the least.
@@ -163,6 +168,7 @@ impl TracedAllocators {
     /// Begins another experiment.
     pub(super) fn begin_again(&mut self) {
         (self.formerly_probed, self.never_probed) = (0, 0);
+        self.formerly_sampling = 0;
         self.by_level.clear();
         self.go.begin_again();
         for reduced in self.reduced.values_mut() {
@@ -220,10 +226,12 @@ impl TracedAllocators {
             .flat_map(|file| &file.allocator.functions)
             .filter(|found| !found.emulated && !found.function.grows());
         let (go_profiles, go_without) = self.go.counts();
+        let sampling = self.probed.values().filter(|process| process.samples());
         ProbeCounts {
             go_profiles,
             go_without,
             processes: self.formerly_probed + self.probed.len() as u64,
+            sampling: self.formerly_sampling + sampling.count() as u64,
             unprobed: self.never_probed + self.unprobed.len() as u64,
             slow_functions: slow.count() as u64,
             without_frees: reduced(TraceLevel::Allocations),

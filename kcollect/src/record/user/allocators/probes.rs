@@ -9,12 +9,14 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::thread;
 
-use bpf::{AllocatorProbe, AttachedProbes, ProbedProcess, Programs};
-use bpf_abi::layout::{MAX_PROBE_USES, MEASURED_PROBE_USE};
+use bpf::{AllocatorProbe, AttachedProbes, ProbedProcess, Programs, UsdtProbe};
+use bpf_abi::layout::{
+    MAX_PROBE_USES, MAX_USDT_OPERANDS, MEASURED_PROBE_USE, USDT_OPERANDS, UsdtOperand,
+};
 use experiment_format::ids::Pid;
 use experiment_format::units::Nanos;
 use host::machine;
-use user_collector::allocators::Allocator;
+use user_collector::allocators::{Allocator, FoundUsdt};
 use user_collector::objects::{self, ObjectId};
 use user_collector::space::Mapping;
 
@@ -48,6 +50,13 @@ pub(super) struct ProbedAllocators {
     files: Vec<ProbedFile>,
 }
 
+impl ProbedAllocators {
+    /// Returns whether its allocator samples blocks itself.
+    pub(super) fn samples(&self) -> bool {
+        self.files.iter().any(|file| file.set == ProbeSet::Samples)
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct AllocatorFile {
     file: File,
@@ -61,17 +70,63 @@ pub(super) struct AllocatorFile {
 /// What to probe of a file in a process.
 struct WantedFile {
     id: ObjectId,
-    /// See [`ProbedFile::plain`].
-    plain: bool,
+    set: ProbeSet,
     probes: Vec<AllocatorProbe>,
+    usdts: Vec<FoundUsdt>,
+}
+
+impl WantedFile {
+    fn has_any(&self) -> bool {
+        !self.probes.is_empty() || !self.usdts.is_empty()
+    }
+}
+
+/// Which probes of a file are set, which depends on the other files of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ProbeSet {
+    /// All functions.
+    All,
+    /// The functions for which no other file has one of the same name.
+    WithPrefix,
+    /// The allocator's own samples.
+    Samples,
 }
 
 #[derive(Debug)]
 struct ProbedFile {
     id: ObjectId,
-    /// The functions that may stand in for those of another file.
-    plain: bool,
+    set: ProbeSet,
     probes: AttachedProbes,
+}
+
+/// The operands of USDTs that differ, by their index in the BPF programs.
+#[derive(Debug, Default)]
+pub(super) struct KnownOperands(Vec<[UsdtOperand; USDT_OPERANDS]>);
+
+impl KnownOperands {
+    /// Returns how a USDT is probed. None: there is no room for its operands.
+    fn probe(&mut self, programs: &Programs, usdt: &FoundUsdt) -> Option<UsdtProbe> {
+        let known = self
+            .0
+            .iter()
+            .position(|operands| *operands == usdt.operands);
+        let index = known.unwrap_or(self.0.len());
+        let operands = u32::try_from(index).ok()?;
+        if known.is_none() {
+            if index >= MAX_USDT_OPERANDS {
+                return None;
+            }
+            programs.set_usdt_operands(operands, &usdt.operands).ok()?;
+            self.0.push(usdt.operands);
+        }
+        Some(UsdtProbe {
+            offset: usdt.offset,
+            function: usdt.function,
+            emulated: usdt.emulated,
+            counter: usdt.counter,
+            operands,
+        })
+    }
 }
 
 impl TracedAllocators {
@@ -81,6 +136,7 @@ impl TracedAllocators {
             return false;
         };
         self.uses.0.push_back(process.use_index);
+        self.formerly_sampling += u64::from(process.samples());
         let files = process.files.into_iter();
         files.for_each(|file| self.detach(file.probes));
         true
@@ -112,8 +168,7 @@ impl TracedAllocators {
             Some((opened.file, allocator))
         });
         let found = read.ok().flatten();
-        let found = found
-            .filter(|(_, allocator)| !allocator.functions.is_empty() || allocator.go.is_some());
+        let found = found.filter(|(_, allocator)| !allocator.is_empty());
         let file = found.map(|(file, allocator)| AllocatorFile {
             file,
             allocator,
@@ -130,7 +185,7 @@ impl TracedAllocators {
             return;
         }
         let wanted = self.wanted(level, mapped);
-        let any = wanted.iter().any(|file| !file.probes.is_empty());
+        let any = wanted.iter().any(WantedFile::has_any);
         if any || self.probed.contains_key(&pid) {
             self.attach(programs, (pid, level), wanted);
             if let Some(process) = self.probed.get_mut(&pid) {
@@ -154,7 +209,7 @@ impl TracedAllocators {
     pub(super) fn can_probe(&self, pid: Pid, level: TraceLevel) -> bool {
         let mapped = self.probed.get(&pid).map(|process| &process.mapped);
         let wanted = mapped.map(|mapped| self.wanted(level, mapped));
-        wanted.is_some_and(|files| files.iter().any(|file| !file.probes.is_empty()))
+        wanted.is_some_and(|files| files.iter().any(WantedFile::has_any))
     }
 
     /// Returns the functions to probe of the files that a process maps.
@@ -164,7 +219,23 @@ impl TracedAllocators {
         let replaced = allocators
             .iter()
             .any(|(_, allocator)| allocator.stands_in());
+        // Of its own samples it tells as often as it wants, and not of each block.
+        let all = self
+            .sampling
+            .is_some_and(|sampling| sampling.mean_bytes == 0);
+        let samples = !all
+            && level < TraceLevel::Growth
+            && allocators.iter().any(|(_, allocator)| allocator.samples());
         let wanted = |(id, allocator): (ObjectId, &Allocator)| {
+            if samples {
+                let usdts = allocator.usdts.iter().copied();
+                return WantedFile {
+                    id,
+                    set: ProbeSet::Samples,
+                    probes: Vec::new(),
+                    usdts: usdts.filter(|usdt| level.has(usdt.function)).collect(),
+                };
+            }
             let plain = !(replaced && allocator.is_c_library);
             let functions = allocator.functions.iter();
             let probes = functions
@@ -176,8 +247,16 @@ impl TracedAllocators {
                     emulated: found.emulated,
                     system_call: found.system_call,
                 });
-            let probes = probes.collect();
-            WantedFile { id, plain, probes }
+            WantedFile {
+                id,
+                set: if plain {
+                    ProbeSet::All
+                } else {
+                    ProbeSet::WithPrefix
+                },
+                probes: probes.collect(),
+                usdts: Vec::new(),
+            }
         };
         allocators.into_iter().map(wanted).collect()
     }
@@ -202,22 +281,32 @@ impl TracedAllocators {
         };
         let probed = &mut process.files;
         let mut detached = Vec::new();
-        for WantedFile { id, plain, probes } in wanted {
+        for wanted in wanted {
+            let (id, set) = (wanted.id, wanted.set);
             match probed.iter().position(|file| file.id == id) {
-                Some(known) if probed[known].plain == plain => continue,
+                Some(known) if probed[known].set == set => continue,
                 Some(known) => detached.push(probed.swap_remove(known).probes),
                 None => {}
             }
             let Some(Some(found)) = self.files.get_mut(&id) else {
                 continue;
             };
-            if probes.is_empty() {
+            if !wanted.has_any() {
                 continue;
             }
-            match programs.probe_allocator(target, &open_path(&found.file), &probes) {
+            let file = open_path(&found.file);
+            let probes = match set {
+                ProbeSet::Samples => {
+                    let usdts = wanted.usdts.iter();
+                    let usdts = usdts.filter_map(|usdt| self.operands.probe(programs, usdt));
+                    programs.probe_usdts(target, &file, &usdts.collect::<Vec<_>>())
+                }
+                _ => programs.probe_allocator(target, &file, &wanted.probes),
+            };
+            match probes {
                 Ok(probes) => {
                     found.used = true;
-                    probed.push(ProbedFile { id, plain, probes });
+                    probed.push(ProbedFile { id, set, probes });
                 }
                 // One that has exited is no failure.
                 Err(error) if Path::new(&format!("/proc/{pid}")).exists() && !found.failed => {
