@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use experiment_format::elf::build_id;
+use user_collector::allocators::Allocator;
 use user_collector::unwind::{FrameInfo, GoFunctions, UnwindRules, UnwindSections, UnwindTable};
 
 /// The address of the frame information of [`frames`].
@@ -10,10 +11,19 @@ const FRAMES: u64 = 0x1000;
 /// The addresses of the code that it describes.
 const CODE: std::ops::Range<u64> = 0x1000..0x0080_0000;
 
-/// Reads the unwind table of an ELF file.
+/// Reads the unwind table of an ELF file, and what there is to probe in it.
 pub(super) fn elf(bytes: &[u8]) {
     let id = build_id(bytes);
     assert!(id.len() <= bytes.len());
+    if let Ok(allocator) = Allocator::read(bytes) {
+        let functions = allocator.functions.iter().map(|found| found.offset);
+        let usdts = allocator.usdts.iter().map(|found| found.offset);
+        assert!(
+            functions
+                .chain(usdts)
+                .all(|offset| offset < bytes.len() as u64)
+        );
+    }
     let mut rules = UnwindRules::new();
     if let Ok((table, _)) = UnwindTable::of_elf(bytes, &mut rules) {
         check_table(&table, &rules);

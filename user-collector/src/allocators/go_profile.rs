@@ -10,9 +10,8 @@
 //! ages are not. The memory is under the control of the process: how much is read is bounded.
 
 use std::collections::{HashMap, VecDeque};
-use std::fs::File;
 
-use experiment_format::elf::{ElfError, ElfFile, ElfSymbol, LoadSegment, SectionTable};
+use experiment_format::elf::{ElfBytes, ElfError, ElfFile, ElfSymbol, LoadSegment, SectionTable};
 use experiment_format::packet::WEIGHT_OF_ONE;
 use experiment_format::units::Nanos;
 use object::elf::{SHT_SYMTAB, STT_OBJECT};
@@ -77,9 +76,9 @@ impl GoProgram {
     }
 
     /// Finds the symbols of a file. None: it is no Go program, or has no symbols.
-    pub(super) fn find(
-        elf: &ElfFile<&File>,
-        sections: &SectionTable<Vec<u8>>,
+    pub(super) fn find<B: ElfBytes>(
+        elf: &ElfFile<B>,
+        sections: &SectionTable<B::Piece>,
         segments: &[LoadSegment],
     ) -> Result<Option<GoProgram>, ElfError> {
         if sections.named(b".go.buildinfo").is_none() {

@@ -19,14 +19,13 @@ mod usdt;
 
 pub use blocks::{BlockChange, Blocks};
 pub use go_profile::{GoBlocks, GoBucket, GoProfile, GoProfileError, GoProfileSymbols, GoProgram};
-pub use usdt::{FoundUsdt, UsdtNote, parse_notes};
+pub use usdt::FoundUsdt;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 
 use bpf_abi::layout::AllocatorFunction;
 use experiment_format::elf::{
-    ElfError, ElfFile, ElfLimits, ElfSymbol, LoadSegment, SectionTable, load_segments,
+    ElfBytes, ElfError, ElfFile, ElfLimits, ElfSymbol, LoadSegment, SectionTable, load_segments,
 };
 use object::elf::{SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, SectionType};
 
@@ -70,7 +69,7 @@ impl Allocator {
     ///
     /// # Errors
     /// It is no ELF file of 64 bits, or is damaged.
-    pub fn read(file: &File) -> Result<Allocator, ElfError> {
+    pub fn read<B: ElfBytes>(file: B) -> Result<Allocator, ElfError> {
         let elf = ElfFile::read(file, ElfLimits::PROGRAM)?.only_64_bit_little_endian()?;
         let headers = elf.sections()?;
         let names = elf.section_names(&headers)?;
@@ -133,18 +132,18 @@ impl Allocator {
 }
 
 /// The content of a symbol table.
-struct SymbolBytes {
-    symbols: Vec<u8>,
+struct SymbolBytes<P> {
+    symbols: P,
     /// The names.
-    strings: Vec<u8>,
+    strings: P,
 }
 
 /// Returns the symbol table of a kind, if the file has one.
-fn symbol_table(
-    elf: &ElfFile<&File>,
-    sections: &SectionTable<Vec<u8>>,
+fn symbol_table<B: ElfBytes>(
+    elf: &ElfFile<B>,
+    sections: &SectionTable<B::Piece>,
     kind: SectionType,
-) -> Result<Option<SymbolBytes>, ElfError> {
+) -> Result<Option<SymbolBytes<B::Piece>>, ElfError> {
     let Some(table) = sections.of_kind(kind) else {
         return Ok(None);
     };
@@ -168,9 +167,9 @@ struct Symbols {
 }
 
 impl Symbols {
-    fn read(
-        elf: &ElfFile<&File>,
-        sections: &SectionTable<Vec<u8>>,
+    fn read<B: ElfBytes>(
+        elf: &ElfFile<B>,
+        sections: &SectionTable<B::Piece>,
         kind: SectionType,
     ) -> Result<Symbols, ElfError> {
         let mut found = Symbols::default();
@@ -201,8 +200,8 @@ fn is_defined_function(symbol: &ElfSymbol) -> bool {
 }
 
 /// Returns where a function is probed; nothing if its code is not in the file.
-fn find_place(
-    elf: &ElfFile<&File>,
+fn find_place<B: ElfBytes>(
+    elf: &ElfFile<B>,
     segments: &[LoadSegment],
     address: u64,
     named: Named,

@@ -6,7 +6,7 @@
 //! what they say is checked, and one that can't be used is passed over.
 
 use bpf_abi::layout::{AllocatorFunction, USDT_OPERANDS, UsdtOperand, UsdtOperandKind};
-use experiment_format::elf::{ElfError, ElfFile, LoadSegment, SectionTable};
+use experiment_format::elf::{ElfBytes, ElfError, ElfFile, LoadSegment, SectionTable};
 use object::Endianness;
 use object::elf::{EM_AARCH64, EM_X86_64, FileHeader64, Machine};
 use object::read::elf::NoteIterator;
@@ -40,14 +40,11 @@ pub struct FoundUsdt {
 }
 
 /// Returns the probes of a file.
-pub(super) fn find<B: experiment_format::elf::ElfBytes>(
+pub(super) fn find<B: ElfBytes>(
     elf: &ElfFile<B>,
     sections: &SectionTable<B::Piece>,
     segments: &[LoadSegment],
-) -> Result<Vec<FoundUsdt>, ElfError>
-where
-    B::Piece: std::ops::Deref<Target = [u8]>,
-{
+) -> Result<Vec<FoundUsdt>, ElfError> {
     let Some(section) = sections
         .named(NOTES)
         .filter(|section| section.size <= MAX_NOTES_BYTES)
@@ -92,23 +89,22 @@ where
 
 /// A note of one of the two probes, with addresses as it has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UsdtNote {
+struct UsdtNote {
     /// Address of the instruction.
-    pub address: u64,
+    address: u64,
     /// What the address of the section `.stapsdt.base` was.
-    pub base: u64,
+    base: u64,
     /// Address of the counter; 0: there is none.
-    pub counter: u64,
+    counter: u64,
     /// Which of the two it is.
-    pub function: AllocatorFunction,
+    function: AllocatorFunction,
     /// Where its arguments are.
-    pub operands: [UsdtOperand; USDT_OPERANDS],
+    operands: [UsdtOperand; USDT_OPERANDS],
 }
 
 /// Returns the notes of the two probes among the notes of a file for a processor. Others, and what
 /// is no note or has operands of another form, are passed over.
-#[must_use]
-pub fn parse_notes(notes: &[u8], machine: Machine) -> Vec<UsdtNote> {
+fn parse_notes(notes: &[u8], machine: Machine) -> Vec<UsdtNote> {
     let endian = Endianness::Little;
     let Ok(notes) = NoteIterator::<FileHeader64<Endianness>>::new(endian, 4, notes) else {
         return Vec::new();
