@@ -309,12 +309,19 @@ static int loop(long calls, long work)
 
 static int wait_and_read(long seconds, long descriptors)
 {
-	struct rlimit most = {descriptors + 10, descriptors + 10};
+	const rlim_t wanted = descriptors + 10;
+	struct rlimit most = {wanted, wanted};
 	int fd = open("/proc/self/exe", O_RDONLY);
 	long end;
 
 	require(fd >= 0, "/proc/self/exe");
-	require(descriptors < 1000 || !setrlimit(RLIMIT_NOFILE, &most), "setrlimit");
+	/* Not everyone may have more than the limit. */
+	if (descriptors >= 1000 && setrlimit(RLIMIT_NOFILE, &most)) {
+		require(!getrlimit(RLIMIT_NOFILE, &most), "getrlimit");
+		most.rlim_cur = most.rlim_max;
+		require(!setrlimit(RLIMIT_NOFILE, &most), "setrlimit");
+		descriptors = most.rlim_max < wanted ? (long)most.rlim_max - 10 : descriptors;
+	}
 	for (long number = 1; number < descriptors; number++)
 		fd = dup(fd);
 	require(fd >= 0, "dup");

@@ -303,12 +303,12 @@ fn root_as_many_calls_as_strace_counts() -> Result<()> {
     Ok(())
 }
 
-/// Files that were open before have their names, also with more descriptors than are looked up at
-/// once; and other processes are not recorded.
+/// Files that were open before have their names, also with a million descriptors, or as many as may
+/// be, which are more than are looked up at once; and other processes are not recorded.
 #[test]
 fn root_a_running_process_is_traced_from_here_on() -> Result<()> {
     let _machine = Shared::take()?;
-    let mut chosen = waiting(&["60", "10000"])?;
+    let mut chosen = waiting(&["60", "1000000"])?;
     let mut other = waiting(&["60"])?;
     let target = chosen.pid().to_string();
     let recorded = record(&["-i", "on", "-T", &target], &["sleep", "1"], LIMIT)?;
