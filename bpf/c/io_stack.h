@@ -237,6 +237,14 @@ static __always_inline void note_step(const struct user_scratch *out,
 /* The same as a global function, which the verifier checks once: it is in io_call.bpf.c. */
 int kc_note_step(__u32 scratch_index);
 
+static long unwind_and_note(__u64 index, __u32 *scratch_index)
+{
+	if (unwind_frame(index, scratch_index))
+		return 1;
+	kc_note_step(*scratch_index);
+	return 0;
+}
+
 struct frames_hash {
 	struct user_scratch *out;
 	__u64 hash;
@@ -273,11 +281,7 @@ static __always_inline bool capture_at_call_site(struct user_scratch *out,
 	__builtin_memset(&scratch->deciding, 0, sizeof(scratch->deciding));
 	scratch->deciding.hash = 1;
 	if (begin_unwind(out, scratch_index))
-		for (__u32 frame = 0; frame <= MAX_USER_FRAMES; frame++) {
-			if (kc_unwind_frame(scratch_index))
-				break;
-			kc_note_step(scratch_index);
-		}
+		bpf_loop(MAX_USER_FRAMES + 1, unwind_and_note, &scratch_index, 0);
 	last->next = 0;
 	last->deciding.count = 0;
 	if (!scratch->undecided && out->rule && out->end == UNWIND_COMPLETE)

@@ -268,6 +268,7 @@ static __attribute__((noinline)) bool may_ask(const struct user_scratch *out, __
  * for all callers, as are the others here. They are in user_unwind.bpf.c. */
 int kc_unwind_stack(__u32 scratch_index);
 
+/* One step, with a scan if there has to be one. */
 static long unwind_frame(__u64 index, __u32 *scratch_index)
 {
 	(void)index;

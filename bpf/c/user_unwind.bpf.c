@@ -70,12 +70,6 @@ __attribute__((noinline)) int kc_try_rule(__u32 scratch_index)
 	return out ? unwind_try_rule(&out->scan, 0) : 0;
 }
 
-/* Declared in user_unwind.h. */
-__attribute__((noinline)) int kc_unwind_frame(__u32 scratch_index)
-{
-	return kc_unwind_step(scratch_index) && kc_scan(scratch_index);
-}
-
 /* Declared in user_stack.h. */
 __attribute__((noinline)) int kc_unwind_stack(__u32 scratch_index)
 {

@@ -147,14 +147,10 @@ static __always_inline bool unwind_tries_rule(struct unwind_scan *scan, void *re
 	return kc_try_rule(((struct user_scratch *)finder)->index);
 }
 
-/* Where the scan of the stack of the thread that runs is put together. */
-struct scan_context {
-	struct user_scratch *out;
-};
-
-static long scan_word(__u64 index, struct scan_context *at)
+/* Looks at a word of the stack of the thread that runs. */
+static long scan_word(__u64 index, struct user_scratch **out)
 {
-	return unwind_scan_word(&at->out->scan, 0, at->out, index);
+	return unwind_scan_word(&(*out)->scan, 0, *out, index);
 }
 
 /* unwind_by_rule() of the thread that runs: a global function, which the verifier checks once. It
@@ -263,10 +259,9 @@ static __always_inline int step(struct user_scratch *out, struct task_struct *ta
 
 static __always_inline void scan_words(struct user_scratch *out)
 {
-	struct scan_context at = {.out = out};
 	bool outermost = out->scan.kind == SCAN_OUTERMOST;
 	bool all = outermost || out->scan_words > SCAN_WORDS;
-	long scanned = bpf_loop(all ? SCAN_WORDS : out->scan_words, scan_word, &at, 0);
+	long scanned = bpf_loop(all ? SCAN_WORDS : out->scan_words, scan_word, &out, 0);
 
 	if (!outermost)
 		out->scan_words -= scanned;
@@ -316,10 +311,6 @@ static __always_inline int scan(struct user_scratch *out, struct task_struct *ta
 /* scan() as a global function. Not called by the step: all functions that call each other together
  * have too little stack for it. It is in user_unwind.bpf.c. */
 int kc_scan(__u32 scratch_index);
-
-/* One step, with a scan if there has to be one. A function of its own: Linux 6.1 refuses the loop
- * of io_stack.h in which the compiler would put the two calls. It is in user_unwind.bpf.c. */
-int kc_unwind_frame(__u32 scratch_index);
 
 /* step() for the thread that runs: a global function, which the verifier checks once for all
  * callers. It is in user_unwind.bpf.c. */
