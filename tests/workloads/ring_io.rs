@@ -5,6 +5,8 @@
 //! return addresses alone. A read of an empty pipe is handed over before all of that and completes
 //! after it, and after others that are handed over at the same depth. A receive completes again and
 //! again.
+//!
+//! `ring_io under-way COUNT`: so many reads of an empty pipe are under way at a time.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -162,6 +164,10 @@ fn name_of(descriptor: RawFd) -> Result<String> {
 fn main() -> Result<()> {
     let mut arguments = std::env::args_os().skip(1);
     let directory = arguments.next().context("no directory")?;
+    if directory == "under-way" {
+        let count = arguments.next().context("no count")?;
+        return under_way(count.to_str().context("no number")?.parse()?);
+    }
     let rounds: u64 = arguments
         .next()
         .context("no rounds")?
@@ -310,4 +316,21 @@ fn receive(ring: &mut Ring, files: &mut Files) -> Result<()> {
     close(receiver)?;
     files.other(name);
     Ok(())
+}
+
+/// Hands over so many reads of an empty pipe, which complete when it is closed.
+fn under_way(count: usize) -> Result<()> {
+    let mut ring = Ring {
+        ring: IoUring::new(u32::try_from(count.next_power_of_two())?)?,
+        buffer: vec![0; 1],
+    };
+    let (reader, writer) = std::io::pipe()?;
+    let pipe = types::Fd(reader.as_raw_fd());
+    for _ in 0..count {
+        let read = opcode::Read::new(pipe, ring.buffer.as_mut_ptr(), 1);
+        ring.push(&read.build())?;
+    }
+    ring.ring.submit()?;
+    drop(writer);
+    ring.wait(count).map(drop)
 }

@@ -2,6 +2,7 @@
 //! with their bytes and times, by gprofng and by our report; and as many as strace counts.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use analysis::model::Model;
 use analysis::report::views::{TableOptions, View, make};
 use anyhow::{Context, Result, ensure};
 use experiment_format::microstate::Microstate;
+use experiment_format::packet::IoRecord;
 use experiment_format::units::Nanos;
 use tempfile::TempDir;
 use tests::command::{Running, run};
@@ -240,6 +242,36 @@ fn root_operations_of_io_uring_are_recorded_at_their_files() -> Result<()> {
             && of("read_by_ring", "i.ioreadcnt") == Some(8 * 200)
             && of("ring_io::main", "i.ioreadcnt") == Some(reads.sum()),
         "{functions}"
+    );
+    Ok(())
+}
+
+/// There is room for so many operations under way at a time (`c/io_uring.bpf.c`); others count as
+/// lost.
+#[test]
+fn root_operations_beyond_the_bound_are_counted() -> Result<()> {
+    const BOUND: u64 = 16_384;
+    const UNDER_WAY: u64 = 20_000;
+    let _machine = Shared::take()?;
+    if let Err(error) = io_uring() {
+        not_judged(format_args!("this kernel permits no io_uring: {error:#}"));
+        return Ok(());
+    }
+    let load = [workload!("ring_io"), "under-way", &UNDER_WAY.to_string()];
+    let recorded = record(OPTIONS, &load, LIMIT)?;
+    let own = sub_experiment(&recorded.experiment()?, "_ring_io_PID_")?;
+    let records = io_records(&own)?;
+    let name = |call: &IoRecord| call.call.and_then(name_of);
+    let reads = records
+        .iter()
+        .filter(|call| name(call) == Some("IORING_OP_READ"));
+    let summary = fs::read_to_string(recorded.experiment()?.join("kcollect.json"))?;
+    let summary: serde_json::Value = serde_json::from_str(&summary)?;
+    let (reads, lost) = (reads.count() as u64, summary["io_calls"]["lost"].as_u64());
+    // The ring of records may lose some as well.
+    ensure!(
+        reads <= BOUND && lost.is_some_and(|lost| reads + lost >= UNDER_WAY && reads > 0),
+        "{reads} are recorded, and {lost:?} are lost"
     );
     Ok(())
 }
