@@ -3,7 +3,7 @@
 //!
 //! A bucket (`runtime.bucket` and `runtime.memRecord` of Go's mprof.go) has the samples that were
 //! allocated since the start, and how many of them were freed. Both are as of the last but one
-//! garbage collection. Its form is the same from Go 1.9 to 1.25. A program that never asks for
+//! garbage collection. Its form is the same from Go 1.9 to 1.27. A program that never asks for
 //! its profile (`runtime/pprof`, `net/http/pprof`) keeps none: its linker sets the rate to 0.
 //!
 //! Which block of a bucket was freed is not known. The oldest counts, so that sums are exact and
