@@ -97,20 +97,19 @@ static __always_inline __u32 descriptor_of(const struct io_kiocb *request, __u32
 						  : request->cqe.fd;
 }
 
-/* Keeps the record of a request until it completes. */
-static __always_inline void keep_request(struct cpu_stats *stats, const struct io_kiocb *request,
+/* Keeps the record of a request until it completes. Returns whether there is room. */
+static __always_inline bool keep_request(const struct io_kiocb *request,
 					 const struct io_call_record *record)
 {
 	struct io_request_key key = {.object = (__u64)request};
-	long failed = bpf_map_update_elem(&kc_io_requests, &key, record, 0);
 
-	if (may_complete_again(record->call)) {
-		key.object = (__u64)request->ctx;
-		key.user_data = request->cqe.user_data;
-		failed |= bpf_map_update_elem(&kc_io_requests, &key, record, 0);
-	}
-	if (failed)
-		stats->io_calls_lost++;
+	if (bpf_map_update_elem(&kc_io_requests, &key, record, 0))
+		return false;
+	if (!may_complete_again(record->call))
+		return true;
+	key.object = (__u64)request->ctx;
+	key.user_data = request->cqe.user_data;
+	return !bpf_map_update_elem(&kc_io_requests, &key, record, 0);
 }
 
 static __always_inline void submit(struct cpu_stats *stats, struct task_struct *task,
@@ -139,7 +138,10 @@ static __always_inline void submit(struct cpu_stats *stats, struct task_struct *
 	if (thread)
 		capture_io_stack(task, thread, (struct pt_regs *)bpf_task_pt_regs(task), record,
 				 cpu);
-	keep_request(stats, request, record);
+	if (!keep_request(request, record)) {
+		stats->io_calls_lost++;
+		return;
+	}
 	if (!record->header.user_return)
 		return;
 	record->header.kind = RECORD_IO_SUBMITTED;
@@ -148,7 +150,7 @@ static __always_inline void submit(struct cpu_stats *stats, struct task_struct *
 		stats->io_calls_lost++;
 }
 
-/* Linux 6.2 and older call it io_uring_submit_sqe: bpf/src/io_uring.rs. */
+/* Linux 6.1 calls it io_uring_submit_sqe: bpf/src/io_uring.rs. */
 SEC("tp_btf/io_uring_submit_req")
 int kc_io_submit(__u64 *ctx)
 {

@@ -6,7 +6,7 @@ use libbpf_rs::btf::{Btf, BtfType, ReferencesType as _};
 
 use crate::skeleton::OpenKcollectSkel;
 
-/// The tracepoint of an operation that is handed over, and what Linux 6.2 and older call it.
+/// The tracepoint of an operation that is handed over, and what Linux 6.1 calls it.
 const SUBMITTED: [&str; 2] = ["io_uring_submit_req", "io_uring_submit_sqe"];
 /// That of a completion.
 const COMPLETED: &str = "io_uring_complete";
@@ -17,8 +17,7 @@ const WITH_POINTER: usize = 4;
 /// Returns whether any operation of `io_uring` is among the traced calls.
 pub(crate) fn is_traced(calls: &[TracedCall]) -> bool {
     let first = IO_CALLS * usize::from(u8::from(CallTable::IoUring));
-    let operations = calls.iter().skip(first);
-    operations.into_iter().any(|call| call.traced != 0)
+    calls.iter().skip(first).any(|call| call.traced != 0)
 }
 
 /// Prepares the programs that trace operations, if they are to be loaded. Returns whether they are:
@@ -52,9 +51,7 @@ fn tracepoints() -> Option<(&'static str, bool)> {
         let function = FuncProto::try_from(function).ok()?;
         Some(function.len())
     };
-    let submitted = SUBMITTED.into_iter();
-    let submitted = submitted
-        .into_iter()
-        .find(|name| parameters(name).is_some())?;
+    let mut names = SUBMITTED.into_iter();
+    let submitted = names.find(|name| parameters(name).is_some())?;
     Some((submitted, parameters(COMPLETED)? == WITH_POINTER))
 }

@@ -19,8 +19,8 @@ const OWNER: &[u8] = b"stapsdt";
 const KIND: u32 = 3;
 /// The provider of the probes.
 const PROVIDER: &[u8] = b"otel_memory";
-/// The most probes of a file.
-const MAX_USDTS: usize = 64;
+/// The most probes of a file: a compiler may have put the allocator wherever it is called.
+const MAX_USDTS: usize = 1024;
 /// The most bytes of notes that are read: those of a C library are 10 KB.
 const MAX_NOTES_BYTES: u64 = 1 << 20;
 

@@ -283,14 +283,15 @@ impl<L: DescriptorLookup> Applied<'_, L> {
         if let Some(known) = self.descriptors.open.get(&number) {
             return Arc::clone(&known.name);
         }
-        let name: Arc<[u8]> = match number.checked_sub(FIRST_REGISTERED_FILE) {
-            Some(file) if file >= 0 => format!("io_uring file {file}").into_bytes(),
-            _ => {
-                let found = self.look.descriptor(number);
-                found.unwrap_or_else(|| format!("fd {number}").into_bytes())
+        let found = match number {
+            FIRST_REGISTERED_FILE.. => {
+                Some(format!("io_uring file {}", number - FIRST_REGISTERED_FILE).into_bytes())
             }
-        }
-        .into();
+            _ => self.look.descriptor(number),
+        };
+        let name: Arc<[u8]> = found
+            .unwrap_or_else(|| format!("fd {number}").into_bytes())
+            .into();
         self.descriptors.add(number, Arc::clone(&name), false);
         name
     }

@@ -299,7 +299,15 @@ impl TracedAllocators {
                 ProbeSet::Samples => {
                     let usdts = wanted.usdts.iter();
                     let usdts = usdts.filter_map(|usdt| self.operands.probe(programs, usdt));
-                    programs.probe_usdts(target, &file, &usdts.collect::<Vec<_>>())
+                    let usdts: Vec<_> = usdts.collect();
+                    let left_out = wanted.usdts.len() - usdts.len();
+                    if left_out > 0 {
+                        self.warnings.push(format!(
+                            "allocations: {left_out} of the places where process {pid} samples blocks are \
+                             not recorded: there are too many forms of their arguments"
+                        ));
+                    }
+                    programs.probe_usdts(target, &file, &usdts)
                 }
                 _ => programs.probe_allocator(target, &file, &wanted.probes),
             };
