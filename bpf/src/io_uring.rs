@@ -20,12 +20,12 @@ pub(crate) fn is_traced(calls: &[TracedCall]) -> bool {
     calls.iter().skip(first).any(|call| call.traced != 0)
 }
 
-/// Prepares the programs that trace operations, if they are to be loaded. Returns whether they are:
-/// a kernel may be built without `io_uring`.
+/// Chooses whether the programs that trace operations are loaded: a kernel may be built without
+/// `io_uring`.
 ///
 /// # Errors
 /// Those of libbpf.
-pub(crate) fn prepare(open: &mut OpenKcollectSkel<'_>, traced: bool) -> libbpf_rs::Result<bool> {
+pub(crate) fn prepare(open: &mut OpenKcollectSkel<'_>, traced: bool) -> libbpf_rs::Result<()> {
     let found = traced.then(tracepoints).flatten();
     let submit = &mut open.progs.kc_io_submit;
     submit.set_autoload(found.is_some());
@@ -37,7 +37,7 @@ pub(crate) fn prepare(open: &mut OpenKcollectSkel<'_>, traced: bool) -> libbpf_r
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.completion_is_pointer = found.is_some_and(|(_, pointer)| pointer);
     }
-    Ok(found.is_some())
+    Ok(())
 }
 
 /// Returns the tracepoint of an operation that is handed over, and whether that of a completion
