@@ -98,11 +98,11 @@ static __always_inline __u32 blocked_state(struct task_struct *task, struct thre
 /* Returns whether the quota of the thread's cgroup is used up. */
 static __always_inline bool is_throttled(struct task_struct *task)
 {
-	struct cfs_rq___group_throttling *group = (void *)task->se.cfs_rq;
-
 	if (bpf_core_field_exists(struct task_struct___thread_throttling, throttled))
 		return ((struct task_struct___thread_throttling *)task)->throttled;
-	return bpf_core_field_exists(group->throttle_count) && group->throttle_count;
+	/* Only here: a pointer is read at the price of 0.1 ms in the verifier, each time it comes. */
+	return bpf_core_field_exists(struct cfs_rq___group_throttling, throttle_count) &&
+	       ((struct cfs_rq___group_throttling *)task->se.cfs_rq)->throttle_count;
 }
 
 /* Returns the detail of an off-CPU interval that begins. */

@@ -138,7 +138,7 @@ int kc_report_all(struct bpf_iter__task *ctx)
 
 /* Writes the user stack of a thread that is off the CPU when data end, perhaps for ever. Returns
  * its number, or 0. */
-static __noinline __u32 write_sleeper_stack(struct bpf_iter__task *ctx, struct task_struct *task,
+static __noinline __u32 write_sleeper_stack(struct seq_file *seq, struct task_struct *task,
 					    __u64 end_ns, struct thread *thread, __u32 cpu)
 {
 	__u32 scratch_index = ITER_SCRATCH, number;
@@ -153,7 +153,7 @@ static __noinline __u32 write_sleeper_stack(struct bpf_iter__task *ctx, struct t
 	out->record.header.time_ns = end_ns;
 	capture_sleeper_stack(out, task);
 	size = sizeof(out->record) + 8 * (__u64)out->record.header.frames;
-	bpf_seq_write(ctx->meta->seq, &out->record, USER_RECORD_LENGTH(size));
+	bpf_seq_write(seq, &out->record, USER_RECORD_LENGTH(size));
 	return number;
 }
 
@@ -161,6 +161,8 @@ static __noinline __u32 write_sleeper_stack(struct bpf_iter__task *ctx, struct t
 SEC("iter.s/task")
 int kc_close_all(struct bpf_iter__task *ctx)
 {
+	/* Read once: see is_throttled(). */
+	struct seq_file *seq = ctx->meta->seq;
 	struct task_struct *task = ctx->task;
 	__u32 cpu = bpf_get_smp_processor_id(), zero = 0, state, detail;
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
@@ -198,15 +200,15 @@ int kc_close_all(struct bpf_iter__task *ctx)
 			    : left->index;
 	if (left && state != STATE_ON_CPU && index > thread->grid_index) {
 		describe_off_cpu(left, index, &out->off_cpu.record, task, end_ns, thread, &off_cpu,
-				 write_sleeper_stack(ctx, task, end_ns, thread, cpu), cpu);
+				 write_sleeper_stack(seq, task, end_ns, thread, cpu), cpu);
 		got = bpf_get_task_stack(task, out->off_cpu.stack, sizeof(out->off_cpu.stack), 0);
 		size = add_stack(&out->off_cpu.record, got);
-		bpf_seq_write(ctx->meta->seq, &out->off_cpu, SCRATCH_LENGTH(size));
+		bpf_seq_write(seq, &out->off_cpu, SCRATCH_LENGTH(size));
 	}
 	fill_thread_record(&out->thread, task, end_ns, thread, &thread->account, cpu);
 	out->thread.header.state = state;
 	out->thread.header.detail = detail;
-	bpf_seq_write(ctx->meta->seq, &out->thread, sizeof(out->thread));
+	bpf_seq_write(seq, &out->thread, sizeof(out->thread));
 	if (recording)
 		go_on(thread, end_ns, index, now_ns, state, detail, delay);
 	else
