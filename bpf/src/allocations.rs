@@ -136,9 +136,8 @@ pub struct UsdtProbe {
     pub function: AllocatorFunction,
     /// The kernel emulates the instruction there. Others are single-stepped.
     pub emulated: bool,
-    /// Offset in the file of the 16 bits that count how many look at it; 0: the program does not
-    /// ask.
-    pub counter: u64,
+    /// Offset in the file of its semaphore: 16 bits that count how many watch it; 0: it has none.
+    pub semaphore: u64,
     /// The index of its operands: see [`Programs::set_usdt_operands`].
     pub operands: u32,
 }
@@ -227,7 +226,7 @@ impl Programs {
                 let each = probes.iter();
                 let options = UprobeMultiOpts {
                     offsets: each.clone().map(|probe| probe.offset as usize).collect(),
-                    ref_ctr_offsets: each.clone().map(|probe| probe.counter as usize).collect(),
+                    ref_ctr_offsets: each.clone().map(|probe| probe.semaphore as usize).collect(),
                     cookies: each.map(cookie).collect(),
                     session: true,
                     ..UprobeMultiOpts::default()
@@ -240,7 +239,7 @@ impl Programs {
                 let attach = |probe: &UsdtProbe| {
                     let options = UprobeOpts {
                         cookie: cookie(probe),
-                        ref_ctr_offset: probe.counter as usize,
+                        ref_ctr_offset: probe.semaphore as usize,
                         ..UprobeOpts::default()
                     };
                     let program = &self.skel.progs.kc_allocator_in;

@@ -2,7 +2,7 @@
 /* `sampled BLOCKS`: a program that samples its own allocations and says which, by the USDTs
  * `otel_memory:alloc` and `otel_memory:free`, and counts what it said.
  *
- * It comes to them only while somebody looks: the kernel counts that in two semaphores. It waits
+ * It comes to them only while they are watched: the kernel counts that in two semaphores. It waits
  * for that at the start, at most some seconds. The arguments are where the compiler puts them: in
  * registers, in memory or nowhere, as constants. */
 #include <stdint.h>
@@ -10,10 +10,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* The counters, as SystemTap names them. */
-#define COUNTER __attribute__((section(".probes"), used, visibility("hidden")))
-volatile uint16_t otel_memory_alloc_semaphore COUNTER;
-volatile uint16_t otel_memory_free_semaphore COUNTER;
+#define SEMAPHORE __attribute__((section(".probes"), used, visibility("hidden")))
+volatile uint16_t otel_memory_alloc_semaphore SEMAPHORE;
+volatile uint16_t otel_memory_free_semaphore SEMAPHORE;
 
 #define NOTE(name, operands)                                                                       \
 	"990: nop\n"                                                                               \
@@ -39,7 +38,7 @@ volatile uint16_t otel_memory_free_semaphore COUNTER;
 #define ALLOCATED(block, size, weighted, where)                                                    \
 	__asm__ volatile(NOTE("alloc", "8@%0 8@%1 8@%2") ::"r"(block), where(size), "m"(weighted))
 
-/* How long to wait for somebody who looks, and a step of that, in microseconds. */
+/* How long to wait for the semaphores, and a step of that, in microseconds. */
 enum { WAIT = 5000000, STEP = 10000 };
 /* Every so many blocks are sampled. */
 enum { EVERY = 8 };

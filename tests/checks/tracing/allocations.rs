@@ -116,7 +116,7 @@ fn root_what_a_program_samples_itself_is_recorded() -> Result<()> {
     let stdout = program.finish()?.succeeded()?.stdout;
     own_samples(&recording.stop()?, &stdout)?;
 
-    // It waits for somebody who looks at its own samples, in vain.
+    // It waits in vain for its semaphores.
     let recorded = record(&["-H", "all", "-F", "load"], &[SAMPLED, "4000"], LIMIT)?;
     let experiment = recorded.experiment()?;
     ensure!(summed(&experiment, "sampling_processes")? == 0);

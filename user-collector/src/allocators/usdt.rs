@@ -2,8 +2,9 @@
 //! `otel_memory:alloc(block, size, weighted bytes)` and `otel_memory:free(block)`.
 //!
 //! They are USDTs: a `nop` in the code, and a note in `.note.stapsdt` that says where it is, where
-//! its arguments are, and which counter makes the program come there at all. Notes are the file's:
-//! what they say is checked, and one that can't be used is passed over.
+//! its arguments are, and where its semaphore is: a program need not come there unless that is above
+//! zero. Notes are the file's: what they say is checked. A file with one that can't be used counts
+//! as one without any: better no samples than a part of them.
 
 use bpf_abi::layout::{AllocatorFunction, USDT_OPERANDS, UsdtOperand, UsdtOperandKind};
 use experiment_format::elf::{ElfBytes, ElfError, ElfFile, LoadSegment, SectionTable};
@@ -33,8 +34,8 @@ pub struct FoundUsdt {
     pub function: AllocatorFunction,
     /// The kernel emulates that instruction.
     pub emulated: bool,
-    /// Offset in the file of the 16 bits that count how many look at it; 0: there are none.
-    pub counter: u64,
+    /// Offset in the file of its semaphore: 16 bits that count how many watch it; 0: it has none.
+    pub semaphore: u64,
     /// Where its arguments are.
     pub operands: [UsdtOperand; USDT_OPERANDS],
 }
@@ -66,7 +67,7 @@ pub(super) fn find<B: ElfBytes>(
         // A file that was linked anew for another address has the old ones in its notes.
         let moved = base.map_or(0, |base| base.wrapping_sub(note.base));
         let place = offset(note.address.wrapping_add(moved), true)?;
-        let counter = match note.counter {
+        let semaphore = match note.semaphore {
             0 => 0,
             address => offset(address.wrapping_add(moved), false)?,
         };
@@ -75,16 +76,14 @@ pub(super) fn find<B: ElfBytes>(
             offset: place,
             function: note.function,
             emulated: elf.machine() != EM_X86_64 || code.first() == Some(&0x90),
-            counter,
+            semaphore,
             operands: note.operands,
         })
     };
-    let notes = parse_notes(&notes, elf.machine());
-    Ok(notes
-        .into_iter()
-        .filter_map(usable)
-        .take(MAX_USDTS)
-        .collect())
+    let notes = parse_notes(&notes, elf.machine()).unwrap_or_default();
+    let found: Option<Vec<_>> = notes.into_iter().map(usable).collect();
+    let found = found.filter(|found| found.len() <= MAX_USDTS);
+    Ok(found.unwrap_or_default())
 }
 
 /// A note of one of the two probes, with addresses as it has them.
@@ -94,47 +93,48 @@ struct UsdtNote {
     address: u64,
     /// What the address of the section `.stapsdt.base` was.
     base: u64,
-    /// Address of the counter; 0: there is none.
-    counter: u64,
+    /// Address of the semaphore; 0: there is none.
+    semaphore: u64,
     /// Which of the two it is.
     function: AllocatorFunction,
     /// Where its arguments are.
     operands: [UsdtOperand; USDT_OPERANDS],
 }
 
-/// Returns the notes of the two probes among the notes of a file for a processor. Others, and what
-/// is no note or has operands of another form, are passed over.
-fn parse_notes(notes: &[u8], machine: Machine) -> Vec<UsdtNote> {
+/// Returns the notes of the two probes among the notes of a file for a processor. None: one of them
+/// has operands of another form.
+fn parse_notes(notes: &[u8], machine: Machine) -> Option<Vec<UsdtNote>> {
     let endian = Endianness::Little;
-    let Ok(notes) = NoteIterator::<FileHeader64<Endianness>>::new(endian, 4, notes) else {
-        return Vec::new();
-    };
-    let ours = notes
+    let notes = NoteIterator::<FileHeader64<Endianness>>::new(endian, 4, notes).ok()?;
+    let usdts = notes
         .map_while(Result::ok)
         .filter(|note| note.name() == OWNER && note.n_type(endian).0 == KIND);
-    ours.filter_map(|note| parse_note(note.desc(), machine))
-        .collect()
+    let parsed = usdts.filter_map(|note| parse_note(note.desc(), machine));
+    parsed.collect()
 }
 
-fn parse_note(note: &[u8], machine: Machine) -> Option<UsdtNote> {
+/// Returns a note. None: it is of another probe; inside that: its operands have another form.
+fn parse_note(note: &[u8], machine: Machine) -> Option<Option<UsdtNote>> {
     let (numbers, texts) = note.split_first_chunk::<24>()?;
     let (numbers, _) = numbers.as_chunks();
-    let [address, base, counter] = [0, 1, 2].map(|at: usize| u64::from_le_bytes(numbers[at]));
+    let [address, base, semaphore] = [0, 1, 2].map(|at: usize| u64::from_le_bytes(numbers[at]));
     let mut texts = texts.split(|byte| *byte == 0);
     let (provider, name, operands) = (texts.next()?, texts.next()?, texts.next()?);
     let (function, count) = match name {
+        _ if provider != PROVIDER => return None,
         b"alloc" => (AllocatorFunction::Sampled, USDT_OPERANDS),
         b"free" => (AllocatorFunction::SampledFree, 1),
         _ => return None,
     };
-    let operands = parse_operands(std::str::from_utf8(operands).ok()?, machine, count)?;
-    (provider == PROVIDER).then_some(UsdtNote {
+    let operands = std::str::from_utf8(operands).ok();
+    let operands = operands.and_then(|text| parse_operands(text, machine, count));
+    Some(operands.map(|operands| UsdtNote {
         address,
         base,
-        counter,
+        semaphore,
         function,
         operands,
-    })
+    }))
 }
 
 /// Returns the first so many operands of a probe.
@@ -341,29 +341,32 @@ mod tests {
 
     #[test]
     fn notes_of_other_probes_are_passed_over() {
-        let notes = [
+        let mut notes = [
             note("free", "8@%rdi"),
-            note("mmap", "8@%rdi 8@%rsi"),
-            note("alloc", "8@%rdi"),
+            note("mmap", "8@%rdi 8@x(%rip)"),
             note("alloc", "8@%rdi 8@%rsi 8@%rdx"),
-        ];
-        let found = parse_notes(&notes.concat(), EM_X86_64);
+        ]
+        .concat();
+        let found = parse_notes(&notes, EM_X86_64).unwrap();
         let functions: Vec<_> = found.iter().map(|note| note.function).collect();
         assert_eq!(
             functions,
             [AllocatorFunction::SampledFree, AllocatorFunction::Sampled]
         );
         assert_eq!(
-            (found[0].address, found[0].base, found[0].counter),
+            (found[0].address, found[0].base, found[0].semaphore),
             (0x1234, 0x2000, 0x3000)
         );
+        // What can't be used of one is no part of the whole.
+        notes.extend(note("alloc", "8@%rdi"));
+        assert_eq!(parse_notes(&notes, EM_X86_64), None);
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_notes_or_none(notes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let found = parse_notes(&notes, EM_X86_64);
-            prop_assert!(found.len() <= notes.len() / 36);
+            prop_assert!(found.is_none_or(|found| found.len() <= notes.len() / 36));
         }
 
         #[test]

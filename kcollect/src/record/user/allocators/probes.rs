@@ -123,7 +123,7 @@ impl KnownOperands {
             offset: usdt.offset,
             function: usdt.function,
             emulated: usdt.emulated,
-            counter: usdt.counter,
+            semaphore: usdt.semaphore,
             operands,
         })
     }
