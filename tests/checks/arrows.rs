@@ -150,6 +150,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
                 "allocations",
                 "capture",
                 "steal",
+                "io_uring",
                 "verifier",
             ],
             &["tables", "rings"],

@@ -2,9 +2,9 @@
 //! `otel_memory:alloc(block, size, weighted bytes)` and `otel_memory:free(block)`.
 //!
 //! They are USDTs: a `nop` in the code, and a note in `.note.stapsdt` that says where it is, where
-//! its arguments are, and where its semaphore is: a program need not come there unless that is above
-//! zero. Notes are the file's: what they say is checked. A file with one that can't be used counts
-//! as one without any: better no samples than a part of them.
+//! its arguments are, and where its semaphore is: a program need not come there unless that is
+//! above zero. Notes are the file's: what they say is checked. A file with one that can't be used
+//! counts as one without any: better no samples than a part of them.
 
 use bpf_abi::layout::{AllocatorFunction, USDT_OPERANDS, UsdtOperand, UsdtOperandKind};
 use experiment_format::elf::{ElfBytes, ElfError, ElfFile, LoadSegment, SectionTable};
