@@ -2,9 +2,10 @@
 //! recording ends at once with an error that says so; what was written until then is a valid
 //! experiment.
 
+use std::fs;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use tests::command::Running;
 use tests::experiment;
 use tests::experiment::opened::opened;
@@ -57,7 +58,10 @@ fn fails(fail: impl FnOnce(&LoopDisk) -> Result<()>, words: &str) -> Result<()> 
     );
     disk.again()?;
     let experiment = experiment_in(disk.path())?;
-    let opened = opened(&experiment)?;
+    let opened = opened(&experiment).with_context(|| {
+        let log = fs::read(experiment.join("log.xml")).map(|log| log.len());
+        format!("with a log of {log:?} bytes, after {finished}")
+    })?;
     ensure!(
         opened.ticks >= written,
         "{} ticks are left where {written} were: {finished}",
