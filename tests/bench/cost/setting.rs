@@ -70,10 +70,6 @@ pub(crate) enum Kind {
     HeapAll,
     /// strace -f -c of the load: calls are counted, each stops its thread twice
     Strace,
-    /// heaptrack of the load: its allocator is replaced, and each block written with its stack
-    Heaptrack,
-    /// ltrace -f -c of malloc and free of the load: calls are counted, each stops its thread twice
-    Ltrace,
     /// kcollect -p hi -F off: 1000 Hz
     HiKernel,
     /// kcollect -p hi -F on
@@ -264,10 +260,7 @@ impl Kind {
 
     /// Returns whether it records only what it starts itself.
     pub(crate) fn is_starter(self) -> bool {
-        matches!(
-            self,
-            Self::Samply | Self::Collect | Self::Strace | Self::Heaptrack | Self::Ltrace
-        )
+        matches!(self, Self::Samply | Self::Collect | Self::Strace)
     }
 
     fn is_perf(self) -> bool {
@@ -286,8 +279,6 @@ impl Kind {
             Self::Heap => &["-p", "on", "-F", "=.*", "-H", "on"],
             Self::HeapAll => &["-p", "on", "-F", "=.*", "-H", "on", "--trace-budget", "off"],
             Self::Strace => &["strace", "-f", "-c", "-o", "counts"],
-            Self::Heaptrack => &["heaptrack"],
-            Self::Ltrace => &["ltrace", "-f", "-c", "-e", "malloc+free", "-o", "counts"],
             Self::HiKernel => &["-p", "hi", "-F", "off"],
             Self::Hi => &["-p", "hi", "-F", "on"],
             Self::Perf => &["-g", "-F", "100"],
