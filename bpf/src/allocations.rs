@@ -169,6 +169,15 @@ impl ProbedProcess {
     }
 }
 
+/// Returns the error of probes that the kernel refuses.
+fn refused(process: ProbedProcess, file: &Path) -> impl FnOnce(libbpf_rs::Error) -> Error {
+    step(format!(
+        "probe {} in process {}",
+        file.display(),
+        process.pid
+    ))
+}
+
 /// The probes in one file of one process.
 ///
 /// Dropping this value takes them out, which may take some tens of milliseconds.
@@ -188,10 +197,6 @@ impl Programs {
         file: &Path,
         probes: &[AllocatorProbe],
     ) -> Result<AttachedProbes, Error> {
-        let failed = |error| {
-            let what = format!("probe {} in process {}", file.display(), process.pid);
-            step(what)(error)
-        };
         let links = match self.returns {
             ReturnProbes::Session => self.attach_session(process, file, probes).map(Vec::from),
             ReturnProbes::Always => probes
@@ -200,7 +205,7 @@ impl Programs {
                 .collect(),
         };
         Ok(AttachedProbes {
-            _links: links.map_err(failed)?,
+            _links: links.map_err(refused(process, file))?,
         })
     }
 
@@ -214,10 +219,6 @@ impl Programs {
         file: &Path,
         probes: &[UsdtProbe],
     ) -> Result<AttachedProbes, Error> {
-        let failed = |error| {
-            let what = format!("probe {} in process {}", file.display(), process.pid);
-            step(what)(error)
-        };
         let cookie =
             |probe: &UsdtProbe| process.cookie(probe.function, probe.emulated, probe.operands);
         let pid = process.pid.cast_signed();
@@ -249,7 +250,7 @@ impl Programs {
             }
         };
         Ok(AttachedProbes {
-            _links: links.map_err(failed)?,
+            _links: links.map_err(refused(process, file))?,
         })
     }
 
