@@ -143,9 +143,14 @@ fn own_samples(recorded: &FinishedRecording, stdout: &str) -> Result<()> {
 
 /// Returns a field of `allocations` in the summary.
 pub(super) fn summed(experiment: &Path, field: &str) -> Result<u64> {
+    number_of(experiment, "allocations", field)
+}
+
+/// Returns a field of a part of the summary.
+pub(super) fn number_of(experiment: &Path, part: &str, field: &str) -> Result<u64> {
     let summary = fs::read_to_string(experiment.join("kcollect.json"))?;
     let summary: serde_json::Value = serde_json::from_str(&summary)?;
-    let value = &summary["allocations"][field];
+    let value = &summary[part][field];
     value.as_u64().with_context(|| format!("{field}: {value}"))
 }
 

@@ -2,7 +2,6 @@
 //! with their bytes and times, by gprofng and by our report; and as many as strace counts.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -27,6 +26,8 @@ use tests::workload;
 use tests::workload::compat32;
 use tests::workload::io_calls::{Counted, IO_CALLS, IO_STACKS, by_file, each_file, each_operation};
 use user_collector::io_calls::calls::name_of;
+
+use super::allocations::number_of;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -265,13 +266,12 @@ fn root_operations_beyond_the_bound_are_counted() -> Result<()> {
     let reads = records
         .iter()
         .filter(|call| name(call) == Some("IORING_OP_READ"));
-    let summary = fs::read_to_string(recorded.experiment()?.join("kcollect.json"))?;
-    let summary: serde_json::Value = serde_json::from_str(&summary)?;
-    let (reads, lost) = (reads.count() as u64, summary["io_calls"]["lost"].as_u64());
+    let reads = reads.count() as u64;
+    let lost = number_of(&recorded.experiment()?, "io_calls", "lost")?;
     // The ring of records may lose some as well.
     ensure!(
-        reads <= BOUND && lost.is_some_and(|lost| reads + lost >= UNDER_WAY && reads > 0),
-        "{reads} are recorded, and {lost:?} are lost"
+        reads <= BOUND && reads + lost >= UNDER_WAY && reads > 0,
+        "{reads} are recorded, and {lost} are lost"
     );
     Ok(())
 }
