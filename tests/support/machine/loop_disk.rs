@@ -5,7 +5,8 @@ use std::fs::{self, File};
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::errno::Errno;
@@ -84,10 +85,7 @@ impl LoopDisk {
     /// When the kernel offers no such thing.
     pub fn protect(&self) -> Result<()> {
         self.sync()?;
-        let name = self.device.file_name().context("a device's name")?;
-        let trigger = Path::new("/sys/fs/ext4")
-            .join(name)
-            .join("trigger_fs_error");
+        let trigger = self.state()?.join("trigger_fs_error");
         fs::write(&trigger, "1").with_context(|| trigger.display().to_string())
     }
 
@@ -110,13 +108,30 @@ impl LoopDisk {
         Ok(())
     }
 
-    /// Mounts it again, as after a reboot.
+    /// Mounts it again, as after a reboot. A program in mounts of its own that was started
+    /// meanwhile has a copy of this mount: until it ends, the file system stays as it failed.
     ///
     /// # Errors
-    /// When it is in use, or cannot be mounted.
+    /// When it stays in use, or cannot be mounted.
     pub fn again(&self) -> Result<()> {
         umount2(self.path(), MntFlags::empty())?;
+        let state = self.state()?;
+        let deadline = Instant::now() + LIMIT;
+        while state.exists() {
+            ensure!(
+                Instant::now() < deadline,
+                "{} is still mounted elsewhere",
+                self.device.display()
+            );
+            sleep(Duration::from_millis(10));
+        }
         self.mount()
+    }
+
+    /// Returns the kernel's directory of this file system, which is there while it is mounted.
+    fn state(&self) -> Result<PathBuf> {
+        let name = self.device.file_name().context("a device's name")?;
+        Ok(Path::new("/sys/fs/ext4").join(name))
     }
 
     fn sync(&self) -> Result<()> {
