@@ -38,6 +38,11 @@ const TRIAL_TIME: Duration = Duration::from_millis(200);
 /// Debian's name of profile.
 const PROFILE: &str = "profile-bpfcc";
 
+/// A script that mounts debugfs for lightswitch alone, where it is not mounted: it looks for
+/// tracefs below it.
+const WITH_DEBUGFS: &str = "test -e /sys/kernel/debug/tracing || \
+    mount -t debugfs nodev /sys/kernel/debug && test -e /sys/kernel/debug/tracing/events && exec \"$@\"";
+
 /// A script that mounts tracefs for perf alone, where it is not mounted: perf needs it for the
 /// names of its events.
 const WITH_TRACEFS: &str = "test -e /sys/kernel/tracing/events || \
@@ -86,6 +91,8 @@ pub(crate) enum Kind {
     Offcputime,
     /// profile of the BPF compiler collection, at 100 Hz: kernel and user stacks by frame pointers
     Profile,
+    /// lightswitch at 101 Hz: user stacks without frame pointers, as here, of ticks on a CPU
+    Lightswitch,
     /// samply record at 100 Hz, of the load alone
     Samply,
     /// gprofng collect app, of the load and what it starts alone
@@ -163,6 +170,7 @@ impl Setting {
             Kind::Empty => "an empty BPF program on tp_btf/sched_switch".into(),
             Kind::Offcputime => "offcputime, of libbpf-tools".into(),
             Kind::Profile => format!("{PROFILE} {}", args(self.kind)),
+            Kind::Lightswitch => format!("lightswitch {}", args(self.kind)),
             kind if kind.is_starter() => format!(
                 "{} COMMAND: it starts what it watches, so its own start and end are in the time",
                 args(kind)
@@ -218,6 +226,13 @@ impl Setting {
             }
             Kind::Offcputime => Command::new("offcputime"),
             Kind::Profile => Command::new(PROFILE),
+            Kind::Lightswitch => {
+                let mut command = Command::new("unshare");
+                command.args(["-m", "sh", "-c", WITH_DEBUGFS, "sh", "lightswitch"]);
+                // Its tables of one run are there for the next, as kcollect's are.
+                command.arg("--cache-dir-base").arg(&self.place);
+                command
+            }
             _ => {
                 let mut command = Command::new(&self.binary);
                 for variable in ["SUDO_UID", "SUDO_GID", "SUDO_USER"] {
@@ -286,6 +301,7 @@ impl Kind {
             Self::DwarfHi => &["--call-graph", "dwarf", "-F", "1000"],
             Self::Sched => &["-g", "-e", "sched:sched_switch", "-e", "sched:sched_wakeup"],
             Self::Profile => &["-F", "100"],
+            Self::Lightswitch => &["--sample-freq", "101", "--profile-format", "pprof"],
             Self::Samply => &[
                 "samply",
                 "record",

@@ -339,7 +339,7 @@ fn taken(
         ),
         or_dash(lost, |lost| lost.to_string()),
         digits(of(|took| Some(1e3 * took.answer?.as_secs_f64())), 0),
-        digits(of(|took| Some(100.0 * followed(took)?.complete)), 2),
+        digits(of(|took| Some(100.0 * took.complete?)), 2),
         digits(of(|took| Some(100.0 * followed(took)?.asleep)), 2),
     ]
 }

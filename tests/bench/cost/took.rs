@@ -19,6 +19,9 @@ use tests::oracle::perf_losses::perf_events;
 use crate::load::cpu_time;
 use crate::setting::Kind;
 
+/// The size of lightswitch's profile without samples is 119 bytes.
+const LEAST_PROFILE_BYTES: u64 = 500;
+
 /// What a profiler took, from its start to its end.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Took {
@@ -36,6 +39,9 @@ pub(crate) struct Took {
     pub(crate) ticks: Option<u64>,
     /// What it reports as lost: ticks, threads, events.
     pub(crate) lost: Option<u64>,
+    /// The share of ticks on a CPU whose user stack reaches the thread's first function, of those
+    /// that can have a user stack, by the profiler's own count.
+    pub(crate) complete: Option<f64>,
     pub(crate) own: Option<Own>,
 }
 
@@ -56,10 +62,7 @@ pub(crate) struct Own {
 /// The numbers of followed processes.
 #[derive(Clone, Debug)]
 pub(crate) struct Followed {
-    /// The share of ticks on a CPU whose stack reaches the thread's first function, of those that
-    /// can have a user stack.
-    pub(crate) complete: f64,
-    /// The same share of the ticks off the CPU.
+    /// The share of complete user stacks of the ticks off the CPU.
     pub(crate) asleep: f64,
     /// Machine code that unwind tables were made for, bytes.
     pub(crate) text: u64,
@@ -111,6 +114,19 @@ impl Took {
                 bytes: Some(finished.succeeded()?.stdout.len() as u64),
                 ..took
             })
+        } else if kind == Kind::Lightswitch {
+            let finished = finished.succeeded()?;
+            let profile = directory.join("profile.pb").metadata()?.len();
+            ensure!(
+                profile > LEAST_PROFILE_BYTES,
+                "its profile of {profile} bytes has no sample: {finished}"
+            );
+            let said = [finished.stdout, finished.stderr].concat();
+            Ok(Self {
+                bytes: Some(profile),
+                complete: share_after(&said, "stacks successfully unwound: "),
+                ..took
+            })
         } else {
             // By Ctrl-C it ends with a signal, as it should; that it wrote is what it says last.
             ensure!(finished.stderr.contains("Captured and wrote"), "{finished}");
@@ -124,6 +140,12 @@ impl Took {
             })
         }
     }
+}
+
+/// Returns the percentage behind some words, as a share.
+fn share_after(text: &str, words: &str) -> Option<f64> {
+    let number = text.split(words).nth(1)?.split('%').next()?;
+    Some(number.parse::<f64>().ok()? / 100.0)
 }
 
 /// Returns the size of all files below a directory, bytes.
@@ -223,13 +245,16 @@ impl RunSummary {
             bytes: Some(self.cost.bytes_written),
             ticks: Some(self.ticks),
             lost: Some(lost),
+            complete: self
+                .followed
+                .as_ref()
+                .map(|followed| complete(&followed.cpu_user_stacks)),
             own: Some(Own {
                 thread_ticks: self.thread_ticks,
                 packets: self.packets + self.arrays,
                 cpu_s: self.cost.cpu_s,
                 impaired,
                 followed: self.followed.map(|followed| Followed {
-                    complete: complete(&followed.cpu_user_stacks),
                     asleep: complete(&off_cpu(&followed.user_stacks, &followed.cpu_user_stacks)),
                     text: followed.tables.text_bytes,
                     tables: followed.tables.table_bytes,
