@@ -37,9 +37,12 @@ pub(crate) use reopen::Identity;
 pub(crate) use room::MAX_DEPTH;
 pub use room::{Room, room_of};
 pub use series::Former;
-pub(crate) use series::note_use;
+pub(crate) use series::{PACKED, note_use};
 pub use state::DirectoryState;
 
+/// What names begin with of files and directories that are not complete yet. No reader looks at
+/// them.
+pub(crate) const INCOMPLETE: &str = ".incomplete";
 /// The most numbers that are tried while other processes take them.
 const MAX_NAME_ATTEMPTS: u32 = 4095;
 
@@ -136,7 +139,7 @@ impl ExperimentDir {
                 path,
                 owner,
                 archives: OnceLock::new(),
-                temporary: ".incomplete",
+                temporary: INCOMPLETE,
             };
             return Ok((dir, renamed));
         }
@@ -206,15 +209,25 @@ impl ExperimentDir {
     }
 
     /// Archives a load object as another experiment has it archived: by a link to the same file.
+    /// `from` is of [`ExperimentDir::archives_of`].
     ///
     /// # Errors
     ///
     /// It is not archived there, or it is here already; a system error.
-    pub fn link_archive(&self, from: &ExperimentDir, load_object: &str) -> Result<()> {
+    pub fn link_archive(&self, from: BorrowedFd<'_>, load_object: &str) -> Result<()> {
         let name = archive_name(load_object);
-        let (theirs, ours) = (from.archives()?, self.archives()?);
-        nix::unistd::linkat(theirs, &*name, ours, &*name, nix::fcntl::AtFlags::empty())
+        nix::unistd::linkat(from, &*name, self.archives()?, &*name, AtFlags::empty())
             .map_err(|errno| Error::io("link", &self.path.join(ARCHIVES).join(&name), errno))
+    }
+
+    /// Returns a descriptor of `archives/`. The experiment is not in use by it.
+    ///
+    /// # Errors
+    ///
+    /// A system error.
+    pub fn archives_of(&self) -> Result<OwnedFd> {
+        let copy = self.archives()?.try_clone();
+        copy.map_err(|error| Error::io("open", &self.path.join(ARCHIVES), error))
     }
 
     /// Returns another handle of the same directory, for a thread that fills `archives/` while this
@@ -259,7 +272,7 @@ impl ExperimentDir {
     pub fn remove_all(self) -> Result<()> {
         let failed = |errno| Error::io("remove", &self.path, errno);
         // What is empty can be removed even if it could not be listed, for lack of a descriptor.
-        let emptied = remove_content(self.fd.as_fd(), 0);
+        let emptied = remove_content(self.fd.as_fd(), &[], 0);
         let ours = fstat(&self.fd).map_err(failed)?;
         let named = fstatat(
             &self.parent,
@@ -274,6 +287,14 @@ impl ExperimentDir {
         // removed.
         let removed = unlinkat(&self.parent, self.name.as_str(), UnlinkatFlags::RemoveDir);
         removed.map_err(|errno| failed(emptied.err().unwrap_or(errno)))
+    }
+}
+
+impl ExperimentDir {
+    /// Removes its content, but for what is called as one of `kept`. Follows no link.
+    pub(crate) fn remove_all_but(&self, kept: &[&str]) -> Result<()> {
+        remove_content(self.fd.as_fd(), kept, 0)
+            .map_err(|errno| Error::io("remove files of", &self.path, errno))
     }
 }
 

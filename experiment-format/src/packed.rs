@@ -1,19 +1,25 @@
 //! An experiment in one file, `NAME.er.zst`, to be kept or carried away: its directory as a tar
 //! archive, compressed with zstd. `tar --zstd -xf` unpacks it too.
 //!
+//! Experiments of a series share their load objects by links. Where they are packed (`in_place`),
+//! `archives/` stays as it is, and the rest becomes such a file beside it, in the directory.
+//!
 //! The directories and the log come first, so that the log can be read without the rest.
 //!
 //! A packed experiment comes from anywhere. Refused are names outside of one directory `NAME.er`,
 //! whatever is neither a file nor a directory, and more than there is room for. A file is never
 //! written over another one, nor through a link.
 
+mod in_place;
 mod pack;
 mod unpack;
 
 use std::path::{Path, PathBuf};
 
+use crate::directory::PACKED;
+pub use in_place::{PackStep, pack_in_place};
 pub use pack::pack;
-pub use unpack::{UnpackedPart, free_bytes, unpack};
+pub use unpack::{UnpackedPart, free_bytes, unpack, unpack_all};
 
 /// The end of the name of a packed experiment.
 pub const SUFFIX: &str = ".er.zst";
@@ -22,6 +28,19 @@ pub const SUFFIX: &str = ".er.zst";
 const MAX_ENTRIES: u64 = 1 << 20;
 /// The longest path of one: the experiment, the subexperiment, the file, each of 255 bytes.
 const MAX_PATH_BYTES: u64 = 3 * 256;
+
+/// Returns the file that the experiment at `path` is packed into: itself, or the one in its
+/// directory. None of one that is not packed.
+#[must_use]
+pub fn packed_file(path: &Path) -> Option<PathBuf> {
+    let file = match is_packed(path) && !path.is_dir() {
+        true => return Some(path.to_owned()),
+        false => path.join(PACKED),
+    };
+    file.symlink_metadata()
+        .is_ok_and(|found| found.is_file())
+        .then_some(file)
+}
 
 /// Returns whether a path has the name of a packed experiment.
 #[must_use]

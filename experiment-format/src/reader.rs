@@ -32,7 +32,7 @@ use crate::log::decode::{self, Log};
 use crate::log::{LogEvent, LogHeader, ProfileDecl, StartTime, WordSize};
 use crate::map::{self, MapEvent};
 use crate::microstate::NumStates;
-use crate::packed::{UnpackedPart, free_bytes, is_packed, unpack};
+use crate::packed::{UnpackedPart, free_bytes, packed_file, unpack};
 use crate::packet::walk::PacketWalk;
 use crate::packet::{
     HeapEvent, IoEvent, PacketDecl, PacketLayout, SyncEvent, counter, heap, io_call, sync, tick,
@@ -72,8 +72,8 @@ pub struct Sample {
 }
 
 impl Experiment {
-    /// Opens the experiment at `path`, a founder or a subexperiment; or one that is packed into a
-    /// file ([`crate::packed`]), which is unpacked into a directory for temporary files.
+    /// Opens the experiment at `path`, a founder or a subexperiment; or one that is packed
+    /// ([`crate::packed`]), which is unpacked into a directory for temporary files.
     ///
     /// # Errors
     ///
@@ -108,23 +108,31 @@ impl Experiment {
     }
 
     fn open_part(path: &Path, part: UnpackedPart) -> Result<Experiment> {
-        if !is_packed(path) || path.is_dir() {
-            return Experiment::open_directory(path);
-        }
+        // First, or else what is read may be packed and removed meanwhile.
+        let in_use = lock(path);
+        let Some(file) = packed_file(path) else {
+            return Ok(Experiment {
+                _in_use: in_use,
+                ..Experiment::open_directory(path)?
+            });
+        };
         let parent = std::env::temp_dir();
         let made = tempfile::Builder::new().prefix("kcollect-").tempdir();
         let made = made.map_err(|error| Error::io("make a directory in", &parent, error))?;
         let most = free_bytes(made.path())? / 2;
-        let directory = unpack(path, made.path(), part, most, &mut |_| {})?;
+        let directory = unpack(&file, made.path(), part, most, &mut |_| {})?;
+        if file != path {
+            link_archives(path, &directory)?;
+        }
         Ok(Experiment {
             named: Some(path.to_owned()),
+            _in_use: in_use,
             _unpacked: Some(made),
             ..Experiment::open_directory(&directory)?
         })
     }
 
     fn open_directory(path: &Path) -> Result<Experiment> {
-        let in_use = lock(path);
         let log_path = path.join("log.xml");
         let bytes = read_file(&log_path)?.ok_or_else(|| {
             let why = "there is none, so this directory is no experiment";
@@ -154,7 +162,7 @@ impl Experiment {
             header,
             start,
             events,
-            _in_use: in_use,
+            _in_use: None,
             _unpacked: None,
         })
     }
@@ -164,7 +172,8 @@ impl Experiment {
         &self.path
     }
 
-    /// Returns its path as it was named: of a packed one the file.
+    /// Returns its path as it was named: of a packed one the file, or the directory that it is
+    /// packed in.
     pub fn named(&self) -> &Path {
         self.named.as_deref().unwrap_or(&self.path)
     }
@@ -492,6 +501,21 @@ fn take_number<'a>(name: &mut &'a [u8]) -> &'a [u8] {
         .position(|digit| *digit != b'0')
         .unwrap_or(digits.len());
     &digits[zeros..]
+}
+
+/// Makes the load objects of a directory in which an experiment is packed those of the unpacked
+/// one.
+fn link_archives(packed: &Path, unpacked: &Path) -> Result<()> {
+    let link = || {
+        let archives = packed.canonicalize()?.join(ARCHIVES);
+        std::os::unix::fs::symlink(archives, unpacked.join(ARCHIVES))
+    };
+    match link() {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(Error::io("unpack", packed, error))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Opens the directory of an experiment and notes that it is in use. None for a subexperiment: of

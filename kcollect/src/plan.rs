@@ -53,6 +53,8 @@ pub struct Plan {
     pub rotate: Option<Duration>,
     /// What is kept of the experiments of the series (`--keep`). None: all.
     pub keep: Option<Keep>,
+    /// Experiments of the series are packed once they are complete (`--pack`).
+    pub pack: bool,
     /// The share of one CPU that kcollect may take (`--budget`). None: no limit.
     pub budget: Option<CpuShare>,
     /// What is copied into the experiment at the end.

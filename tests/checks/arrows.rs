@@ -187,6 +187,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
                 "record::finish",
                 "record::rotate",
                 "record::keep",
+                "record::packing",
                 "record::archiving",
                 "record::directory",
             ],

@@ -58,6 +58,11 @@ impl<'a> PendingFile<'a> {
         Ok(())
     }
 
+    /// Returns the file.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
     /// Writes all of `bytes`.
     pub(crate) fn fill(&mut self, bytes: &[u8]) -> Result<()> {
         self.file
@@ -161,15 +166,19 @@ fn set_owner(fd: &OwnedFd, owner: Option<Owner>) -> nix::Result<()> {
     }
 }
 
-/// Empties a directory. In an experiment, directories are nested less deep than the limit here.
-pub(super) fn remove_content(dir: BorrowedFd<'_>, depth: u32) -> nix::Result<()> {
+/// Empties a directory, but for what is called as one of `kept`. In an experiment, directories are
+/// nested less deep than the limit here.
+pub(super) fn remove_content(dir: BorrowedFd<'_>, kept: &[&str], depth: u32) -> nix::Result<()> {
     for name in entries(dir)? {
         let name = OsStr::from_bytes(name.to_bytes());
+        if kept.iter().any(|kept| name == *kept) {
+            continue;
+        }
         match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {
             Err(Errno::EISDIR | Errno::EPERM) if depth < 3 => {
                 let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
                 let inner = openat(dir, name, flags, Mode::empty())?;
-                remove_content(inner.as_fd(), depth + 1)?;
+                remove_content(inner.as_fd(), &[], depth + 1)?;
                 unlinkat(dir, name, UnlinkatFlags::RemoveDir)?;
             }
             // Its owner removed it first.

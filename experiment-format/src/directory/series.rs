@@ -23,6 +23,10 @@ use super::room::{Room, room};
 use crate::Result;
 use crate::error::Error;
 
+/// The name of the file into which an experiment's directory is packed but for its `archives/`.
+pub(crate) const PACKED: &str = "kcollect.tar.zst";
+const LOG: &str = "log.xml";
+
 /// An experiment of a series.
 #[derive(Debug)]
 pub struct Former {
@@ -41,13 +45,29 @@ impl Former {
         self.dir.name()
     }
 
+    pub(crate) fn dir(&self) -> &ExperimentDir {
+        &self.dir
+    }
+
+    /// Returns whether it is neither written nor read. If so, it is in use by this alone, until it
+    /// is dropped or [shared](Former::share).
+    pub(crate) fn is_alone(&self) -> bool {
+        same_file(self.dir.as_fd())
+            .and_then(|dir| Ok(dir.try_lock()?))
+            .is_ok()
+    }
+
+    /// Notes that it is in use, and lets others use it too.
+    pub(crate) fn share(&self) {
+        note_use(self.dir.as_fd());
+    }
+
     /// Removes it, unless it is being written or read. Returns whether it is gone.
     ///
     /// # Errors
     /// A system error: a part of it may be left.
     pub fn remove(self) -> Result<bool> {
-        let alone = same_file(self.dir.as_fd()).and_then(|dir| Ok(dir.try_lock()?));
-        if alone.is_err() {
+        if !self.is_alone() {
             return Ok(false);
         }
         self.dir.remove_all().map(|()| true)
@@ -68,8 +88,8 @@ fn same_file(dir: BorrowedFd<'_>) -> io::Result<File> {
 
 impl ExperimentDir {
     /// Returns the experiments of the same series that have smaller numbers, the oldest first:
-    /// those with a log that kcollect wrote, in a directory of the same owner. Nothing where this
-    /// one's name has no number.
+    /// those with a log that kcollect wrote, or that it packed, in a directory of the same owner.
+    /// Nothing where this one's name has no number.
     ///
     /// # Errors
     /// The directory can't be listed.
@@ -97,13 +117,18 @@ impl ExperimentDir {
     fn former(&self, name: &str, number: u64, owner: u32) -> nix::Result<Option<Former>> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let fd = openat(&self.parent, name, flags, Mode::empty())?;
-        let log = fstatat(&fd, "log.xml", AtFlags::AT_SYMLINK_NOFOLLOW)?;
-        let is_file = log.st_mode & S_IFMT == S_IFREG;
-        if fstat(&fd)?.st_uid != owner || !is_file || !is_ours(&fd)? {
+        let file = |name| {
+            let stat = fstatat(&fd, name, AtFlags::AT_SYMLINK_NOFOLLOW).ok();
+            stat.filter(|stat| stat.st_mode & S_IFMT == S_IFREG)
+        };
+        let Some(main) = file(PACKED).or_else(|| file(LOG).filter(|_| is_ours(&fd))) else {
+            return Ok(None);
+        };
+        if fstat(&fd)?.st_uid != owner {
             return Ok(None);
         }
         let files = room(fd.as_fd())?;
-        let seconds = Duration::from_secs(log.st_mtime.try_into().unwrap_or(0));
+        let seconds = Duration::from_secs(main.st_mtime.try_into().unwrap_or(0));
         Ok(Some(Former {
             number,
             written: SystemTime::UNIX_EPOCH + seconds,
@@ -121,16 +146,17 @@ impl ExperimentDir {
     }
 }
 
-/// Returns whether the log in a directory begins as those of kcollect do.
-fn is_ours(dir: &OwnedFd) -> nix::Result<bool> {
+/// Returns whether the log in a directory begins as those of kcollect do. One that can't be read
+/// does not.
+fn is_ours(dir: &OwnedFd) -> bool {
     use std::io::Read as _;
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-    let log = File::from(openat(dir, "log.xml", flags, Mode::empty())?);
+    let Ok(log) = openat(dir, LOG, flags, Mode::empty()) else {
+        return false;
+    };
     let mut head = Vec::new();
-    // A log that can't be read is not ours.
-    let _ = log.take(4096).read_to_end(&mut head);
-    let head = String::from_utf8_lossy(&head);
-    Ok(head.contains("<collector>kcollect "))
+    let _ = File::from(log).take(4096).read_to_end(&mut head);
+    String::from_utf8_lossy(&head).contains("<collector>kcollect ")
 }
 
 #[cfg(test)]

@@ -6,14 +6,15 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 use tar::{EntryType, Header};
 
 use crate::Result;
-use crate::directory::{MAX_DEPTH, entries};
+use crate::archive::ARCHIVES;
+use crate::directory::{INCOMPLETE, MAX_DEPTH, PACKED, entries};
 use crate::error::Error;
 
 /// The level of compression; zstd's default is 3.
@@ -29,6 +30,13 @@ enum Pass {
     Files,
 }
 
+/// What of an experiment is packed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Content {
+    All,
+    AllButArchives,
+}
+
 /// Packs the experiment in `directory` and returns `to`. `progress` is called with the bytes that
 /// are packed so far, after each file.
 ///
@@ -40,21 +48,33 @@ pub fn pack<W: Write>(directory: &Path, to: W, progress: &mut dyn FnMut(u64)) ->
     let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let top = open(directory, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?;
     let name = directory.canonicalize().map_err(failed)?;
-    let name = PathBuf::from(name.file_name().unwrap_or_default());
+    let name = Path::new(name.file_name().unwrap_or_default());
+    pack_open(top.as_fd(), name, Content::All, to, progress).map_err(failed)
+}
+
+/// Packs the experiment in an open directory, which is called `name`.
+pub(super) fn pack_open<W: Write>(
+    directory: BorrowedFd<'_>,
+    name: &Path,
+    content: Content,
+    to: W,
+    progress: &mut dyn FnMut(u64),
+) -> io::Result<W> {
     let mut packer = Packer {
-        tar: tar::Builder::new(zstd::Encoder::new(to, ZSTD_LEVEL).map_err(failed)?),
+        tar: tar::Builder::new(zstd::Encoder::new(to, ZSTD_LEVEL)?),
+        content,
         bytes: 0,
         progress,
     };
     for pass in [Pass::DirectoriesAndLog, Pass::Files] {
-        packer.walk(top.as_fd(), &name, pass, 0).map_err(failed)?;
+        packer.walk(directory, name, pass, 0)?;
     }
-    let encoder = packer.tar.into_inner().map_err(failed)?;
-    encoder.finish().map_err(failed)
+    packer.tar.into_inner()?.finish()
 }
 
 struct Packer<'a, W: Write> {
     tar: Tar<W>,
+    content: Content,
     bytes: u64,
     progress: &'a mut dyn FnMut(u64),
 }
@@ -68,6 +88,9 @@ impl<W: Write> Packer<'_, W> {
         let mut names = entries(dir)?;
         names.sort();
         for name in names {
+            if depth == 0 && self.is_left_out(name.to_bytes()) {
+                continue;
+            }
             let path = path.join(OsStr::from_bytes(name.to_bytes()));
             let Some((file, stat)) = open_entry(dir, &name)? else {
                 continue;
@@ -94,13 +117,23 @@ impl<W: Write> Packer<'_, W> {
         Ok(())
     }
 
+    /// Returns whether a name in the experiment is none of its data, or stays where it is.
+    fn is_left_out(&self, name: &[u8]) -> bool {
+        name.starts_with(INCOMPLETE.as_bytes())
+            || name == PACKED.as_bytes()
+            || self.content == Content::AllButArchives && name == ARCHIVES.as_bytes()
+    }
+
     fn append(&mut self, mut header: Header, path: &Path, content: impl Read) -> io::Result<()> {
         self.tar.append_data(&mut header, path, content)
     }
 }
 
 /// Opens a file or directory. None of what is gone or is a link.
-fn open_entry(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<Option<(OwnedFd, FileStat)>> {
+pub(super) fn open_entry(
+    dir: BorrowedFd<'_>,
+    name: &CStr,
+) -> io::Result<Option<(OwnedFd, FileStat)>> {
     use nix::errno::Errno;
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     match openat(dir, name, flags, Mode::empty()) {

@@ -10,6 +10,7 @@ use tar::{EntryType, Header};
 use tempfile::TempDir;
 
 use super::*;
+use crate::directory::{ExperimentDir, Former, NameRequest};
 
 const MOST: u64 = 1 << 30;
 
@@ -200,6 +201,116 @@ fn names_tell_what_is_packed() {
     ] {
         assert_eq!(is_packed(Path::new(name)), packed, "{name}");
     }
+}
+
+/// Makes experiments of a series that share a load object. Returns the last one.
+fn series(parent: &Path) -> ExperimentDir {
+    let made = [1, 2].map(|number| {
+        let request = NameRequest::Exactly(format!("k.{number}.er"));
+        let (dir, _) = ExperimentDir::create(parent, &request, None).unwrap();
+        let log = "<experiment>\n<collector>kcollect 0.1.0</collector>\n";
+        fs::write(dir.path().join("log.xml"), log).unwrap();
+        dir
+    });
+    let first = made[0].path();
+    for inner in ["archives", "_x_PID_1.1.er"] {
+        fs::create_dir(first.join(inner)).unwrap();
+        fs::write(first.join(inner).join("file"), vec![7; 100_000]).unwrap();
+    }
+    fs::create_dir(made[1].path().join("archives")).unwrap();
+    let link = made[1].path().join("archives/file");
+    fs::hard_link(first.join("archives/file"), link).unwrap();
+    let [_, last] = made;
+    last
+}
+
+fn first_of(newest: &ExperimentDir) -> Former {
+    newest.formers().unwrap().remove(0)
+}
+
+#[test]
+fn in_place_the_shared_load_objects_stay() {
+    let tmp = TempDir::new().unwrap();
+    let newest = series(tmp.path());
+    let dir = tmp.path().join("k.1.er");
+    let before = relative(&dir);
+    let written = first_of(&newest).written;
+    fs::write(dir.join(".incomplete-copy"), "of a process that was killed").unwrap();
+    let mut steps = Vec::new();
+    let sizes = pack_in_place(&first_of(&newest), &mut |step| {
+        steps.push(step);
+        Ok(())
+    });
+    let (whole, packed) = sizes.unwrap();
+    assert!(whole > 100_000 && packed < 1000, "{whole} {packed}");
+    assert!(steps.iter().all(|step| *step == PackStep::Written));
+    let left: Vec<_> = files(&dir).into_iter().map(|(path, _)| path).collect();
+    let expected = ["archives/file", PACKED].map(|name| dir.join(name));
+    assert_eq!(left, expected);
+    assert_eq!(packed_file(&dir), Some(dir.join(PACKED)));
+    // It is still one of the series, of the same time.
+    let former = first_of(&newest);
+    let seconds = |time: std::time::SystemTime| {
+        let since = time.duration_since(std::time::UNIX_EPOCH);
+        since.unwrap().as_secs()
+    };
+    assert_eq!(seconds(former.written), seconds(written));
+    drop(former);
+    let to = TempDir::new().unwrap();
+    let unpacked = unpack_all(&dir, to.path(), MOST, &mut |_| {}).unwrap();
+    assert_eq!(relative(&unpacked), before);
+    // There is no room for the load objects.
+    let to = TempDir::new().unwrap();
+    let error = unpack_all(&dir, to.path(), 150_000, &mut |_| {}).unwrap_err();
+    assert!(error.is_disk_full(), "{error}");
+    assert!(first_of(&newest).remove().unwrap() && !dir.exists());
+}
+
+#[test]
+fn in_place_what_is_read_stays_until_it_is_read_no_more() {
+    let tmp = TempDir::new().unwrap();
+    let newest = series(tmp.path());
+    let dir = tmp.path().join("k.1.er");
+    let before = relative(&dir);
+    let lock = || fs::File::open(&dir).unwrap();
+    let give_up = |_| Err(std::io::ErrorKind::Interrupted.into());
+    // In use before: nothing is begun.
+    let reader = lock();
+    reader.lock_shared().unwrap();
+    assert!(pack_in_place(&first_of(&newest), &mut { give_up }).is_err());
+    assert_eq!(relative(&dir), before);
+    reader.unlock().unwrap();
+    // In use from the first write on, until the third look.
+    let mut looks = 0;
+    let mut wait = |step| {
+        match step {
+            PackStep::Written => reader.lock_shared()?,
+            PackStep::InUse => {
+                looks += 1;
+                assert_eq!(packed_file(&dir), None);
+                assert!(dir.join("_x_PID_1.1.er/file").exists());
+                if looks == 3 {
+                    reader.unlock()?;
+                }
+            }
+        }
+        Ok(())
+    };
+    pack_in_place(&first_of(&newest), &mut wait).unwrap();
+    assert_eq!(looks, 3);
+    assert!(packed_file(&dir).is_some());
+}
+
+#[test]
+fn in_place_a_failure_leaves_it_as_it_was() {
+    let tmp = TempDir::new().unwrap();
+    let newest = series(tmp.path());
+    let dir = tmp.path().join("k.1.er");
+    let before = relative(&dir);
+    let full = |_| Err(std::io::ErrorKind::StorageFull.into());
+    assert!(pack_in_place(&first_of(&newest), &mut { full }).is_err());
+    assert_eq!(relative(&dir), before);
+    assert!(pack_in_place(&first_of(&newest), &mut |_| Ok(())).is_ok());
 }
 
 proptest! {

@@ -3,17 +3,23 @@
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
+use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::{Mode, SFlag};
 use nix::sys::statvfs::statvfs;
 use tar::{Archive, Entry, EntryType};
 
-use super::{MAX_ENTRIES, MAX_PATH_BYTES};
+use super::pack::open_entry;
+use super::{MAX_ENTRIES, MAX_PATH_BYTES, packed_file};
 use crate::Result;
+use crate::archive::ARCHIVES;
+use crate::directory::entries;
 use crate::error::Error;
 use crate::file::open_regular;
 
@@ -59,6 +65,57 @@ pub fn unpack(
     unpacking.all(decoder, part).map_err(failed)?;
     let empty = || failed(damage("there is no experiment in it"));
     unpacking.top.map(|top| parent.join(top)).ok_or_else(empty)
+}
+
+/// Unpacks the experiment at `path`, a file or a directory ([`packed_file`]), into `parent`, with
+/// copies of the load objects that are beside it: at most `max_bytes` bytes. See [`unpack`].
+///
+/// # Errors
+/// Those of [`unpack`]; there is no packed experiment.
+pub fn unpack_all(
+    path: &Path,
+    parent: &Path,
+    max_bytes: u64,
+    progress: &mut dyn FnMut(u64),
+) -> Result<PathBuf> {
+    let failed = |error: io::Error| Error::io("unpack", path, error);
+    let file = packed_file(path).ok_or_else(|| failed(damage("it is not packed")))?;
+    let mut unpacked = 0;
+    let mut count = |bytes| {
+        unpacked = bytes;
+        progress(bytes);
+    };
+    let directory = unpack(&file, parent, UnpackedPart::All, max_bytes, &mut count)?;
+    if file != path {
+        let (from, to) = (path.join(ARCHIVES), directory.join(ARCHIVES));
+        copy_files(&from, &to, max_bytes - unpacked).map_err(failed)?;
+    }
+    Ok(directory)
+}
+
+/// Copies the files of a directory into a new one, at most `max_bytes` bytes of them. Links and
+/// what else is no file are passed over.
+fn copy_files(from: &Path, to: &Path, max_bytes: u64) -> io::Result<()> {
+    let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let dir = match open(from, flags, Mode::empty()) {
+        Err(Errno::ENOENT) => return Ok(()),
+        dir => dir?,
+    };
+    make_dir(to)?;
+    let mut left = max_bytes;
+    for name in entries(dir.as_fd())? {
+        let Some((file, stat)) = open_entry(dir.as_fd(), &name)? else {
+            continue;
+        };
+        if SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT != SFlag::S_IFREG {
+            continue;
+        }
+        let copy = to.join(OsStr::from_bytes(name.to_bytes()));
+        let most = left.saturating_add(1);
+        let copied = io::copy(&mut File::from(file).take(most), &mut new_file(&copy)?)?;
+        left = left.checked_sub(copied).ok_or(Errno::ENOSPC)?;
+    }
+    Ok(())
 }
 
 /// Returns the bytes that are free where `directory` is.
@@ -168,9 +225,7 @@ impl Unpacking<'_> {
             return Err(Errno::ENOSPC.into());
         }
         self.directory(path.parent().unwrap_or(Path::new("")))?;
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true).mode(FILE_MODE);
-        let mut file = options.open(self.parent.join(path))?;
+        let mut file = new_file(&self.parent.join(path))?;
         if io::copy(entry, &mut file)? < bytes {
             return Err(damage(&format!("it ends in {}", path.display())));
         }
@@ -190,6 +245,12 @@ fn keep_time(file: &File, entry: &Entry<'_, impl Read>) {
     if let Some(time) = time {
         let _ = file.set_modified(time);
     }
+}
+
+fn new_file(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(FILE_MODE);
+    options.open(path)
 }
 
 fn make_dir(path: &Path) -> io::Result<()> {

@@ -10,10 +10,11 @@ use experiment_format::archive::{ARCHIVES, archive_name};
 use experiment_format::directory::room_of;
 use experiment_format::error::Error;
 use experiment_format::map::MapEvent;
-use experiment_format::packed::{self, UnpackedPart};
+use experiment_format::packed;
 use experiment_format::reader::Experiment;
 use host::exit::{ExitKind, Failure};
 use host::output::Output;
+use tempfile::TempDir;
 
 use crate::private_file;
 
@@ -29,7 +30,7 @@ pub struct ArchiveOptions {
 /// What is unpacked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnpackOptions {
-    /// The files.
+    /// The files, or the directories in which experiments are packed.
     pub files: Vec<PathBuf>,
     /// Where the experiments' directories are made.
     pub directory: PathBuf,
@@ -47,7 +48,13 @@ pub fn archive(options: &ArchiveOptions, output: &mut Output) -> Result<(), Fail
 }
 
 fn archive_one(path: &Path, file: Option<&Path>, output: &mut Output) -> Result<(), Failure> {
-    let experiment = Experiment::open(path).map_err(|error| unreadable(&error))?;
+    // One that is packed beside its load objects is packed again with them.
+    let whole = match packed::packed_file(path) {
+        Some(_) => Some(unpacked_for_now(path)?),
+        None => None,
+    };
+    let opened = whole.as_ref().map_or(path, |(_, whole)| whole);
+    let experiment = Experiment::open(opened).map_err(|error| unreadable(&error))?;
     let directory = experiment.path();
     if !experiment.is_closed() {
         output.say(&format!(
@@ -70,7 +77,7 @@ fn archive_one(path: &Path, file: Option<&Path>, output: &mut Output) -> Result<
             .map_err(io::IntoInnerError::into_error)?;
         Ok(())
     };
-    private_file::write(&file, directory, write).map_err(|error| {
+    private_file::write(&file, path, write).map_err(|error| {
         Failure::new(
             ExitKind::CantCreate,
             format!("cannot write {}: {error}", file.display()),
@@ -86,6 +93,16 @@ fn archive_one(path: &Path, file: Option<&Path>, output: &mut Output) -> Result<
         megabytes(whole)
     ));
     Ok(())
+}
+
+/// Unpacks an experiment into a directory for temporary files, which is removed with the first
+/// value. The second is the experiment's directory.
+fn unpacked_for_now(path: &Path) -> Result<(TempDir, PathBuf), Failure> {
+    let made = tempfile::tempdir().map_err(|error| Failure::of_system("TMPDIR", &error))?;
+    let room = packed::free_bytes(made.path()).map_err(|error| no_place(&error))?;
+    let done = packed::unpack_all(path, made.path(), room / 2, &mut |_| {});
+    let whole = done.map_err(|error| not_unpacked(&error))?;
+    Ok((made, whole))
 }
 
 fn default_file(directory: &Path) -> PathBuf {
@@ -142,13 +159,7 @@ pub fn unpack(options: &UnpackOptions, output: &mut Output) -> Result<(), Failur
         let mut progress = |bytes: u64| {
             output.progress(|| format!("unpacked {}", megabytes(bytes)));
         };
-        let done = packed::unpack(
-            file,
-            &options.directory,
-            UnpackedPart::All,
-            room,
-            &mut progress,
-        );
+        let done = packed::unpack_all(file, &options.directory, room, &mut progress);
         let directory = done.map_err(|error| not_unpacked(&error))?;
         output.end_progress();
         output.result_line(&directory.display().to_string());
@@ -164,7 +175,7 @@ fn not_unpacked(error: &Error) -> Failure {
         false => Failure::new(
             ExitKind::NoInput,
             error.to_string(),
-            "name a file that kcollect archive made, as it was made; what could be unpacked is there",
+            "name a file that kcollect archive made, as it was made, or an experiment that --pack packed; what could be unpacked is there",
         ),
     }
 }

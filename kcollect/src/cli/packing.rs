@@ -55,10 +55,12 @@ pub(super) fn unpack(
     files: Vec<PathBuf>,
     directory: Option<PathBuf>,
 ) -> Result<UnpackOptions, CliError> {
-    if let Some(other) = files.iter().find(|path| !is_packed(path)) {
+    let is_experiment =
+        |path: &PathBuf| is_packed(path) || path.extension().is_some_and(|ending| ending == "er");
+    if let Some(other) = files.iter().find(|path| !is_experiment(path)) {
         return Err(CliError::new(
             format!("{}: the name does not end in {SUFFIX}", other.display()),
-            "name a file that kcollect archive made",
+            "name a file that kcollect archive made, or an experiment that --pack packed",
         ));
     }
     Ok(UnpackOptions {

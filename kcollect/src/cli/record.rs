@@ -85,6 +85,7 @@ pub(super) fn record(typed: Arguments, facts: &HostFacts) -> Result<Plan, CliErr
         limit: time.limit.as_deref().map_or(Ok(None), values::limit)?,
         rotate,
         keep,
+        pack: time.pack,
         budget: time.budget.as_deref().map(values::budget).transpose()?,
         archive: experiment
             .archive
@@ -236,6 +237,12 @@ fn series(
         return Err(CliError::new(
             "--keep is for a series of experiments",
             "type --rotate TIME too",
+        ));
+    }
+    if rotate.is_none() && time.pack {
+        return Err(CliError::new(
+            "--pack is for a series of experiments",
+            "type --rotate TIME too, or kcollect archive EXPERIMENT after the recording",
         ));
     }
     if rotate.is_some() && name.series().is_none() {

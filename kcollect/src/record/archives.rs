@@ -8,6 +8,7 @@
 //! stacks were in.
 
 use std::io;
+use std::os::fd::OwnedFd;
 
 use experiment_format::directory::{ExperimentDir, Owner};
 use experiment_format::ids::Pid;
@@ -23,8 +24,8 @@ use user_collector::objects::VDSO;
 use crate::plan::Archive;
 
 /// Begins to archive as the command line says. `taken` are the kernel's load objects, whose names
-/// no file gets; `most` is how many bytes all copies may have; `before` is the experiment that
-/// ended when this one began.
+/// no file gets; `most` is how many bytes all copies may have; `before` is the `archives/` of
+/// the experiment that ended when this one began.
 ///
 /// # Errors
 /// When the directory can't be made, or there is no thread to be had.
@@ -34,7 +35,7 @@ pub fn begin<'a>(
     dir: &ExperimentDir,
     taken: impl Iterator<Item = &'a str>,
     most: Option<u64>,
-    before: Option<ExperimentDir>,
+    before: Option<OwnedFd>,
 ) -> io::Result<()> {
     let taken: Vec<&str> = taken.chain([VDSO]).collect();
     taken.iter().for_each(|name| code.objects.reserve(name));

@@ -6,11 +6,11 @@
 //! followed. Nothing is returned.
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use bpf::Programs;
 use bpf_abi::{Record, UserReturnRecord};
-use experiment_format::directory::ExperimentDir;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::kernel::{BPF, KERNEL};
 use experiment_format::losses::Losses;
@@ -455,7 +455,7 @@ impl Dispatcher {
         mut say: impl FnMut(&str),
     ) -> experiment_format::Result<()> {
         let router = std::mem::replace(&mut self.router, next);
-        let before = router.founder.dir().for_archiver().ok();
+        let before = router.founder.dir().archives_of().ok();
         let context = self
             .user
             .as_mut()
@@ -486,7 +486,7 @@ impl Dispatcher {
 fn begin_archives(
     router: &Router,
     user: &mut UserSpace,
-    before: Option<ExperimentDir>,
+    before: Option<OwnedFd>,
     say: &mut impl FnMut(&str),
 ) {
     let founder = &router.founder;

@@ -146,10 +146,13 @@ fn bounds(plan: &Plan) -> Vec<String> {
         Keep::Bytes(bytes) => format!("the newest complete ones are kept, {} MiB", bytes >> 20),
         Keep::Age(age) => format!("those that were complete {age:?} ago are removed"),
     });
+    let pack = plan
+        .pack
+        .then(|| "complete ones are packed in their directories".to_owned());
     let budget = plan
         .budget
         .map(|budget| format!("kcollect reduces detail when it takes more than {budget} of a CPU"));
-    [limit, rotate, keep, budget]
+    [limit, rotate, keep, pack, budget]
         .into_iter()
         .flatten()
         .collect()

@@ -25,6 +25,9 @@ impl Session<'_> {
     /// Stops, shows what was recorded, archives the rest and closes the experiment, whatever ended
     /// the run. Returns the exit code: the load's, or 0.
     pub(super) fn finish(mut self, output: &mut Output) -> Result<u8, Failure> {
+        if let Some(packer) = self.packer.take() {
+            packer.end(output);
+        }
         if let Some(at_ns) = self.concluded_ns {
             return self
                 .dispatcher

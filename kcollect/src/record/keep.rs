@@ -4,21 +4,15 @@
 use std::collections::HashSet;
 use std::time::SystemTime;
 
-use experiment_format::directory::{ExperimentDir, Former};
+use experiment_format::directory::Former;
 use host::output::Output;
 
 use crate::plan::Keep;
 
-/// Removes what is beyond `keep` of the series whose newest experiment is `newest`.
-pub(super) fn remove_oldest(keep: Keep, newest: &ExperimentDir, output: &mut Output) {
-    let formers = match newest.formers() {
-        Ok(formers) => formers,
-        Err(error) => {
-            return output.say(&format!("nothing is removed (--keep): {error}"));
-        }
-    };
-    let beyond = beyond(keep, &formers, SystemTime::now());
-    for former in formers.into_iter().take(beyond) {
+/// Removes what is beyond `keep` of the complete experiments of a series, the oldest first.
+pub(super) fn remove_oldest(keep: Keep, formers: &mut Vec<Former>, output: &mut Output) {
+    let beyond = beyond(keep, formers, SystemTime::now());
+    for former in formers.drain(..beyond) {
         let name = former.name().to_owned();
         match former.remove() {
             Ok(true) => output.detail(&format!("{name} is removed (--keep)")),
@@ -60,7 +54,7 @@ mod tests {
     use std::path::Path;
     use std::time::Duration;
 
-    use experiment_format::directory::NameRequest;
+    use experiment_format::directory::{ExperimentDir, NameRequest};
 
     use super::*;
 

@@ -14,6 +14,7 @@ pub mod input;
 mod keep;
 pub mod kernel;
 mod load_phase;
+mod packing;
 mod pause;
 mod process_limits;
 mod rotate;

@@ -130,10 +130,32 @@ impl Session<'_> {
         if self.pause.limited {
             self.change_pause(|reasons| reasons.limited = false)?;
         }
-        if let Some(keep) = plan.keep {
-            keep::remove_oldest(keep, self.dispatcher.router.founder.dir(), output);
-        }
+        self.tend_series(&ended, output);
         Ok(())
+    }
+
+    /// Removes the oldest experiments of the series, and has the one that ended packed.
+    fn tend_series(&mut self, ended: &Path, output: &mut Output) {
+        if self.plan.keep.is_none() && self.packer.is_none() {
+            return;
+        }
+        let mut formers = match self.dispatcher.router.founder.dir().formers() {
+            Ok(formers) => formers,
+            Err(error) => {
+                return output.say(&format!("nothing is removed or packed: {error}"));
+            }
+        };
+        if let Some(keep) = self.plan.keep {
+            keep::remove_oldest(keep, &mut formers, output);
+        }
+        if let Some(packer) = &self.packer {
+            packer.report(output);
+            let name = ended.file_name().unwrap_or_default();
+            let former = formers.into_iter().find(|former| former.name() == name);
+            if let Some(former) = former {
+                packer.add(former, output);
+            }
+        }
     }
 
     /// Writes all of the experiment but its end.

@@ -28,6 +28,7 @@ use super::hardening::rt_priority::{RtPriority, no_rt_priority};
 use super::input::inputs::Inputs;
 use super::kernel::code::KernelCode;
 use super::load_phase::{LoadPhase, cannot_start, starter};
+use super::packing::Packer;
 use super::pause::PauseReasons;
 use super::process_limits::{enough_address_space, enough_descriptors};
 use super::rotate::{Began, recording_into};
@@ -76,6 +77,8 @@ pub(super) struct Session<'a> {
     pub(super) inputs: Inputs,
     pub(super) dispatcher: Dispatcher,
     pub(super) pause: PauseReasons,
+    /// Packs experiments that are complete (`--pack`).
+    pub(super) packer: Option<Packer>,
     /// Watches the budget, if there is one (`--budget`).
     pub(super) governor: Option<Governor>,
     pub(super) load: LoadPhase,
@@ -149,6 +152,8 @@ impl<'a> Session<'a> {
             std::process::id()
         ));
         let pause = PauseReasons::at_start(plan);
+        let packer = plan.pack.then(|| Packer::start(plan.budget)).transpose();
+        let packer = packer.map_err(|error| Failure::of_system("a thread", &error))?;
         let started_ns = match begin(&mut inputs, &mut dispatcher, pause.none()) {
             Ok(started_ns) => started_ns,
             Err(failure) => {
@@ -171,6 +176,7 @@ impl<'a> Session<'a> {
             inputs,
             dispatcher,
             pause,
+            packer,
             governor: plan.budget.map(|budget| Governor::new(budget.share())),
             load,
             started_ns,

@@ -5,6 +5,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use experiment_format::directory::{ExperimentDir, NameRequest};
+use experiment_format::packed::pack_in_place;
+
 use super::experiment::{SUB, made};
 
 fn kcollect(directory: &Path, arguments: &[&str]) -> Output {
@@ -140,6 +143,77 @@ fn it_is_listed_once() {
         both.contains("ktest.3.er ") && !both.contains("ktest.3.er.zst"),
         "{both}"
     );
+}
+
+/// Makes `ktest.3.er` as [`packed`], and packs it in its directory.
+fn packed_in_place() -> tempfile::TempDir {
+    let tmp = packed();
+    let path = tmp.path();
+    fs::rename(
+        path.join("ktest.3.er.zst"),
+        path.join("kept/ktest.3.er.zst"),
+    )
+    .unwrap();
+    printed(path, &["unpack", "kept/ktest.3.er.zst"]);
+    let newest = NameRequest::Exactly("ktest.4.er".to_owned());
+    let (newest, _) = ExperimentDir::create(path, &newest, None).unwrap();
+    let former = newest.formers().unwrap().pop().unwrap();
+    pack_in_place(&former, &mut |_| Ok(())).unwrap();
+    newest.remove_all().unwrap();
+    fs::create_dir(path.join("kept/temporary")).unwrap();
+    tmp
+}
+
+#[test]
+fn one_that_is_packed_in_its_directory_reads_as_before() {
+    let tmp = packed_in_place();
+    let (here, kept) = (tmp.path(), tmp.path().join("kept"));
+    let report = |directory: &Path, view: &str| {
+        printed(directory, &["report", "ktest.3.er", view, "--json"])
+    };
+    let views = ["triage", "functions", "objects", "processes", "experiments"];
+    for view in views {
+        assert_eq!(report(here, view), report(&kept, view), "{view}");
+    }
+    let last = ["report", "--last", "1h", "processes", "--json"];
+    assert_eq!(printed(here, &last), printed(&kept, &last));
+    let text = printed(here, &["list"]);
+    assert!(
+        text.contains("ktest.3.er ") && text.contains("complete"),
+        "{text}"
+    );
+    // As after a kill, when not all is removed that is packed.
+    fs::write(here.join("ktest.3.er/profile"), "the rest").unwrap();
+    for view in views {
+        assert_eq!(report(here, view), report(&kept, view), "{view}");
+    }
+    assert!(is_empty(&here.join("temporary")));
+}
+
+#[test]
+fn one_that_is_packed_in_its_directory_is_carried_away_whole() {
+    let tmp = packed_in_place();
+    let path = tmp.path();
+    fs::create_dir(path.join("other")).unwrap();
+    printed(path, &["unpack", "ktest.3.er", "-d", "other"]);
+    printed(path, &["archive", "ktest.3.er", "-o", "other/file.er.zst"]);
+    fs::create_dir(path.join("other/again")).unwrap();
+    printed(path, &["unpack", "other/file.er.zst", "-d", "other/again"]);
+    let diff = |other: &str| {
+        let mut diff = Command::new("diff");
+        diff.args(["-r", "kept/ktest.3.er", other]);
+        diff.current_dir(path).output().unwrap()
+    };
+    for other in ["other/ktest.3.er", "other/again/ktest.3.er"] {
+        let found = diff(other);
+        let text = String::from_utf8_lossy(&found.stdout);
+        assert!(found.status.success(), "{text}");
+    }
+    assert!(is_empty(&path.join("temporary")));
+    // Not over itself, and not what is not packed.
+    assert_eq!(refused(path, &["unpack", "ktest.3.er"]).0, 73);
+    let (code, text) = refused(path, &["unpack", "kept/ktest.3.er", "-d", "other/again"]);
+    assert!(code == 66 && text.contains("it is not packed"), "{text}");
 }
 
 #[test]

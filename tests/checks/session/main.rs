@@ -4,6 +4,7 @@
 mod budget;
 mod doctor;
 mod own_cost;
+mod packing;
 mod privileges;
 mod rotation;
 mod service;

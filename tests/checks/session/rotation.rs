@@ -32,7 +32,7 @@ use tests::workload::truth::Truth;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Returns the experiments of a series, in their order.
-fn series(directory: &Path) -> Result<Vec<PathBuf>> {
+pub(super) fn series(directory: &Path) -> Result<Vec<PathBuf>> {
     let number = |path: &PathBuf| {
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
         let number = name.rsplit('.').next().unwrap_or_default();
@@ -55,7 +55,7 @@ fn span(path: &Path) -> Result<(u64, u64)> {
 }
 
 /// Starts a recording as a service, which ends an experiment at SIGHUP.
-fn service(directory: &Path, options: &[&str]) -> Result<Running> {
+pub(super) fn service(directory: &Path, options: &[&str]) -> Result<Running> {
     // A program that leads no process group becomes the session's leader, with its process id.
     // These checks may run below nohup(1), which has SIGHUP ignored.
     let mut command = Command::new("env");
@@ -65,7 +65,7 @@ fn service(directory: &Path, options: &[&str]) -> Result<Running> {
 }
 
 /// Waits until the first experiment of a service has data.
-fn until_data(service: &mut Running, directory: &Path) -> Result<()> {
+pub(super) fn until_data(service: &mut Running, directory: &Path) -> Result<()> {
     service.until("data", || {
         let log = fs::read_to_string(directory.join("ktest.1.er/log.xml"));
         log.is_ok_and(|log| log.contains("<event kind=\"resume\""))
@@ -74,7 +74,7 @@ fn until_data(service: &mut Running, directory: &Path) -> Result<()> {
 
 /// Checks that the experiments of a series are closed, and that each begins where the one before it
 /// ends.
-fn closed_without_a_gap(all: &[PathBuf]) -> Result<()> {
+pub(super) fn closed_without_a_gap(all: &[PathBuf]) -> Result<()> {
     for path in all {
         ensure!(opened(path)?.closed, "{} is not closed", path.display());
     }

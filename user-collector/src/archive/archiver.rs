@@ -76,8 +76,8 @@ pub struct Archiver {
 impl Archiver {
     /// Starts the thread. `dir` is from [`ExperimentDir::for_archiver`]; `taken` are names of load
     /// objects that others archive; `max_bytes` is the limit for all copies, where that is less
-    /// than [`MAX_ARCHIVE_BYTES`](super::MAX_ARCHIVE_BYTES). Load objects that the experiment
-    /// `before` this one has archived are linked and not copied.
+    /// than [`MAX_ARCHIVE_BYTES`](super::MAX_ARCHIVE_BYTES). Load objects that are in
+    /// `before`, the `archives/` of the experiment before this one, are linked and not copied.
     ///
     /// # Errors
     /// The thread can't be started.
@@ -87,7 +87,7 @@ impl Archiver {
         sources: SourceCopies,
         taken: impl IntoIterator<Item = &'a str>,
         max_bytes: Option<u64>,
-        before: Option<ExperimentDir>,
+        before: Option<OwnedFd>,
     ) -> io::Result<Archiver> {
         let (jobs, queue) = channel();
         let (done, results) = channel();
@@ -278,7 +278,7 @@ mod tests {
         assert!(archiver.wait(LONG) && archiver.stats().bytes > 0);
         let (_second, dir, _) = trial(SourceCopies::None);
         let own = dir.for_archiver().unwrap();
-        let held = before.for_archiver().unwrap();
+        let held = before.archives_of().unwrap();
         let mut archiver =
             Archiver::start(own, ROOT, SourceCopies::None, [], None, Some(held)).unwrap();
         archiver.request(request("a", content()));

@@ -50,8 +50,8 @@ pub(super) struct JobResult {
 /// The state of the archive thread.
 pub(super) struct ArchiveWorker {
     dir: ExperimentDir,
-    /// The experiment before this one, whose copies are linked.
-    pub(super) before: Option<ExperimentDir>,
+    /// `archives/` of the experiment before this one, whose copies are linked.
+    pub(super) before: Option<OwnedFd>,
     user: InvokingUser,
     sources: SourceCopies,
     host: OwnedFd,
@@ -161,7 +161,7 @@ impl ArchiveWorker {
         };
         // In all experiments of a recording a name is that of the same file.
         if let Some(before) = &self.before
-            && self.dir.link_archive(before, &request.name).is_ok()
+            && self.dir.link_archive(before.as_fd(), &request.name).is_ok()
         {
             return Ok((true, None));
         }

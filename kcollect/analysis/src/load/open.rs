@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use experiment_format::packed::is_packed;
+use experiment_format::packed::{is_packed, packed_file};
 use experiment_format::reader::Experiment;
 use host::exit::{ExitKind, Failure};
 
@@ -145,8 +145,11 @@ fn subexperiments(
     opened
 }
 
-/// Returns whether nothing has been written into a subexperiment yet.
+/// Returns whether nothing has been written into an experiment yet.
 pub(crate) fn is_empty(path: &Path) -> bool {
+    if packed_file(path).is_some() {
+        return false;
+    }
     let length = |name: &str| {
         path.join(name)
             .symlink_metadata()

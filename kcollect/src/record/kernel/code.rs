@@ -4,6 +4,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::io;
+use std::os::fd::AsFd as _;
 
 use experiment_format::Error;
 use experiment_format::directory::ExperimentDir;
@@ -115,14 +116,15 @@ impl KernelCode {
             ));
         }
         let kcore = kcore.ok();
+        let former = former.and_then(|former| former.archives_of().ok());
         for (name, object) in self.symbols.objects().filter(|(name, _)| *name != BPF) {
             // Which modules are used is not known before the end.
             if which == Archive::UsedLoadObjects && name != KERNEL {
                 continue;
             }
             let known = self.archived.iter().find(|(known, _)| known == name);
-            if let (Some((_, events)), Some(former)) = (known, former)
-                && dir.link_archive(former, name).is_ok()
+            if let (Some((_, events)), Some(former)) = (known, &former)
+                && dir.link_archive(former.as_fd(), name).is_ok()
             {
                 maps.extend(events.iter().cloned());
                 continue;

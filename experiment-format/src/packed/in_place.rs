@@ -1,0 +1,96 @@
+//! Packs a complete experiment of a series in its directory. The load objects, which the series
+//! shares by links, stay.
+//!
+//! A reader holds a shared lock on the directory, and looks for the packed file once it has it. So
+//! the file gets its name, and what is packed is removed, only with an exclusive lock: no reader
+//! that found the files loses them, and a later one finds the packed file. If this process ends in
+//! between, both are there, and the packed file is what counts.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::time::SystemTime;
+
+use super::pack::{Content, pack_open};
+use crate::Result;
+use crate::archive::ARCHIVES;
+use crate::directory::{Former, PACKED, PendingFile};
+use crate::error::Error;
+
+/// What [`pack_in_place`] is at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PackStep {
+    /// It has written some bytes.
+    Written,
+    /// Another process reads or writes the experiment.
+    InUse,
+}
+
+/// Packs an experiment in its directory. Returns the bytes that its files had, and that the packed
+/// file has. `wait` is called after each step, may sleep, and ends the packing with an error.
+///
+/// # Errors
+/// A file can't be read, or the packed one can't be written: then the experiment is as it was. What
+/// is packed can't be removed: then both are there.
+pub fn pack_in_place(
+    former: &Former,
+    wait: &mut dyn FnMut(PackStep) -> io::Result<()>,
+) -> Result<(u64, u64)> {
+    let dir = former.dir();
+    let failed = |error: io::Error| Error::io("pack", dir.path(), error);
+    // Nothing may write to it any more.
+    alone(former, wait).map_err(failed)?;
+    former.share();
+    let file = dir.pending(PACKED)?;
+    let mut before = 0;
+    let paced = Paced {
+        file,
+        bytes: 0,
+        wait,
+    };
+    let mut progress = |bytes| before = bytes;
+    let (name, content) = (Path::new(former.name()), Content::AllButArchives);
+    let packed = pack_open(dir.as_fd(), name, content, paced, &mut progress).map_err(failed)?;
+    let Paced { file, bytes, wait } = packed;
+    complete(file.file(), former.written).map_err(failed)?;
+    alone(former, wait).map_err(failed)?;
+    file.commit()?;
+    dir.remove_all_but(&[ARCHIVES, PACKED])?;
+    Ok((before, bytes))
+}
+
+/// Waits until nothing else uses the experiment.
+fn alone(former: &Former, wait: &mut dyn FnMut(PackStep) -> io::Result<()>) -> io::Result<()> {
+    while !former.is_alone() {
+        wait(PackStep::InUse)?;
+    }
+    Ok(())
+}
+
+/// Brings a file to the disk: what it replaces is removed then. It keeps the time at which the
+/// experiment was written.
+fn complete(file: &File, written: SystemTime) -> io::Result<()> {
+    file.set_modified(written)?;
+    file.sync_all()
+}
+
+/// The packed file. It waits after each write.
+struct Paced<'a, 'd> {
+    file: PendingFile<'d>,
+    bytes: u64,
+    wait: &'a mut dyn FnMut(PackStep) -> io::Result<()>,
+}
+
+impl Write for Paced<'_, '_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.bytes += written as u64;
+        (self.wait)(PackStep::Written)?;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
