@@ -17,6 +17,7 @@ mod error;
 mod io_uring;
 mod load;
 mod recording;
+mod ring_buffer;
 mod rings;
 mod skeleton;
 mod steal;

@@ -3,32 +3,21 @@
 //! tables.
 
 use std::fmt;
-use std::mem::{swap, take};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use bpf_abi::Record;
-use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType};
 
 use crate::Error;
 use crate::error::step;
+use crate::ring_buffer::RingBuffer;
 use crate::skeleton::KcollectSkel;
 
 /// All rings of the loaded programs, one for every eight CPUs.
 pub struct Rings {
-    rings: RingBuffer<'static>,
-    maps: Vec<MapHandle>,
-    arrived: Arc<Mutex<Arrived>>,
+    rings: Vec<RingBuffer>,
     backlog: MapHandle,
     last_eighths: u32,
-}
-
-/// Records that were taken.
-#[derive(Default)]
-struct Arrived {
-    bytes: Vec<u8>,
-    /// A stack copy is among them.
-    copies: bool,
 }
 
 impl fmt::Debug for Rings {
@@ -40,29 +29,13 @@ impl fmt::Debug for Rings {
 impl Rings {
     /// Makes `count` rings of `size` bytes each, which the programs have from then on.
     pub(crate) fn make(skel: &KcollectSkel<'_>, count: u32, size: u32) -> Result<Rings, Error> {
-        let handles = (0..count)
+        let rings = (0..count)
             .map(|index| make_ring(skel, index, size))
             .collect::<Result<Vec<_>, _>>()?;
-        let arrived = Arc::new(Mutex::new(Arrived::default()));
-        let mut builder = RingBufferBuilder::new();
-        for handle in &handles {
-            let arrived = Arc::clone(&arrived);
-            builder
-                .add(handle, move |bytes| {
-                    let mut arrived = arrived.lock().unwrap_or_else(PoisonError::into_inner);
-                    arrived.copies |= Record::is_stack_copy(bytes);
-                    arrived.bytes.extend_from_slice(bytes);
-                    0
-                })
-                .map_err(step("map a ring"))?;
-        }
-        let rings = builder.build().map_err(step("map the rings"))?;
         let backlog =
             MapHandle::try_from(&skel.maps.kc_backlog).map_err(step("find the backlog"))?;
         Ok(Rings {
             rings,
-            maps: handles,
-            arrived,
             backlog,
             last_eighths: 0,
         })
@@ -70,17 +43,12 @@ impl Rings {
 
     /// Appends all that the rings hold to `bytes`, in no order across CPUs, for
     /// [`Record::decode_all`]. Returns whether a stack copy is among them.
-    ///
-    /// # Errors
-    /// [`Error::Step`] when a ring can't be read.
-    pub fn take(&mut self, bytes: &mut Vec<u8>) -> Result<bool, Error> {
-        self.rings.consume().map_err(step("read the rings"))?;
-        let mut arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
-        match bytes.is_empty() {
-            true => swap(bytes, &mut arrived.bytes),
-            false => bytes.append(&mut arrived.bytes),
+    pub fn take(&mut self, bytes: &mut Vec<u8>) -> bool {
+        let mut copies = false;
+        for ring in &self.rings {
+            ring.take(bytes, |record| copies |= Record::is_stack_copy(record));
         }
-        Ok(take(&mut arrived.copies))
+        copies
     }
 
     /// Sets how much of what was taken waits in user space, in eighths of what may wait. From a
@@ -99,11 +67,11 @@ impl Rings {
     /// Returns a descriptor for each ring. It is readable as long as anything is in the ring; but a
     /// waiter is woken only when an eighth of it is full, long before it overflows.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.maps.iter().map(MapHandle::as_fd)
+        self.rings.iter().map(RingBuffer::as_fd)
     }
 }
 
-fn make_ring(skel: &KcollectSkel<'_>, index: u32, size: u32) -> Result<MapHandle, Error> {
+fn make_ring(skel: &KcollectSkel<'_>, index: u32, size: u32) -> Result<RingBuffer, Error> {
     let options = libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_sys::bpf_map_create_opts>() as u64,
         ..Default::default()
@@ -118,5 +86,7 @@ fn make_ring(skel: &KcollectSkel<'_>, index: u32, size: u32) -> Result<MapHandle
             MapFlags::ANY,
         )
         .map_err(step("publish a ring"))?;
-    Ok(ring)
+    let fd = ring.as_fd().try_clone_to_owned();
+    let mapped = fd.and_then(|fd| RingBuffer::map(fd, size));
+    mapped.map_err(|error| step("map a ring")(error.into()))
 }

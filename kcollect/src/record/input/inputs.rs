@@ -465,7 +465,7 @@ impl Inputs {
     }
 
     fn drain(&mut self) -> Result<(), Failure> {
-        self.reader.take(&mut self.bytes).map_err(bpf_failure)?;
+        self.reader.take(&mut self.bytes);
         self.take(
             Record::decode_all(&self.bytes.records).map_err(|error| bpf_failure(error.into()))?,
         );

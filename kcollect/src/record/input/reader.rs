@@ -164,17 +164,13 @@ impl Reader {
 
     /// Replaces `bytes`, whose memory is reused, by all bytes that arrived since the last time, up
     /// to this instant.
-    ///
-    /// # Errors
-    /// [`bpf::Error::Step`] when a ring can't be read.
-    pub fn take(&self, bytes: &mut Bytes) -> Result<(), bpf::Error> {
+    pub fn take(&self, bytes: &mut Bytes) {
         bytes.clear();
         let mut rings = self.state.lock();
         let _ = self.state.session_wake.read();
-        rings.empty()?;
+        rings.empty();
         rings.programs.set_backlog(0);
         std::mem::swap(&mut rings.waiting, bytes);
-        Ok(())
     }
 }
 
@@ -217,8 +213,7 @@ impl ReaderState {
             while !woken(&epoll) {
                 let mut rings = self.lock();
                 let copies = match rings.waiting.len() < MAX_WAITING_BYTES {
-                    // `take` returns the same error.
-                    true => rings.empty().unwrap_or(false),
+                    true => rings.empty(),
                     false => false,
                 };
                 // `take` resets it, so that it wakes the session once.
@@ -244,13 +239,13 @@ fn woken(epoll: &Epoll) -> bool {
 
 impl Rings {
     /// Moves all bytes of the rings to those that wait. Returns whether a stack copy is among them.
-    fn empty(&mut self) -> Result<bool, bpf::Error> {
+    fn empty(&mut self) -> bool {
         for ring in self.sideband.values() {
             ring.take(&mut self.waiting.sideband);
         }
-        let copies = self.programs.take(&mut self.waiting.records)?;
+        let copies = self.programs.take(&mut self.waiting.records);
         self.programs.set_backlog(self.waiting.backlog_eighths());
-        Ok(copies)
+        copies
     }
 
     /// Returns duplicates of the rings' descriptors, which wake when a ring is filled to its
