@@ -57,8 +57,7 @@ fn work() -> Result<()> {
     attach(DISK, "ext4", "/var/tmp")?;
 
     record("doctor", &["doctor", "--json"])?;
-    let runs = RUNS.get(online_cpus()?.len() - 1);
-    for each in runs.context("a machine of so many CPUs")?.iter() {
+    for each in RUNS[online_cpus()?.len().min(RUNS.len()) - 1] {
         record(each.name, &[each.args, each.load].concat())?;
     }
     fs::write(Path::new(OUT).join(DONE), "")?;

@@ -14,6 +14,7 @@ use tests::workload::compat32;
 use tests::workload::loads;
 use tests::workload::{io_calls, locked, memory, proctorture};
 
+use crate::cpus;
 use crate::initramfs::Initramfs;
 use crate::judge::{Verdict, judge};
 use crate::kernel::{self, Kernel};
@@ -60,6 +61,10 @@ const RESULTS: &str = "results";
 pub(crate) fn main() -> Result<()> {
     let kernels = kernel::all()?;
     let common = common()?;
+    if let Ok(cpus) = std::env::var("CPUS") {
+        let newest = kernels.last().context("a kernel")?;
+        return many_cpus(newest, &cpus, &common);
+    }
     let one = try_on_each(&kernels, &COUNTED, &common);
     let two = try_on_each(&kernels, &TWO_CPUS, &common);
     let mut wrong = Vec::new();
@@ -91,6 +96,29 @@ pub(crate) fn main() -> Result<()> {
         return Ok(());
     }
     bail!("{} things are wrong:\n{}", wrong.len(), wrong.join("\n"))
+}
+
+/// Boots a kernel with each of these numbers of CPUs, `8,16`, and prints what kcollect took.
+fn many_cpus(kernel: &Kernel, numbers: &str, common: &Initramfs) -> Result<()> {
+    let (mut taken, mut wrong) = (Vec::new(), Vec::new());
+    for number in numbers.split(',') {
+        let cpus = [&["-smp", number], &TWO_CPUS[2..]].concat();
+        let verdict = try_on(kernel, &cpus, common)?;
+        for line in verdict.notes {
+            println!("  {number} CPUs: {line}");
+        }
+        let errors = verdict.wrong.into_iter();
+        wrong.extend(errors.map(|error| format!("{number} CPUs: {error:#}")));
+        taken.extend(verdict.taken);
+    }
+    println!("\n{}\n", cpus::table(&taken));
+    ensure!(
+        wrong.is_empty() && !taken.is_empty(),
+        "wrong on Linux {}:\n{}",
+        kernel.release,
+        wrong.join("\n")
+    );
+    Ok(())
 }
 
 /// Returns the files of every machine: kcollect, this program, the workloads, and some programs of

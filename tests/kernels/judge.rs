@@ -21,9 +21,10 @@ use tests::workload::memory::{has_blocks, has_own_samples};
 use tests::workload::truth::Truth;
 
 use crate::counters;
+use crate::cpus::Taken;
 use crate::runs::{
-    ALLOCATED, COUNTED, FOLLOWED, Glances, IO, LoadReport, MOVING, OWN_SAMPLES, RING, STATES,
-    TRACED, VerifiedProgram,
+    ALLOCATED, COUNTED, FOLLOWED, Glances, IO, LoadReport, MANY_CPUS, MOVING, OWN_SAMPLES, RING,
+    STATES, TRACED, VerifiedProgram,
 };
 use crate::verifier;
 
@@ -36,6 +37,8 @@ pub(crate) struct Verdict {
     pub(crate) wrong: Vec<anyhow::Error>,
     /// The BPF programs.
     pub(crate) programs: Vec<VerifiedProgram>,
+    /// What kcollect took on a machine of many CPUs.
+    pub(crate) taken: Option<Taken>,
 }
 
 /// The results of a recording.
@@ -92,6 +95,7 @@ pub(crate) fn judge(results: &Path) -> Verdict {
         ALLOCATED,
         OWN_SAMPLES,
         MOVING,
+        MANY_CPUS,
     ] {
         // Not every machine has all of them.
         if !results.join(name).exists() {
@@ -126,6 +130,10 @@ pub(crate) fn judge(results: &Path) -> Verdict {
             }
             _ => {}
         }
+    }
+    match Taken::of(results) {
+        Ok(taken) => verdict.taken = taken,
+        Err(error) => verdicts.push(Err(error)),
     }
     verdict.wrong = verdicts.into_iter().filter_map(Result::err).collect();
     verdict.notes = notes;
@@ -203,10 +211,14 @@ fn conserved(results: &RunResults) -> Vec<Result<()>> {
 fn threads(results: &RunResults) -> Result<()> {
     let (before, after): (Glances, Glances) = (results.json("before")?, results.json("after")?);
     let residents = before.keys().filter(|pid| after.contains_key(pid));
-    let allowed = if results.name == MOVING {
-        MAX_STANDSTILL_S
-    } else {
-        MAX_WHOLE_RUN_ERROR_S
+    let allowed = match results.name {
+        MOVING => MAX_STANDSTILL_S,
+        // One of the host's CPUs serves all.
+        MANY_CPUS => {
+            let summary = RunSummary::of(&results.experiment)?;
+            MAX_STANDSTILL_S * summary.cpus.len() as f64 / 2.0
+        }
+        _ => MAX_WHOLE_RUN_ERROR_S,
     };
     States::of(&results.experiment)?.conserve_within(&residents.copied().collect(), allowed)
 }
@@ -268,7 +280,7 @@ fn nothing_lost(results: &RunResults) -> Result<()> {
     summary.complete()?;
     // Where a CPU stands still, memory for what is kept of threads may come too late. It is
     // counted.
-    if results.name == MOVING {
+    if [MOVING, MANY_CPUS].contains(&results.name) {
         return Ok(());
     }
     let losses = summary.losses;

@@ -55,6 +55,11 @@ pub(crate) const SAMPLED: &str = "/sampled";
 /// The recording of what moves between two CPUs.
 pub(crate) const MOVING: &str = "moving";
 
+/// The recording of a machine of more CPUs.
+pub(crate) const MANY_CPUS: &str = "many_cpus";
+/// The recording of the same machine with nothing to do.
+pub(crate) const IDLE_CPUS: &str = "idle_cpus";
+
 /// A recording.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
@@ -66,8 +71,8 @@ pub(crate) struct Run {
     pub(crate) load: &'static [&'static str],
 }
 
-/// The recordings on a machine of one CPU, and on one of two.
-pub(crate) const RUNS: [&[Run]; 2] = [
+/// The recordings on a machine of one CPU, on one of two, and on one of more.
+pub(crate) const RUNS: [&[Run]; 3] = [
     &[
         Run {
             name: STATES,
@@ -125,6 +130,18 @@ pub(crate) const RUNS: [&[Run]; 2] = [
         args: &["-p", "on", "-x", "off", "-F", "on", "--"],
         load: &["/bin/sh", "-eu", "-c", MOVING_SCRIPT],
     }],
+    &[
+        Run {
+            name: MANY_CPUS,
+            args: &["-p", "on", "-x", "off", "-F", "on", "--"],
+            load: &["/bin/sh", "-eu", "-c", MANY_CPUS_SCRIPT],
+        },
+        Run {
+            name: IDLE_CPUS,
+            args: &["-p", "on", "-F", "on", "-A", "off", "--json", "-t", "3"],
+            load: &[],
+        },
+    ],
 ];
 
 /// The longest that a recording takes, by the clock of the machine.
@@ -152,6 +169,21 @@ const MOVING_SCRIPT: &str = r#"
 /workloads/state_lock 1 0 mutex &
 /workloads/state_latency 1 1 &
 /proctorture deep:100,200
+wait
+"#;
+
+/// A script that is busy on all CPUs, half of the time in programs that exit at once.
+const MANY_CPUS_SCRIPT: &str = r#"
+read -r online < /sys/devices/system/cpu/online
+cpus=$((${online#*-} + 1))
+busy() {
+    n=0
+    while [ $n -lt 20000 ]; do n=$((n + 1)); done
+    n=0
+    while [ $n -lt 5 ]; do /bin/true; n=$((n + 1)); done
+}
+cpu=0
+while [ $cpu -lt $cpus ]; do busy & cpu=$((cpu + 1)); done
 wait
 "#;
 
