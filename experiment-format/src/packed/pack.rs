@@ -8,8 +8,8 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use nix::fcntl::{OFlag, open, openat};
-use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
+use nix::fcntl::{AtFlags, OFlag, open, openat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 use tar::{EntryType, Header};
 
 use crate::Result;
@@ -91,13 +91,15 @@ impl<W: Write> Packer<'_, W> {
             if depth == 0 && self.is_left_out(name.to_bytes()) {
                 continue;
             }
+            let is_log = depth == 0 && name.to_bytes() == LOG;
+            if pass == Pass::DirectoriesAndLog && !is_log && !is_directory(dir, &name) {
+                continue;
+            }
             let path = path.join(OsStr::from_bytes(name.to_bytes()));
             let Some((file, stat)) = open_entry(dir, &name)? else {
                 continue;
             };
-            let kind = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
-            let is_log = depth == 0 && name.to_bytes() == LOG;
-            match kind {
+            match kind_of(&stat) {
                 SFlag::S_IFDIR if depth < MAX_DEPTH => {
                     self.walk(file.as_fd(), &path, pass, depth + 1)?;
                 }
@@ -127,6 +129,16 @@ impl<W: Write> Packer<'_, W> {
     fn append(&mut self, mut header: Header, path: &Path, content: impl Read) -> io::Result<()> {
         self.tar.append_data(&mut header, path, content)
     }
+}
+
+fn is_directory(dir: BorrowedFd<'_>, name: &CStr) -> bool {
+    fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)
+        .is_ok_and(|stat| kind_of(&stat) == SFlag::S_IFDIR)
+}
+
+/// Returns the kind of a file.
+pub(super) fn kind_of(stat: &FileStat) -> SFlag {
+    SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT
 }
 
 /// Opens a file or directory. None of what is gone or is a link.

@@ -15,7 +15,7 @@ use nix::sys::stat::{Mode, SFlag};
 use nix::sys::statvfs::statvfs;
 use tar::{Archive, Entry, EntryType};
 
-use super::pack::open_entry;
+use super::pack::{kind_of, open_entry};
 use super::{MAX_ENTRIES, MAX_PATH_BYTES, packed_file};
 use crate::Result;
 use crate::archive::ARCHIVES;
@@ -107,7 +107,7 @@ fn copy_files(from: &Path, to: &Path, max_bytes: u64) -> io::Result<()> {
         let Some((file, stat)) = open_entry(dir.as_fd(), &name)? else {
             continue;
         };
-        if SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT != SFlag::S_IFREG {
+        if kind_of(&stat) != SFlag::S_IFREG {
             continue;
         }
         let copy = to.join(OsStr::from_bytes(name.to_bytes()));
