@@ -279,8 +279,9 @@ static __always_inline __u32 next_user_return(struct cpu_stats *stats, struct ta
 	if (current && capture_on_return && thread->user_return & RETURN_AWAITED)
 		return thread->user_return / 2 + 1;
 	if (current) {
-		/* An exiting thread still has its memory for a while. */
-		if (task->flags & PF_EXITING && !task->mm)
+		/* An exiting thread still has its memory for a while. Read by a call: at a load of
+		 * this pointer, the verifier looks for four types by name, linearly. */
+		if (task->flags & PF_EXITING && !BPF_CORE_READ(task, mm))
 			return 0;
 		thread->user_return = (thread->user_return & ~RETURN_AWAITED) + 2;
 		number = thread->user_return / 2;

@@ -18,6 +18,9 @@ use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use comfy_table::presets::{ASCII_MARKDOWN, NOTHING};
 use comfy_table::{CellAlignment, Table};
+use experiment_format::log::LogEvent;
+use experiment_format::reader::Experiment;
+use nix::time::ClockId;
 use nix::unistd::Pid;
 use serde_json::Value;
 use tests::command::Running;
@@ -139,10 +142,9 @@ fn measure(what: &str, count: u32, seconds: u32) -> Result<Measured> {
         ensure!(!load.ended()?, "the load ended: {}", load.output()?);
         sleep(Duration::from_millis(20));
     }
-    let start = Instant::now();
+    let (start, start_ns) = (Instant::now(), monotonic_ns()?);
     let mut recording = Recording::start(["-p", "on", "-F", "on", "-A", "off"], LIMIT)?;
     recording.until_running()?;
-    let started = start.elapsed();
     sleep(SETTLING);
     let pid = recording.running().pid();
     let (since, before) = (Instant::now(), cpu_time(pid)?);
@@ -153,7 +155,10 @@ fn measure(what: &str, count: u32, seconds: u32) -> Result<Measured> {
     let end = Instant::now();
     let recorded = recording.stop()?;
     let ended = end.elapsed();
-    let json = summary(&recorded.experiment()?)?;
+    let experiment = recorded.experiment()?;
+    // The log is written some time after it.
+    let started = Duration::from_nanos(recording_since(&experiment)? - start_ns);
+    let json = summary(&experiment)?;
     let number = |value: &Value| value.as_f64().unwrap_or_default();
     let losses = json["losses"].as_object().context("losses")?;
     let lost = [
@@ -221,6 +226,21 @@ fn series(options: &Options) -> Result<Table> {
     recording.stop()?;
     load.finish()?.succeeded()?;
     Ok(table)
+}
+
+/// Returns when data were first taken, CLOCK_MONOTONIC nanoseconds.
+fn recording_since(experiment: &Path) -> Result<u64> {
+    let experiment = Experiment::open(experiment)?;
+    let resumed = experiment.events().iter().find_map(|event| match event {
+        LogEvent::Resume { at_ns } => Some(experiment.start().tstamp_ns + *at_ns),
+        _ => None,
+    });
+    Ok(resumed.context("no data were taken")?.0)
+}
+
+fn monotonic_ns() -> Result<u64> {
+    let now = Duration::from(nix::time::clock_gettime(ClockId::CLOCK_MONOTONIC)?);
+    Ok(now.as_nanos().try_into()?)
 }
 
 fn summary(experiment: &Path) -> Result<Value> {
