@@ -19,7 +19,8 @@ use std::path::{Path, PathBuf};
 use crate::directory::PACKED;
 pub use in_place::{PackStep, pack_in_place};
 pub use pack::pack;
-pub use unpack::{UnpackedPart, free_bytes, unpack, unpack_all};
+pub(crate) use unpack::read_log;
+pub use unpack::{free_bytes, unpack, unpack_all};
 
 /// The end of the name of a packed experiment.
 pub const SUFFIX: &str = ".er.zst";

@@ -12,6 +12,7 @@ mod packets;
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -32,7 +33,7 @@ use crate::log::decode::{self, Log};
 use crate::log::{LogEvent, LogHeader, ProfileDecl, StartTime, WordSize};
 use crate::map::{self, MapEvent};
 use crate::microstate::NumStates;
-use crate::packed::{UnpackedPart, free_bytes, packed_file, unpack};
+use crate::packed::{free_bytes, packed_file, read_log, unpack};
 use crate::packet::walk::PacketWalk;
 use crate::packet::{
     HeapEvent, IoEvent, PacketDecl, PacketLayout, SyncEvent, counter, heap, io_call, sync, tick,
@@ -54,6 +55,8 @@ pub struct Experiment {
     header: LogHeader,
     start: StartTime,
     events: Vec<LogEvent>,
+    /// The names of the directories in a packed one, if no more than its log was read.
+    packed_directories: Option<Vec<OsString>>,
     /// Holds the lock that keeps it from being removed (`--keep`). None for a subexperiment.
     _in_use: Option<File>,
     /// The directory into which a packed one was unpacked. It is removed with this.
@@ -81,17 +84,52 @@ impl Experiment {
     /// a format before version 12. A packed one that can't be unpacked, or that takes more than
     /// half of the room that is free.
     pub fn open(path: &Path) -> Result<Experiment> {
-        Experiment::open_part(path, UnpackedPart::All)
+        // First, or else what is read may be packed and removed meanwhile.
+        let in_use = lock(path);
+        let Some(file) = packed_file(path) else {
+            return Ok(Experiment {
+                _in_use: in_use,
+                ..Experiment::open_directory(path)?
+            });
+        };
+        let parent = std::env::temp_dir();
+        let made = tempfile::Builder::new().prefix("kcollect-").tempdir();
+        let made = made.map_err(|error| Error::io("make a directory in", &parent, error))?;
+        let most = free_bytes(made.path())? / 2;
+        let directory = unpack(&file, made.path(), most, &mut |_| {})?;
+        if file != path {
+            link_archives(path, &directory)?;
+        }
+        Ok(Experiment {
+            named: Some(path.to_owned()),
+            _in_use: in_use,
+            _unpacked: Some(made),
+            ..Experiment::open_directory(&directory)?
+        })
     }
 
-    /// Opens the experiment at `path` for what its log says. Of one that is packed, nothing else
-    /// can be read.
+    /// Opens the experiment at `path` for what its log says, and for the names of its
+    /// subexperiments. Of one that is packed, nothing else can be read.
     ///
     /// # Errors
     ///
     /// Those of [`Experiment::open`].
     pub fn open_log(path: &Path) -> Result<Experiment> {
-        Experiment::open_part(path, UnpackedPart::Log)
+        let in_use = lock(path);
+        let opened = match packed_file(path) {
+            None => Experiment::open_directory(path)?,
+            Some(file) => {
+                let log = read_log(&file, MAX_FILE_BYTES)?;
+                Experiment {
+                    packed_directories: Some(log.directories),
+                    ..Experiment::of_log(path, &file, &log.bytes)?
+                }
+            }
+        };
+        Ok(Experiment {
+            _in_use: in_use,
+            ..opened
+        })
     }
 
     /// Opens a subexperiment of this one, of [`Experiment::subexperiments`].
@@ -107,31 +145,6 @@ impl Experiment {
         })
     }
 
-    fn open_part(path: &Path, part: UnpackedPart) -> Result<Experiment> {
-        // First, or else what is read may be packed and removed meanwhile.
-        let in_use = lock(path);
-        let Some(file) = packed_file(path) else {
-            return Ok(Experiment {
-                _in_use: in_use,
-                ..Experiment::open_directory(path)?
-            });
-        };
-        let parent = std::env::temp_dir();
-        let made = tempfile::Builder::new().prefix("kcollect-").tempdir();
-        let made = made.map_err(|error| Error::io("make a directory in", &parent, error))?;
-        let most = free_bytes(made.path())? / 2;
-        let directory = unpack(&file, made.path(), part, most, &mut |_| {})?;
-        if file != path {
-            link_archives(path, &directory)?;
-        }
-        Ok(Experiment {
-            named: Some(path.to_owned()),
-            _in_use: in_use,
-            _unpacked: Some(made),
-            ..Experiment::open_directory(&directory)?
-        })
-    }
-
     fn open_directory(path: &Path) -> Result<Experiment> {
         let log_path = path.join("log.xml");
         let bytes = read_file(&log_path)?.ok_or_else(|| {
@@ -142,16 +155,21 @@ impl Experiment {
                 io::Error::new(io::ErrorKind::NotFound, why),
             )
         })?;
+        Experiment::of_log(path, &log_path, &bytes)
+    }
+
+    /// Returns the experiment at `path` whose log is `bytes`, read from `log_path`.
+    fn of_log(path: &Path, log_path: &Path, bytes: &[u8]) -> Result<Experiment> {
         let Log {
             header,
             run,
             events,
-        } = decode::decode(&log_path, &bytes)?;
-        decode::check(&log_path, &header)?;
+        } = decode::decode(log_path, bytes)?;
+        decode::check(log_path, &header)?;
         let Some(start) = run else {
             let what = "the log does not show a start".to_owned();
             return Err(Error::Malformed {
-                path: log_path,
+                path: log_path.to_owned(),
                 offset: bytes.len() as u64,
                 what,
             });
@@ -162,6 +180,7 @@ impl Experiment {
             header,
             start,
             events,
+            packed_directories: None,
             _in_use: None,
             _unpacked: None,
         })
@@ -423,17 +442,22 @@ impl Experiment {
     /// A system error.
     pub fn subexperiments(&self) -> Result<Vec<PathBuf>> {
         let failed = |error| Error::io("list", &self.path, error);
-        let mut names = Vec::new();
-        for entry in std::fs::read_dir(&self.path).map_err(failed)? {
-            let name = entry.map_err(failed)?.file_name();
+        let is_named = |name: &OsString| {
             let bytes = name.as_encoded_bytes();
-            if !bytes.starts_with(b"_") || !bytes.ends_with(b".er") {
-                continue;
-            }
-            let path = self.path.join(&name);
-            let frames = std::fs::metadata(path.join("data.frameinfo"));
-            if path.is_dir() && !frames.is_ok_and(|frames| frames.len() == 0) {
-                names.push(name);
+            bytes.starts_with(b"_") && bytes.ends_with(b".er")
+        };
+        let mut names = Vec::new();
+        if let Some(packed) = &self.packed_directories {
+            names.extend(packed.iter().filter(|name| is_named(name)).cloned());
+        } else {
+            for entry in std::fs::read_dir(&self.path).map_err(failed)? {
+                let name = entry.map_err(failed)?.file_name();
+                let path = self.path.join(&name);
+                let frames = std::fs::metadata(path.join("data.frameinfo"));
+                let has_frames = !frames.is_ok_and(|frames| frames.len() == 0);
+                if is_named(&name) && path.is_dir() && has_frames {
+                    names.push(name);
+                }
             }
         }
         names.sort_by(|a, b| natural_order(a.as_encoded_bytes(), b.as_encoded_bytes()));

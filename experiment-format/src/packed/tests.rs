@@ -66,7 +66,7 @@ fn what_is_unpacked_is_what_was_packed() {
     let bytes = pack(&dir, Vec::new(), &mut |bytes| seen.push(bytes)).unwrap();
     assert_eq!(seen.last(), Some(&200_035));
     let file = packed(&from, &bytes);
-    let unpacked = unpack(&file, to.path(), UnpackedPart::All, MOST, &mut |_| {}).unwrap();
+    let unpacked = unpack(&file, to.path(), MOST, &mut |_| {}).unwrap();
     assert_eq!(unpacked, to.path().join("k.1.er"));
     assert_eq!(relative(&unpacked), relative(&dir));
     let time = |dir: &Path| {
@@ -83,24 +83,25 @@ fn what_is_unpacked_is_what_was_packed() {
     };
     assert_eq!(seconds(&unpacked), seconds(&dir));
     // It is not unpacked over it.
-    assert!(unpack(&file, to.path(), UnpackedPart::All, MOST, &mut |_| {}).is_err());
+    assert!(unpack(&file, to.path(), MOST, &mut |_| {}).is_err());
 }
 
 #[test]
 fn the_log_alone_has_the_directories_beside_it() {
-    let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let from = TempDir::new().unwrap();
     let bytes = pack(&experiment(from.path()), Vec::new(), &mut |_| {}).unwrap();
     let file = packed(&from, &bytes);
-    let unpacked = unpack(&file, to.path(), UnpackedPart::Log, MOST, &mut |_| {}).unwrap();
-    assert_eq!(
-        relative(&unpacked),
-        [("log.xml".into(), b"<experiment/>".to_vec())]
-    );
-    assert_eq!(fs::read_dir(&unpacked).unwrap().count(), 3);
+    let log = read_log(&file, MOST).unwrap();
+    assert_eq!(log.bytes, b"<experiment/>");
+    assert_eq!(log.directories.len(), 2);
+    assert!(read_log(&file, 5).is_err());
     // That far, one that was cut can be read too.
     let cut = packed(&from, &bytes[..bytes.len() - 1]);
-    let again = TempDir::new().unwrap();
-    assert!(unpack(&cut, again.path(), UnpackedPart::All, MOST, &mut |_| {}).is_err());
+    assert!(read_log(&cut, MOST).is_ok());
+    let to = TempDir::new().unwrap();
+    assert!(unpack(&cut, to.path(), MOST, &mut |_| {}).is_err());
+    let cut = packed(&from, &bytes[..bytes.len() / 20]);
+    assert!(read_log(&cut, MOST).is_err());
 }
 
 #[test]
@@ -169,7 +170,7 @@ fn what_lies_outside_or_is_no_file_is_refused() {
     ] {
         let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
         let file = packed(&from, &made(entries));
-        let error = unpack(&file, to.path(), UnpackedPart::All, MOST, &mut |_| {}).unwrap_err();
+        let error = unpack(&file, to.path(), MOST, &mut |_| {}).unwrap_err();
         let text = error.to_string();
         assert!(text.contains(what), "{text}");
         assert_eq!(fs::read_dir(from.path()).unwrap().count(), 1);
@@ -181,7 +182,7 @@ fn no_more_is_written_than_there_is_room_for() {
     let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let bytes = pack(&experiment(from.path()), Vec::new(), &mut |_| {}).unwrap();
     let file = packed(&from, &bytes);
-    let error = unpack(&file, to.path(), UnpackedPart::All, 150_000, &mut |_| {}).unwrap_err();
+    let error = unpack(&file, to.path(), 150_000, &mut |_| {}).unwrap_err();
     assert!(error.is_disk_full(), "{error}");
     let written: usize = files(to.path())
         .iter()
@@ -331,14 +332,14 @@ proptest! {
         let file = packed(&from, &encoder.finish().unwrap());
         let inner = to.path().join("inner");
         fs::create_dir(&inner).unwrap();
-        let _ = unpack(&file, &inner, UnpackedPart::All, 300_000, &mut |_| {});
+        let _ = unpack(&file, &inner, 300_000, &mut |_| {});
         prop_assert_eq!(fs::read_dir(to.path()).unwrap().count(), 1);
     }
 
     #[test]
     fn any_bytes_are_an_error(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
         let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-        let unpacked = unpack(&packed(&from, &bytes), to.path(), UnpackedPart::All, MOST, &mut |_| {});
+        let unpacked = unpack(&packed(&from, &bytes), to.path(), MOST, &mut |_| {});
         prop_assert!(unpacked.is_err());
         prop_assert_eq!(fs::read_dir(to.path()).unwrap().count(), 0);
     }

@@ -1,8 +1,9 @@
 //! Unpacks an experiment. No entry is trusted: see [`super`].
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
+use std::ops::ControlFlow;
 use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -28,15 +29,6 @@ const FILE_MODE: u32 = 0o666;
 const DIR_MODE: u32 = 0o777;
 const LOG: &str = "log.xml";
 
-/// The part of a packed experiment that is unpacked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UnpackedPart {
-    /// The whole experiment.
-    All,
-    /// The directories and the founder's log.
-    Log,
-}
-
 /// Unpacks the experiment in `file` into `parent`, as files of the caller: at most `max_bytes`
 /// bytes. Returns its directory. `progress` is called with the bytes that are unpacked so far,
 /// after each file.
@@ -47,24 +39,73 @@ pub enum UnpackedPart {
 pub fn unpack(
     file: &Path,
     parent: &Path,
-    part: UnpackedPart,
     max_bytes: u64,
     progress: &mut dyn FnMut(u64),
 ) -> Result<PathBuf> {
     let failed = |error: io::Error| Error::io("unpack", file, error);
     let missing = || failed(io::ErrorKind::NotFound.into());
     let opened = open_regular(file)?.ok_or_else(missing)?;
-    let decoder = zstd::Decoder::new(opened).map_err(failed)?;
     let mut unpacking = Unpacking {
         parent,
-        top: None,
+        has_begun: false,
         max_bytes,
         bytes: 0,
         progress,
     };
-    unpacking.all(decoder, part).map_err(failed)?;
-    let empty = || failed(damage("there is no experiment in it"));
-    unpacking.top.map(|top| parent.join(top)).ok_or_else(empty)
+    let top = each_entry(opened, |kind, path, entry| {
+        unpacking.entry(kind, path, entry)
+    });
+    Ok(parent.join(top.map_err(failed)?))
+}
+
+/// What is read of a packed experiment without the rest.
+#[derive(Debug)]
+pub(crate) struct PackedLog {
+    /// The founder's log.
+    pub(crate) bytes: Vec<u8>,
+    /// The names of the directories in it.
+    pub(crate) directories: Vec<OsString>,
+}
+
+/// Reads the log of the experiment in `file`, of at most `max_bytes` bytes. Nothing behind it is
+/// read, and nothing is written.
+///
+/// # Errors
+/// Those of [`unpack`]; there is no log.
+pub(crate) fn read_log(file: &Path, max_bytes: u64) -> Result<PackedLog> {
+    let failed = |error: io::Error| Error::io("read", file, error);
+    let missing = || failed(io::ErrorKind::NotFound.into());
+    let opened = open_regular(file)?.ok_or_else(missing)?;
+    let mut log = PackedLog {
+        bytes: Vec::new(),
+        directories: Vec::new(),
+    };
+    let mut is_whole = false;
+    let visit = |kind: EntryType, path: &Path, entry: &mut dyn Content| {
+        let name = path.file_name().unwrap_or_default();
+        if path.components().count() != 2 {
+            return Ok(ControlFlow::Continue(()));
+        }
+        match kind {
+            EntryType::Directory => log.directories.push(name.to_owned()),
+            _ if name == LOG => {
+                let bytes = entry.size()?;
+                if bytes > max_bytes {
+                    return Err(damage("its log is too large"));
+                }
+                entry.read_to_end(&mut log.bytes)?;
+                is_whole = log.bytes.len() as u64 == bytes;
+                return Ok(ControlFlow::Break(()));
+            }
+            _ => {}
+        }
+        Ok(ControlFlow::Continue(()))
+    };
+    each_entry(opened, visit).map_err(failed)?;
+    match is_whole {
+        true => Ok(log),
+        false => Err(failed(damage("there is no whole log in it"))),
+    }
 }
 
 /// Unpacks the experiment at `path`, a file or a directory ([`packed_file`]), into `parent`, with
@@ -85,7 +126,7 @@ pub fn unpack_all(
         unpacked = bytes;
         progress(bytes);
     };
-    let directory = unpack(&file, parent, UnpackedPart::All, max_bytes, &mut count)?;
+    let directory = unpack(&file, parent, max_bytes, &mut count)?;
     if file != path {
         let (from, to) = (path.join(ARCHIVES), directory.join(ARCHIVES));
         copy_files(&from, &to, max_bytes - unpacked).map_err(failed)?;
@@ -127,10 +168,87 @@ pub fn free_bytes(directory: &Path) -> Result<u64> {
     Ok(stat.blocks_available().saturating_mul(stat.fragment_size()))
 }
 
+/// The content of an entry.
+trait Content: Read {
+    /// Returns its bytes, as the entry says.
+    fn size(&self) -> io::Result<u64>;
+    /// Returns when the file was last written, none if the entry has no such time.
+    fn written(&self) -> Option<SystemTime>;
+}
+
+impl<R: Read> Content for Entry<'_, R> {
+    fn size(&self) -> io::Result<u64> {
+        self.header().entry_size()
+    }
+
+    fn written(&self) -> Option<SystemTime> {
+        let since = Duration::from_secs(self.header().mtime().ok()?);
+        SystemTime::UNIX_EPOCH.checked_add(since)
+    }
+}
+
+/// Calls `visit` with each entry, a regular file or a directory, and its path, which lies in one
+/// experiment, until it breaks. Returns the experiment's name.
+fn each_entry(
+    file: File,
+    mut visit: impl FnMut(EntryType, &Path, &mut dyn Content) -> io::Result<ControlFlow<()>>,
+) -> io::Result<PathBuf> {
+    let mut archive = Archive::new(zstd::Decoder::new(file)?);
+    let (mut top, mut long_name) = (None, None);
+    // As they are: a long name, which is an entry of its own, may be endless.
+    for (number, entry) in archive.entries()?.raw(true).enumerate() {
+        let mut entry = entry?;
+        if number as u64 >= MAX_ENTRIES {
+            return Err(damage(&format!("it has more than {MAX_ENTRIES} entries")));
+        }
+        let kind = entry.header().entry_type();
+        if kind == EntryType::GNULongName {
+            long_name = Some(read_name(&mut entry)?);
+            continue;
+        }
+        let name = match long_name.take() {
+            Some(name) => name,
+            None => entry.path_bytes().into_owned(),
+        };
+        let path = checked(&name, &mut top)?;
+        if !matches!(kind, EntryType::Directory | EntryType::Regular) {
+            let what = format!("{} is neither a file nor a directory", path.display());
+            return Err(damage(&what));
+        }
+        if visit(kind, &path, &mut entry)?.is_break() {
+            break;
+        }
+    }
+    top.ok_or_else(|| damage("there is no experiment in it"))
+}
+
+/// Returns the path of an entry, if it lies in the experiment `top`, or in the first one.
+fn checked(name: &[u8], top: &mut Option<PathBuf>) -> io::Result<PathBuf> {
+    let path = Path::new(OsStr::from_bytes(name));
+    let outside = || damage(&format!("{} is no path in it", path.display()));
+    let mut parts = path.components();
+    let Some(Component::Normal(first)) = parts.next() else {
+        return Err(outside());
+    };
+    let is_name = first.len() > 3 && first.as_bytes().ends_with(b".er");
+    let is_top = top.as_deref().is_none_or(|top| top == first);
+    let is_inside = parts
+        .clone()
+        .all(|part| matches!(part, Component::Normal(_)));
+    if !is_name || !is_top || !is_inside || name.len() as u64 > MAX_PATH_BYTES {
+        return Err(outside());
+    }
+    top.get_or_insert_with(|| first.into());
+    Ok([Component::Normal(first)]
+        .into_iter()
+        .chain(parts)
+        .collect())
+}
+
 struct Unpacking<'a> {
     parent: &'a Path,
-    /// The directory of the experiment, once it is known.
-    top: Option<PathBuf>,
+    /// Whether the experiment's directory is made.
+    has_begun: bool,
     /// The most bytes that may be written.
     max_bytes: u64,
     /// The bytes that are written.
@@ -139,70 +257,22 @@ struct Unpacking<'a> {
 }
 
 impl Unpacking<'_> {
-    fn all(&mut self, from: impl Read, part: UnpackedPart) -> io::Result<()> {
-        let mut archive = Archive::new(from);
-        let mut long_name = None;
-        // As they are: a long name, which is an entry of its own, may be endless.
-        for (number, entry) in archive.entries()?.raw(true).enumerate() {
-            let mut entry = entry?;
-            if number as u64 >= MAX_ENTRIES {
-                return Err(damage(&format!("it has more than {MAX_ENTRIES} entries")));
-            }
-            let kind = entry.header().entry_type();
-            if kind == EntryType::GNULongName {
-                long_name = Some(read_name(&mut entry)?);
-                continue;
-            }
-            let name = match long_name.take() {
-                Some(name) => name,
-                None => entry.path_bytes().into_owned(),
-            };
-            let path = self.checked(&name)?;
-            match kind {
-                EntryType::Directory => self.directory(&path)?,
-                EntryType::Regular => {
-                    let is_log = path.file_name() == Some(LOG.as_ref())
-                        && path.parent() == self.top.as_deref();
-                    if part == UnpackedPart::All || is_log {
-                        self.file(&path, &mut entry)?;
-                    }
-                    if part == UnpackedPart::Log && is_log {
-                        return Ok(());
-                    }
-                }
-                _ => {
-                    let what = format!("{} is neither a file nor a directory", path.display());
-                    return Err(damage(&what));
-                }
-            }
+    fn entry(
+        &mut self,
+        kind: EntryType,
+        path: &Path,
+        entry: &mut dyn Content,
+    ) -> io::Result<ControlFlow<()>> {
+        if !self.has_begun {
+            let top = path.components().next();
+            make_dir(&self.parent.join(top.unwrap_or(Component::CurDir)))?;
+            self.has_begun = true;
         }
-        Ok(())
-    }
-
-    /// Returns the path of an entry, if it lies in the experiment.
-    fn checked(&mut self, name: &[u8]) -> io::Result<PathBuf> {
-        let path = Path::new(OsStr::from_bytes(name));
-        let outside = || damage(&format!("{} is no path in it", path.display()));
-        let mut parts = path.components();
-        let Some(Component::Normal(first)) = parts.next() else {
-            return Err(outside());
-        };
-        let is_name = first.len() > 3 && first.as_bytes().ends_with(b".er");
-        let is_top = self.top.as_deref().is_none_or(|top| top == first);
-        let is_inside = parts
-            .clone()
-            .all(|part| matches!(part, Component::Normal(_)));
-        if !is_name || !is_top || !is_inside || name.len() as u64 > MAX_PATH_BYTES {
-            return Err(outside());
+        match kind {
+            EntryType::Directory => self.directory(path)?,
+            _ => self.file(path, entry)?,
         }
-        if self.top.is_none() {
-            make_dir(&self.parent.join(first))?;
-            self.top = Some(first.into());
-        }
-        Ok([Component::Normal(first)]
-            .into_iter()
-            .chain(parts)
-            .collect())
+        Ok(ControlFlow::Continue(()))
     }
 
     /// Makes a directory and those that it is in, as far as they do not exist. All of them are new,
@@ -219,8 +289,8 @@ impl Unpacking<'_> {
         Ok(())
     }
 
-    fn file(&mut self, path: &Path, entry: &mut Entry<'_, impl Read>) -> io::Result<()> {
-        let bytes = entry.header().entry_size()?;
+    fn file(&mut self, path: &Path, entry: &mut dyn Content) -> io::Result<()> {
+        let bytes = entry.size()?;
         if bytes > self.max_bytes - self.bytes {
             return Err(Errno::ENOSPC.into());
         }
@@ -229,21 +299,12 @@ impl Unpacking<'_> {
         if io::copy(entry, &mut file)? < bytes {
             return Err(damage(&format!("it ends in {}", path.display())));
         }
-        keep_time(&file, entry);
+        if let Some(time) = entry.written() {
+            let _ = file.set_modified(time);
+        }
         self.bytes += bytes;
         (self.progress)(self.bytes);
         Ok(())
-    }
-}
-
-/// Sets the time at which a file was last written. One that is none is left.
-fn keep_time(file: &File, entry: &Entry<'_, impl Read>) {
-    let since = entry.header().mtime().map(Duration::from_secs);
-    let time = since
-        .ok()
-        .and_then(|since| SystemTime::UNIX_EPOCH.checked_add(since));
-    if let Some(time) = time {
-        let _ = file.set_modified(time);
     }
 }
 
