@@ -154,7 +154,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
                 "verifier",
             ],
             &["tables", "rings"],
-            &["skeleton", "error"],
+            &["ring_buffer", "skeleton", "error"],
         ],
     ),
     (
