@@ -67,6 +67,14 @@ impl Quota {
         write(&self.procs(), &pid.to_string())
     }
 
+    /// Moves this process back to where it was.
+    ///
+    /// # Errors
+    /// When it cannot be moved.
+    pub fn leave(&self) -> Result<()> {
+        write(&self.home.join("cgroup.procs"), "0")
+    }
+
     /// The file into which the number of a process is written to move it here.
     #[must_use]
     pub fn procs(&self) -> PathBuf {
@@ -127,7 +135,7 @@ impl Quota {
 impl Drop for Quota {
     fn drop(&mut self) {
         // What fails here leaves an empty group behind, which costs nothing.
-        let _ = write(&self.home.join("cgroup.procs"), "0");
+        let _ = self.leave();
         let _ = fs::remove_dir(&self.group);
         if self.enabled {
             let _ = write(
