@@ -21,6 +21,7 @@ use crate::Result;
 use crate::archive::{ARCHIVES, archive_name};
 use crate::error::Error;
 
+mod beside;
 mod create;
 mod name;
 mod reopen;

@@ -63,6 +63,16 @@ impl<'a> PendingFile<'a> {
         &self.file
     }
 
+    /// Returns the name that it will have.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the directory that it is in.
+    pub(super) fn dir(&self) -> BorrowedFd<'a> {
+        self.dir
+    }
+
     /// Writes all of `bytes`.
     pub(crate) fn fill(&mut self, bytes: &[u8]) -> Result<()> {
         self.file

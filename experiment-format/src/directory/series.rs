@@ -148,7 +148,7 @@ impl ExperimentDir {
 
 /// Returns whether the log in a directory begins as those of kcollect do. One that can't be read
 /// does not.
-fn is_ours(dir: &OwnedFd) -> bool {
+pub(super) fn is_ours(dir: &OwnedFd) -> bool {
     use std::io::Read as _;
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     let Ok(log) = openat(dir, LOG, flags, Mode::empty()) else {

@@ -77,7 +77,8 @@ impl Archiver {
     /// Starts the thread. `dir` is from [`ExperimentDir::for_archiver`]; `taken` are names of load
     /// objects that others archive; `max_bytes` is the limit for all copies, where that is less
     /// than [`MAX_ARCHIVE_BYTES`](super::MAX_ARCHIVE_BYTES). Load objects that are in
-    /// `before`, the `archives/` of the experiment before this one, are linked and not copied.
+    /// `before`, the `archives/` of the experiment before this one, are linked and not copied; so
+    /// are those of the same build in other experiments of the directory.
     ///
     /// # Errors
     /// The thread can't be started.
@@ -295,6 +296,46 @@ mod tests {
             links
         };
         assert_eq!((links(&before), links(&dir)), (vec![2], vec![1, 2]));
+    }
+
+    #[test]
+    fn the_same_build_in_another_experiment_is_linked() {
+        use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("program");
+        fs::copy(std::env::current_exe().unwrap(), &path).unwrap();
+        let archive = |name: &str, user| {
+            let wanted = NameRequest::Exactly(name.to_owned());
+            let (dir, _) = ExperimentDir::create(parent.path(), &wanted, None).unwrap();
+            fs::write(dir.path().join("log.xml"), "<collector>kcollect 0.1.0").unwrap();
+            let own = dir.for_archiver().unwrap();
+            let mut archiver =
+                Archiver::start(own, user, SourceCopies::None, [], None, None).unwrap();
+            let content = ElfSource::File(File::open(&path).unwrap());
+            archiver.request(request(path.to_str().unwrap(), content));
+            assert!(archiver.wait(LONG));
+            assert_eq!(archiver.stats().objects, 1);
+            let name = archive_name(path.to_str().unwrap());
+            let copy = fs::metadata(dir.path().join(ARCHIVES).join(name)).unwrap();
+            (copy.nlink(), archiver.stats().bytes > 0)
+        };
+        assert_eq!(archive("a.1.er", ROOT), (1, true));
+        assert_eq!(archive("b.1.er", ROOT), (2, false));
+        // The file was changed, though it has the same build id.
+        let touched = File::options().append(true).open(&path).unwrap();
+        touched.set_modified(std::time::UNIX_EPOCH).unwrap();
+        assert_eq!(archive("c.1.er", ROOT), (1, true));
+        assert_eq!(archive("d.1.er", ROOT), (2, false));
+        // Its content is not for everybody.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+        let other = InvokingUser {
+            uid: 65534,
+            groups: Vec::new(),
+        };
+        assert_eq!(archive("e.1.er", other), (1, true));
+        // A copy of the names alone is not enough.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(archive("f.1.er", ROOT), (1, true));
     }
 
     fn request(name: &str, content: ElfSource) -> ArchiveRequest {

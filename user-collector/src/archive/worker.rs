@@ -2,10 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -18,16 +19,19 @@ use nix::sys::statvfs::fstatvfs;
 
 use super::archiver::{ArchiveRequest, SourceCopies};
 use super::{
-    ArchiveError, SourceLines, archive_object, archive_source, find_debug_file, source_paths, vdso,
+    ArchiveError, MAX_COPIED_FILE_BYTES, SourceLines, archive_object, archive_source,
+    find_debug_file, source_paths, vdso,
 };
 use crate::files::{InvokingUser, Share, may_hold};
-use experiment_format::elf::ElfSource;
+use experiment_format::elf::{ElfSource, section_build_id};
 
 /// Most bytes of all copies together.
 pub const MAX_ARCHIVE_BYTES: u64 = 4 << 30;
 /// Nice value of the thread during the recording: with 19 it has a seventieth of the weight of a
 /// normal thread.
 const ARCHIVER_NICE: i32 = 19;
+/// Bytes of a build id that is of one content only: those of linkers are hashes of 8 to 20 bytes.
+const LEAST_BUILD_ID: usize = 8;
 
 /// A job of the thread.
 #[derive(Debug)]
@@ -52,6 +56,8 @@ pub(super) struct ArchiveWorker {
     dir: ExperimentDir,
     /// `archives/` of the experiment before this one, whose copies are linked.
     pub(super) before: Option<OwnedFd>,
+    /// Those of other experiments in the directory.
+    beside: Vec<OwnedFd>,
     user: InvokingUser,
     sources: SourceCopies,
     host: OwnedFd,
@@ -78,9 +84,15 @@ impl ArchiveWorker {
         max_bytes: Option<u64>,
         stop: Arc<AtomicBool>,
     ) -> io::Result<ArchiveWorker> {
+        // Of what is linked, no sources are known.
+        let beside = match sources {
+            SourceCopies::None => dir.archives_beside(),
+            _ => Vec::new(),
+        };
         Ok(ArchiveWorker {
             dir,
             before: None,
+            beside,
             user,
             sources,
             host: File::open("/")?.into(),
@@ -169,11 +181,15 @@ impl ArchiveWorker {
             return Err("archiving was given up".to_owned());
         }
         let metadata = file.metadata().map_err(|error| error.to_string())?;
-        if self.user.may_read(&metadata) {
-            self.room_for(metadata.len())?;
-        }
+        let may_read = self.user.may_read(&metadata);
         let roots = roots(request.root.as_ref(), &self.host);
         let debug = find_debug_file(&roots, &request.path, file);
+        if may_read && self.is_linked(&request.name, (file, &metadata), debug.as_ref()) {
+            return Ok((true, None));
+        }
+        if may_read {
+            self.room_for(metadata.len())?;
+        }
         let (dir, name) = (&self.dir, &request.name);
         let archived = archive_object(dir, name, file, debug.as_ref(), &self.user, &self.stop);
         let archived = archived.map_err(|error| match error {
@@ -183,6 +199,31 @@ impl ArchiveWorker {
         })?;
         self.spent_bytes += archived.bytes;
         Ok((archived.text, debug))
+    }
+
+    /// Archives an object by a link to the copy that another experiment in the directory has of it,
+    /// and returns whether there is one: of the same build, with its instructions, and made after
+    /// the file and its debug file were last changed.
+    fn is_linked(
+        &self,
+        name: &str,
+        (file, of_file): (&File, &Metadata),
+        debug: Option<&File>,
+    ) -> bool {
+        let id = section_build_id(file);
+        if id.len() < LEAST_BUILD_ID || of_file.len() > MAX_COPIED_FILE_BYTES {
+            return false;
+        }
+        let of_debug = debug.and_then(|debug| debug.metadata().ok());
+        let changed = of_debug.iter().chain([of_file]).map(changed).max();
+        let is_same = |copy: &File, of_copy: &Metadata| {
+            // One of names alone is shorter.
+            of_copy.len() >= of_file.len()
+                && Some((of_copy.mtime(), of_copy.mtime_nsec())) > changed
+                && section_build_id(copy) == id
+        };
+        let mut beside = self.beside.iter();
+        beside.any(|archives| self.dir.link_same_archive(archives.as_fd(), name, is_same))
     }
 
     fn archive_sources<'a>(
@@ -232,6 +273,11 @@ impl ArchiveWorker {
             self.spent_bytes
         ))
     }
+}
+
+/// Returns when a file was last changed in any way. Unlike the time of modification it can not be set.
+fn changed(metadata: &Metadata) -> (i64, i64) {
+    (metadata.ctime(), metadata.ctime_nsec())
 }
 
 /// Returns how many bytes all copies may have, if those so far have `spent_bytes` and `free_bytes`

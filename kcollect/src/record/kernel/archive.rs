@@ -7,6 +7,7 @@
 //! are added at the end.
 
 use std::mem::replace;
+use std::os::fd::OwnedFd;
 
 use experiment_format::Result;
 use experiment_format::directory::ExperimentDir;
@@ -19,6 +20,7 @@ use super::symbols::{Object, Symbols};
 
 /// Writes the image of the kernel or of one module, with its instructions where `kcore` has them.
 /// Returns the events that map it from the start of the run; none for an object without functions.
+/// The same image in `beside`, of [`ExperimentDir::archives_beside`], is linked.
 ///
 /// # Errors
 /// When the image can't be laid out or written.
@@ -27,6 +29,7 @@ pub fn kernel_object(
     name: &str,
     object: Object<'_>,
     kcore: Option<&Kcore>,
+    beside: &[OwnedFd],
 ) -> Result<Vec<MapEvent>> {
     // The boot code beyond _etext has been freed, but its functions are still at the root of the
     // stacks of the boot CPU's idle task. So they get names without instructions.
@@ -59,7 +62,7 @@ pub fn kernel_object(
     if image.texts.is_empty() {
         return Ok(Vec::new());
     }
-    write(dir, name, &image)?;
+    write(dir, name, &image, beside)?;
     let segment = |placed: experiment_format::elf_image::PlacedText| MapEvent::Segment {
         at_ns: Nanos::ZERO,
         vaddr: placed.vaddr,
@@ -82,10 +85,10 @@ fn extent(object: Object<'_>, within: impl Fn(u64) -> bool) -> Option<(u64, u64)
     Some((first, end - first))
 }
 
-fn write(dir: &ExperimentDir, name: &str, image: &ElfImage<'_>) -> Result<()> {
+fn write(dir: &ExperimentDir, name: &str, image: &ElfImage<'_>, beside: &[OwnedFd]) -> Result<()> {
     let mut file = dir.archive_file(name)?;
     image.write_to(&mut file)?;
-    file.commit()
+    dir.commit_or_link(file, beside)
 }
 
 /// A piece of code that the kernel compiled or patched in: a BPF program or a trampoline. It is
@@ -148,7 +151,7 @@ pub fn programs_object(
         .iter()
         .map(|program| (program.size, program.name.as_bytes()));
     let (image, placed) = ElfImage::scattered(&functions.collect::<Vec<_>>())?;
-    write(dir, experiment_format::kernel::BPF, &image)?;
+    write(dir, experiment_format::kernel::BPF, &image, &[])?;
     let maps = programs.iter_mut().zip(placed);
     let maps = maps.flat_map(|(program, placed)| {
         let segment = (!replace(&mut program.map_written, true)).then(|| MapEvent::Segment {

@@ -98,6 +98,7 @@ impl KernelCode {
 
     /// Writes the images of the code that is loaded, and returns the events that map it. Those that
     /// a former experiment of the series has are links to its files: no function of them has moved.
+    /// Where there is none, those of other experiments in the directory that are the same are.
     /// A message about what the images lack goes to `say`.
     ///
     /// # Errors
@@ -116,6 +117,10 @@ impl KernelCode {
             ));
         }
         let kcore = kcore.ok();
+        let beside = match former {
+            None => dir.archives_beside(),
+            Some(_) => Vec::new(),
+        };
         let former = former.and_then(|former| former.archives_of().ok());
         for (name, object) in self.symbols.objects().filter(|(name, _)| *name != BPF) {
             // Which modules are used is not known before the end.
@@ -129,7 +134,7 @@ impl KernelCode {
                 maps.extend(events.iter().cloned());
                 continue;
             }
-            let events = archive::kernel_object(dir, name, object, kcore)?;
+            let events = archive::kernel_object(dir, name, object, kcore, &beside)?;
             maps.extend(events.iter().cloned());
             self.archived.retain(|(known, _)| known != name);
             self.archived.push((name.to_owned(), events));
@@ -184,7 +189,7 @@ impl KernelCode {
             if give_up() {
                 break;
             }
-            maps.extend(archive::kernel_object(dir, name, object, kcore)?);
+            maps.extend(archive::kernel_object(dir, name, object, kcore, &[])?);
         }
         Ok(maps)
     }
