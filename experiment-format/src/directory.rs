@@ -22,6 +22,7 @@ use crate::archive::{ARCHIVES, archive_name};
 use crate::error::Error;
 
 mod beside;
+mod copies;
 mod create;
 mod name;
 mod reopen;
@@ -29,6 +30,8 @@ mod room;
 mod series;
 mod state;
 
+pub use beside::Build;
+pub(crate) use copies::{archives_in, plain_copies};
 pub use create::PendingFile;
 pub(crate) use create::entries;
 use create::{make_dir, make_file, remove_content};
@@ -37,13 +40,15 @@ use name::{SUFFIX, check_name, largest_in_use, numbered, series_of};
 pub(crate) use reopen::Identity;
 pub(crate) use room::MAX_DEPTH;
 pub use room::{Room, room_of};
-pub use series::Former;
+pub use series::{Former, TO_BE_PACKED};
 pub(crate) use series::{PACKED, note_use};
 pub use state::DirectoryState;
 
 /// What names begin with of files and directories that are not complete yet. No reader looks at
 /// them.
 pub(crate) const INCOMPLETE: &str = ".incomplete";
+/// The temporary name of files of [`ExperimentDir::for_archiver`].
+const INCOMPLETE_COPY: &str = ".incomplete-copy";
 /// The most numbers that are tried while other processes take them.
 const MAX_NAME_ATTEMPTS: u32 = 4095;
 
@@ -200,10 +205,15 @@ impl ExperimentDir {
     ///
     /// A system error.
     pub fn archive_file(&self, load_object: &str) -> Result<PendingFile<'_>> {
+        self.archive_pending(&archive_name(load_object))
+    }
+
+    /// Begins a file of `archives/`.
+    pub(crate) fn archive_pending(&self, name: &str) -> Result<PendingFile<'_>> {
         PendingFile::begin(
             self.archives()?.as_fd(),
             &self.path.join(ARCHIVES),
-            &archive_name(load_object),
+            name,
             self.temporary,
             self.owner,
         )
@@ -250,7 +260,7 @@ impl ExperimentDir {
             path: self.path.clone(),
             owner: self.owner,
             archives: OnceLock::from(copy(self.archives()?)?),
-            temporary: ".incomplete-copy",
+            temporary: INCOMPLETE_COPY,
         })
     }
 
@@ -292,6 +302,21 @@ impl ExperimentDir {
 }
 
 impl ExperimentDir {
+    /// Returns whether it has a file of this name.
+    pub(crate) fn has_file(&self, name: &str) -> bool {
+        fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// Removes files that a process left that ended before they were complete.
+    pub(crate) fn remove_incomplete(&self) {
+        let _ = unlinkat(&self.fd, INCOMPLETE, UnlinkatFlags::NoRemoveDir);
+        if let Some(archives) = archives_in(self.fd.as_fd()) {
+            for name in [INCOMPLETE, INCOMPLETE_COPY] {
+                let _ = unlinkat(&archives, name, UnlinkatFlags::NoRemoveDir);
+            }
+        }
+    }
+
     /// Removes its content, but for what is called as one of `kept`. Follows no link.
     pub(crate) fn remove_all_but(&self, kept: &[&str]) -> Result<()> {
         remove_content(self.fd.as_fd(), kept, 0)

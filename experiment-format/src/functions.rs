@@ -22,6 +22,7 @@ use object::read::ReadCache;
 use crate::Result;
 use crate::address_space::{ObjectKind, RecordedAddressSpace};
 use crate::archive::archive_name;
+use crate::copies::open_copy;
 use crate::elf::{AllocatedBytes, ElfBytes, ElfFile, ElfLimits, ElfSegment, SectionTable};
 use crate::error::Error;
 use crate::file::open_regular;
@@ -279,10 +280,15 @@ impl Archives {
     fn read(&self, load_object: &str) -> Result<Option<FileFunctions>> {
         // What collectors archive under other names than paths, they make as ELF files.
         let any_format = load_object.starts_with('/');
-        let archived = read_table(&self.path.join(archive_name(load_object)), any_format, None)?;
+        let path = self.path.join(archive_name(load_object));
+        let copy = open_copy(&self.path, load_object)?;
+        let archived = copy.map(|file| read_table(&path, file, any_format));
+        let archived = archived.transpose()?.flatten();
         match self.files {
             Some(recorded) if archived.is_none() && any_format => {
-                read_table(Path::new(load_object), true, Some(recorded))
+                let path = Path::new(load_object);
+                let file = open_unchanged(path, recorded)?;
+                file.map_or(Ok(None), |file| read_table(path, file, true))
             }
             _ => Ok(archived),
         }
@@ -352,22 +358,17 @@ fn is_other_format(file: &File) -> bool {
     }
 }
 
-/// Returns the functions of a file, none if there is no file, it was changed after
-/// `unchanged_since`, or it is no ELF file, where it may be of `any_format`.
-fn read_table(
-    path: &Path,
-    any_format: bool,
-    unchanged_since: Option<SystemTime>,
-) -> Result<Option<FileFunctions>> {
-    let Some(file) = open_regular(path)? else {
-        return Ok(None);
-    };
-    if let Some(since) = unchanged_since {
+/// Opens a file of this machine, unless it was changed after `recorded`.
+fn open_unchanged(path: &Path, recorded: SystemTime) -> Result<Option<File>> {
+    let file = open_regular(path)?;
+    Ok(file.filter(|file| {
         let changed = file.metadata().and_then(|metadata| metadata.modified());
-        if changed.is_ok_and(|changed| changed > since) {
-            return Ok(None);
-        }
-    }
+        changed.map_or(true, |changed| changed <= recorded)
+    }))
+}
+
+/// Returns the functions of a file, none if it is no ELF file, where it may be of `any_format`.
+fn read_table(path: &Path, file: File, any_format: bool) -> Result<Option<FileFunctions>> {
     if any_format && is_other_format(&file) {
         return Ok(None);
     }

@@ -146,6 +146,7 @@
 
 pub mod address_space;
 pub mod archive;
+pub mod copies;
 pub mod directory;
 pub mod dynamic_code;
 pub mod elf;

@@ -2,7 +2,8 @@
 //! archive, compressed with zstd. `tar --zstd -xf` unpacks it too.
 //!
 //! Experiments of a series share their load objects by links. Where they are packed (`in_place`),
-//! `archives/` stays as it is, and the rest becomes such a file beside it, in the directory.
+//! `archives/` stays, with its load objects compressed one by one (`compress`); the rest becomes
+//! such a file beside it, in the directory.
 //!
 //! The directories and the log come first, so that the log can be read without the rest.
 //!
@@ -10,6 +11,7 @@
 //! whatever is neither a file nor a directory, and more than there is room for. A file is never
 //! written over another one, nor through a link.
 
+mod compress;
 mod in_place;
 mod pack;
 mod unpack;
@@ -17,6 +19,7 @@ mod unpack;
 use std::path::{Path, PathBuf};
 
 use crate::directory::PACKED;
+pub use compress::compress_copies;
 pub use in_place::{PackStep, pack_in_place};
 pub use pack::pack;
 pub(crate) use unpack::read_log;

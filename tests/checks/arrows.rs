@@ -122,7 +122,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
         "experiment-format/src",
         &[
             &["writer", "subexperiment"],
-            &["reader", "functions", "packed"],
+            &["reader", "functions", "packed", "copies"],
             &["directory", "file", "address_space"],
             &["map", "dynamic_code"],
             // Each declares in the log what its packets have.

@@ -16,11 +16,24 @@ use super::series::{PACKED, is_ours};
 use super::{ARCHIVES, ExperimentDir};
 use crate::Result;
 use crate::archive::archive_name;
+use crate::elf::section_build_id;
 
 /// The most experiments that are searched for copies. Most objects are in the newest one.
 const MOST_BESIDE: usize = 8;
 /// Bytes that are compared at a time.
 const COMPARED_BYTES: usize = 64 << 10;
+
+/// What a copy has to be of.
+#[derive(Debug)]
+pub struct Build<'a> {
+    /// The build id of the load object.
+    pub id: &'a [u8],
+    /// The bytes of its file.
+    pub bytes: u64,
+    /// When the file, or one that names were taken from, was last changed: seconds and nanoseconds.
+    /// A copy that is older is none of it.
+    pub changed: (i64, i64),
+}
 
 impl ExperimentDir {
     /// Returns the `archives/` of other experiments in the same directory, the newest first, 8 at
@@ -58,19 +71,24 @@ impl ExperimentDir {
     }
 
     /// Archives a load object by a link to the copy that `from` has, one of
-    /// [`ExperimentDir::archives_beside`], if that belongs to the same user and `is_same` accepts
-    /// it. Returns whether it is archived now.
-    pub fn link_same_archive(
+    /// [`ExperimentDir::archives_beside`], if that belongs to the same user, is of the same build
+    /// and has its instructions. Returns whether it is archived now.
+    #[must_use]
+    pub fn link_same_build(
         &self,
         from: BorrowedFd<'_>,
         load_object: &str,
-        is_same: impl FnOnce(&File, &Metadata) -> bool,
+        build: &Build<'_>,
     ) -> bool {
-        let name = archive_name(load_object);
-        let Some((file, metadata)) = self.copy_in(from, &name) else {
+        let Some((file, metadata)) = self.copy_in(from, &archive_name(load_object)) else {
             return false;
         };
-        is_same(&file, &metadata) && self.link_archive(from, load_object).is_ok()
+        let written = (metadata.mtime(), metadata.mtime_nsec());
+        // One of names alone is shorter.
+        metadata.len() >= build.bytes
+            && written > build.changed
+            && *section_build_id(&file) == *build.id
+            && self.link_archive(from, load_object).is_ok()
     }
 
     /// Gives a copy of a load object its name, or takes the same bytes that one of `others` has
@@ -152,25 +170,41 @@ mod tests {
     #[test]
     fn copies_are_those_of_our_own_experiments_beside_it() {
         let tmp = tempfile::tempdir().unwrap();
+        let program = fs::read(std::env::current_exe().unwrap()).unwrap();
         let other = experiment(tmp.path(), "a.1.er", LOG);
-        other.archive("/lib/x", b"x").unwrap();
+        other.archive("/lib/x", &program).unwrap();
         let foreign = experiment(tmp.path(), "b.1.er", "<collector>gprofng</collector>");
-        foreign.archive("/lib/x", b"x").unwrap();
+        foreign.archive("/lib/x", &program).unwrap();
         drop(experiment(tmp.path(), "without.er", LOG));
         symlink(other.path(), tmp.path().join("link.er")).unwrap();
         let ours = experiment(tmp.path(), "c.1.er", LOG);
         let beside = ours.archives_beside();
         assert_eq!(beside.len(), 1);
         let beside = beside[0].as_fd();
-        assert!(!ours.link_same_archive(beside, "/lib/x", |_, _| false));
-        assert!(!ours.link_same_archive(beside, "/lib/y", |_, _| true));
+        let id = section_build_id(File::open(std::env::current_exe().unwrap()).unwrap());
+        let build = |id, bytes, seconds| Build {
+            id,
+            bytes,
+            changed: (seconds, 0),
+        };
+        let length = program.len() as u64;
+        for refused in [
+            build(&b"other"[..], length, 0),
+            build(&id, length + 1, 0),
+            build(&id, length, i64::MAX),
+        ] {
+            assert!(!ours.link_same_build(beside, "/lib/x", &refused));
+        }
+        let same = build(&id, length, 0);
+        assert!(!ours.link_same_build(beside, "/lib/y", &same));
         assert_eq!(links(&ours, "/lib/x"), 0);
-        assert!(ours.link_same_archive(beside, "/lib/x", |_, found| found.len() == 1));
+        assert!(ours.link_same_build(beside, "/lib/x", &same));
         assert_eq!((links(&ours, "/lib/x"), links(&other, "/lib/x")), (2, 2));
         // What only looks like a copy is none.
         let archives = other.path().join(ARCHIVES);
-        symlink("/etc/passwd", archives.join(archive_name("/lib/z"))).unwrap();
-        assert!(!ours.link_same_archive(beside, "/lib/z", |_, _| true));
+        let program = std::env::current_exe().unwrap();
+        symlink(program, archives.join(archive_name("/lib/z"))).unwrap();
+        assert!(!ours.link_same_build(beside, "/lib/z", &same));
     }
 
     #[test]

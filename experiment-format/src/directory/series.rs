@@ -17,15 +17,21 @@ use nix::libc::{S_IFMT, S_IFREG};
 use nix::sys::stat::{Mode, fstat, fstatat};
 
 use super::ExperimentDir;
+use super::copies::{archives_in, plain_copies, remove_doubles};
 use super::create::entries;
 use super::name::series_of;
 use super::room::{Room, room};
 use crate::Result;
+use crate::archive::ARCHIVES;
 use crate::error::Error;
 
 /// The name of the file into which an experiment's directory is packed but for its `archives/`.
 pub(crate) const PACKED: &str = "kcollect.tar.zst";
 const LOG: &str = "log.xml";
+/// What the plan in the log of an experiment says that is to be packed once it is complete.
+pub const TO_BE_PACKED: &str = "complete ones are packed in their directories";
+/// The bytes of a log in which the plan is, with the definitions of the data before it.
+const MAX_BEGINNING_BYTES: u64 = 64 << 10;
 
 /// An experiment of a series.
 #[derive(Debug)]
@@ -36,6 +42,11 @@ pub struct Former {
     pub written: SystemTime,
     /// The room of its files.
     pub files: Room,
+    /// Whether it was recorded to be packed, and is not, or not all is removed that is packed.
+    pub is_to_be_packed: bool,
+    /// Whether it is packed, and has copies of load objects that are not compressed.
+    pub is_to_be_compressed: bool,
+    has_double_copies: bool,
 }
 
 impl Former {
@@ -43,6 +54,12 @@ impl Former {
     #[must_use]
     pub fn name(&self) -> &str {
         self.dir.name()
+    }
+
+    /// Returns its number in the series.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     pub(crate) fn dir(&self) -> &ExperimentDir {
@@ -60,6 +77,19 @@ impl Former {
     /// Notes that it is in use, and lets others use it too.
     pub(crate) fn share(&self) {
         note_use(self.dir.as_fd());
+    }
+
+    /// Notes that it is not in use by this.
+    pub(crate) fn release(&self) {
+        let _ = same_file(self.dir.as_fd()).and_then(|dir| dir.unlock());
+    }
+
+    /// Removes the copies of load objects of which it has compressed ones.
+    pub fn remove_double_copies(&self) {
+        let archives = archives_in(self.dir.as_fd()).filter(|_| self.has_double_copies);
+        if let Some(archives) = archives {
+            remove_doubles(archives.as_fd());
+        }
     }
 
     /// Removes it, unless it is being written or read. Returns whether it is gone.
@@ -129,7 +159,19 @@ impl ExperimentDir {
         }
         let files = room(fd.as_fd())?;
         let seconds = Duration::from_secs(main.st_mtime.try_into().unwrap_or(0));
+        let is_to_be_packed = match file(PACKED) {
+            Some(_) => has_more_than_packed(fd.as_fd())?,
+            None => log_has(&fd, &format!("; {TO_BE_PACKED}"), MAX_BEGINNING_BYTES),
+        };
+        let archives = archives_in(fd.as_fd());
+        let plain = archives
+            .as_ref()
+            .map(|archives| plain_copies(archives.as_fd()));
+        let plain = plain.unwrap_or_default();
         Ok(Some(Former {
+            is_to_be_packed,
+            is_to_be_compressed: file(PACKED).is_some() && plain.iter().any(|copy| !copy.is_double),
+            has_double_copies: plain.iter().any(|copy| copy.is_double),
             number,
             written: SystemTime::UNIX_EPOCH + seconds,
             files,
@@ -139,24 +181,37 @@ impl ExperimentDir {
                 name: name.to_owned(),
                 path: self.path.parent().unwrap_or(Path::new("")).join(name),
                 owner: self.owner,
-                archives: OnceLock::new(),
+                archives: archives.map_or_else(OnceLock::new, OnceLock::from),
                 temporary: self.temporary,
             },
         }))
     }
 }
 
-/// Returns whether the log in a directory begins as those of kcollect do. One that can't be read
-/// does not.
+/// Returns whether the log in a directory begins as those of kcollect do.
 pub(super) fn is_ours(dir: &OwnedFd) -> bool {
+    log_has(dir, "<collector>kcollect ", 4096)
+}
+
+/// Returns whether a text is in the first bytes of the log in a directory. It is in none that can't
+/// be read.
+fn log_has(dir: &OwnedFd, text: &str, bytes: u64) -> bool {
     use std::io::Read as _;
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     let Ok(log) = openat(dir, LOG, flags, Mode::empty()) else {
         return false;
     };
     let mut head = Vec::new();
-    let _ = File::from(log).take(4096).read_to_end(&mut head);
-    String::from_utf8_lossy(&head).contains("<collector>kcollect ")
+    let _ = File::from(log).take(bytes).read_to_end(&mut head);
+    String::from_utf8_lossy(&head).contains(text)
+}
+
+/// Returns whether there is more in a directory than the packed file and the copies of load
+/// objects.
+fn has_more_than_packed(dir: BorrowedFd<'_>) -> nix::Result<bool> {
+    let kept = [ARCHIVES, PACKED].map(str::as_bytes);
+    let mut names = entries(dir)?.into_iter();
+    Ok(names.any(|name| !kept.contains(&name.to_bytes())))
 }
 
 #[cfg(test)]

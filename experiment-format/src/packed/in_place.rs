@@ -1,5 +1,5 @@
 //! Packs a complete experiment of a series in its directory. The load objects, which the series
-//! shares by links, stay.
+//! shares by links, stay: see [`super::compress_copies`].
 //!
 //! A reader holds a shared lock on the directory, and looks for the packed file once it has it. So
 //! the file gets its name, and what is packed is removed, only with an exclusive lock: no reader
@@ -28,7 +28,8 @@ pub enum PackStep {
 }
 
 /// Packs an experiment in its directory. Returns the bytes that its files had, and that the packed
-/// file has. `wait` is called after each step, may sleep, and ends the packing with an error.
+/// file has; nothing where a process packed it that ended before it had removed the files. `wait`
+/// is called after each step, may sleep, and ends the packing with an error.
 ///
 /// # Errors
 /// A file can't be read, or the packed one can't be written: then the experiment is as it was. What
@@ -36,19 +37,19 @@ pub enum PackStep {
 pub fn pack_in_place(
     former: &Former,
     wait: &mut dyn FnMut(PackStep) -> io::Result<()>,
-) -> Result<(u64, u64)> {
+) -> Result<Option<(u64, u64)>> {
     let dir = former.dir();
     let failed = |error: io::Error| Error::io("pack", dir.path(), error);
     // Nothing may write to it any more.
     alone(former, wait).map_err(failed)?;
+    dir.remove_incomplete();
+    if dir.has_file(PACKED) {
+        dir.remove_all_but(&[ARCHIVES, PACKED])?;
+        return Ok(None);
+    }
     former.share();
-    let file = dir.pending(PACKED)?;
     let mut before = 0;
-    let paced = Paced {
-        file,
-        bytes: 0,
-        wait,
-    };
+    let paced = Paced::new(dir.pending(PACKED)?, wait);
     let mut progress = |bytes| before = bytes;
     let (name, content) = (Path::new(former.name()), Content::AllButArchives);
     let packed = pack_open(dir.as_fd(), name, content, paced, &mut progress).map_err(failed)?;
@@ -57,7 +58,7 @@ pub fn pack_in_place(
     alone(former, wait).map_err(failed)?;
     file.commit()?;
     dir.remove_all_but(&[ARCHIVES, PACKED])?;
-    Ok((before, bytes))
+    Ok(Some((before, bytes)))
 }
 
 /// Waits until nothing else uses the experiment.
@@ -76,10 +77,23 @@ fn complete(file: &File, written: SystemTime) -> io::Result<()> {
 }
 
 /// The packed file. It waits after each write.
-struct Paced<'a, 'd> {
-    file: PendingFile<'d>,
+pub(super) struct Paced<'a, 'd> {
+    pub(super) file: PendingFile<'d>,
     bytes: u64,
     wait: &'a mut dyn FnMut(PackStep) -> io::Result<()>,
+}
+
+impl<'a, 'd> Paced<'a, 'd> {
+    pub(super) fn new(
+        file: PendingFile<'d>,
+        wait: &'a mut dyn FnMut(PackStep) -> io::Result<()>,
+    ) -> Paced<'a, 'd> {
+        Paced {
+            file,
+            bytes: 0,
+            wait,
+        }
+    }
 }
 
 impl Write for Paced<'_, '_> {

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::PathBuf;
 
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ use tar::{EntryType, Header};
 use tempfile::TempDir;
 
 use super::*;
-use crate::directory::{ExperimentDir, Former, NameRequest};
+use crate::directory::{ExperimentDir, Former, NameRequest, TO_BE_PACKED};
 
 const MOST: u64 = 1 << 30;
 
@@ -236,18 +236,21 @@ fn in_place_the_shared_load_objects_stay() {
     let dir = tmp.path().join("k.1.er");
     let before = relative(&dir);
     let written = first_of(&newest).written;
-    fs::write(dir.join(".incomplete-copy"), "of a process that was killed").unwrap();
+    // Of processes that were killed.
+    for left in [".incomplete", "archives/.incomplete-copy"] {
+        fs::write(dir.join(left), "a part").unwrap();
+    }
+    let stays = ["archives/file", PACKED];
     let mut steps = Vec::new();
     let sizes = pack_in_place(&first_of(&newest), &mut |step| {
         steps.push(step);
         Ok(())
     });
-    let (whole, packed) = sizes.unwrap();
+    let (whole, packed) = sizes.unwrap().unwrap();
     assert!(whole > 100_000 && packed < 1000, "{whole} {packed}");
     assert!(steps.iter().all(|step| *step == PackStep::Written));
     let left: Vec<_> = files(&dir).into_iter().map(|(path, _)| path).collect();
-    let expected = ["archives/file", PACKED].map(|name| dir.join(name));
-    assert_eq!(left, expected);
+    assert_eq!(left, stays.map(|name| dir.join(name)));
     assert_eq!(packed_file(&dir), Some(dir.join(PACKED)));
     // It is still one of the series, of the same time.
     let former = first_of(&newest);
@@ -265,6 +268,87 @@ fn in_place_the_shared_load_objects_stay() {
     let error = unpack_all(&dir, to.path(), 150_000, &mut |_| {}).unwrap_err();
     assert!(error.is_disk_full(), "{error}");
     assert!(first_of(&newest).remove().unwrap() && !dir.exists());
+}
+
+#[test]
+fn in_place_what_a_killed_process_did_not_remove_is_removed() {
+    let tmp = TempDir::new().unwrap();
+    let newest = series(tmp.path());
+    let dir = tmp.path().join("k.1.er");
+    // Not recorded to be packed.
+    assert!(!first_of(&newest).is_to_be_packed);
+    let mut log = fs::read_to_string(dir.join("log.xml")).unwrap();
+    log.push_str(&format!(
+        "<event kind=\"comment\">plan: a; {TO_BE_PACKED}</event>\n"
+    ));
+    fs::write(dir.join("log.xml"), log).unwrap();
+    assert!(first_of(&newest).is_to_be_packed);
+    pack_in_place(&first_of(&newest), &mut |_| Ok(())).unwrap();
+    assert!(!first_of(&newest).is_to_be_packed);
+    let (after, packed) = (relative(&dir), fs::read(dir.join(PACKED)).unwrap());
+    fs::create_dir(dir.join("_x_PID_1.1.er")).unwrap();
+    for left in ["profile", "_x_PID_1.1.er/profile"] {
+        fs::write(dir.join(left), "left").unwrap();
+    }
+    assert!(first_of(&newest).is_to_be_packed);
+    let done = pack_in_place(&first_of(&newest), &mut |_| Ok(()));
+    assert_eq!(done.unwrap(), None);
+    assert_eq!(relative(&dir), after);
+    assert_eq!(fs::read(dir.join(PACKED)).unwrap(), packed);
+}
+
+#[test]
+fn in_place_load_objects_are_compressed_once_for_all() {
+    let tmp = TempDir::new().unwrap();
+    let last = series(tmp.path());
+    let request = NameRequest::Exactly("k.3.er".to_owned());
+    let (newest, _) = ExperimentDir::create(tmp.path(), &request, None).unwrap();
+    // Another file of the same name, in the second alone.
+    let own = last.path().join("archives/own");
+    fs::write(&own, vec![8; 100_000]).unwrap();
+    drop(last);
+    let pack = |former: &Former| {
+        let in_use = |step| match step {
+            PackStep::Written => Ok(()),
+            PackStep::InUse => Err(std::io::ErrorKind::ResourceBusy.into()),
+        };
+        let packed = pack_in_place(former, &mut { in_use }).unwrap();
+        compress_copies(former, &mut { in_use }).unwrap();
+        packed
+    };
+    newest
+        .formers()
+        .unwrap()
+        .iter()
+        .for_each(|former| assert!(pack(former).is_some()));
+    let inode = |number: u32, name: &str| {
+        let path = tmp.path().join(format!("k.{number}.er/archives/{name}"));
+        fs::metadata(path).map(|file| (file.ino(), file.len())).ok()
+    };
+    assert_eq!(inode(1, "file.zst"), inode(2, "file.zst"));
+    assert_eq!(inode(1, "file"), inode(2, "file"));
+    let (_, bytes) = inode(2, "own.zst").unwrap();
+    assert!(bytes < 1000, "{bytes}");
+    assert_eq!(inode(1, "own.zst"), None);
+    // What the experiment that is recorded now may link to stays.
+    for former in newest.formers().unwrap().iter().rev().skip(1) {
+        former.remove_double_copies();
+    }
+    assert_eq!(inode(1, "file"), None);
+    assert!(inode(2, "file").is_some() && inode(1, "file.zst").is_some());
+    // One of the same name and another time is another file.
+    let request = NameRequest::Exactly("k.4.er".to_owned());
+    let (latest, _) = ExperimentDir::create(tmp.path(), &request, None).unwrap();
+    fs::write(
+        newest.path().join("log.xml"),
+        "<collector>kcollect 0.1.0</collector>",
+    )
+    .unwrap();
+    fs::create_dir(newest.path().join("archives")).unwrap();
+    fs::write(newest.path().join("archives/file"), [9; 10]).unwrap();
+    drop(newest);
+    pack(&latest.formers().unwrap().pop().unwrap());
+    assert_ne!(inode(3, "file.zst"), inode(2, "file.zst"));
 }
 
 #[test]

@@ -19,8 +19,9 @@ use tar::{Archive, Entry, EntryType};
 use super::pack::{kind_of, open_entry};
 use super::{MAX_ENTRIES, MAX_PATH_BYTES, packed_file};
 use crate::Result;
-use crate::archive::ARCHIVES;
-use crate::directory::entries;
+use crate::archive::{ARCHIVES, is_compressed};
+use crate::copies::decompress;
+use crate::directory::{INCOMPLETE, entries};
 use crate::error::Error;
 use crate::file::open_regular;
 
@@ -129,14 +130,14 @@ pub fn unpack_all(
     let directory = unpack(&file, parent, max_bytes, &mut count)?;
     if file != path {
         let (from, to) = (path.join(ARCHIVES), directory.join(ARCHIVES));
-        copy_files(&from, &to, max_bytes - unpacked).map_err(failed)?;
+        copy_archives(&from, &to, max_bytes - unpacked).map_err(failed)?;
     }
     Ok(directory)
 }
 
-/// Copies the files of a directory into a new one, at most `max_bytes` bytes of them. Links and
-/// what else is no file are passed over.
-fn copy_files(from: &Path, to: &Path, max_bytes: u64) -> io::Result<()> {
+/// Copies the files of `archives/` into a new directory, at most `max_bytes` bytes of them, and
+/// decompresses those that are compressed. Links and what else is no file are passed over.
+fn copy_archives(from: &Path, to: &Path, max_bytes: u64) -> io::Result<()> {
     let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let dir = match open(from, flags, Mode::empty()) {
         Err(Errno::ENOENT) => return Ok(()),
@@ -148,13 +149,26 @@ fn copy_files(from: &Path, to: &Path, max_bytes: u64) -> io::Result<()> {
         let Some((file, stat)) = open_entry(dir.as_fd(), &name)? else {
             continue;
         };
-        if kind_of(&stat) != SFlag::S_IFREG {
+        let name = OsStr::from_bytes(name.to_bytes());
+        if kind_of(&stat) != SFlag::S_IFREG || name.as_bytes().starts_with(INCOMPLETE.as_bytes()) {
             continue;
         }
-        let copy = to.join(OsStr::from_bytes(name.to_bytes()));
-        let most = left.saturating_add(1);
-        let copied = io::copy(&mut File::from(file).take(most), &mut new_file(&copy)?)?;
-        left = left.checked_sub(copied).ok_or(Errno::ENOSPC)?;
+        let compressed = name.to_str().is_some_and(is_compressed);
+        let copy = match compressed {
+            true => to.join(name).with_extension(""),
+            false => to.join(name),
+        };
+        let mut copy = match new_file(&copy) {
+            // It is here both ways.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+            copy => copy?,
+        };
+        let file = File::from(file);
+        let bytes = match compressed {
+            true => decompress(&file, &copy, left)?,
+            false => io::copy(&mut file.take(left.saturating_add(1)), &mut copy)?,
+        };
+        left = left.checked_sub(bytes).ok_or(Errno::ENOSPC)?;
     }
     Ok(())
 }

@@ -6,7 +6,8 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 
-use experiment_format::archive::{ARCHIVES, archive_name};
+use experiment_format::archive::ARCHIVES;
+use experiment_format::copies::has_copy;
 use experiment_format::directory::room_of;
 use experiment_format::error::Error;
 use experiment_format::map::MapEvent;
@@ -127,8 +128,8 @@ fn say_missing_copies(experiment: &Experiment, output: &mut Output) -> Result<()
             objects.extend(objects_of(&sub));
         }
     }
-    let has_copy = |path: &&String| archives.join(archive_name(path)).exists();
-    let missing = objects.iter().filter(|path| !has_copy(path)).count();
+    let missing = objects.iter().filter(|path| !has_copy(&archives, path));
+    let missing = missing.count();
     if missing > 0 {
         output.say(&format!(
             "{missing} of its {} load objects have no copy in it, and functions of them no names on other machines",

@@ -1,18 +1,20 @@
-//! Packs the experiments of a series once they are complete (`--pack`).
+//! Packs the experiments of a series once they are complete, and compresses their copies of load
+//! objects (`--pack`).
 //!
-//! A thread does it, slowly: after each write it sleeps until its CPU time is no more than its
-//! share of the time that has passed. One that another process reads is packed when it is read no
-//! more. What is not packed when the recording ends stays as it is.
+//! Two threads do it, so that no experiment waits until the objects of the one before it are
+//! compressed, which takes a minute where there are many. Both are slow: after each write they
+//! sleep until their CPU time is no more than their share of the time that has passed. One that
+//! another process reads is packed when it is read no more. What is left when the recording ends is
+//! done by the next recording of the series that packs: the log of an experiment says that it is to
+//! be packed.
 
 use std::io;
-use std::sync::mpsc::{
-    Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel,
-};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use experiment_format::directory::Former;
-use experiment_format::packed::{PackStep, pack_in_place};
+use experiment_format::packed::{PackStep, compress_copies, pack_in_place};
 use host::output::Output;
 use nix::time::{ClockId, clock_gettime};
 
@@ -22,68 +24,100 @@ use crate::plan::CpuShare;
 const SHARE: f64 = 0.05;
 /// The part of a budget.
 const PART_OF_BUDGET: f64 = 0.25;
+/// How many threads divide it.
+const THREADS: f64 = 2.0;
 /// The most experiments that wait.
 const MOST_WAITING: usize = 16;
 /// The time between two looks whether an experiment is still in use.
 const IN_USE_PERIOD: Duration = Duration::from_millis(500);
 /// After so long in use it is left as it is.
 const MOST_IN_USE: Duration = Duration::from_secs(3600);
-/// The longest that the end of the recording waits for the thread.
+/// The longest that the end of the recording waits for a thread.
 const MOST_AT_THE_END: Duration = Duration::from_secs(1);
 
-/// The thread that packs.
+/// The threads.
 #[derive(Debug)]
 pub(super) struct Packer {
     waiting: SyncSender<Former>,
+    /// The number in the series of the last that was added.
+    added: u64,
     results: Receiver<PackResult>,
-    /// The thread stops when this is dropped.
-    running: Sender<()>,
+    /// A thread stops when its end of this is dropped.
+    running: [Sender<()>; 2],
 }
 
 /// What became of an experiment.
 #[derive(Debug)]
-struct PackResult {
-    name: String,
-    /// The bytes that its files had, and those of the packed file.
-    bytes: Result<(u64, u64), experiment_format::Error>,
+enum PackResult {
+    /// With the bytes that its files had, and those of the packed file, unless it was before.
+    Packed(String, Option<(u64, u64)>),
+    NotPacked(String, experiment_format::Error),
+    NotCompressed(String, experiment_format::Error),
 }
 
 impl Packer {
-    /// Starts the thread.
+    /// Starts the threads.
     ///
     /// # Errors
     /// There is no thread to be had.
     pub(super) fn start(budget: Option<CpuShare>) -> io::Result<Packer> {
-        let (waiting, queue) = sync_channel::<Former>(MOST_WAITING);
+        let (waiting, to_pack) = sync_channel::<Former>(MOST_WAITING);
+        let (packed, to_compress) = channel::<Former>();
         let (done, results) = channel();
-        let (running, stopped) = channel();
-        let share = budget.map_or(SHARE, |budget| budget.share() * PART_OF_BUDGET);
-        let run = move || {
-            for former in queue {
-                let mut pace = Pace::new(share, &stopped);
-                let bytes = pack_in_place(&former, &mut |step| pace.wait(step));
-                let name = former.name().to_owned();
-                if pace.is_over || done.send(PackResult { name, bytes }).is_err() {
+        let share = budget.map_or(SHARE, |budget| budget.share() * PART_OF_BUDGET) / THREADS;
+        let (packing, stop_packing) = channel();
+        let (compressing, stop_compressing) = channel();
+        let also_done = done.clone();
+        let pack = move || {
+            for former in to_pack {
+                if former.is_to_be_packed {
+                    let mut pace = Pace::new(share, &stop_packing);
+                    let bytes = pack_in_place(&former, &mut |step| pace.wait(step));
+                    let result = PackResult::of_packing(former.name(), bytes);
+                    if pace.is_over || done.send(result).is_err() {
+                        return;
+                    }
+                }
+                let _ = packed.send(former);
+            }
+        };
+        let compress = move || {
+            for former in to_compress {
+                let mut pace = Pace::new(share, &stop_compressing);
+                let compressed = compress_copies(&former, &mut |step| pace.wait(step));
+                if pace.is_over {
                     return;
+                }
+                if let Err(error) = compressed {
+                    let name = former.name().to_owned();
+                    let _ = also_done.send(PackResult::NotCompressed(name, error));
                 }
             }
         };
-        thread::Builder::new().name("pack".to_owned()).spawn(run)?;
+        let thread = |name: &str| thread::Builder::new().name(name.to_owned());
+        thread("pack").spawn(pack)?;
+        thread("compress").spawn(compress)?;
         Ok(Packer {
             waiting,
+            added: 0,
             results,
-            running,
+            running: [packing, compressing],
         })
     }
 
-    /// Packs a complete experiment when those before it are packed.
-    pub(super) fn add(&self, former: Former, output: &mut Output) {
-        let sent = self.waiting.try_send(former);
-        if let Err(TrySendError::Full(former) | TrySendError::Disconnected(former)) = sent {
-            output.say(&format!(
-                "{} is not packed (--pack): {MOST_WAITING} are waiting",
-                former.name()
-            ));
+    /// Packs and compresses what is to be of the complete experiments, the oldest first. When too
+    /// many wait, the rest has to be added later.
+    pub(super) fn add(&mut self, formers: Vec<Former>) {
+        for former in formers {
+            let number = former.number();
+            let is_done = !former.is_to_be_packed && !former.is_to_be_compressed;
+            if is_done || number <= self.added {
+                continue;
+            }
+            if self.waiting.try_send(former).is_err() {
+                return;
+            }
+            self.added = number;
         }
     }
 
@@ -94,10 +128,10 @@ impl Packer {
         }
     }
 
-    /// Ends the thread. An experiment that is not packed yet stays as it is.
+    /// Ends the threads. An experiment that is not packed yet stays as it is.
     pub(super) fn end(self, output: &mut Output) {
         drop((self.running, self.waiting));
-        // The thread ends at its next write, and drops its end of the channel then.
+        // The threads end at their next write, and drop their ends of the channel then.
         while let Ok(result) = self.results.recv_timeout(MOST_AT_THE_END) {
             result.report(output);
         }
@@ -105,20 +139,38 @@ impl Packer {
 }
 
 impl PackResult {
-    fn report(self, output: &mut Output) {
-        let PackResult { name, bytes } = self;
+    fn of_packing(
+        name: &str,
+        bytes: Result<Option<(u64, u64)>, experiment_format::Error>,
+    ) -> PackResult {
+        let name = name.to_owned();
         match bytes {
-            Ok((before, packed)) => output.detail(&format!(
+            Ok(bytes) => PackResult::Packed(name, bytes),
+            Err(error) => PackResult::NotPacked(name, error),
+        }
+    }
+
+    fn report(self, output: &mut Output) {
+        match self {
+            PackResult::Packed(name, Some((before, packed))) => output.detail(&format!(
                 "{name} is packed: {:.1} of {:.1} MB (--pack)",
                 packed as f64 / 1e6,
                 before as f64 / 1e6
             )),
-            Err(error) => output.say(&format!("{name} is not packed (--pack): {error}")),
+            PackResult::Packed(name, None) => {
+                output.detail(&format!("{name} was packed before (--pack)"));
+            }
+            PackResult::NotPacked(name, error) => {
+                output.say(&format!("{name} is not packed (--pack): {error}"));
+            }
+            PackResult::NotCompressed(name, error) => output.say(&format!(
+                "load objects of {name} are not compressed (--pack): {error}"
+            )),
         }
     }
 }
 
-/// How fast the thread packs an experiment.
+/// How fast a thread works on an experiment.
 struct Pace<'a> {
     share: f64,
     stopped: &'a Receiver<()>,

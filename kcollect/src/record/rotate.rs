@@ -130,12 +130,12 @@ impl Session<'_> {
         if self.pause.limited {
             self.change_pause(|reasons| reasons.limited = false)?;
         }
-        self.tend_series(&ended, output);
+        self.tend_series(output);
         Ok(())
     }
 
-    /// Removes the oldest experiments of the series, and has the one that ended packed.
-    fn tend_series(&mut self, ended: &Path, output: &mut Output) {
+    /// Removes the oldest experiments of the series, and has those packed that are complete.
+    pub(super) fn tend_series(&mut self, output: &mut Output) {
         if self.plan.keep.is_none() && self.packer.is_none() {
             return;
         }
@@ -148,13 +148,13 @@ impl Session<'_> {
         if let Some(keep) = self.plan.keep {
             keep::remove_oldest(keep, &mut formers, output);
         }
-        if let Some(packer) = &self.packer {
+        if let Some(packer) = &mut self.packer {
             packer.report(output);
-            let name = ended.file_name().unwrap_or_default();
-            let former = formers.into_iter().find(|former| former.name() == name);
-            if let Some(former) = former {
-                packer.add(former, output);
+            // The experiment that is recorded now links to the copies of the last one before it.
+            for former in formers.iter().rev().skip(1) {
+                former.remove_double_copies();
             }
+            packer.add(formers);
         }
     }
 

@@ -60,6 +60,8 @@ pub fn record(
         return Ok(spawn_code(&error));
     }
     let mut session = Session::start(plan, counters, output)?;
+    // Of those that a recording left which was killed.
+    session.tend_series(output);
     let run = session.run(output);
     session.service.stopping();
     // Whatever ended the run, what it recorded is closed and shown.

@@ -1,6 +1,7 @@
 //! The experiments of a series are packed once they are complete (`--pack`): each reads as before,
 //! and as a whole one once it is unpacked, also after a kill at any moment.
 
+use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -46,7 +47,7 @@ fn root_a_series_that_is_packed_reads_as_before() -> Result<()> {
     let _machine = Shared::take()?;
     let cpu = work_cpu()?.to_string();
     let options = [
-        "-p", "hi", "-x", "off", "-F", "on", "--rotate", "1", "--pack",
+        "-p", "hi", "-x", "off", "-F", "load", "--rotate", "1", "--pack",
     ];
     let load = [workload!("spin_user"), "5.5", &cpu];
     let recorded = record(&options, &load, LIMIT)?;
@@ -137,5 +138,71 @@ fn root_kills_while_it_packs_lose_nothing() -> Result<()> {
         ensure!(ticks == counted, "kill {kill}: {ticks} ticks of {counted}");
     }
     ensure!(packed < KILLS, "all were packed before the kill");
+    Ok(())
+}
+
+/// Returns the inodes of the copies of load objects, of the compressed ones or of the others.
+fn copies(experiment: &Path, compressed: bool) -> HashSet<u64> {
+    let entries = fs::read_dir(experiment.join("archives"));
+    let entries = entries.into_iter().flatten().flatten();
+    let wanted = entries.filter(|entry| {
+        let name = entry.file_name();
+        name.as_encoded_bytes().ends_with(b".zst") == compressed
+    });
+    wanted
+        .filter_map(|entry| Some(entry.metadata().ok()?.ino()))
+        .collect()
+}
+
+#[test]
+fn root_what_a_killed_recording_left_is_packed_by_the_next_one() -> Result<()> {
+    let _machine = Shared::take()?;
+    let directory = tempfile::tempdir()?;
+    let path = |number: u32| directory.path().join(format!("ktest.{number}.er"));
+    // So slowly that nothing is packed before the kill.
+    let options = ["-p", "hi", "-F", "load", "--rotate", "1", "--pack"];
+    let load = ["sleep", "60"];
+    let slowly = [&options[..], &["--budget", "0.1%"], &load].concat();
+    let mut running = service(directory.path(), &slowly)?;
+    until_data(&mut running, directory.path())?;
+    running.until("a third experiment", || path(3).join("log.xml").exists())?;
+    running.signal(Signal::SIGKILL)?;
+    running.finish()?;
+    let left = series(directory.path())?;
+    ensure!(left.len() >= 3, "{left:?}");
+    // One of another recording, that was not to be packed.
+    let other = directory.path().join("ktest.0.er");
+    let words = ["-p", "on", "-o", "ktest.0.er", "-t", "0.2"];
+    let mut alone = command(words)?;
+    run(alone.current_dir(directory.path()), LIMIT)?.succeeded()?;
+
+    let mut running = service(directory.path(), &[&options[..], &load].concat())?;
+    let packed = || left.iter().all(|path| packed_file(path).is_some());
+    running.until("packed experiments", packed)?;
+    // Their load objects are compressed, and they have those in common.
+    let next = path(left.len() as u32 + 1);
+    let compressed = |path: &Path| copies(path, true).len() >= 3 && copies(path, false).is_empty();
+    running.until("compressed load objects", || {
+        compressed(&left[0]) && compressed(&next)
+    })?;
+    running.signal(Signal::SIGTERM)?;
+    running.finish()?;
+    ensure!(Experiment::open(&left[0])?.is_closed(), "the first is open");
+    for path in &left {
+        Experiment::open(path)?;
+    }
+    ensure!(packed_file(&other).is_none(), "it was not to be packed");
+    let common = copies(&left[0], true)
+        .intersection(&copies(&left[1], true))
+        .count();
+    ensure!(common >= 3, "{common} compressed copies in common");
+    // The next recording had links to those of the last one as they were.
+    let common = copies(&next, true)
+        .intersection(&copies(&left[0], true))
+        .count();
+    ensure!(
+        common >= 3,
+        "{common} compressed copies in common with the next recording"
+    );
     Ok(())
 }

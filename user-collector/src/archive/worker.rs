@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use experiment_format::archive::archive_name;
-use experiment_format::directory::ExperimentDir;
+use experiment_format::directory::{Build, ExperimentDir};
 use nix::sys::statvfs::fstatvfs;
 
 use super::archiver::{ArchiveRequest, SourceCopies};
@@ -216,14 +216,13 @@ impl ArchiveWorker {
         }
         let of_debug = debug.and_then(|debug| debug.metadata().ok());
         let changed = of_debug.iter().chain([of_file]).map(changed).max();
-        let is_same = |copy: &File, of_copy: &Metadata| {
-            // One of names alone is shorter.
-            of_copy.len() >= of_file.len()
-                && Some((of_copy.mtime(), of_copy.mtime_nsec())) > changed
-                && section_build_id(copy) == id
+        let build = Build {
+            id: &id,
+            bytes: of_file.len(),
+            changed: changed.unwrap_or_default(),
         };
         let mut beside = self.beside.iter();
-        beside.any(|archives| self.dir.link_same_archive(archives.as_fd(), name, is_same))
+        beside.any(|archives| self.dir.link_same_build(archives.as_fd(), name, &build))
     }
 
     fn archive_sources<'a>(
@@ -275,7 +274,7 @@ impl ArchiveWorker {
     }
 }
 
-/// Returns when a file was last changed in any way. Unlike the time of modification it can not be set.
+/// Returns when a file was last changed in any way, a time that cannot be set.
 fn changed(metadata: &Metadata) -> (i64, i64) {
     (metadata.ctime(), metadata.ctime_nsec())
 }

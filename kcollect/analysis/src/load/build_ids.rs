@@ -1,11 +1,8 @@
 //! The build ids of load objects, from the copies in the experiment.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use experiment_format::archive::archive_name;
-use experiment_format::elf::section_build_id;
+use experiment_format::copies::build_id_of_copy;
 
 use crate::model::{Model, ObjectInfo, ObjectKind};
 
@@ -48,16 +45,6 @@ fn archives(model: &Model) -> Vec<PathBuf> {
 /// Returns the build ids of the copies of a load object.
 fn of_copies(archives: &[PathBuf], object: &ObjectInfo) -> impl Iterator<Item = Box<[u8]>> {
     let is_file = object.kind == ObjectKind::File;
-    let name = archive_name(&object.path);
     let archives = archives.iter().filter(move |_| is_file);
-    let files = archives.filter_map(move |archive| open(&archive.join(&name)));
-    files.map(|file| section_build_id(&file))
-}
-
-/// Opens a regular file, without waiting for a pipe or following a link.
-fn open(path: &Path) -> Option<File> {
-    let mut options = OpenOptions::new();
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let file = options.read(true).custom_flags(flags).open(path).ok()?;
-    file.metadata().ok()?.is_file().then_some(file)
+    archives.filter_map(|archives| build_id_of_copy(archives, &object.path))
 }

@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use experiment_format::archive::{ARCHIVES, archive_name};
+use experiment_format::archive::ARCHIVES;
+use experiment_format::copies::has_copy;
 use experiment_format::kernel::KERNEL;
 use experiment_format::reader::Experiment;
 use rustc_hash::FxHashMap;
@@ -77,10 +78,9 @@ impl<'a> SymbolFiles<'a> {
         };
         let places: Vec<_> = founders.into_iter().map(place).collect();
         let place_of = |path: &str| {
-            let name = archive_name(path);
             let has = |(_, symboliser): &(_, Symboliser)| {
                 let archives = symboliser.search().archives.as_deref();
-                archives.is_some_and(|archives| archives.join(&name).exists())
+                archives.is_some_and(|archives| has_copy(archives, path))
             };
             places.iter().position(has).unwrap_or(0)
         };

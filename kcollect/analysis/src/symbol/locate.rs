@@ -78,10 +78,7 @@ pub(super) struct Debug {
 pub(super) fn images(object: &ObjectRef, search: &SearchPaths) -> Result<Vec<Image>, SymbolError> {
     let mut images = Vec::new();
     let mut why = SymbolError::NotFound;
-    let archived = search
-        .archived(&object.name)
-        .as_deref()
-        .and_then(open_regular);
+    let archived = search.open_archived(&object.name);
     let mut id: Box<[u8]> = object.build_id.clone();
     if let Some(file) = archived {
         if id.is_empty() {

@@ -13,6 +13,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use experiment_format::archive::archive_name;
+use experiment_format::copies::open_copy;
 
 use super::debuginfod::DebuginfodClient;
 
@@ -46,9 +47,14 @@ impl SearchPaths {
     }
 
     /// Returns the place of a load object's or source's copy in the experiment.
-    pub(super) fn archived(&self, name: &str) -> Option<PathBuf> {
+    fn archived(&self, name: &str) -> Option<PathBuf> {
         let archives = self.archives.as_ref()?;
         Some(archives.join(archive_name(name)))
+    }
+
+    /// Opens a load object's or source's copy in the experiment.
+    pub(super) fn open_archived(&self, name: &str) -> Option<File> {
+        open_copy(self.archives.as_ref()?, name).ok().flatten()
     }
 
     /// Returns where the file of a path may be on this machine, in order. A relative path is
@@ -93,7 +99,10 @@ impl SearchPaths {
     pub fn source(&self, recorded: &str, build_id: &[u8]) -> Option<SourceFile> {
         let mut places = self.source_places(recorded).into_iter();
         let found = places.find_map(|(path, archived)| {
-            let file = open_regular(&path)?;
+            let file = match archived {
+                true => self.open_archived(recorded)?,
+                false => open_regular(&path)?,
+            };
             Some(SourceFile {
                 file,
                 path,

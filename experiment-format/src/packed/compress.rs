@@ -1,0 +1,89 @@
+//! The copies of load objects of an experiment that is packed in its directory: each is compressed
+//! once, and shared by the packed experiments of a directory.
+//!
+//! The experiment that is recorded meanwhile may link to them as they are. So they stay beside the
+//! compressed ones until another experiment is complete ([`Former::remove_double_copies`]).
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use nix::fcntl::AtFlags;
+use nix::sys::stat::{FileStat, SFlag, fstatat};
+use nix::unistd::linkat;
+
+use super::PackStep;
+use super::in_place::Paced;
+use super::pack::{kind_of, open_entry};
+use crate::Result;
+use crate::archive::ARCHIVES;
+use crate::copies::encoder;
+use crate::directory::{ExperimentDir, Former, archives_in, plain_copies};
+use crate::elf::section_build_id;
+use crate::error::Error;
+
+/// Makes a compressed copy beside each copy of a load object or source, or a link to the one that
+/// another packed experiment of the directory has. `wait` is called after each write.
+///
+/// # Errors
+/// A system error, or one of `wait`. What is compressed by then stays.
+pub fn compress_copies(
+    former: &Former,
+    wait: &mut dyn FnMut(PackStep) -> io::Result<()>,
+) -> Result<()> {
+    // It may be removed meanwhile.
+    former.release();
+    let dir = former.dir();
+    let failed = |error: io::Error| Error::io("compress", &dir.path().join(ARCHIVES), error);
+    let Some(archives) = archives_in(dir.as_fd()) else {
+        return Ok(());
+    };
+    let beside = dir.archives_beside();
+    let copies = plain_copies(archives.as_fd());
+    for copy in copies.into_iter().filter(|copy| !copy.is_double) {
+        let opened = open_entry(archives.as_fd(), &copy.name).map_err(failed)?;
+        let Some((file, stat)) = opened.filter(|(_, stat)| kind_of(stat) == SFlag::S_IFREG) else {
+            continue;
+        };
+        if !is_linked(&archives, &beside, &copy.compressed, &stat) {
+            compress_file(dir, File::from(file), &copy.compressed, wait)?;
+        }
+    }
+    Ok(())
+}
+
+/// Compresses a file of `archives/`. The compressed one is of the same time, by which it is known.
+fn compress_file(
+    dir: &ExperimentDir,
+    mut file: File,
+    compressed: &str,
+    wait: &mut dyn FnMut(PackStep) -> io::Result<()>,
+) -> Result<()> {
+    let failed = |error: io::Error| Error::io("compress", &dir.path().join(ARCHIVES), error);
+    let pending = dir.archive_pending(compressed)?;
+    let paced = Paced::new(pending, wait);
+    let written = file.metadata().and_then(|file| file.modified());
+    let write = || {
+        let mut encoder = encoder(paced, &section_build_id(&file))?;
+        io::copy(&mut file, &mut encoder)?;
+        let paced = encoder.finish()?;
+        paced.file.file().set_modified(written?)?;
+        Ok(paced.file)
+    };
+    write().map_err(failed)?.commit()
+}
+
+/// Makes a link to the compressed copy that one of `beside` has of a file, and returns whether one
+/// has it: of the same owner and time.
+fn is_linked(archives: &OwnedFd, beside: &[OwnedFd], compressed: &str, of: &FileStat) -> bool {
+    let mut beside = beside.iter();
+    beside.any(|other| {
+        let found = fstatat(other, compressed, AtFlags::AT_SYMLINK_NOFOLLOW);
+        let is_same = found.is_ok_and(|found| {
+            kind_of(&found) == SFlag::S_IFREG
+                && found.st_uid == of.st_uid
+                && (found.st_mtime, found.st_mtime_nsec) == (of.st_mtime, of.st_mtime_nsec)
+        });
+        is_same && linkat(other, compressed, archives, compressed, AtFlags::empty()).is_ok()
+    })
+}
