@@ -417,6 +417,7 @@ fn a_million_ticks_of_a_thousand_threads() -> Result<()> {
         let shown_truth = shown.select(selection, false)?;
         ensure!(shown_truth == expected, "{selection:?}");
     }
+    selecting::a_drag_is_followed(&mut shown, &truths)?;
     shown.browser.evaluate("kcollect.select({})")?;
     shown
         .browser

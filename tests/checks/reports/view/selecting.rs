@@ -2,10 +2,11 @@
 
 use analysis::view::Payload;
 use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
 
 use super::generated::profile;
 use super::shown::{Shown, show};
-use super::truth::{Profile, Selection};
+use super::truth::{Profile, Selection, Truth};
 
 /// Returns the number of ticks of a selection.
 fn sum(truths: &Profile<'_>, selection: &Selection) -> u64 {
@@ -64,6 +65,53 @@ fn a_stroke_selects_time(shown: &mut Shown, truths: &Profile<'_>, payload: &Payl
     ensure!(shown.ticks()? == sum(truths, &selection));
     shown.browser.press("Escape")?;
     ensure!(shown.ticks()? == sum(truths, &Selection::default()));
+    Ok(())
+}
+
+/// While the mouse drags over a large profile the totals follow each move. The flame graph follows
+/// when the mouse rests or is released.
+pub(super) fn a_drag_is_followed(shown: &mut Shown, truths: &Profile<'_>) -> Result<()> {
+    shown.browser.evaluate("kcollect.select({})")?;
+    // A slow machine may see the mouse rest after each move, so it is noted that it was behind.
+    shown.browser.evaluate(
+        "void (() => { window.behind = 0; const panels = document.querySelector('#panels'); \
+         new MutationObserver(() => { behind += panels.hasAttribute('data-behind'); }) \
+           .observe(panels, {attributes: true}); })()",
+    )?;
+    let mouse = |shown: &mut Shown, kind: &str, across: f64| -> Result<Selection> {
+        let (x, y) = shown.browser.place("#lanes", across, 0.7)?;
+        let event =
+            json!({"type": kind, "x": x, "y": y, "buttons": 1, "button": "left", "clickCount": 1});
+        shown.browser.call("Input.dispatchMouseEvent", event)?;
+        shown.browser.settle()?;
+        let time = shown.browser.evaluate("kcollect.selection().time")?;
+        Ok(Selection {
+            time: serde_json::from_value(time)?,
+            ..Selection::default()
+        })
+    };
+    let flame = |shown: &mut Shown, truth: &Truth| -> Result<()> {
+        shown.browser.evaluate("kcollect.counted()")?;
+        let flame = shown.browser.evaluate("kcollect.flame()")?;
+        let totals = shown.browser.evaluate("kcollect.totals()")?;
+        ensure!(Truth::of_page(&totals, &flame)? == *truth);
+        Ok(())
+    };
+    mouse(shown, "mousePressed", 0.4)?;
+    for across in [0.5, 0.7] {
+        let selection = mouse(shown, "mouseMoved", across)?;
+        let expected = truths.count(&selection, false);
+        ensure!(selection.time.is_some() && shown.ticks()? == expected.states.iter().sum::<u64>());
+        if across > 0.6 {
+            flame(shown, &expected)?;
+        }
+    }
+    mouse(shown, "mouseMoved", 0.6)?;
+    let selection = mouse(shown, "mouseReleased", 0.6)?;
+    flame(shown, &truths.count(&selection, false))?;
+    let behind =
+        "window.behind > 0 && !document.querySelector('#panels').hasAttribute('data-behind')";
+    ensure!(shown.browser.evaluate(behind)? == true);
     Ok(())
 }
 

@@ -5,11 +5,16 @@ const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'DejaVu
 class Surface {
   /**
    * Draws with `draw(context, width, height)`, in CSS pixels, on request and when its box changes.
+   * `over` draws in the same way what lies on top of that and changes with every move of the mouse:
+   * what is below it is kept, and not drawn again.
    */
-  constructor(canvas, box, draw) {
+  constructor(canvas, box, draw, over = null) {
     this.canvas = canvas;
     this.box = box;
     this.draw = draw;
+    this.over = over;
+    this.kept = over && document.createElement("canvas");
+    this.stale = true;
     this.context = canvas.getContext("2d", { alpha: false });
     this.fitter = new Fitter(this.context);
     this.width = this.height = 0;
@@ -17,9 +22,17 @@ class Surface {
     new ResizeObserver(() => this.later()).observe(box);
   }
   later() {
-    this.asked ||= requestAnimationFrame(() => this.now());
+    this.stale = true;
+    this.overLater();
+  }
+  overLater() {
+    this.asked ||= requestAnimationFrame(() => this.frame());
   }
   now() {
+    this.stale = true;
+    this.frame();
+  }
+  frame() {
     cancelAnimationFrame(this.asked);
     this.asked = 0;
     const width = this.box.clientWidth, height = this.box.clientHeight;
@@ -31,11 +44,25 @@ class Surface {
       this.canvas.style.width = width + "px";
       this.canvas.style.height = height + "px";
       this.fitter.font = "";
+      this.stale = true;
     }
     this.width = width;
     this.height = height;
-    this.context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
-    this.draw(this.context, width, height);
+    const { context, kept, ratio } = this;
+    if (!this.stale) {
+      context.setTransform(1, 0, 0, 1, 0, 0);
+      context.drawImage(kept, 0, 0);
+    }
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    if (this.stale) this.draw(context, width, height);
+    if (!this.over) return;
+    if (this.stale) {
+      // Also clears it.
+      [kept.width, kept.height] = pixels;
+      kept.getContext("2d", { alpha: false }).drawImage(this.canvas, 0, 0);
+      this.stale = false;
+    }
+    this.over(context, width, height);
   }
   /** Rounds a length in CSS pixels to whole pixels of the screen. */
   snap(length) {

@@ -96,7 +96,6 @@ class Profile {
 
   rows({ first, end, ticks, stack, cpu, state }) {
     Object.assign(this, { first, end, ticks, stack, cpu, state, length: end.length });
-    this.thread = new Uint32Array(end.length);
     // Where a row is drawn from. Rows meet within a tick at best: less than one between them is
     // neither a gap nor an overlap.
     this.begin = new Float64Array(end.length);
@@ -110,7 +109,6 @@ class Profile {
         end[row] = time += end[row];
         const begin = time - ticks[row] * this.interval;
         this.begin[row] = row > first[thread] && Math.abs(begin - before) < this.interval ? before : begin;
-        this.thread[row] = thread;
         if (state[row] <= 2) this.cpuTicks[thread] += ticks[row];
         if (cpu[row] !== 0xffff && cpu[row] >= this.cpus) this.cpus = cpu[row] + 1;
       }
@@ -128,6 +126,22 @@ class Profile {
       if (this.end[middle] > time) high = middle; else low = middle + 1;
     }
     return low;
+  }
+
+  /** Returns the first row of a thread from which on all rows begin at `time` or later. */
+  rowFrom(thread, time) {
+    let low = this.first[thread], high = this.first[thread + 1];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.earliest[middle] >= time) high = middle; else low = middle + 1;
+    }
+    return low;
+  }
+
+  /** Returns the ticks by state of whole rows on these CPUs, of any CPU if null. */
+  blockSums(cpus) {
+    if (this.blocks?.cpus !== cpus) this.blocks = new BlockSums(this, cpus);
+    return this.blocks;
   }
 
   threadName(index) {

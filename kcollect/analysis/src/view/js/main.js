@@ -1,5 +1,10 @@
 // The page: the selection, and the views that show it.
 
+/** The longest that the views may take in each frame while the mouse drags, milliseconds. */
+const MAX_VIEWS_MS = 5;
+/** How long the mouse rests in a drag until slower views follow, milliseconds. */
+const REST_MS = 150;
+
 class App {
   constructor(profile) {
     this.profile = profile;
@@ -9,6 +14,8 @@ class App {
     this.selection = onCpu ? OPENING : EVERYTHING;
     this.groupBy = "process";
     this.asked = 0;
+    this.dragging = false;
+    this.rest = 0;
     this.chips();
     this.words();
     this.timeline = new Timeline(this);
@@ -29,7 +36,8 @@ class App {
     this.selection = Object.freeze({ ...before, ...change });
     if (this.selection.cpus !== before.cpus) this.timeline.dropBins();
     if (this.selection.states !== before.states) this.timeline.arrange();
-    this.timeline.redraw();
+    const rows = ["states", "threads", "cpus"].some((part) => this.selection[part] !== before[part]);
+    if (rows) this.timeline.redraw(); else this.timeline.redrawTime();
     if (now) this.recount(); else this.asked ||= requestAnimationFrame(() => this.recount());
   }
 
@@ -46,15 +54,40 @@ class App {
     this.table.regroup();
   }
 
+  /** Selects the time over which the mouse is dragged. */
+  drag(time) {
+    this.dragging = true;
+    this.select({ time });
+  }
+
+  /** Counts what was left for the end of a drag. */
+  dragged() {
+    this.dragging = false;
+    if (this.rest) this.asked ||= requestAnimationFrame(() => this.recount());
+  }
+
+  /**
+   * Counts the selection. Views that take long don't follow each move of a drag, which would be
+   * felt: they are pale until the mouse rests.
+   */
   recount() {
     cancelAnimationFrame(this.asked);
-    this.asked = 0;
+    clearTimeout(this.rest);
+    this.asked = this.rest = 0;
     this.sums = sums(this.profile, this.selection);
     this.showTotals();
-    this.flame.count();
-    this.functions.count();
-    this.table.count();
-    this.traced.count();
+    const wait = this.dragging && this.viewsTook > MAX_VIEWS_MS;
+    if (wait) this.rest = setTimeout(() => this.countViews(), REST_MS);
+    else this.countViews();
+    byId("panels").toggleAttribute("data-behind", wait);
+  }
+
+  countViews() {
+    this.rest = 0;
+    this.viewsTook = timed(() => {
+      for (const view of [this.flame, this.functions, this.table, this.traced]) view.count();
+    });
+    byId("panels").removeAttribute("data-behind");
   }
 
   /**
@@ -336,6 +369,8 @@ function timed(work) {
  *            each lock (0), file (1) or function that allocated memory (2); the last three by kind
  *            of event, as payload.rs numbers them
  * redraw()   draws everything now; returns how many milliseconds each view took
+ * counted()  resolves when all views show the selection, to the milliseconds that this took
+ * rows       rows of ticks
  */
 function tools(app, ready) {
   const totals = () => {
@@ -373,6 +408,14 @@ function tools(app, ready) {
       flame: timed(() => app.flame.surface.now()),
       count: timed(() => app.recount()),
     }),
+    counted() {
+      const begin = performance.now();
+      return new Promise((resolve) => {
+        const look = () => { if (app.asked || app.rest) requestAnimationFrame(look); else resolve(performance.now() - begin); };
+        look();
+      });
+    },
+    rows: app.profile.length,
   });
 }
 

@@ -24,20 +24,71 @@ function bounds(profile, time) {
 }
 
 /**
+ * Returns which rows of a thread may have ticks in (from, to]: from `begin` to `stop`, and among
+ * these, from `left` to `right`, those of which all ticks are in it.
+ */
+function rowsWithin(profile, thread, from, to) {
+  const begin = profile.rowAfter(thread, from), stop = profile.rowFrom(thread, to);
+  const left = profile.rowFrom(thread, from), right = profile.rowAfter(thread, to);
+  // A row that covers all of the time is neither left nor right of it.
+  return left < right ? { begin, left, right, stop } : { begin, left: stop, right: stop, stop };
+}
+
+/**
  * Calls `visit(row, ticks)` for each row of these threads with ticks in the selection, whatever its
  * state.
  */
 function eachRow(profile, selection, threads, visit) {
-  const { first, end, ticks, cpu, interval } = profile;
+  const { end, ticks, cpu, interval } = profile;
   const [from, to] = bounds(profile, selection.time);
-  const whole = from === -Infinity && to === Infinity;
   for (const thread of threads) {
     if (selection.threads && !selection.threads.has(thread)) continue;
-    for (let row = first[thread]; row < first[thread + 1]; row++) {
+    const { begin, left, right, stop } = rowsWithin(profile, thread, from, to);
+    for (let row = begin; row < stop; row++) {
       if (selection.cpus && !selection.cpus.has(cpu[row])) continue;
+      const whole = row >= left && row < right;
       const count = whole ? ticks[row] : ticksWithin(end[row], ticks[row], interval, from, to);
       if (count) visit(row, count);
     }
+  }
+}
+
+/** The number of rows of a block. */
+const BLOCK_ROWS = 64;
+
+/**
+ * The ticks by state of all rows before each block of rows. So the sums of a range of rows are
+ * those of two blocks and a few rows, however many there are.
+ */
+class BlockSums {
+  constructor(profile, cpus) {
+    this.profile = profile;
+    this.cpus = cpus;
+    this.before = new Float64Array((Math.floor(profile.length / BLOCK_ROWS) + 1) * STATES);
+    for (let row = BLOCK_ROWS; row <= profile.length; row += BLOCK_ROWS) {
+      const at = row / BLOCK_ROWS * STATES;
+      this.before.copyWithin(at, at - STATES, at);
+      this.rows(row - BLOCK_ROWS, row, 1, this.before, at);
+    }
+  }
+
+  /** Adds the ticks of some rows, times `sign`, to ten numbers at `at`. */
+  rows(from, to, sign, out, at) {
+    const { cpus, profile: { state, ticks, cpu } } = this;
+    for (let row = from; row < to; row++) {
+      if (!cpus || cpus.has(cpu[row])) out[at + state[row]] += sign * ticks[row];
+    }
+  }
+
+  /** Adds the ticks of all rows from `from` to `to` to ten numbers at `at`. */
+  add(from, to, out, at) {
+    const first = Math.floor(from / BLOCK_ROWS), last = Math.floor(to / BLOCK_ROWS);
+    if (first === last) return this.rows(from, to, 1, out, at);
+    for (let state = 0; state < STATES; state++) {
+      out[at + state] += this.before[last * STATES + state] - this.before[first * STATES + state];
+    }
+    this.rows(first * BLOCK_ROWS, from, -1, out, at);
+    this.rows(last * BLOCK_ROWS, to, 1, out, at);
   }
 }
 
@@ -48,10 +99,21 @@ function eachRow(profile, selection, threads, visit) {
  */
 function sums(profile, selection) {
   const byThread = new Float64Array(STATES * profile.threads.length);
-  const { state, thread } = profile;
-  eachRow(profile, { ...selection, threads: null }, profile.threads.keys(), (row, count) => {
-    byThread[STATES * thread[row] + state[row]] += count;
-  });
+  const { state, end, ticks, cpu, interval } = profile;
+  const [from, to] = bounds(profile, selection.time);
+  const blocks = profile.blockSums(selection.cpus);
+  const parts = (first, last, at) => {
+    for (let row = first; row < last; row++) {
+      if (selection.cpus && !selection.cpus.has(cpu[row])) continue;
+      byThread[at + state[row]] += ticksWithin(end[row], ticks[row], interval, from, to);
+    }
+  };
+  for (let thread = 0; thread < profile.threads.length; thread++) {
+    const { begin, left, right, stop } = rowsWithin(profile, thread, from, to);
+    parts(begin, left, STATES * thread);
+    blocks.add(left, right, byThread, STATES * thread);
+    parts(right, stop, STATES * thread);
+  }
   const states = statesOf(byThread, selection.threads ?? profile.threads.keys());
   return { ticks: switchedOn(states, selection), states, byThread };
 }

@@ -22,8 +22,8 @@ class Timeline {
     this.open = new Set(many ? [] : this.profile.processes.map((process) => process.index));
     this.extra = new ExtraRows(this);
     this.scroll = byId("lanes-scroll");
-    this.surface = new Surface(byId("lanes"), this.scroll, (...size) => this.draw(...size));
-    this.overview = new Surface(byId("overview"), byId("overview-box"), (...size) => this.drawOverview(...size));
+    this.surface = new Surface(byId("lanes"), this.scroll, (...size) => this.draw(...size), (...size) => this.drawOver(...size));
+    this.overview = new Surface(byId("overview"), byId("overview-box"), (...size) => this.drawOverview(...size), (...size) => this.drawOverOverview(...size));
     this.arrange();
     this.listen();
   }
@@ -88,6 +88,12 @@ class Timeline {
     this.overview.later();
   }
 
+  /** Draws the selected time anew, and nothing else. */
+  redrawTime() {
+    this.surface.overLater();
+    this.overview.overLater();
+  }
+
   /** Drops the bins of all lanes. */
   dropBins() {
     for (const lane of this.lanes.values()) lane.dropBins();
@@ -100,7 +106,8 @@ class Timeline {
     const begin = Math.min(this.whole - span, Math.max(0, from));
     this.view = [begin, begin + span];
     this.app.viewChanged();
-    this.redraw();
+    this.surface.later();
+    this.overview.overLater();
   }
 
   zoom(factor, at = (this.view[0] + this.view[1]) / 2) {
@@ -138,10 +145,20 @@ class Timeline {
       this.label(context, this.rows[index], index, y, gutter);
       this.bars(context, this.rows[index], y, gutter, width);
     }
-    this.range(context, gutter, width, RULER_PX, height, this.view);
     this.ruler(context, gutter, width);
     context.fillStyle = colours.line;
     context.fillRect(snap(gutter) - 1 / this.surface.ratio, 0, 1 / this.surface.ratio, height);
+  }
+
+  /** Draws the selected time, in the lanes and in the ruler. */
+  drawOver(context, width, height) {
+    const { gutter } = this;
+    this.range(context, gutter, width, RULER_PX, height, this.view);
+    const { time } = this.app.selection;
+    if (!time) return;
+    const [begin, end] = time.map((at) => Math.min(width, Math.max(gutter, this.xOf(at))));
+    context.fillStyle = theme.colours.strong;
+    context.fillRect(begin, RULER_PX - 3, Math.max(1, end - begin), 3);
   }
 
   label(context, { process, thread, single, seen, cpu }, index, y, gutter) {
@@ -277,12 +294,6 @@ class Timeline {
     }
     context.fillStyle = colours.quiet;
     context.fillText(plural(this.profile.threads.length, "thread") + " of " + plural(this.profile.processes.length, "process", "processes"), 10, RULER_PX / 2);
-    const { time } = this.app.selection;
-    if (time) {
-      const [begin, end] = time.map((at) => Math.min(width, Math.max(gutter, this.xOf(at))));
-      context.fillStyle = colours.strong;
-      context.fillRect(begin, RULER_PX - 3, Math.max(1, end - begin), 3);
-    }
   }
 
   drawOverview(context, width, height) {
@@ -308,10 +319,15 @@ class Timeline {
     fitter.use(`11px ${FONT}`);
     context.fillStyle = colours.quiet;
     context.fillText(`≤ ${peak < 10 ? peak.toFixed(1) : Math.round(peak)} threads`, 24, height / 2 + 9);
+  }
+
+  /** Draws the selected time, and the one that is shown below. */
+  drawOverOverview(context, width, height) {
+    const { gutter } = this;
     this.range(context, gutter, width, 0, height, [0, this.whole]);
     const [begin, end] = this.view.map((time) => this.xOf(time, [0, this.whole]));
     if (end - begin < width - gutter - 0.5) {
-      context.strokeStyle = colours.text;
+      context.strokeStyle = theme.colours.text;
       context.lineWidth = 1.5;
       context.beginPath();
       context.roundRect(begin + 0.75, 1.75, Math.max(3, end - begin - 1.5), height - 3.5, 3);
@@ -383,15 +399,16 @@ class Timeline {
         this.show(drag.view[0] + by, drag.view[1] + by);
       } else {
         const to = this.timeAt(event.offsetX);
-        this.app.select({ time: [Math.round(Math.min(drag.from, to)), Math.round(Math.max(drag.from, to))] });
+        this.app.drag([Math.round(Math.min(drag.from, to)), Math.round(Math.max(drag.from, to))]);
       }
     });
     const done = () => {
       if (drag && !drag.moved && this.app.selection.time) this.app.select({ time: null });
       drag = null;
+      this.app.dragged();
     };
     canvas.addEventListener("pointerup", done);
-    canvas.addEventListener("pointercancel", () => { drag = null; });
+    canvas.addEventListener("pointercancel", () => { drag = null; this.app.dragged(); });
     canvas.addEventListener("pointerleave", () => tip.hide());
     canvas.addEventListener("keydown", (event) => this.key(event));
     canvas.addEventListener("focus", () => this.surface.later());
