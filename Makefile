@@ -11,7 +11,7 @@ export KERNELS
 # The distributed files, and the build directory that they are made in.
 DIST := $(abspath $(TARGET))/dist
 
-.PHONY: help build run check deny test test-fast test-kernels bench bench-report programs growth fuzz faults dist test-dist rust
+.PHONY: help build run check deny test test-fast test-kernels bench bench-report bench-page programs growth fuzz faults dist test-dist rust
 
 help:
 	@echo 'make run     build it, profile this machine for ten seconds under a small load, write ktest.N.er here'
@@ -20,6 +20,7 @@ help:
 	@echo 'make test-kernels build it, record and check workloads on Linux 6.1 and 6.12, in qemu (no root, minutes)'
 	@echo 'make bench   build it, measure its cost to other programs, next to other profilers (as root, minutes)'
 	@echo 'make bench-report build it, time reports of a large experiment, next to gprofng (a minute or two)'
+	@echo 'make bench-page build it, time the page of a large experiment in a browser: until it is shown, and dragging (a minute)'
 	@echo 'make programs build it, count complete user stacks of the installed programs (as root, minutes)'
 	@echo 'make growth  build it, measure how its cost grows with threads, processes and time (as root, minutes)'
 	@echo 'make fuzz    run libFuzzer on every reader of untrusted bytes, SECONDS=60 for each (minutes)'
@@ -86,6 +87,10 @@ bench: build
 bench-report: build
 	@scripts/packages.sh bench
 	cargo bench --locked -p tests --bench report
+
+bench-page: build
+	@scripts/packages.sh test
+	cargo bench --locked -p tests --bench page
 
 programs: build
 	@scripts/packages.sh bench
