@@ -45,6 +45,16 @@ pub enum PayloadError {
         /// Index of no process.
         process: u32,
     },
+    /// A process belongs to more or fewer groups than there are kinds of them.
+    #[error("process {process} belongs to {groups} groups of {kinds} kinds")]
+    Groups {
+        /// Index of the process.
+        process: usize,
+        /// Its groups.
+        groups: usize,
+        /// The kinds.
+        kinds: usize,
+    },
     /// A stack's function does not exist.
     #[error("stack {node} refers to function {function}, which does not exist")]
     Function {
@@ -145,6 +155,17 @@ fn check(payload: &Payload) -> Result<(), PayloadError> {
     }
     if payload.duration_ns.0 >= MAX_SAFE_INTEGER {
         return clock("duration", payload.duration_ns.0);
+    }
+    let kinds = payload.groupings.len();
+    for (process, it) in payload.processes.iter().enumerate() {
+        let groups = it.groups.len();
+        if groups != kinds {
+            return Err(PayloadError::Groups {
+                process,
+                groups,
+                kinds,
+            });
+        }
     }
     for (thread, it) in payload.threads.iter().enumerate() {
         if it.process as usize >= payload.processes.len() {

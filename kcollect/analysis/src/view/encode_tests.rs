@@ -188,6 +188,33 @@ fn names_become_printable_and_are_stored_once() {
 }
 
 #[test]
+fn processes_have_their_groups_by_kind_each_name_stored_once() {
+    let mut payload = payload();
+    payload.groupings = vec!["unit", "user"];
+    let groups = [["a.service", "0"], ["b.service", "0"], ["a.service", "33"]];
+    payload.processes = groups
+        .iter()
+        .map(|groups| PageProcess {
+            groups: groups.iter().map(|&group| group.into()).collect(),
+            ..PageProcess::default()
+        })
+        .collect();
+    let (header, _) = decoded(&payload);
+    assert_eq!(header["groupings"], serde_json::json!(["unit", "user"]));
+    let strings = header["strings"].as_array().unwrap();
+    for (process, groups) in groups.iter().enumerate() {
+        let numbers = header["processes"][process][4].as_array().unwrap();
+        let names: Vec<_> = numbers
+            .iter()
+            .map(|number| strings[number.as_u64().unwrap() as usize].as_str().unwrap())
+            .collect();
+        assert_eq!(names, groups);
+    }
+    // Two units, two users, four functions, one object, and no name for all the rest.
+    assert_eq!(strings.len(), 2 + 2 + 4 + 1 + 1);
+}
+
+#[test]
 fn contradictions_are_said() {
     let broken = |change: fn(&mut Payload)| {
         let mut payload = payload();
@@ -199,6 +226,7 @@ fn contradictions_are_said() {
         broken(|it| it.interval_us = 0),
         broken(|it| it.duration_ns = Nanos::MAX),
         broken(|it| it.threads[1].process = 7),
+        broken(|it| it.groupings = vec!["unit", "user"]),
         broken(|it| {
             it.stacks.stack([9]);
         }),
@@ -216,6 +244,7 @@ fn contradictions_are_said() {
             "an impossible interval: 0",
             "an impossible duration: 18446744073709551615",
             "thread 1 refers to process 7, which does not exist",
+            "process 0 belongs to 0 groups of 2 kinds",
             "stack 1 refers to function 9, which does not exist",
             "stack 1 has parent 9, which is not before it",
             "tick row 0 has an impossible thread: 2",
