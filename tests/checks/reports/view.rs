@@ -4,6 +4,7 @@
 
 mod cpus;
 mod generated;
+mod groups;
 mod selecting;
 mod shown;
 mod traced;
@@ -148,57 +149,6 @@ fn every_selection_has_its_traced_events() -> Result<()> {
             "{kind:?}: {rows}"
         );
     }
-    shown.is_content()
-}
-
-/// Units have the ticks of their processes, in the flame graph and in the table, and a row of the
-/// table selects them.
-#[test]
-fn what_processes_belong_to_has_their_ticks() -> Result<()> {
-    let payload = profile(6, 12, 40, 4_000, 20);
-    let mut shown = show(&payload)?;
-    shown.select(&Selection::default(), true)?;
-    let all = Profile::new(&payload).count(&Selection::default(), true);
-    let mut expected: BTreeMap<String, u64> = BTreeMap::new();
-    for (number, process) in payload.processes.iter().enumerate() {
-        let ticks = all.processes.get(&(number as u64));
-        let unit = String::from_utf8(process.groups[0].clone())?;
-        *expected.entry(unit).or_default() += ticks.map_or(0, |states| states.iter().sum());
-    }
-    expected.retain(|_, ticks| *ticks > 0);
-    ensure!(expected.len() > 1, "{expected:?}");
-    let frames = "kcollect.flame({byProcess: true, by: 'unit'}).filter(frame => frame.depth === 1)";
-    let shown_units = [
-        format!("Object.fromEntries({frames}.map(frame => [frame.name, frame.ticks]))"),
-        "Object.fromEntries([...document.querySelectorAll('#table tbody tr')]\
-         .map(row => [row.cells[0].title, +row.dataset.ticks]))"
-            .to_owned(),
-    ];
-    for found in shown_units {
-        let found = shown.browser.evaluate(&found)?;
-        ensure!(
-            found == serde_json::json!(expected),
-            "{found}, not {expected:?}"
-        );
-    }
-    shown.browser.click("#tab-table")?;
-    shown.browser.click("#table tbody tr th")?;
-    let (chosen, title) = (
-        shown.ticks()?,
-        shown
-            .browser
-            .evaluate("document.querySelector('#table tbody tr').cells[0].title")?,
-    );
-    ensure!(
-        expected.get(title.as_str().unwrap_or_default()) == Some(&chosen),
-        "{title}: {chosen} of {expected:?}"
-    );
-    // As each process again.
-    shown.browser.press("Escape")?;
-    let frames = shown
-        .browser
-        .evaluate("kcollect.flame({byProcess: true, by: 'process'}).filter(frame => frame.depth === 1).length")?;
-    ensure!(frames == all.processes.len(), "{frames}");
     shown.is_content()
 }
 
@@ -364,6 +314,7 @@ fn root_a_recording_is_shown() -> Result<()> {
         .iter()
         .filter(|thread| thread.exact_ns.is_some());
     ensure!(exact.count() * 2 > payload.threads.len());
+    groups::rows_are_of_users(&mut shown, &payload)?;
     shown.is_content()
 }
 
@@ -479,6 +430,11 @@ fn it_fits_every_window() -> Result<()> {
             "light",
             "(document.querySelector('#inverted').click(), kcollect.select({states: []}))",
         ),
+        (
+            "units",
+            "light",
+            "(kcollect.select({}), kcollect.flame({byProcess: true, by: 'unit'}), document.querySelector('#fold').click())",
+        ),
     ];
     for (width, height, ratio) in [
         (800, 600, 1.0),
@@ -505,6 +461,9 @@ fn it_fits_every_window() -> Result<()> {
         }
         // As it was.
         shown.browser.evaluate("(document.querySelector('#by-state').click(), document.querySelector('#tab-flame').click(), kcollect.view(0, 60e9), 0)")?;
+        shown
+            .browser
+            .evaluate("void kcollect.flame({byProcess: false, by: 'process'})")?;
         shown.browser.evaluate(&searched.replace("malloc", ""))?;
     }
     println!("pictures are in {}", pictures.display());

@@ -48,6 +48,7 @@ class Profile {
   constructor(header, columns) {
     Object.assign(this, header);
     this.interval = header.interval_us * 1000;
+    this.groupsBy = [];
     const text = (index) => header.strings[index];
     this.functions = header.functions.map(([name, object, flags]) => (
       { name: text(name), object: text(object), kernel: (flags & 1) !== 0, jit: (flags & 2) !== 0 }));
@@ -65,19 +66,24 @@ class Profile {
   }
 
   /**
-   * Returns the processes, or what they belong to by a kind of `groupings`: groups of threads, each
-   * with its name and the number of its processes.
+   * Returns the processes, or what they belong to by a kind of `groupings`: groups, each with its
+   * name, processes and threads. They are the same objects each time.
    */
   groupedBy(kind) {
     const at = this.groupings.indexOf(kind);
     if (at < 0) return this.processes;
+    return this.groupsBy[at] ??= this.makeGroups(at);
+  }
+
+  makeGroups(at) {
     const groups = new Map();
-    for (const { groups: { [at]: name }, threads } of this.processes) {
-      if (!threads.length) continue;
-      if (!groups.has(name)) groups.set(name, { index: groups.size, name, lineage: "", heldUp: "", count: 0, threads: [] });
+    for (const process of this.processes) {
+      if (!process.threads.length) continue;
+      const name = process.groups[at];
+      if (!groups.has(name)) groups.set(name, { index: groups.size, name, lineage: "", heldUp: "", processes: [], threads: [] });
       const group = groups.get(name);
-      group.count++;
-      for (const thread of threads) group.threads.push(thread);
+      group.processes.push(process);
+      for (const thread of process.threads) group.threads.push(thread);
     }
     return [...groups.values()];
   }

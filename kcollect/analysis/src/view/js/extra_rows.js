@@ -12,19 +12,17 @@ const MAX_NAMED_THREADS = 6;
 const MAX_IDLE_ROWS = 3;
 const ON_CPU_MASK = OPENING.states;
 
-/** Returns a process for a row that is of no process. Its index is negative and unique. */
-const group = (index, name, threads) => ({ index, name, pid: "", lineage: "", threads });
-
-const IDLE_INDEX = -1;
-const CPUS_INDEX = -2;
+/** Returns a process for a row that is of no process. */
+const noProcess = (name) => ({ name, pid: "", lineage: "", threads: [] });
 
 class ExtraRows {
   constructor(timeline) {
     this.timeline = timeline;
     this.profile = timeline.profile;
-    this.cpus = group(CPUS_INDEX, "CPUs", []);
-    this.one = Array.from({ length: this.profile.cpus }, (_, cpu) => ({ set: new Set([cpu]), process: group(CPUS_INDEX - 1 - cpu, `CPU ${cpu}`, []) }));
-    if (this.profile.cpus < MIN_FOLDED_CPUS) timeline.open.add(CPUS_INDEX);
+    this.cpus = noProcess("CPUs");
+    this.idle = noProcess("");
+    this.one = Array.from({ length: this.profile.cpus }, (_, cpu) => ({ set: new Set([cpu]), process: noProcess(`CPU ${cpu}`) }));
+    if (this.profile.cpus < MIN_FOLDED_CPUS) timeline.open.add(this.cpus);
   }
 
   /** Returns the rows of CPUs. */
@@ -32,20 +30,20 @@ class ExtraRows {
     const { profile, timeline } = this;
     if (!profile.cpus) return [];
     const all = { cpu: -1, process: this.cpus, thread: -1, seen: 1, lane: timeline.all };
-    if (!timeline.open.has(CPUS_INDEX)) return [all];
+    if (!timeline.open.has(this.cpus)) return [all];
     return [all, ...this.one.map(({ process }, cpu) => ({ cpu, process, thread: -1, seen: 1, lane: timeline.lane(`cpu${cpu}`, timeline.all.threads) }))];
   }
 
-  /** Returns, of sorted processes, those that are shown, and the row of the idle ones. */
+  /** Returns, of sorted processes or groups, those that are shown, and the row of the idle ones. */
   withoutIdle(processes) {
     const { timeline } = this;
     const idle = processes.filter(([, { seen, awake }]) => !seen || !awake);
     if (idle.length <= MAX_IDLE_ROWS) return [processes, []];
     const shown = processes.filter((entry) => !idle.includes(entry));
     const threads = idle.flatMap(([{ process }]) => process.threads);
-    const process = group(IDLE_INDEX, `${grouped(idle.length)} idle`, threads);
-    const row = { process, thread: -1, seen: 0, lane: timeline.lane(`idle ${timeline.app.selection.states} ${threads.length}`, threads) };
-    return timeline.open.has(IDLE_INDEX) ? [[...shown, ...idle], []] : [shown, [row]];
+    const process = Object.assign(this.idle, { name: `${grouped(idle.length)} idle`, threads });
+    const row = { process, thread: -1, seen: 0, lane: timeline.lane(`idle ${timeline.app.groupBy} ${timeline.app.selection.states} ${threads.length}`, threads) };
+    return timeline.open.has(process) ? [[...shown, ...idle], []] : [shown, [row]];
   }
 
   /** Draws the states of a CPU, or of all of them. */

@@ -50,6 +50,7 @@ class App {
   group(kind) {
     this.groupBy = byId("group-by").value = kind;
     byId("tab-table").textContent = byId("table-title").textContent = GROUPS[kind][1];
+    this.timeline.regroup();
     this.flame.regroup();
     this.table.regroup();
   }
@@ -174,10 +175,15 @@ class App {
     return !time && states === EVERYTHING.states && !threads && !cpus;
   }
 
-  /** Returns the selected threads in words: "nginx 812", "3 processes", "2 threads", or nothing. */
+  /**
+   * Returns the selected threads in words: "nginx 812", "nginx.service", "3 processes",
+   * "2 threads", or nothing.
+   */
   threadWords() {
     const { profile, selection: { threads } } = this;
     if (!threads) return "";
+    const group = this.groups().find((one) => one.processes && one.threads.length === threads.size && one.threads.every((thread) => threads.has(thread)));
+    if (group) return group.name;
     const processes = new Set([...threads].map((thread) => profile.threads[thread].process));
     const whole = [...processes].every((index) => profile.processes[index].threads.every((thread) => threads.has(thread)));
     const [one] = processes;
@@ -365,6 +371,7 @@ function timed(work) {
  * view(a, b) shows this time
  * flame({ byProcess, by })  the frames in preorder: { depth, name, object, kernel, ticks, self,
  *            states }; `by` a kind of what processes belong to: "unit", …, or "process"
+ * lanes()    the rows of the timeline: { name, depth, group, threads: indices }
  * traced(kind)  sums of the traced events of the selection: { name, process, count, ns, bytes } of
  *            each lock (0), file (1) or function that allocated memory (2); the last three by kind
  *            of event, as payload.rs numbers them
@@ -402,6 +409,10 @@ function tools(app, ready) {
       if (app.flame.byProcess !== byProcess) byId("by-process").click();
       return app.flame.frames();
     },
+    lanes: () => app.timeline.rows.map(({ process, thread, single, depth = 0 }) => ({
+      name: thread < 0 || single ? process.name : app.profile.threadName(thread), depth, group: process.processes !== undefined,
+      threads: thread < 0 ? [...process.threads] : [thread],
+    })),
     traced: (kind) => app.traced.sums(kind).map(({ subject: { name, process }, count, ns, bytes }) => ({ name, process, count: [...count], ns: [...ns], bytes: [...bytes] })),
     redraw: () => ({
       timeline: timed(() => { app.timeline.surface.now(); app.timeline.overview.now(); }),

@@ -12,7 +12,7 @@ class Table {
     this.table = this.scroll.querySelector("table");
     this.columns = [
       { key: "name", title: () => GROUPS[app.groupBy][0], text: true, value: (row) => row.process.name.toLowerCase() },
-      { key: "pid", title: () => app.groupBy === "process" ? "PID" : "Processes", value: (row) => row.process.pid ?? row.process.count },
+      { key: "pid", title: () => app.groupBy === "process" ? "PID" : "Processes", value: (row) => row.process.pid ?? row.process.processes.length },
       { key: "total", title: "Total", about: "all states", value: (row) => row.total },
       { key: "awake", title: "Not asleep", about: "all states but sleep", value: (row) => row.total - row.ns[SLEEP] },
       { key: "why", title: "Held up by", about: "why threads that had work did not run, seconds of the whole run, exact", text: true, why: true, value: (row) => row.process.heldUp },
@@ -116,7 +116,7 @@ class Table {
     const { process } = row;
     const selected = this.app.selection.threads !== null && row.chosen;
     const made = this.cells("tr", { tabindex: "0", "data-process": process.index, "data-ticks": row.ticks, "aria-rowindex": at + 2,
-      "aria-selected": String(selected), class: row.chosen ? undefined : "off" }, row, [process.name, String(process.pid ?? process.count)]);
+      "aria-selected": String(selected), class: row.chosen ? undefined : "off" }, row, [process.name, String(process.pid ?? process.processes.length)]);
     if (process.lineage) made.cells[0].title = `${process.name}\n${process.lineage}`;
     made.addEventListener("click", (event) => this.app.chooseThreads(process.threads, event.ctrlKey || event.metaKey || event.shiftKey));
     made.addEventListener("keydown", (event) => {

@@ -4,6 +4,8 @@
 
 const LANE_PX = 20;
 const RULER_PX = 24;
+/** How far what is below a row is indented. */
+const INDENT_PX = 14;
 /** The shortest time that the view can show. */
 const MIN_VIEW_NS = 20_000;
 
@@ -19,7 +21,8 @@ class Timeline {
     this.lanes = new Map();
     this.all = new Lane(this.profile, [...this.profile.threads.keys()]);
     const many = this.profile.threads.length > 80;
-    this.open = new Set(many ? [] : this.profile.processes.map((process) => process.index));
+    // Those of which the rows below are shown: processes, groups of them, the CPUs.
+    this.open = new Set(many ? [] : this.profile.processes);
     this.extra = new ExtraRows(this);
     this.scroll = byId("lanes-scroll");
     this.surface = new Surface(byId("lanes"), this.scroll, (...size) => this.draw(...size), (...size) => this.drawOver(...size));
@@ -41,46 +44,32 @@ class Timeline {
   // The rows and their order.
 
   /**
-   * Sorts processes by CPU time, then by time awake; those without time in the shown states last.
+   * Sorts processes, or what they belong to, by CPU time, then by time awake; those without time in
+   * the shown states last.
    */
   arrange() {
-    const { profile, app } = this;
-    const { byThread } = app.wholeRun;
-    const rank = (threads) => {
-      const states = statesOf(byThread, threads);
-      const seen = switchedOn(states, app.selection);
-      const cpu = states[0] + states[1] + states[2];
-      return { seen, cpu, awake: states.reduce((sum, ticks) => sum + ticks, 0) - states[SLEEP] };
-    };
-    const sorted = (list, threadsOf) => list.map((item) => [item, rank(threadsOf(item))])
-      .sort(([a, x], [b, y]) => (y.seen > 0) - (x.seen > 0) || y.cpu - x.cpu || y.awake - x.awake || a.order - b.order);
-    const wanted = this.filter.toLowerCase();
-    const matches = (name, number) => name.toLowerCase().includes(wanted) || String(number) === wanted;
-    this.rows = wanted ? [] : this.extra.ofCpus();
-    const processes = profile.processes.filter((process) => process.threads.length).map((process) => ({ process, order: process.index }));
-    const ranked = sorted(processes, (item) => item.process.threads);
-    const [shown, idle] = wanted ? [ranked, []] : this.extra.withoutIdle(ranked);
-    for (const [{ process }, { seen }] of shown) {
-      const own = matches(process.name, process.pid);
-      const threads = process.threads.filter((thread) => own
-        || matches(profile.threadName(thread), profile.threads[thread].tid)).map((thread) => ({ thread, order: thread }));
-      if (!threads.length) continue;
-      const single = process.threads.length === 1;
-      if (!single) this.rows.push({ process, thread: -1, seen, lane: this.lane("p" + process.index, process.threads) });
-      if (!single && !this.open.has(process.index) && !wanted) continue;
-      for (const [{ thread }, { seen }] of sorted(threads, (item) => [item.thread])) {
-        this.rows.push({ process, thread, single, seen, lane: this.lane(thread, [thread]) });
-      }
-    }
-    this.rows.push(...idle);
+    this.rows = timelineRows(this);
     this.focus = Math.min(this.focus, this.rows.length - 1);
     byId("lanes-spacer").style.height = RULER_PX + this.rows.length * LANE_PX + 6 + "px";
     byId("lanes-empty").hidden = this.rows.length > 0;
-    byId("lanes-empty").textContent = wanted ? `No process or thread has “${this.filter}” in its name or number.` : "No thread was recorded.";
-    const unfolded = profile.processes.some((process) => process.threads.length > 1 && !this.open.has(process.index));
-    byId("fold").textContent = unfolded ? "Expand all" : "Collapse all";
-    byId("fold").disabled = !profile.processes.some((process) => process.threads.length > 1);
+    byId("lanes-empty").textContent = this.filter ? `No process or thread has “${this.filter}” in its name or number.` : "No thread was recorded.";
+    const foldable = this.foldable();
+    byId("fold").textContent = foldable.every((one) => this.open.has(one)) ? "Collapse all" : "Expand all";
+    byId("fold").disabled = !foldable.length;
     this.redraw();
+  }
+
+  /** Returns what has rows below it: groups, and processes with several threads. */
+  foldable() {
+    const groups = this.app.groups().filter((group) => group.processes);
+    return [...groups, ...this.profile.processes.filter((process) => process.threads.length > 1)];
+  }
+
+  /** Shows other groups. */
+  regroup() {
+    this.focus = -1;
+    this.scroll.scrollTop = 0;
+    this.arrange();
   }
 
   redraw() {
@@ -161,7 +150,7 @@ class Timeline {
     context.fillRect(begin, RULER_PX - 3, Math.max(1, end - begin), 3);
   }
 
-  label(context, { process, thread, single, seen, cpu }, index, y, gutter) {
+  label(context, { process, thread, single, seen, cpu, depth = 0 }, index, y, gutter) {
     const { colours } = theme;
     const { fitter } = this.surface;
     const group = thread < 0;
@@ -183,7 +172,7 @@ class Timeline {
     }
     context.textBaseline = "middle";
     const middle = y + LANE_PX / 2 + 0.5;
-    const number = String(group || single ? process.pid : this.profile.threads[thread].tid);
+    const number = String(group || single ? process.pid ?? "" : this.profile.threads[thread].tid);
     fitter.use(`11px ${FONT}`);
     const right = gutter - 10;
     context.fillStyle = colours.quiet;
@@ -191,27 +180,32 @@ class Timeline {
     context.fillText(number, right, middle);
     context.textAlign = "left";
     if (group && !(cpu >= 0)) {
-      const open = this.open.has(process.index) || this.filter !== "";
+      const open = this.open.has(process) || this.filter !== "";
       context.beginPath();
-      const [x, h] = [11, middle - 0.5];
+      const [x, h] = [11 + depth * INDENT_PX, middle - 0.5];
       if (open) { context.moveTo(x - 1, h - 2); context.lineTo(x + 7, h - 2); context.lineTo(x + 3, h + 3); }
       else { context.moveTo(x + 1, h - 4); context.lineTo(x + 6, h); context.lineTo(x + 1, h + 4); }
       context.fill();
     }
-    const left = cpu >= 0 || !(group || single) ? 38 : 24;
+    const left = 24 + INDENT_PX * (depth + (cpu >= 0 || !(group || single)));
     let room = right - fitter.width("00000000") - left;
     const name = group || single ? process.name : this.profile.threadName(thread);
-    fitter.use(`${(group && !(cpu >= 0)) || single ? 600 : 400} 12px ${FONT}`);
+    fitter.use(`${depth === 0 && ((group && !(cpu >= 0)) || single) ? 600 : 400} 12px ${FONT}`);
     const shown = fitter.fit(name, room);
     context.fillStyle = (seen || selected) && !(chosen && !selected) ? colours.text : colours.quiet;
     context.fillText(shown, left, middle);
     if (!group || cpu >= 0) return;
     room -= fitter.width(shown) + 8;
-    const count = cpu === undefined ? `${process.threads.length} threads` : "utilisation";
+    const count = cpu !== undefined ? "utilisation" : this.countWords(process);
     const after = left + fitter.width(shown) + 8;
     fitter.use(`11px ${FONT}`);
     context.fillStyle = colours.quiet;
     if (fitter.width(count) <= room) context.fillText(count, after, middle);
+  }
+
+  /** Returns how many threads a process has, or how many processes a group. */
+  countWords({ processes, threads }) {
+    return processes ? plural(processes.length, "process", "processes") : plural(threads.length, "thread");
   }
 
   /** Draws one lane. */
@@ -352,15 +346,15 @@ class Timeline {
 
   fold(index) {
     const { process, cpu } = this.rows[index];
-    if (process.threads.length === 1 || cpu >= 0) return;
-    if (!this.open.delete(process.index)) this.open.add(process.index);
+    if (cpu >= 0 || (process.threads.length === 1 && !process.processes)) return;
+    if (!this.open.delete(process)) this.open.add(process);
     this.arrange();
     this.focus = this.rows.findIndex((row) => row.process === process);
   }
 
   foldAll() {
-    const many = this.profile.processes.filter((process) => process.threads.length > 1).map((process) => process.index);
-    this.open = new Set(many.every((index) => this.open.has(index)) ? [] : many);
+    const foldable = this.foldable();
+    this.open = new Set(foldable.every((one) => this.open.has(one)) ? [] : foldable);
     this.arrange();
   }
 
@@ -381,7 +375,8 @@ class Timeline {
       if (index >= 0) this.focus = index;
       if (event.offsetX < this.gutter) {
         if (index < 0 || event.button) return;
-        if (this.rows[index].thread < 0 && event.offsetX < 22) this.fold(index);
+        const { thread, depth = 0 } = this.rows[index];
+        if (thread < 0 && event.offsetX < 22 + depth * INDENT_PX) this.fold(index);
         else this.choose(index, event.ctrlKey || event.metaKey || event.shiftKey);
         return;
       }
@@ -467,7 +462,8 @@ class Timeline {
     if (y < this.scroll.scrollTop) this.scroll.scrollTop = y;
     if (y > this.scroll.scrollTop + room) this.scroll.scrollTop = y - room;
     const { process, thread, cpu } = this.rows[this.focus];
-    announce(cpu !== undefined ? `${process.name}, utilisation` : thread < 0 ? `${process.name}, process ${process.pid}, ${process.threads.length} threads`
+    const kind = process.processes ? GROUPS[this.app.groupBy][0].toLowerCase() : `process ${process.pid}`;
+    announce(cpu !== undefined ? `${process.name}, utilisation` : thread < 0 ? `${process.name}, ${kind}, ${this.countWords(process)}`
       : `${this.profile.threadName(thread)}, thread ${this.profile.threads[thread].tid} of ${process.name}`);
     this.surface.later();
   }
@@ -478,11 +474,12 @@ class Timeline {
     const row = this.rows[index];
     const { process, thread, lane } = row;
     const { profile } = this;
-    const title = thread < 0 ? `${process.name} ${process.pid}` : `${profile.threadName(thread)} ${profile.threads[thread].tid}`;
+    const title = thread < 0 ? `${process.name} ${process.pid ?? ""}` : `${profile.threadName(thread)} ${profile.threads[thread].tid}`;
     const lines = [element("b", {}, title)];
     if (thread >= 0 && process.threads.length > 1) lines.push(element("p", { class: "quiet" }, `thread of ${process.name} ${process.pid}`));
     if (event.offsetX < this.gutter) {
       if (row.cpu !== undefined) return tip.show(event.clientX, event.clientY, ...lines);
+      if (process.processes) lines.push(element("p", { class: "quiet" }, `${this.countWords(process)}, ${plural(process.threads.length, "thread")}`));
       if (process.lineage) lines.push(element("p", { class: "quiet" }, process.lineage));
       if (process.heldUp) lines.push(element("p", {}, `held up: ${process.heldUp}`));
       lines.push(stateLines(statesOf(this.app.wholeRun.byThread, thread < 0 ? process.threads : [thread]), profile.interval));
