@@ -5,11 +5,14 @@
 //! kcollect's own: its CPU time in a steady state, and that of each thread beyond those of the row
 //! before, which stays the same where the cost is linear.
 //!
-//! The last table is of one recording of a series (`--rotate`) beside short-lived programs. Its
-//! memory should be the same at the end as in the first minutes.
+//! The last tables are of one experiment, and of a series (`--rotate`), beside a load that is
+//! compressed 24 times: of the twenty programs that start in a second, and the rotation every 25 s,
+//! 15 minutes have as many as six hours with a program almost every second, and a rotation every
+//! ten minutes. Memory should be the same at the end as in the first minutes.
 
+use std::collections::HashMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -18,16 +21,19 @@ use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use comfy_table::presets::{ASCII_MARKDOWN, NOTHING};
 use comfy_table::{CellAlignment, Table};
+use experiment_format::directory::room_of;
 use experiment_format::log::LogEvent;
 use experiment_format::reader::Experiment;
 use nix::time::ClockId;
 use nix::unistd::Pid;
 use serde_json::Value;
 use tests::command::Running;
-use tests::kcollect::Recording;
+use tests::kcollect::{Recording, experiments_in};
 use tests::machine::{Exclusive, Setting};
 use tests::workload;
 
+/// A series that rotates as one every ten minutes does in 24 times the time.
+const SERIES: [&str; 5] = ["--rotate", "25s", "--keep", "200M", "--pack"];
 /// The longest that a measurement takes.
 const LIMIT: Duration = Duration::from_hours(8);
 
@@ -47,8 +53,8 @@ struct Options {
     /// Numbers of processes
     #[arg(long, value_delimiter = ',', default_value = "10,100,1000,5000")]
     processes: Vec<u32>,
-    /// For how long the series is recorded, minutes; 0 leaves it out
-    #[arg(long, default_value_t = 6)]
+    /// For how long one experiment and the series are recorded, minutes; 0 leaves them out
+    #[arg(long, default_value_t = 15)]
     minutes: u32,
     /// Print tables as Markdown
     #[arg(long)]
@@ -102,7 +108,8 @@ fn main() -> Result<()> {
         println!("{table}\n");
     }
     if options.minutes > 0 {
-        println!("{}", series(&options)?);
+        println!("{}\n", over_time(&options, &[])?);
+        println!("{}", over_time(&options, &SERIES)?);
     }
     Ok(())
 }
@@ -160,14 +167,6 @@ fn measure(what: &str, count: u32, seconds: u32) -> Result<Measured> {
     let started = Duration::from_nanos(recording_since(&experiment)? - start_ns);
     let json = summary(&experiment)?;
     let number = |value: &Value| value.as_f64().unwrap_or_default();
-    let losses = json["losses"].as_object().context("losses")?;
-    let lost = [
-        "ring_full",
-        "not_written",
-        "unaccounted",
-        "sideband",
-        "off_cpu",
-    ];
     load.finish()?.succeeded()?;
     eprintln!("  ready after {:.1} s", (start - begun).as_secs_f64());
     Ok(Measured {
@@ -178,15 +177,12 @@ fn measure(what: &str, count: u32, seconds: u32) -> Result<Measured> {
         bytes_per_tick: number(&json["cost"]["bytes_written"])
             / number(&json["thread_ticks"]).max(1.0),
         ended,
-        lost: lost
-            .iter()
-            .map(|name| losses[*name].as_i64().unwrap_or(0))
-            .sum(),
+        lost: lost(&experiment)?,
     })
 }
 
-/// Records a series beside a shell that starts programs. Returns a row for each minute.
-fn series(options: &Options) -> Result<Table> {
+/// Records beside a shell that starts programs. Returns a row for each minute.
+fn over_time(options: &Options, words: &[&str]) -> Result<Table> {
     let mut table = titled(
         options,
         &[
@@ -195,6 +191,7 @@ fn series(options: &Options) -> Result<Table> {
             "memory, MB",
             "most by then, MB",
             "experiments",
+            "room, MB",
         ],
     );
     let seconds = 60 * options.minutes + 30;
@@ -202,10 +199,8 @@ fn series(options: &Options) -> Result<Table> {
         "end=$(($(date +%s) + {seconds})); while [ $(date +%s) -lt $end ]; do /bin/true; sleep 0.05; done"
     );
     let load = Running::start(Command::new("sh").args(["-c", &script]), LIMIT)?;
-    let mut recording = Recording::start(
-        ["-p", "on", "-F", "on", "--rotate", "20s", "--keep", "200M"],
-        LIMIT,
-    )?;
+    let words = ["-p", "on", "-F", "on"].iter().chain(words);
+    let mut recording = Recording::start(words, LIMIT)?;
     let experiment = recording.until_running()?;
     let directory = experiment.parent().context("a directory")?.to_owned();
     let pid = recording.running().pid();
@@ -213,19 +208,54 @@ fn series(options: &Options) -> Result<Table> {
     for minute in 1..=options.minutes {
         sleep(Duration::from_mins(1));
         let used = cpu_time(pid)?;
-        let experiments = fs::read_dir(&directory)?.count();
+        let experiments = experiments_in(&directory)?;
+        let room = room(&experiments)?;
         table.add_row([
             minute.to_string(),
             format!("{:.2}", 100.0 * (used - before).as_secs_f64() / 60.0),
             format!("{:.1}", memory(pid, "VmRSS:")? as f64 / 1e6),
             format!("{:.1}", memory(pid, "VmHWM:")? as f64 / 1e6),
-            experiments.to_string(),
+            experiments.len().to_string(),
+            format!("{:.1}", room as f64 / 1e6),
         ]);
         before = used;
     }
-    recording.stop()?;
+    let end = Instant::now();
+    let recorded = recording.stop()?;
+    let took = end.elapsed().as_secs_f64();
+    let experiments = experiments_in(recorded.directory())?;
+    let lost: i64 = experiments
+        .iter()
+        .map(|path| lost(path))
+        .sum::<Result<_>>()?;
+    eprintln!("  {took:.1} s from the end to its last word, {lost} lost");
     load.finish()?.succeeded()?;
     Ok(table)
+}
+
+/// Returns the room on the disk of experiments that share files, bytes.
+fn room(experiments: &[PathBuf]) -> Result<u64> {
+    let mut files = HashMap::new();
+    for path in experiments {
+        files.extend(room_of(path)?);
+    }
+    Ok(files.values().sum())
+}
+
+/// Returns how many records of an experiment were lost.
+fn lost(path: &Path) -> Result<i64> {
+    let experiment = Experiment::open(path)?;
+    let json = summary(experiment.path())?;
+    let losses = json["losses"].as_object().context("losses")?;
+    let names = [
+        "ring_full",
+        "not_written",
+        "unaccounted",
+        "sideband",
+        "off_cpu",
+    ];
+    let lost = names.iter().map(|name| losses[*name].as_i64().unwrap_or(0));
+    Ok(lost.sum())
 }
 
 /// Returns when data were first taken, CLOCK_MONOTONIC nanoseconds.
