@@ -60,8 +60,9 @@ static __always_inline void clock_tick(struct bpf_perf_event_data *ctx, struct c
 
 	align(stats, ctx, now_ns);
 	/* Of a late firing the boundary may be before the wake-up: then it is this thread's. */
-	if (is_next_threads_time(task) && task->se.cfs_rq->rq->clock - stats->offset_ns <
-						  stats->origin_ns + (stats->index + 1) * period_ns)
+	if (is_next_threads_time(task) &&
+	    BPF_CORE_READ(task, se.cfs_rq, rq, clock) - stats->offset_ns <
+		    stats->origin_ns + (stats->index + 1) * period_ns)
 		return;
 	index = stats->index;
 	passed = count_passed(stats, now_ns);

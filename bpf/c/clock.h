@@ -120,12 +120,13 @@ static __always_inline struct passed count_passed(struct cpu_stats *stats, __u64
 /* Returns whether this CPU's time is the next thread's already, by the scheduler: a wake-up has
  * preempted the thread that runs, and the context switch will not read the clock again
  * (RQCF_REQ_SKIP). Boundaries are left until then, for the times of both threads change at the
- * wake-up. */
+ * wake-up. The pointers are read by a helper: where they are loaded, the verifier looks for their
+ * types by name at each visit, which takes a millisecond. */
 static __always_inline bool is_next_threads_time(struct task_struct *task)
 {
 	const __u32 REQUEST_SKIP = 1;
 
-	return task->se.cfs_rq->rq->clock_update_flags & REQUEST_SKIP;
+	return BPF_CORE_READ(task, se.cfs_rq, rq, clock_update_flags) & REQUEST_SKIP;
 }
 
 /* Counts boundaries of a thread on the CPU, in `mode` the others than those that were stolen. */

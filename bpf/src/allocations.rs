@@ -7,14 +7,13 @@ use bpf_abi::layout::{
     AllocatorFunction, LOG2_BITS, LOG2_STEPS, MAX_BLOCKS, MAX_MEAN_BYTES, PROBE_CALL_SHIFT,
     PROBE_STEPPED, PROBE_USE_SHIFT, PROBE_WITHOUT_FREES, SCALE_BITS, USDT_OPERANDS, UsdtOperand,
 };
-use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Enum;
 use libbpf_rs::{Link, MapCore as _, MapFlags, OpenProgramMut, UprobeMultiOpts, UprobeOpts};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::error::step;
 use crate::skeleton::OpenKcollectSkel;
-use crate::{Error, Programs};
+use crate::{Error, KernelTypes, Programs};
 
 /// The fewest blocks that the programs have room for.
 const MIN_BLOCKS: u32 = 65_536;
@@ -44,8 +43,8 @@ impl ReturnProbes {
     /// Returns what the running kernel supports: sessions if its types have them
     /// (`BPF_TRACE_UPROBE_SESSION`, Linux 6.13).
     #[must_use]
-    pub fn probe() -> ReturnProbes {
-        let session = Btf::from_vmlinux().is_ok_and(|types| {
+    pub fn of(types: &KernelTypes) -> ReturnProbes {
+        let session = types.btf().is_some_and(|types| {
             types
                 .type_by_name::<Enum<'_>>("bpf_attach_type")
                 .is_some_and(|kinds| {

@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+use libbpf_rs::btf::types::Func;
+
+use crate::KernelTypes;
+
 /// When the user stack of a thread that was off the CPU is captured. A tick captures it at once.
 /// Records and stacks are joined by thread and number of the return to user mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,16 +20,11 @@ impl UserStackCapture {
     /// Returns what the running kernel supports: on return if its types have the callback for that
     /// (`bpf_task_work_schedule_resume_impl`, Linux 6.18).
     #[must_use]
-    pub fn probe() -> UserStackCapture {
-        let types = libbpf_rs::btf::Btf::from_vmlinux();
-        let callback = types.is_ok_and(|types| {
-            types
-                .type_by_name::<libbpf_rs::btf::types::Func<'_>>(
-                    "bpf_task_work_schedule_resume_impl",
-                )
-                .is_some()
-        });
-        match callback {
+    pub fn of(types: &KernelTypes) -> UserStackCapture {
+        let callback = types
+            .btf()
+            .and_then(|types| types.type_by_name::<Func<'_>>("bpf_task_work_schedule_resume_impl"));
+        match callback.is_some() {
             true => UserStackCapture::OnReturn,
             false => UserStackCapture::AtSwitchOut,
         }

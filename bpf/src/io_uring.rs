@@ -4,6 +4,7 @@ use bpf_abi::layout::{CallTable, IO_CALLS, TracedCall};
 use libbpf_rs::btf::types::{FuncProto, Ptr, Typedef};
 use libbpf_rs::btf::{Btf, BtfType, ReferencesType as _};
 
+use crate::KernelTypes;
 use crate::skeleton::OpenKcollectSkel;
 
 /// The tracepoint of an operation that is handed over, and what Linux 6.1 calls it.
@@ -25,8 +26,12 @@ pub(crate) fn is_traced(calls: &[TracedCall]) -> bool {
 ///
 /// # Errors
 /// Those of libbpf.
-pub(crate) fn prepare(open: &mut OpenKcollectSkel<'_>, traced: bool) -> libbpf_rs::Result<()> {
-    let found = traced.then(tracepoints).flatten();
+pub(crate) fn prepare(
+    open: &mut OpenKcollectSkel<'_>,
+    traced: bool,
+    types: &KernelTypes,
+) -> libbpf_rs::Result<()> {
+    let found = types.btf().filter(|_| traced).and_then(tracepoints);
     let submit = &mut open.progs.kc_io_submit;
     submit.set_autoload(found.is_some());
     if let Some((submitted, _)) = found {
@@ -42,8 +47,7 @@ pub(crate) fn prepare(open: &mut OpenKcollectSkel<'_>, traced: bool) -> libbpf_r
 
 /// Returns the tracepoint of an operation that is handed over, and whether that of a completion
 /// has a pointer to what completed.
-fn tracepoints() -> Option<(&'static str, bool)> {
-    let btf = Btf::from_vmlinux().ok()?;
+fn tracepoints(btf: &Btf<'_>) -> Option<(&'static str, bool)> {
     let parameters = |name: &str| {
         let declared = btf.type_by_name::<Typedef<'_>>(&format!("btf_trace_{name}"))?;
         let function: Ptr<'_> = declared.referenced_type().try_into().ok()?;

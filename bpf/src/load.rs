@@ -19,7 +19,10 @@ use crate::rings::Rings;
 use crate::skeleton::{KcollectSkel, KcollectSkelBuilder};
 use crate::tables::{TableUse, Tables, UnwindTables};
 use crate::verifier::with_log;
-use crate::{AllocationSampling, Clocks, Error, OverflowCounters, ReturnProbes, UserStackCapture};
+use crate::{
+    AllocationSampling, Clocks, Error, KernelTypes, OverflowCounters, ReturnProbes,
+    UserStackCapture,
+};
 
 /// Eight busy CPUs at 1000 Hz with 25 frames each fill a ring in a second and a half; the reader
 /// drains it five times a second, and is woken when an eighth is full.
@@ -34,8 +37,10 @@ const BEFORE_ALL_DATA_NS: u64 = 1;
 const CONTEXT_SWITCH: Duration = Duration::from_millis(1);
 
 /// What is fixed when the programs are loaded.
-#[derive(Clone, Debug)]
-pub struct Settings {
+#[derive(Debug)]
+pub struct Settings<'a> {
+    /// The types of the running kernel.
+    pub types: &'a KernelTypes,
     /// The clock interval.
     pub period_ns: u64,
     /// Send the ticks of the idle task too (`-x off`).
@@ -92,7 +97,7 @@ impl Programs {
     /// # Errors
     /// [`Error::Load`] with the verifier's log when the kernel refuses them, [`Error::Step`] when a
     /// ring can't be made.
-    pub fn load(settings: &Settings) -> Result<(Programs, Rings), Error> {
+    pub fn load(settings: &Settings<'_>) -> Result<(Programs, Rings), Error> {
         let (loaded, log) = with_log(|| open_and_load(settings));
         let skel = loaded.map_err(|source| Error::Load { source, log })?;
 
@@ -173,7 +178,7 @@ impl Programs {
     }
 }
 
-fn open_and_load(settings: &Settings) -> libbpf_rs::Result<KcollectSkel<'static>> {
+fn open_and_load(settings: &Settings<'_>) -> libbpf_rs::Result<KcollectSkel<'static>> {
     // One object for the life of the process: a leak of a few words makes a skeleton without a
     // borrowed owner beside it.
     let object = Box::leak(Box::new(MaybeUninit::uninit()));
@@ -190,7 +195,7 @@ fn open_and_load(settings: &Settings) -> libbpf_rs::Result<KcollectSkel<'static>
         rodata.counters_overflow = settings.hit_intervals.is_some();
         rodata.own_pid = std::process::id();
         rodata.hit_interval = settings.hit_intervals.unwrap_or_default();
-        rodata.steal_from_rq = crate::steal::distance_from_run_queue();
+        rodata.steal_from_rq = crate::steal::distance_from_run_queue(settings.types);
         rodata.lock_threshold_ns = settings.lock_threshold_ns.unwrap_or(NO_LOCK_WAITS);
         for (entry, call) in rodata.traced_calls.iter_mut().zip(&settings.traced_calls) {
             (entry.traced, entry.extra) = (call.traced, call.extra);
@@ -207,7 +212,8 @@ fn open_and_load(settings: &Settings) -> libbpf_rs::Result<KcollectSkel<'static>
     open.maps.kc_io_scratch.set_autocreate(traces_calls)?;
     open.maps.kc_io_threads.set_autocreate(traces_calls)?;
     open.maps.kc_io_stack.set_autocreate(traces_calls)?;
-    io_uring::prepare(&mut open, io_uring::is_traced(&settings.traced_calls))?;
+    let traced = io_uring::is_traced(&settings.traced_calls);
+    io_uring::prepare(&mut open, traced, settings.types)?;
     allocations::prepare(&mut open, settings.allocations)?;
     open.maps.kc_cpu_stats.set_max_entries(settings.cpu_ids)?;
     open.maps.kc_ended_stats.set_max_entries(settings.cpu_ids)?;

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use libbpf_rs::btf::types::{DataSec, Struct};
 use libbpf_rs::btf::{Btf, BtfType};
 
-use crate::Programs;
+use crate::{KernelTypes, Programs};
 
 /// The section of the kernel's variables of which each CPU has its own.
 const PER_CPU: &str = ".data..percpu";
@@ -22,9 +22,8 @@ impl Programs {
 
 /// Returns the distance from a CPU's run queue to the sum of its stolen time, bytes, modulo 2^64; 0
 /// on a kernel without that sum. KVM's is known (`struct kvm_steal_time`, which begins with it).
-pub(crate) fn distance_from_run_queue() -> u64 {
-    let btf = Btf::from_vmlinux().ok();
-    btf.and_then(|btf| distance(&btf)).unwrap_or(0)
+pub(crate) fn distance_from_run_queue(types: &KernelTypes) -> u64 {
+    types.btf().and_then(distance).unwrap_or(0)
 }
 
 fn distance(btf: &Btf<'_>) -> Option<u64> {

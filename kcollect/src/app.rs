@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use analysis::{export, flame, list, packing, report, view};
-use bpf::{AllocationSampling, Programs, ReturnProbes, Settings, UserStackCapture};
+use bpf::{AllocationSampling, KernelTypes, Programs, ReturnProbes, Settings, UserStackCapture};
 use host::Root;
 use host::exit::{ExitKind, Failure};
 use host::output::Output;
@@ -136,8 +136,9 @@ fn record(plan: &Plan, output: &mut Output) -> u8 {
 fn doctor(json: bool, output: &mut Output) -> ExitKind {
     let mut findings = doctor::examine(&Root::machine());
     if doctor::first_obstacle(&findings).is_none() {
-        let capture = UserStackCapture::probe();
-        findings.extend(bpf_findings(capture));
+        let types = KernelTypes::read();
+        let capture = UserStackCapture::of(&types);
+        findings.extend(bpf_findings(capture, &types));
         findings.push(Finding::ok("user stacks", format!("captured {capture}")));
     }
     match json {
@@ -148,9 +149,10 @@ fn doctor(json: bool, output: &mut Output) -> ExitKind {
 }
 
 /// Returns the findings of the check that loads the BPF programs.
-fn bpf_findings(capture: UserStackCapture) -> Vec<Finding> {
+fn bpf_findings(capture: UserStackCapture, types: &KernelTypes) -> Vec<Finding> {
     const NAME: &str = "BPF programs";
     let settings = Settings {
+        types,
         period_ns: 1_000_000_000,
         record_idle: false,
         max_kernel_frames: 127,
@@ -161,7 +163,7 @@ fn bpf_findings(capture: UserStackCapture) -> Vec<Finding> {
         traced_calls: user_collector::io_calls::traced_calls(true, true),
         allocations: Some(AllocationSampling {
             mean_bytes: 0,
-            returns: ReturnProbes::probe(),
+            returns: ReturnProbes::of(types),
         }),
         hit_intervals: None,
     };

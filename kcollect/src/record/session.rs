@@ -7,7 +7,7 @@
 use std::iter;
 use std::path::PathBuf;
 
-use bpf::UserStackCapture;
+use bpf::{KernelTypes, UserStackCapture};
 use counters::names::event::CounterRequest;
 use experiment_format::ids::Tid;
 use experiment_format::units::Nanos;
@@ -122,8 +122,12 @@ impl<'a> Session<'a> {
             .map_err(|error| Failure::of_system("signals", &error))?;
         let kernel = KernelCode::read(|text| output.say(text))
             .map_err(|error| unavailable(error.to_string()))?;
-        let capture = plan.follow.follows().then(UserStackCapture::probe);
-        let mut inputs = Inputs::open(plan, kernel.page_fault(), capture, counters)?;
+        let types = KernelTypes::read();
+        let follows = plan.follow.follows();
+        let capture = follows.then(|| UserStackCapture::of(&types));
+        let mut inputs = Inputs::open(plan, kernel.page_fault(), (&types, capture), counters)?;
+        // Megabytes.
+        drop(types);
 
         let service = Service::connect()
             .map_err(|error| Failure::of_system("NOTIFY_SOCKET of systemd", &error))?;

@@ -10,7 +10,7 @@ use std::thread::spawn;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bpf::{Programs, Settings, UserStackCapture};
+use bpf::{KernelTypes, Programs, Settings, UserStackCapture};
 use bpf_abi::Record;
 use counters::perf::cpu_events::open_clock;
 use experiment_format::ids::Tid;
@@ -28,7 +28,7 @@ const PERIOD_NS: u64 = 997_000;
 fn root_alone_sleeps_join_their_user_returns() -> Result<()> {
     let _machine = Exclusive::take()?;
     let mut ways = vec![UserStackCapture::AtSwitchOut];
-    if UserStackCapture::probe() == UserStackCapture::OnReturn {
+    if UserStackCapture::of(&KernelTypes::read()) == UserStackCapture::OnReturn {
         ways.push(UserStackCapture::OnReturn);
     }
     for way in ways {
@@ -117,6 +117,7 @@ fn judge(way: UserStackCapture) -> Result<()> {
 fn nap_under(way: UserStackCapture) -> Result<(u32, Vec<Record>)> {
     let cpus: BTreeSet<u32> = online_cpus()?.into_iter().map(|cpu| cpu as u32).collect();
     let (mut collector, mut rings) = Programs::load(&Settings {
+        types: &KernelTypes::read(),
         period_ns: PERIOD_NS,
         record_idle: false,
         max_kernel_frames: 127,

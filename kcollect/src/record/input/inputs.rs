@@ -6,7 +6,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use std::{fs, io};
 
-use bpf::{AllocationSampling, Programs, ReturnProbes, Settings, UserStackCapture};
+use bpf::{AllocationSampling, KernelTypes, Programs, ReturnProbes, Settings, UserStackCapture};
 use bpf_abi::layout::MAX_COUNTERS;
 use bpf_abi::{CapturedStack, CodeFile, CpuCounts, Record, ThreadName};
 use counters::names::event::CounterRequest;
@@ -86,7 +86,7 @@ pub struct Inputs {
 
 impl Inputs {
     /// Loads the BPF programs and opens all inputs, without recording yet. `page_fault` is the
-    /// range of the kernel's page fault handler; `capture` is when user stacks are captured, if any
+    /// range of the kernel's page fault handler; `types` are the kernel's; `capture` is when user stacks are captured, if any
     /// process is followed; `counters` are opened for their overflows.
     ///
     /// # Errors
@@ -94,7 +94,7 @@ impl Inputs {
     pub fn open(
         plan: &Plan,
         page_fault: (u64, u64),
-        capture: Option<UserStackCapture>,
+        (types, capture): (&KernelTypes, Option<UserStackCapture>),
         counters: &[CounterRequest],
     ) -> Result<Inputs, Failure> {
         let possible = machine::possible_cpus().map_err(no_cpus)?;
@@ -106,6 +106,7 @@ impl Inputs {
         let sideband: Vec<_> = online.iter().map(listen).collect::<Result<_, _>>()?;
         // After the side-band, which then reports the names of kcollect's own programs too.
         let (programs, rings) = Programs::load(&Settings {
+            types,
             period_ns: plan.tick_interval.nanos().0,
             record_idle: plan.record_idle,
             lock_threshold_ns: plan.lock_threshold.map(|threshold| {
@@ -114,7 +115,7 @@ impl Inputs {
             traced_calls: traced_calls(plan.trace_io, plan.heap == HeapTracing::Growth),
             allocations: plan.heap.mean_bytes().map(|mean_bytes| AllocationSampling {
                 mean_bytes,
-                returns: ReturnProbes::probe(),
+                returns: ReturnProbes::of(types),
             }),
             max_kernel_frames: max_frames(),
             page_fault,

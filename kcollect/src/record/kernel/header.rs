@@ -1,6 +1,6 @@
 //! The header of the founder's `log.xml`: how the experiment was recorded.
 
-use bpf::UserStackCapture;
+use bpf::{KernelTypes, UserStackCapture};
 use counters::names::event::CounterRequest;
 use experiment_format::ids::Pid;
 use experiment_format::log::{LogHeader, ProfileDecl, Setting, StartTime};
@@ -89,7 +89,7 @@ pub(super) fn header(
                 None => format!(
                     "user stacks of records in the kernel: not captured, since no process is followed; this kernel would \
                      have them captured {}",
-                    UserStackCapture::probe()
+                    UserStackCapture::of(&KernelTypes::read())
                 ),
             },
         ]

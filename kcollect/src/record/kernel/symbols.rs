@@ -15,6 +15,8 @@ use experiment_format::kernel::{BPF, KERNEL};
 /// Size of the longest function, bytes: an address further behind a symbol is not part of it.
 const MAX_FUNCTION_BYTES: u64 = 64 * 1024;
 const PAGE_BYTES: u64 = 4096;
+/// The digits of an address in kallsyms.
+const ADDRESS_DIGITS: usize = 16;
 
 /// A name of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -288,6 +290,9 @@ struct KallsymsLine<'a> {
 /// `ffffffffc0201000 t ext4_sync_fs [ext4]`. The outer `None` means that the line is malformed, the
 /// inner one that the symbol is not a function.
 fn parse_line(line: &str) -> Option<Option<KallsymsLine<'_>>> {
+    if is_data(line.as_bytes()) {
+        return Some(None);
+    }
     let mut words = line.split_ascii_whitespace();
     let address = u64::from_str_radix(words.next()?, 16).ok()?;
     let kind = words.next().filter(|kind| kind.len() == 1)?;
@@ -305,6 +310,16 @@ fn parse_line(line: &str) -> Option<Option<KallsymsLine<'_>>> {
             object,
         }),
     )
+}
+
+/// Returns whether a line is of a symbol that is no function, as most are: they are not parsed.
+fn is_data(line: &[u8]) -> bool {
+    let Some((address, [b' ', kind, b' ', _, ..])) = line.split_at_checked(ADDRESS_DIGITS) else {
+        return false;
+    };
+    kind.is_ascii_alphabetic()
+        && !matches!(kind, b't' | b'T' | b'w' | b'W')
+        && address.iter().all(u8::is_ascii_hexdigit)
 }
 
 /// Returns the key by which aliases are chosen; the lowest is preferred.
