@@ -6,6 +6,7 @@ use analysis::{export, flame, list, packing, report, view};
 use bpf::{AllocationSampling, KernelTypes, Programs, ReturnProbes, Settings, UserStackCapture};
 use host::Root;
 use host::exit::{ExitKind, Failure};
+use host::machine;
 use host::output::Output;
 
 use crate::cli::{self, Command, HostFacts};
@@ -35,18 +36,22 @@ fn run(argv: impl IntoIterator<Item = OsString>, output: &mut Output) -> u8 {
         Ok(Command::Record(plan)) => return record(&plan, output),
         Ok(Command::Doctor { json }) => return doctor(json, output).code(),
         Ok(Command::Report(request)) => {
+            machine::take_memory_in_large_steps();
             let done = report::report(&request, output);
             return exit_code(done, output);
         }
         Ok(Command::Flame(request)) => {
+            machine::take_memory_in_large_steps();
             let done = flame::flame(&request, output);
             return exit_code(done, output);
         }
         Ok(Command::Export(request)) => {
+            machine::take_memory_in_large_steps();
             let done = export::export(&request, output);
             return exit_code(done, output);
         }
         Ok(Command::View(request)) => {
+            machine::take_memory_in_large_steps();
             let done = view::show(&request, output);
             return exit_code(done, output);
         }

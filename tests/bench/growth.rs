@@ -199,7 +199,8 @@ fn over_time(options: &Options, words: &[&str]) -> Result<Table> {
         "end=$(($(date +%s) + {seconds})); while [ $(date +%s) -lt $end ]; do /bin/true; sleep 0.05; done"
     );
     let load = Running::start(Command::new("sh").args(["-c", &script]), LIMIT)?;
-    let words = ["-p", "on", "-F", "on"].iter().chain(words);
+    // Not what else the machine runs.
+    let words = ["-p", "on", "-F", "=sh|true|sleep"].iter().chain(words);
     let mut recording = Recording::start(words, LIMIT)?;
     let experiment = recording.until_running()?;
     let directory = experiment.parent().context("a directory")?.to_owned();

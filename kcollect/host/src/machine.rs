@@ -163,6 +163,18 @@ pub fn give_memory_back() {
     }
 }
 
+/// Configures the allocator to extend its memory by large steps. A report of a million packets takes
+/// 180 MB in small blocks, for which the default are a thousand steps. What is not used of a step
+/// takes no memory.
+pub fn take_memory_in_large_steps() {
+    #[cfg(target_env = "gnu")]
+    {
+        const STEP_BYTES: libc::c_int = 64 << 20;
+        // SAFETY: sets a parameter of the allocator, by value. A refusal changes nothing.
+        let _ = unsafe { libc::mallopt(libc::M_TOP_PAD, STEP_BYTES) };
+    }
+}
+
 /// Returns the free memory between small blocks to the kernel. It takes about a millisecond.
 pub fn give_rest_back() {
     #[cfg(target_env = "gnu")]

@@ -146,6 +146,8 @@ pub fn report(options: &ReportOptions, output: &mut Output) -> Result<(), Failur
             format!("{value:#}\n")
         }
     };
+    // To free a hundred thousand rows takes longer than to print them, and the process ends now.
+    std::mem::forget(report);
     match options.format {
         ReportFormat::Json => output.json(text.trim_end()),
         ReportFormat::Text if output.width().is_some() && pager::show(&printable_lines(&text)) => {}

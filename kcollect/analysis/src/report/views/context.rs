@@ -2,6 +2,7 @@
 //! for, and columns of metrics.
 
 use std::cmp::Ordering;
+use std::iter;
 
 use experiment_format::log::CounterUnit;
 use experiment_format::microstate::short_metric;
@@ -79,19 +80,29 @@ impl ViewContext<'_> {
         let entities = shown
             .iter()
             .map(|(index, measures)| Entity::new(cells_of(*index), *measures));
-        let mut rows: Vec<_> = entities.collect();
-        rows.sort_by(|a, b| sort.order(a, b));
-        rows.truncate(limit);
-        let whole = total.clone();
-        rows.insert(0, total);
+        let mut entities: Vec<_> = entities.collect();
+        // Positions are sorted, since entities are large.
+        let mut order: Vec<_> = (0..entities.len()).collect();
+        order.sort_by(|a, b| sort.order(&entities[*a], &entities[*b]));
+        order.truncate(limit);
+        let (mut total, whole) = (total.clone(), total);
         let own = |metrics: &[Metric]| metrics.iter().flat_map(metric_columns).collect::<Vec<_>>();
         let (ahead, behind) = metrics.list.split_at(metrics.name_at);
-        let cells = |entity: &Entity, metrics: &[Metric]| {
-            let cells = metrics
-                .iter()
-                .flat_map(|metric| metric_cells(metric, entity, &whole));
-            cells.collect::<Vec<_>>()
+        let columns = [own(ahead), columns, own(behind)].concat();
+        let row = |entity: &mut Entity| {
+            let mut row = Vec::with_capacity(columns.len());
+            for metric in ahead {
+                row.extend(metric_cells(metric, entity, &whole));
+            }
+            row.append(&mut entity.cells);
+            for metric in behind {
+                row.extend(metric_cells(metric, entity, &whole));
+            }
+            row
         };
+        let rows = iter::once(row(&mut total))
+            .chain(order.into_iter().map(|at| row(&mut entities[at])))
+            .collect();
         let by = match sort.by {
             Some((base, flavor)) => {
                 let time = if base.is_time() { " time" } else { "" };
@@ -105,18 +116,8 @@ impl ViewContext<'_> {
                 "{title}, by {}{by}",
                 if sort.reverse { "least " } else { "" }
             ),
-            columns: [own(ahead), columns, own(behind)].concat(),
-            rows: rows
-                .iter()
-                .map(|entity| {
-                    [
-                        cells(entity, ahead),
-                        entity.cells.clone(),
-                        cells(entity, behind),
-                    ]
-                    .concat()
-                })
-                .collect(),
+            columns,
+            rows,
             verbatim: false,
             notes: left_out(more).into_iter().collect(),
         })
@@ -303,20 +304,14 @@ pub(super) fn metric_columns(metric: &Metric) -> Vec<Column> {
     columns
 }
 
-pub(super) fn metric_cells(metric: &Metric, entity: &Entity, whole: &Entity) -> Vec<Cell> {
+pub(super) fn metric_cells(
+    metric: &Metric,
+    entity: &Entity,
+    whole: &Entity,
+) -> impl Iterator<Item = Cell> + use<> {
     let value = entity.value(metric.base, metric.flavor);
     let whole = whole.value(metric.base, metric.flavor);
-    let mut cells = Vec::new();
-    if metric.time {
-        cells.push(value_cell(metric.base, value));
-    }
-    if metric.percent {
-        let share = if whole == 0 {
-            0.0
-        } else {
-            value as f64 / whole as f64
-        };
-        cells.push(Cell::Share(share));
-    }
-    cells
+    let time = metric.time.then(|| value_cell(metric.base, value));
+    let share = metric.percent.then(|| Cell::share_of(value, whole));
+    [time, share].into_iter().flatten()
 }

@@ -227,10 +227,8 @@ impl<'a> Annotated<'a> {
         };
         let cells = self.metrics.iter().flat_map(|metric| {
             let cells = metric_cells(metric, entity.as_ref().unwrap_or(&self.whole), &self.whole);
-            match entity {
-                Some(_) => cells,
-                None => vec![Cell::Empty; cells.len()],
-            }
+            let shown = entity.is_some();
+            cells.map(move |cell| if shown { cell } else { Cell::Empty })
         });
         [mark].into_iter().chain(cells).chain(own).collect()
     }
