@@ -163,9 +163,9 @@ pub fn give_memory_back() {
     }
 }
 
-/// Configures the allocator to extend its memory by large steps. A report of a million packets takes
-/// 180 MB in small blocks, for which the default are a thousand steps. What is not used of a step
-/// takes no memory.
+/// Configures the allocator to extend its memory by large steps. A report of a million packets
+/// takes 180 MB in small blocks, for which it would make a thousand steps. What is not used of a
+/// step takes no memory.
 pub fn take_memory_in_large_steps() {
     #[cfg(target_env = "gnu")]
     {
