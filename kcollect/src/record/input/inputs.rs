@@ -86,8 +86,9 @@ pub struct Inputs {
 
 impl Inputs {
     /// Loads the BPF programs and opens all inputs, without recording yet. `page_fault` is the
-    /// range of the kernel's page fault handler; `types` are the kernel's; `capture` is when user stacks are captured, if any
-    /// process is followed; `counters` are opened for their overflows.
+    /// range of the kernel's page fault handler; `types` are the kernel's types; `capture` is when
+    /// user stacks are captured, if any process is followed; `counters` are opened for their
+    /// overflows.
     ///
     /// # Errors
     /// A [`Failure`] with its cure.
