@@ -39,6 +39,9 @@ pub struct LookupPaths {
     pub directories: Vec<PathBuf>,
     /// Whether debug files and sources that are not found are fetched.
     pub debuginfod: DebuginfodUse,
+    /// The most bytes of debug information that are read of a load object; one with more has no
+    /// lines. None: as many as can be read.
+    pub most_debug_bytes: Option<u64>,
 }
 
 impl LookupPaths {
@@ -74,6 +77,7 @@ impl<'a> SymbolFiles<'a> {
             search.maps.clone_from(&lookup.maps);
             search.directories.clone_from(&lookup.directories);
             search.debuginfod = DebuginfodClient::of_process(lookup.debuginfod);
+            search.most_debug_bytes = lookup.most_debug_bytes;
             (founder, Symboliser::new(search))
         };
         let places: Vec<_> = founders.into_iter().map(place).collect();

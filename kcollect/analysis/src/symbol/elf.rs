@@ -53,6 +53,11 @@ impl Room {
         Room(MAX_SECTION_BYTES)
     }
 
+    /// Returns less room, of `most` bytes.
+    pub(super) fn of(most: Option<u64>) -> Room {
+        Room(most.map_or(MAX_SECTION_BYTES, |most| most.min(MAX_SECTION_BYTES)))
+    }
+
     fn take(&mut self, bytes: u64) -> Result<(), Damaged> {
         self.0 = self.0.checked_sub(bytes).ok_or(TOO_LARGE)?;
         Ok(())

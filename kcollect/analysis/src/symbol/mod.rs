@@ -306,7 +306,7 @@ impl Symboliser {
             order.iter().map(address).collect()
         });
         let debug = locate::debug(object, &self.search, images)?;
-        let mut room = Room::new();
+        let mut room = Room::of(self.search.most_debug_bytes);
         let tables = lines::tables(&debug.elf, &mut room)?;
         let (alternative, missing) = match debug.alternative {
             Some(Ok(elf)) => (Some(lines::tables(&elf, &mut room)?), None),

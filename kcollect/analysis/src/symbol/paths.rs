@@ -31,6 +31,9 @@ pub struct SearchPaths {
     /// The client that fetches debug files and sources that are not found. None: nothing is
     /// fetched.
     pub debuginfod: Option<Arc<DebuginfodClient>>,
+    /// The most bytes of debug information that are read of a load object. None: as many as can be
+    /// read.
+    pub most_debug_bytes: Option<u64>,
 }
 
 impl SearchPaths {
@@ -43,6 +46,7 @@ impl SearchPaths {
             directories: Vec::new(),
             roots: vec!["/".into()],
             debuginfod: None,
+            most_debug_bytes: None,
         }
     }
 

@@ -68,7 +68,7 @@ impl<'a> SplitFiles<'a> {
             places,
             bytes,
             meter,
-            room: RefCell::new(Room::new()),
+            room: RefCell::new(Room::of(places.search.most_debug_bytes)),
             package: OnceCell::new(),
             missing: OnceCell::new(),
         }

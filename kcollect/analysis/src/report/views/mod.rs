@@ -31,6 +31,9 @@ use crate::metric::offered;
 use crate::model::{GroupKind, Model};
 use context::ViewContext;
 
+/// The most bytes of debug information of a program that are read for a summary.
+const MOST_DEBUG_BYTES: u64 = 8 << 20;
+
 /// A way to show an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum View {
@@ -262,14 +265,24 @@ pub fn make(model: &Model, view: View, options: &TableOptions) -> Result<Report,
 }
 
 /// Makes the tables that the summary of a recording shows: processes, hot functions, and places
-/// where threads waited. Those without rows are left out.
+/// where threads waited. Those without rows are left out. Inlined functions, of which a wait is on
+/// behalf, are those of programs with little debug information: the recorder has no memory for
+/// more.
 ///
 /// # Errors
 /// When exact times cannot be read.
 pub fn first_tables(model: &Model) -> Result<Vec<Table>, Failure> {
+    let lookup = LookupPaths {
+        most_debug_bytes: Some(MOST_DEBUG_BYTES),
+        ..LookupPaths::default()
+    };
+    let options = TableOptions {
+        lookup,
+        ..TableOptions::default()
+    };
     let context = ViewContext {
         model,
-        options: &TableOptions::default(),
+        options: &options,
         offered: offered(model),
     };
     triage::first_tables(&context, &context.totals())
