@@ -10,7 +10,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use nix::fcntl::AtFlags;
 use nix::sys::stat::{FileStat, SFlag, fstatat};
-use nix::unistd::linkat;
+use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
 use super::PackStep;
 use super::in_place::Paced;
@@ -18,17 +18,20 @@ use super::pack::{kind_of, open_entry};
 use crate::Result;
 use crate::archive::ARCHIVES;
 use crate::copies::encoder;
-use crate::directory::{ExperimentDir, Former, archives_in, plain_copies};
+use crate::directory::{ExperimentDir, Former, INCOMPLETE, archives_in, plain_copies};
 use crate::elf::section_build_id;
 use crate::error::Error;
 
 /// Makes a compressed copy beside each copy of a load object or source, or a link to the one that
-/// another packed experiment of the directory has. `wait` is called after each write.
+/// another packed experiment of the directory has: the one `before` it in the series, or one of the
+/// newest. `wait` is called after each write.
 ///
 /// # Errors
-/// A system error, or one of `wait`. What is compressed by then stays.
+/// A system error, or one of `wait`. What is compressed by then stays. Nothing is done where another
+/// process does it, which has a lock on `archives/` then.
 pub fn compress_copies(
     former: &Former,
+    before: Option<&Former>,
     wait: &mut dyn FnMut(PackStep) -> io::Result<()>,
 ) -> Result<()> {
     // It may be removed meanwhile.
@@ -38,7 +41,14 @@ pub fn compress_copies(
     let Some(archives) = archives_in(dir.as_fd()) else {
         return Ok(());
     };
-    let beside = dir.archives_beside();
+    let locked = File::from(archives.try_clone().map_err(failed)?);
+    if locked.try_lock().is_err() {
+        return Ok(());
+    }
+    // A process that was killed left it.
+    let _ = unlinkat(&archives, INCOMPLETE, UnlinkatFlags::NoRemoveDir);
+    let before = before.and_then(|before| archives_in(before.dir().as_fd()));
+    let beside: Vec<_> = before.into_iter().chain(dir.archives_beside()).collect();
     let copies = plain_copies(archives.as_fd());
     for copy in copies.into_iter().filter(|copy| !copy.is_double) {
         let opened = open_entry(archives.as_fd(), &copy.name).map_err(failed)?;

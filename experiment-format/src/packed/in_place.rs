@@ -100,8 +100,13 @@ impl Write for Paced<'_, '_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.file.write(bytes)?;
         self.bytes += written as u64;
-        (self.wait)(PackStep::Written)?;
-        Ok(written)
+        match (self.wait)(PackStep::Written) {
+            // Writers write again what was interrupted, and it is written already.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                Err(io::Error::other(error))
+            }
+            waited => waited.map(|()| written),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -313,7 +313,7 @@ fn in_place_load_objects_are_compressed_once_for_all() {
             PackStep::InUse => Err(std::io::ErrorKind::ResourceBusy.into()),
         };
         let packed = pack_in_place(former, &mut { in_use }).unwrap();
-        compress_copies(former, &mut { in_use }).unwrap();
+        compress_copies(former, None, &mut { in_use }).unwrap();
         packed
     };
     newest
@@ -384,6 +384,47 @@ fn in_place_what_is_read_stays_until_it_is_read_no_more() {
     pack_in_place(&first_of(&newest), &mut wait).unwrap();
     assert_eq!(looks, 3);
     assert!(packed_file(&dir).is_some());
+}
+
+/// A recording that ends interrupts what is packed.
+#[test]
+fn in_place_an_interruption_is_no_reason_to_write_again() {
+    let tmp = TempDir::new().unwrap();
+    let newest = series(tmp.path());
+    let dir = tmp.path().join("k.1.er");
+    let before = relative(&dir);
+    for compress in [false, true] {
+        let mut steps = 0;
+        let mut interrupt = |_| {
+            steps += 1;
+            Err(std::io::ErrorKind::Interrupted.into())
+        };
+        let former = first_of(&newest);
+        let done = match compress {
+            true => compress_copies(&former, None, &mut interrupt),
+            false => pack_in_place(&former, &mut interrupt).map(drop),
+        };
+        assert!(done.is_err());
+        assert_eq!((steps, relative(&dir)), (1, before.clone()));
+    }
+}
+
+#[test]
+fn in_place_what_a_killed_process_did_not_compress_is_compressed() {
+    let tmp = TempDir::new().unwrap();
+    let newest = series(tmp.path());
+    let archives = tmp.path().join("k.1.er/archives");
+    fs::write(archives.join(".incomplete"), "a part").unwrap();
+    // Another process compresses them now.
+    let lock = fs::File::open(&archives).unwrap();
+    lock.lock().unwrap();
+    compress_copies(&first_of(&newest), None, &mut |_| Ok(())).unwrap();
+    assert!(archives.join(".incomplete").exists());
+    lock.unlock().unwrap();
+    compress_copies(&first_of(&newest), None, &mut |_| Ok(())).unwrap();
+    let names = ["file", "file.zst"].map(|name| archives.join(name));
+    let left: Vec<_> = files(&archives).into_iter().map(|(path, _)| path).collect();
+    assert_eq!(left, names);
 }
 
 #[test]

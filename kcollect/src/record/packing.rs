@@ -82,9 +82,11 @@ impl Packer {
             }
         };
         let compress = move || {
+            let mut before = None;
             for former in to_compress {
                 let mut pace = Pace::new(share, &stop_compressing);
-                let compressed = compress_copies(&former, &mut |step| pace.wait(step));
+                let mut wait = |step| pace.wait(step);
+                let compressed = compress_copies(&former, before.as_ref(), &mut wait);
                 if pace.is_over {
                     return;
                 }
@@ -92,6 +94,7 @@ impl Packer {
                     let name = former.name().to_owned();
                     let _ = also_done.send(PackResult::NotCompressed(name, error));
                 }
+                before = Some(former);
             }
         };
         let thread = |name: &str| thread::Builder::new().name(name.to_owned());
@@ -218,7 +221,7 @@ impl<'a> Pace<'a> {
             Err(RecvTimeoutError::Timeout) => Ok(()),
             _ => {
                 self.is_over = true;
-                Err(io::ErrorKind::Interrupted.into())
+                Err(io::Error::other("the recording has ended"))
             }
         }
     }

@@ -160,7 +160,7 @@ fn packed_in_place(as_they_were: bool) -> tempfile::TempDir {
     let (newest, _) = ExperimentDir::create(path, &newest, None).unwrap();
     let former = newest.formers().unwrap().pop().unwrap();
     pack_in_place(&former, &mut |_| Ok(())).unwrap();
-    compress_copies(&former, &mut |_| Ok(())).unwrap();
+    compress_copies(&former, None, &mut |_| Ok(())).unwrap();
     drop(former);
     let former = newest.formers().unwrap().pop().unwrap();
     if !as_they_were {
