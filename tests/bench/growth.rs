@@ -6,9 +6,9 @@
 //! before, which stays the same where the cost is linear.
 //!
 //! The last tables are of one experiment, and of a series (`--rotate`), beside a load that is
-//! compressed 24 times: of the twenty programs that start in a second, and the rotation every 25 s,
-//! 15 minutes have as many as six hours with a program almost every second, and a rotation every
-//! ten minutes. Memory should be the same at the end as in the first minutes.
+//! compressed 24 times: of the fifty programs that start in a second, and the rotations every 25 s,
+//! 15 minutes have as many as six hours with two programs in a second, and a rotation every ten
+//! minutes. Memory should be the same at the end as in the first minutes.
 
 use std::collections::HashMap;
 use std::fs;

@@ -27,8 +27,8 @@ use crate::error::Error;
 /// newest. `wait` is called after each write.
 ///
 /// # Errors
-/// A system error, or one of `wait`. What is compressed by then stays. Nothing is done where another
-/// process does it, which has a lock on `archives/` then.
+/// A system error, or one of `wait`. What is compressed by then stays. Nothing is done where
+/// another process does it, which has a lock on `archives/` then.
 pub fn compress_copies(
     former: &Former,
     before: Option<&Former>,
