@@ -154,7 +154,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
                 "verifier",
             ],
             &["tables", "rings"],
-            &["ring_buffer", "skeleton", "error"],
+            &["ring_buffer", "skeleton", "kernel_types", "error"],
         ],
     ),
     (
