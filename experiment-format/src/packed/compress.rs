@@ -13,7 +13,7 @@ use nix::sys::stat::{FileStat, SFlag, fstatat};
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
 use super::PackStep;
-use super::in_place::Paced;
+use super::in_place::{Paced, complete};
 use super::pack::{kind_of, open_entry};
 use crate::Result;
 use crate::archive::ARCHIVES;
@@ -77,7 +77,7 @@ fn compress_file(
         let mut encoder = encoder(paced, &section_build_id(&file))?;
         io::copy(&mut file, &mut encoder)?;
         let paced = encoder.finish()?;
-        paced.file.file().set_modified(written?)?;
+        complete(paced.file.file(), written?)?;
         Ok(paced.file)
     };
     write().map_err(failed)?.commit()

@@ -69,9 +69,9 @@ fn alone(former: &Former, wait: &mut dyn FnMut(PackStep) -> io::Result<()>) -> i
     Ok(())
 }
 
-/// Brings a file to the disk: what it replaces is removed then. It keeps the time at which the
-/// experiment was written.
-fn complete(file: &File, written: SystemTime) -> io::Result<()> {
+/// Brings a file to the disk: what it replaces is removed then. It gets the time at which that was
+/// written.
+pub(super) fn complete(file: &File, written: SystemTime) -> io::Result<()> {
     file.set_modified(written)?;
     file.sync_all()
 }
