@@ -153,7 +153,7 @@ static void *meet(void *late)
 static void *wait_for_turn(void *argument)
 {
 	for (long turn = 1; turn > 0; turn++) {
-		pthread_mutex_lock(&waited_for.mutex);
+		WAITING(&of_condition, pthread_mutex_lock(&waited_for.mutex));
 		while (waited_for.turns >= 0 && waited_for.turns < turn)
 			WAITING(&of_condition,
 				pthread_cond_wait(&waited_for.condition, &waited_for.mutex));
@@ -171,7 +171,8 @@ static void *make_turns(void *argument)
 	do {
 		rest(hold_us);
 		more = goes_on();
-		pthread_mutex_lock(&waited_for.mutex);
+		/* The other thread may be preempted while it holds this. */
+		WAITING(&of_condition, pthread_mutex_lock(&waited_for.mutex));
 		waited_for.turns = more ? waited_for.turns + 1 : -1;
 		pthread_mutex_unlock(&waited_for.mutex);
 		pthread_cond_signal(&waited_for.condition);
