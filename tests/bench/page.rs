@@ -25,18 +25,8 @@ const LATE_MS: f64 = 25.0;
 
 #[derive(Parser)]
 struct Options {
-    /// Packets of the experiment; of a million, three quarters are ticks of threads
-    #[arg(long, default_value_t = 1_000_000)]
-    packets: usize,
-    /// Symbols of its load objects
-    #[arg(long, default_value_t = 200_000)]
-    symbols: usize,
-    /// Different stacks
-    #[arg(long, default_value_t = 20_000)]
-    stacks: usize,
-    /// Frames of a stack
-    #[arg(long, default_value_t = 20)]
-    depth: usize,
+    #[command(flatten)]
+    size: Size,
     /// How often the page is opened
     #[arg(long, default_value_t = 5)]
     runs: usize,
@@ -105,13 +95,7 @@ fn kcollect() -> Result<PathBuf> {
 
 fn make_page(options: &Options, file: &Path) -> Result<()> {
     let directory = tempfile::tempdir()?;
-    let size = Size {
-        packets: options.packets,
-        functions: options.symbols,
-        stacks: options.stacks,
-        depth: options.depth,
-    };
-    let experiment = large(directory.path(), size)?;
+    let experiment = large(directory.path(), options.size)?;
     let mut command = Command::new(kcollect()?);
     command.arg("view").arg(experiment).arg("-o").arg(file);
     let status = command.stdout(Stdio::null()).status()?;
@@ -275,7 +259,7 @@ fn main() -> Result<()> {
     println!(
         "{} packets, {} rows of ticks, a page of {:.1} MB, {} browsers one after the other; no GPU, {} CPUs, \
          load {}\n",
-        options.packets,
+        options.size.packets,
         runs.first().map_or(0.0, |run| run.rows),
         fs::metadata(&page)?.len() as f64 / 1e6,
         options.runs,

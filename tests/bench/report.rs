@@ -17,18 +17,8 @@ use tests::experiment::synthetic::{Size, large};
 
 #[derive(Parser)]
 struct Options {
-    /// Packets of the experiment
-    #[arg(long, default_value_t = 1_000_000)]
-    packets: usize,
-    /// Symbols of its load objects
-    #[arg(long, default_value_t = 200_000)]
-    symbols: usize,
-    /// Different stacks
-    #[arg(long, default_value_t = 20_000)]
-    stacks: usize,
-    /// Frames of a stack
-    #[arg(long, default_value_t = 20)]
-    depth: usize,
+    #[command(flatten)]
+    size: Size,
     /// Make the experiment in this directory and leave it there; if it is there already, it is
     /// taken as it is
     #[arg(long)]
@@ -95,15 +85,9 @@ fn main() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let parent = options.directory.as_deref().unwrap_or(directory.path());
     let made = parent.join("made.1.er");
-    let size = Size {
-        packets: options.packets,
-        functions: options.symbols,
-        stacks: options.stacks,
-        depth: options.depth,
-    };
     let experiment = match made.exists() {
         true => made,
-        false => large(parent, size)?,
+        false => large(parent, options.size)?,
     };
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);

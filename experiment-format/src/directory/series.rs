@@ -151,7 +151,8 @@ impl ExperimentDir {
             let stat = fstatat(&fd, name, AtFlags::AT_SYMLINK_NOFOLLOW).ok();
             stat.filter(|stat| stat.st_mode & S_IFMT == S_IFREG)
         };
-        let Some(main) = file(PACKED).or_else(|| file(LOG).filter(|_| is_ours(&fd))) else {
+        let packed = file(PACKED);
+        let Some(main) = packed.or_else(|| file(LOG).filter(|_| is_ours(&fd))) else {
             return Ok(None);
         };
         if fstat(&fd)?.st_uid != owner {
@@ -159,7 +160,7 @@ impl ExperimentDir {
         }
         let files = room(fd.as_fd())?;
         let seconds = Duration::from_secs(main.st_mtime.try_into().unwrap_or(0));
-        let is_to_be_packed = match file(PACKED) {
+        let is_to_be_packed = match packed {
             Some(_) => has_more_than_packed(fd.as_fd())?,
             None => log_has(&fd, &format!("; {TO_BE_PACKED}"), MAX_BEGINNING_BYTES),
         };
@@ -170,7 +171,7 @@ impl ExperimentDir {
         let plain = plain.unwrap_or_default();
         Ok(Some(Former {
             is_to_be_packed,
-            is_to_be_compressed: file(PACKED).is_some() && plain.iter().any(|copy| !copy.is_double),
+            is_to_be_compressed: packed.is_some() && plain.iter().any(|copy| !copy.is_double),
             has_double_copies: plain.iter().any(|copy| copy.is_double),
             number,
             written: SystemTime::UNIX_EPOCH + seconds,

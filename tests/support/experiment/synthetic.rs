@@ -129,17 +129,21 @@ impl Plan {
     }
 }
 
-/// The size of an experiment of [`large`].
-#[derive(Debug, Clone, Copy)]
+/// The size of an experiment of [`large`], as options of a benchmark.
+#[derive(Debug, Clone, Copy, clap::Args)]
 pub struct Size {
     /// Packets of threads, a quarter of them in the founder and as many of its CPUs; the rest in
     /// subexperiments.
+    #[arg(long, default_value_t = 1_000_000)]
     pub packets: usize,
     /// Functions of all load objects together.
+    #[arg(long = "symbols", default_value_t = 200_000)]
     pub functions: usize,
     /// Different stacks.
+    #[arg(long, default_value_t = 20_000)]
     pub stacks: usize,
     /// Frames of each.
+    #[arg(long, default_value_t = 20)]
     pub depth: usize,
 }
 
