@@ -10,10 +10,11 @@ use nix::libc::{S_IFDIR, S_IFMT};
 use nix::sys::stat::{Mode, fstat, fstatat};
 use nix::unistd::linkat;
 
+use super::ExperimentDir;
+use super::copies::archives_in;
 use super::create::{PendingFile, entries};
 use super::name::SUFFIX;
 use super::series::{PACKED, is_ours};
-use super::{ARCHIVES, ExperimentDir};
 use crate::Result;
 use crate::archive::archive_name;
 use crate::elf::section_build_id;
@@ -64,7 +65,7 @@ impl ExperimentDir {
             let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
             let dir = openat(&self.parent, &**name, flags, Mode::empty()).ok()?;
             let is_packed = fstatat(&dir, PACKED, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok();
-            let archives = openat(&dir, ARCHIVES, flags, Mode::empty()).ok()?;
+            let archives = archives_in(dir.as_fd())?;
             (is_packed || is_ours(&dir)).then_some(archives)
         });
         archives.take(MOST_BESIDE).collect()
@@ -152,6 +153,7 @@ mod tests {
 
     use super::super::NameRequest;
     use super::*;
+    use crate::archive::ARCHIVES;
 
     const LOG: &str = "<experiment>\n<collector>kcollect 0.1.0</collector>\n";
 
