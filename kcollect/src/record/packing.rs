@@ -62,7 +62,8 @@ impl Packer {
     /// There is no thread to be had.
     pub(super) fn start(budget: Option<CpuShare>) -> io::Result<Packer> {
         let (waiting, to_pack) = sync_channel::<Former>(MOST_WAITING);
-        let (packed, to_compress) = channel::<Former>();
+        // Each holds descriptors: packing waits where too many are to be compressed.
+        let (packed, to_compress) = sync_channel::<Former>(MOST_WAITING);
         let (done, results) = channel();
         let share = budget.map_or(SHARE, |budget| budget.share() * PART_OF_BUDGET) / THREADS;
         let (packing, stop_packing) = channel();
