@@ -194,7 +194,9 @@ fn root_what_a_killed_recording_left_is_packed_by_the_next_one() -> Result<()> {
     let mut alone = command(words)?;
     run(alone.current_dir(directory.path()), LIMIT)?.succeeded()?;
 
-    let mut running = service(directory.path(), &[&options[..], &load].concat())?;
+    // The pace of the default takes a minute on a busy machine.
+    let fast = [&options[..], &["--budget", "100%"], &load].concat();
+    let mut running = service(directory.path(), &fast)?;
     let packed = || left.iter().all(|path| packed_file(path).is_some());
     running.until("packed experiments", packed)?;
     // Their load objects are compressed, and they have those in common.
