@@ -64,14 +64,16 @@ impl Dispatcher {
     /// Returns a dispatcher to experiments that are there already. If no process can be followed,
     /// `say` is called with the reason.
     #[must_use]
-    pub fn new(router: Router, plan: &Plan, mut say: impl FnMut(&str)) -> Dispatcher {
+    pub fn new(mut router: Router, plan: &Plan, mut say: impl FnMut(&str)) -> Dispatcher {
         let mut user = user_space(plan.follow.clone(), sampling(plan), &mut say);
         if let Some(user) = &mut user {
             begin_archives(&router, user, None, &mut say);
         }
+        let decoder = router.kernel.functions().map(Decoder::new);
+        router.kernel.drop_functions(plan.archive);
         Dispatcher {
             processes: ProcessTable::new(),
-            decoder: Decoder::new(&router.kernel.symbols),
+            decoder: decoder.unwrap_or_default(),
             user,
             sideband_lost: 0,
             not_written: Ticks::ZERO,
@@ -490,8 +492,7 @@ fn begin_archives(
     say: &mut impl FnMut(&str),
 ) {
     let founder = &router.founder;
-    let objects = router.kernel.symbols.objects();
-    let taken = objects.map(|(name, _)| name).chain([KERNEL, BPF]);
+    let taken = router.kernel.objects().chain([KERNEL, BPF]);
     let (archive, dir) = (founder.archive(), founder.dir());
     let most = router.most_copied();
     if let Err(error) = archives::begin(&mut user.code, archive, dir, taken, most, before) {

@@ -1,9 +1,11 @@
 //! The kernel's code, before the run and as it is loaded and unloaded during it, and its images in
 //! the archive.
 
-use std::collections::{BTreeSet, HashSet};
+use std::cell::OnceCell;
+use std::collections::HashSet;
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsFd as _;
 
 use experiment_format::Error;
@@ -14,14 +16,16 @@ use experiment_format::units::Nanos;
 
 use super::archive::{self, KernelProgram};
 use super::kcore::Kcore;
-use super::symbols::{Symbol, Symbols, SymbolsError};
+use super::symbols::{Object, Symbols, SymbolsError};
 use crate::plan::Archive;
 
 /// The kernel's code.
 #[derive(Debug)]
 pub struct KernelCode {
-    /// Its functions, with those that were loaded during the run.
-    pub symbols: Symbols,
+    /// Its functions at the start, until they are [dropped](KernelCode::drop_functions).
+    symbols: Option<Symbols>,
+    /// Its load objects with their addresses, but that of the BPF programs.
+    objects: Vec<(String, Range<u64>)>,
     /// Opened at the start, since the privilege for it is dropped later.
     kcore: io::Result<Kcore>,
     modules: String,
@@ -36,10 +40,27 @@ impl KernelCode {
     /// Returns the first address and the end of the kernel's function that handles page faults.
     #[must_use]
     pub fn page_fault(&self) -> (u64, u64) {
-        match self.symbols.extent("exc_page_fault") {
-            (0, 0) => self.symbols.extent("do_page_fault"),
-            found => found,
+        let extent = |function| self.functions().map(|all| all.extent(function));
+        let found = extent("exc_page_fault").filter(|found| *found != (0, 0));
+        found.or(extent("do_page_fault")).unwrap_or((0, 0))
+    }
+
+    /// Returns its functions at the start, until they are dropped.
+    #[must_use]
+    pub fn functions(&self) -> Option<&Symbols> {
+        self.symbols.as_ref()
+    }
+
+    /// Drops its functions, which take megabytes, where an experiment has them all, or none.
+    pub fn drop_functions(&mut self, archive: Archive) {
+        if archive != Archive::UsedLoadObjects {
+            self.symbols = None;
         }
+    }
+
+    /// Returns the names of its load objects, but that of the BPF programs.
+    pub fn objects(&self) -> impl Iterator<Item = &str> {
+        self.objects.iter().map(|(name, _)| name.as_str())
     }
 
     /// Reads the kernel's symbols and the list of its modules. If its addresses are hidden,
@@ -63,7 +84,8 @@ impl KernelCode {
             programs: archive::programs(&symbols),
             programs_changed: true,
             archived: Vec::new(),
-            symbols,
+            objects: objects(&symbols),
+            symbols: Some(symbols),
             kcore: Kcore::open(),
             modules: loaded_modules(),
         })
@@ -73,7 +95,8 @@ impl KernelCode {
     #[must_use]
     pub fn none() -> KernelCode {
         KernelCode {
-            symbols: Symbols::default(),
+            symbols: None,
+            objects: Vec::new(),
             kcore: Err(io::ErrorKind::NotFound.into()),
             modules: String::new(),
             programs: Vec::new(),
@@ -122,7 +145,8 @@ impl KernelCode {
             Some(_) => Vec::new(),
         };
         let former = former.and_then(|former| former.archives_of().ok());
-        for (name, object) in self.symbols.objects().filter(|(name, _)| *name != BPF) {
+        let read_again = OnceCell::new();
+        for (name, _) in &self.objects {
             // Which modules are used is not known before the end.
             if which == Archive::UsedLoadObjects && name != KERNEL {
                 continue;
@@ -134,10 +158,20 @@ impl KernelCode {
                 maps.extend(events.iter().cloned());
                 continue;
             }
+            let read = || Symbols::read().unwrap_or_default();
+            let functions = self.symbols.as_ref();
+            let functions = functions.unwrap_or_else(|| read_again.get_or_init(read));
+            let mut objects = functions.objects();
+            let Some((_, object)) = objects.find(|(found, _)| found == name) else {
+                say(&format!(
+                    "{name} has no functions in /proc/kallsyms any more"
+                ));
+                continue;
+            };
             let events = archive::kernel_object(dir, name, object, kcore, &beside)?;
             maps.extend(events.iter().cloned());
             self.archived.retain(|(known, _)| known != name);
-            self.archived.push((name.to_owned(), events));
+            self.archived.push((name.clone(), events));
         }
         Ok(maps)
     }
@@ -174,18 +208,15 @@ impl KernelCode {
             true => Symbols::read().ok(),
             false => None,
         };
-        let used = self.used_objects(used);
-        let kcore = self.kcore.as_ref().ok();
-        let known = |name: &str| self.symbols.objects().any(|(known, _)| known == name);
-        let objects = self
+        let added = added.iter().flat_map(Symbols::objects);
+        let added = added.filter(|(name, _)| *name != BPF && !self.objects().any(|it| it == *name));
+        let used = self
             .symbols
-            .objects()
-            .filter(|(name, _)| used.contains(name));
-        let added = added
             .iter()
             .flat_map(Symbols::objects)
-            .filter(|(name, _)| !known(name));
-        for (name, object) in objects.chain(added) {
+            .filter(|(name, _)| *name != KERNEL && self.has_any(name, used));
+        let kcore = self.kcore.as_ref().ok();
+        for (name, object) in used.chain(added) {
             if give_up() {
                 break;
             }
@@ -194,13 +225,12 @@ impl KernelCode {
         Ok(maps)
     }
 
-    /// Returns the modules in which an address is.
-    fn used_objects(&self, used: &HashSet<u64>) -> BTreeSet<&str> {
-        used.iter()
-            .filter_map(|address| self.symbols.find(*address))
-            .map(|place| place.object)
-            .filter(|object| ![KERNEL, BPF].contains(object))
-            .collect()
+    /// Returns whether one of the addresses is in a load object.
+    fn has_any(&self, name: &str, addresses: &HashSet<u64>) -> bool {
+        let mut objects = self.objects.iter();
+        objects
+            .find(|(known, _)| known == name)
+            .is_some_and(|(_, range)| addresses.iter().any(|address| range.contains(address)))
     }
 
     /// Adds a BPF program or trampoline that was loaded at `time_ns`, or marks it as unloaded if it
@@ -232,18 +262,10 @@ impl KernelCode {
             program.unloaded_ns = Some(at);
         }
         if !gone {
-            let name: Box<str> = String::from_utf8_lossy(name).into();
-            let symbol = Symbol {
-                address,
-                size,
-                name: &name,
-                global: false,
-            };
-            self.symbols.add(BPF, &symbol);
             self.programs.push(KernelProgram {
                 address,
                 size,
-                name,
+                name: String::from_utf8_lossy(name).into(),
                 loaded_ns: at + Nanos(1),
                 unloaded_ns: None,
                 map_written: false,
@@ -251,6 +273,21 @@ impl KernelCode {
             });
         }
     }
+}
+
+/// Returns the load objects with their addresses, but that of the BPF programs.
+fn objects(symbols: &Symbols) -> Vec<(String, Range<u64>)> {
+    let objects = symbols.objects().filter(|(name, _)| *name != BPF);
+    let range = |object: Object<'_>| {
+        let ranges = object.symbols().map(|function| {
+            let end = function.address.saturating_add(function.size);
+            function.address..end
+        });
+        let both = |a: Range<u64>, b: Range<u64>| a.start.min(b.start)..a.end.max(b.end);
+        ranges.reduce(both).unwrap_or_default()
+    };
+    let objects = objects.map(|(name, object)| (name.to_owned(), range(object)));
+    objects.collect()
 }
 
 /// Returns the names of the modules that are loaded; empty if the kernel has none.

@@ -93,7 +93,7 @@ pub struct CpuOverflow {
 }
 
 /// Turns records into ticks and intervals.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Decoder {
     interrupt_entries: Vec<(u64, u64)>,
     trap_entries: Vec<(u64, u64)>,

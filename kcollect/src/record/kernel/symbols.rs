@@ -2,8 +2,7 @@
 //!
 //! Only text symbols are read (types t, T, w, W). kallsyms has no sizes: a function extends to the
 //! next address that has a name, the last one of a load object to the end of its page. Every alias
-//! is kept. Where one name must be chosen it is the shortest, as in gprofng, but a linker's mark
-//! (`_stext`, `__entry_text_start` …) is chosen only if no function is at its address.
+//! is kept.
 //!
 //! Hidden addresses, all of them zero, are an error: a table made from them would name nothing.
 
@@ -39,23 +38,20 @@ pub struct Object<'a> {
 }
 
 impl<'a> Object<'a> {
-    /// Returns its symbols by address, aliases in the order of kallsyms; those that were added
-    /// during the run come last.
+    /// Returns its symbols by address, aliases in the order of kallsyms.
     pub fn symbols(self) -> impl Iterator<Item = Symbol<'a>> {
         self.symbols.iter().map(move |kept| kept.symbol(self.names))
     }
 }
 
-/// All functions of the running kernel. They are stored compactly, since there are a hundred
-/// thousand of them, in memory for the whole run.
+/// All functions of the running kernel, stored compactly, since there are a hundred thousand of
+/// them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Symbols {
     /// The load objects by name.
     objects: Vec<(String, Vec<StoredSymbol>)>,
     /// All names, without separators.
     names: String,
-    /// The chosen symbol of each address, by address.
-    index: Vec<IndexEntry>,
 }
 
 /// A [`Symbol`] whose name is a range of the text of all names.
@@ -82,14 +78,6 @@ impl StoredSymbol {
     }
 }
 
-/// The chosen symbol of an address: the indices of its object and of the symbol in that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct IndexEntry {
-    address: u64,
-    object: u32,
-    symbol: u32,
-}
-
 /// An error of reading the kernel's symbols.
 #[derive(Debug, thiserror::Error)]
 pub enum SymbolsError {
@@ -112,15 +100,6 @@ pub enum SymbolsError {
         /// The beginning of the line.
         text: String,
     },
-}
-
-/// The function at a program counter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SymbolLocation<'a> {
-    /// The load object: `vmlinux`, `[ext4]`, `[bpf]`.
-    pub object: &'a str,
-    /// The function.
-    pub symbol: Symbol<'a>,
 }
 
 impl Symbols {
@@ -165,43 +144,33 @@ impl Symbols {
                 .count();
             let (here, later) = rest.split_at(aliases);
             let size = size(first, later.first());
-            let entries = here.iter().map(|line| {
+            for line in here {
                 let symbol = Symbol {
                     address: line.address,
                     size,
                     name: line.name,
                     global: line.global,
                 };
-                (rank(line.name), symbols.push(line.object, &symbol))
-            });
-            let chosen = entries.min_by_key(|(rank, _)| *rank);
-            symbols.index.extend(chosen.map(|(_, entry)| entry));
+                symbols.push(line.object, &symbol);
+            }
             rest = later;
         }
         symbols.names.shrink_to_fit();
-        symbols.index.shrink_to_fit();
         for (_, object) in &mut symbols.objects {
             object.shrink_to_fit();
         }
         Ok(symbols)
     }
 
-    /// Stores a symbol. Returns its entry for the index.
-    fn push(&mut self, object: &str, symbol: &Symbol<'_>) -> IndexEntry {
+    fn push(&mut self, object: &str, symbol: &Symbol<'_>) {
         // From the end, since kallsyms is sorted by object: nearly always the last one matches.
         let found = self.objects.iter().rposition(|(name, _)| name == object);
         let object = found.unwrap_or_else(|| {
             self.objects.push((object.to_owned(), Vec::new()));
             self.objects.len() - 1
         });
-        let symbols = &mut self.objects[object].1;
-        let entry = IndexEntry {
-            address: symbol.address,
-            object: number(object),
-            symbol: number(symbols.len()),
-        };
         let name = symbol.name;
-        symbols.push(StoredSymbol {
+        self.objects[object].1.push(StoredSymbol {
             address: symbol.address,
             size: number(symbol.size),
             name: number(self.names.len()),
@@ -210,7 +179,6 @@ impl Symbols {
             global: symbol.global,
         });
         self.names.push_str(name);
-        entry
     }
 
     /// Returns the load objects with their symbols, in the order of their addresses.
@@ -219,16 +187,6 @@ impl Symbols {
         self.objects
             .iter()
             .map(move |(name, symbols)| (name.as_str(), Object { symbols, names }))
-    }
-
-    /// Returns the function that a program counter is in.
-    #[must_use]
-    pub fn find(&self, pc: u64) -> Option<SymbolLocation<'_>> {
-        let next = self.index.partition_point(|entry| entry.address <= pc);
-        let entry = self.index.get(next.checked_sub(1)?)?;
-        let (object, symbols) = self.objects.get(entry.object as usize)?;
-        let symbol = symbols.get(entry.symbol as usize)?.symbol(&self.names);
-        (pc - symbol.address < symbol.size).then_some(SymbolLocation { object, symbol })
     }
 
     /// Returns the first address and the end of a function of the kernel itself; (0, 0) if there is
@@ -242,19 +200,6 @@ impl Symbols {
             .map_or((0, 0), |symbol| {
                 (symbol.address, symbol.address.saturating_add(symbol.size))
             })
-    }
-
-    /// Adds a function that was loaded during the run, such as a BPF program. It replaces a
-    /// function with the same first address.
-    pub fn add(&mut self, object: &str, symbol: &Symbol<'_>) {
-        let entry = self.push(object, symbol);
-        let next = self
-            .index
-            .partition_point(|other| other.address < entry.address);
-        match self.index.get_mut(next) {
-            Some(existing) if existing.address == entry.address => *existing = entry,
-            _ => self.index.insert(next, entry),
-        }
     }
 }
 
@@ -322,17 +267,6 @@ fn is_data(line: &[u8]) -> bool {
         && address.iter().all(u8::is_ascii_hexdigit)
 }
 
-/// Returns the key by which aliases are chosen; the lowest is preferred.
-fn rank(name: &str) -> (bool, usize) {
-    let mark = matches!(
-        name,
-        "_text" | "_stext" | "_etext" | "_sinittext" | "_einittext"
-    ) || name.starts_with("__") && (name.ends_with("_start") || name.ends_with("_end"))
-        || name.ends_with("_text_start")
-        || name.ends_with("_text_end");
-    (mark, name.len())
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -356,37 +290,51 @@ ffffffffc0300000 t bpf_prog_abc_tick\t[bpf]
 ffffffffc0300040 t ftrace_trampoline\t[__builtin__ftrace]
 ";
 
-    fn name(symbols: &Symbols, pc: u64) -> String {
-        symbols.find(pc).map_or_else(String::new, |place| {
-            format!("{}`{}", place.object, place.symbol.name)
-        })
+    /// Returns the functions of a load object, with their addresses and ends.
+    fn functions<'a>(symbols: &'a Symbols, object: &str) -> Vec<(u64, u64, &'a str)> {
+        let mut objects = symbols.objects();
+        let object = objects.find(|(name, _)| *name == object).unwrap().1;
+        let ends = |symbol: Symbol<'a>| (symbol.address, symbol.address + symbol.size, symbol.name);
+        object.symbols().map(ends).collect()
     }
 
     #[test]
-    fn addresses_find_their_functions() {
+    fn a_function_extends_to_the_next_one() {
         let symbols = Symbols::parse(SAMPLE).unwrap();
-        assert_eq!(name(&symbols, 0xffff_ffff_8100_00ff), "vmlinux`startup_64");
+        let kernel = functions(&symbols, KERNEL);
         assert_eq!(
-            name(&symbols, 0xffff_ffff_8100_0100),
-            "vmlinux`do_one_initcall.isra.0"
+            kernel[2..5],
+            [
+                (0xffff_ffff_8100_0000, 0xffff_ffff_8100_0100, "startup_64"),
+                (
+                    0xffff_ffff_8100_0100,
+                    0xffff_ffff_8100_0180,
+                    "do_one_initcall.isra.0"
+                ),
+                (
+                    0xffff_ffff_8100_0180,
+                    0xffff_ffff_8100_0200,
+                    "_RNvCs4_3foo3bar"
+                ),
+            ]
+        );
+        // The last one of an object ends with its page.
+        assert_eq!(
+            kernel.last(),
+            Some(&(0xffff_ffff_8100_0240, 0xffff_ffff_8100_1000, "ext4_x.cold"))
+        );
+        let ext4 = functions(&symbols, "[ext4]");
+        assert_eq!(ext4[0].1, 0xffff_ffff_c020_1080);
+        let programs = functions(&symbols, BPF);
+        assert_eq!(
+            programs.iter().map(|found| found.2).collect::<Vec<_>>(),
+            ["bpf_prog_abc_tick", "ftrace_trampoline"]
         );
         assert_eq!(
-            name(&symbols, 0xffff_ffff_8100_0181),
-            "vmlinux`_RNvCs4_3foo3bar"
+            symbols.extent("weak_alias"),
+            (0xffff_ffff_8100_0200, 0xffff_ffff_8100_0240)
         );
-        assert_eq!(name(&symbols, 0xffff_ffff_8100_0200), "vmlinux`weak_alias");
-        assert_eq!(name(&symbols, 0xffff_ffff_8100_0250), "vmlinux`ext4_x.cold");
-        assert_eq!(name(&symbols, 0xffff_ffff_c020_1080), "[ext4]`ext4_late");
-        assert_eq!(
-            name(&symbols, 0xffff_ffff_c030_0010),
-            "[bpf]`bpf_prog_abc_tick"
-        );
-        assert_eq!(
-            name(&symbols, 0xffff_ffff_8200_0000),
-            "",
-            "beyond the longest function"
-        );
-        assert_eq!(name(&symbols, 0x1000), "");
+        assert_eq!(symbols.extent("ext4_late"), (0, 0), "it is a module's");
     }
 
     #[test]
@@ -408,28 +356,6 @@ ffffffffc0300040 t ftrace_trampoline\t[__builtin__ftrace]
     }
 
     #[test]
-    fn a_program_that_is_loaded_later_is_found() {
-        let mut symbols = Symbols::parse(SAMPLE).unwrap();
-        let late = |address, name: &'static str| Symbol {
-            address,
-            size: 64,
-            name,
-            global: false,
-        };
-        symbols.add(BPF, &late(0xffff_ffff_c040_0000, "bpf_prog_1_late"));
-        symbols.add(BPF, &late(0xffff_ffff_c030_0000, "bpf_prog_2_again"));
-        assert_eq!(
-            name(&symbols, 0xffff_ffff_c040_003f),
-            "[bpf]`bpf_prog_1_late"
-        );
-        assert_eq!(name(&symbols, 0xffff_ffff_c040_0040), "");
-        assert_eq!(
-            name(&symbols, 0xffff_ffff_c030_0000),
-            "[bpf]`bpf_prog_2_again"
-        );
-    }
-
-    #[test]
     fn hidden_addresses_and_broken_lines_are_errors() {
         let hidden = "0000000000000000 T _stext\n0000000000000000 t do_one\n";
         assert!(matches!(Symbols::parse(hidden), Err(SymbolsError::Hidden)));
@@ -447,17 +373,17 @@ ffffffffc0300040 t ftrace_trampoline\t[__builtin__ftrace]
             let _ = Symbols::parse(&text);
         }
 
-        /// A function that is found contains the address, for any table.
+        /// Functions at different addresses do not overlap, for any table.
         #[test]
-        fn what_is_found_holds_the_address(
-            lines in proptest::collection::vec((0_u64..5000, "[tTwWdA]", "[a-z_.]{1,8}"), 1..50), pc in 0_u64..6000
+        fn functions_do_not_overlap(
+            lines in proptest::collection::vec((0_u64..5000, "[tTwWdA]", "[a-z_.]{1,8}"), 1..50)
         ) {
             let text = lines.iter().map(|(a, k, n)| format!("{a:x} {k} {n}\n")).collect::<String>();
-            if let Ok(symbols) = Symbols::parse(&text)
-                && let Some(place) = symbols.find(pc)
-            {
-                prop_assert!(place.symbol.address <= pc);
-                prop_assert!(pc - place.symbol.address < place.symbol.size);
+            if let Ok(symbols) = Symbols::parse(&text) {
+                let functions = functions(&symbols, KERNEL);
+                for (one, next) in functions.iter().zip(&functions[1..]) {
+                    prop_assert!(one.0 < one.1 && (one.0 == next.0 || one.1 <= next.0));
+                }
             }
         }
     }
