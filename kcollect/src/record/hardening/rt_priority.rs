@@ -24,9 +24,10 @@ use experiment_format::ids::Tid;
 use nix::errno::Errno;
 use nix::libc;
 
-/// The two parts of a duty cycle: with real-time priority, and without.
-const ON_TIME: Duration = Duration::from_millis(10);
-const OFF_TIME: Duration = Duration::from_millis(90);
+/// The two parts of a duty cycle: with real-time priority, and without. Switching takes 0.1 ms of CPU
+/// time for each cycle, so twice the length saves a tenth of what kcollect takes beside a busy redis.
+const ON_TIME: Duration = Duration::from_millis(20);
+const OFF_TIME: Duration = Duration::from_millis(180);
 
 /// Real-time priorities: a thread preempts those with a lower number.
 const DUTY_CYCLED_PRIORITY: libc::c_int = 1;
