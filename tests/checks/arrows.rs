@@ -207,6 +207,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
                 "record::governor",
                 "record::pause",
                 "record::targets",
+                "record::wall_clock",
             ],
             &["doctor"],
             &["plan"],

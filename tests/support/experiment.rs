@@ -7,6 +7,7 @@
 pub mod exported;
 pub mod followed;
 pub mod opened;
+pub mod series;
 pub mod states;
 pub mod summary;
 pub mod synthetic;

@@ -5,6 +5,7 @@
 
 pub mod cgroup;
 pub mod cold_file;
+pub mod day_clock;
 pub mod disturbance;
 pub mod limited;
 pub mod loaded;

@@ -26,3 +26,4 @@ pub mod summary;
 pub mod targets;
 pub mod user;
 pub mod user_stacks;
+mod wall_clock;

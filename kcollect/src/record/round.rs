@@ -18,6 +18,7 @@ use super::pause::PauseReasons;
 use super::session::Session;
 use super::summary::own_use;
 use super::user::UserSpace;
+use super::wall_clock::WallClock;
 use crate::plan::Plan;
 
 /// The longest time for which events are applied without publishing what they changed, nanoseconds.
@@ -110,6 +111,9 @@ impl Session<'_> {
             let period = Nanos::from(period);
             self.next_sample_ns = Some(due + period * (1 + (time_ns - due) / period));
         }
+        if let Some(seconds) = self.wall_clock.step(WallClock::look()) {
+            self.clock_was_set(seconds, output);
+        }
         if !self.stopped {
             self.begin_rotation(time_ns)?;
         }
@@ -121,6 +125,26 @@ impl Session<'_> {
             LoadStep::None => {}
         }
         Ok(())
+    }
+
+    /// Has a series go on in the next experiment, since times of the day in this one are by the
+    /// clock as it was.
+    fn clock_was_set(&mut self, seconds: f64, output: &mut Output) {
+        let direction = if seconds < 0.0 { "back" } else { "forward" };
+        let rotates = self.plan.rotate.is_some();
+        let text = format!(
+            "the clock of the day was set {direction} by {:.1} s, or the machine slept: {}",
+            seconds.abs(),
+            match rotates {
+                true => "the next experiment begins",
+                false => "times of the day in this experiment are by the clock at its start",
+            }
+        );
+        if rotates {
+            self.next_rotation_ns = Some(now());
+        }
+        output.say(&text);
+        self.dispatcher.router.warn(now(), text);
     }
 
     /// Applies the events that are complete, and publishes what they changed.

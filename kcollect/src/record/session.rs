@@ -36,6 +36,7 @@ use super::round::{SHORTEST_ROUND_NS, hang_up, not_published, unavailable};
 use super::route::{Beginning, Router};
 use super::summary::OwnStart;
 use super::targets::check_targets;
+use super::wall_clock::WallClock;
 use crate::doctor;
 use crate::plan::Plan;
 
@@ -96,6 +97,7 @@ pub(super) struct Session<'a> {
     /// no next one.
     pub(super) concluded_ns: Option<Nanos>,
     pub(super) next_sample_ns: Option<Nanos>,
+    pub(super) wall_clock: WallClock,
     pub(super) stopped: bool,
     /// When data stopped for good, nanoseconds of CLOCK_MONOTONIC.
     pub(super) stopped_ns: Option<Nanos>,
@@ -191,6 +193,7 @@ impl<'a> Session<'a> {
             next_rotation_ns: plan.rotate.map(|period| after(started_ns, period)),
             concluded_ns: None,
             next_sample_ns: plan.sample_period.map(|period| after(started_ns, period)),
+            wall_clock: WallClock::look(),
             stopped: false,
             stopped_ns: None,
             said_closing: false,

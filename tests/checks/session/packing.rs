@@ -16,13 +16,12 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use tests::command::run;
 use tests::experiment::opened::opened;
+use tests::experiment::series::{closed_without_a_gap, series, service, until_data};
 use tests::experiment::summary::{CpuStats, RunSummary};
 use tests::kcollect::{command, record};
 use tests::machine::{Shared, work_cpu};
 use tests::random::SplitMix;
 use tests::workload;
-
-use super::rotation::{closed_without_a_gap, series, service, until_data};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -135,8 +134,8 @@ fn root_kills_while_it_packs_lose_nothing() -> Result<()> {
         let options = [
             "-p", "hi", "-x", "off", "-F", "on", "-A", "off", "--rotate", "1", "--pack",
         ];
-        let mut running = service(directory.path(), &[&options[..], budget].concat())?;
-        until_data(&mut running, directory.path())?;
+        let mut running = service(directory.path(), &[&options[..], budget].concat(), LIMIT)?;
+        until_data(&mut running, &directory.path().join("ktest.1.er"))?;
         let next = directory.path().join("ktest.2.er/log.xml");
         running.until("another experiment", || next.exists())?;
         sleep(Duration::from_micros(random.below(300_000)));
@@ -178,8 +177,8 @@ fn root_what_a_killed_recording_left_is_packed_by_the_next_one() -> Result<()> {
     let options = ["-p", "hi", "-F", "load", "--rotate", "1", "--pack"];
     let load = ["sleep", "60"];
     let slowly = [&options[..], &["--budget", "0.1%"], &load].concat();
-    let mut running = service(directory.path(), &slowly)?;
-    until_data(&mut running, directory.path())?;
+    let mut running = service(directory.path(), &slowly, LIMIT)?;
+    until_data(&mut running, &directory.path().join("ktest.1.er"))?;
     // With the kernel, the C library, the linker, the load and what has no file. The third one may
     // not have begun when the recording is killed.
     let left = [path(1), path(2)];
@@ -196,7 +195,7 @@ fn root_what_a_killed_recording_left_is_packed_by_the_next_one() -> Result<()> {
 
     // The pace of the default takes a minute on a busy machine.
     let fast = [&options[..], &["--budget", "100%"], &load].concat();
-    let mut running = service(directory.path(), &fast)?;
+    let mut running = service(directory.path(), &fast, LIMIT)?;
     let packed = || left.iter().all(|path| packed_file(path).is_some());
     running.until("packed experiments", packed)?;
     // Their load objects are compressed, and they have those in common.

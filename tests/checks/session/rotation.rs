@@ -13,16 +13,16 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use chrono::{DateTime, TimeDelta};
 use experiment_format::ids::Pid;
-use experiment_format::log::LogEvent;
 use experiment_format::reader::Experiment;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tests::command::{Running, run};
-use tests::experiment::opened::opened;
+use tests::experiment::series::{closed_without_a_gap, series, service, span, until_data};
 use tests::experiment::states::{ProcessTimes, States};
 use tests::experiment::summary::{CpuStats, RunSummary};
 use tests::experiment::{Packet, packets};
-use tests::kcollect::{binary, command, experiments_in, record, run_in};
+use tests::kcollect::{command, record, run_in};
+use tests::machine::day_clock::DayClock;
 use tests::machine::{Exclusive, Shared, alone, work_cpu};
 use tests::oracle::statistics::Band;
 use tests::random::SplitMix;
@@ -30,63 +30,6 @@ use tests::workload;
 use tests::workload::truth::Truth;
 
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// Returns the experiments of a series, in their order.
-pub(super) fn series(directory: &Path) -> Result<Vec<PathBuf>> {
-    let number = |path: &PathBuf| {
-        let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        let number = name.rsplit('.').next().unwrap_or_default();
-        number.parse::<u64>().unwrap_or(0)
-    };
-    let mut found = experiments_in(directory)?;
-    found.sort_by_key(number);
-    Ok(found)
-}
-
-/// Returns when an experiment began and ended, CLOCK_MONOTONIC nanoseconds.
-fn span(path: &Path) -> Result<(u64, u64)> {
-    let experiment = Experiment::open(path)?;
-    let start = experiment.start().tstamp_ns;
-    let exit = experiment.events().iter().find_map(|event| match event {
-        LogEvent::Exit { at_ns } => Some((start + *at_ns).0),
-        _ => None,
-    });
-    Ok((start.0, exit.context("it is closed")?))
-}
-
-/// Starts a recording as a service, which ends an experiment at SIGHUP.
-pub(super) fn service(directory: &Path, options: &[&str]) -> Result<Running> {
-    // A program that leads no process group becomes the session's leader, with its process id.
-    // These checks may run below nohup(1), which has SIGHUP ignored.
-    let mut command = Command::new("env");
-    command.args(["--default-signal=HUP", "setsid"]);
-    command.arg(binary()?).args(options).current_dir(directory);
-    Running::start(&mut command, LIMIT)
-}
-
-/// Waits until the first experiment of a service has data.
-pub(super) fn until_data(service: &mut Running, directory: &Path) -> Result<()> {
-    service.until("data", || {
-        let log = fs::read_to_string(directory.join("ktest.1.er/log.xml"));
-        log.is_ok_and(|log| log.contains("<event kind=\"resume\""))
-    })
-}
-
-/// Checks that the experiments of a series are closed, and that each begins where the one before it
-/// ends.
-pub(super) fn closed_without_a_gap(all: &[PathBuf]) -> Result<()> {
-    for path in all {
-        ensure!(opened(path)?.closed, "{} is not closed", path.display());
-    }
-    for (before, path) in all.iter().zip(&all[1..]) {
-        let (ended, began) = (span(before)?.1, span(path)?.0);
-        ensure!(
-            ended == began,
-            "{before:?} ends at {ended}, {path:?} begins at {began}"
-        );
-    }
-    Ok(())
-}
 
 /// Checks that the ticks of a CPU in all experiments are their time, as if there were one. It has
 /// two edges, each of which may have moved by half an interval.
@@ -338,8 +281,8 @@ fn root_alone_what_a_process_does_at_a_rotation_counts_once() -> Result<()> {
         let directory = tempfile::tempdir()?;
         let directory = directory.path();
         let words = ["-p", "hi", "-F", "off", "-A", "off", "--rotate", "1h"];
-        let mut service = service(directory, &words)?;
-        until_data(&mut service, directory)?;
+        let mut service = service(directory, &words, LIMIT)?;
+        until_data(&mut service, &directory.join("ktest.1.er"))?;
         let mut load = Command::new(workload!("short_lived"));
         let load = Running::start(load.args(["4", &work_cpu()?.to_string()]), LIMIT)?;
         let mut random = SplitMix(0x5345_414d);
@@ -433,7 +376,7 @@ fn root_alone_sighup_begins_the_next_experiment() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let directory = directory.path();
     let words = ["-p", "hi", "-F", "off", "-A", "off", "--rotate", "1h"];
-    let mut service = service(directory, &words)?;
+    let mut service = service(directory, &words, LIMIT)?;
     for experiments in 1..=3 {
         let going_on = || {
             let all = series(directory).unwrap_or_default();
@@ -472,8 +415,8 @@ fn root_alone_sighups_in_quick_succession_lose_nothing() -> Result<()> {
         let words = [
             "-p", "hi", "-x", "off", "-F", "on", "-A", "off", "--rotate", "1h",
         ];
-        let mut service = service(directory, &words)?;
-        until_data(&mut service, directory)?;
+        let mut service = service(directory, &words, LIMIT)?;
+        until_data(&mut service, &directory.join("ktest.1.er"))?;
         let mut random = SplitMix(0x5349_4748_5550);
         for _ in 0..20 {
             service.signal(Signal::SIGHUP)?;
@@ -503,6 +446,51 @@ fn root_alone_sighups_in_quick_succession_lose_nothing() -> Result<()> {
         }
         Ok(())
     })
+}
+
+/// `--at` finds what was recorded by the clock of that time, so each change of it begins another
+/// experiment.
+#[test]
+fn root_alone_a_clock_that_is_set_begins_the_next_experiment() -> Result<()> {
+    const STEP: Duration = Duration::from_secs(3);
+    let _machine = Exclusive::take()?;
+    let directory = tempfile::tempdir()?;
+    let directory = directory.path();
+    let words = ["-p", "hi", "-F", "off", "-A", "off", "--rotate", "1h"];
+    let mut service = service(directory, &words, LIMIT)?;
+    let path = |number: u32| directory.join(format!("ktest.{number}.er"));
+    until_data(&mut service, &path(1))?;
+    let clock = DayClock::look()?;
+    clock.set_ahead(STEP)?;
+    until_data(&mut service, &path(2))?;
+    clock.set_ahead(Duration::ZERO)?;
+    until_data(&mut service, &path(3))?;
+    service.signal(Signal::SIGTERM)?;
+    service.finish()?.succeeded()?;
+
+    let all = series(directory)?;
+    ensure!(all.len() == 3, "{all:?}");
+    closed_without_a_gap(&all)?;
+    let mut ahead = Vec::new();
+    for (path, set) in all.iter().zip(["forward by 3.0 s", "back by 3.0 s", ""]) {
+        let experiment = Experiment::open(path)?;
+        let start = experiment.start();
+        let wall_ns = i128::from(start.wall_s) * 1_000_000_000 + i128::from(start.wall_subsec_ns);
+        ahead.push(wall_ns - i128::from(start.tstamp_ns.0));
+        let log = fs::read_to_string(path.join("log.xml"))?;
+        ensure!(
+            log.contains(set) && log.contains("was set") != set.is_empty(),
+            "{set}: {log}"
+        );
+    }
+    let step_ns = STEP.as_nanos().cast_signed();
+    let right = [ahead[0] + step_ns, ahead[0]];
+    let off = ahead[1..]
+        .iter()
+        .zip(right)
+        .map(|(is, right)| (is - right).abs());
+    ensure!(off.max() < Some(10_000_000), "{ahead:?}");
+    Ok(())
 }
 
 #[test]
