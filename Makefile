@@ -11,7 +11,7 @@ export KERNELS
 # The distributed files, and the build directory that they are made in.
 DIST := $(abspath $(TARGET))/dist
 
-.PHONY: help build run check deny test test-fast test-kernels bench bench-report bench-page programs growth fuzz faults dist test-dist rust
+.PHONY: help build run check deny test test-fast test-kernels bench bench-report bench-page programs growth day fuzz faults dist test-dist rust
 
 help:
 	@echo 'make run     build it, profile this machine for ten seconds under a small load, write ktest.N.er here'
@@ -23,6 +23,7 @@ help:
 	@echo 'make bench-page build it, time the page of a large experiment in a browser: until it is shown, and dragging (a minute)'
 	@echo 'make programs build it, count complete user stacks of the installed programs (as root, minutes)'
 	@echo 'make growth  build it, measure how its cost grows with threads, processes and time (as root, minutes)'
+	@echo 'make day     build it, record an hour of rotations, kills, a full disk, a clock that is set; check all of it (as root)'
 	@echo 'make fuzz    run libFuzzer on every reader of untrusted bytes, SECONDS=60 for each (minutes)'
 	@echo 'make faults  kill recordings with SIGKILL, FAULTS=200 times at any moment; fail each single call that writes once (as root, minutes)'
 	@echo 'make dist    build a package and a tarball in $(TARGET)/dist, of one program that needs no library (minutes)'
@@ -100,6 +101,11 @@ programs: build
 growth: build
 	@scripts/packages.sh test
 	cargo bench --locked -p tests --bench growth \
+		$(AS_ROOT)
+
+day: build
+	@scripts/packages.sh bench
+	cargo bench --locked -p tests --bench day \
 		$(AS_ROOT)
 
 SECONDS ?= 60
