@@ -7,11 +7,10 @@ use experiment_format::Result;
 use experiment_format::directory::ExperimentDir;
 use experiment_format::ids::Pid;
 use experiment_format::log::LogEvent;
-use experiment_format::map::MapEvent;
 use experiment_format::stacks::StackEnd;
 use experiment_format::units::{Nanos, Ticks};
 use experiment_format::usage::UsageRecord;
-use user_collector::collector::{Collector, StateTicks, ThreadStack};
+use user_collector::collector::{Collector, KernelMaps, StateTicks, ThreadStack};
 use user_collector::jit::{JitChange, JitWatch, SharedJit};
 use user_collector::loaded_code::LoadedCode;
 use user_collector::process::DirectoryNames;
@@ -138,7 +137,7 @@ impl Subexperiment {
         &mut self,
         activity: &ThreadActivity,
         stack: Option<&UserStack>,
-        kernel: &[MapEvent],
+        kernel: &KernelMaps,
     ) -> Result<()> {
         let header = &activity.header;
         let (user, end): (&[u64], _) = match stack {
@@ -255,7 +254,7 @@ impl Subexperiment {
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn kernel_objects(&mut self, kernel: &[MapEvent]) -> Result<()> {
+    pub fn kernel_objects(&mut self, kernel: &KernelMaps) -> Result<()> {
         self.collector.write_kernel_objects(&[], kernel)
     }
 

@@ -2,24 +2,103 @@
 //! that had the same addresses at other times.
 //!
 //! A machine may have hundreds of BPF programs and modules, and a recording thousands of processes:
-//! written into each subexperiment, they would be most of the data.
+//! written into each subexperiment, they would be most of the data. Programs that are loaded and
+//! unloaded all the time come to thousands in a minute, at addresses that overlap.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 
 use experiment_format::map::MapEvent;
 
+/// Where the kernel's load objects are, in the order of the events. There may be more of them
+/// later.
+#[derive(Debug, Default)]
+pub struct KernelMaps {
+    events: Vec<MapEvent>,
+    /// Addresses at which something begins.
+    begins: HashSet<u64>,
+    /// What overlaps at some time, by the first address. Pieces do not overlap each other.
+    pieces: BTreeMap<u64, Piece>,
+}
+
+/// Load objects whose addresses overlap, each those of another one.
+#[derive(Debug)]
+struct Piece {
+    end: u64,
+    /// The events of those load objects, as positions among all.
+    events: Vec<usize>,
+}
+
+impl KernelMaps {
+    /// Adds events.
+    pub fn extend(&mut self, events: Vec<MapEvent>) {
+        for event in events {
+            let position = self.events.len();
+            match range(&event) {
+                Some(range) if range.is_empty() => {}
+                Some(range) => {
+                    self.begins.insert(range.start);
+                    self.add(range, position);
+                }
+                None => self.end(&event, position),
+            }
+            self.events.push(event);
+        }
+    }
+
+    fn add(&mut self, mut range: Range<u64>, position: usize) {
+        let mut events = Vec::new();
+        while let Some((start, piece)) = self.piece_in(&range) {
+            range = range.start.min(start)..range.end.max(piece.end);
+            let mut others = self
+                .pieces
+                .remove(&start)
+                .map_or(Vec::new(), |it| it.events);
+            // Into the longer one, so that many in one place do not take the square of their time.
+            if events.len() < others.len() {
+                std::mem::swap(&mut events, &mut others);
+            }
+            events.append(&mut others);
+        }
+        events.push(position);
+        let end = range.end;
+        self.pieces.insert(range.start, Piece { end, events });
+    }
+
+    /// Adds the end of a load object.
+    fn end(&mut self, event: &MapEvent, position: usize) {
+        if let MapEvent::Unmap { vaddr, .. } = event
+            && self.begins.contains(vaddr)
+            && let Some((_, piece)) = self.pieces.range_mut(..=*vaddr).next_back()
+        {
+            piece.events.push(position);
+        }
+    }
+
+    /// Returns a piece that has some of the addresses, and its first address.
+    fn piece_in(&self, range: &Range<u64>) -> Option<(u64, &Piece)> {
+        let (start, piece) = self.pieces.range(..range.end).next_back()?;
+        (piece.end > range.start).then_some((*start, piece))
+    }
+
+    /// Returns the piece of an address.
+    fn piece_at(&self, address: u64) -> Option<(u64, &Piece)> {
+        let (start, piece) = self.pieces.range(..=address).next_back()?;
+        (piece.end > address).then_some((*start, piece))
+    }
+}
+
 /// The kernel's load objects that a subexperiment has.
 #[derive(Debug, Default)]
 pub(super) struct KernelObjects {
-    /// The events that were written, as positions among all events.
-    written: BTreeSet<usize>,
-    /// Addresses of what was written.
-    ranges: Vec<Range<u64>>,
+    /// Which events were written, by their position among all.
+    written: Vec<bool>,
+    /// Addresses in what was written, each with how many events that were.
+    anchors: BTreeMap<u64, usize>,
+    /// The piece that was written first: the kernel's own, nearly always.
+    first: Range<u64>,
     /// Frames at addresses of no known load object.
     missing: BTreeSet<u64>,
-    /// Number of events in the last call.
-    looked_at: usize,
 }
 
 impl KernelObjects {
@@ -28,46 +107,98 @@ impl KernelObjects {
     pub(super) fn add_frames<'a>(
         &mut self,
         frames: &[u64],
-        all: &'a [MapEvent],
+        all: &'a KernelMaps,
     ) -> Vec<&'a MapEvent> {
-        let before = self.missing.len();
-        for frame in frames {
-            if !self.ranges.iter().any(|range| range.contains(frame)) {
-                self.missing.insert(*frame);
+        let mut new = self.new_events(all);
+        let first = self.first.clone();
+        for frame in frames.iter().filter(|frame| !first.contains(*frame)) {
+            match all.piece_at(*frame) {
+                None => {
+                    self.missing.insert(*frame);
+                }
+                Some((start, piece)) if !self.has(start, piece) => {
+                    new.extend(self.write(*frame, (start, piece), Vec::new()));
+                    if self.first.is_empty() {
+                        self.first = start..piece.end;
+                    }
+                }
+                Some(_) => {}
             }
         }
-        if self.missing.len() == before && self.looked_at == all.len() {
-            return Vec::new();
-        }
-        self.looked_at = all.len();
-        let mut new = BTreeSet::new();
-        // Each one that is written may overlap others, which are written then too.
-        while let Some(position) = (0..all.len()).find(|position| {
-            !self.written.contains(position)
-                && all.get(*position).is_some_and(|event| self.concerns(event))
-        }) {
-            self.written.insert(position);
-            new.insert(position);
-            if let Some(range) = all.get(position).and_then(range) {
-                self.ranges.push(range);
-            }
-        }
-        let ranges = &self.ranges;
-        let known = |frame: &u64| ranges.iter().any(|range| range.contains(frame));
-        self.missing.retain(|frame| !known(frame));
-        new.into_iter()
-            .filter_map(|position| all.get(position))
-            .collect()
+        new.sort_unstable();
+        let events = new.into_iter().map(|position| all.events.get(position));
+        events.flatten().collect()
     }
 
-    fn concerns(&self, event: &MapEvent) -> bool {
-        if let MapEvent::Unmap { vaddr, .. } = event {
-            return self.ranges.iter().any(|range| range.start == *vaddr);
+    /// Returns the positions of the events that have to be written because of those that came since
+    /// the last call.
+    fn new_events(&mut self, all: &KernelMaps) -> Vec<usize> {
+        let mut came: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+        for position in self.written.len()..all.events.len() {
+            let address = all.events.get(position).and_then(first_address);
+            let piece = address.and_then(|address| all.piece_at(address));
+            if let Some((start, _)) = piece {
+                came.entry(start).or_default().push(position);
+            }
         }
-        range(event).is_some_and(|new| {
-            let overlaps = |old: &Range<u64>| old.start < new.end && new.start < old.end;
-            self.missing.range(new.clone()).next().is_some() || self.ranges.iter().any(overlaps)
-        })
+        self.written.resize(all.events.len(), false);
+        let mut new = Vec::new();
+        for (start, came) in came {
+            let Some(piece) = all.pieces.get(&start) else {
+                continue;
+            };
+            let found: Vec<u64> = self.missing.range(start..piece.end).copied().collect();
+            for frame in &found {
+                self.missing.remove(frame);
+            }
+            let anchor = self.anchors.range(start..piece.end).next();
+            if let Some(address) = anchor.map(|it| *it.0).or(found.first().copied()) {
+                new.extend(self.write(address, (start, piece), came));
+            }
+        }
+        new
+    }
+
+    /// Notes that a piece, in which an address is, is written. Returns the positions of those of its
+    /// events that were not before; `came` are the positions of those that came since.
+    fn write(
+        &mut self,
+        address: u64,
+        (start, piece): (u64, &Piece),
+        came: Vec<usize>,
+    ) -> Vec<usize> {
+        let range = start..piece.end;
+        let before: Vec<u64> = self.anchors.range(range).map(|it| *it.0).collect();
+        let counts = before.iter().filter_map(|at| self.anchors.remove(at));
+        let known: usize = counts.sum();
+        self.anchors.insert(address, piece.events.len());
+        // Else it has others that overlap what came.
+        let candidates = match known + came.len() == piece.events.len() {
+            true => &came,
+            false => &piece.events,
+        };
+        let mut new = Vec::new();
+        for position in candidates {
+            if let Some(written) = self.written.get_mut(*position)
+                && !std::mem::replace(written, true)
+            {
+                new.push(*position);
+            }
+        }
+        new
+    }
+
+    /// Returns whether a piece was written, as it was then.
+    fn has(&self, start: u64, piece: &Piece) -> bool {
+        self.anchors.range(start..piece.end).next().is_some()
+    }
+}
+
+/// Returns the first address of what an event maps or unmaps.
+fn first_address(event: &MapEvent) -> Option<u64> {
+    match event {
+        MapEvent::Unmap { vaddr, .. } => Some(*vaddr),
+        _ => range(event).map(|range| range.start),
     }
 }
 
@@ -105,24 +236,31 @@ mod tests {
         MapEvent::Unmap { at_ns, vaddr }
     }
 
+    fn maps(events: &[MapEvent]) -> KernelMaps {
+        let mut maps = KernelMaps::default();
+        maps.extend(events.to_vec());
+        maps
+    }
+
     #[test]
     fn only_what_has_a_frame_is_written_and_once() {
-        let all = [segment(Nanos::ZERO, 100, 50), segment(Nanos::ZERO, 200, 50)];
+        let events = [segment(Nanos::ZERO, 100, 50), segment(Nanos::ZERO, 200, 50)];
+        let all = maps(&events);
         let mut code = KernelObjects::default();
         assert!(code.add_frames(&[], &all).is_empty());
-        assert_eq!(code.add_frames(&[249, 201], &all), [&all[1]]);
+        assert_eq!(code.add_frames(&[249, 201], &all), [&events[1]]);
         assert!(code.add_frames(&[249], &all).is_empty());
-        assert_eq!(code.add_frames(&[100, 210], &all), [&all[0]]);
+        assert_eq!(code.add_frames(&[100, 210], &all), [&events[0]]);
     }
 
     #[test]
     fn a_program_that_is_reported_late_is_written_then() {
-        let mut all = vec![segment(Nanos::ZERO, 100, 50)];
+        let mut all = maps(&[segment(Nanos::ZERO, 100, 50)]);
         let mut code = KernelObjects::default();
         assert!(code.add_frames(&[300], &all).is_empty());
-        all.push(segment(Nanos(5), 290, 20));
-        all.push(segment(Nanos(5), 400, 20));
-        assert_eq!(code.add_frames(&[], &all), [&all[1]]);
+        let late = [segment(Nanos(5), 290, 20), segment(Nanos(5), 400, 20)];
+        all.extend(late.to_vec());
+        assert_eq!(code.add_frames(&[], &all), [&late[0]]);
         assert!(code.add_frames(&[], &all).is_empty());
     }
 
@@ -133,7 +271,7 @@ mod tests {
     /// ```
     #[test]
     fn what_lay_there_at_other_times_is_written_too() {
-        let all = [
+        let events = [
             segment(Nanos::ZERO, 100, 50),
             unmap(Nanos(5), 100),
             segment(Nanos(5), 120, 80),
@@ -142,8 +280,30 @@ mod tests {
             unmap(Nanos(9), 900),
         ];
         let mut code = KernelObjects::default();
+        let all = maps(&events);
         let written = code.add_frames(&[190], &all);
-        assert_eq!(written, [&all[0], &all[1], &all[2], &all[4]]);
+        assert_eq!(written, [&events[0], &events[1], &events[2], &events[4]]);
+    }
+
+    /// A machine whose programs are loaded and unloaded all the time, each at addresses of two
+    /// others.
+    #[test]
+    fn thousands_of_programs_at_the_same_addresses_are_written_once() {
+        const PROGRAMS: u64 = 20_000;
+        let mut all = KernelMaps::default();
+        let mut code = KernelObjects::default();
+        let mut written = 0;
+        for number in 0..PROGRAMS {
+            // From the last to the first, so that all become one at each step.
+            let vaddr = (PROGRAMS - number) * 10;
+            let events = [
+                segment(Nanos(number), vaddr, 15),
+                unmap(Nanos(number), vaddr),
+            ];
+            all.extend(events.to_vec());
+            written += code.add_frames(&[PROGRAMS * 10 + 1], &all).len() as u64;
+        }
+        assert_eq!(written, 2 * PROGRAMS);
     }
 
     proptest! {
@@ -161,23 +321,26 @@ mod tests {
                 all.extend(ends.then(|| unmap(Nanos(at + 1), *vaddr)));
             }
             let mut code = KernelObjects::default();
-            let mut written = Vec::new();
+            let mut written: Vec<MapEvent> = Vec::new();
+            let mut known = KernelMaps::default();
             for (round, frames) in frames.iter().enumerate() {
-                let known = (round + 1) * all.len() / 12;
-                written.extend(code.add_frames(frames, &all[..known]));
+                let new = round * all.len() / 12..(round + 1) * all.len() / 12;
+                known.extend(all[new].to_vec());
+                written.extend(code.add_frames(frames, &known).into_iter().cloned());
             }
-            written.extend(code.add_frames(&[], &all));
+            known.extend(all[frames.len() * all.len() / 12..].to_vec());
+            written.extend(code.add_frames(&[], &known).into_iter().cloned());
             for frame in frames.iter().flatten() {
                 for event in &all {
                     if range(event).is_some_and(|range| range.contains(frame)) {
-                        prop_assert_eq!(written.iter().filter(|written| **written == event).count(), 1);
+                        prop_assert_eq!(written.iter().filter(|written| *written == event).count(), 1);
                     }
                 }
             }
             for event in &all {
                 if let MapEvent::Unmap { vaddr, .. } = event {
                     let begun = written.iter().any(|written| range(written).is_some_and(|range| range.start == *vaddr));
-                    prop_assert_eq!(written.contains(&event), begun);
+                    prop_assert_eq!(written.contains(event), begun);
                 }
             }
         }

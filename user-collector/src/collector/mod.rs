@@ -32,6 +32,7 @@ use crate::memory::Change;
 use crate::objects::ObjectId;
 use crate::process::ThreadNames;
 use crate::space::{Mapping, MappingChange, MappingEvent, mappings_between};
+pub use kernel_objects::KernelMaps;
 use kernel_objects::KernelObjects;
 pub use used_objects::UsedObjects;
 
@@ -229,7 +230,7 @@ impl Collector {
     ///
     /// # Errors
     /// It can't be written.
-    pub fn write_kernel_objects(&mut self, frames: &[u64], all: &[MapEvent]) -> Result<()> {
+    pub fn write_kernel_objects(&mut self, frames: &[u64], all: &KernelMaps) -> Result<()> {
         let new = self.kernel.add_frames(frames, all);
         new.into_iter().try_for_each(|event| self.writer.map(event))
     }

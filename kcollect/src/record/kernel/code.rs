@@ -13,11 +13,15 @@ use experiment_format::directory::ExperimentDir;
 use experiment_format::kernel::{BPF, KERNEL};
 use experiment_format::map::MapEvent;
 use experiment_format::units::Nanos;
+use host::machine::now;
 
 use super::archive::{self, KernelProgram};
 use super::kcore::Kcore;
 use super::symbols::{Object, Symbols, SymbolsError};
 use crate::plan::Archive;
+
+/// The pause after the image of the BPF programs was written, as a multiple of the time that took.
+const PROGRAMS_PAUSE: u64 = 50;
 
 /// The kernel's code.
 #[derive(Debug)]
@@ -32,6 +36,8 @@ pub struct KernelCode {
     programs: Vec<KernelProgram>,
     /// Some programs were loaded or unloaded since the experiment's image was written.
     programs_changed: bool,
+    /// When it may be written again, CLOCK_MONOTONIC nanoseconds.
+    programs_due_ns: Nanos,
     /// The objects with images, but that of the programs, each with the events that map it.
     archived: Vec<(String, Vec<MapEvent>)>,
 }
@@ -83,6 +89,7 @@ impl KernelCode {
         Ok(KernelCode {
             programs: archive::programs(&symbols),
             programs_changed: true,
+            programs_due_ns: Nanos::ZERO,
             archived: Vec::new(),
             objects: objects(&symbols),
             symbols: Some(symbols),
@@ -101,6 +108,7 @@ impl KernelCode {
             modules: String::new(),
             programs: Vec::new(),
             programs_changed: false,
+            programs_due_ns: Nanos::ZERO,
             archived: Vec::new(),
         }
     }
@@ -174,6 +182,22 @@ impl KernelCode {
             self.archived.push((name.clone(), events));
         }
         Ok(maps)
+    }
+
+    /// Does what [`archive_programs`](KernelCode::archive_programs) does, unless that would take
+    /// more than a small part of the time: of thousands of programs the image has megabytes.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn maintain_programs(&mut self, dir: &ExperimentDir) -> Result<Vec<MapEvent>, Error> {
+        let began = now();
+        if began < self.programs_due_ns {
+            return Ok(Vec::new());
+        }
+        let maps = self.archive_programs(dir);
+        let ended = now();
+        self.programs_due_ns = ended + ended.saturating_sub(began) * PROGRAMS_PAUSE;
+        maps
     }
 
     /// Writes the image of the BPF programs again if some were loaded or unloaded since the last

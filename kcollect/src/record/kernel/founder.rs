@@ -24,6 +24,7 @@ use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::text::printable;
 use experiment_format::units::{Nanos, Ticks};
 use experiment_format::writer::ExperimentWriter;
+use user_collector::collector::KernelMaps;
 use user_collector::process::ThreadNames;
 use user_collector::process::{ProcessInfo, ProcessTable};
 
@@ -109,7 +110,9 @@ impl Founder {
             recorded: FounderCounts::default(),
         };
         match founder.write_start(plan, (kernel, former), &mut say) {
-            Ok(kernel) => {
+            Ok(maps) => {
+                let mut kernel = KernelMaps::default();
+                kernel.extend(maps);
                 let inherited = Inherited {
                     header,
                     run,

@@ -4,11 +4,11 @@ use bpf::{KernelTypes, UserStackCapture};
 use counters::names::event::CounterRequest;
 use experiment_format::ids::Pid;
 use experiment_format::log::{LogHeader, ProfileDecl, Setting, StartTime};
-use experiment_format::map::MapEvent;
 use experiment_format::microstate::NumStates;
 use experiment_format::packet::{ClockTick, HeapEvent, IoEvent, SyncEvent, TickArray};
 use experiment_format::units::Nanos;
 use nix::unistd::{getpgrp, getppid, getsid};
+use user_collector::collector::KernelMaps;
 
 use super::counter_tags;
 use super::machine_description;
@@ -22,8 +22,8 @@ pub struct Inherited {
     pub header: LogHeader,
     /// The start of the run, which all times are relative to.
     pub run: StartTime,
-    /// The events that map the kernel's load objects.
-    pub kernel: Vec<MapEvent>,
+    /// Where the kernel's load objects are.
+    pub kernel: KernelMaps,
 }
 
 /// Returns the header of an experiment that is recorded according to a plan.

@@ -12,7 +12,7 @@ impl Router {
     /// gone.
     pub fn maintain_kernel(&mut self) {
         if self.founder.archive() != Archive::Off && self.failed.is_none() {
-            let maps = self.kernel.archive_programs(self.founder.dir());
+            let maps = self.kernel.maintain_programs(self.founder.dir());
             self.kernel_objects(maps);
         }
     }
@@ -35,7 +35,7 @@ impl Router {
             Ok(maps) => maps,
             Err(error) => return self.note(Err(error)),
         };
-        self.inherited.kernel.extend_from_slice(&maps);
+        self.inherited.kernel.extend(maps);
         let mut result = Ok(());
         for experiment in self.subexperiments.values_mut() {
             result = result.and(experiment.kernel_objects(&self.inherited.kernel));
