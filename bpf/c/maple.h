@@ -18,17 +18,33 @@
 #define ARANGE_PIVOTS	 9
 #define PAGE_BITS	 12
 
-/* Returns the index in a node of the child for an address. Pivots behind that of the last child but
- * one are 0, or the highest address of the node. Ranges are of whole pages. Without a branch: the
- * verifier follows one way. */
-static __always_inline __u64 maple_slot(const __u64 *node, const __u32 pivots, __u64 address)
+/* Returns 1 if a number is less than another, and 0 otherwise, where they differ by less than half
+ * of all numbers. Without a branch, which a compiler would make of a comparison: the verifier
+ * follows one way. */
+static __always_inline __u64 maple_less(__u64 number, __u64 other)
 {
-	__u64 below = 0;
+	__u64 difference = number - other;
 
-	for (__u32 pivot = 1; pivot <= pivots; pivot++) {
-		below += (((node[pivot] - 1) >> PAGE_BITS) - (address >> PAGE_BITS)) >> 63;
-		/* One after the other: all at once take more stack than a program has. */
-		asm volatile("" : "+r"(below));
+	asm volatile("" : "+r"(difference));
+	return difference >> 63;
+}
+
+/* Returns how many pivots a node of a type has. */
+static __always_inline __u64 maple_pivots(__u64 type)
+{
+	return RANGE_PIVOTS - maple_less(type ^ MAPLE_ARANGE_64, 1) * (RANGE_PIVOTS - ARANGE_PIVOTS);
+}
+
+/* Returns the index in a node with so many pivots of the child for an address. Pivots behind that
+ * of the last child but one are 0, or the highest address of the node. Ranges are of whole pages. */
+static __always_inline __u64 maple_slot(const __u64 *node, __u64 pivots, __u64 address)
+{
+	__u64 below = 0, has_all = maple_less(ARANGE_PIVOTS, pivots);
+
+	for (__u32 pivot = 1; pivot <= RANGE_PIVOTS; pivot++) {
+		__u64 is_below = maple_less((node[pivot] - 1) >> PAGE_BITS, address >> PAGE_BITS);
+
+		below += pivot <= ARANGE_PIVOTS ? is_below : is_below & has_all;
 	}
 	return 1 + pivots + below;
 }

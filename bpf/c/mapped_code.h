@@ -82,6 +82,21 @@ static __always_inline __u64 kernel_word(struct mapped_code *code, __u64 address
 	return code->word;
 }
 
+/* Reads the first words of a node of the tree, likewise. */
+static __always_inline void read_pivots(struct mapped_code *code, __u64 node)
+{
+	const __u32 bytes = RANGE_PIVOTS * sizeof(__u64);
+	const struct maple_range_64 *at;
+
+	if (!bpf_ksym_exists(bpf_rdonly_cast)) {
+		bpf_probe_read_kernel(&code->node[1], bytes, (void *)(node + sizeof(__u64)));
+		return;
+	}
+	at = bpf_rdonly_cast((void *)node, bpf_core_type_id_kernel(struct maple_range_64));
+	for (__u32 pivot = 0; pivot < RANGE_PIVOTS; pivot++)
+		code->node[1 + pivot] = at->pivot[pivot];
+}
+
 /* Returns a field of a structure of the kernel; of one of 32 bits also what follows it. */
 #define KERNEL_FIELD(code, type, address, field) \
 	kernel_word(code, (address) + bpf_core_field_offset(type, field))
@@ -97,12 +112,8 @@ static __always_inline __u64 find_mapping(struct mapped_code *code, __u64 mm)
 		__u64 node = code->entry & ~(__u64)(MAPLE_NODE_BYTES - 1), slot;
 		__u32 type = MAPLE_TYPE(code->entry);
 
-		for (__u32 pivot = 1; pivot <= RANGE_PIVOTS; pivot++)
-			code->node[pivot] = kernel_word(code, node + pivot * sizeof(__u64));
-		if (type == MAPLE_ARANGE_64)
-			slot = maple_slot(code->node, ARANGE_PIVOTS, code->address);
-		else
-			slot = maple_slot(code->node, RANGE_PIVOTS, code->address);
+		read_pivots(code, node);
+		slot = maple_slot(code->node, maple_pivots(type), code->address);
 		code->entry = kernel_word(code, node + slot * sizeof(__u64));
 		if (type <= MAPLE_LEAF_64)
 			return code->entry;
