@@ -13,6 +13,7 @@
 #include "kernel.h"
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
+#include "io_file.h"
 #include "io_trace.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -99,7 +100,7 @@ static __always_inline __u32 descriptor_of(const struct io_kiocb *request, __u32
 
 /* Keeps the record of a request until it completes. Returns whether there is room. */
 static __always_inline bool keep_request(const struct io_kiocb *request,
-					 const struct io_call_record *record)
+					 struct io_call_record *record)
 {
 	struct io_request_key key = {.object = (__u64)request};
 
@@ -109,7 +110,29 @@ static __always_inline bool keep_request(const struct io_kiocb *request,
 		return true;
 	key.object = (__u64)request->ctx;
 	key.user_data = request->cqe.user_data;
+	/* Until there is a result, which does not come with the request. */
+	record->arguments[3] = (__u64)request;
 	return !bpf_map_update_elem(&kc_io_requests, &key, record, 0);
+}
+
+/* Notes which registered files an operation was done to, and which it has opened. */
+static __always_inline void note_files(struct io_call_record *record,
+				       const struct io_ring_ctx *ring,
+				       const struct io_kiocb *request, __s64 result)
+{
+	__u32 place = record->arguments[1];
+
+	record->arguments[3] = 0;
+	/* What is closed is gone by now. */
+	if (record->call == IORING_OP_CLOSE)
+		return;
+	if (BPF_CORE_READ(request, flags) & IOSQE_FIXED_FILE)
+		record->arguments[2] =
+			name_file(BPF_CORE_READ(request, file), &record->header);
+	if (!place || result < 0)
+		return;
+	place = place == ANY_REGISTERED_FILE ? (__u32)result : place - 1;
+	record->arguments[3] = name_file(registered_file(ring, place), &record->header);
 }
 
 static __always_inline void submit(struct cpu_stats *stats, struct task_struct *task,
@@ -126,6 +149,9 @@ static __always_inline void submit(struct cpu_stats *stats, struct task_struct *
 	__builtin_memset(record->arguments, 0, sizeof(record->arguments));
 	record->arguments[0] = descriptor_of(request, slot);
 	record->arguments[1] = slot;
+	if (request->opcode == IORING_OP_CLOSE && slot)
+		record->arguments[2] =
+			name_file(registered_file(request->ctx, slot - 1), &record->header);
 	record->call = request->opcode;
 	record->extra_bytes = 0;
 	record->table = CALLS_IO_URING;
@@ -173,7 +199,7 @@ int kc_io_submit(__u64 *ctx)
 	return 0;
 }
 
-static __always_inline void send_completion(struct io_call_record *record, __s64 result, bool more)
+static __always_inline void send_completion(struct io_call_record *record, __s64 result)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
@@ -183,43 +209,37 @@ static __always_inline void send_completion(struct io_call_record *record, __s64
 	record->header.time_ns = bpf_ktime_get_ns();
 	record->header.cpu = cpu;
 	record->result = result;
-	record->arguments[2] = more;
 	if (!send(cpu, record, sizeof(*record)))
 		stats->io_calls_lost++;
 }
 
-SEC("tp_btf/io_uring_complete")
-int kc_io_complete(__u64 *ctx)
+/* Sends a result of an operation that completes again. */
+static __always_inline void send_result(struct io_call_record *record,
+					const struct io_ring_ctx *ring, __s64 result)
 {
-	const struct io_kiocb *request = (const struct io_kiocb *)ctx[1];
-	struct io_request_key key = {.object = (__u64)request};
-	struct io_request_key results_key = {};
-	struct io_call_record *record, *results;
-	struct io_cqe completed = {};
+	const struct io_kiocb *request = (const struct io_kiocb *)record->arguments[3];
 
-	if (!request) {
-		if (completion_is_pointer) {
-			/* A struct io_uring_cqe, which begins as a struct io_cqe does. */
-			bpf_probe_read_kernel(&completed, sizeof(completed), (void *)ctx[2]);
-		} else {
-			completed.user_data = ctx[2];
-			completed.res = ctx[3];
-		}
-		key.object = ctx[0];
-		key.user_data = completed.user_data;
-	}
+	record->arguments[1] |= MORE_RESULTS;
+	note_files(record, ring, request, result);
+	send_completion(record, result);
+	/* The next result is waited for from now on. */
+	record->begin_ns = record->header.time_ns;
+	record->arguments[3] = (__u64)request;
+}
+
+/* Sends the operation of a request that has completed. */
+static __always_inline void request_completed(const struct io_ring_ctx *ring,
+					      const struct io_kiocb *request,
+					      const struct io_cqe *completed)
+{
+	struct io_request_key key = {.object = (__u64)request};
+	struct io_request_key results_key = {.object = (__u64)ring};
+	struct io_call_record *record, *results;
+
 	record = bpf_map_lookup_elem(&kc_io_requests, &key);
 	if (!record)
-		return 0;
-	if (!request) {
-		send_completion(record, completed.res, true);
-		/* The next result is waited for from now on. */
-		record->begin_ns = record->header.time_ns;
-		return 0;
-	}
-	bpf_core_read(&completed, sizeof(completed), &request->cqe);
-	results_key.object = ctx[0];
-	results_key.user_data = completed.user_data;
+		return;
+	results_key.user_data = completed->user_data;
 	results = may_complete_again(record->call)
 			  ? bpf_map_lookup_elem(&kc_io_requests, &results_key)
 			  : 0;
@@ -227,7 +247,35 @@ int kc_io_complete(__u64 *ctx)
 		record->begin_ns = results->begin_ns;
 		bpf_map_delete_elem(&kc_io_requests, &results_key);
 	}
-	send_completion(record, completed.res, false);
+	note_files(record, ring, request, completed->res);
+	send_completion(record, completed->res);
 	bpf_map_delete_elem(&kc_io_requests, &key);
+}
+
+SEC("tp_btf/io_uring_complete")
+int kc_io_complete(__u64 *ctx)
+{
+	const struct io_ring_ctx *ring = (const struct io_ring_ctx *)ctx[0];
+	const struct io_kiocb *request = (const struct io_kiocb *)ctx[1];
+	struct io_request_key key = {.object = ctx[0]};
+	struct io_call_record *record;
+	struct io_cqe completed = {};
+
+	if (request) {
+		bpf_core_read(&completed, sizeof(completed), &request->cqe);
+		request_completed(ring, request, &completed);
+		return 0;
+	}
+	if (completion_is_pointer) {
+		/* A struct io_uring_cqe, which begins as a struct io_cqe does. */
+		bpf_probe_read_kernel(&completed, sizeof(completed), (void *)ctx[2]);
+	} else {
+		completed.user_data = ctx[2];
+		completed.res = ctx[3];
+	}
+	key.user_data = completed.user_data;
+	record = bpf_map_lookup_elem(&kc_io_requests, &key);
+	if (record)
+		send_result(record, ring, completed.res);
 	return 0;
 }

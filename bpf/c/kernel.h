@@ -30,6 +30,7 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_LRU_HASH = 9,
 	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
 	BPF_MAP_TYPE_RINGBUF = 27,
 	BPF_MAP_TYPE_TASK_STORAGE = 29,
@@ -159,6 +160,7 @@ struct super_block {
 
 /* Linux 6.11 and newer. */
 struct inode {
+	unsigned short i_mode;
 	unsigned long i_ino;
 	struct super_block *i_sb;
 	__u32 i_generation;
@@ -181,8 +183,34 @@ struct inode___public_time {
 	struct timespec64 i_mtime;
 };
 
+struct qstr {
+	__u32 len;
+	const unsigned char *name;
+};
+
+struct dentry {
+	struct dentry *d_parent;
+	struct qstr d_name;
+};
+
+struct vfsmount {
+	struct dentry *mnt_root;
+};
+
+struct mount {
+	struct mount *mnt_parent;
+	struct dentry *mnt_mountpoint;
+	struct vfsmount mnt;
+};
+
+struct path {
+	struct vfsmount *mnt;
+	struct dentry *dentry;
+};
+
 struct file {
 	struct inode *f_inode;
+	struct path f_path;
 };
 
 struct vm_area_struct {
@@ -291,12 +319,46 @@ struct io_cqe {
 	int fd;
 };
 
+struct io_rsrc_node {
+	unsigned long file_ptr;
+};
+
+struct io_rsrc_data {
+	unsigned int nr;
+	struct io_rsrc_node **nodes;
+};
+
+/* Linux 6.13 and newer. */
+struct io_file_table {
+	struct io_rsrc_data data;
+};
+
+/* Linux 6.12 and older. */
+struct io_fixed_file {
+	unsigned long file_ptr;
+};
+
+struct io_file_table___array {
+	struct io_fixed_file *files;
+};
+
+/* A ring of io_uring. */
+struct io_ring_ctx {
+	struct io_file_table file_table;
+};
+
+/* Linux 6.12 and older. */
+struct io_ring_ctx___file_count {
+	unsigned int nr_user_files;
+};
+
 /* A request of io_uring. */
 struct io_kiocb {
+	struct file *file;
 	__u8 opcode;
 	__u64 flags;
 	struct io_cqe cqe;
-	void *ctx;
+	struct io_ring_ctx *ctx;
 };
 
 /* What the requests that open begin with, and one that closes. */

@@ -38,7 +38,13 @@ pub(crate) fn prepare(
         submit.set_attach_target(0, Some(submitted.to_owned()))?;
     }
     open.progs.kc_io_complete.set_autoload(found.is_some());
-    open.maps.kc_io_requests.set_autocreate(found.is_some())?;
+    for map in [
+        &mut open.maps.kc_io_requests,
+        &mut open.maps.kc_io_files,
+        &mut open.maps.kc_io_file_scratch,
+    ] {
+        map.set_autocreate(found.is_some())?;
+    }
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.completion_is_pointer = found.is_some_and(|(_, pointer)| pointer);
     }

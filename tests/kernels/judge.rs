@@ -14,7 +14,7 @@ use tests::experiment::summary::{FollowedStats, RunSummary, complete};
 use tests::experiment::{array_ticks, io_records, sync_records};
 use tests::gprofng;
 use tests::kcollect::{experiment_in, experiments_in, sub_experiment};
-use tests::workload::io_calls::{Counted, each_file, each_operation};
+use tests::workload::io_calls::{Counted, REGISTERED_FILES, RING_FILES, each_file, each_operation};
 use tests::workload::loads;
 use tests::workload::locked::{Lock, each_wait};
 use tests::workload::memory::{has_blocks, has_own_samples};
@@ -24,7 +24,7 @@ use crate::counters;
 use crate::cpus::Taken;
 use crate::runs::{
     ALLOCATED, COUNTED, FOLLOWED, Glances, IO, LoadReport, MANY_CPUS, MOVING, OWN_SAMPLES, RING,
-    STATES, TRACED, VerifiedProgram,
+    RING_REGISTERED, STATES, TRACED, VerifiedProgram,
 };
 use crate::verifier;
 
@@ -92,6 +92,7 @@ pub(crate) fn judge(results: &Path) -> Verdict {
         TRACED,
         IO,
         RING,
+        RING_REGISTERED,
         ALLOCATED,
         OWN_SAMPLES,
         MOVING,
@@ -118,7 +119,10 @@ pub(crate) fn judge(results: &Path) -> Verdict {
             COUNTED => verdicts.push(counters::judge(&recording.experiment).context(COUNTED)),
             TRACED => verdicts.push(traced(&recording).context(TRACED)),
             IO => verdicts.push(calls(&recording).context(IO)),
-            RING => verdicts.push(operations(&recording).context(RING)),
+            RING => verdicts.push(operations(&recording, RING_FILES).context(RING)),
+            RING_REGISTERED => {
+                verdicts.push(operations(&recording, REGISTERED_FILES).context(RING_REGISTERED));
+            }
             ALLOCATED => {
                 let own = sub_experiment(&recording.experiment, "_allocations_PID_");
                 verdicts.push(own.and_then(|own| has_blocks(&own)).context(ALLOCATED));
@@ -157,9 +161,9 @@ fn calls(results: &RunResults) -> Result<()> {
 }
 
 /// Checks that each operation that the program has handed to `io_uring` is recorded.
-fn operations(results: &RunResults) -> Result<()> {
+fn operations(results: &RunResults, of_files: usize) -> Result<()> {
     let own = sub_experiment(&results.experiment, "_ring_io_PID_")?;
-    each_operation(&results.stdout, io_records(&own)?).map(drop)
+    each_operation(&results.stdout, io_records(&own)?, of_files).map(drop)
 }
 
 impl RunResults {

@@ -42,6 +42,8 @@ pub(crate) const IO: &str = "io";
 pub(crate) const IO_CALLS: &str = "/io_calls";
 /// The recording of operations of `io_uring`.
 pub(crate) const RING: &str = "ring";
+/// The recording of those on registered files.
+pub(crate) const RING_REGISTERED: &str = "ring_registered";
 /// The program that hands them over, in a machine.
 pub(crate) const RING_IO: &str = "/ring_io";
 /// The recording of blocks that are allocated.
@@ -113,6 +115,11 @@ pub(crate) const RUNS: [&[Run]; 3] = [
             name: RING,
             args: &["-p", "on", "-x", "off", "-i", "on", "--"],
             load: &[RING_IO, "/tmp", "10"],
+        },
+        Run {
+            name: RING_REGISTERED,
+            args: &["-p", "on", "-x", "off", "-i", "on", "--"],
+            load: &[RING_IO, "registered", "/tmp"],
         },
         Run {
             name: ALLOCATED,

@@ -7,6 +7,9 @@
 //! again.
 //!
 //! `ring_io under-way COUNT`: so many reads of an empty pipe are under way at a time.
+//!
+//! `ring_io registered DIRECTORY`: operations on registered files, whose places get other files by
+//! each way that there is, also while operations are under way.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -89,6 +92,14 @@ struct Ring {
 }
 
 impl Ring {
+    fn new(entries: u32, completions: u32) -> Result<Ring> {
+        let mut builder = IoUring::builder();
+        Ok(Ring {
+            ring: builder.setup_cqsize(completions).build(entries)?,
+            buffer: vec![b'x'; 4096],
+        })
+    }
+
     fn push(&mut self, entry: &squeue::Entry) -> Result<()> {
         // SAFETY: what an entry points to lives as long as the ring, or until its completion, which
         // is waited for.
@@ -163,23 +174,34 @@ fn name_of(descriptor: RawFd) -> Result<String> {
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args_os().skip(1);
-    let directory = arguments.next().context("no directory")?;
-    if directory == "under-way" {
-        let count = arguments.next().context("no count")?;
-        return under_way(count.to_str().context("no number")?.parse()?);
-    }
-    let rounds: u64 = arguments
-        .next()
-        .context("no rounds")?
-        .to_str()
-        .context("no number")?
-        .parse()?;
-    let directory = Path::new(&directory).canonicalize()?;
-    let mut files = Files::default();
-    let mut ring = Ring {
-        ring: IoUring::new(64)?,
-        buffer: vec![b'x'; 4096],
+    let first = arguments.next().context("no directory")?;
+    let second = arguments.next().context("no rounds")?;
+    let files = match first.to_str() {
+        Some("under-way") => return under_way(second.to_str().context("no number")?.parse()?),
+        Some("registered") => registered(&Path::new(&second).canonicalize()?)?,
+        _ => in_batches(
+            &Path::new(&first).canonicalize()?,
+            second.to_str().context("no number")?.parse()?,
+        )?,
     };
+    for (name, counts) in &files.0 {
+        let Counts {
+            reads,
+            read_bytes,
+            writes,
+            written,
+            others,
+            errors,
+            nanos,
+        } = counts;
+        println!("file {reads} {read_bytes} {writes} {written} {others} {errors} {nanos} {name}");
+    }
+    Ok(())
+}
+
+fn in_batches(directory: &Path, rounds: u64) -> Result<Files> {
+    let mut files = Files::default();
+    let mut ring = Ring::new(64, 128)?;
     let (reader, mut writer) = std::io::pipe()?;
     let pipe = name_of(reader.as_raw_fd())?;
     files.other(&pipe);
@@ -207,9 +229,8 @@ fn main() -> Result<()> {
     let completed = ring.wait(1)?;
     files.count(&name, Kind::Other, completed[0].result(), began.elapsed());
 
-    let opened = open_by_ring(&mut ring, &mut files, &directory)?;
-    fail(&mut ring, &mut files, &directory)?;
-    registered(&mut ring, &mut files, &file)?;
+    let opened = open_by_ring(&mut ring, &mut files, directory)?;
+    fail(&mut ring, &mut files, directory)?;
     receive(&mut ring, &mut files)?;
 
     writer.write_all(b"y")?;
@@ -230,19 +251,7 @@ fn main() -> Result<()> {
     files.other(&name);
     // What closes them is not counted.
     std::mem::forget((reader, writer));
-    for (name, counts) in &files.0 {
-        let Counts {
-            reads,
-            read_bytes,
-            writes,
-            written,
-            others,
-            errors,
-            nanos,
-        } = counts;
-        println!("file {reads} {read_bytes} {writes} {written} {others} {errors} {nanos} {name}");
-    }
-    Ok(())
+    Ok(files)
 }
 
 /// Opens a file through the ring. Returns its descriptor and name.
@@ -270,17 +279,6 @@ fn fail(ring: &mut Ring, files: &mut Files, directory: &Path) -> Result<()> {
     files.count(name, Kind::Read, result, took);
     close(opened)?;
     files.other(name);
-    Ok(())
-}
-
-/// Reads a file that is registered with the ring.
-fn registered(ring: &mut Ring, files: &mut Files, file: &File) -> Result<()> {
-    ring.ring
-        .submitter()
-        .register_files(&[-1, file.as_raw_fd()])?;
-    let entry = opcode::Read::new(types::Fixed(1), ring.buffer.as_mut_ptr(), 50);
-    let (result, took) = ring.one(&entry.build())?;
-    files.count("io_uring file 1", Kind::Read, result, took);
     Ok(())
 }
 
@@ -333,4 +331,122 @@ fn under_way(count: usize) -> Result<()> {
     ring.ring.submit()?;
     drop(writer);
     ring.wait(count).map(drop)
+}
+
+/// Opens a file of the directory. Returns it with its name.
+fn open(files: &mut Files, directory: &Path, name: &str) -> Result<(File, String)> {
+    let path = directory.join(name);
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create(true).open(&path)?;
+    let name = path.to_str().context("no UTF-8")?.to_owned();
+    files.other(&name);
+    Ok((file, name))
+}
+
+impl Ring {
+    /// Writes to the file at a place, which is that of the name.
+    fn write_at(&mut self, files: &mut Files, place: u32, bytes: u32, name: &str) -> Result<()> {
+        let entry = opcode::Write::new(types::Fixed(place), self.buffer.as_ptr(), bytes);
+        let (result, took) = self.one(&entry.build())?;
+        ensure!(result == i32::try_from(bytes)?, "{result}");
+        files.count(name, Kind::Write, result, took);
+        Ok(())
+    }
+
+    /// Opens a file at a place, writes to it and closes it, all in one go.
+    fn open_write_close(&mut self, files: &mut Files, path: &Path, place: u32) -> Result<()> {
+        let c_path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
+        let slot = types::DestinationSlot::try_from_slot_target(place)
+            .map_err(|slot| anyhow::anyhow!("no place {slot}"))?;
+        let began = Instant::now();
+        let open = opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), c_path.as_ptr())
+            .flags(libc::O_CREAT | libc::O_RDWR)
+            .mode(0o600)
+            .file_index(Some(slot));
+        let write = opcode::Write::new(types::Fixed(place), self.buffer.as_ptr(), 77);
+        let linked = squeue::Flags::IO_LINK;
+        self.push(&open.build().flags(linked))?;
+        self.push(&write.build().flags(linked))?;
+        self.push(&opcode::Close::new(types::Fixed(place)).build())?;
+        let results: Vec<i32> = self.wait(3)?.iter().map(cqueue::Entry::result).collect();
+        ensure!(results == [0, 77, 0], "{results:?}");
+        let name = path.to_str().context("no UTF-8")?;
+        files.count(name, Kind::Other, 0, began.elapsed());
+        files.count(name, Kind::Write, 77, began.elapsed());
+        files.count(name, Kind::Other, 0, began.elapsed());
+        Ok(())
+    }
+}
+
+fn registered(directory: &Path) -> Result<Files> {
+    let mut files = Files::default();
+    let (mut ring, mut other_ring) = (Ring::new(64, 128)?, Ring::new(64, 128)?);
+    let (one, one_name) = open(&mut files, directory, "one")?;
+    let (two, two_name) = open(&mut files, directory, "two")?;
+    std::fs::create_dir(directory.join("sub"))?;
+    let (three, three_name) = open(
+        &mut files,
+        directory,
+        "sub/a file with a longer name: three",
+    )?;
+    let (reader, mut writer) = std::io::pipe()?;
+    let pipe = name_of(reader.as_raw_fd())?;
+    files.other(&pipe);
+    let (socket, _peer) = UnixStream::pair()?;
+    let socket_name = name_of(socket.as_raw_fd())?;
+    let places = [
+        -1,
+        one.as_raw_fd(),
+        socket.as_raw_fd(),
+        reader.as_raw_fd(),
+        -1,
+    ];
+    ring.ring.submitter().register_files(&places)?;
+    let places = [two.as_raw_fd(), two.as_raw_fd()];
+    other_ring.ring.submitter().register_files(&places)?;
+    close(one)?;
+    files.other(&one_name);
+
+    let mut byte = [0];
+    let read = opcode::Read::new(types::Fixed(3), byte.as_mut_ptr(), 1);
+    let pipe_read = ring.begin(&read.build())?;
+    // The same places of two rings.
+    for _ in 0..10 {
+        ring.write_at(&mut files, 1, 10, &one_name)?;
+        other_ring.write_at(&mut files, 1, 20, &two_name)?;
+    }
+    other_ring.write_at(&mut files, 0, 21, &two_name)?;
+    ring.write_at(&mut files, 2, 30, &socket_name)?;
+
+    // Other files at the same places, with a descriptor that is closed at once.
+    let submitter = ring.ring.submitter();
+    submitter.register_files_update(1, &[three.as_raw_fd()])?;
+    submitter.register_files_update(3, &[two.as_raw_fd()])?;
+    ring.write_at(&mut files, 1, 40, &three_name)?;
+    ring.write_at(&mut files, 3, 41, &two_name)?;
+    writer.write_all(b"y")?;
+    files.count(&pipe, Kind::Write, 1, A_CALL);
+    let completed = ring.wait(1)?;
+    let result = completed[0].result();
+    files.count(&pipe, Kind::Read, result, pipe_read.elapsed());
+    ensure!(byte == [b'y'], "{byte:?}");
+    let (four, four_name) = open(&mut files, directory, "four")?;
+    let descriptors = [four.as_raw_fd()];
+    let update = opcode::FilesUpdate::new(descriptors.as_ptr(), 1).offset(1);
+    let (result, _) = ring.one(&update.build())?;
+    ensure!(result == 1, "{result}");
+    close(four)?;
+    files.other(&four_name);
+    ring.write_at(&mut files, 1, 50, &four_name)?;
+
+    // At an empty place, and at one that has a file.
+    for (place, name) in [(4, "opened 1"), (4, "opened 2"), (1, "opened 3")] {
+        ring.open_write_close(&mut files, &directory.join(name), place)?;
+    }
+    let (result, took) = ring.one(&opcode::Close::new(types::Fixed(3)).build())?;
+    ensure!(result == 0, "{result}");
+    files.count(&two_name, Kind::Other, result, took);
+    std::thread::sleep(KNOWN);
+    std::mem::forget((two, three, reader, writer));
+    Ok(files)
 }

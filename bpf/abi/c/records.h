@@ -83,6 +83,8 @@ enum record_kind {
 	/* struct io_call_record, of an operation that a thread handed to io_uring: its result is
 	 * not known yet. A RECORD_IO_CALL follows, with the same user stack. */
 	RECORD_IO_SUBMITTED = 11,
+	/* struct io_file_record */
+	RECORD_IO_FILE = 12,
 };
 
 enum record_flags {
@@ -240,6 +242,9 @@ enum call_table {
 
 #define IO_ARGUMENTS 4
 
+/* A bit of the second argument of an operation of io_uring: more results follow. */
+#define MORE_RESULTS (1ULL << 32)
+
 /* The longest path that is sent, with its NUL. */
 #define MAX_IO_EXTRA_BYTES 512
 
@@ -248,8 +253,9 @@ enum call_table {
  *
  * Or an operation of io_uring has, which began when a thread handed it over. Its first argument is
  * the descriptor. The second one is, of an operation that opens, 0, or where among the registered
- * files its result is put, from 1 on; ANY_REGISTERED_FILE if the result says that. The third one is
- * 1 if more results follow, otherwise 0. */
+ * files its result is put, from 1 on; ANY_REGISTERED_FILE if the result says that; and
+ * MORE_RESULTS. The third one is which file the first one is, and the fourth one which was opened
+ * (struct io_file_record): of registered files alone, otherwise, or if that is not known, 0. */
 struct io_call_record {
 	struct record_header header; /* user_return: the number, of this call site */
 	__u64 begin_ns;		     /* CLOCK_MONOTONIC; 0: the beginning was not seen */
@@ -262,6 +268,24 @@ struct io_call_record {
 	 * is a hash of pc and stack pointer. So calls from several ones, in turn, send each stack
 	 * once. ALLOCATION_CALL_SITE, if a function was probed and not the call. */
 	__u8 call_site;
+};
+
+/* Where a file's path ends. */
+enum path_end {
+	PATH_CUT = 0,	   /* there is more of it */
+	PATH_ROOTED = 1,   /* at the root */
+	PATH_DETACHED = 2, /* the file is in no directory */
+};
+
+/* A registered file of io_uring was used. Followed by `frames` 64-bit words, in which its path is:
+ * the names of the file, its directory and so on, each with a slash after it. */
+struct io_file_record {
+	struct record_header header; /* of the thread that handed over the operation */
+	__u64 file;  /* in the arguments of its operations; two files have two numbers */
+	__u64 inode; /* its number */
+	__u32 mode;  /* with the file's type */
+	__u16 bytes; /* of the path */
+	__u16 end;   /* enum path_end */
 };
 
 /* Call sites are 1 to IO_CALL_SITES. */
@@ -359,6 +383,7 @@ _Static_assert(sizeof(struct user_return_record) == 112, "as in layout.rs");
 _Static_assert(sizeof(struct overflow_record) == 72, "as in layout.rs");
 _Static_assert(sizeof(struct lock_wait_record) == 80, "as in layout.rs");
 _Static_assert(sizeof(struct io_call_record) == 112, "as in layout.rs");
+_Static_assert(sizeof(struct io_file_record) == 80, "as in layout.rs");
 _Static_assert(sizeof(struct block_record) == 88, "as in layout.rs");
 _Static_assert(sizeof(struct probe_use) == 56, "as in layout.rs");
 

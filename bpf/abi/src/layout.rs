@@ -79,6 +79,9 @@ pub const FIRST_REGISTERED_FILE: i32 = 0x4000_0000;
 /// it is.
 pub const ANY_REGISTERED_FILE: u32 = 0xffff_ffff;
 
+/// A bit of the second argument of an operation of `io_uring`: more results follow.
+pub const MORE_RESULTS: u64 = 1 << 32;
+
 /// The most bytes that a traced system call brings from the thread's memory; a path of so many is
 /// cut.
 pub const MAX_IO_EXTRA_BYTES: usize = 512;
@@ -156,6 +159,8 @@ pub enum RecordKind {
     Block = 10,
     /// An operation was handed to `io_uring`.
     IoSubmitted = 11,
+    /// The path of a file that is registered with `io_uring`.
+    IoFile = 12,
 }
 
 /// Which numbers the number of a traced call is one of: `enum call_table`.
@@ -171,6 +176,18 @@ pub enum CallTable {
     Compat = 1,
     /// Operations of `io_uring`.
     IoUring = 2,
+}
+
+/// Where the path of a file ends: `enum path_end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromPrimitive, IntoPrimitive)]
+#[repr(u16)]
+pub enum PathEnd {
+    /// There is more of it.
+    Cut = 0,
+    /// At the root.
+    Rooted = 1,
+    /// The file is in no directory.
+    Detached = 2,
 }
 
 /// What of a thread's memory goes with a traced system call: `enum io_extra`.
@@ -319,6 +336,18 @@ pub struct IoCallLayout {
     pub extra_bytes: u16,
     pub table: u8,
     pub call_site: u8,
+}
+
+/// What follows the header of the path of a registered file: `struct io_file_record`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+#[expect(missing_docs, reason = "described in c/records.h")]
+pub struct IoFileLayout {
+    pub file: u64,
+    pub inode: u64,
+    pub mode: u32,
+    pub bytes: u16,
+    pub end: u16,
 }
 
 /// What follows the header of a change of a block: `struct block_record`.
@@ -812,6 +841,7 @@ const _: () = assert!(size_of::<UserReturnLayout>() == 112 - 56);
 const _: () = assert!(size_of::<OverflowLayout>() == 72 - 56);
 const _: () = assert!(size_of::<LockWaitLayout>() == 80 - 56);
 const _: () = assert!(size_of::<IoCallLayout>() == 112 - 56);
+const _: () = assert!(size_of::<IoFileLayout>() == 80 - 56);
 const _: () = assert!(size_of::<BlockLayout>() == 88 - 56);
 const _: () = assert!(size_of::<TracedCall>() == 4);
 const _: () = assert!(size_of::<CpuStats>() == 384);

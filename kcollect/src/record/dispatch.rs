@@ -136,6 +136,7 @@ impl Dispatcher {
             | Record::LockWait(_)
             | Record::IoCall(_)
             | Record::IoSubmitted(_)
+            | Record::IoFile(_)
             | Record::Block(_)
             | Record::UserReturn(_)
                 if failed => {}
@@ -179,6 +180,11 @@ impl Dispatcher {
             Record::IoSubmitted(record) => {
                 if let Some(user) = &mut self.user {
                     user.io_submitted(router, processes, &record);
+                }
+            }
+            Record::IoFile(record) => {
+                if let Some(user) = &mut self.user {
+                    user.registered_file(&record);
                 }
             }
             Record::Block(record) => {

@@ -60,6 +60,7 @@ fn judge(way: UserStackCapture) -> Result<()> {
             | Record::LockWait(_)
             | Record::IoCall(_)
             | Record::IoSubmitted(_)
+            | Record::IoFile(_)
             | Record::Block(_) => continue,
         };
         join.recorded((Tid(tid), 0), record.header().user_return, Ticks(ticks), ());

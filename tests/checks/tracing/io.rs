@@ -24,7 +24,9 @@ use tests::machine::disturbance::{judge_times, not_judged};
 use tests::machine::{Shared, io_uring, work_cpu};
 use tests::workload;
 use tests::workload::compat32;
-use tests::workload::io_calls::{Counted, IO_CALLS, IO_STACKS, by_file, each_file, each_operation};
+use tests::workload::io_calls::{
+    Counted, IO_CALLS, IO_STACKS, REGISTERED_FILES, RING_FILES, by_file, each_file, each_operation,
+};
 use user_collector::io_calls::calls::name_of;
 
 use super::allocations::number_of;
@@ -217,7 +219,7 @@ fn root_operations_of_io_uring_are_recorded_at_their_files() -> Result<()> {
     let recorded = record(OPTIONS, &[workload!("ring_io"), path, "200"], LIMIT)?;
     RunSummary::of(&recorded.experiment()?)?.complete()?;
     let own = sub_experiment(&recorded.experiment()?, "_ring_io_PID_")?;
-    let counted = each_operation(&recorded.finished.stdout, io_records(&own)?)?;
+    let counted = each_operation(&recorded.finished.stdout, io_records(&own)?, RING_FILES)?;
     let model = Model::load(&[recorded.experiment()?])?;
     let options = TableOptions {
         metrics: Some("i+iowritebytes:i+ioreadcnt:name".to_owned()),
@@ -244,6 +246,36 @@ fn root_operations_of_io_uring_are_recorded_at_their_files() -> Result<()> {
             && of("ring_io::main", "i.ioreadcnt") == Some(reads.sum()),
         "{functions}"
     );
+    Ok(())
+}
+
+/// Records `ring_io` with its files, and checks that each operation that it has counted is
+/// recorded. Returns the recording, and the names of what was used; `None` where there is no
+/// io_uring.
+fn record_ring(what: &str, of_files: usize) -> Result<Option<(FinishedRecording, Vec<String>)>> {
+    if let Err(error) = io_uring() {
+        not_judged(format_args!("this kernel permits no io_uring: {error:#}"));
+        return Ok(None);
+    }
+    let directory = TempDir::new()?;
+    let path = directory.path().to_str().context("no UTF-8")?;
+    let recorded = record(OPTIONS, &[workload!("ring_io"), what, path], LIMIT)?;
+    let own = sub_experiment(&recorded.experiment()?, "_ring_io_PID_")?;
+    each_operation(&recorded.finished.stdout, io_records(&own)?, of_files)?;
+    let used = by_file(io_records(&own)?).into_keys().collect();
+    Ok(Some((recorded, used)))
+}
+
+/// A registered file has its own name, whatever was or will be at its place.
+#[test]
+fn root_registered_files_of_io_uring_have_their_names() -> Result<()> {
+    let _machine = Shared::take()?;
+    let Some((recorded, used)) = record_ring("registered", REGISTERED_FILES)? else {
+        return Ok(());
+    };
+    RunSummary::of(&recorded.experiment()?)?.complete()?;
+    let unnamed = used.iter().any(|name| name.starts_with("io_uring file"));
+    ensure!(!unnamed, "{used:?}");
     Ok(())
 }
 

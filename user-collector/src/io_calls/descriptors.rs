@@ -7,7 +7,9 @@
 //!
 //! Of an operation of `io_uring` there is only the descriptor: paths and addresses are looked up
 //! when it has completed. A file that was registered with a ring has a number of its own in the
-//! place of a descriptor, and the name `io_uring file N`.
+//! place of a descriptor. That may be another file's at any time, or of another ring, so each
+//! operation says which file it was done to, and gives the number that file's name. If it is not
+//! known, the name is `io_uring file N`.
 //!
 //! Calls of one process come in the order of time. Nothing is read but by the [`DescriptorLookup`]
 //! that is passed in.
@@ -64,6 +66,10 @@ struct Descriptor {
     /// The [`Descriptors::experiment_number`], plus one, of the last experiment that has the name;
     /// 0 if none has.
     named_in: u32,
+    /// The number of a registered file; 0 if it is not known.
+    file: u64,
+    /// When an operation had opened that there, CLOCK_MONOTONIC; 0 if none has.
+    opened_ns: Nanos,
 }
 
 /// The descriptors of a process.
@@ -72,6 +78,9 @@ pub struct Descriptors {
     /// Open descriptors. A child shares its parent's until it changes them: a process may fork
     /// often, and have many.
     open: Arc<HashMap<i32, Descriptor>>,
+    /// Names of registered files by their numbers: where each thread has a ring, the places of all
+    /// rings have the same numbers in turn.
+    registered: HashMap<u64, Arc<[u8]>>,
     /// Number of experiments before this one, each of which has the names again.
     experiment_number: u32,
     directory: Option<Vec<u8>>,
@@ -100,7 +109,13 @@ impl Descriptors {
     /// Returns those of a new child process.
     #[must_use]
     pub fn forked(&self) -> Descriptors {
-        let mut child = self.clone();
+        let mut child = Descriptors {
+            open: Arc::clone(&self.open),
+            registered: HashMap::new(),
+            experiment_number: self.experiment_number,
+            directory: self.directory.clone(),
+            looked_up: self.looked_up,
+        };
         child.begin_again();
         child
     }
@@ -141,7 +156,27 @@ impl Descriptors {
         if open.len() >= MAX_DESCRIPTORS && !open.contains_key(&number) {
             open.clear();
         }
-        open.insert(number, Descriptor { name, named_in });
+        let descriptor = Descriptor {
+            name,
+            named_in,
+            file: 0,
+            opened_ns: Nanos::ZERO,
+        };
+        open.insert(number, descriptor);
+    }
+
+    fn add_registered(&mut self, file: u64, name: Arc<[u8]>) {
+        if self.registered.len() >= MAX_DESCRIPTORS {
+            self.registered.clear();
+        }
+        self.registered.insert(file, name);
+    }
+
+    /// Notes which registered file a number is of.
+    fn add_file(&mut self, number: i32, file: u64, opened_ns: Nanos) {
+        if let Some(known) = Arc::make_mut(&mut self.open).get_mut(&number) {
+            (known.file, known.opened_ns) = (file, opened_ns);
+        }
     }
 
     fn remove(&mut self, number: i32) {
@@ -239,16 +274,22 @@ impl<L: DescriptorLookup> Applied<'_, L> {
     /// negative number of one that failed.
     fn result(&self) -> i32 {
         let result = i32::try_from(self.call.result).unwrap_or(-1);
-        let slot = match self.call.table {
-            CallTable::IoUring if result >= 0 => self.call.arguments[1] as u32,
-            _ => 0,
-        };
+        let slot = if result >= 0 { self.slot() } else { 0 };
         let file = match slot {
             0 => return result,
             ANY_REGISTERED_FILE => result.cast_unsigned(),
             slot => slot - 1,
         };
         FIRST_REGISTERED_FILE.saturating_add_unsigned(file)
+    }
+
+    /// Returns where among the registered files an operation of `io_uring` opens or closes one,
+    /// from 1 on; 0 for a descriptor.
+    fn slot(&self) -> u32 {
+        match self.call.table {
+            CallTable::IoUring => self.call.arguments[1] as u32,
+            CallTable::Native | CallTable::Compat => 0,
+        }
     }
 
     fn operation(&self, kind: IoKind, descriptor: i32) -> Operation {
@@ -283,24 +324,60 @@ impl<L: DescriptorLookup> Applied<'_, L> {
         if let Some(known) = self.descriptors.open.get(&number) {
             return Arc::clone(&known.name);
         }
-        let found = match number {
-            FIRST_REGISTERED_FILE.. => {
-                Some(format!("io_uring file {}", number - FIRST_REGISTERED_FILE).into_bytes())
+        let name: Arc<[u8]> = match number {
+            FIRST_REGISTERED_FILE.. => self.registered_name(number, 0),
+            _ => {
+                let found = self.look.descriptor(number);
+                let name = found.unwrap_or_else(|| format!("fd {number}").into_bytes());
+                name.into()
             }
-            _ => self.look.descriptor(number),
         };
-        let name: Arc<[u8]> = found
-            .unwrap_or_else(|| format!("fd {number}").into_bytes())
-            .into();
         self.descriptors.add(number, Arc::clone(&name), false);
         name
+    }
+
+    /// Returns the name of a registered file.
+    fn registered_name(&mut self, number: i32, file: u64) -> Arc<[u8]> {
+        if let Some(known) = self.descriptors.registered.get(&file) {
+            return Arc::clone(known);
+        }
+        let Some(found) = self.look.registered(file) else {
+            let place = number - FIRST_REGISTERED_FILE;
+            return format!("io_uring file {place}").into_bytes().into();
+        };
+        let name: Arc<[u8]> = found.into();
+        self.descriptors.add_registered(file, Arc::clone(&name));
+        name
+    }
+
+    /// Notes that a registered file is used: adds its name if the number had another one. That is
+    /// next to the end: others may have it since the operation began.
+    fn registered_used(&mut self, number: i32) {
+        let file = self.call.arguments[2];
+        let named = self.descriptors.is_named(number);
+        let known = self.descriptors.open.get(&number).filter(|_| named);
+        if known.is_some_and(|known| file != 0 && known.file == file) {
+            return;
+        }
+        let known = known.map(|known| Arc::clone(&known.name));
+        let name = self.registered_name(number, file);
+        if known.as_ref() != Some(&name) {
+            let at_ns = self.end_ns().saturating_sub(Nanos(1));
+            self.add_name(number, name, at_ns);
+        }
+        self.descriptors.add_file(number, file, Nanos::ZERO);
     }
 
     /// Notes that a descriptor is used: adds its name if the experiment does not have it.
     fn used(&mut self, number: i32) {
         let none = self.call.result == -i64::from(libc::EBADF);
-        let named = self.descriptors.is_named(number);
-        if number < 0 || none || named {
+        if number < 0 || none {
+            return;
+        }
+        if number >= FIRST_REGISTERED_FILE && self.call.table == CallTable::IoUring {
+            return self.registered_used(number);
+        }
+        if self.descriptors.is_named(number) {
             return;
         }
         let name = self.name_of(number);
@@ -345,6 +422,10 @@ impl<L: DescriptorLookup> Applied<'_, L> {
         if self.call.result >= 0 {
             self.descriptors.add(number, Arc::clone(&name), true);
         }
+        if self.slot() != 0 {
+            let file = self.call.arguments[3];
+            self.descriptors.add_file(number, file, self.end_ns());
+        }
         let operation = Operation {
             name: Some(name),
             ..self.operation(IoKind::Open, number.max(-1))
@@ -358,7 +439,10 @@ impl<L: DescriptorLookup> Applied<'_, L> {
         self.descriptors.remove(number);
         let name = match number {
             0..FIRST_REGISTERED_FILE => self.look.descriptor(number),
-            FIRST_REGISTERED_FILE.. => Some(self.name_of(number).to_vec()),
+            FIRST_REGISTERED_FILE.. => Some(
+                self.registered_name(number, self.call.arguments[3])
+                    .to_vec(),
+            ),
             _ => None,
         };
         self.opened(name.unwrap_or_else(|| otherwise.as_bytes().to_vec()));
@@ -379,7 +463,13 @@ impl<L: DescriptorLookup> Applied<'_, L> {
 
     fn closed(&mut self) {
         let number = self.argument(0);
-        self.used(number);
+        // Which registered file it is was found when the operation was handed over. One before it
+        // may have opened another one there since.
+        let known = self.descriptors.open.get(&number);
+        let since = known.is_some_and(|known| known.opened_ns > Nanos(self.call.begin_ns));
+        if !(self.slot() != 0 && since && self.descriptors.is_named(number)) {
+            self.used(number);
+        }
         if self.call.result >= 0 {
             self.descriptors.remove(number);
         }
@@ -454,7 +544,10 @@ impl<L: DescriptorLookup> Applied<'_, L> {
             (false, _) => name,
             (true, Some(peer)) => [&*name, b" - ", peer.as_bytes()].concat(),
             (true, None) => {
-                let found = self.look.descriptor(number);
+                let found = match number {
+                    FIRST_REGISTERED_FILE.. => self.look.registered(self.call.arguments[3]),
+                    _ => self.look.descriptor(number),
+                };
                 // Another file may have the number by now, but hardly a socket with a peer.
                 let has_peer = |found: &Vec<u8>| found.windows(3).any(|bytes| bytes == b" - ");
                 let found = found.filter(has_peer);
@@ -486,10 +579,20 @@ impl<L: DescriptorLookup> Applied<'_, L> {
 
     /// Notes that a socket has an address that is not known: it is looked up.
     fn addressed_by_io_uring(&mut self, number: i32) {
-        if self.call.table == CallTable::IoUring
-            && let Some(name) = self.look.descriptor(number)
-        {
-            self.add_name(number, name.into(), self.end_ns() + Nanos(1));
+        let file = self.call.arguments[2];
+        let found = match (self.call.table, number) {
+            (CallTable::IoUring, FIRST_REGISTERED_FILE..) => self.look.registered(file),
+            (CallTable::IoUring, _) => self.look.descriptor(number),
+            (CallTable::Native | CallTable::Compat, _) => None,
+        };
+        let Some(name) = found else {
+            return;
+        };
+        let name: Arc<[u8]> = name.into();
+        self.add_name(number, Arc::clone(&name), self.end_ns() + Nanos(1));
+        if number >= FIRST_REGISTERED_FILE {
+            self.descriptors.add_registered(file, name);
+            self.descriptors.add_file(number, file, Nanos::ZERO);
         }
     }
 

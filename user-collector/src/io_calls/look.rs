@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use experiment_format::ids::Pid;
 
+use super::registered::RegisteredFiles;
+
 /// Shortest time between two reads of tables of sockets, of all namespaces.
 const MIN_SOCKETS_READ_INTERVAL: Duration = Duration::from_secs(1);
 /// Most bytes of a table of sockets that are read: about 7,000 connections, in some
@@ -30,6 +32,10 @@ pub trait DescriptorLookup {
 
     /// Returns the open descriptors and their names, or the first ones of many.
     fn all(&mut self) -> Vec<(i32, Vec<u8>)>;
+
+    /// Returns the name of a file that is registered with `io_uring`, by its number
+    /// ([`IoFileRecord::file`](bpf_abi::IoFileRecord::file)).
+    fn registered(&mut self, file: u64) -> Option<Vec<u8>>;
 
     /// Returns the working directory.
     fn directory(&mut self) -> Option<Vec<u8>>;
@@ -90,20 +96,26 @@ fn sockets_of(process: &Path) -> HashMap<u64, String> {
     names
 }
 
-/// The `/proc` of a process.
+/// The `/proc` of a process, and what is known of its registered files.
 #[derive(Debug)]
 pub struct ProcLookup<'a> {
     root: PathBuf,
     sockets: &'a mut Sockets,
+    files: &'a RegisteredFiles,
 }
 
 impl ProcLookup<'_> {
     /// Returns the `/proc` of a process.
     #[must_use]
-    pub fn new(pid: Pid, sockets: &mut Sockets) -> ProcLookup<'_> {
+    pub fn new<'a>(
+        pid: Pid,
+        sockets: &'a mut Sockets,
+        files: &'a RegisteredFiles,
+    ) -> ProcLookup<'a> {
         ProcLookup {
             root: PathBuf::from(format!("/proc/{pid}")),
             sockets,
+            files,
         }
     }
 
@@ -143,6 +155,11 @@ impl DescriptorLookup for ProcLookup<'_> {
             .into_iter()
             .map(|(number, target)| (number, self.named(target)));
         named.collect()
+    }
+
+    fn registered(&mut self, file: u64) -> Option<Vec<u8>> {
+        let target = self.files.target(file)?.to_vec();
+        Some(self.named(target))
     }
 
     fn directory(&mut self) -> Option<Vec<u8>> {
@@ -235,7 +252,8 @@ mod tests {
     fn own_descriptors_are_found() {
         let mut sockets = Sockets::default();
         let own = Pid(std::process::id());
-        let mut files = ProcLookup::new(own, &mut sockets);
+        let registered = RegisteredFiles::default();
+        let mut files = ProcLookup::new(own, &mut sockets, &registered);
         let file = tempfile::NamedTempFile::new().unwrap();
         let number = std::os::fd::AsRawFd::as_raw_fd(file.as_file());
         let name = file.path().as_os_str().as_bytes().to_vec();

@@ -2,12 +2,15 @@
 //! names of their descriptors.
 //!
 //! [`calls`] lists the calls. [`descriptors`] follows the descriptors of one process from call to
-//! call. [`look`] finds the names of others in the process's `/proc`.
+//! call. [`look`] finds the names of others in the process's `/proc`. [`registered`] has the files
+//! of `io_uring` that have no descriptor.
 
 pub mod calls;
 pub mod descriptors;
 pub mod look;
+pub mod registered;
 
 pub use calls::traced_calls;
 pub use descriptors::{Descriptors, Operation};
 pub use look::{DescriptorLookup, ProcLookup, Sockets};
+pub use registered::RegisteredFiles;

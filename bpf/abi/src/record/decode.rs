@@ -3,14 +3,14 @@
 use zerocopy::FromBytes;
 
 use super::{
-    BlockRecord, CapturedStack, IoCallRecord, KernelStack, LockWaitRecord, Mode, OffCpuDetail,
-    OffCpuRecord, OverflowRecord, Record, RecordHeader, ThreadName, ThreadRecord, TickRecord,
-    UserReturnRecord,
+    BlockRecord, CapturedStack, IoCallRecord, IoFileRecord, KernelStack, LockWaitRecord, Mode,
+    OffCpuDetail, OffCpuRecord, OverflowRecord, Record, RecordHeader, ThreadName, ThreadRecord,
+    TickRecord, UserReturnRecord,
 };
 use crate::layout::{
-    ALLOCATION_CALL_SITE, BlockLayout, CallTable, HeaderLayout, IoCallLayout, LockWaitLayout,
-    MAX_IO_EXTRA_BYTES, MAX_KERNEL_FRAMES, MAX_USER_RETURN_WORDS, OverflowLayout, REGISTERS,
-    RecordFlags, RecordKind, STATES, ThreadLayout, UserReturnLayout,
+    ALLOCATION_CALL_SITE, BlockLayout, CallTable, HeaderLayout, IoCallLayout, IoFileLayout,
+    LockWaitLayout, MAX_IO_EXTRA_BYTES, MAX_KERNEL_FRAMES, MAX_USER_RETURN_WORDS, OverflowLayout,
+    PathEnd, REGISTERS, RecordFlags, RecordKind, STATES, ThreadLayout, UserReturnLayout,
 };
 use crate::unwind::{Registers, UnwindEnd};
 
@@ -55,6 +55,9 @@ pub enum RecordError {
     /// A system call is of no table.
     #[error("{0} is not a table of system calls")]
     CallTable(u8),
+    /// The path of a file ends in an unknown way.
+    #[error("{0} is not an end of a path")]
+    PathEnd(u16),
     /// A stack copy has no room for its registers.
     #[error("a stack copy of {words} words has no registers")]
     StackCopy {
@@ -162,6 +165,18 @@ impl Record {
             RecordKind::IoSubmitted => {
                 Record::IoSubmitted(Box::new(io_call(header, &raw, &mut rest)?))
             }
+            RecordKind::IoFile => {
+                let fixed: IoFileLayout = rest.take()?;
+                Record::IoFile(Box::new(IoFileRecord {
+                    header,
+                    file: fixed.file,
+                    inode: fixed.inode,
+                    mode: fixed.mode,
+                    path: rest.bytes(raw.frames, fixed.bytes)?,
+                    end: PathEnd::try_from(fixed.end)
+                        .map_err(|_| RecordError::PathEnd(fixed.end))?,
+                }))
+            }
             RecordKind::Block => {
                 let fixed: BlockLayout = rest.take()?;
                 Record::Block(BlockRecord {
@@ -186,7 +201,7 @@ fn most_frames(kind: RecordKind) -> usize {
         | RecordKind::Overflow
         | RecordKind::LockWait => MAX_KERNEL_FRAMES,
         RecordKind::UserReturn => MAX_USER_RETURN_WORDS,
-        RecordKind::IoCall => MAX_IO_EXTRA_BYTES / 8,
+        RecordKind::IoCall | RecordKind::IoFile => MAX_IO_EXTRA_BYTES / 8,
         RecordKind::Thread
         | RecordKind::VforkStart
         | RecordKind::Block
@@ -218,6 +233,13 @@ impl Bytes<'_> {
         self.0 = rest;
         let (words, _) = words.as_chunks();
         Ok(words.iter().map(|word| u64::from_ne_bytes(*word)).collect())
+    }
+
+    /// Returns the first bytes of so many words.
+    fn bytes(&mut self, words: u16, count: u16) -> Result<Box<[u8]>, RecordError> {
+        let words = self.words(words)?;
+        let bytes = words.iter().flat_map(|word| word.to_ne_bytes());
+        Ok(bytes.take(count.into()).collect())
     }
 }
 
@@ -272,8 +294,6 @@ fn io_call(
     rest: &mut Bytes<'_>,
 ) -> Result<IoCallRecord, RecordError> {
     let fixed: IoCallLayout = rest.take()?;
-    let words = rest.words(raw.frames)?;
-    let bytes = words.iter().flat_map(|word| word.to_ne_bytes());
     Ok(IoCallRecord {
         header,
         begin_ns: fixed.begin_ns,
@@ -282,7 +302,7 @@ fn io_call(
         call: fixed.call,
         table: CallTable::try_from(fixed.table).map_err(|_| RecordError::CallTable(fixed.table))?,
         call_site: call_site(fixed.call_site.into(), ALLOCATION_CALL_SITE)?,
-        extra: bytes.take(usize::from(fixed.extra_bytes)).collect(),
+        extra: rest.bytes(raw.frames, fixed.extra_bytes)?,
     })
 }
 

@@ -8,7 +8,7 @@ pub use sums::{CpuCounts, DetailTimes, KernelCounts};
 
 use std::fmt;
 
-use crate::layout::{CallTable, CodeFile, STATES, WAIT_CPU};
+use crate::layout::{CallTable, CodeFile, MORE_RESULTS, PathEnd, STATES, WAIT_CPU};
 use crate::unwind::{Registers, UnwindEnd};
 
 /// A thread's name as the kernel keeps it: at most 15 bytes of any kind but NUL.
@@ -272,8 +272,9 @@ pub struct IoCallRecord {
     pub result: i64,
     /// Its first arguments. An operation of `io_uring` has its descriptor, or
     /// [`FIRST_REGISTERED_FILE`](crate::layout::FIRST_REGISTERED_FILE) and more; then, if it opens,
-    /// where the result is put: 0 is a descriptor, others are registered files, from 1 on; and 1 if
-    /// more results follow.
+    /// where the result is put: 0 is a descriptor, others are registered files, from 1 on; with
+    /// [`MORE_RESULTS`](crate::layout::MORE_RESULTS). The others are the
+    /// [`file`](IoFileRecord::file) that is registered there, and the one that it opened, or 0.
     pub arguments: [u64; 4],
     /// Its number.
     pub call: u32,
@@ -286,6 +287,32 @@ pub struct IoCallRecord {
     pub call_site: u8,
     /// What it brought from memory: see [`IoExtra`](crate::layout::IoExtra).
     pub extra: Box<[u8]>,
+}
+
+impl IoCallRecord {
+    /// Returns whether more results of this operation of `io_uring` follow.
+    #[must_use]
+    pub fn more_follow(&self) -> bool {
+        self.table == CallTable::IoUring && self.arguments[1] & MORE_RESULTS != 0
+    }
+}
+
+/// The path of a file that is registered with `io_uring`. It comes before the first operation that
+/// has the number of the file, and may come again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IoFileRecord {
+    /// When it was read; the thread is the one that handed over the operation.
+    pub header: RecordHeader,
+    /// The number of the file in [`IoCallRecord::arguments`], which no other file has.
+    pub file: u64,
+    /// Its inode number.
+    pub inode: u64,
+    /// Its type and permissions.
+    pub mode: u32,
+    /// The names of the file, its directory and so on, each with a slash after it.
+    pub path: Box<[u8]>,
+    /// Where that ends.
+    pub end: PathEnd,
 }
 
 /// A block of an allocator was allocated or freed.
@@ -328,6 +355,8 @@ pub enum Record {
     /// An operation was handed to `io_uring`: its end will be a [`Record::IoCall`] with the same
     /// user stack.
     IoSubmitted(Box<IoCallRecord>),
+    /// The path of a registered file.
+    IoFile(Box<IoFileRecord>),
 }
 
 impl Record {
@@ -343,6 +372,7 @@ impl Record {
             Record::Overflow(overflow) => &overflow.header,
             Record::LockWait(wait) => &wait.header,
             Record::IoCall(call) | Record::IoSubmitted(call) => &call.header,
+            Record::IoFile(file) => &file.header,
             Record::Block(block) => &block.header,
         }
     }

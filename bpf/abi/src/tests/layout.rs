@@ -154,6 +154,13 @@ fn records(all: &mut Vec<(String, usize)>) {
     );
     structure!(
         all,
+        io_file_record,
+        IoFileLayout,
+        header,
+        [file, inode, mode, bytes, end]
+    );
+    structure!(
+        all,
         block_record,
         BlockLayout,
         header,
@@ -186,6 +193,7 @@ fn records(all: &mut Vec<(String, usize)>) {
         "overflow_record",
         "lock_wait_record",
         "io_call_record",
+        "io_file_record",
         "block_record",
     ] {
         all.push((format!("{record}.header"), 0));
@@ -359,6 +367,10 @@ fn record_numbers(all: &mut Vec<(String, usize)>) {
         RECORD_IO_CALL = RecordKind::IoCall,
         RECORD_BLOCK = RecordKind::Block,
         RECORD_IO_SUBMITTED = RecordKind::IoSubmitted,
+        RECORD_IO_FILE = RecordKind::IoFile,
+        PATH_CUT = PathEnd::Cut,
+        PATH_ROOTED = PathEnd::Rooted,
+        PATH_DETACHED = PathEnd::Detached,
         EXTRA_PATH = IoExtra::Path,
         EXTRA_DESCRIPTORS = IoExtra::Descriptors,
         EXTRA_ADDRESS = IoExtra::Address,
@@ -371,6 +383,7 @@ fn record_numbers(all: &mut Vec<(String, usize)>) {
         CALL_TABLES = CALL_TABLES,
         FIRST_REGISTERED_FILE = FIRST_REGISTERED_FILE,
         ANY_REGISTERED_FILE = ANY_REGISTERED_FILE,
+        MORE_RESULTS = MORE_RESULTS,
         MAX_IO_EXTRA_BYTES = MAX_IO_EXTRA_BYTES,
         IO_CALL_SITES = IO_CALL_SITES,
         ALLOCATION_CALL_SITE = ALLOCATION_CALL_SITE,

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use crate::layout::{CallTable, CodeFile, MAX_KERNEL_FRAMES};
+use crate::layout::{CallTable, CodeFile, MAX_KERNEL_FRAMES, PathEnd};
 use crate::record::*;
 use crate::unwind::{Registers, UnwindEnd};
 
@@ -260,6 +260,24 @@ fn an_operation_that_was_handed_to_io_uring_decodes() {
         alone(&bytes).unwrap(),
         Record::IoSubmitted(Box::new(expected))
     );
+}
+
+#[test]
+fn the_path_of_a_registered_file_decodes() {
+    let path = u64::from_ne_bytes(*b"ab/tmp/x");
+    let numbers = |end: u64| [5, 77, end << 48 | 7 << 32 | 0o100_600, path];
+    let expected = IoFileRecord {
+        header: header(),
+        file: 5,
+        inode: 77,
+        mode: 0o100_600,
+        path: Box::from(&b"ab/tmp/"[..]),
+        end: PathEnd::Rooted,
+    };
+    let bytes = record([12, 0, 0, 0], 1, &numbers(1));
+    assert_eq!(alone(&bytes).unwrap(), Record::IoFile(Box::new(expected)));
+    let bytes = record([12, 0, 0, 0], 1, &numbers(3));
+    assert_eq!(alone(&bytes), Err(Some(RecordError::PathEnd(3))));
 }
 
 #[test]

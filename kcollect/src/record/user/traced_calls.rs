@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bpf_abi::layout::CallTable;
-use bpf_abi::{IoCallRecord, RecordHeader, ThreadName};
+use bpf_abi::{IoCallRecord, IoFileRecord, RecordHeader, ThreadName};
 use experiment_format::ids::Pid;
 use experiment_format::units::Nanos;
 use host::load::STARTER_NAME;
 use user_collector::io_calls::calls::{Action, call_of};
-use user_collector::io_calls::{Descriptors, Operation, ProcLookup, Sockets};
+use user_collector::io_calls::{Descriptors, Operation, ProcLookup, RegisteredFiles, Sockets};
 use user_collector::memory::Memory;
 use user_collector::process::instance_of;
 use user_collector::process::{ProcessInstance, ProcessTable};
@@ -26,6 +26,7 @@ use crate::record::route::Router;
 pub(super) struct TracedProcesses {
     processes: HashMap<Pid, Descriptors>,
     sockets: Sockets,
+    files: RegisteredFiles,
     memory: HashMap<Pid, Memory>,
     /// The load until it executes its program: what it does before is kcollect's own.
     load: Option<Pid>,
@@ -86,16 +87,16 @@ impl TracedProcesses {
             };
             return changes.into_iter().map(event).collect();
         }
-        let sockets = &mut self.sockets;
+        let (sockets, files) = (&mut self.sockets, &self.files);
         let inherits = self.inherits.take_if(|load| *load == pid);
         let descriptors = self.processes.entry(pid).or_insert_with(|| match inherits {
             Some(_) => {
                 let ours = Pid(std::process::id());
-                Descriptors::inherited(&mut ProcLookup::new(ours, sockets))
+                Descriptors::inherited(&mut ProcLookup::new(ours, sockets, files))
             }
             None => Descriptors::default(),
         });
-        let operations = descriptors.apply(call, &mut ProcLookup::new(pid, &mut self.sockets));
+        let operations = descriptors.apply(call, &mut ProcLookup::new(pid, sockets, files));
         let event = |operation: Operation| {
             let at_ns = operation.end_ns;
             let call = Box::new(IoCallEvent {
@@ -137,7 +138,7 @@ impl UserSpace {
             };
             self.traced_event(router, processes, header, instance, event);
         }
-        if call.table == CallTable::IoUring && call.arguments[2] == 0 {
+        if call.table == CallTable::IoUring && !call.more_follow() {
             let series = (call.header.tid(), call.call_site);
             self.join.has_come(series, call.header.user_return);
         }
@@ -151,6 +152,11 @@ impl UserSpace {
                 call.header.time_ns(),
             );
         }
+    }
+
+    /// Keeps the path of a file that is registered with `io_uring`.
+    pub fn registered_file(&mut self, file: &IoFileRecord) {
+        self.traced.files.add(file);
     }
 
     /// Keeps the user stack of an operation that a thread handed to `io_uring`, if its process may

@@ -5,6 +5,9 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// The number of the registered file that is descriptor 0.
+const FILE: u64 = 1 << 33;
+
 /// What `/proc` would say.
 #[derive(Default)]
 struct Proc(BTreeMap<i32, &'static str>);
@@ -18,6 +21,11 @@ impl DescriptorLookup for Proc {
         let all = self.0.iter();
         all.map(|(number, name)| (*number, name.as_bytes().to_vec()))
             .collect()
+    }
+
+    fn registered(&mut self, file: u64) -> Option<Vec<u8>> {
+        let descriptor = i32::try_from(file.checked_sub(FILE)?).ok()?;
+        self.descriptor(descriptor)
     }
 
     fn directory(&mut self) -> Option<Vec<u8>> {
@@ -64,10 +72,23 @@ impl Process {
     /// The same of an operation of `io_uring`.
     fn operation(&mut self, number: i64, arguments: [i64; 2], result: i64) -> String {
         let [descriptor, slot] = arguments;
-        self.apply(&IoCallRecord {
+        self.operation_on(number, [descriptor, slot, 0, 0], result)
+    }
+
+    /// The same of one on registered files, which are those of these descriptors; 0: it is not
+    /// known which.
+    fn operation_on(&mut self, number: i64, arguments: [i64; 4], result: i64) -> String {
+        let [descriptor, slot, of, opened] = arguments;
+        let file = |descriptor: i64| match descriptor {
+            0 => 0,
+            descriptor => FILE + descriptor.cast_unsigned(),
+        };
+        let mut record = IoCallRecord {
             table: CallTable::IoUring,
             ..call(number, [descriptor, slot, 0], result, b"")
-        })
+        };
+        record.arguments[2..].copy_from_slice(&[file(of), file(opened)]);
+        self.apply(&record)
     }
 
     fn apply(&mut self, call: &IoCallRecord) -> String {
@@ -322,6 +343,77 @@ fn a_registered_file_has_a_number_of_its_own() {
     assert_eq!(
         process.operation(22, [1, 0], 9),
         "said Open 1 /dev/pts/1; Read 1 9 bytes"
+    );
+}
+
+#[test]
+fn a_registered_file_has_its_name() {
+    let sockets = [
+        (3, "tcp 127.0.0.1:80"),
+        (4, "tcp 127.0.0.1:80 - 127.0.0.1:81"),
+    ];
+    let files = [(1, "/tmp/a"), (2, "/tmp/b")];
+    let mut process = Process::with(&[files, sockets].concat());
+    let place = i64::from(FIRST_REGISTERED_FILE);
+    let mut read = |file| process.operation_on(22, [place, 0, file, 0], 9);
+    assert_eq!(
+        [1, 1, 2, 0, 0].map(&mut read),
+        [
+            "said Open 1073741824 /tmp/a; Read 1073741824 9 bytes",
+            "Read 1073741824 9 bytes",
+            // It was replaced.
+            "said Open 1073741824 /tmp/b; Read 1073741824 9 bytes",
+            "said Open 1073741824 io_uring file 0; Read 1073741824 9 bytes",
+            "Read 1073741824 9 bytes",
+        ]
+    );
+    process.descriptors.begin_again();
+    assert_eq!(
+        process.operation_on(22, [place, 0, 2, 0], 9),
+        "said Open 1073741824 /tmp/b; Read 1073741824 9 bytes"
+    );
+    let at = i64::from(libc::AT_FDCWD);
+    assert_eq!(
+        process.operation_on(18, [at, 1, 0, 1], 0),
+        "Open 1073741824 /tmp/a"
+    );
+    assert_eq!(
+        process.operation_on(13, [place + 2, 2, 3, 4], 0),
+        "said Open 1073741826 tcp 127.0.0.1:80; \
+         Open 1073741825 tcp 127.0.0.1:80 - 127.0.0.1:81"
+    );
+    assert_eq!(
+        process.operation_on(45, [2, 4, 0, 3], 0),
+        "Open 1073741827 tcp 127.0.0.1:80"
+    );
+    process.proc.0.insert(3, "tcp 10.0.0.5:99 - 10.0.0.6:80");
+    assert_eq!(
+        process.operation_on(16, [place + 3, 0, 3, 0], 0),
+        "Other 1073741827; said Open 1073741827 tcp 10.0.0.5:99 - 10.0.0.6:80"
+    );
+}
+
+/// Which file is closed is known of the time when that was handed over, and from what was opened
+/// there in the meantime.
+#[test]
+fn a_registered_file_is_closed_by_its_name() {
+    let mut process = Process::with(&[(1, "/tmp/a"), (2, "/tmp/b")]);
+    let place = i64::from(FIRST_REGISTERED_FILE);
+    process.operation_on(22, [place, 0, 1, 0], 9);
+    assert_eq!(
+        process.operation_on(19, [place, 1, 2, 0], 0),
+        "said Open 1073741824 /tmp/b; Close 1073741824"
+    );
+    process.operation_on(22, [place, 0, 1, 0], 9);
+    assert_eq!(
+        process.operation_on(19, [place, 1, 0, 0], 0),
+        "said Open 1073741824 io_uring file 0; Close 1073741824"
+    );
+    let at = i64::from(libc::AT_FDCWD);
+    process.operation_on(18, [at, 1, 0, 2], 0);
+    assert_eq!(
+        process.operation_on(19, [place, 1, 1, 0], 0),
+        "Close 1073741824"
     );
 }
 
