@@ -7,8 +7,12 @@
  * between its record is kept here. An operation that completes again and again (multishot) posts
  * all its results but the last one without the request, with its user data alone.
  *
- * Not seen are operations that post no completion because the program wants none of those that
- * succeed (IOSQE_CQE_SKIP_SUCCESS), and completions for which the ring has no room.
+ * A completion for which the ring has no room goes into a list, and its tracepoint has the user
+ * data and the result, but not the request. Requests need not differ in these, so it is looked for
+ * where those are whose completions are being posted.
+ *
+ * An operation of which the program wants no completion if it succeeds (IOSQE_CQE_SKIP_SUCCESS)
+ * ends without a tracepoint. It is counted as lost when it is handed over.
  */
 #include "kernel.h"
 #include <bpf/bpf_core_read.h>
@@ -21,6 +25,11 @@ char LICENSE[] SEC("license") = "GPL";
 /* The third argument of io_uring_complete is a pointer to what completed, and not its user data,
  * after which its result comes. Set by bpf/src/io_uring.rs. */
 const volatile bool completion_is_pointer;
+
+/* Flags of a request, set by bpf/src/io_uring.rs; 0 if they are not known: it is not completed, but
+ * will be issued again; it has failed, and those that are linked to it are cancelled and post no
+ * completions. */
+const volatile __u64 request_goes_on, skips_linked;
 
 /* A program has as many requests at a time as its queues are long, or more. What finds no room
  * counts as lost. */
@@ -52,7 +61,10 @@ enum {
 	IORING_OP_OPENAT2 = 28,
 	IORING_OP_SOCKET = 45,
 	IORING_OP_READ_MULTISHOT = 49,
-	IOSQE_FIXED_FILE = 1, /* a bit of the request's flags too */
+	/* Bits of a request's flags too. */
+	IOSQE_FIXED_FILE = 1,
+	IOSQE_CQE_SKIP_SUCCESS = 64,
+	ECANCELED = 125,
 };
 
 static __always_inline bool may_complete_again(__u8 opcode)
@@ -140,6 +152,7 @@ static __always_inline void submit(struct cpu_stats *stats, struct task_struct *
 				   __u32 cpu)
 {
 	__u32 slot = file_slot(request);
+	struct io_request_key key = {.object = (__u64)request};
 	struct io_call_record *record = &out->record;
 	struct io_thread *thread;
 
@@ -164,6 +177,9 @@ static __always_inline void submit(struct cpu_stats *stats, struct task_struct *
 	if (thread)
 		capture_io_stack(task, thread, (struct pt_regs *)bpf_task_pt_regs(task), record,
 				 cpu);
+	/* The request was another operation's, whose end was not seen. */
+	if (bpf_map_lookup_elem(&kc_io_requests, &key))
+		stats->io_calls_lost++;
 	if (!keep_request(request, record)) {
 		stats->io_calls_lost++;
 		return;
@@ -189,6 +205,11 @@ int kc_io_submit(__u64 *ctx)
 
 	if (!stats || !is_process_traced(stats, task))
 		return 0;
+	/* Its end would not be seen. */
+	if (request->flags & IOSQE_CQE_SKIP_SUCCESS) {
+		stats->io_calls_lost++;
+		return 0;
+	}
 	out = bpf_map_lookup_elem(&kc_io_scratch, &zero);
 	if (!out || __sync_val_compare_and_swap(&out->busy, 0, 1)) {
 		stats->io_calls_lost++;
@@ -227,6 +248,19 @@ static __always_inline void send_result(struct io_call_record *record,
 	record->arguments[3] = (__u64)request;
 }
 
+/* A request whose completion was posted last on a CPU. */
+struct last_posted {
+	__u64 ring;
+	__u64 request;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct last_posted);
+} kc_io_posted SEC(".maps");
+
 /* Sends the operation of a request that has completed. */
 static __always_inline void request_completed(const struct io_ring_ctx *ring,
 					      const struct io_kiocb *request,
@@ -235,7 +269,14 @@ static __always_inline void request_completed(const struct io_ring_ctx *ring,
 	struct io_request_key key = {.object = (__u64)request};
 	struct io_request_key results_key = {.object = (__u64)ring};
 	struct io_call_record *record, *results;
+	struct last_posted *last;
+	__u32 zero = 0;
 
+	last = bpf_map_lookup_elem(&kc_io_posted, &zero);
+	if (last) {
+		last->ring = (__u64)ring;
+		last->request = (__u64)request;
+	}
 	record = bpf_map_lookup_elem(&kc_io_requests, &key);
 	if (!record)
 		return;
@@ -277,5 +318,108 @@ int kc_io_complete(__u64 *ctx)
 	record = bpf_map_lookup_elem(&kc_io_requests, &key);
 	if (record)
 		send_result(record, ring, completed.res);
+	return 0;
+}
+
+/* A completion for which there is no room, and the request of it. */
+struct overflow {
+	struct io_cqe completed;
+	__u64 next;
+	__u64 found;
+};
+
+/* Completions are posted in the order of the list of requests. So the next one after the last is
+ * mostly the one; otherwise so many from the beginning on are compared: a program that never takes
+ * what has completed must not pay for the whole list each time. */
+#define MAX_AFTER_LAST 64
+#define MAX_FROM_FIRST 256
+
+/* Compares a request that has completed with a completion. If others have the same user data and
+ * the same result, they have completed too, so none of them is taken for one that has not. */
+static __always_inline bool is_completed_by(const struct io_kiocb *request,
+					    const struct io_cqe *completed)
+{
+	struct io_request_key key = {.object = (__u64)request};
+
+	return BPF_CORE_READ(request, cqe.user_data) == completed->user_data &&
+	       BPF_CORE_READ(request, cqe.res) == completed->res &&
+	       !(BPF_CORE_READ(request, flags) & request_goes_on) &&
+	       bpf_map_lookup_elem(&kc_io_requests, &key);
+}
+
+static long compare_request(__u64 index, struct overflow *overflow)
+{
+	struct io_wq_work_node *node = (struct io_wq_work_node *)overflow->next;
+	const struct io_kiocb *request;
+
+	(void)index;
+	if (!node)
+		return 1;
+	request = (const struct io_kiocb *)((__u64)node -
+					    bpf_core_field_offset(struct io_kiocb, comp_list));
+	overflow->next = (__u64)BPF_CORE_READ(node, next);
+	if (is_completed_by(request, &overflow->completed))
+		overflow->found = (__u64)request;
+	return overflow->found != 0;
+}
+
+/* Returns the request that a thread of io_uring's own works on: Linux 6.12 and older post the
+ * completion there. */
+static __always_inline const struct io_kiocb *request_of_worker(struct task_struct *task)
+{
+	struct io_worker *worker = task->worker_private;
+	struct io_wq_work *work;
+
+	if (!(task->flags & PF_IO_WORKER) || !bpf_core_field_exists(worker->cur_work))
+		return 0;
+	work = BPF_CORE_READ(worker, cur_work);
+	return work ? (const struct io_kiocb *)((__u64)work -
+						bpf_core_field_offset(struct io_kiocb, work))
+		    : 0;
+}
+
+SEC("tp_btf/io_uring_cqe_overflow")
+int kc_io_overflow(__u64 *ctx)
+{
+	const struct io_ring_ctx *ring = (const struct io_ring_ctx *)ctx[0];
+	struct overflow overflow = {.completed = {.user_data = ctx[1], .res = ctx[2]}};
+	struct task_struct *task = bpf_get_current_task_btf();
+	const struct io_kiocb *request = request_of_worker(task), *posted;
+	__u32 zero = 0;
+	struct last_posted *last = bpf_map_lookup_elem(&kc_io_posted, &zero);
+
+	if (!recording || !last)
+		return 0;
+	if (request && is_completed_by(request, &overflow.completed)) {
+		request_completed(ring, request, &overflow.completed);
+		return 0;
+	}
+	if (last->ring == (__u64)ring) {
+		posted = (const struct io_kiocb *)last->request;
+		overflow.next = (__u64)BPF_CORE_READ(posted, comp_list.next);
+		bpf_loop(MAX_AFTER_LAST, compare_request, &overflow, 0);
+	}
+	if (!overflow.found) {
+		overflow.next = (__u64)BPF_CORE_READ(ring, submit_state.compl_reqs.first);
+		bpf_loop(MAX_FROM_FIRST, compare_request, &overflow, 0);
+	}
+	if (overflow.found)
+		request_completed(ring, (const struct io_kiocb *)overflow.found,
+				  &overflow.completed);
+	return 0;
+}
+
+/* One that is linked to a request that has failed is cancelled. */
+SEC("tp_btf/io_uring_fail_link")
+int kc_io_fail_link(__u64 *ctx)
+{
+	const struct io_kiocb *failed = (const struct io_kiocb *)ctx[0];
+	const struct io_kiocb *linked = (const struct io_kiocb *)ctx[1];
+	struct io_cqe completed = {.res = -ECANCELED};
+
+	if (!(failed->flags & skips_linked))
+		return 0;
+	completed.user_data = linked->cqe.user_data;
+	request_completed(linked->ctx, linked, &completed);
 	return 0;
 }

@@ -270,6 +270,7 @@ struct task_struct {
 	unsigned long maj_flt;
 	struct task_io_accounting ioac;
 	char comm[16];
+	void *worker_private;
 	struct thread_struct thread;
 };
 
@@ -342,9 +343,26 @@ struct io_file_table___array {
 	struct io_fixed_file *files;
 };
 
+struct io_wq_work_node {
+	struct io_wq_work_node *next;
+};
+
+struct io_wq_work {
+	struct io_wq_work_node list;
+};
+
+struct io_wq_work_list {
+	struct io_wq_work_node *first;
+};
+
+struct io_submit_state {
+	struct io_wq_work_list compl_reqs;
+};
+
 /* A ring of io_uring. */
 struct io_ring_ctx {
 	struct io_file_table file_table;
+	struct io_submit_state submit_state;
 };
 
 /* Linux 6.12 and older. */
@@ -359,6 +377,13 @@ struct io_kiocb {
 	__u64 flags;
 	struct io_cqe cqe;
 	struct io_ring_ctx *ctx;
+	struct io_wq_work_node comp_list;
+	struct io_wq_work work;
+};
+
+/* A thread of io_uring's own. */
+struct io_worker {
+	struct io_wq_work *cur_work;
 };
 
 /* What the requests that open begin with, and one that closes. */

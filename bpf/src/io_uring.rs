@@ -1,7 +1,10 @@
-//! What differs between kernels in the tracepoints of `io_uring`: see `c/io_uring.bpf.c`.
+//! What differs between kernels in the tracepoints and types of `io_uring`: see
+//! `c/io_uring.bpf.c`.
+
+use std::ffi::OsStr;
 
 use bpf_abi::layout::{CallTable, IO_CALLS, TracedCall};
-use libbpf_rs::btf::types::{FuncProto, Ptr, Typedef};
+use libbpf_rs::btf::types::{Enum, FuncProto, Ptr, Typedef};
 use libbpf_rs::btf::{Btf, BtfType, ReferencesType as _};
 
 use crate::KernelTypes;
@@ -14,6 +17,17 @@ const COMPLETED: &str = "io_uring_complete";
 /// The parameters of the latter where one of them is a pointer to what completed: the program's
 /// own, the ring and the request are before it.
 const WITH_POINTER: usize = 4;
+/// That of a completion for which there is no room, and that of a request that is cancelled since
+/// one that it is linked to has failed.
+const OVERFLOWED: &str = "io_uring_cqe_overflow";
+const LINK_FAILED: &str = "io_uring_fail_link";
+/// The parameters of the latter, with the program's own. Older kernels have more.
+const TWO_REQUESTS: usize = 3;
+
+/// Bits of the flags of a request: it will be issued again, and those that are linked to it post no
+/// completions.
+const GOES_ON: &str = "REQ_F_REISSUE_BIT";
+const SKIPS_LINKED: &str = "REQ_F_SKIP_LINK_CQES_BIT";
 
 /// Returns whether any operation of `io_uring` is among the traced calls.
 pub(crate) fn is_traced(calls: &[TracedCall]) -> bool {
@@ -31,15 +45,25 @@ pub(crate) fn prepare(
     traced: bool,
     types: &KernelTypes,
 ) -> libbpf_rs::Result<()> {
-    let found = types.btf().filter(|_| traced).and_then(tracepoints);
+    let types = types.btf().filter(|_| traced);
+    let found = types.and_then(tracepoints);
     let submit = &mut open.progs.kc_io_submit;
     submit.set_autoload(found.is_some());
     if let Some((submitted, _)) = found {
         submit.set_attach_target(0, Some(submitted.to_owned()))?;
     }
     open.progs.kc_io_complete.set_autoload(found.is_some());
+    let types = types.filter(|_| found.is_some());
+    let has = |name| types.and_then(|types| parameters(types, name));
+    open.progs
+        .kc_io_overflow
+        .set_autoload(has(OVERFLOWED).is_some());
+    open.progs
+        .kc_io_fail_link
+        .set_autoload(has(LINK_FAILED) == Some(TWO_REQUESTS));
     for map in [
         &mut open.maps.kc_io_requests,
+        &mut open.maps.kc_io_posted,
         &mut open.maps.kc_io_files,
         &mut open.maps.kc_io_file_scratch,
     ] {
@@ -47,6 +71,9 @@ pub(crate) fn prepare(
     }
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.completion_is_pointer = found.is_some_and(|(_, pointer)| pointer);
+        let flag = |name| types.and_then(|types| flag(types, name));
+        rodata.request_goes_on = flag(GOES_ON).unwrap_or_default();
+        rodata.skips_linked = flag(SKIPS_LINKED).unwrap_or_default();
     }
     Ok(())
 }
@@ -54,14 +81,25 @@ pub(crate) fn prepare(
 /// Returns the tracepoint of an operation that is handed over, and whether that of a completion
 /// has a pointer to what completed.
 fn tracepoints(btf: &Btf<'_>) -> Option<(&'static str, bool)> {
-    let parameters = |name: &str| {
-        let declared = btf.type_by_name::<Typedef<'_>>(&format!("btf_trace_{name}"))?;
-        let function: Ptr<'_> = declared.referenced_type().try_into().ok()?;
-        let function: BtfType<'_> = function.referenced_type();
-        let function = FuncProto::try_from(function).ok()?;
-        Some(function.len())
-    };
     let mut names = SUBMITTED.into_iter();
-    let submitted = names.find(|name| parameters(name).is_some())?;
-    Some((submitted, parameters(COMPLETED)? == WITH_POINTER))
+    let submitted = names.find(|name| parameters(btf, name).is_some())?;
+    Some((submitted, parameters(btf, COMPLETED)? == WITH_POINTER))
+}
+
+/// Returns how many parameters a tracepoint has, with the program's own.
+fn parameters(btf: &Btf<'_>, name: &str) -> Option<usize> {
+    let declared = btf.type_by_name::<Typedef<'_>>(&format!("btf_trace_{name}"))?;
+    let function: Ptr<'_> = declared.referenced_type().try_into().ok()?;
+    let function: BtfType<'_> = function.referenced_type();
+    let function = FuncProto::try_from(function).ok()?;
+    Some(function.len())
+}
+
+/// Returns a flag of a request by the name of its bit.
+fn flag(btf: &Btf<'_>, name: &str) -> Option<u64> {
+    let bit = btf.type_by_kind::<Enum<'_>>().find_map(|one| {
+        let found = one.iter().find(|bit| bit.name == Some(OsStr::new(name)));
+        found.map(|bit| bit.value)
+    })?;
+    1_u64.checked_shl(u32::try_from(bit).ok()?)
 }

@@ -134,7 +134,12 @@ impl Programs {
                 hooks.push(program.attach().map_err(step("watch system calls"))?);
             }
         }
-        let operations = [&skel.progs.kc_io_complete, &skel.progs.kc_io_submit];
+        let operations = [
+            &skel.progs.kc_io_overflow,
+            &skel.progs.kc_io_fail_link,
+            &skel.progs.kc_io_complete,
+            &skel.progs.kc_io_submit,
+        ];
         for program in operations.into_iter().filter(|program| program.autoload()) {
             hooks.push(program.attach().map_err(step("watch io_uring"))?);
         }

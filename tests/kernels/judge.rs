@@ -14,7 +14,9 @@ use tests::experiment::summary::{FollowedStats, RunSummary, complete};
 use tests::experiment::{array_ticks, io_records, sync_records};
 use tests::gprofng;
 use tests::kcollect::{experiment_in, experiments_in, sub_experiment};
-use tests::workload::io_calls::{Counted, REGISTERED_FILES, RING_FILES, each_file, each_operation};
+use tests::workload::io_calls::{
+    Counted, OVERFLOW_FILES, REGISTERED_FILES, RING_FILES, each_file, each_operation,
+};
 use tests::workload::loads;
 use tests::workload::locked::{Lock, each_wait};
 use tests::workload::memory::{has_blocks, has_own_samples};
@@ -24,7 +26,7 @@ use crate::counters;
 use crate::cpus::Taken;
 use crate::runs::{
     ALLOCATED, COUNTED, FOLLOWED, Glances, IO, LoadReport, MANY_CPUS, MOVING, OWN_SAMPLES, RING,
-    RING_REGISTERED, STATES, TRACED, VerifiedProgram,
+    RING_OVERFLOW, RING_REGISTERED, STATES, TRACED, VerifiedProgram,
 };
 use crate::verifier;
 
@@ -93,6 +95,7 @@ pub(crate) fn judge(results: &Path) -> Verdict {
         IO,
         RING,
         RING_REGISTERED,
+        RING_OVERFLOW,
         ALLOCATED,
         OWN_SAMPLES,
         MOVING,
@@ -122,6 +125,9 @@ pub(crate) fn judge(results: &Path) -> Verdict {
             RING => verdicts.push(operations(&recording, RING_FILES).context(RING)),
             RING_REGISTERED => {
                 verdicts.push(operations(&recording, REGISTERED_FILES).context(RING_REGISTERED));
+            }
+            RING_OVERFLOW => {
+                verdicts.push(operations(&recording, OVERFLOW_FILES).context(RING_OVERFLOW));
             }
             ALLOCATED => {
                 let own = sub_experiment(&recording.experiment, "_allocations_PID_");

@@ -42,8 +42,10 @@ pub(crate) const IO: &str = "io";
 pub(crate) const IO_CALLS: &str = "/io_calls";
 /// The recording of operations of `io_uring`.
 pub(crate) const RING: &str = "ring";
-/// The recording of those on registered files.
+/// The recordings of those on registered files, and of those for whose completions there is no
+/// room.
 pub(crate) const RING_REGISTERED: &str = "ring_registered";
+pub(crate) const RING_OVERFLOW: &str = "ring_overflow";
 /// The program that hands them over, in a machine.
 pub(crate) const RING_IO: &str = "/ring_io";
 /// The recording of blocks that are allocated.
@@ -120,6 +122,11 @@ pub(crate) const RUNS: [&[Run]; 3] = [
             name: RING_REGISTERED,
             args: &["-p", "on", "-x", "off", "-i", "on", "--"],
             load: &[RING_IO, "registered", "/tmp"],
+        },
+        Run {
+            name: RING_OVERFLOW,
+            args: &["-p", "on", "-x", "off", "-i", "on", "--"],
+            load: &[RING_IO, "overflow", "/tmp"],
         },
         Run {
             name: ALLOCATED,

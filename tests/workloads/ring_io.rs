@@ -10,6 +10,11 @@
 //!
 //! `ring_io registered DIRECTORY`: operations on registered files, whose places get other files by
 //! each way that there is, also while operations are under way.
+//!
+//! `ring_io overflow DIRECTORY`: operations whose completions find no room in the ring.
+//!
+//! `ring_io skipped DIRECTORY`: operations that post no completion. Prints how many of these can't
+//! be seen: `unseen COUNT`.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -179,6 +184,8 @@ fn main() -> Result<()> {
     let files = match first.to_str() {
         Some("under-way") => return under_way(second.to_str().context("no number")?.parse()?),
         Some("registered") => registered(&Path::new(&second).canonicalize()?)?,
+        Some("overflow") => overflow(&Path::new(&second).canonicalize()?)?,
+        Some("skipped") => skipped(&Path::new(&second).canonicalize()?)?,
         _ => in_batches(
             &Path::new(&first).canonicalize()?,
             second.to_str().context("no number")?.parse()?,
@@ -448,5 +455,169 @@ fn registered(directory: &Path) -> Result<Files> {
     files.count(&two_name, Kind::Other, result, took);
     std::thread::sleep(KNOWN);
     std::mem::forget((two, three, reader, writer));
+    Ok(files)
+}
+
+/// Room for completions.
+const ROOM: u32 = 8;
+
+/// Counts so many completions of operations that were handed over, in any order.
+fn collect(
+    ring: &mut Ring,
+    files: &mut Files,
+    (count, name, kind): (u32, &str, Kind),
+    began: Instant,
+) -> Result<()> {
+    for _ in 0..count {
+        ring.ring.submit_and_wait(1)?;
+        let completed = ring.ring.completion().next().context("no completion")?;
+        // Those of no operation.
+        if completed.user_data() == 0 {
+            files.count(name, kind, completed.result(), began.elapsed());
+        }
+    }
+    Ok(())
+}
+
+fn overflow(directory: &Path) -> Result<Files> {
+    const TIMES: u32 = 4;
+    let mut files = Files::default();
+    let mut ring = Ring::new(ROOM, ROOM)?;
+    let (file, name) = open(&mut files, directory, "data")?;
+    let descriptor = types::Fd(file.as_raw_fd());
+    let began = Instant::now();
+    // All with the same user data.
+    for number in 0..ROOM * TIMES {
+        let entry = opcode::Write::new(descriptor, ring.buffer.as_ptr(), 100 + number);
+        ring.push(&entry.offset(u64::from(number) * 4096).build())?;
+        if number % ROOM == ROOM - 1 {
+            ring.ring.submit()?;
+        }
+    }
+    collect(
+        &mut ring,
+        &mut files,
+        (ROOM * TIMES, &name, Kind::Write),
+        began,
+    )?;
+    // Each with the same result, and operations between them that are not recorded.
+    let began = Instant::now();
+    for number in 0..ROOM * TIMES {
+        match number % 2 {
+            0 => {
+                let entry = opcode::Read::new(descriptor, ring.buffer.as_mut_ptr(), 100);
+                ring.push(&entry.build())?;
+            }
+            _ => ring.push(&opcode::Nop::new().build().user_data(1))?,
+        }
+        if number % ROOM == ROOM - 1 {
+            ring.ring.submit()?;
+        }
+    }
+    collect(
+        &mut ring,
+        &mut files,
+        (ROOM * TIMES, &name, Kind::Read),
+        began,
+    )?;
+
+    // By a thread of the kernel.
+    let began = Instant::now();
+    for number in 0..ROOM * TIMES {
+        let entry = opcode::Write::new(descriptor, ring.buffer.as_ptr(), 100 + number);
+        ring.push(&entry.build().flags(squeue::Flags::ASYNC))?;
+        if number % ROOM == ROOM - 1 {
+            ring.ring.submit()?;
+        }
+    }
+    std::thread::sleep(A_CALL / 10);
+    collect(
+        &mut ring,
+        &mut files,
+        (ROOM * TIMES, &name, Kind::Write),
+        began,
+    )?;
+
+    // All at once, long after they were handed over.
+    let (reader, writer) = std::io::pipe()?;
+    let pipe = name_of(reader.as_raw_fd())?;
+    files.other(&pipe);
+    let mut big = Ring::new(512, 512)?;
+    let mut small = Ring::new(512, 512)?;
+    let began = Instant::now();
+    for _ in 0..3 {
+        for ring in [&mut big, &mut small] {
+            for _ in 0..500 {
+                let buffer = ring.buffer.as_mut_ptr();
+                let read = opcode::Read::new(types::Fd(reader.as_raw_fd()), buffer, 1);
+                ring.push(&read.build())?;
+            }
+            ring.ring.submit()?;
+        }
+    }
+    std::thread::sleep(KNOWN);
+    close(writer)?;
+    files.other(&pipe);
+    for ring in [&mut big, &mut small] {
+        collect(ring, &mut files, (1500, &pipe, Kind::Read), began)?;
+    }
+
+    // One that would complete again ends with the result for which there is no room.
+    let (group, bytes) = BUFFERS;
+    let mut memory = vec![0_u8; usize::try_from(bytes)?];
+    let provide = opcode::ProvideBuffers::new(memory.as_mut_ptr(), bytes, 1, group, 0);
+    ring.one(&provide.build())?;
+    let (receiver, mut sender) = UnixStream::pair()?;
+    let socket = "socketpair";
+    files.other(socket);
+    let began = Instant::now();
+    let receive = opcode::RecvMulti::new(types::Fd(receiver.as_raw_fd()), group);
+    ring.push(&receive.build())?;
+    ring.ring.submit()?;
+    for _ in 0..ROOM {
+        ring.push(&opcode::Nop::new().build().user_data(1))?;
+    }
+    ring.ring.submit()?;
+    sender.write_all(b"message")?;
+    files.count(socket, Kind::Write, 7, A_CALL);
+    collect(&mut ring, &mut files, (ROOM + 1, socket, Kind::Read), began)?;
+    std::thread::sleep(KNOWN);
+    std::mem::forget((file, reader, receiver, sender));
+    Ok(files)
+}
+
+fn skipped(directory: &Path) -> Result<Files> {
+    const SKIPPED: u32 = 10;
+    let mut files = Files::default();
+    let mut ring = Ring::new(64, 128)?;
+    let (file, name) = open(&mut files, directory, "data")?;
+    let descriptor = types::Fd(file.as_raw_fd());
+    for flags in [squeue::Flags::empty(), squeue::Flags::ASYNC] {
+        for number in 0..SKIPPED {
+            let entry = opcode::Write::new(descriptor, ring.buffer.as_ptr(), 100 + number);
+            let flags = flags | squeue::Flags::SKIP_SUCCESS;
+            ring.push(&entry.build().flags(flags))?;
+        }
+        ring.ring.submit()?;
+    }
+    std::thread::sleep(KNOWN);
+    // One that fails, and one that is cancelled for it: only the first one has a completion.
+    let opened = File::open(directory)?;
+    let began = Instant::now();
+    let failing = opcode::Read::new(types::Fd(opened.as_raw_fd()), ring.buffer.as_mut_ptr(), 10);
+    let flags = squeue::Flags::SKIP_SUCCESS | squeue::Flags::IO_LINK;
+    ring.push(&failing.build().flags(flags))?;
+    let entry = opcode::Write::new(descriptor, ring.buffer.as_ptr(), 100);
+    ring.push(&entry.build())?;
+    let completed = ring.wait(1)?;
+    ensure!(completed[0].result() == -libc::EISDIR, "{completed:?}");
+    let cancelled = -libc::ECANCELED;
+    files.count(&name, Kind::Write, cancelled, began.elapsed());
+    // None of those that come after is taken for one of them.
+    for _ in 0..20 {
+        write_by_ring(&mut ring, &mut files, descriptor, &name)?;
+    }
+    std::mem::forget((file, opened));
+    println!("unseen {}", 2 * SKIPPED + 1);
     Ok(files)
 }

@@ -21,11 +21,12 @@ use tests::experiment::{addresses, io_records};
 use tests::gprofng::script;
 use tests::kcollect::{FinishedRecording, experiments_in, record, sub_experiment};
 use tests::machine::disturbance::{judge_times, not_judged};
-use tests::machine::{Shared, io_uring, work_cpu};
+use tests::machine::{Exclusive, Shared, io_uring, work_cpu};
 use tests::workload;
 use tests::workload::compat32;
 use tests::workload::io_calls::{
-    Counted, IO_CALLS, IO_STACKS, REGISTERED_FILES, RING_FILES, by_file, each_file, each_operation,
+    Counted, IO_CALLS, IO_STACKS, OVERFLOW_FILES, REGISTERED_FILES, RING_FILES, by_file, each_file,
+    each_operation,
 };
 use user_collector::io_calls::calls::name_of;
 
@@ -276,6 +277,32 @@ fn root_registered_files_of_io_uring_have_their_names() -> Result<()> {
     RunSummary::of(&recorded.experiment()?)?.complete()?;
     let unnamed = used.iter().any(|name| name.starts_with("io_uring file"));
     ensure!(!unnamed, "{used:?}");
+    Ok(())
+}
+
+/// Completions for which there was no room are recorded as all others are.
+#[test]
+fn root_completions_that_overflow_are_recorded() -> Result<()> {
+    let _machine = Shared::take()?;
+    let Some((recorded, _)) = record_ring("overflow", OVERFLOW_FILES)? else {
+        return Ok(());
+    };
+    RunSummary::of(&recorded.experiment()?)?.complete()
+}
+
+/// An operation without a completion is counted as lost, and no other one is taken for it. Alone:
+/// other recordings count it too until they know that its process is not followed.
+#[test]
+fn root_alone_operations_without_completions_are_counted() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let Some((recorded, _)) = record_ring("skipped", 1)? else {
+        return Ok(());
+    };
+    let mut lines = recorded.finished.stdout.lines();
+    let unseen = lines.find_map(|line| line.strip_prefix("unseen "));
+    let unseen: u64 = unseen.context("no count")?.parse()?;
+    let lost = number_of(&recorded.experiment()?, "io_calls", "lost")?;
+    ensure!(lost == unseen, "{lost} are lost, not {unseen}");
     Ok(())
 }
 

@@ -20,6 +20,8 @@ const FILES: usize = 9;
 pub const RING_FILES: usize = 5;
 /// Those of `ring_io registered`.
 pub const REGISTERED_FILES: usize = 9;
+/// Those of `ring_io overflow`.
+pub const OVERFLOW_FILES: usize = 3;
 
 /// The calls on a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
