@@ -309,10 +309,10 @@ fn root_alone_operations_without_completions_are_counted() -> Result<()> {
 /// There is room for so many operations under way at a time (`c/io_uring.bpf.c`); others count as
 /// lost.
 #[test]
-fn root_operations_beyond_the_bound_are_counted() -> Result<()> {
+fn root_alone_operations_beyond_the_bound_are_counted() -> Result<()> {
     const BOUND: u64 = 16_384;
     const UNDER_WAY: u64 = 20_000;
-    let _machine = Shared::take()?;
+    let _machine = Exclusive::take()?;
     if let Err(error) = io_uring() {
         not_judged(format_args!("this kernel permits no io_uring: {error:#}"));
         return Ok(());
