@@ -23,6 +23,8 @@ struct unwind_scan;
 
 static __always_inline bool unwind_tries_rule(struct unwind_scan *scan, void *reader,
 					      void *finder);
+static __always_inline bool unwind_does_lead_on(struct unwind_scan *scan, void *reader,
+						void *finder, __u64 address, __u64 sp);
 
 #include "unwind_scan.h"
 

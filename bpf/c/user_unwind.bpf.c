@@ -101,9 +101,17 @@ __attribute__((noinline)) int kc_restore_copy(__u32 scratch_index)
 }
 
 /* Declared in user_unwind.h. */
-__attribute__((noinline)) int kc_rule_number_at(__u32 scratch_index, __u64 address)
+__attribute__((noinline)) int kc_find_rule(__u32 scratch_index, __u64 address)
 {
 	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
 
-	return out ? rule_number_at(out, address) : -1;
+	return out ? find_rule(out, &out->code, address) : 0;
+}
+
+/* Declared in user_unwind.h. */
+__attribute__((noinline)) int kc_leads_on(__u32 scratch_index, __u64 address, __u64 sp)
+{
+	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
+
+	return out ? unwind_leads_on(&out->scan, 0, out, address, sp) : 0;
 }

@@ -109,28 +109,23 @@ static __always_inline __u32 find_rule(const struct user_scratch *out,
 	return below ? rows->row[(start + below - 1) & (ROWS_PER_CHUNK - 1)].rule : 0;
 }
 
-/* Returns the number of the rule for an address, 0 where there is none, or -1 where no code is
- * known or its table is not there yet. */
-static __always_inline int rule_number_at(struct user_scratch *out, __u64 address)
+/* find_rule() in the code that was found last, as a global function, which the verifier checks
+ * once: a scan calls it in several places. It is in user_unwind.bpf.c. */
+int kc_find_rule(__u32 scratch_index, __u64 address);
+
+/* Finds a rule for a scan. The finder is the scratch. It finds the code itself, since functions may
+ * call each other no deeper than a scan does then. */
+static __always_inline int unwind_rule_at(void *finder, __u64 address, struct unwind_rule *rule)
 {
+	struct user_scratch *out = finder;
 	const struct mapped_code *code = code_at(out, address);
+	__u32 number;
 
 	if (!code || code->kind == CODE_PENDING)
 		return -1;
-	return code->kind == CODE_TABLE ? find_rule(out, code, address) : 0;
-}
-
-/* rule_number_at() as a global function, which the verifier checks once: a scan calls it in several
- * places. It is in user_unwind.bpf.c. */
-int kc_rule_number_at(__u32 scratch_index, __u64 address);
-
-/* Finds a rule for a scan. The finder is the scratch. */
-static __always_inline int unwind_rule_at(void *finder, __u64 address, struct unwind_rule *rule)
-{
-	int number = kc_rule_number_at(((struct user_scratch *)finder)->index, address);
-
-	if (number <= 0)
-		return number;
+	number = code->kind == CODE_TABLE ? kc_find_rule(out->index, address) : 0;
+	if (!number)
+		return 0;
 	*rule = rules[number & (MAX_RULES - 1)];
 	return 1;
 }
@@ -145,6 +140,17 @@ static __always_inline bool unwind_tries_rule(struct unwind_scan *scan, void *re
 	(void)scan;
 	(void)reader;
 	return kc_try_rule(((struct user_scratch *)finder)->index);
+}
+
+/* unwind_leads_on() of the stack of the thread that runs: a global function, likewise. */
+int kc_leads_on(__u32 scratch_index, __u64 address, __u64 sp);
+
+static __always_inline bool unwind_does_lead_on(struct unwind_scan *scan, void *reader,
+						void *finder, __u64 address, __u64 sp)
+{
+	(void)scan;
+	(void)reader;
+	return kc_leads_on(((struct user_scratch *)finder)->index, address, sp);
 }
 
 /* Looks at a word of the stack of the thread that runs. */

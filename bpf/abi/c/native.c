@@ -33,6 +33,8 @@ struct unwind_scan;
 
 static __always_inline bool unwind_tries_rule(struct unwind_scan *scan, void *reader,
 					      void *finder);
+static __always_inline bool unwind_does_lead_on(struct unwind_scan *scan, void *reader,
+						void *finder, __u64 address, __u64 sp);
 
 #include "cpu_stats.h"
 #include "limits.h"
@@ -45,6 +47,12 @@ static __always_inline bool unwind_tries_rule(struct unwind_scan *scan, void *re
 {
 	(void)finder;
 	return unwind_try_rule(scan, reader);
+}
+
+static __always_inline bool unwind_does_lead_on(struct unwind_scan *scan, void *reader,
+						void *finder, __u64 address, __u64 sp)
+{
+	return unwind_leads_on(scan, reader, finder, address, sp);
 }
 
 void kcollect_unwind_begin(struct unwind_scan *scan, __u64 own_start, __u64 own_end);

@@ -6,8 +6,8 @@
  *
  * static __always_inline int unwind_rule_at(void *finder, __u64 address, struct unwind_rule *rule);
  *
- * It also defines unwind_tries_rule(), which calls unwind_try_rule(): in BPF by a function that the
- * verifier checks once.
+ * It also defines unwind_tries_rule(), which calls unwind_try_rule(), and unwind_does_lead_on(),
+ * which calls unwind_leads_on(): in BPF by functions that the verifier checks once.
  *
  * unwind_rule_at() returns 1 and a rule, 0 where code without a rule is mapped, and -1 where no
  * code is known to be, or its table is not there yet.
@@ -400,7 +400,7 @@ static __always_inline int unwind_scan_caller(struct unwind_scan *scan, void *re
 	if (unwind_rule_at(finder, word - 1, &scan->rule) <= 0)
 		return 0;
 	call = unwind_call_before(scan, reader, finder, word);
-	if (call <= scan->call || !unwind_leads_on(scan, reader, finder, word, address + 8))
+	if (call <= scan->call || !unwind_does_lead_on(scan, reader, finder, word, address + 8))
 		return 0;
 	scan->word = word;
 	unwind_take_caller(scan, call, address);
