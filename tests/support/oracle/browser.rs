@@ -12,6 +12,7 @@
 use std::env;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -19,6 +20,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::signal::{Signal, killpg};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -82,6 +84,7 @@ impl Browser {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(output.try_clone()?)
+            .process_group(0)
             .spawn()?;
         let orders = child.stdin.take().context("no pipe")?;
         let answers = listen(child.stdout.take().context("no pipe")?);
@@ -334,8 +337,9 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Its other processes end with it.
-        let _ = self.child.kill();
+        // All of its processes: others would write the profile again after it is removed.
+        let group = nix::unistd::Pid::from_raw(self.child.id().cast_signed());
+        let _ = killpg(group, Signal::SIGKILL);
         let _ = self.child.wait();
     }
 }
