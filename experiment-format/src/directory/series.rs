@@ -84,6 +84,12 @@ impl Former {
         let _ = same_file(self.dir.as_fd()).and_then(|dir| dir.unlock());
     }
 
+    /// Returns whether its directory was removed since it was found.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        fstat(&self.dir.fd).is_ok_and(|stat| stat.st_nlink == 0)
+    }
+
     /// Removes the copies of load objects of which it has compressed ones.
     pub fn remove_double_copies(&self) {
         let archives = archives_in(self.dir.as_fd()).filter(|_| self.has_double_copies);
@@ -256,6 +262,8 @@ mod tests {
         let all: HashMap<_, _> = formers.iter().flat_map(|former| &former.files).collect();
         assert!(all.values().map(|room| **room).sum::<u64>() < 200_000);
 
+        assert!(!formers[0].is_removed());
+        let again = ours.formers().unwrap();
         let read = File::open(path.join("k.3.er")).unwrap();
         note_use(read.as_fd());
         let gone: Vec<_> = formers
@@ -263,6 +271,8 @@ mod tests {
             .map(|former| former.remove().unwrap())
             .collect();
         assert_eq!(gone, [true, false]);
+        let removed: Vec<_> = again.iter().map(Former::is_removed).collect();
+        assert_eq!(removed, [true, false]);
         assert!(!path.join("k.1.er").exists() && path.join("k.3.er").exists());
         drop(read);
         let left = ours.formers().unwrap().pop().unwrap();

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use nix::fcntl::AtFlags;
-use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
+use nix::sys::stat::{FileStat, SFlag, fstatat};
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
 use super::PackStep;
@@ -34,21 +34,9 @@ pub fn compress_copies(
     before: Option<&Former>,
     wait: &mut dyn FnMut(PackStep) -> io::Result<()>,
 ) -> Result<()> {
-    // It may be removed meanwhile, which is no error.
+    // It may be removed meanwhile.
     former.release();
-    let compressed = compress_in(former.dir(), before, wait);
-    let stat = fstat(former.dir().as_fd());
-    match stat.is_ok_and(|stat| stat.st_nlink == 0) {
-        true => Ok(()),
-        false => compressed,
-    }
-}
-
-fn compress_in(
-    dir: &ExperimentDir,
-    before: Option<&Former>,
-    wait: &mut dyn FnMut(PackStep) -> io::Result<()>,
-) -> Result<()> {
+    let dir = former.dir();
     let failed = |error: io::Error| Error::io("compress", &dir.path().join(ARCHIVES), error);
     let Some(archives) = archives_in(dir.as_fd()) else {
         return Ok(());

@@ -409,20 +409,6 @@ fn in_place_an_interruption_is_no_reason_to_write_again() {
     }
 }
 
-/// `--keep` removes one whose load objects are being compressed.
-#[test]
-fn in_place_what_is_removed_while_it_is_compressed_is_no_error() {
-    let tmp = TempDir::new().unwrap();
-    let newest = series(tmp.path());
-    let dir = tmp.path().join("k.1.er");
-    let mut remove = |_| {
-        fs::remove_dir_all(&dir)?;
-        Err(std::io::ErrorKind::NotFound.into())
-    };
-    compress_copies(&first_of(&newest), None, &mut remove).unwrap();
-    assert!(!dir.exists());
-}
-
 #[test]
 fn in_place_what_a_killed_process_did_not_compress_is_compressed() {
     let tmp = TempDir::new().unwrap();

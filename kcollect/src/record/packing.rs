@@ -75,6 +75,10 @@ impl Packer {
                     let mut pace = Pace::new(share, &stop_packing);
                     let bytes = pack_in_place(&former, &mut |step| pace.wait(step));
                     let result = PackResult::of_packing(former.name(), bytes);
+                    // By `--keep`, meanwhile.
+                    if former.is_removed() {
+                        continue;
+                    }
                     if pace.is_over || done.send(result).is_err() {
                         return;
                     }
@@ -91,7 +95,9 @@ impl Packer {
                 if pace.is_over {
                     return;
                 }
-                if let Err(error) = compressed {
+                if let Err(error) = compressed
+                    && !former.is_removed()
+                {
                     let name = former.name().to_owned();
                     let _ = also_done.send(PackResult::NotCompressed(name, error));
                 }
