@@ -36,7 +36,8 @@ static __always_inline __u64 maple_pivots(__u64 type)
 }
 
 /* Returns the index in a node with so many pivots of the child for an address. Pivots behind that
- * of the last child but one are 0, or the highest address of the node. Ranges are of whole pages. */
+ * of the last child but one are 0, or the highest address of the node. Ranges are of whole
+ * pages. */
 static __always_inline __u64 maple_slot(const __u64 *node, __u64 pivots, __u64 address)
 {
 	__u64 below = 0, has_all = maple_less(ARANGE_PIVOTS, pivots);

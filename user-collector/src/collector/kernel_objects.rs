@@ -159,8 +159,8 @@ impl KernelObjects {
         new
     }
 
-    /// Notes that a piece, in which an address is, is written. Returns the positions of those of its
-    /// events that were not before; `came` are the positions of those that came since.
+    /// Notes that a piece, in which an address is, is written. Returns the positions of those of
+    /// its events that were not before; `came` are the positions of those that came since.
     fn write(
         &mut self,
         address: u64,
