@@ -20,11 +20,15 @@ static __always_inline int unwind_read(void *reader, __u64 address, __u64 *word)
 static __always_inline int unwind_rule_at(void *finder, __u64 address, struct unwind_rule *rule);
 
 struct unwind_scan;
+struct unwind_state;
 
 static __always_inline bool unwind_tries_rule(struct unwind_scan *scan, void *reader,
 					      void *finder);
 static __always_inline bool unwind_does_lead_on(struct unwind_scan *scan, void *reader,
 						void *finder, __u64 address, __u64 sp);
+static __always_inline bool unwind_does_caller_lead_on(struct unwind_scan *scan,
+						       const struct unwind_state *caller,
+						       void *reader, void *finder);
 
 #include "unwind_scan.h"
 

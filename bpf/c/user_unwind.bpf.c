@@ -115,3 +115,11 @@ __attribute__((noinline)) int kc_leads_on(__u32 scratch_index, __u64 address, __
 
 	return out ? unwind_leads_on(&out->scan, 0, out, address, sp) : 0;
 }
+
+/* Declared in user_unwind.h. */
+__attribute__((noinline)) int kc_caller_leads_on(__u32 scratch_index)
+{
+	struct user_scratch *out = bpf_map_lookup_elem(&kc_user_scratch, &scratch_index);
+
+	return out ? unwind_caller_leads_on(&out->scan, &out->state, 0, out) : 0;
+}

@@ -153,6 +153,20 @@ static __always_inline bool unwind_does_lead_on(struct unwind_scan *scan, void *
 	return kc_leads_on(((struct user_scratch *)finder)->index, address, sp);
 }
 
+/* unwind_caller_leads_on() of the thread that runs, to whose caller its state has gone: a global
+ * function, likewise. */
+int kc_caller_leads_on(__u32 scratch_index);
+
+static __always_inline bool unwind_does_caller_lead_on(struct unwind_scan *scan,
+						       const struct unwind_state *caller,
+						       void *reader, void *finder)
+{
+	(void)scan;
+	(void)caller;
+	(void)reader;
+	return kc_caller_leads_on(((struct user_scratch *)finder)->index);
+}
+
 /* Looks at a word of the stack of the thread that runs. */
 static long scan_word(__u64 index, struct user_scratch **out)
 {

@@ -30,11 +30,15 @@ static __always_inline int unwind_rule_at(void *finder, __u64 address, struct un
 }
 
 struct unwind_scan;
+struct unwind_state;
 
 static __always_inline bool unwind_tries_rule(struct unwind_scan *scan, void *reader,
 					      void *finder);
 static __always_inline bool unwind_does_lead_on(struct unwind_scan *scan, void *reader,
 						void *finder, __u64 address, __u64 sp);
+static __always_inline bool unwind_does_caller_lead_on(struct unwind_scan *scan,
+						       const struct unwind_state *caller,
+						       void *reader, void *finder);
 
 #include "cpu_stats.h"
 #include "limits.h"
@@ -53,6 +57,13 @@ static __always_inline bool unwind_does_lead_on(struct unwind_scan *scan, void *
 						void *finder, __u64 address, __u64 sp)
 {
 	return unwind_leads_on(scan, reader, finder, address, sp);
+}
+
+static __always_inline bool unwind_does_caller_lead_on(struct unwind_scan *scan,
+						       const struct unwind_state *caller,
+						       void *reader, void *finder)
+{
+	return unwind_caller_leads_on(scan, caller, reader, finder);
 }
 
 void kcollect_unwind_begin(struct unwind_scan *scan, __u64 own_start, __u64 own_end);

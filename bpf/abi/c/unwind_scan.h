@@ -6,8 +6,9 @@
  *
  * static __always_inline int unwind_rule_at(void *finder, __u64 address, struct unwind_rule *rule);
  *
- * It also defines unwind_tries_rule(), which calls unwind_try_rule(), and unwind_does_lead_on(),
- * which calls unwind_leads_on(): in BPF by functions that the verifier checks once.
+ * It also defines unwind_tries_rule(), which calls unwind_try_rule(), unwind_does_lead_on(), which
+ * calls unwind_leads_on(), and unwind_does_caller_lead_on(), which calls unwind_caller_leads_on():
+ * in BPF by functions that the verifier checks once.
  *
  * unwind_rule_at() returns 1 and a rule, 0 where code without a rule is mapped, and -1 where no
  * code is known to be, or its table is not there yet.
@@ -235,11 +236,9 @@ static __always_inline bool unwind_rule_leads_on(struct unwind_scan *scan, void 
 static __always_inline bool unwind_leads_on(struct unwind_scan *scan, void *reader, void *finder,
 					    __u64 address, __u64 sp)
 {
-	__u64 fp = scan->fp;
-
 	if (unwind_rule_at(finder, address - 1, &scan->rule) <= 0)
 		return false;
-	scan->trial_fp = fp;
+	scan->trial_fp = scan->fp;
 	/* A first function is an end. A zero instead of a return address is more likely any zero.
 	 */
 	if (scan->rule.cfa_kind == CFA_STOP)
@@ -249,17 +248,16 @@ static __always_inline bool unwind_leads_on(struct unwind_scan *scan, void *read
 		if (number) {
 			if (scan->rule.cfa_register != UNWIND_FP)
 				return false;
-			fp = scan->saved[(scan->saves - number) & (SCAN_SAVED - 1)];
-			if (fp < sp)
+			scan->trial_fp = scan->saved[(scan->saves - number) & (SCAN_SAVED - 1)];
+			if (scan->trial_fp < sp)
 				continue;
 			scan->trial.known = 1 << UNWIND_SP | 1 << UNWIND_FP | UNWIND_FP_UNSURE;
 		}
 		scan->trial.pc = address;
 		scan->trial.registers[UNWIND_SP] = sp;
-		scan->trial.registers[UNWIND_FP] = fp;
+		scan->trial.registers[UNWIND_FP] = scan->trial_fp;
 		scan->trial.exact = 0;
 		scan->trial.bx_at = 0;
-		scan->trial_fp = fp;
 		if (unwind_rule_leads_on(scan, reader, finder))
 			return true;
 	}
@@ -307,7 +305,7 @@ static __always_inline enum unwind_end unwind_without_rule(struct unwind_scan *s
 	}
 	if (!runs || !*sure || !(state->known & UNWIND_FP_CHAIN))
 		return end;
-	*sure = unwind_caller_leads_on(scan, state, reader, finder);
+	*sure = unwind_does_caller_lead_on(scan, state, reader, finder);
 	if (*sure && leaves)
 		scan->back = scan->sp;
 	if (*sure && returns) {
