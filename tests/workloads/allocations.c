@@ -4,8 +4,8 @@
  * functions that allocate blocks, each in another way, and free some. Of each it prints
  * `memory NAME ALLOCATED LIVE COUNT`: the bytes that it allocated, those that are left, and in how
  * many blocks it allocated them. `sampled`: many blocks of two sizes, in four threads. `churn`:
- * blocks that are freed at once, as fast as possible for two seconds, and then a large one that
- * stays. `clear`: for two seconds a block now and then, which stays, and many calls of `free`.
+ * blocks that are freed at once, as fast as possible for two seconds of CPU time, and `pair
+ * NANOSECONDS`, the time that passes for each of them, and then a large one that stays. `clear`: for two seconds a block now and then, which stays, and many calls of `free`.
  * `later`: `churn`, and after 12 seconds blocks that stay, one in a quarter of a millisecond.
  */
 #define _GNU_SOURCE
@@ -218,6 +218,7 @@ static double seconds_of(clockid_t clock)
 static PATH void churn(void)
 {
 	double until = seconds_of(CLOCK_PROCESS_CPUTIME_ID) + 2;
+	double start = seconds_of(CLOCK_MONOTONIC);
 	unsigned long count = 0;
 
 	while (seconds_of(CLOCK_PROCESS_CPUTIME_ID) < until)
@@ -226,6 +227,7 @@ static PATH void churn(void)
 			require(!!kept, "malloc");
 			free(kept);
 		}
+	printf("pair %.3f\n", (seconds_of(CLOCK_MONOTONIC) - start) * 1e9 / count);
 	print("churn", count * 100, 0, count);
 }
 

@@ -20,9 +20,8 @@ use tests::workload::locked::LOCKED;
 use tests::workload::memory::ALLOCATIONS;
 use tests::workload::truth::pin;
 
-use crate::redis::{self, Server};
 use crate::setting::Profiler;
-use crate::sources;
+use crate::{redis, sources};
 
 /// The longest that a load may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -36,9 +35,6 @@ const LOCK_TRIPS: &str = "300000";
 /// The number of writes of a byte, and of multiplications before each: some 10 us, so 100,000
 /// writes a second.
 const WRITES: [&str; 2] = ["200000", "9000"];
-
-/// The CPU time for which [`ALLOCATIONS`] allocates and frees blocks.
-const CHURN_S: f64 = 2.0;
 
 /// The number of groups of 40 processes, and of messages from each sender to each receiver of its
 /// group.
@@ -126,15 +122,17 @@ impl Load {
         }
     }
 
-    /// Returns whether it is one command, which a profiler can start.
+    /// Returns whether it is one command, or has a server, which a profiler can start.
     pub(crate) fn is_command(self) -> bool {
-        !matches!(self, Self::Cpu | Self::Redis)
+        self != Self::Cpu
     }
 
     pub(crate) fn run(self, profiler: &Profiler) -> Result<Ran> {
+        // The clients of a server are not started by a profiler.
+        let alone = bench;
         let bench = |command| bench(profiler.around(command));
-        let server = match self {
-            Self::Redis => Some(Server::start()?),
+        let redis = match self {
+            Self::Redis => Some(redis::Server::start(profiler)?),
             _ => None,
         };
         let tree = match self {
@@ -156,9 +154,9 @@ impl Load {
             Self::Cpu => 1e3 * multiply_everywhere(online_cpus()?)?.as_secs_f64(),
             Self::Fork => 1e6 * bench(storm()?)?.elapsed.as_secs_f64() / f64::from(PROGRAMS),
             Self::Redis => {
-                let server = server.as_ref().context("no server")?;
+                let server = redis.as_ref().context("no server")?;
                 // A line of names, and "GET","119047.62" and more.
-                let rate = printed_number(&bench(redis::requests(server.port)?)?, |words| {
+                let rate = printed_number(&alone(redis::requests(server.port)?)?, |words| {
                     let [line] = words else { return None };
                     line.strip_prefix("\"GET\",\"")?.split('"').next()
                 })?;
@@ -183,16 +181,16 @@ impl Load {
                 nanos / 1e3
             }
             Self::Allocate => {
-                let blocks = printed_number(&bench(blocks()?)?, |words| match words {
-                    ["memory", "churn", _, _, count] => Some(*count),
+                let nanos = printed_number(&bench(blocks()?)?, |words| match words {
+                    ["pair", value] => Some(*value),
                     _ => None,
                 })?;
-                1e6 * CHURN_S / blocks
+                nanos / 1e3
             }
         };
         let elapsed = start.elapsed();
-        // Its CPU time is known once it has ended.
-        drop(server);
+        // The CPU time of a server is known once it has ended.
+        redis.map(redis::Server::stop).transpose()?;
         let after = Machine::now()?;
         let own_s = after.own_s - before.own_s;
         Ok(Ran {
@@ -270,7 +268,7 @@ pub(crate) fn bench(mut command: Command) -> Result<Finished> {
         })
 }
 
-/// Returns the number that `of` finds among the words of a line.
+/// Returns the number that `of` finds among the words of a line that was printed.
 fn printed_number(
     finished: &Finished,
     of: impl for<'a> Fn(&[&'a str]) -> Option<&'a str>,

@@ -18,6 +18,7 @@ mod load;
 mod machine;
 mod many_processes;
 mod redis;
+mod served;
 mod setting;
 mod sources;
 mod table;

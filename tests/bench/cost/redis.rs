@@ -4,20 +4,23 @@
 //! decides what it does. The package of the server would start one at its installation, on every
 //! machine that measures.
 
+use std::env;
+use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::os::unix::process::CommandExt as _;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
 use std::process::Command;
-use std::thread::scope;
-use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use tempfile::TempDir;
-use tests::command::Running;
-use tests::machine::{online_cpus, work_cpu};
-use tests::workload::truth::pin;
+use tests::machine::online_cpus;
 
-/// The longest that the server may run.
-const LIMIT: Duration = Duration::from_secs(120);
+use crate::served::Served;
+use crate::setting::Profiler;
+
+const PROGRAM: &str = "redis-check-rdb";
+
+const NAME: &str = "redis-server";
 
 const REQUESTS: &str = "120000";
 
@@ -25,40 +28,48 @@ const REQUESTS: &str = "120000";
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) port: u16,
+    served: Served,
     // Its working directory.
     _directory: TempDir,
-    _running: Running,
 }
 
 impl Server {
     /// Starts it on the CPU of loads, and waits until it listens.
-    pub(crate) fn start() -> Result<Self> {
+    pub(crate) fn start(profiler: &Profiler) -> Result<Self> {
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = free.local_addr()?.port();
         drop(free);
         let directory = TempDir::new()?;
-        let mut command = Command::new("redis-check-rdb");
-        command.arg0("redis-server").current_dir(directory.path());
+        // A profiler that starts it does not give it another name.
+        let server = directory.path().join(NAME);
+        symlink(program()?, &server)?;
+        let mut command = Command::new(server);
+        command.arg("--dir").arg(directory.path());
         command.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
         command.args(["--save", "", "--appendonly", "no"]);
-        // A program begins on the CPUs of the thread that starts it.
-        let started = scope(|scope| {
-            let start = scope.spawn(|| {
-                pin(work_cpu()?)?;
-                Running::start(&mut command, LIMIT)
-            });
-            start.join().map_err(|_| anyhow!("the starter died"))?
-        });
-        let mut running = started?;
-        running.until("connection", || {
+        let served = Served::start(command, NAME, profiler, || {
             TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
         })?;
         Ok(Self {
             port,
+            served,
             _directory: directory,
-            _running: running,
         })
     }
+
+    /// Ends it.
+    pub(crate) fn stop(self) -> Result<()> {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
+        stream.write_all(b"SHUTDOWN NOSAVE\r\n")?;
+        self.served.ended()
+    }
+}
+
+fn program() -> Result<PathBuf> {
+    env::split_paths(&env::var_os("PATH").unwrap_or_default())
+        .map(|directory| directory.join(PROGRAM))
+        .find(|path| path.is_file())
+        .with_context(|| format!("cannot find {PROGRAM}"))
 }
 
 /// Returns the command of clients on another CPU, if there is one.

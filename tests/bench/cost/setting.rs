@@ -172,7 +172,8 @@ impl Setting {
             Kind::Profile => format!("{PROFILE} {}", args(self.kind)),
             Kind::Lightswitch => format!("lightswitch {}", args(self.kind)),
             kind if kind.is_starter() => format!(
-                "{} COMMAND: it starts what it watches, so its own start and end are in the time",
+                "{} COMMAND: it starts what it watches, so its own start and end are in the time, \
+                 unless the load says its own",
                 args(kind)
             ),
             kind if kind.is_perf() => format!("perf record -a {}", args(kind)),
@@ -327,9 +328,16 @@ impl Profiler {
         let [program, options @ ..] = kind.options() else {
             return command;
         };
+        let mut words = vec![command.get_program()];
+        words.extend(command.get_args());
         let mut whole = Command::new(program);
-        whole.args(options).arg(command.get_program());
-        whole.args(command.get_args()).current_dir(directory);
+        whole.args(options).args(words).current_dir(directory);
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => whole.env(name, value),
+                None => whole.env_remove(name),
+            };
+        }
         whole
     }
 
