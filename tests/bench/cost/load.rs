@@ -21,7 +21,7 @@ use tests::workload::memory::ALLOCATIONS;
 use tests::workload::truth::pin;
 
 use crate::setting::Profiler;
-use crate::{redis, sources};
+use crate::{git, mariadb, redis, sources};
 
 /// The longest that a load may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -67,6 +67,10 @@ pub(crate) enum Load {
     Write,
     /// A thread that allocates and frees blocks as fast as it can, for two seconds
     Allocate,
+    /// git fsck of a large tree made on the spot; only if it is named
+    Git,
+    /// MariaDB under load, server and clients on a CPU each; only if it is named
+    Mariadb,
 }
 
 /// The result of a run.
@@ -84,6 +88,13 @@ pub(crate) struct Ran {
 }
 
 impl Load {
+    /// Returns those that are measured unless others are named.
+    pub(crate) fn by_default() -> Vec<Self> {
+        let mut loads = Self::value_variants().to_vec();
+        loads.retain(|load| !matches!(load, Self::Git | Self::Mariadb));
+        loads
+    }
+
     /// Returns what runs, for the tables.
     pub(crate) fn describe(self) -> Result<String> {
         Ok(match self {
@@ -99,6 +110,12 @@ impl Load {
             Self::Lock => format!("two threads that wake each other {LOCK_TRIPS} times"),
             Self::Write => format!("{} writes of a byte to /dev/null, 10 us apart", WRITES[0]),
             Self::Allocate => "malloc and free of a small block, for two seconds".to_owned(),
+            Self::Git => format!(
+                "git fsck of {} files in {} commits",
+                git::FILES,
+                git::COMMITS
+            ),
+            Self::Mariadb => mariadb::describe(),
         })
     }
 
@@ -109,7 +126,8 @@ impl Load {
             Self::Write => "us a write",
             Self::Allocate => "us a block",
             Self::Redis => "us a request",
-            Self::Messaging | Self::Cpu | Self::Compile => "ms",
+            Self::Mariadb => "us a query",
+            Self::Messaging | Self::Cpu | Self::Compile | Self::Git => "ms",
         }
     }
 
@@ -117,8 +135,8 @@ impl Load {
     pub(crate) fn digits(self) -> usize {
         match self {
             Self::Pipe | Self::Lock | Self::Write | Self::Allocate => 3,
-            Self::Redis => 2,
-            Self::Messaging | Self::Cpu | Self::Fork | Self::Compile => 0,
+            Self::Redis | Self::Mariadb => 2,
+            Self::Messaging | Self::Cpu | Self::Fork | Self::Compile | Self::Git => 0,
         }
     }
 
@@ -127,12 +145,21 @@ impl Load {
         self != Self::Cpu
     }
 
-    pub(crate) fn run(self, profiler: &Profiler) -> Result<Ran> {
+    /// Runs it. What it needs for all its runs stays in `place`.
+    pub(crate) fn run(self, profiler: &Profiler, place: &Path) -> Result<Ran> {
         // The clients of a server are not started by a profiler.
         let alone = bench;
         let bench = |command| bench(profiler.around(command));
         let redis = match self {
             Self::Redis => Some(redis::Server::start(profiler)?),
+            _ => None,
+        };
+        let mariadb = match self {
+            Self::Mariadb => Some(mariadb::Server::start(profiler)?),
+            _ => None,
+        };
+        let repository = match self {
+            Self::Git => Some(git::repository(place)?),
             _ => None,
         };
         let tree = match self {
@@ -187,10 +214,27 @@ impl Load {
                 })?;
                 nanos / 1e3
             }
+            Self::Git => {
+                let repository = repository.as_ref().context("no repository")?;
+                let checked = bench(git::check(repository)?)?;
+                1e3 * printed_number(&checked, |words| match words {
+                    ["exit", elapsed, "code:0"] => elapsed.strip_prefix("elapsed:"),
+                    _ => None,
+                })?
+            }
+            Self::Mariadb => {
+                let server = mariadb.as_ref().context("no server")?;
+                let seconds = printed_number(&alone(server.queries()?)?, |words| match words {
+                    ["Average", .., value, "seconds"] => Some(*value),
+                    _ => None,
+                })?;
+                1e6 * seconds / f64::from(mariadb::QUERIES)
+            }
         };
         let elapsed = start.elapsed();
         // The CPU time of a server is known once it has ended.
         redis.map(redis::Server::stop).transpose()?;
+        mariadb.map(mariadb::Server::stop).transpose()?;
         let after = Machine::now()?;
         let own_s = after.own_s - before.own_s;
         Ok(Ran {
@@ -276,6 +320,7 @@ fn printed_number(
     finished
         .stdout
         .lines()
+        .chain(finished.stderr.lines())
         .find_map(|line| {
             let words: Vec<_> = line.split_ascii_whitespace().collect();
             of(&words)?.parse().ok()

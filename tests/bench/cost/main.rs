@@ -11,12 +11,15 @@
 //!
 //! A peer that is not installed, or that this kernel does not let run, is a row that says so:
 //! `cargo install samply` and Debian's bpfcc-tools, with the headers of the kernel that runs, bring
-//! two of them. kcollect has to run.
+//! two of them. A load whose program is missing says so too: Debian's
+//! mariadb-server-core and mariadb-client bring one. kcollect has to run.
 
 mod empty;
+mod git;
 mod load;
 mod machine;
 mod many_processes;
+mod mariadb;
 mod redis;
 mod served;
 mod setting;
@@ -24,7 +27,7 @@ mod sources;
 mod table;
 mod took;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
@@ -122,9 +125,9 @@ fn main() -> Result<()> {
         options.against.as_deref(),
         place.path(),
     );
-    let loads = options.only.as_deref().unwrap_or(Load::value_variants());
+    let loads = options.only.clone().unwrap_or_else(Load::by_default);
 
-    let mut all = try_out(loads, &settings, &interrupt)?;
+    let mut all = try_out(&loads, &settings, place.path(), &interrupt)?;
     let rounds = usize::from(options.rounds);
     // A machine that is never quiet makes the whole run half as long again, not three times as
     // long.
@@ -167,7 +170,12 @@ fn main() -> Result<()> {
 
 /// Runs every load once alone, and starts every profiler once, to find what works and to warm the
 /// caches.
-fn try_out(loads: &[Load], settings: &[Setting], interrupt: &Interrupt) -> Result<Vec<Results>> {
+fn try_out(
+    loads: &[Load],
+    settings: &[Setting],
+    place: &Path,
+    interrupt: &Interrupt,
+) -> Result<Vec<Results>> {
     let _machine = Exclusive::take()?;
     let mut rows = Vec::new();
     for setting in settings {
@@ -192,7 +200,7 @@ fn try_out(loads: &[Load], settings: &[Setting], interrupt: &Interrupt) -> Resul
     for &load in loads {
         interrupt.check()?;
         let what = load.describe()?;
-        let ran = load.run(&Profiler::None);
+        let ran = load.run(&Profiler::None, place);
         all.push(Results {
             load,
             rows: if ran.is_ok() {
@@ -260,7 +268,7 @@ fn least_disturbed(
 fn measure(load: Load, setting: &Setting) -> Result<Measured> {
     let profiler = setting.start()?;
     let before = profiler.cpu()?;
-    let ran = load.run(&profiler)?;
+    let ran = load.run(&profiler, setting.place())?;
     let after = profiler.cpu()?;
     Ok(Measured {
         ran,

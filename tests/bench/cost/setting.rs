@@ -129,6 +129,11 @@ pub(crate) enum Profiler {
 }
 
 impl Setting {
+    /// Returns the directory that stays until the end.
+    pub(crate) fn place(&self) -> &Path {
+        &self.place
+    }
+
     /// Returns the settings of the kinds wanted, and those of kcollect again for another binary, if
     /// there is one.
     pub(crate) fn all(
