@@ -10,8 +10,8 @@
 //! ([`many_processes`]).
 //!
 //! A peer that is not installed, or that this kernel does not let run, is a row that says so:
-//! `cargo install samply` and Debian's bpfcc-tools, with the headers of the kernel that runs, bring
-//! two of them. A load whose program is missing says so too: Debian's
+//! `cargo install samply` and Debian's heaptrack, ltrace and bpfcc-tools, with the headers of the
+//! kernel that runs, bring them. A load whose program is missing says so too: Debian's
 //! mariadb-server-core and mariadb-client bring one. kcollect has to run.
 
 mod empty;
@@ -34,7 +34,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 use tests::machine::Exclusive;
@@ -120,7 +120,7 @@ fn main() -> Result<()> {
     let kinds = options.settings.as_deref();
     let place = TempDir::new()?;
     let settings = Setting::all(
-        kinds.unwrap_or(Kind::value_variants()),
+        &kinds.map_or_else(Kind::by_default, <[_]>::to_vec),
         &binary,
         options.against.as_deref(),
         place.path(),

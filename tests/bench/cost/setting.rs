@@ -43,6 +43,9 @@ const PROFILE: &str = "profile-bpfcc";
 const WITH_DEBUGFS: &str = "test -e /sys/kernel/debug/tracing || \
     mount -t debugfs nodev /sys/kernel/debug && test -e /sys/kernel/debug/tracing/events && exec \"$@\"";
 
+/// Debian's memleak, run with a command.
+const MEMLEAK: &str = include_str!("memleak.sh");
+
 /// A script that mounts tracefs for perf alone, where it is not mounted: perf needs it for the
 /// names of its events.
 const WITH_TRACEFS: &str = "test -e /sys/kernel/tracing/events || \
@@ -75,6 +78,14 @@ pub(crate) enum Kind {
     HeapAll,
     /// strace -f -c of the load: calls are counted, each stops its thread twice
     Strace,
+    /// perf trace -s of the load: calls are counted; only if it is named, as those that follow
+    PerfTrace,
+    /// ltrace -f -c -e malloc+free of the load: each call stops its thread
+    Ltrace,
+    /// heaptrack of the load: each block is recorded, by a library in the process
+    Heaptrack,
+    /// memleak of the BPF compiler collection, of the load: blocks of libc's allocator
+    Memleak,
     /// kcollect -p hi -F off: 1000 Hz
     HiKernel,
     /// kcollect -p hi -F on
@@ -176,6 +187,12 @@ impl Setting {
             Kind::Offcputime => "offcputime, of libbpf-tools".into(),
             Kind::Profile => format!("{PROFILE} {}", args(self.kind)),
             Kind::Lightswitch => format!("lightswitch {}", args(self.kind)),
+            Kind::PerfTrace => "perf trace -s COMMAND, with tracefs".into(),
+            Kind::Memleak => "memleak-bpfcc -p of the load, once it watches".into(),
+            Kind::Heaptrack => format!(
+                "{} COMMAND: a load of one command is bound to no CPU",
+                args(self.kind)
+            ),
             kind if kind.is_starter() => format!(
                 "{} COMMAND: it starts what it watches, so its own start and end are in the time, \
                  unless the load says its own",
@@ -256,6 +273,20 @@ impl Setting {
 }
 
 impl Kind {
+    /// Returns those that are measured unless others are named.
+    pub(crate) fn by_default() -> Vec<Self> {
+        let mut kinds = Self::value_variants().to_vec();
+        kinds.retain(|kind| !kind.only_if_named());
+        kinds
+    }
+
+    fn only_if_named(self) -> bool {
+        matches!(
+            self,
+            Self::PerfTrace | Self::Ltrace | Self::Heaptrack | Self::Memleak
+        )
+    }
+
     /// Returns its name on the command line.
     fn name(self) -> String {
         self.to_possible_value()
@@ -281,7 +312,7 @@ impl Kind {
 
     /// Returns whether it records only what it starts itself.
     pub(crate) fn is_starter(self) -> bool {
-        matches!(self, Self::Samply | Self::Collect | Self::Strace)
+        matches!(self, Self::Samply | Self::Collect | Self::Strace) || self.only_if_named()
     }
 
     fn is_perf(self) -> bool {
@@ -300,6 +331,22 @@ impl Kind {
             Self::Heap => &["-p", "on", "-F", "=.*", "-H", "on"],
             Self::HeapAll => &["-p", "on", "-F", "=.*", "-H", "on", "--trace-budget", "off"],
             Self::Strace => &["strace", "-f", "-c", "-o", "counts"],
+            Self::PerfTrace => &[
+                "unshare",
+                "-m",
+                "sh",
+                "-c",
+                WITH_TRACEFS,
+                "sh",
+                "perf",
+                "trace",
+                "-s",
+                "-o",
+                "counts",
+            ],
+            Self::Ltrace => &["ltrace", "-f", "-c", "-e", "malloc+free", "-o", "counts"],
+            Self::Heaptrack => &["heaptrack", "-o", "heap"],
+            Self::Memleak => &["sh", "-c", MEMLEAK, "sh"],
             Self::HiKernel => &["-p", "hi", "-F", "off"],
             Self::Hi => &["-p", "hi", "-F", "on"],
             Self::Perf => &["-g", "-F", "100"],
@@ -335,6 +382,11 @@ impl Profiler {
         };
         let mut words = vec![command.get_program()];
         words.extend(command.get_args());
+        // heaptrack watches the program that it starts until that executes another, as taskset
+        // does: with its option and the CPU, these are three words.
+        if *kind == Kind::Heaptrack && words[0] == "taskset" {
+            words.drain(..3);
+        }
         let mut whole = Command::new(program);
         whole.args(options).args(words).current_dir(directory);
         for (name, value) in command.get_envs() {
@@ -348,9 +400,17 @@ impl Profiler {
 
     /// Gives it something to record: one that has recorded nothing ends with an error.
     pub(crate) fn try_out(&self) -> Result<()> {
-        if let Self::Starter { .. } = self {
+        if let Self::Starter { kind, .. } = self {
+            // The shell allocates blocks in each turn, and ltrace stops it at each one.
+            let turns = match kind {
+                Kind::Ltrace => 100,
+                _ => 100_000,
+            };
             let mut shell = Command::new("sh");
-            shell.args(["-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"]);
+            shell.arg("-c");
+            shell.arg(format!(
+                "i=0; while [ $i -lt {turns} ]; do i=$((i+1)); done"
+            ));
             bench(self.around(shell)).map(drop)
         } else {
             let start = Instant::now();
