@@ -152,6 +152,8 @@ struct Service<'a> {
     running: Running,
     /// The numbers of the first experiments of its recordings.
     firsts: Vec<u64>,
+    /// Those of the experiments that found the disk full.
+    full: Vec<u64>,
 }
 
 impl<'a> Service<'a> {
@@ -162,6 +164,7 @@ impl<'a> Service<'a> {
             options,
             running,
             firsts: vec![first],
+            full: Vec::new(),
         })
     }
 
@@ -205,8 +208,8 @@ fn main() -> Result<()> {
     signal_hook::flag::register(Signal::SIGINT as i32, interrupted.clone())?;
     let loaded = Loaded::now()?;
     let disk = SmallDisk::of(options.disk * 1024)?;
-    let (periods, firsts) = recorded(&options, &disk, &interrupted)?;
-    let judged = judged(&options, disk.path(), &periods, &firsts);
+    let (periods, firsts, full) = recorded(&options, &disk, &interrupted)?;
+    let judged = judged(&options, disk.path(), &periods, (&firsts, &full));
     if judged.is_err()
         && let Some(place) = &options.failed
     {
@@ -219,12 +222,13 @@ fn main() -> Result<()> {
     loaded.nothing_more()
 }
 
-/// Records the day. Returns its periods, and the first experiments of the recordings.
+/// Records the day. Returns its periods, and the numbers of the first experiments of the recordings
+/// and of those that found the disk full.
 fn recorded(
     options: &Options,
     disk: &SmallDisk,
     interrupted: &AtomicBool,
-) -> Result<(Vec<Period>, Vec<u64>)> {
+) -> Result<(Vec<Period>, Vec<u64>, Vec<u64>)> {
     let places = tempfile::tempdir()?;
     let mut random = SplitMix(0x6461_7921);
     let clock = DayClock::look()?;
@@ -274,14 +278,25 @@ fn recorded(
             memory: memory(pid)?,
             room: room(&series(disk.path())?)?,
         });
-        eprintln!("period {at} of {}: {event}", options.periods);
+        if let Some(last) = periods.last() {
+            eprintln!(
+                "{at} of {}: {event}; {:.2} % of a CPU, {:.1} MB of memory, {:.0} MB on the disk",
+                options.periods,
+                last.cpu_percent,
+                last.memory as f64 / 1e6,
+                last.room as f64 / 1e6
+            );
+        }
     }
     service.running.signal(Signal::SIGTERM)?;
     let Service {
-        running, firsts, ..
+        running,
+        firsts,
+        full,
+        ..
     } = service;
     running.finish()?.succeeded()?;
-    Ok((periods, firsts))
+    Ok((periods, firsts, full))
 }
 
 fn happen(
@@ -321,6 +336,7 @@ fn happen(
                 sleep(Duration::from_millis(10));
             }
             fs::remove_file(disk.path().join("ballast"))?;
+            service.full.push(newest(disk.path())?);
             let code = service.again()?;
             ensure!(code == 74, "it ended with {code}");
         }
@@ -358,10 +374,15 @@ impl Server {
 }
 
 /// Checks what was recorded, and prints it.
-fn judged(options: &Options, directory: &Path, periods: &[Period], firsts: &[u64]) -> Result<()> {
+fn judged(
+    options: &Options,
+    directory: &Path,
+    periods: &[Period],
+    (firsts, full): (&[u64], &[u64]),
+) -> Result<()> {
     let all = series(directory)?;
     let mut wrong = Vec::new();
-    let (closed, packed) = complete(&all, firsts, &mut wrong)?;
+    let (closed, packed) = complete(&all, (firsts, full), &mut wrong)?;
     let minutes = minutes(directory, periods)?;
     let mut table = Table::new();
     table.load_style(match options.markdown {
@@ -423,7 +444,11 @@ fn judged(options: &Options, directory: &Path, periods: &[Period], firsts: &[u64
 }
 
 /// Checks the experiments one by one. Returns how many are closed, and packed.
-fn complete(all: &[PathBuf], firsts: &[u64], wrong: &mut Vec<String>) -> Result<(usize, usize)> {
+fn complete(
+    all: &[PathBuf],
+    (firsts, full): (&[u64], &[u64]),
+    wrong: &mut Vec<String>,
+) -> Result<(usize, usize)> {
     let (mut closed, mut packed) = (0, 0);
     let mut before: Option<&PathBuf> = None;
     for path in all {
@@ -450,6 +475,11 @@ fn complete(all: &[PathBuf], firsts: &[u64], wrong: &mut Vec<String>) -> Result<
             continue;
         }
         closed += 1;
+        // It lacks what found no room, and its exit code said so.
+        if full.contains(&number(path)) {
+            before = None;
+            continue;
+        }
         let summary = RunSummary::of(experiment.path())?;
         let interval_ns = summary.interval_us * 1000.0;
         let whole = summary.complete().and_then(|()| {
