@@ -168,19 +168,29 @@ pub fn several_cpus() -> Result<()> {
     Ok(())
 }
 
-/// Returns the processes that exist now, those of the kernel included.
+/// Returns the processes that exist now, those of the kernel included, but not those that have
+/// ended and are waited for: they do nothing.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
 pub fn processes() -> Result<BTreeSet<Pid>> {
     let mut pids = BTreeSet::new();
     for entry in fs::read_dir("/proc")? {
-        pids.extend(
-            entry?
-                .file_name()
-                .to_str()
-                .and_then(|name| name.parse().ok().map(Pid)),
-        );
+        let entry = entry?;
+        let pid = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok());
+        // It may be gone by now.
+        let stat = pid.and_then(|_| fs::read_to_string(entry.path().join("stat")).ok());
+        let has_ended = |stat: &String| {
+            stat.rsplit(") ")
+                .next()
+                .is_some_and(|it| it.starts_with('Z'))
+        };
+        if stat.is_some_and(|stat| !has_ended(&stat)) {
+            pids.extend(pid.map(Pid));
+        }
     }
     Ok(pids)
 }

@@ -368,15 +368,16 @@ static int over(uint64_t moment)
 /* The last of the pages is touched at the end. */
 PART void put_pages(struct thread *thread, uint64_t moment)
 {
-	struct uffdio_zeropage page = {.range.len = PAGE};
-	do {
+	static struct uffdio_zeropage page = {.range.len = PAGE};
+	/* On an overloaded machine the last page may be wanted before the warm-up is over. */
+	while (page.range.start != (uintptr_t)pages + CONNECTIONS * PAGE && !over(moment)) {
 		struct uffd_msg fault;
 		NOTED(thread, FAULT,
 		      check(read(faults, &fault, sizeof fault) == sizeof fault, "userfaultfd"));
 		rest(thread, FETCH, 4000);
 		page.range.start = fault.arg.pagefault.address & ~(uint64_t)(PAGE - 1);
 		check(ioctl(faults, UFFDIO_ZEROPAGE, &page) == 0, "userfaultfd");
-	} while (page.range.start != (uintptr_t)pages + CONNECTIONS * PAGE && !over(moment));
+	}
 }
 
 PART void reply(struct thread *thread, uint64_t moment)
