@@ -28,18 +28,17 @@ use chrono::{DateTime, FixedOffset};
 use clap::Parser;
 use comfy_table::presets::{ASCII_MARKDOWN, NOTHING};
 use comfy_table::{CellAlignment, Table};
-use experiment_format::directory::room_of;
 use experiment_format::packed::packed_file;
 use experiment_format::reader::Experiment;
 use nix::sys::signal::Signal;
-use nix::time::clock_gettime;
 use serde_json::Value;
 use tests::command::{Running, copy_program, run};
-use tests::experiment::series::{no_gap, number, series, service, until_data};
+use tests::experiment::series::{no_gap, number, room, series, service, until_data};
 use tests::experiment::summary::RunSummary;
 use tests::kcollect::command;
 use tests::machine::day_clock::DayClock;
 use tests::machine::loaded::Loaded;
+use tests::machine::used::{cpu_time, memory};
 use tests::machine::{Exclusive, SmallDisk, work_cpu};
 use tests::random::SplitMix;
 use tests::workload;
@@ -275,8 +274,8 @@ fn recorded(
             began,
             ended,
             cpu_percent: 100.0 * used.as_secs_f64() / since.elapsed().as_secs_f64(),
-            memory: memory(pid)?,
-            room: room(&series(disk.path())?)?,
+            memory: memory(pid, "VmRSS:")?,
+            room: room(&series(disk.path())?),
         });
         if let Some(last) = periods.last() {
             eprintln!(
@@ -598,30 +597,4 @@ fn as_computed(period: &Period, found: &Found, minutes: &Minutes) -> Result<()> 
         elsewhere.map(|(minute, _)| minute)
     );
     Ok(())
-}
-
-/// Returns the room on the disk of experiments that share files, bytes.
-fn room(experiments: &[PathBuf]) -> Result<u64> {
-    let mut files = HashMap::new();
-    for path in experiments {
-        // It may be removed meanwhile.
-        files.extend(room_of(path).unwrap_or_default());
-    }
-    Ok(files.values().sum())
-}
-
-/// Returns the CPU time of a process.
-fn cpu_time(pid: nix::unistd::Pid) -> Result<Duration> {
-    let clock = nix::time::clock_getcpuclockid(pid)?;
-    Ok(clock_gettime(clock)?.into())
-}
-
-/// Returns the resident memory of a process, bytes.
-fn memory(pid: nix::unistd::Pid) -> Result<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let mut lines = status.lines();
-    let line = lines.find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix("kB"));
-    let kib: u64 = kib.context("VmRSS")?.trim().parse()?;
-    Ok(kib << 10)
 }

@@ -10,9 +10,8 @@
 //! 15 minutes have as many as six hours with two programs in a second, and a rotation every ten
 //! minutes. Memory should be the same at the end as in the first minutes.
 
-use std::collections::HashMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -21,14 +20,14 @@ use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use comfy_table::presets::{ASCII_MARKDOWN, NOTHING};
 use comfy_table::{CellAlignment, Table};
-use experiment_format::directory::room_of;
 use experiment_format::log::LogEvent;
 use experiment_format::reader::Experiment;
 use nix::time::ClockId;
-use nix::unistd::Pid;
 use serde_json::Value;
 use tests::command::Running;
+use tests::experiment::series::room;
 use tests::kcollect::{Recording, experiments_in};
+use tests::machine::used::{cpu_time, memory};
 use tests::machine::{Exclusive, Setting};
 use tests::workload;
 
@@ -210,7 +209,7 @@ fn over_time(options: &Options, words: &[&str]) -> Result<Table> {
         sleep(Duration::from_mins(1));
         let used = cpu_time(pid)?;
         let experiments = experiments_in(&directory)?;
-        let room = room(&experiments)?;
+        let room = room(&experiments);
         table.add_row([
             minute.to_string(),
             format!("{:.2}", 100.0 * (used - before).as_secs_f64() / 60.0),
@@ -232,15 +231,6 @@ fn over_time(options: &Options, words: &[&str]) -> Result<Table> {
     eprintln!("  {took:.1} s from the end to its last word, {lost} lost");
     load.finish()?.succeeded()?;
     Ok(table)
-}
-
-/// Returns the room on the disk of experiments that share files, bytes.
-fn room(experiments: &[PathBuf]) -> Result<u64> {
-    let mut files = HashMap::new();
-    for path in experiments {
-        files.extend(room_of(path)?);
-    }
-    Ok(files.values().sum())
 }
 
 /// Returns how many records of an experiment were lost.
@@ -277,20 +267,4 @@ fn monotonic_ns() -> Result<u64> {
 fn summary(experiment: &Path) -> Result<Value> {
     let text = fs::read_to_string(experiment.join("kcollect.json"))?;
     Ok(serde_json::from_str(&text)?)
-}
-
-/// Returns the CPU time of a process.
-fn cpu_time(pid: Pid) -> Result<Duration> {
-    let clock = nix::time::clock_getcpuclockid(pid)?;
-    Ok(nix::time::clock_gettime(clock)?.into())
-}
-
-/// Returns a line of a process's status in bytes.
-fn memory(pid: Pid, name: &str) -> Result<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let mut lines = status.lines();
-    let line = lines.find_map(|line| line.strip_prefix(name));
-    let kib = line.and_then(|line| line.trim().strip_suffix("kB"));
-    let kib: u64 = kib.context(name.to_owned())?.trim().parse()?;
-    Ok(kib << 10)
 }

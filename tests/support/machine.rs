@@ -11,6 +11,7 @@ pub mod limited;
 pub mod loaded;
 pub mod loop_disk;
 pub mod tracefs;
+pub mod used;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;

@@ -111,6 +111,17 @@ impl Ring {
         unsafe { self.ring.submission().push(entry) }.context("the queue is full")
     }
 
+    /// Hands over so many operations, each time as many as there is room for.
+    fn hand_over(&mut self, count: u32, entry: impl Fn(u32) -> squeue::Entry) -> Result<()> {
+        for number in 0..count {
+            self.push(&entry(number))?;
+            if number % ROOM == ROOM - 1 {
+                self.ring.submit()?;
+            }
+        }
+        Ok(())
+    }
+
     /// Hands over what was pushed, and waits for so many completions. Returns them.
     fn wait(&mut self, count: usize) -> Result<Vec<cqueue::Entry>> {
         self.ring.submit_and_wait(count)?;
@@ -487,13 +498,11 @@ fn overflow(directory: &Path) -> Result<Files> {
     let descriptor = types::Fd(file.as_raw_fd());
     let began = Instant::now();
     // All with the same user data.
-    for number in 0..ROOM * TIMES {
-        let entry = opcode::Write::new(descriptor, ring.buffer.as_ptr(), 100 + number);
-        ring.push(&entry.offset(u64::from(number) * 4096).build())?;
-        if number % ROOM == ROOM - 1 {
-            ring.ring.submit()?;
-        }
-    }
+    let buffer = ring.buffer.as_mut_ptr();
+    ring.hand_over(ROOM * TIMES, |number| {
+        let entry = opcode::Write::new(descriptor, buffer, 100 + number);
+        entry.offset(u64::from(number) * 4096).build()
+    })?;
     collect(
         &mut ring,
         &mut files,
@@ -502,18 +511,10 @@ fn overflow(directory: &Path) -> Result<Files> {
     )?;
     // Each with the same result, and operations between them that are not recorded.
     let began = Instant::now();
-    for number in 0..ROOM * TIMES {
-        match number % 2 {
-            0 => {
-                let entry = opcode::Read::new(descriptor, ring.buffer.as_mut_ptr(), 100);
-                ring.push(&entry.build())?;
-            }
-            _ => ring.push(&opcode::Nop::new().build().user_data(1))?,
-        }
-        if number % ROOM == ROOM - 1 {
-            ring.ring.submit()?;
-        }
-    }
+    ring.hand_over(ROOM * TIMES, |number| match number % 2 {
+        0 => opcode::Read::new(descriptor, buffer, 100).build(),
+        _ => opcode::Nop::new().build().user_data(1),
+    })?;
     collect(
         &mut ring,
         &mut files,
@@ -523,13 +524,10 @@ fn overflow(directory: &Path) -> Result<Files> {
 
     // By a thread of the kernel.
     let began = Instant::now();
-    for number in 0..ROOM * TIMES {
-        let entry = opcode::Write::new(descriptor, ring.buffer.as_ptr(), 100 + number);
-        ring.push(&entry.build().flags(squeue::Flags::ASYNC))?;
-        if number % ROOM == ROOM - 1 {
-            ring.ring.submit()?;
-        }
-    }
+    ring.hand_over(ROOM * TIMES, |number| {
+        let entry = opcode::Write::new(descriptor, buffer, 100 + number);
+        entry.build().flags(squeue::Flags::ASYNC)
+    })?;
     std::thread::sleep(A_CALL / 10);
     collect(
         &mut ring,

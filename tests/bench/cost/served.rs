@@ -47,7 +47,7 @@ impl Served {
         Ok(served)
     }
 
-    /// Waits until the server has ended, which was told to, and its profiler with it.
+    /// Waits until the server has ended, which was asked for, and its profiler with it.
     pub(crate) fn ended(mut self) -> Result<()> {
         while !self.running.ended()? {
             self.running.in_time()?;

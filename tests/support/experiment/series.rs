@@ -1,11 +1,13 @@
 //! A recording that goes on in one experiment after the other (`--rotate`).
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use experiment_format::directory::room_of;
 use experiment_format::log::LogEvent;
 use experiment_format::reader::Experiment;
 
@@ -94,4 +96,14 @@ pub fn no_gap(before: &Path, path: &Path) -> Result<()> {
         "{before:?} ends at {ended}, {path:?} begins at {began}"
     );
     Ok(())
+}
+
+/// Returns the room on the disk of experiments that share files, bytes. One that is removed
+/// meanwhile has none.
+pub fn room(experiments: &[PathBuf]) -> u64 {
+    let mut files = HashMap::new();
+    for path in experiments {
+        files.extend(room_of(path).unwrap_or_default());
+    }
+    files.values().sum()
 }
