@@ -193,27 +193,9 @@ impl Load {
                 let tree = tree.as_ref().context("no sources")?;
                 1e3 * bench(compile(tree.path(), "cc"))?.elapsed.as_secs_f64()
             }
-            Self::Lock => {
-                let nanos = printed_number(&bench(lock()?)?, |words| match words {
-                    ["trip", value] => Some(*value),
-                    _ => None,
-                })?;
-                nanos / 1e3
-            }
-            Self::Write => {
-                let nanos = printed_number(&bench(writes()?)?, |words| match words {
-                    ["call", value] => Some(*value),
-                    _ => None,
-                })?;
-                nanos / 1e3
-            }
-            Self::Allocate => {
-                let nanos = printed_number(&bench(blocks()?)?, |words| match words {
-                    ["pair", value] => Some(*value),
-                    _ => None,
-                })?;
-                nanos / 1e3
-            }
+            Self::Lock => number_behind("trip", &bench(lock()?)?)? / 1e3,
+            Self::Write => number_behind("call", &bench(writes()?)?)? / 1e3,
+            Self::Allocate => number_behind("pair", &bench(blocks()?)?)? / 1e3,
             Self::Git => {
                 let repository = repository.as_ref().context("no repository")?;
                 let checked = bench(git::check(repository)?)?;
@@ -310,6 +292,14 @@ pub(crate) fn bench(mut command: Command) -> Result<Finished> {
             // The group may have exited.
             let _ = killpg(group, Signal::SIGKILL);
         })
+}
+
+/// Returns the number in the line of a word and a number.
+fn number_behind(name: &str, finished: &Finished) -> Result<f64> {
+    printed_number(finished, |words| match words {
+        [word, value] if *word == name => Some(*value),
+        _ => None,
+    })
 }
 
 /// Returns the number that `of` finds among the words of a line that was printed.
