@@ -16,6 +16,7 @@ use super::input::event::InputEvent;
 use super::load_phase::LoadStep;
 use super::pause::PauseReasons;
 use super::session::Session;
+use super::subexperiment::PERIODIC;
 use super::summary::own_use;
 use super::user::UserSpace;
 use super::wall_clock::WallClock;
@@ -106,7 +107,7 @@ impl Session<'_> {
         if let (Some(due), Some(period)) = (self.next_sample_ns, plan.sample_period)
             && time_ns >= due
         {
-            self.inputs.sample("periodic")?;
+            self.inputs.sample(PERIODIC)?;
             // The next one on the grid of the first, however late this one is.
             let period = Nanos::from(period);
             self.next_sample_ns = Some(due + period * (1 + (time_ns - due) / period));

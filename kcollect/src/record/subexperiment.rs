@@ -2,6 +2,7 @@
 
 mod followed_process;
 mod header;
+mod periodic;
 
 use experiment_format::Result;
 use experiment_format::directory::ExperimentDir;
@@ -20,6 +21,8 @@ use user_collector::space::Mapping;
 
 pub use self::followed_process::{FollowedProcess, IoCounts, JitStats, MemoryCounts};
 use self::header::header;
+pub use self::periodic::PERIODIC;
+use self::periodic::PeriodicSamples;
 use super::activity::{
     ActivityKind, LockWaitEvent, OverflowEvent, ThreadActivity, ThreadEvent, TypedHeader,
 };
@@ -46,6 +49,7 @@ pub struct Subexperiment {
     last_ns: Nanos,
     /// The time of the last sample.
     sampled_ns: Nanos,
+    periodic: PeriodicSamples,
     /// The sample of its exit is written.
     sampled_exit: bool,
     unread_at_exit: bool,
@@ -123,6 +127,7 @@ impl Subexperiment {
             memory: MemoryCounts::default(),
             last_ns: Nanos::ZERO,
             sampled_ns: start_ns,
+            periodic: PeriodicSamples::default(),
             sampled_exit: false,
             unread_at_exit: false,
         })
@@ -207,7 +212,8 @@ impl Subexperiment {
         }
     }
 
-    /// Writes a sample; of a process that has exited its last one, once.
+    /// Writes a sample; of a process that has exited its last one, once. A periodic one may be left
+    /// out.
     ///
     /// # Errors
     /// When it can't be written.
@@ -232,7 +238,9 @@ impl Subexperiment {
             }
             // It was taken before the process began.
             _ if at_ns <= self.sampled_ns => Ok(()),
+            _ if label == PERIODIC && !self.periodic.is_due(usage) => Ok(()),
             _ => {
+                self.periodic.written(usage);
                 // A process ends some time after its leading thread has exited, and so does its
                 // time.
                 self.last_ns = self.last_ns.max(at_ns);
