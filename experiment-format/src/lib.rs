@@ -58,7 +58,7 @@
 //! use experiment_format::log::{Cpu, LogHeader, ProfileDecl, StartTime, System};
 //! use experiment_format::map::MapEvent;
 //! use experiment_format::microstate::{Microstate, NumStates};
-//! use experiment_format::packet::{ClockTick, Detail, TickArray};
+//! use experiment_format::packet::{ClockTick, Detail};
 //! use experiment_format::reader::Experiment;
 //! use experiment_format::stacks::StackEnd;
 //! use experiment_format::units::{Nanos, Ticks};
@@ -85,17 +85,9 @@
 //!     command_line: "kernel".into(),
 //!     profiles: vec![
 //!         // The ticks of CPUs: the metric is "Kernel CPU Time", in ticks of 10 ms.
-//!         ProfileDecl::Clock {
-//!             tick_us: 10_000,
-//!             states: NumStates::Kernel,
-//!             packets: vec![ClockTick::declaration()],
-//!         },
-//!         // The ticks of threads: ten metrics, one for each state. This table has to be the last.
-//!         ProfileDecl::Clock {
-//!             tick_us: 10_000,
-//!             states: NumStates::Solaris,
-//!             packets: vec![TickArray::declaration()],
-//!         },
+//!         ClockTick::table_of_cpus(10_000),
+//!         // The ticks of threads: ten metrics, one for each state.
+//!         ClockTick::table(10_000),
 //!     ],
 //!     ..LogHeader::default()
 //! };
@@ -106,7 +98,7 @@
 //! writer.map(&MapEvent::Function { at_ns, vaddr: 0x2000, size: 256, name })?;
 //! writer.sample(Nanos::ZERO, "start", &UsageRecord::default())?;
 //! let stack = writer.stack(&[0x2000], StackEnd::Complete)?;
-//! writer.tick(&ClockTick {
+//! let of_cpu = ClockTick {
 //!     cpu: 0,
 //!     time_ns: start + Nanos::from_millis(10),
 //!     stack,
@@ -114,13 +106,13 @@
 //!     pid: Pid(0),
 //!     state: Microstate::KernelCpu,
 //!     ticks: Ticks(1),
-//! })?;
+//!     detail: Detail::None.number(),
+//! };
+//! writer.tick(&of_cpu)?;
 //! // A thread that slept 7 ticks for a disk.
-//! let mut ticks = [Ticks::ZERO; Microstate::PER_THREAD];
-//! ticks[Microstate::Sleep as usize] = Ticks(7);
-//! let detail = Detail::BlockIo.number();
-//! let (cpu, time_ns, tid, pid) = (0, start + Nanos::from_millis(15), Tid(12), Pid(12));
-//! writer.tick_array(&TickArray { cpu, time_ns, stack, tid, pid, ticks, detail })?;
+//! let (state, ticks, detail) = (Microstate::Sleep, Ticks(7), Detail::BlockIo.number());
+//! let (tid, pid) = (Tid(12), Pid(12));
+//! writer.tick(&ClockTick { tid, pid, state, ticks, detail, ..of_cpu })?;
 //! let path = writer.close(Nanos::from_millis(20))?;
 //!
 //! let experiment = Experiment::open(&path)?;
@@ -129,7 +121,6 @@
 //! let mut archives = experiment.archives();
 //! let mut slept = 0;
 //! for tick in experiment.ticks()? {
-//!     // One record for each state, from either kind of packet.
 //!     let tick = tick?;
 //!     if tick.state == Microstate::Sleep.number() {
 //!         slept += tick.ticks;

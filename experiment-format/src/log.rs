@@ -97,9 +97,8 @@ pub enum Setting {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProfileDecl {
     /// Clock ticks, in the file `profile`. A header may have several of these tables: each adds the
-    /// metrics of its `states`. gprofng uses the tick length of the last one for all, so a writer
-    /// refuses different lengths. It reads as many states from tick arrays as the last one has, so
-    /// a writer refuses tick arrays if that is not [`NumStates::Solaris`].
+    /// metrics of its `states`, and a packet is declared in one of them. gprofng uses the tick
+    /// length of the last one for all, so a writer refuses different lengths.
     Clock {
         /// The length of a tick, in microseconds.
         tick_us: u32,

@@ -59,8 +59,8 @@ pub struct RecordedTotals {
     pub ticks: u64,
     /// Ticks of threads, on and off CPU.
     pub thread_ticks: u64,
-    /// Tick arrays, each with one stack.
-    pub arrays: u64,
+    /// Packets of threads' ticks, each with one stack.
+    pub thread_packets: u64,
 }
 
 /// The total that a count is a share of.
@@ -237,7 +237,7 @@ impl Cause {
         let recorded = match self.whole {
             Whole::Ticks => recorded.ticks,
             Whole::ThreadTicks => recorded.thread_ticks,
-            Whole::Stacks => recorded.arrays,
+            Whole::Stacks => recorded.thread_packets,
             Whole::Unknown => return None,
         };
         let lost = if self.lost { count.unsigned_abs() } else { 0 };
@@ -393,7 +393,7 @@ mod tests {
         let recorded = RecordedTotals {
             ticks: 9_988,
             thread_ticks: 24_120,
-            arrays: 20_000,
+            thread_packets: 20_000,
         };
         let none = Losses::default();
         assert!(none.none());

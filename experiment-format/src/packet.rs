@@ -1,12 +1,11 @@
 //! Self-described packets: a declaration in `log.xml` says which bytes of a packet mean what.
 //!
 //! A reader takes each field from its declared offset, so a writer is free to choose the layout.
-//! The layouts of the packets that this crate writes, [`ClockTick`], [`TickArray`],
-//! [`CounterEvent`], [`SyncEvent`], [`IoEvent`] and [`HeapEvent`], are stated once, in tables
-//! (`spec`); declaration and encoder follow from them. The decoder here follows the declaration of
-//! the file. It returns [`ClockRecord`]s for the first two kinds of packets, and a
-//! [`CounterRecord`], a [`SyncRecord`], an [`IoRecord`] and a [`HeapRecord`] for the others. `walk`
-//! finds the packets of a file.
+//! The layouts of the packets that this crate writes, [`ClockTick`], [`CounterEvent`],
+//! [`SyncEvent`], [`IoEvent`] and [`HeapEvent`], are stated once, in tables (`spec`); declaration
+//! and encoder follow from them. The decoder here follows the declaration of the file. It returns
+//! [`ClockRecord`]s for clock packets and tick arrays, and a [`CounterRecord`], a [`SyncRecord`],
+//! an [`IoRecord`] and a [`HeapRecord`] for the others. `walk` finds the packets of a file.
 
 pub(crate) mod counter;
 pub(crate) mod heap;
@@ -30,14 +29,15 @@ pub use heap::{HeapEvent, HeapKind, HeapRecord, WEIGHT_OF_ONE};
 pub use io_call::{IoEvent, IoKind, IoRecord};
 use spec::SHARED_FIELDS;
 pub use sync::{SyncEvent, SyncRecord, SyncThreshold, UNKNOWN_KIND};
-use tick::{ARRAY_SPEC, CLOCK_SPEC, DETAIL_FIELD};
-pub use tick::{ClockTick, Detail, TickArray};
+use tick::{ARRAY_FIELDS, CLOCK_SPEC};
+pub use tick::{ClockTick, Detail};
 
 /// The size of the header of every packet: `u16` total size, `u16` type.
 pub const HEADER_BYTES: usize = 4;
 /// The type of a packet that is skipped.
 pub const EMPTY: u16 = 0;
-/// The type of a tick array: gprofng reads a count for each state from such a packet.
+/// The type of a tick array, which is read and not written: gprofng reads a count for each state
+/// from such a packet.
 pub const TICK_ARRAY: u16 = 1;
 /// The type of a packet of a wait for a lock.
 pub const SYNC: u16 = 2;
@@ -166,8 +166,8 @@ pub(crate) struct PacketLayout {
 /// The positions of the fields that hold states and numbers of ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TickFields {
-    One([Option<usize>; CLOCK_SPEC.fields.len()]),
-    Array([Option<usize>; ARRAY_SPEC.fields.len()]),
+    One([Option<usize>; 2]),
+    Array([Option<usize>; ARRAY_FIELDS.len()]),
 }
 
 impl PacketLayout {
@@ -179,8 +179,9 @@ impl PacketLayout {
                 .iter()
                 .rposition(|field| field.name.eq_ignore_ascii_case(name))
         };
+        let clock = CLOCK_SPEC.fields.map(|field| position(field.name));
         let ticks = if decl.kind == TICK_ARRAY {
-            let mut counts = ARRAY_SPEC.fields.map(|field| position(field.name));
+            let mut counts = ARRAY_FIELDS.map(position);
             let offered = usize::try_from(i32::from(states)).unwrap_or_default();
             counts
                 .iter_mut()
@@ -188,13 +189,14 @@ impl PacketLayout {
                 .for_each(|count| *count = None);
             TickFields::Array(counts)
         } else {
-            TickFields::One(CLOCK_SPEC.fields.map(|field| position(field.name)))
+            let [state, ticks, _] = clock;
+            TickFields::One([state, ticks])
         };
         PacketLayout {
             fields: decl.fields.clone(),
             shared: SHARED_FIELDS.map(|field| position(field.name)),
             ticks,
-            detail: position(DETAIL_FIELD.name),
+            detail: clock[2],
             counted: (decl.kind == COUNTER)
                 .then(|| [COUNTER_SPEC.fields[0].name, VALUE_FIELD.name].map(position)),
         }
@@ -366,6 +368,7 @@ mod tests {
             pid: Pid(3),
             state: Microstate::KernelCpu,
             ticks: Ticks(5),
+            detail: 0,
         };
         let packet = tick.encode().unwrap();
         assert_eq!(layout.value(&packet, "kpid"), Some(Value::Integer(3)));
@@ -447,8 +450,8 @@ mod tests {
             kind in prop::sample::select(vec![CLOCK, TICK_ARRAY]),
             states in -1i32..12,
         ) {
-            let names: Vec<_> = [&SHARED_FIELDS[..], &CLOCK_SPEC.fields, &ARRAY_SPEC.fields, &[DETAIL_FIELD]]
-                .concat().iter().map(|field| field.name).collect();
+            let specs = SHARED_FIELDS.iter().chain(&CLOCK_SPEC.fields).map(|field| field.name);
+            let names: Vec<_> = specs.chain(ARRAY_FIELDS).collect();
             let fields = fields.into_iter().map(|(name, offset, kind)| FieldDecl {
                 name: names[name].to_owned(),
                 uname: String::new(),

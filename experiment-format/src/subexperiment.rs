@@ -30,10 +30,10 @@ use crate::log::event_encoder::EventEncoder;
 use crate::log::{LogEvent, LogHeader, StartTime};
 use crate::map::MapEvent;
 use crate::packet::{
-    CounterEvent, HeapEvent, IoEvent, SyncEvent, TickArray, counter, heap, io_call, sync, tick,
+    ClockTick, CounterEvent, HeapEvent, IoEvent, SyncEvent, counter, heap, io_call, sync, tick,
 };
 use crate::stacks::{StackEnd, StackInterner, StackUid};
-use crate::units::Nanos;
+use crate::units::{Nanos, Ticks};
 use crate::usage::{USAGE_BYTES, UsageRecord};
 
 /// The size of one write of packets: of a disk that fills up, the room that is left is used, and
@@ -185,16 +185,16 @@ impl SubexperimentWriter {
         })
     }
 
-    /// Adds a tick array. One without ticks is left out.
+    /// Adds a clock packet. One without ticks is left out.
     ///
-    /// The header has to declare it, see [`TickArray::declaration`].
+    /// The header has to declare it, see [`ClockTick::declaration`].
     ///
     /// # Errors
     ///
-    /// More than 2^31 − 1 ticks of one state or a time beyond 2^63 ns.
-    pub fn tick_array(&mut self, array: &TickArray) -> Result<()> {
-        if !array.is_empty() {
-            self.profile.push(&array.encode()?);
+    /// More than 2^31 − 1 ticks or a time beyond 2^63 ns.
+    pub fn tick(&mut self, tick: &ClockTick) -> Result<()> {
+        if tick.ticks > Ticks::ZERO {
+            self.profile.push(&tick.encode()?);
         }
         Ok(())
     }

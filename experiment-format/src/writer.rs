@@ -20,9 +20,9 @@ use crate::file::block::BlockFile;
 use crate::log::event_encoder::EventEncoder;
 use crate::log::{LogEvent, LogHeader, StartTime};
 use crate::map::MapEvent;
-use crate::packet::{ClockTick, CounterEvent, TickArray, counter, tick};
+use crate::packet::{ClockTick, CounterEvent, counter, tick};
 use crate::stacks::{StackEnd, StackInterner, StackUid};
-use crate::units::Nanos;
+use crate::units::{Nanos, Ticks};
 use crate::usage::{USAGE_BYTES, UsageRecord};
 
 /// The space reserved in `log.xml` for events on a full disk.
@@ -164,28 +164,19 @@ impl ExperimentWriter {
         })
     }
 
-    /// Writes a clock packet.
+    /// Writes a clock packet. One without ticks is left out.
+    ///
+    /// The header has to declare it, see [`ClockTick::declaration`]; readers skip packets that are
+    /// not declared.
     ///
     /// # Errors
     ///
     /// More than 2^31 − 1 ticks or a time beyond 2^63 ns, or a system error.
     pub fn tick(&mut self, tick: &ClockTick) -> Result<()> {
-        self.profile()?.append(&tick.encode()?)
-    }
-
-    /// Writes a tick array. One without ticks is left out.
-    ///
-    /// The header has to declare it, see [`TickArray::declaration`]; readers skip packets that are
-    /// not declared.
-    ///
-    /// # Errors
-    ///
-    /// More than 2^31 − 1 ticks of one state or a time beyond 2^63 ns, or a system error.
-    pub fn tick_array(&mut self, array: &TickArray) -> Result<()> {
-        if array.is_empty() {
+        if tick.ticks == Ticks::ZERO {
             return Ok(());
         }
-        self.profile()?.append(&array.encode()?)
+        self.profile()?.append(&tick.encode()?)
     }
 
     /// Writes an overflow of a counter. The header has to declare it:

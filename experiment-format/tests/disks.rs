@@ -18,8 +18,8 @@ use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{LogEvent, StartTime};
 use experiment_format::map::MapEvent;
-use experiment_format::microstate::{Microstate, NumStates};
-use experiment_format::packet::{ClockTick, TickArray};
+use experiment_format::microstate::Microstate;
+use experiment_format::packet::ClockTick;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
 use experiment_format::subexperiment::SubexperimentWriter;
@@ -28,7 +28,7 @@ use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 use gprofng::display_all;
 
-use synthetic::{begin, clock, header};
+use synthetic::{begin, header};
 
 /// Set in the second run: the directory where the disk is mounted.
 const DISK: &str = "EXPERIMENT_FORMAT_DISK";
@@ -54,8 +54,8 @@ fn on_disk(test: &str, mount: &str) -> Option<std::path::PathBuf> {
 }
 
 fn create(disk: &Path) -> experiment_format::Result<ExperimentWriter> {
-    let clock = clock(1000, NumStates::Kernel, ClockTick::declaration());
-    begin(disk, "full", &header(vec![clock]), 1)
+    let tables = vec![ClockTick::table_of_cpus(1000), ClockTick::table(1000)];
+    begin(disk, "full", &header(tables), 1)
 }
 
 #[test]
@@ -91,6 +91,7 @@ fn root_ticks_end_and_the_experiment_is_closed() {
             pid: Pid(1),
             state,
             ticks: Ticks(1),
+            detail: 0,
         };
         match writer.tick(&tick) {
             Ok(()) => written += 1,
@@ -188,6 +189,7 @@ fn root_a_file_system_that_cannot_reserve_space_is_accepted() {
             pid: Pid(1),
             state,
             ticks: Ticks(1),
+            detail: 0,
         };
         writer.tick(&tick).unwrap();
         writer
@@ -213,16 +215,17 @@ fn add_records(sub: &mut SubexperimentWriter, n: u64) {
     };
     sub.map(&function).unwrap();
     let stack = sub.stack(&[n, 2, 3], StackEnd::Complete).unwrap();
-    let array = TickArray {
+    let tick = ClockTick {
         cpu: 0,
         time_ns: Nanos(n),
         stack,
         tid: Tid(1),
         pid: Pid(1),
-        ticks: [Ticks(1); Microstate::PER_THREAD],
+        state: Microstate::Sleep,
+        ticks: Ticks(1),
         detail: 0,
     };
-    sub.tick_array(&array).unwrap();
+    sub.tick(&tick).unwrap();
     let text = format!("comment {n}");
     sub.log(&LogEvent::Comment {
         at_ns: Nanos(n),
@@ -242,7 +245,7 @@ fn check_whole(path: &Path) -> (usize, usize) {
     }
     let (usage, samples) = (experiment.usage().unwrap(), experiment.samples().unwrap());
     assert!(usage.len() <= samples.len());
-    (experiment.ticks().unwrap().count() / 10, usage.len())
+    (experiment.ticks().unwrap().count(), usage.len())
 }
 
 #[test]
@@ -253,8 +256,7 @@ fn root_a_subexperiment_waits_for_room() {
     };
     let request = NameRequest::Exactly("full.er".into());
     let (founder, _) = ExperimentDir::create(&disk, &request, None).unwrap();
-    let arrays = clock(1000, NumStates::Solaris, TickArray::declaration());
-    let header = header(vec![arrays]);
+    let header = header(vec![ClockTick::table(1000)]);
     let create =
         |name: &str| SubexperimentWriter::create(&founder, name, &header, StartTime::default());
     let room = disk.join("room");
@@ -299,6 +301,6 @@ fn root_a_subexperiment_waits_for_room() {
         add_records(&mut sub, reported + n);
     }
     assert!(sub.close(&founder, Nanos(1)).unwrap_err().is_disk_full());
-    let (arrays, _) = check_whole(&path);
-    assert!(arrays >= reported as usize);
+    let (packets, _) = check_whole(&path);
+    assert!(packets >= reported as usize);
 }

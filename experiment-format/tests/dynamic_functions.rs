@@ -15,13 +15,13 @@ use std::path::PathBuf;
 
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
-use experiment_format::microstate::{Microstate, NumStates};
+use experiment_format::microstate::Microstate;
 use experiment_format::packet::ClockTick;
 use experiment_format::stacks::StackEnd;
 use experiment_format::units::{Nanos, Ticks};
 use gprofng::{columns, display, display_all};
 
-use synthetic::{clock, header};
+use synthetic::header;
 
 const SECOND: u64 = 1_000_000_000;
 const START: u64 = 77 * SECOND;
@@ -37,7 +37,7 @@ struct Written {
 /// ticks of 10 ms).
 fn written(maps: &[MapEvent], ticks: &[(u64, u64, u32)]) -> Written {
     let tmp = tempfile::tempdir().unwrap();
-    let clock = clock(10_000, NumStates::Solaris, ClockTick::declaration());
+    let clock = ClockTick::table(10_000);
     let mut writer = synthetic::begin(tmp.path(), "ktest", &header(vec![clock]), START).unwrap();
     for map in maps {
         writer.map(map).unwrap();
@@ -52,6 +52,7 @@ fn written(maps: &[MapEvent], ticks: &[(u64, u64, u32)]) -> Written {
             pid: Pid(4242),
             state: Microstate::User,
             ticks: Ticks((*ticks).into()),
+            detail: 0,
         };
         writer.tick(&tick).unwrap();
     }

@@ -18,7 +18,7 @@ use experiment_format::elf_image::{ElfImage, ImageSymbol, PlacedText, TextSectio
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{Cpu, LogEvent, LogHeader, Setting, System};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
-use experiment_format::microstate::{Microstate, NumStates};
+use experiment_format::microstate::Microstate;
 use experiment_format::packet::ClockTick;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::{StackEnd, StackUid};
@@ -41,8 +41,7 @@ const TICK_US: u32 = 10_000;
 const HOSTILE: &[u8] = b"e\nv\"i'l%41%<&>\xff";
 
 fn header() -> LogHeader {
-    let clock = |states| synthetic::clock(TICK_US, states, ClockTick::declaration());
-    let profiles = vec![clock(NumStates::Solaris), clock(NumStates::Kernel)];
+    let profiles = vec![ClockTick::table_of_cpus(TICK_US), ClockTick::table(TICK_US)];
     LogHeader {
         collector: "kcollect test".into(),
         system: System {
@@ -115,6 +114,7 @@ fn founder() -> Founder {
                 pid: Pid(pid),
                 state,
                 ticks,
+                detail: 0,
             })
             .unwrap();
     };
@@ -499,6 +499,7 @@ fn a_killed_experiment_is_only_not_closed() {
             pid: Pid(1),
             state,
             ticks: Ticks(1),
+            detail: 0,
         };
         writer.tick(&tick).unwrap();
         if n % 50 == 0 {

@@ -23,7 +23,7 @@ use experiment_format::units::Nanos;
 use experiment_format::usage::UsageRecord;
 use experiment_format::writer::ExperimentWriter;
 
-use followed::{array, founder, function, header, name, sub};
+use followed::{founder, function, header, name, sub, ticks};
 use synthetic::run;
 
 /// Adds content for each file of a subexperiment.
@@ -33,8 +33,7 @@ fn fill(sub: &mut SubexperimentWriter, n: u32) {
     let stack = sub
         .stack(&[u64::from(n), 2, 3], StackEnd::Complete)
         .unwrap();
-    sub.tick_array(&array(stack, n, Microstate::Sleep, 1))
-        .unwrap();
+    sub.tick(&ticks(stack, n, Microstate::Sleep, 1)).unwrap();
     sub.sample(Nanos(n.into()), "x", &UsageRecord::default())
         .unwrap();
     sub.note("a note");

@@ -18,22 +18,21 @@ use std::time::{Duration, Instant};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::LogEvent;
 use experiment_format::map::MapEvent;
-use experiment_format::microstate::{Microstate, NumStates};
+use experiment_format::microstate::Microstate;
 use experiment_format::packet::ClockTick;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
 use experiment_format::units::{Nanos, Ticks};
 use experiment_format::usage::UsageRecord;
 
-use synthetic::{begin, clock, header};
+use synthetic::{begin, header};
 
 /// Set in the writer: where to write.
 const PARENT: &str = "EXPERIMENT_FORMAT_KILLED_PARENT";
 const NAME: &str = "killed.er";
 
 fn write_forever(parent: &Path) -> ! {
-    let clock = clock(1000, NumStates::Solaris, ClockTick::declaration());
-    let mut writer = begin(parent, NAME, &header(vec![clock]), 1).unwrap();
+    let mut writer = begin(parent, NAME, &header(vec![ClockTick::table(1000)]), 1).unwrap();
     for n in 0u64.. {
         let frames: Vec<u64> = (0..=n % 40)
             .map(|depth| 0x1000 + depth * (1 + n % 7))
@@ -54,6 +53,7 @@ fn write_forever(parent: &Path) -> ! {
             pid: Pid(pid),
             state,
             ticks: Ticks(1),
+            detail: 0,
         };
         writer.tick(&tick).unwrap();
         if n % 5 == 0 {

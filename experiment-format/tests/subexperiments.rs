@@ -29,7 +29,7 @@ use experiment_format::usage::UsageRecord;
 use gprofng::{columns, display};
 use proptest::prelude::*;
 
-use followed::{SECOND, START, array, founder, function, header, name, sub};
+use followed::{SECOND, START, founder, function, header, name, sub, ticks};
 use synthetic::run;
 
 /// Set in a second run of this program: where to write.
@@ -59,6 +59,7 @@ fn gprofng_adds_up_founder_and_subexperiments() {
             pid: Pid(0),
             state: Microstate::KernelCpu,
             ticks: Ticks(300),
+            detail: 0,
         })
         .unwrap();
     let mut subs: Vec<_> = (101..104).map(|pid| sub(&founder, pid)).collect();
@@ -75,8 +76,8 @@ fn gprofng_adds_up_founder_and_subexperiments() {
             let stack = sub.stack(&frames, StackEnd::Complete).unwrap();
             let (sleep, user) = (Microstate::Sleep, Microstate::User);
             let thread = 1000 * pid + round as u32;
-            sub.tick_array(&array(stack, thread, user, 100)).unwrap();
-            sub.tick_array(&array(stack, thread, sleep, pid)).unwrap();
+            sub.tick(&ticks(stack, thread, user, 100)).unwrap();
+            sub.tick(&ticks(stack, thread, sleep, pid)).unwrap();
             sub.sample(Nanos(round * SECOND), "x", &UsageRecord::default())
                 .unwrap();
             // Some flushes are left out.
@@ -258,8 +259,7 @@ fn a_thousand_subexperiments_hold_no_file_open() {
     for (pid, sub) in (1..).zip(&mut subs) {
         sub.map(&function(0x1000, "main")).unwrap();
         let stack = sub.stack(&[0x1000], StackEnd::Complete).unwrap();
-        sub.tick_array(&array(stack, pid, Microstate::Sleep, 10))
-            .unwrap();
+        sub.tick(&ticks(stack, pid, Microstate::Sleep, 10)).unwrap();
         if pid % 2 == 0 {
             sub.flush(founder.dir()).unwrap();
         }
@@ -283,8 +283,8 @@ fn write_forever(parent: &Path) -> ! {
         let depth = 1 + n % 40;
         let frames: Vec<u64> = (1..=depth).map(|k| u64::from(k * (1 + n % 7))).collect();
         let stack = sub.stack(&frames, StackEnd::Complete).unwrap();
-        let ticks = 1 + n / 1000;
-        sub.tick_array(&array(stack, depth, Microstate::Sleep, ticks))
+        let count = 1 + n / 1000;
+        sub.tick(&ticks(stack, depth, Microstate::Sleep, count))
             .unwrap();
         let text = "y".repeat(n as usize % 777);
         sub.map(&function(u64::from(n) << 12, &text)).unwrap();
@@ -308,21 +308,21 @@ fn write_forever(parent: &Path) -> ! {
     unreachable!()
 }
 
-/// Reads all files of a killed writer; returns the number of arrays.
+/// Reads all files of a killed writer; returns the number of packets.
 fn check_killed(path: &Path) -> usize {
     let experiment = Experiment::open(path).unwrap();
     assert!(!experiment.is_closed());
     let maps = experiment.maps().unwrap();
     let stacks = experiment.stacks().unwrap();
-    let mut arrays = 0;
+    let mut packets = 0;
     for tick in experiment.ticks().unwrap() {
         let tick = tick.unwrap();
         let stack = stacks.get(tick.stack.unwrap()).unwrap();
         assert_eq!(stack.frames.len() as u64, tick.thread);
-        assert_eq!(tick.ticks as usize, 1 + arrays / 1000);
-        arrays += 1;
+        assert_eq!(tick.ticks as usize, 1 + packets / 1000);
+        packets += 1;
     }
-    assert!(maps.len() >= arrays);
+    assert!(maps.len() >= packets);
     let (samples, usage) = (experiment.samples().unwrap(), experiment.usage().unwrap());
     assert!(usage.len() <= samples.len());
     for (n, (sample, record)) in samples.iter().zip(&usage).enumerate() {
@@ -332,7 +332,7 @@ fn check_killed(path: &Path) -> usize {
     }
     let overview = fs::metadata(path.join("overview"));
     assert!(overview.is_ok_and(|overview| overview.len() % 504 == 0));
-    arrays
+    packets
 }
 
 #[test]
@@ -362,7 +362,7 @@ fn a_writer_that_is_killed_leaves_what_it_wrote() {
 enum Record {
     Log(LogEvent),
     Map(MapEvent),
-    Array { frames: Vec<u64>, ticks: u32 },
+    Ticks { frames: Vec<u64>, count: u32 },
     Sample(u64),
     Note(String),
     Warning(String),
@@ -380,7 +380,7 @@ fn record() -> impl Strategy<Value = Record> {
         (1..9u32).prop_map(|tid| Record::Log(named(tid, 5))),
         (0..1u64 << 40, text()).prop_map(|(vaddr, name)| Record::Map(function(vaddr, &name))),
         (prop::collection::vec(1..9u64, 0..6), 0..3u32)
-            .prop_map(|(frames, ticks)| Record::Array { frames, ticks }),
+            .prop_map(|(frames, count)| Record::Ticks { frames, count }),
         (0..SECOND).prop_map(Record::Sample),
         line.prop_map(Record::Note),
         text().prop_map(Record::Warning),
@@ -393,10 +393,10 @@ fn add_record(sub: &mut SubexperimentWriter, record: &Record) {
     match record {
         Record::Log(event) => sub.log(event).unwrap(),
         Record::Map(map) => sub.map(map).unwrap(),
-        Record::Array { frames, ticks } => {
+        Record::Ticks { frames, count } => {
             let stack = sub.stack(frames, StackEnd::Complete).unwrap();
-            let array = array(stack, 1, Microstate::Sleep, *ticks);
-            sub.tick_array(&array).unwrap();
+            sub.tick(&ticks(stack, 1, Microstate::Sleep, *count))
+                .unwrap();
         }
         Record::Sample(at_ns) => {
             let usage = UsageRecord {
@@ -436,11 +436,8 @@ fn check_records(path: &Path, all: &[Record]) {
         match record {
             Record::Log(event) => assert_eq!(events.next(), Some(event)),
             Record::Map(map) => assert_eq!(maps.next().as_ref(), Some(map)),
-            Record::Array { ticks: 0, .. } | Record::Flush => {}
-            Record::Array {
-                frames,
-                ticks: count,
-            } => {
+            Record::Ticks { count: 0, .. } | Record::Flush => {}
+            Record::Ticks { frames, count } => {
                 let tick = ticks.next().unwrap().unwrap();
                 assert_eq!(tick.ticks as u32, *count);
                 assert_eq!(stacks.get(tick.stack.unwrap()).unwrap().frames, *frames);

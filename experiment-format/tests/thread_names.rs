@@ -18,16 +18,14 @@ use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{LogEvent, LogHeader, ProfileDecl};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
-use experiment_format::microstate::{Microstate, NumStates};
-use experiment_format::packet::{ClockTick, TickArray};
+use experiment_format::microstate::Microstate;
+use experiment_format::packet::ClockTick;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
 use experiment_format::text::printable;
 use experiment_format::units::{Nanos, Ticks};
 use experiment_format::writer::ExperimentWriter;
 use gprofng::{columns, display, display_all};
-
-use synthetic::clock;
 
 const SECOND: u64 = 1_000_000_000;
 const START: u64 = 1145 * SECOND + 640_020_819;
@@ -40,10 +38,7 @@ const RUNNING: u64 = 0x2000;
 const KERNEL_TIME: [&str; 2] = ["-metrics", "e.kcpu:name"];
 
 fn header(names: bool) -> LogHeader {
-    let mut profiles = vec![
-        clock(10_000, NumStates::Kernel, ClockTick::declaration()),
-        clock(10_000, NumStates::Solaris, TickArray::declaration()),
-    ];
+    let mut profiles = vec![ClockTick::table_of_cpus(10_000), ClockTick::table(10_000)];
     if names {
         profiles.push(ProfileDecl::ThreadNames);
     }
@@ -98,6 +93,7 @@ fn tick(writer: &mut ExperimentWriter, at_ns: u64, tid: u32, ticks: u64) {
         pid: Pid(pid),
         state,
         ticks: Ticks(ticks),
+        detail: 0,
     };
     writer.tick(&tick).unwrap();
 }
@@ -446,29 +442,28 @@ fn packet(writer: &mut ExperimentWriter, n: u64, addresses: &[u64], chance: &mut
     let stack = writer.stack(&frames, end).unwrap();
     let tid = TIDS[chance.below(TIDS.len() as u64) as usize];
     let (cpu, pid, time) = (chance.below(4) as u32, tid / 4, START + n * SECOND / 10);
-    if chance.below(2) == 0 {
-        let tick = ClockTick {
-            cpu,
-            time_ns: Nanos(time),
-            stack,
-            tid: Tid(tid),
-            pid: Pid(pid),
-            state: Microstate::KernelCpu,
-            ticks: Ticks(1 + chance.below(9)),
-        };
-        return writer.tick(&tick).unwrap();
-    }
-    let ticks = [(); Microstate::PER_THREAD].map(|()| Ticks(chance.below(4)));
-    let array = TickArray {
+    let tick = ClockTick {
         cpu,
         time_ns: Nanos(time),
         stack,
         tid: Tid(tid),
         pid: Pid(pid),
-        ticks,
+        state: Microstate::KernelCpu,
+        ticks: Ticks(1 + chance.below(9)),
         detail: 0,
     };
-    writer.tick_array(&array).unwrap();
+    if chance.below(2) == 0 {
+        return writer.tick(&tick).unwrap();
+    }
+    for state in Microstate::ALL.into_iter().take(Microstate::PER_THREAD) {
+        let ticks = Ticks(chance.below(4));
+        let tick = ClockTick {
+            state,
+            ticks,
+            ..tick
+        };
+        writer.tick(&tick).unwrap();
+    }
 }
 
 /// Returns the views of a recording without the names of threads, sorted, since names decide the

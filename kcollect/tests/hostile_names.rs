@@ -20,8 +20,8 @@ use experiment_format::log::{
     CounterDecl, CounterUnit, LogEvent, LogHeader, ProfileDecl, StartTime, System,
 };
 use experiment_format::map::{MapEvent, READ_EXECUTE};
-use experiment_format::microstate::{Microstate, NumStates};
-use experiment_format::packet::{ClockTick, CounterEvent, TickArray};
+use experiment_format::microstate::Microstate;
+use experiment_format::packet::{ClockTick, CounterEvent};
 use experiment_format::stacks::StackEnd;
 use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::text::is_printable;
@@ -73,15 +73,9 @@ fn program(parent: &Path) -> Vec<u8> {
 }
 
 fn header(pid: u32) -> LogHeader {
-    let clock = |states, packet| ProfileDecl::Clock {
-        tick_us: 10_007,
-        states,
-        packets: vec![packet],
-    };
-    let kernel = clock(NumStates::Kernel, ClockTick::declaration());
     let mut profiles = vec![
         ProfileDecl::ThreadNames,
-        clock(NumStates::Solaris, TickArray::declaration()),
+        ClockTick::table(10_007),
         ProfileDecl::Counters {
             counters: vec![CounterDecl {
                 tag: 0,
@@ -94,7 +88,7 @@ fn header(pid: u32) -> LogHeader {
         },
     ];
     if pid == 1 {
-        profiles.insert(1, kernel);
+        profiles.insert(1, ClockTick::table_of_cpus(10_007));
     }
     LogHeader {
         collector: HOSTILE.into(),
@@ -209,19 +203,19 @@ fn made(parent: &Path) {
         (4, vec![0xdead_0000]),
     ] {
         let stack = sub.stack(&frames, StackEnd::Complete).unwrap();
-        let mut ticks = [Ticks::ZERO; Microstate::PER_THREAD];
-        ticks[Microstate::User as usize] = Ticks(10);
-        ticks[Microstate::Sleep as usize] = Ticks(10);
-        sub.tick_array(&TickArray {
-            cpu: 0,
-            time_ns: Nanos(START + at * 1_000_000),
-            stack,
-            tid: Tid(7),
-            pid: Pid(7),
-            ticks,
-            detail: 0,
-        })
-        .unwrap();
+        for state in [Microstate::User, Microstate::Sleep] {
+            sub.tick(&ClockTick {
+                cpu: 0,
+                time_ns: Nanos(START + at * 1_000_000),
+                stack,
+                tid: Tid(7),
+                pid: Pid(7),
+                state,
+                ticks: Ticks(10),
+                detail: 0,
+            })
+            .unwrap();
+        }
         let event = CounterEvent {
             cpu: 0,
             time_ns: Nanos(START + at * 1_000_000),

@@ -18,10 +18,10 @@ use analysis::load::lines::{self, LookupPaths};
 use analysis::model::{Model, Sums, ZERO_SUMS};
 use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::ids::{Pid, Tid};
-use experiment_format::log::{LogHeader, ProfileDecl, StartTime, System};
+use experiment_format::log::{LogHeader, StartTime, System};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
-use experiment_format::microstate::{Microstate, NumStates};
-use experiment_format::packet::TickArray;
+use experiment_format::microstate::Microstate;
+use experiment_format::packet::ClockTick;
 use experiment_format::stacks::StackEnd;
 use experiment_format::units::{Nanos, Ticks};
 use experiment_format::writer::ExperimentWriter;
@@ -84,11 +84,7 @@ fn made(parent: &Path) {
         },
         pid: Pid(7),
         command_line: "/build/made/fixed".into(),
-        profiles: vec![ProfileDecl::Clock {
-            tick_us: 10_000,
-            states: NumStates::Solaris,
-            packets: vec![TickArray::declaration()],
-        }],
+        profiles: vec![ClockTick::table(10_000)],
         ..LogHeader::default()
     };
     let run = StartTime {
@@ -115,19 +111,19 @@ fn made(parent: &Path) {
     ] {
         let frames: Vec<_> = frames.iter().map(|offset| TEXT + offset).collect();
         let stack = writer.stack(&frames, StackEnd::Complete).unwrap();
-        let mut ticks = [Ticks::ZERO; Microstate::PER_THREAD];
-        ticks[Microstate::User as usize] = Ticks(user);
-        ticks[Microstate::System as usize] = Ticks(system);
-        let tick = TickArray {
-            cpu: 0,
-            time_ns: Nanos(START + at * 1_000_000),
-            stack,
-            tid: Tid(7),
-            pid: Pid(7),
-            ticks,
-            detail: 0,
-        };
-        writer.tick_array(&tick).unwrap();
+        for (state, ticks) in [(Microstate::User, user), (Microstate::System, system)] {
+            let tick = ClockTick {
+                cpu: 0,
+                time_ns: Nanos(START + at * 1_000_000),
+                stack,
+                tid: Tid(7),
+                pid: Pid(7),
+                state,
+                ticks: Ticks(ticks),
+                detail: 0,
+            };
+            writer.tick(&tick).unwrap();
+        }
     }
     writer.close(Nanos(2_000_000_000)).unwrap();
 }

@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 
 use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::ids::{Pid, Tid};
-use experiment_format::log::{LogHeader, ProfileDecl, StartTime, System};
+use experiment_format::log::{LogHeader, StartTime, System};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
-use experiment_format::microstate::{Microstate, NumStates};
-use experiment_format::packet::TickArray;
+use experiment_format::microstate::Microstate;
+use experiment_format::packet::ClockTick;
 use experiment_format::stacks::StackEnd;
 use experiment_format::units::{Nanos, Ticks};
 use experiment_format::writer::ExperimentWriter;
@@ -98,11 +98,7 @@ fn made_with(directory: &Path, commands: &[&str]) -> PathBuf {
         },
         pid: Pid(7),
         command_line: "made".into(),
-        profiles: vec![ProfileDecl::Clock {
-            tick_us: 10_000,
-            states: NumStates::Solaris,
-            packets: vec![TickArray::declaration()],
-        }],
+        profiles: vec![ClockTick::table(10_000)],
         ..LogHeader::default()
     };
     let run = StartTime {
@@ -124,18 +120,17 @@ fn made_with(directory: &Path, commands: &[&str]) -> PathBuf {
         })
         .unwrap();
     let stack = STACK.map(|place| vaddr + place);
-    let mut ticks = [Ticks::ZERO; Microstate::PER_THREAD];
-    ticks[Microstate::User as usize] = Ticks(10);
-    let tick = TickArray {
+    let tick = ClockTick {
         cpu: 0,
         time_ns: Nanos(START + 1_000_000),
         stack: writer.stack(&stack, StackEnd::Complete).unwrap(),
         tid: Tid(7),
         pid: Pid(7),
-        ticks,
+        state: Microstate::User,
+        ticks: Ticks(10),
         detail: 0,
     };
-    writer.tick_array(&tick).unwrap();
+    writer.tick(&tick).unwrap();
     writer.close(Nanos(2_000_000_000)).unwrap();
     directory.join("made.er")
 }

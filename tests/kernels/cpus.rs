@@ -23,7 +23,7 @@ pub(crate) struct Taken {
     ticks: u64,
     thread_ticks: u64,
     packets: u64,
-    arrays: u64,
+    thread_packets: u64,
     cpus: Vec<Cpu>,
     cost: Cost,
     /// The most memory that kcollect had when the machine had nothing to do, bytes.
@@ -111,7 +111,10 @@ pub(crate) fn table(all: &[Taken]) -> Table {
                 .sum::<u64>()
                 .to_string(),
             taken.thread_ticks.to_string(),
-            format!("{:.2}", of_ticks((taken.packets + taken.arrays) as f64)),
+            format!(
+                "{:.2}",
+                of_ticks((taken.packets + taken.thread_packets) as f64)
+            ),
             format!(
                 "{:.1}",
                 taken.cost.bytes_written as f64 / taken.thread_ticks.max(1) as f64

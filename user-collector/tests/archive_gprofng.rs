@@ -20,7 +20,7 @@ use std::sync::atomic::AtomicBool;
 use experiment_format::directory::ExperimentDir;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
-use experiment_format::microstate::{Microstate, NumStates};
+use experiment_format::microstate::Microstate;
 use experiment_format::packet::ClockTick;
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
@@ -33,7 +33,7 @@ use user_collector::archive::{
 };
 use user_collector::files::InvokingUser;
 
-use synthetic::{begin, clock, header};
+use synthetic::{begin, header};
 
 const START: u64 = 1_000_000_000;
 /// Where the program is mapped, whole.
@@ -68,8 +68,8 @@ unsafe extern "C" {
 
 /// An experiment with 100 ticks at each of these positions in the file.
 fn experiment(parent: &Path, positions: &[u64], archive: impl FnOnce(&ExperimentDir)) -> PathBuf {
-    let clock = clock(10_000, NumStates::Solaris, ClockTick::declaration());
-    let mut writer = begin(parent, "ktest", &header(vec![clock]), START).unwrap();
+    let tables = vec![ClockTick::table(10_000)];
+    let mut writer = begin(parent, "ktest", &header(tables), START).unwrap();
     archive(writer.dir());
     let map = MapEvent::Segment {
         at_ns: Nanos::ZERO,
@@ -92,6 +92,7 @@ fn experiment(parent: &Path, positions: &[u64], archive: impl FnOnce(&Experiment
             pid: Pid(4242),
             state: Microstate::User,
             ticks: Ticks(100),
+            detail: 0,
         };
         writer.tick(&tick).unwrap();
     }

@@ -11,8 +11,8 @@
 //! * Between the reservation of a block and its first header it is all zeros. A reader that meets
 //!   a packet of size 0 goes on at the next multiple of 16 KiB, so it skips the block.
 //!
-//! A packet's size is a 16-bit number, so a fresh block needs two EMPTY packets: a first of 65528
-//! bytes and a second of 8. Packets are multiples of 8 bytes. So the largest packet is no larger
+//! A packet's size is a 16-bit number, so a fresh block needs two EMPTY packets: a first of 65532
+//! bytes and a second of 4. Packets are multiples of 4 bytes. So the largest packet is no larger
 //! than the first of the two, and the second stays valid behind it.
 //!
 //! Two failures cannot be excluded: the disk may fail while a block is mapped, and the owner of the
@@ -37,8 +37,8 @@ use crate::packet::{EMPTY, HEADER_BYTES, header};
 /// The size of a block: a multiple of the page size of every machine.
 pub(crate) const BLOCK_BYTES: usize = 64 * 1024;
 /// The size of every packet is a multiple of this.
-const PACKET_ALIGN_BYTES: usize = 8;
-/// The size of the largest packet: the largest multiple of 8 that 16 bits can hold.
+const PACKET_ALIGN_BYTES: usize = 4;
+/// The size of the largest packet: the largest multiple of 4 that 16 bits can hold.
 const MAX_PACKET_BYTES: usize = BLOCK_BYTES - PACKET_ALIGN_BYTES;
 
 /// A file of packets, filled through a mapping.
@@ -78,7 +78,7 @@ impl BlockFile {
     /// # Errors
     ///
     /// A full disk, which leaves the packets before as they are; a failed disk; a packet that is
-    /// too large, or whose size is no multiple of 8.
+    /// too large, or whose size is no multiple of 4.
     pub(crate) fn append(&mut self, packet: &[u8]) -> Result<()> {
         let size = packet.len();
         let first: [u8; HEADER_BYTES] = match packet.first_chunk() {
@@ -101,7 +101,7 @@ impl BlockFile {
         };
         let (used, end) = (self.used, self.used + size);
         let stored = store_guarded(map, |map| {
-            // The rest behind the first packet of a block fits in one EMPTY packet: a packet has 8
+            // The rest behind the first packet of a block fits in one EMPTY packet: a packet has 4
             // bytes at least.
             if end < BLOCK_BYTES {
                 let rest = header((BLOCK_BYTES - end) as u16, EMPTY);
@@ -182,7 +182,7 @@ fn store_header(map: &mut MmapMut, offset: usize, header: [u8; HEADER_BYTES]) {
     let header_bytes = &mut map[offset..offset + HEADER_BYTES];
     let stored = header_bytes.as_mut_ptr().cast::<u32>();
     // SAFETY: 4 bytes of a live mapping, borrowed exclusively in this process, and aligned:
-    // mappings begin at a page and packets are multiples of 8 bytes.
+    // mappings begin at a page and packets are multiples of 4 bytes.
     let stored = unsafe { AtomicU32::from_ptr(stored) };
     stored.store(u32::from_ne_bytes(header), Ordering::Release);
 }
@@ -220,7 +220,7 @@ mod tests {
                 at = (at + 1).next_multiple_of(16384);
                 continue;
             }
-            assert_eq!(size % 8, 0, "size at {at}");
+            assert_eq!(size % 4, 0, "size at {at}");
             let Some(packet) = bytes.get(at..at + size) else {
                 break;
             };
@@ -237,7 +237,7 @@ mod tests {
         let (_dir, path, mut file) = file();
         let mut written = Vec::new();
         for n in 0..3000 {
-            let packet = packet(40 + 8 * (n % 7), n as u8);
+            let packet = packet(40 + 4 * (n % 7), n as u8);
             file.append(&packet).unwrap();
             written.push(packet);
             if n % 100 == 0 {
@@ -281,7 +281,7 @@ mod tests {
             assert_eq!(walk(&std::fs::read(&path).unwrap()).len(), n as usize + 1);
         }
         assert!(file.append(&vec![0; BLOCK_BYTES]).is_err());
-        assert!(file.append(&[0; 12]).is_err());
+        assert!(file.append(&[0; 10]).is_err());
         assert!(file.append(&[]).is_err());
     }
 
@@ -306,10 +306,10 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
         #[test]
-        fn packets_of_all_sizes_come_back(sizes in prop::collection::vec(1usize..=8191, 1..60)) {
+        fn packets_of_all_sizes_come_back(sizes in prop::collection::vec(1usize..=16383, 1..60)) {
             let (_dir, path, mut file) = file();
             let packets: Vec<_> =
-                sizes.iter().enumerate().map(|(n, size)| packet(size * 8, n as u8)).collect();
+                sizes.iter().enumerate().map(|(n, size)| packet(size * 4, n as u8)).collect();
             for packet in &packets {
                 file.append(packet).unwrap();
             }

@@ -6,8 +6,7 @@ use crate::log::{
     CounterDecl, Descendant, HIDDEN_GROUP, LogEvent, LogHeader, ProfileDecl, Setting, StartTime,
     System, THREAD_NAMED, THREAD_NAMES, VERBATIM_COMMENT, VERBATIM_WARNING, WordSize,
 };
-use crate::microstate::NumStates;
-use crate::packet::{TICK_ARRAY, counter};
+use crate::packet::counter;
 use crate::units::Nanos;
 use crate::xml::write::{Element, is_name};
 
@@ -93,37 +92,22 @@ impl LogHeader {
         Ok(out)
     }
 
-    /// Refuses clock tables that gprofng would misread: it takes the length of a tick and the
-    /// number of states of a tick array from the last table, for all of them.
+    /// Refuses clock tables that gprofng would misread: it takes the length of a tick from the last
+    /// table, for all of them.
     fn check_clocks(&self) -> Result<()> {
-        let clocks = self.profiles.iter().filter_map(|profile| match profile {
-            ProfileDecl::Clock {
-                tick_us,
-                states,
-                packets,
-            } => Some((tick_us, states, packets)),
+        let mut lengths = self.profiles.iter().filter_map(|profile| match profile {
+            ProfileDecl::Clock { tick_us, .. } => Some(tick_us),
             _ => None,
         });
-        let Some((last_us, last_states, _)) = clocks.clone().next_back() else {
+        let Some(last) = lengths.clone().next_back() else {
             return Ok(());
         };
-        for (tick_us, _, packets) in clocks {
-            if tick_us != last_us {
-                return Err(refused(format!(
-                    "clock tables with ticks of {tick_us} and of {last_us} µs"
-                )));
-            }
-            let arrays = packets.iter().any(|packet| packet.kind == TICK_ARRAY);
-            if arrays && *last_states != NumStates::Solaris {
-                return Err(refused(format!(
-                    "tick arrays under a last clock table of numstates {}; declare the one of {} \
-                     last",
-                    i32::from(*last_states),
-                    i32::from(NumStates::Solaris)
-                )));
-            }
+        match lengths.find(|length| *length != last) {
+            Some(other) => Err(refused(format!(
+                "clock tables with ticks of {other} and of {last} µs"
+            ))),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -383,13 +367,14 @@ impl Descendant {
 mod tests {
     use super::*;
     use crate::ids::Tid;
-    use crate::packet::{ClockTick, PacketDecl, TickArray};
+    use crate::microstate::NumStates;
+    use crate::packet::ClockTick;
 
-    fn encoded(tables: &[(u32, NumStates, PacketDecl)]) -> Result<String> {
-        let clock = |(tick_us, states, packet): &(u32, NumStates, PacketDecl)| ProfileDecl::Clock {
+    fn encoded(tables: &[(u32, NumStates)]) -> Result<String> {
+        let clock = |(tick_us, states): &(u32, NumStates)| ProfileDecl::Clock {
             tick_us: *tick_us,
             states: *states,
-            packets: vec![packet.clone()],
+            packets: vec![ClockTick::declaration()],
         };
         let header = LogHeader {
             system: System {
@@ -428,13 +413,16 @@ mod tests {
 
     #[test]
     fn clock_tables_that_gprofng_would_misread_are_refused() {
-        let (tick, array) = (ClockTick::declaration(), TickArray::declaration());
-        let kernel = |us| (us, NumStates::Kernel, tick.clone());
-        let arrays = |us| (us, NumStates::Solaris, array.clone());
-        assert!(encoded(&[kernel(997), arrays(997)]).is_ok());
-        assert!(encoded(&[arrays(997)]).is_ok());
-        assert!(encoded(&[arrays(997), kernel(997)]).is_err());
-        assert!(encoded(&[kernel(997), arrays(10_007)]).is_err());
-        assert!(encoded(&[(997, NumStates::Kernel, array)]).is_err());
+        let (cpus, threads) = (NumStates::Kernel, NumStates::Solaris);
+        assert!(encoded(&[(997, cpus), (997, threads)]).is_ok());
+        assert!(encoded(&[(997, threads)]).is_ok());
+        assert!(encoded(&[]).is_ok());
+        for wrong in [
+            [(997, cpus), (10_007, threads)],
+            [(10_007, threads), (997, cpus)],
+        ] {
+            let error = encoded(&wrong).unwrap_err().to_string();
+            assert!(error.contains("997"), "{error}");
+        }
     }
 }

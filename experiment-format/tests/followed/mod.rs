@@ -5,8 +5,8 @@ use std::path::Path;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{Container, Cpu, LogHeader, ProfileDecl, System};
 use experiment_format::map::MapEvent;
-use experiment_format::microstate::{Microstate, NumStates};
-use experiment_format::packet::{ClockTick, TickArray};
+use experiment_format::microstate::Microstate;
+use experiment_format::packet::ClockTick;
 use experiment_format::stacks::StackUid;
 use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::units::{Nanos, Ticks};
@@ -17,11 +17,10 @@ use crate::synthetic::{self, run};
 pub(crate) const START: u64 = 1_000_000_000;
 pub(crate) const SECOND: u64 = 1_000_000_000;
 pub(crate) fn header(pid: u32) -> LogHeader {
-    let clock = |states, packet| synthetic::clock(10_000, states, packet);
-    let arrays = clock(NumStates::Solaris, TickArray::declaration());
+    let threads = ClockTick::table(10_000);
     let profiles = match pid {
-        0 => vec![clock(NumStates::Kernel, ClockTick::declaration()), arrays],
-        _ => vec![ProfileDecl::ThreadNames, arrays],
+        0 => vec![ClockTick::table_of_cpus(10_000), threads],
+        _ => vec![ProfileDecl::ThreadNames, threads],
     };
     LogHeader {
         system: System {
@@ -63,16 +62,15 @@ pub(crate) fn function(vaddr: u64, name: &str) -> MapEvent {
     }
 }
 
-pub(crate) fn array(stack: StackUid, tid: u32, state: Microstate, count: u32) -> TickArray {
-    let mut ticks = [Ticks::ZERO; Microstate::PER_THREAD];
-    ticks[state as usize] = Ticks(count.into());
-    TickArray {
+pub(crate) fn ticks(stack: StackUid, tid: u32, state: Microstate, count: u32) -> ClockTick {
+    ClockTick {
         cpu: 1,
         time_ns: Nanos(START + SECOND),
         stack,
         tid: Tid(tid),
         pid: Pid(tid),
-        ticks,
+        state,
+        ticks: Ticks(count.into()),
         detail: 0,
     }
 }

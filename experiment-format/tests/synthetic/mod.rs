@@ -5,19 +5,8 @@ use std::path::Path;
 use experiment_format::Result;
 use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::log::{LogHeader, ProfileDecl, StartTime, System};
-use experiment_format::microstate::NumStates;
-use experiment_format::packet::PacketDecl;
 use experiment_format::units::Nanos;
 use experiment_format::writer::ExperimentWriter;
-
-/// Returns a clock table of one kind of packets.
-pub(crate) fn clock(tick_us: u32, states: NumStates, packet: PacketDecl) -> ProfileDecl {
-    ProfileDecl::Clock {
-        tick_us,
-        states,
-        packets: vec![packet],
-    }
-}
 
 /// Returns a header of these tables with no more than what is required.
 pub(crate) fn header(profiles: Vec<ProfileDecl>) -> LogHeader {

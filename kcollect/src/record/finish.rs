@@ -73,7 +73,10 @@ impl Session<'_> {
         let follows_another = self.began.at_ns > self.started_ns;
         let failure = match moved_from {
             Some(from) => moved_failure(&from, &self.path),
-            None if summary.ticks > Ticks::ZERO || summary.arrays > 0 || follows_another => {
+            None if summary.ticks > Ticks::ZERO
+                || summary.thread_packets > 0
+                || follows_another =>
+            {
                 return Ok(code);
             }
             None => empty_failure(&summary),

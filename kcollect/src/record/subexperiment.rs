@@ -447,7 +447,7 @@ impl Subexperiment {
             lock_waits: self.lock_waits,
             io_calls: self.io_calls,
             memory: self.memory,
-            arrays: self.collector.arrays,
+            packets: self.collector.packets,
             user_stacks: self.counts.clone(),
             cpu_user_stacks: self.cpu_counts.clone(),
             jit: (jit != JitStats::default()).then_some(jit),

@@ -7,8 +7,8 @@ use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{Cpu, LogEvent, LogHeader, ProfileDecl, StartTime, System};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
-use experiment_format::microstate::{Microstate, NumStates};
-use experiment_format::packet::{ClockTick, TickArray};
+use experiment_format::microstate::Microstate;
+use experiment_format::packet::ClockTick;
 use experiment_format::stacks::StackEnd;
 use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::units::{Nanos, Ticks};
@@ -21,13 +21,7 @@ pub(crate) const START: u64 = 1_000_000_000;
 pub(crate) const SUB: &str = "_sort_PID_7.1.er";
 
 pub(crate) fn header(pid: u32, command: &str) -> LogHeader {
-    let clock = |states, packet| ProfileDecl::Clock {
-        tick_us: 10_007,
-        states,
-        packets: vec![packet],
-    };
-    let kernel = clock(NumStates::Kernel, ClockTick::declaration());
-    let arrays = clock(NumStates::Solaris, TickArray::declaration());
+    let [cpus, threads] = [ClockTick::table_of_cpus, ClockTick::table].map(|table| table(10_007));
     LogHeader {
         collector: "kcollect test".into(),
         system: System {
@@ -40,8 +34,8 @@ pub(crate) fn header(pid: u32, command: &str) -> LogHeader {
         pid: Pid(pid),
         command_line: command.into(),
         profiles: match command {
-            "kernel" => vec![ProfileDecl::ThreadNames, kernel, arrays],
-            _ => vec![ProfileDecl::ThreadNames, arrays],
+            "kernel" => vec![ProfileDecl::ThreadNames, cpus, threads],
+            _ => vec![ProfileDecl::ThreadNames, threads],
         },
         ..LogHeader::default()
     }
@@ -107,14 +101,6 @@ pub(crate) fn map(vaddr: u64, name: &str) -> MapEvent {
     }
 }
 
-fn ticks(of: &[(Microstate, u32)]) -> [Ticks; 10] {
-    let mut ticks = [Ticks::ZERO; 10];
-    for (state, count) in of {
-        ticks[*state as usize] = Ticks((*count).into());
-    }
-    ticks
-}
-
 /// A founder with a kernel thread and ticks of a CPU, and a program that recurs, sleeps and has a
 /// stack without its end.
 pub(crate) fn made(parent: &Path) -> PathBuf {
@@ -178,17 +164,20 @@ pub(crate) fn made_later(parent: &Path, name: &str, comparing: u32, later: Later
         .stack(&[KERNEL + 0x210, KERNEL + 0x10], StackEnd::Complete)
         .unwrap();
     let (cpu, at) = (0, began + 500_000_000);
-    founder
-        .tick_array(&TickArray {
-            cpu,
-            time_ns: Nanos(at),
-            stack: idle,
-            tid: Tid(3),
-            pid: Pid(3),
-            ticks: ticks(&[(System, 2), (Sleep, 90)]),
-            detail: 0,
-        })
-        .unwrap();
+    for (state, ticks) in [(System, 2), (Sleep, 90)] {
+        founder
+            .tick(&ClockTick {
+                cpu,
+                time_ns: Nanos(at),
+                stack: idle,
+                tid: Tid(3),
+                pid: Pid(3),
+                state,
+                ticks: Ticks(ticks),
+                detail: 0,
+            })
+            .unwrap();
+    }
     founder
         .side_file(
             "kcollect.json",
@@ -208,6 +197,7 @@ pub(crate) fn made_later(parent: &Path, name: &str, comparing: u32, later: Later
             pid: Pid(7),
             state,
             ticks: Ticks(5),
+            detail: 0,
         })
         .unwrap();
     for line in [
@@ -265,40 +255,43 @@ pub(crate) fn made_later(parent: &Path, name: &str, comparing: u32, later: Later
         (
             vec![compare, merge, merge, main],
             StackEnd::Complete,
-            ticks(&[(User, comparing)]),
+            vec![(User, comparing)],
             100,
         ),
         (
             vec![merge, merge, main],
             StackEnd::Complete,
-            ticks(&[(User, 10), (WaitCpu, 7)]),
+            vec![(User, 10), (WaitCpu, 7)],
             200,
         ),
         (
             vec![KERNEL + 0x110, compare],
             StackEnd::UnwindFailed,
-            ticks(&[(System, 5)]),
+            vec![(System, 5)],
             300,
         ),
         (
             vec![0xdead_0000, main + 0x80],
             StackEnd::Truncated,
-            ticks(&[(Sleep, 1)]),
+            vec![(Sleep, 1)],
             400,
         ),
     ] {
         let stack = sub.stack(&frames, end).unwrap();
         let time = began + at * 1_000_000;
-        sub.tick_array(&TickArray {
-            cpu: 1,
-            time_ns: Nanos(time),
-            stack,
-            tid: Tid(7),
-            pid: Pid(7),
-            ticks: counts,
-            detail: 0,
-        })
-        .unwrap();
+        for (state, ticks) in counts {
+            sub.tick(&ClockTick {
+                cpu: 1,
+                time_ns: Nanos(time),
+                stack,
+                tid: Tid(7),
+                pid: Pid(7),
+                state,
+                ticks: Ticks(ticks.into()),
+                detail: 0,
+            })
+            .unwrap();
+        }
     }
     sub.sample(Nanos::ZERO, "start", &start).unwrap();
     let states = [(User, 300), (System, 50), (WaitCpu, 70)];

@@ -50,7 +50,7 @@ pub(crate) struct Took {
 pub(crate) struct Own {
     /// Ticks of threads, on a CPU and away from it.
     pub(crate) thread_ticks: u64,
-    /// The number of packets and tick arrays that the ticks are in.
+    /// The number of packets that the ticks of CPUs and threads are in.
     pub(crate) packets: u64,
     pub(crate) cpu_s: f64,
     /// Recorded, but impaired: cut stacks, late events.
@@ -190,7 +190,7 @@ const IMPAIRED: [&str; 10] = [
 struct RunSummary {
     ticks: u64,
     packets: u64,
-    arrays: u64,
+    thread_packets: u64,
     /// Not of every kcollect that may be compared.
     #[serde(default)]
     thread_ticks: u64,
@@ -251,7 +251,7 @@ impl RunSummary {
                 .map(|followed| complete(&followed.cpu_user_stacks)),
             own: Some(Own {
                 thread_ticks: self.thread_ticks,
-                packets: self.packets + self.arrays,
+                packets: self.packets + self.thread_packets,
                 cpu_s: self.cost.cpu_s,
                 impaired,
                 followed: self.followed.map(|followed| Followed {

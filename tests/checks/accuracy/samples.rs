@@ -325,7 +325,7 @@ fn root_alone_no_user_stacks_without_following() -> Result<()> {
     let all = array_ticks(&experiment, None)?;
     ensure!(
         summary["followed"].is_null() && all > 1000,
-        "{all} ticks in arrays: {}",
+        "{all} ticks in packets: {}",
         summary["followed"]
     );
     let subexperiments = std::fs::read_dir(&experiment)?

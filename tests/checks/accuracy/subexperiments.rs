@@ -298,13 +298,13 @@ fn root_alone_founder_and_subexperiments_hold_each_thread_once() -> Result<()> {
                 // What a followed process did is in its experiment alone: it is followed from its
                 // first moment on.
                 let both: Vec<_> = followed
-                    .arrays
+                    .thread_ticks
                     .keys()
                     .filter(|(pid, _)| sums.contains_key(pid))
                     .collect();
                 ensure!(both.is_empty(), "also in the founder: {both:?}");
             }
-            // On a CPU each tick is Kernel CPU in the founder once, and once in a tick array
+            // On a CPU each tick is Kernel CPU in the founder once, and once a thread's
             // somewhere.
             for (pid, ticks) in followed
                 .kernel_cpu
@@ -330,7 +330,7 @@ fn root_alone_founder_and_subexperiments_hold_each_thread_once() -> Result<()> {
                 .iter()
                 .sum();
             let inside: u64 = followed
-                .arrays
+                .thread_ticks
                 .iter()
                 .filter(|((pid, _), _)| *pid == load)
                 .map(|(_, ticks)| ticks)

@@ -20,7 +20,7 @@ use crate::experiment::summary::RunSummary;
 use crate::gprofng::{Table, script};
 use crate::kcollect::FinishedRecording;
 
-/// The ticks of one tick array in one state.
+/// The ticks of a thread in one state.
 #[derive(Clone, Debug)]
 pub struct StateInterval {
     /// The time of its record, `CLOCK_MONOTONIC` nanoseconds.
@@ -66,7 +66,7 @@ pub struct Followed {
     /// The founder's ticks of CPUs, by process.
     pub kernel_cpu: BTreeMap<Pid, u64>,
     /// The founder's ticks of threads, by process and thread.
-    pub arrays: BTreeMap<(Pid, u64), u64>,
+    pub thread_ticks: BTreeMap<(Pid, u64), u64>,
     /// `kcollect.json`, the part that is read often.
     pub summary: RunSummary,
     /// `kcollect.json`, all of it.
@@ -84,7 +84,7 @@ impl Followed {
         let founder = recorded.experiment()?;
         let experiment = Experiment::open(&founder)?;
         let mut kernel_cpu = BTreeMap::new();
-        let mut arrays = BTreeMap::new();
+        let mut thread_ticks = BTreeMap::new();
         for tick in experiment.ticks()? {
             let tick = tick?;
             let pid = tick.pid.context("a tick without a process")?;
@@ -92,7 +92,7 @@ impl Followed {
             if tick.state == Microstate::KernelCpu.number() {
                 *kernel_cpu.entry(pid).or_default() += ticks;
             } else {
-                *arrays.entry((pid, tick.thread)).or_default() += ticks;
+                *thread_ticks.entry((pid, tick.thread)).or_default() += ticks;
             }
         }
         let paths = directories(&founder)?;
@@ -103,7 +103,7 @@ impl Followed {
         Ok(Self {
             subs: subs.collect::<Result<_>>()?,
             kernel_cpu,
-            arrays,
+            thread_ticks,
             summary: RunSummary::of(&founder)?,
             json: serde_json::from_slice(&json)?,
             interval_ns: crate::experiment::interval_ns(&founder)?,

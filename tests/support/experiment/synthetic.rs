@@ -10,11 +10,11 @@ use experiment_format::Result;
 use experiment_format::directory::{ExperimentDir, NameRequest};
 use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
 use experiment_format::ids::{Pid, Tid};
-use experiment_format::log::{Cpu, LogHeader, ProfileDecl, StartTime, System};
+use experiment_format::log::{Cpu, LogHeader, StartTime, System};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
-use experiment_format::microstate::{Microstate, NumStates};
-use experiment_format::packet::{ClockTick, TickArray};
-use experiment_format::stacks::StackEnd;
+use experiment_format::microstate::Microstate;
+use experiment_format::packet::ClockTick;
+use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::subexperiment::SubexperimentWriter;
 use experiment_format::units::{Nanos, Ticks};
 use experiment_format::writer::ExperimentWriter;
@@ -91,7 +91,9 @@ impl Plan {
             let mut sub = self.sub(&founder, *pid)?;
             for state_interval in state_intervals {
                 let stack = sub.stack(&state_interval.frames, state_interval.end)?;
-                sub.tick_array(&state_interval.array(stack, *pid))?;
+                for tick in state_interval.packets(stack, *pid) {
+                    sub.tick(&tick)?;
+                }
             }
             sub.close(founder.dir(), Nanos(END))?;
         }
@@ -190,7 +192,9 @@ pub fn large(parent: &Path, size: Size) -> Result<PathBuf> {
         for number in 0..size.packets / 16 {
             let state_interval = state_interval(pid, share(number, size.packets / 16));
             let stack = sub.stack(&state_interval.frames, state_interval.end)?;
-            sub.tick_array(&state_interval.array(stack, pid))?;
+            for tick in state_interval.packets(stack, pid) {
+                sub.tick(&tick)?;
+            }
             if sub.buffered() > 1 << 20 {
                 sub.flush(founder.dir())?;
             }
@@ -240,41 +244,37 @@ fn write_state_interval(
     state_interval: &StateInterval,
 ) -> Result<()> {
     let stack = founder.stack(&state_interval.frames, state_interval.end)?;
-    if !state_interval.kernel_cpu {
-        return founder.tick_array(&state_interval.array(stack, pid));
+    for tick in state_interval.packets(stack, pid) {
+        founder.tick(&tick)?;
     }
-    founder.tick(&ClockTick {
-        cpu: state_interval.cpu,
-        time_ns: Nanos(START + state_interval.at),
-        stack,
-        tid: Tid(state_interval.tid),
-        pid: Pid(pid),
-        state: Microstate::KernelCpu,
-        ticks: state_interval.ticks[0],
-    })
+    Ok(())
 }
 
 impl StateInterval {
-    fn array(&self, stack: experiment_format::stacks::StackUid, pid: u32) -> TickArray {
-        TickArray {
+    /// Returns its packets, one for each state that it has.
+    fn packets(&self, stack: StackUid, pid: u32) -> impl Iterator<Item = ClockTick> {
+        let of_threads = Microstate::ALL.into_iter().zip(self.ticks);
+        let of_threads = of_threads.filter(|(_, ticks)| *ticks > Ticks::ZERO);
+        let of_cpu = (Microstate::KernelCpu, self.ticks[0]);
+        let (of_cpu, of_threads) = match self.kernel_cpu {
+            true => (Some(of_cpu), None),
+            false => (None, Some(of_threads)),
+        };
+        let states = of_cpu.into_iter().chain(of_threads.into_iter().flatten());
+        states.map(move |(state, ticks)| ClockTick {
             cpu: self.cpu,
             time_ns: Nanos(START + self.at),
             stack,
             tid: Tid(self.tid),
             pid: Pid(pid),
-            ticks: self.ticks,
+            state,
+            ticks,
             detail: 0,
-        }
+        })
     }
 }
 
 fn header(pid: u32, tick_us: u32, machine: bool) -> LogHeader {
-    let clock = |states, packet| ProfileDecl::Clock {
-        tick_us,
-        states,
-        packets: vec![packet],
-    };
-    let arrays = clock(NumStates::Solaris, TickArray::declaration());
     LogHeader {
         collector: "made 1".into(),
         system: System {
@@ -290,8 +290,8 @@ fn header(pid: u32, tick_us: u32, machine: bool) -> LogHeader {
             false => format!("/opt/made/program{pid} --option"),
         },
         profiles: match machine {
-            true => vec![clock(NumStates::Kernel, ClockTick::declaration()), arrays],
-            false => vec![arrays],
+            true => vec![ClockTick::table_of_cpus(tick_us), ClockTick::table(tick_us)],
+            false => vec![ClockTick::table(tick_us)],
         },
         ..LogHeader::default()
     }

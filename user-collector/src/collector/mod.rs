@@ -1,6 +1,6 @@
 //! The user collector: the subexperiment of one followed process.
 //!
-//! It holds the tick arrays of its threads, with stacks of kernel frames and the user frames that
+//! It holds the ticks of its threads, with stacks of kernel frames and the user frames that
 //! called them; changes of what is mapped; JIT functions; names of threads; and samples of the
 //! whole process. All of that comes in time order. It is written in batches, and no file stays open
 //! in between, since there may be thousands of collectors.
@@ -17,7 +17,7 @@ use experiment_format::log::{LogEvent, LogHeader, StartTime};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::{
-    CounterEvent, Detail, HeapEvent, HeapKind, IoEvent, SyncEvent, TickArray, WEIGHT_OF_ONE,
+    ClockTick, CounterEvent, Detail, HeapEvent, HeapKind, IoEvent, SyncEvent, WEIGHT_OF_ONE,
 };
 use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::subexperiment::SubexperimentWriter;
@@ -96,8 +96,8 @@ pub struct Collector {
     flushed_ns: Nanos,
     used: Option<UsedObjects>,
     kernel: KernelObjects,
-    /// Tick arrays that were written.
-    pub arrays: u64,
+    /// Packets of ticks that were written.
+    pub packets: u64,
     /// Mappings that were not written, because of `MAX_SEGMENTS` or a limit of bytes.
     pub unwritten_mappings: u64,
     /// JIT functions that were not written, because of a limit of bytes.
@@ -133,7 +133,7 @@ impl Collector {
             flushed_ns: start_ns,
             used: None,
             kernel: KernelObjects::default(),
-            arrays: 0,
+            packets: 0,
             unwritten_mappings: 0,
             unwritten_functions: 0,
             unwritten_code: 0,
@@ -313,22 +313,21 @@ impl Collector {
         Ok(())
     }
 
-    /// Writes a tick array.
+    /// Writes the ticks of a thread.
     ///
     /// # Errors
     /// It can't be written.
     pub fn write_ticks(&mut self, of_state: &StateTicks<'_>) -> Result<()> {
         let stack = self.stack(&of_state.thread)?;
-        let mut ticks = [Ticks::ZERO; Microstate::PER_THREAD];
-        ticks[of_state.state.number() as usize] = of_state.ticks;
-        self.arrays += 1;
-        self.writer.tick_array(&TickArray {
+        self.packets += 1;
+        self.writer.tick(&ClockTick {
             cpu: of_state.thread.cpu,
             time_ns: of_state.thread.at_ns,
             stack,
             tid: of_state.thread.tid,
             pid: self.pid,
-            ticks,
+            state: of_state.state,
+            ticks: of_state.ticks,
             detail: of_state.detail.number(),
         })
     }

@@ -28,9 +28,8 @@ fn packets() -> impl Strategy<Value = Vec<PacketDecl>> {
             kind,
             offset: offset.into(),
         });
-    // Tick arrays, of kind 1, are allowed only in certain tables.
     let packet =
-        (2u16.., text(), prop::collection::vec(field, 0..4)).prop_map(|(kind, uname, fields)| {
+        (1u16.., text(), prop::collection::vec(field, 0..4)).prop_map(|(kind, uname, fields)| {
             PacketDecl {
                 kind,
                 uname,

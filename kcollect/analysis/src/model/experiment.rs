@@ -68,7 +68,7 @@ impl ExperimentInfo {
             recorded: RecordedTotals {
                 ticks: number("ticks"),
                 thread_ticks: number("thread_ticks"),
-                arrays: number("arrays"),
+                thread_packets: number("thread_packets"),
             },
         })
     }
@@ -110,7 +110,10 @@ impl LossCounts {
         for (own, other) in [
             (&mut self.recorded.ticks, other.recorded.ticks),
             (&mut self.recorded.thread_ticks, other.recorded.thread_ticks),
-            (&mut self.recorded.arrays, other.recorded.arrays),
+            (
+                &mut self.recorded.thread_packets,
+                other.recorded.thread_packets,
+            ),
         ] {
             *own = own.saturating_add(other);
         }

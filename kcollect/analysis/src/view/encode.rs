@@ -256,9 +256,9 @@ fn laid_out(payload: &Payload, order: &[u32]) -> Vec<PageTick> {
         row.stack = order[row.stack as usize];
     }
     rows.sort_by_key(|row| (row.thread, row.time_ns, before_waking(row.state), rest(row)));
-    for arrays in rows.chunk_by_mut(|a, b| (a.thread, a.time_ns) == (b.thread, b.time_ns)) {
-        let mut end = arrays.first().map_or(Nanos::ZERO, |row| row.time_ns);
-        for row in arrays.iter_mut().rev() {
+    for together in rows.chunk_by_mut(|a, b| (a.thread, a.time_ns) == (b.thread, b.time_ns)) {
+        let mut end = together.first().map_or(Nanos::ZERO, |row| row.time_ns);
+        for row in together.iter_mut().rev() {
             row.time_ns = end;
             end = end.saturating_sub(interval.saturating_mul(row.ticks.into()));
         }

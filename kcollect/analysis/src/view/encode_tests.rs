@@ -143,7 +143,7 @@ fn events_come_by_what_they_are_about_then_by_kind_and_time() {
 }
 
 #[test]
-fn arrays_of_one_time_follow_each_other_in_the_order_of_life() {
+fn packets_of_one_time_follow_each_other_in_the_order_of_life() {
     let mut payload = payload();
     let all = [
         tick(Nanos(500_000), 0, 0, Microstate::System, 1),

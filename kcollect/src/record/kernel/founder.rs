@@ -2,7 +2,7 @@
 //! last.
 //!
 //! Each tick of a CPU is Kernel CPU, as er_kernel has it. Each state interval of a thread that no
-//! subexperiment holds is a tick array. A tick in the kernel has its kernel stack; one in user mode
+//! subexperiment holds is one packet. A tick in the kernel has its kernel stack; one in user mode
 //! and one of an idle or stolen CPU have an artificial frame (`frames`).
 
 mod frames;
@@ -19,7 +19,7 @@ use experiment_format::log::LogEvent;
 use experiment_format::losses::Losses;
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::Microstate;
-use experiment_format::packet::{ClockTick, CounterEvent, TickArray};
+use experiment_format::packet::{ClockTick, CounterEvent, Detail};
 use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::text::printable;
 use experiment_format::units::{Nanos, Ticks};
@@ -47,10 +47,10 @@ pub struct FounderCounts {
     pub ticks: Ticks,
     /// Packets of them written; one carries several ticks when a timer was late.
     pub packets: u64,
-    /// Tick arrays written.
-    pub arrays: u64,
+    /// Packets of threads' ticks written.
+    pub thread_packets: u64,
     /// Ticks in them.
-    pub array_ticks: Ticks,
+    pub thread_ticks: Ticks,
     /// Ticks of processes whose name is not known.
     pub unnamed: Ticks,
     /// Ticks and off-CPU intervals whose stack was cut at the kernel's depth limit.
@@ -200,6 +200,7 @@ impl Founder {
             pid: header.pid(),
             state: Microstate::KernelCpu,
             ticks,
+            detail: Detail::None.number(),
         })?;
         self.recorded.ticks += ticks;
         self.recorded.packets += 1;
@@ -277,17 +278,16 @@ impl Founder {
             }
             ActivityKind::Event(_) => return Ok(()),
         };
-        let mut counts = [Ticks::ZERO; Microstate::PER_THREAD];
-        counts[interval.state.number() as usize] = interval.ticks;
-        self.recorded.arrays += 1;
-        self.recorded.array_ticks += interval.ticks;
-        self.writer.tick_array(&TickArray {
+        self.recorded.thread_packets += 1;
+        self.recorded.thread_ticks += interval.ticks;
+        self.writer.tick(&ClockTick {
             cpu: header.cpu,
             time_ns: header.time_ns(),
             stack,
             tid: header.tid(),
             pid: header.pid(),
-            ticks: counts,
+            state: interval.state,
+            ticks: interval.ticks,
             detail: interval.detail.number(),
         })
     }

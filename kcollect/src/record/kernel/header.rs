@@ -4,8 +4,7 @@ use bpf::{KernelTypes, UserStackCapture};
 use counters::names::event::CounterRequest;
 use experiment_format::ids::Pid;
 use experiment_format::log::{LogHeader, ProfileDecl, Setting, StartTime};
-use experiment_format::microstate::NumStates;
-use experiment_format::packet::{ClockTick, HeapEvent, IoEvent, SyncEvent, TickArray};
+use experiment_format::packet::{ClockTick, HeapEvent, IoEvent, SyncEvent};
 use experiment_format::units::Nanos;
 use nix::unistd::{getpgrp, getppid, getsid};
 use user_collector::collector::KernelMaps;
@@ -46,6 +45,7 @@ pub(super) fn header(
         settings.push(Setting::DelayStart(seconds(plan.start)));
     }
     settings.extend(plan.end.map(|end| Setting::Terminate(seconds(end))));
+    let tick_us = plan.tick_interval.micros();
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
     LogHeader {
         collector: concat!("kcollect ", env!("CARGO_PKG_VERSION")).to_owned(),
@@ -55,19 +55,10 @@ pub(super) fn header(
         pgrp: Some(Pid::from_raw(getpgrp().as_raw())),
         sid: getsid(None).ok().map(|sid| Pid::from_raw(sid.as_raw())),
         command_line: "kernel".to_owned(),
-        // gprofng takes the number of states from the last one.
         profiles: vec![
             ProfileDecl::ThreadNames,
-            ProfileDecl::Clock {
-                tick_us: plan.tick_interval.micros(),
-                states: NumStates::Kernel,
-                packets: vec![ClockTick::declaration()],
-            },
-            ProfileDecl::Clock {
-                tick_us: plan.tick_interval.micros(),
-                states: NumStates::Solaris,
-                packets: vec![TickArray::declaration()],
-            },
+            ClockTick::table_of_cpus(tick_us),
+            ClockTick::table(tick_us),
         ]
         .into_iter()
         .chain(counter_tags::declare(requests))

@@ -26,8 +26,8 @@ pub struct FollowedProcess {
     pub cgroup: Option<Cgroup>,
     /// Ticks of its threads in its experiment.
     pub ticks: Ticks,
-    /// Tick arrays that hold them.
-    pub arrays: u64,
+    /// Packets that hold them.
+    pub packets: u64,
     /// Mappings that were too many to be written.
     #[serde(skip)]
     pub unwritten_mappings: u64,

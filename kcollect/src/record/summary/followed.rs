@@ -90,9 +90,9 @@ impl FollowSummary {
         })
     }
 
-    /// Returns the number of their tick arrays.
-    pub(super) fn arrays(&self) -> u64 {
-        self.processes.iter().map(|process| process.arrays).sum()
+    /// Returns the number of packets that their ticks are in.
+    pub(super) fn packets(&self) -> u64 {
+        self.processes.iter().map(|process| process.packets).sum()
     }
 
     /// Returns the number of ticks in them.

@@ -57,8 +57,8 @@ pub struct Summary {
     pub ticks: Ticks,
     /// Packets in the experiment.
     pub packets: u64,
-    /// Tick arrays of threads in the experiment, on a CPU or off it.
-    pub arrays: u64,
+    /// Packets of threads' ticks in the experiment, on a CPU or off it.
+    pub thread_packets: u64,
     /// Ticks in them.
     pub thread_ticks: Ticks,
     /// The counters that were recorded, in the order of the command line.
@@ -170,9 +170,10 @@ impl Summary {
             .heap
             .mean_bytes()
             .map(|mean_bytes| BlockSummary::new(mean_bytes, traced, probed, totals));
-        let arrays = recorded.arrays + followed.as_ref().map_or(0, FollowSummary::arrays);
+        let thread_packets =
+            recorded.thread_packets + followed.as_ref().map_or(0, FollowSummary::packets);
         let thread_ticks =
-            recorded.array_ticks + followed.as_ref().map_or(Ticks::ZERO, FollowSummary::ticks);
+            recorded.thread_ticks + followed.as_ref().map_or(Ticks::ZERO, FollowSummary::ticks);
         Summary {
             version: env!("CARGO_PKG_VERSION"),
             experiment: path.to_owned(),
@@ -189,7 +190,7 @@ impl Summary {
             ),
             ticks: recorded.ticks,
             packets: recorded.packets,
-            arrays,
+            thread_packets,
             thread_ticks,
             budget: None,
             losses: losses(
@@ -200,7 +201,7 @@ impl Summary {
                 RecordedTotals {
                     ticks: recorded.ticks.0,
                     thread_ticks: thread_ticks.0,
-                    arrays,
+                    thread_packets,
                 },
             ),
             counters,

@@ -63,7 +63,7 @@ fn full() -> Summary {
             }),
         }),
         ticks: Ticks(500),
-        arrays: 120,
+        packets: 120,
         unwritten_mappings: 0,
         unwritten_functions: 0,
         unread_at_exit: false,
@@ -94,7 +94,7 @@ fn full() -> Summary {
         },
         ticks: Ticks(200),
         packets: 180,
-        arrays: 300,
+        thread_packets: 300,
         thread_ticks: Ticks(9000),
         counters: vec![CounterSummary {
             name: "cycles".to_owned(),
@@ -157,7 +157,7 @@ fn full() -> Summary {
             recorded: RecordedTotals {
                 ticks: 200,
                 thread_ticks: 9000,
-                arrays: 300,
+                thread_packets: 300,
             },
             ..Losses::default()
         },

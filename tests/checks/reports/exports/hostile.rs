@@ -9,8 +9,8 @@ use experiment_format::elf_image::{ElfImage, ImageSymbol, TextSection};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::{Cpu, LogEvent, LogHeader, ProfileDecl, StartTime, System};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
-use experiment_format::microstate::{Microstate, NumStates};
-use experiment_format::packet::{ClockTick, TickArray};
+use experiment_format::microstate::Microstate;
+use experiment_format::packet::ClockTick;
 use experiment_format::stacks::StackEnd;
 use experiment_format::units::{Nanos, Ticks};
 use experiment_format::writer::ExperimentWriter;
@@ -55,11 +55,6 @@ pub(super) fn hostile(parent: &Path) -> Result<PathBuf> {
     };
     let object = "vm\"l;i <n>&ux";
     dir.archive(object, &image.to_bytes()?)?;
-    let clock = |states, packet| ProfileDecl::Clock {
-        tick_us: 10_007,
-        states,
-        packets: vec![packet],
-    };
     let header = LogHeader {
         system: System {
             hostname: "no;where".into(),
@@ -71,8 +66,8 @@ pub(super) fn hostile(parent: &Path) -> Result<PathBuf> {
         command_line: "kernel".into(),
         profiles: vec![
             ProfileDecl::ThreadNames,
-            clock(NumStates::Kernel, ClockTick::declaration()),
-            clock(NumStates::Solaris, TickArray::declaration()),
+            ClockTick::table_of_cpus(10_007),
+            ClockTick::table(10_007),
         ],
         ..LogHeader::default()
     };
@@ -112,15 +107,14 @@ pub(super) fn hostile(parent: &Path) -> Result<PathBuf> {
             0x1000 * u64::from(1 + number % NAMES.len() as u32),
         ];
         let stack = founder.stack(&frames, StackEnd::Complete)?;
-        let mut ticks = [Ticks::ZERO; Microstate::PER_THREAD];
-        ticks[number as usize % Microstate::PER_THREAD] = Ticks(3 + u64::from(number));
-        founder.tick_array(&TickArray {
+        founder.tick(&ClockTick {
             cpu: 0,
             time_ns: Nanos(start + 1_000_000 * u64::from(number)),
             stack,
             tid: Tid(number),
             pid: Pid(number),
-            ticks,
+            state: Microstate::ALL[number as usize % Microstate::PER_THREAD],
+            ticks: Ticks(3 + u64::from(number)),
             detail: 0,
         })?;
     }

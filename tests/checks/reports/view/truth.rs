@@ -82,12 +82,12 @@ impl<'a> Profile<'a> {
     pub(crate) fn new(payload: &'a Payload) -> Profile<'a> {
         let interval = i64::from(payload.interval_us) * 1000;
         let mut last = vec![0; payload.ticks.len()];
-        let mut arrays: BTreeMap<(u32, u64), Vec<usize>> = BTreeMap::new();
+        let mut together: BTreeMap<(u32, u64), Vec<usize>> = BTreeMap::new();
         for (index, row) in payload.ticks.iter().enumerate() {
             let key = (row.thread, row.time_ns.0);
-            arrays.entry(key).or_default().push(index);
+            together.entry(key).or_default().push(index);
         }
-        for ((_, time), mut rows) in arrays {
+        for ((_, time), mut rows) in together {
             // The first is what the thread did last.
             rows.sort_by_key(|&index| match payload.ticks[index].state {
                 Microstate::User | Microstate::System | Microstate::Trap => 0,

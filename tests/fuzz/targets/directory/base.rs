@@ -15,10 +15,9 @@ use experiment_format::log::{
     CounterDecl, CounterUnit, Cpu, LogEvent, LogHeader, ProfileDecl, Setting, StartTime, System,
 };
 use experiment_format::map::{MapEvent, READ_EXECUTE};
-use experiment_format::microstate::{Microstate, NumStates};
+use experiment_format::microstate::Microstate;
 use experiment_format::packet::{
     ClockTick, CounterEvent, HeapEvent, HeapKind, IoEvent, IoKind, SyncEvent, SyncThreshold,
-    TickArray,
 };
 use experiment_format::stacks::StackEnd;
 use experiment_format::subexperiment::SubexperimentWriter;
@@ -113,7 +112,9 @@ fn write(parent: &Path) -> Result<std::path::PathBuf> {
         let inner = KERNEL + 0x10 + 0x100 * u64::from(number % 3);
         let stack = founder.stack(&[inner, KERNEL + 0x110], StackEnd::Complete)?;
         let time = START + u64::from(number) * 100_000_000;
-        founder.tick_array(&array(time, stack, 3, 3, number))?;
+        for tick in ticks(time, stack, 3, 3, number) {
+            founder.tick(&tick)?;
+        }
         founder.tick(&ClockTick {
             cpu: number % 2,
             time_ns: Nanos(time),
@@ -122,6 +123,7 @@ fn write(parent: &Path) -> Result<std::path::PathBuf> {
             pid: Pid(7),
             state: Microstate::KernelCpu,
             ticks: Ticks(5),
+            detail: 0,
         })?;
         founder.counted(&CounterEvent {
             cpu: 0,
@@ -167,7 +169,9 @@ fn sorting(founder: &ExperimentWriter, run: StartTime) -> Result<()> {
     for (number, (frames, end)) in (0..).zip(stacks) {
         let stack = sub.stack(&frames, end)?;
         let time = START + u64::from(number) * 100_000_000;
-        sub.tick_array(&array(time, stack, 7, 7, number))?;
+        for tick in ticks(time, stack, 7, 7, number) {
+            sub.tick(&tick)?;
+        }
         sub.counted(&CounterEvent {
             cpu: 1,
             time_ns: Nanos(time),
@@ -243,7 +247,9 @@ fn compiling(founder: &ExperimentWriter, run: StartTime) -> Result<()> {
     for number in 0..3 {
         let stack = sub.stack(&[0x2002, 0x2001], StackEnd::Complete)?;
         let time = START + u64::from(number) * 300_000_000;
-        sub.tick_array(&array(time, stack, 9, 8, number))?;
+        for tick in ticks(time, stack, 9, 8, number) {
+            sub.tick(&tick)?;
+        }
     }
     Ok(sub.close(founder.dir(), Nanos(2 * SECOND))?)
 }
@@ -267,11 +273,6 @@ fn kernel() -> ElfImage<'static> {
 }
 
 fn header(pid: u32, command: &str) -> LogHeader {
-    let clock = |states, packet| ProfileDecl::Clock {
-        tick_us: 10_007,
-        states,
-        packets: vec![packet],
-    };
     let counter = |tag, name: &str, unit| CounterDecl {
         tag,
         name: name.to_owned(),
@@ -281,8 +282,8 @@ fn header(pid: u32, command: &str) -> LogHeader {
     };
     let mut profiles = vec![
         ProfileDecl::ThreadNames,
-        clock(NumStates::Kernel, ClockTick::declaration()),
-        clock(NumStates::Solaris, TickArray::declaration()),
+        ClockTick::table_of_cpus(10_007),
+        ClockTick::table(10_007),
         ProfileDecl::Counters {
             counters: vec![
                 counter(0, "cycles", CounterUnit::Cycles),
@@ -335,28 +336,26 @@ fn thread(tid: u32, name: &str, group: &str) -> LogEvent {
     }
 }
 
-fn array(
+/// Returns the ticks of a thread in several states.
+fn ticks(
     time: u64,
     stack: experiment_format::stacks::StackUid,
     tid: u32,
     pid: u32,
     number: u32,
-) -> TickArray {
-    let mut ticks = [Ticks::ZERO; Microstate::PER_THREAD];
-    for (slot, ticks) in ticks.iter_mut().enumerate() {
-        if (slot as u32 + number).is_multiple_of(3) {
-            *ticks = Ticks(1 + u64::from(number));
-        }
-    }
-    TickArray {
+) -> impl Iterator<Item = ClockTick> {
+    let states = Microstate::ALL.into_iter().take(Microstate::PER_THREAD);
+    let states = states.filter(move |state| (state.number() + number).is_multiple_of(3));
+    states.map(move |state| ClockTick {
         cpu: number % 2,
         time_ns: Nanos(time),
         stack,
         tid: Tid(tid),
         pid: Pid(pid),
-        ticks,
+        state,
+        ticks: Ticks(1 + u64::from(number)),
         detail: number % (STATE_SLOTS as u32).min(6),
-    }
+    })
 }
 
 fn usage(second: u64) -> UsageRecord {

@@ -1,4 +1,4 @@
-//! Tick arrays and ticks of CPUs in one founder, as stock gprofng and this crate's reader count
+//! Ticks of threads and of CPUs in one founder, as stock gprofng and this crate's reader count
 //! them.
 //!
 //! Experiments are random. For each one, the written sums by function, thread, CPU, process and
@@ -19,7 +19,7 @@ use experiment_format::ids::{Pid, Tid};
 use experiment_format::log::ProfileDecl;
 use experiment_format::map::MapEvent;
 use experiment_format::microstate::{Microstate, NumStates};
-use experiment_format::packet::{ClockRecord, ClockTick, Detail, PacketDecl, TickArray};
+use experiment_format::packet::{ClockRecord, ClockTick, Detail, TICK_ARRAY};
 use experiment_format::reader::Experiment;
 use experiment_format::stacks::StackEnd;
 use experiment_format::units::{Nanos, Ticks};
@@ -37,16 +37,13 @@ struct Written {
     cpu: u32,
     tid: u32,
     function: u64,
-    counts: PacketCounts,
-    /// The detail of an array; the other packet has none.
+    state: Microstate,
+    ticks: u32,
     detail: u32,
 }
 
-#[derive(Debug, Clone)]
-enum PacketCounts {
-    Kernel(u32),
-    Array([u32; Microstate::PER_THREAD]),
-}
+/// The size of a packet.
+const BYTES: usize = 44;
 
 /// Returns the process of a thread; each has four threads.
 fn process(tid: u32) -> u32 {
@@ -60,58 +57,35 @@ fn name(function: u64) -> String {
 impl Written {
     fn ticks(&self) -> [u64; STATES] {
         let mut ticks = [0; STATES];
-        match self.counts {
-            PacketCounts::Kernel(count) => ticks[Microstate::KernelCpu as usize] = count.into(),
-            PacketCounts::Array(counts) => {
-                ticks[..counts.len()].copy_from_slice(&counts.map(u64::from))
-            }
-        }
+        ticks[self.state as usize] = self.ticks.into();
         ticks
-    }
-
-    /// Returns the size of its packet.
-    fn bytes(&self) -> usize {
-        match self.counts {
-            PacketCounts::Kernel(_) => 40,
-            PacketCounts::Array(counts) if counts.iter().all(|count| *count == 0) => 0,
-            PacketCounts::Array(_) => 80,
-        }
     }
 }
 
+/// The states of threads and of CPUs.
+fn states() -> impl Iterator<Item = Microstate> {
+    let states = Microstate::ALL.into_iter();
+    states.filter(|state| *state != Microstate::LinuxCpu)
+}
+
 fn packet() -> impl Strategy<Value = Written> {
-    let count = || prop_oneof![Just(0u32), 1u32..5, 1u32..100_000];
-    let counts = prop_oneof![
-        (1u32..100_000).prop_map(PacketCounts::Kernel),
-        prop::array::uniform10(count()).prop_map(PacketCounts::Array),
-    ];
-    (0..4u32, 40..52u32, 0..6u64, counts, 0..6u32).prop_map(
-        |(cpu, tid, function, counts, detail)| {
-            let detail = match counts {
-                PacketCounts::Kernel(_) => 0,
-                PacketCounts::Array(_) => detail,
-            };
-            Written {
-                cpu,
-                tid,
-                function,
-                counts,
-                detail,
-            }
+    let ticks = prop_oneof![1u32..5, 1u32..100_000];
+    let state = prop::sample::select(states().collect::<Vec<_>>());
+    (0..4u32, 40..52u32, 0..6u64, state, ticks, 0..6u32).prop_map(
+        |(cpu, tid, function, state, ticks, detail)| Written {
+            cpu,
+            tid,
+            function,
+            state,
+            ticks,
+            detail,
         },
     )
 }
 
-fn clock(states: NumStates, packet: PacketDecl) -> ProfileDecl {
-    synthetic::clock(TICK_US, states, packet)
-}
-
-/// Returns the clock tables of a founder: ticks of CPUs, then tick arrays.
+/// Returns the clock tables of a founder.
 fn founder() -> Vec<ProfileDecl> {
-    vec![
-        clock(NumStates::Kernel, ClockTick::declaration()),
-        clock(NumStates::Solaris, TickArray::declaration()),
-    ]
+    vec![ClockTick::table_of_cpus(TICK_US), ClockTick::table(TICK_US)]
 }
 
 fn write(parent: &Path, profiles: Vec<ProfileDecl>, packets: &[Written]) -> PathBuf {
@@ -130,28 +104,17 @@ fn write(parent: &Path, profiles: Vec<ProfileDecl>, packets: &[Written]) -> Path
     for (n, packet) in (1..).zip(packets) {
         let frames = [0x1000 * (1 + packet.function), 0x1010];
         let stack = writer.stack(&frames, StackEnd::Complete).unwrap();
-        let (cpu, tid, pid, time) = (packet.cpu, packet.tid, process(packet.tid), START + n);
-        match packet.counts {
-            PacketCounts::Kernel(ticks) => writer.tick(&ClockTick {
-                cpu,
-                time_ns: Nanos(time),
-                stack,
-                tid: Tid(tid),
-                pid: Pid(pid),
-                state: Microstate::KernelCpu,
-                ticks: Ticks(ticks.into()),
-            }),
-            PacketCounts::Array(ticks) => writer.tick_array(&TickArray {
-                cpu,
-                time_ns: Nanos(time),
-                stack,
-                tid: Tid(tid),
-                pid: Pid(pid),
-                ticks: ticks.map(|ticks| Ticks(ticks.into())),
-                detail: packet.detail,
-            }),
-        }
-        .unwrap();
+        let tick = ClockTick {
+            cpu: packet.cpu,
+            time_ns: Nanos(START + n),
+            stack,
+            tid: Tid(packet.tid),
+            pid: Pid(process(packet.tid)),
+            state: packet.state,
+            ticks: Ticks(packet.ticks.into()),
+            detail: packet.detail,
+        };
+        writer.tick(&tick).unwrap();
     }
     writer.close(Nanos(1_000_000_000)).unwrap()
 }
@@ -264,53 +227,58 @@ fn compare(path: &Path, sums: &Sums) {
 #[test]
 fn counts_may_be_as_large_as_the_field() {
     let tmp = tempfile::tempdir().unwrap();
-    let packets = [Written {
-        cpu: 1,
-        tid: u32::MAX,
-        function: 1,
-        counts: PacketCounts::Array([i32::MAX as u32; Microstate::PER_THREAD]),
-        detail: u32::MAX,
-    }];
+    let packets: Vec<_> = states()
+        .map(|state| Written {
+            cpu: 1,
+            tid: u32::MAX,
+            function: 1,
+            state,
+            ticks: i32::MAX as u32,
+            detail: i32::MAX as u32,
+        })
+        .collect();
     let path = write(tmp.path(), founder(), &packets);
     assert_eq!(read_sums(&path), expected(&packets));
     compare(&path, &expected(&packets));
 }
 
 #[test]
-fn a_tick_array_without_ticks_is_not_written() {
+fn a_packet_without_ticks_is_not_written() {
     let tmp = tempfile::tempdir().unwrap();
     let packets = [Written {
         cpu: 1,
         tid: 40,
         function: 1,
-        counts: PacketCounts::Array([0; Microstate::PER_THREAD]),
+        state: Microstate::Sleep,
+        ticks: 0,
         detail: 1,
     }];
     let path = write(tmp.path(), founder(), &packets);
-    // A file that is missing has been lost.
-    assert_eq!(path.join("profile").metadata().unwrap().len(), 0);
+    assert!(!path.join("profile").exists() || path.join("profile").metadata().unwrap().len() == 0);
     assert_eq!(records(&path), []);
 }
 
-/// A filter by detail selects the arrays with it; 0 selects the packets without a detail.
+/// A filter by detail selects the packets with it.
 #[test]
 fn filters_select_details() {
     let tmp = tempfile::tempdir().unwrap();
-    let mut packets: Vec<_> = (Detail::ALL.into_iter())
-        .map(|detail| Written {
-            cpu: 0,
-            tid: 41,
-            function: u64::from(detail.number()),
-            counts: PacketCounts::Array([0, 0, 0, 0, 0, 0, 0, 100, 10 + detail.number(), 0]),
-            detail: detail.number(),
+    let of = |state, detail: Detail, ticks| Written {
+        cpu: 0,
+        tid: 41,
+        function: u64::from(detail.number()),
+        state,
+        ticks,
+        detail: detail.number(),
+    };
+    let packets: Vec<_> = (Detail::ALL.into_iter())
+        .flat_map(|detail| {
+            [
+                of(Microstate::Sleep, detail, 100),
+                of(Microstate::WaitCpu, detail, 10 + detail.number()),
+            ]
         })
+        .chain([of(Microstate::KernelCpu, Detail::None, 50)])
         .collect();
-    let counts = PacketCounts::Kernel(50);
-    packets.push(Written {
-        counts,
-        detail: 0,
-        ..packets[0]
-    });
     let path = write(tmp.path(), founder(), &packets);
     compare(&path, &expected(&packets));
     let total = |filter: &str| {
@@ -329,26 +297,20 @@ fn filters_select_details() {
     assert_eq!(total("KDETAIL>0"), "0. 5.000 0.650");
 }
 
-/// The reason why a header whose last clock table is another one is refused: see `log.rs`.
+/// The reason why a header whose tables have ticks of different length is refused.
 #[test]
-fn the_last_table_sets_the_length_of_a_tick_and_the_number_of_states() {
+fn the_last_table_sets_the_length_of_a_tick() {
     let tmp = tempfile::tempdir().unwrap();
-    let packets = [
-        Written {
+    let packets: Vec<_> = states()
+        .map(|state| Written {
             cpu: 1,
             tid: 41,
             function: 1,
-            counts: PacketCounts::Array([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+            state,
+            ticks: 1 + state.number(),
             detail: 0,
-        },
-        Written {
-            cpu: 2,
-            tid: 42,
-            function: 2,
-            counts: PacketCounts::Kernel(50),
-            detail: 0,
-        },
-    ];
+        })
+        .collect();
     let path = write(tmp.path(), founder(), &packets);
     let log = std::fs::read_to_string(path.join("log.xml")).unwrap();
     let edited = |from: &str, to: &str| {
@@ -357,27 +319,82 @@ fn the_last_table_sets_the_length_of_a_tick_and_the_number_of_states() {
         let text = view(&path);
         let row = columns(&text, "<Total>");
         let columns: Vec<_> = metrics().zip(row).collect();
-        let column = |metric: &str| {
+        ["kcpu", "user", "total"].map(|metric| {
             let found = columns.iter().find(|(name, _)| *name == metric);
             found.unwrap().1.to_owned()
-        };
-        let records = records(&path).len();
-        (column("kcpu"), column("user"), column("total"), records)
-    };
-    let shown = |kcpu: &str, user: &str, total: &str, records| {
-        (kcpu.to_owned(), user.to_owned(), total.to_owned(), records)
+        })
     };
     let first = "ptimer=\"10000\" numstates=\"3\"";
     let last = "ptimer=\"10000\" numstates=\"10\"";
-    assert_eq!(edited(first, first), shown("0.500", "0.010", "0.550", 11));
+    assert_eq!(edited(first, first), ["0.120", "0.010", "0.550"]);
     let other = "ptimer=\"1000\" numstates=\"3\"";
-    assert_eq!(edited(first, other), shown("0.500", "0.010", "0.550", 11));
+    assert_eq!(edited(first, other), ["0.120", "0.010", "0.550"]);
     let other = "ptimer=\"1000\" numstates=\"10\"";
-    assert_eq!(edited(last, other), shown("0.050", "0.001", "0.055", 11));
-    // Ten states and then three: the metrics are offered, and seven states are lost.
+    assert_eq!(edited(last, other), ["0.012", "0.001", "0.055"]);
+}
+
+/// Tick arrays, which Solaris wrote and this crate once, are read as gprofng reads them: a record
+/// for each state, of as many states as the last table has.
+#[test]
+fn tick_arrays_are_read() {
+    let tmp = tempfile::tempdir().unwrap();
+    let thread = |state, ticks| Written {
+        cpu: 2,
+        tid: 41,
+        function: 1,
+        state,
+        ticks,
+        detail: 3,
+    };
+    let written = [
+        thread(Microstate::KernelCpu, 50),
+        thread(Microstate::User, 1),
+    ];
+    let path = write(tmp.path(), founder(), &written);
+    // The same stack, thread and time as those of the second packet.
+    let profile = path.join("profile");
+    let mut bytes = std::fs::read(&profile).unwrap();
+    let mut array = bytes[BYTES..2 * BYTES].to_vec();
+    array[..4].copy_from_slice(&[80, 0, TICK_ARRAY as u8, 0]);
+    array.truncate(32);
+    let of_states = (1..=10).chain([3, 0]);
+    array.extend(of_states.flat_map(u32::to_le_bytes));
+    bytes.extend(array);
+    std::fs::write(&profile, bytes).unwrap();
+    let mut declared = String::from("<profpckt kind=\"1\" uname=\"Microstate profiling data\">\n");
+    let mut field = |name: &str, offset: u32, kind: &str| {
+        declared.push_str(&format!(
+            "<field name=\"{name}\" offset=\"{offset}\" type=\"{kind}\"/>\n"
+        ));
+    };
+    field("CPUID", 4, "UINT32");
+    field("TSTAMP", 8, "INT64");
+    field("FRINFO", 16, "INT64");
+    field("THRID", 24, "UINT32");
+    field("KPID", 28, "UINT32");
+    let states = [
+        "UCPU", "SCPU", "TRAP", "TFLT", "DFLT", "KFLT", "ULCK", "TSLP", "WCPU", "TSTP",
+    ];
+    for (number, name) in (0..).zip(states) {
+        field(name, 32 + 4 * number, "INT32");
+    }
+    field("KDETAIL", 72, "UINT32");
+    declared.push_str("</profpckt>\n");
+    let log = std::fs::read_to_string(path.join("log.xml")).unwrap();
+    let with_arrays = log.replace("</profpckt>\n", &format!("</profpckt>\n{declared}"));
+    std::fs::write(path.join("log.xml"), &with_arrays).unwrap();
+    let states = Microstate::ALL.into_iter().take(Microstate::PER_THREAD);
+    let in_array = states.map(|state| thread(state, 1 + state.number()));
+    let all: Vec<_> = written.iter().cloned().chain(in_array).collect();
+    assert_eq!(read_sums(&path), expected(&all));
+    compare(&path, &expected(&all));
+    // A table of three states that follows: gprofng makes three records of an array.
+    let last = "</profile>\n<event";
     let third = "</profile>\n<profile name=\"profile\" ptimer=\"10000\" numstates=\"3\"/>\n<event";
-    let found = edited("</profile>\n<event", third);
-    assert_eq!(found, shown("0.500", "0.010", "0.060", 4));
+    assert!(with_arrays.contains(last), "{with_arrays}");
+    std::fs::write(path.join("log.xml"), with_arrays.replacen(last, third, 1)).unwrap();
+    assert_eq!(read_sums(&path), expected(&all[..5]));
+    compare(&path, &expected(&all[..5]));
 }
 
 proptest! {
@@ -402,15 +419,11 @@ proptest! {
         let bytes = std::fs::read(&profile).unwrap();
         for cut in (0..=bytes.len()).rev() {
             std::fs::File::options().write(true).open(&profile).unwrap().set_len(cut as u64).unwrap();
-            let mut end = 0;
-            let whole = packets.iter().take_while(|packet| {
-                end += packet.bytes();
-                end <= cut
-            }).count();
+            let whole = cut / BYTES;
             prop_assert_eq!(read_sums(&path), expected(&packets[..whole]), "cut at {}", cut);
         }
-        // The first packet is whole in 80 bytes: with it gprofng has something to show.
-        let cut = 80 + cut.index(bytes.len() - 79);
+        // With the first packet gprofng has something to show.
+        let cut = BYTES + cut.index(bytes.len() - BYTES + 1);
         std::fs::write(&profile, &bytes[..cut]).unwrap();
         compare(&path, &read_sums(&path));
     }
