@@ -11,7 +11,7 @@ use experiment_format::microstate::Microstate;
 use serde::de::DeserializeOwned;
 use tests::experiment::states::{Edges, MAX_WHOLE_RUN_ERROR_S, ProcessTimes, States};
 use tests::experiment::summary::{FollowedStats, RunSummary, complete};
-use tests::experiment::{array_ticks, io_records, sync_records};
+use tests::experiment::{io_records, sync_records, thread_ticks};
 use tests::gprofng;
 use tests::kcollect::{experiment_in, experiments_in, sub_experiment};
 use tests::workload::io_calls::{
@@ -352,7 +352,7 @@ fn judge_recording(
 }
 
 fn tiles(results: &RunResults, truth: &Truth, truths: &[Truth], account: &States) -> Result<()> {
-    let ticks = array_ticks(&results.experiment, Some(truth.pid))?;
+    let ticks = thread_ticks(&results.experiment, Some(truth.pid))?;
     account.tile(truth.pid, ticks, truths.len() - 1)
 }
 

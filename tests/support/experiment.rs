@@ -217,7 +217,7 @@ pub fn ticks(experiment: &Path) -> Result<u64> {
 ///
 /// # Errors
 /// When the file cannot be read.
-pub fn array_ticks(experiment: &Path, pid: Option<Pid>) -> Result<u64> {
+pub fn thread_ticks(experiment: &Path, pid: Option<Pid>) -> Result<u64> {
     Ok(state_ticks(experiment, pid)?.iter().sum())
 }
 

@@ -2,12 +2,12 @@
 
 mod followed_process;
 mod header;
-mod periodic;
 
 use experiment_format::Result;
 use experiment_format::directory::ExperimentDir;
 use experiment_format::ids::Pid;
 use experiment_format::log::LogEvent;
+use experiment_format::microstate::Microstate;
 use experiment_format::stacks::StackEnd;
 use experiment_format::units::{Nanos, Ticks};
 use experiment_format::usage::UsageRecord;
@@ -21,12 +21,11 @@ use user_collector::space::Mapping;
 
 pub use self::followed_process::{FollowedProcess, IoCounts, JitStats, MemoryCounts};
 use self::header::header;
-pub use self::periodic::PERIODIC;
-use self::periodic::PeriodicSamples;
 use super::activity::{
     ActivityKind, LockWaitEvent, OverflowEvent, ThreadActivity, ThreadEvent, TypedHeader,
 };
 use super::kernel::header::Inherited;
+use super::kernel::periodic::{PERIODIC, PeriodicSamples};
 use super::user_stacks::user_stack::{StackCounts, UserStack};
 
 /// The experiment of a followed process, being written.
@@ -238,9 +237,9 @@ impl Subexperiment {
             }
             // It was taken before the process began.
             _ if at_ns <= self.sampled_ns => Ok(()),
-            _ if label == PERIODIC && !self.periodic.is_due(usage) => Ok(()),
+            _ if label == PERIODIC && !self.periodic.is_due(active(usage)) => Ok(()),
             _ => {
-                self.periodic.written(usage);
+                self.periodic = PeriodicSamples::written(active(usage));
                 // A process ends some time after its leading thread has exited, and so does its
                 // time.
                 self.last_ns = self.last_ns.max(at_ns);
@@ -467,4 +466,12 @@ impl Subexperiment {
 /// program had mapped ends at that instant; functions, which must not overlap it, begin after it.
 fn watch_jit(pid: Pid, since_ns: Nanos, shared: &SharedJit) -> Option<JitWatch> {
     JitWatch::open(pid, since_ns + Nanos(1), shared).ok()
+}
+
+/// Returns the time in which threads were not blocked for a lock, asleep or stopped.
+fn active(usage: &UsageRecord) -> Nanos {
+    let blocked = [Microstate::UserLock, Microstate::Sleep, Microstate::Stopped];
+    let states = Microstate::ALL.iter().zip(usage.states_ns);
+    let active = states.filter(|(state, _)| !blocked.contains(state));
+    active.map(|(_, ns)| ns).sum()
 }

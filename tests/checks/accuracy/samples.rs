@@ -12,9 +12,9 @@ use experiment_format::reader::Experiment;
 use experiment_format::units::Nanos;
 use nix::sys::signal::Signal;
 use tests::command::Running;
-use tests::experiment::array_ticks;
 use tests::experiment::states::States;
 use tests::experiment::summary::RunSummary;
+use tests::experiment::thread_ticks;
 use tests::experiment::threads;
 use tests::experiment::threads::MAX_CLOCK_DRIFT_SHARE;
 use tests::kcollect::{Recording, experiments_in, record};
@@ -198,7 +198,7 @@ fn root_alone_paused_time_is_not_counted() -> Result<()> {
             ensure!((sum - row.tracked_s).abs() < 1e-6, "{row:?}");
             // Its ticks: within one at each end of each of the three spans, and one for each time
             // that it changed its CPU, which it does not.
-            let ticks = array_ticks(&experiment, Some(pid))?;
+            let ticks = thread_ticks(&experiment, Some(pid))?;
             let expected = recorded_s / (summary.interval_us / 1e6);
             ensure!(
                 (ticks as f64 - expected).abs() <= 8.0,
@@ -246,7 +246,7 @@ fn root_alone_a_thread_that_wakes_as_data_begin_has_no_earlier_ticks() -> Result
                     row.tracked_s <= recorded_s + 5e-4,
                     "{row:?}: more than the {recorded_s} s for which data were recorded"
                 );
-                let ticks = array_ticks(&experiment, Some(pid))?;
+                let ticks = thread_ticks(&experiment, Some(pid))?;
                 let expected = row.tracked_s / (summary.interval_us / 1e6);
                 ensure!(
                     expected > 900.0 && (ticks as f64 - expected).abs() <= 4.0,
@@ -302,7 +302,7 @@ fn root_alone_ten_thousand_threads() -> Result<()> {
         row.tracked_s,
         summary.elapsed_s
     );
-    let ticks = array_ticks(&experiment, Some(own))?;
+    let ticks = thread_ticks(&experiment, Some(own))?;
     let expected = row.tracked_s / (summary.interval_us / 1e6);
     ensure!(
         (ticks as f64 - expected).abs() <= 2.0 * row.threads as f64,
@@ -322,7 +322,7 @@ fn root_alone_no_user_stacks_without_following() -> Result<()> {
     let experiment = recorded.experiment()?;
     let text = std::fs::read_to_string(experiment.join("kcollect.json"))?;
     let summary: serde_json::Value = serde_json::from_str(&text)?;
-    let all = array_ticks(&experiment, None)?;
+    let all = thread_ticks(&experiment, None)?;
     ensure!(
         summary["followed"].is_null() && all > 1000,
         "{all} ticks in packets: {}",

@@ -16,7 +16,7 @@ use experiment_format::packet::Detail;
 use experiment_format::reader::Experiment;
 use tests::experiment::states::States;
 use tests::experiment::summary::{FollowedStats, RunSummary, complete};
-use tests::experiment::{array_ticks, began_ns};
+use tests::experiment::{began_ns, thread_ticks};
 use tests::kcollect::record;
 use tests::machine::alone;
 use tests::oracle::audit::{Audit, AuditedProcess};
@@ -233,13 +233,13 @@ fn one(
         "its experiment is {}",
         process.experiment
     );
-    let ticks = array_ticks(&path, None)?;
+    let ticks = thread_ticks(&path, None)?;
     ensure!(
         ticks == process.ticks && ticks >= row.ticks,
         "{ticks} ticks in its experiment, of {} on a CPU: {process:?}",
         row.ticks
     );
-    let twice = array_ticks(founder, Some(pid))?;
+    let twice = thread_ticks(founder, Some(pid))?;
     ensure!(twice == 0, "{twice} of its ticks are in the founder too");
 
     let experiment = Experiment::open(&path)?;

@@ -23,7 +23,7 @@ use experiment_format::units::Nanos;
 use serde::Deserialize;
 use tests::experiment::states::States;
 use tests::experiment::summary::RunSummary;
-use tests::experiment::{array_ticks, interval_ns};
+use tests::experiment::{interval_ns, thread_ticks};
 use tests::kcollect::{FinishedRecording, record};
 use tests::machine::disturbance::judge_times;
 use tests::machine::work_cpu;
@@ -313,7 +313,7 @@ impl Judge<'_> {
     fn whole(&mut self, founder: &Path, experiment: &Path) -> Result<()> {
         let states = States::of(founder)?;
         let row = states.row(self.report.pid)?;
-        let ticks = array_ticks(experiment, None)?;
+        let ticks = thread_ticks(experiment, None)?;
         // Threads that want one CPU.
         let company = 2 * self.report.threads as usize;
         let tiled = states.tile(self.report.pid, ticks, company);
@@ -322,7 +322,7 @@ impl Judge<'_> {
         if row.threads != self.report.threads {
             self.wrong.push(format!("{} threads", row.threads));
         }
-        let twice = array_ticks(founder, Some(self.report.pid))?;
+        let twice = thread_ticks(founder, Some(self.report.pid))?;
         if twice > 0 {
             self.wrong
                 .push(format!("{twice} ticks of it are in the founder too"));

@@ -1,6 +1,6 @@
-//! A reader and judge of `threads.jsonl`, which has every thread at every sample.
+//! A reader and judge of `threads.jsonl`, which has what changed of each thread at every sample.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::path::Path;
 
@@ -30,6 +30,8 @@ pub struct ThreadLine {
     pub state: Option<String>,
     /// The number of a sample.
     pub sample: Option<u64>,
+    /// The label of a sample.
+    pub label: Option<String>,
     /// The number of threads that exist, at a sample.
     #[serde(default)]
     pub threads: u64,
@@ -50,6 +52,9 @@ const MAX_CLOCK_DIFFERENCE_NS: u64 = 20_000;
 /// How much faster one clock may go than another: times of threads are the scheduler's, instants
 /// are CLOCK_MONOTONIC's, which a time service may slow or speed up by so much.
 pub const MAX_CLOCK_DRIFT_SHARE: f64 = 6e-4;
+/// How long a thread may have been in other states than that of its last line, if a periodic
+/// sample has no line of it, nanoseconds.
+const MAX_LEFT_OUT_NS: u64 = 10_000_000;
 
 impl ThreadLine {
     /// Returns the nanoseconds in a state; `cpu` is any mode on a CPU.
@@ -94,6 +99,8 @@ pub fn judge(lines: &[ThreadLine]) -> Result<Vec<&ThreadLine>> {
     let mut living: HashMap<(Pid, Tid), &ThreadLine> = HashMap::new();
     let mut ended: BTreeMap<&str, u64> = BTreeMap::new();
     let mut samples: Vec<&ThreadLine> = Vec::new();
+    // Threads with a line since the last sample.
+    let mut written: HashSet<(Pid, Tid)> = HashSet::new();
     for line in lines {
         let sum: u64 = line.states_ns.values().sum();
         ensure!(
@@ -109,11 +116,13 @@ pub fn judge(lines: &[ThreadLine]) -> Result<Vec<&ThreadLine>> {
         if line.sample.is_none() {
             if line.ended || line.short_lived.is_some() {
                 living.remove(&(line.pid, line.tid));
+                written.remove(&(line.pid, line.tid));
                 for state in STATES {
                     *ended.entry(state).or_default() += line.of(state);
                 }
             } else {
                 living.insert((line.pid, line.tid), line);
+                written.insert((line.pid, line.tid));
             }
             continue;
         }
@@ -123,6 +132,11 @@ pub fn judge(lines: &[ThreadLine]) -> Result<Vec<&ThreadLine>> {
             "{} live: {line:?}",
             living.len()
         );
+        let left_out_ns = match line.label.as_deref() {
+            Some("periodic") => (living.len() - written.len()) as u64 * MAX_LEFT_OUT_NS,
+            _ => 0,
+        };
+        written.clear();
         for state in STATES {
             let last = samples.last().map_or(0, |last| last.of(state));
             ensure!(line.of(state) >= last, "{state} shrank to {line:?}");
@@ -134,7 +148,8 @@ pub fn judge(lines: &[ThreadLine]) -> Result<Vec<&ThreadLine>> {
                 .map(|thread| line.at_ns.saturating_sub(thread.at_ns));
             let (count, since) = unchanged.fold((0, 0), |(count, sum), ns| (count + 1, sum + ns));
             let expected = known + since + ended.get(state).copied().unwrap_or_default();
-            let allowed = (count + 1) * MAX_CLOCK_DIFFERENCE_NS
+            let allowed = left_out_ns
+                + (count + 1) * MAX_CLOCK_DIFFERENCE_NS
                 + (since as f64 * MAX_CLOCK_DRIFT_SHARE) as u64;
             ensure!(
                 line.of(state).abs_diff(expected) <= allowed,

@@ -9,6 +9,7 @@ pub mod founder;
 pub mod header;
 pub mod kcore;
 pub(super) mod machine_description;
+pub mod periodic;
 pub mod process_usage;
 pub mod samples;
 mod shown_names;

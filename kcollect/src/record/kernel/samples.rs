@@ -4,11 +4,13 @@
 //! since the experiment began. The threads' are written to `threads.jsonl`, a file that gprofng
 //! does not read, one JSON object a line, with blank lines between them:
 //!
-//! * A thread that has exited, has changed its state since the last sample, or has no line yet. It
+//! * A thread that has exited, has changed its state since its last line, or has no line yet. At a
+//!   periodic sample it lacks a line while it was in other states than that of its last line for
+//!   less than 10 ms since then, ten samples at most ([`PeriodicSamples`]). A line
 //!   has its `pid`, `tid` and `name`; `at_ns`, the time up to which its sums reach; `ended`, or
 //!   else its `state` and `since_ns`; `tracked_ns`; `states_ns` by state; `detail_ns` and `counts`.
 //!   All sums are since the thread was first recorded; those that are 0 are left out. A thread
-//!   that has no line at a sample is still in the state of its last line.
+//!   that has no line at a sample is still in the state of its last line, but for those 10 ms.
 //!   `process` is the name of its process, if it is not the thread's.
 //! * `short_lived`: the number of threads that lasted for less than a clock interval and have
 //!   exited since the last sample, with their sums: one line for each `process` name, and
@@ -18,9 +20,9 @@
 //! * `sample`: number, `label`, `at_ns`, the number of `threads` that have not exited, and the sums
 //!   of all threads, exited ones included. It follows the lines of its threads.
 //!
-//! So at each sample the sums of the last lines of all threads and of all `short_lived` lines are
-//! those of the `sample` line, except for the time since a thread's last line, which is in the
-//! state of that line. Times are nanoseconds; `at_ns` and `since_ns` are since the start of the
+//! So at each sample that is not a periodic one the sums of the last lines of all threads and of all
+//! `short_lived` lines are those of the `sample` line, except for the time since a thread's last
+//! line, which is in the state of that line. Times are nanoseconds; `at_ns` and `since_ns` are since the start of the
 //! experiment. On-CPU time is exact as a whole and split into user, system and trap by ticks.
 
 use std::collections::{BTreeMap, HashMap};
@@ -35,6 +37,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::accounts::{Accounts, TaskId};
+use super::periodic::{PERIODIC, PeriodicSamples};
 use super::process_usage::{Split, usage_record};
 use super::times::Times;
 use crate::record::activity::TypedHeader;
@@ -71,27 +74,44 @@ struct ShortLived {
 #[derive(Clone, Copy, Debug)]
 struct LastWritten {
     as_of_ns: Nanos,
-    /// Time in all states but the one that the line has.
+    /// The position of the line's state.
+    state: usize,
+    /// Time in all states but that one.
     other_states_ns: Nanos,
+    periodic: PeriodicSamples,
 }
 
 impl LastWritten {
     fn of(thread: &ThreadRecord, times: &Times) -> LastWritten {
+        let state = usize::from(thread.state);
+        let other_states_ns = outside(times, state);
         LastWritten {
             as_of_ns: Nanos(thread.as_of_ns),
-            other_states_ns: times
-                .tracked_ns
-                .saturating_sub(times.ns[usize::from(thread.state)]),
+            state,
+            other_states_ns,
+            periodic: PeriodicSamples::written(other_states_ns),
         }
     }
 
     /// Returns whether the thread has stayed in its state since the line was written. `since_ns`
     /// alone does not show that: a change that was found later, in the scheduler's own sums, does
     /// not move it.
-    fn still_holds(self, thread: &ThreadRecord, times: &Times) -> bool {
-        let now = LastWritten::of(thread, times);
-        Nanos(thread.since_ns) < self.as_of_ns && now.other_states_ns == self.other_states_ns
+    fn still_holds(&self, thread: &ThreadRecord, times: &Times) -> bool {
+        usize::from(thread.state) == self.state
+            && Nanos(thread.since_ns) < self.as_of_ns
+            && outside(times, self.state) == self.other_states_ns
     }
+
+    /// Returns whether a sample has a line of the thread.
+    fn needs_another(&mut self, thread: &ThreadRecord, times: &Times, label: &str) -> bool {
+        !self.still_holds(thread, times)
+            && (label != PERIODIC || self.periodic.is_due(outside(times, self.state)))
+    }
+}
+
+/// Returns the time in all states but one.
+fn outside(times: &Times, state: usize) -> Nanos {
+    times.tracked_ns.saturating_sub(times.ns[state])
 }
 
 impl Samples {
@@ -151,8 +171,8 @@ impl Samples {
         let mut changed: Vec<_> = accounts
             .living()
             .filter(|(thread, times)| {
-                let last = self.last_written.get(&TaskId::of(thread));
-                last.is_none_or(|last| !last.still_holds(thread, times))
+                let last = self.last_written.get_mut(&TaskId::of(thread));
+                last.is_none_or(|last| last.needs_another(thread, times, label))
             })
             .collect();
         changed.sort_by_key(|(thread, _)| (thread.header.pid(), thread.header.tid()));
