@@ -16,7 +16,7 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::Parser;
 use comfy_table::presets::{ASCII_MARKDOWN, NOTHING};
 use comfy_table::{CellAlignment, Table};
@@ -144,10 +144,7 @@ fn measure(what: &str, count: u32, seconds: u32) -> Result<Measured> {
     load.args([what, &count.to_string(), &lifetime.as_secs().to_string()]);
     let mut load = Running::start(&mut load, LIMIT)?;
     let begun = Instant::now();
-    while !load.has_printed()? {
-        ensure!(!load.ended()?, "the load ended: {}", load.output()?);
-        sleep(Duration::from_millis(20));
-    }
+    load.until_printed()?;
     let (start, start_ns) = (Instant::now(), monotonic_ns()?);
     let mut recording = Recording::start(["-p", "on", "-F", "on", "-A", "off"], LIMIT)?;
     recording.until_running()?;

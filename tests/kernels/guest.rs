@@ -9,10 +9,10 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use nix::mount::{MsFlags, mount};
 use nix::unistd::{dup2_stderr, dup2_stdout, sync};
-use tests::command::run;
+use tests::command::{Running, run};
 use tests::machine::{online_cpus, processes};
 
-use crate::runs::{DONE, Glance, Glances, KCOLLECT, LIMIT, MODULES, RUNS};
+use crate::runs::{DONE, Glance, Glances, KCOLLECT, LIMIT, MODULES, RUNS, Run};
 
 /// The directory of the results.
 const OUT: &str = "/out";
@@ -58,7 +58,9 @@ fn work() -> Result<()> {
 
     record("doctor", &["doctor", "--json"])?;
     for each in RUNS[online_cpus()?.len().min(RUNS.len()) - 1] {
+        let beside = beside(each).with_context(|| each.name.to_owned())?;
         record(each.name, &[each.args, each.load].concat())?;
+        drop(beside);
     }
     fs::write(Path::new(OUT).join(DONE), "")?;
     let mut pack = Command::new("/bin/tar");
@@ -99,6 +101,16 @@ fn load(module: &Path) -> Result<()> {
     };
     ensure!(result == 0, std::io::Error::last_os_error());
     Ok(())
+}
+
+/// Starts what is to run beside a recording, and waits until it is ready.
+fn beside(each: &Run) -> Result<Option<Running>> {
+    let Some((program, args)) = each.beside.split_first() else {
+        return Ok(None);
+    };
+    let mut running = Running::start(Command::new(program).args(args), LIMIT)?;
+    running.until_printed()?;
+    Ok(Some(running))
 }
 
 /// Runs kcollect, and keeps its output and the list of processes. The host judges its exit code.

@@ -15,7 +15,7 @@ use tests::experiment::{io_records, sync_records, thread_ticks};
 use tests::gprofng;
 use tests::kcollect::{experiment_in, experiments_in, sub_experiment};
 use tests::workload::io_calls::{
-    Counted, OVERFLOW_FILES, REGISTERED_FILES, RING_FILES, each_file, each_operation,
+    Counted, OVERFLOW_FILES, REGISTERED_FILES, RING_FILES, each_file, each_operation, reads_itself,
 };
 use tests::workload::loads;
 use tests::workload::locked::{Lock, each_wait};
@@ -25,8 +25,8 @@ use tests::workload::truth::Truth;
 use crate::counters;
 use crate::cpus::Taken;
 use crate::runs::{
-    ALLOCATED, COUNTED, FOLLOWED, Glances, IO, LoadReport, MANY_CPUS, MOVING, OWN_SAMPLES, RING,
-    RING_OVERFLOW, RING_REGISTERED, STATES, TRACED, VerifiedProgram,
+    ALLOCATED, COUNTED, DESCRIPTORS, FOLLOWED, Glances, IO, IO_CALLS, LoadReport, MANY_CPUS,
+    MOVING, OWN_SAMPLES, RING, RING_OVERFLOW, RING_REGISTERED, STATES, TRACED, VerifiedProgram,
 };
 use crate::verifier;
 
@@ -93,6 +93,7 @@ pub(crate) fn judge(results: &Path) -> Verdict {
         COUNTED,
         TRACED,
         IO,
+        DESCRIPTORS,
         RING,
         RING_REGISTERED,
         RING_OVERFLOW,
@@ -122,6 +123,7 @@ pub(crate) fn judge(results: &Path) -> Verdict {
             COUNTED => verdicts.push(counters::judge(&recording.experiment).context(COUNTED)),
             TRACED => verdicts.push(traced(&recording).context(TRACED)),
             IO => verdicts.push(calls(&recording).context(IO)),
+            DESCRIPTORS => verdicts.push(descriptors(&recording).context(DESCRIPTORS)),
             RING => verdicts.push(operations(&recording, RING_FILES).context(RING)),
             RING_REGISTERED => {
                 verdicts.push(operations(&recording, REGISTERED_FILES).context(RING_REGISTERED));
@@ -164,6 +166,12 @@ fn calls(results: &RunResults) -> Result<()> {
     let experiments = experiments_in(&results.experiment)?;
     let records = experiments.iter().map(|experiment| io_records(experiment));
     each_file(&counted, records.collect::<Result<_>>()?).map(drop)
+}
+
+/// Checks that the last of a million descriptors has its name.
+fn descriptors(results: &RunResults) -> Result<()> {
+    let own = sub_experiment(&results.experiment, "_io_calls_PID_")?;
+    reads_itself(io_records(&own)?, IO_CALLS, 10)
 }
 
 /// Checks that each operation that the program has handed to `io_uring` is recorded.

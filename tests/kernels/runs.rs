@@ -40,6 +40,8 @@ pub(crate) const LOCKED: &str = "/locked";
 pub(crate) const IO: &str = "io";
 /// The program that makes them, in a machine.
 pub(crate) const IO_CALLS: &str = "/io_calls";
+/// The recording of a program that runs already, with a million descriptors.
+pub(crate) const DESCRIPTORS: &str = "descriptors";
 /// The recording of operations of `io_uring`.
 pub(crate) const RING: &str = "ring";
 /// The recordings of those on registered files, and of those for whose completions there is no
@@ -73,6 +75,8 @@ pub(crate) struct Run {
     pub(crate) args: &'static [&'static str],
     /// The load.
     pub(crate) load: &'static [&'static str],
+    /// A program that is started before, and ended after it. It prints a line once it is ready.
+    pub(crate) beside: &'static [&'static str],
 }
 
 /// The recordings on a machine of one CPU, on one of two, and on one of more.
@@ -82,11 +86,13 @@ pub(crate) const RUNS: [&[Run]; 3] = [
             name: STATES,
             args: &["-p", "hi", "-x", "off", "-F", "off", "--"],
             load: &[SELF, LOAD],
+            beside: &[],
         },
         Run {
             name: FOLLOWED,
             args: &["-p", "hi", "-F", "on", "--"],
             load: &["/bin/sh", "-eu", "-c", FOLLOWED_SCRIPT],
+            beside: &[],
         },
         Run {
             name: COUNTED,
@@ -102,58 +108,86 @@ pub(crate) const RUNS: [&[Run]; 3] = [
                 "--",
             ],
             load: &[OVERFLOWING, PAGES, "0", CALLS, "0"],
+            beside: &[],
         },
         Run {
             name: TRACED,
             args: &["-p", "on", "-x", "off", "-s", "all", "--"],
             load: &[LOCKED, "1"],
+            beside: &[],
         },
         Run {
             name: IO,
             args: &["-p", "on", "-x", "off", "-i", "on", "--descendants", "--"],
             load: &[IO_CALLS, "/tmp", "10", "no sockets"],
+            beside: &[],
+        },
+        Run {
+            name: DESCRIPTORS,
+            args: &[
+                "-p",
+                "on",
+                "-x",
+                "off",
+                "-i",
+                "on",
+                "-F",
+                "=io_calls",
+                "-t",
+                "3",
+            ],
+            load: &[],
+            beside: &[IO_CALLS, "wait", "1000", "1000000"],
         },
         Run {
             name: RING,
             args: &["-p", "on", "-x", "off", "-i", "on", "--"],
             load: &[RING_IO, "/tmp", "10"],
+            beside: &[],
         },
         Run {
             name: RING_REGISTERED,
             args: &["-p", "on", "-x", "off", "-i", "on", "--"],
             load: &[RING_IO, "registered", "/tmp"],
+            beside: &[],
         },
         Run {
             name: RING_OVERFLOW,
             args: &["-p", "on", "-x", "off", "-i", "on", "--"],
             load: &[RING_IO, "overflow", "/tmp"],
+            beside: &[],
         },
         Run {
             name: ALLOCATED,
             args: &["-p", "on", "-x", "off", "-H", "all", "--"],
             load: &[ALLOCATIONS, "100"],
+            beside: &[],
         },
         Run {
             name: OWN_SAMPLES,
             args: &["-p", "on", "-x", "off", "-H", "on", "--"],
             load: &[SAMPLED, "400"],
+            beside: &[],
         },
     ],
     &[Run {
         name: MOVING,
         args: &["-p", "on", "-x", "off", "-F", "on", "--"],
         load: &["/bin/sh", "-eu", "-c", MOVING_SCRIPT],
+        beside: &[],
     }],
     &[
         Run {
             name: MANY_CPUS,
             args: &["-p", "on", "-x", "off", "-F", "on", "--"],
             load: &["/bin/sh", "-eu", "-c", MANY_CPUS_SCRIPT],
+            beside: &[],
         },
         Run {
             name: IDLE_CPUS,
             args: &["-p", "on", "-F", "on", "-A", "off", "--json", "-t", "3"],
             load: &[],
+            beside: &[],
         },
     ],
 ];

@@ -141,6 +141,16 @@ impl Running {
         Ok(())
     }
 
+    /// Waits until it has printed anything to its standard output.
+    ///
+    /// # Errors
+    /// When the program ends before, or its time is over.
+    pub fn until_printed(&mut self) -> Result<()> {
+        let stdout = self.stdout.try_clone()?;
+        let has_printed = || stdout.metadata().is_ok_and(|file| file.len() > 0);
+        self.until("its first line", has_printed)
+    }
+
     /// Waits for the program's end.
     ///
     /// # Errors

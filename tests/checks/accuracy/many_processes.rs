@@ -28,11 +28,8 @@ fn many_processes(what: &str, count: usize) -> Result<(Vec<serde_json::Value>, R
     load.args([what, &count.to_string(), "3"]);
     let mut recording = Recording::start(["-F", "on", "-A", "off"], LIMIT)?;
     recording.until_running()?;
-    let load = Running::start(&mut load, LIMIT)?;
-    while !load.has_printed()? {
-        load.in_time()?;
-        std::thread::sleep(tests::command::POLL_INTERVAL);
-    }
+    let mut load = Running::start(&mut load, LIMIT)?;
+    load.until_printed()?;
     load.finish()?.succeeded()?;
     let stopped = Instant::now();
     recording.signal(Signal::SIGINT)?;

@@ -83,11 +83,8 @@ fn root_alone_more_processes_than_descriptors_are_all_followed() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let mut load = Command::new(workload!("many_processes"));
     load.args(["processes", &PROCESSES.to_string(), "4"]);
-    let load = Running::start(&mut load, LIMIT)?;
-    while !load.has_printed()? {
-        load.in_time()?;
-        std::thread::sleep(tests::command::POLL_INTERVAL);
-    }
+    let mut load = Running::start(&mut load, LIMIT)?;
+    load.until_printed()?;
     // It begins before they exit, and ends after that.
     let args = ["-p", "on", "-F", "=many_processes", "-t", "5"];
     let finished = run(&mut limited(300, &args, directory.path())?, LIMIT)?;

@@ -53,10 +53,7 @@ fn root_the_profile_of_a_running_go_program_is_recorded() -> Result<()> {
     let program = program(directory.path(), &[])?;
     let mut program = Running::start(Command::new(program).arg("30"), LIMIT)?;
     let pid = program.pid().to_string();
-    while !program.has_printed()? {
-        program.in_time()?;
-        sleep(Duration::from_millis(5));
-    }
+    program.until_printed()?;
     let mut recording = Recording::start(["-H", "on", "-F", "off", "-T", &pid], LIMIT)?;
     recording.until_running()?;
     sleep(Duration::from_millis(500));

@@ -26,7 +26,7 @@ use tests::workload;
 use tests::workload::compat32;
 use tests::workload::io_calls::{
     Counted, IO_CALLS, IO_STACKS, OVERFLOW_FILES, REGISTERED_FILES, RING_FILES, by_file, each_file,
-    each_operation,
+    each_operation, reads_itself,
 };
 use user_collector::io_calls::calls::name_of;
 
@@ -406,7 +406,7 @@ fn root_a_running_process_is_traced_from_here_on() -> Result<()> {
     ensure!(!chosen.ended()? && !other.ended()?, "a program has ended");
     let experiments = experiments_in(&recorded.experiment()?)?;
     ensure!(experiments.len() == 1, "{experiments:?}");
-    reads_itself(&experiments[0], 20)
+    reads_itself(io_records(&experiments[0])?, IO_CALLS, 20)
 }
 
 /// Each experiment of a series names what is open.
@@ -423,7 +423,8 @@ fn root_every_experiment_of_a_series_has_the_names() -> Result<()> {
     for founder in all {
         let experiment = sub_experiment(&founder, "_io_calls_PID_")?;
         // The last one may have begun just before the end.
-        reads_itself(&experiment, 1).with_context(|| experiment.display().to_string())?;
+        let records = io_records(&experiment)?;
+        reads_itself(records, IO_CALLS, 1).with_context(|| experiment.display().to_string())?;
         let stacks = addresses(&experiment)?;
         ensure!(stacks.len() > 3, "{stacks:x?}");
     }
@@ -435,24 +436,8 @@ fn root_every_experiment_of_a_series_has_the_names() -> Result<()> {
 fn waiting(arguments: &[&str]) -> Result<Running> {
     let mut command = Command::new(IO_CALLS);
     let mut running = Running::start(command.arg("wait").args(arguments), LIMIT)?;
-    let mut ready = false;
-    while !ready {
-        ready = running.has_printed()?;
-        ensure!(!running.ended()?, "it ended");
-        std::thread::sleep(tests::command::POLL_INTERVAL);
-    }
+    running.until_printed()?;
     Ok(running)
-}
-
-/// Checks that a program's reads of itself are recorded, so many at the least.
-fn reads_itself(experiment: &Path, least: u64) -> Result<()> {
-    let files = by_file(io_records(experiment)?);
-    let (calls, _) = files.get(IO_CALLS).with_context(|| format!("{files:?}"))?;
-    ensure!(
-        calls.reads >= least && calls.read_bytes == 100 * calls.reads,
-        "{calls:?}"
-    );
-    Ok(())
 }
 
 /// A descriptor keeps its name where another program is executed, and a shell's redirections are

@@ -97,6 +97,21 @@ impl Counted {
 /// Calls and their time.
 pub type CallTime = (Calls, Nanos);
 
+/// Checks that reads of itself of a program that [waits](IO_CALLS) are recorded under its name, so
+/// many at the least.
+///
+/// # Errors
+/// When they are not.
+pub fn reads_itself(records: Vec<IoRecord>, program: &str, least: u64) -> Result<()> {
+    let files = by_file(records);
+    let (calls, _) = files.get(program).with_context(|| format!("{files:?}"))?;
+    ensure!(
+        calls.reads >= least && calls.read_bytes == 100 * calls.reads,
+        "{calls:?}"
+    );
+    Ok(())
+}
+
 /// Returns the calls on each file that were recorded in the experiment of a process. A
 /// descriptor has the name in the record of its open call.
 #[must_use]
