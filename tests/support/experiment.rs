@@ -81,7 +81,7 @@ fn nanoseconds(time: &str) -> Result<u64> {
     Ok(seconds.parse::<u64>()? * 1_000_000_000 + rest.parse::<u64>()?)
 }
 
-/// Returns all clock packets, in the order of the file.
+/// Returns the clock packets of CPUs, in the order of the file.
 ///
 /// # Errors
 /// When there is no log, or it does not declare the fields. A packet that is cut off ends the walk,
@@ -97,12 +97,8 @@ pub fn packets(experiment: &Path) -> Result<Vec<Packet>> {
             .with_context(|| format!("no field {field}"))?
             .parse()?)
     };
-    let (time, cpu, pid, ticks) = (
-        offset("TSTAMP")?,
-        offset("CPUID")?,
-        offset("KPID")?,
-        offset("NTICK")?,
-    );
+    let (time, cpu, pid) = (offset("TSTAMP")?, offset("CPUID")?, offset("KPID")?);
+    let (state, ticks) = (offset("MSTATE")?, offset("NTICK")?);
     let bytes = match fs::read(experiment.join("profile")) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
@@ -117,16 +113,20 @@ pub fn packets(experiment: &Path) -> Result<Vec<Packet>> {
                     .first_chunk()
                     .map(|bytes| u32::from_le_bytes(*bytes))
             };
-            Some(Packet {
-                time_ns: packet
-                    .get(time..)?
-                    .first_chunk()
-                    .map(|bytes| u64::from_le_bytes(*bytes))?,
-                cpu: half(cpu)? as usize,
-                pid: Pid(half(pid)?),
-                ticks: half(ticks)?.into(),
-            })
+            let of_cpu = half(state)? == Microstate::KernelCpu.number();
+            Some(
+                of_cpu.then_some(Packet {
+                    time_ns: packet
+                        .get(time..)?
+                        .first_chunk()
+                        .map(|bytes| u64::from_le_bytes(*bytes))?,
+                    cpu: half(cpu)? as usize,
+                    pid: Pid(half(pid)?),
+                    ticks: half(ticks)?.into(),
+                }),
+            )
         })
+        .flatten()
         .collect())
 }
 
@@ -204,7 +204,7 @@ fn words(body: &[u8], found: &mut BTreeSet<u64>) {
     );
 }
 
-/// Returns the number of ticks in an experiment's file.
+/// Returns the number of ticks of CPUs in an experiment's file.
 ///
 /// # Errors
 /// As [`packets`].
