@@ -123,23 +123,6 @@ pub(crate) const RUNS: [&[Run]; 3] = [
             beside: &[],
         },
         Run {
-            name: DESCRIPTORS,
-            args: &[
-                "-p",
-                "on",
-                "-x",
-                "off",
-                "-i",
-                "on",
-                "-F",
-                "=io_calls",
-                "-t",
-                "3",
-            ],
-            load: &[],
-            beside: &[IO_CALLS, "wait", "1000", "1000000"],
-        },
-        Run {
             name: RING,
             args: &["-p", "on", "-x", "off", "-i", "on", "--"],
             load: &[RING_IO, "/tmp", "10"],
@@ -170,12 +153,31 @@ pub(crate) const RUNS: [&[Run]; 3] = [
             beside: &[],
         },
     ],
-    &[Run {
-        name: MOVING,
-        args: &["-p", "on", "-x", "off", "-F", "on", "--"],
-        load: &["/bin/sh", "-eu", "-c", MOVING_SCRIPT],
-        beside: &[],
-    }],
+    &[
+        Run {
+            name: MOVING,
+            args: &["-p", "on", "-x", "off", "-F", "on", "--"],
+            load: &["/bin/sh", "-eu", "-c", MOVING_SCRIPT],
+            beside: &[],
+        },
+        Run {
+            name: DESCRIPTORS,
+            args: &[
+                "-p",
+                "on",
+                "-x",
+                "off",
+                "-i",
+                "on",
+                "-F",
+                "=io_calls",
+                "-t",
+                "3",
+            ],
+            load: &[],
+            beside: &[IO_CALLS, "wait", "1000", "1000000"],
+        },
+    ],
     &[
         Run {
             name: MANY_CPUS,
