@@ -11,7 +11,7 @@ use tests::machine::work_cpu;
 
 use crate::load::bench;
 
-/// How many files are in the tree.
+/// How many files are in the tree, unless it is to be larger.
 pub(crate) const FILES: u32 = 8000;
 
 /// The number of commits, each of which changes all files.
@@ -32,9 +32,10 @@ const CONFIGURATION: [(&str, &str); 5] = [
     ("core.fsync", "none"),
 ];
 
-/// Returns the repository in a directory, which is made if it is not there yet: it takes longer
-/// than the load, and the file system may slow down where as many files are removed.
-pub(crate) fn repository(place: &Path) -> Result<PathBuf> {
+/// Returns the repository in a directory, of `length` times as many files, which is made if it is
+/// not there yet: it takes longer than the load, and the file system may slow down where as many
+/// files are removed.
+pub(crate) fn repository(place: &Path, length: u32) -> Result<PathBuf> {
     let path = place.join("repository");
     if path.exists() {
         return Ok(path);
@@ -51,7 +52,7 @@ pub(crate) fn repository(place: &Path) -> Result<PathBuf> {
         git(&["config", name, value])?;
     }
     for commit in 0..COMMITS {
-        write_tree(&unfinished, commit)?;
+        write_tree(&unfinished, commit, length * FILES)?;
         git(&["add", "."])?;
         git(&["commit", "-q", "-m", "all"])?;
     }
@@ -93,8 +94,8 @@ fn git(mut command: Command, directory: &Path) -> Command {
     command
 }
 
-fn write_tree(root: &Path, commit: u32) -> Result<()> {
-    for file in 0..FILES {
+fn write_tree(root: &Path, commit: u32, files: u32) -> Result<()> {
+    for file in 0..files {
         let directory = file / FILES_IN_DIRECTORY;
         let below = root
             .join(format!("d{}", directory / DIRECTORIES_IN_DIRECTORY))
@@ -102,14 +103,17 @@ fn write_tree(root: &Path, commit: u32) -> Result<()> {
         if file % FILES_IN_DIRECTORY == 0 {
             fs::create_dir_all(&below)?;
         }
-        fs::write(below.join(format!("f{file}.c")), source(file, commit))?;
+        fs::write(
+            below.join(format!("f{file}.c")),
+            source(file, file + commit * files),
+        )?;
     }
     Ok(())
 }
 
-/// Returns lines with numbers that differ in all files and commits.
-fn source(file: u32, commit: u32) -> String {
-    let (mut text, mut number) = (String::new(), file + commit * FILES);
+/// Returns lines with numbers that follow from the first.
+fn source(file: u32, mut number: u32) -> String {
+    let mut text = String::new();
     for line in 0..LINES {
         number = number.wrapping_mul(1_103_515_245).wrapping_add(12345);
         let _ = writeln!(

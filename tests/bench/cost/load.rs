@@ -96,7 +96,7 @@ impl Load {
     }
 
     /// Returns what runs, for the tables.
-    pub(crate) fn describe(self) -> Result<String> {
+    pub(crate) fn describe(self, length: u32) -> Result<String> {
         Ok(match self {
             Self::Pipe => command_line(&pipe()?),
             Self::Messaging => command_line(&messaging()),
@@ -105,17 +105,17 @@ impl Load {
                 online_cpus()?.len()
             ),
             Self::Fork => command_line(&storm()?),
-            Self::Redis => command_line(&redis::requests(0)?),
+            Self::Redis => command_line(&redis::requests(0, length)?),
             Self::Compile => format!("make -j2 of {} C files, cc -O2", sources::FILES),
             Self::Lock => format!("two threads that wake each other {LOCK_TRIPS} times"),
             Self::Write => format!("{} writes of a byte to /dev/null, 10 us apart", WRITES[0]),
             Self::Allocate => "malloc and free of a small block, for two seconds".to_owned(),
             Self::Git => format!(
                 "git fsck of {} files in {} commits",
-                git::FILES,
+                length * git::FILES,
                 git::COMMITS
             ),
-            Self::Mariadb => mariadb::describe(),
+            Self::Mariadb => mariadb::describe(length),
         })
     }
 
@@ -145,8 +145,9 @@ impl Load {
         self != Self::Cpu
     }
 
-    /// Runs it. What it needs for all its runs stays in `place`.
-    pub(crate) fn run(self, profiler: &Profiler, place: &Path) -> Result<Ran> {
+    /// Runs it, those of servers and of git for `length` times as long. What it needs for all its
+    /// runs stays in `place`.
+    pub(crate) fn run(self, profiler: &Profiler, place: &Path, length: u32) -> Result<Ran> {
         // The clients of a server are not started by a profiler.
         let alone = bench;
         let bench = |command| bench(profiler.around(command));
@@ -159,7 +160,7 @@ impl Load {
             _ => None,
         };
         let repository = match self {
-            Self::Git => Some(git::repository(place)?),
+            Self::Git => Some(git::repository(place, length)?),
             _ => None,
         };
         let tree = match self {
@@ -183,10 +184,11 @@ impl Load {
             Self::Redis => {
                 let server = redis.as_ref().context("no server")?;
                 // A line of names, and "GET","119047.62" and more.
-                let rate = printed_number(&alone(redis::requests(server.port)?)?, |words| {
-                    let [line] = words else { return None };
-                    line.strip_prefix("\"GET\",\"")?.split('"').next()
-                })?;
+                let rate =
+                    printed_number(&alone(redis::requests(server.port, length)?)?, |words| {
+                        let [line] = words else { return None };
+                        line.strip_prefix("\"GET\",\"")?.split('"').next()
+                    })?;
                 1e6 / rate
             }
             Self::Compile => {
@@ -206,11 +208,13 @@ impl Load {
             }
             Self::Mariadb => {
                 let server = mariadb.as_ref().context("no server")?;
-                let seconds = printed_number(&alone(server.queries()?)?, |words| match words {
+                let queries = length * mariadb::QUERIES;
+                let clients = alone(server.queries(queries)?)?;
+                let seconds = printed_number(&clients, |words| match words {
                     ["Average", .., value, "seconds"] => Some(*value),
                     _ => None,
                 })?;
-                1e6 * seconds / f64::from(mariadb::QUERIES)
+                1e6 * seconds / f64::from(queries)
             }
         };
         let elapsed = start.elapsed();

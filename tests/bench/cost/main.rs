@@ -6,8 +6,8 @@
 //! ([`tests::oracle::paired`] says why). Each run has a profiler of its own, started before and
 //! ended after it, so that what it wrote and took is of this load.
 //!
-//! A machine of many processes is profiled besides, for a minute and once by each of a few settings
-//! ([`many_processes`]).
+//! Servers are profiled besides for longer, without the start of the profiler ([`steady`]), and a
+//! machine of many processes for a minute, once by each of a few settings ([`many_processes`]).
 //!
 //! A peer that is not installed, or that this kernel does not let run, is a row that says so:
 //! `cargo install samply` and Debian's heaptrack, ltrace and bpfcc-tools, with the headers of the
@@ -24,8 +24,10 @@ mod redis;
 mod served;
 mod setting;
 mod sources;
+mod steady;
 mod table;
 mod took;
+mod watched;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -55,6 +57,9 @@ const MAX_DISTURBANCE_SHARE: f64 = 0.15;
 /// How long a machine of many processes is profiled: as the budget of the time to the summary says.
 const MANY_PROCESSES_SECONDS: u16 = 60;
 
+/// For how long a server is watched in a steady state.
+const STEADY_SECONDS: u16 = 15;
+
 /// The most tries of a run; the least disturbed one counts.
 const MAX_TRIES: usize = 3;
 
@@ -71,10 +76,17 @@ struct Options {
     /// Only these settings; nothing is always among them
     #[arg(long, value_name = "SETTING,...", value_delimiter = ',')]
     settings: Option<Vec<Kind>>,
+    /// How many times as long the loads of servers and of git are
+    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..100))]
+    length: u32,
     /// For how long a machine of 200 processes is watched, by each of a few settings; 0 leaves it
     /// out, as --only does
     #[arg(long, value_name = "SECONDS")]
     many_processes: Option<u16>,
+    /// For how long a server is watched in each round, by "on" after its first seconds; 0 leaves it
+    /// out, as --only does
+    #[arg(long, value_name = "SECONDS")]
+    steady: Option<u16>,
     /// The kcollect that is measured; the default is $KCOLLECT, or else the release build
     #[arg(long, value_name = "PATH")]
     kcollect: Option<PathBuf>,
@@ -127,7 +139,12 @@ fn main() -> Result<()> {
     );
     let loads = options.only.clone().unwrap_or_else(Load::by_default);
 
-    let mut all = try_out(&loads, &settings, place.path(), &interrupt)?;
+    let mut all = try_out(
+        (&loads, options.length),
+        &settings,
+        place.path(),
+        &interrupt,
+    )?;
     let rounds = usize::from(options.rounds);
     // A machine that is never quiet makes the whole run half as long again, not three times as
     // long.
@@ -144,11 +161,22 @@ fn main() -> Result<()> {
             sleep(PAUSE);
         }
     }
-    let seconds = match (options.many_processes, &options.only) {
+    let seconds = |wanted: Option<u16>, by_default| match (wanted, &options.only) {
         (Some(seconds), _) => seconds,
-        (None, None) => MANY_PROCESSES_SECONDS,
+        (None, None) => by_default,
         (None, Some(_)) => 0,
     };
+    let of_servers = seconds(options.steady, STEADY_SECONDS);
+    let mut steady = Vec::new();
+    for server in steady::Server::ALL {
+        if of_servers > 0 && (server == steady::Server::Redis || mariadb::is_installed()) {
+            let _machine = Exclusive::take()?;
+            let how = (options.rounds, of_servers);
+            let watched = server.measure(&settings, how, || interrupt.check())?;
+            steady.push((server.describe(of_servers), watched));
+        }
+    }
+    let seconds = seconds(options.many_processes, MANY_PROCESSES_SECONDS);
     let many_processes = match seconds {
         0 => Vec::new(),
         _ => {
@@ -161,9 +189,12 @@ fn main() -> Result<()> {
     };
     print!("{}", style.list(&machine::describe(&binary)?));
     print_tables(style, &settings, &all);
+    for (title, watched) in &steady {
+        print!("{}", style.watched(title, watched));
+    }
     print!(
         "{}",
-        style.many_processes(&many_processes::describe(seconds), &many_processes)
+        style.watched(&many_processes::describe(seconds), &many_processes)
     );
     Ok(())
 }
@@ -171,7 +202,7 @@ fn main() -> Result<()> {
 /// Runs every load once alone, and starts every profiler once, to find what works and to warm the
 /// caches.
 fn try_out(
-    loads: &[Load],
+    (loads, length): (&[Load], u32),
     settings: &[Setting],
     place: &Path,
     interrupt: &Interrupt,
@@ -199,10 +230,11 @@ fn try_out(
     let mut all = Vec::new();
     for &load in loads {
         interrupt.check()?;
-        let what = load.describe()?;
-        let ran = load.run(&Profiler::None, place);
+        let what = load.describe(length)?;
+        let ran = load.run(&Profiler::None, place, length);
         all.push(Results {
             load,
+            length,
             rows: if ran.is_ok() {
                 rows.iter().map(|row| row.on(load)).collect()
             } else {
@@ -221,7 +253,7 @@ fn measure_round(
     spare: &mut usize,
     interrupt: &Interrupt,
 ) -> Result<()> {
-    let load = results.load;
+    let load = (results.load, results.length);
     let mut working: Vec<_> = results.rows.iter_mut().filter(|row| row.works).collect();
     for place in order(working.len(), round) {
         let row = &mut working[place];
@@ -244,7 +276,7 @@ fn measure_round(
 
 /// Measures, again if other programs disturbed it, [`MAX_TRIES`] times at most.
 fn least_disturbed(
-    load: Load,
+    load: (Load, u32),
     setting: &Setting,
     spare: &mut usize,
     interrupt: &Interrupt,
@@ -265,10 +297,10 @@ fn least_disturbed(
     Ok(best)
 }
 
-fn measure(load: Load, setting: &Setting) -> Result<Measured> {
+fn measure((load, length): (Load, u32), setting: &Setting) -> Result<Measured> {
     let profiler = setting.start()?;
     let before = profiler.cpu()?;
-    let ran = load.run(&profiler, setting.place())?;
+    let ran = load.run(&profiler, setting.place(), length)?;
     let after = profiler.cpu()?;
     Ok(Measured {
         ran,

@@ -1,10 +1,8 @@
-//! A machine of many processes for a minute: what a profiler takes and writes in the long run, when
-//! the cost of its start no longer matters. The time of the machine's work is measured by the
-//! loads.
+//! A machine of many processes for a minute: what a profiler takes and writes in the long run.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
 use nix::sys::signal::{Signal, killpg};
@@ -14,7 +12,7 @@ use tests::command::Running;
 use crate::load::{bench, compile};
 use crate::setting::{Kind, Setting};
 use crate::sources;
-use crate::took::Took;
+use crate::watched::{self, Watched, while_working};
 
 const PROCESSES: u32 = 200;
 
@@ -40,50 +38,22 @@ pub(crate) fn describe(seconds: u16) -> String {
     format!("{PROCESSES} processes and a compiler (make -j2, {COMPILER} -O2) for {seconds} s")
 }
 
-/// The results of a setting.
-#[derive(Debug)]
-pub(crate) struct Watched {
-    pub(crate) setting: String,
-    /// What it took, and its share of one CPU while it watched, percent.
-    pub(crate) took: Result<(Took, Option<f64>)>,
-}
-
 /// Measures the load under each setting once, one after the other.
 pub(crate) fn measure(
     settings: &[Setting],
     seconds: u16,
     check: impl Fn() -> Result<()>,
 ) -> Result<Vec<Watched>> {
-    let mut all = Vec::new();
-    for setting in settings {
-        if !KINDS.contains(&setting.kind) {
-            continue;
-        }
+    watched::measure(settings, &KINDS, 1, |setting| {
         check()?;
         eprintln!("{}: {}", describe(seconds), setting.name);
-        match watch(setting, Duration::from_secs(seconds.into())) {
-            Err(error) if setting.must_work() => return Err(error),
-            took => all.push(Watched {
-                setting: setting.name.clone(),
-                took,
-            }),
-        }
-    }
-    Ok(all)
-}
-
-fn watch(setting: &Setting, time: Duration) -> Result<(Took, Option<f64>)> {
-    let many_processes = ManyProcesses::start()?;
-    let profiler = setting.start()?;
-    let (start, before) = (Instant::now(), profiler.cpu()?);
-    while start.elapsed() < time {
-        bench(compile(many_processes.tree.path(), COMPILER))?;
-    }
-    let (watched, after) = (start.elapsed(), profiler.cpu()?);
-    let share = before
-        .zip(after)
-        .map(|(before, after)| 100.0 * (after - before).as_secs_f64() / watched.as_secs_f64());
-    Ok((profiler.stop()?, share))
+        let many_processes = ManyProcesses::start()?;
+        let profiler = setting.start()?;
+        let time = Duration::from_secs(seconds.into());
+        let tree = many_processes.tree.path();
+        let share = while_working(&profiler, time, || bench(compile(tree, COMPILER)).map(drop))?;
+        Ok((profiler.stop()?, share))
+    })
 }
 
 impl ManyProcesses {

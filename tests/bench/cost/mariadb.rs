@@ -74,9 +74,9 @@ impl Server {
         Ok(Self { served, directory })
     }
 
-    /// Returns the command of clients on another CPU, if there is one.
-    pub(crate) fn queries(&self) -> Result<Command> {
-        queries(&socket_in(self.directory.path()))
+    /// Returns the command of clients on another CPU, if there is one, that make so many queries.
+    pub(crate) fn queries(&self, queries: u32) -> Result<Command> {
+        clients(&socket_in(self.directory.path()), queries)
     }
 
     /// Ends it.
@@ -87,14 +87,20 @@ impl Server {
     }
 }
 
+/// Returns whether the server is installed.
+pub(crate) fn is_installed() -> bool {
+    Path::new(DEBIAN_SERVER).exists()
+}
+
 /// Returns what runs, for the tables.
-pub(crate) fn describe() -> String {
+pub(crate) fn describe(length: u32) -> String {
+    let queries = length * QUERIES;
     format!(
-        "mariadb-slap: {QUERIES} queries in {CONNECTIONS} connections, SELECT and INSERT in turn"
+        "mariadb-slap: {queries} queries in {CONNECTIONS} connections, SELECT and INSERT in turn"
     )
 }
 
-fn queries(socket: &Path) -> Result<Command> {
+fn clients(socket: &Path, queries: u32) -> Result<Command> {
     let cpu = *online_cpus()?.first().context("no CPU is online")?;
     let slap = client("mariadb-slap", socket);
     let mut command = Command::new("taskset");
@@ -102,7 +108,7 @@ fn queries(socket: &Path) -> Result<Command> {
     command.arg(slap.get_program()).args(slap.get_args());
     command.args(["--iterations=1", "--delimiter=;"]);
     command.arg(format!("--concurrency={CONNECTIONS}"));
-    command.arg(format!("--number-of-queries={QUERIES}"));
+    command.arg(format!("--number-of-queries={queries}"));
     command.arg(format!("--create={TABLE}"));
     command.arg(format!("--query={STATEMENTS}"));
     Ok(command)

@@ -22,7 +22,7 @@ const PROGRAM: &str = "redis-check-rdb";
 
 const NAME: &str = "redis-server";
 
-const REQUESTS: &str = "120000";
+const REQUESTS: u32 = 120_000;
 
 /// A server on a free port, which stores nothing. It is killed when this value is dropped.
 #[derive(Debug)]
@@ -72,11 +72,14 @@ fn program() -> Result<PathBuf> {
         .with_context(|| format!("cannot find {PROGRAM}"))
 }
 
-/// Returns the command of clients on another CPU, if there is one.
-pub(crate) fn requests(port: u16) -> Result<Command> {
+/// Returns the command of clients on another CPU, if there is one, with `length` times as many
+/// requests.
+pub(crate) fn requests(port: u16, length: u32) -> Result<Command> {
     let cpu = *online_cpus()?.first().context("no CPU is online")?;
     let mut command = Command::new("taskset");
     command.args(["-c", &cpu.to_string(), "redis-benchmark", "--csv"]);
-    command.args(["-p", &port.to_string(), "-t", "get", "-n", REQUESTS]);
+    let requests = length * REQUESTS;
+    command.args(["-p", &port.to_string(), "-t", "get"]);
+    command.args(["-n", &requests.to_string()]);
     Ok(command)
 }

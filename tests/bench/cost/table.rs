@@ -5,11 +5,10 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, Table, presets};
 use tests::oracle::paired::{Spread, ratios};
 
-use crate::in_short;
 use crate::load::{Load, Ran};
-use crate::many_processes::Watched;
 use crate::setting::Setting;
 use crate::took::{Followed, Own, Took};
+use crate::watched::Watched;
 
 /// One run of a load under a setting.
 #[derive(Clone, Debug)]
@@ -48,6 +47,8 @@ impl Row {
 #[derive(Clone, Debug)]
 pub(crate) struct Results {
     pub(crate) load: Load,
+    /// How many times as long it runs.
+    pub(crate) length: u32,
     /// What ran, or why it did not.
     pub(crate) what: Result<String, String>,
     pub(crate) rows: Vec<Row>,
@@ -111,7 +112,9 @@ impl Style {
 
     /// Returns the tables of a load: what it took under each setting, and what the setting took.
     pub(crate) fn load(self, results: &Results) -> String {
-        let Results { load, what, rows } = results;
+        let Results {
+            load, what, rows, ..
+        } = results;
         let title = match what {
             Ok(what) => what.clone(),
             Err(reason) => format!("{load:?} cannot run here: {reason}"),
@@ -163,6 +166,7 @@ impl Style {
             let percent = row.median(|measured| {
                 Some(100.0 * measured.cpu_meanwhile_s? / measured.ran.elapsed.as_secs_f64())
             });
+            let percent = or_dash(percent, |percent| format!("{percent:.2}"));
             table.add_row(taken(row.setting.name.clone(), percent, row.lost(), of));
         }
         if table.row_count() > 0 {
@@ -172,25 +176,41 @@ impl Style {
         out
     }
 
-    /// Returns the table of a machine of many processes, if it was measured.
-    pub(crate) fn many_processes(self, title: &str, all: &[Watched]) -> String {
+    /// Returns the table of a load that was watched for a time, if it was measured.
+    pub(crate) fn watched(self, title: &str, all: &[Watched]) -> String {
         if all.is_empty() {
             return String::new();
         }
         let mut out = self.heading(title);
         let mut table = self.table(&TAKEN);
         let mut tables = self.table(&UNWINDING);
-        for Watched { setting, took } in all {
-            match took {
-                Ok((took, percent)) => {
-                    table.add_row(taken(setting.clone(), *percent, took.lost, |of| of(took)));
-                    if let Some(followed) = followed(took) {
-                        tables.add_row(unwinding([String::new(), setting.clone()], followed));
-                    }
-                }
-                Err(error) => {
-                    table.add_row([setting.clone(), format!("did not run: {}", in_short(error))]);
-                }
+        for Watched {
+            setting,
+            rounds,
+            percent,
+            failure,
+        } in all
+        {
+            if let Some(failure) = failure {
+                table.add_row([setting.clone(), format!("did not run: {failure}")]);
+            }
+            let Some(last) = rounds.last() else { continue };
+            let of = |of: fn(&Took) -> Option<f64>| {
+                let values: Vec<f64> = rounds.iter().filter_map(of).collect();
+                Spread::of(&values).map(|spread| spread.median)
+            };
+            let lost = rounds.iter().filter_map(|took| took.lost);
+            let lost = last.lost.map(|_| lost.sum());
+            let percent = or_dash(Spread::of(percent), |percent| match rounds.len() {
+                1 => format!("{:.2}", percent.median),
+                _ => format!(
+                    "{:.2} ({:.2}..{:.2})",
+                    percent.median, percent.min, percent.max
+                ),
+            });
+            table.add_row(taken(setting.clone(), percent, lost, of));
+            if let Some(followed) = followed(last) {
+                tables.add_row(unwinding([String::new(), setting.clone()], followed));
             }
         }
         finish(&mut out, &table);
@@ -312,7 +332,7 @@ const TAKEN: [&str; 12] = [
 
 fn taken(
     name: String,
-    percent: Option<f64>,
+    percent: String,
     lost: Option<u64>,
     of: impl Fn(fn(&Took) -> Option<f64>) -> Option<f64>,
 ) -> [String; 12] {
@@ -324,7 +344,7 @@ fn taken(
         |value: Option<f64>, digits: usize| or_dash(value, |value| format!("{value:.digits$}"));
     [
         name,
-        digits(percent, 2),
+        percent,
         digits(of(|took| took.cpu_s), 2),
         or_dash(of(|took| Some(took.rss? as f64)), bytes),
         or_dash(written, bytes),

@@ -1,0 +1,77 @@
+//! Servers under load for longer than the loads last: what kcollect takes in a steady state,
+//! without its start, in which it reads the files of what runs.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::load::bench;
+use crate::setting::{Kind, Setting};
+use crate::took::Took;
+use crate::watched::{Watched, measure, while_working};
+use crate::{mariadb, redis};
+
+/// The time after the start of a profiler that does not count.
+const SETTLING: Duration = Duration::from_secs(5);
+
+/// The settings that are measured so, of those wanted.
+const KINDS: [Kind; 1] = [Kind::On];
+
+/// A server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Server {
+    Redis,
+    Mariadb,
+}
+
+impl Server {
+    pub(crate) const ALL: [Server; 2] = [Server::Redis, Server::Mariadb];
+
+    /// Returns what runs, for the tables.
+    pub(crate) fn describe(self, seconds: u16) -> String {
+        let name = match self {
+            Server::Redis => "redis",
+            Server::Mariadb => "MariaDB",
+        };
+        let settling = SETTLING.as_secs();
+        format!("{name} under load, for {seconds} s after the first {settling}")
+    }
+
+    /// Measures it under each setting in each round.
+    pub(crate) fn measure(
+        self,
+        settings: &[Setting],
+        (rounds, seconds): (u16, u16),
+        check: impl Fn() -> Result<()>,
+    ) -> Result<Vec<Watched>> {
+        let time = Duration::from_secs(seconds.into());
+        measure(settings, &KINDS, rounds, |setting| {
+            check()?;
+            eprintln!("{}: {}", self.describe(seconds), setting.name);
+            self.watch(setting, time)
+        })
+    }
+
+    fn watch(self, setting: &Setting, time: Duration) -> Result<(Took, Option<f64>)> {
+        let profiler = setting.start()?;
+        let share = match self {
+            Server::Redis => {
+                let server = redis::Server::start(&profiler)?;
+                let mut work = || bench(redis::requests(server.port, 1)?).map(drop);
+                while_working(&profiler, SETTLING, &mut work)?;
+                let share = while_working(&profiler, time, work)?;
+                server.stop()?;
+                share
+            }
+            Server::Mariadb => {
+                let server = mariadb::Server::start(&profiler)?;
+                let mut work = || bench(server.queries(mariadb::QUERIES)?).map(drop);
+                while_working(&profiler, SETTLING, &mut work)?;
+                let share = while_working(&profiler, time, work)?;
+                server.stop()?;
+                share
+            }
+        };
+        Ok((profiler.stop()?, share))
+    }
+}
