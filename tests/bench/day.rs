@@ -56,9 +56,6 @@ const STEP: Duration = Duration::from_secs(20);
 const COMPUTING: f64 = 0.1;
 /// The clock interval of `-p on`, seconds.
 const TICK_S: f64 = 0.01;
-/// What a program may live longer than it says: until it is executed, and after its last look at
-/// the clock.
-const MAX_OUTSIDE_S: f64 = 0.1;
 /// The largest growth of memory from the first period to the last, bytes.
 const MAX_GROWTH: u64 = 16 << 20;
 
@@ -136,6 +133,8 @@ struct Period {
     /// The name of the program that computed.
     name: String,
     truth: Truth,
+    /// From its start to its end, by the clock of this process.
+    elapsed: Duration,
     /// The time of the day at which it began and ended.
     began: SystemTime,
     ended: SystemTime,
@@ -271,6 +270,7 @@ fn recorded(
             event,
             name,
             truth: Truth::find(&finished.stdout)?,
+            elapsed: finished.elapsed,
             began,
             ended,
             cpu_percent: 100.0 * used.as_secs_f64() / since.elapsed().as_secs_f64(),
@@ -382,7 +382,7 @@ fn judged(
     let all = series(directory)?;
     let mut wrong = Vec::new();
     let (closed, packed) = complete(&all, (firsts, full), &mut wrong)?;
-    let minutes = minutes(directory, periods)?;
+    let minutes = minutes(directory, periods, full)?;
     let mut table = Table::new();
     table.load_style(match options.markdown {
         true => ASCII_MARKDOWN,
@@ -510,9 +510,10 @@ struct Found {
 /// The programs of each minute of the day, by the minute since the epoch.
 type Minutes = BTreeMap<i64, HashMap<String, Found>>;
 
-/// Has each minute of the day reported.
-fn minutes(directory: &Path, periods: &[Period]) -> Result<Minutes> {
-    let whole = report(directory, &["--last", "1s"])?;
+/// Has each minute of the day reported. An experiment that found the disk `full` lacks parts, and
+/// its reports say so.
+fn minutes(directory: &Path, periods: &[Period], full: &[u64]) -> Result<Minutes> {
+    let (whole, _) = report(directory, &["--last", "1s"])?.context("no last second")?;
     let end = whole["period"]["to"].as_str().context("a period")?;
     let end = DateTime::parse_from_rfc3339(end).ok().context("a time")?;
     let zone = *end.offset();
@@ -526,11 +527,16 @@ fn minutes(directory: &Path, periods: &[Period]) -> Result<Minutes> {
         let at = DateTime::from_timestamp_secs(minute * 60).context("a time")?;
         let at: DateTime<FixedOffset> = at.with_timezone(&zone);
         let text = at.format("%FT%H:%M").to_string();
-        let report = match report(directory, &["--at", &text]) {
-            Ok(report) => report,
-            Err(error) if format!("{error}").contains("nothing was recorded") => continue,
-            Err(error) => return Err(error),
+        let Some((report, whole)) = report(directory, &["--at", &text])? else {
+            continue;
         };
+        let experiments = report["period"]["experiments"].as_array();
+        let experiments = experiments.context("the experiments of a period")?;
+        let mut names = experiments.iter().filter_map(|name| name.as_str());
+        ensure!(
+            whole || names.any(|name| full.contains(&number(Path::new(name)))),
+            "{text}: parts of {experiments:?} are left out"
+        );
         let mut found: HashMap<String, Found> = HashMap::new();
         for row in report["rows"].as_array().context("rows")? {
             let seconds = |metric: &str| row[metric].as_f64().unwrap_or(0.0);
@@ -544,12 +550,23 @@ fn minutes(directory: &Path, periods: &[Period]) -> Result<Minutes> {
     Ok(minutes)
 }
 
-fn report(directory: &Path, part: &[&str]) -> Result<Value> {
+/// Returns the report of a part of the time, and whether all parts of the experiments could be
+/// read; none if nothing was recorded then.
+fn report(directory: &Path, part: &[&str]) -> Result<Option<(Value, bool)>> {
     let metrics = ["processes", "--json", "-m", "e.total:e.totalcpu:name"];
     let words = ["report".as_ref(), directory.as_os_str()].into_iter();
     let words = words.chain(part.iter().chain(&metrics).map(AsRef::as_ref));
-    let report = run(&mut command(words)?, LIMIT)?.succeeded()?;
-    Ok(serde_json::from_str(&report.stdout)?)
+    let report = run(&mut command(words)?, LIMIT)?;
+    let whole = report.code() == 0;
+    if whole
+        || report
+            .stderr
+            .contains("parts of the experiment cannot be read")
+    {
+        return Ok(Some((serde_json::from_str(&report.stdout)?, whole)));
+    }
+    ensure!(report.stderr.contains("nothing was recorded"), "{report}");
+    Ok(None)
 }
 
 fn minute_of(time: SystemTime) -> Result<i64> {
@@ -572,8 +589,7 @@ fn found(period: &Period, minutes: &Minutes) -> Found {
 /// Checks that the minutes in which a program ran have the time that it took, and no others.
 fn as_computed(period: &Period, found: &Found, minutes: &Minutes) -> Result<()> {
     let lived = period.truth.wall_ns() as f64 / 1e9;
-    // A tick at each end, and what is outside of its work.
-    let most = lived + period.truth.before_s + MAX_OUTSIDE_S;
+    let most = period.elapsed.as_secs_f64() + 2.0 * TICK_S;
     ensure!(
         found.total > lived - 2.0 * TICK_S && found.total < most,
         "it lived {lived} to {most} s: {found:?}"
