@@ -1,18 +1,24 @@
 //! Servers under load for longer than the loads last: what kcollect takes in a steady state,
 //! without its start, in which it reads the files of what runs.
 
+use std::process::Command;
+use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use tests::command::Running;
 
-use crate::load::bench;
-use crate::setting::{Kind, Setting};
+use crate::setting::{Kind, Profiler, Setting};
 use crate::took::Took;
 use crate::watched::{Watched, measure, while_working};
 use crate::{mariadb, redis};
 
 /// The time after the start of a profiler that does not count.
 const SETTLING: Duration = Duration::from_secs(5);
+
+/// The longest that clients run, and how many times as long as a load they would: more than that.
+const LIMIT: Duration = Duration::from_mins(30);
+const LENGTH: u32 = 10_000;
 
 /// The settings that are measured so, of those wanted.
 const KINDS: [Kind; 1] = [Kind::On];
@@ -57,21 +63,34 @@ impl Server {
         let share = match self {
             Server::Redis => {
                 let server = redis::Server::start(&profiler)?;
-                let mut work = || bench(redis::requests(server.port, 1)?).map(drop);
-                while_working(&profiler, SETTLING, &mut work)?;
-                let share = while_working(&profiler, time, work)?;
+                let share = share(&profiler, redis::requests(server.port, LENGTH)?, time)?;
                 server.stop()?;
                 share
             }
             Server::Mariadb => {
                 let server = mariadb::Server::start(&profiler)?;
-                let mut work = || bench(server.queries(mariadb::QUERIES)?).map(drop);
-                while_working(&profiler, SETTLING, &mut work)?;
-                let share = while_working(&profiler, time, work)?;
+                let clients = server.queries(LENGTH * mariadb::QUERIES)?;
+                let share = share(&profiler, clients, time)?;
                 server.stop()?;
                 share
             }
         };
         Ok((profiler.stop()?, share))
     }
+}
+
+/// Returns the share of one CPU that a profiler took, percent, beside clients that do not end.
+fn share(profiler: &Profiler, mut clients: Command, time: Duration) -> Result<Option<f64>> {
+    let mut clients = Running::start(&mut clients, LIMIT)?;
+    sleep(SETTLING);
+    let share = while_working(profiler, time, || {
+        sleep(Duration::from_millis(100));
+        Ok(())
+    })?;
+    ensure!(
+        !clients.ended()?,
+        "the clients ended: {}",
+        clients.output()?
+    );
+    Ok(share)
 }

@@ -190,6 +190,8 @@ const IMPAIRED: [&str; 10] = [
 struct RunSummary {
     ticks: u64,
     packets: u64,
+    // Its name until November 2026, for `--against`.
+    #[serde(alias = "arrays")]
     thread_packets: u64,
     /// Not of every kcollect that may be compared.
     #[serde(default)]
