@@ -2,8 +2,8 @@
 //!
 //! A machine has hundreds of processes that wake up now and then. A sample of each, every second,
 //! would be a third of an experiment, for times that hardly change. So a periodic sample is left
-//! out while what it counts has changed by less than [`MIN_CHANGE`] since the last one that was
-//! written, but at most [`MAX_LEFT_OUT`] times in succession. Times are sums since the beginning,
+//! out while what it counts has changed by less than `MIN_CHANGE` since the last one that was
+//! written, but at most `MAX_LEFT_OUT` times in succession. Times are sums since the beginning,
 //! so none are lost: the next sample has them. All other samples are written.
 
 use experiment_format::units::Nanos;
