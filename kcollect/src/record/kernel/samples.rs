@@ -6,25 +6,25 @@
 //!
 //! * A thread that has exited, has changed its state since its last line, or has no line yet. At a
 //!   periodic sample it lacks a line while it was in other states than that of its last line for
-//!   less than 10 ms since then, nine times in succession at most ([`PeriodicSamples`]). A line has
-//!   its `pid`, `tid` and `name`; `at_ns`, the time up to which its sums reach; `ended`, or else its
-//!   `state` and `since_ns`; `tracked_ns`; `states_ns` by state; `detail_ns` and `counts`. All sums
-//!   are since the thread was first recorded; those that are 0 are left out. A thread that has no
-//!   line at a sample is still in the state of its last line, but for those 10 ms. `process` is the
-//!   name of its process, if it is not the thread's.
+//!   less than 10 ms since then, nine times in succession at most ([`PeriodicSamples`]). A line
+//!   has its `pid`, `tid` and `name`; `at_ns`, the time up to which its sums reach; `ended`, or
+//!   else its `state` and `since_ns`; `tracked_ns`; `states_ns` by state; `detail_ns` and
+//!   `counts`. All sums are since the thread was first recorded; those that are 0 are left out. A
+//!   thread that has no line at a sample is still in the state of its last line, but for those 10
+//!   ms. `process` is the name of its process, if it is not the thread's.
 //! * `short_lived`: the number of threads that lasted for less than a clock interval and have
 //!   exited since the last sample, with their sums: one line for each `process` name, and
-//!   `processes`, how many of the threads were the main ones of their processes. They have no lines
-//!   of their own, which could fill the disk when a machine starts thousands a second. For the same
-//!   reason the line without `process` has all that do not fit into 64 names.
-//! * `sample`: number, `label`, `at_ns`, the number of `threads` that have not exited, and the sums
-//!   of all threads, exited ones included. It follows the lines of its threads.
+//!   `processes`, how many of the threads were the main ones of their processes. They have no
+//!   lines of their own, which could fill the disk when a machine starts thousands a second. For
+//!   the same reason the line without `process` has all that do not fit into 64 names.
+//! * `sample`: number, `label`, `at_ns`, the number of `threads` that have not exited, and the
+//!   sums of all threads, exited ones included. It follows the lines of its threads.
 //!
 //! So at each sample that is not a periodic one the sums of the last lines of all threads and of
-//! all `short_lived` lines are those of the `sample` line, except for the time since a thread's last
-//! line, which is in the state of that line. Times are nanoseconds; `at_ns` and `since_ns` are since
-//! the start of the experiment. On-CPU time is exact as a whole and split into user, system and trap
-//! by ticks.
+//! all `short_lived` lines are those of the `sample` line, except for the time since a thread's
+//! last line, which is in the state of that line. Times are nanoseconds; `at_ns` and `since_ns`
+//! are since the start of the experiment. On-CPU time is exact as a whole and split into user,
+//! system and trap by ticks.
 
 use std::collections::{BTreeMap, HashMap};
 
