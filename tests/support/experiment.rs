@@ -288,15 +288,16 @@ mod tests {
 
     const LOG: &str = "<profile name=\"profile\" ptimer=\"997\" numstates=\"3\">\n<profpckt kind=\"8\" uname=\"x\">\n\
         <field name=\"CPUID\" offset=\"4\"/>\n<field name=\"TSTAMP\" offset=\"8\"/>\n<field name=\"NTICK\" offset=\"16\"/>\n\
-        <field name=\"KPID\" offset=\"20\"/>\n</profpckt></profile>\n<event kind=\"run\" tstamp=\"5.000000007\"/>\n\
+        <field name=\"KPID\" offset=\"20\"/>\n<field name=\"MSTATE\" offset=\"24\"/>\n</profpckt></profile>\n<event kind=\"run\" tstamp=\"5.000000007\"/>\n\
         <event kind=\"pause\" tstamp=\"0.000000000\"/>\n<event kind=\"resume\" tstamp=\"0.500000000\"/>\n";
 
-    fn packet(kind: u16, ticks: u32) -> Vec<u8> {
-        let mut bytes = [24u16.to_le_bytes(), kind.to_le_bytes()].concat();
+    fn packet(kind: u16, state: Microstate, ticks: u32) -> Vec<u8> {
+        let mut bytes = [28u16.to_le_bytes(), kind.to_le_bytes()].concat();
         bytes.extend(1u32.to_le_bytes());
         bytes.extend(9u64.to_le_bytes());
         bytes.extend(ticks.to_le_bytes());
         bytes.extend(77u32.to_le_bytes());
+        bytes.extend(state.number().to_le_bytes());
         bytes
     }
 
@@ -304,11 +305,13 @@ mod tests {
     fn complete_packets_are_found_across_holes() {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("log.xml"), LOG).unwrap();
-        let mut bytes = packet(8, 2);
-        bytes.extend(packet(0, 100));
+        let cpu = Microstate::KernelCpu;
+        let mut bytes = packet(8, cpu, 2);
+        bytes.extend(packet(0, cpu, 100));
+        bytes.extend(packet(8, Microstate::User, 1000));
         bytes.resize(16 * 1024, 0);
-        bytes.extend(packet(8, 3));
-        bytes.extend(&packet(8, 50)[..20]);
+        bytes.extend(packet(8, cpu, 3));
+        bytes.extend(&packet(8, cpu, 50)[..24]);
         fs::write(directory.path().join("profile"), bytes).unwrap();
         assert_eq!(ticks(directory.path()).unwrap(), 5);
         let first = Packet {
