@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use tests::command::run;
 use tests::experiment::followed::Followed;
 use tests::kcollect::{Recording, record};
-use tests::machine::Shared;
+use tests::machine::{Exclusive, Shared};
 use tests::workload::proctorture::PROCTORTURE;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -50,11 +50,11 @@ fn on_cpu(followed: &Followed) -> (u64, u64) {
 }
 
 /// Each program is a new file, runs for some 50 ms, and has exited when its records are applied:
-/// its unwind table is begun when its first stack copy comes. On a busy machine a few may have
-/// exited by then too; of those whose copies are applied later, less than half have their stacks.
+/// its unwind table is begun when its first stack copy comes. Beside other checks many have exited
+/// by then too; of those whose copies are applied later, less than half have their stacks.
 #[test]
-fn root_programs_that_are_gone_at_once_have_their_stacks() -> Result<()> {
-    let _machine = Shared::take()?;
+fn root_alone_programs_that_are_gone_at_once_have_their_stacks() -> Result<()> {
+    let _machine = Exclusive::take()?;
     let script = "for number in $(seq 16); do cp \"$1\" $2/gone$number; \
                   $2/gone$number deep:40,50; rm $2/gone$number; done";
     let directory = tempfile::tempdir()?;
