@@ -10,7 +10,8 @@
  * runs first afterwards. `kc_grid_settle` does the same on request, for a CPU that is asleep when
  * data stop; `kc_grid_begin` begins the grid.
  *
- * All of them run with interrupts off on the CPU whose statistics they write.
+ * They run on the CPU whose statistics they write, with interrupts off. Only the last two, and
+ * `kc_grid_rotate`, may be interrupted by the timer, on the CPU of the thread that has them run.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -248,6 +249,8 @@ int kc_grid_rotate(void *ctx)
 	if (!stats || stats->begun_ns == rotation)
 		return 0;
 	settle(rotation);
-	begin_grid(stats, rotation);
+	/* The timer's interrupt may have begun it, and counted what is after the rotation. */
+	if (*(volatile __u64 *)&stats->begun_ns != rotation)
+		begin_grid(stats, rotation);
 	return 0;
 }
