@@ -179,7 +179,7 @@ impl PacketLayout {
                 .iter()
                 .rposition(|field| field.name.eq_ignore_ascii_case(name))
         };
-        let clock = CLOCK_SPEC.fields.map(|field| position(field.name));
+        let [state, ticks, detail] = CLOCK_SPEC.fields.map(|field| position(field.name));
         let ticks = if decl.kind == TICK_ARRAY {
             let mut counts = ARRAY_FIELDS.map(position);
             let offered = usize::try_from(i32::from(states)).unwrap_or_default();
@@ -189,14 +189,13 @@ impl PacketLayout {
                 .for_each(|count| *count = None);
             TickFields::Array(counts)
         } else {
-            let [state, ticks, _] = clock;
             TickFields::One([state, ticks])
         };
         PacketLayout {
             fields: decl.fields.clone(),
             shared: SHARED_FIELDS.map(|field| position(field.name)),
             ticks,
-            detail: clock[2],
+            detail,
             counted: (decl.kind == COUNTER)
                 .then(|| [COUNTER_SPEC.fields[0].name, VALUE_FIELD.name].map(position)),
         }
