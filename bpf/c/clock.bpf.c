@@ -11,7 +11,8 @@
  * data stop; `kc_grid_begin` begins the grid.
  *
  * They run on the CPU whose statistics they write, with interrupts off. Only the last two, and
- * `kc_grid_rotate`, may be interrupted by the timer, on the CPU of the thread that has them run.
+ * `kc_grid_rotate`, have interrupts on, on the CPU of the thread that runs them (BPF_PROG_RUN).
+ * A firing in the middle of one counts nothing: its boundary is counted the next time.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -122,7 +123,7 @@ int kc_clock_tick(struct bpf_perf_event_data *ctx)
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
 	__u64 now_ns = bpf_ktime_get_ns();
 
-	if (!stats || !stats->origin_ns)
+	if (!stats || !stats->origin_ns || stats->settling)
 		return 0;
 	clock_tick(ctx, stats, now_ns, cpu);
 	count_programs(stats, bpf_ktime_get_ns() - now_ns);
@@ -204,15 +205,12 @@ int kc_grid_begin(void *ctx)
 
 /* Counts the boundaries that have passed by the end of data, or by a rotation, for the thread that
  * runs. The CPU's timer may fire too late for that. */
-static __always_inline void settle(__u64 end_ns)
+static __always_inline void settle(struct cpu_stats *stats, __u32 cpu, __u64 end_ns)
 {
-	__u32 cpu = bpf_get_smp_processor_id(), zero = 0;
-	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
 	struct tick_scratch *out;
 	struct passed passed;
+	__u32 zero = 0;
 
-	if (!stats || !stats->origin_ns)
-		return;
 	if (stats->in_idle) {
 		count_sleep(stats, cpu, end_ns);
 		return;
@@ -228,12 +226,27 @@ static __always_inline void settle(__u64 end_ns)
 	send_tick(stats, out, add_stack(&out->record, -1));
 }
 
+/* Keeps kc_clock_tick of this CPU from counting, or lets it. */
+static __always_inline void set_settling(struct cpu_stats *stats, __u64 settling)
+{
+	asm volatile("" ::: "memory");
+	*(volatile __u64 *)&stats->settling = settling;
+	asm volatile("" ::: "memory");
+}
+
 /* Run by bpf/src/recording.rs on each CPU in turn when data stop. */
 SEC("raw_tp")
 int kc_grid_settle(void *ctx)
 {
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
+
 	(void)ctx;
-	settle(until_ns);
+	if (!stats || !stats->origin_ns)
+		return 0;
+	set_settling(stats, 1);
+	settle(stats, cpu, until_ns);
+	set_settling(stats, 0);
 	return 0;
 }
 
@@ -246,11 +259,14 @@ int kc_grid_rotate(void *ctx)
 	__u64 rotation = rotation_ns;
 
 	(void)ctx;
-	if (!stats || stats->begun_ns == rotation)
+	if (!stats)
 		return 0;
-	settle(rotation);
-	/* The timer's interrupt may have begun it, and counted what is after the rotation. */
-	if (*(volatile __u64 *)&stats->begun_ns != rotation)
+	set_settling(stats, 1);
+	if (stats->begun_ns != rotation) {
+		if (stats->origin_ns)
+			settle(stats, cpu, rotation);
 		begin_grid(stats, rotation);
+	}
+	set_settling(stats, 0);
 	return 0;
 }

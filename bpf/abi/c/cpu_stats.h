@@ -65,7 +65,9 @@ struct cpu_stats {
 	__u64 programs_ns;
 	__u64 unmeasured;  /* context switches since the last that was measured */
 	__u64 measured_ns; /* when one began that is measured; the stack has no room */
-	__u64 unused[5];
+	/* A program that user space runs counts boundaries. The clock's timer may interrupt it. */
+	__u64 settling;
+	__u64 unused[4];
 };
 
 /* No multiple of the number of threads that take turns, such as two: it is a prime number. */

@@ -304,6 +304,7 @@ const struct abi_entry kcollect_abi[] = {
 	FIELD(cpu_stats, programs_ns)
 	FIELD(cpu_stats, unmeasured)
 	FIELD(cpu_stats, measured_ns)
+	FIELD(cpu_stats, settling)
 	FIELD(cpu_stats, unused)
 
 	SIZE(counter_stats)

@@ -603,8 +603,10 @@ pub struct CpuStats {
     pub unmeasured: u64,
     /// When a context switch began that is measured, CLOCK_MONOTONIC.
     pub measured_ns: u64,
+    /// 1 while a program that user space runs counts boundaries.
+    pub settling: u64,
     /// Fills the last cache line.
-    pub unused: [u64; 5],
+    pub unused: [u64; 4],
 }
 
 impl CpuStats {
@@ -653,6 +655,7 @@ impl CpuStats {
             index_at_rotation: 0,
             last_pid: 0,
             last_tid: 0,
+            settling: 0,
             ..self
         }
     }

@@ -287,6 +287,7 @@ fn statistics(all: &mut Vec<(String, usize)>) {
             programs_ns,
             unmeasured,
             measured_ns,
+            settling,
             unused,
         ]
     );
@@ -544,6 +545,7 @@ proptest! {
             index_at_rotation: 0,
             last_pid: 0,
             last_tid: 0,
+            settling: 0,
             ..stats
         };
         prop_assert_eq!(kept.as_bytes(), expected.as_bytes());
