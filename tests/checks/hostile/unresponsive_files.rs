@@ -35,7 +35,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 const ATTRIBUTES_VALID: Duration = Duration::from_secs(600);
 
 const FILE: INodeNo = INodeNo(2);
-const NAME: &str = "proctorture";
+/// No other check follows programs of this name: gprofng would wait for its file there.
+const NAME: &str = "unanswering";
 /// The name whose lookup blocks the file system.
 const STOP: &str = "stop";
 
@@ -236,7 +237,7 @@ fn root_a_file_server_that_is_down_is_reported_and_not_waited_for() -> Result<()
     let load = run(&program)?;
     server.stop();
     let began = Instant::now();
-    let recording = Recording::start(["-p", "hi", "-F", "=proctorture", "-t", "2"], LIMIT)?;
+    let recording = Recording::start(["-p", "hi", "-F", "=unanswering", "-t", "2"], LIMIT)?;
     let recorded = recording.finish()?.succeeded()?;
     let took = began.elapsed();
     ensure!(took < Duration::from_secs(40), "it took {took:?}");
@@ -257,7 +258,7 @@ fn root_a_file_server_that_stops_answering_is_given_up() -> Result<()> {
     };
     let program = server.program();
     let load = run(&program)?;
-    let mut recording = Recording::start(["-p", "hi", "-F", "=proctorture"], LIMIT)?;
+    let mut recording = Recording::start(["-p", "hi", "-F", "=unanswering"], LIMIT)?;
     recording.until_running()?;
     // Its copy is being made.
     sleep(Duration::from_secs(1));
@@ -291,7 +292,7 @@ fn root_a_service_has_so_much_time_to_archive() -> Result<()> {
     let place = tempfile::tempdir()?;
     let systemd = UnixDatagram::bind(place.path().join("notify"))?;
     systemd.set_read_timeout(Some(LIMIT))?;
-    let mut command = command(["-p", "hi", "-x", "off", "-F", "=proctorture"])?;
+    let mut command = command(["-p", "hi", "-x", "off", "-F", "=unanswering"])?;
     command.current_dir(place.path());
     command.env("NOTIFY_SOCKET", place.path().join("notify"));
     let mut service = Running::start(&mut command, LIMIT)?;

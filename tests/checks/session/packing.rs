@@ -155,13 +155,15 @@ fn root_kills_while_it_packs_lose_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Returns the inodes of the copies of load objects, of the compressed ones or of the others.
+/// Returns the inodes of the copies of load objects, of the compressed ones or of the others. One
+/// that is being made counts as none: it is removed where the recording is killed.
 fn copies(experiment: &Path, compressed: bool) -> HashSet<u64> {
     let entries = fs::read_dir(experiment.join("archives"));
     let entries = entries.into_iter().flatten().flatten();
     let wanted = entries.filter(|entry| {
         let name = entry.file_name();
-        name.as_encoded_bytes().ends_with(b".zst") == compressed
+        let name = name.as_encoded_bytes();
+        !name.starts_with(b".incomplete") && name.ends_with(b".zst") == compressed
     });
     wanted
         .filter_map(|entry| Some(entry.metadata().ok()?.ino()))
