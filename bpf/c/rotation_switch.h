@@ -23,18 +23,25 @@ static __always_inline bool has_boundaries_before(struct thread *thread, __u64 r
 /* Closes the account of a thread that is switched as of a rotation, and sends what it did before
  * that. Returns false if kc_close_all does that at this moment. `user_return` is the number for the
  * record of an off-CPU interval; its kernel stack is known as long as the thread has not run
- * since. */
+ * since.
+ *
+ * The scheduler may have read its clock before the rotation, and the CPU may have stood still since
+ * then. A thread that comes, or whose arrival was not seen, was on the CPU by the rotation; one
+ * that leaves was on it until then, and waited. */
 static __noinline bool end_at_switch(struct task_struct *task, struct thread *thread,
 				     __u64 rotation, __u64 stolen_ns, __u32 user_return)
 {
-	__u64 at_ns = rotation + any_offset_ns, delay = run_delay(task, at_ns), since_ns, index;
+	__u64 at_ns = rotation + any_offset_ns, end_ns = at_ns, run_time = RUN_TIME_UNKNOWN;
+	__u64 clock_ns = BPF_CORE_READ(task, se.cfs_rq, rq, clock), delay, since_ns, index;
+	bool comes = task != bpf_get_current_task_btf();
 	struct account *account = &thread->account;
 	struct cpu_stats *left = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
 	__u32 zero = 0, cpu = bpf_get_smp_processor_id(), state, detail;
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
 	struct tick_scratch *out = bpf_map_lookup_elem(&kc_scratch, &zero);
 	struct thread_record *record;
-	struct off_cpu off_cpu;
+	struct off_cpu off_cpu = {}, ended;
+	bool was_off;
 	long got = -1;
 
 	if (!stats || !claim_tracking(account, TRACKED))
@@ -45,11 +52,27 @@ static __noinline bool end_at_switch(struct task_struct *task, struct thread *th
 	}
 	state = account->state;
 	detail = account->detail;
+	was_off = state != STATE_ON_CPU;
+	if (was_off)
+		end_ns = comes ? clock_ns : task->sched_info.last_arrival;
+	else if (!comes && clock_ns < at_ns)
+		run_time = task->se.sum_exec_runtime;
+	delay = run_delay(task, end_ns < at_ns ? end_ns : at_ns);
+	if (end_ns < at_ns) {
+		off_cpu = account_switch_in(account, end_ns, delay, account->run_time_ns);
+		state = STATE_ON_CPU;
+		detail = DETAIL_NONE;
+	}
 	since_ns = account->since_ns - any_offset_ns;
-	off_cpu = account_end(account, at_ns, delay, RUN_TIME_UNKNOWN, stolen_ns);
+	ended = account_end(account, at_ns, delay, run_time, stolen_ns);
 	index = left ? index_at_rotation(left, rotation) : thread->grid_index;
-	if (left && out && state != STATE_ON_CPU && index > thread->grid_index) {
-		if (task != bpf_get_current_task_btf())
+	if (end_ns >= at_ns)
+		off_cpu = ended;
+	else if (left)
+		index = thread->grid_index + grid_before(left->origin_ns, thread->grid_index, index,
+							 end_ns - any_offset_ns, period_ns);
+	if (left && out && was_off && index > thread->grid_index) {
+		if (comes)
 			got = bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0);
 		describe_off_cpu(left, index, &out->record, task, rotation, thread, &off_cpu,
 				 user_return, cpu);

@@ -249,7 +249,7 @@ static __always_inline void switch_in(struct cpu_stats *stats, struct task_struc
 	struct cpu_stats *left = stats;
 	struct off_cpu off_cpu;
 	__u32 user_return = 0;
-	bool unseen;
+	bool unseen, was_off;
 
 	/* The thread that this one preempts is changing the storage. The next switch-out accounts
 	 * for this interval. */
@@ -265,8 +265,11 @@ static __always_inline void switch_in(struct cpu_stats *stats, struct task_struc
 	if (is_of_ended(thread, began_ns)) {
 		if (has_boundaries_before(thread, began_ns))
 			user_return = next_user_return(stats, next, thread, false, cpu);
+		was_off = thread->account.state != STATE_ON_CPU;
 		if (!end_at_switch(next, thread, began_ns, 0, user_return))
 			return;
+		if (was_off && thread->account.state == STATE_ON_CPU)
+			goto arrived;
 	}
 	unseen = thread->account.state == STATE_ON_CPU;
 	off_cpu = account_switch_in(&thread->account, now_ns, delay, next->se.sum_exec_runtime);
@@ -289,6 +292,7 @@ static __always_inline void switch_in(struct cpu_stats *stats, struct task_struc
 	}
 	if (is_lock_wait(&off_cpu, next))
 		send_lock_wait(stats, next, thread, &off_cpu, true);
+arrived:
 	thread->grid_index = stats->index;
 	thread->cpu = cpu;
 	if (thread->flags & RETURN_WANTED)
