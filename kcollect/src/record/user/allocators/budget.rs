@@ -17,6 +17,11 @@ use experiment_format::units::Nanos;
 /// rest.
 const MAX_RESERVE_NS: f64 = 20e6;
 
+/// How often it is looked at what the probes of a process took, nanoseconds: usually, which is also
+/// how late it is noticed that an idle program begins to allocate much, and at the most.
+pub(super) const LOOK_NS: Nanos = Nanos::from_secs(1);
+pub(super) const SHORTEST_LOOK_NS: Nanos = Nanos::from_millis(100);
+
 /// What the probe of a function takes, nanoseconds, by class of its calls ([`ProbeUse::calls`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct ProbeCosts(pub(super) [f64; PROBE_CLASSES]);
@@ -151,16 +156,30 @@ pub(super) struct ProcessBudget {
     reserve_ns: f64,
     used: ProbeUse,
     cpu_ns: Nanos,
+    looked_ns: Nanos,
+    /// When the reserve is used up, at the rate since the look before the last one.
+    used_up_ns: Option<Nanos>,
 }
 
 impl ProcessBudget {
-    /// Returns the budget of a process whose probes have not been used, and its CPU time.
-    pub(super) fn new(cpu_ns: Nanos) -> ProcessBudget {
+    /// Returns the budget of a process whose probes have not been used, and its CPU time now.
+    pub(super) fn new(cpu_ns: Nanos, now_ns: Nanos) -> ProcessBudget {
         ProcessBudget {
             reserve_ns: MAX_RESERVE_NS,
             used: ProbeUse::default(),
             cpu_ns,
+            looked_ns: now_ns,
+            // Perhaps: that is not known yet.
+            used_up_ns: Some(now_ns),
         }
+    }
+
+    /// Returns when to look next: before the reserve is used up, but not at once, and not later
+    /// than usually.
+    pub(super) fn next_look(&self) -> Nanos {
+        let (soonest, latest) = (self.looked_ns + SHORTEST_LOOK_NS, self.looked_ns + LOOK_NS);
+        let used_up_ns = self.used_up_ns.unwrap_or(latest);
+        used_up_ns.clamp(soonest, latest)
     }
 
     /// Looks at how much the probes of a process were used by now, and what CPU time the process
@@ -170,14 +189,19 @@ impl ProcessBudget {
         &mut self,
         level: TraceLevel,
         (share, costs): (f64, &ProbeCosts),
-        (used, cpu_ns): (ProbeUse, Nanos),
+        (used, cpu_ns, now_ns): (ProbeUse, Nanos, Nanos),
     ) -> Option<UsedUp> {
+        let before_ns = self.reserve_ns;
+        let elapsed = now_ns.saturating_sub(std::mem::replace(&mut self.looked_ns, now_ns));
         let since = used.since(self.used);
         let passed = cpu_ns.saturating_sub(self.cpu_ns).0 as f64;
         (self.used, self.cpu_ns) = (used, cpu_ns);
         let taken = costs.of_all(&since);
         let own = (passed - taken).max(0.0);
         self.reserve_ns = (self.reserve_ns + share * own - taken).min(MAX_RESERVE_NS);
+        let lost_ns = before_ns - self.reserve_ns;
+        let lasts = |lost_ns: f64| self.reserve_ns / lost_ns * elapsed.0 as f64;
+        self.used_up_ns = (lost_ns > 0.0).then(|| now_ns + Nanos(lasts(lost_ns) as u64));
         if self.reserve_ns >= 0.0 {
             return None;
         }
@@ -205,7 +229,7 @@ mod tests {
     /// is how many thousand blocks it allocates and frees in that time, `a` how many it allocates
     /// only. Returns what is traced after each: Blocks, Allocations, Growth.
     fn drawing(thousands: &str) -> String {
-        let mut budget = ProcessBudget::new(Nanos::from_millis(7));
+        let mut budget = ProcessBudget::new(Nanos::from_millis(7), Nanos::ZERO);
         let (mut used, mut cpu_ns) = (ProbeUse::default(), Nanos::from_millis(7));
         let mut level = TraceLevel::Blocks;
         let mut drawn = String::new();
@@ -220,10 +244,10 @@ mod tests {
                 used.calls[PROBE_FREES] += blocks;
             }
             cpu_ns += Nanos::from_millis(100);
-            if let Some(over) = budget.look(level, (0.02, &COSTS), (used, cpu_ns)) {
+            if let Some(over) = budget.look(level, (0.02, &COSTS), (used, cpu_ns, cpu_ns)) {
                 assert!(over.level > level, "{over:?}");
                 level = over.level;
-                budget = ProcessBudget::new(cpu_ns);
+                budget = ProcessBudget::new(cpu_ns, cpu_ns);
                 used = ProbeUse::default();
             }
             drawn.push(['B', 'A', 'G'][level as usize]);
@@ -297,9 +321,35 @@ mod tests {
         assert_eq!(drawing(&again), "B".repeat(18));
     }
 
+    /// Returns when to look next, in milliseconds, after looks at these times at which a process on
+    /// a CPU has allocated so many thousand blocks since the last.
+    fn looks(looks: &[(u64, u64)]) -> Vec<u64> {
+        let mut budget = ProcessBudget::new(Nanos::ZERO, Nanos::ZERO);
+        let mut used = ProbeUse::default();
+        let next = |(at_ms, thousands): &(u64, u64)| {
+            used.calls[0] += 1000 * thousands;
+            let now_ns = Nanos::from_millis(*at_ms);
+            budget.look(TraceLevel::Blocks, (0.02, &COSTS), (used, now_ns, now_ns));
+            budget.next_look().0 / 1_000_000
+        };
+        looks.iter().map(next).collect()
+    }
+
+    #[test]
+    fn a_look_comes_before_the_reserve_is_used_up() {
+        // Nothing is allocated, or less than 2 %.
+        assert_eq!(looks(&[(100, 0), (1100, 20)]), [1100, 2100]);
+        // 12 ms of 100, of which 1.76 were allowed: 9.76 are left.
+        assert_eq!(looks(&[(100, 20)]), [200]);
+        // 6 ms of 100, of which 1.88 were allowed: 15.88 last for 385 more.
+        assert_eq!(looks(&[(100, 10)]), [485]);
+        // More than there is.
+        assert_eq!(looks(&[(100, 90)]), [200]);
+    }
+
     #[test]
     fn what_is_sampled_counts() {
-        let mut budget = ProcessBudget::new(Nanos::ZERO);
+        let mut budget = ProcessBudget::new(Nanos::ZERO, Nanos::ZERO);
         let used = ProbeUse {
             sampled: 1000,
             sampled_ns: 30_000_000,
@@ -308,7 +358,7 @@ mod tests {
         let look = budget.look(
             TraceLevel::Blocks,
             (0.02, &COSTS),
-            (used, Nanos::from_millis(100)),
+            (used, Nanos::from_millis(100), Nanos::from_millis(100)),
         );
         let over = look.unwrap();
         assert_eq!(over.level, TraceLevel::Growth);
@@ -318,11 +368,11 @@ mod tests {
 
     #[test]
     fn single_stepped_calls_count_as_such() {
-        let mut budget = ProcessBudget::new(Nanos::ZERO);
+        let mut budget = ProcessBudget::new(Nanos::ZERO, Nanos::ZERO);
         let mut used = ProbeUse::default();
         used.calls[2 | PROBE_FREES] = 1200;
         let cpu_ns = Nanos::from_millis(100);
-        let look = budget.look(TraceLevel::Blocks, (0.02, &COSTS), (used, cpu_ns));
+        let look = budget.look(TraceLevel::Blocks, (0.02, &COSTS), (used, cpu_ns, cpu_ns));
         assert_eq!(look.unwrap().level, TraceLevel::Allocations);
     }
 }

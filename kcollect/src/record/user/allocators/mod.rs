@@ -88,8 +88,8 @@ pub(super) struct TracedAllocators {
     operands: KnownOperands,
     /// What a probe takes, once one was needed.
     costs: Option<ProbeCosts>,
-    /// When the first look at a process is due that was not looked at yet.
-    first_look_ns: Option<Nanos>,
+    /// When the next look at a process is due that must not be late.
+    urgent_look_ns: Option<Nanos>,
     /// Processes that exceeded the budget, and their children.
     reduced: HashMap<Pid, Reduced>,
     /// Processes that have to be looked at.

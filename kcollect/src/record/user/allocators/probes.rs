@@ -22,7 +22,7 @@ use user_collector::space::Mapping;
 
 use super::TracedAllocators;
 use super::budget::{ProcessBudget, TraceLevel};
-use super::watch::{FIRST_LOOK_NS, cpu_time};
+use super::watch::cpu_time;
 
 /// The most files with an allocator that are kept open.
 const MAX_FILES: usize = 64;
@@ -44,7 +44,8 @@ pub(super) struct ProbedAllocators {
     pub(super) use_index: u32,
     pub(super) budget: ProcessBudget,
     pub(super) next_look_ns: Nanos,
-    pub(super) looked_at: bool,
+    /// The look is not late.
+    pub(super) is_urgent: bool,
     /// The files that it maps.
     pub(super) mapped: BTreeSet<ObjectId>,
     files: Vec<ProbedFile>,
@@ -351,17 +352,19 @@ impl TracedAllocators {
         if let Err(error) = programs.open_probe_use(use_index) {
             self.warnings.push(format!("allocations: {error}"));
         }
-        let next_look_ns = machine::now() + FIRST_LOOK_NS;
+        let budget = ProcessBudget::new(cpu_ns, machine::now());
+        let next_look_ns = budget.next_look();
         let process = ProbedAllocators {
             use_index,
-            budget: ProcessBudget::new(cpu_ns),
+            budget,
             next_look_ns,
-            looked_at: false,
+            is_urgent: true,
             mapped: BTreeSet::new(),
             files: Vec::new(),
         };
         if self.costs.is_some() {
-            self.first_look_ns.get_or_insert(next_look_ns);
+            let urgent_ns = self.urgent_look_ns.unwrap_or(next_look_ns);
+            self.urgent_look_ns = Some(urgent_ns.min(next_look_ns));
         }
         self.probed.insert(pid, process);
         true

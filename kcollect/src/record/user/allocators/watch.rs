@@ -9,15 +9,11 @@ use nix::time::{ClockId, clock_getcpuclockid};
 use user_collector::process::ProcessTable;
 
 use super::TracedAllocators;
-use super::budget::{ProbeCosts, Reduced, TraceLevel, UsedUp};
+use super::budget::{LOOK_NS, ProbeCosts, Reduced, TraceLevel, UsedUp};
 use super::costs;
 use super::probes::ProbedAllocators;
 use crate::record::route::Router;
 use crate::record::user::UserSpace;
-
-/// When the probes of a process are first looked at, and how often after that, nanoseconds.
-pub(super) const FIRST_LOOK_NS: Nanos = Nanos::from_millis(100);
-const LOOK_NS: Nanos = Nanos::from_secs(1);
 
 /// What a probe takes where that can't be measured, nanoseconds, by class.
 const USUAL_COSTS: ProbeCosts = ProbeCosts([1e3, 1e3, 2e4, 2e4]);
@@ -57,19 +53,20 @@ impl TracedAllocators {
             .iter_mut()
             .filter(|(_, process)| process.next_look_ns <= now_ns);
         let look = |(pid, process): (&Pid, &mut ProbedAllocators)| {
-            (process.next_look_ns, process.looked_at) = (now_ns + LOOK_NS, true);
+            (process.next_look_ns, process.is_urgent) = (now_ns + LOOK_NS, false);
             let level = reduced.get(pid).map(|reduced| reduced.level);
             let level = level.unwrap_or_default();
             let used = programs.probe_use(process.use_index).ok()?;
-            let found = (used, cpu_time(*pid)?);
-            let used_up = process.budget.look(level, (share, &costs), found)?;
-            Some((*pid, used_up))
+            let found = (used, cpu_time(*pid)?, now_ns);
+            let used_up = process.budget.look(level, (share, &costs), found);
+            process.next_look_ns = process.budget.next_look();
+            process.is_urgent = process.next_look_ns < now_ns + LOOK_NS;
+            Some((*pid, used_up?))
         };
         let used_up = due.filter_map(look).collect();
-        if self.first_look_ns.is_some_and(|due_ns| due_ns <= now_ns) {
-            let waiting = self.probed.values().filter(|process| !process.looked_at);
-            self.first_look_ns = waiting.map(|process| process.next_look_ns).min();
-        }
+        // The others are looked at when there is something else to do.
+        let urgent = self.probed.values().filter(|process| process.is_urgent);
+        self.urgent_look_ns = urgent.map(|process| process.next_look_ns).min();
         used_up
     }
 
@@ -157,6 +154,6 @@ impl UserSpace {
     /// Returns when [`UserSpace::keep_trace_budget`] has to be called at the latest.
     #[must_use]
     pub fn next_budget_look(&self) -> Option<Nanos> {
-        self.allocators.first_look_ns
+        self.allocators.urgent_look_ns
     }
 }
