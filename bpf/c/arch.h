@@ -133,13 +133,6 @@ static __always_inline bool is_futex_command(long call)
 	return call < 449;
 }
 
-/* Returns whether the fetch of an instruction faulted. Bit 4 of the error code is set then on CPUs
- * with non-executable pages. */
-static __always_inline bool is_text_fault(__u64 address, const struct pt_regs *regs, __u64 error)
-{
-	return error & (1 << 4) || address == regs->ip;
-}
-
 /* Returns the arguments of a function at its beginning, and what it returned. */
 static __always_inline __u64 first_argument(const struct pt_regs *regs)
 {
@@ -169,7 +162,12 @@ static __always_inline __u64 returned(const struct pt_regs *regs)
 /* A function's return takes so much from the stack. */
 #define RETURN_ADDRESS_BYTES 8
 
+/* The longest instruction. */
+#define INSTRUCTION_BYTES 15
+
 #elif defined(__TARGET_ARCH_arm64)
+
+#define INSTRUCTION_BYTES 4
 
 /* PSR_MODE_EL0t is mode 0; bit 4 marks a 32-bit program. */
 static __always_inline bool in_user_mode(const struct tick_regs *regs)
@@ -244,12 +242,6 @@ static __always_inline void four_arguments(struct task_struct *task, const struc
 static __always_inline bool is_futex_command(long call)
 {
 	return call == 98;
-}
-
-static __always_inline bool is_text_fault(__u64 address, const struct pt_regs *regs, __u64 error)
-{
-	(void)error;
-	return address == regs->pc;
 }
 
 static __always_inline __u64 first_argument(const struct pt_regs *regs)

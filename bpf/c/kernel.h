@@ -260,6 +260,7 @@ struct task_struct {
 	struct task_struct *real_parent;
 	unsigned in_execve : 1;
 	unsigned in_iowait : 1;
+	unsigned frozen : 1;
 	struct sched_entity se;
 	struct sched_info sched_info;
 	__u64 start_time;

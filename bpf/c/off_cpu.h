@@ -12,11 +12,14 @@
 #include "user_return.h"
 
 #define TASK_STOPPED_OR_TRACED 0x0c
+#define TASK_FROZEN	       0x8000 /* since Linux 6.1: by a control group of version 1 */
 #define TASK_DEAD	       0x80
 #define SYSTEM_CALL_NONE       (-1)
 
-/* How deep in a stack the handling of a page fault is looked for; a power of two. */
-#define FAULT_FRAMES 32
+/* In how many frames of a stack the handling of a page fault is looked for: in the kernel in the
+ * innermost, in user mode in the outermost. */
+#define KERNEL_FAULT_FRAMES 32
+#define USER_FAULT_FRAMES   8
 
 /* asm-generic/errno-base.h */
 #define EPERM 1
@@ -44,38 +47,74 @@ static __always_inline __u64 run_delay(struct task_struct *task, __u64 now_ns)
 	       (queued_ns && now_ns > queued_ns ? now_ns - queued_ns : 0);
 }
 
-/* A search of a stack for the handling of a page fault. */
+/* A search of a stack for the handling of a page fault, from a frame on. */
 struct fault_search {
 	const struct tick_scratch *stack;
+	__u64 first;
 	__u64 found;
 };
 
 static long is_fault_frame(__u64 frame, struct fault_search *search)
 {
-	__u64 address = search->stack->stack[frame & (FAULT_FRAMES - 1)];
+	__u64 index = search->first + frame, address;
 
+	if (index >= MAX_KERNEL_FRAMES)
+		return 1;
+	address = search->stack->stack[index];
 	search->found = address >= page_fault_from && address < page_fault_to;
 	return search->found;
 }
 
-/* Returns whether a page fault is being handled in this stack. */
-static __always_inline bool in_page_fault(const struct tick_scratch *stack, __u32 frames)
+/* Returns whether a page fault of user mode or of the kernel is being handled by a thread that
+ * blocks. None is found in a kernel without symbols. */
+static __always_inline bool in_page_fault(struct task_struct *task, struct tick_scratch *out,
+					  bool user)
 {
-	struct fault_search search = {.stack = stack};
+	struct fault_search search = {.stack = out};
+	long got = bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0);
+	__u64 frames = got > 0 ? got / sizeof(__u64) : 0;
+	__u64 most = user ? USER_FAULT_FRAMES : KERNEL_FAULT_FRAMES;
 
-	bpf_loop(frames < FAULT_FRAMES ? frames : FAULT_FRAMES, is_fault_frame, &search, 0);
+	if (frames > most) {
+		search.first = user ? frames - most : 0;
+		frames = most;
+	}
+	bpf_loop(frames, is_fault_frame, &search, 0);
 	return search.found;
 }
 
+/* Returns whether the control group of a thread is frozen, as `docker pause` does. */
+static __always_inline bool is_frozen(struct task_struct *task, __u32 state)
+{
+	return state & TASK_FROZEN || (bpf_core_field_exists(task->frozen) &&
+				       BPF_CORE_READ_BITFIELD(task, frozen));
+}
+
+/* Returns the state of a thread that blocks in a page fault of user mode. If its instruction can't be
+ * read, this is what it waits for: also if only the end can't, in the next page. Of a thread that
+ * is not the current one it is not known: it counts as a data fault. */
+static __always_inline __u32 user_fault_state(struct task_struct *task, const struct pt_regs *regs)
+{
+	__u8 instruction[INSTRUCTION_BYTES];
+
+	if (task != bpf_get_current_task_btf())
+		return STATE_DATA_FAULT;
+	return bpf_probe_read_user(instruction, sizeof(instruction), (void *)user_ip(regs))
+		       ? STATE_TEXT_FAULT
+		       : STATE_DATA_FAULT;
+}
+
 /* Returns the state of a thread that blocks. `state` is the scheduler's; `out` has room for a
- * stack. */
+ * stack: 0 where interrupts are off. */
 static __always_inline __u32 blocked_state(struct task_struct *task, struct thread *thread,
 					   __u32 state, struct tick_scratch *out)
 {
 	struct pt_regs *regs;
-	long call, got;
+	__u32 zero = 0;
+	bool user;
+	long call;
 
-	if (state & TASK_STOPPED_OR_TRACED)
+	if (state & TASK_STOPPED_OR_TRACED || is_frozen(task, state))
 		return STATE_STOPPED;
 	if (task->flags & PF_KTHREAD)
 		return STATE_SLEEP;
@@ -83,16 +122,17 @@ static __always_inline __u32 blocked_state(struct task_struct *task, struct thre
 	if (!regs)
 		return STATE_SLEEP;
 	call = system_call_number(regs);
-	if (call == SYSTEM_CALL_NONE)
-		return thread->user_fault ? thread->user_fault : STATE_SLEEP;
-	if (thread->kernel_fault) {
-		/* In this system call or in an earlier one: the stack shows which. */
-		got = out ? bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0) : 0;
-		if (out && got > 0 && in_page_fault(out, got / sizeof(__u64)))
-			return STATE_KERNEL_FAULT;
+	user = call == SYSTEM_CALL_NONE;
+	if (user || thread->kernel_fault) {
+		if (!out)
+			out = bpf_map_lookup_elem(&kc_scratch, &zero);
+		/* In this system call or in an earlier one: the stack shows which. From user mode
+		 * it may be for something else too, as when a signal ends the thread. */
+		if (out && in_page_fault(task, out, user))
+			return user ? user_fault_state(task, regs) : STATE_KERNEL_FAULT;
 		thread->kernel_fault = 0;
 	}
-	return is_futex(task, call) ? STATE_USER_LOCK : STATE_SLEEP;
+	return !user && is_futex(task, call) ? STATE_USER_LOCK : STATE_SLEEP;
 }
 
 /* Returns whether the quota of the thread's cgroup is used up. */

@@ -31,7 +31,6 @@ struct thread {
 	__u64 grid_index;
 	__u32 cpu;	    /* that CPU */
 	__u32 flags;	    /* enum thread_flag */
-	__u32 user_fault;   /* the last page fault of user mode: enum state */
 	__u32 kernel_fault; /* a page fault happened in the kernel, perhaps in this system call */
 	/* Twice the number of its last return to user mode, and RETURN_AWAITED: one word, one
 	 * store. */

@@ -116,10 +116,6 @@ impl Programs {
                 .attach()
                 .map_err(step("watch context switches"))?,
             skel.progs
-                .kc_user_fault
-                .attach()
-                .map_err(step("watch page faults of user mode"))?,
-            skel.progs
                 .kc_kernel_fault
                 .attach()
                 .map_err(step("watch page faults of the kernel"))?,

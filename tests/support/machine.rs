@@ -7,6 +7,7 @@ pub mod cgroup;
 pub mod cold_file;
 pub mod day_clock;
 pub mod disturbance;
+pub mod freezer;
 pub mod limited;
 pub mod loaded;
 pub mod loop_disk;

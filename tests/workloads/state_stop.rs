@@ -1,33 +1,91 @@
 //! `state_stop SECONDS CPU VARIANT`: a child stops itself again and again, and its parent lets it
 //! go on after a while. With `signal` it is stopped as a shell's job is, with `ptrace` as a
-//! debugger's. Both print their truth, one line each.
+//! debugger's. With `frozen` it spins, and its parent freezes its control group, as a container's.
+//! Both print their truth, one line each.
 
 use std::thread::sleep;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use experiment_format::ids;
 use experiment_format::microstate::Microstate;
 use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill, raise};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
+use tests::machine::freezer::Freezer;
 use tests::workload::naps::Naps;
-use tests::workload::truth::{Work, variant};
+use tests::workload::truth::{Work, monotonic_ns, variant};
+
+/// A pause of the child's that is no preemption by its parent: the shortest nap is longer.
+const FROZEN_NS: u64 = 800_000;
+/// For how long the child spins between two pauses.
+const SPIN: Duration = Duration::from_micros(200);
 
 fn main() -> Result<()> {
-    let traced = match variant()?.as_str() {
-        "signal" => false,
+    let variant = variant()?;
+    let traced = match variant.as_str() {
+        "signal" | "frozen" => false,
         "ptrace" => true,
         other => bail!("no variant {other:?}"),
+    };
+    let freezer = match variant.as_str() {
+        "frozen" => Some(Freezer::new()?),
+        _ => None,
     };
     let mut work = Work::start("state_stop")?;
     // SAFETY: this process has one thread, so the child may do whatever the parent could.
     match unsafe { fork() }.context("fork")? {
+        ForkResult::Child if freezer.is_some() => spin_through_pauses(),
         ForkResult::Child => stop_again_and_again(traced),
         ForkResult::Parent { child } => {
             work.child(child);
-            let stops = let_go_on(&mut work, child, traced)?;
+            let stops = match freezer {
+                Some(freezer) => freeze_again_and_again(&mut work, child, &freezer)?,
+                None => let_go_on(&mut work, child, traced)?,
+            };
             work.end(stops)
         }
+    }
+}
+
+fn spin_through_pauses() -> Result<()> {
+    let mut work = Work::start("state_stop_child")?;
+    let mut stops = 0;
+    while !work.over()? {
+        let until_ns = work.until_ns();
+        work.blocked(Microstate::Stopped, || spin_until_paused(until_ns))??;
+        stops += 1;
+    }
+    work.end(stops)
+}
+
+/// Spins until there was a pause, or the work is over.
+fn spin_until_paused(until_ns: u64) -> Result<()> {
+    let mut before_ns = monotonic_ns()?;
+    loop {
+        let now_ns = monotonic_ns()?;
+        if now_ns - before_ns > FROZEN_NS || now_ns >= until_ns {
+            return Ok(());
+        }
+        before_ns = now_ns;
+    }
+}
+
+fn freeze_again_and_again(work: &mut Work, child: Pid, freezer: &Freezer) -> Result<u64> {
+    let (mut naps, mut stops) = (Naps::new()?, 0);
+    freezer.take(ids::Pid::from_raw(child.as_raw()))?;
+    loop {
+        let status = waitpid(child, Some(WaitPidFlag::WNOHANG))?;
+        if status == WaitStatus::Exited(child, 0) {
+            return Ok(stops);
+        }
+        ensure!(status == WaitStatus::StillAlive, "the child: {status:?}");
+        freezer.freeze(true)?;
+        work.blocked(Microstate::Sleep, || sleep(naps.next_length()))?;
+        freezer.freeze(false)?;
+        work.blocked(Microstate::Sleep, || sleep(SPIN))?;
+        stops += 1;
     }
 }
 

@@ -14,6 +14,7 @@ use tests::experiment::summary::RunSummary;
 use tests::kcollect::record;
 use tests::machine::cgroup;
 use tests::machine::disturbance::{NoTruth, judge_times, not_judged};
+use tests::machine::freezer::Freezer;
 use tests::machine::{io_uring, processes, stolen_everywhere, stolen_since, work_cpu};
 use tests::workload;
 use tests::workload::compat32;
@@ -199,6 +200,20 @@ fn root_alone_stopped_by_a_signal() -> Result<()> {
         let [parent, child] = judge(workload!("state_stop"), Some("signal"))?;
         mostly(&parent, Microstate::Sleep, 0.9)?;
         mostly(&child, Microstate::Stopped, 0.9)
+    })
+}
+
+/// A thread whose control group is frozen stops in user mode, where others wait for pages.
+#[test]
+fn root_alone_stopped_by_its_control_group() -> Result<()> {
+    judge_times(|| {
+        if let Err(error) = Freezer::new() {
+            not_judged(format_args!("no control group can be made: {error:#}"));
+            return Ok(());
+        }
+        let [parent, child] = judge(workload!("state_stop"), Some("frozen"))?;
+        mostly(&parent, Microstate::Sleep, 0.8)?;
+        mostly(&child, Microstate::Stopped, 0.7)
     })
 }
 
