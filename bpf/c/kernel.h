@@ -261,6 +261,7 @@ struct task_struct {
 	unsigned in_execve : 1;
 	unsigned in_iowait : 1;
 	unsigned frozen : 1;
+	unsigned long jobctl;
 	struct sched_entity se;
 	struct sched_info sched_info;
 	__u64 start_time;

@@ -12,6 +12,7 @@
 #include "user_return.h"
 
 #define TASK_STOPPED_OR_TRACED 0x0c
+#define JOBCTL_TRAP_FREEZE     (1 << 23)
 #define TASK_FROZEN	       0x8000 /* since Linux 6.1: by a control group of version 1 */
 #define TASK_DEAD	       0x80
 #define SYSTEM_CALL_NONE       (-1)
@@ -83,34 +84,28 @@ static __always_inline bool in_page_fault(struct task_struct *task, struct tick_
 	return search.found;
 }
 
-/* Returns whether the control group of a thread is frozen, as `docker pause` does. */
+/* Returns whether the control group of a thread is frozen, as `docker pause` does. A thread that
+ * waits for the child of its vfork is marked as frozen too, and is not asked to be. */
 static __always_inline bool is_frozen(struct task_struct *task, __u32 state)
 {
-	return state & TASK_FROZEN || (bpf_core_field_exists(task->frozen) &&
-				       BPF_CORE_READ_BITFIELD(task, frozen));
+	return state & TASK_FROZEN ||
+	       (bpf_core_field_exists(task->frozen) && BPF_CORE_READ_BITFIELD(task, frozen) &&
+		task->jobctl & JOBCTL_TRAP_FREEZE);
 }
 
-/* Returns the state of a thread that blocks in a page fault of user mode. If its instruction can't be
- * read, this is what it waits for: also if only the end can't, in the next page. Of a thread that
- * is not the current one it is not known: it counts as a data fault. */
-static __always_inline __u32 user_fault_state(struct task_struct *task, const struct pt_regs *regs)
-{
-	__u8 instruction[INSTRUCTION_BYTES];
+/* Returns the state of the current thread, which blocks, if that is in a page fault of user mode or
+ * of the kernel; otherwise 0. If the instruction can't be read, it is what the thread waits for:
+ * also if only the end can't, in the next page. A global function, which the verifier checks
+ * once. */
+__attribute__((noinline)) __u32 kc_fault_of_current(bool user);
 
-	if (task != bpf_get_current_task_btf())
-		return STATE_DATA_FAULT;
-	return bpf_probe_read_user(instruction, sizeof(instruction), (void *)user_ip(regs))
-		       ? STATE_TEXT_FAULT
-		       : STATE_DATA_FAULT;
-}
-
-/* Returns the state of a thread that blocks. `state` is the scheduler's; `out` has room for a
- * stack: 0 where interrupts are off. */
+/* Returns the state of a thread that blocks. `state` is the scheduler's; `out` has room for the
+ * stack of a thread that is not the current one, for which text and data are not told apart. */
 static __always_inline __u32 blocked_state(struct task_struct *task, struct thread *thread,
-					   __u32 state, struct tick_scratch *out)
+					   __u32 state, struct tick_scratch *out, bool is_current)
 {
 	struct pt_regs *regs;
-	__u32 zero = 0;
+	__u32 fault = 0;
 	bool user;
 	long call;
 
@@ -124,12 +119,14 @@ static __always_inline __u32 blocked_state(struct task_struct *task, struct thre
 	call = system_call_number(regs);
 	user = call == SYSTEM_CALL_NONE;
 	if (user || thread->kernel_fault) {
-		if (!out)
-			out = bpf_map_lookup_elem(&kc_scratch, &zero);
 		/* In this system call or in an earlier one: the stack shows which. From user mode
 		 * it may be for something else too, as when a signal ends the thread. */
-		if (out && in_page_fault(task, out, user))
-			return user ? user_fault_state(task, regs) : STATE_KERNEL_FAULT;
+		if (is_current)
+			fault = kc_fault_of_current(user);
+		else if (out && in_page_fault(task, out, user))
+			fault = user ? STATE_DATA_FAULT : STATE_KERNEL_FAULT;
+		if (fault)
+			return fault;
 		thread->kernel_fault = 0;
 	}
 	return !user && is_futex(task, call) ? STATE_USER_LOCK : STATE_SLEEP;

@@ -137,7 +137,7 @@ static __noinline int track_at_switch_in(struct cpu_stats *stats, struct task_st
 		from = now_ns;
 	if (next->start_time < began_ns || from < began_sched_ns) {
 		if (from > began_sched_ns)
-			state = blocked_state(next, thread, 0, 0);
+			state = blocked_state(next, thread, 0, 0, false);
 		from = began_sched_ns;
 	}
 	track(thread, began_ns, from, state, DETAIL_NONE, next->sched_info.run_delay,
@@ -185,6 +185,24 @@ __attribute__((noinline)) int kc_send_missed_off_cpu(__u64 began_ns)
 	return 0;
 }
 
+__attribute__((noinline)) __u32 kc_fault_of_current(bool user)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u8 instruction[INSTRUCTION_BYTES];
+	__u32 zero = 0;
+	struct tick_scratch *out = bpf_map_lookup_elem(&kc_scratch, &zero);
+	struct pt_regs *regs;
+
+	if (!out || !in_page_fault(task, out, user))
+		return 0;
+	if (!user)
+		return STATE_KERNEL_FAULT;
+	regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	return regs && bpf_probe_read_user(instruction, sizeof(instruction), (void *)user_ip(regs))
+		       ? STATE_TEXT_FAULT
+		       : STATE_DATA_FAULT;
+}
+
 /* end_at_switch() of a thread that leaves: a global function, likewise. */
 __attribute__((noinline)) int kc_end_at_switch_out(__u64 rotation, __u64 stolen_ns)
 {
@@ -229,7 +247,7 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 		return;
 	state = preempted || !prev_state
 			? STATE_WAIT_CPU
-			: blocked_state(prev, thread, prev_state, 0);
+			: blocked_state(prev, thread, prev_state, 0, true);
 	account_switch_out(&thread->account, now_ns, state, detail_of(prev, state),
 			   prev->sched_info.run_delay, prev->se.sum_exec_runtime, stolen_ns);
 	thread->grid_index = stats->index;

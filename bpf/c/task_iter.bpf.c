@@ -49,9 +49,9 @@ static __always_inline __u32 state_at(__u64 from_ns, struct task_struct *task,
 		if (task->sched_info.last_queued <= from_ns)
 			return STATE_WAIT_CPU;
 		/* Woken since: it had been blocked. */
-		return blocked_state(task, thread, 0, out);
+		return blocked_state(task, thread, 0, out, false);
 	}
-	return blocked_state(task, thread, task->__state, out);
+	return blocked_state(task, thread, task->__state, out, false);
 }
 
 SEC("iter/task")
