@@ -7,7 +7,7 @@
 //! needed, into a file without a name where temporary files are.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -28,6 +28,8 @@ const MAX_ID_BYTES: usize = 64;
 const LEVEL: i32 = 1;
 /// The largest copy, bytes: an object of 1 GiB, and as much for its symbols.
 const MAX_COPY_BYTES: u64 = 2 << 30;
+/// How much of a decompressed copy is written at once, bytes.
+const WRITE_BYTES: usize = 256 << 10;
 /// The most decompressed copies that this process keeps.
 const MAX_KEPT: usize = 64;
 
@@ -140,9 +142,11 @@ fn decompressed(compressed: File) -> io::Result<File> {
 
 /// Writes the content of a compressed copy, of at most `max_bytes` bytes. Returns how many they
 /// are.
-pub(crate) fn decompress(compressed: &File, mut to: &File, max_bytes: u64) -> io::Result<u64> {
+pub(crate) fn decompress(compressed: &File, to: &File, max_bytes: u64) -> io::Result<u64> {
     let mut content = zstd::Decoder::new(compressed)?.take(max_bytes.saturating_add(1));
+    let mut to = BufWriter::with_capacity(WRITE_BYTES, to);
     let bytes = io::copy(&mut content, &mut to)?;
+    to.flush()?;
     match bytes > max_bytes {
         true => Err(io::Error::new(
             io::ErrorKind::StorageFull,

@@ -1,12 +1,13 @@
 //! Packs the experiments of a series once they are complete, and compresses their copies of load
 //! objects (`--pack`).
 //!
-//! Two threads do it, so that no experiment waits until the objects of the one before it are
-//! compressed, which takes a minute where there are many. Both are slow: after each write they
-//! sleep until their CPU time is no more than their share of the time that has passed. One that
-//! another process reads is packed when it is read no more. What is left when the recording ends is
-//! done by the next recording of the series that packs: the log of an experiment says that it is to
-//! be packed.
+//! Two threads do it, each with experiments of its own that wait, so that none waits to be packed
+//! until the objects of the ones before it are compressed, which takes minutes where there are
+//! many: those of an experiment are compressed when another one is complete after it was packed.
+//! Both are slow: after each write they sleep until their CPU time is no more than their share of
+//! the time that has passed. One that another process reads is packed when it is read no more. What
+//! is left when the recording ends is done by the next recording of the series that packs: the log
+//! of an experiment says that it is to be packed.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -26,7 +27,7 @@ const SHARE: f64 = 0.05;
 const PART_OF_BUDGET: f64 = 0.25;
 /// How many threads divide it.
 const THREADS: f64 = 2.0;
-/// The most experiments that wait.
+/// The most experiments that wait for a thread. Each holds descriptors.
 const MOST_WAITING: usize = 16;
 /// The time between two looks whether an experiment is still in use.
 const IN_USE_PERIOD: Duration = Duration::from_millis(500);
@@ -38,12 +39,19 @@ const MOST_AT_THE_END: Duration = Duration::from_secs(1);
 /// The threads.
 #[derive(Debug)]
 pub(super) struct Packer {
+    packing: Work,
+    compressing: Work,
+    results: Receiver<PackResult>,
+}
+
+/// What a thread has to do.
+#[derive(Debug)]
+struct Work {
     waiting: SyncSender<Former>,
     /// The number in the series of the last that was added.
     added: u64,
-    results: Receiver<PackResult>,
-    /// A thread stops when its end of this is dropped.
-    running: [Sender<()>; 2],
+    /// The thread stops when this is dropped.
+    _running: Sender<()>,
 }
 
 /// What became of an experiment.
@@ -61,29 +69,23 @@ impl Packer {
     /// # Errors
     /// There is no thread to be had.
     pub(super) fn start(budget: Option<CpuShare>) -> io::Result<Packer> {
-        let (waiting, to_pack) = sync_channel::<Former>(MOST_WAITING);
-        // Each holds descriptors: packing waits where too many are to be compressed.
-        let (packed, to_compress) = sync_channel::<Former>(MOST_WAITING);
         let (done, results) = channel();
         let share = budget.map_or(SHARE, |budget| budget.share() * PART_OF_BUDGET) / THREADS;
-        let (packing, stop_packing) = channel();
-        let (compressing, stop_compressing) = channel();
+        let (packing, to_pack, stop_packing) = Work::new();
+        let (compressing, to_compress, stop_compressing) = Work::new();
         let also_done = done.clone();
         let pack = move || {
             for former in to_pack {
-                if former.is_to_be_packed {
-                    let mut pace = Pace::new(share, &stop_packing);
-                    let bytes = pack_in_place(&former, &mut |step| pace.wait(step));
-                    let result = PackResult::of_packing(former.name(), bytes);
-                    // By `--keep`, meanwhile.
-                    if former.is_removed() {
-                        continue;
-                    }
-                    if pace.is_over || done.send(result).is_err() {
-                        return;
-                    }
+                let mut pace = Pace::new(share, &stop_packing);
+                let bytes = pack_in_place(&former, &mut |step| pace.wait(step));
+                let result = PackResult::of_packing(former.name(), bytes);
+                // By `--keep`, meanwhile.
+                if former.is_removed() {
+                    continue;
                 }
-                let _ = packed.send(former);
+                if pace.is_over || done.send(result).is_err() {
+                    return;
+                }
             }
         };
         let compress = move || {
@@ -108,27 +110,21 @@ impl Packer {
         thread("pack").spawn(pack)?;
         thread("compress").spawn(compress)?;
         Ok(Packer {
-            waiting,
-            added: 0,
+            packing,
+            compressing,
             results,
-            running: [packing, compressing],
         })
     }
 
     /// Packs and compresses what is to be of the complete experiments, the oldest first. When too
     /// many wait, the rest has to be added later.
     pub(super) fn add(&mut self, formers: Vec<Former>) {
-        for former in formers {
-            let number = former.number();
-            let is_done = !former.is_to_be_packed && !former.is_to_be_compressed;
-            if is_done || number <= self.added {
-                continue;
-            }
-            if self.waiting.try_send(former).is_err() {
-                return;
-            }
-            self.added = number;
-        }
+        let is_to_be_packed = |former: &Former| former.is_to_be_packed;
+        let (to_pack, others): (Vec<_>, Vec<_>) = formers.into_iter().partition(is_to_be_packed);
+        let to_compress = others.into_iter();
+        self.packing.add(to_pack.into_iter());
+        self.compressing
+            .add(to_compress.filter(|former| former.is_to_be_compressed));
     }
 
     /// Prints what became of those that were packed since the last call.
@@ -140,10 +136,39 @@ impl Packer {
 
     /// Ends the threads. An experiment that is not packed yet stays as it is.
     pub(super) fn end(self, output: &mut Output) {
-        drop((self.running, self.waiting));
+        drop((self.packing, self.compressing));
         // The threads end at their next write, and drop their ends of the channel then.
         while let Ok(result) = self.results.recv_timeout(MOST_AT_THE_END) {
             result.report(output);
+        }
+    }
+}
+
+impl Work {
+    /// Returns the work of a thread, and the thread's ends: what it has to do, and whether it is to
+    /// stop.
+    fn new() -> (Work, Receiver<Former>, Receiver<()>) {
+        let (waiting, to_do) = sync_channel(MOST_WAITING);
+        let (running, stopped) = channel();
+        let work = Work {
+            waiting,
+            added: 0,
+            _running: running,
+        };
+        (work, to_do, stopped)
+    }
+
+    /// Adds those that are newer than the last that was added, as long as there is room.
+    fn add(&mut self, formers: impl Iterator<Item = Former>) {
+        for former in formers {
+            let number = former.number();
+            if number <= self.added {
+                continue;
+            }
+            if self.waiting.try_send(former).is_err() {
+                return;
+            }
+            self.added = number;
         }
     }
 }
