@@ -262,3 +262,64 @@ impl<'a> Pace<'a> {
 fn cpu_of_thread() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use experiment_format::directory::{ExperimentDir, NameRequest, TO_BE_PACKED};
+
+    use super::*;
+
+    /// The longest that a small experiment takes, with much else on the machine.
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn experiment(parent: &std::path::Path, number: usize) -> ExperimentDir {
+        let request = NameRequest::Exactly(format!("k.{number}.er"));
+        ExperimentDir::create(parent, &request, None).unwrap().0
+    }
+
+    /// Bytes that can't be compressed.
+    fn noise(length: usize) -> Vec<u8> {
+        let mut state = 1u64;
+        let next = |_| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 56) as u8
+        };
+        (0..length).map(next).collect()
+    }
+
+    #[test]
+    fn one_is_packed_while_the_objects_of_others_are_compressed() {
+        let tmp = tempfile::tempdir().unwrap();
+        // The object of the first one takes half a minute at this share, and the others are more
+        // than wait for a thread.
+        let share = CpuShare { ppm: 10_000 };
+        let others = 2 * MOST_WAITING + 2;
+        for number in 1..=others {
+            let path: PathBuf = experiment(tmp.path(), number).path().into();
+            fs::write(path.join("kcollect.tar.zst"), "").unwrap();
+            fs::create_dir(path.join("archives")).unwrap();
+            let length = if number == 1 { 16 << 20 } else { 16 };
+            fs::write(path.join("archives/object"), noise(length)).unwrap();
+        }
+        let left: PathBuf = experiment(tmp.path(), others + 1).path().into();
+        let log = format!("<experiment>\n<collector>kcollect 0.1.0; {TO_BE_PACKED}</collector>\n");
+        fs::write(left.join("log.xml"), log).unwrap();
+        let formers = experiment(tmp.path(), others + 2).formers().unwrap();
+        assert_eq!(formers.len(), others + 1);
+
+        let mut packer = Packer::start(Some(share)).unwrap();
+        packer.add(formers);
+        let since = Instant::now();
+        while !left.join("kcollect.tar.zst").exists() || left.join("log.xml").exists() {
+            assert!(since.elapsed() < LIMIT, "it waits for others");
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert!(!tmp.path().join("k.2.er/archives/object.zst").exists());
+        packer.end(&mut Output::standard());
+    }
+}
