@@ -67,15 +67,19 @@ static long is_fault_frame(__u64 frame, struct fault_search *search)
 }
 
 /* Returns whether a page fault of user mode or of the kernel is being handled by a thread that
- * blocks. None is found in a kernel without symbols. */
+ * blocks. Where the kernel hides its symbols, each thread that blocks in user mode counts as one,
+ * and no other. */
 static __always_inline bool in_page_fault(struct task_struct *task, struct tick_scratch *out,
 					  bool user)
 {
 	struct fault_search search = {.stack = out};
-	long got = bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0);
-	__u64 frames = got > 0 ? got / sizeof(__u64) : 0;
-	__u64 most = user ? USER_FAULT_FRAMES : KERNEL_FAULT_FRAMES;
+	__u64 frames, most = user ? USER_FAULT_FRAMES : KERNEL_FAULT_FRAMES;
+	long got;
 
+	if (!page_fault_from)
+		return user;
+	got = bpf_get_task_stack(task, out->stack, sizeof(out->stack), 0);
+	frames = got > 0 ? got / sizeof(__u64) : 0;
 	if (frames > most) {
 		search.first = user ? frames - most : 0;
 		frames = most;
@@ -100,7 +104,7 @@ static __always_inline bool is_frozen(struct task_struct *task, __u32 state)
 __attribute__((noinline)) __u32 kc_fault_of_current(bool user);
 
 /* Returns the state of a thread that blocks. `state` is the scheduler's; `out` has room for the
- * stack of a thread that is not the current one, for which text and data are not told apart. */
+ * stack of a thread that is not the current one, whose faults all count as data faults. */
 static __always_inline __u32 blocked_state(struct task_struct *task, struct thread *thread,
 					   __u32 state, struct tick_scratch *out, bool is_current)
 {

@@ -266,7 +266,7 @@ fn cpu_of_thread() -> Duration {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
 
     use experiment_format::directory::{ExperimentDir, NameRequest, TO_BE_PACKED};
 
@@ -275,7 +275,7 @@ mod tests {
     /// The longest that a small experiment takes, with much else on the machine.
     const LIMIT: Duration = Duration::from_secs(60);
 
-    fn experiment(parent: &std::path::Path, number: usize) -> ExperimentDir {
+    fn experiment(parent: &Path, number: usize) -> ExperimentDir {
         let request = NameRequest::Exactly(format!("k.{number}.er"));
         ExperimentDir::create(parent, &request, None).unwrap().0
     }
