@@ -219,19 +219,18 @@ fn own_name() -> String {
     format!("kcollect-quota-{}", std::process::id())
 }
 
+/// Returns the mount point in a line of proc_pid_mountinfo(5), the fifth field, and what follows a
+/// dash: type, source and options.
+pub(crate) fn mount(line: &str) -> Option<(PathBuf, Vec<&str>)> {
+    let (mount, kind) = line.split_once(" - ")?;
+    let point = mount.split(' ').nth(4)?;
+    Some((point.into(), kind.split(' ').collect()))
+}
+
 /// Returns the mounted hierarchy that has a controller.
 pub(crate) fn hierarchy(mounts: &str, controller: &str) -> Result<Hierarchy> {
     let mut v2 = None;
-    for line in mounts.lines() {
-        // proc_pid_mountinfo(5): the mount point is the fifth field; type, source and options
-        // follow a dash.
-        let Some((mount, kind)) = line.split_once(" - ") else {
-            continue;
-        };
-        let Some(point) = mount.split(' ').nth(4).map(PathBuf::from) else {
-            continue;
-        };
-        let fields: Vec<_> = kind.split(' ').collect();
+    for (point, fields) in mounts.lines().filter_map(mount) {
         match fields[..] {
             ["cgroup", _, options] if options.split(',').any(|option| option == controller) => {
                 return Ok(Hierarchy::V1(point));

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use experiment_format::ids::Pid;
 
-use super::cgroup::write;
+use super::cgroup::{mount, write};
 
 /// A group. It is removed when this value is dropped, unless there are processes in it.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl Freezer {
         Ok(Self(group))
     }
 
-    /// Moves a process into it, 0 for this one.
+    /// Moves a process into it.
     ///
     /// # Errors
     /// When it is not ours to move.
@@ -48,18 +48,18 @@ impl Freezer {
 
 impl Drop for Freezer {
     fn drop(&mut self) {
-        // What fails here leaves an empty group behind, which costs nothing.
+        // A process would stay frozen. What fails here leaves an empty group behind, which costs
+        // nothing.
+        let _ = self.freeze(false);
         let _ = fs::remove_dir(&self.0);
     }
 }
 
-/// Returns where control groups of version 2 are mounted: proc_pid_mountinfo(5).
+/// Returns where control groups of version 2 are mounted.
 fn mounted(mounts: &str) -> Option<PathBuf> {
-    mounts.lines().find_map(|line| {
-        let (mount, kind) = line.split_once(" - ")?;
-        let point = mount.split(' ').nth(4)?;
-        kind.starts_with("cgroup2 ").then(|| PathBuf::from(point))
-    })
+    let mut mounts = mounts.lines().filter_map(mount);
+    let found = mounts.find(|(_, kind)| kind.first() == Some(&"cgroup2"));
+    found.map(|(point, _)| point)
 }
 
 #[cfg(test)]

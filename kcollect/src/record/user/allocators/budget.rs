@@ -17,10 +17,11 @@ use experiment_format::units::Nanos;
 /// rest.
 const MAX_RESERVE_NS: f64 = 20e6;
 
-/// How often it is looked at what the probes of a process took, nanoseconds: usually, which is also
-/// how late it is noticed that an idle program begins to allocate much, and at the most.
+/// The time between two looks at what the probes of a process took, usually, which is also how late
+/// it is noticed that an idle program begins to allocate much.
 pub(super) const LOOK_NS: Nanos = Nanos::from_secs(1);
-pub(super) const SHORTEST_LOOK_NS: Nanos = Nanos::from_millis(100);
+/// The shortest time between two looks.
+const SHORTEST_LOOK_NS: Nanos = Nanos::from_millis(100);
 
 /// What the probe of a function takes, nanoseconds, by class of its calls ([`ProbeUse::calls`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -157,8 +158,8 @@ pub(super) struct ProcessBudget {
     used: ProbeUse,
     cpu_ns: Nanos,
     looked_ns: Nanos,
-    /// When the reserve is used up, at the rate since the look before the last one.
-    used_up_ns: Option<Nanos>,
+    /// For how long the reserve lasts from then on, at the rate before it; at most [`LOOK_NS`].
+    lasts_ns: Nanos,
 }
 
 impl ProcessBudget {
@@ -169,17 +170,15 @@ impl ProcessBudget {
             used: ProbeUse::default(),
             cpu_ns,
             looked_ns: now_ns,
-            // Perhaps: that is not known yet.
-            used_up_ns: Some(now_ns),
+            // That is not known yet.
+            lasts_ns: Nanos::ZERO,
         }
     }
 
     /// Returns when to look next: before the reserve is used up, but not at once, and not later
     /// than usually.
     pub(super) fn next_look(&self) -> Nanos {
-        let (soonest, latest) = (self.looked_ns + SHORTEST_LOOK_NS, self.looked_ns + LOOK_NS);
-        let used_up_ns = self.used_up_ns.unwrap_or(latest);
-        used_up_ns.clamp(soonest, latest)
+        self.looked_ns + self.lasts_ns.max(SHORTEST_LOOK_NS)
     }
 
     /// Looks at how much the probes of a process were used by now, and what CPU time the process
@@ -200,8 +199,10 @@ impl ProcessBudget {
         let own = (passed - taken).max(0.0);
         self.reserve_ns = (self.reserve_ns + share * own - taken).min(MAX_RESERVE_NS);
         let lost_ns = before_ns - self.reserve_ns;
-        let lasts = |lost_ns: f64| self.reserve_ns / lost_ns * elapsed.0 as f64;
-        self.used_up_ns = (lost_ns > 0.0).then(|| now_ns + Nanos(lasts(lost_ns) as u64));
+        self.lasts_ns = match lost_ns > 0.0 {
+            true => LOOK_NS.min(Nanos((self.reserve_ns / lost_ns * elapsed.0 as f64) as u64)),
+            false => LOOK_NS,
+        };
         if self.reserve_ns >= 0.0 {
             return None;
         }

@@ -44,7 +44,7 @@ pub(super) struct ProbedAllocators {
     pub(super) use_index: u32,
     pub(super) budget: ProcessBudget,
     pub(super) next_look_ns: Nanos,
-    /// The look is not late.
+    /// The next look must not be late.
     pub(super) is_urgent: bool,
     /// The files that it maps.
     pub(super) mapped: BTreeSet<ObjectId>,
