@@ -197,12 +197,12 @@ fn root_each_archive_option_copies_what_it_names() -> Result<()> {
         "{summary:#}"
     );
 
+    // Each other object may be used: kcollect too, by a tick between the load's fork and its execve.
     let (used, _) = workshop.record(&options("usedldobjects"))?;
     ensure!(
         has(&used, "program_") && has(&used, "libwork.so_") && !has(&used, "libidle.so_"),
         "-A usedldobjects: {used:?}"
     );
-    ensure!(used.len() < on.len(), "{used:?}\n{on:?}");
 
     for with_sources in ["src", "usedsrc", "all"] {
         let (names, summary) = workshop.record(&options(with_sources))?;
