@@ -1,9 +1,11 @@
 //! `data.frameinfo`: each stack is stored once, and callers that stacks share are stored once.
 //!
 //! Profiles contain the same callers again and again under changing leaves: a loop is sampled at
-//! each of its instructions. So a stack is stored in two parts. The callers, leaf side first, are a
-//! UID packet; the stack itself is a FRAME packet of the leaf and a link to them (the format calls
-//! it compressed). A new leaf under known callers costs 48 bytes, however deep the stack is.
+//! each of its instructions. So a stack is stored in parts. The callers, leaf side first, are UID
+//! packets of at most 16 words, counted from the root, each with a link to the next one; the stack
+//! itself is a FRAME packet of the leaf and a link to them (the format calls it compressed). A new
+//! leaf under known callers costs 48 bytes, however deep the stack is, and stacks that branch off
+//! share what is below. Of parts of 8 words, their heads and links were more than what was shared.
 //!
 //! A FRAME packet is a `PacketHead`, and then infos: an `InfoHead` and the words of the stack.
 //! A UID packet is a `PacketHead` and words.
@@ -27,6 +29,9 @@ pub use crate::ids::StackUid;
 use crate::packet::{FRAME, UID};
 
 pub mod table;
+
+/// The most words of a UID packet, without its link.
+const PART_WORDS: usize = 16;
 
 /// The number of frames that a stack can hold. A deeper one is cut off and marked as truncated. A
 /// packet of 64 KiB has room for some more.
@@ -99,10 +104,11 @@ impl StackEnd {
 
 /// An interner of stacks: it numbers them, and encodes the new ones.
 ///
-/// Holds the words of each distinct chain of callers once, and 48 bytes for each stack.
+/// Holds the words of each distinct part of callers once, and 48 bytes for each stack.
 #[derive(Debug, Default)]
 pub struct StackInterner {
-    /// From callers, with the mark of their end, to the number of their UID packet.
+    /// From a part of the callers, and the number of the next one if there is one, to the number of
+    /// its UID packet. The last word may be the mark of a stack's end.
     callers: HashMap<Box<[u64]>, u64>,
     /// From the leaf and the number of the callers to the number of the FRAME packet.
     leaves: HashMap<(u64, u64), StackUid>,
@@ -113,6 +119,7 @@ pub struct StackInterner {
     /// The bytes that the three tables hold.
     bytes: usize,
     words: Vec<u64>,
+    part: Vec<u64>,
     packet: Vec<u8>,
 }
 
@@ -151,39 +158,47 @@ impl StackInterner {
             }
             let uid = self.write_frame(None, &mut write)?;
             self.short.insert(self.words.as_slice().into(), uid);
-            self.account(self.words.len());
+            account(&mut self.bytes, self.words.len());
             return Ok(uid);
         }
 
-        let (leaf, callers) = (self.words[0], &self.words[1..]);
-        let link = match self.callers.get(callers) {
-            Some(link) => *link,
-            None => {
-                let link = self.last + 1;
-                self.packet.clear();
-                begin_packet(&mut self.packet, 8 * callers.len(), UID, 0, link);
-                push_words(&mut self.packet, callers);
-                write(&self.packet)?;
-                self.last = link;
-                self.callers.insert(callers.into(), link);
-                self.account(self.words.len() - 1);
-                link
-            }
-        };
+        let (leaf, link) = (self.words[0], self.intern_callers(&mut write)?);
         if let Some(uid) = self.leaves.get(&(leaf, link)) {
             return Ok(*uid);
         }
         let uid = self.write_frame(Some((leaf, link)), &mut write)?;
         self.leaves.insert((leaf, link), uid);
-        self.account(0);
+        account(&mut self.bytes, 0);
         Ok(uid)
     }
 
-    /// Adds an entry with so many words to the bytes that are held.
-    fn account(&mut self, words: usize) {
-        let bytes = ENTRY_BYTES + 8 * words;
-        self.bytes += bytes;
-        TOTAL_BYTES.fetch_add(bytes, Ordering::Relaxed);
+    /// Returns the number of the first part of the callers: of all of `self.words` but the leaf.
+    fn intern_callers(&mut self, write: &mut impl FnMut(&[u8]) -> Result<()>) -> Result<u64> {
+        let mut link = 0;
+        for part in self.words[1..].rchunks(PART_WORDS) {
+            self.part.clear();
+            self.part.extend_from_slice(part);
+            // Numbers begin at 1, so a part without a link is no part with one.
+            self.part.push(link);
+            if let Some(known) = self.callers.get(self.part.as_slice()) {
+                link = *known;
+                continue;
+            }
+            let (words, flags) = match link {
+                0 => (part, 0),
+                _ => (self.part.as_slice(), COMPRESSED),
+            };
+            let uid = self.last + 1;
+            self.packet.clear();
+            begin_packet(&mut self.packet, 8 * words.len(), UID, flags, uid);
+            push_words(&mut self.packet, words);
+            write(&self.packet)?;
+            self.last = uid;
+            self.callers.insert(self.part.as_slice().into(), uid);
+            account(&mut self.bytes, self.part.len());
+            link = uid;
+        }
+        Ok(link)
     }
 
     /// Evicts all stacks if there are too many, here and together with other interners.
@@ -234,6 +249,13 @@ impl StackInterner {
         self.last = uid.get();
         Ok(uid)
     }
+}
+
+/// Adds an entry with so many words to the bytes that an interner holds.
+fn account(held: &mut usize, words: usize) {
+    let bytes = ENTRY_BYTES + 8 * words;
+    *held += bytes;
+    TOTAL_BYTES.fetch_add(bytes, Ordering::Relaxed);
 }
 
 /// Returns the part of a stack that can be stored, and its end.
@@ -320,11 +342,32 @@ mod tests {
         let callers: Vec<u64> = (100..130).collect();
         let stack = |leaf| [&[leaf], callers.as_slice()].concat();
         let (first, file) = intern(&mut interner, &stack(1), StackEnd::Complete);
-        assert_eq!(file.len(), 16 + 8 * 30 + 48);
+        assert_eq!(file.len(), 16 + 8 * 14 + 8 + 16 + 8 * 16 + 48);
         let (again, file) = intern(&mut interner, &stack(1), StackEnd::Complete);
         assert_eq!((again, file.len()), (first, 0));
         let (other, file) = intern(&mut interner, &stack(2), StackEnd::Complete);
         assert_ne!(other, first);
+        assert_eq!(file.len(), 48);
+    }
+
+    #[test]
+    fn stacks_share_the_callers_below_a_branch() {
+        let mut interner = StackInterner::default();
+        let root: Vec<u64> = (200..232).collect();
+        let stack = |branch: u64| [&[1, branch, branch + 1], root.as_slice()].concat();
+        let (_, file) = intern(&mut interner, &stack(100), StackEnd::Complete);
+        assert_eq!(
+            file.len(),
+            (16 + 8 * 16) + (16 + 8 * 16 + 8) + (16 + 8 * 2 + 8) + 48
+        );
+        let (_, file) = intern(&mut interner, &stack(110), StackEnd::Complete);
+        assert_eq!(file.len(), (16 + 8 * 2 + 8) + 48);
+        // The root alone, which is a part of them already.
+        let (_, file) = intern(
+            &mut interner,
+            &[&[2], root.as_slice()].concat(),
+            StackEnd::Complete,
+        );
         assert_eq!(file.len(), 48);
     }
 
@@ -350,8 +393,9 @@ mod tests {
     fn too_deep_a_stack_is_marked_and_fits_in_a_packet() {
         let deep: Vec<u64> = (1..=10_000).collect();
         let (_, file) = intern(&mut StackInterner::default(), &deep, StackEnd::Complete);
-        assert_eq!(file.len(), 16 + 8 * 8000 + 48);
-        assert_eq!(file[16 + 8 * 7999..][..8], TRUNCATED.to_le_bytes());
+        // 500 parts, the first one without a link.
+        assert_eq!(file.len(), 500 * (16 + 8) - 8 + 8 * 8000 + 48);
+        assert_eq!(file[16 + 8 * 15..][..8], TRUNCATED.to_le_bytes());
     }
 
     #[test]

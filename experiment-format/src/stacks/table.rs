@@ -298,7 +298,12 @@ mod tests {
             StackEnd::UnwindFailed,
         ]);
         // Few different words, so that stacks share callers.
-        let stack = prop::collection::vec(1u64..4, 0..6);
+        let branch = prop::collection::vec(1u64..4, 0..6);
+        // Deep ones too, which are stored in several parts.
+        let root =
+            (0u64..40, 1u64..3).prop_map(|(depth, of)| (0..depth).map(move |it| 100 + it / of));
+        let stack =
+            (branch, root).prop_map(|(branch, root)| branch.into_iter().chain(root).collect());
         prop::collection::vec((stack, end), 1..20)
     }
 
