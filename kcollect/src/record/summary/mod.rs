@@ -233,7 +233,7 @@ impl Summary {
     /// Returns the summary as JSON.
     #[must_use]
     pub fn json(&self) -> String {
-        serde_json::to_string_pretty(self).unwrap_or_default()
+        serde_json::to_string(self).unwrap_or_default()
     }
 }
 
