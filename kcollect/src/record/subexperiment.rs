@@ -11,7 +11,7 @@ use experiment_format::microstate::Microstate;
 use experiment_format::stacks::StackEnd;
 use experiment_format::units::{Nanos, Ticks};
 use experiment_format::usage::UsageRecord;
-use user_collector::collector::{Collector, KernelMaps, StateTicks, ThreadStack};
+use user_collector::collector::{Collector, ObjectMaps, StateTicks, ThreadStack};
 use user_collector::jit::{JitChange, JitWatch, SharedJit};
 use user_collector::loaded_code::LoadedCode;
 use user_collector::process::DirectoryNames;
@@ -141,7 +141,7 @@ impl Subexperiment {
         &mut self,
         activity: &ThreadActivity,
         stack: Option<&UserStack>,
-        kernel: &KernelMaps,
+        kernel: &ObjectMaps,
     ) -> Result<()> {
         let header = &activity.header;
         let (user, end): (&[u64], _) = match stack {
@@ -155,14 +155,13 @@ impl Subexperiment {
         };
         let frames: Vec<u64> = activity.kernel.iter().chain(user).copied().collect();
         self.last_ns = self.last_ns.max(header.time_ns());
-        self.collector
-            .write_kernel_objects(&activity.kernel, kernel)?;
         let thread = ThreadStack {
             at_ns: header.time_ns(),
             cpu: header.cpu,
             tid: header.tid(),
             name: header.name.bytes(),
             frames: &frames,
+            kernel,
             end,
         };
         let event = match &activity.kind {
@@ -261,8 +260,8 @@ impl Subexperiment {
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn kernel_objects(&mut self, kernel: &KernelMaps) -> Result<()> {
-        self.collector.write_kernel_objects(&[], kernel)
+    pub fn kernel_objects(&mut self, kernel: &ObjectMaps) -> Result<()> {
+        self.collector.write_kernel_objects(kernel)
     }
 
     /// Writes what changed in the process's mappings since the last time: the first changes, at

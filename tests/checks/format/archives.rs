@@ -197,7 +197,7 @@ fn root_each_archive_option_copies_what_it_names() -> Result<()> {
         "{summary:#}"
     );
 
-    // Each other object may be used: kcollect too, by a tick between the load's fork and its execve.
+    // Others may be used: kcollect itself, by a tick between the load's fork and its execve.
     let (used, _) = workshop.record(&options("usedldobjects"))?;
     ensure!(
         has(&used, "program_") && has(&used, "libwork.so_") && !has(&used, "libidle.so_"),

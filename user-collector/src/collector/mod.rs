@@ -5,8 +5,8 @@
 //! whole process. All of that comes in time order. It is written in batches, and no file stays open
 //! in between, since there may be thousands of collectors.
 
-mod kernel_objects;
 mod used_objects;
+mod written_maps;
 
 use std::collections::HashSet;
 
@@ -32,16 +32,16 @@ use crate::memory::Change;
 use crate::objects::ObjectId;
 use crate::process::ThreadNames;
 use crate::space::{Mapping, MappingChange, MappingEvent, mappings_between};
-pub use kernel_objects::KernelMaps;
-use kernel_objects::KernelObjects;
 pub use used_objects::UsedObjects;
+pub use written_maps::ObjectMaps;
+use written_maps::WrittenMaps;
 
 /// Size at which buffered data are written.
 const FLUSH_BYTES: usize = 64 << 10;
 /// Age at which buffered data are written.
 const FLUSH_AFTER_NS: Nanos = Nanos::from_secs(2);
-/// Most mappings that are written of one process, about 12 MB: as many as one can have at a time
-/// (vm.max_map_count).
+/// Most mappings that are kept of one process, of which 12 MB may be written: as many as one can
+/// have at a time (vm.max_map_count).
 const MAX_SEGMENTS: u64 = 65_536;
 /// Most bytes of mappings and functions that are written of one process: readers refuse a `map.xml`
 /// of more than twice this.
@@ -63,6 +63,9 @@ pub struct ThreadStack<'a> {
     pub name: &'a [u8],
     /// Kernel frames, then user frames, leaf first. A caller's address is inside its call.
     pub frames: &'a [u64],
+    /// Where the kernel's load objects are: in each call those of the last one, and maybe more at
+    /// the end, which may belong to earlier frames.
+    pub kernel: &'a ObjectMaps,
     /// How the frames end.
     pub end: StackEnd,
 }
@@ -88,14 +91,23 @@ pub struct Collector {
     start_ns: Nanos,
     group: String,
     names: ThreadNames,
-    /// First addresses of the load objects that are mapped.
+    /// Where the process's load objects are and were.
+    maps: ObjectMaps,
+    /// First addresses of those that are mapped.
     segments: HashSet<u64>,
-    segments_written: u64,
+    segments_seen: u64,
+    /// Which of them are written: those in which stacks have a frame.
+    written: WrittenMaps,
+    /// First addresses of those that would be, but for a limit of bytes.
+    left_out: HashSet<u64>,
+    /// How many were written that have not ended.
+    segments_to_end: u64,
     /// First addresses of the JIT functions that have not ended.
     functions: HashSet<u64>,
     flushed_ns: Nanos,
     used: Option<UsedObjects>,
-    kernel: KernelObjects,
+    kernel: WrittenMaps,
+    newest_stack: Option<StackUid>,
     /// Packets of ticks that were written.
     pub packets: u64,
     /// Mappings that were not written, because of `MAX_SEGMENTS` or a limit of bytes.
@@ -127,12 +139,17 @@ impl Collector {
             start_ns,
             group: format!("pid {}", header.pid),
             names: ThreadNames::default(),
+            maps: ObjectMaps::default(),
             segments: HashSet::new(),
-            segments_written: 0,
+            segments_seen: 0,
+            written: WrittenMaps::default(),
+            left_out: HashSet::new(),
+            segments_to_end: 0,
             functions: HashSet::new(),
             flushed_ns: start_ns,
             used: None,
-            kernel: KernelObjects::default(),
+            kernel: WrittenMaps::default(),
+            newest_stack: None,
             packets: 0,
             unwritten_mappings: 0,
             unwritten_functions: 0,
@@ -158,8 +175,9 @@ impl Collector {
         self.writer.name()
     }
 
-    /// Writes changes of mappings, in the order of time. `object` returns the load object of a
-    /// mapping and its name. A mapping without a name is not written: no report could open it.
+    /// Adds changes of mappings, in the order of time, and writes those in which stacks have a
+    /// frame already; others when one has. `object` returns the load object of a mapping and its
+    /// name. A mapping without a name is left out: no report could open it.
     ///
     /// # Errors
     /// It can't be written.
@@ -179,7 +197,7 @@ impl Collector {
                         vaddr: *vaddr,
                     })
                 }
-                MappingEvent::Map(_) if self.segments_written >= MAX_SEGMENTS || self.is_full() => {
+                MappingEvent::Map(_) if self.segments_seen >= MAX_SEGMENTS => {
                     self.unwritten_mappings += 1;
                     None
                 }
@@ -187,6 +205,8 @@ impl Collector {
                     if let Some(used) = &mut self.used {
                         used.mapped(mapping, id);
                     }
+                    self.segments.insert(mapping.start);
+                    self.segments_seen += 1;
                     MapEvent::Segment {
                         at_ns,
                         vaddr: mapping.start,
@@ -197,13 +217,34 @@ impl Collector {
                     }
                 }),
             };
-            if let Some(MapEvent::Segment { vaddr, .. }) = event {
-                self.segments.insert(vaddr);
-                self.segments_written += 1;
-            }
-            event.map_or(Ok(()), |event| self.write_name(&event))?;
+            self.maps.extend(event);
         }
-        Ok(())
+        self.write_objects(&[])
+    }
+
+    /// Writes the load objects of the process in which these frames are, and those that came since
+    /// in which earlier ones are.
+    fn write_objects(&mut self, frames: &[u64]) -> Result<()> {
+        let maps = std::mem::take(&mut self.maps);
+        let new = self.written.add_frames(frames, &maps);
+        let result = new.into_iter().try_for_each(|event| match event {
+            MapEvent::Unmap { vaddr, .. } if self.left_out.remove(vaddr) => Ok(()),
+            MapEvent::Unmap { .. } => {
+                self.segments_to_end -= 1;
+                self.write_name(event)
+            }
+            MapEvent::Segment { vaddr, .. } if self.is_full() => {
+                self.left_out.insert(*vaddr);
+                self.unwritten_mappings += 1;
+                Ok(())
+            }
+            _ => {
+                self.segments_to_end += 1;
+                self.write_name(event)
+            }
+        });
+        self.maps = maps;
+        result
     }
 
     /// Returns whether no further mapping or function is written. What was written still ends.
@@ -224,14 +265,17 @@ impl Collector {
         Ok(())
     }
 
-    /// Writes the load objects of these kernel frames, if they are not written yet. `all` are the
-    /// mappings of the kernel's load objects; each call has those of the last one, and maybe more
-    /// at the end, which may belong to earlier frames.
+    /// Writes those of the kernel's load objects that came since the last stack and in which
+    /// earlier stacks have a frame. `kernel` as in [`ThreadStack::kernel`].
     ///
     /// # Errors
     /// It can't be written.
-    pub fn write_kernel_objects(&mut self, frames: &[u64], all: &KernelMaps) -> Result<()> {
-        let new = self.kernel.add_frames(frames, all);
+    pub fn write_kernel_objects(&mut self, kernel: &ObjectMaps) -> Result<()> {
+        self.add_kernel_frames(&[], kernel)
+    }
+
+    fn add_kernel_frames(&mut self, frames: &[u64], kernel: &ObjectMaps) -> Result<()> {
+        let new = self.kernel.add_frames(frames, kernel);
         new.into_iter().try_for_each(|event| self.writer.map(event))
     }
 
@@ -445,7 +489,8 @@ impl Collector {
         })
     }
 
-    /// Interns a thread's stack, after writing the name of the thread if it is new.
+    /// Interns a thread's stack, after writing the name of the thread if it is new, and before the
+    /// load objects in which it has the first frame.
     fn stack(&mut self, thread: &ThreadStack<'_>) -> Result<StackUid> {
         if let Some(at_ns) = self.names.update(
             self.pid,
@@ -464,8 +509,18 @@ impl Collector {
             })?;
         }
         let stack = self.writer.stack(thread.frames, thread.end)?;
-        if let Some(used) = &mut self.used {
-            used.stack(stack, thread.frames);
+        // A new stack has a higher number than all before.
+        if self.newest_stack < Some(stack) {
+            self.newest_stack = Some(stack);
+            // The upper half is the kernel's.
+            let user = thread.frames.iter().position(|frame| frame >> 63 == 0);
+            let user = user.unwrap_or(thread.frames.len());
+            let (kernel, user) = thread.frames.split_at(user);
+            self.add_kernel_frames(kernel, thread.kernel)?;
+            self.write_objects(user)?;
+            if let Some(used) = &mut self.used {
+                used.stack(user);
+            }
         }
         Ok(stack)
     }
@@ -495,7 +550,7 @@ impl Collector {
     /// not ended: what was written still ends, whatever the limit.
     #[must_use]
     pub fn end_bytes(&self) -> u64 {
-        (self.segments.len() + self.functions.len()) as u64 * MAX_END_BYTES
+        (self.segments_to_end + self.functions.len() as u64) * MAX_END_BYTES
     }
 
     /// Writes buffered data of `FLUSH_BYTES` or `FLUSH_AFTER_NS`. To be called once a round.

@@ -10,8 +10,6 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use experiment_format::stacks::StackUid;
-
 use crate::objects::ObjectId;
 use crate::space::Mapping;
 
@@ -21,7 +19,6 @@ const MAX_ADDRESSES: usize = 65_536;
 /// The seen addresses of one process.
 #[derive(Debug, Default)]
 pub struct UsedObjects {
-    newest: Option<StackUid>,
     addresses: BTreeSet<u64>,
     mapped: BTreeSet<MappedObject>,
     taken: HashSet<ObjectId>,
@@ -41,13 +38,8 @@ struct MappedObject {
 }
 
 impl UsedObjects {
-    /// Adds the frames of a stack that is written.
-    pub fn stack(&mut self, stack: StackUid, frames: &[u64]) {
-        // A new stack has a higher number than all before.
-        if self.newest.is_some_and(|newest| stack <= newest) {
-            return;
-        }
-        self.newest = Some(stack);
+    /// Adds the frames of a stack that is new to the experiment.
+    pub fn stack(&mut self, frames: &[u64]) {
         // The upper half is the kernel's.
         for frame in frames.iter().filter(|frame| **frame >> 63 == 0) {
             if self.addresses.len() < MAX_ADDRESSES {
@@ -116,17 +108,12 @@ mod tests {
 
     #[test]
     fn an_object_is_used_once_a_stack_and_its_mapping_are_known() {
-        let (mut used, stack) = (UsedObjects::default(), |number| {
-            StackUid::new(number).unwrap()
-        });
+        let mut used = UsedObjects::default();
         used.mapped(&mapping(10, 20, 100), ObjectId(0));
         used.mapped(&mapping(20, 30, 0), ObjectId(1));
         assert_eq!(used.take(), []);
-        used.stack(stack(1), &[u64::MAX << 40, 12, 35]);
+        used.stack(&[u64::MAX << 40, 12, 35]);
         assert_eq!(used.take(), [ObjectId(0)]);
-        assert_eq!(used.take(), []);
-        // The same stack again: its frames are not looked at.
-        used.stack(stack(1), &[22]);
         assert_eq!(used.take(), []);
         used.mapped(&mapping(30, 40, 7), ObjectId(2));
         assert_eq!(used.take(), [ObjectId(2)]);
@@ -139,11 +126,11 @@ mod tests {
         let (first, last) = (1000, 1000 + MAX_ADDRESSES as u64);
         let mut used = UsedObjects::default();
         let many: Vec<_> = (first..last).collect();
-        used.stack(StackUid::new(1).unwrap(), &many);
+        used.stack(&many);
         used.mapped(&mapping(10, 20, 100), ObjectId(0));
         used.mapped(&mapping(last, last + 1, 0), ObjectId(1));
         assert_eq!(used.take(), []);
-        used.stack(StackUid::new(2).unwrap(), &[first, 12]);
+        used.stack(&[first, 12]);
         assert_eq!(used.addresses.len(), MAX_ADDRESSES);
         assert_eq!(used.take(), [ObjectId(0), ObjectId(1)]);
         assert_eq!(used.take(), []);

@@ -24,7 +24,7 @@ use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::text::printable;
 use experiment_format::units::{Nanos, Ticks};
 use experiment_format::writer::ExperimentWriter;
-use user_collector::collector::KernelMaps;
+use user_collector::collector::ObjectMaps;
 use user_collector::process::ThreadNames;
 use user_collector::process::{ProcessInfo, ProcessTable};
 
@@ -111,7 +111,7 @@ impl Founder {
         };
         match founder.write_start(plan, (kernel, former), &mut say) {
             Ok(maps) => {
-                let mut kernel = KernelMaps::default();
+                let mut kernel = ObjectMaps::default();
                 kernel.extend(maps);
                 let inherited = Inherited {
                     header,

@@ -7,7 +7,7 @@ use experiment_format::log::{LogHeader, ProfileDecl, Setting, StartTime};
 use experiment_format::packet::{ClockTick, HeapEvent, IoEvent, SyncEvent};
 use experiment_format::units::Nanos;
 use nix::unistd::{getpgrp, getppid, getsid};
-use user_collector::collector::KernelMaps;
+use user_collector::collector::ObjectMaps;
 
 use super::counter_tags;
 use super::machine_description;
@@ -22,7 +22,7 @@ pub struct Inherited {
     /// The start of the run, which all times are relative to.
     pub run: StartTime,
     /// Where the kernel's load objects are.
-    pub kernel: KernelMaps,
+    pub kernel: ObjectMaps,
 }
 
 /// Returns the header of an experiment that is recorded according to a plan.

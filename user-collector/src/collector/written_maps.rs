@@ -1,19 +1,20 @@
-//! The kernel's load objects of a subexperiment: those in which its stacks have a frame, and those
-//! that had the same addresses at other times.
+//! Which load objects a subexperiment maps: those in which its stacks have a frame, and those that
+//! had the same addresses at other times.
 //!
-//! A machine may have hundreds of BPF programs and modules, and a recording thousands of processes:
-//! written into each subexperiment, they would be most of the data. Programs that are loaded and
-//! unloaded all the time come to thousands in a minute, at addresses that overlap.
+//! A program maps tens of libraries and runs in a few of them, a machine may have hundreds of BPF
+//! programs and modules, and a recording thousands of processes: written into each subexperiment,
+//! they would be most of the data. Programs that are loaded and unloaded all the time come to
+//! thousands in a minute, at addresses that overlap.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 
 use experiment_format::map::MapEvent;
 
-/// Where the kernel's load objects are, in the order of the events. There may be more of them
-/// later.
+/// Where load objects are, of the kernel or of a process, in the order of the events. There may be
+/// more of them later.
 #[derive(Debug, Default)]
-pub struct KernelMaps {
+pub struct ObjectMaps {
     events: Vec<MapEvent>,
     /// Addresses at which something begins.
     begins: HashSet<u64>,
@@ -29,9 +30,9 @@ struct Piece {
     events: Vec<usize>,
 }
 
-impl KernelMaps {
+impl ObjectMaps {
     /// Adds events.
-    pub fn extend(&mut self, events: Vec<MapEvent>) {
+    pub fn extend(&mut self, events: impl IntoIterator<Item = MapEvent>) {
         for event in events {
             let position = self.events.len();
             match range(&event) {
@@ -88,26 +89,26 @@ impl KernelMaps {
     }
 }
 
-/// The kernel's load objects that a subexperiment has.
+/// Which events of an [`ObjectMaps`] a subexperiment has.
 #[derive(Debug, Default)]
-pub(super) struct KernelObjects {
+pub(super) struct WrittenMaps {
     /// Which events were written, by their position among all.
     written: Vec<bool>,
     /// Addresses in what was written, each with how many events that were.
     anchors: BTreeMap<u64, usize>,
-    /// The piece that was written first: the kernel's own, nearly always.
+    /// The piece that was written first: of the kernel's its own, nearly always.
     first: Range<u64>,
     /// Frames at addresses of no known load object.
     missing: BTreeSet<u64>,
 }
 
-impl KernelObjects {
-    /// Adds kernel frames of stacks. Returns the events that have to be written now, in the order
+impl WrittenMaps {
+    /// Adds frames of stacks. Returns the events that have to be written now, in the order
     /// of `all`, which may be longer in each call.
     pub(super) fn add_frames<'a>(
         &mut self,
         frames: &[u64],
-        all: &'a KernelMaps,
+        all: &'a ObjectMaps,
     ) -> Vec<&'a MapEvent> {
         let mut new = self.new_events(all);
         let first = self.first.clone();
@@ -132,7 +133,7 @@ impl KernelObjects {
 
     /// Returns the positions of the events that have to be written because of those that came since
     /// the last call.
-    fn new_events(&mut self, all: &KernelMaps) -> Vec<usize> {
+    fn new_events(&mut self, all: &ObjectMaps) -> Vec<usize> {
         let mut came: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
         for position in self.written.len()..all.events.len() {
             let address = all.events.get(position).and_then(first_address);
@@ -236,8 +237,8 @@ mod tests {
         MapEvent::Unmap { at_ns, vaddr }
     }
 
-    fn maps(events: &[MapEvent]) -> KernelMaps {
-        let mut maps = KernelMaps::default();
+    fn maps(events: &[MapEvent]) -> ObjectMaps {
+        let mut maps = ObjectMaps::default();
         maps.extend(events.to_vec());
         maps
     }
@@ -246,7 +247,7 @@ mod tests {
     fn only_what_has_a_frame_is_written_and_once() {
         let events = [segment(Nanos::ZERO, 100, 50), segment(Nanos::ZERO, 200, 50)];
         let all = maps(&events);
-        let mut code = KernelObjects::default();
+        let mut code = WrittenMaps::default();
         assert!(code.add_frames(&[], &all).is_empty());
         assert_eq!(code.add_frames(&[249, 201], &all), [&events[1]]);
         assert!(code.add_frames(&[249], &all).is_empty());
@@ -256,7 +257,7 @@ mod tests {
     #[test]
     fn a_program_that_is_reported_late_is_written_then() {
         let mut all = maps(&[segment(Nanos::ZERO, 100, 50)]);
-        let mut code = KernelObjects::default();
+        let mut code = WrittenMaps::default();
         assert!(code.add_frames(&[300], &all).is_empty());
         let late = [segment(Nanos(5), 290, 20), segment(Nanos(5), 400, 20)];
         all.extend(late.to_vec());
@@ -279,7 +280,7 @@ mod tests {
             unmap(Nanos(9), 120),
             unmap(Nanos(9), 900),
         ];
-        let mut code = KernelObjects::default();
+        let mut code = WrittenMaps::default();
         let all = maps(&events);
         let written = code.add_frames(&[190], &all);
         assert_eq!(written, [&events[0], &events[1], &events[2], &events[4]]);
@@ -290,8 +291,8 @@ mod tests {
     #[test]
     fn thousands_of_programs_at_the_same_addresses_are_written_once() {
         const PROGRAMS: u64 = 20_000;
-        let mut all = KernelMaps::default();
-        let mut code = KernelObjects::default();
+        let mut all = ObjectMaps::default();
+        let mut code = WrittenMaps::default();
         let mut written = 0;
         for number in 0..PROGRAMS {
             // From the last to the first, so that all become one at each step.
@@ -320,9 +321,9 @@ mod tests {
                 all.push(segment(Nanos(at), *vaddr, *size));
                 all.extend(ends.then(|| unmap(Nanos(at + 1), *vaddr)));
             }
-            let mut code = KernelObjects::default();
+            let mut code = WrittenMaps::default();
             let mut written: Vec<MapEvent> = Vec::new();
-            let mut known = KernelMaps::default();
+            let mut known = ObjectMaps::default();
             for (round, frames) in frames.iter().enumerate() {
                 let new = round * all.len() / 12..(round + 1) * all.len() / 12;
                 known.extend(all[new].to_vec());
