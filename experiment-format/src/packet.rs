@@ -372,8 +372,8 @@ mod tests {
         let packet = tick.encode().unwrap();
         assert_eq!(layout.value(&packet, "kpid"), Some(Value::Integer(3)));
         assert_eq!(layout.value(&packet, "nothing"), None);
-        assert_eq!(layout.value(&packet[..30], "KPID"), None);
-        assert!(layout.ticks(&packet[..39]).is_none());
+        assert_eq!(layout.value(&packet[..26], "KPID"), None);
+        assert!(layout.ticks(&packet[..35]).is_none());
     }
 
     /// A tick array of another collector: thread, time and two counts, at places of its own.

@@ -16,7 +16,7 @@ pub(crate) const FILE: &str = "hwcounters";
 /// The bit of a value that does not count.
 const ERRONEOUS: u64 = 1 << 63;
 /// The size of the packet.
-const BYTES: usize = 48;
+const BYTES: usize = 40;
 
 /// An overflow of a counter on a CPU, in a thread, with a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,13 +64,13 @@ pub(super) const COUNTER_SPEC: PacketSpec<1> = PacketSpec::new(
         "HWCTAG",
         "Hardware counter index",
         FieldType::Int32,
-        32,
+        28,
     )],
 );
 
 /// The field of the value.
 pub(super) const VALUE_FIELD: FieldSpec =
-    field("HWCINT", "Hardware counter interval", FieldType::Int64, 40);
+    field("HWCINT", "Hardware counter interval", FieldType::Int64, 32);
 
 impl CounterEvent {
     /// Returns the declaration of this packet, for [`crate::log::ProfileDecl::Counters`].
@@ -133,7 +133,7 @@ mod tests {
         fn what_is_encoded_is_decoded(
             time_ns in 0u64..1 << 63,
             ids: [u32; 3],
-            stack in 1u64..,
+            stack in 1u64..1 << 32,
             tag in 0u32..64,
             value in 0u64..1 << 63,
             cut in 4..BYTES,

@@ -15,7 +15,7 @@ use crate::units::Nanos;
 /// The file of these packets, and the name of their table.
 pub(crate) const FILE: &str = "heaptrace";
 /// The size of the packet.
-const BYTES: usize = 80;
+const BYTES: usize = 72;
 /// The weight of an allocation that stands for itself.
 pub const WEIGHT_OF_ONE: u64 = 1000;
 
@@ -99,12 +99,12 @@ pub struct HeapRecord {
 }
 
 const SPEC: PacketSpec<0> = PacketSpec::new(HEAP, "Heap tracing data", []);
-const KIND: FieldSpec = field("HTYPE", "Heap event type", FieldType::Int32, 32);
-const SIZE: FieldSpec = field("HSIZE", "Bytes", FieldType::Uint64, 40);
-const ADDRESS: FieldSpec = field("HVADDR", "Address", FieldType::Uint64, 48);
-const FORMER: FieldSpec = field("HOVADDR", "Former address", FieldType::Uint64, 56);
-const OWN_SIZE: FieldSpec = field("HREQ", "Bytes of this block", FieldType::Uint64, 64);
-const WEIGHT: FieldSpec = field("HWGT", "Thousandths of allocations", FieldType::Uint64, 72);
+const KIND: FieldSpec = field("HTYPE", "Heap event type", FieldType::Int32, 28);
+const SIZE: FieldSpec = field("HSIZE", "Bytes", FieldType::Uint64, 32);
+const ADDRESS: FieldSpec = field("HVADDR", "Address", FieldType::Uint64, 40);
+const FORMER: FieldSpec = field("HOVADDR", "Former address", FieldType::Uint64, 48);
+const OWN_SIZE: FieldSpec = field("HREQ", "Bytes of this block", FieldType::Uint64, 56);
+const WEIGHT: FieldSpec = field("HWGT", "Thousandths of allocations", FieldType::Uint64, 64);
 
 impl HeapEvent {
     /// Returns the declaration of the table, for the header.
@@ -185,7 +185,7 @@ mod tests {
         fn what_is_encoded_is_decoded(
             time_ns in 0u64..1 << 62,
             ids in any::<[u32; 3]>(),
-            stack in 1u64..,
+            stack in 1u64..1 << 32,
             kind in 0usize..5,
             (bytes, address, own_bytes, weight) in any::<(u64, u64, u64, u64)>(),
             cut in 4..BYTES,

@@ -23,13 +23,14 @@ pub(super) struct PacketSpec<const FIELDS: usize> {
     pub(super) fields: [FieldSpec; FIELDS],
 }
 
-/// The fields that all packets begin with.
+/// The fields that all packets begin with. The number of a stack has 4 bytes, which gprofng
+/// accepts: there are as many only after 100 GB of stacks.
 pub(super) const SHARED_FIELDS: [FieldSpec; 5] = [
     field("CPUID", "CPU id", FieldType::Uint32, 4),
     field("TSTAMP", "High resolution timestamp", FieldType::Int64, 8),
-    field("FRINFO", "", FieldType::Int64, 16),
-    field("THRID", "Thread number", FieldType::Uint32, 24),
-    field("KPID", "Process id", FieldType::Uint32, 28),
+    field("FRINFO", "", FieldType::Uint32, 16),
+    field("THRID", "Thread number", FieldType::Uint32, 20),
+    field("KPID", "Process id", FieldType::Uint32, 24),
 ];
 
 /// Returns a field.
@@ -96,6 +97,9 @@ impl<const FIELDS: usize> PacketSpec<FIELDS> {
         }
         if i64::try_from(time_ns.0).is_err() {
             return refused(format!("a time of {time_ns} ns"));
+        }
+        if u32::try_from(stack.get()).is_err() {
+            return refused(format!("stack {}", stack.get()));
         }
         let mut packet = [0; BYTES];
         packet[..HEADER_BYTES].copy_from_slice(&header(BYTES as u16, self.kind));

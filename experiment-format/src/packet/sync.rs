@@ -16,7 +16,7 @@ use crate::units::Nanos;
 /// The file of these packets, and the name of their table.
 pub(crate) const FILE: &str = "synctrace";
 /// The size of the packet.
-const BYTES: usize = 56;
+const BYTES: usize = 48;
 /// `scope`: waits of native code, and none of Java monitors.
 const NATIVE: u32 = 1;
 
@@ -97,14 +97,14 @@ impl SyncThreshold {
 const SPEC: PacketSpec<1> = PacketSpec::new(
     SYNC,
     "Synchronization tracing data",
-    [field("SKIND", "Kind of wait", FieldType::Int32, 32)],
+    [field("SKIND", "Kind of wait", FieldType::Int32, 28)],
 );
-const REQUEST_FIELD: FieldSpec = field("SRQST", "Synchronization start time", FieldType::Int64, 40);
+const REQUEST_FIELD: FieldSpec = field("SRQST", "Synchronization start time", FieldType::Int64, 32);
 const OBJECT_FIELD: FieldSpec = field(
     "SOBJ",
     "Synchronization object address",
     FieldType::Uint64,
-    48,
+    40,
 );
 
 impl SyncEvent {
@@ -192,7 +192,7 @@ mod tests {
         fn what_is_encoded_is_decoded(
             times in (0u64..1 << 62, 0u64..1 << 62),
             ids: [u32; 3],
-            stack in 1u64..,
+            stack in 1u64..1 << 32,
             object: u64,
             kind in 0u32..500,
             cut in 4..BYTES,
@@ -216,7 +216,7 @@ mod tests {
             };
             prop_assert_eq!(decoded(&packet), Some(record));
             let short = decoded(&packet[..cut]);
-            prop_assert!(short.is_none_or(|short| cut >= 48 && short.object == 0));
+            prop_assert!(short.is_none_or(|short| cut >= 40 && short.object == 0));
             let early = SyncEvent { requested_ns: Nanos(ended_ns + 1), ..event }.encode().unwrap();
             prop_assert_eq!(decoded(&early).map(|early| early.requested_ns), Some(Nanos(ended_ns)));
         }

@@ -6,7 +6,7 @@
 //! only 4 bytes, which suffice for a thread id and which gprofng accepts.
 //!
 //! Solaris wrote tick arrays: a packet with the ticks of each of the ten states, of 80 bytes.
-//! Intervals of threads have one state each, so their packets are little more than half of that.
+//! Intervals of threads have one state each, so their packets are half of that.
 //! Tick arrays are read, since this crate wrote them once.
 //!
 //! gprofng 2.40 shows the metrics of all clock tables of a header at once, so a founder has a table
@@ -85,16 +85,16 @@ impl Detail {
 pub(crate) const FILE: &str = "profile";
 
 /// The size of a clock packet.
-const CLOCK_BYTES: usize = 44;
+const CLOCK_BYTES: usize = 40;
 
 /// The layout of a clock packet.
 pub(super) const CLOCK_SPEC: PacketSpec<3> = PacketSpec::new(
     CLOCK,
     "Clock profiling data",
     [
-        field("MSTATE", "Thread state", FieldType::Uint32, 32),
-        field("NTICK", "Duration", FieldType::Int32, 36),
-        field("KDETAIL", "Detail", FieldType::Uint32, 40),
+        field("MSTATE", "Thread state", FieldType::Uint32, 28),
+        field("NTICK", "Duration", FieldType::Int32, 32),
+        field("KDETAIL", "Detail", FieldType::Uint32, 36),
     ],
 );
 
@@ -205,6 +205,23 @@ mod tests {
         );
     }
 
+    #[test]
+    fn the_example_of_the_format_document_is_one() {
+        let mut tick = tick(7, Ticks(7), Nanos(1_500_000_000), [1, 102, 100], 5);
+        tick.detail = Detail::BlockIo.number();
+        let document = include_str!("../../../docs/experiment-format.md");
+        let (_, example) = document
+            .split_once("One packet of `profile` as bytes")
+            .unwrap();
+        let (_, example) = example.split_once("```text\n").unwrap();
+        let (example, _) = example.split_once("```").unwrap();
+        let bytes = example.split_whitespace();
+        let bytes: Vec<u8> = bytes
+            .map(|it| u8::from_str_radix(it, 16).unwrap())
+            .collect();
+        assert_eq!(bytes, tick.encode().unwrap());
+    }
+
     /// Packets had no detail at first.
     #[test]
     fn a_packet_without_a_detail_is_read() {
@@ -214,13 +231,13 @@ mod tests {
         let mut decl = ClockTick::declaration();
         let detail = |decl: &PacketDecl, packet: &[u8]| decoded(decl, packet).unwrap()[0].detail;
         assert_eq!(detail(&decl, &packet), 2);
-        assert_eq!(detail(&decl, &packet[..40]), 0);
+        assert_eq!(detail(&decl, &packet[..36]), 0);
         decl.fields.retain(|field| field.name != "KDETAIL");
         assert_eq!(detail(&decl, &packet), 0);
     }
 
     #[test]
-    fn what_gprofng_reads_as_negative_is_refused() {
+    fn what_fields_have_no_room_for_is_refused() {
         assert!(
             tick(0, Ticks(1 << 31), Nanos::ZERO, [0; 3], 1)
                 .encode()
@@ -228,6 +245,11 @@ mod tests {
         );
         assert!(
             tick(0, Ticks(1), Nanos(1 << 63), [0; 3], 1)
+                .encode()
+                .is_err()
+        );
+        assert!(
+            tick(0, Ticks(1), Nanos::ZERO, [0; 3], 1 << 32)
                 .encode()
                 .is_err()
         );
@@ -242,7 +264,7 @@ mod tests {
             ticks in 0u32..1 << 31,
             time_ns in 0u64..1 << 63,
             ids: [u32; 3],
-            stack in 1u64..,
+            stack in 1u64..1 << 32,
             detail in 0u32..1 << 31,
             cut in 4..CLOCK_BYTES,
         ) {
@@ -262,7 +284,7 @@ mod tests {
             prop_assert_eq!(decoded(&decl, &packet), Some(vec![expected]));
             // One that is cut counts if its ticks are whole.
             let whole = decoded(&decl, &packet[..cut]).is_some();
-            prop_assert_eq!(whole, cut >= 40);
+            prop_assert_eq!(whole, cut >= 36);
         }
     }
 }
