@@ -40,9 +40,12 @@ use written_maps::WrittenMaps;
 const FLUSH_BYTES: usize = 64 << 10;
 /// Age at which buffered data are written.
 const FLUSH_AFTER_NS: Nanos = Nanos::from_secs(2);
-/// Most mappings that are kept of one process, of which 12 MB may be written: as many as one can
-/// have at a time (vm.max_map_count).
+/// Most mappings that are written of one process, about 12 MB: as many as one can have at a time
+/// (vm.max_map_count).
 const MAX_SEGMENTS: u64 = 65_536;
+/// Most events of mappings that are kept of one process for later stacks, about 250 KB. Of one that
+/// has more, all are written.
+const MAX_KEPT_MAPS: usize = 1000;
 /// Most bytes of mappings and functions that are written of one process: readers refuse a `map.xml`
 /// of more than twice this.
 const MAX_MAP_BYTES: u64 = 128 << 20;
@@ -91,8 +94,8 @@ pub struct Collector {
     start_ns: Nanos,
     group: String,
     names: ThreadNames,
-    /// Where the process's load objects are and were.
-    maps: ObjectMaps,
+    /// Where the process's load objects are and were; none if all of them are written.
+    maps: Option<ObjectMaps>,
     /// First addresses of those that are mapped.
     segments: HashSet<u64>,
     segments_seen: u64,
@@ -139,7 +142,7 @@ impl Collector {
             start_ns,
             group: format!("pid {}", header.pid),
             names: ThreadNames::default(),
-            maps: ObjectMaps::default(),
+            maps: Some(ObjectMaps::default()),
             segments: HashSet::new(),
             segments_seen: 0,
             written: WrittenMaps::default(),
@@ -217,34 +220,49 @@ impl Collector {
                     }
                 }),
             };
-            self.maps.extend(event);
+            match (&mut self.maps, event) {
+                (Some(maps), event) => maps.extend(event),
+                (None, Some(event)) => self.write_object(&event)?,
+                (None, None) => {}
+            }
         }
         self.write_objects(&[])
     }
 
     /// Writes the load objects of the process in which these frames are, and those that came since
-    /// in which earlier ones are.
+    /// in which earlier ones are; all, if they are too many to be kept.
     fn write_objects(&mut self, frames: &[u64]) -> Result<()> {
-        let maps = std::mem::take(&mut self.maps);
+        let Some(maps) = self.maps.take() else {
+            return Ok(());
+        };
         let new = self.written.add_frames(frames, &maps);
-        let result = new.into_iter().try_for_each(|event| match event {
-            MapEvent::Unmap { vaddr, .. } if self.left_out.remove(vaddr) => Ok(()),
+        let result = new.into_iter().try_for_each(|it| self.write_object(it));
+        if maps.len() > MAX_KEPT_MAPS {
+            let written = std::mem::take(&mut self.written);
+            return result.and_then(|()| {
+                let mut rest = written.rest(&maps);
+                rest.try_for_each(|it| self.write_object(it))
+            });
+        }
+        self.maps = Some(maps);
+        result
+    }
+
+    /// Writes where a load object of the process is, or that it is not any more.
+    fn write_object(&mut self, event: &MapEvent) -> Result<()> {
+        match event {
+            MapEvent::Unmap { vaddr, .. } if self.left_out.remove(vaddr) => return Ok(()),
             MapEvent::Unmap { .. } => {
-                self.segments_to_end -= 1;
-                self.write_name(event)
+                self.segments_to_end = self.segments_to_end.saturating_sub(1);
             }
             MapEvent::Segment { vaddr, .. } if self.is_full() => {
                 self.left_out.insert(*vaddr);
                 self.unwritten_mappings += 1;
-                Ok(())
+                return Ok(());
             }
-            _ => {
-                self.segments_to_end += 1;
-                self.write_name(event)
-            }
-        });
-        self.maps = maps;
-        result
+            _ => self.segments_to_end += 1,
+        }
+        self.write_name(event)
     }
 
     /// Returns whether no further mapping or function is written. What was written still ends.
@@ -604,3 +622,6 @@ impl Collector {
         time_ns.saturating_sub(self.start_ns)
     }
 }
+
+#[cfg(test)]
+mod tests;

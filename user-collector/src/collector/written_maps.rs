@@ -47,6 +47,11 @@ impl ObjectMaps {
         }
     }
 
+    /// Returns the number of events.
+    pub(super) fn len(&self) -> usize {
+        self.events.len()
+    }
+
     fn add(&mut self, mut range: Range<u64>, position: usize) {
         let mut events = Vec::new();
         while let Some((start, piece)) = self.piece_in(&range) {
@@ -129,6 +134,14 @@ impl WrittenMaps {
         new.sort_unstable();
         let events = new.into_iter().map(|position| all.events.get(position));
         events.flatten().collect()
+    }
+
+    /// Returns the events that were not written, in their order.
+    pub(super) fn rest<'a>(&self, all: &'a ObjectMaps) -> impl Iterator<Item = &'a MapEvent> {
+        let written = |position: &usize| self.written.get(*position) == Some(&true);
+        let rest: Vec<usize> = (0..all.events.len()).filter(|it| !written(it)).collect();
+        rest.into_iter()
+            .filter_map(|position| all.events.get(position))
     }
 
     /// Returns the positions of the events that have to be written because of those that came since
@@ -252,6 +265,20 @@ mod tests {
         assert_eq!(code.add_frames(&[249, 201], &all), [&events[1]]);
         assert!(code.add_frames(&[249], &all).is_empty());
         assert_eq!(code.add_frames(&[100, 210], &all), [&events[0]]);
+    }
+
+    #[test]
+    fn the_rest_is_what_was_not_written() {
+        let events = [
+            segment(Nanos::ZERO, 100, 50),
+            segment(Nanos::ZERO, 200, 50),
+            unmap(Nanos(3), 200),
+            unmap(Nanos(4), 100),
+        ];
+        let all = maps(&events);
+        let mut code = WrittenMaps::default();
+        assert_eq!(code.add_frames(&[110], &all), [&events[0], &events[3]]);
+        assert_eq!(Vec::from_iter(code.rest(&all)), [&events[1], &events[2]]);
     }
 
     #[test]

@@ -1,0 +1,161 @@
+//! Which mappings a subexperiment gets.
+
+use std::sync::Arc;
+
+use experiment_format::directory::NameRequest;
+use experiment_format::log::{ProfileDecl, System};
+use experiment_format::map::MapEvent;
+use experiment_format::packet::ClockTick;
+use experiment_format::reader::Experiment;
+use tempfile::TempDir;
+
+use super::*;
+use crate::space::MappedFile;
+
+/// A collector in a directory of its own.
+struct Made {
+    parent: TempDir,
+    founder: ExperimentDir,
+    collector: Collector,
+    kernel: ObjectMaps,
+}
+
+impl Made {
+    fn new() -> Made {
+        let parent = tempfile::tempdir().unwrap();
+        let request = NameRequest::Exactly("x.er".to_owned());
+        let (founder, _) = ExperimentDir::create(parent.path(), &request, None).unwrap();
+        let header = LogHeader {
+            system: System {
+                arch: "x86_64".into(),
+                ..System::default()
+            },
+            pid: Pid(7),
+            profiles: vec![ProfileDecl::ThreadNames, ClockTick::table(10_000)],
+            ..LogHeader::default()
+        };
+        let run = StartTime::default();
+        let collector = Collector::create(&founder, "_x_PID_7.1.er", &header, run).unwrap();
+        Made {
+            parent,
+            founder,
+            collector,
+            kernel: ObjectMaps::default(),
+        }
+    }
+
+    /// Maps 16 bytes of a file at an address.
+    fn map(&mut self, at: u64, start: u64) {
+        let file = MappedFile {
+            path: format!("/{start}").into_bytes().into(),
+            build_id: Box::default(),
+            identity: Default::default(),
+        };
+        self.change(
+            at,
+            MappingEvent::Map(Mapping {
+                start,
+                end: start + 16,
+                offset: 0,
+                file: Arc::new(file),
+            }),
+        );
+    }
+
+    fn change(&mut self, at: u64, event: MappingEvent) {
+        let at_ns = Nanos(at);
+        let object = |mapping: &Mapping| Some((ObjectId(0), format!("/{}", mapping.start)));
+        self.collector
+            .write_mappings(&[MappingChange { at_ns, event }], object)
+            .unwrap();
+    }
+
+    fn tick(&mut self, at: u64, frames: &[u64]) {
+        let thread = ThreadStack {
+            at_ns: Nanos(at),
+            cpu: 0,
+            tid: Tid(7),
+            name: b"x",
+            frames,
+            kernel: &self.kernel,
+            end: StackEnd::Complete,
+        };
+        self.collector
+            .write_ticks(&StateTicks {
+                thread,
+                state: Microstate::User,
+                ticks: Ticks(1),
+                detail: Detail::None,
+            })
+            .unwrap();
+    }
+
+    /// Closes it, and returns what began (its address), and what ended (negative), as written.
+    fn close(self) -> Vec<i64> {
+        self.collector.close(&self.founder, Nanos(99)).unwrap();
+        let path = self.parent.path().join("x.er/_x_PID_7.1.er");
+        let maps = Experiment::open(&path).unwrap().maps().unwrap();
+        let number = |event: MapEvent| match event {
+            MapEvent::Segment { vaddr, .. } => vaddr as i64,
+            MapEvent::Unmap { vaddr, .. } => -(vaddr as i64),
+            other => panic!("{other:?}"),
+        };
+        maps.into_iter().map(number).collect()
+    }
+}
+
+/// ```text
+/// 100  |--------------x------|     a frame, and known again where it is mapped anew
+/// 200  |----------------------     no frame
+/// 300  |-----x                     a frame later
+/// 400              |----------     a frame before it was known
+/// ```
+#[test]
+fn those_are_written_that_stacks_are_in() {
+    let mut made = Made::new();
+    for start in [100, 200, 300] {
+        made.map(1, start);
+    }
+    made.tick(2, &[0x8000_0000_0000_0100, 105, 405]);
+    made.change(3, MappingEvent::Unmap(300));
+    made.tick(4, &[107, 315, 405]);
+    made.map(5, 400);
+    made.change(6, MappingEvent::Unmap(100));
+    made.map(7, 100);
+    assert_eq!(made.close(), [100, 300, -300, 400, -100, 100]);
+}
+
+#[test]
+fn of_a_process_with_very_many_all_are_written() {
+    let mut made = Made::new();
+    let many = MAX_KEPT_MAPS as u64 + 1;
+    made.tick(1, &[16 * 3, 16 * 4]);
+    for number in 1..=many {
+        made.map(2, 16 * number);
+    }
+    made.change(3, MappingEvent::Unmap(16 * 5));
+    made.map(4, 16 * (many + 1));
+    let mut written = made.close();
+    assert_eq!(written.len() as u64, many + 2);
+    assert_eq!(written[..2], [16 * 3, 16 * 4]);
+    written.sort_unstable();
+    written.dedup();
+    assert_eq!(written.len() as u64, many + 2);
+}
+
+#[test]
+fn beyond_a_limit_none_is_written_and_its_end_neither() {
+    let mut made = Made::new();
+    made.collector.left_bytes = 1;
+    made.tick(1, &[105, 205, 305]);
+    for start in [100, 200] {
+        made.map(2, start);
+    }
+    assert_eq!(made.collector.end_bytes(), MAX_END_BYTES);
+    made.change(3, MappingEvent::Unmap(200));
+    made.change(4, MappingEvent::Unmap(100));
+    made.map(5, 300);
+    assert_eq!(made.collector.unwritten_mappings, 2);
+    assert_eq!(made.collector.end_bytes(), 0);
+    assert_eq!(made.close(), [100, -100]);
+}
