@@ -46,6 +46,8 @@ const MAX_SEGMENTS: u64 = 65_536;
 /// Most events of mappings that are kept of one process for later stacks, about 250 KB. Of one that
 /// has more, all are written.
 const MAX_KEPT_MAPS: usize = 1000;
+/// Most addresses of stacks that are kept of one process for later mappings, likewise.
+const MAX_KEPT_ADDRESSES: usize = 10_000;
 /// Most bytes of mappings and functions that are written of one process: readers refuse a `map.xml`
 /// of more than twice this.
 const MAX_MAP_BYTES: u64 = 128 << 20;
@@ -230,14 +232,14 @@ impl Collector {
     }
 
     /// Writes the load objects of the process in which these frames are, and those that came since
-    /// in which earlier ones are; all, if they are too many to be kept.
+    /// in which earlier ones are; all, if too much would have to be kept.
     fn write_objects(&mut self, frames: &[u64]) -> Result<()> {
         let Some(maps) = self.maps.take() else {
             return Ok(());
         };
         let new = self.written.add_frames(frames, &maps);
         let result = new.into_iter().try_for_each(|it| self.write_object(it));
-        if maps.len() > MAX_KEPT_MAPS {
+        if maps.len() > MAX_KEPT_MAPS || self.written.missing() > MAX_KEPT_ADDRESSES {
             let written = std::mem::take(&mut self.written);
             return result.and_then(|()| {
                 let mut rest = written.rest(&maps);

@@ -143,6 +143,22 @@ fn of_a_process_with_very_many_all_are_written() {
     assert_eq!(written.len() as u64, many + 2);
 }
 
+/// As of a program that makes code all the time.
+#[test]
+fn of_a_process_whose_stacks_are_in_no_file_all_are_written() {
+    let mut made = Made::new();
+    made.map(1, 100);
+    let address = |number: usize| 0x10_0000 + number as u64;
+    for number in 0..MAX_KEPT_ADDRESSES {
+        made.tick(2, &[address(number)]);
+    }
+    assert!(made.collector.maps.is_some());
+    made.tick(3, &[address(MAX_KEPT_ADDRESSES)]);
+    assert!(made.collector.maps.is_none());
+    made.map(4, 200);
+    assert_eq!(made.close(), [100, 200]);
+}
+
 #[test]
 fn beyond_a_limit_none_is_written_and_its_end_neither() {
     let mut made = Made::new();

@@ -136,6 +136,11 @@ impl WrittenMaps {
         events.flatten().collect()
     }
 
+    /// Returns the number of addresses that frames had where no load object was known.
+    pub(super) fn missing(&self) -> usize {
+        self.missing.len()
+    }
+
     /// Returns the events that were not written, in their order.
     pub(super) fn rest<'a>(&self, all: &'a ObjectMaps) -> impl Iterator<Item = &'a MapEvent> {
         let written = |position: &usize| self.written.get(*position) == Some(&true);
