@@ -35,8 +35,6 @@ const LIMIT: Duration = Duration::from_secs(60);
 const ATTRIBUTES_VALID: Duration = Duration::from_secs(600);
 
 const FILE: INodeNo = INodeNo(2);
-/// No other check follows programs of this name: gprofng would wait for its file there.
-const NAME: &str = "unanswering";
 /// The name whose lookup blocks the file system.
 const STOP: &str = "stop";
 
@@ -68,6 +66,7 @@ impl Switch {
 
 /// A file system with one file.
 struct OneFile {
+    name: &'static str,
     bytes: Vec<u8>,
     /// Reads from this offset on are answered after [`SLOW_ANSWER`].
     slow_from: u64,
@@ -102,7 +101,7 @@ impl OneFile {
 
 impl Filesystem for OneFile {
     fn lookup(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        if name == NAME {
+        if name == self.name {
             return reply.entry(&ATTRIBUTES_VALID, &self.attributes(FILE), Generation(0));
         }
         if name == STOP {
@@ -141,6 +140,7 @@ impl Filesystem for OneFile {
 
 /// A directory with a program in it.
 struct Server {
+    name: &'static str,
     session: Option<BackgroundSession>,
     switch: Arc<Switch>,
     blocked_threads: Vec<JoinHandle<()>>,
@@ -148,9 +148,10 @@ struct Server {
 }
 
 impl Server {
-    /// Starts one that answers, slowly from this offset in the program on; returns none where the
-    /// kernel has no such file systems.
-    fn start(slow_from: u64) -> Result<Option<Self>> {
+    /// Starts one that answers, slowly from this offset in its program on; returns none where the
+    /// kernel has no such file systems. No other check follows programs of this name: its recording
+    /// would have a file that does not answer, and gprofng would wait for it.
+    fn start(name: &'static str, slow_from: u64) -> Result<Option<Self>> {
         if !Path::new("/dev/fuse").exists() {
             not_judged(format_args!("there is no /dev/fuse"));
             return Ok(None);
@@ -160,12 +161,14 @@ impl Server {
         let mut bytes = fs::read(PROCTORTURE)?;
         bytes.resize(bytes.len() + PADDING_BYTES, 0);
         let files = OneFile {
+            name,
             bytes,
             slow_from,
             switch: Arc::clone(&switch),
         };
         let session = fuser::spawn_mount(files, directory.path(), &Config::default());
         Ok(Some(Self {
+            name,
             session: Some(session.context("a file system in user space")?),
             switch,
             blocked_threads: Vec::new(),
@@ -174,7 +177,12 @@ impl Server {
     }
 
     fn program(&self) -> std::path::PathBuf {
-        self.directory.path().join(NAME)
+        self.directory.path().join(self.name)
+    }
+
+    /// Returns what `-F` chooses its program by.
+    fn follow(&self) -> String {
+        format!("=^{}$", self.name)
     }
 
     /// Blocks it by a request of this process, whose thread cannot be killed.
@@ -230,14 +238,14 @@ fn said_of_it(recorded: &FinishedRecording, program: &Path) -> Result<String> {
 #[test]
 fn root_a_file_server_that_is_down_is_reported_and_not_waited_for() -> Result<()> {
     let _machine = Shared::take()?;
-    let Some(mut server) = Server::start(u64::MAX)? else {
+    let Some(mut server) = Server::start("down", u64::MAX)? else {
         return Ok(());
     };
     let program = server.program();
     let load = run(&program)?;
     server.stop();
     let began = Instant::now();
-    let recording = Recording::start(["-p", "hi", "-F", "=unanswering", "-t", "2"], LIMIT)?;
+    let recording = Recording::start(["-p", "hi", "-F", &server.follow(), "-t", "2"], LIMIT)?;
     let recorded = recording.finish()?.succeeded()?;
     let took = began.elapsed();
     ensure!(took < Duration::from_secs(40), "it took {took:?}");
@@ -253,12 +261,12 @@ fn root_a_file_server_that_is_down_is_reported_and_not_waited_for() -> Result<()
 #[test]
 fn root_a_file_server_that_stops_answering_is_given_up() -> Result<()> {
     let _machine = Shared::take()?;
-    let Some(mut server) = Server::start(16 << 20)? else {
+    let Some(mut server) = Server::start("stops", 16 << 20)? else {
         return Ok(());
     };
     let program = server.program();
     let load = run(&program)?;
-    let mut recording = Recording::start(["-p", "hi", "-F", "=unanswering"], LIMIT)?;
+    let mut recording = Recording::start(["-p", "hi", "-F", &server.follow()], LIMIT)?;
     recording.until_running()?;
     // Its copy is being made.
     sleep(Duration::from_secs(1));
@@ -284,7 +292,7 @@ fn root_a_file_server_that_stops_answering_is_given_up() -> Result<()> {
 #[test]
 fn root_a_service_has_so_much_time_to_archive() -> Result<()> {
     let _machine = Shared::take()?;
-    let Some(mut server) = Server::start(16 << 20)? else {
+    let Some(mut server) = Server::start("stops_service", 16 << 20)? else {
         return Ok(());
     };
     let program = server.program();
@@ -292,7 +300,7 @@ fn root_a_service_has_so_much_time_to_archive() -> Result<()> {
     let place = tempfile::tempdir()?;
     let systemd = UnixDatagram::bind(place.path().join("notify"))?;
     systemd.set_read_timeout(Some(LIMIT))?;
-    let mut command = command(["-p", "hi", "-x", "off", "-F", "=unanswering"])?;
+    let mut command = command(["-p", "hi", "-x", "off", "-F", &server.follow()])?;
     command.current_dir(place.path());
     command.env("NOTIFY_SOCKET", place.path().join("notify"));
     let mut service = Running::start(&mut command, LIMIT)?;
