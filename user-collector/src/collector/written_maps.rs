@@ -7,6 +7,7 @@
 //! thousands in a minute, at addresses that overlap.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::iter;
 use std::ops::Range;
 
 use experiment_format::map::MapEvent;
@@ -143,10 +144,9 @@ impl WrittenMaps {
 
     /// Returns the events that were not written, in their order.
     pub(super) fn rest<'a>(&self, all: &'a ObjectMaps) -> impl Iterator<Item = &'a MapEvent> {
-        let written = |position: &usize| self.written.get(*position) == Some(&true);
-        let rest: Vec<usize> = (0..all.events.len()).filter(|it| !written(it)).collect();
-        rest.into_iter()
-            .filter_map(|position| all.events.get(position))
+        let written = self.written.iter().chain(iter::repeat(&false));
+        let events = all.events.iter().zip(written);
+        events.filter_map(|(event, written)| (!written).then_some(event))
     }
 
     /// Returns the positions of the events that have to be written because of those that came since
