@@ -15,9 +15,10 @@ pub(super) fn read(file: &Path, totals: &Sums) -> Result<()> {
     let columns = reader(Command::new("go").args(["tool", "pprof", "-raw"]).arg(file))?;
     if let Some(raw) = columns {
         let sums = raw_sums(&raw)?;
+        let expected = BaseMetric::Total.of(totals);
         ensure!(
-            sums.get("total") == Some(&BaseMetric::Total.of(totals)),
-            "{sums:?}"
+            sums.get("total") == Some(&expected),
+            "{sums:?}, not {expected}"
         );
         let mut top = Command::new("go");
         top.args(["tool", "pprof", "-top", "-sample_index=total"]);
