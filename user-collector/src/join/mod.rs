@@ -15,11 +15,11 @@
 //! Records whose return to user mode never comes, because the thread exits or recording stops, are
 //! returned without a user stack, and counted.
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use experiment_format::ids::Tid;
 use experiment_format::units::Ticks;
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 /// A series of numbered user stacks: the thread, and the number of the series.
@@ -46,24 +46,30 @@ pub struct JoinCounts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UserStackKey {
     series: StackSeries,
-    user_return: ReturnKey,
-}
-
-/// The key of a return to user mode. Later ones of a series are greater.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct ReturnKey {
-    /// A number of the series that is never reused, as a thread's id may be.
+    /// The number of the series that is never reused, as a thread's id may be.
     series_id: u64,
-    number: u32,
+    return_number: u32,
 }
 
 /// Records `W` that wait for user stacks `S`.
 #[derive(Debug)]
 pub struct Join<W, S> {
-    threads: HashMap<Tid, BTreeMap<u8, u64>>,
-    returns: BTreeMap<ReturnKey, PendingReturn<W, S>>,
-    last_series: u64,
+    /// The series of each thread, a few.
+    threads: FxHashMap<Tid, Vec<Returns<W, S>>>,
+    /// Those of threads that have ended, with announced stacks that are not known yet, by id.
+    ended: FxHashMap<u64, Returns<W, S>>,
+    last_id: u64,
     counts: JoinCounts,
+}
+
+/// The returns to user mode of a series.
+#[derive(Debug)]
+struct Returns<W, S> {
+    series: u8,
+    id: u64,
+    /// In the order of their numbers. There is one, but for those that are kept, or whose announced
+    /// stack is not known yet.
+    pending: Vec<(u32, PendingReturn<W, S>)>,
 }
 
 /// A return to user mode, and the records that wait for its stack.
@@ -83,12 +89,59 @@ struct PendingReturn<W, S> {
 /// A complete record, with its user stack if it has one.
 pub type Complete<W, S> = (W, Option<Arc<S>>);
 
+impl<W, S> Returns<W, S> {
+    fn position(&self, number: u32) -> Result<usize, usize> {
+        self.pending.binary_search_by_key(&number, |(of, _)| *of)
+    }
+
+    fn get(&mut self, number: u32) -> Option<&mut PendingReturn<W, S>> {
+        let position = self.position(number).ok()?;
+        Some(&mut self.pending[position].1)
+    }
+
+    /// Returns the one with a number, a new one if there is none.
+    fn get_or_insert(&mut self, number: u32) -> &mut PendingReturn<W, S> {
+        let position = self.position(number).unwrap_or_else(|position| {
+            // There is no second one as a rule, and there are as many of these as threads.
+            self.pending.reserve_exact(1);
+            let pending = PendingReturn {
+                announced: false,
+                stack: None,
+                used: false,
+                waiting: Vec::new(),
+                kept: 0,
+            };
+            self.pending.insert(position, (number, pending));
+            position
+        });
+        &mut self.pending[position].1
+    }
+
+    /// Removes those before a number, or all. Numbers rise: a stack that was not announced by now
+    /// does not come any more. Returns the records that waited, and their ticks.
+    fn remove_before(&mut self, number: Option<u32>) -> (Vec<Complete<W, S>>, Ticks) {
+        let (mut complete, mut missing) = (Vec::new(), Ticks::ZERO);
+        self.pending.retain_mut(|(of, pending)| {
+            let past = number.is_none_or(|number| *of < number && pending.kept == 0);
+            if !past || (pending.announced && pending.stack.is_none()) {
+                return true;
+            }
+            for (ticks, what) in pending.waiting.drain(..) {
+                missing += ticks;
+                complete.push((what, None));
+            }
+            false
+        });
+        (complete, missing)
+    }
+}
+
 impl<W, S> Default for Join<W, S> {
     fn default() -> Join<W, S> {
         Join {
-            threads: HashMap::new(),
-            returns: BTreeMap::new(),
-            last_series: 0,
+            threads: FxHashMap::default(),
+            ended: FxHashMap::default(),
+            last_id: 0,
             counts: JoinCounts::default(),
         }
     }
@@ -108,17 +161,16 @@ impl<W, S> Join<W, S> {
             self.counts.not_expected += ticks;
             return vec![(what, None)];
         }
-        let (key, mut complete) = self.key(series, return_number);
-        if let Some(pending) = self.returns.get_mut(&key.user_return) {
-            match &pending.stack {
-                Some(stack) => {
-                    self.counts.ticks += ticks;
-                    self.counts.reused += if pending.used { ticks } else { Ticks::ZERO };
-                    complete.push((what, Some(Arc::clone(stack))));
-                }
-                None => pending.waiting.push((ticks, what)),
+        let (returns, mut complete) = self.returns(series, return_number);
+        let pending = returns.get_or_insert(return_number);
+        let used = std::mem::replace(&mut pending.used, true);
+        match &pending.stack {
+            Some(stack) => {
+                complete.push((what, Some(Arc::clone(stack))));
+                self.counts.ticks += ticks;
+                self.counts.reused += if used { ticks } else { Ticks::ZERO };
             }
-            pending.used = true;
+            None => pending.waiting.push((ticks, what)),
         }
         complete
     }
@@ -127,24 +179,15 @@ impl<W, S> Join<W, S> {
     /// greater numbers, unless the thread ends before that. Returns the records that are complete
     /// because their own stack can't come any more.
     pub fn keep(&mut self, series: StackSeries, return_number: u32) -> Vec<Complete<W, S>> {
-        let (key, complete) = self.key(series, return_number);
-        if let Some(pending) = self.returns.get_mut(&key.user_return) {
-            pending.kept += 1;
-        }
+        let (returns, complete) = self.returns(series, return_number);
+        returns.get_or_insert(return_number).kept += 1;
         complete
     }
 
     /// Notes that a record came for which a stack was kept.
-    pub fn has_come(&mut self, (tid, series): StackSeries, return_number: u32) {
-        let thread = self.threads.get(&tid);
-        let series_id = thread.and_then(|thread| thread.get(&series).copied());
-        let pending = series_id.and_then(|series_id| {
-            self.returns.get_mut(&ReturnKey {
-                series_id,
-                number: return_number,
-            })
-        });
-        if let Some(pending) = pending {
+    pub fn has_come(&mut self, series: StackSeries, return_number: u32) {
+        let returns = self.known(series);
+        if let Some(pending) = returns.and_then(|returns| returns.get(return_number)) {
             pending.kept = pending.kept.saturating_sub(1);
         }
     }
@@ -156,25 +199,48 @@ impl<W, S> Join<W, S> {
         series: StackSeries,
         return_number: u32,
     ) -> (UserStackKey, Vec<Complete<W, S>>) {
-        let (key, complete) = self.key(series, return_number);
-        if let Some(pending) = self.returns.get_mut(&key.user_return) {
-            pending.announced = true;
-        }
+        let (returns, complete) = self.returns(series, return_number);
+        returns.get_or_insert(return_number).announced = true;
+        let key = UserStackKey {
+            series,
+            series_id: returns.id,
+            return_number,
+        };
         self.counts.user_stacks += 1;
         (key, complete)
     }
 
     /// Adds an announced user stack. Returns all records that waited for it.
     pub fn resolved(&mut self, key: UserStackKey, stack: Arc<S>) -> Vec<Complete<W, S>> {
-        let Some(pending) = self.returns.get_mut(&key.user_return) else {
+        let UserStackKey {
+            series,
+            series_id,
+            return_number,
+        } = key;
+        let of_thread = self.known(series);
+        let lives = of_thread.is_some_and(|returns| returns.id == series_id);
+        let returns = match lives {
+            true => self.known(series),
+            false => self.ended.get_mut(&series_id),
+        };
+        let Some(returns) = returns else {
             return Vec::new();
         };
+        let Ok(position) = returns.position(return_number) else {
+            return Vec::new();
+        };
+        let pending = &mut returns.pending[position].1;
         pending.stack = Some(Arc::clone(&stack));
         let waiting = std::mem::take(&mut pending.waiting);
-        if pending.kept == 0 && !self.is_present(key) {
-            self.returns.remove(&key.user_return);
+        // No more records with this number come, but for those of the last one.
+        let is_last = position + 1 == returns.pending.len();
+        if returns.pending[position].1.kept == 0 && !(lives && is_last) {
+            returns.pending.remove(position);
         }
-        let mut complete = Vec::new();
+        if !lives && returns.pending.is_empty() {
+            self.ended.remove(&series_id);
+        }
+        let mut complete = Vec::with_capacity(waiting.len());
         for (ticks, what) in waiting {
             self.counts.ticks += ticks;
             complete.push((what, Some(Arc::clone(&stack))));
@@ -184,31 +250,27 @@ impl<W, S> Join<W, S> {
 
     /// Returns whether a record waits for a user stack that was not announced yet.
     #[must_use]
-    pub fn awaits(&self, series: StackSeries, return_number: u32) -> bool {
-        let thread = self.threads.get(&series.0);
-        let series_id = thread.and_then(|thread| thread.get(&series.1));
-        let pending = series_id.and_then(|series_id| {
-            self.returns.get(&ReturnKey {
-                series_id: *series_id,
-                number: return_number,
-            })
+    pub fn awaits(&self, (tid, series): StackSeries, return_number: u32) -> bool {
+        let mut all = self.threads.get(&tid).into_iter().flatten();
+        let returns = all.find(|returns| returns.series == series);
+        let pending = returns.and_then(|returns| {
+            let position = returns.position(return_number).ok()?;
+            Some(&returns.pending[position].1)
         });
         pending.is_some_and(|pending| !pending.announced && !pending.waiting.is_empty())
     }
 
     /// Ends a thread. Returns those of its records that have no user stack.
     pub fn ended(&mut self, tid: Tid) -> Vec<Complete<W, S>> {
-        let series = self.threads.remove(&tid).unwrap_or_default();
         let mut complete = Vec::new();
-        for series_id in series.into_values() {
-            let all = ReturnKey {
-                series_id,
-                number: 0,
-            };
-            for (_, pending) in self.returns.range_mut(all..last_of(series_id)) {
-                pending.kept = 0;
+        for mut returns in self.threads.remove(&tid).unwrap_or_default() {
+            let (without, missing) = returns.remove_before(None);
+            self.counts.missing += missing;
+            complete.extend(without);
+            if !returns.pending.is_empty() {
+                returns.pending.iter_mut().for_each(|(_, it)| it.kept = 0);
+                self.ended.insert(returns.id, returns);
             }
-            complete.extend(self.complete_before(last_of(series_id)));
         }
         complete
     }
@@ -217,13 +279,17 @@ impl<W, S> Join<W, S> {
     /// call site does not come again.
     pub fn close(&mut self) -> Vec<Complete<W, S>> {
         let mut complete = Vec::new();
-        for pending in self.returns.values_mut() {
-            for (ticks, what) in std::mem::take(&mut pending.waiting) {
-                self.counts.missing += ticks;
-                complete.push((what, None));
+        let of_threads = self.threads.values_mut().flatten();
+        for returns in of_threads.chain(self.ended.values_mut()) {
+            for (_, pending) in &mut returns.pending {
+                for (ticks, what) in std::mem::take(&mut pending.waiting) {
+                    self.counts.missing += ticks;
+                    complete.push((what, None));
+                }
             }
+            returns.pending.retain(|(_, it)| it.stack.is_some());
         }
-        self.returns.retain(|_, pending| pending.stack.is_some());
+        self.ended.clear();
         complete
     }
 
@@ -235,90 +301,47 @@ impl<W, S> Join<W, S> {
     /// Returns what became of all ticks so far; those that still wait count as missing.
     #[must_use]
     pub fn counts(&self) -> JoinCounts {
-        let waiting = self.returns.values().flat_map(|pending| &pending.waiting);
+        let waiting = self.all().flat_map(|pending| &pending.waiting);
         JoinCounts {
             missing: self.counts.missing + waiting.map(|(ticks, _)| ticks).sum::<Ticks>(),
             ..self.counts
         }
     }
 
-    /// Returns whether more records with this key can come.
-    fn is_present(&self, key: UserStackKey) -> bool {
-        let last = self
-            .returns
-            .range(..=last_of(key.user_return.series_id))
-            .next_back();
-        let (tid, series) = key.series;
-        let series_id = self
-            .threads
-            .get(&tid)
-            .and_then(|thread| thread.get(&series));
-        last.is_some_and(|(last, _)| *last == key.user_return)
-            && series_id == Some(&key.user_return.series_id)
+    fn all(&self) -> impl Iterator<Item = &PendingReturn<W, S>> {
+        let of_threads = self.threads.values().flatten();
+        let all = of_threads.chain(self.ended.values());
+        all.flat_map(|returns| returns.pending.iter().map(|(_, pending)| pending))
     }
 
-    fn key(
+    fn known(&mut self, (tid, series): StackSeries) -> Option<&mut Returns<W, S>> {
+        let mut all = self.threads.get_mut(&tid)?.iter_mut();
+        all.find(|returns| returns.series == series)
+    }
+
+    /// Returns a series, and the records whose stack can't come any more, since a return to user
+    /// mode with this number is known.
+    fn returns(
         &mut self,
-        series: StackSeries,
-        return_number: u32,
-    ) -> (UserStackKey, Vec<Complete<W, S>>) {
-        let thread = self.threads.entry(series.0).or_default();
-        let series_id = *thread.entry(series.1).or_insert_with(|| {
-            self.last_series += 1;
-            self.last_series
-        });
-        let user_return = ReturnKey {
-            series_id,
-            number: return_number,
-        };
-        let complete = self.complete_before(user_return);
-        let pending = || PendingReturn {
-            announced: false,
-            stack: None,
-            used: false,
-            waiting: Vec::new(),
-            kept: 0,
-        };
-        self.returns.entry(user_return).or_insert_with(pending);
-        (
-            UserStackKey {
+        (tid, series): StackSeries,
+        number: u32,
+    ) -> (&mut Returns<W, S>, Vec<Complete<W, S>>) {
+        let of_thread = self.threads.entry(tid).or_default();
+        let known = of_thread.iter().position(|it| it.series == series);
+        let position = known.unwrap_or_else(|| {
+            self.last_id += 1;
+            of_thread.reserve_exact(1);
+            of_thread.push(Returns {
                 series,
-                user_return,
-            },
-            complete,
-        )
-    }
-
-    /// Completes the records of earlier returns of the series. Numbers rise: a stack that was not
-    /// announced by now does not come any more.
-    fn complete_before(&mut self, end: ReturnKey) -> Vec<Complete<W, S>> {
-        let past = self.returns.range(ReturnKey { number: 0, ..end }..end);
-        let past: Vec<_> = past
-            .filter(|(_, pending)| pending.kept == 0)
-            .filter(|(_, pending)| !pending.announced || pending.stack.is_some())
-            .map(|(key, _)| *key)
-            .collect();
-        let mut complete = Vec::new();
-        for key in past {
-            for (ticks, what) in self
-                .returns
-                .remove(&key)
-                .into_iter()
-                .flat_map(|pending| pending.waiting)
-            {
-                self.counts.missing += ticks;
-                complete.push((what, None));
-            }
-        }
-        complete
-    }
-}
-
-/// Returns the greatest key of a series.
-fn last_of(series_id: u64) -> ReturnKey {
-    ReturnKey {
-        series_id,
-        number: u32::MAX,
+                id: self.last_id,
+                pending: Vec::new(),
+            });
+            of_thread.len() - 1
+        });
+        let returns = &mut of_thread[position];
+        let (complete, missing) = returns.remove_before(Some(number));
+        self.counts.missing += missing;
+        (returns, complete)
     }
 }
 
@@ -445,12 +468,12 @@ mod tests {
         assert_eq!(shown(join.recorded(series, 1, Ticks(1), "a")), "a:read");
         join.has_come(series, 1);
         assert_eq!(shown(join.recorded(series, 2, Ticks(1), "c")), "c:write");
-        assert_eq!(join.returns.len(), 1);
+        assert_eq!(join.all().count(), 1);
         // What is kept goes with the thread.
         assert_eq!(shown(join.keep(series, 2)), "");
         assert_eq!(shown(join.ended(Tid(7))), "");
         join.has_come(series, 2);
-        assert_eq!(join.returns.len(), 0);
+        assert_eq!(join.all().count(), 0);
     }
 
     #[test]
@@ -492,7 +515,7 @@ mod tests {
         assert_eq!(shown(join.resolved(second, Arc::new("two"))), "b:two");
         assert_eq!(shown(join.resolved(first, Arc::new("one"))), "a:one");
         assert_eq!(shown(join.close()), "c:?");
-        assert_eq!(join.returns.len(), 0);
+        assert_eq!(join.all().count(), 0);
     }
 
     proptest! {
