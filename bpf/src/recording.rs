@@ -198,5 +198,5 @@ fn iterate(program: &ProgramMut<'_>) -> Result<Vec<Record>, Error> {
             Err(error) => return Err(step("iterate over the threads")(error.into())),
         }
     }
-    Ok(Record::decode_all(&bytes)?)
+    Ok(Record::decode_all(&bytes).collect::<Result<_, _>>()?)
 }

@@ -154,7 +154,9 @@ fn nap_under(way: UserStackCapture) -> Result<(u32, Vec<Record>)> {
     collector.set_recording(false, || now().0)?;
     let mut records = collector.close_threads()?;
     rings.take(&mut bytes);
-    records.extend(Record::decode_all(&bytes)?);
+    for record in Record::decode_all(&bytes) {
+        records.push(record?);
+    }
     Ok((receiver.recv()?.cast_unsigned(), records))
 }
 

@@ -64,7 +64,7 @@ pub(super) fn sideband(bytes: &[u8]) {
 
 /// Reads records of the BPF programs, one after the other.
 pub(super) fn records(bytes: &[u8]) {
-    let _ = Record::decode_all(bytes);
+    Record::decode_all(bytes).for_each(drop);
     let mut rest = bytes;
     while let Ok((record, after)) = Record::decode_first(rest) {
         assert!(after.len() < rest.len());

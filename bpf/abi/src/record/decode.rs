@@ -77,18 +77,23 @@ impl Record {
         HeaderLayout::read_from_prefix(bytes).is_ok_and(|(raw, _)| copy(raw))
     }
 
-    /// Decodes adjacent records.
-    ///
-    /// # Errors
-    /// A [`RecordError`] for the first bytes that are not a record.
-    pub fn decode_all(mut bytes: &[u8]) -> Result<Vec<Record>, RecordError> {
-        let mut records = Vec::new();
-        while !bytes.is_empty() {
-            let record;
-            (record, bytes) = Record::decode_first(bytes)?;
-            records.push(record);
-        }
-        Ok(records)
+    /// Decodes adjacent records, one after the other. The first bytes that are not a record are a
+    /// [`RecordError`], and the end.
+    pub fn decode_all(mut bytes: &[u8]) -> impl Iterator<Item = Result<Record, RecordError>> {
+        std::iter::from_fn(move || {
+            if bytes.is_empty() {
+                return None;
+            }
+            let decoded = Record::decode_first(bytes);
+            Some(
+                decoded
+                    .map(|(record, rest)| {
+                        bytes = rest;
+                        record
+                    })
+                    .inspect_err(|_| bytes = &[]),
+            )
+        })
     }
 
     /// Decodes the first of several adjacent records, and returns it with the remaining bytes.

@@ -335,7 +335,8 @@ impl Inputs {
         };
         if recording {
             let records = self.programs.begin_experiment();
-            self.take(records.map_err(bpf_failure)?);
+            let records = records.map_err(bpf_failure)?;
+            self.take(records);
         }
         let rotation = InputEvent::Rotation(Box::new(Rotation {
             at_ns,
@@ -468,9 +469,12 @@ impl Inputs {
 
     fn drain(&mut self) -> Result<(), Failure> {
         self.reader.take(&mut self.bytes);
-        self.take(
-            Record::decode_all(&self.bytes.records).map_err(|error| bpf_failure(error.into()))?,
-        );
+        // Taken out, so that the rest can be changed meanwhile.
+        let bytes = std::mem::take(&mut self.bytes);
+        for record in Record::decode_all(&bytes.records) {
+            self.push(record.map_err(|error| bpf_failure(error.into()))?);
+        }
+        self.bytes = bytes;
         let order = &mut self.order;
         sideband::records(&self.bytes.sideband, |time, event| {
             order.push(time, InputEvent::Sideband(event));
@@ -479,23 +483,25 @@ impl Inputs {
     }
 
     fn take(&mut self, records: Vec<Record>) {
-        for record in records {
-            if let Record::UserReturn(stack) = &record
-                && let CapturedStack::StackCopy {
-                    file, registers, ..
-                } = &stack.stack
-                && file.inode != 0
-            {
-                let place = (
-                    Pid(stack.header.pid),
-                    stack.header.name,
-                    registers.address(),
-                );
-                self.lacking.insert(*file, place);
-            }
-            self.order
-                .push(Nanos(record.time_ns()), InputEvent::Record(record));
+        records.into_iter().for_each(|record| self.push(record));
+    }
+
+    fn push(&mut self, record: Record) {
+        if let Record::UserReturn(stack) = &record
+            && let CapturedStack::StackCopy {
+                file, registers, ..
+            } = &stack.stack
+            && file.inode != 0
+        {
+            let place = (
+                Pid(stack.header.pid),
+                stack.header.name,
+                registers.address(),
+            );
+            self.lacking.insert(*file, place);
         }
+        self.order
+            .push(Nanos(record.time_ns()), InputEvent::Record(record));
     }
 
     /// Adds the events of the processes that run now.
