@@ -154,12 +154,15 @@ pub fn descriptors() -> (u64, u64) {
 /// Configures the allocator to return large blocks of memory to the kernel as soon as they are
 /// freed. An unwind table and the names of a large program take tens of megabytes while they are
 /// made; by default the C library keeps blocks of that size for a next one, which rarely comes.
+/// What the records of a round take, which come again and again, is kept.
 pub fn give_memory_back() {
     #[cfg(target_env = "gnu")]
-    for parameter in [libc::M_MMAP_THRESHOLD, libc::M_TRIM_THRESHOLD] {
-        const LARGE_BLOCK_BYTES: libc::c_int = 128 << 10;
+    for (parameter, bytes) in [
+        (libc::M_MMAP_THRESHOLD, 1 << 20),
+        (libc::M_TRIM_THRESHOLD, 2 << 20),
+    ] {
         // SAFETY: sets a parameter of the allocator, by value. A refusal changes nothing.
-        let _ = unsafe { libc::mallopt(parameter, LARGE_BLOCK_BYTES) };
+        let _ = unsafe { libc::mallopt(parameter, bytes) };
     }
 }
 
