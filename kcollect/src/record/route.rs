@@ -380,6 +380,7 @@ impl Router {
         let Some(mut experiment) = self.subexperiments.remove(&instance) else {
             return;
         };
+        self.usage.end(instance);
         let process = context.tracker.get(instance);
         let exited = process.and_then(|process| process.exited_ns);
         // Another process may have the number, and other mappings.

@@ -185,22 +185,25 @@ impl Accounts {
         living.map(|thread| thread.header.pid()).collect()
     }
 
-    /// Returns the times of each process until now, and its number of threads. `instance` returns
-    /// the process that has a pid now. Processes whose rows were merged are missing.
+    /// Returns the times of some processes until now, and how many threads of each live. `instance`
+    /// returns the process that has a pid now. Processes whose rows were merged are missing.
     #[must_use]
-    pub fn processes_now(
+    pub fn of_processes(
         &self,
+        processes: impl Iterator<Item = ProcessInstance>,
         instance: impl Fn(Pid) -> ProcessInstance,
     ) -> HashMap<ProcessInstance, (Times, usize)> {
-        let rows = self.processes.iter();
-        let mut sums: HashMap<_, _> = rows.map(|(key, row)| (*key, (row.times, 0))).collect();
+        let row = |key: &ProcessInstance| self.processes.get(key);
+        let times = |key| (key, (row(&key).map(|row| row.times).unwrap_or_default(), 0));
+        let mut sums: HashMap<_, _> = processes.map(times).collect();
         for thread in self.living.values() {
-            let pid = thread.header.pid();
-            let (times, living) = sums.entry(instance(pid)).or_default();
-            // The process's sum has the thread's ticks already.
-            times.add(&self.times_of(thread, OnCpuTicks::default()));
-            *living += 1;
+            if let Some((times, living)) = sums.get_mut(&instance(thread.header.pid())) {
+                // The process's sum has the thread's ticks already.
+                times.add(&self.times_of(thread, OnCpuTicks::default()));
+                *living += 1;
+            }
         }
+        sums.retain(|key, (_, living)| *living > 0 || row(key).is_some());
         sums
     }
 
@@ -343,6 +346,34 @@ mod tests {
         assert_eq!((system, living), (times, 0));
         let rows = accounts.by_process();
         assert_eq!((rows[0].times, rows[0].threads), (times, 1));
+    }
+
+    #[test]
+    fn processes_have_the_times_of_their_threads_until_now() {
+        let mut accounts = Accounts::new(&[], None, HashMap::new());
+        for (pid, task) in [(7, 1), (7, 2), (8, 3), (9, 4)] {
+            let mut thread = ThreadRecord {
+                task,
+                tracked_ns: 10 * task,
+                ..ThreadRecord::default()
+            };
+            (thread.header.pid, thread.header.tid) = (pid, 100 + task as u32);
+            match pid {
+                8 => drop(accounts.add_exited(owner(Pid(pid), 1), &thread)),
+                _ => accounts.update_living(thread),
+            }
+        }
+        let instance = |pid| ProcessInstance::new(pid, 1);
+        let wanted = [7, 8, 10].map(|pid| instance(Pid(pid)));
+        let sums = accounts.of_processes(wanted.into_iter(), instance);
+        let sum = |pid| {
+            let sum = sums.get(&instance(Pid(pid)));
+            sum.map(|(times, living)| (times.tracked_ns.0, *living))
+        };
+        assert_eq!(
+            [7, 8, 9, 10].map(sum),
+            [Some((30, 2)), Some((30, 0)), None, None]
+        );
     }
 
     #[test]

@@ -29,17 +29,16 @@ impl ProcessUsage {
         }
     }
 
-    /// Returns the record of each process at an instant up to which `accounts` are complete.
+    /// Returns the records of some processes at an instant up to which `accounts` are complete.
     pub fn records(
         &mut self,
         accounts: &Accounts,
         at_ns: Nanos,
+        processes: impl Iterator<Item = ProcessInstance>,
         instance: impl Fn(Pid) -> ProcessInstance,
     ) -> HashMap<ProcessInstance, UsageRecord> {
-        let now = accounts.processes_now(instance);
-        self.splits.retain(|key, _| now.contains_key(key));
         let mut records = HashMap::new();
-        for (key, (times, living)) in now {
+        for (key, (times, living)) in accounts.of_processes(processes, instance) {
             let mut states = times.ns;
             let split = self.splits.entry(key).or_default();
             for (part, ns) in split.until(&times).into_iter().enumerate() {
@@ -49,6 +48,11 @@ impl ProcessUsage {
             records.insert(key, usage_record(span, &times, states, living));
         }
         records
+    }
+
+    /// Drops what is kept of a process that has no further record.
+    pub fn end(&mut self, process: ProcessInstance) {
+        self.splits.remove(&process);
     }
 }
 

@@ -95,7 +95,8 @@ impl Router {
         processes: &ProcessTable,
         (at_ns, label): (Nanos, &str),
     ) {
-        let usage = self.usage_by_process(processes, at_ns);
+        let open: Vec<_> = self.subexperiments.keys().copied().collect();
+        let usage = self.usage_of(&open, processes, at_ns);
         let mut result = Ok(());
         for (instance, experiment) in &mut self.subexperiments {
             let process = tracker.get(*instance);
@@ -124,7 +125,7 @@ impl Router {
         if instances.is_empty() {
             return;
         }
-        let usage = self.usage_by_process(processes, now_ns);
+        let usage = self.usage_of(&instances, processes, now_ns);
         for instance in instances {
             if let Some(process) = tracker.get(instance)
                 && let Some(usage) = usage.get(&instance)
@@ -141,12 +142,14 @@ impl Router {
         }
     }
 
-    fn usage_by_process(
+    fn usage_of(
         &mut self,
+        wanted: &[ProcessInstance],
         processes: &ProcessTable,
         at_ns: Nanos,
     ) -> HashMap<ProcessInstance, UsageRecord> {
         let instance = |pid| instance_of(processes, pid);
-        self.usage.records(&self.accounts, at_ns, instance)
+        let wanted = wanted.iter().copied();
+        self.usage.records(&self.accounts, at_ns, wanted, instance)
     }
 }
