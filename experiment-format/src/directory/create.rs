@@ -58,8 +58,9 @@ impl<'a> PendingFile<'a> {
         Ok(())
     }
 
-    /// Returns the file.
-    pub(crate) fn file(&self) -> &File {
+    /// Returns the file, whose position is its end.
+    #[must_use]
+    pub fn file(&self) -> &File {
         &self.file
     }
 

@@ -17,9 +17,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tests::command::{POLL_INTERVAL, Running, run};
 use tests::gprofng;
-use tests::kcollect::{Recording, command, experiment_in, record};
+use tests::kcollect::{Recording, binary, command, experiment_in, record};
 use tests::machine::disturbance::judge_times;
 use tests::machine::{Shared, alone};
+use tests::workload::proctorture::PROCTORTURE;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -331,5 +332,31 @@ fn root_the_load_has_the_resource_limits_of_its_caller() -> Result<()> {
     shell.args(["-c", &script]).current_dir(directory.path());
     let finished = run(&mut shell, LIMIT)?;
     ensure!(finished.stdout.contains("soft limit 500"), "{finished}");
+    Ok(())
+}
+
+/// On a file system that can share blocks, a copy takes only those that differ: its header and its
+/// symbol table.
+#[test]
+fn root_a_copy_shares_the_blocks_of_its_file_where_it_can() -> Result<()> {
+    let known = fs::read_to_string("/proc/filesystems")?;
+    if !known.contains("\tbtrfs\n") {
+        println!("skipped: the kernel has no btrfs");
+        return Ok(());
+    }
+    let _machine = Shared::take()?;
+    let directory = TempDir::new()?;
+    let script = "cd \"$2\"; truncate -s 400M image; mkfs.btrfs -q image; mkdir files; \
+         mount -o loop image files; cp \"$3\" files/sharing; sync; \
+         \"$1\" -p on -F '=^sharing$' -d files -- files/sharing deep:40,1500 >&2; sync; \
+         filefrag -v files/ktest.1.er/archives/sharing*; umount files";
+    let mut in_mounts = Command::new("unshare");
+    in_mounts.args(["-m", "sh", "-ec", script, "sh"]).args([
+        &binary()?,
+        directory.path(),
+        Path::new(PROCTORTURE),
+    ]);
+    let extents = run(&mut in_mounts, LIMIT)?.succeeded()?;
+    ensure!(extents.stdout.contains("shared"), "{extents}");
     Ok(())
 }

@@ -49,6 +49,11 @@ fn root_pwrite64_may_fail() -> Result<()> {
 }
 
 #[test]
+fn root_copy_file_range_may_fail() -> Result<()> {
+    may_fail("copy_file_range")
+}
+
+#[test]
 fn root_fallocate_may_fail() -> Result<()> {
     may_fail("fallocate")
 }

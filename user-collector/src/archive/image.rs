@@ -9,8 +9,7 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::FileExt;
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 
 use object::LittleEndian;
 use object::elf::{
@@ -20,30 +19,27 @@ use object::elf::{
 use object::endian::{U16, U32, U64};
 use object::pod::{bytes_of, bytes_of_slice};
 
+use super::ArchiveWriter;
 use super::object_file::{ObjectFile, RawHeader};
 use super::symbol_table::FunctionTable;
 use experiment_format::elf::ElfSection;
 
 /// Bytes that are copied at a time.
-const COPY_BYTES: usize = 1 << 20;
+const COPY_BYTES: u64 = 1 << 20;
+/// The size of the buffer for tables, bytes.
+const TABLE_BUFFER_BYTES: usize = 256 << 10;
 /// Alignment of tables, bytes.
 const TABLE_ALIGNMENT: u64 = 8;
 
-/// Copies `length` bytes, with the beginning replaced by `first`.
-pub(super) fn copy(file: &File, length: u64, first: &[u8], out: &mut dyn Write) -> io::Result<()> {
-    out.write_all(first)?;
-    let mut buffer = vec![0; COPY_BYTES];
-    let mut done = first.len() as u64;
-    while done < length {
-        let wanted = (length - done).min(COPY_BYTES as u64) as usize;
-        let read = match file.read_at(&mut buffer[..wanted], done) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(read) => read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
-        };
-        out.write_all(&buffer[..read])?;
-        done += read as u64;
+/// Copies `length` bytes of a file.
+pub(super) fn copy(mut file: &File, length: u64, out: &mut ArchiveWriter<'_>) -> io::Result<()> {
+    file.seek(SeekFrom::Start(0))?;
+    let mut left = length;
+    while left > 0 {
+        match out.append(file, left.min(COPY_BYTES))? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            copied => left -= copied,
+        }
     }
     Ok(())
 }
@@ -63,7 +59,7 @@ pub(super) fn write(
     length: u64,
     functions: &FunctionTable,
     text: bool,
-    out: &mut dyn Write,
+    writer: &mut ArchiveWriter<'_>,
 ) -> io::Result<()> {
     let content = if text {
         length
@@ -71,8 +67,11 @@ pub(super) fn write(
         size_of::<RawHeader>() as u64
     };
     let tables = AppendedTables::new(elf, functions, content, text);
-    copy(file, content, bytes_of(&tables.header), out)?;
-    let mut out = BufWriter::with_capacity(COPY_BYTES, out);
+    match text {
+        true => copy(file, length, writer)?,
+        false => writer.write_all(bytes_of(&tables.header))?,
+    }
+    let mut out = BufWriter::with_capacity(TABLE_BUFFER_BYTES, &mut *writer);
     out.write_all(&[0; TABLE_ALIGNMENT as usize][..padding(content) as usize])?;
     out.write_all(bytes_of(&symbol(0, 0, 0, None)))?;
     for function in &functions.list {
@@ -86,7 +85,9 @@ pub(super) fn write(
     let behind = functions.names.len() + tables.names.len();
     out.write_all(&[0; TABLE_ALIGNMENT as usize][..padding(behind as u64) as usize])?;
     out.write_all(bytes_of_slice(&sections))?;
-    out.flush()
+    out.flush()?;
+    drop(out);
+    writer.replace_beginning(bytes_of(&tables.header))
 }
 
 fn padding(length: u64) -> u64 {

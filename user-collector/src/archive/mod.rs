@@ -28,7 +28,8 @@ mod vdso;
 mod worker;
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use experiment_format::directory::{ExperimentDir, PendingFile};
@@ -159,7 +160,7 @@ pub fn archive_object(
             let why = note.unwrap_or_default();
             return Err(ArchiveError::NothingToKeep { name: shown(), why });
         }
-        let bytes = store(dir, name, stop, |out| image::copy(file, length, &[], out))?;
+        let bytes = store(dir, name, stop, |out| image::copy(file, length, out))?;
         return Ok(Archived {
             text,
             functions: None,
@@ -191,7 +192,7 @@ fn store(
     dir: &ExperimentDir,
     name: &str,
     stop: &AtomicBool,
-    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    fill: impl FnOnce(&mut ArchiveWriter<'_>) -> io::Result<()>,
 ) -> Result<u64, ArchiveError> {
     let shown = || printable(name.as_bytes());
     let mut out = ArchiveWriter {
@@ -233,11 +234,42 @@ struct ArchiveWriter<'a> {
     stop: &'a AtomicBool,
 }
 
+impl ArchiveWriter<'_> {
+    /// Appends at most so many bytes of a file, from its position on, and returns how many. The
+    /// kernel copies them; some file systems share them between both files instead.
+    fn append(&mut self, from: &File, most: u64) -> io::Result<u64> {
+        self.go_on()?;
+        let copied = io::copy(&mut from.take(most), &mut self.file.file());
+        self.bytes += copied.as_ref().map_or(0, |count| *count);
+        self.failed |= copied.as_ref().is_err_and(is_of_writing);
+        copied
+    }
+
+    /// Replaces the beginning of the file.
+    fn replace_beginning(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let written = self.file.file().write_all_at(bytes, 0);
+        self.failed |= written.is_err();
+        written
+    }
+
+    fn go_on(&self) -> io::Result<()> {
+        match self.stop.load(Ordering::Relaxed) {
+            true => Err(io::ErrorKind::Other.into()),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Returns whether an error of a copy is of the file that is written.
+fn is_of_writing(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    let kinds = [StorageFull, QuotaExceeded, FileTooLarge, ReadOnlyFilesystem];
+    kinds.contains(&error.kind())
+}
+
 impl Write for ArchiveWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.stop.load(Ordering::Relaxed) {
-            return Err(io::ErrorKind::Other.into());
-        }
+        self.go_on()?;
         let written = self.file.write(bytes);
         self.bytes += written.as_ref().map_or(0, |count| *count as u64);
         self.failed |= written

@@ -105,7 +105,7 @@ pub fn archive_source(
         return Err(ArchiveError::NothingToKeep { name: name(), why });
     }
     store(dir, path, stop, |out| -> io::Result<()> {
-        image::copy(file, metadata.len(), &[], out)
+        image::copy(file, metadata.len(), out)
     })
 }
 
