@@ -50,13 +50,21 @@ pub struct StackCounts {
     #[serde(flatten)]
     pub by_end: BTreeMap<UnwindEnd, Ticks>,
     /// Ticks without a user stack that should have one.
+    #[serde(skip_serializing_if = "is_zero")]
     pub missing: Ticks,
     /// Ticks of exiting threads, whose memory was gone, and their user stack with it.
+    #[serde(skip_serializing_if = "is_zero")]
     pub exiting: Ticks,
     /// Ticks with a frame that was unwound by its frame pointer.
+    #[serde(skip_serializing_if = "is_zero")]
     pub via_frame_pointer: Ticks,
     /// Ticks with a caller that was found by a scan of the stack.
+    #[serde(skip_serializing_if = "is_zero")]
     pub via_scan: Ticks,
+}
+
+fn is_zero(ticks: &Ticks) -> bool {
+    *ticks == Ticks::ZERO
 }
 
 impl StackCounts {
