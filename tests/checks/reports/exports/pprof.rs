@@ -30,7 +30,9 @@ pub(super) fn read(file: &Path, totals: &Sums) -> Result<()> {
 
 /// Returns the sums of the columns that `pprof -raw` prints, times in microseconds.
 fn raw_sums(raw: &str) -> Result<BTreeMap<String, i64>> {
-    let mut lines = raw.lines().skip_while(|line| *line != "Samples:").skip(1);
+    let samples = raw.split_once("\nSamples:\n").context("no samples")?;
+    let (samples, _) = samples.1.split_once("\nLocations\n").context("it is cut")?;
+    let mut lines = samples.lines();
     let heading = lines.next().context("no samples")?;
     let names = heading.split_whitespace().map(|name| {
         let name = name.trim_end_matches("[dflt]");
@@ -38,7 +40,7 @@ fn raw_sums(raw: &str) -> Result<BTreeMap<String, i64>> {
     });
     let names: Vec<_> = names.collect();
     let mut sums = vec![0i64; names.len()];
-    for line in lines.take_while(|line| *line != "Locations") {
+    for line in lines {
         let Some((values, _)) = line.split_once(':') else {
             continue;
         };
