@@ -39,7 +39,7 @@ use written_maps::WrittenMaps;
 /// Size at which buffered data are written.
 const FLUSH_BYTES: usize = 64 << 10;
 /// Age at which buffered data are written.
-const FLUSH_AFTER_NS: Nanos = Nanos::from_secs(2);
+const FLUSH_AFTER_NS: Nanos = Nanos::from_secs(5);
 /// Most mappings that are written of one process, about 12 MB: as many as one can have at a time
 /// (vm.max_map_count).
 const MAX_SEGMENTS: u64 = 65_536;
