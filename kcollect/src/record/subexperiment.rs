@@ -16,7 +16,7 @@ use user_collector::jit::{JitChange, JitWatch, SharedJit};
 use user_collector::loaded_code::LoadedCode;
 use user_collector::process::DirectoryNames;
 use user_collector::process::FirstRecord;
-use user_collector::process::{Cgroup, ProcessFacts};
+use user_collector::process::{Cgroup, ProcDir, ProcessFacts};
 use user_collector::space::Mapping;
 
 pub use self::followed_process::{FollowedProcess, IoCounts, JitStats, MemoryCounts};
@@ -69,12 +69,12 @@ impl Subexperiment {
         code: &mut LoadedCode,
         (relatives, room): (&[Pid], u64),
     ) -> Result<Subexperiment> {
-        let facts = ProcessFacts::read(pid);
+        let proc = ProcDir::open(pid).ok();
+        let of_number = proc.map(|proc| (ProcessFacts::read(&proc), proc));
         // By now another process may have the number.
-        let facts = match facts.started_after(first.at_ns) {
-            true => ProcessFacts::default(),
-            false => facts,
-        };
+        let of_process = of_number.filter(|(facts, _)| !facts.started_after(first.at_ns));
+        let (facts, proc) = of_process.unzip();
+        let facts = facts.unwrap_or_default();
         let directory = match &first.descent {
             Some(descent) => format!("{descent}.er"),
             None => names.next(&first.name, pid),
@@ -96,7 +96,10 @@ impl Subexperiment {
             collector.note_used_objects();
         }
         let since = since.max(inherited.run.tstamp_ns);
-        let mut jit = watch_jit(pid, since, &code.jit);
+        // What a former program had mapped ends at an instant; functions, which must not overlap
+        // it, begin after it.
+        let mut jit =
+            proc.and_then(|proc| JitWatch::open(proc, &facts, since + Nanos(1), &code.jit).ok());
         if let Some(space) = code.spaces.get_mut(pid) {
             let objects = &mut code.objects;
             let changes = space.take_changes(usize::MAX);
@@ -304,9 +307,9 @@ impl Subexperiment {
             return Ok(());
         };
         self.former_jit.add(&watch);
-        let ended = watch.end(at_ns);
+        let (ended, next) = watch.executed(at_ns, shared);
+        self.jit = next;
         let result = self.collector.write_functions(&ended, &[]);
-        self.jit = watch_jit(self.pid, at_ns, shared);
         code.and(result)
     }
 
@@ -371,7 +374,7 @@ impl Subexperiment {
         self.report_used(code);
         if let Some(watch) = &mut self.jit {
             let codes = watch.take_code(&mapped);
-            let changes = watch.poll(now_ns);
+            let changes = watch.poll(now_ns, &mapped);
             result = result
                 .and(self.collector.write_function_codes(&codes))
                 .and(self.write_functions(&changes, &mapped));
@@ -459,12 +462,6 @@ impl Subexperiment {
     pub fn close(self, dir: &ExperimentDir, at_ns: Nanos) -> Result<()> {
         self.collector.close(dir, at_ns.max(self.last_ns))
     }
-}
-
-/// Watches the code that a program makes that was started, or found, at an instant. What a former
-/// program had mapped ends at that instant; functions, which must not overlap it, begin after it.
-fn watch_jit(pid: Pid, since_ns: Nanos, shared: &SharedJit) -> Option<JitWatch> {
-    JitWatch::open(pid, since_ns + Nanos(1), shared).ok()
 }
 
 /// Returns the time in which threads were not blocked for a lock, asleep or stopped.

@@ -15,7 +15,7 @@
 //! processes that exited long ago, and process numbers are reused.
 
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -23,13 +23,13 @@ use std::sync::Arc;
 
 use experiment_format::ids::Pid;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat};
-use nix::sys::stat::Mode;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{SysconfVar, sysconf};
 
 use crate::files::{Share, may_hold, openat2, reopen};
-use crate::process::proc_files::{numbers_of, start_ticks_of};
+use crate::process::proc_files::{start_ticks_of, user_ids_of};
+use crate::process::{MAX_PROC_FILE_BYTES, ProcDir, ProcessFacts};
 
 const SECOND_NS: i64 = 1_000_000_000;
 /// Largest age of a file before its process's start: clocks are set, and both times are rounded.
@@ -110,7 +110,10 @@ pub enum JitRefusal {
 pub(super) struct ProcessFiles {
     pid: Pid,
     held: Option<Arc<ProcessDirs>>,
-    status: ProcessIds,
+    /// Real, effective, saved and file-system user id, when they were last read.
+    users: [u32; 4],
+    /// The number of the process in its own pid namespace.
+    own_pid: Pid,
     /// When the process started, clock ticks of the kernel since boot: distinguishes processes with
     /// the same number.
     start_ticks: u64,
@@ -122,47 +125,59 @@ pub(super) struct ProcessFiles {
 #[derive(Debug)]
 struct ProcessDirs {
     /// Its directory in `/proc`.
-    proc: OwnedFd,
+    proc: ProcDir,
     /// Its root directory.
     root: OwnedFd,
 }
 
 impl ProcessDirs {
-    fn open(pid: Pid) -> io::Result<ProcessDirs> {
-        let directory = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let path = format!("/proc/{pid}");
-        let proc = nix::fcntl::open(path.as_str(), directory, Mode::empty())?;
-        let root = openat(&proc, "root", directory, Mode::empty())?;
+    fn open(proc: ProcDir) -> io::Result<ProcessDirs> {
+        let root = proc.directory("root")?;
         Ok(ProcessDirs { proc, root })
     }
 
+    /// Returns the directories, if they may be held.
+    fn held(self) -> Option<Arc<ProcessDirs>> {
+        may_hold(&self.root, Share::Half).then(|| Arc::new(self))
+    }
+
     fn start_ticks(&self) -> io::Result<u64> {
-        let stat = read(&self.proc, "stat")?;
+        let (stat, _) = self.proc.read("stat", MAX_PROC_FILE_BYTES)?;
         start_ticks_of(&stat).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    fn users(&self) -> io::Result<[u32; 4]> {
+        let (status, _) = self.proc.read("status", MAX_PROC_FILE_BYTES)?;
+        user_ids_of(&status).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ProcessIds {
-    /// Real, effective, saved and file-system user id.
-    users: [u32; 4],
-    /// The number of the process in its own pid namespace.
-    own_pid: u32,
-}
-
 impl ProcessFiles {
-    /// Opens the directories of a running process.
-    pub(super) fn open(pid: Pid) -> io::Result<ProcessFiles> {
-        let dirs = ProcessDirs::open(pid)?;
-        let status = status(&dirs.proc)?;
-        let start_ticks = dirs.start_ticks()?;
-        let started_ns = started_ns(start_ticks)?;
+    /// Opens the directories of a process, of which the facts are known.
+    pub(super) fn open(proc: ProcDir, facts: &ProcessFacts) -> io::Result<ProcessFiles> {
+        let (Some(users), Some(own_pid), Some(start_ticks)) =
+            (facts.users, facts.ns_pids.last(), facts.start_ticks)
+        else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
         Ok(ProcessFiles {
-            pid,
-            held: may_hold(&dirs.root, Share::Half).then(|| Arc::new(dirs)),
-            status,
+            pid: proc.pid(),
+            users,
+            own_pid: *own_pid,
             start_ticks,
-            started_ns,
+            started_ns: started_ns(start_ticks)?,
+            held: ProcessDirs::open(proc)?.held(),
+        })
+    }
+
+    /// Returns those of the program that the process executes now: it may have another root and
+    /// another user.
+    pub(super) fn executed(self) -> io::Result<ProcessFiles> {
+        let dirs = ProcessDirs::open(self.dirs()?.proc.try_clone()?)?;
+        Ok(ProcessFiles {
+            users: dirs.users()?,
+            held: dirs.held(),
+            ..self
         })
     }
 
@@ -176,7 +191,7 @@ impl ProcessFiles {
         if let Some(held) = &self.held {
             return Ok(Arc::clone(held));
         }
-        let dirs = ProcessDirs::open(self.pid)?;
+        let dirs = ProcessDirs::open(ProcDir::open(self.pid)?)?;
         match dirs.start_ticks()? == self.start_ticks {
             true => Ok(Arc::new(dirs)),
             false => Err(io::ErrorKind::NotFound.into()),
@@ -184,19 +199,18 @@ impl ProcessFiles {
     }
 
     /// Returns the number of the process in its own pid namespace, by which it names its files.
-    pub(super) fn own_pid(&self) -> u32 {
-        self.status.own_pid
+    pub(super) fn own_pid(&self) -> Pid {
+        self.own_pid
     }
 
     /// Opens the memory of the process, in which offsets are addresses.
     pub(super) fn memory(&self) -> io::Result<File> {
-        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-        Ok(openat(&self.dirs()?.proc, "mem", flags, Mode::empty())?.into())
+        self.dirs()?.proc.file("mem")
     }
 
     /// Returns whether all user ids of the process were this one when they were last read.
     pub(super) fn is_of(&self, user: u32) -> bool {
-        self.status.users == [user; 4]
+        self.users == [user; 4]
     }
 
     /// Opens a file of the process, by its path in the process's root. `None` if there is none, or
@@ -221,10 +235,10 @@ impl ProcessFiles {
         let found = held.metadata().map_err(io)?;
         // Read after the look-up, since a process can change its user. Of a process that has exited
         // the last ones hold.
-        if let Ok(status) = status(&dirs.proc) {
-            self.status = status;
+        if let Ok(users) = dirs.users() {
+            self.users = users;
         }
-        let users = self.status.users;
+        let users = self.users;
         let [user, ..] = users;
         let path = path.to_owned();
         if !found.is_file() {
@@ -257,27 +271,6 @@ impl ProcessFiles {
     }
 }
 
-fn read(proc: &OwnedFd, name: &str) -> io::Result<Vec<u8>> {
-    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-    let mut bytes = Vec::new();
-    File::from(openat(proc, name, flags, Mode::empty())?).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
-fn status(proc: &OwnedFd) -> io::Result<ProcessIds> {
-    parse_status(&read(proc, "status")?).ok_or_else(|| io::ErrorKind::InvalidData.into())
-}
-
-/// Parses `/proc/PID/status`. The kernel escapes newlines in the process's name, so that no name
-/// can look like another line.
-fn parse_status(status: &[u8]) -> Option<ProcessIds> {
-    let numbers = |line| numbers_of(status, line).collect::<Vec<u32>>();
-    Some(ProcessIds {
-        users: numbers("Uid:").try_into().ok()?,
-        own_pid: *numbers("NSpid:").last()?,
-    })
-}
-
 /// Returns the start of a process in CLOCK_REALTIME nanoseconds, from clock ticks since boot.
 fn started_ns(ticks: u64) -> io::Result<i64> {
     let per_second = sysconf(SysconfVar::CLK_TCK)?.unwrap_or(100).max(1);
@@ -297,23 +290,14 @@ mod tests {
 
     use super::*;
 
-    fn own() -> ProcessFiles {
-        ProcessFiles::open(Pid(std::process::id())).unwrap()
+    fn open(pid: u32) -> io::Result<ProcessFiles> {
+        let proc = ProcDir::open(Pid(pid))?;
+        let facts = ProcessFacts::read(&proc);
+        ProcessFiles::open(proc, &facts)
     }
 
-    #[test]
-    fn numbers_of_status_and_stat() {
-        let text = "Name:\tUid:\\n 7\nUmask:\t0022\nUid:\t1000\t1001\t1002\t1003\nGid:\t1\t1\t1\t1\n\
-                    NSpid:\t4321\t17\t3\n";
-        let expected = ProcessIds {
-            users: [1000, 1001, 1002, 1003],
-            own_pid: 3,
-        };
-        assert_eq!(parse_status(text.as_bytes()), Some(expected));
-        assert_eq!(parse_status(b"Uid:\t1\t1\t1\nNSpid:\t1\n"), None);
-        let stat = "77 (a) b 1 (x) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 1234567 20 21";
-        assert_eq!(start_ticks_of(stat.as_bytes()), Some(1_234_567));
-        assert_eq!(start_ticks_of(b"77 (a"), None);
+    fn own() -> ProcessFiles {
+        open(std::process::id()).unwrap()
     }
 
     #[test]
@@ -324,7 +308,8 @@ mod tests {
         assert!(own().file(&path.join("below")).unwrap().is_none());
         fs::write(&path, "1 2 x\n").unwrap();
         assert!(own().file(&path).unwrap().is_some());
-        assert_eq!(own().own_pid(), std::process::id());
+        assert_eq!(own().own_pid(), Pid(std::process::id()));
+        assert!(own().executed().unwrap().file(&path).unwrap().is_some());
     }
 
     #[test]
@@ -408,10 +393,7 @@ mod tests {
         .arg("60")
         .spawn()
         .unwrap();
-        let refusal = ProcessFiles::open(Pid(child.id()))
-            .unwrap()
-            .file(&path)
-            .unwrap_err();
+        let refusal = open(child.id()).unwrap().file(&path).unwrap_err();
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(
@@ -433,10 +415,10 @@ mod tests {
             .arg("60")
             .spawn()
             .unwrap();
-        let mut files = ProcessFiles::open(Pid(child.id())).unwrap();
+        let mut files = open(child.id()).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(ProcessFiles::open(Pid(child.id())).is_err());
+        assert!(open(child.id()).is_err());
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("perf-1.map");
         fs::write(&path, "1 2 x\n").unwrap();
@@ -452,7 +434,7 @@ mod tests {
             .arg("60")
             .spawn()
             .unwrap();
-        let mut files = ProcessFiles::open(Pid(child.id())).unwrap();
+        let mut files = open(child.id()).unwrap();
         assert!(files.are_held());
         files.held = None;
         assert!(files.file(&path).unwrap().is_some());

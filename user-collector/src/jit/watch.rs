@@ -2,7 +2,8 @@
 //!
 //! A round costs a `fstat` when nothing was written, and once a second a look-up of the path: the
 //! file may not be there yet, as the JVM writes its map only on request, or it may have been
-//! replaced. The JVM also writes its map anew in place. That is noticed by the file's size, or
+//! replaced. Where no anonymous memory is mapped for execution, no function can be in it, and only
+//! every tenth look-up is made: that it was mapped may have been lost. The JVM also writes its map anew in place. That is noticed by the file's size, or
 //! because the last bytes that were read have changed; then all of it is read again. Functions that
 //! are still the same do not change by that.
 //!
@@ -17,7 +18,6 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use experiment_format::ids::Pid;
 use experiment_format::units::Nanos;
 
 use super::code::{CodeSources, FunctionCode, ProcessCode};
@@ -27,8 +27,9 @@ use super::growing_file::{GrowingFile, identity};
 use super::jitdump::{JitDump, JitDumpRecord};
 use super::perf_map::PerfMap;
 use super::process_files::ProcessFiles;
-use super::{JitChange, JitRefusal, SharedJit};
+use super::{JitChange, JitRefusal, SharedJit, is_anonymous};
 use crate::files::{Share, may_hold};
+use crate::process::{ProcDir, ProcessFacts};
 use crate::space::Mapping;
 
 /// Most bytes that are read of one process, all files and readings together.
@@ -42,6 +43,8 @@ const MAX_LAST_ROUND_BYTES: u64 = 32 << 20;
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 64 << 10;
 const SECOND_NS: Nanos = Nanos::from_secs(1);
+/// The look-ups in succession that are left out where no anonymous memory is mapped.
+const MAX_LEFT_OUT: u32 = 9;
 
 /// Counts of what was read of one process's JIT files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -102,6 +105,8 @@ pub struct JitWatch {
     /// A time before which nothing was written of what is read now.
     since_ns: Nanos,
     next_look_ns: Nanos,
+    /// The look-ups that were left out since the last one.
+    left_out: u32,
 }
 
 #[derive(Debug)]
@@ -127,20 +132,26 @@ impl Format {
 }
 
 impl JitWatch {
-    /// Returns the reader for a running process, whose program was started, or found, at
-    /// `start_ns`. Its functions are within the limits of `shared`.
+    /// Returns the reader for a process, whose program was started, or found, at `start_ns`. Its
+    /// functions are within the limits of `shared`.
     ///
     /// # Errors
     ///
     /// The process has exited, or must not be read: that takes CAP_SYS_PTRACE, and its files
     /// CAP_DAC_READ_SEARCH.
-    pub fn open(pid: Pid, start_ns: Nanos, shared: &SharedJit) -> Result<JitWatch, JitRefusal> {
-        let files = ProcessFiles::open(pid).map_err(|error| JitRefusal::Io {
-            path: format!("/proc/{pid}").into(),
-            error,
-        })?;
+    pub fn open(
+        proc: ProcDir,
+        facts: &ProcessFacts,
+        start_ns: Nanos,
+        shared: &SharedJit,
+    ) -> io::Result<JitWatch> {
+        let files = ProcessFiles::open(proc, facts)?;
+        Ok(JitWatch::new(files, start_ns, shared))
+    }
+
+    fn new(files: ProcessFiles, start_ns: Nanos, shared: &SharedJit) -> JitWatch {
         let path = format!("/tmp/perf-{}.map", files.own_pid());
-        Ok(JitWatch {
+        JitWatch {
             files,
             path: path.into(),
             growing: None,
@@ -154,7 +165,8 @@ impl JitWatch {
             start_ns,
             since_ns: start_ns,
             next_look_ns: Nanos::ZERO,
-        })
+            left_out: 0,
+        }
     }
 
     /// Notes that the process mapped a file for execution, from `start` to `end`. Returns the
@@ -167,22 +179,30 @@ impl JitWatch {
     /// Not to be called for anonymous memory: when that grows, or its protection changes, the
     /// kernel reports it as mapped once more, with all the code in it.
     pub fn mapped(&mut self, at_ns: Nanos, start: u64, end: u64, path: &[u8]) -> Vec<JitChange> {
-        if dump_number(path) == Some(self.files.own_pid()) {
+        if dump_number(path) == Some(self.files.own_pid().0) {
             let path = Path::new(OsStr::from_bytes(path)).to_owned();
             if path != self.path {
                 self.path = path;
                 self.growing = None;
                 self.counts.bad += self.format.bad();
                 self.format = Format::JitDump(JitDump::default());
-                self.next_look_ns = Nanos::ZERO;
+                (self.next_look_ns, self.left_out) = (Nanos::ZERO, MAX_LEFT_OUT);
             }
         }
         self.functions.clear(at_ns, start, end)
     }
 
     /// Reads what was written since the last call. To be called once a round; `now_ns` must not
-    /// decrease.
-    pub fn poll(&mut self, now_ns: Nanos) -> Vec<JitChange> {
+    /// decrease. `mapped` are the mappings of the process for execution.
+    pub fn poll(&mut self, now_ns: Nanos, mapped: &[Mapping]) -> Vec<JitChange> {
+        if now_ns >= self.next_look_ns
+            && self.left_out < MAX_LEFT_OUT
+            && self.growing.is_none()
+            && !mapped.iter().any(|mapping| is_anonymous(&mapping.file))
+        {
+            self.left_out += 1;
+            self.next_look_ns = now_ns.saturating_add(SECOND_NS);
+        }
         self.round(now_ns, MAX_ROUND_BYTES)
     }
 
@@ -193,9 +213,17 @@ impl JitWatch {
         self.round(now_ns, MAX_LAST_ROUND_BYTES)
     }
 
-    /// Ends all functions, since the process executes another program.
-    pub fn end(mut self, at_ns: Nanos) -> Vec<JitChange> {
-        self.functions.clear(at_ns, 0, u64::MAX)
+    /// Ends all functions, since the process executes another program. Returns them, and the
+    /// reader for that program, if the process lives.
+    pub fn executed(
+        mut self,
+        at_ns: Nanos,
+        shared: &SharedJit,
+    ) -> (Vec<JitChange>, Option<JitWatch>) {
+        let ended = self.functions.clear(at_ns, 0, u64::MAX);
+        let files = self.files.executed().ok();
+        let next = files.map(|files| JitWatch::new(files, at_ns + Nanos(1), shared));
+        (ended, next)
     }
 
     /// Requests the code of a function, which is in the experiment.
@@ -423,6 +451,7 @@ impl JitWatch {
 
     /// Opens the file if there is one now, or another one than before.
     fn look(&mut self) -> Result<(), JitRefusal> {
+        self.left_out = 0;
         let Some(file) = self.files.file(&self.path)? else {
             return Ok(());
         };

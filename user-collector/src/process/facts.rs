@@ -5,28 +5,23 @@
 //! missing or present by itself, and each is bounded. Command line and environment are in the
 //! process's own memory: both are read once and cut at a limit. Their text is safe on a terminal.
 //!
-//! If the number is reused during the read, the facts may be of two processes. So
-//! [`ProcessFacts::start_ticks`] is read before and after, and where they differ there are no
-//! facts.
+//! All are read through one [`ProcDir`], so that they are of one process.
 
-use std::fs::File;
-use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 use experiment_format::ids::Pid;
 use experiment_format::text::printable;
 use experiment_format::units::Nanos;
-use serde::Serialize;
 
 use super::cgroup::Cgroup;
 use super::command_line::quoted;
-use super::proc_files::{effective_uid_of, numbers_of, relatives_of, start_ticks_of};
+use super::proc_dir::ProcDir;
+use super::proc_files::{numbers_of, relatives_of, start_ticks_of, user_ids_of};
 
 /// Most bytes of a command line and of an environment that are read.
 pub const MAX_TEXT_BYTES: usize = 64 * 1024;
 /// Most bytes of the other files.
-const MAX_PROC_FILE_BYTES: usize = 16 * 1024;
+pub(crate) const MAX_PROC_FILE_BYTES: usize = 16 * 1024;
 
 /// Variables in which launchers of parallel programs put the rank, the most reliable first: a
 /// launcher's own before what the resource manager sets beside it.
@@ -41,7 +36,7 @@ const RANK_VARIABLES: [&str; 7] = [
 ];
 
 /// The facts of a process.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessFacts {
     /// Its command line, quoted as for a shell.
     pub command_line: Option<String>,
@@ -51,8 +46,8 @@ pub struct ProcessFacts {
     pub cwd: Option<String>,
     /// The program that it executes, a path in its own root; without the kernel's ` (deleted)`.
     pub executable: Option<String>,
-    /// Effective user id.
-    pub uid: Option<u32>,
+    /// Real, effective, saved and file-system user id.
+    pub users: Option<[u32; 4]>,
     /// Its control group.
     pub cgroup: Option<Cgroup>,
     /// Its rank in a parallel program.
@@ -66,8 +61,34 @@ pub struct ProcessFacts {
 impl ProcessFacts {
     /// Reads the facts of a process. Those that are missing or must not be read are left out.
     #[must_use]
-    pub fn read(pid: Pid) -> ProcessFacts {
-        ProcessFacts::read_in(&Path::new("/proc").join(pid.to_string()))
+    pub fn read(dir: &ProcDir) -> ProcessFacts {
+        let bounded = |name: &str, most| {
+            let read = dir.read(name, most).ok();
+            read.filter(|(bytes, _)| !bytes.is_empty())
+        };
+        let text = |name: &str| bounded(name, MAX_PROC_FILE_BYTES).map(|(bytes, _)| bytes);
+        let link = |name: &str| {
+            let target = dir.link(name).ok()?;
+            let bytes = target.as_bytes();
+            Some(printable(
+                bytes.strip_suffix(b" (deleted)").unwrap_or(bytes),
+            ))
+        };
+        let (stat, status) = (text("stat"), text("status"));
+        ProcessFacts {
+            command_line: bounded("cmdline", MAX_TEXT_BYTES)
+                .and_then(|(bytes, cut)| quoted(&bytes, cut)),
+            relatives: stat.as_deref().map(relatives_of).unwrap_or_default(),
+            cwd: link("cwd"),
+            executable: link("exe"),
+            users: status.as_deref().and_then(user_ids_of),
+            cgroup: text("cgroup").and_then(|bytes| Cgroup::of(&bytes)),
+            mpi_rank: bounded("environ", MAX_TEXT_BYTES).and_then(|(bytes, _)| rank_of(&bytes)),
+            ns_pids: status.as_deref().map_or_else(Vec::new, |status| {
+                numbers_of(status, "NSpid:").map(Pid).collect()
+            }),
+            start_ticks: stat.as_deref().and_then(start_ticks_of),
+        }
     }
 
     /// Returns whether the process started after a time of CLOCK_MONOTONIC. The kernel reports
@@ -85,53 +106,6 @@ impl ProcessFacts {
         self.start_ticks
             .is_some_and(|ticks| TICK_NS.saturating_mul(ticks) > at_ns.saturating_add(asleep_ns))
     }
-
-    fn read_in(dir: &Path) -> ProcessFacts {
-        let text =
-            |name: &str| bounded(&dir.join(name), MAX_PROC_FILE_BYTES).map(|(bytes, _)| bytes);
-        let link = |name: &str| {
-            let target = std::fs::read_link(dir.join(name)).ok()?;
-            let bytes = target.as_os_str().as_bytes();
-            Some(printable(
-                bytes.strip_suffix(b" (deleted)").unwrap_or(bytes),
-            ))
-        };
-        let start = || start_ticks_of(&text("stat")?);
-        let stat = text("stat");
-        let before = stat.as_deref().and_then(start_ticks_of);
-        let status = text("status");
-        let facts = ProcessFacts {
-            command_line: bounded(&dir.join("cmdline"), MAX_TEXT_BYTES)
-                .and_then(|(bytes, cut)| quoted(&bytes, cut)),
-            relatives: stat.as_deref().map(relatives_of).unwrap_or_default(),
-            cwd: link("cwd"),
-            executable: link("exe"),
-            uid: status.as_deref().and_then(effective_uid_of),
-            cgroup: text("cgroup").and_then(|bytes| Cgroup::of(&bytes)),
-            mpi_rank: bounded(&dir.join("environ"), MAX_TEXT_BYTES)
-                .and_then(|(bytes, _)| rank_of(&bytes)),
-            ns_pids: status.as_deref().map_or_else(Vec::new, |status| {
-                numbers_of(status, "NSpid:").map(Pid).collect()
-            }),
-            start_ticks: before,
-        };
-        // Another process has the number by now: what was read may be of either.
-        if before.is_some() && start().is_some_and(|after| Some(after) != before) {
-            return ProcessFacts::default();
-        }
-        facts
-    }
-}
-
-/// Returns the beginning of a file, and whether there is more.
-fn bounded(path: &Path, most: usize) -> Option<(Vec<u8>, bool)> {
-    let mut bytes = Vec::new();
-    let file = File::open(path).ok()?;
-    // What was read before an error is used.
-    let _ = file.take(most as u64 + 1).read_to_end(&mut bytes);
-    let cut = bytes.len() > most;
-    bytes.truncate(most);
-    (!bytes.is_empty()).then_some((bytes, cut))
 }
 
 /// Returns the rank among the variables of an environment, each ended by a NUL.
@@ -162,23 +136,28 @@ mod tests {
 
     #[test]
     fn this_process_is_known_and_none_is_no_error() {
-        let facts = ProcessFacts::read(Pid(std::process::id()));
+        let read = |pid| ProcDir::open(pid).map(|dir| ProcessFacts::read(&dir));
+        let facts = read(Pid(std::process::id())).unwrap();
         let executable = std::env::current_exe().unwrap();
         assert_eq!(
             facts.executable,
             Some(printable(executable.as_os_str().as_bytes()))
         );
-        assert!(facts.start_ticks.is_some() && facts.uid.is_some());
+        assert!(facts.start_ticks.is_some() && facts.users.is_some());
         assert!(facts.command_line.is_some() && facts.cwd.is_some());
         assert_eq!(facts.ns_pids.last(), Some(&Pid(std::process::id())));
-        assert_eq!(ProcessFacts::read(Pid(u32::MAX)), ProcessFacts::default());
+        let empty = tempfile::tempdir().unwrap();
+        let nothing = ProcDir::at(empty.path(), Pid(7)).unwrap();
+        assert_eq!(ProcessFacts::read(&nothing), ProcessFacts::default());
+        assert!(read(Pid(u32::MAX)).is_err());
     }
 
     #[test]
     fn a_long_command_line_is_cut() {
         let tmp = tempfile::tempdir().unwrap();
         std::fs::write(tmp.path().join("cmdline"), vec![b'x'; 2 * MAX_TEXT_BYTES]).unwrap();
-        let line = ProcessFacts::read_in(tmp.path()).command_line.unwrap();
+        let dir = ProcDir::at(tmp.path(), Pid(7)).unwrap();
+        let line = ProcessFacts::read(&dir).command_line.unwrap();
         assert_eq!(line.len(), MAX_TEXT_BYTES + 4);
     }
 

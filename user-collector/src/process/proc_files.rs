@@ -17,6 +17,13 @@ pub(crate) fn numbers_of<'a>(status: &'a [u8], line: &'a str) -> impl Iterator<I
         .map_while(|number| number.parse().ok())
 }
 
+/// Returns real, effective, saved and file-system user id by a `/proc/PID/status`. The kernel escapes
+/// newlines in the process's name, so that no name can look like another line.
+pub(crate) fn user_ids_of(status: &[u8]) -> Option<[u32; 4]> {
+    let users: Vec<_> = numbers_of(status, "Uid:").collect();
+    users.try_into().ok()
+}
+
 /// Returns the effective user id in a `/proc/PID/status`.
 #[must_use]
 pub fn effective_uid_of(status: &[u8]) -> Option<u32> {
@@ -59,5 +66,9 @@ mod tests {
         let status = b"Name:\tx\nNSpid:\t4211\t12\t1\nNSpgid:\t1\n";
         assert_eq!(numbers(status, "NSpid:"), [4211, 12, 1]);
         assert!(numbers(status, "Uid:").is_empty());
+        let status =
+            b"Name:\tUid:\\n 7\nUmask:\t0022\nUid:\t1000\t1001\t1002\t1003\nGid:\t1\t1\t1\t1\n";
+        assert_eq!(user_ids_of(status), Some([1000, 1001, 1002, 1003]));
+        assert_eq!(user_ids_of(b"Uid:\t1\t1\t1\nNSpid:\t1\n"), None);
     }
 }

@@ -73,7 +73,7 @@ fn comments(facts: &ProcessFacts, name: &[u8]) -> Vec<String> {
     add("command line", facts.command_line.clone());
     add("program", facts.executable.clone());
     add("directory", facts.cwd.clone());
-    add("user id", facts.uid.map(|uid| uid.to_string()));
+    add("user id", facts.users.map(|[_, user, ..]| user.to_string()));
     // The root of all groups is no information.
     let cgroup = facts.cgroup.as_ref().filter(|cgroup| cgroup.path != "/");
     if let Some(cgroup) = cgroup {

@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use super::super::jitdump::tests::{header, load};
 use super::*;
+use crate::space::{FileIdentity, MappedFile};
 
 const MS: u64 = 1_000_000;
 
@@ -18,14 +19,30 @@ struct Trial {
 fn trial() -> Trial {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("perf.map");
-    let mut watch =
-        JitWatch::open(Pid(std::process::id()), Nanos(100), &SharedJit::default()).unwrap();
+    let proc = ProcDir::open(Pid(std::process::id())).unwrap();
+    let facts = ProcessFacts::read(&proc);
+    let mut watch = JitWatch::open(proc, &facts, Nanos(100), &SharedJit::default()).unwrap();
     watch.path.clone_from(&path);
     Trial {
         _dir: dir,
         path,
         watch,
         writes: 0,
+    }
+}
+
+/// Memory in which there may be functions.
+fn anonymous() -> Mapping {
+    let file = MappedFile {
+        path: (*b"//anon").into(),
+        build_id: Box::default(),
+        identity: FileIdentity::default(),
+    };
+    Mapping {
+        start: 0x1000,
+        end: 0x2000,
+        offset: 0,
+        file: Arc::new(file),
     }
 }
 
@@ -51,7 +68,7 @@ impl Trial {
     }
 
     fn poll(&mut self, now_ns: Nanos) -> Vec<String> {
-        shown(self.watch.poll(now_ns))
+        shown(self.watch.poll(now_ns, &[anonymous()]))
     }
 }
 
@@ -82,6 +99,20 @@ fn a_map_that_comes_late_is_found_within_a_second() {
     trial.append(b"10 8 a\n");
     assert!(trial.poll(SECOND_NS + Nanos::from_millis(200)).is_empty());
     assert_eq!(trial.poll(SECOND_NS * 2), ["100+a"]);
+}
+
+#[test]
+fn without_anonymous_memory_every_tenth_look_is_made() {
+    let mut trial = trial();
+    let mut poll = |at: u64, mapped: &[Mapping]| {
+        let at_ns = Nanos::from_secs(at);
+        !trial.watch.poll(at_ns, mapped).is_empty()
+    };
+    fs::write(&trial.path, "10 8 a\n").unwrap();
+    let found = (1..20).find(|at| poll(*at, &[]));
+    assert_eq!(found, Some(10));
+    fs::write(&trial.path, "10 8 a\n30 8 longer\n").unwrap();
+    assert!(poll(11, &[]), "a file that was found is read on");
 }
 
 #[test]
@@ -122,7 +153,7 @@ fn a_round_is_short_and_the_last_one_is_not() {
         .map(|index| format!("{:x} 8 function-{index}\n", index * 8))
         .collect();
     trial.append(text.as_bytes());
-    let first = trial.watch.poll(Nanos(1000)).len();
+    let first = trial.watch.poll(Nanos(1000), &[anonymous()]).len();
     assert!(first < 300_000);
     let counts = trial.watch.counts();
     assert_eq!(counts.bytes, MAX_ROUND_BYTES);
@@ -187,7 +218,10 @@ fn a_dump_is_read_in_the_place_of_the_map() {
         ["100+early", "1500-10", "1501+b", "2000+late"]
     );
     assert_eq!(trial.watch.counts().bad, 1);
-    assert_eq!(shown(trial.watch.end(Nanos(3000))).len(), 3);
+    assert_eq!(
+        shown(trial.watch.executed(Nanos(3000), &SharedJit::default()).0).len(),
+        3
+    );
 }
 
 #[test]
@@ -203,7 +237,7 @@ fn a_refused_function_leaves_the_code_of_the_one_before_it() {
     trial
         .watch
         .mapped(Nanos(1200), 0x1000, 0x2000, dump.as_os_str().as_bytes());
-    let changes = trial.watch.poll(Nanos(2000));
+    let changes = trial.watch.poll(Nanos(2000), &[anonymous()]);
     let [JitChange::Begin { dump_offset, .. }] = &changes[..] else {
         panic!("{changes:?}");
     };
