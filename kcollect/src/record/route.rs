@@ -25,7 +25,7 @@ use user_collector::jit::SharedJit;
 use user_collector::loaded_code::LoadedCode;
 use user_collector::process::DirectoryNames;
 use user_collector::process::ProcessTracker;
-use user_collector::process::{ProcessInstance, ProcessTable};
+use user_collector::process::{ProcessInstance, ProcessTable, TrackedProcess};
 use user_collector::space::Mapping;
 
 use super::activity::{ThreadActivity, TypedHeader};
@@ -144,7 +144,7 @@ impl Router {
             kernel,
             accounts: Accounts::new(&plan.targets, plan.limit, beginning.threads),
             usage: ProcessUsage::new(start_ns),
-            last_threads: LivingThreads::new(),
+            last_threads: LivingThreads::default(),
             subexperiments: BTreeMap::new(),
             names: DirectoryNames::new(),
             held: BTreeMap::new(),
@@ -199,15 +199,17 @@ impl Router {
         stack: Option<Arc<UserStack>>,
     ) {
         let instance = activity.instance;
+        if self.to_subexperiment(&activity, stack.as_deref()) {
+            return;
+        }
         self.begin_if_due(context, instance, activity.header.time_ns());
-        let Some(process) = context.tracker.get(instance) else {
-            return self.to_founder(context.processes, &activity);
-        };
-        if let Some(experiment) = self.subexperiments.get_mut(&instance) {
-            let kernel = &self.inherited.kernel;
-            let result = experiment.activity(&activity, stack.as_deref(), kernel);
-            self.note(result);
-        } else if process.first.is_none() && !context.policy.waits_for_ticks() {
+        if self.to_subexperiment(&activity, stack.as_deref()) {
+            return;
+        }
+        let process = context.tracker.get(instance);
+        let waits =
+            |process: &TrackedProcess| process.first.is_some() || context.policy.waits_for_ticks();
+        if !process.is_some_and(waits) {
             self.to_founder(context.processes, &activity);
         } else if self.held_activities < MAX_HELD_ACTIVITIES {
             self.held_activities += 1;
@@ -219,6 +221,17 @@ impl Router {
             self.not_held += 1;
             self.to_founder(context.processes, &activity);
         }
+    }
+
+    /// Writes what a thread did into the subexperiment of its process, and returns whether there is
+    /// one.
+    fn to_subexperiment(&mut self, activity: &ThreadActivity, stack: Option<&UserStack>) -> bool {
+        let Some(experiment) = self.subexperiments.get_mut(&activity.instance) else {
+            return false;
+        };
+        let result = experiment.activity(activity, stack, &self.inherited.kernel);
+        self.note(result);
+        true
     }
 
     /// Writes what a thread did into the founder: no subexperiment has it.

@@ -8,10 +8,9 @@
 //! The side-band comes before the snapshot: its records have exact times. A snapshot entry only
 //! adds what the side-band has not reported, since a read of `/proc` has no exact time.
 
-use std::collections::HashMap;
-
 use experiment_format::ids::Pid;
 use experiment_format::units::Nanos;
+use rustc_hash::FxHashMap;
 
 use super::ProcessInstance;
 
@@ -46,10 +45,10 @@ pub struct ExecutableFile {
 /// All processes seen so far.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessTable {
-    by_pid: HashMap<Pid, ProcessInfo>,
+    by_pid: FxHashMap<Pid, ProcessInfo>,
     /// Processes whose pid another one has by now, with the time since when: records of what they
     /// did may still come.
-    former: HashMap<ProcessInstance, (Nanos, ProcessInfo)>,
+    former: FxHashMap<ProcessInstance, (Nanos, ProcessInfo)>,
     last_instance_number: u64,
 }
 

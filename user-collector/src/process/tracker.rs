@@ -1,10 +1,11 @@
 //! The processes of the recording, each of all those that have had its number: when it was forked
 //! and exited, whether it is to be followed, and what it was called when that was decided.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use experiment_format::ids::Pid;
 use experiment_format::units::Nanos;
+use rustc_hash::FxHashMap;
 
 use super::{ProcessInstance, ProcessTable};
 
@@ -70,7 +71,7 @@ pub struct FirstRecord {
 #[derive(Debug, Default)]
 pub struct ProcessTracker {
     tracked: BTreeMap<ProcessInstance, TrackedProcess>,
-    instances: HashMap<Pid, ProcessInstance>,
+    instances: FxHashMap<Pid, ProcessInstance>,
 }
 
 impl ProcessTracker {

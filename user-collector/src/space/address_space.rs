@@ -2,11 +2,12 @@
 //!
 //! Events must come in time order.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use experiment_format::ids::Pid;
 use experiment_format::units::Nanos;
+use rustc_hash::FxHashMap;
 
 use crate::space::{Mapping, Mappings};
 
@@ -43,7 +44,7 @@ pub struct AddressSpace {
     next_change: u64,
     /// Mappings that began after the last record of this space: the number of the change, by the
     /// first address.
-    unused: HashMap<u64, u64>,
+    unused: FxHashMap<u64, u64>,
     /// Whether all changes are kept.
     complete: bool,
     code: Option<MappedCode>,
@@ -92,7 +93,7 @@ impl AddressSpace {
     /// only maps and unmaps would fill the disk.
     pub fn note_use(&mut self) {
         if !self.unused.is_empty() {
-            self.unused = HashMap::new();
+            self.unused = FxHashMap::default();
         }
     }
 
@@ -204,7 +205,7 @@ pub fn mappings_between(code: &[Mapping], start: u64, end: u64) -> impl Iterator
 /// The address spaces of all processes.
 #[derive(Debug, Default)]
 pub struct AddressSpaces {
-    by_pid: HashMap<Pid, AddressSpace>,
+    by_pid: FxHashMap<Pid, AddressSpace>,
 }
 
 impl AddressSpaces {

@@ -6,12 +6,13 @@
 //! their number.
 
 use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use bpf_abi::{RecordHeader, ThreadRecord};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::microstate::Microstate;
 use experiment_format::units::Ticks;
+use rustc_hash::FxHashMap;
 use user_collector::process::instance_of;
 use user_collector::process::{ProcessInstance, ProcessTable};
 
@@ -77,21 +78,21 @@ impl TaskId {
 }
 
 /// The last records of threads that had not exited, by their tasks.
-pub type LivingThreads = HashMap<TaskId, ThreadRecord>;
+pub type LivingThreads = FxHashMap<TaskId, ThreadRecord>;
 
 /// The sums of an experiment.
 #[derive(Debug, Default)]
 pub struct Accounts {
-    processes: HashMap<ProcessInstance, ProcessTimes>,
+    processes: FxHashMap<ProcessInstance, ProcessTimes>,
     max_rows: usize,
     merged: ProcessTimes,
     merged_processes: u64,
     /// The latest record of each thread that has not exited, by their tasks.
-    living: HashMap<TaskId, ThreadRecord>,
+    living: LivingThreads,
     /// The same at the beginning of these sums, where another experiment has those until then.
     before: LivingThreads,
     /// On-CPU ticks of the threads that have not exited, by tid.
-    ticks: HashMap<Tid, OnCpuTicks>,
+    ticks: FxHashMap<Tid, OnCpuTicks>,
     /// The sum of all threads that have exited, or were closed when the recording stopped.
     exited: Times,
     /// The processes and threads of `-T`, in the order of the command line. Their times are kept
@@ -192,10 +193,10 @@ impl Accounts {
         &self,
         processes: impl Iterator<Item = ProcessInstance>,
         instance: impl Fn(Pid) -> ProcessInstance,
-    ) -> HashMap<ProcessInstance, (Times, usize)> {
+    ) -> FxHashMap<ProcessInstance, (Times, usize)> {
         let row = |key: &ProcessInstance| self.processes.get(key);
         let times = |key| (key, (row(&key).map(|row| row.times).unwrap_or_default(), 0));
-        let mut sums: HashMap<_, _> = processes.map(times).collect();
+        let mut sums: FxHashMap<_, _> = processes.map(times).collect();
         for thread in self.living.values() {
             if let Some((times, living)) = sums.get_mut(&instance(thread.header.pid())) {
                 // The process's sum has the thread's ticks already.
@@ -307,7 +308,7 @@ mod tests {
 
     #[test]
     fn rows_are_by_process_not_by_pid() {
-        let mut accounts = Accounts::new(&[], None, HashMap::new());
+        let mut accounts = Accounts::new(&[], None, LivingThreads::default());
         accounts.tick(owner(Pid(7), 1), Microstate::User, Ticks(3));
         accounts.tick(owner(Pid(7), 2), Microstate::System, Ticks(5));
         accounts.tick(owner(Pid(7), 1), Microstate::User, Ticks(1));
@@ -323,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_thread_counts_once_before_and_after_its_exit() {
-        let mut accounts = Accounts::new(&[], None, HashMap::new());
+        let mut accounts = Accounts::new(&[], None, LivingThreads::default());
         let mut thread = ThreadRecord {
             task: 9,
             tracked_ns: 10,
@@ -350,7 +351,7 @@ mod tests {
 
     #[test]
     fn processes_have_the_times_of_their_threads_until_now() {
-        let mut accounts = Accounts::new(&[], None, HashMap::new());
+        let mut accounts = Accounts::new(&[], None, LivingThreads::default());
         for (pid, task) in [(7, 1), (7, 2), (8, 3), (9, 4)] {
             let mut thread = ThreadRecord {
                 task,
@@ -389,7 +390,7 @@ mod tests {
             thread.counts.read_calls = tracked_ns / 10;
             thread
         };
-        let mut first = Accounts::new(&[], None, HashMap::new());
+        let mut first = Accounts::new(&[], None, LivingThreads::default());
         first.update_living(thread(30));
         let living = first.take_living();
         let mut second = Accounts::new(&[], None, living);
@@ -410,7 +411,7 @@ mod tests {
 
     #[test]
     fn merging_bounds_the_rows_and_keeps_the_sum() {
-        let mut accounts = Accounts::new(&[], None, HashMap::new());
+        let mut accounts = Accounts::new(&[], None, LivingThreads::default());
         for pid in 0..100_000 {
             let ticks = 1 + u64::from(pid % 100 == 0) * 50;
             accounts.tick(owner(Pid(pid), 1), Microstate::User, Ticks(ticks));

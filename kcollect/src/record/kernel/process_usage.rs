@@ -1,11 +1,10 @@
 //! gprofng's records of resource usage, which a sample has of each followed process.
 
-use std::collections::HashMap;
-
 use experiment_format::ids::Pid;
 use experiment_format::microstate::Microstate;
 use experiment_format::units::Nanos;
 use experiment_format::usage::UsageRecord;
+use rustc_hash::FxHashMap;
 use user_collector::process::ProcessInstance;
 
 use super::accounts::Accounts;
@@ -15,7 +14,7 @@ use super::times::{OnCpuTicks, Times};
 #[derive(Debug)]
 pub struct ProcessUsage {
     start_ns: Nanos,
-    splits: HashMap<ProcessInstance, Split>,
+    splits: FxHashMap<ProcessInstance, Split>,
 }
 
 impl ProcessUsage {
@@ -25,7 +24,7 @@ impl ProcessUsage {
     pub fn new(start_ns: Nanos) -> ProcessUsage {
         ProcessUsage {
             start_ns,
-            splits: HashMap::new(),
+            splits: FxHashMap::default(),
         }
     }
 
@@ -36,8 +35,8 @@ impl ProcessUsage {
         at_ns: Nanos,
         processes: impl Iterator<Item = ProcessInstance>,
         instance: impl Fn(Pid) -> ProcessInstance,
-    ) -> HashMap<ProcessInstance, UsageRecord> {
-        let mut records = HashMap::new();
+    ) -> FxHashMap<ProcessInstance, UsageRecord> {
+        let mut records = FxHashMap::default();
         for (key, (times, living)) in accounts.of_processes(processes, instance) {
             let mut states = times.ns;
             let split = self.splits.entry(key).or_default();

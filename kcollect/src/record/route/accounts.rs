@@ -1,12 +1,11 @@
 //! The sums of threads and processes, which every record of them adds to, and the samples that are
 //! taken of them.
 
-use std::collections::HashMap;
-
 use bpf_abi::ThreadRecord;
 use experiment_format::Result;
 use experiment_format::units::{Nanos, Ticks};
 use experiment_format::usage::UsageRecord;
+use rustc_hash::FxHashMap;
 use user_collector::process::{ProcessInstance, ProcessTable};
 use user_collector::process::{ProcessTracker, instance_of};
 
@@ -147,7 +146,7 @@ impl Router {
         wanted: &[ProcessInstance],
         processes: &ProcessTable,
         at_ns: Nanos,
-    ) -> HashMap<ProcessInstance, UsageRecord> {
+    ) -> FxHashMap<ProcessInstance, UsageRecord> {
         let instance = |pid| instance_of(processes, pid);
         let wanted = wanted.iter().copied();
         self.usage.records(&self.accounts, at_ns, wanted, instance)
