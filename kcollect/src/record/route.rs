@@ -199,11 +199,11 @@ impl Router {
         stack: Option<Arc<UserStack>>,
     ) {
         let instance = activity.instance;
-        if self.to_subexperiment(&activity, stack.as_deref()) {
+        if self.write_followed(&activity, stack.as_deref()) {
             return;
         }
         self.begin_if_due(context, instance, activity.header.time_ns());
-        if self.to_subexperiment(&activity, stack.as_deref()) {
+        if self.write_followed(&activity, stack.as_deref()) {
             return;
         }
         let process = context.tracker.get(instance);
@@ -225,7 +225,7 @@ impl Router {
 
     /// Writes what a thread did into the subexperiment of its process, and returns whether there is
     /// one.
-    fn to_subexperiment(&mut self, activity: &ThreadActivity, stack: Option<&UserStack>) -> bool {
+    fn write_followed(&mut self, activity: &ThreadActivity, stack: Option<&UserStack>) -> bool {
         let Some(experiment) = self.subexperiments.get_mut(&activity.instance) else {
             return false;
         };

@@ -288,6 +288,8 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{PermissionsExt as _, symlink};
 
+    use nix::sys::stat::Mode;
+
     use super::*;
 
     fn open(pid: u32) -> io::Result<ProcessFiles> {

@@ -2,6 +2,8 @@ use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::time::{Duration, SystemTime};
 
+use experiment_format::ids::Pid;
+
 use super::super::jitdump::tests::{header, load};
 use super::*;
 use crate::space::{FileIdentity, MappedFile};
