@@ -3,9 +3,9 @@
 //! A round costs a `fstat` when nothing was written, and once a second a look-up of the path: the
 //! file may not be there yet, as the JVM writes its map only on request, or it may have been
 //! replaced. Where no anonymous memory is mapped for execution, no function can be in it, and only
-//! every tenth look-up is made: that it was mapped may have been lost. The JVM also writes its map anew in place. That is noticed by the file's size, or
-//! because the last bytes that were read have changed; then all of it is read again. Functions that
-//! are still the same do not change by that.
+//! every tenth look-up is made: that it was mapped may have been lost. The JVM also writes its map
+//! anew in place. That is noticed by the file's size, or because the last bytes that were read have
+//! changed; then all of it is read again. Functions that are still the same do not change by that.
 //!
 //! Where a process has a jitdump its perf map is not read: the dump has times, and both name the
 //! same functions.

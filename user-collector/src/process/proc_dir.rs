@@ -96,12 +96,13 @@ mod tests {
             .spawn()
             .unwrap();
         let dir = ProcDir::open(Pid(child.id())).unwrap();
-        assert_eq!(dir.read("comm", 100).unwrap(), (b"sleep\n".to_vec(), false));
-        assert_eq!(dir.read("comm", 3).unwrap(), (b"sle".to_vec(), true));
-        let opened = dir.file("comm").unwrap();
+        let (stat, cut) = dir.read("stat", 10_000).unwrap();
+        assert!(stat.starts_with(format!("{} (", child.id()).as_bytes()) && !cut);
+        assert_eq!(dir.read("stat", 3).unwrap(), (stat[..3].to_vec(), true));
+        let opened = dir.file("stat").unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(dir.read("comm", 100).is_err() && dir.link("exe").is_err());
+        assert!(dir.read("stat", 100).is_err() && dir.link("exe").is_err());
         assert!({ opened }.read(&mut [0; 10]).is_err());
         assert!(ProcDir::open(Pid(child.id())).is_err());
     }

@@ -17,8 +17,8 @@ pub(crate) fn numbers_of<'a>(status: &'a [u8], line: &'a str) -> impl Iterator<I
         .map_while(|number| number.parse().ok())
 }
 
-/// Returns real, effective, saved and file-system user id by a `/proc/PID/status`. The kernel escapes
-/// newlines in the process's name, so that no name can look like another line.
+/// Returns real, effective, saved and file-system user id by a `/proc/PID/status`. The kernel
+/// escapes newlines in the process's name, so that no name can look like another line.
 pub(crate) fn user_ids_of(status: &[u8]) -> Option<[u32; 4]> {
     let users: Vec<_> = numbers_of(status, "Uid:").collect();
     users.try_into().ok()
