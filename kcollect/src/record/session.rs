@@ -23,8 +23,8 @@ use super::directory::{create, creation_failure, shown_path};
 use super::dispatch::Dispatcher;
 use super::dry_run;
 use super::governor::Governor;
+use super::hardening::priority::{RaisedPriority, no_priority};
 use super::hardening::privileges::{self, Requirements};
-use super::hardening::rt_priority::{RtPriority, no_rt_priority};
 use super::input::inputs::Inputs;
 use super::kernel::code::KernelCode;
 use super::load_phase::{LoadPhase, cannot_start, starter};
@@ -142,7 +142,7 @@ impl<'a> Session<'a> {
             ));
         }
         if let Err(error) = inputs.start_reader() {
-            output.detail(&no_rt_priority(&error));
+            output.detail(&no_priority(&error));
         }
         let detail = |text: &str| output.detail(text);
         let beginning = Beginning {
@@ -203,8 +203,8 @@ impl<'a> Session<'a> {
     fn run(&mut self, output: &mut Output) -> Result<(), Failure> {
         let threads =
             iter::once(Tid::from_raw(gettid().as_raw())).chain(self.dispatcher.table_maker());
-        let _rt_priority = RtPriority::duty_cycled(threads.collect())
-            .inspect_err(|error| output.detail(&no_rt_priority(error)))
+        let _raised = RaisedPriority::of(threads.collect())
+            .inspect_err(|error| output.detail(&no_priority(&(*error).into())))
             .ok();
         let mut next_round = self.started_ns + ROUND_NS;
         let mut time = self.started_ns;

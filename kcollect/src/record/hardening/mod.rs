@@ -1,6 +1,6 @@
-//! What kcollect claims of the machine for itself, and what it drops: real-time priority,
-//! capabilities, system calls.
+//! What kcollect claims of the machine for itself, and what it drops: priority, capabilities, system
+//! calls.
 
+pub mod priority;
 pub mod privileges;
-pub mod rt_priority;
 pub mod seccomp;

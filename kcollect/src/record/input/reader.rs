@@ -20,7 +20,7 @@ use counters::perf::ring::PerfRing;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use crate::record::hardening::rt_priority;
+use crate::record::hardening::priority;
 
 /// Waiting bytes above which the rings are not emptied: some 30 seconds of records when two CPUs
 /// run one short-lived process after the other.
@@ -131,7 +131,7 @@ impl Reader {
             .name("reader".to_owned())
             .spawn(move || {
                 // The receiver waits for it below, so this can't fail.
-                let _ = sender.send(rt_priority::always());
+                let _ = sender.send(priority::set_real_time());
                 // Without descriptors there is nothing to wait for: the rings are then emptied by
                 // `take` alone.
                 let _ = state.keep_empty();
