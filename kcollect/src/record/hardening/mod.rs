@@ -1,5 +1,5 @@
-//! What kcollect claims of the machine for itself, and what it drops: priority, capabilities, system
-//! calls.
+//! What kcollect claims of the machine for itself, and what it drops: priority, capabilities,
+//! system calls.
 
 pub mod priority;
 pub mod privileges;
