@@ -172,6 +172,10 @@ fn one_file(directory: &Path, number: u64) -> Result<()> {
 }
 
 fn functions(work: &Work) -> Result<u64> {
+    // Without memory that can be executed, there is no function to be looked for.
+    let modes = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
+    // SAFETY: the kernel chooses a place where nothing is.
+    unsafe { mmap_anonymous(None, PAGE, modes, MapFlags::MAP_PRIVATE)? };
     let path = format!("/tmp/perf-{}.map", std::process::id());
     let mut map = BufWriter::new(File::create(&path)?);
     let done = repeat(work, |number| {
