@@ -20,8 +20,8 @@ use super::proc_files::{numbers_of, relatives_of, start_ticks_of, user_ids_of};
 
 /// Most bytes of a command line and of an environment that are read.
 pub const MAX_TEXT_BYTES: usize = 64 * 1024;
-/// Most bytes of the other files.
-pub(crate) const MAX_PROC_FILE_BYTES: usize = 16 * 1024;
+/// Most bytes of the other files: a process may have 65,536 groups, which are in its `status`.
+pub(crate) const MAX_PROC_FILE_BYTES: usize = 1 << 20;
 
 /// Variables in which launchers of parallel programs put the rank, the most reliable first: a
 /// launcher's own before what the resource manager sets beside it.
