@@ -149,6 +149,19 @@ pub fn online_cpus() -> Result<BTreeSet<usize>> {
     Ok(cpus.into_iter().map(|cpu| cpu as usize).collect())
 }
 
+/// Returns whether the kernel has btrfs; says so if it has not.
+///
+/// # Errors
+/// When the kernel's list of file systems cannot be read.
+pub fn has_btrfs() -> Result<bool> {
+    let known = fs::read_to_string("/proc/filesystems")?;
+    let has = known.contains("\tbtrfs\n");
+    if !has {
+        println!("skipped: the kernel has no btrfs");
+    }
+    Ok(has)
+}
+
 /// Returns the CPU that loads are pinned to: the last one, since most interrupts go to the first.
 ///
 /// # Errors

@@ -19,7 +19,7 @@ use tests::command::{POLL_INTERVAL, Running, run};
 use tests::gprofng;
 use tests::kcollect::{Recording, binary, command, experiment_in, record};
 use tests::machine::disturbance::judge_times;
-use tests::machine::{Shared, alone};
+use tests::machine::{Shared, alone, has_btrfs};
 use tests::workload::proctorture::PROCTORTURE;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -339,9 +339,7 @@ fn root_the_load_has_the_resource_limits_of_its_caller() -> Result<()> {
 /// symbol table.
 #[test]
 fn root_a_copy_shares_the_blocks_of_its_file_where_it_can() -> Result<()> {
-    let known = fs::read_to_string("/proc/filesystems")?;
-    if !known.contains("\tbtrfs\n") {
-        println!("skipped: the kernel has no btrfs");
+    if !has_btrfs()? {
         return Ok(());
     }
     let _machine = Shared::take()?;

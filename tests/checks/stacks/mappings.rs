@@ -1,7 +1,6 @@
 //! Mappings change while user stacks are unwound, and files are deleted soon, or are of file
 //! systems that the kernel and user space describe differently.
 
-use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use tests::command::run;
 use tests::experiment::followed::Followed;
 use tests::kcollect::{Recording, record};
-use tests::machine::{Exclusive, Shared};
+use tests::machine::{Exclusive, Shared, has_btrfs};
 use tests::workload::proctorture::PROCTORTURE;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -123,9 +122,7 @@ fn root_files_on_an_overlay_have_their_tables() -> Result<()> {
 /// busy until the program is archived.
 #[test]
 fn root_files_on_btrfs_have_their_tables() -> Result<()> {
-    let known = fs::read_to_string("/proc/filesystems")?;
-    if !known.contains("\tbtrfs\n") {
-        println!("skipped: the kernel has no btrfs");
+    if !has_btrfs()? {
         return Ok(());
     }
     let _machine = Shared::take()?;

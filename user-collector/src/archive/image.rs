@@ -68,10 +68,13 @@ pub(super) fn write(
     };
     let tables = AppendedTables::new(elf, functions, content, text);
     match text {
-        true => copy(file, length, writer)?,
+        true => {
+            copy(file, length, writer)?;
+            writer.replace_beginning(bytes_of(&tables.header))?;
+        }
         false => writer.write_all(bytes_of(&tables.header))?,
     }
-    let mut out = BufWriter::with_capacity(TABLE_BUFFER_BYTES, &mut *writer);
+    let mut out = BufWriter::with_capacity(TABLE_BUFFER_BYTES, writer);
     out.write_all(&[0; TABLE_ALIGNMENT as usize][..padding(content) as usize])?;
     out.write_all(bytes_of(&symbol(0, 0, 0, None)))?;
     for function in &functions.list {
@@ -85,9 +88,7 @@ pub(super) fn write(
     let behind = functions.names.len() + tables.names.len();
     out.write_all(&[0; TABLE_ALIGNMENT as usize][..padding(behind as u64) as usize])?;
     out.write_all(bytes_of_slice(&sections))?;
-    out.flush()?;
-    drop(out);
-    writer.replace_beginning(bytes_of(&tables.header))
+    out.flush()
 }
 
 fn padding(length: u64) -> u64 {
