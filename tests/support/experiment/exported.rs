@@ -306,7 +306,9 @@ pub fn pprof(bytes: &[u8]) -> Result<States> {
     let mut sums = vec![0; types.len()];
     for sample in messages(&profile, 2) {
         let sample = fields(sample)?;
-        ensure!(numbers(&sample, 1)?.iter().all(|id| locations.contains(id)));
+        let stack = numbers(&sample, 1)?;
+        ensure!(!stack.is_empty(), "`go tool pprof` drops it");
+        ensure!(stack.iter().all(|id| locations.contains(id)));
         let values = numbers(&sample, 2)?;
         ensure!(values.len() == sums.len());
         for (sum, value) in sums.iter_mut().zip(values) {

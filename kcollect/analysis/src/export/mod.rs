@@ -39,6 +39,9 @@ use crate::load::lines::LookupPaths;
 use crate::model::{Model, ShownUnit, TracedEvents};
 use crate::sources::Sources;
 
+/// The function of a stack without frames, in formats that need one.
+const NO_STACK: &str = "<no stack>";
+
 /// A format of another tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExportFormat {

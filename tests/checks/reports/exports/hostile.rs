@@ -1,4 +1,4 @@
-//! An experiment with hostile names.
+//! An experiment with hostile names, and a stack without frames.
 
 use std::path::{Path, PathBuf};
 
@@ -33,7 +33,8 @@ pub(super) const NAMES: [&str; 10] = [
     "[lock]_[k]",
 ];
 
-/// Writes an experiment with such names wherever the format permits them.
+/// Writes an experiment with such names wherever the format permits them, and with time in no
+/// function.
 pub(super) fn hostile(parent: &Path) -> Result<PathBuf> {
     let request = NameRequest::Exactly("made.1.er".into());
     let (dir, _) = ExperimentDir::create(parent, &request, None)?;
@@ -118,11 +119,23 @@ pub(super) fn hostile(parent: &Path) -> Result<PathBuf> {
             detail: 0,
         })?;
     }
+    // Of an interval whose stack the kernel did not return.
+    let stack = founder.stack(&[], StackEnd::Complete)?;
+    founder.tick(&ClockTick {
+        cpu: 0,
+        time_ns: Nanos(start + 50_000_000),
+        stack,
+        tid: Tid(1),
+        pid: Pid(1),
+        state: Microstate::Sleep,
+        ticks: Ticks(7),
+        detail: 0,
+    })?;
     Ok(founder.close(Nanos(60_000_000_000))?)
 }
 
 #[test]
-fn hostile_names_break_no_format() -> Result<()> {
+fn hostile_names_and_empty_stacks_break_no_format() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let experiment = hostile(directory.path())?;
     let model = Model::load(std::slice::from_ref(&experiment))?;

@@ -25,6 +25,7 @@ use rustc_hash::FxHashMap;
 
 use self::libraries::Libraries;
 use self::lifetimes::TaskLifetimes;
+use super::NO_STACK;
 use super::folded::state_frame;
 use super::selected::{Selected, SelectedThread, Slice, state_title};
 use crate::model::{FrameId, Model, ObjectKind, ProcessId, STATE_SLOTS, StackId};
@@ -199,7 +200,7 @@ fn names(model: &Model, profile: &mut Profile) -> ProfileNames {
     ProfileNames {
         functions,
         states,
-        no_stack: (profile.intern_string("<no stack>"), CategoryHandle::OTHER),
+        no_stack: (profile.intern_string(NO_STACK), CategoryHandle::OTHER),
     }
 }
 

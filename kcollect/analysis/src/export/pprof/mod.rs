@@ -5,7 +5,8 @@
 //! labels are `pid`, `tid`, `comm` and `thread`. Load objects are mappings, with build ids if the
 //! experiment has copies of the files. Addresses are synthetic: load objects are placed one after
 //! the other, so that an address minus the start of its mapping is the position in the file. Real
-//! mappings differ between the processes that share a profile.
+//! mappings differ between the processes that share a profile. A stack without frames has one here,
+//! [`NO_STACK`]: `go tool pprof` drops samples without a location.
 //!
 //! Samples are written as they are made; the tables are kept until the end.
 
@@ -20,6 +21,7 @@ use prost::Message;
 use rustc_hash::FxHashMap;
 
 use self::proto::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
+use super::NO_STACK;
 use super::selected::{Selected, state_name};
 use crate::load::build_ids;
 use crate::metric::BaseMetric;
@@ -60,6 +62,8 @@ struct Used {
     frames: Vec<bool>,
     functions: Vec<bool>,
     objects: Vec<bool>,
+    /// The stack without frames.
+    no_stack: bool,
 }
 
 /// Writes the profile.
@@ -166,6 +170,7 @@ fn samples(
         frames: vec![false; model.frames.len()],
         functions: vec![false; model.functions.len()],
         objects: vec![false; model.objects.len()],
+        no_stack: false,
     };
     let keys = ["pid", "tid", "comm", "thread"].map(|key| strings.get(key));
     for of in selected.threads() {
@@ -186,16 +191,13 @@ fn samples(
         let mut stacks: Vec<_> = stacks.into_iter().collect();
         stacks.sort_unstable_by_key(|(stack, _)| *stack);
         for (stack, (ticks, sums)) in stacks {
-            let location_id = model.stacks.frames(stack).map(|frame| {
-                used.mark(model, frame);
-                u64::from(frame.0) + 1
-            });
+            let location_id = used.locations(model, stack);
             let value = match memory_type(model) {
                 Some(_) => vec![ticks],
                 None => time_values(selected, ticks, &sums),
             };
             let sample = Sample {
-                location_id: location_id.collect(),
+                location_id,
                 value,
                 label: labels.clone(),
             };
@@ -221,6 +223,21 @@ fn time_values(selected: &Selected<'_>, ticks: i64, sums: &Sums) -> Vec<i64> {
 }
 
 impl Used {
+    /// Returns the ids of the locations of a stack, leaf first, and marks what they refer to.
+    fn locations(&mut self, model: &Model, stack: StackId) -> Vec<u64> {
+        if stack == StackId::EMPTY {
+            self.no_stack = true;
+            return vec![model.frames.len() as u64 + 1];
+        }
+        let frames = model.stacks.frames(stack);
+        frames
+            .map(|frame| {
+                self.mark(model, frame);
+                u64::from(frame.0) + 1
+            })
+            .collect()
+    }
+
     fn mark(&mut self, model: &Model, frame: FrameId) {
         self.frames[frame.index()] = true;
         let function = model.frame(frame).function;
@@ -274,7 +291,34 @@ fn tables(
         };
         part(out, &locations)?;
     }
+    if used.no_stack {
+        part(out, &no_stack(model, strings))?;
+    }
     Ok(())
+}
+
+/// Returns the function and the location of the stack without frames. Their ids follow those of the
+/// model's.
+fn no_stack(model: &Model, strings: &mut StringTable) -> Profile {
+    let function = Function {
+        id: model.functions.len() as u64 + 1,
+        name: strings.get(NO_STACK),
+        system_name: strings.get(NO_STACK),
+        filename: strings.get(""),
+    };
+    let location = Location {
+        id: model.frames.len() as u64 + 1,
+        mapping_id: 0,
+        address: 0,
+        line: vec![Line {
+            function_id: function.id,
+        }],
+    };
+    Profile {
+        function: vec![function],
+        location: vec![location],
+        ..Profile::default()
+    }
 }
 
 /// Returns the positions whose flags are set.
