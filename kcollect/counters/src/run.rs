@@ -11,12 +11,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 /// Waits for a signal, up to `timeout` rounded up to whole milliseconds.
 pub(crate) fn wait_for_signals(signals: &Signals, timeout: Duration) -> Result<(), Failure> {
     let timeout = timeout + Duration::from_micros(999);
-    let mut fds: Vec<_> = signals
-        .fds()
-        .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
-        .collect();
     match poll(
-        &mut fds,
+        &mut [PollFd::new(signals.fd(), PollFlags::POLLIN)],
         PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX),
     ) {
         Ok(_) | Err(Errno::EINTR) => Ok(()),

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -39,12 +40,54 @@ pub fn has_terminal() -> bool {
     File::open("/dev/tty").is_ok()
 }
 
+/// A list of CPUs of `/sys/devices/system/cpu`, which may be read again and again.
+#[derive(Debug)]
+pub struct CpuList {
+    file: File,
+    path: &'static str,
+}
+
+impl CpuList {
+    /// Opens the list of the CPUs that are online.
+    ///
+    /// # Errors
+    /// Those of open(2).
+    pub fn online() -> io::Result<CpuList> {
+        CpuList::open("/sys/devices/system/cpu/online")
+    }
+
+    fn open(path: &'static str) -> io::Result<CpuList> {
+        let file = File::open(path).map_err(|error| of_path(path, &error))?;
+        Ok(CpuList { file, path })
+    }
+
+    /// Returns the CPUs that are in the list now.
+    ///
+    /// # Errors
+    /// It cannot be read or is not a list.
+    pub fn read(&self) -> io::Result<CpuSet> {
+        // sysfs has no file longer than its smallest page.
+        let mut text = [0; 4096];
+        let read = self.file.read_at(&mut text, 0);
+        let length = read.map_err(|error| of_path(self.path, &error))?;
+        let text = String::from_utf8_lossy(&text[..length]);
+        parse_cpu_list(&text).ok_or_else(|| {
+            let message = format!("{}: not a list of CPUs: {text:?}", self.path);
+            io::Error::new(io::ErrorKind::InvalidData, message)
+        })
+    }
+}
+
+fn of_path(path: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{path}: {error}"))
+}
+
 /// Returns the CPUs that are online.
 ///
 /// # Errors
-/// `/sys/devices/system/cpu/online` cannot be read or is not a list.
+/// Those of [`CpuList::online`] and [`CpuList::read`].
 pub fn online_cpus() -> io::Result<CpuSet> {
-    cpu_list("online")
+    CpuList::online()?.read()
 }
 
 /// Returns the CPUs that the machine can ever have. Ids may have gaps.
@@ -52,7 +95,7 @@ pub fn online_cpus() -> io::Result<CpuSet> {
 /// # Errors
 /// As [`online_cpus`].
 pub fn possible_cpus() -> io::Result<CpuSet> {
-    cpu_list("possible")
+    CpuList::open("/sys/devices/system/cpu/possible")?.read()
 }
 
 /// Returns for each online CPU for how long since boot a hypervisor ran something else while it had
@@ -93,18 +136,6 @@ fn build_id_of(notes: &[u8]) -> Option<String> {
         note.name() == elf::ELF_NOTE_GNU && note.n_type(NativeEndian) == elf::NT_GNU_BUILD_ID
     })?;
     Some(hex::encode(note.desc())).filter(|hex| !hex.is_empty())
-}
-
-fn cpu_list(which: &str) -> io::Result<CpuSet> {
-    let path = format!("/sys/devices/system/cpu/{which}");
-    let text = fs::read_to_string(&path)
-        .map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
-    parse_cpu_list(&text).ok_or_else(|| {
-        io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("{path}: not a list of CPUs: {text:?}"),
-        )
-    })
 }
 
 /// Returns the CPUs of a list such as `0-3,8`. None if it is not a list.

@@ -1,15 +1,17 @@
-//! Signals as events: a handler writes a byte into a pipe, which the session reads.
+//! Signals as events: a handler writes its signal's number into a socket, which the session reads.
 //!
 //! It uses handlers and not signalfd, which needs a mask of blocked signals that the load would
-//! inherit.
+//! inherit. All signals have one socket: an idle recording spends much of its time on waits, which
+//! the kernel makes longer with each descriptor.
 
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 use nix::libc;
 use nix::sys::signal::Signal;
-use signal_hook::low_level::pipe;
+use signal_hook::low_level;
 
 /// What a signal requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +32,9 @@ pub enum SignalRequest {
 /// The signals that this run handles.
 #[derive(Debug)]
 pub struct Signals {
-    pipes: Vec<(SignalRequest, UnixStream)>,
+    requests: Vec<(SignalRequest, i32)>,
+    /// The signals that have arrived, one byte each.
+    arrived: UnixStream,
     /// The signals that kcollect was started to ignore. The load has to ignore them too.
     pub ignored: Vec<i32>,
 }
@@ -60,34 +64,51 @@ impl Signals {
         let mut ignored: Vec<_> = signals.iter().map(|(_, signal)| *signal).collect();
         ignored.retain(|signal| is_ignored(*signal));
         signals.retain(|(_, signal)| *signal != libc::SIGHUP || !ignored.contains(signal));
-        let pipes = signals.into_iter().map(|(request, signal)| {
-            let (read, write) = UnixStream::pair()?;
-            read.set_nonblocking(true)?;
-            pipe::register(signal, write)?;
-            Ok((request, read))
-        });
+        let (arrived, handlers) = UnixStream::pair()?;
+        for end in [&arrived, &handlers] {
+            end.set_nonblocking(true)?;
+        }
+        let handlers = Arc::new(handlers);
+        for (_, signal) in &signals {
+            write_at(*signal, Arc::clone(&handlers))?;
+        }
         Ok(Signals {
-            pipes: pipes.collect::<io::Result<_>>()?,
+            requests: signals,
+            arrived,
             ignored,
         })
     }
 
-    /// Returns descriptors that become readable when a signal arrives.
-    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.pipes.iter().map(|(_, pipe)| pipe.as_fd())
+    /// Returns a descriptor that becomes readable when a signal arrives.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.arrived.as_fd()
     }
 
     /// Returns a request for each signal that has arrived since the last call.
     pub fn take(&mut self) -> Vec<SignalRequest> {
         let mut taken = Vec::new();
-        for (request, pipe) in &mut self.pipes {
-            let mut bytes = [0; 64];
-            while let Ok(count @ 1..) = pipe.read(&mut bytes) {
-                taken.extend(std::iter::repeat_n(*request, count));
-            }
+        let mut bytes = [0; 64];
+        while let Ok(count @ 1..) = self.arrived.read(&mut bytes) {
+            let signals = bytes[..count].iter();
+            taken.extend(signals.filter_map(|byte| {
+                let mut requests = self.requests.iter();
+                let found = requests.find(|(_, signal)| *signal == i32::from(*byte));
+                found.map(|(request, _)| *request)
+            }));
         }
         taken
     }
+}
+
+/// Has a signal write its number, which is less than 65, into a socket.
+fn write_at(signal: i32, socket: Arc<UnixStream>) -> io::Result<()> {
+    let byte = [signal as u8];
+    // A full socket has enough of them.
+    let handler = move || drop((&*socket).write(&byte));
+    // SAFETY: all that it does is a call of write(2), which a handler may do; `signal_hook` restores
+    // errno. The socket does not block.
+    unsafe { low_level::register(signal, handler) }.map(drop)
 }
 
 fn is_ignored(signal: i32) -> bool {

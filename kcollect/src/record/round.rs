@@ -45,10 +45,10 @@ impl Session<'_> {
     /// Waits until a deadline, a signal, or the inputs wake it, which they do not before
     /// `earliest`.
     pub(super) fn wait(&self, earliest: Nanos, deadline: Nanos) {
-        let signals: Vec<_> = self.signals.fds().collect();
-        if !wait_for(&signals, earliest.min(deadline)) {
-            let inputs = [self.inputs.wake_fd()];
-            wait_for(&[signals, inputs.into()].concat(), deadline);
+        let signals = self.signals.fd();
+        let [signal, _] = wait_for([signals, self.inputs.wake_fd()], deadline);
+        if !signal {
+            wait_for([signals], earliest.min(deadline));
         }
     }
 
@@ -336,16 +336,19 @@ impl Session<'_> {
     }
 }
 
-/// Waits until a descriptor is readable, or until a deadline. Returns whether one is.
-fn wait_for(descriptors: &[BorrowedFd<'_>], deadline: Nanos) -> bool {
-    let fds = descriptors.iter();
-    let mut fds: Vec<_> = fds.map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
+/// Waits until a descriptor is readable, or until a deadline. Returns which are.
+fn wait_for<const N: usize>(descriptors: [BorrowedFd<'_>; N], deadline: Nanos) -> [bool; N] {
     let left = Duration::from(deadline.saturating_sub(now()));
+    if left.is_zero() {
+        return [false; N];
+    }
+    let mut fds = descriptors.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
     // Rounded up, or the last fraction of a millisecond is spent spinning.
     let timeout =
         PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
     // An interrupted wait is a signal, which is handled next.
-    poll(&mut fds, timeout).is_ok_and(|ready| ready > 0)
+    let _ = poll(&mut fds, timeout);
+    fds.map(|fd| fd.any().unwrap_or(false))
 }
 
 /// Returns the failure of what this machine lacks.

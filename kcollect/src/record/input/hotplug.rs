@@ -25,7 +25,7 @@ impl Inputs {
     /// # Errors
     /// When the inputs of a CPU that is still online can't be opened.
     pub fn follow_hotplug(&mut self) -> Result<(), Failure> {
-        let online = machine::online_cpus().map_err(no_cpus)?;
+        let online = self.online.read().map_err(no_cpus)?;
         let clocked: CpuSet = self.programs.clocked_cpus().collect();
         if online == clocked {
             return Ok(());

@@ -17,7 +17,7 @@ use counters::perf::refusal::{OpenAttempt, PerfSettings, Refusal};
 use experiment_format::ids::Pid;
 use experiment_format::units::Nanos;
 use host::exit::{ExitKind, Failure};
-use host::machine::{self, CpuSet};
+use host::machine::{self, CpuList, CpuSet};
 
 use user_collector::io_calls::traced_calls;
 use user_collector::space::{Mapping, mapping_at};
@@ -74,6 +74,8 @@ pub struct Inputs {
     /// The clocks' events; the BPF programs hold them too.
     pub(super) clock_events: BTreeMap<u32, OwnedFd>,
     pub(super) cpus: BTreeMap<u32, CpuTime>,
+    /// The CPUs that are online.
+    pub(super) online: CpuList,
     recording: bool,
     pub(super) order: TimeOrder<InputEvent>,
     /// Files whose unwind tables the BPF programs lacked since they were taken last: a process that
@@ -99,7 +101,8 @@ impl Inputs {
         counters: &[CounterRequest],
     ) -> Result<Inputs, Failure> {
         let possible = machine::possible_cpus().map_err(no_cpus)?;
-        let online = machine::online_cpus().map_err(no_cpus)?;
+        let list = CpuList::online().map_err(no_cpus)?;
+        let online = list.read().map_err(no_cpus)?;
         let listen = |cpu: &u32| match sideband::listen(*cpu, machine::page_size()) {
             Ok(ring) => Ok((*cpu, ring)),
             Err(error) => Err(refused("the side-band", *cpu, &error)),
@@ -140,6 +143,7 @@ impl Inputs {
             boundaries_per_firing: 1,
             clock_events: BTreeMap::new(),
             cpus: BTreeMap::new(),
+            online: list,
             recording: false,
             order: TimeOrder::default(),
             lacking: HashMap::new(),
@@ -394,7 +398,12 @@ impl Inputs {
         let begin = match self.programs.clocks().start(cpu, clock) {
             Ok(begin) => begin,
             // It went offline while its clock was being opened.
-            Err(_) if machine::online_cpus().is_ok_and(|online| !online.contains(&cpu)) => {
+            Err(_)
+                if self
+                    .online
+                    .read()
+                    .is_ok_and(|online| !online.contains(&cpu)) =>
+            {
                 return Ok(());
             }
             Err(error) => return Err(bpf_failure(error)),
