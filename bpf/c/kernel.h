@@ -246,6 +246,26 @@ struct thread_struct {
 };
 #endif
 
+struct kernfs_node {
+	__u64 id;
+};
+
+struct cgroup {
+	struct kernfs_node *kn;
+};
+
+struct css_set {
+	struct cgroup *dfl_cgrp; /* of version 2 */
+};
+
+typedef struct {
+	unsigned int val;
+} kuid_t;
+
+struct cred {
+	kuid_t euid;
+};
+
 struct task_struct {
 	struct thread_info thread_info;
 	void *stack;
@@ -271,8 +291,10 @@ struct task_struct {
 	unsigned long min_flt;
 	unsigned long maj_flt;
 	struct task_io_accounting ioac;
+	const struct cred *cred;
 	char comm[16];
 	void *worker_private;
+	struct css_set *cgroups;
 	struct thread_struct thread;
 };
 

@@ -35,6 +35,11 @@ static __always_inline void fill_thread_record(struct thread_record *out, struct
 	read_kernel_counts(task, out->counts);
 	for (__u32 index = 0; index < KERNEL_COUNTS; index++)
 		out->counts[index] -= thread->baseline[index];
+	out->cgroup = 0;
+	if (bpf_core_field_exists(task->cgroups))
+		out->cgroup = BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id);
+	out->user = BPF_CORE_READ(task, cred, euid.val);
+	out->zero = 0;
 }
 
 /* Begins or ends tracking, unless another program does at this moment. */

@@ -256,15 +256,6 @@ pub struct StartTime {
     pub tm_zone_s: i64,
 }
 
-impl LogHeader {
-    /// Returns what follows `key` in the first comment that begins with it, such as `unit: `.
-    #[must_use]
-    pub fn comment(&self, key: &str) -> Option<&str> {
-        let mut comments = self.comments.iter();
-        comments.find_map(|text| text.strip_prefix(key))
-    }
-}
-
 impl StartTime {
     /// Returns the wall clock time in nanoseconds since 1970; 0 if it was earlier.
     pub fn wall_ns(&self) -> Nanos {

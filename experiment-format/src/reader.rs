@@ -212,6 +212,17 @@ impl Experiment {
         &self.events
     }
 
+    /// Returns what follows `key` in the first comment that begins with it, such as `unit: `: of the
+    /// header, or of a later event.
+    pub fn comment(&self, key: &str) -> Option<&str> {
+        let later = self.events.iter().filter_map(|event| match event {
+            LogEvent::Comment { text, .. } => Some(text),
+            _ => None,
+        });
+        let mut comments = self.header.comments.iter().chain(later);
+        comments.find_map(|text| text.strip_prefix(key))
+    }
+
     /// Returns whether it was closed. If not, the collector still runs or was killed.
     pub fn is_closed(&self) -> bool {
         self.events

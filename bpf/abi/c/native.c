@@ -194,6 +194,9 @@ const struct abi_entry kcollect_abi[] = {
 	FIELD(thread_record, counts[WRITE_CALLS])
 	FIELD(thread_record, counts[READ_BYTES])
 	FIELD(thread_record, counts[WRITTEN_BYTES])
+	FIELD(thread_record, cgroup)
+	FIELD(thread_record, user)
+	FIELD(thread_record, zero)
 
 	SIZE(user_return_record)
 	FIELD(user_return_record, header)

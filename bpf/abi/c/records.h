@@ -155,6 +155,9 @@ struct thread_record {
 	/* By enum state and enum detail; all time on a CPU is in the first. */
 	__u64 ns[DETAILS_END];
 	__u64 counts[KERNEL_COUNTS]; /* by enum kernel_count */
+	__u64 cgroup;		     /* number of its control group of version 2; or 0 */
+	__u32 user;		     /* effective user id, initial user namespace */
+	__u32 zero;
 };
 
 /* A thread returns to user mode, or was there, and records with this number were sent before: this
@@ -378,7 +381,7 @@ struct block_record {
 };
 
 _Static_assert(sizeof(struct record_header) == 56, "as in layout.rs");
-_Static_assert(sizeof(struct thread_record) == 280, "as in layout.rs");
+_Static_assert(sizeof(struct thread_record) == 296, "as in layout.rs");
 _Static_assert(sizeof(struct user_return_record) == 112, "as in layout.rs");
 _Static_assert(sizeof(struct overflow_record) == 72, "as in layout.rs");
 _Static_assert(sizeof(struct lock_wait_record) == 80, "as in layout.rs");

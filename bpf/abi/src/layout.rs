@@ -283,6 +283,9 @@ pub struct ThreadLayout {
     pub ns: [u64; STATES],
     pub details: crate::DetailTimes,
     pub counts: crate::KernelCounts,
+    pub cgroup: u64,
+    pub user: u32,
+    pub zero: u32,
 }
 
 /// What follows the header of a return to user mode: `struct user_return_record`.
@@ -839,7 +842,7 @@ pub struct FileTable {
 }
 
 const _: () = assert!(size_of::<HeaderLayout>() == 56);
-const _: () = assert!(size_of::<ThreadLayout>() == 280 - 56);
+const _: () = assert!(size_of::<ThreadLayout>() == 296 - 56);
 const _: () = assert!(size_of::<UserReturnLayout>() == 112 - 56);
 const _: () = assert!(size_of::<OverflowLayout>() == 72 - 56);
 const _: () = assert!(size_of::<LockWaitLayout>() == 80 - 56);

@@ -197,7 +197,7 @@ impl Dispatcher {
                 if let Some(user) = &mut self.user
                     && thread.exited
                 {
-                    user.thread_exited(router, processes, thread.header.tid());
+                    user.thread_exited(router, processes, &thread);
                 }
             }
             Record::VforkStart(header) => {

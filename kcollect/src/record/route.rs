@@ -23,8 +23,7 @@ use experiment_format::{Error, Result};
 use user_collector::follow::FollowPolicy;
 use user_collector::jit::SharedJit;
 use user_collector::loaded_code::LoadedCode;
-use user_collector::process::DirectoryNames;
-use user_collector::process::ProcessTracker;
+use user_collector::process::{DirectoryNames, ExitFacts, ProcessTracker};
 use user_collector::process::{ProcessInstance, ProcessTable, TrackedProcess};
 use user_collector::space::Mapping;
 
@@ -274,6 +273,9 @@ impl Router {
                 Ok(mut experiment) => {
                     self.room = *experiment.room();
                     self.begin(instance, experiment);
+                    if let Some(at_exit) = &process.at_exit {
+                        self.exit_facts(instance, at_exit);
+                    }
                 }
                 Err(error) => self.note(Err(error)),
             }
@@ -338,6 +340,11 @@ impl Router {
     /// Records that a process exited.
     pub fn exited(&mut self, instance: ProcessInstance, at_ns: Nanos, code: &mut LoadedCode) {
         self.with(instance, |experiment| experiment.exited(at_ns, code));
+    }
+
+    /// Writes what is known by the exit of a process's thread, if its facts could not be read.
+    pub fn exit_facts(&mut self, instance: ProcessInstance, at_exit: &ExitFacts) {
+        self.with(instance, |experiment| experiment.add_facts(at_exit));
     }
 
     /// Writes what changed in a process's mappings.

@@ -16,11 +16,11 @@ use user_collector::jit::{JitChange, JitWatch, SharedJit};
 use user_collector::loaded_code::LoadedCode;
 use user_collector::process::DirectoryNames;
 use user_collector::process::FirstRecord;
-use user_collector::process::{Cgroup, ProcDir, ProcessFacts};
+use user_collector::process::{Cgroup, ExitFacts, ProcDir, ProcessFacts};
 use user_collector::space::Mapping;
 
 pub use self::followed_process::{FollowedProcess, IoCounts, JitStats, MemoryCounts};
-use self::header::header;
+use self::header::{group_comments, header};
 use super::activity::{
     ActivityKind, LockWaitEvent, OverflowEvent, ThreadActivity, ThreadEvent, TypedHeader,
 };
@@ -38,6 +38,8 @@ pub struct Subexperiment {
     former_jit: JitStats,
     mpi_rank: Option<u32>,
     cgroup: Option<Cgroup>,
+    /// The process was gone before its facts could be read.
+    lacks_facts: bool,
     counts: StackCounts,
     cpu_counts: StackCounts,
     ticks: Ticks,
@@ -74,6 +76,7 @@ impl Subexperiment {
         // By now another process may have the number.
         let of_process = of_number.filter(|(facts, _)| !facts.started_after(first.at_ns));
         let (facts, proc) = of_process.unzip();
+        let lacks_facts = facts.is_none();
         let facts = facts.unwrap_or_default();
         let directory = match &first.descent {
             Some(descent) => format!("{descent}.er"),
@@ -121,6 +124,7 @@ impl Subexperiment {
             former_jit: JitStats::default(),
             mpi_rank: facts.mpi_rank,
             cgroup: facts.cgroup,
+            lacks_facts,
             counts: StackCounts::default(),
             cpu_counts: StackCounts::default(),
             ticks: Ticks::ZERO,
@@ -311,6 +315,23 @@ impl Subexperiment {
         self.jit = next;
         let result = self.collector.write_functions(&ended, &[]);
         code.and(result)
+    }
+
+    /// Writes what is known by the exit of the process, if it was gone before its facts could be
+    /// read.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn add_facts(&mut self, at_exit: &ExitFacts) -> Result<()> {
+        if !std::mem::replace(&mut self.lacks_facts, false) {
+            return Ok(());
+        }
+        self.cgroup = at_exit.cgroup.as_deref().cloned();
+        let comments = group_comments(Some(at_exit.user), self.cgroup.as_ref());
+        let at_ns = self.last_ns;
+        comments
+            .into_iter()
+            .try_for_each(|text| self.log(at_ns, |at_ns| LogEvent::Comment { at_ns, text }))
     }
 
     /// Reads for the last time what the process, which exited, reported of its code.

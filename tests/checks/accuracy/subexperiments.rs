@@ -6,6 +6,7 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
+use analysis::model::{GroupKind, Model};
 use anyhow::{Context, Result, ensure};
 use experiment_format::ids::Pid;
 use experiment_format::log::{Container, LogEvent};
@@ -17,7 +18,7 @@ use tests::command::Running;
 use tests::experiment::followed::{Followed, FollowedProcess};
 use tests::gprofng::Table;
 use tests::kcollect::{FinishedRecording, Recording, record};
-use tests::machine::cgroup::Quota;
+use tests::machine::cgroup::{PlainGroup, Quota};
 use tests::machine::{Exclusive, alone, stolen_meanwhile, work_cpu};
 use tests::oracle::statistics::Band;
 use tests::workload;
@@ -414,4 +415,48 @@ fn root_alone_a_thousand_short_processes_leave_nothing_open_and_nothing_empty() 
 
 fn descriptors(running: &Running) -> Result<usize> {
     Ok(fs::read_dir(format!("/proc/{}/fd", running.pid()))?.count())
+}
+
+/// Processes of 30 ms are gone from `/proc` when their first tick is applied: their groups are known
+/// by the record of their exit.
+#[test]
+fn root_alone_processes_that_are_gone_have_their_groups() -> Result<()> {
+    let _machine = Exclusive::take()?;
+    let id = "abcdef9876543210".repeat(4);
+    let name = format!("docker-{id}.scope");
+    let group = PlainGroup::new(&name)?;
+    let one = format!("setpriv --reuid 65431 --clear-groups -- {PROCTORTURE} one:30");
+    let enters = format!(
+        "echo $$ >{}; for one in 1 2 3 4 5 6 7 8 9 10; do {one}; done",
+        group.procs().display()
+    );
+    let options = ["-p", "hi", "-F", "=proctorture"];
+    let recorded = record(&options, &["sh", "-c", &enters], LIMIT)?;
+    let followed = Followed::read(&recorded)?;
+    ensure!(followed.subs.len() == 10, "{:?}", followed.subs);
+    let model = Model::load(&[recorded.experiment()?])?;
+    for sub in &followed.subs {
+        let experiment = Experiment::open(&sub.path)?;
+        ensure!(
+            experiment.header().container.is_none(),
+            "its facts were read: {}",
+            sub.name
+        );
+        let process = model.processes.iter().find(|it| it.pid == sub.pid);
+        let process = process.context("no such process")?;
+        let is = |kind, expected: &str| process.group(kind) == expected;
+        ensure!(
+            is(GroupKind::Container, &id)
+                && is(GroupKind::Unit, &name)
+                && is(GroupKind::Cgroup, &format!("/{name}"))
+                && is(GroupKind::User, "65431"),
+            "{process:?}"
+        );
+        let record = followed.summary.followed()?.named(&sub.name)?;
+        let container = record.container.as_ref().context("no container")?;
+        ensure!(container.get("id") == Some(&id), "{record:?}");
+        // Stock gprofng opens it without a word.
+        ensure!(sub.functions(None)?.get("burn_one") > 0.0);
+    }
+    Ok(())
 }

@@ -1,5 +1,5 @@
-//! Control groups: with a CPU quota, as a container has, with the name of a container, and as a
-//! clock of CPU time.
+//! Control groups: with a CPU quota, as a container has, with the name of a container, as a clock
+//! of CPU time, and of version 2 without a limit.
 //!
 //! Machines have control groups of version 1 or 2; the hierarchy that has the controller is used.
 
@@ -201,6 +201,44 @@ impl Clock {
 }
 
 impl Drop for Clock {
+    fn drop(&mut self) {
+        // What fails here leaves an empty group behind, which costs nothing.
+        let _ = fs::remove_dir(&self.group);
+    }
+}
+
+/// A group of version 2, which needs no controller. It is removed when this value is dropped.
+#[derive(Debug)]
+pub struct PlainGroup {
+    group: PathBuf,
+}
+
+impl PlainGroup {
+    /// Makes an empty group.
+    ///
+    /// # Errors
+    /// When the machine has no groups of version 2, or they are not ours to make.
+    pub fn new(name: &str) -> Result<Self> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+        let version_2 = |(point, fields): (PathBuf, Vec<&str>)| {
+            (fields.first() == Some(&"cgroup2")).then_some(point)
+        };
+        let root = mounts.lines().filter_map(mount).find_map(version_2);
+        let group = root
+            .context("no control groups of version 2 are mounted")?
+            .join(name);
+        fs::create_dir(&group).with_context(|| group.display().to_string())?;
+        Ok(Self { group })
+    }
+
+    /// The file into which the number of a process is written to move it here.
+    #[must_use]
+    pub fn procs(&self) -> PathBuf {
+        self.group.join("cgroup.procs")
+    }
+}
+
+impl Drop for PlainGroup {
     fn drop(&mut self) {
         // What fails here leaves an empty group behind, which costs nothing.
         let _ = fs::remove_dir(&self.group);

@@ -8,6 +8,7 @@
 //! All are read through one [`ProcDir`], so that they are of one process.
 
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 use experiment_format::ids::Pid;
 use experiment_format::text::printable;
@@ -56,6 +57,16 @@ pub struct ProcessFacts {
     pub ns_pids: Vec<Pid>,
     /// When it started, in clock ticks of the kernel (a hundredth of a second) since boot.
     pub start_ticks: Option<u64>,
+}
+
+/// What the kernel's record of a thread's exit has of these: all that is known of a process that
+/// was gone before `/proc` was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExitFacts {
+    /// Its effective user id.
+    pub user: u32,
+    /// Its control group, if that is of version 2 and not the root of all.
+    pub cgroup: Option<Arc<Cgroup>>,
 }
 
 impl ProcessFacts {

@@ -1,6 +1,7 @@
 //! Processes: the table of them, their names and descent, facts from `/proc`.
 
 mod cgroup;
+mod cgroup_names;
 mod command_line;
 mod container;
 mod facts;
@@ -13,10 +14,11 @@ mod thread_names;
 mod tracker;
 
 pub use cgroup::Cgroup;
+pub use cgroup_names::CgroupNames;
 pub use command_line::quoted;
 pub use container::{Container, ContainerRuntime, container_of};
 pub(crate) use facts::MAX_PROC_FILE_BYTES;
-pub use facts::{MAX_TEXT_BYTES, ProcessFacts, rank_of};
+pub use facts::{ExitFacts, MAX_TEXT_BYTES, ProcessFacts, rank_of};
 pub use instance::ProcessInstance;
 pub use lineage::{DirectoryNames, Lineages};
 pub use proc_dir::ProcDir;

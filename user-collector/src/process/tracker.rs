@@ -7,7 +7,7 @@ use experiment_format::ids::Pid;
 use experiment_format::units::Nanos;
 use rustc_hash::FxHashMap;
 
-use super::{ProcessInstance, ProcessTable};
+use super::{ExitFacts, ProcessInstance, ProcessTable};
 
 /// A process instance that did anything.
 #[derive(Debug, Default)]
@@ -25,6 +25,8 @@ pub struct TrackedProcess {
     pub first: Option<FirstRecord>,
     /// When its leading thread exited, nanoseconds.
     pub exited_ns: Option<Nanos>,
+    /// What is known by the exit of its last thread so far.
+    pub at_exit: Option<ExitFacts>,
 }
 
 impl TrackedProcess {

@@ -331,6 +331,8 @@ fn thread(header: RecordHeader, raw: &HeaderLayout, fixed: &ThreadLayout) -> Thr
         ns: fixed.ns,
         details: fixed.details,
         counts: fixed.counts,
+        cgroup: fixed.cgroup,
+        user: fixed.user,
     }
 }
 

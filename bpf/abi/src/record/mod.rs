@@ -176,6 +176,11 @@ pub struct ThreadRecord {
     pub details: DetailTimes,
     /// What the kernel counted meanwhile.
     pub counts: KernelCounts,
+    /// The number of its control group of version 2, which is that of the inode of the group's
+    /// directory. 0 if the kernel has no control groups.
+    pub cgroup: u64,
+    /// Its effective user id, in the initial user namespace.
+    pub user: u32,
 }
 
 /// A thread returned to user mode, or was there: this is the user stack of all records with this

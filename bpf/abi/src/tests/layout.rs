@@ -102,7 +102,9 @@ fn records(all: &mut Vec<(String, usize)>) {
         thread_record,
         ThreadLayout,
         header,
-        [task, as_of_ns, since_ns, tracked_ns, ns, counts,]
+        [
+            task, as_of_ns, since_ns, tracked_ns, ns, counts, cgroup, user, zero
+        ]
     );
     structure!(
         all,

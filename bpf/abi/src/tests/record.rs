@@ -84,7 +84,7 @@ fn an_off_cpu_interval_decodes() {
 
 #[test]
 fn a_thread_and_a_user_return_decode() {
-    let words: Vec<u64> = (0..28).collect();
+    let words: Vec<u64> = (0..30).collect();
     let Record::Thread(thread) = alone(&record([4, 7, 0, 8], 0, &words)).unwrap() else {
         panic!("not a thread");
     };
@@ -96,6 +96,7 @@ fn a_thread_and_a_user_return_decode() {
     assert_eq!(thread.details.stolen, 17);
     assert_eq!(thread.counts.minor_faults, 18);
     assert_eq!(thread.counts.written_bytes, 27);
+    assert_eq!((thread.cgroup, thread.user), (28, 29));
 
     let unwound = [1, 2, 0, 0, 0, 3 << 32 | 5, 0x0101, 0x1000, 0x2000];
     let user_return = alone(&record([5, 0, 0, 0], 2, &unwound)).unwrap();
@@ -283,7 +284,7 @@ fn the_path_of_a_registered_file_decodes() {
 #[test]
 fn records_that_follow_each_other_decode_one_by_one() {
     let mut bytes = record([3, 7, 0, 0], 2, &[1, 2]);
-    bytes.extend(record([4, 7, 0, 0], 0, &[0; 28]));
+    bytes.extend(record([4, 7, 0, 0], 0, &[0; 30]));
     let all = |bytes| Record::decode_all(bytes).collect::<Result<Vec<_>, _>>();
     let records = all(&bytes).unwrap();
     assert!(matches!(
@@ -304,7 +305,7 @@ fn what_is_no_record_is_refused() {
     let refused = [
         record([0, 0, 0, 0], 1, &[1, 2]),
         record([4, 0, 0, 0], 0, &[0; 27]),
-        record([4, 0, 0, 0], 28, &[0; 28]),
+        record([4, 0, 0, 0], 30, &[0; 30]),
         record([5, 0, 0, 0], 0, &[0; 3]),
         record([5, 0, 0, 0], 0, &[0, 0, 0, 200]),
         record([5, 0, 0, 64], 1, &[0; 5]),

@@ -476,7 +476,7 @@ impl Loader {
 /// another collector.
 fn process_of_header(source: &Experiment, index: usize) -> ProcessInfo {
     let header = source.header();
-    let comment = |key| header.comment(key).map(str::to_owned);
+    let comment = |key| source.comment(key).map(str::to_owned);
     let line = &header.command_line;
     let given = || Some(line.clone()).filter(|line| !line.is_empty());
     ProcessInfo {
@@ -485,7 +485,7 @@ fn process_of_header(source: &Experiment, index: usize) -> ProcessInfo {
         experiment: index as u32,
         followed: true,
         command_line: comment("command line: ").or_else(given),
-        groups: ProcessGroups::of(header),
+        groups: ProcessGroups::of(source),
         seen_ns: None,
     }
 }

@@ -1,7 +1,7 @@
 //! The groups that processes belong to: unit, container, pod, control group, user.
 
 use experiment_format::groups::{is_container, is_in_cgroup, is_unit};
-use experiment_format::log::LogHeader;
+use experiment_format::reader::Experiment;
 
 use super::ProcessInfo;
 
@@ -58,19 +58,23 @@ impl GroupKind {
     }
 }
 
-/// The groups that a process belongs to, by the header of its experiment.
+/// The groups that a process belongs to, by the header and the comments of its experiment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProcessGroups([Option<String>; GroupKind::ALL.len()]);
 
 impl ProcessGroups {
     /// Returns the groups of a subexperiment's process.
     #[must_use]
-    pub fn of(header: &LogHeader) -> ProcessGroups {
-        let comment = |key| header.comment(key).map(str::to_owned);
-        let container = header.container.as_ref();
+    pub fn of(source: &Experiment) -> ProcessGroups {
+        let comment = |key| source.comment(key).map(str::to_owned);
+        let container = || match &source.header().container {
+            Some(container) => Some(container.id.clone()),
+            // Of one that was found out later, behind its runtime.
+            None => Some(comment("container: ")?.split_once(' ')?.1.to_owned()),
+        };
         ProcessGroups(GroupKind::ALL.map(|(kind, _)| match kind {
             GroupKind::Unit => comment("unit: "),
-            GroupKind::Container => container.map(|container| container.id.clone()),
+            GroupKind::Container => container(),
             GroupKind::Pod => comment("pod: "),
             GroupKind::Cgroup => comment("cgroup: "),
             GroupKind::User => comment("user id: "),

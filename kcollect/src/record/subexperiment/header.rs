@@ -4,7 +4,7 @@ use experiment_format::ids::Pid;
 use experiment_format::log::{LogHeader, ProfileDecl};
 use experiment_format::microstate::NumStates;
 use experiment_format::text::printable;
-use user_collector::process::ProcessFacts;
+use user_collector::process::{Cgroup, ProcessFacts};
 
 use crate::record::kernel::counter_tags;
 use crate::record::kernel::header::Inherited;
@@ -73,10 +73,21 @@ fn comments(facts: &ProcessFacts, name: &[u8]) -> Vec<String> {
     add("command line", facts.command_line.clone());
     add("program", facts.executable.clone());
     add("directory", facts.cwd.clone());
-    add("user id", facts.users.map(|[_, user, ..]| user.to_string()));
+    let user = facts.users.map(|[_, user, ..]| user);
+    comments.extend(group_comments(user, facts.cgroup.as_ref()));
+    comments.extend(facts.mpi_rank.map(|rank| format!("MPI rank: {rank}")));
+    comments
+}
+
+/// Returns the comments about the groups that a process belongs to.
+pub(super) fn group_comments(user: Option<u32>, cgroup: Option<&Cgroup>) -> Vec<String> {
+    let mut comments = Vec::new();
+    let mut add = |what: &str, value: Option<String>| {
+        comments.extend(value.map(|value| format!("{what}: {value}")));
+    };
+    add("user id", user.map(|user| user.to_string()));
     // The root of all groups is no information.
-    let cgroup = facts.cgroup.as_ref().filter(|cgroup| cgroup.path != "/");
-    if let Some(cgroup) = cgroup {
+    if let Some(cgroup) = cgroup.filter(|cgroup| cgroup.path != "/") {
         let container = cgroup.container.as_ref();
         add("cgroup", Some(cgroup.path.clone()));
         add("unit", cgroup.unit.clone());
@@ -86,7 +97,6 @@ fn comments(facts: &ProcessFacts, name: &[u8]) -> Vec<String> {
             container.map(|container| format!("{} {}", container.runtime.name(), container.id)),
         );
     }
-    add("MPI rank", facts.mpi_rank.map(|rank| rank.to_string()));
     comments
 }
 

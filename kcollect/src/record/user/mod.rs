@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use bpf::Programs;
 use bpf_abi::unwind::UnwindEnd;
-use bpf_abi::{CodeFile, UserReturnRecord};
+use bpf_abi::{CodeFile, ThreadRecord, UserReturnRecord};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::units::Nanos;
 use user_collector::follow::FollowPolicy;
@@ -28,7 +28,7 @@ use user_collector::follow::FollowRule;
 use user_collector::join::{Join, JoinCounts};
 use user_collector::loaded_code::LoadedCode;
 use user_collector::objects::LoadObjects;
-use user_collector::process::{FirstRecord, ProcessTracker};
+use user_collector::process::{CgroupNames, ExitFacts, FirstRecord, ProcessTracker, instance_of};
 use user_collector::process::{ProcessInstance, ProcessTable};
 
 use self::allocators::TracedAllocators;
@@ -49,6 +49,8 @@ const TABLES_BEFORE_DATA: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct UserSpace {
     tracker: ProcessTracker,
+    /// Control groups, for processes that exit before their own is read.
+    cgroups: CgroupNames,
     policy: FollowPolicy,
     /// What is mapped.
     pub code: LoadedCode,
@@ -70,6 +72,7 @@ impl UserSpace {
     ) -> UserSpace {
         UserSpace {
             tracker: ProcessTracker::default(),
+            cgroups: CgroupNames::new(),
             policy: FollowPolicy::new(rule),
             code: LoadedCode::new(objects),
             resolver: StackResolver::default(),
@@ -202,9 +205,24 @@ impl UserSpace {
         self.route(router, processes, complete);
     }
 
-    /// Routes what a thread did that exited: it waits for no user stack any more.
-    pub fn thread_exited(&mut self, router: &mut Router, processes: &ProcessTable, tid: Tid) {
-        let complete = self.join.ended(tid);
+    /// Routes what a thread did that exited: it waits for no user stack any more. Notes what its
+    /// record has of its process.
+    pub fn thread_exited(
+        &mut self,
+        router: &mut Router,
+        processes: &ProcessTable,
+        thread: &ThreadRecord,
+    ) {
+        let instance = instance_of(processes, thread.header.pid());
+        if let Some(process) = self.tracker.get_mut(instance) {
+            let at_exit = ExitFacts {
+                user: thread.user,
+                cgroup: self.cgroups.get(thread.cgroup),
+            };
+            router.exit_facts(instance, &at_exit);
+            process.at_exit = Some(at_exit);
+        }
+        let complete = self.join.ended(thread.header.tid());
         self.route(router, processes, complete);
     }
 

@@ -8,7 +8,6 @@
 
 use std::cmp::Reverse;
 
-use experiment_format::log::LogEvent;
 use experiment_format::microstate::Microstate;
 use experiment_format::units::Nanos;
 use host::exit::Failure;
@@ -103,16 +102,7 @@ fn run(model: &Model, founders: &[ExperimentId]) -> Vec<(&'static str, Cell)> {
     let info = model.experiment(founders[0]);
     let source = &info.source;
     let header = source.header();
-    let comment = |key: &str| {
-        let events = source.events().iter().filter_map(|event| match event {
-            LogEvent::Comment { text, .. } => Some(text),
-            _ => None,
-        });
-        let mut comments = header.comments.iter().chain(events);
-        comments
-            .find_map(|text| text.strip_prefix(key))
-            .map(str::to_owned)
-    };
+    let comment = |key| source.comment(key).map(str::to_owned);
     let path = |info: &ExperimentInfo| info.source.named().display().to_string();
     let named = match infos().next_back() {
         Some(last) if founders.len() > 1 => {
