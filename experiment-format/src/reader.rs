@@ -212,8 +212,8 @@ impl Experiment {
         &self.events
     }
 
-    /// Returns what follows `key` in the first comment that begins with it, such as `unit: `: of the
-    /// header, or of a later event.
+    /// Returns what follows `key` in the first comment that begins with it (`unit: `): in the
+    /// header, or in a later event.
     pub fn comment(&self, key: &str) -> Option<&str> {
         let later = self.events.iter().filter_map(|event| match event {
             LogEvent::Comment { text, .. } => Some(text),

@@ -106,8 +106,8 @@ fn write_at(signal: i32, socket: Arc<UnixStream>) -> io::Result<()> {
     let byte = [signal as u8];
     // A full socket has enough of them.
     let handler = move || drop((&*socket).write(&byte));
-    // SAFETY: all that it does is a call of write(2), which a handler may do; `signal_hook` restores
-    // errno. The socket does not block.
+    // SAFETY: all that it does is a call of write(2), which a handler may do and which does not
+    // block here; `signal_hook` restores errno.
     unsafe { low_level::register(signal, handler) }.map(drop)
 }
 

@@ -417,8 +417,8 @@ fn descriptors(running: &Running) -> Result<usize> {
     Ok(fs::read_dir(format!("/proc/{}/fd", running.pid()))?.count())
 }
 
-/// Processes of 30 ms are gone from `/proc` when their first tick is applied: their groups are known
-/// by the record of their exit.
+/// Processes of 30 ms are gone from `/proc` when their first tick is applied: their groups are
+/// known by the record of their exit.
 #[test]
 fn root_alone_processes_that_are_gone_have_their_groups() -> Result<()> {
     let _machine = Exclusive::take()?;
