@@ -250,12 +250,23 @@ struct kernfs_node {
 	__u64 id;
 };
 
+struct cgroup_root {
+	int hierarchy_id; /* 0 is version 2 */
+};
+
 struct cgroup {
+	int level; /* 0 is the root */
 	struct kernfs_node *kn;
+	struct cgroup_root *root;
+};
+
+struct cgroup_subsys_state {
+	struct cgroup *cgroup;
 };
 
 struct css_set {
-	struct cgroup *dfl_cgrp; /* of version 2 */
+	struct cgroup_subsys_state *subsys[1]; /* as many as the kernel has controllers */
+	struct cgroup *dfl_cgrp;	       /* of version 2 */
 };
 
 typedef struct {

@@ -21,6 +21,51 @@ static __always_inline void read_kernel_counts(struct task_struct *task, __u64 *
 	counts[WRITTEN_BYTES] = task->ioac.write_bytes;
 }
 
+/* No kernel has as many controllers. */
+#define MAX_CONTROLLERS 32
+
+/* Returns the deepest group of controllers, or `group` if none is below its root. */
+static __always_inline struct cgroup *deepest_group(struct css_set *set, struct cgroup *group)
+{
+	void *controllers = (void *)set + bpf_core_field_offset(set->subsys);
+	__u32 count = bpf_core_field_size(set->subsys) / sizeof(void *);
+	int level, deepest = 0;
+
+	for (__u32 index = 0; index < MAX_CONTROLLERS && index < count; index++) {
+		struct cgroup_subsys_state *state = 0;
+		struct cgroup *candidate;
+
+		bpf_probe_read_kernel(&state, sizeof(state), controllers + index * sizeof(void *));
+		if (!state)
+			continue;
+		candidate = BPF_CORE_READ(state, cgroup);
+		level = BPF_CORE_READ(candidate, level);
+		if (level > deepest) {
+			deepest = level;
+			group = candidate;
+		}
+	}
+	return group;
+}
+
+/* Fills in the control group of a thread. Kernel threads are in the root of all. */
+static __always_inline void read_group(struct thread_record *out, struct task_struct *task)
+{
+	struct css_set *set;
+	struct cgroup *group;
+
+	out->cgroup = 0;
+	out->hierarchy = 0;
+	if (!bpf_core_field_exists(task->cgroups) || task->flags & PF_KTHREAD)
+		return;
+	set = BPF_CORE_READ(task, cgroups);
+	group = BPF_CORE_READ(set, dfl_cgrp);
+	if (!BPF_CORE_READ(group, level))
+		group = deepest_group(set, group);
+	out->cgroup = BPF_CORE_READ(group, kn, id);
+	out->hierarchy = BPF_CORE_READ(group, root, hierarchy_id);
+}
+
 /* Fills in a thread's record. `account` is the thread's, or a copy with the open interval closed.
  */
 static __always_inline void fill_thread_record(struct thread_record *out, struct task_struct *task,
@@ -35,11 +80,8 @@ static __always_inline void fill_thread_record(struct thread_record *out, struct
 	read_kernel_counts(task, out->counts);
 	for (__u32 index = 0; index < KERNEL_COUNTS; index++)
 		out->counts[index] -= thread->baseline[index];
-	out->cgroup = 0;
-	if (bpf_core_field_exists(task->cgroups))
-		out->cgroup = BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id);
+	read_group(out, task);
 	out->user = BPF_CORE_READ(task, cred, euid.val);
-	out->zero = 0;
 }
 
 /* Begins or ends tracking, unless another program does at this moment. */

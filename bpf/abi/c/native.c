@@ -195,8 +195,8 @@ const struct abi_entry kcollect_abi[] = {
 	FIELD(thread_record, counts[READ_BYTES])
 	FIELD(thread_record, counts[WRITTEN_BYTES])
 	FIELD(thread_record, cgroup)
+	FIELD(thread_record, hierarchy)
 	FIELD(thread_record, user)
-	FIELD(thread_record, zero)
 
 	SIZE(user_return_record)
 	FIELD(user_return_record, header)

@@ -284,8 +284,8 @@ pub struct ThreadLayout {
     pub details: crate::DetailTimes,
     pub counts: crate::KernelCounts,
     pub cgroup: u64,
+    pub hierarchy: u32,
     pub user: u32,
-    pub zero: u32,
 }
 
 /// What follows the header of a return to user mode: `struct user_return_record`.

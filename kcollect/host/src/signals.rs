@@ -1,16 +1,18 @@
-//! Signals as events: a handler writes its signal's number into a socket, which the session reads.
+//! Signals as events: a handler writes a byte into a pipe, which the session reads.
 //!
 //! It uses handlers and not signalfd, which needs a mask of blocked signals that the load would
-//! inherit. All signals have one socket: an idle recording spends much of its time on waits, which
-//! the kernel makes longer with each descriptor.
+//! inherit. All signals have one pipe: an idle recording spends much of its time on waits, which
+//! the kernel makes longer with each descriptor. It holds 65,536 signals until they are read.
 
+use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use nix::fcntl::OFlag;
 use nix::libc;
 use nix::sys::signal::Signal;
+use nix::unistd::pipe2;
 use signal_hook::low_level;
 
 /// What a signal requests.
@@ -32,9 +34,9 @@ pub enum SignalRequest {
 /// The signals that this run handles.
 #[derive(Debug)]
 pub struct Signals {
-    requests: Vec<(SignalRequest, i32)>,
-    /// The signals that have arrived, one byte each.
-    arrived: UnixStream,
+    requests: Vec<SignalRequest>,
+    /// The signals that have arrived: for each a byte, which is a position in `requests`.
+    arrived: File,
     /// The signals that kcollect was started to ignore. The load has to ignore them too.
     pub ignored: Vec<i32>,
 }
@@ -64,17 +66,14 @@ impl Signals {
         let mut ignored: Vec<_> = signals.iter().map(|(_, signal)| *signal).collect();
         ignored.retain(|signal| is_ignored(*signal));
         signals.retain(|(_, signal)| *signal != libc::SIGHUP || !ignored.contains(signal));
-        let (arrived, handlers) = UnixStream::pair()?;
-        for end in [&arrived, &handlers] {
-            end.set_nonblocking(true)?;
-        }
-        let handlers = Arc::new(handlers);
-        for (_, signal) in &signals {
-            write_at(*signal, Arc::clone(&handlers))?;
+        let (arrived, pipe) = pipe2(OFlag::O_NONBLOCK | OFlag::O_CLOEXEC)?;
+        let pipe = Arc::new(File::from(pipe));
+        for (position, (_, signal)) in (0..).zip(&signals) {
+            write_at(*signal, position, Arc::clone(&pipe))?;
         }
         Ok(Signals {
-            requests: signals,
-            arrived,
+            requests: signals.into_iter().map(|(request, _)| request).collect(),
+            arrived: File::from(arrived),
             ignored,
         })
     }
@@ -90,22 +89,16 @@ impl Signals {
         let mut taken = Vec::new();
         let mut bytes = [0; 64];
         while let Ok(count @ 1..) = self.arrived.read(&mut bytes) {
-            let signals = bytes[..count].iter();
-            taken.extend(signals.filter_map(|byte| {
-                let mut requests = self.requests.iter();
-                let found = requests.find(|(_, signal)| *signal == i32::from(*byte));
-                found.map(|(request, _)| *request)
-            }));
+            let positions = bytes[..count].iter();
+            taken.extend(positions.filter_map(|at| self.requests.get(usize::from(*at))));
         }
         taken
     }
 }
 
-/// Has a signal write its number, which is less than 65, into a socket.
-fn write_at(signal: i32, socket: Arc<UnixStream>) -> io::Result<()> {
-    let byte = [signal as u8];
-    // A full socket has enough of them.
-    let handler = move || drop((&*socket).write(&byte));
+/// Has a signal write a byte into a pipe.
+fn write_at(signal: i32, byte: u8, pipe: Arc<File>) -> io::Result<()> {
+    let handler = move || drop((&*pipe).write(&[byte]));
     // SAFETY: all that it does is a call of write(2), which a handler may do and which does not
     // block here; `signal_hook` restores errno.
     unsafe { low_level::register(signal, handler) }.map(drop)

@@ -194,10 +194,8 @@ impl Dispatcher {
             }
             Record::Thread(thread) => {
                 router.thread(processes, &thread);
-                if let Some(user) = &mut self.user
-                    && thread.exited
-                {
-                    user.thread_exited(router, processes, &thread);
+                if let Some(user) = &mut self.user {
+                    user.thread(router, processes, &thread);
                 }
             }
             Record::VforkStart(header) => {

@@ -18,7 +18,7 @@ use tests::command::Running;
 use tests::experiment::followed::{Followed, FollowedProcess};
 use tests::gprofng::Table;
 use tests::kcollect::{FinishedRecording, Recording, record};
-use tests::machine::cgroup::{PlainGroup, Quota};
+use tests::machine::cgroup::{DeepGroup, Quota};
 use tests::machine::{Exclusive, alone, stolen_meanwhile, work_cpu};
 use tests::oracle::statistics::Band;
 use tests::workload;
@@ -423,8 +423,16 @@ fn descriptors(running: &Running) -> Result<usize> {
 fn root_alone_processes_that_are_gone_have_their_groups() -> Result<()> {
     let _machine = Exclusive::take()?;
     let id = "abcdef9876543210".repeat(4);
-    let name = format!("docker-{id}.scope");
-    let group = PlainGroup::new(&name)?;
+    // Deeper than what the tests themselves may be in.
+    let path = format!("kcollect-check/a/b/c/docker-{id}.scope");
+    let groups = DeepGroup::of_each_version(&path)?;
+    ensure!(!groups.is_empty(), "the machine has no control groups");
+    groups
+        .iter()
+        .try_for_each(|group| short_lived_in(group, (&id, &path)))
+}
+
+fn short_lived_in(group: &DeepGroup, (id, path): (&str, &str)) -> Result<()> {
     let one = format!("setpriv --reuid 65431 --clear-groups -- {PROCTORTURE} one:30");
     let enters = format!(
         "echo $$ >{}; for one in 1 2 3 4 5 6 7 8 9 10; do {one}; done",
@@ -435,6 +443,7 @@ fn root_alone_processes_that_are_gone_have_their_groups() -> Result<()> {
     let followed = Followed::read(&recorded)?;
     ensure!(followed.subs.len() == 10, "{:?}", followed.subs);
     let model = Model::load(&[recorded.experiment()?])?;
+    let unit = path.rsplit('/').next().unwrap_or_default();
     for sub in &followed.subs {
         let experiment = Experiment::open(&sub.path)?;
         ensure!(
@@ -446,15 +455,18 @@ fn root_alone_processes_that_are_gone_have_their_groups() -> Result<()> {
         let process = process.context("no such process")?;
         let is = |kind, expected: &str| process.group(kind) == expected;
         ensure!(
-            is(GroupKind::Container, &id)
-                && is(GroupKind::Unit, &name)
-                && is(GroupKind::Cgroup, &format!("/{name}"))
+            is(GroupKind::Container, id)
+                && is(GroupKind::Unit, unit)
+                && is(GroupKind::Cgroup, &format!("/{path}"))
                 && is(GroupKind::User, "65431"),
-            "{process:?}"
+            "{group:?}: {process:?}"
         );
         let record = followed.summary.followed()?.named(&sub.name)?;
         let container = record.container.as_ref().context("no container")?;
-        ensure!(container.get("id") == Some(&id), "{record:?}");
+        ensure!(
+            container.get("id").map(String::as_str) == Some(id),
+            "{record:?}"
+        );
         // Stock gprofng opens it without a word.
         ensure!(sub.functions(None)?.get("burn_one") > 0.0);
     }

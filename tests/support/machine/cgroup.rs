@@ -1,5 +1,5 @@
 //! Control groups: with a CPU quota, as a container has, with the name of a container, as a clock
-//! of CPU time, and of version 2 without a limit.
+//! of CPU time, and deep ones.
 //!
 //! Machines have control groups of version 1 or 2; the hierarchy that has the controller is used.
 
@@ -207,41 +207,48 @@ impl Drop for Clock {
     }
 }
 
-/// A group of version 2, which needs no controller. It is removed when this value is dropped.
+/// A group without a limit, some levels below the root. It is removed when this value is dropped.
 #[derive(Debug)]
-pub struct PlainGroup {
-    group: PathBuf,
+pub struct DeepGroup {
+    root: PathBuf,
+    path: String,
 }
 
-impl PlainGroup {
-    /// Makes an empty group.
+impl DeepGroup {
+    /// Makes an empty group of this path in each kind of hierarchy that the machine has: of version
+    /// 2, and of the first controller of version 1.
     ///
     /// # Errors
-    /// When the machine has no groups of version 2, or they are not ours to make.
-    pub fn new(name: &str) -> Result<Self> {
+    /// When they are not ours to make.
+    pub fn of_each_version(path: &str) -> Result<Vec<Self>> {
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-        let version_2 = |(point, fields): (PathBuf, Vec<&str>)| {
-            (fields.first() == Some(&"cgroup2")).then_some(point)
+        let root = |kind| {
+            let mut all = mounts.lines().filter_map(mount);
+            let of_kind = |(_, fields): &(PathBuf, Vec<&str>)| fields.first() == Some(&kind);
+            all.find(of_kind).map(|(point, _)| point)
         };
-        let root = mounts.lines().filter_map(mount).find_map(version_2);
-        let group = root
-            .context("no control groups of version 2 are mounted")?
-            .join(name);
-        fs::create_dir(&group).with_context(|| group.display().to_string())?;
-        Ok(Self { group })
+        let roots = [root("cgroup2"), root("cgroup")].into_iter().flatten();
+        let groups = roots.map(|root| {
+            let group = root.join(path);
+            fs::create_dir_all(&group).with_context(|| group.display().to_string())?;
+            let path = path.to_owned();
+            Ok(Self { root, path })
+        });
+        groups.collect()
     }
 
     /// The file into which the number of a process is written to move it here.
     #[must_use]
     pub fn procs(&self) -> PathBuf {
-        self.group.join("cgroup.procs")
+        self.root.join(&self.path).join("cgroup.procs")
     }
 }
 
-impl Drop for PlainGroup {
+impl Drop for DeepGroup {
     fn drop(&mut self) {
-        // What fails here leaves an empty group behind, which costs nothing.
-        let _ = fs::remove_dir(&self.group);
+        let mut levels = Path::new(&self.path).ancestors();
+        // What fails here leaves an empty group behind, which costs nothing. The last is the root.
+        levels.all(|level| level != Path::new("") && fs::remove_dir(self.root.join(level)).is_ok());
     }
 }
 

@@ -1,12 +1,11 @@
 //! Control groups by their numbers.
 //!
 //! A process that lives for a tenth of a second is gone from `/proc` by the time that its records
-//! are applied. The record of its exit has the number of its control group of version 2, which is
-//! the inode of the group's directory. The kernel opens a directory by its inode, and has its path.
+//! are applied. The record of its exit has the inode of its control group's directory. The kernel
+//! opens a directory by its inode, and has its path.
 //!
-//! Numbers are not used again, so what was found holds for good, also when the group is gone.
-//! Groups of version 1 have no such number, and neither has a group that ended before it was looked
-//! for: they stay unknown.
+//! What was found holds for good, also when the group is gone. A group that ended before it was
+//! looked for stays unknown, and so does one of a hierarchy that is mounted at an unusual place.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,25 +13,35 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::path::Path;
 use std::sync::Arc;
 
+use bpf_abi::CgroupNumber;
 use nix::errno::Errno;
 use nix::libc;
-use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
+use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, FsType, statfs};
 use rustc_hash::FxHashMap;
 
 use super::Cgroup;
 
 /// Where systems have the hierarchy of version 2: alone, or beside those of version 1.
-const MOUNT_POINTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+const VERSION_2: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 /// Most groups that are kept.
 const MAX_KNOWN: usize = 4096;
 /// The kernel's `FILEID_KERNFS`: the handle is the number of an inode.
 const KERNFS_HANDLE: i32 = 0xfe;
 
-/// The control groups of version 2 that were looked for.
+/// The control groups that were looked for.
 #[derive(Debug, Default)]
 pub struct CgroupNames {
-    root: Option<(File, &'static str)>,
-    known: FxHashMap<u64, Option<Arc<Cgroup>>>,
+    hierarchies: FxHashMap<u32, Option<Hierarchy>>,
+    known: FxHashMap<CgroupNumber, Option<Arc<Cgroup>>>,
+}
+
+/// A mounted hierarchy of control groups.
+#[derive(Debug)]
+struct Hierarchy {
+    root: File,
+    mounted_at: String,
+    /// How a line of `/proc/PID/cgroup` about it begins.
+    prefix: String,
 }
 
 /// The kernel's `struct file_handle`, of an inode.
@@ -44,42 +53,60 @@ struct InodeHandle {
 }
 
 impl CgroupNames {
-    /// Returns the groups of this machine, none of which is known yet.
-    #[must_use]
-    pub fn new() -> CgroupNames {
-        let root = MOUNT_POINTS.into_iter().find_map(|path| {
-            let system = statfs(path).ok()?.filesystem_type();
-            let root = (system == CGROUP2_SUPER_MAGIC).then(|| File::open(path).ok());
-            Some((root??, path))
-        });
-        CgroupNames {
-            root,
-            known: FxHashMap::default(),
-        }
-    }
-
     /// Returns the group of a number. None if it is not known, or is the root of all groups, which
     /// is no information.
-    pub fn get(&mut self, number: u64) -> Option<Arc<Cgroup>> {
+    pub fn get(&mut self, number: CgroupNumber) -> Option<Arc<Cgroup>> {
         if let Some(known) = self.known.get(&number) {
             return known.clone();
         }
-        let found = self.look_up(number).map(Arc::new);
+        let hierarchy = self.hierarchies.entry(number.hierarchy);
+        let hierarchy = hierarchy.or_insert_with(|| Hierarchy::open(number.hierarchy));
+        let found = hierarchy.as_ref().and_then(|it| it.group(number.inode));
+        let found = found.map(Arc::new);
         if self.known.len() >= MAX_KNOWN {
             self.known.clear();
         }
         self.known.insert(number, found.clone());
         found
     }
+}
 
-    fn look_up(&self, number: u64) -> Option<Cgroup> {
-        let (root, mounted_at) = self.root.as_ref()?;
-        let group = open_inode(root, number).ok()?;
+impl Hierarchy {
+    fn open(number: u32) -> Option<Hierarchy> {
+        let mounted = |path: &str, kind: FsType| {
+            let system = statfs(path).ok()?.filesystem_type();
+            (system == kind).then(|| File::open(path).ok())?
+        };
+        let lines = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let prefix = format!("{number}:");
+        let line = lines.lines().find_map(|line| line.strip_prefix(&prefix));
+        let (controllers, _) = line?.split_once(':')?;
+        let (root, mounted_at) = match number {
+            0 => VERSION_2.into_iter().find_map(|path| {
+                let root = mounted(path, CGROUP2_SUPER_MAGIC)?;
+                Some((root, path.to_owned()))
+            }),
+            _ => {
+                let path = format!("/sys/fs/cgroup/{controllers}");
+                mounted(&path, CGROUP_SUPER_MAGIC).map(|root| (root, path))
+            }
+        }?;
+        Some(Hierarchy {
+            root,
+            mounted_at,
+            prefix: format!("{prefix}{controllers}:/"),
+        })
+    }
+
+    fn group(&self, inode: u64) -> Option<Cgroup> {
+        let group = open_inode(&self.root, inode).ok()?;
         let path = fs::read_link(format!("/proc/self/fd/{}", group.as_raw_fd())).ok()?;
-        let path = path.strip_prefix(mounted_at).ok()?;
-        // As `/proc/PID/cgroup` has it.
-        let line = Path::new("0::").join(path);
-        (path != Path::new("")).then(|| Cgroup::of(line.as_os_str().as_encoded_bytes()))?
+        let path = path.strip_prefix(&self.mounted_at).ok()?;
+        if path == Path::new("") {
+            return None;
+        }
+        let prefix = self.prefix.as_bytes();
+        Cgroup::of(&[prefix, path.as_os_str().as_encoded_bytes()].concat())
     }
 }
 
@@ -103,4 +130,18 @@ fn open_inode(root: &File, inode: u64) -> io::Result<File> {
     let fd = Errno::result(fd)? as i32;
     // SAFETY: the kernel has just opened it for this.
     Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_group_is_unknown() {
+        let mut names = CgroupNames::default();
+        for (hierarchy, inode) in [(0, 0), (0, u64::MAX), (u32::MAX, 1)] {
+            let number = CgroupNumber { hierarchy, inode };
+            assert_eq!((names.get(number), names.get(number)), (None, None));
+        }
+    }
 }

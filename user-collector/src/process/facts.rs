@@ -65,7 +65,7 @@ pub struct ProcessFacts {
 pub struct ExitFacts {
     /// Its effective user id.
     pub user: u32,
-    /// Its control group, if that is of version 2 and not the root of all.
+    /// Its control group, if that is known and not the root of all.
     pub cgroup: Option<Arc<Cgroup>>,
 }
 

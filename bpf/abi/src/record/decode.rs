@@ -3,9 +3,9 @@
 use zerocopy::FromBytes;
 
 use super::{
-    BlockRecord, CapturedStack, IoCallRecord, IoFileRecord, KernelStack, LockWaitRecord, Mode,
-    OffCpuDetail, OffCpuRecord, OverflowRecord, Record, RecordHeader, ThreadName, ThreadRecord,
-    TickRecord, UserReturnRecord,
+    BlockRecord, CapturedStack, CgroupNumber, IoCallRecord, IoFileRecord, KernelStack,
+    LockWaitRecord, Mode, OffCpuDetail, OffCpuRecord, OverflowRecord, Record, RecordHeader,
+    ThreadName, ThreadRecord, TickRecord, UserReturnRecord,
 };
 use crate::layout::{
     ALLOCATION_CALL_SITE, BlockLayout, CallTable, HeaderLayout, IoCallLayout, IoFileLayout,
@@ -331,7 +331,10 @@ fn thread(header: RecordHeader, raw: &HeaderLayout, fixed: &ThreadLayout) -> Thr
         ns: fixed.ns,
         details: fixed.details,
         counts: fixed.counts,
-        cgroup: fixed.cgroup,
+        cgroup: CgroupNumber {
+            inode: fixed.cgroup,
+            hierarchy: fixed.hierarchy,
+        },
         user: fixed.user,
     }
 }

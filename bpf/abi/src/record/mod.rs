@@ -153,6 +153,15 @@ impl OffCpuRecord {
     }
 }
 
+/// A control group. No other one, of the past or the future, has the same numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CgroupNumber {
+    /// The hierarchy, as in `/proc/PID/cgroup`: 0 is version 2.
+    pub hierarchy: u32,
+    /// The inode of its directory; 0 if the kernel has no control groups.
+    pub inode: u64,
+}
+
 /// A thread's exact times and counts, since it was tracked first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadRecord {
@@ -176,9 +185,9 @@ pub struct ThreadRecord {
     pub details: DetailTimes,
     /// What the kernel counted meanwhile.
     pub counts: KernelCounts,
-    /// The number of its control group of version 2, which is that of the inode of the group's
-    /// directory. 0 if the kernel has no control groups.
-    pub cgroup: u64,
+    /// Its control group: of version 2, unless that is the root of all; else the deepest one of
+    /// version 1.
+    pub cgroup: CgroupNumber,
     /// Its effective user id, in the initial user namespace.
     pub user: u32,
 }

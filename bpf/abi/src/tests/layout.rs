@@ -103,7 +103,7 @@ fn records(all: &mut Vec<(String, usize)>) {
         ThreadLayout,
         header,
         [
-            task, as_of_ns, since_ns, tracked_ns, ns, counts, cgroup, user, zero
+            task, as_of_ns, since_ns, tracked_ns, ns, counts, cgroup, hierarchy, user
         ]
     );
     structure!(

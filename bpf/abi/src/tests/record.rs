@@ -84,7 +84,8 @@ fn an_off_cpu_interval_decodes() {
 
 #[test]
 fn a_thread_and_a_user_return_decode() {
-    let words: Vec<u64> = (0..30).collect();
+    let mut words: Vec<u64> = (0..29).collect();
+    words.push(29 << 32 | 30);
     let Record::Thread(thread) = alone(&record([4, 7, 0, 8], 0, &words)).unwrap() else {
         panic!("not a thread");
     };
@@ -96,7 +97,8 @@ fn a_thread_and_a_user_return_decode() {
     assert_eq!(thread.details.stolen, 17);
     assert_eq!(thread.counts.minor_faults, 18);
     assert_eq!(thread.counts.written_bytes, 27);
-    assert_eq!((thread.cgroup, thread.user), (28, 29));
+    let CgroupNumber { inode, hierarchy } = thread.cgroup;
+    assert_eq!((inode, hierarchy, thread.user), (28, 30, 29));
 
     let unwound = [1, 2, 0, 0, 0, 3 << 32 | 5, 0x0101, 0x1000, 0x2000];
     let user_return = alone(&record([5, 0, 0, 0], 2, &unwound)).unwrap();

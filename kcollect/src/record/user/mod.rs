@@ -72,7 +72,7 @@ impl UserSpace {
     ) -> UserSpace {
         UserSpace {
             tracker: ProcessTracker::default(),
-            cgroups: CgroupNames::new(),
+            cgroups: CgroupNames::default(),
             policy: FollowPolicy::new(rule),
             code: LoadedCode::new(objects),
             resolver: StackResolver::default(),
@@ -205,20 +205,18 @@ impl UserSpace {
         self.route(router, processes, complete);
     }
 
-    /// Routes what a thread did that exited: it waits for no user stack any more. Notes what its
-    /// record has of its process.
-    pub fn thread_exited(
-        &mut self,
-        router: &mut Router,
-        processes: &ProcessTable,
-        thread: &ThreadRecord,
-    ) {
+    /// Notes what the record of a thread has of its process. If the thread has exited, routes what
+    /// it did: that waits for no user stack any more.
+    pub fn thread(&mut self, router: &mut Router, processes: &ProcessTable, thread: &ThreadRecord) {
+        // Of a living thread too: the group may be gone when its last thread has exited.
+        let cgroup = self.cgroups.get(thread.cgroup);
+        if !thread.exited {
+            return;
+        }
         let instance = instance_of(processes, thread.header.pid());
         if let Some(process) = self.tracker.get_mut(instance) {
-            let at_exit = ExitFacts {
-                user: thread.user,
-                cgroup: self.cgroups.get(thread.cgroup),
-            };
+            let user = thread.user;
+            let at_exit = ExitFacts { user, cgroup };
             router.exit_facts(instance, &at_exit);
             process.at_exit = Some(at_exit);
         }
