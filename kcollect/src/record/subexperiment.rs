@@ -38,8 +38,8 @@ pub struct Subexperiment {
     former_jit: JitStats,
     mpi_rank: Option<u32>,
     cgroup: Option<Cgroup>,
-    /// The process was gone before its facts could be read.
-    lacks_facts: bool,
+    /// The process was gone before its user could be read.
+    lacks_user: bool,
     counts: StackCounts,
     cpu_counts: StackCounts,
     ticks: Ticks,
@@ -76,7 +76,6 @@ impl Subexperiment {
         // By now another process may have the number.
         let of_process = of_number.filter(|(facts, _)| !facts.started_after(first.at_ns));
         let (facts, proc) = of_process.unzip();
-        let lacks_facts = facts.is_none();
         let facts = facts.unwrap_or_default();
         let directory = match &first.descent {
             Some(descent) => format!("{descent}.er"),
@@ -124,7 +123,7 @@ impl Subexperiment {
             former_jit: JitStats::default(),
             mpi_rank: facts.mpi_rank,
             cgroup: facts.cgroup,
-            lacks_facts,
+            lacks_user: facts.users.is_none(),
             counts: StackCounts::default(),
             cpu_counts: StackCounts::default(),
             ticks: Ticks::ZERO,
@@ -317,21 +316,24 @@ impl Subexperiment {
         code.and(result)
     }
 
-    /// Writes what is known by the exit of the process, if it was gone before its facts could be
-    /// read.
+    /// Writes the facts that are known by the exit of a thread, if the process was gone, or had
+    /// become a zombie, before they could be read.
     ///
     /// # Errors
     /// When it can't be written.
     pub fn add_facts(&mut self, at_exit: &ExitFacts) -> Result<()> {
-        if !std::mem::replace(&mut self.lacks_facts, false) {
-            return Ok(());
+        let user = std::mem::take(&mut self.lacks_user).then_some(at_exit.user);
+        let known = self.cgroup.as_ref();
+        let cgroup = match known.is_none_or(Cgroup::is_root) {
+            true => at_exit.cgroup.as_deref(),
+            false => None,
+        };
+        if let Some(cgroup) = cgroup {
+            self.cgroup = Some(cgroup.clone());
         }
-        self.cgroup = at_exit.cgroup.as_deref().cloned();
-        let comments = group_comments(Some(at_exit.user), self.cgroup.as_ref());
         let at_ns = self.last_ns;
-        comments
-            .into_iter()
-            .try_for_each(|text| self.log(at_ns, |at_ns| LogEvent::Comment { at_ns, text }))
+        let mut comments = group_comments(user, cgroup).into_iter();
+        comments.try_for_each(|text| self.log(at_ns, |at_ns| LogEvent::Comment { at_ns, text }))
     }
 
     /// Reads for the last time what the process, which exited, reported of its code.

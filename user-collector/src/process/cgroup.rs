@@ -48,6 +48,13 @@ impl Cgroup {
             container: container_of(cgroup),
         })
     }
+
+    /// Returns whether it is the root of all groups, which is no information. Of version 1, a zombie
+    /// is there.
+    #[must_use]
+    pub fn is_root(&self) -> bool {
+        self.path == "/"
+    }
 }
 
 /// Returns the UID of the pod that a path names: `kubepods/burstable/podUID`, or with the systemd

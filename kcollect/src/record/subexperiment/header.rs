@@ -86,8 +86,7 @@ pub(super) fn group_comments(user: Option<u32>, cgroup: Option<&Cgroup>) -> Vec<
         comments.extend(value.map(|value| format!("{what}: {value}")));
     };
     add("user id", user.map(|user| user.to_string()));
-    // The root of all groups is no information.
-    if let Some(cgroup) = cgroup.filter(|cgroup| cgroup.path != "/") {
+    if let Some(cgroup) = cgroup.filter(|cgroup| !cgroup.is_root()) {
         let container = cgroup.container.as_ref();
         add("cgroup", Some(cgroup.path.clone()));
         add("unit", cgroup.unit.clone());
