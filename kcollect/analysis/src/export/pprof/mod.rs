@@ -6,7 +6,7 @@
 //! experiment has copies of the files. Addresses are synthetic: load objects are placed one after
 //! the other, so that an address minus the start of its mapping is the position in the file. Real
 //! mappings differ between the processes that share a profile. A stack without frames has one here,
-//! [`NO_STACK`]: `go tool pprof` drops samples without a location.
+//! `<no stack>`: `go tool pprof` drops samples without a location.
 //!
 //! Samples are written as they are made; the tables are kept until the end.
 
