@@ -49,8 +49,8 @@ impl Cgroup {
         })
     }
 
-    /// Returns whether it is the root of all groups, which is no information. Of version 1, a zombie
-    /// is there.
+    /// Returns whether it is the root of all groups, which is no information. Zombies are there,
+    /// with groups of version 1.
     #[must_use]
     pub fn is_root(&self) -> bool {
         self.path == "/"
