@@ -48,7 +48,8 @@ static __always_inline struct cgroup *deepest_group(struct css_set *set, struct 
 	return group;
 }
 
-/* Fills in the control group of a thread. Kernel threads are in the root of all. */
+/* Fills in the control group of a thread. Kernel threads are in the root of all. While a process
+ * lives, its leading thread is enough: it may have thousands. */
 static __always_inline void read_group(struct thread_record *out, struct task_struct *task)
 {
 	struct css_set *set;
@@ -57,6 +58,8 @@ static __always_inline void read_group(struct thread_record *out, struct task_st
 	out->cgroup = 0;
 	out->hierarchy = 0;
 	if (!bpf_core_field_exists(task->cgroups) || task->flags & PF_KTHREAD)
+		return;
+	if (task->pid != task->tgid && !(task->flags & PF_EXITING))
 		return;
 	set = BPF_CORE_READ(task, cgroups);
 	group = BPF_CORE_READ(set, dfl_cgrp);

@@ -155,7 +155,7 @@ struct thread_record {
 	/* By enum state and enum detail; all time on a CPU is in the first. */
 	__u64 ns[DETAILS_END];
 	__u64 counts[KERNEL_COUNTS]; /* by enum kernel_count */
-	__u64 cgroup;		     /* inode of its control group, or 0 */
+	__u64 cgroup;		     /* inode of its control group; 0: not read */
 	__u32 hierarchy;	     /* that the group is in: 0 is version 2 */
 	__u32 user;		     /* effective user id, initial user namespace */
 };

@@ -158,7 +158,8 @@ impl OffCpuRecord {
 pub struct CgroupNumber {
     /// The hierarchy, as in `/proc/PID/cgroup`: 0 is version 2.
     pub hierarchy: u32,
-    /// The inode of its directory; 0 if the kernel has no control groups.
+    /// The inode of its directory; 0 if that was not read: of a kernel thread, and of one of a
+    /// living process that is not the leading one.
     pub inode: u64,
 }
 
