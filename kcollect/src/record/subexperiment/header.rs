@@ -1,5 +1,7 @@
 //! The header of a subexperiment's `log.xml`: facts about the process.
 
+use std::fmt::Display;
+
 use experiment_format::ids::Pid;
 use experiment_format::log::{LogHeader, ProfileDecl};
 use experiment_format::microstate::NumStates;
@@ -66,37 +68,33 @@ fn described_by_name(name: &[u8], command_line: Option<&str>) -> String {
 }
 
 fn comments(facts: &ProcessFacts, name: &[u8]) -> Vec<String> {
-    let mut comments = vec![format!("process: {}", printable(name))];
-    let mut add = |what: &str, value: Option<String>| {
-        comments.extend(value.map(|value| format!("{what}: {value}")));
-    };
-    add("command line", facts.command_line.clone());
-    add("program", facts.executable.clone());
-    add("directory", facts.cwd.clone());
     let user = facts.users.map(|[_, user, ..]| user);
+    let mut comments = vec![format!("process: {}", printable(name))];
+    comments.extend(comment("command line", facts.command_line.as_ref()));
+    comments.extend(comment("program", facts.executable.as_ref()));
+    comments.extend(comment("directory", facts.cwd.as_ref()));
     comments.extend(group_comments(user, facts.cgroup.as_ref()));
-    comments.extend(facts.mpi_rank.map(|rank| format!("MPI rank: {rank}")));
+    comments.extend(comment("MPI rank", facts.mpi_rank));
     comments
 }
 
 /// Returns the comments about the groups that a process belongs to.
 pub(super) fn group_comments(user: Option<u32>, cgroup: Option<&Cgroup>) -> Vec<String> {
-    let mut comments = Vec::new();
-    let mut add = |what: &str, value: Option<String>| {
-        comments.extend(value.map(|value| format!("{what}: {value}")));
-    };
-    add("user id", user.map(|user| user.to_string()));
+    let mut comments = Vec::from_iter(comment("user id", user));
     if let Some(cgroup) = cgroup.filter(|cgroup| !cgroup.is_root()) {
         let container = cgroup.container.as_ref();
-        add("cgroup", Some(cgroup.path.clone()));
-        add("unit", cgroup.unit.clone());
-        add("pod", cgroup.pod.clone());
-        add(
-            "container",
-            container.map(|container| format!("{} {}", container.runtime.name(), container.id)),
-        );
+        let container =
+            container.map(|container| format!("{} {}", container.runtime.name(), container.id));
+        comments.extend(comment("cgroup", Some(&cgroup.path)));
+        comments.extend(comment("unit", cgroup.unit.as_ref()));
+        comments.extend(comment("pod", cgroup.pod.as_ref()));
+        comments.extend(comment("container", container));
     }
     comments
+}
+
+fn comment(what: &str, value: Option<impl Display>) -> Option<String> {
+    value.map(|value| format!("{what}: {value}"))
 }
 
 #[cfg(test)]
