@@ -4,9 +4,11 @@
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 KCOLLECT := $(abspath $(TARGET))/release/kcollect
 export KCOLLECT
-# The kernels of `make test-kernels`, unpacked.
+# The kernels of `make test-kernels`, unpacked, and which of them are booted: the oldest and the
+# newest, or one of each kind.
 KERNELS := $(abspath $(TARGET))/kernels
-export KERNELS
+KERNEL_NAMES ?= $(if $(ALL),6.1 6.12 7.2 newest rt,6.1 newest)
+export KERNELS KERNEL_NAMES
 
 # The distributed files, and the build directory that they are made in.
 DIST := $(abspath $(TARGET))/dist
@@ -17,7 +19,7 @@ help:
 	@echo 'make run     build it, profile this machine for ten seconds under a small load, write ktest.N.er here'
 	@echo 'make test    build it, run all tests, those that need root through sudo'
 	@echo 'make test-fast PACKAGE=bpf, or any other package: its tests that need no root (under a minute after a change)'
-	@echo 'make test-kernels build it, record and check workloads on Linux 6.1 and 6.12, in qemu (no root, minutes)'
+	@echo 'make test-kernels build it, record and check workloads on the oldest and the newest Linux of Debian, in qemu (no root, minutes); ALL=1: on five kernels'
 	@echo 'make bench   build it, measure its cost to other programs, next to other profilers (as root, minutes)'
 	@echo 'make bench-report build it, time reports of a large experiment, next to gprofng (a minute or two)'
 	@echo 'make bench-page build it, time the page of a large experiment in a browser: until it is shown, and dragging (a minute)'
@@ -77,7 +79,7 @@ test-fast: rust
 # Kernels other than the running one: Debian's, in qemu, which needs neither KVM nor root.
 test-kernels: build
 	@scripts/packages.sh kernels
-	@scripts/kernels.sh $(KERNELS)
+	@scripts/kernels.sh $(KERNELS) $(KERNEL_NAMES)
 	cargo test --locked --workspace --test kernels
 
 bench: build

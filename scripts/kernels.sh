@@ -1,19 +1,21 @@
 #!/bin/sh
-# Unpacks the kernels that kcollect is tested on, besides the running one, into DIRECTORY/6.1 and
-# DIRECTORY/6.12. They are Debian's for clouds, which are small and have the drivers of a virtual
-# machine.
+# Unpacks kernels that kcollect is tested on, besides the running one, each into DIRECTORY/NAME. A
+# NAME is a series of Debian's (6.1), `newest` for the newest of trixie-backports, whichever that is
+# today, or `rt` for the newest with PREEMPT_RT. They are Debian's for clouds, which are small and
+# have the drivers of a virtual machine; `rt` exists only for all machines.
 #
 # apt fetches them with its own package lists below that directory: this machine's sources are
 # neither read nor changed, and root is not needed. A kernel that is there is not fetched again;
 # remove its directory to fetch the newest.
 set -eu
 
-[ $# -eq 1 ] || {
-    echo "usage: $0 DIRECTORY" >&2
+[ $# -ge 2 ] || {
+    echo "usage: $0 DIRECTORY NAME..." >&2
     exit 64
 }
 mkdir -p "$1"
 directory=$(cd "$1" && pwd)
+shift
 lists=$directory/apt
 updated=
 
@@ -30,7 +32,7 @@ update() {
     [ -z "$updated" ] || return 0
     mkdir -p "$lists/lists/partial" "$lists/cache/archives/partial" "$lists/etc/preferences.d" "$lists/etc/apt.conf.d"
     : >"$lists/status"
-    for suite in bookworm trixie; do
+    for suite in bookworm trixie trixie-backports; do
         echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $suite main"
     done >"$lists/etc/sources.list"
     apt apt-get update || {
@@ -40,21 +42,43 @@ update() {
     updated=yes
 }
 
-for series in 6.1 6.12; do
-    [ ! -e "$directory/$series" ] || continue
+# Newest package whose name is PREFIX, a version that begins as given, and SUFFIX.
+newest() {
+    apt apt-cache search --names-only "^$1-$2[0-9.+deb-]*-$3\$" | cut -d ' ' -f 1 | sort -V | tail -n 1
+}
+
+# A kernel is one package up to Linux 6.18; after that its image, and since 7.1 its modules too, have
+# packages of their own.
+packages_of() {
+    case $1 in
+    newest) version=[1-9] flavour=cloud-amd64 ;;
+    rt) version=[1-9] flavour=rt-amd64 ;;
+    *) version=$1[.] flavour=cloud-amd64 ;;
+    esac
+    whole=$(newest linux-image "$version" $flavour)
+    echo "$whole"
+    for part in binary modules; do
+        package=linux-$part-${whole#linux-image-}
+        if apt apt-cache show "$package" >/dev/null 2>&1; then echo "$package"; fi
+    done
+}
+
+for name in "$@"; do
+    [ ! -e "$directory/$name" ] || continue
     update
-    package=$(apt apt-cache search --names-only "^linux-image-$series[.][0-9.+deb-]*-cloud-amd64\$" |
-        cut -d ' ' -f 1 | sort -V | tail -n 1)
-    [ -n "$package" ] || {
-        echo "kcollect: Debian has no package linux-image-$series*-cloud-amd64 any more" >&2
+    packages=$(packages_of "$name")
+    [ -n "$packages" ] || {
+        echo "kcollect: Debian has no kernel $name for amd64 any more" >&2
         exit 69
     }
-    echo "kcollect: fetching $package"
     rm -rf "$directory/new"
     mkdir "$directory/new"
-    (cd "$directory/new" && apt apt-get download "$package")
-    dpkg-deb -x "$directory/new/$package"_*.deb "$directory/new/unpacked"
+    for package in $packages; do
+        echo "kcollect: fetching $package"
+        (cd "$directory/new" && apt apt-get download "$package")
+        dpkg-deb -x "$directory/new/$package"_*.deb "$directory/new/unpacked"
+    done
     # The rename makes it appear complete or not at all.
-    mv "$directory/new/unpacked" "$directory/$series"
+    mv "$directory/new/unpacked" "$directory/$name"
 done
 rm -rf "$directory/new" "$lists"

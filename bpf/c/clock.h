@@ -126,7 +126,8 @@ static __always_inline bool is_next_threads_time(struct task_struct *task)
 {
 	const __u32 REQUEST_SKIP = 1;
 
-	return BPF_CORE_READ(task, se.cfs_rq, rq, clock_update_flags) & REQUEST_SKIP;
+	return bpf_core_field_exists(struct rq, clock_update_flags) &&
+	       BPF_CORE_READ(task, se.cfs_rq, rq, clock_update_flags) & REQUEST_SKIP;
 }
 
 /* Counts boundaries of a thread on the CPU, in `mode` the others than those that were stolen. */

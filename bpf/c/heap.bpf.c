@@ -534,11 +534,20 @@ static __always_inline void leave(struct pt_regs *regs)
 		allocated(task, thread, address);
 }
 
+/* Whether the program of a session runs at the return of the function. */
+static __always_inline bool is_return(struct pt_regs *regs)
+{
+	if (bpf_ksym_exists(bpf_session_is_return))
+		return bpf_session_is_return(regs);
+	return bpf_ksym_exists(bpf_session_is_return___no_context) &&
+	       bpf_session_is_return___no_context();
+}
+
 /* A probe whose program decides at a call whether its return is probed. */
 SEC("?uprobe.session")
 int kc_allocator(struct pt_regs *regs)
 {
-	if (!bpf_session_is_return())
+	if (!is_return(regs))
 		return !enter(regs);
 	leave(regs);
 	return 0;

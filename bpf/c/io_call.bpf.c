@@ -153,29 +153,36 @@ static __always_inline void send_io_call(struct cpu_stats *stats, struct task_st
 		stats->io_calls_lost++;
 }
 
+static __always_inline void end_io_call(struct cpu_stats *stats, struct task_struct *task,
+					struct pt_regs *regs, long result, __u32 call_index,
+					__u32 cpu)
+{
+	struct io_thread *thread = bpf_task_storage_get(&kc_io_threads, task, 0, 0);
+	struct io_record_scratch *out;
+	__u32 zero = 0;
+
+	/* The beginning may not have been seen. */
+	if (!(thread && thread->entered_ns) && !is_process_traced(stats, task))
+		return;
+	out = bpf_map_lookup_elem(&kc_io_scratch, &zero);
+	if (!out || __sync_val_compare_and_swap(&out->busy, 0, 1)) {
+		stats->io_calls_lost++;
+		return;
+	}
+	send_io_call(stats, task, out, thread, regs, result, call_index, cpu);
+	out->busy = 0;
+}
+
 SEC("tp_btf/sys_exit")
 int kc_sys_exit(__u64 *ctx)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct pt_regs *regs = (struct pt_regs *)ctx[0];
 	__u32 call_index = traced_call_index(task, system_call_number(regs));
-	__u32 cpu = bpf_get_smp_processor_id(), zero = 0;
+	__u32 cpu = bpf_get_smp_processor_id();
 	struct cpu_stats *stats = traced_on(task, call_index, cpu);
-	struct io_record_scratch *out;
-	struct io_thread *thread;
 
-	if (!stats)
-		return 0;
-	thread = bpf_task_storage_get(&kc_io_threads, task, 0, 0);
-	/* The beginning may not have been seen. */
-	if (!(thread && thread->entered_ns) && !is_process_traced(stats, task))
-		return 0;
-	out = bpf_map_lookup_elem(&kc_io_scratch, &zero);
-	if (!out || __sync_val_compare_and_swap(&out->busy, 0, 1)) {
-		stats->io_calls_lost++;
-		return 0;
-	}
-	send_io_call(stats, task, out, thread, regs, ctx[1], call_index, cpu);
-	out->busy = 0;
+	if (stats)
+		WITH_INTERRUPTS_OFF(end_io_call(stats, task, regs, ctx[1], call_index, cpu));
 	return 0;
 }

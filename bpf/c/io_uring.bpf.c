@@ -192,16 +192,29 @@ static __always_inline void submit(struct cpu_stats *stats, struct task_struct *
 		stats->io_calls_lost++;
 }
 
+static __always_inline void submit_with_scratch(struct cpu_stats *stats, struct task_struct *task,
+						const struct io_kiocb *request, __u32 cpu)
+{
+	__u32 zero = 0;
+	struct io_record_scratch *out = bpf_map_lookup_elem(&kc_io_scratch, &zero);
+
+	if (!out || __sync_val_compare_and_swap(&out->busy, 0, 1)) {
+		stats->io_calls_lost++;
+		return;
+	}
+	submit(stats, task, out, request, cpu);
+	out->busy = 0;
+}
+
 /* Linux 6.1 calls it io_uring_submit_sqe: bpf/src/io_uring.rs. */
 SEC("tp_btf/io_uring_submit_req")
 int kc_io_submit(__u64 *ctx)
 {
 	const struct io_kiocb *request = (const struct io_kiocb *)ctx[0];
 	struct task_struct *task = bpf_get_current_task_btf();
-	__u32 cpu = bpf_get_smp_processor_id(), zero = 0;
+	__u32 cpu = bpf_get_smp_processor_id();
 	struct cpu_stats *stats =
 		traced_on(task, CALLS_IO_URING * IO_CALLS + request->opcode, cpu);
-	struct io_record_scratch *out;
 
 	if (!stats || !is_process_traced(stats, task))
 		return 0;
@@ -210,13 +223,7 @@ int kc_io_submit(__u64 *ctx)
 		stats->io_calls_lost++;
 		return 0;
 	}
-	out = bpf_map_lookup_elem(&kc_io_scratch, &zero);
-	if (!out || __sync_val_compare_and_swap(&out->busy, 0, 1)) {
-		stats->io_calls_lost++;
-		return 0;
-	}
-	submit(stats, task, out, request, cpu);
-	out->busy = 0;
+	WITH_INTERRUPTS_OFF(submit_with_scratch(stats, task, request, cpu));
 	return 0;
 }
 
@@ -293,8 +300,7 @@ static __always_inline void request_completed(const struct io_ring_ctx *ring,
 	bpf_map_delete_elem(&kc_io_requests, &key);
 }
 
-SEC("tp_btf/io_uring_complete")
-int kc_io_complete(__u64 *ctx)
+static __always_inline void completed(__u64 *ctx)
 {
 	const struct io_ring_ctx *ring = (const struct io_ring_ctx *)ctx[0];
 	const struct io_kiocb *request = (const struct io_kiocb *)ctx[1];
@@ -305,7 +311,7 @@ int kc_io_complete(__u64 *ctx)
 	if (request) {
 		bpf_core_read(&completed, sizeof(completed), &request->cqe);
 		request_completed(ring, request, &completed);
-		return 0;
+		return;
 	}
 	if (completion_is_pointer) {
 		/* A struct io_uring_cqe, which begins as a struct io_cqe does. */
@@ -318,6 +324,12 @@ int kc_io_complete(__u64 *ctx)
 	record = bpf_map_lookup_elem(&kc_io_requests, &key);
 	if (record)
 		send_result(record, ring, completed.res);
+}
+
+SEC("tp_btf/io_uring_complete")
+int kc_io_complete(__u64 *ctx)
+{
+	WITH_INTERRUPTS_OFF(completed(ctx));
 	return 0;
 }
 
@@ -378,8 +390,7 @@ static __always_inline const struct io_kiocb *request_of_worker(struct task_stru
 		    : 0;
 }
 
-SEC("tp_btf/io_uring_cqe_overflow")
-int kc_io_overflow(__u64 *ctx)
+static __always_inline void overflowed(__u64 *ctx)
 {
 	const struct io_ring_ctx *ring = (const struct io_ring_ctx *)ctx[0];
 	struct overflow overflow = {.completed = {.user_data = ctx[1], .res = ctx[2]}};
@@ -389,10 +400,10 @@ int kc_io_overflow(__u64 *ctx)
 	struct last_posted *last = bpf_map_lookup_elem(&kc_io_posted, &zero);
 
 	if (!recording || !last)
-		return 0;
+		return;
 	if (request && is_completed_by(request, &overflow.completed)) {
 		request_completed(ring, request, &overflow.completed);
-		return 0;
+		return;
 	}
 	if (last->ring == (__u64)ring) {
 		posted = (const struct io_kiocb *)last->request;
@@ -406,6 +417,12 @@ int kc_io_overflow(__u64 *ctx)
 	if (overflow.found)
 		request_completed(ring, (const struct io_kiocb *)overflow.found,
 				  &overflow.completed);
+}
+
+SEC("tp_btf/io_uring_cqe_overflow")
+int kc_io_overflow(__u64 *ctx)
+{
+	WITH_INTERRUPTS_OFF(overflowed(ctx));
 	return 0;
 }
 
@@ -420,6 +437,6 @@ int kc_io_fail_link(__u64 *ctx)
 	if (!(failed->flags & skips_linked))
 		return 0;
 	completed.user_data = linked->cqe.user_data;
-	request_completed(linked->ctx, linked, &completed);
+	WITH_INTERRUPTS_OFF(request_completed(linked->ctx, linked, &completed));
 	return 0;
 }

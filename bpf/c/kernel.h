@@ -81,6 +81,12 @@ struct rq {
 	__u64 prev_steal_time_rq;
 };
 
+/* Linux 6.13 and newer. */
+struct rq___proxy_execution {
+	struct task_struct *donor; /* whose time is used; the kernel may run another thread by it */
+	struct task_struct *curr;
+};
+
 struct cfs_rq {
 	struct rq *rq;
 };
@@ -284,10 +290,10 @@ struct task_struct {
 	struct uprobe_task *utask;
 	unsigned int __state;
 	unsigned int flags;
-	int on_cpu;
-	int on_rq;
-	int pid;
-	int tgid;
+	unsigned int on_cpu; /* Linux 7.2 and newer: 8 bits */
+	unsigned int on_rq;  /* likewise */
+	unsigned int pid;
+	unsigned int tgid;
 	struct task_struct *real_parent;
 	unsigned in_execve : 1;
 	unsigned in_iowait : 1;
@@ -307,6 +313,16 @@ struct task_struct {
 	void *worker_private;
 	struct css_set *cgroups;
 	struct thread_struct thread;
+};
+
+/* Linux 7.2 and newer. */
+struct task_struct___is_blocked {
+	unsigned char is_blocked;
+};
+
+/* Linux 6.17 and newer. */
+struct task_struct___blocked_on {
+	struct mutex *blocked_on;
 };
 
 /* Linux 6.18 and newer: threads of a group are throttled one by one. */
@@ -473,12 +489,31 @@ struct bpf_map {
 	__u32 id;
 };
 
-/* Returns whether a program of a uprobe session runs at the return of the function. Linux 6.13 and
- * newer; only programs that are loaded there use it. */
-extern bool bpf_session_is_return(void) __attribute__((section(".ksyms"), weak));
+/*
+ * Kernel functions whose parameters differ between versions are declared once for each list of
+ * parameters: libbpf strips what follows `___`, and sets only the declaration that agrees with the
+ * kernel's types. bpf_ksym_exists() tells which. Callers test the newest first: an older function
+ * may keep its name among the types when programs may not call it any more.
+ */
 
-/* Calls back in a thread when it returns to user mode. Linux 6.18 and newer; bpf_ksym_exists tests
- * for it. */
+/* Whether a program of a uprobe session runs at the return of the function. Linux 7.0 and newer. */
+extern bool bpf_session_is_return(void *ctx) __attribute__((section(".ksyms"), weak));
+/* Linux 6.13 to 6.19. */
+extern bool bpf_session_is_return___no_context(void) __attribute__((section(".ksyms"), weak));
+
+/* Linux 6.14 and newer. */
+extern void bpf_local_irq_save(unsigned long *flags__irq_flag)
+	__attribute__((section(".ksyms"), weak));
+extern void bpf_local_irq_restore(unsigned long *flags__irq_flag)
+	__attribute__((section(".ksyms"), weak));
+
+/* Calls back in a thread when it returns to user mode. Linux 7.0 and newer. */
+extern int bpf_task_work_schedule_resume(struct task_struct *task, struct bpf_task_work *work,
+					 void *map,
+					 int (*callback)(struct bpf_map *map, void *key,
+							 void *value))
+	__attribute__((section(".ksyms"), weak));
+/* Linux 6.18 and 6.19. */
 extern int
 bpf_task_work_schedule_resume_impl(struct task_struct *task, struct bpf_task_work *work, void *map,
 				   int (*callback)(struct bpf_map *map, void *key, void *value),

@@ -27,6 +27,9 @@
 /* A tree of this height has more mappings than a process may have. */
 #define MAX_MAPLE_HEIGHT 8
 
+/* The nodes of the kernel's maple trees are as maple.h has them. Set by bpf/src/load.rs. */
+extern const volatile bool use_maple_tree;
+
 struct file_tables {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -232,6 +235,12 @@ static __always_inline int find_code(struct mapped_code *code, __u64 mm, __u64 a
 	code->start = code->end = 0;
 	__builtin_memset(&code->file, 0, sizeof(code->file));
 	code->kind = CODE_PENDING;
+	/* The stack is copied, as where a table is missing. */
+	if (!use_maple_tree) {
+		code->mapping = 0;
+		code->threw_away = 0;
+		return 0;
+	}
 	code->sequence = lock_sequence(code, mm);
 	code->none = read_code(code, mm);
 	code->threw_away = look_up_raced(code->sequence, lock_sequence(code, mm),

@@ -28,13 +28,43 @@
 /* Where the kernel handles page faults: set by bpf/src/load.rs, from the kernel's symbols. */
 extern const volatile __u64 page_fault_from;
 extern const volatile __u64 page_fault_to;
+/* kc_kernel_fault runs: a thread without a note is in no page fault of the kernel. Set by
+ * bpf/src/load.rs. */
+extern const volatile bool kernel_faults_are_noted;
 
-/* Returns whether a thread is on a CPU or waits for one. Newer kernels leave a thread that has gone
- * to sleep in the queue for a while. */
+/* Whether the kernel can run the owner of a mutex by the time of a thread that is blocked on it
+ * (CONFIG_SCHED_PROXY_EXEC), which then stays in the run queue. Other kernels have one pointer by
+ * two names. */
+static __always_inline bool has_proxy_execution(void)
+{
+	return bpf_core_field_exists(struct rq___proxy_execution, donor) &&
+	       bpf_core_field_offset(struct rq___proxy_execution, donor) !=
+		       bpf_core_field_offset(struct rq___proxy_execution, curr);
+}
+
+/* Whether a thread in the run queue waits for a mutex and not for a CPU. */
+static __always_inline bool is_blocked_in_queue(struct task_struct *task)
+{
+	const __u64 WAKING = -1; /* of Linux 7.0 and 7.1: it has the mutex */
+	__u64 mutex;
+
+	if (!has_proxy_execution())
+		return false;
+	if (bpf_core_field_exists(struct task_struct___is_blocked, is_blocked))
+		return BPF_CORE_READ((struct task_struct___is_blocked *)task, is_blocked);
+	if (!bpf_core_field_exists(struct task_struct___blocked_on, blocked_on))
+		return false;
+	mutex = (__u64)BPF_CORE_READ((struct task_struct___blocked_on *)task, blocked_on);
+	return mutex && mutex != WAKING;
+}
+
+/* Whether a thread is on a CPU or waits for one. Newer kernels leave a thread that has gone to
+ * sleep in the queue for a while. */
 static __always_inline bool is_queued(struct task_struct *task)
 {
 	return task->on_rq &&
-	       !(bpf_core_field_exists(task->se.sched_delayed) && task->se.sched_delayed);
+	       !(bpf_core_field_exists(task->se.sched_delayed) && task->se.sched_delayed) &&
+	       !is_blocked_in_queue(task);
 }
 
 /* Returns for how long a thread has ever waited for a CPU, including the present wait. A thread
@@ -122,7 +152,7 @@ static __always_inline __u32 blocked_state(struct task_struct *task, struct thre
 		return STATE_SLEEP;
 	call = system_call_number(regs);
 	user = call == SYSTEM_CALL_NONE;
-	if (user || thread->kernel_fault) {
+	if (user || thread->kernel_fault || !kernel_faults_are_noted) {
 		/* In this system call or in an earlier one: the stack shows which. From user mode
 		 * it may be for something else too, as when a signal ends the thread. */
 		if (is_current)

@@ -107,23 +107,29 @@ int kc_overflow(struct bpf_perf_event_data *ctx)
 	return 0;
 }
 
+static __always_inline void count_hit(void *ctx, struct counter_stats *counter_stats,
+				      __u32 counter)
+{
+	__u64 interval;
+
+	/* Masked again: the verifier loses the range of a variable on the stack at a look-up. */
+	barrier_var(counter);
+	interval = hit_interval[counter & (MAX_COUNTERS - 1)];
+	counter_stats->events++;
+	if (++counter_stats->since_overflow < interval)
+		return;
+	counter_stats->since_overflow = 0;
+	record_overflow(ctx, 0, counter_stats, counter, interval);
+}
+
 /* Returns 1, or the perf event would not count the hit. */
 SEC("tracepoint")
 int kc_tracepoint(void *ctx)
 {
 	__u32 counter = bpf_get_attach_cookie(ctx) & (MAX_COUNTERS - 1);
 	struct counter_stats *counter_stats = bpf_map_lookup_elem(&kc_counters, &counter);
-	__u64 interval;
 
-	if (!counter_stats || !recording)
-		return 1;
-	/* Masked again: the verifier loses the range of a variable on the stack at a look-up. */
-	barrier_var(counter);
-	interval = hit_interval[counter & (MAX_COUNTERS - 1)];
-	counter_stats->events++;
-	if (++counter_stats->since_overflow < interval)
-		return 1;
-	counter_stats->since_overflow = 0;
-	record_overflow(ctx, 0, counter_stats, counter, interval);
+	if (counter_stats && recording)
+		WITH_INTERRUPTS_OFF(count_hit(ctx, counter_stats, counter));
 	return 1;
 }

@@ -17,6 +17,23 @@ extern const volatile __u32 max_kernel_frames;
  * that is never masked, or because of what that program itself makes the kernel do. */
 extern const volatile bool counters_overflow;
 
+/* Programs turn interrupts off where they use memory of their CPU. Since Linux 7.2 a thread may be
+ * preempted in the middle of a program at a system call, and with PREEMPT_RT at any tracepoint: by
+ * threads that run the same program, or one that expects interrupts to be off. Before Linux 6.15,
+ * where it is not needed, the verifier refuses global functions in such a place. Set by
+ * bpf/src/load.rs. */
+extern const volatile bool turn_interrupts_off;
+
+#define WITH_INTERRUPTS_OFF(statement)                                                             \
+	do {                                                                                       \
+		unsigned long flags_;                                                              \
+		if (turn_interrupts_off)                                                           \
+			bpf_local_irq_save(&flags_);                                               \
+		statement;                                                                         \
+		if (turn_interrupts_off)                                                           \
+			bpf_local_irq_restore(&flags_);                                            \
+	} while (0)
+
 /* A power of two above any record's length, so that a length can be masked: older verifiers lose a
  * comparison that the compiler made on a copy. */
 #define SCRATCH_BYTES	       2048

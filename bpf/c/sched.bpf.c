@@ -30,6 +30,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 const volatile __u64 page_fault_from;
 const volatile __u64 page_fault_to;
+const volatile bool kernel_faults_are_noted;
 const volatile __u64 lock_threshold_ns;
 
 volatile __u64 any_offset_ns;

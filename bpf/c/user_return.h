@@ -148,8 +148,6 @@ static __always_inline bool wait_for_user_return(struct task_struct *task)
 	struct return_wait *wait;
 	__u32 tid = task->pid;
 
-	if (!bpf_ksym_exists(bpf_task_work_schedule_resume_impl))
-		return false;
 	wait = bpf_map_lookup_elem(&kc_return_waits, &tid);
 	if (!wait) {
 		struct return_wait none = {};
@@ -157,8 +155,15 @@ static __always_inline bool wait_for_user_return(struct task_struct *task)
 		bpf_map_update_elem(&kc_return_waits, &tid, &none, BPF_NOEXIST);
 		wait = bpf_map_lookup_elem(&kc_return_waits, &tid);
 	}
-	return wait && !bpf_task_work_schedule_resume_impl(task, &wait->work, &kc_return_waits,
+	if (!wait)
+		return false;
+	if (bpf_ksym_exists(bpf_task_work_schedule_resume))
+		return !bpf_task_work_schedule_resume(task, &wait->work, &kc_return_waits,
+						      on_user_return);
+	if (bpf_ksym_exists(bpf_task_work_schedule_resume_impl))
+		return !bpf_task_work_schedule_resume_impl(task, &wait->work, &kc_return_waits,
 							   on_user_return, (void *)0);
+	return false;
 }
 
 /* Returns a hash of the callers among the next 16 words of the stack. Only words that can be

@@ -15,6 +15,7 @@ volatile bool few_copies;
 
 const volatile bool capture_user_stacks;
 const volatile bool capture_on_return;
+const volatile bool use_maple_tree;
 
 struct page pages[MAX_PAGES] SEC(".bss.kc_pages");
 struct unwind_rule rules[MAX_RULES] SEC(".bss.kc_rules");

@@ -7,11 +7,11 @@ use bpf_abi::layout::{
     AllocatorFunction, LOG2_BITS, LOG2_STEPS, MAX_BLOCKS, MAX_MEAN_BYTES, PROBE_CALL_SHIFT,
     PROBE_STEPPED, PROBE_USE_SHIFT, PROBE_WITHOUT_FREES, SCALE_BITS, USDT_OPERANDS, UsdtOperand,
 };
-use libbpf_rs::btf::types::Enum;
 use libbpf_rs::{Link, MapCore as _, MapFlags, OpenProgramMut, UprobeMultiOpts, UprobeOpts};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::error::step;
+use crate::kernel_types::Feature;
 use crate::skeleton::OpenKcollectSkel;
 use crate::{Error, KernelTypes, Programs};
 
@@ -40,21 +40,19 @@ pub enum ReturnProbes {
 }
 
 impl ReturnProbes {
-    /// Returns what the running kernel supports: sessions if its types have them
-    /// (`BPF_TRACE_UPROBE_SESSION`, Linux 6.13).
+    /// What the running kernel supports: sessions if its types have them
+    /// (`BPF_TRACE_UPROBE_SESSION`, Linux 6.13), and a prototype of the function that tells their
+    /// programs apart that `c/kernel.h` declares.
     #[must_use]
     pub fn of(types: &KernelTypes) -> ReturnProbes {
-        let session = types.btf().is_some_and(|types| {
-            types
-                .type_by_name::<Enum<'_>>("bpf_attach_type")
-                .is_some_and(|kinds| {
-                    let mut names = kinds.iter().filter_map(|kind| kind.name);
-                    names.any(|name| name == "BPF_TRACE_UPROBE_SESSION")
-                })
-        });
-        match session {
-            true => ReturnProbes::Session,
-            false => ReturnProbes::Always,
+        let attachable = types
+            .enumerator("bpf_attach_type", "BPF_TRACE_UPROBE_SESSION")
+            .is_some();
+        let told_apart = matches!(types.parameters("bpf_session_is_return"), Some(0 | 1));
+        if attachable && told_apart && types.permits(Feature::UprobeSession) {
+            ReturnProbes::Session
+        } else {
+            ReturnProbes::Always
         }
     }
 }

@@ -8,6 +8,7 @@ use libbpf_rs::btf::types::{Enum, FuncProto, Ptr, Typedef};
 use libbpf_rs::btf::{Btf, BtfType, ReferencesType as _};
 
 use crate::KernelTypes;
+use crate::kernel_types::Feature;
 use crate::skeleton::OpenKcollectSkel;
 
 /// The tracepoint of an operation that is handed over, and what Linux 6.1 calls it.
@@ -45,7 +46,9 @@ pub(crate) fn prepare(
     traced: bool,
     types: &KernelTypes,
 ) -> libbpf_rs::Result<()> {
-    let types = types.btf().filter(|_| traced);
+    let types = types
+        .btf()
+        .filter(|_| traced && types.permits(Feature::IoUring));
     let found = types.and_then(tracepoints);
     let submit = &mut open.progs.kc_io_submit;
     submit.set_autoload(found.is_some());
@@ -76,6 +79,11 @@ pub(crate) fn prepare(
         rodata.skips_linked = flag(SKIPS_LINKED).unwrap_or_default();
     }
     Ok(())
+}
+
+/// Whether the kernel has the tracepoints of operations.
+pub(crate) fn is_traceable(types: &KernelTypes) -> bool {
+    types.btf().and_then(tracepoints).is_some()
 }
 
 /// Returns the tracepoint of an operation that is handed over, and whether that of a completion

@@ -8,6 +8,7 @@
 //! It does not depend on what a tick means to an experiment, which process has which name, or which
 //! function an address is in: that is `kcollect`'s.
 
+mod abilities;
 mod allocations;
 mod capture;
 mod clocks;
@@ -27,10 +28,11 @@ mod tables;
 mod tests;
 mod verifier;
 
+pub use abilities::Ability;
 pub use allocations::{
     AllocationSampling, AllocatorProbe, AttachedProbes, ProbedProcess, ReturnProbes, UsdtProbe,
 };
-pub use capture::UserStackCapture;
+pub use capture::{CodeLookup, UserStackCapture};
 pub use clocks::Clocks;
 pub use counters::{OverflowCounters, OverflowCounts};
 pub use error::Error;

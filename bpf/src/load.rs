@@ -15,12 +15,13 @@ use crate::allocations;
 use crate::counters::Attached;
 use crate::error::step;
 use crate::io_uring;
+use crate::kernel_types::Feature;
 use crate::rings::Rings;
 use crate::skeleton::{KcollectSkel, KcollectSkelBuilder};
 use crate::tables::{TableUse, Tables, UnwindTables};
 use crate::verifier::with_log;
 use crate::{
-    AllocationSampling, Clocks, Error, KernelTypes, OverflowCounters, ReturnProbes,
+    AllocationSampling, Clocks, CodeLookup, Error, KernelTypes, OverflowCounters, ReturnProbes,
     UserStackCapture,
 };
 
@@ -116,14 +117,14 @@ impl Programs {
                 .attach()
                 .map_err(step("watch context switches"))?,
             skel.progs
-                .kc_kernel_fault
-                .attach()
-                .map_err(step("watch page faults of the kernel"))?,
-            skel.progs
                 .kc_vfork_start
                 .attach()
                 .map_err(step("watch vfork"))?,
         ];
+        if skel.progs.kc_kernel_fault.autoload() {
+            let attached = skel.progs.kc_kernel_fault.attach();
+            hooks.push(attached.map_err(step("watch page faults of the kernel"))?);
+        }
         if !settings.traced_calls.is_empty() {
             // Ends first: a call of which only the beginning was seen is none.
             for program in [&skel.progs.kc_sys_exit, &skel.progs.kc_sys_enter] {
@@ -179,6 +180,19 @@ impl Programs {
     }
 }
 
+/// Whether page faults in the kernel can be noted as they happen; if not, they are looked for in
+/// the stack of each thread that blocks.
+pub(crate) fn has_fault_tracepoint(types: &KernelTypes) -> bool {
+    types.has_tracepoint("page_fault_kernel") && types.permits(Feature::FaultTracepoint)
+}
+
+/// Whether programs can turn interrupts off, and call global functions meanwhile (Linux 6.15, the
+/// first with resilient spin locks).
+fn may_turn_interrupts_off(types: &KernelTypes) -> bool {
+    types.parameters("bpf_local_irq_save") == Some(1)
+        && types.parameters("bpf_res_spin_lock").is_some()
+}
+
 fn open_and_load(settings: &Settings<'_>) -> libbpf_rs::Result<KcollectSkel<'static>> {
     // One object for the life of the process: a leak of a few words makes a skeleton without a
     // borrowed owner beside it.
@@ -193,6 +207,9 @@ fn open_and_load(settings: &Settings<'_>) -> libbpf_rs::Result<KcollectSkel<'sta
         rodata.capture_user_stacks = settings.user_stacks.is_some();
         rodata.capture_on_return = settings.user_stacks == Some(UserStackCapture::OnReturn);
         (rodata.page_fault_from, rodata.page_fault_to) = settings.page_fault;
+        rodata.use_maple_tree = CodeLookup::of(settings.types) == CodeLookup::MapleTree;
+        rodata.kernel_faults_are_noted = has_fault_tracepoint(settings.types);
+        rodata.turn_interrupts_off = may_turn_interrupts_off(settings.types);
         rodata.counters_overflow = settings.hit_intervals.is_some();
         rodata.own_pid = std::process::id();
         rodata.hit_interval = settings.hit_intervals.unwrap_or_default();
@@ -204,6 +221,9 @@ fn open_and_load(settings: &Settings<'_>) -> libbpf_rs::Result<KcollectSkel<'sta
         }
         rodata.max_kernel_frames = settings.max_kernel_frames.min(MAX_KERNEL_FRAMES as u32);
     }
+    open.progs
+        .kc_kernel_fault
+        .set_autoload(has_fault_tracepoint(settings.types));
     let counters_overflow = settings.hit_intervals.is_some();
     open.progs.kc_overflow.set_autoload(counters_overflow);
     open.progs.kc_tracepoint.set_autoload(counters_overflow);

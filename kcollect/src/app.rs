@@ -144,7 +144,8 @@ fn doctor(json: bool, output: &mut Output) -> ExitKind {
         let types = KernelTypes::read();
         let capture = UserStackCapture::of(&types);
         findings.extend(bpf_findings(capture, &types));
-        findings.push(Finding::ok("user stacks", format!("captured {capture}")));
+        let abilities = types.abilities().into_iter();
+        findings.extend(abilities.map(|ability| Finding::ok(ability.name, ability.way)));
     }
     match json {
         true => output.json(&doctor::json(&findings)),

@@ -12,7 +12,7 @@ use nix::unistd::{dup2_stderr, dup2_stdout, sync};
 use tests::command::{Running, run};
 use tests::machine::{online_cpus, processes};
 
-use crate::runs::{DONE, Glance, Glances, KCOLLECT, LIMIT, MODULES, RUNS, Run};
+use crate::runs::{CHOSEN_RUNS, DONE, Glance, Glances, KCOLLECT, LIMIT, MODULES, RUNS, Run};
 
 /// The directory of the results.
 const OUT: &str = "/out";
@@ -57,7 +57,14 @@ fn work() -> Result<()> {
     attach(DISK, "ext4", "/var/tmp")?;
 
     record("doctor", &["doctor", "--json"])?;
+    let chosen = std::env::var(CHOSEN_RUNS).ok();
     for each in RUNS[online_cpus()?.len().min(RUNS.len()) - 1] {
+        if chosen
+            .as_ref()
+            .is_some_and(|names| names.split(',').all(|name| name != each.name))
+        {
+            continue;
+        }
         let beside = beside(each).with_context(|| each.name.to_owned())?;
         record(each.name, &[each.args, each.load].concat())?;
         drop(beside);

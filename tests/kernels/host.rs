@@ -19,8 +19,8 @@ use crate::initramfs::Initramfs;
 use crate::judge::{Verdict, judge};
 use crate::kernel::{self, Kernel};
 use crate::runs::{
-    ALLOCATIONS, DONE, IO_CALLS, KCOLLECT, LOCKED, MODULES, OVERFLOWING, RING_IO, SAMPLED, SELF,
-    WORKLOADS,
+    ALLOCATIONS, CHOSEN_RUNS, DONE, IO_CALLS, KCOLLECT, LOCKED, MODULES, OVERFLOWING, RING_IO,
+    SAMPLED, SELF, WORKLOADS,
 };
 use crate::verifier;
 
@@ -43,7 +43,7 @@ const COUNTED: [&str; 6] = [
 /// `int3`, which it writes where a tracepoint is switched on.
 const TWO_CPUS: [&str; 4] = ["-smp", "2", "-accel", "tcg,thread=single"];
 /// The CPU of qemu with all its features, except an instruction after which qemu spoiled the flags.
-const CPU_MODEL: &str = "max,-cx16";
+const CPU_MODEL: &str = "max";
 /// The kernel's arguments: it prints to the host, and the machine ends when it fails.
 const KERNEL_WORDS: &str = "console=ttyS0 quiet panic=-1 tsc=reliable";
 
@@ -239,6 +239,14 @@ fn try_on(kernel: &Kernel, cpus: &[&str], common: &Initramfs) -> Result<Verdict>
     Ok(verdict)
 }
 
+/// The kernel's command line.
+fn kernel_words() -> String {
+    match std::env::var(CHOSEN_RUNS) {
+        Ok(names) => format!("{KERNEL_WORDS} {CHOSEN_RUNS}={names}"),
+        Err(_) => KERNEL_WORDS.to_owned(),
+    }
+}
+
 fn boot(kernel: &Kernel, cpus: &[&str], place: &Path) -> Result<Finished> {
     let drive = |name: &str| {
         format!(
@@ -257,7 +265,7 @@ fn boot(kernel: &Kernel, cpus: &[&str], place: &Path) -> Result<Finished> {
         .arg(&kernel.image)
         .arg("-initrd")
         .arg(place.join("initramfs"))
-        .args(["-append", KERNEL_WORDS])
+        .args(["-append", &kernel_words()])
         .arg("-serial")
         .arg(format!("file:{}", place.join("console").display()))
         .args(["-drive", &drive("disk"), "-drive", &drive(RESULTS)]);

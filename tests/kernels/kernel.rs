@@ -1,23 +1,23 @@
-//! The kernels: Debian's for clouds, as `scripts/kernels.sh` has unpacked them, a directory for
-//! each series.
+//! The kernels: Debian's, as `scripts/kernels.sh` has unpacked them, a directory for each.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use anyhow::{Context, Result, bail};
-
-/// The series, oldest first: the floor, and the one between it and the newest.
-const SERIES: [&str; 2] = ["6.1", "6.12"];
+use anyhow::{Context, Result};
 
 /// What a disk needs, each after those that it needs itself. One that the kernel has built in is no
 /// file.
-const MODULES: [&str; 6] = [
+const MODULES: [&str; 10] = [
     "virtio",
     "virtio_ring",
     "virtio_pci_legacy_dev",
     "virtio_pci_modern_dev",
     "virtio_pci",
     "virtio_blk",
+    "crc16",
+    "mbcache",
+    "jbd2",
+    "ext4",
 ];
 
 /// A kernel.
@@ -31,57 +31,56 @@ pub(crate) struct Kernel {
     pub(crate) modules: Vec<PathBuf>,
 }
 
-/// Returns all kernels in the directory that `KERNELS` names.
+/// The kernels that `KERNEL_NAMES` lists, oldest first, in the directory that `KERNELS` names.
 ///
 /// # Errors
-/// When one is not there.
+/// When one is missing.
 pub(crate) fn all() -> Result<Vec<Kernel>> {
-    let directory = env::var_os("KERNELS")
-        .map(PathBuf::from)
-        .context("KERNELS names no directory: run `make test-kernels`")?;
-    SERIES
-        .iter()
-        .map(|series| Kernel::of(&directory.join(series)))
+    let variable =
+        |name| env::var(name).with_context(|| format!("{name}: run `make test-kernels`"));
+    let (directory, names) = (variable("KERNELS")?, variable("KERNEL_NAMES")?);
+    names
+        .split_whitespace()
+        .map(|name| Kernel::of(&Path::new(&directory).join(name)))
         .collect()
 }
 
 impl Kernel {
     fn of(package: &Path) -> Result<Self> {
-        let boot = package.join("boot");
-        let missing = || {
-            format!(
-                "no kernel in {}: run `make test-kernels`",
-                package.display()
-            )
+        // Newer packages are for systems where /lib is a link.
+        let modules = ["lib/modules", "usr/lib/modules"].map(|path| package.join(path));
+        let release = modules
+            .iter()
+            .filter_map(|path| fs::read_dir(path).ok()?.next()?.ok())
+            .next()
+            .with_context(|| {
+                let place = package.display();
+                format!("no kernel in {place}: run `make test-kernels`")
+            })?;
+        let name = release.file_name().to_string_lossy().into_owned();
+        // Since Linux 7.1 Debian's images are next to their modules.
+        let images = [
+            release.path().join("vmlinuz"),
+            package.join("boot").join(format!("vmlinuz-{name}")),
+        ];
+        let image = images
+            .into_iter()
+            .find(|path| path.is_file())
+            .with_context(|| format!("no image in {}", package.display()))?;
+        let files = files(&release.path().join("kernel"))?;
+        let module = |name: &&str| {
+            let named = |path: &&PathBuf| {
+                path.file_name()
+                    .and_then(|file| file.to_str()?.split('.').next())
+                    == Some(name)
+            };
+            files.iter().find(named).cloned()
         };
-        for entry in fs::read_dir(&boot).with_context(missing)? {
-            let image = entry?.path();
-            let name = image.file_name().and_then(|name| name.to_str());
-            let Some(release) = name.and_then(|name| name.strip_prefix("vmlinuz-")) else {
-                continue;
-            };
-            // Newer packages are for systems where /lib is a link.
-            let modules = ["lib/modules", "usr/lib/modules"].map(|path| package.join(path));
-            let modules = modules.iter().find(|path| path.is_dir());
-            let modules =
-                modules.with_context(|| format!("no modules in {}", package.display()))?;
-            let drivers = modules.join(release).join("kernel/drivers");
-            let files = files(&drivers)?;
-            let module = |name: &&str| {
-                let named = |path: &&PathBuf| {
-                    path.file_name()
-                        .and_then(|file| file.to_str()?.split('.').next())
-                        == Some(name)
-                };
-                files.iter().find(named).cloned()
-            };
-            return Ok(Self {
-                release: release.to_owned(),
-                modules: MODULES.iter().filter_map(module).collect(),
-                image,
-            });
-        }
-        bail!(missing())
+        Ok(Self {
+            release: name,
+            modules: MODULES.iter().filter_map(module).collect(),
+            image,
+        })
     }
 }
 

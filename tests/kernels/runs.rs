@@ -16,6 +16,9 @@ pub(crate) const WORKLOADS: &str = "/workloads";
 pub(crate) const MODULES: &str = "/modules";
 /// The word that makes this program the load of a recording.
 pub(crate) const LOAD: &str = "load";
+/// An environment variable with the names of the recordings that are made, separated by commas; all
+/// if it is not set. The kernel hands it from its command line to the first process.
+pub(crate) const CHOSEN_RUNS: &str = "RUNS";
 /// The last file of the results that is written.
 pub(crate) const DONE: &str = "done";
 /// The program whose events are counted, in a machine; how many pages it touches on one of two

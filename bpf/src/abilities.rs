@@ -1,0 +1,74 @@
+//! What the running kernel offers, and which way is taken where it lacks something.
+
+use crate::kernel_types::Feature;
+use crate::load::has_fault_tracepoint;
+use crate::{CodeLookup, KernelTypes, ReturnProbes, UserStackCapture, io_uring};
+
+/// Which way is taken for one task that kernels differ in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ability {
+    /// The task, in a word or two.
+    pub name: &'static str,
+    /// How it is done on this kernel.
+    pub way: String,
+    /// It is done worse than on other kernels, or not at all.
+    pub reduced: bool,
+}
+
+impl KernelTypes {
+    /// The ways that are taken on this kernel.
+    #[must_use]
+    pub fn abilities(&self) -> Vec<Ability> {
+        let choose = |name, best: bool, first: &str, second: &str| Ability {
+            name,
+            way: if best { first } else { second }.to_owned(),
+            reduced: !best,
+        };
+        let lookup = CodeLookup::of(self);
+        let proxies = self.offset("rq", "donor") != self.offset("rq", "curr")
+            && self.offset("rq", "donor").is_some();
+        vec![
+            Ability {
+                name: "user stacks",
+                way: format!("captured {}", UserStackCapture::of(self)),
+                reduced: false,
+            },
+            Ability {
+                name: "unwinding",
+                way: lookup.to_string(),
+                reduced: lookup != CodeLookup::MapleTree,
+            },
+            choose(
+                "kernel page faults",
+                has_fault_tracepoint(self),
+                "noted as they happen (tracepoint page_fault_kernel)",
+                "looked for in the stack of each thread that blocks",
+            ),
+            Ability {
+                name: "heap probes",
+                way: match ReturnProbes::of(self) {
+                    ReturnProbes::Session => "a return is probed only where the call asks for it",
+                    ReturnProbes::Always => "each return is probed, which costs twice as much",
+                }
+                .to_owned(),
+                reduced: false,
+            },
+            choose(
+                "io_uring",
+                self.permits(Feature::IoUring) && io_uring::is_traceable(self),
+                "operations are traced with -i",
+                "-i leaves its operations out: this kernel does not have the tracepoints",
+            ),
+            Ability {
+                name: "proxy execution",
+                way: if proxies {
+                    "in this kernel: threads that wait for a mutex in the run queue are blocked"
+                } else {
+                    "not in this kernel"
+                }
+                .to_owned(),
+                reduced: false,
+            },
+        ]
+    }
+}
