@@ -5,5 +5,6 @@ mod call_trees;
 mod jit;
 mod mappings;
 mod return_probes;
+mod second_ways;
 mod unwinder;
 mod user_returns;
