@@ -190,7 +190,7 @@ pub(crate) fn has_fault_tracepoint(types: &KernelTypes) -> bool {
 /// first with resilient spin locks).
 fn may_turn_interrupts_off(types: &KernelTypes) -> bool {
     types.parameters("bpf_local_irq_save") == Some(1)
-        && types.parameters("bpf_res_spin_lock").is_some()
+        && types.parameters("bpf_res_spin_unlock").is_some()
 }
 
 fn open_and_load(settings: &Settings<'_>) -> libbpf_rs::Result<KcollectSkel<'static>> {
