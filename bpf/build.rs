@@ -1,8 +1,12 @@
 //! Compiles the BPF programs with clang, one object for each subject, links them into one, and
 //! makes its skeleton; and compiles the pure C headers natively, for the tests. All into `OUT_DIR`.
+//!
+//! The object is made for each processor, whichever this is built for: it takes two seconds, the
+//! code of the other one cannot rot, and `kernels/` checks both.
 
 use std::env;
 use std::error::Error;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -31,15 +35,24 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-env-changed=CLANG");
 
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
-    let objects = SUBJECTS
-        .iter()
-        .map(|subject| compile(subject, &out))
-        .collect::<Result<Vec<_>, _>>()?;
-    // The kernel shows the first eight letters of this name, in those of the maps of variables.
-    let linked = out.join("kcollect.o");
-    link(&objects, &linked).map_err(|error| format!("cannot link the BPF programs: {error:#}"))?;
+    let target = match env::var("CARGO_CFG_TARGET_ARCH")?.as_str() {
+        "x86_64" => "x86",
+        "aarch64" => "arm64",
+        other => return Err(format!("kcollect runs on x86_64 and aarch64, not on {other}").into()),
+    };
+    for arch in ["x86", "arm64"] {
+        let out = out.join(arch);
+        fs::create_dir_all(&out)?;
+        let objects = SUBJECTS
+            .iter()
+            .map(|subject| compile(subject, arch, &out))
+            .collect::<Result<Vec<_>, _>>()?;
+        // The kernel shows the first eight letters of this name, in those of the maps of variables.
+        link(&objects, &out.join("kcollect.o"))
+            .map_err(|error| format!("cannot link the BPF programs: {error:#}"))?;
+    }
     SkeletonBuilder::new()
-        .obj(linked)
+        .obj(out.join(target).join("kcollect.o"))
         .generate(out.join("kcollect.skel.rs"))?;
 
     cc::Build::new()
@@ -50,12 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn compile(subject: &str, out: &Path) -> Result<PathBuf, Box<dyn Error>> {
-    let arch = match env::var("CARGO_CFG_TARGET_ARCH")?.as_str() {
-        "x86_64" => "x86",
-        "aarch64" => "arm64",
-        other => return Err(format!("kcollect runs on x86_64 and aarch64, not on {other}").into()),
-    };
+fn compile(subject: &str, arch: &str, out: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let libbpf_headers = env::var("DEP_BPF_INCLUDE")?;
     let here = env::var("CARGO_MANIFEST_DIR")?;
     let source = format!("c/{subject}.bpf.c");
@@ -78,7 +86,7 @@ fn compile(subject: &str, out: &Path) -> Result<PathBuf, Box<dyn Error>> {
         .status()
         .map_err(|error| format!("clang builds the BPF programs (package clang): {error}"))?;
     if !status.success() {
-        return Err(format!("clang refuses {source}").into());
+        return Err(format!("clang refuses {source} for {arch}").into());
     }
     Ok(object)
 }

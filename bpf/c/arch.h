@@ -202,6 +202,26 @@ static __always_inline bool is_mapped_high(__u64 address)
 	return address >> 44 == 0xa || address >> 44 == 0xf;
 }
 
+/* Copies what an unwind by frame pointers needs, where x86-64 has it: unwind tables are x86-64's, and
+ * so are the numbers of registers. */
+static __always_inline void user_registers(const struct pt_regs *regs, __u64 *pc, __u64 *registers)
+{
+	*pc = regs->pc;
+	registers[6] = regs->regs[29];
+	registers[7] = regs->sp;
+}
+
+/* PSR_MODE32_BIT. */
+static __always_inline bool is_32bit(const struct pt_regs *regs)
+{
+	return regs->pstate & 0x10;
+}
+
+static __always_inline __u64 thread_pointer(struct task_struct *task)
+{
+	return task->thread.uw.tp_value;
+}
+
 #define KERNEL_STACK_BYTES (16 * 1024)
 
 static __always_inline long system_call_number(const struct pt_regs *regs)

@@ -201,13 +201,13 @@ static __always_inline bool is_elsewhere(struct user_scratch *out, struct task_s
 					 struct thread *thread)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
-	__u64 callers_hash = hash_of_callers(out, regs->ip, regs->sp);
+	__u64 ip = user_ip(regs), sp = user_sp(regs);
+	__u64 callers_hash = hash_of_callers(out, ip, sp);
 
-	if (thread->ip == regs->ip && thread->sp == regs->sp &&
-	    thread->callers_hash == callers_hash)
+	if (thread->ip == ip && thread->sp == sp && thread->callers_hash == callers_hash)
 		return false;
-	thread->ip = regs->ip;
-	thread->sp = regs->sp;
+	thread->ip = ip;
+	thread->sp = sp;
 	thread->callers_hash = callers_hash;
 	return true;
 }
