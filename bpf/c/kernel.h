@@ -99,7 +99,7 @@ struct sched_entity {
 
 /* Linux 6.17 and older: a whole run queue of a group is throttled. */
 struct cfs_rq___group_throttling {
-	int throttle_count;
+	unsigned int throttle_count;
 };
 
 struct sched_info {
