@@ -13,13 +13,14 @@ export KERNELS KERNEL_NAMES
 # The distributed files, and the build directory that they are made in.
 DIST := $(abspath $(TARGET))/dist
 
-.PHONY: help build run check deny test test-fast test-kernels bench bench-report bench-page programs growth day fuzz faults dist test-dist rust
+.PHONY: help build run check deny test test-fast test-kernels check-btf bench bench-report bench-page programs growth day fuzz faults dist test-dist rust
 
 help:
 	@echo 'make run     build it, profile this machine for ten seconds under a small load, write ktest.N.er here'
 	@echo 'make test    build it, run all tests, those that need root through sudo'
 	@echo 'make test-fast PACKAGE=bpf, or any other package: its tests that need no root (under a minute after a change)'
 	@echo 'make test-kernels build it, record and check workloads on the oldest and the newest Linux of Debian, in qemu (no root, minutes); ALL=1: on five kernels'
+	@echo 'make check-btf BTF=FILE  print what the BPF programs would not find in a kernel with these types (seconds, no root)'
 	@echo 'make bench   build it, measure its cost to other programs, next to other profilers (as root, minutes)'
 	@echo 'make bench-report build it, time reports of a large experiment, next to gprofng (a minute or two)'
 	@echo 'make bench-page build it, time the page of a large experiment in a browser: until it is shown, and dragging (a minute)'
@@ -81,6 +82,12 @@ test-kernels: build
 	@scripts/packages.sh kernels
 	@scripts/kernels.sh $(KERNELS) $(KERNEL_NAMES)
 	cargo test --locked --workspace --test kernels
+
+# The types of a kernel, as BTF or in an ELF file (vmlinux). Nothing is loaded.
+BTF ?= /sys/kernel/btf/vmlinux
+check-btf: rust
+	@scripts/packages.sh build
+	@cargo run -q --locked -p bpf --example kernel-types -- check $(BTF)
 
 bench: build
 	@scripts/packages.sh bench

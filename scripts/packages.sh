@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the packages that are needed for building (build), testing (test), testing on other
-# kernels (kernels), the benchmark (bench), making the distributed files (dist) or testing those
+# kernels (kernels), the types of other kernels (btf), the benchmark (bench), making the distributed files (dist) or testing those
 # (test-dist), through the distribution's own package manager.
 #
 # It looks for the programs and libraries, not for packages: a clang from elsewhere will do, and
@@ -10,13 +10,13 @@
 set -eu
 
 usage() {
-    echo "usage: $0 build|test|kernels|bench|dist|test-dist" >&2
+    echo "usage: $0 build|test|kernels|btf|bench|dist|test-dist" >&2
     exit 64
 }
 
 [ $# -eq 1 ] || usage
 case $1 in
-build | test | kernels | bench | dist | test-dist) purpose=$1 ;;
+build | test | kernels | btf | bench | dist | test-dist) purpose=$1 ;;
 *) usage ;;
 esac
 
@@ -141,6 +141,14 @@ find_missing() {
     fi
     if [ "$purpose" = kernels ]; then
         have qemu-system-x86_64 || lacks qemu-system-x86_64 qemu-system-x86
+    fi
+    if [ "$purpose" = btf ]; then
+        # Kernels are compressed in one of these ways.
+        have zstd || lacks zstd zstd
+        have lz4 || lacks lz4 lz4
+        have xz || lacks xz xz-utils
+    fi
+    if [ "$purpose" = kernels ] || [ "$purpose" = btf ]; then
         # Their packages are Debian's, signed with its keys.
         have apt-get || lacks apt-get apt
         have dpkg-deb || lacks dpkg-deb dpkg
