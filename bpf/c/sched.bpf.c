@@ -32,6 +32,7 @@ const volatile __u64 page_fault_from;
 const volatile __u64 page_fault_to;
 const volatile bool kernel_faults_are_noted;
 const volatile __u64 lock_threshold_ns;
+const volatile __u64 create_storage = BPF_LOCAL_STORAGE_GET_F_CREATE;
 
 volatile __u64 any_offset_ns;
 
@@ -219,7 +220,7 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 {
 	/* A thread that exits before data begin needs no storage. */
 	struct thread *thread = bpf_task_storage_get(
-		&kc_threads, prev, 0, recording ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
+		&kc_threads, prev, 0, recording ? create_storage : 0);
 	bool tracked;
 	__u32 state;
 
@@ -259,8 +260,7 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 static __always_inline void switch_in(struct cpu_stats *stats, struct task_struct *next,
 				      __u64 began_ns, __u64 now_ns, __u32 cpu)
 {
-	struct thread *thread = bpf_task_storage_get(&kc_threads, next, 0,
-						     BPF_LOCAL_STORAGE_GET_F_CREATE);
+	struct thread *thread = bpf_task_storage_get(&kc_threads, next, 0, create_storage);
 	__u64 delay = run_delay(next, now_ns), index;
 	struct cpu_stats *left = stats;
 	struct off_cpu off_cpu;
@@ -435,7 +435,9 @@ int kc_kernel_fault(__u64 *ctx)
 	struct thread *thread = bpf_task_storage_get(&kc_threads, task, 0, 0);
 
 	(void)ctx;
-	if (thread)
+	if (thread) {
 		thread->kernel_fault = 1;
+		thread->faulted_in_kernel = 1;
+	}
 	return 0;
 }

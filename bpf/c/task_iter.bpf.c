@@ -67,7 +67,7 @@ int kc_track_all(struct bpf_iter__task *ctx)
 
 	if (!task || !stats || !out || task->__state & TASK_DEAD)
 		return 0;
-	thread = bpf_task_storage_get(&kc_threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	thread = bpf_task_storage_get(&kc_threads, task, 0, create_storage);
 	if (!recording)
 		return 0;
 	if (!thread) {

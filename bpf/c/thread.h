@@ -36,6 +36,7 @@ struct thread {
 	 * store. */
 	__u32 user_return;
 	__u32 has_baseline; /* `baseline` is known */
+	__u32 faulted_in_kernel; /* a page fault happened in the kernel, ever */
 	/* Where stacks are captured at switch-out: the place in user mode that the number stands
 	 * for, or ip 0. */
 	__u64 ip, sp, callers_hash;
@@ -50,6 +51,10 @@ struct threads {
 };
 
 extern struct threads kc_threads SEC(".maps");
+
+/* BPF_LOCAL_STORAGE_GET_F_CREATE. Set to 0 by bpf/src/load.rs in tests alone, where no thread is to
+ * get storage. */
+extern const volatile __u64 create_storage;
 
 /* Tracks a thread in the experiment that began at `began_ns`, as account_track. */
 static __always_inline void track(struct thread *thread, __u64 began_ns, __u64 now_ns, __u32 state,

@@ -76,6 +76,7 @@ static __always_inline void fill_thread_record(struct thread_record *out, struct
 					       const struct account *account, __u32 cpu)
 {
 	describe(&out->header, task, time_ns, cpu, RECORD_THREAD, 0);
+	out->header.blocked = thread->faulted_in_kernel;
 	out->task = (__u64)task;
 	out->as_of_ns = account->since_ns - any_offset_ns;
 	out->tracked_ns = account->tracked_ns;

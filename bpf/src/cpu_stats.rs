@@ -16,6 +16,20 @@ impl Programs {
         read(&self.skel.maps.kc_cpu_stats, cpu)
     }
 
+    /// Returns whether the hook on context switches has ever run, on any CPU.
+    ///
+    /// # Errors
+    /// As [`Programs::cpu_stats`].
+    pub fn has_seen_switches(&self) -> Result<bool, Error> {
+        for cpu in 0..self.cpu_ids {
+            let stats = self.cpu_stats(cpu)?;
+            if stats.unmeasured != 0 || stats.measured_ns != 0 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Returns the counts of every CPU that ever ticked, with its id.
     ///
     /// # Errors

@@ -2,18 +2,15 @@
 
 use bpf_abi::RecordError;
 
+use crate::verifier::Refusal;
+
 /// A BPF step that failed, with the verifier's log where there is one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The programs could not be loaded.
-    #[error("the kernel refused kcollect's BPF programs: {source}{log}")]
-    Load {
-        /// The system call's error.
-        source: libbpf_rs::Error,
-        /// The tail of libbpf's and the verifier's log, or nothing; begins with a newline.
-        log: String,
-    },
+    #[error("the BPF programs cannot be loaded: {0}")]
+    Load(Box<Refusal>),
     /// One step after loading failed.
     #[error("cannot {what}: {source}")]
     Step {
@@ -38,7 +35,8 @@ impl Error {
     #[must_use]
     pub fn is_permission(&self) -> bool {
         match self {
-            Error::Load { source, .. } | Error::Step { source, .. } => {
+            Error::Load(refusal) => refusal.is_permission,
+            Error::Step { source, .. } => {
                 source.kind() == libbpf_rs::ErrorKind::PermissionDenied
             }
             Error::NoCpu { .. } | Error::Record(_) => false,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bpf_abi::layout::{
     CPUS_PER_RING, MAX_COUNTERS, MAX_KERNEL_FRAMES, NO_LOCK_WAITS, SCRATCHES_PER_CPU, TracedCall,
 };
-use libbpf_rs::Link;
+use libbpf_rs::{Link, ProgramType};
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 
 use crate::allocations;
@@ -17,9 +17,10 @@ use crate::error::step;
 use crate::io_uring;
 use crate::kernel_types::Feature;
 use crate::rings::Rings;
+use crate::sabotage::Sabotage;
 use crate::skeleton::{KcollectSkel, KcollectSkelBuilder};
 use crate::tables::{TableUse, Tables, UnwindTables};
-use crate::verifier::with_log;
+use crate::verifier::{Refusal, with_log};
 use crate::{
     AllocationSampling, Clocks, CodeLookup, Error, KernelTypes, OverflowCounters, ReturnProbes,
     UserStackCapture,
@@ -67,6 +68,8 @@ pub struct Settings<'a> {
     /// If counters overflow: for each tracepoint the number of hits after which it does; 0 for
     /// other counters.
     pub hit_intervals: Option<[u64; MAX_COUNTERS]>,
+    /// Which part is switched off, so that a test sees that this is noticed.
+    pub sabotage: Option<Sabotage>,
 }
 
 /// The loaded programs.
@@ -96,11 +99,11 @@ impl Programs {
     /// [`Programs::set_recording`].
     ///
     /// # Errors
-    /// [`Error::Load`] with the verifier's log when the kernel refuses them, [`Error::Step`] when a
-    /// ring can't be made.
+    /// [`Error::Load`] with the reason and libbpf's log when the kernel refuses them,
+    /// [`Error::Step`] when a ring can't be made.
     pub fn load(settings: &Settings<'_>) -> Result<(Programs, Rings), Error> {
         let (loaded, log) = with_log(|| open_and_load(settings));
-        let skel = loaded.map_err(|source| Error::Load { source, log })?;
+        let skel = loaded.map_err(|source| Error::Load(Box::new(Refusal::new(&source, log))))?;
 
         let bytes = match settings.user_stacks {
             Some(_) => RING_BYTES_WITH_USER_STACKS,
@@ -113,17 +116,18 @@ impl Programs {
                 .attach()
                 .map_err(step("watch idle CPUs"))?,
             skel.progs
-                .kc_sched_switch
-                .attach()
-                .map_err(step("watch context switches"))?,
-            skel.progs
                 .kc_vfork_start
                 .attach()
                 .map_err(step("watch vfork"))?,
         ];
-        if skel.progs.kc_kernel_fault.autoload() {
-            let attached = skel.progs.kc_kernel_fault.attach();
-            hooks.push(attached.map_err(step("watch page faults of the kernel"))?);
+        if settings.sabotage != Some(Sabotage::SchedSwitch) {
+            let link = skel.progs.kc_sched_switch.attach();
+            hooks.push(link.map_err(step("watch context switches"))?);
+        }
+        let fault_hook = skel.progs.kc_kernel_fault.autoload();
+        if fault_hook && settings.sabotage != Some(Sabotage::PageFault) {
+            let link = skel.progs.kc_kernel_fault.attach();
+            hooks.push(link.map_err(step("watch page faults of the kernel"))?);
         }
         if !settings.traced_calls.is_empty() {
             // Ends first: a call of which only the beginning was seen is none.
@@ -204,7 +208,11 @@ fn open_and_load(settings: &Settings<'_>) -> libbpf_rs::Result<KcollectSkel<'sta
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.period_ns = settings.period_ns;
         rodata.record_idle = settings.record_idle;
-        rodata.capture_user_stacks = settings.user_stacks.is_some();
+        rodata.capture_user_stacks =
+            settings.user_stacks.is_some() && settings.sabotage != Some(Sabotage::Unwinder);
+        if settings.sabotage == Some(Sabotage::Storage) {
+            rodata.create_storage = 0;
+        }
         rodata.capture_on_return = settings.user_stacks == Some(UserStackCapture::OnReturn);
         (rodata.page_fault_from, rodata.page_fault_to) = settings.page_fault;
         rodata.use_maple_tree = CodeLookup::of(settings.types) == CodeLookup::MapleTree;
@@ -224,6 +232,11 @@ fn open_and_load(settings: &Settings<'_>) -> libbpf_rs::Result<KcollectSkel<'sta
     open.progs
         .kc_kernel_fault
         .set_autoload(has_fault_tracepoint(settings.types));
+    if settings.sabotage == Some(Sabotage::Load) {
+        // No program of this type may call what this one does: the verifier refuses it.
+        let program = &mut open.progs.kc_sched_switch;
+        program.set_prog_type(ProgramType::SocketFilter);
+    }
     let counters_overflow = settings.hit_intervals.is_some();
     open.progs.kc_overflow.set_autoload(counters_overflow);
     open.progs.kc_tracepoint.set_autoload(counters_overflow);

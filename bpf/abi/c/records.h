@@ -114,7 +114,8 @@ struct record_header {
 	/* Boundaries that this record stands for; of a tick 1, unless the timer was late. */
 	__u32 ticks;
 	/* Of an off-CPU record: those of `ticks` in `state`; the rest is in WAIT_CPU. Of a tick:
-	 * those that passed while the hypervisor ran something else. */
+	 * those that passed while the hypervisor ran something else. Of a thread record: 1 if the
+	 * thread had a page fault in the kernel. */
 	__u32 blocked;
 	/* Number of the thread's next return to user mode, whose record has the user stack; 0 when
 	 * none will come. */

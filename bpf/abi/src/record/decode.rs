@@ -331,6 +331,7 @@ fn thread(header: RecordHeader, raw: &HeaderLayout, fixed: &ThreadLayout) -> Thr
         ns: fixed.ns,
         details: fixed.details,
         counts: fixed.counts,
+        faulted_in_kernel: raw.blocked != 0,
         cgroup: CgroupNumber {
             inode: fixed.cgroup,
             hierarchy: fixed.hierarchy,

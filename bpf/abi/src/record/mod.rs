@@ -186,6 +186,8 @@ pub struct ThreadRecord {
     pub details: DetailTimes,
     /// What the kernel counted meanwhile.
     pub counts: KernelCounts,
+    /// The hook on page faults of the kernel has seen one of this thread.
+    pub faulted_in_kernel: bool,
     /// Its control group: of version 2, unless that is the root of all; else the deepest one of
     /// version 1.
     pub cgroup: CgroupNumber,
