@@ -36,9 +36,7 @@ impl Error {
     pub fn is_permission(&self) -> bool {
         match self {
             Error::Load(refusal) => refusal.is_permission,
-            Error::Step { source, .. } => {
-                source.kind() == libbpf_rs::ErrorKind::PermissionDenied
-            }
+            Error::Step { source, .. } => source.kind() == libbpf_rs::ErrorKind::PermissionDenied,
             Error::NoCpu { .. } | Error::Record(_) => false,
         }
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use bpf_abi::layout::{
     CPUS_PER_RING, MAX_COUNTERS, MAX_KERNEL_FRAMES, NO_LOCK_WAITS, SCRATCHES_PER_CPU, TracedCall,
 };
-use libbpf_rs::{Link, ProgramType};
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
+use libbpf_rs::{Link, ProgramType};
 
 use crate::allocations;
 use crate::counters::Attached;

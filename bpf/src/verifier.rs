@@ -106,7 +106,10 @@ fn reason(kind: ErrorKind, error: &str, log: &str) -> (String, &'static str) {
         let text = format!("this kernel has no {name} to attach a program to");
         return (text, NEWER_KERNEL);
     }
-    let no_btf = ["failed to find valid kernel BTF", "Error loading vmlinux BTF"];
+    let no_btf = [
+        "failed to find valid kernel BTF",
+        "Error loading vmlinux BTF",
+    ];
     if no_btf.iter().any(|text| log.contains(text)) {
         return (
             "the kernel's BTF cannot be read".to_owned(),
@@ -237,10 +240,7 @@ mod tests {
             reason_of(log),
             "the verifier refused program kc_vfork_start: R1 invalid mem access 'scalar'"
         );
-        let refusal = Refusal::new(
-            &libbpf_rs::Error::from_raw_os_error(13),
-            log.to_owned(),
-        );
+        let refusal = Refusal::new(&libbpf_rs::Error::from_raw_os_error(13), log.to_owned());
         assert!(!refusal.is_permission, "{refusal:?}");
     }
 

@@ -3,7 +3,9 @@
 use std::ffi::OsString;
 
 use analysis::{export, flame, list, packing, report, view};
-use bpf::{AllocationSampling, KernelTypes, Programs, ReturnProbes, Settings, UserStackCapture};
+use bpf::{
+    AllocationSampling, KernelTypes, Programs, ReturnProbes, Sabotage, Settings, UserStackCapture,
+};
 use host::Root;
 use host::exit::{ExitKind, Failure};
 use host::machine;
@@ -12,6 +14,9 @@ use host::output::Output;
 use crate::cli::{self, Command, HostFacts};
 use crate::doctor::{self, Finding};
 use crate::plan::{HeapTracing, Plan};
+use crate::record::input::load_failure::bpf_failure;
+use crate::record::input::self_test;
+use crate::record::kernel::code::KernelCode;
 use crate::record::{dry_run, session};
 
 /// Runs the command of a command line. Returns the exit code.
@@ -146,12 +151,25 @@ fn doctor(json: bool, output: &mut Output) -> ExitKind {
         findings.extend(bpf_findings(capture, &types));
         let abilities = types.abilities().into_iter();
         findings.extend(abilities.map(|ability| Finding::ok(ability.name, ability.way)));
+        if doctor::first_obstacle(&findings).is_none() {
+            findings.extend(self_test_findings(capture, &types));
+        }
     }
     match json {
         true => output.json(&doctor::json(&findings)),
         false => output.result(&doctor::table(&findings, output.width())),
     }
     doctor::exit_kind(&findings)
+}
+
+/// Returns what a recording of a second shows of a thread of kcollect's own.
+fn self_test_findings(capture: UserStackCapture, types: &KernelTypes) -> Vec<Finding> {
+    let argv = ["kcollect", "-F", "all", "-p", "hi"].map(OsString::from);
+    let Ok(Command::Record(plan)) = cli::parse(argv, &HostFacts::read()) else {
+        return Vec::new();
+    };
+    let page_fault = KernelCode::read(|_| ()).map_or((0, 0), |kernel| kernel.page_fault());
+    self_test::run::findings(&plan, page_fault, (types, capture))
 }
 
 /// Returns the findings of the check that loads the BPF programs.
@@ -172,6 +190,7 @@ fn bpf_findings(capture: UserStackCapture, types: &KernelTypes) -> Vec<Finding> 
             returns: ReturnProbes::of(types),
         }),
         hit_intervals: None,
+        sabotage: Sabotage::of_environment(),
     };
     match Programs::load(&settings) {
         Ok((programs, _)) => {
@@ -185,16 +204,12 @@ fn bpf_findings(capture: UserStackCapture, types: &KernelTypes) -> Vec<Finding> 
             ]
         }
         Err(error) => {
-            let kind = if error.is_permission() {
-                ExitKind::NoPerm
-            } else {
-                ExitKind::Unavailable
-            };
+            let failure = bpf_failure(error);
             vec![Finding::fail(
                 NAME,
-                kind,
-                error.to_string(),
-                "report this error with the kernel's version",
+                failure.kind,
+                failure.message,
+                failure.cure,
             )]
         }
     }

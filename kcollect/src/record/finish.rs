@@ -36,6 +36,7 @@ impl Session<'_> {
                 .map_err(|error| writing_failure(&error));
         }
         let stop = self.stop(output);
+        let tested = self.watch_self_test(true, output);
         let stopped = stop.as_ref().copied().unwrap_or_else(|_| now());
         self.dispatcher.finish(stopped);
 
@@ -46,6 +47,9 @@ impl Session<'_> {
         let path = self.path.display().to_string();
         let totals = self.inputs.totals();
         let mut summary = totals.map(|totals| self.summary(&path, &totals, stopped));
+        if let Ok(summary) = &mut summary {
+            self.add_problems(summary, output);
+        }
         // Shown at once; the last copies may take a while.
         let mut given_up = match &summary {
             Ok(summary) if !self.plan.json => self.show(summary, moved_from.is_some(), output),
@@ -60,6 +64,7 @@ impl Session<'_> {
         // The experiment is closed whatever failed, and the first failure is reported.
         let closed = self.dispatcher.close(stopped);
         stop?;
+        tested?;
         let summary = summary?;
 
         if self.plan.json {
@@ -71,15 +76,15 @@ impl Session<'_> {
         }
         let code = self.load.exit_code();
         let follows_another = self.began.at_ns > self.started_ns;
-        let failure = match moved_from {
-            Some(from) => moved_failure(&from, &self.path),
-            None if summary.ticks > Ticks::ZERO
-                || summary.thread_packets > 0
-                || follows_another =>
+        let failure = match (moved_from, self.problems.first()) {
+            (Some(from), _) => moved_failure(&from, &self.path),
+            (None, Some(problem)) => problem.failure(),
+            (None, None)
+                if summary.ticks > Ticks::ZERO || summary.thread_packets > 0 || follows_another =>
             {
                 return Ok(code);
             }
-            None => empty_failure(&summary),
+            (None, None) => empty_failure(&summary),
         };
         if code == 0 {
             return Err(failure);
@@ -101,6 +106,14 @@ impl Session<'_> {
         let governor = self.governor.as_ref();
         summary.budget = governor.map(|governor| BudgetSummary::new(governor, self.began.at_ns));
         summary
+    }
+
+    /// Looks for what makes the whole experiment implausible, and adds all problems to its summary.
+    pub(super) fn add_problems(&mut self, summary: &mut Summary, output: &mut Output) {
+        let has_seen_switches = self.inputs.has_seen_switches().unwrap_or(true);
+        let found = summary.implausible(has_seen_switches, self.has_own_stack);
+        self.report_problems(found, output);
+        summary.problems = self.problems.clone();
     }
 
     /// Writes what came of archiving, the losses, and the summary.

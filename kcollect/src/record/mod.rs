@@ -16,6 +16,7 @@ pub mod kernel;
 mod load_phase;
 mod packing;
 mod pause;
+pub mod problem;
 mod process_limits;
 mod rotate;
 mod round;

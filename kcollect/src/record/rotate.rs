@@ -166,6 +166,7 @@ impl Session<'_> {
         }
         let path = self.path.display().to_string();
         let mut summary = self.summary(&path, &rotation.totals, rotation.at_ns);
+        self.add_problems(&mut summary, output);
         let give_up = || {
             self.requests.extend(self.signals.take());
             self.requests.contains(&SignalRequest::Stop)

@@ -16,6 +16,7 @@ use super::input::event::InputEvent;
 use super::kernel::periodic::PERIODIC;
 use super::load_phase::LoadStep;
 use super::pause::PauseReasons;
+use super::problem::Problem;
 use super::session::Session;
 use super::summary::own_use;
 use super::user::UserSpace;
@@ -249,6 +250,36 @@ impl Session<'_> {
             self.dispatcher.router.warn(now(), text);
         }
         Ok(())
+    }
+
+    /// Reports what the self-test has found, once it is over; `last`: no record follows.
+    pub(super) fn watch_self_test(
+        &mut self,
+        last: bool,
+        output: &mut Output,
+    ) -> Result<(), Failure> {
+        let Some(report) = self.inputs.poll_self_test(last)? else {
+            return Ok(());
+        };
+        for check in &report.checks {
+            output.detail(&format!("{}: {}", check.name, check.text));
+        }
+        self.has_own_stack = report.has_user_stack();
+        self.report_problems(report.problems, output);
+        Ok(())
+    }
+
+    /// Says what is wrong with the recording, at once and in the experiment: each thing once.
+    pub(super) fn report_problems(&mut self, problems: Vec<Problem>, output: &mut Output) {
+        for problem in problems {
+            let subject = problem.subject;
+            if self.problems.iter().any(|known| known.subject == subject) {
+                continue;
+            }
+            output.say(&problem.failure().to_string());
+            self.dispatcher.router.warn(now(), problem.line());
+            self.problems.push(problem);
+        }
     }
 
     /// Reduces detail that costs too much, and restores it when there is room (`--budget`).

@@ -30,6 +30,7 @@ use super::kernel::code::KernelCode;
 use super::load_phase::{LoadPhase, cannot_start, starter};
 use super::packing::Packer;
 use super::pause::PauseReasons;
+use super::problem::Problem;
 use super::process_limits::{enough_address_space, enough_descriptors};
 use super::rotate::{Began, recording_into};
 use super::round::{SHORTEST_ROUND_NS, hang_up, not_published, unavailable};
@@ -102,6 +103,10 @@ pub(super) struct Session<'a> {
     /// When data stopped for good, nanoseconds of CLOCK_MONOTONIC.
     pub(super) stopped_ns: Option<Nanos>,
     pub(super) said_closing: bool,
+    /// What is wrong with the recording, and has been reported.
+    pub(super) problems: Vec<Problem>,
+    /// A user stack of the self-test's thread has arrived.
+    pub(super) has_own_stack: bool,
 }
 
 impl<'a> Session<'a> {
@@ -197,6 +202,8 @@ impl<'a> Session<'a> {
             stopped: false,
             stopped_ns: None,
             said_closing: false,
+            problems: Vec::new(),
+            has_own_stack: false,
         })
     }
 
@@ -219,6 +226,7 @@ impl<'a> Session<'a> {
             self.keep_time(time, output)?;
             self.inputs.programs.tables().maintain();
             self.apply_events(output)?;
+            self.watch_self_test(false, output)?;
             if time >= next_round {
                 next_round = time + ROUND_NS;
                 self.inputs.follow_hotplug()?;

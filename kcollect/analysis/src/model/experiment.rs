@@ -55,6 +55,22 @@ impl ExperimentInfo {
         })
     }
 
+    /// Returns what makes the recording wrong, or leaves a whole part of it out, by `kcollect.json`:
+    /// what was found and the effect. None: nothing.
+    #[must_use]
+    pub fn problems(&self) -> Option<String> {
+        let summary = self.summary()?;
+        let lines = summary["problems"]
+            .as_array()?
+            .iter()
+            .filter_map(|problem| {
+                let text = |key: &str| problem[key].as_str();
+                Some(format!("{}: {}", text("found")?, text("effect")?))
+            });
+        let lines: Vec<_> = lines.collect();
+        (!lines.is_empty()).then(|| lines.join("; "))
+    }
+
     /// Returns the loss counts of `kcollect.json`.
     #[must_use]
     pub fn losses(&self) -> Option<LossCounts> {

@@ -130,7 +130,9 @@ fn stolen(founders: &[&ExperimentInfo]) -> f64 {
 
 /// Returns what the model lacks, and each loss count that is not 0.
 fn losses(model: &Model, founders: &[&ExperimentInfo]) -> Vec<String> {
-    let mut lines = model.warnings.clone();
+    let problems = founders.iter().filter_map(|info| info.problems());
+    let mut lines: Vec<_> = problems.map(|text| format!("PROBLEM: {text}")).collect();
+    lines.extend(model.warnings.clone());
     if let Some(losses) = LossCounts::of_all(founders.iter().copied()) {
         let counts = losses.counts.iter().filter(|(_, count)| *count > 0);
         lines.extend(counts.map(|(name, count)| phrase(name, *count, &losses.recorded)));

@@ -5,7 +5,8 @@ use host::exit::Failure;
 use host::machine::{self, CpuSet};
 
 use super::event::InputEvent;
-use super::inputs::{Inputs, bpf_failure, no_cpus, refused};
+use super::inputs::{Inputs, no_cpus, refused};
+use super::load_failure::bpf_failure;
 use super::sideband;
 
 /// A CPU that came online or went offline.

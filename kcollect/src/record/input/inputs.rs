@@ -6,7 +6,9 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use std::{fs, io};
 
-use bpf::{AllocationSampling, KernelTypes, Programs, ReturnProbes, Settings, UserStackCapture};
+use bpf::{
+    AllocationSampling, KernelTypes, Programs, ReturnProbes, Sabotage, Settings, UserStackCapture,
+};
 use bpf_abi::layout::MAX_COUNTERS;
 use bpf_abi::{CapturedStack, CodeFile, CpuCounts, Record, ThreadName};
 use counters::names::event::CounterRequest;
@@ -19,12 +21,15 @@ use experiment_format::units::Nanos;
 use host::exit::{ExitKind, Failure};
 use host::machine::{self, CpuList, CpuSet};
 
+use user_collector::follow::Follow;
 use user_collector::io_calls::traced_calls;
 use user_collector::space::{Mapping, mapping_at};
 
 use super::event::InputEvent;
+use super::load_failure::bpf_failure;
 use super::reader::{Bytes, Reader};
 use super::rotation::{Rotation, first_returns};
+use super::self_test::{Counts, Expected, Phases, Report, SelfTest};
 use super::sideband::{self, SidebandEvent};
 use super::snapshot;
 use super::totals::Totals;
@@ -84,6 +89,16 @@ pub struct Inputs {
     follows: bool,
     /// Counters that overflow.
     pub counters: Vec<CounterRequest>,
+    self_test: TestState,
+}
+
+/// How far the self-test is.
+#[derive(Debug)]
+enum TestState {
+    /// It starts with the recording.
+    Planned(Expected),
+    Running(Box<SelfTest>),
+    Done,
 }
 
 impl Inputs {
@@ -126,6 +141,7 @@ impl Inputs {
             cpu_ids: possible.last().map_or(1, |last| last + 1),
             user_stacks: capture,
             hit_intervals: hit_intervals(counters),
+            sabotage: Sabotage::of_environment(),
         })
         .map_err(bpf_failure)?;
         let reader = Reader::new(rings).map_err(|error| {
@@ -149,6 +165,12 @@ impl Inputs {
             lacking: HashMap::new(),
             follows: capture.is_some(),
             counters: counters.to_vec(),
+            self_test: TestState::Planned(Expected {
+                phases: Phases::AT_START,
+                interval: plan.tick_interval.nanos(),
+                user_stacks: capture.is_some()
+                    && matches!(plan.follow.follow, Follow::On | Follow::All),
+            }),
         };
         for number in 0..counters.len() {
             for (position, cpu) in online.iter().enumerate() {
@@ -195,6 +217,9 @@ impl Inputs {
             self.begun(now)?;
             return Ok(now);
         }
+        if let TestState::Running(test) = &mut self.self_test {
+            test.interrupt();
+        }
         let records = self.programs.close_threads().map_err(bpf_failure)?;
         self.take(records);
         self.recording = false;
@@ -211,7 +236,58 @@ impl Inputs {
         for cpu in self.cpus.values_mut() {
             cpu.change(at_ns, cpu.has_clock);
         }
+        if let TestState::Planned(expected) = self.self_test {
+            // Without a thread to spare nothing is tested.
+            let test = SelfTest::start(expected);
+            self.self_test =
+                test.map_or(TestState::Done, |test| TestState::Running(Box::new(test)));
+        }
         Ok(())
+    }
+
+    /// Sets how long the thread of the self-test does each thing. The recording has not started.
+    pub fn set_self_test(&mut self, phases: Phases) {
+        if let TestState::Planned(expected) = &mut self.self_test {
+            expected.phases = phases;
+        }
+    }
+
+    /// Returns the result of the self-test, once there is one; `last`: no record follows.
+    ///
+    /// # Errors
+    /// When the counts of the BPF programs can't be read.
+    pub fn poll_self_test(&mut self, last: bool) -> Result<Option<Report>, Failure> {
+        let mut test = match std::mem::replace(&mut self.self_test, TestState::Done) {
+            TestState::Running(test) => test,
+            other => {
+                self.self_test = other;
+                return Ok(None);
+            }
+        };
+        let report = test.poll(last, || self.test_counts())?;
+        if report.is_none() {
+            self.self_test = TestState::Running(test);
+        }
+        Ok(report)
+    }
+
+    fn test_counts(&self) -> Result<Counts, Failure> {
+        let totals = self.totals()?;
+        let lost = |stats: &CpuCounts| stats.lost + stats.off_cpu_lost + stats.thread_records_lost;
+        Ok(Counts {
+            untracked: totals.sum(|stats| stats.threads_untracked),
+            lost: totals.cpus.iter().map(|(_, stats, _)| lost(stats)).sum(),
+            user_returns_lost: totals.sum(|stats| stats.user_returns_lost),
+            has_seen_switches: self.has_seen_switches()?,
+        })
+    }
+
+    /// Returns whether the hook on context switches has ever run.
+    ///
+    /// # Errors
+    /// When the statistics of a CPU can't be read.
+    pub fn has_seen_switches(&self) -> Result<bool, Failure> {
+        self.programs.has_seen_switches().map_err(bpf_failure)
     }
 
     /// Adds the event of a change that [`Inputs::set_recording`] made at a time.
@@ -496,6 +572,9 @@ impl Inputs {
     }
 
     fn push(&mut self, record: Record) {
+        if let TestState::Running(test) = &mut self.self_test {
+            test.observe(&record);
+        }
         if let Record::UserReturn(stack) = &record
             && let CapturedStack::StackCopy {
                 file, registers, ..
@@ -587,18 +666,5 @@ pub(super) fn refused(what: &str, cpu: u32, error: &io::Error) -> Failure {
         kind,
         format!("cannot open {what} of CPU {cpu}: {error}"),
         cure,
-    )
-}
-
-pub(super) fn bpf_failure(error: bpf::Error) -> Failure {
-    let kind = if error.is_permission() {
-        ExitKind::NoPerm
-    } else {
-        ExitKind::Unavailable
-    };
-    Failure::new(
-        kind,
-        error.to_string(),
-        "`kcollect doctor` says what is missing",
     )
 }

@@ -4,8 +4,10 @@
 pub mod event;
 pub mod hotplug;
 pub mod inputs;
+pub mod load_failure;
 pub mod reader;
 pub mod rotation;
+pub mod self_test;
 pub mod sideband;
 pub mod snapshot;
 pub mod totals;

@@ -7,6 +7,7 @@ mod budget;
 pub mod first_tables;
 mod followed;
 mod own_cost;
+mod problems;
 mod process;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ use crate::plan::{HeapTracing, Interval, Plan};
 use crate::record::dispatch::Dispatcher;
 use crate::record::input::inputs::{CpuTime, Inputs};
 use crate::record::input::totals::Totals;
+use crate::record::problem::Problem;
 use crate::record::user::UserSpace;
 
 /// The whole summary. Times are in seconds unless the name has another unit.
@@ -40,6 +42,8 @@ pub struct Summary {
     pub version: &'static str,
     /// Path of the experiment.
     pub experiment: String,
+    /// What makes the recording wrong, or leaves a whole part of it out. They are set last.
+    pub problems: Vec<Problem>,
     /// Build id of the kernel, hexadecimal.
     pub kernel_build_id: Option<String>,
     /// The time between two ticks.
@@ -177,6 +181,7 @@ impl Summary {
         Summary {
             version: env!("CARGO_PKG_VERSION"),
             experiment: path.to_owned(),
+            problems: Vec::new(),
             kernel_build_id: host::machine::kernel_build_id(),
             interval: plan.tick_interval,
             elapsed_s: times.elapsed_s(),

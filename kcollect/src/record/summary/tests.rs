@@ -18,7 +18,7 @@ use crate::record::user_stacks::user_stack::StackCounts;
 const FORMAT_MD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/experiment-format.md");
 
 /// Returns a summary in which nothing is absent.
-fn full() -> Summary {
+pub(super) fn full() -> Summary {
     let process = ProcessSummary {
         pid: Pid(1264),
         tid: Some(Tid(1270)),
@@ -77,6 +77,7 @@ fn full() -> Summary {
     Summary {
         version: "0",
         experiment: "ktest.1.er".to_owned(),
+        problems: vec![Problem::no_storage(23_348)],
         kernel_build_id: Some("4a5a".to_owned()),
         interval: Interval::from_micros(10_007).unwrap(),
         elapsed_s: 10.0,

@@ -39,6 +39,9 @@ impl Summary {
         let stolen = time.stolen.unwrap_or(0.0);
         let capacity: f64 = time.user + time.kernel + time.idle + stolen;
         let share = |seconds: f64| percent(seconds, capacity);
+        for problem in &self.problems {
+            writeln!(out, "PROBLEM: {}", problem.line())?;
+        }
         writeln!(out, "{}", self.experiment)?;
         writeln!(
             out,

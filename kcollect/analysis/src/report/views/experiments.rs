@@ -159,6 +159,9 @@ fn of_founder(info: &ExperimentInfo, subexperiments: usize, rows: &mut Vec<(&str
         }),
     ));
     rows.push(("subexperiments", Cell::Count(subexperiments as u64)));
+    if let Some(problems) = info.problems() {
+        rows.push(("PROBLEM", Cell::Text(problems)));
+    }
     if let Some(losses) = info.losses() {
         rows.push(("losses", Cell::Text(losses.line())));
     }

@@ -117,10 +117,13 @@ fn run(model: &Model, founders: &[ExperimentId]) -> Vec<(&'static str, Cell)> {
         let own = model.experiment(experiment);
         process.followed && own.first == info.first && own.founder != experiment
     });
-    let mut facts = vec![
+    let mut facts: Vec<_> = infos()
+        .filter_map(|info| Some(("PROBLEM", Cell::Text(info.problems()?))))
+        .collect();
+    facts.extend([
         ("experiment", Cell::Text(named)),
         ("host", Cell::Text(header.system.hostname.clone())),
-    ];
+    ]);
     if let Some(kernel) = comment("kernel: ") {
         facts.push(("kernel", Cell::Text(kernel)));
     }
