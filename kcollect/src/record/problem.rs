@@ -5,7 +5,8 @@ use host::exit::{ExitKind, Failure};
 use serde::{Serialize, Serializer};
 
 /// The part of a recording that a problem is of. Each is reported once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Subject {
     /// The BPF task storage of threads.
     Storage,
@@ -50,7 +51,6 @@ impl Subject {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// The part that it is of.
-    #[serde(skip)]
     pub subject: Subject,
     /// What was found. No full stop.
     pub found: String,
@@ -84,6 +84,14 @@ impl Problem {
             Subject::Storage,
             format!("the kernel cannot allocate BPF task storage ({times} attempts failed)"),
         )
+    }
+
+    /// Whether it explains another problem: without its account a thread has no ticks and no user
+    /// stacks of its waits.
+    #[must_use]
+    pub fn explains(&self, other: &Problem) -> bool {
+        self.subject == other.subject
+            || matches!(self.subject, Subject::Storage | Subject::ContextSwitches)
     }
 
     /// What is wrong and what that does, without the cure.

@@ -269,11 +269,11 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Says what is wrong with the recording, at once and in the experiment: each thing once.
+    /// Says what is wrong with the recording, at once and in the experiment: each thing once, and
+    /// nothing that another one explains.
     pub(super) fn report_problems(&mut self, problems: Vec<Problem>, output: &mut Output) {
         for problem in problems {
-            let subject = problem.subject;
-            if self.problems.iter().any(|known| known.subject == subject) {
+            if self.problems.iter().any(|known| known.explains(&problem)) {
                 continue;
             }
             output.say(&problem.failure().to_string());

@@ -7,6 +7,7 @@ mod own_cost;
 mod packing;
 mod privileges;
 mod rotation;
+mod self_test;
 mod service;
 mod signals;
 mod two_collectors;
