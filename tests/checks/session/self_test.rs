@@ -86,7 +86,7 @@ fn root_each_part_that_is_switched_off_is_noticed() -> Result<()> {
             "{part}: {problems:#?}"
         );
         let experiment = experiment_in(directory)?;
-        let report = run(command(["report"])?.arg(&experiment).arg("overview"), LIMIT)?;
+        let report = run(command(["report"])?.arg(&experiment), LIMIT)?;
         ensure!(
             report
                 .succeeded()?
