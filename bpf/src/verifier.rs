@@ -82,10 +82,7 @@ fn has_verifier_log(log: &str) -> bool {
 fn reason(kind: ErrorKind, error: &str, log: &str) -> (String, &'static str) {
     let line_with = |text: &str| log.lines().find(|line| line.contains(text));
     if let Some(line) = line_with("failed to resolve CO-RE relocation") {
-        let what = match relocated(line) {
-            Some(what) => what,
-            None => "a type",
-        };
+        let what = relocated(line).unwrap_or("a type");
         let text = format!(
             "this kernel is newer than kcollect knows: {what} is missing or has changed in it"
         );

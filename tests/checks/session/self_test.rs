@@ -17,6 +17,7 @@ use tests::machine::{Exclusive, Shared, online_cpus};
 const LIMIT: Duration = Duration::from_secs(60);
 /// Nothing is archived, which takes longer than the recording.
 const RECORD: [&str; 6] = ["-F", "on", "-A", "off", "-t", "1.5"];
+const RECORD_SHORT: [&str; 6] = ["-F", "on", "-A", "off", "-t", "0.7"];
 /// The number of recordings beside busy loops.
 const BUSY_RECORDINGS: u32 = 20;
 const BUSY_DOCTORS: u32 = 3;
@@ -199,7 +200,7 @@ fn root_alone_nothing_is_reported_beside_busy_loops() -> Result<()> {
             });
         }
         for turn in 0..BUSY_RECORDINGS {
-            record_without_problem(&RECORD).with_context(|| format!("recording {turn}"))?;
+            record_without_problem(&RECORD_SHORT).with_context(|| format!("recording {turn}"))?;
         }
         for turn in 0..BUSY_DOCTORS {
             passed_in_doctor().with_context(|| format!("doctor {turn}"))?;
