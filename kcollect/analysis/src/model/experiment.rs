@@ -55,8 +55,8 @@ impl ExperimentInfo {
         })
     }
 
-    /// Returns what makes the recording wrong, or leaves a whole part of it out, by `kcollect.json`:
-    /// what was found and the effect. None: nothing.
+    /// Returns what makes the recording wrong or leaves a whole part of it out: what was found and
+    /// the effect, by `kcollect.json`. None: nothing.
     #[must_use]
     pub fn problems(&self) -> Option<String> {
         let summary = self.summary()?;
