@@ -159,6 +159,12 @@ impl Programs {
         Ok((programs, rings))
     }
 
+    /// Whether page faults in the kernel are noted as they happen.
+    #[must_use]
+    pub fn notes_kernel_faults(&self) -> bool {
+        self.skel.progs.kc_kernel_fault.autoload()
+    }
+
     /// Returns the clocks of the CPUs.
     pub fn clocks(&mut self) -> Clocks<'_> {
         Clocks { programs: self }

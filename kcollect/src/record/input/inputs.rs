@@ -151,6 +151,7 @@ impl Inputs {
         for (cpu, ring) in sideband {
             reader.listen(cpu, ring);
         }
+        let kernel_faults = programs.notes_kernel_faults();
         let mut inputs = Inputs {
             programs,
             reader,
@@ -168,6 +169,7 @@ impl Inputs {
             self_test: TestState::Planned(Expected {
                 phases: Phases::AT_START,
                 interval: plan.tick_interval.nanos(),
+                kernel_faults,
                 user_stacks: capture.is_some()
                     && matches!(plan.follow.follow, Follow::On | Follow::All),
             }),

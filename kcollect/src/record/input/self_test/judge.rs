@@ -99,7 +99,7 @@ pub(super) fn judge(
     let mut checks = times(expected, known, account, passed);
     checks.extend([
         faults(known, account),
-        kernel_faults(known, account),
+        kernel_faults(expected, known, account),
         user_stacks(expected, seen, counts),
         ticks(expected, known, seen),
     ]);
@@ -224,8 +224,12 @@ fn faults(known: &Known, account: &ThreadRecord) -> Check {
     }
 }
 
-fn kernel_faults(known: &Known, account: &ThreadRecord) -> Check {
+fn kernel_faults(expected: &Expected, known: &Known, account: &ThreadRecord) -> Check {
     let (text, outcome) = match (known.faulted_in_kernel, account.faulted_in_kernel) {
+        _ if !expected.kernel_faults => (
+            "looked for in stacks: this kernel has no hook for them",
+            Outcome::Inconclusive,
+        ),
         (_, true) => ("the hook ran in the thread", Outcome::Passed),
         (true, false) => (
             "the thread had a page fault in a system call, and the hook (page_fault_kernel) did not run",
@@ -350,6 +354,7 @@ mod tests {
         phases: Phases::AT_START,
         interval: Nanos::from_millis(10),
         user_stacks: true,
+        kernel_faults: true,
     };
 
     /// What a thread knows and what is in its account, where all is well.

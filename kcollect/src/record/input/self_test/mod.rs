@@ -42,6 +42,8 @@ pub struct Expected {
     pub interval: Nanos,
     /// kcollect's own process is followed, so that user stacks of its threads arrive.
     pub user_stacks: bool,
+    /// Page faults in the kernel are noted as they happen.
+    pub kernel_faults: bool,
 }
 
 /// A user stack of the thread.
