@@ -81,7 +81,7 @@ test-fast: rust
 test-kernels: build
 	@scripts/packages.sh kernels
 	@scripts/kernels.sh $(KERNELS) $(KERNEL_NAMES)
-	cargo test --locked --workspace --test kernels
+	$(if $(ALL),WRITE_TESTED=1) cargo test --locked --workspace --test kernels
 
 # The types of a kernel, as BTF or in an ELF file (vmlinux). Nothing is loaded.
 BTF ?= /sys/kernel/btf/vmlinux

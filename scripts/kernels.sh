@@ -47,8 +47,8 @@ newest() {
     apt apt-cache search --names-only "^$1-$2[0-9.+deb-]*-$3\$" | cut -d ' ' -f 1 | sort -V | tail -n 1
 }
 
-# A kernel is one package up to Linux 6.18; after that its image, and since 7.1 its modules too, have
-# packages of their own.
+# A kernel is one package up to Linux 6.18; after that its image has a package of its own, and since
+# 7.1 its modules have one too.
 packages_of() {
     case $1 in
     newest) version=[1-9] flavour=cloud-amd64 ;;

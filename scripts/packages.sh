@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the packages that are needed for building (build), testing (test), testing on other
-# kernels (kernels), the types of other kernels (btf), the benchmark (bench), making the distributed files (dist) or testing those
-# (test-dist), through the distribution's own package manager.
+# kernels (kernels), the types of other kernels (btf), the benchmark (bench), making the distributed
+# files (dist) or testing those (test-dist), through the distribution's own package manager.
 #
 # It looks for the programs and libraries, not for packages: a clang from elsewhere will do, and
 # where nothing is missing no package manager is called, on any distribution. Missing packages are

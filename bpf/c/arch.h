@@ -202,8 +202,8 @@ static __always_inline bool is_mapped_high(__u64 address)
 	return address >> 44 == 0xa || address >> 44 == 0xf;
 }
 
-/* Copies what an unwind by frame pointers needs, where x86-64 has it: unwind tables are x86-64's, and
- * so are the numbers of registers. */
+/* Copies what an unwind by frame pointers needs, where x86-64 has it: unwind tables are x86-64's,
+ * and so are the numbers of registers. */
 static __always_inline void user_registers(const struct pt_regs *regs, __u64 *pc, __u64 *registers)
 {
 	*pc = regs->pc;

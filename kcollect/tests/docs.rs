@@ -17,8 +17,6 @@ const FACTS: HostFacts = HostFacts {
     terminal_columns: Some(100),
     free_lock_time: std::time::Duration::from_micros(3),
 };
-/// Lines of the README, which is a front page and not a manual.
-const MAX_README_LINES: usize = 150;
 /// Bytes of a picture, which every clone of the repository has to fetch.
 const MAX_IMAGE_BYTES: u64 = 200_000;
 
@@ -193,9 +191,14 @@ fn the_readme_has_examples_of_its_own() {
 }
 
 #[test]
-fn the_readme_is_a_front_page() {
-    let lines = Document::read("README.md").unwrap().text.lines().count();
-    assert!(lines <= MAX_README_LINES, "{lines} lines");
+fn the_readme_lists_the_tested_kernels() {
+    let readme = Document::read("README.md").unwrap().text;
+    let (_, rest) = readme
+        .split_once("<!-- tested kernels -->\n")
+        .expect("a mark");
+    let (list, _) = rest.split_once('\n').expect("a line");
+    let tested: Vec<_> = kcollect::doctor::tested::releases().collect();
+    assert_eq!(list.split(", ").collect::<Vec<_>>(), tested);
 }
 
 #[test]

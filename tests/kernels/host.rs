@@ -22,6 +22,7 @@ use crate::runs::{
     ALLOCATIONS, CHOSEN_RUNS, DONE, IO_CALLS, KCOLLECT, LOCKED, MODULES, OVERFLOWING, RING_IO,
     SAMPLED, SELF, WORKLOADS,
 };
+use crate::tested;
 use crate::verifier;
 
 /// The longest that a machine runs: a minute and a half, if no other program wants the CPUs.
@@ -93,7 +94,8 @@ pub(crate) fn main() -> Result<()> {
         wrong.push("not of every kernel it is known what the programs cost".to_owned());
     }
     if wrong.is_empty() {
-        return Ok(());
+        let releases: Vec<_> = kernels.iter().map(|kernel| &*kernel.release).collect();
+        return tested::write(&releases);
     }
     bail!("{} things are wrong:\n{}", wrong.len(), wrong.join("\n"))
 }

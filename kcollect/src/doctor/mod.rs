@@ -16,6 +16,7 @@ mod machine;
 mod perf;
 mod privilege;
 mod show;
+pub mod tested;
 
 use host::Root;
 use host::exit::{ExitKind, Failure};
