@@ -111,14 +111,8 @@ fn zeros(count: usize) -> Vec<Sums> {
 #[must_use]
 pub fn totals(model: &Model, selection: &Selection) -> Totals {
     let mut totals = Totals::nothing(model);
-    let lengths: Vec<_> = model
-        .experiments
-        .iter()
-        .map(|experiment| i64::from(experiment.tick_us))
-        .collect();
     for row in model.rows.iter().filter(|row| selection.passes(row)) {
-        let microseconds = i64::from(row.ticks) * lengths[row.experiment.index()];
-        totals.add(row, row.slot(), microseconds);
+        totals.add(row, row.slot(), row.micros);
     }
     totals.add_up(model);
     if !model.counters.is_empty() {

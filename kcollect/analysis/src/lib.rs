@@ -18,7 +18,7 @@
 //!     let thread = model.thread(row.thread);
 //!     let leaf_first: Vec<&str> =
 //!         model.stack_functions(row.stack).map(|function| &*function.name).collect();
-//!     println!("{} {} {} µs {leaf_first:?}", row.time_ns, thread.tid, model.microseconds(row));
+//!     println!("{} {} {} µs {leaf_first:?}", row.time_ns, thread.tid, row.micros);
 //! }
 //! // Sums by function.
 //! let totals = aggregate::totals(&model, &selection);
@@ -33,7 +33,7 @@
 //!   functions, frames and rows of ticks, and a trie of stacks. Ids (`ThreadId`, `StackId`, …) are
 //!   positions in them, and `model.thread(id)` and so on look them up.
 //! * **[`TickRow`](model::TickRow)**: the ticks of one thread in one state with one stack.
-//!   `model.microseconds(row)` is its length, `row.slot()` its state's position in
+//!   `row.micros` is the exact time that they stand for, `row.slot()` its state's position in
 //!   [`Sums`](model::Sums), an array of microseconds by state.
 //! * **[`Stacks`](model::Stacks)**: `model.stack(id)` returns the frames, leaf first.
 //!   `stacks.iter()` returns all stacks, callers before callees; `stacks.callees()` is the way

@@ -56,7 +56,7 @@ pub(super) struct FilterArgs {
     function: Vec<String>,
 }
 
-/// The time by the clock, and with it the experiments.
+/// The time by the clock, and with it the experiments; and what their ticks count.
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(super) struct PeriodArgs {
     /// Only the last part of what was recorded, such as 90s, 10m or 2h, from all experiments here
@@ -73,6 +73,10 @@ pub(super) struct PeriodArgs {
     /// (a second), 2026-11-24T23:50-00:10. Without a day it is the last such time that was recorded
     #[arg(long, value_name = "FROM-TO", allow_hyphen_values = true)]
     at: Vec<String>,
+    /// Count ticks times the interval, as gprofng does, instead of the exact time of their thread
+    /// and state that they stand for
+    #[arg(long)]
+    ticks: bool,
 }
 
 impl PeriodArgs {
@@ -85,6 +89,7 @@ impl PeriodArgs {
     pub(super) fn take_first(&mut self) -> PeriodArgs {
         PeriodArgs {
             last: None,
+            ticks: self.ticks,
             at: self.at.drain(..self.at.len().min(1)).collect(),
         }
     }
@@ -115,7 +120,11 @@ impl PeriodArgs {
         let is_source = |path: &&PathBuf| is_experiment(path) || period.is_some();
         match named.iter().find(|path| !is_source(path)) {
             Some(other) => Err(refuse(other)),
-            None => Ok(Sources { named, period }),
+            None => Ok(Sources {
+                named,
+                period,
+                ticks: self.ticks,
+            }),
         }
     }
 }

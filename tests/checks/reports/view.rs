@@ -86,13 +86,13 @@ fn every_selection_has_its_ticks() -> Result<()> {
             shown_truth == expected,
             "{selection:?} by process: {by_process}"
         );
-        ensure!(shown.ticks()? == expected.states.iter().sum::<u64>());
+        ensure!(shown.micros()? == expected.states.iter().sum::<u64>());
     }
     // Rows of the table, and its last line.
     shown.select(&Selection::default(), false)?;
     let all = truths.count(&Selection::default(), false);
     let rows = shown.browser.evaluate(
-        "Object.fromEntries([...document.querySelectorAll('#table tr[data-process]')].map(row => [row.dataset.process, +row.dataset.ticks]))",
+        "Object.fromEntries([...document.querySelectorAll('#table tr[data-process]')].map(row => [row.dataset.process, +row.dataset.micros]))",
     )?;
     for (process, states) in &all.processes {
         ensure!(
@@ -102,7 +102,7 @@ fn every_selection_has_its_ticks() -> Result<()> {
     }
     let sum = shown
         .browser
-        .evaluate("+document.querySelector('#table tfoot tr').dataset.ticks")?;
+        .evaluate("+document.querySelector('#table tfoot tr').dataset.micros")?;
     ensure!(sum == all.states.iter().sum::<u64>(), "{sum}");
     shown.is_content()
 }
@@ -204,7 +204,7 @@ fn functions_have_their_ticks() -> Result<()> {
         shown.browser.evaluate(&format!("void {chosen}"))?;
         let sum = |id: &str| {
             format!(
-                "[...document.querySelectorAll('#{id} tr[data-ticks]')].reduce((sum, row) => sum + +row.dataset.ticks, 0)"
+                "[...document.querySelectorAll('#{id} tr[data-micros]')].reduce((sum, row) => sum + +row.dataset.micros, 0)"
             )
         };
         ensure!(shown.browser.evaluate(&sum("callers"))? == *total, "{name}");
@@ -219,7 +219,7 @@ fn functions_have_their_ticks() -> Result<()> {
     shown.browser.click("#tab-flame")?;
     shown.browser.click("#inverted")?;
     let leaves = shown.browser.evaluate(
-        "kcollect.flame().filter(frame => frame.depth === 1).map(({name, ticks}) => [name, ticks])",
+        "kcollect.flame().filter(frame => frame.depth === 1).map(({name, micros}) => [name, micros])",
     )?;
     let leaves: Vec<(String, u64)> = serde_json::from_value(leaves)?;
     own.retain(|_, ticks| *ticks > 0);
@@ -293,17 +293,17 @@ fn root_a_recording_is_shown() -> Result<()> {
     let sums = totals(&model, &selection).all;
     for state in &Microstate::ALL[..Microstate::PER_THREAD] {
         let ticks = payload.ticks.iter().filter(|tick| tick.state == *state);
-        let shown: u64 = ticks.map(|tick| u64::from(tick.ticks)).sum();
-        let reported = sums[*state as usize] / i64::from(payload.interval_us);
+        let shown: u64 = ticks.map(|tick| tick.micros).sum();
+        let reported = sums[*state as usize];
         ensure!(
             i64::try_from(shown)? == reported,
             "{state:?}: {shown}, {reported}"
         );
     }
-    let all: u64 = payload.ticks.iter().map(|tick| u64::from(tick.ticks)).sum();
+    let all: u64 = payload.ticks.iter().map(|tick| tick.micros).sum();
     let mut shown = open(directory)?;
     shown.browser.click("#clear")?;
-    ensure!(shown.ticks()? == all && all > 1_000, "{all}");
+    ensure!(shown.micros()? == all && all > 1_000, "{all}");
     let truths = Profile::new(&payload);
     for selection in selections(&payload, 11).iter().take(12) {
         let expected = truths.count(selection, true);

@@ -133,7 +133,7 @@ impl<'m> Folded<'m> {
                 let sum = sums
                     .entry((number, row.stack, row.slot() as u8))
                     .or_default();
-                *sum += model.microseconds(row) as u64;
+                *sum += row.micros as u64;
             }
         }
         let mut below = vec![String::new(); numbers.len()];

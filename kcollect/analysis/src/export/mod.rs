@@ -180,8 +180,7 @@ pub fn select<'m>(
 pub fn export(options: &ExportOptions, output: &mut Output) -> Result<(), Failure> {
     let found = options.sources.find()?;
     let (paths, mut filter) = (&found.paths, options.filter.clone());
-    let mut model = Model::load_named(paths, &options.lookup)?;
-    found.note(&mut model);
+    let mut model = found.load(&options.lookup)?;
     found.limit(&mut filter);
     if let Some(events) = options.traced {
         model.show(events)?;

@@ -87,14 +87,14 @@ impl<'m> Selected<'m> {
             rows: Vec::new(),
         };
         for (index, row) in (0..).zip(&model.rows) {
-            if row.ticks == 0 || !selection.passes(row) {
+            if (row.ticks, row.micros) == (0, 0) || !selection.passes(row) {
                 continue;
             }
             if row.ticks < 0 {
                 selected.refused += 1;
                 continue;
             }
-            selected.sums[row.slot()] += model.microseconds(row);
+            selected.sums[row.slot()] += row.micros;
             selected.rows.push(index);
         }
         // Rows of one instant keep the order of the file, which is that of the states' numbers:
@@ -175,12 +175,13 @@ impl<'a, 'm> SelectedThread<'a, 'm> {
 
     /// Returns the rows as intervals that do not overlap.
     ///
-    /// Each interval ends when its row was recorded, or later if the one before it lasts until
+    /// An interval is as long as its ticks, whatever time they stand for, and has no length if there
+    /// are none. It ends when its row was recorded, or later if the one before it lasts until
     /// then: ticks are whole, and together can be a little longer than the time in which they fell.
     /// Rows of one instant are laid end to end.
     pub fn slices(self) -> impl Iterator<Item = Slice> + use<'a, 'm> {
         let model = self.model;
-        let length_ns = move |row: &TickRow| Nanos::from_micros(model.microseconds(row) as u64);
+        let length_ns = move |row: &TickRow| model.length_of_ticks(row);
         let row = move |index: &u32| &model.rows[*index as usize];
         let instants = self
             .rows

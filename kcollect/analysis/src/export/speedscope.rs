@@ -51,11 +51,8 @@ impl Serialize for SpeedscopeFile<'_> {
 /// Returns the position of the thread with most time, so that the first picture is not that of an
 /// idle one.
 fn busiest(selected: &Selected<'_>) -> usize {
-    let model = selected.model;
-    let of = |thread: SelectedThread<'_, '_>| -> i64 {
-        let lengths = thread.rows().map(|row| model.microseconds(row));
-        lengths.sum()
-    };
+    let of =
+        |thread: SelectedThread<'_, '_>| -> i64 { thread.rows().map(|row| row.micros).sum() };
     let threads = selected.threads().map(of).enumerate();
     threads
         .max_by_key(|(index, sum)| (*sum, std::cmp::Reverse(*index)))
@@ -118,10 +115,12 @@ impl ThreadProfile<'_> {
         let ThreadProfile(model, thread) = *self;
         let mut end_us = 0;
         let parts = thread.slices().flat_map(move |slice| {
-            let length = model.microseconds(&slice.row) as u64;
+            let length = slice.row.micros as u64;
             let gap = (slice.start_ns / Nanos::from_micros(1)).saturating_sub(end_us);
-            end_us += gap + length;
-            let gap = (gap > 0).then_some((None, gap));
+            // Ticks that stand for less time than their length leave no gap between them.
+            let tick_us = model.experiment(slice.row.experiment).tick_us;
+            let gap = (gap >= u64::from(tick_us)).then_some((None, gap));
+            end_us += gap.map_or(0, |(_, gap)| gap) + length;
             let ticks = (Some((slice.row.stack, slice.row.slot())), length);
             gap.into_iter().chain([ticks])
         });

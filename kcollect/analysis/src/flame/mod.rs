@@ -76,8 +76,7 @@ pub struct FlameOptions {
 pub fn flame(options: &FlameOptions, output: &mut Output) -> Result<(), Failure> {
     let found = options.sources.find()?;
     let (paths, mut filter) = (&found.paths, options.filter.clone());
-    let mut model = Model::load_named(paths, &options.lookup)?;
-    found.note(&mut model);
+    let mut model = found.load(&options.lookup)?;
     found.limit(&mut filter);
     if let Some(events) = options.traced {
         model.show(events)?;
@@ -88,7 +87,7 @@ pub fn flame(options: &FlameOptions, output: &mut Output) -> Result<(), Failure>
     let selected = select(&model, &filter, output)?;
     let before = options.before.as_ref();
     let before = before.map(|path| {
-        let mut before = Model::load_named(std::slice::from_ref(path), &options.lookup)?;
+        let mut before = found.load_other(std::slice::from_ref(path), &options.lookup)?;
         if let Some(events) = options.traced {
             before.show(events)?;
         }

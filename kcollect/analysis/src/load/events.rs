@@ -262,6 +262,7 @@ impl Loader {
             experiment: context.id,
             cpu: self.cpu(event.cpu),
             ticks: 0,
+            micros: 0,
             state: 0,
             detail: 0,
         };

@@ -157,44 +157,81 @@ pub struct ExactTimes {
     pub short_lived: Vec<ShortLived>,
 }
 
+/// A line of the file: of a thread, of short-lived threads, or of a sample.
 #[derive(Deserialize)]
-struct ThreadLine<'a> {
-    pid: Option<Pid>,
-    tid: Option<Tid>,
+pub(super) struct ThreadLine<'a> {
+    pub(super) pid: Option<Pid>,
+    pub(super) tid: Option<Tid>,
     #[serde(borrow)]
     name: Option<std::borrow::Cow<'a, str>>,
-    at_ns: Option<Nanos>,
+    pub(super) at_ns: Option<Nanos>,
     #[serde(default)]
-    ended: bool,
+    pub(super) ended: bool,
     #[serde(borrow)]
     state: Option<std::borrow::Cow<'a, str>>,
-    short_lived: Option<u64>,
+    pub(super) short_lived: Option<u64>,
     #[serde(default)]
     processes: u64,
     #[serde(borrow)]
     process: Option<std::borrow::Cow<'a, str>>,
+    /// The number of a sample.
+    pub(super) sample: Option<u64>,
     #[serde(default)]
-    states_ns: FxHashMap<String, Nanos>,
+    states_ns: StateTimes,
     #[serde(default)]
     detail_ns: DetailTimes,
 }
 
+/// Nanoseconds by state; the fields are the keywords of the states' metrics.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct StateTimes {
+    user: Nanos,
+    system: Nanos,
+    trap: Nanos,
+    textpfault: Nanos,
+    datapfault: Nanos,
+    kernelpfault: Nanos,
+    lock: Nanos,
+    sleep: Nanos,
+    wait: Nanos,
+    stop: Nanos,
+}
+
 impl ThreadLine<'_> {
+    /// Returns the nanoseconds of each state.
+    pub(super) fn states(&self) -> States {
+        let of = &self.states_ns;
+        [
+            of.user,
+            of.system,
+            of.trap,
+            of.textpfault,
+            of.datapfault,
+            of.kernelpfault,
+            of.lock,
+            of.sleep,
+            of.wait,
+            of.stop,
+        ]
+    }
+
     /// Returns the times of the line.
     fn times(&self) -> ExactSums {
-        let mut states = [Nanos::ZERO; Microstate::PER_THREAD];
-        for (slot, state) in Microstate::ALL[..Microstate::PER_THREAD].iter().enumerate() {
-            let keyword = state.metric().unwrap_or_default();
-            states[slot] = self.states_ns.get(keyword).copied().unwrap_or_default();
-        }
         ExactSums {
-            states,
+            states: self.states(),
             detail: self.detail_ns,
         }
     }
 
+    /// Returns the name of the process.
+    pub(super) fn process(&self) -> &str {
+        let own = self.process.as_deref();
+        own.or(self.name.as_deref()).unwrap_or_default()
+    }
+
     /// Returns the position of the state that the thread is in.
-    fn slot(&self) -> usize {
+    pub(super) fn slot(&self) -> usize {
         let states = &Microstate::ALL[..Microstate::PER_THREAD];
         let found = states
             .iter()
@@ -203,17 +240,28 @@ impl ThreadLine<'_> {
     }
 }
 
+/// Reads the file. None: the experiment has none.
+///
+/// # Errors
+/// When the file cannot be read.
+pub(super) fn read(source: &Experiment) -> Result<Option<Vec<u8>>, Error> {
+    source.side_file(THREADS_FILE)
+}
+
+/// Returns the lines of the file. Those that do not parse are skipped, since the last may be cut.
+pub(super) fn lines(bytes: &[u8]) -> impl Iterator<Item = ThreadLine<'_>> {
+    let lines = bytes.split(|byte| *byte == b'\n');
+    lines.filter_map(|line| serde_json::from_slice(line).ok())
+}
+
 impl ExactTimes {
-    /// Reads the times of an experiment. None: it has none. Lines that do not parse are skipped,
-    /// since the last may be cut.
+    /// Reads the times of an experiment. None: it has none.
     ///
     /// # Errors
     /// When the file cannot be read.
     pub fn read(source: &Experiment) -> Result<Option<ExactTimes>, Error> {
-        let Some(bytes) = source.side_file(THREADS_FILE)? else {
-            return Ok(None);
-        };
-        Ok(Some(ExactTimes::parse(&bytes)))
+        let bytes = read(source)?;
+        Ok(bytes.map(|bytes| ExactTimes::parse(&bytes)))
     }
 
     fn parse(bytes: &[u8]) -> ExactTimes {
@@ -222,10 +270,7 @@ impl ExactTimes {
         let mut running: FxHashMap<(Pid, Tid), (usize, usize, Nanos)> = FxHashMap::default();
         let mut short_lived: BTreeMap<String, ShortLived> = BTreeMap::new();
         let mut end_ns = Nanos::ZERO;
-        for line in bytes.split(|byte| *byte == b'\n') {
-            let Ok(line) = serde_json::from_slice::<ThreadLine<'_>>(line) else {
-                continue;
-            };
+        for line in lines(bytes) {
             let at_ns = line.at_ns.unwrap_or_default();
             end_ns = end_ns.max(at_ns);
             let sums = line.times();

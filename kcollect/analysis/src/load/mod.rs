@@ -3,7 +3,8 @@
 //! Subexperiments are read before founders. A founder holds CPU ticks of all processes, and those
 //! of a followed process are counted as its subexperiment's. If several followed processes had the
 //! same pid, each tick goes to the one seen nearest in time. The experiments of a series are one
-//! recording (module `series`).
+//! recording (module `series`). At the end ticks are weighed by the exact times of their threads
+//! (module `weigh`).
 
 mod ahead;
 pub(crate) mod build_ids;
@@ -17,6 +18,7 @@ pub mod names;
 pub mod open;
 mod resolve;
 mod series;
+mod weigh;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -71,14 +73,21 @@ impl Model {
         let order = [machines(&loader, false), machines(&loader, true)].concat();
         let source = |id: &ExperimentId| Arc::clone(&loader.model.experiment(*id).source);
         let sources = order.iter().map(source).collect();
+        let with_exact_times = loader.with_exact_times();
         std::thread::scope(|scope| {
             let mut ahead = ReadAhead::start(scope, sources)?;
+            let exact = std::thread::Builder::new()
+                .name("exact times".to_owned())
+                .spawn_scoped(scope, || weigh::read_all(&with_exact_times))
+                .map_err(|error| Failure::of_system("a thread that reads times", &error))?;
             for id in order {
                 if let Err(error) = loader.read(id, &mut ahead) {
                     loader.model.leave_out(error.to_string());
                 }
                 loader.check_side_files(id);
             }
+            // If the thread panicked, so does the end of the scope.
+            loader.weigh(exact.join().unwrap_or_default());
             Ok(loader.finish())
         })
     }
@@ -275,8 +284,10 @@ impl Loader {
                     continue;
                 };
                 self.left_us = left_us;
+                let micros = i64::from(record.ticks) * (tick_ns / Nanos::from_micros(1)) as i64;
                 self.model.rows.push(TickRow {
                     ticks: record.ticks,
+                    micros,
                     state: u8::try_from(record.state).unwrap_or(u8::MAX),
                     detail: u8::try_from(record.detail).unwrap_or(u8::MAX),
                     ..row
@@ -307,6 +318,7 @@ impl Loader {
             experiment: context.id,
             cpu: self.cpu(record.cpu),
             ticks: 0,
+            micros: 0,
             state: 0,
             detail: 0,
         })

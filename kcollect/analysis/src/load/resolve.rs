@@ -280,7 +280,8 @@ impl Resolver {
         frame
     }
 
-    fn special(&mut self, model: &mut Model, name: &str, offset: u64) -> FrameId {
+    /// Returns the frame of what is no code.
+    pub(super) fn special(&mut self, model: &mut Model, name: &str, offset: u64) -> FrameId {
         let object = self.object(model, ObjectKind::Special, TOTAL, false);
         let function = self.function(model, object, 0, name, false);
         self.intern(model, function, offset)

@@ -5,6 +5,8 @@ use crate::symbol::NAMELESS;
 
 /// gprofng's name for code without a known function.
 pub const UNKNOWN: &str = "<Unknown>";
+/// The function of exact time in which no tick fell.
+pub const NOT_SAMPLED: &str = "<not sampled>";
 /// Outermost frame of a stack that was cut.
 pub const TRUNCATED: &str = "<Truncated-stack>";
 /// Outermost frame of a stack whose next caller could not be found.

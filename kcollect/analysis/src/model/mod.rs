@@ -17,7 +17,7 @@ pub(crate) mod own_code;
 mod rows;
 mod source_lines;
 mod stacks;
-mod traced;
+pub(crate) mod traced;
 pub(crate) mod trie;
 
 use experiment_format::ids::Pid;
@@ -25,7 +25,8 @@ use experiment_format::units::Nanos;
 use host::exit::{ExitKind, Failure};
 
 pub use code::{
-    FunctionInfo, ObjectInfo, ObjectKind, StackFrame, TOTAL, TRUNCATED, UNKNOWN, UNWIND_FAILED,
+    FunctionInfo, NOT_SAMPLED, ObjectInfo, ObjectKind, StackFrame, TOTAL, TRUNCATED, UNKNOWN,
+    UNWIND_FAILED,
 };
 pub use experiment::{ExperimentInfo, LossCounts};
 pub use groups::{GroupKind, ProcessGroups};
@@ -110,6 +111,8 @@ pub struct Model {
     pub allocations: Vec<AllocationRow>,
     /// The most memory of each experiment with traced allocations.
     pub memory_peaks: Vec<MemoryPeak>,
+    /// Whether the rows of ticks have exact times, at least those of one experiment.
+    pub weighed: bool,
     /// The kind of traced events that [`Model::rows`] has in the place of ticks: [`Model::show`].
     pub shows: Option<TracedEvents>,
     /// What is missing or could not be read, one sentence each.
@@ -242,10 +245,22 @@ impl Model {
         self.stack(id).map(|frame| self.function(frame.function))
     }
 
-    /// Returns the length of a row in microseconds, or its bytes: [`Model::unit`].
+    /// Returns how long the ticks of a row lasted, whatever time they stand for.
     #[must_use]
-    pub fn microseconds(&self, row: &TickRow) -> i64 {
-        i64::from(row.ticks) * i64::from(self.experiment(row.experiment).tick_us)
+    pub fn length_of_ticks(&self, row: &TickRow) -> Nanos {
+        let tick_ns = Nanos::from_micros(self.experiment(row.experiment).tick_us.into());
+        tick_ns.saturating_mul(row.ticks.unsigned_abs().into())
+    }
+
+    /// Makes the time of each row that of its ticks, as gprofng counts, instead of the exact time
+    /// that they stand for.
+    pub fn show_ticks(&mut self) {
+        self.weighed = false;
+        self.rows.retain(|row| row.ticks != 0);
+        for row in &mut self.rows {
+            let tick_us = self.experiments[row.experiment.index()].tick_us;
+            row.micros = i64::from(row.ticks) * i64::from(tick_us);
+        }
     }
 
     /// Returns the latest time of all experiments, which is the end of the recording, in

@@ -14,7 +14,7 @@ use super::{ExperimentInfo, Model};
 /// one for all others together.
 pub const STATE_SLOTS: usize = Microstate::ALL.len() + 1;
 
-/// Sums of ticks or of counters. Those of ticks are microseconds by the state's number, with all
+/// Sums of times or of counters. Those of times are microseconds by the state's number, with all
 /// states without a name in the last of [`STATE_SLOTS`]. Those of counters are counts by
 /// [`CounterRow::counter`].
 pub type Sums = [i64; SUM_SLOTS];
@@ -28,7 +28,7 @@ pub const SUM_SLOTS: usize = 20;
 
 const _: () = assert!(SUM_SLOTS >= STATE_SLOTS);
 
-/// Ticks of one thread, or of one CPU, in one state with one stack. A row takes 32 bytes, since
+/// Ticks of one thread, or of one CPU, in one state with one stack. A row takes 40 bytes, since
 /// there may be many millions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TickRow {
@@ -42,8 +42,12 @@ pub struct TickRow {
     pub experiment: ExperimentId,
     /// The CPU on which they were recorded.
     pub cpu: CpuId,
-    /// The number of ticks, each [`ExperimentInfo::tick_us`] microseconds long.
+    /// The number of ticks, each [`ExperimentInfo::tick_us`] microseconds long. None: exact time in
+    /// which no tick fell.
     pub ticks: i32,
+    /// The exact time that the ticks stand for, or the length of the ticks where that is not known
+    /// or [`Model::show_ticks`] was called, microseconds. Of memory it is bytes: [`Model::unit`].
+    pub micros: i64,
     /// The state's number, [`Microstate::number`], up to 255, whether it has a name or not.
     pub state: u8,
     /// The detail of the state, [`experiment_format::packet::Detail::number`].

@@ -126,12 +126,14 @@ impl Model {
     pub fn show(&mut self, events: TracedEvents) -> Result<(), Failure> {
         self.require(events)?;
         self.shows = Some(events);
+        self.weighed = false;
         for info in &mut self.experiments {
             info.tick_us = 1;
         }
         let rows_of = |(row, amount): (TickRow, u64)| {
             pieces(amount).map(move |ticks| TickRow {
                 ticks,
+                micros: ticks.into(),
                 state: events.state() as u8,
                 ..row
             })
@@ -176,7 +178,7 @@ impl Model {
 
 /// Returns parts of a number, each of which is no more than a row can hold: a wait may be longer
 /// than half an hour.
-fn pieces(mut number: u64) -> impl Iterator<Item = i32> {
+pub(crate) fn pieces(mut number: u64) -> impl Iterator<Item = i32> {
     std::iter::from_fn(move || {
         let piece = i32::try_from(number).unwrap_or(i32::MAX);
         number -= u64::from(piece.unsigned_abs());

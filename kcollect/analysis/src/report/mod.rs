@@ -61,11 +61,10 @@ struct Loaded {
 impl Loaded {
     fn load(sources: &Sources, options: &ReportOptions) -> Result<Loaded, Failure> {
         let found = sources.find()?;
-        let mut model = Model::load_named(&found.paths, &options.table.lookup)?;
+        let mut model = found.load(&options.table.lookup)?;
         if options.inline || options.view.wants_lines() {
             lines::add(&mut model, &options.table.lookup);
         }
-        found.note(&mut model);
         let mut filter = options.table.filter.clone();
         found.limit(&mut filter);
         Ok(Loaded {

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use self::clock::ClockRange;
 use self::log_summary::{LogSummary, in_directory};
 use crate::filter::{Filter, TimeRange};
+use crate::load::lines::LookupPaths;
 use crate::model::Model;
 
 const SECOND: Nanos = Nanos::from_secs(1);
@@ -34,6 +35,8 @@ pub struct Sources {
     pub named: Vec<PathBuf>,
     /// The time, by the clock of the recorded machine.
     pub period: Option<Period>,
+    /// Whether ticks count as they are, and not as the exact times that they stand for.
+    pub ticks: bool,
 }
 
 /// A time by the clock.
@@ -54,6 +57,8 @@ pub struct Found {
     time: Option<FoundTime>,
     /// What can't be read and may be missing, one sentence each.
     problems: Vec<String>,
+    /// Whether ticks count as they are.
+    ticks: bool,
 }
 
 #[derive(Debug)]
@@ -83,6 +88,7 @@ impl Sources {
                 paths,
                 time: None,
                 problems: Vec::new(),
+                ticks: self.ticks,
             });
         };
         let mut paths = Vec::new();
@@ -165,6 +171,7 @@ impl Sources {
                 overlap,
             }),
             problems,
+            ticks: self.ticks,
         })
     }
 }
@@ -237,8 +244,34 @@ impl Found {
         }
     }
 
+    /// Loads the experiments.
+    ///
+    /// # Errors
+    /// Those of [`Model::load`].
+    pub(crate) fn load(&self, lookup: &LookupPaths) -> Result<Model, Failure> {
+        let mut model = self.load_other(&self.paths, lookup)?;
+        self.note(&mut model);
+        Ok(model)
+    }
+
+    /// Loads other experiments in the same way.
+    ///
+    /// # Errors
+    /// Those of [`Model::load`].
+    pub(crate) fn load_other(
+        &self,
+        paths: &[PathBuf],
+        lookup: &LookupPaths,
+    ) -> Result<Model, Failure> {
+        let mut model = Model::load_named(paths, lookup)?;
+        if self.ticks {
+            model.show_ticks();
+        }
+        Ok(model)
+    }
+
     /// Notes what may be missing in a model of these experiments.
-    pub(crate) fn note(&self, model: &mut Model) {
+    fn note(&self, model: &mut Model) {
         for problem in &self.problems {
             model.leave_out(problem.clone());
         }

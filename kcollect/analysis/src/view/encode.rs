@@ -118,6 +118,7 @@ pub fn encode(payload: &Payload) -> Result<Vec<u8>, PayloadError> {
     columns.push("first", 4, first);
     columns.push("end", 8, distances(&rows));
     columns.push("ticks", 4, rows.iter().map(|row| row.ticks.into()));
+    columns.push("micros", 8, rows.iter().map(|row| row.micros));
     columns.push("stack", 4, rows.iter().map(|row| row.stack.into()));
     columns.push("cpu", 2, rows.iter().map(|row| row.cpu.into()));
     columns.push("state", 1, rows.iter().map(|row| row.state.number().into()));
@@ -220,7 +221,7 @@ fn preorder(payload: &Payload) -> (Vec<u32>, Vec<(u64, u64)>) {
     let stacks = &payload.stacks;
     let mut weight = vec![0_u64; stacks.nodes()];
     for tick in &payload.ticks {
-        weight[tick.stack as usize] += u64::from(tick.ticks);
+        weight[tick.stack as usize] += tick.micros;
     }
     for node in (1..stacks.nodes()).rev() {
         weight[stacks.parents()[node] as usize] += weight[node];
@@ -251,7 +252,7 @@ fn preorder(payload: &Payload) -> (Vec<u32>, Vec<(u64, u64)>) {
 fn laid_out(payload: &Payload, order: &[u32]) -> Vec<PageTick> {
     let interval = Nanos::from_micros(payload.interval_us.into());
     let mut rows = payload.ticks.clone();
-    rows.retain(|row| row.ticks > 0);
+    rows.retain(|row| row.micros > 0);
     for row in &mut rows {
         row.stack = order[row.stack as usize];
     }
@@ -316,6 +317,7 @@ struct PageHeader<'a> {
     start_unix_ms: u64,
     duration_ns: Nanos,
     interval_us: u32,
+    weighed: bool,
     machine: String,
     stolen: f64,
     losses: Vec<String>,
@@ -378,6 +380,7 @@ fn header(payload: &Payload, columns: &Columns) -> Vec<u8> {
         start_unix_ms: payload.start_unix_ms,
         duration_ns: payload.duration_ns,
         interval_us: payload.interval_us,
+        weighed: payload.weighed,
         machine: printable(payload.machine.as_bytes()),
         stolen: payload.stolen,
         losses: payload

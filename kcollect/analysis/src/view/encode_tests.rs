@@ -63,6 +63,7 @@ fn tick(time_ns: Nanos, thread: u32, stack: u32, state: Microstate, ticks: u32) 
         stack,
         state,
         ticks,
+        micros: u64::from(ticks) * 10,
     }
 }
 
@@ -154,6 +155,7 @@ fn packets_of_one_time_follow_each_other_in_the_order_of_life() {
     let (_, columns) = decoded(&payload);
     assert_eq!(column(&columns, "state"), [7, 8, 1]);
     assert_eq!(column(&columns, "ticks"), [20, 2, 1]);
+    assert_eq!(column(&columns, "micros"), [200, 20, 10]);
     // 470 µs, 490 µs, 500 µs, as distances.
     assert_eq!(column(&columns, "end"), [470_000, 20_000, 10_000]);
 }

@@ -10,6 +10,7 @@ use experiment_format::Error;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::losses::phrase;
 use experiment_format::microstate::Microstate;
+use experiment_format::units::Nanos;
 
 use super::payload::{PageFunction, PageProcess, PageStacks, PageThread, PageTick, Payload};
 use super::traced::add_events;
@@ -52,6 +53,7 @@ pub fn gather(model: &Model, filter: &Filter) -> Result<Payload, Error> {
             .saturating_mul(1000),
         duration_ns: model.end_ns(),
         interval_us: interval,
+        weighed: model.weighed,
         machine: machine(founder),
         stolen: stolen(&founders),
         losses: losses(model, &founders).join("\n"),
@@ -65,8 +67,11 @@ pub fn gather(model: &Model, filter: &Filter) -> Result<Payload, Error> {
         events: Vec::new(),
     };
     for row in model.rows.iter().filter(|row| selection.passes(row)) {
-        let ticks = model.microseconds(row) / i64::from(interval);
-        if let (Some(state), Ok(ticks @ 1..)) = (state(row), u32::try_from(ticks)) {
+        // Of experiments with different intervals the first one counts.
+        let interval = Nanos::from_micros(interval.into());
+        let ticks = u32::try_from(model.length_of_ticks(row) / interval);
+        let micros = u64::try_from(row.micros);
+        if let (Some(state), Ok(ticks), Ok(micros @ 1..)) = (state(row), ticks, micros) {
             payload.ticks.push(PageTick {
                 time_ns: row.time_ns,
                 thread: row.thread.0,
@@ -74,6 +79,7 @@ pub fn gather(model: &Model, filter: &Filter) -> Result<Payload, Error> {
                 stack: nodes[row.stack.index()],
                 state,
                 ticks,
+                micros,
             });
         }
     }

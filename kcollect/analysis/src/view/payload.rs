@@ -21,6 +21,8 @@ pub struct Payload {
     pub duration_ns: Nanos,
     /// The clock interval in microseconds, which one tick stands for. Not 0.
     pub interval_us: u32,
+    /// Whether ticks stand for exact times, and not for their length alone.
+    pub weighed: bool,
     /// The machine, such as its host name, architecture and CPUs.
     pub machine: String,
     /// The part of the time of all CPUs that a hypervisor gave to other machines, of 1.
@@ -164,8 +166,10 @@ pub struct PageTick {
     pub stack: u32,
     /// The state.
     pub state: Microstate,
-    /// Number of ticks.
+    /// Number of ticks. None: time in which no tick fell.
     pub ticks: u32,
+    /// The time that they stand for, microseconds.
+    pub micros: u64,
 }
 
 impl PageTick {

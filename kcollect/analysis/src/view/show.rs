@@ -51,8 +51,7 @@ pub enum ViewOutput {
 pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
     let found = options.sources.find()?;
     let path = found.paths[0].clone();
-    let mut model = Model::load_named(&found.paths, &options.lookup)?;
-    found.note(&mut model);
+    let mut model = found.load(&options.lookup)?;
     let mut filter = Filter::default();
     found.limit(&mut filter);
     if let Some(events) = options.traced {

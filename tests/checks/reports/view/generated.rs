@@ -176,6 +176,12 @@ pub(crate) fn profile(
     payload
 }
 
+/// Returns the time that some ticks stand for, microseconds. It is another one than their length,
+/// and not the same for each of them.
+fn exact(ticks: u64) -> u64 {
+    ticks * INTERVAL / 1000 * 7 / 9 + ticks % 5
+}
+
 /// Adds the ticks of one thread from its start to its exit: runs of work, of sleep that ends in a
 /// wait for a CPU, of faults.
 fn live(dice: &mut Dice, payload: &mut Payload, thread: u32, stacks: &[[u32; 3]], mean: u64) {
@@ -224,6 +230,7 @@ fn live(dice: &mut Dice, payload: &mut Payload, thread: u32, stacks: &[[u32; 3]]
             stack,
             state,
             ticks: ticks as u32,
+            micros: exact(ticks),
         };
         payload.ticks.push(row);
         // In one array with the sleep that it ends.
@@ -232,6 +239,7 @@ fn live(dice: &mut Dice, payload: &mut Payload, thread: u32, stacks: &[[u32; 3]]
             payload.ticks.push(PageTick {
                 state: Microstate::WaitCpu,
                 ticks,
+                micros: exact(waited),
                 ..row
             });
         }

@@ -44,10 +44,10 @@ fn threads(payload: &Payload, kind: usize) -> BTreeMap<String, BTreeSet<usize>> 
     threads
 }
 
-fn ticks(payload: &Payload, threads: &BTreeSet<usize>) -> u64 {
+fn micros(payload: &Payload, threads: &BTreeSet<usize>) -> u64 {
     let of = payload.ticks.iter();
     of.filter(|tick| threads.contains(&(tick.thread as usize)))
-        .map(|tick| u64::from(tick.ticks))
+        .map(|tick| tick.micros)
         .sum()
 }
 
@@ -89,7 +89,7 @@ fn the_timeline_has_rows_of_units() -> Result<()> {
     let at = at.context("no group")?;
     let unit = found[at].clone();
     click(&mut shown, at, 100.0)?;
-    ensure!(shown.ticks()? == ticks(&payload, &unit.threads), "{unit:?}");
+    ensure!(shown.micros()? == micros(&payload, &unit.threads), "{unit:?}");
     let words = "document.querySelector('#selection').textContent";
     let words = shown.browser.evaluate(words)?;
     ensure!(words == unit.name.as_str(), "{words}");
@@ -103,7 +103,7 @@ fn the_timeline_has_rows_of_units() -> Result<()> {
     ensure!(together(below) == unit.threads, "{unfolded:?}");
     ensure!(unfolded[at] == unit, "{unfolded:?}");
     click(&mut shown, at + 1, 100.0)?;
-    ensure!(shown.ticks()? == ticks(&payload, &unfolded[at + 1].threads));
+    ensure!(shown.micros()? == micros(&payload, &unfolded[at + 1].threads));
     shown.browser.press("Escape")?;
     click(&mut shown, at, 14.0)?;
     ensure!(rows(&mut shown)? == found);
@@ -148,9 +148,9 @@ fn what_processes_belong_to_has_their_ticks() -> Result<()> {
     ensure!(expected.len() > 1, "{expected:?}");
     let frames = "kcollect.flame({byProcess: true, by: 'unit'}).filter(frame => frame.depth === 1)";
     let shown_units = [
-        format!("Object.fromEntries({frames}.map(frame => [frame.name, frame.ticks]))"),
+        format!("Object.fromEntries({frames}.map(frame => [frame.name, frame.micros]))"),
         "Object.fromEntries([...document.querySelectorAll('#table tbody tr')]\
-         .map(row => [row.cells[0].title, +row.dataset.ticks]))"
+         .map(row => [row.cells[0].title, +row.dataset.micros]))"
             .to_owned(),
     ];
     for found in shown_units {
@@ -163,7 +163,7 @@ fn what_processes_belong_to_has_their_ticks() -> Result<()> {
     shown.browser.click("#tab-table")?;
     shown.browser.click("#table tbody tr th")?;
     let (chosen, title) = (
-        shown.ticks()?,
+        shown.micros()?,
         shown
             .browser
             .evaluate("document.querySelector('#table tbody tr').cells[0].title")?,

@@ -32,18 +32,18 @@ fn states_are_selected(shown: &mut Shown, truths: &Profile<'_>) -> Result<()> {
         states: Some([0, 1, 2].into()),
         ..Selection::default()
     };
-    ensure!(shown.ticks()? == sum(truths, &on_cpu));
+    ensure!(shown.micros()? == sum(truths, &on_cpu));
     shown.browser.click("#clear")?;
-    ensure!(shown.ticks()? == sum(truths, &Selection::default()));
+    ensure!(shown.micros()? == sum(truths, &Selection::default()));
 
     shown.browser.click(".chip[data-state=\"7\"]")?;
     let awake = Selection {
         states: Some((0..10).filter(|&state| state != 7).collect()),
         ..Selection::default()
     };
-    ensure!(shown.ticks()? == sum(truths, &awake));
+    ensure!(shown.micros()? == sum(truths, &awake));
     shown.browser.click(".chip[data-state=\"7\"]")?;
-    ensure!(shown.ticks()? == sum(truths, &Selection::default()));
+    ensure!(shown.micros()? == sum(truths, &Selection::default()));
     Ok(())
 }
 
@@ -62,9 +62,9 @@ fn a_stroke_selects_time(shown: &mut Shown, truths: &Profile<'_>, payload: &Payl
         time: Some(time),
         ..Selection::default()
     };
-    ensure!(shown.ticks()? == sum(truths, &selection));
+    ensure!(shown.micros()? == sum(truths, &selection));
     shown.browser.press("Escape")?;
-    ensure!(shown.ticks()? == sum(truths, &Selection::default()));
+    ensure!(shown.micros()? == sum(truths, &Selection::default()));
     Ok(())
 }
 
@@ -101,7 +101,7 @@ pub(super) fn a_drag_is_followed(shown: &mut Shown, truths: &Profile<'_>) -> Res
     for across in [0.5, 0.7] {
         let selection = mouse(shown, "mouseMoved", across)?;
         let expected = truths.count(&selection, false);
-        ensure!(selection.time.is_some() && shown.ticks()? == expected.states.iter().sum::<u64>());
+        ensure!(selection.time.is_some() && shown.micros()? == expected.states.iter().sum::<u64>());
         if across > 0.6 {
             flame(shown, &expected)?;
         }
@@ -127,9 +127,9 @@ fn rows_and_lanes_are_selected(
         processes: Some([3].into()),
         ..Selection::default()
     };
-    ensure!(shown.ticks()? == sum(truths, &third));
+    ensure!(shown.micros()? == sum(truths, &third));
     shown.browser.click("#table tr[data-process=\"3\"] th")?;
-    ensure!(shown.ticks()? == sum(truths, &Selection::default()));
+    ensure!(shown.micros()? == sum(truths, &Selection::default()));
 
     // The first lanes are those of the CPUs, unless names are filtered.
     let filter = |text: &str| {
@@ -151,7 +151,7 @@ fn rows_and_lanes_are_selected(
         processes: Some([chosen].into()),
         ..Selection::default()
     };
-    ensure!(shown.ticks()? == sum(truths, &selection));
+    ensure!(shown.micros()? == sum(truths, &selection));
     shown.browser.press("Escape")?;
     shown.browser.evaluate(&filter(""))?;
 
@@ -163,7 +163,7 @@ fn rows_and_lanes_are_selected(
         cpus: Some([0].into()),
         ..Selection::default()
     };
-    ensure!(shown.ticks()? == sum(truths, &first_cpu));
+    ensure!(shown.micros()? == sum(truths, &first_cpu));
     shown.browser.press("Escape")?;
     Ok(())
 }
@@ -176,7 +176,7 @@ fn the_search_shows_a_share(shown: &mut Shown, truths: &Profile<'_>) -> Result<(
     }
     let found = shown
         .browser
-        .evaluate("+document.querySelector('#found').dataset.ticks")?;
+        .evaluate("+document.querySelector('#found').dataset.micros")?;
     let frames = truths.count(&Selection::default(), false).frames;
     let malloc = |name: &str| name.contains("malloc");
     let expected: u64 = frames

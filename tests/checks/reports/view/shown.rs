@@ -64,10 +64,10 @@ impl Shown {
     }
 
     /// Returns the ticks that the page shows now.
-    pub(super) fn ticks(&mut self) -> Result<u64> {
+    pub(super) fn micros(&mut self) -> Result<u64> {
         let shown = self
             .browser
-            .evaluate("document.querySelector('#total').dataset.ticks")?;
+            .evaluate("document.querySelector('#total').dataset.micros")?;
         shown
             .as_str()
             .and_then(|text| text.parse().ok())

@@ -1,4 +1,4 @@
-//! The counts that the page should have, tick by tick.
+//! The times that the page should have, tick by tick.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -68,7 +68,7 @@ type States = [u64; Microstate::PER_THREAD];
 pub(crate) struct Truth {
     pub(crate) states: States,
     pub(crate) processes: BTreeMap<u64, States>,
-    /// Ticks by state with callees, and own ticks, by path of (name, object) from the root.
+    /// Microseconds by state with callees, and its own, by path of (name, object) from the root.
     pub(crate) frames: BTreeMap<Vec<(String, String)>, (States, u64)>,
 }
 
@@ -103,7 +103,7 @@ impl<'a> Profile<'a> {
         Profile { payload, last }
     }
 
-    /// Counts the ticks of a selection, one by one where a row is not selected as a whole. With
+    /// Adds up the ticks of a selection, one by one where a row is not selected as a whole. With
     /// `by_process` paths begin with the process.
     pub(crate) fn count(&self, selection: &Selection, by_process: bool) -> Truth {
         let payload = self.payload;
@@ -113,16 +113,25 @@ impl<'a> Profile<'a> {
             if !selection.has(payload, row) {
                 continue;
             }
-            let ticks = match selection.time {
-                None => row.ticks as usize,
-                Some(_) => (0..i64::from(row.ticks))
-                    .filter(|tick| selection.has_time(payload, last - tick * interval))
-                    .count(),
+            let count = u64::from(row.ticks);
+            let part = |ticks: u64| row.micros * ticks / count.max(1);
+            let micros = match selection.time {
+                None => row.micros,
+                Some(_) if count == 0 && selection.has_time(payload, last) => row.micros,
+                Some(_) => {
+                    let has = |tick: &u64| {
+                        selection.has_time(payload, last - *tick as i64 * interval)
+                    };
+                    let mut selected = (0..count).filter(has);
+                    let first = selected.next();
+                    let last = selected.last().or(first);
+                    last.map_or(0, |last| part(last + 1)) - first.map_or(0, part)
+                }
             };
-            if ticks > 0 {
+            if micros > 0 {
                 let process = payload.threads[row.thread as usize].process;
                 let states = stacks.entry((process, row.stack)).or_default();
-                states[row.state.number() as usize] += ticks as u64;
+                states[row.state.number() as usize] += micros;
             }
         }
         let mut truth = Truth::default();
@@ -139,13 +148,13 @@ impl Truth {
         payload: &Payload,
         process: u32,
         node: u32,
-        ticks: &States,
+        micros: &States,
         by_process: bool,
     ) {
         let sum = |into: &mut States| {
             into.iter_mut()
-                .zip(ticks)
-                .for_each(|(into, ticks)| *into += ticks)
+                .zip(micros)
+                .for_each(|(into, micros)| *into += micros)
         };
         sum(&mut self.states);
         sum(self.processes.entry(process.into()).or_default());
@@ -167,7 +176,7 @@ impl Truth {
             let (states, own) = self.frames.entry(frames[..depth].to_vec()).or_default();
             sum(states);
             if depth == frames.len() {
-                *own += ticks.iter().sum::<u64>();
+                *own += micros.iter().sum::<u64>();
             }
         }
     }
@@ -179,9 +188,9 @@ impl Truth {
             ..Truth::default()
         };
         ensure!(
-            totals["ticks"] == truth.states.iter().sum::<u64>(),
+            totals["micros"] == truth.states.iter().sum::<u64>(),
             "{}",
-            totals["ticks"]
+            totals["micros"]
         );
         for process in totals["processes"].as_array().into_iter().flatten() {
             let number = process["process"].as_u64().unwrap_or(u64::MAX);
@@ -197,7 +206,7 @@ impl Truth {
                 path.push((text("name"), text("object")));
             }
             let states = states(&frame["states"]);
-            ensure!(frame["ticks"] == states.iter().sum::<u64>(), "{frame}");
+            ensure!(frame["micros"] == states.iter().sum::<u64>(), "{frame}");
             let own = frame["self"].as_u64().unwrap_or(u64::MAX);
             let double = truth.frames.insert(path.clone(), (states, own));
             ensure!(double.is_none(), "two frames of one stack: {path:?}");

@@ -223,6 +223,7 @@ fn draw(place: &Path, paths: &[PathBuf]) {
             sources: Sources {
                 named: paths.to_vec(),
                 period: (!all).then_some(Period::Last(Duration::from_secs(1))),
+                ticks: all,
             },
             before: all.then(|| paths[0].clone()),
             filter: Filter::default(),

@@ -28,7 +28,9 @@ use self::lifetimes::TaskLifetimes;
 use super::NO_STACK;
 use super::folded::state_frame;
 use super::selected::{Selected, SelectedThread, Slice, state_title};
-use crate::model::{FrameId, Model, ObjectKind, ProcessId, STATE_SLOTS, StackId};
+use crate::metric::BaseMetric;
+use crate::model::traced::pieces;
+use crate::model::{FrameId, Model, ObjectKind, ProcessId, STATE_SLOTS, StackId, TickRow};
 
 /// The most threads that are visible when the profile is opened, which is what fits on a screen.
 const MAX_VISIBLE_THREADS: usize = 15;
@@ -93,11 +95,11 @@ pub fn write(selected: &Selected<'_>, name: &str, out: &mut dyn Write) -> io::Re
     let model = selected.model;
     let founder = model.experiments.first();
     let wall = founder.map_or(Nanos::ZERO, |founder| founder.source.start().wall_ns());
-    let tick_us = founder.map_or(0, |founder| founder.tick_us);
     let mut profile = Profile::new(
         name,
         ReferenceTimestamp::from_duration_since_unix_epoch(wall.into()),
-        SamplingInterval::from_nanos(u64::from(tick_us) * 1000),
+        // The weight of a sample is the time that it stands for.
+        SamplingInterval::from_nanos(1000),
     );
     profile.set_symbolicated(true);
     if let Some(founder) = founder {
@@ -148,10 +150,8 @@ pub fn write(selected: &Selected<'_>, name: &str, out: &mut dyn Write) -> io::Re
 
 /// Returns a thread's selected time on CPUs, in microseconds.
 fn on_cpu_us(of: &SelectedThread<'_, '_>) -> i64 {
-    let on_cpu = of.slices().filter(Slice::on_cpu);
-    on_cpu
-        .map(|slice| (slice.end_ns - slice.start_ns).0 as i64 / 1000)
-        .sum()
+    let on_cpu = |row: &&TickRow| BaseMetric::TotalCpu.has(row.slot());
+    of.rows().filter(on_cpu).map(|row| row.micros).sum()
 }
 
 /// Adds a process to the profile.
@@ -229,14 +229,13 @@ impl OneThread<'_> {
         let length = slice.end_ns - slice.start_ns;
         let cpu = if slice.on_cpu() { length } else { Nanos::ZERO };
         let at = |ns: Nanos| Timestamp::from_nanos_since_reference(ns.0);
-        self.profile.add_sample(
-            self.thread,
-            at(slice.end_ns),
-            Some(stack),
-            CpuDelta::from_nanos(cpu.0),
-            slice.row.ticks,
-        );
-        if !slice.on_cpu() {
+        let mut cpu = CpuDelta::from_nanos(cpu.0);
+        for micros in pieces(slice.row.micros.unsigned_abs()) {
+            self.profile
+                .add_sample(self.thread, at(slice.end_ns), Some(stack), cpu, micros);
+            cpu = CpuDelta::ZERO;
+        }
+        if !slice.on_cpu() && length > Nanos::ZERO {
             let marker = OffCpuMarker {
                 state: title,
                 category,

@@ -26,7 +26,7 @@ use self::proto::{
 use super::selected::{Selected, SelectedThread, Slice, state_title};
 use crate::load::build_ids;
 use crate::metric::BaseMetric;
-use crate::model::{FrameId, Model, ObjectKind, STATE_SLOTS, StackId};
+use crate::model::{FrameId, Model, ObjectKind, STATE_SLOTS, StackId, TickRow};
 
 /// The id of the only sequence of packets.
 const SEQUENCE_ID: u32 = 1;
@@ -46,7 +46,10 @@ pub fn write(selected: &Selected<'_>, out: &mut dyn Write) -> io::Result<()> {
     let samples = selected
         .rows()
         .filter(|row| BaseMetric::TotalCpu.has(row.slot()));
-    let samples: u64 = samples.map(|row| u64::from(row.ticks.unsigned_abs())).sum();
+    let tick_us = |row: &TickRow| u64::from(model.experiment(row.experiment).tick_us).max(1);
+    let samples: u64 = samples
+        .map(|row| row.micros.unsigned_abs() / tick_us(row))
+        .fold(0, u64::saturating_add);
     if samples > MAX_SAMPLES {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
@@ -193,11 +196,18 @@ impl Writer<'_> {
             }),
             ..TrackDescriptor::default()
         }))?;
+        let mut rest_us = 0;
         for slice in of.slices() {
             let callstack = self.callstack(slice.row.stack)?;
-            self.slice(&slice, callstack)?;
+            if slice.row.ticks != 0 {
+                self.slice(&slice, callstack)?;
+            }
             if slice.on_cpu() {
-                self.samples(&slice, callstack, (pid, tid))?;
+                // A sample has no weight, so their number is that of ticks in the exact time.
+                let tick_us = u64::from(self.model.experiment(slice.row.experiment).tick_us).max(1);
+                let micros: u64 = rest_us + slice.row.micros.unsigned_abs();
+                rest_us = micros % tick_us;
+                self.samples(&slice, micros / tick_us, callstack, (pid, tid))?;
             }
         }
         Ok(())
@@ -238,19 +248,19 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Writes one sample for each tick, each at the end of its own part of the slice.
+    /// Writes so many samples, each at the end of its own part of the slice.
     fn samples(
         &mut self,
         slice: &Slice,
+        samples: u64,
         callstack_iid: Option<u64>,
         (pid, tid): (Pid, Tid),
     ) -> io::Result<()> {
-        let ticks = u64::from(slice.row.ticks.unsigned_abs());
-        let tick_ns = (slice.end_ns - slice.start_ns) / ticks.max(1);
+        let part_ns = (slice.end_ns - slice.start_ns) / samples.max(1);
         let user = slice.row.slot() == 0;
-        for number in 1..=ticks {
+        for number in 1..=samples {
             self.packet(TracePacket {
-                timestamp: self.timestamp(slice.start_ns + tick_ns * number),
+                timestamp: self.timestamp(slice.start_ns + part_ns * number),
                 perf_sample: Some(PerfSample {
                     cpu: Some(self.model.cpus[slice.row.cpu.index()]),
                     pid: proto::id(pid.0).unsigned_abs(),

@@ -186,7 +186,7 @@ fn samples(
         for row in of.rows() {
             let (ticks, sums) = stacks.entry(row.stack).or_default();
             *ticks += i64::from(row.ticks);
-            sums[row.slot()] += model.microseconds(row);
+            sums[row.slot()] += row.micros;
         }
         let mut stacks: Vec<_> = stacks.into_iter().collect();
         stacks.sort_unstable_by_key(|(stack, _)| *stack);

@@ -282,7 +282,7 @@ pub(super) fn cpus(context: &ViewContext<'_>) -> Result<Table, Failure> {
     context.sorted(View::Cpus, "CPUs", &metrics, entities)
 }
 
-/// Returns for each CPU for how long the hypervisor ran something else there, nanoseconds by ticks.
+/// Returns for each CPU for how long the hypervisor ran something else there, nanoseconds.
 pub(super) fn stolen_by_cpu(context: &ViewContext<'_>) -> Vec<Nanos> {
     let model = context.model;
     let selection = Selection::new(model, &context.options.filter);
@@ -290,8 +290,7 @@ pub(super) fn stolen_by_cpu(context: &ViewContext<'_>) -> Vec<Nanos> {
     let rows = model.rows.iter();
     for row in rows.filter(|row| u32::from(row.detail) == Detail::Stolen.number()) {
         if selection.passes(row) {
-            let tick_ns = Nanos::from_micros(model.experiment(row.experiment).tick_us.into());
-            let ns = tick_ns.saturating_mul(u64::try_from(row.ticks).unwrap_or(0));
+            let ns = Nanos::from_micros(u64::try_from(row.micros).unwrap_or(0));
             stolen[row.cpu.index()] = sum([stolen[row.cpu.index()], ns]);
         }
     }

@@ -144,8 +144,7 @@ fn waiting_places<'a>(context: &ViewContext<'a>) -> FxHashMap<WaitingPlace<'a>, 
         if let Some(order) = order_of[row.slot()]
             && !recorders.contains(&process)
         {
-            let us = i64::from(row.ticks) * i64::from(model.experiment(row.experiment).tick_us);
-            *by_stack.entry((process, row.stack, order)).or_default() += us;
+            *by_stack.entry((process, row.stack, order)).or_default() += row.micros;
         }
     }
     let mut places: FxHashMap<_, Waited> = FxHashMap::default();

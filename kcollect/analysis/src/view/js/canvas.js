@@ -94,12 +94,12 @@ function announce(text) {
 const swatch = (state) => element("i", { class: "swatch s" + state });
 
 /** Returns the states of a total as lines for a tooltip, the largest first. */
-function stateLines(states, interval) {
-  const total = states.reduce((sum, ticks) => sum + ticks, 0);
+function stateLines(states, unit) {
+  const total = states.reduce((sum, micros) => sum + micros, 0);
   const list = element("dl");
   [...states.keys()].filter((state) => states[state]).sort((a, b) => states[b] - states[a]).slice(0, 6).forEach((state) => {
     list.append(element("dt", {}, swatch(state), SHORT[state]),
-      element("dd", {}, duration(states[state] * interval)), element("dd", {}, share(states[state], total)));
+      element("dd", {}, duration(states[state] * unit)), element("dd", {}, share(states[state], total)));
   });
   return list;
 }

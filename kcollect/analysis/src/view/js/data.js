@@ -100,8 +100,8 @@ class Profile {
     }
   }
 
-  rows({ first, end, ticks, stack, cpu, state }) {
-    Object.assign(this, { first, end, ticks, stack, cpu, state, length: end.length });
+  rows({ first, end, ticks, micros, stack, cpu, state }) {
+    Object.assign(this, { first, end, ticks, micros, stack, cpu, state, length: end.length });
     // Where a row is drawn from. Rows meet within a tick at best: less than one between them is
     // neither a gap nor an overlap.
     this.begin = new Float64Array(end.length);
@@ -114,7 +114,7 @@ class Profile {
         const before = time;
         end[row] = time += end[row];
         const begin = time - ticks[row] * this.interval;
-        this.begin[row] = row > first[thread] && Math.abs(begin - before) < this.interval ? before : begin;
+        this.begin[row] = ticks[row] && row > first[thread] && Math.abs(begin - before) < this.interval ? before : begin;
         if (state[row] <= 2) this.cpuTicks[thread] += ticks[row];
         if (cpu[row] !== 0xffff && cpu[row] >= this.cpus) this.cpus = cpu[row] + 1;
       }
@@ -144,7 +144,13 @@ class Profile {
     return low;
   }
 
-  /** Returns the ticks by state of whole rows on these CPUs, of any CPU if null. */
+  /** Returns how the times were found that are not exact for each thread and selection. */
+  sampling() {
+    const ticks = `ticks × ${intervalText(this.interval)}`;
+    return this.weighed ? `exact times, shared out by ${ticks}` : ticks;
+  }
+
+  /** Returns the time by state of whole rows on these CPUs, of any CPU if null. */
   blockSums(cpus) {
     if (this.blocks?.cpus !== cpus) this.blocks = new BlockSums(this, cpus);
     return this.blocks;

@@ -1,5 +1,5 @@
 // The flame graph of the selection, callers above callees, so that the root is at the top and deep
-// frames are reached by scrolling. Siblings keep their order, by the ticks of the whole run, so
+// frames are reached by scrolling. Siblings keep their order, by the micros of the whole run, so
 // that changes of the selection can be compared.
 
 const FRAME_PX = 19;
@@ -55,7 +55,7 @@ class Flame {
 
   settle() {
     const { tree } = this;
-    const empty = !(tree.length && tree.ticks[0]);
+    const empty = !(tree.length && tree.micros[0]);
     byId("frames-empty").hidden = !empty;
     byId("frames-empty").textContent = empty ? this.app.whyEmpty() : "";
     byId("flame-reset").disabled = this.zoomed === 0;
@@ -108,19 +108,19 @@ class Flame {
   countHits() {
     const output = byId("found");
     this.found = 0;
-    output.dataset.ticks = "";
+    output.dataset.micros = "";
     if (!byId("search").validity.valid) output.textContent = "not a regular expression";
     else if (!this.hits) output.textContent = "";
     else {
       let frames = 0;
       for (let frame = 0; frame < this.tree.length;) {
         if (!this.hit(frame)) { frame++; continue; }
-        this.found += this.tree.ticks[frame];
+        this.found += this.tree.micros[frame];
         frames++;
         frame = this.tree.after[frame];
       }
-      output.dataset.ticks = this.found;
-      output.textContent = frames ? `${share(this.found, this.tree.ticks[0])} matches` : "no match";
+      output.dataset.micros = this.found;
+      output.textContent = frames ? `${share(this.found, this.tree.micros[0])} matches` : "no match";
     }
   }
 
@@ -140,9 +140,9 @@ class Flame {
     context.fillStyle = colours.ground;
     context.fillRect(0, 0, width, height);
     const { tree, zoomed } = this;
-    if (!tree.length || !tree.ticks[0]) return;
+    if (!tree.length || !tree.micros[0]) return;
     this.left = 8;
-    this.scale = (width - 16) / tree.ticks[zoomed];
+    this.scale = (width - 16) / tree.micros[zoomed];
     const top = this.scroll.scrollTop - 4;
     const shown = (frame) => tree.depth[frame] * FRAME_PX - top;
     this.specks = new Map();
@@ -151,7 +151,7 @@ class Flame {
     }
     for (let frame = zoomed; frame < tree.after[zoomed];) {
       const x = this.left + (tree.from[frame] - tree.from[zoomed]) * this.scale;
-      const room = tree.ticks[frame] * this.scale;
+      const room = tree.micros[frame] * this.scale;
       const y = shown(frame);
       if (y > height) { frame = tree.after[frame]; continue; }
       if (room < 0.75) {
@@ -210,11 +210,11 @@ class Flame {
 
   /** Draws a frame's states: pale behind its name, strong in a strip below it. */
   split(context, frame, left, wide, y, hit) {
-    const { states, ticks } = this.tree;
+    const { states, micros } = this.tree;
     const alpha = context.globalAlpha;
     let x = left;
     for (const state of STACKING) {
-      const part = wide * states[frame * STATES + state] / ticks[frame];
+      const part = wide * states[frame * STATES + state] / micros[frame];
       if (!part) continue;
       context.fillStyle = theme.colours.states[state];
       context.globalAlpha = alpha * 0.3;
@@ -229,16 +229,16 @@ class Flame {
 
   at(event) {
     const { tree, zoomed } = this;
-    if (!tree.length || !tree.ticks[0]) return -1;
+    if (!tree.length || !tree.micros[0]) return -1;
     const depth = Math.floor((event.offsetY + this.scroll.scrollTop - 4) / FRAME_PX);
     let frame = zoomed;
     while (frame >= 0 && tree.depth[frame] > depth) frame = tree.parent[frame];
-    const ticks = tree.from[zoomed] + (event.offsetX - this.left) / this.scale;
-    if (ticks < tree.from[zoomed] || ticks >= tree.from[zoomed] + tree.ticks[zoomed]) return -1;
+    const micros = tree.from[zoomed] + (event.offsetX - this.left) / this.scale;
+    if (micros < tree.from[zoomed] || micros >= tree.from[zoomed] + tree.micros[zoomed]) return -1;
     while (frame >= 0 && tree.depth[frame] < depth) {
       let child = frame + 1;
-      while (child < tree.after[frame] && tree.from[child] + tree.ticks[child] <= ticks) child = tree.after[child];
-      frame = child < tree.after[frame] && tree.from[child] <= ticks ? child : -1;
+      while (child < tree.after[frame] && tree.from[child] + tree.micros[child] <= micros) child = tree.after[child];
+      frame = child < tree.after[frame] && tree.from[child] <= micros ? child : -1;
     }
     return frame;
   }
@@ -269,11 +269,11 @@ class Flame {
     const kind = what && [what.object, what.kernel ? "kernel" : what.jit ? "JIT code" : "user"].filter(Boolean).join(" · ");
     if (kind) lines.push(element("p", { class: "quiet" }, kind));
     const numbers = element("table");
-    for (const [title, ticks] of [["with callees", tree.ticks[frame]], ["itself", tree.self[frame]]]) {
-      numbers.append(element("tr", {}, element("th", { scope: "row" }, title), element("td", {}, duration(ticks * profile.interval)),
-        element("td", {}, share(ticks, tree.ticks[0])), element("td", {}, plural(ticks, "tick"))));
+    for (const [title, micros] of [["with callees", tree.micros[frame]], ["itself", tree.self[frame]]]) {
+      numbers.append(element("tr", {}, element("th", { scope: "row" }, title), element("td", {}, duration(1000 * micros)),
+        element("td", {}, share(micros, tree.micros[0]))));
     }
-    lines.push(numbers, stateLines(tree.states.subarray(frame * STATES, (frame + 1) * STATES), profile.interval));
+    lines.push(numbers, stateLines(tree.states.subarray(frame * STATES, (frame + 1) * STATES), 1000));
     return lines;
   }
 
@@ -319,7 +319,7 @@ class Flame {
       const siblings = focus > 0 ? this.children(tree.parent[focus]) : [0];
       return siblings[siblings.indexOf(focus) + by] ?? focus;
     };
-    const heaviest = () => this.children(focus).reduce((best, child) => best < 0 || tree.ticks[child] > tree.ticks[best] ? child : best, -1);
+    const heaviest = () => this.children(focus).reduce((best, child) => best < 0 || tree.micros[child] > tree.micros[best] ? child : best, -1);
     if (event.key === "Enter" || event.key === "Escape") {
       if (event.key === "Escape" && this.zoomed === 0) return;
       event.preventDefault();
@@ -346,7 +346,7 @@ class Flame {
     const box = this.surface.canvas.getBoundingClientRect();
     const x = this.left + Math.max(0, tree.from[frame] - tree.from[this.zoomed]) * this.scale;
     tip.show(box.left + x, box.top + y - this.scroll.scrollTop + 4, ...this.details(frame));
-    announce(`${this.name(frame)}, ${share(tree.ticks[frame], tree.ticks[0])}, itself ${share(tree.self[frame], tree.ticks[0])}`);
+    announce(`${this.name(frame)}, ${share(tree.micros[frame], tree.micros[0])}, itself ${share(tree.self[frame], tree.micros[0])}`);
   }
 
   /** Returns the frames in preorder, for tests. */
@@ -357,7 +357,7 @@ class Flame {
       name: frame === 0 ? "" : this.name(frame),
       object: this.function(frame)?.object ?? "",
       kernel: this.function(frame)?.kernel ?? false,
-      ticks: tree.ticks[frame],
+      micros: tree.micros[frame],
       self: tree.self[frame],
       states: [...tree.states.subarray(frame * STATES, (frame + 1) * STATES)],
     }));

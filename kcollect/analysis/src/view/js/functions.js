@@ -12,8 +12,8 @@ class Functions {
     this.filter = "";
     this.table = byId("functions-all");
     this.columns = [
-      { key: "self", title: "Self", about: "time in the function itself", value: (what) => this.ticks.self[what] },
-      { key: "total", title: "Total", about: "time with all functions that it called", value: (what) => this.ticks.total[what] },
+      { key: "self", title: "Self", about: "time in the function itself", value: (what) => this.micros.self[what] },
+      { key: "total", title: "Total", about: "time with all functions that it called", value: (what) => this.micros.total[what] },
       { key: "name", title: "Function", text: true, value: (what) => this.profile.functions[what].name.toLowerCase() },
       { key: "object", title: "Object", text: true, value: (what) => this.profile.functions[what].object.toLowerCase() },
     ];
@@ -30,9 +30,9 @@ class Functions {
 
   show() {
     if (this.stale) {
-      this.ticks = functionTicks(this.profile, this.app.selection);
-      this.all = this.app.sums.ticks;
-      this.found = [...this.ticks.total.keys()].filter((what) => this.ticks.total[what] > 0);
+      this.micros = functionTimes(this.profile, this.app.selection);
+      this.all = this.app.sums.micros;
+      this.found = [...this.micros.total.keys()].filter((what) => this.micros.total[what] > 0);
       this.stale = false;
     }
     const { profile } = this;
@@ -41,12 +41,12 @@ class Functions {
     const rows = this.found.filter((what) => !this.filter || profile.functions[what].name.toLowerCase().includes(this.filter))
       .sort((a, b) => { const [x, y] = [value(a), value(b)]; return way * (text ? (x < y ? -1 : x > y ? 1 : 0) : x - y) || a - b; });
     this.rows = rows;
-    if (!this.ticks.total[this.chosen]) this.chosen = rows[0] ?? -1;
+    if (!this.micros.total[this.chosen]) this.chosen = rows[0] ?? -1;
     this.head();
     const body = rows.slice(0, MAX_FUNCTIONS).map((what) => this.row(what));
     if (!rows.length) body.push(element("tr", {}, element("td", { colspan: 6, class: "nothing" }, this.filter ? "No function has this in its name." : this.app.whyEmpty())));
     this.table.tBodies[0].replaceChildren(...body);
-    byId("functions-unit").textContent = `seconds · ticks × ${intervalText(profile.interval)} · `
+    byId("functions-unit").textContent = `seconds · ${profile.sampling()} · `
       + (rows.length > MAX_FUNCTIONS ? `${MAX_FUNCTIONS} of ${plural(rows.length, "function")}` : plural(rows.length, "function"));
     this.showNeighbours();
   }
@@ -56,9 +56,9 @@ class Functions {
     sortableHead(this.table, columns, this.sort, (sort) => { this.sort = sort; this.show(); });
   }
 
-  time(ticks) {
-    return [element("td", ticks ? {} : { class: "none" }, ticks ? grouped(ticks * this.profile.interval / 1e9, 3) : "–"),
-      element("td", { class: "quiet" }, ticks ? share(ticks, this.all) : "")];
+  time(micros) {
+    return [element("td", micros ? {} : { class: "none" }, micros ? grouped(micros / 1e6, 3) : "–"),
+      element("td", { class: "quiet" }, micros ? share(micros, this.all) : "")];
   }
 
   name(what) {
@@ -67,8 +67,8 @@ class Functions {
   }
 
   row(what) {
-    const made = element("tr", { tabindex: "0", "data-function": what, "data-self": this.ticks.self[what], "data-total": this.ticks.total[what], "aria-selected": String(what === this.chosen) },
-      ...this.time(this.ticks.self[what]), ...this.time(this.ticks.total[what]), this.name(what), element("td", { class: "text quiet" }, this.profile.functions[what].object));
+    const made = element("tr", { tabindex: "0", "data-function": what, "data-self": this.micros.self[what], "data-total": this.micros.total[what], "aria-selected": String(what === this.chosen) },
+      ...this.time(this.micros.self[what]), ...this.time(this.micros.total[what]), this.name(what), element("td", { class: "text quiet" }, this.profile.functions[what].object));
     return this.listen(made, what);
   }
 
@@ -96,10 +96,10 @@ class Functions {
     const none = chosen < 0;
     byId("function-name").textContent = none ? "" : profile.functions[chosen].name;
     byId("function-flame").disabled = byId("function-callers").disabled = none;
-    const { callers, callees } = none ? { callers: [], callees: [] } : neighbours(profile, this.ticks.tree, chosen);
+    const { callers, callees } = none ? { callers: [], callees: [] } : neighbours(profile, this.micros.tree, chosen);
     const fill = (id, list, empty) => {
-      const rows = list.slice(0, MAX_FUNCTIONS).map(([what, ticks]) => {
-        const made = element("tr", { "data-function": what, "data-ticks": ticks }, ...this.time(ticks), what < 0 ? element("td", { class: "text quiet" }, "none: the first frame") : this.name(what));
+      const rows = list.slice(0, MAX_FUNCTIONS).map(([what, micros]) => {
+        const made = element("tr", { "data-function": what, "data-micros": micros }, ...this.time(micros), what < 0 ? element("td", { class: "text quiet" }, "none: the first frame") : this.name(what));
         if (what < 0) return made;
         made.tabIndex = 0;
         return this.listen(made, what);

@@ -1,4 +1,4 @@
-// The selection's ticks by function, and by caller: the tree of stacks from their last frames.
+// The selection's time by function, and by caller: the tree of stacks from their last frames.
 
 /** The most callers of a function in the inverted tree. */
 const MAX_CALLERS = 200;
@@ -12,7 +12,7 @@ function firstNodes(profile) {
   return profile.firstNode;
 }
 
-/** Returns the selection's ticks from the last frame of each stack to its first. */
+/** Returns the selection's time from the last frame of each stack to its first. */
 function invertedTree(profile, selection) {
   const made = { parent: [-1], function: [-1], states: [new Float64Array(STATES)], self: [0] };
   const known = new Map();
@@ -39,20 +39,20 @@ function invertedTree(profile, selection) {
     paths.set(stack, path);
     return path;
   };
-  eachRow(profile, selection, profile.threads.keys(), (row, ticks) => {
+  eachRow(profile, selection, profile.threads.keys(), (row, micros) => {
     const state = profile.state[row];
     if (!(selection.states >> state & 1)) return;
     const path = pathOf(profile.stack[row]);
-    for (const index of path) made.states[index][state] += ticks;
-    made.self[path[1] ?? 0] += ticks;
+    for (const index of path) made.states[index][state] += micros;
+    made.self[path[1] ?? 0] += micros;
   });
   return preorder(profile, made);
 }
 
-/** Returns the frames in preorder, those with most ticks first. */
+/** Returns the frames in preorder, those with most time first. */
 function preorder(profile, { parent, function: functions, states, self }) {
   const tree = new FrameTree(parent.length);
-  const ticks = states.map((one) => one.reduce((sum, value) => sum + value, 0));
+  const micros = states.map((one) => one.reduce((sum, value) => sum + value, 0));
   const children = parent.map(() => []);
   for (let index = 1; index < parent.length; index++) children[parent[index]].push(index);
   const nodes = firstNodes(profile);
@@ -66,48 +66,48 @@ function preorder(profile, { parent, function: functions, states, self }) {
     tree.depth[frame] = depth;
     tree.deepest = Math.max(tree.deepest, depth);
     tree.from[frame] = from;
-    tree.ticks[frame] = ticks[index];
+    tree.micros[frame] = micros[index];
     tree.self[frame] = self[index];
     tree.states.set(states[index], frame * STATES);
     emit.push([-1, frame]);
-    const sorted = children[index].sort((a, b) => ticks[b] - ticks[a] || a - b);
+    const sorted = children[index].sort((a, b) => micros[b] - micros[a] || a - b);
     let right = from;
-    const next = sorted.map((child) => { const one = [child, frame, depth + 1, right]; right += ticks[child]; return one; });
+    const next = sorted.map((child) => { const one = [child, frame, depth + 1, right]; right += micros[child]; return one; });
     emit.push(...next.reverse());
   }
   return tree;
 }
 
 /**
- * Returns the ticks of each function of the selection: `self`, and `total` with callees, in which
- * a function that calls itself counts once. `tree` has the nodes with their ticks.
+ * Returns the time of each function of the selection: `self`, and `total` with callees, in which
+ * a function that calls itself counts once. `tree` has the nodes with their time.
  */
-function functionTicks(profile, selection) {
+function functionTimes(profile, selection) {
   const { nodes, states, self: own } = collect(profile, selection, profile.threads.keys(), null);
   const self = new Float64Array(profile.functions.length);
   const total = new Float64Array(profile.functions.length);
-  const ticks = new Float64Array(nodes.length);
+  const micros = new Float64Array(nodes.length);
   const outermost = new Uint8Array(nodes.length);
   const open = new Int32Array(profile.functions.length);
   const path = [];
   nodes.forEach((node, at) => {
-    for (let state = 0; state < STATES; state++) ticks[at] += states[STATES * at + state];
+    for (let state = 0; state < STATES; state++) micros[at] += states[STATES * at + state];
     if (!node) return;
     while (path.length >= profile.depth[node]) open[path.pop()]--;
     const what = profile.nodeFunction[node];
     self[what] += own[at];
-    if (!open[what]) { outermost[at] = 1; total[what] += ticks[at]; }
+    if (!open[what]) { outermost[at] = 1; total[what] += micros[at]; }
     open[what]++;
     path.push(what);
   });
-  return { self, total, tree: { nodes, ticks, outermost } };
+  return { self, total, tree: { nodes, micros, outermost } };
 }
 
 /**
- * Returns the ticks of a function by its callers and by its callees: two maps from functions, −1
+ * Returns the time of a function by its callers and by its callees: two maps from functions, −1
  * for none. A function that calls itself is taken where it was called first.
  */
-function neighbours(profile, { nodes, ticks, outermost }, what) {
+function neighbours(profile, { nodes, micros, outermost }, what) {
   const callers = new Map(), callees = new Map();
   const add = (map, one, value) => map.set(one, (map.get(one) ?? 0) + value);
   const chosen = new Set();
@@ -116,9 +116,9 @@ function neighbours(profile, { nodes, ticks, outermost }, what) {
     const parent = profile.parent[node];
     if (outermost[at] && profile.nodeFunction[node] === what) {
       chosen.add(node);
-      add(callers, parent ? profile.nodeFunction[parent] : -1, ticks[at]);
+      add(callers, parent ? profile.nodeFunction[parent] : -1, micros[at]);
     } else if (chosen.has(parent)) {
-      add(callees, profile.nodeFunction[node], ticks[at]);
+      add(callees, profile.nodeFunction[node], micros[at]);
     }
   });
   const sorted = (map) => [...map].sort(([a, x], [b, y]) => y - x || a - b);

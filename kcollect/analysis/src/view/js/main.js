@@ -130,12 +130,12 @@ class App {
   }
 
   showTotals() {
-    const { profile, selection, sums: { ticks, states } } = this;
+    const { profile, selection, sums: { micros, states } } = this;
     const total = byId("total");
-    total.dataset.ticks = ticks;
+    total.dataset.micros = micros;
     total.dataset.states = [...states].map((one, state) => selection.states >> state & 1 ? one : 0).join(",");
-    byId("total-time").textContent = duration(ticks * profile.interval, 5);
-    byId("total-ticks").textContent = `of thread time, ${plural(ticks, "tick")} · ${this.load()}`;
+    byId("total-time").textContent = duration(1000 * micros, 5);
+    byId("total-words").textContent = `of thread time · ${this.load()}`;
     byId("selection").textContent = this.selectionWords();
     byId("clear").disabled = this.isEverything();
     byId("zoom-range").disabled = !selection.time;
@@ -145,14 +145,14 @@ class App {
     for (const chip of byId("chips").children) {
       const state = Number(chip.dataset.state);
       const on = (selection.states >> state & 1) === 1;
-      chip.dataset.ticks = states[state];
+      chip.dataset.micros = states[state];
       chip.setAttribute("aria-pressed", String(on));
-      chip.querySelector(".value").textContent = states[state] ? duration(states[state] * profile.interval) : "–";
-      chip.querySelector(".part").textContent = on && states[state] ? share(states[state], ticks) : "";
+      chip.querySelector(".value").textContent = states[state] ? duration(1000 * states[state]) : "–";
+      chip.querySelector(".part").textContent = on && states[state] ? share(states[state], micros) : "";
     }
     for (const part of byId("shares").children) {
       const state = Number(part.dataset.state);
-      part.style.flexGrow = selection.states >> state & 1 ? states[state] / Math.max(1, ticks) : 0;
+      part.style.flexGrow = selection.states >> state & 1 ? states[state] / Math.max(1, micros) : 0;
     }
   }
 
@@ -164,7 +164,7 @@ class App {
     const { profile, selection } = this;
     const [from, to] = selection.time ?? [0, profile.duration_ns];
     const states = statesOf(this.sums.byThread, profile.threads.keys());
-    const average = (some) => some.reduce((sum, state) => sum + states[state], 0) * profile.interval / Math.max(1, to - from);
+    const average = (some) => some.reduce((sum, state) => sum + states[state], 0) * 1000 / Math.max(1, to - from);
     const cpus = selection.cpus?.size ?? profile.cpus;
     const stolen = profile.stolen && !selection.time && !selection.cpus ? `, ${share(profile.stolen, 1)} stolen by the hypervisor` : "";
     return `${average(ON_CPU).toFixed(2)} of ${plural(cpus, "CPU")} busy, ${average([WAIT_CPU]).toFixed(2)} threads waiting for one${stolen}`;
@@ -363,13 +363,13 @@ function timed(work) {
  *
  * ready      resolves when everything was drawn for the first time, to milliseconds since
  *            navigation began: { decoded, counted, painted }
- * totals()   of the selection: { ticks, states: ten sums, processes: [{ process, ticks, states }] }
+ * totals()   of the selection, microseconds: { micros, states: ten sums, processes: [{ process, micros, states }] }
  * select({ time: [a, b], states: [..], processes: [..], threads: [..], cpus: [..] })
  *            selects by numbers and indices; what is left out is not restricted. Returns totals().
  *            A tick counts if it ended in (a, b]; 0 and the end of the run are no bounds
  * selection()  the selection in the same form; null where it is not restricted
  * view(a, b) shows this time
- * flame({ byProcess, by })  the frames in preorder: { depth, name, object, kernel, ticks, self,
+ * flame({ byProcess, by })  the frames in preorder: { depth, name, object, kernel, micros, self,
  *            states }; `by` a kind of what processes belong to: "unit", …, or "process"
  * lanes()    the rows of the timeline: { name, depth, group, threads: indices }
  * traced(kind)  sums of the traced events of the selection: { name, process, count, ns, bytes } of
@@ -381,13 +381,13 @@ function timed(work) {
  */
 function tools(app, ready) {
   const totals = () => {
-    const { profile, selection, sums: { ticks, states, byThread } } = app;
+    const { profile, selection, sums: { micros, states, byThread } } = app;
     const on = (sum) => Array.from(sum, (one, state) => selection.states >> state & 1 ? one : 0);
     const processes = profile.processes.map(({ index, threads }) => {
       const own = on(statesOf(byThread, threads.filter((thread) => !selection.threads || selection.threads.has(thread))));
-      return { process: index, ticks: own.reduce((sum, one) => sum + one, 0), states: own };
+      return { process: index, micros: own.reduce((sum, one) => sum + one, 0), states: own };
     });
-    return { ticks, states: on(states), processes: processes.filter((process) => process.ticks) };
+    return { micros, states: on(states), processes: processes.filter((process) => process.micros) };
   };
   return Object.freeze({
     ready,

@@ -13,7 +13,7 @@ function timelineRows(timeline) {
     const states = statesOf(byThread, threads);
     const seen = switchedOn(states, app.selection);
     const cpu = states[0] + states[1] + states[2];
-    return { seen, cpu, awake: states.reduce((sum, ticks) => sum + ticks, 0) - states[SLEEP] };
+    return { seen, cpu, awake: states.reduce((sum, micros) => sum + micros, 0) - states[SLEEP] };
   };
   const sorted = (list, threadsOf) => list.map((item) => [item, rank(threadsOf(item))])
     .sort(([a, x], [b, y]) => (y.seen > 0) - (x.seen > 0) || y.cpu - x.cpu || y.awake - x.awake || a.order - b.order);

@@ -1,4 +1,4 @@
-// The selection and its ticks: by state, by process, by stack, in whole numbers from the rows.
+// The selection and its time: by state, by process, by stack, in microseconds from the rows.
 
 /** The selection of everything. */
 const EVERYTHING = Object.freeze({ time: null, states: (1 << STATES) - 1, threads: null, cpus: null });
@@ -6,13 +6,16 @@ const EVERYTHING = Object.freeze({ time: null, states: (1 << STATES) - 1, thread
 const OPENING = Object.freeze({ ...EVERYTHING, states: ON_CPU.reduce((mask, state) => mask | 1 << state, 0) });
 
 /**
- * Returns how many ticks of a row of `count` ticks that ends at `end` fall into (from, to]. They
- * are one interval apart, the last at `end`.
+ * Returns the time of those ticks of a row that are in (from, to]. Ticks are one interval apart, the
+ * last at the end of the row, and all stand for the same time. Parts of a row add up to it.
  */
-function ticksWithin(end, count, interval, from, to) {
-  const until = Math.min(count, Math.ceil((end - from) / interval));
-  const since = Math.max(0, Math.ceil((end - to) / interval));
-  return until > since ? until - since : 0;
+function microsWithin({ end, ticks, micros, interval }, row, from, to) {
+  const count = ticks[row];
+  if (!count) return end[row] > from && end[row] <= to ? micros[row] : 0;
+  const until = Math.min(count, Math.ceil((end[row] - from) / interval));
+  const since = Math.max(0, Math.ceil((end[row] - to) / interval));
+  if (until <= since) return 0;
+  return Math.floor(micros[row] * until / count) - Math.floor(micros[row] * since / count);
 }
 
 /**
@@ -29,17 +32,17 @@ function bounds(profile, time) {
  */
 function rowsWithin(profile, thread, from, to) {
   const begin = profile.rowAfter(thread, from), stop = profile.rowFrom(thread, to);
-  const left = profile.rowFrom(thread, from), right = profile.rowAfter(thread, to);
+  const left = Math.max(begin, profile.rowFrom(thread, from)), right = profile.rowAfter(thread, to);
   // A row that covers all of the time is neither left nor right of it.
   return left < right ? { begin, left, right, stop } : { begin, left: stop, right: stop, stop };
 }
 
 /**
- * Calls `visit(row, ticks)` for each row of these threads with ticks in the selection, whatever its
+ * Calls `visit(row, micros)` for each row of these threads with time in the selection, whatever its
  * state.
  */
 function eachRow(profile, selection, threads, visit) {
-  const { end, ticks, cpu, interval } = profile;
+  const { micros, cpu } = profile;
   const [from, to] = bounds(profile, selection.time);
   for (const thread of threads) {
     if (selection.threads && !selection.threads.has(thread)) continue;
@@ -47,8 +50,8 @@ function eachRow(profile, selection, threads, visit) {
     for (let row = begin; row < stop; row++) {
       if (selection.cpus && !selection.cpus.has(cpu[row])) continue;
       const whole = row >= left && row < right;
-      const count = whole ? ticks[row] : ticksWithin(end[row], ticks[row], interval, from, to);
-      if (count) visit(row, count);
+      const time = whole ? micros[row] : microsWithin(profile, row, from, to);
+      if (time) visit(row, time);
     }
   }
 }
@@ -57,7 +60,7 @@ function eachRow(profile, selection, threads, visit) {
 const BLOCK_ROWS = 64;
 
 /**
- * The ticks by state of all rows before each block of rows. So the sums of a range of rows are
+ * The time by state of all rows before each block of rows. So the sums of a range of rows are
  * those of two blocks and a few rows, however many there are.
  */
 class BlockSums {
@@ -72,15 +75,15 @@ class BlockSums {
     }
   }
 
-  /** Adds the ticks of some rows, times `sign`, to ten numbers at `at`. */
+  /** Adds the time of some rows, times `sign`, to ten numbers at `at`. */
   rows(from, to, sign, out, at) {
-    const { cpus, profile: { state, ticks, cpu } } = this;
+    const { cpus, profile: { state, micros, cpu } } = this;
     for (let row = from; row < to; row++) {
-      if (!cpus || cpus.has(cpu[row])) out[at + state[row]] += sign * ticks[row];
+      if (!cpus || cpus.has(cpu[row])) out[at + state[row]] += sign * micros[row];
     }
   }
 
-  /** Adds the ticks of all rows from `from` to `to` to ten numbers at `at`. */
+  /** Adds the time of all rows from `from` to `to` to ten numbers at `at`. */
   add(from, to, out, at) {
     const first = Math.floor(from / BLOCK_ROWS), last = Math.floor(to / BLOCK_ROWS);
     if (first === last) return this.rows(from, to, 1, out, at);
@@ -95,17 +98,17 @@ class BlockSums {
 /**
  * Returns the sums of a selection: `byThread`, the ten states of each thread one after the other,
  * whether it is selected or not (so that another can be chosen); `states` of the selected threads;
- * `ticks` in the states that are switched on.
+ * `micros` in the states that are switched on.
  */
 function sums(profile, selection) {
   const byThread = new Float64Array(STATES * profile.threads.length);
-  const { state, end, ticks, cpu, interval } = profile;
+  const { state, cpu } = profile;
   const [from, to] = bounds(profile, selection.time);
   const blocks = profile.blockSums(selection.cpus);
   const parts = (first, last, at) => {
     for (let row = first; row < last; row++) {
       if (selection.cpus && !selection.cpus.has(cpu[row])) continue;
-      byThread[at + state[row]] += ticksWithin(end[row], ticks[row], interval, from, to);
+      byThread[at + state[row]] += microsWithin(profile, row, from, to);
     }
   };
   for (let thread = 0; thread < profile.threads.length; thread++) {
@@ -115,7 +118,7 @@ function sums(profile, selection) {
     parts(right, stop, STATES * thread);
   }
   const states = statesOf(byThread, selection.threads ?? profile.threads.keys());
-  return { ticks: switchedOn(states, selection), states, byThread };
+  return { micros: switchedOn(states, selection), states, byThread };
 }
 
 /** Returns the ten states of some threads together. */
@@ -126,7 +129,7 @@ function statesOf(byThread, threads) {
 }
 
 function switchedOn(states, selection) {
-  return states.reduce((sum, ticks, state) => selection.states >> state & 1 ? sum + ticks : sum, 0);
+  return states.reduce((sum, micros, state) => selection.states >> state & 1 ? sum + micros : sum, 0);
 }
 
 /** A tree of frames in preorder, as columns with a value for each frame. */
@@ -137,8 +140,8 @@ class FrameTree {
     this.depth = new Uint32Array(capacity);
     this.parent = new Int32Array(capacity);
     this.after = new Int32Array(capacity); // the first frame behind its descendants
-    this.from = new Float64Array(capacity); // ticks to its left
-    this.ticks = new Float64Array(capacity);
+    this.from = new Float64Array(capacity); // microseconds to its left
+    this.micros = new Float64Array(capacity);
     this.self = new Float64Array(capacity);
     this.states = new Float64Array(capacity * STATES);
     this.deepest = 0;
@@ -146,8 +149,8 @@ class FrameTree {
 }
 
 /**
- * Returns the selection's ticks by stack. `below`: processes, or what they belong to, of which
- * those with ticks have a frame each below the root, those with most ticks first.
+ * Returns the selection's time by stack. `below`: processes, or what they belong to, of which
+ * those with time have a frame each below the root, those with most time first.
  */
 function frameTree(profile, selection, below) {
   const groups = below
@@ -166,13 +169,13 @@ function frameTree(profile, selection, below) {
     tree.deepest = Math.max(tree.deepest, depth);
     tree.from[frame] = parent < 0 ? 0 : next[parent];
     for (let state = 0; state < STATES; state++) {
-      const ticks = group.states[STATES * at + state];
-      tree.states[STATES * frame + state] = ticks;
-      tree.ticks[frame] += ticks;
+      const micros = group.states[STATES * at + state];
+      tree.states[STATES * frame + state] = micros;
+      tree.micros[frame] += micros;
     }
     tree.self[frame] = group.self[at];
     next[frame] = tree.from[frame];
-    if (parent >= 0) next[parent] += tree.ticks[frame];
+    if (parent >= 0) next[parent] += tree.micros[frame];
     return frame;
   };
   if (below) add(-1, 0, 0, rootOf(groups), 0);
@@ -201,8 +204,8 @@ function rootOf(groups) {
 const scratch = { states: new Float64Array(0), self: new Float64Array(0), seen: new Int32Array(0), pass: 0 };
 
 /**
- * Returns the nodes with ticks of these threads, ascending, with their states (descendants
- * included) and their own ticks.
+ * Returns the nodes with time of these threads, ascending, with their states (descendants
+ * included) and their own time.
  */
 function collect(profile, selection, threads, process) {
   const count = profile.depth.length;
@@ -214,15 +217,15 @@ function collect(profile, selection, threads, process) {
   const { stack, state, parent } = profile;
   const touched = [0];
   seen[0] = pass;
-  eachRow(profile, selection, threads, (row, ticks) => {
+  eachRow(profile, selection, threads, (row, micros) => {
     if (!(selection.states >> state[row] & 1)) return;
     const at = stack[row];
     for (let node = at; seen[node] !== pass; node = parent[node]) {
       seen[node] = pass;
       touched.push(node);
     }
-    states[STATES * at + state[row]] += ticks;
-    self[at] += ticks;
+    states[STATES * at + state[row]] += micros;
+    self[at] += micros;
   });
   const nodes = Int32Array.from(touched).sort();
   const sum = new Float64Array(nodes.length * STATES);
@@ -231,9 +234,9 @@ function collect(profile, selection, threads, process) {
     const node = nodes[at];
     const up = STATES * parent[node];
     for (let one = 0; one < STATES; one++) {
-      const ticks = states[STATES * node + one];
-      sum[STATES * at + one] = ticks;
-      if (node) states[up + one] += ticks;
+      const micros = states[STATES * node + one];
+      sum[STATES * at + one] = micros;
+      if (node) states[up + one] += micros;
       states[STATES * node + one] = 0;
     }
     own[at] = self[node];

@@ -48,26 +48,26 @@ class Table {
     const { selection } = app;
     this.exact = !selection.time && !selection.cpus && profile.threads.length > 0 && profile.threads.every((thread) => thread.exact);
     this.rows = [];
-    this.sum = { ns: new Float64Array(STATES), total: 0, ticks: 0 };
+    this.sum = { ns: new Float64Array(STATES), total: 0, micros: 0 };
     for (const process of app.groups()) {
       const states = statesOf(app.sums.byThread, process.threads);
       const chosen = !selection.threads || process.threads.some((thread) => selection.threads.has(thread));
       const threads = chosen && selection.threads ? process.threads.filter((thread) => selection.threads.has(thread)) : process.threads;
-      const row = { process, chosen, ticks: switchedOn(chosen ? statesOf(app.sums.byThread, threads) : states, selection), ns: new Float64Array(STATES), total: 0 };
+      const row = { process, chosen, micros: switchedOn(chosen ? statesOf(app.sums.byThread, threads) : states, selection), ns: new Float64Array(STATES), total: 0 };
       for (let state = 0; state < STATES; state++) {
         if (!(selection.states >> state & 1)) continue;
         if (this.exact) for (const thread of threads) row.ns[state] += profile.threads[thread].exact[state];
-        else for (const thread of threads) row.ns[state] += app.sums.byThread[STATES * thread + state] * profile.interval;
+        else for (const thread of threads) row.ns[state] += app.sums.byThread[STATES * thread + state] * 1000;
         row.total += row.ns[state];
       }
-      if (!row.ticks && !row.total) continue;
+      if (!row.micros && !row.total) continue;
       this.rows.push(row);
       if (!chosen) continue;
       row.ns.forEach((ns, state) => { this.sum.ns[state] += ns; });
       this.sum.total += row.total;
-      this.sum.ticks += row.ticks;
+      this.sum.micros += row.micros;
     }
-    byId("table-unit").textContent = `seconds · ${this.exact ? "exact times" : `ticks × ${intervalText(profile.interval)}`}`;
+    byId("table-unit").textContent = `seconds · ${this.exact ? "exact times" : profile.sampling()}`;
     this.order();
   }
 
@@ -77,7 +77,7 @@ class Table {
     const keyed = this.rows.map((row) => [value(row), row]);
     keyed.sort(([a, x], [b, y]) => way * (text ? a < b ? -1 : a > b ? 1 : 0 : a - b) || x.process.index - y.process.index);
     this.rows = keyed.map(([, row]) => row);
-    const foot = this.cells("tr", { class: "sum", "data-ticks": this.sum.ticks }, this.sum,
+    const foot = this.cells("tr", { class: "sum", "data-micros": this.sum.micros }, this.sum,
       [`${this.app.selection.threads ? "Selected" : "All"}`, ""]);
     this.table.tFoot.replaceChildren(foot);
     this.table.setAttribute("aria-rowcount", this.rows.length + 2);
@@ -115,7 +115,7 @@ class Table {
   row(row, at) {
     const { process } = row;
     const selected = this.app.selection.threads !== null && row.chosen;
-    const made = this.cells("tr", { tabindex: "0", "data-process": process.index, "data-ticks": row.ticks, "aria-rowindex": at + 2,
+    const made = this.cells("tr", { tabindex: "0", "data-process": process.index, "data-micros": row.micros, "aria-rowindex": at + 2,
       "aria-selected": String(selected), class: row.chosen ? undefined : "off" }, row, [process.name, String(process.pid ?? process.processes.length)]);
     if (process.lineage) made.cells[0].title = `${process.name}\n${process.lineage}`;
     made.addEventListener("click", (event) => this.app.chooseThreads(process.threads, event.ctrlKey || event.metaKey || event.shiftKey));

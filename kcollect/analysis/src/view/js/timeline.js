@@ -482,7 +482,7 @@ class Timeline {
       if (process.processes) lines.push(element("p", { class: "quiet" }, `${this.countWords(process)}, ${plural(process.threads.length, "thread")}`));
       if (process.lineage) lines.push(element("p", { class: "quiet" }, process.lineage));
       if (process.heldUp) lines.push(element("p", {}, `held up: ${process.heldUp}`));
-      lines.push(stateLines(statesOf(this.app.wholeRun.byThread, thread < 0 ? process.threads : [thread]), profile.interval));
+      lines.push(stateLines(statesOf(this.app.wholeRun.byThread, thread < 0 ? process.threads : [thread]), 1000));
       return tip.show(event.clientX, event.clientY, ...lines);
     }
     const time = this.timeAt(event.offsetX);
