@@ -200,9 +200,13 @@ pub(crate) fn made_later(parent: &Path, name: &str, comparing: u32, later: Later
             detail: 0,
         })
         .unwrap();
+    // A tick stands for 10 ms exactly, and for the last second of the sleep there is none.
+    let user_ns = u64::from(comparing + 10) * 10_000_000;
     for line in [
         r#"{"pid":3,"tid":3,"name":"kworker/0:1","at_ns":1000000000,"state":"sleep","since_ns":1,"states_ns":{"system":20000001,"sleep":900000000}}"#,
-        r#"{"pid":7,"tid":7,"name":"sort","at_ns":1500000000,"ended":true,"states_ns":{"user":300000000,"system":50000000,"wait":70000000}}"#,
+        &format!(
+            r#"{{"pid":7,"tid":7,"name":"sort","at_ns":1500000000,"ended":true,"states_ns":{{"user":{user_ns},"system":50000000,"sleep":10000000,"wait":70000000}}}}"#
+        ),
         r#"{"sample":1,"at_ns":2000000000}"#,
     ] {
         founder

@@ -175,10 +175,10 @@ impl<'a, 'm> SelectedThread<'a, 'm> {
 
     /// Returns the rows as intervals that do not overlap.
     ///
-    /// An interval is as long as its ticks, whatever time they stand for, and has no length if there
-    /// are none. It ends when its row was recorded, or later if the one before it lasts until
-    /// then: ticks are whole, and together can be a little longer than the time in which they fell.
-    /// Rows of one instant are laid end to end.
+    /// An interval is as long as its ticks, whatever time they stand for, and has no length if it
+    /// has none. It ends when its row was recorded, or later if the one before it lasts until then:
+    /// ticks are whole, and together can be a little longer than the time in which they fell. Rows
+    /// of one instant are laid end to end.
     pub fn slices(self) -> impl Iterator<Item = Slice> + use<'a, 'm> {
         let model = self.model;
         let length_ns = move |row: &TickRow| model.length_of_ticks(row);

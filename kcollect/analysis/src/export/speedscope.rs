@@ -51,8 +51,7 @@ impl Serialize for SpeedscopeFile<'_> {
 /// Returns the position of the thread with most time, so that the first picture is not that of an
 /// idle one.
 fn busiest(selected: &Selected<'_>) -> usize {
-    let of =
-        |thread: SelectedThread<'_, '_>| -> i64 { thread.rows().map(|row| row.micros).sum() };
+    let of = |thread: SelectedThread<'_, '_>| -> i64 { thread.rows().map(|row| row.micros).sum() };
     let threads = selected.threads().map(of).enumerate();
     threads
         .max_by_key(|(index, sum)| (*sum, std::cmp::Reverse(*index)))

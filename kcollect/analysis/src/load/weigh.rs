@@ -388,7 +388,11 @@ impl ExactCells {
 
     /// Returns the exact time of all threads, microseconds.
     fn sum_us(&self) -> u64 {
-        let sum: u128 = self.cells.iter().map(|cell| u128::from(cell.exact_ns)).sum();
+        let sum: u128 = self
+            .cells
+            .iter()
+            .map(|cell| u128::from(cell.exact_ns))
+            .sum();
         u64::try_from(sum / 1000).unwrap_or(u64::MAX)
     }
 
@@ -505,7 +509,7 @@ impl Loader {
         let all = (0..).map(ExperimentId).zip(&self.model.experiments);
         let of = all.map(|(id, info)| {
             let tick_ns = Nanos::from_micros(info.tick_us.into());
-            (info.founder == id && has_ticks_of_threads(&info.source))
+            (info.founder == id && records_threads(&info.source))
                 .then(|| (Arc::clone(&info.source), tick_ns))
         });
         of.collect()
@@ -520,7 +524,7 @@ impl Loader {
             let path = || self.model.experiment(id).source.path().display();
             let problem = match &cells {
                 Err(error) => Some((error.to_string(), true)),
-                Ok(None) if expected.is_some() => {
+                Ok(None) if expected.is_some() && self.has_ticks_of_threads(id) => {
                     let what = "exact times of threads are missing, so times are ticks";
                     Some((format!("{}: {what}", path()), false))
                 }
@@ -540,7 +544,10 @@ impl Loader {
                 Some((problem, false)) => self.model.warnings.push(problem),
                 None => {}
             }
-            let cells = cells.ok().flatten().filter(|cells| cells.sum_us() <= left_us);
+            let cells = cells
+                .ok()
+                .flatten()
+                .filter(|cells| cells.sum_us() <= left_us);
             left_us -= cells.as_ref().map_or(0, ExactCells::sum_us);
             founders.push(cells.map(|cells| self.weighed(id, cells)));
         }
@@ -577,6 +584,15 @@ impl Loader {
                 self.add_unsampled(id, founder, &cpus);
             }
         }
+    }
+
+    /// Returns whether there are ticks of threads in a founder or its subexperiments.
+    fn has_ticks_of_threads(&self, founder: ExperimentId) -> bool {
+        let mut rows = self.model.rows.iter();
+        rows.any(|row| {
+            let own = self.model.experiment(row.experiment).founder == founder;
+            own && exact_state(row.state).is_some()
+        })
     }
 
     fn weighed(&self, id: ExperimentId, cells: ExactCells) -> Weighed {
@@ -639,7 +655,9 @@ impl Loader {
         let names = names(&self.model.experiment(id).source);
         let mut processes: FxHashMap<u32, ThreadId> = FxHashMap::default();
         for (owner, at, span) in missing {
-            let time_ns = Nanos(span.end_ns.saturating_add(founder.offset_ns));
+            // The last instant of its time, and not the first one after it.
+            let last_ns = span.end_ns.saturating_sub(1);
+            let time_ns = Nanos(last_ns.saturating_add(founder.offset_ns));
             let thread = match owner {
                 Owner::Thread(.., Some(known)) => known,
                 Owner::Thread(pid, tid, None) => {
@@ -700,7 +718,7 @@ fn short_lived(model: &mut Model, id: ExperimentId, name: &str, time_ns: Nanos) 
 }
 
 /// Returns whether an experiment has ticks of threads in all states.
-fn has_ticks_of_threads(source: &Experiment) -> bool {
+fn records_threads(source: &Experiment) -> bool {
     let mut profiles = source.header().profiles.iter();
     profiles.any(|profile| {
         matches!(
@@ -841,10 +859,16 @@ mod tests {
     #[test]
     fn threads_with_few_ticks_share_them() {
         // Fifty threads of 6 ms each, two short-lived ones, and one of another name.
-        let mut lines: Vec<_> = (0..50).map(|n| line(100 + n, 20 * u64::from(n), 6, 0, true)).collect();
+        let mut lines: Vec<_> = (0..50)
+            .map(|n| line(100 + n, 20 * u64::from(n), 6, 0, true))
+            .collect();
         lines.push(line(8, 990, 6, 0, true));
-        lines.push(r#"{"short_lived":2,"process":"load","states_ns":{"system":4000000}}"#.to_owned());
-        lines.push(r#"{"short_lived":1,"process":"other","states_ns":{"system":3000000}}"#.to_owned());
+        lines.push(
+            r#"{"short_lived":2,"process":"load","states_ns":{"system":4000000}}"#.to_owned(),
+        );
+        lines.push(
+            r#"{"short_lived":1,"process":"other","states_ns":{"system":3000000}}"#.to_owned(),
+        );
         lines.push(sample(1000));
         let cells = cells(&lines);
         assert_eq!(cells.sum_us(), 51 * 6000 + 4000 + 3000);
@@ -852,7 +876,10 @@ mod tests {
         let (times, missing) = weighed(cells, &[(2, User, 990, 1), (0, System, 995, 1)]);
         assert_eq!(times[0], times[1]);
         // Three cells: two have no tick.
-        assert!((times[0] * 2.0 + missing - 313.0).abs() < 0.002, "{times:?} {missing}");
+        assert!(
+            (times[0] * 2.0 + missing - 313.0).abs() < 0.002,
+            "{times:?} {missing}"
+        );
     }
 
     #[test]
@@ -924,7 +951,10 @@ mod tests {
             .map(|state| exact_state(state).unwrap())
             .collect();
         assert_eq!(states, [0, 0, 0, 1, 2, 3, 4, 5, 6, 7]);
-        assert_eq!((exact_state(10), exact_state(11), exact_state(255)), (None, None, None));
+        assert_eq!(
+            (exact_state(10), exact_state(11), exact_state(255)),
+            (None, None, None)
+        );
         for at in 0..EXACT_STATES {
             assert_eq!(exact_state(unsampled_state(at)), Some(at));
         }

@@ -48,7 +48,7 @@ fn stolen_note(context: &ViewContext<'_>) -> Option<String> {
 
 pub(super) fn experiments(model: &Model) -> Table {
     let mut packets = vec![0u64; model.experiments.len()];
-    for row in &model.rows {
+    for row in model.rows.iter().filter(|row| row.ticks != 0) {
         packets[row.experiment.index()] += 1;
     }
     let rows = (1..)

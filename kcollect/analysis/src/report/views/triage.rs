@@ -292,7 +292,7 @@ fn hot_functions(context: &ViewContext<'_>, totals: &Totals, base: BaseMetric) -
     let mut table = Table {
         view: View::Functions.name(),
         title: format!(
-            "Functions of user and kernel code by exclusive {} time; seconds from ticks",
+            "Functions of user and kernel code by exclusive {} time; seconds by ticks",
             base.title()
         ),
         columns: vec![

@@ -114,7 +114,7 @@ pub(super) fn waiting(context: &ViewContext<'_>, totals: &Totals) -> Table {
     }
     Table {
         view: "waiting",
-        title: "Where threads waited, by state; seconds from ticks".to_owned(),
+        title: "Where threads waited, by state; seconds by ticks".to_owned(),
         columns: vec![
             Column::number("off_cpu_s", "off-CPU s"),
             Column::number("percent", "% of state"),

@@ -363,7 +363,8 @@ function timed(work) {
  *
  * ready      resolves when everything was drawn for the first time, to milliseconds since
  *            navigation began: { decoded, counted, painted }
- * totals()   of the selection, microseconds: { micros, states: ten sums, processes: [{ process, micros, states }] }
+ * totals()   of the selection, in microseconds: { micros, states: ten sums, processes: [{ process,
+ *            micros, states }] }
  * select({ time: [a, b], states: [..], processes: [..], threads: [..], cpus: [..] })
  *            selects by numbers and indices; what is left out is not restricted. Returns totals().
  *            A tick counts if it ended in (a, b]; 0 and the end of the run are no bounds

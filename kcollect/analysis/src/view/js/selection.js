@@ -6,8 +6,8 @@ const EVERYTHING = Object.freeze({ time: null, states: (1 << STATES) - 1, thread
 const OPENING = Object.freeze({ ...EVERYTHING, states: ON_CPU.reduce((mask, state) => mask | 1 << state, 0) });
 
 /**
- * Returns the time of those ticks of a row that are in (from, to]. Ticks are one interval apart, the
- * last at the end of the row, and all stand for the same time. Parts of a row add up to it.
+ * Returns the time of those ticks of a row that are in (from, to]. Ticks are one interval apart,
+ * the last at the end of the row, and all stand for the same time. Parts of a row add up to it.
  */
 function microsWithin({ end, ticks, micros, interval }, row, from, to) {
   const count = ticks[row];
