@@ -10,18 +10,25 @@
 //! that a bad minute of the machine falls on all alike.
 //!
 //! The second table compares the ticks of the state with its exact time in the same recordings, all
-//! rounds together.
+//! rounds together. The third, `-- --bursts`, has functions of known CPU time: the error of their
+//! ticks, and that of the exact time that the ticks stand for.
 
 use std::path::Path;
 use std::time::Duration;
 
+use analysis::aggregate;
+use analysis::filter::{Filter, ProcessFilter, Selection};
+use analysis::metric::BaseMetric;
+use analysis::model::Model;
 use anyhow::{Context, Result, bail, ensure};
+use experiment_format::ids::Pid;
 use experiment_format::microstate::Microstate;
 use tests::experiment::state_ticks;
 use tests::experiment::states::{ProcessTimes, States};
 use tests::kcollect::record;
 use tests::machine::{Exclusive, work_cpu};
 use tests::workload;
+use tests::workload::bursts::{BurstTruth, FUNCTIONS};
 use tests::workload::loads::{self, Load};
 use tests::workload::truth::Truth;
 
@@ -50,12 +57,26 @@ const TICK_TITLES: [&str; 7] = [
     "in σ",
 ];
 
+const BURST_TITLES: [&str; 10] = [
+    "waits for",
+    "-p",
+    "function",
+    "exact, s",
+    "ticks: mean, %",
+    "expected error, %",
+    "worst, %",
+    "weighed: mean, %",
+    "expected error, %",
+    "worst, %",
+];
+
 /// The options of the benchmark.
 struct Options {
     rounds: usize,
     seconds: f64,
     only: String,
     markdown: bool,
+    bursts: bool,
 }
 
 /// The results of one round of one load, percent.
@@ -113,6 +134,9 @@ impl Sampled {
 
 fn main() -> Result<()> {
     let options = options(std::env::args().skip(1))?;
+    if options.bursts {
+        return bursts(&options);
+    }
     let loads: Vec<Load> = loads::possible()
         .filter(|load| load.to_string().contains(&options.only))
         .collect();
@@ -142,6 +166,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options> {
         seconds: 1.0,
         only: String::new(),
         markdown: false,
+        bursts: false,
     };
     while let Some(word) = args.next() {
         let mut value = || args.next().with_context(|| format!("{word} needs a value"));
@@ -150,6 +175,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options> {
             "--seconds" => options.seconds = value()?.parse()?,
             "--only" => options.only = value()?,
             "--markdown" => options.markdown = true,
+            "--bursts" => options.bursts = true,
             // What cargo passes to every benchmark.
             "--bench" => {}
             other => bail!("no option {other:?}"),
@@ -157,6 +183,89 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options> {
     }
     ensure!(options.rounds > 0, "at least one round");
     Ok(options)
+}
+
+/// Prints the errors of the functions of `bursts`, by what it waits for and by the interval.
+fn bursts(options: &Options) -> Result<()> {
+    let mut rows = Vec::new();
+    for variant in ["disk", "even", "random"] {
+        for interval in ["on", "hi"] {
+            let mut rounds = Vec::new();
+            for _ in 0..options.rounds {
+                rounds.push(burst_round(variant, interval, options.seconds)?);
+            }
+            for (at, name) in FUNCTIONS.iter().chain(&["the process"]).enumerate() {
+                let seconds = rounds.iter().map(|round| round[at].exact_s);
+                let of = |pick: fn(&BurstError) -> f64| -> Vec<f64> {
+                    rounds.iter().map(|round| pick(&round[at])).collect()
+                };
+                let (raw, weighed) = (of(|error| error.raw), of(|error| error.weighed));
+                rows.push([
+                    variant.to_owned(),
+                    interval.to_owned(),
+                    (*name).to_owned(),
+                    format!("{:.3}", seconds.sum::<f64>() / rounds.len() as f64),
+                    format!("{:+.1}", mean(&raw)),
+                    format!("{:.1}", rms(&raw)),
+                    format!("{:+.1}", worst(&raw)),
+                    format!("{:+.1}", mean(&weighed)),
+                    format!("{:.1}", rms(&weighed)),
+                    format!("{:+.1}", worst(&weighed)),
+                ]);
+            }
+        }
+    }
+    print(&BURST_TITLES, &rows, options.markdown);
+    Ok(())
+}
+
+/// The errors of a function, or of the process, in one round, percent of its exact time.
+struct BurstError {
+    exact_s: f64,
+    raw: f64,
+    weighed: f64,
+}
+
+fn burst_round(variant: &str, interval: &str, seconds: f64) -> Result<[BurstError; 4]> {
+    let _machine = Exclusive::take()?;
+    let args = [workload!("bursts"), &seconds.to_string(), variant];
+    let recorded = record(&["-p", interval, "-x", "off"], &args, LIMIT)?;
+    let truth = BurstTruth::find(&recorded.finished.stdout)?;
+    let mut model = Model::load(&[recorded.experiment()?])?;
+    let weighed = burst_times(&model, truth.pid);
+    model.show_ticks();
+    let raw = burst_times(&model, truth.pid);
+    let functions_s = truth.functions_ns.map(|ns| ns as f64 / 1e9);
+    Ok(std::array::from_fn(|at| {
+        let exact_s = functions_s.get(at).copied();
+        let exact_s = exact_s.unwrap_or(truth.cpu_us as f64 / 1e6);
+        let error = |shown_s: f64| (shown_s / exact_s - 1.0) * 100.0;
+        BurstError {
+            exact_s,
+            raw: error(raw[at]),
+            weighed: error(weighed[at]),
+        }
+    }))
+}
+
+/// Returns the CPU time of the functions of `bursts` with all that they call, and that of the
+/// process, seconds.
+fn burst_times(model: &Model, pid: u32) -> [f64; 4] {
+    let filter = Filter {
+        processes: vec![ProcessFilter::Pid(Pid(pid))],
+        ..Filter::default()
+    };
+    let totals = aggregate::totals(model, &Selection::new(model, &filter));
+    let functions = aggregate::functions(model, &totals).functions;
+    let seconds = |sums| BaseMetric::TotalCpu.of(sums) as f64 / 1e6;
+    std::array::from_fn(|at| match FUNCTIONS.get(at) {
+        Some(name) => {
+            let all = model.functions.iter().zip(&functions.inclusive);
+            let own = all.filter(|(function, _)| function.name.ends_with(name));
+            own.map(|(_, sums)| seconds(sums)).sum()
+        }
+        None => seconds(&totals.all),
+    })
 }
 
 fn round(load: &Load, seconds: f64) -> Result<Round> {
@@ -247,6 +356,12 @@ fn sigma(values: &[f64]) -> f64 {
     let mean = mean(values);
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
     (squares / (values.len() as f64 - 1.0).max(1.0)).sqrt()
+}
+
+/// Returns the root of the mean square: the error to be expected.
+fn rms(values: &[f64]) -> f64 {
+    let squares: f64 = values.iter().map(|value| value.powi(2)).sum();
+    (squares / values.len() as f64).sqrt()
 }
 
 /// Returns the value that is farthest from zero.

@@ -2,6 +2,7 @@
 //! `workloads/`.
 
 pub mod broken_elf;
+pub mod bursts;
 pub mod compat32;
 pub mod counted;
 pub mod counts;

@@ -121,7 +121,9 @@ fn shown(sums: &Sums, bases: &[BaseMetric]) -> Vec<f64> {
 }
 
 fn agrees(experiment: &Path) -> Result<()> {
-    let model = Model::load(&[experiment.to_owned()])?;
+    let mut model = Model::load(&[experiment.to_owned()])?;
+    // As gprofng counts.
+    model.show_ticks();
     let bases = offered(&model);
     let list = |flavors: &[&str]| {
         let metrics = bases.iter().flat_map(|base| {
@@ -287,7 +289,7 @@ fn threads(model: &Model, bases: &[BaseMetric], rows: Vec<Row>) -> Result<()> {
     let mut sums: BTreeMap<String, Sums> = BTreeMap::new();
     for row in &model.rows {
         let name = format!("{} {}", row.experiment.0 + 1, model.thread(row.thread).tid);
-        sums.entry(name).or_default()[row.slot()] += model.microseconds(row);
+        sums.entry(name).or_default()[row.slot()] += row.micros;
     }
     let ours = sums
         .into_iter()
@@ -460,7 +462,9 @@ fn usage(model: &Model, experiment: &Path) -> Result<()> {
 
 /// Compares without the names of C++ functions, since there are two ways to write a template.
 fn agrees_but_for_names(experiment: &Path) -> Result<()> {
-    let model = Model::load(&[experiment.to_owned()])?;
+    let mut model = Model::load(&[experiment.to_owned()])?;
+    // As gprofng counts.
+    model.show_ticks();
     let bases = offered(&model);
     let metrics: Vec<_> = bases
         .iter()

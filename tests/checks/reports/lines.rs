@@ -84,6 +84,8 @@ struct Found {
 impl Found {
     fn of(experiment: PathBuf) -> Result<Found> {
         let mut model = Model::load(&[experiment])?;
+        // As gprofng counts.
+        model.show_ticks();
         lines::add(&mut model, &LookupPaths::default());
         let totals = totals(&model, &Selection::new(&model, &Filter::default()));
         let count = model.lines.lines.len();

@@ -6,3 +6,4 @@ mod first_screen;
 mod lines;
 mod pauses;
 mod view;
+mod weighed;

@@ -4,6 +4,7 @@
 //! readers have to distinguish functions, holes, dynamic functions and addresses where nothing is
 //! mapped.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use experiment_format::Result;
@@ -97,7 +98,35 @@ impl Plan {
             }
             sub.close(founder.dir(), Nanos(END))?;
         }
+        self.write_exact_times(&mut founder)?;
         founder.close(Nanos(END))
+    }
+
+    /// Writes exact times of the threads with ticks, which are other times than those of the ticks.
+    fn write_exact_times(&self, founder: &mut ExperimentWriter) -> Result<()> {
+        let in_founder = self.founder.iter().map(|(pid, one)| (*pid, one));
+        let in_processes = self.processes.iter();
+        let in_processes = in_processes.flat_map(|(pid, all)| all.iter().map(|one| (*pid, one)));
+        let mut threads: BTreeMap<(u32, u32), [u64; Microstate::PER_THREAD]> = BTreeMap::new();
+        for (pid, one) in in_founder.chain(in_processes) {
+            let sums = threads.entry((pid, one.tid)).or_default();
+            for (sum, ticks) in sums.iter_mut().zip(one.ticks).filter(|_| !one.kernel_cpu) {
+                *sum += ticks.0;
+            }
+        }
+        for at_ns in [END / 120, END] {
+            for ((pid, tid), ticks) in &threads {
+                // Of the last half of the recording no thread has ticks.
+                let share = if at_ns == END { 10 } else { 6 };
+                let states = ticks.map(|ticks| ticks * 7 % 50 * 1_234_567 * share);
+                thread_line(founder, (*pid, *tid), at_ns, states)?;
+            }
+            founder.side_line(
+                "threads.jsonl",
+                &format!("{{\"sample\":1,\"at_ns\":{at_ns}}}\n"),
+            )?;
+        }
+        Ok(())
     }
 
     /// Makes a founder without ticks.
@@ -201,7 +230,32 @@ pub fn large(parent: &Path, size: Size) -> Result<PathBuf> {
         }
         sub.close(founder.dir(), Nanos(END))?;
     }
+    for second in 1..=60 {
+        for pid in 1..10 {
+            for tid in pid * 16..pid * 16 + 16 {
+                let states = [second * 100_000_000; Microstate::PER_THREAD];
+                thread_line(&mut founder, (pid, tid), second * 1_000_000_000, states)?;
+            }
+        }
+    }
     founder.close(Nanos(END))
+}
+
+/// Writes the exact times of a thread up to an instant.
+fn thread_line(
+    founder: &mut ExperimentWriter,
+    (pid, tid): (u32, u32),
+    at_ns: u64,
+    states: [u64; Microstate::PER_THREAD],
+) -> Result<()> {
+    let states = Microstate::ALL.into_iter().zip(states);
+    let states = states.filter_map(|(state, ns)| Some((state.metric()?, ns)));
+    let states: BTreeMap<_, _> = states.collect();
+    let line = serde_json::json!({
+        "pid": pid, "tid": tid, "name": "made", "at_ns": at_ns, "ended": at_ns == END,
+        "state": "sleep", "since_ns": 0, "states_ns": states,
+    });
+    founder.side_line("threads.jsonl", &format!("{line}\n"))
 }
 
 /// A generator of pseudorandom numbers: xorshift64*, of Vigna, "An experimental exploration of

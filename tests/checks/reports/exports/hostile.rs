@@ -131,6 +131,8 @@ pub(super) fn hostile(parent: &Path) -> Result<PathBuf> {
         ticks: Ticks(7),
         detail: 0,
     })?;
+    // No exact time is known of any of its threads: they have their ticks.
+    founder.side_line("threads.jsonl", "{\"sample\":0,\"at_ns\":60000000000}\n")?;
     Ok(founder.close(Nanos(60_000_000_000))?)
 }
 

@@ -9,7 +9,7 @@ use analysis::export::folded::GroupBy;
 use analysis::export::selected::{Selected, state_name, state_title};
 use analysis::filter::{Filter, Selection, TimeRange};
 use analysis::metric::BaseMetric;
-use analysis::model::{Model, STATE_SLOTS};
+use analysis::model::{Model, STATE_SLOTS, ThreadId};
 use anyhow::{Context, Result, ensure};
 use experiment_format::microstate::Microstate;
 use experiment_format::stacks::StackEnd;
@@ -112,17 +112,29 @@ pub(super) fn agree(model: &Model, filter: &Filter) -> Result<()> {
         ExportFormat::Perfetto,
         GroupBy::Name,
     )?)?;
-    ensure!(
-        trace.states == reported(model, filter, state_title),
-        "perfetto: {:?}",
-        trace.states
-    );
-    let rows = model.rows.iter().filter(|row| selection.passes(row));
-    let mut on_cpu: BTreeMap<u32, i64> = BTreeMap::new();
-    for row in rows.filter(|row| BaseMetric::TotalCpu.has(row.slot())) {
-        *on_cpu.entry(model.cpus[row.cpu.index()]).or_default() += i64::from(row.ticks);
+    // Its time line is that of the ticks, and as many samples have no weight as there are ticks in
+    // the exact time of a thread.
+    let mut lengths = States::new();
+    let mut on_cpu: BTreeMap<ThreadId, i64> = BTreeMap::new();
+    for row in model.rows.iter().filter(|row| selection.passes(row)) {
+        let length = (model.length_of_ticks(row) / Nanos::from_micros(1)) as i64;
+        if length > 0 {
+            *lengths
+                .entry(state_title(row.slot()).to_owned())
+                .or_default() += length;
+        }
+        if BaseMetric::TotalCpu.has(row.slot()) {
+            *on_cpu.entry(row.thread).or_default() += row.micros;
+        }
     }
-    ensure!(on_cpu == trace.samples, "perfetto: {:?}", trace.samples);
+    ensure!(trace.states == lengths, "perfetto: {:?}", trace.states);
+    let tick_us = i64::from(model.experiments[0].tick_us);
+    let samples: i64 = on_cpu.values().map(|micros| micros / tick_us).sum();
+    ensure!(
+        samples == trace.samples.values().sum::<i64>(),
+        "perfetto: {:?}",
+        trace.samples
+    );
     let begun = model.experiments[0].source.start();
     let wall_ns = begun.wall_s as u64 * 1_000_000_000 + u64::from(begun.wall_subsec_ns);
     ensure!(trace.wall_ns == wall_ns, "{} {wall_ns}", trace.wall_ns);
@@ -210,7 +222,7 @@ fn exports_of_random_experiments_have_the_sums_of_the_report() {
     });
     let check = |plan: &Plan| -> Result<()> {
         let directory = tempfile::tempdir()?;
-        let model = Model::load(&[plan.write(directory.path())?])?;
+        let mut model = Model::load(&[plan.write(directory.path())?])?;
         agree(&model, &threads_only())?;
         let all = Filter {
             states: Some([true; STATE_SLOTS]),
@@ -224,6 +236,8 @@ fn exports_of_random_experiments_have_the_sums_of_the_report() {
             )),
             ..threads_only()
         };
+        agree(&model, &some)?;
+        model.show_ticks();
         agree(&model, &some)
     };
     let outcome = runner.run(&plans(), |plan| {

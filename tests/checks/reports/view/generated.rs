@@ -179,7 +179,7 @@ pub(crate) fn profile(
 /// Returns the time that some ticks stand for, microseconds. It is another one than their length,
 /// and not the same for each of them.
 fn exact(ticks: u64) -> u64 {
-    ticks * INTERVAL / 1000 * 7 / 9 + ticks % 5
+    ticks * INTERVAL / 1000 * 9 / 7 + ticks % 5
 }
 
 /// Adds the ticks of one thread from its start to its exit: runs of work, of sleep that ends in a

@@ -89,7 +89,10 @@ fn the_timeline_has_rows_of_units() -> Result<()> {
     let at = at.context("no group")?;
     let unit = found[at].clone();
     click(&mut shown, at, 100.0)?;
-    ensure!(shown.micros()? == micros(&payload, &unit.threads), "{unit:?}");
+    ensure!(
+        shown.micros()? == micros(&payload, &unit.threads),
+        "{unit:?}"
+    );
     let words = "document.querySelector('#selection').textContent";
     let words = shown.browser.evaluate(words)?;
     ensure!(words == unit.name.as_str(), "{words}");

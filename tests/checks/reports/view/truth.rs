@@ -119,9 +119,8 @@ impl<'a> Profile<'a> {
                 None => row.micros,
                 Some(_) if count == 0 && selection.has_time(payload, last) => row.micros,
                 Some(_) => {
-                    let has = |tick: &u64| {
-                        selection.has_time(payload, last - *tick as i64 * interval)
-                    };
+                    let has =
+                        |tick: &u64| selection.has_time(payload, last - *tick as i64 * interval);
                     let mut selected = (0..count).filter(has);
                     let first = selected.next();
                     let last = selected.last().or(first);
