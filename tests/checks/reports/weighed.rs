@@ -13,6 +13,7 @@ use analysis::model::{Model, NOT_SAMPLED, ZERO_SUMS};
 use anyhow::{Context, Result, ensure};
 use experiment_format::ids::Pid;
 use experiment_format::microstate::Microstate;
+use experiment_format::units::Nanos;
 use serde_json::Value;
 use tests::gprofng::script;
 use tests::kcollect::{record, run_in};
@@ -116,18 +117,14 @@ fn root_functions_add_up_to_the_exact_times_of_all_threads() -> Result<()> {
     own.iter_mut()
         .zip(sums.stacks[0])
         .for_each(|(own, sum)| *own += sum);
-    // A thread that has no exact time, since the kernel lost it, has its ticks.
-    let known: BTreeSet<_> = exact
-        .threads
-        .iter()
-        .map(|one| (one.pid, u64::from(one.tid)))
-        .collect();
-    let names: BTreeSet<_> = exact.short_lived.iter().map(|one| &one.process).collect();
+    // A thread that has no exact time, since the kernel hides it, has its ticks.
+    let known = exact.threads.iter();
+    let known: BTreeSet<_> = known.map(|one| (one.pid, u64::from(one.tid))).collect();
     for row in &model.rows {
         let thread = model.thread(row.thread);
-        let process = model.process(thread.process);
-        let is_known = known.contains(&(process.pid, thread.tid)) || names.contains(&process.name);
-        if !is_known && process.pid != Pid(0) {
+        let pid = model.process(thread.process).pid;
+        let length = (model.length_of_ticks(row) / Nanos::from_micros(1)) as i64;
+        if !known.contains(&(pid, thread.tid)) && row.micros == length {
             own[row.slot()] -= row.micros;
         }
     }

@@ -70,7 +70,7 @@ impl Cell {
             (share / u128::from(self.sampled_ns.max(1))) as u64
         };
         let before = share(self.weighed_ns);
-        self.weighed_ns += sampled_ns;
+        self.weighed_ns = self.weighed_ns.saturating_add(sampled_ns);
         share(self.weighed_ns) - before
     }
 }
@@ -396,19 +396,27 @@ impl ExactCells {
         u64::try_from(sum / 1000).unwrap_or(u64::MAX)
     }
 
-    /// Returns the spans of the ticks of a thread in a state: its own, or, if it was too
-    /// short-lived for times of its own, those of the name of its process.
-    fn spans(&self, thread: u32, process: &str, at: usize) -> Option<&[Span]> {
-        if let Some(account) = self.accounts.get(thread as usize) {
-            return Some(&account.spans[at]);
-        }
+    /// Returns the number of whose cells the ticks of a thread are in: that of the thread, or, if
+    /// it was too short-lived for times of its own, that of the name of its process after those.
+    fn number(&self, key: (Pid, u64), process: &str) -> u32 {
+        let (pid, tid) = key;
+        let thread = u32::try_from(tid).ok();
+        let thread = thread.and_then(|tid| self.threads.get(&(pid, Tid(tid))).copied());
         // Of more than 64 names in one sample the rest have none.
         let names = [process, ""].into_iter();
-        let mut found = names.filter_map(|name| self.name_numbers.get(name));
-        found.find_map(|name| {
-            let spans = &self.names[*name as usize].1[at];
-            (!spans.is_empty()).then_some(&**spans)
-        })
+        let mut names = names.filter_map(|name| self.name_numbers.get(name));
+        let name = || names.next().map(|name| self.accounts.len() as u32 + name);
+        thread.or_else(name).unwrap_or(NONE)
+    }
+
+    /// Returns the spans of a number's ticks in a state.
+    fn spans(&self, number: u32, at: usize) -> Option<&[Span]> {
+        let number = number as usize;
+        if let Some(account) = self.accounts.get(number) {
+            return Some(&account.spans[at]);
+        }
+        let (_, spans) = self.names.get(number - self.accounts.len())?;
+        (!spans[at].is_empty()).then_some(&*spans[at])
     }
 }
 
@@ -426,7 +434,7 @@ pub(super) fn read_all(
 /// A founder whose ticks are weighed.
 struct Weighed {
     cells: ExactCells,
-    /// The number of the exact times of each of the model's threads.
+    /// By the model's threads: [`ExactCells::number`].
     threads: Vec<u32>,
     /// Nanoseconds that were too few for a microsecond, by state.
     rest_ns: [u64; EXACT_STATES],
@@ -438,13 +446,7 @@ struct Weighed {
 impl Weighed {
     /// Calls `visit` with the parts of a row by cell, and with what is in none. Returns the
     /// position of its exact time; None: the row is not weighed.
-    fn parts(
-        &self,
-        process: &str,
-        row: &TickRow,
-        tick_us: u32,
-        mut visit: impl FnMut(u32, u64),
-    ) -> Option<usize> {
+    fn parts(&self, row: &TickRow, tick_us: u32, mut visit: impl FnMut(u32, u64)) -> Option<usize> {
         let at = exact_state(row.state)?;
         let ticks = u64::try_from(row.ticks).ok().filter(|ticks| *ticks > 0)?;
         let length = ticks * u64::from(tick_us) * 1000;
@@ -453,7 +455,7 @@ impl Weighed {
         // What was before the start of the experiment counts as just after it.
         let end = begin + length;
         let thread = self.threads[row.thread.index()];
-        let Some(spans) = self.cells.spans(thread, process, at) else {
+        let Some(spans) = self.cells.spans(thread, at) else {
             visit(NONE, length);
             return Some(at);
         };
@@ -470,9 +472,9 @@ impl Weighed {
     }
 
     /// Adds a row to the ticks of its cells.
-    fn count(&mut self, process: &str, row: &TickRow, tick_us: u32) {
+    fn count(&mut self, row: &TickRow, tick_us: u32) {
         let mut cells = std::mem::take(&mut self.cells.cells);
-        self.parts(process, row, tick_us, |cell, ns| {
+        self.parts(row, tick_us, |cell, ns| {
             if let Some(cell) = cells.get_mut(cell as usize) {
                 cell.sampled_ns = cell.sampled_ns.saturating_add(ns);
             }
@@ -481,10 +483,10 @@ impl Weighed {
     }
 
     /// Sets the time of a row.
-    fn weigh(&mut self, process: &str, row: &mut TickRow, tick_us: u32) {
+    fn weigh(&mut self, row: &mut TickRow, tick_us: u32) {
         let mut cells = std::mem::take(&mut self.cells.cells);
         let mut exact_ns = 0_u64;
-        let at = self.parts(process, row, tick_us, |cell, ns| {
+        let at = self.parts(row, tick_us, |cell, ns| {
             let cell = cells.get_mut(cell as usize);
             exact_ns = exact_ns.saturating_add(cell.map_or(ns, |cell| cell.weigh(ns)));
         });
@@ -557,16 +559,12 @@ impl Loader {
         self.model.weighed = true;
         let mut rows = std::mem::take(&mut self.model.rows);
         let model = &self.model;
-        let process = |row: &TickRow| {
-            let thread = model.thread(row.thread);
-            &*model.process(thread.process).name
-        };
         for row in &rows {
             let info = model.experiment(row.experiment);
             let Some(founder) = &mut founders[info.founder.index()] else {
                 continue;
             };
-            founder.count(process(row), row, info.tick_us);
+            founder.count(row, info.tick_us);
         }
         // The CPU that each thread was seen on last.
         let mut cpus = vec![None; model.threads.len()];
@@ -576,7 +574,7 @@ impl Loader {
                 continue;
             };
             cpus[row.thread.index()] = Some(row.cpu);
-            founder.weigh(process(row), row, info.tick_us);
+            founder.weigh(row, info.tick_us);
         }
         self.model.rows = rows;
         for (id, founder) in (0..).map(ExperimentId).zip(founders) {
@@ -598,10 +596,8 @@ impl Loader {
     fn weighed(&self, id: ExperimentId, cells: ExactCells) -> Weighed {
         let info = self.model.experiment(id);
         let threads = self.model.threads.iter().map(|thread| {
-            let tid = u32::try_from(thread.tid).map(Tid);
-            let key = tid.map(|tid| (self.model.process(thread.process).pid, tid));
-            let known = key.ok().and_then(|key| cells.threads.get(&key));
-            known.copied().unwrap_or(NONE)
+            let process = self.model.process(thread.process);
+            cells.number((process.pid, thread.tid), &process.name)
         });
         Weighed {
             threads: threads.collect(),
@@ -758,8 +754,7 @@ mod tests {
     /// Weighs rows of (thread, state, end in milliseconds, ticks), of which thread 0 is not known
     /// by a number. Returns milliseconds, and what was never sampled.
     fn weighed(cells: ExactCells, rows: &[(u32, Microstate, u64, i32)]) -> (Vec<f64>, f64) {
-        let tids = [0, 7, 8, 9].map(|tid| (Pid(7), Tid(tid)));
-        let known = tids.map(|key| cells.threads.get(&key).copied().unwrap_or(NONE));
+        let known = [0, 7, 8, 9].map(|tid| cells.number((Pid(7), tid), "load"));
         let mut founder = Weighed {
             threads: known.into(),
             cells,
@@ -780,10 +775,10 @@ mod tests {
         });
         let mut rows: Vec<_> = rows.collect();
         for row in &rows {
-            founder.count("load", row, TICK_US);
+            founder.count(row, TICK_US);
         }
         for row in &mut rows {
-            founder.weigh("load", row, TICK_US);
+            founder.weigh(row, TICK_US);
         }
         let missing = founder.cells.cells.iter();
         let missing = missing.filter(|cell| cell.sampled_ns == 0);
