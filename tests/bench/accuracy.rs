@@ -229,7 +229,7 @@ struct BurstError {
 fn burst_round(variant: &str, interval: &str, seconds: f64) -> Result<[BurstError; 4]> {
     let _machine = Exclusive::take()?;
     let args = [workload!("bursts"), &seconds.to_string(), variant];
-    let recorded = record(&["-p", interval, "-x", "off"], &args, LIMIT)?;
+    let recorded = record(&["-p", interval, "-x", "off", "-F", "load"], &args, LIMIT)?;
     let truth = BurstTruth::find(&recorded.finished.stdout)?;
     let mut model = Model::load(&[recorded.experiment()?])?;
     let weighed = burst_times(&model, truth.pid);

@@ -20,8 +20,8 @@ use nix::time::{ClockId, clock_gettime};
 use tests::workload::bursts::BurstTruth;
 use tests::workload::naps::Naps;
 
-/// The rounds of a loop that takes about 40 µs.
-const ROUNDS: u32 = 20_000;
+/// The rounds of a loop that takes about 80 µs.
+const ROUNDS: u32 = 120_000;
 
 /// Does some rounds of work. Returns the CPU time that they took, nanoseconds.
 #[inline(always)]
