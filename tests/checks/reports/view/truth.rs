@@ -123,7 +123,7 @@ impl<'a> Profile<'a> {
                         |tick: &u64| selection.has_time(payload, last - *tick as i64 * interval);
                     let mut selected = (0..count).filter(has);
                     let first = selected.next();
-                    let last = selected.last().or(first);
+                    let last = selected.next_back().or(first);
                     last.map_or(0, |last| part(last + 1)) - first.map_or(0, part)
                 }
             };

@@ -1,9 +1,10 @@
 //! Exports to Perfetto's trace format, for <https://ui.perfetto.dev> and trace_processor.
 //!
-//! Each thread has a track with its states as slices, and each slice has its stack. Each on-CPU
-//! tick is also a stack sample (`PerfSample`), so that the UI draws flame graphs of any time range.
-//! Off-CPU ticks are not: the format has no weight for samples that current readers support, and
-//! one hour of sleep would be about 360,000 samples.
+//! Each thread has a track with its states as slices, and each slice has its stack. On-CPU ticks
+//! are also stack samples (`PerfSample`), so that the UI draws flame graphs of any time range; they
+//! have no weight, so their number is that of the ticks in the exact time of the thread. Off-CPU
+//! ticks are not: the format has no weight for samples that current readers support, and one hour
+//! of sleep would be about 360,000 samples.
 //!
 //! Times are those of the recording's clock. The trace is written packet by packet. Of what was
 //! interned, a flag is kept in memory.
