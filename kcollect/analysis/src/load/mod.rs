@@ -56,8 +56,8 @@ const MAX_EARLY_NS: Nanos = Nanos::from_secs(600);
 
 impl Model {
     /// Opens and reads experiments: founders with their subexperiments, subexperiments alone, and
-    /// groups (`.erg`). Rows have the exact times that their ticks stand for, where these are known;
-    /// [`Model::show_ticks`] undoes that.
+    /// groups (`.erg`). Rows have the exact times that their ticks stand for, where these are
+    /// known; [`Model::show_ticks`] undoes that.
     ///
     /// # Errors
     /// When nothing of one of them can be read. Other gaps are in [`Model::warnings`].
