@@ -129,6 +129,7 @@ fn nap_under(way: UserStackCapture) -> Result<(u32, Vec<Record>)> {
         traced_calls: Vec::new(),
         allocations: None,
         user_stacks: Some(way),
+        sabotage: None,
     })?;
     for cpu in cpus {
         collector
