@@ -54,6 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "background_load",
         "locked",
         "io_calls",
+        "interrupted",
         "growth",
         "allocations",
         "sampled",

@@ -293,6 +293,10 @@ static __always_inline __u64 returned(const struct pt_regs *regs)
 
 #endif
 
+/* The number of no system call: after an exception or interrupt, and where a system call has set
+ * all registers. */
+#define NO_SYSTEM_CALL (-1)
+
 /* Returns whether the CPU works for an interrupt, on top of the thread. Interrupts and softirqs run
  * on stacks of their own, so the stack pointer is outside of the thread's stack. */
 static __always_inline bool on_borrowed_stack(struct task_struct *task,

@@ -6,6 +6,23 @@
  * While these programs are attached, the kernel takes the slow way into and out of every system
  * call of every process. So they are loaded and attached for -i alone, and what is not traced is
  * recognised first: a call by its number, a process by what this CPU last saw.
+ *
+ * Exits and entries do not always pair:
+ *
+ * - A call that seccomp refuses has an exit alone. It has failed, and took no time.
+ * - rt_sigreturn(2) leaves with the registers of the code that a signal interrupted, and no number.
+ * - A call that a signal interrupts leaves with a code that the program does not see (ERESTARTSYS
+ *   and the like). Then one of three things happens:
+ *
+ *	    call leaves with ERESTARTSYS: sent, and kept in io_thread.interrupted
+ *	       |                   |                          |
+ *	 it is made again,    rt_sigreturn leaves      the handler jumps elsewhere,
+ *	 from the same place  behind the call, with    or the thread exits:
+ *	       |              the result (EINTR)       nothing follows
+ *	       |                   |
+ *	       +-------------------+--> sent again, with the time of the first entry
+ *
+ *   Of the records of one thread with the same beginning, user space keeps the last one.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -39,6 +56,68 @@ __attribute__((noinline)) int kc_note_step(__u32 scratch_index)
 	return 0;
 }
 
+/* Results with which a call leaves that the kernel may make again (include/linux/errno.h). */
+static __always_inline bool is_interrupted(long result)
+{
+	enum {
+		ERESTARTSYS = 512,
+		ERESTARTNOINTR = 513,
+		ERESTARTNOHAND = 514,
+		ERESTART_RESTARTBLOCK = 516,
+	};
+
+	return result == -ERESTARTSYS || result == -ERESTARTNOINTR || result == -ERESTARTNOHAND ||
+	       result == -ERESTART_RESTARTBLOCK;
+}
+
+/* Returns whether SIGSYS is on its way to a thread: seccomp has refused its system call and sent it. */
+static __always_inline bool has_pending_sigsys(const struct task_struct *task)
+{
+	const int SIGSYS = 31;
+
+	return task->pending.signal.sig[0] >> (SIGSYS - 1) & 1;
+}
+
+/* Keeps a call that was interrupted. Those that began further down the stack, or in the same place,
+ * were left by a jump. */
+static __always_inline void keep_interrupted(struct io_thread *thread, const struct pt_regs *regs,
+					     __u64 entered_ns, __u32 call_index)
+{
+	__u64 ip = user_ip(regs), sp = user_sp(regs);
+	__u32 count = 0;
+
+	for (__u32 index = 0; index < MAX_INTERRUPTED - 1; index++) {
+		if (index >= thread->interrupted_count || thread->interrupted[index].sp <= sp)
+			break;
+		count = index + 1;
+	}
+	thread->interrupted[count].ip = ip;
+	thread->interrupted[count].sp = sp;
+	thread->interrupted[count].entered_ns = entered_ns;
+	thread->interrupted[count].call_index = call_index;
+	thread->interrupted_count = count + 1;
+}
+
+/* Takes the interrupted call that was made from where a thread is. Returns its index in
+ * traced_calls, and sets the time at which the thread entered it; UNTRACED_CALL if there is none. */
+static __always_inline __u32 take_interrupted(struct io_thread *thread, const struct pt_regs *regs)
+{
+	__u64 ip = user_ip(regs), sp = user_sp(regs);
+
+	for (__u32 index = 0; index < MAX_INTERRUPTED; index++) {
+		const struct interrupted_call *call = &thread->interrupted[index];
+
+		if (index >= thread->interrupted_count)
+			break;
+		if (call->ip != ip || call->sp != sp)
+			continue;
+		thread->interrupted_count = index;
+		thread->entered_ns = call->entered_ns;
+		return call->call_index;
+	}
+	return UNTRACED_CALL;
+}
+
 SEC("tp_btf/sys_enter")
 int kc_sys_enter(__u64 *ctx)
 {
@@ -50,8 +129,11 @@ int kc_sys_enter(__u64 *ctx)
 	if (!stats || !is_process_traced(stats, task))
 		return 0;
 	thread = bpf_task_storage_get(&kc_io_threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (thread)
-		thread->entered_ns = bpf_ktime_get_ns();
+	if (!thread)
+		return 0;
+	thread->entered_ns = bpf_ktime_get_ns();
+	if (thread->interrupted_count)
+		take_interrupted(thread, (const struct pt_regs *)ctx[0]);
 	return 0;
 }
 
@@ -153,22 +235,30 @@ static __always_inline void send_io_call(struct cpu_stats *stats, struct task_st
 		stats->io_calls_lost++;
 }
 
+/* Returns the index in traced_calls of the call behind which a signal's handler has returned, which
+ * has the result that the registers have; UNTRACED_CALL if it is not traced. */
+static __always_inline __u32 call_before_handler(struct io_thread *thread,
+						 const struct pt_regs *regs)
+{
+	if (!thread || !thread->interrupted_count)
+		return UNTRACED_CALL;
+	return take_interrupted(thread, regs);
+}
+
 static __always_inline void end_io_call(struct cpu_stats *stats, struct task_struct *task,
 					struct pt_regs *regs, long result, __u32 call_index,
-					__u32 cpu)
+					struct io_thread *thread, __u32 cpu)
 {
-	struct io_thread *thread = bpf_task_storage_get(&kc_io_threads, task, 0, 0);
 	struct io_record_scratch *out;
 	__u32 zero = 0;
 
-	/* The beginning may not have been seen. */
-	if (!(thread && thread->entered_ns) && !is_process_traced(stats, task))
-		return;
 	out = bpf_map_lookup_elem(&kc_io_scratch, &zero);
 	if (!out || __sync_val_compare_and_swap(&out->busy, 0, 1)) {
 		stats->io_calls_lost++;
 		return;
 	}
+	if (thread && is_interrupted(result))
+		keep_interrupted(thread, regs, thread->entered_ns, call_index);
 	send_io_call(stats, task, out, thread, regs, result, call_index, cpu);
 	out->busy = 0;
 }
@@ -178,11 +268,39 @@ int kc_sys_exit(__u64 *ctx)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct pt_regs *regs = (struct pt_regs *)ctx[0];
-	__u32 call_index = traced_call_index(task, system_call_number(regs));
+	long number = system_call_number(regs), result = ctx[1];
+	__u32 call_index = traced_call_index(task, number);
 	__u32 cpu = bpf_get_smp_processor_id();
-	struct cpu_stats *stats = traced_on(task, call_index, cpu);
+	struct cpu_stats *stats;
+	struct io_thread *thread;
 
-	if (stats)
-		WITH_INTERRUPTS_OFF(end_io_call(stats, task, regs, ctx[1], call_index, cpu));
+	if (number == NO_SYSTEM_CALL) {
+		stats = traced_process_on(task, cpu);
+		if (!stats)
+			return 0;
+		thread = bpf_task_storage_get(&kc_io_threads, task, 0, 0);
+		call_index = call_before_handler(thread, regs);
+		if (call_index == UNTRACED_CALL)
+			return 0;
+		/* The registers of a 32-bit program are not extended by their sign. */
+		if (is_compat(task))
+			result = (__s32)result;
+	} else {
+		stats = traced_on(task, call_index, cpu);
+		if (!stats)
+			return 0;
+		thread = bpf_task_storage_get(&kc_io_threads, task, 0, 0);
+	}
+	if (!(thread && thread->entered_ns)) {
+		/* The beginning may not have been seen. */
+		if (!is_process_traced(stats, task))
+			return 0;
+		/* Or seccomp has refused it and sent SIGSYS: the result is the number of the call.
+		 */
+		if (has_pending_sigsys(task))
+			result = -1;
+	}
+	WITH_INTERRUPTS_OFF(
+		end_io_call(stats, task, regs, result, call_index, thread, cpu));
 	return 0;
 }

@@ -58,9 +58,24 @@ struct io_call_site {
 	struct deciding_words deciding;
 };
 
+/* A call that a signal has interrupted, in a thread: the kernel may make it again. */
+struct interrupted_call {
+	__u64 ip, sp;	  /* after the instruction that made it */
+	__u64 entered_ns; /* as in struct io_thread */
+	__u32 call_index; /* in traced_calls */
+	__u32 zero;
+};
+
+/* A signal's handler may make calls, which another signal interrupts. */
+#define MAX_INTERRUPTED 4
+
 /* What is kept of a thread that makes traced system calls. */
 struct io_thread {
 	__u64 entered_ns; /* when the call that it is in began, CLOCK_MONOTONIC; or 0 */
+	__u32 interrupted_count;
+	__u32 zero;
+	/* The outermost one first. */
+	struct interrupted_call interrupted[MAX_INTERRUPTED];
 	struct io_call_site call_sites[IO_CALL_SITES];
 };
 

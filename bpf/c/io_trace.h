@@ -45,12 +45,16 @@ struct io_threads {
 
 extern struct io_threads kc_io_threads SEC(".maps");
 
-/* Returns the index of a system call in traced_calls; that of one that is not traced if it has
- * none. */
+/* Index in traced_calls that no system call has: the last table is empty. */
+#define UNTRACED_CALL (TRACED_CALLS - 1)
+
+/* Returns the index of a system call in traced_calls. A number outside of the table is no traced
+ * call: -1, which the kernel sets when it has replaced the registers (rt_sigreturn(2), the calls
+ * of uprobes), or one with the bit of x32. */
 static __always_inline __u32 traced_call_index(struct task_struct *task, long call)
 {
 	if (call < 0 || call >= IO_CALLS)
-		return 0;
+		return UNTRACED_CALL;
 	return is_compat(task) ? CALLS_COMPAT * IO_CALLS + call : call;
 }
 
@@ -61,18 +65,24 @@ static __always_inline __u64 execution_key(struct task_struct *task)
 	return (__u64)task->tgid << 32 | (__u32)task->self_exec_id;
 }
 
-/* Returns the statistics of this CPU if the call of the thread that runs may be traced, otherwise
- * NULL: the call is none of those, or the process is the last one that was found here not to be
- * followed. */
-static __always_inline struct cpu_stats *traced_on(struct task_struct *task, __u32 call_index,
-						   __u32 cpu)
+/* Returns the statistics of this CPU if calls of the thread that runs may be traced, otherwise
+ * NULL: its process is the last one that was found here not to be followed. */
+static __always_inline struct cpu_stats *traced_process_on(struct task_struct *task, __u32 cpu)
 {
 	struct cpu_stats *stats;
 
-	if (!recording || !traced_calls[call_index & (TRACED_CALLS - 1)].traced)
+	if (!recording)
 		return 0;
 	stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
 	return stats && stats->ignored_execution != execution_key(task) ? stats : 0;
+}
+
+/* The same, if the call is one of those that are traced. */
+static __always_inline struct cpu_stats *traced_on(struct task_struct *task, __u32 call_index,
+						   __u32 cpu)
+{
+	return traced_calls[call_index & (TRACED_CALLS - 1)].traced ? traced_process_on(task, cpu)
+								    : 0;
 }
 
 /* Returns whether the process of a thread is followed. That one is not is final, and kept on this

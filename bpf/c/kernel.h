@@ -283,6 +283,14 @@ struct cred {
 	kuid_t euid;
 };
 
+typedef struct {
+	unsigned long sig[1];
+} sigset_t;
+
+struct sigpending {
+	sigset_t signal;
+};
+
 struct task_struct {
 	struct thread_info thread_info;
 	void *stack;
@@ -309,6 +317,7 @@ struct task_struct {
 	unsigned long maj_flt;
 	struct task_io_accounting ioac;
 	const struct cred *cred;
+	struct sigpending pending; /* signals of the thread alone */
 	char comm[16];
 	void *worker_private;
 	struct css_set *cgroups;

@@ -244,7 +244,7 @@ impl Dispatcher {
             SidebandEvent::Exit { pid } => {
                 self.processes.exited(pid, time_ns);
                 if let Some(user) = &mut self.user {
-                    user.exited(router, pid, time_ns);
+                    user.exited(router, &self.processes, pid, time_ns);
                 }
             }
             SidebandEvent::Comm { pid, name, exec } => {
@@ -387,6 +387,13 @@ impl Dispatcher {
             (now_ns, now_ns.saturating_sub(EVICT_INTERVAL_NS)),
             lives,
         );
+    }
+
+    /// Adds calls that were interrupted, and will not be seen going on: the recording ends.
+    pub fn end_calls(&mut self) {
+        if let Some(user) = &mut self.user {
+            user.all_calls_end(&mut self.router, &self.processes);
+        }
     }
 
     /// Writes all that waits, since no event follows, and the last sample, of the end of data,

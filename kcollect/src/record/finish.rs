@@ -38,6 +38,7 @@ impl Session<'_> {
         let stop = self.stop(output);
         let tested = self.watch_self_test(true, output);
         let stopped = stop.as_ref().copied().unwrap_or_else(|_| now());
+        self.dispatcher.end_calls();
         self.dispatcher.finish(stopped);
 
         let moved_from = match self.dispatcher.router.directory_state() {

@@ -25,8 +25,8 @@ use tests::machine::{Exclusive, Shared, io_uring, work_cpu};
 use tests::workload;
 use tests::workload::compat32;
 use tests::workload::io_calls::{
-    Counted, IO_CALLS, IO_STACKS, OVERFLOW_FILES, REGISTERED_FILES, RING_FILES, by_file, each_file,
-    each_operation, reads_itself,
+    Counted, INTERRUPTED, IO_CALLS, IO_STACKS, OVERFLOW_FILES, REGISTERED_FILES, RING_FILES,
+    by_file, each_file, each_operation, reads_itself,
 };
 use user_collector::io_calls::calls::name_of;
 
@@ -391,6 +391,36 @@ fn root_as_many_calls_as_strace_counts() -> Result<()> {
         wrong.is_empty() && counts.is_empty(),
         "{wrong:?} {counts:?} {text}"
     );
+    Ok(())
+}
+
+/// A call that seccomp refuses, that a signal interrupts, or that the kernel makes again counts as
+/// often as the program sees it, and a return from a signal's handler is no call.
+#[test]
+fn root_calls_that_are_refused_or_interrupted_count_once() -> Result<()> {
+    let _machine = Shared::take()?;
+    let directory = TempDir::new()?;
+    let path = directory.path().to_str().context("no UTF-8")?;
+    let recorded = record(OPTIONS, &[INTERRUPTED, path], LIMIT)?;
+    RunSummary::of(&recorded.experiment()?)?.complete()?;
+    let counted = Counted::of(&recorded.finished.stdout);
+    ensure!(counted.len() == 9, "{counted:?}");
+    let experiments = experiments_in(&recorded.experiment()?)?;
+    let records: Vec<_> = experiments
+        .iter()
+        .map(|experiment| io_records(experiment))
+        .collect::<Result<_>>()?;
+    for (file, nanos) in each_file(&counted, records.clone())? {
+        // From the first entry to the last exit; the program's clock is read outside of these.
+        let whole = file.calls.errors > 0 || nanos >= Nanos(file.nanos.0 / 10 * 9);
+        ensure!(whole, "{nanos} ns are recorded of {file:?}");
+    }
+    let nameless = by_file(records.concat());
+    let nameless = nameless
+        .iter()
+        .filter(|(name, _)| name.starts_with("fd ") || name.parse::<f64>().is_ok());
+    let nameless: Vec<_> = nameless.collect();
+    ensure!(nameless.is_empty(), "{nameless:?}");
     Ok(())
 }
 

@@ -6,3 +6,4 @@ mod go_heap;
 mod io;
 mod locks;
 mod memory;
+mod strace;

@@ -13,6 +13,9 @@ pub const IO_CALLS: &str = env!("IO_CALLS_PROGRAM");
 /// The path of a program that writes from stacks that are alike (`workloads/io_stacks.c`).
 pub const IO_STACKS: &str = env!("IO_STACKS_PROGRAM");
 
+/// The path of a program whose calls are refused and interrupted (`workloads/interrupted.c`).
+pub const INTERRUPTED: &str = env!("INTERRUPTED_PROGRAM");
+
 /// The number of files that it and its child count calls on; with sockets there are two more.
 const FILES: usize = 9;
 

@@ -307,6 +307,14 @@ pub struct IoCallRecord {
 }
 
 impl IoCallRecord {
+    /// Returns whether a signal has interrupted the call, so that the kernel may make it again. The
+    /// program does not see such a result: `ERESTARTSYS`, `ERESTARTNOINTR`, `ERESTARTNOHAND`,
+    /// `ERESTART_RESTARTBLOCK`.
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        self.table != CallTable::IoUring && matches!(self.result, -514..=-512 | -516)
+    }
+
     /// Returns whether more results of this operation of `io_uring` follow.
     #[must_use]
     pub fn more_follow(&self) -> bool {

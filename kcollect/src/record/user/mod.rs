@@ -220,6 +220,7 @@ impl UserSpace {
             router.exit_facts(instance, &at_exit);
             process.at_exit = Some(at_exit);
         }
+        self.thread_calls_end(router, processes, thread.header.tid());
         let complete = self.join.ended(thread.header.tid());
         self.route(router, processes, complete);
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use experiment_format::ids::Pid;
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::units::Nanos;
 use user_collector::process::{ProcessInstance, ProcessTable};
 use user_collector::space::Mapping;
@@ -141,7 +141,15 @@ impl UserSpace {
     }
 
     /// Records that the leading thread of `pid` exited.
-    pub fn exited(&mut self, router: &mut Router, pid: Pid, at_ns: Nanos) {
+    pub fn exited(
+        &mut self,
+        router: &mut Router,
+        processes: &ProcessTable,
+        pid: Pid,
+        at_ns: Nanos,
+    ) {
+        // While the descriptors of the process are known.
+        self.thread_calls_end(router, processes, Tid(pid.0));
         if let Some(instance) = self.tracker.instance(pid)
             && let Some(process) = self.tracker.get_mut(instance)
         {

@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use bpf_abi::layout::CallTable;
 use bpf_abi::{IoCallRecord, IoFileRecord, RecordHeader, ThreadName};
-use experiment_format::ids::Pid;
+use experiment_format::ids::{Pid, Tid};
 use experiment_format::units::Nanos;
 use host::load::STARTER_NAME;
 use user_collector::io_calls::calls::{Action, call_of};
-use user_collector::io_calls::{Descriptors, Operation, ProcLookup, RegisteredFiles, Sockets};
+use user_collector::io_calls::{
+    Descriptors, InterruptedCalls, Operation, ProcLookup, RegisteredFiles, Sockets,
+};
 use user_collector::memory::Memory;
 use user_collector::process::instance_of;
 use user_collector::process::{ProcessInstance, ProcessTable};
@@ -28,6 +30,7 @@ pub(super) struct TracedProcesses {
     sockets: Sockets,
     files: RegisteredFiles,
     memory: HashMap<Pid, Memory>,
+    interrupted: InterruptedCalls,
     /// The load until it executes its program: what it does before is kcollect's own.
     load: Option<Pid>,
     /// The load, which has kcollect's working directory and standard files.
@@ -121,7 +124,8 @@ pub(super) fn header_of(pid: Pid, name: &[u8], at_ns: Nanos) -> RecordHeader {
 }
 
 impl UserSpace {
-    /// Adds a system call of a thread, if its process may be followed.
+    /// Adds a system call of a thread, if its process may be followed. One that was interrupted is
+    /// held until it is known how it ends.
     pub fn io_call(&mut self, router: &mut Router, processes: &ProcessTable, call: &IoCallRecord) {
         let pid = call.header.pid();
         let tracked = self.tracker.with_pid(pid);
@@ -130,6 +134,59 @@ impl UserSpace {
         {
             return;
         }
+        if let Some(replaced) = self.traced.interrupted.replaced_by(call) {
+            self.stack_not_awaited(&replaced);
+        }
+        if !call.is_interrupted() {
+            return self.ended_call(router, processes, call);
+        }
+        if call.header.user_return != 0 {
+            let series = (call.header.tid(), call.call_site);
+            let complete = self.join.keep(series, call.header.user_return);
+            self.route(router, processes, complete);
+        }
+        if let Some(oldest) = self.traced.interrupted.hold(call.clone()) {
+            self.interrupted_for_good(router, processes, vec![oldest]);
+        }
+    }
+
+    /// Adds the interrupted calls of a thread that exits.
+    pub(super) fn thread_calls_end(
+        &mut self,
+        router: &mut Router,
+        processes: &ProcessTable,
+        tid: Tid,
+    ) {
+        let calls = self.traced.interrupted.ended(tid);
+        self.interrupted_for_good(router, processes, calls);
+    }
+
+    /// Adds all interrupted calls: the recording ends.
+    pub fn all_calls_end(&mut self, router: &mut Router, processes: &ProcessTable) {
+        let calls = self.traced.interrupted.take_all();
+        self.interrupted_for_good(router, processes, calls);
+    }
+
+    fn interrupted_for_good(
+        &mut self,
+        router: &mut Router,
+        processes: &ProcessTable,
+        calls: Vec<IoCallRecord>,
+    ) {
+        for call in calls {
+            self.ended_call(router, processes, &call);
+            self.stack_not_awaited(&call);
+        }
+    }
+
+    /// Drops the user stack that was kept for a record, unless others have it too.
+    fn stack_not_awaited(&mut self, call: &IoCallRecord) {
+        let series = (call.header.tid(), call.call_site);
+        self.join.has_come(series, call.header.user_return);
+    }
+
+    fn ended_call(&mut self, router: &mut Router, processes: &ProcessTable, call: &IoCallRecord) {
+        let pid = call.header.pid();
         let instance = instance_of(processes, pid);
         for (time_ns, event) in self.traced.apply(call) {
             let header = RecordHeader {
@@ -139,8 +196,7 @@ impl UserSpace {
             self.traced_event(router, processes, header, instance, event);
         }
         if call.table == CallTable::IoUring && !call.more_follow() {
-            let series = (call.header.tid(), call.call_site);
-            self.join.has_come(series, call.header.user_return);
+            self.stack_not_awaited(call);
         }
         // It was probed until its blocks were recorded again.
         if !self.traced.memory.is_empty() && self.allocators.records_blocks(pid) {
