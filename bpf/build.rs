@@ -15,7 +15,7 @@ use libbpf_rs::Linker;
 
 /// The files `c/*.bpf.c`, in the order in which they are linked. `maps` comes first: its
 /// head has the reason.
-const SUBJECTS: [&str; 10] = [
+const SUBJECTS: [&str; 11] = [
     "maps",
     "clock",
     "sched",
@@ -23,6 +23,7 @@ const SUBJECTS: [&str; 10] = [
     "overflow",
     "task_iter",
     "vfork",
+    "exec",
     "io_call",
     "io_uring",
     "heap",

@@ -55,6 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "locked",
         "io_calls",
         "interrupted",
+        "exec_thread",
         "growth",
         "allocations",
         "sampled",

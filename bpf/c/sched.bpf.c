@@ -117,6 +117,7 @@ static __noinline int track_at_switch_out(struct cpu_stats *stats, struct task_s
 
 	thread->grid_index = stats->index;
 	thread->cpu = cpu;
+	thread->tid = prev->pid;
 	if (arrival_ns > began_sched_ns && prev->start_time < began_ns)
 		track(thread, began_ns, began_sched_ns, STATE_SLEEP, DETAIL_NONE,
 		      prev->sched_info.run_delay, RUN_TIME_UNKNOWN);
@@ -142,6 +143,7 @@ static __noinline int track_at_switch_in(struct cpu_stats *stats, struct task_st
 			state = blocked_state(next, thread, 0, 0, false);
 		from = began_sched_ns;
 	}
+	thread->tid = next->pid;
 	track(thread, began_ns, from, state, DETAIL_NONE, next->sched_info.run_delay,
 	      next->se.sum_exec_runtime);
 	return 0;

@@ -88,6 +88,7 @@ int kc_track_all(struct bpf_iter__task *ctx)
 	grid_advance(&grid, from_ns, period_ns);
 	thread->grid_index = grid.index;
 	thread->cpu = cpu;
+	thread->tid = task->pid;
 	from_ns += any_offset_ns;
 	state = state_at(from_ns, task, thread, &out->off_cpu);
 	track(thread, begin_ns, from_ns, state,

@@ -37,6 +37,7 @@ struct thread {
 	__u32 user_return;
 	__u32 has_baseline; /* `baseline` is known */
 	__u32 faulted_in_kernel; /* a page fault happened in the kernel, ever */
+	__u32 tid;	    /* under which it is tracked: exec may change it (exec.bpf.c) */
 	/* Where stacks are captured at switch-out: the place in user mode that the number stands
 	 * for, or ip 0. */
 	__u64 ip, sp, callers_hash;

@@ -119,6 +119,10 @@ impl Programs {
                 .kc_vfork_start
                 .attach()
                 .map_err(step("watch vfork"))?,
+            skel.progs
+                .kc_exec_rename
+                .attach()
+                .map_err(step("watch exec"))?,
         ];
         if settings.sabotage != Some(Sabotage::SchedSwitch) {
             let link = skel.progs.kc_sched_switch.attach();

@@ -2,6 +2,7 @@
 
 mod agrees_with_perf;
 mod conservation;
+mod exec_thread;
 mod following;
 mod hotplug;
 mod kernel_bound;

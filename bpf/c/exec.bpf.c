@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * A thread that does not lead its process executes a program: the kernel ends all other threads,
+ * and gives it the number of the one that led. Its task_struct stays, and with it what is kept of
+ * the thread. User space knows threads by their numbers, so here one thread ends and another one
+ * begins, at the same instant: no time is lost, and none is counted twice.
+ *
+ *	leader   1  ------ pause ------|           its last record, as of any thread that exits
+ *	other    2  ------ execve ---------|       its last record, from here
+ *	other    1                         |------ new sums, from 0
+ *
+ * The kernel has changed the number, and next gives the thread the name of the program. Until then
+ * it has the old name, as in the records before; the side-band's record of the exec follows.
+ */
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include "account.h"
+#include "clock.h"
+#include "rotation.h"
+#include "thread_record.h"
+#include "user_return.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+/* An interrupt may use what the programs share that run with interrupts off. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct thread_record);
+} kc_exec_record SEC(".maps");
+
+/* User stacks of before are not known by the new number, and that of the next return to user mode
+ * is asked for anew. */
+static __always_inline void forget_stacks(struct thread *thread)
+{
+	__u32 tid = thread->tid;
+
+	if (capture_user_stacks && capture_on_return && thread->user_return)
+		bpf_map_delete_elem(&kc_return_waits, &tid);
+	thread->user_return = (thread->user_return & ~RETURN_AWAITED) + 2;
+	thread->flags &= ~(CAPTURED | RETURN_WANTED);
+	thread->ip = 0;
+}
+
+SEC("tp_btf/task_rename")
+int kc_exec_rename(__u64 *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u32 cpu = bpf_get_smp_processor_id(), zero = 0;
+	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
+	struct thread *thread = bpf_task_storage_get(&kc_threads, task, 0, 0);
+	__u64 began_ns = begin_of_switch(), now_ns;
+	struct thread_record *out;
+
+	/* A thread may give another one its name. */
+	if (ctx[0] != (__u64)task || !recording || !stats || !thread ||
+	    thread->tid == (__u32)task->pid)
+		return 0;
+	forget_stacks(thread);
+	out = bpf_map_lookup_elem(&kc_exec_record, &zero);
+	/* The account may be in the claim of an iteration that closes it for a rotation. */
+	if (!out || is_of_ended(thread, began_ns) || !claim_tracking(&thread->account, TRACKED)) {
+		__sync_fetch_and_add(&stats->thread_records_lost, 1);
+		return 0;
+	}
+	now_ns = bpf_ktime_get_ns() + (stats->offset_ns ? stats->offset_ns : any_offset_ns);
+	/* What was stolen from the CPU meanwhile is counted when the thread leaves it. */
+	account_end(&thread->account, now_ns, task->sched_info.run_delay, RUN_TIME_UNKNOWN, 0);
+	fill_thread_record(out, task, record_time(began_ns), thread, &thread->account, cpu);
+	out->header.tid = thread->tid;
+	out->header.flags |= FLAG_THREAD_EXITED;
+	out->since_ns = out->header.time_ns;
+	if (!send(cpu, out, sizeof(*out)))
+		__sync_fetch_and_add(&stats->thread_records_lost, 1);
+	__builtin_memset(thread->account.ns, 0, sizeof(thread->account.ns));
+	thread->account.tracked_ns = 0;
+	read_kernel_counts(task, thread->baseline);
+	thread->tid = task->pid;
+	track(thread, thread->experiment_ns, thread->account.since_ns, STATE_ON_CPU, DETAIL_NONE,
+	      task->sched_info.run_delay, RUN_TIME_UNKNOWN);
+	return 0;
+}
