@@ -47,6 +47,28 @@ pub struct Losses {
     pub io_calls: u64,
     /// Allocated and freed blocks that were not recorded.
     pub blocks: u64,
+    /// Intervals of processes that were not chosen yet, and too many: they are in the founder.
+    pub not_held: u64,
+    /// Stack copies for which there was no memory until a table was there.
+    pub dropped_copies: u64,
+    /// Mappings that were too many of one process, or beyond a limit of bytes.
+    pub unwritten_mappings: u64,
+    /// JIT functions that were beyond a limit of bytes.
+    pub unwritten_functions: u64,
+    /// JIT functions for which there was no memory, or that were too many.
+    pub jit_functions: u64,
+    /// Processes whose files of JIT functions were not read to their end.
+    pub jit_files: u64,
+    /// JIT functions whose machine code was beyond a limit.
+    pub jit_code: u64,
+    /// Processes that exited before what they wrote last of their JIT code was read, where too many files were open.
+    pub unread_at_exit: u64,
+    /// How often a thread had a name that is not in its experiment, because it had too many.
+    pub thread_names: u64,
+    /// Processes whose stacks had more addresses than are kept for `-A used…`.
+    pub unkept_addresses: u64,
+    /// Processes without a row of their own in the summary.
+    pub merged_processes: u64,
     /// The totals that the counts are a share of.
     #[serde(skip)]
     pub recorded: RecordedTotals,
@@ -91,7 +113,7 @@ const TICK: [&str; 2] = ["tick", "ticks"];
 const KERNEL_STACK: [&str; 2] = ["kernel stack", "kernel stacks"];
 
 /// Every cause, in the order in which they are shown.
-const CAUSES: [Cause; 18] = [
+const CAUSES: [Cause; 29] = [
     Cause {
         name: "ring_full",
         lost: true,
@@ -221,6 +243,83 @@ const CAUSES: [Cause; 18] = [
         what: "arrived too late to be put in order",
         whole: Whole::Unknown,
     },
+    Cause {
+        name: "not_held",
+        lost: false,
+        noun: ["interval", "intervals"],
+        what: "of processes that were not chosen yet were too many: they are in the founder, without user stacks",
+        whole: Whole::Unknown,
+    },
+    Cause {
+        name: "dropped_copies",
+        lost: false,
+        noun: ["stack copy", "stack copies"],
+        what: "dropped for lack of memory, so user stacks are cut",
+        whole: Whole::Unknown,
+    },
+    Cause {
+        name: "unwritten_mappings",
+        lost: false,
+        noun: ["mapping", "mappings"],
+        what: "beyond the limit of one process (65536, 128 MB) or -L, so code there has no names",
+        whole: Whole::Unknown,
+    },
+    Cause {
+        name: "unwritten_functions",
+        lost: false,
+        noun: ["JIT function", "JIT functions"],
+        what: "beyond the limit of one process (128 MB) or -L, so they have no names",
+        whole: Whole::Unknown,
+    },
+    Cause {
+        name: "jit_functions",
+        lost: false,
+        noun: ["JIT function", "JIT functions"],
+        what: "beyond the limits of number and memory (1000000 and 128 MB of one process, 256 MB of all), so they have no names",
+        whole: Whole::Unknown,
+    },
+    Cause {
+        name: "jit_files",
+        lost: false,
+        noun: ["process", "processes"],
+        what: "whose map of JIT functions was too long to be read to its end, so functions have no names",
+        whole: Whole::Unknown,
+    },
+    Cause {
+        name: "jit_code",
+        lost: false,
+        noun: ["JIT function", "JIT functions"],
+        what: "whose machine code was beyond a limit (32 MB of one process, 256 MB of all, -L), so it is not shown",
+        whole: Whole::Unknown,
+    },
+    Cause {
+        name: "unread_at_exit",
+        lost: false,
+        noun: ["process", "processes"],
+        what: "exited before the last names of its JIT functions were read, because too many files were open: raise the limit (ulimit -n)",
+        whole: Whole::Unknown,
+    },
+    Cause {
+        name: "thread_names",
+        lost: false,
+        noun: ["tick or event", "ticks and events"],
+        what: "of threads that changed their name too often, and are shown under an earlier one",
+        whole: Whole::Unknown,
+    },
+    Cause {
+        name: "unkept_addresses",
+        lost: false,
+        noun: ["process", "processes"],
+        what: "in more code than is kept for -A used: all that it maps is archived, and sources may be missing",
+        whole: Whole::Unknown,
+    },
+    Cause {
+        name: "merged_processes",
+        lost: false,
+        noun: ["process", "processes"],
+        what: "too many for a row each: they are one row of the summary; reports have all",
+        whole: Whole::Unknown,
+    },
 ];
 
 /// Losses below this share of what was recorded do not affect reports noticeably. The text says it
@@ -281,6 +380,8 @@ pub fn describe<'a>(
 ) -> String {
     let (mut lost, mut impaired, mut zeros) = (Vec::new(), Vec::new(), 0_usize);
     let mut worst: f64 = 0.0;
+    // How much reports differ by other causes is not known.
+    let mut all_known = true;
     for (name, count) in counts {
         if count == 0 {
             zeros += 1;
@@ -294,6 +395,7 @@ pub fn describe<'a>(
         list.push(phrase(name, count, recorded));
         let share = cause.and_then(|cause| cause.share(count, recorded));
         worst = worst.max(share.unwrap_or(0.0));
+        all_known &= share.is_some();
     }
     let none_of = match zeros {
         1 => "none by 1 other cause".to_owned(),
@@ -315,7 +417,7 @@ pub fn describe<'a>(
         parts.push(format!(
             "shares in reports can be off by up to {percent:.1} %"
         ));
-    } else if worst > 0.0 {
+    } else if all_known {
         parts.push("below 1 %: reports are not affected".to_owned());
     }
     parts.join("; ")
@@ -345,6 +447,17 @@ impl Losses {
             ("user_returns", count(self.user_returns)),
             ("vfork_starts", count(self.vfork_starts)),
             ("late_events", count(self.late_events)),
+            ("not_held", count(self.not_held)),
+            ("dropped_copies", count(self.dropped_copies)),
+            ("unwritten_mappings", count(self.unwritten_mappings)),
+            ("unwritten_functions", count(self.unwritten_functions)),
+            ("jit_functions", count(self.jit_functions)),
+            ("jit_files", count(self.jit_files)),
+            ("jit_code", count(self.jit_code)),
+            ("unread_at_exit", count(self.unread_at_exit)),
+            ("thread_names", count(self.thread_names)),
+            ("unkept_addresses", count(self.unkept_addresses)),
+            ("merged_processes", count(self.merged_processes)),
         ]
     }
 
@@ -397,7 +510,7 @@ mod tests {
         };
         let none = Losses::default();
         assert!(none.none());
-        assert_eq!(none.line(), "lost: nothing; impaired: nothing (18 causes)");
+        assert_eq!(none.line(), "lost: nothing; impaired: nothing (29 causes)");
         let mut losses = Losses {
             ring_full: 12,
             missing_stacks: 1,
@@ -409,7 +522,7 @@ mod tests {
             losses.line(),
             "lost: 12 ticks (0.12 % of 10000) found the ring buffer full; \
              impaired: 1 kernel stack (0.01 % of 20000) not readable; \
-             none by 16 other causes; below 1 %: reports are not affected"
+             none by 27 other causes; below 1 %: reports are not affected"
         );
         losses.missing_stacks = 1640;
         losses.sideband = 1;
@@ -418,7 +531,7 @@ mod tests {
             "lost: 12 ticks (0.12 % of 10000) found the ring buffer full, \
              1 side-band record dropped by the kernel, so names and mappings may be missing; \
              impaired: 1640 kernel stacks (8.20 % of 20000) not readable; \
-             none by 15 other causes; shares in reports can be off by up to 8.2 %"
+             none by 26 other causes; shares in reports can be off by up to 8.2 %"
         );
         // Of another version: a new name, and no totals.
         assert_eq!(

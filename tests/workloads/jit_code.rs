@@ -1,5 +1,7 @@
-//! `jit_code SECONDS CPU map|dump|withheld|own-stack`: generates machine code, announces it in a
+//! `jit_code SECONDS CPU map|many|dump|withheld|own-stack`: generates machine code, announces it in a
 //! perf map or a jitdump, and runs it.
+//!
+//! `many` is a perf map in which very many functions come before those that run.
 //!
 //! `withheld` is a perf map that names a function, before the others, in a page which exists only
 //! once this program supplies it (userfaultfd), and it never does.
@@ -31,6 +33,9 @@ use nix::time::{ClockId, clock_gettime};
 use tests::workload::truth::{Work, variant};
 
 const PAGE: usize = 4096;
+/// Their names alone are half as much again as the part of an experiment's map that functions
+/// without ticks may have.
+const MANY: u64 = 600_000;
 /// Rounds of the loops in one turn: some 30 µs each.
 const ROUNDS: u64 = 100_000;
 
@@ -89,10 +94,11 @@ fn main() -> Result<()> {
         std::array::from_fn(|index| page.addr().get() + 64 * index);
     let mut withheld = None;
     let file = match variant()?.as_str() {
-        "map" | "own-stack" => write_perf_map(page, None)?,
-        "withheld" => write_perf_map(page, Some(withheld.insert(withheld_page()?)))?,
+        "map" | "own-stack" => write_perf_map(page, None, 0)?,
+        "many" => write_perf_map(page, None, MANY)?,
+        "withheld" => write_perf_map(page, Some(withheld.insert(withheld_page()?)), 0)?,
         "dump" => write_jitdump(page)?,
-        other => bail!("map, dump, withheld or own-stack, not {other}"),
+        other => bail!("map, many, dump, withheld or own-stack, not {other}"),
     };
     // SAFETY: this is what was written there.
     let caller: Call = unsafe { std::mem::transmute(caller) };
@@ -114,6 +120,10 @@ fn main() -> Result<()> {
         rounds += 5 * ROUNDS;
     }
     work.end(rounds)?;
+    if variant()? == "many" {
+        // It is long. kcollect has it open by now.
+        fs::remove_file(format!("/tmp/perf-{}.map", std::process::id()))?;
+    }
     // kcollect reads it when the process ends at the latest.
     drop((file, withheld));
     Ok(())
@@ -215,9 +225,19 @@ fn withheld_page() -> Result<WithheldPage> {
 fn write_perf_map(
     page: NonNull<std::ffi::c_void>,
     withheld: Option<&WithheldPage>,
+    others: u64,
 ) -> Result<File> {
     let path = format!("/tmp/perf-{}.map", std::process::id());
     let mut text = String::new();
+    for number in 0..others {
+        // Below all that is mapped.
+        text += &format!(
+            "{:x} 40 LazyCompile:*other_{number} /srv/app/node_modules/some-package/lib/module-{}.js:{}:17\n",
+            0x10_0000 + 64 * number,
+            number / 100,
+            number % 100
+        );
+    }
     if let Some(withheld) = withheld {
         text += &format!("{:x} 40 withheld\n", withheld.page.addr().get());
     }

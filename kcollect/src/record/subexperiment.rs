@@ -459,11 +459,15 @@ impl Subexperiment {
         let mut jit = self.former_jit.clone();
         self.jit.iter().for_each(|watch| jit.add(watch));
         jit.counts.code_left_out += self.collector.unwritten_code;
+        jit.counts.code_over_limit += self.collector.unwritten_code;
         FollowedProcess {
             pid: self.pid,
             experiment: self.collector.name().to_owned(),
             unwritten_mappings: self.collector.unwritten_mappings,
             unwritten_functions: self.collector.unwritten_functions,
+            unused_functions: self.collector.unused_functions(),
+            unwritten_names: self.collector.unwritten_names(),
+            has_unkept_addresses: self.collector.has_unkept_addresses(),
             unread_at_exit: self.unread_at_exit,
             mpi_rank: self.mpi_rank,
             cgroup: self.cgroup.clone(),

@@ -76,6 +76,24 @@ fn judge_jit(way: &str) -> Result<()> {
     Ok(())
 }
 
+/// Of a map that is too long to be written, the functions that run are, though they come last; and
+/// the summary says what was left out.
+#[test]
+fn root_alone_functions_that_run_are_named_before_others() -> Result<()> {
+    judge_times(|| {
+        judge_jit("many")?;
+        let cpu = work_cpu()?.to_string();
+        let load = [workload!("jit_code"), "1", &cpu, "many"];
+        let recorded = record(&["-F", "on"], &load, LIMIT)?;
+        let stderr = &recorded.finished.stderr;
+        ensure!(
+            stderr.contains("functions in which no stack is were left out"),
+            "{stderr}"
+        );
+        Ok(())
+    })
+}
+
 /// JIT code that calls on a stack of its own, as Erlang's does, has its callers there, and below
 /// these the outermost function of the thread.
 #[test]

@@ -5,6 +5,7 @@
 //! whole process. All of that comes in time order. It is written in batches, and no file stays open
 //! in between, since there may be thousands of collectors.
 
+mod unused_functions;
 mod used_objects;
 mod written_maps;
 
@@ -32,6 +33,7 @@ use crate::memory::Change;
 use crate::objects::ObjectId;
 use crate::process::ThreadNames;
 use crate::space::{Mapping, MappingChange, MappingEvent, mappings_between};
+use unused_functions::{SeenFrames, UnusedFunctions};
 pub use used_objects::UsedObjects;
 pub use written_maps::ObjectMaps;
 use written_maps::WrittenMaps;
@@ -51,6 +53,8 @@ const MAX_KEPT_ADDRESSES: usize = 10_000;
 /// Most bytes of mappings and functions that are written of one process: readers refuse a `map.xml`
 /// of more than twice this.
 const MAX_MAP_BYTES: u64 = 128 << 20;
+/// From so many on only functions are written in which stacks have a frame.
+const MAX_UNUSED_MAP_BYTES: u64 = MAX_MAP_BYTES / 2;
 
 /// Most bytes of the event that ends a mapping or a function, whatever its time and its address.
 const MAX_END_BYTES: u64 = 80;
@@ -107,8 +111,11 @@ pub struct Collector {
     left_out: HashSet<u64>,
     /// How many were written that have not ended.
     segments_to_end: u64,
-    /// First addresses of the JIT functions that have not ended.
+    /// First addresses of the JIT functions that were written and have not ended.
     functions: HashSet<u64>,
+    /// Those that are written when a stack has a frame in them.
+    unused_functions: UnusedFunctions,
+    seen_frames: SeenFrames,
     flushed_ns: Nanos,
     used: Option<UsedObjects>,
     kernel: WrittenMaps,
@@ -117,13 +124,15 @@ pub struct Collector {
     pub packets: u64,
     /// Mappings that were not written, because of `MAX_SEGMENTS` or a limit of bytes.
     pub unwritten_mappings: u64,
-    /// JIT functions that were not written, because of a limit of bytes.
+    /// JIT functions that were not written, because of a limit of bytes, and are not
+    /// [kept](Collector::unused_functions) for a stack with a frame in them.
     pub unwritten_functions: u64,
     /// JIT functions whose machine code was not written, because of a limit of bytes.
     pub unwritten_code: u64,
     /// Bytes that may still be written of mappings, JIT functions and their code.
     pub left_bytes: u64,
     map_bytes: u64,
+    max_unused_bytes: u64,
 }
 
 impl Collector {
@@ -151,6 +160,8 @@ impl Collector {
             left_out: HashSet::new(),
             segments_to_end: 0,
             functions: HashSet::new(),
+            unused_functions: UnusedFunctions::default(),
+            seen_frames: SeenFrames::default(),
             flushed_ns: start_ns,
             used: None,
             kernel: WrittenMaps::default(),
@@ -161,6 +172,7 @@ impl Collector {
             unwritten_code: 0,
             left_bytes: u64::MAX,
             map_bytes: 0,
+            max_unused_bytes: MAX_UNUSED_MAP_BYTES,
         })
     }
 
@@ -173,6 +185,18 @@ impl Collector {
     /// Returns the load objects that its stacks are in, if they are noted.
     pub fn used_objects(&mut self) -> Option<&mut UsedObjects> {
         self.used.as_mut()
+    }
+
+    /// Returns whether stacks had more addresses than are kept to find the used objects.
+    #[must_use]
+    pub fn has_unkept_addresses(&self) -> bool {
+        self.used.as_ref().is_some_and(UsedObjects::is_full)
+    }
+
+    /// Returns how often a thread had a name that is not in the experiment, because it had too many.
+    #[must_use]
+    pub fn unwritten_names(&self) -> u64 {
+        self.names.unwritten()
     }
 
     /// Returns the name of its directory.
@@ -314,39 +338,67 @@ impl Collector {
         };
         for change in changes {
             match change {
-                JitChange::Begin { address, size, .. } if in_file(*address, *size) => continue,
-                JitChange::Begin { .. } if self.is_full() => {
-                    self.unwritten_functions += 1;
-                    continue;
-                }
-                JitChange::Begin { address, .. } => {
-                    self.functions.insert(*address);
-                }
-                // A function that was not written has no end either.
-                JitChange::End { address, .. } if !self.functions.remove(address) => continue,
-                JitChange::End { .. } => {}
-            }
-            let event = match change {
+                JitChange::Begin { address, size, .. } if in_file(*address, *size) => {}
                 JitChange::Begin {
                     at_ns,
                     address,
                     size,
                     name,
                     ..
-                } => MapEvent::Function {
-                    at_ns: self.relative_ns(*at_ns),
-                    vaddr: *address,
-                    size: *size,
-                    name: name.to_string(),
-                },
-                JitChange::End { at_ns, address } => MapEvent::Unmap {
-                    at_ns: self.relative_ns(*at_ns),
-                    vaddr: *address,
-                },
-            };
-            self.write_name(&event)?;
+                } => {
+                    let used = self.seen_frames.any_in(*address, *size);
+                    if !used && self.map_bytes >= self.max_unused_bytes {
+                        self.unused_functions.add(*at_ns, *address, *size, name);
+                    } else {
+                        self.write_function(*at_ns, *address, *size, name)?;
+                    }
+                }
+                JitChange::End { at_ns, address } => {
+                    self.unused_functions.remove(*address);
+                    // A function that was not written has no end either.
+                    if self.functions.remove(address) {
+                        self.write_name(&MapEvent::Unmap {
+                            at_ns: self.relative_ns(*at_ns),
+                            vaddr: *address,
+                        })?;
+                    }
+                }
+            }
         }
         Ok(())
+    }
+
+    fn write_function(&mut self, at_ns: Nanos, address: u64, size: u64, name: &str) -> Result<()> {
+        if self.is_full() {
+            self.unwritten_functions += 1;
+            return Ok(());
+        }
+        self.functions.insert(address);
+        self.write_name(&MapEvent::Function {
+            at_ns: self.relative_ns(at_ns),
+            vaddr: address,
+            size,
+            name: name.to_owned(),
+        })
+    }
+
+    /// Writes the functions in which these frames are and that were not written, because no stack
+    /// had a frame in them.
+    fn write_used_functions(&mut self, frames: &[u64]) -> Result<()> {
+        for frame in frames {
+            self.seen_frames.add(*frame);
+            if let Some((address, function)) = self.unused_functions.take_at(*frame) {
+                self.write_function(function.at_ns, address, function.size, &function.name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns how many JIT functions were left out, because the process has very many and no stack
+    /// has a frame in these.
+    #[must_use]
+    pub fn unused_functions(&self) -> u64 {
+        self.unused_functions.left_out()
     }
 
     /// Returns whether a function at this address was written and has not ended.
@@ -538,6 +590,7 @@ impl Collector {
             let (kernel, user) = thread.frames.split_at(user);
             self.add_kernel_frames(kernel, thread.kernel)?;
             self.write_objects(user)?;
+            self.write_used_functions(user)?;
             if let Some(used) = &mut self.used {
                 used.stack(user);
             }

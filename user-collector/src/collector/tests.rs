@@ -175,3 +175,40 @@ fn beyond_a_limit_none_is_written_and_its_end_neither() {
     assert_eq!(made.collector.end_bytes(), 0);
     assert_eq!(made.close(), [100, -100]);
 }
+
+/// What runs has its name, though the functions before it were too many.
+#[test]
+fn functions_with_frames_are_written_before_others() {
+    let mut made = Made::new();
+    made.collector.max_unused_bytes = 1000;
+    let function = |number: u64, name: String| JitChange::Begin {
+        at_ns: Nanos(2),
+        address: 0x10_0000 + 0x1000 * number,
+        size: 0x1000,
+        name: name.into(),
+        dump_offset: None,
+    };
+    // One runs before it is named, another one after that.
+    made.tick(1, &[0x10_0000 + 0x1000 * 90]);
+    let changes: Vec<_> = (0..100)
+        .map(|number| function(number, format!("f{number}")))
+        .collect();
+    made.collector.write_functions(&changes, &[]).unwrap();
+    let first = made.collector.functions.len() as u64;
+    assert!((2..50).contains(&first), "{first}");
+    assert_eq!(made.collector.unused_functions(), 100 - first);
+    made.tick(3, &[0x10_0000 + 0x1000 * 95 + 8]);
+    assert_eq!(made.collector.unused_functions(), 99 - first);
+    // The last name counts, and an end that nobody needs is not written.
+    let end = |number: u64| JitChange::End {
+        at_ns: Nanos(4),
+        address: 0x10_0000 + 0x1000 * number,
+    };
+    let changes = [end(97), function(97, "later".into()), end(98)];
+    made.collector.write_functions(&changes, &[]).unwrap();
+    made.tick(5, &[0x10_0000 + 0x1000 * 97]);
+    let has = |number: u64| made.collector.has_function(0x10_0000 + 0x1000 * number);
+    assert!(has(90) && has(95) && has(97) && !has(96) && !has(98));
+    assert_eq!(made.collector.unwritten_functions, 0);
+    assert_eq!(made.collector.unused_functions(), 99 - first);
+}

@@ -51,6 +51,12 @@ impl UsedObjects {
         }
     }
 
+    /// Returns whether there were more addresses than are kept.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.too_many
+    }
+
     /// Adds a mapping of an object.
     pub fn mapped(&mut self, mapping: &Mapping, object: ObjectId) {
         self.changed |= self.mapped.insert(MappedObject {

@@ -56,6 +56,8 @@ pub(super) struct CodeCounts {
     pub(super) functions: u64,
     pub(super) bytes: u64,
     pub(super) left_out: u64,
+    /// Those of them that were beyond a limit.
+    pub(super) over_limit: u64,
 }
 
 /// The code of one process's JIT functions, from when a function is found until its code is read.
@@ -143,10 +145,15 @@ impl ProcessCode {
             || self.waiting.len() >= MAX_WAITING_FUNCTIONS
             || self.reads.is_stopped()
         {
-            self.counts.left_out += 1;
+            self.leave_out_over_limit();
         } else {
             self.waiting.push_back(wanted);
         }
+    }
+
+    fn leave_out_over_limit(&mut self) {
+        self.counts.left_out += 1;
+        self.counts.over_limit += 1;
     }
 
     /// Drops the functions that wait for code of the jitdump, which was replaced or written anew.
@@ -188,7 +195,7 @@ impl ProcessCode {
     fn request_one(&mut self, wanted: WantedCode, file: &Arc<File>, offset: u64) -> bool {
         let size = wanted.size;
         if self.requested_bytes + size > MAX_PROCESS_CODE_BYTES {
-            self.counts.left_out += 1;
+            self.leave_out_over_limit();
             return true;
         }
         let request = ReadRequest {
@@ -208,7 +215,7 @@ impl ProcessCode {
                 self.reading += 1;
                 self.reading_bytes += size;
             }
-            Err(RequestRefusal::Total) => self.counts.left_out += 1,
+            Err(RequestRefusal::Total) => self.leave_out_over_limit(),
             Err(RequestRefusal::Busy) => return false,
         }
         true

@@ -54,6 +54,7 @@ pub struct JitFunctions {
     share: JitMemoryShare,
     latest_end_ns: Nanos,
     refused: u64,
+    too_many: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -145,6 +146,7 @@ impl JitFunctions {
             || !self.share.take(name.len() + FUNCTION_OVERHEAD_BYTES)
         {
             self.refused += 1;
+            self.too_many += 1;
             return changes;
         }
         self.name_bytes = name_bytes;
@@ -188,6 +190,12 @@ impl JitFunctions {
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused
+    }
+
+    /// Returns how many of those were beyond the limits of one process or of all.
+    #[must_use]
+    pub fn too_many(&self) -> u64 {
+        self.too_many
     }
 }
 

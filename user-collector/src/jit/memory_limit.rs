@@ -5,7 +5,7 @@
 //! up the total does not cost others all their names.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Most bytes of the JIT functions of all processes.
 pub const MAX_TOTAL_BYTES: usize = 256 << 20;
@@ -21,6 +21,26 @@ impl JitMemory {
     #[must_use]
     pub fn taken(&self) -> usize {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Most bytes that are read in last rounds besides what each may read: some seconds, in which other
+/// processes wait, all together.
+const MAX_LAST_BYTES: u64 = 512 << 20;
+
+/// What is read of long files when their processes end: what runs is often named last. Clones count
+/// towards the same limit.
+#[derive(Clone, Debug, Default)]
+pub struct LastBytes(Arc<AtomicU64>);
+
+impl LastBytes {
+    /// Takes as many of these bytes as are left. Returns how many those are.
+    #[must_use]
+    pub(super) fn take(&self, wanted: u64) -> u64 {
+        let left = MAX_LAST_BYTES.saturating_sub(self.0.load(Ordering::Relaxed));
+        let taken = wanted.min(left);
+        self.0.fetch_add(taken, Ordering::Relaxed);
+        taken
     }
 }
 
@@ -66,6 +86,14 @@ impl Drop for JitMemoryShare {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn last_bytes_are_taken_once() {
+        let bytes = LastBytes::default();
+        assert_eq!(bytes.clone().take(MAX_LAST_BYTES - 1), MAX_LAST_BYTES - 1);
+        assert_eq!(bytes.take(7), 1);
+        assert_eq!(bytes.take(7), 0);
+    }
 
     #[test]
     fn the_total_is_bounded_and_each_process_has_a_minimum() {

@@ -38,7 +38,7 @@ mod watch;
 pub use code::{FunctionCode, LAST_WAIT, MAX_FUNCTION_CODE_BYTES, MAX_PROCESS_CODE_BYTES};
 pub use code_reader::{CodeReader, MAX_READ_TIME, MAX_TOTAL_CODE_BYTES};
 pub use functions::{JitChange, JitFunctions, MAX_FUNCTIONS, MAX_NAMES_BYTES};
-pub use memory_limit::{JitMemory, MAX_TOTAL_BYTES, MIN_PROCESS_BYTES};
+pub use memory_limit::{JitMemory, LastBytes, MAX_TOTAL_BYTES, MIN_PROCESS_BYTES};
 pub use process_files::JitRefusal;
 pub use watch::{JitFileStats, JitWatch};
 
@@ -49,6 +49,8 @@ use crate::space::MappedFile;
 pub struct SharedJit {
     /// The limit for the memory of functions.
     pub memory: JitMemory,
+    /// The limit for what is read of long files when their processes end.
+    pub last_bytes: LastBytes,
     /// The reader of their code; `None` if no code is recorded.
     pub code: Option<CodeReader>,
 }

@@ -25,6 +25,7 @@ use super::code_reader::WantedCode;
 use super::functions::{JitFunctions, without_momentary};
 use super::growing_file::{GrowingFile, identity};
 use super::jitdump::{JitDump, JitDumpRecord};
+use super::memory_limit::LastBytes;
 use super::perf_map::PerfMap;
 use super::process_files::ProcessFiles;
 use super::{JitChange, JitRefusal, SharedJit, is_anonymous};
@@ -37,8 +38,8 @@ const MAX_READ_BYTES: u64 = 256 << 20;
 /// Most bytes that are read in one round other than the last: some 60,000 functions, so that a
 /// round stays short.
 const MAX_ROUND_BYTES: u64 = 4 << 20;
-/// Most bytes that are read when a process ends: other processes wait meanwhile, and thousands may
-/// end at once.
+/// Bytes that are read of each process when it ends: other processes wait meanwhile, and thousands
+/// may end at once. More are read within [`LastBytes`].
 const MAX_LAST_ROUND_BYTES: u64 = 32 << 20;
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 64 << 10;
@@ -57,6 +58,8 @@ pub struct JitFileStats {
     pub bad: u64,
     /// Functions that were refused: without bytes, too large, or too many.
     pub refused: u64,
+    /// Those of them that were too many, of the process or of all.
+    pub too_many: u64,
     /// How often a file was read from its beginning again.
     pub rereadings: u64,
     /// Bytes that the file had at the last look and that were not read.
@@ -68,6 +71,8 @@ pub struct JitFileStats {
     /// Functions whose machine code was not read: it was beyond a limit, the function had ended, or
     /// the user who called kcollect may not read it.
     pub code_left_out: u64,
+    /// Those of them whose code was beyond a limit.
+    pub code_over_limit: u64,
 }
 
 impl AddAssign for JitFileStats {
@@ -76,11 +81,13 @@ impl AddAssign for JitFileStats {
         self.functions += more.functions;
         self.bad += more.bad;
         self.refused += more.refused;
+        self.too_many += more.too_many;
         self.rereadings += more.rereadings;
         self.unread += more.unread;
         self.code_functions += more.code_functions;
         self.code_bytes += more.code_bytes;
         self.code_left_out += more.code_left_out;
+        self.code_over_limit += more.code_over_limit;
     }
 }
 
@@ -93,6 +100,7 @@ pub struct JitWatch {
     growing: Option<GrowingFile>,
     format: Format,
     functions: JitFunctions,
+    last_bytes: LastBytes,
     code: Option<ProcessCode>,
     /// The memory of the process: `None` until code of it is wanted, `Some(None)` if it can't be
     /// read.
@@ -157,6 +165,7 @@ impl JitWatch {
             growing: None,
             format: Format::PerfMap(PerfMap::default()),
             functions: JitFunctions::within(&shared.memory),
+            last_bytes: shared.last_bytes.clone(),
             code: shared.code.as_ref().map(ProcessCode::new),
             memory: None,
             readable: false,
@@ -210,7 +219,12 @@ impl JitWatch {
     /// end of the run.
     pub fn last_poll(&mut self, now_ns: Nanos) -> Vec<JitChange> {
         self.next_look_ns = Nanos::ZERO;
-        self.round(now_ns, MAX_LAST_ROUND_BYTES)
+        let mut changes = self.round(now_ns, MAX_LAST_ROUND_BYTES);
+        let more = self.last_bytes.take(self.counts().unread);
+        if more > 0 {
+            changes.extend(self.round(now_ns, more));
+        }
+        changes
     }
 
     /// Ends all functions, since the process executes another program. Returns them, and the
@@ -303,8 +317,10 @@ impl JitWatch {
             code_functions: code.functions,
             code_bytes: code.bytes,
             code_left_out: code.left_out,
+            code_over_limit: code.over_limit,
             bad: self.counts.bad + self.format.bad(),
             refused: self.functions.refused(),
+            too_many: self.functions.too_many(),
             unread: self
                 .growing
                 .as_ref()

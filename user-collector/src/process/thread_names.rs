@@ -17,6 +17,8 @@ const MAX_NAME_CHANGES: u32 = 8;
 #[derive(Debug, Default)]
 pub struct ThreadNames {
     written: HashMap<Tid, LastWritten>,
+    /// Changes that were too many.
+    unwritten: u64,
 }
 
 #[derive(Debug)]
@@ -39,13 +41,23 @@ impl ThreadNames {
             Some(written) if written.name.is_empty() => (at_ns, written.changes),
             // Each CPU's idle thread has this id, and a name of its own.
             Some(written) if *written.name == *name || tid == Tid(0) => return None,
-            Some(written) if written.changes == MAX_NAME_CHANGES => return None,
+            Some(written) if written.changes == MAX_NAME_CHANGES => {
+                self.unwritten += 1;
+                return None;
+            }
             Some(written) => (Nanos::ZERO, written.changes + 1),
             None => (Nanos::ZERO, 0),
         };
         let name = name.into();
         self.written.insert(tid, LastWritten { pid, name, changes });
         Some(at_ns)
+    }
+
+    /// Returns how often a thread had a name after its last written one: once for each tick or
+    /// event with it.
+    #[must_use]
+    pub fn unwritten(&self) -> u64 {
+        self.unwritten
     }
 }
 
@@ -73,6 +85,7 @@ mod tests {
             let written = names.update(Pid(9), Tid(8), &change.to_ne_bytes(), Nanos(9));
             assert_eq!(written.is_some(), change < MAX_NAME_CHANGES, "{change}");
         }
+        assert_eq!(names.unwritten(), u64::from(MAX_NAME_CHANGES));
         assert_eq!(
             names.update(Pid(0), Tid(0), b"swapper/0", Nanos(1)),
             Some(Nanos::ZERO)

@@ -247,6 +247,12 @@ impl Accounts {
             })
     }
 
+    /// Returns how many processes have no row of their own, because there were too many.
+    #[must_use]
+    pub fn merged_processes(&self) -> u64 {
+        self.merged_processes
+    }
+
     /// Returns all rows, the busiest first. The last one may be the sum of many
     /// merged processes.
     #[must_use]

@@ -306,6 +306,12 @@ impl Founder {
         self.samples.ended(&mut self.writer, process, thread, times)
     }
 
+    /// Returns how often a thread had a name that is not in the experiment, because it had too many.
+    #[must_use]
+    pub fn unwritten_names(&self) -> u64 {
+        self.names.unwritten()
+    }
+
     /// Writes a sample of an instant up to which `accounts` are complete.
     ///
     /// # Errors

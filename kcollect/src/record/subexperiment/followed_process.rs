@@ -34,6 +34,15 @@ pub struct FollowedProcess {
     /// JIT functions that were too many.
     #[serde(skip)]
     pub unwritten_functions: u64,
+    /// JIT functions that are not in the experiment, because no stack is in them, of very many.
+    #[serde(skip)]
+    pub unused_functions: u64,
+    /// How often a thread had a name that is not in the experiment, because it had too many.
+    #[serde(skip)]
+    pub unwritten_names: u64,
+    /// More addresses were in stacks than are kept for `-A used…`.
+    #[serde(skip)]
+    pub has_unkept_addresses: bool,
     /// It exited, and what it wrote last of its JIT code could not be read any more.
     #[serde(skip)]
     pub unread_at_exit: bool,

@@ -1,8 +1,10 @@
 //! The part of the summary about followed processes.
 
 use bpf::TableUse;
+use experiment_format::losses::Losses;
 use experiment_format::units::Ticks;
 use serde::Serialize;
+use user_collector::jit::JitFileStats;
 use user_collector::join::JoinCounts;
 use user_collector::objects::UnwindTableCounts;
 
@@ -88,6 +90,28 @@ impl FollowSummary {
                 unread_at_exit,
             },
         })
+    }
+
+    /// Returns what was beyond a bound of what a process may make grow.
+    pub(super) fn bounds(&self) -> Losses {
+        let sum = |of: fn(&FollowedProcess) -> u64| self.processes.iter().map(of).sum();
+        let jit = |of: fn(&JitFileStats) -> u64| {
+            let jit = self.processes.iter().filter_map(|row| row.jit.as_ref());
+            jit.map(|jit| of(&jit.counts)).sum()
+        };
+        Losses {
+            not_held: self.losses.not_held,
+            dropped_copies: self.losses.stacks.dropped_copies,
+            unwritten_mappings: self.losses.unwritten_mappings,
+            unwritten_functions: self.losses.unwritten_functions,
+            jit_functions: jit(|counts| counts.too_many),
+            jit_files: jit(|counts| u64::from(counts.unread > 0)),
+            jit_code: jit(|counts| counts.code_over_limit),
+            unread_at_exit: self.losses.unread_at_exit,
+            thread_names: sum(|row| row.unwritten_names),
+            unkept_addresses: sum(|row| u64::from(row.has_unkept_addresses)),
+            ..Losses::default()
+        }
     }
 
     /// Returns the number of packets that their ticks are in.

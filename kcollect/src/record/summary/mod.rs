@@ -203,6 +203,7 @@ impl Summary {
                 totals,
                 &counters,
                 lock_waits.as_ref(),
+                followed.as_ref(),
                 RecordedTotals {
                     ticks: recorded.ticks.0,
                     thread_ticks: thread_ticks.0,
@@ -281,10 +282,12 @@ fn losses(
     totals: &Totals,
     counters: &[CounterSummary],
     lock_waits: Option<&LockWaitSummary>,
+    followed: Option<&FollowSummary>,
     recorded: RecordedTotals,
 ) -> Losses {
     let kernel = &dispatcher.router.founder.recorded;
     let sum = |of| totals.sum(of);
+    let of_followed = followed.map(FollowSummary::bounds).unwrap_or_default();
     let sent = sum(CpuCounts::boundaries) - sum(|stats| stats.unsent) - sum(|stats| stats.lost);
     Losses {
         overflows: counters
@@ -308,6 +311,9 @@ fn losses(
         io_calls: sum(|stats| stats.io_calls_lost),
         blocks: sum(|stats| stats.blocks_lost),
         late_events: totals.late,
+        thread_names: of_followed.thread_names + dispatcher.router.founder.unwritten_names(),
+        merged_processes: dispatcher.router.accounts.merged_processes(),
         recorded,
+        ..of_followed
     }
 }

@@ -3,6 +3,7 @@ use std::collections::BTreeSet;
 use bpf_abi::unwind::UnwindEnd;
 use bpf_abi::{DetailTimes, KernelCounts};
 use experiment_format::ids::{Pid, Tid};
+use experiment_format::losses::describe;
 use serde_json::Value;
 use user_collector::archive::LeftOut;
 use user_collector::process::{Cgroup, Container, ContainerRuntime};
@@ -15,6 +16,7 @@ use crate::record::subexperiment::{FollowedProcess, IoCounts, JitStats, MemoryCo
 use crate::record::user_stacks::resolve_stack::{StackLosses, UnwindCounts};
 use crate::record::user_stacks::user_stack::StackCounts;
 
+const ARCHITECTURE_MD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../ARCHITECTURE.md");
 const FORMAT_MD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/experiment-format.md");
 
 /// Returns a summary in which nothing is absent.
@@ -66,6 +68,9 @@ pub(super) fn full() -> Summary {
         packets: 120,
         unwritten_mappings: 0,
         unwritten_functions: 0,
+        unused_functions: 5,
+        unwritten_names: 0,
+        has_unkept_addresses: false,
         unread_at_exit: false,
         lock_waits: (0, Nanos::ZERO),
         io_calls: IoCounts::default(),
@@ -249,4 +254,82 @@ fn the_text_says_what_was_recorded() {
     let first = first_tables::FirstTables::default();
     let text = [summary.head(), summary.rest(&first, Some(120))].join("\n");
     insta::assert_snapshot!(text);
+}
+
+/// Each bound of what a process can make grow is a count of the losses, with its effect, or says
+/// that no report lacks anything.
+#[test]
+fn every_bound_that_is_exceeded_is_in_the_first_lines() {
+    let text = std::fs::read_to_string(ARCHITECTURE_MD).unwrap();
+    let (_, section) = text
+        .split_once("\n### What a process can make grow\n")
+        .unwrap();
+    let (section, _) = section.split_once("\n## ").unwrap();
+    let rows = section.lines().filter(|line| line.starts_with("| "));
+    let mut named = BTreeSet::new();
+    let mut bounds = 0;
+    for row in rows.skip(1) {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").collect();
+        let [what, _, _, losses, _] = cells[..] else {
+            panic!("{row}");
+        };
+        bounds += 1;
+        let keys: Vec<&str> = losses.split('`').skip(1).step_by(2).collect();
+        assert!(!keys.is_empty() || losses == "-", "{what}: {losses}");
+        for key in keys {
+            let line = describe([("ring_full", 0), (key, 3)], &RecordedTotals::default());
+            let phrase = experiment_format::losses::phrase(key, 3, &RecordedTotals::default());
+            assert!(
+                phrase.len() > key.len() + 3 && line.contains(&phrase),
+                "{line}"
+            );
+            assert!(!line.contains("not affected"), "{line}");
+            named.insert(key.to_owned());
+        }
+    }
+    assert!(bounds > 20, "{bounds}");
+
+    // What the collectors count gets there.
+    let mut summary = full();
+    let followed = summary.followed.as_mut().unwrap();
+    followed.losses = FollowLosses {
+        stacks: StackLosses {
+            dropped_copies: 1,
+            ..StackLosses::default()
+        },
+        not_held: 2,
+        unwritten_mappings: 3,
+        unwritten_functions: 4,
+        unread_at_exit: 5,
+    };
+    let process = &mut followed.processes[0];
+    process.unwritten_names = 6;
+    process.has_unkept_addresses = true;
+    let jit = &mut process.jit.as_mut().unwrap().counts;
+    (jit.refused, jit.too_many, jit.unread, jit.code_over_limit) = (9, 7, 100, 8);
+    summary.losses = Losses {
+        merged_processes: 9,
+        ring_full: 1,
+        ..followed.bounds()
+    };
+    let counts = summary.losses.counts();
+    let counted = counts.iter().filter(|(_, count)| *count > 0);
+    let counted: BTreeSet<String> = counted.map(|(name, _)| (*name).to_owned()).collect();
+    let elsewhere = ["off_cpu", "thread_records", "user_returns", "io_calls"];
+    named.retain(|key| !elsewhere.contains(&key.as_str()));
+    assert_eq!(named, counted);
+    let head = summary.head();
+    let third = head.lines().nth(2).unwrap();
+    for phrase in [
+        "4 JIT functions beyond the limit of one process",
+        "7 JIT functions beyond the limits of number and memory",
+        "1 stack copy dropped",
+        "so they have no names",
+    ] {
+        assert!(third.contains(phrase), "{third}");
+    }
+    assert!(
+        !third.contains("nothing") || third.contains("lost: 1 tick"),
+        "{third}"
+    );
 }

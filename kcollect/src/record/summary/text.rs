@@ -85,7 +85,7 @@ impl Summary {
             for line in followed
                 .jit_line()
                 .into_iter()
-                .chain(followed.descriptors_line())
+                .chain(followed.unused_functions_line())
             {
                 writeln!(out, "  {line}")?;
             }
@@ -222,14 +222,13 @@ impl FollowSummary {
         )
     }
 
-    /// Returns what is missing for lack of descriptors. None: nothing.
-    fn descriptors_line(&self) -> Option<String> {
-        let processes = self.losses.unread_at_exit;
-        (processes > 0).then(|| {
+    /// Returns which JIT functions were left out without an effect on reports. None: none was.
+    fn unused_functions_line(&self) -> Option<String> {
+        let functions: u64 = self.processes.iter().map(|row| row.unused_functions).sum();
+        (functions > 0).then(|| {
             format!(
-                "JIT code: the last names of {processes} process{} were not read, because too many files were open; \
-                 raise the limit (ulimit -n)",
-                if processes == 1 { "" } else { "es" }
+                "JIT code: {functions} functions in which no stack is were left out, because there are very many; no \
+                 report needs them"
             )
         })
     }
@@ -237,10 +236,11 @@ impl FollowSummary {
     /// Returns what is missing of the names of JIT code. None: nothing.
     fn jit_line(&self) -> Option<String> {
         let jit = || self.processes.iter().filter_map(|row| row.jit.as_ref());
-        let functions: u64 = jit().map(|jit| jit.counts.bad + jit.counts.refused).sum();
-        let files = jit()
-            .filter(|jit| jit.refusal.is_some() || jit.counts.unread > 0)
-            .count();
+        // Those that were too many are among the losses.
+        let functions: u64 = jit()
+            .map(|jit| jit.counts.bad + jit.counts.refused - jit.counts.too_many)
+            .sum();
+        let files = jit().filter(|jit| jit.refusal.is_some()).count();
         (functions > 0 || files > 0).then(|| {
             format!(
                 "JIT code: {functions} functions could not be recorded, and {files} files of names were not read, or \
