@@ -70,7 +70,8 @@ static __always_inline bool is_interrupted(long result)
 	       result == -ERESTART_RESTARTBLOCK;
 }
 
-/* Returns whether SIGSYS is on its way to a thread: seccomp has refused its system call and sent it. */
+/* Returns whether SIGSYS is on its way to a thread: seccomp has refused its system call and sent
+ * it. */
 static __always_inline bool has_pending_sigsys(const struct task_struct *task)
 {
 	const int SIGSYS = 31;
@@ -99,7 +100,8 @@ static __always_inline void keep_interrupted(struct io_thread *thread, const str
 }
 
 /* Takes the interrupted call that was made from where a thread is. Returns its index in
- * traced_calls, and sets the time at which the thread entered it; UNTRACED_CALL if there is none. */
+ * traced_calls, and sets the time at which the thread entered it; UNTRACED_CALL if there is none.
+ */
 static __always_inline __u32 take_interrupted(struct io_thread *thread, const struct pt_regs *regs)
 {
 	__u64 ip = user_ip(regs), sp = user_sp(regs);

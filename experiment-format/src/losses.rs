@@ -61,7 +61,8 @@ pub struct Losses {
     pub jit_files: u64,
     /// JIT functions whose machine code was beyond a limit.
     pub jit_code: u64,
-    /// Processes that exited before what they wrote last of their JIT code was read, where too many files were open.
+    /// Processes that exited before what they wrote last of their JIT code was read, where too many
+    /// files were open.
     pub unread_at_exit: u64,
     /// How often a thread had a name that is not in its experiment, because it had too many.
     pub thread_names: u64,

@@ -1,5 +1,5 @@
-//! `jit_code SECONDS CPU map|many|dump|withheld|own-stack`: generates machine code, announces it in a
-//! perf map or a jitdump, and runs it.
+//! `jit_code SECONDS CPU map|many|dump|withheld|own-stack`: generates machine code, announces it
+//! in a perf map or a jitdump, and runs it.
 //!
 //! `many` is a perf map in which very many functions come before those that run.
 //!

@@ -193,7 +193,8 @@ impl Collector {
         self.used.as_ref().is_some_and(UsedObjects::is_full)
     }
 
-    /// Returns how often a thread had a name that is not in the experiment, because it had too many.
+    /// Returns how often a thread had a name that is not in the experiment, because it had too
+    /// many.
     #[must_use]
     pub fn unwritten_names(&self) -> u64 {
         self.names.unwritten()

@@ -3,7 +3,8 @@
 //!
 //! [`calls`] lists the calls. [`descriptors`] follows the descriptors of one process from call to
 //! call. [`look`] finds the names of others in the process's `/proc`. [`registered`] has the files
-//! of `io_uring` that have no descriptor. [`interrupted`] holds calls that a signal has interrupted.
+//! of `io_uring` that have no descriptor. [`interrupted`] holds calls that a signal has
+//! interrupted.
 
 pub mod calls;
 pub mod descriptors;

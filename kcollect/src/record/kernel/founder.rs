@@ -306,7 +306,8 @@ impl Founder {
         self.samples.ended(&mut self.writer, process, thread, times)
     }
 
-    /// Returns how often a thread had a name that is not in the experiment, because it had too many.
+    /// Returns how often a thread had a name that is not in the experiment, because it had too
+    /// many.
     #[must_use]
     pub fn unwritten_names(&self) -> u64 {
         self.names.unwritten()
