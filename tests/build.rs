@@ -58,6 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "exec_thread",
         "growth",
         "allocations",
+        "leaderless",
         "sampled",
     ] {
         compile(name, name, &[THREADED])?;

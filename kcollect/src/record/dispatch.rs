@@ -5,8 +5,10 @@
 //! [user space](super::user) to the [router](super::route), or straight there if no process can be
 //! followed. Nothing is returned.
 
+use std::collections::HashMap;
 use std::fs;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::Duration;
 
 use bpf::Programs;
@@ -20,8 +22,7 @@ use user_collector::follow::FollowRule;
 use user_collector::loaded_code::ArchiveProgress;
 use user_collector::objects::LoadObjects;
 use user_collector::objects::TableCache;
-use user_collector::process::ProcessTable;
-use user_collector::process::instance_of;
+use user_collector::process::{ProcessTable, has_living_thread, instance_of};
 
 use super::activity::ThreadActivity;
 use super::archives;
@@ -58,6 +59,9 @@ pub struct Dispatcher {
     /// Ticks that came after writing had failed.
     pub not_written: Ticks,
     evicted_ns: Nanos,
+    /// Processes whose leading thread has exited while another has not, and when the last of
+    /// their threads exited.
+    leaderless: HashMap<Pid, Nanos>,
 }
 
 impl Dispatcher {
@@ -78,6 +82,7 @@ impl Dispatcher {
             sideband_lost: 0,
             not_written: Ticks::ZERO,
             evicted_ns: router.founder.start_ns(),
+            leaderless: HashMap::new(),
             router,
         }
     }
@@ -233,18 +238,27 @@ impl Dispatcher {
     }
 
     fn sideband(&mut self, time_ns: Nanos, event: SidebandEvent) {
+        match &event {
+            SidebandEvent::Exit { pid, leader } => self.thread_exited(*pid, *leader, time_ns),
+            // Its number is free: that all threads had exited was not seen.
+            SidebandEvent::Fork { pid, .. } => {
+                let exited = self.leaderless.remove(pid);
+                exited
+                    .into_iter()
+                    .for_each(|at_ns| self.exited(*pid, at_ns));
+            }
+            // The thread that executes becomes the leading one.
+            SidebandEvent::Comm {
+                pid, exec: true, ..
+            } => drop(self.leaderless.remove(pid)),
+            _ => {}
+        }
         let router = &mut self.router;
         match event {
             SidebandEvent::Fork { pid, parent } => {
                 self.processes.forked(pid, parent, time_ns);
                 if let Some(user) = &mut self.user {
                     user.forked(router, &self.processes, (pid, parent), time_ns);
-                }
-            }
-            SidebandEvent::Exit { pid } => {
-                self.processes.exited(pid, time_ns);
-                if let Some(user) = &mut self.user {
-                    user.exited(router, &self.processes, pid, time_ns);
                 }
             }
             SidebandEvent::Comm { pid, name, exec } => {
@@ -275,7 +289,33 @@ impl Dispatcher {
                 router.kernel.changed((since, time_ns), code, &name, gone);
             }
             SidebandEvent::Lost { records } => self.sideband_lost += records,
-            SidebandEvent::Other => {}
+            SidebandEvent::Exit { .. } | SidebandEvent::Other => {}
+        }
+    }
+
+    /// Records that a thread exited. A process exits with the last one, which need not be the
+    /// leading one.
+    fn thread_exited(&mut self, pid: Pid, leader: bool, at_ns: Nanos) {
+        if !leader && !self.leaderless.contains_key(&pid) {
+            return;
+        }
+        self.leaderless.insert(pid, at_ns);
+        self.end_leaderless(pid);
+    }
+
+    /// Ends a process whose leading thread has exited, if no other thread continues.
+    fn end_leaderless(&mut self, pid: Pid) {
+        if !has_living_thread(Path::new("/proc"), pid)
+            && let Some(at_ns) = self.leaderless.remove(&pid)
+        {
+            self.exited(pid, at_ns);
+        }
+    }
+
+    fn exited(&mut self, pid: Pid, at_ns: Nanos) {
+        self.processes.exited(pid, at_ns);
+        if let Some(user) = &mut self.user {
+            user.exited(&mut self.router, &self.processes, pid, at_ns);
         }
     }
 
@@ -371,6 +411,11 @@ impl Dispatcher {
     }
 
     fn evict(&mut self, now_ns: Nanos) {
+        // The record of the last thread's exit may have been lost.
+        let leaderless: Vec<Pid> = self.leaderless.keys().copied().collect();
+        leaderless
+            .into_iter()
+            .for_each(|pid| self.end_leaderless(pid));
         let there = |pid: Pid| fs::exists(format!("/proc/{pid}")).unwrap_or(true);
         let long_ago = now_ns.saturating_sub(KEEP_EXITED_NS);
         self.processes.evict_exited(long_ago, there);

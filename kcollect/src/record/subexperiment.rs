@@ -245,8 +245,7 @@ impl Subexperiment {
             _ if label == PERIODIC && !self.periodic.is_due(active(usage)) => Ok(()),
             _ => {
                 self.periodic = PeriodicSamples::written(active(usage));
-                // A process ends some time after its leading thread has exited, and so does its
-                // time.
+                // A process ends some time after its last thread has exited, and so does its time.
                 self.last_ns = self.last_ns.max(at_ns);
                 self.sampled_ns = at_ns;
                 self.collector.write_sample(at_ns, label, usage)

@@ -3,6 +3,7 @@
 
 mod call_trees;
 mod jit;
+mod leaderless;
 mod mappings;
 mod return_probes;
 mod second_ways;

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use experiment_format::ids::Pid;
 
 use super::registered::RegisteredFiles;
+use crate::process::process_directory;
 
 /// Shortest time between two reads of tables of sockets, of all namespaces.
 const MIN_SOCKETS_READ_INTERVAL: Duration = Duration::from_secs(1);
@@ -113,7 +114,7 @@ impl ProcLookup<'_> {
         files: &'a RegisteredFiles,
     ) -> ProcLookup<'a> {
         ProcLookup {
-            root: PathBuf::from(format!("/proc/{pid}")),
+            root: process_directory(Path::new("/proc"), pid),
             sockets,
             files,
         }

@@ -142,8 +142,7 @@ impl ProcessDirs {
     }
 
     fn start_ticks(&self) -> io::Result<u64> {
-        let (stat, _) = self.proc.read("stat", MAX_PROC_FILE_BYTES)?;
-        start_ticks_of(&stat).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        start_ticks_of(&self.proc.leader_stat()?).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     fn users(&self) -> io::Result<[u32; 4]> {

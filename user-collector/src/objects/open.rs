@@ -38,6 +38,7 @@ use object::read::ReadCache;
 
 use super::backing::{Backing, backing, paths};
 use crate::files::{openat2, reopen};
+use crate::process::process_directory;
 use crate::space::{FileIdentity, MappedFile, Mapping};
 use experiment_format::elf::build_id;
 
@@ -191,7 +192,7 @@ pub fn open(proc: &Path, pid: Pid, mapping: &Mapping) -> Result<OpenedFile, Open
             return Err(OpenError::NotAFile { path, backing });
         }
     }
-    let process = proc.join(pid.to_string());
+    let process = process_directory(proc, pid);
     let range = format!("map_files/{:x}-{:x}", mapping.start, mapping.end);
     let mut failed = OpenError::Gone { path: shown(path) };
     let held = Held::at(process.join(range), OFlag::empty());
@@ -229,7 +230,7 @@ pub fn open(proc: &Path, pid: Pid, mapping: &Mapping) -> Result<OpenedFile, Open
 /// # Errors
 /// The process has exited, its memory must not be read, or nothing is mapped at these addresses.
 pub fn vdso(proc: &Path, pid: Pid, mapping: &Mapping) -> io::Result<Vec<u8>> {
-    let memory = File::open(proc.join(pid.to_string()).join("mem"))?;
+    let memory = File::open(process_directory(proc, pid).join("mem"))?;
     let length = mapping
         .end
         .saturating_sub(mapping.start)

@@ -85,7 +85,7 @@ impl ProcessFacts {
                 bytes.strip_suffix(b" (deleted)").unwrap_or(bytes),
             ))
         };
-        let (stat, status) = (text("stat"), text("status"));
+        let (stat, status) = (dir.leader_stat().ok(), text("status"));
         ProcessFacts {
             command_line: bounded("cmdline", MAX_TEXT_BYTES)
                 .and_then(|(bytes, cut)| quoted(&bytes, cut)),
@@ -96,7 +96,7 @@ impl ProcessFacts {
             cgroup: text("cgroup").and_then(|bytes| Cgroup::of(&bytes)),
             mpi_rank: bounded("environ", MAX_TEXT_BYTES).and_then(|(bytes, _)| rank_of(&bytes)),
             ns_pids: status.as_deref().map_or_else(Vec::new, |status| {
-                numbers_of(status, "NSpid:").map(Pid).collect()
+                numbers_of(status, "NStgid:").map(Pid).collect()
             }),
             start_ticks: stat.as_deref().and_then(start_ticks_of),
         }

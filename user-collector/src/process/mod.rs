@@ -21,7 +21,7 @@ pub(crate) use facts::MAX_PROC_FILE_BYTES;
 pub use facts::{ExitFacts, MAX_TEXT_BYTES, ProcessFacts, rank_of};
 pub use instance::ProcessInstance;
 pub use lineage::{DirectoryNames, Lineages};
-pub use proc_dir::ProcDir;
+pub use proc_dir::{ProcDir, has_living_thread, process_directory};
 pub use proc_files::effective_uid_of;
 pub use table::{ExecutableFile, ProcessInfo, ProcessName, ProcessTable};
 pub use thread_names::ThreadNames;

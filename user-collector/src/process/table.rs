@@ -28,7 +28,7 @@ pub struct ProcessInfo {
     pub name: Option<ProcessName>,
     /// The file that it executes, if an exec was seen.
     pub executable: Option<Box<ExecutableFile>>,
-    /// When its leading thread exited, nanoseconds of the events' clock.
+    /// When its last thread exited, nanoseconds of the events' clock.
     pub exited_ns: Option<Nanos>,
     expects_executable: bool,
 }
@@ -101,7 +101,7 @@ impl ProcessTable {
         }
     }
 
-    /// Notes that the leading thread of `pid` exited at `time_ns`.
+    /// Notes that the last thread of `pid` exited at `time_ns`.
     pub fn exited(&mut self, pid: Pid, time_ns: Nanos) {
         self.known(pid).exited_ns = Some(time_ns);
     }

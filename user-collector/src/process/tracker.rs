@@ -23,7 +23,7 @@ pub struct TrackedProcess {
     pub forked_ns: Option<Nanos>,
     /// The first record that belongs into its experiment, once it was chosen.
     pub first: Option<FirstRecord>,
-    /// When its leading thread exited, nanoseconds.
+    /// When its last thread exited, nanoseconds.
     pub exited_ns: Option<Nanos>,
     /// What is known by the exit of its last thread so far.
     pub at_exit: Option<ExitFacts>,

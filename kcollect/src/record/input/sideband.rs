@@ -34,10 +34,12 @@ pub enum SidebandEvent {
         /// The process that forked.
         parent: Pid,
     },
-    /// A process's leading thread exited.
+    /// A thread exited.
     Exit {
-        /// The process.
+        /// Its process.
         pid: Pid,
+        /// Whether it is the process's leading thread. Others may continue.
+        leader: bool,
     },
     /// A process's leading thread was named.
     Comm {
@@ -71,7 +73,7 @@ pub enum SidebandEvent {
         /// Number of lost records.
         records: u64,
     },
-    /// A record that is not used, such as a thread's start, exit or name.
+    /// A record that is not used, such as a thread's start or name.
     Other,
 }
 
@@ -116,8 +118,8 @@ fn decode(record: &[u8]) -> Option<(Nanos, SidebandEvent)> {
     let kind = RecordType(u32::from_ne_bytes([head[0], head[1], head[2], head[3]]));
     let misc = u16::from_ne_bytes([head[4], head[5]]);
     let event = match kind {
-        RecordType::FORK => fork_or_exit(body, |pid, parent| SidebandEvent::Fork { pid, parent })?,
-        RecordType::EXIT => fork_or_exit(body, |pid, _| SidebandEvent::Exit { pid })?,
+        RecordType::FORK => fork(body)?,
+        RecordType::EXIT => exit(body)?,
         RecordType::COMM => comm(body, misc)?,
         RecordType::MMAP2 => map(body, misc)?,
         RecordType::KSYMBOL => return kernel_code(rest),
@@ -131,18 +133,23 @@ fn decode(record: &[u8]) -> Option<(Nanos, SidebandEvent)> {
     Some((Nanos(u64::from_ne_bytes(*time)), event))
 }
 
-fn fork_or_exit(
-    body: &[u8],
-    event: impl FnOnce(Pid, Pid) -> SidebandEvent,
-) -> Option<SidebandEvent> {
+fn fork(body: &[u8]) -> Option<SidebandEvent> {
     let record = ForkOrExitRecord::parse::<NativeEndian>(RawData::Single(body)).ok()?;
     if record.pid != record.tid {
         return Some(SidebandEvent::Other);
     }
-    Some(event(
-        number(record.pid)?,
-        number(record.ppid).unwrap_or_default(),
-    ))
+    Some(SidebandEvent::Fork {
+        pid: number(record.pid)?,
+        parent: number(record.ppid).unwrap_or_default(),
+    })
+}
+
+fn exit(body: &[u8]) -> Option<SidebandEvent> {
+    let record = ForkOrExitRecord::parse::<NativeEndian>(RawData::Single(body)).ok()?;
+    Some(SidebandEvent::Exit {
+        pid: number(record.pid)?,
+        leader: record.pid == record.tid,
+    })
 }
 
 fn comm(body: &[u8], misc: u16) -> Option<SidebandEvent> {
@@ -305,7 +312,13 @@ mod tests {
                         }
                     }
                 ),
-                (Nanos(13), SidebandEvent::Exit { pid: Pid(9) }),
+                (
+                    Nanos(13),
+                    SidebandEvent::Exit {
+                        pid: Pid(9),
+                        leader: true
+                    }
+                ),
             ]
         );
     }

@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::sync::Arc;
 
 use experiment_format::ids::Pid;
 use experiment_format::units::Nanos;
 use host::machine;
-use procfs::process::{MMPermissions, MMapPath};
+use procfs::process::{MMPermissions, MMapPath, Process};
+use user_collector::process::process_directory;
 use user_collector::space::{FileIdentity, MappedFile, Mapping};
 
 use super::event::InputEvent;
@@ -40,14 +42,14 @@ pub fn processes(follows: bool) -> Vec<(Nanos, InputEvent)> {
 /// Returns the path of the program that a process executes; none if it is gone, or the kernel's
 /// own.
 fn executable(pid: Pid) -> Option<Vec<u8>> {
-    let path = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let path = fs::read_link(process_directory(Path::new("/proc"), pid).join("exe")).ok()?;
     let path = path.as_os_str().as_bytes();
     Some(path.strip_suffix(b" (deleted)").unwrap_or(path).to_vec())
 }
 
 /// Returns what a process has mapped for execution; nothing if it is gone, or the kernel's own.
 pub fn mappings(pid: Pid) -> Vec<Mapping> {
-    let process = procfs::process::Process::new(pid.as_raw());
+    let process = Process::new_with_root(process_directory(Path::new("/proc"), pid));
     let maps = process.and_then(|process| process.maps());
     let executable = maps
         .into_iter()

@@ -140,7 +140,7 @@ impl UserSpace {
         self.resolver.stop_waiting(pid);
     }
 
-    /// Records that the leading thread of `pid` exited.
+    /// Records that the last thread of `pid` exited.
     pub fn exited(
         &mut self,
         router: &mut Router,

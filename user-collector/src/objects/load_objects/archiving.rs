@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
 
 use experiment_format::elf::ElfSource;
 use experiment_format::ids::Pid;
@@ -12,6 +13,7 @@ use super::super::ObjectId;
 use super::{LoadObjects, TOO_MANY_OPEN, UnwindTableCounts};
 use crate::archive::{ArchiveRequest, ArchiveStats, Archiver, SourceCopies};
 use crate::files::{Share, may_hold};
+use crate::process::process_directory;
 use crate::space::Mapping;
 
 /// The archiver, and what is known of used objects.
@@ -165,7 +167,7 @@ impl LoadObjects {
 /// Returns the root directory of a process, if it is not the host's; `None` if the process has
 /// exited.
 fn root_of(pid: Pid) -> Option<OwnedFd> {
-    let open = |path: &str| {
+    let open = |path: &Path| {
         File::options()
             .read(true)
             .custom_flags(libc::O_PATH | libc::O_DIRECTORY)
@@ -175,7 +177,7 @@ fn root_of(pid: Pid) -> Option<OwnedFd> {
         let metadata = file.metadata().ok()?;
         Some((metadata.dev(), metadata.ino()))
     };
-    let own = open(&format!("/proc/{pid}/root")).ok()?;
-    let same = identity(&own) == identity(&open("/").ok()?);
+    let own = open(&process_directory(Path::new("/proc"), pid).join("root")).ok()?;
+    let same = identity(&own) == identity(&open(Path::new("/")).ok()?);
     (!same).then(|| own.into())
 }

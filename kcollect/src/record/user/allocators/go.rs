@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ use user_collector::allocators::{
     BlockChange, GoBlocks, GoProfile, GoProfileError, GoProfileSymbols,
 };
 use user_collector::files::TimedOpener;
-use user_collector::process::{ProcessTable, instance_of};
+use user_collector::process::{ProcessTable, instance_of, process_directory};
 
 use crate::record::activity::{ActivityKind, ThreadActivity, ThreadEvent};
 use crate::record::route::Router;
@@ -125,7 +125,7 @@ impl GoHeaps {
                 continue;
             }
             let begun = Instant::now();
-            let (directory, symbols) = (PathBuf::from(format!("/proc/{pid}")), heap.symbols);
+            let (directory, symbols) = (process_directory(Path::new("/proc"), *pid), heap.symbols);
             let path = directory.join("mem");
             let read = self.opener.run(&directory, move || {
                 let memory = File::open(path).map_err(|_| GoProfileError::Unreadable)?;

@@ -18,6 +18,7 @@ use experiment_format::units::Nanos;
 use host::machine;
 use user_collector::allocators::{Allocator, FoundUsdt};
 use user_collector::objects::{self, ObjectId};
+use user_collector::process::process_directory;
 use user_collector::space::Mapping;
 
 use super::TracedAllocators;
@@ -280,6 +281,9 @@ impl TracedAllocators {
             use_index: process.use_index,
             frees: level == TraceLevel::Blocks,
         };
+        // The kernel finds a process's memory by its leader, and a zombie has none.
+        let proc = Path::new("/proc");
+        let has_leader = process_directory(proc, pid) == proc.join(pid.to_string());
         let probed = &mut process.files;
         let mut detached = Vec::new();
         for wanted in wanted {
@@ -293,6 +297,16 @@ impl TracedAllocators {
                 continue;
             };
             if !wanted.has_any() {
+                continue;
+            }
+            if !has_leader {
+                if !found.failed {
+                    found.failed = true;
+                    self.warnings.push(format!(
+                        "allocations: process {pid} is not probed: its first thread has exited, by which \
+                         the kernel finds it; record it from its start"
+                    ));
+                }
                 continue;
             }
             let file = open_path(&found.file);

@@ -1,0 +1,110 @@
+//! A process whose first thread has exited: most of its directory in `/proc` is empty, and is read
+//! from another thread's.
+
+use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use tests::command::{Running, run};
+use tests::experiment::followed::Followed;
+use tests::kcollect::{Recording, command, record};
+use tests::machine::Shared;
+use tests::workload::proctorture::SWAPPED;
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// The program (`workloads/leaderless.c`).
+const LEADERLESS: &str = env!("LEADERLESS_PROGRAM");
+/// The size of its blocks.
+const BLOCK_BYTES: u64 = 12_345;
+
+/// Checks the stacks, the names and the program of the only process that is followed.
+fn judge_stacks(followed: &Followed) -> Result<()> {
+    let sub = followed.subs.first().context("none is followed")?;
+    ensure!(sub.name.contains("leaderless"), "{}", sub.name);
+    let table = sub.functions(None)?;
+    let seconds = |name: &str, value: usize| {
+        let row = table.find(name);
+        row.map_or(0.0, |row| row.values[value])
+    };
+    let total = table.total()?;
+    let (hot, late) = (seconds("hot_worker", 0), seconds("leaf_one", 0));
+    ensure!(
+        hot > 0.05 * total && late > 0.05 * total && hot + late > 0.9 * total,
+        "hot_worker {hot} s, leaf_one {late} s of {total} s: {table:?}"
+    );
+    let outermost = seconds("start_thread", 1);
+    ensure!(
+        outermost > 0.97 * (hot + late),
+        "start_thread {outermost} s of {hot} s and {late} s"
+    );
+    let facts = std::fs::read_to_string(sub.path.join("log.xml"))?;
+    ensure!(facts.contains(LEADERLESS), "no program: {facts}");
+    Ok(())
+}
+
+/// Returns a view's rows.
+fn rows(followed: &Followed, view: &str) -> Result<Vec<Value>> {
+    let mut report = command(["report".as_ref(), followed.founder.as_os_str()])?;
+    let text = run(report.args([view, "--json"]), LIMIT)?
+        .succeeded()?
+        .stdout;
+    let table: Value = serde_json::from_str(&text)?;
+    Ok(table["rows"].as_array().context("no rows")?.clone())
+}
+
+/// Checks that the file that the process reads has its name, with so many reads.
+fn judge_reads(followed: &Followed, file: &str, rounds: u64) -> Result<()> {
+    let files = rows(followed, "files")?;
+    let reads = files.iter().find(|row| row["file"] == file);
+    ensure!(
+        reads.and_then(|row| row["ioreadcnt"].as_u64()) >= Some(rounds),
+        "no {rounds} reads of {file}: {files:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn root_a_process_without_its_first_thread_is_read_from_another() -> Result<()> {
+    let _machine = Shared::take()?;
+    let file = tempfile::NamedTempFile::new()?;
+    std::fs::write(file.path(), [b'x'; 16])?;
+    let path = file.path().to_str().context("a path that is text")?;
+    let load = [LEADERLESS, SWAPPED[0], path, "2000"];
+    let traced = ["-p", "hi", "-F", "load", "-i", "on", "-H", "all"];
+    let recorded = record(&traced, &load, LIMIT)?;
+    let output = &recorded.finished.stdout;
+    let rounds = output.lines().find_map(|line| line.strip_prefix("rounds "));
+    let rounds: u64 = rounds.context("no rounds")?.parse()?;
+    let followed = Followed::read(&recorded)?;
+    judge_stacks(&followed)?;
+    judge_reads(&followed, path, rounds)?;
+    let allocated = followed.json["allocations"]["allocated_bytes"].as_u64();
+    ensure!(
+        allocated >= Some(rounds * BLOCK_BYTES),
+        "{allocated:?} bytes allocated in {rounds} rounds"
+    );
+    Ok(())
+}
+
+/// The first thread has exited before the recording begins.
+#[test]
+fn root_a_process_that_had_lost_its_first_thread_is_found() -> Result<()> {
+    let _machine = Shared::take()?;
+    let file = tempfile::NamedTempFile::new()?;
+    std::fs::write(file.path(), [b'x'; 16])?;
+    let path = file.path().to_str().context("a path that is text")?;
+    let mut program = Command::new(LEADERLESS);
+    program.args([SWAPPED[0], path, "20000"]);
+    let running = Running::start(&mut program, LIMIT)?;
+    sleep(Duration::from_millis(500));
+    let only = format!("={}", running.pid());
+    let mut recording = Recording::start(["-p", "hi", "-i", "on", "-F", &only], LIMIT)?;
+    recording.until_running()?;
+    sleep(Duration::from_secs(1));
+    let followed = Followed::read(&recording.stop()?)?;
+    drop(running);
+    judge_stacks(&followed)?;
+    judge_reads(&followed, path, 10)
+}
