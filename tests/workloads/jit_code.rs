@@ -1,5 +1,5 @@
-//! `jit_code SECONDS CPU map|many|dump|withheld|own-stack`: generates machine code, announces it
-//! in a perf map or a jitdump, and runs it.
+//! `jit_code SECONDS CPU map|many|dump|forked-map|forked-dump|withheld|own-stack`: generates machine
+//! code, announces it in a perf map or a jitdump, and runs it.
 //!
 //! `many` is a perf map in which very many functions come before those that run.
 //!
@@ -18,6 +18,9 @@
 //! `made_switch`, which makes it on a stack of its own, as Erlang's machine does. None of these
 //! keeps a frame pointer.
 //!
+//! With `forked-` a child process runs the code that its parent made and announced before the fork.
+//! The parent announces other names after it.
+//!
 //! All loops are the same instructions at the same alignment. The perf map names a function in this
 //! file's own text too, `never`, as node's does its builtins: nothing may get that name.
 
@@ -26,10 +29,13 @@ use std::io::Write as _;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::ptr::NonNull;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, mprotect};
+use nix::sys::wait::waitpid;
 use nix::time::{ClockId, clock_gettime};
+use nix::unistd::{ForkResult, fork};
 use tests::workload::truth::{Work, variant};
 
 const PAGE: usize = 4096;
@@ -77,7 +83,6 @@ extern "C" fn called(rounds: u64, of: usize, _: usize, _: usize) {
 }
 
 fn main() -> Result<()> {
-    let work = Work::start("jit_code")?;
     let size = NonZeroUsize::new(PAGE).context("a page has bytes")?;
     let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
     // SAFETY: a new mapping at an address that the kernel chooses.
@@ -94,12 +99,16 @@ fn main() -> Result<()> {
         std::array::from_fn(|index| page.addr().get() + 64 * index);
     let mut withheld = None;
     let file = match variant()?.as_str() {
-        "map" | "own-stack" => write_perf_map(page, None, 0)?,
+        "map" | "own-stack" | "forked-map" => write_perf_map(page, None, 0)?,
         "many" => write_perf_map(page, None, MANY)?,
         "withheld" => write_perf_map(page, Some(withheld.insert(withheld_page()?)), 0)?,
-        "dump" => write_jitdump(page)?,
-        other => bail!("map, many, dump, withheld or own-stack, not {other}"),
+        "dump" | "forked-dump" => write_jitdump(page)?,
+        other => bail!("map, many, dump, forked-map, forked-dump, withheld or own-stack, not {other}"),
     };
+    if variant()?.starts_with("forked-") && is_parent(page, file.try_clone()?)? {
+        return Ok(());
+    }
+    let work = Work::start("jit_code")?;
     // SAFETY: this is what was written there.
     let caller: Call = unsafe { std::mem::transmute(caller) };
     // SAFETY: the same.
@@ -127,6 +136,29 @@ fn main() -> Result<()> {
     // kcollect reads it when the process ends at the latest.
     drop((file, withheld));
     Ok(())
+}
+
+/// Forks. Returns true in the parent, once the child has exited. Meanwhile it announces other
+/// functions at the same addresses, as if it had made new ones.
+fn is_parent(page: NonNull<std::ffi::c_void>, mut announced: File) -> Result<bool> {
+    // SAFETY: there is one thread.
+    let ForkResult::Parent { child } = (unsafe { fork() })? else {
+        return Ok(false);
+    };
+    std::thread::sleep(Duration::from_millis(500));
+    match variant()?.as_str() {
+        "forked-map" => {
+            let path = format!("/tmp/perf-{}.map", std::process::id());
+            let mut map = OpenOptions::new().append(true).open(path)?;
+            for index in 0..FUNCTIONS.len() {
+                let address = page.addr().get() + 64 * index;
+                writeln!(map, "{address:x} 8 later")?;
+            }
+        }
+        _ => write_loads(&mut announced, page, |_| "later")?,
+    }
+    waitpid(child, None)?;
+    Ok(true)
 }
 
 /// Runs a loop by a function on a stack of its own. Returns the rounds.
@@ -256,14 +288,6 @@ fn write_jitdump(page: NonNull<std::ffi::c_void>) -> Result<File> {
     let path = format!("jit-{pid}.dump");
     let mut bytes = Vec::new();
     put(&mut bytes, &[0x4a69_5444, 1, 40, 62, 0, pid], &[now()?, 0]);
-    for (index, (name, code)) in FUNCTIONS.iter().enumerate() {
-        let address = (page.addr().get() + 64 * index) as u64;
-        let size = 16 + 40 + name.len() + 1 + code.len();
-        put(&mut bytes, &[0, size as u32], &[now()?]);
-        let numbers = [address, address, code.len() as u64, index as u64];
-        put(&mut bytes, &[pid, pid], &numbers);
-        bytes.extend(name.bytes().chain([0]).chain(code.iter().copied()));
-    }
     let mut file = OpenOptions::new()
         .create(true)
         .truncate(true)
@@ -272,11 +296,32 @@ fn write_jitdump(page: NonNull<std::ffi::c_void>) -> Result<File> {
         .open(&path)
         .context(path)?;
     file.write_all(&bytes)?;
+    write_loads(&mut file, page, |name| name)?;
     let size = NonZeroUsize::new(PAGE).context("a page has bytes")?;
     let modes = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
     // SAFETY: a new mapping at an address that the kernel chooses; nothing refers to it yet.
     unsafe { mmap(None, size, modes, MapFlags::MAP_PRIVATE, &file, 0)? };
     Ok(file)
+}
+
+/// Announces the functions in a jitdump, by other names.
+fn write_loads(
+    file: &mut File,
+    page: NonNull<std::ffi::c_void>,
+    other: impl Fn(&'static str) -> &'static str,
+) -> Result<()> {
+    let pid = std::process::id();
+    let mut bytes = Vec::new();
+    for (index, (name, code)) in FUNCTIONS.iter().enumerate() {
+        let name = other(name);
+        let address = (page.addr().get() + 64 * index) as u64;
+        let size = 16 + 40 + name.len() + 1 + code.len();
+        put(&mut bytes, &[0, size as u32], &[now()?]);
+        let numbers = [address, address, code.len() as u64, index as u64];
+        put(&mut bytes, &[pid, pid], &numbers);
+        bytes.extend(name.bytes().chain([0]).chain(code.iter().copied()));
+    }
+    Ok(file.write_all(&bytes)?)
 }
 
 fn put(bytes: &mut Vec<u8>, words: &[u32], longs: &[u64]) {

@@ -265,7 +265,7 @@ impl Router {
                 self.founder.dir(),
                 &self.inherited,
                 &mut self.names,
-                (process.pid, first, began_ns),
+                (process, first, began_ns),
                 context.code,
                 (&relatives(context.processes, process.pid), self.room),
             );

@@ -12,11 +12,11 @@ use experiment_format::stacks::StackEnd;
 use experiment_format::units::{Nanos, Ticks};
 use experiment_format::usage::UsageRecord;
 use user_collector::collector::{Collector, ObjectMaps, StateTicks, ThreadStack};
-use user_collector::jit::{JitChange, JitWatch, SharedJit};
+use user_collector::jit::{JitChange, JitWatch, SharedJit, is_anonymous, maps_of_ancestors};
 use user_collector::loaded_code::LoadedCode;
 use user_collector::process::DirectoryNames;
-use user_collector::process::FirstRecord;
 use user_collector::process::{Cgroup, ExitFacts, ProcDir, ProcessFacts};
+use user_collector::process::{FirstRecord, TrackedProcess};
 use user_collector::space::Mapping;
 
 pub use self::followed_process::{FollowedProcess, IoCounts, JitStats, MemoryCounts};
@@ -67,10 +67,11 @@ impl Subexperiment {
         dir: &ExperimentDir,
         inherited: &Inherited,
         names: &mut DirectoryNames,
-        (pid, first, began_ns): (Pid, &FirstRecord, Nanos),
+        (process, first, began_ns): (&TrackedProcess, &FirstRecord, Nanos),
         code: &mut LoadedCode,
         (relatives, room): (&[Pid], u64),
     ) -> Result<Subexperiment> {
+        let pid = process.pid;
         let proc = ProcDir::open(pid).ok();
         let of_number = proc.map(|proc| (ProcessFacts::read(&proc), proc));
         // By now another process may have the number.
@@ -116,7 +117,17 @@ impl Subexperiment {
                 objects.followed(pid, relatives, mapping)
             })?;
         }
-        Ok(Subexperiment {
+        let mapped = code.mapped_by(pid);
+        let inherited = jit
+            .as_mut()
+            .filter(|_| mapped.iter().any(|mapping| is_anonymous(&mapping.file)))
+            .map(|watch| {
+                let maps = process.parent_maps.clone();
+                let maps = maps.unwrap_or_else(|| maps_of_ancestors(pid));
+                let forked_ns = process.forked_ns.or_else(|| facts.started_ns());
+                watch.inherit(&maps, &mapped, forked_ns.unwrap_or(first.at_ns))
+            });
+        let mut experiment = Subexperiment {
             pid,
             collector,
             jit,
@@ -135,7 +146,9 @@ impl Subexperiment {
             periodic: PeriodicSamples::default(),
             sampled_exit: false,
             unread_at_exit: false,
-        })
+        };
+        experiment.write_functions(&inherited.unwrap_or_default(), &mapped)?;
+        Ok(experiment)
     }
 
     /// Writes what a thread did, with the kernel's frames above the user's. `kernel` maps the

@@ -27,7 +27,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 #[test]
 fn root_alone_jit_code_has_its_names() -> Result<()> {
     judge_times(|| {
-        for way in ["map", "dump"] {
+        for way in ["map", "dump", "forked-map", "forked-dump"] {
             judge_jit(way).with_context(|| format!("announced in a {way}"))?;
         }
         Ok(())
@@ -72,6 +72,10 @@ fn judge_jit(way: &str) -> Result<()> {
     ensure!(
         functions.find("never").is_none(),
         "a function in a file's mapping got its name from a perf map"
+    );
+    ensure!(
+        functions.find("later").is_none(),
+        "a child has a function that its parent made after the fork"
     );
     Ok(())
 }

@@ -215,6 +215,15 @@ impl ProcessFiles {
     /// Opens a file of the process, by its path in the process's root. `None` if there is none, or
     /// only an old one.
     pub(super) fn file(&mut self, path: &Path) -> Result<Option<File>, JitRefusal> {
+        self.file_since(path, self.start_ticks)
+    }
+
+    /// Opens a file that the process may have from another one, which started then.
+    pub(super) fn file_since(
+        &mut self,
+        path: &Path,
+        start_ticks: u64,
+    ) -> Result<Option<File>, JitRefusal> {
         let io = |error: io::Error| JitRefusal::Io {
             path: path.to_owned(),
             error,
@@ -256,17 +265,27 @@ impl ProcessFiles {
             1 => {}
             links => return Err(JitRefusal::Links { path, links }),
         }
-        // The earliest start by any setting of the clock, which may have been set back.
-        let started_ns = started_ns(self.start_ticks).unwrap_or(self.started_ns);
-        self.started_ns = self.started_ns.min(started_ns);
         let modified_ns = found.mtime().saturating_mul(SECOND_NS) + found.mtime_nsec();
-        if modified_ns < self.started_ns - CLOCK_SLACK_NS {
+        if modified_ns < self.earliest_start(start_ticks) - CLOCK_SLACK_NS {
             return Ok(None);
         }
         reopen(&held).map(Some).map_err(|error| JitRefusal::Io {
             path,
             error: error.into(),
         })
+    }
+}
+
+impl ProcessFiles {
+    /// Returns a start in CLOCK_REALTIME nanoseconds, the earliest by any setting of the clock,
+    /// which may have been set back.
+    fn earliest_start(&mut self, start_ticks: u64) -> i64 {
+        let own_ns = started_ns(self.start_ticks).unwrap_or(self.started_ns);
+        // What the clock was set back by.
+        let later_ns = own_ns.saturating_sub(self.started_ns).max(0);
+        self.started_ns = self.started_ns.min(own_ns);
+        let start_ns = started_ns(start_ticks).unwrap_or(self.started_ns);
+        start_ns.saturating_sub(later_ns)
     }
 }
 

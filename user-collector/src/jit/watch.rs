@@ -10,9 +10,10 @@
 //! Where a process has a jitdump its perf map is not read: the dump has times, and both name the
 //! same functions.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _};
 use std::ops::AddAssign;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ use super::code::{CodeSources, FunctionCode, ProcessCode};
 use super::code_reader::WantedCode;
 use super::functions::{JitFunctions, without_momentary};
 use super::growing_file::{GrowingFile, identity};
+use super::inherited::ParentMap;
 use super::jitdump::{JitDump, JitDumpRecord};
 use super::memory_limit::LastBytes;
 use super::perf_map::PerfMap;
@@ -182,8 +184,8 @@ impl JitWatch {
     /// functions that end by that.
     ///
     /// If the file is the process's jitdump, which is mapped only to announce it, the dump is read
-    /// from now on. A dump with another process's number was inherited from that process, and is
-    /// not read.
+    /// from now on. A dump with another process's number was inherited from that process: see
+    /// [`JitWatch::inherit`].
     ///
     /// Not to be called for anonymous memory: when that grows, or its protection changes, the
     /// kernel reports it as mapped once more, with all the code in it.
@@ -199,6 +201,101 @@ impl JitWatch {
             }
         }
         self.functions.clear(at_ns, start, end)
+    }
+
+    /// Adds the functions that the process has from those that it was forked from, at `forked_ns`:
+    /// by their perf maps, the oldest first, and by the jitdumps that it has mapped. To be called
+    /// before the first poll. Returns them.
+    pub fn inherit(
+        &mut self,
+        maps: &[ParentMap],
+        mapped: &[Mapping],
+        forked_ns: Nanos,
+    ) -> Vec<JitChange> {
+        let mut changes = Vec::new();
+        let own_pid = self.files.own_pid().0;
+        for map in maps.iter().filter(|map| map.own_pid.0 != own_pid) {
+            let result = self.inherit_map(map, &mut changes);
+            self.refusal = result.err().or(self.refusal.take());
+        }
+        let dumps: BTreeSet<_> = mapped
+            .iter()
+            .map(|mapping| &mapping.file.path)
+            .filter(|path| dump_number(path).is_some_and(|number| number != own_pid))
+            .collect();
+        for path in dumps {
+            let path = Path::new(OsStr::from_bytes(path));
+            let result = self.inherit_dump(path, forked_ns, &mut changes);
+            self.refusal = result.err().or(self.refusal.take());
+        }
+        without_momentary(&mut changes);
+        changes
+    }
+
+    fn inherit_map(
+        &mut self,
+        map: &ParentMap,
+        changes: &mut Vec<JitChange>,
+    ) -> Result<(), JitRefusal> {
+        let path = map.path();
+        let Some(file) = self.files.file_since(&path, map.start_ticks)? else {
+            return Ok(());
+        };
+        let (mut parser, start_ns) = (PerfMap::default(), self.start_ns);
+        let (functions, counts) = (&mut self.functions, &mut self.counts);
+        let each = |bytes: &[u8]| {
+            parser.feed(bytes, |entry| {
+                counts.functions += 1;
+                changes.extend(functions.load(start_ns, entry.address, entry.size, entry.name));
+            });
+            Ok(())
+        };
+        let read = read_pieces(&path, file, map.bytes.unwrap_or(u64::MAX), each)?;
+        self.counts.bytes += read;
+        self.counts.bad += parser.bad();
+        Ok(())
+    }
+
+    fn inherit_dump(
+        &mut self,
+        path: &Path,
+        forked_ns: Nanos,
+        changes: &mut Vec<JitChange>,
+    ) -> Result<(), JitRefusal> {
+        // That the process maps it shows that it is no older one's.
+        let Some(file) = self.files.file_since(path, 0)? else {
+            return Ok(());
+        };
+        let (mut parser, start_ns) = (JitDump::default(), self.start_ns);
+        let (functions, counts) = (&mut self.functions, &mut self.counts);
+        let before = |at_ns: Option<Nanos>| at_ns.is_none_or(|at_ns| at_ns <= forked_ns);
+        let each = |bytes: &[u8]| {
+            let each = |record: JitDumpRecord<'_>| match record {
+                JitDumpRecord::Load {
+                    at_ns,
+                    address,
+                    size,
+                    name,
+                    ..
+                } if before(at_ns) => {
+                    counts.functions += 1;
+                    changes.extend(functions.load(start_ns, address, size, name));
+                }
+                JitDumpRecord::Move { at_ns, from, to } if before(at_ns) => {
+                    changes.extend(functions.moved(start_ns, from, to));
+                }
+                _ => {}
+            };
+            let fed = parser.feed(bytes, each);
+            fed.map_err(|broken| JitRefusal::JitDump {
+                path: path.to_owned(),
+                broken,
+            })
+        };
+        let read = read_pieces(path, file, u64::MAX, each)?;
+        self.counts.bytes += read;
+        self.counts.bad += parser.bad();
+        Ok(())
     }
 
     /// Reads what was written since the last call. To be called once a round; `now_ns` must not
@@ -491,6 +588,37 @@ impl JitWatch {
         self.growing = Some(GrowingFile::new(file, identity));
         Ok(())
     }
+}
+
+/// Reads the first bytes of a file, and passes them on in pieces. Returns how many there were.
+fn read_pieces(
+    path: &Path,
+    file: File,
+    limit: u64,
+    mut each: impl FnMut(&[u8]) -> Result<(), JitRefusal>,
+) -> Result<u64, JitRefusal> {
+    let (mut left, mut read) = (file.take(limit.min(MAX_LAST_ROUND_BYTES)), 0);
+    let mut buffer = vec![0; READ_BYTES];
+    loop {
+        match left.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => {
+                read += count as u64;
+                each(&buffer[..count])?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                let path = path.to_owned();
+                return Err(JitRefusal::Io { path, error });
+            }
+        }
+    }
+    if read == MAX_LAST_ROUND_BYTES && read < limit {
+        let path = path.to_owned();
+        let limit = MAX_LAST_ROUND_BYTES;
+        return Err(JitRefusal::TooLong { path, limit });
+    }
+    Ok(read)
 }
 
 /// Returns the number in the base name `jit-NUMBER.dump`.

@@ -102,10 +102,16 @@ impl ProcessFacts {
         }
     }
 
-    /// Returns whether the process started after a time of CLOCK_MONOTONIC. The kernel reports
-    /// starts by another clock, which is compared now, and in hundredths of a second.
+    /// Returns whether the process started after a time of CLOCK_MONOTONIC.
     #[must_use]
     pub fn started_after(&self, at_ns: Nanos) -> bool {
+        self.started_ns().is_some_and(|started| started > at_ns)
+    }
+
+    /// Returns when the process started, by CLOCK_MONOTONIC. The kernel reports starts by another
+    /// clock, which is compared now, and in hundredths of a second.
+    #[must_use]
+    pub fn started_ns(&self) -> Option<Nanos> {
         const TICK_NS: Nanos = Nanos::from_millis(10);
         let clock = |id| {
             let time = nix::time::clock_gettime(id).ok()?;
@@ -114,8 +120,8 @@ impl ProcessFacts {
         let asleep_ns = clock(nix::time::ClockId::CLOCK_BOOTTIME)
             .zip(clock(nix::time::ClockId::CLOCK_MONOTONIC))
             .map_or(Nanos::ZERO, |(boot, awake)| boot.saturating_sub(awake));
-        self.start_ticks
-            .is_some_and(|ticks| TICK_NS.saturating_mul(ticks) > at_ns.saturating_add(asleep_ns))
+        let since_boot = TICK_NS.saturating_mul(self.start_ticks?);
+        Some(since_boot.saturating_sub(asleep_ns))
     }
 }
 

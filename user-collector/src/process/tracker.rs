@@ -7,6 +7,8 @@ use experiment_format::ids::Pid;
 use experiment_format::units::Nanos;
 use rustc_hash::FxHashMap;
 
+use crate::jit::ParentMap;
+
 use super::{ExitFacts, ProcessInstance, ProcessTable};
 
 /// A process instance that did anything.
@@ -21,6 +23,9 @@ pub struct TrackedProcess {
     /// When it was forked, nanoseconds; none once it has executed a program, and of those that ran
     /// before the recording.
     pub forked_ns: Option<Nanos>,
+    /// The perf maps of the processes that it was forked from, the oldest first; none if its fork
+    /// was not seen.
+    pub parent_maps: Option<Vec<ParentMap>>,
     /// The first record that belongs into its experiment, once it was chosen.
     pub first: Option<FirstRecord>,
     /// When its last thread exited, nanoseconds.
@@ -42,6 +47,7 @@ impl TrackedProcess {
     pub fn executed(&mut self, now_ns: Nanos) -> bool {
         let own = self.waits_for_exec(now_ns);
         self.forked_ns = None;
+        self.parent_maps = Some(Vec::new());
         // The thread that executes takes the place of the leading one, which was reported to have
         // exited.
         self.exited_ns = None;

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::units::Nanos;
+use user_collector::jit::{is_anonymous, maps_at_fork};
 use user_collector::process::{ProcessInstance, ProcessTable};
 use user_collector::space::Mapping;
 
@@ -46,9 +47,18 @@ impl UserSpace {
         self.allocators.forked(pid, parent);
         self.publisher.changed(pid);
         let by_pid = self.policy.names_pid(pid);
+        let mapped = self.code.mapped_by(pid);
+        let makes_code = mapped.iter().any(|mapping| is_anonymous(&mapping.file));
+        let known = self.tracker.with_pid(parent);
+        let known = known.and_then(|parent| parent.parent_maps.as_deref());
+        let parent_maps = match makes_code {
+            true => maps_at_fork(parent, known),
+            false => Vec::new(),
+        };
         let (_, process) = self.tracker.track(processes, pid);
         process.chosen |= by_pid || parent_is_followed;
         process.forked_ns = Some(at_ns);
+        process.parent_maps = Some(parent_maps);
     }
 
     /// Records that another process gets the number of this one. What it did may still wait for its

@@ -286,3 +286,78 @@ fn names_of_dumps() {
         assert_eq!(dump_number(path), None, "{path:?}");
     }
 }
+
+/// A map of this process under another number, of which so many bytes were written at a fork.
+fn parent_map(text: &str, bytes: Option<u64>) -> (ParentMap, PathBuf) {
+    let own = own_map_of_tests();
+    fs::write(own.path(), text).unwrap();
+    let path = own.path();
+    (ParentMap { bytes, ..own }, path)
+}
+
+/// A number that no process has.
+fn own_map_of_tests() -> ParentMap {
+    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let next = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let own_pid = u32::MAX - 16 * std::process::id() - next;
+    let proc = ProcDir::open(Pid(std::process::id())).unwrap();
+    let start_ticks = ProcessFacts::read(&proc).start_ticks.unwrap();
+    ParentMap {
+        own_pid: Pid(own_pid),
+        start_ticks,
+        bytes: None,
+    }
+}
+
+#[test]
+fn child_has_what_its_parents_map_had_at_the_fork() {
+    let mut trial = trial();
+    let text = "10 8 a\n20 8 b\n20 8 later\n";
+    let (map, path) = parent_map(text, Some(14));
+    let inherited = trial.watch.inherit(&[map], &[], Nanos(50));
+    fs::remove_file(path).unwrap();
+    assert_eq!(shown(inherited), ["100+a", "100+b"]);
+    // Its own take their place.
+    trial.append(b"24 8 own\n");
+    assert_eq!(trial.poll(Nanos(1000)), ["101-20", "102+own"]);
+}
+
+#[test]
+fn later_generations_maps_take_the_place_of_older_ones() {
+    let mut trial = trial();
+    let (oldest, first) = parent_map("10 8 a\n20 8 b\n", None);
+    let (parent, second) = parent_map("20 8 c\n", None);
+    let inherited = trial.watch.inherit(&[oldest, parent], &[], Nanos(50));
+    fs::remove_file(first).unwrap();
+    fs::remove_file(second).unwrap();
+    assert_eq!(shown(inherited), ["100+a", "102+c"]);
+}
+
+#[test]
+fn map_that_is_older_than_the_parent_is_not_inherited() {
+    let mut trial = trial();
+    let (map, path) = parent_map("10 8 a\n", None);
+    let file = OpenOptions::new().append(true).open(&path).unwrap();
+    file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    assert!(trial.watch.inherit(&[map], &[], Nanos(50)).is_empty());
+    fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn child_has_what_its_parents_dump_had_before_the_fork() {
+    let mut trial = trial();
+    let path = trial._dir.path().join("jit-1.dump");
+    let dump = [
+        header(0),
+        load(Nanos(40), 0x1000, &[0xc3; 16], b"before"),
+        load(Nanos(60), 0x1000, &[0xc3; 16], b"later"),
+    ];
+    fs::write(&path, dump.concat()).unwrap();
+    let mut mapping = anonymous();
+    mapping.file = Arc::new(MappedFile {
+        path: path.as_os_str().as_bytes().into(),
+        ..MappedFile::clone(&mapping.file)
+    });
+    let inherited = trial.watch.inherit(&[], &[mapping], Nanos(50));
+    assert_eq!(shown(inherited), ["100+before"]);
+}
