@@ -103,7 +103,8 @@ fn root_a_process_that_had_lost_its_first_thread_is_found() -> Result<()> {
     let mut recording = Recording::start(["-p", "hi", "-i", "on", "-F", &only], LIMIT)?;
     recording.until_running()?;
     sleep(Duration::from_secs(1));
-    let followed = Followed::read(&recording.stop()?)?;
+    let recorded = recording.stop()?;
+    let followed = Followed::read(&recorded)?;
     drop(running);
     judge_stacks(&followed)?;
     judge_reads(&followed, path, 10)
