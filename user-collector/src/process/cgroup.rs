@@ -3,7 +3,7 @@
 use experiment_format::text::printable;
 use serde::Serialize;
 
-use super::container::{Container, container_of};
+use super::container::{Container, container_of, without_escape};
 
 /// The control group of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -11,7 +11,8 @@ pub struct Cgroup {
     /// The path: of version 2, or else of systemd's hierarchy, or else the longest one.
     #[serde(rename = "cgroup")]
     pub path: String,
-    /// The unit of systemd that it belongs to: the innermost service, or else the innermost scope.
+    /// The unit of systemd that it belongs to: the innermost service, or else the innermost scope,
+    /// or else the innermost mount, socket or swap, whose helper programs have groups too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unit: Option<String>,
     /// The UID of the Kubernetes pod that it belongs to.
@@ -40,7 +41,12 @@ impl Cgroup {
             .or_else(|| lines().max_by_key(|(_, _, path)| path.len()))?;
         let parts = || path.rsplit('/');
         let ends = |with: &str| parts().find(|part| part.ends_with(with));
-        let unit = ends(".service").or_else(|| ends(".scope"));
+        let helped = || {
+            let kinds = [".mount", ".socket", ".swap"];
+            parts().find(|part| kinds.iter().any(|kind| part.ends_with(kind)))
+        };
+        let unit = ends(".service").or_else(|| ends(".scope")).or_else(helped);
+        let unit = unit.map(without_escape);
         Some(Cgroup {
             path: printable(path.as_bytes()),
             unit: unit.map(|unit| printable(unit.as_bytes())),
@@ -64,7 +70,7 @@ fn pod_of(path: &str) -> Option<String> {
     parts.rev().find_map(|part| {
         let slice = part.strip_suffix(".slice");
         let uid = match slice {
-            Some(slice) if slice.starts_with("kubepods-") => slice.rsplit_once("-pod")?.1,
+            Some(slice) if slice.contains("kubepods-") => slice.rsplit_once("-pod")?.1,
             Some(_) => return None,
             None if path.contains("kubepods") => part.strip_prefix("pod")?,
             None => return None,
@@ -105,6 +111,26 @@ mod tests {
             (
                 "0::/user.slice/user-1000.slice/user@1000.service/app.slice/vim.scope",
                 "/user.slice/user-1000.slice/user@1000.service/app.slice/vim.scope user@1000.service - -",
+            ),
+            (
+                "0::/system.slice/_cpu.service",
+                "/system.slice/_cpu.service cpu.service - -",
+            ),
+            (
+                "0::/system.slice/system-getty.slice/getty@tty1.service",
+                "/system.slice/system-getty.slice/getty@tty1.service getty@tty1.service - -",
+            ),
+            (
+                "0::/system.slice/srv-my\\x2ddata.mount",
+                "/system.slice/srv-my\\x2ddata.mount srv-my\\x2ddata.mount - -",
+            ),
+            (
+                "0::/system.slice/web.service/libpod-payload-ID",
+                "/system.slice/web.service/libpod-payload-ID web.service - ID",
+            ),
+            (
+                "0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod8d2a_1c.slice/cri-containerd-ID.scope",
+                "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod8d2a_1c.slice/cri-containerd-ID.scope cri-containerd-ID.scope 8d2a-1c ID",
             ),
             (
                 "0::/user.slice/user-0.slice/session-3.scope",

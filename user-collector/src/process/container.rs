@@ -43,6 +43,8 @@ pub enum ContainerRuntime {
     Machine,
     /// A pod of Kubernetes, whose runtime is not known.
     Kubernetes,
+    /// Amazon ECS on Fargate; the id is the task's and a number.
+    Ecs,
 }
 
 impl ContainerRuntime {
@@ -57,6 +59,7 @@ impl ContainerRuntime {
             ContainerRuntime::Lxc => "lxc",
             ContainerRuntime::Machine => "machine",
             ContainerRuntime::Kubernetes => "kubernetes",
+            ContainerRuntime::Ecs => "ecs",
         }
     }
 }
@@ -101,30 +104,41 @@ fn container_in(parent: &str, part: &str, path: &str) -> Option<Container> {
             id: printable(id.as_bytes()),
         })
     };
+    let part = without_escape(part);
     let stem = part
         .strip_suffix(".scope")
         .or_else(|| part.strip_suffix(".service"))
         .unwrap_or(part);
-    let scopes = [
-        ("docker-", ContainerRuntime::Docker),
-        ("cri-containerd-", ContainerRuntime::Containerd),
-        ("crio-", ContainerRuntime::Crio),
-        ("libpod-", ContainerRuntime::Podman),
+    // With `libpod-payload` the container is in the group of the unit that runs Podman (Quadlet).
+    const PREFIXES: [(&str, ContainerRuntime); 6] = [
+        ("docker", ContainerRuntime::Docker),
+        ("cri-containerd", ContainerRuntime::Containerd),
+        ("nerdctl", ContainerRuntime::Containerd),
+        ("crio", ContainerRuntime::Crio),
+        ("libpod", ContainerRuntime::Podman),
+        ("libpod-payload", ContainerRuntime::Podman),
     ];
-    for (prefix, runtime) in scopes {
-        if let Some(id) = stem.strip_prefix(prefix)
-            && is_id(id)
-        {
-            return named(runtime, id);
-        }
-    }
-    // containerd with the systemd driver in the older form: a slice, `cri-containerd`, the id.
-    if let Some((_, id)) = stem.rsplit_once(":cri-containerd:")
+    let runtime_of = |prefix: &str| {
+        let known = PREFIXES.iter().find(|(known, _)| *known == prefix);
+        known.map(|(_, runtime)| *runtime)
+    };
+    if let Some((prefix, id)) = stem.rsplit_once('-')
         && is_id(id)
+        && let Some(runtime) = runtime_of(prefix)
     {
-        return named(ContainerRuntime::Containerd, id);
+        return named(runtime, id);
     }
-    if let Some(name) = stem.strip_prefix("machine-") {
+    // What a runtime without systemd's driver makes of a name for systemd: `SLICE:PREFIX:ID`.
+    if let Some((before, id)) = stem.rsplit_once(':')
+        && is_id(id)
+        && let Some((_, prefix)) = before.rsplit_once(':')
+        && let Some(runtime) = runtime_of(prefix)
+    {
+        return named(runtime, id);
+    }
+    if let Some(name) = stem.strip_prefix("machine-")
+        && part.ends_with(".scope")
+    {
         return named(ContainerRuntime::Machine, &unescaped(name));
     }
     if let Some(name) = stem.strip_prefix("systemd-nspawn@") {
@@ -140,12 +154,30 @@ fn container_in(parent: &str, part: &str, path: &str) -> Option<Container> {
         "docker" if is_id(part) => return named(ContainerRuntime::Docker, part),
         _ => {}
     }
+    // `ecs/TASK/ID`: on an instance the id is Docker's, on Fargate it begins with the task's.
+    if path.contains("/ecs/") {
+        if is_id(part) {
+            return named(ContainerRuntime::Docker, part);
+        }
+        if let Some((task, number)) = part.rsplit_once('-')
+            && task == parent
+            && number.bytes().all(|byte| byte.is_ascii_digit())
+        {
+            return named(ContainerRuntime::Ecs, part);
+        }
+    }
     // `kubepods/burstable/podUID/ID` names the pod and the container, but not the runtime.
     let in_pod = path.contains("kubepods");
     if in_pod && is_id(part) {
         return named(ContainerRuntime::Kubernetes, part);
     }
     None
+}
+
+/// Returns a group's name without the underscore with which systemd escapes names that the kernel
+/// may use for a file, such as that of `cpu.service`.
+pub(super) fn without_escape(name: &str) -> &str {
+    name.strip_prefix('_').unwrap_or(name)
 }
 
 /// Returns whether a text is 64 hexadecimal digits.
@@ -181,7 +213,7 @@ mod tests {
 
     #[test]
     fn containers_are_known_by_their_control_groups() {
-        use ContainerRuntime::{Containerd, Crio, Docker, Kubernetes, Lxc, Machine, Podman};
+        use ContainerRuntime::{Containerd, Crio, Docker, Ecs, Kubernetes, Lxc, Machine, Podman};
         for (line, runtime, id) in [
             ("0::/system.slice/docker-ID.scope\n", Docker, ID),
             ("0::/system.slice/docker-ID.scope/init.scope\n", Docker, ID),
@@ -221,7 +253,68 @@ mod tests {
                 Podman,
                 ID,
             ),
+            (
+                "0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-ID.scope/container",
+                Podman,
+                ID,
+            ),
+            ("0::/system.slice/web.service/libpod-payload-ID", Podman, ID),
+            (
+                "0::/user.slice/user-1000.slice/user@1000.service/app.slice/web.service/libpod-payload-ID/container",
+                Podman,
+                ID,
+            ),
+            (
+                "0::/machine.slice/machine-libpod_pod_ID.slice/libpod-ID.scope",
+                Podman,
+                ID,
+            ),
+            ("4:memory:/libpod_parent/libpod-ID\n", Podman, ID),
+            ("0::/docker/ID/docker/ID/init", Docker, ID),
+            ("0::/custom.slice/docker-ID.scope", Docker, ID),
+            ("3:cpu:/system.slice:docker:ID\n", Docker, ID),
+            (
+                "0::/user.slice/user-1000.slice/user@1000.service/user.slice/nerdctl-ID.scope",
+                Containerd,
+                ID,
+            ),
+            ("3:cpu:/system.slice:nerdctl:ID\n", Containerd, ID),
+            (
+                "0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-pod1.slice/cri-containerd-ID.scope",
+                Containerd,
+                ID,
+            ),
+            (
+                "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod1.slice/docker-ID.scope",
+                Docker,
+                ID,
+            ),
+            ("4:cpu:/kubepods/burstable/pod1/crio-ID\n", Crio, ID),
+            ("0::/kubepods.slice/kubepods-pod1.slice:crio:ID", Crio, ID),
+            (
+                "9:memory:/ecs/cb4f1b7a-9e2c-4b5e-8d8f-0b4f6f1e2d3c/ID\n",
+                Docker,
+                ID,
+            ),
+            (
+                "0::/ecstasks.slice/ecstasks-34dc0b5e626f2c5c4c5170e34b10e765.slice/docker-ID.scope",
+                Docker,
+                ID,
+            ),
+            (
+                "9:memory:/ecs/34dc0b5e626f2c5c4c5170e34b10e765/34dc0b5e626f2c5c4c5170e34b10e765-1234567890\n",
+                Ecs,
+                "34dc0b5e626f2c5c4c5170e34b10e765-1234567890",
+            ),
             ("0::/lxc.payload.web1/init.scope", Lxc, "web1"),
+            ("0::/lxc.payload/web1", Lxc, "web1"),
+            ("0::/lxc.monitor.web1", Lxc, "web1"),
+            ("0::/lxc/101/ns/system.slice/ssh.service", Lxc, "101"),
+            (
+                "0::/machine.slice/machine-qemu\\x2d1\\x2dweb.scope/libvirt/emulator",
+                Machine,
+                "qemu-1-web",
+            ),
             ("9:freezer:/lxc/web1\n", Lxc, "web1"),
             (
                 "0::/machine.slice/machine-debian\\x2dtest.scope/payload",
@@ -243,6 +336,10 @@ mod tests {
             "0::/system.slice/docker-123.scope",
             "1:name=systemd:/\n0::/\n",
             "0::/system.slice/libpod-conmon-ID.scope",
+            "0::/system.slice/web.service/supervisor",
+            "0::/machine.slice/crio-conmon-ID.scope",
+            "0::/system.slice/machine-check.service",
+            "0::/ecs/34dc0b5e626f2c5c4c5170e34b10e765",
             "",
             "garbage",
         ] {
