@@ -40,6 +40,9 @@ struct file_tables {
 
 extern struct file_tables kc_file_tables SEC(".maps");
 
+/* Code is known that was copied from files. Set by bpf/src/tables. */
+extern volatile bool has_copied_code;
+
 enum code_kind {
 	/* The file has a table. */
 	CODE_TABLE,
@@ -68,6 +71,9 @@ struct mapped_code {
 	__u32 none;	  /* nothing was found */
 	__u32 raced;	  /* look-ups that raced with a writer */
 	__u32 threw_away; /* the last one did */
+	__u32 pid, execution; /* of the process, as in COPIED_CODE_DEVICE */
+	/* Where the first anonymous mapping begins that has code and no table; or 0. */
+	__u64 anonymous;
 };
 
 /* Returns the word at an address of the kernel, or 0 if it can't be read. By loads that may fail
@@ -163,6 +169,21 @@ static __always_inline void find_table(struct mapped_code *code)
 	}
 }
 
+/* Anonymous code may be a file's, whose table user space has published for the mapping. */
+static __always_inline bool is_copied_code(struct mapped_code *code)
+{
+	code->file.device = COPIED_CODE_DEVICE;
+	code->file.inode = code->pid;
+	code->file.modified_ns = code->start;
+	code->file.generation = code->execution;
+	code->offset = code->address;
+	find_table(code);
+	if (code->kind == CODE_TABLE)
+		return true;
+	code->kind = CODE_FRAME_POINTER;
+	return false;
+}
+
 /* Returns whether the mappings of an address space are being changed, perhaps by the thread that
  * was interrupted. */
 static __always_inline bool changes(struct mapped_code *code, __u64 mm)
@@ -221,6 +242,12 @@ static __always_inline int read_code(struct mapped_code *code, __u64 mm)
 				     KERNEL_FIELD(code, struct inode, code->inode, i_sb), s_dev);
 	} else if (file || code->start != KERNEL_FIELD(code, struct mm_struct, mm, context.vdso)) {
 		code->kind = CODE_FRAME_POINTER;
+		if (file)
+			return 0;
+		if (has_copied_code && is_copied_code(code))
+			return 0;
+		if (!code->anonymous)
+			code->anonymous = code->start;
 		return 0;
 	}
 	code->offset = (MAPPING_FIELD(code, vm_pgoff) << PAGE_BITS) + code->address - code->start;

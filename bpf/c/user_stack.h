@@ -213,6 +213,9 @@ static __always_inline void describe_user_return(struct user_scratch *out, struc
 	out->trampoline = trampoline_of(&out->code, task, out->mm);
 	out->code.start = out->code.end = 0;
 	out->code.raced = 0;
+	out->code.pid = task->tgid;
+	out->code.execution = task->self_exec_id;
+	out->code.anonymous = 0;
 	out->record.ip = out->state.pc;
 	out->record.sp = out->state.registers[UNWIND_SP];
 	out->record.execution = task->self_exec_id;
@@ -246,6 +249,12 @@ static __always_inline bool end_unwind(struct user_scratch *out, struct task_str
 	out->record.end = out->end;
 	out->record.via_frame_pointer = out->via_frame_pointer;
 	out->record.via_scan = out->via_scan;
+	if (out->code.anonymous && !out->pending) {
+		out->record.file.device = COPIED_CODE_DEVICE;
+		out->record.file.inode = out->code.pid;
+		out->record.file.modified_ns = out->code.anonymous;
+		out->record.file.generation = out->code.execution;
+	}
 	return out->pending;
 }
 

@@ -12,6 +12,7 @@
 char LICENSE[] SEC("license") = "GPL";
 
 volatile bool few_copies;
+volatile bool has_copied_code;
 
 const volatile bool capture_user_stacks;
 const volatile bool capture_on_return;

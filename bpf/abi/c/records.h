@@ -170,7 +170,8 @@ struct user_return_record {
 	struct record_header header; /* user_return: the number */
 	__u64 ip;
 	__u64 sp;
-	/* Of a stack copy: the file at its pc, whose table was not there. */
+	/* Of a stack copy: the file at its pc, whose table was not there. Of others: the first
+	 * anonymous code without a table, as in COPIED_CODE_DEVICE; 0: none. */
 	struct code_file file;
 	__u32 execution; /* task->self_exec_id: how often the process called exec */
 	/* Which numbers `user_return` is one of: 0, as in struct io_call_record, or

@@ -27,6 +27,11 @@ struct code_file {
 	__u32 generation;
 };
 
+/* The device of code that a program has copied from a file to anonymous memory, at the addresses
+ * that it had in the file's mapping. The inode is the process, `modified_ns` where the kernel's
+ * mapping begins, and the generation task->self_exec_id. Offsets are addresses of the process. */
+#define COPIED_CODE_DEVICE 0xffffffff
+
 /* Segments of a file that are kept with its table. One has the code, as a rule. */
 #define MAX_SEGMENTS 4
 

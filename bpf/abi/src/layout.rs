@@ -783,6 +783,9 @@ pub struct UnwindPage {
     pub rows: u32,
 }
 
+/// The [`CodeFile::device`] of code that a program has copied from a file to anonymous memory.
+pub const COPIED_CODE_DEVICE: u32 = u32::MAX;
+
 /// A file with code, as the kernel identifies it: `struct code_file`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout,

@@ -14,7 +14,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use bpf_abi::layout::{FileSegment, MAX_CHUNKS, MAX_PAGES, MAX_RULES, ROWS_PER_CHUNK, UnwindPage};
+use bpf_abi::layout::{
+    COPIED_CODE_DEVICE, FileSegment, MAX_CHUNKS, MAX_PAGES, MAX_RULES, ROWS_PER_CHUNK, UnwindPage,
+};
 use bpf_abi::{CodeFile, EncodedRule, FileTable, UnwindRow};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use zerocopy::IntoBytes as _;
@@ -278,6 +280,11 @@ impl UnwindTables<'_> {
             Err(error) => return Err(step("publish an unwind table")(error)),
         }
         self.tables.files.insert(file);
+        if file.device == COPIED_CODE_DEVICE
+            && let Some(bss) = self.maps.bss_data.as_deref_mut()
+        {
+            bss.has_copied_code = true;
+        }
         Ok(true)
     }
 

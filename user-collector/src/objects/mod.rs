@@ -35,6 +35,7 @@
 //! block: nothing waits for it.
 
 mod backing;
+mod copied_code;
 mod load_objects;
 mod names;
 mod open;
@@ -43,6 +44,7 @@ mod table_builder;
 mod table_cache;
 
 pub use backing::{Backing, backing, without_mark};
+pub use copied_code::{CopiedCode, MappedRange, copied_code};
 pub use load_objects::{LoadObject, LoadObjects, UnwindTableCounts, UnwindTableState, VDSO};
 pub use names::ObjectNames;
 pub use open::{

@@ -245,6 +245,26 @@ impl AddressSpaces {
         self.by_pid.entry(pid).or_default().map(at_ns, mapping);
     }
 
+    /// Notes that anonymous memory of `pid` has the code of a file: it counts as a mapping of that,
+    /// from the last change on, which as a rule is the one that made it.
+    pub fn copied(&mut self, pid: Pid, mapping: Mapping) {
+        let Some(space) = self.by_pid.get_mut(&pid) else {
+            return;
+        };
+        let known = mappings_between(&space.code(), mapping.start, mapping.end)
+            .try_fold(mapping.start, |at, known| {
+                let same = known.start <= at
+                    && known.file_offset(at) == mapping.file_offset(at)
+                    && known.file.path == mapping.file.path;
+                same.then_some(known.end)
+            })
+            .is_some_and(|end| end >= mapping.end);
+        if !known {
+            space.map(space.last.0, mapping);
+            space.note_use();
+        }
+    }
+
     /// Adds the mappings that a snapshot found in `pid`. Those that events have reported stay.
     pub fn found(&mut self, pid: Pid, found: impl IntoIterator<Item = Mapping>, at_ns: Nanos) {
         let space = self.by_pid.entry(pid).or_default();

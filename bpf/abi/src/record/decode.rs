@@ -8,9 +8,10 @@ use super::{
     ThreadName, ThreadRecord, TickRecord, UserReturnRecord,
 };
 use crate::layout::{
-    ALLOCATION_CALL_SITE, BlockLayout, CallTable, HeaderLayout, IoCallLayout, IoFileLayout,
-    LockWaitLayout, MAX_IO_EXTRA_BYTES, MAX_KERNEL_FRAMES, MAX_USER_RETURN_WORDS, OverflowLayout,
-    PathEnd, REGISTERS, RecordFlags, RecordKind, STATES, ThreadLayout, UserReturnLayout,
+    ALLOCATION_CALL_SITE, BlockLayout, COPIED_CODE_DEVICE, CallTable, HeaderLayout, IoCallLayout,
+    IoFileLayout, LockWaitLayout, MAX_IO_EXTRA_BYTES, MAX_KERNEL_FRAMES, MAX_USER_RETURN_WORDS,
+    OverflowLayout, PathEnd, REGISTERS, RecordFlags, RecordKind, STATES, ThreadLayout,
+    UserReturnLayout,
 };
 use crate::unwind::{Registers, UnwindEnd};
 
@@ -142,6 +143,7 @@ impl Record {
                     sp: fixed.sp,
                     execution: fixed.execution,
                     call_site: call_site(fixed.call_site, ALLOCATION_CALL_SITE)?,
+                    anonymous: (fixed.file.device == COPIED_CODE_DEVICE).then_some(fixed.file),
                     stack: captured_stack(&raw, &fixed, &words)?,
                 })
             }

@@ -209,6 +209,10 @@ pub struct UserReturnRecord {
     pub execution: u32,
     /// Which numbers its number is one of: 0, or as in [`IoCallRecord::call_site`].
     pub call_site: u8,
+    /// The first anonymous code in its stack for which the BPF programs have no table, as code that
+    /// is copied from a file ([`COPIED_CODE_DEVICE`](crate::layout::COPIED_CODE_DEVICE)). Not of a
+    /// stack copy.
+    pub anonymous: Option<CodeFile>,
     /// Its user stack there.
     pub stack: CapturedStack,
 }

@@ -482,6 +482,7 @@ fn limits(all: &mut Vec<(String, usize)>) {
     numbers!(
         all,
         MAX_SEGMENTS = MAX_SEGMENTS,
+        COPIED_CODE_DEVICE = COPIED_CODE_DEVICE,
         MAX_PAGES = MAX_PAGES,
         MAX_RULES = MAX_RULES,
         ROWS_PER_CHUNK = ROWS_PER_CHUNK,

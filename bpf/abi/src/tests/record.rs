@@ -108,6 +108,7 @@ fn a_thread_and_a_user_return_decode() {
         sp: 2,
         execution: 5,
         call_site: 3,
+        anonymous: None,
         stack: CapturedStack::Unwound {
             frames: Box::new([0x1000, 0x2000]),
             end: UnwindEnd::Complete,

@@ -81,6 +81,7 @@ mod tests {
             sp: 0,
             execution: 0,
             call_site,
+            anonymous: None,
             stack,
         };
         (time_ns, InputEvent::Record(Record::UserReturn(record)))

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use experiment_format::ids::Pid;
 use experiment_format::units::Nanos;
 use host::machine;
-use procfs::process::{MMPermissions, MMapPath, Process};
+use procfs::process::{MMPermissions, MMapPath, MemoryMap, Process};
+use user_collector::objects::MappedRange;
 use user_collector::process::process_directory;
 use user_collector::space::{FileIdentity, MappedFile, Mapping};
 
@@ -60,17 +61,34 @@ pub fn mappings(pid: Pid) -> Vec<Mapping> {
             start: map.address.0,
             end: map.address.1,
             offset: map.offset,
-            file: Arc::new(MappedFile {
-                path: path_of(&map.pathname),
-                build_id: Box::default(),
-                identity: FileIdentity {
-                    device: libc::makedev(map.dev.0.cast_unsigned(), map.dev.1.cast_unsigned()),
-                    inode: map.inode,
-                    generation: 0,
-                },
-            }),
+            file: mapped_file(&map),
         })
         .collect()
+}
+
+/// Returns all that a process has mapped, by address; nothing if it is gone, or the kernel's own.
+pub fn ranges(pid: Pid) -> Vec<MappedRange> {
+    let process = Process::new_with_root(process_directory(Path::new("/proc"), pid));
+    let maps = process.and_then(|process| process.maps());
+    let ranges = maps.into_iter().flatten().map(|map| MappedRange {
+        start: map.address.0,
+        end: map.address.1,
+        executable: map.perms.contains(MMPermissions::EXECUTE),
+        file: (map.inode != 0).then(|| (mapped_file(&map), map.offset)),
+    });
+    ranges.collect()
+}
+
+fn mapped_file(map: &MemoryMap) -> Arc<MappedFile> {
+    Arc::new(MappedFile {
+        path: path_of(&map.pathname),
+        build_id: Box::default(),
+        identity: FileIdentity {
+            device: libc::makedev(map.dev.0.cast_unsigned(), map.dev.1.cast_unsigned()),
+            inode: map.inode,
+            generation: 0,
+        },
+    })
 }
 
 /// Returns a mapping's path as the side-band has it.

@@ -15,19 +15,23 @@ mod allocators;
 mod process_events;
 mod traced_calls;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bpf::Programs;
+use bpf_abi::layout::COPIED_CODE_DEVICE;
 use bpf_abi::unwind::UnwindEnd;
 use bpf_abi::{CodeFile, ThreadRecord, UserReturnRecord};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::units::Nanos;
+use host::machine;
+use user_collector::files::TimedOpener;
 use user_collector::follow::FollowPolicy;
 use user_collector::follow::FollowRule;
 use user_collector::join::{Join, JoinCounts};
 use user_collector::loaded_code::LoadedCode;
-use user_collector::objects::LoadObjects;
+use user_collector::objects::{CopiedCode, LoadObjects, copied_code};
 use user_collector::process::{CgroupNames, ExitFacts, FirstRecord, ProcessTracker, instance_of};
 use user_collector::process::{ProcessInstance, ProcessTable};
 
@@ -36,7 +40,9 @@ pub use self::allocators::{BlockSampling, ProbeCounts};
 use self::traced_calls::TracedProcesses;
 use super::activity::ThreadActivity;
 use super::input::inputs::LackedTable;
+use super::input::snapshot;
 use super::route::{ProcessContext, Router};
+use super::user_stacks::copied_code::AnonymousCode;
 use super::user_stacks::publish::TablePublisher;
 use super::user_stacks::resolve_stack::{StackLosses, StackResolver, UnwindCounts, relatives};
 use super::user_stacks::user_stack::UserStack;
@@ -57,6 +63,9 @@ pub struct UserSpace {
     /// User stacks.
     pub resolver: StackResolver,
     publisher: TablePublisher,
+    anonymous: AnonymousCode,
+    /// Reads the memory of processes and the files of their code.
+    opener: TimedOpener,
     join: Join<ThreadActivity, UserStack>,
     traced: TracedProcesses,
     allocators: TracedAllocators,
@@ -77,6 +86,8 @@ impl UserSpace {
             code: LoadedCode::new(objects),
             resolver: StackResolver::default(),
             publisher: TablePublisher::default(),
+            anonymous: AnonymousCode::default(),
+            opener: TimedOpener::default(),
             join: Join::default(),
             traced: TracedProcesses::default(),
             allocators: TracedAllocators::new(sampling),
@@ -183,6 +194,9 @@ impl UserSpace {
             let followed = self
                 .policy
                 .may_follow(processes, self.tracker.with_pid(pid), pid);
+            if followed && let Some(code) = record.anonymous {
+                self.anonymous.seen(pid, code, header.time_ns());
+            }
             let stack = match followed {
                 true => self.resolver.resolve(
                     &mut self.code,
@@ -340,10 +354,46 @@ impl UserSpace {
         processes: &ProcessTable,
     ) -> Result<(), bpf::Error> {
         self.probe_allocators(programs, processes);
+        self.find_copied_code(processes);
         let (policy, tracker) = (&self.policy, &self.tracker);
         let may_follow = |pid| policy.may_follow(processes, tracker.with_pid(pid), pid);
         self.publisher
             .publish(&mut programs.tables(), &mut self.code, may_follow)
+    }
+
+    /// Looks for code of files in the anonymous memory of processes, where stacks have shown that
+    /// there is code. That memory counts as a mapping of the file.
+    fn find_copied_code(&mut self, processes: &ProcessTable) {
+        for (pid, execution) in self.anonymous.take_due() {
+            let proc = Path::new("/proc");
+            let looked = self.opener.run(&proc.join(pid.to_string()), move || {
+                copied_code(proc, pid, &snapshot::ranges(pid))
+            });
+            let found = looked.unwrap_or_default();
+            let starts = found.iter().map(|copied| copied.range_start);
+            let new = self.anonymous.found(pid, starts, machine::now());
+            let relatives = relatives(processes, pid);
+            for CopiedCode {
+                range_start,
+                mapping,
+            } in found
+            {
+                if !new.contains(&range_start) {
+                    continue;
+                }
+                let file = CodeFile {
+                    inode: pid.0.into(),
+                    modified_ns: range_start,
+                    device: COPIED_CODE_DEVICE,
+                    generation: execution,
+                };
+                let process = (pid, &*relatives);
+                let mapped = mapping.clone();
+                self.publisher
+                    .copied_code(&mut self.code, process, file, mapped);
+                self.code.spaces.copied(pid, mapping);
+            }
+        }
     }
 
     /// Publishes all that the snapshot found, with its unwind tables, so that stacks are unwound

@@ -238,6 +238,7 @@ impl UserSpace {
             .retain(|pid| tracker.instance(pid).is_some() || processes.get(pid).is_some());
         for pid in evicted {
             self.publisher.exited(pid);
+            self.anonymous.evict(pid);
             self.stop_waiting(pid);
         }
     }

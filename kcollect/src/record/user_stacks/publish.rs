@@ -36,6 +36,8 @@ pub struct TablePublisher {
     pending: HashSet<CodeFile>,
     /// Objects whose files are known: those before this number.
     known_objects: u32,
+    /// What of the files is code copied to anonymous memory, and where.
+    copied: HashMap<CodeFile, Mapping>,
     rules: usize,
     /// Processes for which it has to be determined again whether they may be followed.
     changed: HashSet<Pid>,
@@ -84,6 +86,31 @@ impl TablePublisher {
         }
     }
 
+    /// Adds code that a process has copied from a file to anonymous memory.
+    pub(in crate::record) fn copied_code(
+        &mut self,
+        code: &mut LoadedCode,
+        (pid, relatives): (Pid, &[Pid]),
+        file: CodeFile,
+        mapping: Mapping,
+    ) {
+        let id = code.objects.object_of(pid, relatives, &mapping);
+        self.files.insert(file, id);
+        self.copied.insert(file, mapping);
+        self.due.insert(file);
+    }
+
+    /// Removes the copied code of a process that is gone.
+    fn withdraw_copied(&mut self, tables: &mut UnwindTables<'_>, pid: Pid) {
+        let of_process = |file: &CodeFile| file.inode == u64::from(pid.0);
+        for (file, _) in self.copied.extract_if(|file, _| of_process(file)) {
+            tables.withdraw_file(file);
+            self.files.remove(&file);
+            self.pending.remove(&file);
+            self.due.remove(&file);
+        }
+    }
+
     /// Marks the files that wait for tables to be published, if any table is ready.
     pub(in crate::record) fn tables_ready(&mut self, ready: &[ObjectId]) {
         if !ready.is_empty() {
@@ -103,6 +130,7 @@ impl TablePublisher {
     ) -> Result<(), bpf::Error> {
         for pid in std::mem::take(&mut self.exited) {
             tables.restore_process(pid.0);
+            self.withdraw_copied(tables, pid);
         }
         for pid in std::mem::take(&mut self.changed) {
             let space = code.spaces.get_mut(pid);
@@ -144,7 +172,10 @@ impl TablePublisher {
                 return Ok(());
             }
             Some(UnwindTableState::Ready(info)) => {
-                let segments = segments(&info.segments);
+                let segments = match self.copied.get(&file) {
+                    Some(mapping) => copied_segments(mapping, &info),
+                    None => segments(&info.segments),
+                };
                 let table = self.table(tables, code, id, info)?;
                 tables.publish_file(file, table, &segments)?
             }
@@ -232,6 +263,17 @@ fn segments(all: &[LoadSegment]) -> Vec<FileSegment> {
         }
     };
     segments.into_iter().map(segment).collect()
+}
+
+/// Returns the segment of copied code. Its offsets are addresses of the process.
+fn copied_segments(mapping: &Mapping, info: &UnwindInfo) -> Vec<FileSegment> {
+    let address = info.address_of(mapping.offset).into_iter();
+    let segment = address.map(|address| FileSegment {
+        offset: mapping.start,
+        end: mapping.end,
+        delta: address.wrapping_sub(mapping.start),
+    });
+    segment.collect()
 }
 
 fn place(
