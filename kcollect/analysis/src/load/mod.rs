@@ -12,6 +12,7 @@ mod call_paths;
 pub mod dynamic_code;
 mod events;
 pub mod exact;
+mod kernel_names;
 pub mod lines;
 mod live_memory;
 pub mod names;
@@ -42,6 +43,7 @@ use crate::model::{
     SUM_SLOTS, StackId, ThreadId, ThreadInfo, TickRow,
 };
 use ahead::{ReadAhead, Tick};
+use kernel_names::KernelNames;
 use open::Opened;
 use resolve::{Addresses, Resolver};
 use series::Series;
@@ -109,6 +111,8 @@ struct Loader {
     files: FxHashMap<String, FileId>,
     resolver: Resolver,
     archives: Vec<Archives>,
+    /// The kernel's functions of founders without a copy of them.
+    kernel_names: FxHashMap<ExperimentId, Option<Arc<KernelNames>>>,
     cpus: FxHashMap<u32, CpuId>,
     threads: FxHashMap<(ProcessId, u64), ThreadId>,
     /// The processes of each pid, by the first experiment of the recording.
@@ -196,10 +200,21 @@ impl Loader {
             files: FxHashMap::default(),
             resolver: Resolver::default(),
             archives,
+            kernel_names: FxHashMap::default(),
             cpus: FxHashMap::default(),
             threads: FxHashMap::default(),
             processes,
         }
+    }
+
+    /// Returns the kernel's functions, if a founder has no copy of them and this machine does.
+    fn kernel_names(&mut self, founder: ExperimentId) -> Option<Arc<KernelNames>> {
+        let experiment = self.model.experiment(founder);
+        let known = self.kernel_names.entry(founder).or_insert_with(|| {
+            let summary = experiment.summary()?;
+            Some(Arc::new(KernelNames::of(&summary)?))
+        });
+        known.clone()
     }
 
     fn read(&mut self, id: ExperimentId, ahead: &mut ReadAhead) -> Result<(), Error> {
@@ -230,7 +245,7 @@ impl Loader {
             stacks: &stacks,
         };
         let mut progress = Progress {
-            addresses: Addresses::new(founder.0, space),
+            addresses: Addresses::new(founder.0, space, self.kernel_names(founder)),
             end_ns: Nanos::ZERO,
             missing_stacks: 0,
             impossible: 0,

@@ -5,14 +5,18 @@
 //! callers that stacks share, once, unless something else was mapped there in between. Each
 //! position in a file is resolved once for all experiments of a founder.
 
+use std::sync::Arc;
+
 use experiment_format::address_space::{Location, ObjectKind as Mapped, RecordedAddressSpace};
 use experiment_format::functions::{Archives, FileFunctions, PLT};
+use experiment_format::kernel::KERNEL;
 use experiment_format::stacks::table::StackTable;
 use experiment_format::stacks::{StackEnd, StackUid};
 use experiment_format::units::Nanos;
 use rustc_hash::FxHashMap;
 
 use super::call_paths::{Callers, CallersId, Lasting};
+use super::kernel_names::KernelNames;
 use crate::model::interner::Numbers;
 use crate::model::{
     FrameId, FunctionId, FunctionInfo, Model, ObjectId, ObjectInfo, ObjectKind, StackFrame,
@@ -48,6 +52,8 @@ pub(super) struct Resolver {
 pub(super) struct Addresses {
     founder: u32,
     space: RecordedAddressSpace,
+    /// The kernel's functions, if the experiment has no copy of their names.
+    kernel: Option<Arc<KernelNames>>,
     /// By the position of the name in `space`.
     objects: Vec<Option<ObjectId>>,
     /// Frames of addresses outside files.
@@ -59,9 +65,14 @@ pub(super) struct Addresses {
 }
 
 impl Addresses {
-    pub(super) fn new(founder: u32, space: RecordedAddressSpace) -> Addresses {
+    pub(super) fn new(
+        founder: u32,
+        space: RecordedAddressSpace,
+        kernel: Option<Arc<KernelNames>>,
+    ) -> Addresses {
         Addresses {
             founder,
+            kernel,
             objects: vec![None; space.objects().count()],
             space,
             frames: FxHashMap::default(),
@@ -225,7 +236,7 @@ impl Resolver {
                 let function = self.function(model, object, 0, location.object, kernel);
                 self.intern(model, function, location.offset)
             }
-            None => self.special(model, UNKNOWN, address),
+            None => self.unmapped(model, addresses, address),
         };
         let frame = Lasting {
             value,
@@ -234,6 +245,19 @@ impl Resolver {
         };
         addresses.frames.insert(address, frame);
         frame
+    }
+
+    /// Returns the frame of an address at which nothing is mapped: of the kernel's, if its functions
+    /// are known all the same.
+    fn unmapped(&mut self, model: &mut Model, addresses: &Addresses, address: u64) -> FrameId {
+        let names = addresses.kernel.as_ref().filter(|_| is_kernel(address));
+        let found = names.and_then(|names| Some((names, names.find(address)?)));
+        let Some((names, (name, begin))) = found else {
+            return self.special(model, UNKNOWN, address);
+        };
+        let object = self.object(model, ObjectKind::File, KERNEL, true);
+        let function = self.function(model, object, begin, name, true);
+        self.intern(model, function, names.offset(address))
     }
 
     fn is_plt(&self, model: &Model, frame: FrameId) -> bool {

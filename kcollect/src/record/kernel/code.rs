@@ -2,7 +2,7 @@
 //! the archive.
 
 use std::cell::OnceCell;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::ops::Range;
@@ -20,6 +20,8 @@ use super::kcore::Kcore;
 use super::symbols::{Object, Symbols, SymbolsError};
 use crate::plan::Archive;
 
+/// The number of the kernel's functions by which its build is recognised.
+const PLACES: usize = 32;
 /// The pause after the image of the BPF programs was written, as a multiple of the time that took.
 const PROGRAMS_PAUSE: u64 = 50;
 
@@ -30,6 +32,8 @@ pub struct KernelCode {
     symbols: Option<Symbols>,
     /// Its load objects with their addresses, but that of the BPF programs.
     objects: Vec<(String, Range<u64>)>,
+    /// Some of the kernel's own functions, with their addresses in hexadecimal.
+    places: BTreeMap<String, String>,
     /// Opened at the start, since the privilege for it is dropped later.
     kcore: io::Result<Kcore>,
     modules: String,
@@ -64,6 +68,13 @@ impl KernelCode {
         }
     }
 
+    /// Returns some of the kernel's own functions at equal distances, with their addresses in
+    /// hexadecimal. By these its build and its place in memory are recognised.
+    #[must_use]
+    pub fn places(&self) -> &BTreeMap<String, String> {
+        &self.places
+    }
+
     /// Returns the names of its load objects, but that of the BPF programs.
     pub fn objects(&self) -> impl Iterator<Item = &str> {
         self.objects.iter().map(|(name, _)| name.as_str())
@@ -92,6 +103,7 @@ impl KernelCode {
             programs_due_ns: Nanos::ZERO,
             archived: Vec::new(),
             objects: objects(&symbols),
+            places: places(&symbols),
             symbols: Some(symbols),
             kcore: Kcore::open(),
             modules: loaded_modules(),
@@ -104,6 +116,7 @@ impl KernelCode {
         KernelCode {
             symbols: None,
             objects: Vec::new(),
+            places: BTreeMap::new(),
             kcore: Err(io::ErrorKind::NotFound.into()),
             modules: String::new(),
             programs: Vec::new(),
@@ -312,6 +325,27 @@ fn objects(symbols: &Symbols) -> Vec<(String, Range<u64>)> {
     };
     let objects = objects.map(|(name, object)| (name.to_owned(), range(object)));
     objects.collect()
+}
+
+/// Returns some functions of the kernel itself: see [`KernelCode::places`]. Names that it has
+/// several times are left out.
+fn places(symbols: &Symbols) -> BTreeMap<String, String> {
+    let mut objects = symbols.objects();
+    let Some((_, kernel)) = objects.find(|(name, _)| *name == KERNEL) else {
+        return BTreeMap::new();
+    };
+    let mut counts = HashMap::new();
+    for symbol in kernel.symbols() {
+        *counts.entry(symbol.name).or_insert(0_u32) += 1;
+    }
+    let unique: Vec<_> = kernel
+        .symbols()
+        .filter(|symbol| counts.get(symbol.name) == Some(&1))
+        .collect();
+    let step = unique.len().div_ceil(PLACES).max(1);
+    let some = unique.iter().step_by(step).chain(unique.last());
+    some.map(|symbol| (symbol.name.to_owned(), format!("{:x}", symbol.address)))
+        .collect()
 }
 
 /// Returns the names of the modules that are loaded; empty if the kernel has none.

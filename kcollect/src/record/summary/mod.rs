@@ -14,6 +14,8 @@ mod tests;
 mod text;
 mod traced;
 
+use std::collections::BTreeMap;
+
 use bpf_abi::CpuCounts;
 use experiment_format::losses::{Losses, RecordedTotals};
 use experiment_format::microstate::Microstate;
@@ -28,7 +30,7 @@ pub use self::process::{DetailSeconds, ProcessSummary};
 pub use self::traced::{
     BlockSummary, CounterSummary, IoCallSummary, LockWaitSummary, MemorySummary,
 };
-use crate::plan::{HeapTracing, Interval, Plan};
+use crate::plan::{Archive, HeapTracing, Interval, Plan};
 use crate::record::dispatch::Dispatcher;
 use crate::record::input::inputs::{CpuTime, Inputs};
 use crate::record::input::totals::Totals;
@@ -46,6 +48,10 @@ pub struct Summary {
     pub problems: Vec<Problem>,
     /// Build id of the kernel, hexadecimal.
     pub kernel_build_id: Option<String>,
+    /// Where some of the kernel's functions were, hexadecimal, if the experiment has no copy of its
+    /// symbols (`-A off`): by these its functions are named later.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub kernel_functions: BTreeMap<String, String>,
     /// The time between two ticks.
     #[serde(rename = "interval_us")]
     pub interval: Interval,
@@ -183,6 +189,10 @@ impl Summary {
             experiment: path.to_owned(),
             problems: Vec::new(),
             kernel_build_id: host::machine::kernel_build_id(),
+            kernel_functions: match plan.archive {
+                Archive::Off => dispatcher.router.kernel.places().clone(),
+                _ => BTreeMap::new(),
+            },
             interval: plan.tick_interval,
             elapsed_s: times.elapsed_s(),
             idle_recorded: plan.record_idle,

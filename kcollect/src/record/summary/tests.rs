@@ -84,6 +84,7 @@ pub(super) fn full() -> Summary {
         experiment: "ktest.1.er".to_owned(),
         problems: vec![Problem::no_storage(23_348)],
         kernel_build_id: Some("4a5a".to_owned()),
+        kernel_functions: BTreeMap::new(),
         interval: Interval::from_micros(10_007).unwrap(),
         elapsed_s: 10.0,
         idle_recorded: false,
