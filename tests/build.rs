@@ -49,6 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     compile("proctorture", "proctorture", &[CALLS])?;
     compile("overflowing", "overflowing", &[CALLS, FIXED])?;
     compile("io_stacks", "io_stacks", &[CALLS])?;
+    compile("copied_code", "copied_code", &[CALLS])?;
     for name in [
         "server",
         "background_load",

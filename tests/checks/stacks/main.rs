@@ -2,6 +2,7 @@
 //! run time, mappings that change.
 
 mod call_trees;
+mod copied_code;
 mod jit;
 mod leaderless;
 mod mappings;
