@@ -1,11 +1,13 @@
 //! Demangles names of C++ and Rust.
 //!
 //! A name may be hostile: by nested substitutions a hundred bytes can stand for gigabytes. The
-//! libraries bound their recursion; length is bounded here, before and after. A name that is too
+//! demanglers bound their recursion; length is bounded here, before and after. A name that is too
 //! long stays as it is.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
+
+use super::itanium;
 
 /// The longest name that is demangled. Expression templates have some thousands of bytes.
 const MAX_MANGLED_BYTES: usize = 16 << 10;
@@ -41,15 +43,7 @@ fn rust(name: &str) -> Option<String> {
 }
 
 fn cpp(name: &str) -> Option<String> {
-    let mangled = ["_Z", "__Z", "_GLOBAL_"];
-    if !mangled.iter().any(|prefix| name.starts_with(prefix)) {
-        return None;
-    }
-    let symbol = cpp_demangle::Symbol::new(name).ok()?;
-    let mut out = Limited::default();
-    let options = cpp_demangle::DemangleOptions::default();
-    symbol.structured_demangle(&mut out, &options).ok()?;
-    Some(out.0)
+    itanium::demangle(name, MAX_DEMANGLED_BYTES)
 }
 
 /// A string of at most [`MAX_DEMANGLED_BYTES`] bytes.

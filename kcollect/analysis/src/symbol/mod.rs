@@ -29,6 +29,7 @@ mod disassembly;
 mod elf;
 #[cfg(test)]
 mod hostile;
+mod itanium;
 mod lines;
 mod locate;
 mod meter;
