@@ -51,6 +51,13 @@ impl Session<'_> {
         if let Ok(summary) = &mut summary {
             self.add_problems(summary, output);
         }
+        // What is shown next names the kernel's functions by it.
+        if let Ok(summary) = &summary
+            && !summary.kernel_functions.is_empty()
+        {
+            let router = &mut self.dispatcher.router;
+            router.side_file("kcollect.json", &summary.json());
+        }
         // Shown at once; the last copies may take a while.
         let mut given_up = match &summary {
             Ok(summary) if !self.plan.json => self.show(summary, moved_from.is_some(), output),

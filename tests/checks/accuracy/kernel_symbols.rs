@@ -4,11 +4,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use tests::command::run;
 use tests::experiment;
 use tests::gprofng;
-use tests::kcollect::Recording;
-use tests::machine::Exclusive;
+use tests::kcollect::{Recording, command, record};
+use tests::machine::{Exclusive, Shared};
 use tests::oracle::kallsyms::{KERNEL, Kallsyms};
 use tests::workload;
 
@@ -63,6 +65,36 @@ fn root_alone_names_are_those_of_kallsyms() -> Result<()> {
     ensure!(
         dotted > 0,
         "no function with a dot in its name was hit: the check proves nothing about them"
+    );
+    Ok(())
+}
+
+/// Without a copy of its symbols the kernel's functions are named by this machine, on which it
+/// still runs.
+#[test]
+fn root_kernel_has_its_names_without_an_archive() -> Result<()> {
+    const LIMIT: Duration = Duration::from_secs(60);
+    let _machine = Shared::take()?;
+    let load = [
+        "sh",
+        "-c",
+        "for i in $(seq 300); do cat /proc/self/maps; done > /dev/null",
+    ];
+    let recorded = record(&["-p", "hi", "-A", "off", "-F", "off"], &load, LIMIT)?;
+    let mut report = command(["report".as_ref(), recorded.experiment()?.as_os_str()])?;
+    report.args(["functions", "-m", "e.total:name", "--json"]);
+    let table: Value = serde_json::from_str(&run(&mut report, LIMIT)?.succeeded()?.stdout)?;
+    let rows = table["rows"].as_array().context("no rows")?;
+    let kernel = rows.iter().filter(|row| row["object"] == "vmlinux").count();
+    let seconds = |name: &str| {
+        let row = rows.iter().find(|row| row["name"] == name);
+        row.and_then(|row| row["e.total"].as_f64()).unwrap_or(0.0)
+    };
+    // Modules and BPF programs have none.
+    let (unknown, total) = (seconds("<Unknown>"), seconds("<Total>"));
+    ensure!(
+        kernel > 20 && unknown < 0.05 * total,
+        "{kernel} functions have names, {unknown} s of {total} s have none: {rows:?}"
     );
     Ok(())
 }

@@ -136,7 +136,8 @@ impl SymbolTable {
                 let cache = ReadCache::new(File::open(path).ok()?);
                 let elf = object::File::parse(&cache).ok()?;
                 let functions = elf.symbols().filter(|symbol| {
-                    symbol.kind() == SymbolKind::Text
+                    // Assembly has functions without a type, which kallsyms lists too.
+                    matches!(symbol.kind(), SymbolKind::Text | SymbolKind::Unknown)
                         && matches!(symbol.section(), SymbolSection::Section(_))
                 });
                 let named = functions
