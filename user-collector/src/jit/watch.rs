@@ -25,14 +25,13 @@ use super::code::{CodeSources, FunctionCode, ProcessCode};
 use super::code_reader::WantedCode;
 use super::functions::{JitFunctions, without_momentary};
 use super::growing_file::{GrowingFile, identity};
-use super::inherited::ParentMap;
 use super::jitdump::{JitDump, JitDumpRecord};
 use super::memory_limit::LastBytes;
 use super::perf_map::PerfMap;
 use super::process_files::ProcessFiles;
 use super::{JitChange, JitRefusal, SharedJit, is_anonymous};
 use crate::files::{Share, may_hold};
-use crate::process::{ProcDir, ProcessFacts};
+use crate::process::{ParentMap, ProcDir, ProcessFacts};
 use crate::space::Mapping;
 
 /// Most bytes that are read of one process, all files and readings together.

@@ -7,9 +7,7 @@ use experiment_format::ids::Pid;
 use experiment_format::units::Nanos;
 use rustc_hash::FxHashMap;
 
-use crate::jit::ParentMap;
-
-use super::{ExitFacts, ProcessInstance, ProcessTable};
+use super::{ExitFacts, ParentMap, ProcessInstance, ProcessTable};
 
 /// A process instance that did anything.
 #[derive(Debug, Default)]

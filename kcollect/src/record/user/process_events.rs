@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::units::Nanos;
-use user_collector::jit::{is_anonymous, maps_at_fork};
-use user_collector::process::{ProcessInstance, ProcessTable};
+use user_collector::jit::is_anonymous;
+use user_collector::process::{ProcessInstance, ProcessTable, maps_at_fork};
 use user_collector::space::Mapping;
 
 use super::UserSpace;

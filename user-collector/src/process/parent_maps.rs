@@ -15,8 +15,9 @@ use std::path::{Path, PathBuf};
 
 use experiment_format::ids::Pid;
 
-use crate::process::proc_files::{numbers_of, relatives_of, start_ticks_of};
-use crate::process::{MAX_PROC_FILE_BYTES, ProcDir, process_directory};
+use super::facts::MAX_PROC_FILE_BYTES;
+use super::proc_dir::{ProcDir, process_directory};
+use super::proc_files::{numbers_of, relatives_of, start_ticks_of};
 
 /// Most generations whose maps are used.
 const MAX_GENERATIONS: usize = 8;
@@ -25,11 +26,11 @@ const MAX_GENERATIONS: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParentMap {
     /// The number of the process in its own pid namespace.
-    pub(super) own_pid: Pid,
+    pub(crate) own_pid: Pid,
     /// When it started, clock ticks since boot: an older file is not its own.
-    pub(super) start_ticks: u64,
+    pub(crate) start_ticks: u64,
     /// The size of the map at the fork; none if that was not seen.
-    pub(super) bytes: Option<u64>,
+    pub(crate) bytes: Option<u64>,
 }
 
 impl ParentMap {
@@ -54,7 +55,7 @@ impl ParentMap {
         })
     }
 
-    pub(super) fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         format!("/tmp/perf-{}.map", self.own_pid).into()
     }
 }
