@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* A program that copies its code to anonymous memory at the same addresses, as programs do that
- * want huge pages for it, and spins there. Arguments: the way, and for how many ms. `moved`: the copy
- * is moved over the code, which the kernel does not report. `mapped`: the kernel reports it. */
+ * want huge pages for it, and spins there. Arguments: the way, and for how many ms. `moved`: the
+ * copy is moved over the code, which the kernel does not report. `mapped`: the kernel reports it.
+ */
 
 #define _GNU_SOURCE
 #include <stdlib.h>

@@ -247,8 +247,8 @@ impl Resolver {
         frame
     }
 
-    /// Returns the frame of an address at which nothing is mapped: of the kernel's, if its functions
-    /// are known all the same.
+    /// Returns the frame of an address at which nothing is mapped. The kernel's functions may be
+    /// known all the same.
     fn unmapped(&mut self, model: &mut Model, addresses: &Addresses, address: u64) -> FrameId {
         let names = addresses.kernel.as_ref().filter(|_| is_kernel(address));
         let found = names.and_then(|names| Some((names, names.find(address)?)));
