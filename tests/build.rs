@@ -47,6 +47,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=workloads/clocks.h");
     compile("compat32", "compat32", &[NARROW, &["-O2"], BARE])?;
     compile("proctorture", "proctorture", &[CALLS])?;
+    compile(
+        "scheduler.bpf",
+        "scheduler",
+        &[&["--target=bpf", "-g", "-O2", "-c"]],
+    )?;
     compile("overflowing", "overflowing", &[CALLS, FIXED])?;
     compile("io_stacks", "io_stacks", &[CALLS])?;
     compile("copied_code", "copied_code", &[CALLS])?;

@@ -81,7 +81,7 @@ struct rq {
 	__u64 prev_steal_time_rq;
 };
 
-/* Linux 6.13 and newer. */
+/* Linux 6.12 and newer. */
 struct rq___proxy_execution {
 	struct task_struct *donor; /* whose time is used; the kernel may run another thread by it */
 	struct task_struct *curr;
@@ -146,7 +146,7 @@ struct seqcount {
 struct mm_struct {
 	struct maple_tree mm_mt;
 	struct rw_semaphore mmap_lock;
-	struct seqcount mm_lock_seq; /* Linux 6.13 and newer */
+	struct seqcount mm_lock_seq; /* Linux 6.13 and newer, and Debian's 6.12 */
 	unsigned long start_code;    /* of the program that runs, not of libraries */
 	unsigned long end_code;
 	struct {

@@ -58,13 +58,18 @@ static __always_inline bool is_blocked_in_queue(struct task_struct *task)
 	return mutex && mutex != WAKING;
 }
 
-/* Whether a thread is on a CPU or waits for one. Newer kernels leave a thread that has gone to
- * sleep in the queue for a while. */
-static __always_inline bool is_queued(struct task_struct *task)
+/* Whether a thread is on a CPU or waits for one, 1 or 0. Newer kernels leave a thread that has gone
+ * to sleep in the queue for a while. Without branches, each of which doubles what an old verifier
+ * follows after it. */
+static __always_inline __u64 is_queued(struct task_struct *task)
 {
-	return task->on_rq &&
-	       !(bpf_core_field_exists(task->se.sched_delayed) && task->se.sched_delayed) &&
-	       !is_blocked_in_queue(task);
+	__u64 queued = !!task->on_rq;
+
+	if (bpf_core_field_exists(task->se.sched_delayed))
+		queued &= !task->se.sched_delayed;
+	if (has_proxy_execution())
+		queued &= !is_blocked_in_queue(task);
+	return queued;
 }
 
 /* Returns for how long a thread has ever waited for a CPU, including the present wait. A thread
@@ -72,7 +77,7 @@ static __always_inline bool is_queued(struct task_struct *task)
  * (Linux 6.12), as if it had waited since. */
 static __always_inline __u64 run_delay(struct task_struct *task, __u64 now_ns)
 {
-	__u64 queued_ns = is_queued(task) ? task->sched_info.last_queued : 0;
+	__u64 queued_ns = is_queued(task) * task->sched_info.last_queued;
 
 	return task->sched_info.run_delay +
 	       (queued_ns && now_ns > queued_ns ? now_ns - queued_ns : 0);

@@ -135,6 +135,7 @@ static __noinline int track_at_switch_in(struct cpu_stats *stats, struct task_st
 {
 	__u64 began_sched_ns = began_ns + stats->offset_ns, from = next->sched_info.last_queued;
 	__u32 state = STATE_WAIT_CPU;
+	struct grid grid = {};
 
 	if (!from || from > now_ns)
 		from = now_ns;
@@ -143,6 +144,12 @@ static __noinline int track_at_switch_in(struct cpu_stats *stats, struct task_st
 			state = blocked_state(next, thread, 0, 0, false);
 		from = began_sched_ns;
 	}
+	/* The boundaries of that time are the thread's. */
+	grid.origin_ns = stats->origin_ns;
+	if (grid.origin_ns)
+		grid_advance(&grid, from - stats->offset_ns, period_ns);
+	if (grid.index && grid.index < thread->grid_index)
+		thread->grid_index = grid.index;
 	thread->tid = next->pid;
 	track(thread, began_ns, from, state, DETAIL_NONE, next->sched_info.run_delay,
 	      next->se.sum_exec_runtime);

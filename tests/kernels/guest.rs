@@ -12,7 +12,10 @@ use nix::unistd::{dup2_stderr, dup2_stdout, sync};
 use tests::command::{Running, run};
 use tests::machine::{online_cpus, processes};
 
-use crate::runs::{CHOSEN_RUNS, DONE, Glance, Glances, KCOLLECT, LIMIT, MODULES, RUNS, Run};
+use crate::runs::{
+    CHOSEN_RUNS, DONE, Glance, Glances, KCOLLECT, LIMIT, MODULES, RUNS, Run, SCHED_EXT,
+    SCHED_EXT_DIRECTORY,
+};
 
 /// The directory of the results.
 const OUT: &str = "/out";
@@ -63,6 +66,10 @@ fn work() -> Result<()> {
             .as_ref()
             .is_some_and(|names| names.split(',').all(|name| name != each.name))
         {
+            continue;
+        }
+        // In Linux 6.12 and newer, where it was configured.
+        if each.name == SCHED_EXT && !Path::new(SCHED_EXT_DIRECTORY).exists() {
             continue;
         }
         let beside = beside(each).with_context(|| each.name.to_owned())?;

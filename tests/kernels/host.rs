@@ -20,7 +20,7 @@ use crate::judge::{Verdict, judge};
 use crate::kernel::{self, Kernel};
 use crate::runs::{
     ALLOCATIONS, CHOSEN_RUNS, DONE, IO_CALLS, KCOLLECT, LOCKED, MODULES, OVERFLOWING, RING_IO,
-    SAMPLED, SELF, WORKLOADS,
+    SAMPLED, SCHEDULER, SELF, WORKLOADS,
 };
 use crate::tested;
 use crate::verifier;
@@ -141,6 +141,7 @@ fn common() -> Result<Initramfs> {
     files.program(Path::new(compat32::PROGRAM), compat32::PROGRAM)?;
     files.program(Path::new(proctorture::PROCTORTURE), "/proctorture")?;
     files.program(Path::new(env!("OVERFLOWING_PROGRAM")), OVERFLOWING)?;
+    files.file(Path::new(env!("SCHEDULER_PROGRAM")), SCHEDULER)?;
     files.program(Path::new(locked::LOCKED), LOCKED)?;
     files.program(Path::new(io_calls::IO_CALLS), IO_CALLS)?;
     files.program(Path::new(env!("CARGO_BIN_EXE_ring_io")), RING_IO)?;

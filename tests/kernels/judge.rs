@@ -26,7 +26,8 @@ use crate::counters;
 use crate::cpus::Taken;
 use crate::runs::{
     ALLOCATED, COUNTED, DESCRIPTORS, FOLLOWED, Glances, IO, IO_CALLS, LoadReport, MANY_CPUS,
-    MOVING, OWN_SAMPLES, RING, RING_OVERFLOW, RING_REGISTERED, STATES, TRACED, VerifiedProgram,
+    MOVING, OWN_SAMPLES, RING, RING_OVERFLOW, RING_REGISTERED, SCHED_EXT, STATES, TRACED,
+    VerifiedProgram,
 };
 use crate::verifier;
 
@@ -92,6 +93,7 @@ pub(crate) fn judge(results: &Path) -> Verdict {
     let mut verdicts = vec![doctor(results).context("doctor")];
     for name in [
         STATES,
+        SCHED_EXT,
         FOLLOWED,
         COUNTED,
         TRACED,
@@ -121,6 +123,10 @@ pub(crate) fn judge(results: &Path) -> Verdict {
             STATES => {
                 verdicts.extend(judge_recording(&recording, &mut notes, &mut programs));
                 verdicts.push(verifier::within_budget(&programs));
+            }
+            SCHED_EXT => {
+                notes.push("sched_ext: scheduled by a BPF program".to_owned());
+                verdicts.extend(judge_recording(&recording, &mut notes, &mut Vec::new()));
             }
             FOLLOWED => verdicts.push(stacks(&recording, &mut notes)),
             COUNTED => verdicts.push(counters::judge(&recording.experiment).context(COUNTED)),

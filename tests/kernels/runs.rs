@@ -31,6 +31,12 @@ pub(crate) const SECONDS: &str = "0.6";
 
 /// The recording of the workloads that report their states.
 pub(crate) const STATES: &str = "states";
+/// The recording of some of them, scheduled by a program of sched_ext.
+pub(crate) const SCHED_EXT: &str = "sched_ext";
+/// The directory that a kernel with sched_ext has.
+pub(crate) const SCHED_EXT_DIRECTORY: &str = "/sys/kernel/sched_ext";
+/// The scheduler, in a machine.
+pub(crate) const SCHEDULER: &str = "/scheduler.bpf.o";
 /// The recording of programs that are followed.
 pub(crate) const FOLLOWED: &str = "followed";
 /// The recording of events that are counted.
@@ -89,6 +95,12 @@ pub(crate) const RUNS: [&[Run]; 3] = [
             name: STATES,
             args: &["-p", "hi", "-x", "off", "-F", "off", "--"],
             load: &[SELF, LOAD],
+            beside: &[],
+        },
+        Run {
+            name: SCHED_EXT,
+            args: &["-p", "hi", "-x", "off", "-F", "off", "--"],
+            load: &[SELF, LOAD, SCHED_EXT],
             beside: &[],
         },
         Run {

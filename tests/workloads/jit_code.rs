@@ -103,7 +103,9 @@ fn main() -> Result<()> {
         "many" => write_perf_map(page, None, MANY)?,
         "withheld" => write_perf_map(page, Some(withheld.insert(withheld_page()?)), 0)?,
         "dump" | "forked-dump" => write_jitdump(page)?,
-        other => bail!("map, many, dump, forked-map, forked-dump, withheld or own-stack, not {other}"),
+        other => {
+            bail!("map, many, dump, forked-map, forked-dump, withheld or own-stack, not {other}")
+        }
     };
     if variant()?.starts_with("forked-") && is_parent(page, file.try_clone()?)? {
         return Ok(());

@@ -40,7 +40,7 @@ const BUFFERS: (u16, i32) = (1, 64);
 const A_CALL: Duration = Duration::from_secs(1);
 /// What is looked up is there for at least so long after it was opened; and so long after the start
 /// the unwind tables are there.
-const KNOWN: Duration = Duration::from_millis(700);
+const KNOWN: Duration = Duration::from_millis(1200);
 
 /// What was done to a file, in the order of `tests::workload::io_calls::Calls`, and how long it
 /// took.
