@@ -19,8 +19,8 @@ use crate::initramfs::Initramfs;
 use crate::judge::{Verdict, judge};
 use crate::kernel::{self, Kernel};
 use crate::runs::{
-    ALLOCATIONS, CHOSEN_RUNS, DONE, IO_CALLS, KCOLLECT, LOCKED, MODULES, OVERFLOWING, RING_IO,
-    SAMPLED, SCHEDULER, SELF, WORKLOADS,
+    ALLOCATIONS, CHOSEN_RUNS, DONE, IO_CALLS, KCOLLECT, LOCKED, MODULES, OVERFLOWING, REAL_TIME,
+    RING_IO, SAMPLED, SCHEDULER, SELF, WORKLOADS,
 };
 use crate::tested;
 use crate::verifier;
@@ -232,7 +232,7 @@ fn try_on(kernel: &Kernel, cpus: &[&str], common: &Initramfs) -> Result<Verdict>
         )?
         .succeeded()?;
     }
-    let mut verdict = judge(&results);
+    let mut verdict = judge(&results, kernel.is_real_time());
     verdict
         .notes
         .insert(0, format!("{:.0} s in qemu", ended.elapsed.as_secs_f64()));
@@ -243,9 +243,12 @@ fn try_on(kernel: &Kernel, cpus: &[&str], common: &Initramfs) -> Result<Verdict>
 }
 
 /// The kernel's command line.
-fn kernel_words() -> String {
+fn kernel_words(kernel: &Kernel) -> String {
     match std::env::var(CHOSEN_RUNS) {
         Ok(names) => format!("{KERNEL_WORDS} {CHOSEN_RUNS}={names}"),
+        Err(_) if kernel.is_real_time() => {
+            format!("{KERNEL_WORDS} {CHOSEN_RUNS}={}", REAL_TIME.join(","))
+        }
         Err(_) => KERNEL_WORDS.to_owned(),
     }
 }
@@ -263,12 +266,12 @@ fn boot(kernel: &Kernel, cpus: &[&str], place: &Path) -> Result<Finished> {
         .args(["-no-user-config", "-nodefaults", "-no-reboot"])
         .args(["-display", "none", "-machine", "q35"])
         .args(cpus)
-        .args(["-cpu", CPU_MODEL, "-m", "1G"])
+        .args(["-cpu", CPU_MODEL, "-m", "2G"])
         .arg("-kernel")
         .arg(&kernel.image)
         .arg("-initrd")
         .arg(place.join("initramfs"))
-        .args(["-append", &kernel_words()])
+        .args(["-append", &kernel_words(kernel)])
         .arg("-serial")
         .arg(format!("file:{}", place.join("console").display()))
         .args(["-drive", &drive("disk"), "-drive", &drive(RESULTS)]);

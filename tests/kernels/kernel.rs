@@ -46,6 +46,11 @@ pub(crate) fn all() -> Result<Vec<Kernel>> {
 }
 
 impl Kernel {
+    /// Whether it is one with PREEMPT_RT.
+    pub(crate) fn is_real_time(&self) -> bool {
+        self.release.contains("-rt-")
+    }
+
     fn of(package: &Path) -> Result<Self> {
         // Newer packages are for systems where /lib is a link.
         let modules = ["lib/modules", "usr/lib/modules"].map(|path| package.join(path));

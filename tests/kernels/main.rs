@@ -8,8 +8,8 @@
 //! With two, which that clock does not serve alike, its CPUs are threads of qemu and it has the
 //! host's clock, as slow as it may be: time is conserved all the same.
 //!
-//! With `RUNS=states,ring` only these recordings ([`runs`]) are made. With `CPUS=8,16` the newest of
-//! them is booted with so many CPUs instead ([`cpus`]).
+//! With `RUNS=states,ring` only these recordings are made ([`runs`]). With `CPUS=8,16` the newest
+//! kernel is booted with so many CPUs instead ([`cpus`]).
 //!
 //! This one program has all parts: on the host it makes the machines and judges ([`host`]), as
 //! the first process of a machine it runs kcollect ([`guest`]), and as the load of that it runs

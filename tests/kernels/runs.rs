@@ -75,6 +75,9 @@ pub(crate) const MANY_CPUS: &str = "many_cpus";
 /// The recording of the same machine with nothing to do.
 pub(crate) const IDLE_CPUS: &str = "idle_cpus";
 
+/// The recordings on a kernel with PREEMPT_RT.
+pub(crate) const REAL_TIME: [&str; 7] = [STATES, SCHED_EXT, FOLLOWED, TRACED, IO, RING, MOVING];
+
 /// A recording.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {

@@ -1,5 +1,5 @@
-//! `jit_code SECONDS CPU map|many|dump|forked-map|forked-dump|withheld|own-stack`: generates machine
-//! code, announces it in a perf map or a jitdump, and runs it.
+//! `jit_code SECONDS CPU WAY`: generates machine code, announces it in a perf map or a jitdump, and
+//! runs it. The way is map, many, dump, forked-map, forked-dump, withheld or own-stack.
 //!
 //! `many` is a perf map in which very many functions come before those that run.
 //!
