@@ -292,6 +292,11 @@ pub(crate) const TRACEPOINTS: &[Tracepoint] = &[
         missing: None,
     },
     Tracepoint {
+        names: &["task_rename"],
+        prototypes: &["struct task_struct *, const char *"],
+        missing: None,
+    },
+    Tracepoint {
         names: &["cpu_idle"],
         prototypes: &["4 bytes, 4 bytes"],
         missing: None,

@@ -142,6 +142,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
             &["tests"],
             // The programs, by what is done with them.
             &[
+                "abilities",
                 "load",
                 "recording",
                 "clocks",

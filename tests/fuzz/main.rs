@@ -50,7 +50,7 @@ macro_rules! tests_of {
 
 tests_of! {
     log map packed packets stacks usage dynamic_code functions directory elf archive frames go
-    perf_map jitdump sideband records facts
+    perf_map jitdump sideband records facts names
 }
 
 #[test]

@@ -94,3 +94,12 @@ fn check_table(table: &UnwindTable, rules: &UnwindRules) {
         }
     }
 }
+
+/// Demangles a name.
+pub(super) fn names(bytes: &[u8]) {
+    /// The longest demangled name.
+    const MAX_BYTES: usize = 64 << 10;
+    let name = String::from_utf8_lossy(bytes);
+    let shown = analysis::symbol::demangle(&name);
+    assert!(shown.len() <= name.len() + MAX_BYTES);
+}

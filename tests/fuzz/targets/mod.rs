@@ -14,7 +14,7 @@ mod streams;
 pub(crate) type Target = fn(&[u8]);
 
 /// All targets, by the names of their corpora.
-pub(crate) const TARGETS: [(&str, Target); 18] = [
+pub(crate) const TARGETS: [(&str, Target); 19] = [
     ("log", experiment::log),
     ("map", experiment::map),
     ("directory", directory::directory),
@@ -25,6 +25,7 @@ pub(crate) const TARGETS: [(&str, Target); 18] = [
     ("dynamic_code", experiment::dynamic_code),
     ("functions", experiment::functions),
     ("elf", code::elf),
+    ("names", code::names),
     ("archive", archive::archive),
     ("frames", code::frames),
     ("go", code::go),
