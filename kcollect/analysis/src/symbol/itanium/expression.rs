@@ -94,7 +94,7 @@ impl<'a> Parser<'a> {
                 }
                 self.cv();
                 let n = self.seq(10)?;
-                return self.add(Node::FunctionParam(n + 1));
+                return self.add(Node::FunctionParam(n.checked_add(1)?));
             }
             b'f' => {
                 let kind = self.peek_at(1);

@@ -198,9 +198,9 @@ impl<'a> Parser<'a> {
             } else {
                 let n = self.number()?;
                 self.expect("_")?;
-                n + 1
+                n.checked_add(1)?
             };
-            let arg = self.add(Node::DefaultArg(n + 1))?;
+            let arg = self.add(Node::DefaultArg(n.checked_add(1)?))?;
             let entity = self.name(facts)?;
             let inner = self.add(Node::Nested(arg, entity))?;
             return self.add(Node::Local(function, inner));
@@ -373,7 +373,7 @@ impl<'a> Parser<'a> {
         if self.eat("L") {
             self.seq(10)?;
             let n = self.seq(10)?;
-            return self.add(Node::Auto(n + 1));
+            return self.add(Node::Auto(n.checked_add(1)?));
         }
         let n = self.seq(10)?;
         self.add(Node::Argument(n))

@@ -493,7 +493,7 @@ impl<'p, 'a> Printer<'p, 'a> {
             Node::Pack(all) => self.list(all),
             Node::Argument(n) if self.in_lambda > 0 => {
                 self.text("auto:")?;
-                self.text(&(n + 1).to_string())
+                self.text(&n.saturating_add(1).to_string())
             }
             Node::Argument(_) => self.argument_of(id, Self::left),
             Node::Expansion(inner) => {
