@@ -26,7 +26,7 @@ use crate::counters;
 use crate::cpus::Taken;
 use crate::runs::{
     ALLOCATED, COUNTED, DESCRIPTORS, FOLLOWED, Glances, IO, IO_CALLS, LoadReport, MANY_CPUS,
-    MOVING, OWN_SAMPLES, RING, RING_OVERFLOW, RING_REGISTERED, SCHED_EXT, STATES, TRACED,
+    MOVING, OWN_SAMPLES, RING, RING_OVERFLOW, RING_REGISTERED, ROTATED, SCHED_EXT, STATES, TRACED,
     VerifiedProgram,
 };
 use crate::verifier;
@@ -91,6 +91,9 @@ pub(crate) fn judge(results: &Path, real_time: bool) -> Verdict {
     let mut verdict = Verdict::default();
     let (mut notes, mut programs) = (Vec::new(), Vec::new());
     let mut verdicts = vec![doctor(results).context("doctor")];
+    if results.join(ROTATED).exists() {
+        verdicts.push(rotated(&results.join(ROTATED)).context(ROTATED));
+    }
     for name in [
         STATES,
         SCHED_EXT,
@@ -168,6 +171,31 @@ pub(crate) fn judge(results: &Path, real_time: bool) -> Verdict {
     verdict.notes = notes;
     verdict.programs = programs;
     verdict
+}
+
+/// Checks that the experiments of a recording have all of a program's time together.
+fn rotated(place: &Path) -> Result<()> {
+    let text = |name| fs::read_to_string(place.join(name));
+    let (code, stdout) = (text("code")?, text("stdout")?);
+    ensure!(code == "0", "kcollect ended with code {code}\n{stdout}");
+    let truth = Truth::find(&stdout)?;
+    let experiments = experiments_in(place)?;
+    ensure!(experiments.len() > 2, "{experiments:?}");
+    let (mut tracked_s, mut cpu_s) = (0.0, 0.0);
+    for experiment in &experiments {
+        RunSummary::of(experiment)?.complete()?;
+        if let Ok(row) = States::of(experiment)?.row(truth.pid) {
+            tracked_s += row.tracked_s;
+            cpu_s += row.cpu_s();
+        }
+    }
+    let used_s = (truth.user_ns + truth.system_ns) as f64 / 1e9;
+    ensure!(
+        (tracked_s - truth.tracked_s).abs() < EDGES.outside_s
+            && (cpu_s - used_s).abs() < EDGES.cpu_s,
+        "{tracked_s} s, of which {cpu_s} s on a CPU, in {experiments:?}; {truth:?}"
+    );
+    Ok(())
 }
 
 /// Checks that each wait for a lock that the program has counted is recorded.

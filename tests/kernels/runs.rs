@@ -37,6 +37,8 @@ pub(crate) const SCHED_EXT: &str = "sched_ext";
 pub(crate) const SCHED_EXT_DIRECTORY: &str = "/sys/kernel/sched_ext";
 /// The scheduler, in a machine.
 pub(crate) const SCHEDULER: &str = "/scheduler.bpf.o";
+/// The recording that is several experiments.
+pub(crate) const ROTATED: &str = "rotated";
 /// The recording of programs that are followed.
 pub(crate) const FOLLOWED: &str = "followed";
 /// The recording of events that are counted.
@@ -104,6 +106,12 @@ pub(crate) const RUNS: [&[Run]; 3] = [
             name: SCHED_EXT,
             args: &["-p", "hi", "-x", "off", "-F", "off", "--"],
             load: &[SELF, LOAD, SCHED_EXT],
+            beside: &[],
+        },
+        Run {
+            name: ROTATED,
+            args: &["-p", "on", "-x", "off", "-F", "off", "--rotate", "1s", "--"],
+            load: &["/workloads/spin_user", "2.5", "0"],
             beside: &[],
         },
         Run {
