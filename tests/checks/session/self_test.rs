@@ -19,8 +19,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 const RECORD: [&str; 6] = ["-F", "on", "-A", "off", "-t", "1.5"];
 const RECORD_SHORT: [&str; 6] = ["-F", "on", "-A", "off", "-t", "0.7"];
 /// The number of recordings beside busy loops.
-const BUSY_RECORDINGS: u32 = 20;
-const BUSY_DOCTORS: u32 = 3;
+const BUSY_RECORDINGS: u32 = 8;
+const BUSY_DOCTORS: u32 = 1;
 
 /// Each part that can be switched off: its name, the exit status, the finding of `kcollect doctor`
 /// and the subject of the recording's problem.

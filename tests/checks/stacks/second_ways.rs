@@ -86,7 +86,7 @@ fn root_without_the_fault_tracepoint_stacks_tell_page_faults() -> Result<()> {
 #[test]
 fn root_without_uprobe_sessions_each_return_is_probed() -> Result<()> {
     let _machine = Shared::take()?;
-    let load = ["-H", "all", "-F", "=allocations", "--", ALLOCATIONS, "100"];
+    let load = ["-H", "all", "--", ALLOCATIONS, "100"];
     let (_directory, experiment, _) = record_without("uprobe-session", &load)?;
     has_blocks(&sub_experiment(&experiment, "_allocations_PID_")?)
 }
