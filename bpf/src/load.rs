@@ -163,6 +163,16 @@ impl Programs {
         Ok((programs, rings))
     }
 
+    /// Whether allocators are probed by perf events that the kernel opens for `CAP_SYS_ADMIN` alone:
+    /// it does so since Linux 6.15, like the kernel functions that programs turn interrupts off
+    /// with.
+    #[must_use]
+    pub fn probes_need_sys_admin(&self) -> bool {
+        let settings = self.skel.maps.rodata_data.as_ref();
+        self.returns == ReturnProbes::Always
+            && settings.is_some_and(|settings| settings.turn_interrupts_off)
+    }
+
     /// Whether page faults in the kernel are noted as they happen.
     #[must_use]
     pub fn notes_kernel_faults(&self) -> bool {

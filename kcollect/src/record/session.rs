@@ -141,7 +141,8 @@ impl<'a> Session<'a> {
         let starter = starter(plan, descriptors, &signals)?;
         let dir = create(plan, output)?;
         let path = shown_path(plan, &dir);
-        if let Err(error) = privileges::drop_privileges(Requirements::of(plan)) {
+        let requirements = Requirements::of(plan, inputs.programs.probes_need_sys_admin());
+        if let Err(error) = privileges::drop_privileges(requirements) {
             output.say(&format!(
                 "privileges that are not needed any more could not be given up: {error}"
             ));

@@ -74,9 +74,10 @@ pub struct Requirements {
 }
 
 impl Requirements {
-    /// Returns those of a plan on this machine.
+    /// Returns those of a plan on this machine, where perf events that probe allocators may need
+    /// `SYS_ADMIN`.
     #[must_use]
-    pub fn of(plan: &Plan) -> Requirements {
+    pub fn of(plan: &Plan, probes_need_sys_admin: bool) -> Requirements {
         let group = plan.group.as_deref().map(|group| match group.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
@@ -89,7 +90,8 @@ impl Requirements {
             other_owner: machine::sudo_user().is_some()
                 || has_other_owner(&plan.directory)
                 || group.is_some_and(has_other_owner),
-            paranoid: level.is_some_and(|level| level > MAX_UPSTREAM_PARANOIA),
+            paranoid: level.is_some_and(|level| level > MAX_UPSTREAM_PARANOIA)
+                || probes_need_sys_admin && plan.heap.mean_bytes().is_some(),
         }
     }
 
