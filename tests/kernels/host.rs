@@ -172,18 +172,22 @@ print(*[module.__file__ for module in sys.modules.values() if getattr(module, '_
     Ok(())
 }
 
-/// Tries all kernels at once: no machine takes more than one CPU of this one.
+/// Tries all kernels, as many at once as this machine has CPUs: none takes more than one of them.
 fn try_on_each(kernels: &[Kernel], cpus: &[&str], common: &Initramfs) -> Vec<Result<Verdict>> {
-    thread::scope(|scope| {
-        let threads: Vec<_> = kernels
-            .iter()
-            .map(|kernel| scope.spawn(|| try_on(kernel, cpus, common)))
-            .collect();
-        let ended = threads.into_iter().map(|thread| thread.join());
-        ended
-            .map(|end| end.unwrap_or_else(|_| Err(anyhow!("a judge panicked"))))
-            .collect()
-    })
+    let at_once = thread::available_parallelism().map_or(1, Into::into);
+    let together = |some: &[Kernel]| -> Vec<_> {
+        thread::scope(|scope| {
+            let threads: Vec<_> = some
+                .iter()
+                .map(|kernel| scope.spawn(|| try_on(kernel, cpus, common)))
+                .collect();
+            let ended = threads.into_iter().map(|thread| thread.join());
+            ended
+                .map(|end| end.unwrap_or_else(|_| Err(anyhow!("a judge panicked"))))
+                .collect()
+        })
+    };
+    kernels.chunks(at_once).flat_map(together).collect()
 }
 
 /// Boots a kernel, and judges what was recorded there.
