@@ -163,9 +163,8 @@ impl Programs {
         Ok((programs, rings))
     }
 
-    /// Whether allocators are probed by perf events that the kernel opens for `CAP_SYS_ADMIN` alone:
-    /// it does so since Linux 6.15, like the kernel functions that programs turn interrupts off
-    /// with.
+    /// Whether allocators are probed by perf events that only `CAP_SYS_ADMIN` opens: the kernel
+    /// asks for it since Linux 6.15, as old as the functions that turn interrupts off.
     #[must_use]
     pub fn probes_need_sys_admin(&self) -> bool {
         let settings = self.skel.maps.rodata_data.as_ref();
