@@ -16,6 +16,10 @@ use crate::microstate::NumStates;
 use crate::packet::PacketDecl;
 use crate::units::Nanos;
 
+/// The label of the last sample of an experiment: all its data are written. What may still follow
+/// are copies of load objects, and the exit.
+pub const LAST_SAMPLE: &str = "stop";
+
 /// The format version that the writer claims and that gprofng 2.40 reads.
 pub const FORMAT_VERSION: &str = "12.4";
 

@@ -30,7 +30,7 @@ use crate::error::Error;
 use crate::file::open_regular;
 use crate::functions::Archives;
 use crate::log::decode::{self, Log};
-use crate::log::{LogEvent, LogHeader, ProfileDecl, StartTime, WordSize};
+use crate::log::{LAST_SAMPLE, LogEvent, LogHeader, ProfileDecl, StartTime, WordSize};
 use crate::map::{self, MapEvent};
 use crate::microstate::NumStates;
 use crate::packed::{free_bytes, packed_file, read_log, unpack};
@@ -228,6 +228,16 @@ impl Experiment {
         self.events
             .iter()
             .any(|event| matches!(event, LogEvent::Exit { .. }))
+    }
+
+    /// Returns whether all data are written: the experiment is closed, or its collector copies load
+    /// objects and closes it next.
+    pub fn has_all_data(&self) -> bool {
+        self.events.iter().any(|event| match event {
+            LogEvent::Exit { .. } => true,
+            LogEvent::Sample { label, .. } => label == LAST_SAMPLE,
+            _ => false,
+        })
     }
 
     /// Returns the events of `warnings.xml`.

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use experiment_format::elf_image::{ElfImage, ImageSymbol, PlacedText, TextSection};
 use experiment_format::ids::{Pid, Tid};
-use experiment_format::log::{Cpu, LogEvent, LogHeader, Setting, System};
+use experiment_format::log::{Cpu, LAST_SAMPLE, LogEvent, LogHeader, Setting, System};
 use experiment_format::map::{MapEvent, READ_EXECUTE};
 use experiment_format::microstate::Microstate;
 use experiment_format::packet::ClockTick;
@@ -508,6 +508,11 @@ fn a_killed_experiment_is_only_not_closed() {
                 .unwrap();
         }
     }
+    assert!(!Experiment::open(&path).unwrap().has_all_data());
+    let last = UsageRecord::default();
+    writer.sample(Nanos(5000), LAST_SAMPLE, &last).unwrap();
+    let written = Experiment::open(&path).unwrap();
+    assert!(written.has_all_data() && !written.is_closed());
     // After a kill, no file is closed, cut or released.
     std::mem::forget(writer);
     let text = display(&path, &["-metrics", "e.kcpu:name", "-functions"]);

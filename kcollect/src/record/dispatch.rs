@@ -15,6 +15,7 @@ use bpf::Programs;
 use bpf_abi::{Record, UserReturnRecord};
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::kernel::{BPF, KERNEL};
+use experiment_format::log::LAST_SAMPLE;
 use experiment_format::losses::Losses;
 use experiment_format::units::{Nanos, Ticks};
 use user_collector::archive::ArchiveStats;
@@ -40,9 +41,6 @@ const KEEP_EXITED_NS: Nanos = Nanos::from_secs(10);
 /// The time between two looks for processes that exited, nanoseconds. After so long all records of
 /// them have been applied.
 const EVICT_INTERVAL_NS: Nanos = Nanos::from_secs(1);
-
-/// The label of the sample with which an experiment ends.
-const LAST_SAMPLE: &str = "stop";
 
 /// The dispatcher of a recording's events.
 #[derive(Debug)]

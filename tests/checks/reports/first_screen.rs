@@ -94,11 +94,10 @@ fn a_wait_for_a_lock_has_its_process_and_caller() -> Result<()> {
     );
     // The report of the same experiment has the same table.
     let report = run_in(recorded.directory(), &["report"], LIMIT)?.succeeded()?;
+    let reported = table_in(&report.stdout, "Where threads waited")?;
     ensure!(
-        rows.iter()
-            .all(|row| report.stdout.contains(row.trim_end())),
-        "{rows:#?} is not in\n{}",
-        report.stdout
+        rows == reported,
+        "{rows:#?} in the summary, {reported:#?} in the report"
     );
     Ok(())
 }

@@ -440,7 +440,7 @@ struct Weighed {
     rest_ns: [u64; EXACT_STATES],
     /// The start of the experiment, since that of the recording.
     offset_ns: u64,
-    is_closed: bool,
+    has_all_data: bool,
 }
 
 impl Weighed {
@@ -460,7 +460,7 @@ impl Weighed {
             return Some(at);
         };
         // What is later than all exact times is not known yet.
-        let known = match self.is_closed {
+        let known = match self.has_all_data {
             true => end,
             false => end.min(self.cells.end_ns.max(begin)),
         };
@@ -604,7 +604,7 @@ impl Loader {
             cells,
             rest_ns: [0; EXACT_STATES],
             offset_ns: info.offset_ns.0,
-            is_closed: info.source.is_closed(),
+            has_all_data: info.source.has_all_data(),
         }
     }
 
@@ -615,7 +615,7 @@ impl Loader {
         let mut of = |owner: Owner, spans: &Spans, shared: bool| {
             for (at, spans) in spans.iter().enumerate() {
                 // Of an experiment that is still written, the ticks of a sleep come at its end.
-                if at > 0 && !founder.is_closed {
+                if at > 0 && !founder.has_all_data {
                     continue;
                 }
                 missing.extend(spans.iter().filter_map(|span| {
@@ -760,7 +760,7 @@ mod tests {
             cells,
             rest_ns: [0; EXACT_STATES],
             offset_ns: 0,
-            is_closed: true,
+            has_all_data: true,
         };
         let rows = rows.iter().map(|(thread, state, at, ticks)| TickRow {
             time_ns: Nanos(at * MS),
