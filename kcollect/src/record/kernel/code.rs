@@ -2,7 +2,7 @@
 //! the archive.
 
 use std::cell::OnceCell;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io;
 use std::ops::Range;
@@ -14,6 +14,7 @@ use experiment_format::kernel::{BPF, KERNEL};
 use experiment_format::map::MapEvent;
 use experiment_format::units::Nanos;
 use host::machine::now;
+use rustc_hash::FxHashMap;
 
 use super::archive::{self, KernelProgram};
 use super::kcore::Kcore;
@@ -61,8 +62,14 @@ impl KernelCode {
         self.symbols.as_ref()
     }
 
-    /// Drops its functions, which take megabytes, where an experiment has them all, or none.
+    /// Drops its functions, which take megabytes, where an experiment has them all, or none: then
+    /// only [`KernelCode::places`] are kept.
     pub fn drop_functions(&mut self, archive: Archive) {
+        if archive == Archive::Off
+            && let Some(symbols) = &self.symbols
+        {
+            self.places = places(symbols);
+        }
         if archive != Archive::UsedLoadObjects {
             self.symbols = None;
         }
@@ -103,7 +110,7 @@ impl KernelCode {
             programs_due_ns: Nanos::ZERO,
             archived: Vec::new(),
             objects: objects(&symbols),
-            places: places(&symbols),
+            places: BTreeMap::new(),
             symbols: Some(symbols),
             kcore: Kcore::open(),
             modules: loaded_modules(),
@@ -334,7 +341,7 @@ fn places(symbols: &Symbols) -> BTreeMap<String, String> {
     let Some((_, kernel)) = objects.find(|(name, _)| *name == KERNEL) else {
         return BTreeMap::new();
     };
-    let mut counts = HashMap::new();
+    let mut counts = FxHashMap::default();
     for symbol in kernel.symbols() {
         *counts.entry(symbol.name).or_insert(0_u32) += 1;
     }
