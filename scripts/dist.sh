@@ -82,7 +82,7 @@ if readelf -lW "$program" | grep -q INTERP; then
 fi
 readelf -hW "$program" | grep -q 'Type: *DYN' || fail "$program cannot be loaded anywhere"
 
-# The libraries that are linked besides crates, each with the package that it comes from.
+# The libraries that are linked in addition to crates, each with the package that it comes from.
 linked=
 built_using=
 for library in c gcc_eh elf z ${libraries# }; do
@@ -96,12 +96,12 @@ for library in c gcc_eh elf z ${libraries# }; do
 done
 
 # Not optimised, like the tests: compiling would take longer than running.
-beside=$directory/beside
-rm -rf "$beside"
-mkdir "$beside"
+extra=$directory/extra
+rm -rf "$extra"
+mkdir "$extra"
 # shellcheck disable=SC2086 # a list of words
 cargo run --locked -p kcollect --example dist -- \
-    "$beside" "$(date -u -d "@$moment" +%F)" "$target" $linked
+    "$extra" "$(date -u -d "@$moment" +%F)" "$target" $linked
 
 # put MODE FILE NEW: copies FILE to NEW, and creates the directories above it.
 put() {
@@ -112,13 +112,13 @@ put() {
 # ROOT/PREFIX.
 tree() {
     put 755 "$program" "$1/$2/bin/kcollect"
-    for page in "$beside"/man/*.1; do
+    for page in "$extra"/man/*.1; do
         put 644 "$page" "$1/$2/share/man/man1/$(basename "$page")"
     done
-    put 644 "$beside/completions/kcollect.bash" "$1/$2/share/bash-completion/completions/kcollect"
-    put 644 "$beside/completions/_kcollect" "$1/$2/share/zsh/$3/_kcollect"
-    put 644 "$beside/completions/kcollect.fish" "$1/$2/share/fish/vendor_completions.d/kcollect.fish"
-    for file in README.md ACCURACY.md ARCHITECTURE.md BENCHMARKS.md CHANGELOG.md CONTRIBUTING.md LICENSE-APACHE LICENSE-GPL "$beside/copyright" "$beside/THIRD-PARTY"; do
+    put 644 "$extra/completions/kcollect.bash" "$1/$2/share/bash-completion/completions/kcollect"
+    put 644 "$extra/completions/_kcollect" "$1/$2/share/zsh/$3/_kcollect"
+    put 644 "$extra/completions/kcollect.fish" "$1/$2/share/fish/vendor_completions.d/kcollect.fish"
+    for file in README.md ACCURACY.md ARCHITECTURE.md BENCHMARKS.md CHANGELOG.md CONTRIBUTING.md LICENSE-APACHE LICENSE-GPL "$extra/copyright" "$extra/THIRD-PARTY"; do
         put 644 "$file" "$1/$2/share/doc/kcollect/$(basename "$file")"
     done
     # The README links to them.
@@ -183,7 +183,7 @@ Description: profiler of whole machines, kernel and user
 CONTROL
 # An administrator's changes stay when the package is upgraded.
 echo /etc/kcollect.toml >"$root/DEBIAN/conffiles"
-# The service is not started by itself. One that runs goes on in the new program.
+# The service is not started by itself. One that runs continues in the new program.
 cat >"$root/DEBIAN/postinst" <<'POSTINST'
 #!/bin/sh
 set -e

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Unpacks kernels that kcollect is tested on, besides the running one, each into DIRECTORY/NAME. A
+# Unpacks kernels that kcollect is tested on, in addition to the running one, each into DIRECTORY/NAME. A
 # NAME is a series of Debian's (6.1), `newest` for the newest of trixie-backports, whichever that is
 # today, or `rt` for the newest with PREEMPT_RT. They are Debian's for clouds, which are small and
 # have the drivers of a virtual machine; `rt` exists only for all machines.

@@ -71,7 +71,7 @@ have_static() {
 # The missing things: as words for messages, and as packages.
 missing=
 packages=
-lacks() {
+missing() {
     missing="$missing${missing:+, }$1"
     packages="$packages${packages:+ }$2"
 }
@@ -79,87 +79,87 @@ lacks() {
 find_missing() {
     missing=
     packages=
-    have clang || lacks clang clang
+    have clang || missing clang clang
     # The C library's headers are not part of gcc's package, and nothing can be linked without that
     # library.
-    echo '#include <stdlib.h>' | cc -fsyntax-only -x c - 2>/dev/null || lacks "a C compiler" "gcc libc6-dev"
-    have make || lacks make make
+    echo '#include <stdlib.h>' | cc -fsyntax-only -x c - 2>/dev/null || missing "a C compiler" "gcc libc6-dev"
+    have make || missing make make
     if have pkg-config; then
-        pkg-config --exists libelf || lacks "libelf with headers" libelf-dev
-        pkg-config --exists zlib || lacks "zlib with headers" zlib1g-dev
+        pkg-config --exists libelf || missing "libelf with headers" libelf-dev
+        pkg-config --exists zlib || missing "zlib with headers" zlib1g-dev
     else
-        lacks pkg-config pkg-config
-        lacks "libelf with headers" libelf-dev
-        lacks "zlib with headers" zlib1g-dev
+        missing pkg-config pkg-config
+        missing "libelf with headers" libelf-dev
+        missing "zlib with headers" zlib1g-dev
     fi
     case $purpose in
     test | kernels | bench)
-        have gprofng || lacks "gprofng (binutils 2.39 or later)" binutils
-        perf_works || lacks perf "$(perf_package)"
+        have gprofng || missing "gprofng (binutils 2.39 or later)" binutils
+        perf_works || missing perf "$(perf_package)"
         # Its assembly is unwound.
-        have openssl || lacks openssl openssl
+        have openssl || missing openssl openssl
         # Lines and inlined functions are compared with llvm-addr2line's; dwz moves debug
         # information into a common file.
-        have llvm-addr2line || lacks llvm-addr2line llvm
-        have dwz || lacks dwz dwz
+        have llvm-addr2line || missing llvm-addr2line llvm
+        have dwz || missing dwz dwz
         # It compresses symbol tables as Fedora's programs have them; debuginfod serves debug files.
-        have xz || lacks xz xz-utils
-        have debuginfod || lacks debuginfod debuginfod
+        have xz || missing xz xz-utils
+        have debuginfod || missing debuginfod debuginfod
         # Files on it have other device numbers in the kernel than for user space.
-        have mkfs.btrfs || lacks mkfs.btrfs btrfs-progs
+        have mkfs.btrfs || missing mkfs.btrfs btrfs-progs
         # For a disk that fails.
-        [ -x /sbin/mkfs.ext4 ] || have mkfs.ext4 || lacks mkfs.ext4 e2fsprogs
+        [ -x /sbin/mkfs.ext4 ] || have mkfs.ext4 || missing mkfs.ext4 e2fsprogs
         # It runs the service.
-        [ -x /lib/systemd/systemd ] || lacks systemd systemd
+        [ -x /lib/systemd/systemd ] || missing systemd systemd
         # It makes system calls fail.
-        have strace || lacks strace strace
+        have strace || missing strace strace
         # Programs of its language have unwind tables and a memory profile of their own.
-        have go || lacks Go golang-go
+        have go || missing Go golang-go
         # It opens the pages.
-        have_browser || lacks Chromium "$(browser_package)"
+        have_browser || missing Chromium "$(browser_package)"
         ;;
     dist | test-dist)
         # The start files and libraries of a static program, and the libraries that libelf was built
         # with.
-        { have_static libc.a && have_static rcrt1.o; } || lacks "the C library, static" libc6-dev
-        have_static libelf.a || lacks "libelf, static" libelf-dev
-        have_static libz.a || lacks "zlib, static" zlib1g-dev
+        { have_static libc.a && have_static rcrt1.o; } || missing "the C library, static" libc6-dev
+        have_static libelf.a || missing "libelf, static" libelf-dev
+        have_static libz.a || missing "zlib, static" zlib1g-dev
         case " $(pkg-config --static --libs-only-l libelf 2>/dev/null)" in
-        *" -lzstd"*) have_static libzstd.a || lacks "zstd, static" libzstd-dev ;;
+        *" -lzstd"*) have_static libzstd.a || missing "zstd, static" libzstd-dev ;;
         esac
-        have readelf || lacks readelf binutils
-        have dpkg-deb || lacks dpkg-deb dpkg
-        have xz || lacks xz xz-utils
+        have readelf || missing readelf binutils
+        have dpkg-deb || missing dpkg-deb dpkg
+        have xz || missing xz xz-utils
         ;;
     esac
     if [ "$purpose" = test-dist ]; then
-        have gprofng || lacks "gprofng (binutils 2.39 or later)" binutils
-        have man || lacks man man-db
-        have groff || lacks groff groff
-        have unshare || lacks unshare util-linux
-        have bash || lacks bash bash
+        have gprofng || missing "gprofng (binutils 2.39 or later)" binutils
+        have man || missing man man-db
+        have groff || missing groff groff
+        have unshare || missing unshare util-linux
+        have bash || missing bash bash
     fi
     if [ "$purpose" = kernels ]; then
-        have qemu-system-x86_64 || lacks qemu-system-x86_64 qemu-system-x86
+        have qemu-system-x86_64 || missing qemu-system-x86_64 qemu-system-x86
     fi
     if [ "$purpose" = btf ]; then
         # Kernels are compressed in one of these ways.
-        have zstd || lacks zstd zstd
-        have lz4 || lacks lz4 lz4
-        have xz || lacks xz xz-utils
+        have zstd || missing zstd zstd
+        have lz4 || missing lz4 lz4
+        have xz || missing xz xz-utils
     fi
     if [ "$purpose" = kernels ] || [ "$purpose" = btf ]; then
         # Their packages are Debian's, signed with its keys.
-        have apt-get || lacks apt-get apt
-        have dpkg-deb || lacks dpkg-deb dpkg
-        [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || lacks "the keys of Debian's archive" debian-archive-keyring
+        have apt-get || missing apt-get apt
+        have dpkg-deb || missing dpkg-deb dpkg
+        [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || missing "the keys of Debian's archive" debian-archive-keyring
     fi
     if [ "$purpose" = bench ]; then
-        have offcputime || lacks "offcputime of bcc's libbpf-tools" libbpf-tools
+        have offcputime || missing "offcputime of bcc's libbpf-tools" libbpf-tools
         # For a load. The server's own package would start a server.
-        have redis-check-rdb || lacks "redis, as its tools have it" redis-tools
+        have redis-check-rdb || missing "redis, as its tools have it" redis-tools
         # For another load, of 200 processes.
-        have perl || lacks perl perl-base
+        have perl || missing perl perl-base
     fi
 }
 

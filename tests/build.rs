@@ -74,11 +74,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         let names = [names[0].as_str(), names[1].as_str()];
         compile("bare", name, &[target, CALLS, BARE, &names])?;
     }
-    for (name, room) in [("one", 24), ("two", 72)] {
+    for (name, buffer) in [("one", 24), ("two", 72)] {
         let names = [
             format!("-DLEAF=leaf_{name}"),
             format!("-DMIDDLE=middle_{name}"),
-            format!("-DROOM={room}"),
+            format!("-DROOM={buffer}"),
         ];
         let names = [names[0].as_str(), names[1].as_str(), names[2].as_str()];
         compile(

@@ -27,7 +27,7 @@
 #define TIME_SLOTS	 16
 #define TIME_SLOT(state) ((state) & (TIME_SLOTS - 1))
 
-/* In place of the scheduler's sum of a thread that is running: the sum is behind, the clock is not.
+/* In place of the scheduler's sum of a thread that is running: the sum is after, the clock is not.
  */
 #define RUN_TIME_UNKNOWN (~0ULL)
 

@@ -11,7 +11,7 @@
 extern const volatile __u64 period_ns;
 extern const volatile bool record_idle;
 
-/* Threads are tracked only while `recording` is set; the grid goes on regardless, so that a pause
+/* Threads are tracked only while `recording` is set; the grid continues regardless, so that a pause
  * moves no boundary. Only boundaries after begin_ns count, and none after until_ns (0: no end yet),
  * however late a CPU counts them. CLOCK_MONOTONIC. Written by bpf/src/recording.rs: until_ns is in
  * the past until begin_ns and `recording` are set, so that a CPU that looks meanwhile counts

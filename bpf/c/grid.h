@@ -27,7 +27,7 @@
  * thread that is woken and preempts another one has the CPU's time from its wake-up on, though it
  * runs only when the interrupt that woke it has ended; that takes microseconds, and in a virtual
  * machine as long as some threads run. If those boundaries were the preempted thread's, a thread
- * that blocks often would lack a third of its ticks on a CPU beside one that never blocks.
+ * that blocks often would miss a third of its ticks on a CPU next to one that never blocks.
  */
 #ifndef KCOLLECT_GRID_H
 #define KCOLLECT_GRID_H

@@ -82,7 +82,7 @@ struct allocating_thread {
 	__u64 sp;
 	__u64 bytes;
 	__u64 entered_ns;
-	__u64 former;	   /* the sampled block that it reallocates, or 0 */
+	__u64 old_address;	   /* the sampled block that it reallocates, or 0 */
 	__u64 put_at;	   /* where it puts the address; 0: it returns that */
 	__u32 user_return; /* the number of its user stack */
 	__u16 sampled;
@@ -209,7 +209,7 @@ static __always_inline bool remove_block(struct task_struct *task, __u64 address
 	return address && !bpf_map_delete_elem(&kc_blocks, &block);
 }
 
-/* Keeps a block that was sampled. Returns whether there is room. */
+/* Keeps a block that was sampled. Returns whether there is space. */
 static __always_inline bool keep_block(struct task_struct *task, __u64 address)
 {
 	struct block block = {.address = address, .pid = task->tgid};
@@ -279,7 +279,7 @@ static __always_inline void begin_outer(struct allocating_thread *thread, const 
 }
 
 /* Unwinds the user stack of a sampled call. It is copied, if a table is not there yet, only while
- * the ring has room for many: rather a stack is cut than a block lost. */
+ * the ring has space for many: rather a stack is cut than a block lost. */
 static __always_inline void capture_allocation(struct user_scratch *out, struct task_struct *task,
 					       __u32 scratch_index, __u32 cpu)
 {
@@ -315,7 +315,7 @@ static __always_inline __u32 send_allocation_stack(struct task_struct *task,
 	return thread->number;
 }
 
-/* Returns whether the ring has room for a sampled block. Half of it is left to ticks: blocks may
+/* Returns whether the ring has space for a sampled block. Half of it is left to ticks: blocks may
  * come without end. */
 static __always_inline bool has_room(void)
 {
@@ -487,7 +487,7 @@ static __always_inline bool enter(struct pt_regs *regs)
 	thread->kept = !(cookie & PROBE_WITHOUT_FREES);
 	thread->bytes = call.bytes;
 	thread->entered_ns = now_ns;
-	thread->former = call.block;
+	thread->old_address = call.block;
 	thread->put_at = call.put_at;
 	thread->sp = sp;
 	use->sampled++;
@@ -526,10 +526,10 @@ static __always_inline void leave(struct pt_regs *regs)
 	    (address || bpf_probe_read_user(&address, sizeof(address), (void *)thread->put_at)))
 		return;
 	/* A block whose size becomes 0 is freed. One that can't be reallocated is still there. */
-	if (thread->former && (address || !thread->bytes))
-		send_block(task, thread->entered_ns, thread->former, 0, true, 0);
-	else if (thread->former)
-		keep_block(task, thread->former);
+	if (thread->old_address && (address || !thread->bytes))
+		send_block(task, thread->entered_ns, thread->old_address, 0, true, 0);
+	else if (thread->old_address)
+		keep_block(task, thread->old_address);
 	if (thread->sampled && address)
 		allocated(task, thread, address);
 }

@@ -17,7 +17,7 @@
  *	    call leaves with ERESTARTSYS: sent, and kept in io_thread.interrupted
  *	       |                   |                          |
  *	 it is made again,    rt_sigreturn leaves      the handler jumps elsewhere,
- *	 from the same place  behind the call, with    or the thread exits:
+ *	 from the same place  after the call, with    or the thread exits:
  *	       |              the result (EINTR)       nothing follows
  *	       |                   |
  *	       +-------------------+--> sent again, with the time of the first entry
@@ -237,7 +237,7 @@ static __always_inline void send_io_call(struct cpu_stats *stats, struct task_st
 		stats->io_calls_lost++;
 }
 
-/* Returns the index in traced_calls of the call behind which a signal's handler has returned, which
+/* Returns the index in traced_calls of the call after which a signal's handler has returned, which
  * has the result that the registers have; UNTRACED_CALL if it is not traced. */
 static __always_inline __u32 call_before_handler(struct io_thread *thread,
 						 const struct pt_regs *regs)

@@ -26,7 +26,7 @@ struct {
 
 #define MAX_NAME_BYTES 256
 
-/* A power of two, above the length of any record, and with room for a name behind any path. */
+/* A power of two, above the length of any record, and with space for a name after any path. */
 #define FILE_RECORD_BYTES	   1024
 #define FILE_RECORD_LENGTH(length) ((length) & (FILE_RECORD_BYTES - 1))
 
@@ -54,7 +54,7 @@ struct path_walk {
 	__u32 end; /* enum path_end */
 };
 
-/* Adds the name of a file or directory to a path, and goes on to its directory. Where a file system
+/* Adds the name of a file or directory to a path, and continues to its directory. Where a file system
  * is mounted, its root has no name, and the directory that it is mounted on is next. */
 static long add_name(__u64 index, struct path_walk *walk)
 {
@@ -137,7 +137,7 @@ static __always_inline void send_path(struct io_file_scratch *out, const struct 
 	out->record.mode = BPF_CORE_READ(file, f_inode, i_mode);
 	out->record.bytes = walk.bytes;
 	out->record.end = walk.end;
-	/* If there is no room in the ring, the next operation sends it. */
+	/* If there is no space in the ring, the next operation sends it. */
 	if (send(out->record.header.cpu, out,
 		 FILE_RECORD_LENGTH(sizeof(out->record) + 8 * words)))
 		bpf_map_update_elem(&kc_io_files, &number, &sent, 0);

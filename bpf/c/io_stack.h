@@ -26,14 +26,14 @@
 #define MAX_DECIDING 32
 
 /* Each read of user memory takes as long as many words of one, and a stack may have a buffer in it:
- * the words are read in so many parts, of so many words. */
+ * the words are read in that many parts, of that many words. */
 #define STACK_PARTS 4
 #define PART_WORDS  128
 
-/* Of a stack that is copied so many words are compared: a power of two. Functions of programs that
+/* Of a stack that is copied that many words are compared: a power of two. Functions of programs that
  * are not optimised take hundreds of bytes each. */
 #define NEXT_WORDS	 (STACK_PARTS * PART_WORDS)
-#define LEAST_NEXT_WORDS 64
+#define MIN_NEXT_WORDS 64
 
 /* The words of a stack that decide where its frames are. */
 struct deciding_words {
@@ -43,7 +43,7 @@ struct deciding_words {
 	struct {
 		__u32 at; /* in words from the stack pointer on */
 		__u32 words;
-	} parts[STACK_PARTS];	/* those behind the last have no words */
+	} parts[STACK_PARTS];	/* those after the last have no words */
 	__u16 at[MAX_DECIDING]; /* indexes in `words` of the scratch, where one part follows another
 				 */
 };
@@ -146,8 +146,8 @@ static __always_inline __u64 hash_next(struct io_stack_scratch *scratch, struct 
 
 	/* The stack may end before that. */
 	if (bpf_probe_read_user(scratch->words, NEXT_WORDS * sizeof(__u64), (void *)sp)) {
-		count = LEAST_NEXT_WORDS;
-		if (bpf_probe_read_user(scratch->words, LEAST_NEXT_WORDS * sizeof(__u64),
+		count = MIN_NEXT_WORDS;
+		if (bpf_probe_read_user(scratch->words, MIN_NEXT_WORDS * sizeof(__u64),
 					(void *)sp))
 			return 0;
 	}
@@ -179,7 +179,7 @@ static __always_inline __u64 hash_deciding(struct io_stack_scratch *scratch,
 	return hash;
 }
 
-/* Returns the index in the scratch of a word that is `at` words from the stack pointer; one behind
+/* Returns the index in the scratch of a word that is `at` words from the stack pointer; one after
  * its end if there is none. */
 static __always_inline __u32 index_in_parts(struct deciding_words *deciding, __u32 at)
 {
@@ -211,7 +211,7 @@ static __always_inline __u64 decides(struct io_stack_scratch *scratch, __u64 at)
 		scratch->undecided = 1;
 		return 0;
 	}
-	/* For the verifier it is masked behind the barrier. */
+	/* For the verifier it is masked after the barrier. */
 	barrier_var(count);
 	deciding->at[count & (MAX_DECIDING - 1)] = index;
 	deciding->hash = hashed(deciding->hash, word);

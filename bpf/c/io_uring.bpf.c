@@ -7,7 +7,7 @@
  * between its record is kept here. An operation that completes again and again (multishot) posts
  * all its results but the last one without the request, with its user data alone.
  *
- * A completion for which the ring has no room goes into a list, and its tracepoint has the user
+ * A completion for which the ring has no space goes into a list, and its tracepoint has the user
  * data and the result, but not the request. Requests need not differ in these, so it is looked for
  * where those are whose completions are being posted.
  *
@@ -31,7 +31,7 @@ const volatile bool completion_is_pointer;
  * completions. */
 const volatile __u64 request_goes_on, skips_linked;
 
-/* A program has as many requests at a time as its queues are long, or more. What finds no room
+/* A program has as many requests at a time as its queues are long, or more. What finds no space
  * counts as lost. */
 #define MAX_IO_URING_REQUESTS 16384
 
@@ -110,7 +110,7 @@ static __always_inline __u32 descriptor_of(const struct io_kiocb *request, __u32
 						  : request->cqe.fd;
 }
 
-/* Keeps the record of a request until it completes. Returns whether there is room. */
+/* Keeps the record of a request until it completes. Returns whether there is space. */
 static __always_inline bool keep_request(const struct io_kiocb *request,
 					 struct io_call_record *record)
 {
@@ -333,7 +333,7 @@ int kc_io_complete(__u64 *ctx)
 	return 0;
 }
 
-/* A completion for which there is no room, and the request of it. */
+/* A completion for which there is no space, and the request of it. */
 struct overflow {
 	struct io_cqe completed;
 	__u64 next;
@@ -341,7 +341,7 @@ struct overflow {
 };
 
 /* Completions are posted in the order of the list of requests. So the next one after the last is
- * mostly the one; otherwise so many from the beginning on are compared: a program that never takes
+ * mostly the one; otherwise that many from the beginning on are compared: a program that never takes
  * what has completed must not pay for the whole list each time. */
 #define MAX_AFTER_LAST 64
 #define MAX_FROM_FIRST 256

@@ -35,7 +35,7 @@ static __always_inline __u64 maple_pivots(__u64 type)
 	return RANGE_PIVOTS - maple_less(type ^ MAPLE_ARANGE_64, 1) * (RANGE_PIVOTS - ARANGE_PIVOTS);
 }
 
-/* Returns the index in a node with so many pivots of the child for an address. Pivots behind that
+/* Returns the index in a node with that many pivots of the child for an address. Pivots after that
  * of the last child but one are 0, or the highest address of the node. Ranges are of whole
  * pages. */
 static __always_inline __u64 maple_slot(const __u64 *node, __u64 pivots, __u64 address)

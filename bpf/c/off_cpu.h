@@ -138,7 +138,7 @@ static __always_inline bool is_frozen(struct task_struct *task, __u32 state)
  * once. */
 __attribute__((noinline)) __u32 kc_fault_of_current(bool user);
 
-/* Returns the state of a thread that blocks. `state` is the scheduler's; `out` has room for the
+/* Returns the state of a thread that blocks. `state` is the scheduler's; `out` has space for the
  * stack of a thread that is not the current one, whose faults all count as data faults. */
 static __always_inline __u32 blocked_state(struct task_struct *task, struct thread *thread,
 					   __u32 state, struct tick_scratch *out, bool is_current)

@@ -57,16 +57,16 @@ static __always_inline __u32 fullness(__u32 cpu)
 {
 	__u32 index = cpu / CPUS_PER_RING, only = 0, full;
 	void *ring = bpf_map_lookup_elem(&kc_rings, &index);
-	__u32 *behind = bpf_map_lookup_elem(&kc_backlog, &only);
+	__u32 *after = bpf_map_lookup_elem(&kc_backlog, &only);
 
-	if (!ring || !behind)
+	if (!ring || !after)
 		return 8;
 	full = 8 * bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) /
 	       bpf_ringbuf_query(ring, BPF_RB_RING_SIZE);
-	return full > *behind ? full : *behind;
+	return full > *after ? full : *after;
 }
 
-/* Sends `size` bytes into the ring of a CPU; returns false if there is no room. The reader drains
+/* Sends `size` bytes into the ring of a CPU; returns false if there is no space. The reader drains
  * the rings periodically and is woken only when an eighth of a ring is full, since a wake-up for
  * each record would cost more than the record; and before stack copies get shorter, which begins at
  * a quarter. `wake`: the reader is woken all the same. */
@@ -74,14 +74,14 @@ static __always_inline bool send_and_wake(__u32 cpu, void *record, __u64 size, b
 {
 	__u32 index = cpu / CPUS_PER_RING;
 	void *ring = bpf_map_lookup_elem(&kc_rings, &index);
-	__u64 used, room;
+	__u64 used, size;
 
 	if (!ring)
 		return false;
 	used = bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA);
-	room = bpf_ringbuf_query(ring, BPF_RB_RING_SIZE);
+	size = bpf_ringbuf_query(ring, BPF_RB_RING_SIZE);
 	return !bpf_ringbuf_output(ring, record, size,
-				   wake || used > room / 8 ? BPF_RB_FORCE_WAKEUP
+				   wake || used > size / 8 ? BPF_RB_FORCE_WAKEUP
 							   : BPF_RB_NO_WAKEUP);
 }
 

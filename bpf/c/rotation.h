@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * Rotation: one experiment of a recording ends and the next one begins. The account of each thread
- * is closed as of that instant, rotation_ns, and goes on in the next experiment. kc_close_all
+ * is closed as of that instant, rotation_ns, and continues in the next experiment. kc_close_all
  * reaches all threads within milliseconds. A thread that is switched before that is reached by its
  * context switch, so no switch is missed, and no thread that begins or exits meanwhile.
  */
@@ -15,7 +15,7 @@
 #include "thread.h"
 
 /* Returns whether a thread's account has to be closed as of the rotation `began_ns`, at which the
- * present experiment began. That of a thread which kc_close_all does not see goes on: what is
+ * present experiment began. That of a thread which kc_close_all does not see continues: what is
  * closed when the experiment is written comes too late. */
 static __always_inline bool is_of_ended(struct thread *thread, __u64 began_ns)
 {
@@ -44,10 +44,10 @@ static __always_inline __u64 stolen_from(struct thread *thread)
 	return stats ? stolen_until_count(stats) : 0;
 }
 
-/* A closed account goes on as of the same instant, `at_ns` by the scheduler's clock, in the state
+/* A closed account continues as of the same instant, `at_ns` by the scheduler's clock, in the state
  * in which it was closed. `index`: the boundaries before the rotation on the CPU that the thread
  * left. */
-static __always_inline void go_on(struct thread *thread, __u64 rotation, __u64 index, __u64 at_ns,
+static __always_inline void reopen_account(struct thread *thread, __u64 rotation, __u64 index, __u64 at_ns,
 				  __u32 state, __u32 detail, __u64 run_delay)
 {
 	thread->grid_index = index;

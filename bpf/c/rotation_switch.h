@@ -88,7 +88,7 @@ static __noinline bool end_at_switch(struct task_struct *task, struct thread *th
 	}
 	if (!record || !send(cpu, record, sizeof(*record)))
 		stats->thread_records_lost++;
-	go_on(thread, rotation, index, at_ns, state, detail, delay);
+	reopen_account(thread, rotation, index, at_ns, state, detail, delay);
 	return true;
 }
 

@@ -228,7 +228,7 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 				       __u64 began_ns, __u64 now_ns, __u64 stolen_ns,
 				       bool preempted, __u32 prev_state, __u32 cpu)
 {
-	/* A thread that exits before data begin needs no storage. Without a branch, behind which an
+	/* A thread that exits before data begin needs no storage. Without a branch, after which an
 	 * old verifier follows everything twice. */
 	struct thread *thread = bpf_task_storage_get(
 		&kc_threads, prev, 0, recording & create_storage);

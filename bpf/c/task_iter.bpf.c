@@ -6,7 +6,7 @@
  * writes the off-CPU intervals that were still open.
  *
  * The records of each thread go to the reader of the iterator and not into a ring: however many
- * there are, they need no room. The reader must take less at a time than the kernel buffers (32
+ * there are, they need no space. The reader must take less at a time than the kernel buffers (32
  * KiB), or a program is run again for a thread whose account it has closed.
  *
  * The threads run meanwhile. Beginning and closing claim the account first; reporting copies it and
@@ -211,7 +211,7 @@ int kc_close_all(struct bpf_iter__task *ctx)
 	out->thread.header.detail = detail;
 	bpf_seq_write(seq, &out->thread, sizeof(out->thread));
 	if (recording)
-		go_on(thread, end_ns, index, now_ns, state, detail, delay);
+		reopen_account(thread, end_ns, index, now_ns, state, detail, delay);
 	else
 		thread->account.tracking = NOT_TRACKED;
 	return 0;

@@ -5,7 +5,7 @@
  * user space.
  *
  * A short-lived process may exit before user space has read the files that it maps; a stack copy
- * makes its ticks as good as others. Copies are large, and are made only while the ring has room
+ * makes its ticks as good as others. Copies are large, and are made only while the ring has space
  * for them.
  */
 #ifndef KCOLLECT_USER_STACK_H
@@ -33,7 +33,7 @@ struct ignored {
 
 extern struct ignored kc_ignored SEC(".maps");
 
-/* Size of a stack copy in pieces, beside the registers: a compiler's recursion takes tens of
+/* Size of a stack copy in pieces, next to the registers: a compiler's recursion takes tens of
  * KiB. */
 #define MAX_PIECES 15
 /* When the ring fills up: enough for short-lived processes. */
@@ -58,7 +58,7 @@ static __always_inline long read_piece(void *to, __u32 size, __u64 from, struct 
 }
 
 /* Returns the address of a word in the scratch. Its index is masked here for the verifier; `words`
- * has room for a piece more. */
+ * has space for a piece more. */
 static __always_inline __u64 *word_at(struct user_scratch *out, __u32 index)
 {
 	barrier_var(index);
@@ -137,7 +137,7 @@ static long copy_other_small_piece(__u64 number, struct copying *at)
 	return copy_piece(at, at->other, MAX_ITER_WORDS, SMALL_PIECE_BYTES);
 }
 
-/* Copies what the unwind needs to go on from the last frame: its registers, and the stack from its
+/* Copies what the unwind needs to continue from the last frame: its registers, and the stack from its
  * pointer on, `pieces` pieces and a part of one. */
 static __always_inline void copy_stack(struct user_scratch *out, struct task_struct *other,
 				       __u32 pieces)
@@ -330,7 +330,7 @@ static __always_inline void capture_sleeper_stack(struct user_scratch *out,
 		copy_stack(out, task, MAX_PIECES);
 }
 
-/* Returns whether user space should be woken for a stack: it lacks the table of a file. Seldom, for
+/* Returns whether user space should be woken for a stack: it does not have the table of a file. Seldom, for
  * it takes time to make one. */
 static __always_inline bool wakes(const struct user_scratch *out, struct cpu_stats *stats)
 {

@@ -287,7 +287,7 @@ static __always_inline void scan_words(struct user_scratch *out)
 		out->scan_words -= scanned;
 }
 
-/* Goes on with the last scan, if the caller that it found led nowhere. Returns 0, or 1 at the end
+/* Continues with the last scan, if the caller that it found led nowhere. Returns 0, or 1 at the end
  * of the stack. */
 static __always_inline int scan_again(struct user_scratch *out)
 {

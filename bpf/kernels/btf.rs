@@ -294,7 +294,7 @@ impl Types {
         })
     }
 
-    /// The type behind typedefs and qualifiers.
+    /// The type after typedefs and qualifiers.
     pub(crate) fn resolved(&self, mut id: u32) -> u32 {
         while let kind::TYPEDEF | kind::VOLATILE | kind::CONST | kind::RESTRICT | kind::TYPE_TAG =
             self.get(id).kind()

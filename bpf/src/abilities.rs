@@ -1,4 +1,4 @@
-//! What the running kernel offers, and which way is taken where it lacks something.
+//! What the running kernel offers, and which way is taken where it does not have something.
 
 use crate::kernel_types::Feature;
 use crate::load::has_fault_tracepoint;

@@ -15,10 +15,10 @@ use crate::kernel_types::Feature;
 use crate::skeleton::OpenKcollectSkel;
 use crate::{Error, KernelTypes, Programs};
 
-/// The fewest blocks that the programs have room for.
+/// The fewest blocks that the programs have space for.
 const MIN_BLOCKS: u32 = 65_536;
 
-/// The allocated bytes of all traced processes for whose samples there is room.
+/// The allocated bytes of all traced processes for whose samples there is space.
 const MAX_ALLOCATED_BYTES: u64 = 64 << 30;
 
 /// How blocks are chosen, and probes attached.
@@ -309,7 +309,7 @@ impl Programs {
             .fold(ProbeUse::default(), ProbeUse::plus))
     }
 
-    /// Drops blocks of a process that have ended, so that there is room for others.
+    /// Drops blocks of a process that have ended, so that there is space for others.
     pub fn forget_blocks(&self, pid: u32, addresses: &[u64]) {
         for address in addresses {
             let mut key = [0; 16];
@@ -349,9 +349,10 @@ impl Programs {
         let returns = (probe.function != AllocatorFunction::Free).then_some(true);
         // Returns first: a call of which only the return was seen is none.
         returns.into_iter().chain([false]).map(move |retprobe| {
-            let program = match retprobe {
-                true => &self.skel.progs.kc_allocator_out,
-                false => &self.skel.progs.kc_allocator_in,
+            let program = if retprobe {
+                &self.skel.progs.kc_allocator_out
+            } else {
+                &self.skel.progs.kc_allocator_in
             };
             let options = UprobeOpts {
                 cookie: process.cookie_of(&probe),

@@ -88,9 +88,10 @@ impl OverflowCounters<'_> {
         let what = || format!("attach counter {counter} on CPU {cpu}");
         let file = event.try_clone().map(File::from);
         let file = file.map_err(|error| step(what())(error.into()))?;
-        let program = match tracepoint {
-            true => &self.programs.skel.progs.kc_tracepoint,
-            false => &self.programs.skel.progs.kc_overflow,
+        let program = if tracepoint {
+            &self.programs.skel.progs.kc_tracepoint
+        } else {
+            &self.programs.skel.progs.kc_overflow
         };
         let options = PerfEventOpts {
             cookie: counter.into(),

@@ -18,7 +18,7 @@ const COMPLETED: &str = "io_uring_complete";
 /// The parameters of the latter where one of them is a pointer to what completed: the program's
 /// own, the ring and the request are before it.
 const WITH_POINTER: usize = 4;
-/// That of a completion for which there is no room, and that of a request that is cancelled since
+/// That of a completion for which there is no space, and that of a request that is cancelled since
 /// one that it is linked to has failed.
 const OVERFLOWED: &str = "io_uring_cqe_overflow";
 const LINK_FAILED: &str = "io_uring_fail_link";

@@ -218,7 +218,7 @@ fn may_turn_interrupts_off(types: &KernelTypes) -> bool {
 
 fn open_and_load(settings: &Settings<'_>) -> libbpf_rs::Result<KcollectSkel<'static>> {
     // One object for the life of the process: a leak of a few words makes a skeleton without a
-    // borrowed owner beside it.
+    // borrowed owner next to it.
     let object = Box::leak(Box::new(MaybeUninit::uninit()));
     let mut open = KcollectSkelBuilder::default().open(object)?;
     if let Some(bss) = open.maps.bss_data.as_deref_mut() {

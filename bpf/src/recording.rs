@@ -28,7 +28,7 @@ impl Programs {
     /// [`Error::Step`] when the threads can't be iterated over, or a CPU's idle time until now
     /// can't be counted.
     pub fn set_recording(&mut self, on: bool, clock: impl Fn() -> u64) -> Result<u64, Error> {
-        // The kernel keeps room for one thread's storage ready on each CPU, and makes more in an
+        // The kernel keeps space for one thread's storage ready on each CPU, and makes more in an
         // interrupt: at the first context switches after the beginning it would not suffice.
         if on {
             iterate(&self.skel.progs.kc_track_all)?;
@@ -157,7 +157,7 @@ impl Programs {
     }
 
     /// Closes the accounts of all living threads, when data have ended, and returns their times and
-    /// counts and the off-CPU intervals that go on.
+    /// counts and the off-CPU intervals that continue.
     ///
     /// # Errors
     /// As [`Programs::report_threads`].

@@ -1,7 +1,7 @@
 //! The reader of a BPF ring buffer, as the kernel's documentation of `BPF_MAP_TYPE_RINGBUF` has it:
 //! the kernel writes the producer's position and the records, this the consumer's position.
 //!
-//! libbpf maps the data twice, one behind the other, so that each record is in one piece. Its
+//! libbpf maps the data twice, one after the other, so that each record is in one piece. Its
 //! memory then counts twice for this process. Here every record is copied anyway, so it may be in
 //! two pieces.
 
@@ -96,7 +96,7 @@ impl RingBuffer {
         for (at, length) in [(at, first), (0, length - first)] {
             let from = self.data(at as usize);
             // SAFETY: the bytes are within the data, and the kernel does not write to a complete
-            // record before the consumer's position is behind it.
+            // record before the consumer's position is after it.
             bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(from, length as usize) });
         }
     }
@@ -141,7 +141,7 @@ mod tests {
             unsafe { AtomicU64::from_ptr(self.pages.as_mut_ptr().wrapping_add(offset).cast()) }
         }
 
-        fn room(&self) -> u64 {
+        fn free(&self) -> u64 {
             let used = self.word(self.ring.page).load(Ordering::Relaxed)
                 - self.word(0).load(Ordering::Relaxed);
             SIZE as u64 - used
@@ -185,7 +185,7 @@ mod tests {
         assert!(kernel.take().is_empty());
         kernel.word(busy).store(6, Ordering::Release);
         assert_eq!(kernel.take(), [&b"second"[..], b"", b"last"]);
-        assert_eq!(kernel.room(), SIZE as u64);
+        assert_eq!(kernel.free(), SIZE as u64);
     }
 
     proptest! {
@@ -198,9 +198,9 @@ mod tests {
             let (mut written, mut taken) = (Vec::new(), Vec::new());
             for (length, byte, take) in lengths {
                 let record: Vec<u8> = (0..length).map(|at| byte.wrapping_add(at as u8)).collect();
-                if take || kernel.room() < 8 + 1504 {
+                if take || kernel.free() < 8 + 1504 {
                     taken.extend(kernel.take());
-                    prop_assert_eq!(kernel.room(), SIZE as u64);
+                    prop_assert_eq!(kernel.free(), SIZE as u64);
                 }
                 kernel.write(&record, 0);
                 written.push(record);

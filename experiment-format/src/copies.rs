@@ -86,7 +86,7 @@ pub fn has_copy(archives: &Path, name: &str) -> bool {
 ///
 /// # Errors
 /// It is no regular file, or can't be opened; a compressed one can't be decompressed, or takes more
-/// than half of the room that is free for temporary files.
+/// than half of the space that is free for temporary files.
 pub fn open_copy(archives: &Path, name: &str) -> Result<Option<File>> {
     let name = archive_name(name);
     if let Some(file) = open_regular(&archives.join(&name))? {
@@ -147,12 +147,13 @@ pub(crate) fn decompress(compressed: &File, to: &File, max_bytes: u64) -> io::Re
     let mut to = BufWriter::with_capacity(WRITE_BYTES, to);
     let bytes = io::copy(&mut content, &mut to)?;
     to.flush()?;
-    match bytes > max_bytes {
-        true => Err(io::Error::new(
+    if bytes > max_bytes {
+        Err(io::Error::new(
             io::ErrorKind::StorageFull,
             format!("it has more than {max_bytes} bytes"),
-        )),
-        false => Ok(bytes),
+        ))
+    } else {
+        Ok(bytes)
     }
 }
 

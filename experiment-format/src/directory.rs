@@ -21,27 +21,27 @@ use crate::Result;
 use crate::archive::{ARCHIVES, archive_name};
 use crate::error::Error;
 
-mod beside;
 mod copies;
 mod create;
+mod disk_usage;
 mod name;
 mod reopen;
-mod room;
 mod series;
+mod sibling;
 mod state;
 
-pub use beside::Build;
 pub(crate) use copies::{archives_in, plain_copies};
 pub use create::PendingFile;
 pub(crate) use create::entries;
 use create::{make_dir, make_file, remove_content};
+pub(crate) use disk_usage::MAX_DEPTH;
+pub use disk_usage::{DiskUsage, disk_usage_of};
 pub use name::{NameRequest, Renamed};
 use name::{SUFFIX, check_name, largest_in_use, numbered, series_of};
 pub(crate) use reopen::Identity;
-pub(crate) use room::MAX_DEPTH;
-pub use room::{Room, room_of};
-pub use series::{Former, TO_BE_PACKED};
+pub use series::{OlderExperiment, TO_BE_PACKED};
 pub(crate) use series::{PACKED, note_use};
+pub use sibling::Build;
 pub use state::DirectoryState;
 
 /// What names begin with of files and directories that are not complete yet. No reader looks at
@@ -72,7 +72,7 @@ pub struct ExperimentDir {
     /// `archives/`, once something is in it.
     archives: OnceLock<OwnedFd>,
     /// The name of a file until it is complete. It is the same for all files, since only one is
-    /// pending at a time and a name of 255 bytes has no room for a suffix.
+    /// pending at a time and a name of 255 bytes has no disk_usage for a suffix.
     temporary: &'static str,
 }
 
@@ -282,7 +282,7 @@ impl ExperimentDir {
     /// left alone. The content of this one is removed in that case too.
     pub fn remove_all(self) -> Result<()> {
         let failed = |errno| Error::io("remove", &self.path, errno);
-        // What is empty can be removed even if it could not be listed, for lack of a descriptor.
+        // What is empty can be removed even if it could not be listed, for want of a descriptor.
         let emptied = remove_content(self.fd.as_fd(), &[], 0);
         let ours = fstat(&self.fd).map_err(failed)?;
         let named = fstatat(
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_series_goes_on_after_its_largest_number() {
+    fn a_series_continues_after_its_largest_number() {
         let tmp = tempfile::tempdir().unwrap();
         assert_eq!(
             create(tmp.path(), &series()).unwrap(),

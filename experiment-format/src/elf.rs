@@ -334,9 +334,10 @@ impl<B: ElfBytes> ElfFile<B> {
     /// # Errors
     /// They are damaged, too many or outside the file.
     pub fn segments(&self) -> Result<Vec<ElfSegment>, ElfError> {
-        match self.wide {
-            true => self.segments_of_class::<FileHeader64<Endianness>>(),
-            false => self.segments_of_class::<FileHeader32<Endianness>>(),
+        if self.wide {
+            self.segments_of_class::<FileHeader64<Endianness>>()
+        } else {
+            self.segments_of_class::<FileHeader32<Endianness>>()
         }
     }
 
@@ -345,9 +346,10 @@ impl<B: ElfBytes> ElfFile<B> {
     /// # Errors
     /// They are damaged, too many or outside the file.
     pub fn sections(&self) -> Result<Vec<ElfSection>, ElfError> {
-        match self.wide {
-            true => self.sections_of_class::<FileHeader64<Endianness>>(),
-            false => self.sections_of_class::<FileHeader32<Endianness>>(),
+        if self.wide {
+            self.sections_of_class::<FileHeader64<Endianness>>()
+        } else {
+            self.sections_of_class::<FileHeader32<Endianness>>()
         }
     }
 
@@ -357,7 +359,7 @@ impl<B: ElfBytes> ElfFile<B> {
     /// They are too large, or outside the file.
     pub fn section_names(&self, headers: &[ElfSection]) -> Result<B::Piece, ElfError> {
         let index = match self.names_index {
-            // With so many sections, the first of them has the number.
+            // With that many sections, the first of them has the number.
             SHN_XINDEX_U16 => headers.first().map_or(0, |first| first.link as usize),
             index => usize::from(index),
         };
@@ -479,7 +481,7 @@ impl<B: ElfBytes> ElfFile<B> {
             .collect())
     }
 
-    /// Returns the first section header, which has the numbers that the file header has no room
+    /// Returns the first section header, which has the numbers that the file header has no space
     /// for.
     fn first_section<H>(&self, name: &'static str) -> Result<Option<ElfSection>, ElfError>
     where

@@ -140,7 +140,7 @@ impl FileFunctions {
         (begin..end).contains(&position).then_some(begin..end)
     }
 
-    /// Returns where a hole between functions begins: behind the last function below `position`, or
+    /// Returns where a hole between functions begins: after the last function below `position`, or
     /// at the beginning of the file.
     pub fn hole(&self, position: u64) -> u64 {
         let function = self.before(position).and_then(<[_]>::first);

@@ -176,7 +176,7 @@ pub struct CounterDecl {
 }
 
 /// The unit of a counter's values. The numbers are gprofng's `timecvt`: 1 stands for the CPU's
-/// clock, a negative number for a clock of so many MHz.
+/// clock, a negative number for a clock of that many MHz.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, FromPrimitive, IntoPrimitive)]
 #[repr(i64)]
 pub enum CounterUnit {
@@ -208,7 +208,7 @@ pub struct LogHeader {
     pub sid: Option<Pid>,
     /// The width of the words in the stacks.
     pub word_size: WordSize,
-    /// The command line. Views show the part of its first word behind the last `/` as the program's
+    /// The command line. Views show the part of its first word after the last `/` as the program's
     /// name: write a kernel thread `kworker/0:1` as `kworker:0:1`.
     pub command_line: String,
     /// The data tables.
@@ -256,7 +256,7 @@ pub struct StartTime {
     pub wall_s: i64,
     /// The nanoseconds beyond `wall_s`; 0 where the experiment has seconds only.
     pub wall_subsec_ns: u32,
-    /// The seconds by which local time is *behind* UTC (`timezone` of the C library).
+    /// The seconds by which local time is *after* UTC (`timezone` of the C library).
     pub tm_zone_s: i64,
 }
 
@@ -303,7 +303,7 @@ pub enum LogEvent {
     /// [`ProfileDecl::ThreadNames`].
     ///
     /// For every packet of the thread, gprofng takes the name of the *last* such event in the file
-    /// that is not later than the packet. So an event may stand behind the packets that it names;
+    /// that is not later than the packet. So an event may stand after the packets that it names;
     /// one with `at_ns` 0 replaces all names ahead of it, and one at the time of a change names
     /// what follows. Views have one row for each thread id. It shows the name of the first packet
     /// counted in it, and includes the time under the thread's other names. A packet earlier than

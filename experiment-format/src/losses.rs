@@ -1,4 +1,4 @@
-//! Counts of what an experiment lacks or has only in part, by cause.
+//! Counts of what an experiment does not have or has only in part, by cause.
 //!
 //! Each count is taken where the loss happens: in the kernel by the statistics of a CPU, in user
 //! space where events are put in order and written. The counts are in `kcollect.json`, in the
@@ -255,7 +255,7 @@ const CAUSES: [Cause; 29] = [
         name: "dropped_copies",
         lost: false,
         noun: ["stack copy", "stack copies"],
-        what: "dropped for lack of memory, so user stacks are cut",
+        what: "dropped for want of memory, so user stacks are cut",
         whole: Whole::Unknown,
     },
     Cause {

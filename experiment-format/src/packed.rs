@@ -3,12 +3,12 @@
 //!
 //! Experiments of a series share their load objects by links. Where they are packed (`in_place`),
 //! `archives/` stays, with its load objects compressed one by one (`compress`); the rest becomes
-//! such a file beside it, in the directory.
+//! such a file next to it, in the directory.
 //!
 //! The directories and the log come first, so that the log can be read without the rest.
 //!
 //! A packed experiment comes from anywhere. Refused are names outside of one directory `NAME.er`,
-//! whatever is neither a file nor a directory, and more than there is room for. A file is never
+//! whatever is neither a file nor a directory, and more than there is space for. A file is never
 //! written over another one, nor through a link.
 
 mod compress;
@@ -37,9 +37,10 @@ const MAX_PATH_BYTES: u64 = 3 * 256;
 /// directory. None of one that is not packed.
 #[must_use]
 pub fn packed_file(path: &Path) -> Option<PathBuf> {
-    let file = match is_packed(path) && !path.is_dir() {
-        true => return Some(path.to_owned()),
-        false => path.join(PACKED),
+    let file = if is_packed(path) && !path.is_dir() {
+        return Some(path.to_owned());
+    } else {
+        path.join(PACKED)
     };
     file.symlink_metadata()
         .is_ok_and(|found| found.is_file())
@@ -57,9 +58,10 @@ pub fn is_packed(path: &Path) -> bool {
 /// returned as it is.
 #[must_use]
 pub fn directory_of(path: &Path) -> PathBuf {
-    match is_packed(path) {
-        true => path.with_extension(""),
-        false => path.to_owned(),
+    if is_packed(path) {
+        path.with_extension("")
+    } else {
+        path.to_owned()
     }
 }
 

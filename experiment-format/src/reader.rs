@@ -82,7 +82,7 @@ impl Experiment {
     ///
     /// A `log.xml` that is missing, damaged or without a start; data of a big-endian machine, or of
     /// a format before version 12. A packed one that can't be unpacked, or that takes more than
-    /// half of the room that is free.
+    /// half of the space that is free.
     pub fn open(path: &Path) -> Result<Experiment> {
         // First, or else what is read may be packed and removed meanwhile.
         let in_use = lock(path);

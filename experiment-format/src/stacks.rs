@@ -6,7 +6,7 @@
 //! itself is a FRAME packet of the leaf and a link to them (the format calls it compressed). A new
 //! leaf under known callers costs 48 bytes, however deep the stack is, and stacks that branch off
 //! share what is below. Shorter parts have more heads and links, longer ones share less: with 8
-//! words, and with 24, a recording of a compiler took more room.
+//! words, and with 24, a recording of a compiler took more space.
 //!
 //! A FRAME packet is a `PacketHead`, and then infos: an `InfoHead` and the words of the stack.
 //! A UID packet is a `PacketHead` and words.
@@ -35,14 +35,14 @@ pub mod table;
 const PART_WORDS: usize = 16;
 
 /// The number of frames that a stack can hold. A deeper one is cut off and marked as truncated. A
-/// packet of 64 KiB has room for some more.
+/// packet of 64 KiB has space for some more.
 pub const MAX_FRAMES: usize = 8000;
 
 /// The most bytes that all interners of a program hold together.
 const MAX_TOTAL_BYTES: usize = 256 << 20;
 /// The bytes that each interner may hold whatever others do.
 const MIN_BYTES: usize = 1 << 20;
-/// The bytes that an entry of a table takes beside the words of a stack.
+/// The bytes that an entry of a table takes next to the words of a stack.
 const ENTRY_BYTES: usize = 48;
 /// The bytes that all interners hold.
 static TOTAL_BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -53,7 +53,7 @@ const TRUNCATED: u64 = u64::MAX - 1;
 const UNWIND_FAILED: u64 = u64::MAX - 2;
 /// The kind of the info of a native stack.
 const NATIVE: u32 = 1;
-/// The flag of an info or UID packet whose last word is the uid where the stack goes on.
+/// The flag of an info or UID packet whose last word is the uid where the stack continues.
 const COMPRESSED: u32 = 1 << 31;
 
 /// The beginning of a FRAME or UID packet.
@@ -62,7 +62,7 @@ const COMPRESSED: u32 = 1 << 31;
 struct PacketHead {
     size: U16,
     kind: U16,
-    /// Of a FRAME packet, the size of this head, behind which the infos begin; of a UID packet,
+    /// Of a FRAME packet, the size of this head, after which the infos begin; of a UID packet,
     /// flags.
     head_size_or_flags: U32,
     uid: U64,
@@ -93,7 +93,7 @@ pub enum StackEnd {
 }
 
 impl StackEnd {
-    /// Returns the mark that stands behind the last frame.
+    /// Returns the mark that stands after the last frame.
     const fn mark(self) -> Option<u64> {
         match self {
             StackEnd::Complete => None,
@@ -252,7 +252,7 @@ impl StackInterner {
     }
 }
 
-/// Adds an entry with so many words to the bytes that an interner holds.
+/// Adds an entry with that many words to the bytes that an interner holds.
 fn account(held: &mut usize, words: usize) {
     let bytes = ENTRY_BYTES + 8 * words;
     *held += bytes;
@@ -272,7 +272,7 @@ fn bounded(frames: &[u64], end: StackEnd) -> (&[u64], StackEnd) {
     }
 }
 
-/// Begins a packet with this many bytes behind its head.
+/// Begins a packet with this many bytes after its head.
 fn begin_packet(packet: &mut Vec<u8>, bytes: usize, kind: u16, head_size_or_flags: u32, uid: u64) {
     let head = PacketHead {
         // MAX_FRAMES keeps every packet below 64 KiB.

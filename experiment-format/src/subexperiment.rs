@@ -36,7 +36,7 @@ use crate::stacks::{StackEnd, StackInterner, StackUid};
 use crate::units::{Nanos, Ticks};
 use crate::usage::{USAGE_BYTES, UsageRecord};
 
-/// The size of one write of packets: of a disk that fills up, the room that is left is used, and
+/// The size of one write of packets: of a disk that fills up, the space that is left is used, and
 /// only the rest waits.
 const PACKET_WRITE_BYTES: usize = 64 * 1024;
 
@@ -137,7 +137,7 @@ impl SubexperimentWriter {
     ///
     /// # Errors
     ///
-    /// Numbers that the file has no room for.
+    /// Numbers that the file has no space for.
     pub fn map(&mut self, event: &MapEvent) -> Result<()> {
         self.map.push(event.encode()?.as_bytes());
         Ok(())
@@ -268,7 +268,7 @@ impl SubexperimentWriter {
     /// Writes what waits. Does nothing if nothing does.
     ///
     /// After an error, the files are whole and what was not written still waits. On a full disk,
-    /// packets are written as far as there is room, text completely or not at all. A later flush
+    /// packets are written as far as there is space, text completely or not at all. A later flush
     /// may succeed; until then what waits grows, unless the caller stops adding.
     ///
     /// # Errors
@@ -387,7 +387,7 @@ impl BufferedFile {
         outcome
     }
 
-    /// Writes what waits to the open file, as far as there is room.
+    /// Writes what waits to the open file, as far as there is space.
     fn append(&mut self, mut file: AppendFile) -> Result<()> {
         let piece = match self.records {
             Records::Text => self.waiting.len(),

@@ -55,9 +55,10 @@ fn escaped(text: &str, escape: impl Fn(&mut String, char)) -> Cow<'_, str> {
     }
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
-        match is_unsafe(character) {
-            true => escape(&mut out, character),
-            false => out.push(character),
+        if is_unsafe(character) {
+            escape(&mut out, character)
+        } else {
+            out.push(character)
         }
     }
     Cow::Owned(out)

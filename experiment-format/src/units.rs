@@ -32,21 +32,21 @@ impl Nanos {
     /// Later than any time.
     pub const MAX: Nanos = Nanos(u64::MAX);
 
-    /// Returns a length of so many microseconds, [`Nanos::MAX`] if it is too long.
+    /// Returns a length of that many microseconds, [`Nanos::MAX`] if it is too long.
     #[inline]
     #[must_use]
     pub const fn from_micros(micros: u64) -> Nanos {
         Nanos(micros.saturating_mul(1_000))
     }
 
-    /// Returns a length of so many milliseconds, [`Nanos::MAX`] if it is too long.
+    /// Returns a length of that many milliseconds, [`Nanos::MAX`] if it is too long.
     #[inline]
     #[must_use]
     pub const fn from_millis(millis: u64) -> Nanos {
         Nanos(millis.saturating_mul(1_000_000))
     }
 
-    /// Returns a length of so many seconds, [`Nanos::MAX`] if it is too long.
+    /// Returns a length of that many seconds, [`Nanos::MAX`] if it is too long.
     #[inline]
     #[must_use]
     pub const fn from_secs(secs: u64) -> Nanos {
@@ -88,7 +88,7 @@ impl Nanos {
         Nanos(self.0.wrapping_sub(other.0))
     }
 
-    /// Returns it so many times, [`Nanos::MAX`] if that is too long.
+    /// Returns it that many times, [`Nanos::MAX`] if that is too long.
     #[inline]
     #[must_use]
     pub const fn saturating_mul(self, times: u64) -> Nanos {

@@ -86,9 +86,9 @@ impl FileTime {
 struct FileRecord {
     unused: U32,
     threads: U32,
-    /// `time_ns`, `created_ns`, `terminated_ns`, `real_ns`, the ten states, and room for six more.
+    /// `time_ns`, `created_ns`, `terminated_ns`, `real_ns`, the ten states, and space for six more.
     times: [FileTime; 20],
-    /// The other fields, in order, and room for ten more.
+    /// The other fields, in order, and space for ten more.
     counters: [U64; 22],
 }
 

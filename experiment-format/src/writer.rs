@@ -120,7 +120,7 @@ impl ExperimentWriter {
     ///
     /// # Errors
     ///
-    /// Numbers that the file has no room for, or a system error.
+    /// Numbers that the file has no space for, or a system error.
     pub fn map(&mut self, event: &MapEvent) -> Result<()> {
         self.map.append(event.encode()?.as_bytes())
     }
@@ -213,7 +213,7 @@ impl ExperimentWriter {
         Ok(())
     }
 
-    /// Stores a file that is not of the format beside the others; it replaces one of the same name
+    /// Stores a file that is not of the format in addition to the others; it replaces one of the same name
     /// as a whole.
     ///
     /// # Errors

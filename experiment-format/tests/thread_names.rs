@@ -544,7 +544,7 @@ fn figures_and_frames_are_the_same_with_names_and_without() {
     }
 }
 
-/// The only visible difference beside the names.
+/// The only visible difference next to the names.
 #[test]
 fn the_overview_has_a_line_of_java() {
     let tmp = tempfile::tempdir().unwrap();

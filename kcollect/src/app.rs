@@ -28,7 +28,7 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> u8 {
             let failure = Failure::new(
                 ExitKind::IoErr,
                 format!("the result could not be written: {error}"),
-                "make room, or write it to another place",
+                "make space, or write it to another place",
             );
             fail(&mut output, &failure)
         }
@@ -82,9 +82,10 @@ fn run(argv: impl IntoIterator<Item = OsString>, output: &mut Output) -> u8 {
         }
         Ok(Command::Counters { json }) => {
             let listing = counters::listing(&Root::machine());
-            match json {
-                true => output.json(&listing.json()),
-                false => output.result(listing.text(output.width()).trim_end()),
+            if json {
+                output.json(&listing.json())
+            } else {
+                output.result(listing.text(output.width()).trim_end())
             }
             return ExitKind::Ok.code();
         }
@@ -155,9 +156,10 @@ fn doctor(json: bool, output: &mut Output) -> ExitKind {
             findings.extend(self_test_findings(capture, &types));
         }
     }
-    match json {
-        true => output.json(&doctor::json(&findings)),
-        false => output.result(&doctor::table(&findings, output.width())),
+    if json {
+        output.json(&doctor::json(&findings))
+    } else {
+        output.result(&doctor::table(&findings, output.width()))
     }
     doctor::exit_kind(&findings)
 }
@@ -194,9 +196,10 @@ fn bpf_findings(capture: UserStackCapture, types: &KernelTypes) -> Vec<Finding> 
     };
     match Programs::load(&settings) {
         Ok((programs, _)) => {
-            let stolen = match programs.has_stolen_time() {
-                true => "a wait for a CPU of its own kind",
-                false => "unknown to this kernel; in a virtual machine it counts as time on a CPU",
+            let stolen = if programs.has_stolen_time() {
+                "a wait for a CPU of its own kind"
+            } else {
+                "unknown to this kernel; in a virtual machine it counts as time on a CPU"
             };
             vec![
                 Finding::ok(NAME, "the kernel loads and verifies them"),
@@ -209,7 +212,7 @@ fn bpf_findings(capture: UserStackCapture, types: &KernelTypes) -> Vec<Finding> 
                 NAME,
                 failure.kind,
                 failure.message,
-                failure.cure,
+                failure.hint,
             )]
         }
     }

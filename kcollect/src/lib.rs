@@ -2,7 +2,7 @@
 //! opens.
 //!
 //! [`app`] runs one command: [`cli`] makes a [`plan`] of what was typed, [`record`] carries it out,
-//! [`doctor`] reports what this machine lacks. What reads experiments is the package `analysis`,
+//! [`doctor`] reports what this machine does not have. What reads experiments is the package `analysis`,
 //! what counts events the package `counters`.
 
 #![warn(clippy::print_stdout, clippy::print_stderr)]

@@ -45,7 +45,7 @@ pub struct Plan {
     /// The file to which kcollect's own output is appended, errors included (`-O`). None: standard
     /// output and standard error.
     pub output: Option<PathBuf>,
-    /// Bytes of profile data after which no more data are recorded, while samples go on (`-L`).
+    /// Bytes of profile data after which no more data are recorded, while samples continue (`-L`).
     /// None: no limit.
     pub limit: Option<u64>,
     /// Time after which an experiment is closed and the next one begins (`--rotate`). None: there
@@ -76,7 +76,7 @@ pub struct Plan {
     /// What is recorded of the memory of followed processes (`-H`).
     pub heap: HeapTracing,
     /// The share of a followed process's own CPU time that the probes of its allocators may take
-    /// beside it (`--trace-budget`). None: no limit.
+    /// next to it (`--trace-budget`). None: no limit.
     pub trace_budget: Option<CpuShare>,
     /// Processes and threads that have rows of their own (`-T`). The whole machine is recorded
     /// in any case.
@@ -100,7 +100,7 @@ pub enum HeapTracing {
     Off,
     /// What they get from the kernel and give back.
     Growth,
-    /// The blocks that their allocators make of it. One byte of so many is sampled in the mean,
+    /// The blocks that their allocators make of it. One byte of that many is sampled in the mean,
     /// with its block; 0: each block is.
     Blocks(u64),
 }
@@ -132,7 +132,7 @@ impl Interval {
     /// The longest: 1 s, as in gprofng.
     pub const MAX: Interval = Interval { micros: 1_000_000 };
 
-    /// Returns the interval of so many microseconds. None: shorter than [`Interval::MIN`] or longer
+    /// Returns the interval of that many microseconds. None: shorter than [`Interval::MIN`] or longer
     /// than [`Interval::MAX`].
     #[must_use]
     pub const fn from_micros(micros: u32) -> Option<Interval> {
@@ -154,7 +154,7 @@ impl Interval {
         Nanos::from_micros(self.micros as u64)
     }
 
-    /// Returns the time of so many ticks, in seconds.
+    /// Returns the time of that many ticks, in seconds.
     #[must_use]
     pub fn seconds_of(self, ticks: Ticks) -> f64 {
         ticks.0 as f64 * (f64::from(self.micros) / 1e6)
@@ -218,10 +218,10 @@ pub enum Archive {
     All,
 }
 
-/// What is kept of a series of experiments, beside the one that is written.
+/// What is kept of a series of experiments, next to the one that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// The newest that take so many bytes together.
+    /// The newest that take that many bytes together.
     Bytes(u64),
     /// Those that were closed so long ago at most.
     Age(Duration),

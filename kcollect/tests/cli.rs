@@ -208,7 +208,7 @@ proptest! {
                 prop_assert!(plan.sample_period.is_none_or(|period| !period.is_zero()));
             }
             Ok(_) => {}
-            Err(error) => prop_assert!(!error.message.is_empty() && !error.cure.is_empty()),
+            Err(error) => prop_assert!(!error.message.is_empty() && !error.hint.is_empty()),
         }
     }
 }

@@ -85,13 +85,13 @@ impl Document {
         let mut links = Vec::new();
         for line in self.prose() {
             let mut rest = line;
-            while let Some((_, behind)) = rest.split_once("](") {
+            while let Some((_, after)) = rest.split_once("](") {
                 // A link that is not closed leads nowhere.
-                let (link, behind) = behind.split_once(')').unwrap_or((behind, ""));
+                let (link, after) = after.split_once(')').unwrap_or((after, ""));
                 if !link.contains("://") {
                     links.push(link);
                 }
-                rest = behind;
+                rest = after;
             }
         }
         links
@@ -132,7 +132,7 @@ fn documents() -> io::Result<Vec<Document>> {
 /// Returns a command without leading assignments (`NAME=value`) and `sudo`.
 fn without_prefix(line: &str) -> &str {
     let mut rest = line.trim_start();
-    while let Some((word, behind)) = rest.split_once(' ') {
+    while let Some((word, after)) = rest.split_once(' ') {
         let assigns = word.split_once('=').is_some_and(|(name, _)| {
             !name.is_empty()
                 && name
@@ -142,7 +142,7 @@ fn without_prefix(line: &str) -> &str {
         if word != "sudo" && !assigns {
             break;
         }
-        rest = behind.trim_start();
+        rest = after.trim_start();
     }
     rest
 }
@@ -424,7 +424,7 @@ fn the_views_of_reports_are_those_of_the_code() {
     let documented = reports_md.table("| view | shows |");
     assert_eq!(documented.len(), views.len());
     for ([name, _], (view, _)) in documented.into_iter().zip(views) {
-        // Some have a function behind them.
+        // Some have a function after them.
         let word = name.trim_matches('`').split(' ').next();
         assert_eq!(word, Some(view));
     }
@@ -485,7 +485,7 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the columns of a line. A tab goes on to the next multiple of eight.
+/// Returns the columns of a line. A tab continues to the next multiple of eight.
 fn columns(line: &str) -> usize {
     line.chars().fold(0, |column, character| match character {
         '\t' => (column / 8 + 1) * 8,
@@ -495,7 +495,7 @@ fn columns(line: &str) -> usize {
 
 /// rustfmt wraps comments with unstable options only. Tables and fenced blocks may be wider.
 #[test]
-fn comments_have_at_most_100_columns() {
+fn comments_have_no_more_than_100_columns() {
     let mut files = Vec::new();
     sources(&repository(), &mut files).unwrap();
     assert!(files.len() > 400, "{} files", files.len());

@@ -53,7 +53,7 @@ const CALL: u64 = 21;
 const TEXT: u64 = 0x40_1000;
 const START: u64 = 1_000_000_000;
 
-/// The experiment `made.er`, and beside it the source.
+/// The experiment `made.er`, and next to it the source.
 fn made(parent: &Path) {
     fs::write(parent.join("fixed.s"), SOURCE).unwrap();
     let map = format!("{}=/build/made", parent.display());

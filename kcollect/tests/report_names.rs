@@ -1,4 +1,4 @@
-//! Names of the functions of a stripped program, in a made experiment: from the debug file beside
+//! Names of the functions of a stripped program, in a made experiment: from the debug file alongside
 //! it, and words where there is none.
 #![cfg(target_arch = "x86_64")]
 #![allow(

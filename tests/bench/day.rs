@@ -2,7 +2,7 @@
 //! bench -p tests --bench day`. Options come after `--`.
 //!
 //! `kcollect -p on -F on --rotate … --keep … --pack` records as a service, which is started again
-//! whenever it ends, beside a shell that starts twenty programs a second and a server that is
+//! whenever it ends, alongside a shell that starts twenty programs a second and a server that is
 //! started again in each period. In turn, the service is killed in the middle of a rotation, is
 //! asked to rotate, has the clock of the day set forward and back, finds its disk full, and is
 //! restarted. In each period a program of a name of its own computes for a known time.
@@ -10,7 +10,7 @@
 //! Afterwards nothing is lost in any complete experiment, the ticks of each CPU are its time, each
 //! experiment of a recording begins where the one before it ends, `report --at` of each minute has
 //! the programs of that minute and the time that they took, memory is what it was in the beginning,
-//! the room is what `--keep` says, and nothing is left in the kernel. Otherwise it fails, and the
+//! the disk_usage is what `--keep` says, and nothing is left in the kernel. Otherwise it fails, and the
 //! experiments stay where `--failed` says.
 
 use std::collections::{BTreeMap, HashMap};
@@ -33,7 +33,7 @@ use experiment_format::reader::Experiment;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tests::command::{Running, copy_program, run};
-use tests::experiment::series::{no_gap, number, room, series, service, until_data};
+use tests::experiment::series::{disk_usage, no_gap, number, series, service, until_data};
 use tests::experiment::summary::RunSummary;
 use tests::kcollect::command;
 use tests::machine::day_clock::DayClock;
@@ -69,10 +69,10 @@ struct Options {
     /// The time of each, seconds
     #[arg(long, default_value_t = 60)]
     seconds: u32,
-    /// The room of the disk, MiB of memory
+    /// The disk space of the disk, MiB of memory
     #[arg(long, default_value_t = 8192)]
     disk: u64,
-    /// The room of complete experiments (--keep), MiB
+    /// The disk space of complete experiments (--keep), MiB
     #[arg(long, default_value_t = 5120)]
     keep: u64,
     /// Where the experiments are copied to if something is wrong
@@ -140,7 +140,7 @@ struct Period {
     ended: SystemTime,
     cpu_percent: f64,
     memory: u64,
-    room: u64,
+    disk_usage: u64,
 }
 
 /// The service, started again whenever it ended.
@@ -275,7 +275,7 @@ fn recorded(
             ended,
             cpu_percent: 100.0 * used.as_secs_f64() / since.elapsed().as_secs_f64(),
             memory: memory(pid, "VmRSS:")?,
-            room: room(&series(disk.path())?),
+            disk_usage: disk_usage(&series(disk.path())?),
         });
         if let Some(last) = periods.last() {
             eprintln!(
@@ -283,7 +283,7 @@ fn recorded(
                 options.periods,
                 last.cpu_percent,
                 last.memory as f64 / 1e6,
-                last.room as f64 / 1e6
+                last.disk_usage as f64 / 1e6
             );
         }
     }
@@ -384,16 +384,17 @@ fn judged(
     let (closed, packed) = complete(&all, (firsts, full), &mut wrong)?;
     let minutes = minutes(directory, periods, full)?;
     let mut table = Table::new();
-    table.load_style(match options.markdown {
-        true => ASCII_MARKDOWN,
-        false => NOTHING,
+    table.load_style(if options.markdown {
+        ASCII_MARKDOWN
+    } else {
+        NOTHING
     });
     table.set_header([
         "period",
         "then",
         "CPU, % of one",
         "memory, MB",
-        "room, MB",
+        "disk, MB",
         "computed, s",
         "by the minutes, s",
         "on a CPU, s",
@@ -416,7 +417,7 @@ fn judged(
             period.event.to_string(),
             format!("{:.2}", period.cpu_percent),
             format!("{:.1}", period.memory as f64 / 1e6),
-            format!("{:.1}", period.room as f64 / 1e6),
+            format!("{:.1}", period.disk_usage as f64 / 1e6),
             format!("{:.3}", period.truth.wall_ns() as f64 / 1e9),
             format!("{:.3}", found.total),
             format!("{:.3}", period.truth.cpu_ns() as f64 / 1e9),
@@ -474,7 +475,7 @@ fn complete(
             continue;
         }
         closed += 1;
-        // It lacks what found no room, and its exit code said so.
+        // It does not have what found no disk_usage, and its exit code said so.
         if full.contains(&number(path)) {
             before = None;
             continue;
@@ -510,7 +511,7 @@ struct Found {
 /// The programs of each minute of the day, by the minute since the epoch.
 type Minutes = BTreeMap<i64, HashMap<String, Found>>;
 
-/// Has each minute of the day reported. An experiment that found the disk `full` lacks parts, and
+/// Has each minute of the day reported. An experiment that found the disk `full` does not have parts, and
 /// its reports say so.
 fn minutes(directory: &Path, periods: &[Period], full: &[u64]) -> Result<Minutes> {
     let (whole, _) = report(directory, &["--last", "1s"])?.context("no last second")?;

@@ -5,7 +5,7 @@
 //! kcollect's own: its CPU time in a steady state, and that of each thread beyond those of the row
 //! before, which stays the same where the cost is linear.
 //!
-//! The last tables are of one experiment, and of a series (`--rotate`), beside a load that is
+//! The last tables are of one experiment, and of a series (`--rotate`), next to a load that is
 //! compressed 24 times: of the fifty programs that start in a second, and the rotations every 25 s,
 //! 15 minutes have as many as six hours with two programs in a second, and a rotation every ten
 //! minutes. Memory should be the same at the end as in the first minutes.
@@ -25,7 +25,7 @@ use experiment_format::reader::Experiment;
 use nix::time::ClockId;
 use serde_json::Value;
 use tests::command::Running;
-use tests::experiment::series::room;
+use tests::experiment::series::disk_usage;
 use tests::kcollect::{Recording, experiments_in};
 use tests::machine::used::{cpu_time, memory};
 use tests::machine::{Exclusive, Setting};
@@ -115,9 +115,10 @@ fn main() -> Result<()> {
 
 fn titled(options: &Options, titles: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_style(match options.markdown {
-        true => ASCII_MARKDOWN,
-        false => NOTHING,
+    table.load_style(if options.markdown {
+        ASCII_MARKDOWN
+    } else {
+        NOTHING
     });
     table.set_header(titles);
     for column in table.column_iter_mut() {
@@ -177,7 +178,7 @@ fn measure(what: &str, count: u32, seconds: u32) -> Result<Measured> {
     })
 }
 
-/// Records beside a shell that starts programs. Returns a row for each minute.
+/// Records next to a shell that starts programs. Returns a row for each minute.
 fn over_time(options: &Options, words: &[&str]) -> Result<Table> {
     let mut table = titled(
         options,
@@ -187,7 +188,7 @@ fn over_time(options: &Options, words: &[&str]) -> Result<Table> {
             "memory, MB",
             "most by then, MB",
             "experiments",
-            "room, MB",
+            "disk, MB",
         ],
     );
     let seconds = 60 * options.minutes + 30;
@@ -206,14 +207,14 @@ fn over_time(options: &Options, words: &[&str]) -> Result<Table> {
         sleep(Duration::from_mins(1));
         let used = cpu_time(pid)?;
         let experiments = experiments_in(&directory)?;
-        let room = room(&experiments);
+        let disk_usage = disk_usage(&experiments);
         table.add_row([
             minute.to_string(),
             format!("{:.2}", 100.0 * (used - before).as_secs_f64() / 60.0),
             format!("{:.1}", memory(pid, "VmRSS:")? as f64 / 1e6),
             format!("{:.1}", memory(pid, "VmHWM:")? as f64 / 1e6),
             experiments.len().to_string(),
-            format!("{:.1}", room as f64 / 1e6),
+            format!("{:.1}", disk_usage as f64 / 1e6),
         ]);
         before = used;
     }

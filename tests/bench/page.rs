@@ -3,8 +3,8 @@
 //! The experiment is made, not recorded: packets enough for a million rows of ticks. The page is
 //! opened in a browser of its own five times, from the page cache. A browser without a window draws
 //! without a GPU, on the machine's CPUs, and shows 60 frames a second at most. Where other programs
-//! have the CPUs, times grow; so the CPU time of the page's thread is beside them. The program is
-//! that of `KCOLLECT`, or the one beside this benchmark.
+//! have the CPUs, times grow; so the CPU time of the page's thread is next to them. The program is
+//! that of `KCOLLECT`, or the one alongside this benchmark.
 
 use std::env;
 use std::fs;

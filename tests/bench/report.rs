@@ -2,7 +2,7 @@
 //!
 //! The experiment is made, not recorded: a million packets with 200 thousand symbols, the budget of
 //! the design. Each run is a process of its own, the files are in the page cache, and ours is the
-//! median of five. The program is that of `KCOLLECT`, or the one beside this benchmark.
+//! median of five. The program is that of `KCOLLECT`, or the one alongside this benchmark.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -85,9 +85,10 @@ fn main() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let parent = options.directory.as_deref().unwrap_or(directory.path());
     let made = parent.join("made.1.er");
-    let experiment = match made.exists() {
-        true => made,
-        false => large(parent, options.size)?,
+    let experiment = if made.exists() {
+        made
+    } else {
+        large(parent, options.size)?
     };
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);

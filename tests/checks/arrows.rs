@@ -116,8 +116,8 @@ fn dependencies_go_one_way() -> Result<()> {
 }
 
 /// The modules of each package, in the order in which data go through them; ARCHITECTURE.md draws
-/// it. A module may use its own room and the rooms below it.
-const ROOMS: &[(&str, &[&[&str]])] = &[
+/// it. A module may use its own layer and the layers below it.
+const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "experiment-format/src",
         &[
@@ -258,10 +258,10 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
 
 #[test]
 fn modules_use_only_what_is_below_them() -> Result<()> {
-    for (source, rooms) in ROOMS {
-        let room_of = |path: &[String]| {
-            rooms.iter().position(|room| {
-                room.iter().any(|module| {
+    for (source, layers) in LAYERS {
+        let layer_of = |path: &[String]| {
+            layers.iter().position(|layer| {
+                layer.iter().any(|module| {
                     module
                         .split("::")
                         .eq(path.iter().take(module.split("::").count()))
@@ -277,11 +277,11 @@ fn modules_use_only_what_is_below_them() -> Result<()> {
             if module.is_empty() || module == ["record"] {
                 continue;
             }
-            let from = room_of(&module)
-                .with_context(|| format!("{source}: {} is in no room", module.join("::")))?;
+            let from = layer_of(&module)
+                .with_context(|| format!("{source}: {} is in no layer", module.join("::")))?;
             seen.insert(from);
             for used in used_paths(&module, &std::fs::read_to_string(&file)?) {
-                let Some(to) = room_of(&used) else {
+                let Some(to) = layer_of(&used) else {
                     continue;
                 };
                 ensure!(
@@ -292,7 +292,7 @@ fn modules_use_only_what_is_below_them() -> Result<()> {
                 );
             }
         }
-        ensure!(seen.len() == rooms.len(), "{source}: a room is empty");
+        ensure!(seen.len() == layers.len(), "{source}: a layer is empty");
     }
     Ok(())
 }

@@ -72,9 +72,9 @@ fn work() -> Result<()> {
         if each.name == SCHED_EXT && !Path::new(SCHED_EXT_DIRECTORY).exists() {
             continue;
         }
-        let beside = beside(each).with_context(|| each.name.to_owned())?;
+        let alongside = alongside(each).with_context(|| each.name.to_owned())?;
         record(each.name, &[each.args, each.load].concat())?;
-        drop(beside);
+        drop(alongside);
     }
     fs::write(Path::new(OUT).join(DONE), "")?;
     let mut pack = Command::new("/bin/tar");
@@ -117,9 +117,9 @@ fn load(module: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Starts what is to run beside a recording, and waits until it is ready.
-fn beside(each: &Run) -> Result<Option<Running>> {
-    let Some((program, args)) = each.beside.split_first() else {
+/// Starts what is to run alongside a recording, and waits until it is ready.
+fn alongside(each: &Run) -> Result<Option<Running>> {
+    let Some((program, args)) = each.alongside.split_first() else {
         return Ok(None);
     };
     let mut running = Running::start(Command::new(program).args(args), LIMIT)?;

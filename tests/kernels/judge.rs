@@ -53,7 +53,7 @@ struct RunResults {
     stdout: String,
 }
 
-/// The least share of its time that a workload is in its state: beside others that want the CPU,
+/// The least share of its time that a workload is in its state: alongside others that want the CPU,
 /// the rest is waiting.
 const MIN_STATE_SHARE: f64 = 0.2;
 /// Likewise, of a workload that waits only from its wake-ups on: how soon a thread that was woken

@@ -95,9 +95,10 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(directory).with_context(|| directory.display().to_string())?;
     for entry in entries {
         let entry = entry?;
-        match entry.file_type()?.is_dir() {
-            true => found.extend(files(&entry.path())?),
-            false => found.push(entry.path()),
+        if entry.file_type()?.is_dir() {
+            found.extend(files(&entry.path())?)
+        } else {
+            found.push(entry.path())
         }
     }
     Ok(found)

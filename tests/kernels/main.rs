@@ -1,4 +1,4 @@
-//! The kernels that kcollect has to work on besides the one that runs: `make test-kernels`. Each is
+//! The kernels that kcollect has to work on in addition to the one that runs: `make test-kernels`. Each is
 //! booted as Debian ships it, in qemu without KVM and without root; the release build of kcollect
 //! records the workloads in there, and the results are copied out and judged here, as the
 //! recordings of this machine are.
@@ -9,7 +9,7 @@
 //! host's clock, as slow as it may be: time is conserved all the same.
 //!
 //! With `RUNS=states,ring` only these recordings are made ([`runs`]). With `CPUS=8,16` the newest
-//! kernel is booted with so many CPUs instead ([`cpus`]).
+//! kernel is booted with that many CPUs instead ([`cpus`]).
 //!
 //! This one program has all parts: on the host it makes the machines and judges ([`host`]), as
 //! the first process of a machine it runs kcollect ([`guest`]), and as the load of that it runs

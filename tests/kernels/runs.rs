@@ -56,7 +56,7 @@ pub(crate) const DESCRIPTORS: &str = "descriptors";
 /// The recording of operations of `io_uring`.
 pub(crate) const RING: &str = "ring";
 /// The recordings of those on registered files, and of those for whose completions there is no
-/// room.
+/// space.
 pub(crate) const RING_REGISTERED: &str = "ring_registered";
 pub(crate) const RING_OVERFLOW: &str = "ring_overflow";
 /// The program that hands them over, in a machine.
@@ -90,7 +90,7 @@ pub(crate) struct Run {
     /// The load.
     pub(crate) load: &'static [&'static str],
     /// A program that is started before, and ended after it. It prints a line once it is ready.
-    pub(crate) beside: &'static [&'static str],
+    pub(crate) alongside: &'static [&'static str],
 }
 
 /// The recordings on a machine of one CPU, on one of two, and on one of more.
@@ -100,25 +100,25 @@ pub(crate) const RUNS: [&[Run]; 3] = [
             name: STATES,
             args: &["-p", "hi", "-x", "off", "-F", "off", "--"],
             load: &[SELF, LOAD],
-            beside: &[],
+            alongside: &[],
         },
         Run {
             name: SCHED_EXT,
             args: &["-p", "hi", "-x", "off", "-F", "off", "--"],
             load: &[SELF, LOAD, SCHED_EXT],
-            beside: &[],
+            alongside: &[],
         },
         Run {
             name: ROTATED,
             args: &["-p", "on", "-x", "off", "-F", "off", "--rotate", "1s", "--"],
             load: &["/workloads/spin_user", "2.5", "0"],
-            beside: &[],
+            alongside: &[],
         },
         Run {
             name: FOLLOWED,
             args: &["-p", "hi", "-F", "on", "--"],
             load: &["/bin/sh", "-eu", "-c", FOLLOWED_SCRIPT],
-            beside: &[],
+            alongside: &[],
         },
         Run {
             name: COUNTED,
@@ -134,49 +134,49 @@ pub(crate) const RUNS: [&[Run]; 3] = [
                 "--",
             ],
             load: &[OVERFLOWING, PAGES, "0", CALLS, "0"],
-            beside: &[],
+            alongside: &[],
         },
         Run {
             name: TRACED,
             args: &["-p", "on", "-x", "off", "-s", "all", "--"],
             load: &[LOCKED, "1"],
-            beside: &[],
+            alongside: &[],
         },
         Run {
             name: IO,
             args: &["-p", "on", "-x", "off", "-i", "on", "--descendants", "--"],
             load: &[IO_CALLS, "/tmp", "10", "no sockets"],
-            beside: &[],
+            alongside: &[],
         },
         Run {
             name: RING,
             args: &["-p", "on", "-x", "off", "-i", "on", "--"],
             load: &[RING_IO, "/tmp", "10"],
-            beside: &[],
+            alongside: &[],
         },
         Run {
             name: RING_REGISTERED,
             args: &["-p", "on", "-x", "off", "-i", "on", "--"],
             load: &[RING_IO, "registered", "/tmp"],
-            beside: &[],
+            alongside: &[],
         },
         Run {
             name: RING_OVERFLOW,
             args: &["-p", "on", "-x", "off", "-i", "on", "--"],
             load: &[RING_IO, "overflow", "/tmp"],
-            beside: &[],
+            alongside: &[],
         },
         Run {
             name: ALLOCATED,
             args: &["-p", "on", "-x", "off", "-H", "all", "--"],
             load: &[ALLOCATIONS, "100"],
-            beside: &[],
+            alongside: &[],
         },
         Run {
             name: OWN_SAMPLES,
             args: &["-p", "on", "-x", "off", "-H", "on", "--"],
             load: &[SAMPLED, "400"],
-            beside: &[],
+            alongside: &[],
         },
     ],
     &[
@@ -184,7 +184,7 @@ pub(crate) const RUNS: [&[Run]; 3] = [
             name: MOVING,
             args: &["-p", "on", "-x", "off", "-F", "on", "--"],
             load: &["/bin/sh", "-eu", "-c", MOVING_SCRIPT],
-            beside: &[],
+            alongside: &[],
         },
         Run {
             name: DESCRIPTORS,
@@ -201,7 +201,7 @@ pub(crate) const RUNS: [&[Run]; 3] = [
                 "3",
             ],
             load: &[],
-            beside: &[IO_CALLS, "wait", "1000", "1000000"],
+            alongside: &[IO_CALLS, "wait", "1000", "1000000"],
         },
     ],
     &[
@@ -209,13 +209,13 @@ pub(crate) const RUNS: [&[Run]; 3] = [
             name: MANY_CPUS,
             args: &["-p", "on", "-x", "off", "-F", "on", "--"],
             load: &["/bin/sh", "-eu", "-c", MANY_CPUS_SCRIPT],
-            beside: &[],
+            alongside: &[],
         },
         Run {
             name: IDLE_CPUS,
             args: &["-p", "on", "-F", "on", "-A", "off", "--json", "-t", "3"],
             load: &[],
-            beside: &[],
+            alongside: &[],
         },
     ],
 ];
@@ -263,7 +263,7 @@ while [ $cpu -lt $cpus ]; do busy & cpu=$((cpu + 1)); done
 wait
 "#;
 
-/// A line that the load of [`STATES`] prints besides the truths of its workloads.
+/// A line that the load of [`STATES`] prints in addition to the truths of its workloads.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum LoadReport {

@@ -123,7 +123,7 @@ impl Recording {
         experiment_in(&directory)
     }
 
-    /// Starts a recording of every tick with a load, a workload's path, that runs for so many
+    /// Starts a recording of every tick with a load, a workload's path, that runs for that many
     /// seconds; and waits until data are recorded. Returns the experiment too.
     ///
     /// # Errors

@@ -18,7 +18,7 @@
 //!
 //! The checks are the files in `checks/`, by subject. Those whose names begin with `root_` profile
 //! the whole machine and need root. Each takes the machine first: [`machine::Shared`] if it judges
-//! what is recorded, printed and left behind; [`machine::Exclusive`] if it changes what all
+//! what is recorded, printed and left over; [`machine::Exclusive`] if it changes what all
 //! programs share; [`machine::disturbance::judge_times`] if it judges times or ticks. A recording
 //! without any of them is an error. A check that follows processes by name (`-F =proctorture`) is
 //! never shared. What kcollect costs is the benchmark in `bench/cost/`.

@@ -43,7 +43,7 @@ impl Exclusive {
     ///
     /// # Errors
     /// When not root, when the check has taken the machine already, or when its name does not begin
-    /// with `root_alone_`: it would run beside those that share the machine, and make them wait.
+    /// with `root_alone_`: it would run alongside those that share the machine, and make them wait.
     pub fn take() -> Result<Self> {
         let thread = std::thread::current();
         let name = thread.name().unwrap_or_default();
@@ -68,8 +68,8 @@ pub fn alone(check: impl FnOnce() -> Result<()>) -> Result<()> {
     check()
 }
 
-/// The machine for a check that runs beside others of its kind, as root: it judges what is
-/// recorded, printed and left behind, and no times.
+/// The machine for a check that runs alongside others of its kind, as root: it judges what is
+/// recorded, printed and left over, and no times.
 #[derive(Debug)]
 pub struct Shared {
     _lock: Lock,
@@ -103,7 +103,7 @@ impl Drop for Lock {
     }
 }
 
-/// Passes if the check of the calling thread has taken the machine, for itself or beside others.
+/// Passes if the check of the calling thread has taken the machine, for itself or alongside others.
 ///
 /// # Errors
 /// When it has not: checks run side by side, and this one would disturb those that judge times.
@@ -321,7 +321,7 @@ pub struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// Mounts a file system of so many KiB.
+    /// Mounts a file system of that many KiB.
     ///
     /// # Errors
     /// When it cannot be mounted.
@@ -347,7 +347,7 @@ impl SmallDisk {
     /// Fills the rest of it with a file `ballast`.
     ///
     /// # Errors
-    /// When writing fails otherwise than for want of room.
+    /// When writing fails otherwise than for want of space.
     pub fn fill(&self) -> Result<()> {
         let ballast = self.path().join("ballast");
         let mut ballast = File::options().create(true).append(true).open(ballast)?;

@@ -82,7 +82,7 @@ static enum end times_out(int reason, int64_t result)
 	return result < 0 && errno == EINTR ? INTERRUPTED : EARLY;
 }
 
-/* The other side of a call: rests, and then lets it go on. */
+/* The other side of a call: rests, and then lets it continue. */
 static void rest(void)
 {
 	struct timespec span = nap;

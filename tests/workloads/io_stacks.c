@@ -5,7 +5,7 @@
  * on the stack.
  *
  * `one` and `two` have the same frame, and differ in the return address into them. `small` and
- * `large` have frames of different size, and call a function that has room for an array of variable
+ * `large` have frames of different size, and call a function that has space for an array of variable
  * length, so that its frame is found by the frame pointer: with the right lengths the stack pointer
  * is the same below it, and the words of the other way are still there, in the array. The frame
  * pointer is in its register at the write, or saved in a frame in between.
@@ -48,11 +48,11 @@ FUNCTION void saving_leaf(void)
 	NO_TAIL();
 }
 
-FUNCTION void with_room(size_t bytes, void (*call)(void))
+FUNCTION void with_array(size_t bytes, void (*call)(void))
 {
-	volatile char *room = alloca(bytes);
+	volatile char *buffer = alloca(bytes);
 
-	room[0] = 1;
+	buffer[0] = 1;
 	call();
 	NO_TAIL();
 }
@@ -74,7 +74,7 @@ FUNCTION void two(void)
 FUNCTION void small(void)
 {
 	in_small++;
-	with_room(length, leaf);
+	with_array(length, leaf);
 	NO_TAIL();
 }
 
@@ -84,14 +84,14 @@ FUNCTION void large(void)
 
 	KEEPS(frame);
 	in_large++;
-	with_room(length, leaf);
+	with_array(length, leaf);
 	NO_TAIL();
 }
 
 FUNCTION void other_small(void)
 {
 	in_other_small++;
-	with_room(length, saving_leaf);
+	with_array(length, saving_leaf);
 	NO_TAIL();
 }
 
@@ -101,7 +101,7 @@ FUNCTION void other_large(void)
 
 	KEEPS(frame);
 	in_other_large++;
-	with_room(length, saving_leaf);
+	with_array(length, saving_leaf);
 	NO_TAIL();
 }
 

@@ -1,4 +1,4 @@
-//! `many_processes WHAT COUNT SECONDS`: so many `threads`, or `processes`, all at once, each of
+//! `many_processes WHAT COUNT SECONDS`: that many `threads`, or `processes`, all at once, each of
 //! which works a little now and then. It prints `ready` when all are there, and ends when all have
 //! ended.
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * `overflowing PAGES STORES CALLS NAPS`: does each so many times on the path main, left, and three
- * times so many on the path main, right: touches a fresh page, stores to `watched`, calls getppid,
+ * `overflowing PAGES STORES CALLS NAPS`: does each that many times on the path main, left, and three
+ * times that many on the path main, right: touches a fresh page, stores to `watched`, calls getppid,
  * sleeps for a millisecond; after a sleep. It prints what the kernel has counted of it in the end:
  * page faults and context switches.
  *
@@ -89,7 +89,7 @@ int main(int count, char **words)
 	if (work.fresh == MAP_FAILED ||
 	    madvise(work.fresh, 4096 * 4 * (size_t)work.pages, MADV_NOHUGEPAGE))
 		return 71;
-	/* Until it is known what is mapped here, stacks are copied, and there is no room for
+	/* Until it is known what is mapped here, stacks are copied, and there is no space for
 	 * thousands in a few milliseconds. */
 	nanosleep(&(struct timespec){.tv_nsec = 700000000}, NULL);
 	/* So that neither the code nor what it needs is faulted in on one of the paths. */

@@ -21,7 +21,7 @@
  *                      number does the rest
  *   doze:MS            likewise, but the child sleeps for so long
  *   space              a child in a new pid namespace does the rest
- *   root:PATH          goes on in user and mount namespaces of its own, where PATH is the root
+ *   root:PATH          continues in user and mount namespaces of its own, where PATH is the root
  *                      directory
  *   exec:PATH          another program does the rest
  *   memory             a copy of this program in memory (memfd) does the rest
@@ -112,15 +112,15 @@ APART static void burn_deep(uint64_t ns)
 
 APART static void dig(uint64_t depth, uint64_t ns)
 {
-	volatile char room[24];
+	volatile char buffer[24];
 
-	room[0] = 1;
+	buffer[0] = 1;
 	if (depth)
 		dig(depth - 1, ns);
 	else
 		burn_deep(ns);
 	CALLED;
-	(void)room[0];
+	(void)buffer[0];
 }
 
 /* Some hundred microseconds of `dec; jnz`. */

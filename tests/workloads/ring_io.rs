@@ -6,12 +6,12 @@
 //! after it, and after others that are handed over at the same depth. A receive completes again and
 //! again.
 //!
-//! `ring_io under-way COUNT`: so many reads of an empty pipe are under way at a time.
+//! `ring_io under-way COUNT`: that many reads of an empty pipe are under way at a time.
 //!
 //! `ring_io registered DIRECTORY`: operations on registered files, whose places get other files by
 //! each way that there is, also while operations are under way.
 //!
-//! `ring_io overflow DIRECTORY`: operations whose completions find no room in the ring.
+//! `ring_io overflow DIRECTORY`: operations whose completions find no space in the ring.
 //!
 //! `ring_io skipped DIRECTORY`: operations that post no completion. Prints how many of these can't
 //! be seen: `unseen COUNT`.
@@ -111,18 +111,18 @@ impl Ring {
         unsafe { self.ring.submission().push(entry) }.context("the queue is full")
     }
 
-    /// Hands over so many operations, each time as many as there is room for.
+    /// Hands over that many operations, each time as many as there is space for.
     fn hand_over(&mut self, count: u32, entry: impl Fn(u32) -> squeue::Entry) -> Result<()> {
         for number in 0..count {
             self.push(&entry(number))?;
-            if number % ROOM == ROOM - 1 {
+            if number % ENTRIES == ENTRIES - 1 {
                 self.ring.submit()?;
             }
         }
         Ok(())
     }
 
-    /// Hands over what was pushed, and waits for so many completions. Returns them.
+    /// Hands over what was pushed, and waits for that many completions. Returns them.
     fn wait(&mut self, count: usize) -> Result<Vec<cqueue::Entry>> {
         self.ring.submit_and_wait(count)?;
         let completed: Vec<_> = self.ring.completion().collect();
@@ -334,7 +334,7 @@ fn receive(ring: &mut Ring, files: &mut Files) -> Result<()> {
     Ok(())
 }
 
-/// Hands over so many reads of an empty pipe, which complete when it is closed.
+/// Hands over that many reads of an empty pipe, which complete when it is closed.
 fn under_way(count: usize) -> Result<()> {
     let mut ring = Ring {
         ring: IoUring::new(u32::try_from(count.next_power_of_two())?)?,
@@ -469,10 +469,10 @@ fn registered(directory: &Path) -> Result<Files> {
     Ok(files)
 }
 
-/// Room for completions.
-const ROOM: u32 = 8;
+/// Entries for completions.
+const ENTRIES: u32 = 8;
 
-/// Counts so many completions of operations that were handed over, in any order.
+/// Counts that many completions of operations that were handed over, in any order.
 fn collect(
     ring: &mut Ring,
     files: &mut Files,
@@ -493,38 +493,38 @@ fn collect(
 fn overflow(directory: &Path) -> Result<Files> {
     const TIMES: u32 = 4;
     let mut files = Files::default();
-    let mut ring = Ring::new(ROOM, ROOM)?;
+    let mut ring = Ring::new(ENTRIES, ENTRIES)?;
     let (file, name) = open(&mut files, directory, "data")?;
     let descriptor = types::Fd(file.as_raw_fd());
     let began = Instant::now();
     // All with the same user data.
     let buffer = ring.buffer.as_mut_ptr();
-    ring.hand_over(ROOM * TIMES, |number| {
+    ring.hand_over(ENTRIES * TIMES, |number| {
         let entry = opcode::Write::new(descriptor, buffer, 100 + number);
         entry.offset(u64::from(number) * 4096).build()
     })?;
     collect(
         &mut ring,
         &mut files,
-        (ROOM * TIMES, &name, Kind::Write),
+        (ENTRIES * TIMES, &name, Kind::Write),
         began,
     )?;
     // Each with the same result, and operations between them that are not recorded.
     let began = Instant::now();
-    ring.hand_over(ROOM * TIMES, |number| match number % 2 {
+    ring.hand_over(ENTRIES * TIMES, |number| match number % 2 {
         0 => opcode::Read::new(descriptor, buffer, 100).build(),
         _ => opcode::Nop::new().build().user_data(1),
     })?;
     collect(
         &mut ring,
         &mut files,
-        (ROOM * TIMES, &name, Kind::Read),
+        (ENTRIES * TIMES, &name, Kind::Read),
         began,
     )?;
 
     // By a thread of the kernel.
     let began = Instant::now();
-    ring.hand_over(ROOM * TIMES, |number| {
+    ring.hand_over(ENTRIES * TIMES, |number| {
         let entry = opcode::Write::new(descriptor, buffer, 100 + number);
         entry.build().flags(squeue::Flags::ASYNC)
     })?;
@@ -532,7 +532,7 @@ fn overflow(directory: &Path) -> Result<Files> {
     collect(
         &mut ring,
         &mut files,
-        (ROOM * TIMES, &name, Kind::Write),
+        (ENTRIES * TIMES, &name, Kind::Write),
         began,
     )?;
 
@@ -560,7 +560,7 @@ fn overflow(directory: &Path) -> Result<Files> {
         collect(ring, &mut files, (1500, &pipe, Kind::Read), began)?;
     }
 
-    // One that would complete again ends with the result for which there is no room.
+    // One that would complete again ends with the result for which there is no space.
     let (group, bytes) = BUFFERS;
     let mut memory = vec![0_u8; usize::try_from(bytes)?];
     let provide = opcode::ProvideBuffers::new(memory.as_mut_ptr(), bytes, 1, group, 0);
@@ -572,13 +572,18 @@ fn overflow(directory: &Path) -> Result<Files> {
     let receive = opcode::RecvMulti::new(types::Fd(receiver.as_raw_fd()), group);
     ring.push(&receive.build())?;
     ring.ring.submit()?;
-    for _ in 0..ROOM {
+    for _ in 0..ENTRIES {
         ring.push(&opcode::Nop::new().build().user_data(1))?;
     }
     ring.ring.submit()?;
     sender.write_all(b"message")?;
     files.count(socket, Kind::Write, 7, A_CALL);
-    collect(&mut ring, &mut files, (ROOM + 1, socket, Kind::Read), began)?;
+    collect(
+        &mut ring,
+        &mut files,
+        (ENTRIES + 1, socket, Kind::Read),
+        began,
+    )?;
     std::thread::sleep(KNOWN);
     std::mem::forget((file, reader, receiver, sender));
     Ok(files)

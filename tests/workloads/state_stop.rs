@@ -1,5 +1,5 @@
 //! `state_stop SECONDS CPU VARIANT`: a child stops itself again and again, and its parent lets it
-//! go on after a while. With `signal` it is stopped as a shell's job is, with `ptrace` as a
+//! continue after a while. With `signal` it is stopped as a shell's job is, with `ptrace` as a
 //! debugger's. With `frozen` it spins, and its parent freezes its control group, as a container's.
 //! Both print their truth, one line each.
 

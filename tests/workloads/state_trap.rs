@@ -22,7 +22,7 @@ fn main() -> Result<()> {
     while !work.over()? {
         // Sixteen traps to one look at the clock.
         for _ in 0..16 {
-            // SAFETY: execution goes on after the instruction once the handler has returned;
+            // SAFETY: execution continues after the instruction once the handler has returned;
             // nothing is changed.
             unsafe { std::arch::asm!("int3") };
             traps += 1;

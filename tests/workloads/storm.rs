@@ -139,9 +139,10 @@ fn again(left: u64) -> Command {
 fn files(work: &Work) -> Result<u64> {
     // On a disk that others use there are few in a second.
     let in_memory = Path::new("/dev/shm");
-    let directory = match can_map(in_memory) {
-        true => in_memory,
-        false => Path::new("/tmp"),
+    let directory = if can_map(in_memory) {
+        in_memory
+    } else {
+        Path::new("/tmp")
     };
     let directory = directory.join(format!("storm-{}", std::process::id()));
     fs::create_dir(&directory).context("a directory")?;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* A library of which there are two that differ in nothing but names: what the one has at an
  * address, the other has there too. `enter` is called, it calls MIDDLE, and that spins in LEAF for
- * so many nanoseconds of CPU time. MIDDLE has another size of frame in the other library, so that
+ * that many nanoseconds of CPU time. MIDDLE has another size of frame in the other library, so that
  * the table of the one is wrong for the other. */
 
 #include <stdint.h>
@@ -28,11 +28,11 @@ __attribute__((noinline)) void LEAF(uint64_t ns)
 
 __attribute__((noinline)) void MIDDLE(uint64_t ns)
 {
-	volatile char room[ROOM];
+	volatile char buffer[STACK_BYTES];
 
-	room[0] = 1;
+	buffer[0] = 1;
 	LEAF(ns);
-	(void)room[0];
+	(void)buffer[0];
 	__asm__ volatile("");
 }
 

@@ -37,38 +37,38 @@ KEPT static unsigned long deep(unsigned long depth, unsigned long carried)
 	return kept ^ sink;
 }
 
-/* More arguments than registers, locals of a wider alignment than the stack's, and room of unknown
+/* More arguments than registers, locals of a wider alignment than the stack's, and buffer of unknown
  * size: the way back is by r10 at first and by what is stored below rbp then. */
 KEPT static unsigned long realigned(unsigned long a, unsigned long b, unsigned long c,
 				    unsigned long d, unsigned long e, unsigned long f,
 				    unsigned long g, unsigned long h)
 {
 	unsigned long wide[16] __attribute__((aligned(64)));
-	char *room = alloca(16 + (a & 63));
+	char *buffer = alloca(16 + (a & 63));
 
 	memset(wide, (int)b, sizeof(wide));
-	memset(room, (int)c, 16 + (a & 63));
+	memset(buffer, (int)c, 16 + (a & 63));
 	leaf();
-	return wide[d & 15] + room[e & 15] + f + g + h + deep(3, a);
+	return wide[d & 15] + buffer[e & 15] + f + g + h + deep(3, a);
 }
 
 KEPT static unsigned long with_alloca(size_t size)
 {
-	char *room = alloca(size);
+	char *buffer = alloca(size);
 
-	memset(room, 1, size);
+	memset(buffer, 1, size);
 	leaf();
-	return room[size / 2] + strlen("a string in the library");
+	return buffer[size / 2] + strlen("a string in the library");
 }
 
 /* Frames larger than a byte or two can say. */
 KEPT static unsigned long large(unsigned long n)
 {
-	volatile char room[70000];
+	volatile char buffer[70000];
 
-	room[n % sizeof(room)] = 1;
+	buffer[n % sizeof(buffer)] = 1;
 	leaf();
-	return room[0] + deep(2, n);
+	return buffer[0] + deep(2, n);
 }
 
 static int compare(const void *left, const void *right)

@@ -1,4 +1,4 @@
-//! The file behind a mapping, whatever became of its name; and none that is not that file.
+//! The file after a mapping, whatever became of its name; and none that is not that file.
 //!
 //! Where the machine's own `/proc` has no such case, a directory plays its part: its links are
 //! ordinary ones.

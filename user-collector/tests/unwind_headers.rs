@@ -1,4 +1,4 @@
-//! The ways to the frame information of a file, beside a section that is called `.eh_frame`.
+//! The ways to the frame information of a file, next to a section that is called `.eh_frame`.
 
 #![allow(
     clippy::unwrap_used,

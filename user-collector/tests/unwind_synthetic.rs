@@ -288,7 +288,7 @@ fn a_signal_frame() {
 }
 
 #[test]
-fn the_outermost_frame_and_vfork() {
+fn outer_frames_and_vfork() {
     let built = one(&[
         (4, Cfi::Undefined(X86_64::RA)),
         (8, Cfi::Register(X86_64::RA, X86_64::RDI)),

@@ -4,7 +4,7 @@
 #ifndef KCOLLECT_LIMITS_H
 #define KCOLLECT_LIMITS_H
 
-/* One ring serves so many CPUs. */
+/* One ring serves that many CPUs. */
 #define CPUS_PER_RING 8
 
 /* Counters that can overflow: a power of two. */

@@ -39,7 +39,7 @@ enum state {
 	STATES = 10,
 };
 
-/* What is known of a state interval beside its state. The times of details are sums beside those of
+/* What is known of a state interval in addition to its state. The times of details are sums alongside those of
  * the states and are numbered after them. */
 enum detail {
 	/* Of a blocked time, in whatever state: the scheduler counts it as a wait for block I/O. */

@@ -35,7 +35,7 @@
 #define TEXT_MCALL	     0xe958d4ff /* call *%r12, without its first byte; pop %rax; jmp */
 #define TEXT_SYSTEMSTACK     0xf825048b4864d7ff /* call *%rdi; mov %fs:..f8,%rax */
 #define TEXT_MCALL_NOP	     0xe95890d4ff	/* the same of Go since 1.22 */
-/* Bits of unwind_state.known beside those of registers. The frame pointer is that of a frame whose
+/* Bits of unwind_state.known alongside those of registers. The frame pointer is that of a frame whose
  * code has no rule, which may have used the register for something else. */
 #define UNWIND_FP_UNSURE (1 << 16)
 /* The frame pointer was found by following another one. */
@@ -89,7 +89,7 @@ enum unwind_end {
 	UNWIND_CONTINUES,
 	/* At the thread's first function. */
 	UNWIND_COMPLETE,
-	/* There was no room for more frames. */
+	/* There was no space for more frames. */
 	UNWIND_DEPTH_LIMIT,
 	/* No code is known to be mapped at the pc. */
 	UNWIND_NO_MAPPING,
@@ -300,7 +300,7 @@ static __always_inline __u32 unwind_height(const struct unwind_state *state, __u
 
 /* Goes to the caller of code without rules: by the machine code at the pc if that is known, or else
  * by the frame pointer, which the code may use for something else: it is `sure` if it leads to a
- * return address behind a call, or ends a chain of frame pointers. It `leaves` the stack if it is
+ * return address after a call, or ends a chain of frame pointers. It `leaves` the stack if it is
  * on another one. */
 static __always_inline enum unwind_end
 unwind_by_frame_pointer(struct unwind_state *state, void *reader, bool leaves, bool *sure)

@@ -13,7 +13,7 @@
  * unwind_rule_at() returns 1 and a rule, 0 where code without a rule is mapped, and -1 where no
  * code is known to be, or its table is not there yet.
  *
- * There are three kinds of scan (enum unwind_scan_kind). In each, a return address is a word behind
+ * There are three kinds of scan (enum unwind_scan_kind). In each, a return address is a word after
  * a call of code. None of this is a proof, so the record says that there was a scan.
  *
  * 1. SCAN_CALLER looks upwards from the stack pointer for a caller that has rules.
@@ -21,24 +21,24 @@
  * function. Functions in between that have no rule either are passed over.
  * b. A return address of a call that has returned long ago, in a part of the stack that was not
  * overwritten since, looks the same. So the target of the call counts, where the instruction
- * shows it. One without rules fits, unless it is behind the code that was left. One that has
+ * shows it. One without rules fits, unless it is after the code that was left. One that has
  * rules leads to code without rules only if it jumps there: such a word is taken if there is
  * no better one.
  *
  * 2. SCAN_OTHER_STACK looks upwards on a stack that is not the thread's own. JIT code may call on
  * such a one: BEAM, Erlang's machine, has a stack for each Erlang process.
  * a. Callers are return addresses into code without rules.
- * b. The stack ends with an address of such code that is behind no call.
+ * b. The stack ends with an address of such code that is after no call.
  * c. Code that does not use the frame pointer leaves it to a function of the thread's own stack,
- * which is the next one behind the last caller here.
+ * which is the next one after the last caller here.
  *
  * 3. SCAN_OUTERMOST looks downwards from the end of the thread's own stack for the function
  * that the thread's first function has called. It follows a scan that has found no caller: one of
  * another stack, or one of the thread's own stack where the frame pointer leads nowhere either.
  * a. The thread's own stack is known where the C library has it: it ends at the thread pointer.
- * b. It goes on below another stack if a register that calls keep leads to it.
+ * b. It continues below another stack if a register that calls keep leads to it.
  * c. How large the frame is that left it is not known, and what lies there may be of old calls.
- * So the stack goes on with the outermost function, the only one that is certain.
+ * So the stack continues with the outermost function, the only one that is certain.
  */
 #ifndef KCOLLECT_UNWIND_SCAN_H
 #define KCOLLECT_UNWIND_SCAN_H
@@ -62,9 +62,9 @@
 enum unwind_call {
 	/* There is no call before the word. */
 	CALL_NONE,
-	/* The target of the call has rules, or is behind that code. */
+	/* The target of the call has rules, or is after that code. */
 	CALL_ELSEWHERE,
-	/* The target of the call is unknown, or has no rules and is not behind that code. */
+	/* The target of the call is unknown, or has no rules and is not after that code. */
 	CALL_FITS,
 };
 
@@ -167,7 +167,7 @@ static __always_inline bool unwind_begin_outermost(struct unwind_scan *scan, enu
 	return true;
 }
 
-/* Lets the target of a call be where it leads, behind an entry of the PLT, which is jmp
+/* Lets the target of a call be where it leads, after an entry of the PLT, which is jmp
  * *slot(%rip) or has an endbr64 before it. */
 static __always_inline void unwind_pass_plt(struct unwind_scan *scan, void *reader)
 {
@@ -191,22 +191,22 @@ static __always_inline void unwind_pass_plt(struct unwind_scan *scan, void *read
 static __always_inline enum unwind_call unwind_call_before(struct unwind_scan *scan, void *reader,
 							   void *finder, __u64 address)
 {
-	__u64 text, behind;
+	__u64 text, after;
 	bool known = false;
 	int found;
 
 	if (unwind_read(reader, address - 8, &scan->text))
 		return CALL_NONE;
 	text = scan->text;
-	behind = address + (__s64)(__s32)(text >> 32);
+	after = address + (__s64)(__s32)(text >> 32);
 	if ((text >> 24 & 0xff) == 0xe8) {
-		scan->target = behind;
-		known = unwind_rule_at(finder, behind, &scan->rule) >= 0;
+		scan->target = after;
+		known = unwind_rule_at(finder, after, &scan->rule) >= 0;
 	}
 	if (!known) {
 		if (!unwind_is_indirect_call(text))
 			return CALL_NONE;
-		if ((text >> 16 & 0xffff) != 0x15ff || unwind_read(reader, behind, &scan->target))
+		if ((text >> 16 & 0xffff) != 0x15ff || unwind_read(reader, after, &scan->target))
 			return CALL_FITS;
 	}
 	unwind_pass_plt(scan, reader);
@@ -216,7 +216,7 @@ static __always_inline enum unwind_call unwind_call_before(struct unwind_scan *s
 	return !found && scan->target <= scan->address ? CALL_FITS : CALL_ELSEWHERE;
 }
 
-/* Returns whether a rule leads from the frame in `trial` to a word behind a call. */
+/* Returns whether a rule leads from the frame in `trial` to a word after a call. */
 static __always_inline bool unwind_try_rule(struct unwind_scan *scan, void *reader)
 {
 	return unwind_by_rule(&scan->trial, &scan->rule, reader) == UNWIND_CONTINUES &&
@@ -424,7 +424,7 @@ static __always_inline int unwind_scan_word(struct unwind_scan *scan, void *read
 }
 
 /* Returns whether a stack that ended so, after a scan had found a caller, shows that the caller was
- * none: then the scan goes on behind it. A return address where no code is known may be in code
+ * none: then the scan continues after it. A return address where no code is known may be in code
  * that was mapped just now. */
 static __always_inline bool unwind_scan_failed(const struct unwind_scan *scan, enum unwind_end end,
 					       const struct unwind_state *state, void *reader)
@@ -434,7 +434,7 @@ static __always_inline bool unwind_scan_failed(const struct unwind_scan *scan, e
 	return end != UNWIND_NO_MAPPING || unwind_after_call(reader, state->pc) <= 0;
 }
 
-/* Begins to go on with a scan. */
+/* Begins to continue with a scan. */
 static __always_inline void unwind_resume_scan(struct unwind_scan *scan)
 {
 	scan->sp = scan->caller_sp;
@@ -479,7 +479,7 @@ unwind_end_scan(struct unwind_scan *scan, struct unwind_state *state, enum unwin
 		state->known |= scan->caller_known & UNWIND_FP_UNSURE;
 		return UNWIND_CONTINUES;
 	}
-	/* Zero in a register that any code may use ends no stack that goes on. But the first
+	/* Zero in a register that any code may use ends no stack that continues. But the first
 	 * function of a program, which has no rule in the dynamic linker, calls with the zero that
 	 * the kernel has put there. */
 	if (end == UNWIND_COMPLETE && !scan->ended &&

@@ -82,7 +82,7 @@ pub const ANY_REGISTERED_FILE: u32 = 0xffff_ffff;
 /// A bit of the second argument of an operation of `io_uring`: more results follow.
 pub const MORE_RESULTS: u64 = 1 << 32;
 
-/// The most bytes that a traced system call brings from the thread's memory; a path of so many is
+/// The most bytes that a traced system call brings from the thread's memory; a path of that many is
 /// cut.
 pub const MAX_IO_EXTRA_BYTES: usize = 512;
 
@@ -95,7 +95,7 @@ pub const ALLOCATION_CALL_SITE: u8 = 33;
 /// Unwind rows in a chunk of memory.
 pub const ROWS_PER_CHUNK: u32 = 65_536;
 
-/// The most chunks that the programs have room for.
+/// The most chunks that the programs have space for.
 pub const MAX_CHUNKS: u16 = 1024;
 
 /// CPUs that share a ring.
@@ -224,7 +224,7 @@ pub struct TracedCall {
     pub zero: u8,
 }
 
-/// Facts of a record beside its kind: `enum record_flags`.
+/// Facts of a record alongside its kind: `enum record_flags`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(transparent)]
 pub struct RecordFlags(u8);
@@ -577,7 +577,7 @@ pub struct CpuStats {
     pub woken_ns: u64,
     /// Lock waits that found the ring full.
     pub lock_waits_lost: u64,
-    /// Lock waits that were not sent, since so many were in the same second.
+    /// Lock waits that were not sent, since that many were in the same second.
     pub lock_waits_skipped: u64,
     /// Their time.
     pub lock_waits_skipped_ns: u64,
@@ -597,7 +597,7 @@ pub struct CpuStats {
     pub last_pid: u32,
     /// That thread.
     pub last_tid: u32,
-    /// Changes of blocks that found the ring full, or no room among the blocks that are kept.
+    /// Changes of blocks that found the ring full, or no space among the blocks that are kept.
     pub blocks_lost: u64,
     /// What the programs took at context switches, ticks and returns to user mode, nanoseconds. Of
     /// the switches it is an estimate: one of 61 is measured.

@@ -150,7 +150,7 @@ impl UnwindTables<'_> {
     }
 
     /// Places an unwind table; `row` returns the row of an index in `pages`. Returns nothing if
-    /// there is no room for it, or if it is empty, or if its addresses are more than 1 GiB apart.
+    /// there is no space for it, or if it is empty, or if its addresses are more than 1 GiB apart.
     ///
     /// # Errors
     /// [`Error::Step`] when the kernel has no memory for it.
@@ -224,7 +224,7 @@ impl UnwindTables<'_> {
         }
     }
 
-    /// Allocates room for rows of one page, in a new chunk if needed.
+    /// Allocates space for rows of one page, in a new chunk if needed.
     fn allocate_rows(&mut self, count: u32) -> Result<Option<(u16, Range<u32>)>, Error> {
         let found = self
             .tables
@@ -250,8 +250,8 @@ impl UnwindTables<'_> {
     }
 
     /// Publishes how code of a file is unwound: by a table, whose addresses those of the segments
-    /// are, or by frame pointer. There is room for [`MAX_SEGMENTS`](bpf_abi::layout::MAX_SEGMENTS)
-    /// segments; the rest is left out. Returns whether there was room.
+    /// are, or by frame pointer. There is space for [`MAX_SEGMENTS`](bpf_abi::layout::MAX_SEGMENTS)
+    /// segments; the rest is left out. Returns whether there was space.
     ///
     /// # Errors
     /// [`Error::Step`] when the kernel has no memory for it.
@@ -297,7 +297,7 @@ impl UnwindTables<'_> {
     }
 
     /// Ends the capture of user stacks of a process until its next exec: it is not followed.
-    /// Without room they are captured, and thrown away.
+    /// Without space they are captured, and thrown away.
     ///
     /// # Errors
     /// [`Error::Step`] when the kernel has no memory for it.
@@ -363,7 +363,7 @@ impl Tables {
     }
 }
 
-/// Returns whether a map has no room for another entry.
+/// Returns whether a map has no space for another entry.
 fn is_full(error: &libbpf_rs::Error) -> bool {
     error.kind() == libbpf_rs::ErrorKind::TooBig
 }

@@ -92,7 +92,7 @@ impl Chunk {
             ..Default::default()
         };
         let map = MapHandle::create(MapType::Array, Some("kc_rows"), 4, bytes, 1, &options)
-            .map_err(step(format!("make room for {ROWS_PER_CHUNK} unwind rows")))?;
+            .map_err(step(format!("make space for {ROWS_PER_CHUNK} unwind rows")))?;
         // SAFETY: the map is ours alone, anonymous kernel memory of that many bytes which can't
         // shrink; programs only read it.
         let memory = unsafe {

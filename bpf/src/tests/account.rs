@@ -257,7 +257,7 @@ fn no_more_is_stolen_than_the_scheduler_misses() {
 }
 
 #[test]
-fn details_are_summed_beside_their_state() {
+fn details_are_summed_next_to_their_state() {
     conserves("UUIIIIWWUUPPPUUSSSWWWUUTTTTUU");
     // A wake-up ends the wait for the disk: what follows is a wait for a CPU, and none of a
     // preemption.
@@ -266,7 +266,7 @@ fn details_are_summed_beside_their_state() {
 }
 
 #[test]
-fn an_account_that_was_closed_goes_on_where_it_stopped() {
+fn an_account_that_was_closed_continues_where_it_stopped() {
     let (mut account, _) = play("UUSSSSWWUU");
     account.track_again(100, state(b'S'), 50, 70);
     account.switch_in(108, 53, 70);
@@ -375,16 +375,13 @@ proptest! {
     ) {
         let (mut account, mut now, mut on_cpu) = (Account::track(5000, state(b'U'), 0), 5000_u64, true);
         for (step, delay, state, detail) in events {
-            // Now and then a clock that is behind.
+            // Now and then a clock that is after.
             now = (now + step).saturating_sub(10);
-            match on_cpu {
-                true => {
+            if on_cpu {
                     account.missed_switch_in(now.saturating_sub(3), delay);
                     let stolen = delay / 3;
                     account.switch_out_of_stolen(now, (state, detail), delay, delay / 2, stolen);
-                }
-                false => { account.switch_in(now, delay, delay); }
-            }
+                } else { account.switch_in(now, delay, delay); }
             // Now and then an event that is not seen.
             if step % 7 != 0 {
                 on_cpu = !on_cpu;

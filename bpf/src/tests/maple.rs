@@ -36,14 +36,14 @@ fn a_child_has_the_addresses_up_to_its_pivot() {
         assert_eq!(child(&pivots, true, address), expected, "{address:#x}");
         assert_eq!(child(&pivots, false, address), expected, "{address:#x}");
     }
-    // The highest address of the node may be behind the last pivot.
+    // The highest address of the node may be after the last pivot.
     let with_end = [0xfff, 0x2fff, u64::MAX];
     assert_eq!(child(&with_end, true, 0x3000), 2);
     assert_eq!(child(&with_end, true, u64::MAX), 2);
 }
 
 #[test]
-fn a_look_up_beside_a_writer_counts_only_if_the_writer_has_another_mapping() {
+fn a_look_up_during_a_write_counts_only_if_the_writer_has_another_mapping() {
     for (before, after, of_mapping, raced) in [
         // Linux 6.13: a writer has an odd number.
         (4, 4, 3, false),

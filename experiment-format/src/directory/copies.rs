@@ -53,7 +53,7 @@ pub(super) fn remove_doubles(archives: BorrowedFd<'_>) {
     }
 }
 
-/// Returns the name that a compressed copy has beside a file of `archives/`. None for what is no
+/// Returns the name that a compressed copy has next to a file of `archives/`. None for what is no
 /// copy, for a compressed one, and where the name is too long.
 fn compressed_name_of(name: &CStr) -> Option<String> {
     let name = name.to_str().ok()?;

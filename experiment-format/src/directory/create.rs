@@ -95,7 +95,7 @@ impl Write for PendingFile<'_> {
 impl Drop for PendingFile<'_> {
     fn drop(&mut self) {
         if !self.committed {
-            // If this fails, a hidden file stays behind, which no reader looks at.
+            // If this fails, a hidden file is left over, which no reader looks at.
             let _ = unlinkat(self.dir, self.temporary, UnlinkatFlags::NoRemoveDir);
         }
     }
@@ -116,7 +116,7 @@ pub(crate) fn entries(dir: BorrowedFd<'_>) -> nix::Result<Vec<CString>> {
 }
 
 /// Makes a directory and opens it, unless another one took its place in between. If it cannot be
-/// opened, for lack of a descriptor say, it is removed again.
+/// opened, for want of a descriptor say, it is removed again.
 pub(super) fn make_dir(
     parent: BorrowedFd<'_>,
     name: &str,

@@ -1,4 +1,4 @@
-//! The experiments of a series, `STEM.N.er`, that came before one: their list, the room that they
+//! The experiments of a series, `STEM.N.er`, that came before one: their list, the disk_usage that they
 //! take, and their removal.
 //!
 //! Whatever writes or reads an experiment holds a shared lock on its directory (`flock(2)`). One
@@ -19,8 +19,8 @@ use nix::sys::stat::{Mode, fstat, fstatat};
 use super::ExperimentDir;
 use super::copies::{archives_in, plain_copies, remove_doubles};
 use super::create::entries;
+use super::disk_usage::{DiskUsage, disk_usage};
 use super::name::series_of;
-use super::room::{Room, room};
 use crate::Result;
 use crate::archive::ARCHIVES;
 use crate::error::Error;
@@ -35,13 +35,13 @@ const MAX_BEGINNING_BYTES: u64 = 64 << 10;
 
 /// An experiment of a series.
 #[derive(Debug)]
-pub struct Former {
+pub struct OlderExperiment {
     dir: ExperimentDir,
     number: u64,
     /// The time at which its log was last written.
     pub written: SystemTime,
-    /// The room of its files.
-    pub files: Room,
+    /// The disk space of its files.
+    pub files: DiskUsage,
     /// Whether it was recorded to be packed, and is not, or not all is removed that is packed.
     pub is_to_be_packed: bool,
     /// Whether it is packed, and has copies of load objects that are not compressed.
@@ -49,7 +49,7 @@ pub struct Former {
     has_double_copies: bool,
 }
 
-impl Former {
+impl OlderExperiment {
     /// Returns its name, for instance `ktest.1.er`.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -67,7 +67,7 @@ impl Former {
     }
 
     /// Returns whether it is neither written nor read. If so, it is in use by this alone, until it
-    /// is dropped or [shared](Former::share).
+    /// is dropped or [shared](OlderExperiment::share).
     pub(crate) fn is_alone(&self) -> bool {
         same_file(self.dir.as_fd())
             .and_then(|dir| Ok(dir.try_lock()?))
@@ -129,28 +129,28 @@ impl ExperimentDir {
     ///
     /// # Errors
     /// The directory can't be listed.
-    pub fn formers(&self) -> Result<Vec<Former>> {
+    pub fn older_experiments(&self) -> Result<Vec<OlderExperiment>> {
         let Some((stem, ours)) = series_of(&self.name) else {
             return Ok(Vec::new());
         };
         let list = |errno| Error::io("list", &self.path, errno);
         let owner = fstat(&self.fd).map_err(list)?.st_uid;
-        let mut formers = Vec::new();
+        let mut older_experiments = Vec::new();
         for entry in entries(self.parent.as_fd()).map_err(list)? {
             let name = entry.to_str().unwrap_or_default();
             match series_of(name) {
                 Some((of, number)) if of == stem && number < ours => {
                     // What can't be opened is no experiment of ours.
-                    formers.extend(self.former(name, number, owner).ok().flatten());
+                    older_experiments.extend(self.older(name, number, owner).ok().flatten());
                 }
                 _ => {}
             }
         }
-        formers.sort_by_key(|former| former.number);
-        Ok(formers)
+        older_experiments.sort_by_key(|older| older.number);
+        Ok(older_experiments)
     }
 
-    fn former(&self, name: &str, number: u64, owner: u32) -> nix::Result<Option<Former>> {
+    fn older(&self, name: &str, number: u64, owner: u32) -> nix::Result<Option<OlderExperiment>> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let fd = openat(&self.parent, name, flags, Mode::empty())?;
         let file = |name| {
@@ -164,7 +164,7 @@ impl ExperimentDir {
         if fstat(&fd)?.st_uid != owner {
             return Ok(None);
         }
-        let files = room(fd.as_fd())?;
+        let files = disk_usage(fd.as_fd())?;
         let seconds = Duration::from_secs(main.st_mtime.try_into().unwrap_or(0));
         let is_to_be_packed = match packed {
             Some(_) => has_more_than_packed(fd.as_fd())?,
@@ -175,7 +175,7 @@ impl ExperimentDir {
             .as_ref()
             .map(|archives| plain_copies(archives.as_fd()));
         let plain = plain.unwrap_or_default();
-        Ok(Some(Former {
+        Ok(Some(OlderExperiment {
             is_to_be_packed,
             is_to_be_compressed: packed.is_some() && plain.iter().any(|copy| !copy.is_double),
             has_double_copies: plain.iter().any(|copy| copy.is_double),
@@ -254,29 +254,40 @@ mod tests {
         let ours = experiment(path, "k.10.er", OURS);
         drop(experiment(path, "k.11.er", OURS));
 
-        let formers = ours.formers().unwrap();
-        let names: Vec<_> = formers.iter().map(Former::name).collect();
+        let older_experiments = ours.older_experiments().unwrap();
+        let names: Vec<_> = older_experiments
+            .iter()
+            .map(OlderExperiment::name)
+            .collect();
         assert_eq!(names, ["k.1.er", "k.3.er"]);
-        let shared = |former: &Former| former.files.values().any(|room| *room >= 100_000);
-        assert!(formers.iter().all(shared));
-        let all: HashMap<_, _> = formers.iter().flat_map(|former| &former.files).collect();
-        assert!(all.values().map(|room| **room).sum::<u64>() < 200_000);
+        let shared = |older: &OlderExperiment| {
+            older
+                .files
+                .values()
+                .any(|disk_usage| *disk_usage >= 100_000)
+        };
+        assert!(older_experiments.iter().all(shared));
+        let all: HashMap<_, _> = older_experiments
+            .iter()
+            .flat_map(|older| &older.files)
+            .collect();
+        assert!(all.values().map(|disk_usage| **disk_usage).sum::<u64>() < 200_000);
 
-        assert!(!formers[0].is_removed());
-        let again = ours.formers().unwrap();
+        assert!(!older_experiments[0].is_removed());
+        let again = ours.older_experiments().unwrap();
         let read = File::open(path.join("k.3.er")).unwrap();
         note_use(read.as_fd());
-        let gone: Vec<_> = formers
+        let gone: Vec<_> = older_experiments
             .into_iter()
-            .map(|former| former.remove().unwrap())
+            .map(|older| older.remove().unwrap())
             .collect();
         assert_eq!(gone, [true, false]);
-        let removed: Vec<_> = again.iter().map(Former::is_removed).collect();
+        let removed: Vec<_> = again.iter().map(OlderExperiment::is_removed).collect();
         assert_eq!(removed, [true, false]);
         assert!(!path.join("k.1.er").exists() && path.join("k.3.er").exists());
         drop(read);
-        let left = ours.formers().unwrap().pop().unwrap();
+        let left = ours.older_experiments().unwrap().pop().unwrap();
         assert!(left.remove().unwrap());
-        assert!(ours.formers().unwrap().is_empty());
+        assert!(ours.older_experiments().unwrap().is_empty());
     }
 }

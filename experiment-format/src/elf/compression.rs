@@ -46,9 +46,10 @@ impl<B: ElfBytes> ElfFile<B> {
         if !section.flags.contains(SHF_COMPRESSED) {
             return Ok(None);
         }
-        let split = match self.is_64_bit() {
-            true => split::<CompressionHeader64<Endianness>>(content, self.endian()),
-            false => split::<CompressionHeader32<Endianness>>(content, self.endian()),
+        let split = if self.is_64_bit() {
+            split::<CompressionHeader64<Endianness>>(content, self.endian())
+        } else {
+            split::<CompressionHeader32<Endianness>>(content, self.endian())
         };
         let compressed = split.ok_or(ElfError::headers("compression", "it is cut off"))?;
         Ok(Some(compressed))

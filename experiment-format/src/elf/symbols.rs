@@ -40,18 +40,20 @@ impl<B: ElfBytes> ElfFile<B> {
     /// Returns the size of a symbol, bytes.
     #[must_use]
     pub fn symbol_bytes(&self) -> usize {
-        match self.wide {
-            true => size_of::<Sym64<Endianness>>(),
-            false => size_of::<Sym32<Endianness>>(),
+        if self.wide {
+            size_of::<Sym64<Endianness>>()
+        } else {
+            size_of::<Sym32<Endianness>>()
         }
     }
 
     /// Returns the symbols in the content of a symbol table: as many as are whole.
     pub fn symbols<'a>(&self, content: &'a [u8]) -> impl Iterator<Item = ElfSymbol> + use<'a, B> {
         let endian = self.endian;
-        let (wide, narrow): (&[Sym64<Endianness>], &[Sym32<Endianness>]) = match self.wide {
-            true => (pods(content), &[]),
-            false => (&[], pods(content)),
+        let (wide, narrow): (&[Sym64<Endianness>], &[Sym32<Endianness>]) = if self.wide {
+            (pods(content), &[])
+        } else {
+            (&[], pods(content))
         };
         let wide = wide.iter().map(move |symbol| ElfSymbol::of(symbol, endian));
         wide.chain(

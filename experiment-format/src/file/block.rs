@@ -6,14 +6,14 @@
 //! * The file grows by blocks of 64 KiB. Each is reserved on disk before it is mapped, so that a
 //!   full disk is an error of the reservation and not a SIGBUS of a later store.
 //! * The unused rest of a block is always covered by an EMPTY packet. A new packet is stored in
-//!   the order: EMPTY header behind it, its body, its own header, the last by one atomic store
+//!   the order: EMPTY header after it, its body, its own header, the last by one atomic store
 //!   with release ordering. Before that store, the old EMPTY header still covers all of it.
 //! * Between the reservation of a block and its first header it is all zeros. A reader that meets
-//!   a packet of size 0 goes on at the next multiple of 16 KiB, so it skips the block.
+//!   a packet of size 0 continues at the next multiple of 16 KiB, so it skips the block.
 //!
 //! A packet's size is a 16-bit number, so a fresh block needs two EMPTY packets: a first of 65532
 //! bytes and a second of 4. Packets are multiples of 4 bytes. So the largest packet is no larger
-//! than the first of the two, and the second stays valid behind it.
+//! than the first of the two, and the second stays valid after it.
 //!
 //! Two failures cannot be excluded: the disk may fail while a block is mapped, and the owner of the
 //! file may truncate it. Then the next packet is an error, and so are all that follow
@@ -101,7 +101,7 @@ impl BlockFile {
         };
         let (used, end) = (self.used, self.used + size);
         let stored = store_guarded(map, |map| {
-            // The rest behind the first packet of a block fits in one EMPTY packet: a packet has 4
+            // The rest after the first packet of a block fits in one EMPTY packet: a packet has 4
             // bytes at least.
             if end < BLOCK_BYTES {
                 let rest = header((BLOCK_BYTES - end) as u16, EMPTY);
@@ -125,7 +125,7 @@ impl BlockFile {
         Error::io("write", &self.path, again.err().unwrap_or(Errno::EIO))
     }
 
-    /// Reserves and maps the block behind the last one.
+    /// Reserves and maps the block after the last one.
     fn next_block(&mut self) -> Result<()> {
         let offset = self
             .block
@@ -167,7 +167,7 @@ impl BlockFile {
         })
     }
 
-    /// Cuts the file behind its last packet.
+    /// Cuts the file after its last packet.
     pub(crate) fn close(self) -> Result<()> {
         let len = self.len();
         drop(self.block);

@@ -49,9 +49,10 @@ pub(super) fn store_guarded(
     store(map);
     compiler_fence(Ordering::SeqCst);
     STORING.set((0, 0));
-    match FAILED.take() {
-        true => Err(DiskFailed),
-        false => Ok(()),
+    if FAILED.take() {
+        Err(DiskFailed)
+    } else {
+        Ok(())
     }
 }
 

@@ -1,8 +1,8 @@
 //! The copies of load objects of an experiment that is packed in its directory: each is compressed
 //! once, and shared by the packed experiments of a directory.
 //!
-//! The experiment that is recorded meanwhile may link to them as they are. So they stay beside the
-//! compressed ones until another experiment is complete ([`Former::remove_double_copies`]).
+//! The experiment that is recorded meanwhile may link to them as they are. So they stay next to the
+//! compressed ones until another experiment is complete ([`OlderExperiment::remove_double_copies`]).
 
 use std::fs::File;
 use std::io;
@@ -18,11 +18,11 @@ use super::pack::{kind_of, open_entry};
 use crate::Result;
 use crate::archive::ARCHIVES;
 use crate::copies::encoder;
-use crate::directory::{ExperimentDir, Former, INCOMPLETE, archives_in, plain_copies};
+use crate::directory::{ExperimentDir, INCOMPLETE, OlderExperiment, archives_in, plain_copies};
 use crate::elf::section_build_id;
 use crate::error::Error;
 
-/// Makes a compressed copy beside each copy of a load object or source, or a link to the one that
+/// Makes a compressed copy next to each copy of a load object or source, or a link to the one that
 /// another packed experiment of the directory has: the one `before` it in the series, or one of the
 /// newest. `wait` is called after each write.
 ///
@@ -30,13 +30,13 @@ use crate::error::Error;
 /// A system error, or one of `wait`. What is compressed by then stays. Nothing is done where
 /// another process does it, which has a lock on `archives/` then.
 pub fn compress_copies(
-    former: &Former,
-    before: Option<&Former>,
+    older: &OlderExperiment,
+    before: Option<&OlderExperiment>,
     wait: &mut dyn FnMut(PackStep) -> io::Result<()>,
 ) -> Result<()> {
     // It may be removed meanwhile.
-    former.release();
-    let dir = former.dir();
+    older.release();
+    let dir = older.dir();
     let failed = |error: io::Error| Error::io("compress", &dir.path().join(ARCHIVES), error);
     let Some(archives) = archives_in(dir.as_fd()) else {
         return Ok(());
@@ -48,14 +48,14 @@ pub fn compress_copies(
     // A process that was killed left it.
     let _ = unlinkat(&archives, INCOMPLETE, UnlinkatFlags::NoRemoveDir);
     let before = before.and_then(|before| archives_in(before.dir().as_fd()));
-    let beside: Vec<_> = before.into_iter().chain(dir.archives_beside()).collect();
+    let siblings: Vec<_> = before.into_iter().chain(dir.sibling_archives()).collect();
     let copies = plain_copies(archives.as_fd());
     for copy in copies.into_iter().filter(|copy| !copy.is_double) {
         let opened = open_entry(archives.as_fd(), &copy.name).map_err(failed)?;
         let Some((file, stat)) = opened.filter(|(_, stat)| kind_of(stat) == SFlag::S_IFREG) else {
             continue;
         };
-        if !is_linked(&archives, &beside, &copy.compressed, &stat) {
+        if !is_linked(&archives, &siblings, &copy.compressed, &stat) {
             compress_file(dir, File::from(file), &copy.compressed, wait)?;
         }
     }
@@ -83,11 +83,11 @@ fn compress_file(
     write().map_err(failed)?.commit()
 }
 
-/// Makes a link to the compressed copy that one of `beside` has of a file, and returns whether one
+/// Makes a link to the compressed copy that one of `siblings` has of a file, and returns whether one
 /// has it: of the same owner and time.
-fn is_linked(archives: &OwnedFd, beside: &[OwnedFd], compressed: &str, of: &FileStat) -> bool {
-    let mut beside = beside.iter();
-    beside.any(|other| {
+fn is_linked(archives: &OwnedFd, siblings: &[OwnedFd], compressed: &str, of: &FileStat) -> bool {
+    let mut siblings = siblings.iter();
+    siblings.any(|other| {
         let found = fstatat(other, compressed, AtFlags::AT_SYMLINK_NOFOLLOW);
         let is_same = found.is_ok_and(|found| {
             kind_of(&found) == SFlag::S_IFREG

@@ -15,7 +15,7 @@ use std::time::SystemTime;
 use super::pack::{Content, pack_open};
 use crate::Result;
 use crate::archive::ARCHIVES;
-use crate::directory::{Former, PACKED, PendingFile};
+use crate::directory::{OlderExperiment, PACKED, PendingFile};
 use crate::error::Error;
 
 /// What [`pack_in_place`] is at.
@@ -35,35 +35,38 @@ pub enum PackStep {
 /// A file can't be read, or the packed one can't be written: then the experiment is as it was. What
 /// is packed can't be removed: then both are there.
 pub fn pack_in_place(
-    former: &Former,
+    older: &OlderExperiment,
     wait: &mut dyn FnMut(PackStep) -> io::Result<()>,
 ) -> Result<Option<(u64, u64)>> {
-    let dir = former.dir();
+    let dir = older.dir();
     let failed = |error: io::Error| Error::io("pack", dir.path(), error);
     // Nothing may write to it any more.
-    alone(former, wait).map_err(failed)?;
+    alone(older, wait).map_err(failed)?;
     dir.remove_incomplete();
     if dir.has_file(PACKED) {
         dir.remove_all_but(&[ARCHIVES, PACKED])?;
         return Ok(None);
     }
-    former.share();
+    older.share();
     let mut before = 0;
     let paced = Paced::new(dir.pending(PACKED)?, wait);
     let mut progress = |bytes| before = bytes;
-    let (name, content) = (Path::new(former.name()), Content::AllButArchives);
+    let (name, content) = (Path::new(older.name()), Content::AllButArchives);
     let packed = pack_open(dir.as_fd(), name, content, paced, &mut progress).map_err(failed)?;
     let Paced { file, bytes, wait } = packed;
-    complete(file.file(), former.written).map_err(failed)?;
-    alone(former, wait).map_err(failed)?;
+    complete(file.file(), older.written).map_err(failed)?;
+    alone(older, wait).map_err(failed)?;
     file.commit()?;
     dir.remove_all_but(&[ARCHIVES, PACKED])?;
     Ok(Some((before, bytes)))
 }
 
 /// Waits until nothing else uses the experiment.
-fn alone(former: &Former, wait: &mut dyn FnMut(PackStep) -> io::Result<()>) -> io::Result<()> {
-    while !former.is_alone() {
+fn alone(
+    older: &OlderExperiment,
+    wait: &mut dyn FnMut(PackStep) -> io::Result<()>,
+) -> io::Result<()> {
+    while !older.is_alone() {
         wait(PackStep::InUse)?;
     }
     Ok(())

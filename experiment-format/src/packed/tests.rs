@@ -10,7 +10,7 @@ use tar::{EntryType, Header};
 use tempfile::TempDir;
 
 use super::*;
-use crate::directory::{ExperimentDir, Former, NameRequest, TO_BE_PACKED};
+use crate::directory::{ExperimentDir, NameRequest, OlderExperiment, TO_BE_PACKED};
 
 const MOST: u64 = 1 << 30;
 
@@ -87,7 +87,7 @@ fn what_is_unpacked_is_what_was_packed() {
 }
 
 #[test]
-fn the_log_alone_has_the_directories_beside_it() {
+fn the_log_alone_has_its_sibling_directories() {
     let from = TempDir::new().unwrap();
     let bytes = pack(&experiment(from.path()), Vec::new(), &mut |_| {}).unwrap();
     let file = packed(&from, &bytes);
@@ -178,7 +178,7 @@ fn what_lies_outside_or_is_no_file_is_refused() {
 }
 
 #[test]
-fn no_more_is_written_than_there_is_room_for() {
+fn no_more_is_written_than_there_is_space_for() {
     let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let bytes = pack(&experiment(from.path()), Vec::new(), &mut |_| {}).unwrap();
     let file = packed(&from, &bytes);
@@ -225,8 +225,8 @@ fn series(parent: &Path) -> ExperimentDir {
     last
 }
 
-fn first_of(newest: &ExperimentDir) -> Former {
-    newest.formers().unwrap().remove(0)
+fn first_of(newest: &ExperimentDir) -> OlderExperiment {
+    newest.older_experiments().unwrap().remove(0)
 }
 
 #[test]
@@ -253,17 +253,17 @@ fn in_place_the_shared_load_objects_stay() {
     assert_eq!(left, stays.map(|name| dir.join(name)));
     assert_eq!(packed_file(&dir), Some(dir.join(PACKED)));
     // It is still one of the series, of the same time.
-    let former = first_of(&newest);
+    let older = first_of(&newest);
     let seconds = |time: std::time::SystemTime| {
         let since = time.duration_since(std::time::UNIX_EPOCH);
         since.unwrap().as_secs()
     };
-    assert_eq!(seconds(former.written), seconds(written));
-    drop(former);
+    assert_eq!(seconds(older.written), seconds(written));
+    drop(older);
     let to = TempDir::new().unwrap();
     let unpacked = unpack_all(&dir, to.path(), MOST, &mut |_| {}).unwrap();
     assert_eq!(relative(&unpacked), before);
-    // There is no room for the load objects.
+    // There is no space for the load objects.
     let to = TempDir::new().unwrap();
     let error = unpack_all(&dir, to.path(), 150_000, &mut |_| {}).unwrap_err();
     assert!(error.is_disk_full(), "{error}");
@@ -307,20 +307,20 @@ fn in_place_load_objects_are_compressed_once_for_all() {
     let own = last.path().join("archives/own");
     fs::write(&own, vec![8; 100_000]).unwrap();
     drop(last);
-    let pack = |former: &Former| {
+    let pack = |older: &OlderExperiment| {
         let in_use = |step| match step {
             PackStep::Written => Ok(()),
             PackStep::InUse => Err(std::io::ErrorKind::ResourceBusy.into()),
         };
-        let packed = pack_in_place(former, &mut { in_use }).unwrap();
-        compress_copies(former, None, &mut { in_use }).unwrap();
+        let packed = pack_in_place(older, &mut { in_use }).unwrap();
+        compress_copies(older, None, &mut { in_use }).unwrap();
         packed
     };
     newest
-        .formers()
+        .older_experiments()
         .unwrap()
         .iter()
-        .for_each(|former| assert!(pack(former).is_some()));
+        .for_each(|older| assert!(pack(older).is_some()));
     let inode = |number: u32, name: &str| {
         let path = tmp.path().join(format!("k.{number}.er/archives/{name}"));
         fs::metadata(path).map(|file| (file.ino(), file.len())).ok()
@@ -331,8 +331,8 @@ fn in_place_load_objects_are_compressed_once_for_all() {
     assert!(bytes < 1000, "{bytes}");
     assert_eq!(inode(1, "own.zst"), None);
     // What the experiment that is recorded now may link to stays.
-    for former in newest.formers().unwrap().iter().rev().skip(1) {
-        former.remove_double_copies();
+    for older in newest.older_experiments().unwrap().iter().rev().skip(1) {
+        older.remove_double_copies();
     }
     assert_eq!(inode(1, "file"), None);
     assert!(inode(2, "file").is_some() && inode(1, "file.zst").is_some());
@@ -347,7 +347,7 @@ fn in_place_load_objects_are_compressed_once_for_all() {
     fs::create_dir(newest.path().join("archives")).unwrap();
     fs::write(newest.path().join("archives/file"), [9; 10]).unwrap();
     drop(newest);
-    pack(&latest.formers().unwrap().pop().unwrap());
+    pack(&latest.older_experiments().unwrap().pop().unwrap());
     assert_ne!(inode(3, "file.zst"), inode(2, "file.zst"));
 }
 
@@ -399,10 +399,11 @@ fn in_place_an_interruption_is_no_reason_to_write_again() {
             steps += 1;
             Err(std::io::ErrorKind::Interrupted.into())
         };
-        let former = first_of(&newest);
-        let done = match compress {
-            true => compress_copies(&former, None, &mut interrupt),
-            false => pack_in_place(&former, &mut interrupt).map(drop),
+        let older = first_of(&newest);
+        let done = if compress {
+            compress_copies(&older, None, &mut interrupt)
+        } else {
+            pack_in_place(&older, &mut interrupt).map(drop)
         };
         assert!(done.is_err());
         assert_eq!((steps, relative(&dir)), (1, before.clone()));

@@ -68,7 +68,7 @@ pub(crate) struct PackedLog {
     pub(crate) directories: Vec<OsString>,
 }
 
-/// Reads the log of the experiment in `file`, of at most `max_bytes` bytes. Nothing behind it is
+/// Reads the log of the experiment in `file`, of at most `max_bytes` bytes. Nothing after it is
 /// read, and nothing is written.
 ///
 /// # Errors
@@ -103,14 +103,15 @@ pub(crate) fn read_log(file: &Path, max_bytes: u64) -> Result<PackedLog> {
         Ok(ControlFlow::Continue(()))
     };
     each_entry(opened, visit).map_err(failed)?;
-    match is_whole {
-        true => Ok(log),
-        false => Err(failed(damage("there is no whole log in it"))),
+    if is_whole {
+        Ok(log)
+    } else {
+        Err(failed(damage("there is no whole log in it")))
     }
 }
 
 /// Unpacks the experiment at `path`, a file or a directory ([`packed_file`]), into `parent`, with
-/// copies of the load objects that are beside it: at most `max_bytes` bytes. See [`unpack`].
+/// copies of the load objects that are next to it: at most `max_bytes` bytes. See [`unpack`].
 ///
 /// # Errors
 /// Those of [`unpack`]; there is no packed experiment.
@@ -154,9 +155,10 @@ fn copy_archives(from: &Path, to: &Path, max_bytes: u64) -> io::Result<()> {
             continue;
         }
         let compressed = name.to_str().is_some_and(is_compressed);
-        let copy = match compressed {
-            true => to.join(name).with_extension(""),
-            false => to.join(name),
+        let copy = if compressed {
+            to.join(name).with_extension("")
+        } else {
+            to.join(name)
         };
         let mut copy = match new_file(&copy) {
             // It is here both ways.
@@ -164,9 +166,10 @@ fn copy_archives(from: &Path, to: &Path, max_bytes: u64) -> io::Result<()> {
             copy => copy?,
         };
         let file = File::from(file);
-        let bytes = match compressed {
-            true => decompress(&file, &copy, left)?,
-            false => io::copy(&mut file.take(left.saturating_add(1)), &mut copy)?,
+        let bytes = if compressed {
+            decompress(&file, &copy, left)?
+        } else {
+            io::copy(&mut file.take(left.saturating_add(1)), &mut copy)?
         };
         left = left.checked_sub(bytes).ok_or(Errno::ENOSPC)?;
     }

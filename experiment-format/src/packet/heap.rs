@@ -91,7 +91,7 @@ pub struct HeapRecord {
     /// The address of the memory; 0 if the call failed.
     pub address: u64,
     /// The address of the block that this one took the place of; 0 if of none.
-    pub former: u64,
+    pub old_address: u64,
     /// The size of this block itself.
     pub own_bytes: u64,
     /// The number of allocations that it stands for, times [`WEIGHT_OF_ONE`].
@@ -102,7 +102,7 @@ const SPEC: PacketSpec<0> = PacketSpec::new(HEAP, "Heap tracing data", []);
 const KIND: FieldSpec = field("HTYPE", "Heap event type", FieldType::Int32, 28);
 const SIZE: FieldSpec = field("HSIZE", "Bytes", FieldType::Uint64, 32);
 const ADDRESS: FieldSpec = field("HVADDR", "Address", FieldType::Uint64, 40);
-const FORMER: FieldSpec = field("HOVADDR", "Former address", FieldType::Uint64, 48);
+const OLD_ADDRESS: FieldSpec = field("HOVADDR", "Old address", FieldType::Uint64, 48);
 const OWN_SIZE: FieldSpec = field("HREQ", "Bytes of this block", FieldType::Uint64, 56);
 const WEIGHT: FieldSpec = field("HWGT", "Thousandths of allocations", FieldType::Uint64, 64);
 
@@ -110,7 +110,7 @@ impl HeapEvent {
     /// Returns the declaration of the table, for the header.
     pub fn table() -> ProfileDecl {
         let mut packet = SPEC.declaration();
-        let fields = [KIND, SIZE, ADDRESS, FORMER, OWN_SIZE, WEIGHT];
+        let fields = [KIND, SIZE, ADDRESS, OLD_ADDRESS, OWN_SIZE, WEIGHT];
         packet
             .fields
             .extend(fields.iter().map(FieldSpec::declaration));
@@ -144,7 +144,7 @@ impl HeapEvent {
 }
 
 impl PacketLayout {
-    /// Returns what a packet says of memory, none if it lacks the thread, the time or the address.
+    /// Returns what a packet says of memory, none if it does not have the thread, the time or the address.
     pub(crate) fn allocated(&self, packet: &[u8]) -> Option<HeapRecord> {
         let [cpu, time_ns, stack, thread, process] = self.shared_values(packet);
         let number = |field: FieldSpec| match self.value(packet, field.name)? {
@@ -162,7 +162,7 @@ impl PacketLayout {
             kind: *HeapKind::ALL.get(kind)?,
             bytes,
             address: number(ADDRESS)?,
-            former: number(FORMER).unwrap_or_default(),
+            old_address: number(OLD_ADDRESS).unwrap_or_default(),
             own_bytes: number(OWN_SIZE).unwrap_or(bytes),
             weight: number(WEIGHT).unwrap_or(WEIGHT_OF_ONE),
         })
@@ -213,7 +213,7 @@ mod tests {
                 kind: event.kind,
                 bytes,
                 address,
-                former: 0,
+                old_address: 0,
                 own_bytes,
                 weight,
             };

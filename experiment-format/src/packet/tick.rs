@@ -1,8 +1,8 @@
 //! The clock packet that this crate writes, and the names of the fields of the one that it reads
-//! beside it.
+//! next to it.
 //!
 //! A [`ClockTick`] begins with the fields of all packets: CPU, time, stack, thread, process. It
-//! goes on with one state, its ticks, and what is known beyond the state, a [`Detail`]. THRID has
+//! continues with one state, its ticks, and what is known beyond the state, a [`Detail`]. THRID has
 //! only 4 bytes, which suffice for a thread id and which gprofng accepts.
 //!
 //! Solaris wrote tick arrays: a packet with the ticks of each of the ten states, of 80 bytes.
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fields_have_no_room_for_is_refused() {
+    fn what_fields_have_no_space_for_is_refused() {
         assert!(
             tick(0, Ticks(1 << 31), Nanos::ZERO, [0; 3], 1)
                 .encode()

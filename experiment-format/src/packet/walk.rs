@@ -15,7 +15,7 @@ use crate::Result;
 use crate::error::Error;
 use crate::packet::{CLOSED, EMPTY, HEADER_BYTES};
 
-/// Behind a hole or damage, a walk goes on at the next multiple of this.
+/// After a hole or damage, a walk continues at the next multiple of this.
 const RESUME_BYTES: u64 = 16 * 1024;
 /// A file is read in pieces of this size: more than the largest packet.
 const PIECE_BYTES: usize = 256 * 1024;

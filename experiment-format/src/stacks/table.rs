@@ -33,9 +33,9 @@ pub struct Stack {
 pub struct StackPart<'a> {
     /// Addresses, leaf first.
     pub frames: &'a [u64],
-    /// The number of the part where the stack goes on.
+    /// The number of the part where the stack continues.
     pub callers: Option<u64>,
-    /// Its end; [`StackEnd::Complete`] where the stack goes on.
+    /// Its end; [`StackEnd::Complete`] where the stack continues.
     pub end: StackEnd,
 }
 
@@ -45,7 +45,7 @@ struct Words {
     /// The range in [`StackTable::words`].
     begin: usize,
     count: usize,
-    /// The stack uid where it goes on.
+    /// The stack uid where it continues.
     link: Option<u64>,
 }
 

@@ -274,11 +274,11 @@ pub(super) fn decode(bytes: &[u8]) -> String {
         if let Some((entity, byte)) = entity {
             out.push(*byte);
             rest = &rest[entity.len()..];
-        } else if let [b'%', high, low, b'%', behind @ ..] = rest
+        } else if let [b'%', high, low, b'%', after @ ..] = rest
             && let (Some(high), Some(low)) = (hex(*high), hex(*low))
         {
             out.push(16 * high + low);
-            rest = behind;
+            rest = after;
         } else {
             out.push(*first);
             rest = others;

@@ -38,9 +38,10 @@ pub(crate) fn begin(
     header: &LogHeader,
     tstamp: u64,
 ) -> Result<ExperimentWriter> {
-    let request = match name.ends_with(".er") {
-        true => NameRequest::Exactly(name.into()),
-        false => NameRequest::Series { stem: name.into() },
+    let request = if name.ends_with(".er") {
+        NameRequest::Exactly(name.into())
+    } else {
+        NameRequest::Series { stem: name.into() }
     };
     let (dir, _) = ExperimentDir::create(parent, &request, None)?;
     ExperimentWriter::create(dir, header, run(tstamp))

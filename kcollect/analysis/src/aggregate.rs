@@ -102,7 +102,7 @@ pub fn add(to: &mut Sums, sums: &Sums) {
     }
 }
 
-/// Returns so many sums of zero.
+/// Returns that many sums of zero.
 fn zeros(count: usize) -> Vec<Sums> {
     vec![ZERO_SUMS; count]
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, FixedOffset, SecondsFormat};
-use experiment_format::directory::{Room, room_of};
+use experiment_format::directory::{DiskUsage, disk_usage_of};
 use host::exit::Failure;
 use host::output::Output;
 use serde_json::json;
@@ -30,7 +30,7 @@ pub struct ListOptions {
 #[derive(Debug)]
 struct Listed {
     recorded: LogSummary,
-    files: Room,
+    files: DiskUsage,
 }
 
 /// Lists experiments, the oldest first. A directory that is no readable experiment, although it is
@@ -57,27 +57,27 @@ pub fn list(options: &ListOptions, output: &mut Output) -> Result<(), Failure> {
         (a.start.wall_ns(), &a.path).cmp(&(b.start.wall_ns(), &b.path))
     });
     let table = table(&found);
-    match options.json {
-        true => {
-            let mut value = table.json();
-            value["warnings"] = json!(problems);
-            value["incomplete"] = json!(!problems.is_empty());
-            output.json(&format!("{value:#}"));
-        }
-        false => output.result(table.text(output.width()).trim_end()),
+    if options.json {
+        let mut value = table.json();
+        value["warnings"] = json!(problems);
+        value["incomplete"] = json!(!problems.is_empty());
+        output.json(&format!("{value:#}"));
+    } else {
+        output.result(table.text(output.width()).trim_end())
     }
     problems.iter().for_each(|problem| output.say(problem));
-    match problems.is_empty() {
-        true => Ok(()),
-        false => Err(incomplete()),
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(incomplete())
     }
 }
 
 impl Listed {
     fn read(path: &Path) -> Result<Listed, String> {
         let recorded = LogSummary::read(path)?;
-        let files =
-            room_of(path).map_err(|error| format!("{}: its files: {error}", path.display()))?;
+        let files = disk_usage_of(path)
+            .map_err(|error| format!("{}: its files: {error}", path.display()))?;
         Ok(Listed { recorded, files })
     }
 
@@ -100,9 +100,10 @@ fn table(found: &[Listed]) -> Table {
                 Cell::Text(began.to_rfc3339_opts(SecondsFormat::Nanos, true))
             }),
             Cell::Nanoseconds(recorded.length_ns),
-            Cell::Text(match recorded.is_closed {
-                true => "complete".to_owned(),
-                false => "not closed".to_owned(),
+            Cell::Text(if recorded.is_closed {
+                "complete".to_owned()
+            } else {
+                "not closed".to_owned()
             }),
             Cell::Count(recorded.subexperiments),
             Cell::Average(megabytes(listed.files.values().sum())),
@@ -122,11 +123,10 @@ fn table(found: &[Listed]) -> Table {
     }
     Table {
         view: "list",
-        title: match found.is_empty() {
-            true => "No experiment is here".to_owned(),
-            false => {
-                "Experiments, the oldest first; local times of the recorded machine".to_owned()
-            }
+        title: if found.is_empty() {
+            "No experiment is here".to_owned()
+        } else {
+            "Experiments, the oldest first; local times of the recorded machine".to_owned()
         },
         columns: vec![
             Column::text("experiment", "Experiment"),
@@ -169,7 +169,7 @@ mod tests {
         };
         let mut listed = Listed {
             recorded,
-            files: Room::from([((1, 2), 4096)]),
+            files: DiskUsage::from([((1, 2), 4096)]),
         };
         let shown = table(std::slice::from_ref(&listed)).text(None);
         assert!(

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use experiment_format::archive::ARCHIVES;
 use experiment_format::copies::has_copy;
-use experiment_format::directory::room_of;
+use experiment_format::directory::disk_usage_of;
 use experiment_format::error::Error;
 use experiment_format::map::MapEvent;
 use experiment_format::packed;
@@ -49,7 +49,7 @@ pub fn archive(options: &ArchiveOptions, output: &mut Output) -> Result<(), Fail
 }
 
 fn archive_one(path: &Path, file: Option<&Path>, output: &mut Output) -> Result<(), Failure> {
-    // One that is packed beside its load objects is packed again with them.
+    // One that is packed next to its load objects is packed again with them.
     let whole = match packed::packed_file(path) {
         Some(_) => Some(unpacked_for_now(path)?),
         None => None,
@@ -64,8 +64,8 @@ fn archive_one(path: &Path, file: Option<&Path>, output: &mut Output) -> Result<
         ));
     }
     say_missing_copies(&experiment, output)?;
-    let room = room_of(directory).map_err(|error| unreadable(&error))?;
-    let whole: u64 = room.values().sum();
+    let disk_usage = disk_usage_of(directory).map_err(|error| unreadable(&error))?;
+    let whole: u64 = disk_usage.values().sum();
     let file = file.map_or_else(|| default_file(directory), Path::to_owned);
     let mut progress = |bytes: u64| {
         output.progress(|| format!("packed {} of {}", megabytes(bytes), megabytes(whole)));
@@ -82,7 +82,7 @@ fn archive_one(path: &Path, file: Option<&Path>, output: &mut Output) -> Result<
         Failure::new(
             ExitKind::CantCreate,
             format!("cannot write {}: {error}", file.display()),
-            "name a file with -o where there is room: kcollect archive ktest.1.er -o /tmp/ktest.1.er.zst",
+            "name a file with -o where there is space: kcollect archive ktest.1.er -o /tmp/ktest.1.er.zst",
         )
     })?;
     output.end_progress();
@@ -100,8 +100,8 @@ fn archive_one(path: &Path, file: Option<&Path>, output: &mut Output) -> Result<
 /// value. The second is the experiment's directory.
 fn unpacked_for_now(path: &Path) -> Result<(TempDir, PathBuf), Failure> {
     let made = tempfile::tempdir().map_err(|error| Failure::of_system("TMPDIR", &error))?;
-    let room = packed::free_bytes(made.path()).map_err(|error| no_place(&error))?;
-    let done = packed::unpack_all(path, made.path(), room / 2, &mut |_| {});
+    let free = packed::free_bytes(made.path()).map_err(|error| no_place(&error))?;
+    let done = packed::unpack_all(path, made.path(), free / 2, &mut |_| {});
     let whole = done.map_err(|error| not_unpacked(&error))?;
     Ok((made, whole))
 }
@@ -156,11 +156,11 @@ fn objects_of(experiment: &Experiment) -> BTreeSet<String> {
 /// unpacked of it stays.
 pub fn unpack(options: &UnpackOptions, output: &mut Output) -> Result<(), Failure> {
     for file in &options.files {
-        let room = packed::free_bytes(&options.directory).map_err(|error| no_place(&error))?;
+        let free = packed::free_bytes(&options.directory).map_err(|error| no_place(&error))?;
         let mut progress = |bytes: u64| {
             output.progress(|| format!("unpacked {}", megabytes(bytes)));
         };
-        let done = packed::unpack_all(file, &options.directory, room, &mut progress);
+        let done = packed::unpack_all(file, &options.directory, free, &mut progress);
         let directory = done.map_err(|error| not_unpacked(&error))?;
         output.end_progress();
         output.result_line(&directory.display().to_string());
@@ -171,13 +171,14 @@ pub fn unpack(options: &UnpackOptions, output: &mut Output) -> Result<(), Failur
 fn not_unpacked(error: &Error) -> Failure {
     let exists =
         matches!(error, Error::Io { source, .. } if source.kind() == io::ErrorKind::AlreadyExists);
-    match exists || error.is_disk_full() {
-        true => no_place(error),
-        false => Failure::new(
+    if exists || error.is_disk_full() {
+        no_place(error)
+    } else {
+        Failure::new(
             ExitKind::NoInput,
             error.to_string(),
             "name a file that kcollect archive made, as it was made, or an experiment that --pack packed; what could be unpacked is there",
-        ),
+        )
     }
 }
 
@@ -185,7 +186,7 @@ fn no_place(error: &Error) -> Failure {
     Failure::new(
         ExitKind::CantCreate,
         error.to_string(),
-        "name a directory with -d that has room, and no experiment of that name",
+        "name a directory with -d that has space, and no experiment of that name",
     )
 }
 

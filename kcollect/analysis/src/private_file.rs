@@ -1,6 +1,6 @@
 //! Writes files with data of an experiment, as private as the experiment.
 //!
-//! A file is written beside its place and moved there when complete, so no partial file is ever
+//! A file is written next to its place and moved there when complete, so no partial file is ever
 //! seen, an existing file survives a failure, and no link is followed.
 
 use std::fs::{self, File};
@@ -73,9 +73,10 @@ mod tests {
         let experiment = directory.path().join("a.er");
         fs::create_dir(&experiment).unwrap();
         // Others cannot change the owner, and their file is their own.
-        let owner = match nix::unistd::geteuid().is_root() {
-            true => 4321,
-            false => nix::unistd::geteuid().as_raw(),
+        let owner = if nix::unistd::geteuid().is_root() {
+            4321
+        } else {
+            nix::unistd::geteuid().as_raw()
         };
         chown(&experiment, Some(owner), None).unwrap();
         let file = directory.path().join("a.svg");

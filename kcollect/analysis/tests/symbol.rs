@@ -417,8 +417,8 @@ fn the_experiments_copy_is_enough_and_another_build_is_refused() {
         groups: Vec::new(),
     };
     let file = File::open(&name).unwrap();
-    let go_on = AtomicBool::new(false);
-    archive_object(&dir, &recorded.name, &file, None, &root, &go_on).unwrap();
+    let proceed = AtomicBool::new(false);
+    archive_object(&dir, &recorded.name, &file, None, &root, &proceed).unwrap();
     trial.run("cc -O1 -g -Wl,--build-id=sha1 x.c -o x");
 
     let archives = dir.path().join(ARCHIVES);

@@ -66,7 +66,7 @@ struct StatRun<'a> {
 /// Counts until a signal or the last tick. Returns the exit code 0.
 ///
 /// # Errors
-/// A [`Failure`] with its cure: an event that cannot be counted, a file that cannot be written.
+/// A [`Failure`] with its hint: an event that cannot be counted, a file that cannot be written.
 pub fn stat(options: &StatOptions, output: &mut Output) -> Result<u8, Failure> {
     let counting = &options.counting;
     let events = counting.events()?;

@@ -148,9 +148,10 @@ fn event_names_resolve_to_the_same_event() {
             let again = &events(&machines[tree], &event.name)[..];
             // `instructions` is the kernel's own event, `cpu_core/instructions/` that of sysfs: two
             // codes of one thing.
-            match text.starts_with("instructions") {
-                true => assert!(again.len() == 1 && again[0].cpus == event.cpus),
-                false => assert_eq!(again, std::slice::from_ref(&event), "{tree}"),
+            if text.starts_with("instructions") {
+                assert!(again.len() == 1 && again[0].cpus == event.cpus)
+            } else {
+                assert_eq!(again, std::slice::from_ref(&event), "{tree}")
             }
         }
     }
@@ -394,7 +395,7 @@ fn listed_names_resolve() {
 }
 
 #[test]
-fn events_that_the_kernel_lacks_are_not_listed() {
+fn events_missing_in_the_kernel_are_not_listed() {
     // PERF_TYPE_SOFTWARE alone.
     let listing = list::list_counters(
         &machine("skylake").root,
@@ -432,7 +433,7 @@ fn no_text_panics() {
                     prop_assert!(request.event.scale > 0.0);
                 }
             }
-            Err(error) => prop_assert!(!error.to_string().is_empty() && !error.cure().is_empty()),
+            Err(error) => prop_assert!(!error.to_string().is_empty() && !error.hint().is_empty()),
         }
         Ok(())
     });

@@ -366,9 +366,10 @@ fn debian(licence: &str) -> Result<(String, Vec<usize>)> {
         }
         names.push(all.join(" and "));
     }
-    match names.is_empty() {
-        true => Err(format!("the licence {licence:?} is not known").into()),
-        false => Ok((names.join(" or "), used)),
+    if names.is_empty() {
+        Err(format!("the licence {licence:?} is not known").into())
+    } else {
+        Ok((names.join(" or "), used))
     }
 }
 
@@ -413,7 +414,7 @@ pub(super) fn copyright(parts: &[Part]) -> Result<String> {
             ),
             None => writeln!(
                 text,
-                "\nLicense: {name}\n The text of each part is in the file THIRD-PARTY beside this one."
+                "\nLicense: {name}\n The text of each part is in the file THIRD-PARTY alongside this one."
             ),
         };
     }

@@ -1,4 +1,4 @@
-//! Writes the files that `make dist` ships beside the program: manual pages, shell completions, and
+//! Writes the files that `make dist` ships next to the program: manual pages, shell completions, and
 //! the licences of all parts of the program.
 //!
 //! It is an example because it needs the clap command of the program, and the program does not need

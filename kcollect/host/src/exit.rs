@@ -6,7 +6,7 @@
 //! When a load ran and kcollect itself did not fail, kcollect exits with the load's status: see
 //! [`load_code`] and [`spawn_code`].
 //!
-//! A [`Failure`] always has a cure: what the user can do about it.
+//! A [`Failure`] always has a hint: what the user can do about it.
 
 use std::fmt;
 use std::io;
@@ -26,7 +26,7 @@ pub enum ExitKind {
     /// A process, a thread or an experiment does not exist, or cannot be read. Of an experiment
     /// that cannot be read as a whole, the rest has been shown.
     NoInput = 66,
-    /// The kernel or the machine lacks something that kcollect requires.
+    /// The kernel or the machine does not have something that kcollect requires.
     Unavailable = 69,
     /// An internal error of kcollect.
     Software = 70,
@@ -73,7 +73,7 @@ impl ExitKind {
                 "a process, thread or experiment does not exist or cannot be read, or not all of it"
             }
             ExitKind::Unavailable => {
-                "the kernel or the machine lacks something that kcollect requires"
+                "the kernel or the machine does not have something that kcollect requires"
             }
             ExitKind::Software => "an internal error of kcollect",
             ExitKind::CantCreate => "a file or an experiment cannot be created",
@@ -93,7 +93,7 @@ impl From<ExitKind> for ExitCode {
 
 /// A failure: its kind, what happened, and what to do about it.
 ///
-/// It is displayed on one line, as `<message>: <cure>`; [`Failure::line`] adds the program's name.
+/// It is displayed on one line, as `<message>: <hint>`; [`Failure::line`] adds the program's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The kind, which determines the exit code.
@@ -101,16 +101,16 @@ pub struct Failure {
     /// What happened, naming the thing (option, path, process). No full stop.
     pub message: String,
     /// What the user can do, as an instruction or a command to type. No full stop.
-    pub cure: String,
+    pub hint: String,
 }
 
 impl Failure {
     /// Creates a failure.
-    pub fn new(kind: ExitKind, message: impl Into<String>, cure: impl Into<String>) -> Self {
+    pub fn new(kind: ExitKind, message: impl Into<String>, hint: impl Into<String>) -> Self {
         Failure {
             kind,
             message: message.into(),
-            cure: cure.into(),
+            hint: hint.into(),
         }
     }
 
@@ -118,7 +118,7 @@ impl Failure {
     /// files is reached.
     #[must_use]
     pub fn of_system(step: &str, error: &io::Error) -> Self {
-        let (kind, cure) = match error.raw_os_error() {
+        let (kind, hint) = match error.raw_os_error() {
             Some(libc::EMFILE | libc::ENFILE) => (
                 ExitKind::Unavailable,
                 "raise the limit of open files: ulimit -n 1024",
@@ -130,10 +130,10 @@ impl Failure {
             ),
             _ => (ExitKind::Software, "report this as a bug"),
         };
-        Failure::new(kind, format!("{step}: {error}"), cure)
+        Failure::new(kind, format!("{step}: {error}"), hint)
     }
 
-    /// Returns the line for standard error: `kcollect: <message>: <cure>`.
+    /// Returns the line for standard error: `kcollect: <message>: <hint>`.
     #[must_use]
     pub fn line(&self) -> String {
         format!("kcollect: {self}")
@@ -142,7 +142,7 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.message, self.cure)
+        write!(f, "{}: {}", self.message, self.hint)
     }
 }
 
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_one_line_with_its_cure() {
+    fn a_failure_is_one_line_with_its_hint() {
         let failure = Failure::new(ExitKind::NoPerm, "CAP_BPF is missing", "run with sudo");
         assert_eq!(
             failure.line(),

@@ -1,7 +1,7 @@
 //! The load: the command that runs while kcollect records.
 //!
 //! It inherits the standard streams, the environment and the working directory unchanged. kcollect
-//! never ends it: when the recording ends first, the load goes on.
+//! never ends it: when the recording ends first, the load continues.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -32,12 +32,15 @@ pub fn refused(argv: &[OsString]) -> Option<(&OsStr, io::Error)> {
 /// # Errors
 /// There is none, or it cannot be executed.
 pub fn find(program: &OsStr) -> io::Result<PathBuf> {
-    let check = |path: PathBuf| match path.is_dir() {
-        true => Err(io::Error::from_raw_os_error(libc::EACCES)),
-        false => match access(&path, AccessFlags::X_OK) {
-            Ok(()) => Ok(path),
-            Err(error) => Err(error.into()),
-        },
+    let check = |path: PathBuf| {
+        if path.is_dir() {
+            Err(io::Error::from_raw_os_error(libc::EACCES))
+        } else {
+            match access(&path, AccessFlags::X_OK) {
+                Ok(()) => Ok(path),
+                Err(error) => Err(error.into()),
+            }
+        }
     };
     let path = Path::new(program);
     if path.components().count() > 1 || path.is_absolute() {

@@ -162,14 +162,14 @@ pub fn page_size() -> usize {
 }
 
 /// Raises this process's limit of open files to its hard limit, since each load object keeps a file
-/// open until it is archived. Returns the former limits, soft and hard, if they changed.
+/// open until it is archived. Returns the previous limits, soft and hard, if they changed.
 pub fn raise_descriptors() -> Option<(u64, u64)> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
     let raised = soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok();
     raised.then_some((soft, hard))
 }
 
-/// Returns how many files may be open, and how many are, beside the standard three. To be called
+/// Returns how many files may be open, and how many are, next to the standard three. To be called
 /// before any is opened for long.
 #[must_use]
 pub fn descriptors() -> (u64, u64) {

@@ -1,4 +1,4 @@
-//! Memory that the system refuses: an error with a cure, and no abort.
+//! Memory that the system refuses: an error with a hint, and no abort.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 

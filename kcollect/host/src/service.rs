@@ -90,7 +90,7 @@ impl Service {
     }
 }
 
-/// Returns the address of a socket: a path, or a name behind `@` that no file has.
+/// Returns the address of a socket: a path, or a name after `@` that no file has.
 fn address(name: &OsStr) -> io::Result<SocketAddr> {
     match name.as_bytes() {
         [b'@', rest @ ..] => SocketAddr::from_abstract_name(rest),

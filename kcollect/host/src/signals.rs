@@ -20,7 +20,7 @@ use signal_hook::low_level;
 pub enum SignalRequest {
     /// Close the experiment: SIGINT, SIGQUIT, SIGTERM, and SIGHUP if that is asked for.
     Stop,
-    /// Close the experiment and go on in the next one: SIGHUP if that is asked for.
+    /// Close the experiment and continue in the next one: SIGHUP if that is asked for.
     Rotate,
     /// Pause or resume (`-y`).
     Toggle,

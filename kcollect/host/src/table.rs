@@ -67,7 +67,7 @@ impl TextTable {
     }
 
     /// Returns the lines, each with its line feed. They are no wider than `width` if numbers leave
-    /// room for that. None: as wide as needed, which is right for a pipe.
+    /// space for that. None: as wide as needed, which is right for a pipe.
     #[must_use]
     pub fn text(&self, width: Option<usize>) -> String {
         let widths = self.widths(width);
@@ -121,11 +121,11 @@ impl TextTable {
             }
         }
         let gaps = self.indent + GAP * widths.len().saturating_sub(1);
-        let Some(room) = width.map(|width| width.saturating_sub(gaps)) else {
+        let Some(available) = width.map(|width| width.saturating_sub(gaps)) else {
             return widths;
         };
         // The widest text is wrapped first.
-        while let Some(over @ 1..) = widths.iter().sum::<usize>().checked_sub(room) {
+        while let Some(over @ 1..) = widths.iter().sum::<usize>().checked_sub(available) {
             let texts = widths.iter_mut().zip(&self.columns);
             let texts = texts
                 .filter(|(width, align)| **align == Align::Left && **width > MIN_WRAPPED_WIDTH);
@@ -144,7 +144,7 @@ pub fn width_of(text: &str) -> usize {
     text.width()
 }
 
-/// Returns the lines of a text, each at most `width` terminal columns wide: broken behind a blank
+/// Returns the lines of a text, each at most `width` terminal columns wide: broken after a blank
 /// where the second half of the line has one, else within a word.
 #[must_use]
 pub fn wrap(text: &str, width: usize) -> Vec<&str> {
@@ -161,7 +161,7 @@ pub fn wrap(text: &str, width: usize) -> Vec<&str> {
     lines
 }
 
-/// Where a line that is too wide has to end, in bytes: behind its first character at least.
+/// Where a line that is too wide has to end, in bytes: after its first character at least.
 fn end_of_line(line: &str, width: usize) -> Option<usize> {
     let mut columns = 0;
     for (at, character) in line.char_indices() {
@@ -216,7 +216,7 @@ mod tests {
             let letters = |text: &str| text.chars().filter(|c| !c.is_whitespace()).count();
             assert_eq!(letters(&text), letters(&table.text(None)), "{text}");
         }
-        // Where there is no room, numbers are whole and text has its least width.
+        // Where there is no space, numbers are whole and text has its least width.
         let text = table.text(Some(1));
         assert!(text.contains("name   1.000  one two three"), "{text}");
     }

@@ -1,7 +1,7 @@
 //! The command line as typed: one field for each option, its value still text; and the text of
 //! `--help`.
 //!
-//! Values stay text at this step so that their errors have kcollect's form and a cure: `values`
+//! Values stay text at this step so that their errors have kcollect's form and a hint: `values`
 //! parses one value, [`super::command`] checks all of them together.
 //!
 //! An option with a value takes the next argument, even if it begins with a hyphen, as getopt does:
@@ -64,7 +64,7 @@ pub struct Arguments {
 
 #[derive(Debug, PartialEq, Eq, Subcommand)]
 pub(super) enum Sub {
-    /// Checks what this machine permits, and names the cure for what it does not permit
+    /// Checks what this machine permits, and names the hint for what it does not permit
     Doctor {
         /// Print the findings as JSON
         #[arg(long)]
@@ -174,7 +174,7 @@ pub(super) struct DataArgs {
     pub(super) io: Option<String>,
     /// Record the memory that the followed processes allocate and free, with stacks. on: the
     /// blocks of their allocators (malloc and the like, probed from outside), of which one byte in
-    /// 524288 is sampled; BYTES: one byte in so many; all: each block. growth: what a process gets
+    /// 524288 is sampled; BYTES: one byte in that many; all: each block. growth: what a process gets
     /// from the kernel and gives back (mmap, munmap, mremap, mprotect, brk), which costs other
     /// processes what -i does. off (the default): nothing. Name the processes as for -s
     #[arg(
@@ -226,21 +226,21 @@ pub(super) struct TimeArgs {
         allow_hyphen_values = true
     )]
     pub(super) pause_signal: Option<String>,
-    /// Stop recording data at about this many MiB (1048576 bytes), while samples go on. The default
+    /// Stop recording data at about this many MiB (1048576 bytes), while samples continue. The default
     /// is unlimited, also called none
     #[arg(short = 'L', long, value_name = "MIB", allow_hyphen_values = true)]
     pub(super) limit: Option<String>,
-    /// Close the experiment after this time and go on in the next one (ktest.2.er after
+    /// Close the experiment after this time and continue in the next one (ktest.2.er after
     /// ktest.1.er), without a gap: 10m, 1h, at least 1 s. -L is of each of them
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(super) rotate: Option<String>,
     /// With --rotate, remove the oldest experiments of the series when those that are complete take
-    /// more than this room (500M, 20G) or are older than this (12h, 7d). One that is being read
+    /// more than this space (500M, 20G) or are older than this (12h, 7d). One that is being read
     /// stays
     #[arg(long, value_name = "SIZE|TIME", allow_hyphen_values = true)]
     pub(super) keep: Option<String>,
     /// With --rotate, pack each experiment in its directory once it is complete, at a quarter of
-    /// --budget, or else 5 % of one CPU. It takes a fifth of the room. kcollect reads it as before;
+    /// --budget, or else 5 % of one CPU. It takes a fifth of the space. kcollect reads it as before;
     /// kcollect unpack makes it one for gprofng
     #[arg(long)]
     pub(super) pack: bool,

@@ -1,7 +1,7 @@
 //! Errors of the command line, each with what to type instead.
 //!
-//! clap's own errors have several lines and no cure. They are rewritten here into the form of all
-//! errors of kcollect: one line that ends with the cure.
+//! clap's own errors have several lines and no hint. They are rewritten here into the form of all
+//! errors of kcollect: one line that ends with the hint.
 
 use std::path::Path;
 
@@ -10,24 +10,24 @@ use host::exit::{ExitKind, Failure};
 
 /// An error of the command line. Its exit code is [`ExitKind::Usage`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}: {cure}")]
+#[error("{message}: {hint}")]
 pub struct CliError {
     /// The option, its value, and what is wrong with it.
     pub message: String,
     /// What to type instead.
-    pub cure: String,
+    pub hint: String,
 }
 
 impl CliError {
     /// Creates an error.
-    pub fn new(message: impl Into<String>, cure: impl Into<String>) -> Self {
+    pub fn new(message: impl Into<String>, hint: impl Into<String>) -> Self {
         CliError {
             message: message.into(),
-            cure: cure.into(),
+            hint: hint.into(),
         }
     }
 
-    /// Returns the error of a command line without arguments. Its cure is the usage.
+    /// Returns the error of a command line without arguments. Its hint is the usage.
     pub(super) fn no_arguments() -> Self {
         CliError::new(
             "there are no arguments",
@@ -126,6 +126,6 @@ fn letter(argument: &str, command: &clap::Command) -> String {
 
 impl From<CliError> for Failure {
     fn from(error: CliError) -> Self {
-        Failure::new(ExitKind::Usage, error.message, error.cure)
+        Failure::new(ExitKind::Usage, error.message, error.hint)
     }
 }

@@ -234,7 +234,7 @@ fn each<T>(
 }
 
 /// Splits a list at its commas; those in brackets belong to a regular expression or to a name, as
-/// in `a{1,2}` and `map<int, int>`, and so does one behind a backslash.
+/// in `a{1,2}` and `map<int, int>`, and so does one after a backslash.
 fn words<'a>(option: &str, text: &'a str) -> Result<Vec<&'a str>, CliError> {
     let mut words = Vec::new();
     let (mut begin, mut depth, mut escaped) = (0, 0u32, false);
@@ -252,12 +252,13 @@ fn words<'a>(option: &str, text: &'a str) -> Result<Vec<&'a str>, CliError> {
         }
     }
     words.push(&text[begin..]);
-    match words.contains(&"") {
-        true => Err(CliError::new(
+    if words.contains(&"") {
+        Err(CliError::new(
             format!("{option} {text}: an empty value"),
             "separate values with one comma: a,b",
-        )),
-        false => Ok(words),
+        ))
+    } else {
+        Ok(words)
     }
 }
 

@@ -37,7 +37,7 @@ pub use host_facts::HostFacts;
 /// Returns the command of a command line, which includes `argv[0]`.
 ///
 /// # Errors
-/// [`CliError`] names the option, its value and the cure.
+/// [`CliError`] names the option, its value and the hint.
 pub fn parse(
     argv: impl IntoIterator<Item = OsString>,
     facts: &HostFacts,

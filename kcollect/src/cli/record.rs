@@ -262,7 +262,7 @@ fn traced(
     has_load: bool,
     has_targets: bool,
 ) -> Result<(), CliError> {
-    let wrong = |what: &str, cure: &str| Err(CliError::new(format!("{option}: {what}"), cure));
+    let wrong = |what: &str, hint: &str| Err(CliError::new(format!("{option}: {what}"), hint));
     let traces = format!("{option} traces named processes only");
     const NAME_THEM: &str = "use -T PID, -F =REGEXP, -F unit:NAME and the like, or type a load";
     match follow {

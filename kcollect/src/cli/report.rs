@@ -82,9 +82,10 @@ pub(super) struct ReportArgs {
 
 /// Returns the request that the arguments stand for.
 pub(super) fn resolve(mut typed: ReportArgs) -> Result<ReportOptions, CliError> {
-    let (before, words) = match typed.compare {
-        true => before(&mut typed)?,
-        false => (None, std::mem::take(&mut typed.words)),
+    let (before, words) = if typed.compare {
+        before(&mut typed)?
+    } else {
+        (None, std::mem::take(&mut typed.words))
     };
     let (sources, view, subject) = positional(words, &typed.period)?;
     // Metrics and the order of rows are those of functions.
@@ -113,7 +114,7 @@ pub(super) fn resolve(mut typed: ReportArgs) -> Result<ReportOptions, CliError> 
     let by = typed.by.as_deref().map(|text| group_kind(text, view));
     let depth = typed.depth.as_deref();
     let depth = depth.map(|text| number("--depth", text)).transpose()?;
-    let least_ppm = typed.percent.as_deref().map(percent).transpose()?;
+    let min_ppm = typed.percent.as_deref().map(percent).transpose()?;
     let limit = typed
         .limit
         .as_deref()
@@ -143,11 +144,11 @@ pub(super) fn resolve(mut typed: ReportArgs) -> Result<ReportOptions, CliError> 
                     .map(|text| path_map(text))
                     .collect::<Result<_, _>>()?,
                 directories: typed.search_path,
-                most_debug_bytes: None,
+                max_debug_bytes: None,
                 debuginfod: typed.debuginfod.resolve(),
             },
             depth,
-            least_ppm,
+            min_ppm,
         },
         before,
     })

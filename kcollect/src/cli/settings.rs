@@ -30,8 +30,8 @@ pub(super) fn read(
             "name a file with lines like rotate = \"10m\"",
         )
     })?;
-    let wrong = |message: String, cure: String| {
-        CliError::new(format!("{}: {message}", file.display()), cure)
+    let wrong = |message: String, hint: String| {
+        CliError::new(format!("{}: {message}", file.display()), hint)
     };
     let settings: Table = text.parse().map_err(|error: toml::de::Error| {
         let before = error
@@ -39,8 +39,8 @@ pub(super) fn read(
             .map_or("", |span| text.get(..span.start).unwrap_or(""));
         let line = before.matches('\n').count() + 1;
         let reason = error.message().replace('\n', "; ");
-        let cure = "write lines like rotate = \"10m\"; # begins a comment";
-        wrong(format!("line {line}: {reason}"), cure.to_owned())
+        let hint = "write lines like rotate = \"10m\"; # begins a comment";
+        wrong(format!("line {line}: {reason}"), hint.to_owned())
     })?;
     let mut options = Vec::new();
     for (key, value) in &settings {
@@ -51,22 +51,22 @@ pub(super) fn read(
         let names = || known.iter().filter_map(|arg| arg.get_long());
         let Some(arg) = known.iter().find(|arg| arg.get_long() == Some(key)) else {
             let near = nearest(names(), key);
-            let cure = match near.first() {
+            let hint = match near.first() {
                 Some(near) => format!("did you mean {near}?"),
                 None => format!("the keys are {}", names().collect::<Vec<_>>().join(", ")),
             };
-            return Err(wrong(format!("{key} is not the name of an option"), cure));
+            return Err(wrong(format!("{key} is not the name of an option"), hint));
         };
         if typed.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine) {
             continue;
         }
         let of_key = values(arg, value).ok_or_else(|| {
-            let cure = match arg.get_action() {
+            let hint = match arg.get_action() {
                 ArgAction::SetTrue => format!("write {key} = true"),
                 ArgAction::Append => format!("write {key} = [\"VALUE\", \"VALUE\"]"),
                 _ => format!("write {key} = \"VALUE\""),
             };
-            wrong(format!("{key} takes no {}", value.type_str()), cure)
+            wrong(format!("{key} takes no {}", value.type_str()), hint)
         })?;
         options.extend(of_key.into_iter().map(|value| match value {
             Some(value) => OsString::from(format!("--{key}={value}")),
@@ -80,9 +80,10 @@ fn text_of(file: &Path) -> io::Result<String> {
     let mut text = String::new();
     let file = File::open(file)?;
     file.take(MAX_BYTES + 1).read_to_string(&mut text)?;
-    match text.len() as u64 > MAX_BYTES {
-        true => Err(io::Error::other("it is larger than 1 MiB")),
-        false => Ok(text),
+    if text.len() as u64 > MAX_BYTES {
+        Err(io::Error::other("it is larger than 1 MiB"))
+    } else {
+        Ok(text)
     }
 }
 

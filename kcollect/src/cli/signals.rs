@@ -37,14 +37,14 @@ pub(super) fn sample_signal(typed: &str) -> Result<i32, CliError> {
 /// Returns the number of the signal `name`, with or without SIG, or a number, if kcollect does not
 /// need it itself.
 fn signal(option: &str, typed: &str, name: &str) -> Result<i32, CliError> {
-    const CURE: &str = "use SIGUSR1 or SIGUSR2";
-    let number = number_of(name).ok_or_else(|| error(option, typed, "unknown signal", CURE))?;
+    const HINT: &str = "use SIGUSR1 or SIGUSR2";
+    let number = number_of(name).ok_or_else(|| error(option, typed, "unknown signal", HINT))?;
     match reason_to_refuse(number) {
         Some(reason) => Err(error(
             option,
             typed,
             &format!("signal {} cannot be used: {reason}", name_of(number)),
-            CURE,
+            HINT,
         )),
         None => Ok(number),
     }

@@ -32,7 +32,7 @@ pub(super) struct TrackArgs {
     /// Count also the processes that it forks, and those that these fork
     #[arg(short = 'f', long)]
     forks: bool,
-    /// Go on counting after an exec. This is always so; the option is for scripts of cputrack
+    /// Continue counting after an exec. This is always so; the option is for scripts of cputrack
     #[arg(short = 'e', long)]
     execs: bool,
     #[command(flatten)]

@@ -12,7 +12,7 @@ const MIN_KERNEL_VERSION: (u32, u32) = (6, 1);
 pub(super) fn version(root: &Root) -> Finding {
     const NAME: &str = "kernel";
     let (major, minor) = MIN_KERNEL_VERSION;
-    let cure = format!("boot Linux {major}.{minor} or later");
+    let hint = format!("boot Linux {major}.{minor} or later");
     let Some(release) = root.text("/proc/sys/kernel/osrelease") else {
         return Finding::fail(
             NAME,
@@ -30,12 +30,12 @@ pub(super) fn version(root: &Root) -> Finding {
             NAME,
             ExitKind::Unavailable,
             format!("{release}, which is too old"),
-            cure,
+            hint,
         ),
         None => Finding::warn(
             NAME,
             format!("{release}, which is not a version number"),
-            cure,
+            hint,
         ),
     }
 }
@@ -46,7 +46,7 @@ pub(super) fn btf(root: &Root) -> Finding {
     if root.exists(PATH) {
         return Finding::ok(NAME, PATH);
     }
-    let (found, cure) = if root.exists("/sys/kernel") {
+    let (found, hint) = if root.exists("/sys/kernel") {
         (
             format!("{PATH} does not exist"),
             "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y, such as Debian's or Ubuntu's",
@@ -57,7 +57,7 @@ pub(super) fn btf(root: &Root) -> Finding {
             "mount it: mount -t sysfs sysfs /sys",
         )
     };
-    Finding::fail(NAME, ExitKind::Unavailable, found, cure)
+    Finding::fail(NAME, ExitKind::Unavailable, found, hint)
 }
 
 pub(super) fn lockdown(root: &Root) -> Finding {

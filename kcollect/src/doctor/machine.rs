@@ -12,7 +12,7 @@ use super::{Finding, Root};
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
 
-/// Descriptors that a recording holds beside those of CPUs, about: BPF programs and maps, pipes of
+/// Descriptors that a recording holds alongside those of CPUs, about: BPF programs and maps, pipes of
 /// signals, files of the founder.
 const BASE_DESCRIPTORS: u64 = 80;
 /// Descriptors of a CPU: those of the clock and the side-band.
@@ -28,7 +28,7 @@ pub fn descriptors_needed(online_cpus: u64, possible_cpus: u64, counters: u64) -
     BASE_DESCRIPTORS + rings + of_cpu * online_cpus + FREE_DESCRIPTORS
 }
 
-/// Returns how to permit so many open files.
+/// Returns how to permit that many open files.
 #[must_use]
 pub fn raise_open_files(needed: u64) -> String {
     let limit = needed.next_power_of_two();
@@ -56,9 +56,10 @@ pub(super) fn open_files(root: &Root) -> Finding {
     let online = cpus("online").unwrap_or(1);
     let needed = descriptors_needed(online, cpus("possible").unwrap_or(online), 0);
     let found = format!("{hard} at most, and a recording needs {needed}");
-    match hard >= needed {
-        true => Finding::ok(NAME, found),
-        false => Finding::fail(NAME, ExitKind::Unavailable, found, raise_open_files(needed)),
+    if hard >= needed {
+        Finding::ok(NAME, found)
+    } else {
+        Finding::fail(NAME, ExitKind::Unavailable, found, raise_open_files(needed))
     }
 }
 
@@ -116,7 +117,7 @@ pub(super) fn clock_source(root: &Root) -> Finding {
             let available = root
                 .text(&format!("{DIRECTORY}/available_clocksource"))
                 .unwrap_or_default();
-            let cure = if available.split_whitespace().any(|name| name == "tsc") {
+            let hint = if available.split_whitespace().any(|name| name == "tsc") {
                 format!("echo tsc | sudo tee {DIRECTORY}/current_clocksource")
             } else {
                 "look in dmesg why the TSC is not used; firmware and hypervisor settings affect it"
@@ -125,7 +126,7 @@ pub(super) fn clock_source(root: &Root) -> Finding {
             Finding::warn(
                 NAME,
                 format!("{current}: reading it is slow, and each tick reads it several times"),
-                cure,
+                hint,
             )
         }
     }
@@ -236,7 +237,7 @@ mod tests {
             (Verdict::Fail, ExitKind::Unavailable)
         );
         assert_eq!(
-            few.cure.as_deref(),
+            few.hint.as_deref(),
             Some("raise the hard limit: `ulimit -n 256` as root, or LimitNOFILE=256 of a service")
         );
     }

@@ -1,4 +1,4 @@
-//! Checks of the machine: what it permits, what profiling lacks, and the cure.
+//! Checks of the machine: what it permits, what profiling does not have, and the hint.
 //!
 //! When the kernel refuses something it returns one error, EPERM, for a dozen reasons: lockdown, a
 //! capability, a sysctl, a container. Each reason can be read from /proc and /sys in advance.
@@ -9,7 +9,7 @@
 //! has to be tried, such as loading a BPF program, is not checked here: the caller adds a
 //! [`Finding`] of its own.
 //!
-//! Nothing is changed. A finding names the cure, and the user applies it.
+//! Nothing is changed. A finding names the hint, and the user applies it.
 
 mod kernel;
 mod machine;
@@ -30,7 +30,7 @@ pub use show::{json, table};
 pub enum Verdict {
     /// Nothing to do.
     Ok,
-    /// A recording works, but lacks something.
+    /// A recording works, but does not have something.
     Warn,
     /// A recording cannot start.
     Fail,
@@ -46,7 +46,7 @@ pub struct Finding {
     /// The severity.
     pub verdict: Verdict,
     /// What to type or change. None exactly if the verdict is [`Verdict::Ok`].
-    pub cure: Option<String>,
+    pub hint: Option<String>,
     /// The kind of exit code: [`ExitKind::Ok`] unless the verdict is [`Verdict::Fail`].
     #[serde(rename = "exit_code", serialize_with = "show::exit_code")]
     pub kind: ExitKind,
@@ -59,16 +59,16 @@ impl Finding {
             name,
             found: found.into(),
             verdict: Verdict::Ok,
-            cure: None,
+            hint: None,
             kind: ExitKind::Ok,
         }
     }
 
-    /// Returns a finding with which a recording works, but lacks what `found` names.
-    pub fn warn(name: &'static str, found: impl Into<String>, cure: impl Into<String>) -> Self {
+    /// Returns a finding with which a recording works, but does not have what `found` names.
+    pub fn warn(name: &'static str, found: impl Into<String>, hint: impl Into<String>) -> Self {
         Finding {
             verdict: Verdict::Warn,
-            cure: Some(cure.into()),
+            hint: Some(hint.into()),
             ..Finding::ok(name, found)
         }
     }
@@ -78,12 +78,12 @@ impl Finding {
         name: &'static str,
         kind: ExitKind,
         found: impl Into<String>,
-        cure: impl Into<String>,
+        hint: impl Into<String>,
     ) -> Self {
         Finding {
             verdict: Verdict::Fail,
             kind,
-            ..Finding::warn(name, found, cure)
+            ..Finding::warn(name, found, hint)
         }
     }
 }
@@ -124,7 +124,7 @@ pub fn first_obstacle(findings: &[Finding]) -> Option<Failure> {
     Some(Failure::new(
         finding.kind,
         format!("{}: {}", finding.name, finding.found),
-        finding.cure.clone().unwrap_or_default(),
+        finding.hint.clone().unwrap_or_default(),
     ))
 }
 
@@ -141,7 +141,7 @@ mod tests {
     use host::tree::Tree;
 
     #[test]
-    fn a_good_machine_has_nothing_to_cure() {
+    fn a_good_machine_has_no_findings() {
         let findings = examine(&Tree::good().root());
         let bad: Vec<_> = findings
             .iter()
@@ -153,11 +153,11 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_tree_has_findings_with_cures() {
+    fn an_empty_tree_has_findings_with_hints() {
         let findings = examine(&Tree::new().root());
         for finding in &findings {
             assert_eq!(
-                finding.cure.is_some(),
+                finding.hint.is_some(),
                 finding.verdict != Verdict::Ok,
                 "{finding:?}"
             );

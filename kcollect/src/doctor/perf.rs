@@ -69,19 +69,19 @@ pub(super) fn sample_rate(root: &Root) -> Finding {
         }
         None => "the kernel may lower it".to_owned(),
     };
-    let cure = "sudo sysctl kernel.perf_event_max_sample_rate=100000";
+    let hint = "sudo sysctl kernel.perf_event_max_sample_rate=100000";
     let found = format!("up to {rate}/s; {throttle}");
     match rate {
         HIGH_TICKS_PER_SECOND.. => Finding::ok(NAME, found),
         ON_TICKS_PER_SECOND.. => Finding::warn(
             NAME,
             format!("{found}: the interval of -p hi is lengthened to match"),
-            cure,
+            hint,
         ),
         _ => Finding::warn(
             NAME,
             format!("{found}: even the interval of -p on is lengthened to match"),
-            cure,
+            hint,
         ),
     }
 }

@@ -1,6 +1,6 @@
-//! The check of capabilities: which of those that profiling needs this process lacks.
+//! The check of capabilities: which of those that profiling needs this process does not have.
 //!
-//! It checks capabilities and not the user id: root in a container often lacks them, and a program
+//! It checks capabilities and not the user id: root in a container is often missing them, and a program
 //! with file capabilities needs no root.
 
 use host::exit::ExitKind;
@@ -13,7 +13,7 @@ struct RequiredCapability {
     name: &'static str,
     /// Any one of these is enough.
     any_of: CapabilitySet,
-    /// What the recording lacks without it. None: there is no recording without it.
+    /// What the recording does not have without it. None: there is no recording without it.
     loss: Option<&'static str>,
 }
 
@@ -120,13 +120,13 @@ pub(super) fn capabilities(root: &Root) -> Finding {
         .map(|required| required.name)
         .collect::<Vec<_>>();
     let found = format!("effective uid {uid}, without {}", names.join(", "));
-    let cure = if uid == "0" {
+    let hint = if uid == "0" {
         let flags: Vec<_> = names
             .iter()
             .map(|name| format!("--cap-add={}", name.trim_start_matches("CAP_")))
             .collect();
         format!(
-            "root lacks them in a container: start the container with --privileged or {}",
+            "root does not have them in a container: start the container with --privileged or {}",
             flags.join(" ")
         )
     } else {
@@ -138,7 +138,7 @@ pub(super) fn capabilities(root: &Root) -> Finding {
         )
     };
     if missing.iter().any(|required| required.loss.is_none()) {
-        return Finding::fail(NAME, ExitKind::NoPerm, found, cure);
+        return Finding::fail(NAME, ExitKind::NoPerm, found, hint);
     }
     let lost: Vec<_> = missing
         .iter()
@@ -146,8 +146,8 @@ pub(super) fn capabilities(root: &Root) -> Finding {
         .collect();
     Finding::warn(
         NAME,
-        format!("{found}: the recording lacks {}", lost.join(", ")),
-        cure,
+        format!("{found}: the recording does not have {}", lost.join(", ")),
+        hint,
     )
 }
 

@@ -10,7 +10,7 @@ use super::{Finding, Verdict, exit_kind};
 /// Narrower terminals get tables of this many columns.
 const MIN_WIDTH: usize = 40;
 
-/// Returns a table with a row for each finding and the cure below it, at most `width` columns wide.
+/// Returns a table with a row for each finding and the hint below it, at most `width` columns wide.
 /// None: lines of any length, for a pipe.
 #[must_use]
 pub fn table(findings: &[Finding], width: Option<u16>) -> String {
@@ -21,8 +21,8 @@ pub fn table(findings: &[Finding], width: Option<u16>) -> String {
             Verdict::Warn => "warn",
             Verdict::Fail => "FAIL",
         };
-        let text = match &finding.cure {
-            Some(cure) => format!("{}\ncure: {cure}", finding.found),
+        let text = match &finding.hint {
+            Some(hint) => format!("{}\nhint: {hint}", finding.found),
             None => finding.found.clone(),
         };
         table.row([verdict, finding.name, &text]);
@@ -30,13 +30,13 @@ pub fn table(findings: &[Finding], width: Option<u16>) -> String {
     let table = table.text(width.map(|width| usize::from(width).max(MIN_WIDTH)));
     let last = match exit_kind(findings) {
         ExitKind::Ok => "This machine can be profiled.",
-        _ => "Cure the FAILs to profile this machine.",
+        _ => "Hint the FAILs to profile this machine.",
     };
     format!("{table}\n{last}\n")
 }
 
 /// Returns a JSON object: `ok` (no finding fails), `exit_code`, and `findings`, each with `name`,
-/// `found`, `verdict` (`ok`, `warn` or `fail`), `cure` (text or null) and `exit_code`.
+/// `found`, `verdict` (`ok`, `warn` or `fail`), `hint` (text or null) and `exit_code`.
 #[must_use]
 pub fn json(findings: &[Finding]) -> String {
     let kind = exit_kind(findings);

@@ -2,7 +2,7 @@
 //!
 //! The code that they make at run time is in no file: it is read where load objects are archived.
 //!
-//! It goes on in the background from the moment that a process is followed; at the end what is left
+//! It continues in the background from the moment that a process is followed; at the end what is left
 //! is waited for, and the user may give up on that. With `-A usedldobjects` a file is archived once
 //! a stack was seen in it, with `-A usedsrc` the sources come last, when all lines are known that
 //! stacks were in.
@@ -54,7 +54,7 @@ pub fn begin<'a>(
     Ok(())
 }
 
-/// Returns the user who asked for the recording and will own the archives: the user behind sudo, or
+/// Returns the user who asked for the recording and will own the archives: the user after sudo, or
 /// the one that this process runs as.
 fn invoking_user() -> InvokingUser {
     let Some(Owner { uid, gid }) = machine::sudo_user() else {
@@ -73,7 +73,7 @@ fn invoking_user() -> InvokingUser {
 }
 
 /// Returns the groups of a user: those of the nearest process that is the user's, this one or one
-/// above it, such as the shell behind sudo. Nothing where there is none any more.
+/// above it, such as the shell after sudo. Nothing where there is none any more.
 ///
 /// Not those of the group database: to look there is to load the machine's libraries, of whatever C
 /// library it has, which a program that needs none must not do.

@@ -12,7 +12,7 @@ use host::written::append;
 use super::summary::Summary;
 use crate::plan::Plan;
 
-/// Creates the experiment's directory, for the user behind sudo.
+/// Creates the experiment's directory, for the user after sudo.
 ///
 /// # Errors
 /// When it can't be created.
@@ -37,33 +37,34 @@ pub(super) fn create(plan: &Plan, output: &mut Output) -> Result<ExperimentDir, 
 
 /// Returns the experiment's path as it would be typed: without the `./` of the current directory.
 pub(super) fn shown_path(plan: &Plan, dir: &ExperimentDir) -> PathBuf {
-    match plan.directory == Path::new(".") {
-        true => PathBuf::from(dir.name()),
-        false => dir.path().to_owned(),
+    if plan.directory == Path::new(".") {
+        PathBuf::from(dir.name())
+    } else {
+        dir.path().to_owned()
     }
 }
 
 /// Returns the failure of an experiment that can't be created.
 pub(super) fn creation_failure(error: &experiment_format::Error) -> Failure {
-    let cure = match error {
+    let hint = match error {
         _ if error.is_disk_full() => "free some space, or name another directory with -d",
         experiment_format::Error::NameInUse { .. } => "choose another name with -o, or remove it",
         experiment_format::Error::BadName { .. } => "give -o a name like ktest.1.er",
         _ => "name a directory that can be written with -d",
     };
-    Failure::new(ExitKind::CantCreate, error.to_string(), cure)
+    Failure::new(ExitKind::CantCreate, error.to_string(), hint)
 }
 
 /// Returns the failure of an experiment that could not be written to its end.
 pub(super) fn writing_failure(error: &experiment_format::Error) -> Failure {
-    let cure = match error {
+    let hint = match error {
         experiment_format::Error::Deleted { .. } => "nothing is left of it; record again",
         _ if error.is_disk_full() => {
             "the experiment is valid up to there; free some space, or limit the data with -L"
         }
         _ => "the experiment is valid up to there",
     };
-    Failure::new(ExitKind::IoErr, error.to_string(), cure)
+    Failure::new(ExitKind::IoErr, error.to_string(), hint)
 }
 
 /// Returns the failure of an experiment that is whole, but not where it was to be.

@@ -122,9 +122,10 @@ impl Dispatcher {
     }
 
     fn cpu_change(&mut self, time_ns: Nanos, CpuChange { cpu, online }: CpuChange) {
-        let text = match online {
-            true => format!("CPU {cpu} came online; it is recorded from here on"),
-            false => format!("CPU {cpu} went offline"),
+        let text = if online {
+            format!("CPU {cpu} came online; it is recorded from here on")
+        } else {
+            format!("CPU {cpu} went offline")
         };
         self.router.warn(time_ns, text);
     }
@@ -319,7 +320,7 @@ impl Dispatcher {
 
     /// Takes a sample of an instant of which all records are applied.
     pub fn sample(&mut self, at_ns: Nanos, label: &str) {
-        if label != LAST_SAMPLE && !self.router.has_sample_room() {
+        if label != LAST_SAMPLE && !self.router.may_write_samples() {
             return;
         }
         let bytes_before = self.router.bytes_written();
@@ -499,12 +500,12 @@ impl Dispatcher {
         self.router.note(result);
     }
 
-    /// Closes all experiments and goes on with those of a router, which begin at an instant. All
+    /// Closes all experiments and continues with those of a router, which begin at an instant. All
     /// events until then are applied, and [`Dispatcher::finish`] was called.
     ///
     /// # Errors
     /// The first error of the experiments that are closed.
-    pub fn go_on(
+    pub fn switch_router(
         &mut self,
         next: Router,
         at_ns: Nanos,
@@ -519,7 +520,7 @@ impl Dispatcher {
         let closed = router.close(context, at_ns);
         (self.sideband_lost, self.not_written) = (0, Ticks::ZERO);
         if let Some(user) = &mut self.user {
-            user.begin_again(at_ns);
+            user.on_rotation(at_ns);
             begin_archives(&self.router, user, before, &mut say);
         }
         closed
@@ -548,7 +549,7 @@ fn begin_archives(
     let founder = &router.founder;
     let taken = router.kernel.objects().chain([KERNEL, BPF]);
     let (archive, dir) = (founder.archive(), founder.dir());
-    let most = router.most_copied();
+    let most = router.max_copied();
     if let Err(error) = archives::begin(&mut user.code, archive, dir, taken, most, before) {
         say(&format!(
             "load objects of processes are not archived: {error}"

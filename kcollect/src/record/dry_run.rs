@@ -35,14 +35,16 @@ fn data(plan: &Plan) -> Vec<String> {
             "clock profiling of all CPUs, one tick every {}",
             plan.tick_interval
         ),
-        match plan.record_idle {
-            true => "ticks of idle CPUs are recorded".to_owned(),
-            false => "ticks of idle CPUs are left out".to_owned(),
+        if plan.record_idle {
+            "ticks of idle CPUs are recorded".to_owned()
+        } else {
+            "ticks of idle CPUs are left out".to_owned()
         },
     ];
-    let descendants = match plan.follow.descendants {
-        true => ", and the processes that they fork",
-        false => "",
+    let descendants = if plan.follow.descendants {
+        ", and the processes that they fork"
+    } else {
+        ""
     };
     lines.push(match &plan.follow.follow {
         Follow::Off if plan.targets.is_empty() => "no process is followed".to_owned(),
@@ -163,12 +165,13 @@ fn load(plan: &Plan) -> Option<String> {
     }
     let argv: Vec<_> = plan.load.iter().map(|arg| arg.to_string_lossy()).collect();
     let load = argv.join(" ");
-    Some(match plan.quiet.is_zero() {
-        true => format!("load: {load}"),
-        false => format!(
+    Some(if plan.quiet.is_zero() {
+        format!("load: {load}")
+    } else {
+        format!(
             "load: {load}; {:?} are recorded before it and after it",
             plan.quiet
-        ),
+        )
     })
 }
 

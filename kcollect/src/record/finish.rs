@@ -139,9 +139,10 @@ impl Session<'_> {
     /// the user has given up on what takes long.
     fn show(&mut self, summary: &Summary, moved: bool, output: &mut Output) -> bool {
         let router = &self.dispatcher.router;
-        let directory = match moved {
-            true => &self.path,
-            false => router.founder.dir().path(),
+        let directory = if moved {
+            &self.path
+        } else {
+            router.founder.dir().path()
         };
         output.result(&summary.head());
         let bytes = router.bytes_written();

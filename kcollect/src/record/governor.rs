@@ -52,14 +52,15 @@ impl BudgetLevel {
 
     /// Returns the intervals that a process needs for an experiment of its own.
     #[must_use]
-    pub fn least_intervals(self) -> usize {
-        match self >= BudgetLevel::FewExperiments {
-            true => 10,
-            false => 0,
+    pub fn min_intervals(self) -> usize {
+        if self >= BudgetLevel::FewExperiments {
+            10
+        } else {
+            0
         }
     }
 
-    /// Returns of how many boundaries of its grid a clock fires at one.
+    /// Returns, of how many boundaries of its grid a clock fires at one.
     #[must_use]
     pub fn boundaries_per_firing(self) -> u32 {
         match self {
@@ -182,7 +183,7 @@ impl Governor {
     }
 
     /// Another experiment begins at a time.
-    pub fn begin_again(&mut self, at_ns: Nanos) {
+    pub fn on_rotation(&mut self, at_ns: Nanos) {
         self.changes.clear();
         if self.level != BudgetLevel::None {
             self.changes.push(BudgetChange {
@@ -220,9 +221,10 @@ impl Governor {
         self.last = Some((now_ns, used));
         let shares = used.since(before, passed_ns);
         let share = shares.own.max(shares.programs);
-        self.low_use = match share < RESTORE_BELOW_SHARE * self.budget {
-            true => self.low_use + 1,
-            false => 0,
+        self.low_use = if share < RESTORE_BELOW_SHARE * self.budget {
+            self.low_use + 1
+        } else {
+            0
         };
         let level = if share > self.budget {
             self.level.next()?
@@ -299,7 +301,7 @@ mod tests {
     #[test]
     fn the_changes_are_those_of_the_experiment() {
         let mut governor = Governor::new(0.01);
-        governor.begin_again(Nanos(3));
+        governor.on_rotation(Nanos(3));
         assert_eq!(governor.changes(), []);
         governor.decide(Nanos(5), UsedTime::default());
         let now = Nanos(5) + DECISION_NS;
@@ -314,7 +316,7 @@ mod tests {
         };
         assert_eq!((change.at_ns, change.shares), (now, Some(shares)));
         assert_eq!(governor.changes(), [change]);
-        governor.begin_again(now + Nanos(7));
+        governor.on_rotation(now + Nanos(7));
         let began = BudgetChange {
             at_ns: now + Nanos(7),
             shares: None,
@@ -328,7 +330,7 @@ mod tests {
         let all = BudgetLevel::ALL.map(|level| {
             (
                 level >= BudgetLevel::FewCopies,
-                level.least_intervals(),
+                level.min_intervals(),
                 level.boundaries_per_firing(),
             )
         });

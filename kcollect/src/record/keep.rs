@@ -4,17 +4,21 @@
 use std::collections::HashSet;
 use std::time::SystemTime;
 
-use experiment_format::directory::Former;
+use experiment_format::directory::OlderExperiment;
 use host::output::Output;
 
 use crate::plan::Keep;
 
 /// Removes what is beyond `keep` of the complete experiments of a series, the oldest first.
-pub(super) fn remove_oldest(keep: Keep, formers: &mut Vec<Former>, output: &mut Output) {
-    let beyond = beyond(keep, formers, SystemTime::now());
-    for former in formers.drain(..beyond) {
-        let name = former.name().to_owned();
-        match former.remove() {
+pub(super) fn remove_oldest(
+    keep: Keep,
+    older_experiments: &mut Vec<OlderExperiment>,
+    output: &mut Output,
+) {
+    let beyond = beyond(keep, older_experiments, SystemTime::now());
+    for older in older_experiments.drain(..beyond) {
+        let name = older.name().to_owned();
+        match older.remove() {
             Ok(true) => output.detail(&format!("{name} is removed (--keep)")),
             Ok(false) => output.detail(&format!("{name} is in use and stays for now (--keep)")),
             Err(error) => output.say(&format!("{name} is not removed (--keep): {error}")),
@@ -23,27 +27,24 @@ pub(super) fn remove_oldest(keep: Keep, formers: &mut Vec<Former>, output: &mut 
 }
 
 /// Returns how many of the experiments, the oldest first, are beyond what is to be kept.
-fn beyond(keep: Keep, formers: &[Former], now: SystemTime) -> usize {
+fn beyond(keep: Keep, older_experiments: &[OlderExperiment], now: SystemTime) -> usize {
     match keep {
-        Keep::Age(age) => formers
+        Keep::Age(age) => older_experiments
             .iter()
-            .take_while(|former| {
-                now.duration_since(former.written)
-                    .is_ok_and(|old| old > age)
-            })
+            .take_while(|older| now.duration_since(older.written).is_ok_and(|old| old > age))
             .count(),
         Keep::Bytes(most) => {
             // Files are shared: each counts once, with the newest experiment that has it.
-            let (mut seen, mut room) = (HashSet::new(), 0u64);
-            let kept = formers.iter().rev().take_while(|former| {
-                for (file, bytes) in &former.files {
+            let (mut seen, mut disk_usage) = (HashSet::new(), 0u64);
+            let kept = older_experiments.iter().rev().take_while(|older| {
+                for (file, bytes) in &older.files {
                     if seen.insert(*file) {
-                        room = room.saturating_add(*bytes);
+                        disk_usage = disk_usage.saturating_add(*bytes);
                     }
                 }
-                room <= most
+                disk_usage <= most
             });
-            formers.len() - kept.count()
+            older_experiments.len() - kept.count()
         }
     }
 }
@@ -70,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_are_beyond_by_room_or_by_age() {
+    fn oldest_are_beyond_by_size_or_by_age() {
         let tmp = tempfile::tempdir().unwrap();
         for number in 1..=3 {
             drop(experiment(tmp.path(), number));
@@ -80,16 +81,19 @@ mod tests {
         let shared = |number| tmp.path().join(format!("k.{number}.er/shared"));
         fs::write(shared(1), vec![1; FILE_BYTES]).unwrap();
         fs::hard_link(shared(1), shared(3)).unwrap();
-        let formers = newest.formers().unwrap();
+        let older_experiments = newest.older_experiments().unwrap();
         let now = SystemTime::now();
-        let beyond_room = |files: f64| {
+        let beyond_size = |files: f64| {
             let bytes = (files * FILE_BYTES as f64) as u64;
-            beyond(Keep::Bytes(bytes), &formers, now)
+            beyond(Keep::Bytes(bytes), &older_experiments, now)
         };
-        let found = [0.5, 1.5, 2.5, 3.5, 4.5].map(beyond_room);
+        let found = [0.5, 1.5, 2.5, 3.5, 4.5].map(beyond_size);
         assert_eq!(found, [3, 3, 2, 1, 0]);
         let hour = Duration::from_secs(3600);
-        assert_eq!(beyond(Keep::Age(hour), &formers, now), 0);
-        assert_eq!(beyond(Keep::Age(hour), &formers, now + 2 * hour), 3);
+        assert_eq!(beyond(Keep::Age(hour), &older_experiments, now), 0);
+        assert_eq!(
+            beyond(Keep::Age(hour), &older_experiments, now + 2 * hour),
+            3
+        );
     }
 }

@@ -84,9 +84,8 @@ impl LoadPhase {
                     }
                 }
             }
-            LoadPhase::Running(mut load) => match exited(&mut load)? {
-                false => (LoadPhase::Running(load), LoadStep::None),
-                true => {
+            LoadPhase::Running(mut load) => {
+                if exited(&mut load)? {
                     let quiet_until_ns = after(time_ns, plan.quiet);
                     let step = match plan.quiet {
                         Duration::ZERO => LoadStep::Over,
@@ -99,8 +98,10 @@ impl LoadPhase {
                         },
                         step,
                     )
+                } else {
+                    (LoadPhase::Running(load), LoadStep::None)
                 }
-            },
+            }
             LoadPhase::Exited {
                 load,
                 quiet_until_ns,

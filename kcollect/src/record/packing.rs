@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, s
 use std::thread;
 use std::time::{Duration, Instant};
 
-use experiment_format::directory::Former;
+use experiment_format::directory::OlderExperiment;
 use experiment_format::packed::{PackStep, compress_copies, pack_in_place};
 use host::output::Output;
 use nix::time::{ClockId, clock_gettime};
@@ -28,13 +28,13 @@ const PART_OF_BUDGET: f64 = 0.25;
 /// How many threads divide it.
 const THREADS: f64 = 2.0;
 /// The most experiments that wait for a thread. Each holds descriptors.
-const MOST_WAITING: usize = 16;
+const MAX_WAITING: usize = 16;
 /// The time between two looks whether an experiment is still in use.
 const IN_USE_PERIOD: Duration = Duration::from_millis(500);
 /// After so long in use it is left as it is.
-const MOST_IN_USE: Duration = Duration::from_secs(3600);
+const MAX_IN_USE: Duration = Duration::from_secs(3600);
 /// The longest that the end of the recording waits for a thread.
-const MOST_AT_THE_END: Duration = Duration::from_secs(1);
+const MAX_AT_THE_END: Duration = Duration::from_secs(1);
 
 /// The threads.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub(super) struct Packer {
 /// What a thread has to do.
 #[derive(Debug)]
 struct Work {
-    waiting: SyncSender<Former>,
+    waiting: SyncSender<OlderExperiment>,
     /// The number in the series of the last that was added.
     added: u64,
     /// The thread stops when this is dropped.
@@ -75,12 +75,12 @@ impl Packer {
         let (compressing, to_compress, stop_compressing) = Work::new();
         let also_done = done.clone();
         let pack = move || {
-            for former in to_pack {
+            for older in to_pack {
                 let mut pace = Pace::new(share, &stop_packing);
-                let bytes = pack_in_place(&former, &mut |step| pace.wait(step));
-                let result = PackResult::of_packing(former.name(), bytes);
+                let bytes = pack_in_place(&older, &mut |step| pace.wait(step));
+                let result = PackResult::of_packing(older.name(), bytes);
                 // By `--keep`, meanwhile.
-                if former.is_removed() {
+                if older.is_removed() {
                     continue;
                 }
                 if pace.is_over || done.send(result).is_err() {
@@ -90,20 +90,20 @@ impl Packer {
         };
         let compress = move || {
             let mut before = None;
-            for former in to_compress {
+            for older in to_compress {
                 let mut pace = Pace::new(share, &stop_compressing);
                 let mut wait = |step| pace.wait(step);
-                let compressed = compress_copies(&former, before.as_ref(), &mut wait);
+                let compressed = compress_copies(&older, before.as_ref(), &mut wait);
                 if pace.is_over {
                     return;
                 }
                 if let Err(error) = compressed
-                    && !former.is_removed()
+                    && !older.is_removed()
                 {
-                    let name = former.name().to_owned();
+                    let name = older.name().to_owned();
                     let _ = also_done.send(PackResult::NotCompressed(name, error));
                 }
-                before = Some(former);
+                before = Some(older);
             }
         };
         let thread = |name: &str| thread::Builder::new().name(name.to_owned());
@@ -118,13 +118,14 @@ impl Packer {
 
     /// Packs and compresses what is to be of the complete experiments, the oldest first. When too
     /// many wait, the rest has to be added later.
-    pub(super) fn add(&mut self, formers: Vec<Former>) {
-        let is_to_be_packed = |former: &Former| former.is_to_be_packed;
-        let (to_pack, others): (Vec<_>, Vec<_>) = formers.into_iter().partition(is_to_be_packed);
+    pub(super) fn add(&mut self, older_experiments: Vec<OlderExperiment>) {
+        let is_to_be_packed = |older: &OlderExperiment| older.is_to_be_packed;
+        let (to_pack, others): (Vec<_>, Vec<_>) =
+            older_experiments.into_iter().partition(is_to_be_packed);
         let to_compress = others.into_iter();
         self.packing.add(to_pack.into_iter());
         self.compressing
-            .add(to_compress.filter(|former| former.is_to_be_compressed));
+            .add(to_compress.filter(|older| older.is_to_be_compressed));
     }
 
     /// Prints what became of those that were packed since the last call.
@@ -138,7 +139,7 @@ impl Packer {
     pub(super) fn end(self, output: &mut Output) {
         drop((self.packing, self.compressing));
         // The threads end at their next write, and drop their ends of the channel then.
-        while let Ok(result) = self.results.recv_timeout(MOST_AT_THE_END) {
+        while let Ok(result) = self.results.recv_timeout(MAX_AT_THE_END) {
             result.report(output);
         }
     }
@@ -147,8 +148,8 @@ impl Packer {
 impl Work {
     /// Returns the work of a thread, and the thread's ends: what it has to do, and whether it is to
     /// stop.
-    fn new() -> (Work, Receiver<Former>, Receiver<()>) {
-        let (waiting, to_do) = sync_channel(MOST_WAITING);
+    fn new() -> (Work, Receiver<OlderExperiment>, Receiver<()>) {
+        let (waiting, to_do) = sync_channel(MAX_WAITING);
         let (running, stopped) = channel();
         let work = Work {
             waiting,
@@ -158,14 +159,14 @@ impl Work {
         (work, to_do, stopped)
     }
 
-    /// Adds those that are newer than the last that was added, as long as there is room.
-    fn add(&mut self, formers: impl Iterator<Item = Former>) {
-        for former in formers {
-            let number = former.number();
+    /// Adds those that are newer than the last that was added, as long as there is space.
+    fn add(&mut self, older_experiments: impl Iterator<Item = OlderExperiment>) {
+        for older in older_experiments {
+            let number = older.number();
             if number <= self.added {
                 continue;
             }
-            if self.waiting.try_send(former).is_err() {
+            if self.waiting.try_send(older).is_err() {
                 return;
             }
             self.added = number;
@@ -239,7 +240,7 @@ impl<'a> Pace<'a> {
                     .unwrap_or(Duration::MAX)
                     .saturating_sub(self.since.elapsed())
             }
-            PackStep::InUse if self.in_use > MOST_IN_USE => {
+            PackStep::InUse if self.in_use > MAX_IN_USE => {
                 return Err(io::Error::other("it is in use"));
             }
             PackStep::InUse => {
@@ -298,7 +299,7 @@ mod tests {
         // The object of the first one takes half a minute at this share, and the others are more
         // than wait for a thread.
         let share = CpuShare { ppm: 10_000 };
-        let others = 2 * MOST_WAITING + 2;
+        let others = 2 * MAX_WAITING + 2;
         for number in 1..=others {
             let path: PathBuf = experiment(tmp.path(), number).path().into();
             fs::write(path.join("kcollect.tar.zst"), "").unwrap();
@@ -309,11 +310,13 @@ mod tests {
         let left: PathBuf = experiment(tmp.path(), others + 1).path().into();
         let log = format!("<experiment>\n<collector>kcollect 0.1.0; {TO_BE_PACKED}</collector>\n");
         fs::write(left.join("log.xml"), log).unwrap();
-        let formers = experiment(tmp.path(), others + 2).formers().unwrap();
-        assert_eq!(formers.len(), others + 1);
+        let older_experiments = experiment(tmp.path(), others + 2)
+            .older_experiments()
+            .unwrap();
+        assert_eq!(older_experiments.len(), others + 1);
 
         let mut packer = Packer::start(Some(share)).unwrap();
-        packer.add(formers);
+        packer.add(older_experiments);
         let since = Instant::now();
         while !left.join("kcollect.tar.zst").exists() || left.join("log.xml").exists() {
             assert!(since.elapsed() < LIMIT, "it waits for others");

@@ -35,7 +35,7 @@ impl Subject {
         }
     }
 
-    fn cure(self) -> &'static str {
+    fn hint(self) -> &'static str {
         match self {
             Subject::Storage => {
                 "run a kernel that can; in a virtual machine, give its CPU cmpxchg16b (qemu: -cpu host or max)"
@@ -57,20 +57,20 @@ pub struct Problem {
     /// What that does to the recording.
     pub effect: &'static str,
     /// What the user can do.
-    pub cure: &'static str,
+    pub hint: &'static str,
     /// The kind of exit code.
     #[serde(rename = "exit_code", serialize_with = "exit_code")]
     pub kind: ExitKind,
 }
 
 impl Problem {
-    /// A problem whose effect and cure follow from what it is of.
+    /// A problem whose effect and hint follow from what it is of.
     pub fn new(subject: Subject, found: impl Into<String>) -> Problem {
         Problem {
             subject,
             found: found.into(),
             effect: subject.effect(),
-            cure: subject.cure(),
+            hint: subject.hint(),
             kind: match subject {
                 Subject::Storage => ExitKind::Unavailable,
                 _ => ExitKind::Software,
@@ -94,7 +94,7 @@ impl Problem {
             || matches!(self.subject, Subject::Storage | Subject::ContextSwitches)
     }
 
-    /// What is wrong and what that does, without the cure.
+    /// What is wrong and what that does, without the hint.
     #[must_use]
     pub fn line(&self) -> String {
         format!("{}: {}", self.found, self.effect)
@@ -103,7 +103,7 @@ impl Problem {
     /// The failure with which the recording ends.
     #[must_use]
     pub fn failure(&self) -> Failure {
-        Failure::new(self.kind, self.line(), self.cure)
+        Failure::new(self.kind, self.line(), self.hint)
     }
 }
 

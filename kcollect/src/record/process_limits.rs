@@ -8,7 +8,7 @@ use host::memory;
 
 use crate::doctor;
 
-/// Passes if as many files may be open as are needed with so many counters, beside those that the
+/// Passes if as many files may be open as are needed with that many counters, alongside those that the
 /// caller left open.
 pub(super) fn enough_descriptors(counters: usize) -> Result<(), Failure> {
     let number = |cpus: io::Result<CpuSet>| cpus.map_or(1, |cpus| cpus.len() as u64);
@@ -19,13 +19,13 @@ pub(super) fn enough_descriptors(counters: usize) -> Result<(), Failure> {
         return Ok(());
     }
     let message = format!(
-        "open files: {limit} at most, and a recording needs {needed} beside the {inherited} that its caller left open"
+        "open files: {limit} at most, and a recording needs {needed} next to the {inherited} that its caller left open"
     );
-    let cure = doctor::raise_open_files(inherited + needed);
-    Err(Failure::new(ExitKind::Unavailable, message, cure))
+    let hint = doctor::raise_open_files(inherited + needed);
+    Err(Failure::new(ExitKind::Unavailable, message, hint))
 }
 
-/// Passes if the address space is not limited, or has room for the rings and for all that may wait
+/// Passes if the address space is not limited, or has space for the rings and for all that may wait
 /// in memory.
 pub(super) fn enough_address_space() -> Result<(), Failure> {
     /// The rings of a CPU, which are mapped twice, and its stacks.

@@ -64,8 +64,8 @@ impl Session<'_> {
         self.inputs.rotate()
     }
 
-    /// Closes the experiment that has ended, all of whose events are applied, and goes on with the
-    /// next one. Where that can't be made, it goes on with this one.
+    /// Closes the experiment that has ended, all of whose events are applied, and continues with the
+    /// next one. Where that can't be made, it continues with this one.
     pub(super) fn next_experiment(
         &mut self,
         rotation: &Rotation,
@@ -81,7 +81,7 @@ impl Session<'_> {
                 let failure = creation_failure(&error);
                 let text = format!("the next experiment can't be made: {failure}");
                 output.say(&format!(
-                    "{text}\nThe recording goes on in {}.",
+                    "{text}\nThe recording continues in {}.",
                     self.path.display()
                 ));
                 self.dispatcher.router.warn(rotation.at_ns, text);
@@ -91,7 +91,7 @@ impl Session<'_> {
         self.dispatcher.returned(&rotation.returns);
         self.conclude(rotation, output);
         let next = shown_path(plan, &dir);
-        let (kernel, threads) = self.dispatcher.router.hand_on();
+        let (kernel, threads) = self.dispatcher.router.take_carryover();
         let beginning = Beginning {
             at_ns: rotation.at_ns,
             threads,
@@ -105,7 +105,9 @@ impl Session<'_> {
             self.concluded_ns = Some(rotation.at_ns);
             creation_failure(&error)
         })?;
-        let closed = self.dispatcher.go_on(router, rotation.at_ns, &mut detail);
+        let closed = self
+            .dispatcher
+            .switch_router(router, rotation.at_ns, &mut detail);
         self.note_budget_level(rotation.at_ns);
         self.began = Began {
             at_ns: rotation.at_ns,
@@ -123,38 +125,38 @@ impl Session<'_> {
             add_to_group(group, &ended)?;
         }
         output.say(&format!(
-            "{} is complete; the recording goes on in {}",
+            "{} is complete; the recording continues in {}",
             ended.display(),
             self.path.display()
         ));
         if self.pause.limited {
             self.change_pause(|reasons| reasons.limited = false)?;
         }
-        self.tend_series(output);
+        self.prune_and_pack_older(output);
         Ok(())
     }
 
     /// Removes the oldest experiments of the series, and has those packed that are complete.
-    pub(super) fn tend_series(&mut self, output: &mut Output) {
+    pub(super) fn prune_and_pack_older(&mut self, output: &mut Output) {
         if self.plan.keep.is_none() && self.packer.is_none() {
             return;
         }
-        let mut formers = match self.dispatcher.router.founder.dir().formers() {
-            Ok(formers) => formers,
+        let mut older_experiments = match self.dispatcher.router.founder.dir().older_experiments() {
+            Ok(older_experiments) => older_experiments,
             Err(error) => {
                 return output.say(&format!("nothing is removed or packed: {error}"));
             }
         };
         if let Some(keep) = self.plan.keep {
-            keep::remove_oldest(keep, &mut formers, output);
+            keep::remove_oldest(keep, &mut older_experiments, output);
         }
         if let Some(packer) = &mut self.packer {
             packer.report(output);
             // The experiment that is recorded now links to the copies of the last one before it.
-            for former in formers.iter().rev().skip(1) {
-                former.remove_double_copies();
+            for older in older_experiments.iter().rev().skip(1) {
+                older.remove_double_copies();
             }
-            packer.add(formers);
+            packer.add(older_experiments);
         }
     }
 

@@ -36,9 +36,10 @@ pub(super) const SHORTEST_ROUND_NS: Nanos = Nanos::from_millis(10);
 /// Returns the request that SIGHUP stands for. For a service it is to begin a new experiment, as
 /// others open their logs again; where there is a terminal, SIGHUP means that it is gone.
 pub(super) fn hang_up(plan: &Plan) -> SignalRequest {
-    match plan.rotate.is_some() && !machine::has_terminal() {
-        true => SignalRequest::Rotate,
-        false => SignalRequest::Stop,
+    if plan.rotate.is_some() && !machine::has_terminal() {
+        SignalRequest::Rotate
+    } else {
+        SignalRequest::Stop
     }
 }
 
@@ -129,7 +130,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Has a series go on in the next experiment, since times of the day in this one are by the
+    /// Has a series continue in the next experiment, since times of the day in this one are by the
     /// clock as it was.
     fn clock_was_set(&mut self, seconds: f64, output: &mut Output) {
         let direction = if seconds < 0.0 { "back" } else { "forward" };
@@ -137,9 +138,10 @@ impl Session<'_> {
         let text = format!(
             "the clock of the day was set {direction} by {:.1} s, or the machine slept: {}",
             seconds.abs(),
-            match rotates {
-                true => "the next experiment begins",
-                false => "times of the day in this experiment are by the clock at its start",
+            if rotates {
+                "the next experiment begins"
+            } else {
+                "times of the day in this experiment are by the clock at its start"
             }
         );
         if rotates {
@@ -213,7 +215,7 @@ impl Session<'_> {
         }
     }
 
-    /// Begins to make the tables that the BPF programs lacked, before the stack copies that lacked
+    /// Begins to make the tables that the BPF programs did not have, before the stack copies that did not have
     /// them are applied: these wait until no record of an earlier time can come.
     fn make_tables(&mut self) {
         let Dispatcher {
@@ -222,7 +224,10 @@ impl Session<'_> {
         let Some(user) = user else {
             return;
         };
-        for found in self.inputs.take_lacking(|file| user.lacks(file)) {
+        for found in self
+            .inputs
+            .take_missing_tables(|file| user.is_table_missing(file))
+        {
             user.make_table(&*processes, &found);
         }
     }
@@ -243,7 +248,7 @@ impl Session<'_> {
         {
             self.change_pause(|reasons| reasons.limited = true)?;
             let text = format!(
-                "the limit of {} MiB (-L) is reached: data stop, samples go on",
+                "the limit of {} MiB (-L) is reached: data stop, samples continue",
                 limit >> 20
             );
             output.say(&text);
@@ -282,7 +287,7 @@ impl Session<'_> {
         }
     }
 
-    /// Reduces detail that costs too much, and restores it when there is room (`--budget`).
+    /// Reduces detail that costs too much, and restores it when there is time to spare (`--budget`).
     pub(super) fn keep_budget(
         &mut self,
         time_ns: Nanos,
@@ -308,7 +313,7 @@ impl Session<'_> {
             .set_few_copies(level >= BudgetLevel::FewCopies);
         self.inputs
             .set_boundaries_per_firing(level.boundaries_per_firing())?;
-        self.dispatcher.router.least_intervals = level.least_intervals();
+        self.dispatcher.router.min_intervals = level.min_intervals();
         let percent = |of: fn(&UsedShares) -> f64| 100.0 * shares.as_ref().map_or(0.0, of);
         let text = format!(
             "kcollect took {:.2} % of a CPU, and its BPF programs {:.2} % of all CPUs: from here on {level} \
@@ -327,10 +332,10 @@ impl Session<'_> {
             .governor
             .as_mut()
             .map_or(BudgetLevel::None, |governor| {
-                governor.begin_again(time_ns);
+                governor.on_rotation(time_ns);
                 governor.level()
             });
-        self.dispatcher.router.least_intervals = level.least_intervals();
+        self.dispatcher.router.min_intervals = level.min_intervals();
         if level != BudgetLevel::None {
             self.dispatcher
                 .router
@@ -382,14 +387,14 @@ fn wait_for<const N: usize>(descriptors: [BorrowedFd<'_>; N], deadline: Nanos) -
     fds.map(|fd| fd.any().unwrap_or(false))
 }
 
-/// Returns the failure of what this machine lacks.
+/// Returns the failure of what this machine does not have.
 pub(super) fn unavailable(message: String) -> Failure {
-    let cure = "`kcollect doctor` says what is missing";
-    Failure::new(ExitKind::Unavailable, message, cure)
+    let hint = "`kcollect doctor` says what is missing";
+    Failure::new(ExitKind::Unavailable, message, hint)
 }
 
 /// Returns the failure of what could not be published to the BPF programs.
 pub(super) fn not_published(error: bpf::Error) -> Failure {
-    let cure = "`kcollect doctor` says what is missing; -F off follows no process";
-    Failure::new(ExitKind::Unavailable, error.to_string(), cure)
+    let hint = "`kcollect doctor` says what is missing; -F off follows no process";
+    Failure::new(ExitKind::Unavailable, error.to_string(), hint)
 }

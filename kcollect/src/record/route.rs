@@ -53,9 +53,12 @@ fn opening_pause(at_ns: Nanos) -> LogEvent {
 
 /// Returns the event at which data begin or stop to be taken.
 fn recording_event(on: bool) -> impl Fn(Nanos) -> LogEvent {
-    move |at_ns| match on {
-        true => LogEvent::Resume { at_ns },
-        false => LogEvent::Pause { at_ns, name: None },
+    move |at_ns| {
+        if on {
+            LogEvent::Resume { at_ns }
+        } else {
+            LogEvent::Pause { at_ns, name: None }
+        }
     }
 }
 
@@ -106,7 +109,7 @@ pub struct Router {
     /// When data began and stopped to be taken, by the clock of the events.
     recording_changes: Vec<(Nanos, bool)>,
     /// Intervals that a process needs for an experiment of its own (`--budget`).
-    pub least_intervals: usize,
+    pub min_intervals: usize,
     /// Intervals that went to the founder because too many were held.
     pub not_held: u64,
     /// Why writing stopped.
@@ -114,14 +117,14 @@ pub struct Router {
     limit: Option<u64>,
     /// Bytes that may still be written: all of the limit (`-L`), and half as much again of what
     /// cannot stop with the data at once. Of mappings and JIT functions it is exact.
-    room: u64,
+    byte_budget: u64,
     /// Bytes that samples may still have once data have stopped: half of the limit.
-    sample_room: u64,
+    sample_budget: u64,
 }
 
 impl Router {
     /// Creates the founder, in an experiment's directory. Returns a router that has it alone. Those
-    /// of the kernel's load objects that the experiment `former` of the series has are links to its
+    /// of the kernel's load objects that the experiment `older` of the series has are links to its
     /// files. On failure the experiment is removed.
     ///
     /// # Errors
@@ -129,12 +132,12 @@ impl Router {
     pub fn create(
         dir: ExperimentDir,
         (plan, counters): (&Plan, &[CounterRequest]),
-        (mut kernel, former): (KernelCode, Option<&ExperimentDir>),
+        (mut kernel, older): (KernelCode, Option<&ExperimentDir>),
         (capture, beginning): (Option<UserStackCapture>, Beginning),
         say: impl FnMut(&str),
     ) -> Result<Router> {
         let start_ns = beginning.at_ns;
-        let from = (&mut kernel, former);
+        let from = (&mut kernel, older);
         let (founder, inherited) =
             Founder::create(dir, (plan, counters), from, (capture, start_ns), say)?;
         Ok(Router {
@@ -151,16 +154,16 @@ impl Router {
             finished: Vec::new(),
             finished_bytes: 0,
             recording_changes: Vec::new(),
-            least_intervals: 0,
+            min_intervals: 0,
             not_held: 0,
             failed: None,
             limit: plan.limit,
-            room: u64::MAX,
-            sample_room: plan.limit.map_or(u64::MAX, |limit| limit / 2),
+            byte_budget: u64::MAX,
+            sample_budget: plan.limit.map_or(u64::MAX, |limit| limit / 2),
         })
     }
 
-    /// Returns whether so many bytes are written that data have to stop.
+    /// Returns whether that many bytes are written that data have to stop.
     #[must_use]
     pub fn reached_limit(&self) -> bool {
         self.limit
@@ -170,7 +173,7 @@ impl Router {
     /// Returns how many bytes copies of processes' files may have (`-A`): half the limit, since one
     /// process can map as many and as large files as it likes.
     #[must_use]
-    pub fn most_copied(&self) -> Option<u64> {
+    pub fn max_copied(&self) -> Option<u64> {
         self.limit.map(|limit| limit / 2)
     }
 
@@ -180,14 +183,14 @@ impl Router {
             let most = limit.saturating_add(limit / 2);
             let ends = self.subexperiments.values();
             let end_bytes: u64 = ends.map(|experiment| experiment.end_bytes()).sum();
-            self.room = most.saturating_sub(self.bytes_written() + end_bytes);
+            self.byte_budget = most.saturating_sub(self.bytes_written() + end_bytes);
         }
     }
 
     /// Returns whether nothing more is written but samples and the end of what was.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.room == 0
+        self.byte_budget == 0
     }
 
     /// Routes what a thread did, which has its user stack, or will have none.
@@ -257,7 +260,7 @@ impl Router {
         let held = self.held.get(&instance).map_or(0, Vec::len);
         if let Some(first) = &process.first
             && !process.may_execute(now_ns)
-            && held + 1 >= self.least_intervals
+            && held + 1 >= self.min_intervals
         {
             let began = self.recording_changes.iter().find(|(_, on)| *on);
             let began_ns = began.map_or(first.at_ns, |(at, _)| *at);
@@ -267,11 +270,11 @@ impl Router {
                 &mut self.names,
                 (process, first, began_ns),
                 context.code,
-                (&relatives(context.processes, process.pid), self.room),
+                (&relatives(context.processes, process.pid), self.byte_budget),
             );
             match created {
                 Ok(mut experiment) => {
-                    self.room = *experiment.room();
+                    self.byte_budget = *experiment.byte_budget();
                     self.begin(instance, experiment);
                     if let Some(at_exit) = &process.at_exit {
                         self.exit_facts(instance, at_exit);
@@ -362,12 +365,12 @@ impl Router {
             if !tracker.has_its_number(*instance) {
                 continue;
             }
-            *experiment.room() = self.room;
+            *experiment.byte_budget() = self.byte_budget;
             match experiment.mappings(code, left) {
                 Ok(written) => left -= written.min(left),
                 Err(error) => result = result.and(Err(error)),
             }
-            self.room = *experiment.room();
+            self.byte_budget = *experiment.byte_budget();
             if left == 0 {
                 break;
             }
@@ -382,9 +385,9 @@ impl Router {
         write: impl FnOnce(&mut Subexperiment) -> Result<()>,
     ) {
         if let Some(experiment) = self.subexperiments.get_mut(&instance) {
-            *experiment.room() = self.room;
+            *experiment.byte_budget() = self.byte_budget;
             let result = write(experiment);
-            self.room = *experiment.room();
+            self.byte_budget = *experiment.byte_budget();
             self.note(result);
         }
     }
@@ -405,12 +408,12 @@ impl Router {
         let exited = process.and_then(|process| process.exited_ns);
         // Another process may have the number, and other mappings.
         if context.tracker.has_its_number(instance) {
-            *experiment.room() = self.room;
+            *experiment.byte_budget() = self.byte_budget;
             let result = experiment.mappings(context.code, usize::MAX);
             self.note(result.map(drop));
             let result = experiment.last_code(context.code);
             self.note(result);
-            self.room = *experiment.room();
+            self.byte_budget = *experiment.byte_budget();
         }
         experiment.report_all_used(context.code);
         self.finished.push(experiment.summary());
@@ -455,9 +458,9 @@ impl Router {
         for (instance, experiment) in &mut self.subexperiments {
             let current = tracker.has_its_number(*instance);
             let dir = self.founder.dir();
-            *experiment.room() = self.room;
+            *experiment.byte_budget() = self.byte_budget;
             result = result.and(experiment.maintain(dir, now_ns, current, code));
-            self.room = *experiment.room();
+            self.byte_budget = *experiment.byte_budget();
         }
         self.note(result);
     }
@@ -476,9 +479,9 @@ impl Router {
         let mut result = Ok(());
         for (instance, experiment) in &mut self.subexperiments {
             if tracker.has_its_number(*instance) {
-                *experiment.room() = self.room;
+                *experiment.byte_budget() = self.byte_budget;
                 result = result.and(experiment.mappings(code, usize::MAX).map(drop));
-                self.room = *experiment.room();
+                self.byte_budget = *experiment.byte_budget();
             }
             experiment.report_all_used(code);
         }

@@ -1,7 +1,7 @@
 //! One recording: open everything, run until it is time to stop, close everything.
 //!
 //! The order at the start matters. Whatever can fail comes first, so that a start that fails
-//! leaves nothing behind; the side-band is open before the snapshot of what runs, the snapshot is
+//! leaves nothing after; the side-band is open before the snapshot of what runs, the snapshot is
 //! taken before the first tick, and the experiment can be opened before it holds one.
 
 use std::iter;
@@ -47,8 +47,8 @@ const ROUND_NS: Nanos = Nanos::from_millis(200);
 /// Records as planned, with these counters. Returns the exit code: the load's, or 0.
 ///
 /// # Errors
-/// A [`Failure`] with its cure; what was recorded until then is a valid experiment, or nothing is
-/// left behind.
+/// A [`Failure`] with its hint; what was recorded until then is a valid experiment, or nothing is
+/// left over.
 pub fn record(
     plan: &Plan,
     counters: &[CounterRequest],
@@ -63,7 +63,7 @@ pub fn record(
     }
     let mut session = Session::start(plan, counters, output)?;
     // Of those that a recording left which was killed.
-    session.tend_series(output);
+    session.prune_and_pack_older(output);
     let run = session.run(output);
     session.service.stopping();
     // Whatever ended the run, what it recorded is closed and shown.

@@ -36,11 +36,11 @@ pub struct Subexperiment {
     collector: Collector,
     jit: Option<JitWatch>,
     /// The statistics of the programs that it executed before.
-    former_jit: JitStats,
+    previous_jit: JitStats,
     mpi_rank: Option<u32>,
     cgroup: Option<Cgroup>,
     /// The process was gone before its user could be read.
-    lacks_user: bool,
+    is_user_missing: bool,
     counts: StackCounts,
     cpu_counts: StackCounts,
     ticks: Ticks,
@@ -59,7 +59,7 @@ pub struct Subexperiment {
 
 impl Subexperiment {
     /// Creates the experiment of a chosen process. Data began at `began_ns`. `relatives` are
-    /// processes that are likely to see the same files. `room` is how many bytes may still be
+    /// processes that are likely to see the same files. `byte_budget` is how many bytes may still be
     /// written of mappings and functions.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl Subexperiment {
         names: &mut DirectoryNames,
         (process, first, began_ns): (&TrackedProcess, &FirstRecord, Nanos),
         code: &mut LoadedCode,
-        (relatives, room): (&[Pid], u64),
+        (relatives, byte_budget): (&[Pid], u64),
     ) -> Result<Subexperiment> {
         let pid = process.pid;
         let proc = ProcDir::open(pid).ok();
@@ -85,7 +85,7 @@ impl Subexperiment {
         };
         let header = header(inherited, &facts, pid, &first.name);
         let mut collector = Collector::create(dir, &directory, &header, inherited.run)?;
-        collector.left_bytes = room;
+        collector.left_bytes = byte_budget;
         let space = code.spaces.get_mut(pid);
         let since = space.map_or(Nanos::ZERO, |space| space.since_ns());
         // From when its exact times count; another process may have the number by now.
@@ -100,7 +100,7 @@ impl Subexperiment {
             collector.note_used_objects();
         }
         let since = since.max(inherited.run.tstamp_ns);
-        // What a former program had mapped ends at an instant; functions, which must not overlap
+        // What a previous program had mapped ends at an instant; functions, which must not overlap
         // it, begin after it.
         let mut jit =
             proc.and_then(|proc| JitWatch::open(proc, &facts, since + Nanos(1), &code.jit).ok());
@@ -132,10 +132,10 @@ impl Subexperiment {
             pid,
             collector,
             jit,
-            former_jit: JitStats::default(),
+            previous_jit: JitStats::default(),
             mpi_rank: facts.mpi_rank,
             cgroup: facts.cgroup,
-            lacks_user: facts.users.is_none(),
+            is_user_missing: facts.users.is_none(),
             counts: StackCounts::default(),
             cpu_counts: StackCounts::default(),
             ticks: Ticks::ZERO,
@@ -284,7 +284,7 @@ impl Subexperiment {
     }
 
     /// Writes what changed in the process's mappings since the last time: the first changes, at
-    /// most so many. Returns how many those were.
+    /// most that many. Returns how many those were.
     ///
     /// # Errors
     /// When it can't be written.
@@ -322,7 +322,7 @@ impl Subexperiment {
         let Some(watch) = self.jit.take() else {
             return Ok(());
         };
-        self.former_jit.add(&watch);
+        self.previous_jit.add(&watch);
         let (ended, next) = watch.executed(at_ns, shared);
         self.jit = next;
         let result = self.collector.write_functions(&ended, &[]);
@@ -335,11 +335,12 @@ impl Subexperiment {
     /// # Errors
     /// When it can't be written.
     pub fn add_facts(&mut self, at_exit: &ExitFacts) -> Result<()> {
-        let user = std::mem::take(&mut self.lacks_user).then_some(at_exit.user);
+        let user = std::mem::take(&mut self.is_user_missing).then_some(at_exit.user);
         let known = self.cgroup.as_ref();
-        let cgroup = match known.is_none_or(Cgroup::is_root) {
-            true => at_exit.cgroup.as_deref(),
-            false => None,
+        let cgroup = if known.is_none_or(Cgroup::is_root) {
+            at_exit.cgroup.as_deref()
+        } else {
+            None
         };
         if let Some(cgroup) = cgroup {
             self.cgroup = Some(cgroup.clone());
@@ -450,7 +451,7 @@ impl Subexperiment {
     }
 
     /// Bytes that may still be written of mappings, JIT functions, and their code.
-    pub fn room(&mut self) -> &mut u64 {
+    pub fn byte_budget(&mut self) -> &mut u64 {
         &mut self.collector.left_bytes
     }
 
@@ -469,7 +470,7 @@ impl Subexperiment {
     /// Returns the process's row of the summary.
     #[must_use]
     pub fn summary(&self) -> FollowedProcess {
-        let mut jit = self.former_jit.clone();
+        let mut jit = self.previous_jit.clone();
         self.jit.iter().for_each(|watch| jit.add(watch));
         jit.counts.code_left_out += self.collector.unwritten_code;
         jit.counts.code_over_limit += self.collector.unwritten_code;

@@ -6,7 +6,7 @@ use host::exit::{ExitKind, Failure};
 
 use crate::plan::Target;
 
-const CURE: &str = "`ps -eLo pid,tid,comm` lists the running processes and threads";
+const HINT: &str = "`ps -eLo pid,tid,comm` lists the running processes and threads";
 
 /// Checks that every target exists. It may exit at any time after that.
 ///
@@ -37,7 +37,7 @@ fn check_one(Target { pid, tid }: Target, root: &Root) -> Result<(), Failure> {
         None => Err(Failure::new(
             ExitKind::NoInput,
             format!("-T {pid}: no such process"),
-            CURE,
+            HINT,
         )),
         Some(leader) if leader != pid => Err(Failure::new(
             ExitKind::NoInput,
@@ -48,7 +48,7 @@ fn check_one(Target { pid, tid }: Target, root: &Root) -> Result<(), Failure> {
             Some(tid) if !root.exists(&format!("/proc/{pid}/task/{tid}")) => Err(Failure::new(
                 ExitKind::NoInput,
                 format!("-T {pid}/{tid}: process {pid} has no thread {tid}"),
-                CURE,
+                HINT,
             )),
             _ => Ok(()),
         },

@@ -2,7 +2,7 @@
 //!
 //! The times of an experiment are of CLOCK_MONOTONIC; its beginning has the time of the day too,
 //! and `--at` finds all others from there. Where the clock is set meanwhile, or the machine slept,
-//! that is wrong for the rest of the experiment. So a series goes on in the next experiment then.
+//! that is wrong for the rest of the experiment. So a series continues in the next experiment then.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,7 +10,7 @@ use host::machine::now;
 
 /// The least change that is a step, nanoseconds. A clock that is adjusted gradually changes by a
 /// tenth of a millisecond from one look to the next.
-const LEAST_STEP_NS: i128 = 500_000_000;
+const MIN_STEP_NS: i128 = 500_000_000;
 
 /// What the clock of the day is ahead of CLOCK_MONOTONIC.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl WallClock {
     pub(super) fn step(&mut self, later: WallClock) -> Option<f64> {
         let before = std::mem::replace(self, later);
         let step_ns = self.ahead_ns - before.ahead_ns;
-        (step_ns.abs() >= LEAST_STEP_NS).then_some(step_ns as f64 / 1e9)
+        (step_ns.abs() >= MIN_STEP_NS).then_some(step_ns as f64 / 1e9)
     }
 }
 

@@ -34,9 +34,10 @@ pub(crate) fn traced(parent: &Path) {
         (9000, 7000, 7, 0x40_8060, 9, &of_main),
         (9500, 100, 8, 0, 65535, &vec![]),
     ] {
-        let end = match frames.is_empty() {
-            true => StackEnd::UnwindFailed,
-            false => StackEnd::Complete,
+        let end = if frames.is_empty() {
+            StackEnd::UnwindFailed
+        } else {
+            StackEnd::Complete
         };
         let stack = sub.stack(frames, end).unwrap();
         let ended = START + at_us * 1000;

@@ -131,7 +131,7 @@ fn it_is_listed_once() {
     };
     let ours = columns(tmp.path());
     assert_eq!((&*ours[0], &*ours[4]), ("ktest.3.er", "complete"));
-    // With its directory beside it the directory is shown.
+    // With its directory next to it the directory is shown.
     let (from, to) = (
         tmp.path().join("kept/ktest.3.er"),
         tmp.path().join("ktest.3.er"),
@@ -158,13 +158,13 @@ fn packed_in_place(as_they_were: bool) -> tempfile::TempDir {
     printed(path, &["unpack", "kept/ktest.3.er.zst"]);
     let newest = NameRequest::Exactly("ktest.4.er".to_owned());
     let (newest, _) = ExperimentDir::create(path, &newest, None).unwrap();
-    let former = newest.formers().unwrap().pop().unwrap();
-    pack_in_place(&former, &mut |_| Ok(())).unwrap();
-    compress_copies(&former, None, &mut |_| Ok(())).unwrap();
-    drop(former);
-    let former = newest.formers().unwrap().pop().unwrap();
+    let older = newest.older_experiments().unwrap().pop().unwrap();
+    pack_in_place(&older, &mut |_| Ok(())).unwrap();
+    compress_copies(&older, None, &mut |_| Ok(())).unwrap();
+    drop(older);
+    let older = newest.older_experiments().unwrap().pop().unwrap();
     if !as_they_were {
-        former.remove_double_copies();
+        older.remove_double_copies();
     }
     let copies = fs::read_dir(path.join("ktest.3.er/archives")).unwrap();
     assert_eq!(copies.count(), if as_they_were { 4 } else { 2 });
@@ -277,7 +277,7 @@ fn it_is_private_and_is_unpacked_as_it_was() {
 }
 
 #[test]
-fn errors_have_a_cure() {
+fn errors_have_a_hint() {
     let tmp = packed();
     let bytes = fs::read(tmp.path().join("ktest.3.er.zst")).unwrap();
     let write = |name: &str, bytes: &[u8]| fs::write(tmp.path().join(name), bytes).unwrap();

@@ -84,7 +84,7 @@ pub(crate) struct Ran {
     pub(crate) switches: u64,
     /// CPU time of the whole machine meanwhile that was not the load's: the profiler's, and that of
     /// other programs.
-    pub(crate) besides_s: f64,
+    pub(crate) others_s: f64,
 }
 
 impl Load {
@@ -227,7 +227,7 @@ impl Load {
             value,
             elapsed,
             switches: after.switches - before.switches,
-            besides_s: (after.busy_s - before.busy_s - own_s).max(0.0),
+            others_s: (after.busy_s - before.busy_s - own_s).max(0.0),
         })
     }
 }

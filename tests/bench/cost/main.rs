@@ -6,7 +6,7 @@
 //! ([`tests::oracle::paired`] says why). Each run has a profiler of its own, started before and
 //! ended after it, so that what it wrote and took is of this load.
 //!
-//! Servers are profiled besides for longer, without the start of the profiler ([`steady`]), and a
+//! Servers are also profiled for longer, without the start of the profiler ([`steady`]), and a
 //! machine of many processes for a minute, once by each of a few settings ([`many_processes`]).
 //!
 //! A peer that is not installed, or that this kernel does not let run, is a row that says so:
@@ -257,7 +257,7 @@ fn measure_round(
     let mut working: Vec<_> = results.rows.iter_mut().filter(|row| row.works).collect();
     for place in order(working.len(), round) {
         let row = &mut working[place];
-        let measured = match least_disturbed(load, &row.setting, spare, interrupt) {
+        let measured = match with_min_disturbance(load, &row.setting, spare, interrupt) {
             Ok(measured) => Some(measured),
             Err(error) if row.setting.must_work() => return Err(error),
             Err(error) => {
@@ -275,7 +275,7 @@ fn measure_round(
 }
 
 /// Measures, again if other programs disturbed it, [`MAX_TRIES`] times at most.
-fn least_disturbed(
+fn with_min_disturbance(
     load: (Load, u32),
     setting: &Setting,
     spare: &mut usize,
@@ -284,13 +284,13 @@ fn least_disturbed(
     interrupt.check()?;
     let mut best = measure(load, setting)?;
     for _ in 1..MAX_TRIES {
-        if best.besides() < MAX_DISTURBANCE_SHARE || *spare == 0 {
+        if best.others() < MAX_DISTURBANCE_SHARE || *spare == 0 {
             break;
         }
         interrupt.check()?;
         *spare -= 1;
         let again = measure(load, setting)?;
-        if again.besides() < best.besides() {
+        if again.others() < best.others() {
             best = again;
         }
     }

@@ -74,7 +74,7 @@ impl Server {
         Ok(Self { served, directory })
     }
 
-    /// Returns the command of clients on another CPU, if there is one, that make so many queries.
+    /// Returns the command of clients on another CPU, if there is one, that make that many queries.
     pub(crate) fn queries(&self, queries: u32) -> Result<Command> {
         clients(&socket_in(self.directory.path()), queries)
     }

@@ -59,7 +59,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // Of a profiler that was killed, the server would go on. The group may have ended.
+        // Of a profiler that was killed, the server would continue. The group may have ended.
         let _ = killpg(self.group, Signal::SIGKILL);
     }
 }
@@ -82,6 +82,6 @@ fn process(name: &str, group: Pid) -> Result<u32> {
 fn name_and_group(stat: &str) -> Option<(&str, &str)> {
     let (before, after) = stat.rsplit_once(") ")?;
     let (_, name) = before.split_once(" (")?;
-    // Behind the state and the parent.
+    // After the state and the parent.
     Some((name, after.split(' ').nth(2)?))
 }

@@ -57,9 +57,9 @@ pub(crate) struct Results {
 impl Measured {
     /// Returns the share of one CPU that others than the load and the profiler took, the kernel's
     /// own threads included.
-    pub(crate) fn besides(&self) -> f64 {
-        let besides_s = self.ran.besides_s - self.cpu_meanwhile_s.unwrap_or(0.0);
-        besides_s.max(0.0) / self.ran.elapsed.as_secs_f64()
+    pub(crate) fn others(&self) -> f64 {
+        let others_s = self.ran.others_s - self.cpu_meanwhile_s.unwrap_or(0.0);
+        others_s.max(0.0) / self.ran.elapsed.as_secs_f64()
     }
 }
 
@@ -142,7 +142,7 @@ impl Style {
                 or_dash(ratio, |ratio| format!("{:.3}", ratio.median)),
                 or_dash(ratio, |ratio| format!("{:.3}..{:.3}", ratio.min, ratio.max)),
                 or_dash(
-                    row.median(|measured| Some(100.0 * measured.besides())),
+                    row.median(|measured| Some(100.0 * measured.others())),
                     |percent| format!("{percent:.1}"),
                 ),
             ]);

@@ -20,7 +20,7 @@ use crate::load::cpu_time;
 use crate::setting::Kind;
 
 /// The size of lightswitch's profile without samples is 119 bytes.
-const LEAST_PROFILE_BYTES: u64 = 500;
+const MIN_PROFILE_BYTES: u64 = 500;
 
 /// What a profiler took, from its start to its end.
 #[derive(Clone, Debug, Default)]
@@ -118,7 +118,7 @@ impl Took {
             let finished = finished.succeeded()?;
             let profile = directory.join("profile.pb").metadata()?.len();
             ensure!(
-                profile > LEAST_PROFILE_BYTES,
+                profile > MIN_PROFILE_BYTES,
                 "its profile of {profile} bytes has no sample: {finished}"
             );
             let said = [finished.stdout, finished.stderr].concat();
@@ -142,7 +142,7 @@ impl Took {
     }
 }
 
-/// Returns the percentage behind some words, as a share.
+/// Returns the percentage after some words, as a share.
 fn share_after(text: &str, words: &str) -> Option<f64> {
     let number = text.split(words).nth(1)?.split('%').next()?;
     Some(number.parse::<f64>().ok()? / 100.0)
@@ -153,9 +153,10 @@ fn bytes_in(directory: &Path) -> Result<u64> {
     let mut sum = 0;
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
-        sum += match entry.file_type()?.is_dir() {
-            true => bytes_in(&entry.path())?,
-            false => entry.metadata()?.len(),
+        sum += if entry.file_type()?.is_dir() {
+            bytes_in(&entry.path())?
+        } else {
+            entry.metadata()?.len()
         };
     }
     Ok(sum)

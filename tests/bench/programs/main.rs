@@ -3,7 +3,7 @@
 //!
 //! Each program runs for some seconds under `kcollect -p hi`, which begins with it: its first
 //! ticks, when its files are not known yet, count like all others. The table says how its ticks'
-//! user stacks ended by kcollect's own counts, of ticks on a CPU, for which the goals are; beside
+//! user stacks ended by kcollect's own counts, of ticks on a CPU, for which the goals are; alongside
 //! them, how many of the others are complete, when a thread was off the CPU; and, for those that
 //! failed, in which functions, by the experiment. A program that is not installed is a line that
 //! says so.
@@ -75,9 +75,10 @@ fn main() -> Result<()> {
     let options = Options::parse();
     let path = path();
     let mut table = Table::new();
-    table.load_style(match options.markdown {
-        true => ASCII_MARKDOWN,
-        false => NOTHING,
+    table.load_style(if options.markdown {
+        ASCII_MARKDOWN
+    } else {
+        NOTHING
     });
     table.set_header(TITLES);
     for column in table.column_iter_mut().skip(1).take(6) {

@@ -50,15 +50,15 @@ fn conserves(interval: &str, seconds: &str) -> Result<()> {
         let experiment = recorded.experiment()?;
         let summary = RunSummary::of(&experiment)?;
         // No tick is lost. The names of a thousand processes a second may be, where others want the
-        // CPUs as well: a compiler beside these checks has been enough.
+        // CPUs as well: a compiler alongside these checks has been enough.
         summary.without(&["ring_full", "not_written", "unaccounted"])?;
         let header = gprofng::header(&experiment)?;
         // Time stolen from threads; the hypervisor's sum includes idle CPUs, over a longer time.
         let stolen_ns = summary.detail_s.stolen * 1e9;
-        let most_ns = stolen_since(before_ns)?;
+        let max_ns = stolen_since(before_ns)?;
         ensure!(
-            stolen_ns <= most_ns,
-            "{stolen_ns} ns stolen from threads, not {most_ns} at most"
+            stolen_ns <= max_ns,
+            "{stolen_ns} ns stolen from threads, not {max_ns} at most"
         );
         let ticks: u64 = summary.cpus.iter().map(|cpu| cpu.stolen).sum();
         let all: u64 = summary.cpus.iter().map(CpuStats::ticks).sum();

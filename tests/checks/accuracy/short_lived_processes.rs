@@ -87,7 +87,7 @@ fn root_alone_a_parallel_build() -> Result<()> {
     })
 }
 
-/// Records a load that executes at least so many programs, some of these names, and compares it
+/// Records a load that executes at least that many programs, some of these names, and compares it
 /// with the audit; `share` is the least share of complete user stacks.
 fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<()> {
     let audit = Audit::start(LIMIT)?;
@@ -151,9 +151,10 @@ fn judge(load: &[&str], programs: usize, names: &[&str], share: f64) -> Result<(
         frames += found.frames;
         nowhere += found.nowhere;
         kernelless += found.kernelless;
-        let sums = match found.first_tick_ns < learnt_ns {
-            true => &mut early,
-            false => &mut stacks,
+        let sums = if found.first_tick_ns < learnt_ns {
+            &mut early
+        } else {
+            &mut stacks
         };
         for (end, ticks) in followed.all(*pid).flat_map(|process| &process.user_stacks) {
             *sums.entry(end.clone()).or_default() += ticks;

@@ -352,7 +352,7 @@ fn sleeps(variant: &str) -> Result<()> {
     let faults_s: f64 = FAULTS.iter().map(|state| row.of(*state)).sum();
     ensure!(
         parts.block_io <= before_s.max(0.0) + faults_s,
-        "a part of its sleep was for a disk, beside {before_s} s before its work and {faults_s} s \
+        "a part of its sleep was for a disk, next to {before_s} s before its work and {faults_s} s \
          in page faults: {row:?}"
     );
     Ok(())
@@ -366,7 +366,7 @@ const FAULTS: [Microstate; 3] = [
 ];
 
 /// Returns how long a process waited for pages of its program to be read from a disk, seconds,
-/// which is before its work: nothing on a warm machine, half a second beside a compiler.
+/// which is before its work: nothing on a warm machine, half a second alongside a compiler.
 fn loading_s(row: &ProcessTimes) -> f64 {
     let faults_s: f64 = FAULTS.iter().map(|state| row.of(*state)).sum();
     let block_io = row.detail_s.as_ref().map_or(0.0, |parts| parts.block_io);
@@ -429,7 +429,7 @@ fn run<const N: usize>(program: &str, variant: Option<&str>) -> Result<([Truth; 
 }
 
 /// Returns whether a workload is in step with the ticks. `thread_starts` starts threads at nearly
-/// their rate. `migrate` is delayed by a tick, goes on from there at an even rate, and is at the
+/// their rate. `migrate` is delayed by a tick, continues from there at an even rate, and is at the
 /// same point at the next CPU's tick.
 fn in_step_with_ticks(program: &str) -> bool {
     ["thread_starts", "migrate"]
@@ -458,8 +458,8 @@ fn interval_of(load: &[&str]) -> &'static str {
 }
 
 /// How much longer a workload may take to be loaded and to end for each other one that begins and
-/// ends with it, seconds. Beside 26, 60 and 70 ms asleep were measured.
-const MAX_EDGE_BESIDE_S: f64 = 0.005;
+/// ends with it, seconds. In addition to 26, 60 and 70 ms asleep were measured.
+const MAX_EDGE_PER_PROCESS_S: f64 = 0.005;
 
 /// Records a load, and judges the account by the truths of its processes and by itself. The truths
 /// are in the order of the processes' names.
@@ -485,7 +485,7 @@ fn witnesses(load: &[&str]) -> Result<(Vec<Truth>, States, RunSummary)> {
     let ending_s = ending_s(&truths, &Reaped::find(&recorded.finished.stdout)?);
     let edges = Edges {
         cpu_s: ending_s.max(0.0) + MAX_REAPED_ERROR_S,
-        outside_s: Edges::default().outside_s + MAX_EDGE_BESIDE_S * (truths.len() - 1) as f64,
+        outside_s: Edges::default().outside_s + MAX_EDGE_PER_PROCESS_S * (truths.len() - 1) as f64,
     };
     let agrees = |truth: &Truth| account.agree_within(truth, edges);
     let mut verdicts: Vec<_> = truths.iter().map(agrees).collect();
@@ -545,9 +545,10 @@ fn mostly(row: &ProcessTimes, state: Microstate, share: f64) -> Result<()> {
         Microstate::WaitCpu => 0.0,
         _ => row.of(Microstate::WaitCpu),
     };
-    let loading = match FAULTS.contains(&state) {
-        true => 0.0,
-        false => loading_s(row),
+    let loading = if FAULTS.contains(&state) {
+        0.0
+    } else {
+        loading_s(row)
     };
     ensure!(
         row.of(state) >= share * (row.tracked_s - waited - loading),

@@ -171,9 +171,10 @@ fn judge_twins(followed: &Followed, output: &str) -> Result<()> {
                 .any(|name| name.ends_with(&format!("_{}.2.er", first.pid))),
         "{names:?}"
     );
-    let (one, two) = match names[0].ends_with(".1.er") {
-        true => (twins[0], twins[1]),
-        false => (twins[1], twins[0]),
+    let (one, two) = if names[0].ends_with(".1.er") {
+        (twins[0], twins[1])
+    } else {
+        (twins[1], twins[0])
     };
     judge(followed, one, &[("burn_one", 300)])?;
     judge(followed, two, &[("burn_two", 300)])?;
@@ -233,7 +234,7 @@ fn samples_end_with_it(sub: &FollowedProcess) -> Result<()> {
     Ok(())
 }
 
-/// Judges a proctorture that burnt so many milliseconds in functions: they have that time, by stock
+/// Judges a proctorture that burnt that many milliseconds in functions: they have that time, by stock
 /// gprofng, and no other function has any.
 fn judge(followed: &Followed, sub: &FollowedProcess, burnt: &[(&str, u64)]) -> Result<()> {
     let table = sub.functions(None)?;

@@ -222,7 +222,7 @@ fn root_an_unprivileged_user_reads_what_to_do() -> Result<()> {
         ensure!([69, 77].contains(&finished.code()), "{finished}");
         ensure!(
             finished.stderr.contains("sudo"),
-            "no cure is named: {finished}"
+            "no hint is named: {finished}"
         );
     }
     let finished = unprivileged("pagefaults")?;

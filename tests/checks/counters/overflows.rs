@@ -30,7 +30,7 @@ const MAX_INCOMPLETE_SHARE: f64 = 0.005;
 
 /// How many stacks may end early in any case, which matters for context switches alone. Until the
 /// unwind tables of a program that starts are there, each of its page faults sends a stack copy,
-/// and where the ring is half full of these, stacks end early: many beside a compiler. Two of some
+/// and where the ring is half full of these, stacks end early: many alongside a compiler. Two of some
 /// 180 on a quiet machine were seen once, and are taken to be the same.
 const MAX_INCOMPLETE_AT_START: f64 = 5.0;
 
@@ -166,7 +166,7 @@ fn every_event_is_recorded_where_it_happened() -> Result<()> {
         );
         for (path, times) in [("left", times), ("right", 3 * times)] {
             let found = inclusive(&table, path);
-            // Each nap is a switch, and the thread may be preempted besides; code is faulted in
+            // Each nap is a switch, and the thread may be preempted in addition; code is faulted in
             // once.
             let most = match leaf {
                 "nap" => 2 * times + 50,

@@ -36,7 +36,7 @@ fn fails(fail: impl FnOnce(&LoopDisk) -> Result<()>, words: &str) -> Result<()> 
     let mut command = command(["-p", "hi", "-x", "off", "-F", "on", "-t", "20"])?;
     let mut running = Running::start(command.current_dir(disk.path()), LIMIT)?;
     let mut written = 0;
-    running.until("so many ticks", || {
+    running.until("that many ticks", || {
         written = experiment_in(disk.path())
             .and_then(|path| experiment::ticks(&path))
             .unwrap_or(0);

@@ -1,5 +1,5 @@
-//! Whatever is wrong with the command line or the machine is a clear error with its cure and its
-//! own exit code, and nothing is left behind.
+//! Whatever is wrong with the command line or the machine is a clear error with its hint and its
+//! own exit code, and nothing is left over.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -205,7 +205,7 @@ fn run_behind(change: &str, directory: &Path) -> Result<Finished> {
     run(command.current_dir(directory), LIMIT)
 }
 
-/// Checks that it ended with this code and one line that has the words and a cure.
+/// Checks that it ended with this code and one line that has the words and a hint.
 fn refused(finished: &Finished, code: i32, fragment: &str) -> Result<()> {
     ensure!(finished.code() == code, "code {code} was due: {finished}");
     let line = finished
@@ -214,7 +214,7 @@ fn refused(finished: &Finished, code: i32, fragment: &str) -> Result<()> {
         .find(|line| line.contains(fragment))
         .with_context(|| format!("there is no message of {fragment:?}: {finished}"))?;
     let form = line.starts_with("kcollect: ") && line.matches(": ").count() >= 2;
-    ensure!(form, "the message has no cure: {finished}");
+    ensure!(form, "the message has no hint: {finished}");
     ensure!(!finished.stderr.contains("panicked"), "{finished}");
     Ok(())
 }
@@ -224,6 +224,6 @@ fn empty(directory: &Path) -> Result<()> {
         .flatten()
         .map(|entry| entry.file_name())
         .collect();
-    ensure!(left.is_empty(), "{left:?} was left behind");
+    ensure!(left.is_empty(), "{left:?} was left over");
     Ok(())
 }

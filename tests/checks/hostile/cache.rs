@@ -1,6 +1,6 @@
 //! The cache of unwind tables, `/var/cache/kcollect`, in a place where another user may rename what
 //! is there, and does: nothing is written through a link of theirs, or deleted there, and the
-//! recording goes on.
+//! recording continues.
 //!
 //! `/var/cache` is one of this check's own, in a mount namespace of its own.
 

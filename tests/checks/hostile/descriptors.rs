@@ -40,7 +40,7 @@ fn needed(finished: &Finished) -> Result<u64> {
     let line = finished.stderr.trim();
     ensure!(
         line.lines().count() == 1 && line.contains("ulimit -n"),
-        "it has no cure: {finished}"
+        "it has no hint: {finished}"
     );
     let number = line.split_once("needs ").map(|(_, rest)| rest);
     let number = number.and_then(|rest| rest.split([' ', ':']).next());
@@ -50,7 +50,7 @@ fn needed(finished: &Finished) -> Result<u64> {
         .with_context(|| finished.to_string())
 }
 
-/// With too few descriptors kcollect says how many it needs, and with so many it records.
+/// With too few descriptors kcollect says how many it needs, and with that many it records.
 #[test]
 fn root_too_few_descriptors_are_refused_at_the_start() -> Result<()> {
     let _machine = Shared::take()?;

@@ -1,6 +1,6 @@
 //! Disks that are full, fill up, or cannot be written to.
 //!
-//! Full at the start: an error, and nothing is left behind. Full in the middle: a valid experiment
+//! Full at the start: an error, and nothing is left over. Full in the middle: a valid experiment
 //! up to there, and an exit code that says so.
 
 use std::fs;
@@ -66,7 +66,7 @@ fn root_alone_full_in_a_series() -> Result<()> {
         running.until("a third experiment", || {
             experiments_in(disk.path()).is_ok_and(|all| all.len() >= 3)
         })?;
-        // A copy of a load object that finds no room is removed, and leaves its own.
+        // A copy of a load object that finds no space is removed, and leaves its own.
         while !running.ended()? {
             disk.fill()?;
             running.in_time()?;
@@ -82,12 +82,12 @@ fn root_alone_full_in_a_series() -> Result<()> {
             ensure!(opened(&complete)?.closed, "{number}: {finished}");
         }
         for path in all {
-            // The last one lacks what found no room, and our report says so.
+            // The last one does not have what found no space, and our report says so.
             let log = fs::metadata(path.join("log.xml")).map_or(0, |log| log.len());
             if log > 0 {
                 let header = gprofng::script(&["header"], &path)?;
                 let mut complaints = header.complaints();
-                // There was no room for its copy.
+                // There was no space for its copy.
                 complaints.retain(|line| !line.contains("Can't open file: "));
                 ensure!(complaints.is_empty(), "{path:?}: {complaints:?}");
                 experiment::ticks(&path).with_context(|| finished.to_string())?;
@@ -162,12 +162,12 @@ fn says_full(finished: &Finished) -> Result<()> {
 fn only_ballast(directory: &Path, finished: &Finished) -> Result<()> {
     for entry in fs::read_dir(directory)? {
         let name = entry?.file_name();
-        ensure!(name == "ballast", "{name:?} was left behind: {finished}");
+        ensure!(name == "ballast", "{name:?} was left over: {finished}");
     }
     Ok(())
 }
 
-/// Checks that an experiment opens, and has the ticks of at least so many seconds of each CPU.
+/// Checks that an experiment opens, and has the ticks of at least that many seconds of each CPU.
 fn valid(experiment: &Path, seconds: f64, finished: &Finished) -> Result<()> {
     let header = gprofng::script(&["header"], experiment)?.content()?;
     ensure!(

@@ -69,7 +69,7 @@ fn in_turn<P: AsRef<Path>, A: AsRef<OsStr>>(programs: &[(P, Vec<A>)]) -> Result<
     Ok(done)
 }
 
-/// Checks that so many milliseconds of user time of some processes are recorded, within the error
+/// Checks that that many milliseconds of user time of some processes are recorded, within the error
 /// of a sample.
 fn judge(
     followed: &Followed,
@@ -92,7 +92,7 @@ fn judge(
         .judge(what, ticks)
 }
 
-/// Checks that a function has so many milliseconds, by stock gprofng.
+/// Checks that a function has that many milliseconds, by stock gprofng.
 fn judge_function(
     followed: &Followed,
     sub: &FollowedProcess,
@@ -127,10 +127,10 @@ fn root_alone_process_names_cannot_leave_the_experiment() -> Result<()> {
             in_turn(&names.map(|name| (PROCTORTURE, actions(name))))
         })?;
         let founder = recorded.experiment()?;
-        let beside: Vec<_> = fs::read_dir(recorded.directory())?
+        let siblings: Vec<_> = fs::read_dir(recorded.directory())?
             .map(|entry| Ok(entry?.file_name()))
             .collect::<Result<_>>()?;
-        ensure!(beside.len() == 1, "beside the experiment: {beside:?}");
+        ensure!(siblings.len() == 1, "next to the experiment: {siblings:?}");
         let mut of_names = 0;
         for sub in &followed.subs {
             let stem = sub

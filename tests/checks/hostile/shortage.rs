@@ -223,7 +223,7 @@ fn root_a_users_limit_on_processes_is_an_error() -> Result<()> {
     before.nothing_more()
 }
 
-/// A wall clock that is so many seconds off until this value is dropped.
+/// A wall clock that is that many seconds off until this value is dropped.
 struct Stepped(i64);
 
 impl Stepped {
@@ -295,7 +295,7 @@ fn root_alone_the_wall_clock_may_jump() -> Result<()> {
     balanced(&experiment, opened.ticks)
 }
 
-/// kcollect is stopped for seconds, at the usual interval: the rings have room for that, and
+/// kcollect is stopped for seconds, at the usual interval: the rings have space for that, and
 /// nothing is lost.
 #[test]
 fn root_alone_a_collector_that_is_stopped_for_seconds_loses_nothing() -> Result<()> {

@@ -40,7 +40,7 @@ enum Phase {
     /// It loads its programs, looks at what runs, makes the experiment.
     Start,
     Recording,
-    /// It closes an experiment and goes on in the next one.
+    /// It closes an experiment and continues in the next one.
     Rotation,
     /// It got a signal to end: it closes threads, subexperiments, archives.
     End,

@@ -38,7 +38,7 @@ const FILE: INodeNo = INodeNo(2);
 /// The name whose lookup blocks the file system.
 const STOP: &str = "stop";
 
-/// Bytes behind the program: so many that its pages and its tables have been read long before.
+/// Bytes after the program: that many that its pages and its tables have been read long before.
 const PADDING_BYTES: usize = 32 << 20;
 
 /// How long a slow answer takes.
@@ -194,14 +194,14 @@ impl Server {
     }
 
     /// Lets it answer again: gprofng and others read its files.
-    fn go_on(&self) {
+    fn resume(&self) {
         self.switch.set(false);
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.go_on();
+        self.resume();
         for thread in self.blocked_threads.drain(..) {
             let _ = thread.join();
         }
@@ -251,7 +251,7 @@ fn root_a_file_server_that_is_down_is_reported_and_not_waited_for() -> Result<()
     ensure!(took < Duration::from_secs(40), "it took {took:?}");
     let waited = recorded.finished.stderr.contains("given up");
     ensure!(!waited, "it waited: {}", recorded.finished);
-    server.go_on();
+    server.resume();
     load.finish()?.succeeded()?;
     let why = said_of_it(&recorded, &program)?;
     ensure!(why.contains("does not answer"), "{why}");
@@ -281,7 +281,7 @@ fn root_a_file_server_that_stops_answering_is_given_up() -> Result<()> {
     let recorded = recording.stop()?;
     let took = began.elapsed();
     ensure!(took < Duration::from_secs(10), "it took {took:?}");
-    server.go_on();
+    server.resume();
     load.finish()?.succeeded()?;
     let why = said_of_it(&recorded, &program)?;
     ensure!(why.contains("given up"), "{why}");
@@ -317,7 +317,7 @@ fn root_a_service_has_so_much_time_to_archive() -> Result<()> {
     let took = began.elapsed();
     ensure!(took < Duration::from_secs(45), "it took {took:?}");
     ensure!(finished.stderr.contains("a service has 20 s"), "{finished}");
-    server.go_on();
+    server.resume();
     load.finish()?.succeeded()?;
     ensure!(opened(&experiment_in(place.path())?)?.closed, "{finished}");
     Ok(())

@@ -131,7 +131,7 @@ fn root_a_wait_in_an_inlined_function_has_its_caller() -> Result<()> {
     run(rustc.arg(&program).arg(&source), LIMIT)?.succeeded()?;
     let program = program.to_str().context("no text")?;
     let recorded = record(&["-p", "on", "-F", "=parked_inlined"], &[program], LIMIT)?;
-    // Not the summary, whose rows are those of the whole machine: other checks run beside.
+    // Not the summary, whose rows are those of the whole machine: other checks run alongside.
     let report = ["report", "--process", "parked_inlined"];
     let report = run_in(recorded.directory(), &report, LIMIT)?.succeeded()?;
     let rows = table_in(&report.stdout, "Where threads waited")?;

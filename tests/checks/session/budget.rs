@@ -24,7 +24,7 @@ const RECORDING_S: &str = "22.5";
 /// The time from which three of four firings are left out for certain, nanoseconds.
 const QUARTER_RATE_FROM_NS: u64 = 20_700_000_000;
 
-/// A shell starts programs for as long as the recording goes on.
+/// A shell starts programs for as long as the recording continues.
 #[test]
 fn root_alone_what_is_given_up_is_said_and_no_tick_is_lost() -> Result<()> {
     // The context switches of other programs would count most boundaries.
@@ -98,7 +98,7 @@ fn what_is_given_up_is_said_and_no_tick_is_lost() -> Result<()> {
     );
 
     // A CPU that is busy all the time has a packet for each firing, and for boundaries that a
-    // context switch counts: 1.8 ticks on average were measured, and 1.02 to 1.35 beside other
+    // context switch counts: 1.8 ticks on average were measured, and 1.02 to 1.35 alongside other
     // checks.
     let began = experiment.start().tstamp_ns;
     let (before, late): (Vec<_>, Vec<_>) = packets(&path)?

@@ -1,4 +1,4 @@
-//! `kcollect doctor` reports each requirement as it found it, with the cure where it is not met.
+//! `kcollect doctor` reports each requirement as it found it, with the hint where it is not met.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -50,7 +50,7 @@ fn root_a_machine_that_can_be_profiled() -> Result<()> {
 }
 
 #[test]
-fn root_what_an_unprivileged_user_lacks() -> Result<()> {
+fn root_what_an_unprivileged_user_does_not_have() -> Result<()> {
     let _machine = Shared::take()?;
     // A copy, since other users may not enter the directory of the build.
     let directory = tempfile::tempdir()?;
@@ -65,8 +65,8 @@ fn root_what_an_unprivileged_user_lacks() -> Result<()> {
     let finished = run(command.current_dir(directory.path()), LIMIT)?;
     ensure!(finished.code() == 77, "{finished}");
     ensure!(
-        finished.stdout.contains("cure") && finished.stdout.contains("sudo"),
-        "no cure is named: {finished}"
+        finished.stdout.contains("hint") && finished.stdout.contains("sudo"),
+        "no hint is named: {finished}"
     );
     Ok(())
 }

@@ -37,9 +37,9 @@ const CHECKPOINT_RESTORE: u32 = 40;
 
 /// The capabilities that the README asks for.
 const REQUIRED_CAPABILITIES: [u32; 5] = [BPF, PERFMON, SYS_PTRACE, SYSLOG, DAC_READ_SEARCH];
-/// Capabilities that are kept besides, if kcollect has them.
+/// Capabilities that are also kept, if kcollect has them.
 const OPTIONAL_CAPABILITIES: [u32; 3] = [CHECKPOINT_RESTORE, SYS_NICE, IPC_LOCK];
-/// Capabilities that are kept besides for an experiment of another user.
+/// Capabilities that are also kept for an experiment of another user.
 const FOR_OTHERS: [u32; 3] = [CHOWN, DAC_OVERRIDE, FOWNER];
 
 /// The load's script: writes its own status into a file, and runs a little longer.

@@ -369,7 +369,7 @@ fn root_alone_the_oldest_experiments_are_removed() -> Result<()> {
     Ok(())
 }
 
-/// A service has no terminal: SIGHUP closes its experiment, and it goes on in the next one.
+/// A service has no terminal: SIGHUP closes its experiment, and it continues in the next one.
 #[test]
 fn root_alone_sighup_begins_the_next_experiment() -> Result<()> {
     let _machine = Exclusive::take()?;

@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Nothing is archived, which takes longer than the recording.
 const RECORD: [&str; 6] = ["-F", "on", "-A", "off", "-t", "1.5"];
 const RECORD_SHORT: [&str; 6] = ["-F", "on", "-A", "off", "-t", "0.7"];
-/// The number of recordings beside busy loops.
+/// The number of recordings alongside busy loops.
 const BUSY_RECORDINGS: u32 = 8;
 const BUSY_DOCTORS: u32 = 1;
 
@@ -186,7 +186,7 @@ impl Drop for Stop<'_> {
 }
 
 #[test]
-fn root_alone_nothing_is_reported_beside_busy_loops() -> Result<()> {
+fn root_alone_nothing_is_reported_under_busy_loops() -> Result<()> {
     let _machine = Exclusive::take()?;
     let stop = AtomicBool::new(false);
     let loops = 2 * online_cpus()?.len();

@@ -231,7 +231,7 @@ fn root_the_service_starts_rotates_is_watched_and_stops() -> Result<()> {
         "killed"
     );
 
-    // It goes on for longer than the watchdog waits.
+    // It continues for longer than the watchdog waits.
     std::thread::sleep(Duration::from_secs(4));
     ensure!(systemd.shown()?["NRestarts"] == "1", "it is alive");
     systemd.ctl(&["stop", "kcollect"])?.succeeded()?;

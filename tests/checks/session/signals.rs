@@ -61,9 +61,10 @@ fn root_alone_a_signal_pauses_and_resumes() -> Result<()> {
     judge_times(|| {
         for (option, pauses_first) in [("USR1", false), ("SIGUSR1,r", true)] {
             let mut recording = Recording::start(["-p", "hi", "-x", "off", "-y", option], LIMIT)?;
-            match pauses_first {
-                true => recording.until_running()?,
-                false => recording.until_open()?,
+            if pauses_first {
+                recording.until_running()?
+            } else {
+                recording.until_open()?
             };
             // Begins paused: pause, record, pause. Begins recording: record, pause, record.
             let mut turns = Vec::new();
@@ -76,9 +77,10 @@ fn root_alone_a_signal_pauses_and_resumes() -> Result<()> {
             turns.push(monotonic_ns()?);
             let recorded = recording.stop()?;
             let header = closed(&recorded)?;
-            let seconds = match pauses_first {
-                true => (turns[0] - began_ns(&recorded.experiment()?)?) + (turns[2] - turns[1]),
-                false => turns[1] - turns[0],
+            let seconds = if pauses_first {
+                (turns[0] - began_ns(&recorded.experiment()?)?) + (turns[2] - turns[1])
+            } else {
+                turns[1] - turns[0]
             };
             let off = header.duration_ns / 1e9 - seconds as f64 / 1e9;
             ensure!(

@@ -32,7 +32,7 @@ use tests::oracle::statistics::{MAX_SIGMAS, SLACK_TICKS};
 
 /// How long the server works, seconds: a quarter of it is the warm-up.
 const WORK_S: f64 = 8.0;
-/// The share by which a time may be off besides chance.
+/// The share by which a time may be off apart from chance.
 const MAX_TIME_ERROR_SHARE: f64 = 0.01;
 /// The largest share of the ticks after the warm-up whose user stack is incomplete.
 const MAX_INCOMPLETE_SHARE: f64 = 0.001;

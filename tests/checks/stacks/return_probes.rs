@@ -17,7 +17,7 @@ use tests::kcollect::Recording;
 use tests::machine::Shared;
 use tests::workload::proctorture::{PROCTORTURE, finish, pid, start};
 
-/// How many copies of the program run beside it.
+/// How many copies of the program run alongside it.
 const COPIES: u64 = 16;
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -120,9 +120,10 @@ fn root_return_probes_hide_no_caller() -> Result<()> {
         // The callers of what is probed have its time.
         let table = sub.functions(None)?;
         let inclusive = |name: &str| table.find(name).map_or(0.0, |row| row.values[1]);
-        let [probed, caller] = match inclusive("burn_deep") > 0.0 {
-            true => ["burn_deep", "main"],
-            false => ["burn_one", "main"],
+        let [probed, caller] = if inclusive("burn_deep") > 0.0 {
+            ["burn_deep", "main"]
+        } else {
+            ["burn_one", "main"]
         };
         ensure!(
             inclusive(probed) > 0.5 && inclusive(caller) >= 0.97 * inclusive(probed),

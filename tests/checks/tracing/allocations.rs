@@ -40,7 +40,7 @@ fn agrees(recorded: &FinishedRecording, stdout: &str) -> Result<()> {
     agrees_with_gprofng(recorded, &counted.collect())
 }
 
-/// Returns the standard deviation, relative, of what blocks of so many bytes are found to be, each
+/// Returns the standard deviation, relative, of what blocks of that many bytes are found to be, each
 /// of which is sampled with a probability.
 fn sigma(blocks: u64, bytes: f64, mean_bytes: f64) -> f64 {
     let probability = 1.0 - (-bytes / mean_bytes).exp();
@@ -71,7 +71,7 @@ fn root_each_block_of_a_running_process_is_recorded() -> Result<()> {
     agrees(&recording.stop()?, &stdout)
 }
 
-/// What is sampled adds up to what was allocated, as exactly as so many samples can.
+/// What is sampled adds up to what was allocated, as exactly as that many samples can.
 #[test]
 fn root_sampled_blocks_stand_for_all() -> Result<()> {
     const MEAN_BYTES: f64 = 65_536.0;

@@ -35,7 +35,7 @@ use super::allocations::number_of;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// How much longer a call may be by the program's clock than by the kernel's, on average of all
-/// calls on a file, besides waits for a CPU, nanoseconds: entering the kernel and returning, the
+/// calls on a file, in addition to waits for a CPU, nanoseconds: entering the kernel and returning, the
 /// record, and a lock of the program's own.
 const MAX_CALL_NS: u64 = 100_000;
 
@@ -280,7 +280,7 @@ fn root_registered_files_of_io_uring_have_their_names() -> Result<()> {
     Ok(())
 }
 
-/// Completions for which there was no room are recorded as all others are.
+/// Completions for which there was no space are recorded as all others are.
 #[test]
 fn root_completions_that_overflow_are_recorded() -> Result<()> {
     let _machine = Shared::take()?;
@@ -306,7 +306,7 @@ fn root_alone_operations_without_completions_are_counted() -> Result<()> {
     Ok(())
 }
 
-/// There is room for so many operations under way at a time (`c/io_uring.bpf.c`); others count as
+/// There is space for that many operations under way at a time (`c/io_uring.bpf.c`); others count as
 /// lost.
 #[test]
 fn root_alone_operations_beyond_the_bound_are_counted() -> Result<()> {

@@ -19,16 +19,17 @@ const BLOCK_BYTES: usize = 512;
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Unpacks an experiment, given as it is, or as the tar archive in it, whose headers then get the
-/// checksums that they lack.
+/// checksums that they do not have.
 pub(super) fn packed(bytes: &[u8]) {
     let directory = in_memory();
     let (file, parent) = (
         directory.path().join("x.er.zst"),
         directory.path().join("parent"),
     );
-    let written = match bytes.starts_with(&ZSTD) {
-        true => fs::write(&file, bytes),
-        false => compress(&with_checksums(bytes), &file),
+    let written = if bytes.starts_with(&ZSTD) {
+        fs::write(&file, bytes)
+    } else {
+        compress(&with_checksums(bytes), &file)
     };
     if written.and_then(|()| fs::create_dir(&parent)).is_err() {
         return;
@@ -55,9 +56,9 @@ pub(super) fn packed(bytes: &[u8]) {
     if let Ok(made) = done {
         assert_eq!(all, [made]);
     }
-    // Nothing is beside it.
-    let beside = fs::read_dir(directory.path()).map_or(0, Iterator::count);
-    assert_eq!(beside, 2);
+    // Nothing is next to it.
+    let siblings = fs::read_dir(directory.path()).map_or(0, Iterator::count);
+    assert_eq!(siblings, 2);
 }
 
 fn compress(bytes: &[u8], file: &Path) -> io::Result<()> {

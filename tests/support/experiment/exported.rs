@@ -376,7 +376,7 @@ pub fn perfetto(bytes: &[u8]) -> Result<Trace> {
                     .get(&kind)
                     .is_some_and(|ids: &HashSet<u64>| ids.contains(&id))
             };
-            // Strings first, and what refers to them behind them.
+            // Strings first, and what refers to them after them.
             for kind in [1, 2, 5, 16, 17, 19, 6, 7] {
                 for message in messages(&data, kind) {
                     let message = fields(message)?;

@@ -1,4 +1,4 @@
-//! A recording that goes on in one experiment after the other (`--rotate`).
+//! A recording that continues in one experiment after the other (`--rotate`).
 
 use std::collections::HashMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use experiment_format::directory::room_of;
+use experiment_format::directory::disk_usage_of;
 use experiment_format::log::LogEvent;
 use experiment_format::reader::Experiment;
 
@@ -98,12 +98,12 @@ pub fn no_gap(before: &Path, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the room on the disk of experiments that share files, bytes. One that is removed
+/// Returns the disk space on the disk of experiments that share files, bytes. One that is removed
 /// meanwhile has none.
-pub fn room(experiments: &[PathBuf]) -> u64 {
+pub fn disk_usage(experiments: &[PathBuf]) -> u64 {
     let mut files = HashMap::new();
     for path in experiments {
-        files.extend(room_of(path).unwrap_or_default());
+        files.extend(disk_usage_of(path).unwrap_or_default());
     }
     files.values().sum()
 }

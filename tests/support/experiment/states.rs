@@ -36,7 +36,7 @@ const MAX_STATE_ERROR_SHARE: f64 = 0.01;
 /// How far CPU time may be off, as a share of it: both sides count it exactly, but not between the
 /// same instants.
 const MAX_CPU_ERROR_SHARE: f64 = 0.002;
-/// How far CPU time may be off besides for each thread but the first, seconds: a thread ends a
+/// How far CPU time may be off in addition for each thread but the first, seconds: a thread ends a
 /// little after its time was added to its process's usage.
 const MAX_THREAD_CPU_ERROR_S: f64 = 5e-6;
 /// The same as a share of a thread's CPU time, for short-lived threads: of 70 us the end takes 9.
@@ -45,7 +45,7 @@ const MAX_THREAD_CPU_ERROR_SHARE: f64 = 0.2;
 /// How long each thread but the first may exist outside of its own account, seconds: before it can
 /// run, and after its last look at its clocks.
 const MAX_THREAD_OUTSIDE_S: f64 = 2e-5;
-/// How far the states of a workload may be from its own wall time, seconds, besides half of
+/// How far the states of a workload may be from its own wall time, seconds, in addition to half of
 /// [`MAX_STATE_ERROR_SHARE`] and what was stolen: usage is counted from the process's start, work
 /// is not.
 const MAX_UNEXPLAINED_S: f64 = 0.01;
@@ -67,7 +67,7 @@ const MAX_RUN_ERROR_S: f64 = 0.05;
 /// at the same instants, by the scheduler's clock of one CPU or another.
 pub const MAX_WHOLE_RUN_ERROR_S: f64 = 3e-4;
 
-/// Returns how exact the kernel's sum of a workload's CPU time is, seconds: it lacks the ends of
+/// Returns how exact the kernel's sum of a workload's CPU time is, seconds: it does not have the ends of
 /// threads.
 fn cpu_inexact_s(truth: &Truth) -> f64 {
     let cpu = truth.cpu_ns() as f64 / 1e9;
@@ -82,7 +82,7 @@ pub struct Edges {
     /// On a CPU, from its last look at its usage to its end. 2.6 ms were measured once, of a
     /// workload that faults on a mapped file on a busy machine; the cause is unknown.
     pub cpu_s: f64,
-    /// Outside of its work, beside waits for a CPU and for the disk. To be loaded and to end takes
+    /// Outside of its work, next to waits for a CPU and for the disk. To be loaded and to end takes
     /// a few milliseconds, and ten times as long where other programs want the CPU.
     pub outside_s: f64,
 }
@@ -216,7 +216,7 @@ impl States {
         self.conserve_within(residents, MAX_WHOLE_RUN_ERROR_S)
     }
 
-    /// The same where two clocks may differ by so many seconds: CPUs that now and then stand still.
+    /// The same where two clocks may differ by that many seconds: CPUs that now and then stand still.
     ///
     /// # Errors
     /// As [`States::conserve`].
@@ -262,11 +262,11 @@ impl States {
                 ),
                 busy as f64,
             )
-            .with_context(|| self.most_different(interval))
+            .with_context(|| self.largest_difference(interval))
     }
 
     /// Says which processes have the most ticks too many or too few for their time on CPUs.
-    fn most_different(&self, interval: f64) -> String {
+    fn largest_difference(&self, interval: f64) -> String {
         let off = |row: &ProcessTimes| row.ticks as f64 - row.cpu_s() * 1e9 / interval;
         let mut rows: Vec<_> = self
             .processes
@@ -373,9 +373,9 @@ impl States {
             here_s += self.row(truth.pid)?.cpu_s();
             inexact_s += cpu_inexact_s(truth) + each_s;
         }
-        let most_s = own_s + ending_s + inexact_s;
+        let max_s = own_s + ending_s + inexact_s;
         ensure!(
-            here_s <= most_s,
+            here_s <= max_s,
             "{own_s} s on CPU by getrusage and {ending_s} s to end, {here_s} s by the account"
         );
         Ok(())

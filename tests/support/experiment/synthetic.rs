@@ -310,9 +310,10 @@ impl StateInterval {
         let of_threads = Microstate::ALL.into_iter().zip(self.ticks);
         let of_threads = of_threads.filter(|(_, ticks)| *ticks > Ticks::ZERO);
         let of_cpu = (Microstate::KernelCpu, self.ticks[0]);
-        let (of_cpu, of_threads) = match self.kernel_cpu {
-            true => (Some(of_cpu), None),
-            false => (None, Some(of_threads)),
+        let (of_cpu, of_threads) = if self.kernel_cpu {
+            (Some(of_cpu), None)
+        } else {
+            (None, Some(of_threads))
         };
         let states = of_cpu.into_iter().chain(of_threads.into_iter().flatten());
         states.map(move |(state, ticks)| ClockTick {
@@ -339,13 +340,15 @@ fn header(pid: u32, tick_us: u32, machine: bool) -> LogHeader {
             cpus: (0..4).map(|id| Cpu { id, mhz: 2600 }).collect(),
         },
         pid: Pid(pid),
-        command_line: match machine {
-            true => "kernel".into(),
-            false => format!("/opt/made/program{pid} --option"),
+        command_line: if machine {
+            "kernel".into()
+        } else {
+            format!("/opt/made/program{pid} --option")
         },
-        profiles: match machine {
-            true => vec![ClockTick::table_of_cpus(tick_us), ClockTick::table(tick_us)],
-            false => vec![ClockTick::table(tick_us)],
+        profiles: if machine {
+            vec![ClockTick::table_of_cpus(tick_us), ClockTick::table(tick_us)]
+        } else {
+            vec![ClockTick::table(tick_us)]
         },
         ..LogHeader::default()
     }
@@ -405,7 +408,7 @@ fn archive(dir: &ExperimentDir, path: &str, base: u64, functions: usize) -> Resu
             global: true,
         })
         .collect();
-    // gprofng gives a hole ahead of the last function the name of the one behind it, so that there
+    // gprofng gives a hole ahead of the last function the name of the one after it, so that there
     // is none; and the first function has another, longer name.
     if let Some(before_last) = symbols.len().checked_sub(2) {
         symbols[before_last].size = STEP;

@@ -40,7 +40,7 @@ pub fn possible() -> Result<()> {
 }
 
 impl Quota {
-    /// Moves this process into a new group that may use so many percent of a CPU.
+    /// Moves this process into a new group that may use that many percent of a CPU.
     ///
     /// # Errors
     /// When the kernel has no CPU controller, or its groups are not ours to make.
@@ -134,7 +134,7 @@ impl Quota {
 
 impl Drop for Quota {
     fn drop(&mut self) {
-        // What fails here leaves an empty group behind, which costs nothing.
+        // What fails here leaves an empty group over, which costs nothing.
         let _ = self.leave();
         let _ = fs::remove_dir(&self.group);
         if self.enabled {
@@ -202,7 +202,7 @@ impl Clock {
 
 impl Drop for Clock {
     fn drop(&mut self) {
-        // What fails here leaves an empty group behind, which costs nothing.
+        // What fails here leaves an empty group over, which costs nothing.
         let _ = fs::remove_dir(&self.group);
     }
 }
@@ -247,7 +247,7 @@ impl DeepGroup {
 impl Drop for DeepGroup {
     fn drop(&mut self) {
         let mut levels = Path::new(&self.path).ancestors();
-        // What fails here leaves an empty group behind, which costs nothing. The last is the root.
+        // What fails here leaves an empty group over, which costs nothing. The last is the root.
         levels.all(|level| level != Path::new("") && fs::remove_dir(self.root.join(level)).is_ok());
     }
 }

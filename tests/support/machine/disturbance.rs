@@ -1,7 +1,7 @@
 //! Checks of times on a machine with other load.
 //!
 //! A check that judges times needs the CPUs. Where a hypervisor gives them to other machines, or
-//! another load runs beside the check, a correct profiler can look wrong. So a check that fails is
+//! another load runs alongside the check, a correct profiler can look wrong. So a check that fails is
 //! repeated if the machine was disturbed meanwhile, and never if it was not. One that is disturbed
 //! each time is reported on a line of its own ([`not_judged`]): it has not failed, and has not
 //! passed silently. The same goes for a workload that cannot explain its own time ([`NoTruth`]):
@@ -160,7 +160,7 @@ mod tests {
         others: 0.9,
     };
 
-    /// Runs a check that fails so many times, on a machine in this condition. Returns how often it
+    /// Runs a check that fails that many times, on a machine in this condition. Returns how often it
     /// ran, and whether it passed.
     fn runs(failures: usize, machine: Disturbance) -> (usize, bool) {
         let count = Cell::new(0);

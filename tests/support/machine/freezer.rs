@@ -34,7 +34,7 @@ impl Freezer {
         write(&self.0.join("cgroup.procs"), &pid.to_string())
     }
 
-    /// Freezes its processes, or lets them go on.
+    /// Freezes its processes, or lets them continue.
     ///
     /// # Errors
     /// When the kernel refuses it.
@@ -48,7 +48,7 @@ impl Freezer {
 
 impl Drop for Freezer {
     fn drop(&mut self) {
-        // A process would stay frozen. What fails here leaves an empty group behind, which costs
+        // A process would stay frozen. What fails here leaves an empty group over, which costs
         // nothing.
         let _ = self.freeze(false);
         let _ = fs::remove_dir(&self.0);

@@ -22,7 +22,7 @@ pub struct Limited {
 }
 
 impl Limited {
-    /// Makes a group with so many bytes of memory, the kernel's on its behalf included.
+    /// Makes a group with that many bytes of memory, the kernel's on its behalf included.
     ///
     /// # Errors
     /// When the kernel has no such controller, or its groups are not ours to make.
@@ -30,7 +30,7 @@ impl Limited {
         Self::make("memory", ["memory.limit_in_bytes", "memory.max"], bytes)
     }
 
-    /// Makes a group with so many threads.
+    /// Makes a group with that many threads.
     ///
     /// # Errors
     /// As [`Limited::memory`].
@@ -76,7 +76,7 @@ impl Limited {
 impl Drop for Limited {
     fn drop(&mut self) {
         // The kernel counts an exited process a moment longer. If removal fails for good, an empty
-        // group is left behind, which costs nothing.
+        // group is left over, which costs nothing.
         for _ in 0..100 {
             match fs::remove_dir(&self.group) {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => sleep(POLL_INTERVAL),

@@ -126,12 +126,12 @@ const EXIT: u32 = 4;
 const FORK: u32 = 7;
 /// The bit of a COMM's `misc` for a name by `execve`.
 const EXECUTED: u16 = 1 << 13;
-/// Bits of `sample_type` that are behind the time at the end of each record, eight bytes each.
+/// Bits of `sample_type` that are after the time at the end of each record, eight bytes each.
 const BEHIND_TIME: u64 = 1 << 6 | 1 << 9 | 1 << 7 | 1 << 16;
 const TIME: u64 = 1 << 2;
 
 /// Reads the records of a file: the place of the attributes is at byte 24, that of the data at byte
-/// 40, their sizes behind.
+/// 40, their sizes after.
 fn parse(bytes: &[u8]) -> Option<Vec<AuditEvent>> {
     const SAMPLE_TYPE: usize = 24;
     let attributes = word(bytes, 24)? as usize;
@@ -139,7 +139,7 @@ fn parse(bytes: &[u8]) -> Option<Vec<AuditEvent>> {
     if sample_type & TIME == 0 {
         return None;
     }
-    let behind = 8 * (sample_type & BEHIND_TIME).count_ones() as usize;
+    let after = 8 * (sample_type & BEHIND_TIME).count_ones() as usize;
     let (start, size) = (word(bytes, 40)? as usize, word(bytes, 48)? as usize);
     let mut rest = bytes.get(start..start.checked_add(size)?)?;
     let mut events = Vec::new();
@@ -177,7 +177,7 @@ fn parse(bytes: &[u8]) -> Option<Vec<AuditEvent>> {
             LOST => AuditEventKind::Lost,
             _ => continue,
         };
-        let time_ns = word(body, body.len().checked_sub(behind + 8)?)?;
+        let time_ns = word(body, body.len().checked_sub(after + 8)?)?;
         let pid = Pid(first? as u32);
         events.push(AuditEvent { time_ns, pid, kind });
     }

@@ -44,7 +44,7 @@ pub fn ratios(values: &[Option<f64>], base: &[Option<f64>]) -> Vec<f64> {
 /// Returns the order of `count` settings in a round: a row of a Williams design (E. J. Williams,
 /// 1949).
 ///
-/// A mere rotation would leave every setting behind the same one in every round. Here, in `count`
+/// A mere rotation would leave every setting after the same one in every round. Here, in `count`
 /// rounds (twice that many where `count` is odd) every setting follows every other one equally
 /// often.
 pub fn order(count: usize, round: usize) -> Vec<usize> {

@@ -37,7 +37,7 @@ pub struct PerfSample {
 }
 
 impl PerfRecording {
-    /// Starts recording all CPUs, so many samples a second each.
+    /// Starts recording all CPUs, that many samples a second each.
     ///
     /// # Errors
     /// When perf does not start recording.
@@ -104,7 +104,7 @@ const SAMPLE: u32 = 9;
 const MARKS: u64 = 4095u64.wrapping_neg();
 
 /// Reads the samples of a file: the place of the attributes is at byte 24, that of the data at byte
-/// 40, their sizes behind.
+/// 40, their sizes after.
 fn parse(bytes: &[u8]) -> Option<Vec<PerfSample>> {
     const SAMPLE_TYPE: usize = 24;
     let attributes = word(bytes, 24)? as usize;

@@ -18,7 +18,7 @@ use std::fmt;
 /// are 6 in 10⁷.
 pub const MAX_SIGMAS: f64 = 5.0;
 
-/// The ticks that are allowed besides.
+/// The ticks that are allowed in addition.
 pub const SLACK_TICKS: f64 = 4.0;
 
 /// The expected value of a count, and how far it may be off.
@@ -54,7 +54,7 @@ impl Band {
         Self::of(whole / interval, part / whole)
     }
 
-    /// Widens the band for a thing that was on a CPU so many times, not once. Each time is rounded
+    /// Widens the band for a thing that was on a CPU that many times, not once. Each time is rounded
     /// to a boundary by chance, which adds a variance of ¼ tick² at most.
     #[must_use]
     pub fn with_stints(mut self, stints: f64) -> Self {

@@ -88,7 +88,7 @@ pub fn variants(program: &Path, directory: &Path) -> Result<BTreeMap<PathBuf, St
         bytes[0x28..0x30].copy_from_slice(&u64::MAX.to_le_bytes());
         bytes[0x3c..0x40].fill(0xff);
     })?;
-    // The description of the program's properties, which nothing needs, makes room.
+    // The description of the program's properties, which nothing needs, makes space.
     let (free, text) = elf.segments(&good).context("it has program headers")?;
     let far = 0x1_0000_0000_u64;
     let load = |bytes: &mut Vec<u8>, [offset, address, in_file, in_memory]: [u64; 4]| {

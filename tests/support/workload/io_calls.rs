@@ -183,7 +183,7 @@ pub fn each_file(
 }
 
 /// Checks that what a program handed to `io_uring` and has counted (`workloads/ring_io.rs`) is
-/// recorded in its experiment, of so many files: as often, with as many bytes, and not longer than
+/// recorded in its experiment, of that many files: as often, with as many bytes, and not longer than
 /// it took.
 ///
 /// # Errors

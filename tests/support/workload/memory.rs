@@ -24,7 +24,7 @@ pub const FUNCTIONS: usize = 8;
 /// got them.
 ///
 /// # Errors
-/// When the output is not that of so many functions.
+/// When the output is not that of that many functions.
 pub fn counted(output: &str, functions: usize) -> Result<BTreeMap<&str, [u64; 3]>> {
     let lines = output
         .lines()

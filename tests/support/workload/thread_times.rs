@@ -108,7 +108,7 @@ impl ThreadTimes {
     /// not what blocked it before now, which for a new thread is nothing.
     ///
     /// # Errors
-    /// When a clock cannot be read. The cure for a missing `schedstat` is a kernel with
+    /// When a clock cannot be read. The hint for a missing `schedstat` is a kernel with
     /// `CONFIG_SCHED_INFO`.
     pub fn start() -> Result<Self> {
         let schedstat = File::open("/proc/thread-self/schedstat")

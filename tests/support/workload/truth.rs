@@ -318,7 +318,7 @@ impl Work {
 /// Returns how long ago this process was made, by proc_pid_stat(5), seconds.
 fn age_s() -> Result<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // The name in brackets may hold blanks; the start time is the 20th field behind it.
+    // The name in brackets may hold blanks; the start time is the 20th field after it.
     let fields = stat.rsplit_once(')').context("no name")?.1;
     let started: f64 = fields
         .split_ascii_whitespace()

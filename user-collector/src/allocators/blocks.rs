@@ -6,7 +6,7 @@
 //! known comes with the end of that one, just before it.
 //!
 //! A sampled block stands for others like it. A byte is sampled with the probability 1 / mean,
-//! independently of others, so a block of so many bytes is with 1 − exp(−bytes / mean), and its
+//! independently of others, so a block of that many bytes is with 1 − exp(−bytes / mean), and its
 //! weight is the inverse of that. The weighted sizes add up to all bytes in the mean, whatever the
 //! sizes are. A block that the program has sampled itself has the weight that the program says.
 //!
@@ -48,7 +48,7 @@ impl BlockChange {
     }
 }
 
-/// Returns the number of allocations of so many bytes that one of them stands for, if one of
+/// Returns the number of allocations of that many bytes that one of them stands for, if one of
 /// `mean_bytes` bytes is sampled in the mean; 0: each block is.
 pub(super) fn weight_of(bytes: u64, mean_bytes: u64) -> f64 {
     match (bytes, mean_bytes) {
@@ -71,9 +71,10 @@ impl Blocks {
         let (at_ns, address) = (Nanos(record.header.time_ns), record.address);
         let Some(bytes) = record.allocated_bytes else {
             // What was not known changes nothing.
-            return match self.addresses.remove(&address) {
-                true => vec![BlockChange::end(at_ns, address)],
-                false => Vec::new(),
+            return if self.addresses.remove(&address) {
+                vec![BlockChange::end(at_ns, address)]
+            } else {
+                Vec::new()
             };
         };
         let weight = match record.weighted_bytes {
@@ -88,12 +89,11 @@ impl Blocks {
             weighted_bytes: (bytes as f64 * weight).round() as u64,
             weight: (weight * WEIGHT_OF_ONE as f64).round() as u64,
         };
-        match self.addresses.insert(address) {
-            true => vec![change],
-            false => {
-                let end = BlockChange::end(at_ns.saturating_sub(Nanos(1)), address);
-                vec![end, change]
-            }
+        if self.addresses.insert(address) {
+            vec![change]
+        } else {
+            let end = BlockChange::end(at_ns.saturating_sub(Nanos(1)), address);
+            vec![end, change]
         }
     }
 
@@ -111,7 +111,7 @@ impl Blocks {
         self.addresses.contains(&address)
     }
 
-    /// Removes the blocks of the lowest addresses, so many at most, and returns these.
+    /// Removes the blocks of the lowest addresses, that many at most, and returns these.
     pub fn take(&mut self, at_most: usize) -> Vec<u64> {
         std::iter::from_fn(|| self.addresses.pop_first())
             .take(at_most)
@@ -127,9 +127,12 @@ mod tests {
 
     /// `+100:16` is a block of 16 bytes at 100, `-100` its end.
     fn shown(changes: &[BlockChange]) -> String {
-        let each = changes.iter().map(|change| match change.freed {
-            false => format!("{}+{}:{}", change.at_ns.0, change.address, change.bytes),
-            true => format!("{}-{}", change.at_ns.0, change.address),
+        let each = changes.iter().map(|change| {
+            if change.freed {
+                format!("{}-{}", change.at_ns.0, change.address)
+            } else {
+                format!("{}+{}:{}", change.at_ns.0, change.address, change.bytes)
+            }
         });
         each.collect::<Vec<_>>().join(" ")
     }

@@ -127,7 +127,7 @@ pub struct GoBucket {
 /// A Go program's memory profile at an instant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GoProfile {
-    /// One of so many bytes is sampled in the mean. 0: the program keeps no profile.
+    /// One of that many bytes is sampled in the mean. 0: the program keeps no profile.
     pub rate: u64,
     /// The buckets, the latest first.
     pub buckets: Vec<GoBucket>,
@@ -187,8 +187,8 @@ impl GoProfile {
             if (bucket.len() as u64) < count {
                 bucket = words(next, count).ok_or(unreadable)?;
             }
-            let behind = &bucket[HEADER_WORDS as usize..];
-            let (stack, active) = behind.split_at(frames as usize);
+            let after = &bucket[HEADER_WORDS as usize..];
+            let (stack, active) = after.split_at(frames as usize);
             let (allocated, freed) = (active[0], active[1]);
             if freed > allocated {
                 return Err(GoProfileError::UnknownForm);
@@ -376,9 +376,10 @@ mod tests {
 
     /// `+48` is a block of 48 bytes that is allocated, `-1` the end of the first one.
     fn shown(changes: &[(Box<[u64]>, BlockChange)]) -> String {
-        let each = changes.iter().map(|(stack, change)| match change.freed {
-            true => format!("-{}", change.address - FIRST_ADDRESS),
-            false => {
+        let each = changes.iter().map(|(stack, change)| {
+            if change.freed {
+                format!("-{}", change.address - FIRST_ADDRESS)
+            } else {
                 assert_eq!(stack[..], [change.bytes]);
                 format!("+{}", change.bytes)
             }

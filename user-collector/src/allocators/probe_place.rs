@@ -101,7 +101,7 @@ fn is_emulated(instruction: &Instruction) -> bool {
     }
 }
 
-/// Returns whether an instruction goes on to the next one with the arguments in their registers and
+/// Returns whether an instruction continues to the next one with the arguments in their registers and
 /// the stack pointer as it was.
 fn leaves(instruction: &Instruction, arguments: &[[Register; 4]]) -> bool {
     // Those that write nothing but their first operand and flags.

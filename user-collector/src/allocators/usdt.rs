@@ -137,7 +137,7 @@ fn parse_note(note: &[u8], machine: Machine) -> Option<Option<UsdtNote>> {
     }))
 }
 
-/// Returns the first so many operands of a probe.
+/// Returns the first that many operands of a probe.
 fn parse_operands(
     text: &str,
     machine: Machine,

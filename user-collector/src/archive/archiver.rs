@@ -1,4 +1,4 @@
-//! The thread that fills `archives/` while the recording goes on.
+//! The thread that fills `archives/` while the recording continues.
 //!
 //! A desktop's processes map a gigabyte of libraries, and the largest of them takes half a second
 //! to read: too long after Ctrl-C, when the user waits for the result. So each object is archived
@@ -34,7 +34,7 @@ use experiment_format::units::Nanos;
 /// Longest wait for the present file after giving up.
 const GIVE_UP_WAIT: Duration = Duration::from_secs(1);
 
-/// The sources that are archived beside the load objects.
+/// The sources that are archived next to the load objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceCopies {
     /// None.

@@ -2,9 +2,9 @@
 //! tables.
 //!
 //! It is found as by debuggers: by build id below `/usr/lib/debug/.build-id`, or by the name and
-//! checksum in `.gnu_debuglink`, beside the file, in `.debug` there, or below `/usr/lib/debug`;
+//! checksum in `.gnu_debuglink`, next to the file, in `.debug` there, or below `/usr/lib/debug`;
 //! first in the root of the process that runs the file, then in the host's. gprofng itself looks
-//! only for `.gnu_debuglink` and only beside the original path, and could not use what it found,
+//! only for `.gnu_debuglink` and only next to the original path, and could not use what it found,
 //! since a debug file's sections have other offsets.
 
 use std::ffi::OsStr;

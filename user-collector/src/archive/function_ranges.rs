@@ -39,10 +39,10 @@ pub(super) fn functions(elf: &ObjectFile<'_>) -> Vec<FunctionRange> {
         .set_got(address(b".got"));
     let mut frames = read(&data, &bases);
     frames.sort_unstable();
-    let mut behind = 0;
+    let mut after = 0;
     frames.retain(|frame| {
-        let apart = frame.start >= behind;
-        behind = behind.max(frame.end);
+        let apart = frame.start >= after;
+        after = after.max(frame.end);
         apart
     });
     frames

@@ -67,12 +67,11 @@ pub(super) fn write(
         size_of::<RawHeader>() as u64
     };
     let tables = AppendedTables::new(elf, functions, content, text);
-    match text {
-        true => {
-            copy(file, length, writer)?;
-            writer.replace_beginning(bytes_of(&tables.header))?;
-        }
-        false => writer.write_all(bytes_of(&tables.header))?,
+    if text {
+        copy(file, length, writer)?;
+        writer.replace_beginning(bytes_of(&tables.header))?;
+    } else {
+        writer.write_all(bytes_of(&tables.header))?
     }
     let mut out = BufWriter::with_capacity(TABLE_BUFFER_BYTES, writer);
     out.write_all(&[0; TABLE_ALIGNMENT as usize][..padding(content) as usize])?;
@@ -85,8 +84,8 @@ pub(super) fn write(
     let sections: Vec<_> = tables.sections.iter().map(raw_section).collect();
     out.write_all(&functions.names)?;
     out.write_all(&tables.names)?;
-    let behind = functions.names.len() + tables.names.len();
-    out.write_all(&[0; TABLE_ALIGNMENT as usize][..padding(behind as u64) as usize])?;
+    let after = functions.names.len() + tables.names.len();
+    out.write_all(&[0; TABLE_ALIGNMENT as usize][..padding(after as u64) as usize])?;
     out.write_all(bytes_of_slice(&sections))?;
     out.flush()
 }
@@ -108,7 +107,7 @@ impl AppendedTables {
         }
         let mut names = elf.sections.names.clone();
         let mut named = |name: &[u8]| {
-            // The last name of the file may lack its NUL.
+            // The last name of the file may be missing its NUL.
             names.push(0);
             let position = names.len() as u32;
             names.extend_from_slice(name);

@@ -235,10 +235,10 @@ struct ArchiveWriter<'a> {
 }
 
 impl ArchiveWriter<'_> {
-    /// Appends at most so many bytes of a file, from its position on, and returns how many. The
+    /// Appends at most that many bytes of a file, from its position on, and returns how many. The
     /// kernel copies them; some file systems share them between both files instead.
     fn append(&mut self, from: &File, most: u64) -> io::Result<u64> {
-        self.go_on()?;
+        self.check_stop()?;
         let copied = io::copy(&mut from.take(most), &mut self.file.file());
         self.bytes += copied.as_ref().map_or(0, |count| *count);
         self.failed |= copied.as_ref().is_err_and(is_of_writing);
@@ -252,10 +252,11 @@ impl ArchiveWriter<'_> {
         written
     }
 
-    fn go_on(&self) -> io::Result<()> {
-        match self.stop.load(Ordering::Relaxed) {
-            true => Err(io::ErrorKind::Other.into()),
-            false => Ok(()),
+    fn check_stop(&self) -> io::Result<()> {
+        if self.stop.load(Ordering::Relaxed) {
+            Err(io::ErrorKind::Other.into())
+        } else {
+            Ok(())
         }
     }
 }
@@ -269,7 +270,7 @@ fn is_of_writing(error: &io::Error) -> bool {
 
 impl Write for ArchiveWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.go_on()?;
+        self.check_stop()?;
         let written = self.file.write(bytes);
         self.bytes += written.as_ref().map_or(0, |count| *count as u64);
         self.failed |= written

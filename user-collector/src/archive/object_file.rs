@@ -90,10 +90,10 @@ impl<'file> ObjectFile<'file> {
             })
             .collect();
         code.sort_by_key(|code| (code.address, code.index));
-        let mut behind = 0;
+        let mut after = 0;
         code.retain(|code| {
-            let apart = code.address >= behind;
-            behind = behind.max(code.end);
+            let apart = code.address >= after;
+            after = after.max(code.end);
             apart
         });
         code

@@ -50,7 +50,7 @@ impl ArchiveStats {
         }
         if self.sources_left_out > 0 {
             let count = self.sources_left_out;
-            warnings.push(format!("not archived, no room left: {count} source files"));
+            warnings.push(format!("not archived, no space left: {count} source files"));
         }
         warnings
     }

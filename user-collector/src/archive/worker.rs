@@ -31,7 +31,7 @@ pub const MAX_ARCHIVE_BYTES: u64 = 4 << 30;
 /// normal thread.
 const ARCHIVER_NICE: i32 = 19;
 /// Bytes of a build id that is of one content only: those of linkers are hashes of 8 to 20 bytes.
-const LEAST_BUILD_ID: usize = 8;
+const MIN_BUILD_ID: usize = 8;
 
 /// A job of the thread.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ pub(super) struct ArchiveWorker {
     /// `archives/` of the experiment before this one, whose copies are linked.
     pub(super) before: Option<OwnedFd>,
     /// Those of other experiments in the directory.
-    beside: Vec<OwnedFd>,
+    siblings: Vec<OwnedFd>,
     user: InvokingUser,
     sources: SourceCopies,
     host: OwnedFd,
@@ -85,14 +85,14 @@ impl ArchiveWorker {
         stop: Arc<AtomicBool>,
     ) -> io::Result<ArchiveWorker> {
         // Of what is linked, no sources are known.
-        let beside = match sources {
-            SourceCopies::None => dir.archives_beside(),
+        let siblings = match sources {
+            SourceCopies::None => dir.sibling_archives(),
             _ => Vec::new(),
         };
         Ok(ArchiveWorker {
             dir,
             before: None,
-            beside,
+            siblings,
             user,
             sources,
             host: File::open("/")?.into(),
@@ -162,7 +162,7 @@ impl ArchiveWorker {
         let file = match &request.content {
             // Copied even after giving up: it is a page or two, and no other file has them.
             ElfSource::Bytes(bytes) => {
-                self.room_for(bytes.len() as u64)?;
+                self.check_space_for(bytes.len() as u64)?;
                 let image = vdso::with_one_name_each(bytes.clone());
                 let stored = self.dir.archive(&request.name, &image);
                 stored.map_err(|error| error.to_string())?;
@@ -188,7 +188,7 @@ impl ArchiveWorker {
             return Ok((true, None));
         }
         if may_read {
-            self.room_for(metadata.len())?;
+            self.check_space_for(metadata.len())?;
         }
         let (dir, name) = (&self.dir, &request.name);
         let archived = archive_object(dir, name, file, debug.as_ref(), &self.user, &self.stop);
@@ -211,7 +211,7 @@ impl ArchiveWorker {
         debug: Option<&File>,
     ) -> bool {
         let id = section_build_id(file);
-        if id.len() < LEAST_BUILD_ID || of_file.len() > MAX_COPIED_FILE_BYTES {
+        if id.len() < MIN_BUILD_ID || of_file.len() > MAX_COPIED_FILE_BYTES {
             return false;
         }
         let of_debug = debug.and_then(|debug| debug.metadata().ok());
@@ -221,8 +221,8 @@ impl ArchiveWorker {
             bytes: of_file.len(),
             changed: changed.unwrap_or_default(),
         };
-        let mut beside = self.beside.iter();
-        beside.any(|archives| self.dir.link_same_build(archives.as_fd(), name, &build))
+        let mut siblings = self.siblings.iter();
+        siblings.any(|archives| self.dir.link_same_build(archives.as_fd(), name, &build))
     }
 
     fn archive_sources<'a>(
@@ -251,7 +251,7 @@ impl ArchiveWorker {
                 continue;
             };
             let length = file.metadata().map_or(0, |metadata| metadata.len());
-            if self.room_for(length).is_err() {
+            if self.check_space_for(length).is_err() {
                 result.sources_left_out += 1;
             } else if let Ok(bytes) = archive_source(&self.dir, name, &file, &self.stop) {
                 self.spent_bytes += bytes;
@@ -260,7 +260,7 @@ impl ArchiveWorker {
         }
     }
 
-    fn room_for(&self, bytes: u64) -> Result<(), String> {
+    fn check_space_for(&self, bytes: u64) -> Result<(), String> {
         let system = fstatvfs(&self.dir).map_err(|error| error.to_string())?;
         let free = system.blocks_available() * system.fragment_size();
         let most = archive_limit_bytes(self.spent_bytes, free).min(self.max_bytes);

@@ -53,7 +53,7 @@ const MAX_KEPT_ADDRESSES: usize = 10_000;
 /// Most bytes of mappings and functions that are written of one process: readers refuse a `map.xml`
 /// of more than twice this.
 const MAX_MAP_BYTES: u64 = 128 << 20;
-/// From so many on only functions are written in which stacks have a frame.
+/// From that many on only functions are written in which stacks have a frame.
 const MAX_UNUSED_MAP_BYTES: u64 = MAX_MAP_BYTES / 2;
 
 /// Most bytes of the event that ends a mapping or a function, whatever its time and its address.
@@ -534,9 +534,10 @@ impl Collector {
     /// It can't be written.
     pub fn write_block(&mut self, thread: &ThreadStack<'_>, change: &BlockChange) -> Result<()> {
         let event = HeapEvent {
-            kind: match change.freed {
-                true => HeapKind::Freed,
-                false => HeapKind::Allocated,
+            kind: if change.freed {
+                HeapKind::Freed
+            } else {
+                HeapKind::Allocated
             },
             bytes: change.weighted_bytes,
             own_bytes: change.bytes,

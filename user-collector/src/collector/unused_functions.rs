@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use experiment_format::units::Nanos;
 
-/// Frames are kept by blocks of addresses, each of so many bytes (a power of two): a function next
+/// Frames are kept by blocks of addresses, each of that many bytes (a power of two): a function next
 /// to one with a frame counts as used too.
 const BLOCK_BITS: u32 = 8;
 /// Most blocks that are kept of one process, about 1 MiB. Of one with more, all functions count as

@@ -192,9 +192,10 @@ impl WrittenMaps {
         let known: usize = counts.sum();
         self.anchors.insert(address, piece.events.len());
         // Else it has others that overlap what came.
-        let candidates = match known + came.len() == piece.events.len() {
-            true => &came,
-            false => &piece.events,
+        let candidates = if known + came.len() == piece.events.len() {
+            &came
+        } else {
+            &piece.events
         };
         let mut new = Vec::new();
         for position in candidates {

@@ -116,12 +116,12 @@ impl Descriptors {
             directory: self.directory.clone(),
             looked_up: self.looked_up,
         };
-        child.begin_again();
+        child.on_rotation();
         child
     }
 
     /// Begins another experiment, which has no names yet.
-    pub fn begin_again(&mut self) {
+    pub fn on_rotation(&mut self) {
         self.experiment_number += 1;
     }
 
@@ -506,16 +506,15 @@ impl<L: DescriptorLookup> Applied<'_, L> {
             let found = self.look.descriptor(number);
             let found = found.filter(|found| found.starts_with(name.as_bytes()));
             let name: Arc<[u8]> = found.unwrap_or_else(|| name.as_bytes().to_vec()).into();
-            match is_call {
-                true => {
-                    self.descriptors.add(number, Arc::clone(&name), true);
-                    let operation = Operation {
-                        name: Some(name),
-                        ..self.operation(IoKind::Open, number)
-                    };
-                    self.operations.push(operation);
-                }
-                false => self.add_name(number, name, self.end_ns()),
+            if is_call {
+                self.descriptors.add(number, Arc::clone(&name), true);
+                let operation = Operation {
+                    name: Some(name),
+                    ..self.operation(IoKind::Open, number)
+                };
+                self.operations.push(operation);
+            } else {
+                self.add_name(number, name, self.end_ns())
             }
         }
     }

@@ -102,9 +102,10 @@ impl<'a> CodeSources<'a> {
     fn find(&self, wanted: &WantedCode) -> Found<'a> {
         match (wanted.dump_offset, self.dump, self.memory) {
             (Some(offset), Some((dump, written)), _) => {
-                match offset.saturating_add(wanted.size) > written {
-                    true => Found::Later,
-                    false => Found::At(dump, offset),
+                if offset.saturating_add(wanted.size) > written {
+                    Found::Later
+                } else {
+                    Found::At(dump, offset)
                 }
             }
             (None, _, Some(memory)) => {
@@ -205,9 +206,10 @@ impl ProcessCode {
             process: Arc::clone(&self.reads),
             answers: self.answers.0.clone(),
         };
-        let requested = match self.reading_bytes >= MAX_READING_BYTES {
-            true => Err(RequestRefusal::Busy),
-            false => self.reader.request(request),
+        let requested = if self.reading_bytes >= MAX_READING_BYTES {
+            Err(RequestRefusal::Busy)
+        } else {
+            self.reader.request(request)
         };
         match requested {
             Ok(()) => {

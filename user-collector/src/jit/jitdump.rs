@@ -181,7 +181,7 @@ impl JitDump {
         }
     }
 
-    /// Starts again with the file's header. The count of bad records goes on.
+    /// Starts again with the file's header. The count of bad records continues.
     pub fn restart(&mut self) {
         *self = JitDump {
             bad: self.bad,
@@ -464,9 +464,9 @@ pub(super) mod tests {
                 if rest.is_empty() {
                     break;
                 }
-                let (piece, behind) = rest.split_at((*cut).min(rest.len()));
+                let (piece, after) = rest.split_at((*cut).min(rest.len()));
                 pieces.push(piece);
-                rest = behind;
+                rest = after;
             }
             let (records, end, bad) = all(&pieces);
             prop_assert_eq!(records, EXAMPLE);

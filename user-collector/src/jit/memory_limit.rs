@@ -24,7 +24,7 @@ impl JitMemory {
     }
 }
 
-/// Most bytes that are read in last rounds besides what each may read: some seconds, in which other
+/// Most bytes that are read in last rounds in addition to what each may read: some seconds, in which other
 /// processes wait, all together.
 const MAX_LAST_BYTES: u64 = 512 << 20;
 

@@ -52,7 +52,7 @@ impl PerfMap {
         }
     }
 
-    /// Starts again with the beginning of the file. The count of bad lines goes on.
+    /// Starts again with the beginning of the file. The count of bad lines continues.
     pub fn restart(&mut self) {
         self.line.clear();
     }
@@ -182,19 +182,16 @@ mod tests {
         ) {
             let text: String = entries
                 .iter()
-                .map(|(address, size, name)| match prefixed {
-                    true => format!("{address:#x} {size:#018x} {name}\n"),
-                    false => format!("{address:x} {size:x} {name}\n"),
-                })
+                .map(|(address, size, name)| if prefixed { format!("{address:#x} {size:#018x} {name}\n") } else { format!("{address:x} {size:x} {name}\n") })
                 .collect();
             let (mut rest, mut pieces) = (text.as_bytes(), Vec::new());
             for cut in cuts.iter().cycle() {
                 if rest.is_empty() {
                     break;
                 }
-                let (piece, behind) = rest.split_at((*cut).min(rest.len()));
+                let (piece, after) = rest.split_at((*cut).min(rest.len()));
                 pieces.push(piece);
-                rest = behind;
+                rest = after;
             }
             let (read, bad) = all(&pieces);
             prop_assert_eq!(read, entries);

@@ -191,9 +191,10 @@ impl ProcessFiles {
             return Ok(Arc::clone(held));
         }
         let dirs = ProcessDirs::open(ProcDir::open(self.pid)?)?;
-        match dirs.start_ticks()? == self.start_ticks {
-            true => Ok(Arc::new(dirs)),
-            false => Err(io::ErrorKind::NotFound.into()),
+        if dirs.start_ticks()? == self.start_ticks {
+            Ok(Arc::new(dirs))
+        } else {
+            Err(io::ErrorKind::NotFound.into())
         }
     }
 

@@ -113,7 +113,7 @@ pub struct JitWatch {
     start_ns: Nanos,
     /// A time before which nothing was written of what is read now.
     since_ns: Nanos,
-    next_look_ns: Nanos,
+    next_check_ns: Nanos,
     /// The look-ups that were left out since the last one.
     left_out: u32,
 }
@@ -174,7 +174,7 @@ impl JitWatch {
             refusal: None,
             start_ns,
             since_ns: start_ns,
-            next_look_ns: Nanos::ZERO,
+            next_check_ns: Nanos::ZERO,
             left_out: 0,
         }
     }
@@ -196,7 +196,7 @@ impl JitWatch {
                 self.growing = None;
                 self.counts.bad += self.format.bad();
                 self.format = Format::JitDump(JitDump::default());
-                (self.next_look_ns, self.left_out) = (Nanos::ZERO, MAX_LEFT_OUT);
+                (self.next_check_ns, self.left_out) = (Nanos::ZERO, MAX_LEFT_OUT);
             }
         }
         self.functions.clear(at_ns, start, end)
@@ -300,13 +300,13 @@ impl JitWatch {
     /// Reads what was written since the last call. To be called once a round; `now_ns` must not
     /// decrease. `mapped` are the mappings of the process for execution.
     pub fn poll(&mut self, now_ns: Nanos, mapped: &[Mapping]) -> Vec<JitChange> {
-        if now_ns >= self.next_look_ns
+        if now_ns >= self.next_check_ns
             && self.left_out < MAX_LEFT_OUT
             && self.growing.is_none()
             && !mapped.iter().any(|mapping| is_anonymous(&mapping.file))
         {
             self.left_out += 1;
-            self.next_look_ns = now_ns.saturating_add(SECOND_NS);
+            self.next_check_ns = now_ns.saturating_add(SECOND_NS);
         }
         self.round(now_ns, MAX_ROUND_BYTES)
     }
@@ -314,7 +314,7 @@ impl JitWatch {
     /// Reads what is left, up to a limit. For the process's exit, before or after it, and for the
     /// end of the run.
     pub fn last_poll(&mut self, now_ns: Nanos) -> Vec<JitChange> {
-        self.next_look_ns = Nanos::ZERO;
+        self.next_check_ns = Nanos::ZERO;
         let mut changes = self.round(now_ns, MAX_LAST_ROUND_BYTES);
         let more = self.last_bytes.take(self.counts().unread);
         if more > 0 {
@@ -452,8 +452,8 @@ impl JitWatch {
         max_bytes: u64,
         changes: &mut Vec<JitChange>,
     ) -> Result<(), JitRefusal> {
-        if now_ns >= self.next_look_ns {
-            self.next_look_ns = now_ns.saturating_add(SECOND_NS);
+        if now_ns >= self.next_check_ns {
+            self.next_check_ns = now_ns.saturating_add(SECOND_NS);
             self.look()?;
         }
         self.restart_if_rewritten()?;

@@ -10,7 +10,7 @@
 //! before it. Its stack is kept for it ([`Join::keep`]).
 //!
 //! A stack may be announced before it is known, because it has to be unwound first and the table
-//! for that is not ready. Records go on waiting for it, also when the thread has exited.
+//! for that is not ready. Records continue waiting for it, also when the thread has exited.
 //!
 //! Records whose return to user mode never comes, because the thread exits or recording stops, are
 //! returned without a user stack, and counted.
@@ -219,9 +219,10 @@ impl<W, S> Join<W, S> {
         } = key;
         let of_thread = self.known(series);
         let lives = of_thread.is_some_and(|returns| returns.id == series_id);
-        let returns = match lives {
-            true => self.known(series),
-            false => self.ended.get_mut(&series_id),
+        let returns = if lives {
+            self.known(series)
+        } else {
+            self.ended.get_mut(&series_id)
         };
         let Some(returns) = returns else {
             return Vec::new();
@@ -294,7 +295,7 @@ impl<W, S> Join<W, S> {
     }
 
     /// Sets the counts to zero, after [`Join::close`].
-    pub fn begin_again(&mut self) {
+    pub fn on_rotation(&mut self) {
         self.counts = JoinCounts::default();
     }
 
@@ -432,7 +433,7 @@ mod tests {
         assert_eq!(announced(&mut join, (Tid(7), 0), 1, "poll"), "");
         assert_eq!(shown(join.recorded((Tid(7), 3), 1, Ticks(2), "a")), "");
         assert_eq!(shown(join.close()), "a:?");
-        join.begin_again();
+        join.on_rotation();
         assert_eq!(join.counts(), JoinCounts::default());
         assert_eq!(
             shown(join.recorded((Tid(7), 0), 1, Ticks(2), "b")),

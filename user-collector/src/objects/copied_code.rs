@@ -20,7 +20,7 @@ use crate::space::{MappedFile, Mapping};
 const PAGE_BYTES: u64 = 4096;
 /// Most pages of a mapping that are compared, at equal distances.
 const MAX_COMPARED_PAGES: u64 = 64;
-/// The part of the compared pages that has to be equal, as one of so many: programs patch some of
+/// The part of the compared pages that has to be equal, as one of that many: programs patch some of
 /// their code.
 const EQUAL_PART: (u64, u64) = (7, 8);
 
@@ -54,11 +54,11 @@ pub fn copied_code(proc: &Path, pid: Pid, ranges: &[MappedRange]) -> Vec<CopiedC
     let Ok(memory) = File::open(memory) else {
         return Vec::new();
     };
-    let found = surrounded(ranges).filter_map(|(range, beside)| {
-        let opened = open(proc, pid, &beside).ok()?;
+    let found = surrounded(ranges).filter_map(|(range, neighbour)| {
+        let opened = open(proc, pid, &neighbour).ok()?;
         let elf = ElfFile::read(&opened.file, ElfLimits::PROGRAM).ok()?;
         let segments = load_segments(&elf).ok()?;
-        let (mapping, code_end) = file_mapping(range, &beside, &segments)?;
+        let (mapping, code_end) = file_mapping(range, &neighbour, &segments)?;
         is_copy(&memory, &opened.file, &mapping, code_end).then_some(CopiedCode {
             range_start: range.start,
             mapping,
@@ -79,13 +79,13 @@ fn surrounded(ranges: &[MappedRange]) -> impl Iterator<Item = (&MappedRange, Map
         let (file, offset) = below.file.as_ref()?;
         let (other, _) = above.file.as_ref()?;
         (file == other).then(|| {
-            let beside = Mapping {
+            let neighbour = Mapping {
                 start: below.start,
                 end: below.end,
                 offset: *offset,
                 file: Arc::clone(file),
             };
-            (range, beside)
+            (range, neighbour)
         })
     })
 }
@@ -94,11 +94,11 @@ fn surrounded(ranges: &[MappedRange]) -> impl Iterator<Item = (&MappedRange, Map
 /// it, in whole pages, and where the code in it ends.
 fn file_mapping(
     range: &MappedRange,
-    beside: &Mapping,
+    neighbour: &Mapping,
     segments: &[LoadSegment],
 ) -> Option<(Mapping, u64)> {
-    let address = |segment: &LoadSegment| segment.address_of(beside.offset);
-    let bias = beside
+    let address = |segment: &LoadSegment| segment.address_of(neighbour.offset);
+    let bias = neighbour
         .start
         .wrapping_sub(segments.iter().find_map(address)?);
     let mut code = segments.iter().filter(|segment| segment.executable);
@@ -111,7 +111,7 @@ fn file_mapping(
             start,
             end: range.end.min(code_end.next_multiple_of(PAGE_BYTES)),
             offset: offsets.start + (start - first),
-            file: Arc::clone(&beside.file),
+            file: Arc::clone(&neighbour.file),
         };
         (start < mapping.end).then_some((mapping, code_end))
     })
@@ -181,18 +181,18 @@ mod tests {
         ];
         let found: Vec<_> = surrounded(&ranges).collect();
         assert_eq!(found.len(), 1);
-        let (between, beside) = &found[0];
+        let (between, neighbour) = &found[0];
         // The segment is linked for another page than its offset, and ends within the range.
         let segments = [
             segment(0, 0x800, 0x40_0000, false),
             segment(0x1000, 0x1800, 0x40_1000, true),
         ];
-        let (mapping, code_end) = file_mapping(between, beside, &segments).unwrap();
+        let (mapping, code_end) = file_mapping(between, neighbour, &segments).unwrap();
         assert_eq!(
             (mapping.start, mapping.end, mapping.offset, code_end),
             (0x1_1000, 0x1_3000, 0x1000, 0x1_2800)
         );
-        assert!(file_mapping(between, beside, &segments[..1]).is_none());
+        assert!(file_mapping(between, neighbour, &segments[..1]).is_none());
     }
 
     #[test]

@@ -173,9 +173,10 @@ impl LoadObjects {
             Some(known) => {
                 let unchanged = known.modified_ns == file.modified_ns;
                 let has_build_id = !mapping.file.build_id.is_empty();
-                match known.inode as u32 == inode {
-                    true => unchanged || has_build_id,
-                    false => unchanged && has_build_id && known.device != file.device,
+                if known.inode as u32 == inode {
+                    unchanged || has_build_id
+                } else {
+                    unchanged && has_build_id && known.device != file.device
                 }
             }
             // The file could not be opened.
@@ -269,9 +270,10 @@ impl LoadObjects {
                     counts.cached += u64::from(info.from_cache);
                     counts.text_bytes += info.summary.text;
                     counts.table_bytes += info.table.bytes() as u64;
-                    object.table = match info.table.rows().is_empty() {
-                        true => UnwindTableState::None,
-                        false => UnwindTableState::Ready(Arc::new(info)),
+                    object.table = if info.table.rows().is_empty() {
+                        UnwindTableState::None
+                    } else {
+                        UnwindTableState::Ready(Arc::new(info))
                     };
                 }
                 Err(error) => {

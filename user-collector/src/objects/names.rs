@@ -97,9 +97,9 @@ fn safe(path: &[u8]) -> String {
     if name.starts_with('<') {
         name.replace_range(..1, "\\x3C");
     }
-    let mut behind = name.chars();
-    behind.next();
-    if behind.as_str().starts_with("Unresolvable") {
+    let mut after = name.chars();
+    after.next();
+    if after.as_str().starts_with("Unresolvable") {
         name.insert(0, '_');
     }
     if name.len() > MAX_NAME_BYTES {

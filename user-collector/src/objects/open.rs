@@ -1,4 +1,4 @@
-//! The file behind a mapping.
+//! The file after a mapping.
 //!
 //! A path is only the file's name when it was mapped. By now the file may be deleted, replaced by
 //! an update, or only be visible inside a container. So it is looked for in three ways, and the
@@ -59,7 +59,7 @@ pub enum FoundBy {
     Path,
 }
 
-/// The file behind a mapping.
+/// The file after a mapping.
 #[derive(Debug)]
 pub struct OpenedFile {
     /// Open for reading.
@@ -175,7 +175,7 @@ impl OpenError {
     }
 }
 
-/// Opens the file behind a mapping of a process. `proc` is where procfs is mounted: `/proc`.
+/// Opens the file after a mapping of a process. `proc` is where procfs is mounted: `/proc`.
 ///
 /// Reads only what is needed to find the file's build id. The device of [`MappedFile::identity`] is
 /// that of `st_dev` (`makedev`); the generation is not compared.

@@ -454,7 +454,7 @@ mod tests {
 
     #[test]
     fn small_files_come_first() {
-        let (go_on, wait) = channel::<()>();
+        let (proceed, wait) = channel::<()>();
         let mut builder = TableBuilder::start_with(move |_, _| {
             let _ = wait.recv();
             Ok(empty())
@@ -463,7 +463,7 @@ mod tests {
         for (id, size) in [(1, 0), (2, 300), (3, 100), (4, 200), (5, 100)] {
             builder.request(ObjectId(id), ElfSource::Bytes(vec![0; size]));
         }
-        drop(go_on);
+        drop(proceed);
         let order: Vec<u32> = results(&mut builder, 5)
             .iter()
             .map(|built| built.id.0)

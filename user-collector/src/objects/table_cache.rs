@@ -23,7 +23,7 @@ use crate::unwind::{FrameInfo, TableSummary, UnwindRules, UnwindSections, Unwind
 /// Most bytes of all tables together.
 const MAX_CACHE_BYTES: u64 = 256 << 20;
 
-/// Bytes that are kept when there are more, so that there is room for new tables.
+/// Bytes that are kept when there are more, so that there is space for new tables.
 const KEPT_CACHE_BYTES: u64 = MAX_CACHE_BYTES / 4 * 3;
 
 /// Smallest frame information whose table is kept, bytes. Building a table takes about 20 ms for
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_and_the_cure() {
+    fn what_is_refused_and_the_hint() {
         let parent = tempfile::tempdir().unwrap();
         let at = |name: &str| parent.path().join(name);
         let error = |path: &Path| open(path).unwrap_err().to_string();

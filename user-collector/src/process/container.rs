@@ -189,12 +189,12 @@ fn is_id(text: &str) -> bool {
 fn unescaped(name: &str) -> String {
     let mut out = Vec::new();
     let mut rest = name.as_bytes();
-    while let Some((first, behind)) = rest.split_first() {
+    while let Some((first, after)) = rest.split_first() {
         let byte = rest
             .strip_prefix(b"\\x")
             .and_then(|digits| std::str::from_utf8(digits.get(..2)?).ok())
             .and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        rest = if byte.is_some() { &rest[4..] } else { behind };
+        rest = if byte.is_some() { &rest[4..] } else { after };
         out.push(byte.unwrap_or(*first));
     }
     String::from_utf8_lossy(&out).into_owned()

@@ -115,9 +115,10 @@ impl Lineages {
             self.processes.remove(&pid);
             return;
         };
-        let (letter, count) = match combined {
-            false => ('f', &mut parent.forks),
-            true => ('c', &mut parent.combos),
+        let (letter, count) = if combined {
+            ('c', &mut parent.combos)
+        } else {
+            ('f', &mut parent.forks)
         };
         *count = count.saturating_add(1);
         let lineage = step(parent.lineage.as_deref(), letter, *count);
@@ -131,7 +132,7 @@ impl Lineages {
             return;
         };
         if process.expects_exec {
-            // Its count of forks goes on.
+            // Its count of forks continues.
             process.expects_exec = false;
         } else {
             // The count is 1: after a successful exec there is another program.

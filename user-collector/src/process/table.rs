@@ -48,7 +48,7 @@ pub struct ProcessTable {
     by_pid: FxHashMap<Pid, ProcessInfo>,
     /// Processes whose pid another one has by now, with the time since when: records of what they
     /// did may still come.
-    former: FxHashMap<ProcessInstance, (Nanos, ProcessInfo)>,
+    previous: FxHashMap<ProcessInstance, (Nanos, ProcessInfo)>,
     last_instance_number: u64,
 }
 
@@ -75,8 +75,8 @@ impl ProcessTable {
             exited_ns: None,
             expects_executable: false,
         };
-        if let Some(former) = self.by_pid.insert(pid, process) {
-            self.former.insert(former.instance, (time_ns, former));
+        if let Some(previous) = self.by_pid.insert(pid, process) {
+            self.previous.insert(previous.instance, (time_ns, previous));
         }
     }
 
@@ -137,10 +137,10 @@ impl ProcessTable {
     #[must_use]
     pub fn instance(&self, instance: ProcessInstance) -> Option<&ProcessInfo> {
         let holder = self.by_pid.get(&instance.pid());
-        let former = || self.former.get(&instance).map(|(_, process)| process);
+        let previous = || self.previous.get(&instance).map(|(_, process)| process);
         holder
             .filter(|process| process.instance == instance)
-            .or_else(former)
+            .or_else(previous)
     }
 
     /// Returns the number of processes in the table.
@@ -156,7 +156,7 @@ impl ProcessTable {
     }
 
     /// Evicts processes that exited before `time_ns` and are not `still_there`: a process whose
-    /// leading thread exited first goes on in its other threads.
+    /// leading thread exited first continues in its other threads.
     pub fn evict_exited(&mut self, time_ns: Nanos, mut still_there: impl FnMut(Pid) -> bool) {
         self.by_pid.retain(|pid, process| {
             process
@@ -164,7 +164,8 @@ impl ProcessTable {
                 .is_none_or(|exited_ns| exited_ns >= time_ns)
                 || still_there(*pid)
         });
-        self.former.retain(|_, (since_ns, _)| *since_ns >= time_ns);
+        self.previous
+            .retain(|_, (since_ns, _)| *since_ns >= time_ns);
     }
 
     fn known(&mut self, pid: Pid) -> &mut ProcessInfo {
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_former_holder_of_a_number_has_its_name_until_it_is_evicted() {
+    fn a_previous_holder_of_a_number_has_its_name_until_it_is_evicted() {
         let mut table = replay("7?bash 9+7 9!true 9- 9+7 9!cat");
         let name = |table: &ProcessTable, instance_number| {
             let process = table.instance(ProcessInstance::new(Pid(9), instance_number))?;

@@ -134,7 +134,7 @@ impl ProcessTracker {
     }
 
     /// Begins another experiment, in which no process has done anything yet.
-    pub fn begin_again(&mut self) {
+    pub fn on_rotation(&mut self) {
         for process in self.tracked.values_mut() {
             process.first = None;
             process.ticked = false;

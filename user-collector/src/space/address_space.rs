@@ -131,7 +131,7 @@ impl AddressSpace {
     }
 
     /// Begins the changes of another experiment: with what is mapped at that time.
-    fn begin_again(&mut self, at_ns: Nanos) {
+    fn on_rotation(&mut self, at_ns: Nanos) {
         self.complete = false;
         self.keep_present(at_ns);
     }
@@ -173,9 +173,10 @@ impl AddressSpace {
         }
         let ends = matches!(event, MappingEvent::Unmap(_));
         let (last, ended) = self.last;
-        let at_ns = match at_ns <= last && ends != ended {
-            true => last + Nanos(1),
-            false => at_ns.max(last),
+        let at_ns = if at_ns <= last && ends != ended {
+            last + Nanos(1)
+        } else {
+            at_ns.max(last)
         };
         self.last = (at_ns, ends);
         self.add_change(at_ns, event);
@@ -225,9 +226,9 @@ impl AddressSpaces {
     }
 
     /// Begins another experiment: the changes of all spaces begin with what is mapped now.
-    pub fn begin_again(&mut self, at_ns: Nanos) {
+    pub fn on_rotation(&mut self, at_ns: Nanos) {
         let spaces = self.by_pid.values_mut();
-        spaces.for_each(|space| space.begin_again(at_ns));
+        spaces.for_each(|space| space.on_rotation(at_ns));
     }
 
     /// Notes that `pid` executes another program: all its mappings end.
@@ -277,21 +278,21 @@ impl AddressSpaces {
         }
     }
 
-    /// Adds mappings of `pid` that were read after `looked_ns`, because code ran at `ran_ns` where
+    /// Adds mappings of `pid` that were read after `checked_ns`, because code ran at `ran_ns` where
     /// no mapping was known. Mappings that events have reported stay; new ones begin at `ran_ns`.
     /// Returns whether any is new.
     pub fn discovered(
         &mut self,
         pid: Pid,
         found: impl IntoIterator<Item = Mapping>,
-        looked_ns: Nanos,
+        checked_ns: Nanos,
         ran_ns: Nanos,
     ) -> bool {
         let Some(space) = self.by_pid.get_mut(&pid) else {
             return false;
         };
         // They may be mappings of the program before.
-        if looked_ns <= space.since_ns {
+        if checked_ns <= space.since_ns {
             return false;
         }
         let mut new_found = false;

@@ -139,9 +139,10 @@ impl GoRows<'_, '_> {
             self.heights += 1;
         }
         // Each height is a row, unless the rules have run out.
-        match self.heights > MAX_ROWS {
-            true => Err(UnwindError::TooManyRows),
-            false => Ok(end),
+        if self.heights > MAX_ROWS {
+            Err(UnwindError::TooManyRows)
+        } else {
+            Ok(end)
         }
     }
 
@@ -222,9 +223,10 @@ impl GoRows<'_, '_> {
                     away = set.aligns || !away;
                     framed |= fp != FramePointer::Same;
                 }
-                let rule = match away && (!framed || height.bytes >= SAVED) {
-                    true => BY_FRAME_POINTER,
-                    false => above(height.bytes, fp, CALLED),
+                let rule = if away && (!framed || height.bytes >= SAVED) {
+                    BY_FRAME_POINTER
+                } else {
+                    above(height.bytes, fp, CALLED)
                 };
                 self.row(pc, rule)?;
                 let next_set = sets.peek().map(|set| pcs.start + set.after as u64);

@@ -20,7 +20,7 @@ const PLT_TAIL: &[u8] = &[0x2a, 0x33, 0x24, 0x22];
 const LIT10: u8 = 0x3a;
 const LIT11: u8 = 0x3b;
 
-/// Room for the rules of one row. gimli's own has 192 registers, which are copied whenever a
+/// Space for the rules of one row. gimli's own has 192 registers, which are copied whenever a
 /// hostile program says so; the ABI has 49 general and vector registers.
 pub(super) struct Storage;
 

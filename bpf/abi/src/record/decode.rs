@@ -59,7 +59,7 @@ pub enum RecordError {
     /// The path of a file ends in an unknown way.
     #[error("{0} is not an end of a path")]
     PathEnd(u16),
-    /// A stack copy has no room for its registers.
+    /// A stack copy has no space for its registers.
     #[error("a stack copy of {words} words has no registers")]
     StackCopy {
         /// Its words, after the frames that were unwound.
@@ -105,7 +105,7 @@ impl Record {
         let mut rest = Bytes(bytes);
         let raw: HeaderLayout = rest.take()?;
         let kind = RecordKind::try_from(raw.kind).map_err(|_| RecordError::Kind(raw.kind))?;
-        if usize::from(raw.frames) > most_frames(kind) {
+        if usize::from(raw.frames) > max_frames(kind) {
             return Err(RecordError::Frames {
                 kind,
                 frames: raw.frames,
@@ -199,7 +199,7 @@ impl Record {
 }
 
 /// Returns the most frames, or words, that a record of a kind has.
-fn most_frames(kind: RecordKind) -> usize {
+fn max_frames(kind: RecordKind) -> usize {
     match kind {
         RecordKind::TickUser
         | RecordKind::TickKernel
@@ -242,7 +242,7 @@ impl Bytes<'_> {
         Ok(words.iter().map(|word| u64::from_ne_bytes(*word)).collect())
     }
 
-    /// Returns the first bytes of so many words.
+    /// Returns the first bytes of that many words.
     fn bytes(&mut self, words: u16, count: u16) -> Result<Box<[u8]>, RecordError> {
         let words = self.words(words)?;
         let bytes = words.iter().flat_map(|word| word.to_ne_bytes());

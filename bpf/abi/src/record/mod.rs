@@ -112,7 +112,7 @@ pub struct TickRecord {
     pub stack: KernelStack,
 }
 
-/// What is known of an off-CPU interval beside its state.
+/// What is known of an off-CPU interval in addition to its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, num_enum::TryFromPrimitive)]
 #[repr(u8)]
 pub enum OffCpuDetail {
@@ -201,7 +201,7 @@ pub struct ThreadRecord {
 pub struct UserReturnRecord {
     /// When and where, which thread, and the number.
     pub header: RecordHeader,
-    /// The address at which it goes on in user mode.
+    /// The address at which it continues in user mode.
     pub ip: u64,
     /// Its stack pointer there.
     pub sp: u64,

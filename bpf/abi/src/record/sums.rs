@@ -79,7 +79,7 @@ sums! {
     /// What the BPF programs have counted on a CPU since it was first recorded.
     ///
     /// `user + kernel + idle + stolen` boundaries are the time recorded; of them `unsent` were left
-    /// out by request, and `lost` found no room.
+    /// out by request, and `lost` found no space.
     CpuCounts {
         /// Boundaries in user mode.
         user,
@@ -110,13 +110,13 @@ sums! {
         raced_look_ups,
         /// Lock waits that found the ring full.
         lock_waits_lost,
-        /// Lock waits that were not sent, since so many were in the same second.
+        /// Lock waits that were not sent, since that many were in the same second.
         lock_waits_skipped,
         /// Their time.
         lock_waits_skipped_ns,
         /// Traced system calls that found the ring full.
         io_calls_lost,
-        /// Changes of blocks that found the ring full, or no room among the blocks that are kept.
+        /// Changes of blocks that found the ring full, or no space among the blocks that are kept.
         blocks_lost,
         /// What the programs took at context switches, ticks and returns to user mode, nanoseconds.
         programs_ns,

@@ -29,7 +29,7 @@ pub use native::unwind;
 pub enum UnwindEnd {
     /// At the thread's first function.
     Complete = 1,
-    /// There was no room for more frames.
+    /// There was no space for more frames.
     DepthLimit = 2,
     /// No code is known to be mapped at the pc.
     NoMapping = 3,

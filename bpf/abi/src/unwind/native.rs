@@ -240,7 +240,7 @@ impl<F: FnMut(u64) -> UnwindBy, R: FnMut(u64) -> Option<u64>> Unwinding<F, R> {
         end
     }
 
-    /// Goes on with the last scan where the caller that it found has led nowhere.
+    /// Continues with the last scan where the caller that it found has led nowhere.
     fn scan_again(&mut self, end: &mut u32, frames: &mut Vec<u64>) {
         let Some(scanned) = self.scanned else { return };
         // SAFETY: all are valid for the call, which keeps no pointer.

@@ -82,7 +82,7 @@ fn something_is_added_behind_a_deref() {
         .ends(&[0x123, 0xe00], UnwindEnd::Complete);
 }
 
-/// An entry of the PLT pushes at its byte 6, and is behind that from byte 11 on.
+/// An entry of the PLT pushes at its byte 6, and is after that from byte 11 on.
 #[test]
 fn both_halves_of_the_plt() {
     let plt = Drawn {
@@ -228,7 +228,7 @@ fn a_lost_frame_pointer_that_is_needed() {
 /// gcc's prologue that realigns uses r10, which functions do not save; r12 is saved by a function
 /// that changes it.
 #[test]
-fn other_registers_are_the_innermost_frames() {
+fn other_registers_belong_to_innermost_frames() {
     let drawing = |register| {
         Drawing::new()
             .register(register, 0x7020)
@@ -372,7 +372,7 @@ fn a_trampoline_without_a_frame_pointer() {
     drawing.ends(&[0x200, 0xe00], UnwindEnd::Complete);
 }
 
-/// Go's `runtime.mcall`: `call *%r12; pop %rax; jmp`, since 1.22 with a `nop` behind the call.
+/// Go's `runtime.mcall`: `call *%r12; pop %rax; jmp`, since 1.22 with a `nop` after the call.
 #[test]
 fn go_switches_stacks() {
     for word in [0xe958_d4ff_u64, 0xe9_5890_d4ff] {

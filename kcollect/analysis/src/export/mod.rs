@@ -109,7 +109,7 @@ impl ExportFormat {
     /// Writes ticks in this format. `name` is that of the experiment.
     ///
     /// # Errors
-    /// When writing fails, or the format has no room for so many ticks.
+    /// When writing fails, or the format has no space for that many ticks.
     pub fn write(
         self,
         selected: &Selected<'_>,
@@ -146,7 +146,7 @@ pub struct ExportOptions {
     pub file: Option<PathBuf>,
 }
 
-/// Selects the ticks that pass a filter, and reports what the model lacks.
+/// Selects the ticks that pass a filter, and reports what the model does not have.
 ///
 /// # Errors
 /// When no tick passes: an empty file would look like an idle machine.

@@ -13,9 +13,10 @@ use crate::model::{Model, ProcessInfo};
 /// When nothing passes it.
 pub fn require(models: &[&Model], filter: &Filter) -> Result<(), Failure> {
     let all = *filter == Filter::default();
-    match all || models.iter().any(|model| leaves_something(model, filter)) {
-        true => Ok(()),
-        false => Err(nothing_passes(models, filter)),
+    if all || models.iter().any(|model| leaves_something(model, filter)) {
+        Ok(())
+    } else {
+        Err(nothing_passes(models, filter))
     }
 }
 
@@ -78,9 +79,10 @@ pub fn nothing_passes(models: &[&Model], filter: &Filter) -> Failure {
             let names = processes().map(|process| process.name.as_str());
             let near = nearest(names.filter(|name| !name.is_empty()), pattern.text());
             let near: Vec<_> = near.iter().map(|name| printable(name.as_bytes())).collect();
-            let near = match near.is_empty() {
-                true => String::new(),
-                false => format!("similar names are {}; ", near.join(", ")),
+            let near = if near.is_empty() {
+                String::new()
+            } else {
+                format!("similar names are {}; ", near.join(", "))
             };
             Failure::new(
                 ExitKind::Empty,

@@ -138,9 +138,10 @@ impl Tree {
             }
             path.reverse();
             // Writing to a String cannot fail.
-            let _ = match both {
-                true => writeln!(lines, "{} {} {}", path.join(";"), own[0], own[1]),
-                false => writeln!(lines, "{} {}", path.join(";"), own[1]),
+            let _ = if both {
+                writeln!(lines, "{} {} {}", path.join(";"), own[0], own[1])
+            } else {
+                writeln!(lines, "{} {}", path.join(";"), own[1])
             };
         }
         lines

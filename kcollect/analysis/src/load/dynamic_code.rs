@@ -1,4 +1,4 @@
-//! The machine code of JIT functions, which experiments have beside their names (`dyntext`).
+//! The machine code of JIT functions, which experiments have next to their names (`dyntext`).
 //!
 //! A function may have been compiled several times: in each process of a program, and again by a
 //! compiler that optimises it. Reports add all of them up under one name, so one has to be chosen.

@@ -21,7 +21,7 @@ const MAX_TEXT_BYTES: u64 = 64 << 20;
 const DIRECTORIES: [&str; 2] = ["/boot", "/usr/lib/debug/boot"];
 /// Where debug files are found by build id.
 const BY_BUILD_ID: &str = "/usr/lib/debug/.build-id";
-/// The largest function, bytes: what is farther behind a symbol is not its code.
+/// The largest function, bytes: what is farther after a symbol is not its code.
 const MAX_FUNCTION_BYTES: u64 = 1 << 20;
 
 /// The kernel's functions at the addresses of a recording.
@@ -70,7 +70,7 @@ impl KernelNames {
         Some(KernelNames { functions, start })
     }
 
-    /// Returns the name of the function at an address, and how far behind the kernel's first
+    /// Returns the name of the function at an address, and how far after the kernel's first
     /// function it begins.
     pub(super) fn find(&self, address: u64) -> Option<(&str, u64)> {
         let after = self
@@ -80,12 +80,12 @@ impl KernelNames {
         // Of aliases the first in the table.
         let first = self.functions.partition_point(|(other, _)| other < begin);
         let (begin, name) = self.functions.get(first)?;
-        // Behind the last function there are modules.
+        // After the last function there are modules.
         let inside = after < self.functions.len() && address - begin < MAX_FUNCTION_BYTES;
         inside.then(|| (&**name, begin - self.start))
     }
 
-    /// Returns how far behind the kernel's first function an address is.
+    /// Returns how far after the kernel's first function an address is.
     pub(super) fn offset(&self, address: u64) -> u64 {
         address - self.start
     }

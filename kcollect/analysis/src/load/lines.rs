@@ -30,7 +30,7 @@ use crate::symbol::{
     SearchPaths, SymbolError, Symboliser, UnnamedCode, demangle,
 };
 
-/// The places where files are looked for beside experiments and their own paths.
+/// The places where files are looked for next to experiments and their own paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LookupPaths {
     /// Replacements of path prefixes.
@@ -41,7 +41,7 @@ pub struct LookupPaths {
     pub debuginfod: DebuginfodUse,
     /// The most bytes of debug information that are read of a load object; one with more has no
     /// lines. None: as many as can be read.
-    pub most_debug_bytes: Option<u64>,
+    pub max_debug_bytes: Option<u64>,
 }
 
 impl LookupPaths {
@@ -53,7 +53,7 @@ impl LookupPaths {
     }
 }
 
-/// The files behind a model's load objects, looked up when they are needed.
+/// The files after a model's load objects, looked up when they are needed.
 pub struct SymbolFiles<'a> {
     model: &'a Model,
     /// One symboliser for each founder.
@@ -77,7 +77,7 @@ impl<'a> SymbolFiles<'a> {
             search.maps.clone_from(&lookup.maps);
             search.directories.clone_from(&lookup.directories);
             search.debuginfod = DebuginfodClient::of_process(lookup.debuginfod);
-            search.most_debug_bytes = lookup.most_debug_bytes;
+            search.max_debug_bytes = lookup.max_debug_bytes;
             (founder, Symboliser::new(search))
         };
         let places: Vec<_> = founders.into_iter().map(place).collect();

@@ -48,7 +48,7 @@ impl LiveMemory {
             _ if record.address == 0 => {}
             HeapKind::Allocated => self.allocate(packet, record),
             HeapKind::Reallocated => {
-                self.free(record.former);
+                self.free(record.old_address);
                 self.allocate(packet, record);
             }
             HeapKind::Mapped => {
@@ -120,7 +120,7 @@ mod tests {
             kind,
             bytes,
             address,
-            former: 0,
+            old_address: 0,
             own_bytes: bytes,
             weight: WEIGHT_OF_ONE,
         }

@@ -394,9 +394,10 @@ impl Loader {
     /// Warns of what is missing. Of an experiment that is not closed it may not be written yet, and
     /// is not left out here.
     fn warn_of_missing(&mut self, is_closed: bool, warning: String) {
-        match is_closed {
-            true => self.model.leave_out(warning),
-            false => self.model.warnings.push(warning),
+        if is_closed {
+            self.model.leave_out(warning)
+        } else {
+            self.model.warnings.push(warning)
         }
     }
 

@@ -53,9 +53,9 @@ fn members(group: &Path) -> Result<Vec<PathBuf>, Failure> {
     let members: Vec<_> = lines
         .filter(|line| !line.is_empty() && !line.starts_with(GROUP_HEADING))
         .map(|line| {
-            let beside = base.join(line);
-            if beside.exists() {
-                beside
+            let sibling = base.join(line);
+            if sibling.exists() {
+                sibling
             } else {
                 PathBuf::from(line)
             }

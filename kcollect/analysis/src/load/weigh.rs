@@ -189,7 +189,7 @@ impl ExactCells {
 
     fn parse(bytes: &[u8], tick_ns: Nanos) -> ExactCells {
         let mut all = ExactCells::default();
-        let least_ns = tick_ns.0.saturating_mul(MIN_TICKS).max(1);
+        let min_ns = tick_ns.0.saturating_mul(MIN_TICKS).max(1);
         let mut small = BTreeMap::new();
         // Short-lived threads since the last sample.
         let mut short_lived: Vec<(u32, [u64; EXACT_STATES])> = Vec::new();
@@ -219,7 +219,7 @@ impl ExactCells {
                 let thread = all.thread((pid, tid), process);
                 let account = &mut all.accounts[thread as usize];
                 (account.process, account.state) = (process, state);
-                all.add(thread, at_ns.0, &times, least_ns);
+                all.add(thread, at_ns.0, &times, min_ns);
                 if line.ended {
                     all.end_life(thread, &mut small);
                 }
@@ -233,11 +233,11 @@ impl ExactCells {
                 let mut times = account.times;
                 let rest = all.end_ns.saturating_sub(account.at_ns);
                 times[account.state] = times[account.state].saturating_add(rest);
-                all.add(thread, all.end_ns, &times, least_ns);
+                all.add(thread, all.end_ns, &times, min_ns);
                 all.end_life(thread, &mut small);
             }
         }
-        all.share(small, least_ns);
+        all.share(small, min_ns);
         all
     }
 
@@ -278,7 +278,7 @@ impl ExactCells {
     }
 
     /// Adds the times of a thread up to an instant.
-    fn add(&mut self, thread: u32, at_ns: u64, times: &[u64; EXACT_STATES], least_ns: u64) {
+    fn add(&mut self, thread: u32, at_ns: u64, times: &[u64; EXACT_STATES], min_ns: u64) {
         let account = &mut self.accounts[thread as usize];
         account.at_ns = account.at_ns.max(at_ns);
         for (at, now) in times.iter().enumerate() {
@@ -286,7 +286,7 @@ impl ExactCells {
             // Both are below MAX_TIME_NS and MAX_EARLY_NS together.
             account.open_ns[at] += now.cast_signed() - before.cast_signed();
             let open_ns = u64::try_from(account.open_ns[at]).unwrap_or(0);
-            if open_ns >= least_ns {
+            if open_ns >= min_ns {
                 account.open_ns[at] = 0;
                 account.spans[at].push(Span {
                     end_ns: account.at_ns,
@@ -349,18 +349,18 @@ impl ExactCells {
     }
 
     /// Makes cells of what is too small for cells of its own, for each name of processes.
-    fn share(&mut self, small: BTreeMap<(u32, usize), Vec<Small>>, least_ns: u64) {
+    fn share(&mut self, small: BTreeMap<(u32, usize), Vec<Small>>, min_ns: u64) {
         for ((process, at), mut parts) in small {
             parts.sort_by_key(|part| (part.end_ns, part.span));
             let spans = &mut self.names[process as usize].1[at];
-            let mut open_ns = least_ns;
+            let mut open_ns = min_ns;
             let all_ns = parts
                 .iter()
                 .fold(0_u64, |sum, part| sum.saturating_add(part.exact_ns));
             let mut left_ns = all_ns;
             for part in parts {
                 // The rest is too small for another cell.
-                if open_ns >= least_ns && (left_ns >= least_ns || spans.is_empty()) {
+                if open_ns >= min_ns && (left_ns >= min_ns || spans.is_empty()) {
                     open_ns = 0;
                     spans.push(Span {
                         end_ns: 0,
@@ -460,9 +460,10 @@ impl Weighed {
             return Some(at);
         };
         // What is later than all exact times is not known yet.
-        let known = match self.has_all_data {
-            true => end,
-            false => end.min(self.cells.end_ns.max(begin)),
+        let known = if self.has_all_data {
+            end
+        } else {
+            end.min(self.cells.end_ns.max(begin))
         };
         visit(NONE, end - known);
         if known > begin {
@@ -809,7 +810,7 @@ mod tests {
         let (times, missing) = weighed(cells, &rows);
         assert_eq!(missing, 0.0);
         assert_eq!(times[..3], [150.0, 450.0, 300.0]);
-        // 50 ticks before the sample have 400 ms, and 60 behind it 700 ms.
+        // 50 ticks before the sample have 400 ms, and 60 after it 700 ms.
         let part = 700.0 / 60.0;
         let expected = [400.0 + 30.0 * part, 30.0 * part];
         for (time, expected) in times[3..5].iter().zip(expected) {

@@ -143,9 +143,10 @@ impl Model {
     /// # Errors
     /// When a part is left out.
     pub fn require_all(&self) -> Result<(), Failure> {
-        match self.is_incomplete {
-            false => Ok(()),
-            true => Err(incomplete()),
+        if self.is_incomplete {
+            Err(incomplete())
+        } else {
+            Ok(())
         }
     }
 

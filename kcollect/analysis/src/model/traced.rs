@@ -88,7 +88,7 @@ impl Model {
         if self.has(events) {
             return Ok(());
         }
-        let (what, cure) = match events {
+        let (what, hint) = match events {
             TracedEvents::Locks => (
                 "no waits for locks were traced",
                 "record them with -s on, of a load or of the processes of -T or -F =REGEXP",
@@ -102,7 +102,7 @@ impl Model {
                 "record it with -H on, of a load or of the processes of -T or -F =REGEXP",
             ),
         };
-        Err(Failure::new(ExitKind::Empty, what, cure))
+        Err(Failure::new(ExitKind::Empty, what, hint))
     }
 
     /// Returns whether events were traced in one of the experiments.

@@ -26,7 +26,7 @@ pub(crate) struct Trie<T> {
 }
 
 impl<T: Copy + Eq + Hash> Trie<T> {
-    /// Returns a trie of so many roots, with `value` as their value.
+    /// Returns a trie of that many roots, with `value` as their value.
     pub(crate) fn new(roots: usize, value: T) -> Trie<T> {
         let root = Node {
             parent: NONE,

@@ -163,7 +163,7 @@ impl Table {
         }
     }
 
-    /// Returns the table as text, in lines no wider than `width` columns if numbers leave room for
+    /// Returns the table as text, in lines no wider than `width` columns if numbers leave space for
     /// that. Without a width, lines are as wide as needed, which is right for a pipe.
     #[must_use]
     pub fn text(&self, width: Option<u16>) -> String {
@@ -173,9 +173,12 @@ impl Table {
             out.push_str("\n\n");
         }
         let shown = || self.columns.iter().filter(|column| !column.hidden);
-        let aligns = shown().map(|column| match column.number {
-            true => Align::Right,
-            false => Align::Left,
+        let aligns = shown().map(|column| {
+            if column.number {
+                Align::Right
+            } else {
+                Align::Left
+            }
         });
         let mut table = TextTable::new(aligns);
         table.titles(shown().map(|column| column.title.as_str()));

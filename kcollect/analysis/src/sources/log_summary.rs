@@ -90,9 +90,10 @@ pub(crate) fn in_directory(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).map_err(failed)? {
         let name = entry.map_err(failed)?.file_name();
-        let path = match directory == Path::new(".") {
-            true => PathBuf::from(&name),
-            false => directory.join(&name),
+        let path = if directory == Path::new(".") {
+            PathBuf::from(&name)
+        } else {
+            directory.join(&name)
         };
         let is_named = Path::new(&name).extension() == Some(OsStr::new("er"));
         let is_founder = !name.as_encoded_bytes().starts_with(b"_");

@@ -96,11 +96,12 @@ impl Sources {
             [] => paths = in_directory(here)?,
             named => {
                 for path in named {
-                    match path.extension().is_some_and(|extension| extension == "er")
+                    if path.extension().is_some_and(|extension| extension == "er")
                         || is_packed(path)
                     {
-                        true => paths.push(path.clone()),
-                        false => paths.extend(in_directory(path)?),
+                        paths.push(path.clone())
+                    } else {
+                        paths.extend(in_directory(path)?)
                     }
                 }
             }

@@ -239,7 +239,7 @@ mod tests {
     use super::super::SearchPaths;
     use super::*;
 
-    /// Where the code begins in the file: behind the header.
+    /// Where the code begins in the file: after the header.
     const BEGIN: u64 = 64;
     /// The same in a 32-bit file.
     const BEGIN_32: u64 = 52;

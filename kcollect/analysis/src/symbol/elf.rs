@@ -6,7 +6,7 @@
 //! requested sections only: about 30 ms for 100 MB that are in the page cache.
 //!
 //! What is refused here beyond that: a decompressed section is compared with what any compressor
-//! makes of debug information, and all sections of an object with one [`Room`].
+//! makes of debug information, and all sections of an object with one [`SectionBudget`].
 
 use std::fs::File;
 
@@ -27,7 +27,7 @@ const MAX_SECTION_BYTES: u64 = 1 << 30;
 /// The most by which a section of debug information grows: zlib and zstd make it 3 to 8 times
 /// smaller.
 const MAX_COMPRESSION_RATIO: u64 = 64;
-/// A piece may be as large as all sections together: [`Room`] has the sum.
+/// A piece may be as large as all sections together: [`SectionBudget`] has the sum.
 const LIMITS: ElfLimits = ElfLimits {
     max_piece_bytes: MAX_SECTION_BYTES,
     ..ElfLimits::PROGRAM
@@ -45,17 +45,17 @@ const HOLE: Damaged = Damaged("has a section that is nearly all hole");
 
 /// The bytes of sections that may still be read.
 #[derive(Debug)]
-pub(super) struct Room(u64);
+pub(super) struct SectionBudget(u64);
 
-impl Room {
-    /// Returns the room for the sections of one object.
-    pub(super) fn new() -> Room {
-        Room(MAX_SECTION_BYTES)
+impl SectionBudget {
+    /// Returns the budget for the sections of one object.
+    pub(super) fn new() -> SectionBudget {
+        SectionBudget(MAX_SECTION_BYTES)
     }
 
-    /// Returns less room, of `most` bytes.
-    pub(super) fn of(most: Option<u64>) -> Room {
-        Room(most.map_or(MAX_SECTION_BYTES, |most| most.min(MAX_SECTION_BYTES)))
+    /// Returns a smaller budget, of `most` bytes.
+    pub(super) fn of(most: Option<u64>) -> SectionBudget {
+        SectionBudget(most.map_or(MAX_SECTION_BYTES, |most| most.min(MAX_SECTION_BYTES)))
     }
 
     fn take(&mut self, bytes: u64) -> Result<(), Damaged> {
@@ -165,9 +165,13 @@ impl Elf {
 
     /// Returns the content of a section, decompressed; empty where there is none. `.debug_x` is
     /// also found as `.zdebug_x`, which is how compressed ones were called before they had a flag.
-    pub(super) fn section(&self, name: &str, room: &mut Room) -> Result<Vec<u8>, Damaged> {
+    pub(super) fn section(
+        &self,
+        name: &str,
+        budget: &mut SectionBudget,
+    ) -> Result<Vec<u8>, Damaged> {
         if let Some(found) = self.sections.named(name.as_bytes()) {
-            let bytes = self.raw(found, room)?;
+            let bytes = self.raw(found, budget)?;
             let compressed = self.file.compressed(found, &bytes);
             let Some(compressed) = compressed.map_err(|_| BAD_COMPRESSION)? else {
                 return Ok(bytes);
@@ -177,38 +181,47 @@ impl Elf {
                 ELFCOMPRESS_ZSTD => CompressionFormat::Zstandard,
                 _ => return Err(Damaged("has sections compressed in an unknown way")),
             };
-            return decompress(format, compressed.uncompressed_bytes, compressed.data, room);
+            return decompress(
+                format,
+                compressed.uncompressed_bytes,
+                compressed.data,
+                budget,
+            );
         }
         let old = name.replacen(".debug", ".zdebug", 1);
         let Some(found) = self.sections.named(old.as_bytes()) else {
             return Ok(Vec::new());
         };
         // "ZLIB", and the size in eight bytes, the most significant first.
-        let bytes = self.raw(found, room)?;
+        let bytes = self.raw(found, budget)?;
         let (head, content) = bytes.split_at_checked(12).ok_or(BAD_COMPRESSION)?;
         match head.split_first_chunk::<4>() {
             Some((b"ZLIB", size)) => {
                 let size = size
                     .iter()
                     .fold(0, |size, byte| size << 8 | u64::from(*byte));
-                decompress(CompressionFormat::Zlib, size, content, room)
+                decompress(CompressionFormat::Zlib, size, content, budget)
             }
             _ => Ok(bytes),
         }
     }
 
-    pub(super) fn raw(&self, section: &ElfSection, room: &mut Room) -> Result<Vec<u8>, Damaged> {
+    pub(super) fn raw(
+        &self,
+        section: &ElfSection,
+        budget: &mut SectionBudget,
+    ) -> Result<Vec<u8>, Damaged> {
         let Some((offset, size)) = section.file_range() else {
             return Ok(Vec::new());
         };
         let damaged = |error| self.damaged(&error);
-        // Compared with the file first, so that what is only claimed takes no room.
+        // Compared with the file first, so that what is only claimed takes no memory.
         let inside = self.file.inside("a section", offset, size);
         inside.map_err(damaged)?;
         if self.allocated.is_hole(size) {
             return Err(HOLE);
         }
-        room.take(size)?;
+        budget.take(size)?;
         let piece = self.file.piece("a section", offset, size);
         piece.map_err(damaged)
     }
@@ -231,12 +244,15 @@ impl Elf {
     }
 
     /// Returns the address of the symbol of this name, in a 64-bit file.
-    pub(super) fn symbol(&self, name: &[u8], room: &mut Room) -> Option<u64> {
+    pub(super) fn symbol(&self, name: &[u8], budget: &mut SectionBudget) -> Option<u64> {
         let (table, strings) = self.linked(SHT_SYMTAB)?;
         if !self.file.is_64_bit() {
             return None;
         }
-        let (table, strings) = (self.raw(table, room).ok()?, self.raw(strings, room).ok()?);
+        let (table, strings) = (
+            self.raw(table, budget).ok()?,
+            self.raw(strings, budget).ok()?,
+        );
         let count = table.len() / size_of::<Sym64<Endianness>>();
         let (symbols, _) = slice_from_bytes::<Sym64<Endianness>>(&table, count).ok()?;
         let endian = self.file.endian();
@@ -250,8 +266,8 @@ impl Elf {
 
     /// Returns the path and the build id in `.gnu_debugaltlink`.
     pub(super) fn alternative(&self) -> Option<(Vec<u8>, Vec<u8>)> {
-        let mut room = Room(4096 + 64);
-        let bytes = self.section(".gnu_debugaltlink", &mut room).ok()?;
+        let mut budget = SectionBudget(4096 + 64);
+        let bytes = self.section(".gnu_debugaltlink", &mut budget).ok()?;
         let end = bytes.iter().position(|byte| *byte == 0)?;
         let (path, id) = (bytes.get(..end)?, bytes.get(end + 1..)?);
         (!path.is_empty() && !id.is_empty()).then(|| (path.to_vec(), id.to_vec()))
@@ -285,12 +301,12 @@ fn decompress(
     format: CompressionFormat,
     size: u64,
     data: &[u8],
-    room: &mut Room,
+    budget: &mut SectionBudget,
 ) -> Result<Vec<u8>, Damaged> {
     if size / MAX_COMPRESSION_RATIO > data.len() as u64 {
         return Err(BAD_COMPRESSION);
     }
-    room.take(size)?;
+    budget.take(size)?;
     let data = CompressedData {
         format,
         data,

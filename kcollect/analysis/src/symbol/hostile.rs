@@ -162,7 +162,7 @@ fn an_origin_that_is_its_own() {
         abbreviation(2, SUBPROGRAM, &[LOW_PC, HIGH_PC, ORIGIN]),
         vec![0],
     ];
-    // Behind the unit's header and its first entry.
+    // After the unit's header and its first entry.
     let own = 11 + 17_u32;
     let entries = [
         covering(1),
@@ -289,7 +289,7 @@ fn a_section_that_is_a_hole() {
     sparse.write_all(&file).unwrap();
     sparse.set_len(begin + size).unwrap();
     let elf = Elf::read(sparse).unwrap();
-    let read = elf.section(".debug_line", &mut super::elf::Room::new());
+    let read = elf.section(".debug_line", &mut super::elf::SectionBudget::new());
     assert!(read.unwrap_err().to_string().contains("hole"));
     // Of a file that is all there, the size is no reason.
     let mut whole = tempfile::tempfile().unwrap();
@@ -298,7 +298,7 @@ fn a_section_that_is_a_hole() {
     let size = (20_u64 << 20).to_le_bytes();
     std::os::unix::fs::FileExt::write_all_at(&whole, &size, header as u64 + 0x20).unwrap();
     let elf = Elf::read(whole).unwrap();
-    let read = elf.section(".debug_line", &mut super::elf::Room::new());
+    let read = elf.section(".debug_line", &mut super::elf::SectionBudget::new());
     assert_eq!(read.unwrap().len(), 20 << 20);
 }
 
@@ -309,7 +309,7 @@ fn a_file_that_is_shortened_while_it_is_read() {
     let elf = Elf::read(file.reopen().unwrap()).unwrap();
     assert!(elf.has_lines());
     file.as_file().set_len(CODE).unwrap();
-    let read = elf.section(".debug_line", &mut Room::new());
+    let read = elf.section(".debug_line", &mut SectionBudget::new());
     assert_eq!(read, Err(Damaged("was shortened, or cannot be read")));
 }
 
@@ -331,9 +331,9 @@ fn both_classes_and_byte_orders() {
         assert_eq!((elf.bits(), elf.is_synthetic()), (bits, true));
         let little = elf.gimli_endian() == gimli::RunTimeEndian::Little;
         assert_eq!(little, endian == Endianness::Little);
-        let mut room = Room::new();
-        assert_eq!(elf.section(".debug_line", &mut room).unwrap(), b"lines");
-        assert_eq!(elf.section(".debug_info", &mut room).unwrap(), b"");
+        let mut budget = SectionBudget::new();
+        assert_eq!(elf.section(".debug_line", &mut budget).unwrap(), b"lines");
+        assert_eq!(elf.section(".debug_info", &mut budget).unwrap(), b"");
     }
 }
 
@@ -353,19 +353,19 @@ fn all_sections_of_an_object_have_one_limit() {
     fs::write(file.path(), bytes).unwrap();
     file.as_file().set_len(600 << 20).unwrap();
     let elf = Elf::read(file.reopen().unwrap()).unwrap();
-    let mut room = Room::new();
+    let mut budget = SectionBudget::new();
     assert_eq!(
-        elf.section(".debug_line", &mut room).unwrap().len(),
+        elf.section(".debug_line", &mut budget).unwrap().len(),
         600 << 20
     );
-    let second = elf.section(".debug_info", &mut room);
+    let second = elf.section(".debug_info", &mut budget);
     assert_eq!(
         second,
         Err(Damaged("has more than 1 GiB of debug information"))
     );
     file.as_file().set_len(500 << 20).unwrap();
     let elf = Elf::read(file.reopen().unwrap()).unwrap();
-    let outside = elf.section(".debug_line", &mut Room::new());
+    let outside = elf.section(".debug_line", &mut SectionBudget::new());
     assert_eq!(outside, Err(Damaged("has sections beyond its end")));
 }
 

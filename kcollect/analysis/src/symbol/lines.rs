@@ -10,7 +10,7 @@ use addr2line::{Context, LookupContinuation, LookupResult, SplitDwarfLoad};
 use gimli::{AbbreviationsCacheStrategy, Dwarf, DwarfSections, RunTimeEndian, SectionId};
 use typed_arena::Arena;
 
-use super::elf::{Damaged, Elf, Room};
+use super::elf::{Damaged, Elf, SectionBudget};
 use super::meter::{Meter, Metered};
 use super::split::{SplitFiles, SplitPlaces};
 use super::{SourceFrame, SymbolError};
@@ -25,7 +25,7 @@ const MAX_NAME_BYTES: usize = 64 << 10;
 pub(super) type LineTables = DwarfSections<Vec<u8>>;
 
 /// Reads the tables of a file.
-pub(super) fn tables(elf: &Elf, room: &mut Room) -> Result<LineTables, Damaged> {
+pub(super) fn tables(elf: &Elf, budget: &mut SectionBudget) -> Result<LineTables, Damaged> {
     DwarfSections::load(|id| match id {
         SectionId::DebugAbbrev
         | SectionId::DebugAddr
@@ -36,7 +36,7 @@ pub(super) fn tables(elf: &Elf, room: &mut Room) -> Result<LineTables, Damaged> 
         | SectionId::DebugRanges
         | SectionId::DebugRngLists
         | SectionId::DebugStr
-        | SectionId::DebugStrOffsets => elf.section(id.name(), room),
+        | SectionId::DebugStrOffsets => elf.section(id.name(), budget),
         // Abbreviations of variables, types and macros, most of the table, are not needed.
         _ => Ok(Vec::new()),
     })
@@ -67,7 +67,7 @@ pub(super) fn resolve(
     let too_long = || meter.is_empty() || begin.elapsed() > LOOKUP_TIMEOUT;
     let mut error = None;
     let frames = addresses.map(|address| {
-        // addr2line looks for the end of the range, one byte behind it, which the last address does
+        // addr2line looks for the end of the range, one byte after it, which the last address does
         // not have.
         let Some(address) = address.filter(|address| *address < u64::MAX) else {
             return Vec::new();

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use experiment_format::elf::section_build_id as build_id;
 use user_collector::archive::{find_by_build_id, find_debug_file};
 
-use super::elf::{Damaged, Elf, Room};
+use super::elf::{Damaged, Elf, SectionBudget};
 use super::mini;
 use super::paths::{SearchPaths, open_regular};
 use super::{ObjectRef, SymbolError};
@@ -44,7 +44,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Returns its path, unless it is the experiment's copy, beside which there is nothing.
+    /// Returns its path, unless it is the experiment's copy, next to which there is nothing.
     pub(super) fn path(&self) -> Option<&Path> {
         match self {
             Origin::Archive => None,
@@ -245,8 +245,8 @@ fn slide(image: &Elf, debug: &Elf) -> Result<u64, SymbolError> {
     if !image.is_synthetic() {
         return Ok(0);
     }
-    let mut room = Room::new();
-    let mut mark = |elf: &Elf| elf.symbol(KERNEL_MARK, &mut room);
+    let mut budget = SectionBudget::new();
+    let mut mark = |elf: &Elf| elf.symbol(KERNEL_MARK, &mut budget);
     match (mark(image), mark(debug)) {
         (Some(image), Some(debug)) => Ok(debug.wrapping_sub(image)),
         // A module: its debug file is relocatable and has no addresses yet.
@@ -267,8 +267,11 @@ fn alternative(
     let mut candidates = search.candidates(path);
     if path.is_relative() {
         let place = place(debug.file());
-        let beside = place.as_deref().and_then(Path::parent);
-        candidates = beside.map(|beside| beside.join(path)).into_iter().collect();
+        let directory = place.as_deref().and_then(Path::parent);
+        candidates = directory
+            .map(|directory| directory.join(path))
+            .into_iter()
+            .collect();
     }
     let by_path = || {
         let mut files = candidates.iter().filter_map(|path| open_regular(path));

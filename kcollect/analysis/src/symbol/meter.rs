@@ -38,7 +38,7 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// Returns the budget for so many bytes of sections, for the calling thread, which must have a
+    /// Returns the budget for that many bytes of sections, for the calling thread, which must have a
     /// stack of [`STACK_BYTES`] bytes.
     pub(super) fn new(bytes: u64) -> Meter {
         Meter {

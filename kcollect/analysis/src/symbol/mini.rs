@@ -11,7 +11,7 @@ use std::io::{self, Read, Write};
 use lzma_rust2::XzReader;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use super::elf::{Damaged, Elf, Room};
+use super::elf::{Damaged, Elf, SectionBudget};
 
 /// The most decompressed bytes. Fedora's largest files have some megabytes.
 const MAX_BYTES: u64 = 128 << 20;
@@ -20,7 +20,7 @@ const MAX_DECODER_KIB: u32 = 80 << 10;
 
 /// Returns the file that is compressed in another one. None: there is none.
 pub(super) fn of(elf: &Elf) -> Result<Option<Elf>, Damaged> {
-    let packed = elf.section(".gnu_debugdata", &mut Room::new())?;
+    let packed = elf.section(".gnu_debugdata", &mut SectionBudget::new())?;
     if packed.is_empty() {
         return Ok(None);
     }

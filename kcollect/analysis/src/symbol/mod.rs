@@ -53,7 +53,7 @@ pub use names::NAMELESS;
 pub use packages::debug_packages;
 pub use paths::{NotAPathMap, PathMap, SearchPaths, SourceFile};
 
-use elf::{Damaged, Room};
+use elf::{Damaged, SectionBudget};
 use names::CodeSymbols;
 use split::SplitPlaces;
 
@@ -116,7 +116,7 @@ pub enum CodeName {
     },
     /// No function covers the position, but one before it may have a name.
     Near {
-        /// Where the range of code begins in the load object's file: at the latest behind the
+        /// Where the range of code begins in the load object's file: at the latest after the
         /// function before it.
         begin: u64,
         /// The last function with a name that begins before the range, in the same section and not
@@ -170,11 +170,11 @@ pub enum SymbolError {
     Relocatable,
 
     /// The common file that dwz made is missing, and with it some names.
-    #[error("lacks names that are in {}, which is not installed", .0.display())]
+    #[error("has no names for it: that are in {}, which is not installed", .0.display())]
     NoAlternative(PathBuf),
 
-    /// A file that the compiler wrote beside the program is missing, and with it some names.
-    #[error("lacks inlined functions that are in {}, which is not there, nor a .dwp file", .0.display())]
+    /// A file that the compiler wrote next to the program is missing, and with it some names.
+    #[error("does not have inlined functions that are in {}, which is not there, nor a .dwp file", .0.display())]
     NoSplitFile(PathBuf),
 
     /// A file can't be read or is malformed.
@@ -268,9 +268,9 @@ impl Symboliser {
         let debug = locate::symbols(object, &self.search, &images);
         let first = images.into_iter().next().ok_or(SymbolError::NotFound)?;
         let image = &first.elf;
-        let mut room = Room::new();
-        let own = CodeSymbols::read(image, &mut room).unwrap_or_default();
-        let debug = debug.and_then(|debug| CodeSymbols::read(&debug, &mut room).ok());
+        let mut budget = SectionBudget::new();
+        let own = CodeSymbols::read(image, &mut budget).unwrap_or_default();
+        let debug = debug.and_then(|debug| CodeSymbols::read(&debug, &mut budget).ok());
         let function = |at: &UnnamedCode| {
             let address = image.address(at.offset)?;
             let begin = at.begin.and_then(|begin| image.address(begin));
@@ -307,10 +307,10 @@ impl Symboliser {
             order.iter().map(address).collect()
         });
         let debug = locate::debug(object, &self.search, images)?;
-        let mut room = Room::of(self.search.most_debug_bytes);
-        let tables = lines::tables(&debug.elf, &mut room)?;
+        let mut budget = SectionBudget::of(self.search.max_debug_bytes);
+        let tables = lines::tables(&debug.elf, &mut budget)?;
         let (alternative, missing) = match debug.alternative {
-            Some(Ok(elf)) => (Some(lines::tables(&elf, &mut room)?), None),
+            Some(Ok(elf)) => (Some(lines::tables(&elf, &mut budget)?), None),
             Some(Err(error)) => (None, Some(error)),
             None => (None, None),
         };

@@ -15,7 +15,7 @@ use object::pod::slice_from_bytes;
 use object::read::elf::Sym;
 
 use super::demangle;
-use super::elf::{Damaged, Elf, Room};
+use super::elf::{Damaged, Elf, SectionBudget};
 
 /// The beginning of the name that the recorder and gprofng form for a function without a name.
 pub const NAMELESS: &str = "<static>@";
@@ -28,7 +28,7 @@ const MAX_STEPS: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct CodeSymbol {
     address: u64,
-    /// The first address behind it, which is `address` if the size is not known.
+    /// The first address after it, which is `address` if the size is not known.
     end: u64,
     /// Whether it is not marked as a function. Assemblers make such symbols.
     label: bool,
@@ -49,13 +49,13 @@ pub(super) struct CodeSymbols {
 impl CodeSymbols {
     /// Reads `.symtab`, or `.dynsym` if there is none, of a 64-bit file. Nothing where there is
     /// neither.
-    pub(super) fn read(elf: &Elf, room: &mut Room) -> Result<CodeSymbols, Damaged> {
+    pub(super) fn read(elf: &Elf, budget: &mut SectionBudget) -> Result<CodeSymbols, Damaged> {
         let tables = [SHT_SYMTAB, SHT_DYNSYM];
         let found = tables.into_iter().find_map(|kind| elf.linked(kind));
         let Some((table, strings)) = found.filter(|_| elf.bits() == 64) else {
             return Ok(CodeSymbols::default());
         };
-        let (table, strings) = (elf.raw(table, room)?, elf.raw(strings, room)?);
+        let (table, strings) = (elf.raw(table, budget)?, elf.raw(strings, budget)?);
         let count = table.len() / size_of::<Sym64<Endianness>>();
         let (symbols, _) = slice_from_bytes::<Sym64<Endianness>>(&table, count)
             .map_err(|()| Damaged("has a damaged symbol table"))?;
@@ -199,7 +199,7 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(bytes).unwrap();
         let elf = Elf::read(file).ok()?;
-        CodeSymbols::read(&elf, &mut Room::new()).ok()
+        CodeSymbols::read(&elf, &mut SectionBudget::new()).ok()
     }
 
     fn found(name: &str, place: u64) -> Option<(String, u64)> {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_innermost_function_with_the_shortest_name_covers_a_place() {
+    fn the_inner_function_with_the_shortest_name_covers_a_place() {
         const TEXT: SymbolKind = SymbolKind::Text;
         let symbols = read(&image(&[
             (0x10, 0x100, TEXT, "outer"),

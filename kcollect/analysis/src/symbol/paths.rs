@@ -33,7 +33,7 @@ pub struct SearchPaths {
     pub debuginfod: Option<Arc<DebuginfodClient>>,
     /// The most bytes of debug information that are read of a load object. None: as many as can be
     /// read.
-    pub most_debug_bytes: Option<u64>,
+    pub max_debug_bytes: Option<u64>,
 }
 
 impl SearchPaths {
@@ -46,7 +46,7 @@ impl SearchPaths {
             directories: Vec::new(),
             roots: vec!["/".into()],
             debuginfod: None,
-            most_debug_bytes: None,
+            max_debug_bytes: None,
         }
     }
 
@@ -103,9 +103,10 @@ impl SearchPaths {
     pub fn source(&self, recorded: &str, build_id: &[u8]) -> Option<SourceFile> {
         let mut places = self.source_places(recorded).into_iter();
         let found = places.find_map(|(path, archived)| {
-            let file = match archived {
-                true => self.open_archived(recorded)?,
-                false => open_regular(&path)?,
+            let file = if archived {
+                self.open_archived(recorded)?
+            } else {
+                open_regular(&path)?
             };
             Some(SourceFile {
                 file,

@@ -1,5 +1,5 @@
 //! Reads the debug information that `-gsplit-dwarf` leaves out of a program, which are the names of
-//! inlined functions. It is in `x.dwp` beside the program `x`, or in a `.dwo` file for each source
+//! inlined functions. It is in `x.dwp` next to the program `x`, or in a `.dwo` file for each source
 //! file, where the compiler wrote it.
 //!
 //! A file is read when an address needs it. It is kept until the load object is done.
@@ -15,7 +15,7 @@ use addr2line::SplitDwarfLoad;
 use gimli::{Dwarf, DwarfPackage, Reader, RunTimeEndian, SectionId};
 use typed_arena::Arena;
 
-use super::elf::{Elf, Room};
+use super::elf::{Elf, SectionBudget};
 use super::meter::{Meter, Metered};
 use super::paths::{SearchPaths, open_regular};
 
@@ -39,8 +39,8 @@ impl SplitPlaces<'_> {
             name.push(".dwp");
             PathBuf::from(name)
         };
-        let beside = self.debug.map(named).into_iter();
-        let mut places = beside.chain(self.search.candidates(&named(self.recorded)));
+        let directory = self.debug.map(named).into_iter();
+        let mut places = directory.chain(self.search.candidates(&named(self.recorded)));
         places.find_map(|path| open_regular(&path))
     }
 }
@@ -51,7 +51,7 @@ pub(super) struct SplitFiles<'a> {
     /// The content of the files.
     bytes: &'a Arena<Vec<u8>>,
     meter: &'a Meter,
-    room: RefCell<Room>,
+    budget: RefCell<SectionBudget>,
     /// The `.dwp` file. None: there is no usable one.
     package: OnceCell<Option<DwarfPackage<Metered<'a>>>>,
     /// The first file that was not found.
@@ -68,7 +68,7 @@ impl<'a> SplitFiles<'a> {
             places,
             bytes,
             meter,
-            room: RefCell::new(Room::of(places.search.most_debug_bytes)),
+            budget: RefCell::new(SectionBudget::of(places.search.max_debug_bytes)),
             package: OnceCell::new(),
             missing: OnceCell::new(),
         }
@@ -120,7 +120,7 @@ impl<'a> SplitFiles<'a> {
     /// Returns a section of a `.dwp` or `.dwo` file; an empty one where there is none, or it is
     /// damaged.
     fn section(&self, elf: &Elf, id: SectionId) -> Metered<'a> {
-        let read = |name| elf.section(name, &mut self.room.borrow_mut()).ok();
+        let read = |name| elf.section(name, &mut self.budget.borrow_mut()).ok();
         let bytes = id.dwo_name().and_then(read).unwrap_or_default();
         self.metered(bytes, elf.gimli_endian())
     }

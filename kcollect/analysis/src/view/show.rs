@@ -85,8 +85,8 @@ pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
     let complete = model.require_all();
     drop(model);
     let page = page(&payload).map_err(|error| {
-        let cure = "kcollect report shows the readable part of a damaged experiment";
-        Failure::new(ExitKind::NoInput, error.to_string(), cure)
+        let hint = "kcollect report shows the readable part of a damaged experiment";
+        Failure::new(ExitKind::NoInput, error.to_string(), hint)
     })?;
     match &options.output {
         ViewOutput::File(file) => {

@@ -22,7 +22,7 @@ pub fn encoding<'a>(text: &'a str, root: &Root) -> Result<(Encoding, &'a str), C
     let bad = |what| CounterError::Form {
         typed: format!("{PREFIX}{text}"),
         what,
-        cure: "type an address, a length and the kinds of access, as in mem:0xffffffff81000000/8:w",
+        hint: "type an address, a length and the kinds of access, as in mem:0xffffffff81000000/8:w",
     };
     let mut parts = text.split(':');
     let place = parts.next().unwrap_or_default();

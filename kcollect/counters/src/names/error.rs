@@ -4,8 +4,8 @@
 
 use host::exit::{ExitKind, Failure};
 
-/// A counter that this machine does not have, or that was mistyped. Displayed without its cure,
-/// which is [`CounterError::cure`].
+/// A counter that this machine does not have, or that was mistyped. Displayed without its hint,
+/// which is [`CounterError::hint`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CounterError {
     /// The text is not of the form of a counter.
@@ -16,7 +16,7 @@ pub enum CounterError {
         /// What is wrong with it.
         what: &'static str,
         /// What to type instead.
-        cure: &'static str,
+        hint: &'static str,
     },
     /// No event has this name.
     #[error("there is no event {name}")]
@@ -56,7 +56,7 @@ pub enum CounterError {
         /// The largest value that fits.
         max: u64,
     },
-    /// An event lacks a value that sysfs leaves to the user.
+    /// An event does not have a value that sysfs leaves to the user.
     #[error("the PMU {pmu} needs a value for {term}")]
     Missing {
         /// The PMU.
@@ -120,7 +120,7 @@ fn either(one: &bool, yes: &'static str, no: &'static str) -> &'static str {
 impl CounterError {
     /// Returns what the user can do, as an instruction or a command to type, without a full stop.
     #[must_use]
-    pub fn cure(&self) -> String {
+    pub fn hint(&self) -> String {
         const LIST: &str = "kcollect -h lists what this machine can count";
         let near = |nearest: &[String], otherwise: &str| match nearest {
             [] => otherwise.to_owned(),
@@ -130,7 +130,7 @@ impl CounterError {
             }
         };
         match self {
-            CounterError::Form { cure, .. } => (*cure).to_owned(),
+            CounterError::Form { hint, .. } => (*hint).to_owned(),
             CounterError::NoEvent { nearest, .. } | CounterError::NoPmu { nearest, .. } => {
                 near(nearest, LIST)
             }
@@ -151,11 +151,12 @@ impl CounterError {
                 virtual_machine, ..
             } => {
                 let software = "use an event of the kernel instead: task-clock, page-faults, context-switches, or a tracepoint";
-                match virtual_machine {
-                    true => format!(
+                if virtual_machine {
+                    format!(
                         "{software}; or let the hypervisor pass the PMU through (qemu: -cpu host,pmu=on)"
-                    ),
-                    false => software.to_owned(),
+                    )
+                } else {
+                    software.to_owned()
                 }
             }
             CounterError::NeverOverflows { name, .. } => {
@@ -166,10 +167,13 @@ impl CounterError {
             CounterError::NoTracefs { .. } => {
                 "run with sudo; as root, mount -t tracefs tracefs /sys/kernel/tracing".to_owned()
             }
-            CounterError::NoSymbol { hidden, .. } => match hidden {
-                true => "run with sudo, or once: sudo sysctl kernel.kptr_restrict=0".to_owned(),
-                false => "type its address as mem:0xADDRESS".to_owned(),
-            },
+            CounterError::NoSymbol { hidden, .. } => {
+                if hidden {
+                    "run with sudo, or once: sudo sysctl kernel.kptr_restrict=0".to_owned()
+                } else {
+                    "type its address as mem:0xADDRESS".to_owned()
+                }
+            }
         }
     }
 
@@ -188,6 +192,6 @@ impl CounterError {
 
 impl From<CounterError> for Failure {
     fn from(error: CounterError) -> Self {
-        Failure::new(error.kind(), error.to_string(), error.cure())
+        Failure::new(error.kind(), error.to_string(), error.hint())
     }
 }

@@ -58,9 +58,12 @@ pub fn list_counters(
 ) -> Listing {
     let cores = pmu::core_pmus(root);
     let core = if cores.len() > 1 { cores.first() } else { None };
-    let known = |event: &GenericEvent| match event.is_hardware() {
-        true => !cores.is_empty() && exists(&generic_encoding(event, core)),
-        false => exists(&generic_encoding(event, None)),
+    let known = |event: &GenericEvent| {
+        if event.is_hardware() {
+            !cores.is_empty() && exists(&generic_encoding(event, core))
+        } else {
+            exists(&generic_encoding(event, None))
+        }
     };
     let listed = |names: &[&str]| {
         let (name, others) = names.split_first()?;
@@ -90,9 +93,12 @@ pub fn list_counters(
     });
     Listing {
         // Few CPUs have a counter for branches only, so branches use the programmable counters.
-        at_once: generic_event("branches").and_then(|event| match cores.is_empty() {
-            true => None,
-            false => at_once(&generic_encoding(&event, core)),
+        at_once: generic_event("branches").and_then(|event| {
+            if cores.is_empty() {
+                None
+            } else {
+                at_once(&generic_encoding(&event, core))
+            }
         }),
         hardware_counters: !cores.is_empty(),
         virtual_machine: is_virtual(root),

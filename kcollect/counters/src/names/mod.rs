@@ -4,7 +4,7 @@
 //! machine. `resolve` looks each name up: among the short names of gprofng ([`alias`]) and the
 //! events that the kernel defines for every machine ([`generic`], [`cache`]), in [`sysfs`], and as
 //! a [`breakpoint`]. [`interval`] chooses how often an event overflows, [`list`] lists all that can
-//! be typed, and [`error`] is what goes wrong, with cures. The result is an [`event`].
+//! be typed, and [`error`] is what goes wrong, with hints. The result is an [`event`].
 //!
 //! There are no tables of the events of single CPU models here: a CPU's own events are those that
 //! its kernel names in sysfs, and raw codes.

@@ -14,7 +14,7 @@ pub struct Modifiers {
     kernel: bool,
     hypervisor: bool,
     precise: u8,
-    most_precise: bool,
+    max_precise: bool,
 }
 
 impl Modifiers {
@@ -29,7 +29,7 @@ impl Modifiers {
                 'k' => modifiers.kernel = true,
                 'h' => modifiers.hypervisor = true,
                 'p' => modifiers.precise += 1,
-                'P' => modifiers.most_precise = true,
+                'P' => modifiers.max_precise = true,
                 _ => return None,
             }
             if modifiers.precise > 3 {
@@ -46,9 +46,10 @@ impl Modifiers {
             encoding.kernel = self.kernel;
             encoding.hypervisor = self.hypervisor;
         }
-        encoding.precise = match self.most_precise {
-            true => max_precise,
-            false => self.precise,
+        encoding.precise = if self.max_precise {
+            max_precise
+        } else {
+            self.precise
         };
     }
 }

@@ -42,7 +42,7 @@ pub(crate) fn events<'a>(
     let modifiers = Modifiers::parse(letters).ok_or_else(|| CounterError::Form {
         typed: counter.name.clone(),
         what: "unknown modifiers",
-        cure: "type u (user mode), k (kernel), h (hypervisor), p to ppp or P (precise), as in cycles:u",
+        hint: "type u (user mode), k (kernel), h (hypervisor), p to ppp or P (precise), as in cycles:u",
     })?;
     let several = resolved.len() > 1;
     for ResolvedEvent { event, pmu } in &mut resolved {
@@ -55,7 +55,7 @@ pub(crate) fn events<'a>(
             return Err(CounterError::Form {
                 typed: counter.to_string(),
                 what: "it is not counted in any mode",
-                cure: "leave out user=0 or system=0",
+                hint: "leave out user=0 or system=0",
             });
         }
         let counted = CounterSpec {
@@ -75,7 +75,7 @@ fn no_attribute(counter: &CounterSpec) -> CounterError {
     CounterError::Form {
         typed: counter.to_string(),
         what: "no such attribute",
-        cure: "type user, system or hv with 0 or 1, or a field of the event's PMU, as in r01c2~edge=1",
+        hint: "type user, system or hv with 0 or 1, or a field of the event's PMU, as in r01c2~edge=1",
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn terms(pmu: &Pmu<'_>, inside: &str, root: &Root) -> Result<PerfEven
             let value = parse_number(value).ok_or_else(|| CounterError::Form {
                 typed: term.to_owned(),
                 what: "not a number",
-                cure: "type it in decimal, or in hexadecimal as in event=0x3c",
+                hint: "type it in decimal, or in hexadecimal as in event=0x3c",
             })?;
             pmu.set_field(&mut words, field, value)?;
             missing.retain(|missing| missing != field);
@@ -55,9 +55,10 @@ pub(crate) fn terms(pmu: &Pmu<'_>, inside: &str, root: &Root) -> Result<PerfEven
         {
             let several = pmu::core_pmus(root).len() > 1;
             event.encoding = generic_encoding(&generic, several.then_some(pmu));
-            event.title = match several {
-                true => format!("{}, {}", generic.title, pmu.name),
-                false => generic.title,
+            event.title = if several {
+                format!("{}, {}", generic.title, pmu.name)
+            } else {
+                generic.title
             };
             return Ok(event);
         } else if let Some(config) = raw_code(term) {
@@ -78,9 +79,10 @@ pub(crate) fn terms(pmu: &Pmu<'_>, inside: &str, root: &Root) -> Result<PerfEven
 
 /// Returns the CPUs on which an event of this PMU is opened. None: any.
 fn cpus_of(pmu: &Pmu<'_>, root: &Root) -> Option<Vec<u32>> {
-    match pmu.is_core() && pmu::core_pmus(root).len() < 2 {
-        true => None,
-        false => pmu.cpus(),
+    if pmu.is_core() && pmu::core_pmus(root).len() < 2 {
+        None
+    } else {
+        pmu.cpus()
     }
 }
 

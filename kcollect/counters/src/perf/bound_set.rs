@@ -72,9 +72,10 @@ impl BoundSet {
     pub fn enable(&self) -> io::Result<()> {
         let stopped = self.take_stopped();
         for (number, counter) in self.numbered() {
-            match stopped.contains(&number) {
-                true => counter.refresh()?,
-                false => counter.enable()?,
+            if stopped.contains(&number) {
+                counter.refresh()?
+            } else {
+                counter.enable()?
             }
         }
         Ok(())

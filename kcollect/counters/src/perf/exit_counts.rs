@@ -6,7 +6,7 @@
 //! happen:
 //!
 //! * The kernel's count of writers is wrong from then on. It continues to write records, but never
-//!   advances the head again. So records are read here before and behind the head. A record is
+//!   advances the head again. So records are read here before and after the head. A record is
 //!   complete when its last word, the time, is later than that of the record before, and not too
 //!   recent.
 //! * Two records are written to the same place, and one or both are lost. The remains are
@@ -35,7 +35,7 @@ const READ_RECORD_BYTES: usize = 64;
 /// `{ header; u64 id, lost; u32 pid, tid; u64 time; }`
 const LOST_RECORD_BYTES: usize = 40;
 
-/// How far behind the head the next record is searched for.
+/// How far after the head the next record is searched for.
 const SEARCH_BYTES: u64 = 1024;
 
 /// How much older a record can be than the one before it, since two CPUs write at the same time.
@@ -91,7 +91,7 @@ impl ExitCountRing {
         self.ring.free(self.offset);
     }
 
-    /// Finds the next record behind bytes that are none.
+    /// Finds the next record after bytes that are none.
     fn find_next(&self, until_ns: Nanos) -> Option<u64> {
         let written = self.ring.head().clamp(
             self.offset,

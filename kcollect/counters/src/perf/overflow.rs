@@ -59,7 +59,7 @@ impl AsFd for OverflowRing {
     }
 }
 
-/// Parses `{ u64 ip; u32 pid, tid; u64 time; }` behind the header of a sample. None: another
+/// Parses `{ u64 ip; u32 pid, tid; u64 time; }` after the header of a sample. None: another
 /// record.
 fn parse(record: &[u8]) -> Option<OverflowRecord> {
     (u32_at(record, 0)? == sys::PERF_RECORD_SAMPLE).then_some(())?;

@@ -18,8 +18,8 @@ use thiserror::Error;
 use crate::names::event::PerfEvent;
 use crate::perf::counter::CounterScope;
 
-/// A counter that the kernel did not open, by reason. Displayed without its cure, which is
-/// [`Refusal::cure`].
+/// A counter that the kernel did not open, by reason. Displayed without its hint, which is
+/// [`Refusal::hint`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Refusal {
     /// EACCES or EPERM: `kernel.perf_event_paranoid`, a capability, a security module, or another
@@ -240,7 +240,7 @@ impl Refusal {
 
     /// Returns what the user can do, as an instruction or a command to type.
     #[must_use]
-    pub fn cure(&self) -> String {
+    pub fn hint(&self) -> String {
         match self {
             Refusal::Denied {
                 scope, paranoid, ..
@@ -292,7 +292,7 @@ impl Refusal {
 
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Failure {
-        Failure::new(refusal.kind(), refusal.to_string(), refusal.cure())
+        Failure::new(refusal.kind(), refusal.to_string(), refusal.hint())
     }
 }
 
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_has_its_message_and_cure() {
+    fn each_reason_has_its_message_and_hint() {
         let soft = page_faults();
         let mut cycles = page_faults();
         cycles.name = "cycles".to_owned();

@@ -53,7 +53,7 @@ impl PerfRing {
         tail.store(end, Ordering::Release);
     }
 
-    /// Copies bytes at an offset of the ring's stream, before or behind the head: they may be old,
+    /// Copies bytes at an offset of the ring's stream, before or after the head: they may be old,
     /// or be written at this moment. The offset and the number of bytes are multiples of eight.
     pub fn peek(&self, offset: u64, bytes: &mut [u8]) {
         let size = (self.map.len() - self.page) as u64;
@@ -98,7 +98,7 @@ impl PerfRing {
         bytes.reserve(count);
         let to = bytes.spare_capacity_mut().as_mut_ptr().cast::<u8>();
         // SAFETY: `take` keeps `at + count` within the data pages; the kernel does not write
-        // between tail and head; `to` has room for `count` bytes just reserved.
+        // between tail and head; `to` has space for `count` bytes just reserved.
         unsafe { ptr::copy_nonoverlapping(from, to, count) };
         // SAFETY: the copy above initialised those bytes.
         unsafe { bytes.set_len(bytes.len() + count) };

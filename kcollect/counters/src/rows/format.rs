@@ -199,17 +199,21 @@ fn title(event: &PerfEvent) -> String {
 
 /// Returns a plain count as a whole number, a converted one with six decimals.
 fn shown(event: &PerfEvent, count: u64) -> String {
-    match event.scale == 1.0 {
-        true => count.to_string(),
-        false => format!("{:.6}", count as f64 * event.scale),
+    if event.scale == 1.0 {
+        count.to_string()
+    } else {
+        format!("{:.6}", count as f64 * event.scale)
     }
 }
 
 fn count_json(event: &PerfEvent, value: CounterValue) -> Json {
     let estimate = value.estimate();
-    let number = estimate.number().map(|number| match event.scale == 1.0 {
-        true => json!(number),
-        false => json!(number as f64 * event.scale),
+    let number = estimate.number().map(|number| {
+        if event.scale == 1.0 {
+            json!(number)
+        } else {
+            json!(number as f64 * event.scale)
+        }
     });
     json!({
         "value": number,

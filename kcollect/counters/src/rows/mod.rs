@@ -32,7 +32,7 @@ pub enum RowKind {
     Online,
     /// A CPU went offline: what it counted since its last row.
     Offline,
-    /// The total of so many threads or CPUs.
+    /// The total of that many threads or CPUs.
     Total(u64),
 }
 

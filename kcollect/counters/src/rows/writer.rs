@@ -88,9 +88,10 @@ impl RowWriter {
     /// # Errors
     /// When it cannot be written.
     pub fn header(&mut self, format: &RowFormat<'_>) -> Result<(), Failure> {
-        match self.json {
-            true => Ok(()),
-            false => self.line(&format.header()),
+        if self.json {
+            Ok(())
+        } else {
+            self.line(&format.header())
         }
     }
 
@@ -99,9 +100,10 @@ impl RowWriter {
     /// # Errors
     /// When it cannot be written.
     pub fn row(&mut self, format: &RowFormat<'_>, row: &CountRow) -> Result<(), Failure> {
-        match self.json {
-            true => self.line(&printable_json(&format.json(row).to_string())),
-            false => self.line(&printable_lines(&format.text(row))),
+        if self.json {
+            self.line(&printable_json(&format.json(row).to_string()))
+        } else {
+            self.line(&printable_lines(&format.text(row)))
         }
     }
 
@@ -132,7 +134,7 @@ impl RowWriter {
                 return Err(Failure::new(
                     ExitKind::IoErr,
                     format!("cannot write to {}: {error}", self.name),
-                    "make room, or name another file with -o",
+                    "make space, or name another file with -o",
                 ));
             }
             Ok(()) => {}

@@ -80,7 +80,7 @@ pub struct TrackOptions {
 /// code: that of the command, or 0.
 ///
 /// # Errors
-/// A [`Failure`] with its cure: an event that cannot be counted, a process that does not exist, a
+/// A [`Failure`] with its hint: an event that cannot be counted, a process that does not exist, a
 /// file that cannot be written.
 pub fn track(options: &TrackOptions, output: &mut Output) -> Result<u8, Failure> {
     let events = options.counting.events()?;
@@ -89,9 +89,10 @@ pub fn track(options: &TrackOptions, output: &mut Output) -> Result<u8, Failure>
     let writer = RowWriter::open(&options.counting)?;
     let file_limits = machine::raise_descriptors();
     let cpus = online_cpus().map_err(|error| Failure::of_system("the CPUs", &error))?;
-    let inherit = match options.forks {
-        true => Inherit::All,
-        false => Inherit::Threads,
+    let inherit = if options.forks {
+        Inherit::All
+    } else {
+        Inherit::Threads
     };
     let mut follower = ThreadFollower::new(events.clone(), cpus, inherit);
     let mut child = None;
@@ -358,7 +359,7 @@ fn process_failure(refusal: Refusal, pid: Pid) -> Failure {
         Refusal::NoThread { tid } if tid == pid.leader() => Failure::new(
             ExitKind::NoInput,
             format!("-p {pid}: no such process"),
-            refusal.cure(),
+            refusal.hint(),
         ),
         other => other.into(),
     }

@@ -29,9 +29,9 @@ pub(in crate::cli) fn interval(
     facts: &HostFacts,
     notices: &mut Vec<String>,
 ) -> Result<Option<Interval>, CliError> {
-    const CURE: &str =
+    const HINT: &str =
         "type on, lo, hi, off, or a number of milliseconds such as 10, 2.5m or 500u, up to 1 s";
-    let bad = |what| error("-p", typed, what, CURE);
+    let bad = |what| error("-p", typed, what, HINT);
     let typed_ns = match typed {
         "on" => u128::from(INTERVAL_ON_US) * 1000,
         "lo" | "low" => u128::from(INTERVAL_LOW_US) * 1000,

@@ -1,5 +1,5 @@
 //! Values of single options: each function turns text into a quantity with a unit, or into an error
-//! with the cure.
+//! with the hint.
 //!
 //! Numbers are plain decimals without signs and exponents. They are parsed exactly, not as floating
 //! point, so that rounding down to whole microseconds does not turn 1.001 ms into 1000 µs.
@@ -23,8 +23,8 @@ use crate::plan::Archive;
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
 /// Returns the error of an option's value.
-pub(super) fn error(option: &str, typed: &str, what: &str, cure: &str) -> CliError {
-    CliError::new(format!("{option} {typed}: {what}"), cure)
+pub(super) fn error(option: &str, typed: &str, what: &str, hint: &str) -> CliError {
+    CliError::new(format!("{option} {typed}: {what}"), hint)
 }
 
 /// Returns a decimal number times 10⁹, truncated after the ninth place. None: not a number, or more

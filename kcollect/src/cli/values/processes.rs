@@ -47,13 +47,13 @@ fn group(typed: &str) -> Option<Result<GroupRule, CliError>> {
     if typed.starts_with('=') {
         return None;
     }
-    let wrong = |cure: &str| Some(Err(error("-F", typed, "not a choice of processes", cure)));
+    let wrong = |hint: &str| Some(Err(error("-F", typed, "not a choice of processes", hint)));
     let name = name.to_owned();
     Some(Ok(match kind {
         "cgroup" if !name.starts_with('/') => {
             return wrong("type a path as in /proc/PID/cgroup, such as cgroup:/system.slice");
         }
-        _ if name.is_empty() => return wrong("type a name behind the colon"),
+        _ if name.is_empty() => return wrong("type a name after the colon"),
         "cgroup" => GroupRule::Cgroup(name),
         "container" => GroupRule::Container(name),
         "unit" => GroupRule::Unit(name),
@@ -73,8 +73,8 @@ fn group(typed: &str) -> Option<Result<GroupRule, CliError>> {
 
 /// `-T`: a process or a thread.
 pub(in crate::cli) fn target(typed: &str) -> Result<Target, CliError> {
-    const CURE: &str = "type a process id (1264), process/thread (1264/1270), or 0/thread for a thread of the kernel";
-    let bad = || error("-T", typed, "not a process or a thread", CURE);
+    const HINT: &str = "type a process id (1264), process/thread (1264/1270), or 0/thread for a thread of the kernel";
+    let bad = || error("-T", typed, "not a process or a thread", HINT);
     let id = |text: &str| match text.parse::<u32>() {
         Ok(id) if !text.starts_with('+') => Ok(id),
         _ => Err(bad()),

@@ -52,8 +52,8 @@ pub(in crate::cli) fn keep(typed: &str) -> Result<Keep, CliError> {
 
 /// `--budget`: a share of one CPU, in percent.
 pub(in crate::cli) fn budget(typed: &str) -> Result<CpuShare, CliError> {
-    const CURE: &str = "type a percentage of one CPU from 0.01% on, such as 1% or 0.5%";
-    share(typed).ok_or_else(|| error("--budget", typed, "not a share of a CPU", CURE))
+    const HINT: &str = "type a percentage of one CPU from 0.01% on, such as 1% or 0.5%";
+    share(typed).ok_or_else(|| error("--budget", typed, "not a share of a CPU", HINT))
 }
 
 /// What probes may take if nothing else is said: 2 %.
@@ -65,7 +65,7 @@ pub(in crate::cli) fn trace_budget(
     typed: Option<&str>,
     heap: HeapTracing,
 ) -> Result<Option<CpuShare>, CliError> {
-    const CURE: &str = "type a percentage from 0.01% on, such as 2%, or off";
+    const HINT: &str = "type a percentage from 0.01% on, such as 2%, or off";
     match (typed, heap) {
         (Some(_), HeapTracing::Off | HeapTracing::Growth) => Err(CliError::new(
             "--trace-budget is for the probes of allocators",
@@ -80,7 +80,7 @@ pub(in crate::cli) fn trace_budget(
                 "--trace-budget",
                 typed,
                 "not a share of CPU time",
-                CURE,
+                HINT,
             )),
         },
     }

@@ -27,8 +27,8 @@ pub(super) fn seconds(text: &str) -> Option<Duration> {
 
 /// `-t`: the times at which data begin and at which the recording ends.
 pub(in crate::cli) fn time(typed: &str) -> Result<(Duration, Option<Duration>), CliError> {
-    const CURE: &str = "type a duration (10, 90s, 5m), or start-end (2-10, 1m-5m, 2-0 for no end)";
-    let bad = || error("-t", typed, "not a time", CURE);
+    const HINT: &str = "type a duration (10, 90s, 5m), or start-end (2-10, 1m-5m, 2-0 for no end)";
+    let bad = || error("-t", typed, "not a time", HINT);
     let (start, end) = match typed.split_once('-') {
         Some((start, end)) => (
             seconds(start).ok_or_else(bad)?,
@@ -44,7 +44,7 @@ pub(in crate::cli) fn time(typed: &str) -> Result<(Duration, Option<Duration>), 
             "-t",
             typed,
             "the start has to be earlier than the end",
-            CURE,
+            HINT,
         ));
     }
     Ok((start, Some(end)))

@@ -1,4 +1,4 @@
-//! What is recorded beside ticks: `-s`, `-i`, `-H`, `-h`.
+//! What is recorded next to ticks: `-s`, `-i`, `-H`, `-h`.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ pub(in crate::cli) fn counters(typed: &[String]) -> Result<Vec<OverflowSpec>, Cl
     let mut specs = Vec::new();
     for text in typed {
         let more = grammar::parse_overflow_specs(text);
-        specs.extend(more.map_err(|wrong| CliError::new(format!("-h {wrong}"), wrong.cure()))?);
+        specs.extend(more.map_err(|wrong| CliError::new(format!("-h {wrong}"), wrong.hint()))?);
     }
     Ok(specs)
 }

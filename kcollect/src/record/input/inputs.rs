@@ -52,9 +52,9 @@ pub struct CpuTime {
     pub(super) has_clock: bool,
 }
 
-/// A file whose unwind table the BPF programs lacked.
+/// A file whose unwind table the BPF programs did not have.
 #[derive(Debug)]
-pub struct LackedTable {
+pub struct MissingTable {
     /// The file as the kernel found it.
     pub file: CodeFile,
     /// A process that maps it.
@@ -83,9 +83,9 @@ pub struct Inputs {
     pub(super) online: CpuList,
     recording: bool,
     pub(super) order: TimeOrder<InputEvent>,
-    /// Files whose unwind tables the BPF programs lacked since they were taken last: a process that
+    /// Files whose unwind tables the BPF programs did not have since they were taken last: a process that
     /// maps each, its name, and an address of it there.
-    lacking: HashMap<CodeFile, (Pid, ThreadName, u64)>,
+    missing_tables: HashMap<CodeFile, (Pid, ThreadName, u64)>,
     follows: bool,
     /// Counters that overflow.
     pub counters: Vec<CounterRequest>,
@@ -108,7 +108,7 @@ impl Inputs {
     /// overflows.
     ///
     /// # Errors
-    /// A [`Failure`] with its cure.
+    /// A [`Failure`] with its hint.
     pub fn open(
         plan: &Plan,
         page_fault: (u64, u64),
@@ -145,8 +145,8 @@ impl Inputs {
         })
         .map_err(bpf_failure)?;
         let reader = Reader::new(rings).map_err(|error| {
-            let cure = "raise the limit of open files (ulimit -n)";
-            Failure::new(ExitKind::Unavailable, format!("no eventfd: {error}"), cure)
+            let hint = "raise the limit of open files (ulimit -n)";
+            Failure::new(ExitKind::Unavailable, format!("no eventfd: {error}"), hint)
         })?;
         for (cpu, ring) in sideband {
             reader.listen(cpu, ring);
@@ -163,7 +163,7 @@ impl Inputs {
             online: list,
             recording: false,
             order: TimeOrder::default(),
-            lacking: HashMap::new(),
+            missing_tables: HashMap::new(),
             follows: capture.is_some(),
             counters: counters.to_vec(),
             self_test: TestState::Planned(Expected {
@@ -329,13 +329,16 @@ impl Inputs {
         Ok(events)
     }
 
-    /// Returns what is mapped where a file is whose table the BPF programs lacked, of each since
-    /// the last time for which `lacks` returns true, as far as the process still runs. This is no
+    /// Returns what is mapped where a file is whose table the BPF programs did not have, of each since
+    /// the last time for which `is_missing` returns true, as far as the process still runs. This is no
     /// event: its records are returned by a later round.
-    pub fn take_lacking(&mut self, lacks: impl Fn(CodeFile) -> bool) -> Vec<LackedTable> {
-        let lacking = std::mem::take(&mut self.lacking).into_iter();
-        lacking
-            .filter(|(file, _)| lacks(*file))
+    pub fn take_missing_tables(
+        &mut self,
+        is_missing: impl Fn(CodeFile) -> bool,
+    ) -> Vec<MissingTable> {
+        let missing = std::mem::take(&mut self.missing_tables).into_iter();
+        missing
+            .filter(|(file, _)| is_missing(*file))
             .filter_map(|(file, (pid, name, address))| {
                 let mappings = snapshot::mappings(pid);
                 // The process may have executed another program meanwhile.
@@ -343,7 +346,7 @@ impl Inputs {
                     |mapping: &&Mapping| mapping.file.identity.inode as u32 == file.inode as u32;
                 let mapping = mapping_at(&mappings, address).filter(same)?;
                 let reported = self.reported(pid, mapping).unwrap_or(mapping);
-                Some(LackedTable {
+                Some(MissingTable {
                     file,
                     pid,
                     name,
@@ -400,20 +403,21 @@ impl Inputs {
     /// Those of [`Inputs::set_recording`] and [`Inputs::totals`].
     pub fn rotate(&mut self) -> Result<(), Failure> {
         let recording = self.recording;
-        let at_ns = match recording {
-            true => self
-                .programs
+        let at_ns = if recording {
+            self.programs
                 .end_experiment(|| machine::now().0)
                 .map_err(bpf_failure)
-                .map(Nanos)?,
-            false => machine::now(),
+                .map(Nanos)?
+        } else {
+            machine::now()
         };
         for cpu in self.cpus.values_mut() {
             cpu.change(at_ns, recording && cpu.has_clock);
         }
-        let totals = match recording {
-            true => self.totals_of(self.programs.ended_cpu_counts(at_ns.0))?,
-            false => self.totals()?,
+        let totals = if recording {
+            self.totals_of(self.programs.ended_cpu_counts(at_ns.0))?
+        } else {
+            self.totals()?
         };
         if recording {
             let records = self.programs.begin_experiment();
@@ -588,7 +592,7 @@ impl Inputs {
                 stack.header.name,
                 registers.address(),
             );
-            self.lacking.insert(*file, place);
+            self.missing_tables.insert(*file, place);
         }
         self.order
             .push(Nanos(record.time_ns()), InputEvent::Record(record));
@@ -650,7 +654,7 @@ fn hit_intervals(counters: &[CounterRequest]) -> Option<[u64; MAX_COUNTERS]> {
 }
 
 pub(super) fn refused(what: &str, cpu: u32, error: &io::Error) -> Failure {
-    let (kind, cure) = match error.raw_os_error() {
+    let (kind, hint) = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => (
             ExitKind::NoPerm,
             "run as root; `kcollect doctor` says what is missing",
@@ -667,6 +671,6 @@ pub(super) fn refused(what: &str, cpu: u32, error: &io::Error) -> Failure {
     Failure::new(
         kind,
         format!("cannot open {what} of CPU {cpu}: {error}"),
-        cure,
+        hint,
     )
 }

@@ -212,9 +212,10 @@ impl ReaderState {
             }
             while !woken(&epoll) {
                 let mut rings = self.lock();
-                let copies = match rings.waiting.len() < MAX_WAITING_BYTES {
-                    true => rings.empty(),
-                    false => false,
+                let copies = if rings.waiting.len() < MAX_WAITING_BYTES {
+                    rings.empty()
+                } else {
+                    false
                 };
                 // `take` resets it, so that it wakes the session once.
                 if copies || rings.waiting.len() > WAKE_THRESHOLD_BYTES {

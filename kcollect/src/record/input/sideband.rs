@@ -206,7 +206,7 @@ fn map(body: &[u8], misc: u16) -> Option<SidebandEvent> {
 ///
 /// The time may not be in the last eight bytes: if several side-bands are open on one CPU, the
 /// kernel (`perf_event_ksymbol_output`) increases the record's size from one to the next, so that
-/// later ones have zeros behind the time.
+/// later ones have zeros after the time.
 fn kernel_code(rest: &[u8]) -> Option<(Nanos, SidebandEvent)> {
     let (address, rest) = rest.split_first_chunk::<8>()?;
     let (size, rest) = rest.split_first_chunk::<4>()?;

@@ -25,9 +25,10 @@ pub fn processes(follows: bool) -> Vec<(Nanos, InputEvent)> {
         let time = machine::now();
         let mut name = fs::read(format!("/proc/{pid}/comm")).ok()?;
         name.pop();
-        let (executable, mappings) = match follows {
-            true => (executable(pid), mappings(pid)),
-            false => (None, Vec::new()),
+        let (executable, mappings) = if follows {
+            (executable(pid), mappings(pid))
+        } else {
+            (None, Vec::new())
         };
         let found = InputEvent::Found {
             pid,

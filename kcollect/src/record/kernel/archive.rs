@@ -20,7 +20,7 @@ use super::symbols::{Object, Symbols};
 
 /// Writes the image of the kernel or of one module, with its instructions where `kcore` has them.
 /// Returns the events that map it from the start of the run; none for an object without functions.
-/// The same image in `beside`, of [`ExperimentDir::archives_beside`], is linked.
+/// The same image in `next to`, of [`ExperimentDir::sibling_archives`], is linked.
 ///
 /// # Errors
 /// When the image can't be laid out or written.
@@ -29,7 +29,7 @@ pub fn kernel_object(
     name: &str,
     object: Object<'_>,
     kcore: Option<&Kcore>,
-    beside: &[OwnedFd],
+    alongside: &[OwnedFd],
 ) -> Result<Vec<MapEvent>> {
     // The boot code beyond _etext has been freed, but its functions are still at the root of the
     // stacks of the boot CPU's idle task. So they get names without instructions.
@@ -62,7 +62,7 @@ pub fn kernel_object(
     if image.texts.is_empty() {
         return Ok(Vec::new());
     }
-    write(dir, name, &image, beside)?;
+    write(dir, name, &image, alongside)?;
     let segment = |placed: experiment_format::elf_image::PlacedText| MapEvent::Segment {
         at_ns: Nanos::ZERO,
         vaddr: placed.vaddr,
@@ -85,10 +85,15 @@ fn extent(object: Object<'_>, within: impl Fn(u64) -> bool) -> Option<(u64, u64)
     Some((first, end - first))
 }
 
-fn write(dir: &ExperimentDir, name: &str, image: &ElfImage<'_>, beside: &[OwnedFd]) -> Result<()> {
+fn write(
+    dir: &ExperimentDir,
+    name: &str,
+    image: &ElfImage<'_>,
+    alongside: &[OwnedFd],
+) -> Result<()> {
     let mut file = dir.archive_file(name)?;
     image.write_to(&mut file)?;
-    dir.commit_or_link(file, beside)
+    dir.commit_or_link(file, alongside)
 }
 
 /// A piece of code that the kernel compiled or patched in: a BPF program or a trampoline. It is

@@ -148,31 +148,31 @@ impl KernelCode {
     }
 
     /// Writes the images of the code that is loaded, and returns the events that map it. Those that
-    /// a former experiment of the series has are links to its files: no function of them has moved.
+    /// a older experiment of the series has are links to its files: no function of them has moved.
     /// Where there is none, those of other experiments in the directory that are the same are.
-    /// A message about what the images lack goes to `say`.
+    /// A message about what the images do not have goes to `say`.
     ///
     /// # Errors
     /// When they can't be written.
     pub fn archive(
         &mut self,
-        (dir, former): (&ExperimentDir, Option<&ExperimentDir>),
+        (dir, older): (&ExperimentDir, Option<&ExperimentDir>),
         which: Archive,
         say: &mut impl FnMut(&str),
     ) -> Result<Vec<MapEvent>, Error> {
         let mut maps = self.archive_programs(dir)?;
         let kcore = self.kcore.as_ref();
-        if let (Err(error), None) = (kcore, former) {
+        if let (Err(error), None) = (kcore, older) {
             say(&format!(
                 "no disassembly of the kernel: /proc/kcore: {error}"
             ));
         }
         let kcore = kcore.ok();
-        let beside = match former {
-            None => dir.archives_beside(),
+        let siblings = match older {
+            None => dir.sibling_archives(),
             Some(_) => Vec::new(),
         };
-        let former = former.and_then(|former| former.archives_of().ok());
+        let older = older.and_then(|older| older.archives_of().ok());
         let read_again = OnceCell::new();
         for (name, _) in &self.objects {
             // Which modules are used is not known before the end.
@@ -180,8 +180,8 @@ impl KernelCode {
                 continue;
             }
             let known = self.archived.iter().find(|(known, _)| known == name);
-            if let (Some((_, events)), Some(former)) = (known, &former)
-                && dir.link_archive(former.as_fd(), name).is_ok()
+            if let (Some((_, events)), Some(older)) = (known, &older)
+                && dir.link_archive(older.as_fd(), name).is_ok()
             {
                 maps.extend(events.iter().cloned());
                 continue;
@@ -196,7 +196,7 @@ impl KernelCode {
                 ));
                 continue;
             };
-            let events = archive::kernel_object(dir, name, object, kcore, &beside)?;
+            let events = archive::kernel_object(dir, name, object, kcore, &siblings)?;
             maps.extend(events.iter().cloned());
             self.archived.retain(|(known, _)| known != name);
             self.archived.push((name.clone(), events));
@@ -226,9 +226,10 @@ impl KernelCode {
     /// # Errors
     /// When it can't be written.
     pub fn archive_programs(&mut self, dir: &ExperimentDir) -> Result<Vec<MapEvent>, Error> {
-        match std::mem::take(&mut self.programs_changed) {
-            true => archive::programs_object(dir, &mut self.programs),
-            false => Ok(Vec::new()),
+        if std::mem::take(&mut self.programs_changed) {
+            archive::programs_object(dir, &mut self.programs)
+        } else {
+            Ok(Vec::new())
         }
     }
 
@@ -244,13 +245,15 @@ impl KernelCode {
         used: &HashSet<u64>,
         give_up: &mut impl FnMut() -> bool,
     ) -> Result<Vec<MapEvent>, Error> {
-        let mut maps = match give_up() {
-            true => Vec::new(),
-            false => self.archive_programs(dir)?,
+        let mut maps = if give_up() {
+            Vec::new()
+        } else {
+            self.archive_programs(dir)?
         };
-        let added = match loaded_modules() != self.modules {
-            true => Symbols::read().ok(),
-            false => None,
+        let added = if loaded_modules() != self.modules {
+            Symbols::read().ok()
+        } else {
+            None
         };
         let added = added.iter().flat_map(Symbols::objects);
         let added = added.filter(|(name, _)| *name != BPF && !self.objects().any(|it| it == *name));

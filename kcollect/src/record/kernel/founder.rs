@@ -93,7 +93,7 @@ impl Founder {
     pub fn create(
         dir: ExperimentDir,
         (plan, counters): (&Plan, &[CounterRequest]),
-        (kernel, former): (&mut KernelCode, Option<&ExperimentDir>),
+        (kernel, older): (&mut KernelCode, Option<&ExperimentDir>),
         (capture, start_ns): (Option<UserStackCapture>, Nanos),
         mut say: impl FnMut(&str),
     ) -> Result<(Founder, Inherited), Error> {
@@ -109,7 +109,7 @@ impl Founder {
             samples: Samples::new(start_ns, plan.tick_interval.nanos()),
             recorded: FounderCounts::default(),
         };
-        match founder.write_start(plan, (kernel, former), &mut say) {
+        match founder.write_start(plan, (kernel, older), &mut say) {
             Ok(maps) => {
                 let mut kernel = ObjectMaps::default();
                 kernel.extend(maps);
@@ -131,7 +131,7 @@ impl Founder {
     fn write_start(
         &mut self,
         plan: &Plan,
-        (kernel, former): (&mut KernelCode, Option<&ExperimentDir>),
+        (kernel, older): (&mut KernelCode, Option<&ExperimentDir>),
         say: &mut impl FnMut(&str),
     ) -> Result<Vec<MapEvent>, Error> {
         self.writer.log(&LogEvent::Pause {
@@ -147,7 +147,7 @@ impl Founder {
         if self.archive == Archive::Off {
             return Ok(Vec::new());
         }
-        let dirs = (self.writer.dir(), former);
+        let dirs = (self.writer.dir(), older);
         let maps = kernel.archive(dirs, self.archive, say)?;
         self.kernel_objects(&maps)?;
         Ok(maps)
@@ -351,9 +351,12 @@ impl Founder {
     /// When the log can't be written.
     pub fn log_losses(&mut self, now_ns: Nanos, losses: &Losses) -> Result<(), Error> {
         let text = losses.line();
-        self.log_at(now_ns, |at_ns| match losses.none() {
-            true => LogEvent::Comment { at_ns, text },
-            false => LogEvent::Warning { at_ns, text },
+        self.log_at(now_ns, |at_ns| {
+            if losses.none() {
+                LogEvent::Comment { at_ns, text }
+            } else {
+                LogEvent::Warning { at_ns, text }
+            }
         })
     }
 
@@ -478,9 +481,10 @@ impl Founder {
                 .user(&mut self.writer, process, header.pid(), at);
         }
         self.note_kernel_stack(&stack.frames);
-        let end = match stack.truncated {
-            true => StackEnd::Truncated,
-            false => StackEnd::Complete,
+        let end = if stack.truncated {
+            StackEnd::Truncated
+        } else {
+            StackEnd::Complete
         };
         self.writer.stack(&stack.frames, end)
     }

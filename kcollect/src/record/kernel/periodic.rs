@@ -23,7 +23,7 @@ pub struct PeriodicSamples {
 }
 
 impl PeriodicSamples {
-    /// Returns the state behind a sample of this time that is written.
+    /// Returns the state after a sample of this time that is written.
     #[must_use]
     pub fn written(time: Nanos) -> PeriodicSamples {
         PeriodicSamples { time, left_out: 0 }

@@ -5,7 +5,7 @@
 //! does not read, one JSON object a line, with blank lines between them:
 //!
 //! * A thread that has exited, has changed its state since its last line, or has no line yet. At a
-//!   periodic sample it lacks a line while it was in other states than that of its last line for
+//!   periodic sample it does not have a line while it was in other states than that of its last line for
 //!   less than 10 ms since then, nine times in succession at most ([`PeriodicSamples`]). A line
 //!   has its `pid`, `tid` and `name`; `at_ns`, the time up to which its sums reach; `ended`, or
 //!   else its `state` and `since_ns`; `tracked_ns`; `states_ns` by state; `detail_ns` and

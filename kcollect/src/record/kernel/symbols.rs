@@ -11,7 +11,7 @@ use std::{fs, io};
 
 use experiment_format::kernel::{BPF, KERNEL};
 
-/// Size of the longest function, bytes: an address further behind a symbol is not part of it.
+/// Size of the longest function, bytes: an address further after a symbol is not part of it.
 const MAX_FUNCTION_BYTES: u64 = 64 * 1024;
 const PAGE_BYTES: u64 = 4096;
 /// The digits of an address in kallsyms.

@@ -53,28 +53,28 @@ impl Router {
         }
     }
 
-    /// Takes what the next experiment goes on with: the kernel's code, and what the threads that
+    /// Takes what the next experiment continues with: the kernel's code, and what the threads that
     /// live have done until now. What is left to do is to close these ones.
-    pub fn hand_on(&mut self) -> (KernelCode, LivingThreads) {
+    pub fn take_carryover(&mut self) -> (KernelCode, LivingThreads) {
         let kernel = std::mem::replace(&mut self.kernel, KernelCode::none());
         (kernel.for_next(), std::mem::take(&mut self.last_threads))
     }
 
-    /// Returns whether samples may still be written: they go on when data have stopped, but not
+    /// Returns whether samples may still be written: they continue when data have stopped, but not
     /// without end.
     #[must_use]
-    pub fn has_sample_room(&self) -> bool {
-        self.sample_room > 0
+    pub fn may_write_samples(&self) -> bool {
+        self.sample_budget > 0
     }
 
     /// Counts what was written since `bytes_before` as a sample, once data have stopped.
     pub fn count_sample(&mut self, bytes_before: u64, at_ns: Nanos) {
-        if !self.reached_limit() || !self.has_sample_room() {
+        if !self.reached_limit() || !self.may_write_samples() {
             return;
         }
         let bytes = self.bytes_written() - bytes_before;
-        self.sample_room = self.sample_room.saturating_sub(bytes);
-        if !self.has_sample_room() {
+        self.sample_budget = self.sample_budget.saturating_sub(bytes);
+        if !self.may_write_samples() {
             let text = "samples end: since data stopped they have taken half of the limit (-L)";
             self.warn(at_ns, text.to_owned());
         }

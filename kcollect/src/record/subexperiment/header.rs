@@ -43,7 +43,7 @@ pub(super) fn header(
     header
 }
 
-/// Returns the text by which gprofng names a process: the part of its first word behind the last
+/// Returns the text by which gprofng names a process: the part of its first word after the last
 /// `/`. That is the name of the process in Linux, as everywhere in kcollect. A command line that
 /// begins with another one, such as that of a script or of a program that writes its state there,
 /// follows in parentheses.
@@ -61,9 +61,10 @@ fn described_by_name(name: &[u8], command_line: Option<&str>) -> String {
         return name;
     };
     let word = line.split(' ').next().unwrap_or(line);
-    match word.rsplit('/').next() == Some(&name) {
-        true => line.to_owned(),
-        false => format!("{name} ({line})"),
+    if word.rsplit('/').next() == Some(&name) {
+        line.to_owned()
+    } else {
+        format!("{name} ({line})")
     }
 }
 

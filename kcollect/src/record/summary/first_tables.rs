@@ -2,7 +2,7 @@
 //! reports, so that a summary cannot show anything else than they do.
 //!
 //! Names of user functions come from files of this machine, and a file system may not answer. So a
-//! thread reads them, and is left behind when it takes too long or the user presses Ctrl-C again.
+//! thread reads them, and is left over when it takes too long or the user presses Ctrl-C again.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -130,7 +130,7 @@ fn busiest(table: &Table) -> Option<String> {
     let columns = &mut table.columns.iter();
     let name = columns.position(|column| column.key == "name")?;
     match table.rows.first()?.get(name)? {
-        // Behind it stands the number of processes.
+        // After it stands the number of processes.
         Cell::Text(text) if table.view == "processes" => text
             .split(" (")
             .next()

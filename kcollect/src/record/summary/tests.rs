@@ -191,7 +191,7 @@ pub(super) fn full() -> Summary {
         archive: Some(ArchiveStats {
             left_out: vec![LeftOut {
                 name: "/lib/x".to_owned(),
-                why: "no room".to_owned(),
+                why: "no space".to_owned(),
             }],
             ..ArchiveStats::default()
         }),
@@ -260,7 +260,7 @@ fn the_text_says_what_was_recorded() {
 }
 
 /// Each bound of what a process can make grow is a count of the losses, with its effect, or says
-/// that no report lacks anything.
+/// that no report does not have anything.
 #[test]
 fn every_bound_that_is_exceeded_is_in_the_first_lines() {
     let text = std::fs::read_to_string(ARCHITECTURE_MD).unwrap();

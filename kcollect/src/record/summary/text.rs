@@ -145,9 +145,10 @@ impl Summary {
     fn paused(&self) -> String {
         let recorded = self.cpus.iter().map(|cpu| cpu.recorded_ns).max();
         let paused = self.elapsed_s - recorded.unwrap_or_default().as_secs_f64();
-        match paused > MIN_PAUSE_S && recorded.is_some() {
-            true => format!(" ({paused:.3} s of it paused)"),
-            false => String::new(),
+        if paused > MIN_PAUSE_S && recorded.is_some() {
+            format!(" ({paused:.3} s of it paused)")
+        } else {
+            String::new()
         }
     }
 }
@@ -262,9 +263,12 @@ fn target_table(rows: &[ProcessSummary], width: Option<u16>) -> String {
     let mut header: Vec<_> = shown.iter().map(|(_, title)| *title).collect();
     header.extend(["PID/TID", "Process"]);
     let numbers = header.len() - 1;
-    let align = |column| match column < numbers {
-        true => Align::Right,
-        false => Align::Left,
+    let align = |column| {
+        if column < numbers {
+            Align::Right
+        } else {
+            Align::Left
+        }
     };
     let mut table = TextTable::new((0..header.len()).map(align));
     table.titles(header);

@@ -1,4 +1,4 @@
-//! The parts of the summary about what is recorded beside ticks: counters (`-h`), waits for locks
+//! The parts of the summary about what is recorded next to ticks: counters (`-h`), waits for locks
 //! (`-s`), calls that do I/O (`-i`) and memory (`-H`).
 
 use bpf::OverflowCounts;
@@ -66,7 +66,7 @@ pub struct LockWaitSummary {
     pub recorded: u64,
     /// Their time, seconds.
     pub recorded_s: f64,
-    /// Waits that were left out, since there were so many in the same second.
+    /// Waits that were left out, since there were that many in the same second.
     pub left_out: u64,
     /// Their time, seconds.
     pub left_out_s: f64,
@@ -163,7 +163,7 @@ pub struct BlockSummary {
     pub growth_only: u64,
     /// Processes of which nothing of their memory was recorded any more, for the same reason.
     pub given_up: u64,
-    /// Changes that found the ring full, or no room among the blocks that are kept.
+    /// Changes that found the ring full, or no space among the blocks that are kept.
     pub lost: u64,
 }
 

@@ -39,7 +39,7 @@ use self::allocators::TracedAllocators;
 pub use self::allocators::{BlockSampling, ProbeCounts};
 use self::traced_calls::TracedProcesses;
 use super::activity::ThreadActivity;
-use super::input::inputs::LackedTable;
+use super::input::inputs::MissingTable;
 use super::input::snapshot;
 use super::route::{ProcessContext, Router};
 use super::user_stacks::copied_code::AnonymousCode;
@@ -94,7 +94,7 @@ impl UserSpace {
         }
     }
 
-    /// Adds what a thread did, which waits for its user stack or goes on to the router.
+    /// Adds what a thread did, which waits for its user stack or continues to the router.
     pub fn activity(
         &mut self,
         router: &mut Router,
@@ -197,20 +197,16 @@ impl UserSpace {
             if followed && let Some(code) = record.anonymous {
                 self.anonymous.seen(pid, code, header.time_ns());
             }
-            let stack = match followed {
-                true => self.resolver.resolve(
-                    &mut self.code,
-                    &mut self.publisher,
-                    processes,
-                    slot,
-                    record,
-                ),
-                false => Some(UserStack {
+            let stack = if followed {
+                self.resolver
+                    .resolve(&mut self.code, &mut self.publisher, processes, slot, record)
+            } else {
+                Some(UserStack {
                     frames: Vec::new(),
                     end: UnwindEnd::NoTable,
                     via_frame_pointer: false,
                     via_scan: false,
-                }),
+                })
             };
             if let Some(stack) = stack {
                 complete.extend(self.join.resolved(slot, Arc::new(stack)));
@@ -305,36 +301,40 @@ impl UserSpace {
 
     /// Begins another experiment: its processes are chosen, and their mappings written, anew.
     /// Processes that were chosen for what they are stay chosen.
-    pub fn begin_again(&mut self, at_ns: Nanos) {
-        self.tracker.begin_again();
-        self.code.spaces.begin_again(at_ns);
-        self.code.objects.begin_again();
+    pub fn on_rotation(&mut self, at_ns: Nanos) {
+        self.tracker.on_rotation();
+        self.code.spaces.on_rotation(at_ns);
+        self.code.objects.on_rotation();
         self.resolver.losses = StackLosses::default();
         self.resolver.unwound = UnwindCounts::default();
-        self.join.begin_again();
-        self.traced.begin_again();
-        self.allocators.begin_again();
+        self.join.on_rotation();
+        self.traced.on_rotation();
+        self.allocators.on_rotation();
     }
 
     /// Returns whether no load object is known for a file that the kernel found.
     #[must_use]
-    pub fn lacks(&self, file: CodeFile) -> bool {
-        self.publisher.lacks(file)
+    pub fn is_table_missing(&self, file: CodeFile) -> bool {
+        self.publisher.is_table_missing(file)
     }
 
     /// Begins to make the table of a file that the kernel found in a mapping of a process, before
     /// the records of that are applied: the process may exit soon.
-    pub fn make_table(&mut self, processes: &ProcessTable, lacked: &LackedTable) {
-        let pid = lacked.pid;
+    pub fn make_table(&mut self, processes: &ProcessTable, missing: &MissingTable) {
+        let pid = missing.pid;
         let tracked = self.tracker.with_pid(pid);
         // That it executed a program may not be applied yet.
         if self.policy.may_follow(processes, tracked, pid)
-            || self.policy.chooses_name(pid, lacked.name.bytes())
+            || self.policy.chooses_name(pid, missing.name.bytes())
         {
             let relatives = relatives(processes, pid);
             let process = (pid, &*relatives);
-            self.publisher
-                .lacking(&mut self.code, process, &lacked.mapping, lacked.file);
+            self.publisher.on_missing_table(
+                &mut self.code,
+                process,
+                &missing.mapping,
+                missing.file,
+            );
         }
     }
 

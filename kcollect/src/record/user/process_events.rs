@@ -37,8 +37,8 @@ impl UserSpace {
                 .tracker
                 .with_pid(parent)
                 .is_some_and(|process| process.chosen);
-        if let Some(former) = self.tracker.take_number(pid) {
-            self.lost_its_number(router, processes, former, at_ns);
+        if let Some(previous) = self.tracker.take_number(pid) {
+            self.lost_its_number(router, processes, previous, at_ns);
         }
         self.stop_waiting(pid);
         self.code.spaces.forked(pid, parent, at_ns);
@@ -51,9 +51,10 @@ impl UserSpace {
         let makes_code = mapped.iter().any(|mapping| is_anonymous(&mapping.file));
         let known = self.tracker.with_pid(parent);
         let known = known.and_then(|parent| parent.parent_maps.as_deref());
-        let parent_maps = match makes_code {
-            true => maps_at_fork(parent, known),
-            false => Vec::new(),
+        let parent_maps = if makes_code {
+            maps_at_fork(parent, known)
+        } else {
+            Vec::new()
         };
         let (_, process) = self.tracker.track(processes, pid);
         process.chosen |= by_pid || parent_is_followed;

@@ -72,9 +72,9 @@ impl TracedProcesses {
     }
 
     /// Begins another experiment, in which no descriptor has a name yet.
-    pub(super) fn begin_again(&mut self) {
+    pub(super) fn on_rotation(&mut self) {
         let processes = self.processes.values_mut();
-        processes.for_each(Descriptors::begin_again);
+        processes.for_each(Descriptors::on_rotation);
     }
 
     /// Returns what a call did, as events of its thread with the times at which they were.

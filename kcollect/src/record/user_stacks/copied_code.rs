@@ -76,9 +76,10 @@ impl AnonymousCode {
         };
         let new: HashSet<u64> = starts.filter(|start| looks.copied.insert(*start)).collect();
         looks.due = false;
-        looks.pause_ns = match new.is_empty() {
-            true => (looks.pause_ns * 2).min(MAX_PAUSE_NS),
-            false => MIN_PAUSE_NS,
+        looks.pause_ns = if new.is_empty() {
+            (looks.pause_ns * 2).min(MAX_PAUSE_NS)
+        } else {
+            MIN_PAUSE_NS
         };
         looks.next_ns = at_ns + looks.pause_ns;
         new

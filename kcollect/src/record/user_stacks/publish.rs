@@ -21,14 +21,14 @@ use user_collector::space::Mapping;
 
 use user_collector::loaded_code::LoadedCode;
 
-/// The publisher of unwind tables, with what the BPF programs have and lack.
+/// The publisher of unwind tables, with what the BPF programs have and do not have.
 #[derive(Debug, Default)]
 pub struct TablePublisher {
     /// Tables whose rows only the BPF programs have.
     tables: HashMap<ObjectId, PlacedTable>,
-    /// Files whose tables found no room.
+    /// Files whose tables found no space.
     refused: HashSet<ObjectId>,
-    /// The objects behind the kernel's files.
+    /// The objects after the kernel's files.
     files: HashMap<CodeFile, ObjectId>,
     /// Files that are to be published.
     due: HashSet<CodeFile>,
@@ -42,8 +42,8 @@ pub struct TablePublisher {
     /// Processes for which it has to be determined again whether they may be followed.
     changed: HashSet<Pid>,
     exited: Vec<Pid>,
-    /// Files that found no room, or whose tables found none.
-    pub no_room: u64,
+    /// Files that found no space, or whose tables found none.
+    pub not_published: u64,
 }
 
 impl TablePublisher {
@@ -64,12 +64,12 @@ impl TablePublisher {
     }
 
     /// Returns whether no load object is known for a file that the kernel found.
-    pub(in crate::record) fn lacks(&self, file: CodeFile) -> bool {
+    pub(in crate::record) fn is_table_missing(&self, file: CodeFile) -> bool {
         !self.files.contains_key(&file)
     }
 
-    /// Adds a file that the kernel found in a mapping, whose table the programs lack.
-    pub(in crate::record) fn lacking(
+    /// Adds a file that the kernel found in a mapping, whose table the programs do not have.
+    pub(in crate::record) fn on_missing_table(
         &mut self,
         code: &mut LoadedCode,
         (pid, relatives): (Pid, &[Pid]),
@@ -181,12 +181,12 @@ impl TablePublisher {
             }
             Some(UnwindTableState::None) | None => tables.publish_file(file, None, &[])?,
         };
-        self.no_room += u64::from(!published);
+        self.not_published += u64::from(!published);
         Ok(())
     }
 
     /// Returns the table of an object, which is placed if it is not; nothing where there is no
-    /// room.
+    /// space.
     fn table(
         &mut self,
         tables: &mut UnwindTables<'_>,
@@ -206,7 +206,7 @@ impl TablePublisher {
         }
         let Some(placed) = placed else {
             self.refused.insert(id);
-            self.no_room += 1;
+            self.not_published += 1;
             return Ok(None);
         };
         let table = placed.id;

@@ -52,7 +52,7 @@ pub struct StackResolver {
 pub struct UnwindCounts {
     /// In the kernel, by the BPF programs.
     pub in_kernel: u64,
-    /// Here, from a stack copy, because the BPF programs lacked a table or a mapping.
+    /// Here, from a stack copy, because the BPF programs did not have a table or a mapping.
     pub from_copies: u64,
 }
 
@@ -156,18 +156,18 @@ impl StackResolver {
             copy.shorten();
         }
         let bytes = copy.bytes();
-        let room = self.copied_bytes + bytes <= MAX_COPIED_BYTES;
+        let has_budget = self.copied_bytes + bytes <= MAX_COPIED_BYTES;
         let relatives = relatives(processes, copy.pid);
         copy.report_file(code, publisher, &relatives);
         match copy.unwind(&mut code.objects, publisher, &relatives) {
-            Some(stack) if stack.end == UnwindEnd::NoMapping && room => {
+            Some(stack) if stack.end == UnwindEnd::NoMapping && has_budget => {
                 if self.unmapped.wait(at_ns, slot, copy).is_some() {
                     return Some(stack);
                 }
                 self.copied_bytes += bytes;
                 None
             }
-            None if room => {
+            None if has_budget => {
                 self.copied_bytes += bytes;
                 self.copies.push((slot, copy));
                 None

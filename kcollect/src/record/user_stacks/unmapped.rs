@@ -94,9 +94,10 @@ impl Unmapped {
     /// Sets the pause after a reading of an instant, which had something new or nothing.
     pub(in crate::record) fn had_news(&mut self, pid: Pid, at_ns: Nanos, news: bool) {
         if let Some(reading) = self.by_pid.get_mut(&pid) {
-            reading.pause_ns = match news {
-                true => MIN_PAUSE_NS,
-                false => (reading.pause_ns * 2).min(MAX_PAUSE_NS),
+            reading.pause_ns = if news {
+                MIN_PAUSE_NS
+            } else {
+                (reading.pause_ns * 2).min(MAX_PAUSE_NS)
             };
             reading.next_ns = at_ns + reading.pause_ns;
         }

@@ -122,7 +122,7 @@ pub struct StackCopy {
     pub via_frame_pointer: bool,
     /// The caller of one was found by a scan of the stack.
     pub via_scan: bool,
-    /// The file that the kernel found at the next frame, whose table the BPF programs lacked.
+    /// The file that the kernel found at the next frame, whose table the BPF programs did not have.
     pub file: CodeFile,
     /// The next frame.
     pub registers: Registers,
@@ -160,7 +160,7 @@ impl StackCopy {
         })
     }
 
-    /// Reports the file whose table the BPF programs lacked.
+    /// Reports the file whose table the BPF programs did not have.
     pub fn report_file(
         &self,
         code: &mut LoadedCode,
@@ -169,7 +169,7 @@ impl StackCopy {
     ) {
         let mapping = mapping_at(&self.code, self.registers.address());
         if let Some(mapping) = mapping.filter(|_| self.end.is_none()) {
-            publisher.lacking(code, (self.pid, relatives), mapping, self.file);
+            publisher.on_missing_table(code, (self.pid, relatives), mapping, self.file);
         }
     }
 
@@ -274,7 +274,7 @@ impl StackCopy {
         }
     }
 
-    /// Returns the word so many bytes above the lowest that was copied.
+    /// Returns the word that many bytes above the lowest that was copied.
     fn word(&self, above: u64) -> Option<u64> {
         let index = usize::try_from(above / 8).ok()?;
         let low = *self.stack.get(index)?;
@@ -287,7 +287,7 @@ impl StackCopy {
     }
 }
 
-/// Words of a stack that is kept where room is short: most stacks are no longer.
+/// Words of a stack that is kept where space is short: most stacks are no longer.
 const SHORT_WORDS: usize = 1024;
 
 /// Returns the address of the file's own space that is mapped at an address.

@@ -47,7 +47,7 @@ fn root_alone_a_preset_is_counted_down() -> Result<()> {
                 && overflow.ip != 0,
             "round {round}: {overflow:?}"
         );
-        // It has overflowed and has stopped; the other counter goes on.
+        // It has overflowed and has stopped; the other counter continues.
         fresh.touch(20)?;
         let sample = bound.read()?;
         ensure!(

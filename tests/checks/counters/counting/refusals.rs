@@ -1,4 +1,4 @@
-//! What cannot be counted is refused by kind, each with its cure.
+//! What cannot be counted is refused by kind, each with its hint.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -36,7 +36,7 @@ fn refused(target: CounterTarget, events: &[PerfEvent]) -> Result<Refusal> {
 }
 
 #[test]
-fn root_alone_user_nobody_is_denied_with_the_cure() -> Result<()> {
+fn root_alone_user_nobody_is_denied_with_the_hint() -> Result<()> {
     let _machine = Exclusive::take()?;
     let _setting = Setting::set("/proc/sys/kernel/perf_event_paranoid", "2")?;
     // The user nobody may not read the directory of the build.
@@ -60,7 +60,7 @@ fn root_alone_user_nobody_is_denied_with_the_cure() -> Result<()> {
             "{finished}"
         );
     }
-    // With the cure it counts.
+    // With the hint it counts.
     let _setting = Setting::set("/proc/sys/kernel/perf_event_paranoid", "1")?;
     let mut command = Command::new(&program);
     command
@@ -135,7 +135,7 @@ fn root_alone_too_many_breakpoints_are_refused() -> Result<()> {
         .collect();
     let refusal = refused(CounterTarget::Thread(Tid(0)), &events)?;
     ensure!(matches!(refusal, Refusal::TooMany { .. }), "{refusal:?}");
-    ensure!(refusal.cure() == "ask for fewer events at once");
+    ensure!(refusal.hint() == "ask for fewer events at once");
     Ok(())
 }
 
@@ -169,6 +169,6 @@ fn root_alone_a_missing_pmu_is_reported() -> Result<()> {
     ));
     let refusal = refused(CounterTarget::Thread(Tid(0)), &[cycles()])?;
     ensure!(matches!(refusal, Refusal::NoPmu { .. }), "{refusal:?}");
-    ensure!(refusal.cure().contains("page-faults"));
+    ensure!(refusal.hint().contains("page-faults"));
     Ok(())
 }

@@ -43,7 +43,7 @@ const PROGRAMS: [&str; 12] = [
     "rustc",
     "containerd-shim",
     "sshd",
-    "a-name-that-is-much-too-long-for-the-room-it-has",
+    "a-name-that-is-much-too-long-for-the-space-it-has",
     "ld",
     "שלום",
 ];
@@ -113,7 +113,7 @@ pub(crate) fn profile(
         interval_us: INTERVAL_US,
         machine: "example · Linux 6.18 · 8 CPUs".to_owned(),
         groupings: vec!["unit", "user"],
-        losses: "stacks cut after 127 frames: 3\nrecords without room in a ring: 0".to_owned(),
+        losses: "stacks cut after 127 frames: 3\nrecords without space in a ring: 0".to_owned(),
         functions: USER
             .iter()
             .map(|(name, _)| function(name, false))

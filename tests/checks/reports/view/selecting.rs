@@ -72,10 +72,10 @@ fn a_stroke_selects_time(shown: &mut Shown, truths: &Profile<'_>, payload: &Payl
 /// when the mouse rests or is released.
 pub(super) fn a_drag_is_followed(shown: &mut Shown, truths: &Profile<'_>) -> Result<()> {
     shown.browser.evaluate("kcollect.select({})")?;
-    // A slow machine may see the mouse rest after each move, so it is noted that it was behind.
+    // A slow machine may see the mouse rest after each move, so it is noted that it was after.
     shown.browser.evaluate(
-        "void (() => { window.behind = 0; const panels = document.querySelector('#panels'); \
-         new MutationObserver(() => { behind += panels.hasAttribute('data-behind'); }) \
+        "void (() => { window.after = 0; const panels = document.querySelector('#panels'); \
+         new MutationObserver(() => { after += panels.hasAttribute('data-after'); }) \
            .observe(panels, {attributes: true}); })()",
     )?;
     let mouse = |shown: &mut Shown, kind: &str, across: f64| -> Result<Selection> {
@@ -109,9 +109,8 @@ pub(super) fn a_drag_is_followed(shown: &mut Shown, truths: &Profile<'_>) -> Res
     mouse(shown, "mouseMoved", 0.6)?;
     let selection = mouse(shown, "mouseReleased", 0.6)?;
     flame(shown, &truths.count(&selection, false))?;
-    let behind =
-        "window.behind > 0 && !document.querySelector('#panels').hasAttribute('data-behind')";
-    ensure!(shown.browser.evaluate(behind)? == true);
+    let after = "window.after > 0 && !document.querySelector('#panels').hasAttribute('data-after')";
+    ensure!(shown.browser.evaluate(after)? == true);
     Ok(())
 }
 

@@ -54,7 +54,7 @@ pub(crate) enum Excuse {
     Proven,
     /// Ours ends where Go has changed stacks, and says that it is complete.
     GoRoot,
-    /// Ours goes on at the goroutine's stack, where Go has changed stacks.
+    /// Ours continues at the goroutine's stack, where Go has changed stacks.
     GoStacks,
     /// No code is mapped there, as when a null pointer was called; framehop guesses its caller.
     Unmapped,
@@ -127,7 +127,7 @@ impl Seen<'_> {
             (_, Some(rule)) if self.truth.is_none() && rule.changes_stacks() => {
                 Some(Excuse::GoStacks)
             }
-            // Of the innermost frame alone: of others it would be ours that lacks the register.
+            // Of the innermost frame alone: of others it would be ours that does not have the register.
             (_, Some(UnwindRule::Frame(frame)))
                 if self.unsettled
                     && verdict == Verdict::Unknown

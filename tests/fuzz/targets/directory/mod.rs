@@ -191,7 +191,7 @@ fn report_lines(model: &Model) {
 
 #[expect(
     clippy::expect_used,
-    reason = "writing into memory fails where a format has no room"
+    reason = "writing into memory fails where a format has no space"
 )]
 fn export_all(model: &Model) {
     let selected = Selected::new(model, &Filter::default());

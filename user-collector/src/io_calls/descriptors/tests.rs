@@ -207,7 +207,7 @@ fn another_experiment_has_the_names_again() {
     let mut process = Process::default();
     process.call(libc::SYS_openat, [-100, 0, 0], 3, b"/a");
     for _ in 0..2 {
-        process.descriptors.begin_again();
+        process.descriptors.on_rotation();
         let read = [libc::SYS_read, 3];
         let twice = [(); 2].map(|()| process.call(read[0], [read[1], 0, 0], 1, b""));
         assert_eq!(twice, ["said Open 3 /a; Read 3 1 bytes", "Read 3 1 bytes"]);
@@ -367,7 +367,7 @@ fn a_registered_file_has_its_name() {
             "Read 1073741824 9 bytes",
         ]
     );
-    process.descriptors.begin_again();
+    process.descriptors.on_rotation();
     assert_eq!(
         process.operation_on(22, [place, 0, 2, 0], 9),
         "said Open 1073741824 /tmp/b; Read 1073741824 9 bytes"
@@ -430,10 +430,7 @@ proptest! {
         let mut process = Process::with(&[(0, "/dev/null"), (3, "/a")]);
         let mut named = std::collections::BTreeSet::new();
         for (number, by_ring, arguments, result, extra) in calls {
-            let (number, table) = match by_ring {
-                true => (number % 64, CallTable::IoUring),
-                false => (number, CallTable::Native),
-            };
+            let (number, table) = if by_ring { (number % 64, CallTable::IoUring) } else { (number, CallTable::Native) };
             let call = IoCallRecord {
                 table,
                 ..call(number.into(), arguments, result, &extra)

@@ -43,7 +43,7 @@ impl LoadObjects {
 
     /// Begins another experiment. No object is followed or archived in it before
     /// [`LoadObjects::set_archiver`].
-    pub fn begin_again(&mut self) {
+    pub fn on_rotation(&mut self) {
         self.archive = None;
         self.counts = UnwindTableCounts::default();
         for object in &mut self.objects {

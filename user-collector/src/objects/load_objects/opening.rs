@@ -132,7 +132,7 @@ impl LoadObjects {
     }
 }
 
-/// Returns the file behind a mapping, and its identity. It is opened through the process that maps
+/// Returns the file after a mapping, and its identity. It is opened through the process that maps
 /// it, or else through one of its relatives. The error is that of the process itself.
 fn open(pid: Pid, relatives: &[Pid], mapping: &Mapping) -> Result<(File, CodeFile), String> {
     let proc = Path::new("/proc");

@@ -166,7 +166,7 @@ fn a_frame_pointer_counts_if_it_leads_to_a_return_address() {
             .call(OTHER + 0x45, CALLER)
     };
     kept(0x7058).scanned(&[BARE, CALLER + 0x44, OTHER + 0x44, FIRST + 0x44]);
-    // Where it leads nowhere, the scan goes on to one that needs none.
+    // Where it leads nowhere, the scan continues to one that needs none.
     kept(0x7030).scanned(&[BARE, FIRST + 0x44]);
 }
 
@@ -310,7 +310,7 @@ fn on_another_stack() -> Drawing {
 /// Callers on it are return addresses into code of that kind. Whatever lies on the thread's stack
 /// where that was left, of old calls too, is passed over.
 #[test]
-fn another_stack_goes_on_with_the_outermost_function_of_the_threads() {
+fn another_stack_continues_with_the_outer_function_of_threads() {
     let drawing = on_another_stack()
         .word(0x7010, BARE + 0x45)
         .word(0x7028, BARE + 0x65)
@@ -318,7 +318,7 @@ fn another_stack_goes_on_with_the_outermost_function_of_the_threads() {
         .code(BARE + 0x65, &[0xff, 0x14, 0xe0]);
     let frames = [BARE, BARE + 0x44, BARE + 0x64, CALLER + 0x44, FIRST + 0x44];
     drawing.scanned(&frames);
-    // It ends with what is behind no call, and others lie behind it.
+    // It ends with what is after no call, and others lie after it.
     drawing
         .clone()
         .word(0x7020, BARE + 0x80)

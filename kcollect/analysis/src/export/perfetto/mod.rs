@@ -249,7 +249,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Writes so many samples, each at the end of its own part of the slice.
+    /// Writes that many samples, each at the end of its own part of the slice.
     fn samples(
         &mut self,
         slice: &Slice,

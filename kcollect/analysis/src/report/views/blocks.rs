@@ -91,9 +91,10 @@ pub(super) fn blocks(context: &ViewContext<'_>) -> Result<Table, Failure> {
     rows[0].push(Cell::Text("<Total>".to_owned()));
     rows.extend(sizes.iter().map(|((least, most), blocks)| {
         let mut cells = blocks.cells(whole.live_bytes);
-        cells.push(Cell::Text(match least == most {
-            true => least.to_string(),
-            false => format!("{least} to {most}"),
+        cells.push(Cell::Text(if least == most {
+            least.to_string()
+        } else {
+            format!("{least} to {most}")
         }));
         cells
     }));

@@ -30,8 +30,8 @@ pub(super) fn calltree(context: &ViewContext<'_>) -> Result<Table, Failure> {
     let mut total = Entity::total(1, 3, totals.whole());
     total.cells[0] = Cell::Count(0);
     let least = sort.by.map_or(0.0, |(base, flavor)| {
-        let least_ppm = context.options.least_ppm.unwrap_or(0);
-        total.value(base, flavor) as f64 * f64::from(least_ppm) / 1e6
+        let min_ppm = context.options.min_ppm.unwrap_or(0);
+        total.value(base, flavor) as f64 * f64::from(min_ppm) / 1e6
     });
     let mut walk = TreeWalk {
         model,

@@ -81,9 +81,10 @@ pub(super) fn chosen_function(
             Err(Failure::new(
                 ExitKind::NoInput,
                 format!("{wanted} is in no recorded stack"),
-                match near.is_empty() {
-                    true => "kcollect report functions shows all".to_owned(),
-                    false => format!("the nearest are {}", near.join(", ")),
+                if near.is_empty() {
+                    "kcollect report functions shows all".to_owned()
+                } else {
+                    format!("the nearest are {}", near.join(", "))
                 },
             ))
         }

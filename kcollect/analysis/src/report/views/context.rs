@@ -87,15 +87,15 @@ impl ViewContext<'_> {
         order.truncate(limit);
         let (mut total, whole) = (total.clone(), total);
         let own = |metrics: &[Metric]| metrics.iter().flat_map(metric_columns).collect::<Vec<_>>();
-        let (ahead, behind) = metrics.list.split_at(metrics.name_at);
-        let columns = [own(ahead), columns, own(behind)].concat();
+        let (ahead, after) = metrics.list.split_at(metrics.name_at);
+        let columns = [own(ahead), columns, own(after)].concat();
         let row = |entity: &mut Entity| {
             let mut row = Vec::with_capacity(columns.len());
             for metric in ahead {
                 row.extend(metric_cells(metric, entity, &whole));
             }
             row.append(&mut entity.cells);
-            for metric in behind {
+            for metric in after {
                 row.extend(metric_cells(metric, entity, &whole));
             }
             row
@@ -149,11 +149,12 @@ pub(super) fn sort(
 
 pub(super) fn refuse(option: &str, offered: &[BaseMetric], error: &MetricError) -> Failure {
     let keywords: Vec<_> = offered.iter().map(|base| base.keyword()).collect();
-    let cure = match keywords.is_empty() {
-        true => "record with -p on: these experiments have no ticks".to_owned(),
-        false => format!("e. or i. and one of {}", keywords.join(", ")),
+    let hint = if keywords.is_empty() {
+        "record with -p on: these experiments have no ticks".to_owned()
+    } else {
+        format!("e. or i. and one of {}", keywords.join(", "))
     };
-    Failure::new(ExitKind::Usage, format!("{option}: {error}"), cure)
+    Failure::new(ExitKind::Usage, format!("{option}: {error}"), hint)
 }
 
 impl Sort {
@@ -181,9 +182,10 @@ impl Sort {
             return Ordering::Equal;
         };
         let values = b.value(base, flavor).cmp(&a.value(base, flavor));
-        match self.reverse {
-            true => values.reverse(),
-            false => values,
+        if self.reverse {
+            values.reverse()
+        } else {
+            values
         }
     }
 }
@@ -295,9 +297,10 @@ pub(super) fn metric_columns(metric: &Metric) -> Vec<Column> {
         ));
     }
     if metric.percent {
-        let title = match metric.time {
-            true => "\n\n%".to_owned(),
-            false => format!("{word}\n{title}\n%"),
+        let title = if metric.time {
+            "\n\n%".to_owned()
+        } else {
+            format!("{word}\n{title}\n%")
         };
         columns.push(Column::number(format!("{letter}.%{keyword}"), title));
     }

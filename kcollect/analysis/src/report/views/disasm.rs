@@ -138,9 +138,10 @@ fn in_file<'a>(
         Failure::new(
             ExitKind::NoInput,
             format!("no instructions of {} can be shown: {why}", function.name),
-            match object.kernel {
-                true => "kernel code is recorded only if /proc/kcore is readable",
-                false => "name the directory of its file: --search-path DIRECTORY",
+            if object.kernel {
+                "kernel code is recorded only if /proc/kcore is readable"
+            } else {
+                "name the directory of its file: --search-path DIRECTORY"
             },
         )
     };

@@ -117,8 +117,8 @@ pub(super) fn runs(context: &ViewContext<'_>) -> Result<Option<Vec<ExactRun>>, F
 
 fn read(info: &ExperimentInfo) -> Result<Option<ExactTimes>, Failure> {
     ExactTimes::read(&info.source).map_err(|error| {
-        let cure = "use -m to show ticks instead";
-        Failure::new(ExitKind::NoInput, error.to_string(), cure)
+        let hint = "use -m to show ticks instead";
+        Failure::new(ExitKind::NoInput, error.to_string(), hint)
     })
 }
 

@@ -63,12 +63,12 @@ pub(super) fn lines(context: &ViewContext<'_>) -> Result<Table, Failure> {
         cells_of: &cells_of,
     };
     let mut table = context.sorted(View::Lines, "Source lines", &metrics, entities)?;
-    table.notes.extend(lacking(model, &totals));
+    table.notes.extend(without_lines(model, &totals));
     Ok(table)
 }
 
 /// Returns notes of why lines are missing, for the load objects with most time.
-fn lacking(model: &Model, totals: &Totals) -> Vec<String> {
+fn without_lines(model: &Model, totals: &Totals) -> Vec<String> {
     let of = |frame: FrameId| Some(model.function(model.frame(frame).function).object.0);
     let count = model.objects.len();
     let [
@@ -78,14 +78,14 @@ fn lacking(model: &Model, totals: &Totals) -> Vec<String> {
             ..
         },
     ] = aggregate::shares(model, totals, [count], |frame| [of(frame)]);
-    let mut lacking: Vec<_> = (0..count)
+    let mut missing: Vec<_> = (0..count)
         .filter(|index| inclusive[*index] != ZERO_SUMS)
         .filter_map(|index| Some((index, model.lines.errors.get(index)?.as_ref()?)))
         .collect();
     let time = |index: usize| exclusive[index].iter().sum::<i64>();
-    lacking.sort_by_key(|(index, _)| std::cmp::Reverse(time(*index)));
-    let more = lacking.len().saturating_sub(MAX_OBJECTS_NOTED);
-    let notes = lacking
+    missing.sort_by_key(|(index, _)| std::cmp::Reverse(time(*index)));
+    let more = missing.len().saturating_sub(MAX_OBJECTS_NOTED);
+    let notes = missing
         .iter()
         .take(MAX_OBJECTS_NOTED)
         .map(|(index, error)| {
@@ -94,7 +94,7 @@ fn lacking(model: &Model, totals: &Totals) -> Vec<String> {
         });
     let mut notes: Vec<_> = notes.collect();
     if more > 0 {
-        notes.push(format!("and {more} more load objects lack lines"));
+        notes.push(format!("and {more} more load objects have no lines"));
     }
     notes
 }

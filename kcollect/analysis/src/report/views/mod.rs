@@ -32,7 +32,7 @@ use crate::model::{GroupKind, Model};
 use context::ViewContext;
 
 /// The most bytes of debug information of a program that are read for a summary.
-const MOST_DEBUG_BYTES: u64 = 8 << 20;
+const MAX_DEBUG_BYTES: u64 = 8 << 20;
 
 /// A way to show an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -208,7 +208,7 @@ pub struct TableOptions {
     pub metrics: Option<String>,
     /// The sort order as typed. None: by the first metric.
     pub sort: Option<String>,
-    /// Maximum number of rows beside `<Total>`. None: all.
+    /// Maximum number of rows next to `<Total>`. None: all.
     pub limit: Option<usize>,
     /// The function to show, as typed: its name or symbol, either with a load object after it, or a
     /// regular expression that matches one function.
@@ -224,7 +224,7 @@ pub struct TableOptions {
     pub depth: Option<usize>,
     /// Branches of the call tree with less than this share of the whole, in millionths, are left
     /// out.
-    pub least_ppm: Option<u32>,
+    pub min_ppm: Option<u32>,
 }
 
 /// Makes the report of a view.
@@ -273,7 +273,7 @@ pub fn make(model: &Model, view: View, options: &TableOptions) -> Result<Report,
 /// When exact times cannot be read.
 pub fn first_tables(model: &Model) -> Result<Vec<Table>, Failure> {
     let lookup = LookupPaths {
-        most_debug_bytes: Some(MOST_DEBUG_BYTES),
+        max_debug_bytes: Some(MAX_DEBUG_BYTES),
         ..LookupPaths::default()
     };
     let options = TableOptions {

@@ -22,7 +22,7 @@ use crate::report::table::{Cell, Column, Table};
 /// The key of a column, and the value of a record in it.
 type UsageCount = (&'static str, fn(&UsageRecord) -> u64);
 
-/// Counts beside times, in gprofng's order.
+/// Counts next to times, in gprofng's order.
 const USAGE_COUNTS: [UsageCount; 12] = [
     ("minor_faults", |usage| usage.minor_faults),
     ("major_faults", |usage| usage.major_faults),
@@ -126,11 +126,13 @@ fn chosen<'a>(context: &ViewContext<'a>) -> Result<Vec<(u64, &'a ExperimentInfo)
     let model = context.model;
     let of_process = |process: &ProcessInfo| filter.takes(process);
     let all = (1..).zip(&model.experiments);
-    let chosen = all.filter(|(number, info)| match !filter.chooses_processes() {
-        true => info.founder.index() as u64 + 1 == *number,
-        false => info
-            .process
-            .is_some_and(|process| of_process(model.process(process))),
+    let chosen = all.filter(|(number, info)| {
+        if !filter.chooses_processes() {
+            info.founder.index() as u64 + 1 == *number
+        } else {
+            info.process
+                .is_some_and(|process| of_process(model.process(process)))
+        }
     });
     Ok(chosen.collect())
 }

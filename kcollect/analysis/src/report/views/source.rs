@@ -191,9 +191,10 @@ impl<'a> Annotated<'a> {
     }
 
     fn entity(&self, place: usize) -> Entity {
-        let sums = match place < self.shares.exclusive.len() {
-            true => self.shares.of(place),
-            false => Measures::alone(&ZERO_SUMS, None),
+        let sums = if place < self.shares.exclusive.len() {
+            self.shares.of(place)
+        } else {
+            Measures::alone(&ZERO_SUMS, None)
         };
         Entity::new(Vec::new(), sums)
     }

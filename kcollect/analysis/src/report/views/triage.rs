@@ -74,9 +74,10 @@ pub(super) fn first_tables(
 }
 
 fn on_cpu(context: &ViewContext<'_>) -> BaseMetric {
-    match context.offered.contains(&BaseMetric::TotalCpu) {
-        true => BaseMetric::TotalCpu,
-        false => BaseMetric::State(Microstate::KernelCpu),
+    if context.offered.contains(&BaseMetric::TotalCpu) {
+        BaseMetric::TotalCpu
+    } else {
+        BaseMetric::State(Microstate::KernelCpu)
     }
 }
 
@@ -219,23 +220,23 @@ fn exact_processes(context: &ViewContext<'_>, runs: &[exact::ExactRun], limit: u
         rows.into_iter().partition(|row| all && row.is_recorder);
     let states = PROCESS_STATES.map(BaseMetric::State);
     let time = |base: &BaseMetric| Column::number(format!("{}_s", base.keyword()), "");
-    let (ahead, behind) = states.split_at(PROCESS_STATES.len() - 3);
+    let (ahead, after) = states.split_at(PROCESS_STATES.len() - 3);
     let columns = ahead
         .iter()
         .map(time)
         .chain(exact::detail_columns())
-        .chain(behind.iter().map(time))
+        .chain(after.iter().map(time))
         .chain([Column::number("total_s", "").hidden()])
         .chain(threads::process_columns())
         .chain([Column::text("why", "Held up by, s")]);
     let cells = |row: &exact::ExactProcess| {
-        let (ahead, behind) = PROCESS_STATES.split_at(PROCESS_STATES.len() - 3);
+        let (ahead, after) = PROCESS_STATES.split_at(PROCESS_STATES.len() - 3);
         let time = |state: &Microstate| Cell::Nanoseconds(row.times.of(*state));
         ahead
             .iter()
             .map(time)
             .chain(exact::detail_cells(&row.times))
-            .chain(behind.iter().map(time))
+            .chain(after.iter().map(time))
             .chain([Cell::Nanoseconds(sum(row.times.states))])
             .chain(threads::process_cells(row))
             .chain([Cell::Text(row.times.held_up())])
@@ -319,7 +320,7 @@ fn object_name(model: &Model, object: ObjectId) -> String {
     }
 }
 
-/// The time of a load object's stacks that lack a name or callers.
+/// The time of a load object's stacks that do not have a name or callers.
 #[derive(Debug, Clone, Copy, Default)]
 struct Unresolved {
     /// Of stacks whose leaf is in the object and has no name.
@@ -333,9 +334,10 @@ struct Unresolved {
 /// Makes the table of load objects with missing names or broken stacks.
 fn unresolved(context: &ViewContext<'_>, totals: &Totals, on_cpu: BaseMetric) -> Table {
     let model = context.model;
-    let base = match context.offered.contains(&BaseMetric::Total) {
-        true => BaseMetric::Total,
-        false => on_cpu,
+    let base = if context.offered.contains(&BaseMetric::Total) {
+        BaseMetric::Total
+    } else {
+        on_cpu
     };
     let whole = base.of(&totals.all);
     let mut unresolved: Vec<Unresolved> = vec![Unresolved::default(); model.objects.len()];

@@ -26,7 +26,7 @@ struct Unnamed {
 }
 
 /// What can be done about an object.
-enum Cure<'a> {
+enum Hint<'a> {
     /// Its debug file may be in the package of this file.
     File(&'a str),
     /// A sentence.
@@ -35,9 +35,10 @@ enum Cure<'a> {
 
 pub(super) fn unnamed(context: &ViewContext<'_>) -> Result<Table, Failure> {
     let model = context.model;
-    let base = match context.offered.contains(&BaseMetric::Total) {
-        true => BaseMetric::Total,
-        false => BaseMetric::State(experiment_format::microstate::Microstate::KernelCpu),
+    let base = if context.offered.contains(&BaseMetric::Total) {
+        BaseMetric::Total
+    } else {
+        BaseMetric::State(experiment_format::microstate::Microstate::KernelCpu)
     };
     let totals = context.totals();
     let shares = aggregate::functions(model, &totals).functions;
@@ -54,16 +55,16 @@ pub(super) fn unnamed(context: &ViewContext<'_>) -> Result<Table, Failure> {
     let mut found: Vec<_> = model.objects.iter().zip(&sums).zip(&ids).collect();
     found.retain(|((_, unnamed), _)| unnamed.functions > 0);
     found.sort_by_key(|((object, unnamed), _)| (Reverse(unnamed.time_us), &object.path));
-    let cures = found.iter().map(|((object, _), id)| cure(object, id));
-    let cures: Vec<_> = cures.collect();
-    let files = cures.iter().filter_map(|cure| match cure {
-        Cure::File(path) => Some(*path),
-        Cure::Words(_) => None,
+    let hints = found.iter().map(|((object, _), id)| hint(object, id));
+    let hints: Vec<_> = hints.collect();
+    let files = hints.iter().filter_map(|hint| match hint {
+        Hint::File(path) => Some(*path),
+        Hint::Words(_) => None,
     });
     let packages = debug_packages(&files.collect::<Vec<_>>());
     let whole = base.of(&totals.all);
-    let rows = found.iter().zip(&cures);
-    let rows = rows.map(|(((object, unnamed), id), cure)| {
+    let rows = found.iter().zip(&hints);
+    let rows = rows.map(|(((object, unnamed), id), hint)| {
         vec![
             Cell::Microseconds(unnamed.time_us),
             Cell::share_of(unnamed.time_us, whole),
@@ -72,7 +73,7 @@ pub(super) fn unnamed(context: &ViewContext<'_>) -> Result<Table, Failure> {
                 ObjectKind::Special => "<Unknown>".to_owned(),
                 _ => object.short_name(),
             }),
-            Cell::Text(words(cure, &packages)),
+            Cell::Text(words(hint, &packages)),
             Cell::Text(object.path.clone()),
             Cell::Text((*id).clone()),
         ]
@@ -111,30 +112,31 @@ pub(super) fn unnamed(context: &ViewContext<'_>) -> Result<Table, Failure> {
 }
 
 /// Returns what can be done about an object with this recorded build id, in hexadecimal digits.
-fn cure<'a>(object: &'a ObjectInfo, recorded: &str) -> Cure<'a> {
+fn hint<'a>(object: &'a ObjectInfo, recorded: &str) -> Hint<'a> {
     if object.kind != ObjectKind::File {
-        return Cure::Words("nothing: code of no file");
+        return Hint::Words("nothing: code of no file");
     }
     let path = Path::new(&object.path);
     if object.kernel || !path.is_absolute() {
-        return Cure::Words("nothing: code of the kernel");
+        return Hint::Words("nothing: code of the kernel");
     }
     if recorded.is_empty() {
-        return Cure::Words("unknown: the experiment has no copy with a build id");
+        return Hint::Words("unknown: the experiment has no copy with a build id");
     }
     let Ok(file) = File::open(path) else {
-        return Cure::Words("unknown: this machine does not have the file");
+        return Hint::Words("unknown: this machine does not have the file");
     };
-    match hex::encode(section_build_id(&file)) == recorded {
-        true => Cure::File(&object.path),
-        false => Cure::Words("unknown: this machine has another build"),
+    if hex::encode(section_build_id(&file)) == recorded {
+        Hint::File(&object.path)
+    } else {
+        Hint::Words("unknown: this machine has another build")
     }
 }
 
-fn words(cure: &Cure<'_>, packages: &HashMap<&str, String>) -> String {
-    match cure {
-        Cure::Words(words) => (*words).to_owned(),
-        Cure::File(path) => packages
+fn words(hint: &Hint<'_>, packages: &HashMap<&str, String>) -> String {
+    match hint {
+        Hint::Words(words) => (*words).to_owned(),
+        Hint::File(path) => packages
             .get(path)
             .cloned()
             .unwrap_or_else(|| "a build that is not stripped: no package has the file".to_owned()),

@@ -77,7 +77,7 @@ impl Cache {
         seconds.map_or(DEFAULT_MISSING_FOR, Duration::from_secs)
     }
 
-    /// Returns a new file beside the place of a wanted one. It is removed unless it is kept.
+    /// Returns a new file next to the place of a wanted one. It is removed unless it is kept.
     pub(super) fn temporary(
         &self,
         id: &[u8],

@@ -190,9 +190,10 @@ impl DebuginfodClient {
                 Err(FetchError::NotFound) => not_found += 1,
                 Err(error) => {
                     let mut state = self.state();
-                    let (about, failures) = match error.is_of_server() {
-                        true => (server, MAX_FAILURES),
-                        false => (&url, 1),
+                    let (about, failures) = if error.is_of_server() {
+                        (server, MAX_FAILURES)
+                    } else {
+                        (&url, 1)
                     };
                     *state.failures.entry(server.clone()).or_default() += failures;
                     state

@@ -32,7 +32,7 @@ impl Settings {
             {
                 settings.servers.push(server.to_owned());
             } else if !word.starts_with("ima:") {
-                // Those say which signatures are required of the servers behind them.
+                // Those say which signatures are required of the servers after them.
                 settings.problems.push(format!(
                     "DEBUGINFOD_URLS: {word} is left out, since it is neither http:// nor https://"
                 ));

@@ -145,12 +145,12 @@ fn a_file_is_fetched_once_and_kept() {
     let size = file.len() as u64;
     let paths = Arc::new(Mutex::new(Vec::new()));
     let asked = Arc::clone(&paths);
-    let lacks = Server::with(status("404 Not Found", ""));
+    let without = Server::with(status("404 Not Found", ""));
     let has = Server::start(move |path, stream| {
         asked.lock().unwrap().push(path.to_owned());
         stream.write_all(&ok(&file)).unwrap();
     });
-    let (client, home) = client(&[&lacks, &has]);
+    let (client, home) = client(&[&without, &has]);
     let found = client.debug_file(&ID).unwrap();
     assert_eq!(found.metadata().unwrap().len(), size);
     let path = format!("/buildid/{}/debuginfo", "a1".repeat(20));
@@ -159,7 +159,7 @@ fn a_file_is_fetched_once_and_kept() {
     assert!(client.debug_file(&ID).is_some());
     // Without a server too.
     assert!(client_in(&[], &home).debug_file(&ID).is_some());
-    assert_eq!((lacks.requests(), has.requests()), (1, 1));
+    assert_eq!((without.requests(), has.requests()), (1, 1));
     assert!(client.take_problems().is_empty());
     for meaningless in [&[0; 20][..], &[], &[1, 2, 3]] {
         assert!(client.debug_file(meaningless).is_none());
@@ -169,12 +169,12 @@ fn a_file_is_fetched_once_and_kept() {
 
 #[test]
 fn what_no_server_has_is_not_asked_for_again() {
-    let lacks = Server::with(status("404 Not Found", ""));
-    let (client, home) = client(&[&lacks]);
+    let without = Server::with(status("404 Not Found", ""));
+    let (client, home) = client(&[&without]);
     assert!(client.debug_file(&ID).is_none());
     assert_eq!(kept(&home), HashMap::from([("debuginfo".to_owned(), 0)]));
-    assert!(client_in(&[&lacks], &home).debug_file(&ID).is_none());
-    assert_eq!(lacks.requests(), 1);
+    assert!(client_in(&[&without], &home).debug_file(&ID).is_none());
+    assert_eq!(without.requests(), 1);
     assert!(client.take_problems().is_empty());
 }
 
@@ -296,9 +296,10 @@ fn a_server_that_does_not_answer_is_asked_once() {
 fn sources_are_fetched_by_their_path() {
     let server = Server::start(|path, stream| {
         let wanted = format!("/buildid/{}/source/src/a%20b/..%2F", hex::encode(ID));
-        let answer = match path.starts_with(&wanted.replace("%2F", "/")) {
-            true => ok(b"int main;\n"),
-            false => status("404 Not Found", ""),
+        let answer = if path.starts_with(&wanted.replace("%2F", "/")) {
+            ok(b"int main;\n")
+        } else {
+            status("404 Not Found", "")
         };
         let _ = stream.write_all(&answer);
     });

@@ -272,7 +272,7 @@ impl<'a> Parser<'a> {
         }
         self.with_args(n)
     }
-    /// A name in a scope, behind `sr`.
+    /// A name in a scope, after `sr`.
     pub(super) fn unresolved(&mut self) -> Option<Id> {
         let (at, nodes, known) = (self.at, self.nodes.len(), self.substitutions.len());
         if self.peek() == b'N' {
@@ -312,9 +312,10 @@ impl<'a> Parser<'a> {
         let known = self.substitutions.len();
         let mut so_far = self.unresolved_simple()?;
         while !self.eat("E") {
-            let n = match self.peek().is_ascii_digit() {
-                true => self.unresolved_simple(),
-                false => None,
+            let n = if self.peek().is_ascii_digit() {
+                self.unresolved_simple()
+            } else {
+                None
             };
             let Some(n) = n else {
                 self.substitutions.truncate(known);

@@ -19,7 +19,7 @@ const MAX_DEPTH: u32 = 256;
 /// Most parts of a name.
 const MAX_NODES: usize = 64 << 10;
 
-/// Returns a name as in the source, if it is one of C++ and has no more than so many bytes then.
+/// Returns a name as in the source, if it is one of C++ and has no more than that many bytes then.
 pub(super) fn demangle(name: &str, max_bytes: usize) -> Option<String> {
     if name.starts_with("_GLOBAL_") {
         return global(name, max_bytes);
@@ -113,7 +113,7 @@ enum Node<'a> {
     Two(&'static str, Id, &'static str, Id),
     Temporary(Id, u32),
     Decltype(Id),
-    /// An operator before or behind an operand.
+    /// An operator before or after an operand.
     Unary(&'static str, &'static str, Id),
     Postfix(&'static str, Id),
     Binary(&'static str, &'static str, Id, Id),

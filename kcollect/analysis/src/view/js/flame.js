@@ -151,26 +151,26 @@ class Flame {
     }
     for (let frame = zoomed; frame < tree.after[zoomed];) {
       const x = this.left + (tree.from[frame] - tree.from[zoomed]) * this.scale;
-      const room = tree.micros[frame] * this.scale;
+      const space = tree.micros[frame] * this.scale;
       const y = shown(frame);
       if (y > height) { frame = tree.after[frame]; continue; }
-      if (room < 0.75) {
-        this.speck(context, y, x, room);
+      if (width < 0.75) {
+        this.speck(context, y, x, width);
         frame = tree.after[frame];
         continue;
       }
-      if (y > -FRAME_PX) this.frame(context, frame, x, room, y, false);
+      if (y > -FRAME_PX) this.frame(context, frame, x, width, y, false);
       frame++;
     }
     for (const [y, speck] of this.specks) this.paintSpeck(context, y, speck);
   }
 
   /** Draws frames that are too narrow to be drawn one by one. */
-  speck(context, y, x, room) {
+  speck(context, y, x, width) {
     const speck = this.specks.get(y);
-    if (speck && x - speck.to < 0.5) { speck.to = x + room; return; }
+    if (speck && x - speck.to < 0.5) { speck.to = x + width; return; }
     if (speck) this.paintSpeck(context, y, speck);
-    this.specks.set(y, { from: x, to: x + room });
+    this.specks.set(y, { from: x, to: x + width });
   }
 
   paintSpeck(context, y, { from, to }) {
@@ -179,10 +179,10 @@ class Flame {
     context.fillRect(from, y, Math.max(0.75, to - from - 0.25), FRAME_PX - 1);
   }
 
-  frame(context, frame, x, room, y, above) {
+  frame(context, frame, x, width, y, above) {
     const { colours } = theme;
-    const gap = room > 3 ? 1 : 0.25;
-    const [left, right] = [this.surface.snap(x), this.surface.snap(x + room) - gap];
+    const gap = width > 3 ? 1 : 0.25;
+    const [left, right] = [this.surface.snap(x), this.surface.snap(x + width) - gap];
     const wide = Math.max(0.5, right - left);
     const hit = this.hits && this.hit(frame);
     context.globalAlpha = above ? 0.55 : this.hits && !hit ? 0.4 : 1;
@@ -208,7 +208,7 @@ class Flame {
     context.fillText(name, text, y + (FRAME_PX - 1) / 2 + (this.byState ? -1.5 : 0.5));
   }
 
-  /** Draws a frame's states: pale behind its name, strong in a strip below it. */
+  /** Draws a frame's states: pale after its name, strong in a strip below it. */
   split(context, frame, left, wide, y, hit) {
     const { states, micros } = this.tree;
     const alpha = context.globalAlpha;
@@ -315,7 +315,7 @@ class Flame {
   key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const { tree, focus } = this;
-    const beside = (by) => {
+    const sibling = (by) => {
       const siblings = focus > 0 ? this.children(tree.parent[focus]) : [0];
       return siblings[siblings.indexOf(focus) + by] ?? focus;
     };
@@ -327,7 +327,7 @@ class Flame {
       this.zoom(event.key === "Enter" ? focus : Math.max(0, tree.parent[this.zoomed]));
       return;
     }
-    const next = { ArrowUp: () => tree.parent[focus], ArrowDown: heaviest, ArrowLeft: () => beside(-1), ArrowRight: () => beside(1), Home: () => 0 }[event.key]?.();
+    const next = { ArrowUp: () => tree.parent[focus], ArrowDown: heaviest, ArrowLeft: () => sibling(-1), ArrowRight: () => sibling(1), Home: () => 0 }[event.key]?.();
     if (next === undefined) return;
     event.preventDefault();
     if (next >= 0 && next < tree.length) this.reach(next);

@@ -86,19 +86,19 @@ class Fitter {
     return width;
   }
   /**
-   * Returns `text`, or its ends with an ellipsis between, or "" if there is no room for that
+   * Returns `text`, or its ends with an ellipsis between, or "" if there is no space for that
    * either.
    */
-  fit(text, room) {
-    if (room < 12) return "";
+  fit(text, width) {
+    if (width < 12) return "";
     // Template names can be very long; no glyph is narrower than two pixels.
-    const long = text.length > room / 2;
-    if (!long && this.width(text) <= room) return text;
-    const letters = Array.from(long ? text.slice(0, room) + text.slice(-room) : text);
+    const long = text.length > width / 2;
+    if (!long && this.width(text) <= width) return text;
+    const letters = Array.from(long ? text.slice(0, width) + text.slice(-width) : text);
     let low = 0, high = letters.length - 1;
     while (low < high) {
       const middle = (low + high + 1) >> 1;
-      if (this.width(this.cut(letters, middle)) <= room) low = middle; else high = middle - 1;
+      if (this.width(this.cut(letters, middle)) <= width) low = middle; else high = middle - 1;
     }
     return low < 5 ? "" : this.cut(letters, low);
   }

@@ -80,7 +80,7 @@ class App {
     const wait = this.dragging && this.viewsTook > MAX_VIEWS_MS;
     if (wait) this.rest = setTimeout(() => this.countViews(), REST_MS);
     else this.countViews();
-    byId("panels").toggleAttribute("data-behind", wait);
+    byId("panels").toggleAttribute("data-after", wait);
   }
 
   countViews() {
@@ -88,7 +88,7 @@ class App {
     this.viewsTook = timed(() => {
       for (const view of [this.flame, this.functions, this.table, this.traced]) view.count();
     });
-    byId("panels").removeAttribute("data-behind");
+    byId("panels").removeAttribute("data-after");
   }
 
   /**

@@ -139,7 +139,7 @@ class FrameTree {
     this.node = new Int32Array(capacity); // of the stack tree; −1 − index for a process or a group
     this.depth = new Uint32Array(capacity);
     this.parent = new Int32Array(capacity);
-    this.after = new Int32Array(capacity); // the first frame behind its descendants
+    this.after = new Int32Array(capacity); // the first frame after its descendants
     this.from = new Float64Array(capacity); // microseconds to its left
     this.micros = new Float64Array(capacity);
     this.self = new Float64Array(capacity);

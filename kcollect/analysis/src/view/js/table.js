@@ -131,7 +131,7 @@ class Table {
 }
 
 /**
- * Returns a text in two parts. The first is shortened if there is no room, so that the ellipsis is
+ * Returns a text in two parts. The first is shortened if there is no space, so that the ellipsis is
  * in the middle.
  */
 function middle(text) {

@@ -188,19 +188,19 @@ class Timeline {
       context.fill();
     }
     const left = 24 + INDENT_PX * (depth + (cpu >= 0 || !(group || single)));
-    let room = right - fitter.width("00000000") - left;
+    let space = right - fitter.width("00000000") - left;
     const name = group || single ? process.name : this.profile.threadName(thread);
     fitter.use(`${depth === 0 && ((group && !(cpu >= 0)) || single) ? 600 : 400} 12px ${FONT}`);
-    const shown = fitter.fit(name, room);
+    const shown = fitter.fit(name, width);
     context.fillStyle = (seen || selected) && !(chosen && !selected) ? colours.text : colours.quiet;
     context.fillText(shown, left, middle);
     if (!group || cpu >= 0) return;
-    room -= fitter.width(shown) + 8;
+    width -= fitter.width(shown) + 8;
     const count = cpu !== undefined ? "utilisation" : this.countWords(process);
     const after = left + fitter.width(shown) + 8;
     fitter.use(`11px ${FONT}`);
     context.fillStyle = colours.quiet;
-    if (fitter.width(count) <= room) context.fillText(count, after, middle);
+    if (fitter.width(count) <= width) context.fillText(count, after, middle);
   }
 
   /** Returns how many threads a process has, or how many processes a group. */
@@ -458,9 +458,9 @@ class Timeline {
     if (!this.rows.length) return;
     this.focus = Math.min(this.rows.length - 1, Math.max(0, this.focus + by));
     const y = this.focus * LANE_PX;
-    const room = this.surface.height - RULER_PX - LANE_PX;
+    const space = this.surface.height - RULER_PX - LANE_PX;
     if (y < this.scroll.scrollTop) this.scroll.scrollTop = y;
-    if (y > this.scroll.scrollTop + room) this.scroll.scrollTop = y - room;
+    if (y > this.scroll.scrollTop + width) this.scroll.scrollTop = y - width;
     const { process, thread, cpu } = this.rows[this.focus];
     const kind = process.processes ? GROUPS[this.app.groupBy][0].toLowerCase() : `process ${process.pid}`;
     announce(cpu !== undefined ? `${process.name}, utilisation` : thread < 0 ? `${process.name}, ${kind}, ${this.countWords(process)}`

@@ -34,7 +34,7 @@ pub enum OverflowInterval {
     Hi,
     /// A tenth as often.
     Lo,
-    /// At every so many events, 1 to 2⁶³ − 1.
+    /// At every that many events, 1 to 2⁶³ − 1.
     Every(u64),
 }
 
@@ -195,7 +195,7 @@ fn parse_interval(token: &str) -> Result<Option<OverflowInterval>, CounterError>
 fn parse_counter(token: &str) -> Result<CounterSpec, CounterError> {
     let mut parts = token.split('~');
     let name = parts.next().unwrap_or_default();
-    let bad = |what, cure| Err(form_error(token, what, cure));
+    let bad = |what, hint| Err(form_error(token, what, hint));
     if name.is_empty() {
         return bad(
             "the name of a counter is missing",

@@ -136,7 +136,7 @@ fn bad_lists_are_refused() {
         .into_iter()
         .chain(wrong_c.map(|text| (text, parse_counter_specs(text).err())))
         .map(|(text, error)| match error {
-            Some(error) => format!("{text:?}: {error}: {}", error.cure()),
+            Some(error) => format!("{text:?}: {error}: {}", error.hint()),
             None => unreachable!("{text} was accepted"),
         });
     insta::assert_snapshot!(messages.collect::<Vec<_>>().join("\n"));

@@ -3,11 +3,11 @@
 use crate::names::error::CounterError;
 
 /// Returns the error of a part that cannot be parsed.
-pub(crate) fn form_error(typed: &str, what: &'static str, cure: &'static str) -> CounterError {
+pub(crate) fn form_error(typed: &str, what: &'static str, hint: &'static str) -> CounterError {
     CounterError::Form {
         typed: typed.to_owned(),
         what,
-        cure,
+        hint,
     }
 }
 
@@ -39,13 +39,14 @@ fn token_end(text: &str) -> Result<usize, CounterError> {
             _ => {}
         }
     }
-    match inside {
-        false => Ok(text.len()),
-        true => Err(form_error(
+    if inside {
+        Err(form_error(
             text,
             "the second slash is missing",
             "type the terms of an event between two slashes, as in cpu/event=0x3c,umask=0/",
-        )),
+        ))
+    } else {
+        Ok(text.len())
     }
 }
 

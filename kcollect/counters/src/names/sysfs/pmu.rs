@@ -179,9 +179,10 @@ impl Pmu<'_> {
         field: &str,
         value: u64,
     ) -> Result<(), CounterError> {
-        let text = match is_file_name(field) {
-            true => self.root.text(&self.file(&format!("format/{field}"))),
-            false => None,
+        let text = if is_file_name(field) {
+            self.root.text(&self.file(&format!("format/{field}")))
+        } else {
+            None
         };
         let Some(text) = text else {
             let word = CONFIG_WORDS.iter().position(|word| *word == field);

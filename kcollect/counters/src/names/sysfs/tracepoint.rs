@@ -46,9 +46,10 @@ impl Tracepoints {
                 Err(error) => denied |= error.kind() == ErrorKind::PermissionDenied,
             }
         }
-        let detached = match root.is_machine() {
-            true => mount_detached().ok(),
-            false => None,
+        let detached = if root.is_machine() {
+            mount_detached().ok()
+        } else {
+            None
         };
         let Some(detached) = detached else {
             return Err(CounterError::NoTracefs {
@@ -70,9 +71,10 @@ impl Tracepoints {
     pub fn id(&self, group: &str, event: &str) -> Result<u64, CounterError> {
         let name = format!("{group}:{event}");
         let file = self.events.join(group).join(event).join("id");
-        let id = match is_file_name(group) && is_file_name(event) {
-            true => fs::read_to_string(file),
-            false => Err(ErrorKind::NotFound.into()),
+        let id = if is_file_name(group) && is_file_name(event) {
+            fs::read_to_string(file)
+        } else {
+            Err(ErrorKind::NotFound.into())
         };
         if let Err(error) = &id
             && error.kind() == ErrorKind::PermissionDenied
@@ -82,9 +84,10 @@ impl Tracepoints {
         let id = id.ok().and_then(|id| id.trim().parse().ok());
         id.ok_or_else(|| {
             let of_group = self.of_group(group);
-            let nearest = match of_group.is_empty() {
-                true => nearest(self.names(), &name),
-                false => nearest(of_group, &name),
+            let nearest = if of_group.is_empty() {
+                nearest(self.names(), &name)
+            } else {
+                nearest(of_group, &name)
             };
             CounterError::NoEvent { name, nearest }
         })

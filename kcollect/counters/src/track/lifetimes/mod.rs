@@ -308,9 +308,10 @@ impl<C: LiveCounters> ThreadLifetimes<C> {
             thread.exit_ns.is_some()
                 && (thread.opened || thread.exit_counts.len() >= self.exit_counts_per_thread)
         };
-        match self.threads.get(&tid).is_some_and(complete) {
-            true => self.finish_thread(tid, Nanos::ZERO),
-            false => Vec::new(),
+        if self.threads.get(&tid).is_some_and(complete) {
+            self.finish_thread(tid, Nanos::ZERO)
+        } else {
+            Vec::new()
         }
     }
 

@@ -10,7 +10,7 @@ use super::{Expected, Known, Seen, SeenStack};
 use crate::record::problem::{Problem, Subject};
 
 /// A time in the account is at least this part of what the thread asked for.
-const LEAST_PART: u64 = 10;
+const MIN_PART: u64 = 10;
 /// The scheduler's clock and CLOCK_MONOTONIC differ by less.
 const CLOCK_SLACK: Duration = Duration::from_millis(5);
 /// Page faults of the thread before it runs and while it exits.
@@ -194,7 +194,7 @@ fn times(
     ]
     .into_iter()
     .map(|(name, did, least, measured, counted)| {
-        let is_plausible = counted * LEAST_PART as u32 >= least && counted <= passed + CLOCK_SLACK;
+        let is_plausible = counted * MIN_PART as u32 >= least && counted <= passed + CLOCK_SLACK;
         Check {
             name,
             text: format!(
@@ -211,8 +211,8 @@ fn times(
 
 fn faults(known: &Known, account: &ThreadRecord) -> Check {
     let counted = account.counts.minor_faults;
-    let is_plausible = counted * LEAST_PART >= known.minor_faults
-        && counted <= LEAST_PART * known.minor_faults + MORE_FAULTS;
+    let is_plausible = counted * MIN_PART >= known.minor_faults
+        && counted <= MIN_PART * known.minor_faults + MORE_FAULTS;
     Check {
         name: "self-test: page faults",
         text: format!(
@@ -320,7 +320,7 @@ fn ticks(expected: &Expected, known: &Known, seen: &Seen) -> Check {
                 "about {wanted} were expected on a CPU, {} arrived",
                 seen.on_cpu_ticks
             ),
-            outcome(seen.on_cpu_ticks * LEAST_PART >= wanted),
+            outcome(seen.on_cpu_ticks * MIN_PART >= wanted),
         )
     };
     Check {

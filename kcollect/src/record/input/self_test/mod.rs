@@ -33,7 +33,7 @@ const SETTLED: Duration = Duration::from_millis(100);
 /// The account is missing if the thread is gone for so long.
 const OVERDUE: Duration = Duration::from_millis(400);
 
-/// What the test expects beside the account.
+/// What the test expects next to the account.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected {
     /// How long the thread does each thing.
@@ -53,7 +53,7 @@ enum SeenStack {
     Complete,
     /// A part of it was copied, from a function whose file was found or not.
     Copied { found: bool },
-    /// It ends early, after so many frames.
+    /// It ends early, after that many frames.
     Partial { frames: usize },
 }
 

@@ -33,8 +33,8 @@ pub fn findings(
         Err(Failure {
             kind,
             message,
-            cure,
-        }) => vec![Finding::fail("self-test", kind, message, cure)],
+            hint,
+        }) => vec![Finding::fail("self-test", kind, message, hint)],
     }
 }
 
@@ -73,10 +73,10 @@ fn finding(check: &Check, report: &Report) -> Finding {
         Outcome::Failed => {
             let mut problems = report.problems.iter();
             let problem = problems.find(|problem| problem.subject == check.subject);
-            let (kind, cure) = problem.map_or((ExitKind::Software, ""), |problem| {
-                (problem.kind, problem.cure)
+            let (kind, hint) = problem.map_or((ExitKind::Software, ""), |problem| {
+                (problem.kind, problem.hint)
             });
-            Finding::fail(check.name, kind, text, cure)
+            Finding::fail(check.name, kind, text, hint)
         }
     }
 }

@@ -19,7 +19,7 @@ const MAX_RESERVE_NS: f64 = 20e6;
 
 /// The time between two looks at what the probes of a process took, usually, which is also how late
 /// it is noticed that an idle program begins to allocate much.
-pub(super) const LOOK_NS: Nanos = Nanos::from_secs(1);
+pub(super) const CHECK_INTERVAL_NS: Nanos = Nanos::from_secs(1);
 /// The shortest time between two looks.
 const SHORTEST_LOOK_NS: Nanos = Nanos::from_millis(100);
 
@@ -157,8 +157,8 @@ pub(super) struct ProcessBudget {
     reserve_ns: f64,
     used: ProbeUse,
     cpu_ns: Nanos,
-    looked_ns: Nanos,
-    /// For how long the reserve lasts from then on, at the rate before it; at most [`LOOK_NS`].
+    checked_ns: Nanos,
+    /// For how long the reserve lasts from then on, at the rate before it; at most [`CHECK_INTERVAL_NS`].
     lasts_ns: Nanos,
 }
 
@@ -169,7 +169,7 @@ impl ProcessBudget {
             reserve_ns: MAX_RESERVE_NS,
             used: ProbeUse::default(),
             cpu_ns,
-            looked_ns: now_ns,
+            checked_ns: now_ns,
             // That is not known yet.
             lasts_ns: Nanos::ZERO,
         }
@@ -177,8 +177,8 @@ impl ProcessBudget {
 
     /// Returns when to look next: before the reserve is used up, but not at once, and not later
     /// than usually.
-    pub(super) fn next_look(&self) -> Nanos {
-        self.looked_ns + self.lasts_ns.max(SHORTEST_LOOK_NS)
+    pub(super) fn next_check(&self) -> Nanos {
+        self.checked_ns + self.lasts_ns.max(SHORTEST_LOOK_NS)
     }
 
     /// Looks at how much the probes of a process were used by now, and what CPU time the process
@@ -191,7 +191,7 @@ impl ProcessBudget {
         (used, cpu_ns, now_ns): (ProbeUse, Nanos, Nanos),
     ) -> Option<UsedUp> {
         let before_ns = self.reserve_ns;
-        let elapsed = now_ns.saturating_sub(std::mem::replace(&mut self.looked_ns, now_ns));
+        let elapsed = now_ns.saturating_sub(std::mem::replace(&mut self.checked_ns, now_ns));
         let since = used.since(self.used);
         let passed = cpu_ns.saturating_sub(self.cpu_ns).0 as f64;
         (self.used, self.cpu_ns) = (used, cpu_ns);
@@ -199,9 +199,10 @@ impl ProcessBudget {
         let own = (passed - taken).max(0.0);
         self.reserve_ns = (self.reserve_ns + share * own - taken).min(MAX_RESERVE_NS);
         let lost_ns = before_ns - self.reserve_ns;
-        self.lasts_ns = match lost_ns > 0.0 {
-            true => LOOK_NS.min(Nanos((self.reserve_ns / lost_ns * elapsed.0 as f64) as u64)),
-            false => LOOK_NS,
+        self.lasts_ns = if lost_ns > 0.0 {
+            CHECK_INTERVAL_NS.min(Nanos((self.reserve_ns / lost_ns * elapsed.0 as f64) as u64))
+        } else {
+            CHECK_INTERVAL_NS
         };
         if self.reserve_ns >= 0.0 {
             return None;
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_is_kept_and_nothing_is_final() {
+    fn smallest_level_is_kept_and_nothing_is_final() {
         let growth = Reduced::to(TraceLevel::Growth, None, Nanos::ZERO);
         let again = growth.tried_again();
         assert!(!again.is_due(Nanos::MAX));
@@ -323,7 +324,7 @@ mod tests {
     }
 
     /// Returns when to look next, in milliseconds, after looks at these times at which a process on
-    /// a CPU has allocated so many thousand blocks since the last.
+    /// a CPU has allocated that many thousand blocks since the last.
     fn looks(looks: &[(u64, u64)]) -> Vec<u64> {
         let mut budget = ProcessBudget::new(Nanos::ZERO, Nanos::ZERO);
         let mut used = ProbeUse::default();
@@ -331,7 +332,7 @@ mod tests {
             used.calls[0] += 1000 * thousands;
             let now_ns = Nanos::from_millis(*at_ms);
             budget.look(TraceLevel::Blocks, (0.02, &COSTS), (used, now_ns, now_ns));
-            budget.next_look().0 / 1_000_000
+            budget.next_check().0 / 1_000_000
         };
         looks.iter().map(next).collect()
     }

@@ -17,7 +17,7 @@ use user_collector::space::mapping_at;
 use super::budget::ProbeCosts;
 use crate::record::input::snapshot;
 
-/// Calls that are timed together, so that reading the clock is small beside them.
+/// Calls that are timed together, so that reading the clock is small next to them.
 const CALLS: u32 = 20;
 
 /// How often they are timed; the median counts.

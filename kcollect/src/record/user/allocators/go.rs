@@ -29,7 +29,7 @@ use crate::record::user_stacks::user_stack::UserStack;
 
 /// How often a profile is read, nanoseconds; less often if reading takes long.
 const READ_NS: Nanos = Nanos::from_secs(1);
-/// The part of the time that is spent with reading at most, as one of so many.
+/// The part of the time that is spent with reading at most, as one of that many.
 const READING_PART: u32 = 50;
 
 /// The memory profiles of the Go programs that are traced.
@@ -40,7 +40,7 @@ pub(super) struct GoHeaps {
     executed: HashSet<Pid>,
     opener: TimedOpener,
     /// Programs that had a profile, and have exited.
-    former: u64,
+    exited: u64,
     /// Programs that keep no profile.
     without: u64,
 }
@@ -66,9 +66,10 @@ enum GoHeapState {
 impl GoHeaps {
     /// Adds a process, whose symbols are at these addresses of its memory.
     pub(super) fn found(&mut self, pid: Pid, symbols: GoProfileSymbols) {
-        let blocks = match self.executed.contains(&pid) {
-            true => GoBlocks::of_new_program(),
-            false => GoBlocks::default(),
+        let blocks = if self.executed.contains(&pid) {
+            GoBlocks::of_new_program()
+        } else {
+            GoBlocks::default()
         };
         self.heaps.entry(pid).or_insert_with(|| GoHeap {
             symbols,
@@ -95,14 +96,14 @@ impl GoHeaps {
         let Some(heap) = self.heaps.remove(&pid) else {
             return Vec::new();
         };
-        self.former += u64::from(heap.state == GoHeapState::Known);
+        self.exited += u64::from(heap.state == GoHeapState::Known);
         self.without += u64::from(heap.state == GoHeapState::None);
         heap.blocks.ends(at_ns)
     }
 
     /// Begins another experiment.
-    pub(super) fn begin_again(&mut self) {
-        (self.former, self.without) = (0, 0);
+    pub(super) fn on_rotation(&mut self) {
+        (self.exited, self.without) = (0, 0);
     }
 
     /// Returns how many programs had a profile, and how many had none.
@@ -112,7 +113,7 @@ impl GoHeaps {
             heaps.filter(|heap| heap.state == state).count() as u64
         };
         (
-            self.former + are(GoHeapState::Known),
+            self.exited + are(GoHeapState::Known),
             self.without + are(GoHeapState::None),
         )
     }

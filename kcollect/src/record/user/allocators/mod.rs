@@ -46,9 +46,9 @@ const FORGOTTEN_AT_ONCE: usize = 10_000;
 /// Which blocks are sampled, and what that may take.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BlockSampling {
-    /// One of so many bytes is sampled in the mean; 0: each block is.
+    /// One of that many bytes is sampled in the mean; 0: each block is.
     pub mean_bytes: u64,
-    /// The share of a process's CPU time that its probes may take beside. None: any.
+    /// The share of a process's CPU time that its probes may take alongside. None: any.
     pub budget: Option<f64>,
 }
 
@@ -103,9 +103,9 @@ pub(super) struct TracedAllocators {
     /// Processes that live and have no probes.
     unprobed: HashSet<Pid>,
     /// Processes that had probes, and have none any more.
-    formerly_probed: u64,
+    previously_probed: u64,
     /// Those among them whose allocator sampled blocks itself.
-    formerly_sampling: u64,
+    previously_sampling: u64,
     /// Processes that exited without.
     never_probed: u64,
     /// How many processes came to which level for the budget, at the least.
@@ -166,11 +166,11 @@ impl TracedAllocators {
     }
 
     /// Begins another experiment.
-    pub(super) fn begin_again(&mut self) {
-        (self.formerly_probed, self.never_probed) = (0, 0);
-        self.formerly_sampling = 0;
+    pub(super) fn on_rotation(&mut self) {
+        (self.previously_probed, self.never_probed) = (0, 0);
+        self.previously_sampling = 0;
         self.by_level.clear();
-        self.go.begin_again();
+        self.go.on_rotation();
         for reduced in self.reduced.values_mut() {
             reduced.least = reduced.level;
             *self.by_level.entry(reduced.least).or_default() += 1;
@@ -183,7 +183,7 @@ impl TracedAllocators {
         self.reduced.remove(&pid);
         self.go.ended(pid, Nanos::ZERO);
         self.never_probed += u64::from(self.unprobed.remove(&pid));
-        self.formerly_probed += u64::from(self.take_out(pid));
+        self.previously_probed += u64::from(self.take_out(pid));
         if let Some(blocks) = self.blocks.remove(&pid) {
             self.ended.push((pid, blocks));
         }
@@ -199,18 +199,18 @@ impl TracedAllocators {
         ends
     }
 
-    /// Makes BPF forget blocks that have ended, so that there is room for others.
+    /// Makes BPF forget blocks that have ended, so that there is space for others.
     fn forget_ended(&mut self, programs: &Programs) {
-        let mut room = FORGOTTEN_AT_ONCE;
-        while room > 0
+        let mut left = FORGOTTEN_AT_ONCE;
+        while left > 0
             && let Some((pid, blocks)) = self.ended.last_mut()
         {
-            let mut addresses = blocks.take(room);
+            let mut addresses = blocks.take(left);
             if addresses.is_empty() {
                 self.ended.pop();
                 continue;
             }
-            room -= addresses.len();
+            left -= addresses.len();
             // After an exec without randomized addresses the same ones may be in use.
             if let Some(live) = self.blocks.get(pid) {
                 addresses.retain(|address| !live.has(*address));
@@ -230,8 +230,8 @@ impl TracedAllocators {
         ProbeCounts {
             go_profiles,
             go_without,
-            processes: self.formerly_probed + self.probed.len() as u64,
-            sampling: self.formerly_sampling + sampling.count() as u64,
+            processes: self.previously_probed + self.probed.len() as u64,
+            sampling: self.previously_sampling + sampling.count() as u64,
             unprobed: self.never_probed + self.unprobed.len() as u64,
             slow_functions: slow.count() as u64,
             without_frees: reduced(TraceLevel::Allocations),

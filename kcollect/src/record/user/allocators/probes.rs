@@ -44,7 +44,7 @@ impl Default for ProbeUses {
 pub(super) struct ProbedAllocators {
     pub(super) use_index: u32,
     pub(super) budget: ProcessBudget,
-    pub(super) next_look_ns: Nanos,
+    pub(super) next_check_ns: Nanos,
     /// The next look must not be late.
     pub(super) is_urgent: bool,
     /// The files that it maps.
@@ -106,7 +106,7 @@ struct ProbedFile {
 pub(super) struct KnownOperands(Vec<[UsdtOperand; USDT_OPERANDS]>);
 
 impl KnownOperands {
-    /// Returns how a USDT is probed. None: there is no room for its operands.
+    /// Returns how a USDT is probed. None: there is no space for its operands.
     fn probe(&mut self, programs: &Programs, usdt: &FoundUsdt) -> Option<UsdtProbe> {
         let known = self
             .0
@@ -138,7 +138,7 @@ impl TracedAllocators {
             return false;
         };
         self.uses.0.push_back(process.use_index);
-        self.formerly_sampling += u64::from(process.samples());
+        self.previously_sampling += u64::from(process.samples());
         let files = process.files.into_iter();
         files.for_each(|file| self.detach(file.probes));
         true
@@ -367,18 +367,18 @@ impl TracedAllocators {
             self.warnings.push(format!("allocations: {error}"));
         }
         let budget = ProcessBudget::new(cpu_ns, machine::now());
-        let next_look_ns = budget.next_look();
+        let next_check_ns = budget.next_check();
         let process = ProbedAllocators {
             use_index,
             budget,
-            next_look_ns,
+            next_check_ns,
             is_urgent: true,
             mapped: BTreeSet::new(),
             files: Vec::new(),
         };
         if self.costs.is_some() {
-            let urgent_ns = self.urgent_look_ns.unwrap_or(next_look_ns);
-            self.urgent_look_ns = Some(urgent_ns.min(next_look_ns));
+            let urgent_ns = self.urgent_look_ns.unwrap_or(next_check_ns);
+            self.urgent_look_ns = Some(urgent_ns.min(next_check_ns));
         }
         self.probed.insert(pid, process);
         true

@@ -9,7 +9,7 @@ use nix::time::{ClockId, clock_getcpuclockid};
 use user_collector::process::ProcessTable;
 
 use super::TracedAllocators;
-use super::budget::{LOOK_NS, ProbeCosts, Reduced, TraceLevel, UsedUp};
+use super::budget::{CHECK_INTERVAL_NS, ProbeCosts, Reduced, TraceLevel, UsedUp};
 use super::costs;
 use super::probes::ProbedAllocators;
 use crate::record::route::Router;
@@ -51,22 +51,22 @@ impl TracedAllocators {
         let due = self
             .probed
             .iter_mut()
-            .filter(|(_, process)| process.next_look_ns <= now_ns);
+            .filter(|(_, process)| process.next_check_ns <= now_ns);
         let look = |(pid, process): (&Pid, &mut ProbedAllocators)| {
-            (process.next_look_ns, process.is_urgent) = (now_ns + LOOK_NS, false);
+            (process.next_check_ns, process.is_urgent) = (now_ns + CHECK_INTERVAL_NS, false);
             let level = reduced.get(pid).map(|reduced| reduced.level);
             let level = level.unwrap_or_default();
             let used = programs.probe_use(process.use_index).ok()?;
             let found = (used, cpu_time(*pid)?, now_ns);
             let used_up = process.budget.look(level, (share, &costs), found);
-            process.next_look_ns = process.budget.next_look();
-            process.is_urgent = process.next_look_ns < now_ns + LOOK_NS;
+            process.next_check_ns = process.budget.next_check();
+            process.is_urgent = process.next_check_ns < now_ns + CHECK_INTERVAL_NS;
             Some((*pid, used_up?))
         };
         let used_up = due.filter_map(look).collect();
         // The others are looked at when there is something else to do.
         let urgent = self.probed.values().filter(|process| process.is_urgent);
-        self.urgent_look_ns = urgent.map(|process| process.next_look_ns).min();
+        self.urgent_look_ns = urgent.map(|process| process.next_check_ns).min();
         used_up
     }
 
@@ -77,11 +77,12 @@ impl TracedAllocators {
         (pid, level): (Pid, TraceLevel),
         now_ns: Nanos,
     ) -> TraceLevel {
-        let level = match self.can_probe(pid, level) {
-            true => level,
-            false => TraceLevel::Nothing,
+        let level = if self.can_probe(pid, level) {
+            level
+        } else {
+            TraceLevel::Nothing
         };
-        self.formerly_probed += u64::from(level == TraceLevel::Nothing);
+        self.previously_probed += u64::from(level == TraceLevel::Nothing);
         let reduced = Reduced::to(level, self.reduced.get(&pid), now_ns);
         self.exchange(programs, pid, reduced);
         level

@@ -20,7 +20,7 @@ use crate::archive::archive_name;
 use crate::elf::section_build_id;
 
 /// The most experiments that are searched for copies. Most objects are in the newest one.
-const MOST_BESIDE: usize = 8;
+const MAX_SIBLINGS: usize = 8;
 /// Bytes that are compared at a time.
 const COMPARED_BYTES: usize = 64 << 10;
 
@@ -41,7 +41,7 @@ impl ExperimentDir {
     /// most: of those that kcollect wrote and that belong to the same user. What can't be read is
     /// passed over.
     #[must_use]
-    pub fn archives_beside(&self) -> Vec<OwnedFd> {
+    pub fn sibling_archives(&self) -> Vec<OwnedFd> {
         let Ok(owner) = fstat(&self.fd).map(|stat| stat.st_uid) else {
             return Vec::new();
         };
@@ -68,11 +68,11 @@ impl ExperimentDir {
             let archives = archives_in(dir.as_fd())?;
             (is_packed || is_ours(&dir)).then_some(archives)
         });
-        archives.take(MOST_BESIDE).collect()
+        archives.take(MAX_SIBLINGS).collect()
     }
 
     /// Archives a load object by a link to the copy that `from` has, one of
-    /// [`ExperimentDir::archives_beside`], if that belongs to the same user, is of the same build
+    /// [`ExperimentDir::sibling_archives`], if that belongs to the same user, is of the same build
     /// and has its instructions. Returns whether it is archived now.
     #[must_use]
     pub fn link_same_build(
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_those_of_our_own_experiments_beside_it() {
+    fn sibling_copies_belong_to_the_same_user() {
         let tmp = tempfile::tempdir().unwrap();
         let program = fs::read(std::env::current_exe().unwrap()).unwrap();
         let other = experiment(tmp.path(), "a.1.er", LOG);
@@ -180,9 +180,9 @@ mod tests {
         drop(experiment(tmp.path(), "without.er", LOG));
         symlink(other.path(), tmp.path().join("link.er")).unwrap();
         let ours = experiment(tmp.path(), "c.1.er", LOG);
-        let beside = ours.archives_beside();
-        assert_eq!(beside.len(), 1);
-        let beside = beside[0].as_fd();
+        let siblings = ours.sibling_archives();
+        assert_eq!(siblings.len(), 1);
+        let siblings = siblings[0].as_fd();
         let id = section_build_id(File::open(std::env::current_exe().unwrap()).unwrap());
         let build = |id, bytes, seconds| Build {
             id,
@@ -195,18 +195,18 @@ mod tests {
             build(&id, length + 1, 0),
             build(&id, length, i64::MAX),
         ] {
-            assert!(!ours.link_same_build(beside, "/lib/x", &refused));
+            assert!(!ours.link_same_build(siblings, "/lib/x", &refused));
         }
         let same = build(&id, length, 0);
-        assert!(!ours.link_same_build(beside, "/lib/y", &same));
+        assert!(!ours.link_same_build(siblings, "/lib/y", &same));
         assert_eq!(links(&ours, "/lib/x"), 0);
-        assert!(ours.link_same_build(beside, "/lib/x", &same));
+        assert!(ours.link_same_build(siblings, "/lib/x", &same));
         assert_eq!((links(&ours, "/lib/x"), links(&other, "/lib/x")), (2, 2));
         // What only looks like a copy is none.
         let archives = other.path().join(ARCHIVES);
         let program = std::env::current_exe().unwrap();
         symlink(program, archives.join(archive_name("/lib/z"))).unwrap();
-        assert!(!ours.link_same_build(beside, "/lib/z", &same));
+        assert!(!ours.link_same_build(siblings, "/lib/z", &same));
     }
 
     #[test]
@@ -216,10 +216,10 @@ mod tests {
         let mut bytes = vec![7; 2 * COMPARED_BYTES + 1];
         other.archive("vmlinux", &bytes).unwrap();
         let write = |dir: &ExperimentDir, bytes: &[u8]| {
-            let beside = dir.archives_beside();
+            let siblings = dir.sibling_archives();
             let mut file = dir.archive_file("vmlinux").unwrap();
             file.write_all(bytes).unwrap();
-            dir.commit_or_link(file, &beside).unwrap();
+            dir.commit_or_link(file, &siblings).unwrap();
         };
         let same = experiment(tmp.path(), "b.1.er", LOG);
         write(&same, &bytes);

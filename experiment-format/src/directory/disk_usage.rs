@@ -1,4 +1,4 @@
-//! The room that the files of an experiment take on disk.
+//! The disk space that the files of an experiment take on disk.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,49 +17,49 @@ pub(crate) const MAX_DEPTH: u32 = 3;
 /// A block of `stat(2)`, bytes.
 const BLOCK_BYTES: u64 = 512;
 
-/// The room that files take on disk, bytes, by device and inode: experiments may share files.
-pub type Room = HashMap<(u64, u64), u64>;
+/// The disk space that files take on disk, bytes, by device and inode: experiments may share files.
+pub type DiskUsage = HashMap<(u64, u64), u64>;
 
-/// Returns the room of the files in an experiment's directory, or of the file that it is packed
+/// Returns the disk space of the files in an experiment's directory, or of the file that it is packed
 /// into; none if there is no such directory. Links are counted themselves and not followed. What
 /// goes away meanwhile is passed over.
 ///
 /// # Errors
 /// A directory can't be read.
-pub fn room_of(path: &Path) -> io::Result<Room> {
+pub fn disk_usage_of(path: &Path) -> io::Result<DiskUsage> {
     match open(path, OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()) {
-        Ok(dir) => Ok(room(dir.as_fd())?),
-        Err(Errno::ENOENT) => Ok(Room::new()),
+        Ok(dir) => Ok(disk_usage(dir.as_fd())?),
+        Err(Errno::ENOENT) => Ok(DiskUsage::new()),
         Err(Errno::ENOTDIR) => {
             let stat = stat(path)?;
-            Ok(Room::from([(
+            Ok(DiskUsage::from([(
                 (stat.st_dev, stat.st_ino),
-                room_of_file(&stat),
+                usage_of_file(&stat),
             )]))
         }
         Err(other) => Err(other.into()),
     }
 }
 
-pub(super) fn room(dir: BorrowedFd<'_>) -> nix::Result<Room> {
-    let mut files = Room::new();
+pub(super) fn disk_usage(dir: BorrowedFd<'_>) -> nix::Result<DiskUsage> {
+    let mut files = DiskUsage::new();
     add_files(dir, 0, &mut files)?;
     Ok(files)
 }
 
-fn room_of_file(stat: &FileStat) -> u64 {
+fn usage_of_file(stat: &FileStat) -> u64 {
     let blocks = u64::try_from(stat.st_blocks).unwrap_or(0);
     blocks.saturating_mul(BLOCK_BYTES)
 }
 
-fn add_files(dir: BorrowedFd<'_>, depth: u32, files: &mut Room) -> nix::Result<()> {
+fn add_files(dir: BorrowedFd<'_>, depth: u32, files: &mut DiskUsage) -> nix::Result<()> {
     for name in entries(dir)? {
         let stat = match fstatat(dir, &*name, AtFlags::AT_SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(Errno::ENOENT) => continue,
             Err(other) => return Err(other),
         };
-        files.insert((stat.st_dev, stat.st_ino), room_of_file(&stat));
+        files.insert((stat.st_dev, stat.st_ino), usage_of_file(&stat));
         if stat.st_mode & S_IFMT == S_IFDIR && depth < MAX_DEPTH {
             let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
             match openat(dir, &*name, flags, Mode::empty()) {
@@ -88,10 +88,13 @@ mod tests {
         fs::write(a.join("archives/f"), vec![1; 100_000]).unwrap();
         fs::hard_link(a.join("archives/f"), b.join("f")).unwrap();
         std::os::unix::fs::symlink("/usr", b.join("link")).unwrap();
-        let mut files = room_of(&a).unwrap();
-        files.extend(room_of(&b).unwrap());
-        let room: u64 = files.values().sum();
-        assert!((100_000..150_000).contains(&room), "{room}");
-        assert_eq!(room_of(&tmp.path().join("none")).unwrap(), Room::new());
+        let mut files = disk_usage_of(&a).unwrap();
+        files.extend(disk_usage_of(&b).unwrap());
+        let disk_usage: u64 = files.values().sum();
+        assert!((100_000..150_000).contains(&disk_usage), "{disk_usage}");
+        assert_eq!(
+            disk_usage_of(&tmp.path().join("none")).unwrap(),
+            DiskUsage::new()
+        );
     }
 }
