@@ -22,9 +22,7 @@ use tests::workload::loads;
 use tests::workload::truth::{Reaped, Truth};
 
 /// How long each workload works, seconds.
-const WORK_S: &str = "4";
-/// How long each of several variants of a workload works, seconds.
-const VARIANT_WORK_S: &str = "3";
+const WORK_S: &str = "2";
 
 #[test]
 fn root_alone_user() -> Result<()> {
@@ -413,8 +411,7 @@ fn judge<const N: usize>(program: &str, variant: Option<&str>) -> Result<[Proces
 /// them and by itself.
 fn run<const N: usize>(program: &str, variant: Option<&str>) -> Result<([Truth; N], States)> {
     let cpu = work_cpu()?.to_string();
-    let seconds = variant.map_or(WORK_S, |_| VARIANT_WORK_S);
-    let mut load = vec![program, seconds, &cpu];
+    let mut load = vec![program, WORK_S, &cpu];
     load.extend(variant);
     let (truths, account, summary) = witnesses(&load)?;
     if !in_step_with_ticks(program) {

@@ -170,11 +170,11 @@ pub enum SymbolError {
     Relocatable,
 
     /// The common file that dwz made is missing, and with it some names.
-    #[error("has no names for it: that are in {}, which is not installed", .0.display())]
+    #[error("is missing names that are in {}, which is not installed", .0.display())]
     NoAlternative(PathBuf),
 
     /// A file that the compiler wrote next to the program is missing, and with it some names.
-    #[error("does not have inlined functions that are in {}, which is not there, nor a .dwp file", .0.display())]
+    #[error("is missing inlined functions that are in {}, which is not there, nor a .dwp file", .0.display())]
     NoSplitFile(PathBuf),
 
     /// A file can't be read or is malformed.
