@@ -78,7 +78,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let names = [
             format!("-DLEAF=leaf_{name}"),
             format!("-DMIDDLE=middle_{name}"),
-            format!("-DROOM={buffer}"),
+            format!("-DSTACK_BYTES={buffer}"),
         ];
         let names = [names[0].as_str(), names[1].as_str(), names[2].as_str()];
         compile(

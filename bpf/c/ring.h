@@ -74,14 +74,14 @@ static __always_inline bool send_and_wake(__u32 cpu, void *record, __u64 size, b
 {
 	__u32 index = cpu / CPUS_PER_RING;
 	void *ring = bpf_map_lookup_elem(&kc_rings, &index);
-	__u64 used, size;
+	__u64 used, capacity;
 
 	if (!ring)
 		return false;
 	used = bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA);
-	size = bpf_ringbuf_query(ring, BPF_RB_RING_SIZE);
+	capacity = bpf_ringbuf_query(ring, BPF_RB_RING_SIZE);
 	return !bpf_ringbuf_output(ring, record, size,
-				   wake || used > size / 8 ? BPF_RB_FORCE_WAKEUP
+				   wake || used > capacity / 8 ? BPF_RB_FORCE_WAKEUP
 							   : BPF_RB_NO_WAKEUP);
 }
 

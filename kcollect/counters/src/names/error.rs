@@ -151,7 +151,7 @@ impl CounterError {
                 virtual_machine, ..
             } => {
                 let software = "use an event of the kernel instead: task-clock, page-faults, context-switches, or a tracepoint";
-                if virtual_machine {
+                if *virtual_machine {
                     format!(
                         "{software}; or let the hypervisor pass the PMU through (qemu: -cpu host,pmu=on)"
                     )
@@ -168,7 +168,7 @@ impl CounterError {
                 "run with sudo; as root, mount -t tracefs tracefs /sys/kernel/tracing".to_owned()
             }
             CounterError::NoSymbol { hidden, .. } => {
-                if hidden {
+                if *hidden {
                     "run with sudo, or once: sudo sysctl kernel.kptr_restrict=0".to_owned()
                 } else {
                     "type its address as mem:0xADDRESS".to_owned()
