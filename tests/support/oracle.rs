@@ -9,4 +9,5 @@ pub mod paired;
 pub mod perf;
 pub mod perf_losses;
 pub mod statistics;
+pub mod strace;
 pub mod usage;

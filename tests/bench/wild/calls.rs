@@ -1,0 +1,75 @@
+//! The calls of installed programs against `strace`.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+use tests::machine::Shared;
+use tests::oracle::strace::{calls_before, differences};
+
+use crate::{Disagreement, Found, Sample, installed};
+
+/// Programs of one recording.
+const AT_A_TIME: usize = 100;
+/// Programs that are not asked for their version: they do something else instead, for ever or to
+/// this machine.
+const LEFT_OUT: [&str; 6] = ["yes", "reboot", "poweroff", "halt", "shutdown", "telinit"];
+
+pub(crate) fn check(sample: &mut Sample) -> Result<Found> {
+    let mut found = Found::default();
+    if Command::new("strace").arg("-V").output().is_err() {
+        found.skipped.push("strace is not installed".to_owned());
+        return Ok(found);
+    }
+    let _machine = Shared::take()?;
+    let before = calls_before()?;
+    let is_asked = |path: &Path| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| !LEFT_OUT.contains(&name))
+    };
+    let programs: Vec<_> = sample
+        .of(installed::programs()?)
+        .into_iter()
+        .filter(|path| is_asked(path))
+        .collect();
+    for some in programs.chunks(AT_A_TIME) {
+        let directory = TempDir::new()?;
+        let script = directory.path().join("versions.sh");
+        let mut text = format!(
+            "cd {}\nHOME=$PWD\nexport HOME\n",
+            directory.path().display()
+        );
+        for program in some {
+            let program = program.display();
+            // In a group of its own, whatever it does with signals.
+            writeln!(
+                text,
+                "timeout -k 1 5 '{program}' --version </dev/null >/dev/null 2>&1"
+            )?;
+        }
+        fs::write(&script, text + "exit 0\n")?;
+        let script = script.to_str().context("no UTF-8")?;
+        let (traced, mut different) = differences(&["sh", script])?;
+        let first = traced.programs.first_key_value().context("no program")?.0;
+        let own = different.remove(first).unwrap_or_default();
+        found.compared += usize::try_from(traced.calls())?;
+        let mut add = |subject: &str, counts: String| {
+            found.disagreements.push(Disagreement {
+                subject: subject.to_owned(),
+                ours: counts,
+                theirs: "as many more or fewer calls, and failed ones".to_owned(),
+            });
+        };
+        if own != before {
+            add("sh", format!("{own:?}, {before:?} expected"));
+        }
+        for (tid, counts) in &different {
+            let program = traced.programs.get(tid).map_or("a thread", String::as_str);
+            add(program, format!("{counts:?}"));
+        }
+    }
+    Ok(found)
+}
