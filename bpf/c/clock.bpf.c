@@ -7,8 +7,8 @@
  * else are ticks of a wait (steal.h). A CPU that sleeps in the idle loop may not fire
  * at all: some hypervisors park it together with its timers. So `kc_cpu_idle` watches the loop's
  * sleep and counts the boundaries that passed in it, or they would be charged to the thread that
- * runs first afterwards. `kc_grid_settle` does the same on request, for a CPU that is asleep when
- * data stop; `kc_grid_begin` begins the grid.
+ * runs first afterwards. `kc_grid_settle` does the same on request, when the CPU is asleep while
+ * recording stops; `kc_grid_begin` starts the grid.
  *
  * They run on the CPU whose statistics they write, with interrupts off. Only the last two, and
  * `kc_grid_rotate`, have interrupts on, on the CPU of the thread that runs them (BPF_PROG_RUN).
@@ -204,8 +204,8 @@ int kc_grid_begin(void *ctx)
 	return 0;
 }
 
-/* Counts the boundaries that have passed by the end of data, or by a rotation, for the thread that
- * runs. The CPU's timer may fire too late for that. */
+/* Counts the boundaries that have passed by the end of the recording, or by a rotation, for the
+ * thread that runs. The CPU's timer may fire too late for that. */
 static __always_inline void settle(struct cpu_stats *stats, __u32 cpu, __u64 end_ns)
 {
 	struct tick_scratch *out;
@@ -235,7 +235,7 @@ static __always_inline void set_settling(struct cpu_stats *stats, __u64 settling
 	asm volatile("" ::: "memory");
 }
 
-/* Run by bpf/src/recording.rs on each CPU in turn when data stop. */
+/* Run by bpf/src/recording.rs on each CPU in turn when recording stops. */
 SEC("raw_tp")
 int kc_grid_settle(void *ctx)
 {

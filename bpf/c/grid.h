@@ -17,10 +17,10 @@
  * has no scheduler tick: each time the timer fires at other instants from then on. So the grid is
  * aligned by each firing's due time (grid_align).
  *
- * The boundaries stay within half a period of where they were when data began (home), however often
- * they move: so the ticks of a time are that time, plus or minus one and a half. If they were moved
- * from their last place by the shorter way, they would drift, and the losses of the steps would add
- * up.
+ * However often they move, the boundaries stay within half a period of where they were when
+ * recording started (home): so the ticks of a time are that time, plus or minus one and a half. If
+ * they were moved from their last place by the shorter way, they would drift, and the losses of the
+ * steps would add up.
  *
  * A boundary belongs to the thread on whose time it passed, by the scheduler's clock: each context
  * switch counts those that have passed by then. Some are left to it by the timer's interrupt. A
@@ -74,7 +74,7 @@ static inline __u32 grid_before(__u64 origin_ns, __u64 from, __u64 to, __u64 end
 
 /* Returns how many of the boundaries in (from, to] passed while the hypervisor ran something else,
  * if it did for `stolen_ns` of the time before `now_ns`. The timer of such a boundary is overdue
- * when the CPU runs again, and fires at once; that of any other boundary fired in time. */
+ * when the CPU runs again, and fires at once; any other boundary's timer fired in time. */
 static inline __u32 grid_stolen(__u64 origin_ns, __u64 from, __u64 to, __u64 now_ns,
 				__u64 stolen_ns, __u64 period)
 {

@@ -12,9 +12,9 @@
  * so where the kernel has sessions (6.13) the return is probed of sampled calls alone; otherwise it
  * is of all calls, and those that do not count are recognised by their stack pointer.
  *
- * Calls are counted for each process, so that user space knows what its probes take. If they take
- * too much, those of functions that free are taken out, and then those of all allocations:
- * functions that get memory from the kernel are probed instead.
+ * Calls are counted for each process, so that user space knows what its probes cost. If they cost
+ * too much, the probes of freeing functions are removed first, and then the probes of allocating
+ * functions: functions that get memory from the kernel are probed instead.
  *
  * An allocator that samples blocks itself says so by USDTs, which are probed in place of functions:
  * they are reached for these blocks alone.
@@ -75,8 +75,8 @@ struct allocating_thread {
 	__s64 left; /* bytes until the next sample */
 	__u32 drawn;
 	__u32 number; /* of its last user stack */
-	/* The last call of a function that may call another one that is probed: where its return
-	 * address is, 0 if there is none; that address; and the function. */
+	/* The last call of a function that may call another probed function: where its return
+	 * address is (0: no such call), the return address, and the function. */
 	__u64 outer_sp, outer_caller, outer_function;
 	/* The call whose return is awaited: where its return address is, or 0. */
 	__u64 sp;

@@ -100,8 +100,7 @@ static __always_inline void keep_interrupted(struct io_thread *thread, const str
 }
 
 /* Takes the interrupted call that was made from where a thread is. Returns its index in
- * traced_calls, and sets the time at which the thread entered it; UNTRACED_CALL if there is none.
- */
+ * traced_calls and sets the time at which the thread entered it, or returns UNTRACED_CALL. */
 static __always_inline __u32 take_interrupted(struct io_thread *thread, const struct pt_regs *regs)
 {
 	__u64 ip = user_ip(regs), sp = user_sp(regs);

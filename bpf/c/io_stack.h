@@ -6,10 +6,10 @@
  *
  * Where each frame is follows from the pc, the stack pointer and the return addresses before it, by
  * the rules of the unwind tables; where a rule needs the frame pointer, from that too. So a stack
- * is that of the call before if pc and stack pointer are the same, and the words where the return
- * addresses were, and those frame pointers that a rule needs. Where these words are is kept if they
- * are not too many and not too far apart; otherwise the stack is unwound, and the frames are
- * compared. All comparisons are of hashes of 64 bits.
+ * is the same as the previous call's if the pc and the stack pointer are the same, and so are the
+ * words where the return addresses were, and the frame pointers that a rule needs. Where these
+ * words are is kept if they are not too many and not too far apart; otherwise the stack is unwound,
+ * and the frames are compared. All comparisons are of 64-bit hashes.
  *
  * Of a stack that is copied, because a table is not there yet, only the words next to the pointer
  * are compared: a copy for each call would fill the ring.
@@ -179,8 +179,8 @@ static __always_inline __u64 hash_deciding(struct io_stack_scratch *scratch,
 	return hash;
 }
 
-/* Returns the index in the scratch of a word that is `at` words from the stack pointer; one after
- * its end if there is none. */
+/* Index in the scratch of the word that is `at` words from the stack pointer; one past the end of
+ * the scratch if that word is not in it. */
 static __always_inline __u32 index_in_parts(struct deciding_words *deciding, __u32 at)
 {
 	for (__u32 part = 0; part < STACK_PARTS; part++) {

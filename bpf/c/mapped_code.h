@@ -195,7 +195,7 @@ static __always_inline bool changes(struct mapped_code *code, __u64 mm)
 /* Returns a field of the mapping that was found. */
 #define MAPPING_FIELD(code, field) KERNEL_FIELD(code, struct vm_area_struct, (code)->mapping, field)
 
-/* Returns the sequence number of an address space's lock, or 0 if the kernel has none. */
+/* The sequence number of an address space's lock, or 0 if the kernel has no such number. */
 static __always_inline __u32 lock_sequence(struct mapped_code *code, __u64 mm)
 {
 	if (bpf_core_field_exists(struct mm_struct, mm_lock_seq.sequence))
@@ -205,7 +205,7 @@ static __always_inline __u32 lock_sequence(struct mapped_code *code, __u64 mm)
 	return 0;
 }
 
-/* Returns that of the writer that changes the mapping that was found, or changed it last. */
+/* The lock's sequence number when the mapping that was found was last locked for writing. */
 static __always_inline __u32 mapping_sequence(struct mapped_code *code)
 {
 	if (code->mapping && bpf_core_field_exists(struct vm_area_struct, vm_lock_seq))
@@ -255,7 +255,7 @@ static __always_inline int read_code(struct mapped_code *code, __u64 mm)
 	return 0;
 }
 
-/* Finds the code at an address of an address space. Returns 0, or 1 if there is none. */
+/* Finds the code at an address of an address space. Returns 0, or 1 if there is no code. */
 static __always_inline int find_code(struct mapped_code *code, __u64 mm, __u64 address)
 {
 	code->address = address;

@@ -3,8 +3,8 @@
  * The states of all threads. At each context switch `kc_sched_switch` updates the accounts of both
  * threads (account.h). A thread that is on a CPU again after boundaries of the tick grid have
  * passed is sent with the number of these and with the kernel stack in which it was off the CPU;
- * shorter off-CPU intervals cost no data. `kc_kernel_fault` notes page faults of the kernel, in
- * which a thread may block; those of user mode, which are ten times as many, need no note.
+ * shorter off-CPU intervals cost no data. `kc_kernel_fault` notes page faults in kernel mode, in
+ * which a thread may block; faults in user mode, which are ten times as many, need no note.
  *
  * All times are of the scheduler's clock, which is up to date in the run queue at a switch.
  *
@@ -105,10 +105,10 @@ __attribute__((noinline)) int kc_thread_exit(__u64 began_ns, __u64 now_ns, __u64
 	return 0;
 }
 
-/* Begins to track a thread that leaves its CPU. It came to this CPU before data began, or the
- * program was not run then. All boundaries that have passed are counted for the thread, also those
- * of a sleep between the beginning of data and its arrival: none is left for its off-CPU interval.
- */
+/* Begins to track a thread that leaves its CPU. It came to this CPU before recording started, or
+ * the program was not run then. All boundaries that have passed are counted for the thread, also
+ * boundaries in a sleep between the start and its arrival: none is left for its off-CPU
+ * interval. */
 static __noinline int track_at_switch_out(struct cpu_stats *stats, struct task_struct *prev,
 					  struct thread *thread, __u64 began_ns, __u32 cpu)
 {
@@ -127,9 +127,9 @@ static __noinline int track_at_switch_out(struct cpu_stats *stats, struct task_s
 	return 0;
 }
 
-/* Begins to track a thread that comes to a CPU. A new thread has waited since it was made. One that
- * existed when data began, and that kc_track_all has not reached yet, was blocked then, or waited
- * already. */
+/* Begins to track a thread that comes to a CPU. A new thread has waited since it was created. A
+ * thread that existed when recording started, and that kc_track_all has not reached yet, was
+ * blocked then, or already waiting. */
 static __noinline int track_at_switch_in(struct cpu_stats *stats, struct task_struct *next,
 					 struct thread *thread, __u64 began_ns, __u64 now_ns)
 {
@@ -228,8 +228,8 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 				       __u64 began_ns, __u64 now_ns, __u64 stolen_ns,
 				       bool preempted, __u32 prev_state, __u32 cpu)
 {
-	/* A thread that exits before data begin needs no storage. Without a branch, after which an
-	 * old verifier follows everything twice. */
+	/* A thread that exits before recording starts needs no storage. This has no branch, since
+	 * an old verifier would follow everything after it twice. */
 	struct thread *thread = bpf_task_storage_get(
 		&kc_threads, prev, 0, recording & create_storage);
 	bool tracked;
@@ -373,7 +373,7 @@ static __always_inline __u64 better_offset(__u64 known, __u64 measured, bool clo
 }
 
 /* A thread that blocks enters the scheduler, which reads its clock. After a wake-up that preempts,
- * the clock is that of the wake-up (is_next_threads_time), some microseconds ago: an offset
+ * the clock was read at the wake-up (is_next_threads_time), some microseconds ago: an offset
  * measured by it would put the woken thread's time after the boundaries that passed since. */
 static __always_inline void note_offset(struct cpu_stats *stats, __u64 now_ns, bool clock_read)
 {
@@ -399,7 +399,7 @@ static __always_inline void context_switch(__u64 *ctx, struct cpu_stats *stats, 
 		return;
 	if (now_ns - stats->offset_ns >= stats->next_ns && stats->origin_ns)
 		charge_switch_out(ctx, stats, prev, now_ns - stats->offset_ns, cpu);
-	/* Data have ended, and kc_close_all closes the accounts as of then. */
+	/* Recording has stopped, and kc_close_all closes the accounts at that instant. */
 	end_ns = until_ns;
 	if (end_ns && now_ns - stats->offset_ns > end_ns) {
 		if (!(prev_state & TASK_DEAD))

@@ -33,7 +33,7 @@ struct ignored {
 
 extern struct ignored kc_ignored SEC(".maps");
 
-/* Size of a stack copy in pieces, next to the registers: a compiler's recursion takes tens of
+/* Size of a stack copy in pieces, without the registers: a compiler's recursion takes tens of
  * KiB. */
 #define MAX_PIECES 15
 /* When the ring fills up: enough for short-lived processes. */
@@ -96,7 +96,7 @@ static __always_inline void restore_copy(struct user_scratch *out, struct task_s
 /* A copy of a stack that is being made. */
 struct copying {
 	struct user_scratch *out;
-	struct task_struct *other; /* whose stack it is, if it is not that of the thread that runs */
+	struct task_struct *other; /* whose stack it is; 0: the running thread's */
 	__u64 from;
 	__u32 index; /* of a word of the scratch */
 };
@@ -238,8 +238,8 @@ static __always_inline bool begin_unwind(struct user_scratch *out, __u32 scratch
 /* Returns whether a stack copy is needed, because a table is not there yet. */
 static __always_inline bool end_unwind(struct user_scratch *out, struct task_struct *task)
 {
-	/* In execve(2) the registers are those of the old program, and the mappings soon those of
-	 * the new one. */
+	/* In execve(2) the registers still belong to the old program, and the mappings soon to the
+	 * new one. */
 	if (out->depth == 1 && out->unmapped && BPF_CORE_READ_BITFIELD(task, in_execve)) {
 		out->end = UNWIND_EXECUTING;
 		out->depth = 0;

@@ -18,7 +18,7 @@ struct sleeper {
 	struct task_struct *task;
 };
 
-/* A window on its stack is kept in the words above those of frames. */
+/* A window on its stack is kept in the words after the frames. */
 #define WINDOW_BYTES 2048
 #define WINDOW_WORD  1024
 
@@ -200,8 +200,8 @@ static __always_inline enum unwind_end step_by_rule(struct user_scratch *out, __
  * verifier checks once. It is in user_unwind.bpf.c. */
 int kc_find_own_stack(__u32 scratch_index);
 
-/* The C library has the end of a thread's stack at its thread pointer. That of the process's first
- * thread is elsewhere. */
+/* The C library has the end of a thread's stack at its thread pointer. The stack of the process's
+ * first thread is elsewhere. */
 static __always_inline void find_own_stack(struct user_scratch *out, struct task_struct *task)
 {
 	__u64 end = thread_pointer(task);

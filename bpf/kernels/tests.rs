@@ -430,7 +430,7 @@ fn damaged_types_are_refused() {
     }
 }
 
-/// libbpf changes the width of a load to that of the kernel's field only if both are unsigned.
+/// libbpf changes the width of a load to the kernel field's width only if both are unsigned.
 #[test]
 fn loads_are_of_unsigned_fields() {
     const LOAD: u8 = 1;

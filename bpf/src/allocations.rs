@@ -347,7 +347,7 @@ impl Programs {
         probe: AllocatorProbe,
     ) -> impl Iterator<Item = libbpf_rs::Result<Link>> {
         let returns = (probe.function != AllocatorFunction::Free).then_some(true);
-        // Returns first: a call of which only the return was seen is none.
+        // Returns first: a call of which only the return was seen does not count.
         returns.into_iter().chain([false]).map(move |retprobe| {
             let program = if retprobe {
                 &self.skel.progs.kc_allocator_out

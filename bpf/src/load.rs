@@ -29,7 +29,7 @@ use crate::{
 /// Eight busy CPUs at 1000 Hz with 25 frames each fill a ring in a second and a half; the reader
 /// drains it five times a second, and is woken when an eighth is full.
 const RING_BYTES: u32 = 2 << 20;
-/// With user stacks, of which those of short-lived processes are copies.
+/// The same with user stacks. The stacks of short-lived processes are copied into the ring.
 const RING_BYTES_WITH_USER_STACKS: u32 = 4 << 20;
 
 /// CLOCK_MONOTONIC: an end of all data that is before every boundary. 0 would be no end.
@@ -134,7 +134,7 @@ impl Programs {
             hooks.push(link.map_err(step("watch page faults of the kernel"))?);
         }
         if !settings.traced_calls.is_empty() {
-            // Ends first: a call of which only the beginning was seen is none.
+            // Ends first: a call of which only the beginning was seen does not count.
             for program in [&skel.progs.kc_sys_exit, &skel.progs.kc_sys_enter] {
                 hooks.push(program.attach().map_err(step("watch system calls"))?);
             }

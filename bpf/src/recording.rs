@@ -71,9 +71,9 @@ impl Programs {
         Ok(())
     }
 
-    /// Ends the data of an experiment, while data are being taken, and begins those of the next one
-    /// at the same instant. Returns that, by `clock` as in [`Programs::set_recording`]. Counters
-    /// are stopped until [`Programs::begin_experiment`], which has to follow at once.
+    /// Ends an experiment while recording is on, and begins the next one at the same instant.
+    /// Returns that instant, by `clock` as in [`Programs::set_recording`]. Counters are stopped
+    /// until [`Programs::begin_experiment`], which has to follow at once.
     ///
     /// # Errors
     /// As [`Programs::set_recording`].
@@ -105,7 +105,7 @@ impl Programs {
         Ok(records)
     }
 
-    /// Begins to take data as of an instant of CLOCK_MONOTONIC that has passed.
+    /// Starts recording at an instant of CLOCK_MONOTONIC that has passed.
     fn begin_at(&mut self, at_ns: u64) -> Result<(), Error> {
         let Some(bss) = self.skel.maps.bss_data.as_deref_mut() else {
             return Ok(());
@@ -144,7 +144,7 @@ impl Programs {
     }
 
     /// Returns the times and counts of each living thread until an instant, CLOCK_MONOTONIC
-    /// nanoseconds, that has just passed. Those of threads that have exited are in the rings.
+    /// nanoseconds, that has just passed. The records of threads that have exited are in the rings.
     ///
     /// # Errors
     /// [`Error::Step`] when the threads can't be iterated over, [`Error::Record`] as

@@ -22,7 +22,7 @@ use crate::packed::free_bytes;
 
 /// The first of the numbers with which a frame begins that is skipped: RFC 8878, 3.1.2.
 const SKIPPED_FRAME: u32 = 0x184d_2a50;
-/// The longest build id, bytes: twice that of SHA-256.
+/// The longest build id, bytes: two SHA-256 hashes.
 const MAX_ID_BYTES: usize = 64;
 /// The fastest: copies are compressed while the machine is recorded.
 const LEVEL: i32 = 1;
@@ -45,7 +45,7 @@ struct Kept {
     content: File,
 }
 
-/// Begins a compressed copy. `build_id` is empty, or that of an object whose instructions are in
+/// Begins a compressed copy. `build_id` is the object's, or empty if its instructions are not in
 /// the copy.
 pub(crate) fn encoder<W: Write>(
     mut to: W,
@@ -59,7 +59,7 @@ pub(crate) fn encoder<W: Write>(
     zstd::Encoder::new(to, LEVEL)
 }
 
-/// Returns the build id that a compressed copy begins with; empty where there is none.
+/// Reads the build id that a compressed copy begins with; empty if it has no build id.
 fn read_id(mut from: impl Read) -> io::Result<Box<[u8]>> {
     let mut words = [[0; 4]; 2];
     for word in &mut words {
@@ -82,11 +82,11 @@ pub fn has_copy(archives: &Path, name: &str) -> bool {
     has(&name) || compressed_name(&name).is_some_and(|name| has(&name))
 }
 
-/// Opens the copy of a load object or source in the directory `archives`. None if there is none.
+/// Opens the copy of a load object or source in the directory `archives`. None: no copy exists.
 ///
 /// # Errors
-/// It is no regular file, or can't be opened; a compressed one can't be decompressed, or takes more
-/// than half of the space that is free for temporary files.
+/// The copy is not a regular file, or can't be opened; a compressed copy can't be decompressed, or
+/// takes more than half of the space that is free for temporary files.
 pub fn open_copy(archives: &Path, name: &str) -> Result<Option<File>> {
     let name = archive_name(name);
     if let Some(file) = open_regular(&archives.join(&name))? {

@@ -1,8 +1,8 @@
 //! `dyntext`: the machine code of dynamic functions, for disassembly.
 //!
-//! A dynamic function ([`MapEvent::Function`]) has a name and an address, and no file that would
-//! have its instructions. This file of the experiment has them. It is a sequence of records, each
-//! with `u32 type, u32 size` first; the size is that of the whole record:
+//! A dynamic function ([`MapEvent::Function`]) has a name and an address, but no file with its
+//! instructions. This file of the experiment has them. It is a sequence of records, each with
+//! `u32 type, u32 size` first; the size is the whole record's:
 //!
 //! | type | body |
 //! |---|---|

@@ -59,7 +59,7 @@ const MAX_SECTION_NAMES_BYTES: u64 = 4 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ElfError {
-    /// The first bytes are not those of an ELF file.
+    /// The file does not begin as an ELF file.
     #[error("not an ELF file")]
     NotElf,
 
@@ -353,7 +353,7 @@ impl<B: ElfBytes> ElfFile<B> {
         }
     }
 
-    /// Reads the names of the sections; nothing where there are none.
+    /// Reads the names of the sections; nothing if the file has no sections.
     ///
     /// # Errors
     /// They are too large, or outside the file.

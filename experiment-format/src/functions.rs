@@ -45,10 +45,10 @@ pub const PLT: &str = "@plt";
 /// The functions of a file, by their position in it.
 #[derive(Debug, Default)]
 pub struct FileFunctions {
-    /// Sorted by position, and aliases of one position by length of the name. Aliases all have the
-    /// size of the largest.
+    /// Sorted by position; aliases at the same position by length of the name. All aliases have the
+    /// size of the largest one.
     functions: Vec<FileFunction>,
-    /// Their positions, for the search: these need an eighth of the memory.
+    /// Their positions again: a search touches an eighth of the memory here.
     positions: Vec<u32>,
     text_size: Option<u64>,
 }
@@ -63,7 +63,7 @@ struct FileFunction {
 }
 
 impl FileFunctions {
-    /// Returns the functions of an ELF file: from `.symtab`, or `.dynsym` if there is none.
+    /// The functions of an ELF file: from `.symtab`, or else from `.dynsym`.
     fn parse<B: ElfBytes>(bytes: B, allocated: AllocatedBytes) -> Parsed<Self> {
         let elf = ElfFile::read(bytes, LIMITS)?;
         let text_size = text_size(&elf.segments()?);
@@ -100,7 +100,7 @@ impl FileFunctions {
         self.functions.len()
     }
 
-    /// Returns whether there is none.
+    /// Whether the file has no functions.
     pub fn is_empty(&self) -> bool {
         self.functions.is_empty()
     }
@@ -317,7 +317,7 @@ impl Archives {
     ///
     /// # Errors
     ///
-    /// Those of [`Archives::functions`].
+    /// As [`Archives::functions`].
     pub fn function_at<'a>(
         &'a mut self,
         space: &'a RecordedAddressSpace,

@@ -3,13 +3,13 @@
 //!
 //! Experiments of a series share their load objects by links. Where they are packed (`in_place`),
 //! `archives/` stays, with its load objects compressed one by one (`compress`); the rest becomes
-//! such a file next to it, in the directory.
+//! such a file, next to `archives/` in the directory.
 //!
 //! The directories and the log come first, so that the log can be read without the rest.
 //!
-//! A packed experiment comes from anywhere. Refused are names outside of one directory `NAME.er`,
-//! whatever is neither a file nor a directory, and more than there is space for. A file is never
-//! written over another one, nor through a link.
+//! A packed experiment may come from anywhere. Unpacking refuses names outside of one directory
+//! `NAME.er`, whatever is neither a file nor a directory, and more than there is space for. It
+//! never writes a file over another one, nor through a link.
 
 mod compress;
 mod in_place;

@@ -126,7 +126,7 @@ pub struct ClockRecord {
     pub state: u32,
     /// The number of ticks.
     pub ticks: i32,
-    /// The number of their [`Detail`]; 0, which is none, if the packet has none.
+    /// The number of their [`Detail`]; 0 if the packet has no detail.
     pub detail: u32,
 }
 

@@ -108,12 +108,12 @@ impl Experiment {
         })
     }
 
-    /// Opens the experiment at `path` for what its log says, and for the names of its
-    /// subexperiments. Of one that is packed, nothing else can be read.
+    /// Opens the experiment at `path` only to read its log and the names of its subexperiments. If
+    /// it is packed, nothing else can be read.
     ///
     /// # Errors
     ///
-    /// Those of [`Experiment::open`].
+    /// As [`Experiment::open`].
     pub fn open_log(path: &Path) -> Result<Experiment> {
         let in_use = lock(path);
         let opened = match packed_file(path) {
@@ -132,11 +132,11 @@ impl Experiment {
         })
     }
 
-    /// Opens a subexperiment of this one, of [`Experiment::subexperiments`].
+    /// Opens one of this experiment's [`Experiment::subexperiments`].
     ///
     /// # Errors
     ///
-    /// Those of [`Experiment::open`].
+    /// As [`Experiment::open`].
     pub fn open_subexperiment(&self, path: &Path) -> Result<Experiment> {
         let named = self.named.as_ref().zip(path.file_name());
         Ok(Experiment {
@@ -148,7 +148,7 @@ impl Experiment {
     fn open_directory(path: &Path) -> Result<Experiment> {
         let log_path = path.join("log.xml");
         let bytes = read_file(&log_path)?.ok_or_else(|| {
-            let why = "there is none, so this directory is no experiment";
+            let why = "no such file, so this directory is no experiment";
             Error::io(
                 "open",
                 &log_path,
@@ -251,7 +251,7 @@ impl Experiment {
         Ok(decode::decode(&path, &bytes)?.events)
     }
 
-    /// Returns the text of `notes`, empty if there is none.
+    /// The text of `notes`; empty if the file does not exist.
     ///
     /// # Errors
     ///
@@ -430,7 +430,7 @@ impl Experiment {
     ///
     /// # Errors
     ///
-    /// Those of [`Experiment::usage`].
+    /// As [`Experiment::usage`].
     pub fn samples(&self) -> Result<Vec<Sample>> {
         let records = self.usage()?;
         let sample = |event: &LogEvent| match event {
@@ -444,7 +444,7 @@ impl Experiment {
         Ok(self.events.iter().filter_map(sample).collect())
     }
 
-    /// Returns the load objects: those of the founder, if this is a subexperiment.
+    /// The load objects. A subexperiment uses the founder's.
     pub fn archives(&self) -> Archives {
         let own = self.path.join(ARCHIVES);
         if own.is_dir() {
@@ -548,8 +548,8 @@ fn take_number<'a>(name: &mut &'a [u8]) -> &'a [u8] {
     &digits[zeros..]
 }
 
-/// Makes the load objects of a directory in which an experiment is packed those of the unpacked
-/// one.
+/// Links the load objects of an experiment that is packed in its directory into the unpacked
+/// experiment.
 fn link_archives(packed: &Path, unpacked: &Path) -> Result<()> {
     let link = || {
         let archives = packed.canonicalize()?.join(ARCHIVES);
@@ -563,8 +563,8 @@ fn link_archives(packed: &Path, unpacked: &Path) -> Result<()> {
     }
 }
 
-/// Opens the directory of an experiment and notes that it is in use. None for a subexperiment: of
-/// those there may be thousands.
+/// Opens the directory of an experiment and notes that it is in use. None for a subexperiment:
+/// there may be thousands of them.
 fn lock(path: &Path) -> Option<File> {
     let name = path.file_name()?;
     if name.as_bytes().starts_with(b"_") {

@@ -42,7 +42,7 @@ pub const MAX_FRAMES: usize = 8000;
 const MAX_TOTAL_BYTES: usize = 256 << 20;
 /// The bytes that each interner may hold whatever others do.
 const MIN_BYTES: usize = 1 << 20;
-/// The bytes that an entry of a table takes next to the words of a stack.
+/// The bytes that an entry of a table takes in addition to the words of a stack.
 const ENTRY_BYTES: usize = 48;
 /// The bytes that all interners hold.
 static TOTAL_BYTES: AtomicUsize = AtomicUsize::new(0);

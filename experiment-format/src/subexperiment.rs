@@ -65,9 +65,9 @@ pub struct SubexperimentWriter {
 }
 
 impl SubexperimentWriter {
-    /// Makes the directory `name`, for instance `_sshd_PID_1264.1.er`, in that of the founder: mode
-    /// 0700, with the same owner. It appears with the header and the start in its log. If that
-    /// fails, the directory is removed again.
+    /// Creates the directory `name`, for instance `_sshd_PID_1264.1.er`, in the founder's
+    /// directory, with mode 0700 and the same owner. It appears with the header and the start in
+    /// its log. On failure, the directory is removed again.
     ///
     /// # Errors
     ///
@@ -303,8 +303,8 @@ impl SubexperimentWriter {
     ///
     /// # Errors
     ///
-    /// Those of [`SubexperimentWriter::flush`], and a time beyond 2^31 seconds. As much as possible
-    /// is written in spite of them.
+    /// As [`SubexperimentWriter::flush`], and for a time beyond 2^31 seconds. As much as possible
+    /// is written in spite of an error.
     pub fn close(mut self, founder: &ExperimentDir, at_ns: Nanos) -> Result<()> {
         let exit = self
             .events

@@ -279,7 +279,7 @@ impl ExperimentWriter {
     ///
     /// # Errors
     ///
-    /// Those of [`ExperimentDir::remove_all`].
+    /// As [`ExperimentDir::remove_all`].
     pub fn discard(self) -> Result<()> {
         self.dir.remove_all()
     }

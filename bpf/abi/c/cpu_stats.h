@@ -36,7 +36,7 @@ struct cpu_stats {
 	/* A program works on threads of this CPU. Only set where counters overflow, whose programs
 	 * may interrupt it. */
 	__u64 busy;
-	__u64 home_ns; /* origin_ns when data began, or when the clock was started since */
+	__u64 home_ns; /* origin_ns when recording started or the clock was last started */
 	__u64 stolen;  /* boundaries that passed while the hypervisor ran something else */
 	/* Address of the kernel's sum of the time stolen from this CPU; 0: it has none. */
 	__u64 steal_at;

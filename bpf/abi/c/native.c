@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* The unwinder as ordinary functions, for bpf/abi/src/unwind; and the layouts and numbers of these
- * headers as a table, which bpf/abi/src/tests/layout.rs compares with those of Rust. */
+ * headers as a table, which bpf/abi/src/tests/layout.rs compares with the Rust side. */
 #include <stddef.h>
 
 #include "integers.h"

@@ -28,7 +28,7 @@ pub const STATES: usize = 10;
 /// The microstate in which a thread waits for a CPU.
 pub const WAIT_CPU: usize = 8;
 
-/// The number of sums of times in a thread's record: those of states, then those of details.
+/// Number of time sums in a thread's record: first the states, then the details.
 pub const TIMES: usize = 14;
 
 /// General registers of a frame, by DWARF number.
@@ -64,11 +64,11 @@ pub const MAX_RULES: usize = 65_536;
 /// [`crate::LockWaitRecord::operation`] of a wait whose end was not seen.
 pub const OPERATION_UNKNOWN: u32 = 0xffff;
 
-/// System calls of 64-bit programs that have a number below this one can be traced; those of each
-/// further [`CallTable`] have as many places after them.
+/// System calls of 64-bit programs with a number below this one can be traced. Each further
+/// [`CallTable`] has as many places, after them.
 pub const IO_CALLS: usize = 512;
 
-/// The tables of traced calls, a power of two: those of [`CallTable`], and an empty one.
+/// Number of tables of traced calls, a power of two: one per [`CallTable`], and an empty one.
 pub const CALL_TABLES: usize = 4;
 
 /// Of an operation of `io_uring`, in the place of a descriptor: the first number of the files that
@@ -89,7 +89,7 @@ pub const MAX_IO_EXTRA_BYTES: usize = 512;
 /// The greatest [`crate::IoCallRecord::call_site`].
 pub const IO_CALL_SITES: u8 = 32;
 
-/// The call site of a user stack that is that of an allocation.
+/// The call site of an allocation's user stack.
 pub const ALLOCATION_CALL_SITE: u8 = 33;
 
 /// Unwind rows in a chunk of memory.
@@ -365,8 +365,8 @@ pub struct BlockLayout {
     pub zero: u32,
 }
 
-/// What a probed function of an allocator does: `enum allocator_function`. The names are those of
-/// the functions of C that have the same arguments.
+/// What a probed function of an allocator does: `enum allocator_function`. Named after the C
+/// function with the same arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, IntoPrimitive)]
 #[repr(u64)]
 pub enum AllocatorFunction {
@@ -482,7 +482,7 @@ pub struct ProbeUse {
 }
 
 impl ProbeUse {
-    /// Returns the sum of two, as of CPUs or of instants between which more was used.
+    /// Adds two counters, across CPUs or across intervals.
     #[must_use]
     pub fn plus(self, other: ProbeUse) -> ProbeUse {
         self.with(other, u64::wrapping_add)
@@ -549,10 +549,10 @@ pub struct CpuStats {
     pub off_cpu_lost: u64,
     /// Thread records that found the ring full.
     pub thread_records_lost: u64,
-    /// Times that the kernel had no memory for the account of a thread: at a context switch, whose
-    /// thread is tracked from its next one, or when data begin.
+    /// Times that the kernel had no memory for the account of a thread: at a context switch (the
+    /// thread is then tracked from its next one), or when recording starts.
     pub threads_untracked: u64,
-    /// The beginning of data up to which the grid was counted.
+    /// The recording start up to which the grid was counted.
     pub begun_ns: u64,
     /// Returns to user mode that could not be waited for or sent: records with their numbers have
     /// no user stack.
@@ -561,7 +561,7 @@ pub struct CpuStats {
     pub vfork_starts_lost: u64,
     /// 1 while a program works on threads of this CPU.
     pub busy: u64,
-    /// `origin_ns` when data began, or when the clock was started since.
+    /// `origin_ns` when recording started or the clock was last started.
     pub home_ns: u64,
     /// Boundaries that passed while the hypervisor ran something else, and a thread was on the CPU.
     pub stolen: u64,

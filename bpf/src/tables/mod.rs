@@ -46,7 +46,7 @@ pub struct TableId(u32);
 pub struct PageRows {
     /// Number of the page: the addresses shifted right by 16.
     pub number: u32,
-    /// Its rows, of those of the table.
+    /// Its rows, as a range of the table's rows.
     pub rows: Range<usize>,
 }
 
@@ -125,7 +125,7 @@ impl std::fmt::Debug for UnwindTables<'_> {
 }
 
 impl UnwindTables<'_> {
-    /// Adds rules, whose numbers follow those of the rules that there are.
+    /// Adds rules. They are numbered after the existing ones.
     pub fn add_rules(&mut self, rules: impl Iterator<Item = EncodedRule>) {
         let Some(bss) = self.maps.bss_kc_rules_data.as_deref_mut() else {
             return;
@@ -249,9 +249,10 @@ impl UnwindTables<'_> {
         Ok(Some((number, range)))
     }
 
-    /// Publishes how code of a file is unwound: by a table, whose addresses those of the segments
-    /// are, or by frame pointer. There is space for [`MAX_SEGMENTS`](bpf_abi::layout::MAX_SEGMENTS)
-    /// segments; the rest is left out. Returns whether there was space.
+    /// Publishes how code of a file is unwound: by a table, which has the same addresses as the
+    /// segments, or by frame pointer. There is space for
+    /// [`MAX_SEGMENTS`](bpf_abi::layout::MAX_SEGMENTS) segments; the rest is left out. Returns
+    /// whether there was space.
     ///
     /// # Errors
     /// [`Error::Step`] when the kernel has no memory for it.

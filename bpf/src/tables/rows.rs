@@ -25,8 +25,8 @@ pub struct PlacedTable {
 }
 
 impl PlacedTable {
-    /// Returns the number of the rule for an address of the table's space, by the last row at or
-    /// below it in its page; 0 if there is none.
+    /// The number of the rule for an address of the table's space, by the last row at or below it
+    /// in its page; 0 if the page has no such row.
     #[must_use]
     pub fn number_at(&self, address: u64) -> u16 {
         let page = self

@@ -4,7 +4,7 @@
 //! hypervisor runs something else, `S` asleep, `L` at a lock, `W` waiting for a CPU from a wake-up
 //! on; `P` too, because it was preempted, `T` because a quota was used up; `I` asleep for block
 //! I/O. It is played to the account as the events that a scheduler would see: a wake-up shows only
-//! in the sum of waits that the scheduler keeps, stolen time only in that of the CPU.
+//! in the sum of waits that the scheduler keeps, stolen time only in the CPU's sum.
 
 use proptest::prelude::*;
 

@@ -53,8 +53,8 @@ pub(super) fn remove_doubles(archives: BorrowedFd<'_>) {
     }
 }
 
-/// Returns the name that a compressed copy has next to a file of `archives/`. None for what is no
-/// copy, for a compressed one, and where the name is too long.
+/// The name of the compressed copy of a file in `archives/`. None if the file is not a copy or is
+/// compressed itself, or if the name is too long.
 fn compressed_name_of(name: &CStr) -> Option<String> {
     let name = name.to_str().ok()?;
     let is_plain = !name.starts_with(INCOMPLETE) && !is_compressed(name);

@@ -195,7 +195,7 @@ impl ExperimentDir {
     }
 }
 
-/// Returns whether the log in a directory begins as those of kcollect do.
+/// Whether the log in a directory begins as kcollect's logs do.
 pub(super) fn is_ours(dir: &OwnedFd) -> bool {
     log_has(dir, "<collector>kcollect ", 4096)
 }

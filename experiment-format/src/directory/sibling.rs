@@ -32,7 +32,7 @@ pub struct Build<'a> {
     /// The bytes of its file.
     pub bytes: u64,
     /// When the file, or one that names were taken from, was last changed: seconds and nanoseconds.
-    /// A copy that is older is none of it.
+    /// An older copy does not match.
     pub changed: (i64, i64),
 }
 
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(links(&ours, "/lib/x"), 0);
         assert!(ours.link_same_build(siblings, "/lib/x", &same));
         assert_eq!((links(&ours, "/lib/x"), links(&other, "/lib/x")), (2, 2));
-        // What only looks like a copy is none.
+        // A symbolic link is not a copy.
         let archives = other.path().join(ARCHIVES);
         let program = std::env::current_exe().unwrap();
         symlink(program, archives.join(archive_name("/lib/z"))).unwrap();

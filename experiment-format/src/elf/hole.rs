@@ -16,10 +16,10 @@ const BLOCK_BYTES: u64 = 512;
 pub struct AllocatedBytes(Option<u64>);
 
 impl AllocatedBytes {
-    /// Those of a file whose number is not known: nothing in it is taken for a hole.
+    /// The number is not known: nothing in the file is taken for a hole.
     pub const UNKNOWN: AllocatedBytes = AllocatedBytes(None);
 
-    /// Returns those of a file.
+    /// The bytes that a file with this metadata takes on its disk.
     #[must_use]
     pub fn of(metadata: &Metadata) -> AllocatedBytes {
         let bytes = metadata.blocks().saturating_mul(BLOCK_BYTES);

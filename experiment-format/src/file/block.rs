@@ -297,7 +297,7 @@ mod tests {
     fn a_block_whose_first_packet_is_not_finished_is_empty() {
         let (_dir, path, mut file) = file();
         file.next_block().unwrap();
-        // All that `append` does before its last store, for the largest packet.
+        // All that `append` does with the largest packet before its last store.
         let (map, _) = file.block.as_mut().unwrap();
         map[4..MAX_PACKET_BYTES].fill(0xff);
         assert_eq!(walk(&std::fs::read(&path).unwrap()).len(), 0);

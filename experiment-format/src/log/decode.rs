@@ -396,7 +396,7 @@ fn event(path: &Path, tag: &Tag, text: String) -> Result<LogEvent> {
     })
 }
 
-/// Returns the attributes without those of these names.
+/// The attributes with any other name.
 fn others(tag: &Tag, names: &[&str]) -> Vec<(String, String)> {
     let mut attributes = tag.attributes.clone();
     attributes.retain(|(name, _)| !names.contains(&name.as_str()));

@@ -72,7 +72,7 @@ pub(crate) struct PackedLog {
 /// read, and nothing is written.
 ///
 /// # Errors
-/// Those of [`unpack`]; there is no log.
+/// As [`unpack`], and if there is no log.
 pub(crate) fn read_log(file: &Path, max_bytes: u64) -> Result<PackedLog> {
     let failed = |error: io::Error| Error::io("read", file, error);
     let missing = || failed(io::ErrorKind::NotFound.into());
@@ -111,10 +111,11 @@ pub(crate) fn read_log(file: &Path, max_bytes: u64) -> Result<PackedLog> {
 }
 
 /// Unpacks the experiment at `path`, a file or a directory ([`packed_file`]), into `parent`, with
-/// copies of the load objects that are next to it: at most `max_bytes` bytes. See [`unpack`].
+/// copies of the load objects in the `archives/` of the directory: at most `max_bytes` bytes. See
+/// [`unpack`].
 ///
 /// # Errors
-/// Those of [`unpack`]; there is no packed experiment.
+/// As [`unpack`], and if there is no packed experiment.
 pub fn unpack_all(
     path: &Path,
     parent: &Path,

@@ -140,7 +140,7 @@ const FIELDS: [FieldSpec; 8] = [
 ];
 
 impl IoEvent {
-    /// Returns the declaration of the table of calls, for the header.
+    /// The declaration of the table of calls in the header.
     pub fn table() -> ProfileDecl {
         let mut packet = SPEC.declaration();
         packet
@@ -153,7 +153,7 @@ impl IoEvent {
         }
     }
 
-    /// Returns whether a table is that of calls.
+    /// Whether a table is the table of calls.
     pub fn is_table(profile: &ProfileDecl) -> bool {
         matches!(profile, ProfileDecl::Other { name, .. } if name == FILE)
     }

@@ -1,5 +1,5 @@
-//! The clock packet that this crate writes, and the names of the fields of the one that it reads
-//! next to it.
+//! The clock packet that this crate writes, and the field names of the other kind of clock packet
+//! that it also reads.
 //!
 //! A [`ClockTick`] begins with the fields of all packets: CPU, time, stack, thread, process. It
 //! continues with one state, its ticks, and what is known beyond the state, a [`Detail`]. THRID has

@@ -22,7 +22,7 @@ use crate::stacks::{
 /// A call stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stack {
-    /// Addresses, leaf first. Those of callers are within the call instruction.
+    /// Addresses, leaf first. A caller's address is within its call instruction.
     pub frames: Vec<u64>,
     /// Its end.
     pub end: StackEnd,
@@ -52,7 +52,7 @@ struct Words {
 /// All stacks of a file, by uid.
 #[derive(Debug, Default)]
 pub struct StackTable {
-    /// From the uid of a packet to that of its native stack, none for a stack without frames.
+    /// From the uid in a packet to the uid of its native stack; None for a stack without frames.
     frames: FxHashMap<u64, Option<u64>>,
     stacks: FxHashMap<u64, Words>,
     words: Vec<u64>,
@@ -82,13 +82,13 @@ impl StackTable {
         self.frames.len()
     }
 
-    /// Returns whether there is none.
+    /// Whether the table has no stacks.
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// Returns the number of a stack's first part, that of the leaf. The outer option is none if
-    /// the file has no such stack, the inner one if the stack has no frames.
+    /// The number of a stack's first part, which has the leaf. The outer option is None if the file
+    /// has no such stack, the inner one if the stack has no frames.
     ///
     /// With [`StackTable::part`], a caller can read many stacks and each common part once. Parts
     /// may be missing, and may form a cycle.

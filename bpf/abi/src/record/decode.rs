@@ -68,7 +68,7 @@ pub enum RecordError {
 }
 
 impl Record {
-    /// Returns whether the bytes of one record are those of a stack copy.
+    /// Whether the bytes of one record are a stack copy.
     #[must_use]
     pub fn is_stack_copy(bytes: &[u8]) -> bool {
         let copy = |raw: HeaderLayout| {

@@ -99,13 +99,13 @@ pub struct TickRecord {
     pub header: RecordHeader,
     /// Interval boundaries that this stands for: 1 unless the timer was late.
     pub ticks: u32,
-    /// Those of them that passed while the hypervisor ran something else.
+    /// The part of `ticks` that passed while the hypervisor ran something else.
     pub stolen_ticks: u32,
     /// What the CPU was doing.
     pub mode: Mode,
     /// An interrupt or softirq ran on the CPU, on top of the thread.
     pub irq_work: bool,
-    /// Taken in the context switch away from the thread: the first frames of the stack are those of
+    /// Taken in the context switch away from the thread: the first frames of the stack belong to
     /// the BPF program.
     pub at_switch_out: bool,
     /// Empty unless `mode` is [`Mode::Kernel`].
@@ -271,10 +271,10 @@ pub struct LockWaitRecord {
     pub header: RecordHeader,
     /// When it blocked, CLOCK_MONOTONIC.
     pub begin_ns: u64,
-    /// Address of the futex word in the process; of `futex_waitv` that of its array; 0 if the end
-    /// of the wait was not seen.
+    /// Address in the process of the futex word, or of `futex_waitv`'s array; 0 if the end of the
+    /// wait was not seen.
     pub object: u64,
-    /// Of `futex` its command, such as 0 for `FUTEX_WAIT`; of another system call its number;
+    /// `futex`'s command, such as 0 for `FUTEX_WAIT`; the number of any other system call;
     /// [`OPERATION_UNKNOWN`](crate::layout::OPERATION_UNKNOWN) if the end of the wait was not seen.
     pub operation: u32,
     /// The kernel stack of the wait.

@@ -186,7 +186,7 @@ impl<F: FnMut(u64) -> UnwindBy, R: FnMut(u64) -> Option<u64>> Unwinding<F, R> {
         }
     }
 
-    /// Adds a frame and goes to its caller. Returns why there is none, if so.
+    /// Adds a frame and goes to its caller. If it has no caller, returns why.
     fn step(&mut self, frames: &mut Vec<u64>) -> Option<UnwindEnd> {
         // SAFETY: `state` is a valid `struct unwind_state` for the call, which keeps no pointer.
         let address = unsafe { kcollect_unwind_address(&raw const self.state) };

@@ -477,7 +477,7 @@ proptest! {
             },
         );
         prop_assert!(unwound.frames.len() <= most);
-        // A scan reads the word, the code before it, that of the target, and what its rule needs.
+        // A scan reads the word, the code before it, the target's code, and what its rule needs.
         prop_assert!(reads <= 4 * most + 11 * SCAN_STACK_WORDS as usize);
         if most > 0 {
             prop_assert_eq!(unwound.frames[0], pc);

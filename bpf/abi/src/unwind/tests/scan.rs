@@ -198,7 +198,7 @@ fn a_saved_frame_pointer_counts_if_it_leads_to_a_return_address() {
     between(0x7038).scanned(&[BARE, FIRST + 0x44]);
 }
 
-/// Old return addresses lead on for some calls, and then nowhere: they are none of the stack.
+/// Old return addresses lead on for some calls, and then nowhere: they do not belong to the stack.
 #[test]
 fn a_caller_that_leads_nowhere_later_is_passed_over() {
     let drawing = || {
@@ -435,7 +435,7 @@ fn the_first_function_of_a_program_without_a_rule() {
     drawing(UnwindBy::FramePointer).ends(&[CALLER, BARE + 7], UnwindEnd::NoTable);
 }
 
-/// Its frame pointer is that of its caller, on the other stack.
+/// It still has its caller's frame pointer, on the other stack.
 #[test]
 fn a_frame_pointer_that_leads_to_another_stack() {
     let mut drawing = on_another_stack()
