@@ -75,8 +75,8 @@ pub struct Plan {
     pub trace_io: bool,
     /// What is recorded of the memory of followed processes (`-H`).
     pub heap: HeapTracing,
-    /// The share of a followed process's own CPU time that the probes of its allocators may take
-    /// next to it (`--trace-budget`). None: no limit.
+    /// The CPU time that the probes of its allocators may add to a followed process, as a share of
+    /// its own CPU time (`--trace-budget`). None: no limit.
     pub trace_budget: Option<CpuShare>,
     /// Processes and threads that have rows of their own (`-T`). The whole machine is recorded
     /// in any case.
@@ -218,7 +218,7 @@ pub enum Archive {
     All,
 }
 
-/// What is kept of a series of experiments, next to the one that is written.
+/// What is kept of a series of experiments, in addition to the experiment being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
     /// The newest that take that many bytes together.

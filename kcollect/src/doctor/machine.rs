@@ -12,10 +12,10 @@ use super::{Finding, Root};
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
 
-/// Descriptors that a recording holds alongside those of CPUs, about: BPF programs and maps, pipes of
-/// signals, files of the founder.
+/// Approximate number of descriptors that a recording holds besides the CPUs' descriptors: BPF
+/// programs and maps, signal pipes, files of the founder.
 const BASE_DESCRIPTORS: u64 = 80;
-/// Descriptors of a CPU: those of the clock and the side-band.
+/// Descriptors of a CPU: the clock's and the side-band's.
 const CPU_DESCRIPTORS: u64 = 4;
 /// Descriptors of a counter on one CPU.
 const COUNTER_DESCRIPTORS: u64 = 3;

@@ -128,8 +128,7 @@ pub fn first_obstacle(findings: &[Finding]) -> Option<Failure> {
     ))
 }
 
-/// Returns the kind of exit code of `kcollect doctor`: that of the first obstacle, or
-/// [`ExitKind::Ok`].
+/// The kind of exit code of `kcollect doctor`: the first obstacle's, or [`ExitKind::Ok`].
 #[must_use]
 pub fn exit_kind(findings: &[Finding]) -> ExitKind {
     first_obstacle(findings).map_or(ExitKind::Ok, |failure| failure.kind)

@@ -72,11 +72,11 @@ fn invoking_user() -> InvokingUser {
     InvokingUser { uid, groups }
 }
 
-/// Returns the groups of a user: those of the nearest process that is the user's, this one or one
-/// above it, such as the shell after sudo. Nothing where there is none any more.
+/// A user's groups, from the nearest process that runs as the user: `process` or one of its
+/// ancestors, such as the shell below sudo. None if no such process is left.
 ///
-/// Not those of the group database: to look there is to load the machine's libraries, of whatever C
-/// library it has, which a program that needs none must not do.
+/// They are not looked up in the group database, since that loads libraries of whatever C library
+/// the machine has, which a statically linked program must not do.
 fn groups_of(uid: u32, process: Pid) -> Option<Vec<u32>> {
     let mut process = process.as_raw();
     // Bounded, since the chain may change meanwhile.

@@ -345,7 +345,7 @@ impl Dispatcher {
         }
     }
 
-    /// Publishes what the snapshot found to the BPF programs, before data are taken.
+    /// Publishes what the snapshot found to the BPF programs, before recording starts.
     ///
     /// # Errors
     /// When the kernel has no memory for it.
@@ -500,8 +500,9 @@ impl Dispatcher {
         self.router.note(result);
     }
 
-    /// Closes all experiments and continues with those of a router, which begin at an instant. All
-    /// events until then are applied, and [`Dispatcher::finish`] was called.
+    /// Closes all experiments and continues with the experiments of the router `next`, which begin
+    /// at an instant. All events until then have been applied, and [`Dispatcher::finish`] was
+    /// called.
     ///
     /// # Errors
     /// The first error of the experiments that are closed.
@@ -526,7 +527,7 @@ impl Dispatcher {
         closed
     }
 
-    /// Closes all experiments. `stopped_ns` is when data were stopped.
+    /// Closes all experiments. `stopped_ns` is when recording stopped.
     ///
     /// # Errors
     /// The first error of the whole recording.

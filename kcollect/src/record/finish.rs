@@ -1,4 +1,4 @@
-//! The end of a recording: data stop, what is on its way is applied, the result is shown, load
+//! The end of a recording: recording stops, pending records are applied, the result is shown, load
 //! objects are archived and the experiment is closed.
 
 use std::mem;

@@ -32,8 +32,8 @@ pub enum BudgetLevel {
     None,
     /// Stacks are copied only to find out which unwind table is missing. Others end where it is.
     FewCopies,
-    /// A process has an experiment of its own only from its tenth interval on; those of shorter
-    /// ones are in the founder.
+    /// A process has an experiment of its own only from its tenth interval on; processes with fewer
+    /// intervals are recorded in the founder.
     FewExperiments,
     /// Clocks fire at every second boundary: a tick stands for two, with one stack.
     HalfRate,
@@ -50,7 +50,7 @@ impl BudgetLevel {
         BudgetLevel::QuarterRate,
     ];
 
-    /// Returns the intervals that a process needs for an experiment of its own.
+    /// Number of intervals that a process needs for an experiment of its own.
     #[must_use]
     pub fn min_intervals(self) -> usize {
         if self >= BudgetLevel::FewExperiments {
@@ -60,7 +60,7 @@ impl BudgetLevel {
         }
     }
 
-    /// Returns, of how many boundaries of its grid a clock fires at one.
+    /// Number of tick boundaries per timer interrupt (1 = every boundary).
     #[must_use]
     pub fn boundaries_per_firing(self) -> u32 {
         match self {

@@ -1,13 +1,14 @@
 //! Packs the experiments of a series once they are complete, and compresses their copies of load
 //! objects (`--pack`).
 //!
-//! Two threads do it, each with experiments of its own that wait, so that none waits to be packed
-//! until the objects of the ones before it are compressed, which takes minutes where there are
-//! many: those of an experiment are compressed when another one is complete after it was packed.
-//! Both are slow: after each write they sleep until their CPU time is no more than their share of
-//! the time that has passed. One that another process reads is packed when it is read no more. What
-//! is left when the recording ends is done by the next recording of the series that packs: the log
-//! of an experiment says that it is to be packed.
+//! Two threads do it, each with a queue of its own. So no experiment waits to be packed until the
+//! load objects of earlier ones are compressed, which takes minutes if there are many. The load
+//! objects of a packed experiment are compressed when another experiment is complete.
+//!
+//! Both threads are slow: after each write they sleep until their CPU time is no more than their
+//! share of the time that has passed. An experiment that another process reads is packed once it is
+//! no longer read. What is left when the recording ends is done by the next recording of the series
+//! that packs: the log of an experiment says that it is to be packed.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -57,7 +58,7 @@ struct Work {
 /// What became of an experiment.
 #[derive(Debug)]
 enum PackResult {
-    /// With the bytes that its files had, and those of the packed file, unless it was before.
+    /// With the bytes of its files and of the packed file, unless it was packed before.
     Packed(String, Option<(u64, u64)>),
     NotPacked(String, experiment_format::Error),
     NotCompressed(String, experiment_format::Error),
@@ -67,7 +68,7 @@ impl Packer {
     /// Starts the threads.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// A thread cannot be spawned.
     pub(super) fn start(budget: Option<CpuShare>) -> io::Result<Packer> {
         let (done, results) = channel();
         let share = budget.map_or(SHARE, |budget| budget.share() * PART_OF_BUDGET) / THREADS;

@@ -5,8 +5,8 @@
 //! again, and the tables of processes and mappings stay. Records wait in memory while the
 //! experiment that ended is finished.
 //!
-//! The BPF programs have the instant of the rotation before it comes. What they see later is of the
-//! next experiment: the account of a thread is closed as of the rotation by its first context
+//! The BPF programs have the instant of the rotation before it comes. What they see later belongs
+//! to the next experiment: the account of a thread is closed at the rotation by its first context
 //! switch after it, or by the iteration over all threads if that is earlier (bpf/c/rotation.h). So
 //! nothing is missed.
 
@@ -29,7 +29,7 @@ use super::route::{Beginning, Router};
 use super::session::Session;
 use super::summary::OwnStart;
 
-/// What an experiment began with.
+/// The state at the start of an experiment.
 #[derive(Debug)]
 pub(super) struct Began {
     /// When, CLOCK_MONOTONIC nanoseconds.
@@ -41,7 +41,7 @@ pub(super) struct Began {
 }
 
 impl Began {
-    /// Returns what the first experiment of a recording begins with.
+    /// The state at the start of a recording's first experiment.
     pub(super) fn first(at_ns: Nanos, own: OwnStart) -> Began {
         Began {
             at_ns,

@@ -176,8 +176,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Does in the middle of a round what cannot wait for its end, since a round may take seconds:
-    /// data stop at their time all the same.
+    /// Does in the middle of a round what cannot wait for its end: a round may take seconds, and
+    /// recording has to stop on time.
     pub(super) fn keep_up(&mut self, output: &mut Output) -> Result<(), Failure> {
         if self.stopped_ns.is_none() {
             self.handle_signals()?;
@@ -248,7 +248,7 @@ impl Session<'_> {
         {
             self.change_pause(|reasons| reasons.limited = true)?;
             let text = format!(
-                "the limit of {} MiB (-L) is reached: data stop, samples continue",
+                "the limit of {} MiB (-L) is reached: recording stops, samples continue",
                 limit >> 20
             );
             output.say(&text);
@@ -343,7 +343,7 @@ impl Session<'_> {
         }
     }
 
-    /// Changes the reasons for a pause, and with them whether data are taken.
+    /// Changes the reasons for a pause, and so whether recording is on.
     pub(super) fn change_pause(
         &mut self,
         change: impl FnOnce(&mut PauseReasons),

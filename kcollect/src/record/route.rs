@@ -51,7 +51,7 @@ fn opening_pause(at_ns: Nanos) -> LogEvent {
     LogEvent::Pause { at_ns, name: None }
 }
 
-/// Returns the event at which data begin or stop to be taken.
+/// The log event that says that recording starts or stops.
 fn recording_event(on: bool) -> impl Fn(Nanos) -> LogEvent {
     move |at_ns| {
         if on {
@@ -106,7 +106,7 @@ pub struct Router {
     held_activities: usize,
     finished: Vec<FollowedProcess>,
     finished_bytes: u64,
-    /// When data began and stopped to be taken, by the clock of the events.
+    /// When recording started and stopped, by the clock of the events.
     recording_changes: Vec<(Nanos, bool)>,
     /// Intervals that a process needs for an experiment of its own (`--budget`).
     pub min_intervals: usize,
@@ -422,8 +422,8 @@ impl Router {
         self.note(result);
     }
 
-    /// Writes that data begin or stop to be taken into all experiments, and into those that come:
-    /// without the pauses gprofng counts their time as recorded.
+    /// Logs that recording starts or stops in all experiments, present and future: without the
+    /// pauses, gprofng counts their time as recorded.
     pub fn recording(&mut self, now_ns: Nanos, on: bool) {
         self.recording_changes.push((now_ns, on));
         self.log(now_ns, recording_event(on));
@@ -528,8 +528,8 @@ impl Router {
         }
     }
 
-    /// Closes all experiments. `context` is nothing where no process could be followed;
-    /// `stopped_ns` is when data were stopped.
+    /// Closes all experiments. `context` is None where no process could be followed; `stopped_ns`
+    /// is when recording stopped.
     ///
     /// # Errors
     /// The first error of the whole recording.

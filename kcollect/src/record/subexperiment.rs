@@ -58,9 +58,9 @@ pub struct Subexperiment {
 }
 
 impl Subexperiment {
-    /// Creates the experiment of a chosen process. Data began at `began_ns`. `relatives` are
-    /// processes that are likely to see the same files. `byte_budget` is how many bytes may still be
-    /// written of mappings and functions.
+    /// Creates the experiment of a chosen process. Recording started at `began_ns`. `relatives` are
+    /// processes that are likely to see the same files. `byte_budget` is how many more bytes of
+    /// mappings and functions may be written.
     ///
     /// # Errors
     /// When it can't be written.

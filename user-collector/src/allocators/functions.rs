@@ -69,8 +69,8 @@ const PLAIN: [(&[u8], AllocatorFunction); 11] = [
 /// The prefixes with which jemalloc (by default, and in Rust), tcmalloc and mimalloc have them.
 const PREFIXES: [&[u8]; 4] = [b"je_", b"_rjem_", b"tc_", b"mi_"];
 
-/// What these allocators have next to them, with or without a prefix: jemalloc's with flags,
-/// mimalloc's with an alignment after the size, or filled with zeros.
+/// Further functions of these allocators, with or without a prefix: jemalloc's take flags,
+/// mimalloc's take an alignment after the size or fill the block with zeros.
 const FURTHER: [(&[u8], AllocatorFunction); 13] = [
     (b"mallocx", Malloc),
     (b"rallocx", Realloc),

@@ -1,10 +1,11 @@
 //! The memory profile of a Go program: the runtime samples allocations itself, and adds them up by
 //! stack and size. It is read from the memory of the process, without a probe.
 //!
-//! A bucket (`runtime.bucket` and `runtime.memRecord` of Go's mprof.go) has the samples that were
-//! allocated since the start, and how many of them were freed. Both are as of the last but one
-//! garbage collection. Its form is the same from Go 1.9 to 1.27. A program that never asks for
-//! its profile (`runtime/pprof`, `net/http/pprof`) keeps none: its linker sets the rate to 0.
+//! A bucket (`runtime.bucket` and `runtime.memRecord` of Go's mprof.go) counts the samples
+//! allocated since the start, and how many of them were freed. Both counts date from the last but
+//! one garbage collection. The layout is the same from Go 1.9 to 1.27. A program that never asks
+//! for its profile (`runtime/pprof`, `net/http/pprof`) has no samples: its linker sets the rate to
+//! 0.
 //!
 //! Which block of a bucket was freed is not known. The oldest counts, so that sums are exact and
 //! ages are not. The memory is under the control of the process: how much is read is bounded.
@@ -28,13 +29,14 @@ const RATE: &[u8] = b"runtime.MemProfileRate";
 const MAX_BUCKETS: usize = 100_000;
 /// The deepest stack of Go's profile is 32 frames, or 128 from Go 1.23 on.
 const MAX_FRAMES: u64 = 1024;
-/// The most new samples of a bucket at a time: those of 64 GiB with the default rate.
+/// Max new samples of a bucket at a time: 64 GiB of allocations at the default rate.
 const MAX_NEW_SAMPLES: u64 = 1 << 17;
 /// `memProfile`, the kind of bucket.
 const MEMORY_BUCKET: u64 = 1;
 const WORD_BYTES: u64 = 8;
-/// The words of a bucket before its stack, and those of a bucket with 32 frames.
+/// The words of a bucket before its stack.
 const HEADER_WORDS: u64 = 6;
+/// The words of a bucket with 32 frames.
 const USUAL_WORDS: u64 = HEADER_WORDS + 32 + 2;
 
 /// Where synthetic addresses begin: no memory can be there.
@@ -45,7 +47,7 @@ const FIRST_ADDRESS: u64 = 1 << 62;
 pub struct GoProfileSymbols {
     /// The address of the pointer to the first bucket.
     pub buckets: u64,
-    /// That of the rate.
+    /// The address of the sampling rate.
     pub rate: u64,
 }
 

@@ -72,9 +72,9 @@ fn arguments(function: AllocatorFunction) -> &'static [[Register; 4]] {
     }
 }
 
-/// Returns whether the kernel emulates an instruction (`branch_setup_xol_ops` and
-/// `push_setup_xol_ops` in `arch/x86/kernel/uprobes.c`, since Linux 4.18). Of `nop` it is that of
-/// one byte; longer ones are not, on older kernels.
+/// Whether the kernel emulates an instruction (`branch_setup_xol_ops` and `push_setup_xol_ops` in
+/// `arch/x86/kernel/uprobes.c`, since Linux 4.18). It emulates the `nop` of one byte; older kernels
+/// do not emulate longer ones.
 fn is_emulated(instruction: &Instruction) -> bool {
     match instruction.mnemonic() {
         Mnemonic::Push => matches!(instruction.code(), Code::Push_r64),

@@ -22,7 +22,7 @@ const KIND: u32 = 3;
 const PROVIDER: &[u8] = b"otel_memory";
 /// The most probes of a file: a compiler may have put the allocator wherever it is called.
 const MAX_USDTS: usize = 1024;
-/// The most bytes of notes that are read: those of a C library are 10 KB.
+/// Max bytes of notes that are read. A C library has 10 KB of them.
 const MAX_NOTES_BYTES: u64 = 1 << 20;
 
 /// A probe of an allocator that samples.
@@ -93,7 +93,7 @@ struct UsdtNote {
     address: u64,
     /// What the address of the section `.stapsdt.base` was.
     base: u64,
-    /// Address of the semaphore; 0: there is none.
+    /// Address of the semaphore; 0: the probe has no semaphore.
     semaphore: u64,
     /// Which of the two it is.
     function: AllocatorFunction,

@@ -37,7 +37,7 @@ pub struct ArchiveStats {
 }
 
 impl ArchiveStats {
-    /// Returns what is missing, for the log: a sentence for each load object.
+    /// The log's warnings about what is missing: a sentence for each load object.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let named = self.left_out.iter().take(MAX_WARNINGS);

@@ -30,7 +30,7 @@ pub const MAX_ARCHIVE_BYTES: u64 = 4 << 30;
 /// Nice value of the thread during the recording: with 19 it has a seventieth of the weight of a
 /// normal thread.
 const ARCHIVER_NICE: i32 = 19;
-/// Bytes of a build id that is of one content only: those of linkers are hashes of 8 to 20 bytes.
+/// Min bytes of a build id that identifies the content: linkers make hashes of 8 to 20 bytes.
 const MIN_BUILD_ID: usize = 8;
 
 /// A job of the thread.
@@ -56,7 +56,7 @@ pub(super) struct ArchiveWorker {
     dir: ExperimentDir,
     /// `archives/` of the experiment before this one, whose copies are linked.
     pub(super) before: Option<OwnedFd>,
-    /// Those of other experiments in the directory.
+    /// `archives/` of other experiments in the directory.
     siblings: Vec<OwnedFd>,
     user: InvokingUser,
     sources: SourceCopies,
@@ -171,7 +171,7 @@ impl ArchiveWorker {
             }
             ElfSource::File(file) => file,
         };
-        // In all experiments of a recording a name is that of the same file.
+        // In all experiments of a recording, a name means the same file.
         if let Some(before) = &self.before
             && self.dir.link_archive(before.as_fd(), &request.name).is_ok()
         {
@@ -289,7 +289,7 @@ fn roots<'a>(own: Option<&'a OwnedFd>, host: &'a OwnedFd) -> Vec<BorrowedFd<'a>>
     own.into_iter().chain([host]).map(AsFd::as_fd).collect()
 }
 
-/// Lowers the calling thread's priority to nice 19, and that of its I/O to idle.
+/// Lowers the calling thread's priority to nice 19, and its I/O priority to idle.
 pub(super) fn lower_priority() {
     /// `IOPRIO_CLASS_IDLE` of linux/ioprio.h, above the level's 13 bits.
     const IDLE: libc::c_int = 3 << 13;

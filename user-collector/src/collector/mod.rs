@@ -72,8 +72,8 @@ pub struct ThreadStack<'a> {
     pub name: &'a [u8],
     /// Kernel frames, then user frames, leaf first. A caller's address is inside its call.
     pub frames: &'a [u64],
-    /// Where the kernel's load objects are: in each call those of the last one, and maybe more at
-    /// the end, which may belong to earlier frames.
+    /// Where the kernel's load objects are. Each call has the load objects of the previous call,
+    /// and maybe more at the end, which may belong to earlier frames.
     pub kernel: &'a ObjectMaps,
     /// How the frames end.
     pub end: StackEnd,
@@ -310,8 +310,8 @@ impl Collector {
         Ok(())
     }
 
-    /// Writes those of the kernel's load objects that came since the last stack and in which
-    /// earlier stacks have a frame. `kernel` as in [`ThreadStack::kernel`].
+    /// Writes the kernel's load objects that are new since the last stack and in which earlier
+    /// stacks have a frame. `kernel` as in [`ThreadStack::kernel`].
     ///
     /// # Errors
     /// It can't be written.

@@ -1,4 +1,4 @@
-//! Groups of processes: those of a control group, a container, a unit, a pod or a user.
+//! Groups of processes: a control group, a container, a unit, a pod or a user.
 
 use std::fmt;
 use std::fs::File;

@@ -46,15 +46,15 @@ pub struct Operation {
     pub kind: IoKind,
     /// Whether it failed.
     pub failed: bool,
-    /// The descriptor; −1 if there is none.
+    /// The descriptor; −1 for no descriptor.
     pub descriptor: i32,
     /// Bytes that it moved.
     pub bytes: u64,
     /// Of a duplication: the descriptor that was duplicated.
     pub duplicated: Option<i32>,
-    /// The number of the system call, as 64-bit programs have it; of one that only 32-bit programs
-    /// have, [`IO_CALLS`](bpf_abi::layout::IO_CALLS) more than their number; of an operation of
-    /// `io_uring` twice as many more. `None` if it is only a descriptor's name.
+    /// The number of the system call in 64-bit programs. For a call that only 32-bit programs have,
+    /// their number plus [`IO_CALLS`](bpf_abi::layout::IO_CALLS); for an operation of `io_uring`,
+    /// its number plus twice `IO_CALLS`. `None` if this only names a descriptor.
     pub call: Option<u32>,
     /// The name of the descriptor that it opens.
     pub name: Option<Arc<[u8]>>,
@@ -106,7 +106,7 @@ impl Descriptors {
         descriptors
     }
 
-    /// Returns those of a new child process.
+    /// The descriptors of a new child process.
     #[must_use]
     pub fn forked(&self) -> Descriptors {
         let mut child = Descriptors {
@@ -350,8 +350,8 @@ impl<L: DescriptorLookup> Applied<'_, L> {
         name
     }
 
-    /// Notes that a registered file is used: adds its name if the number had another one. That is
-    /// next to the end: others may have it since the operation began.
+    /// Notes that a registered file is used: adds its name if the number had another one. The name
+    /// is from shortly before the operation ended: the slot may have changed since it began.
     fn registered_used(&mut self, number: i32) {
         let file = self.call.arguments[2];
         let named = self.descriptors.is_named(number);

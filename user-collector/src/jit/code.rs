@@ -56,7 +56,7 @@ pub(super) struct CodeCounts {
     pub(super) functions: u64,
     pub(super) bytes: u64,
     pub(super) left_out: u64,
-    /// Those of them that were beyond a limit.
+    /// The part of `left_out` that was beyond a limit.
     pub(super) over_limit: u64,
 }
 
@@ -94,7 +94,7 @@ enum Found<'a> {
     Later,
     /// In memory that is not mapped for execution: byte code, which no disassembler reads.
     NotExecutable,
-    /// Not any more.
+    /// Nowhere any more.
     Nowhere,
 }
 
@@ -109,11 +109,13 @@ impl<'a> CodeSources<'a> {
                 }
             }
             (None, _, Some(memory)) => {
-                match is_executable(self.mapped, wanted.address, wanted.size) {
-                    true => Found::At(memory, wanted.address),
+                if is_executable(self.mapped, wanted.address, wanted.size) {
+                    Found::At(memory, wanted.address)
+                } else if self.mapped.is_empty() {
                     // Without any mapping, the process has ended.
-                    false if self.mapped.is_empty() => Found::Nowhere,
-                    false => Found::NotExecutable,
+                    Found::Nowhere
+                } else {
+                    Found::NotExecutable
                 }
             }
             _ => Found::Nowhere,

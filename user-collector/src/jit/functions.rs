@@ -174,13 +174,13 @@ impl JitFunctions {
             .map(|function| function.begin_ns)
     }
 
-    /// Returns the number of present functions.
+    /// The number of functions that exist now.
     #[must_use]
     pub fn len(&self) -> usize {
         self.by_address.len()
     }
 
-    /// Returns whether there are none.
+    /// Whether no functions exist now.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_address.is_empty()

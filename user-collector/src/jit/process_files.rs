@@ -169,8 +169,8 @@ impl ProcessFiles {
         })
     }
 
-    /// Returns those of the program that the process executes now: it may have another root and
-    /// another user.
+    /// The files of the program that the process executes now: it may have another root and another
+    /// user.
     pub(super) fn executed(self) -> io::Result<ProcessFiles> {
         let dirs = ProcessDirs::open(self.dirs()?.proc.try_clone()?)?;
         Ok(ProcessFiles {
@@ -213,8 +213,8 @@ impl ProcessFiles {
         self.users == [user; 4]
     }
 
-    /// Opens a file of the process, by its path in the process's root. `None` if there is none, or
-    /// only an old one.
+    /// Opens a file of the process, by its path in the process's root. `None` if no such file
+    /// exists, or only an old one.
     pub(super) fn file(&mut self, path: &Path) -> Result<Option<File>, JitRefusal> {
         self.file_since(path, self.start_ticks)
     }

@@ -59,7 +59,7 @@ pub struct JitFileStats {
     pub bad: u64,
     /// Functions that were refused: without bytes, too large, or too many.
     pub refused: u64,
-    /// Those of them that were too many, of the process or of all.
+    /// The part of `refused` that was too many, for the process or for all of them together.
     pub too_many: u64,
     /// How often a file was read from its beginning again.
     pub rereadings: u64,
@@ -72,7 +72,7 @@ pub struct JitFileStats {
     /// Functions whose machine code was not read: it was beyond a limit, the function had ended, or
     /// the user who called kcollect may not read it.
     pub code_left_out: u64,
-    /// Those of them whose code was beyond a limit.
+    /// The part of `code_left_out` that was beyond a limit.
     pub code_over_limit: u64,
 }
 

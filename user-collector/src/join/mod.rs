@@ -56,7 +56,7 @@ pub struct UserStackKey {
 pub struct Join<W, S> {
     /// The series of each thread, a few.
     threads: FxHashMap<Tid, Vec<Returns<W, S>>>,
-    /// Those of threads that have ended, with announced stacks that are not known yet, by id.
+    /// Series of threads that have ended, with announced stacks that are not known yet, by id.
     ended: FxHashMap<u64, Returns<W, S>>,
     last_id: u64,
     counts: JoinCounts,
@@ -99,10 +99,10 @@ impl<W, S> Returns<W, S> {
         Some(&mut self.pending[position].1)
     }
 
-    /// Returns the one with a number, a new one if there is none.
+    /// The return with a number; a new one if the number is not there yet.
     fn get_or_insert(&mut self, number: u32) -> &mut PendingReturn<W, S> {
         let position = self.position(number).unwrap_or_else(|position| {
-            // There is no second one as a rule, and there are as many of these as threads.
+            // There is rarely a second one, and there are as many of these as threads.
             self.pending.reserve_exact(1);
             let pending = PendingReturn {
                 announced: false,
@@ -148,8 +148,8 @@ impl<W, S> Default for Join<W, S> {
 }
 
 impl<W, S> Join<W, S> {
-    /// Adds a record of a thread, with its ticks and the number of the next return to user mode; 0
-    /// if there is none. Returns the records that are complete by that.
+    /// Adds a record of a thread, with its ticks and the number of the next return to user mode (0:
+    /// no return). Returns the records that this completes.
     pub fn recorded(
         &mut self,
         series: StackSeries,
@@ -233,7 +233,7 @@ impl<W, S> Join<W, S> {
         let pending = &mut returns.pending[position].1;
         pending.stack = Some(Arc::clone(&stack));
         let waiting = std::mem::take(&mut pending.waiting);
-        // No more records with this number come, but for those of the last one.
+        // No more records with this number come, unless it is the last one.
         let is_last = position + 1 == returns.pending.len();
         if returns.pending[position].1.kept == 0 && !(lives && is_last) {
             returns.pending.remove(position);
@@ -261,7 +261,7 @@ impl<W, S> Join<W, S> {
         pending.is_some_and(|pending| !pending.announced && !pending.waiting.is_empty())
     }
 
-    /// Ends a thread. Returns those of its records that have no user stack.
+    /// Ends a thread. Returns its records that have no user stack.
     pub fn ended(&mut self, tid: Tid) -> Vec<Complete<W, S>> {
         let mut complete = Vec::new();
         for mut returns in self.threads.remove(&tid).unwrap_or_default() {

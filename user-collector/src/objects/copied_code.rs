@@ -90,8 +90,8 @@ fn surrounded(ranges: &[MappedRange]) -> impl Iterator<Item = (&MappedRange, Map
     })
 }
 
-/// Returns the part of a range that belongs to a code segment of the file which is mapped next to
-/// it, in whole pages, and where the code in it ends.
+/// The part of a range, in whole pages, that belongs to a code segment of the file which is mapped
+/// next to the range, and where the code in it ends.
 fn file_mapping(
     range: &MappedRange,
     neighbour: &Mapping,

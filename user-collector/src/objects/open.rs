@@ -14,7 +14,7 @@
 //! A file is the same if it has the build id that the kernel read when it was mapped, or, if the
 //! kernel reported device and inode instead, if it has these. A file without a build id that was
 //! found in the first way is not compared: on overlay and btrfs file systems the kernel's device
-//! numbers are not those of `stat`, so that the file would not be found at all.
+//! numbers differ from `stat`'s, so that the file would not be found at all.
 //!
 //! The owner of the files may be hostile. So a path is resolved inside its root (`openat2`), and
 //! the file at its end is first held without being opened (`O_PATH`): a pipe or a device is not
@@ -178,7 +178,7 @@ impl OpenError {
 /// Opens the file after a mapping of a process. `proc` is where procfs is mounted: `/proc`.
 ///
 /// Reads only what is needed to find the file's build id. The device of [`MappedFile::identity`] is
-/// that of `st_dev` (`makedev`); the generation is not compared.
+/// `st_dev`'s (`makedev`); the generation is not compared.
 ///
 /// # Errors
 /// The mapping has no file, or the file can't be found, is not the one that was mapped, or must not
@@ -240,8 +240,8 @@ pub fn vdso(proc: &Path, pid: Pid, mapping: &Mapping) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns the bytes of this process's vDSO, for the mapping of a process that has exited. A 32-bit
-/// process had another one, and is recognised by its addresses.
+/// The bytes of this process's vDSO, in place of the vDSO of a process that has exited. A 32-bit
+/// process had another vDSO, and is recognised by its addresses.
 ///
 /// # Errors
 /// The mapping may be of a 32-bit process, or this process's memory can't be read.

@@ -154,8 +154,8 @@ impl TableCache {
         })
     }
 
-    /// Returns whether the table of these sections is kept. That of Go's functions is not: building
-    /// it takes less time than hashing its input and reading the file.
+    /// Whether the table of these sections is cached. A table of Go's functions is not: building it
+    /// takes less time than hashing its input and reading the file.
     pub(super) fn is_for(sections: &UnwindSections<'_>) -> bool {
         if sections.go.is_some() {
             return false;

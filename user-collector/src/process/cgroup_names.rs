@@ -21,7 +21,7 @@ use rustc_hash::FxHashMap;
 
 use super::Cgroup;
 
-/// Where systems have the hierarchy of version 2: alone, or alongside those of version 1.
+/// Where systems mount the version 2 hierarchy: alone, or alongside version 1's hierarchies.
 const VERSION_2: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 /// Most groups that are kept.
 const MAX_KNOWN: usize = 4096;

@@ -25,7 +25,7 @@ pub const MAX_TEXT_BYTES: usize = 64 * 1024;
 pub(crate) const MAX_PROC_FILE_BYTES: usize = 1 << 20;
 
 /// Variables in which launchers of parallel programs put the rank, the most reliable first: a
-/// launcher's own before what the resource manager sets next to it.
+/// launcher's own variable before the variable that the resource manager sets too.
 const RANK_VARIABLES: [&str; 7] = [
     "OMPI_COMM_WORLD_RANK",
     "PMIX_RANK",

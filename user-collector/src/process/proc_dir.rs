@@ -30,10 +30,10 @@ const DIRECTORY: OFlag = OFlag::O_PATH
 /// The size of most files there is below this, so that one call reads all of them.
 const READ_BYTES: usize = 4096;
 
-/// Returns the directory to read a process from: its own, or that of another thread if the leader
-/// has exited. `proc` is where procfs is mounted: `/proc`.
+/// The directory to read a process from: its own, or another thread's if the leader has exited.
+/// `proc` is where procfs is mounted: `/proc`.
 ///
-/// Of a process without memory, such as one that has exited or a kernel thread, it is its own.
+/// A process without memory, such as one that has exited or a kernel thread, has its own.
 #[must_use]
 pub fn process_directory(proc: &Path, pid: Pid) -> PathBuf {
     let leader = proc.join(pid.to_string());
@@ -76,10 +76,10 @@ pub struct ProcDir {
 }
 
 impl ProcDir {
-    /// Opens that of the process which has a number now.
+    /// Opens the directory of the process that has a number now.
     ///
     /// # Errors
-    /// There is none, or too many files are open.
+    /// No process has the number, or too many files are open.
     pub fn open(pid: Pid) -> io::Result<ProcDir> {
         let path = format!("/proc/{pid}");
         ProcDir::at(Path::new(&path), pid)
@@ -120,7 +120,7 @@ impl ProcDir {
         read_head(self.file(name)?, most)
     }
 
-    /// Returns `stat` of the leader. That of another thread has the thread's own start time.
+    /// Reads the leader's `stat`: another thread's has the thread's own start time.
     pub(crate) fn leader_stat(&self) -> io::Result<Vec<u8>> {
         let file = open_file(self.fd.as_fd(), "stat")?;
         Ok(read_head(file, MAX_PROC_FILE_BYTES)?.0)

@@ -1,8 +1,8 @@
 //! The names of threads that an experiment has, and when another one has to be written.
 //!
-//! For a reader, a name with time 0 is that of all packets of the thread; of several such names the
-//! last one counts. So a thread's name is written before its first packet, and again when it
-//! changes. If a thread of another process has its id, the new name is valid from that time on.
+//! For a reader, a name with time 0 is valid for all packets of the thread; of several such names
+//! the last one counts. So a thread's name is written before its first packet, and again when it
+//! changes. If a thread of another process gets its id, the new name is valid from that time on.
 
 use std::collections::HashMap;
 

@@ -14,7 +14,7 @@ use crate::space::{Mapping, Mappings};
 /// The mappings of one process at an instant, by rising address.
 pub type MappedCode = Arc<Vec<Mapping>>;
 
-/// A change of an address space, for the experiment.
+/// A change of an address space, as the experiment records it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappingChange {
     /// When, in nanoseconds of the events' clock.
@@ -161,9 +161,8 @@ impl AddressSpace {
         }
     }
 
-    /// Adds a change. Readers sort changes by time, and may reverse those of the same time. So a
-    /// mapping that begins where another one ended begins a nanosecond later, and the other way
-    /// round.
+    /// Adds a change. Readers sort changes by time, and may reverse changes with the same time. So
+    /// a mapping that begins where another one ended begins a nanosecond later, and vice versa.
     fn push_change(&mut self, at_ns: Nanos, event: MappingEvent) {
         if let MappingEvent::Unmap(start) = event
             && let Some(begin) = self.unused.remove(&start)

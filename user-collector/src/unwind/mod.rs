@@ -70,8 +70,8 @@ pub const MAX_ROWS: usize = 1 << 24;
 /// Most 64 KiB pages of one table: 4 GiB of text, what the ABI's large models allow in one file.
 pub const MAX_PAGES: usize = bpf_abi::layout::MAX_PAGES as usize;
 
-/// Longest CIE that is read, bytes. Those of compilers have about 24. Its program runs once for
-/// each FDE, so that a long one would take time quadratic in the section's size.
+/// Longest CIE that is read, bytes. Compilers' CIEs have about 24. Its program runs once for each
+/// FDE, so that a long one would take time quadratic in the section's size.
 pub const MAX_CIE_BYTES: usize = 256;
 
 /// Longest DWARF expression that is parsed, bytes. The longest supported one is the PLT's, with 11.

@@ -1,4 +1,4 @@
-//! What is recorded next to ticks: `-s`, `-i`, `-H`, `-h`.
+//! What is recorded in addition to ticks: `-s`, `-i`, `-H`, `-h`.
 
 use std::time::Duration;
 

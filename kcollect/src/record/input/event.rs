@@ -38,9 +38,9 @@ pub enum InputEvent {
         /// What it has mapped for execution; none if it is gone.
         mappings: Option<Vec<Mapping>>,
     },
-    /// Data begin or stop to be taken.
+    /// Recording starts or stops.
     Recording {
-        /// Whether they are taken from this time on.
+        /// Whether recording is on from this time on.
         on: bool,
     },
     /// A CPU came online or went offline.

@@ -187,7 +187,7 @@ impl Inputs {
     /// Starts the thread that empties the rings, with the privileges that are left.
     ///
     /// # Errors
-    /// Those of [`Reader::start`]; the rings are emptied all the same, but not as soon.
+    /// As [`Reader::start`]; the rings are emptied all the same, but not as soon.
     pub fn start_reader(&mut self) -> io::Result<()> {
         self.reader.start()
     }
@@ -396,11 +396,11 @@ impl Inputs {
         Ok(self.order.release(Nanos::MAX))
     }
 
-    /// Ends the data of one experiment and begins those of the next at the same instant. The event
-    /// is returned by a later round, between what was before and what was after.
+    /// Ends one experiment and begins the next at the same instant. A later round returns the
+    /// event, between what was before and what was after.
     ///
     /// # Errors
-    /// Those of [`Inputs::set_recording`] and [`Inputs::totals`].
+    /// As [`Inputs::set_recording`] and [`Inputs::totals`].
     pub fn rotate(&mut self) -> Result<(), Failure> {
         let recording = self.recording;
         let at_ns = if recording {

@@ -53,7 +53,7 @@ impl Bytes {
         self.records.len() + self.sideband.len()
     }
 
-    /// Removes the bytes. Their memory is kept for the next ones, except that of a peak.
+    /// Removes the bytes. Their memory is kept for the next ones, except after a peak.
     fn clear(&mut self) {
         for bytes in [&mut self.records, &mut self.sideband] {
             bytes.clear();
@@ -100,7 +100,7 @@ impl Reader {
     /// Returns a reader of the BPF programs' rings, without side-band and without a thread.
     ///
     /// # Errors
-    /// Those of `eventfd(2)`.
+    /// As `eventfd(2)`.
     pub fn new(programs: bpf::Rings) -> io::Result<Reader> {
         let rings = Rings {
             programs,

@@ -164,7 +164,7 @@ impl Accounts {
         }
     }
 
-    /// Ends the sums: those of the next experiment begin with what this returns.
+    /// Ends the sums. The next experiment's sums begin with what this returns.
     #[must_use]
     pub fn take_living(&mut self) -> LivingThreads {
         std::mem::take(&mut self.living)

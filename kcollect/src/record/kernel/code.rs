@@ -31,7 +31,7 @@ const PROGRAMS_PAUSE: u64 = 50;
 pub struct KernelCode {
     /// Its functions at the start, until they are [dropped](KernelCode::drop_functions).
     symbols: Option<Symbols>,
-    /// Its load objects with their addresses, but that of the BPF programs.
+    /// Its load objects with their addresses, except the object of the BPF programs.
     objects: Vec<(String, Range<u64>)>,
     /// Some of the kernel's own functions, with their addresses in hexadecimal.
     places: BTreeMap<String, String>,
@@ -43,7 +43,7 @@ pub struct KernelCode {
     programs_changed: bool,
     /// When it may be written again, CLOCK_MONOTONIC nanoseconds.
     programs_due_ns: Nanos,
-    /// The objects with images, but that of the programs, each with the events that map it.
+    /// The objects with images, except the BPF programs' object, each with the events that map it.
     archived: Vec<(String, Vec<MapEvent>)>,
 }
 
@@ -82,7 +82,7 @@ impl KernelCode {
         &self.places
     }
 
-    /// Returns the names of its load objects, but that of the BPF programs.
+    /// The names of its load objects, except the object of the BPF programs.
     pub fn objects(&self) -> impl Iterator<Item = &str> {
         self.objects.iter().map(|(name, _)| name.as_str())
     }
@@ -147,10 +147,10 @@ impl KernelCode {
         self
     }
 
-    /// Writes the images of the code that is loaded, and returns the events that map it. Those that
-    /// a older experiment of the series has are links to its files: no function of them has moved.
-    /// Where there is none, those of other experiments in the directory that are the same are.
-    /// A message about what the images do not have goes to `say`.
+    /// Writes the images of the code that is loaded, and returns the events that map it. Images
+    /// that `older`, an older experiment of the series, has too are links to its files: no function
+    /// in them has moved. Without `older`, equal images of other experiments in the directory are
+    /// linked. `say` gets a message about what the images do not have.
     ///
     /// # Errors
     /// When they can't be written.
@@ -322,7 +322,7 @@ impl KernelCode {
     }
 }
 
-/// Returns the load objects with their addresses, but that of the BPF programs.
+/// The load objects with their addresses, except the object of the BPF programs.
 fn objects(symbols: &Symbols) -> Vec<(String, Range<u64>)> {
     let objects = symbols.objects().filter(|(name, _)| *name != BPF);
     let range = |object: Object<'_>| {

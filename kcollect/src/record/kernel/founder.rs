@@ -423,7 +423,7 @@ impl Founder {
         self.writer.discard()
     }
 
-    /// Closes the experiment. `stopped_ns` is when data were stopped.
+    /// Closes the experiment. `stopped_ns` is when recording stopped.
     ///
     /// # Errors
     /// When the closing can't be written.
@@ -466,8 +466,8 @@ impl Founder {
         })
     }
 
-    /// Returns the number of a stack: the kernel's, or where there is none that of the process in
-    /// user mode.
+    /// The number of the kernel stack, or if it is empty, of the stack that stands for the process
+    /// in user mode.
     fn stack(
         &mut self,
         process: Option<&ProcessInfo>,

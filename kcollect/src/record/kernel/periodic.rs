@@ -43,8 +43,8 @@ impl PeriodicSamples {
 mod tests {
     use super::*;
 
-    /// Draws samples, one for each digit of `ms`, by how many milliseconds its time is longer than
-    /// that of the one before: `x` those that are written.
+    /// Draws samples, one for each digit of `ms`: how many milliseconds it comes after the one
+    /// before. A written sample is an `x`.
     fn drawn(ms: &str) -> String {
         let mut samples = PeriodicSamples::default();
         let mut time = Nanos::ZERO;

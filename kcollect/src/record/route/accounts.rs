@@ -67,7 +67,7 @@ impl Router {
         self.sample_budget > 0
     }
 
-    /// Counts what was written since `bytes_before` as a sample, once data have stopped.
+    /// Counts what was written since `bytes_before` as a sample, once recording has stopped.
     pub fn count_sample(&mut self, bytes_before: u64, at_ns: Nanos) {
         if !self.reached_limit() || !self.may_write_samples() {
             return;
@@ -75,7 +75,8 @@ impl Router {
         let bytes = self.bytes_written() - bytes_before;
         self.sample_budget = self.sample_budget.saturating_sub(bytes);
         if !self.may_write_samples() {
-            let text = "samples end: since data stopped they have taken half of the limit (-L)";
+            let text =
+                "samples end: they have taken half of the limit (-L) since recording stopped";
             self.warn(at_ns, text.to_owned());
         }
     }

@@ -27,7 +27,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Where to look first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FirstTables {
-    /// The tables, or why there are none.
+    /// The tables, or why they are missing.
     pub text: String,
     /// The name of the process that leads.
     pub busiest: Option<String>,
@@ -102,7 +102,7 @@ fn start(path: PathBuf) -> std::io::Result<Receiver<Tables>> {
     Ok(receiver)
 }
 
-/// Returns the tables, or why there are none.
+/// Waits for the tables. The error says why they are missing.
 fn wait(tables: &Receiver<Tables>, stop: &mut dyn FnMut() -> bool) -> Result<Vec<Table>, String> {
     let since = Instant::now();
     loop {

@@ -40,7 +40,7 @@ pub struct FollowSummary {
 /// Losses of followed processes, by cause.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct FollowLosses {
-    /// Those of user stacks.
+    /// Losses of user stacks.
     #[serde(flatten)]
     pub stacks: StackLosses,
     /// Intervals that are in the founder because too many were held before it was decided whether

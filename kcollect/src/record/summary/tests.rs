@@ -207,7 +207,7 @@ pub(super) fn full() -> Summary {
     }
 }
 
-/// Adds the keys of all objects in a value. Those of `kernel_functions` are the kernel's.
+/// Adds the keys of all objects in a value. The keys of `kernel_functions` are the kernel's.
 fn keys(value: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(object) => {

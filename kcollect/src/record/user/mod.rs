@@ -48,8 +48,8 @@ use super::user_stacks::resolve_stack::{StackLosses, StackResolver, UnwindCounts
 use super::user_stacks::user_stack::UserStack;
 use crate::record::activity::TypedHeader;
 
-/// The longest wait for the unwind tables of what runs, before data are taken.
-const TABLES_BEFORE_DATA: Duration = Duration::from_millis(500);
+/// Max wait for the unwind tables of running code before recording starts.
+const MAX_TABLES_WAIT: Duration = Duration::from_millis(500);
 
 /// The processes, what they have mapped, and what waits for user stacks.
 #[derive(Debug)]
@@ -410,7 +410,7 @@ impl UserSpace {
         self.publish(programs, processes)?;
         let began = Instant::now();
         while self.code.objects.waiting() > 0
-            && let Some(left) = TABLES_BEFORE_DATA.checked_sub(began.elapsed())
+            && let Some(left) = MAX_TABLES_WAIT.checked_sub(began.elapsed())
         {
             let ready = self.code.objects.wait(left);
             self.publisher.tables_ready(&ready);

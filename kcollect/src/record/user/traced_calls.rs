@@ -44,8 +44,8 @@ impl TracedProcesses {
         self.inherits = Some(pid);
     }
 
-    /// Returns whether what a thread did is of the load before it executes its program. The name is
-    /// compared too, for the event of that may be lost.
+    /// Whether a thread belongs to the load before the load has executed its program. The name is
+    /// compared too, because the exec event may be lost.
     pub(super) fn is_before_exec(&self, header: &RecordHeader) -> bool {
         self.load == Some(header.pid()) && header.name.bytes() == STARTER_NAME.as_bytes()
     }

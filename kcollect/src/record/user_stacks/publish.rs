@@ -216,8 +216,8 @@ impl TablePublisher {
         Ok(Some(table))
     }
 
-    /// Removes the tables that no living process needs, but that of `kept`. Their memory is free
-    /// two rounds later. Returns whether there were any.
+    /// Removes the tables that no living process needs, except the table of `kept`. Their memory is
+    /// free two rounds later. Returns whether there were any.
     fn evict_tables(
         &mut self,
         tables: &mut UnwindTables<'_>,

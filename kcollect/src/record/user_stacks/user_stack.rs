@@ -99,7 +99,7 @@ impl StackCounts {
         (complete.unwrap_or_default(), unwound + self.missing)
     }
 
-    /// Adds those of another.
+    /// Adds the counts of another.
     pub fn merge(&mut self, other: &StackCounts) {
         for (end, ticks) in &other.by_end {
             *self.by_end.entry(*end).or_default() += *ticks;

@@ -75,8 +75,7 @@ impl Process {
         self.operation_on(number, [descriptor, slot, 0, 0], result)
     }
 
-    /// The same of one on registered files, which are those of these descriptors; 0: it is not
-    /// known which.
+    /// The same for an operation on the registered files of these descriptors; 0: file not known.
     fn operation_on(&mut self, number: i64, arguments: [i64; 4], result: i64) -> String {
         let [descriptor, slot, of, opened] = arguments;
         let file = |descriptor: i64| match descriptor {
@@ -287,7 +286,7 @@ fn sockets_are_named_by_their_ends() {
     );
 }
 
-/// The numbers are those of `include/uapi/linux/io_uring.h`.
+/// The numbers are from `include/uapi/linux/io_uring.h`.
 #[test]
 fn what_io_uring_opens_is_looked_up() {
     let found = [

@@ -1,11 +1,16 @@
 //! How much the probes of allocators may take of the processes that are traced (`--trace-budget`).
 //!
-//! Pure: what was used is an argument. A process has a reserve, which the budget's share of its CPU
-//! time adds to and what its probes took is taken from. If it is used up, less is traced: what is
-//! freed not any more, if the rest keeps within the budget; otherwise no blocks at all, but what
-//! the process gets from the kernel; and if that is too much, nothing, for good. After a while
-//! everything is tried again, ever more seldom: programs that allocate much at their start are calm
-//! later. What was allocated until then has ended there, for that it is freed was not seen.
+//! Pure: what was used is an argument. A process has a reserve. The budget's share of its CPU time
+//! is added to it, and the time that its probes took is subtracted. When the reserve is used up,
+//! less is traced:
+//!
+//! 1. frees are not traced any more, if the rest keeps within the budget;
+//! 2. otherwise no blocks are traced, only what the process gets from the kernel;
+//! 3. if that is too much, nothing is traced, for good.
+//!
+//! After a while everything is tried again, less and less often: programs that allocate much at
+//! their start are calm later. Blocks allocated before that point are dropped: their frees were not
+//! observed.
 
 use std::fmt;
 
@@ -13,17 +18,16 @@ use bpf_abi::ProbeUse;
 use bpf_abi::layout::{AllocatorFunction, PROBE_CLASSES, PROBE_FREES};
 use experiment_format::units::Nanos;
 
-/// What a process may use at once, nanoseconds: the start of a program allocates more than the
-/// rest.
+/// What a process may use at once, nanoseconds: a program allocates more when it starts than later.
 const MAX_RESERVE_NS: f64 = 20e6;
 
-/// The time between two looks at what the probes of a process took, usually, which is also how late
-/// it is noticed that an idle program begins to allocate much.
+/// The usual time between two checks of what the probes of a process took, and so the longest time
+/// until it is noticed that an idle program begins to allocate much.
 pub(super) const CHECK_INTERVAL_NS: Nanos = Nanos::from_secs(1);
-/// The shortest time between two looks.
+/// The shortest time between two checks.
 const SHORTEST_LOOK_NS: Nanos = Nanos::from_millis(100);
 
-/// What the probe of a function takes, nanoseconds, by class of its calls ([`ProbeUse::calls`]).
+/// The cost of a function's probe, nanoseconds, by class of its calls ([`ProbeUse::calls`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct ProbeCosts(pub(super) [f64; PROBE_CLASSES]);
 

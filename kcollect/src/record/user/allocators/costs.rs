@@ -17,7 +17,7 @@ use user_collector::space::mapping_at;
 use super::budget::ProbeCosts;
 use crate::record::input::snapshot;
 
-/// Calls that are timed together, so that reading the clock is small next to them.
+/// Calls that are timed together, so that the time to read the clock does not matter.
 const CALLS: u32 = 20;
 
 /// How often they are timed; the median counts.

@@ -1,8 +1,8 @@
 //! The memory profiles of Go programs that are traced: read once in a second, from their memory.
 //!
-//! The blocks that a profile has when it is read first count as allocated then. Which thread
-//! allocated is not in a profile; it is the first one of the process. Those of the last second of a
-//! process are missing, since nothing can be read once it has exited.
+//! The blocks that a profile has when it is first read count as allocated then. A profile does not
+//! say which thread allocated; blocks are attributed to the first thread of the process. The blocks
+//! of a process's last second are missing, since nothing can be read once it has exited.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;

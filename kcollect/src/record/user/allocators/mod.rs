@@ -57,7 +57,7 @@ pub struct BlockSampling {
 pub struct ProbeCounts {
     /// Processes with probes.
     pub processes: u64,
-    /// Those among them whose allocator samples blocks itself.
+    /// Of these, processes whose allocator samples blocks itself.
     pub sampling: u64,
     /// Processes in which no function of an allocator was found, or none could be probed.
     pub unprobed: u64,
@@ -67,11 +67,11 @@ pub struct ProbeCounts {
     pub go_profiles: u64,
     /// Go programs without a profile that can be read.
     pub go_without: u64,
-    /// Processes of which for some time it was not recorded what they free, for the budget.
+    /// Processes whose frees were not recorded for some time, because of the budget.
     pub without_frees: u64,
-    /// Processes of which for some time only the growth of their memory was recorded.
+    /// Processes of which only the growth of their memory was recorded for some time.
     pub growth_only: u64,
-    /// Processes of which not even that is recorded any more.
+    /// Processes whose memory is no longer recorded at all.
     pub given_up: u64,
 }
 
@@ -321,7 +321,7 @@ impl UserSpace {
         mapped
     }
 
-    /// Takes what could not be probed, for the log.
+    /// Takes the log's warnings about what could not be probed.
     pub fn take_probe_warnings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.allocators.warnings)
     }

@@ -99,7 +99,7 @@ impl TracedAllocators {
         due.into_iter().map(|(pid, _)| pid).collect()
     }
 
-    /// Takes the probes out of a process, which gets those of another level.
+    /// Removes a process's probes and attaches the probes of another level.
     fn exchange(&mut self, programs: &Programs, pid: Pid, reduced: Reduced) {
         if let Some(process) = self.probed.get(&pid)
             && let Err(error) = programs.close_probe_use(process.use_index)
@@ -120,9 +120,9 @@ pub(super) fn cpu_time(pid: Pid) -> Option<Nanos> {
 }
 
 impl UserSpace {
-    /// Traces less of the processes whose probes have used up their budget, and everything of those
-    /// again for which it is time. What they have allocated ends there: that it is freed will not
-    /// be seen.
+    /// Traces less of the processes whose probes have used up their budget, and everything again
+    /// once their time has come. The blocks allocated before are dropped: their frees will not be
+    /// observed.
     pub fn keep_trace_budget(
         &mut self,
         router: &mut Router,
