@@ -159,7 +159,7 @@ static __always_inline __u64 returned(const struct pt_regs *regs)
 	return regs->ax;
 }
 
-/* A function's return takes so much from the stack. */
+/* Bytes that a return from a function pops off the stack. */
 #define RETURN_ADDRESS_BYTES 8
 
 /* The longest instruction. */

@@ -17,9 +17,9 @@ extern const volatile bool record_idle;
  * the past until begin_ns and `recording` are set, so that a CPU that looks meanwhile counts
  * nothing, rather than boundaries that no record will have.
  *
- * One recording may make several experiments: what is after rotation_ns is of the next one. It is
- * set before it comes, and begin_ns follows when the accounts of all threads are of the next
- * one. */
+ * One recording may make several experiments: what comes after rotation_ns belongs to the next one.
+ * rotation_ns is set before that instant. begin_ns follows when the accounts of all threads belong
+ * to the next experiment. */
 extern volatile bool recording;
 extern volatile __u64 begin_ns;
 extern volatile __u64 rotation_ns;

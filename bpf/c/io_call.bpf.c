@@ -236,8 +236,8 @@ static __always_inline void send_io_call(struct cpu_stats *stats, struct task_st
 		stats->io_calls_lost++;
 }
 
-/* Returns the index in traced_calls of the call after which a signal's handler has returned, which
- * has the result that the registers have; UNTRACED_CALL if it is not traced. */
+/* Index in traced_calls of the call that a signal's handler has returned to, whose result is in the
+ * registers; UNTRACED_CALL if it is not traced. */
 static __always_inline __u32 call_before_handler(struct io_thread *thread,
 						 const struct pt_regs *regs)
 {

@@ -3,11 +3,11 @@
  * Which code is mapped at an address of a process, as the kernel has it: from the maple tree of
  * its address space (include/linux/maple_tree.h) to the mapping, to the file, to the file's table.
  *
- * The kernel's helper for it, bpf_find_vma(), fails where its lock is not to be had, which in an
- * interrupt is after the first call. So the tree is read without a lock, as the kernel's own
- * readers under RCU do. It may change meanwhile: all is read by loads that may fail, and a mapping
- * counts only if it is one of this address space and has the address, and if no writer changed it
- * meanwhile, as far as the kernel numbers its writers.
+ * The kernel's helper for this, bpf_find_vma(), fails if it cannot take its lock, which in an
+ * interrupt is the case from the second call on. So the tree is read without a lock, as the
+ * kernel's own readers under RCU do. It may change meanwhile: everything is read by loads that may
+ * fail. A mapping counts only if it belongs to this address space, has the address, and was not
+ * changed by a writer meanwhile, as far as the kernel numbers its writers.
  */
 #ifndef KCOLLECT_MAPPED_CODE_H
 #define KCOLLECT_MAPPED_CODE_H

@@ -41,7 +41,7 @@ struct cpu_stats_array {
 
 extern struct cpu_stats_array kc_cpu_stats SEC(".maps");
 
-/* How much was taken out of the rings and waits in user space, in eighths of what may wait
+/* How much was read from the rings and waits in user space, in eighths of the limit
  * (bpf/src/rings.rs). */
 struct backlog {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

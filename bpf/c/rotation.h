@@ -47,8 +47,8 @@ static __always_inline __u64 stolen_from(struct thread *thread)
 /* A closed account continues from the same instant, `at_ns` by the scheduler's clock, in the state
  * in which it was closed. `index`: the boundaries before the rotation on the CPU that the thread
  * left. */
-static __always_inline void reopen_account(struct thread *thread, __u64 rotation, __u64 index, __u64 at_ns,
-				  __u32 state, __u32 detail, __u64 run_delay)
+static __always_inline void reopen_account(struct thread *thread, __u64 rotation, __u64 index,
+					   __u64 at_ns, __u32 state, __u32 detail, __u64 run_delay)
 {
 	thread->grid_index = index;
 	track(thread, rotation, at_ns, state, detail, run_delay, thread->account.run_time_ns);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * The states of all threads. At each context switch `kc_sched_switch` updates the accounts of both
- * threads (account.h). A thread that is on a CPU again after boundaries of the tick grid have
- * passed is sent with the number of these and with the kernel stack in which it was off the CPU;
+ * threads (account.h). When a thread is on a CPU again and boundaries of the tick grid have passed,
+ * a record is sent with their number and the kernel stack in which the thread was off the CPU;
  * shorter off-CPU intervals cost no data. `kc_kernel_fault` notes page faults in kernel mode, in
  * which a thread may block; faults in user mode, which are ten times as many, need no note.
  *
  * All times are of the scheduler's clock, which is up to date in the run queue at a switch.
  *
- * What is done seldom is a function of its own: the verifier merges the ways by which it comes to
- * the end of one. Inlined, each way through what comes after is followed for each way through it,
- * and every thousand instructions take the start a millisecond. What is done at each switch is
- * inlined, since a call takes 20 ns and more on some CPUs.
+ * Rare work is in functions of its own: the verifier merges the paths at the end of a function. If
+ * such a function were inlined, each path through the code after it would be checked for each path
+ * through it, and every thousand instructions delay the start by a millisecond. Work at each switch
+ * is inlined, since a call takes 20 ns and more on some CPUs.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -47,7 +47,7 @@ static __always_inline __u64 grid_index_now(struct cpu_stats *left, struct cpu_s
 	return grid.index;
 }
 
-/* Sends how long a thread was off the CPU that comes to one. */
+/* Emits the off-CPU record of a thread that is being switched in. */
 static __noinline int send_off_cpu(struct cpu_stats *stats, struct task_struct *task,
 				   struct thread *thread, const struct off_cpu *off_cpu,
 				   __u64 began_ns)
@@ -157,8 +157,8 @@ static __noinline int track_at_switch_in(struct cpu_stats *stats, struct task_st
 	return 0;
 }
 
-/* A thread leaves whose switch-in was not seen: sends how long it was off the CPU. Its kernel and
- * user stacks of that time are not known any more. */
+/* Emits the off-CPU record of a thread that is being switched out and whose switch-in was not seen.
+ * The kernel and user stacks of that time are no longer known. */
 static __always_inline void send_missed_off_cpu(struct cpu_stats *stats, struct task_struct *task,
 						struct thread *thread, __u64 began_ns, __u32 cpu)
 {

@@ -39,7 +39,7 @@ struct {
 	__type(value, struct iter_scratch);
 } kc_iter_scratch SEC(".maps");
 
-/* Returns the state of a thread at `from_ns`, of which no context switch was seen since. */
+/* State at `from_ns` of a thread that has had no visible context switch since. */
 static __always_inline __u32 state_at(__u64 from_ns, struct task_struct *task,
 				      struct thread *thread, struct tick_scratch *out)
 {

@@ -1,4 +1,4 @@
-//! What the running kernel offers, and which way is taken where it does not have something.
+//! What the running kernel offers, and what is used instead of what it does not have.
 
 use crate::kernel_types::Feature;
 use crate::load::has_fault_tracepoint;

@@ -15,10 +15,10 @@ use crate::kernel_types::Feature;
 use crate::skeleton::OpenKcollectSkel;
 use crate::{Error, KernelTypes, Programs};
 
-/// The fewest blocks that the programs have space for.
+/// Min number of blocks that the programs have space for.
 const MIN_BLOCKS: u32 = 65_536;
 
-/// The allocated bytes of all traced processes for whose samples there is space.
+/// Max allocated bytes, of all traced processes together, whose sampled blocks fit.
 const MAX_ALLOCATED_BYTES: u64 = 64 << 30;
 
 /// How blocks are chosen, and probes attached.

@@ -72,7 +72,7 @@ pub struct ExperimentDir {
     /// `archives/`, once something is in it.
     archives: OnceLock<OwnedFd>,
     /// The name of a file until it is complete. It is the same for all files, since only one is
-    /// pending at a time and a name of 255 bytes has no disk_usage for a suffix.
+    /// pending at a time and a name of 255 bytes has no space for a suffix.
     temporary: &'static str,
 }
 

@@ -481,8 +481,7 @@ impl<B: ElfBytes> ElfFile<B> {
             .collect())
     }
 
-    /// Returns the first section header, which has the numbers that the file header has no space
-    /// for.
+    /// The first section header, which has the numbers that do not fit into the file header.
     fn first_section<H>(&self, name: &'static str) -> Result<Option<ElfSection>, ElfError>
     where
         H: FileHeader<Endian = Endianness>,
@@ -539,13 +538,13 @@ impl ElfSection {
         }
     }
 
-    /// Returns offset and size of its content; nothing where it has no bits.
+    /// Offset and size of its content; None if it has no bits.
     #[must_use]
     pub fn file_range(&self) -> Option<(u64, u64)> {
         (self.kind != object::elf::SHT_NOBITS).then_some((self.offset, self.size))
     }
 
-    /// Returns offset and size of its content; nothing where it has no bits or is compressed.
+    /// Offset and size of its content; None if it has no bits or is compressed.
     fn plain_range(&self) -> Option<(u64, u64)> {
         let compressed = self.flags.contains(SHF_COMPRESSED);
         self.file_range().filter(|_| !compressed)

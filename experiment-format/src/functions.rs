@@ -149,9 +149,8 @@ impl FileFunctions {
         })
     }
 
-    /// Returns what gprofng uses as the length of the file: the size of the code in memory, if all
-    /// of it is one segment, else none. Beyond it, gprofng makes no names for holes between
-    /// functions.
+    /// What gprofng uses as the length of the file: the size of the code in memory if it is one
+    /// segment, else None. Beyond this length, gprofng makes no names for holes between functions.
     pub fn text_size(&self) -> Option<u64> {
         self.text_size
     }

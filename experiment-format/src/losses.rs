@@ -1,7 +1,7 @@
 //! Counts of what an experiment does not have or has only in part, by cause.
 //!
-//! Each count is taken where the loss happens: in the kernel by the statistics of a CPU, in user
-//! space where events are put in order and written. The counts are in `kcollect.json`, in the
+//! Each loss is counted where it happens: in the kernel by the statistics of a CPU, in user space
+//! where events are put in order and written. The counts are in `kcollect.json`, in the
 //! header of every report and in the summary; zeros are counts too. [`describe`] turns them into
 //! one line that says what was lost, out of how many, and whether it matters.
 
@@ -92,7 +92,7 @@ enum Whole {
     Ticks,
     ThreadTicks,
     Stacks,
-    /// Events of which no total is known.
+    /// Events whose total is not known.
     Unknown,
 }
 

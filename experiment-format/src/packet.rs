@@ -224,7 +224,7 @@ impl PacketLayout {
         self.shared.map(|position| self.integer(position, packet))
     }
 
-    /// Returns the ticks of a packet, none if it does not have the thread, the time or the ticks.
+    /// The ticks of a packet; None without the thread, the time or the ticks.
     pub(crate) fn ticks(&self, packet: &[u8]) -> Option<PacketTicks> {
         let get = |position| self.integer(position, packet);
         let [cpu, time_ns, stack, thread, process] = self.shared_values(packet);

@@ -14,9 +14,9 @@
 //! A stack must be in the file before a packet refers to it. So interning writes at once, and a
 //! stack that could not be written is not interned.
 //!
-//! The memory of all interners of a program is bounded: a process whose stack is another one at
-//! each tick would else take memory without end. An interner beyond the bound evicts its stacks,
-//! and writes them again when they come again, with other numbers.
+//! The memory of all interners of a program is bounded: otherwise a process with a new stack at
+//! each tick would take memory without end. An interner beyond the bound evicts its stacks. When
+//! they come again, it writes them again, with other numbers.
 
 use std::collections::HashMap;
 use std::mem;
@@ -252,7 +252,7 @@ impl StackInterner {
     }
 }
 
-/// Adds an entry with that many words to the bytes that an interner holds.
+/// Adds an entry of `words` words to the bytes that an interner holds.
 fn account(held: &mut usize, words: usize) {
     let bytes = ENTRY_BYTES + 8 * words;
     *held += bytes;

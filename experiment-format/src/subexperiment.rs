@@ -36,8 +36,8 @@ use crate::stacks::{StackEnd, StackInterner, StackUid};
 use crate::units::{Nanos, Ticks};
 use crate::usage::{USAGE_BYTES, UsageRecord};
 
-/// The size of one write of packets: of a disk that fills up, the space that is left is used, and
-/// only the rest waits.
+/// The size of one write of packets, bytes. When the disk fills up, the space that is left is used,
+/// and only the rest waits.
 const PACKET_WRITE_BYTES: usize = 64 * 1024;
 
 /// The writer of a subexperiment. What is flushed is readable at every instant, also after the

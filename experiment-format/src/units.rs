@@ -88,7 +88,7 @@ impl Nanos {
         Nanos(self.0.wrapping_sub(other.0))
     }
 
-    /// Returns it that many times, [`Nanos::MAX`] if that is too long.
+    /// Multiplies it; [`Nanos::MAX`] if that is too long.
     #[inline]
     #[must_use]
     pub const fn saturating_mul(self, times: u64) -> Nanos {

@@ -213,8 +213,8 @@ impl ExperimentWriter {
         Ok(())
     }
 
-    /// Stores a file that is not of the format in addition to the others; it replaces one of the same name
-    /// as a whole.
+    /// Stores a file that is not part of the format in the experiment. It replaces a file of the
+    /// same name as a whole.
     ///
     /// # Errors
     ///

@@ -46,7 +46,7 @@ struct cpu_stats {
 	__u64 raced_look_ups;
 	__u64 woken_ns;	       /* when the reader was last woken for a stack copy */
 	__u64 lock_waits_lost; /* lock waits that found the ring full */
-	/* Lock waits that were not sent, since that many were in the same second. */
+	/* Lock waits that were not sent, since there were too many in the same second. */
 	__u64 lock_waits_skipped;
 	__u64 lock_waits_skipped_ns; /* their time */
 	__u64 lock_second;	     /* the second in which lock waits were last sent */
@@ -58,13 +58,13 @@ struct cpu_stats {
 	__u64 index_at_rotation; /* `index` at the end of the last experiment */
 	/* The thread that the last context switch brought here that the programs have seen. */
 	__u32 last_pid, last_tid;
-	/* Changes of blocks that found the ring full, or no space among the blocks that are kept. */
+	/* Changes of blocks that found the ring or the table of blocks full. */
 	__u64 blocks_lost;
 	/* What the programs took at context switches, ticks and returns to user mode. One switch of
 	 * MEASURED_SWITCHES is measured, and stands for those since the last one. */
 	__u64 programs_ns;
 	__u64 unmeasured;  /* context switches since the last that was measured */
-	__u64 measured_ns; /* when one began that is measured; the stack has no space */
+	__u64 measured_ns; /* start of the measured switch; here, as the BPF stack is full */
 	/* A program that user space runs counts boundaries. The clock's timer may interrupt it. */
 	__u64 settling;
 	__u64 unused[4];

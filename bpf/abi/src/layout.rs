@@ -82,8 +82,7 @@ pub const ANY_REGISTERED_FILE: u32 = 0xffff_ffff;
 /// A bit of the second argument of an operation of `io_uring`: more results follow.
 pub const MORE_RESULTS: u64 = 1 << 32;
 
-/// The most bytes that a traced system call brings from the thread's memory; a path of that many is
-/// cut.
+/// Max bytes that a traced system call brings from the thread's memory; a longer path is cut.
 pub const MAX_IO_EXTRA_BYTES: usize = 512;
 
 /// The greatest [`crate::IoCallRecord::call_site`].
@@ -104,7 +103,7 @@ pub const CPUS_PER_RING: u32 = 8;
 /// The most counters that can overflow.
 pub const MAX_COUNTERS: usize = 16;
 
-/// User stacks that can be put together on one CPU at the same time.
+/// User stacks that can be built on one CPU at the same time.
 pub const SCRATCHES_PER_CPU: u32 = 4;
 
 /// In place of the shortest lock wait that is recorded, nanoseconds: none is.
@@ -224,7 +223,7 @@ pub struct TracedCall {
     pub zero: u8,
 }
 
-/// Facts of a record alongside its kind: `enum record_flags`.
+/// Facts of a record in addition to its kind: `enum record_flags`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(transparent)]
 pub struct RecordFlags(u8);
@@ -577,7 +576,7 @@ pub struct CpuStats {
     pub woken_ns: u64,
     /// Lock waits that found the ring full.
     pub lock_waits_lost: u64,
-    /// Lock waits that were not sent, since that many were in the same second.
+    /// Lock waits that were not sent, since there were too many in the same second.
     pub lock_waits_skipped: u64,
     /// Their time.
     pub lock_waits_skipped_ns: u64,

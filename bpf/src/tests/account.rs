@@ -375,7 +375,7 @@ proptest! {
     ) {
         let (mut account, mut now, mut on_cpu) = (Account::track(5000, state(b'U'), 0), 5000_u64, true);
         for (step, delay, state, detail) in events {
-            // Now and then a clock that is after.
+            // Now and then a clock that lags.
             now = (now + step).saturating_sub(10);
             if on_cpu {
                     account.missed_switch_in(now.saturating_sub(3), delay);

@@ -115,8 +115,8 @@ pub(crate) fn entries(dir: BorrowedFd<'_>) -> nix::Result<Vec<CString>> {
     Ok(names)
 }
 
-/// Makes a directory and opens it, unless another one took its place in between. If it cannot be
-/// opened, for want of a descriptor say, it is removed again.
+/// Creates a directory and opens it, unless another one took its place in between. If it cannot be
+/// opened, for instance without a free descriptor, it is removed again.
 pub(super) fn make_dir(
     parent: BorrowedFd<'_>,
     name: &str,

@@ -1,5 +1,5 @@
-//! The experiments of a series, `STEM.N.er`, that came before one: their list, the disk_usage that they
-//! take, and their removal.
+//! The earlier experiments of a series, `STEM.N.er`: their list, their disk usage, and their
+//! removal.
 //!
 //! Whatever writes or reads an experiment holds a shared lock on its directory (`flock(2)`). One
 //! that is in use is not removed.
@@ -90,7 +90,7 @@ impl OlderExperiment {
         fstat(&self.dir.fd).is_ok_and(|stat| stat.st_nlink == 0)
     }
 
-    /// Removes the copies of load objects of which it has compressed ones.
+    /// Removes the copies of load objects that it also has compressed.
     pub fn remove_double_copies(&self) {
         let archives = archives_in(self.dir.as_fd()).filter(|_| self.has_double_copies);
         if let Some(archives) = archives {
@@ -123,9 +123,9 @@ fn same_file(dir: BorrowedFd<'_>) -> io::Result<File> {
 }
 
 impl ExperimentDir {
-    /// Returns the experiments of the same series that have smaller numbers, the oldest first:
-    /// those with a log that kcollect wrote, or that it packed, in a directory of the same owner.
-    /// Nothing where this one's name has no number.
+    /// The experiments of the same series with smaller numbers, the oldest first: only experiments
+    /// that have a log of kcollect's or that it packed, in a directory of the same owner. Empty if
+    /// this one's name has no number.
     ///
     /// # Errors
     /// The directory can't be listed.

@@ -182,7 +182,7 @@ fn system(path: &Path, tag: &Tag, header: &mut LogHeader) -> Result<()> {
     Ok(())
 }
 
-/// Reads facts of the process, of which each element has some.
+/// Reads the facts of the process that this element has.
 fn process(path: &Path, tag: &Tag, header: &mut LogHeader) -> Result<()> {
     let number = |name: &str| small(path, tag, name);
     header.pid = number("pid")?.map_or(header.pid, Pid);

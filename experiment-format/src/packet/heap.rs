@@ -144,7 +144,7 @@ impl HeapEvent {
 }
 
 impl PacketLayout {
-    /// Returns what a packet says of memory, none if it does not have the thread, the time or the address.
+    /// The content of a memory packet; None without the thread, the time or the address.
     pub(crate) fn allocated(&self, packet: &[u8]) -> Option<HeapRecord> {
         let [cpu, time_ns, stack, thread, process] = self.shared_values(packet);
         let number = |field: FieldSpec| match self.value(packet, field.name)? {

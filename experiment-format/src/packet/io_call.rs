@@ -192,7 +192,7 @@ impl IoEvent {
 }
 
 impl PacketLayout {
-    /// Returns the call of a packet, none if it does not have the thread, the time or the type.
+    /// The call of a packet; None without the thread, the time or the type.
     pub(crate) fn called(&self, packet: &[u8]) -> Option<IoRecord> {
         let [cpu, ended_ns, stack, thread, process] = self.shared_values(packet);
         let number = |field: FieldSpec| match self.value(packet, field.name)? {

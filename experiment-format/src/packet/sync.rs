@@ -146,7 +146,7 @@ impl SyncEvent {
 }
 
 impl PacketLayout {
-    /// Returns the wait of a packet, none if it does not have the thread or a time.
+    /// The wait of a packet; None without the thread or a time.
     pub(crate) fn waited(&self, packet: &[u8]) -> Option<SyncRecord> {
         let [cpu, ended_ns, stack, thread, process] = self.shared_values(packet);
         let number = |name| match self.value(packet, name)? {

@@ -226,8 +226,8 @@ pub(super) struct TimeArgs {
         allow_hyphen_values = true
     )]
     pub(super) pause_signal: Option<String>,
-    /// Stop recording data at about this many MiB (1048576 bytes), while samples continue. The default
-    /// is unlimited, also called none
+    /// Stop recording data at about this many MiB (1048576 bytes), while samples continue. The
+    /// default is unlimited, also called none
     #[arg(short = 'L', long, value_name = "MIB", allow_hyphen_values = true)]
     pub(super) limit: Option<String>,
     /// Close the experiment after this time and continue in the next one (ktest.2.er after

@@ -28,7 +28,7 @@ pub fn descriptors_needed(online_cpus: u64, possible_cpus: u64, counters: u64) -
     BASE_DESCRIPTORS + rings + of_cpu * online_cpus + FREE_DESCRIPTORS
 }
 
-/// Returns how to permit that many open files.
+/// How to permit `needed` open files.
 #[must_use]
 pub fn raise_open_files(needed: u64) -> String {
     let limit = needed.next_power_of_two();

@@ -119,7 +119,7 @@ pub struct BudgetChange {
 pub struct UsedTime {
     /// By kcollect's own process.
     pub own: Duration,
-    /// By its programs in the kernel, on a CPU in the mean.
+    /// By its programs in the kernel, the mean of all CPUs.
     pub programs: Duration,
 }
 

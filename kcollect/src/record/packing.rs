@@ -160,7 +160,7 @@ impl Work {
         (work, to_do, stopped)
     }
 
-    /// Adds those that are newer than the last that was added, as long as there is space.
+    /// Adds the experiments that are newer than the last one added, as long as there is space.
     fn add(&mut self, older_experiments: impl Iterator<Item = OlderExperiment>) {
         for older in older_experiments {
             let number = older.number();

@@ -64,7 +64,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem whose effect and hint follow from what it is of.
+    /// A problem whose effect and hint follow from its subject.
     pub fn new(subject: Subject, found: impl Into<String>) -> Problem {
         Problem {
             subject,

@@ -8,8 +8,8 @@ use host::memory;
 
 use crate::doctor;
 
-/// Passes if as many files may be open as are needed with that many counters, alongside those that the
-/// caller left open.
+/// Passes if the limit of open files suffices for a recording with `counters` counters, in addition
+/// to the files that the caller left open.
 pub(super) fn enough_descriptors(counters: usize) -> Result<(), Failure> {
     let number = |cpus: io::Result<CpuSet>| cpus.map_or(1, |cpus| cpus.len() as u64);
     let (online, possible) = (machine::online_cpus(), machine::possible_cpus());

@@ -64,8 +64,9 @@ impl Session<'_> {
         self.inputs.rotate()
     }
 
-    /// Closes the experiment that has ended, all of whose events are applied, and continues with the
-    /// next one. Where that can't be made, it continues with this one.
+    /// Closes the experiment that has ended, and continues with the next one. All events of the
+    /// ended experiment have been applied. If the next one can't be created, continues with this
+    /// one.
     pub(super) fn next_experiment(
         &mut self,
         rotation: &Rotation,
@@ -183,8 +184,7 @@ pub(super) fn recording_into(path: &Path) -> String {
     format!("recording into {}", path.display())
 }
 
-/// Returns the next instant of a grid after `time_ns`, of which `due` is the last one that has
-/// come.
+/// The next instant after `time_ns` on the grid with this period whose last instant was `due`.
 fn next_due(due: Nanos, period: Duration, time_ns: Nanos) -> Nanos {
     let period = Nanos::from(period).max(Nanos(1));
     let passed = time_ns.saturating_sub(due) / period;

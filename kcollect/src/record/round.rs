@@ -54,7 +54,7 @@ impl Session<'_> {
         }
     }
 
-    /// Returns when the next round begins at the latest, after one that began at a time.
+    /// When the next round begins at the latest, after a round that began at `began`.
     pub(super) fn next_deadline(&self, began: Nanos, next_round: Nanos) -> Nanos {
         let user = self.dispatcher.user.as_ref();
         let tables = user
@@ -130,8 +130,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Has a series continue in the next experiment, since times of the day in this one are by the
-    /// clock as it was.
+    /// Makes a series continue in the next experiment, since times of the day in this one are by
+    /// the clock as it was before.
     fn clock_was_set(&mut self, seconds: f64, output: &mut Output) {
         let direction = if seconds < 0.0 { "back" } else { "forward" };
         let rotates = self.plan.rotate.is_some();
@@ -215,7 +215,7 @@ impl Session<'_> {
         }
     }
 
-    /// Begins to make the tables that the BPF programs did not have, before the stack copies that did not have
+    /// Starts building the tables that the BPF programs missed, before the stack copies that need
     /// them are applied: these wait until no record of an earlier time can come.
     fn make_tables(&mut self) {
         let Dispatcher {
@@ -387,7 +387,7 @@ fn wait_for<const N: usize>(descriptors: [BorrowedFd<'_>; N], deadline: Nanos) -
     fds.map(|fd| fd.any().unwrap_or(false))
 }
 
-/// Returns the failure of what this machine does not have.
+/// The failure if this machine does not have something.
 pub(super) fn unavailable(message: String) -> Failure {
     let hint = "`kcollect doctor` says what is missing";
     Failure::new(ExitKind::Unavailable, message, hint)

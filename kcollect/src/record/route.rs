@@ -123,8 +123,8 @@ pub struct Router {
 }
 
 impl Router {
-    /// Creates the founder, in an experiment's directory. Returns a router that has it alone. Those
-    /// of the kernel's load objects that the experiment `older` of the series has are links to its
+    /// Creates the founder in an experiment's directory, and a router with only the founder. The
+    /// kernel's load objects that `older`, an experiment of the series, has too are links to its
     /// files. On failure the experiment is removed.
     ///
     /// # Errors
@@ -163,7 +163,7 @@ impl Router {
         })
     }
 
-    /// Returns whether that many bytes are written that data have to stop.
+    /// Whether so much has been written that recording has to stop.
     #[must_use]
     pub fn reached_limit(&self) -> bool {
         self.limit

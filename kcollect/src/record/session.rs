@@ -1,8 +1,8 @@
 //! One recording: open everything, run until it is time to stop, close everything.
 //!
-//! The order at the start matters. Whatever can fail comes first, so that a start that fails
-//! leaves nothing after; the side-band is open before the snapshot of what runs, the snapshot is
-//! taken before the first tick, and the experiment can be opened before it holds one.
+//! The order at the start matters. Whatever can fail comes first, so that a failed start leaves
+//! nothing behind. The side-band is open before the snapshot of what runs, the snapshot is taken
+//! before the first tick, and the experiment can be opened before it holds one.
 
 use std::iter;
 use std::path::PathBuf;
@@ -246,7 +246,8 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Publishes what runs to the BPF programs, then takes data if `recording`. Returns when that was.
+/// Publishes what runs to the BPF programs, then starts recording if `recording`. Returns when that
+/// was.
 fn begin(
     inputs: &mut Inputs,
     dispatcher: &mut Dispatcher,

@@ -283,8 +283,8 @@ impl Subexperiment {
         self.collector.write_kernel_objects(kernel)
     }
 
-    /// Writes what changed in the process's mappings since the last time: the first changes, at
-    /// most that many. Returns how many those were.
+    /// Writes what changed in the process's mappings since the last time: the first `most` changes.
+    /// Returns how many it wrote.
     ///
     /// # Errors
     /// When it can't be written.

@@ -242,7 +242,7 @@ impl Bytes<'_> {
         Ok(words.iter().map(|word| u64::from_ne_bytes(*word)).collect())
     }
 
-    /// Returns the first bytes of that many words.
+    /// Reads `words` words and returns the first `count` bytes of them.
     fn bytes(&mut self, words: u16, count: u16) -> Result<Box<[u8]>, RecordError> {
         let words = self.words(words)?;
         let bytes = words.iter().flat_map(|word| word.to_ne_bytes());

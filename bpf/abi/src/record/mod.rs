@@ -132,7 +132,7 @@ pub struct OffCpuRecord {
     pub header: RecordHeader,
     /// The microstate that it went into, numbered as in the experiment.
     pub state: u8,
-    /// What more is known of that.
+    /// What else is known of the state.
     pub detail: Option<OffCpuDetail>,
     /// Boundaries in that state.
     pub blocked_ticks: u32,
@@ -347,7 +347,8 @@ pub struct IoFileRecord {
 /// A block of an allocator was allocated or freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRecord {
-    /// When, where, and by which thread; of an allocation after the call, of a release before it.
+    /// When, where, and by which thread. The time of an allocation is after the call, of a release
+    /// before it.
     /// The number is one of the thread's allocations: see
     /// [`ALLOCATION_CALL_SITE`](crate::layout::ALLOCATION_CALL_SITE).
     pub header: RecordHeader,

@@ -82,7 +82,7 @@ fn something_is_added_behind_a_deref() {
         .ends(&[0x123, 0xe00], UnwindEnd::Complete);
 }
 
-/// An entry of the PLT pushes at its byte 6, and is after that from byte 11 on.
+/// An entry of the PLT has its push at byte 6, and is past it from byte 11 on.
 #[test]
 fn both_halves_of_the_plt() {
     let plt = Drawn {

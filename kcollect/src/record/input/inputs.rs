@@ -83,8 +83,9 @@ pub struct Inputs {
     pub(super) online: CpuList,
     recording: bool,
     pub(super) order: TimeOrder<InputEvent>,
-    /// Files whose unwind tables the BPF programs did not have since they were taken last: a process that
-    /// maps each, its name, and an address of it there.
+    /// Files whose unwind tables the BPF programs have missed since the last
+    /// [`Inputs::take_missing_tables`]: for each, a process that maps it, the name of one of its
+    /// threads, and an address in the mapping.
     missing_tables: HashMap<CodeFile, (Pid, ThreadName, u64)>,
     follows: bool,
     /// Counters that overflow.
@@ -329,9 +330,9 @@ impl Inputs {
         Ok(events)
     }
 
-    /// Returns what is mapped where a file is whose table the BPF programs did not have, of each since
-    /// the last time for which `is_missing` returns true, as far as the process still runs. This is no
-    /// event: its records are returned by a later round.
+    /// The mappings of files whose tables the BPF programs have missed since the last call, if
+    /// `is_missing` is true for the file and the process still runs. These are not events: a later
+    /// round returns the records.
     pub fn take_missing_tables(
         &mut self,
         is_missing: impl Fn(CodeFile) -> bool,

@@ -53,14 +53,14 @@ impl Router {
         }
     }
 
-    /// Takes what the next experiment continues with: the kernel's code, and what the threads that
-    /// live have done until now. What is left to do is to close these ones.
+    /// Moves out the state that the next experiment inherits: the kernel's code, and what the
+    /// living threads have done until now. Only `close` may follow.
     pub fn take_carryover(&mut self) -> (KernelCode, LivingThreads) {
         let kernel = std::mem::replace(&mut self.kernel, KernelCode::none());
         (kernel.for_next(), std::mem::take(&mut self.last_threads))
     }
 
-    /// Returns whether samples may still be written: they continue when data have stopped, but not
+    /// Whether samples may still be written: they continue when recording has stopped, but not
     /// without end.
     #[must_use]
     pub fn may_write_samples(&self) -> bool {

@@ -1,8 +1,8 @@
 //! Where to look first: tables that are made from the experiment on disk by the code that makes
-//! reports, so that a summary cannot show anything else than they do.
+//! reports, so that a summary cannot show anything else than reports do.
 //!
 //! Names of user functions come from files of this machine, and a file system may not answer. So a
-//! thread reads them, and is left over when it takes too long or the user presses Ctrl-C again.
+//! thread reads them. It is abandoned if it takes too long or the user presses Ctrl-C again.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};

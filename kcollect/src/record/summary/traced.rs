@@ -66,7 +66,7 @@ pub struct LockWaitSummary {
     pub recorded: u64,
     /// Their time, seconds.
     pub recorded_s: f64,
-    /// Waits that were left out, since there were that many in the same second.
+    /// Waits that were left out, since there were too many in the same second.
     pub left_out: u64,
     /// Their time, seconds.
     pub left_out_s: f64,
@@ -132,7 +132,7 @@ impl IoCallSummary {
 /// The blocks that followed processes allocated.
 #[derive(Debug, Serialize)]
 pub struct BlockSummary {
-    /// The bytes of which one was sampled in the mean; 0: each block was.
+    /// Mean number of bytes per sampled byte; 0: each block was sampled.
     pub mean_bytes: u64,
     /// Blocks in the experiment.
     pub sampled: u64,
@@ -162,7 +162,7 @@ pub struct BlockSummary {
     pub growth_only: u64,
     /// Likewise, processes whose memory was no longer recorded at all.
     pub given_up: u64,
-    /// Changes that found the ring full, or no space among the blocks that are kept.
+    /// Changes that found the ring or the table of blocks full.
     pub lost: u64,
 }
 

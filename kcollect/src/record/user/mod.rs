@@ -94,7 +94,7 @@ impl UserSpace {
         }
     }
 
-    /// Adds what a thread did, which waits for its user stack or continues to the router.
+    /// Adds what a thread did. It waits for its user stack or goes to the router.
     pub fn activity(
         &mut self,
         router: &mut Router,
@@ -318,8 +318,8 @@ impl UserSpace {
         self.publisher.is_table_missing(file)
     }
 
-    /// Begins to make the table of a file that the kernel found in a mapping of a process, before
-    /// the records of that are applied: the process may exit soon.
+    /// Starts building the table of a file that the kernel found in a mapping of a process, before
+    /// the records of that mapping are applied: the process may exit soon.
     pub fn make_table(&mut self, processes: &ProcessTable, missing: &MissingTable) {
         let pid = missing.pid;
         let tracked = self.tracker.with_pid(pid);

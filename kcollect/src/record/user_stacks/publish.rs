@@ -21,14 +21,14 @@ use user_collector::space::Mapping;
 
 use user_collector::loaded_code::LoadedCode;
 
-/// The publisher of unwind tables, with what the BPF programs have and do not have.
+/// The publisher of unwind tables. It knows which tables the BPF programs have and miss.
 #[derive(Debug, Default)]
 pub struct TablePublisher {
     /// Tables whose rows only the BPF programs have.
     tables: HashMap<ObjectId, PlacedTable>,
-    /// Files whose tables found no space.
+    /// Files for whose tables there was no space.
     refused: HashSet<ObjectId>,
-    /// The objects after the kernel's files.
+    /// The objects of the kernel's files.
     files: HashMap<CodeFile, ObjectId>,
     /// Files that are to be published.
     due: HashSet<CodeFile>,
@@ -42,7 +42,7 @@ pub struct TablePublisher {
     /// Processes for which it has to be determined again whether they may be followed.
     changed: HashSet<Pid>,
     exited: Vec<Pid>,
-    /// Files that found no space, or whose tables found none.
+    /// Files for which, or for whose tables, there was no space.
     pub not_published: u64,
 }
 
@@ -68,7 +68,7 @@ impl TablePublisher {
         !self.files.contains_key(&file)
     }
 
-    /// Adds a file that the kernel found in a mapping, whose table the programs do not have.
+    /// Adds a file that the kernel found in a mapping and whose table the programs do not have.
     pub(in crate::record) fn on_missing_table(
         &mut self,
         code: &mut LoadedCode,
@@ -185,7 +185,7 @@ impl TablePublisher {
         Ok(())
     }
 
-    /// Returns the table of an object, which is placed if it is not; nothing where there is no
+    /// The table of an object, which is placed now if it is not placed yet; None if there is no
     /// space.
     fn table(
         &mut self,

@@ -264,7 +264,7 @@ impl StackResolver {
         self.copies_due |= self.copies.len() > before;
     }
 
-    /// Returns the processes of which a stack waits.
+    /// The processes with waiting stacks.
     pub fn awaited(&self) -> impl Iterator<Item = Pid> {
         let copies = self.copies.iter().map(|(_, copy)| copy.pid);
         copies.chain(self.unmapped.awaited())

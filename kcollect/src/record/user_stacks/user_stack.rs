@@ -116,7 +116,7 @@ impl StackCounts {
 pub struct StackCopy {
     /// The frames that were unwound already, leaf first.
     pub unwound: Box<[u64]>,
-    /// Why there are no more, where the BPF programs have unwound all of it.
+    /// Why there are no more, if the BPF programs have unwound the whole stack.
     pub end: Option<UnwindEnd>,
     /// One of these was unwound by its frame pointer.
     pub via_frame_pointer: bool,
@@ -150,7 +150,7 @@ impl StackCopy {
         }
     }
 
-    /// Returns the stack, where the BPF programs have unwound all of it.
+    /// The stack, if the BPF programs have unwound all of it.
     pub fn unwound_stack(&self) -> Option<UserStack> {
         Some(UserStack {
             frames: self.unwound.to_vec(),
@@ -274,7 +274,7 @@ impl StackCopy {
         }
     }
 
-    /// Returns the word that many bytes above the lowest that was copied.
+    /// The word `above` bytes above the lowest copied one.
     fn word(&self, above: u64) -> Option<u64> {
         let index = usize::try_from(above / 8).ok()?;
         let low = *self.stack.get(index)?;

@@ -318,7 +318,7 @@ fn another_stack_continues_with_the_outer_function_of_threads() {
         .code(BARE + 0x65, &[0xff, 0x14, 0xe0]);
     let frames = [BARE, BARE + 0x44, BARE + 0x64, CALLER + 0x44, FIRST + 0x44];
     drawing.scanned(&frames);
-    // It ends with what is after no call, and others lie after it.
+    // It ends with an address that does not follow a call; other addresses lie after it.
     drawing
         .clone()
         .word(0x7020, BARE + 0x80)

@@ -100,7 +100,7 @@ impl fmt::Display for TraceLevel {
 const FIRST_WAIT_NS: Nanos = Nanos::from_secs(10);
 const LONGEST_WAIT_NS: Nanos = Nanos::from_secs(600);
 
-/// A process of which less was traced.
+/// A process with reduced tracing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reduced {
     /// What is traced.
@@ -113,7 +113,7 @@ pub(super) struct Reduced {
 }
 
 impl Reduced {
-    /// Returns a process of which less is traced from now on.
+    /// A process whose tracing is reduced from now on.
     pub(super) fn to(level: TraceLevel, before: Option<&Reduced>, now_ns: Nanos) -> Reduced {
         let wait_ns = match before {
             None => FIRST_WAIT_NS,
@@ -162,7 +162,8 @@ pub(super) struct ProcessBudget {
     used: ProbeUse,
     cpu_ns: Nanos,
     checked_ns: Nanos,
-    /// For how long the reserve lasts from then on, at the rate before it; at most [`CHECK_INTERVAL_NS`].
+    /// How long the reserve lasts from then on, at the rate until then; at most
+    /// [`CHECK_INTERVAL_NS`].
     lasts_ns: Nanos,
 }
 
@@ -179,15 +180,15 @@ impl ProcessBudget {
         }
     }
 
-    /// Returns when to look next: before the reserve is used up, but not at once, and not later
-    /// than usually.
+    /// When the next check is due: before the reserve is used up, but not at once, and no later
+    /// than usual.
     pub(super) fn next_check(&self) -> Nanos {
         self.checked_ns + self.lasts_ns.max(SHORTEST_LOOK_NS)
     }
 
-    /// Looks at how much the probes of a process were used by now, and what CPU time the process
-    /// has. The probes may take `share` of the rest of that. Returns whether this is used up, at a
-    /// level.
+    /// Checks how much the probes of a process were used by now, and how much CPU time the process
+    /// has used. The probes may take `share` of the process's own part of that time. Returns whether
+    /// the budget is used up, at a level.
     pub(super) fn look(
         &mut self,
         level: TraceLevel,
@@ -231,9 +232,9 @@ mod tests {
     /// An allocation takes 600 ns, a free 400.
     const COSTS: ProbeCosts = ProbeCosts([600.0, 400.0, 20_000.0, 20_000.0]);
 
-    /// Looks at a process once in 100 ms of its CPU time, of which its probes may take 2 %. A digit
-    /// is how many thousand blocks it allocates and frees in that time, `a` how many it allocates
-    /// only. Returns what is traced after each: Blocks, Allocations, Growth.
+    /// Checks a process once in 100 ms of its CPU time, of which its probes may take 2 %. A digit is
+    /// how many thousand blocks it allocates and frees in that time, `a` how many it only allocates.
+    /// Returns what is traced after each check: Blocks, Allocations, Growth.
     fn drawing(thousands: &str) -> String {
         let mut budget = ProcessBudget::new(Nanos::from_millis(7), Nanos::ZERO);
         let (mut used, mut cpu_ns) = (ProbeUse::default(), Nanos::from_millis(7));
@@ -327,8 +328,8 @@ mod tests {
         assert_eq!(drawing(&again), "B".repeat(18));
     }
 
-    /// Returns when to look next, in milliseconds, after looks at these times at which a process on
-    /// a CPU has allocated that many thousand blocks since the last.
+    /// When the next check is due, in milliseconds, after checks at these times. With each, how many
+    /// thousand blocks a process on a CPU has allocated since the previous check.
     fn looks(looks: &[(u64, u64)]) -> Vec<u64> {
         let mut budget = ProcessBudget::new(Nanos::ZERO, Nanos::ZERO);
         let mut used = ProbeUse::default();

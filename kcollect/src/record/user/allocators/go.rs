@@ -29,7 +29,7 @@ use crate::record::user_stacks::user_stack::UserStack;
 
 /// How often a profile is read, nanoseconds; less often if reading takes long.
 const READ_NS: Nanos = Nanos::from_secs(1);
-/// The part of the time that is spent with reading at most, as one of that many.
+/// At most one part in this many of the time is spent reading.
 const READING_PART: u32 = 50;
 
 /// The memory profiles of the Go programs that are traced.

@@ -6,8 +6,8 @@
 //! when the process executes another program: the kernel has them wherever the process maps the
 //! file. Where an allocator samples blocks itself, its USDTs are probed and no function.
 //!
-//! Where probes may take a [budget] only, less is traced of a process whose probes take more, and
-//! of the children that it forks then, until everything is tried again.
+//! If probes have a [budget], less is traced of a process whose probes take more, and of the
+//! children that it then forks, until everything is tried again.
 
 mod blocks;
 mod budget;
@@ -46,9 +46,9 @@ const FORGOTTEN_AT_ONCE: usize = 10_000;
 /// Which blocks are sampled, and what that may take.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BlockSampling {
-    /// One of that many bytes is sampled in the mean; 0: each block is.
+    /// Mean number of bytes per sampled byte; 0: each block is sampled.
     pub mean_bytes: u64,
-    /// The share of a process's CPU time that its probes may take alongside. None: any.
+    /// The time that its probes may add to a process, as a share of its CPU time. None: no limit.
     pub budget: Option<f64>,
 }
 
@@ -199,7 +199,7 @@ impl TracedAllocators {
         ends
     }
 
-    /// Makes BPF forget blocks that have ended, so that there is space for others.
+    /// Makes the BPF programs forget blocks that have ended, so that there is space for others.
     fn forget_ended(&mut self, programs: &Programs) {
         let mut left = FORGOTTEN_AT_ONCE;
         while left > 0
@@ -278,9 +278,9 @@ impl UserSpace {
         self.allocators.forget_ended(programs);
     }
 
-    /// Probes the load before it executes its program: that, and the libraries of kcollect itself,
-    /// of which it most likely will map the same C library. The kernel has the probes wherever the
-    /// process maps these files later.
+    /// Probes the load before it executes its program: the program and the libraries of kcollect
+    /// itself, since the load will most likely map the same C library. The kernel inserts the probes
+    /// wherever the process maps these files later.
     pub fn probe_load(
         &mut self,
         programs: &Programs,
