@@ -307,9 +307,8 @@ pub enum LogEvent {
     /// event with `at_ns` 0 replaces all names ahead of it, and an event at the time of a change
     /// names what follows. Views have one row for each thread id. It shows the name of the first
     /// packet counted in it, and includes the time under the thread's other names. A packet earlier
-    /// than all names is shown as `<JVM-System>`; so write an event with `at_ns` 0 before
-    /// the first packet of a thread. No event ends a name: a thread that reuses the id gets a new
-    /// one.
+    /// than all names is shown as `<JVM-System>`; so write an event with `at_ns` 0 before the first
+    /// packet of a thread. No event ends a name: a thread that reuses the id gets a new one.
     Thread {
         /// The time from which on it has the name, nanoseconds since the start of the experiment.
         at_ns: Nanos,

@@ -100,8 +100,8 @@ pub enum HeapTracing {
     Off,
     /// What they get from the kernel and give back.
     Growth,
-    /// The blocks of their allocators. On average, one byte of this many is sampled, with its block;
-    /// 0: each block is sampled.
+    /// The blocks of their allocators. On average, one byte of this many is sampled, with its
+    /// block; 0: each block is sampled.
     Blocks(u64),
 }
 

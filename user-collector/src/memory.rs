@@ -34,7 +34,7 @@ pub enum MemoryCall {
     Break,
 }
 
-/// A range of pages that the process may use from now on, or not any more.
+/// A range of pages that the process may use from now on, or may no longer use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     /// [`HeapKind::Mapped`] or [`HeapKind::Unmapped`].
@@ -140,7 +140,7 @@ impl Memory {
         self.ranges.insert(range.start, (range.end, accessible));
     }
 
-    /// Removes what is known of a range, and adds the changes for what may be accessed of it.
+    /// Removes what is known of a range, and adds the changes for its accessible parts.
     fn remove(&mut self, range: &Range<u64>, changes: &mut Vec<Change>) {
         for (part, accessible) in self.cut(range) {
             self.ranges.remove(&part.start);

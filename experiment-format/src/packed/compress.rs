@@ -1,8 +1,8 @@
 //! The copies of load objects of an experiment that is packed in its directory: each is compressed
 //! once, and shared by the packed experiments of a directory.
 //!
-//! The experiment that is recorded meanwhile may link to the uncompressed copies. So these stay next
-//! to the compressed ones until another experiment is complete
+//! The experiment that is recorded meanwhile may link to the uncompressed copies. So these stay
+//! next to the compressed ones until another experiment is complete
 //! ([`OlderExperiment::remove_double_copies`]).
 
 use std::fs::File;

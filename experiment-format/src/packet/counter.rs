@@ -100,7 +100,8 @@ impl CounterEvent {
 }
 
 impl PacketLayout {
-    /// The content of a counter packet; None without the thread, the time, the counter or its value.
+    /// The content of a counter packet; None without the thread, the time, the counter or its
+    /// value.
     pub(crate) fn counted(&self, packet: &[u8]) -> Option<CounterRecord> {
         let [cpu, time_ns, stack, thread, process] = self.shared_values(packet);
         let [tag, value] = self.counted?.map(|position| self.integer(position, packet));

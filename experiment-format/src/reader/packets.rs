@@ -75,8 +75,8 @@ impl<'a> Packet<'a> {
         self.layout.ticks(self.bytes)
     }
 
-    /// Its overflow of a counter; None if it is another packet, or without the thread, the time, the
-    /// counter or its value.
+    /// Its overflow of a counter; None if it is another packet, or without the thread, the time,
+    /// the counter or its value.
     pub fn counted(&self) -> Option<CounterRecord> {
         self.layout.counted(self.bytes)
     }

@@ -146,7 +146,7 @@ pub(super) fn capabilities(root: &Root) -> Finding {
         .collect();
     Finding::warn(
         NAME,
-        format!("{found}: the recording does not have {}", lost.join(", ")),
+        format!("{found}: the recording misses {}", lost.join(", ")),
         hint,
     )
 }

@@ -38,8 +38,8 @@ use crate::record::activity::TypedHeader;
 
 /// How long exited processes are kept for late records of them, nanoseconds.
 const KEEP_EXITED_NS: Nanos = Nanos::from_secs(10);
-/// The time between two looks for processes that exited, nanoseconds. After so long all records of
-/// them have been applied.
+/// The time between two searches for processes that have exited. After this time all their records
+/// have been applied.
 const EVICT_INTERVAL_NS: Nanos = Nanos::from_secs(1);
 
 /// The dispatcher of a recording's events.
@@ -318,7 +318,7 @@ impl Dispatcher {
         }
     }
 
-    /// Takes a sample of an instant of which all records are applied.
+    /// Takes a sample at an instant whose records have all been applied.
     pub fn sample(&mut self, at_ns: Nanos, label: &str) {
         if label != LAST_SAMPLE && !self.router.may_write_samples() {
             return;
@@ -464,8 +464,8 @@ impl Dispatcher {
         }
     }
 
-    /// Waits until the files of followed processes are archived, at most so long. Returns how far
-    /// that is; none once all is done.
+    /// Waits at most `at_most` until the files of followed processes are archived. Returns the
+    /// progress; None once all is done.
     pub fn archiving(&mut self, at_most: Duration) -> Option<ArchiveProgress> {
         self.user.as_mut()?.code.archiving(at_most)
     }

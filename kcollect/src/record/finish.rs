@@ -101,7 +101,7 @@ impl Session<'_> {
         Ok(code)
     }
 
-    /// Returns the summary of the experiment, of which all is written but the end.
+    /// The summary of the experiment. Everything but the end of the experiment is written.
     pub(super) fn summary(&self, path: &str, totals: &Totals, stopped_ns: Nanos) -> Summary {
         let times = RecordingTimes {
             started_ns: self.began.at_ns,

@@ -114,7 +114,7 @@ pub struct BudgetChange {
     pub shares: Option<UsedShares>,
 }
 
-/// CPU time that was taken until an instant.
+/// CPU time that was used until an instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsedTime {
     /// By kcollect's own process.
@@ -207,8 +207,8 @@ impl Governor {
         last.is_none_or(|(then_ns, _)| now_ns.saturating_sub(then_ns) >= DECISION_NS)
     }
 
-    /// Decides, if it is time; `used` is what was taken so far. The first call begins the watch:
-    /// what the start took does not count. Returns a change.
+    /// Decides, if it is time; `used` is the CPU time used so far. The first call starts the
+    /// measurement: what the start used does not count. Returns a change.
     pub fn decide(&mut self, now_ns: Nanos, used: UsedTime) -> Option<BudgetChange> {
         let Some((then_ns, before)) = self.last else {
             self.last = Some((now_ns, used));

@@ -32,7 +32,7 @@ const THREADS: f64 = 2.0;
 const MAX_WAITING: usize = 16;
 /// The time between two looks whether an experiment is still in use.
 const IN_USE_PERIOD: Duration = Duration::from_millis(500);
-/// After so long in use it is left as it is.
+/// An experiment that has been in use for this long is left as it is.
 const MAX_IN_USE: Duration = Duration::from_secs(3600);
 /// The longest that the end of the recording waits for a thread.
 const MAX_AT_THE_END: Duration = Duration::from_secs(1);

@@ -357,8 +357,8 @@ impl Router {
         });
     }
 
-    /// Writes what changed in the mappings of all processes, a part of it. Returns whether the rest
-    /// waits: each file that is mapped is opened, which takes longer than to map it.
+    /// Writes a part of what changed in the mappings of all processes. Returns whether the rest
+    /// waits: each mapped file is opened, which takes longer than mapping it.
     pub fn write_some_mappings(&mut self, tracker: &ProcessTracker, code: &mut LoadedCode) -> bool {
         let (mut left, mut result) = (MAX_MAPPINGS_AT_ONCE, Ok(()));
         for (instance, experiment) in &mut self.subexperiments {

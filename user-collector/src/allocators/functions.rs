@@ -8,7 +8,7 @@ use bpf_abi::layout::AllocatorFunction::{
 /// The longest name that is looked at, bytes.
 pub(super) const MAX_NAME_BYTES: usize = 64;
 
-/// The function by which glibc and musl start a program, which no other file has.
+/// The function with which glibc and musl start a program; no other file has it.
 pub(super) const STARTS_PROGRAMS: &[u8] = b"__libc_start_main";
 
 /// Functions of a C library that get memory from the kernel or give it back, with their system

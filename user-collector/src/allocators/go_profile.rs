@@ -129,7 +129,7 @@ pub struct GoBucket {
 /// A Go program's memory profile at an instant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GoProfile {
-    /// One of that many bytes is sampled in the mean. 0: the program keeps no profile.
+    /// Mean number of bytes per sampled byte. 0: the program keeps no profile.
     pub rate: u64,
     /// The buckets, the latest first.
     pub buckets: Vec<GoBucket>,

@@ -101,8 +101,8 @@ fn is_emulated(instruction: &Instruction) -> bool {
     }
 }
 
-/// Returns whether an instruction continues to the next one with the arguments in their registers and
-/// the stack pointer as it was.
+/// Whether the next instruction runs after this one with the arguments still in their registers and
+/// the stack pointer unchanged.
 fn leaves(instruction: &Instruction, arguments: &[[Register; 4]]) -> bool {
     // Those that write nothing but their first operand and flags.
     let known = matches!(

@@ -5,8 +5,8 @@
 //! as soon as a followed process maps it, at the lowest priority. What is left at the end is
 //! archived at normal priority.
 //!
-//! Files may lie on a server that does not answer: only this thread waits for that. When it is to
-//! stop, it does at the next megabyte, and the wait for it ends after a second.
+//! Files may be on a server that does not answer: only this thread waits for it. When the thread is
+//! told to stop, it stops at the next megabyte; the wait for it ends after a second.
 //!
 //! Limits: all copies together have at most [`MAX_ARCHIVE_BYTES`](super::MAX_ARCHIVE_BYTES), and at
 //! most half of what the file system would have free without them. What is left out is named, with

@@ -19,7 +19,7 @@ pub struct LeftOut {
 pub struct ArchiveStats {
     /// Load objects that were archived.
     pub objects: u64,
-    /// Load objects of which only the names were archived: the invoking user may not read them, or
+    /// Load objects that were archived with names only: the invoking user may not read them, or
     /// they are too large.
     pub names_only: u64,
     /// Source files that were archived.

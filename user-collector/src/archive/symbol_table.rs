@@ -128,7 +128,7 @@ impl FunctionTable {
         let Some(section) = elf.sections.of_kind(kind) else {
             return;
         };
-        // All names at once: they may share their ends. The last one may be missing its NUL, which is
+        // All names at once: they may share their ends. The last one may have no NUL, so one is
         // added.
         let base = self.names.len();
         let strings = elf

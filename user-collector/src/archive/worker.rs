@@ -201,9 +201,9 @@ impl ArchiveWorker {
         Ok((archived.text, debug))
     }
 
-    /// Archives an object by a link to the copy that another experiment in the directory has of it,
-    /// and returns whether there is one: of the same build, with its instructions, and made after
-    /// the file and its debug file were last changed.
+    /// Archives an object by linking to its copy in another experiment of the directory. Returns
+    /// whether there is such a copy: of the same build, with its instructions, and made after the
+    /// file and its debug file were last changed.
     fn is_linked(
         &self,
         name: &str,
@@ -279,8 +279,7 @@ fn changed(metadata: &Metadata) -> (i64, i64) {
     (metadata.ctime(), metadata.ctime_nsec())
 }
 
-/// Returns how many bytes all copies may have, if those so far have `spent_bytes` and `free_bytes`
-/// are left.
+/// Max bytes of all copies, if the copies so far have `spent_bytes` and `free_bytes` are left.
 fn archive_limit_bytes(spent_bytes: u64, free_bytes: u64) -> u64 {
     MAX_ARCHIVE_BYTES.min(spent_bytes.saturating_add(free_bytes) / 2)
 }

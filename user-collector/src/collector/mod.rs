@@ -53,7 +53,7 @@ const MAX_KEPT_ADDRESSES: usize = 10_000;
 /// Most bytes of mappings and functions that are written of one process: readers refuse a `map.xml`
 /// of more than twice this.
 const MAX_MAP_BYTES: u64 = 128 << 20;
-/// From that many on only functions are written in which stacks have a frame.
+/// Beyond this, only functions that have a frame in some stack are written.
 const MAX_UNUSED_MAP_BYTES: u64 = MAX_MAP_BYTES / 2;
 
 /// Most bytes of the event that ends a mapping or a function, whatever its time and its address.
@@ -275,7 +275,7 @@ impl Collector {
         result
     }
 
-    /// Writes where a load object of the process is, or that it is not any more.
+    /// Writes where a load object of the process is, or that it is no longer mapped.
     fn write_object(&mut self, event: &MapEvent) -> Result<()> {
         match event {
             MapEvent::Unmap { vaddr, .. } if self.left_out.remove(vaddr) => return Ok(()),
@@ -547,7 +547,7 @@ impl Collector {
         self.writer.allocated(&event)
     }
 
-    /// Returns the event of a thread at an address, as if nothing of it had changed.
+    /// An event of a thread at an address: a free, unless the caller changes the fields.
     fn heap_event(&mut self, thread: &ThreadStack<'_>, address: u64) -> Result<HeapEvent> {
         Ok(HeapEvent {
             cpu: thread.cpu,

@@ -500,7 +500,7 @@ impl<L: DescriptorLookup> Applied<'_, L> {
             return self.opened(name.as_bytes().to_vec());
         };
         let [first, second] = [first, second].map(|bytes| i32::from_ne_bytes(*bytes));
-        // The names have the inode, by which the other end is recognised in another process.
+        // The names have the inode, which identifies the other end in another process.
         for (number, is_call) in [(first, true), (second, false)] {
             self.descriptors.remove(number);
             let found = self.look.descriptor(number);

@@ -3,9 +3,9 @@
 //! One thread reads for all processes. It may have to wait: a jitdump, or what has the name of
 //! anonymous memory in a process's own mount namespace, may be a file whose server does not answer.
 //! (A page that the process has to supply itself, by `userfaultfd`, is an error at once: reads of
-//! `/proc/PID/mem` do not wait for it.) After [`MAX_READ_TIME`] reads for such a process stop.
-//! Another thread is started for the one that waits, which only the end of kcollect ends; at most
-//! [`MAX_BLOCKED_THREADS`] are.
+//! `/proc/PID/mem` do not wait for it.) After [`MAX_READ_TIME`], reads for such a process stop. The
+//! blocked thread stays until kcollect exits, and another thread is started instead, unless
+//! [`MAX_BLOCKED_THREADS`] are blocked.
 
 use std::fs::File;
 use std::io;

@@ -13,8 +13,8 @@ use super::memory_limit::{JitMemory, JitMemoryShare};
 pub const MAX_FUNCTIONS: usize = 1_000_000;
 /// Most bytes of the names of one process's functions.
 pub const MAX_NAMES_BYTES: usize = 128 << 20;
-/// Memory of a function in addition to its name, bytes: its place in a tree that may be half empty, and the
-/// reference counts of the name.
+/// Memory of a function in addition to its name, bytes: its place in a tree that may be half empty,
+/// and the reference counts of the name.
 const FUNCTION_OVERHEAD_BYTES: usize = 96;
 /// Largest function, bytes: gprofng reads sizes as signed 32-bit numbers.
 const MAX_FUNCTION_BYTES: u64 = (1 << 31) - 1;

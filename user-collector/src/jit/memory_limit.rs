@@ -24,8 +24,8 @@ impl JitMemory {
     }
 }
 
-/// Most bytes that are read in last rounds in addition to what each may read: some seconds, in which other
-/// processes wait, all together.
+/// Max bytes that are read in last rounds, of all processes together, in addition to what each may
+/// read: some seconds, in which other processes wait.
 const MAX_LAST_BYTES: u64 = 512 << 20;
 
 /// What is read of long files when their processes end: what runs is often named last. Clones count

@@ -152,7 +152,7 @@ impl ProcessDirs {
 }
 
 impl ProcessFiles {
-    /// Opens the directories of a process, of which the facts are known.
+    /// Opens the directories of a process whose facts are known.
     pub(super) fn open(proc: ProcDir, facts: &ProcessFacts) -> io::Result<ProcessFiles> {
         let (Some(users), Some(own_pid), Some(start_ticks)) =
             (facts.users, facts.ns_pids.last(), facts.start_ticks)

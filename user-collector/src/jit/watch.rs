@@ -2,13 +2,14 @@
 //!
 //! A round costs a `fstat` when nothing was written, and once a second a look-up of the path: the
 //! file may not be there yet, as the JVM writes its map only on request, or it may have been
-//! replaced. Where no anonymous memory is mapped for execution, no function can be in it, and only
-//! every tenth look-up is made: that it was mapped may have been lost. The JVM also writes its map
-//! anew in place. That is noticed by the file's size, or because the last bytes that were read have
-//! changed; then all of it is read again. Functions that are still the same do not change by that.
+//! replaced. While no anonymous memory is mapped for execution, the file can have no functions, and
+//! only every tenth look-up is made, since the event of the mapping may have been lost. The JVM
+//! also rewrites its map in place. That is noticed by the file's size, or because the last bytes
+//! that were read have changed; then the whole file is read again. Functions that are still the
+//! same stay.
 //!
-//! Where a process has a jitdump its perf map is not read: the dump has times, and both name the
-//! same functions.
+//! If a process has a jitdump its perf map is not read: the dump has times, and both name the same
+//! functions.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -180,7 +181,7 @@ impl JitWatch {
     }
 
     /// Notes that the process mapped a file for execution, from `start` to `end`. Returns the
-    /// functions that end by that.
+    /// functions that this ends.
     ///
     /// If the file is the process's jitdump, which is mapped only to announce it, the dump is read
     /// from now on. A dump with another process's number was inherited from that process: see
@@ -431,7 +432,7 @@ impl JitWatch {
         self.growing.is_some() || self.files.are_held()
     }
 
-    /// Returns why a file is not read, or not any further: the last reason, if there is one.
+    /// The last reason why a file is not read, or not read any further.
     #[must_use]
     pub fn refusal(&self) -> Option<&JitRefusal> {
         self.refusal.as_ref()

@@ -1,16 +1,16 @@
 //! The join of kernel records with user stacks, by thread and number of the return to user mode.
 //!
 //! All that a thread does in the kernel between two times in user mode has the same user stack. So
-//! each record of it has the number of the next return to user mode, and the stack comes once, with
-//! that number. It comes after the records if it is captured on the return. It comes before them if
-//! the number stands for a call site, and is then used for all records with that number. A thread
-//! may have several series of numbers, one for each [`StackSeries`].
+//! each record has the number of the next return to user mode, and the stack comes once, with that
+//! number. It comes after the records if it is captured on the return. It comes before them if the
+//! number stands for a call site, and is then used for all records with that number. A thread may
+//! have several series of numbers, one for each [`StackSeries`].
 //!
-//! A record may come after those with greater numbers, if it tells of something that began long
-//! before it. Its stack is kept for it ([`Join::keep`]).
+//! A record may come after records with greater numbers, if it describes something that began long
+//! before. Its stack is kept for it ([`Join::keep`]).
 //!
-//! A stack may be announced before it is known, because it has to be unwound first and the table
-//! for that is not ready. Records continue waiting for it, also when the thread has exited.
+//! A stack may be announced before it is known, because it has to be unwound first and the table is
+//! not ready. Records continue waiting for it, also when the thread has exited.
 //!
 //! Records whose return to user mode never comes, because the thread exits or recording stops, are
 //! returned without a user stack, and counted.

@@ -20,8 +20,8 @@ use crate::space::{MappedFile, Mapping};
 const PAGE_BYTES: u64 = 4096;
 /// Most pages of a mapping that are compared, at equal distances.
 const MAX_COMPARED_PAGES: u64 = 64;
-/// The part of the compared pages that has to be equal, as one of that many: programs patch some of
-/// their code.
+/// The part of the compared pages that has to be equal, as a fraction: programs patch some of their
+/// code.
 const EQUAL_PART: (u64, u64) = (7, 8);
 
 /// A range of a process's addresses, as `/proc/PID/maps` lists it.
@@ -67,8 +67,8 @@ pub fn copied_code(proc: &Path, pid: Pid, ranges: &[MappedRange]) -> Vec<CopiedC
     found.collect()
 }
 
-/// Returns the anonymous executable ranges that lie between two of the same file, each with a
-/// mapping of that.
+/// The anonymous executable ranges between two mappings of the same file, each with a mapping of
+/// that file.
 fn surrounded(ranges: &[MappedRange]) -> impl Iterator<Item = (&MappedRange, Mapping)> {
     let anonymous = ranges.iter().enumerate();
     let anonymous = anonymous.filter(|(_, range)| range.executable && range.file.is_none());

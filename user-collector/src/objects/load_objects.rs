@@ -101,7 +101,7 @@ pub struct UnwindTableCounts {
     pub built: u64,
     /// Tables from the cache on disk.
     pub cached: u64,
-    /// Files that could not be opened, or of which no table could be built.
+    /// Files that could not be opened, or whose tables could not be built.
     pub failed: u64,
     /// Bytes of machine code that the tables cover.
     pub text_bytes: u64,

@@ -1,11 +1,11 @@
-//! The file after a mapping.
+//! Opens the file of a mapping.
 //!
 //! A path is only the file's name when it was mapped. By now the file may be deleted, replaced by
 //! an update, or only be visible inside a container. So it is looked for in three ways, and the
 //! first that leads to the same file is used:
 //!
 //! 1. `/proc/PID/map_files/START-END`: the mapped file itself, whatever its name is now. It is
-//!    found by the exact addresses of the present mapping, which may have been split or joined
+//!    found by the exact addresses of the current mapping, which may have been split or joined
 //!    since.
 //! 2. The path under `/proc/PID/root`, for a process in a container, or one whose `map_files` may
 //!    not be read.
@@ -59,7 +59,7 @@ pub enum FoundBy {
     Path,
 }
 
-/// The file after a mapping.
+/// The file of a mapping.
 #[derive(Debug)]
 pub struct OpenedFile {
     /// Open for reading.
@@ -97,7 +97,7 @@ pub enum OpenError {
         path: PathBuf,
     },
 
-    /// A file with the same path, of which it is not known whether it is the same.
+    /// A file with the same path. It is not known whether it is the mapped file.
     #[error("{}: the kernel reported nothing of the mapped file to identify it by", path.display())]
     Unknown {
         /// Its path when it was mapped.
@@ -175,7 +175,7 @@ impl OpenError {
     }
 }
 
-/// Opens the file after a mapping of a process. `proc` is where procfs is mounted: `/proc`.
+/// Opens the file of a process's mapping. `proc` is where procfs is mounted: `/proc`.
 ///
 /// Reads only what is needed to find the file's build id. The device of [`MappedFile::identity`] is
 /// `st_dev`'s (`makedev`); the generation is not compared.

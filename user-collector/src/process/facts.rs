@@ -108,8 +108,8 @@ impl ProcessFacts {
         self.started_ns().is_some_and(|started| started > at_ns)
     }
 
-    /// Returns when the process started, by CLOCK_MONOTONIC. The kernel reports starts by another
-    /// clock, which is compared now, and in hundredths of a second.
+    /// When the process started, by CLOCK_MONOTONIC. The kernel reports starts by another clock, in
+    /// hundredths of a second; the two clocks are compared now.
     #[must_use]
     pub fn started_ns(&self) -> Option<Nanos> {
         const TICK_NS: Nanos = Nanos::from_millis(10);

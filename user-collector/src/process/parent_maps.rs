@@ -60,8 +60,8 @@ impl ParentMap {
     }
 }
 
-/// Returns the maps that a child has from a process which forks it now, and of which the maps that
-/// it was forked with itself are `known`, the oldest first.
+/// The maps that a child inherits from a process which forks it now, the oldest first. `known` are
+/// the maps that the parent inherited itself.
 #[must_use]
 pub fn maps_at_fork(parent: Pid, known: Option<&[ParentMap]>) -> Vec<ParentMap> {
     let mut maps = known.map_or_else(|| maps_of_ancestors(parent), <[ParentMap]>::to_vec);

@@ -1,7 +1,7 @@
 //! A process's directory in `/proc`, held open.
 //!
-//! All that is read through it is of one process. Once that has exited and was waited for, reading
-//! fails, whichever process has its number by then.
+//! All that is read through it belongs to the same process. Once that has exited and was waited
+//! for, reading fails, even if another process has its number by then.
 //!
 //! A process continues when its first thread, the leader, has exited and others have not. The
 //! leader stays as a zombie, which has neither memory nor files: in `/proc/PID`, `maps`, `environ`
@@ -114,7 +114,7 @@ impl ProcDir {
         open_file(self.or(&of), name)
     }
 
-    /// Returns the beginning of a file, `most` bytes of it, and whether there is more. What was
+    /// Reads the first `most` bytes of a file. Returns them and whether there is more. What was
     /// read before an error is returned.
     pub(crate) fn read(&self, name: &str, most: usize) -> io::Result<(Vec<u8>, bool)> {
         read_head(self.file(name)?, most)

@@ -28,7 +28,7 @@ pub struct TrackedProcess {
     pub first: Option<FirstRecord>,
     /// When its last thread exited, nanoseconds.
     pub exited_ns: Option<Nanos>,
-    /// What is known by the exit of its last thread so far.
+    /// What is known from the exit of the last thread that has exited so far.
     pub at_exit: Option<ExitFacts>,
 }
 

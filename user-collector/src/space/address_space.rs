@@ -245,8 +245,8 @@ impl AddressSpaces {
         self.by_pid.entry(pid).or_default().map(at_ns, mapping);
     }
 
-    /// Notes that anonymous memory of `pid` has the code of a file: it counts as a mapping of that,
-    /// from the last change on, which as a rule is the one that made it.
+    /// Notes that anonymous memory of `pid` has the code of a file: it counts as a mapping of that
+    /// file from the last change on, which usually is the change that created it.
     pub fn copied(&mut self, pid: Pid, mapping: Mapping) {
         let Some(space) = self.by_pid.get_mut(&pid) else {
             return;

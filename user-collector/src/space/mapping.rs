@@ -186,7 +186,7 @@ mod tests {
         let ended = mappings.map(mapping("b", 3, 5));
         assert_eq!(ended, [mapping("a", 1, 9)]);
         assert_eq!(drawing(&mappings, 11), ".aabbaaaa..");
-        // What lies after is still where it was in its file.
+        // The part after it is still where it was in its file.
         let after = mappings.find(6).map(|mapping| mapping.file_offset(6));
         assert_eq!(after, Some(5));
         let ended = mappings.map(mapping("c", 4, 11));

@@ -25,7 +25,7 @@ pub enum InputEvent {
         /// The path of the program that it executes, bytes; none where no process is followed, and
         /// of the kernel's own.
         executable: Option<Vec<u8>>,
-        /// What it has mapped for execution; nothing where no process is followed.
+        /// What it has mapped for execution; empty if no process is followed.
         mappings: Vec<Mapping>,
     },
     /// The mappings of a process, read again.

@@ -13,7 +13,8 @@ use super::totals::Totals;
 /// The instant at which one experiment of a recording ends and the next one begins.
 #[derive(Clone, Debug)]
 pub struct Rotation {
-    /// That instant, CLOCK_MONOTONIC nanoseconds. The event comes after all of that instant.
+    /// That instant, CLOCK_MONOTONIC nanoseconds. The event comes after all other events of that
+    /// instant.
     pub at_ns: Nanos,
     /// Whether recording was on.
     pub recording: bool,

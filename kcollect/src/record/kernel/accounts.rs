@@ -23,7 +23,7 @@ use crate::record::activity::TypedHeader;
 
 /// Number of process rows at which the smaller half is merged, without a limit (`-L`).
 const MAX_PROCESS_ROWS: usize = 16_384;
-/// With a limit, one row is kept for that many bytes of it: four times what a row takes in
+/// With a limit, one row is kept per this many bytes of the limit: four times what a row takes in
 /// `kcollect.json`.
 const LIMIT_OF_ROW_BYTES: u64 = 4 << 10;
 /// The least number of process rows at which the smaller half is merged, however low the limit is.

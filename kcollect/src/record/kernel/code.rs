@@ -21,7 +21,7 @@ use super::kcore::Kcore;
 use super::symbols::{Object, Symbols, SymbolsError};
 use crate::plan::Archive;
 
-/// The number of the kernel's functions by which its build is recognised.
+/// Number of the kernel's functions that identify its build.
 const PLACES: usize = 32;
 /// The pause after the image of the BPF programs was written, as a multiple of the time that took.
 const PROGRAMS_PAUSE: u64 = 50;

@@ -79,7 +79,7 @@ pub struct OffCpu {
     pub ticks: [Ticks; Microstate::PER_THREAD],
     /// The kernel stack at the switch.
     pub stack: KernelStack,
-    /// Its parts, of which either may be without a tick.
+    /// Its two parts. Either may be without a tick.
     pub parts: [ThreadActivity; 2],
 }
 

@@ -10,7 +10,7 @@ use user_collector::process::ProcessInstance;
 use super::accounts::Accounts;
 use super::times::{OnCpuTicks, Times};
 
-/// The usage records of processes, each of which has no smaller time than the one before.
+/// The usage records of processes. A process's times never decrease from record to record.
 #[derive(Debug)]
 pub struct ProcessUsage {
     start_ns: Nanos,

@@ -171,9 +171,9 @@ impl UserSpace {
         self.allocators.exited(pid);
     }
 
-    /// Closes the experiments of processes of which no record can come any more, and drops their
-    /// state: they exited before `known_ns`, an instant until which all records are applied.
-    /// `lives` returns whether a process with a number has threads.
+    /// Closes the experiments of processes that can have no more records, and drops their state:
+    /// they exited before `known_ns`, and all records until that instant have been applied. `lives`
+    /// returns whether a process with a number has threads.
     pub fn evict(
         &mut self,
         router: &mut Router,

@@ -177,7 +177,7 @@ mod tests {
         );
         assert_eq!(unmapped.evict(Pid(7)).len(), 1);
         assert!(unmapped.take_asked().is_empty());
-        // Another process of that number, or another program.
+        // Another process with that number, or another program.
         assert!(unmapped.wait(at, slot, copy_of(Pid(7))).is_none());
         assert_eq!(unmapped.close().len(), 1);
     }

@@ -187,8 +187,8 @@ impl ProcessBudget {
     }
 
     /// Checks how much the probes of a process were used by now, and how much CPU time the process
-    /// has used. The probes may take `share` of the process's own part of that time. Returns whether
-    /// the budget is used up, at a level.
+    /// has used. The probes may take `share` of the process's own part of that time. Returns
+    /// whether the budget is used up, at a level.
     pub(super) fn look(
         &mut self,
         level: TraceLevel,
@@ -232,9 +232,9 @@ mod tests {
     /// An allocation takes 600 ns, a free 400.
     const COSTS: ProbeCosts = ProbeCosts([600.0, 400.0, 20_000.0, 20_000.0]);
 
-    /// Checks a process once in 100 ms of its CPU time, of which its probes may take 2 %. A digit is
-    /// how many thousand blocks it allocates and frees in that time, `a` how many it only allocates.
-    /// Returns what is traced after each check: Blocks, Allocations, Growth.
+    /// Checks a process once in 100 ms of its CPU time, of which its probes may take 2 %. A digit
+    /// is how many thousand blocks it allocates and frees in that time, `a` how many it only
+    /// allocates. Returns what is traced after each check: Blocks, Allocations, Growth.
     fn drawing(thousands: &str) -> String {
         let mut budget = ProcessBudget::new(Nanos::from_millis(7), Nanos::ZERO);
         let (mut used, mut cpu_ns) = (ProbeUse::default(), Nanos::from_millis(7));
@@ -328,8 +328,8 @@ mod tests {
         assert_eq!(drawing(&again), "B".repeat(18));
     }
 
-    /// When the next check is due, in milliseconds, after checks at these times. With each, how many
-    /// thousand blocks a process on a CPU has allocated since the previous check.
+    /// When the next check is due, in milliseconds, after checks at these times. With each, how
+    /// many thousand blocks a process on a CPU has allocated since the previous check.
     fn looks(looks: &[(u64, u64)]) -> Vec<u64> {
         let mut budget = ProcessBudget::new(Nanos::ZERO, Nanos::ZERO);
         let mut used = ProbeUse::default();

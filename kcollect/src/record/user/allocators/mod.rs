@@ -279,8 +279,8 @@ impl UserSpace {
     }
 
     /// Probes the load before it executes its program: the program and the libraries of kcollect
-    /// itself, since the load will most likely map the same C library. The kernel inserts the probes
-    /// wherever the process maps these files later.
+    /// itself, since the load will most likely map the same C library. The kernel inserts the
+    /// probes wherever the process maps these files later.
     pub fn probe_load(
         &mut self,
         programs: &Programs,
