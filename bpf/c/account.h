@@ -104,8 +104,7 @@ static inline void account_switch_out(struct account *account, __u64 now_ns, __u
 			       run_delay);
 }
 
-/* Returns the open off-CPU interval as if it ended `now_ns`; `run_delay` includes the present
- * wait. */
+/* The open off-CPU interval as if it ended at `now_ns`; `run_delay` includes the current wait. */
 static inline struct off_cpu account_off_cpu(const struct account *account, __u64 now_ns,
 					     __u64 run_delay)
 {

@@ -23,11 +23,12 @@
  * steps would add up.
  *
  * A boundary belongs to the thread on whose time it passed, by the scheduler's clock: each context
- * switch counts those that have passed by then. Some are left to it by the timer's interrupt. A
- * thread that is woken and preempts another one has the CPU's time from its wake-up on, though it
- * runs only when the interrupt that woke it has ended; that takes microseconds, and in a virtual
- * machine as long as some threads run. If those boundaries were the preempted thread's, a thread
- * that blocks often would miss a third of its ticks on a CPU next to one that never blocks.
+ * switch counts the boundaries that have passed by then. The timer's interrupt leaves some of them
+ * to the switch. A thread that is woken and preempts another one has the CPU's time from its
+ * wake-up on, though it runs only when the interrupt that woke it has ended. That takes
+ * microseconds, and in a virtual machine as long as some threads run. If these boundaries went to
+ * the preempted thread, a thread that blocks often and shares its CPU with a thread that never
+ * blocks would miss a third of its ticks.
  */
 #ifndef KCOLLECT_GRID_H
 #define KCOLLECT_GRID_H

@@ -215,7 +215,7 @@ static __always_inline bool keep_block(struct task_struct *task, __u64 address)
 	struct block block = {.address = address, .pid = task->tgid};
 	__u8 kept = 1;
 
-	/* One that is there already was freed, and that was missed. */
+	/* A block that is already there was freed, and its free was missed. */
 	return !bpf_map_update_elem(&kc_blocks, &block, &kept, 0);
 }
 

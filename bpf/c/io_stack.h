@@ -279,8 +279,8 @@ static __always_inline __u64 hash_frames(struct user_scratch *out)
 	return frames.hash;
 }
 
-/* Unwinds or copies the stack, and keeps what distinguishes it from others. Returns whether it is
- * the last one of this call site all the same. */
+/* Unwinds or copies the stack, and keeps what distinguishes it from others. Returns whether it
+ * turns out to be the same as the last one of this call site. */
 static __always_inline bool capture_at_call_site(struct user_scratch *out,
 						 struct io_stack_scratch *scratch,
 						 struct task_struct *task,

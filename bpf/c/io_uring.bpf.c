@@ -346,8 +346,8 @@ struct overflow {
 #define MAX_AFTER_LAST 64
 #define MAX_FROM_FIRST 256
 
-/* Compares a request that has completed with a completion. If others have the same user data and
- * the same result, they have completed too, so none of them is taken for one that has not. */
+/* Compares a request that has completed with a completion. Other requests with the same user data
+ * and result have completed too, so a request that has not completed is never matched. */
 static __always_inline bool is_completed_by(const struct io_kiocb *request,
 					    const struct io_cqe *completed)
 {

@@ -213,7 +213,7 @@ static __always_inline __u32 mapping_sequence(struct mapped_code *code)
 	return code->sequence - 1;
 }
 
-/* find_code() without a look at writers. */
+/* find_code() without checking for writers. */
 static __always_inline int read_code(struct mapped_code *code, __u64 mm)
 {
 	__u64 file, flags;

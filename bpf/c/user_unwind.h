@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The unwind of a user stack: frame by frame, of the thread that runs and of one that does not.
+ * The unwind of a user stack, frame by frame: of the current task, or of a task that does not run.
  * Global functions are in user_unwind.bpf.c: the verifier checks each of them once.
  */
 #ifndef KCOLLECT_USER_UNWIND_H

@@ -90,9 +90,9 @@ impl Programs {
         Ok(rotation)
     }
 
-    /// Returns what threads did until the rotation that [`Programs::end_experiment`] made, as
-    /// [`Programs::close_threads`]; of threads that were switched since it is in the rings. All
-    /// these records have the instant of the rotation as their time.
+    /// Returns what threads did until the rotation of [`Programs::end_experiment`], as
+    /// [`Programs::close_threads`] does. The records of threads that were switched since then are
+    /// in the rings. All these records have the instant of the rotation as their time.
     ///
     /// # Errors
     /// As [`Programs::close_threads`], and when a counter can't be enabled.

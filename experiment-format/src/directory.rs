@@ -44,8 +44,7 @@ pub(crate) use series::{PACKED, note_use};
 pub use sibling::Build;
 pub use state::DirectoryState;
 
-/// What names begin with of files and directories that are not complete yet. No reader looks at
-/// them.
+/// Prefix of the names of files and directories that are not complete yet. Readers ignore them.
 pub(crate) const INCOMPLETE: &str = ".incomplete";
 /// The temporary name of files of [`ExperimentDir::for_archiver`].
 const INCOMPLETE_COPY: &str = ".incomplete-copy";
@@ -317,7 +316,7 @@ impl ExperimentDir {
         }
     }
 
-    /// Removes its content, but for what is called as one of `kept`. Follows no link.
+    /// Removes its content, except entries named in `kept`. Follows no link.
     pub(crate) fn remove_all_but(&self, kept: &[&str]) -> Result<()> {
         remove_content(self.fd.as_fd(), kept, 0)
             .map_err(|errno| Error::io("remove files of", &self.path, errno))

@@ -385,8 +385,7 @@ impl<B: ElfBytes> ElfFile<B> {
         }
     }
 
-    /// Reads the content of a section that is not compressed; nothing of one that is, or of one
-    /// without bits.
+    /// Reads the content of a section; None if it is compressed or has no bits.
     ///
     /// # Errors
     /// It is too large, or outside the file.

@@ -33,8 +33,8 @@ const MAX_ENTRIES: u64 = 1 << 20;
 /// The longest path of one: the experiment, the subexperiment, the file, each of 255 bytes.
 const MAX_PATH_BYTES: u64 = 3 * 256;
 
-/// Returns the file that the experiment at `path` is packed into: itself, or the one in its
-/// directory. None of one that is not packed.
+/// The file that the experiment at `path` is packed into: `path` itself, or the file in its
+/// directory. None if it is not packed.
 #[must_use]
 pub fn packed_file(path: &Path) -> Option<PathBuf> {
     let file = if is_packed(path) && !path.is_dir() {

@@ -135,7 +135,7 @@ impl StackInterner {
     ///
     /// If the stack is new, calls `write` with whole packets, in the order in which they have to be
     /// written. A word that the format uses as a mark (−1, −2, −3) is no address: the stack is cut
-    /// there, as one that could not be unwound.
+    /// there, as if it could not be unwound further.
     ///
     /// # Errors
     ///
@@ -330,7 +330,7 @@ mod tests {
         assert_eq!(rewritten.len(), written.len());
         let (same, nothing) = intern(&mut interner, &deep(0), StackEnd::Complete);
         assert_eq!((same, nothing.len()), (again, 0));
-        // Not at the expense of one that holds little.
+        // Not at the expense of an interner that holds little.
         let mut modest = StackInterner::default();
         intern(&mut modest, &deep(0), StackEnd::Complete);
         modest.evict_beyond(0);

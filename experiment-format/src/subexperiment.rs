@@ -259,7 +259,7 @@ impl SubexperimentWriter {
         self.files().iter().map(|part| part.waiting.len()).sum()
     }
 
-    /// Returns the number of bytes in its files, and of those that wait.
+    /// Number of bytes in its files, and of bytes that wait to be written.
     pub fn bytes_written(&self) -> u64 {
         let files: u64 = self.files().iter().map(|part| part.len).sum();
         files + self.buffered() as u64

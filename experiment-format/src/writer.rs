@@ -332,7 +332,7 @@ fn block_file(dir: &ExperimentDir, name: &str) -> Result<BlockFile> {
     ))
 }
 
-/// Returns what is in `slot`, and makes it first if the slot is empty.
+/// Returns the value in `slot`; makes it first if the slot is empty.
 fn lazily<T>(slot: &mut Option<T>, make: impl FnOnce() -> Result<T>) -> Result<&mut T> {
     let value = match slot.take() {
         Some(value) => value,

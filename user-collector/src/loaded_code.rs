@@ -57,14 +57,14 @@ impl LoadedCode {
         }
     }
 
-    /// Returns what came of archiving; none where nothing was to be archived.
+    /// The result of archiving; None if nothing was to be archived.
     #[must_use]
     pub fn archived(&self) -> Option<&ArchiveStats> {
         self.objects.archive_stats()
     }
 }
 
-/// How far the archiver is: load objects archived, all of them, and files left to be read.
+/// The archiver's progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArchiveProgress {
     /// Load objects archived.

@@ -103,7 +103,7 @@ struct unwind_scan {
 	__u32 leads_back;
 };
 
-/* Begins a stack, of a thread whose own one is there. */
+/* Begins a stack of a thread whose own stack is from `own_start` to `own_end`. */
 static __always_inline void unwind_begin_stack(struct unwind_scan *scan, __u64 own_start,
 					       __u64 own_end)
 {

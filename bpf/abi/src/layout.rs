@@ -71,8 +71,8 @@ pub const IO_CALLS: usize = 512;
 /// Number of tables of traced calls, a power of two: one per [`CallTable`], and an empty one.
 pub const CALL_TABLES: usize = 4;
 
-/// Of an operation of `io_uring`, in the place of a descriptor: the first number of the files that
-/// the program has registered, and have no descriptor.
+/// In place of the descriptor of an `io_uring` operation: the first number of the files that the
+/// program has registered and that have no descriptor.
 pub const FIRST_REGISTERED_FILE: i32 = 0x4000_0000;
 
 /// The second argument of an operation of `io_uring` whose result says among which registered files
@@ -487,7 +487,7 @@ impl ProbeUse {
         self.with(other, u64::wrapping_add)
     }
 
-    /// Returns what was used since another one.
+    /// Subtracts an earlier state.
     #[must_use]
     pub fn since(self, before: ProbeUse) -> ProbeUse {
         self.with(before, u64::saturating_sub)
@@ -638,7 +638,7 @@ impl CpuStats {
         }
     }
 
-    /// Returns what a CPU has counted, without its clock and its grid, which are gone.
+    /// What an offline CPU has counted, without its clock and its grid.
     #[must_use]
     pub fn without_clock(self) -> CpuStats {
         CpuStats {

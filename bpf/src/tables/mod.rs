@@ -297,8 +297,8 @@ impl UnwindTables<'_> {
         }
     }
 
-    /// Ends the capture of user stacks of a process until its next exec: it is not followed.
-    /// Without space they are captured, and thrown away.
+    /// Ends the capture of user stacks of a process that is not followed, until its next exec. If
+    /// the map is full, they are captured and dropped.
     ///
     /// # Errors
     /// [`Error::Step`] when the kernel has no memory for it.

@@ -18,7 +18,7 @@ use crate::skeleton::KcollectMaps;
 /// A table that was placed, to be read as long as it is not removed.
 #[derive(Clone, Debug)]
 pub struct PlacedTable {
-    /// Its number, by which it is removed, and published for files.
+    /// Its number, used to remove it and to publish it for files.
     pub id: TableId,
     /// By rising number.
     pub(super) pages: Vec<(u32, Arc<Chunk>, Range<u32>)>,

@@ -19,7 +19,7 @@ pub(crate) struct PlainCopy {
     pub(crate) name: CString,
     /// The name of a compressed one.
     pub(crate) compressed: String,
-    /// Whether it is there compressed too.
+    /// Whether there is a compressed copy too.
     pub(crate) is_double: bool,
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn plain_copies(archives: BorrowedFd<'_>) -> Vec<PlainCopy> {
     names.iter().filter_map(copy).collect()
 }
 
-/// Removes the copies that are there compressed too.
+/// Removes the uncompressed copies that also have a compressed one.
 pub(super) fn remove_doubles(archives: BorrowedFd<'_>) {
     for copy in plain_copies(archives) {
         if copy.is_double {

@@ -28,7 +28,8 @@ use crate::error::Error;
 /// The name of the file into which an experiment's directory is packed but for its `archives/`.
 pub(crate) const PACKED: &str = "kcollect.tar.zst";
 const LOG: &str = "log.xml";
-/// What the plan in the log of an experiment says that is to be packed once it is complete.
+/// The part of the plan, in the log of an experiment, that says that complete experiments are
+/// packed.
 pub const TO_BE_PACKED: &str = "complete ones are packed in their directories";
 /// The bytes of a log in which the plan is, with the definitions of the data before it.
 const MAX_BEGINNING_BYTES: u64 = 64 << 10;

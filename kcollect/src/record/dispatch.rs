@@ -63,8 +63,8 @@ pub struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Returns a dispatcher to experiments that are there already. If no process can be followed,
-    /// `say` is called with the reason.
+    /// A dispatcher to existing experiments. If no process can be followed, `say` is called with
+    /// the reason.
     #[must_use]
     pub fn new(mut router: Router, plan: &Plan, mut say: impl FnMut(&str)) -> Dispatcher {
         let mut user = user_space(plan.follow.clone(), sampling(plan), &mut say);
@@ -477,7 +477,7 @@ impl Dispatcher {
         }
     }
 
-    /// Returns what came of archiving the files of followed processes; none where none were to be.
+    /// The result of archiving the files of followed processes; None if nothing was to be archived.
     #[must_use]
     pub fn archived(&self) -> Option<&ArchiveStats> {
         self.user.as_ref()?.code.archived()

@@ -117,7 +117,7 @@ impl Packer {
         })
     }
 
-    /// Packs and compresses what is to be of the complete experiments, the oldest first. When too
+    /// Queues the complete experiments that need packing or compressing, the oldest first. When too
     /// many wait, the rest has to be added later.
     pub(super) fn add(&mut self, older_experiments: Vec<OlderExperiment>) {
         let is_to_be_packed = |older: &OlderExperiment| older.is_to_be_packed;

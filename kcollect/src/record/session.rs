@@ -100,7 +100,7 @@ pub(super) struct Session<'a> {
     pub(super) next_sample_ns: Option<Nanos>,
     pub(super) wall_clock: WallClock,
     pub(super) stopped: bool,
-    /// When data stopped for good, nanoseconds of CLOCK_MONOTONIC.
+    /// When recording stopped for good, nanoseconds of CLOCK_MONOTONIC.
     pub(super) stopped_ns: Option<Nanos>,
     pub(super) said_closing: bool,
     /// What is wrong with the recording, and has been reported.

@@ -365,7 +365,7 @@ impl Subexperiment {
         functions.and(self.write_last_code(&mapped))
     }
 
-    /// Writes the machine code that is left to be read when the recording ends.
+    /// Reads and writes the rest of the machine code when the recording ends.
     ///
     /// # Errors
     /// When it can't be written.

@@ -22,7 +22,7 @@ const GROWTH: [(&[u8], AllocatorFunction, libc::c_long); 6] = [
     (b"brk", Break, libc::SYS_brk),
 ];
 
-/// Returns what a function of this name is, with its system call, if that changes the memory of the
+/// The kind of a function with this name, and its system call, if that changes the memory of the
 /// process.
 pub(super) fn growth_function_of(name: &[u8]) -> Option<(AllocatorFunction, u32)> {
     let mut names = GROWTH.iter();
@@ -109,7 +109,7 @@ const OPERATORS: [(&[u8], AllocatorFunction); 18] = [
     (b"_ZdaPvmSt11align_val_t", Free),
 ];
 
-/// Returns what a function of this name does, if it is one of an allocator.
+/// What a function with this name does, if it is an allocator's.
 pub(super) fn function_of(name: &[u8]) -> Option<Named> {
     let found = |names: &[(&[u8], AllocatorFunction)], name: &[u8]| {
         let mut names = names.iter();

@@ -141,14 +141,14 @@ pub enum GoProfileError {
     /// Memory of the process can't be read.
     #[error("its memory can't be read")]
     Unreadable,
-    /// What is there has another form.
+    /// Its layout is unknown.
     #[error("its memory profile has an unknown form")]
     UnknownForm,
 }
 
 impl GoProfile {
     /// Reads the profile of a process. `read` fills a slice with its memory from an address on, and
-    /// returns whether that is there.
+    /// returns whether that memory is mapped.
     ///
     /// # Errors
     /// See [`GoProfileError`].
@@ -244,8 +244,8 @@ impl GoBlocks {
             .collect()
     }
 
-    /// Returns what has changed since the last profile, each with its stack. Of the first profile
-    /// of a program that ran before, these are the blocks that are not freed.
+    /// The changes since the last profile, each with its stack. For the first profile of a program
+    /// that ran before the recording, these are the blocks that are not freed.
     pub fn apply(&mut self, profile: GoProfile, at_ns: Nanos) -> Vec<(Box<[u64]>, BlockChange)> {
         let mut changes = Vec::new();
         for bucket in profile.buckets {

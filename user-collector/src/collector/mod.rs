@@ -42,8 +42,8 @@ use written_maps::WrittenMaps;
 const FLUSH_BYTES: usize = 64 << 10;
 /// Age at which buffered data are written.
 const FLUSH_AFTER_NS: Nanos = Nanos::from_secs(5);
-/// Most mappings that are written of one process, about 12 MB: as many as one can have at a time
-/// (vm.max_map_count).
+/// Max number of a process's mappings that are written, about 12 MB: as many as a process can have
+/// at a time (vm.max_map_count).
 const MAX_SEGMENTS: u64 = 65_536;
 /// Most events of mappings that are kept of one process for later stacks, about 250 KB. Of one that
 /// has more, all are written.
@@ -107,7 +107,7 @@ pub struct Collector {
     segments_seen: u64,
     /// Which of them are written: those in which stacks have a frame.
     written: WrittenMaps,
-    /// First addresses of those that would be, but for a limit of bytes.
+    /// First addresses of those that were left out because of the limit of bytes.
     left_out: HashSet<u64>,
     /// How many were written that have not ended.
     segments_to_end: u64,
@@ -674,7 +674,7 @@ impl Collector {
         self.writer.close(founder, at_ns)
     }
 
-    /// Returns a time of the events' clock as one of the experiment, which counts from its start.
+    /// Converts a time of the events' clock to the experiment's time, which counts from its start.
     fn relative_ns(&self, time_ns: Nanos) -> Nanos {
         time_ns.saturating_sub(self.start_ns)
     }

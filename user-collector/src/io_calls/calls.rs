@@ -390,8 +390,8 @@ pub fn call_of(number: u32, table: CallTable) -> Option<&'static Call> {
     BY_NUMBER[index_of(number.into(), table)?]
 }
 
-/// Returns what the BPF programs trace, by number, one table after the other: calls that do I/O
-/// (`io`), and those that change memory (`memory`). Empty without both.
+/// What the BPF programs trace, by number, one table after the other: calls that do I/O (`io`), and
+/// calls that change memory (`memory`). Empty without both.
 #[must_use]
 pub fn traced_calls(io: bool, memory: bool) -> Vec<TracedCall> {
     if !io && !memory {

@@ -270,8 +270,8 @@ impl<L: DescriptorLookup> Applied<'_, L> {
         self.call.arguments[number] as i32
     }
 
-    /// Returns the descriptor, or the number of the registered file, that the call opened; a
-    /// negative number of one that failed.
+    /// The descriptor, or the number of the registered file, that the call opened; negative if the
+    /// call failed.
     fn result(&self) -> i32 {
         let result = i32::try_from(self.call.result).unwrap_or(-1);
         let slot = if result >= 0 { self.slot() } else { 0 };

@@ -285,7 +285,7 @@ impl JitDump {
     }
 }
 
-/// Returns what the bytes begin with; zeros where they are too few.
+/// Reads a structure from the first bytes; zeros if there are too few.
 fn prefix<T: FromBytes>(bytes: &[u8]) -> T {
     T::read_from_prefix(bytes).map_or_else(|_| T::new_zeroed(), |(value, _)| value)
 }

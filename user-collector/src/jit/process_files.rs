@@ -35,7 +35,7 @@ const SECOND_NS: i64 = 1_000_000_000;
 /// Largest age of a file before its process's start: clocks are set, and both times are rounded.
 const CLOCK_SLACK_NS: i64 = 2 * SECOND_NS;
 
-/// Why a file is not read, or not any further.
+/// Why a file is not read, or not read any further.
 #[derive(Debug, thiserror::Error)]
 pub enum JitRefusal {
     /// An error of the system.

@@ -67,8 +67,8 @@ pub struct Join<W, S> {
 struct Returns<W, S> {
     series: u8,
     id: u64,
-    /// In the order of their numbers. There is one, but for those that are kept, or whose announced
-    /// stack is not known yet.
+    /// In the order of their numbers. Usually one; more if some are kept, or their announced stack
+    /// is not known yet.
     pending: Vec<(u32, PendingReturn<W, S>)>,
 }
 
@@ -299,7 +299,7 @@ impl<W, S> Join<W, S> {
         self.counts = JoinCounts::default();
     }
 
-    /// Returns what became of all ticks so far; those that still wait count as missing.
+    /// What became of all ticks so far; ticks that still wait count as missing.
     #[must_use]
     pub fn counts(&self) -> JoinCounts {
         let waiting = self.all().flat_map(|pending| &pending.waiting);

@@ -92,9 +92,9 @@ pub struct BuiltTable {
     pub id: ObjectId,
     /// Its table, or why it has no table.
     pub info: Result<UnwindInfo, TableBuildError>,
-    /// The rules that are new since the last result, in the order of their numbers. The rules of
-    /// all results, one after the other, are [`UnwindRules::as_slice`], from number 0 on. They have
-    /// to be kept also if there is no table.
+    /// The rules that are new since the last result, in the order of their numbers. Concatenated,
+    /// the rules of all results are [`UnwindRules::as_slice`], from number 0 on. They have to be
+    /// kept even if there is no table.
     pub new_rules: Vec<UnwindRule>,
     /// The time that it took.
     pub took: Duration,

@@ -4,8 +4,8 @@
 //! are applied. The record of its exit has the inode of its control group's directory. The kernel
 //! opens a directory by its inode, and has its path.
 //!
-//! What was found holds for good, also when the group is gone. A group that ended before it was
-//! looked for stays unknown, and so does one of a hierarchy that is mounted at an unusual place.
+//! A path that was found stays valid, also when the group is gone. A group that ended before it was
+//! looked up stays unknown, and so does a group of a hierarchy that is mounted at an unusual place.
 
 use std::fs::{self, File};
 use std::io;

@@ -18,8 +18,8 @@ pub struct TrackedProcess {
     pub chosen: bool,
     /// It was on a CPU at a tick.
     pub ticked: bool,
-    /// When it was forked, nanoseconds; none once it has executed a program, and of those that ran
-    /// before the recording.
+    /// When it was forked, nanoseconds. None once it has executed a program, and for processes that
+    /// ran before the recording.
     pub forked_ns: Option<Nanos>,
     /// The perf maps of the processes that it was forked from, the oldest first; none if its fork
     /// was not seen.

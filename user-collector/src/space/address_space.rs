@@ -439,7 +439,7 @@ mod tests {
         };
         assert!(turns(false, true) < 200);
         assert_eq!(turns(true, true), 2 * 1000 - 1);
-        // Without a record of them they are no changes, but for the last.
+        // Without a record of them they are no changes, except the last one.
         assert_eq!((turns(false, false), turns(true, false)), (1, 1));
     }
 

@@ -158,8 +158,8 @@ impl OffCpuRecord {
 pub struct CgroupNumber {
     /// The hierarchy, as in `/proc/PID/cgroup`: 0 is version 2.
     pub hierarchy: u32,
-    /// The inode of its directory; 0 if that was not read: of a kernel thread, and of one of a
-    /// living process that is not the leading one.
+    /// The inode of its directory. 0 if it was not read: for a kernel thread, and for a thread
+    /// other than the leader while the process lives.
     pub inode: u64,
 }
 
@@ -301,10 +301,10 @@ pub struct IoCallRecord {
     pub call: u32,
     /// Which numbers that is one of.
     pub table: CallTable,
-    /// Of which call site of the thread its user stack is, from 1 to
-    /// [`IO_CALL_SITES`](crate::layout::IO_CALL_SITES): the stacks of each are numbered by
-    /// themselves. [`ALLOCATION_CALL_SITE`](crate::layout::ALLOCATION_CALL_SITE) if a function of
-    /// the call's name was probed.
+    /// The call site of the thread that its user stack belongs to, from 1 to
+    /// [`IO_CALL_SITES`](crate::layout::IO_CALL_SITES). The stacks of each call site have numbers
+    /// of their own. [`ALLOCATION_CALL_SITE`](crate::layout::ALLOCATION_CALL_SITE) if a function
+    /// with the call's name was probed.
     pub call_site: u8,
     /// What it brought from memory: see [`IoExtra`](crate::layout::IoExtra).
     pub extra: Box<[u8]>,

@@ -165,8 +165,8 @@ fn comm(body: &[u8], misc: u16) -> Option<SidebandEvent> {
 }
 
 fn map(body: &[u8], misc: u16) -> Option<SidebandEvent> {
-    /// Offset of the build id's length in the body. It is checked here, since the crate panics on a
-    /// length above the maximum, while such a record is to be counted as lost.
+    /// Offset of the build id's length in the body. It is checked here: the crate panics on a
+    /// length above the maximum, but such a record should count as lost.
     const BUILD_ID_LENGTH_OFFSET: usize = 32;
     const MAX_BUILD_ID_BYTES: u8 = 20;
     const MISC_MMAP_BUILD_ID: u16 = 1 << 14;

@@ -47,8 +47,8 @@ pub struct CpuTick {
 }
 
 impl CpuTick {
-    /// Returns what the thread did that was on the CPU, each with a tick at least; nothing of an
-    /// idle one. While its CPU was stolen it waited for one.
+    /// What the thread on the CPU did: intervals with at least one tick each; none for an idle
+    /// thread. While its CPU was stolen, it waited for a CPU.
     pub fn intervals(self, instance: ProcessInstance) -> impl Iterator<Item = ThreadActivity> {
         let part = |state, ticks, detail| ThreadActivity {
             header: self.header,

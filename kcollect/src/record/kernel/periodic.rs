@@ -12,7 +12,7 @@ use experiment_format::units::Nanos;
 pub const PERIODIC: &str = "periodic";
 /// The change for which a sample is due: a tick of `-p on`.
 const MIN_CHANGE: Nanos = Nanos::from_millis(10);
-/// The most samples that are left out one after the other.
+/// Max number of samples in succession that are left out.
 const MAX_LEFT_OUT: u32 = 9;
 
 /// The time that the last sample had which was written, and how many were left out since.

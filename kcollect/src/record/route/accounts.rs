@@ -109,7 +109,7 @@ impl Router {
         self.note(result);
     }
 
-    /// Writes the last samples of processes that exited, where they are not written yet.
+    /// Writes the last samples of processes that have exited, unless they are already written.
     pub fn sample_exits(
         &mut self,
         tracker: &ProcessTracker,

@@ -286,7 +286,7 @@ impl CpuSeconds {
     }
 }
 
-/// Returns what is missing or impaired of an experiment that holds what `recorded` says.
+/// What is missing from or impaired in an experiment that holds what `recorded` says.
 fn losses(
     dispatcher: &Dispatcher,
     totals: &Totals,

@@ -16,8 +16,8 @@ const MIN_ACCOUNTED: f64 = 0.1;
 const ENOUGH_PROCESSES: usize = 3;
 
 impl Summary {
-    /// Returns what cannot be. `has_seen_switches`: the hook on context switches has run;
-    /// `has_own_stack`: a user stack of kcollect's own thread has arrived.
+    /// Checks for results that cannot be right. `has_seen_switches`: the hook on context switches
+    /// has run; `has_own_stack`: a user stack of kcollect's own thread has arrived.
     #[must_use]
     pub(in crate::record) fn implausible(
         &self,

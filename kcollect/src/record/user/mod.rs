@@ -120,7 +120,7 @@ impl UserSpace {
         self.route(router, processes, vec![(activity, stack)]);
     }
 
-    /// Follows the process of an activity, if it is to be.
+    /// Follows the process of an activity, if the policy says so.
     fn note_activity(&mut self, processes: &ProcessTable, activity: &ThreadActivity) {
         let header = activity.header;
         let by_pid = self.policy.names_pid(header.pid());

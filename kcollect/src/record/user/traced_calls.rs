@@ -77,7 +77,7 @@ impl TracedProcesses {
         processes.for_each(Descriptors::on_rotation);
     }
 
-    /// Returns what a call did, as events of its thread with the times at which they were.
+    /// What a call did, as events of its thread with their times.
     fn apply(&mut self, call: &IoCallRecord) -> Vec<(Nanos, ThreadEvent)> {
         let (pid, call_site) = (call.header.pid(), call.call_site);
         if let Some(Action::Memory(what)) = call_of(call.call, call.table).map(|call| call.action) {

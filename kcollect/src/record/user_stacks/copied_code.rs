@@ -9,7 +9,7 @@ use bpf_abi::CodeFile;
 use experiment_format::ids::Pid;
 use experiment_format::units::Nanos;
 
-/// The shortest pause between two looks at a process, nanoseconds.
+/// The shortest pause between two searches of a process.
 const MIN_PAUSE_NS: Nanos = Nanos::from_millis(100);
 /// The longest one.
 const MAX_PAUSE_NS: Nanos = Nanos::from_secs(60);
@@ -63,8 +63,8 @@ impl AnonymousCode {
             .collect()
     }
 
-    /// Records what a look at an instant has found: where mappings with copied code begin. Returns
-    /// those that are new.
+    /// Records what a search at an instant has found: the starts of mappings with copied code.
+    /// Returns the new ones.
     pub(in crate::record) fn found(
         &mut self,
         pid: Pid,

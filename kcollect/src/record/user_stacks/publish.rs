@@ -1,11 +1,11 @@
-//! Publishes the unwind tables of files to the BPF programs, which unwind user stacks by them:
+//! Publishes the unwind tables of files to the BPF programs, which unwind user stacks with them:
 //! after each round, and in the middle of a long one.
 //!
 //! The programs read from the kernel which file is mapped at an address. So a table is published
-//! once, by the numbers by which the kernel tells files apart ([`CodeFile`]), whichever processes
-//! map the file. Where the file system reports the same numbers of a file to user space, its table
-//! is there before the first stack needs it. Otherwise the first stack copy that waits for it has
-//! the file that the kernel found at its address.
+//! once, under the numbers that identify the file in the kernel ([`CodeFile`]), whichever processes
+//! map it. If the file system reports the same numbers to user space, the table is ready before the
+//! first stack needs it. Otherwise the first stack copy that waits for it has the file that the
+//! kernel found at its address.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};

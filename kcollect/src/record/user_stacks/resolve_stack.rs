@@ -1,6 +1,6 @@
-//! Resolves user stacks: those that the BPF programs unwound need only that their mappings are
-//! known here too; those whose memory they copied are unwound here, at once or when the unwind
-//! table is there that they need.
+//! Resolves user stacks. Stacks that the BPF programs have unwound only need mappings that are
+//! known here too. Stacks whose memory the programs have copied are unwound here, at once or when
+//! the unwind table that they need is ready.
 
 use std::time::Instant;
 
@@ -180,8 +180,8 @@ impl StackResolver {
         }
     }
 
-    /// Unwinds the copies whose tables are there now; all of them when `last`, as far as they can
-    /// be. Returns their stacks.
+    /// Unwinds the copies whose tables are ready; when `last`, all copies, as far as possible.
+    /// Returns their stacks.
     pub fn unwind_copies(
         &mut self,
         code: &mut LoadedCode,

@@ -1,9 +1,9 @@
 //! Stacks with an address in no known mapping.
 //!
-//! The side-band has a record of each new mapping, but of none that moves (mremap(2)). So when a
-//! stack has such an address, the process's mappings are read, and the stack waits for them. Most
-//! such addresses are no code, but what a frame pointer pointed to: each reading without anything
-//! new doubles the pause until the next one.
+//! The side-band has a record of each new mapping, but no record of a mapping that moves
+//! (mremap(2)). So when a stack has such an address, the process's mappings are read, and the stack
+//! waits for them. Most such addresses are not code, but what a frame pointer pointed to: each
+//! reading that finds nothing new doubles the pause until the next one.
 
 use std::collections::HashMap;
 
@@ -39,8 +39,8 @@ struct Reading {
 }
 
 impl Unmapped {
-    /// Adds a stack of an instant, to wait for the process's mappings. Returns it where they were
-    /// read not long ago.
+    /// Adds a stack of an instant that waits for the process's mappings. Returns it if they were
+    /// read recently.
     pub(in crate::record) fn wait(
         &mut self,
         at_ns: Nanos,

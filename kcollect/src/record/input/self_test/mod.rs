@@ -102,7 +102,7 @@ impl SelfTest {
         })
     }
 
-    /// Looks at a record on its way.
+    /// Checks a record that passes.
     pub fn observe(&mut self, record: &Record) {
         let header = record.header();
         if header.tid != self.thread.tid() || header.tid == 0 {

@@ -118,7 +118,7 @@ impl GoHeaps {
         )
     }
 
-    /// Reads the profiles for which it is time, or all of them. Returns the changes.
+    /// Reads the profiles that are due, or all of them. Returns the changes.
     fn read(&mut self, now_ns: Nanos, all: bool) -> Vec<(Pid, GoChange)> {
         let mut changes = Vec::new();
         for (pid, heap) in &mut self.heaps {
@@ -153,7 +153,7 @@ impl GoHeaps {
 type GoChange = (Box<[u64]>, BlockChange);
 
 impl UserSpace {
-    /// Reads the memory profiles of Go programs for which it is time, or all of them.
+    /// Reads the memory profiles of Go programs that are due, or all of them.
     pub fn read_go_profiles(
         &mut self,
         router: &mut Router,

@@ -88,7 +88,7 @@ pub(super) struct TracedAllocators {
     operands: KnownOperands,
     /// What a probe takes, once one was needed.
     costs: Option<ProbeCosts>,
-    /// When the next look at a process is due that must not be late.
+    /// When the next check of a process is due that must not be late.
     urgent_look_ns: Option<Nanos>,
     /// Processes that exceeded the budget, and their children.
     reduced: HashMap<Pid, Reduced>,
@@ -108,7 +108,7 @@ pub(super) struct TracedAllocators {
     previously_sampling: u64,
     /// Processes that exited without.
     never_probed: u64,
-    /// How many processes came to which level for the budget, at the least.
+    /// How many processes reached each level, by the least that was traced of them.
     by_level: HashMap<TraceLevel, u64>,
     warnings: Vec<String>,
 }

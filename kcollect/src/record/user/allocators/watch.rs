@@ -40,7 +40,7 @@ impl TracedAllocators {
         }
     }
 
-    /// Looks at the probes of the processes for which it is time. Returns those whose budget is
+    /// Checks the probes of the processes whose check is due. Returns the processes whose budget is
     /// used up.
     fn look(&mut self, programs: &Programs, now_ns: Nanos) -> Vec<(Pid, UsedUp)> {
         let budget = self.sampling.and_then(|sampling| sampling.budget);
@@ -88,7 +88,7 @@ impl TracedAllocators {
         level
     }
 
-    /// Traces everything of the processes again for which it is time. Returns these.
+    /// Traces everything again of the processes whose wait is over. Returns these processes.
     fn try_again(&mut self, programs: &Programs, now_ns: Nanos) -> Vec<Pid> {
         let reduced = self.reduced.iter();
         let due = reduced.filter(|(_, reduced)| reduced.is_due(now_ns));
