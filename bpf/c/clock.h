@@ -28,7 +28,8 @@ extern volatile __u64 until_ns;
 /* The scheduler's clock minus CLOCK_MONOTONIC, as the last CPU that looked has it. */
 extern volatile __u64 any_offset_ns;
 
-/* Start of the experiment that an instant belongs to. Both are CLOCK_MONOTONIC. */
+/* Start of the recorded span that an instant belongs to: begin_ns, or the rotation. Both are
+ * CLOCK_MONOTONIC. */
 static __always_inline __u64 begin_of(__u64 time_ns)
 {
 	__u64 rotation = rotation_ns;
@@ -36,9 +37,9 @@ static __always_inline __u64 begin_of(__u64 time_ns)
 	return time_ns > rotation ? rotation : begin_ns;
 }
 
-/* Start of the experiment that a context switch at this moment belongs to. The scheduler may have
- * read its clock at a wake-up some time ago, which would put the switch before a rotation at which
- * the accounts are being closed. */
+/* Start of the recorded span that a context switch at this moment belongs to. The scheduler may
+ * have read its clock at a wake-up some time ago, which would put the switch before a rotation at
+ * which the accounts are being closed. */
 static __always_inline __u64 begin_of_switch(void)
 {
 	__u64 began_ns = begin_ns, rotation = rotation_ns;
@@ -46,8 +47,8 @@ static __always_inline __u64 begin_of_switch(void)
 	return rotation > began_ns && bpf_ktime_get_ns() > rotation ? rotation : began_ns;
 }
 
-/* Time of a record that is built now, for the experiment that started at `began_ns`: on that
- * experiment's side of a rotation, and no later than the end of the recording. */
+/* Time of a record that is built now, for the recorded span that started at `began_ns`: on that
+ * span's side of a rotation, and no later than the end of recording. */
 static __always_inline __u64 record_time(__u64 began_ns)
 {
 	__u64 now_ns = bpf_ktime_get_ns(), until = until_ns, rotation = rotation_ns;
@@ -163,9 +164,9 @@ static __noinline int count_unseen(struct cpu_stats *stats, __u32 ticks)
 	return 0;
 }
 
-/* Takes out of the boundaries that were just counted, those after `from`, the ones that passed
- * before `task` came to this CPU: its switch-in was not seen, nor any before it since the thread
- * that was last seen coming. */
+/* Removes from the boundaries after `from`, which were just counted, the boundaries that passed
+ * before `task` came to this CPU: its switch-in was not seen, nor any other since the last thread
+ * that was seen coming. */
 static __always_inline struct passed since_arrival(struct cpu_stats *stats,
 						   struct task_struct *task, __u64 from,
 						   struct passed passed)

@@ -106,7 +106,7 @@ static __always_inline void read_pivots(struct mapped_code *code, __u64 node)
 		code->node[1 + pivot] = at->pivot[pivot];
 }
 
-/* Returns a field of a structure of the kernel; of one of 32 bits also what follows it. */
+/* A field of a kernel structure, read as 64 bits: after a 32-bit field also what follows it. */
 #define KERNEL_FIELD(code, type, address, field) \
 	kernel_word(code, (address) + bpf_core_field_offset(type, field))
 

@@ -72,9 +72,9 @@ static __always_inline __u64 is_queued(struct task_struct *task)
 	return queued;
 }
 
-/* Returns for how long a thread has ever waited for a CPU, including the present wait. A thread
- * that is migrated to another CPU while it is still in the queue goes to sleep with last_queued set
- * (Linux 6.12), as if it had waited since. */
+/* Total time that a thread has waited for a CPU, including the current wait. A thread that is
+ * migrated to another CPU while it is still in the queue goes to sleep with last_queued set (Linux
+ * 6.12), as if it had waited since. */
 static __always_inline __u64 run_delay(struct task_struct *task, __u64 now_ns)
 {
 	__u64 queued_ns = is_queued(task) * task->sched_info.last_queued;

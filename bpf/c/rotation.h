@@ -36,7 +36,7 @@ static __always_inline __u64 index_at_rotation(struct cpu_stats *stats, __u64 ro
 	return grid.index;
 }
 
-/* Returns how much was stolen from the CPU of a thread since it came to it. */
+/* Time stolen from a thread's CPU since the thread was switched in. */
 static __always_inline __u64 stolen_from(struct thread *thread)
 {
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);

@@ -15,7 +15,7 @@
 enum thread_flag {
 	/* Boundaries passed in the last off-CPU interval, as they may in the next. */
 	WAS_LONG = 1,
-	/* At the last switch-out the user stack was captured, with the present number. */
+	/* At the last switch-out the user stack was captured, with the current number. */
 	CAPTURED = 2,
 	/* The last user stack was too deep for the time in which the scheduler holds a lock. */
 	DEEP = 4,

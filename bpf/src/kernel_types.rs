@@ -94,7 +94,7 @@ impl KernelTypes {
         Some(self.btf()?.type_by_name::<Struct<'_>>(structure)?.size())
     }
 
-    /// Offset of a member of a structure, bytes; of one in a nameless structure or union too.
+    /// Offset of a member of a structure, bytes. Members of anonymous structures and unions count.
     pub(crate) fn offset(&self, structure: &str, member: &str) -> Option<u32> {
         let structure = self.btf()?.type_by_name::<Struct<'_>>(structure)?;
         structure

@@ -32,7 +32,7 @@ const RING_BYTES: u32 = 2 << 20;
 /// The same with user stacks. The stacks of short-lived processes are copied into the ring.
 const RING_BYTES_WITH_USER_STACKS: u32 = 4 << 20;
 
-/// CLOCK_MONOTONIC: an end of all data that is before every boundary. 0 would be no end.
+/// CLOCK_MONOTONIC: an end of recording before every boundary. 0 would mean no end.
 const BEFORE_ALL_DATA_NS: u64 = 1;
 
 /// The scheduler's clock of the CPU that loads is known after a context switch there.

@@ -15,14 +15,14 @@ use crate::{Error, Programs};
 /// program again for a thread whose record did not fit.
 const READ_BYTES: usize = 4096;
 
-/// How long before the end of data it is set: enough for the store to be seen before.
+/// How long before the end of recording it is set: enough for all CPUs to see the store in time.
 const END_AHEAD_NS: u64 = 200_000;
 
 impl Programs {
-    /// Begins to take data, or stops, on all CPUs. Returns the instant, by `clock`, which returns
-    /// CLOCK_MONOTONIC in nanoseconds: boundaries before the beginning and after the end do not
-    /// count, whenever a CPU counts them. [`Programs::track_threads`] or
-    /// [`Programs::close_threads`] has to follow at once.
+    /// Starts or stops recording on all CPUs. Returns the instant, by `clock`, which returns
+    /// CLOCK_MONOTONIC in nanoseconds: boundaries before the start and after the end do not count,
+    /// whenever a CPU counts them. [`Programs::track_threads`] or [`Programs::close_threads`] has
+    /// to follow at once.
     ///
     /// # Errors
     /// [`Error::Step`] when the threads can't be iterated over, or a CPU's idle time until now
@@ -135,7 +135,7 @@ impl Programs {
             .is_some_and(|bss| bss.recording)
     }
 
-    /// Begins to track all threads that exist. To be called when data have begun.
+    /// Begins to track all threads that exist. Call it when recording has started.
     ///
     /// # Errors
     /// [`Error::Step`] when the threads can't be iterated over.
@@ -156,8 +156,8 @@ impl Programs {
         iterate(&self.skel.progs.kc_report_all)
     }
 
-    /// Closes the accounts of all living threads, when data have ended, and returns their times and
-    /// counts and the off-CPU intervals that continue.
+    /// Closes the accounts of all living threads when recording has stopped. Returns their times
+    /// and counts and the off-CPU intervals that continue.
     ///
     /// # Errors
     /// As [`Programs::report_threads`].
@@ -166,9 +166,9 @@ impl Programs {
     }
 }
 
-/// Sets the end of data to an instant that comes, waits for it and returns it. An instant that has
-/// passed when the programs see it, as when this thread was preempted, would be too late: they
-/// have counted boundaries after it.
+/// Sets the end of recording to an instant in the near future, waits for it and returns it. If the
+/// instant had passed when the programs see it, because this thread was preempted, it would be too
+/// late: they would have counted boundaries after it.
 fn end_at(clock: impl Fn() -> u64, mut set: impl FnMut(u64)) -> u64 {
     loop {
         let until = clock() + END_AHEAD_NS;

@@ -53,7 +53,7 @@ pub fn archive_name(load_object: &str) -> String {
     name
 }
 
-/// Returns the name of the compressed copy of a file in `archives/`, none where it is too long.
+/// Returns the name of the compressed copy of a file in `archives/`; None if it is too long.
 pub(crate) fn compressed_name(name: &str) -> Option<String> {
     let name = format!("{name}{COMPRESSED}");
     (name.len() <= MAX_NAME_BYTES).then_some(name)

@@ -19,7 +19,7 @@ pub(crate) mod append;
 pub(crate) mod block;
 mod bus_error;
 
-/// Opens a regular file, none if there is no file. Refuses a device or a pipe, which could make a
+/// Opens a regular file; None if there is no file. Refuses a device or a pipe, which could make a
 /// reader wait.
 pub(crate) fn open_regular(path: &Path) -> Result<Option<File>> {
     let failed = |error| Error::io("open", path, error);

@@ -223,7 +223,7 @@ fn read_symbols<B: ElfBytes>(
     Ok(())
 }
 
-/// Returns the function that gprofng makes of the section `.plt`, none if there is no such section.
+/// Returns the function that gprofng makes of the section `.plt`; None if there is no such section.
 fn plt<P: Deref<Target = [u8]>>(sections: &SectionTable<P>) -> Option<FileFunction> {
     let section = sections.named(b".plt")?;
     let position = u32::try_from(section.offset).ok();
@@ -237,9 +237,9 @@ fn plt<P: Deref<Target = [u8]>>(sections: &SectionTable<P>) -> Option<FileFuncti
 /// The function that an address is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FunctionAt<'a> {
-    /// The name, none if the load object has no function there.
+    /// The name; None if the load object has no function there.
     pub name: Option<&'a str>,
-    /// The load object, none for a dynamic function.
+    /// The load object; None for a dynamic function.
     pub object: Option<&'a str>,
     /// Bytes from the beginning of the function, or of the file if there is no function.
     pub offset: u64,
@@ -293,8 +293,8 @@ impl Archives {
         }
     }
 
-    /// Returns the functions of a load object, none if it was not archived or the copy of a
-    /// path is no ELF file: programs map code from files of their own formats.
+    /// The functions of a load object. None if it was not archived, or if the copy of a path is no
+    /// ELF file: programs map code from files of their own formats.
     ///
     /// # Errors
     ///
@@ -366,7 +366,7 @@ fn open_unchanged(path: &Path, recorded: SystemTime) -> Result<Option<File>> {
     }))
 }
 
-/// Returns the functions of a file, none if it is no ELF file, where it may be of `any_format`.
+/// Returns the functions of a file; None if it is no ELF file, where it may be of `any_format`.
 fn read_table(path: &Path, file: File, any_format: bool) -> Result<Option<FileFunctions>> {
     if any_format && is_other_format(&file) {
         return Ok(None);

@@ -225,7 +225,7 @@ pub(crate) fn decode(path: &Path, bytes: &[u8]) -> Result<Vec<MapEvent>> {
     Ok(events)
 }
 
-/// Returns the event of a tag, none for a kind that is not known.
+/// Returns the event of a tag; None for a kind that is not known.
 fn event(path: &Path, tag: &Tag) -> Result<Option<MapEvent>> {
     let at_ns = tag.parsed(path, "tstamp", time)?.unwrap_or_default();
     let missing = |name: &str| tag.malformed(path, format!("a mapping without {name}"));

@@ -201,7 +201,7 @@ impl PacketLayout {
         }
     }
 
-    /// Returns the value of the field `name` of a packet, none if it is not declared or lies beyond
+    /// Returns the value of the field `name` of a packet; None if it is not declared or lies beyond
     /// the packet's end.
     pub(crate) fn value<'a>(&self, packet: &'a [u8], name: &str) -> Option<Value<'a>> {
         let mut fields = self.fields.iter().rev();

@@ -70,7 +70,7 @@ pub struct Sample {
     pub at_ns: Nanos,
     /// Its label.
     pub label: String,
-    /// The usage, none if the collector ended before the record was written.
+    /// The usage; None if the collector ended before the record was written.
     pub usage: Option<UsageRecord>,
 }
 
@@ -261,7 +261,7 @@ impl Experiment {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Returns the content of a file that is not of the format, none if there is no such file. See
+    /// Returns the content of a file that is not of the format; None if there is no such file. See
     /// [`crate::writer::ExperimentWriter::side_file`].
     ///
     /// # Errors
@@ -486,7 +486,7 @@ impl Experiment {
     }
 }
 
-/// Returns the content of a file, none if there is no file.
+/// Returns the content of a file; None if there is no file.
 fn read_file(path: &Path) -> Result<Option<Vec<u8>>> {
     let Some(file) = open_regular(path)? else {
         return Ok(None);

@@ -143,12 +143,12 @@ impl SubexperimentWriter {
         Ok(())
     }
 
-    /// Adds the machine code of a dynamic function: of that which is mapped at `address` at this
-    /// time, in nanoseconds since the start.
+    /// Adds the machine code of the dynamic function that is mapped at `address` at this time, in
+    /// nanoseconds since the start.
     ///
     /// # Errors
     ///
-    /// None at present: it waits in memory.
+    /// None for now: it waits in memory.
     pub fn dynamic_code(&mut self, at_ns: Nanos, address: u64, code: &[u8]) -> Result<()> {
         self.code.push(&dynamic_code::encode(at_ns, address, code));
         Ok(())
@@ -176,7 +176,7 @@ impl SubexperimentWriter {
     ///
     /// # Errors
     ///
-    /// None at present: a new stack waits in memory.
+    /// None for now: a new stack waits in memory.
     pub fn stack(&mut self, frames: &[u64], end: StackEnd) -> Result<StackUid> {
         let file = &mut self.frames;
         self.stacks.intern(frames, end, |packet| {

@@ -114,7 +114,7 @@ impl Ticks {
     /// No tick.
     pub const ZERO: Ticks = Ticks(0);
 
-    /// Returns how many are left without `others`, none if there are no more than those.
+    /// Subtracts `others`; zero if that would be negative.
     #[inline]
     #[must_use]
     pub const fn saturating_sub(self, others: Ticks) -> Ticks {

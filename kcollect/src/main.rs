@@ -1,4 +1,4 @@
-//! The program. Everything is in the library, except the allocator, which only a program can choose.
+//! The program. Everything is in the library except the allocator, which only a program can choose.
 
 use std::process::ExitCode;
 

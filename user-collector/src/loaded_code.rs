@@ -38,7 +38,7 @@ impl LoadedCode {
         space.map(|space| space.code()).unwrap_or_default()
     }
 
-    /// Waits until all is archived, at most `at_most`. Returns how far it is; none once all is
+    /// Waits at most `at_most` until everything is archived. Returns the progress; None once all is
     /// done.
     pub fn archiving(&mut self, at_most: Duration) -> Option<ArchiveProgress> {
         let archiver = self.objects.archiver()?;

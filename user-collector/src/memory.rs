@@ -55,7 +55,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Returns the changes by a call; none if it failed.
+    /// The changes that a call makes; empty if it failed.
     pub fn apply(&mut self, what: MemoryCall, call: &IoCallRecord) -> Vec<Change> {
         let [first, second, third, fourth] = call.arguments;
         // Error numbers are negative, and no address is.

@@ -5,9 +5,8 @@
 #define KCOLLECT_CPU_STATS_H
 
 /* Interval boundaries of one CPU by what became of them, and its tick grid. Written by programs
- * that run on this CPU with interrupts off. Sent are user + kernel + idle + stolen - unsent - lost
- * boundaries; user + kernel + idle + stolen is the time recorded. Six cache lines, so that CPUs
- * share none. */
+ * that run on this CPU with interrupts off. user + kernel + idle + stolen boundaries are the time
+ * recorded; all but unsent + lost of them were sent. Six cache lines, so that CPUs share none. */
 struct cpu_stats {
 	__u64 origin_ns; /* struct grid; 0 while the CPU has no clock */
 	__u64 index;	 /* struct grid */

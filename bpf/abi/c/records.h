@@ -111,7 +111,7 @@ struct record_header {
 	__u32 cpu;
 	__u32 pid; /* thread group, initial pid namespace; 0 is idle */
 	__u32 tid;
-	/* Boundaries that this record stands for; of a tick 1, unless the timer was late. */
+	/* Boundaries that this record stands for; 1 for a tick, unless the timer was late. */
 	__u32 ticks;
 	/* Off-CPU record: the part of `ticks` spent in `state`; the rest is WAIT_CPU. Tick: the
 	 * part of `ticks` that passed while the hypervisor ran something else. Thread record: 1 if

@@ -137,8 +137,8 @@ pub fn unpack_all(
     Ok(directory)
 }
 
-/// Copies the files of `archives/` into a new directory, at most `max_bytes` bytes of them, and
-/// decompresses those that are compressed. Links and what else is no file are passed over.
+/// Copies the files of `archives/` into a new directory, at most `max_bytes` bytes, and decompresses
+/// the compressed ones. Links and everything else that is not a file are skipped.
 fn copy_archives(from: &Path, to: &Path, max_bytes: u64) -> io::Result<()> {
     let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let dir = match open(from, flags, Mode::empty()) {
@@ -190,7 +190,7 @@ pub fn free_bytes(directory: &Path) -> Result<u64> {
 trait Content: Read {
     /// Returns its bytes, as the entry says.
     fn size(&self) -> io::Result<u64>;
-    /// Returns when the file was last written, none if the entry has no such time.
+    /// Returns when the file was last written; None if the entry has no such time.
     fn written(&self) -> Option<SystemTime>;
 }
 

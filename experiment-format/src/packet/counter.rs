@@ -52,7 +52,7 @@ pub struct CounterRecord {
     pub pid: Option<Pid>,
     /// The counter: its [`crate::log::CounterDecl::tag`].
     pub tag: u32,
-    /// The number of events that it stands for, none if the packet is marked as erroneous.
+    /// The number of events that it stands for; None if the packet is marked as erroneous.
     pub value: Option<u64>,
 }
 

@@ -78,7 +78,7 @@ pub struct IoEvent {
     pub bytes: u64,
     /// The descriptor that was duplicated, if it made a duplicate.
     pub duplicated: Option<i32>,
-    /// The number of the system call; none if the packet stands for no call, and only names a
+    /// The number of the system call; None if the packet stands for no call, and only names a
     /// descriptor.
     pub call: Option<u32>,
     /// The name of the descriptor that it opens.

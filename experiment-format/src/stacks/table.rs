@@ -96,7 +96,7 @@ impl StackTable {
         self.frames.get(&uid.get()).copied()
     }
 
-    /// Returns a part of stacks, none if the file has none of this number.
+    /// A part of stacks; None if the file has no part with this number.
     pub fn part(&self, number: u64) -> Option<StackPart<'_>> {
         let entry = self.stacks.get(&number)?;
         let words = &self.words[entry.begin..entry.begin + entry.count];
@@ -114,7 +114,7 @@ impl StackTable {
         })
     }
 
-    /// Returns the stack of a uid, none if the file has none.
+    /// The stack of a uid; None if the file has no such stack.
     pub fn get(&self, uid: StackUid) -> Option<Stack> {
         let mut next = *self.frames.get(&uid.get())?;
         let mut frames = Vec::new();

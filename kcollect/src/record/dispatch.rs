@@ -440,8 +440,8 @@ impl Dispatcher {
         }
     }
 
-    /// Writes all that waits, since no event follows, and the last sample, of the end of data,
-    /// after the experiments of all processes were made.
+    /// Writes all that waits, since no event follows. Then writes the last sample, at the end of
+    /// recording, when the experiments of all processes exist.
     pub fn finish(&mut self, ended_ns: Nanos) {
         if let Some(user) = &mut self.user {
             user.read_go_profiles(&mut self.router, &self.processes, (ended_ns, true));

@@ -124,7 +124,7 @@ impl Session<'_> {
         summary.problems = self.problems.clone();
     }
 
-    /// Writes what came of archiving, the losses, and the summary.
+    /// Writes the result of archiving, the losses, and the summary.
     pub(super) fn write_summary(&mut self, stopped_ns: Nanos, summary: Option<&mut Summary>) {
         self.dispatcher.log_archived(stopped_ns);
         if let Some(summary) = summary {

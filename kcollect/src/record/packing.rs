@@ -129,7 +129,7 @@ impl Packer {
             .add(to_compress.filter(|older| older.is_to_be_compressed));
     }
 
-    /// Prints what became of those that were packed since the last call.
+    /// Prints the results of packing since the last call.
     pub(super) fn report(&self, output: &mut Output) {
         for result in self.results.try_iter() {
             result.report(output);

@@ -52,7 +52,7 @@ impl Began {
 }
 
 impl Session<'_> {
-    /// Ends the data of the present experiment, if it is time.
+    /// Ends recording into the current experiment, if it is time.
     pub(super) fn begin_rotation(&mut self, time_ns: Nanos) -> Result<(), Failure> {
         let (Some(due), Some(period)) = (self.next_rotation_ns, self.plan.rotate) else {
             return Ok(());

@@ -38,12 +38,12 @@ use super::user_stacks::resolve_stack::relatives;
 use super::user_stacks::user_stack::UserStack;
 use crate::plan::Plan;
 
-/// The largest number of state intervals and events that are held while it is open whether their
-/// processes will be followed.
+/// Max number of state intervals and events that are held until it is decided whether their
+/// processes are followed.
 const MAX_HELD_ACTIVITIES: usize = 200_000;
 
-/// The number of changes of mappings that are written without a look at the clock: 40 us each were
-/// measured where each was of a file of its own.
+/// Number of mapping changes that are written without checking the clock. If each is of another
+/// file, a change takes 40 us (measured).
 const MAX_MAPPINGS_AT_ONCE: usize = 500;
 
 /// Returns the pause with which every experiment begins.
@@ -115,10 +115,10 @@ pub struct Router {
     /// Why writing stopped.
     pub failed: Option<Error>,
     limit: Option<u64>,
-    /// Bytes that may still be written: all of the limit (`-L`), and half as much again of what
-    /// cannot stop with the data at once. Of mappings and JIT functions it is exact.
+    /// Bytes that may still be written: all of the limit (`-L`), and half as much again for what
+    /// cannot stop at once with recording. For mappings and JIT functions it is exact.
     byte_budget: u64,
-    /// Bytes that samples may still have once data have stopped: half of the limit.
+    /// Bytes that samples may still have once recording has stopped: half of the limit.
     sample_budget: u64,
 }
 

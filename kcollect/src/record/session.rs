@@ -90,12 +90,12 @@ pub(super) struct Session<'a> {
     pub(super) started_ns: Nanos,
     /// When user stacks are captured, if any process is followed.
     pub(super) capture: Option<UserStackCapture>,
-    /// What the present experiment began with.
+    /// What the current experiment began with.
     pub(super) began: Began,
     /// When the next experiment begins (`--rotate`).
     pub(super) next_rotation_ns: Option<Nanos>,
-    /// When data of the present experiment ended, if all but its end is written, and there could be
-    /// no next one.
+    /// When recording into the current experiment ended, if everything but its end is written and
+    /// no next experiment could be created.
     pub(super) concluded_ns: Option<Nanos>,
     pub(super) next_sample_ns: Option<Nanos>,
     pub(super) wall_clock: WallClock,

@@ -230,8 +230,8 @@ impl Subexperiment {
         }
     }
 
-    /// Writes a sample; of a process that has exited its last one, once. A periodic one may be left
-    /// out.
+    /// Writes a sample. For a process that has exited, writes its last sample, once. A periodic
+    /// sample may be left out.
     ///
     /// # Errors
     /// When it can't be written.

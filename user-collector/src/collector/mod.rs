@@ -100,7 +100,7 @@ pub struct Collector {
     start_ns: Nanos,
     group: String,
     names: ThreadNames,
-    /// Where the process's load objects are and were; none if all of them are written.
+    /// Where the process's load objects are and were; None if all of them are written.
     maps: Option<ObjectMaps>,
     /// First addresses of those that are mapped.
     segments: HashSet<u64>,
@@ -628,7 +628,7 @@ impl Collector {
         (self.segments_to_end + self.functions.len() as u64) * MAX_END_BYTES
     }
 
-    /// Writes buffered data of `FLUSH_BYTES` or `FLUSH_AFTER_NS`. To be called once a round.
+    /// Writes buffered data of at least `FLUSH_BYTES` or `FLUSH_AFTER_NS`. Call it once a round.
     ///
     /// # Errors
     /// It can't be written.

@@ -416,8 +416,7 @@ pub fn traced_calls(io: bool, memory: bool) -> Vec<TracedCall> {
     BY_NUMBER.iter().map(traced).collect()
 }
 
-/// Returns which data of the program belong to a call, and the index of the argument that points to
-/// them.
+/// The program's data that belong to a call, and the index of the argument that points to them.
 fn extra_of(call: &Call) -> (IoExtra, u8) {
     match call.action {
         Open | MakeMemory | ChangeDirectory => (IoExtra::Path, 0),

@@ -463,8 +463,8 @@ impl<L: DescriptorLookup> Applied<'_, L> {
 
     fn closed(&mut self) {
         let number = self.argument(0);
-        // Which registered file it is was found when the operation was handed over. One before it
-        // may have opened another one there since.
+        // The registered file was found when the operation was submitted. An earlier operation may
+        // have opened another file in its slot since.
         let known = self.descriptors.open.get(&number);
         let since = known.is_some_and(|known| known.opened_ns > Nanos(self.call.begin_ns));
         if !(self.slot() != 0 && since && self.descriptors.is_named(number)) {

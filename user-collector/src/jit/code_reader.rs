@@ -91,7 +91,7 @@ pub(super) struct ProcessReads {
 }
 
 impl ProcessReads {
-    /// Returns whether the present read of the process's code has lasted this long.
+    /// Returns whether the current read of the process's code has lasted this long.
     pub(super) fn has_lasted(&self, time: Duration) -> bool {
         locked(&self.read_began).is_some_and(|began| began.elapsed() >= time)
     }

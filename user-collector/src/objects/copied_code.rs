@@ -33,7 +33,7 @@ pub struct MappedRange {
     pub end: u64,
     /// Whether code in it can run.
     pub executable: bool,
-    /// The file and the offset of `start` in it; none of private anonymous memory.
+    /// The file and the offset of `start` in it; None for private anonymous memory.
     pub file: Option<(Arc<MappedFile>, u64)>,
 }
 

@@ -100,8 +100,7 @@ pub struct BuiltTable {
     pub took: Duration,
 }
 
-/// The handle of the thread. When it is dropped, the thread ends after the present file, without a
-/// wait.
+/// The handle of the thread. Dropping it does not wait: the thread ends after the current file.
 #[derive(Debug)]
 pub struct TableBuilder {
     thread: Tid,

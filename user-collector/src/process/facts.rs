@@ -1,11 +1,12 @@
 //! Facts of a process, read from `/proc` when it is first followed.
 //!
 //! A process may exit before or during the read, or be hidden by another user namespace. What it
-//! controls itself (command line, environment, directories) may be any bytes. So each fact is
-//! missing or present by itself, and each is bounded. Command line and environment are in the
-//! process's own memory: both are read once and cut at a limit. Their text is safe on a terminal.
+//! controls itself (command line, environment, directories) may be any bytes. So each fact may be
+//! missing independently of the others, and each is bounded. Command line and environment are in
+//! the process's own memory: both are read once and cut at a limit. Their text is safe on a
+//! terminal.
 //!
-//! All are read through one [`ProcDir`], so that they are of one process.
+//! All are read through the same [`ProcDir`], so that they belong to the same process.
 
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;

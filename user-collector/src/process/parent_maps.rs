@@ -29,12 +29,12 @@ pub struct ParentMap {
     pub(crate) own_pid: Pid,
     /// When it started, clock ticks since boot: an older file is not its own.
     pub(crate) start_ticks: u64,
-    /// The size of the map at the fork; none if that was not seen.
+    /// The size of the map at the fork; None if that was not seen.
     pub(crate) bytes: Option<u64>,
 }
 
 impl ParentMap {
-    /// Returns the map of a process that forks now; none if it is gone.
+    /// Returns the map of a process that forks now; None if it is gone.
     fn at_fork(parent: Pid) -> Option<ParentMap> {
         let map = ParentMap::of(&ProcDir::open(parent).ok()?)?;
         let root = process_directory(Path::new("/proc"), parent).join("root/tmp");

@@ -21,7 +21,7 @@ pub struct TrackedProcess {
     /// When it was forked, nanoseconds. None once it has executed a program, and for processes that
     /// ran before the recording.
     pub forked_ns: Option<Nanos>,
-    /// The perf maps of the processes that it was forked from, the oldest first; none if its fork
+    /// The perf maps of the processes that it was forked from, the oldest first; None if its fork
     /// was not seen.
     pub parent_maps: Option<Vec<ParentMap>>,
     /// The first record that belongs into its experiment, once it was chosen.

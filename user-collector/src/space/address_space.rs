@@ -65,7 +65,7 @@ impl AddressSpace {
         self.since_ns
     }
 
-    /// Returns the present mappings.
+    /// Returns the current mappings.
     pub fn code(&mut self) -> MappedCode {
         let mappings = &self.mappings;
         let code = self
@@ -87,7 +87,8 @@ impl AddressSpace {
         self.complete = true;
     }
 
-    /// Notes that a record is of this space as it is now: its stack may be in any present mapping.
+    /// Notes that there is a record of this space as it is now: its stack may be in any current
+    /// mapping.
     ///
     /// A mapping that ends before any record is left out of the changes. Otherwise a process that
     /// only maps and unmaps would fill the disk.
@@ -136,7 +137,7 @@ impl AddressSpace {
         self.keep_present(at_ns);
     }
 
-    /// Replaces the changes by the present mappings, as if they began now.
+    /// Replaces the changes by the current mappings, as if they began now.
     fn keep_present(&mut self, at_ns: Nanos) {
         self.changes.clear();
         self.unused.clear();

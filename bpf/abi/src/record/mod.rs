@@ -330,7 +330,7 @@ impl IoCallRecord {
 /// has the number of the file, and may come again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IoFileRecord {
-    /// When it was read; the thread is the one that handed over the operation.
+    /// When it was read. The thread is the one that submitted the operation.
     pub header: RecordHeader,
     /// The number of the file in [`IoCallRecord::arguments`], which no other file has.
     pub file: u64,
@@ -354,7 +354,7 @@ pub struct BlockRecord {
     pub header: RecordHeader,
     /// Its address.
     pub address: u64,
-    /// The bytes that the program asked for; none where the block was freed.
+    /// The bytes that the program asked for; None if the block was freed.
     pub allocated_bytes: Option<u64>,
     /// The bytes of all blocks that it stands for, where the program has sampled it itself.
     pub weighted_bytes: Option<u64>,

@@ -22,7 +22,7 @@ pub enum InputEvent {
         pid: Pid,
         /// Its name, bytes.
         name: Vec<u8>,
-        /// The path of the program that it executes, bytes; none where no process is followed, and
+        /// The path of the program that it executes, bytes; None if no process is followed, and
         /// of the kernel's own.
         executable: Option<Vec<u8>>,
         /// What it has mapped for execution; empty if no process is followed.
@@ -35,7 +35,7 @@ pub enum InputEvent {
         /// When the reading began, CLOCK_MONOTONIC nanoseconds. The event's own time is when it
         /// ended.
         began_ns: Nanos,
-        /// What it has mapped for execution; none if it is gone.
+        /// What it has mapped for execution; None if it is gone.
         mappings: Option<Vec<Mapping>>,
     },
     /// Recording starts or stops.

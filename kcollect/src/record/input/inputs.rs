@@ -232,7 +232,7 @@ impl Inputs {
         Ok(now)
     }
 
-    /// Notes that data have begun.
+    /// Notes that recording has started.
     fn begun(&mut self, at_ns: Nanos) -> Result<(), Failure> {
         self.programs.track_threads().map_err(bpf_failure)?;
         self.recording = true;

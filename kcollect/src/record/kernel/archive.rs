@@ -19,7 +19,7 @@ use super::kcore::Kcore;
 use super::symbols::{Object, Symbols};
 
 /// Writes the image of the kernel or of one module, with its instructions where `kcore` has them.
-/// Returns the events that map it from the start of the run; none for an object without functions.
+/// Returns the events that map it from the start of the run; empty for an object without functions.
 /// If `siblings` ([`ExperimentDir::sibling_archives`]) have the same image, it is linked.
 ///
 /// # Errors

@@ -38,7 +38,7 @@ pub struct CpuTick {
     pub ticks: Ticks,
     /// Tick boundaries at which the hypervisor ran something else.
     pub stolen: Ticks,
-    /// The state of the thread that was on the CPU; none of an idle CPU.
+    /// The state of the thread that was on the CPU; None for an idle CPU.
     pub state: Option<Microstate>,
     /// An interrupt or softirq had borrowed the CPU from the thread.
     pub irq_work: bool,

@@ -85,7 +85,7 @@ impl Founder {
     /// with their text where it can be read. On failure the experiment is removed. Returns what its
     /// subexperiments inherit too.
     ///
-    /// The experiment's time begins here, with data paused: so it can be opened from the first
+    /// The experiment's time begins here, with recording paused: so it can be opened from the first
     /// instant on, and the writing of images is not in the profile.
     ///
     /// # Errors

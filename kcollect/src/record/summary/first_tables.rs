@@ -17,7 +17,7 @@ use host::exit::Failure;
 use host::output::Output;
 use host::signals::{SignalRequest, Signals};
 
-/// The most data that are read for a summary, bytes.
+/// Max bytes of profile data that are read for a summary.
 const MAX_READ_BYTES: u64 = 128 << 20;
 /// The longest time that reading may take.
 const MAX_READ_TIME: Duration = Duration::from_secs(5);

@@ -130,8 +130,8 @@ impl UserSpace {
         self.resolver.unmapped.take_asked()
     }
 
-    /// Adds the mappings of a process that were read from `began_ns` until `now_ns`; none if it is
-    /// gone.
+    /// Adds the mappings of a process that were read from `began_ns` until `now_ns`; None if the
+    /// process is gone.
     pub fn mappings_read(
         &mut self,
         pid: Pid,

@@ -228,8 +228,8 @@ impl StackResolver {
         resolved
     }
 
-    /// Adds the mappings of a process that were read from one instant until another; none if it is
-    /// gone. Returns whether they hold anything new.
+    /// Adds the mappings of a process that were read from one instant until another; None if the
+    /// process is gone. Returns whether they hold anything new.
     pub fn mappings_read(
         &mut self,
         code: &mut LoadedCode,

@@ -307,8 +307,8 @@ fn on_another_stack() -> Drawing {
         .word(0x5120, FIRST + 0x45)
 }
 
-/// Callers on it are return addresses into code of that kind. Whatever lies on the thread's stack
-/// where that was left, of old calls too, is passed over.
+/// Callers on it are return addresses into code of that kind. Whatever is on the thread's stack
+/// where it was left, from old calls too, is skipped.
 #[test]
 fn another_stack_continues_with_the_outer_function_of_threads() {
     let drawing = on_another_stack()
