@@ -62,7 +62,7 @@ static __always_inline void clock_tick(struct bpf_perf_event_data *ctx, struct c
 	long got;
 
 	align(stats, ctx, now_ns);
-	/* Of a late firing the boundary may be before the wake-up: then it is this thread's. */
+	/* The boundary of a late firing may be before the wake-up: then it is this thread's. */
 	if (is_next_threads_time(task) &&
 	    BPF_CORE_READ(task, se.cfs_rq, rq, clock) - stats->offset_ns <
 		    stats->origin_ns + (stats->index + 1) * period_ns)
@@ -88,7 +88,7 @@ static __always_inline void clock_tick(struct bpf_perf_event_data *ctx, struct c
 		count_idle(stats, cpu, passed.ticks - 1);
 		passed.ticks = 1;
 	}
-	/* Of an idle CPU nothing is stolen. */
+	/* Nothing is stolen from an idle CPU. */
 	if (!task->pid)
 		passed.stolen_ticks = 0;
 

@@ -31,7 +31,7 @@ struct {
 	__type(value, struct thread_record);
 } kc_exec_record SEC(".maps");
 
-/* The thread's earlier user stacks are not known by the new number, and the stack of the next
+/* The thread's earlier user stacks are not known under the new number, so the stack of the next
  * return to user mode is requested again. */
 static __always_inline void forget_stacks(struct thread *thread)
 {

@@ -9,7 +9,7 @@
  *
  * Exits and entries do not always pair:
  *
- * - A call that seccomp refuses has an exit alone. It has failed, and took no time.
+ * - A call that seccomp refuses only has an exit. It has failed, and took no time.
  * - rt_sigreturn(2) leaves with the registers of the code that a signal interrupted, and no number.
  * - A call that a signal interrupts leaves with a code that the program does not see (ERESTARTSYS
  *   and the like). Then one of three things happens:
@@ -79,7 +79,7 @@ static __always_inline bool has_pending_sigsys(const struct task_struct *task)
 	return task->pending.signal.sig[0] >> (SIGSYS - 1) & 1;
 }
 
-/* Keeps a call that was interrupted. Those that began further down the stack, or in the same place,
+/* Keeps a call that was interrupted. Calls that began further down the stack, or in the same place,
  * were left by a jump. */
 static __always_inline void keep_interrupted(struct io_thread *thread, const struct pt_regs *regs,
 					     __u64 entered_ns, __u32 call_index)

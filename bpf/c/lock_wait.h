@@ -7,7 +7,7 @@
  * its system call, so the registers with which it entered the kernel have the futex.
  *
  * A lock that is handed back and forth can be waited for a hundred thousand times a second, so the
- * number of records is bounded, and what is beyond is counted with its time.
+ * number of records is bounded. Waits beyond that are counted, with their time.
  */
 #ifndef KCOLLECT_LOCK_WAIT_H
 #define KCOLLECT_LOCK_WAIT_H

@@ -145,7 +145,7 @@ static __noinline int track_at_switch_in(struct cpu_stats *stats, struct task_st
 		from = began_sched_ns;
 	}
 	/* The boundaries of that time are the thread's. Where user stacks are captured at
-	 * switch-out, a thread that has not run yet has none, and its ticks are left out. */
+	 * switch-out, a thread that has not run yet has no stack, and its ticks are left out. */
 	grid.origin_ns = stats->origin_ns;
 	if (grid.origin_ns && (capture_on_return || !capture_user_stacks))
 		grid_advance(&grid, from - stats->offset_ns, period_ns);

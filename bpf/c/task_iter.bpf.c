@@ -24,7 +24,7 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* Programs that iterate over the threads put records together here, one at a time; programs with
+/* Programs that iterate over the threads build records here, one at a time; programs with
  * interrupts off may run on top of them. */
 struct iter_scratch {
 	struct tick_scratch off_cpu;
@@ -194,7 +194,7 @@ int kc_close_all(struct bpf_iter__task *ctx)
 	/* It stays claimed until all of it is written. */
 	off_cpu = account_end(&thread->account, now_ns, delay, RUN_TIME_UNKNOWN,
 			      stolen_from(thread));
-	/* Data have ended on all CPUs, so all boundaries until then are counted. */
+	/* Recording has stopped on all CPUs, so all boundaries until then are counted. */
 	left = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
 	index = !left	    ? thread->grid_index
 		: recording ? index_at_rotation(left, end_ns)

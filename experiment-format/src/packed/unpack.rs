@@ -137,8 +137,8 @@ pub fn unpack_all(
     Ok(directory)
 }
 
-/// Copies the files of `archives/` into a new directory, at most `max_bytes` bytes, and decompresses
-/// the compressed ones. Links and everything else that is not a file are skipped.
+/// Copies the files of `archives/` into a new directory, at most `max_bytes` bytes, and
+/// decompresses the compressed ones. Links and everything else that is not a file are skipped.
 fn copy_archives(from: &Path, to: &Path, max_bytes: u64) -> io::Result<()> {
     let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let dir = match open(from, flags, Mode::empty()) {

@@ -36,7 +36,7 @@ use super::user::{BlockSampling, UserSpace};
 use crate::plan::{CpuShare, Plan};
 use crate::record::activity::TypedHeader;
 
-/// How long exited processes are kept for late records of them, nanoseconds.
+/// How long exited processes are kept for their late records, nanoseconds.
 const KEEP_EXITED_NS: Nanos = Nanos::from_secs(10);
 /// The time between two searches for processes that have exited. After this time all their records
 /// have been applied.
@@ -215,7 +215,7 @@ impl Dispatcher {
         }
     }
 
-    /// Adds user stacks of later returns to user mode that something of before waits for.
+    /// Adds user stacks of later returns to user mode that earlier records wait for.
     pub fn returned(&mut self, returns: &[UserReturnRecord]) {
         if let Some(user) = &mut self.user {
             for record in returns {
@@ -239,7 +239,7 @@ impl Dispatcher {
     fn sideband(&mut self, time_ns: Nanos, event: SidebandEvent) {
         match &event {
             SidebandEvent::Exit { pid, leader } => self.thread_exited(*pid, *leader, time_ns),
-            // Its number is free: that all threads had exited was not seen.
+            // Its number is free again: the exit of its last thread was missed.
             SidebandEvent::Fork { pid, .. } => {
                 let exited = self.leaderless.remove(pid);
                 exited
@@ -381,8 +381,8 @@ impl Dispatcher {
         self.user.as_ref().map(UserSpace::table_maker)
     }
 
-    /// Returns the processes whose mappings are to be read. An [`InputEvent::MappingsRead`] is
-    /// expected of each.
+    /// The processes whose mappings have to be read. An [`InputEvent::MappingsRead`] is expected
+    /// for each.
     pub fn take_unmapped(&mut self) -> Vec<Pid> {
         self.user
             .as_mut()
@@ -433,7 +433,7 @@ impl Dispatcher {
         );
     }
 
-    /// Adds calls that were interrupted, and will not be seen going on: the recording ends.
+    /// Adds interrupted calls whose continuation will not be seen, since the recording ends.
     pub fn end_calls(&mut self) {
         if let Some(user) = &mut self.user {
             user.all_calls_end(&mut self.router, &self.processes);

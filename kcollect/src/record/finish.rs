@@ -18,7 +18,7 @@ use super::session::Session;
 use super::summary::first_tables::FirstTables;
 use super::summary::{BudgetSummary, RecordingTimes, Summary};
 
-/// The number of events that are applied at the end without a look at the clock.
+/// Number of events that are applied at the end without checking the clock.
 const EVENTS_AT_ONCE: usize = 1000;
 
 impl Session<'_> {
@@ -151,8 +151,7 @@ impl Session<'_> {
         first.given_up
     }
 
-    /// Stops the data and applies what is on its way. Returns the time of the last tick that
-    /// counts.
+    /// Stops recording and applies pending records. Returns the time of the last tick that counts.
     fn stop(&mut self, output: &mut Output) -> Result<Nanos, Failure> {
         let stopped = self.stop_data()?;
         for (count, (time, event)) in self.inputs.finish()?.into_iter().enumerate() {

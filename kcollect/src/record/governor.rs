@@ -8,7 +8,7 @@
 //! The use is the CPU time of kcollect's own process as a share of one CPU, or what its programs in
 //! the kernel take as a share of all CPUs, whichever is greater: a budget of 1 % means that threads
 //! are slowed down by 1 %, too. The programs measure themselves. The kernel's own statistics of
-//! programs need CAP_SYS_ADMIN, which a service has not, and take time in each run.
+//! programs need CAP_SYS_ADMIN, which a service does not have, and take time in each run.
 
 use std::fmt;
 use std::time::Duration;
@@ -109,7 +109,7 @@ pub struct BudgetChange {
     pub at_ns: Nanos,
     /// The level from then on.
     pub level: BudgetLevel,
-    /// What was taken in the five seconds before, which decided it. None: the level was reached
+    /// What was used in the five seconds before, which decided it. None: the level was reached
     /// before the experiment began.
     pub shares: Option<UsedShares>,
 }
@@ -123,7 +123,7 @@ pub struct UsedTime {
     pub programs: Duration,
 }
 
-/// CPU time that was taken, as shares of the time that passed.
+/// CPU time that was used, as shares of the time that passed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UsedShares {
     /// By kcollect's own process, of one CPU.
@@ -266,7 +266,7 @@ mod tests {
         for (turn, share) in (1..).zip(shares.chars()) {
             let thousandths = u64::from(share.to_digit(10).unwrap_or(11));
             used += Duration::from(DECISION_NS / 1000 * thousandths);
-            // A look in between decides nothing.
+            // A check in between decides nothing.
             let now = Nanos(5) + DECISION_NS * turn;
             assert_eq!(governor.decide(now - Nanos(1), used_time(used)), None);
             let before = governor.level();

@@ -8,7 +8,7 @@
 //! Both threads are slow: after each write they sleep until their CPU time is no more than their
 //! share of the time that has passed. An experiment that another process reads is packed once it is
 //! no longer read. What is left when the recording ends is done by the next recording of the series
-//! that packs: the log of an experiment says that it is to be packed.
+//! that packs: the log of an experiment says that it has to be packed.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -28,9 +28,9 @@ const SHARE: f64 = 0.05;
 const PART_OF_BUDGET: f64 = 0.25;
 /// How many threads divide it.
 const THREADS: f64 = 2.0;
-/// The most experiments that wait for a thread. Each holds descriptors.
+/// Max number of experiments that wait for a thread. Each holds descriptors.
 const MAX_WAITING: usize = 16;
-/// The time between two looks whether an experiment is still in use.
+/// The time between two checks whether an experiment is still in use.
 const IN_USE_PERIOD: Duration = Duration::from_millis(500);
 /// An experiment that has been in use for this long is left as it is.
 const MAX_IN_USE: Duration = Duration::from_secs(3600);

@@ -1,10 +1,10 @@
-//! Problems: what makes a recording wrong, or leaves a whole part of it out. The user has to read
-//! it before any result.
+//! Problems that make a recording wrong, or leave a whole part of it out. The user has to read them
+//! before any result.
 
 use host::exit::{ExitKind, Failure};
 use serde::{Serialize, Serializer};
 
-/// The part of a recording that a problem is of. Each is reported once.
+/// The part of a recording that has a problem. Each is reported once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Subject {

@@ -137,7 +137,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Removes the oldest experiments of the series, and has those packed that are complete.
+    /// Removes the oldest experiments of the series, and queues complete ones for packing.
     pub(super) fn prune_and_pack_older(&mut self, output: &mut Output) {
         if self.plan.keep.is_none() && self.packer.is_none() {
             return;

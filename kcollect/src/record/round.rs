@@ -33,8 +33,8 @@ const CLOSING_NS: Nanos = Nanos::from_millis(500);
 /// The shortest round, nanoseconds: after a stack copy, or while unwind tables are made.
 pub(super) const SHORTEST_ROUND_NS: Nanos = Nanos::from_millis(10);
 
-/// Returns the request that SIGHUP stands for. For a service it is to begin a new experiment, as
-/// others open their logs again; where there is a terminal, SIGHUP means that it is gone.
+/// The request that SIGHUP stands for. It makes a service begin a new experiment, as other services
+/// reopen their logs; with a terminal, SIGHUP means that the terminal is gone.
 pub(super) fn hang_up(plan: &Plan) -> SignalRequest {
     if plan.rotate.is_some() && !machine::has_terminal() {
         SignalRequest::Rotate
@@ -191,7 +191,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Ends what is recorded, once. Returns the time of the last tick that counts.
+    /// Stops recording, once. Returns the time of the last tick that counts.
     pub(super) fn stop_data(&mut self) -> Result<Nanos, Failure> {
         if let Some(stopped) = self.stopped_ns {
             return Ok(stopped);
@@ -274,8 +274,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Says what is wrong with the recording, at once and in the experiment: each thing once, and
-    /// nothing that another one explains.
+    /// Reports what is wrong with the recording, at once and in the experiment: each problem once,
+    /// and no problem that another one explains.
     pub(super) fn report_problems(&mut self, problems: Vec<Problem>, output: &mut Output) {
         for problem in problems {
             if self.problems.iter().any(|known| known.explains(&problem)) {

@@ -2,8 +2,8 @@
 //! them all: the founder and the subexperiments.
 //!
 //! What a followed process did goes to its subexperiment, which is created when the process is
-//! chosen; of any other, to the founder. While it is open whether a process will be followed, what
-//! it did is held, so that its experiment is complete from its first moment on.
+//! chosen; what any other process did goes to the founder. Until it is decided whether a process is
+//! followed, what it did is held, so that its experiment is complete from its first moment on.
 //!
 //! When writing fails, the first error is kept, and data are refused from then on: what was written
 //! is a valid experiment.
@@ -170,14 +170,14 @@ impl Router {
             .is_some_and(|limit| self.bytes_written() >= limit)
     }
 
-    /// Returns how many bytes copies of processes' files may have (`-A`): half the limit, since one
-    /// process can map as many and as large files as it likes.
+    /// Max bytes of the copies of processes' files (`-A`): half the limit, since one process can
+    /// map as many and as large files as it likes.
     #[must_use]
     pub fn max_copied(&self) -> Option<u64> {
         self.limit.map(|limit| limit / 2)
     }
 
-    /// Measures how much may still be written. To be called before many records are.
+    /// Measures how much may still be written. Call it before many records are written.
     pub fn measure(&mut self) {
         if let Some(limit) = self.limit {
             let most = limit.saturating_add(limit / 2);
@@ -187,13 +187,13 @@ impl Router {
         }
     }
 
-    /// Returns whether nothing more is written but samples and the end of what was.
+    /// Whether only samples, and the ends of what was written, may still be written.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.byte_budget == 0
     }
 
-    /// Routes what a thread did, which has its user stack, or will have none.
+    /// Routes what a thread did, with its user stack if it has one.
     pub fn route(
         &mut self,
         context: &mut ProcessContext<'_>,
@@ -345,7 +345,8 @@ impl Router {
         self.with(instance, |experiment| experiment.exited(at_ns, code));
     }
 
-    /// Writes what is known by the exit of a process's thread, if its facts could not be read.
+    /// Writes what the exit of a process's thread says, if the facts of the process could not be
+    /// read.
     pub fn exit_facts(&mut self, instance: ProcessInstance, at_exit: &ExitFacts) {
         self.with(instance, |experiment| experiment.add_facts(at_exit));
     }
@@ -509,8 +510,8 @@ impl Router {
         self.founder.bytes_written() + self.finished_bytes + open
     }
 
-    /// Returns the state of the experiment's directory. That it was deleted is an error, whatever
-    /// other errors it caused.
+    /// The state of the experiment's directory. If it was deleted, that is the error, whatever
+    /// other errors this caused.
     pub fn directory_state(&mut self) -> DirectoryState {
         let dir = self.founder.dir();
         let state = dir.state();

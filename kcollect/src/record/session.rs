@@ -62,7 +62,7 @@ pub fn record(
         return Ok(spawn_code(&error));
     }
     let mut session = Session::start(plan, counters, output)?;
-    // Of those that a recording left which was killed.
+    // A recording that was killed may have left some.
     session.prune_and_pack_older(output);
     let run = session.run(output);
     session.service.stopping();
@@ -86,11 +86,11 @@ pub(super) struct Session<'a> {
     /// Watches the budget, if there is one (`--budget`).
     pub(super) governor: Option<Governor>,
     pub(super) load: LoadPhase,
-    /// When data could first be taken, nanoseconds of CLOCK_MONOTONIC.
+    /// When recording could first start, nanoseconds of CLOCK_MONOTONIC.
     pub(super) started_ns: Nanos,
     /// When user stacks are captured, if any process is followed.
     pub(super) capture: Option<UserStackCapture>,
-    /// What the current experiment began with.
+    /// The state at the start of the current experiment.
     pub(super) began: Began,
     /// When the next experiment begins (`--rotate`).
     pub(super) next_rotation_ns: Option<Nanos>,

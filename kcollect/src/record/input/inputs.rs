@@ -71,7 +71,7 @@ pub struct Inputs {
     /// The programs in the kernel.
     pub programs: Programs,
     pub(super) reader: Reader,
-    /// The bytes that were taken from the rings last; kept for their memory.
+    /// The bytes that were last read from the rings; kept to reuse their memory.
     bytes: Bytes,
     period_ns: Nanos,
     /// The number of tick boundaries for which a clock fires once.
@@ -206,7 +206,7 @@ impl Inputs {
         Ok(())
     }
 
-    /// Starts or stops the recording of data. Returns the time of the change.
+    /// Starts or stops recording. Returns the time of the change.
     ///
     /// # Errors
     /// When the BPF programs can't be switched or the threads' times can't be read.

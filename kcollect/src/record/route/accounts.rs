@@ -81,7 +81,7 @@ impl Router {
         }
     }
 
-    /// Writes a sample of the machine, of an instant of which all records were applied.
+    /// Writes a sample of the machine at an instant whose records have all been applied.
     pub fn sample(&mut self, processes: &ProcessTable, at_ns: Nanos, label: &str) {
         let accounts = &self.accounts;
         let result = self.founder.sample(processes, accounts, at_ns, label);
