@@ -312,8 +312,8 @@ static __always_inline __u32 next_user_return(struct cpu_stats *stats, struct ta
 	return number;
 }
 
-/* Waits for the return to user mode whose number next_user_return() has returned. It is part of the
- * program itself and of none of its functions: older verifiers take the callback for a function
+/* Waits for the return to user mode whose number next_user_return() has returned. Inlined into the
+ * program itself and into none of its functions: older verifiers take the callback for a function
  * that is called here, and add its stack to the stacks of all callers. */
 static __always_inline void await_user_return(struct cpu_stats *stats, struct task_struct *task,
 					      struct thread *thread)

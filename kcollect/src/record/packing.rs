@@ -147,8 +147,8 @@ impl Packer {
 }
 
 impl Work {
-    /// Returns the work of a thread, and the thread's ends: what it has to do, and whether it is to
-    /// stop.
+    /// Returns the work of a thread, and the thread's ends of the channels: what it has to do, and
+    /// whether it has to stop.
     fn new() -> (Work, Receiver<OlderExperiment>, Receiver<()>) {
         let (waiting, to_do) = sync_channel(MAX_WAITING);
         let (running, stopped) = channel();

@@ -179,7 +179,7 @@ impl Session<'_> {
     }
 }
 
-/// Returns what the service does, as `systemctl status` shows it.
+/// The service's status, as `systemctl status` shows it.
 pub(super) fn recording_into(path: &Path) -> String {
     format!("recording into {}", path.display())
 }

@@ -93,7 +93,7 @@ pub struct Inputs {
     self_test: TestState,
 }
 
-/// How far the self-test is.
+/// The state of the self-test.
 #[derive(Debug)]
 enum TestState {
     /// It starts with the recording.
