@@ -22,7 +22,7 @@
 #include "user_return.h"
 #include "user_stack.h"
 
-/* The most words that are compared. */
+/* Max words that are compared. */
 #define MAX_DECIDING 32
 
 /* The words are read in parts: a read of user memory costs as much as reading many more words, but

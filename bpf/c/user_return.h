@@ -114,7 +114,7 @@ static __always_inline __u32 send_user_return(struct task_struct *task, __u32 nu
 	return frames;
 }
 
-/* The most frames of a stack that is captured at switch-out in place of a callback. Each takes some
+/* Max frames of a stack that is captured at switch-out in place of a callback. Each takes some
  * 50 ns. */
 #define SWITCH_OUT_FRAMES 64
 

@@ -39,7 +39,7 @@ extern struct ignored kc_ignored SEC(".maps");
 /* When the ring fills up: enough for short-lived processes. */
 #define FEW_PIECES	  2
 #define SMALL_PIECE_BYTES 128
-/* The most words that are sent: with their header they are no longer than a mask. */
+/* Max words that are sent: with their header they are no longer than a mask. */
 #define MAX_SENT_WORDS 8176
 /* All that an iterator writes of one thread has to fit the file's 32 KiB, or none of it is read. */
 #define MAX_ITER_WORDS 3700

@@ -30,7 +30,7 @@ const LEVEL: i32 = 1;
 const MAX_COPY_BYTES: u64 = 2 << 30;
 /// How much of a decompressed copy is written at once, bytes.
 const WRITE_BYTES: usize = 256 << 10;
-/// The most decompressed copies that this process keeps.
+/// Max decompressed copies that this process keeps.
 const MAX_KEPT: usize = 64;
 
 /// Decompressed copies, the one that was opened last at the end. Experiments of a directory share

@@ -28,7 +28,7 @@ pub use unpack::{free_bytes, unpack, unpack_all};
 /// The end of the name of a packed experiment.
 pub const SUFFIX: &str = ".er.zst";
 
-/// The most files and directories: 60,000 processes, each with a subexperiment of ten files.
+/// Max files and directories: 60,000 processes, each with a subexperiment of ten files.
 const MAX_ENTRIES: u64 = 1 << 20;
 /// The longest path of one: the experiment, the subexperiment, the file, each of 255 bytes.
 const MAX_PATH_BYTES: u64 = 3 * 256;

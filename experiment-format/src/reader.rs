@@ -50,16 +50,16 @@ const MAX_FILE_BYTES: u64 = 256 << 20;
 #[derive(Debug)]
 pub struct Experiment {
     path: PathBuf,
-    /// The path by which it was opened, where that is not its directory.
+    /// The path by which it was opened, if that is not its directory.
     named: Option<PathBuf>,
     header: LogHeader,
     start: StartTime,
     events: Vec<LogEvent>,
-    /// The names of the directories in a packed one, if no more than its log was read.
+    /// The names of the directories in a packed experiment, if only its log was read.
     packed_directories: Option<Vec<OsString>>,
     /// Holds the lock that keeps it from being removed (`--keep`). None for a subexperiment.
     _in_use: Option<File>,
-    /// The directory into which a packed one was unpacked. It is removed with this.
+    /// The directory into which a packed experiment was unpacked. It is removed on drop.
     _unpacked: Option<TempDir>,
 }
 
@@ -81,8 +81,8 @@ impl Experiment {
     /// # Errors
     ///
     /// A `log.xml` that is missing, damaged or without a start; data of a big-endian machine, or of
-    /// a format before version 12. A packed one that can't be unpacked, or that takes more than
-    /// half of the space that is free.
+    /// a format before version 12. A packed experiment that can't be unpacked, or that takes more
+    /// than half of the free space.
     pub fn open(path: &Path) -> Result<Experiment> {
         // First, or else what is read may be packed and removed meanwhile.
         let in_use = lock(path);
@@ -186,12 +186,12 @@ impl Experiment {
         })
     }
 
-    /// Returns its directory. Of a packed one it exists as long as this.
+    /// Its directory. A packed experiment's directory exists as long as this.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns its path as it was named: of a packed one the file, or the directory that it is
+    /// Its path as it was named: for a packed experiment the file, or the directory that it is
     /// packed in.
     pub fn named(&self) -> &Path {
         self.named.as_deref().unwrap_or(&self.path)

@@ -31,14 +31,14 @@ use crate::packet::{FRAME, UID};
 
 pub mod table;
 
-/// The most words of a UID packet, without its link.
+/// Max words of a UID packet, without its link.
 const PART_WORDS: usize = 16;
 
 /// The number of frames that a stack can hold. A deeper one is cut off and marked as truncated. A
 /// packet of 64 KiB has space for some more.
 pub const MAX_FRAMES: usize = 8000;
 
-/// The most bytes that all interners of a program hold together.
+/// Max bytes that all interners of a program hold together.
 const MAX_TOTAL_BYTES: usize = 256 << 20;
 /// The bytes that each interner may hold whatever others do.
 const MIN_BYTES: usize = 1 << 20;

@@ -15,7 +15,7 @@ use std::ops::Range;
 use bpf_abi::IoCallRecord;
 use experiment_format::packet::HeapKind;
 
-/// Most ranges that are kept of a process. By default Linux allows no more mappings.
+/// Max ranges that are kept of a process. By default Linux allows no more mappings.
 const MAX_PROCESS_RANGES: usize = 65_536;
 const PAGE_BYTES: u64 = 4096;
 

@@ -20,13 +20,13 @@
  * time. */
 #define MAX_LOCK_WAITS_PER_CPU_AND_SECOND 5000
 
-/* The most blocks of all traced processes that are allocated at a time. */
+/* Max blocks of all traced processes that are allocated at a time. */
 #define MAX_BLOCKS 1048576
 
-/* The most processes whose allocators are probed at a time. */
+/* Max processes whose allocators are probed at a time. */
 #define MAX_PROBE_USES 1024
 
-/* The most usdt_operands that differ. */
+/* Max usdt_operands that differ. */
 #define MAX_USDT_OPERANDS 256
 
 /* Steps of a table of logarithms, from 1 to 2. */

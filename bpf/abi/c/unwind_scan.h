@@ -45,7 +45,7 @@
 
 #include "unwind.h"
 
-/* The most words in which one scan looks, and all scans of a stack. */
+/* Max words in which one scan looks, and all scans of a stack. */
 #define SCAN_WORDS	 1024
 #define SCAN_STACK_WORDS 2048
 

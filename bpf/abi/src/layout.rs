@@ -9,17 +9,17 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::CpuCounts;
 
-/// The most frames of a kernel stack in a record.
+/// Max frames of a kernel stack in a record.
 pub const MAX_KERNEL_FRAMES: usize = 127;
 
-/// The most frames of a user stack that the BPF programs unwind.
+/// Max frames of a user stack that the BPF programs unwind.
 pub const MAX_USER_FRAMES: usize = 1000;
 
 /// Bytes below the stack pointer with which a stack copy begins: the red zone of the ABI. OpenSSL's
 /// SHA-2 has its frame address there.
 pub const RED_ZONE_BYTES: u64 = 128;
 
-/// The most words that can follow a [`UserReturnLayout`].
+/// Max words that can follow a [`UserReturnLayout`].
 pub const MAX_USER_RETURN_WORDS: usize = 8192;
 
 /// The number of microstates.
@@ -40,7 +40,7 @@ pub const FRAME_POINTER: u8 = 6;
 /// DWARF number of the stack pointer.
 pub const STACK_POINTER: u8 = 7;
 
-/// The most words of a stack in which scans look for return addresses.
+/// Max words of a stack in which scans look for return addresses.
 pub const SCAN_STACK_WORDS: u32 = 2048;
 
 /// In place of a register number in a rule: relative to the canonical frame address.
@@ -55,10 +55,10 @@ pub const BX_LOST: u8 = 253;
 /// Segments of a file that are kept with its table.
 pub const MAX_SEGMENTS: usize = 4;
 
-/// The most pages of all unwind tables.
+/// Max pages of all unwind tables.
 pub const MAX_PAGES: u32 = 65_536;
 
-/// The most unwind rules.
+/// Max unwind rules.
 pub const MAX_RULES: usize = 65_536;
 
 /// [`crate::LockWaitRecord::operation`] of a wait whose end was not seen.
@@ -94,13 +94,13 @@ pub const ALLOCATION_CALL_SITE: u8 = 33;
 /// Unwind rows in a chunk of memory.
 pub const ROWS_PER_CHUNK: u32 = 65_536;
 
-/// The most chunks that the programs have space for.
+/// Max chunks that the programs have space for.
 pub const MAX_CHUNKS: u16 = 1024;
 
 /// CPUs that share a ring.
 pub const CPUS_PER_RING: u32 = 8;
 
-/// The most counters that can overflow.
+/// Max counters that can overflow.
 pub const MAX_COUNTERS: usize = 16;
 
 /// User stacks that can be built on one CPU at the same time.
@@ -109,13 +109,13 @@ pub const SCRATCHES_PER_CPU: u32 = 4;
 /// In place of the shortest lock wait that is recorded, nanoseconds: none is.
 pub const NO_LOCK_WAITS: u64 = u64::MAX;
 
-/// The most lock waits that a CPU sends in a second.
+/// Max lock waits that a CPU sends in a second.
 pub const MAX_LOCK_WAITS_PER_CPU_AND_SECOND: u64 = 5000;
 
-/// The most blocks of all traced processes that are allocated at a time.
+/// Max blocks of all traced processes that are allocated at a time.
 pub const MAX_BLOCKS: u32 = 1_048_576;
 
-/// The most processes whose allocators are probed at a time.
+/// Max processes whose allocators are probed at a time.
 pub const MAX_PROBE_USES: u32 = 1024;
 
 /// Steps of the programs' table of logarithms, from 1 to 2.
@@ -400,7 +400,7 @@ pub enum AllocatorFunction {
 /// The arguments of a USDT that are read, at the most.
 pub const USDT_OPERANDS: usize = 3;
 
-/// The most arrays of [`UsdtOperand`] that differ.
+/// Max arrays of [`UsdtOperand`] that differ.
 pub const MAX_USDT_OPERANDS: usize = 256;
 
 /// The kind of a [`UsdtOperand`]: `enum usdt_operand_kind`.

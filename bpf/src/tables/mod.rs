@@ -29,12 +29,12 @@ use rows::{Chunk, publish_chunks};
 
 pub use rows::PlacedTable;
 
-/// The most chunks that are made: 64 MiB of rows, for some 1.3 GB of machine code.
+/// Max chunks that are made: 64 MiB of rows, for some 1.3 GB of machine code.
 const MAX_ALLOCATED_CHUNKS: u16 = 256;
 
 const _: () = assert!(MAX_ALLOCATED_CHUNKS <= MAX_CHUNKS);
 
-/// The most pages from the first to the last one of a table: 1 GiB of addresses.
+/// Max pages from the first to the last one of a table: 1 GiB of addresses.
 const MAX_TABLE_PAGES: u32 = 16_384;
 
 /// The number of a table that was placed.

@@ -19,7 +19,7 @@ use crate::Result;
 use crate::archive::archive_name;
 use crate::elf::section_build_id;
 
-/// The most experiments that are searched for copies. Most objects are in the newest one.
+/// Max experiments that are searched for copies. Most objects are in the newest one.
 const MAX_SIBLINGS: usize = 8;
 /// Bytes that are compared at a time.
 const COMPARED_BYTES: usize = 64 << 10;

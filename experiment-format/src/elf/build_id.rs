@@ -8,14 +8,14 @@ use super::{ElfBytes, ElfFile, ElfLimits};
 
 /// Longest build id that the kernel reports, bytes.
 pub const MAX_BUILD_ID_BYTES: usize = 20;
-/// Most bytes of notes that are read of a file's segments. Linkers write some hundred.
+/// Max bytes of notes that are read of a file's segments. Linkers write some hundred.
 const MAX_SEGMENT_NOTE_BYTES: u64 = 1 << 20;
 
 /// Longest build id of a debug file that counts, bytes. SHA-1 has 20.
 const MAX_DEBUG_BUILD_ID_BYTES: usize = 64;
 /// Largest section of notes that is read, bytes.
 const MAX_SECTION_NOTE_BYTES: u64 = 64 * 1024;
-/// Most sections of notes that are read.
+/// Max sections of notes that are read.
 const MAX_NOTE_SECTIONS: usize = 16;
 
 /// A file's own build id: the first note of that kind in a `PT_NOTE` segment, as the kernel finds

@@ -3,7 +3,7 @@
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
 
-/// The most that a file system compresses: a piece that is this many times as large as its file on
+/// Max compression ratio of file systems: a piece that is this many times as large as its file on
 /// the disk is nearly all hole.
 const MAX_SPARSENESS: u64 = 64;
 /// No piece of this size or less is taken for a hole, in bytes.

@@ -1,4 +1,4 @@
-//! The sampled blocks of a process that are not freed.
+//! The sampled blocks of a process that have not been freed.
 //!
 //! The record of a free may be lost, and then another block is allocated at the same address. A
 //! reader that replays allocations would take the first of the two blocks for the one that is freed

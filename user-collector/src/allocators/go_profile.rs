@@ -25,7 +25,7 @@ use crate::space::Mapping;
 const BUCKETS: &[u8] = b"runtime.mbuckets";
 const RATE: &[u8] = b"runtime.MemProfileRate";
 
-/// The most buckets of a process. Each stack and size has one.
+/// Max buckets of a process. Each stack and size has one.
 const MAX_BUCKETS: usize = 100_000;
 /// The deepest stack of Go's profile is 32 frames, or 128 from Go 1.23 on.
 const MAX_FRAMES: u64 = 1024;

@@ -33,7 +33,7 @@ use object::elf::{SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, SectionType};
 use functions::{Named, function_of, growth_function_of};
 use probe_place::{MAX_PLACE_BYTES, probe_place};
 
-/// The most functions of a file that are probed.
+/// Max functions of a file that are probed.
 const MAX_FUNCTIONS: usize = 64;
 
 /// A function of an allocator, and where it is probed.

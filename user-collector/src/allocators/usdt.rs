@@ -20,7 +20,7 @@ const OWNER: &[u8] = b"stapsdt";
 const KIND: u32 = 3;
 /// The provider of the probes.
 const PROVIDER: &[u8] = b"otel_memory";
-/// The most probes of a file: a compiler may have put the allocator wherever it is called.
+/// Max probes of a file: a compiler may have put the allocator wherever it is called.
 const MAX_USDTS: usize = 1024;
 /// Max bytes of notes that are read. A C library has 10 KB of them.
 const MAX_NOTES_BYTES: u64 = 1 << 20;

@@ -8,7 +8,7 @@ use object::pod::from_bytes;
 
 use experiment_format::elf::{ElfError, ElfFile, ElfLimits, ElfSection, SectionTable};
 
-/// Most functions of a file. The largest programs have a million.
+/// Max functions of a file. The largest programs have a million.
 pub(super) const MAX_FUNCTIONS: usize = 4 << 20;
 
 /// The header of the file.

@@ -22,13 +22,13 @@ use gimli::{
 use super::object_file::ObjectFile;
 use super::{ArchiveError, image, store};
 
-/// Most compilation units that are read. The largest programs have some tens of thousands.
+/// Max compilation units that are read. The largest programs have some tens of thousands.
 const MAX_UNITS: usize = 1 << 17;
-/// Most paths of a file.
+/// Max paths of a file.
 const MAX_PATHS: usize = 1 << 17;
 /// Longest path, bytes: the kernel's limit.
 const MAX_PATH_BYTES: usize = 4096;
-/// Most bytes of abbreviations of one unit. Without a limit, all units could share one large table.
+/// Max bytes of abbreviations of one unit. Without a limit, all units could share one large table.
 const MAX_ABBREVIATION_BYTES: usize = 64 * 1024;
 /// Largest source file that is copied, bytes.
 const MAX_SOURCE_BYTES: u64 = 64 << 20;

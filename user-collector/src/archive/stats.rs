@@ -2,7 +2,7 @@
 
 use experiment_format::units::Nanos;
 
-/// Most load objects that are named in [`ArchiveStats::warnings`].
+/// Max load objects that are named in [`ArchiveStats::warnings`].
 const MAX_WARNINGS: usize = 100;
 
 /// A load object that is not in `archives/`.

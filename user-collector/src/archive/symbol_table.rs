@@ -25,7 +25,7 @@ use super::object_file::{CodeSection, MAX_FUNCTIONS, ObjectFile};
 use super::plt::PltEntry;
 use super::{function_ranges, plt};
 
-/// Most bytes of names.
+/// Max bytes of names.
 const MAX_NAMES_BYTES: usize = 512 << 20;
 
 /// A function.

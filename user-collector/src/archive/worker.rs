@@ -25,7 +25,7 @@ use super::{
 use crate::files::{InvokingUser, Share, may_hold};
 use experiment_format::elf::{ElfSource, section_build_id};
 
-/// Most bytes of all copies together.
+/// Max bytes of all copies together.
 pub const MAX_ARCHIVE_BYTES: u64 = 4 << 30;
 /// Nice value of the thread during the recording: with 19 it has a seventieth of the weight of a
 /// normal thread.

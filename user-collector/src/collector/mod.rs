@@ -45,18 +45,18 @@ const FLUSH_AFTER_NS: Nanos = Nanos::from_secs(5);
 /// Max number of a process's mappings that are written, about 12 MB: as many as a process can have
 /// at a time (vm.max_map_count).
 const MAX_SEGMENTS: u64 = 65_536;
-/// Most events of mappings that are kept of one process for later stacks, about 250 KB. Of one that
+/// Max events of mappings that are kept of one process for later stacks, about 250 KB. Of one that
 /// has more, all are written.
 const MAX_KEPT_MAPS: usize = 1000;
-/// Most addresses of stacks that are kept of one process for later mappings, likewise.
+/// Max addresses of stacks that are kept of one process for later mappings, likewise.
 const MAX_KEPT_ADDRESSES: usize = 10_000;
-/// Most bytes of mappings and functions that are written of one process: readers refuse a `map.xml`
+/// Max bytes of mappings and functions that are written of one process: readers refuse a `map.xml`
 /// of more than twice this.
 const MAX_MAP_BYTES: u64 = 128 << 20;
 /// Beyond this, only functions that have a frame in some stack are written.
 const MAX_UNUSED_MAP_BYTES: u64 = MAX_MAP_BYTES / 2;
 
-/// Most bytes of the event that ends a mapping or a function, whatever its time and its address.
+/// Max bytes of the event that ends a mapping or a function, whatever its time and its address.
 const MAX_END_BYTES: u64 = 80;
 
 /// The stack of a thread at an instant.

@@ -5,14 +5,14 @@
 //! or came by exec or in a message, gets its name when it is used first, by an operation without a
 //! call. If nothing is known of it, the name is `fd N`.
 //!
-//! Of an operation of `io_uring` there is only the descriptor: paths and addresses are looked up
-//! when it has completed. A file that was registered with a ring has a number of its own in the
-//! place of a descriptor. That may be another file's at any time, or of another ring, so each
-//! operation says which file it was done to, and gives the number that file's name. If it is not
+//! An operation of `io_uring` has only the descriptor: paths and addresses are looked up when it
+//! has completed. A file that was registered with a ring has a number of its own in place of a
+//! descriptor. The number may belong to another file at any time, or to another ring. So each
+//! operation says which file it used, and the number gets that file's name. If the file is not
 //! known, the name is `io_uring file N`.
 //!
-//! Calls of one process come in the order of time. Nothing is read but by the [`DescriptorLookup`]
-//! that is passed in.
+//! Calls of one process come in time order. Only the [`DescriptorLookup`] that is passed in reads
+//! anything.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -26,7 +26,7 @@ use experiment_format::units::Nanos;
 use super::calls::{Action, call_of};
 use super::look::DescriptorLookup;
 
-/// Most descriptors of a process that are kept. With more, all are dropped and looked up again.
+/// Max descriptors of a process that are kept. With more, all are dropped and looked up again.
 const MAX_DESCRIPTORS: usize = 16_384;
 /// Standard input, output and error.
 const STANDARD: [i32; 3] = [0, 1, 2];
@@ -68,7 +68,7 @@ struct Descriptor {
     named_in: u32,
     /// The number of a registered file; 0 if it is not known.
     file: u64,
-    /// When an operation had opened that there, CLOCK_MONOTONIC; 0 if none has.
+    /// When an operation opened that file there, CLOCK_MONOTONIC; 0 if no operation did.
     opened_ns: Nanos,
 }
 
@@ -172,7 +172,7 @@ impl Descriptors {
         self.registered.insert(file, name);
     }
 
-    /// Notes which registered file a number is of.
+    /// Notes which registered file a number stands for.
     fn add_file(&mut self, number: i32, file: u64, opened_ns: Nanos) {
         if let Some(known) = Arc::make_mut(&mut self.open).get_mut(&number) {
             (known.file, known.opened_ns) = (file, opened_ns);

@@ -29,14 +29,14 @@ use crate::space::{Mapping, mappings_between};
 
 /// Largest function whose code is read, bytes.
 pub const MAX_FUNCTION_CODE_BYTES: u64 = 1 << 20;
-/// Most bytes of code of one process.
+/// Max bytes of code of one process.
 pub const MAX_PROCESS_CODE_BYTES: u64 = 32 << 20;
 /// Longest wait for the code of a process that has ended. After a few timeouts there is no wait.
 pub const LAST_WAIT: Duration = Duration::from_millis(500);
 
-/// Most functions of one process that wait for the thread.
+/// Max functions of one process that wait for the thread.
 const MAX_WAITING_FUNCTIONS: usize = 100_000;
-/// Most bytes of one process that are being read: they are in memory.
+/// Max bytes of one process that are being read: they are in memory.
 const MAX_READING_BYTES: u64 = 4 << 20;
 
 /// The machine code of a JIT function.

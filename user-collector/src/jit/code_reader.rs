@@ -22,13 +22,13 @@ use crate::files::{InvokingUser, MAX_BLOCKED_THREADS};
 
 /// Longest read of one function: a page that was swapped out takes a hundredth of it.
 pub const MAX_READ_TIME: Duration = Duration::from_secs(1);
-/// Most bytes of code of all processes.
+/// Max bytes of code of all processes.
 pub const MAX_TOTAL_CODE_BYTES: u64 = 256 << 20;
 
-/// Most functions of all processes that wait to be read.
+/// Max functions of all processes that wait to be read.
 const MAX_REQUESTS: usize = 1 << 12;
-/// Most ends of processes that wait for code until [`super::LAST_WAIT`] has passed. Later ones do
-/// not wait: no thread reads any more.
+/// Max number of ending processes that wait for code until [`super::LAST_WAIT`] has passed. Later
+/// ones do not wait: no thread reads any more.
 const MAX_LAST_WAIT_TIMEOUTS: u32 = 4;
 
 /// The threads that read code. Clones are handles of the same ones, which end with the last of
@@ -166,7 +166,7 @@ impl CodeReader {
                     answers,
                 } = request;
                 let code = process.read(&file, offset, wanted.size);
-                // There is no receiver any more where the process's state was dropped.
+                // If the process's state was dropped, the receiver is gone.
                 let _ = answers.send(CodeAnswer { wanted, code });
             }
         };
@@ -174,7 +174,7 @@ impl CodeReader {
         thread.spawn(run).map(drop)
     }
 
-    /// Starts another thread for one that waits for a process.
+    /// Starts a thread in place of one that waits for a process.
     pub(super) fn replace_thread(&self) {
         let blocked = self.state.blocked_threads.fetch_add(1, Ordering::Relaxed);
         if blocked < MAX_BLOCKED_THREADS {

@@ -9,9 +9,9 @@ use experiment_format::units::Nanos;
 use super::MAX_NAME_BYTES;
 use super::memory_limit::{JitMemory, JitMemoryShare};
 
-/// Most functions of one process at a time.
+/// Max functions of one process at a time.
 pub const MAX_FUNCTIONS: usize = 1_000_000;
-/// Most bytes of the names of one process's functions.
+/// Max bytes of the names of one process's functions.
 pub const MAX_NAMES_BYTES: usize = 128 << 20;
 /// Memory of a function in addition to its name, bytes: its place in a tree that may be half empty,
 /// and the reference counts of the name.

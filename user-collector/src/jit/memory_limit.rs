@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Most bytes of the JIT functions of all processes.
+/// Max bytes of the JIT functions of all processes.
 pub const MAX_TOTAL_BYTES: usize = 256 << 20;
 /// Bytes that a process may use, however much others use.
 pub const MIN_PROCESS_BYTES: usize = 1 << 20;

@@ -35,9 +35,9 @@ use crate::files::{Share, may_hold};
 use crate::process::{ParentMap, ProcDir, ProcessFacts};
 use crate::space::Mapping;
 
-/// Most bytes that are read of one process, all files and readings together.
+/// Max bytes that are read of one process, all files and readings together.
 const MAX_READ_BYTES: u64 = 256 << 20;
-/// Most bytes that are read in one round other than the last: some 60,000 functions, so that a
+/// Max bytes that are read in one round other than the last: some 60,000 functions, so that a
 /// round stays short.
 const MAX_ROUND_BYTES: u64 = 4 << 20;
 /// Bytes that are read of each process when it ends: other processes wait meanwhile, and thousands
@@ -93,8 +93,8 @@ impl AddAssign for JitFileStats {
     }
 }
 
-/// The reader of one process's perf map or jitdump. It belongs to one program: after an exec there
-/// is another one.
+/// The reader of one process's perf map or jitdump. It belongs to one program: an exec makes
+/// another one.
 #[derive(Debug)]
 pub struct JitWatch {
     files: ProcessFiles,
@@ -112,7 +112,7 @@ pub struct JitWatch {
     counts: JitFileStats,
     refusal: Option<JitRefusal>,
     start_ns: Nanos,
-    /// A time before which nothing was written of what is read now.
+    /// What is read now was not written before this time.
     since_ns: Nanos,
     next_check_ns: Nanos,
     /// The look-ups that were left out since the last one.
@@ -262,7 +262,7 @@ impl JitWatch {
         forked_ns: Nanos,
         changes: &mut Vec<JitChange>,
     ) -> Result<(), JitRefusal> {
-        // That the process maps it shows that it is no older one's.
+        // Since the process maps it, it does not belong to an older process.
         let Some(file) = self.files.file_since(path, 0)? else {
             return Ok(());
         };

@@ -1,8 +1,8 @@
-//! Code that a program has copied from its file to anonymous memory, at the addresses that it had
-//! there: node, HHVM, ClickHouse and others do that so that it lies in huge pages.
+//! Code that a program has copied from its file to anonymous memory, at the same addresses: node,
+//! HHVM, ClickHouse and others do that so that their code is in huge pages.
 //!
-//! Such a mapping has no file. Whose code it is shows in the segments of the file that are still
-//! mapped around it, and in its bytes, which are compared with the file's.
+//! Such a mapping has no file. The segments of the file that are still mapped around it show whose
+//! code it is, and so do its bytes, which are compared with the file's.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -18,7 +18,7 @@ use crate::space::{MappedFile, Mapping};
 
 /// The size of a page, bytes.
 const PAGE_BYTES: u64 = 4096;
-/// Most pages of a mapping that are compared, at equal distances.
+/// Max pages of a mapping that are compared, at equal distances.
 const MAX_COMPARED_PAGES: u64 = 64;
 /// The part of the compared pages that has to be equal, as a fraction: programs patch some of their
 /// code.

@@ -45,7 +45,7 @@ use experiment_format::elf::build_id;
 /// Largest file that is opened, bytes.
 pub const MAX_OBJECT_FILE_BYTES: u64 = 1 << 30;
 
-/// Most bytes that are read of a vDSO. It has 4 to 16 KiB.
+/// Max bytes that are read of a vDSO. It has 4 to 16 KiB.
 pub const MAX_VDSO_BYTES: u64 = 64 << 10;
 
 /// The way in which a file was found.

@@ -20,7 +20,7 @@ use std::time::{Duration, SystemTime};
 use super::stored_table::{self as stored, MAX_STORED_BYTES, TableKey};
 use crate::unwind::{FrameInfo, TableSummary, UnwindRules, UnwindSections, UnwindTable};
 
-/// Most bytes of all tables together.
+/// Max bytes of all tables together.
 const MAX_CACHE_BYTES: u64 = 256 << 20;
 
 /// Bytes that are kept when there are more, so that there is space for new tables.

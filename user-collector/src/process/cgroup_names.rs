@@ -23,7 +23,7 @@ use super::Cgroup;
 
 /// Where systems mount the version 2 hierarchy: alone, or alongside version 1's hierarchies.
 const VERSION_2: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
-/// Most groups that are kept.
+/// Max groups that are kept.
 const MAX_KNOWN: usize = 4096;
 /// The kernel's `FILEID_KERNFS`: the handle is the number of an inode.
 const KERNFS_HANDLE: i32 = 0xfe;
@@ -53,8 +53,8 @@ struct InodeHandle {
 }
 
 impl CgroupNames {
-    /// Returns the group of a number. None if it is not known, or is the root of all groups, which
-    /// is no information.
+    /// The group with a number. None if it is not known, or is the root of all groups, which says
+    /// nothing.
     pub fn get(&mut self, number: CgroupNumber) -> Option<Arc<Cgroup>> {
         if let Some(known) = self.known.get(&number) {
             return known.clone();

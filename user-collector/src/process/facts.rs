@@ -20,9 +20,9 @@ use super::command_line::quoted;
 use super::proc_dir::ProcDir;
 use super::proc_files::{numbers_of, relatives_of, start_ticks_of, user_ids_of};
 
-/// Most bytes of a command line and of an environment that are read.
+/// Max bytes of a command line and of an environment that are read.
 pub const MAX_TEXT_BYTES: usize = 64 * 1024;
-/// Most bytes of the other files: a process may have 65,536 groups, which are in its `status`.
+/// Max bytes of the other files: a process may have 65,536 groups, which are in its `status`.
 pub(crate) const MAX_PROC_FILE_BYTES: usize = 1 << 20;
 
 /// Variables in which launchers of parallel programs put the rank, the most reliable first: a

@@ -1,14 +1,14 @@
-//! Code that a process has from the one that forked it: prefork servers generate code in the
-//! parent and run it in their workers.
+//! Code that a process has inherited from its parent: prefork servers generate code in the parent
+//! and run it in their workers.
 //!
 //! A fork copies the parent's memory, so that its functions are at the same addresses in the child,
 //! and the child's own map does not list them. They are named by the parent's file as it was at the
-//! fork: what the parent generates later is in memory of its own. Of a perf map that is the part
-//! which was written by then, of a jitdump the records of before. Where the child lists a function
-//! of its own at the same addresses, that takes its place.
+//! fork: what the parent generates later is in memory of its own. That is the part of a perf map
+//! that was written by then, or the earlier records of a jitdump. If the child lists a function of
+//! its own at the same addresses, it replaces the parent's.
 //!
-//! Of a process that was forked before the recording began it is not known how long its parent's
-//! map was. All of it is used then, as perf does.
+//! For a process that was forked before the recording began, it is not known how long its parent's
+//! map was. The whole map is used then, as perf does.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use super::facts::MAX_PROC_FILE_BYTES;
 use super::proc_dir::{ProcDir, process_directory};
 use super::proc_files::{numbers_of, relatives_of, start_ticks_of};
 
-/// Most generations whose maps are used.
+/// Max generations whose maps are used.
 const MAX_GENERATIONS: usize = 8;
 
 /// The perf map of a process from which another one was forked.
@@ -71,8 +71,8 @@ pub fn maps_at_fork(parent: Pid, known: Option<&[ParentMap]>) -> Vec<ParentMap> 
     maps
 }
 
-/// Returns the maps of the processes from which one was forked whose fork was not seen: those above
-/// it that execute the same program.
+/// The maps of the ancestors of a process whose fork was not seen: the ancestors that execute the
+/// same program.
 #[must_use]
 pub fn maps_of_ancestors(pid: Pid) -> Vec<ParentMap> {
     let mut maps = Vec::new();

@@ -59,8 +59,8 @@ fn living_thread(leader: &Path) -> Option<OsString> {
     numbers.find(|number| has_memory(nix::fcntl::AT_FDCWD, &threads.join(number)))
 }
 
-/// Returns whether a thread has memory, by its directory. An exiting thread gives it up before its
-/// exit is reported. Where the link must not be read, there is something to protect.
+/// Whether a thread has memory, by its directory. An exiting thread drops its memory before its
+/// exit is reported. If the link must not be read, there is memory to protect.
 fn has_memory(at: impl AsFd, directory: &Path) -> bool {
     !matches!(
         readlinkat(at, &directory.join("exe")),

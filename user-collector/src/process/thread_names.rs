@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::units::Nanos;
 
-/// Most changes of a thread's name that are written: a reader's time grows with packets times
+/// Max changes of a thread's name that are written: a reader's time grows with packets times
 /// names.
 const MAX_NAME_CHANGES: u32 = 8;
 

@@ -32,7 +32,7 @@ pub enum MappingEvent {
     Unmap(u64),
 }
 
-/// Most changes that are kept of a process that is not followed yet, per mapping.
+/// Max changes that are kept of a process that is not followed yet, per mapping.
 const MAX_CHANGES_PER_MAPPING: usize = 8;
 
 /// The address space of a process: its executable mappings.
@@ -322,7 +322,7 @@ impl AddressSpaces {
         self.by_pid.iter_mut().map(|(pid, space)| (*pid, space))
     }
 
-    /// Evicts all processes but those that `still` returns true for. Returns those evicted.
+    /// Evicts all processes for which `still` returns false. Returns the evicted ones.
     pub fn retain(&mut self, mut still: impl FnMut(Pid) -> bool) -> Vec<Pid> {
         let gone: Vec<Pid> = self
             .by_pid

@@ -2,8 +2,8 @@
 //!
 //! The kernel reports the beginning of each mapping, by whatever call, but not its end. Where a new
 //! mapping overlaps older ones, it replaces them there, and the rest of them stays. An exec ends
-//! all, a fork copies them. So [`Mappings::find`] returns what was mapped at an address last. That
-//! is wrong only for an address that is not mapped any more, where no code runs.
+//! all mappings, a fork copies them. So [`Mappings::find`] returns what was mapped at an address
+//! last. That is wrong only for an address that is no longer mapped, where no code runs.
 //!
 //! Events must come in time order. Each change returns the mappings that it ends, since the
 //! experiment has the time of both.

@@ -43,14 +43,14 @@ pub struct FollowLosses {
     /// Losses of user stacks.
     #[serde(flatten)]
     pub stacks: StackLosses,
-    /// Intervals that are in the founder because too many were held before it was decided whether
+    /// Intervals that are in the founder because too many were held until it was decided whether
     /// their processes are followed.
     pub not_held: u64,
     /// Mappings that were too many of one process, or beyond the limit (`-L`).
     pub unwritten_mappings: u64,
     /// JIT functions that were beyond the limit, of one process or of all.
     pub unwritten_functions: u64,
-    /// Processes that exited before what they wrote last of their JIT code was read, where too many
+    /// Processes that exited before the last part of their JIT files was read, because too many
     /// files were open to hold theirs.
     pub unread_at_exit: u64,
 }

@@ -13,9 +13,9 @@ use experiment_format::units::Nanos;
 const MIN_PAUSE_NS: Nanos = Nanos::from_millis(100);
 /// The longest one.
 const MAX_PAUSE_NS: Nanos = Nanos::from_secs(60);
-/// Most processes that are looked at in a round.
+/// Max processes that are looked at in a round.
 const MAX_LOOKS: usize = 8;
-/// Most mappings of a process with copied code.
+/// Max mappings of a process with copied code.
 const MAX_MAPPINGS: usize = 64;
 
 /// The processes with anonymous code.

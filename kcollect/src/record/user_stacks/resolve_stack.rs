@@ -21,7 +21,7 @@ use super::unmapped::Unmapped;
 use super::user_stack::{StackCopy, UserStack};
 use crate::record::activity::TypedHeader;
 
-/// The most memory that stack copies take while they wait for tables.
+/// Max memory that stack copies take while they wait for tables.
 const MAX_COPIED_BYTES: usize = 64 << 20;
 /// The bytes of waiting copies above which new ones are shortened: many shallow stacks are worth
 /// more than a few deep ones.

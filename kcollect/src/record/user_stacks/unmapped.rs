@@ -17,7 +17,7 @@ use super::user_stack::StackCopy;
 const MIN_PAUSE_NS: Nanos = Nanos::from_millis(200);
 /// The longest one.
 const MAX_PAUSE_NS: Nanos = Nanos::from_secs(60);
-/// The most processes whose mappings are read in a round.
+/// Max processes whose mappings are read in a round.
 const MAX_READINGS: usize = 16;
 
 /// The stacks that wait, and the processes that are to be read.

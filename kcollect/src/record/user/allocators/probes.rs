@@ -25,7 +25,7 @@ use super::TracedAllocators;
 use super::budget::{ProcessBudget, TraceLevel};
 use super::watch::cpu_time;
 
-/// The most files with an allocator that are kept open.
+/// Max files with an allocator that are kept open.
 const MAX_FILES: usize = 64;
 
 /// The free indexes of [`bpf_abi::ProbeUse`]. The one that was free for longest is used first: a
