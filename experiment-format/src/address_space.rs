@@ -47,7 +47,7 @@ struct MappedObject {
     size: u64,
     /// The mapping is valid from this time on, nanoseconds since the start of the experiment.
     from_ns: Nanos,
-    /// The mapping is not valid any more from this time on.
+    /// From this time on the mapping is no longer valid.
     until_ns: Nanos,
     object: usize,
     kind: ObjectKind,

@@ -1,10 +1,10 @@
-//! Copies of load objects in `archives/`, and how they are read that are compressed.
+//! Copies of load objects in `archives/`, and how compressed copies are read.
 //!
-//! A compressed one, `NAME.zst`, is a frame that readers of zstd skip, with the build id of
-//! the object if its instructions are in the copy, and a frame of zstd with the copy.
+//! A compressed copy, `NAME.zst`, is a skippable zstd frame, with the object's build id if its
+//! instructions are in the copy, and a zstd frame with the copy.
 //!
-//! gprofng reads none of them: see [`crate::packed::unpack_all`]. Ours decompress one when it is
-//! needed, into a file without a name where temporary files are.
+//! gprofng cannot read them: see [`crate::packed::unpack_all`]. Our readers decompress a copy when
+//! it is needed, into an unnamed file in the directory for temporary files.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::file::open_regular;
 use crate::packed::free_bytes;
 
-/// The first of the numbers with which a frame begins that is skipped: RFC 8878, 3.1.2.
+/// The first magic number of skippable frames: RFC 8878, 3.1.2.
 const SKIPPED_FRAME: u32 = 0x184d_2a50;
 /// The longest build id, bytes: two SHA-256 hashes.
 const MAX_ID_BYTES: usize = 64;
@@ -100,8 +100,8 @@ pub fn open_copy(archives: &Path, name: &str) -> Result<Option<File>> {
     file.map_err(|error| Error::io("decompress", &path, error))
 }
 
-/// Returns the build id of a load object's copy in the directory `archives`, which is empty where
-/// the object has none. None if there is no copy.
+/// The build id of a load object's copy in the directory `archives`; empty if the object has no
+/// build id. None if there is no copy.
 #[must_use]
 pub fn build_id_of_copy(archives: &Path, name: &str) -> Option<Box<[u8]>> {
     let name = archive_name(name);

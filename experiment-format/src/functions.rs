@@ -277,7 +277,7 @@ impl Archives {
 
     /// Reads the functions of a load object.
     fn read(&self, load_object: &str) -> Result<Option<FileFunctions>> {
-        // What collectors archive under other names than paths, they make as ELF files.
+        // What collectors archive under other names than paths are ELF files that they create.
         let any_format = load_object.starts_with('/');
         let path = self.path.join(archive_name(load_object));
         let copy = open_copy(&self.path, load_object)?;
@@ -347,8 +347,8 @@ impl Archives {
     }
 }
 
-/// Returns whether a file begins otherwise than an ELF file. If it cannot be read, its next reader
-/// meets the same error, and names it.
+/// Whether a file does not begin as an ELF file. If it cannot be read, its next reader gets the
+/// same error, and reports it.
 fn is_other_format(file: &File) -> bool {
     let mut magic = [0; ELFMAG.len()];
     match file.read_exact_at(&mut magic, 0) {

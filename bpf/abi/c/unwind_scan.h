@@ -45,7 +45,7 @@
 
 #include "unwind.h"
 
-/* Max words in which one scan looks, and all scans of a stack. */
+/* Max words that one scan reads, and all scans of a stack together. */
 #define SCAN_WORDS	 1024
 #define SCAN_STACK_WORDS 2048
 

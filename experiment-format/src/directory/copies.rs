@@ -12,12 +12,12 @@ use super::INCOMPLETE;
 use super::create::entries;
 use crate::archive::{ARCHIVES, compressed_name, is_compressed};
 
-/// A copy that is not compressed, and can be.
+/// An uncompressed copy that can be compressed.
 #[derive(Debug)]
 pub(crate) struct PlainCopy {
     /// Its name in `archives/`.
     pub(crate) name: CString,
-    /// The name of a compressed one.
+    /// The name of its compressed copy.
     pub(crate) compressed: String,
     /// Whether there is a compressed copy too.
     pub(crate) is_double: bool,

@@ -25,7 +25,7 @@ use crate::Result;
 use crate::archive::ARCHIVES;
 use crate::error::Error;
 
-/// The name of the file into which an experiment's directory is packed but for its `archives/`.
+/// The name of the file into which an experiment's directory is packed, except its `archives/`.
 pub(crate) const PACKED: &str = "kcollect.tar.zst";
 const LOG: &str = "log.xml";
 /// The part of the plan, in the log of an experiment, that says that complete experiments are
@@ -43,9 +43,9 @@ pub struct OlderExperiment {
     pub written: SystemTime,
     /// The disk space of its files.
     pub files: DiskUsage,
-    /// Whether it was recorded to be packed, and is not, or not all is removed that is packed.
+    /// Whether it still has to be packed, or the original files of a packed one have to be removed.
     pub is_to_be_packed: bool,
-    /// Whether it is packed, and has copies of load objects that are not compressed.
+    /// Whether it is packed and still has uncompressed copies of load objects.
     pub is_to_be_compressed: bool,
     has_double_copies: bool,
 }
@@ -67,8 +67,8 @@ impl OlderExperiment {
         &self.dir
     }
 
-    /// Returns whether it is neither written nor read. If so, it is in use by this alone, until it
-    /// is dropped or [shared](OlderExperiment::share).
+    /// Locks it if it is neither written nor read. Returns whether it is locked; then only this
+    /// uses it, until this is dropped or [shared](OlderExperiment::share).
     pub(crate) fn is_alone(&self) -> bool {
         same_file(self.dir.as_fd())
             .and_then(|dir| Ok(dir.try_lock()?))
@@ -80,7 +80,7 @@ impl OlderExperiment {
         note_use(self.dir.as_fd());
     }
 
-    /// Notes that it is not in use by this.
+    /// Drops our lock.
     pub(crate) fn release(&self) {
         let _ = same_file(self.dir.as_fd()).and_then(|dir| dir.unlock());
     }
@@ -201,8 +201,7 @@ pub(super) fn is_ours(dir: &OwnedFd) -> bool {
     log_has(dir, "<collector>kcollect ", 4096)
 }
 
-/// Returns whether a text is in the first bytes of the log in a directory. It is in none that can't
-/// be read.
+/// Whether a text is in the first bytes of the log in a directory. False if the log can't be read.
 fn log_has(dir: &OwnedFd, text: &str, bytes: u64) -> bool {
     use std::io::Read as _;
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;

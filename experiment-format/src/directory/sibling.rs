@@ -1,5 +1,5 @@
 //! Copies of load objects that other experiments in the same directory have: an experiment links
-//! to them, so that a directory holds each once. One that no experiment links to is gone.
+//! to them, so that a directory holds each once. A copy is gone when no experiment links to it.
 
 use std::fs::{File, Metadata};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -24,7 +24,7 @@ const MAX_SIBLINGS: usize = 8;
 /// Bytes that are compared at a time.
 const COMPARED_BYTES: usize = 64 << 10;
 
-/// What a copy has to be of.
+/// The build that a copy has to be of.
 #[derive(Debug)]
 pub struct Build<'a> {
     /// The build id of the load object.
@@ -85,7 +85,7 @@ impl ExperimentDir {
             return false;
         };
         let written = (metadata.mtime(), metadata.mtime_nsec());
-        // One of names alone is shorter.
+        // A copy with only names is shorter.
         metadata.len() >= build.bytes
             && written > build.changed
             && *section_build_id(&file) == *build.id

@@ -18,7 +18,7 @@ use crate::archive::ARCHIVES;
 use crate::directory::{OlderExperiment, PACKED, PendingFile};
 use crate::error::Error;
 
-/// What [`pack_in_place`] is at.
+/// A step of [`pack_in_place`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PackStep {
     /// It has written some bytes.
@@ -72,8 +72,8 @@ fn alone(
     Ok(())
 }
 
-/// Brings a file to the disk: what it replaces is removed then. It gets the time at which that was
-/// written.
+/// Syncs a file to the disk, since the files that it replaces are removed next. It gets the time at
+/// which these were written.
 pub(super) fn complete(file: &File, written: SystemTime) -> io::Result<()> {
     file.set_modified(written)?;
     file.sync_all()

@@ -62,8 +62,8 @@ impl KernelCode {
         self.symbols.as_ref()
     }
 
-    /// Drops its functions, which take megabytes, where an experiment has them all, or none: then
-    /// only [`KernelCode::places`] are kept.
+    /// Drops its functions, which take megabytes, once an experiment has all of them, or if no
+    /// experiment gets them. Only [`KernelCode::places`] are kept.
     pub fn drop_functions(&mut self, archive: Archive) {
         if archive == Archive::Off
             && let Some(symbols) = &self.symbols
@@ -117,7 +117,7 @@ impl KernelCode {
         })
     }
 
-    /// Returns no code: the next experiment has it.
+    /// A placeholder without code: the next experiment has the code.
     #[must_use]
     pub fn none() -> KernelCode {
         KernelCode {
@@ -133,7 +133,7 @@ impl KernelCode {
         }
     }
 
-    /// Returns the code as an experiment finds it that begins now, without the programs that were
+    /// The code as it is for an experiment that begins now, without the programs that were
     /// unloaded.
     #[must_use]
     pub fn for_next(mut self) -> KernelCode {
@@ -205,7 +205,7 @@ impl KernelCode {
     }
 
     /// Does what [`archive_programs`](KernelCode::archive_programs) does, unless that would take
-    /// more than a small part of the time: of thousands of programs the image has megabytes.
+    /// more than a small part of the time: the image of thousands of programs has megabytes.
     ///
     /// # Errors
     /// When it can't be written.

@@ -1,7 +1,7 @@
 //! Decodes records of the BPF programs into what experiments hold: ticks of CPUs, and state
 //! intervals of threads, with the frames of their kernel stacks.
 //!
-//! It depends on the kernel's symbols alone, and neither on processes nor on experiments.
+//! It depends only on the kernel's symbols, and neither on processes nor on experiments.
 
 use std::sync::Arc;
 
@@ -192,7 +192,7 @@ impl Decoder {
         }
     }
 
-    /// Decodes a wait for a lock of a process instance. An unknown kind has one number in both.
+    /// Decodes a process instance's wait for a lock. An unknown kind has the same number in both.
     #[must_use]
     pub fn lock_wait(
         &self,

@@ -29,7 +29,7 @@ impl PeriodicSamples {
         PeriodicSamples { time, left_out: 0 }
     }
 
-    /// Returns whether a periodic sample of this time is to be written.
+    /// Whether a periodic sample of this time has to be written.
     pub fn is_due(&mut self, time: Nanos) -> bool {
         let due = time.saturating_sub(self.time) >= MIN_CHANGE || self.left_out >= MAX_LEFT_OUT;
         if !due {

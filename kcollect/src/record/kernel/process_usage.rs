@@ -1,4 +1,4 @@
-//! gprofng's records of resource usage, which a sample has of each followed process.
+//! gprofng's records of resource usage. A sample has one for each followed process.
 
 use experiment_format::ids::Pid;
 use experiment_format::microstate::Microstate;
@@ -49,7 +49,7 @@ impl ProcessUsage {
         records
     }
 
-    /// Drops what is kept of a process that has no further record.
+    /// Drops the state of a process that has no further record.
     pub fn end(&mut self, process: ProcessInstance) {
         self.splits.remove(&process);
     }

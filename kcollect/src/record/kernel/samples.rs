@@ -45,7 +45,7 @@ use crate::record::activity::TypedHeader;
 
 /// The file of the threads' samples.
 const FILE: &str = "threads.jsonl";
-/// The largest number of process names with a line of short-lived threads at one sample.
+/// Max number of process names with a line of short-lived threads at one sample.
 const MAX_SHORT_LIVED_NAMES: usize = 64;
 
 /// The state of the sample writer: what the previous samples wrote.
@@ -130,8 +130,8 @@ impl Samples {
         }
     }
 
-    /// Writes the line of a thread that is not recorded any more, or adds it to the short-lived
-    /// ones. `process` is the name of its process.
+    /// Writes the line of a thread that is no longer recorded, or adds it to the short-lived ones.
+    /// `process` is the name of its process.
     ///
     /// # Errors
     /// When the experiment can't be written.
@@ -156,7 +156,7 @@ impl Samples {
         self.thread(writer, process, thread, times)
     }
 
-    /// Writes the sample of an instant that `accounts` are complete up to. `process` returns the
+    /// Writes the sample of an instant; `accounts` are complete up to it. `process` returns the
     /// name of the process that has a pid now.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ use host::signals::{SignalRequest, Signals};
 const MAX_READ_BYTES: u64 = 128 << 20;
 /// The longest time that reading may take.
 const MAX_READ_TIME: Duration = Duration::from_secs(5);
-/// How often it is looked whether the user has given up.
+/// How often to check whether the user has given up.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Where to look first.

@@ -20,7 +20,7 @@ pub struct FollowSummary {
     pub processes: Vec<FollowedProcess>,
     /// Ticks of all of them by how their user stack ended.
     pub user_stacks: StackCounts,
-    /// The same of ticks on a CPU alone, which are harder: of a thread that sleeps, the stack is
+    /// The same for ticks on a CPU only. These are harder: the stack of a sleeping thread is
     /// captured at leisure.
     pub cpu_user_stacks: StackCounts,
     /// Ticks of all threads by whether the return to user mode reported their user stack.
@@ -92,7 +92,7 @@ impl FollowSummary {
         })
     }
 
-    /// Returns what was beyond a bound of what a process may make grow.
+    /// What exceeded a bound on what a process can make grow.
     pub(super) fn bounds(&self) -> Losses {
         let sum = |of: fn(&FollowedProcess) -> u64| self.processes.iter().map(of).sum();
         let jit = |of: fn(&JitFileStats) -> u64| {

@@ -215,8 +215,8 @@ impl UserSpace {
         self.route(router, processes, complete);
     }
 
-    /// Notes what the record of a thread has of its process. If the thread has exited, routes what
-    /// it did: that waits for no user stack any more.
+    /// Notes what the record of a thread says of its process. If the thread has exited, routes what
+    /// it did, since no more user stacks can come.
     pub fn thread(&mut self, router: &mut Router, processes: &ProcessTable, thread: &ThreadRecord) {
         // Of a living thread too: the group may be gone when its last thread has exited.
         let cgroup = self.cgroups.get(thread.cgroup);
@@ -235,7 +235,7 @@ impl UserSpace {
         self.route(router, processes, complete);
     }
 
-    /// Unwinds the stack copies whose tables are there now; all of them when `last`.
+    /// Unwinds the stack copies whose tables are ready; all copies when `last`.
     pub fn unwind_copies(&mut self, router: &mut Router, processes: &ProcessTable, last: bool) {
         let resolved =
             self.resolver
@@ -338,7 +338,7 @@ impl UserSpace {
         }
     }
 
-    /// Returns whether tables are being made.
+    /// Whether tables are being built.
     #[must_use]
     pub fn makes_tables(&self) -> bool {
         self.code.objects.waiting() > 0
@@ -418,7 +418,8 @@ impl UserSpace {
         self.publish(programs, processes)
     }
 
-    /// Opens the files that processes map which may be followed, so that their tables are made.
+    /// Opens the files that are mapped by processes which may be followed, so that their tables are
+    /// built.
     fn open_mapped(&mut self, processes: &ProcessTable) {
         let pids: Vec<Pid> = self.code.spaces.iter_mut().map(|(pid, _)| pid).collect();
         for pid in pids {

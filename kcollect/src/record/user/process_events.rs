@@ -124,8 +124,8 @@ impl UserSpace {
         }
     }
 
-    /// Returns the processes whose mappings are to be read, because stacks have an address in no
-    /// known mapping.
+    /// The processes whose mappings have to be read, because stacks have an address in no known
+    /// mapping.
     pub fn take_unmapped(&mut self) -> Vec<Pid> {
         self.resolver.unmapped.take_asked()
     }
@@ -230,7 +230,7 @@ impl UserSpace {
             .collect()
     }
 
-    /// Drops the mappings of processes that are neither tracked nor in the table any more.
+    /// Drops the mappings of processes that are no longer tracked, nor in the table.
     fn evict_mappings(&mut self, processes: &ProcessTable) {
         let tracker = &self.tracker;
         let evicted = self

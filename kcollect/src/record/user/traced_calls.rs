@@ -232,8 +232,8 @@ impl UserSpace {
         }
     }
 
-    /// Records that the memory of a process went, or will not be seen going: it executed another
-    /// program, or its blocks are recorded again.
+    /// Records that the memory of a process is gone, or that its release will not be seen: the
+    /// process executed another program, or its blocks are recorded again.
     pub fn memory_ends(
         &mut self,
         router: &mut Router,

@@ -1,7 +1,7 @@
 //! Processes that may have copied code from files to anonymous memory: the BPF programs have found
 //! anonymous code in their stacks for which there is no table.
 //!
-//! As a rule it is JIT code. So each look without a result doubles the pause until the next one.
+//! Usually it is JIT code. So each search without a result doubles the pause until the next one.
 
 use std::collections::{HashMap, HashSet};
 

@@ -36,7 +36,7 @@ pub struct TablePublisher {
     pending: HashSet<CodeFile>,
     /// Objects whose files are known: those before this number.
     known_objects: u32,
-    /// What of the files is code copied to anonymous memory, and where.
+    /// The files' code that was copied to anonymous memory, and where it is.
     copied: HashMap<CodeFile, Mapping>,
     rules: usize,
     /// Processes for which it has to be determined again whether they may be followed.
@@ -47,7 +47,7 @@ pub struct TablePublisher {
 }
 
 impl TablePublisher {
-    /// Marks a process to be looked at again: something about it has changed.
+    /// Marks a process for another check: something about it has changed.
     pub(in crate::record) fn changed(&mut self, pid: Pid) {
         self.changed.insert(pid);
     }

@@ -26,8 +26,7 @@ const MAX_COPIED_BYTES: usize = 64 << 20;
 /// The bytes of waiting copies above which new ones are shortened: many shallow stacks are worth
 /// more than a few deep ones.
 const SHORTEN_COPIES_BYTES: usize = MAX_COPIED_BYTES / 8;
-/// The bytes of copies from which on their memory is returned to the system, when none waits any
-/// more.
+/// Bytes of copies above which their memory is returned to the system, once no copy waits.
 const RETURN_MEMORY_BYTES: usize = 1 << 20;
 /// The longest wait at the end for the tables that copies need.
 const LAST_TABLES: std::time::Duration = std::time::Duration::from_secs(3);
@@ -59,7 +58,7 @@ pub struct UnwindCounts {
 /// Stacks that are not complete for a reason of ours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StackLosses {
-    /// Copies for which there was no memory until a table was there.
+    /// Copies for which there was no memory until a table was ready.
     pub dropped_copies: u64,
     /// Stacks with an address in no known mapping, of processes that had exited
     /// when their mappings were read.
@@ -67,7 +66,7 @@ pub struct StackLosses {
 }
 
 impl StackResolver {
-    /// Returns the user stack of a record. None where it waits for a table or for mappings.
+    /// The user stack of a record. None while it waits for a table or for mappings.
     pub fn resolve(
         &mut self,
         code: &mut LoadedCode,
@@ -252,7 +251,7 @@ impl StackResolver {
         changed
     }
 
-    /// Lets the stacks of a process wait for mappings no longer: none are read.
+    /// Ends the wait of a process's stacks for mappings: no mappings are read.
     pub fn stop_waiting(&mut self, pid: Pid) {
         let waiting = self.unmapped.evict(pid);
         self.unwind_soon(waiting);

@@ -20,7 +20,7 @@ const MAX_PAUSE_NS: Nanos = Nanos::from_secs(60);
 /// Max processes whose mappings are read in a round.
 const MAX_READINGS: usize = 16;
 
-/// The stacks that wait, and the processes that are to be read.
+/// The stacks that wait, and the processes whose mappings have to be read.
 #[derive(Debug, Default)]
 pub(in crate::record) struct Unmapped {
     by_pid: HashMap<Pid, Reading>,
@@ -65,14 +65,14 @@ impl Unmapped {
         None
     }
 
-    /// Returns the processes whose mappings are to be read now.
+    /// The processes whose mappings have to be read now.
     pub(in crate::record) fn take_asked(&mut self) -> Vec<Pid> {
         self.asked
             .drain(..self.asked.len().min(MAX_READINGS))
             .collect()
     }
 
-    /// Returns the processes for whose mappings a stack waits.
+    /// The processes for whose mappings stacks wait.
     pub(in crate::record) fn awaited(&self) -> impl Iterator<Item = Pid> {
         let waiting =
             |(pid, reading): (&Pid, &Reading)| (!reading.waiting.is_empty()).then_some(*pid);

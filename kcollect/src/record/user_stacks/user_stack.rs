@@ -186,7 +186,7 @@ impl StackCopy {
         }
     }
 
-    /// Unwinds it. None while a table is being made that it needs.
+    /// Unwinds it. None while a table that it needs is being built.
     pub fn unwind(
         &self,
         objects: &mut LoadObjects,
@@ -239,7 +239,7 @@ impl StackCopy {
         if waits {
             return None;
         }
-        // Of the goroutine's stack there is no copy, but this one has been unwound to its first
+        // There is no copy of the goroutine's stack, but this one has been unwound to its first
         // function.
         if unwound.end == UnwindEnd::Unreadable && leaves {
             unwound.end = UnwindEnd::Complete;
@@ -250,7 +250,7 @@ impl StackCopy {
             unwound.end = UnwindEnd::NoTable;
         }
         let mut frames = [&*self.unwound, &unwound.frames].concat();
-        // A caller where no code is was no caller. The leaf is where it is.
+        // An address without code is no caller. The leaf stays where it is.
         if unwound.end == UnwindEnd::NoMapping && frames.len() > 1 {
             frames.pop();
         }

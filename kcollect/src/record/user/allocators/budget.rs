@@ -4,7 +4,7 @@
 //! is added to it, and the time that its probes took is subtracted. When the reserve is used up,
 //! less is traced:
 //!
-//! 1. frees are not traced any more, if the rest keeps within the budget;
+//! 1. frees are no longer traced, if the rest keeps within the budget;
 //! 2. otherwise no blocks are traced, only what the process gets from the kernel;
 //! 3. if that is too much, nothing is traced, for good.
 //!
@@ -96,7 +96,7 @@ impl fmt::Display for TraceLevel {
     }
 }
 
-/// How long less is traced of a process at first, and at the longest.
+/// How long tracing of a process is reduced: the first time, and at most.
 const FIRST_WAIT_NS: Nanos = Nanos::from_secs(10);
 const LONGEST_WAIT_NS: Nanos = Nanos::from_secs(600);
 
@@ -139,7 +139,7 @@ impl Reduced {
         }
     }
 
-    /// Returns whether everything is to be tried again.
+    /// Whether it is time to try everything again.
     pub(super) fn is_due(&self, now_ns: Nanos) -> bool {
         matches!(self.level, TraceLevel::Allocations | TraceLevel::Growth)
             && self.again_ns <= now_ns
@@ -151,7 +151,7 @@ impl Reduced {
 pub(super) struct UsedUp {
     /// What is traced from now on.
     pub(super) level: TraceLevel,
-    /// What the probes took since the last look, as a share of the process's own CPU time.
+    /// What the probes took since the last check, as a share of the process's own CPU time.
     pub(super) share: f64,
 }
 

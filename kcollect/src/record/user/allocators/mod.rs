@@ -4,7 +4,7 @@
 //! A process is looked at when it is found, forks, or maps a file for execution. The functions of a
 //! C library are probed unless another file that the process maps stands in for them. Probes stay
 //! when the process executes another program: the kernel has them wherever the process maps the
-//! file. Where an allocator samples blocks itself, its USDTs are probed and no function.
+//! file. If an allocator samples blocks itself, its USDTs are probed instead of functions.
 //!
 //! If probes have a [budget], less is traced of a process whose probes take more, and of the
 //! children that it then forks, until everything is tried again.
@@ -40,7 +40,7 @@ use super::UserSpace;
 use crate::record::input::snapshot;
 use crate::record::user_stacks::resolve_stack::relatives;
 
-/// How many blocks BPF forgets at once: each is a system call.
+/// How many blocks the BPF programs forget at once: each is a system call.
 const FORGOTTEN_AT_ONCE: usize = 10_000;
 
 /// Which blocks are sampled, and what that may take.
@@ -98,13 +98,13 @@ pub(super) struct TracedAllocators {
     /// Blocks that are recorded as ended, and that BPF still knows.
     ended: Vec<(Pid, Blocks)>,
     go: GoHeaps,
-    /// Takes probes out of processes that exited: the kernel waits for those that run.
+    /// Removes probes from processes that exited: the kernel waits for probes that run.
     detacher: Option<Sender<AttachedProbes>>,
     /// Processes that live and have no probes.
     unprobed: HashSet<Pid>,
     /// Processes that had probes, and have none any more.
     previously_probed: u64,
-    /// Those among them whose allocator sampled blocks itself.
+    /// Of these, processes whose allocator sampled blocks itself.
     previously_sampling: u64,
     /// Processes that exited without.
     never_probed: u64,

@@ -45,7 +45,7 @@ pub(super) struct ProbedAllocators {
     pub(super) use_index: u32,
     pub(super) budget: ProcessBudget,
     pub(super) next_check_ns: Nanos,
-    /// The next look must not be late.
+    /// The next check must not be late.
     pub(super) is_urgent: bool,
     /// The files that it maps.
     pub(super) mapped: BTreeSet<ObjectId>,
@@ -221,7 +221,7 @@ impl TracedAllocators {
         let replaced = allocators
             .iter()
             .any(|(_, allocator)| allocator.stands_in());
-        // Of its own samples it tells as often as it wants, and not of each block.
+        // It reports its own samples as often as it wants, and not each block.
         let all = self
             .sampling
             .is_some_and(|sampling| sampling.mean_bytes == 0);

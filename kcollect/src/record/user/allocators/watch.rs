@@ -64,7 +64,7 @@ impl TracedAllocators {
             Some((*pid, used_up?))
         };
         let used_up = due.filter_map(look).collect();
-        // The others are looked at when there is something else to do.
+        // The others are checked when there is something else to do.
         let urgent = self.probed.values().filter(|process| process.is_urgent);
         self.urgent_look_ns = urgent.map(|process| process.next_check_ns).min();
         used_up
