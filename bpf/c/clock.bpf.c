@@ -204,8 +204,8 @@ int kc_grid_begin(void *ctx)
 	return 0;
 }
 
-/* Counts the boundaries that have passed by the end of the recording, or by a rotation, for the
- * thread that runs. The CPU's timer may fire too late for that. */
+/* Charges the boundaries that have passed by the end of recording or by a rotation to the thread
+ * that runs. The CPU's timer may fire too late for that. */
 static __always_inline void settle(struct cpu_stats *stats, __u32 cpu, __u64 end_ns)
 {
 	struct tick_scratch *out;

@@ -47,8 +47,8 @@ static __always_inline __u64 begin_of_switch(void)
 	return rotation > began_ns && bpf_ktime_get_ns() > rotation ? rotation : began_ns;
 }
 
-/* Time of a record that is built now, for the recorded span that started at `began_ns`: on that
- * span's side of a rotation, and no later than the end of recording. */
+/* Time of a record that is built now and belongs to the recorded span that started at `began_ns`:
+ * on that span's side of a rotation, and no later than the end of recording. */
 static __always_inline __u64 record_time(__u64 began_ns)
 {
 	__u64 now_ns = bpf_ktime_get_ns(), until = until_ns, rotation = rotation_ns;

@@ -33,7 +33,7 @@ pub struct AllocationSampling {
 /// How the return of a probed function is probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReturnProbes {
-    /// Where the program at its beginning asks for it.
+    /// Where the program at the function's entry asks for it.
     Session,
     /// Always.
     Always,
@@ -133,7 +133,7 @@ pub struct UsdtProbe {
     pub function: AllocatorFunction,
     /// The kernel emulates the instruction there. Others are single-stepped.
     pub emulated: bool,
-    /// Offset in the file of its semaphore: 16 bits that count how many watch it; 0: it has none.
+    /// Offset in the file of its semaphore, 16 bits that count the watchers; 0: no semaphore.
     pub semaphore: u64,
     /// The index of its operands: see [`Programs::set_usdt_operands`].
     pub operands: u32,
@@ -274,7 +274,7 @@ impl Programs {
         self.set_probe_use(index, ProbeUse::default())
     }
 
-    /// Makes the probes of a process do nothing. To take them out takes longer.
+    /// Makes the probes of a process do nothing. Removing them takes longer.
     ///
     /// # Errors
     /// [`Error::Step`] when the map can't be written.

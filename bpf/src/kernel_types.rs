@@ -1,4 +1,4 @@
-//! The types of the running kernel, by which its abilities are known.
+//! The types of the running kernel, which show its abilities.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -18,8 +18,8 @@ pub struct KernelTypes {
     without: String,
 }
 
-/// Something that not every kernel has in the form that the programs know, with another way for
-/// those that have not.
+/// Something that not every kernel has in the form that the programs know, with a fallback for
+/// kernels that do not have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Feature {
     /// A thread runs a callback when it returns to user mode (Linux 6.18).

@@ -47,7 +47,7 @@ pub struct Settings<'a> {
     pub period_ns: u64,
     /// Send the ticks of the idle task too (`-x off`).
     pub record_idle: bool,
-    /// `kernel.perf_event_max_stack`: a stack of that many frames counts as truncated.
+    /// `kernel.perf_event_max_stack`: a stack with this number of frames counts as truncated.
     pub max_kernel_frames: u32,
     /// First address and end of the kernel's page fault handler.
     pub page_fault: (u64, u64),
@@ -65,8 +65,7 @@ pub struct Settings<'a> {
     pub traced_calls: Vec<TracedCall>,
     /// How blocks of probed allocators are sampled. None: no allocator can be probed.
     pub allocations: Option<AllocationSampling>,
-    /// If counters overflow: for each tracepoint the number of hits after which it does; 0 for
-    /// other counters.
+    /// For counters: the number of hits after which a tracepoint overflows; 0 for other counters.
     pub hit_intervals: Option<[u64; MAX_COUNTERS]>,
     /// Which part is switched off, so that a test sees that this is noticed.
     pub sabotage: Option<Sabotage>,

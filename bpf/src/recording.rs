@@ -1,4 +1,4 @@
-//! Begins and ends data, and iterates over all threads.
+//! Starts and stops recording, and iterates over all threads.
 
 use std::io::Read as _;
 use std::sync::atomic::{Ordering, fence};
@@ -52,7 +52,7 @@ impl Programs {
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
             bss.recording = false;
         }
-        // Nothing counts any more, but after this no program that still saw data being taken runs
+        // Nothing counts any more, but only after this, no program that still saw recording on runs
         // on any CPU.
         self.run_on_all(&self.skel.progs.kc_grid_settle)?;
         Ok(until)

@@ -11,8 +11,8 @@
 //! | 3 lines | pairs of `u32` offset and `u32` line |
 //! | 4 source | a path with a NUL, padded |
 //!
-//! gprofng reads and disassembles it. Lines and sources are not written here, and are passed over
-//! when they are read.
+//! gprofng reads and disassembles it. Lines and sources are not written here, and the reader skips
+//! them.
 //!
 //! [`MapEvent::Function`]: crate::map::MapEvent::Function
 

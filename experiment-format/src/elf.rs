@@ -374,7 +374,7 @@ impl<B: ElfBytes> ElfFile<B> {
         }
     }
 
-    /// Reads the content of a section as it is in the file; nothing of one without bits.
+    /// Reads the content of a section as it is in the file; empty for a section without bits.
     ///
     /// # Errors
     /// It is too large, or outside the file.
@@ -385,7 +385,7 @@ impl<B: ElfBytes> ElfFile<B> {
         }
     }
 
-    /// Reads the content of a section; None if it is compressed or has no bits.
+    /// Reads the content of a section; empty if it is compressed or has no bits.
     ///
     /// # Errors
     /// It is too large, or outside the file.
@@ -490,7 +490,7 @@ impl<B: ElfBytes> ElfFile<B> {
         Ok(first.map(|header| ElfSection::of::<H>(header, self.endian)))
     }
 
-    /// Returns the bytes of a table of headers; nothing where there is no table.
+    /// The bytes of a table of headers; empty if there is no table.
     fn headers<T: Pod>(
         &self,
         name: &'static str,

@@ -70,7 +70,7 @@ pub struct PlacedText {
 pub struct ElfImage<'a> {
     /// The sections; they must not overlap.
     pub texts: Vec<TextSection<'a>>,
-    /// The functions, in any order. One that begins in no section is left out: see
+    /// The functions, in any order. Functions that begin in no section are left out: see
     /// [`ElfImage::symbols_left_out`].
     pub symbols: Vec<ImageSymbol<'a>>,
 }

@@ -1,4 +1,4 @@
-//! The unwind tables of files, by which user stacks are unwound in the kernel: the only writer of
+//! The unwind tables of files, with which user stacks are unwound in the kernel: the only writer of
 //! the maps of `abi/c/unwind_tables.h`.
 //!
 //! Rows are in chunks of 65,536, which are made as they are needed, with a directory of pages. Rows
@@ -111,8 +111,8 @@ impl Default for Tables {
     }
 }
 
-/// The unwind tables that the programs have, of which files they are, and which processes are not
-/// followed.
+/// The unwind tables that the programs have, the files that they belong to, and the processes that
+/// are not followed.
 pub struct UnwindTables<'a> {
     pub(crate) tables: &'a mut Tables,
     pub(crate) maps: &'a mut KcollectMaps<'static>,

@@ -41,7 +41,7 @@ pub struct OlderExperiment {
     number: u64,
     /// The time at which its log was last written.
     pub written: SystemTime,
-    /// The disk space of its files.
+    /// The disk usage of its files.
     pub files: DiskUsage,
     /// Whether it still has to be packed, or the original files of a packed one have to be removed.
     pub is_to_be_packed: bool,

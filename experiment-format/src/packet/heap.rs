@@ -90,7 +90,7 @@ pub struct HeapRecord {
     pub bytes: u64,
     /// The address of the memory; 0 if the call failed.
     pub address: u64,
-    /// The address of the block that this one took the place of; 0 if of none.
+    /// The address of the block that this one replaced; 0 if it replaced no block.
     pub old_address: u64,
     /// The size of this block itself.
     pub own_bytes: u64,

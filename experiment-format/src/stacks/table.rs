@@ -87,8 +87,8 @@ impl StackTable {
         self.frames.is_empty()
     }
 
-    /// The number of a stack's first part, which has the leaf. The outer option is None if the file
-    /// has no such stack, the inner one if the stack has no frames.
+    /// The number of a stack's first part, which has the leaf. An outer None means that the file
+    /// has no such stack, an inner None that the stack has no frames.
     ///
     /// With [`StackTable::part`], a caller can read many stacks and each common part once. Parts
     /// may be missing, and may form a cycle.

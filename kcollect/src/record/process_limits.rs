@@ -19,7 +19,7 @@ pub(super) fn enough_descriptors(counters: usize) -> Result<(), Failure> {
         return Ok(());
     }
     let message = format!(
-        "open files: the limit is {limit}, and a recording needs {needed} in addition to the {inherited} that its caller left open"
+        "open files: the limit is {limit}, and a recording needs {needed} in addition to the {inherited} left open by its caller"
     );
     let hint = doctor::raise_open_files(inherited + needed);
     Err(Failure::new(ExitKind::Unavailable, message, hint))

@@ -529,8 +529,8 @@ impl Router {
         }
     }
 
-    /// Closes all experiments. `context` is None where no process could be followed; `stopped_ns`
-    /// is when recording stopped.
+    /// Closes all experiments. Without followed processes there is no `context`. `stopped_ns` is
+    /// when recording stopped.
     ///
     /// # Errors
     /// The first error of the whole recording.

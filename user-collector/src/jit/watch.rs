@@ -60,7 +60,7 @@ pub struct JitFileStats {
     pub bad: u64,
     /// Functions that were refused: without bytes, too large, or too many.
     pub refused: u64,
-    /// The part of `refused` that was too many, for the process or for all of them together.
+    /// The part of `refused` that exceeded the limit of the process or of all processes.
     pub too_many: u64,
     /// How often a file was read from its beginning again.
     pub rereadings: u64,

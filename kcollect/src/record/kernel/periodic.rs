@@ -15,7 +15,7 @@ const MIN_CHANGE: Nanos = Nanos::from_millis(10);
 /// Max number of samples in succession that are left out.
 const MAX_LEFT_OUT: u32 = 9;
 
-/// The time that the last sample had which was written, and how many were left out since.
+/// The time of the last written sample, and how many samples were left out since.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PeriodicSamples {
     time: Nanos,
