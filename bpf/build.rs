@@ -1,5 +1,6 @@
 //! Compiles the BPF programs with clang, one object for each subject, links them into one, and
-//! makes its skeleton; and compiles the pure C headers natively, for the tests. All into `OUT_DIR`.
+//! generates its skeleton. Also compiles the pure C headers natively for the tests. All goes into
+//! `OUT_DIR`.
 //!
 //! The object is made for each processor, whichever this is built for: it takes two seconds, the
 //! code of the other one cannot rot, and `kernels/` checks both.
@@ -48,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             .iter()
             .map(|subject| compile(subject, arch, &out))
             .collect::<Result<Vec<_>, _>>()?;
-        // The kernel shows the first eight letters of this name, in those of the maps of variables.
+        // The names of the maps of variables begin with the first eight letters of this name.
         link(&objects, &out.join("kcollect.o"))
             .map_err(|error| format!("cannot link the BPF programs: {error:#}"))?;
     }

@@ -11,7 +11,7 @@
  * is the blocked time.
  *
  * While the hypervisor runs something else on the CPU that a thread is on, the thread waits for a
- * CPU too. When in its time on the CPU that was is not known: it counts as the end of it.
+ * CPU too. It is not known when in the time on the CPU this was: it counts as the end of that time.
  *
  * Every interval is closed by the event that ends it and none is dropped: the times of a thread add
  * up to the time for which it was tracked.
@@ -27,8 +27,7 @@
 #define TIME_SLOTS	 16
 #define TIME_SLOT(state) ((state) & (TIME_SLOTS - 1))
 
-/* In place of the scheduler's sum of a thread that is running: the sum is after, the clock is not.
- */
+/* In place of the scheduler's sum of a running thread: the sum lags, the clock does not. */
 #define RUN_TIME_UNKNOWN (~0ULL)
 
 /* In the order of use: a context switch touches the first two cache lines. */
@@ -79,8 +78,8 @@ static inline void account_track(struct account *account, __u64 now_ns, __u32 st
 }
 
 /* The thread leaves its CPU, into `state`; `run_time` is the scheduler's sum of its times on a CPU.
- * That sum decides: the rest of the time since it came is not the thread's. As much of it as the
- * hypervisor had `stolen_ns` from the CPU meanwhile was a wait for the CPU. What is left
+ * That sum decides: the rest of the time since it came is not the thread's. Up to `stolen_ns` of
+ * the rest, which the hypervisor stole from the CPU meanwhile, was a wait for the CPU. What is left
  * (balancing, interrupts) belongs to the next state. */
 static inline void account_switch_out(struct account *account, __u64 now_ns, __u32 state,
 				      __u32 detail, __u64 run_delay, __u64 run_time,
@@ -105,8 +104,7 @@ static inline void account_switch_out(struct account *account, __u64 now_ns, __u
 			       run_delay);
 }
 
-/* Returns the open off-CPU interval as if it ended `now_ns`; `run_delay` includes the present
- * wait. */
+/* The open off-CPU interval as if it ended at `now_ns`; `run_delay` includes the current wait. */
 static inline struct off_cpu account_off_cpu(const struct account *account, __u64 now_ns,
 					     __u64 run_delay)
 {

@@ -35,8 +35,8 @@ static __always_inline __u64 user_fp(const struct pt_regs *regs)
 	return regs->bp;
 }
 
-/* Returns whether the kernel maps files and memory at an address, but for those that are linked to
- * low ones. */
+/* Whether the kernel maps files and memory at an address, except files that are linked to low
+ * addresses. */
 static __always_inline bool is_mapped_high(__u64 address)
 {
 	return address >> 44 == 5 || address >> 44 == 7;
@@ -159,7 +159,7 @@ static __always_inline __u64 returned(const struct pt_regs *regs)
 	return regs->ax;
 }
 
-/* A function's return takes so much from the stack. */
+/* Bytes that a return from a function pops off the stack. */
 #define RETURN_ADDRESS_BYTES 8
 
 /* The longest instruction. */
@@ -195,8 +195,8 @@ static __always_inline __u64 user_fp(const struct pt_regs *regs)
 	return regs->regs[29];
 }
 
-/* Returns whether the kernel maps files and memory at an address, but for those that are linked to
- * low ones. */
+/* Whether the kernel maps files and memory at an address, except files that are linked to low
+ * addresses. */
 static __always_inline bool is_mapped_high(__u64 address)
 {
 	return address >> 44 == 0xa || address >> 44 == 0xf;

@@ -7,8 +7,8 @@
  * else are ticks of a wait (steal.h). A CPU that sleeps in the idle loop may not fire
  * at all: some hypervisors park it together with its timers. So `kc_cpu_idle` watches the loop's
  * sleep and counts the boundaries that passed in it, or they would be charged to the thread that
- * runs first afterwards. `kc_grid_settle` does the same on request, for a CPU that is asleep when
- * data stop; `kc_grid_begin` begins the grid.
+ * runs first afterwards. `kc_grid_settle` does the same on request, when the CPU is asleep while
+ * recording stops; `kc_grid_begin` starts the grid.
  *
  * They run on the CPU whose statistics they write, with interrupts off. Only the last two, and
  * `kc_grid_rotate`, have interrupts on, on the CPU of the thread that runs them (BPF_PROG_RUN).
@@ -62,7 +62,7 @@ static __always_inline void clock_tick(struct bpf_perf_event_data *ctx, struct c
 	long got;
 
 	align(stats, ctx, now_ns);
-	/* Of a late firing the boundary may be before the wake-up: then it is this thread's. */
+	/* The boundary of a late firing may be before the wake-up: then it is this thread's. */
 	if (is_next_threads_time(task) &&
 	    BPF_CORE_READ(task, se.cfs_rq, rq, clock) - stats->offset_ns <
 		    stats->origin_ns + (stats->index + 1) * period_ns)
@@ -88,7 +88,7 @@ static __always_inline void clock_tick(struct bpf_perf_event_data *ctx, struct c
 		count_idle(stats, cpu, passed.ticks - 1);
 		passed.ticks = 1;
 	}
-	/* Of an idle CPU nothing is stolen. */
+	/* Nothing is stolen from an idle CPU. */
 	if (!task->pid)
 		passed.stolen_ticks = 0;
 
@@ -204,8 +204,8 @@ int kc_grid_begin(void *ctx)
 	return 0;
 }
 
-/* Counts the boundaries that have passed by the end of data, or by a rotation, for the thread that
- * runs. The CPU's timer may fire too late for that. */
+/* Charges the boundaries that have passed by the end of recording or by a rotation to the thread
+ * that runs. The CPU's timer may fire too late for that. */
 static __always_inline void settle(struct cpu_stats *stats, __u32 cpu, __u64 end_ns)
 {
 	struct tick_scratch *out;
@@ -235,7 +235,7 @@ static __always_inline void set_settling(struct cpu_stats *stats, __u64 settling
 	asm volatile("" ::: "memory");
 }
 
-/* Run by bpf/src/recording.rs on each CPU in turn when data stop. */
+/* Run by bpf/src/recording.rs on each CPU in turn when recording stops. */
 SEC("raw_tp")
 int kc_grid_settle(void *ctx)
 {

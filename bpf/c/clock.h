@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* When data are taken, and how the boundaries of a CPU's tick grid are counted. */
+/* When recording is on, and how the boundaries of a CPU's tick grid are counted. */
 #ifndef KCOLLECT_CLOCK_H
 #define KCOLLECT_CLOCK_H
 
@@ -17,9 +17,9 @@ extern const volatile bool record_idle;
  * the past until begin_ns and `recording` are set, so that a CPU that looks meanwhile counts
  * nothing, rather than boundaries that no record will have.
  *
- * One recording may make several experiments: what is after rotation_ns is of the next one. It is
- * set before it comes, and begin_ns follows when the accounts of all threads are of the next
- * one. */
+ * One recording may make several experiments: what comes after rotation_ns belongs to the next one.
+ * rotation_ns is set before that instant. begin_ns follows when the accounts of all threads belong
+ * to the next experiment. */
 extern volatile bool recording;
 extern volatile __u64 begin_ns;
 extern volatile __u64 rotation_ns;
@@ -28,7 +28,8 @@ extern volatile __u64 until_ns;
 /* The scheduler's clock minus CLOCK_MONOTONIC, as the last CPU that looked has it. */
 extern volatile __u64 any_offset_ns;
 
-/* Returns when the data began that an instant belongs to, CLOCK_MONOTONIC. */
+/* Start of the recorded span that an instant belongs to: begin_ns, or the rotation. Both are
+ * CLOCK_MONOTONIC. */
 static __always_inline __u64 begin_of(__u64 time_ns)
 {
 	__u64 rotation = rotation_ns;
@@ -36,9 +37,9 @@ static __always_inline __u64 begin_of(__u64 time_ns)
 	return time_ns > rotation ? rotation : begin_ns;
 }
 
-/* Returns when the data began that belong to a context switch now. The scheduler's clock may be
- * that of a wake-up some time ago, and would put the switch before a rotation at which the accounts
- * are being closed. */
+/* Start of the recorded span that a context switch at this moment belongs to. The scheduler may
+ * have read its clock at a wake-up some time ago, which would put the switch before a rotation at
+ * which the accounts are being closed. */
 static __always_inline __u64 begin_of_switch(void)
 {
 	__u64 began_ns = begin_ns, rotation = rotation_ns;
@@ -46,8 +47,8 @@ static __always_inline __u64 begin_of_switch(void)
 	return rotation > began_ns && bpf_ktime_get_ns() > rotation ? rotation : began_ns;
 }
 
-/* Returns the time of a record that is put together now, of data that began at `began_ns`: on their
- * side of a rotation, and no later than the end of data. */
+/* Time of a record that is built now and belongs to the recorded span that started at `began_ns`:
+ * on that span's side of a rotation, and no later than the end of recording. */
 static __always_inline __u64 record_time(__u64 began_ns)
 {
 	__u64 now_ns = bpf_ktime_get_ns(), until = until_ns, rotation = rotation_ns;
@@ -84,7 +85,7 @@ static __noinline int begin_grid(struct cpu_stats *stats, __u64 began_ns)
 /* Boundaries that passed. */
 struct passed {
 	__u32 ticks;
-	__u32 stolen_ticks; /* those of them that passed while the hypervisor ran something else */
+	__u32 stolen_ticks; /* of these, while the hypervisor ran something else */
 };
 
 /* Returns the boundaries that passed on this CPU since they were last counted; those before a
@@ -96,7 +97,7 @@ static __always_inline struct passed count_passed(struct cpu_stats *stats, __u64
 	struct passed passed;
 	struct grid grid;
 
-	/* Those of a pause do not count. */
+	/* Boundaries in a pause do not count. */
 	if (stats->begun_ns < begin_ns)
 		begin_grid(stats, begin_ns);
 	if (stats->begun_ns < began_ns) {
@@ -119,7 +120,7 @@ static __always_inline struct passed count_passed(struct cpu_stats *stats, __u64
 
 /* Returns whether this CPU's time is the next thread's already, by the scheduler: a wake-up has
  * preempted the thread that runs, and the context switch will not read the clock again
- * (RQCF_REQ_SKIP). Boundaries are left until then, for the times of both threads change at the
+ * (RQCF_REQ_SKIP). Boundaries are left until then, because the times of both threads change at the
  * wake-up. The pointers are read by a helper: where they are loaded, the verifier looks for their
  * types by name at each visit, which takes a millisecond. */
 static __always_inline bool is_next_threads_time(struct task_struct *task)
@@ -163,9 +164,9 @@ static __noinline int count_unseen(struct cpu_stats *stats, __u32 ticks)
 	return 0;
 }
 
-/* Takes out of the boundaries that were just counted, those after `from`, the ones that passed
- * before `task` came to this CPU: its switch-in was not seen, nor any before it since the thread
- * that was last seen coming. */
+/* Removes from the boundaries after `from`, which were just counted, the boundaries that passed
+ * before `task` came to this CPU: its switch-in was not seen, nor any other since the last thread
+ * that was seen coming. */
 static __always_inline struct passed since_arrival(struct cpu_stats *stats,
 						   struct task_struct *task, __u64 from,
 						   struct passed passed)

@@ -5,7 +5,7 @@
  * the thread. User space knows threads by their numbers, so here one thread ends and another one
  * begins, at the same instant: no time is lost, and none is counted twice.
  *
- *	leader   1  ------ pause ------|           its last record, as of any thread that exits
+ *	leader   1  ------ pause ------|           its last record, as when any thread exits
  *	other    2  ------ execve ---------|       its last record, from here
  *	other    1                         |------ new sums, from 0
  *
@@ -31,8 +31,8 @@ struct {
 	__type(value, struct thread_record);
 } kc_exec_record SEC(".maps");
 
-/* User stacks of before are not known by the new number, and that of the next return to user mode
- * is asked for anew. */
+/* The thread's earlier user stacks are not known under the new number, so the stack of the next
+ * return to user mode is requested again. */
 static __always_inline void forget_stacks(struct thread *thread)
 {
 	__u32 tid = thread->tid;

@@ -17,17 +17,18 @@
  * has no scheduler tick: each time the timer fires at other instants from then on. So the grid is
  * aligned by each firing's due time (grid_align).
  *
- * The boundaries stay within half a period of where they were when data began (home), however often
- * they move: so the ticks of a time are that time, plus or minus one and a half. If they were moved
- * from their last place by the shorter way, they would drift, and the losses of the steps would add
- * up.
+ * However often they move, the boundaries stay within half a period of where they were when
+ * recording started (home): so the ticks of a time are that time, plus or minus one and a half. If
+ * they were moved from their last place by the shorter way, they would drift, and the losses of the
+ * steps would add up.
  *
  * A boundary belongs to the thread on whose time it passed, by the scheduler's clock: each context
- * switch counts those that have passed by then. Some are left to it by the timer's interrupt. A
- * thread that is woken and preempts another one has the CPU's time from its wake-up on, though it
- * runs only when the interrupt that woke it has ended; that takes microseconds, and in a virtual
- * machine as long as some threads run. If those boundaries were the preempted thread's, a thread
- * that blocks often would miss a third of its ticks on a CPU next to one that never blocks.
+ * switch counts the boundaries that have passed by then. The timer's interrupt leaves some of them
+ * to the switch. A thread that is woken and preempts another one has the CPU's time from its
+ * wake-up on, though it runs only when the interrupt that woke it has ended. That takes
+ * microseconds, and in a virtual machine as long as some threads run. If these boundaries went to
+ * the preempted thread, a thread that blocks often and shares its CPU with a thread that never
+ * blocks would miss a third of its ticks.
  */
 #ifndef KCOLLECT_GRID_H
 #define KCOLLECT_GRID_H
@@ -74,7 +75,7 @@ static inline __u32 grid_before(__u64 origin_ns, __u64 from, __u64 to, __u64 end
 
 /* Returns how many of the boundaries in (from, to] passed while the hypervisor ran something else,
  * if it did for `stolen_ns` of the time before `now_ns`. The timer of such a boundary is overdue
- * when the CPU runs again, and fires at once; that of any other boundary fired in time. */
+ * when the CPU runs again, and fires at once; any other boundary's timer fired in time. */
 static inline __u32 grid_stolen(__u64 origin_ns, __u64 from, __u64 to, __u64 now_ns,
 				__u64 stolen_ns, __u64 period)
 {

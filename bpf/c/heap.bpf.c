@@ -5,16 +5,16 @@
  * process has (bpf/src/allocations.rs), with what each does in its cookie.
  *
  * Each thread counts the bytes that it asks for down from a random number; the block that has the
- * byte at zero is sampled. Of other blocks nothing is kept, and what is freed is looked up among
- * those that were sampled.
+ * byte at zero is sampled. Nothing is kept of other blocks, and a freed block is looked up among
+ * the sampled ones.
  *
  * A block's address is known when its call returns. A return probe costs as much as another probe,
- * so where the kernel has sessions (6.13) the return is probed of sampled calls alone; otherwise it
- * is of all calls, and those that do not count are recognised by their stack pointer.
+ * so where the kernel has sessions (6.13) only the returns of sampled calls are probed. Otherwise
+ * all returns are, and the stack pointer tells which of them count.
  *
- * Calls are counted for each process, so that user space knows what its probes take. If they take
- * too much, those of functions that free are taken out, and then those of all allocations:
- * functions that get memory from the kernel are probed instead.
+ * Calls are counted for each process, so that user space knows what its probes cost. If they cost
+ * too much, the probes of freeing functions are removed first, and then the probes of allocating
+ * functions: functions that get memory from the kernel are probed instead.
  *
  * An allocator that samples blocks itself says so by USDTs, which are probed in place of functions:
  * they are reached for these blocks alone.
@@ -75,8 +75,8 @@ struct allocating_thread {
 	__s64 left; /* bytes until the next sample */
 	__u32 drawn;
 	__u32 number; /* of its last user stack */
-	/* The last call of a function that may call another one that is probed: where its return
-	 * address is, 0 if there is none; that address; and the function. */
+	/* The last call of a function that may call another probed function: where its return
+	 * address is (0: no such call), the return address, and the function. */
 	__u64 outer_sp, outer_caller, outer_function;
 	/* The call whose return is awaited: where its return address is, or 0. */
 	__u64 sp;
@@ -215,7 +215,7 @@ static __always_inline bool keep_block(struct task_struct *task, __u64 address)
 	struct block block = {.address = address, .pid = task->tgid};
 	__u8 kept = 1;
 
-	/* One that is there already was freed, and that was missed. */
+	/* A block that is already there was freed, and its free was missed. */
 	return !bpf_map_update_elem(&kc_blocks, &block, &kept, 0);
 }
 
@@ -251,8 +251,8 @@ static __always_inline bool count_bytes(struct allocating_thread *thread, __u64 
 }
 
 /* Returns whether a call is a part of another one, which is counted: realloc(0, size) calls malloc,
- * for example. The return address of the outer call is where it was as long as that has not
- * returned. If it has, a call from the same place has the same one, but is of the same function. */
+ * for example. The outer call's return address stays in place until that call returns. A later call
+ * from the same place has the same return address, but calls the same function. */
 static __always_inline bool is_nested(struct allocating_thread *thread, const struct call *call,
 				      __u64 sp)
 {
@@ -278,8 +278,8 @@ static __always_inline void begin_outer(struct allocating_thread *thread, const 
 	thread->outer_function = call->function;
 }
 
-/* Unwinds the user stack of a sampled call. It is copied, if a table is not there yet, only while
- * the ring has space for many: rather a stack is cut than a block lost. */
+/* Unwinds the user stack of a sampled call. If a table is not there yet, the stack is copied only
+ * while the ring has space for many: better a cut stack than a lost block. */
 static __always_inline void capture_allocation(struct user_scratch *out, struct task_struct *task,
 					       __u32 scratch_index, __u32 cpu)
 {
@@ -315,8 +315,8 @@ static __always_inline __u32 send_allocation_stack(struct task_struct *task,
 	return thread->number;
 }
 
-/* Returns whether the ring has space for a sampled block. Half of it is left to ticks: blocks may
- * come without end. */
+/* Whether the ring has space for a sampled block. Half of the ring is left to ticks, since blocks
+ * may come without end. */
 static __always_inline bool has_room(void)
 {
 	__u32 cpu = bpf_get_smp_processor_id();

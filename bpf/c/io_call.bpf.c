@@ -9,7 +9,7 @@
  *
  * Exits and entries do not always pair:
  *
- * - A call that seccomp refuses has an exit alone. It has failed, and took no time.
+ * - A call that seccomp refuses only has an exit. It has failed, and took no time.
  * - rt_sigreturn(2) leaves with the registers of the code that a signal interrupted, and no number.
  * - A call that a signal interrupts leaves with a code that the program does not see (ERESTARTSYS
  *   and the like). Then one of three things happens:
@@ -79,7 +79,7 @@ static __always_inline bool has_pending_sigsys(const struct task_struct *task)
 	return task->pending.signal.sig[0] >> (SIGSYS - 1) & 1;
 }
 
-/* Keeps a call that was interrupted. Those that began further down the stack, or in the same place,
+/* Keeps a call that was interrupted. Calls that began further down the stack, or in the same place,
  * were left by a jump. */
 static __always_inline void keep_interrupted(struct io_thread *thread, const struct pt_regs *regs,
 					     __u64 entered_ns, __u32 call_index)
@@ -100,8 +100,7 @@ static __always_inline void keep_interrupted(struct io_thread *thread, const str
 }
 
 /* Takes the interrupted call that was made from where a thread is. Returns its index in
- * traced_calls, and sets the time at which the thread entered it; UNTRACED_CALL if there is none.
- */
+ * traced_calls and sets the time at which the thread entered it, or returns UNTRACED_CALL. */
 static __always_inline __u32 take_interrupted(struct io_thread *thread, const struct pt_regs *regs)
 {
 	__u64 ip = user_ip(regs), sp = user_sp(regs);
@@ -237,8 +236,8 @@ static __always_inline void send_io_call(struct cpu_stats *stats, struct task_st
 		stats->io_calls_lost++;
 }
 
-/* Returns the index in traced_calls of the call after which a signal's handler has returned, which
- * has the result that the registers have; UNTRACED_CALL if it is not traced. */
+/* Index in traced_calls of the call that a signal's handler has returned to, whose result is in the
+ * registers; UNTRACED_CALL if it is not traced. */
 static __always_inline __u32 call_before_handler(struct io_thread *thread,
 						 const struct pt_regs *regs)
 {

@@ -54,8 +54,8 @@ struct path_walk {
 	__u32 end; /* enum path_end */
 };
 
-/* Adds the name of a file or directory to a path, and continues to its directory. Where a file system
- * is mounted, its root has no name, and the directory that it is mounted on is next. */
+/* Adds the name of a file or directory to a path, and moves on to its directory. The root of a
+ * mounted file system has no name, and the directory that it is mounted on is next. */
 static long add_name(__u64 index, struct path_walk *walk)
 {
 	__u32 zero = 0, at = walk->bytes, length;

@@ -6,13 +6,13 @@
  *
  * Where each frame is follows from the pc, the stack pointer and the return addresses before it, by
  * the rules of the unwind tables; where a rule needs the frame pointer, from that too. So a stack
- * is that of the call before if pc and stack pointer are the same, and the words where the return
- * addresses were, and those frame pointers that a rule needs. Where these words are is kept if they
- * are not too many and not too far apart; otherwise the stack is unwound, and the frames are
- * compared. All comparisons are of hashes of 64 bits.
+ * is the same as the previous call's if the pc and the stack pointer are the same, and so are the
+ * words where the return addresses were, and the frame pointers that a rule needs. Where these
+ * words are is kept if they are not too many and not too far apart; otherwise the stack is unwound,
+ * and the frames are compared. All comparisons are of 64-bit hashes.
  *
- * Of a stack that is copied, because a table is not there yet, only the words next to the pointer
- * are compared: a copy for each call would fill the ring.
+ * When a stack is copied, because a table is not there yet, only the words next to the stack
+ * pointer are compared: a copy for each call would fill the ring.
  */
 #ifndef KCOLLECT_IO_STACK_H
 #define KCOLLECT_IO_STACK_H
@@ -22,16 +22,16 @@
 #include "user_return.h"
 #include "user_stack.h"
 
-/* The most words that are compared. */
+/* Max words that are compared. */
 #define MAX_DECIDING 32
 
-/* Each read of user memory takes as long as many words of one, and a stack may have a buffer in it:
- * the words are read in that many parts, of that many words. */
+/* The words are read in parts: a read of user memory costs as much as reading many more words, but
+ * a stack may have a buffer in it. */
 #define STACK_PARTS 4
 #define PART_WORDS  128
 
-/* Of a stack that is copied that many words are compared: a power of two. Functions of programs that
- * are not optimised take hundreds of bytes each. */
+/* Number of words of a copied stack that are compared, a power of two. Functions of unoptimised
+ * programs take hundreds of bytes each. */
 #define NEXT_WORDS	 (STACK_PARTS * PART_WORDS)
 #define MIN_NEXT_WORDS 64
 
@@ -52,7 +52,7 @@ struct deciding_words {
 struct io_call_site {
 	__u64 ip, sp, fp;
 	__u64 frames; /* hash of the frames */
-	__u64 next;   /* hash of the words next to the pointer; 0: they don't tell the stack */
+	__u64 next;   /* hash of the words next to the pointer; 0: they don't identify the stack */
 	__u32 number; /* of that stack */
 	__u32 zero;
 	struct deciding_words deciding;
@@ -179,8 +179,8 @@ static __always_inline __u64 hash_deciding(struct io_stack_scratch *scratch,
 	return hash;
 }
 
-/* Returns the index in the scratch of a word that is `at` words from the stack pointer; one after
- * its end if there is none. */
+/* Index in the scratch of the word that is `at` words from the stack pointer; one past the end of
+ * the scratch if that word is not in it. */
 static __always_inline __u32 index_in_parts(struct deciding_words *deciding, __u32 at)
 {
 	for (__u32 part = 0; part < STACK_PARTS; part++) {
@@ -243,8 +243,8 @@ static __always_inline void note_step(const struct user_scratch *out,
 		scratch->fp_at = rule->fp_base == UNWIND_CFA && fp_at <= MAX_AT ? fp_at
 										: FP_ELSEWHERE;
 	}
-	/* It is elsewhere in a signal's frame, and instead of it there may be the page of return
-	 * probes. */
+	/* In a signal's frame the return address is elsewhere. With return probes, an address in
+	 * their page is in its place. */
 	if (decides(scratch, (cfa - 8 - scratch->sp) / 8) != out->state.pc)
 		scratch->undecided = 1;
 }
@@ -279,8 +279,8 @@ static __always_inline __u64 hash_frames(struct user_scratch *out)
 	return frames.hash;
 }
 
-/* Unwinds or copies the stack, and keeps what distinguishes it from others. Returns whether it is
- * the last one of this call site all the same. */
+/* Unwinds or copies the stack, and keeps what distinguishes it from others. Returns whether it
+ * turns out to be the same as the last one of this call site. */
 static __always_inline bool capture_at_call_site(struct user_scratch *out,
 						 struct io_stack_scratch *scratch,
 						 struct task_struct *task,

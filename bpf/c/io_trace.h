@@ -48,9 +48,9 @@ extern struct io_threads kc_io_threads SEC(".maps");
 /* Index in traced_calls that no system call has: the last table is empty. */
 #define UNTRACED_CALL (TRACED_CALLS - 1)
 
-/* Returns the index of a system call in traced_calls. A number outside of the table is no traced
- * call: -1, which the kernel sets when it has replaced the registers (rt_sigreturn(2), the calls
- * of uprobes), or one with the bit of x32. */
+/* Index of a system call in traced_calls. Numbers outside of the table are not traced: -1, which
+ * the kernel sets when it has replaced the registers (rt_sigreturn(2), the calls of uprobes), and
+ * numbers with the x32 bit. */
 static __always_inline __u32 traced_call_index(struct task_struct *task, long call)
 {
 	if (call < 0 || call >= IO_CALLS)
@@ -58,8 +58,8 @@ static __always_inline __u32 traced_call_index(struct task_struct *task, long ca
 	return is_compat(task) ? CALLS_COMPAT * IO_CALLS + call : call;
 }
 
-/* Returns the process of a thread and how often it has called exec, as one word that is read and
- * written at once: all threads of a process have the same one until it calls exec again. */
+/* The process of a thread and how often it has called exec, as one word that is read and written at
+ * once. All threads of a process have the same word until it calls exec again. */
 static __always_inline __u64 execution_key(struct task_struct *task)
 {
 	return (__u64)task->tgid << 32 | (__u32)task->self_exec_id;
@@ -85,8 +85,8 @@ static __always_inline struct cpu_stats *traced_on(struct task_struct *task, __u
 								    : 0;
 }
 
-/* Returns whether the process of a thread is followed. That one is not is final, and kept on this
- * CPU until another one comes. */
+/* Whether the process of a thread is followed. If not, that is final, and is remembered on this CPU
+ * until another process runs. */
 static __always_inline bool is_process_traced(struct cpu_stats *stats, struct task_struct *task)
 {
 	if (is_followed(task))

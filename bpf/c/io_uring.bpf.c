@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The tracing of I/O by io_uring (-i): each operation that a thread of a followed process hands
- * over, from then until it completes, with the user stack of that thread.
+ * The tracing of I/O by io_uring (-i): each operation that a thread of a followed process submits,
+ * from then until it completes, with the user stack of that thread.
  *
- * What it does is known when it is handed over, and its result when it completes, on any thread. In
- * between its record is kept here. An operation that completes again and again (multishot) posts
- * all its results but the last one without the request, with its user data alone.
+ * What an operation does is known when it is submitted, and its result when it completes, on any
+ * thread. In between its record is kept here. An operation that completes again and again
+ * (multishot) posts all results but the last one without the request, with only its user data.
  *
  * A completion for which the ring has no space goes into a list, and its tracepoint has the user
- * data and the result, but not the request. Requests need not differ in these, so it is looked for
- * where those are whose completions are being posted.
+ * data and the result, but not the request. These need not be unique, so the request is looked up
+ * in the kernel's list of requests whose completions are being posted.
  *
- * An operation of which the program wants no completion if it succeeds (IOSQE_CQE_SKIP_SUCCESS)
- * ends without a tracepoint. It is counted as lost when it is handed over.
+ * If the program wants no completion of a successful operation (IOSQE_CQE_SKIP_SUCCESS), it ends
+ * without a tracepoint. It is counted as lost when it is submitted.
  */
 #include "kernel.h"
 #include <bpf/bpf_core_read.h>
@@ -31,8 +31,8 @@ const volatile bool completion_is_pointer;
  * completions. */
 const volatile __u64 request_goes_on, skips_linked;
 
-/* A program has as many requests at a time as its queues are long, or more. What finds no space
- * counts as lost. */
+/* A program has as many requests at a time as its queues are long, or more. Further requests count
+ * as lost. */
 #define MAX_IO_URING_REQUESTS 16384
 
 /* A request, and 0; or a ring, and the user data of a request. */
@@ -333,21 +333,21 @@ int kc_io_complete(__u64 *ctx)
 	return 0;
 }
 
-/* A completion for which there is no space, and the request of it. */
+/* A completion for which the ring has no space, and its request. */
 struct overflow {
 	struct io_cqe completed;
 	__u64 next;
 	__u64 found;
 };
 
-/* Completions are posted in the order of the list of requests. So the next one after the last is
- * mostly the one; otherwise that many from the beginning on are compared: a program that never takes
- * what has completed must not pay for the whole list each time. */
+/* Completions are posted in the order of the list of requests, so the one after the last is usually
+ * right. Otherwise only this many from the beginning are compared: a program that never reaps
+ * completions must not pay for the whole list each time. */
 #define MAX_AFTER_LAST 64
 #define MAX_FROM_FIRST 256
 
-/* Compares a request that has completed with a completion. If others have the same user data and
- * the same result, they have completed too, so none of them is taken for one that has not. */
+/* Compares a request that has completed with a completion. Other requests with the same user data
+ * and result have completed too, so a request that has not completed is never matched. */
 static __always_inline bool is_completed_by(const struct io_kiocb *request,
 					    const struct io_cqe *completed)
 {

@@ -7,7 +7,7 @@
  * its system call, so the registers with which it entered the kernel have the futex.
  *
  * A lock that is handed back and forth can be waited for a hundred thousand times a second, so the
- * number of records is bounded, and what is beyond is counted with its time.
+ * number of records is bounded. Waits beyond that are counted, with their time.
  */
 #ifndef KCOLLECT_LOCK_WAIT_H
 #define KCOLLECT_LOCK_WAIT_H
@@ -56,8 +56,8 @@ static __always_inline bool has_room(struct cpu_stats *stats, const struct off_c
 	return false;
 }
 
-/* Sends the wait that a thread which comes to a CPU was in. `seen`: its switch-in is this one. If
- * not, the thread has gone on since, and the futex and the stacks are not known any more. */
+/* Sends the wait of a thread that is being switched in. `seen`: this is its switch-in. If not, the
+ * thread has run since, and the futex and the stacks are no longer known. */
 static __noinline int send_lock_wait(struct cpu_stats *stats, struct task_struct *task,
 				     struct thread *thread, const struct off_cpu *off_cpu,
 				     bool seen)

@@ -35,9 +35,8 @@ static __always_inline __u64 maple_pivots(__u64 type)
 	return RANGE_PIVOTS - maple_less(type ^ MAPLE_ARANGE_64, 1) * (RANGE_PIVOTS - ARANGE_PIVOTS);
 }
 
-/* Returns the index in a node with that many pivots of the child for an address. Pivots after that
- * of the last child but one are 0, or the highest address of the node. Ranges are of whole
- * pages. */
+/* Index of an address's child in a node with `pivots` pivots. Pivots after the last child but one's
+ * are 0, or the highest address of the node. Ranges are of whole pages. */
 static __always_inline __u64 maple_slot(const __u64 *node, __u64 pivots, __u64 address)
 {
 	__u64 below = 0, has_all = maple_less(ARANGE_PIVOTS, pivots);
@@ -50,10 +49,10 @@ static __always_inline __u64 maple_slot(const __u64 *node, __u64 pivots, __u64 a
 	return 1 + pivots + below;
 }
 
-/* Returns whether a mapping may have changed while it was looked up without a lock. `before` and
- * `after` are the sequence number of its address space's lock before and after, which changes where
- * a writer ends (since Linux 6.13 also where one begins). A mapping that a writer changes has the
- * number `of_mapping` of that writer, which may change other mappings meanwhile. */
+/* Whether a mapping may have changed while it was looked up without a lock. `before` and `after`
+ * are the sequence number of its address space's lock before and after the look-up. It changes when
+ * a writer ends (since Linux 6.13 also when one begins). A mapping that a writer changes gets that
+ * writer's number, `of_mapping`; the writer may change other mappings meanwhile. */
 static __always_inline bool look_up_raced(__u32 before, __u32 after, __u32 of_mapping)
 {
 	return before != after || of_mapping == after;

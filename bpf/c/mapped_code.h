@@ -3,11 +3,11 @@
  * Which code is mapped at an address of a process, as the kernel has it: from the maple tree of
  * its address space (include/linux/maple_tree.h) to the mapping, to the file, to the file's table.
  *
- * The kernel's helper for it, bpf_find_vma(), fails where its lock is not to be had, which in an
- * interrupt is after the first call. So the tree is read without a lock, as the kernel's own
- * readers under RCU do. It may change meanwhile: all is read by loads that may fail, and a mapping
- * counts only if it is one of this address space and has the address, and if no writer changed it
- * meanwhile, as far as the kernel numbers its writers.
+ * The kernel's helper for this, bpf_find_vma(), fails if it cannot take its lock, which in an
+ * interrupt is the case from the second call on. So the tree is read without a lock, as the
+ * kernel's own readers under RCU do. It may change meanwhile: everything is read by loads that may
+ * fail. A mapping counts only if it belongs to this address space, has the address, and was not
+ * changed by a writer meanwhile, as far as the kernel numbers its writers.
  */
 #ifndef KCOLLECT_MAPPED_CODE_H
 #define KCOLLECT_MAPPED_CODE_H
@@ -106,7 +106,7 @@ static __always_inline void read_pivots(struct mapped_code *code, __u64 node)
 		code->node[1 + pivot] = at->pivot[pivot];
 }
 
-/* Returns a field of a structure of the kernel; of one of 32 bits also what follows it. */
+/* A field of a kernel structure, read as 64 bits: after a 32-bit field also what follows it. */
 #define KERNEL_FIELD(code, type, address, field) \
 	kernel_word(code, (address) + bpf_core_field_offset(type, field))
 
@@ -195,7 +195,7 @@ static __always_inline bool changes(struct mapped_code *code, __u64 mm)
 /* Returns a field of the mapping that was found. */
 #define MAPPING_FIELD(code, field) KERNEL_FIELD(code, struct vm_area_struct, (code)->mapping, field)
 
-/* Returns the sequence number of an address space's lock, or 0 if the kernel has none. */
+/* The sequence number of an address space's lock, or 0 if the kernel has no such number. */
 static __always_inline __u32 lock_sequence(struct mapped_code *code, __u64 mm)
 {
 	if (bpf_core_field_exists(struct mm_struct, mm_lock_seq.sequence))
@@ -205,7 +205,7 @@ static __always_inline __u32 lock_sequence(struct mapped_code *code, __u64 mm)
 	return 0;
 }
 
-/* Returns that of the writer that changes the mapping that was found, or changed it last. */
+/* The lock's sequence number when the mapping that was found was last locked for writing. */
 static __always_inline __u32 mapping_sequence(struct mapped_code *code)
 {
 	if (code->mapping && bpf_core_field_exists(struct vm_area_struct, vm_lock_seq))
@@ -213,7 +213,7 @@ static __always_inline __u32 mapping_sequence(struct mapped_code *code)
 	return code->sequence - 1;
 }
 
-/* find_code() without a look at writers. */
+/* find_code() without checking for writers. */
 static __always_inline int read_code(struct mapped_code *code, __u64 mm)
 {
 	__u64 file, flags;
@@ -255,7 +255,7 @@ static __always_inline int read_code(struct mapped_code *code, __u64 mm)
 	return 0;
 }
 
-/* Finds the code at an address of an address space. Returns 0, or 1 if there is none. */
+/* Finds the code at an address of an address space. Returns 0, or 1 if there is no code. */
 static __always_inline int find_code(struct mapped_code *code, __u64 mm, __u64 address)
 {
 	code->address = address;

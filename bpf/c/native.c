@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* The pure headers as ordinary functions, for the tests in bpf/src/tests. */
+/* The pure headers as ordinary functions, used by the tests in bpf/src/tests. */
 #include "integers.h"
 
 #include "account.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* Why a thread is off the CPU, for how long it has waited for one, and the record of that. */
+/* Why a thread is off the CPU, how long it has waited for a CPU, and the off-CPU record. */
 #ifndef KCOLLECT_OFF_CPU_H
 #define KCOLLECT_OFF_CPU_H
 
@@ -72,9 +72,9 @@ static __always_inline __u64 is_queued(struct task_struct *task)
 	return queued;
 }
 
-/* Returns for how long a thread has ever waited for a CPU, including the present wait. A thread
- * that is migrated to another CPU while it is still in the queue goes to sleep with last_queued set
- * (Linux 6.12), as if it had waited since. */
+/* Total time that a thread has waited for a CPU, including the current wait. A thread that is
+ * migrated to another CPU while it is still in the queue goes to sleep with last_queued set (Linux
+ * 6.12), as if it had waited since. */
 static __always_inline __u64 run_delay(struct task_struct *task, __u64 now_ns)
 {
 	__u64 queued_ns = is_queued(task) * task->sched_info.last_queued;
@@ -101,9 +101,8 @@ static long is_fault_frame(__u64 frame, struct fault_search *search)
 	return search->found;
 }
 
-/* Returns whether a page fault of user mode or of the kernel is being handled by a thread that
- * blocks. Where the kernel hides its symbols, each thread that blocks in user mode counts as one,
- * and no other. */
+/* Whether a thread that blocks is handling a page fault of user mode or of the kernel. Without
+ * kallsyms, assume that every block from user mode is a page fault, and that no other is. */
 static __always_inline bool in_page_fault(struct task_struct *task, struct tick_scratch *out,
 					  bool user)
 {
@@ -199,8 +198,8 @@ static __always_inline __u32 return_with(long got, struct cpu_stats *stats,
 	return got == -EPERM ? 0 : next_user_return(stats, task, thread, false, cpu);
 }
 
-/* Puts an off-CPU record of a time together, without its stack. `left` is of the CPU that the
- * thread left, and `index` its boundaries by then. */
+/* Fills an off-CPU record, except its stack. `left` are the statistics of the CPU that the thread
+ * left, `index` that CPU's boundaries by `time_ns`. */
 static __always_inline void describe_off_cpu(struct cpu_stats *left, __u64 index,
 					     struct record_header *out, struct task_struct *task,
 					     __u64 time_ns, struct thread *thread,

@@ -6,8 +6,8 @@
  * `kc_overflow` runs at each overflow of a perf event of any kind but one: for a tracepoint the
  * kernel runs a program at every hit and not at overflows, so `kc_tracepoint` counts the hits
  * itself. The kernel runs neither on top of the other, nor on top of `kc_clock_tick`. But they may
- * run on top of the programs that follow threads, which they must not disturb then: such a record
- * has no user stack.
+ * run on top of the programs that follow threads, and must not disturb these: such a record has no
+ * user stack.
  *
  * Events whose record could not be sent are counted here. bpf/src/counters.rs reads from the perf
  * events how many there were.
@@ -26,7 +26,7 @@ char LICENSE[] SEC("license") = "GPL";
  * page fault takes memory that has to be faulted in, and with a stack copy more than one page. */
 const volatile __u32 own_pid;
 
-/* Of tracepoints: the number of hits after which a counter overflows. */
+/* For tracepoints: the number of hits after which a counter overflows. */
 const volatile __u64 hit_interval[MAX_COUNTERS];
 
 struct {

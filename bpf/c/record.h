@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* How the programs put records together, whatever their kind. */
+/* How the programs build records of any kind. */
 #ifndef KCOLLECT_RECORD_H
 #define KCOLLECT_RECORD_H
 
@@ -46,8 +46,8 @@ struct tick_scratch {
 		    MAX_KERNEL_FRAMES];
 };
 
-/* Programs that run with interrupts off put a record together here, because its length is known
- * only when the stack is. */
+/* Programs that run with interrupts off build a record here, because its length is known only when
+ * the stack is. */
 struct scratch_array {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -57,7 +57,8 @@ struct scratch_array {
 
 extern struct scratch_array kc_scratch SEC(".maps");
 
-/* Counts what a program took. One that runs in a thread may be interrupted by another. */
+/* Adds the time that a program took. A program that runs in a thread may be interrupted by another
+ * program. */
 static __always_inline void count_programs(struct cpu_stats *stats, __u64 took_ns)
 {
 	__sync_fetch_and_add(&stats->programs_ns, took_ns);

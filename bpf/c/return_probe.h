@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * Return probes of any program (bpftrace, perf): where one is on a function, the kernel replaces
- * the return address on the stack by that of a trampoline, the page [uprobes]. It keeps the
- * original, by the address on the stack where it was. That address is what is compared here:
+ * the return address on the stack by a trampoline's, in the page [uprobes]. It keeps the original,
+ * keyed by the address on the stack where it was. That address is what is compared here:
  * counting would go wrong after longjmp(3), which leaves entries of functions that never returned.
  *
  * The kernel's structures are read as words. A pointer that is read through its type is looked up

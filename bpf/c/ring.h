@@ -41,7 +41,7 @@ struct cpu_stats_array {
 
 extern struct cpu_stats_array kc_cpu_stats SEC(".maps");
 
-/* How much was taken out of the rings and waits in user space, in eighths of what may wait
+/* How much was read from the rings and waits in user space, in eighths of the limit
  * (bpf/src/rings.rs). */
 struct backlog {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -68,8 +68,8 @@ static __always_inline __u32 fullness(__u32 cpu)
 
 /* Sends `size` bytes into the ring of a CPU; returns false if there is no space. The reader drains
  * the rings periodically and is woken only when an eighth of a ring is full, since a wake-up for
- * each record would cost more than the record; and before stack copies get shorter, which begins at
- * a quarter. `wake`: the reader is woken all the same. */
+ * each record would cost more than the record. This is before stack copies get shorter, which
+ * begins at a quarter. `wake`: the reader is woken in any case. */
 static __always_inline bool send_and_wake(__u32 cpu, void *record, __u64 size, bool wake)
 {
 	__u32 index = cpu / CPUS_PER_RING;

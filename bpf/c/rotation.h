@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * Rotation: one experiment of a recording ends and the next one begins. The account of each thread
- * is closed as of that instant, rotation_ns, and continues in the next experiment. kc_close_all
- * reaches all threads within milliseconds. A thread that is switched before that is reached by its
- * context switch, so no switch is missed, and no thread that begins or exits meanwhile.
+ * is closed at exactly that instant, rotation_ns, and continues in the next experiment.
+ * kc_close_all reaches all threads within milliseconds. A thread that is switched earlier is closed
+ * at its context switch. So no switch is missed, and no thread that starts or exits meanwhile.
  */
 #ifndef KCOLLECT_ROTATION_H
 #define KCOLLECT_ROTATION_H
@@ -14,8 +14,8 @@
 #include "clock.h"
 #include "thread.h"
 
-/* Returns whether a thread's account has to be closed as of the rotation `began_ns`, at which the
- * present experiment began. That of a thread which kc_close_all does not see continues: what is
+/* Whether a thread's account has to be closed at the rotation `began_ns`, with which the current
+ * experiment began. The account of a thread that kc_close_all does not see continues: what is
  * closed when the experiment is written comes too late. */
 static __always_inline bool is_of_ended(struct thread *thread, __u64 began_ns)
 {
@@ -36,7 +36,7 @@ static __always_inline __u64 index_at_rotation(struct cpu_stats *stats, __u64 ro
 	return grid.index;
 }
 
-/* Returns how much was stolen from the CPU of a thread since it came to it. */
+/* Time stolen from a thread's CPU since the thread was switched in. */
 static __always_inline __u64 stolen_from(struct thread *thread)
 {
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
@@ -44,11 +44,11 @@ static __always_inline __u64 stolen_from(struct thread *thread)
 	return stats ? stolen_until_count(stats) : 0;
 }
 
-/* A closed account continues as of the same instant, `at_ns` by the scheduler's clock, in the state
+/* A closed account continues from the same instant, `at_ns` by the scheduler's clock, in the state
  * in which it was closed. `index`: the boundaries before the rotation on the CPU that the thread
  * left. */
-static __always_inline void reopen_account(struct thread *thread, __u64 rotation, __u64 index, __u64 at_ns,
-				  __u32 state, __u32 detail, __u64 run_delay)
+static __always_inline void reopen_account(struct thread *thread, __u64 rotation, __u64 index,
+					   __u64 at_ns, __u32 state, __u32 detail, __u64 run_delay)
 {
 	thread->grid_index = index;
 	track(thread, rotation, at_ns, state, detail, run_delay, thread->account.run_time_ns);

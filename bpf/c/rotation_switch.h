@@ -20,10 +20,10 @@ static __always_inline bool has_boundaries_before(struct thread *thread, __u64 r
 	       index_at_rotation(left, rotation) > thread->grid_index;
 }
 
-/* Closes the account of a thread that is switched as of a rotation, and sends what it did before
- * that. Returns false if kc_close_all does that at this moment. `user_return` is the number for the
- * record of an off-CPU interval; its kernel stack is known as long as the thread has not run
- * since.
+/* Closes at the rotation the account of a thread that is being switched, and sends what it did
+ * before that. Returns false if kc_close_all does that at this moment. `user_return` is the number
+ * for the record of an off-CPU interval; its kernel stack is known as long as the thread has not
+ * run since.
  *
  * The scheduler may have read its clock before the rotation, and the CPU may have stood still since
  * then. A thread that comes, or whose arrival was not seen, was on the CPU by the rotation; one

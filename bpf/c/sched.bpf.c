@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * The states of all threads. At each context switch `kc_sched_switch` updates the accounts of both
- * threads (account.h). A thread that is on a CPU again after boundaries of the tick grid have
- * passed is sent with the number of these and with the kernel stack in which it was off the CPU;
- * shorter off-CPU intervals cost no data. `kc_kernel_fault` notes page faults of the kernel, in
- * which a thread may block; those of user mode, which are ten times as many, need no note.
+ * threads (account.h). When a thread is on a CPU again and boundaries of the tick grid have passed,
+ * a record is sent with their number and the kernel stack in which the thread was off the CPU;
+ * shorter off-CPU intervals cost no data. `kc_kernel_fault` notes page faults in kernel mode, in
+ * which a thread may block; faults in user mode, which are ten times as many, need no note.
  *
  * All times are of the scheduler's clock, which is up to date in the run queue at a switch.
  *
- * What is done seldom is a function of its own: the verifier merges the ways by which it comes to
- * the end of one. Inlined, each way through what comes after is followed for each way through it,
- * and every thousand instructions take the start a millisecond. What is done at each switch is
- * inlined, since a call takes 20 ns and more on some CPUs.
+ * Rare work is in functions of its own: the verifier merges the paths at the end of a function. If
+ * such a function were inlined, each path through the code after it would be checked for each path
+ * through it, and every thousand instructions delay the start by a millisecond. Work at each switch
+ * is inlined, since a call takes 20 ns and more on some CPUs.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -47,7 +47,7 @@ static __always_inline __u64 grid_index_now(struct cpu_stats *left, struct cpu_s
 	return grid.index;
 }
 
-/* Sends how long a thread was off the CPU that comes to one. */
+/* Emits the off-CPU record of a thread that is being switched in. */
 static __noinline int send_off_cpu(struct cpu_stats *stats, struct task_struct *task,
 				   struct thread *thread, const struct off_cpu *off_cpu,
 				   __u64 began_ns)
@@ -105,10 +105,10 @@ __attribute__((noinline)) int kc_thread_exit(__u64 began_ns, __u64 now_ns, __u64
 	return 0;
 }
 
-/* Begins to track a thread that leaves its CPU. It came to this CPU before data began, or the
- * program was not run then. All boundaries that have passed are counted for the thread, also those
- * of a sleep between the beginning of data and its arrival: none is left for its off-CPU interval.
- */
+/* Begins to track a thread that leaves its CPU. It came to this CPU before recording started, or
+ * the program was not run then. All boundaries that have passed are counted for the thread, also
+ * boundaries in a sleep between the start and its arrival: none is left for its off-CPU
+ * interval. */
 static __noinline int track_at_switch_out(struct cpu_stats *stats, struct task_struct *prev,
 					  struct thread *thread, __u64 began_ns, __u32 cpu)
 {
@@ -127,9 +127,9 @@ static __noinline int track_at_switch_out(struct cpu_stats *stats, struct task_s
 	return 0;
 }
 
-/* Begins to track a thread that comes to a CPU. A new thread has waited since it was made. One that
- * existed when data began, and that kc_track_all has not reached yet, was blocked then, or waited
- * already. */
+/* Begins to track a thread that comes to a CPU. A new thread has waited since it was created. A
+ * thread that existed when recording started, and that kc_track_all has not reached yet, was
+ * blocked then, or already waiting. */
 static __noinline int track_at_switch_in(struct cpu_stats *stats, struct task_struct *next,
 					 struct thread *thread, __u64 began_ns, __u64 now_ns)
 {
@@ -145,7 +145,7 @@ static __noinline int track_at_switch_in(struct cpu_stats *stats, struct task_st
 		from = began_sched_ns;
 	}
 	/* The boundaries of that time are the thread's. Where user stacks are captured at
-	 * switch-out, a thread that has not run yet has none, and its ticks are left out. */
+	 * switch-out, a thread that has not run yet has no stack, and its ticks are left out. */
 	grid.origin_ns = stats->origin_ns;
 	if (grid.origin_ns && (capture_on_return || !capture_user_stacks))
 		grid_advance(&grid, from - stats->offset_ns, period_ns);
@@ -157,8 +157,8 @@ static __noinline int track_at_switch_in(struct cpu_stats *stats, struct task_st
 	return 0;
 }
 
-/* A thread leaves whose switch-in was not seen: sends how long it was off the CPU. Its kernel and
- * user stacks of that time are not known any more. */
+/* Emits the off-CPU record of a thread that is being switched out and whose switch-in was not seen.
+ * The kernel and user stacks of that time are no longer known. */
 static __always_inline void send_missed_off_cpu(struct cpu_stats *stats, struct task_struct *task,
 						struct thread *thread, __u64 began_ns, __u32 cpu)
 {
@@ -228,8 +228,8 @@ static __always_inline void switch_out(struct cpu_stats *stats, struct task_stru
 				       __u64 began_ns, __u64 now_ns, __u64 stolen_ns,
 				       bool preempted, __u32 prev_state, __u32 cpu)
 {
-	/* A thread that exits before data begin needs no storage. Without a branch, after which an
-	 * old verifier follows everything twice. */
+	/* A thread that exits before recording starts needs no storage. This has no branch, since
+	 * an old verifier would follow everything after it twice. */
 	struct thread *thread = bpf_task_storage_get(
 		&kc_threads, prev, 0, recording & create_storage);
 	bool tracked;
@@ -373,7 +373,7 @@ static __always_inline __u64 better_offset(__u64 known, __u64 measured, bool clo
 }
 
 /* A thread that blocks enters the scheduler, which reads its clock. After a wake-up that preempts,
- * the clock is that of the wake-up (is_next_threads_time), some microseconds ago: an offset
+ * the clock was read at the wake-up (is_next_threads_time), some microseconds ago: an offset
  * measured by it would put the woken thread's time after the boundaries that passed since. */
 static __always_inline void note_offset(struct cpu_stats *stats, __u64 now_ns, bool clock_read)
 {
@@ -399,7 +399,7 @@ static __always_inline void context_switch(__u64 *ctx, struct cpu_stats *stats, 
 		return;
 	if (now_ns - stats->offset_ns >= stats->next_ns && stats->origin_ns)
 		charge_switch_out(ctx, stats, prev, now_ns - stats->offset_ns, cpu);
-	/* Data have ended, and kc_close_all closes the accounts as of then. */
+	/* Recording has stopped, and kc_close_all closes the accounts at that instant. */
 	end_ns = until_ns;
 	if (end_ns && now_ns - stats->offset_ns > end_ns) {
 		if (!(prev_state & TASK_DEAD))

@@ -20,8 +20,8 @@
 #include <bpf/bpf_core_read.h>
 #include "cpu_stats.h"
 
-/* Distance from a CPU's run queue to the sum that the hypervisor writes; 0 where there is none. Set
- * by bpf/src/steal.rs. */
+/* Distance from a CPU's run queue to the sum that the hypervisor writes; 0 if the hypervisor writes
+ * no sum. Set by bpf/src/steal.rs. */
 extern const volatile __u64 steal_from_rq;
 
 /* Returns how much was stolen from this CPU since the last context switch. */
@@ -50,7 +50,7 @@ static __always_inline __u64 stolen_since_count(struct cpu_stats *stats)
 }
 
 /* Returns how much was stolen from a CPU, which may be another, between its last context switch and
- * the last time that boundaries were counted there. When data stop, that is the end. */
+ * the last time that boundaries were counted there. When recording stops, that is its end. */
 static __always_inline __u64 stolen_until_count(struct cpu_stats *stats)
 {
 	__u64 before = stats->switch_steal_ns;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * Iterations over all threads, run by reading the iterator: `kc_track_all` makes the storage of the
- * threads that exist, and when data have begun, begins to track them; `kc_report_all` writes their
- * times at a sample; `kc_close_all` closes the accounts when data stop or an experiment ends, and
- * writes the off-CPU intervals that were still open.
+ * threads that exist and, once recording has started, begins to track them; `kc_report_all` writes
+ * their times at a sample; `kc_close_all` closes the accounts when recording stops or an experiment
+ * ends, and writes the off-CPU intervals that were still open.
  *
  * The records of each thread go to the reader of the iterator and not into a ring: however many
  * there are, they need no space. The reader must take less at a time than the kernel buffers (32
@@ -24,7 +24,7 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* Programs that iterate over the threads put records together here, one at a time; programs with
+/* Programs that iterate over the threads build records here, one at a time; programs with
  * interrupts off may run on top of them. */
 struct iter_scratch {
 	struct tick_scratch off_cpu;
@@ -39,7 +39,7 @@ struct {
 	__type(value, struct iter_scratch);
 } kc_iter_scratch SEC(".maps");
 
-/* Returns the state of a thread at `from_ns`, of which no context switch was seen since. */
+/* State at `from_ns` of a thread that has had no visible context switch since. */
 static __always_inline __u32 state_at(__u64 from_ns, struct task_struct *task,
 				      struct thread *thread, struct tick_scratch *out)
 {
@@ -79,8 +79,8 @@ int kc_track_all(struct bpf_iter__task *ctx)
 	thread->has_baseline = 1;
 	if (!claim_tracking(&thread->account, NOT_TRACKED))
 		return 0;
-	/* All threads without a context switch since are tracked as of one instant, however long
-	 * the iteration takes. */
+	/* All threads without a context switch since are tracked from the same instant, however
+	 * long the iteration takes. */
 	from_ns = task->start_time > begin_ns ? task->start_time : begin_ns;
 	/* The CPU that it left is not known; this CPU's grid may not be counted up to now. */
 	grid.origin_ns = stats->origin_ns;
@@ -137,8 +137,8 @@ int kc_report_all(struct bpf_iter__task *ctx)
 	return 0;
 }
 
-/* Writes the user stack of a thread that is off the CPU when data end, perhaps for ever. Returns
- * its number, or 0. */
+/* Writes the user stack of a thread that is off the CPU when recording stops, and may stay there.
+ * Returns its number, or 0. */
 static __noinline __u32 write_sleeper_stack(struct seq_file *seq, struct task_struct *task,
 					    __u64 end_ns, struct thread *thread, __u32 cpu)
 {
@@ -194,7 +194,7 @@ int kc_close_all(struct bpf_iter__task *ctx)
 	/* It stays claimed until all of it is written. */
 	off_cpu = account_end(&thread->account, now_ns, delay, RUN_TIME_UNKNOWN,
 			      stolen_from(thread));
-	/* Data have ended on all CPUs, so all boundaries until then are counted. */
+	/* Recording has stopped on all CPUs, so all boundaries until then are counted. */
 	left = bpf_map_lookup_elem(&kc_cpu_stats, &thread->cpu);
 	index = !left	    ? thread->grid_index
 		: recording ? index_at_rotation(left, end_ns)

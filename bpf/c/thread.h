@@ -15,12 +15,12 @@
 enum thread_flag {
 	/* Boundaries passed in the last off-CPU interval, as they may in the next. */
 	WAS_LONG = 1,
-	/* At the last switch-out the user stack was captured, with the present number. */
+	/* The user stack was captured at the last switch-out, with the current number. */
 	CAPTURED = 2,
 	/* The last user stack was too deep for the time in which the scheduler holds a lock. */
 	DEEP = 4,
-	/* A record was sent whose user stack the next return to user mode is to send, but that is
-	 * not waited for yet. */
+	/* A record was sent whose user stack the next return to user mode has to send, but nothing
+	 * waits for that return yet. */
 	RETURN_WANTED = 8,
 };
 

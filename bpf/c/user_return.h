@@ -66,8 +66,8 @@ struct kept_stacks {
 
 extern struct kept_stacks kc_kept_stacks SEC(".maps");
 
-/* Claims memory for a user stack, for a program that runs in the thread. Returns NULL if there is
- * none. */
+/* Claims memory for a user stack, for a program that runs in the thread. Returns NULL if all of it
+ * is in use. */
 static __always_inline struct user_scratch *claim_scratch(__u32 cpu, __u32 *scratch_index)
 {
 	struct user_scratch *out;
@@ -114,7 +114,7 @@ static __always_inline __u32 send_user_return(struct task_struct *task, __u32 nu
 	return frames;
 }
 
-/* The most frames of a stack that is captured at switch-out in place of a callback. Each takes some
+/* Max frames of a stack that is captured at switch-out in place of a callback. Each takes some
  * 50 ns. */
 #define SWITCH_OUT_FRAMES 64
 
@@ -312,9 +312,9 @@ static __always_inline __u32 next_user_return(struct cpu_stats *stats, struct ta
 	return number;
 }
 
-/* Waits for the return to user mode whose number next_user_return() has returned. A part of the
- * program itself and of none of its functions: older verifiers take the callback for a function
- * that is called here, and add up its stack and those of all callers. */
+/* Waits for the return to user mode whose number next_user_return() has returned. Inlined into the
+ * program itself and into none of its functions: older verifiers take the callback for a function
+ * that is called here, and add its stack to the stacks of all callers. */
 static __always_inline void await_user_return(struct cpu_stats *stats, struct task_struct *task,
 					      struct thread *thread)
 {

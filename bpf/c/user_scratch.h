@@ -63,7 +63,7 @@ extern struct row_chunks kc_row_chunks SEC(".maps");
 /* A stack copy is read in pieces. */
 #define PIECE_BYTES 4096
 
-/* Where a user stack is put together. */
+/* Where a user stack is built. */
 struct user_scratch {
 	__u64 busy;
 	struct unwind_state state;

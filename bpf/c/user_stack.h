@@ -4,9 +4,9 @@
  * (bpf/src/tables is their only writer), or, where a table is missing, copied, to be unwound in
  * user space.
  *
- * A short-lived process may exit before user space has read the files that it maps; a stack copy
- * makes its ticks as good as others. Copies are large, and are made only while the ring has space
- * for them.
+ * A short-lived process may exit before user space has read the files that it maps. With stack
+ * copies its ticks have complete stacks too. Copies are large, and are made only while the ring has
+ * space for them.
  */
 #ifndef KCOLLECT_USER_STACK_H
 #define KCOLLECT_USER_STACK_H
@@ -22,7 +22,7 @@
 /* User stacks are wanted. */
 extern const volatile bool capture_user_stacks;
 
-/* Processes that are not followed: the task->self_exec_id of which that is known. */
+/* Unfollowed processes by tgid; the value is the task->self_exec_id for which that holds. */
 struct ignored {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -33,13 +33,13 @@ struct ignored {
 
 extern struct ignored kc_ignored SEC(".maps");
 
-/* Size of a stack copy in pieces, next to the registers: a compiler's recursion takes tens of
+/* Size of a stack copy in pieces, without the registers: a compiler's recursion takes tens of
  * KiB. */
 #define MAX_PIECES 15
 /* When the ring fills up: enough for short-lived processes. */
 #define FEW_PIECES	  2
 #define SMALL_PIECE_BYTES 128
-/* The most words that are sent: with their header they are no longer than a mask. */
+/* Max words that are sent: with their header they are no longer than a mask. */
 #define MAX_SENT_WORDS 8176
 /* All that an iterator writes of one thread has to fit the file's 32 KiB, or none of it is read. */
 #define MAX_ITER_WORDS 3700
@@ -47,7 +47,7 @@ extern struct ignored kc_ignored SEC(".maps");
 #define WAKE_NS			   10000000
 #define USER_RECORD_LENGTH(length) ((length) & (8 * USER_WORDS - 1))
 
-/* Stacks are copied only where user space is woken by that. Set by bpf/src/recording.rs. */
+/* A stack is copied only if user space is then woken for it. Set by bpf/src/recording.rs. */
 extern volatile bool few_copies;
 
 /* Reads a piece of the stack of the thread that runs, or of another one. */
@@ -57,8 +57,8 @@ static __always_inline long read_piece(void *to, __u32 size, __u64 from, struct 
 		     : bpf_probe_read_user(to, size, (void *)from);
 }
 
-/* Returns the address of a word in the scratch. Its index is masked here for the verifier; `words`
- * has space for a piece more. */
+/* Address of a word in the scratch. The index is masked here, as the verifier needs it; `words` has
+ * space for one more piece. */
 static __always_inline __u64 *word_at(struct user_scratch *out, __u32 index)
 {
 	barrier_var(index);
@@ -96,7 +96,7 @@ static __always_inline void restore_copy(struct user_scratch *out, struct task_s
 /* A copy of a stack that is being made. */
 struct copying {
 	struct user_scratch *out;
-	struct task_struct *other; /* whose stack it is, if it is not that of the thread that runs */
+	struct task_struct *other; /* whose stack it is; 0: the running thread's */
 	__u64 from;
 	__u32 index; /* of a word of the scratch */
 };
@@ -137,8 +137,8 @@ static long copy_other_small_piece(__u64 number, struct copying *at)
 	return copy_piece(at, at->other, MAX_ITER_WORDS, SMALL_PIECE_BYTES);
 }
 
-/* Copies what the unwind needs to continue from the last frame: its registers, and the stack from its
- * pointer on, `pieces` pieces and a part of one. */
+/* Copies what the unwind needs to continue from the last frame: its registers, and the stack from
+ * its stack pointer, `pieces` pieces and a part of one. */
 static __always_inline void copy_stack(struct user_scratch *out, struct task_struct *other,
 				       __u32 pieces)
 {
@@ -238,8 +238,8 @@ static __always_inline bool begin_unwind(struct user_scratch *out, __u32 scratch
 /* Returns whether a stack copy is needed, because a table is not there yet. */
 static __always_inline bool end_unwind(struct user_scratch *out, struct task_struct *task)
 {
-	/* In execve(2) the registers are those of the old program, and the mappings soon those of
-	 * the new one. */
+	/* In execve(2) the registers still belong to the old program, and the mappings soon to the
+	 * new one. */
 	if (out->depth == 1 && out->unmapped && BPF_CORE_READ_BITFIELD(task, in_execve)) {
 		out->end = UNWIND_EXECUTING;
 		out->depth = 0;
@@ -258,19 +258,19 @@ static __always_inline bool end_unwind(struct user_scratch *out, struct task_str
 	return out->pending;
 }
 
-/* Returns whether user space is to be woken for a stack that needs the table of a file, now. */
-static __always_inline bool may_wake(const struct user_scratch *out, struct cpu_stats *stats)
+/* Whether user space may be woken now for a stack that needs the table of a file. */
+static __always_inline bool wakeup_allowed(const struct user_scratch *out, struct cpu_stats *stats)
 {
 	return out->record.file.inode && out->record.header.time_ns - stats->woken_ns >= WAKE_NS;
 }
 
-/* A function of its own, which takes no part of its callers' stacks: together these may have 512
- * bytes. */
+/* A function of its own, so that it takes no part of its callers' stacks: together these may have
+ * 512 bytes. */
 static __attribute__((noinline)) bool may_ask(const struct user_scratch *out, __u32 cpu)
 {
 	struct cpu_stats *stats = bpf_map_lookup_elem(&kc_cpu_stats, &cpu);
 
-	return stats && out && may_wake(out, stats);
+	return stats && out && wakeup_allowed(out, stats);
 }
 
 /* Unwinds the user stack of the thread that runs: a global function, which the verifier checks once
@@ -330,11 +330,11 @@ static __always_inline void capture_sleeper_stack(struct user_scratch *out,
 		copy_stack(out, task, MAX_PIECES);
 }
 
-/* Returns whether user space should be woken for a stack: it does not have the table of a file. Seldom, for
- * it takes time to make one. */
-static __always_inline bool wakes(const struct user_scratch *out, struct cpu_stats *stats)
+/* Whether to wake user space for a stack that needs the table of a file. The next wake-up is
+ * allowed only some time later, since it takes time to build a table. */
+static __always_inline bool claim_wakeup(const struct user_scratch *out, struct cpu_stats *stats)
 {
-	if (!(out->record.header.flags & FLAG_STACK_COPY) || !may_wake(out, stats))
+	if (!(out->record.header.flags & FLAG_STACK_COPY) || !wakeup_allowed(out, stats))
 		return false;
 	stats->woken_ns = out->record.header.time_ns;
 	return true;
@@ -345,7 +345,7 @@ static __always_inline void send_user_stack(struct user_scratch *out, struct cpu
 					    __u32 cpu)
 {
 	__u64 size = sizeof(out->record) + 8 * (__u64)out->record.header.frames;
-	bool wake = wakes(out, stats);
+	bool wake = claim_wakeup(out, stats);
 
 	if (out->code.raced)
 		__sync_fetch_and_add(&stats->raced_look_ups, out->code.raced);

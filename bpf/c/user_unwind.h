@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The unwind of a user stack: frame by frame, of the thread that runs and of one that does not.
+ * The unwind of a user stack, frame by frame: of the current task, or of a task that does not run.
  * Global functions are in user_unwind.bpf.c: the verifier checks each of them once.
  */
 #ifndef KCOLLECT_USER_UNWIND_H
@@ -18,7 +18,7 @@ struct sleeper {
 	struct task_struct *task;
 };
 
-/* A window on its stack is kept in the words above those of frames. */
+/* A window on its stack is kept in the words after the frames. */
 #define WINDOW_BYTES 2048
 #define WINDOW_WORD  1024
 
@@ -200,8 +200,8 @@ static __always_inline enum unwind_end step_by_rule(struct user_scratch *out, __
  * verifier checks once. It is in user_unwind.bpf.c. */
 int kc_find_own_stack(__u32 scratch_index);
 
-/* The C library has the end of a thread's stack at its thread pointer. That of the process's first
- * thread is elsewhere. */
+/* The C library has the end of a thread's stack at its thread pointer. The stack of the process's
+ * first thread is elsewhere. */
 static __always_inline void find_own_stack(struct user_scratch *out, struct task_struct *task)
 {
 	__u64 end = thread_pointer(task);
@@ -287,8 +287,8 @@ static __always_inline void scan_words(struct user_scratch *out)
 		out->scan_words -= scanned;
 }
 
-/* Continues with the last scan, if the caller that it found led nowhere. Returns 0, or 1 at the end
- * of the stack. */
+/* Continues the last scan if the caller that it found led nowhere. Returns 0, or 1 at the end of
+ * the stack. */
 static __always_inline int scan_again(struct user_scratch *out)
 {
 	if (!out->scan_depth || out->pending ||
@@ -306,8 +306,8 @@ static __always_inline int scan_again(struct user_scratch *out)
 	return 0;
 }
 
-/* Scans where a step has asked for it, or the last scan was wrong. Returns 0 if there is a caller,
- * or 1 at the end of the stack. */
+/* Scans if a step has asked for it, or the last scan was wrong. Returns 0 if there is a caller, or
+ * 1 at the end of the stack. */
 static __always_inline int scan(struct user_scratch *out, struct task_struct *task)
 {
 	if (!out->scan_wanted)
@@ -328,8 +328,8 @@ static __always_inline int scan(struct user_scratch *out, struct task_struct *ta
 	return out->end != UNWIND_CONTINUES;
 }
 
-/* scan() as a global function. Not called by the step: all functions that call each other together
- * have too little stack for it. It is in user_unwind.bpf.c. */
+/* scan() as a global function. The step does not call it: functions that call each other share 512
+ * bytes of stack, which is too little for it. It is in user_unwind.bpf.c. */
 int kc_scan(__u32 scratch_index);
 
 /* step() for the thread that runs: a global function, which the verifier checks once for all

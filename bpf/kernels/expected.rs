@@ -22,7 +22,7 @@ pub(crate) enum When {
 pub(crate) enum Guard {
     /// `bpf_core_field_exists` of the field itself.
     Itself,
-    /// That of another field.
+    /// `bpf_core_field_exists` of another field.
     OnlyIf(&'static str),
     /// Likewise, in the functions of which this one is a callback.
     CalledOnlyIf(&'static str),

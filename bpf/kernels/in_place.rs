@@ -129,7 +129,7 @@ fn find_deeper(types: &Types, of: u32, name: &str, depth: usize) -> Option<Strin
     })
 }
 
-/// The names of all members with those of what has no name, and their types.
+/// The names and types of all members, including the members of anonymous members.
 fn flat<'a>(types: &'a Types, of: u32) -> Vec<Member<'a>> {
     let members = types.members(of);
     members

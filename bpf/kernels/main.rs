@@ -28,7 +28,7 @@ use crate::check::{Name, check};
 use crate::object::BpfObject;
 use crate::resolve::Kernel;
 
-/// The kernel whose types are compared with those of one that nobody has looked at.
+/// The kernel with which a kernel that nobody has looked at is compared.
 const NEWEST: &str = "7.3";
 
 fn main() -> ExitCode {
@@ -67,7 +67,7 @@ fn architecture(types: &Types) -> Result<&'static str> {
     if has("orig_x0") {
         return Ok("arm64");
     }
-    bail!("struct pt_regs is neither that of x86-64 nor that of arm64")
+    bail!("struct pt_regs is of neither x86-64 nor arm64")
 }
 
 /// Prints what an object does not find, and returns whether it works all the same.

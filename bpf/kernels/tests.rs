@@ -60,7 +60,7 @@ fn every_fallback_is_of_a_field_that_is_read() {
     }
 }
 
-/// What an edited kernel does not have, that the one it was made from has. Nobody has looked at it, so that
+/// What an edited kernel does not have and the original has. The kernel counts as not looked at, so
 /// its version says nothing.
 fn after(file: &str, edit: impl FnOnce(&mut Types)) -> Vec<Finding> {
     let original = types(file);
@@ -430,7 +430,7 @@ fn damaged_types_are_refused() {
     }
 }
 
-/// libbpf changes the width of a load to that of the kernel's field only if both are unsigned.
+/// libbpf changes the width of a load to the kernel field's width only if both are unsigned.
 #[test]
 fn loads_are_of_unsigned_fields() {
     const LOAD: u8 = 1;

@@ -1,10 +1,10 @@
-//! What the running kernel offers, and which way is taken where it does not have something.
+//! What the running kernel offers, and what is used instead of what it does not have.
 
 use crate::kernel_types::Feature;
 use crate::load::has_fault_tracepoint;
 use crate::{CodeLookup, KernelTypes, ReturnProbes, UserStackCapture, io_uring};
 
-/// Which way is taken for one task that kernels differ in.
+/// How one task is done that kernels support differently.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ability {
     /// The task, in a word or two.

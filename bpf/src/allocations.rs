@@ -15,10 +15,10 @@ use crate::kernel_types::Feature;
 use crate::skeleton::OpenKcollectSkel;
 use crate::{Error, KernelTypes, Programs};
 
-/// The fewest blocks that the programs have space for.
+/// Min number of blocks that the programs have space for.
 const MIN_BLOCKS: u32 = 65_536;
 
-/// The allocated bytes of all traced processes for whose samples there is space.
+/// Max allocated bytes, of all traced processes together, whose sampled blocks fit.
 const MAX_ALLOCATED_BYTES: u64 = 64 << 30;
 
 /// How blocks are chosen, and probes attached.
@@ -33,7 +33,7 @@ pub struct AllocationSampling {
 /// How the return of a probed function is probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReturnProbes {
-    /// Where the program at its beginning asks for it.
+    /// Where the program at the function's entry asks for it.
     Session,
     /// Always.
     Always,
@@ -133,7 +133,7 @@ pub struct UsdtProbe {
     pub function: AllocatorFunction,
     /// The kernel emulates the instruction there. Others are single-stepped.
     pub emulated: bool,
-    /// Offset in the file of its semaphore: 16 bits that count how many watch it; 0: it has none.
+    /// Offset in the file of its semaphore, 16 bits that count the watchers; 0: no semaphore.
     pub semaphore: u64,
     /// The index of its operands: see [`Programs::set_usdt_operands`].
     pub operands: u32,
@@ -274,7 +274,7 @@ impl Programs {
         self.set_probe_use(index, ProbeUse::default())
     }
 
-    /// Makes the probes of a process do nothing. To take them out takes longer.
+    /// Makes the probes of a process do nothing. Removing them takes longer.
     ///
     /// # Errors
     /// [`Error::Step`] when the map can't be written.
@@ -347,7 +347,7 @@ impl Programs {
         probe: AllocatorProbe,
     ) -> impl Iterator<Item = libbpf_rs::Result<Link>> {
         let returns = (probe.function != AllocatorFunction::Free).then_some(true);
-        // Returns first: a call of which only the return was seen is none.
+        // Returns first: a call of which only the return was seen does not count.
         returns.into_iter().chain([false]).map(move |retprobe| {
             let program = if retprobe {
                 &self.skel.progs.kc_allocator_out

@@ -49,7 +49,7 @@ pub enum CodeLookup {
 }
 
 impl CodeLookup {
-    /// What the running kernel supports: the tree if its nodes are those of `c/maple.h`.
+    /// What the running kernel supports: the tree if its nodes are laid out as in `c/maple.h`.
     #[must_use]
     pub fn of(types: &KernelTypes) -> CodeLookup {
         let kinds = ["maple_leaf_64", "maple_range_64", "maple_arange_64"];

@@ -3,7 +3,7 @@
 //!
 //! A counter is a number below [`MAX_COUNTERS`](bpf_abi::layout::MAX_COUNTERS) and has an event on
 //! each CPU, or, if it is a tracepoint, one event for all of them, because the kernel runs its
-//! program wherever it is hit. Events count only while data are taken; their final counts are
+//! program wherever it is hit. Events count only while recording is on; their final counts are
 //! compared with what the records stand for.
 
 use std::collections::BTreeMap;
@@ -51,8 +51,8 @@ struct Reading {
 /// A counter's events by what became of them, of all CPUs together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OverflowCounts {
-    /// All events while data were taken. Where the counter shared the hardware with others, those
-    /// of the time in which it was scheduled.
+    /// All events while recording was on. Where the counter shared the hardware with others, only
+    /// the events during the time in which it was scheduled.
     pub events: u64,
     /// Events that records stand for.
     pub recorded: u64,
@@ -189,11 +189,12 @@ impl Programs {
 impl OpenedEvent {
     fn enable(&self, on: bool) -> io::Result<()> {
         let fd = self.file.as_raw_fd();
-        result_of(match on {
+        result_of(if on {
             // SAFETY: the descriptor is an open perf event, and the call takes no memory of ours.
-            true => unsafe { ENABLE(fd, 0) },
+            unsafe { ENABLE(fd, 0) }
+        } else {
             // SAFETY: as above.
-            false => unsafe { DISABLE(fd, 0) },
+            unsafe { DISABLE(fd, 0) }
         })
     }
 

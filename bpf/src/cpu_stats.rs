@@ -38,7 +38,7 @@ impl Programs {
         self.of_all(|cpu| self.cpu_stats(cpu))
     }
 
-    /// Returns the same as of a rotation, from [`Programs::end_experiment`] on.
+    /// The same, at a rotation. Valid from [`Programs::end_experiment`] on.
     ///
     /// # Errors
     /// As [`Programs::cpu_counts`].

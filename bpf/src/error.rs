@@ -4,7 +4,7 @@ use bpf_abi::RecordError;
 
 use crate::verifier::Refusal;
 
-/// A BPF step that failed, with the verifier's log where there is one.
+/// A BPF step that failed, with the verifier's log if there is one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

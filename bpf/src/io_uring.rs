@@ -11,18 +11,18 @@ use crate::KernelTypes;
 use crate::kernel_types::Feature;
 use crate::skeleton::OpenKcollectSkel;
 
-/// The tracepoint of an operation that is handed over, and what Linux 6.1 calls it.
+/// The tracepoint of an operation that is submitted, and what Linux 6.1 calls it.
 const SUBMITTED: [&str; 2] = ["io_uring_submit_req", "io_uring_submit_sqe"];
-/// That of a completion.
+/// The tracepoint of a completion.
 const COMPLETED: &str = "io_uring_complete";
-/// The parameters of the latter where one of them is a pointer to what completed: the program's
-/// own, the ring and the request are before it.
+/// Number of its parameters where one of them is a pointer to what completed. The program's own
+/// parameter, the ring and the request come before it.
 const WITH_POINTER: usize = 4;
-/// That of a completion for which there is no space, and that of a request that is cancelled since
-/// one that it is linked to has failed.
+/// The tracepoint of a completion for which the queue has no space.
 const OVERFLOWED: &str = "io_uring_cqe_overflow";
+/// The tracepoint of a request that is cancelled because one that it is linked to has failed.
 const LINK_FAILED: &str = "io_uring_fail_link";
-/// The parameters of the latter, with the program's own. Older kernels have more.
+/// Number of its parameters, with the program's own. Older kernels have more.
 const TWO_REQUESTS: usize = 3;
 
 /// Bits of the flags of a request: it will be issued again, and those that are linked to it post no
@@ -40,7 +40,7 @@ pub(crate) fn is_traced(calls: &[TracedCall]) -> bool {
 /// `io_uring`.
 ///
 /// # Errors
-/// Those of libbpf.
+/// Errors of libbpf.
 pub(crate) fn prepare(
     open: &mut OpenKcollectSkel<'_>,
     traced: bool,
@@ -86,7 +86,7 @@ pub(crate) fn is_traceable(types: &KernelTypes) -> bool {
     types.btf().and_then(tracepoints).is_some()
 }
 
-/// Returns the tracepoint of an operation that is handed over, and whether that of a completion
+/// The tracepoint of an operation that is submitted, and whether the tracepoint of a completion
 /// has a pointer to what completed.
 fn tracepoints(btf: &Btf<'_>) -> Option<(&'static str, bool)> {
     let mut names = SUBMITTED.into_iter();

@@ -1,4 +1,4 @@
-//! The types of the running kernel, by which its abilities are known.
+//! The types of the running kernel, which show its abilities.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -18,8 +18,8 @@ pub struct KernelTypes {
     without: String,
 }
 
-/// Something that not every kernel has in the form that the programs know, with another way for
-/// those that have not.
+/// Something that not every kernel has in the form that the programs know, with a fallback for
+/// kernels that do not have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Feature {
     /// A thread runs a callback when it returns to user mode (Linux 6.18).
@@ -94,7 +94,7 @@ impl KernelTypes {
         Some(self.btf()?.type_by_name::<Struct<'_>>(structure)?.size())
     }
 
-    /// Offset of a member of a structure, bytes; of one in a nameless structure or union too.
+    /// Offset of a member of a structure, bytes. Members of anonymous structures and unions count.
     pub(crate) fn offset(&self, structure: &str, member: &str) -> Option<u32> {
         let structure = self.btf()?.type_by_name::<Struct<'_>>(structure)?;
         structure

@@ -2,8 +2,8 @@
 //!
 //! The C is in `bpf/c`: one `.bpf.c` for each subject over pure headers, linked into one object.
 //! What crosses to user space is defined in [`bpf_abi`]. [`Programs`] owns the loaded programs; its
-//! parts are the [`Clocks`], the [`UnwindTables`] and the [`OverflowCounters`]. No type of libbpf
-//! is in this crate's interface but its error.
+//! parts are the [`Clocks`], the [`UnwindTables`] and the [`OverflowCounters`]. The only type of
+//! libbpf in this crate's interface is its error.
 //!
 //! It does not depend on what a tick means to an experiment, which process has which name, or which
 //! function an address is in: that is `kcollect`'s.

@@ -29,10 +29,10 @@ use crate::{
 /// Eight busy CPUs at 1000 Hz with 25 frames each fill a ring in a second and a half; the reader
 /// drains it five times a second, and is woken when an eighth is full.
 const RING_BYTES: u32 = 2 << 20;
-/// With user stacks, of which those of short-lived processes are copies.
+/// The same with user stacks. The stacks of short-lived processes are copied into the ring.
 const RING_BYTES_WITH_USER_STACKS: u32 = 4 << 20;
 
-/// CLOCK_MONOTONIC: an end of all data that is before every boundary. 0 would be no end.
+/// CLOCK_MONOTONIC: an end of recording before every boundary. 0 would mean no end.
 const BEFORE_ALL_DATA_NS: u64 = 1;
 
 /// The scheduler's clock of the CPU that loads is known after a context switch there.
@@ -47,7 +47,7 @@ pub struct Settings<'a> {
     pub period_ns: u64,
     /// Send the ticks of the idle task too (`-x off`).
     pub record_idle: bool,
-    /// `kernel.perf_event_max_stack`: a stack of that many frames counts as truncated.
+    /// `kernel.perf_event_max_stack`: a stack with this number of frames counts as truncated.
     pub max_kernel_frames: u32,
     /// First address and end of the kernel's page fault handler.
     pub page_fault: (u64, u64),
@@ -65,8 +65,7 @@ pub struct Settings<'a> {
     pub traced_calls: Vec<TracedCall>,
     /// How blocks of probed allocators are sampled. None: no allocator can be probed.
     pub allocations: Option<AllocationSampling>,
-    /// If counters overflow: for each tracepoint the number of hits after which it does; 0 for
-    /// other counters.
+    /// For counters: the number of hits after which a tracepoint overflows; 0 for other counters.
     pub hit_intervals: Option<[u64; MAX_COUNTERS]>,
     /// Which part is switched off, so that a test sees that this is noticed.
     pub sabotage: Option<Sabotage>,
@@ -134,7 +133,7 @@ impl Programs {
             hooks.push(link.map_err(step("watch page faults of the kernel"))?);
         }
         if !settings.traced_calls.is_empty() {
-            // Ends first: a call of which only the beginning was seen is none.
+            // Ends first: a call of which only the beginning was seen does not count.
             for program in [&skel.progs.kc_sys_exit, &skel.progs.kc_sys_enter] {
                 hooks.push(program.attach().map_err(step("watch system calls"))?);
             }

@@ -1,4 +1,4 @@
-//! Begins and ends data, and iterates over all threads.
+//! Starts and stops recording, and iterates over all threads.
 
 use std::io::Read as _;
 use std::sync::atomic::{Ordering, fence};
@@ -15,14 +15,14 @@ use crate::{Error, Programs};
 /// program again for a thread whose record did not fit.
 const READ_BYTES: usize = 4096;
 
-/// How long before the end of data it is set: enough for the store to be seen before.
+/// How long before the end of recording it is set: enough for all CPUs to see the store in time.
 const END_AHEAD_NS: u64 = 200_000;
 
 impl Programs {
-    /// Begins to take data, or stops, on all CPUs. Returns the instant, by `clock`, which returns
-    /// CLOCK_MONOTONIC in nanoseconds: boundaries before the beginning and after the end do not
-    /// count, whenever a CPU counts them. [`Programs::track_threads`] or
-    /// [`Programs::close_threads`] has to follow at once.
+    /// Starts or stops recording on all CPUs. Returns the instant, by `clock`, which returns
+    /// CLOCK_MONOTONIC in nanoseconds: boundaries before the start and after the end do not count,
+    /// whenever a CPU counts them. [`Programs::track_threads`] or [`Programs::close_threads`] has
+    /// to follow at once.
     ///
     /// # Errors
     /// [`Error::Step`] when the threads can't be iterated over, or a CPU's idle time until now
@@ -52,7 +52,7 @@ impl Programs {
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
             bss.recording = false;
         }
-        // Nothing counts any more, but after this no program that still saw data being taken runs
+        // Nothing counts any more, but only after this, no program that still saw recording on runs
         // on any CPU.
         self.run_on_all(&self.skel.progs.kc_grid_settle)?;
         Ok(until)
@@ -71,9 +71,9 @@ impl Programs {
         Ok(())
     }
 
-    /// Ends the data of an experiment, while data are being taken, and begins those of the next one
-    /// at the same instant. Returns that, by `clock` as in [`Programs::set_recording`]. Counters
-    /// are stopped until [`Programs::begin_experiment`], which has to follow at once.
+    /// Ends an experiment while recording is on, and begins the next one at the same instant.
+    /// Returns that instant, by `clock` as in [`Programs::set_recording`]. Counters are stopped
+    /// until [`Programs::begin_experiment`], which has to follow at once.
     ///
     /// # Errors
     /// As [`Programs::set_recording`].
@@ -90,9 +90,9 @@ impl Programs {
         Ok(rotation)
     }
 
-    /// Returns what threads did until the rotation that [`Programs::end_experiment`] made, as
-    /// [`Programs::close_threads`]; of threads that were switched since it is in the rings. All
-    /// these records have the instant of the rotation as their time.
+    /// Returns what threads did until the rotation of [`Programs::end_experiment`], as
+    /// [`Programs::close_threads`] does. The records of threads that were switched since then are
+    /// in the rings. All these records have the instant of the rotation as their time.
     ///
     /// # Errors
     /// As [`Programs::close_threads`], and when a counter can't be enabled.
@@ -105,7 +105,7 @@ impl Programs {
         Ok(records)
     }
 
-    /// Begins to take data as of an instant of CLOCK_MONOTONIC that has passed.
+    /// Starts recording at an instant of CLOCK_MONOTONIC that has passed.
     fn begin_at(&mut self, at_ns: u64) -> Result<(), Error> {
         let Some(bss) = self.skel.maps.bss_data.as_deref_mut() else {
             return Ok(());
@@ -135,7 +135,7 @@ impl Programs {
             .is_some_and(|bss| bss.recording)
     }
 
-    /// Begins to track all threads that exist. To be called when data have begun.
+    /// Begins to track all threads that exist. Call it when recording has started.
     ///
     /// # Errors
     /// [`Error::Step`] when the threads can't be iterated over.
@@ -144,7 +144,7 @@ impl Programs {
     }
 
     /// Returns the times and counts of each living thread until an instant, CLOCK_MONOTONIC
-    /// nanoseconds, that has just passed. Those of threads that have exited are in the rings.
+    /// nanoseconds, that has just passed. The records of threads that have exited are in the rings.
     ///
     /// # Errors
     /// [`Error::Step`] when the threads can't be iterated over, [`Error::Record`] as
@@ -156,8 +156,8 @@ impl Programs {
         iterate(&self.skel.progs.kc_report_all)
     }
 
-    /// Closes the accounts of all living threads, when data have ended, and returns their times and
-    /// counts and the off-CPU intervals that continue.
+    /// Closes the accounts of all living threads when recording has stopped. Returns their times
+    /// and counts and the off-CPU intervals that continue.
     ///
     /// # Errors
     /// As [`Programs::report_threads`].
@@ -166,9 +166,9 @@ impl Programs {
     }
 }
 
-/// Sets the end of data to an instant that comes, waits for it and returns it. An instant that has
-/// passed when the programs see it, as when this thread was preempted, would be too late: they
-/// have counted boundaries after it.
+/// Sets the end of recording to an instant in the near future, waits for it and returns it. If the
+/// instant had passed when the programs see it, because this thread was preempted, it would be too
+/// late: they would have counted boundaries after it.
 fn end_at(clock: impl Fn() -> u64, mut set: impl FnMut(u64)) -> u64 {
     loop {
         let until = clock() + END_AHEAD_NS;

@@ -15,7 +15,7 @@ use memmap2::{MmapOptions, MmapRaw};
 const HEADER_BYTES: u64 = 8;
 /// `BPF_RINGBUF_BUSY_BIT`: the record is being written.
 const BUSY: u32 = 1 << 31;
-/// `BPF_RINGBUF_DISCARD_BIT`: the record is none.
+/// `BPF_RINGBUF_DISCARD_BIT`: the record is to be skipped.
 const DISCARDED: u32 = 1 << 30;
 
 /// A ring buffer that only this reads.

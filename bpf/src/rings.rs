@@ -51,9 +51,9 @@ impl Rings {
         copies
     }
 
-    /// Sets how much of what was taken waits in user space, in eighths of what may wait. From a
-    /// quarter on the programs send shorter stack copies, and from a half on none, as when their
-    /// ring is that full.
+    /// Sets how much of what was read waits in user space, in eighths of the limit. From a quarter
+    /// on the programs send shorter stack copies, and from a half on no copies, as when their ring
+    /// is that full.
     pub fn set_backlog(&mut self, eighths: u32) {
         if eighths != self.last_eighths {
             let set = (self.backlog).update(&[0; 4], &eighths.to_ne_bytes(), MapFlags::ANY);

@@ -5,8 +5,8 @@
 //! time. Three rules of gprofng's are kept, so that both find the same function:
 //!
 //! * The first segment of an object is used only if its modes are exactly read and execute.
-//! * Of mappings that overlap, the one that begins nearest below the address is used, and of those
-//!   the older.
+//! * Of overlapping mappings, the one that begins nearest below the address is used; if several
+//!   begin there, the oldest.
 //! * An address where nothing is mapped yet belongs to what is mapped there next, since maps are
 //!   often recorded after the samples that need them.
 
@@ -40,14 +40,14 @@ pub struct Location<'a> {
     pub number: usize,
 }
 
-/// An object that is mapped, and the interval for which it is.
+/// A mapped object, and the interval in which it is mapped.
 #[derive(Debug)]
 struct MappedObject {
     vaddr: u64,
     size: u64,
     /// The mapping is valid from this time on, nanoseconds since the start of the experiment.
     from_ns: Nanos,
-    /// The mapping is not valid any more from this time on.
+    /// From this time on the mapping is no longer valid.
     until_ns: Nanos,
     object: usize,
     kind: ObjectKind,

@@ -1,10 +1,10 @@
 //! `archives/`: copies of load objects, under names that gprofng derives from their paths.
 //!
-//! gprofng looks here before it looks into the file system, for the objects of the founder and of
-//! all its subexperiments, and compares neither times nor sizes. So reports show what is here, also
-//! on another machine, also for objects that never were files.
+//! gprofng looks here for the objects of the founder and of all its subexperiments, before it looks
+//! into the file system. It compares neither times nor sizes. So reports show what is here, also on
+//! another machine, also for objects that never were files.
 //!
-//! Copies may be compressed, which only our own readers read: see [`crate::copies`].
+//! Copies may be compressed, which only our own readers understand: see [`crate::copies`].
 
 /// The name of the directory.
 pub const ARCHIVES: &str = "archives";
@@ -53,7 +53,7 @@ pub fn archive_name(load_object: &str) -> String {
     name
 }
 
-/// Returns the name of the compressed copy of a file in `archives/`, none where it is too long.
+/// Returns the name of the compressed copy of a file in `archives/`; None if it is too long.
 pub(crate) fn compressed_name(name: &str) -> Option<String> {
     let name = format!("{name}{COMPRESSED}");
     (name.len() <= MAX_NAME_BYTES).then_some(name)

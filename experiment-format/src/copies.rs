@@ -1,10 +1,10 @@
-//! Copies of load objects in `archives/`, and how they are read that are compressed.
+//! Copies of load objects in `archives/`, and how compressed copies are read.
 //!
-//! A compressed one, `NAME.zst`, is a frame that readers of zstd skip, with the build id of
-//! the object if its instructions are in the copy, and a frame of zstd with the copy.
+//! A compressed copy, `NAME.zst`, is a skippable zstd frame, with the object's build id if its
+//! instructions are in the copy, and a zstd frame with the copy.
 //!
-//! gprofng reads none of them: see [`crate::packed::unpack_all`]. Ours decompress one when it is
-//! needed, into a file without a name where temporary files are.
+//! gprofng cannot read them: see [`crate::packed::unpack_all`]. Our readers decompress a copy when
+//! it is needed, into an unnamed file in the directory for temporary files.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
@@ -20,9 +20,9 @@ use crate::error::Error;
 use crate::file::open_regular;
 use crate::packed::free_bytes;
 
-/// The first of the numbers with which a frame begins that is skipped: RFC 8878, 3.1.2.
+/// The first magic number of skippable frames: RFC 8878, 3.1.2.
 const SKIPPED_FRAME: u32 = 0x184d_2a50;
-/// The longest build id, bytes: twice that of SHA-256.
+/// The longest build id, bytes: two SHA-256 hashes.
 const MAX_ID_BYTES: usize = 64;
 /// The fastest: copies are compressed while the machine is recorded.
 const LEVEL: i32 = 1;
@@ -30,7 +30,7 @@ const LEVEL: i32 = 1;
 const MAX_COPY_BYTES: u64 = 2 << 30;
 /// How much of a decompressed copy is written at once, bytes.
 const WRITE_BYTES: usize = 256 << 10;
-/// The most decompressed copies that this process keeps.
+/// Max decompressed copies that this process keeps.
 const MAX_KEPT: usize = 64;
 
 /// Decompressed copies, the one that was opened last at the end. Experiments of a directory share
@@ -45,7 +45,7 @@ struct Kept {
     content: File,
 }
 
-/// Begins a compressed copy. `build_id` is empty, or that of an object whose instructions are in
+/// Begins a compressed copy. `build_id` is the object's, or empty if its instructions are not in
 /// the copy.
 pub(crate) fn encoder<W: Write>(
     mut to: W,
@@ -59,7 +59,7 @@ pub(crate) fn encoder<W: Write>(
     zstd::Encoder::new(to, LEVEL)
 }
 
-/// Returns the build id that a compressed copy begins with; empty where there is none.
+/// Reads the build id that a compressed copy begins with; empty if it has no build id.
 fn read_id(mut from: impl Read) -> io::Result<Box<[u8]>> {
     let mut words = [[0; 4]; 2];
     for word in &mut words {
@@ -82,11 +82,11 @@ pub fn has_copy(archives: &Path, name: &str) -> bool {
     has(&name) || compressed_name(&name).is_some_and(|name| has(&name))
 }
 
-/// Opens the copy of a load object or source in the directory `archives`. None if there is none.
+/// Opens the copy of a load object or source in the directory `archives`. None: no copy exists.
 ///
 /// # Errors
-/// It is no regular file, or can't be opened; a compressed one can't be decompressed, or takes more
-/// than half of the space that is free for temporary files.
+/// The copy is not a regular file, or can't be opened; a compressed copy can't be decompressed, or
+/// takes more than half of the space that is free for temporary files.
 pub fn open_copy(archives: &Path, name: &str) -> Result<Option<File>> {
     let name = archive_name(name);
     if let Some(file) = open_regular(&archives.join(&name))? {
@@ -100,8 +100,8 @@ pub fn open_copy(archives: &Path, name: &str) -> Result<Option<File>> {
     file.map_err(|error| Error::io("decompress", &path, error))
 }
 
-/// Returns the build id of a load object's copy in the directory `archives`, which is empty where
-/// the object has none. None if there is no copy.
+/// The build id of a load object's copy in the directory `archives`; empty if the object has no
+/// build id. None if there is no copy.
 #[must_use]
 pub fn build_id_of_copy(archives: &Path, name: &str) -> Option<Box<[u8]>> {
     let name = archive_name(name);

@@ -2,7 +2,7 @@
 //!
 //! The writer often runs as root and the directory belongs to the user who asked for it. That user
 //! may be hostile: at any moment a name inside may become a link to somewhere else. Hence nothing
-//! is opened by path. The directory's descriptor is held from the moment it is made. Each file is
+//! is opened by path. The directory's descriptor is held from its creation on. Each file is
 //! created relative to it, never through a link and never over an existing file, and gets its owner
 //! through its descriptor (`create`). Subexperiments are not held open; each is opened again only
 //! if it is still what was made (`reopen`).
@@ -44,12 +44,11 @@ pub(crate) use series::{PACKED, note_use};
 pub use sibling::Build;
 pub use state::DirectoryState;
 
-/// What names begin with of files and directories that are not complete yet. No reader looks at
-/// them.
+/// Prefix of the names of files and directories that are not complete yet. Readers ignore them.
 pub(crate) const INCOMPLETE: &str = ".incomplete";
 /// The temporary name of files of [`ExperimentDir::for_archiver`].
 const INCOMPLETE_COPY: &str = ".incomplete-copy";
-/// The most numbers that are tried while other processes take them.
+/// Max numbers that are tried while other processes take them.
 const MAX_NAME_ATTEMPTS: u32 = 4095;
 
 /// The user and the group that own what is made.
@@ -72,7 +71,7 @@ pub struct ExperimentDir {
     /// `archives/`, once something is in it.
     archives: OnceLock<OwnedFd>,
     /// The name of a file until it is complete. It is the same for all files, since only one is
-    /// pending at a time and a name of 255 bytes has no disk_usage for a suffix.
+    /// pending at a time and a name of 255 bytes has no space for a suffix.
     temporary: &'static str,
 }
 
@@ -231,7 +230,7 @@ impl ExperimentDir {
             .map_err(|errno| Error::io("link", &self.path.join(ARCHIVES).join(&name), errno))
     }
 
-    /// Returns a descriptor of `archives/`. The experiment is not in use by it.
+    /// Returns a descriptor of `archives/`. It does not count as a use of the experiment.
     ///
     /// # Errors
     ///
@@ -307,7 +306,7 @@ impl ExperimentDir {
         fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok()
     }
 
-    /// Removes files that a process left that ended before they were complete.
+    /// Removes incomplete files of a process that ended early.
     pub(crate) fn remove_incomplete(&self) {
         let _ = unlinkat(&self.fd, INCOMPLETE, UnlinkatFlags::NoRemoveDir);
         if let Some(archives) = archives_in(self.fd.as_fd()) {
@@ -317,7 +316,7 @@ impl ExperimentDir {
         }
     }
 
-    /// Removes its content, but for what is called as one of `kept`. Follows no link.
+    /// Removes its content, except entries named in `kept`. Follows no link.
     pub(crate) fn remove_all_but(&self, kept: &[&str]) -> Result<()> {
         remove_content(self.fd.as_fd(), kept, 0)
             .map_err(|errno| Error::io("remove files of", &self.path, errno))

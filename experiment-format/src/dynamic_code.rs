@@ -1,8 +1,8 @@
 //! `dyntext`: the machine code of dynamic functions, for disassembly.
 //!
-//! A dynamic function ([`MapEvent::Function`]) has a name and an address, and no file that would
-//! have its instructions. This file of the experiment has them. It is a sequence of records, each
-//! with `u32 type, u32 size` first; the size is that of the whole record:
+//! A dynamic function ([`MapEvent::Function`]) has a name and an address, but no file with its
+//! instructions. This file of the experiment has them. It is a sequence of records, each with
+//! `u32 type, u32 size` first; the size is the whole record's:
 //!
 //! | type | body |
 //! |---|---|
@@ -11,8 +11,8 @@
 //! | 3 lines | pairs of `u32` offset and `u32` line |
 //! | 4 source | a path with a NUL, padded |
 //!
-//! gprofng reads and disassembles it. Lines and sources are not written here, and are passed over
-//! when they are read.
+//! gprofng reads and disassembles it. Lines and sources are not written here, and the reader skips
+//! them.
 //!
 //! [`MapEvent::Function`]: crate::map::MapEvent::Function
 

@@ -59,7 +59,7 @@ const MAX_SECTION_NAMES_BYTES: u64 = 4 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ElfError {
-    /// The first bytes are not those of an ELF file.
+    /// The file does not begin as an ELF file.
     #[error("not an ELF file")]
     NotElf,
 
@@ -353,7 +353,7 @@ impl<B: ElfBytes> ElfFile<B> {
         }
     }
 
-    /// Reads the names of the sections; nothing where there are none.
+    /// Reads the names of the sections; nothing if the file has no sections.
     ///
     /// # Errors
     /// They are too large, or outside the file.
@@ -374,7 +374,7 @@ impl<B: ElfBytes> ElfFile<B> {
         }
     }
 
-    /// Reads the content of a section as it is in the file; nothing of one without bits.
+    /// Reads the content of a section as it is in the file; empty for a section without bits.
     ///
     /// # Errors
     /// It is too large, or outside the file.
@@ -385,8 +385,7 @@ impl<B: ElfBytes> ElfFile<B> {
         }
     }
 
-    /// Reads the content of a section that is not compressed; nothing of one that is, or of one
-    /// without bits.
+    /// Reads the content of a section; empty if it is compressed or has no bits.
     ///
     /// # Errors
     /// It is too large, or outside the file.
@@ -481,8 +480,7 @@ impl<B: ElfBytes> ElfFile<B> {
             .collect())
     }
 
-    /// Returns the first section header, which has the numbers that the file header has no space
-    /// for.
+    /// The first section header, which has the numbers that do not fit into the file header.
     fn first_section<H>(&self, name: &'static str) -> Result<Option<ElfSection>, ElfError>
     where
         H: FileHeader<Endian = Endianness>,
@@ -492,7 +490,7 @@ impl<B: ElfBytes> ElfFile<B> {
         Ok(first.map(|header| ElfSection::of::<H>(header, self.endian)))
     }
 
-    /// Returns the bytes of a table of headers; nothing where there is no table.
+    /// The bytes of a table of headers; empty if there is no table.
     fn headers<T: Pod>(
         &self,
         name: &'static str,
@@ -539,13 +537,13 @@ impl ElfSection {
         }
     }
 
-    /// Returns offset and size of its content; nothing where it has no bits.
+    /// Offset and size of its content; None if it has no bits.
     #[must_use]
     pub fn file_range(&self) -> Option<(u64, u64)> {
         (self.kind != object::elf::SHT_NOBITS).then_some((self.offset, self.size))
     }
 
-    /// Returns offset and size of its content; nothing where it has no bits or is compressed.
+    /// Offset and size of its content; None if it has no bits or is compressed.
     fn plain_range(&self) -> Option<(u64, u64)> {
         let compressed = self.flags.contains(SHF_COMPRESSED);
         self.file_range().filter(|_| !compressed)

@@ -8,7 +8,7 @@
 //!
 //! gprofng finds a function by its position in the file, cut to 32 bits: section offset plus
 //! distance from the section's address. It ignores position 0. So positions begin at 4096, stay
-//! below 4 GiB, and differ for all sections. Those of sections without bits are invented.
+//! below 4 GiB, and differ for all sections. Sections without bits get invented positions.
 
 use std::io::{self, BufWriter, Write};
 
@@ -65,12 +65,12 @@ pub struct PlacedText {
     pub file_offset: u64,
 }
 
-/// An ELF file of text sections and function symbols, for the architecture that this code runs on.
+/// An ELF file of text sections and function symbols. Its architecture is the running machine's.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ElfImage<'a> {
     /// The sections; they must not overlap.
     pub texts: Vec<TextSection<'a>>,
-    /// The functions, in any order. One that begins in no section is left out: see
+    /// The functions, in any order. Functions that begin in no section are left out: see
     /// [`ElfImage::symbols_left_out`].
     pub symbols: Vec<ImageSymbol<'a>>,
 }
@@ -166,7 +166,7 @@ impl<'a> ElfImage<'a> {
     ///
     /// # Errors
     ///
-    /// Those of `out` and of [`ElfImage::placed`].
+    /// Errors of `out` and of [`ElfImage::placed`].
     pub fn write_to(&self, out: &mut dyn Write) -> Result<()> {
         let placed = self.placed()?;
         let mut buffer = StreamingBuffer::new(BufWriter::with_capacity(BUFFER_BYTES, out));
@@ -180,7 +180,7 @@ impl<'a> ElfImage<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`ElfImage::placed`].
+    /// As [`ElfImage::placed`].
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         self.write_to(&mut bytes)?;

@@ -1,9 +1,9 @@
-//! The files of an experiment: the two kinds that a writer fills, and what keeps them whole when a
-//! disk fails; and how a reader opens one.
+//! The files of an experiment: the two kinds that a writer fills, what keeps them whole when a disk
+//! fails, and how a reader opens one.
 //!
 //! [`append::AppendFile`] writes whole records by system calls. [`block::BlockFile`] stores packets
-//! into mapped memory, for the ticks of the whole machine; [`bus_error`] turns the signal that a
-//! failing disk raises there into an error.
+//! into mapped memory, and is used for the ticks of the whole machine. [`bus_error`] turns the
+//! signal that a failing disk raises there into an error.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -19,7 +19,7 @@ pub(crate) mod append;
 pub(crate) mod block;
 mod bus_error;
 
-/// Opens a regular file, none if there is no file. Refuses a device or a pipe, which could make a
+/// Opens a regular file; None if there is no file. Refuses a device or a pipe, which could make a
 /// reader wait.
 pub(crate) fn open_regular(path: &Path) -> Result<Option<File>> {
     let failed = |error| Error::io("open", path, error);

@@ -45,10 +45,10 @@ pub const PLT: &str = "@plt";
 /// The functions of a file, by their position in it.
 #[derive(Debug, Default)]
 pub struct FileFunctions {
-    /// Sorted by position, and aliases of one position by length of the name. Aliases all have the
-    /// size of the largest.
+    /// Sorted by position; aliases at the same position by length of the name. All aliases have the
+    /// size of the largest one.
     functions: Vec<FileFunction>,
-    /// Their positions, for the search: these need an eighth of the memory.
+    /// Their positions again: a search touches an eighth of the memory here.
     positions: Vec<u32>,
     text_size: Option<u64>,
 }
@@ -63,7 +63,7 @@ struct FileFunction {
 }
 
 impl FileFunctions {
-    /// Returns the functions of an ELF file: from `.symtab`, or `.dynsym` if there is none.
+    /// The functions of an ELF file: from `.symtab`, or else from `.dynsym`.
     fn parse<B: ElfBytes>(bytes: B, allocated: AllocatedBytes) -> Parsed<Self> {
         let elf = ElfFile::read(bytes, LIMITS)?;
         let text_size = text_size(&elf.segments()?);
@@ -100,7 +100,7 @@ impl FileFunctions {
         self.functions.len()
     }
 
-    /// Returns whether there is none.
+    /// Whether the file has no functions.
     pub fn is_empty(&self) -> bool {
         self.functions.is_empty()
     }
@@ -149,9 +149,8 @@ impl FileFunctions {
         })
     }
 
-    /// Returns what gprofng uses as the length of the file: the size of the code in memory, if all
-    /// of it is one segment, else none. Beyond it, gprofng makes no names for holes between
-    /// functions.
+    /// What gprofng uses as the length of the file: the size of the code in memory if it is one
+    /// segment, else None. Beyond this length, gprofng makes no names for holes between functions.
     pub fn text_size(&self) -> Option<u64> {
         self.text_size
     }
@@ -224,7 +223,7 @@ fn read_symbols<B: ElfBytes>(
     Ok(())
 }
 
-/// Returns the function that gprofng makes of the section `.plt`, none if there is no such section.
+/// Returns the function that gprofng makes of the section `.plt`; None if there is no such section.
 fn plt<P: Deref<Target = [u8]>>(sections: &SectionTable<P>) -> Option<FileFunction> {
     let section = sections.named(b".plt")?;
     let position = u32::try_from(section.offset).ok();
@@ -238,9 +237,9 @@ fn plt<P: Deref<Target = [u8]>>(sections: &SectionTable<P>) -> Option<FileFuncti
 /// The function that an address is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FunctionAt<'a> {
-    /// The name, none if the load object has no function there.
+    /// The name; None if the load object has no function there.
     pub name: Option<&'a str>,
-    /// The load object, none for a dynamic function.
+    /// The load object; None for a dynamic function.
     pub object: Option<&'a str>,
     /// Bytes from the beginning of the function, or of the file if there is no function.
     pub offset: u64,
@@ -278,7 +277,7 @@ impl Archives {
 
     /// Reads the functions of a load object.
     fn read(&self, load_object: &str) -> Result<Option<FileFunctions>> {
-        // What collectors archive under other names than paths, they make as ELF files.
+        // What collectors archive under other names than paths are ELF files that they create.
         let any_format = load_object.starts_with('/');
         let path = self.path.join(archive_name(load_object));
         let copy = open_copy(&self.path, load_object)?;
@@ -294,8 +293,8 @@ impl Archives {
         }
     }
 
-    /// Returns the functions of a load object, none if it was not archived or the copy of a
-    /// path is no ELF file: programs map code from files of their own formats.
+    /// The functions of a load object. None if it was not archived, or if the copy of a path is no
+    /// ELF file: programs map code from files of their own formats.
     ///
     /// # Errors
     ///
@@ -317,7 +316,7 @@ impl Archives {
     ///
     /// # Errors
     ///
-    /// Those of [`Archives::functions`].
+    /// As [`Archives::functions`].
     pub fn function_at<'a>(
         &'a mut self,
         space: &'a RecordedAddressSpace,
@@ -348,8 +347,8 @@ impl Archives {
     }
 }
 
-/// Returns whether a file begins otherwise than an ELF file. If it cannot be read, its next reader
-/// meets the same error, and names it.
+/// Whether a file does not begin as an ELF file. If it cannot be read, its next reader gets the
+/// same error, and reports it.
 fn is_other_format(file: &File) -> bool {
     let mut magic = [0; ELFMAG.len()];
     match file.read_exact_at(&mut magic, 0) {
@@ -367,7 +366,7 @@ fn open_unchanged(path: &Path, recorded: SystemTime) -> Result<Option<File>> {
     }))
 }
 
-/// Returns the functions of a file, none if it is no ELF file, where it may be of `any_format`.
+/// Returns the functions of a file; None if it is no ELF file, where it may be of `any_format`.
 fn read_table(path: &Path, file: File, any_format: bool) -> Result<Option<FileFunctions>> {
     if any_format && is_other_format(&file) {
         return Ok(None);

@@ -13,7 +13,7 @@ pub fn is_container(id: &str, wanted: &str) -> bool {
     id.starts_with(wanted)
 }
 
-/// Returns whether a path is that of a control group or of one below it.
+/// Whether a path is a control group's, or the path of one below it.
 #[must_use]
 pub fn is_in_cgroup(path: &str, wanted: &str) -> bool {
     let below = path.strip_prefix(wanted.trim_end_matches('/'));

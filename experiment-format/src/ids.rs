@@ -111,7 +111,7 @@ impl StackUid {
         self.0.get()
     }
 
-    /// Returns the stack of a number found in a file; 0 is none.
+    /// The stack with a number found in a file; 0 means no stack.
     pub fn new(number: u64) -> Option<Self> {
         NonZeroU64::new(number).map(StackUid)
     }

@@ -176,7 +176,7 @@ pub struct CounterDecl {
 }
 
 /// The unit of a counter's values. The numbers are gprofng's `timecvt`: 1 stands for the CPU's
-/// clock, a negative number for a clock of that many MHz.
+/// clock, a negative number −N for a clock of N MHz.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, FromPrimitive, IntoPrimitive)]
 #[repr(i64)]
 pub enum CounterUnit {
@@ -303,13 +303,12 @@ pub enum LogEvent {
     /// [`ProfileDecl::ThreadNames`].
     ///
     /// For every packet of the thread, gprofng takes the name of the *last* such event in the file
-    /// that is not later than the packet. So an event may stand after the packets that it names;
-    /// one with `at_ns` 0 replaces all names ahead of it, and one at the time of a change names
-    /// what follows. Views have one row for each thread id. It shows the name of the first packet
-    /// counted in it, and includes the time under the thread's other names. A packet earlier than
-    /// all names has none and is shown as `<JVM-System>`; so write an event with `at_ns` 0 before
-    /// the first packet of a thread. No event ends a name: a thread that reuses the id gets a new
-    /// one.
+    /// that is not later than the packet. So an event may stand after the packets that it names. An
+    /// event with `at_ns` 0 replaces all names ahead of it, and an event at the time of a change
+    /// names what follows. Views have one row for each thread id. It shows the name of the first
+    /// packet counted in it, and includes the time under the thread's other names. A packet earlier
+    /// than all names is shown as `<JVM-System>`; so write an event with `at_ns` 0 before the first
+    /// packet of a thread. No event ends a name: a thread that reuses the id gets a new one.
     Thread {
         /// The time from which on it has the name, nanoseconds since the start of the experiment.
         at_ns: Nanos,

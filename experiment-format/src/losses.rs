@@ -1,7 +1,7 @@
 //! Counts of what an experiment does not have or has only in part, by cause.
 //!
-//! Each count is taken where the loss happens: in the kernel by the statistics of a CPU, in user
-//! space where events are put in order and written. The counts are in `kcollect.json`, in the
+//! Each loss is counted where it happens: in the kernel by the statistics of a CPU, in user space
+//! where events are put in order and written. The counts are in `kcollect.json`, in the
 //! header of every report and in the summary; zeros are counts too. [`describe`] turns them into
 //! one line that says what was lost, out of how many, and whether it matters.
 
@@ -47,9 +47,9 @@ pub struct Losses {
     pub io_calls: u64,
     /// Allocated and freed blocks that were not recorded.
     pub blocks: u64,
-    /// Intervals of processes that were not chosen yet, and too many: they are in the founder.
+    /// Intervals of processes that were not chosen yet, beyond a limit: they are in the founder.
     pub not_held: u64,
-    /// Stack copies for which there was no memory until a table was there.
+    /// Stack copies for which there was no memory until a table was ready.
     pub dropped_copies: u64,
     /// Mappings that were too many of one process, or beyond a limit of bytes.
     pub unwritten_mappings: u64,
@@ -61,7 +61,7 @@ pub struct Losses {
     pub jit_files: u64,
     /// JIT functions whose machine code was beyond a limit.
     pub jit_code: u64,
-    /// Processes that exited before what they wrote last of their JIT code was read, where too many
+    /// Processes that exited before the last part of their JIT files was read, because too many
     /// files were open.
     pub unread_at_exit: u64,
     /// How often a thread had a name that is not in its experiment, because it had too many.
@@ -92,7 +92,7 @@ enum Whole {
     Ticks,
     ThreadTicks,
     Stacks,
-    /// Events of which no total is known.
+    /// Events whose total is not known.
     Unknown,
 }
 

@@ -1,8 +1,8 @@
 //! `map.xml`: what was mapped where in the address space, and when.
 //!
-//! gprofng replays these events into an index of (address, time). By it, it finds the function of
-//! an address in a stack. In this file sizes are decimal numbers below 2^31, addresses are
-//! hexadecimal, and an event without its `object` attribute crashes gprofng. This module alone
+//! gprofng replays these events into an index of (address, time), with which it finds the function
+//! of an address in a stack. In this file sizes are decimal numbers below 2^31, addresses are
+//! hexadecimal, and an event without its `object` attribute crashes gprofng. Only this module
 //! writes and reads the file, so these rules are kept in one place.
 
 use std::iter;
@@ -225,7 +225,7 @@ pub(crate) fn decode(path: &Path, bytes: &[u8]) -> Result<Vec<MapEvent>> {
     Ok(events)
 }
 
-/// Returns the event of a tag, none for a kind that is not known.
+/// Returns the event of a tag; None for a kind that is not known.
 fn event(path: &Path, tag: &Tag) -> Result<Option<MapEvent>> {
     let at_ns = tag.parsed(path, "tstamp", time)?.unwrap_or_default();
     let missing = |name: &str| tag.malformed(path, format!("a mapping without {name}"));

@@ -3,13 +3,13 @@
 //!
 //! Experiments of a series share their load objects by links. Where they are packed (`in_place`),
 //! `archives/` stays, with its load objects compressed one by one (`compress`); the rest becomes
-//! such a file next to it, in the directory.
+//! such a file, next to `archives/` in the directory.
 //!
 //! The directories and the log come first, so that the log can be read without the rest.
 //!
-//! A packed experiment comes from anywhere. Refused are names outside of one directory `NAME.er`,
-//! whatever is neither a file nor a directory, and more than there is space for. A file is never
-//! written over another one, nor through a link.
+//! A packed experiment may come from anywhere. Unpacking refuses names outside of one directory
+//! `NAME.er`, whatever is neither a file nor a directory, and more than there is space for. It
+//! never writes a file over another one, nor through a link.
 
 mod compress;
 mod in_place;
@@ -28,13 +28,13 @@ pub use unpack::{free_bytes, unpack, unpack_all};
 /// The end of the name of a packed experiment.
 pub const SUFFIX: &str = ".er.zst";
 
-/// The most files and directories: 60,000 processes, each with a subexperiment of ten files.
+/// Max files and directories: 60,000 processes, each with a subexperiment of ten files.
 const MAX_ENTRIES: u64 = 1 << 20;
 /// The longest path of one: the experiment, the subexperiment, the file, each of 255 bytes.
 const MAX_PATH_BYTES: u64 = 3 * 256;
 
-/// Returns the file that the experiment at `path` is packed into: itself, or the one in its
-/// directory. None of one that is not packed.
+/// The file that the experiment at `path` is packed into: `path` itself, or the file in its
+/// directory. None if it is not packed.
 #[must_use]
 pub fn packed_file(path: &Path) -> Option<PathBuf> {
     let file = if is_packed(path) && !path.is_dir() {

@@ -126,7 +126,7 @@ pub struct ClockRecord {
     pub state: u32,
     /// The number of ticks.
     pub ticks: i32,
-    /// The number of their [`Detail`]; 0, which is none, if the packet has none.
+    /// The number of their [`Detail`]; 0 if the packet has no detail.
     pub detail: u32,
 }
 
@@ -201,7 +201,7 @@ impl PacketLayout {
         }
     }
 
-    /// Returns the value of the field `name` of a packet, none if it is not declared or lies beyond
+    /// Returns the value of the field `name` of a packet; None if it is not declared or lies beyond
     /// the packet's end.
     pub(crate) fn value<'a>(&self, packet: &'a [u8], name: &str) -> Option<Value<'a>> {
         let mut fields = self.fields.iter().rev();
@@ -224,7 +224,7 @@ impl PacketLayout {
         self.shared.map(|position| self.integer(position, packet))
     }
 
-    /// Returns the ticks of a packet, none if it does not have the thread, the time or the ticks.
+    /// The ticks of a packet; None without the thread, the time or the ticks.
     pub(crate) fn ticks(&self, packet: &[u8]) -> Option<PacketTicks> {
         let get = |position| self.integer(position, packet);
         let [cpu, time_ns, stack, thread, process] = self.shared_values(packet);

@@ -50,16 +50,16 @@ const MAX_FILE_BYTES: u64 = 256 << 20;
 #[derive(Debug)]
 pub struct Experiment {
     path: PathBuf,
-    /// The path by which it was opened, where that is not its directory.
+    /// The path by which it was opened, if that is not its directory.
     named: Option<PathBuf>,
     header: LogHeader,
     start: StartTime,
     events: Vec<LogEvent>,
-    /// The names of the directories in a packed one, if no more than its log was read.
+    /// The names of the directories in a packed experiment, if only its log was read.
     packed_directories: Option<Vec<OsString>>,
     /// Holds the lock that keeps it from being removed (`--keep`). None for a subexperiment.
     _in_use: Option<File>,
-    /// The directory into which a packed one was unpacked. It is removed with this.
+    /// The directory into which a packed experiment was unpacked. It is removed on drop.
     _unpacked: Option<TempDir>,
 }
 
@@ -70,7 +70,7 @@ pub struct Sample {
     pub at_ns: Nanos,
     /// Its label.
     pub label: String,
-    /// The usage, none if the collector ended before the record was written.
+    /// The usage; None if the collector ended before the record was written.
     pub usage: Option<UsageRecord>,
 }
 
@@ -81,8 +81,8 @@ impl Experiment {
     /// # Errors
     ///
     /// A `log.xml` that is missing, damaged or without a start; data of a big-endian machine, or of
-    /// a format before version 12. A packed one that can't be unpacked, or that takes more than
-    /// half of the space that is free.
+    /// a format before version 12. A packed experiment that can't be unpacked, or that takes more
+    /// than half of the free space.
     pub fn open(path: &Path) -> Result<Experiment> {
         // First, or else what is read may be packed and removed meanwhile.
         let in_use = lock(path);
@@ -108,12 +108,12 @@ impl Experiment {
         })
     }
 
-    /// Opens the experiment at `path` for what its log says, and for the names of its
-    /// subexperiments. Of one that is packed, nothing else can be read.
+    /// Opens the experiment at `path` only to read its log and the names of its subexperiments. If
+    /// it is packed, nothing else can be read.
     ///
     /// # Errors
     ///
-    /// Those of [`Experiment::open`].
+    /// As [`Experiment::open`].
     pub fn open_log(path: &Path) -> Result<Experiment> {
         let in_use = lock(path);
         let opened = match packed_file(path) {
@@ -132,11 +132,11 @@ impl Experiment {
         })
     }
 
-    /// Opens a subexperiment of this one, of [`Experiment::subexperiments`].
+    /// Opens one of this experiment's [`Experiment::subexperiments`].
     ///
     /// # Errors
     ///
-    /// Those of [`Experiment::open`].
+    /// As [`Experiment::open`].
     pub fn open_subexperiment(&self, path: &Path) -> Result<Experiment> {
         let named = self.named.as_ref().zip(path.file_name());
         Ok(Experiment {
@@ -148,7 +148,7 @@ impl Experiment {
     fn open_directory(path: &Path) -> Result<Experiment> {
         let log_path = path.join("log.xml");
         let bytes = read_file(&log_path)?.ok_or_else(|| {
-            let why = "there is none, so this directory is no experiment";
+            let why = "no such file, so this directory is no experiment";
             Error::io(
                 "open",
                 &log_path,
@@ -186,12 +186,12 @@ impl Experiment {
         })
     }
 
-    /// Returns its directory. Of a packed one it exists as long as this.
+    /// Its directory. A packed experiment's directory exists as long as this.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns its path as it was named: of a packed one the file, or the directory that it is
+    /// Its path as it was named: for a packed experiment the file, or the directory that it is
     /// packed in.
     pub fn named(&self) -> &Path {
         self.named.as_deref().unwrap_or(&self.path)
@@ -251,7 +251,7 @@ impl Experiment {
         Ok(decode::decode(&path, &bytes)?.events)
     }
 
-    /// Returns the text of `notes`, empty if there is none.
+    /// The text of `notes`; empty if the file does not exist.
     ///
     /// # Errors
     ///
@@ -261,7 +261,7 @@ impl Experiment {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Returns the content of a file that is not of the format, none if there is no such file. See
+    /// Returns the content of a file that is not of the format; None if there is no such file. See
     /// [`crate::writer::ExperimentWriter::side_file`].
     ///
     /// # Errors
@@ -430,7 +430,7 @@ impl Experiment {
     ///
     /// # Errors
     ///
-    /// Those of [`Experiment::usage`].
+    /// As [`Experiment::usage`].
     pub fn samples(&self) -> Result<Vec<Sample>> {
         let records = self.usage()?;
         let sample = |event: &LogEvent| match event {
@@ -444,7 +444,7 @@ impl Experiment {
         Ok(self.events.iter().filter_map(sample).collect())
     }
 
-    /// Returns the load objects: those of the founder, if this is a subexperiment.
+    /// The load objects. A subexperiment uses the founder's.
     pub fn archives(&self) -> Archives {
         let own = self.path.join(ARCHIVES);
         if own.is_dir() {
@@ -486,7 +486,7 @@ impl Experiment {
     }
 }
 
-/// Returns the content of a file, none if there is no file.
+/// Returns the content of a file; None if there is no file.
 fn read_file(path: &Path) -> Result<Option<Vec<u8>>> {
     let Some(file) = open_regular(path)? else {
         return Ok(None);
@@ -548,8 +548,8 @@ fn take_number<'a>(name: &mut &'a [u8]) -> &'a [u8] {
     &digits[zeros..]
 }
 
-/// Makes the load objects of a directory in which an experiment is packed those of the unpacked
-/// one.
+/// Links the load objects of an experiment that is packed in its directory into the unpacked
+/// experiment.
 fn link_archives(packed: &Path, unpacked: &Path) -> Result<()> {
     let link = || {
         let archives = packed.canonicalize()?.join(ARCHIVES);
@@ -563,8 +563,8 @@ fn link_archives(packed: &Path, unpacked: &Path) -> Result<()> {
     }
 }
 
-/// Opens the directory of an experiment and notes that it is in use. None for a subexperiment: of
-/// those there may be thousands.
+/// Opens the directory of an experiment and notes that it is in use. None for a subexperiment:
+/// there may be thousands of them.
 fn lock(path: &Path) -> Option<File> {
     let name = path.file_name()?;
     if name.as_bytes().starts_with(b"_") {

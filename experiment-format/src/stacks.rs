@@ -14,9 +14,9 @@
 //! A stack must be in the file before a packet refers to it. So interning writes at once, and a
 //! stack that could not be written is not interned.
 //!
-//! The memory of all interners of a program is bounded: a process whose stack is another one at
-//! each tick would else take memory without end. An interner beyond the bound evicts its stacks,
-//! and writes them again when they come again, with other numbers.
+//! The memory of all interners of a program is bounded: otherwise a process with a new stack at
+//! each tick would take memory without end. An interner beyond the bound evicts its stacks. When
+//! they come again, it writes them again, with other numbers.
 
 use std::collections::HashMap;
 use std::mem;
@@ -31,18 +31,18 @@ use crate::packet::{FRAME, UID};
 
 pub mod table;
 
-/// The most words of a UID packet, without its link.
+/// Max words of a UID packet, without its link.
 const PART_WORDS: usize = 16;
 
 /// The number of frames that a stack can hold. A deeper one is cut off and marked as truncated. A
 /// packet of 64 KiB has space for some more.
 pub const MAX_FRAMES: usize = 8000;
 
-/// The most bytes that all interners of a program hold together.
+/// Max bytes that all interners of a program hold together.
 const MAX_TOTAL_BYTES: usize = 256 << 20;
 /// The bytes that each interner may hold whatever others do.
 const MIN_BYTES: usize = 1 << 20;
-/// The bytes that an entry of a table takes next to the words of a stack.
+/// The bytes that an entry of a table takes in addition to the words of a stack.
 const ENTRY_BYTES: usize = 48;
 /// The bytes that all interners hold.
 static TOTAL_BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -135,7 +135,7 @@ impl StackInterner {
     ///
     /// If the stack is new, calls `write` with whole packets, in the order in which they have to be
     /// written. A word that the format uses as a mark (−1, −2, −3) is no address: the stack is cut
-    /// there, as one that could not be unwound.
+    /// there, as if it could not be unwound further.
     ///
     /// # Errors
     ///
@@ -252,7 +252,7 @@ impl StackInterner {
     }
 }
 
-/// Adds an entry with that many words to the bytes that an interner holds.
+/// Adds an entry of `words` words to the bytes that an interner holds.
 fn account(held: &mut usize, words: usize) {
     let bytes = ENTRY_BYTES + 8 * words;
     *held += bytes;
@@ -330,7 +330,7 @@ mod tests {
         assert_eq!(rewritten.len(), written.len());
         let (same, nothing) = intern(&mut interner, &deep(0), StackEnd::Complete);
         assert_eq!((same, nothing.len()), (again, 0));
-        // Not at the expense of one that holds little.
+        // Not at the expense of an interner that holds little.
         let mut modest = StackInterner::default();
         intern(&mut modest, &deep(0), StackEnd::Complete);
         modest.evict_beyond(0);

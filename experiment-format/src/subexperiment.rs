@@ -36,8 +36,8 @@ use crate::stacks::{StackEnd, StackInterner, StackUid};
 use crate::units::{Nanos, Ticks};
 use crate::usage::{USAGE_BYTES, UsageRecord};
 
-/// The size of one write of packets: of a disk that fills up, the space that is left is used, and
-/// only the rest waits.
+/// The size of one write of packets, bytes. When the disk fills up, the space that is left is used,
+/// and only the rest waits.
 const PACKET_WRITE_BYTES: usize = 64 * 1024;
 
 /// The writer of a subexperiment. What is flushed is readable at every instant, also after the
@@ -65,9 +65,9 @@ pub struct SubexperimentWriter {
 }
 
 impl SubexperimentWriter {
-    /// Makes the directory `name`, for instance `_sshd_PID_1264.1.er`, in that of the founder: mode
-    /// 0700, with the same owner. It appears with the header and the start in its log. If that
-    /// fails, the directory is removed again.
+    /// Creates the directory `name`, for instance `_sshd_PID_1264.1.er`, in the founder's
+    /// directory, with mode 0700 and the same owner. It appears with the header and the start in
+    /// its log. On failure, the directory is removed again.
     ///
     /// # Errors
     ///
@@ -143,12 +143,12 @@ impl SubexperimentWriter {
         Ok(())
     }
 
-    /// Adds the machine code of a dynamic function: of that which is mapped at `address` at this
-    /// time, in nanoseconds since the start.
+    /// Adds the machine code of the dynamic function that is mapped at `address` at this time, in
+    /// nanoseconds since the start.
     ///
     /// # Errors
     ///
-    /// None at present: it waits in memory.
+    /// None for now: it waits in memory.
     pub fn dynamic_code(&mut self, at_ns: Nanos, address: u64, code: &[u8]) -> Result<()> {
         self.code.push(&dynamic_code::encode(at_ns, address, code));
         Ok(())
@@ -176,7 +176,7 @@ impl SubexperimentWriter {
     ///
     /// # Errors
     ///
-    /// None at present: a new stack waits in memory.
+    /// None for now: a new stack waits in memory.
     pub fn stack(&mut self, frames: &[u64], end: StackEnd) -> Result<StackUid> {
         let file = &mut self.frames;
         self.stacks.intern(frames, end, |packet| {
@@ -259,7 +259,7 @@ impl SubexperimentWriter {
         self.files().iter().map(|part| part.waiting.len()).sum()
     }
 
-    /// Returns the number of bytes in its files, and of those that wait.
+    /// Number of bytes in its files, and of bytes that wait to be written.
     pub fn bytes_written(&self) -> u64 {
         let files: u64 = self.files().iter().map(|part| part.len).sum();
         files + self.buffered() as u64
@@ -303,8 +303,8 @@ impl SubexperimentWriter {
     ///
     /// # Errors
     ///
-    /// Those of [`SubexperimentWriter::flush`], and a time beyond 2^31 seconds. As much as possible
-    /// is written in spite of them.
+    /// As [`SubexperimentWriter::flush`], and for a time beyond 2^31 seconds. As much as possible
+    /// is written in spite of an error.
     pub fn close(mut self, founder: &ExperimentDir, at_ns: Nanos) -> Result<()> {
         let exit = self
             .events

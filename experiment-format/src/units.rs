@@ -1,7 +1,7 @@
 //! Times and ticks, as types that cannot be taken for each other or for a count of anything else.
 //!
 //! A field keeps the unit in its name (`time_ns`), since it has that name in C, in JSON and in the
-//! files too. Of which clock a time is, is said where it is declared.
+//! files too. The declaration of a time says which clock it is from.
 
 use std::fmt;
 use std::iter::Sum;
@@ -32,21 +32,21 @@ impl Nanos {
     /// Later than any time.
     pub const MAX: Nanos = Nanos(u64::MAX);
 
-    /// Returns a length of that many microseconds, [`Nanos::MAX`] if it is too long.
+    /// A length in microseconds; [`Nanos::MAX`] if it is too long.
     #[inline]
     #[must_use]
     pub const fn from_micros(micros: u64) -> Nanos {
         Nanos(micros.saturating_mul(1_000))
     }
 
-    /// Returns a length of that many milliseconds, [`Nanos::MAX`] if it is too long.
+    /// A length in milliseconds; [`Nanos::MAX`] if it is too long.
     #[inline]
     #[must_use]
     pub const fn from_millis(millis: u64) -> Nanos {
         Nanos(millis.saturating_mul(1_000_000))
     }
 
-    /// Returns a length of that many seconds, [`Nanos::MAX`] if it is too long.
+    /// A length in seconds; [`Nanos::MAX`] if it is too long.
     #[inline]
     #[must_use]
     pub const fn from_secs(secs: u64) -> Nanos {
@@ -60,7 +60,7 @@ impl Nanos {
         self.0 as f64 / 1e9
     }
 
-    /// Returns the time by which `earlier` is before this one, zero if it is not.
+    /// The time since `earlier`; zero if `earlier` is later.
     #[inline]
     #[must_use]
     pub const fn saturating_sub(self, earlier: Nanos) -> Nanos {
@@ -88,7 +88,7 @@ impl Nanos {
         Nanos(self.0.wrapping_sub(other.0))
     }
 
-    /// Returns it that many times, [`Nanos::MAX`] if that is too long.
+    /// Multiplies it; [`Nanos::MAX`] if that is too long.
     #[inline]
     #[must_use]
     pub const fn saturating_mul(self, times: u64) -> Nanos {
@@ -114,7 +114,7 @@ impl Ticks {
     /// No tick.
     pub const ZERO: Ticks = Ticks(0);
 
-    /// Returns how many are left without `others`, none if there are no more than those.
+    /// Subtracts `others`; zero if that would be negative.
     #[inline]
     #[must_use]
     pub const fn saturating_sub(self, others: Ticks) -> Ticks {

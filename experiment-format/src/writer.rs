@@ -5,7 +5,7 @@
 //! that refers to it, a sample's event before its usage record (gprofng ignores an event without
 //! its record, and would show a record without its event as `<unknown>`).
 //!
-//! Optional files are made when they get their first content. That matters for stacks: gprofng
+//! Optional files are created when they get their first content. That matters for stacks: gprofng
 //! skips a subexperiment with an empty `data.frameinfo`, but not one without that file.
 
 use std::collections::BTreeMap;
@@ -48,7 +48,7 @@ pub struct ExperimentWriter {
     profile: Option<BlockFile>,
     counters: Option<BlockFile>,
     frames: Option<BlockFile>,
-    /// Text files that are not of the format, by name.
+    /// Text files that are not part of the format, by name.
     side_files: BTreeMap<&'static str, AppendFile>,
     stacks: StackInterner,
     events: EventEncoder,
@@ -191,7 +191,7 @@ impl ExperimentWriter {
     }
 
     /// Writes a usage record and the sample event that belongs to it; `at_ns` in nanoseconds since
-    /// the start. The first call is the start point. Either both are written or none.
+    /// the start. The first call is the start point. Either both are written or neither.
     ///
     /// # Errors
     ///
@@ -213,8 +213,8 @@ impl ExperimentWriter {
         Ok(())
     }
 
-    /// Stores a file that is not of the format in addition to the others; it replaces one of the same name
-    /// as a whole.
+    /// Stores a file that is not part of the format in the experiment. It replaces a file of the
+    /// same name as a whole.
     ///
     /// # Errors
     ///
@@ -225,8 +225,8 @@ impl ExperimentWriter {
         file.commit()
     }
 
-    /// Appends a line, with the newline that ends it, to a text file that is not of the format. The
-    /// line is in the file whole or not at all; blank lines may stand between.
+    /// Appends a line and its newline to a text file that is not part of the format. The line is in
+    /// the file whole or not at all; there may be blank lines between lines.
     ///
     /// # Errors
     ///
@@ -279,7 +279,7 @@ impl ExperimentWriter {
     ///
     /// # Errors
     ///
-    /// Those of [`ExperimentDir::remove_all`].
+    /// As [`ExperimentDir::remove_all`].
     pub fn discard(self) -> Result<()> {
         self.dir.remove_all()
     }
@@ -332,7 +332,7 @@ fn block_file(dir: &ExperimentDir, name: &str) -> Result<BlockFile> {
     ))
 }
 
-/// Returns what is in `slot`, and makes it first if the slot is empty.
+/// Returns the value in `slot`; makes it first if the slot is empty.
 fn lazily<T>(slot: &mut Option<T>, make: impl FnOnce() -> Result<T>) -> Result<&mut T> {
     let value = match slot.take() {
         Some(value) => value,

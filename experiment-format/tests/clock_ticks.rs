@@ -351,7 +351,7 @@ fn tick_arrays_are_read() {
         thread(Microstate::User, 1),
     ];
     let path = write(tmp.path(), founder(), &written);
-    // The same stack, thread and time as those of the second packet.
+    // The same stack, thread and time as in the second packet.
     let profile = path.join("profile");
     let mut bytes = std::fs::read(&profile).unwrap();
     let mut array = bytes[BYTES..2 * BYTES].to_vec();

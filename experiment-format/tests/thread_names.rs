@@ -106,7 +106,7 @@ fn rows(text: &str) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// Returns the rows of the threads, that of most ticks first, without `Process 1, `.
+/// The rows of the threads, the one with most ticks first, without `Process 1, `.
 fn threads(path: &Path) -> Vec<String> {
     let text = display(path, &[&KERNEL_TIME[..], &["-threads"]].concat());
     let rows = rows(&text).into_iter();
@@ -353,7 +353,7 @@ impl Chance {
     }
 }
 
-/// Thread ids: that of idle CPUs, and the limits.
+/// Thread ids: the id of idle CPUs, and the limits.
 const TIDS: [u32; 7] = [0, 10, 11, (1 << 31) - 1, 1 << 31, (1 << 31) + 5, u32::MAX];
 
 /// Returns a random recording: ticks of CPUs and of threads, in kernel and user stacks of every
@@ -544,7 +544,7 @@ fn figures_and_frames_are_the_same_with_names_and_without() {
     }
 }
 
-/// The only visible difference next to the names.
+/// The only visible difference in addition to the names.
 #[test]
 fn the_overview_has_a_line_of_java() {
     let tmp = tempfile::tempdir().unwrap();

@@ -164,7 +164,7 @@ fn doctor(json: bool, output: &mut Output) -> ExitKind {
     doctor::exit_kind(&findings)
 }
 
-/// Returns what a recording of a second shows of a thread of kcollect's own.
+/// Records for a second and checks what the recording shows of a thread of kcollect's own.
 fn self_test_findings(capture: UserStackCapture, types: &KernelTypes) -> Vec<Finding> {
     let argv = ["kcollect", "-F", "all", "-p", "hi"].map(OsString::from);
     let Ok(Command::Record(plan)) = cli::parse(argv, &HostFacts::read()) else {

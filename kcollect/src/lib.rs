@@ -2,8 +2,8 @@
 //! opens.
 //!
 //! [`app`] runs one command: [`cli`] makes a [`plan`] of what was typed, [`record`] carries it out,
-//! [`doctor`] reports what this machine does not have. What reads experiments is the package `analysis`,
-//! what counts events the package `counters`.
+//! [`doctor`] reports what this machine does not have. The package `analysis` reads experiments,
+//! and the package `counters` counts events.
 
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 

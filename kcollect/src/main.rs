@@ -1,4 +1,4 @@
-//! The program: all of it is in the library, but for the allocator, which only a program chooses.
+//! The program. Everything is in the library except the allocator, which only a program can choose.
 
 use std::process::ExitCode;
 

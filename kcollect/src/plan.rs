@@ -75,8 +75,8 @@ pub struct Plan {
     pub trace_io: bool,
     /// What is recorded of the memory of followed processes (`-H`).
     pub heap: HeapTracing,
-    /// The share of a followed process's own CPU time that the probes of its allocators may take
-    /// next to it (`--trace-budget`). None: no limit.
+    /// The CPU time that the probes of its allocators may add to a followed process, as a share of
+    /// its own CPU time (`--trace-budget`). None: no limit.
     pub trace_budget: Option<CpuShare>,
     /// Processes and threads that have rows of their own (`-T`). The whole machine is recorded
     /// in any case.
@@ -100,14 +100,14 @@ pub enum HeapTracing {
     Off,
     /// What they get from the kernel and give back.
     Growth,
-    /// The blocks that their allocators make of it. One byte of that many is sampled in the mean,
-    /// with its block; 0: each block is.
+    /// The blocks of their allocators. On average, one byte of this many is sampled, with its
+    /// block; 0: each block is sampled.
     Blocks(u64),
 }
 
 impl HeapTracing {
-    /// Returns the bytes of which one is sampled in the mean; 0: each block is. None: blocks are
-    /// not recorded.
+    /// Mean number of bytes per sampled byte; 0: each block is sampled. None: blocks are not
+    /// recorded.
     #[must_use]
     pub fn mean_bytes(self) -> Option<u64> {
         match self {
@@ -132,8 +132,8 @@ impl Interval {
     /// The longest: 1 s, as in gprofng.
     pub const MAX: Interval = Interval { micros: 1_000_000 };
 
-    /// Returns the interval of that many microseconds. None: shorter than [`Interval::MIN`] or longer
-    /// than [`Interval::MAX`].
+    /// An interval in microseconds. None: shorter than [`Interval::MIN`] or longer than
+    /// [`Interval::MAX`].
     #[must_use]
     pub const fn from_micros(micros: u32) -> Option<Interval> {
         if micros < Interval::MIN.micros || micros > Interval::MAX.micros {
@@ -154,7 +154,7 @@ impl Interval {
         Nanos::from_micros(self.micros as u64)
     }
 
-    /// Returns the time of that many ticks, in seconds.
+    /// The time of a number of ticks, in seconds.
     #[must_use]
     pub fn seconds_of(self, ticks: Ticks) -> f64 {
         ticks.0 as f64 * (f64::from(self.micros) / 1e6)
@@ -187,7 +187,7 @@ pub struct CpuShare {
 }
 
 impl CpuShare {
-    /// Returns it as a number: 1 is all of it.
+    /// The share as a number: 1 is the whole CPU.
     #[must_use]
     pub fn share(self) -> f64 {
         f64::from(self.ppm) / 1e6
@@ -218,12 +218,12 @@ pub enum Archive {
     All,
 }
 
-/// What is kept of a series of experiments, next to the one that is written.
+/// What is kept of a series of experiments, in addition to the experiment being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// The newest that take that many bytes together.
+    /// The newest ones, up to this many bytes together.
     Bytes(u64),
-    /// Those that were closed so long ago at most.
+    /// The ones that were closed at most this long ago.
     Age(Duration),
 }
 
@@ -241,7 +241,7 @@ pub struct PauseSignal {
 pub struct Target {
     /// The process. For a kernel thread its own id.
     pub pid: Pid,
-    /// The thread of it. None: all threads.
+    /// Its thread. None: all threads.
     pub tid: Option<Tid>,
 }
 

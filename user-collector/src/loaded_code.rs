@@ -38,7 +38,7 @@ impl LoadedCode {
         space.map(|space| space.code()).unwrap_or_default()
     }
 
-    /// Waits until all is archived, at most `at_most`. Returns how far it is; none once all is
+    /// Waits at most `at_most` until everything is archived. Returns the progress; None once all is
     /// done.
     pub fn archiving(&mut self, at_most: Duration) -> Option<ArchiveProgress> {
         let archiver = self.objects.archiver()?;
@@ -57,14 +57,14 @@ impl LoadedCode {
         }
     }
 
-    /// Returns what came of archiving; none where nothing was to be archived.
+    /// The result of archiving; None if nothing was to be archived.
     #[must_use]
     pub fn archived(&self) -> Option<&ArchiveStats> {
         self.objects.archive_stats()
     }
 }
 
-/// How far the archiver is: load objects archived, all of them, and files left to be read.
+/// The archiver's progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArchiveProgress {
     /// Load objects archived.

@@ -15,7 +15,7 @@ use std::ops::Range;
 use bpf_abi::IoCallRecord;
 use experiment_format::packet::HeapKind;
 
-/// Most ranges that are kept of a process. By default Linux allows no more mappings.
+/// Max ranges that are kept of a process. By default Linux allows no more mappings.
 const MAX_PROCESS_RANGES: usize = 65_536;
 const PAGE_BYTES: u64 = 4096;
 
@@ -34,7 +34,7 @@ pub enum MemoryCall {
     Break,
 }
 
-/// A range of pages that the process may use from now on, or not any more.
+/// A range of pages that the process may use from now on, or may no longer use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     /// [`HeapKind::Mapped`] or [`HeapKind::Unmapped`].
@@ -55,7 +55,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Returns the changes by a call; none if it failed.
+    /// The changes that a call makes; empty if it failed.
     pub fn apply(&mut self, what: MemoryCall, call: &IoCallRecord) -> Vec<Change> {
         let [first, second, third, fourth] = call.arguments;
         // Error numbers are negative, and no address is.
@@ -140,7 +140,7 @@ impl Memory {
         self.ranges.insert(range.start, (range.end, accessible));
     }
 
-    /// Removes what is known of a range, and adds the changes for what may be accessed of it.
+    /// Removes what is known of a range, and adds the changes for its accessible parts.
     fn remove(&mut self, range: &Range<u64>, changes: &mut Vec<Change>) {
         for (part, accessible) in self.cut(range) {
             self.ranges.remove(&part.start);

@@ -1,7 +1,6 @@
 //! Archived user files, as stock gprofng shows them.
 //!
-//! The program is this test itself, of which a stripped copy is made by taking its symbol table
-//! away.
+//! The program is a copy of this test itself, stripped by removing its symbol table.
 
 #![allow(
     clippy::unwrap_used,
@@ -53,7 +52,7 @@ extern "C" fn kcollect_archive_here(x: u64) -> u64 {
     std::hint::black_box(x).wrapping_mul(3)
 }
 
-// A function of which nothing tells but a label: no type, no size, no frame information.
+// A function with nothing but a label: no type, no size, no frame information.
 std::arch::global_asm!(
     ".globl kcollect_archive_label",
     "kcollect_archive_label:",

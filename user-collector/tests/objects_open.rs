@@ -1,4 +1,4 @@
-//! The file after a mapping, whatever became of its name; and none that is not that file.
+//! The file of a mapping is found whatever became of its name, and no other file is.
 //!
 //! Where the machine's own `/proc` has no such case, a directory plays its part: its links are
 //! ordinary ones.

@@ -1,4 +1,4 @@
-//! The ways to the frame information of a file, next to a section that is called `.eh_frame`.
+//! Frame information that is not found by a section called `.eh_frame`.
 
 #![allow(
     clippy::unwrap_used,

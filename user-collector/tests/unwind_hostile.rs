@@ -1,5 +1,4 @@
-//! Hostile files: no panic, and no more rows than their bytes can pay
-//! for.
+//! Hostile files: no panic, and no more rows than their size justifies.
 
 #![allow(
     clippy::unwrap_used,

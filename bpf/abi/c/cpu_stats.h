@@ -5,9 +5,8 @@
 #define KCOLLECT_CPU_STATS_H
 
 /* Interval boundaries of one CPU by what became of them, and its tick grid. Written by programs
- * that run on this CPU with interrupts off. Sent are user + kernel + idle + stolen - unsent - lost
- * boundaries; user + kernel + idle + stolen is the time recorded. Six cache lines, so that CPUs
- * share none. */
+ * that run on this CPU with interrupts off. user + kernel + idle + stolen boundaries are the time
+ * recorded; all but unsent + lost of them were sent. Six cache lines, so that CPUs share none. */
 struct cpu_stats {
 	__u64 origin_ns; /* struct grid; 0 while the CPU has no clock */
 	__u64 index;	 /* struct grid */
@@ -36,7 +35,7 @@ struct cpu_stats {
 	/* A program works on threads of this CPU. Only set where counters overflow, whose programs
 	 * may interrupt it. */
 	__u64 busy;
-	__u64 home_ns; /* origin_ns when data began, or when the clock was started since */
+	__u64 home_ns; /* origin_ns when recording started or the clock was last started */
 	__u64 stolen;  /* boundaries that passed while the hypervisor ran something else */
 	/* Address of the kernel's sum of the time stolen from this CPU; 0: it has none. */
 	__u64 steal_at;
@@ -46,7 +45,7 @@ struct cpu_stats {
 	__u64 raced_look_ups;
 	__u64 woken_ns;	       /* when the reader was last woken for a stack copy */
 	__u64 lock_waits_lost; /* lock waits that found the ring full */
-	/* Lock waits that were not sent, since that many were in the same second. */
+	/* Lock waits that were not sent, since there were too many in the same second. */
 	__u64 lock_waits_skipped;
 	__u64 lock_waits_skipped_ns; /* their time */
 	__u64 lock_second;	     /* the second in which lock waits were last sent */
@@ -58,13 +57,13 @@ struct cpu_stats {
 	__u64 index_at_rotation; /* `index` at the end of the last experiment */
 	/* The thread that the last context switch brought here that the programs have seen. */
 	__u32 last_pid, last_tid;
-	/* Changes of blocks that found the ring full, or no space among the blocks that are kept. */
+	/* Changes of blocks that found the ring or the table of blocks full. */
 	__u64 blocks_lost;
 	/* What the programs took at context switches, ticks and returns to user mode. One switch of
 	 * MEASURED_SWITCHES is measured, and stands for those since the last one. */
 	__u64 programs_ns;
 	__u64 unmeasured;  /* context switches since the last that was measured */
-	__u64 measured_ns; /* when one began that is measured; the stack has no space */
+	__u64 measured_ns; /* start of the measured switch; here, as the BPF stack is full */
 	/* A program that user space runs counts boundaries. The clock's timer may interrupt it. */
 	__u64 settling;
 	__u64 unused[4];

@@ -4,28 +4,29 @@
 #ifndef KCOLLECT_LIMITS_H
 #define KCOLLECT_LIMITS_H
 
-/* One ring serves that many CPUs. */
+/* Number of CPUs that share a ring. */
 #define CPUS_PER_RING 8
 
 /* Counters that can overflow: a power of two. */
 #define MAX_COUNTERS 16
 
-/* A CPU has so much memory for user stacks that are put together (struct user_scratch). */
+/* User stacks that can be built on a CPU at the same time (struct user_scratch). */
 #define SCRATCHES_PER_CPU 4
 
 /* In place of the shortest lock wait that is recorded, ns: none is. */
 #define NO_LOCK_WAITS (~0ULL)
 
-/* The most lock waits that a CPU sends in a second. With 5 to 10 us for each, a twentieth of it. */
+/* Max lock waits that a CPU sends per second. At 5 to 10 us each, they take a twentieth of its
+ * time. */
 #define MAX_LOCK_WAITS_PER_CPU_AND_SECOND 5000
 
-/* The most blocks of all traced processes that are allocated at a time. */
+/* Max blocks of all traced processes that are allocated at a time. */
 #define MAX_BLOCKS 1048576
 
-/* The most processes whose allocators are probed at a time. */
+/* Max processes whose allocators are probed at a time. */
 #define MAX_PROBE_USES 1024
 
-/* The most usdt_operands that differ. */
+/* Max usdt_operands that differ. */
 #define MAX_USDT_OPERANDS 256
 
 /* Steps of a table of logarithms, from 1 to 2. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* The unwinder as ordinary functions, for bpf/abi/src/unwind; and the layouts and numbers of these
- * headers as a table, which bpf/abi/src/tests/layout.rs compares with those of Rust. */
+ * headers as a table, which bpf/abi/src/tests/layout.rs compares with the Rust side. */
 #include <stddef.h>
 
 #include "integers.h"
@@ -109,8 +109,8 @@ void kcollect_unwind_begin(struct unwind_scan *scan, __u64 own_start, __u64 own_
 	unwind_begin_stack(scan, own_start, own_end);
 }
 
-/* Goes to the caller by the frame pointer, or by a scan of at most that many words, and of as many as
- * a scan may look at. */
+/* Goes to the caller by the frame pointer, or by a scan of at most `words` words, and of no more
+ * than a scan may look at. */
 __u32 kcollect_unwind_without_rule(struct unwind_state *state, struct native_reader *reader,
 				   struct unwind_scan *scan, __u32 no_table, __u32 *words,
 				   __u32 *via_scan)
@@ -131,7 +131,7 @@ __u32 kcollect_unwind_without_rule(struct unwind_state *state, struct native_rea
 	return unwind_end_scan(scan, state, end);
 }
 
-/* Continues with the last scan, if the caller that it found led nowhere, and returns whether it does.
+/* Continues the last scan if the caller that it found led nowhere, and returns whether it did.
  * `end` is how the stack ended, or that it continues. */
 __u32 kcollect_unwind_scan_again(struct unwind_state *state, struct native_reader *reader,
 				 struct unwind_scan *scan, __u32 *words, __u32 *end)

@@ -39,8 +39,8 @@ enum state {
 	STATES = 10,
 };
 
-/* What is known of a state interval in addition to its state. The times of details are sums alongside those of
- * the states and are numbered after them. */
+/* What is known of a state interval in addition to its state. The times of details are summed like
+ * the times of states, and are numbered after them. */
 enum detail {
 	/* Of a blocked time, in whatever state: the scheduler counts it as a wait for block I/O. */
 	DETAIL_BLOCK_IO = 10,
@@ -98,7 +98,7 @@ enum record_flags {
 	FLAG_THREAD_EXITED = 8,
 	/* The thread is exiting: it will not be in user mode again, and frees its memory. */
 	FLAG_EXITING = 16,
-	/* The tick was taken in a context switch: the first frames are those of the program. */
+	/* The tick was taken in a context switch: the first frames belong to the BPF program. */
 	FLAG_AT_SWITCH_OUT = 32,
 	/* The user stack was unwound to some frame, and a stack copy follows. */
 	FLAG_STACK_COPY = 64,
@@ -111,11 +111,11 @@ struct record_header {
 	__u32 cpu;
 	__u32 pid; /* thread group, initial pid namespace; 0 is idle */
 	__u32 tid;
-	/* Boundaries that this record stands for; of a tick 1, unless the timer was late. */
+	/* Boundaries that this record stands for; 1 for a tick, unless the timer was late. */
 	__u32 ticks;
-	/* Of an off-CPU record: those of `ticks` in `state`; the rest is in WAIT_CPU. Of a tick:
-	 * those that passed while the hypervisor ran something else. Of a thread record: 1 if the
-	 * thread had a page fault in the kernel. */
+	/* Off-CPU record: the part of `ticks` spent in `state`; the rest is WAIT_CPU. Tick: the
+	 * part of `ticks` that passed while the hypervisor ran something else. Thread record: 1 if
+	 * the thread had a page fault in the kernel. */
 	__u32 blocked;
 	/* Number of the thread's next return to user mode, whose record has the user stack; 0 when
 	 * none will come. */
@@ -195,15 +195,14 @@ struct overflow_record {
 	__u32 zero;
 };
 
-/* A thread is on a CPU again after it was blocked in a futex. `time_ns` is when it came, and
- * `state` that of the wait. Followed by `frames` 64-bit addresses: the kernel stack of the wait,
- * leaf first. */
+/* A thread is on a CPU again after it was blocked in a futex. `time_ns` is when it was switched
+ * in, `state` is the state of the wait. Followed by `frames` 64-bit addresses: the kernel stack of
+ * the wait, leaf first. */
 struct lock_wait_record {
 	struct record_header header;
 	__u64 begin_ns; /* when it blocked, CLOCK_MONOTONIC */
-	__u64 object;	/* the futex word's address; of futex_waitv(2) that of its array; 0: unknown
-			 */
-	/* Of futex(2) its command, as in <linux/futex.h>; of another system call its number. */
+	__u64 object;	/* address of the futex word, or of futex_waitv(2)'s array; 0: unknown */
+	/* futex(2)'s command, as in <linux/futex.h>; the number of any other system call. */
 	__u32 operation;
 	__u32 zero;
 };
@@ -228,8 +227,8 @@ struct traced_call {
 	__u8 zero;
 };
 
-/* System calls by number; those of 32-bit programs come after the others, then the operations of
- * io_uring. */
+/* System calls by number: first 64-bit programs' calls, then 32-bit programs' calls, then the
+ * operations of io_uring. */
 #define IO_CALLS 512
 
 /* Which numbers the number of a traced system call is one of. */
@@ -299,8 +298,8 @@ struct io_file_record {
 /* The user stacks of a thread's allocations are numbered by themselves, as if of this call site. */
 #define ALLOCATION_CALL_SITE 33
 
-/* What a probed function of an allocator does. The names are those of the functions of C that have
- * the same arguments. */
+/* What a probed function of an allocator does, named after the C function with the same
+ * arguments. */
 enum allocator_function {
 	FUNCTION_MALLOC = 1,	     /* (size) */
 	FUNCTION_CALLOC = 2,	     /* (count, size) */

@@ -35,8 +35,8 @@
 #define TEXT_MCALL	     0xe958d4ff /* call *%r12, without its first byte; pop %rax; jmp */
 #define TEXT_SYSTEMSTACK     0xf825048b4864d7ff /* call *%rdi; mov %fs:..f8,%rax */
 #define TEXT_MCALL_NOP	     0xe95890d4ff	/* the same of Go since 1.22 */
-/* Bits of unwind_state.known alongside those of registers. The frame pointer is that of a frame whose
- * code has no rule, which may have used the register for something else. */
+/* Bits of unwind_state.known above the registers' bits. The frame pointer comes from a frame whose
+ * code has no rule, and may have used the register for something else. */
 #define UNWIND_FP_UNSURE (1 << 16)
 /* The frame pointer was found by following another one. */
 #define UNWIND_FP_CHAIN (1 << 17)

@@ -21,14 +21,14 @@
  * function. Functions in between that have no rule either are passed over.
  * b. A return address of a call that has returned long ago, in a part of the stack that was not
  * overwritten since, looks the same. So the target of the call counts, where the instruction
- * shows it. One without rules fits, unless it is after the code that was left. One that has
- * rules leads to code without rules only if it jumps there: such a word is taken if there is
- * no better one.
+ * shows it. A target without rules fits, unless its address is above the code that was left. A
+ * target with rules leads to code without rules only if it jumps there: such a word is taken if
+ * there is no better one.
  *
  * 2. SCAN_OTHER_STACK looks upwards on a stack that is not the thread's own. JIT code may call on
  * such a one: BEAM, Erlang's machine, has a stack for each Erlang process.
  * a. Callers are return addresses into code without rules.
- * b. The stack ends with an address of such code that is after no call.
+ * b. The stack ends with an address of such code that does not follow a call.
  * c. Code that does not use the frame pointer leaves it to a function of the thread's own stack,
  * which is the next one after the last caller here.
  *
@@ -37,15 +37,15 @@
  * another stack, or one of the thread's own stack where the frame pointer leads nowhere either.
  * a. The thread's own stack is known where the C library has it: it ends at the thread pointer.
  * b. It continues below another stack if a register that calls keep leads to it.
- * c. How large the frame is that left it is not known, and what lies there may be of old calls.
- * So the stack continues with the outermost function, the only one that is certain.
+ * c. The size of the frame that left it is not known, and what lies there may be left from old
+ * calls. So the stack continues with the outermost function, the only one that is certain.
  */
 #ifndef KCOLLECT_UNWIND_SCAN_H
 #define KCOLLECT_UNWIND_SCAN_H
 
 #include "unwind.h"
 
-/* The most words in which one scan looks, and all scans of a stack. */
+/* Max words that one scan reads, and all scans of a stack together. */
 #define SCAN_WORDS	 1024
 #define SCAN_STACK_WORDS 2048
 
@@ -62,9 +62,9 @@
 enum unwind_call {
 	/* There is no call before the word. */
 	CALL_NONE,
-	/* The target of the call has rules, or is after that code. */
+	/* The target of the call has rules, or is above that code. */
 	CALL_ELSEWHERE,
-	/* The target of the call is unknown, or has no rules and is not after that code. */
+	/* The target of the call is unknown, or has no rules and is not above that code. */
 	CALL_FITS,
 };
 
@@ -103,7 +103,7 @@ struct unwind_scan {
 	__u32 leads_back;
 };
 
-/* Begins a stack, of a thread whose own one is there. */
+/* Begins a stack of a thread whose own stack is from `own_start` to `own_end`. */
 static __always_inline void unwind_begin_stack(struct unwind_scan *scan, __u64 own_start,
 					       __u64 own_end)
 {
@@ -167,8 +167,8 @@ static __always_inline bool unwind_begin_outermost(struct unwind_scan *scan, enu
 	return true;
 }
 
-/* Lets the target of a call be where it leads, after an entry of the PLT, which is jmp
- * *slot(%rip) or has an endbr64 before it. */
+/* Follows the target of a call through an entry of the PLT, which is jmp *slot(%rip), or endbr64
+ * and this jmp. */
 static __always_inline void unwind_pass_plt(struct unwind_scan *scan, void *reader)
 {
 	__u64 entry = scan->target;

@@ -9,17 +9,17 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::CpuCounts;
 
-/// The most frames of a kernel stack in a record.
+/// Max frames of a kernel stack in a record.
 pub const MAX_KERNEL_FRAMES: usize = 127;
 
-/// The most frames of a user stack that the BPF programs unwind.
+/// Max frames of a user stack that the BPF programs unwind.
 pub const MAX_USER_FRAMES: usize = 1000;
 
 /// Bytes below the stack pointer with which a stack copy begins: the red zone of the ABI. OpenSSL's
 /// SHA-2 has its frame address there.
 pub const RED_ZONE_BYTES: u64 = 128;
 
-/// The most words that can follow a [`UserReturnLayout`].
+/// Max words that can follow a [`UserReturnLayout`].
 pub const MAX_USER_RETURN_WORDS: usize = 8192;
 
 /// The number of microstates.
@@ -28,7 +28,7 @@ pub const STATES: usize = 10;
 /// The microstate in which a thread waits for a CPU.
 pub const WAIT_CPU: usize = 8;
 
-/// The number of sums of times in a thread's record: those of states, then those of details.
+/// Number of time sums in a thread's record: first the states, then the details.
 pub const TIMES: usize = 14;
 
 /// General registers of a frame, by DWARF number.
@@ -40,7 +40,7 @@ pub const FRAME_POINTER: u8 = 6;
 /// DWARF number of the stack pointer.
 pub const STACK_POINTER: u8 = 7;
 
-/// The most words of a stack in which scans look for return addresses.
+/// Max words of a stack in which scans look for return addresses.
 pub const SCAN_STACK_WORDS: u32 = 2048;
 
 /// In place of a register number in a rule: relative to the canonical frame address.
@@ -55,24 +55,24 @@ pub const BX_LOST: u8 = 253;
 /// Segments of a file that are kept with its table.
 pub const MAX_SEGMENTS: usize = 4;
 
-/// The most pages of all unwind tables.
+/// Max pages of all unwind tables.
 pub const MAX_PAGES: u32 = 65_536;
 
-/// The most unwind rules.
+/// Max unwind rules.
 pub const MAX_RULES: usize = 65_536;
 
 /// [`crate::LockWaitRecord::operation`] of a wait whose end was not seen.
 pub const OPERATION_UNKNOWN: u32 = 0xffff;
 
-/// System calls of 64-bit programs that have a number below this one can be traced; those of each
-/// further [`CallTable`] have as many places after them.
+/// System calls of 64-bit programs with a number below this one can be traced. Each further
+/// [`CallTable`] has as many places, after them.
 pub const IO_CALLS: usize = 512;
 
-/// The tables of traced calls, a power of two: those of [`CallTable`], and an empty one.
+/// Number of tables of traced calls, a power of two: one per [`CallTable`], and an empty one.
 pub const CALL_TABLES: usize = 4;
 
-/// Of an operation of `io_uring`, in the place of a descriptor: the first number of the files that
-/// the program has registered, and have no descriptor.
+/// In place of the descriptor of an `io_uring` operation: the first number of the files that the
+/// program has registered and that have no descriptor.
 pub const FIRST_REGISTERED_FILE: i32 = 0x4000_0000;
 
 /// The second argument of an operation of `io_uring` whose result says among which registered files
@@ -82,41 +82,40 @@ pub const ANY_REGISTERED_FILE: u32 = 0xffff_ffff;
 /// A bit of the second argument of an operation of `io_uring`: more results follow.
 pub const MORE_RESULTS: u64 = 1 << 32;
 
-/// The most bytes that a traced system call brings from the thread's memory; a path of that many is
-/// cut.
+/// Max bytes that a traced system call brings from the thread's memory; a longer path is cut.
 pub const MAX_IO_EXTRA_BYTES: usize = 512;
 
 /// The greatest [`crate::IoCallRecord::call_site`].
 pub const IO_CALL_SITES: u8 = 32;
 
-/// The call site of a user stack that is that of an allocation.
+/// The call site of an allocation's user stack.
 pub const ALLOCATION_CALL_SITE: u8 = 33;
 
 /// Unwind rows in a chunk of memory.
 pub const ROWS_PER_CHUNK: u32 = 65_536;
 
-/// The most chunks that the programs have space for.
+/// Max chunks that the programs have space for.
 pub const MAX_CHUNKS: u16 = 1024;
 
 /// CPUs that share a ring.
 pub const CPUS_PER_RING: u32 = 8;
 
-/// The most counters that can overflow.
+/// Max counters that can overflow.
 pub const MAX_COUNTERS: usize = 16;
 
-/// User stacks that can be put together on one CPU at the same time.
+/// User stacks that can be built on one CPU at the same time.
 pub const SCRATCHES_PER_CPU: u32 = 4;
 
 /// In place of the shortest lock wait that is recorded, nanoseconds: none is.
 pub const NO_LOCK_WAITS: u64 = u64::MAX;
 
-/// The most lock waits that a CPU sends in a second.
+/// Max lock waits that a CPU sends in a second.
 pub const MAX_LOCK_WAITS_PER_CPU_AND_SECOND: u64 = 5000;
 
-/// The most blocks of all traced processes that are allocated at a time.
+/// Max blocks of all traced processes that are allocated at a time.
 pub const MAX_BLOCKS: u32 = 1_048_576;
 
-/// The most processes whose allocators are probed at a time.
+/// Max processes whose allocators are probed at a time.
 pub const MAX_PROBE_USES: u32 = 1024;
 
 /// Steps of the programs' table of logarithms, from 1 to 2.
@@ -224,7 +223,7 @@ pub struct TracedCall {
     pub zero: u8,
 }
 
-/// Facts of a record alongside its kind: `enum record_flags`.
+/// Facts of a record in addition to its kind: `enum record_flags`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(transparent)]
 pub struct RecordFlags(u8);
@@ -365,8 +364,8 @@ pub struct BlockLayout {
     pub zero: u32,
 }
 
-/// What a probed function of an allocator does: `enum allocator_function`. The names are those of
-/// the functions of C that have the same arguments.
+/// What a probed function of an allocator does: `enum allocator_function`. Named after the C
+/// function with the same arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, IntoPrimitive)]
 #[repr(u64)]
 pub enum AllocatorFunction {
@@ -401,7 +400,7 @@ pub enum AllocatorFunction {
 /// The arguments of a USDT that are read, at the most.
 pub const USDT_OPERANDS: usize = 3;
 
-/// The most arrays of [`UsdtOperand`] that differ.
+/// Max arrays of [`UsdtOperand`] that differ.
 pub const MAX_USDT_OPERANDS: usize = 256;
 
 /// The kind of a [`UsdtOperand`]: `enum usdt_operand_kind`.
@@ -482,13 +481,13 @@ pub struct ProbeUse {
 }
 
 impl ProbeUse {
-    /// Returns the sum of two, as of CPUs or of instants between which more was used.
+    /// Adds two counters, across CPUs or across intervals.
     #[must_use]
     pub fn plus(self, other: ProbeUse) -> ProbeUse {
         self.with(other, u64::wrapping_add)
     }
 
-    /// Returns what was used since another one.
+    /// Subtracts an earlier state.
     #[must_use]
     pub fn since(self, before: ProbeUse) -> ProbeUse {
         self.with(before, u64::saturating_sub)
@@ -549,10 +548,10 @@ pub struct CpuStats {
     pub off_cpu_lost: u64,
     /// Thread records that found the ring full.
     pub thread_records_lost: u64,
-    /// Times that the kernel had no memory for the account of a thread: at a context switch, whose
-    /// thread is tracked from its next one, or when data begin.
+    /// Times that the kernel had no memory for the account of a thread: at a context switch (the
+    /// thread is then tracked from its next one), or when recording starts.
     pub threads_untracked: u64,
-    /// The beginning of data up to which the grid was counted.
+    /// The recording start up to which the grid was counted.
     pub begun_ns: u64,
     /// Returns to user mode that could not be waited for or sent: records with their numbers have
     /// no user stack.
@@ -561,7 +560,7 @@ pub struct CpuStats {
     pub vfork_starts_lost: u64,
     /// 1 while a program works on threads of this CPU.
     pub busy: u64,
-    /// `origin_ns` when data began, or when the clock was started since.
+    /// `origin_ns` when recording started or the clock was last started.
     pub home_ns: u64,
     /// Boundaries that passed while the hypervisor ran something else, and a thread was on the CPU.
     pub stolen: u64,
@@ -577,7 +576,7 @@ pub struct CpuStats {
     pub woken_ns: u64,
     /// Lock waits that found the ring full.
     pub lock_waits_lost: u64,
-    /// Lock waits that were not sent, since that many were in the same second.
+    /// Lock waits that were not sent, since there were too many in the same second.
     pub lock_waits_skipped: u64,
     /// Their time.
     pub lock_waits_skipped_ns: u64,
@@ -639,7 +638,7 @@ impl CpuStats {
         }
     }
 
-    /// Returns what a CPU has counted, without its clock and its grid, which are gone.
+    /// What an offline CPU has counted, without its clock and its grid.
     #[must_use]
     pub fn without_clock(self) -> CpuStats {
         CpuStats {

@@ -1,4 +1,4 @@
-//! The unwind tables of files, by which user stacks are unwound in the kernel: the only writer of
+//! The unwind tables of files, with which user stacks are unwound in the kernel: the only writer of
 //! the maps of `abi/c/unwind_tables.h`.
 //!
 //! Rows are in chunks of 65,536, which are made as they are needed, with a directory of pages. Rows
@@ -29,12 +29,12 @@ use rows::{Chunk, publish_chunks};
 
 pub use rows::PlacedTable;
 
-/// The most chunks that are made: 64 MiB of rows, for some 1.3 GB of machine code.
+/// Max chunks that are made: 64 MiB of rows, for some 1.3 GB of machine code.
 const MAX_ALLOCATED_CHUNKS: u16 = 256;
 
 const _: () = assert!(MAX_ALLOCATED_CHUNKS <= MAX_CHUNKS);
 
-/// The most pages from the first to the last one of a table: 1 GiB of addresses.
+/// Max pages from the first to the last one of a table: 1 GiB of addresses.
 const MAX_TABLE_PAGES: u32 = 16_384;
 
 /// The number of a table that was placed.
@@ -46,7 +46,7 @@ pub struct TableId(u32);
 pub struct PageRows {
     /// Number of the page: the addresses shifted right by 16.
     pub number: u32,
-    /// Its rows, of those of the table.
+    /// Its rows, as a range of the table's rows.
     pub rows: Range<usize>,
 }
 
@@ -111,8 +111,8 @@ impl Default for Tables {
     }
 }
 
-/// The unwind tables that the programs have, of which files they are, and which processes are not
-/// followed.
+/// The unwind tables that the programs have, the files that they belong to, and the processes that
+/// are not followed.
 pub struct UnwindTables<'a> {
     pub(crate) tables: &'a mut Tables,
     pub(crate) maps: &'a mut KcollectMaps<'static>,
@@ -125,7 +125,7 @@ impl std::fmt::Debug for UnwindTables<'_> {
 }
 
 impl UnwindTables<'_> {
-    /// Adds rules, whose numbers follow those of the rules that there are.
+    /// Adds rules. They are numbered after the existing ones.
     pub fn add_rules(&mut self, rules: impl Iterator<Item = EncodedRule>) {
         let Some(bss) = self.maps.bss_kc_rules_data.as_deref_mut() else {
             return;
@@ -249,9 +249,10 @@ impl UnwindTables<'_> {
         Ok(Some((number, range)))
     }
 
-    /// Publishes how code of a file is unwound: by a table, whose addresses those of the segments
-    /// are, or by frame pointer. There is space for [`MAX_SEGMENTS`](bpf_abi::layout::MAX_SEGMENTS)
-    /// segments; the rest is left out. Returns whether there was space.
+    /// Publishes how code of a file is unwound: by a table, which has the same addresses as the
+    /// segments, or by frame pointer. There is space for
+    /// [`MAX_SEGMENTS`](bpf_abi::layout::MAX_SEGMENTS) segments; the rest is left out. Returns
+    /// whether there was space.
     ///
     /// # Errors
     /// [`Error::Step`] when the kernel has no memory for it.
@@ -296,8 +297,8 @@ impl UnwindTables<'_> {
         }
     }
 
-    /// Ends the capture of user stacks of a process until its next exec: it is not followed.
-    /// Without space they are captured, and thrown away.
+    /// Ends the capture of user stacks of a process that is not followed, until its next exec. If
+    /// the map is full, they are captured and dropped.
     ///
     /// # Errors
     /// [`Error::Step`] when the kernel has no memory for it.

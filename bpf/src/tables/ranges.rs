@@ -1,4 +1,4 @@
-//! Allocates ranges of numbers: those of rows in a chunk, and of pages in the directory.
+//! Allocates ranges of numbers: row numbers in a chunk, and page numbers in the directory.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

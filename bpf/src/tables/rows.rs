@@ -18,15 +18,15 @@ use crate::skeleton::KcollectMaps;
 /// A table that was placed, to be read as long as it is not removed.
 #[derive(Clone, Debug)]
 pub struct PlacedTable {
-    /// Its number, by which it is removed, and published for files.
+    /// Its number, used to remove it and to publish it for files.
     pub id: TableId,
     /// By rising number.
     pub(super) pages: Vec<(u32, Arc<Chunk>, Range<u32>)>,
 }
 
 impl PlacedTable {
-    /// Returns the number of the rule for an address of the table's space, by the last row at or
-    /// below it in its page; 0 if there is none.
+    /// The number of the rule for an address of the table's space, by the last row at or below it
+    /// in its page; 0 if the page has no such row.
     #[must_use]
     pub fn number_at(&self, address: u64) -> u16 {
         let page = self

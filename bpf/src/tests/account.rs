@@ -4,7 +4,7 @@
 //! hypervisor runs something else, `S` asleep, `L` at a lock, `W` waiting for a CPU from a wake-up
 //! on; `P` too, because it was preempted, `T` because a quota was used up; `I` asleep for block
 //! I/O. It is played to the account as the events that a scheduler would see: a wake-up shows only
-//! in the sum of waits that the scheduler keeps, stolen time only in that of the CPU.
+//! in the sum of waits that the scheduler keeps, stolen time only in the CPU's sum.
 
 use proptest::prelude::*;
 
@@ -375,7 +375,7 @@ proptest! {
     ) {
         let (mut account, mut now, mut on_cpu) = (Account::track(5000, state(b'U'), 0), 5000_u64, true);
         for (step, delay, state, detail) in events {
-            // Now and then a clock that is after.
+            // Now and then a clock that lags.
             now = (now + step).saturating_sub(10);
             if on_cpu {
                     account.missed_switch_in(now.saturating_sub(3), delay);

@@ -88,7 +88,7 @@ fn before_the_origin_nothing_has_passed() {
     assert_eq!(grid.advance(1004, 4), 1);
 }
 
-/// A thread left after boundary 3 was counted and came back after 7 was: that many of the four lie
+/// A thread left after boundary 3 was counted and came back after 7 was: how many of the four lie
 /// before its wake-up.
 #[test]
 fn the_boundaries_of_an_off_cpu_interval_divide_at_its_wake_up() {
@@ -103,7 +103,7 @@ fn the_boundaries_of_an_off_cpu_interval_divide_at_its_wake_up() {
     assert_eq!(before(1069), 3);
     assert_eq!(before(1070), 4);
     assert_eq!(before(1075), 4);
-    // Awake when 8 has passed and is not counted yet; and by a clock that is after.
+    // Awake when 8 has passed and is not counted yet; and by a clock that lags.
     assert_eq!(before(1082), 4);
     assert_eq!(before(900), 0);
 }

@@ -12,14 +12,14 @@ use super::INCOMPLETE;
 use super::create::entries;
 use crate::archive::{ARCHIVES, compressed_name, is_compressed};
 
-/// A copy that is not compressed, and can be.
+/// An uncompressed copy that can be compressed.
 #[derive(Debug)]
 pub(crate) struct PlainCopy {
     /// Its name in `archives/`.
     pub(crate) name: CString,
-    /// The name of a compressed one.
+    /// The name of its compressed copy.
     pub(crate) compressed: String,
-    /// Whether it is there compressed too.
+    /// Whether there is a compressed copy too.
     pub(crate) is_double: bool,
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn plain_copies(archives: BorrowedFd<'_>) -> Vec<PlainCopy> {
     names.iter().filter_map(copy).collect()
 }
 
-/// Removes the copies that are there compressed too.
+/// Removes the uncompressed copies that also have a compressed one.
 pub(super) fn remove_doubles(archives: BorrowedFd<'_>) {
     for copy in plain_copies(archives) {
         if copy.is_double {
@@ -53,8 +53,8 @@ pub(super) fn remove_doubles(archives: BorrowedFd<'_>) {
     }
 }
 
-/// Returns the name that a compressed copy has next to a file of `archives/`. None for what is no
-/// copy, for a compressed one, and where the name is too long.
+/// The name of the compressed copy of a file in `archives/`. None if the file is not a copy or is
+/// compressed itself, or if the name is too long.
 fn compressed_name_of(name: &CStr) -> Option<String> {
     let name = name.to_str().ok()?;
     let is_plain = !name.starts_with(INCOMPLETE) && !is_compressed(name);

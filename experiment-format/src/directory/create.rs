@@ -115,8 +115,8 @@ pub(crate) fn entries(dir: BorrowedFd<'_>) -> nix::Result<Vec<CString>> {
     Ok(names)
 }
 
-/// Makes a directory and opens it, unless another one took its place in between. If it cannot be
-/// opened, for want of a descriptor say, it is removed again.
+/// Creates a directory and opens it, unless another one took its place in between. If it cannot be
+/// opened, for instance without a free descriptor, it is removed again.
 pub(super) fn make_dir(
     parent: BorrowedFd<'_>,
     name: &str,
@@ -177,8 +177,8 @@ fn set_owner(fd: &OwnedFd, owner: Option<Owner>) -> nix::Result<()> {
     }
 }
 
-/// Empties a directory, but for what is called as one of `kept`. In an experiment, directories are
-/// nested less deep than the limit here.
+/// Empties a directory, except entries named in `kept`. Directories in an experiment are nested
+/// less deep than the limit here.
 pub(super) fn remove_content(dir: BorrowedFd<'_>, kept: &[&str], depth: u32) -> nix::Result<()> {
     for name in entries(dir)? {
         let name = OsStr::from_bytes(name.to_bytes());

@@ -1,4 +1,4 @@
-//! The disk space that the files of an experiment take on disk.
+//! The disk usage of an experiment's files.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,12 +17,12 @@ pub(crate) const MAX_DEPTH: u32 = 3;
 /// A block of `stat(2)`, bytes.
 const BLOCK_BYTES: u64 = 512;
 
-/// The disk space that files take on disk, bytes, by device and inode: experiments may share files.
+/// Disk usage of files, bytes, by device and inode: experiments may share files.
 pub type DiskUsage = HashMap<(u64, u64), u64>;
 
-/// Returns the disk space of the files in an experiment's directory, or of the file that it is packed
-/// into; none if there is no such directory. Links are counted themselves and not followed. What
-/// goes away meanwhile is passed over.
+/// The disk usage of the files in an experiment's directory, or of the file that it is packed into;
+/// empty if there is no such directory. Links are counted themselves and not followed. What
+/// disappears meanwhile is skipped.
 ///
 /// # Errors
 /// A directory can't be read.

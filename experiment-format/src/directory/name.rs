@@ -27,7 +27,7 @@ pub enum NameRequest {
 }
 
 impl NameRequest {
-    /// Returns a request for the names that come after this one. None: it has no number.
+    /// A request for the names that come after this one. None: it has no number.
     #[must_use]
     pub fn series(&self) -> Option<NameRequest> {
         match self {

@@ -1,5 +1,5 @@
-//! The experiments of a series, `STEM.N.er`, that came before one: their list, the disk_usage that they
-//! take, and their removal.
+//! The earlier experiments of a series, `STEM.N.er`: their list, their disk usage, and their
+//! removal.
 //!
 //! Whatever writes or reads an experiment holds a shared lock on its directory (`flock(2)`). One
 //! that is in use is not removed.
@@ -25,10 +25,11 @@ use crate::Result;
 use crate::archive::ARCHIVES;
 use crate::error::Error;
 
-/// The name of the file into which an experiment's directory is packed but for its `archives/`.
+/// The name of the file into which an experiment's directory is packed, except its `archives/`.
 pub(crate) const PACKED: &str = "kcollect.tar.zst";
 const LOG: &str = "log.xml";
-/// What the plan in the log of an experiment says that is to be packed once it is complete.
+/// The part of the plan, in the log of an experiment, that says that complete experiments are
+/// packed.
 pub const TO_BE_PACKED: &str = "complete ones are packed in their directories";
 /// The bytes of a log in which the plan is, with the definitions of the data before it.
 const MAX_BEGINNING_BYTES: u64 = 64 << 10;
@@ -40,11 +41,11 @@ pub struct OlderExperiment {
     number: u64,
     /// The time at which its log was last written.
     pub written: SystemTime,
-    /// The disk space of its files.
+    /// The disk usage of its files.
     pub files: DiskUsage,
-    /// Whether it was recorded to be packed, and is not, or not all is removed that is packed.
+    /// Whether it still has to be packed, or the original files of a packed one have to be removed.
     pub is_to_be_packed: bool,
-    /// Whether it is packed, and has copies of load objects that are not compressed.
+    /// Whether it is packed and still has uncompressed copies of load objects.
     pub is_to_be_compressed: bool,
     has_double_copies: bool,
 }
@@ -66,8 +67,8 @@ impl OlderExperiment {
         &self.dir
     }
 
-    /// Returns whether it is neither written nor read. If so, it is in use by this alone, until it
-    /// is dropped or [shared](OlderExperiment::share).
+    /// Locks it if it is neither written nor read. Returns whether it is locked; then only this
+    /// uses it, until this is dropped or [shared](OlderExperiment::share).
     pub(crate) fn is_alone(&self) -> bool {
         same_file(self.dir.as_fd())
             .and_then(|dir| Ok(dir.try_lock()?))
@@ -79,7 +80,7 @@ impl OlderExperiment {
         note_use(self.dir.as_fd());
     }
 
-    /// Notes that it is not in use by this.
+    /// Drops our lock.
     pub(crate) fn release(&self) {
         let _ = same_file(self.dir.as_fd()).and_then(|dir| dir.unlock());
     }
@@ -90,7 +91,7 @@ impl OlderExperiment {
         fstat(&self.dir.fd).is_ok_and(|stat| stat.st_nlink == 0)
     }
 
-    /// Removes the copies of load objects of which it has compressed ones.
+    /// Removes the copies of load objects that it also has compressed.
     pub fn remove_double_copies(&self) {
         let archives = archives_in(self.dir.as_fd()).filter(|_| self.has_double_copies);
         if let Some(archives) = archives {
@@ -123,9 +124,9 @@ fn same_file(dir: BorrowedFd<'_>) -> io::Result<File> {
 }
 
 impl ExperimentDir {
-    /// Returns the experiments of the same series that have smaller numbers, the oldest first:
-    /// those with a log that kcollect wrote, or that it packed, in a directory of the same owner.
-    /// Nothing where this one's name has no number.
+    /// The experiments of the same series with smaller numbers, the oldest first: only experiments
+    /// that have a log of kcollect's or that it packed, in a directory of the same owner. Empty if
+    /// this one's name has no number.
     ///
     /// # Errors
     /// The directory can't be listed.
@@ -195,13 +196,12 @@ impl ExperimentDir {
     }
 }
 
-/// Returns whether the log in a directory begins as those of kcollect do.
+/// Whether the log in a directory begins as kcollect's logs do.
 pub(super) fn is_ours(dir: &OwnedFd) -> bool {
     log_has(dir, "<collector>kcollect ", 4096)
 }
 
-/// Returns whether a text is in the first bytes of the log in a directory. It is in none that can't
-/// be read.
+/// Whether a text is in the first bytes of the log in a directory. False if the log can't be read.
 fn log_has(dir: &OwnedFd, text: &str, bytes: u64) -> bool {
     use std::io::Read as _;
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;

@@ -1,5 +1,5 @@
 //! Copies of load objects that other experiments in the same directory have: an experiment links
-//! to them, so that a directory holds each once. One that no experiment links to is gone.
+//! to them, so that a directory holds each once. A copy is gone when no experiment links to it.
 
 use std::fs::{File, Metadata};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -19,12 +19,12 @@ use crate::Result;
 use crate::archive::archive_name;
 use crate::elf::section_build_id;
 
-/// The most experiments that are searched for copies. Most objects are in the newest one.
+/// Max experiments that are searched for copies. Most objects are in the newest one.
 const MAX_SIBLINGS: usize = 8;
 /// Bytes that are compared at a time.
 const COMPARED_BYTES: usize = 64 << 10;
 
-/// What a copy has to be of.
+/// The build that a copy has to be of.
 #[derive(Debug)]
 pub struct Build<'a> {
     /// The build id of the load object.
@@ -32,7 +32,7 @@ pub struct Build<'a> {
     /// The bytes of its file.
     pub bytes: u64,
     /// When the file, or one that names were taken from, was last changed: seconds and nanoseconds.
-    /// A copy that is older is none of it.
+    /// An older copy does not match.
     pub changed: (i64, i64),
 }
 
@@ -85,7 +85,7 @@ impl ExperimentDir {
             return false;
         };
         let written = (metadata.mtime(), metadata.mtime_nsec());
-        // One of names alone is shorter.
+        // A copy with only names is shorter.
         metadata.len() >= build.bytes
             && written > build.changed
             && *section_build_id(&file) == *build.id
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(links(&ours, "/lib/x"), 0);
         assert!(ours.link_same_build(siblings, "/lib/x", &same));
         assert_eq!((links(&ours, "/lib/x"), links(&other, "/lib/x")), (2, 2));
-        // What only looks like a copy is none.
+        // A symbolic link is not a copy.
         let archives = other.path().join(ARCHIVES);
         let program = std::env::current_exe().unwrap();
         symlink(program, archives.join(archive_name("/lib/z"))).unwrap();

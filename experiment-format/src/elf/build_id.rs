@@ -8,19 +8,19 @@ use super::{ElfBytes, ElfFile, ElfLimits};
 
 /// Longest build id that the kernel reports, bytes.
 pub const MAX_BUILD_ID_BYTES: usize = 20;
-/// Most bytes of notes that are read of a file's segments. Linkers write some hundred.
+/// Max bytes of notes that are read of a file's segments. Linkers write some hundred.
 const MAX_SEGMENT_NOTE_BYTES: u64 = 1 << 20;
 
 /// Longest build id of a debug file that counts, bytes. SHA-1 has 20.
 const MAX_DEBUG_BUILD_ID_BYTES: usize = 64;
 /// Largest section of notes that is read, bytes.
 const MAX_SECTION_NOTE_BYTES: u64 = 64 * 1024;
-/// Most sections of notes that are read.
+/// Max sections of notes that are read.
 const MAX_NOTE_SECTIONS: usize = 16;
 
-/// Returns a file's own build id: the first note of that kind in a `PT_NOTE` segment, as the kernel
-/// finds it (`build_id_parse`). Empty where there is none, or none of at most
-/// [`MAX_BUILD_ID_BYTES`] bytes, or what leads there is damaged.
+/// A file's own build id: the first note of that kind in a `PT_NOTE` segment, as the kernel finds
+/// it (`build_id_parse`). Empty if the file has no build id of at most [`MAX_BUILD_ID_BYTES`]
+/// bytes, or what leads there is damaged.
 pub fn build_id<B: ElfBytes>(bytes: B) -> Box<[u8]> {
     of_segments(bytes).unwrap_or_default()
 }
@@ -53,8 +53,8 @@ fn of_segments<B: ElfBytes>(bytes: B) -> Option<Box<[u8]>> {
     None
 }
 
-/// Returns the build id of a program, library or debug file by its sections of notes; empty where
-/// there is none. In a debug file, segments point to what is only in the program.
+/// The build id of a program, library or debug file, found by its note sections; empty if it has no
+/// build id. In a debug file, segments point to what is only in the program.
 pub fn section_build_id<B: ElfBytes>(bytes: B) -> Box<[u8]> {
     of_sections(bytes).unwrap_or_default()
 }

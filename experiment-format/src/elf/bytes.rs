@@ -14,7 +14,7 @@ pub trait ElfBytes {
     /// Returns the number of bytes; 0 where it is not known.
     fn length(&self) -> u64;
 
-    /// Reads the piece at an offset; nothing where the file does not have all of it.
+    /// Reads the piece at an offset; None if the file does not have all of it.
     fn read(&self, offset: u64, size: usize) -> Option<Self::Piece>;
 }
 
@@ -72,9 +72,9 @@ impl ElfBytes for &File {
 /// An ELF image that is kept for later.
 #[derive(Debug)]
 pub enum ElfSource {
-    /// A file, of which only what is needed is read. It stays open until its turn comes.
+    /// A file. It stays open until its turn comes, and only what is needed is read.
     File(File),
-    /// The bytes of the image: of the vDSO.
+    /// The bytes of an image, the vDSO's.
     Bytes(Vec<u8>),
 }
 

@@ -22,8 +22,8 @@ pub struct CompressedSection<'a> {
 }
 
 impl<B: ElfBytes> ElfFile<B> {
-    /// Splits the content of a section into the compression header and what it is the header of;
-    /// nothing where the section is not compressed.
+    /// Splits the content of a section into the compression header and the compressed bytes; None
+    /// if the section is not compressed.
     ///
     /// # Errors
     /// It ends in its header.
@@ -55,7 +55,7 @@ impl<B: ElfBytes> ElfFile<B> {
         Ok(Some(compressed))
     }
 
-    /// Decompresses a section; nothing where it is compressed in another way than zlib's.
+    /// Decompresses a section; None if it is not compressed with zlib.
     ///
     /// # Errors
     /// The content is damaged, too large, or not as long as its header claims.

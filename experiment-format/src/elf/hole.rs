@@ -3,7 +3,7 @@
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
 
-/// The most that a file system compresses: a piece that is this many times as large as its file on
+/// Max compression ratio of file systems: a piece that is this many times as large as its file on
 /// the disk is nearly all hole.
 const MAX_SPARSENESS: u64 = 64;
 /// No piece of this size or less is taken for a hole, in bytes.
@@ -16,10 +16,10 @@ const BLOCK_BYTES: u64 = 512;
 pub struct AllocatedBytes(Option<u64>);
 
 impl AllocatedBytes {
-    /// Those of a file whose number is not known: nothing in it is taken for a hole.
+    /// The number is not known: nothing in the file is taken for a hole.
     pub const UNKNOWN: AllocatedBytes = AllocatedBytes(None);
 
-    /// Returns those of a file.
+    /// The bytes that a file with this metadata takes on its disk.
     #[must_use]
     pub fn of(metadata: &Metadata) -> AllocatedBytes {
         let bytes = metadata.blocks().saturating_mul(BLOCK_BYTES);

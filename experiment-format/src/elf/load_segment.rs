@@ -1,4 +1,4 @@
-//! The segments of which a program's address space is made.
+//! The segments that make up a program's address space.
 
 use std::ops::Range;
 

@@ -30,10 +30,10 @@ const RESERVE_STEP_BYTES: u64 = 16 * 1024;
 pub(crate) enum Records {
     /// Text, one element a line: blanks between lines mean nothing, and fill the page.
     Text,
-    /// An array: nothing may stand between records. For a record across a border the file is made
-    /// longer first, so that its size is always that of whole records.
+    /// An array: nothing may stand between records. Before a record across a border is written, the
+    /// file is made longer, so that its size is always a whole number of records.
     Array,
-    /// Packets: nothing is done, since readers leave out one that is cut at the end of a file.
+    /// Packets: nothing is done, since readers skip a packet that is cut at the end of a file.
     Packets,
 }
 

@@ -6,7 +6,7 @@
 //! * The file grows by blocks of 64 KiB. Each is reserved on disk before it is mapped, so that a
 //!   full disk is an error of the reservation and not a SIGBUS of a later store.
 //! * The unused rest of a block is always covered by an EMPTY packet. A new packet is stored in
-//!   the order: EMPTY header after it, its body, its own header, the last by one atomic store
+//!   this order: the EMPTY header after it, its body, its own header. The last is one atomic store
 //!   with release ordering. Before that store, the old EMPTY header still covers all of it.
 //! * Between the reservation of a block and its first header it is all zeros. A reader that meets
 //!   a packet of size 0 continues at the next multiple of 16 KiB, so it skips the block.
@@ -297,7 +297,7 @@ mod tests {
     fn a_block_whose_first_packet_is_not_finished_is_empty() {
         let (_dir, path, mut file) = file();
         file.next_block().unwrap();
-        // All that `append` does before its last store, for the largest packet.
+        // All that `append` does with the largest packet before its last store.
         let (map, _) = file.block.as_mut().unwrap();
         map[4..MAX_PACKET_BYTES].fill(0xff);
         assert_eq!(walk(&std::fs::read(&path).unwrap()).len(), 0);

@@ -34,7 +34,7 @@ static BEFORE: OnceLock<SigAction> = OnceLock::new();
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DiskFailed;
 
-/// Runs `store`, which stores to a map, and turns a SIGBUS of it into an error.
+/// Runs `store`, which stores to a map, and turns a SIGBUS that it raises into an error.
 ///
 /// # Errors
 ///

@@ -182,7 +182,7 @@ fn system(path: &Path, tag: &Tag, header: &mut LogHeader) -> Result<()> {
     Ok(())
 }
 
-/// Reads facts of the process, of which each element has some.
+/// Reads the facts of the process that this element has.
 fn process(path: &Path, tag: &Tag, header: &mut LogHeader) -> Result<()> {
     let number = |name: &str| small(path, tag, name);
     header.pid = number("pid")?.map_or(header.pid, Pid);
@@ -396,7 +396,7 @@ fn event(path: &Path, tag: &Tag, text: String) -> Result<LogEvent> {
     })
 }
 
-/// Returns the attributes without those of these names.
+/// The attributes with any other name.
 fn others(tag: &Tag, names: &[&str]) -> Vec<(String, String)> {
     let mut attributes = tag.attributes.clone();
     attributes.retain(|(name, _)| !names.contains(&name.as_str()));

@@ -1,5 +1,5 @@
-//! Encodes the events of a log that is being written. The writer of an experiment and that of a
-//! subexperiment share it.
+//! Encodes the events of a log that is being written. Shared by the writers of experiments and of
+//! subexperiments.
 
 use crate::Result;
 use crate::log::encode::refused;

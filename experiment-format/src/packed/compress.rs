@@ -1,8 +1,9 @@
 //! The copies of load objects of an experiment that is packed in its directory: each is compressed
 //! once, and shared by the packed experiments of a directory.
 //!
-//! The experiment that is recorded meanwhile may link to them as they are. So they stay next to the
-//! compressed ones until another experiment is complete ([`OlderExperiment::remove_double_copies`]).
+//! The experiment that is recorded meanwhile may link to the uncompressed copies. So these stay
+//! next to the compressed ones until another experiment is complete
+//! ([`OlderExperiment::remove_double_copies`]).
 
 use std::fs::File;
 use std::io;
@@ -22,13 +23,13 @@ use crate::directory::{ExperimentDir, INCOMPLETE, OlderExperiment, archives_in, 
 use crate::elf::section_build_id;
 use crate::error::Error;
 
-/// Makes a compressed copy next to each copy of a load object or source, or a link to the one that
-/// another packed experiment of the directory has: the one `before` it in the series, or one of the
-/// newest. `wait` is called after each write.
+/// Compresses each copy of a load object or source into a file next to it. If another packed
+/// experiment of the directory has the compressed copy (the experiment `before` this one in the
+/// series, or one of the newest), links to it instead. `wait` is called after each write.
 ///
 /// # Errors
-/// A system error, or one of `wait`. What is compressed by then stays. Nothing is done where
-/// another process does it, which has a lock on `archives/` then.
+/// A system error, or an error of `wait`. What is compressed by then stays. If another process
+/// compresses them, it has a lock on `archives/`, and nothing is done.
 pub fn compress_copies(
     older: &OlderExperiment,
     before: Option<&OlderExperiment>,
@@ -62,7 +63,8 @@ pub fn compress_copies(
     Ok(())
 }
 
-/// Compresses a file of `archives/`. The compressed one is of the same time, by which it is known.
+/// Compresses a file of `archives/`. The compressed file gets the same time, and is recognised by
+/// it.
 fn compress_file(
     dir: &ExperimentDir,
     mut file: File,
@@ -83,8 +85,8 @@ fn compress_file(
     write().map_err(failed)?.commit()
 }
 
-/// Makes a link to the compressed copy that one of `siblings` has of a file, and returns whether one
-/// has it: of the same owner and time.
+/// Links to a file's compressed copy in one of `siblings`. Returns whether one of them has such a
+/// copy, of the same owner and time.
 fn is_linked(archives: &OwnedFd, siblings: &[OwnedFd], compressed: &str, of: &FileStat) -> bool {
     let mut siblings = siblings.iter();
     siblings.any(|other| {

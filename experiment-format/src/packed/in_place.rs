@@ -18,7 +18,7 @@ use crate::archive::ARCHIVES;
 use crate::directory::{OlderExperiment, PACKED, PendingFile};
 use crate::error::Error;
 
-/// What [`pack_in_place`] is at.
+/// A step of [`pack_in_place`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PackStep {
     /// It has written some bytes.
@@ -27,13 +27,13 @@ pub enum PackStep {
     InUse,
 }
 
-/// Packs an experiment in its directory. Returns the bytes that its files had, and that the packed
-/// file has; nothing where a process packed it that ended before it had removed the files. `wait`
-/// is called after each step, may sleep, and ends the packing with an error.
+/// Packs an experiment in its directory. Returns the bytes of its files and of the packed file;
+/// None if it was already packed by a process that ended before it had removed the files. `wait` is
+/// called after each step. It may sleep, and may end the packing with an error.
 ///
 /// # Errors
-/// A file can't be read, or the packed one can't be written: then the experiment is as it was. What
-/// is packed can't be removed: then both are there.
+/// A file can't be read, or the packed file can't be written: then the experiment is as it was. The
+/// original files can't be removed: then both are there.
 pub fn pack_in_place(
     older: &OlderExperiment,
     wait: &mut dyn FnMut(PackStep) -> io::Result<()>,
@@ -72,8 +72,8 @@ fn alone(
     Ok(())
 }
 
-/// Brings a file to the disk: what it replaces is removed then. It gets the time at which that was
-/// written.
+/// Syncs a file to the disk, since the files that it replaces are removed next. It gets the time at
+/// which these were written.
 pub(super) fn complete(file: &File, written: SystemTime) -> io::Result<()> {
     file.set_modified(written)?;
     file.sync_all()

@@ -119,7 +119,7 @@ impl<W: Write> Packer<'_, W> {
         Ok(())
     }
 
-    /// Returns whether a name in the experiment is none of its data, or stays where it is.
+    /// Whether a name in the experiment is not part of its data, or stays where it is.
     fn is_left_out(&self, name: &[u8]) -> bool {
         name.starts_with(INCOMPLETE.as_bytes())
             || name == PACKED.as_bytes()

@@ -72,7 +72,7 @@ pub(crate) struct PackedLog {
 /// read, and nothing is written.
 ///
 /// # Errors
-/// Those of [`unpack`]; there is no log.
+/// As [`unpack`], and if there is no log.
 pub(crate) fn read_log(file: &Path, max_bytes: u64) -> Result<PackedLog> {
     let failed = |error: io::Error| Error::io("read", file, error);
     let missing = || failed(io::ErrorKind::NotFound.into());
@@ -111,10 +111,11 @@ pub(crate) fn read_log(file: &Path, max_bytes: u64) -> Result<PackedLog> {
 }
 
 /// Unpacks the experiment at `path`, a file or a directory ([`packed_file`]), into `parent`, with
-/// copies of the load objects that are next to it: at most `max_bytes` bytes. See [`unpack`].
+/// copies of the load objects in the `archives/` of the directory: at most `max_bytes` bytes. See
+/// [`unpack`].
 ///
 /// # Errors
-/// Those of [`unpack`]; there is no packed experiment.
+/// As [`unpack`], and if there is no packed experiment.
 pub fn unpack_all(
     path: &Path,
     parent: &Path,
@@ -136,8 +137,8 @@ pub fn unpack_all(
     Ok(directory)
 }
 
-/// Copies the files of `archives/` into a new directory, at most `max_bytes` bytes of them, and
-/// decompresses those that are compressed. Links and what else is no file are passed over.
+/// Copies the files of `archives/` into a new directory, at most `max_bytes` bytes, and
+/// decompresses the compressed ones. Links and everything else that is not a file are skipped.
 fn copy_archives(from: &Path, to: &Path, max_bytes: u64) -> io::Result<()> {
     let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let dir = match open(from, flags, Mode::empty()) {
@@ -189,7 +190,7 @@ pub fn free_bytes(directory: &Path) -> Result<u64> {
 trait Content: Read {
     /// Returns its bytes, as the entry says.
     fn size(&self) -> io::Result<u64>;
-    /// Returns when the file was last written, none if the entry has no such time.
+    /// Returns when the file was last written; None if the entry has no such time.
     fn written(&self) -> Option<SystemTime>;
 }
 

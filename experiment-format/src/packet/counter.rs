@@ -52,7 +52,7 @@ pub struct CounterRecord {
     pub pid: Option<Pid>,
     /// The counter: its [`crate::log::CounterDecl::tag`].
     pub tag: u32,
-    /// The number of events that it stands for, none if the packet is marked as erroneous.
+    /// The number of events that it stands for; None if the packet is marked as erroneous.
     pub value: Option<u64>,
 }
 
@@ -100,8 +100,8 @@ impl CounterEvent {
 }
 
 impl PacketLayout {
-    /// Returns the content of a counter packet, none if it does not have the thread, the time, the counter
-    /// or its value.
+    /// The content of a counter packet; None without the thread, the time, the counter or its
+    /// value.
     pub(crate) fn counted(&self, packet: &[u8]) -> Option<CounterRecord> {
         let [cpu, time_ns, stack, thread, process] = self.shared_values(packet);
         let [tag, value] = self.counted?.map(|position| self.integer(position, packet));

@@ -60,8 +60,8 @@ pub struct HeapEvent {
     pub pid: Pid,
     /// The kind of change.
     pub kind: HeapKind,
-    /// The size of the memory; 0 for a block that was freed. Of a block that was sampled, that of
-    /// all blocks for which it stands.
+    /// The size of the memory; 0 for a block that was freed. For a sampled block, the size of all
+    /// blocks that it stands for.
     pub bytes: u64,
     /// The address of the memory.
     pub address: u64,
@@ -90,7 +90,7 @@ pub struct HeapRecord {
     pub bytes: u64,
     /// The address of the memory; 0 if the call failed.
     pub address: u64,
-    /// The address of the block that this one took the place of; 0 if of none.
+    /// The address of the block that this one replaced; 0 if it replaced no block.
     pub old_address: u64,
     /// The size of this block itself.
     pub own_bytes: u64,
@@ -107,7 +107,7 @@ const OWN_SIZE: FieldSpec = field("HREQ", "Bytes of this block", FieldType::Uint
 const WEIGHT: FieldSpec = field("HWGT", "Thousandths of allocations", FieldType::Uint64, 64);
 
 impl HeapEvent {
-    /// Returns the declaration of the table, for the header.
+    /// The declaration of the table in the header.
     pub fn table() -> ProfileDecl {
         let mut packet = SPEC.declaration();
         let fields = [KIND, SIZE, ADDRESS, OLD_ADDRESS, OWN_SIZE, WEIGHT];
@@ -121,7 +121,7 @@ impl HeapEvent {
         }
     }
 
-    /// Returns whether a table is that of memory.
+    /// Whether a table is the memory table.
     pub fn is_table(profile: &ProfileDecl) -> bool {
         matches!(profile, ProfileDecl::Other { name, .. } if name == FILE)
     }
@@ -144,7 +144,7 @@ impl HeapEvent {
 }
 
 impl PacketLayout {
-    /// Returns what a packet says of memory, none if it does not have the thread, the time or the address.
+    /// The content of a memory packet; None without the thread, the time or the address.
     pub(crate) fn allocated(&self, packet: &[u8]) -> Option<HeapRecord> {
         let [cpu, time_ns, stack, thread, process] = self.shared_values(packet);
         let number = |field: FieldSpec| match self.value(packet, field.name)? {

@@ -78,7 +78,7 @@ pub struct IoEvent {
     pub bytes: u64,
     /// The descriptor that was duplicated, if it made a duplicate.
     pub duplicated: Option<i32>,
-    /// The number of the system call; none if the packet stands for no call, and only names a
+    /// The number of the system call; None if the packet stands for no call, and only names a
     /// descriptor.
     pub call: Option<u32>,
     /// The name of the descriptor that it opens.
@@ -140,7 +140,7 @@ const FIELDS: [FieldSpec; 8] = [
 ];
 
 impl IoEvent {
-    /// Returns the declaration of the table of calls, for the header.
+    /// The declaration of the table of calls in the header.
     pub fn table() -> ProfileDecl {
         let mut packet = SPEC.declaration();
         packet
@@ -153,7 +153,7 @@ impl IoEvent {
         }
     }
 
-    /// Returns whether a table is that of calls.
+    /// Whether a table is the table of calls.
     pub fn is_table(profile: &ProfileDecl) -> bool {
         matches!(profile, ProfileDecl::Other { name, .. } if name == FILE)
     }
@@ -192,7 +192,7 @@ impl IoEvent {
 }
 
 impl PacketLayout {
-    /// Returns the call of a packet, none if it does not have the thread, the time or the type.
+    /// The call of a packet; None without the thread, the time or the type.
     pub(crate) fn called(&self, packet: &[u8]) -> Option<IoRecord> {
         let [cpu, ended_ns, stack, thread, process] = self.shared_values(packet);
         let number = |field: FieldSpec| match self.value(packet, field.name)? {

@@ -15,7 +15,7 @@ pub(super) struct FieldSpec {
     pub(super) offset: u32,
 }
 
-/// A packet: the fields that it has beyond those of all packets.
+/// A packet: its fields beyond the [`SHARED_FIELDS`] of all packets.
 #[derive(Debug)]
 pub(super) struct PacketSpec<const FIELDS: usize> {
     kind: u16,

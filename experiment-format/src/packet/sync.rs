@@ -70,9 +70,9 @@ pub struct SyncRecord {
 /// The shortest wait that is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncThreshold {
-    /// Those of this time and longer; zero: all.
+    /// Waits of at least this time; zero: all waits.
     Given(Duration),
-    /// Those longer than a lock that is free takes, which was measured.
+    /// Waits longer than the measured time of taking a free lock.
     Calibrated(Duration),
 }
 
@@ -108,7 +108,7 @@ const OBJECT_FIELD: FieldSpec = field(
 );
 
 impl SyncEvent {
-    /// Returns the declaration of the table of waits, for the header.
+    /// The declaration of the table of waits in the header.
     pub fn table(threshold: SyncThreshold) -> ProfileDecl {
         let mut packet = SPEC.declaration();
         let fields = [REQUEST_FIELD, OBJECT_FIELD];
@@ -125,7 +125,7 @@ impl SyncEvent {
         }
     }
 
-    /// Returns whether a table is that of waits.
+    /// Whether a table is the table of waits.
     pub fn is_table(profile: &ProfileDecl) -> bool {
         matches!(profile, ProfileDecl::Other { name, .. } if name == FILE)
     }
@@ -146,7 +146,7 @@ impl SyncEvent {
 }
 
 impl PacketLayout {
-    /// Returns the wait of a packet, none if it does not have the thread or a time.
+    /// The wait of a packet; None without the thread or a time.
     pub(crate) fn waited(&self, packet: &[u8]) -> Option<SyncRecord> {
         let [cpu, ended_ns, stack, thread, process] = self.shared_values(packet);
         let number = |name| match self.value(packet, name)? {

@@ -1,13 +1,13 @@
-//! The clock packet that this crate writes, and the names of the fields of the one that it reads
-//! next to it.
+//! The clock packet that this crate writes, and the field names of the other kind of clock packet
+//! that it also reads.
 //!
 //! A [`ClockTick`] begins with the fields of all packets: CPU, time, stack, thread, process. It
 //! continues with one state, its ticks, and what is known beyond the state, a [`Detail`]. THRID has
 //! only 4 bytes, which suffice for a thread id and which gprofng accepts.
 //!
-//! Solaris wrote tick arrays: a packet with the ticks of each of the ten states, of 80 bytes.
-//! Intervals of threads have one state each, so their packets are half of that.
-//! Tick arrays are read, since this crate wrote them once.
+//! Solaris wrote tick arrays: packets of 80 bytes with the ticks of each of the ten states. Here an
+//! interval of a thread has one state, so its packet has half the size. Tick arrays can still be
+//! read, since early versions of this crate wrote them.
 //!
 //! gprofng 2.40 shows the metrics of all clock tables of a header at once, so a founder has a table
 //! of the CPUs' ticks and one of the ten states. It uses the length of a tick of the last table for

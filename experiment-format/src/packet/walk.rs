@@ -22,8 +22,8 @@ const PIECE_BYTES: usize = 256 * 1024;
 
 /// The input of a walk.
 pub(crate) trait Input: Read + Seek {
-    /// Returns where data begin, at `from` or after it, if the input can tell; else `from`. A file
-    /// may be nearly all hole, and holes are read as fast as data.
+    /// Offset of the first byte at or after `from` that is not in a hole; `from` if the input can't
+    /// tell. A file may be nearly all hole, and holes are read as fast as data.
     fn data_after(&mut self, from: u64) -> u64 {
         from
     }

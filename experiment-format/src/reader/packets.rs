@@ -69,29 +69,29 @@ impl<'a> Packet<'a> {
         self.layout.value(self.bytes, name)
     }
 
-    /// Returns its clock ticks, in the order of their states; none if it does not have the thread, the time
-    /// or the ticks.
+    /// Its clock ticks, in the order of their states; None without the thread, the time or the
+    /// ticks.
     pub fn ticks(&self) -> Option<PacketTicks> {
         self.layout.ticks(self.bytes)
     }
 
-    /// Returns its overflow of a counter; none if it is another packet, or does not have the thread, the
-    /// time, the counter or its value.
+    /// Its overflow of a counter; None if it is another packet, or without the thread, the time,
+    /// the counter or its value.
     pub fn counted(&self) -> Option<CounterRecord> {
         self.layout.counted(self.bytes)
     }
 
-    /// Returns its wait for a lock; none if it does not have the thread or a time.
+    /// Its wait for a lock; None without the thread or a time.
     pub fn waited(&self) -> Option<SyncRecord> {
         self.layout.waited(self.bytes)
     }
 
-    /// Returns its call that does I/O; none if it does not have the thread, the time or the type.
+    /// Its call that does I/O; None without the thread, the time or the type.
     pub fn called(&self) -> Option<IoRecord> {
         self.layout.called(self.bytes)
     }
 
-    /// Returns its change of memory; none if it does not have the thread, the time or the address.
+    /// Its change of memory; None without the thread, the time or the address.
     pub fn allocated(&self) -> Option<HeapRecord> {
         self.layout.allocated(self.bytes)
     }

@@ -22,7 +22,7 @@ use crate::stacks::{
 /// A call stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stack {
-    /// Addresses, leaf first. Those of callers are within the call instruction.
+    /// Addresses, leaf first. A caller's address is within its call instruction.
     pub frames: Vec<u64>,
     /// Its end.
     pub end: StackEnd,
@@ -52,7 +52,7 @@ struct Words {
 /// All stacks of a file, by uid.
 #[derive(Debug, Default)]
 pub struct StackTable {
-    /// From the uid of a packet to that of its native stack, none for a stack without frames.
+    /// From the uid in a packet to the uid of its native stack; None for a stack without frames.
     frames: FxHashMap<u64, Option<u64>>,
     stacks: FxHashMap<u64, Words>,
     words: Vec<u64>,
@@ -82,13 +82,13 @@ impl StackTable {
         self.frames.len()
     }
 
-    /// Returns whether there is none.
+    /// Whether the table has no stacks.
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// Returns the number of a stack's first part, that of the leaf. The outer option is none if
-    /// the file has no such stack, the inner one if the stack has no frames.
+    /// The number of a stack's first part, which has the leaf. An outer None means that the file
+    /// has no such stack, an inner None that the stack has no frames.
     ///
     /// With [`StackTable::part`], a caller can read many stacks and each common part once. Parts
     /// may be missing, and may form a cycle.
@@ -96,7 +96,7 @@ impl StackTable {
         self.frames.get(&uid.get()).copied()
     }
 
-    /// Returns a part of stacks, none if the file has none of this number.
+    /// A part of stacks; None if the file has no part with this number.
     pub fn part(&self, number: u64) -> Option<StackPart<'_>> {
         let entry = self.stacks.get(&number)?;
         let words = &self.words[entry.begin..entry.begin + entry.count];
@@ -114,7 +114,7 @@ impl StackTable {
         })
     }
 
-    /// Returns the stack of a uid, none if the file has none.
+    /// The stack of a uid; None if the file has no such stack.
     pub fn get(&self, uid: StackUid) -> Option<Stack> {
         let mut next = *self.frames.get(&uid.get())?;
         let mut frames = Vec::new();

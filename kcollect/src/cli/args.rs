@@ -130,8 +130,8 @@ pub(super) struct DataArgs {
     pub(super) interval: Option<String>,
     /// Record counters of the hardware and events of the kernel when they overflow:
     /// NAME[~ATTRIBUTE=N][,INTERVAL], separated by commas, or on, hi, lo for cycles and
-    /// instructions. INTERVAL is on, hi, lo, or a number of events. Names are those of gprofng or
-    /// perf. -h alone lists what this machine can count
+    /// instructions. INTERVAL is on, hi, lo, or a number of events. Names are gprofng's or perf's.
+    /// -h alone lists what this machine can count
     #[arg(short = 'h', long, value_name = "COUNTER[,INTERVAL]", num_args = 0..=1, action = ArgAction::Append)]
     pub(super) counters: Option<Vec<String>>,
     /// Follow processes into their user code, each into a subexperiment of its own: on (processes
@@ -156,10 +156,10 @@ pub(super) struct DataArgs {
     )]
     pub(super) target: Vec<String>,
     /// Record each wait for a lock of the followed processes, with its stack: on or calibrate
-    /// (those longer than a free lock takes, which is measured), MICROSECONDS (those of so long and
-    /// longer), all, or off (the default). A lock is a futex: those of C, C++, Rust and Go, also
-    /// condition variables, joins and semaphores. Name the processes by a load, -T or -F =REGEXP;
-    /// with -F on or all it is an error
+    /// (waits longer than taking a free lock, which is measured), MICROSECONDS (waits of at least
+    /// this time), all, or off (the default). A lock is a futex: the locks of C, C++, Rust and Go,
+    /// also condition variables, joins and semaphores. Name the processes by a load, -T or -F
+    /// =REGEXP; with -F on or all it is an error
     #[arg(
         short = 's',
         long,
@@ -226,8 +226,8 @@ pub(super) struct TimeArgs {
         allow_hyphen_values = true
     )]
     pub(super) pause_signal: Option<String>,
-    /// Stop recording data at about this many MiB (1048576 bytes), while samples continue. The default
-    /// is unlimited, also called none
+    /// Stop recording data at about this many MiB (1048576 bytes), while samples continue. The
+    /// default is unlimited, also called none
     #[arg(short = 'L', long, value_name = "MIB", allow_hyphen_values = true)]
     pub(super) limit: Option<String>,
     /// Close the experiment after this time and continue in the next one (ktest.2.er after

@@ -38,8 +38,8 @@ impl CliError {
         )
     }
 
-    /// Returns the error of a command line with the settings of a file, of which the wrong option
-    /// may be.
+    /// The error of a command line with the settings of a file: the wrong option may come from the
+    /// file.
     pub(super) fn with_settings(self, file: &Path) -> Self {
         CliError {
             message: format!("{} (with the settings in {})", self.message, file.display()),

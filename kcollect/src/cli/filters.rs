@@ -94,8 +94,8 @@ impl PeriodArgs {
         }
     }
 
-    /// Returns the experiments that were named, or where those of the period are. Another path is
-    /// refused by `refuse`.
+    /// The named experiments, or where to find the experiments of the period. `refuse` makes the
+    /// error for any other path.
     pub(super) fn sources(
         &self,
         named: Vec<PathBuf>,

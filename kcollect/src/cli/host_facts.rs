@@ -10,9 +10,9 @@ use host::Root;
 pub struct HostFacts {
     /// `kernel.perf_event_max_sample_rate`, in ticks per second and CPU. None: unknown.
     pub max_sample_rate: Option<u64>,
-    /// The width of the terminal, for the help. None: not a terminal.
+    /// The width of the terminal; the help is wrapped to it. None: not a terminal.
     pub terminal_columns: Option<u16>,
-    /// How long a mutex that is free takes, whole microseconds.
+    /// How long it takes to lock a free mutex, whole microseconds.
     pub free_lock_time: Duration,
 }
 

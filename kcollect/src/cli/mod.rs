@@ -1,7 +1,8 @@
 //! The command line, in two steps: [`args`] holds the arguments as typed, [`command`] resolves them
 //! to a [`Command`].
 //!
-//! The letters and their values are those of er_kernel and collect, each with a long name too.
+//! The letters and their values are the same as in er_kernel and collect; each also has a long
+//! name.
 //! Only a [`Plan`](crate::plan::Plan) reaches the recording. The facts of the machine that
 //! resolution depends on are an argument, [`HostFacts`], so that the same command line has the same
 //! plan in a test as on a server.

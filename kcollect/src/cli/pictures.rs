@@ -120,7 +120,7 @@ Examples:
 
 Without --state, all states of threads are exported. Ticks of CPUs, which show
 the same time again, are exported with --state kcpu. In each format the sums
-are those of kcollect report with the same filters.";
+equal those in kcollect report with the same filters.";
 
 impl FlameArgs {
     pub(super) fn resolve(self) -> Result<flame::FlameOptions, CliError> {

@@ -88,14 +88,16 @@ pub(super) fn resolve(mut typed: ReportArgs) -> Result<ReportOptions, CliError> 
         (None, std::mem::take(&mut typed.words))
     };
     let (sources, view, subject) = positional(words, &typed.period)?;
-    // Metrics and the order of rows are those of functions.
+    // Metrics and the order of rows apply to functions.
     let of_functions = typed.metrics.is_some() || typed.sort.is_some() || typed.unnamed;
-    let otherwise = match of_functions && !typed.compare {
-        _ if typed.by.is_some() => View::Processes,
-        true => View::Functions,
-        false => View::Triage,
+    let default_view = if typed.by.is_some() {
+        View::Processes
+    } else if of_functions && !typed.compare {
+        View::Functions
+    } else {
+        View::Triage
     };
-    let view = view.unwrap_or(otherwise);
+    let view = view.unwrap_or(default_view);
     let of_tree = [("--depth", &typed.depth), ("--percent", &typed.percent)];
     for (option, value) in of_tree {
         if value.is_some() && view != View::CallTree {

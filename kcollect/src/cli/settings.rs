@@ -94,7 +94,8 @@ fn is_setting(arg: &Arg) -> bool {
     arg.get_long().is_some() && !["config", "help", "version"].contains(&id)
 }
 
-/// Returns the values of an option, none of a flag; one for each time that it is repeated.
+/// The values of an option, one for each time that it is repeated; a flag has no value. None: the
+/// option does not take such a value.
 fn values(arg: &Arg, value: &Value) -> Option<Vec<Option<String>>> {
     match (arg.get_action(), value) {
         (ArgAction::SetTrue, Value::Boolean(true)) => Some(vec![None]),

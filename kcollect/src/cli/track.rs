@@ -1,6 +1,6 @@
 //! The arguments of `kcollect track` and `kcollect stat`.
 //!
-//! The letters are those of cputrack and cpustat.
+//! The letters are the same as in cputrack and cpustat.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

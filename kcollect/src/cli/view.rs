@@ -14,8 +14,8 @@ use super::pictures::traced;
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(super) struct ViewArgs {
-    /// The experiment (NAME.er, or a subexperiment in it), or those of a series; the default is the
-    /// newest ktest.N.er here
+    /// The experiment (NAME.er, or a subexperiment in it), or several of a series; the default is
+    /// the newest ktest.N.er here
     #[arg(value_name = "EXPERIMENT")]
     words: Vec<PathBuf>,
     #[command(flatten)]

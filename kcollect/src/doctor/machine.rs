@@ -12,10 +12,10 @@ use super::{Finding, Root};
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
 
-/// Descriptors that a recording holds alongside those of CPUs, about: BPF programs and maps, pipes of
-/// signals, files of the founder.
+/// Approximate number of descriptors that a recording holds besides the CPUs' descriptors: BPF
+/// programs and maps, signal pipes, files of the founder.
 const BASE_DESCRIPTORS: u64 = 80;
-/// Descriptors of a CPU: those of the clock and the side-band.
+/// Descriptors of a CPU: the clock's and the side-band's.
 const CPU_DESCRIPTORS: u64 = 4;
 /// Descriptors of a counter on one CPU.
 const COUNTER_DESCRIPTORS: u64 = 3;
@@ -28,7 +28,7 @@ pub fn descriptors_needed(online_cpus: u64, possible_cpus: u64, counters: u64) -
     BASE_DESCRIPTORS + rings + of_cpu * online_cpus + FREE_DESCRIPTORS
 }
 
-/// Returns how to permit that many open files.
+/// How to permit `needed` open files.
 #[must_use]
 pub fn raise_open_files(needed: u64) -> String {
     let limit = needed.next_power_of_two();

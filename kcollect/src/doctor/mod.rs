@@ -1,4 +1,4 @@
-//! Checks of the machine: what it permits, what profiling does not have, and the hint.
+//! Checks of the machine: what it permits, what profiling misses, and how to fix that.
 //!
 //! When the kernel refuses something it returns one error, EPERM, for a dozen reasons: lockdown, a
 //! capability, a sysctl, a container. Each reason can be read from /proc and /sys in advance.
@@ -30,7 +30,7 @@ pub use show::{json, table};
 pub enum Verdict {
     /// Nothing to do.
     Ok,
-    /// A recording works, but does not have something.
+    /// A recording works, but something will be missing.
     Warn,
     /// A recording cannot start.
     Fail,
@@ -64,7 +64,7 @@ impl Finding {
         }
     }
 
-    /// Returns a finding with which a recording works, but does not have what `found` names.
+    /// A finding with which a recording works, but will miss what `found` names.
     pub fn warn(name: &'static str, found: impl Into<String>, hint: impl Into<String>) -> Self {
         Finding {
             verdict: Verdict::Warn,
@@ -73,7 +73,7 @@ impl Finding {
         }
     }
 
-    /// Returns a finding with which a recording cannot start, and exits with the code of `kind`.
+    /// A finding with which a recording cannot start, and exits with the code of `kind`.
     pub fn fail(
         name: &'static str,
         kind: ExitKind,
@@ -128,8 +128,7 @@ pub fn first_obstacle(findings: &[Finding]) -> Option<Failure> {
     ))
 }
 
-/// Returns the kind of exit code of `kcollect doctor`: that of the first obstacle, or
-/// [`ExitKind::Ok`].
+/// The kind of exit code of `kcollect doctor`: the first obstacle's, or [`ExitKind::Ok`].
 #[must_use]
 pub fn exit_kind(findings: &[Finding]) -> ExitKind {
     first_obstacle(findings).map_or(ExitKind::Ok, |failure| failure.kind)

@@ -1,7 +1,7 @@
-//! The check of capabilities: which of those that profiling needs this process does not have.
+//! The check of capabilities: which of the ones needed for profiling this process does not have.
 //!
-//! It checks capabilities and not the user id: root in a container is often missing them, and a program
-//! with file capabilities needs no root.
+//! It checks capabilities and not the user id: root in a container often does not have them, and a
+//! program with file capabilities needs no root.
 
 use host::exit::ExitKind;
 use rustix::thread::CapabilitySet;
@@ -13,7 +13,7 @@ struct RequiredCapability {
     name: &'static str,
     /// Any one of these is enough.
     any_of: CapabilitySet,
-    /// What the recording does not have without it. None: there is no recording without it.
+    /// What the recording misses without it. None: without it, no recording is possible.
     loss: Option<&'static str>,
 }
 
@@ -146,7 +146,7 @@ pub(super) fn capabilities(root: &Root) -> Finding {
         .collect();
     Finding::warn(
         NAME,
-        format!("{found}: the recording does not have {}", lost.join(", ")),
+        format!("{found}: the recording misses {}", lost.join(", ")),
         hint,
     )
 }

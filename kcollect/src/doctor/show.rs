@@ -30,7 +30,7 @@ pub fn table(findings: &[Finding], width: Option<u16>) -> String {
     let table = table.text(width.map(|width| usize::from(width).max(MIN_WIDTH)));
     let last = match exit_kind(findings) {
         ExitKind::Ok => "This machine can be profiled.",
-        _ => "Hint the FAILs to profile this machine.",
+        _ => "Fix the FAILs to profile this machine.",
     };
     format!("{table}\n{last}\n")
 }

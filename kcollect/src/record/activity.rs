@@ -78,7 +78,7 @@ pub struct StateInterval {
 }
 
 impl ThreadActivity {
-    /// Returns its ticks; none of an event.
+    /// Its ticks; zero for an event.
     #[must_use]
     pub fn ticks(&self) -> Ticks {
         match &self.kind {

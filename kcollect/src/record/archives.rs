@@ -1,11 +1,12 @@
 //! What is archived of the files of followed processes (`-A`), and when.
 //!
-//! The code that they make at run time is in no file: it is read where load objects are archived.
+//! The code that the processes generate at run time is in no file: it is read if load objects are
+//! archived.
 //!
-//! It continues in the background from the moment that a process is followed; at the end what is left
-//! is waited for, and the user may give up on that. With `-A usedldobjects` a file is archived once
-//! a stack was seen in it, with `-A usedsrc` the sources come last, when all lines are known that
-//! stacks were in.
+//! Archiving runs in the background from the moment that a process is followed. At the end the
+//! recording waits for the rest, unless the user gives up. With `-A usedldobjects` a file is
+//! archived once a stack was seen in it. With `-A usedsrc` the sources come last, when all lines
+//! that are in stacks are known.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -23,12 +24,12 @@ use user_collector::objects::VDSO;
 
 use crate::plan::Archive;
 
-/// Begins to archive as the command line says. `taken` are the kernel's load objects, whose names
-/// no file gets; `most` is how many bytes all copies may have; `before` is the `archives/` of
-/// the experiment that ended when this one began.
+/// Starts archiving as the command line says. `taken` are the kernel's load objects, whose names no
+/// file gets; `most` is the max number of bytes of all copies; `before` is the `archives/` of the
+/// experiment that ended when this one began.
 ///
 /// # Errors
-/// When the directory can't be made, or there is no thread to be had.
+/// When the directory can't be created, or the thread cannot be spawned.
 pub fn begin<'a>(
     code: &mut LoadedCode,
     archive: Archive,
@@ -54,8 +55,8 @@ pub fn begin<'a>(
     Ok(())
 }
 
-/// Returns the user who asked for the recording and will own the archives: the user after sudo, or
-/// the one that this process runs as.
+/// The user who asked for the recording and will own the archives: the user who called sudo, or the
+/// user that this process runs as.
 fn invoking_user() -> InvokingUser {
     let Some(Owner { uid, gid }) = machine::sudo_user() else {
         let groups = getgroups()
@@ -72,11 +73,11 @@ fn invoking_user() -> InvokingUser {
     InvokingUser { uid, groups }
 }
 
-/// Returns the groups of a user: those of the nearest process that is the user's, this one or one
-/// above it, such as the shell after sudo. Nothing where there is none any more.
+/// A user's groups, from the nearest process that runs as the user: `process` or one of its
+/// ancestors, such as the shell below sudo. None if no such process is left.
 ///
-/// Not those of the group database: to look there is to load the machine's libraries, of whatever C
-/// library it has, which a program that needs none must not do.
+/// They are not looked up in the group database, since that loads libraries of whatever C library
+/// the machine has, which a statically linked program must not do.
 fn groups_of(uid: u32, process: Pid) -> Option<Vec<u32>> {
     let mut process = process.as_raw();
     // Bounded, since the chain may change meanwhile.

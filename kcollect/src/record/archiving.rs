@@ -1,5 +1,5 @@
-//! The end of archiving: what is not copied yet is copied now, until the user gives up on it, or a
-//! service has no more time for it.
+//! The end of archiving: what is not copied yet is copied now, until the user gives up, or a
+//! service runs out of time.
 
 use std::time::{Duration, Instant};
 
@@ -11,11 +11,10 @@ use super::dispatch::Dispatcher;
 
 /// The time between two looks whether the user has given up.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// The longest that one load object may take. The largest that is copied, 1 GiB, takes so long at
-/// 36 MB/s.
+/// Max time for one load object. The largest that is copied, 1 GiB, takes this long at 36 MB/s.
 const MAX_OBJECT_TIME: Duration = Duration::from_secs(30);
-/// The longest that all of it may take a service. systemd kills one that has not ended
-/// `TimeoutStopSec` after it was to stop, and then the experiment is not closed.
+/// Max time for all of it in a service. systemd kills a service that has not exited
+/// `TimeoutStopSec` after it was told to stop, and then the experiment is not closed.
 const MAX_SERVICE_TIME: Duration = Duration::from_secs(20);
 
 /// Archives what is not archived yet, unless the user gives up on that, or it takes too long.

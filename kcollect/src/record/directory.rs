@@ -12,7 +12,7 @@ use host::written::append;
 use super::summary::Summary;
 use crate::plan::Plan;
 
-/// Creates the experiment's directory, for the user after sudo.
+/// Creates the experiment's directory. It belongs to the user who called sudo.
 ///
 /// # Errors
 /// When it can't be created.

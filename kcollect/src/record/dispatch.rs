@@ -36,10 +36,10 @@ use super::user::{BlockSampling, UserSpace};
 use crate::plan::{CpuShare, Plan};
 use crate::record::activity::TypedHeader;
 
-/// How long exited processes are kept for late records of them, nanoseconds.
+/// How long exited processes are kept for their late records, nanoseconds.
 const KEEP_EXITED_NS: Nanos = Nanos::from_secs(10);
-/// The time between two looks for processes that exited, nanoseconds. After so long all records of
-/// them have been applied.
+/// The time between two searches for processes that have exited. After this time all their records
+/// have been applied.
 const EVICT_INTERVAL_NS: Nanos = Nanos::from_secs(1);
 
 /// The dispatcher of a recording's events.
@@ -63,8 +63,8 @@ pub struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Returns a dispatcher to experiments that are there already. If no process can be followed,
-    /// `say` is called with the reason.
+    /// A dispatcher to existing experiments. If no process can be followed, `say` is called with
+    /// the reason.
     #[must_use]
     pub fn new(mut router: Router, plan: &Plan, mut say: impl FnMut(&str)) -> Dispatcher {
         let mut user = user_space(plan.follow.clone(), sampling(plan), &mut say);
@@ -215,7 +215,7 @@ impl Dispatcher {
         }
     }
 
-    /// Adds user stacks of later returns to user mode that something of before waits for.
+    /// Adds user stacks of later returns to user mode that earlier records wait for.
     pub fn returned(&mut self, returns: &[UserReturnRecord]) {
         if let Some(user) = &mut self.user {
             for record in returns {
@@ -239,7 +239,7 @@ impl Dispatcher {
     fn sideband(&mut self, time_ns: Nanos, event: SidebandEvent) {
         match &event {
             SidebandEvent::Exit { pid, leader } => self.thread_exited(*pid, *leader, time_ns),
-            // Its number is free: that all threads had exited was not seen.
+            // Its number is free again: the exit of its last thread was missed.
             SidebandEvent::Fork { pid, .. } => {
                 let exited = self.leaderless.remove(pid);
                 exited
@@ -318,7 +318,7 @@ impl Dispatcher {
         }
     }
 
-    /// Takes a sample of an instant of which all records are applied.
+    /// Takes a sample at an instant whose records have all been applied.
     pub fn sample(&mut self, at_ns: Nanos, label: &str) {
         if label != LAST_SAMPLE && !self.router.may_write_samples() {
             return;
@@ -345,7 +345,7 @@ impl Dispatcher {
         }
     }
 
-    /// Publishes what the snapshot found to the BPF programs, before data are taken.
+    /// Publishes what the snapshot found to the BPF programs, before recording starts.
     ///
     /// # Errors
     /// When the kernel has no memory for it.
@@ -381,8 +381,8 @@ impl Dispatcher {
         self.user.as_ref().map(UserSpace::table_maker)
     }
 
-    /// Returns the processes whose mappings are to be read. An [`InputEvent::MappingsRead`] is
-    /// expected of each.
+    /// The processes whose mappings have to be read. An [`InputEvent::MappingsRead`] is expected
+    /// for each.
     pub fn take_unmapped(&mut self) -> Vec<Pid> {
         self.user
             .as_mut()
@@ -433,15 +433,15 @@ impl Dispatcher {
         );
     }
 
-    /// Adds calls that were interrupted, and will not be seen going on: the recording ends.
+    /// Adds interrupted calls whose continuation will not be seen, since the recording ends.
     pub fn end_calls(&mut self) {
         if let Some(user) = &mut self.user {
             user.all_calls_end(&mut self.router, &self.processes);
         }
     }
 
-    /// Writes all that waits, since no event follows, and the last sample, of the end of data,
-    /// after the experiments of all processes were made.
+    /// Writes all that waits, since no event follows. Then writes the last sample, at the end of
+    /// recording, when the experiments of all processes exist.
     pub fn finish(&mut self, ended_ns: Nanos) {
         if let Some(user) = &mut self.user {
             user.read_go_profiles(&mut self.router, &self.processes, (ended_ns, true));
@@ -464,8 +464,8 @@ impl Dispatcher {
         }
     }
 
-    /// Waits until the files of followed processes are archived, at most so long. Returns how far
-    /// that is; none once all is done.
+    /// Waits at most `at_most` until the files of followed processes are archived. Returns the
+    /// progress; None once all is done.
     pub fn archiving(&mut self, at_most: Duration) -> Option<ArchiveProgress> {
         self.user.as_mut()?.code.archiving(at_most)
     }
@@ -477,7 +477,7 @@ impl Dispatcher {
         }
     }
 
-    /// Returns what came of archiving the files of followed processes; none where none were to be.
+    /// The result of archiving the files of followed processes; None if nothing was to be archived.
     #[must_use]
     pub fn archived(&self) -> Option<&ArchiveStats> {
         self.user.as_ref()?.code.archived()
@@ -500,8 +500,9 @@ impl Dispatcher {
         self.router.note(result);
     }
 
-    /// Closes all experiments and continues with those of a router, which begin at an instant. All
-    /// events until then are applied, and [`Dispatcher::finish`] was called.
+    /// Closes all experiments and continues with the experiments of the router `next`, which begin
+    /// at an instant. All events until then have been applied, and [`Dispatcher::finish`] was
+    /// called.
     ///
     /// # Errors
     /// The first error of the experiments that are closed.
@@ -526,7 +527,7 @@ impl Dispatcher {
         closed
     }
 
-    /// Closes all experiments. `stopped_ns` is when data were stopped.
+    /// Closes all experiments. `stopped_ns` is when recording stopped.
     ///
     /// # Errors
     /// The first error of the whole recording.

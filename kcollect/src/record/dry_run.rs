@@ -158,7 +158,7 @@ fn bounds(plan: &Plan) -> Vec<String> {
         .collect()
 }
 
-/// Returns the load. None: there is none.
+/// Describes the load. None: the plan has no load.
 fn load(plan: &Plan) -> Option<String> {
     if plan.load.is_empty() {
         return None;

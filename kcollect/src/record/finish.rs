@@ -1,4 +1,4 @@
-//! The end of a recording: data stop, what is on its way is applied, the result is shown, load
+//! The end of a recording: recording stops, pending records are applied, the result is shown, load
 //! objects are archived and the experiment is closed.
 
 use std::mem;
@@ -18,7 +18,7 @@ use super::session::Session;
 use super::summary::first_tables::FirstTables;
 use super::summary::{BudgetSummary, RecordingTimes, Summary};
 
-/// The number of events that are applied at the end without a look at the clock.
+/// Number of events that are applied at the end without checking the clock.
 const EVENTS_AT_ONCE: usize = 1000;
 
 impl Session<'_> {
@@ -101,7 +101,7 @@ impl Session<'_> {
         Ok(code)
     }
 
-    /// Returns the summary of the experiment, of which all is written but the end.
+    /// The summary of the experiment. Everything but the end of the experiment is written.
     pub(super) fn summary(&self, path: &str, totals: &Totals, stopped_ns: Nanos) -> Summary {
         let times = RecordingTimes {
             started_ns: self.began.at_ns,
@@ -124,7 +124,7 @@ impl Session<'_> {
         summary.problems = self.problems.clone();
     }
 
-    /// Writes what came of archiving, the losses, and the summary.
+    /// Writes the result of archiving, the losses, and the summary.
     pub(super) fn write_summary(&mut self, stopped_ns: Nanos, summary: Option<&mut Summary>) {
         self.dispatcher.log_archived(stopped_ns);
         if let Some(summary) = summary {
@@ -151,8 +151,7 @@ impl Session<'_> {
         first.given_up
     }
 
-    /// Stops the data and applies what is on its way. Returns the time of the last tick that
-    /// counts.
+    /// Stops recording and applies pending records. Returns the time of the last tick that counts.
     fn stop(&mut self, output: &mut Output) -> Result<Nanos, Failure> {
         let stopped = self.stop_data()?;
         for (count, (time, event)) in self.inputs.finish()?.into_iter().enumerate() {

@@ -8,7 +8,7 @@
 //! The use is the CPU time of kcollect's own process as a share of one CPU, or what its programs in
 //! the kernel take as a share of all CPUs, whichever is greater: a budget of 1 % means that threads
 //! are slowed down by 1 %, too. The programs measure themselves. The kernel's own statistics of
-//! programs need CAP_SYS_ADMIN, which a service has not, and take time in each run.
+//! programs need CAP_SYS_ADMIN, which a service does not have, and take time in each run.
 
 use std::fmt;
 use std::time::Duration;
@@ -32,8 +32,8 @@ pub enum BudgetLevel {
     None,
     /// Stacks are copied only to find out which unwind table is missing. Others end where it is.
     FewCopies,
-    /// A process has an experiment of its own only from its tenth interval on; those of shorter
-    /// ones are in the founder.
+    /// A process has an experiment of its own only from its tenth interval on; processes with fewer
+    /// intervals are recorded in the founder.
     FewExperiments,
     /// Clocks fire at every second boundary: a tick stands for two, with one stack.
     HalfRate,
@@ -50,7 +50,7 @@ impl BudgetLevel {
         BudgetLevel::QuarterRate,
     ];
 
-    /// Returns the intervals that a process needs for an experiment of its own.
+    /// Number of intervals that a process needs for an experiment of its own.
     #[must_use]
     pub fn min_intervals(self) -> usize {
         if self >= BudgetLevel::FewExperiments {
@@ -60,7 +60,7 @@ impl BudgetLevel {
         }
     }
 
-    /// Returns, of how many boundaries of its grid a clock fires at one.
+    /// Number of tick boundaries per timer interrupt (1 = every boundary).
     #[must_use]
     pub fn boundaries_per_firing(self) -> u32 {
         match self {
@@ -109,21 +109,21 @@ pub struct BudgetChange {
     pub at_ns: Nanos,
     /// The level from then on.
     pub level: BudgetLevel,
-    /// What was taken in the five seconds before, which decided it. None: the level was reached
+    /// What was used in the five seconds before, which decided it. None: the level was reached
     /// before the experiment began.
     pub shares: Option<UsedShares>,
 }
 
-/// CPU time that was taken until an instant.
+/// CPU time that was used until an instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsedTime {
     /// By kcollect's own process.
     pub own: Duration,
-    /// By its programs in the kernel, on a CPU in the mean.
+    /// By its programs in the kernel, the mean of all CPUs.
     pub programs: Duration,
 }
 
-/// CPU time that was taken, as shares of the time that passed.
+/// CPU time that was used, as shares of the time that passed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UsedShares {
     /// By kcollect's own process, of one CPU.
@@ -207,8 +207,8 @@ impl Governor {
         last.is_none_or(|(then_ns, _)| now_ns.saturating_sub(then_ns) >= DECISION_NS)
     }
 
-    /// Decides, if it is time; `used` is what was taken so far. The first call begins the watch:
-    /// what the start took does not count. Returns a change.
+    /// Decides, if it is time; `used` is the CPU time used so far. The first call starts the
+    /// measurement: what the start used does not count. Returns a change.
     pub fn decide(&mut self, now_ns: Nanos, used: UsedTime) -> Option<BudgetChange> {
         let Some((then_ns, before)) = self.last else {
             self.last = Some((now_ns, used));
@@ -266,7 +266,7 @@ mod tests {
         for (turn, share) in (1..).zip(shares.chars()) {
             let thousandths = u64::from(share.to_digit(10).unwrap_or(11));
             used += Duration::from(DECISION_NS / 1000 * thousandths);
-            // A look in between decides nothing.
+            // A check in between decides nothing.
             let now = Nanos(5) + DECISION_NS * turn;
             assert_eq!(governor.decide(now - Nanos(1), used_time(used)), None);
             let before = governor.level();

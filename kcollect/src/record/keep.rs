@@ -1,5 +1,5 @@
 //! Which experiments of a series are removed when another one is complete (`--keep`): the oldest,
-//! until the others are within what is to be kept. One that is being read stays.
+//! until the others are within the limit. An experiment that is being read stays.
 
 use std::collections::HashSet;
 use std::time::SystemTime;
@@ -26,7 +26,7 @@ pub(super) fn remove_oldest(
     }
 }
 
-/// Returns how many of the experiments, the oldest first, are beyond what is to be kept.
+/// Number of experiments, counted from the oldest, that are beyond the limit.
 fn beyond(keep: Keep, older_experiments: &[OlderExperiment], now: SystemTime) -> usize {
     match keep {
         Keep::Age(age) => older_experiments

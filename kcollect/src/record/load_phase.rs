@@ -17,7 +17,7 @@ use crate::plan::Plan;
 /// The phases of the load.
 #[derive(Debug)]
 pub(super) enum LoadPhase {
-    /// No load is to be started.
+    /// There is no load.
     None,
     /// The load is started at a time, CLOCK_MONOTONIC nanoseconds.
     QuietUntil(Nanos, Starter),
@@ -128,7 +128,7 @@ impl LoadPhase {
     }
 }
 
-/// Returns the thread that starts the load, if there is one, with the privileges that kcollect was
+/// The thread that starts the load, if there is a load, with the privileges that kcollect was
 /// started with.
 pub(super) fn starter(
     plan: &Plan,

@@ -1,13 +1,14 @@
 //! Packs the experiments of a series once they are complete, and compresses their copies of load
 //! objects (`--pack`).
 //!
-//! Two threads do it, each with experiments of its own that wait, so that none waits to be packed
-//! until the objects of the ones before it are compressed, which takes minutes where there are
-//! many: those of an experiment are compressed when another one is complete after it was packed.
-//! Both are slow: after each write they sleep until their CPU time is no more than their share of
-//! the time that has passed. One that another process reads is packed when it is read no more. What
-//! is left when the recording ends is done by the next recording of the series that packs: the log
-//! of an experiment says that it is to be packed.
+//! Two threads do it, each with a queue of its own. So no experiment waits to be packed until the
+//! load objects of earlier ones are compressed, which takes minutes if there are many. The load
+//! objects of a packed experiment are compressed when another experiment is complete.
+//!
+//! Both threads are slow: after each write they sleep until their CPU time is no more than their
+//! share of the time that has passed. An experiment that another process reads is packed once it is
+//! no longer read. What is left when the recording ends is done by the next recording of the series
+//! that packs: the log of an experiment says that it has to be packed.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -27,11 +28,11 @@ const SHARE: f64 = 0.05;
 const PART_OF_BUDGET: f64 = 0.25;
 /// How many threads divide it.
 const THREADS: f64 = 2.0;
-/// The most experiments that wait for a thread. Each holds descriptors.
+/// Max number of experiments that wait for a thread. Each holds descriptors.
 const MAX_WAITING: usize = 16;
-/// The time between two looks whether an experiment is still in use.
+/// The time between two checks whether an experiment is still in use.
 const IN_USE_PERIOD: Duration = Duration::from_millis(500);
-/// After so long in use it is left as it is.
+/// An experiment that has been in use for this long is left as it is.
 const MAX_IN_USE: Duration = Duration::from_secs(3600);
 /// The longest that the end of the recording waits for a thread.
 const MAX_AT_THE_END: Duration = Duration::from_secs(1);
@@ -57,7 +58,7 @@ struct Work {
 /// What became of an experiment.
 #[derive(Debug)]
 enum PackResult {
-    /// With the bytes that its files had, and those of the packed file, unless it was before.
+    /// With the bytes of its files and of the packed file, unless it was packed before.
     Packed(String, Option<(u64, u64)>),
     NotPacked(String, experiment_format::Error),
     NotCompressed(String, experiment_format::Error),
@@ -67,7 +68,7 @@ impl Packer {
     /// Starts the threads.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// A thread cannot be spawned.
     pub(super) fn start(budget: Option<CpuShare>) -> io::Result<Packer> {
         let (done, results) = channel();
         let share = budget.map_or(SHARE, |budget| budget.share() * PART_OF_BUDGET) / THREADS;
@@ -116,7 +117,7 @@ impl Packer {
         })
     }
 
-    /// Packs and compresses what is to be of the complete experiments, the oldest first. When too
+    /// Queues the complete experiments that need packing or compressing, the oldest first. When too
     /// many wait, the rest has to be added later.
     pub(super) fn add(&mut self, older_experiments: Vec<OlderExperiment>) {
         let is_to_be_packed = |older: &OlderExperiment| older.is_to_be_packed;
@@ -128,7 +129,7 @@ impl Packer {
             .add(to_compress.filter(|older| older.is_to_be_compressed));
     }
 
-    /// Prints what became of those that were packed since the last call.
+    /// Prints the results of packing since the last call.
     pub(super) fn report(&self, output: &mut Output) {
         for result in self.results.try_iter() {
             result.report(output);
@@ -146,8 +147,8 @@ impl Packer {
 }
 
 impl Work {
-    /// Returns the work of a thread, and the thread's ends: what it has to do, and whether it is to
-    /// stop.
+    /// Returns the work of a thread, and the thread's ends of the channels: what it has to do, and
+    /// whether it has to stop.
     fn new() -> (Work, Receiver<OlderExperiment>, Receiver<()>) {
         let (waiting, to_do) = sync_channel(MAX_WAITING);
         let (running, stopped) = channel();
@@ -159,7 +160,7 @@ impl Work {
         (work, to_do, stopped)
     }
 
-    /// Adds those that are newer than the last that was added, as long as there is space.
+    /// Adds the experiments that are newer than the last one added, as long as there is space.
     fn add(&mut self, older_experiments: impl Iterator<Item = OlderExperiment>) {
         for older in older_experiments {
             let number = older.number();

@@ -1,8 +1,8 @@
-//! Why data are not taken.
+//! Why recording is paused.
 
 use crate::plan::{PauseSignal, Plan};
 
-/// The reasons for which data are paused. They are taken when there is none.
+/// The reasons for a pause. Without a reason, recording is on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PauseReasons {
     /// `-t a-b`: the time has not come.
@@ -26,7 +26,7 @@ impl PauseReasons {
         }
     }
 
-    /// Returns whether data are taken.
+    /// Whether recording is on.
     pub(super) fn none(self) -> bool {
         self == PauseReasons::default()
     }

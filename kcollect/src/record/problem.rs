@@ -1,10 +1,10 @@
-//! Problems: what makes a recording wrong, or leaves a whole part of it out. The user has to read
-//! it before any result.
+//! Problems that make a recording wrong, or leave a whole part of it out. The user has to read them
+//! before any result.
 
 use host::exit::{ExitKind, Failure};
 use serde::{Serialize, Serializer};
 
-/// The part of a recording that a problem is of. Each is reported once.
+/// The part of a recording that has a problem. Each is reported once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Subject {
@@ -64,7 +64,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem whose effect and hint follow from what it is of.
+    /// A problem whose effect and hint follow from its subject.
     pub fn new(subject: Subject, found: impl Into<String>) -> Problem {
         Problem {
             subject,

@@ -8,8 +8,8 @@ use host::memory;
 
 use crate::doctor;
 
-/// Passes if as many files may be open as are needed with that many counters, alongside those that the
-/// caller left open.
+/// Passes if the limit of open files suffices for a recording with `counters` counters, in addition
+/// to the files that the caller left open.
 pub(super) fn enough_descriptors(counters: usize) -> Result<(), Failure> {
     let number = |cpus: io::Result<CpuSet>| cpus.map_or(1, |cpus| cpus.len() as u64);
     let (online, possible) = (machine::online_cpus(), machine::possible_cpus());
@@ -19,7 +19,7 @@ pub(super) fn enough_descriptors(counters: usize) -> Result<(), Failure> {
         return Ok(());
     }
     let message = format!(
-        "open files: {limit} at most, and a recording needs {needed} next to the {inherited} that its caller left open"
+        "open files: the limit is {limit}, and a recording needs {needed} in addition to the {inherited} left open by its caller"
     );
     let hint = doctor::raise_open_files(inherited + needed);
     Err(Failure::new(ExitKind::Unavailable, message, hint))

@@ -5,8 +5,8 @@
 //! again, and the tables of processes and mappings stay. Records wait in memory while the
 //! experiment that ended is finished.
 //!
-//! The BPF programs have the instant of the rotation before it comes. What they see later is of the
-//! next experiment: the account of a thread is closed as of the rotation by its first context
+//! The BPF programs have the instant of the rotation before it comes. What they see later belongs
+//! to the next experiment: the account of a thread is closed at the rotation by its first context
 //! switch after it, or by the iteration over all threads if that is earlier (bpf/c/rotation.h). So
 //! nothing is missed.
 
@@ -29,7 +29,7 @@ use super::route::{Beginning, Router};
 use super::session::Session;
 use super::summary::OwnStart;
 
-/// What an experiment began with.
+/// The state at the start of an experiment.
 #[derive(Debug)]
 pub(super) struct Began {
     /// When, CLOCK_MONOTONIC nanoseconds.
@@ -41,7 +41,7 @@ pub(super) struct Began {
 }
 
 impl Began {
-    /// Returns what the first experiment of a recording begins with.
+    /// The state at the start of a recording's first experiment.
     pub(super) fn first(at_ns: Nanos, own: OwnStart) -> Began {
         Began {
             at_ns,
@@ -52,7 +52,7 @@ impl Began {
 }
 
 impl Session<'_> {
-    /// Ends the data of the present experiment, if it is time.
+    /// Ends recording into the current experiment, if it is time.
     pub(super) fn begin_rotation(&mut self, time_ns: Nanos) -> Result<(), Failure> {
         let (Some(due), Some(period)) = (self.next_rotation_ns, self.plan.rotate) else {
             return Ok(());
@@ -64,8 +64,9 @@ impl Session<'_> {
         self.inputs.rotate()
     }
 
-    /// Closes the experiment that has ended, all of whose events are applied, and continues with the
-    /// next one. Where that can't be made, it continues with this one.
+    /// Closes the experiment that has ended, and continues with the next one. All events of the
+    /// ended experiment have been applied. If the next one can't be created, continues with this
+    /// one.
     pub(super) fn next_experiment(
         &mut self,
         rotation: &Rotation,
@@ -136,7 +137,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Removes the oldest experiments of the series, and has those packed that are complete.
+    /// Removes the oldest experiments of the series, and queues complete ones for packing.
     pub(super) fn prune_and_pack_older(&mut self, output: &mut Output) {
         if self.plan.keep.is_none() && self.packer.is_none() {
             return;
@@ -178,13 +179,12 @@ impl Session<'_> {
     }
 }
 
-/// Returns what the service does, as `systemctl status` shows it.
+/// The service's status, as `systemctl status` shows it.
 pub(super) fn recording_into(path: &Path) -> String {
     format!("recording into {}", path.display())
 }
 
-/// Returns the next instant of a grid after `time_ns`, of which `due` is the last one that has
-/// come.
+/// The next instant after `time_ns` on the grid with this period whose last instant was `due`.
 fn next_due(due: Nanos, period: Duration, time_ns: Nanos) -> Nanos {
     let period = Nanos::from(period).max(Nanos(1));
     let passed = time_ns.saturating_sub(due) / period;

@@ -33,8 +33,8 @@ const CLOSING_NS: Nanos = Nanos::from_millis(500);
 /// The shortest round, nanoseconds: after a stack copy, or while unwind tables are made.
 pub(super) const SHORTEST_ROUND_NS: Nanos = Nanos::from_millis(10);
 
-/// Returns the request that SIGHUP stands for. For a service it is to begin a new experiment, as
-/// others open their logs again; where there is a terminal, SIGHUP means that it is gone.
+/// The request that SIGHUP stands for. It makes a service begin a new experiment, as other services
+/// reopen their logs; with a terminal, SIGHUP means that the terminal is gone.
 pub(super) fn hang_up(plan: &Plan) -> SignalRequest {
     if plan.rotate.is_some() && !machine::has_terminal() {
         SignalRequest::Rotate
@@ -54,7 +54,7 @@ impl Session<'_> {
         }
     }
 
-    /// Returns when the next round begins at the latest, after one that began at a time.
+    /// When the next round begins at the latest, after a round that began at `began`.
     pub(super) fn next_deadline(&self, began: Nanos, next_round: Nanos) -> Nanos {
         let user = self.dispatcher.user.as_ref();
         let tables = user
@@ -130,8 +130,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Has a series continue in the next experiment, since times of the day in this one are by the
-    /// clock as it was.
+    /// Makes a series continue in the next experiment, since times of the day in this one are by
+    /// the clock as it was before.
     fn clock_was_set(&mut self, seconds: f64, output: &mut Output) {
         let direction = if seconds < 0.0 { "back" } else { "forward" };
         let rotates = self.plan.rotate.is_some();
@@ -176,8 +176,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Does in the middle of a round what cannot wait for its end, since a round may take seconds:
-    /// data stop at their time all the same.
+    /// Does in the middle of a round what cannot wait for its end: a round may take seconds, and
+    /// recording has to stop on time.
     pub(super) fn keep_up(&mut self, output: &mut Output) -> Result<(), Failure> {
         if self.stopped_ns.is_none() {
             self.handle_signals()?;
@@ -191,7 +191,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Ends what is recorded, once. Returns the time of the last tick that counts.
+    /// Stops recording, once. Returns the time of the last tick that counts.
     pub(super) fn stop_data(&mut self) -> Result<Nanos, Failure> {
         if let Some(stopped) = self.stopped_ns {
             return Ok(stopped);
@@ -215,7 +215,7 @@ impl Session<'_> {
         }
     }
 
-    /// Begins to make the tables that the BPF programs did not have, before the stack copies that did not have
+    /// Starts building the tables that the BPF programs missed, before the stack copies that need
     /// them are applied: these wait until no record of an earlier time can come.
     fn make_tables(&mut self) {
         let Dispatcher {
@@ -248,7 +248,7 @@ impl Session<'_> {
         {
             self.change_pause(|reasons| reasons.limited = true)?;
             let text = format!(
-                "the limit of {} MiB (-L) is reached: data stop, samples continue",
+                "the limit of {} MiB (-L) is reached: recording stops, samples continue",
                 limit >> 20
             );
             output.say(&text);
@@ -274,8 +274,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Says what is wrong with the recording, at once and in the experiment: each thing once, and
-    /// nothing that another one explains.
+    /// Reports what is wrong with the recording, at once and in the experiment: each problem once,
+    /// and no problem that another one explains.
     pub(super) fn report_problems(&mut self, problems: Vec<Problem>, output: &mut Output) {
         for problem in problems {
             if self.problems.iter().any(|known| known.explains(&problem)) {
@@ -343,7 +343,7 @@ impl Session<'_> {
         }
     }
 
-    /// Changes the reasons for a pause, and with them whether data are taken.
+    /// Changes the reasons for a pause, and so whether recording is on.
     pub(super) fn change_pause(
         &mut self,
         change: impl FnOnce(&mut PauseReasons),
@@ -387,7 +387,7 @@ fn wait_for<const N: usize>(descriptors: [BorrowedFd<'_>; N], deadline: Nanos) -
     fds.map(|fd| fd.any().unwrap_or(false))
 }
 
-/// Returns the failure of what this machine does not have.
+/// The failure if this machine does not have something.
 pub(super) fn unavailable(message: String) -> Failure {
     let hint = "`kcollect doctor` says what is missing";
     Failure::new(ExitKind::Unavailable, message, hint)

@@ -2,8 +2,8 @@
 //! them all: the founder and the subexperiments.
 //!
 //! What a followed process did goes to its subexperiment, which is created when the process is
-//! chosen; of any other, to the founder. While it is open whether a process will be followed, what
-//! it did is held, so that its experiment is complete from its first moment on.
+//! chosen; what any other process did goes to the founder. Until it is decided whether a process is
+//! followed, what it did is held, so that its experiment is complete from its first moment on.
 //!
 //! When writing fails, the first error is kept, and data are refused from then on: what was written
 //! is a valid experiment.
@@ -38,12 +38,12 @@ use super::user_stacks::resolve_stack::relatives;
 use super::user_stacks::user_stack::UserStack;
 use crate::plan::Plan;
 
-/// The largest number of state intervals and events that are held while it is open whether their
-/// processes will be followed.
+/// Max number of state intervals and events that are held until it is decided whether their
+/// processes are followed.
 const MAX_HELD_ACTIVITIES: usize = 200_000;
 
-/// The number of changes of mappings that are written without a look at the clock: 40 us each were
-/// measured where each was of a file of its own.
+/// Number of mapping changes that are written without checking the clock. If each is of another
+/// file, a change takes 40 us (measured).
 const MAX_MAPPINGS_AT_ONCE: usize = 500;
 
 /// Returns the pause with which every experiment begins.
@@ -51,7 +51,7 @@ fn opening_pause(at_ns: Nanos) -> LogEvent {
     LogEvent::Pause { at_ns, name: None }
 }
 
-/// Returns the event at which data begin or stop to be taken.
+/// The log event that says that recording starts or stops.
 fn recording_event(on: bool) -> impl Fn(Nanos) -> LogEvent {
     move |at_ns| {
         if on {
@@ -106,7 +106,7 @@ pub struct Router {
     held_activities: usize,
     finished: Vec<FollowedProcess>,
     finished_bytes: u64,
-    /// When data began and stopped to be taken, by the clock of the events.
+    /// When recording started and stopped, by the clock of the events.
     recording_changes: Vec<(Nanos, bool)>,
     /// Intervals that a process needs for an experiment of its own (`--budget`).
     pub min_intervals: usize,
@@ -115,16 +115,16 @@ pub struct Router {
     /// Why writing stopped.
     pub failed: Option<Error>,
     limit: Option<u64>,
-    /// Bytes that may still be written: all of the limit (`-L`), and half as much again of what
-    /// cannot stop with the data at once. Of mappings and JIT functions it is exact.
+    /// Bytes that may still be written: all of the limit (`-L`), and half as much again for what
+    /// cannot stop at once with recording. For mappings and JIT functions it is exact.
     byte_budget: u64,
-    /// Bytes that samples may still have once data have stopped: half of the limit.
+    /// Bytes that samples may still have once recording has stopped: half of the limit.
     sample_budget: u64,
 }
 
 impl Router {
-    /// Creates the founder, in an experiment's directory. Returns a router that has it alone. Those
-    /// of the kernel's load objects that the experiment `older` of the series has are links to its
+    /// Creates the founder in an experiment's directory, and a router with only the founder. The
+    /// kernel's load objects that `older`, an experiment of the series, has too are links to its
     /// files. On failure the experiment is removed.
     ///
     /// # Errors
@@ -163,21 +163,21 @@ impl Router {
         })
     }
 
-    /// Returns whether that many bytes are written that data have to stop.
+    /// Whether so much has been written that recording has to stop.
     #[must_use]
     pub fn reached_limit(&self) -> bool {
         self.limit
             .is_some_and(|limit| self.bytes_written() >= limit)
     }
 
-    /// Returns how many bytes copies of processes' files may have (`-A`): half the limit, since one
-    /// process can map as many and as large files as it likes.
+    /// Max bytes of the copies of processes' files (`-A`): half the limit, since one process can
+    /// map as many and as large files as it likes.
     #[must_use]
     pub fn max_copied(&self) -> Option<u64> {
         self.limit.map(|limit| limit / 2)
     }
 
-    /// Measures how much may still be written. To be called before many records are.
+    /// Measures how much may still be written. Call it before many records are written.
     pub fn measure(&mut self) {
         if let Some(limit) = self.limit {
             let most = limit.saturating_add(limit / 2);
@@ -187,13 +187,13 @@ impl Router {
         }
     }
 
-    /// Returns whether nothing more is written but samples and the end of what was.
+    /// Whether only samples, and the ends of what was written, may still be written.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.byte_budget == 0
     }
 
-    /// Routes what a thread did, which has its user stack, or will have none.
+    /// Routes what a thread did, with its user stack if it has one.
     pub fn route(
         &mut self,
         context: &mut ProcessContext<'_>,
@@ -345,7 +345,8 @@ impl Router {
         self.with(instance, |experiment| experiment.exited(at_ns, code));
     }
 
-    /// Writes what is known by the exit of a process's thread, if its facts could not be read.
+    /// Writes what the exit of a process's thread says, if the facts of the process could not be
+    /// read.
     pub fn exit_facts(&mut self, instance: ProcessInstance, at_exit: &ExitFacts) {
         self.with(instance, |experiment| experiment.add_facts(at_exit));
     }
@@ -357,8 +358,8 @@ impl Router {
         });
     }
 
-    /// Writes what changed in the mappings of all processes, a part of it. Returns whether the rest
-    /// waits: each file that is mapped is opened, which takes longer than to map it.
+    /// Writes a part of what changed in the mappings of all processes. Returns whether the rest
+    /// waits: each mapped file is opened, which takes longer than mapping it.
     pub fn write_some_mappings(&mut self, tracker: &ProcessTracker, code: &mut LoadedCode) -> bool {
         let (mut left, mut result) = (MAX_MAPPINGS_AT_ONCE, Ok(()));
         for (instance, experiment) in &mut self.subexperiments {
@@ -422,8 +423,8 @@ impl Router {
         self.note(result);
     }
 
-    /// Writes that data begin or stop to be taken into all experiments, and into those that come:
-    /// without the pauses gprofng counts their time as recorded.
+    /// Logs that recording starts or stops in all experiments, present and future: without the
+    /// pauses, gprofng counts their time as recorded.
     pub fn recording(&mut self, now_ns: Nanos, on: bool) {
         self.recording_changes.push((now_ns, on));
         self.log(now_ns, recording_event(on));
@@ -509,8 +510,8 @@ impl Router {
         self.founder.bytes_written() + self.finished_bytes + open
     }
 
-    /// Returns the state of the experiment's directory. That it was deleted is an error, whatever
-    /// other errors it caused.
+    /// The state of the experiment's directory. If it was deleted, that is the error, whatever
+    /// other errors this caused.
     pub fn directory_state(&mut self) -> DirectoryState {
         let dir = self.founder.dir();
         let state = dir.state();
@@ -528,8 +529,8 @@ impl Router {
         }
     }
 
-    /// Closes all experiments. `context` is nothing where no process could be followed;
-    /// `stopped_ns` is when data were stopped.
+    /// Closes all experiments. Without followed processes there is no `context`. `stopped_ns` is
+    /// when recording stopped.
     ///
     /// # Errors
     /// The first error of the whole recording.

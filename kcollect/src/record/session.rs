@@ -1,8 +1,8 @@
 //! One recording: open everything, run until it is time to stop, close everything.
 //!
-//! The order at the start matters. Whatever can fail comes first, so that a start that fails
-//! leaves nothing after; the side-band is open before the snapshot of what runs, the snapshot is
-//! taken before the first tick, and the experiment can be opened before it holds one.
+//! The order at the start matters. Whatever can fail comes first, so that a failed start leaves
+//! nothing behind. The side-band is open before the snapshot of what runs, the snapshot is taken
+//! before the first tick, and the experiment can be opened before it holds one.
 
 use std::iter;
 use std::path::PathBuf;
@@ -62,7 +62,7 @@ pub fn record(
         return Ok(spawn_code(&error));
     }
     let mut session = Session::start(plan, counters, output)?;
-    // Of those that a recording left which was killed.
+    // A recording that was killed may have left some.
     session.prune_and_pack_older(output);
     let run = session.run(output);
     session.service.stopping();
@@ -86,21 +86,21 @@ pub(super) struct Session<'a> {
     /// Watches the budget, if there is one (`--budget`).
     pub(super) governor: Option<Governor>,
     pub(super) load: LoadPhase,
-    /// When data could first be taken, nanoseconds of CLOCK_MONOTONIC.
+    /// When recording could first start, nanoseconds of CLOCK_MONOTONIC.
     pub(super) started_ns: Nanos,
     /// When user stacks are captured, if any process is followed.
     pub(super) capture: Option<UserStackCapture>,
-    /// What the present experiment began with.
+    /// The state at the start of the current experiment.
     pub(super) began: Began,
     /// When the next experiment begins (`--rotate`).
     pub(super) next_rotation_ns: Option<Nanos>,
-    /// When data of the present experiment ended, if all but its end is written, and there could be
-    /// no next one.
+    /// When recording into the current experiment ended, if everything but its end is written and
+    /// no next experiment could be created.
     pub(super) concluded_ns: Option<Nanos>,
     pub(super) next_sample_ns: Option<Nanos>,
     pub(super) wall_clock: WallClock,
     pub(super) stopped: bool,
-    /// When data stopped for good, nanoseconds of CLOCK_MONOTONIC.
+    /// When recording stopped for good, nanoseconds of CLOCK_MONOTONIC.
     pub(super) stopped_ns: Option<Nanos>,
     pub(super) said_closing: bool,
     /// What is wrong with the recording, and has been reported.
@@ -246,7 +246,8 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Publishes what runs to the BPF programs, then takes data if `recording`. Returns when that was.
+/// Publishes what runs to the BPF programs, then starts recording if `recording`. Returns when that
+/// was.
 fn begin(
     inputs: &mut Inputs,
     dispatcher: &mut Dispatcher,

@@ -58,9 +58,9 @@ pub struct Subexperiment {
 }
 
 impl Subexperiment {
-    /// Creates the experiment of a chosen process. Data began at `began_ns`. `relatives` are
-    /// processes that are likely to see the same files. `byte_budget` is how many bytes may still be
-    /// written of mappings and functions.
+    /// Creates the experiment of a chosen process. Recording started at `began_ns`. `relatives` are
+    /// processes that are likely to see the same files. `byte_budget` is how many more bytes of
+    /// mappings and functions may be written.
     ///
     /// # Errors
     /// When it can't be written.
@@ -230,8 +230,8 @@ impl Subexperiment {
         }
     }
 
-    /// Writes a sample; of a process that has exited its last one, once. A periodic one may be left
-    /// out.
+    /// Writes a sample. For a process that has exited, writes its last sample, once. A periodic
+    /// sample may be left out.
     ///
     /// # Errors
     /// When it can't be written.
@@ -283,8 +283,8 @@ impl Subexperiment {
         self.collector.write_kernel_objects(kernel)
     }
 
-    /// Writes what changed in the process's mappings since the last time: the first changes, at
-    /// most that many. Returns how many those were.
+    /// Writes what changed in the process's mappings since the last time: the first `most` changes.
+    /// Returns how many it wrote.
     ///
     /// # Errors
     /// When it can't be written.
@@ -365,7 +365,7 @@ impl Subexperiment {
         functions.and(self.write_last_code(&mapped))
     }
 
-    /// Writes the machine code that is left to be read when the recording ends.
+    /// Reads and writes the rest of the machine code when the recording ends.
     ///
     /// # Errors
     /// When it can't be written.

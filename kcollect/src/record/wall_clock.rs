@@ -1,8 +1,8 @@
 //! Watches the clock of the day.
 //!
-//! The times of an experiment are of CLOCK_MONOTONIC; its beginning has the time of the day too,
-//! and `--at` finds all others from there. Where the clock is set meanwhile, or the machine slept,
-//! that is wrong for the rest of the experiment. So a series continues in the next experiment then.
+//! The times of an experiment are of CLOCK_MONOTONIC; its start has the time of the day too, and
+//! `--at` computes all other times from it. If the clock is set meanwhile, or the machine slept,
+//! that is wrong for the rest of the experiment. So a series then continues in the next experiment.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,13 +1,13 @@
-//! The sampled blocks of a process that are not freed.
+//! The sampled blocks of a process that have not been freed.
 //!
-//! A record of a block that was freed may be lost, and then another block is allocated at its
-//! address. A reader that replays allocations takes the first of two for the one that is freed
-//! later, so that the second one would be a leak. So an allocation at an address where a block is
-//! known comes with the end of that one, just before it.
+//! The record of a free may be lost, and then another block is allocated at the same address. A
+//! reader that replays allocations would take the first of the two blocks for the one that is freed
+//! later, and the second one for a leak. So when a block is allocated at the address of a known
+//! block, the known one ends just before.
 //!
-//! A sampled block stands for others like it. A byte is sampled with the probability 1 / mean,
-//! independently of others, so a block of that many bytes is with 1 − exp(−bytes / mean), and its
-//! weight is the inverse of that. The weighted sizes add up to all bytes in the mean, whatever the
+//! A sampled block stands for others like it. A byte is sampled with probability 1 / mean,
+//! independently of others, so a block is sampled with probability 1 − exp(−bytes / mean), and its
+//! weight is the inverse of that. On average, the weighted sizes add up to all bytes, whatever the
 //! sizes are. A block that the program has sampled itself has the weight that the program says.
 //!
 //! Records of one process come in the order of time.
@@ -48,8 +48,8 @@ impl BlockChange {
     }
 }
 
-/// Returns the number of allocations of that many bytes that one of them stands for, if one of
-/// `mean_bytes` bytes is sampled in the mean; 0: each block is.
+/// Number of allocations of `bytes` bytes that a sampled one stands for, if on average one byte of
+/// `mean_bytes` is sampled; 0: each block is sampled.
 pub(super) fn weight_of(bytes: u64, mean_bytes: u64) -> f64 {
     match (bytes, mean_bytes) {
         (0, _) | (_, 0) => 1.0,
@@ -65,8 +65,8 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Returns the changes by a record: one, or the end of a block that was there before it. Of the
-    /// bytes that are allocated, one of `mean_bytes` is sampled in the mean.
+    /// Returns the changes that a record makes: its own, and before it the end of a block that was
+    /// at the same address. On average, one of `mean_bytes` allocated bytes is sampled.
     pub fn apply(&mut self, record: &BlockRecord, mean_bytes: u64) -> Vec<BlockChange> {
         let (at_ns, address) = (Nanos(record.header.time_ns), record.address);
         let Some(bytes) = record.allocated_bytes else {
@@ -111,7 +111,7 @@ impl Blocks {
         self.addresses.contains(&address)
     }
 
-    /// Removes the blocks of the lowest addresses, that many at most, and returns these.
+    /// Removes the blocks with the lowest addresses, at most `at_most`, and returns the addresses.
     pub fn take(&mut self, at_most: usize) -> Vec<u64> {
         std::iter::from_fn(|| self.addresses.pop_first())
             .take(at_most)

@@ -8,7 +8,7 @@ use bpf_abi::layout::AllocatorFunction::{
 /// The longest name that is looked at, bytes.
 pub(super) const MAX_NAME_BYTES: usize = 64;
 
-/// The function by which glibc and musl start a program, which no other file has.
+/// The function with which glibc and musl start a program; no other file has it.
 pub(super) const STARTS_PROGRAMS: &[u8] = b"__libc_start_main";
 
 /// Functions of a C library that get memory from the kernel or give it back, with their system
@@ -22,7 +22,7 @@ const GROWTH: [(&[u8], AllocatorFunction, libc::c_long); 6] = [
     (b"brk", Break, libc::SYS_brk),
 ];
 
-/// Returns what a function of this name is, with its system call, if that changes the memory of the
+/// The kind of a function with this name, and its system call, if that changes the memory of the
 /// process.
 pub(super) fn growth_function_of(name: &[u8]) -> Option<(AllocatorFunction, u32)> {
     let mut names = GROWTH.iter();
@@ -69,8 +69,8 @@ const PLAIN: [(&[u8], AllocatorFunction); 11] = [
 /// The prefixes with which jemalloc (by default, and in Rust), tcmalloc and mimalloc have them.
 const PREFIXES: [&[u8]; 4] = [b"je_", b"_rjem_", b"tc_", b"mi_"];
 
-/// What these allocators have next to them, with or without a prefix: jemalloc's with flags,
-/// mimalloc's with an alignment after the size, or filled with zeros.
+/// Further functions of these allocators, with or without a prefix: jemalloc's take flags,
+/// mimalloc's take an alignment after the size or fill the block with zeros.
 const FURTHER: [(&[u8], AllocatorFunction); 13] = [
     (b"mallocx", Malloc),
     (b"rallocx", Realloc),
@@ -109,7 +109,7 @@ const OPERATORS: [(&[u8], AllocatorFunction); 18] = [
     (b"_ZdaPvmSt11align_val_t", Free),
 ];
 
-/// Returns what a function of this name does, if it is one of an allocator.
+/// What a function with this name does, if it is an allocator's.
 pub(super) fn function_of(name: &[u8]) -> Option<Named> {
     let found = |names: &[(&[u8], AllocatorFunction)], name: &[u8]| {
         let mut names = names.iter();

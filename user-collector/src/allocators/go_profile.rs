@@ -1,10 +1,11 @@
 //! The memory profile of a Go program: the runtime samples allocations itself, and adds them up by
 //! stack and size. It is read from the memory of the process, without a probe.
 //!
-//! A bucket (`runtime.bucket` and `runtime.memRecord` of Go's mprof.go) has the samples that were
-//! allocated since the start, and how many of them were freed. Both are as of the last but one
-//! garbage collection. Its form is the same from Go 1.9 to 1.27. A program that never asks for
-//! its profile (`runtime/pprof`, `net/http/pprof`) keeps none: its linker sets the rate to 0.
+//! A bucket (`runtime.bucket` and `runtime.memRecord` of Go's mprof.go) counts the samples
+//! allocated since the start, and how many of them were freed. Both counts date from the last but
+//! one garbage collection. The layout is the same from Go 1.9 to 1.27. A program that never asks
+//! for its profile (`runtime/pprof`, `net/http/pprof`) has no samples: its linker sets the rate to
+//! 0.
 //!
 //! Which block of a bucket was freed is not known. The oldest counts, so that sums are exact and
 //! ages are not. The memory is under the control of the process: how much is read is bounded.
@@ -24,17 +25,18 @@ use crate::space::Mapping;
 const BUCKETS: &[u8] = b"runtime.mbuckets";
 const RATE: &[u8] = b"runtime.MemProfileRate";
 
-/// The most buckets of a process. Each stack and size has one.
+/// Max buckets of a process. Each stack and size has one.
 const MAX_BUCKETS: usize = 100_000;
 /// The deepest stack of Go's profile is 32 frames, or 128 from Go 1.23 on.
 const MAX_FRAMES: u64 = 1024;
-/// The most new samples of a bucket at a time: those of 64 GiB with the default rate.
+/// Max new samples of a bucket at a time: 64 GiB of allocations at the default rate.
 const MAX_NEW_SAMPLES: u64 = 1 << 17;
 /// `memProfile`, the kind of bucket.
 const MEMORY_BUCKET: u64 = 1;
 const WORD_BYTES: u64 = 8;
-/// The words of a bucket before its stack, and those of a bucket with 32 frames.
+/// The words of a bucket before its stack.
 const HEADER_WORDS: u64 = 6;
+/// The words of a bucket with 32 frames.
 const USUAL_WORDS: u64 = HEADER_WORDS + 32 + 2;
 
 /// Where synthetic addresses begin: no memory can be there.
@@ -45,7 +47,7 @@ const FIRST_ADDRESS: u64 = 1 << 62;
 pub struct GoProfileSymbols {
     /// The address of the pointer to the first bucket.
     pub buckets: u64,
-    /// That of the rate.
+    /// The address of the sampling rate.
     pub rate: u64,
 }
 
@@ -127,7 +129,7 @@ pub struct GoBucket {
 /// A Go program's memory profile at an instant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GoProfile {
-    /// One of that many bytes is sampled in the mean. 0: the program keeps no profile.
+    /// Mean number of bytes per sampled byte. 0: the program keeps no profile.
     pub rate: u64,
     /// The buckets, the latest first.
     pub buckets: Vec<GoBucket>,
@@ -139,14 +141,14 @@ pub enum GoProfileError {
     /// Memory of the process can't be read.
     #[error("its memory can't be read")]
     Unreadable,
-    /// What is there has another form.
+    /// Its layout is unknown.
     #[error("its memory profile has an unknown form")]
     UnknownForm,
 }
 
 impl GoProfile {
     /// Reads the profile of a process. `read` fills a slice with its memory from an address on, and
-    /// returns whether that is there.
+    /// returns whether that memory is mapped.
     ///
     /// # Errors
     /// See [`GoProfileError`].
@@ -242,8 +244,8 @@ impl GoBlocks {
             .collect()
     }
 
-    /// Returns what has changed since the last profile, each with its stack. Of the first profile
-    /// of a program that ran before, these are the blocks that are not freed.
+    /// The changes since the last profile, each with its stack. For the first profile of a program
+    /// that ran before the recording, these are the blocks that are not freed.
     pub fn apply(&mut self, profile: GoProfile, at_ns: Nanos) -> Vec<(Box<[u64]>, BlockChange)> {
         let mut changes = Vec::new();
         for bucket in profile.buckets {

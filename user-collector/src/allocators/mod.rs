@@ -4,12 +4,13 @@
 //! An allocator that samples blocks itself says so by USDTs, which are better than any function:
 //! they are reached for these blocks alone. Otherwise functions are probed.
 //!
-//! Functions are found by name: those of C in a C library or in what stands in for it, the same
-//! with the prefixes of jemalloc, tcmalloc and mimalloc, and C++'s operators where a file has a
-//! malloc of its own. A program without symbols has none.
+//! Functions are found by name: C's functions in a C library or in what stands in for it, the same
+//! names with the prefixes of jemalloc, tcmalloc and mimalloc, and C++'s operators where a file has
+//! a malloc of its own. In a program without symbols nothing is found.
 //!
 //! Names and code are under the control of others. A function that only has the name of an
-//! allocator's makes numbers that mean nothing, of its own process. How much is read is bounded.
+//! allocator's function makes the numbers of its own process meaningless, and no others. How much
+//! is read is bounded.
 
 mod blocks;
 mod functions;
@@ -32,7 +33,7 @@ use object::elf::{SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, SectionType};
 use functions::{Named, function_of, growth_function_of};
 use probe_place::{MAX_PLACE_BYTES, probe_place};
 
-/// The most functions of a file that are probed.
+/// Max functions of a file that are probed.
 const MAX_FUNCTIONS: usize = 64;
 
 /// A function of an allocator, and where it is probed.
@@ -50,11 +51,11 @@ pub struct FoundFunction {
     pub system_call: u32,
 }
 
-/// The functions of a file that allocate and free blocks, and, of a C library, those that change
-/// the memory of a process.
+/// The functions of a file that allocate and free blocks. A C library's functions that change the
+/// memory of a process are among them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allocator {
-    /// The functions: those of blocks, by address, and then the others.
+    /// The functions: first block functions, by address, and then the others.
     pub functions: Vec<FoundFunction>,
     /// The file is a C library, whose plain functions are called only where no other file has them.
     pub is_c_library: bool,
@@ -122,7 +123,7 @@ impl Allocator {
         self.functions.is_empty() && self.usdts.is_empty() && self.go.is_none()
     }
 
-    /// Returns whether the file has functions that stand in for those of the C library.
+    /// Whether the file has functions that stand in for the C library's.
     #[must_use]
     pub fn stands_in(&self) -> bool {
         let is_malloc =

@@ -72,9 +72,9 @@ fn arguments(function: AllocatorFunction) -> &'static [[Register; 4]] {
     }
 }
 
-/// Returns whether the kernel emulates an instruction (`branch_setup_xol_ops` and
-/// `push_setup_xol_ops` in `arch/x86/kernel/uprobes.c`, since Linux 4.18). Of `nop` it is that of
-/// one byte; longer ones are not, on older kernels.
+/// Whether the kernel emulates an instruction (`branch_setup_xol_ops` and `push_setup_xol_ops` in
+/// `arch/x86/kernel/uprobes.c`, since Linux 4.18). It emulates the `nop` of one byte; older kernels
+/// do not emulate longer ones.
 fn is_emulated(instruction: &Instruction) -> bool {
     match instruction.mnemonic() {
         Mnemonic::Push => matches!(instruction.code(), Code::Push_r64),
@@ -101,8 +101,8 @@ fn is_emulated(instruction: &Instruction) -> bool {
     }
 }
 
-/// Returns whether an instruction continues to the next one with the arguments in their registers and
-/// the stack pointer as it was.
+/// Whether the next instruction runs after this one with the arguments still in their registers and
+/// the stack pointer unchanged.
 fn leaves(instruction: &Instruction, arguments: &[[Register; 4]]) -> bool {
     // Those that write nothing but their first operand and flags.
     let known = matches!(

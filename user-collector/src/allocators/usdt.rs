@@ -1,10 +1,10 @@
-//! The probes by which an allocator tells of the blocks that it samples itself: OpenTelemetry's
+//! The probes with which an allocator reports the blocks that it samples itself: OpenTelemetry's
 //! `otel_memory:alloc(block, size, weighted bytes)` and `otel_memory:free(block)`.
 //!
-//! They are USDTs: a `nop` in the code, and a note in `.note.stapsdt` that says where it is, where
-//! its arguments are, and where its semaphore is: a program need not come there unless that is
-//! above zero. Notes are the file's: what they say is checked. A file with one that can't be used
-//! counts as one without any: better no samples than a part of them.
+//! They are USDTs: a `nop` in the code, and a note in `.note.stapsdt` that says where the `nop`,
+//! its arguments and its semaphore are. While the semaphore is zero, the program may skip the
+//! probe. Notes come from the file, so they are checked. A file with an unusable note counts as a
+//! file without notes: better no samples than a part of them.
 
 use bpf_abi::layout::{AllocatorFunction, USDT_OPERANDS, UsdtOperand, UsdtOperandKind};
 use experiment_format::elf::{ElfBytes, ElfError, ElfFile, LoadSegment, SectionTable};
@@ -20,9 +20,9 @@ const OWNER: &[u8] = b"stapsdt";
 const KIND: u32 = 3;
 /// The provider of the probes.
 const PROVIDER: &[u8] = b"otel_memory";
-/// The most probes of a file: a compiler may have put the allocator wherever it is called.
+/// Max probes of a file: a compiler may have put the allocator wherever it is called.
 const MAX_USDTS: usize = 1024;
-/// The most bytes of notes that are read: those of a C library are 10 KB.
+/// Max bytes of notes that are read. A C library has 10 KB of them.
 const MAX_NOTES_BYTES: u64 = 1 << 20;
 
 /// A probe of an allocator that samples.
@@ -93,7 +93,7 @@ struct UsdtNote {
     address: u64,
     /// What the address of the section `.stapsdt.base` was.
     base: u64,
-    /// Address of the semaphore; 0: there is none.
+    /// Address of the semaphore; 0: the probe has no semaphore.
     semaphore: u64,
     /// Which of the two it is.
     function: AllocatorFunction,
@@ -113,7 +113,8 @@ fn parse_notes(notes: &[u8], machine: Machine) -> Option<Vec<UsdtNote>> {
     parsed.collect()
 }
 
-/// Returns a note. None: it is of another probe; inside that: its operands have another form.
+/// Parses a note. The outer None: the note is for another probe; the inner None: its operands have
+/// an unknown form.
 fn parse_note(note: &[u8], machine: Machine) -> Option<Option<UsdtNote>> {
     let (numbers, texts) = note.split_first_chunk::<24>()?;
     let (numbers, _) = numbers.as_chunks();
@@ -137,7 +138,7 @@ fn parse_note(note: &[u8], machine: Machine) -> Option<Option<UsdtNote>> {
     }))
 }
 
-/// Returns the first that many operands of a probe.
+/// Parses the first `count` operands of a probe.
 fn parse_operands(
     text: &str,
     machine: Machine,

@@ -5,8 +5,8 @@
 //! as soon as a followed process maps it, at the lowest priority. What is left at the end is
 //! archived at normal priority.
 //!
-//! Files may lie on a server that does not answer: only this thread waits for that. When it is to
-//! stop, it does at the next megabyte, and the wait for it ends after a second.
+//! Files may be on a server that does not answer: only this thread waits for it. When the thread is
+//! told to stop, it stops at the next megabyte; the wait for it ends after a second.
 //!
 //! Limits: all copies together have at most [`MAX_ARCHIVE_BYTES`](super::MAX_ARCHIVE_BYTES), and at
 //! most half of what the file system would have free without them. What is left out is named, with
@@ -31,17 +31,17 @@ use crate::files::InvokingUser;
 use experiment_format::elf::ElfSource;
 use experiment_format::units::Nanos;
 
-/// Longest wait for the present file after giving up.
+/// Longest wait for the current file after giving up.
 const GIVE_UP_WAIT: Duration = Duration::from_secs(1);
 
-/// The sources that are archived next to the load objects.
+/// The source files that are archived in addition to the load objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceCopies {
-    /// None.
+    /// No source files.
     None,
-    /// Those of lines that stacks are in.
+    /// Source files of lines that are in stacks.
     Used,
-    /// All those that the line tables name.
+    /// All source files that the line tables name.
     All,
 }
 
@@ -78,7 +78,7 @@ impl Archiver {
     /// objects that others archive; `max_bytes` is the limit for all copies, where that is less
     /// than [`MAX_ARCHIVE_BYTES`](super::MAX_ARCHIVE_BYTES). Load objects that are in
     /// `before`, the `archives/` of the experiment before this one, are linked and not copied; so
-    /// are those of the same build in other experiments of the directory.
+    /// are load objects of the same build in other experiments of the directory.
     ///
     /// # Errors
     /// The thread can't be started.
@@ -175,7 +175,7 @@ impl Archiver {
         true
     }
 
-    /// Returns the number of load objects that are done, and that of all requested ones.
+    /// The number of load objects that are done, and of all requested ones.
     #[must_use]
     pub fn progress(&self) -> (usize, usize) {
         let waiting = self.waiting.iter().filter(|name| !name.is_empty());

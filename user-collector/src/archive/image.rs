@@ -107,7 +107,7 @@ impl AppendedTables {
         }
         let mut names = elf.sections.names.clone();
         let mut named = |name: &[u8]| {
-            // The last name of the file may be missing its NUL.
+            // The last name of the file may have no NUL.
             names.push(0);
             let position = names.len() as u32;
             names.extend_from_slice(name);

@@ -235,7 +235,7 @@ struct ArchiveWriter<'a> {
 }
 
 impl ArchiveWriter<'_> {
-    /// Appends at most that many bytes of a file, from its position on, and returns how many. The
+    /// Appends at most `most` bytes of a file, from its position on, and returns how many. The
     /// kernel copies them; some file systems share them between both files instead.
     fn append(&mut self, from: &File, most: u64) -> io::Result<u64> {
         self.check_stop()?;
@@ -261,7 +261,7 @@ impl ArchiveWriter<'_> {
     }
 }
 
-/// Returns whether an error of a copy is of the file that is written.
+/// Whether a copy failed because of the file that is written.
 fn is_of_writing(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     let kinds = [StorageFull, QuotaExceeded, FileTooLarge, ReadOnlyFilesystem];

@@ -8,13 +8,13 @@ use object::pod::from_bytes;
 
 use experiment_format::elf::{ElfError, ElfFile, ElfLimits, ElfSection, SectionTable};
 
-/// Most functions of a file. The largest programs have a million.
+/// Max functions of a file. The largest programs have a million.
 pub(super) const MAX_FUNCTIONS: usize = 4 << 20;
 
 /// The header of the file.
 pub(super) type RawHeader = FileHeader64<LittleEndian>;
 
-/// Sections that are added to those of a file.
+/// Number of sections that are added to a file's own.
 const ADDED_SECTIONS: u16 = 3;
 
 /// Limits for what is read of a file. No linker makes files with more sections than the header can

@@ -20,12 +20,12 @@ use super::object_file::{CodeSection, MAX_FUNCTIONS, ObjectFile};
 
 /// Largest table that is read, bytes.
 const MAX_TABLE_BYTES: u64 = 64 << 20;
-/// Most tables that are read of each kind. Programs have one or two, but any number of section
+/// Max tables that are read of each kind. Programs have one or two, but any number of section
 /// headers can point to the same bytes.
 const MAX_TABLES: usize = 8;
 /// Longest name, bytes; longer ones are cut.
 const MAX_NAME_BYTES: usize = 4096;
-/// Most bytes of all names: a million entries of eight bytes may share the longest name. The names
+/// Max bytes of all names: a million entries of eight bytes may share the longest name. The names
 /// of libclang-cpp have 0.1 MB.
 const MAX_NAMES_BYTES: usize = 16 << 20;
 

@@ -1,8 +1,8 @@
 //! Source files, for `-A src` and `-A usedsrc`: their paths from the line tables, and their copies.
 //!
-//! The paths are a compiler's, or those of a hostile file. Nothing is opened here: that is done by
-//! [`InvokingUser::open`](crate::files::InvokingUser::open), which opens what the invoking user may
-//! read.
+//! The paths come from a compiler, or from a hostile file. Nothing is opened here:
+//! [`InvokingUser::open`](crate::files::InvokingUser::open) does that, and opens only what the
+//! invoking user may read.
 //!
 //! Compressed sections are not read. So most debug files of distributions have no sources here; the
 //! source files are rarely installed anyway.
@@ -22,13 +22,13 @@ use gimli::{
 use super::object_file::ObjectFile;
 use super::{ArchiveError, image, store};
 
-/// Most compilation units that are read. The largest programs have some tens of thousands.
+/// Max compilation units that are read. The largest programs have some tens of thousands.
 const MAX_UNITS: usize = 1 << 17;
-/// Most paths of a file.
+/// Max paths of a file.
 const MAX_PATHS: usize = 1 << 17;
 /// Longest path, bytes: the kernel's limit.
 const MAX_PATH_BYTES: usize = 4096;
-/// Most bytes of abbreviations of one unit. Without a limit, all units could share one large table.
+/// Max bytes of abbreviations of one unit. Without a limit, all units could share one large table.
 const MAX_ABBREVIATION_BYTES: usize = 64 * 1024;
 /// Largest source file that is copied, bytes.
 const MAX_SOURCE_BYTES: u64 = 64 << 20;
@@ -85,7 +85,7 @@ pub fn source_paths(
 /// name replaces an earlier one: the caller ensures that no source replaces a load object.
 ///
 /// # Errors
-/// Those of [`super::archive_object`]; [`ArchiveError::NothingToKeep`] for a file above 64 MiB.
+/// As [`super::archive_object`]; [`ArchiveError::NothingToKeep`] for a file above 64 MiB.
 pub fn archive_source(
     dir: &ExperimentDir,
     path: &str,

@@ -2,7 +2,7 @@
 
 use experiment_format::units::Nanos;
 
-/// Most load objects that are named in [`ArchiveStats::warnings`].
+/// Max load objects that are named in [`ArchiveStats::warnings`].
 const MAX_WARNINGS: usize = 100;
 
 /// A load object that is not in `archives/`.
@@ -19,7 +19,7 @@ pub struct LeftOut {
 pub struct ArchiveStats {
     /// Load objects that were archived.
     pub objects: u64,
-    /// Load objects of which only the names were archived: the invoking user may not read them, or
+    /// Load objects that were archived with names only: the invoking user may not read them, or
     /// they are too large.
     pub names_only: u64,
     /// Source files that were archived.
@@ -37,7 +37,7 @@ pub struct ArchiveStats {
 }
 
 impl ArchiveStats {
-    /// Returns what is missing, for the log: a sentence for each load object.
+    /// The log's warnings about what is missing: a sentence for each load object.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let named = self.left_out.iter().take(MAX_WARNINGS);

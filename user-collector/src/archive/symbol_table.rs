@@ -1,12 +1,12 @@
 //! The functions of a file, from all sources.
 //!
-//! gprofng reads one symbol table, and of that only symbols of functions. The code between two of
-//! them, or all code of a stripped program, is one function without a name. Code in `.plt` and its
-//! time are left out of its list. So one table is made of all sources, the better one first:
+//! gprofng reads one symbol table, and only its function symbols. The code between two of them, or
+//! all code of a stripped program, is one function without a name. Code in `.plt` and its time are
+//! left out of its list. So one table is made of all sources, the better one first:
 //!
 //! 1. symbols of functions, of the file and of its debug file, with indirect functions among them;
 //! 2. entries of the procedure linkage table, as `NAME@plt`;
-//! 3. symbols without a type, as of assembly: those that are not inside a function;
+//! 3. symbols without a type that are not inside a function, such as assembly code's;
 //! 4. the functions in the frame information, which stripped programs have too. They get the name
 //!    that gprofng itself uses, `<static>@0xOFFSET (<FILE>)`, each its own.
 //!
@@ -25,7 +25,7 @@ use super::object_file::{CodeSection, MAX_FUNCTIONS, ObjectFile};
 use super::plt::PltEntry;
 use super::{function_ranges, plt};
 
-/// Most bytes of names.
+/// Max bytes of names.
 const MAX_NAMES_BYTES: usize = 512 << 20;
 
 /// A function.
@@ -128,7 +128,7 @@ impl FunctionTable {
         let Some(section) = elf.sections.of_kind(kind) else {
             return;
         };
-        // All names at once: they may share their ends. The last one may be missing its NUL, which is
+        // All names at once: they may share their ends. The last one may have no NUL, so one is
         // added.
         let base = self.names.len();
         let strings = elf

@@ -25,12 +25,12 @@ use super::{
 use crate::files::{InvokingUser, Share, may_hold};
 use experiment_format::elf::{ElfSource, section_build_id};
 
-/// Most bytes of all copies together.
+/// Max bytes of all copies together.
 pub const MAX_ARCHIVE_BYTES: u64 = 4 << 30;
 /// Nice value of the thread during the recording: with 19 it has a seventieth of the weight of a
 /// normal thread.
 const ARCHIVER_NICE: i32 = 19;
-/// Bytes of a build id that is of one content only: those of linkers are hashes of 8 to 20 bytes.
+/// Min bytes of a build id that identifies the content: linkers make hashes of 8 to 20 bytes.
 const MIN_BUILD_ID: usize = 8;
 
 /// A job of the thread.
@@ -56,7 +56,7 @@ pub(super) struct ArchiveWorker {
     dir: ExperimentDir,
     /// `archives/` of the experiment before this one, whose copies are linked.
     pub(super) before: Option<OwnedFd>,
-    /// Those of other experiments in the directory.
+    /// `archives/` of other experiments in the directory.
     siblings: Vec<OwnedFd>,
     user: InvokingUser,
     sources: SourceCopies,
@@ -171,7 +171,7 @@ impl ArchiveWorker {
             }
             ElfSource::File(file) => file,
         };
-        // In all experiments of a recording a name is that of the same file.
+        // In all experiments of a recording, a name means the same file.
         if let Some(before) = &self.before
             && self.dir.link_archive(before.as_fd(), &request.name).is_ok()
         {
@@ -201,9 +201,9 @@ impl ArchiveWorker {
         Ok((archived.text, debug))
     }
 
-    /// Archives an object by a link to the copy that another experiment in the directory has of it,
-    /// and returns whether there is one: of the same build, with its instructions, and made after
-    /// the file and its debug file were last changed.
+    /// Archives an object by linking to its copy in another experiment of the directory. Returns
+    /// whether there is such a copy: of the same build, with its instructions, and made after the
+    /// file and its debug file were last changed.
     fn is_linked(
         &self,
         name: &str,
@@ -279,8 +279,7 @@ fn changed(metadata: &Metadata) -> (i64, i64) {
     (metadata.ctime(), metadata.ctime_nsec())
 }
 
-/// Returns how many bytes all copies may have, if those so far have `spent_bytes` and `free_bytes`
-/// are left.
+/// Max bytes of all copies, if the copies so far have `spent_bytes` and `free_bytes` are left.
 fn archive_limit_bytes(spent_bytes: u64, free_bytes: u64) -> u64 {
     MAX_ARCHIVE_BYTES.min(spent_bytes.saturating_add(free_bytes) / 2)
 }
@@ -289,7 +288,7 @@ fn roots<'a>(own: Option<&'a OwnedFd>, host: &'a OwnedFd) -> Vec<BorrowedFd<'a>>
     own.into_iter().chain([host]).map(AsFd::as_fd).collect()
 }
 
-/// Lowers the calling thread's priority to nice 19, and that of its I/O to idle.
+/// Lowers the calling thread's priority to nice 19, and its I/O priority to idle.
 pub(super) fn lower_priority() {
     /// `IOPRIO_CLASS_IDLE` of linux/ioprio.h, above the level's 13 bits.
     const IDLE: libc::c_int = 3 << 13;

@@ -42,21 +42,21 @@ use written_maps::WrittenMaps;
 const FLUSH_BYTES: usize = 64 << 10;
 /// Age at which buffered data are written.
 const FLUSH_AFTER_NS: Nanos = Nanos::from_secs(5);
-/// Most mappings that are written of one process, about 12 MB: as many as one can have at a time
-/// (vm.max_map_count).
+/// Max number of a process's mappings that are written, about 12 MB: as many as a process can have
+/// at a time (vm.max_map_count).
 const MAX_SEGMENTS: u64 = 65_536;
-/// Most events of mappings that are kept of one process for later stacks, about 250 KB. Of one that
+/// Max events of mappings that are kept of one process for later stacks, about 250 KB. Of one that
 /// has more, all are written.
 const MAX_KEPT_MAPS: usize = 1000;
-/// Most addresses of stacks that are kept of one process for later mappings, likewise.
+/// Max addresses of stacks that are kept of one process for later mappings, likewise.
 const MAX_KEPT_ADDRESSES: usize = 10_000;
-/// Most bytes of mappings and functions that are written of one process: readers refuse a `map.xml`
+/// Max bytes of mappings and functions that are written of one process: readers refuse a `map.xml`
 /// of more than twice this.
 const MAX_MAP_BYTES: u64 = 128 << 20;
-/// From that many on only functions are written in which stacks have a frame.
+/// Beyond this, only functions that have a frame in some stack are written.
 const MAX_UNUSED_MAP_BYTES: u64 = MAX_MAP_BYTES / 2;
 
-/// Most bytes of the event that ends a mapping or a function, whatever its time and its address.
+/// Max bytes of the event that ends a mapping or a function, whatever its time and its address.
 const MAX_END_BYTES: u64 = 80;
 
 /// The stack of a thread at an instant.
@@ -72,8 +72,8 @@ pub struct ThreadStack<'a> {
     pub name: &'a [u8],
     /// Kernel frames, then user frames, leaf first. A caller's address is inside its call.
     pub frames: &'a [u64],
-    /// Where the kernel's load objects are: in each call those of the last one, and maybe more at
-    /// the end, which may belong to earlier frames.
+    /// Where the kernel's load objects are. Each call has the load objects of the previous call,
+    /// and maybe more at the end, which may belong to earlier frames.
     pub kernel: &'a ObjectMaps,
     /// How the frames end.
     pub end: StackEnd,
@@ -100,14 +100,14 @@ pub struct Collector {
     start_ns: Nanos,
     group: String,
     names: ThreadNames,
-    /// Where the process's load objects are and were; none if all of them are written.
+    /// Where the process's load objects are and were; None if all of them are written.
     maps: Option<ObjectMaps>,
     /// First addresses of those that are mapped.
     segments: HashSet<u64>,
     segments_seen: u64,
     /// Which of them are written: those in which stacks have a frame.
     written: WrittenMaps,
-    /// First addresses of those that would be, but for a limit of bytes.
+    /// First addresses of those that were left out because of the limit of bytes.
     left_out: HashSet<u64>,
     /// How many were written that have not ended.
     segments_to_end: u64,
@@ -275,7 +275,7 @@ impl Collector {
         result
     }
 
-    /// Writes where a load object of the process is, or that it is not any more.
+    /// Writes where a load object of the process is, or that it is no longer mapped.
     fn write_object(&mut self, event: &MapEvent) -> Result<()> {
         match event {
             MapEvent::Unmap { vaddr, .. } if self.left_out.remove(vaddr) => return Ok(()),
@@ -310,8 +310,8 @@ impl Collector {
         Ok(())
     }
 
-    /// Writes those of the kernel's load objects that came since the last stack and in which
-    /// earlier stacks have a frame. `kernel` as in [`ThreadStack::kernel`].
+    /// Writes the kernel's load objects that are new since the last stack and in which earlier
+    /// stacks have a frame. `kernel` as in [`ThreadStack::kernel`].
     ///
     /// # Errors
     /// It can't be written.
@@ -547,7 +547,7 @@ impl Collector {
         self.writer.allocated(&event)
     }
 
-    /// Returns the event of a thread at an address, as if nothing of it had changed.
+    /// An event of a thread at an address: a free, unless the caller changes the fields.
     fn heap_event(&mut self, thread: &ThreadStack<'_>, address: u64) -> Result<HeapEvent> {
         Ok(HeapEvent {
             cpu: thread.cpu,
@@ -628,7 +628,7 @@ impl Collector {
         (self.segments_to_end + self.functions.len() as u64) * MAX_END_BYTES
     }
 
-    /// Writes buffered data of `FLUSH_BYTES` or `FLUSH_AFTER_NS`. To be called once a round.
+    /// Writes buffered data of at least `FLUSH_BYTES` or `FLUSH_AFTER_NS`. Call it once a round.
     ///
     /// # Errors
     /// It can't be written.
@@ -674,7 +674,7 @@ impl Collector {
         self.writer.close(founder, at_ns)
     }
 
-    /// Returns a time of the events' clock as one of the experiment, which counts from its start.
+    /// Converts a time of the events' clock to the experiment's time, which counts from its start.
     fn relative_ns(&self, time_ns: Nanos) -> Nanos {
         time_ns.saturating_sub(self.start_ns)
     }

@@ -143,7 +143,7 @@ fn of_a_process_with_very_many_all_are_written() {
     assert_eq!(written.len() as u64, many + 2);
 }
 
-/// As of a program that makes code all the time.
+/// As in a program that generates code all the time.
 #[test]
 fn of_a_process_whose_stacks_are_in_no_file_all_are_written() {
     let mut made = Made::new();

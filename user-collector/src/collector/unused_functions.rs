@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use experiment_format::units::Nanos;
 
-/// Frames are kept by blocks of addresses, each of that many bytes (a power of two): a function next
-/// to one with a frame counts as used too.
+/// Frames are kept by blocks of 2^`BLOCK_BITS` addresses: a function next to one with a frame
+/// counts as used too.
 const BLOCK_BITS: u32 = 8;
-/// Most blocks that are kept of one process, about 1 MiB. Of one with more, all functions count as
+/// Max blocks that are kept of one process, about 1 MiB. Of one with more, all functions count as
 /// used.
 const MAX_BLOCKS: usize = 65_536;
 

@@ -13,7 +13,7 @@ use std::collections::{BTreeSet, HashSet};
 use crate::objects::ObjectId;
 use crate::space::Mapping;
 
-/// Most addresses that are kept of one process: about 1 MiB.
+/// Max addresses that are kept of one process: about 1 MiB.
 const MAX_ADDRESSES: usize = 65_536;
 
 /// The seen addresses of one process.

@@ -23,7 +23,7 @@ pub struct ObjectMaps {
     pieces: BTreeMap<u64, Piece>,
 }
 
-/// Load objects whose addresses overlap, each those of another one.
+/// Load objects each of which overlaps another one of them.
 #[derive(Debug)]
 struct Piece {
     end: u64,
@@ -178,8 +178,8 @@ impl WrittenMaps {
         new
     }
 
-    /// Notes that a piece, in which an address is, is written. Returns the positions of those of
-    /// its events that were not before; `came` are the positions of those that came since.
+    /// Notes that the piece around an address is written. Returns the positions of its events that
+    /// were not written before. `came`: the positions of its events that came since it was written.
     fn write(
         &mut self,
         address: u64,

@@ -3,8 +3,8 @@
 //! The experiment belongs to that user, but the collector runs as root. A copy discloses the file,
 //! and paths come from files of any user: a program may claim that its source is `/etc/shadow`. So
 //! a file is copied only if its mode permits that user to read it, and a path is resolved only
-//! through directories that the user may search. Access control lists are not read: a file that
-//! only they permit to read is not copied. Where they forbid what the mode permits, that is not
+//! through directories that the user may search. Access control lists are not read. A file that is
+//! readable only by its list is not copied. A list that forbids what the mode permits is not
 //! noticed either; on Linux the group bits of the mode are then the list's mask.
 
 use std::fs::{File, Metadata};

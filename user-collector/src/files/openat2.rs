@@ -9,7 +9,7 @@ use nix::NixPath;
 use nix::errno::Errno;
 use nix::fcntl::OpenHow;
 
-/// Most attempts. A rename takes microseconds; a path that is not in the cache is not there at the
+/// Max attempts. A rename takes microseconds; a path that is not in the cache is not there at the
 /// last attempt either.
 const MAX_ATTEMPTS: u32 = 16;
 

@@ -18,9 +18,9 @@ use std::time::Duration;
 
 /// Longest wait for a file. A busy disk takes a tenth of it.
 pub const OPEN_TIMEOUT: Duration = Duration::from_secs(1);
-/// Most threads that may stay blocked.
+/// Max threads that may stay blocked.
 pub const MAX_BLOCKED_THREADS: u32 = 4;
-/// Nice value of the thread: the same as that of the thread which waits for it.
+/// Nice value of the thread, the same as the waiting thread's.
 const NICE: i32 = -20;
 
 /// Why a file was not opened.

@@ -1,4 +1,4 @@
-//! Groups of processes: those of a control group, a container, a unit, a pod or a user.
+//! Groups of processes: a control group, a container, a unit, a pod or a user.
 
 use std::fmt;
 use std::fs::File;
@@ -9,7 +9,7 @@ use experiment_format::ids::Pid;
 
 use crate::process::{Cgroup, effective_uid_of};
 
-/// Most bytes that are read of a file below `/proc`.
+/// Max bytes that are read of a file below `/proc`.
 const MAX_PROC_FILE_BYTES: u64 = 16 * 1024;
 
 /// What the processes of a group have in common.

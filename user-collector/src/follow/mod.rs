@@ -62,7 +62,7 @@ pub struct Candidate<'a> {
 }
 
 impl Follow {
-    /// Returns whether a process is followed in its present state.
+    /// Returns whether a process is followed in its current state.
     #[must_use]
     pub fn wants(&self, candidate: &Candidate<'_>) -> bool {
         match self {

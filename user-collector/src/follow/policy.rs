@@ -79,7 +79,7 @@ impl FollowPolicy {
         })
     }
 
-    /// Returns whether the rule chooses a process of which nothing but a name is known.
+    /// Whether the rule chooses a process of which only the name is known.
     #[must_use]
     pub fn chooses_name(&self, pid: Pid, name: &[u8]) -> bool {
         self.rule.follow.wants(&Candidate {

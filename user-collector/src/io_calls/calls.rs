@@ -1,10 +1,10 @@
 //! The system calls that are traced as I/O: their numbers, and what each does to which descriptor.
 //!
-//! Numbers are those of the processor that this is built for, and those of 32-bit programs on
-//! x86-64 (`arch/x86/entry/syscalls/syscall_32.tbl`). Operations of `io_uring` have numbers and
-//! names of their own (`include/uapi/linux/io_uring.h`). Calls that wait for descriptors (poll,
-//! select, epoll_wait) move no bytes and are left out, as gprofng's own recorder leaves them out;
-//! so are mappings of files.
+//! Numbers are from the processor that this is built for, and for 32-bit programs on x86-64 from
+//! `arch/x86/entry/syscalls/syscall_32.tbl`. Operations of `io_uring` have numbers and names of
+//! their own (`include/uapi/linux/io_uring.h`). Calls that wait for descriptors (poll, select,
+//! epoll_wait) move no bytes and are left out, as gprofng's own recorder leaves them out; so are
+//! mappings of files.
 
 use std::sync::LazyLock;
 
@@ -62,7 +62,7 @@ pub enum Action {
     Connect,
     /// A change of the working directory to a path.
     ChangeDirectory,
-    /// A change of the working directory to that of a descriptor.
+    /// A change of the working directory to a descriptor's directory.
     ChangeDirectoryTo,
     /// Another operation on a descriptor.
     Other,
@@ -86,7 +86,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// Returns the call's number in an experiment; `number` is that of the program, in a table.
+    /// The call's number in an experiment; `number` is the program's, in `table`.
     pub(super) fn number_in(&self, number: u32, table: CallTable) -> u32 {
         let own = u32::try_from(self.number);
         own.unwrap_or(IO_CALLS as u32 * u32::from(u8::from(table)) + number)
@@ -390,8 +390,8 @@ pub fn call_of(number: u32, table: CallTable) -> Option<&'static Call> {
     BY_NUMBER[index_of(number.into(), table)?]
 }
 
-/// Returns what the BPF programs trace, by number, one table after the other: calls that do I/O
-/// (`io`), and those that change memory (`memory`). Empty without both.
+/// What the BPF programs trace, by number, one table after the other: calls that do I/O (`io`), and
+/// calls that change memory (`memory`). Empty without both.
 #[must_use]
 pub fn traced_calls(io: bool, memory: bool) -> Vec<TracedCall> {
     if !io && !memory {
@@ -416,8 +416,7 @@ pub fn traced_calls(io: bool, memory: bool) -> Vec<TracedCall> {
     BY_NUMBER.iter().map(traced).collect()
 }
 
-/// Returns which data of the program belong to a call, and the index of the argument that points to
-/// them.
+/// The program's data that belong to a call, and the index of the argument that points to them.
 fn extra_of(call: &Call) -> (IoExtra, u8) {
     match call.action {
         Open | MakeMemory | ChangeDirectory => (IoExtra::Path, 0),

@@ -5,14 +5,14 @@
 //! or came by exec or in a message, gets its name when it is used first, by an operation without a
 //! call. If nothing is known of it, the name is `fd N`.
 //!
-//! Of an operation of `io_uring` there is only the descriptor: paths and addresses are looked up
-//! when it has completed. A file that was registered with a ring has a number of its own in the
-//! place of a descriptor. That may be another file's at any time, or of another ring, so each
-//! operation says which file it was done to, and gives the number that file's name. If it is not
+//! An operation of `io_uring` has only the descriptor: paths and addresses are looked up when it
+//! has completed. A file that was registered with a ring has a number of its own in place of a
+//! descriptor. The number may belong to another file at any time, or to another ring. So each
+//! operation says which file it used, and the number gets that file's name. If the file is not
 //! known, the name is `io_uring file N`.
 //!
-//! Calls of one process come in the order of time. Nothing is read but by the [`DescriptorLookup`]
-//! that is passed in.
+//! Calls of one process come in time order. Only the [`DescriptorLookup`] that is passed in reads
+//! anything.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -26,7 +26,7 @@ use experiment_format::units::Nanos;
 use super::calls::{Action, call_of};
 use super::look::DescriptorLookup;
 
-/// Most descriptors of a process that are kept. With more, all are dropped and looked up again.
+/// Max descriptors of a process that are kept. With more, all are dropped and looked up again.
 const MAX_DESCRIPTORS: usize = 16_384;
 /// Standard input, output and error.
 const STANDARD: [i32; 3] = [0, 1, 2];
@@ -46,15 +46,15 @@ pub struct Operation {
     pub kind: IoKind,
     /// Whether it failed.
     pub failed: bool,
-    /// The descriptor; −1 if there is none.
+    /// The descriptor; −1 for no descriptor.
     pub descriptor: i32,
     /// Bytes that it moved.
     pub bytes: u64,
     /// Of a duplication: the descriptor that was duplicated.
     pub duplicated: Option<i32>,
-    /// The number of the system call, as 64-bit programs have it; of one that only 32-bit programs
-    /// have, [`IO_CALLS`](bpf_abi::layout::IO_CALLS) more than their number; of an operation of
-    /// `io_uring` twice as many more. `None` if it is only a descriptor's name.
+    /// The number of the system call in 64-bit programs. For a call that only 32-bit programs have,
+    /// their number plus [`IO_CALLS`](bpf_abi::layout::IO_CALLS); for an operation of `io_uring`,
+    /// its number plus twice `IO_CALLS`. `None` if this only names a descriptor.
     pub call: Option<u32>,
     /// The name of the descriptor that it opens.
     pub name: Option<Arc<[u8]>>,
@@ -68,7 +68,7 @@ struct Descriptor {
     named_in: u32,
     /// The number of a registered file; 0 if it is not known.
     file: u64,
-    /// When an operation had opened that there, CLOCK_MONOTONIC; 0 if none has.
+    /// When an operation opened that file there, CLOCK_MONOTONIC; 0 if no operation did.
     opened_ns: Nanos,
 }
 
@@ -106,7 +106,7 @@ impl Descriptors {
         descriptors
     }
 
-    /// Returns those of a new child process.
+    /// The descriptors of a new child process.
     #[must_use]
     pub fn forked(&self) -> Descriptors {
         let mut child = Descriptors {
@@ -172,7 +172,7 @@ impl Descriptors {
         self.registered.insert(file, name);
     }
 
-    /// Notes which registered file a number is of.
+    /// Notes which registered file a number stands for.
     fn add_file(&mut self, number: i32, file: u64, opened_ns: Nanos) {
         if let Some(known) = Arc::make_mut(&mut self.open).get_mut(&number) {
             (known.file, known.opened_ns) = (file, opened_ns);
@@ -270,8 +270,8 @@ impl<L: DescriptorLookup> Applied<'_, L> {
         self.call.arguments[number] as i32
     }
 
-    /// Returns the descriptor, or the number of the registered file, that the call opened; a
-    /// negative number of one that failed.
+    /// The descriptor, or the number of the registered file, that the call opened; negative if the
+    /// call failed.
     fn result(&self) -> i32 {
         let result = i32::try_from(self.call.result).unwrap_or(-1);
         let slot = if result >= 0 { self.slot() } else { 0 };
@@ -350,8 +350,8 @@ impl<L: DescriptorLookup> Applied<'_, L> {
         name
     }
 
-    /// Notes that a registered file is used: adds its name if the number had another one. That is
-    /// next to the end: others may have it since the operation began.
+    /// Notes that a registered file is used: adds its name if the number had another one. The name
+    /// is from shortly before the operation ended: the slot may have changed since it began.
     fn registered_used(&mut self, number: i32) {
         let file = self.call.arguments[2];
         let named = self.descriptors.is_named(number);
@@ -463,8 +463,8 @@ impl<L: DescriptorLookup> Applied<'_, L> {
 
     fn closed(&mut self) {
         let number = self.argument(0);
-        // Which registered file it is was found when the operation was handed over. One before it
-        // may have opened another one there since.
+        // The registered file was found when the operation was submitted. An earlier operation may
+        // have opened another file in its slot since.
         let known = self.descriptors.open.get(&number);
         let since = known.is_some_and(|known| known.opened_ns > Nanos(self.call.begin_ns));
         if !(self.slot() != 0 && since && self.descriptors.is_named(number)) {
@@ -500,7 +500,7 @@ impl<L: DescriptorLookup> Applied<'_, L> {
             return self.opened(name.as_bytes().to_vec());
         };
         let [first, second] = [first, second].map(|bytes| i32::from_ne_bytes(*bytes));
-        // The names have the inode, by which the other end is recognised in another process.
+        // The names have the inode, which identifies the other end in another process.
         for (number, is_call) in [(first, true), (second, false)] {
             self.descriptors.remove(number);
             let found = self.look.descriptor(number);

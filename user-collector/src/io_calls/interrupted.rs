@@ -3,15 +3,15 @@
 //! The kernel lets such a call end with a result that the program never sees (`ERESTARTSYS` and the
 //! like, [`IoCallRecord::is_interrupted`]). When the handler of the signal has returned, the call
 //! is made again, or it fails with `EINTR`: a second record of the same call follows, with the same
-//! beginning, and takes the place of the first. If the thread exits, or the handler jumps
-//! elsewhere, none follows, and the first record stands.
+//! beginning, and replaces the first. If the thread exits, or the handler jumps elsewhere, no
+//! record follows, and the first one stands.
 
 use std::collections::HashMap;
 
 use bpf_abi::IoCallRecord;
 use experiment_format::ids::Tid;
 
-/// Most interrupted calls that are held of a thread. Handlers that jump elsewhere leave one each.
+/// Max interrupted calls of a thread that are held. Handlers that jump elsewhere leave one each.
 const MAX_HELD: usize = 4;
 
 /// The interrupted calls of all threads.

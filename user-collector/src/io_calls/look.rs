@@ -1,7 +1,7 @@
 //! Names of a process's descriptors, from its `/proc`.
 //!
 //! The name of a socket is its endpoints, which are found by its inode in the tables of its network
-//! namespace. These tables can be long, so they are not read often, and only a part of them.
+//! namespace. These tables can be long, so they are read rarely, and only in part.
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,12 +17,12 @@ use crate::process::process_directory;
 
 /// Shortest time between two reads of tables of sockets, of all namespaces.
 const MIN_SOCKETS_READ_INTERVAL: Duration = Duration::from_secs(1);
-/// Most bytes of a table of sockets that are read: about 7,000 connections, in some
+/// Max bytes of a table of sockets that are read: about 7,000 connections, in some
 /// milliseconds.
 const MAX_TABLE_BYTES: u64 = 1 << 20;
-/// Most network namespaces whose sockets are kept.
+/// Max network namespaces whose sockets are kept.
 const MAX_NAMESPACES: usize = 64;
-/// Most descriptors of a process that are looked up at its first call. Others are looked up when
+/// Max descriptors of a process that are looked up at its first call. Others are looked up when
 /// they are used.
 const MAX_LISTED_DESCRIPTORS: usize = 1024;
 

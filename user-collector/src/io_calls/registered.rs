@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use bpf_abi::IoFileRecord;
 use bpf_abi::layout::PathEnd;
 
-/// Most files that are kept. With more, all are dropped. The kernel sends one again when it has
+/// Max files that are kept. With more, all are dropped. The kernel sends one again when it has
 /// seen many others, and until then it has no name.
 const MAX_FILES: usize = 65_536;
 

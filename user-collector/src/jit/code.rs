@@ -29,14 +29,14 @@ use crate::space::{Mapping, mappings_between};
 
 /// Largest function whose code is read, bytes.
 pub const MAX_FUNCTION_CODE_BYTES: u64 = 1 << 20;
-/// Most bytes of code of one process.
+/// Max bytes of code of one process.
 pub const MAX_PROCESS_CODE_BYTES: u64 = 32 << 20;
 /// Longest wait for the code of a process that has ended. After a few timeouts there is no wait.
 pub const LAST_WAIT: Duration = Duration::from_millis(500);
 
-/// Most functions of one process that wait for the thread.
+/// Max functions of one process that wait for the thread.
 const MAX_WAITING_FUNCTIONS: usize = 100_000;
-/// Most bytes of one process that are being read: they are in memory.
+/// Max bytes of one process that are being read: they are in memory.
 const MAX_READING_BYTES: u64 = 4 << 20;
 
 /// The machine code of a JIT function.
@@ -56,7 +56,7 @@ pub(super) struct CodeCounts {
     pub(super) functions: u64,
     pub(super) bytes: u64,
     pub(super) left_out: u64,
-    /// Those of them that were beyond a limit.
+    /// The part of `left_out` that was beyond a limit.
     pub(super) over_limit: u64,
 }
 
@@ -94,7 +94,7 @@ enum Found<'a> {
     Later,
     /// In memory that is not mapped for execution: byte code, which no disassembler reads.
     NotExecutable,
-    /// Not any more.
+    /// Nowhere any more.
     Nowhere,
 }
 
@@ -109,11 +109,13 @@ impl<'a> CodeSources<'a> {
                 }
             }
             (None, _, Some(memory)) => {
-                match is_executable(self.mapped, wanted.address, wanted.size) {
-                    true => Found::At(memory, wanted.address),
+                if is_executable(self.mapped, wanted.address, wanted.size) {
+                    Found::At(memory, wanted.address)
+                } else if self.mapped.is_empty() {
                     // Without any mapping, the process has ended.
-                    false if self.mapped.is_empty() => Found::Nowhere,
-                    false => Found::NotExecutable,
+                    Found::Nowhere
+                } else {
+                    Found::NotExecutable
                 }
             }
             _ => Found::Nowhere,

@@ -3,9 +3,9 @@
 //! One thread reads for all processes. It may have to wait: a jitdump, or what has the name of
 //! anonymous memory in a process's own mount namespace, may be a file whose server does not answer.
 //! (A page that the process has to supply itself, by `userfaultfd`, is an error at once: reads of
-//! `/proc/PID/mem` do not wait for it.) After [`MAX_READ_TIME`] reads for such a process stop.
-//! Another thread is started for the one that waits, which only the end of kcollect ends; at most
-//! [`MAX_BLOCKED_THREADS`] are.
+//! `/proc/PID/mem` do not wait for it.) After [`MAX_READ_TIME`], reads for such a process stop. The
+//! blocked thread stays until kcollect exits, and another thread is started instead, unless
+//! [`MAX_BLOCKED_THREADS`] are blocked.
 
 use std::fs::File;
 use std::io;
@@ -22,13 +22,13 @@ use crate::files::{InvokingUser, MAX_BLOCKED_THREADS};
 
 /// Longest read of one function: a page that was swapped out takes a hundredth of it.
 pub const MAX_READ_TIME: Duration = Duration::from_secs(1);
-/// Most bytes of code of all processes.
+/// Max bytes of code of all processes.
 pub const MAX_TOTAL_CODE_BYTES: u64 = 256 << 20;
 
-/// Most functions of all processes that wait to be read.
+/// Max functions of all processes that wait to be read.
 const MAX_REQUESTS: usize = 1 << 12;
-/// Most ends of processes that wait for code until [`super::LAST_WAIT`] has passed. Later ones do
-/// not wait: no thread reads any more.
+/// Max number of ending processes that wait for code until [`super::LAST_WAIT`] has passed. Later
+/// ones do not wait: no thread reads any more.
 const MAX_LAST_WAIT_TIMEOUTS: u32 = 4;
 
 /// The threads that read code. Clones are handles of the same ones, which end with the last of
@@ -91,7 +91,7 @@ pub(super) struct ProcessReads {
 }
 
 impl ProcessReads {
-    /// Returns whether the present read of the process's code has lasted this long.
+    /// Returns whether the current read of the process's code has lasted this long.
     pub(super) fn has_lasted(&self, time: Duration) -> bool {
         locked(&self.read_began).is_some_and(|began| began.elapsed() >= time)
     }
@@ -166,7 +166,7 @@ impl CodeReader {
                     answers,
                 } = request;
                 let code = process.read(&file, offset, wanted.size);
-                // There is no receiver any more where the process's state was dropped.
+                // If the process's state was dropped, the receiver is gone.
                 let _ = answers.send(CodeAnswer { wanted, code });
             }
         };
@@ -174,7 +174,7 @@ impl CodeReader {
         thread.spawn(run).map(drop)
     }
 
-    /// Starts another thread for one that waits for a process.
+    /// Starts a thread in place of one that waits for a process.
     pub(super) fn replace_thread(&self) {
         let blocked = self.state.blocked_threads.fetch_add(1, Ordering::Relaxed);
         if blocked < MAX_BLOCKED_THREADS {

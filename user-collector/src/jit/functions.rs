@@ -9,12 +9,12 @@ use experiment_format::units::Nanos;
 use super::MAX_NAME_BYTES;
 use super::memory_limit::{JitMemory, JitMemoryShare};
 
-/// Most functions of one process at a time.
+/// Max functions of one process at a time.
 pub const MAX_FUNCTIONS: usize = 1_000_000;
-/// Most bytes of the names of one process's functions.
+/// Max bytes of the names of one process's functions.
 pub const MAX_NAMES_BYTES: usize = 128 << 20;
-/// Memory of a function in addition to its name, bytes: its place in a tree that may be half empty, and the
-/// reference counts of the name.
+/// Memory of a function in addition to its name, bytes: its place in a tree that may be half empty,
+/// and the reference counts of the name.
 const FUNCTION_OVERHEAD_BYTES: usize = 96;
 /// Largest function, bytes: gprofng reads sizes as signed 32-bit numbers.
 const MAX_FUNCTION_BYTES: u64 = (1 << 31) - 1;
@@ -174,13 +174,13 @@ impl JitFunctions {
             .map(|function| function.begin_ns)
     }
 
-    /// Returns the number of present functions.
+    /// The number of functions that exist now.
     #[must_use]
     pub fn len(&self) -> usize {
         self.by_address.len()
     }
 
-    /// Returns whether there are none.
+    /// Whether no functions exist now.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_address.is_empty()

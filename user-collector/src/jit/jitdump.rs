@@ -20,7 +20,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use super::MAX_NAME_BYTES;
 
-/// Most bytes that are kept of one record: headers and a name with its NUL.
+/// Max bytes that are kept of one record: headers and a name with its NUL.
 pub const MAX_HELD_BYTES: usize = LOAD_BYTES + MAX_NAME_BYTES + 1;
 
 const MAGIC: u32 = 0x4a69_5444;
@@ -285,7 +285,7 @@ impl JitDump {
     }
 }
 
-/// Returns what the bytes begin with; zeros where they are too few.
+/// Reads a structure from the first bytes; zeros if there are too few.
 fn prefix<T: FromBytes>(bytes: &[u8]) -> T {
     T::read_from_prefix(bytes).map_or_else(|_| T::new_zeroed(), |(value, _)| value)
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Most bytes of the JIT functions of all processes.
+/// Max bytes of the JIT functions of all processes.
 pub const MAX_TOTAL_BYTES: usize = 256 << 20;
 /// Bytes that a process may use, however much others use.
 pub const MIN_PROCESS_BYTES: usize = 1 << 20;
@@ -24,8 +24,8 @@ impl JitMemory {
     }
 }
 
-/// Most bytes that are read in last rounds in addition to what each may read: some seconds, in which other
-/// processes wait, all together.
+/// Max bytes that are read in last rounds, of all processes together, in addition to what each may
+/// read: some seconds, in which other processes wait.
 const MAX_LAST_BYTES: u64 = 512 << 20;
 
 /// What is read of long files when their processes end: what runs is often named last. Clones count

@@ -58,7 +58,7 @@ pub struct SharedJit {
 /// Bytes of a name that are kept. Longer ones are cut, not refused.
 pub const MAX_NAME_BYTES: usize = 1000;
 
-/// Returns whether a mapping may hold JIT code, by the kernel's name of it.
+/// Whether a mapping may hold JIT code, by the kernel's name for it.
 ///
 /// `//anon`, `[heap]`, `[stack]` and `[anon:NAME]` are anonymous memory. Shared anonymous memory
 /// and memfds have names like files; .NET and others map them twice, once for writing and once for

@@ -10,7 +10,7 @@
 
 use super::MAX_NAME_BYTES;
 
-/// Most bytes that are kept of one line: two numbers with `0x`, blanks, a name.
+/// Max bytes that are kept of one line: two numbers with `0x`, blanks, a name.
 pub const MAX_LINE_BYTES: usize = 2 * (2 + 16) + 8 + MAX_NAME_BYTES;
 
 /// One line of a perf map.

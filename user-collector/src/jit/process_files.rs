@@ -35,7 +35,7 @@ const SECOND_NS: i64 = 1_000_000_000;
 /// Largest age of a file before its process's start: clocks are set, and both times are rounded.
 const CLOCK_SLACK_NS: i64 = 2 * SECOND_NS;
 
-/// Why a file is not read, or not any further.
+/// Why a file is not read, or not read any further.
 #[derive(Debug, thiserror::Error)]
 pub enum JitRefusal {
     /// An error of the system.
@@ -152,7 +152,7 @@ impl ProcessDirs {
 }
 
 impl ProcessFiles {
-    /// Opens the directories of a process, of which the facts are known.
+    /// Opens the directories of a process whose facts are known.
     pub(super) fn open(proc: ProcDir, facts: &ProcessFacts) -> io::Result<ProcessFiles> {
         let (Some(users), Some(own_pid), Some(start_ticks)) =
             (facts.users, facts.ns_pids.last(), facts.start_ticks)
@@ -169,8 +169,8 @@ impl ProcessFiles {
         })
     }
 
-    /// Returns those of the program that the process executes now: it may have another root and
-    /// another user.
+    /// The files of the program that the process executes now: it may have another root and another
+    /// user.
     pub(super) fn executed(self) -> io::Result<ProcessFiles> {
         let dirs = ProcessDirs::open(self.dirs()?.proc.try_clone()?)?;
         Ok(ProcessFiles {
@@ -213,8 +213,8 @@ impl ProcessFiles {
         self.users == [user; 4]
     }
 
-    /// Opens a file of the process, by its path in the process's root. `None` if there is none, or
-    /// only an old one.
+    /// Opens a file of the process, by its path in the process's root. `None` if no such file
+    /// exists, or only an old one.
     pub(super) fn file(&mut self, path: &Path) -> Result<Option<File>, JitRefusal> {
         self.file_since(path, self.start_ticks)
     }

@@ -2,13 +2,14 @@
 //!
 //! A round costs a `fstat` when nothing was written, and once a second a look-up of the path: the
 //! file may not be there yet, as the JVM writes its map only on request, or it may have been
-//! replaced. Where no anonymous memory is mapped for execution, no function can be in it, and only
-//! every tenth look-up is made: that it was mapped may have been lost. The JVM also writes its map
-//! anew in place. That is noticed by the file's size, or because the last bytes that were read have
-//! changed; then all of it is read again. Functions that are still the same do not change by that.
+//! replaced. While no anonymous memory is mapped for execution, the file can have no functions, and
+//! only every tenth look-up is made, since the event of the mapping may have been lost. The JVM
+//! also rewrites its map in place. That is noticed by the file's size, or because the last bytes
+//! that were read have changed; then the whole file is read again. Functions that are still the
+//! same stay.
 //!
-//! Where a process has a jitdump its perf map is not read: the dump has times, and both name the
-//! same functions.
+//! If a process has a jitdump its perf map is not read: the dump has times, and both name the same
+//! functions.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -34,9 +35,9 @@ use crate::files::{Share, may_hold};
 use crate::process::{ParentMap, ProcDir, ProcessFacts};
 use crate::space::Mapping;
 
-/// Most bytes that are read of one process, all files and readings together.
+/// Max bytes that are read of one process, all files and readings together.
 const MAX_READ_BYTES: u64 = 256 << 20;
-/// Most bytes that are read in one round other than the last: some 60,000 functions, so that a
+/// Max bytes that are read in one round other than the last: some 60,000 functions, so that a
 /// round stays short.
 const MAX_ROUND_BYTES: u64 = 4 << 20;
 /// Bytes that are read of each process when it ends: other processes wait meanwhile, and thousands
@@ -59,7 +60,7 @@ pub struct JitFileStats {
     pub bad: u64,
     /// Functions that were refused: without bytes, too large, or too many.
     pub refused: u64,
-    /// Those of them that were too many, of the process or of all.
+    /// The part of `refused` that exceeded the limit of the process or of all processes.
     pub too_many: u64,
     /// How often a file was read from its beginning again.
     pub rereadings: u64,
@@ -72,7 +73,7 @@ pub struct JitFileStats {
     /// Functions whose machine code was not read: it was beyond a limit, the function had ended, or
     /// the user who called kcollect may not read it.
     pub code_left_out: u64,
-    /// Those of them whose code was beyond a limit.
+    /// The part of `code_left_out` that was beyond a limit.
     pub code_over_limit: u64,
 }
 
@@ -92,8 +93,8 @@ impl AddAssign for JitFileStats {
     }
 }
 
-/// The reader of one process's perf map or jitdump. It belongs to one program: after an exec there
-/// is another one.
+/// The reader of one process's perf map or jitdump. It belongs to one program: an exec makes
+/// another one.
 #[derive(Debug)]
 pub struct JitWatch {
     files: ProcessFiles,
@@ -111,7 +112,7 @@ pub struct JitWatch {
     counts: JitFileStats,
     refusal: Option<JitRefusal>,
     start_ns: Nanos,
-    /// A time before which nothing was written of what is read now.
+    /// What is read now was not written before this time.
     since_ns: Nanos,
     next_check_ns: Nanos,
     /// The look-ups that were left out since the last one.
@@ -180,7 +181,7 @@ impl JitWatch {
     }
 
     /// Notes that the process mapped a file for execution, from `start` to `end`. Returns the
-    /// functions that end by that.
+    /// functions that this ends.
     ///
     /// If the file is the process's jitdump, which is mapped only to announce it, the dump is read
     /// from now on. A dump with another process's number was inherited from that process: see
@@ -261,7 +262,7 @@ impl JitWatch {
         forked_ns: Nanos,
         changes: &mut Vec<JitChange>,
     ) -> Result<(), JitRefusal> {
-        // That the process maps it shows that it is no older one's.
+        // Since the process maps it, it does not belong to an older process.
         let Some(file) = self.files.file_since(path, 0)? else {
             return Ok(());
         };
@@ -431,7 +432,7 @@ impl JitWatch {
         self.growing.is_some() || self.files.are_held()
     }
 
-    /// Returns why a file is not read, or not any further: the last reason, if there is one.
+    /// The last reason why a file is not read, or not read any further.
     #[must_use]
     pub fn refusal(&self) -> Option<&JitRefusal> {
         self.refusal.as_ref()

@@ -1,16 +1,16 @@
 //! The join of kernel records with user stacks, by thread and number of the return to user mode.
 //!
 //! All that a thread does in the kernel between two times in user mode has the same user stack. So
-//! each record of it has the number of the next return to user mode, and the stack comes once, with
-//! that number. It comes after the records if it is captured on the return. It comes before them if
-//! the number stands for a call site, and is then used for all records with that number. A thread
-//! may have several series of numbers, one for each [`StackSeries`].
+//! each record has the number of the next return to user mode, and the stack comes once, with that
+//! number. It comes after the records if it is captured on the return. It comes before them if the
+//! number stands for a call site, and is then used for all records with that number. A thread may
+//! have several series of numbers, one for each [`StackSeries`].
 //!
-//! A record may come after those with greater numbers, if it tells of something that began long
-//! before it. Its stack is kept for it ([`Join::keep`]).
+//! A record may come after records with greater numbers, if it describes something that began long
+//! before. Its stack is kept for it ([`Join::keep`]).
 //!
-//! A stack may be announced before it is known, because it has to be unwound first and the table
-//! for that is not ready. Records continue waiting for it, also when the thread has exited.
+//! A stack may be announced before it is known, because it has to be unwound first and the table is
+//! not ready. Records continue waiting for it, also when the thread has exited.
 //!
 //! Records whose return to user mode never comes, because the thread exits or recording stops, are
 //! returned without a user stack, and counted.
@@ -56,7 +56,7 @@ pub struct UserStackKey {
 pub struct Join<W, S> {
     /// The series of each thread, a few.
     threads: FxHashMap<Tid, Vec<Returns<W, S>>>,
-    /// Those of threads that have ended, with announced stacks that are not known yet, by id.
+    /// Series of threads that have ended, with announced stacks that are not known yet, by id.
     ended: FxHashMap<u64, Returns<W, S>>,
     last_id: u64,
     counts: JoinCounts,
@@ -67,8 +67,8 @@ pub struct Join<W, S> {
 struct Returns<W, S> {
     series: u8,
     id: u64,
-    /// In the order of their numbers. There is one, but for those that are kept, or whose announced
-    /// stack is not known yet.
+    /// In the order of their numbers. Usually one; more if some are kept, or their announced stack
+    /// is not known yet.
     pending: Vec<(u32, PendingReturn<W, S>)>,
 }
 
@@ -99,10 +99,10 @@ impl<W, S> Returns<W, S> {
         Some(&mut self.pending[position].1)
     }
 
-    /// Returns the one with a number, a new one if there is none.
+    /// The return with a number; a new one if the number is not there yet.
     fn get_or_insert(&mut self, number: u32) -> &mut PendingReturn<W, S> {
         let position = self.position(number).unwrap_or_else(|position| {
-            // There is no second one as a rule, and there are as many of these as threads.
+            // There is rarely a second one, and there are as many of these as threads.
             self.pending.reserve_exact(1);
             let pending = PendingReturn {
                 announced: false,
@@ -148,8 +148,8 @@ impl<W, S> Default for Join<W, S> {
 }
 
 impl<W, S> Join<W, S> {
-    /// Adds a record of a thread, with its ticks and the number of the next return to user mode; 0
-    /// if there is none. Returns the records that are complete by that.
+    /// Adds a record of a thread, with its ticks and the number of the next return to user mode (0:
+    /// no return). Returns the records that this completes.
     pub fn recorded(
         &mut self,
         series: StackSeries,
@@ -233,7 +233,7 @@ impl<W, S> Join<W, S> {
         let pending = &mut returns.pending[position].1;
         pending.stack = Some(Arc::clone(&stack));
         let waiting = std::mem::take(&mut pending.waiting);
-        // No more records with this number come, but for those of the last one.
+        // No more records with this number come, unless it is the last one.
         let is_last = position + 1 == returns.pending.len();
         if returns.pending[position].1.kept == 0 && !(lives && is_last) {
             returns.pending.remove(position);
@@ -261,7 +261,7 @@ impl<W, S> Join<W, S> {
         pending.is_some_and(|pending| !pending.announced && !pending.waiting.is_empty())
     }
 
-    /// Ends a thread. Returns those of its records that have no user stack.
+    /// Ends a thread. Returns its records that have no user stack.
     pub fn ended(&mut self, tid: Tid) -> Vec<Complete<W, S>> {
         let mut complete = Vec::new();
         for mut returns in self.threads.remove(&tid).unwrap_or_default() {
@@ -299,7 +299,7 @@ impl<W, S> Join<W, S> {
         self.counts = JoinCounts::default();
     }
 
-    /// Returns what became of all ticks so far; those that still wait count as missing.
+    /// What became of all ticks so far; ticks that still wait count as missing.
     #[must_use]
     pub fn counts(&self) -> JoinCounts {
         let waiting = self.all().flat_map(|pending| &pending.waiting);

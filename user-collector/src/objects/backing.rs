@@ -49,8 +49,7 @@ pub fn without_mark(path: &[u8]) -> &[u8] {
     path.strip_suffix(DELETED).unwrap_or(path)
 }
 
-/// Returns the paths at which the file may still be found, the likelier one first; none for what
-/// has no path.
+/// The paths at which the file may still be found, the likelier one first; empty if it has no path.
 pub(super) fn paths(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     // `//toolong` and `//enomem` are perf's; no path of the kernel's begins with two slashes.
     let real = path.starts_with(b"/") && !path.starts_with(b"//") && !path.starts_with(b"/memfd:");

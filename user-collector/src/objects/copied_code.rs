@@ -1,8 +1,8 @@
-//! Code that a program has copied from its file to anonymous memory, at the addresses that it had
-//! there: node, HHVM, ClickHouse and others do that so that it lies in huge pages.
+//! Code that a program has copied from its file to anonymous memory, at the same addresses: node,
+//! HHVM, ClickHouse and others do that so that their code is in huge pages.
 //!
-//! Such a mapping has no file. Whose code it is shows in the segments of the file that are still
-//! mapped around it, and in its bytes, which are compared with the file's.
+//! Such a mapping has no file. The segments of the file that are still mapped around it show whose
+//! code it is, and so do its bytes, which are compared with the file's.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -18,10 +18,10 @@ use crate::space::{MappedFile, Mapping};
 
 /// The size of a page, bytes.
 const PAGE_BYTES: u64 = 4096;
-/// Most pages of a mapping that are compared, at equal distances.
+/// Max pages of a mapping that are compared, at equal distances.
 const MAX_COMPARED_PAGES: u64 = 64;
-/// The part of the compared pages that has to be equal, as one of that many: programs patch some of
-/// their code.
+/// The part of the compared pages that has to be equal, as a fraction: programs patch some of their
+/// code.
 const EQUAL_PART: (u64, u64) = (7, 8);
 
 /// A range of a process's addresses, as `/proc/PID/maps` lists it.
@@ -33,7 +33,7 @@ pub struct MappedRange {
     pub end: u64,
     /// Whether code in it can run.
     pub executable: bool,
-    /// The file and the offset of `start` in it; none of private anonymous memory.
+    /// The file and the offset of `start` in it; None for private anonymous memory.
     pub file: Option<(Arc<MappedFile>, u64)>,
 }
 
@@ -67,8 +67,8 @@ pub fn copied_code(proc: &Path, pid: Pid, ranges: &[MappedRange]) -> Vec<CopiedC
     found.collect()
 }
 
-/// Returns the anonymous executable ranges that lie between two of the same file, each with a
-/// mapping of that.
+/// The anonymous executable ranges between two mappings of the same file, each with a mapping of
+/// that file.
 fn surrounded(ranges: &[MappedRange]) -> impl Iterator<Item = (&MappedRange, Mapping)> {
     let anonymous = ranges.iter().enumerate();
     let anonymous = anonymous.filter(|(_, range)| range.executable && range.file.is_none());
@@ -90,8 +90,8 @@ fn surrounded(ranges: &[MappedRange]) -> impl Iterator<Item = (&MappedRange, Map
     })
 }
 
-/// Returns the part of a range that belongs to a code segment of the file which is mapped next to
-/// it, in whole pages, and where the code in it ends.
+/// The part of a range, in whole pages, that belongs to a code segment of the file which is mapped
+/// next to the range, and where the code in it ends.
 fn file_mapping(
     range: &MappedRange,
     neighbour: &Mapping,

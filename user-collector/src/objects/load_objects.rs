@@ -5,9 +5,9 @@
 //! unwind table is built in the background. So is its copy in the archive, as soon as a followed
 //! process maps it.
 //!
-//! The kernel describes a file by its build id, or by its inode if it can't read that, and a
-//! snapshot of `/proc` by its inode. So a file may have several descriptions, which are found to be
-//! the same when it is opened.
+//! The kernel identifies a file by its build id, or by its inode if it can't read the build id. A
+//! snapshot of `/proc` identifies it by its inode. So a file may have several identities, which
+//! turn out to be the same when it is opened.
 
 mod archiving;
 mod opening;
@@ -101,7 +101,7 @@ pub struct UnwindTableCounts {
     pub built: u64,
     /// Tables from the cache on disk.
     pub cached: u64,
-    /// Files that could not be opened, or of which no table could be built.
+    /// Files that could not be opened, or whose tables could not be built.
     pub failed: u64,
     /// Bytes of machine code that the tables cover.
     pub text_bytes: u64,

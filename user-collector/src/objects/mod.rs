@@ -1,6 +1,6 @@
 //! Load objects: the mapped files, with names, unwind tables and archived copies.
 //!
-//! [`open()`] finds the file after a mapping, [`TableBuilder`] builds its table in another thread,
+//! [`open()`] finds the file of a mapping, [`TableBuilder`] builds its table in another thread,
 //! [`TableCache`] keeps tables on disk for the next run, and [`LoadObjects`] has the state of each
 //! file.
 //!

@@ -1,11 +1,11 @@
-//! The file after a mapping.
+//! Opens the file of a mapping.
 //!
 //! A path is only the file's name when it was mapped. By now the file may be deleted, replaced by
 //! an update, or only be visible inside a container. So it is looked for in three ways, and the
 //! first that leads to the same file is used:
 //!
 //! 1. `/proc/PID/map_files/START-END`: the mapped file itself, whatever its name is now. It is
-//!    found by the exact addresses of the present mapping, which may have been split or joined
+//!    found by the exact addresses of the current mapping, which may have been split or joined
 //!    since.
 //! 2. The path under `/proc/PID/root`, for a process in a container, or one whose `map_files` may
 //!    not be read.
@@ -14,7 +14,7 @@
 //! A file is the same if it has the build id that the kernel read when it was mapped, or, if the
 //! kernel reported device and inode instead, if it has these. A file without a build id that was
 //! found in the first way is not compared: on overlay and btrfs file systems the kernel's device
-//! numbers are not those of `stat`, so that the file would not be found at all.
+//! numbers differ from `stat`'s, so that the file would not be found at all.
 //!
 //! The owner of the files may be hostile. So a path is resolved inside its root (`openat2`), and
 //! the file at its end is first held without being opened (`O_PATH`): a pipe or a device is not
@@ -45,7 +45,7 @@ use experiment_format::elf::build_id;
 /// Largest file that is opened, bytes.
 pub const MAX_OBJECT_FILE_BYTES: u64 = 1 << 30;
 
-/// Most bytes that are read of a vDSO. It has 4 to 16 KiB.
+/// Max bytes that are read of a vDSO. It has 4 to 16 KiB.
 pub const MAX_VDSO_BYTES: u64 = 64 << 10;
 
 /// The way in which a file was found.
@@ -59,7 +59,7 @@ pub enum FoundBy {
     Path,
 }
 
-/// The file after a mapping.
+/// The file of a mapping.
 #[derive(Debug)]
 pub struct OpenedFile {
     /// Open for reading.
@@ -97,7 +97,7 @@ pub enum OpenError {
         path: PathBuf,
     },
 
-    /// A file with the same path, of which it is not known whether it is the same.
+    /// A file with the same path. It is not known whether it is the mapped file.
     #[error("{}: the kernel reported nothing of the mapped file to identify it by", path.display())]
     Unknown {
         /// Its path when it was mapped.
@@ -175,10 +175,10 @@ impl OpenError {
     }
 }
 
-/// Opens the file after a mapping of a process. `proc` is where procfs is mounted: `/proc`.
+/// Opens the file of a process's mapping. `proc` is where procfs is mounted: `/proc`.
 ///
 /// Reads only what is needed to find the file's build id. The device of [`MappedFile::identity`] is
-/// that of `st_dev` (`makedev`); the generation is not compared.
+/// `st_dev`'s (`makedev`); the generation is not compared.
 ///
 /// # Errors
 /// The mapping has no file, or the file can't be found, is not the one that was mapped, or must not
@@ -240,8 +240,8 @@ pub fn vdso(proc: &Path, pid: Pid, mapping: &Mapping) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns the bytes of this process's vDSO, for the mapping of a process that has exited. A 32-bit
-/// process had another one, and is recognised by its addresses.
+/// The bytes of this process's vDSO, in place of the vDSO of a process that has exited. A 32-bit
+/// process had another vDSO, and is recognised by its addresses.
 ///
 /// # Errors
 /// The mapping may be of a 32-bit process, or this process's memory can't be read.

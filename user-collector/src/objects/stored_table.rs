@@ -17,8 +17,8 @@ use crate::unwind::{
 };
 
 const MAGIC: &[u8; 8] = b"kcunwind";
-/// Version of the format. To be raised with any change of the format, and with changes of the
-/// unwinder by which a section has another table: it is also a part of the key.
+/// Version of the format. Raise it with any change of the format, and with any change of the
+/// unwinder that changes a section's table: it is also a part of the key.
 const FORMAT_VERSION: u32 = 6;
 
 /// The beginning of a file.

@@ -1,10 +1,10 @@
 //! The thread that builds unwind tables.
 //!
-//! It has a low priority, so that it does not slow what is measured, and nothing waits for it. Of
-//! the requested files it takes the smallest first: a program that has just begun needs its own
-//! table, and not that of the compiler's library that another process maps. The thread has the
-//! [`UnwindRules`], so that a rule has the same number in all tables; the other side keeps a copy,
-//! to which [`BuiltTable::new_rules`] are added.
+//! It has a low priority, so that it does not slow what is measured, and nothing waits for it. It
+//! takes the smallest of the requested files first: a program that has just begun needs its own
+//! table, and not the table of a compiler's library that another process maps. The thread owns the
+//! [`UnwindRules`], so that a rule has the same number in all tables. The other side keeps a copy,
+//! to which it adds [`BuiltTable::new_rules`].
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,8 +47,8 @@ impl UnwindInfo {
     /// Returns the address that an offset in the file is linked for, as in [`UnwindTable`]; `None`
     /// where it is not loaded.
     ///
-    /// A mapping begins with a page, and a segment may begin inside of it: the page's start has an
-    /// address too. Where segments share a page, it is that of the executable one.
+    /// A mapping begins with a page, and a segment may begin inside that page: the page's start has
+    /// an address too. Where segments share a page, the executable segment decides the address.
     #[must_use]
     pub fn address_of(&self, file_offset: u64) -> Option<u64> {
         let of_kind = |executable: bool| {
@@ -90,18 +90,17 @@ pub enum TableBuildError {
 pub struct BuiltTable {
     /// The file.
     pub id: ObjectId,
-    /// Its table, or why there is none.
+    /// Its table, or why it has no table.
     pub info: Result<UnwindInfo, TableBuildError>,
-    /// The rules that are new since the last result, in the order of their numbers. The rules of
-    /// all results, one after the other, are [`UnwindRules::as_slice`], from number 0 on. They have
-    /// to be kept also if there is no table.
+    /// The rules that are new since the last result, in the order of their numbers. Concatenated,
+    /// the rules of all results are [`UnwindRules::as_slice`], from number 0 on. They have to be
+    /// kept even if there is no table.
     pub new_rules: Vec<UnwindRule>,
     /// The time that it took.
     pub took: Duration,
 }
 
-/// The handle of the thread. When it is dropped, the thread ends after the present file, without a
-/// wait.
+/// The handle of the thread. Dropping it does not wait: the thread ends after the current file.
 #[derive(Debug)]
 pub struct TableBuilder {
     thread: Tid,
@@ -203,8 +202,8 @@ impl TableBuilder {
         }
     }
 
-    /// Returns the results that are ready. If there are none but some are requested, waits until
-    /// one is ready, for `at_most`.
+    /// The results that are ready. If no result is ready but some are requested, waits at most
+    /// `at_most` for one.
     pub fn wait(&mut self, at_most: Duration) -> Vec<BuiltTable> {
         if self.waiting.is_empty() {
             return Vec::new();
@@ -246,7 +245,7 @@ impl Queue {
         }
     }
 
-    /// Returns the next request, waiting for one if there is none; `None` when there will be none.
+    /// Waits for the next request; `None` when no more requests can come.
     fn next(&mut self) -> Option<(ObjectId, ElfSource)> {
         if self.by_size.is_empty() {
             let (id, source) = self.requests.recv().ok()?;
@@ -295,8 +294,7 @@ fn build<F: ReadCacheOps>(
     if let Some(found) = cache.load(&build_id, key, rules) {
         return Ok(module(found, true));
     }
-    // The file may have been written to since: the key has to be that of the sections that are
-    // used.
+    // The file may have been written to since: the key has to be of the sections that are used.
     let sections = UnwindSections::of_elf(&file)?;
     let key = TableKey::of(&sections);
     let (table, summary) = UnwindTable::of_sections(&sections, rules)?;

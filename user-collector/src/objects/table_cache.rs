@@ -20,7 +20,7 @@ use std::time::{Duration, SystemTime};
 use super::stored_table::{self as stored, MAX_STORED_BYTES, TableKey};
 use crate::unwind::{FrameInfo, TableSummary, UnwindRules, UnwindSections, UnwindTable};
 
-/// Most bytes of all tables together.
+/// Max bytes of all tables together.
 const MAX_CACHE_BYTES: u64 = 256 << 20;
 
 /// Bytes that are kept when there are more, so that there is space for new tables.
@@ -154,8 +154,8 @@ impl TableCache {
         })
     }
 
-    /// Returns whether the table of these sections is kept. That of Go's functions is not: building
-    /// it takes less time than hashing its input and reading the file.
+    /// Whether the table of these sections is cached. A table of Go's functions is not: building it
+    /// takes less time than hashing its input and reading the file.
     pub(super) fn is_for(sections: &UnwindSections<'_>) -> bool {
         if sections.go.is_some() {
             return false;

@@ -55,8 +55,8 @@ impl Cgroup {
         })
     }
 
-    /// Returns whether it is the root of all groups, which is no information. Zombies are there,
-    /// with groups of version 1.
+    /// Whether it is the root of all groups, which says nothing. With groups of version 1, zombies
+    /// are in it.
     #[must_use]
     pub fn is_root(&self) -> bool {
         self.path == "/"

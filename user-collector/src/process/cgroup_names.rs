@@ -4,8 +4,8 @@
 //! are applied. The record of its exit has the inode of its control group's directory. The kernel
 //! opens a directory by its inode, and has its path.
 //!
-//! What was found holds for good, also when the group is gone. A group that ended before it was
-//! looked for stays unknown, and so does one of a hierarchy that is mounted at an unusual place.
+//! A path that was found stays valid, also when the group is gone. A group that ended before it was
+//! looked up stays unknown, and so does a group of a hierarchy that is mounted at an unusual place.
 
 use std::fs::{self, File};
 use std::io;
@@ -21,9 +21,9 @@ use rustc_hash::FxHashMap;
 
 use super::Cgroup;
 
-/// Where systems have the hierarchy of version 2: alone, or alongside those of version 1.
+/// Where systems mount the version 2 hierarchy: alone, or alongside version 1's hierarchies.
 const VERSION_2: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
-/// Most groups that are kept.
+/// Max groups that are kept.
 const MAX_KNOWN: usize = 4096;
 /// The kernel's `FILEID_KERNFS`: the handle is the number of an inode.
 const KERNFS_HANDLE: i32 = 0xfe;
@@ -53,8 +53,8 @@ struct InodeHandle {
 }
 
 impl CgroupNames {
-    /// Returns the group of a number. None if it is not known, or is the root of all groups, which
-    /// is no information.
+    /// The group with a number. None if it is not known, or is the root of all groups, which says
+    /// nothing.
     pub fn get(&mut self, number: CgroupNumber) -> Option<Arc<Cgroup>> {
         if let Some(known) = self.known.get(&number) {
             return known.clone();

@@ -2,9 +2,9 @@
 
 use experiment_format::text::printable;
 
-/// Returns the command line of words that each end with a NUL, quoted so that a shell would split
-/// it into the same words. A line that was cut ends in ` ...`. `None` where there is no word, as of
-/// kernel threads.
+/// The command line of words that each end with a NUL, quoted so that a shell would split it into
+/// the same words. A line that was cut ends in ` ...`. `None` if there are no words, as with kernel
+/// threads.
 #[must_use]
 pub fn quoted(words: &[u8], cut: bool) -> Option<String> {
     // setproctitle may leave one long word and many NULs.

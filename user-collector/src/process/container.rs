@@ -174,8 +174,8 @@ fn container_in(parent: &str, part: &str, path: &str) -> Option<Container> {
     None
 }
 
-/// Returns a group's name without the underscore with which systemd escapes names that the kernel
-/// may use for a file, such as that of `cpu.service`.
+/// A group's name without the underscore with which systemd escapes names that the kernel may use
+/// for a file, such as `cpu.service`.
 pub(super) fn without_escape(name: &str) -> &str {
     name.strip_prefix('_').unwrap_or(name)
 }

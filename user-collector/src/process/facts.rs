@@ -1,11 +1,12 @@
 //! Facts of a process, read from `/proc` when it is first followed.
 //!
 //! A process may exit before or during the read, or be hidden by another user namespace. What it
-//! controls itself (command line, environment, directories) may be any bytes. So each fact is
-//! missing or present by itself, and each is bounded. Command line and environment are in the
-//! process's own memory: both are read once and cut at a limit. Their text is safe on a terminal.
+//! controls itself (command line, environment, directories) may be any bytes. So each fact may be
+//! missing independently of the others, and each is bounded. Command line and environment are in
+//! the process's own memory: both are read once and cut at a limit. Their text is safe on a
+//! terminal.
 //!
-//! All are read through one [`ProcDir`], so that they are of one process.
+//! All are read through the same [`ProcDir`], so that they belong to the same process.
 
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -19,13 +20,13 @@ use super::command_line::quoted;
 use super::proc_dir::ProcDir;
 use super::proc_files::{numbers_of, relatives_of, start_ticks_of, user_ids_of};
 
-/// Most bytes of a command line and of an environment that are read.
+/// Max bytes of a command line and of an environment that are read.
 pub const MAX_TEXT_BYTES: usize = 64 * 1024;
-/// Most bytes of the other files: a process may have 65,536 groups, which are in its `status`.
+/// Max bytes of the other files: a process may have 65,536 groups, which are in its `status`.
 pub(crate) const MAX_PROC_FILE_BYTES: usize = 1 << 20;
 
 /// Variables in which launchers of parallel programs put the rank, the most reliable first: a
-/// launcher's own before what the resource manager sets next to it.
+/// launcher's own variable before the variable that the resource manager sets too.
 const RANK_VARIABLES: [&str; 7] = [
     "OMPI_COMM_WORLD_RANK",
     "PMIX_RANK",
@@ -108,8 +109,8 @@ impl ProcessFacts {
         self.started_ns().is_some_and(|started| started > at_ns)
     }
 
-    /// Returns when the process started, by CLOCK_MONOTONIC. The kernel reports starts by another
-    /// clock, which is compared now, and in hundredths of a second.
+    /// When the process started, by CLOCK_MONOTONIC. The kernel reports starts by another clock, in
+    /// hundredths of a second; the two clocks are compared now.
     #[must_use]
     pub fn started_ns(&self) -> Option<Nanos> {
         const TICK_NS: Nanos = Nanos::from_millis(10);

@@ -23,7 +23,7 @@ impl ProcessInstance {
         }
     }
 
-    /// Returns the instance of a process of which only its pid is known.
+    /// The instance of a process of which only the pid is known.
     #[must_use]
     pub fn unknown(pid: Pid) -> ProcessInstance {
         ProcessInstance::new(pid, 0)

@@ -2,12 +2,12 @@
 //!
 //! A followed process is named by its name and number, `_sshd_PID_1264.1.er`, as er_kernel did.
 //! Descendants of a load that is followed for itself are named by their descent, as collect does:
-//! `_f2_x1.er` is the first exec of the second fork. Both begin with `_`, by which the reader finds
+//! `_f2_x1.er` is the first exec of the second fork. Both begin with `_`, so that readers find
 //! them.
 //!
 //! The name of a process may be any bytes, but a directory's name is typed, sorted and matched. So
-//! it has only letters, digits and a few marks without a meaning in shells and paths. It is unique
-//! by the number and the count.
+//! it has only letters, digits and a few marks without a meaning in shells and paths. The number
+//! and the count make it unique.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;

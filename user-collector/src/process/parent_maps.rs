@@ -1,14 +1,14 @@
-//! Code that a process has from the one that forked it: prefork servers generate code in the
-//! parent and run it in their workers.
+//! Code that a process has inherited from its parent: prefork servers generate code in the parent
+//! and run it in their workers.
 //!
 //! A fork copies the parent's memory, so that its functions are at the same addresses in the child,
 //! and the child's own map does not list them. They are named by the parent's file as it was at the
-//! fork: what the parent generates later is in memory of its own. Of a perf map that is the part
-//! which was written by then, of a jitdump the records of before. Where the child lists a function
-//! of its own at the same addresses, that takes its place.
+//! fork: what the parent generates later is in memory of its own. That is the part of a perf map
+//! that was written by then, or the earlier records of a jitdump. If the child lists a function of
+//! its own at the same addresses, it replaces the parent's.
 //!
-//! Of a process that was forked before the recording began it is not known how long its parent's
-//! map was. All of it is used then, as perf does.
+//! For a process that was forked before the recording began, it is not known how long its parent's
+//! map was. The whole map is used then, as perf does.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use super::facts::MAX_PROC_FILE_BYTES;
 use super::proc_dir::{ProcDir, process_directory};
 use super::proc_files::{numbers_of, relatives_of, start_ticks_of};
 
-/// Most generations whose maps are used.
+/// Max generations whose maps are used.
 const MAX_GENERATIONS: usize = 8;
 
 /// The perf map of a process from which another one was forked.
@@ -29,12 +29,12 @@ pub struct ParentMap {
     pub(crate) own_pid: Pid,
     /// When it started, clock ticks since boot: an older file is not its own.
     pub(crate) start_ticks: u64,
-    /// The size of the map at the fork; none if that was not seen.
+    /// The size of the map at the fork; None if that was not seen.
     pub(crate) bytes: Option<u64>,
 }
 
 impl ParentMap {
-    /// Returns the map of a process that forks now; none if it is gone.
+    /// Returns the map of a process that forks now; None if it is gone.
     fn at_fork(parent: Pid) -> Option<ParentMap> {
         let map = ParentMap::of(&ProcDir::open(parent).ok()?)?;
         let root = process_directory(Path::new("/proc"), parent).join("root/tmp");
@@ -60,8 +60,8 @@ impl ParentMap {
     }
 }
 
-/// Returns the maps that a child has from a process which forks it now, and of which the maps that
-/// it was forked with itself are `known`, the oldest first.
+/// The maps that a child inherits from a process which forks it now, the oldest first. `known` are
+/// the maps that the parent inherited itself.
 #[must_use]
 pub fn maps_at_fork(parent: Pid, known: Option<&[ParentMap]>) -> Vec<ParentMap> {
     let mut maps = known.map_or_else(|| maps_of_ancestors(parent), <[ParentMap]>::to_vec);
@@ -71,8 +71,8 @@ pub fn maps_at_fork(parent: Pid, known: Option<&[ParentMap]>) -> Vec<ParentMap> 
     maps
 }
 
-/// Returns the maps of the processes from which one was forked whose fork was not seen: those above
-/// it that execute the same program.
+/// The maps of the ancestors of a process whose fork was not seen: the ancestors that execute the
+/// same program.
 #[must_use]
 pub fn maps_of_ancestors(pid: Pid) -> Vec<ParentMap> {
     let mut maps = Vec::new();

@@ -1,7 +1,7 @@
 //! A process's directory in `/proc`, held open.
 //!
-//! All that is read through it is of one process. Once that has exited and was waited for, reading
-//! fails, whichever process has its number by then.
+//! All that is read through it belongs to the same process. Once that has exited and was waited
+//! for, reading fails, even if another process has its number by then.
 //!
 //! A process continues when its first thread, the leader, has exited and others have not. The
 //! leader stays as a zombie, which has neither memory nor files: in `/proc/PID`, `maps`, `environ`
@@ -30,10 +30,10 @@ const DIRECTORY: OFlag = OFlag::O_PATH
 /// The size of most files there is below this, so that one call reads all of them.
 const READ_BYTES: usize = 4096;
 
-/// Returns the directory to read a process from: its own, or that of another thread if the leader
-/// has exited. `proc` is where procfs is mounted: `/proc`.
+/// The directory to read a process from: its own, or another thread's if the leader has exited.
+/// `proc` is where procfs is mounted: `/proc`.
 ///
-/// Of a process without memory, such as one that has exited or a kernel thread, it is its own.
+/// A process without memory, such as one that has exited or a kernel thread, has its own.
 #[must_use]
 pub fn process_directory(proc: &Path, pid: Pid) -> PathBuf {
     let leader = proc.join(pid.to_string());
@@ -59,8 +59,8 @@ fn living_thread(leader: &Path) -> Option<OsString> {
     numbers.find(|number| has_memory(nix::fcntl::AT_FDCWD, &threads.join(number)))
 }
 
-/// Returns whether a thread has memory, by its directory. An exiting thread gives it up before its
-/// exit is reported. Where the link must not be read, there is something to protect.
+/// Whether a thread has memory, by its directory. An exiting thread drops its memory before its
+/// exit is reported. If the link must not be read, there is memory to protect.
 fn has_memory(at: impl AsFd, directory: &Path) -> bool {
     !matches!(
         readlinkat(at, &directory.join("exe")),
@@ -76,10 +76,10 @@ pub struct ProcDir {
 }
 
 impl ProcDir {
-    /// Opens that of the process which has a number now.
+    /// Opens the directory of the process that has a number now.
     ///
     /// # Errors
-    /// There is none, or too many files are open.
+    /// No process has the number, or too many files are open.
     pub fn open(pid: Pid) -> io::Result<ProcDir> {
         let path = format!("/proc/{pid}");
         ProcDir::at(Path::new(&path), pid)
@@ -114,13 +114,13 @@ impl ProcDir {
         open_file(self.or(&of), name)
     }
 
-    /// Returns the beginning of a file, `most` bytes of it, and whether there is more. What was
+    /// Reads the first `most` bytes of a file. Returns them and whether there is more. What was
     /// read before an error is returned.
     pub(crate) fn read(&self, name: &str, most: usize) -> io::Result<(Vec<u8>, bool)> {
         read_head(self.file(name)?, most)
     }
 
-    /// Returns `stat` of the leader. That of another thread has the thread's own start time.
+    /// Reads the leader's `stat`: another thread's has the thread's own start time.
     pub(crate) fn leader_stat(&self) -> io::Result<Vec<u8>> {
         let file = open_file(self.fd.as_fd(), "stat")?;
         Ok(read_head(file, MAX_PROC_FILE_BYTES)?.0)

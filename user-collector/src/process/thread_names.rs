@@ -1,15 +1,15 @@
 //! The names of threads that an experiment has, and when another one has to be written.
 //!
-//! For a reader, a name with time 0 is that of all packets of the thread; of several such names the
-//! last one counts. So a thread's name is written before its first packet, and again when it
-//! changes. If a thread of another process has its id, the new name is valid from that time on.
+//! For a reader, a name with time 0 is valid for all packets of the thread; of several such names
+//! the last one counts. So a thread's name is written before its first packet, and again when it
+//! changes. If a thread of another process gets its id, the new name is valid from that time on.
 
 use std::collections::HashMap;
 
 use experiment_format::ids::{Pid, Tid};
 use experiment_format::units::Nanos;
 
-/// Most changes of a thread's name that are written: a reader's time grows with packets times
+/// Max changes of a thread's name that are written: a reader's time grows with packets times
 /// names.
 const MAX_NAME_CHANGES: u32 = 8;
 

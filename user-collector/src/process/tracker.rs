@@ -18,17 +18,17 @@ pub struct TrackedProcess {
     pub chosen: bool,
     /// It was on a CPU at a tick.
     pub ticked: bool,
-    /// When it was forked, nanoseconds; none once it has executed a program, and of those that ran
-    /// before the recording.
+    /// When it was forked, nanoseconds. None once it has executed a program, and for processes that
+    /// ran before the recording.
     pub forked_ns: Option<Nanos>,
-    /// The perf maps of the processes that it was forked from, the oldest first; none if its fork
+    /// The perf maps of the processes that it was forked from, the oldest first; None if its fork
     /// was not seen.
     pub parent_maps: Option<Vec<ParentMap>>,
     /// The first record that belongs into its experiment, once it was chosen.
     pub first: Option<FirstRecord>,
     /// When its last thread exited, nanoseconds.
     pub exited_ns: Option<Nanos>,
-    /// What is known by the exit of its last thread so far.
+    /// What is known from the exit of the last thread that has exited so far.
     pub at_exit: Option<ExitFacts>,
 }
 

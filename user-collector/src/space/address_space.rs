@@ -14,7 +14,7 @@ use crate::space::{Mapping, Mappings};
 /// The mappings of one process at an instant, by rising address.
 pub type MappedCode = Arc<Vec<Mapping>>;
 
-/// A change of an address space, for the experiment.
+/// A change of an address space, as the experiment records it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappingChange {
     /// When, in nanoseconds of the events' clock.
@@ -32,7 +32,7 @@ pub enum MappingEvent {
     Unmap(u64),
 }
 
-/// Most changes that are kept of a process that is not followed yet, per mapping.
+/// Max changes that are kept of a process that is not followed yet, per mapping.
 const MAX_CHANGES_PER_MAPPING: usize = 8;
 
 /// The address space of a process: its executable mappings.
@@ -65,7 +65,7 @@ impl AddressSpace {
         self.since_ns
     }
 
-    /// Returns the present mappings.
+    /// Returns the current mappings.
     pub fn code(&mut self) -> MappedCode {
         let mappings = &self.mappings;
         let code = self
@@ -87,7 +87,8 @@ impl AddressSpace {
         self.complete = true;
     }
 
-    /// Notes that a record is of this space as it is now: its stack may be in any present mapping.
+    /// Notes that there is a record of this space as it is now: its stack may be in any current
+    /// mapping.
     ///
     /// A mapping that ends before any record is left out of the changes. Otherwise a process that
     /// only maps and unmaps would fill the disk.
@@ -136,7 +137,7 @@ impl AddressSpace {
         self.keep_present(at_ns);
     }
 
-    /// Replaces the changes by the present mappings, as if they began now.
+    /// Replaces the changes by the current mappings, as if they began now.
     fn keep_present(&mut self, at_ns: Nanos) {
         self.changes.clear();
         self.unused.clear();
@@ -161,9 +162,8 @@ impl AddressSpace {
         }
     }
 
-    /// Adds a change. Readers sort changes by time, and may reverse those of the same time. So a
-    /// mapping that begins where another one ended begins a nanosecond later, and the other way
-    /// round.
+    /// Adds a change. Readers sort changes by time, and may reverse changes with the same time. So
+    /// a mapping that begins where another one ended begins a nanosecond later, and vice versa.
     fn push_change(&mut self, at_ns: Nanos, event: MappingEvent) {
         if let MappingEvent::Unmap(start) = event
             && let Some(begin) = self.unused.remove(&start)
@@ -246,8 +246,8 @@ impl AddressSpaces {
         self.by_pid.entry(pid).or_default().map(at_ns, mapping);
     }
 
-    /// Notes that anonymous memory of `pid` has the code of a file: it counts as a mapping of that,
-    /// from the last change on, which as a rule is the one that made it.
+    /// Notes that anonymous memory of `pid` has the code of a file: it counts as a mapping of that
+    /// file from the last change on, which usually is the change that created it.
     pub fn copied(&mut self, pid: Pid, mapping: Mapping) {
         let Some(space) = self.by_pid.get_mut(&pid) else {
             return;
@@ -322,7 +322,7 @@ impl AddressSpaces {
         self.by_pid.iter_mut().map(|(pid, space)| (*pid, space))
     }
 
-    /// Evicts all processes but those that `still` returns true for. Returns those evicted.
+    /// Evicts all processes for which `still` returns false. Returns the evicted ones.
     pub fn retain(&mut self, mut still: impl FnMut(Pid) -> bool) -> Vec<Pid> {
         let gone: Vec<Pid> = self
             .by_pid
@@ -440,7 +440,7 @@ mod tests {
         };
         assert!(turns(false, true) < 200);
         assert_eq!(turns(true, true), 2 * 1000 - 1);
-        // Without a record of them they are no changes, but for the last.
+        // Without a record of them they are no changes, except the last one.
         assert_eq!((turns(false, false), turns(true, false)), (1, 1));
     }
 

@@ -2,8 +2,8 @@
 //!
 //! The kernel reports the beginning of each mapping, by whatever call, but not its end. Where a new
 //! mapping overlaps older ones, it replaces them there, and the rest of them stays. An exec ends
-//! all, a fork copies them. So [`Mappings::find`] returns what was mapped at an address last. That
-//! is wrong only for an address that is not mapped any more, where no code runs.
+//! all mappings, a fork copies them. So [`Mappings::find`] returns what was mapped at an address
+//! last. That is wrong only for an address that is no longer mapped, where no code runs.
 //!
 //! Events must come in time order. Each change returns the mappings that it ends, since the
 //! experiment has the time of both.
@@ -186,7 +186,7 @@ mod tests {
         let ended = mappings.map(mapping("b", 3, 5));
         assert_eq!(ended, [mapping("a", 1, 9)]);
         assert_eq!(drawing(&mappings, 11), ".aabbaaaa..");
-        // What lies after is still where it was in its file.
+        // The part after it is still where it was in its file.
         let after = mappings.find(6).map(|mapping| mapping.file_offset(6));
         assert_eq!(after, Some(5));
         let ended = mappings.map(mapping("c", 4, 11));

@@ -50,7 +50,7 @@ enum GoFunctionKind {
     Leaves,
     /// A function that calls on another stack and returns.
     Detour,
-    /// A function that a signal's handler makes look as if it was called.
+    /// A function for which a signal's handler fakes a call.
     Injected,
     /// The function that a signal's handler returns to.
     Restorer,

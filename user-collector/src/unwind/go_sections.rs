@@ -41,7 +41,7 @@ impl<'data> GoFunctions<'data> {
     }
 }
 
-/// Returns Go's functions; `None` if there are none, or for an unknown layout.
+/// Go's functions; `None` if the file has no such functions, or for an unknown layout.
 pub(super) fn functions<'data, B>(
     elf: &ElfFile<B>,
     sections: &SectionTable<&'data [u8]>,

@@ -64,14 +64,14 @@ pub use table::{TablePage, UnwindTable};
 /// have 10 to 20 MiB.
 pub const MAX_SECTION_BYTES: usize = 64 << 20;
 
-/// Most rows of one table: 64 MiB of rows, or about 1 GB of text.
+/// Max rows of one table: 64 MiB of rows, or about 1 GB of text.
 pub const MAX_ROWS: usize = 1 << 24;
 
-/// Most 64 KiB pages of one table: 4 GiB of text, what the ABI's large models allow in one file.
+/// Max 64 KiB pages of one table: 4 GiB of text, what the ABI's large models allow in one file.
 pub const MAX_PAGES: usize = bpf_abi::layout::MAX_PAGES as usize;
 
-/// Longest CIE that is read, bytes. Those of compilers have about 24. Its program runs once for
-/// each FDE, so that a long one would take time quadratic in the section's size.
+/// Longest CIE that is read, bytes. Compilers' CIEs have about 24. Its program runs once for each
+/// FDE, so that a long one would take time quadratic in the section's size.
 pub const MAX_CIE_BYTES: usize = 256;
 
 /// Longest DWARF expression that is parsed, bytes. The longest supported one is the PLT's, with 11.

@@ -52,7 +52,7 @@ pub(super) struct GoFunction<'data> {
     pub(super) pcs: Range<u64>,
     /// Its name, or the start of a long one.
     pub(super) name: &'data [u8],
-    /// Its table of stack heights; empty if there is none.
+    /// Its table of stack heights; empty if it has no table.
     heights: &'data [u8],
 }
 

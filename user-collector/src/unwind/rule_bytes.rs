@@ -1,4 +1,4 @@
-//! The 16 bytes of a rule, for the BPF programs and the cache of tables.
+//! The 16 bytes of a rule, as the BPF programs and the cache of tables have it.
 
 use bpf_abi::EncodedRule;
 use bpf_abi::layout::{BASE_CFA, BX_LOST, BX_SAME, CfaKind, FramePointerKind, ReturnAddressKind};
@@ -90,7 +90,7 @@ impl UnwindRule {
         encoded
     }
 
-    /// Returns the rule that [`UnwindRule::encode`] encodes so; `None` if there is none.
+    /// Decodes a rule; `None` if [`UnwindRule::encode`] makes no such bytes.
     #[must_use]
     pub fn decode(encoded: &EncodedRule) -> Option<UnwindRule> {
         let fp = || match FramePointerKind::try_from(encoded.fp_kind).ok()? {

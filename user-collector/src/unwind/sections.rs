@@ -4,7 +4,7 @@
 //! can be unwound. If no section header names `.eh_frame` (`llvm-objcopy --strip-sections`), it is
 //! found by `PT_GNU_EH_FRAME`, as by the program itself.
 //!
-//! The file is read by [`ElfFile`], of which only these pieces are read, each within its limit.
+//! The file is read by [`ElfFile`]: only these pieces, each within its limit.
 
 use std::borrow::Cow;
 use std::ops::Range;

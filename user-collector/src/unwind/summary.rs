@@ -13,7 +13,7 @@ pub struct TableSummary {
     pub text: u64,
     /// Functions of Go's table that were read.
     pub go_functions: u64,
-    /// Functions of Go's table without the position of the caller: those of C.
+    /// Functions of Go's table without the position of the caller: C functions.
     pub go_unknown: u64,
     /// FDEs that were read.
     pub fdes: u64,

@@ -32,8 +32,8 @@ impl UnwindTable {
     /// `e_machine` of the files that have tables.
     pub(crate) const MACHINE: u16 = MACHINE.0;
 
-    /// Returns the table with these [`UnwindTable::pages`] and [`UnwindTable::rows`]; `None` if
-    /// they are not those of a table, or beyond the limits of this module.
+    /// The table with these [`UnwindTable::pages`] and [`UnwindTable::rows`]; `None` if they do not
+    /// form a table, or are beyond the limits of this module.
     pub(crate) fn of_parts(pages: Vec<TablePage>, rows: Vec<UnwindRow>) -> Option<UnwindTable> {
         if pages.len() > MAX_PAGES || rows.len() > MAX_ROWS {
             return None;
@@ -79,8 +79,8 @@ impl UnwindTable {
         size_of_val(self.rows.as_slice()) + size_of_val(self.pages.as_slice())
     }
 
-    /// Returns the number of the rule for a pc of the file's own address space;
-    /// [`UnwindRules::ABSENT`] where there is none.
+    /// The number of the rule for a pc of the file's own address space; [`UnwindRules::ABSENT`] if
+    /// no row covers the pc.
     ///
     /// Finds the page, then the last row whose `low` is not above the pc's.
     #[must_use]

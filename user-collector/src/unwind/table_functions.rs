@@ -62,7 +62,7 @@ impl TableFunctions {
         self.row(pc, rule)
     }
 
-    /// Notes that the functions so far came by rising start. Later ones may not.
+    /// Notes that the functions so far are sorted by start. Later ones may not be.
     pub(super) fn all_sorted(&mut self) {
         self.sorted = self.functions.len();
     }

@@ -68,7 +68,7 @@ pub enum RecordError {
 }
 
 impl Record {
-    /// Returns whether the bytes of one record are those of a stack copy.
+    /// Whether the bytes of one record are a stack copy.
     #[must_use]
     pub fn is_stack_copy(bytes: &[u8]) -> bool {
         let copy = |raw: HeaderLayout| {
@@ -242,7 +242,7 @@ impl Bytes<'_> {
         Ok(words.iter().map(|word| u64::from_ne_bytes(*word)).collect())
     }
 
-    /// Returns the first bytes of that many words.
+    /// Reads `words` words and returns the first `count` bytes of them.
     fn bytes(&mut self, words: u16, count: u16) -> Result<Box<[u8]>, RecordError> {
         let words = self.words(words)?;
         let bytes = words.iter().flat_map(|word| word.to_ne_bytes());

@@ -99,13 +99,13 @@ pub struct TickRecord {
     pub header: RecordHeader,
     /// Interval boundaries that this stands for: 1 unless the timer was late.
     pub ticks: u32,
-    /// Those of them that passed while the hypervisor ran something else.
+    /// The part of `ticks` that passed while the hypervisor ran something else.
     pub stolen_ticks: u32,
     /// What the CPU was doing.
     pub mode: Mode,
     /// An interrupt or softirq ran on the CPU, on top of the thread.
     pub irq_work: bool,
-    /// Taken in the context switch away from the thread: the first frames of the stack are those of
+    /// Taken in the context switch away from the thread: the first frames of the stack belong to
     /// the BPF program.
     pub at_switch_out: bool,
     /// Empty unless `mode` is [`Mode::Kernel`].
@@ -132,7 +132,7 @@ pub struct OffCpuRecord {
     pub header: RecordHeader,
     /// The microstate that it went into, numbered as in the experiment.
     pub state: u8,
-    /// What more is known of that.
+    /// What else is known of the state.
     pub detail: Option<OffCpuDetail>,
     /// Boundaries in that state.
     pub blocked_ticks: u32,
@@ -158,8 +158,8 @@ impl OffCpuRecord {
 pub struct CgroupNumber {
     /// The hierarchy, as in `/proc/PID/cgroup`: 0 is version 2.
     pub hierarchy: u32,
-    /// The inode of its directory; 0 if that was not read: of a kernel thread, and of one of a
-    /// living process that is not the leading one.
+    /// The inode of its directory. 0 if it was not read: for a kernel thread, and for a thread
+    /// other than the leader while the process lives.
     pub inode: u64,
 }
 
@@ -271,10 +271,10 @@ pub struct LockWaitRecord {
     pub header: RecordHeader,
     /// When it blocked, CLOCK_MONOTONIC.
     pub begin_ns: u64,
-    /// Address of the futex word in the process; of `futex_waitv` that of its array; 0 if the end
-    /// of the wait was not seen.
+    /// Address in the process of the futex word, or of `futex_waitv`'s array; 0 if the end of the
+    /// wait was not seen.
     pub object: u64,
-    /// Of `futex` its command, such as 0 for `FUTEX_WAIT`; of another system call its number;
+    /// `futex`'s command, such as 0 for `FUTEX_WAIT`; the number of any other system call;
     /// [`OPERATION_UNKNOWN`](crate::layout::OPERATION_UNKNOWN) if the end of the wait was not seen.
     pub operation: u32,
     /// The kernel stack of the wait.
@@ -301,10 +301,10 @@ pub struct IoCallRecord {
     pub call: u32,
     /// Which numbers that is one of.
     pub table: CallTable,
-    /// Of which call site of the thread its user stack is, from 1 to
-    /// [`IO_CALL_SITES`](crate::layout::IO_CALL_SITES): the stacks of each are numbered by
-    /// themselves. [`ALLOCATION_CALL_SITE`](crate::layout::ALLOCATION_CALL_SITE) if a function of
-    /// the call's name was probed.
+    /// The call site of the thread that its user stack belongs to, from 1 to
+    /// [`IO_CALL_SITES`](crate::layout::IO_CALL_SITES). The stacks of each call site have numbers
+    /// of their own. [`ALLOCATION_CALL_SITE`](crate::layout::ALLOCATION_CALL_SITE) if a function
+    /// with the call's name was probed.
     pub call_site: u8,
     /// What it brought from memory: see [`IoExtra`](crate::layout::IoExtra).
     pub extra: Box<[u8]>,
@@ -330,7 +330,7 @@ impl IoCallRecord {
 /// has the number of the file, and may come again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IoFileRecord {
-    /// When it was read; the thread is the one that handed over the operation.
+    /// When it was read. The thread is the one that submitted the operation.
     pub header: RecordHeader,
     /// The number of the file in [`IoCallRecord::arguments`], which no other file has.
     pub file: u64,
@@ -347,13 +347,14 @@ pub struct IoFileRecord {
 /// A block of an allocator was allocated or freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRecord {
-    /// When, where, and by which thread; of an allocation after the call, of a release before it.
+    /// When, where, and by which thread. The time of an allocation is after the call, of a release
+    /// before it.
     /// The number is one of the thread's allocations: see
     /// [`ALLOCATION_CALL_SITE`](crate::layout::ALLOCATION_CALL_SITE).
     pub header: RecordHeader,
     /// Its address.
     pub address: u64,
-    /// The bytes that the program asked for; none where the block was freed.
+    /// The bytes that the program asked for; None if the block was freed.
     pub allocated_bytes: Option<u64>,
     /// The bytes of all blocks that it stands for, where the program has sampled it itself.
     pub weighted_bytes: Option<u64>,

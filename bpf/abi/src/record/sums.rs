@@ -78,8 +78,8 @@ sums! {
 sums! {
     /// What the BPF programs have counted on a CPU since it was first recorded.
     ///
-    /// `user + kernel + idle + stolen` boundaries are the time recorded; of them `unsent` were left
-    /// out by request, and `lost` found no space.
+    /// `user + kernel + idle + stolen` boundaries are the time recorded; of these, `unsent` were
+    /// left out by request, and `lost` found the ring full.
     CpuCounts {
         /// Boundaries in user mode.
         user,
@@ -110,7 +110,7 @@ sums! {
         raced_look_ups,
         /// Lock waits that found the ring full.
         lock_waits_lost,
-        /// Lock waits that were not sent, since that many were in the same second.
+        /// Lock waits that were not sent, since there were too many in the same second.
         lock_waits_skipped,
         /// Their time.
         lock_waits_skipped_ns,

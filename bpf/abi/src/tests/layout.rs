@@ -1,4 +1,4 @@
-//! Every size, offset and number of the C side is that of Rust.
+//! Every size, offset and number is the same in C and in Rust.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
@@ -41,7 +41,7 @@ fn c_side() -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// Size and offsets of a structure, `$from` bytes into that of C.
+/// Size and offsets of a structure that starts `$from` bytes into the C structure.
 macro_rules! structure {
     ($all:ident, $c:ident, $rust:ty, $from:expr, [$($field:ident),* $(,)?]) => {
         $all.push((stringify!($c).to_owned(), $from + size_of::<$rust>()));

@@ -78,8 +78,8 @@ impl fmt::Display for UnwindEnd {
     }
 }
 
-/// What is known of a frame: of the innermost one all registers, of others those that their callees
-/// have kept.
+/// What is known of a frame: all registers of the innermost one, and the registers that their
+/// callees have kept of the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registers {
     /// The instruction that was to be executed next.
@@ -91,13 +91,13 @@ pub struct Registers {
     pub known: u16,
     /// `pc` is where the thread was interrupted, and not a return address.
     pub exact: bool,
-    /// Where the thread's own stack is, for code that has others; empty if that is not known, as of
-    /// a stack that was copied.
+    /// Where the thread's own stack is, for code that switches stacks; empty if not known, such as
+    /// for a copied stack.
     pub own_stack: Range<u64>,
 }
 
 impl Registers {
-    /// Returns those of an innermost frame.
+    /// The registers of an innermost frame.
     #[must_use]
     pub fn innermost(pc: u64, general: [u64; 16]) -> Registers {
         Registers {

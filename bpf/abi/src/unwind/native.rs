@@ -117,10 +117,11 @@ unsafe extern "C" fn find_rule<F: FnMut(u64) -> UnwindBy, R>(
 
 /// Returns the frames of a stack, from its innermost frame or from another one outwards.
 ///
-/// `find` returns how to find the caller of the frame at an address, which is the pc in the
-/// innermost frame and in one that a signal has interrupted, and the return address − 1 in others.
-/// A scan for a return address looks up others too. `read` returns the 8 bytes of the process at an
-/// address, which may be any number, as a little-endian word, or nothing if they can't be read.
+/// `find` returns how to find the caller of the frame at an address. That is the pc in the
+/// innermost frame and in a frame that a signal has interrupted, else the return address − 1. A
+/// scan for a return address looks up other addresses too. `read` returns the 8 bytes of the
+/// process at an address, which may be any number, as a little-endian word, or None if they can't
+/// be read.
 ///
 /// There are at most `most` frames; if the last of them has a caller, the end is
 /// [`UnwindEnd::DepthLimit`]. Nothing else bounds a hostile stack: rules that lead in a circle are
@@ -186,7 +187,7 @@ impl<F: FnMut(u64) -> UnwindBy, R: FnMut(u64) -> Option<u64>> Unwinding<F, R> {
         }
     }
 
-    /// Adds a frame and goes to its caller. Returns why there is none, if so.
+    /// Adds a frame and goes to its caller. If it has no caller, returns why.
     fn step(&mut self, frames: &mut Vec<u64>) -> Option<UnwindEnd> {
         // SAFETY: `state` is a valid `struct unwind_state` for the call, which keeps no pointer.
         let address = unsafe { kcollect_unwind_address(&raw const self.state) };

@@ -82,7 +82,7 @@ fn something_is_added_behind_a_deref() {
         .ends(&[0x123, 0xe00], UnwindEnd::Complete);
 }
 
-/// An entry of the PLT pushes at its byte 6, and is after that from byte 11 on.
+/// An entry of the PLT has its push at byte 6, and is past it from byte 11 on.
 #[test]
 fn both_halves_of_the_plt() {
     let plt = Drawn {
@@ -477,7 +477,7 @@ proptest! {
             },
         );
         prop_assert!(unwound.frames.len() <= most);
-        // A scan reads the word, the code before it, that of the target, and what its rule needs.
+        // A scan reads the word, the code before it, the target's code, and what its rule needs.
         prop_assert!(reads <= 4 * most + 11 * SCAN_STACK_WORDS as usize);
         if most > 0 {
             prop_assert_eq!(unwound.frames[0], pc);

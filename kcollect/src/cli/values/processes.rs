@@ -41,7 +41,7 @@ pub(in crate::cli) fn follow(typed: &str) -> Result<Follow, CliError> {
     }
 }
 
-/// `-F KIND:NAME`; none if it is something else.
+/// `-F KIND:NAME`; None if it is something else.
 fn group(typed: &str) -> Option<Result<GroupRule, CliError>> {
     let (kind, name) = typed.split_once(':')?;
     if typed.starts_with('=') {

@@ -25,7 +25,7 @@ pub(super) fn seconds(text: &str) -> Option<Duration> {
     ))
 }
 
-/// `-t`: the times at which data begin and at which the recording ends.
+/// `-t`: when recording starts and when it ends.
 pub(in crate::cli) fn time(typed: &str) -> Result<(Duration, Option<Duration>), CliError> {
     const HINT: &str = "type a duration (10, 90s, 5m), or start-end (2-10, 1m-5m, 2-0 for no end)";
     let bad = || error("-t", typed, "not a time", HINT);

@@ -1,4 +1,4 @@
-//! What is recorded next to ticks: `-s`, `-i`, `-H`, `-h`.
+//! What is recorded in addition to ticks: `-s`, `-i`, `-H`, `-h`.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(in crate::cli) fn trace_io(typed: &str) -> Result<bool, CliError> {
     }
 }
 
-/// The bytes of which one is sampled in the mean, if nothing else is said (`-H on`).
+/// Mean number of bytes per sampled byte, unless one is given (`-H on`).
 const DEFAULT_MEAN_BYTES: u64 = 512 << 10;
 
 /// The least mean.

@@ -7,7 +7,8 @@
 //! below others. As long as the BPF programs have no tables of a process they copy its stacks,
 //! which are more data to read and to apply. When hundreds of processes start at once and these
 //! threads had to wait in the run queue like each of them, the tables would come too late for all.
-//! In addition to 300 of them on a CPU they have a thirtieth of its time, and are next when they wake up.
+//! Competing with 300 of them on a CPU, these threads get a thirtieth of its time, and run next
+//! when they wake up.
 //!
 //! They have no real-time priority, for two reasons. There may be a second's work to do, which can
 //! wait. And a real-time thread that spins in the kernel for a lock or a reference held by a

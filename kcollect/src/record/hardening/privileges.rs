@@ -16,7 +16,7 @@
 //!   belong to another user than the one it runs as, as under sudo: subexperiments are made in it,
 //!   change their owner, and are removed if the start fails;
 //! * `SYS_ADMIN`, only if `kernel.perf_event_paranoid` is above 2: on Debian and Ubuntu only this
-//!   capability then opens perf events, also those of a CPU that comes online.
+//!   capability then opens perf events, also for a CPU that comes online.
 //!
 //! System calls that a recording never makes are filtered too ([`seccomp`]).
 //!
@@ -28,8 +28,8 @@
 //! time, and exits. The bounding and inheritable sets are not changed: with `no_new_privs` they
 //! restore nothing.
 //!
-//! Threads that exist already keep their privileges. So this has to run before all threads are
-//! created but that one.
+//! Threads that exist already keep their privileges. So this has to run before all other threads
+//! are created.
 
 use std::fs;
 use std::io;
@@ -74,7 +74,7 @@ pub struct Requirements {
 }
 
 impl Requirements {
-    /// Returns those of a plan on this machine, where perf events that probe allocators may need
+    /// The requirements of a plan on this machine, where perf events that probe allocators may need
     /// `SYS_ADMIN`.
     #[must_use]
     pub fn of(plan: &Plan, probes_need_sys_admin: bool) -> Requirements {

@@ -1,10 +1,10 @@
-//! The filter of system calls that a recording never makes: a second line of defence, after the
-//! capabilities that are dropped.
+//! The filter of system calls that a recording never makes: a second line of defence, after
+//! dropping capabilities.
 //!
 //! kcollect reads data of other users. If such data ever took control of a thread, the filter keeps
 //! that thread from starting programs, opening network connections, tracing processes and changing
 //! the machine. All other calls are permitted: a list of the permitted calls would differ with each
-//! C library and kernel, and a call that it did not have would fail in the middle of a recording.
+//! C library and kernel, and a call missing from it would fail in the middle of a recording.
 //!
 //! A filtered call fails with `EPERM`. The filter applies to the calling thread and the threads
 //! that it starts, and therefore not to the load, which another thread starts (see
@@ -74,7 +74,7 @@ const FILTERED_CALLS: [libc::c_long; 42] = [
 /// thread must have `no_new_privs` or `CAP_SYS_ADMIN`.
 ///
 /// # Errors
-/// Errors of the kernel, which may be missing filters (`CONFIG_SECCOMP_FILTER`).
+/// Errors of the kernel, which may be built without filters (`CONFIG_SECCOMP_FILTER`).
 pub fn install_filter() -> io::Result<()> {
     let rules: BTreeMap<_, _> = FILTERED_CALLS
         .iter()

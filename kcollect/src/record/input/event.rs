@@ -22,10 +22,10 @@ pub enum InputEvent {
         pid: Pid,
         /// Its name, bytes.
         name: Vec<u8>,
-        /// The path of the program that it executes, bytes; none where no process is followed, and
+        /// The path of the program that it executes, bytes; None if no process is followed, and
         /// of the kernel's own.
         executable: Option<Vec<u8>>,
-        /// What it has mapped for execution; nothing where no process is followed.
+        /// What it has mapped for execution; empty if no process is followed.
         mappings: Vec<Mapping>,
     },
     /// The mappings of a process, read again.
@@ -35,12 +35,12 @@ pub enum InputEvent {
         /// When the reading began, CLOCK_MONOTONIC nanoseconds. The event's own time is when it
         /// ended.
         began_ns: Nanos,
-        /// What it has mapped for execution; none if it is gone.
+        /// What it has mapped for execution; None if it is gone.
         mappings: Option<Vec<Mapping>>,
     },
-    /// Data begin or stop to be taken.
+    /// Recording starts or stops.
     Recording {
-        /// Whether they are taken from this time on.
+        /// Whether recording is on from this time on.
         on: bool,
     },
     /// A CPU came online or went offline.

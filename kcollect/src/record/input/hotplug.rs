@@ -19,8 +19,8 @@ pub struct CpuChange {
 }
 
 impl Inputs {
-    /// Opens the inputs of CPUs that came online and closes those of CPUs that went offline.
-    /// The events of that are returned by a later round. The kernel has no event for it, only its
+    /// Opens the inputs of CPUs that came online and closes the inputs of CPUs that went offline.
+    /// A later round returns the events. The kernel has no event when a CPU comes or goes, only its
     /// list of CPUs, so this is done once a round.
     ///
     /// # Errors

@@ -71,7 +71,7 @@ pub struct Inputs {
     /// The programs in the kernel.
     pub programs: Programs,
     pub(super) reader: Reader,
-    /// The bytes that were taken from the rings last; kept for their memory.
+    /// The bytes that were last read from the rings; kept to reuse their memory.
     bytes: Bytes,
     period_ns: Nanos,
     /// The number of tick boundaries for which a clock fires once.
@@ -83,8 +83,9 @@ pub struct Inputs {
     pub(super) online: CpuList,
     recording: bool,
     pub(super) order: TimeOrder<InputEvent>,
-    /// Files whose unwind tables the BPF programs did not have since they were taken last: a process that
-    /// maps each, its name, and an address of it there.
+    /// Files whose unwind tables the BPF programs have missed since the last
+    /// [`Inputs::take_missing_tables`]: for each, a process that maps it, the name of one of its
+    /// threads, and an address in the mapping.
     missing_tables: HashMap<CodeFile, (Pid, ThreadName, u64)>,
     follows: bool,
     /// Counters that overflow.
@@ -92,7 +93,7 @@ pub struct Inputs {
     self_test: TestState,
 }
 
-/// How far the self-test is.
+/// The state of the self-test.
 #[derive(Debug)]
 enum TestState {
     /// It starts with the recording.
@@ -187,7 +188,7 @@ impl Inputs {
     /// Starts the thread that empties the rings, with the privileges that are left.
     ///
     /// # Errors
-    /// Those of [`Reader::start`]; the rings are emptied all the same, but not as soon.
+    /// As [`Reader::start`]; the rings are emptied all the same, but not as soon.
     pub fn start_reader(&mut self) -> io::Result<()> {
         self.reader.start()
     }
@@ -205,7 +206,7 @@ impl Inputs {
         Ok(())
     }
 
-    /// Starts or stops the recording of data. Returns the time of the change.
+    /// Starts or stops recording. Returns the time of the change.
     ///
     /// # Errors
     /// When the BPF programs can't be switched or the threads' times can't be read.
@@ -231,7 +232,7 @@ impl Inputs {
         Ok(now)
     }
 
-    /// Notes that data have begun.
+    /// Notes that recording has started.
     fn begun(&mut self, at_ns: Nanos) -> Result<(), Failure> {
         self.programs.track_threads().map_err(bpf_failure)?;
         self.recording = true;
@@ -329,9 +330,9 @@ impl Inputs {
         Ok(events)
     }
 
-    /// Returns what is mapped where a file is whose table the BPF programs did not have, of each since
-    /// the last time for which `is_missing` returns true, as far as the process still runs. This is no
-    /// event: its records are returned by a later round.
+    /// The mappings of files whose tables the BPF programs have missed since the last call, if
+    /// `is_missing` is true for the file and the process still runs. These are not events: a later
+    /// round returns the records.
     pub fn take_missing_tables(
         &mut self,
         is_missing: impl Fn(CodeFile) -> bool,
@@ -396,11 +397,11 @@ impl Inputs {
         Ok(self.order.release(Nanos::MAX))
     }
 
-    /// Ends the data of one experiment and begins those of the next at the same instant. The event
-    /// is returned by a later round, between what was before and what was after.
+    /// Ends one experiment and begins the next at the same instant. A later round returns the
+    /// event, between what was before and what was after.
     ///
     /// # Errors
-    /// Those of [`Inputs::set_recording`] and [`Inputs::totals`].
+    /// As [`Inputs::set_recording`] and [`Inputs::totals`].
     pub fn rotate(&mut self) -> Result<(), Failure> {
         let recording = self.recording;
         let at_ns = if recording {

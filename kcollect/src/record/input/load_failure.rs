@@ -46,8 +46,7 @@ fn load_message(error: &str, saved: Option<io::Result<PathBuf>>) -> String {
     }
 }
 
-/// Writes the log of a refusal into the first directory in which that is possible. None: there is
-/// no log.
+/// Writes the log of a refusal into the first directory that permits it. None: there is no log.
 fn save_log(refusal: &Refusal, directories: &[PathBuf]) -> Option<io::Result<PathBuf>> {
     if refusal.log.trim().is_empty() {
         return None;
@@ -83,7 +82,7 @@ fn save(directory: &Path, log: &str) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Creates a file that only its owner can read. What is there, such as a link, is not opened.
+/// Creates a file that only its owner can read. Fails if anything exists there, such as a link.
 fn create(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(0o600).open(path)

@@ -39,7 +39,7 @@ const WAKE_EVENT: u64 = 0;
 /// The epoll data of every ring.
 const RING_EVENT: u64 = 1;
 
-/// Bytes taken out of the rings.
+/// Bytes read from the rings.
 #[derive(Debug, Default)]
 pub struct Bytes {
     /// Records of the BPF programs, unordered across CPUs.
@@ -53,7 +53,7 @@ impl Bytes {
         self.records.len() + self.sideband.len()
     }
 
-    /// Removes the bytes. Their memory is kept for the next ones, except that of a peak.
+    /// Removes the bytes. Their memory is kept for the next ones, except after a peak.
     fn clear(&mut self) {
         for bytes in [&mut self.records, &mut self.sideband] {
             bytes.clear();
@@ -92,7 +92,7 @@ struct Rings {
     programs: bpf::Rings,
     /// The side-band ring of each CPU.
     sideband: BTreeMap<u32, PerfRing>,
-    /// Bytes that were taken out of the rings and not returned by [`Reader::take`] yet.
+    /// Bytes that were read from the rings and not returned by [`Reader::take`] yet.
     waiting: Bytes,
 }
 
@@ -100,7 +100,7 @@ impl Reader {
     /// Returns a reader of the BPF programs' rings, without side-band and without a thread.
     ///
     /// # Errors
-    /// Those of `eventfd(2)`.
+    /// As `eventfd(2)`.
     pub fn new(programs: bpf::Rings) -> io::Result<Reader> {
         let rings = Rings {
             programs,
@@ -140,7 +140,7 @@ impl Reader {
         Ok(receiver.recv().unwrap_or(Ok(()))?)
     }
 
-    /// Returns a descriptor that is readable when so much waits that a round should begin at once.
+    /// A descriptor that becomes readable when so much waits that a round should begin at once.
     #[must_use]
     pub fn wake_fd(&self) -> BorrowedFd<'_> {
         self.state.session_wake.as_fd()

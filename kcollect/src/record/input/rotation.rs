@@ -13,19 +13,21 @@ use super::totals::Totals;
 /// The instant at which one experiment of a recording ends and the next one begins.
 #[derive(Clone, Debug)]
 pub struct Rotation {
-    /// That instant, CLOCK_MONOTONIC nanoseconds. The event comes after all of that instant.
+    /// That instant, CLOCK_MONOTONIC nanoseconds. The event comes after all other events of that
+    /// instant.
     pub at_ns: Nanos,
-    /// Whether data were taken.
+    /// Whether recording was on.
     pub recording: bool,
     /// What had been counted by then.
     pub totals: Totals,
-    /// First returns to user mode of threads after it: their stacks may be those of what the
-    /// threads did before it.
+    /// The first return to user mode of each thread after the rotation: its stack may belong to
+    /// what the thread did before the rotation.
     pub returns: Vec<UserReturnRecord>,
 }
 
-/// Returns the first return to user mode of each thread among the events after a rotation, in any
-/// order. Not of a process that had mapped something new by then: its stack is to be read by that.
+/// The first return to user mode of each thread among the events after a rotation, which may be in
+/// any order. Processes that had mapped something new by then are left out: their stacks have to be
+/// read with the new mappings.
 pub(super) fn first_returns<'a>(
     events: impl Iterator<Item = &'a (Nanos, InputEvent)>,
 ) -> Vec<UserReturnRecord> {

@@ -23,8 +23,8 @@ const RING_PAGES_LOG2: u32 = 7;
 /// Bytes of a record's header: its type, flags and size.
 const HEADER_BYTES: usize = 8;
 
-/// A record of the side-band. Process numbers are those of the initial pid namespace, if kcollect
-/// runs in that.
+/// A record of the side-band. Process numbers are in the initial pid namespace, if kcollect runs in
+/// that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SidebandEvent {
     /// Process `parent` started process `pid`.
@@ -81,7 +81,7 @@ pub enum SidebandEvent {
 /// page size in bytes. The ring's descriptor becomes readable when the ring is a quarter full.
 ///
 /// # Errors
-/// Those of `perf_event_open(2)` and `mmap(2)`.
+/// As `perf_event_open(2)` and `mmap(2)`.
 pub(crate) fn listen(cpu: u32, page: usize) -> io::Result<PerfRing> {
     let size = page << RING_PAGES_LOG2;
     let event = open_sideband(cpu, (size / 4) as u32)?;
@@ -165,8 +165,8 @@ fn comm(body: &[u8], misc: u16) -> Option<SidebandEvent> {
 }
 
 fn map(body: &[u8], misc: u16) -> Option<SidebandEvent> {
-    /// Offset of the build id's length in the body. It is checked here, since the crate panics on a
-    /// length above the maximum, while such a record is to be counted as lost.
+    /// Offset of the build id's length in the body. It is checked here: the crate panics on a
+    /// length above the maximum, but such a record should count as lost.
     const BUILD_ID_LENGTH_OFFSET: usize = 32;
     const MAX_BUILD_ID_BYTES: u8 = 20;
     const MISC_MMAP_BUILD_ID: u16 = 1 << 14;

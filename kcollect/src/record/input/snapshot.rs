@@ -41,7 +41,7 @@ pub fn processes(follows: bool) -> Vec<(Nanos, InputEvent)> {
     found.collect()
 }
 
-/// Returns the path of the program that a process executes; none if it is gone, or the kernel's
+/// Returns the path of the program that a process executes; None if it is gone, or the kernel's
 /// own.
 fn executable(pid: Pid) -> Option<Vec<u8>> {
     let path = fs::read_link(process_directory(Path::new("/proc"), pid).join("exe")).ok()?;

@@ -24,8 +24,8 @@ impl Totals {
         self.cpus.iter().map(|(_, stats, _)| of(stats)).sum()
     }
 
-    /// Returns what was counted since earlier totals. A CPU or counter that these do not have had counted
-    /// nothing.
+    /// What was counted since the totals `before`. A CPU or counter that is not in these had
+    /// counted nothing.
     #[must_use]
     pub fn since(&self, before: &Totals) -> Totals {
         let cpus = self.cpus.iter().map(|(cpu, stats, time)| {

@@ -23,10 +23,10 @@ use crate::record::activity::TypedHeader;
 
 /// Number of process rows at which the smaller half is merged, without a limit (`-L`).
 const MAX_PROCESS_ROWS: usize = 16_384;
-/// With a limit, one row is kept for that many bytes of it: four times what a row takes in
+/// With a limit, one row is kept per this many bytes of the limit: four times what a row takes in
 /// `kcollect.json`.
 const LIMIT_OF_ROW_BYTES: u64 = 4 << 10;
-/// The least number of process rows at which the smaller half is merged, however low the limit is.
+/// Min number of process rows at which the smaller half is merged, however low the limit is.
 const MIN_PROCESS_ROWS: usize = 64;
 
 /// The times of one process, all its threads together.
@@ -89,7 +89,7 @@ pub struct Accounts {
     merged_processes: u64,
     /// The latest record of each thread that has not exited, by their tasks.
     living: LivingThreads,
-    /// The same at the beginning of these sums, where another experiment has those until then.
+    /// The same at the beginning of these sums; another experiment has the times until then.
     before: LivingThreads,
     /// On-CPU ticks of the threads that have not exited, by tid.
     ticks: FxHashMap<Tid, OnCpuTicks>,
@@ -154,7 +154,7 @@ impl Accounts {
     /// Returns the times of a thread in these sums.
     fn times_of(&self, thread: &ThreadRecord, ticks: OnCpuTicks) -> Times {
         let times = Times::of(thread, ticks);
-        // Another thread may have the number, if the last record of this one was lost.
+        // Another thread may have the number, if this one's last record was lost.
         let same = |before: &&ThreadRecord| {
             before.header.tid == thread.header.tid && before.tracked_ns <= thread.tracked_ns
         };
@@ -164,7 +164,7 @@ impl Accounts {
         }
     }
 
-    /// Ends the sums: those of the next experiment begin with what this returns.
+    /// Ends the sums. The next experiment's sums begin with what this returns.
     #[must_use]
     pub fn take_living(&mut self) -> LivingThreads {
         std::mem::take(&mut self.living)
@@ -186,7 +186,7 @@ impl Accounts {
         living.map(|thread| thread.header.pid()).collect()
     }
 
-    /// Returns the times of some processes until now, and how many threads of each live. `instance`
+    /// The times of some processes until now, and how many threads of each are alive. `instance`
     /// returns the process that has a pid now. Processes whose rows were merged are missing.
     #[must_use]
     pub fn of_processes(

@@ -19,8 +19,8 @@ use super::kcore::Kcore;
 use super::symbols::{Object, Symbols};
 
 /// Writes the image of the kernel or of one module, with its instructions where `kcore` has them.
-/// Returns the events that map it from the start of the run; none for an object without functions.
-/// The same image in `next to`, of [`ExperimentDir::sibling_archives`], is linked.
+/// Returns the events that map it from the start of the run; empty for an object without functions.
+/// If `siblings` ([`ExperimentDir::sibling_archives`]) have the same image, it is linked.
 ///
 /// # Errors
 /// When the image can't be laid out or written.
@@ -29,7 +29,7 @@ pub fn kernel_object(
     name: &str,
     object: Object<'_>,
     kcore: Option<&Kcore>,
-    alongside: &[OwnedFd],
+    siblings: &[OwnedFd],
 ) -> Result<Vec<MapEvent>> {
     // The boot code beyond _etext has been freed, but its functions are still at the root of the
     // stacks of the boot CPU's idle task. So they get names without instructions.
@@ -62,7 +62,7 @@ pub fn kernel_object(
     if image.texts.is_empty() {
         return Ok(Vec::new());
     }
-    write(dir, name, &image, alongside)?;
+    write(dir, name, &image, siblings)?;
     let segment = |placed: experiment_format::elf_image::PlacedText| MapEvent::Segment {
         at_ns: Nanos::ZERO,
         vaddr: placed.vaddr,
@@ -89,11 +89,11 @@ fn write(
     dir: &ExperimentDir,
     name: &str,
     image: &ElfImage<'_>,
-    alongside: &[OwnedFd],
+    siblings: &[OwnedFd],
 ) -> Result<()> {
     let mut file = dir.archive_file(name)?;
     image.write_to(&mut file)?;
-    dir.commit_or_link(file, alongside)
+    dir.commit_or_link(file, siblings)
 }
 
 /// A piece of code that the kernel compiled or patched in: a BPF program or a trampoline. It is
@@ -141,7 +141,7 @@ pub fn programs(symbols: &Symbols) -> Vec<KernelProgram> {
 /// the modules, are loaded and unloaded, and their addresses are reused. Returns the events that
 /// map and unmap them, without those that an earlier call returned.
 ///
-/// The image of more programs extends that of fewer: no program is moved.
+/// An image of more programs extends the image of fewer: no program is moved.
 ///
 /// # Errors
 /// When the image can't be laid out or written.

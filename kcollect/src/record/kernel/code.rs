@@ -21,7 +21,7 @@ use super::kcore::Kcore;
 use super::symbols::{Object, Symbols, SymbolsError};
 use crate::plan::Archive;
 
-/// The number of the kernel's functions by which its build is recognised.
+/// Number of the kernel's functions that identify its build.
 const PLACES: usize = 32;
 /// The pause after the image of the BPF programs was written, as a multiple of the time that took.
 const PROGRAMS_PAUSE: u64 = 50;
@@ -31,7 +31,7 @@ const PROGRAMS_PAUSE: u64 = 50;
 pub struct KernelCode {
     /// Its functions at the start, until they are [dropped](KernelCode::drop_functions).
     symbols: Option<Symbols>,
-    /// Its load objects with their addresses, but that of the BPF programs.
+    /// Its load objects with their addresses, except the object of the BPF programs.
     objects: Vec<(String, Range<u64>)>,
     /// Some of the kernel's own functions, with their addresses in hexadecimal.
     places: BTreeMap<String, String>,
@@ -43,7 +43,7 @@ pub struct KernelCode {
     programs_changed: bool,
     /// When it may be written again, CLOCK_MONOTONIC nanoseconds.
     programs_due_ns: Nanos,
-    /// The objects with images, but that of the programs, each with the events that map it.
+    /// The objects with images, except the BPF programs' object, each with the events that map it.
     archived: Vec<(String, Vec<MapEvent>)>,
 }
 
@@ -62,8 +62,8 @@ impl KernelCode {
         self.symbols.as_ref()
     }
 
-    /// Drops its functions, which take megabytes, where an experiment has them all, or none: then
-    /// only [`KernelCode::places`] are kept.
+    /// Drops its functions, which take megabytes, once an experiment has all of them, or if no
+    /// experiment gets them. Only [`KernelCode::places`] are kept.
     pub fn drop_functions(&mut self, archive: Archive) {
         if archive == Archive::Off
             && let Some(symbols) = &self.symbols
@@ -82,7 +82,7 @@ impl KernelCode {
         &self.places
     }
 
-    /// Returns the names of its load objects, but that of the BPF programs.
+    /// The names of its load objects, except the object of the BPF programs.
     pub fn objects(&self) -> impl Iterator<Item = &str> {
         self.objects.iter().map(|(name, _)| name.as_str())
     }
@@ -117,7 +117,7 @@ impl KernelCode {
         })
     }
 
-    /// Returns no code: the next experiment has it.
+    /// A placeholder without code: the next experiment has the code.
     #[must_use]
     pub fn none() -> KernelCode {
         KernelCode {
@@ -133,7 +133,7 @@ impl KernelCode {
         }
     }
 
-    /// Returns the code as an experiment finds it that begins now, without the programs that were
+    /// The code as it is for an experiment that begins now, without the programs that were
     /// unloaded.
     #[must_use]
     pub fn for_next(mut self) -> KernelCode {
@@ -147,10 +147,10 @@ impl KernelCode {
         self
     }
 
-    /// Writes the images of the code that is loaded, and returns the events that map it. Those that
-    /// a older experiment of the series has are links to its files: no function of them has moved.
-    /// Where there is none, those of other experiments in the directory that are the same are.
-    /// A message about what the images do not have goes to `say`.
+    /// Writes the images of the code that is loaded, and returns the events that map it. Images
+    /// that `older`, an older experiment of the series, has too are links to its files: no function
+    /// in them has moved. Without `older`, equal images of other experiments in the directory are
+    /// linked. `say` gets a message about what the images do not have.
     ///
     /// # Errors
     /// When they can't be written.
@@ -205,7 +205,7 @@ impl KernelCode {
     }
 
     /// Does what [`archive_programs`](KernelCode::archive_programs) does, unless that would take
-    /// more than a small part of the time: of thousands of programs the image has megabytes.
+    /// more than a small part of the time: the image of thousands of programs has megabytes.
     ///
     /// # Errors
     /// When it can't be written.
@@ -322,7 +322,7 @@ impl KernelCode {
     }
 }
 
-/// Returns the load objects with their addresses, but that of the BPF programs.
+/// The load objects with their addresses, except the object of the BPF programs.
 fn objects(symbols: &Symbols) -> Vec<(String, Range<u64>)> {
     let objects = symbols.objects().filter(|(name, _)| *name != BPF);
     let range = |object: Object<'_>| {

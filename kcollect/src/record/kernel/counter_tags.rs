@@ -26,7 +26,7 @@ pub fn tag(counter: u32, side: Side) -> u32 {
     2 * counter + side as u32
 }
 
-/// Returns the declaration of the founder's counters; `None` if there are none.
+/// The declaration of the founder's counters; `None` if no counters were requested.
 pub(super) fn declare(requests: &[CounterRequest]) -> Option<ProfileDecl> {
     if requests.is_empty() {
         return None;
@@ -55,7 +55,7 @@ pub(super) fn declare(requests: &[CounterRequest]) -> Option<ProfileDecl> {
     })
 }
 
-/// Removes the counters of CPUs from a declaration: a subexperiment has those of threads alone.
+/// Removes the counters of CPUs from a declaration: a subexperiment has only counters of threads.
 pub fn of_process(profile: &mut ProfileDecl) {
     if let ProfileDecl::Counters { counters, .. } = profile {
         counters.retain(|counter| counter.tag % 2 == Side::Thread as u32);

@@ -1,7 +1,7 @@
 //! Decodes records of the BPF programs into what experiments hold: ticks of CPUs, and state
 //! intervals of threads, with the frames of their kernel stacks.
 //!
-//! It depends on the kernel's symbols alone, and neither on processes nor on experiments.
+//! It depends only on the kernel's symbols, and neither on processes nor on experiments.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub struct CpuTick {
     pub ticks: Ticks,
     /// Tick boundaries at which the hypervisor ran something else.
     pub stolen: Ticks,
-    /// The state of the thread that was on the CPU; none of an idle CPU.
+    /// The state of the thread that was on the CPU; None for an idle CPU.
     pub state: Option<Microstate>,
     /// An interrupt or softirq had borrowed the CPU from the thread.
     pub irq_work: bool,
@@ -47,8 +47,8 @@ pub struct CpuTick {
 }
 
 impl CpuTick {
-    /// Returns what the thread did that was on the CPU, each with a tick at least; nothing of an
-    /// idle one. While its CPU was stolen it waited for one.
+    /// What the thread on the CPU did: intervals with at least one tick each; none for an idle
+    /// thread. While its CPU was stolen, it waited for a CPU.
     pub fn intervals(self, instance: ProcessInstance) -> impl Iterator<Item = ThreadActivity> {
         let part = |state, ticks, detail| ThreadActivity {
             header: self.header,
@@ -79,7 +79,7 @@ pub struct OffCpu {
     pub ticks: [Ticks; Microstate::PER_THREAD],
     /// The kernel stack at the switch.
     pub stack: KernelStack,
-    /// Its parts, of which either may be without a tick.
+    /// Its two parts. Either may be without a tick.
     pub parts: [ThreadActivity; 2],
 }
 
@@ -192,7 +192,7 @@ impl Decoder {
         }
     }
 
-    /// Decodes a wait for a lock of a process instance. An unknown kind has one number in both.
+    /// Decodes a process instance's wait for a lock. An unknown kind has the same number in both.
     #[must_use]
     pub fn lock_wait(
         &self,

@@ -55,8 +55,8 @@ pub struct FounderCounts {
     pub unnamed: Ticks,
     /// Ticks and off-CPU intervals whose stack was cut at the kernel's depth limit.
     pub truncated: u64,
-    /// Ticks and off-CPU intervals without a kernel stack: the kernel returned none, or the thread
-    /// was off the CPU for a known time without a recorded switch.
+    /// Ticks and off-CPU intervals without a kernel stack: the kernel returned no stack, or the
+    /// thread was off the CPU for a known time without a recorded switch.
     pub no_stack: u64,
     /// Ticks in which an interrupt or softirq had borrowed the CPU.
     pub irq_work: Ticks,
@@ -85,7 +85,7 @@ impl Founder {
     /// with their text where it can be read. On failure the experiment is removed. Returns what its
     /// subexperiments inherit too.
     ///
-    /// The experiment's time begins here, with data paused: so it can be opened from the first
+    /// The experiment's time begins here, with recording paused: so it can be opened from the first
     /// instant on, and the writing of images is not in the profile.
     ///
     /// # Errors
@@ -360,7 +360,7 @@ impl Founder {
         })
     }
 
-    /// Drops the frames of processes that are not in the table any more.
+    /// Drops the frames of processes that are no longer in the table.
     pub fn evict(&mut self, processes: &ProcessTable) {
         self.frames.evict(processes);
     }
@@ -415,7 +415,7 @@ impl Founder {
         self.writer.side_file(name, text.as_bytes())
     }
 
-    /// Removes the experiment, for a start that failed after all.
+    /// Removes the experiment, after a start that failed late.
     ///
     /// # Errors
     /// When it can't be removed.
@@ -423,7 +423,7 @@ impl Founder {
         self.writer.discard()
     }
 
-    /// Closes the experiment. `stopped_ns` is when data were stopped.
+    /// Closes the experiment. `stopped_ns` is when recording stopped.
     ///
     /// # Errors
     /// When the closing can't be written.
@@ -437,7 +437,7 @@ impl Founder {
         self.recorded.no_stack += u64::from(stack.missing);
     }
 
-    /// Names a thread in the log, where it has no name there yet or another one.
+    /// Names a thread in the log, unless it already has this name there.
     fn name_thread(
         &mut self,
         process: Option<&ProcessInfo>,
@@ -466,8 +466,8 @@ impl Founder {
         })
     }
 
-    /// Returns the number of a stack: the kernel's, or where there is none that of the process in
-    /// user mode.
+    /// The number of the kernel stack, or if it is empty, of the stack that stands for the process
+    /// in user mode.
     fn stack(
         &mut self,
         process: Option<&ProcessInfo>,

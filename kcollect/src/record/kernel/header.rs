@@ -72,8 +72,8 @@ pub(super) fn header(
             format!("kernel: {}", machine_description::kernel()),
             format!("command: {}", words.collect::<Vec<_>>().join(" ")),
             format!("plan: {}", dry_run::describe(plan).join("; ")),
-            "samples: exact times and counts of all threads since the experiment began; system calls are those that read \
-             and write; those of each thread are in threads.jsonl"
+            "samples: exact times and counts of all threads since the experiment began; only system calls that read \
+             and write are counted; the times and counts of each thread are in threads.jsonl"
                 .to_owned(),
             match capture {
                 Some(capture) => format!("user stacks of records in the kernel: captured {capture}"),

@@ -1,8 +1,8 @@
-//! The kernel's memory, read from `/proc/kcore`, for the disassembly of the code that it executes
-//! after its own patching.
+//! The kernel's memory, read from `/proc/kcore`, to disassemble the code that the kernel executes
+//! after it has patched itself.
 //!
 //! Many machines have no such file (no `CONFIG_PROC_KCORE`) or refuse to open it (lockdown). Then
-//! the images have names and no instructions, which is a single message and no error.
+//! the images have names and no instructions; a message says so, and it is no error.
 
 use std::fs::File;
 use std::io;

@@ -12,10 +12,10 @@ use experiment_format::units::Nanos;
 pub const PERIODIC: &str = "periodic";
 /// The change for which a sample is due: a tick of `-p on`.
 const MIN_CHANGE: Nanos = Nanos::from_millis(10);
-/// The most samples that are left out one after the other.
+/// Max number of samples in succession that are left out.
 const MAX_LEFT_OUT: u32 = 9;
 
-/// The time that the last sample had which was written, and how many were left out since.
+/// The time of the last written sample, and how many samples were left out since.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PeriodicSamples {
     time: Nanos,
@@ -29,7 +29,7 @@ impl PeriodicSamples {
         PeriodicSamples { time, left_out: 0 }
     }
 
-    /// Returns whether a periodic sample of this time is to be written.
+    /// Whether a periodic sample of this time has to be written.
     pub fn is_due(&mut self, time: Nanos) -> bool {
         let due = time.saturating_sub(self.time) >= MIN_CHANGE || self.left_out >= MAX_LEFT_OUT;
         if !due {
@@ -43,8 +43,8 @@ impl PeriodicSamples {
 mod tests {
     use super::*;
 
-    /// Draws samples, one for each digit of `ms`, by how many milliseconds its time is longer than
-    /// that of the one before: `x` those that are written.
+    /// Draws samples, one for each digit of `ms`: how many milliseconds it comes after the one
+    /// before. A written sample is an `x`.
     fn drawn(ms: &str) -> String {
         let mut samples = PeriodicSamples::default();
         let mut time = Nanos::ZERO;

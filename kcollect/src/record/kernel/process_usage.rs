@@ -1,4 +1,4 @@
-//! gprofng's records of resource usage, which a sample has of each followed process.
+//! gprofng's records of resource usage. A sample has one for each followed process.
 
 use experiment_format::ids::Pid;
 use experiment_format::microstate::Microstate;
@@ -10,7 +10,7 @@ use user_collector::process::ProcessInstance;
 use super::accounts::Accounts;
 use super::times::{OnCpuTicks, Times};
 
-/// The usage records of processes, each of which has no smaller time than the one before.
+/// The usage records of processes. A process's times never decrease from record to record.
 #[derive(Debug)]
 pub struct ProcessUsage {
     start_ns: Nanos,
@@ -49,7 +49,7 @@ impl ProcessUsage {
         records
     }
 
-    /// Drops what is kept of a process that has no further record.
+    /// Drops the state of a process that has no further record.
     pub fn end(&mut self, process: ProcessInstance) {
         self.splits.remove(&process);
     }

@@ -4,14 +4,14 @@
 //! since the experiment began. The threads' are written to `threads.jsonl`, a file that gprofng
 //! does not read, one JSON object a line, with blank lines between them:
 //!
-//! * A thread that has exited, has changed its state since its last line, or has no line yet. At a
-//!   periodic sample it does not have a line while it was in other states than that of its last line for
-//!   less than 10 ms since then, nine times in succession at most ([`PeriodicSamples`]). A line
+//! * A thread that has exited, has changed its state since its last line, or has no line yet. A
+//!   periodic sample skips the line, at most nine times in succession, while the thread has spent
+//!   less than 10 ms outside the state of its last line since then ([`PeriodicSamples`]). A line
 //!   has its `pid`, `tid` and `name`; `at_ns`, the time up to which its sums reach; `ended`, or
 //!   else its `state` and `since_ns`; `tracked_ns`; `states_ns` by state; `detail_ns` and
 //!   `counts`. All sums are since the thread was first recorded; those that are 0 are left out. A
-//!   thread that has no line at a sample is still in the state of its last line, but for those 10
-//!   ms. `process` is the name of its process, if it is not the thread's.
+//!   thread that has no line at a sample is still in the state of its last line, except for these
+//!   10 ms. `process` is the name of its process, if it is not the thread's.
 //! * `short_lived`: the number of threads that lasted for less than a clock interval and have
 //!   exited since the last sample, with their sums: one line for each `process` name, and
 //!   `processes`, how many of the threads were the main ones of their processes. They have no
@@ -20,9 +20,9 @@
 //! * `sample`: number, `label`, `at_ns`, the number of `threads` that have not exited, and the
 //!   sums of all threads, exited ones included. It follows the lines of its threads.
 //!
-//! So at each sample that is not a periodic one the sums of the last lines of all threads and of
-//! all `short_lived` lines are those of the `sample` line, except for the time since a thread's
-//! last line, which is in the state of that line. Times are nanoseconds; `at_ns` and `since_ns`
+//! So at each sample that is not a periodic one, the last lines of all threads and all
+//! `short_lived` lines add up to the `sample` line, except for the time since a thread's last
+//! line, which is in the state of that line. Times are nanoseconds; `at_ns` and `since_ns`
 //! are since the start of the experiment. On-CPU time is exact as a whole and split into user,
 //! system and trap by ticks.
 
@@ -45,7 +45,7 @@ use crate::record::activity::TypedHeader;
 
 /// The file of the threads' samples.
 const FILE: &str = "threads.jsonl";
-/// The largest number of process names with a line of short-lived threads at one sample.
+/// Max number of process names with a line of short-lived threads at one sample.
 const MAX_SHORT_LIVED_NAMES: usize = 64;
 
 /// The state of the sample writer: what the previous samples wrote.
@@ -55,8 +55,8 @@ pub struct Samples {
     tick_interval_ns: Nanos,
     /// Threads that have a line and have not exited.
     last_written: HashMap<TaskId, LastWritten>,
-    /// The short-lived threads since the last sample, by the name of their process; an empty name
-    /// has those of all others.
+    /// The short-lived threads since the last sample, by the name of their process; the empty name
+    /// stands for all others.
     short_lived: BTreeMap<String, ShortLived>,
     taken: u32,
     split: Split,
@@ -130,8 +130,8 @@ impl Samples {
         }
     }
 
-    /// Writes the line of a thread that is not recorded any more, or adds it to the short-lived
-    /// ones. `process` is the name of its process.
+    /// Writes the line of a thread that is no longer recorded, or adds it to the short-lived ones.
+    /// `process` is the name of its process.
     ///
     /// # Errors
     /// When the experiment can't be written.
@@ -156,7 +156,7 @@ impl Samples {
         self.thread(writer, process, thread, times)
     }
 
-    /// Writes the sample of an instant that `accounts` are complete up to. `process` returns the
+    /// Writes the sample of an instant; `accounts` are complete up to it. `process` returns the
     /// name of the process that has a pid now.
     ///
     /// # Errors

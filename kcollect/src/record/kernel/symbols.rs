@@ -11,7 +11,7 @@ use std::{fs, io};
 
 use experiment_format::kernel::{BPF, KERNEL};
 
-/// Size of the longest function, bytes: an address further after a symbol is not part of it.
+/// Size of the longest function, bytes: an address further from a symbol is not part of it.
 const MAX_FUNCTION_BYTES: u64 = 64 * 1024;
 const PAGE_BYTES: u64 = 4096;
 /// The digits of an address in kallsyms.
@@ -257,7 +257,7 @@ fn parse_line(line: &str) -> Option<Option<KallsymsLine<'_>>> {
     )
 }
 
-/// Returns whether a line is of a symbol that is no function, as most are: they are not parsed.
+/// Whether a line's symbol is no function. Such lines, which are most of them, are not parsed.
 fn is_data(line: &[u8]) -> bool {
     let Some((address, [b' ', kind, b' ', _, ..])) = line.split_at_checked(ADDRESS_DIGITS) else {
         return false;

@@ -31,7 +31,7 @@ pub struct Times {
 }
 
 impl OnCpuTicks {
-    /// Returns ticks of one state; none for a state that is off-CPU.
+    /// The ticks of one state; zero for an off-CPU state.
     #[must_use]
     pub fn of(state: Microstate, ticks: Ticks) -> OnCpuTicks {
         let of = |wanted: &[Microstate]| {

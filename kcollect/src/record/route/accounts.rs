@@ -53,21 +53,21 @@ impl Router {
         }
     }
 
-    /// Takes what the next experiment continues with: the kernel's code, and what the threads that
-    /// live have done until now. What is left to do is to close these ones.
+    /// Moves out the state that the next experiment inherits: the kernel's code, and what the
+    /// living threads have done until now. Only `close` may follow.
     pub fn take_carryover(&mut self) -> (KernelCode, LivingThreads) {
         let kernel = std::mem::replace(&mut self.kernel, KernelCode::none());
         (kernel.for_next(), std::mem::take(&mut self.last_threads))
     }
 
-    /// Returns whether samples may still be written: they continue when data have stopped, but not
+    /// Whether samples may still be written: they continue when recording has stopped, but not
     /// without end.
     #[must_use]
     pub fn may_write_samples(&self) -> bool {
         self.sample_budget > 0
     }
 
-    /// Counts what was written since `bytes_before` as a sample, once data have stopped.
+    /// Counts what was written since `bytes_before` as a sample, once recording has stopped.
     pub fn count_sample(&mut self, bytes_before: u64, at_ns: Nanos) {
         if !self.reached_limit() || !self.may_write_samples() {
             return;
@@ -75,12 +75,13 @@ impl Router {
         let bytes = self.bytes_written() - bytes_before;
         self.sample_budget = self.sample_budget.saturating_sub(bytes);
         if !self.may_write_samples() {
-            let text = "samples end: since data stopped they have taken half of the limit (-L)";
+            let text =
+                "samples end: they have taken half of the limit (-L) since recording stopped";
             self.warn(at_ns, text.to_owned());
         }
     }
 
-    /// Writes a sample of the machine, of an instant of which all records were applied.
+    /// Writes a sample of the machine at an instant whose records have all been applied.
     pub fn sample(&mut self, processes: &ProcessTable, at_ns: Nanos, label: &str) {
         let accounts = &self.accounts;
         let result = self.founder.sample(processes, accounts, at_ns, label);
@@ -108,7 +109,7 @@ impl Router {
         self.note(result);
     }
 
-    /// Writes the last samples of processes that exited, where they are not written yet.
+    /// Writes the last samples of processes that have exited, unless they are already written.
     pub fn sample_exits(
         &mut self,
         tracker: &ProcessTracker,

@@ -1,5 +1,5 @@
-//! The kernel's code that comes during the run, BPF programs and modules: its images are archived,
-//! and each experiment has where it is.
+//! Kernel code that is loaded during the run, BPF programs and modules: its images are archived,
+//! and each experiment records where it is.
 
 use experiment_format::Result;
 use experiment_format::map::MapEvent;
@@ -17,8 +17,8 @@ impl Router {
         }
     }
 
-    /// Archives what of the kernel came during the run. `give_up` is called before each
-    /// object, and ends it when it returns true.
+    /// Archives the kernel code that was loaded during the run. `give_up` is called before each
+    /// object, and ends the archiving when it returns true.
     pub fn archive_kernel(&mut self, mut give_up: impl FnMut() -> bool) {
         if self.founder.archive() != Archive::Off && self.failed.is_none() {
             let (dir, used) = (self.founder.dir(), self.founder.used_addresses());

@@ -11,7 +11,7 @@ use user_collector::process::Cgroup;
 
 use crate::record::user_stacks::user_stack::StackCounts;
 
-/// A followed process, for the summary.
+/// A followed process, as the summary has it.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct FollowedProcess {
     /// Its number.

@@ -43,10 +43,10 @@ pub(super) fn header(
     header
 }
 
-/// Returns the text by which gprofng names a process: the part of its first word after the last
-/// `/`. That is the name of the process in Linux, as everywhere in kcollect. A command line that
-/// begins with another one, such as that of a script or of a program that writes its state there,
-/// follows in parentheses.
+/// The text by which gprofng names a process: the part of its first word after the last `/`. That
+/// is the name of the process in Linux, as everywhere in kcollect. A command line that begins with
+/// another name, such as a script's, or of a program that writes its state there, follows in
+/// parentheses.
 fn described_by_name(name: &[u8], command_line: Option<&str>) -> String {
     let blank = |character: char| {
         if character.is_whitespace() {

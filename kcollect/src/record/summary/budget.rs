@@ -31,7 +31,7 @@ pub struct BudgetChangeSummary {
 }
 
 impl BudgetSummary {
-    /// Returns that of an experiment which began at a time.
+    /// The budget summary of an experiment that began at `began_ns`.
     #[must_use]
     pub fn new(governor: &Governor, began_ns: Nanos) -> BudgetSummary {
         let change = |change: &BudgetChange| BudgetChangeSummary {

@@ -1,8 +1,8 @@
 //! Where to look first: tables that are made from the experiment on disk by the code that makes
-//! reports, so that a summary cannot show anything else than they do.
+//! reports, so that a summary cannot show anything else than reports do.
 //!
 //! Names of user functions come from files of this machine, and a file system may not answer. So a
-//! thread reads them, and is left over when it takes too long or the user presses Ctrl-C again.
+//! thread reads them. It is abandoned if it takes too long or the user presses Ctrl-C again.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -17,17 +17,17 @@ use host::exit::Failure;
 use host::output::Output;
 use host::signals::{SignalRequest, Signals};
 
-/// The most data that are read for a summary, bytes.
+/// Max bytes of profile data that are read for a summary.
 const MAX_READ_BYTES: u64 = 128 << 20;
 /// The longest time that reading may take.
 const MAX_READ_TIME: Duration = Duration::from_secs(5);
-/// How often it is looked whether the user has given up.
+/// How often to check whether the user has given up.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Where to look first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FirstTables {
-    /// The tables, or why there are none.
+    /// The tables, or why they are missing.
     pub text: String,
     /// The name of the process that leads.
     pub busiest: Option<String>,
@@ -102,7 +102,7 @@ fn start(path: PathBuf) -> std::io::Result<Receiver<Tables>> {
     Ok(receiver)
 }
 
-/// Returns the tables, or why there are none.
+/// Waits for the tables. The error says why they are missing.
 fn wait(tables: &Receiver<Tables>, stop: &mut dyn FnMut() -> bool) -> Result<Vec<Table>, String> {
     let since = Instant::now();
     loop {

@@ -20,7 +20,7 @@ pub struct FollowSummary {
     pub processes: Vec<FollowedProcess>,
     /// Ticks of all of them by how their user stack ended.
     pub user_stacks: StackCounts,
-    /// The same of ticks on a CPU alone, which are harder: of a thread that sleeps, the stack is
+    /// The same for ticks on a CPU only. These are harder: the stack of a sleeping thread is
     /// captured at leisure.
     pub cpu_user_stacks: StackCounts,
     /// Ticks of all threads by whether the return to user mode reported their user stack.
@@ -40,17 +40,17 @@ pub struct FollowSummary {
 /// Losses of followed processes, by cause.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct FollowLosses {
-    /// Those of user stacks.
+    /// Losses of user stacks.
     #[serde(flatten)]
     pub stacks: StackLosses,
-    /// Intervals that are in the founder because too many were held before it was decided whether
+    /// Intervals that are in the founder because too many were held until it was decided whether
     /// their processes are followed.
     pub not_held: u64,
     /// Mappings that were too many of one process, or beyond the limit (`-L`).
     pub unwritten_mappings: u64,
     /// JIT functions that were beyond the limit, of one process or of all.
     pub unwritten_functions: u64,
-    /// Processes that exited before what they wrote last of their JIT code was read, where too many
+    /// Processes that exited before the last part of their JIT files was read, because too many
     /// files were open to hold theirs.
     pub unread_at_exit: u64,
 }
@@ -92,7 +92,7 @@ impl FollowSummary {
         })
     }
 
-    /// Returns what was beyond a bound of what a process may make grow.
+    /// What exceeded a bound on what a process can make grow.
     pub(super) fn bounds(&self) -> Losses {
         let sum = |of: fn(&FollowedProcess) -> u64| self.processes.iter().map(of).sum();
         let jit = |of: fn(&JitFileStats) -> u64| {

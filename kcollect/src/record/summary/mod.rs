@@ -140,14 +140,14 @@ pub struct CpuSeconds {
     pub interrupts: f64,
     /// In the idle task.
     pub idle: f64,
-    /// While the hypervisor ran something else and a thread was on the CPU; none where the kernel
+    /// While the hypervisor ran something else and a thread was on the CPU; None if the kernel
     /// does not measure it.
     pub stolen: Option<f64>,
 }
 
 impl Summary {
-    /// Returns the summary of an experiment whose data have ended. `totals` are what was counted
-    /// since they began.
+    /// The summary of an experiment into which recording has ended. `totals` are what was counted
+    /// since it began.
     #[must_use]
     pub fn new(
         plan: &Plan,
@@ -286,7 +286,7 @@ impl CpuSeconds {
     }
 }
 
-/// Returns what is missing or impaired of an experiment that holds what `recorded` says.
+/// What is missing from or impaired in an experiment that holds what `recorded` says.
 fn losses(
     dispatcher: &Dispatcher,
     totals: &Totals,

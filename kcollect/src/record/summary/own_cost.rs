@@ -35,7 +35,7 @@ impl OwnStart {
         }
     }
 
-    /// Returns the present instant.
+    /// Returns the current instant.
     pub fn now() -> OwnStart {
         OwnStart {
             at_ns: now(),
@@ -56,8 +56,8 @@ impl RecordingTimes {
 /// What kcollect took.
 #[derive(Debug, Serialize)]
 pub struct OwnCost {
-    /// CPU seconds of its process, from its start until the summary; of an experiment that follows
-    /// another, since that one was closed.
+    /// CPU seconds of its process, from its start until the summary. For an experiment that follows
+    /// another one, from when that one was closed.
     pub cpu_s: f64,
     /// The same as a percentage of one CPU over that time.
     pub cpu_percent: f64,

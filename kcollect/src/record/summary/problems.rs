@@ -12,12 +12,12 @@ const ENOUGH: u64 = 100;
 const ENOUGH_STACKS: u64 = 50;
 /// Accounts have at least this share of the time that CPUs were in user mode.
 const MIN_ACCOUNTED: f64 = 0.1;
-/// One program without unwind information has no complete stack; that many together do not occur.
+/// One program without unwind information has no complete stack; this many together are a problem.
 const ENOUGH_PROCESSES: usize = 3;
 
 impl Summary {
-    /// Returns what cannot be. `has_seen_switches`: the hook on context switches has run;
-    /// `has_own_stack`: a user stack of kcollect's own thread has arrived.
+    /// Checks for results that cannot be right. `has_seen_switches`: the hook on context switches
+    /// has run; `has_own_stack`: a user stack of kcollect's own thread has arrived.
     #[must_use]
     pub(in crate::record) fn implausible(
         &self,

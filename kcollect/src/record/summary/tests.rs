@@ -207,7 +207,7 @@ pub(super) fn full() -> Summary {
     }
 }
 
-/// Adds the keys of all objects in a value. Those of `kernel_functions` are the kernel's.
+/// Adds the keys of all objects in a value. The keys of `kernel_functions` are the kernel's.
 fn keys(value: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(object) => {
@@ -260,7 +260,7 @@ fn the_text_says_what_was_recorded() {
 }
 
 /// Each bound of what a process can make grow is a count of the losses, with its effect, or says
-/// that no report does not have anything.
+/// that no report misses anything.
 #[test]
 fn every_bound_that_is_exceeded_is_in_the_first_lines() {
     let text = std::fs::read_to_string(ARCHITECTURE_MD).unwrap();

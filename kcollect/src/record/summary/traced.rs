@@ -1,5 +1,5 @@
-//! The parts of the summary about what is recorded next to ticks: counters (`-h`), waits for locks
-//! (`-s`), calls that do I/O (`-i`) and memory (`-H`).
+//! The parts of the summary about what is recorded in addition to ticks: counters (`-h`), waits for
+//! locks (`-s`), calls that do I/O (`-i`) and memory (`-H`).
 
 use bpf::OverflowCounts;
 use counters::names::event::CounterRequest;
@@ -66,7 +66,7 @@ pub struct LockWaitSummary {
     pub recorded: u64,
     /// Their time, seconds.
     pub recorded_s: f64,
-    /// Waits that were left out, since there were that many in the same second.
+    /// Waits that were left out, since there were too many in the same second.
     pub left_out: u64,
     /// Their time, seconds.
     pub left_out_s: f64,
@@ -132,7 +132,7 @@ impl IoCallSummary {
 /// The blocks that followed processes allocated.
 #[derive(Debug, Serialize)]
 pub struct BlockSummary {
-    /// The bytes of which one was sampled in the mean; 0: each block was.
+    /// Mean number of bytes per sampled byte; 0: each block was sampled.
     pub mean_bytes: u64,
     /// Blocks in the experiment.
     pub sampled: u64,
@@ -155,15 +155,14 @@ pub struct BlockSummary {
     pub go_profiles: u64,
     /// Go programs without a profile that can be read: most of these never ask for it.
     pub go_without: u64,
-    /// Processes of which it was not recorded for some time what they freed: their probes took more
-    /// than the budget (`--trace-budget`).
+    /// Processes whose frees were not recorded for some time: their probes took more than the
+    /// budget (`--trace-budget`).
     pub without_frees: u64,
-    /// Processes of which only the growth of their memory was recorded for some time, for the same
-    /// reason.
+    /// Likewise, processes of which only the growth of their memory was recorded for some time.
     pub growth_only: u64,
-    /// Processes of which nothing of their memory was recorded any more, for the same reason.
+    /// Likewise, processes whose memory was no longer recorded at all.
     pub given_up: u64,
-    /// Changes that found the ring full, or no space among the blocks that are kept.
+    /// Changes that found the ring or the table of blocks full.
     pub lost: u64,
 }
 

@@ -48,8 +48,8 @@ use super::user_stacks::resolve_stack::{StackLosses, StackResolver, UnwindCounts
 use super::user_stacks::user_stack::UserStack;
 use crate::record::activity::TypedHeader;
 
-/// The longest wait for the unwind tables of what runs, before data are taken.
-const TABLES_BEFORE_DATA: Duration = Duration::from_millis(500);
+/// Max wait for the unwind tables of running code before recording starts.
+const MAX_TABLES_WAIT: Duration = Duration::from_millis(500);
 
 /// The processes, what they have mapped, and what waits for user stacks.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl UserSpace {
         }
     }
 
-    /// Adds what a thread did, which waits for its user stack or continues to the router.
+    /// Adds what a thread did. It waits for its user stack or goes to the router.
     pub fn activity(
         &mut self,
         router: &mut Router,
@@ -120,7 +120,7 @@ impl UserSpace {
         self.route(router, processes, vec![(activity, stack)]);
     }
 
-    /// Follows the process of an activity, if it is to be.
+    /// Follows the process of an activity, if the policy says so.
     fn note_activity(&mut self, processes: &ProcessTable, activity: &ThreadActivity) {
         let header = activity.header;
         let by_pid = self.policy.names_pid(header.pid());
@@ -215,8 +215,8 @@ impl UserSpace {
         self.route(router, processes, complete);
     }
 
-    /// Notes what the record of a thread has of its process. If the thread has exited, routes what
-    /// it did: that waits for no user stack any more.
+    /// Notes what the record of a thread says of its process. If the thread has exited, routes what
+    /// it did, since no more user stacks can come.
     pub fn thread(&mut self, router: &mut Router, processes: &ProcessTable, thread: &ThreadRecord) {
         // Of a living thread too: the group may be gone when its last thread has exited.
         let cgroup = self.cgroups.get(thread.cgroup);
@@ -235,7 +235,7 @@ impl UserSpace {
         self.route(router, processes, complete);
     }
 
-    /// Unwinds the stack copies whose tables are there now; all of them when `last`.
+    /// Unwinds the stack copies whose tables are ready; all copies when `last`.
     pub fn unwind_copies(&mut self, router: &mut Router, processes: &ProcessTable, last: bool) {
         let resolved =
             self.resolver
@@ -318,8 +318,8 @@ impl UserSpace {
         self.publisher.is_table_missing(file)
     }
 
-    /// Begins to make the table of a file that the kernel found in a mapping of a process, before
-    /// the records of that are applied: the process may exit soon.
+    /// Starts building the table of a file that the kernel found in a mapping of a process, before
+    /// the records of that mapping are applied: the process may exit soon.
     pub fn make_table(&mut self, processes: &ProcessTable, missing: &MissingTable) {
         let pid = missing.pid;
         let tracked = self.tracker.with_pid(pid);
@@ -338,7 +338,7 @@ impl UserSpace {
         }
     }
 
-    /// Returns whether tables are being made.
+    /// Whether tables are being built.
     #[must_use]
     pub fn makes_tables(&self) -> bool {
         self.code.objects.waiting() > 0
@@ -410,7 +410,7 @@ impl UserSpace {
         self.publish(programs, processes)?;
         let began = Instant::now();
         while self.code.objects.waiting() > 0
-            && let Some(left) = TABLES_BEFORE_DATA.checked_sub(began.elapsed())
+            && let Some(left) = MAX_TABLES_WAIT.checked_sub(began.elapsed())
         {
             let ready = self.code.objects.wait(left);
             self.publisher.tables_ready(&ready);
@@ -418,7 +418,8 @@ impl UserSpace {
         self.publish(programs, processes)
     }
 
-    /// Opens the files that processes map which may be followed, so that their tables are made.
+    /// Opens the files that are mapped by processes which may be followed, so that their tables are
+    /// built.
     fn open_mapped(&mut self, processes: &ProcessTable) {
         let pids: Vec<Pid> = self.code.spaces.iter_mut().map(|(pid, _)| pid).collect();
         for pid in pids {

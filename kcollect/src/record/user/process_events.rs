@@ -124,14 +124,14 @@ impl UserSpace {
         }
     }
 
-    /// Returns the processes whose mappings are to be read, because stacks have an address in no
-    /// known mapping.
+    /// The processes whose mappings have to be read, because stacks have an address in no known
+    /// mapping.
     pub fn take_unmapped(&mut self) -> Vec<Pid> {
         self.resolver.unmapped.take_asked()
     }
 
-    /// Adds the mappings of a process that were read from `began_ns` until `now_ns`; none if it is
-    /// gone.
+    /// Adds the mappings of a process that were read from `began_ns` until `now_ns`; None if the
+    /// process is gone.
     pub fn mappings_read(
         &mut self,
         pid: Pid,
@@ -171,9 +171,9 @@ impl UserSpace {
         self.allocators.exited(pid);
     }
 
-    /// Closes the experiments of processes of which no record can come any more, and drops their
-    /// state: they exited before `known_ns`, an instant until which all records are applied.
-    /// `lives` returns whether a process with a number has threads.
+    /// Closes the experiments of processes that can have no more records, and drops their state:
+    /// they exited before `known_ns`, and all records until that instant have been applied. `lives`
+    /// returns whether a process with a number has threads.
     pub fn evict(
         &mut self,
         router: &mut Router,
@@ -230,7 +230,7 @@ impl UserSpace {
             .collect()
     }
 
-    /// Drops the mappings of processes that are neither tracked nor in the table any more.
+    /// Drops the mappings of processes that are no longer tracked, nor in the table.
     fn evict_mappings(&mut self, processes: &ProcessTable) {
         let tracker = &self.tracker;
         let evicted = self

@@ -44,8 +44,8 @@ impl TracedProcesses {
         self.inherits = Some(pid);
     }
 
-    /// Returns whether what a thread did is of the load before it executes its program. The name is
-    /// compared too, for the event of that may be lost.
+    /// Whether a thread belongs to the load before the load has executed its program. The name is
+    /// compared too, because the exec event may be lost.
     pub(super) fn is_before_exec(&self, header: &RecordHeader) -> bool {
         self.load == Some(header.pid()) && header.name.bytes() == STARTER_NAME.as_bytes()
     }
@@ -77,7 +77,7 @@ impl TracedProcesses {
         processes.for_each(Descriptors::on_rotation);
     }
 
-    /// Returns what a call did, as events of its thread with the times at which they were.
+    /// What a call did, as events of its thread with their times.
     fn apply(&mut self, call: &IoCallRecord) -> Vec<(Nanos, ThreadEvent)> {
         let (pid, call_site) = (call.header.pid(), call.call_site);
         if let Some(Action::Memory(what)) = call_of(call.call, call.table).map(|call| call.action) {
@@ -232,8 +232,8 @@ impl UserSpace {
         }
     }
 
-    /// Records that the memory of a process went, or will not be seen going: it executed another
-    /// program, or its blocks are recorded again.
+    /// Records that the memory of a process is gone, or that its release will not be seen: the
+    /// process executed another program, or its blocks are recorded again.
     pub fn memory_ends(
         &mut self,
         router: &mut Router,

@@ -1,7 +1,7 @@
 //! Processes that may have copied code from files to anonymous memory: the BPF programs have found
 //! anonymous code in their stacks for which there is no table.
 //!
-//! As a rule it is JIT code. So each look without a result doubles the pause until the next one.
+//! Usually it is JIT code. So each search without a result doubles the pause until the next one.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,13 +9,13 @@ use bpf_abi::CodeFile;
 use experiment_format::ids::Pid;
 use experiment_format::units::Nanos;
 
-/// The shortest pause between two looks at a process, nanoseconds.
+/// The shortest pause between two searches of a process.
 const MIN_PAUSE_NS: Nanos = Nanos::from_millis(100);
 /// The longest one.
 const MAX_PAUSE_NS: Nanos = Nanos::from_secs(60);
-/// Most processes that are looked at in a round.
+/// Max processes that are looked at in a round.
 const MAX_LOOKS: usize = 8;
-/// Most mappings of a process with copied code.
+/// Max mappings of a process with copied code.
 const MAX_MAPPINGS: usize = 64;
 
 /// The processes with anonymous code.
@@ -63,8 +63,8 @@ impl AnonymousCode {
             .collect()
     }
 
-    /// Records what a look at an instant has found: where mappings with copied code begin. Returns
-    /// those that are new.
+    /// Records what a search at an instant has found: the starts of mappings with copied code.
+    /// Returns the new ones.
     pub(in crate::record) fn found(
         &mut self,
         pid: Pid,

@@ -1,11 +1,11 @@
-//! Publishes the unwind tables of files to the BPF programs, which unwind user stacks by them:
+//! Publishes the unwind tables of files to the BPF programs, which unwind user stacks with them:
 //! after each round, and in the middle of a long one.
 //!
 //! The programs read from the kernel which file is mapped at an address. So a table is published
-//! once, by the numbers by which the kernel tells files apart ([`CodeFile`]), whichever processes
-//! map the file. Where the file system reports the same numbers of a file to user space, its table
-//! is there before the first stack needs it. Otherwise the first stack copy that waits for it has
-//! the file that the kernel found at its address.
+//! once, under the numbers that identify the file in the kernel ([`CodeFile`]), whichever processes
+//! map it. If the file system reports the same numbers to user space, the table is ready before the
+//! first stack needs it. Otherwise the first stack copy that waits for it has the file that the
+//! kernel found at its address.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -21,14 +21,14 @@ use user_collector::space::Mapping;
 
 use user_collector::loaded_code::LoadedCode;
 
-/// The publisher of unwind tables, with what the BPF programs have and do not have.
+/// The publisher of unwind tables. It knows which tables the BPF programs have and miss.
 #[derive(Debug, Default)]
 pub struct TablePublisher {
     /// Tables whose rows only the BPF programs have.
     tables: HashMap<ObjectId, PlacedTable>,
-    /// Files whose tables found no space.
+    /// Files for whose tables there was no space.
     refused: HashSet<ObjectId>,
-    /// The objects after the kernel's files.
+    /// The objects of the kernel's files.
     files: HashMap<CodeFile, ObjectId>,
     /// Files that are to be published.
     due: HashSet<CodeFile>,
@@ -36,18 +36,18 @@ pub struct TablePublisher {
     pending: HashSet<CodeFile>,
     /// Objects whose files are known: those before this number.
     known_objects: u32,
-    /// What of the files is code copied to anonymous memory, and where.
+    /// The files' code that was copied to anonymous memory, and where it is.
     copied: HashMap<CodeFile, Mapping>,
     rules: usize,
     /// Processes for which it has to be determined again whether they may be followed.
     changed: HashSet<Pid>,
     exited: Vec<Pid>,
-    /// Files that found no space, or whose tables found none.
+    /// Files for which, or for whose tables, there was no space.
     pub not_published: u64,
 }
 
 impl TablePublisher {
-    /// Marks a process to be looked at again: something about it has changed.
+    /// Marks a process for another check: something about it has changed.
     pub(in crate::record) fn changed(&mut self, pid: Pid) {
         self.changed.insert(pid);
     }
@@ -68,7 +68,7 @@ impl TablePublisher {
         !self.files.contains_key(&file)
     }
 
-    /// Adds a file that the kernel found in a mapping, whose table the programs do not have.
+    /// Adds a file that the kernel found in a mapping and whose table the programs do not have.
     pub(in crate::record) fn on_missing_table(
         &mut self,
         code: &mut LoadedCode,
@@ -185,7 +185,7 @@ impl TablePublisher {
         Ok(())
     }
 
-    /// Returns the table of an object, which is placed if it is not; nothing where there is no
+    /// The table of an object, which is placed now if it is not placed yet; None if there is no
     /// space.
     fn table(
         &mut self,
@@ -216,8 +216,8 @@ impl TablePublisher {
         Ok(Some(table))
     }
 
-    /// Removes the tables that no living process needs, but that of `kept`. Their memory is free
-    /// two rounds later. Returns whether there were any.
+    /// Removes the tables that no living process needs, except the table of `kept`. Their memory is
+    /// free two rounds later. Returns whether there were any.
     fn evict_tables(
         &mut self,
         tables: &mut UnwindTables<'_>,

@@ -1,6 +1,6 @@
-//! Resolves user stacks: those that the BPF programs unwound need only that their mappings are
-//! known here too; those whose memory they copied are unwound here, at once or when the unwind
-//! table is there that they need.
+//! Resolves user stacks. Stacks that the BPF programs have unwound only need mappings that are
+//! known here too. Stacks whose memory the programs have copied are unwound here, at once or when
+//! the unwind table that they need is ready.
 
 use std::time::Instant;
 
@@ -21,13 +21,12 @@ use super::unmapped::Unmapped;
 use super::user_stack::{StackCopy, UserStack};
 use crate::record::activity::TypedHeader;
 
-/// The most memory that stack copies take while they wait for tables.
+/// Max memory that stack copies take while they wait for tables.
 const MAX_COPIED_BYTES: usize = 64 << 20;
 /// The bytes of waiting copies above which new ones are shortened: many shallow stacks are worth
 /// more than a few deep ones.
 const SHORTEN_COPIES_BYTES: usize = MAX_COPIED_BYTES / 8;
-/// The bytes of copies from which on their memory is returned to the system, when none waits any
-/// more.
+/// Bytes of copies above which their memory is returned to the system, once no copy waits.
 const RETURN_MEMORY_BYTES: usize = 1 << 20;
 /// The longest wait at the end for the tables that copies need.
 const LAST_TABLES: std::time::Duration = std::time::Duration::from_secs(3);
@@ -59,7 +58,7 @@ pub struct UnwindCounts {
 /// Stacks that are not complete for a reason of ours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StackLosses {
-    /// Copies for which there was no memory until a table was there.
+    /// Copies for which there was no memory until a table was ready.
     pub dropped_copies: u64,
     /// Stacks with an address in no known mapping, of processes that had exited
     /// when their mappings were read.
@@ -67,7 +66,7 @@ pub struct StackLosses {
 }
 
 impl StackResolver {
-    /// Returns the user stack of a record. None where it waits for a table or for mappings.
+    /// The user stack of a record. None while it waits for a table or for mappings.
     pub fn resolve(
         &mut self,
         code: &mut LoadedCode,
@@ -180,8 +179,8 @@ impl StackResolver {
         }
     }
 
-    /// Unwinds the copies whose tables are there now; all of them when `last`, as far as they can
-    /// be. Returns their stacks.
+    /// Unwinds the copies whose tables are ready; when `last`, all copies, as far as possible.
+    /// Returns their stacks.
     pub fn unwind_copies(
         &mut self,
         code: &mut LoadedCode,
@@ -228,8 +227,8 @@ impl StackResolver {
         resolved
     }
 
-    /// Adds the mappings of a process that were read from one instant until another; none if it is
-    /// gone. Returns whether they hold anything new.
+    /// Adds the mappings of a process that were read from one instant until another; None if the
+    /// process is gone. Returns whether they hold anything new.
     pub fn mappings_read(
         &mut self,
         code: &mut LoadedCode,
@@ -252,7 +251,7 @@ impl StackResolver {
         changed
     }
 
-    /// Lets the stacks of a process wait for mappings no longer: none are read.
+    /// Ends the wait of a process's stacks for mappings: no mappings are read.
     pub fn stop_waiting(&mut self, pid: Pid) {
         let waiting = self.unmapped.evict(pid);
         self.unwind_soon(waiting);
@@ -264,7 +263,7 @@ impl StackResolver {
         self.copies_due |= self.copies.len() > before;
     }
 
-    /// Returns the processes of which a stack waits.
+    /// The processes with waiting stacks.
     pub fn awaited(&self) -> impl Iterator<Item = Pid> {
         let copies = self.copies.iter().map(|(_, copy)| copy.pid);
         copies.chain(self.unmapped.awaited())

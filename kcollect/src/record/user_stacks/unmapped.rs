@@ -1,9 +1,9 @@
 //! Stacks with an address in no known mapping.
 //!
-//! The side-band has a record of each new mapping, but of none that moves (mremap(2)). So when a
-//! stack has such an address, the process's mappings are read, and the stack waits for them. Most
-//! such addresses are no code, but what a frame pointer pointed to: each reading without anything
-//! new doubles the pause until the next one.
+//! The side-band has a record of each new mapping, but no record of a mapping that moves
+//! (mremap(2)). So when a stack has such an address, the process's mappings are read, and the stack
+//! waits for them. Most such addresses are not code, but what a frame pointer pointed to: each
+//! reading that finds nothing new doubles the pause until the next one.
 
 use std::collections::HashMap;
 
@@ -17,10 +17,10 @@ use super::user_stack::StackCopy;
 const MIN_PAUSE_NS: Nanos = Nanos::from_millis(200);
 /// The longest one.
 const MAX_PAUSE_NS: Nanos = Nanos::from_secs(60);
-/// The most processes whose mappings are read in a round.
+/// Max processes whose mappings are read in a round.
 const MAX_READINGS: usize = 16;
 
-/// The stacks that wait, and the processes that are to be read.
+/// The stacks that wait, and the processes whose mappings have to be read.
 #[derive(Debug, Default)]
 pub(in crate::record) struct Unmapped {
     by_pid: HashMap<Pid, Reading>,
@@ -39,8 +39,8 @@ struct Reading {
 }
 
 impl Unmapped {
-    /// Adds a stack of an instant, to wait for the process's mappings. Returns it where they were
-    /// read not long ago.
+    /// Adds a stack of an instant that waits for the process's mappings. Returns it if they were
+    /// read recently.
     pub(in crate::record) fn wait(
         &mut self,
         at_ns: Nanos,
@@ -65,14 +65,14 @@ impl Unmapped {
         None
     }
 
-    /// Returns the processes whose mappings are to be read now.
+    /// The processes whose mappings have to be read now.
     pub(in crate::record) fn take_asked(&mut self) -> Vec<Pid> {
         self.asked
             .drain(..self.asked.len().min(MAX_READINGS))
             .collect()
     }
 
-    /// Returns the processes for whose mappings a stack waits.
+    /// The processes for whose mappings stacks wait.
     pub(in crate::record) fn awaited(&self) -> impl Iterator<Item = Pid> {
         let waiting =
             |(pid, reading): (&Pid, &Reading)| (!reading.waiting.is_empty()).then_some(*pid);
@@ -177,7 +177,7 @@ mod tests {
         );
         assert_eq!(unmapped.evict(Pid(7)).len(), 1);
         assert!(unmapped.take_asked().is_empty());
-        // Another process of that number, or another program.
+        // Another process with that number, or another program.
         assert!(unmapped.wait(at, slot, copy_of(Pid(7))).is_none());
         assert_eq!(unmapped.close().len(), 1);
     }

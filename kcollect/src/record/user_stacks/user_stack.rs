@@ -99,7 +99,7 @@ impl StackCounts {
         (complete.unwrap_or_default(), unwound + self.missing)
     }
 
-    /// Adds those of another.
+    /// Adds the counts of another.
     pub fn merge(&mut self, other: &StackCounts) {
         for (end, ticks) in &other.by_end {
             *self.by_end.entry(*end).or_default() += *ticks;
@@ -116,7 +116,7 @@ impl StackCounts {
 pub struct StackCopy {
     /// The frames that were unwound already, leaf first.
     pub unwound: Box<[u64]>,
-    /// Why there are no more, where the BPF programs have unwound all of it.
+    /// Why there are no more, if the BPF programs have unwound the whole stack.
     pub end: Option<UnwindEnd>,
     /// One of these was unwound by its frame pointer.
     pub via_frame_pointer: bool,
@@ -150,7 +150,7 @@ impl StackCopy {
         }
     }
 
-    /// Returns the stack, where the BPF programs have unwound all of it.
+    /// The stack, if the BPF programs have unwound all of it.
     pub fn unwound_stack(&self) -> Option<UserStack> {
         Some(UserStack {
             frames: self.unwound.to_vec(),
@@ -186,7 +186,7 @@ impl StackCopy {
         }
     }
 
-    /// Unwinds it. None while a table is being made that it needs.
+    /// Unwinds it. None while a table that it needs is being built.
     pub fn unwind(
         &self,
         objects: &mut LoadObjects,
@@ -239,7 +239,7 @@ impl StackCopy {
         if waits {
             return None;
         }
-        // Of the goroutine's stack there is no copy, but this one has been unwound to its first
+        // There is no copy of the goroutine's stack, but this one has been unwound to its first
         // function.
         if unwound.end == UnwindEnd::Unreadable && leaves {
             unwound.end = UnwindEnd::Complete;
@@ -250,7 +250,7 @@ impl StackCopy {
             unwound.end = UnwindEnd::NoTable;
         }
         let mut frames = [&*self.unwound, &unwound.frames].concat();
-        // A caller where no code is was no caller. The leaf is where it is.
+        // An address without code is no caller. The leaf stays where it is.
         if unwound.end == UnwindEnd::NoMapping && frames.len() > 1 {
             frames.pop();
         }
@@ -274,7 +274,7 @@ impl StackCopy {
         }
     }
 
-    /// Returns the word that many bytes above the lowest that was copied.
+    /// The word `above` bytes above the lowest copied one.
     fn word(&self, above: u64) -> Option<u64> {
         let index = usize::try_from(above / 8).ok()?;
         let low = *self.stack.get(index)?;

@@ -49,7 +49,7 @@ fn call(number: i64, arguments: [i64; 3], result: i64, extra: &[u8]) -> IoCallRe
     }
 }
 
-/// A process, and what its calls came to.
+/// A process, and the results of its calls.
 #[derive(Default)]
 struct Process {
     descriptors: Descriptors,
@@ -64,7 +64,7 @@ impl Process {
         }
     }
 
-    /// Applies a call, and returns what came of it: a line for each operation.
+    /// Applies a call, and returns the result: a line for each operation.
     fn call(&mut self, number: i64, arguments: [i64; 3], result: i64, extra: &[u8]) -> String {
         self.apply(&call(number, arguments, result, extra))
     }
@@ -75,8 +75,7 @@ impl Process {
         self.operation_on(number, [descriptor, slot, 0, 0], result)
     }
 
-    /// The same of one on registered files, which are those of these descriptors; 0: it is not
-    /// known which.
+    /// The same for an operation on the registered files of these descriptors; 0: file not known.
     fn operation_on(&mut self, number: i64, arguments: [i64; 4], result: i64) -> String {
         let [descriptor, slot, of, opened] = arguments;
         let file = |descriptor: i64| match descriptor {
@@ -287,7 +286,7 @@ fn sockets_are_named_by_their_ends() {
     );
 }
 
-/// The numbers are those of `include/uapi/linux/io_uring.h`.
+/// The numbers are from `include/uapi/linux/io_uring.h`.
 #[test]
 fn what_io_uring_opens_is_looked_up() {
     let found = [
@@ -393,8 +392,8 @@ fn a_registered_file_has_its_name() {
     );
 }
 
-/// Which file is closed is known of the time when that was handed over, and from what was opened
-/// there in the meantime.
+/// Which file is closed is known from when the close was submitted, and from what was opened in the
+/// slot meanwhile.
 #[test]
 fn a_registered_file_is_closed_by_its_name() {
     let mut process = Process::with(&[(1, "/tmp/a"), (2, "/tmp/b")]);
@@ -418,8 +417,8 @@ fn a_registered_file_is_closed_by_its_name() {
 }
 
 proptest! {
-    /// Whatever a process does, each call comes to one operation, two if it moves bytes from one
-    /// descriptor to another, and no descriptor is used that has not been named.
+    /// Whatever a process does, each call is one operation, or two if it moves bytes from one
+    /// descriptor to another, and each descriptor is named before it is used.
     #[test]
     fn every_call_is_one_operation(
         calls in proptest::collection::vec(

@@ -287,7 +287,7 @@ fn names_of_dumps() {
     }
 }
 
-/// A map of this process under another number, of which that many bytes were written at a fork.
+/// A map of this process under another number, of which `bytes` bytes were written at a fork.
 fn parent_map(text: &str, bytes: Option<u64>) -> (ParentMap, PathBuf) {
     let own = own_map_of_tests();
     fs::write(own.path(), text).unwrap();

@@ -132,8 +132,8 @@ impl LoadObjects {
     }
 }
 
-/// Returns the file after a mapping, and its identity. It is opened through the process that maps
-/// it, or else through one of its relatives. The error is that of the process itself.
+/// Returns the mapped file and its identity. It is opened through the process that maps
+/// it, or else through one of its relatives. The error is from the attempt through the process.
 fn open(pid: Pid, relatives: &[Pid], mapping: &Mapping) -> Result<(File, CodeFile), String> {
     let proc = Path::new("/proc");
     let mut opened = objects::open(proc, pid, mapping);

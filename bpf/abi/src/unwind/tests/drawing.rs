@@ -12,7 +12,7 @@ pub(super) const R10: u8 = 10;
 pub(super) const R12: u8 = 12;
 pub(super) const CFA: u8 = 255;
 
-/// A rule as it is drawn: how the CFA is found, then the rest as of an ordinary function.
+/// A rule as it is drawn: how the CFA is found; the rest is as in an ordinary function.
 #[derive(Clone, Copy)]
 pub(super) struct Drawn {
     pub(super) cfa: (u8, u8, i32, i8),

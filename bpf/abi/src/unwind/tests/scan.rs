@@ -198,7 +198,7 @@ fn a_saved_frame_pointer_counts_if_it_leads_to_a_return_address() {
     between(0x7038).scanned(&[BARE, FIRST + 0x44]);
 }
 
-/// Old return addresses lead on for some calls, and then nowhere: they are none of the stack.
+/// Old return addresses lead on for some calls, and then nowhere: they do not belong to the stack.
 #[test]
 fn a_caller_that_leads_nowhere_later_is_passed_over() {
     let drawing = || {
@@ -307,8 +307,8 @@ fn on_another_stack() -> Drawing {
         .word(0x5120, FIRST + 0x45)
 }
 
-/// Callers on it are return addresses into code of that kind. Whatever lies on the thread's stack
-/// where that was left, of old calls too, is passed over.
+/// Callers on it are return addresses into code of that kind. Whatever is on the thread's stack
+/// where it was left, from old calls too, is skipped.
 #[test]
 fn another_stack_continues_with_the_outer_function_of_threads() {
     let drawing = on_another_stack()
@@ -318,7 +318,7 @@ fn another_stack_continues_with_the_outer_function_of_threads() {
         .code(BARE + 0x65, &[0xff, 0x14, 0xe0]);
     let frames = [BARE, BARE + 0x44, BARE + 0x64, CALLER + 0x44, FIRST + 0x44];
     drawing.scanned(&frames);
-    // It ends with what is after no call, and others lie after it.
+    // It ends with an address that does not follow a call; other addresses lie after it.
     drawing
         .clone()
         .word(0x7020, BARE + 0x80)
@@ -435,7 +435,7 @@ fn the_first_function_of_a_program_without_a_rule() {
     drawing(UnwindBy::FramePointer).ends(&[CALLER, BARE + 7], UnwindEnd::NoTable);
 }
 
-/// Its frame pointer is that of its caller, on the other stack.
+/// It still has its caller's frame pointer, on the other stack.
 #[test]
 fn a_frame_pointer_that_leads_to_another_stack() {
     let mut drawing = on_another_stack()

@@ -64,7 +64,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The result of a test of which nothing can be said.
+    /// The result of an inconclusive test.
     pub(super) fn inconclusive(why: String) -> Report {
         Report {
             checks: vec![Check {

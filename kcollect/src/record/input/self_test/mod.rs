@@ -3,9 +3,9 @@
 //! what the thread itself knows.
 //!
 //! A kernel that kcollect does not know may load every program and call none, or give threads no
-//! storage: then every figure of the recording is wrong, and each looks like that of an idle
-//! machine. The account is the thread record that is sent when the thread exits, so the test needs
-//! no program of its own. It looks at the records on their way and waits for nothing.
+//! storage: then every figure of the recording is wrong, and each looks as if the machine were
+//! idle. The account is the thread record that is sent when the thread exits, so the test needs no
+//! program of its own. It looks at the records as they pass and waits for nothing.
 //!
 //! On a machine that is busy everything takes longer, and nothing takes less: so a time in the
 //! account has to be at least a tenth of what the thread asked for, and at most what has passed.
@@ -28,12 +28,12 @@ pub use self::judge::{Check, Counts, Outcome, Report};
 use self::thread::TestThread;
 pub use self::thread::{Known, Phases};
 
-/// Records of all CPUs have arrived when that of the exit is so old.
+/// When the record of the exit is this old, the records of all CPUs have arrived.
 const SETTLED: Duration = Duration::from_millis(100);
-/// The account is missing if the thread is gone for so long.
+/// The account is missing if the thread has been gone for this long.
 const OVERDUE: Duration = Duration::from_millis(400);
 
-/// What the test expects next to the account.
+/// What the test expects in addition to the account.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected {
     /// How long the thread does each thing.
@@ -102,7 +102,7 @@ impl SelfTest {
         })
     }
 
-    /// Looks at a record on its way.
+    /// Checks a record that passes.
     pub fn observe(&mut self, record: &Record) {
         let header = record.header();
         if header.tid != self.thread.tid() || header.tid == 0 {
@@ -145,7 +145,7 @@ impl SelfTest {
     /// record follows.
     ///
     /// # Errors
-    /// Those of `counts`.
+    /// Errors of `counts`.
     pub fn poll<E>(
         &mut self,
         last: bool,

@@ -36,8 +36,8 @@ impl UserSpace {
         }
     }
 
-    /// Records that the blocks of a process end: it executed another program, or what it frees is
-    /// not recorded any more.
+    /// Records that the blocks of a process end: it executed another program, or its frees are no
+    /// longer recorded.
     pub fn blocks_end(
         &mut self,
         router: &mut Router,

@@ -1,11 +1,16 @@
 //! How much the probes of allocators may take of the processes that are traced (`--trace-budget`).
 //!
-//! Pure: what was used is an argument. A process has a reserve, which the budget's share of its CPU
-//! time adds to and what its probes took is taken from. If it is used up, less is traced: what is
-//! freed not any more, if the rest keeps within the budget; otherwise no blocks at all, but what
-//! the process gets from the kernel; and if that is too much, nothing, for good. After a while
-//! everything is tried again, ever more seldom: programs that allocate much at their start are calm
-//! later. What was allocated until then has ended there, for that it is freed was not seen.
+//! Pure: what was used is an argument. A process has a reserve. The budget's share of its CPU time
+//! is added to it, and the time that its probes took is subtracted. When the reserve is used up,
+//! less is traced:
+//!
+//! 1. frees are no longer traced, if the rest keeps within the budget;
+//! 2. otherwise no blocks are traced, only what the process gets from the kernel;
+//! 3. if that is too much, nothing is traced, for good.
+//!
+//! After a while everything is tried again, less and less often: programs that allocate much at
+//! their start are calm later. Blocks allocated before that point are dropped: their frees were not
+//! observed.
 
 use std::fmt;
 
@@ -13,17 +18,16 @@ use bpf_abi::ProbeUse;
 use bpf_abi::layout::{AllocatorFunction, PROBE_CLASSES, PROBE_FREES};
 use experiment_format::units::Nanos;
 
-/// What a process may use at once, nanoseconds: the start of a program allocates more than the
-/// rest.
+/// What a process may use at once, nanoseconds: a program allocates more when it starts than later.
 const MAX_RESERVE_NS: f64 = 20e6;
 
-/// The time between two looks at what the probes of a process took, usually, which is also how late
-/// it is noticed that an idle program begins to allocate much.
+/// The usual time between two checks of what the probes of a process took, and so the longest time
+/// until it is noticed that an idle program begins to allocate much.
 pub(super) const CHECK_INTERVAL_NS: Nanos = Nanos::from_secs(1);
-/// The shortest time between two looks.
+/// The shortest time between two checks.
 const SHORTEST_LOOK_NS: Nanos = Nanos::from_millis(100);
 
-/// What the probe of a function takes, nanoseconds, by class of its calls ([`ProbeUse::calls`]).
+/// The cost of a function's probe, nanoseconds, by class of its calls ([`ProbeUse::calls`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct ProbeCosts(pub(super) [f64; PROBE_CLASSES]);
 
@@ -92,11 +96,11 @@ impl fmt::Display for TraceLevel {
     }
 }
 
-/// How long less is traced of a process at first, and at the longest.
+/// How long tracing of a process is reduced: the first time, and at most.
 const FIRST_WAIT_NS: Nanos = Nanos::from_secs(10);
 const LONGEST_WAIT_NS: Nanos = Nanos::from_secs(600);
 
-/// A process of which less was traced.
+/// A process with reduced tracing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reduced {
     /// What is traced.
@@ -109,7 +113,7 @@ pub(super) struct Reduced {
 }
 
 impl Reduced {
-    /// Returns a process of which less is traced from now on.
+    /// A process whose tracing is reduced from now on.
     pub(super) fn to(level: TraceLevel, before: Option<&Reduced>, now_ns: Nanos) -> Reduced {
         let wait_ns = match before {
             None => FIRST_WAIT_NS,
@@ -135,7 +139,7 @@ impl Reduced {
         }
     }
 
-    /// Returns whether everything is to be tried again.
+    /// Whether it is time to try everything again.
     pub(super) fn is_due(&self, now_ns: Nanos) -> bool {
         matches!(self.level, TraceLevel::Allocations | TraceLevel::Growth)
             && self.again_ns <= now_ns
@@ -147,7 +151,7 @@ impl Reduced {
 pub(super) struct UsedUp {
     /// What is traced from now on.
     pub(super) level: TraceLevel,
-    /// What the probes took since the last look, as a share of the process's own CPU time.
+    /// What the probes took since the last check, as a share of the process's own CPU time.
     pub(super) share: f64,
 }
 
@@ -158,7 +162,8 @@ pub(super) struct ProcessBudget {
     used: ProbeUse,
     cpu_ns: Nanos,
     checked_ns: Nanos,
-    /// For how long the reserve lasts from then on, at the rate before it; at most [`CHECK_INTERVAL_NS`].
+    /// How long the reserve lasts from then on, at the rate until then; at most
+    /// [`CHECK_INTERVAL_NS`].
     lasts_ns: Nanos,
 }
 
@@ -175,15 +180,15 @@ impl ProcessBudget {
         }
     }
 
-    /// Returns when to look next: before the reserve is used up, but not at once, and not later
-    /// than usually.
+    /// When the next check is due: before the reserve is used up, but not at once, and no later
+    /// than usual.
     pub(super) fn next_check(&self) -> Nanos {
         self.checked_ns + self.lasts_ns.max(SHORTEST_LOOK_NS)
     }
 
-    /// Looks at how much the probes of a process were used by now, and what CPU time the process
-    /// has. The probes may take `share` of the rest of that. Returns whether this is used up, at a
-    /// level.
+    /// Checks how much the probes of a process were used by now, and how much CPU time the process
+    /// has used. The probes may take `share` of the process's own part of that time. Returns
+    /// whether the budget is used up, at a level.
     pub(super) fn look(
         &mut self,
         level: TraceLevel,
@@ -227,9 +232,9 @@ mod tests {
     /// An allocation takes 600 ns, a free 400.
     const COSTS: ProbeCosts = ProbeCosts([600.0, 400.0, 20_000.0, 20_000.0]);
 
-    /// Looks at a process once in 100 ms of its CPU time, of which its probes may take 2 %. A digit
-    /// is how many thousand blocks it allocates and frees in that time, `a` how many it allocates
-    /// only. Returns what is traced after each: Blocks, Allocations, Growth.
+    /// Checks a process once in 100 ms of its CPU time, of which its probes may take 2 %. A digit
+    /// is how many thousand blocks it allocates and frees in that time, `a` how many it only
+    /// allocates. Returns what is traced after each check: Blocks, Allocations, Growth.
     fn drawing(thousands: &str) -> String {
         let mut budget = ProcessBudget::new(Nanos::from_millis(7), Nanos::ZERO);
         let (mut used, mut cpu_ns) = (ProbeUse::default(), Nanos::from_millis(7));
@@ -323,8 +328,8 @@ mod tests {
         assert_eq!(drawing(&again), "B".repeat(18));
     }
 
-    /// Returns when to look next, in milliseconds, after looks at these times at which a process on
-    /// a CPU has allocated that many thousand blocks since the last.
+    /// When the next check is due, in milliseconds, after checks at these times. With each, how
+    /// many thousand blocks a process on a CPU has allocated since the previous check.
     fn looks(looks: &[(u64, u64)]) -> Vec<u64> {
         let mut budget = ProcessBudget::new(Nanos::ZERO, Nanos::ZERO);
         let mut used = ProbeUse::default();

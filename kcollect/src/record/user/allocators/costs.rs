@@ -1,5 +1,5 @@
-//! What a probe of an allocator takes on this machine, measured: functions of kcollect's own are
-//! called with the probes and programs of a recording.
+//! Measures the cost of an allocator's probe on this machine: calls functions of kcollect's own
+//! with the probes and programs of a recording.
 //!
 //! The cost depends on the CPU, on the mitigations of its faults, on a hypervisor and on the
 //! kernel, from 0.2 µs to 30 µs.
@@ -17,7 +17,7 @@ use user_collector::space::mapping_at;
 use super::budget::ProbeCosts;
 use crate::record::input::snapshot;
 
-/// Calls that are timed together, so that reading the clock is small next to them.
+/// Calls that are timed together, so that the time to read the clock does not matter.
 const CALLS: u32 = 20;
 
 /// How often they are timed; the median counts.
@@ -62,8 +62,8 @@ fn functions() -> [Probed; PROBE_CLASSES] {
     functions
 }
 
-/// Measures what a probe of each class takes. This takes some ten milliseconds. The probes are
-/// returned, since it takes longer to drop them.
+/// Measures the cost of a probe of each class. This takes some ten milliseconds. The probes are
+/// returned, since dropping them takes longer.
 ///
 /// # Errors
 /// A sentence: the functions can't be found in kcollect's own file, or not be probed.

@@ -1,8 +1,8 @@
 //! The memory profiles of Go programs that are traced: read once in a second, from their memory.
 //!
-//! The blocks that a profile has when it is read first count as allocated then. Which thread
-//! allocated is not in a profile; it is the first one of the process. Those of the last second of a
-//! process are missing, since nothing can be read once it has exited.
+//! The blocks that a profile has when it is first read count as allocated then. A profile does not
+//! say which thread allocated; blocks are attributed to the first thread of the process. The blocks
+//! of a process's last second are missing, since nothing can be read once it has exited.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -29,7 +29,7 @@ use crate::record::user_stacks::user_stack::UserStack;
 
 /// How often a profile is read, nanoseconds; less often if reading takes long.
 const READ_NS: Nanos = Nanos::from_secs(1);
-/// The part of the time that is spent with reading at most, as one of that many.
+/// At most one part in this many of the time is spent reading.
 const READING_PART: u32 = 50;
 
 /// The memory profiles of the Go programs that are traced.
@@ -118,7 +118,7 @@ impl GoHeaps {
         )
     }
 
-    /// Reads the profiles for which it is time, or all of them. Returns the changes.
+    /// Reads the profiles that are due, or all of them. Returns the changes.
     fn read(&mut self, now_ns: Nanos, all: bool) -> Vec<(Pid, GoChange)> {
         let mut changes = Vec::new();
         for (pid, heap) in &mut self.heaps {
@@ -153,7 +153,7 @@ impl GoHeaps {
 type GoChange = (Box<[u64]>, BlockChange);
 
 impl UserSpace {
-    /// Reads the memory profiles of Go programs for which it is time, or all of them.
+    /// Reads the memory profiles of Go programs that are due, or all of them.
     pub fn read_go_profiles(
         &mut self,
         router: &mut Router,

@@ -4,10 +4,10 @@
 //! A process is looked at when it is found, forks, or maps a file for execution. The functions of a
 //! C library are probed unless another file that the process maps stands in for them. Probes stay
 //! when the process executes another program: the kernel has them wherever the process maps the
-//! file. Where an allocator samples blocks itself, its USDTs are probed and no function.
+//! file. If an allocator samples blocks itself, its USDTs are probed instead of functions.
 //!
-//! Where probes may take a [budget] only, less is traced of a process whose probes take more, and
-//! of the children that it forks then, until everything is tried again.
+//! If probes have a [budget], less is traced of a process whose probes take more, and of the
+//! children that it then forks, until everything is tried again.
 
 mod blocks;
 mod budget;
@@ -40,15 +40,15 @@ use super::UserSpace;
 use crate::record::input::snapshot;
 use crate::record::user_stacks::resolve_stack::relatives;
 
-/// How many blocks BPF forgets at once: each is a system call.
+/// How many blocks the BPF programs forget at once: each is a system call.
 const FORGOTTEN_AT_ONCE: usize = 10_000;
 
 /// Which blocks are sampled, and what that may take.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BlockSampling {
-    /// One of that many bytes is sampled in the mean; 0: each block is.
+    /// Mean number of bytes per sampled byte; 0: each block is sampled.
     pub mean_bytes: u64,
-    /// The share of a process's CPU time that its probes may take alongside. None: any.
+    /// The time that its probes may add to a process, as a share of its CPU time. None: no limit.
     pub budget: Option<f64>,
 }
 
@@ -57,7 +57,7 @@ pub struct BlockSampling {
 pub struct ProbeCounts {
     /// Processes with probes.
     pub processes: u64,
-    /// Those among them whose allocator samples blocks itself.
+    /// Of these, processes whose allocator samples blocks itself.
     pub sampling: u64,
     /// Processes in which no function of an allocator was found, or none could be probed.
     pub unprobed: u64,
@@ -67,11 +67,11 @@ pub struct ProbeCounts {
     pub go_profiles: u64,
     /// Go programs without a profile that can be read.
     pub go_without: u64,
-    /// Processes of which for some time it was not recorded what they free, for the budget.
+    /// Processes whose frees were not recorded for some time, because of the budget.
     pub without_frees: u64,
-    /// Processes of which for some time only the growth of their memory was recorded.
+    /// Processes of which only the growth of their memory was recorded for some time.
     pub growth_only: u64,
-    /// Processes of which not even that is recorded any more.
+    /// Processes whose memory is no longer recorded at all.
     pub given_up: u64,
 }
 
@@ -88,7 +88,7 @@ pub(super) struct TracedAllocators {
     operands: KnownOperands,
     /// What a probe takes, once one was needed.
     costs: Option<ProbeCosts>,
-    /// When the next look at a process is due that must not be late.
+    /// When the next check of a process is due that must not be late.
     urgent_look_ns: Option<Nanos>,
     /// Processes that exceeded the budget, and their children.
     reduced: HashMap<Pid, Reduced>,
@@ -98,17 +98,17 @@ pub(super) struct TracedAllocators {
     /// Blocks that are recorded as ended, and that BPF still knows.
     ended: Vec<(Pid, Blocks)>,
     go: GoHeaps,
-    /// Takes probes out of processes that exited: the kernel waits for those that run.
+    /// Removes probes from processes that exited: the kernel waits for probes that run.
     detacher: Option<Sender<AttachedProbes>>,
     /// Processes that live and have no probes.
     unprobed: HashSet<Pid>,
     /// Processes that had probes, and have none any more.
     previously_probed: u64,
-    /// Those among them whose allocator sampled blocks itself.
+    /// Of these, processes whose allocator sampled blocks itself.
     previously_sampling: u64,
     /// Processes that exited without.
     never_probed: u64,
-    /// How many processes came to which level for the budget, at the least.
+    /// How many processes reached each level, by the least that was traced of them.
     by_level: HashMap<TraceLevel, u64>,
     warnings: Vec<String>,
 }
@@ -199,7 +199,7 @@ impl TracedAllocators {
         ends
     }
 
-    /// Makes BPF forget blocks that have ended, so that there is space for others.
+    /// Makes the BPF programs forget blocks that have ended, so that there is space for others.
     fn forget_ended(&mut self, programs: &Programs) {
         let mut left = FORGOTTEN_AT_ONCE;
         while left > 0
@@ -278,9 +278,9 @@ impl UserSpace {
         self.allocators.forget_ended(programs);
     }
 
-    /// Probes the load before it executes its program: that, and the libraries of kcollect itself,
-    /// of which it most likely will map the same C library. The kernel has the probes wherever the
-    /// process maps these files later.
+    /// Probes the load before it executes its program: the program and the libraries of kcollect
+    /// itself, since the load will most likely map the same C library. The kernel inserts the
+    /// probes wherever the process maps these files later.
     pub fn probe_load(
         &mut self,
         programs: &Programs,
@@ -321,7 +321,7 @@ impl UserSpace {
         mapped
     }
 
-    /// Takes what could not be probed, for the log.
+    /// Takes the log's warnings about what could not be probed.
     pub fn take_probe_warnings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.allocators.warnings)
     }

@@ -1,4 +1,4 @@
-//! The probes in processes: which functions of which files, and how they are taken out.
+//! The probes in processes: which functions of which files are probed, and how probes are removed.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsStr;
@@ -25,11 +25,11 @@ use super::TracedAllocators;
 use super::budget::{ProcessBudget, TraceLevel};
 use super::watch::cpu_time;
 
-/// The most files with an allocator that are kept open.
+/// Max files with an allocator that are kept open.
 const MAX_FILES: usize = 64;
 
-/// The indexes of [`bpf_abi::ProbeUse`] that no process has. The one that was free for longest is
-/// taken first: a probe that is being taken out may still count there.
+/// The free indexes of [`bpf_abi::ProbeUse`]. The one that was free for longest is used first: a
+/// probe that is being removed may still count there.
 #[derive(Debug)]
 pub(super) struct ProbeUses(VecDeque<u32>);
 
@@ -45,7 +45,7 @@ pub(super) struct ProbedAllocators {
     pub(super) use_index: u32,
     pub(super) budget: ProcessBudget,
     pub(super) next_check_ns: Nanos,
-    /// The next look must not be late.
+    /// The next check must not be late.
     pub(super) is_urgent: bool,
     /// The files that it maps.
     pub(super) mapped: BTreeSet<ObjectId>,
@@ -144,7 +144,7 @@ impl TracedAllocators {
         true
     }
 
-    /// Takes probes out, in a thread for that. If there can be none, they are taken out here.
+    /// Removes probes in a thread of its own, or in this thread if that one cannot be spawned.
     pub(super) fn detach(&mut self, probes: AttachedProbes) {
         let detacher = self.detacher.get_or_insert_with(|| {
             let (sender, receiver) = channel();
@@ -221,7 +221,7 @@ impl TracedAllocators {
         let replaced = allocators
             .iter()
             .any(|(_, allocator)| allocator.stands_in());
-        // Of its own samples it tells as often as it wants, and not of each block.
+        // It reports its own samples as often as it wants, and not each block.
         let all = self
             .sampling
             .is_some_and(|sampling| sampling.mean_bytes == 0);

@@ -40,7 +40,7 @@ impl TracedAllocators {
         }
     }
 
-    /// Looks at the probes of the processes for which it is time. Returns those whose budget is
+    /// Checks the probes of the processes whose check is due. Returns the processes whose budget is
     /// used up.
     fn look(&mut self, programs: &Programs, now_ns: Nanos) -> Vec<(Pid, UsedUp)> {
         let budget = self.sampling.and_then(|sampling| sampling.budget);
@@ -64,7 +64,7 @@ impl TracedAllocators {
             Some((*pid, used_up?))
         };
         let used_up = due.filter_map(look).collect();
-        // The others are looked at when there is something else to do.
+        // The others are checked when there is something else to do.
         let urgent = self.probed.values().filter(|process| process.is_urgent);
         self.urgent_look_ns = urgent.map(|process| process.next_check_ns).min();
         used_up
@@ -88,7 +88,7 @@ impl TracedAllocators {
         level
     }
 
-    /// Traces everything of the processes again for which it is time. Returns these.
+    /// Traces everything again of the processes whose wait is over. Returns these processes.
     fn try_again(&mut self, programs: &Programs, now_ns: Nanos) -> Vec<Pid> {
         let reduced = self.reduced.iter();
         let due = reduced.filter(|(_, reduced)| reduced.is_due(now_ns));
@@ -99,7 +99,7 @@ impl TracedAllocators {
         due.into_iter().map(|(pid, _)| pid).collect()
     }
 
-    /// Takes the probes out of a process, which gets those of another level.
+    /// Removes a process's probes and attaches the probes of another level.
     fn exchange(&mut self, programs: &Programs, pid: Pid, reduced: Reduced) {
         if let Some(process) = self.probed.get(&pid)
             && let Err(error) = programs.close_probe_use(process.use_index)
@@ -120,9 +120,9 @@ pub(super) fn cpu_time(pid: Pid) -> Option<Nanos> {
 }
 
 impl UserSpace {
-    /// Traces less of the processes whose probes have used up their budget, and everything of those
-    /// again for which it is time. What they have allocated ends there: that it is freed will not
-    /// be seen.
+    /// Traces less of the processes whose probes have used up their budget, and everything again
+    /// once their time has come. The blocks allocated before are dropped: their frees will not be
+    /// observed.
     pub fn keep_trace_budget(
         &mut self,
         router: &mut Router,
