@@ -183,7 +183,7 @@ impl BaseMetric {
 pub enum Flavor {
     /// Its own.
     Exclusive,
-    /// Its own and that of everything it calls; each stack counts once, however often it is in it.
+    /// Its own and its callees' time; each stack counts once, however often the entity is in it.
     Inclusive,
     /// The part of another entity's inclusive time that is attributed to it.
     Attributed,

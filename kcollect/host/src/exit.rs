@@ -1,9 +1,9 @@
 //! Exit codes, and the failures that lead to them.
 //!
 //! Each kind of failure has an exit code of its own, so that a script can distinguish "not root"
-//! from "disk full" without parsing messages. The codes are those of sysexits(3): they collide
-//! neither with 1 and 2, which every program uses, nor with 126 and above, which the shell uses.
-//! When a load ran and kcollect itself did not fail, kcollect exits with the load's status: see
+//! from "disk full" without parsing messages. The codes come from sysexits(3): they collide neither
+//! with 1 and 2, which every program uses, nor with 126 and above, which the shell uses. When a
+//! load ran and kcollect itself did not fail, kcollect exits with the load's status: see
 //! [`load_code`] and [`spawn_code`].
 //!
 //! A [`Failure`] always has a hint: what the user can do about it.

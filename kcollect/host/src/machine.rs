@@ -51,7 +51,7 @@ impl CpuList {
     /// Opens the list of the CPUs that are online.
     ///
     /// # Errors
-    /// Those of open(2).
+    /// The errors of open(2).
     pub fn online() -> io::Result<CpuList> {
         CpuList::open("/sys/devices/system/cpu/online")
     }
@@ -85,7 +85,7 @@ fn of_path(path: &str, error: &io::Error) -> io::Error {
 /// Returns the CPUs that are online.
 ///
 /// # Errors
-/// Those of [`CpuList::online`] and [`CpuList::read`].
+/// The errors of [`CpuList::online`] and [`CpuList::read`].
 pub fn online_cpus() -> io::Result<CpuSet> {
     CpuList::online()?.read()
 }

@@ -20,8 +20,8 @@ fn kcollect(directory: &Path, arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Returns what a command prints on both streams, with the name of the packed experiment as that of
-/// the directory.
+/// Returns what a command prints on both streams, with the packed experiment's name replaced by the
+/// directory's.
 fn printed(directory: &Path, arguments: &[&str]) -> String {
     let output = kcollect(directory, arguments);
     let text = [&output.stdout[..], &output.stderr].concat();

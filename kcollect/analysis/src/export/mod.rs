@@ -2,8 +2,8 @@
 //! experiment's directory.
 //!
 //! Data flow one way: a [`Model`] → [`selected`], the ticks that pass the filters, by thread → one
-//! module for each format → [`mod@file`]. In every format the sums equal those of `kcollect report`
-//! with the same filters, to the microsecond.
+//! module for each format → [`mod@file`]. In every format the sums equal `kcollect report`'s with
+//! the same filters, to the microsecond.
 //!
 //! | format | module | unit |
 //! |---|---|---|
@@ -106,7 +106,7 @@ impl ExportFormat {
             .map_or("", |(_, _, extension, _)| extension)
     }
 
-    /// Writes ticks in this format. `name` is that of the experiment.
+    /// Writes ticks in this format. `name` is the experiment's name.
     ///
     /// # Errors
     /// When writing fails, or the format has no space for that many ticks.

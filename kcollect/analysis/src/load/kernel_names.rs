@@ -1,8 +1,9 @@
 //! Names of the kernel's functions for an experiment that has no copy of its symbols (`-A off`).
 //!
 //! The summary has the addresses of some functions. A table of symbols is of the same build if it
-//! has all of them at the same distances; the kernel may be at another place since it has booted
-//! again. Tables are the running kernel's, those of `/boot`, and the symbols of debug files.
+//! has all of them at the same distances; after a reboot the kernel may be at another address. The
+//! candidates are the running kernel's table, the tables in `/boot`, and the symbols of debug
+//! files.
 //!
 //! Modules have no names: they may be at other addresses by now.
 

@@ -7,7 +7,7 @@
 //! object, if there is exactly one, else a new one.
 //!
 //! Load objects with the same path are one object, as in the whole model, even if experiments have
-//! different builds of it. Lines are those of the first experiment that has a copy.
+//! different builds of it. Lines come from the first experiment that has a copy.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -258,7 +258,7 @@ pub fn add(model: &mut Model, lookup: &LookupPaths) {
 struct Adding {
     lines: SourceLines,
     frames: Vec<StackFrame>,
-    /// New functions, numbered after those of the model.
+    /// New functions, numbered after the model's.
     functions: Vec<FunctionInfo>,
     files: FxHashMap<Arc<str>, u32>,
     numbers: FxHashMap<SourceLine, u32>,

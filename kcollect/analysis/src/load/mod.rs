@@ -281,8 +281,8 @@ impl Loader {
         ahead: &mut ReadAhead,
     ) -> Result<(), Error> {
         let tick_ns = Nanos::from_micros(self.model.experiment(context.id).tick_us.into());
-        // The row without ticks that those of a packet have in common. None: its time is
-        // impossible.
+        // What all rows of a packet have in common; its ticks are not set. None: the packet's time
+        // is impossible.
         let mut of_packet = None;
         while let Some(ticks) = ahead.ticks()? {
             for Tick { record, first } in ticks {
@@ -313,7 +313,8 @@ impl Loader {
         Ok(())
     }
 
-    /// Returns a row without ticks for those of a packet. None: its time is impossible.
+    /// Returns the row that all ticks of a packet share, without the ticks. None: the packet's time
+    /// is impossible.
     fn row_of_packet(
         &mut self,
         context: &LoadContext<'_>,

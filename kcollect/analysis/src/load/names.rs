@@ -1,4 +1,4 @@
-//! Finds names of functions that have none in the experiment, which are those of stripped programs.
+//! Names functions that have no name in the experiment, as in stripped programs.
 //!
 //! The recorder names functions by what the machine has at that moment. Here, each place without a
 //! name is looked up once more, in the debug file of the same build: see [`Symboliser::names`]. One
@@ -29,7 +29,7 @@ impl Model {
     /// Loads experiments as [`Model::load`] does, and names the functions that have no name there.
     ///
     /// # Errors
-    /// Those of [`Model::load`].
+    /// The same as [`Model::load`].
     pub fn load_named(paths: &[PathBuf], lookup: &LookupPaths) -> Result<Model, Failure> {
         let mut model = Model::load(paths)?;
         add(&mut model, lookup);

@@ -20,8 +20,8 @@
 //! processes of the same name. A cell that has no ticks even so becomes a row with the function
 //! `<not sampled>`.
 //!
-//! User, system and trap time are one state here: on a CPU. Only their sum is exact, and the split
-//! is that of the weighed ticks.
+//! User, system and trap time are one state here: on a CPU. Only their sum is exact; the split
+//! comes from the weighed ticks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -84,7 +84,7 @@ struct Span {
     cell: u32,
 }
 
-/// The spans of a thread in each state, or those of the processes of one name.
+/// The spans of one thread, or of all processes of one name, in each state.
 type Spans = [Vec<Span>; EXACT_STATES];
 
 /// Calls `visit` with the cell of each part of the time from `begin_ns` to `end_ns`. What is before
@@ -396,8 +396,9 @@ impl ExactCells {
         u64::try_from(sum / 1000).unwrap_or(u64::MAX)
     }
 
-    /// Returns the number of whose cells the ticks of a thread are in: that of the thread, or, if
-    /// it was too short-lived for times of its own, that of the name of its process after those.
+    /// Returns the number under which the cells of a thread are kept. A thread that was too
+    /// short-lived for times of its own shares the number of its process's name; these follow the
+    /// threads' numbers.
     fn number(&self, key: (Pid, u64), process: &str) -> u32 {
         let (pid, tid) = key;
         let thread = u32::try_from(tid).ok();
@@ -438,7 +439,7 @@ struct Weighed {
     threads: Vec<u32>,
     /// Nanoseconds that were too few for a microsecond, by state.
     rest_ns: [u64; EXACT_STATES],
-    /// The start of the experiment, since that of the recording.
+    /// The start of the experiment, since the start of the recording.
     offset_ns: u64,
     has_all_data: bool,
 }
@@ -689,7 +690,7 @@ impl Loader {
 enum Owner {
     /// A thread's, which the model may have.
     Thread(Pid, Tid, Option<ThreadId>),
-    /// That of several threads, by the position of the name of their processes.
+    /// Several threads', by the position of their processes' name.
     Process(u32),
 }
 

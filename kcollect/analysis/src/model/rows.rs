@@ -14,9 +14,8 @@ use super::{ExperimentInfo, Model};
 /// one for all others together.
 pub const STATE_SLOTS: usize = Microstate::ALL.len() + 1;
 
-/// Sums of times or of counters. Those of times are microseconds by the state's number, with all
-/// states without a name in the last of [`STATE_SLOTS`]. Those of counters are counts by
-/// [`CounterRow::counter`].
+/// Sums of times or of counters. Times are microseconds by state number; all states without a name
+/// share the last of [`STATE_SLOTS`]. Counters are counts by [`CounterRow::counter`].
 pub type Sums = [i64; SUM_SLOTS];
 
 /// Sums that are all zero.

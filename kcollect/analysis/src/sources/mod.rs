@@ -76,7 +76,7 @@ impl Sources {
     /// Finds the experiments.
     ///
     /// # Errors
-    /// When there is none, or none of the period, or a directory can't be read.
+    /// No experiment, no experiment in the period, or a directory that can't be read.
     pub fn find(&self) -> Result<Found, Failure> {
         let here = Path::new(".");
         let Some(period) = self.period else {
@@ -180,7 +180,7 @@ impl Sources {
 /// Returns the newest experiment named by kcollect itself, `ktest.N.er` or packed, in a directory.
 ///
 /// # Errors
-/// When there is none.
+/// The directory has no experiment.
 pub fn newest(directory: &Path) -> Result<PathBuf, Failure> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let number = |name: &str| -> Option<u64> {
@@ -248,7 +248,7 @@ impl Found {
     /// Loads the experiments.
     ///
     /// # Errors
-    /// Those of [`Model::load`].
+    /// The same as [`Model::load`].
     pub(crate) fn load(&self, lookup: &LookupPaths) -> Result<Model, Failure> {
         let mut model = self.load_other(&self.paths, lookup)?;
         self.note(&mut model);
@@ -258,7 +258,7 @@ impl Found {
     /// Loads other experiments in the same way.
     ///
     /// # Errors
-    /// Those of [`Model::load`].
+    /// The same as [`Model::load`].
     pub(crate) fn load_other(
         &self,
         paths: &[PathBuf],

@@ -121,7 +121,7 @@ impl Elf {
         has(b".debug_line") || has(b".zdebug_line")
     }
 
-    /// Returns the address of a position in the code. As in gprofng it is that of its section.
+    /// Returns the address of a position in the code, from the section's address as in gprofng.
     pub(super) fn address(&self, offset: u64) -> Option<u64> {
         let section = self.code_at(offset)?;
         section.address.checked_add(offset - section.offset)
@@ -163,8 +163,8 @@ impl Elf {
         })
     }
 
-    /// Returns the content of a section, decompressed; empty where there is none. `.debug_x` is
-    /// also found as `.zdebug_x`, which is how compressed ones were called before they had a flag.
+    /// Returns the content of a section, decompressed; empty if the section is missing. `.debug_x`
+    /// is also found as `.zdebug_x`, the name of compressed sections before they had a flag.
     pub(super) fn section(
         &self,
         name: &str,

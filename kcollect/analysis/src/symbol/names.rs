@@ -47,8 +47,7 @@ pub(super) struct CodeSymbols {
 }
 
 impl CodeSymbols {
-    /// Reads `.symtab`, or `.dynsym` if there is none, of a 64-bit file. Nothing where there is
-    /// neither.
+    /// Reads `.symtab`, or else `.dynsym`, of a 64-bit file. Empty if the file has neither.
     pub(super) fn read(elf: &Elf, budget: &mut SectionBudget) -> Result<CodeSymbols, Damaged> {
         let tables = [SHT_SYMTAB, SHT_DYNSYM];
         let found = tables.into_iter().find_map(|kind| elf.linked(kind));

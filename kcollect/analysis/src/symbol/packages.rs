@@ -46,8 +46,8 @@ pub fn debug_packages<'a>(paths: &[&'a str]) -> HashMap<&'a str, String> {
         .collect()
 }
 
-/// Returns what a program prints; nothing where there is none. Its exit code does not matter: it
-/// says that some file is of no package.
+/// Returns a program's output. None: there is no such program. Its exit code does not matter: it
+/// says only that some file belongs to no package.
 fn answer(program: &str, arguments: impl Iterator<Item = impl AsRef<OsStr>>) -> Option<String> {
     let output = Command::new(program)
         .args(arguments)

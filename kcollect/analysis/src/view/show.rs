@@ -65,7 +65,7 @@ pub fn show(options: &ViewOptions, output: &mut Output) -> Result<(), Failure> {
         return Err(Failure::new(
             ExitKind::Usage,
             "a page is of one recording, and these are several",
-            "name one of them, or those of a series; kcollect report shows several together",
+            "name one of them, or all of a series; kcollect report shows several together",
         ));
     }
     let payload = gather(&model, &filter).map_err(|error| {

@@ -1,8 +1,8 @@
 //! Adds the traced events of a model to the page's payload: waits for locks, calls that do I/O, and
 //! allocations.
 //!
-//! A server makes a hundred thousand calls a second. Those of one thread and one kind that are
-//! about the same are added up by the millisecond, so that the page stays small.
+//! A server makes a hundred thousand calls a second. Similar calls of one thread and one kind are
+//! added up by the millisecond, so that the page stays small.
 
 use experiment_format::packet::WEIGHT_OF_ONE;
 use experiment_format::units::Nanos;

@@ -219,10 +219,10 @@ pub struct OpenCounter {
 }
 
 impl OpenCounter {
-    /// Reads the count, with those of all threads that inherited the counter.
+    /// Reads the count, including all threads that inherited the counter.
     ///
     /// # Errors
-    /// The error of `read(2)`; `UnexpectedEof` where the kernel has stopped it for good.
+    /// The error of `read(2)`; `UnexpectedEof` if the kernel has stopped it for good.
     pub fn read(&self) -> io::Result<CounterValue> {
         Ok(self.words()?.0)
     }

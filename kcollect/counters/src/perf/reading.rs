@@ -134,7 +134,7 @@ impl SetReading {
         }
     }
 
-    /// Returns the sum of two readings, such as those of two threads.
+    /// Adds two readings, for example of two threads.
     ///
     /// # Errors
     /// When the sets have different sizes.

@@ -1,5 +1,5 @@
-//! The rows that `kcollect track` and `kcollect stat` print. Their kinds are those of cputrack and
-//! cpustat.
+//! The rows that `kcollect track` and `kcollect stat` print. They have the same kinds as cputrack's
+//! and cpustat's.
 //!
 //! [`format`](mod@format) makes text and JSON of a row, [`writer`] writes it.
 

@@ -17,9 +17,9 @@
 //!
 //! What a thread has counted *so far* can be read only of the thread that was opened, and the value
 //! is the sum over all its descendants. So each thread also gets a counter of its own as soon as
-//! its fork was recorded ([`ThreadFollower::open_own_counters`]), for the rows while it runs. For a
-//! thread that was followed from its start it is as exact as its exit counts; for one that was
-//! created since it starts some milliseconds late.
+//! its fork was recorded ([`ThreadFollower::open_own_counters`]); rows use it while the thread
+//! runs. For a thread that was followed from its start it is as exact as its exit counts; for one
+//! that was created later it starts some milliseconds late.
 //!
 //! That counter has a second effect, which everything here depends on: at a context switch the
 //! kernel swaps the perf contexts of two threads with the same inherited copies, and with them a
@@ -169,8 +169,8 @@ impl ThreadFollower {
     /// # Errors
     /// A [`Refusal`]; the thread is not followed then.
     pub fn open_thread(&mut self, tid: Tid, start: Start) -> Result<ThreadCounters, Refusal> {
-        // They come first: without them the thread's context could be swapped with that of a thread
-        // that it starts.
+        // They come first: without them the thread's context could be swapped with the context of a
+        // thread that it starts.
         let own = self.open_own_counters(tid, start)?;
         let mut thread = OpenedThread {
             _record_events: Vec::new(),
@@ -404,7 +404,7 @@ impl ThreadFollower {
     }
 
     /// Returns what all threads counted together, in the order of the events. The times are zero:
-    /// the kernel does not keep those of exited threads up to date.
+    /// the kernel does not keep them up to date for exited threads.
     ///
     /// # Errors
     /// The error of `read(2)`.

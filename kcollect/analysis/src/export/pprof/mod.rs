@@ -297,8 +297,8 @@ fn tables(
     Ok(())
 }
 
-/// Returns the function and the location of the stack without frames. Their ids follow those of the
-/// model's.
+/// Returns the function and the location of the stack without frames. Their ids follow the model's
+/// last ones.
 fn no_stack(model: &Model, strings: &mut StringTable) -> Profile {
     let function = Function {
         id: model.functions.len() as u64 + 1,

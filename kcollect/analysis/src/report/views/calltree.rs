@@ -164,7 +164,7 @@ impl Below {
     }
 }
 
-/// Returns the inclusive sums of each stack: its own, and those of all stacks in which it is a
+/// Returns the inclusive sums of each stack: its own, plus the sums of all stacks in which it is a
 /// caller.
 fn sums_below(model: &Model, totals: &Totals) -> Vec<Sums> {
     let mut below = totals.stacks.clone();

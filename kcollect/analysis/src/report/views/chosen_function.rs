@@ -104,7 +104,7 @@ pub(super) fn chosen_function(
     }
 }
 
-/// Returns a function's name followed by that of its load object, in short and in full.
+/// Returns a function's name followed by its load object's name, in short and in full.
 fn qualified(model: &Model, id: FunctionId) -> [String; 2] {
     let function = model.function(id);
     let object = model.object(function.object);

@@ -265,9 +265,8 @@ pub fn make(model: &Model, view: View, options: &TableOptions) -> Result<Report,
 }
 
 /// Makes the tables that the summary of a recording shows: processes, hot functions, and places
-/// where threads waited. Those without rows are left out. Inlined functions, of which a wait is on
-/// behalf, are those of programs with little debug information: the recorder has no memory for
-/// more.
+/// where threads waited. Tables without rows are left out. Waits are attributed to inlined
+/// functions only in programs with little debug information: the recorder has no memory for more.
 ///
 /// # Errors
 /// When exact times cannot be read.

@@ -3,8 +3,8 @@
 //!
 //! They come from `overview`, which has times of experiments and nothing finer, so filters for
 //! threads, CPUs, states or functions are refused. Times there are cumulative; differences of
-//! neighbours are shown. A founder's times are those of all threads of the machine, its
-//! subexperiments included, so there is no sum.
+//! neighbours are shown. A founder's times cover all threads of the machine, its subexperiments
+//! included, so there is no sum.
 
 use experiment_format::microstate::Microstate;
 use experiment_format::reader::Sample;
@@ -111,7 +111,8 @@ fn refused(option: &str) -> Failure {
     )
 }
 
-/// Returns the experiments with their numbers: the founders, or those of the processes asked for.
+/// Returns the experiments with their numbers: the founders, or the experiments of the processes
+/// asked for.
 fn chosen<'a>(context: &ViewContext<'a>) -> Result<Vec<(u64, &'a ExperimentInfo)>, Failure> {
     let filter = &context.options.filter;
     let unsupported = [

@@ -61,7 +61,7 @@ pub(super) fn first_tables(
     if context.model.has(TracedEvents::Locks) {
         let limit = context.options.limit.unwrap_or(DEFAULT_ROWS);
         let locks = first_locks(context, Some(limit));
-        // One row is that of all together.
+        // The first row is the total.
         tables.extend((locks.rows.len() > 1).then_some(locks));
     }
     if context.model.has(TracedEvents::Io) {

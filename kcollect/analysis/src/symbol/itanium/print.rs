@@ -166,7 +166,7 @@ impl<'p, 'a> Printer<'p, 'a> {
             _ => known,
         })
     }
-    /// Makes the arguments of an encoding those of what is printed, if it has any.
+    /// Makes the arguments of an encoding the current ones for printing, if it has any.
     fn enter(&mut self, scope: usize) -> bool {
         let has = self.scopes.get(scope).is_some_and(|args| !args.is_empty());
         if has {
