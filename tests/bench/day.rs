@@ -150,7 +150,7 @@ struct Service<'a> {
     running: Running,
     /// The numbers of the first experiments of its recordings.
     firsts: Vec<u64>,
-    /// Those of the experiments that found the disk full.
+    /// The numbers of the experiments that found the disk full.
     full: Vec<u64>,
 }
 

@@ -2,8 +2,8 @@
 //! growth`, or as root `cargo bench -p tests --bench growth`. Options come after `--`.
 //!
 //! Each thread or process computes for 50 us a second, so the work is small and what is measured is
-//! kcollect's own: its CPU time in a steady state, and that of each thread beyond those of the row
-//! before, which stays the same where the cost is linear.
+//! kcollect itself: its CPU time in a steady state, and the CPU time per thread added since the
+//! previous row, which stays the same if the cost is linear.
 //!
 //! The last tables are of one experiment, and of a series (`--rotate`), next to a load that is
 //! compressed 24 times: of the fifty programs that start in a second, and the rotations every 25 s,
@@ -254,7 +254,7 @@ fn recording_since(experiment: &Path) -> Result<u64> {
         LogEvent::Resume { at_ns } => Some(experiment.start().tstamp_ns + *at_ns),
         _ => None,
     });
-    Ok(resumed.context("no data were taken")?.0)
+    Ok(resumed.context("recording never started")?.0)
 }
 
 fn monotonic_ns() -> Result<u64> {

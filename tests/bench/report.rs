@@ -2,7 +2,7 @@
 //!
 //! The experiment is made, not recorded: a million packets with 200 thousand symbols, the budget of
 //! the design. Each run is a process of its own, the files are in the page cache, and ours is the
-//! median of five. The program is that of `KCOLLECT`, or the one alongside this benchmark.
+//! median of five. The program is `KCOLLECT`, or the kcollect next to this benchmark.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

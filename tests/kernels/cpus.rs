@@ -50,7 +50,7 @@ struct Cost {
 }
 
 impl Taken {
-    /// Reads it from the results of a machine. None: it is none of many CPUs.
+    /// Reads it from the results of a machine. None: the machine was not one with many CPUs.
     ///
     /// # Errors
     /// When the summary can't be read.

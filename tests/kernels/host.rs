@@ -137,7 +137,7 @@ fn common() -> Result<Initramfs> {
         let name = program.file_name().context("a program has a name")?;
         files.program(program, Path::new(WORKLOADS).join(name))?;
     }
-    // Its path is that of the build.
+    // It has the same path as in the build.
     files.program(Path::new(compat32::PROGRAM), compat32::PROGRAM)?;
     files.program(Path::new(proctorture::PROCTORTURE), "/proctorture")?;
     files.program(Path::new(env!("OVERFLOWING_PROGRAM")), OVERFLOWING)?;

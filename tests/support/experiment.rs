@@ -61,7 +61,8 @@ pub fn interval_ns(experiment: &Path) -> Result<f64> {
     Ok(microseconds.parse::<f64>()? * 1e3)
 }
 
-/// Returns when data began, `CLOCK_MONOTONIC` nanoseconds: they are paused while kcollect starts.
+/// Returns when recording started, `CLOCK_MONOTONIC` nanoseconds: it is paused while kcollect
+/// starts.
 ///
 /// # Errors
 /// When its log does not say.

@@ -183,8 +183,8 @@ pub fn several_cpus() -> Result<()> {
     Ok(())
 }
 
-/// Returns the processes that exist now, those of the kernel included, but not those that have
-/// ended and are waited for: they do nothing.
+/// Returns the processes that exist now, including kernel threads, but without zombies: they do
+/// nothing.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
@@ -234,8 +234,8 @@ pub fn busy_everywhere() -> Result<f64> {
     Ok(BUSY.iter().filter_map(|at| times.get(*at)).sum())
 }
 
-/// Returns the line of all CPUs in `/proc/stat`, nanoseconds. The first value is 0, for the line's
-/// name.
+/// Returns the line of all CPUs in `/proc/stat`, nanoseconds. The first value is 0, in the position
+/// of the line's name.
 fn cpu_times_ns() -> Result<Vec<f64>> {
     let stat = fs::read_to_string("/proc/stat")?;
     let line = stat.lines().next().unwrap_or_default();

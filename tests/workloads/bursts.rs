@@ -3,8 +3,7 @@
 //! the timer slack of every program, so that they go in step with the clock), or `random` (naps of
 //! random lengths, out of step).
 //!
-//! Prints the CPU time of each function, as it measured it, and that of the process
-//! ([`tests::workload::bursts`]).
+//! Prints the measured CPU time of each function and of the process ([`tests::workload::bursts`]).
 
 use std::env::args;
 use std::fs::File;

@@ -5,7 +5,7 @@
  * sleeps for a millisecond; after a sleep. It prints what the kernel has counted of it in the end:
  * page faults and context switches.
  *
- * Its addresses are those of its file, so that a breakpoint on `watched` can be set before it
+ * Its addresses are the same as in its file, so that a breakpoint on `watched` can be set before it
  * starts.
  */
 #define _GNU_SOURCE

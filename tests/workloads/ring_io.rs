@@ -362,7 +362,7 @@ fn open(files: &mut Files, directory: &Path, name: &str) -> Result<(File, String
 }
 
 impl Ring {
-    /// Writes to the file at a place, which is that of the name.
+    /// Writes to the registered file at `place`, whose name is `name`.
     fn write_at(&mut self, files: &mut Files, place: u32, bytes: u32, name: &str) -> Result<()> {
         let entry = opcode::Write::new(types::Fixed(place), self.buffer.as_ptr(), bytes);
         let (result, took) = self.one(&entry.build())?;
@@ -482,7 +482,7 @@ fn collect(
     for _ in 0..count {
         ring.ring.submit_and_wait(1)?;
         let completed = ring.ring.completion().next().context("no completion")?;
-        // Those of no operation.
+        // Not the no-ops, which have user data 1.
         if completed.user_data() == 0 {
             files.count(name, kind, completed.result(), began.elapsed());
         }

@@ -39,7 +39,7 @@ impl Empty {
             instruction(BPF_ALU64 | BPF_MOV | BPF_K),
             instruction(BPF_JMP | BPF_EXIT),
         ];
-        // SAFETY: all pointers are to values that outlive the call, and the count is that of the
+        // SAFETY: all pointers are to values that outlive the call, and the count is the number of
         // instructions.
         let program = unsafe {
             bpf_prog_load(

@@ -33,7 +33,7 @@ struct ManyProcesses {
     tree: TempDir,
 }
 
-/// Returns what runs, for the tables.
+/// Describes what runs; the tables show it.
 pub(crate) fn describe(seconds: u16) -> String {
     format!("{PROCESSES} processes and a compiler (make -j2, {COMPILER} -O2) for {seconds} s")
 }

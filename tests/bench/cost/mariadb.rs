@@ -92,7 +92,7 @@ pub(crate) fn is_installed() -> bool {
     Path::new(DEBIAN_SERVER).exists()
 }
 
-/// Returns what runs, for the tables.
+/// Describes what runs; the tables show it.
 pub(crate) fn describe(length: u32) -> String {
     let queries = length * QUERIES;
     format!(

@@ -145,8 +145,8 @@ impl Setting {
         &self.place
     }
 
-    /// Returns the settings of the kinds wanted, and those of kcollect again for another binary, if
-    /// there is one.
+    /// Returns the settings of the wanted kinds. With another kcollect binary, its settings are
+    /// added.
     pub(crate) fn all(
         kinds: &[Kind],
         binary: &Path,
@@ -178,7 +178,7 @@ impl Setting {
         matches!(self.kind, Kind::Nothing | Kind::Again) || self.kind.is_kcollect()
     }
 
-    /// Returns what runs, for the tables.
+    /// Describes what runs; the tables show it.
     pub(crate) fn describe(&self) -> String {
         match self.kind {
             Kind::Nothing => "no profiler: the baseline".into(),
@@ -319,7 +319,7 @@ impl Kind {
         matches!(self, Self::Perf | Self::Dwarf | Self::DwarfHi | Self::Sched)
     }
 
-    /// Returns its arguments, beyond those of other settings of the same program.
+    /// The arguments in which it differs from other settings of the same program.
     fn options(self) -> &'static [&'static str] {
         match self {
             Self::OnKernel => &["-p", "on", "-F", "off"],

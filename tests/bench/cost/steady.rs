@@ -33,7 +33,7 @@ pub(crate) enum Server {
 impl Server {
     pub(crate) const ALL: [Server; 2] = [Server::Redis, Server::Mariadb];
 
-    /// Returns what runs, for the tables.
+    /// Describes what runs; the tables show it.
     pub(crate) fn describe(self, seconds: u16) -> String {
         let name = match self {
             Server::Redis => "redis",

@@ -90,7 +90,7 @@ impl Took {
         running.signal(Signal::SIGINT)?;
         let (stopped, mut answer) = (Instant::now(), None);
         while !running.ended()? {
-            // It only grows, and of a process that has ended there is none.
+            // The peak only grows, and /proc has no value after the process has ended.
             rss = peak_rss(pid).or(rss);
             if answer.is_none() && running.has_printed()? {
                 answer = Some(stopped.elapsed());

@@ -194,7 +194,7 @@ fn succeeded(finished: Finished) -> Result<()> {
     Ok(())
 }
 
-/// Returns the search path of commands, with those of servers.
+/// Returns the search path of commands, including directories with servers.
 fn path() -> OsString {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     path.push(":/usr/sbin:/sbin");

@@ -1,5 +1,5 @@
-//! Which processes kcollect follows: those with a tick, those of a pattern, the load and its
-//! descendants, and those of a container or a user.
+//! Which processes kcollect follows: processes with a tick or a matching name, the load and its
+//! descendants, the processes of a container or a user.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -188,8 +188,8 @@ fn user_names(functions: &Table) -> BTreeMap<Pid, BTreeSet<String>> {
     names
 }
 
-/// gprofng shows threads by their real ids, their own names and their processes; those of the
-/// kernel too, and one that changed its name under the last one.
+/// gprofng shows threads by their real ids, their own names and their processes, kernel threads
+/// too. A thread that changed its name has the last one.
 #[test]
 fn root_alone_threads_are_shown_by_name() -> Result<()> {
     alone(|| {

@@ -249,7 +249,7 @@ fn root_alone_short_lived_threads() -> Result<()> {
     })
 }
 
-/// The CPU time of short-lived threads is that of their control group, to the last instruction. The
+/// The CPU time of short-lived threads equals their control group's, to the last instruction. The
 /// account begins a little earlier, with the shell that enters the group.
 #[test]
 fn root_alone_short_lived_threads_by_the_clock_of_their_cgroup() -> Result<()> {
@@ -487,7 +487,7 @@ fn witnesses(load: &[&str]) -> Result<(Vec<Truth>, States, RunSummary)> {
     let agrees = |truth: &Truth| account.agree_within(truth, edges);
     let mut verdicts: Vec<_> = truths.iter().map(agrees).collect();
     verdicts.push(account.ended_in(&truths, ending_s, MAX_REAPED_ERROR_S));
-    // Data stop on one CPU after the other, so a thread that migrates meanwhile is recorded a
+    // Recording stops on one CPU after the other, so a thread that migrates meanwhile is recorded a
     // little longer; and the time of the CPU that stops them may be stolen.
     verdicts.push(account.conserve_within(&residents, MAX_WHOLE_RUN_ERROR_S + stolen_s));
     for truth in truths.iter().filter(|truth| truth.workload != "migrate") {

@@ -370,7 +370,7 @@ fn root_alone_code_without_files_tables_or_stacks() -> Result<()> {
         judge_function(&followed, killed, "burn_one", 200)?;
         ensure!(killed.end_ns.is_some(), "{} is not closed", killed.name);
 
-        // By the pid of the initial namespace, not by that of its own.
+        // By the pid in the initial namespace, not in its own.
         let inside = find_report(&done[9].1, "inside")?.pid;
         ensure!(inside == Pid(1), "it is number {inside} in its namespace");
         let outside = find_report(&done[9].1, "space")?.pid;

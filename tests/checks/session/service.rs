@@ -157,7 +157,7 @@ fn groups() -> Result<Vec<PathBuf>> {
         .collect()
 }
 
-/// Removes cgroups without processes, and those of the same name in other hierarchies.
+/// Removes cgroups without processes, and cgroups of the same name in other hierarchies.
 fn remove(groups: &[PathBuf]) {
     fn remove_all(group: &Path) {
         for entry in fs::read_dir(group).into_iter().flatten().flatten() {

@@ -4,10 +4,10 @@
 //!
 //! What is judged is what stock gprofng shows of the subexperiments of the daemon and of its
 //! client. How far a number of ticks may be off: of a stretch of time, on a CPU or away from it,
-//! the ticks are its length in intervals, rounded up or down by chance. So those of `n` stretches
-//! have a standard deviation of at most `√n / 2` ticks, and never a greater one than as many
-//! independent samples. Allowed are five of these, four ticks for the ends, and a hundredth of the
-//! time, since the clocks are read outside of the call.
+//! the ticks are its length in intervals, rounded up or down by chance. So the ticks of `n`
+//! stretches have a standard deviation of at most `√n / 2` ticks, and never a greater one than as
+//! many independent samples. Allowed are five of these, four ticks for the ends, and a hundredth of
+//! the time, since the clocks are read outside of the call.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -173,7 +173,7 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// Finds how the stacks of threads begin: the first one's in one way, those of all others in
+    /// Finds how the stacks of threads begin: the first thread's in one way, all others' in
     /// another.
     fn beginnings(&mut self) -> Result<()> {
         let first = |took: &PathTimes| took.path.split('/').next().map(str::to_owned);
@@ -237,8 +237,8 @@ impl Judge<'_> {
                 self.compare(took, "blocked", here, took.blocked_ns, took.switches);
             }
         }
-        // The little that a call which blocks is on a CPU goes by with interrupts off, for the
-        // scheduler: a tick that is due then comes when the next thread runs.
+        // A blocking call is on a CPU only briefly, with interrupts off, in the scheduler: a tick
+        // that is due then comes when the next thread runs.
         if took.state.is_empty() {
             // What seems to block a path that does not was stolen from it by a hypervisor, on its
             // CPU: some of its ticks pass then.

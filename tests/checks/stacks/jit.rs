@@ -416,8 +416,8 @@ fn shares(load: &[&OsStr], experiment: &str, is: impl Fn(&str, &str) -> bool) ->
             "hot {hot}, cold {cold} ticks of {all}: {:#?}",
             functions.rows.iter().take(40).collect::<Vec<_>>()
         );
-        // The time that it measured includes that for which it was preempted, and that of the first
-        // rounds, which had no name.
+        // The time that it measured includes its preemptions, and the first rounds, which had no
+        // name.
         Band::of(hot + cold, truth)
             .with_edges(0.03 * (hot + cold) + stolen_meanwhile()? / interval)
             .judge("hot", hot)

@@ -118,7 +118,7 @@ fn root_files_on_an_overlay_have_their_tables() -> Result<()> {
     kernel_finds_the_tables(&followed)
 }
 
-/// The device of a file on btrfs is that of its subvolume, for user space alone. The file system is
+/// For a file on btrfs, user space alone sees its subvolume's device number. The file system is
 /// busy until the program is archived.
 #[test]
 fn root_files_on_btrfs_have_their_tables() -> Result<()> {

@@ -254,7 +254,7 @@ fn root_blocks_end_with_their_program() -> Result<()> {
         let found = reported(&model, name)?;
         ensure!(found == expected, "{name}: {found:?}, not {expected:?}");
     }
-    // Those of the shell are gone.
+    // The shell's blocks are gone.
     let shell = reported(&model, "main")?;
     ensure!(shell[1] > 0, "nothing in main");
     Ok(())

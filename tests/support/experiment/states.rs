@@ -9,8 +9,8 @@
 //! * **by a workload's truth** ([`States::agree`]): no state is off by more than a hundredth of the
 //!   workload's wall time. What the process did before its work began and after it ended is not in
 //!   its truth; that is the difference of its tracked times, and may be in any state. Stolen time
-//!   is no CPU time on either side; for the account it was a wait for a CPU, for the workload a
-//!   part of whatever it did.
+//!   is not CPU time on either side: the account has it as a wait for a CPU, the workload as a part
+//!   of whatever it did.
 //!
 //! Only the division of CPU time into user, system and trap time is a sample, on both sides. It is
 //! judged by itself ([`States::agree_on_user_mode`]), of loads that neither sleep nor migrate:
@@ -180,7 +180,7 @@ impl States {
     /// Reads the account of an experiment.
     ///
     /// # Errors
-    /// When there are none, or they are not of this form.
+    /// No account, or not of this form.
     pub fn of(experiment: &Path) -> Result<Self> {
         let path = experiment.join("kcollect.json");
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -198,7 +198,7 @@ impl States {
     /// Returns the one row of a process.
     ///
     /// # Errors
-    /// When there is none, or more than one.
+    /// No row, or more than one.
     pub fn row(&self, pid: Pid) -> Result<&ProcessTimes> {
         let rows: Vec<_> = self.processes.iter().filter(|row| row.pid == pid).collect();
         match rows.as_slice() {
@@ -288,7 +288,7 @@ impl States {
     /// Returns what is wrong of processes that existed during the whole run.
     fn not_all_there(&self, residents: &BTreeSet<Pid>, whole_s: f64) -> Vec<String> {
         let mut wrong = Vec::new();
-        // Those of one thread, whose tracked time is that of the run.
+        // Processes with one thread, which is tracked for the whole run.
         let mut whole = Vec::new();
         for pid in residents {
             match self.row(*pid) {

@@ -59,7 +59,7 @@ pub struct StateInterval {
     pub frames: Vec<u64>,
     /// How the stack ends.
     pub end: StackEnd,
-    /// Ticks by state; those of a CPU are all in the first.
+    /// Ticks by state; a CPU's are all in the first.
     pub ticks: [Ticks; Microstate::PER_THREAD],
     /// Whether they are a CPU's; only in a founder.
     pub kernel_cpu: bool,
@@ -102,7 +102,7 @@ impl Plan {
         founder.close(Nanos(END))
     }
 
-    /// Writes exact times of the threads with ticks, which are other times than those of the ticks.
+    /// Writes exact times of the threads with ticks; they differ from the ticks' times.
     fn write_exact_times(&self, founder: &mut ExperimentWriter) -> Result<()> {
         let in_founder = self.founder.iter().map(|(pid, one)| (*pid, one));
         let in_processes = self.processes.iter();
@@ -270,8 +270,8 @@ impl Random {
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % bound
     }
 
-    /// Returns stacks that share their callers, as those of programs do: each but the first is an
-    /// earlier one with other leaves.
+    /// Returns stacks that share their callers, like a program's: each but the first is an earlier
+    /// one with other leaves.
     fn stacks(&mut self, size: Size, functions: usize) -> Vec<Vec<u64>> {
         let mut stacks: Vec<Vec<u64>> = Vec::with_capacity(size.stacks);
         for number in 0..size.stacks as u64 {
@@ -408,8 +408,8 @@ fn archive(dir: &ExperimentDir, path: &str, base: u64, functions: usize) -> Resu
             global: true,
         })
         .collect();
-    // gprofng gives a hole ahead of the last function the name of the one after it, so that there
-    // is none; and the first function has another, longer name.
+    // gprofng gives a hole before the last function the name of the one after it, so leave no hole.
+    // The first function has another, longer name.
     if let Some(before_last) = symbols.len().checked_sub(2) {
         symbols[before_last].size = STEP;
         symbols.push(ImageSymbol {

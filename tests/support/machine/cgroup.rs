@@ -50,7 +50,7 @@ impl Quota {
         Ok(quota)
     }
 
-    /// Makes a group as Docker does, for the container of this id, with a quota that is never used
+    /// Makes a group like Docker's for the container with this id, with a quota that is never used
     /// up.
     ///
     /// # Errors

@@ -264,7 +264,7 @@ impl Browser {
     /// Clicks into the middle of an element.
     ///
     /// # Errors
-    /// When there is none.
+    /// No such element.
     pub fn click(&mut self, selector: &str) -> Result<()> {
         let (x, y) = self.place(selector, 0.5, 0.5)?;
         self.stroke((x, y), (x, y))
@@ -273,7 +273,7 @@ impl Browser {
     /// Returns a point of an element, by shares of its width and height.
     ///
     /// # Errors
-    /// When there is none.
+    /// No such element.
     pub fn place(&mut self, selector: &str, across: f64, down: f64) -> Result<(f64, f64)> {
         let expression = format!(
             "(() => {{ const box = document.querySelector({selector:?}).getBoundingClientRect(); \

@@ -32,7 +32,7 @@ impl Spread {
     }
 }
 
-/// Returns the ratios of two series of one value a round, for the rounds that have both.
+/// Returns the ratios of two series with one value a round, in rounds that have both.
 pub fn ratios(values: &[Option<f64>], base: &[Option<f64>]) -> Vec<f64> {
     values
         .iter()

@@ -64,7 +64,7 @@ impl Band {
         self
     }
 
-    /// Widens the band by ticks that may be lost or won at edges, such as those of a CPU that goes
+    /// Widens the band by ticks that may be lost or won at edges, for example when a CPU goes
     /// offline and comes back.
     #[must_use]
     pub fn with_edges(mut self, ticks: f64) -> Self {

@@ -6,7 +6,7 @@ use experiment_format::packet::SyncRecord;
 /// The path of the program.
 pub const LOCKED: &str = env!("LOCKED_PROGRAM");
 
-/// The number of locks that it has: those of pthreads, and the joins of all threads but the first.
+/// The number of its locks: pthreads' locks, and the joins of all threads but the first.
 const LOCKS: usize = 7;
 
 /// The waits at a lock, as the program has counted them.

@@ -71,7 +71,7 @@ pub fn action_reports(output: &str) -> Vec<ActionReport> {
 /// Returns the first action report with a word.
 ///
 /// # Errors
-/// When there is none.
+/// No report has this word.
 pub fn find_report(output: &str, wanted: &str) -> Result<ActionReport> {
     action_reports(output)
         .into_iter()

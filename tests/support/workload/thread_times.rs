@@ -165,7 +165,7 @@ fn waited(schedstat: &File) -> Result<u64> {
 /// Returns the wait for a CPU in a `schedstat`, nanoseconds: the second of its numbers.
 ///
 /// # Errors
-/// When there is none.
+/// The second number is missing or malformed.
 pub fn parse_waited(schedstat: &[u8]) -> Result<u64> {
     let text = std::str::from_utf8(schedstat)?;
     let number = text.split_ascii_whitespace().nth(1);

@@ -5,8 +5,8 @@
 //! accounting the *sum* of user and system time is exact and the *split* is itself a sample, taken
 //! [`accounting_hz`] times a second; a check that compares the split has to allow for both samples.
 //!
-//! Where the rest of its time went is in its [`ThreadTimes`], for the calls that it
-//! made through [`Work::blocked`].
+//! [`ThreadTimes`] has where the rest of its time went, in the calls that it made through
+//! [`Work::blocked`].
 
 use std::io::Write;
 use std::time::Duration;
@@ -144,7 +144,7 @@ impl Truth {
             .ok_or_else(|| anyhow!("no workload printed its truth; the output was:\n{output}"))
     }
 
-    /// Finds all lines of workloads: those of several processes print one each.
+    /// Finds all lines of workloads: with several processes, each prints one.
     pub fn find_all(output: &str) -> Vec<Self> {
         output
             .lines()
@@ -186,7 +186,7 @@ impl Reaped {
     /// Finds the line in what a workload printed.
     ///
     /// # Errors
-    /// When there is none.
+    /// The output has no such line.
     pub fn find(output: &str) -> Result<Self> {
         let mut lines = output.lines();
         lines

@@ -130,7 +130,7 @@ fn rows_and_lanes_are_selected(
     shown.browser.click("#table tr[data-process=\"3\"] th")?;
     ensure!(shown.micros()? == sum(truths, &Selection::default()));
 
-    // The first lanes are those of the CPUs, unless names are filtered.
+    // The first lanes are the CPUs, unless names are filtered.
     let filter = |text: &str| {
         format!(
             "void (() => {{ const field = document.querySelector('#filter'); field.value = \
