@@ -10,7 +10,7 @@
 //! Afterwards nothing is lost in any complete experiment, the ticks of each CPU are its time, each
 //! experiment of a recording begins where the one before it ends, `report --at` of each minute has
 //! the programs of that minute and the time that they took, memory is what it was in the beginning,
-//! the disk_usage is what `--keep` says, and nothing is left in the kernel. Otherwise it fails, and the
+//! disk usage stays within `--keep`, and nothing is left in the kernel. Otherwise it fails, and the
 //! experiments stay where `--failed` says.
 
 use std::collections::{BTreeMap, HashMap};
@@ -69,10 +69,10 @@ struct Options {
     /// The time of each, seconds
     #[arg(long, default_value_t = 60)]
     seconds: u32,
-    /// The disk space of the disk, MiB of memory
+    /// The size of the disk, MiB of memory
     #[arg(long, default_value_t = 8192)]
     disk: u64,
-    /// The disk space of complete experiments (--keep), MiB
+    /// The maximum disk usage of complete experiments (--keep), MiB
     #[arg(long, default_value_t = 5120)]
     keep: u64,
     /// Where the experiments are copied to if something is wrong
@@ -475,7 +475,7 @@ fn complete(
             continue;
         }
         closed += 1;
-        // It does not have what found no disk_usage, and its exit code said so.
+        // What did not fit on the disk is missing, and its exit code said so.
         if full.contains(&number(path)) {
             before = None;
             continue;

@@ -5,10 +5,10 @@
 //! kcollect itself: its CPU time in a steady state, and the CPU time per thread added since the
 //! previous row, which stays the same if the cost is linear.
 //!
-//! The last tables are of one experiment, and of a series (`--rotate`), next to a load that is
-//! compressed 24 times: of the fifty programs that start in a second, and the rotations every 25 s,
-//! 15 minutes have as many as six hours with two programs in a second, and a rotation every ten
-//! minutes. Memory should be the same at the end as in the first minutes.
+//! The last tables are of one experiment, and of a series (`--rotate`), during a load that is
+//! compressed 24 times: with fifty new programs a second and a rotation every 25 s, 15 minutes have
+//! as many as six hours with two programs a second and a rotation every ten minutes. Memory should
+//! be the same at the end as in the first minutes.
 
 use std::fs;
 use std::path::Path;
@@ -178,7 +178,7 @@ fn measure(what: &str, count: u32, seconds: u32) -> Result<Measured> {
     })
 }
 
-/// Records next to a shell that starts programs. Returns a row for each minute.
+/// Records while a shell starts programs. Returns a row for each minute.
 fn over_time(options: &Options, words: &[&str]) -> Result<Table> {
     let mut table = titled(
         options,

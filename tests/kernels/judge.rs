@@ -53,8 +53,8 @@ struct RunResults {
     stdout: String,
 }
 
-/// The least share of its time that a workload is in its state: alongside others that want the CPU,
-/// the rest is waiting.
+/// Minimum share of its time that a workload is in its state: if others want the CPU, the rest is
+/// waiting.
 const MIN_STATE_SHARE: f64 = 0.2;
 /// Likewise, of a workload that waits only from its wake-ups on: how soon a thread that was woken
 /// preempts another is up to the scheduler, and newer ones are quicker.

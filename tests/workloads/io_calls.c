@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * `io_calls DIRECTORY ROUNDS`: reads, writes and does other things to files, pipes and sockets, in
- * every way that there is, with four threads next to and a child process. Of each file it prints
+ * every way that there is, with four threads and a child process. Of each file it prints
  * `file READS BYTES WRITES BYTES OTHERS ERRORS NS NAME`: the calls that it made, what they
  * returned, and their time from before the call to after it. `others` are those that open, close
  * and do something else. The child prints `child` in place of `file`. With another argument it uses

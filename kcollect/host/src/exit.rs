@@ -26,7 +26,7 @@ pub enum ExitKind {
     /// A process, a thread or an experiment does not exist, or cannot be read. Of an experiment
     /// that cannot be read as a whole, the rest has been shown.
     NoInput = 66,
-    /// The kernel or the machine does not have something that kcollect requires.
+    /// The kernel or the machine is missing something that kcollect requires.
     Unavailable = 69,
     /// An internal error of kcollect.
     Software = 70,
@@ -73,7 +73,7 @@ impl ExitKind {
                 "a process, thread or experiment does not exist or cannot be read, or not all of it"
             }
             ExitKind::Unavailable => {
-                "the kernel or the machine does not have something that kcollect requires"
+                "the kernel or the machine is missing something that kcollect requires"
             }
             ExitKind::Software => "an internal error of kcollect",
             ExitKind::CantCreate => "a file or an experiment cannot be created",

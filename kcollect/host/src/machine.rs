@@ -169,8 +169,8 @@ pub fn raise_descriptors() -> Option<(u64, u64)> {
     raised.then_some((soft, hard))
 }
 
-/// Returns how many files may be open, and how many are, next to the standard three. To be called
-/// before any is opened for long.
+/// Returns how many files may be open, and how many are, in addition to the standard three. Call it
+/// before opening any for long.
 #[must_use]
 pub fn descriptors() -> (u64, u64) {
     const STANDARD: u64 = 3;

@@ -1,5 +1,5 @@
-//! The cost of kcollect for the work that it profiles, next to its peers: `make bench`, or as root
-//! `cargo bench -p tests --bench cost`. Options come after `--`.
+//! The cost of kcollect for the work that it profiles, compared with other profilers: `make bench`,
+//! or as root `cargo bench -p tests --bench cost`. Options come after `--`.
 //!
 //! Every load runs in every round under every setting, in an order that changes from round to
 //! round, and what is compared is a setting with nothing running *in the same round*
@@ -63,7 +63,7 @@ const STEADY_SECONDS: u16 = 15;
 /// The most tries of a run; the least disturbed one counts.
 const MAX_TRIES: usize = 3;
 
-/// What kcollect costs the work that it watches, next to its peers.
+/// What kcollect costs the work that it watches, compared with other profilers.
 #[derive(Debug, Parser)]
 #[command(bin_name = "cargo bench -p tests --bench cost --")]
 struct Options {

@@ -79,7 +79,7 @@ impl Server {
     }
 }
 
-/// Returns the share of one CPU that a profiler took, percent, alongside clients that do not end.
+/// Returns the share of one CPU that a profiler took, percent, while clients ran without end.
 fn share(profiler: &Profiler, mut clients: Command, time: Duration) -> Result<Option<f64>> {
     let mut clients = Running::start(&mut clients, LIMIT)?;
     sleep(SETTLING);

@@ -142,7 +142,7 @@ impl Took {
     }
 }
 
-/// Returns the percentage after some words, as a share.
+/// Returns the percentage that follows `words`, as a share.
 fn share_after(text: &str, words: &str) -> Option<f64> {
     let number = text.split(words).nth(1)?.split('%').next()?;
     Some(number.parse::<f64>().ok()? / 100.0)

@@ -350,8 +350,8 @@ fn sleeps(variant: &str) -> Result<()> {
     let faults_s: f64 = FAULTS.iter().map(|state| row.of(*state)).sum();
     ensure!(
         parts.block_io <= before_s.max(0.0) + faults_s,
-        "a part of its sleep was for a disk, next to {before_s} s before its work and {faults_s} s \
-         in page faults: {row:?}"
+        "a part of its sleep was for a disk, in addition to {before_s} s before its work and \
+         {faults_s} s in page faults: {row:?}"
     );
     Ok(())
 }
@@ -364,7 +364,7 @@ const FAULTS: [Microstate; 3] = [
 ];
 
 /// Returns how long a process waited for pages of its program to be read from a disk, seconds,
-/// which is before its work: nothing on a warm machine, half a second alongside a compiler.
+/// which is before its work: nothing on a warm machine, half a second while a compiler runs.
 fn loading_s(row: &ProcessTimes) -> f64 {
     let faults_s: f64 = FAULTS.iter().map(|state| row.of(*state)).sum();
     let block_io = row.detail_s.as_ref().map_or(0.0, |parts| parts.block_io);
@@ -455,7 +455,7 @@ fn interval_of(load: &[&str]) -> &'static str {
 }
 
 /// How much longer a workload may take to be loaded and to end for each other one that begins and
-/// ends with it, seconds. In addition to 26, 60 and 70 ms asleep were measured.
+/// ends with it, seconds. With 26 others, 60 and 70 ms asleep were measured.
 const MAX_EDGE_PER_PROCESS_S: f64 = 0.005;
 
 /// Records a load, and judges the account by the truths of its processes and by itself. The truths

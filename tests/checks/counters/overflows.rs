@@ -30,8 +30,8 @@ const MAX_INCOMPLETE_SHARE: f64 = 0.005;
 
 /// How many stacks may end early in any case, which matters for context switches alone. Until the
 /// unwind tables of a program that starts are there, each of its page faults sends a stack copy,
-/// and where the ring is half full of these, stacks end early: many alongside a compiler. Two of some
-/// 180 on a quiet machine were seen once, and are taken to be the same.
+/// and once these fill half of the ring, stacks end early: many do while a compiler runs. Two of
+/// some 180 on a quiet machine were seen once, and are taken to have the same cause.
 const MAX_INCOMPLETE_AT_START: f64 = 5.0;
 
 /// The code of a program that SIGTRAP ended: seen once in a virtual machine, whose kernel took a

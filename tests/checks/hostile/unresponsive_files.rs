@@ -38,7 +38,7 @@ const FILE: INodeNo = INodeNo(2);
 /// The name whose lookup blocks the file system.
 const STOP: &str = "stop";
 
-/// Bytes after the program: that many that its pages and its tables have been read long before.
+/// Padding after the program, bytes: so large that its pages and its tables were read long before.
 const PADDING_BYTES: usize = 32 << 20;
 
 /// How long a slow answer takes.

@@ -49,8 +49,8 @@ fn on_cpu(followed: &Followed) -> (u64, u64) {
 }
 
 /// Each program is a new file, runs for some 50 ms, and has exited when its records are applied:
-/// its unwind table is begun when its first stack copy comes. In addition to other checks many have exited
-/// by then too; of those whose copies are applied later, less than half have their stacks.
+/// its unwind table is begun when its first stack copy comes. While other checks run, many have
+/// exited by then too; of those whose copies are applied later, less than half have their stacks.
 #[test]
 fn root_alone_programs_that_are_gone_at_once_have_their_stacks() -> Result<()> {
     let _machine = Exclusive::take()?;

@@ -49,7 +49,7 @@ struct TracedProgram {
 const FROM_START: u32 = 1500;
 const ROUNDS: u32 = 12;
 const STEPS: u32 = 500;
-/// That many times as much for those that are watched for longer: a round of the odd frames.
+/// Factor for programs that are watched for longer: a round of the odd frames.
 const LONG_WATCH_FACTOR: u32 = 10;
 /// The longest that rounds are begun for one program.
 const MAX_ROUNDS_TIME: Duration = Duration::from_secs(2);

@@ -34,8 +34,8 @@ use super::allocations::number_of;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// How much longer a call may be by the program's clock than by the kernel's, on average of all
-/// calls on a file, in addition to waits for a CPU, nanoseconds: entering the kernel and returning, the
+/// How much longer a call may be by the program's clock than by the kernel's, waits for a CPU
+/// excluded, on average of all calls on a file, nanoseconds: entering the kernel and returning, the
 /// record, and a lock of the program's own.
 const MAX_CALL_NS: u64 = 100_000;
 

@@ -19,7 +19,7 @@ const BLOCK_BYTES: usize = 512;
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Unpacks an experiment, given as it is, or as the tar archive in it, whose headers then get the
-/// checksums that they do not have.
+/// checksums that the input is missing.
 pub(super) fn packed(bytes: &[u8]) {
     let directory = in_memory();
     let (file, parent) = (
@@ -56,7 +56,7 @@ pub(super) fn packed(bytes: &[u8]) {
     if let Ok(made) = done {
         assert_eq!(all, [made]);
     }
-    // Nothing is next to it.
+    // No other files were made.
     let siblings = fs::read_dir(directory.path()).map_or(0, Iterator::count);
     assert_eq!(siblings, 2);
 }

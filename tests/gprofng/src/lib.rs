@@ -290,7 +290,7 @@ pub struct Header {
 /// Returns the header of an experiment.
 ///
 /// # Errors
-/// When gprofng fails or complains, or the header does not have a part.
+/// When gprofng fails or complains, or a part of the header is missing.
 pub fn header(experiment: &Path) -> Result<Header> {
     let text = script(&["header"], experiment)?.content()?.text;
     parse_header(&text).with_context(|| format!("no interval or no duration in\n{text}"))

@@ -82,8 +82,8 @@ pub struct Edges {
     /// On a CPU, from its last look at its usage to its end. 2.6 ms were measured once, of a
     /// workload that faults on a mapped file on a busy machine; the cause is unknown.
     pub cpu_s: f64,
-    /// Outside of its work, next to waits for a CPU and for the disk. To be loaded and to end takes
-    /// a few milliseconds, and ten times as long where other programs want the CPU.
+    /// Outside of its work, in addition to waits for a CPU and for the disk. Loading and exiting
+    /// take a few milliseconds, and ten times as long if other programs want the CPU.
     pub outside_s: f64,
 }
 

@@ -127,7 +127,7 @@ const FORK: u32 = 7;
 /// The bit of a COMM's `misc` for a name by `execve`.
 const EXECUTED: u16 = 1 << 13;
 /// Bits of `sample_type` that are after the time at the end of each record, eight bytes each.
-const BEHIND_TIME: u64 = 1 << 6 | 1 << 9 | 1 << 7 | 1 << 16;
+const AFTER_TIME: u64 = 1 << 6 | 1 << 9 | 1 << 7 | 1 << 16;
 const TIME: u64 = 1 << 2;
 
 /// Reads the records of a file: the offset of the attributes is at byte 24, the offset of the data
@@ -139,7 +139,7 @@ fn parse(bytes: &[u8]) -> Option<Vec<AuditEvent>> {
     if sample_type & TIME == 0 {
         return None;
     }
-    let after = 8 * (sample_type & BEHIND_TIME).count_ones() as usize;
+    let after = 8 * (sample_type & AFTER_TIME).count_ones() as usize;
     let (start, size) = (word(bytes, 40)? as usize, word(bytes, 48)? as usize);
     let mut rest = bytes.get(start..start.checked_add(size)?)?;
     let mut events = Vec::new();

@@ -146,7 +146,7 @@ pub struct ExportOptions {
     pub file: Option<PathBuf>,
 }
 
-/// Selects the ticks that pass a filter, and reports what the model does not have.
+/// Selects the ticks that pass a filter, and reports what is missing from the model.
 ///
 /// # Errors
 /// When no tick passes: an empty file would look like an idle machine.

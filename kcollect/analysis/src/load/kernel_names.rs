@@ -22,7 +22,7 @@ const MAX_TEXT_BYTES: u64 = 64 << 20;
 const DIRECTORIES: [&str; 2] = ["/boot", "/usr/lib/debug/boot"];
 /// Where debug files are found by build id.
 const BY_BUILD_ID: &str = "/usr/lib/debug/.build-id";
-/// The largest function, bytes: what is farther after a symbol is not its code.
+/// Maximum size of a function, bytes: what is farther from a symbol is not its code.
 const MAX_FUNCTION_BYTES: u64 = 1 << 20;
 
 /// The kernel's functions at the addresses of a recording.

@@ -30,7 +30,7 @@ use crate::symbol::{
     SearchPaths, SymbolError, Symboliser, UnnamedCode, demangle,
 };
 
-/// The places where files are looked for next to experiments and their own paths.
+/// Where files are looked for, in addition to the experiments and their own paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LookupPaths {
     /// Replacements of path prefixes.
@@ -53,7 +53,7 @@ impl LookupPaths {
     }
 }
 
-/// The files after a model's load objects, looked up when they are needed.
+/// The files of a model's load objects, looked up when they are needed.
 pub struct SymbolFiles<'a> {
     model: &'a Model,
     /// One symboliser for each founder.

@@ -459,7 +459,7 @@ impl Loader {
         thread
     }
 
-    /// Returns the process with a pid that was seen at a time, or next to it in time.
+    /// Returns the process with a pid that was seen at a time, or else closest to it.
     fn process_at(
         &mut self,
         founder: ExperimentId,

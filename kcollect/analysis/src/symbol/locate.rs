@@ -44,7 +44,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Returns its path, unless it is the experiment's copy, next to which there is nothing.
+    /// Returns its path. None: it is the experiment's copy, which has no files next to it.
     pub(super) fn path(&self) -> Option<&Path> {
         match self {
             Origin::Archive => None,

@@ -134,7 +134,7 @@ fn stolen(founders: &[&ExperimentInfo]) -> f64 {
     }
 }
 
-/// Returns what the model does not have, and each loss count that is not 0.
+/// Returns what is missing from the model, and each loss count that is not 0.
 fn losses(model: &Model, founders: &[&ExperimentInfo]) -> Vec<String> {
     let problems = founders.iter().filter_map(|info| info.problems());
     let mut lines: Vec<_> = problems.map(|text| format!("PROBLEM: {text}")).collect();

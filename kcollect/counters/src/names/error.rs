@@ -56,7 +56,7 @@ pub enum CounterError {
         /// The largest value that fits.
         max: u64,
     },
-    /// An event does not have a value that sysfs leaves to the user.
+    /// A value that sysfs leaves to the user is missing from an event.
     #[error("the PMU {pmu} needs a value for {term}")]
     Missing {
         /// The PMU.

@@ -35,8 +35,8 @@
 //! * how much of a running thread's count is from before it had its own counter; the total has it;
 //! * what a program does after an exec that changes the user or is of an unreadable file: the
 //!   kernel closes all counters there, as Solaris does. The thread's row shows an exit;
-//! * the exit counts of single threads on kernels from 5.13 on that do not have the correction "perf/core:
-//!   Fix missing read event generation on task exit" of 2025: Debian's 6.1.192 and 6.12.117 report
+//! * the exit counts of single threads on kernels from 5.13 on without the fix "perf/core: Fix
+//!   missing read event generation on task exit" of 2025: Debian's 6.1.192 and 6.12.117 report
 //!   none, 6.18.44 does. Rows of threads that were created since then have what the thread's own
 //!   counter has, or nothing, and are marked as incomplete. The total is exact everywhere.
 

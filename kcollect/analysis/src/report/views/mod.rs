@@ -208,7 +208,7 @@ pub struct TableOptions {
     pub metrics: Option<String>,
     /// The sort order as typed. None: by the first metric.
     pub sort: Option<String>,
-    /// Maximum number of rows next to `<Total>`. None: all.
+    /// Maximum number of rows in addition to `<Total>`. None: all.
     pub limit: Option<usize>,
     /// The function to show, as typed: its name or symbol, either with a load object after it, or a
     /// regular expression that matches one function.

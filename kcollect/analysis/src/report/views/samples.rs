@@ -22,7 +22,7 @@ use crate::report::table::{Cell, Column, Table};
 /// The key of a column, and the value of a record in it.
 type UsageCount = (&'static str, fn(&UsageRecord) -> u64);
 
-/// Counts next to times, in gprofng's order.
+/// Counts that are shown in addition to times, in gprofng's order.
 const USAGE_COUNTS: [UsageCount; 12] = [
     ("minor_faults", |usage| usage.minor_faults),
     ("major_faults", |usage| usage.major_faults),

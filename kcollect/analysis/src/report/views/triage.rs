@@ -320,7 +320,7 @@ fn object_name(model: &Model, object: ObjectId) -> String {
     }
 }
 
-/// The time of a load object's stacks that do not have a name or callers.
+/// The time of a load object's stacks without a name or callers.
 #[derive(Debug, Clone, Copy, Default)]
 struct Unresolved {
     /// Of stacks whose leaf is in the object and has no name.
