@@ -403,7 +403,7 @@ fn the_targets_of_make_exist() {
             .map(str::to_owned)
             .collect()
     };
-    assert_eq!(targets(&readme), ["run", "test"]);
+    assert_eq!(targets(&readme), ["dist", "run", "test"]);
     for document in documents().unwrap() {
         for target in targets(&document) {
             assert!(
