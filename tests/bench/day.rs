@@ -432,7 +432,7 @@ fn judged(
         minutes.len()
     );
     let most = |periods: &[Period]| periods.iter().map(|period| period.memory).max();
-    // Of two rounds of events, so that both have the same.
+    // Two rounds of events, so that both parts have the same events.
     let part = periods.len().min(EVENTS.len());
     let first = most(&periods[..part]).unwrap_or(0);
     let last = most(&periods[periods.len() - part..]).unwrap_or(0);

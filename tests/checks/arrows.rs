@@ -381,7 +381,7 @@ fn add_paths(base: &[String], text: &str, paths: &mut Vec<Vec<String>>) {
     }
 }
 
-/// Returns the items of a list up to its closing brace, of which each may have a list in it.
+/// Returns the items of a list up to its closing brace. Each may contain a list.
 fn list_items(list: &str) -> Vec<&str> {
     let (mut items, mut begin, mut depth) = (Vec::new(), 0, 0);
     for (at, character) in list.char_indices() {

@@ -499,7 +499,7 @@ fn deep(results: &RunResults, followed: &FollowedStats, proctorture: &ProcessTim
         let row = functions.find(name).map(|row| row.values[1]);
         row.unwrap_or_default()
     };
-    // How many stacks end early, for want of a table above all, has been judged.
+    // How many stacks end early, mostly because a table is missing, has been judged.
     let total = functions.total()? - inclusive("<Stack-unwind-failed>");
     ensure!(
         total > 0.0 && inclusive("main") >= 0.9 * total && inclusive("dig") >= 0.9 * total,

@@ -190,7 +190,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Of a child that was waited for already, both say so, and that is all right.
+        // Both fail if the child was waited for already, which is all right.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

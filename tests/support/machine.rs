@@ -347,7 +347,7 @@ impl SmallDisk {
     /// Fills the rest of it with a file `ballast`.
     ///
     /// # Errors
-    /// When writing fails otherwise than for want of space.
+    /// Writing fails for a reason other than a full disk.
     pub fn fill(&self) -> Result<()> {
         let ballast = self.path().join("ballast");
         let mut ballast = File::options().create(true).append(true).open(ballast)?;

@@ -267,7 +267,7 @@ pub fn offered(model: &Model) -> Vec<BaseMetric> {
 }
 
 impl Metrics {
-    /// Parses a list, of which the metrics `offered` are possible.
+    /// Parses a list of metrics, which must be in `offered`.
     ///
     /// # Errors
     /// When a part is not a possible metric.

@@ -23,8 +23,8 @@ pub enum ExitKind {
     Usage = 64,
     /// The experiment is complete and holds no tick, or none of those that were asked for.
     Empty = 65,
-    /// A process, a thread or an experiment does not exist, or cannot be read. Of an experiment
-    /// that cannot be read as a whole, the rest has been shown.
+    /// A process, a thread or an experiment does not exist, or cannot be read. If only a part of an
+    /// experiment cannot be read, the rest has been shown.
     NoInput = 66,
     /// The kernel or the machine is missing something that kcollect requires.
     Unavailable = 69,
@@ -123,7 +123,7 @@ impl Failure {
                 ExitKind::Unavailable,
                 "raise the limit of open files: ulimit -n 1024",
             ),
-            // Of a thread or a child.
+            // Creating a thread or a child failed.
             Some(libc::EAGAIN | libc::ENOMEM) => (
                 ExitKind::Unavailable,
                 "raise the limit of processes (ulimit -u, or pids.max of the control group) or of memory (ulimit -v)",

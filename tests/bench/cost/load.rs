@@ -40,7 +40,7 @@ const WRITES: [&str; 2] = ["200000", "9000"];
 /// group.
 const MESSAGES: [&str; 4] = ["-g", "10", "-l", "300"];
 
-/// The number of multiplications on each CPU, each of which needs the result of the one before.
+/// The number of multiplications on each CPU; each needs the result of the previous one.
 const MULTIPLICATIONS: u64 = 1_600_000_000;
 
 /// The number of programs that the shell starts, one after the other.

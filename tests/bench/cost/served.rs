@@ -59,7 +59,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // Of a profiler that was killed, the server would continue. The group may have ended.
+        // The server of a killed profiler would continue. The group may have ended.
         let _ = killpg(self.group, Signal::SIGKILL);
     }
 }

@@ -83,7 +83,7 @@ impl Took {
 
     /// Ends a profiler as Ctrl-C does, and returns its numbers.
     pub(crate) fn of(kind: Kind, mut running: Running, directory: &Path) -> Result<Self> {
-        // Of the children that have been waited for: meanwhile, only this one is.
+        // This is for all reaped children; until the end only this one is reaped.
         let before = cpu_time(UsageWho::RUSAGE_CHILDREN)?;
         let pid = running.pid();
         let mut rss = peak_rss(pid);

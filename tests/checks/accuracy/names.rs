@@ -39,8 +39,8 @@ fn root_alone_children_that_exec_are_named_before_and_after() -> Result<()> {
                 as_true += u32::from(name == "true");
             }
         }
-        // Of thousands of children, each about half a millisecond in user mode, many have a tick
-        // every 997 µs.
+        // Among thousands of children, each about half a millisecond in user mode, many have a tick
+        // at an interval of 997 µs.
         ensure!(
             as_true >= 20,
             "{as_true} of {} children were seen as `true`",

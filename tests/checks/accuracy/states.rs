@@ -379,7 +379,7 @@ fn sleep(variant: &str, share: f64) -> Result<(Truth, ProcessTimes)> {
     Ok((truth, row))
 }
 
-/// Judges a 32-bit child, the numbers of whose system calls are other calls' in its 64-bit parent.
+/// Judges a 32-bit child, whose system call numbers mean other calls in its 64-bit parent.
 fn compat32(variant: &str, state: Microstate) -> Result<()> {
     if !compat32::is_supported() {
         return Ok(());

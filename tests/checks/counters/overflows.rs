@@ -252,7 +252,7 @@ fn an_overflow_counts_as_its_interval() -> Result<()> {
         let table = functions(&run.own()?, metric)?;
         for (path, times) in [("left", times), ("right", 3 * times)] {
             let found = inclusive(&table, path);
-            // It may go from one CPU to another, each of which counts for itself.
+            // It may migrate, and each CPU counts for itself.
             ensure!(
                 found.is_multiple_of(interval)
                     && found.abs_diff(times) <= interval * cpus + unreported,

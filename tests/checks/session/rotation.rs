@@ -179,7 +179,7 @@ fn root_alone_not_a_tick_falls_between_two_experiments() -> Result<()> {
             summary.complete()?;
             interval_ns = summary.interval_us * 1000.0;
             let stats = summary.cpu(truth.cpu)?;
-            // Two edges, each of which may have moved by half an interval.
+            // Each of the two edges may have moved by half an interval.
             stats.elapsed(interval_ns, 1)?;
             ticks += stats.ticks();
             elapsed_ns += stats.recorded_ns;

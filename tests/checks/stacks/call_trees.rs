@@ -291,7 +291,7 @@ impl Judge<'_> {
                 .position(|state| *state == took.state)
                 .context("a path that blocks has a state")?;
             let all = self.sum(&path)[state];
-            // Of each branch the first node that has passed all of them.
+            // The first node of each branch that has passed all of them.
             let passed = self.tree.sum(|node| {
                 let after = self.after(node, &path).and_then(<[String]>::split_last);
                 after.is_some_and(|(last, before)| {
@@ -368,8 +368,8 @@ impl Judge<'_> {
             let stolen = tick.detail == Detail::Stolen.number();
             let back = stack.frames.iter().skip(inside).any(of_kernel);
             all += ticks;
-            // Of an off-CPU interval whose end the kernel did not show there is no stack at
-            // all, which counts as incomplete.
+            // An off-CPU interval whose end the kernel did not show has no stack at all, and counts
+            // as incomplete.
             let seen = !stack.frames.is_empty();
             if seen && (back || !stolen && in_user_mode != (inside == 0)) {
                 mixed += ticks;

@@ -80,8 +80,8 @@ fn judge_jit(way: &str) -> Result<()> {
     Ok(())
 }
 
-/// Of a map that is too long to be written, the functions that run are, though they come last; and
-/// the summary says what was left out.
+/// If a map is too long to be written, the functions that run are written, though they come last,
+/// and the summary says what was left out.
 #[test]
 fn root_functions_that_run_are_named_before_others() -> Result<()> {
     let _machine = Shared::take()?;

@@ -103,8 +103,8 @@ fn kernel_finds_the_tables(followed: &Followed) -> Result<()> {
     Ok(())
 }
 
-/// One program runs while an overlay copies its file; the other is run from the copy, of which user
-/// space sees the inode of the file below.
+/// One program runs while an overlay copies its file up; the other is run from the copy, for which
+/// user space sees the inode of the lower file.
 #[test]
 fn root_files_on_an_overlay_have_their_tables() -> Result<()> {
     let _machine = Shared::take()?;

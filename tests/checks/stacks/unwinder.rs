@@ -281,8 +281,8 @@ fn programs(directory: &Path) -> Vec<(TracedProgram, Command)> {
     let mut add = |name, command: Option<Command>, arguments: &str, last, followed| {
         let Some(mut command) = command else { return };
         command.args(arguments.split_whitespace());
-        // Its signals for preemption, of which a program that is stepped has no end, make calls
-        // that was not called.
+        // A program that is single-stepped gets its preemption signals without end, and they make
+        // calls that the code did not.
         command.env("GODEBUG", "asyncpreemptoff=1");
         let program = TracedProgram {
             name,

@@ -94,7 +94,7 @@ fn agrees_with_gprofng(recorded: &FinishedRecording, counted: &[Counted]) -> Res
         let sum = sums.entry(&file.name).or_default();
         sum.iter_mut().zip(own).for_each(|(sum, own)| *sum += own);
     }
-    // Of a file that was never read or written gprofng has only the time.
+    // gprofng has only the time of a file that was never read or written.
     sums.retain(|_, sum| *sum != [0; 4]);
     for (name, sum) in sums {
         let row = table.find(name).with_context(|| format!("no {name}"))?;

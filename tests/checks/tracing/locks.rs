@@ -188,7 +188,7 @@ fn root_waits_beyond_the_bound_are_counted() -> Result<()> {
     let summary = RunSummary::of(&recorded.experiment()?)?;
     let left_out = summary.losses.get("lock_waits").copied().unwrap_or(0);
     let waits = sync_records(&own(&recorded)?)?.len() as u64;
-    // Of the first and the last second, only a part may belong to it.
+    // The first and the last second may be in it only in part.
     let seconds = summary.elapsed_s as u64 + 2;
     let bound = MAX_WAITS_PER_CPU_AND_SECOND * summary.cpus.len() as u64 * seconds;
     ensure!(

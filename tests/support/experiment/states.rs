@@ -361,8 +361,8 @@ impl States {
             .try_for_each(|state| judge(state.name(), row.of(state), ticks[state as usize]))
     }
 
-    /// Judges the CPU time of processes together, of which `ending_s` passed after their last look
-    /// at their usage: the account of each has its end, and no more.
+    /// Judges the summed CPU time of processes. `ending_s` of it passed after they last read their
+    /// usage: each account includes the end of its process, and no more.
     ///
     /// # Errors
     /// When they were on a CPU for longer, by more than `each_s` for each of them.

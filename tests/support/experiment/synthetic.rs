@@ -28,7 +28,7 @@ pub const PROGRAM: u64 = 0x40_0000;
 pub const LIBRARY: u64 = 0x7f00_0000_0000;
 /// The address of a function without a file.
 pub const DYNAMIC: u64 = 0x2000;
-/// When the second library is mapped in the place of the first, nanoseconds since the start.
+/// When the second library replaces the first one's mapping, nanoseconds since the start.
 pub const REMAPPED_NS: u64 = 500_000_000;
 /// The distance of two functions: the first half is the function and the rest a hole.
 pub const STEP: u64 = 128;
@@ -116,7 +116,7 @@ impl Plan {
         }
         for at_ns in [END / 120, END] {
             for ((pid, tid), ticks) in &threads {
-                // Of the last half of the recording no thread has ticks.
+                // No thread has ticks in the last half of the recording.
                 let share = if at_ns == END { 10 } else { 6 };
                 let states = ticks.map(|ticks| ticks * 7 % 50 * 1_234_567 * share);
                 thread_line(founder, (*pid, *tid), at_ns, states)?;

@@ -198,7 +198,7 @@ impl Browser {
         Ok(answer["result"]["value"].take())
     }
 
-    /// Makes the window this large, in CSS pixels of which each is `ratio` pixels wide and high.
+    /// Makes the window this large, in CSS pixels; each is `ratio` pixels wide and high.
     ///
     /// # Errors
     /// When the browser refuses.

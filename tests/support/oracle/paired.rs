@@ -57,7 +57,8 @@ pub fn order(count: usize, round: usize) -> Vec<usize> {
             (slot + round) % count
         })
         .collect();
-    // Of an odd count, half of the differences occur twice; the mirrored rows have the other half.
+    // With an odd count, half of the differences occur twice; the mirrored rows have the other
+    // half.
     if count % 2 == 1 && round % 2 == 1 {
         row.reverse();
     }

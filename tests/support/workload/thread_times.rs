@@ -64,8 +64,8 @@ pub struct ThreadClocks {
 }
 
 impl ThreadClocks {
-    /// Returns the account at a later instant of a thread all of whose blocked time since this one
-    /// was in one state.
+    /// Returns the account at a later instant, if the thread's blocked time since this one was all
+    /// in one state.
     pub fn blocked_until(&self, later: &Self, state: Microstate) -> TimeAccount {
         let mut account = self.account_until(later);
         account.credit(state, self.blocked_ns(later).try_into().unwrap_or(0));

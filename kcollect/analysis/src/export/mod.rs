@@ -95,7 +95,7 @@ impl ExportFormat {
             .map(|(format, ..)| *format)
     }
 
-    /// Returns whether it can have bytes in the place of time.
+    /// Returns whether it can have bytes instead of time.
     fn has_bytes(self) -> bool {
         matches!(self, ExportFormat::Folded | ExportFormat::Pprof)
     }
@@ -138,7 +138,7 @@ pub struct ExportOptions {
     pub by: GroupBy,
     /// The ticks to export.
     pub filter: Filter,
-    /// The traced events that are exported in the place of ticks.
+    /// The traced events that are exported instead of ticks.
     pub traced: Option<TracedEvents>,
     /// Where load objects and debug files are looked for.
     pub lookup: LookupPaths,

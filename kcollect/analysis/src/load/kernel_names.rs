@@ -78,7 +78,7 @@ impl KernelNames {
             .functions
             .partition_point(|(begin, _)| *begin <= address);
         let (begin, _) = self.functions.get(after.checked_sub(1)?)?;
-        // Of aliases the first in the table.
+        // The first alias in the table.
         let first = self.functions.partition_point(|(other, _)| other < begin);
         let (begin, name) = self.functions.get(first)?;
         // After the last function there are modules.

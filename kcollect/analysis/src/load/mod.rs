@@ -392,8 +392,8 @@ impl Loader {
         }
     }
 
-    /// Warns of what is missing. Of an experiment that is not closed it may not be written yet, and
-    /// is not left out here.
+    /// Warns of what is missing. If the experiment is not closed, the part may only not be written
+    /// yet, and does not count as left out.
     fn warn_of_missing(&mut self, is_closed: bool, warning: String) {
         if is_closed {
             self.model.leave_out(warning)

@@ -48,7 +48,8 @@ impl Series {
                 let (Some(before), false) = (before, index == founder) else {
                     continue;
                 };
-                // Of two with one pid, such as before and after an exec, one continues it.
+                // If two have the same pid, such as before and after an exec, only one continues
+                // it.
                 let key = (before, own.source.header().pid, start);
                 if let Some(before) = followed.remove(&key) {
                     series.same[index] = series.same[before];

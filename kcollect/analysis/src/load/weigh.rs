@@ -1,7 +1,7 @@
 //! Weighs ticks, so that they add up to the exact times of their threads.
 //!
-//! Ticks are a sample. Of a thread that waits for a disk thousands of times a second they may have
-//! two thirds of its CPU time, since its work goes in step with the clock. `threads.jsonl` has the
+//! Ticks are a sample. For a thread that waits for a disk thousands of times a second they may show
+//! two thirds of its CPU time, since its work runs in step with the clock. `threads.jsonl` has the
 //! exact time of each thread in each state, about once a second. So each tick gets the exact time
 //! of its state divided by the ticks there, as the ratio estimator of a survey:
 //!
@@ -403,7 +403,7 @@ impl ExactCells {
         let (pid, tid) = key;
         let thread = u32::try_from(tid).ok();
         let thread = thread.and_then(|tid| self.threads.get(&(pid, Tid(tid))).copied());
-        // Of more than 64 names in one sample the rest have none.
+        // A sample has times for at most 64 names; the others have no number.
         let names = [process, ""].into_iter();
         let mut names = names.filter_map(|name| self.name_numbers.get(name));
         let name = || names.next().map(|name| self.accounts.len() as u32 + name);
@@ -616,7 +616,8 @@ impl Loader {
         let mut missing: Vec<(Owner, usize, Span)> = Vec::new();
         let mut of = |owner: Owner, spans: &Spans, shared: bool| {
             for (at, spans) in spans.iter().enumerate() {
-                // Of an experiment that is still written, the ticks of a sleep come at its end.
+                // While an experiment is being written, the ticks of a sleep come at the end of the
+                // sleep.
                 if at > 0 && !founder.has_all_data {
                     continue;
                 }
@@ -908,7 +909,7 @@ mod tests {
         let lines = [line(7, 1000, 1000, 0, true), sample(1000)];
         let rows = [(1, User, 500, 90), (1, DataFault, 600, 1)];
         assert_eq!(weighed(cells(&lines), &rows).0, [1000.0, 0.0]);
-        // Of a thread that is in no line, and shares its name with none, ticks count.
+        // Ticks count for a thread that is in no line, and shares its name with no other.
         let rows = [(3, User, 500, 2)];
         assert_eq!(weighed(ExactCells::default(), &rows).0, [20.0]);
     }

@@ -96,7 +96,7 @@ impl ExperimentInfo {
 pub struct LossCounts {
     /// The counts by their keys in `kcollect.json`, zeros included.
     pub counts: Vec<(String, i64)>,
-    /// What was recorded, of which losses are a share.
+    /// What was recorded; losses are shown as a share of it.
     pub recorded: RecordedTotals,
 }
 

@@ -45,7 +45,7 @@ pub struct TickRow {
     /// which no tick fell.
     pub ticks: i32,
     /// The exact time that the ticks stand for, or the length of the ticks where that is not known
-    /// or [`Model::show_ticks`] was called, microseconds. Of memory it is bytes: [`Model::unit`].
+    /// or [`Model::show_ticks`] was called, microseconds. For memory it is bytes: [`Model::unit`].
     pub micros: i64,
     /// The state's number, [`Microstate::number`], up to 255, whether it has a name or not.
     pub state: u8,

@@ -1,7 +1,7 @@
 //! Finds the experiments of a result: those that were named, or those in a directory that were
 //! recorded at a time (`--last`, `--at`).
 //!
-//! Of an experiment of another time only the log is read.
+//! Only the log is read of an experiment from another time.
 
 pub mod clock;
 pub(crate) mod log_summary;
@@ -189,7 +189,7 @@ pub fn newest(directory: &Path) -> Result<PathBuf, Failure> {
         number.parse().ok()
     };
     let numbered = entries.filter_map(|entry| Some((number(entry.file_name().to_str()?)?, entry)));
-    // Of one that is packed too, the directory.
+    // Of a directory and its packed file, take the directory.
     let newest = numbered.max_by_key(|(number, entry)| {
         let packed = is_packed(entry.file_name().as_ref());
         (*number, !packed)

@@ -6,7 +6,7 @@
 //!
 //! * [`SearchPaths`] has the places, `locate` finds a load object's files there, and `debuginfod`
 //!   fetches them. `elf` reads their sections.
-//! * `names` looks up addresses in symbol tables, of which `mini` decompresses one.
+//! * `names` looks up addresses in symbol tables; `mini` decompresses one kind of them.
 //! * `lines` looks up addresses in line tables by addr2line. `meter` bounds that work, and `split`
 //!   reads what the compiler left out of the program.
 //! * `disassembly` reads code, and [`demangle()`] makes names readable.
@@ -91,7 +91,7 @@ pub struct SourceFrame {
 pub struct CodeNames {
     /// One name for each place of the request, in order.
     pub names: Vec<CodeName>,
-    /// The load object's own file, of whose build the names are. None: there is no file.
+    /// The load object's own file, whose build the names are for. None: there is no file.
     pub image: Option<Origin>,
 }
 

@@ -38,7 +38,7 @@ pub fn debug_packages<'a>(paths: &[&'a str]) -> HashMap<&'a str, String> {
     let of_rpm = |path| {
         let format = ["--query", "--queryformat", "%{NAME}-debuginfo", "--file"];
         let name = answer("rpm", format.iter().chain(&[path]))?;
-        // Where a file is of no package, the answer is a sentence.
+        // If a file belongs to no package, the answer is a sentence.
         (!name.contains(' ')).then_some(name)
     };
     paths()

@@ -67,7 +67,7 @@ pub fn gather(model: &Model, filter: &Filter) -> Result<Payload, Error> {
         events: Vec::new(),
     };
     for row in model.rows.iter().filter(|row| selection.passes(row)) {
-        // Of experiments with different intervals the first one counts.
+        // If experiments have different intervals, the first one's counts.
         let interval = Nanos::from_micros(interval.into());
         let ticks = u32::try_from(model.length_of_ticks(row) / interval);
         let micros = u64::try_from(row.micros);

@@ -26,7 +26,7 @@ use crate::sources::Sources;
 pub struct ViewOptions {
     /// The experiments, of one recording.
     pub sources: Sources,
-    /// The traced events that are shown in the place of ticks.
+    /// The traced events that are shown instead of ticks.
     pub traced: Option<TracedEvents>,
     /// Where load objects and debug files are looked for.
     pub lookup: LookupPaths,

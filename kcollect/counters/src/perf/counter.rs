@@ -84,7 +84,7 @@ pub struct OpenOptions<'a> {
     /// Whether the kernel writes a record of each inherited counter's value when its thread exits
     /// (`PERF_RECORD_READ`); this needs [`OpenCounter::set_output`].
     pub exit_counts: bool,
-    /// The number of events between two overflows, of which each writes a record.
+    /// The number of events between two overflows. Each overflow writes a record.
     pub period: Option<u64>,
     /// The leader of the counter's group. The counter counts only when the leader does.
     pub leader: Option<BorrowedFd<'a>>,

@@ -64,8 +64,8 @@ pub struct CountRow {
     pub values: Option<Vec<CounterValue>>,
     /// Whether some of the counts are missing.
     pub incomplete: bool,
-    /// Of a CPU: how long a hypervisor ran something else there since the CPU's last row. None: not
-    /// known.
+    /// For a CPU: how long the hypervisor ran something else there since the CPU's last row. None:
+    /// not known.
     pub stolen_ns: Option<Nanos>,
 }
 

@@ -1,4 +1,4 @@
-//! The calling thread counts its own events, of which it causes a known number.
+//! The calling thread counts its own events; it causes a known number of them.
 
 use std::ptr;
 use std::thread::{sleep, spawn};

@@ -154,7 +154,7 @@ fn rows_and_lanes_are_selected(
     shown.browser.press("Escape")?;
     shown.browser.evaluate(&filter(""))?;
 
-    // Unfolds the CPUs, of which there are eight.
+    // Unfolds the eight CPUs.
     let unfold = (left + 14.0, top + 34.0);
     shown.browser.stroke(unfold, unfold)?;
     shown.browser.stroke((x, top + 54.0), (x, top + 54.0))?;

@@ -85,7 +85,7 @@ impl RunningAtEnd {
             if let Ok(Some(times)) = ExactTimes::read(&info.source) {
                 let threads = times.threads.iter().filter(|thread| !thread.ended);
                 let threads = threads.map(|thread| (thread.pid, u64::from(thread.tid)));
-                // Of a series the last one remains.
+                // In a series, the last experiment overwrites the others.
                 running.insert(info.first, threads.collect());
             }
         }

@@ -100,7 +100,7 @@ fn memory_type(model: &Model) -> Option<&'static str> {
     }
 }
 
-/// Returns the states that occur, each of which has a value of its own.
+/// Returns the states that occur; each has a value of its own.
 fn columns(selected: &Selected<'_>) -> impl Iterator<Item = usize> {
     let sums = selected.sums;
     (0..STATE_SLOTS).filter(move |slot| sums[*slot] != 0)

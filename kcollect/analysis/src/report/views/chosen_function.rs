@@ -2,8 +2,8 @@
 //!
 //! A name is compared with shown names and symbols; then with a load object after it, as `main
 //! <sort>`; then with copies that compilers make for some callers, `work.constprop.0`; then as a
-//! regular expression. Of several functions with one name the one with most time is chosen, and a
-//! note lists the others. A regular expression has to match exactly one.
+//! regular expression. If several functions have the same name, the one with most time is chosen,
+//! and a note lists the others. A regular expression has to match exactly one.
 
 use std::cmp::Reverse;
 

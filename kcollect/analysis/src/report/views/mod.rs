@@ -1,4 +1,4 @@
-//! The views, each of which makes a [`Table`] from a model and options.
+//! The views: each makes a [`Table`] from a model and options.
 
 mod blocks;
 mod callers_callees;
@@ -213,10 +213,9 @@ pub struct TableOptions {
     /// The function to show, as typed: its name or symbol, either with a load object after it, or a
     /// regular expression that matches one function.
     pub function: Option<String>,
-    /// Of processes: the kind of groups that have a row each, in the place of processes.
+    /// For processes: the kind of groups that have a row each, instead of processes.
     pub by: Option<GroupKind>,
-    /// Of functions: whether load objects with functions without names are shown, and what to
-    /// install.
+    /// For functions: whether to show load objects with nameless functions, and what to install.
     pub unnamed: bool,
     /// Where source and debug files are looked for.
     pub lookup: LookupPaths,

@@ -323,11 +323,11 @@ fn object_name(model: &Model, object: ObjectId) -> String {
 /// The time of a load object's stacks without a name or callers.
 #[derive(Debug, Clone, Copy, Default)]
 struct Unresolved {
-    /// Of stacks whose leaf is in the object and has no name.
+    /// Time of stacks whose leaf is in the object and has no name.
     unnamed_us: i64,
-    /// Of stacks that end in the object, although there are more callers.
+    /// Time of stacks that end in the object, although there are more callers.
     cut_us: i64,
-    /// Of all stacks whose leaf is in the object.
+    /// Time of all stacks whose leaf is in the object.
     all_us: i64,
 }
 

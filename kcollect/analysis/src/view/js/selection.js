@@ -149,8 +149,8 @@ class FrameTree {
 }
 
 /**
- * Returns the selection's time by stack. `below`: processes, or what they belong to, of which
- * those with time have a frame each below the root, those with most time first.
+ * Returns the selection's time by stack. `below`: processes, or what they belong to. Each of them
+ * with time has a frame below the root, the one with most time first.
  */
 function frameTree(profile, selection, below) {
   const groups = below

@@ -530,8 +530,7 @@ class Timeline {
 
 /**
  * Paints columns of `height` pixels: states from the bottom, with `full` nanoseconds as the whole
- * height. Every state with time is at least one pixel high. Of a `group` only awake states are
- * shown.
+ * height. Every state with time is at least one pixel high. A `group` shows only awake states.
  */
 function stack(pixels, columns, height, shares, states, full, group, paint) {
   const ground = paint[STATES];
