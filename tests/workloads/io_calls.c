@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * `io_calls DIRECTORY ROUNDS`: reads, writes and does other things to files, pipes and sockets, in
- * every way that there is, with four threads and a child process. Of each file it prints
+ * every way that there is, with four threads and a child process. For each file it prints
  * `file READS BYTES WRITES BYTES OTHERS ERRORS NS NAME`: the calls that it made, what they
  * returned, and their time from before the call to after it. `others` are those that open, close
  * and do something else. The child prints `child` in place of `file`. With another argument it uses
@@ -148,7 +148,7 @@ static void whole_files(void)
 	DO(data, OTHER, close(other));
 	DO(data, READ, pread(fd, block, 11, 0));
 	DO(data, OTHER, close(fd));
-	/* Not open, so it is of no file. */
+	/* Not open, so it belongs to no file. */
 	require(read(fd, block, 1) < 0 && errno == EBADF, "read");
 	require(DO(missing, OTHER, open(missing.name, O_RDONLY)) < 0, "it is there");
 }

@@ -40,8 +40,8 @@ fn agrees(recorded: &FinishedRecording, stdout: &str) -> Result<()> {
     agrees_with_gprofng(recorded, &counted.collect())
 }
 
-/// Returns the standard deviation, relative, of what blocks of that many bytes are found to be, each
-/// of which is sampled with a probability.
+/// Returns the relative standard deviation of the estimate for `blocks` blocks of `bytes` bytes
+/// each; one byte of `mean_bytes` is sampled on average.
 fn sigma(blocks: u64, bytes: f64, mean_bytes: f64) -> f64 {
     let probability = 1.0 - (-bytes / mean_bytes).exp();
     ((1.0 - probability) / (blocks as f64 * probability)).sqrt()

@@ -48,12 +48,12 @@ use open::Opened;
 use resolve::{Addresses, Resolver};
 use series::Series;
 
-/// Times of an experiment are below this, 104 days after its start: JavaScript's numbers, and with
-/// them the page and others, are exact below.
+/// Times of an experiment are below this, 104 days after its start: up to here JavaScript's numbers
+/// are exact, and so are the page and other readers.
 const MAX_TIME_NS: Nanos = Nanos(1 << 53);
-/// Ticks of a record can be of this much time before the experiment began, since another writer may
-/// count a thread's whole life. More ticks than fit into that time and the time since are damage,
-/// of which an export would otherwise write a sample each.
+/// Ticks of a record can begin this long before the experiment, since another writer may count a
+/// thread's whole life. More ticks than fit between then and the record are damage; otherwise an
+/// export would write a sample for each of them.
 const MAX_EARLY_NS: Nanos = Nanos::from_secs(600);
 
 impl Model {

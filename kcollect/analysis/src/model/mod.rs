@@ -223,7 +223,7 @@ impl Model {
     }
 
     /// Returns whether a function stands for code without a name: nameless code of a file, or code
-    /// of which not even the file is known.
+    /// whose file is not known either.
     #[must_use]
     pub fn is_unnamed(&self, function: &FunctionInfo) -> bool {
         function.is_nameless()

@@ -1,5 +1,5 @@
-//! Follows threads without stopping them, by counters that threads inherit and the kernel's records
-//! of which threads inherited them.
+//! Follows threads without stopping them: threads inherit counters, and the kernel's records say
+//! which ones did.
 //!
 //! A followed thread has a copy of every counter on each CPU, and so have all threads that it
 //! starts: the kernel makes the copies when it creates the thread, before its first instruction,
