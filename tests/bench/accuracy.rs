@@ -85,7 +85,7 @@ struct Round {
     share: f64,
     /// The account less the truth in that state, of the wall time.
     state: f64,
-    /// The greatest difference in another state off CPU, of the wall time.
+    /// Maximum difference in another state off CPU, of the wall time.
     others: f64,
     /// The account less the truth in the tracked time of its threads, of that time.
     life: f64,

@@ -44,9 +44,9 @@ use tests::random::SplitMix;
 use tests::workload;
 use tests::workload::truth::Truth;
 
-/// The longest that a program of the load runs.
+/// Maximum time that a program of the load runs.
 const MAX_LOAD: Duration = Duration::from_hours(24);
-/// The longest that a command runs.
+/// Maximum time that a command runs.
 const LIMIT: Duration = Duration::from_mins(10);
 /// The time after which the service is started again, as `RestartSec=` says.
 const RESTART: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ const STEP: Duration = Duration::from_secs(20);
 const COMPUTING: f64 = 0.1;
 /// The clock interval of `-p on`, seconds.
 const TICK_S: f64 = 0.01;
-/// The largest growth of memory from the first period to the last, bytes.
+/// Maximum growth of memory from the first period to the last, bytes.
 const MAX_GROWTH: u64 = 16 << 20;
 
 /// A day of a machine that is recorded all the time, compressed

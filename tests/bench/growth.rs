@@ -33,7 +33,7 @@ use tests::workload;
 
 /// A series that rotates as one every ten minutes does in 24 times the time.
 const SERIES: [&str; 5] = ["--rotate", "25s", "--keep", "200M", "--pack"];
-/// The longest that a measurement takes.
+/// Maximum time that a measurement takes.
 const LIMIT: Duration = Duration::from_hours(8);
 
 /// After the start, until new threads and files are known.
@@ -247,7 +247,7 @@ fn lost(path: &Path) -> Result<i64> {
     Ok(lost.sum())
 }
 
-/// Returns when data were first taken, CLOCK_MONOTONIC nanoseconds.
+/// Returns when recording started, CLOCK_MONOTONIC nanoseconds.
 fn recording_since(experiment: &Path) -> Result<u64> {
     let experiment = Experiment::open(experiment)?;
     let resumed = experiment.events().iter().find_map(|event| match event {

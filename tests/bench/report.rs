@@ -36,7 +36,7 @@ struct Took {
     time: Duration,
     /// CPU time, which counts on a busy machine.
     cpu: Duration,
-    /// The most memory of any run so far, kilobytes.
+    /// Peak memory of any run so far, kilobytes.
     peak_kb: i64,
 }
 

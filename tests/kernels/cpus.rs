@@ -26,7 +26,7 @@ pub(crate) struct Taken {
     thread_packets: u64,
     cpus: Vec<Cpu>,
     cost: Cost,
-    /// The most memory that kcollect had when the machine had nothing to do, bytes.
+    /// Peak memory of kcollect while the machine had nothing to do, bytes.
     #[serde(skip)]
     idle_bytes: u64,
 }

@@ -25,9 +25,9 @@ use crate::runs::{
 use crate::tested;
 use crate::verifier;
 
-/// The longest that a machine runs: a minute and a half, if no other program wants the CPUs.
+/// Maximum time that a machine runs: a minute and a half, if no other program wants the CPUs.
 const LIMIT: Duration = Duration::from_secs(600);
-/// The longest that a tool runs which handles files.
+/// Maximum time that a tool runs which handles files.
 const TOOL_LIMIT: Duration = Duration::from_secs(60);
 
 /// Arguments of qemu: half a billion instructions a second, without waits for sleeping CPUs.

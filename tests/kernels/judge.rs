@@ -64,7 +64,7 @@ const EDGES: Edges = Edges {
     cpu_s: 0.02,
     outside_s: 0.1,
 };
-/// The longest that the host may keep a CPU from running, if two CPUs share one of the host,
+/// Maximum time that the host may keep a CPU from running, if two CPUs share one of the host,
 /// seconds.
 const MAX_STANDSTILL_S: f64 = 0.5;
 /// How far the tracked time and the sleep of a thread that never ran may differ, seconds: numbers
@@ -72,9 +72,9 @@ const MAX_STANDSTILL_S: f64 = 0.5;
 const DIGIT_S: f64 = 1e-8;
 /// The program that is not on every host.
 const PYTHON: &str = "python3";
-/// The least shares of ticks with a user stack that are complete: of long-running programs, and of
-/// those that exit before their mappings can be read. Ticks that came before a
-/// table was made are judged apart.
+/// Minimum shares of ticks with a user stack that are complete: of long-running programs, and of
+/// those that exit before their mappings can be read. Ticks that came before a table was made are
+/// judged apart.
 const MIN_COMPLETE_SHARES: [(&str, f64); 4] = [
     ("proctorture", 0.97),
     (PYTHON, 0.93),
@@ -82,7 +82,7 @@ const MIN_COMPLETE_SHARES: [(&str, f64); 4] = [
     ("true", 0.4),
 ];
 
-/// The largest share of the ticks that come before a table was made, which takes these machines a
+/// Maximum share of the ticks that come before a table was made, which takes these machines a
 /// second or two.
 const MAX_SHARE_BEFORE_TABLES: f64 = 0.5;
 

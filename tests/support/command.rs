@@ -20,7 +20,7 @@ use nix::unistd::Pid;
 /// How often a running program is looked at.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The longest that a copy takes.
+/// Maximum time that a copy takes.
 const COPY_LIMIT: Duration = Duration::from_secs(60);
 
 /// A program that runs. It is killed when this value is dropped.

@@ -95,7 +95,7 @@ impl Recording {
         Ok(Self { directory, running })
     }
 
-    /// Waits until data are recorded, which the experiment's log says as `resume`, and returns the
+    /// Waits until recording has started (`resume` in the experiment's log), and returns the
     /// experiment. That takes seconds on a busy machine.
     ///
     /// # Errors
@@ -123,8 +123,8 @@ impl Recording {
         experiment_in(&directory)
     }
 
-    /// Starts a recording of every tick with a load, a workload's path, that runs for that many
-    /// seconds; and waits until data are recorded. Returns the experiment too.
+    /// Starts a recording of every tick with a load, a workload's path, which runs for `seconds`
+    /// seconds, and waits until recording has started. Returns the experiment too.
     ///
     /// # Errors
     /// When it cannot be started.

@@ -321,7 +321,7 @@ pub struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// Mounts a file system of that many KiB.
+    /// Mounts a file system of this size in KiB.
     ///
     /// # Errors
     /// When it cannot be mounted.

@@ -166,7 +166,7 @@ static void hand_over(void)
 	print("handed", 200 * 777, 0, 200);
 }
 
-/* That many blocks of a size, of which each second one is freed: for samples. */
+/* Blocks of one size; every second one is freed: for samples. */
 static PATH void *many(void *size)
 {
 	unsigned long bytes = (unsigned long)size;

@@ -7,11 +7,11 @@
  * and do something else. The child prints `child` in place of `file`. With another argument it uses
  * no sockets.
  *
- * `io_calls loop CALLS WORK`: writes a byte to /dev/null that many times, each after that many
+ * `io_calls loop CALLS WORK`: writes a byte to /dev/null CALLS times, each after WORK
  * multiplications, and prints the time of one, `call NS`.
  *
  * `io_calls wait SECONDS [DESCRIPTORS]`: reads its own program a hundred times a second, by the
- * last of that many descriptors of it.
+ * last of DESCRIPTORS descriptors of it.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

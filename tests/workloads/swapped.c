@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* A library in two versions that differ in nothing but names: what one has at an address, the other
- * has there too. `enter` is called, it calls MIDDLE, and that spins in LEAF for that many
+ * has there too. `enter` is called, it calls MIDDLE, and that spins in LEAF for the given
  * nanoseconds of CPU time. MIDDLE has another size of frame in the other library, so that the table
  * of the one is wrong for the other. */
 

@@ -102,7 +102,7 @@ pub fn add(to: &mut Sums, sums: &Sums) {
     }
 }
 
-/// Returns that many sums of zero.
+/// Returns `count` sums that are zero.
 fn zeros(count: usize) -> Vec<Sums> {
     vec![ZERO_SUMS; count]
 }

@@ -416,8 +416,8 @@ pub struct Sort {
 }
 
 impl Sort {
-    /// Parses `e.user`, `i.total`, `user` (short for `e.user`) or `name`, each with a `-` ahead to
-    /// reverse it.
+    /// Parses `e.user`, `i.total`, `user` (short for `e.user`) or `name`, each with a leading `-`
+    /// to reverse it.
     ///
     /// # Errors
     /// When it is not a possible metric.

@@ -25,7 +25,7 @@ pub enum Align {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TextTable {
     columns: Vec<Align>,
-    /// Blanks ahead of each line.
+    /// Blanks before each line.
     indent: usize,
     rows: Vec<Vec<String>>,
 }

@@ -23,7 +23,7 @@ use tests::workload::truth::pin;
 use crate::setting::Profiler;
 use crate::{git, mariadb, redis, sources};
 
-/// The longest that a load may take.
+/// Maximum time that a load may take.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The number of round trips of the pipe, two switches each.

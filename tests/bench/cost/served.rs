@@ -15,7 +15,7 @@ use tests::machine::work_cpu;
 
 use crate::setting::Profiler;
 
-/// The longest that the server may run.
+/// Maximum time that the server may run.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// A server, and what starts it, in a process group of their own. It is killed when this value is

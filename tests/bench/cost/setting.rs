@@ -26,7 +26,7 @@ use crate::took::Took;
 /// The size from which a file is removed as soon as it has been read, bytes.
 const LARGE_FILE_BYTES: u64 = 1 << 20;
 
-/// The longest that a profiler may run.
+/// Maximum time that a profiler may run.
 const PROFILER_LIMIT: Duration = Duration::from_secs(120);
 
 /// The time from when a profiler has opened its events to the load, waited without a profiler too.
@@ -473,8 +473,8 @@ fn args(kind: Kind) -> String {
     kind.options().join(" ")
 }
 
-/// Returns whether an experiment's log says that data are recorded: its run begins paused, until
-/// the unwind tables of what runs are there.
+/// Returns whether recording has started, by the experiment's log: its run begins paused, until the
+/// unwind tables of what runs are there.
 fn runs(directory: &Path) -> bool {
     experiment_in(directory)
         .and_then(|path| Ok(fs::read_to_string(path.join("log.xml"))?))

@@ -16,11 +16,12 @@ use crate::{mariadb, redis};
 /// The time after the start of a profiler that does not count.
 const SETTLING: Duration = Duration::from_secs(5);
 
-/// The longest that clients run, and how many times as long as a load they would: more than that.
+/// Maximum time that clients run.
 const LIMIT: Duration = Duration::from_mins(30);
+/// Clients would run this many times as long as a load, which is more than [`LIMIT`].
 const LENGTH: u32 = 10_000;
 
-/// The settings that are measured so, of those wanted.
+/// The wanted settings that are measured here.
 const KINDS: [Kind; 1] = [Kind::On];
 
 /// A server.

@@ -28,7 +28,7 @@ pub(crate) struct Took {
     /// CPU time of its process, seconds. The time of its hooks in other processes is not included:
     /// the loads show it.
     pub(crate) cpu_s: Option<f64>,
-    /// The most memory that its process had resident, bytes.
+    /// Peak resident memory of its process, bytes.
     pub(crate) rss: Option<u64>,
     /// The time from Ctrl-C to the first output of its result, or to its end if it prints none.
     pub(crate) answer: Option<Duration>,

@@ -33,7 +33,7 @@ use tests::machine::Exclusive;
 use crate::program::{PROGRAMS, Program};
 use crate::stacks::{Stacks, VIA_FRAME_POINTER, VIA_SCAN};
 
-/// The longest that one program takes, without its preparation.
+/// Maximum time that one program takes, without its preparation.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// The number of places of failure that are printed.

@@ -16,7 +16,7 @@ use tests::machine::{Setting, alone, online_cpus, stolen_everywhere, stolen_sinc
 use tests::oracle::statistics::Band;
 use tests::workload;
 
-/// The longest from the start of the experiment to the first CPU's clock, and from the last clock
+/// Maximum time from the start of the experiment to the first CPU's clock, and from the last clock
 /// to the end, nanoseconds.
 const EDGE_NS: f64 = 5e7;
 

@@ -24,7 +24,7 @@ const ON_CPU: [Microstate; 3] = [Microstate::User, Microstate::System, Microstat
 /// Programs that only calculate, more than there are CPUs on a small machine.
 const PROGRAMS: usize = 6;
 
-/// The least share of their time on a CPU that they have in user mode, with the few calls that ask
+/// Minimum share of their time on a CPU that they have in user mode, with the few calls that ask
 /// what time it is.
 const MIN_USER_SHARE: f64 = 0.88;
 

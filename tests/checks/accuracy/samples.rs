@@ -149,7 +149,7 @@ fn root_samples_of_a_followed_process_cover_its_life() -> Result<()> {
     Ok(())
 }
 
-/// While data are paused no thread has time or ticks.
+/// While recording is paused no thread has time or ticks.
 #[test]
 fn root_alone_paused_time_is_not_counted() -> Result<()> {
     judge_times(|| {

@@ -328,11 +328,11 @@ fn root_alone_all_states_at_once() -> Result<()> {
     })
 }
 
-/// The least share of the time that a workload which waits for the disk does so. The rest goes into
-/// dropping pages from memory. On a disk with less, these checks show nothing.
+/// Minimum share of its time for which a workload that waits for the disk does so. The rest goes
+/// into dropping pages from memory. On a disk with less, these checks show nothing.
 const MIN_DISK_SHARE: f64 = 0.2;
 
-/// The least share of the time that a thread which naps for a millisecond waits for its CPU, where
+/// Minimum share of the time that a thread which naps for a millisecond waits for its CPU, where
 /// two others spin on it. The scheduler may let it run at once or after a time slice of each; with
 /// less than this there was no load.
 const MIN_LATENCY_SHARE: f64 = 0.2;

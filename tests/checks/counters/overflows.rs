@@ -25,7 +25,7 @@ const STORES: u64 = 700;
 const CALLS: u64 = 500;
 const NAPS: u64 = 40;
 
-/// The largest share of the stacks that end early, as for all programs.
+/// Maximum share of the stacks that end early, as for all programs.
 const MAX_INCOMPLETE_SHARE: f64 = 0.005;
 
 /// How many stacks may end early in any case, which matters for context switches alone. Until the

@@ -167,7 +167,7 @@ fn only_ballast(directory: &Path, finished: &Finished) -> Result<()> {
     Ok(())
 }
 
-/// Checks that an experiment opens, and has the ticks of at least that many seconds of each CPU.
+/// Checks that an experiment opens, and has ticks of at least `seconds` seconds of each CPU.
 fn valid(experiment: &Path, seconds: f64, finished: &Finished) -> Result<()> {
     let header = gprofng::script(&["header"], experiment)?.content()?;
     ensure!(

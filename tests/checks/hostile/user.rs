@@ -35,7 +35,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// A user and a group without any rights.
 const NOBODY: u32 = 65534;
 
-/// The most memory that kcollect may take, bytes: more than an ordinary run takes.
+/// Maximum memory that kcollect may take, bytes: more than an ordinary run takes.
 const MAX_MEMORY_BYTES: u64 = 256 << 20;
 
 /// The processes that the recordings below follow; others would cost time.

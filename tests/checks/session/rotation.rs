@@ -114,7 +114,7 @@ fn reported(directory: &Path, part: [&str; 2], pid: Pid) -> Result<(f64, String)
     Ok((seconds.context("seconds")?, end.to_owned()))
 }
 
-/// The longest that a load waits for a CPU on a machine where other checks run, seconds.
+/// Maximum time that a load waits for a CPU on a machine where other checks run, seconds.
 const LONGEST_WAIT_S: f64 = 0.05;
 
 /// Checks that the reports of all seconds of a series together have what its experiments have, and

@@ -34,9 +34,9 @@ use tests::oracle::statistics::{MAX_SIGMAS, SLACK_TICKS};
 const WORK_S: f64 = 8.0;
 /// The share by which a time may be off apart from chance.
 const MAX_TIME_ERROR_SHARE: f64 = 0.01;
-/// The largest share of the ticks after the warm-up whose user stack is incomplete.
+/// Maximum share of the ticks after the warm-up whose user stack is incomplete.
 const MAX_INCOMPLETE_SHARE: f64 = 0.001;
-/// The least share of a path's blocked time that is where it blocks in the kernel.
+/// Minimum share of a path's blocked time that is where it blocks in the kernel.
 const MIN_BLOCKED_SHARE: f64 = 0.99;
 /// How far a time may be off because gprofng shows thousandths of a second.
 const ROUNDING_S: f64 = 0.0005;

@@ -51,7 +51,7 @@ const ROUNDS: u32 = 12;
 const STEPS: u32 = 500;
 /// Factor for programs that are watched for longer: a round of the odd frames.
 const LONG_WATCH_FACTOR: u32 = 10;
-/// The longest that rounds are begun for one program.
+/// Maximum time that rounds are begun for one program.
 const MAX_ROUNDS_TIME: Duration = Duration::from_secs(2);
 /// More instructions than the dynamic linker executes for a small program.
 const MAX_LINKING_STEPS: u32 = 400_000;

@@ -71,7 +71,7 @@ fn root_each_block_of_a_running_process_is_recorded() -> Result<()> {
     agrees(&recording.stop()?, &stdout)
 }
 
-/// What is sampled adds up to what was allocated, as exactly as that many samples can.
+/// Samples add up to what was allocated, as exactly as their number permits.
 #[test]
 fn root_sampled_blocks_stand_for_all() -> Result<()> {
     const MEAN_BYTES: f64 = 65_536.0;

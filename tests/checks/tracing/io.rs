@@ -306,8 +306,8 @@ fn root_alone_operations_without_completions_are_counted() -> Result<()> {
     Ok(())
 }
 
-/// There is space for that many operations under way at a time (`c/io_uring.bpf.c`); others count as
-/// lost.
+/// Only a bounded number of operations can be in flight at a time (`c/io_uring.bpf.c`); others
+/// count as lost.
 #[test]
 fn root_alone_operations_beyond_the_bound_are_counted() -> Result<()> {
     const BOUND: u64 = 16_384;

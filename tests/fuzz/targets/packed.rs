@@ -13,7 +13,7 @@ use super::experiment::in_memory;
 
 /// How a file of zstd begins. Other input is compressed for the target.
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// The size of a header of tar, and of what data are filled up to, in bytes.
+/// The size of a tar header, and of the blocks that data is padded to, in bytes.
 const BLOCK_BYTES: usize = 512;
 /// The bytes that may be unpacked.
 const MAX_BYTES: u64 = 1 << 20;

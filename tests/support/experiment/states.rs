@@ -51,14 +51,14 @@ const MAX_THREAD_OUTSIDE_S: f64 = 2e-5;
 const MAX_UNEXPLAINED_S: f64 = 0.01;
 /// How far the tracked time of a thread and the sum of its states may differ, seconds.
 const MAX_THREAD_SUM_ERROR_S: f64 = 1e-6;
-/// The largest share of a thread's ticks in off-CPU intervals whose end was not recorded.
+/// Maximum share of a thread's ticks in off-CPU intervals whose end was not recorded.
 const MAX_UNSEEN_SHARE: f64 = 0.01;
 /// The last digit of the account, seconds: how far rounding may change each number.
 const DIGIT_S: f64 = 1e-9;
 /// How far the time may be off for which a quota kept a workload from running, as a share of the
 /// wall time: the kernel sums it up from timers of its own, for a group.
 const MAX_THROTTLED_ERROR_SHARE: f64 = 0.02;
-/// The largest share of stolen time that may be in ticks of what the thread did, or the reverse: a
+/// Maximum share of stolen time that may be in ticks of what the thread did, or the reverse: a
 /// boundary just before the CPU runs again looks like a punctual timer.
 pub const MAX_STOLEN_ERROR_SHARE: f64 = 0.1;
 /// How far the time of a thread of the whole run may be from the run's, seconds.
@@ -216,7 +216,8 @@ impl States {
         self.conserve_within(residents, MAX_WHOLE_RUN_ERROR_S)
     }
 
-    /// The same where two clocks may differ by that many seconds: CPUs that now and then stand still.
+    /// The same if two clocks may differ by `whole_s` seconds, because CPUs stand still now and
+    /// then.
     ///
     /// # Errors
     /// As [`States::conserve`].

@@ -161,9 +161,10 @@ impl CpuStats {
         self.user + self.kernel + self.idle + self.stolen
     }
 
-    /// Checks that the ticks are the time for which the CPU was recorded, in that many stretches: one
-    /// that begins and ends between two boundaries has one tick more or less, and boundaries may
-    /// have moved by half an interval, to where the clock fires (`bpf/c/grid.h`).
+    /// Checks that the ticks match the time for which the CPU was recorded, in one or more
+    /// stretches: a stretch that begins and ends between two boundaries has one tick more or less,
+    /// and boundaries may have moved by half an interval, to where the clock fires
+    /// (`bpf/c/grid.h`).
     ///
     /// # Errors
     /// When they are not; the message has both numbers.

@@ -32,7 +32,7 @@ const NAMES: [&str; 4] = [
     "chromium-browser",
 ];
 
-/// The longest that an answer takes on a busy machine; without an answer the check fails.
+/// Maximum time that an answer takes on a busy machine; without an answer the check fails.
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
 
 /// A browser with one page.

@@ -45,8 +45,7 @@ pub fn ratios(values: &[Option<f64>], base: &[Option<f64>]) -> Vec<f64> {
 /// 1949).
 ///
 /// A mere rotation would leave every setting after the same one in every round. Here, in `count`
-/// rounds (twice that many where `count` is odd) every setting follows every other one equally
-/// often.
+/// rounds (`2 * count` if it is odd) every setting follows every other one equally often.
 pub fn order(count: usize, round: usize) -> Vec<usize> {
     // 0, 1, last, 2, last but one, …: of an even count, every difference between neighbours occurs
     // once.

@@ -37,7 +37,7 @@ pub struct PerfSample {
 }
 
 impl PerfRecording {
-    /// Starts recording all CPUs, that many samples a second each.
+    /// Starts recording all CPUs, each with `frequency` samples a second.
     ///
     /// # Errors
     /// When perf does not start recording.

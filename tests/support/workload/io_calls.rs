@@ -183,8 +183,8 @@ pub fn each_file(
 }
 
 /// Checks that what a program handed to `io_uring` and has counted (`workloads/ring_io.rs`) is
-/// recorded in its experiment, of that many files: as often, with as many bytes, and not longer than
-/// it took.
+/// recorded in its experiment, with the right number of files: as often, with as many bytes, and
+/// not longer than it took.
 ///
 /// # Errors
 /// When it is not, or the output is not the program's.

@@ -57,7 +57,7 @@ impl Lock {
     }
 }
 
-/// The largest share of the waits whose lock is unknown: the kernel does not run a BPF program that
+/// Maximum share of the waits whose lock is unknown: the kernel does not run a BPF program that
 /// interrupts one with the same storage, so the end of such a wait is found later. One of some
 /// 3,000 was measured.
 const MAX_UNKNOWN_SHARE: f64 = 0.002;

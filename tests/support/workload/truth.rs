@@ -73,8 +73,8 @@ pub struct Truth {
     /// seconds. All of it is a wait for a CPU.
     #[serde(default)]
     pub throttled_s: f64,
-    /// The most that was stolen meanwhile from all CPUs ([`stolen_since`]), seconds. It passes on
-    /// the wall clock of the thread on the CPU, and is in no thread's CPU time.
+    /// Upper bound of the time that was stolen meanwhile from all CPUs ([`stolen_since`]), seconds.
+    /// It passes on the wall clock of the thread on the CPU, and is in no thread's CPU time.
     #[serde(default)]
     pub stolen_s: f64,
     /// For how long its process had existed when the work began, seconds: its program was read,

@@ -109,7 +109,7 @@ impl ExportFormat {
     /// Writes ticks in this format. `name` is the experiment's name.
     ///
     /// # Errors
-    /// When writing fails, or the format has no space for that many ticks.
+    /// When writing fails, or the format cannot hold the number of ticks.
     pub fn write(
         self,
         selected: &Selected<'_>,

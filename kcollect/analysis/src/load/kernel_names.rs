@@ -16,7 +16,7 @@ use object::read::{Object as _, ObjectSymbol as _, ReadCache};
 use object::{SymbolKind, SymbolSection};
 use serde_json::Value;
 
-/// Most bytes of a table that is text.
+/// Maximum bytes of a table that is text.
 const MAX_TEXT_BYTES: u64 = 64 << 20;
 /// Directories with the files of kernels.
 const DIRECTORIES: [&str; 2] = ["/boot", "/usr/lib/debug/boot"];

@@ -39,8 +39,8 @@ pub struct LookupPaths {
     pub directories: Vec<PathBuf>,
     /// Whether debug files and sources that are not found are fetched.
     pub debuginfod: DebuginfodUse,
-    /// The most bytes of debug information that are read of a load object; one with more has no
-    /// lines. None: as many as can be read.
+    /// Maximum bytes of debug information to read from a load object; one with more has no lines.
+    /// None: as many as can be read.
     pub max_debug_bytes: Option<u64>,
 }
 

@@ -96,8 +96,8 @@ impl Model {
     }
 }
 
-/// The most microseconds of all ticks together, and the most events of a counter. More is damage,
-/// and might be too much for sums.
+/// Maximum microseconds of all ticks together, and maximum events of a counter. More is damage, and
+/// might be too much for sums.
 const MAX_SUM: u64 = i64::MAX as u64 / 4;
 
 /// The model that is being loaded, and what was found for it so far.

@@ -109,7 +109,7 @@ pub struct Model {
     pub files: Vec<String>,
     /// The traced allocations of memory, by experiment, each in the order of time.
     pub allocations: Vec<AllocationRow>,
-    /// The most memory of each experiment with traced allocations.
+    /// Peak memory of each experiment with traced allocations.
     pub memory_peaks: Vec<MemoryPeak>,
     /// Whether the rows of ticks have exact times, in at least one experiment.
     pub weighed: bool,

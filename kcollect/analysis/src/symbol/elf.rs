@@ -21,11 +21,11 @@ use object::pod::slice_from_bytes;
 use object::read::elf::Sym;
 use object::{CompressedData, CompressionFormat, Endian, Endianness};
 
-/// The most bytes of one object's sections that are in memory at a time. Debian's vmlinux needs
-/// 0.5 GiB.
+/// Maximum bytes of one object's sections that are in memory at a time. Debian's vmlinux needs 0.5
+/// GiB.
 const MAX_SECTION_BYTES: u64 = 1 << 30;
-/// The most by which a section of debug information grows: zlib and zstd make it 3 to 8 times
-/// smaller.
+/// The maximum factor by which a section of debug information grows: zlib and zstd make it 3 to 8
+/// times smaller.
 const MAX_COMPRESSION_RATIO: u64 = 64;
 /// A piece may be as large as all sections together: [`SectionBudget`] has the sum.
 const LIMITS: ElfLimits = ElfLimits {

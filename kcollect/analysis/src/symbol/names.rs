@@ -21,7 +21,7 @@ use super::elf::{Damaged, Elf, SectionBudget};
 pub const NAMELESS: &str = "<static>@";
 /// The longest name. The rest is cut.
 const MAX_NAME_BYTES: usize = 64 << 10;
-/// The most symbols before an address that are compared with it.
+/// Maximum number of symbols before an address that are compared with it.
 const MAX_STEPS: usize = 64;
 
 /// A symbol of code.

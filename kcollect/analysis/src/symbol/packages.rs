@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
 
-/// The most files that are asked for.
+/// Maximum number of files that are asked for.
 const MAX_FILES: usize = 64;
 
 /// Returns the names of the packages with debug files, by the absolute paths of files that are of

@@ -53,7 +53,7 @@ pub enum CounterError {
         term: String,
         /// The value as typed.
         value: u64,
-        /// The largest value that fits.
+        /// Maximum value that fits.
         max: u64,
     },
     /// A value that sysfs leaves to the user is missing from an event.

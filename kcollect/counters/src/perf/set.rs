@@ -23,7 +23,7 @@ use crate::perf::counter::{CounterScope, Inherit, OpenCounter, OpenOptions, Star
 use crate::perf::overflow::OverflowRing;
 use crate::perf::refusal::Refusal;
 
-/// The largest number of times that the threads of a process are listed until none is new.
+/// Maximum number of times that the threads of a process are listed until none is new.
 const MAX_LISTINGS: u32 = 100;
 
 /// One counter of a set.

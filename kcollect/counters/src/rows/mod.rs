@@ -32,7 +32,7 @@ pub enum RowKind {
     Online,
     /// A CPU went offline: what it counted since its last row.
     Offline,
-    /// The total of that many threads or CPUs.
+    /// The total, with its number of threads or CPUs.
     Total(u64),
 }
 

@@ -66,7 +66,7 @@ use crate::perf::set::threads_of;
 /// The pages of a CPU's ring for forks, execs and exits, as a power of two.
 const RING_PAGES_LOG2: u32 = 5;
 
-/// The longest time between the time of a record and its arrival in the ring.
+/// Maximum time between the time of a record and its arrival in the ring.
 const MAX_RECORD_DELAY_NS: Nanos = Nanos::from_millis(2);
 
 /// Equal records of one CPU within this time are one record. A thread with two events
@@ -74,7 +74,7 @@ const MAX_RECORD_DELAY_NS: Nanos = Nanos::from_millis(2);
 /// thread twice within this time.
 const DUPLICATE_NS: Nanos = Nanos::from_micros(100);
 
-/// The largest number of times that a process is opened which starts threads meanwhile.
+/// Maximum number of times that a process is opened which starts threads meanwhile.
 const MAX_OPEN_ATTEMPTS: u32 = 20;
 
 /// An event on one CPU: its exit counts have a ring of their own.

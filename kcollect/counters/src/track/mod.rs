@@ -47,7 +47,7 @@ use follow::{ThreadCounters, ThreadFollower};
 use held_child::HeldChild;
 use lifetimes::ThreadLifetimes;
 
-/// The longest time between two rounds. A new thread gets its own counters up to this much late.
+/// Maximum time between two rounds. A new thread gets its own counters up to this much late.
 const MAX_ROUND: Duration = Duration::from_millis(20);
 
 /// How long a run waits for the command to exit after a signal, since a terminal sends Ctrl-C to

@@ -35,7 +35,7 @@ const SEQUENCE_ID: u32 = 1;
 const PROCESS_TRACKS: u64 = 1 << 32;
 /// The id of the track of the first thread.
 const THREAD_TRACKS: u64 = 1 << 33;
-/// The most samples. That is more than any reader accepts: a day of one CPU at 1 ms.
+/// Maximum number of samples. That is more than any reader accepts: a day of one CPU at 1 ms.
 const MAX_SAMPLES: u64 = 100_000_000;
 
 /// Writes the trace.
@@ -249,7 +249,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Writes that many samples, each at the end of its own part of the slice.
+    /// Writes samples, each at the end of its own part of the slice.
     fn samples(
         &mut self,
         slice: &Slice,
@@ -315,7 +315,7 @@ impl Writer<'_> {
         let index = function.object.index();
         if first(&mut self.objects, index) {
             let object = self.model.object(function.object);
-            // Readers put a `/` ahead of it.
+            // Readers put a `/` before it.
             let path = object.path.strip_prefix('/').unwrap_or(&object.path);
             interned.mapping_paths.push(named(index, path));
             let id = &self.build_ids[index];

@@ -202,7 +202,7 @@ pub(super) struct Mapping {
     pub(super) start: u64,
     #[prost(uint64, tag = "5")]
     pub(super) end: u64,
-    /// Each path with a `/` ahead.
+    /// Each path with a leading `/`.
     #[prost(uint64, repeated, packed = "false", tag = "7")]
     pub(super) path_string_ids: Vec<u64>,
 }

@@ -15,7 +15,7 @@ use crate::aggregate::{self, Totals};
 use crate::filter::{Pattern, nearest};
 use crate::model::{FunctionId, Model};
 
-/// The most names that are listed if several functions match.
+/// Maximum number of names that are listed if several functions match.
 const MAX_SUGGESTIONS: usize = 5;
 
 /// The function that was chosen.

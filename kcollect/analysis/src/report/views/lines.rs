@@ -13,7 +13,7 @@ use crate::metric::Metrics;
 use crate::model::{FrameId, Model, ObjectId, ZERO_SUMS};
 use crate::report::table::{Cell, Column, Table};
 
-/// The most load objects with a note of why their lines are missing.
+/// Maximum number of load objects with a note of why their lines are missing.
 const MAX_OBJECTS_NOTED: usize = 5;
 
 pub(super) fn lines(context: &ViewContext<'_>) -> Result<Table, Failure> {

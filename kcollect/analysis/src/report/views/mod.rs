@@ -31,7 +31,7 @@ use crate::metric::offered;
 use crate::model::{GroupKind, Model};
 use context::ViewContext;
 
-/// The most bytes of debug information of a program that are read for a summary.
+/// Maximum bytes of a program's debug information to read for a summary.
 const MAX_DEBUG_BYTES: u64 = 8 << 20;
 
 /// A way to show an experiment.

@@ -3,7 +3,7 @@
 
 use super::{CONST, Cv, FunctionType, Id, MAX_DEPTH, Node, Parser, RESTRICT, Ref, VOLATILE};
 
-/// Most steps: a part is printed each time that it is substituted.
+/// Maximum number of steps: a part is printed each time that it is substituted.
 const MAX_STEPS: u32 = 1 << 18;
 
 /// What prints a name.

@@ -34,7 +34,7 @@ pub enum OverflowInterval {
     Hi,
     /// A tenth as often.
     Lo,
-    /// At every that many events, 1 to 2⁶³ − 1.
+    /// After this number of events, 1 to 2⁶³ − 1.
     Every(u64),
 }
 
