@@ -2,10 +2,10 @@
 //! bench -p tests --bench day`. Options come after `--`.
 //!
 //! `kcollect -p on -F on --rotate … --keep … --pack` records as a service, which is started again
-//! whenever it ends, alongside a shell that starts twenty programs a second and a server that is
-//! started again in each period. In turn, the service is killed in the middle of a rotation, is
-//! asked to rotate, has the clock of the day set forward and back, finds its disk full, and is
-//! restarted. In each period a program of a name of its own computes for a known time.
+//! whenever it ends, while a shell starts twenty programs a second and a server is restarted in
+//! each period. In turn, the service is killed in the middle of a rotation, is asked to rotate, has
+//! the wall clock set forward and back, finds its disk full, and is restarted. In each period a
+//! program with a name of its own computes for a known time.
 //!
 //! Afterwards nothing is lost in any complete experiment, the ticks of each CPU are its time, each
 //! experiment of a recording begins where the one before it ends, `report --at` of each minute has
@@ -511,8 +511,8 @@ struct Found {
 /// The programs of each minute of the day, by the minute since the epoch.
 type Minutes = BTreeMap<i64, HashMap<String, Found>>;
 
-/// Has each minute of the day reported. An experiment that found the disk `full` does not have parts, and
-/// its reports say so.
+/// Has each minute of the day reported. Parts are missing from an experiment that found the disk
+/// `full`, and its reports say so.
 fn minutes(directory: &Path, periods: &[Period], full: &[u64]) -> Result<Minutes> {
     let (whole, _) = report(directory, &["--last", "1s"])?.context("no last second")?;
     let end = whole["period"]["to"].as_str().context("a period")?;

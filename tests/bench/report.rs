@@ -1,4 +1,4 @@
-//! How long a report of a large experiment takes, and how much memory, next to stock gprofng.
+//! How long a report of a large experiment takes, and how much memory, compared with stock gprofng.
 //!
 //! The experiment is made, not recorded: a million packets with 200 thousand symbols, the budget of
 //! the design. Each run is a process of its own, the files are in the page cache, and ours is the

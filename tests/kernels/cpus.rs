@@ -1,5 +1,5 @@
-//! Machines of many CPUs: each is judged as the others are, and a table shows how what kcollect
-//! takes grows with their number.
+//! Machines of many CPUs: each is judged like the other machines, and a table shows how kcollect's
+//! cost grows with the number of CPUs.
 //!
 //! One CPU of the host serves all of them in turn, so times mean nothing there. Numbers of records,
 //! bytes and memory do.

@@ -1,7 +1,7 @@
 //! A reader of experiments by the letter of the format.
 //!
-//! It is a third witness next to gprofng and kcollect's own reader: it relies only on the headers of
-//! packets and the declaration in `log.xml`. It is short because it refuses everything but
+//! It is a third witness next to gprofng and kcollect's own reader: it relies only on the headers
+//! of packets and the declaration in `log.xml`. It is short because it refuses everything but
 //! kcollect's clock packets.
 
 pub mod exported;

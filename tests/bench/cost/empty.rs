@@ -1,5 +1,5 @@
-//! A BPF program on each context switch that does nothing: the least that a profiler of switches
-//! can cost.
+//! A BPF program on each context switch that does nothing: the minimum cost of a profiler of
+//! switches.
 //!
 //! It is attached as kcollect's is (`tp_btf/sched_switch`), so that the difference between the two
 //! is what kcollect does there, and the rest is what the kernel takes for calling it. Its two

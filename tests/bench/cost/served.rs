@@ -1,5 +1,4 @@
-//! A server of a load, started by the profiler that is measured if that watches only what it
-//! starts.
+//! A load's server. A profiler that watches only what it starts starts the server itself.
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;

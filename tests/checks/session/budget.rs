@@ -1,5 +1,5 @@
-//! The budget (`--budget`): one that is too small makes kcollect give up one thing after the other,
-//! and say so; the number of ticks stays what it is.
+//! The budget (`--budget`): if it is too small, kcollect gives up one thing after the other and
+//! says so; the number of ticks does not change.
 
 use std::process::Command;
 use std::time::Duration;

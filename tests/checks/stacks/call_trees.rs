@@ -2,12 +2,12 @@
 //! state that its threads measured themselves, and the functions of a path are followed by the
 //! kernel's that it called.
 //!
-//! What is judged is what stock gprofng shows of the subexperiments of the daemon and of its
-//! client. How far a number of ticks may be off: of a stretch of time, on a CPU or away from it,
-//! the ticks are its length in intervals, rounded up or down by chance. So the ticks of `n`
-//! stretches have a standard deviation of at most `√n / 2` ticks, and never a greater one than as
-//! many independent samples. Allowed are five of these, four ticks for the ends, and a hundredth of
-//! the time, since the clocks are read outside of the call.
+//! It judges what stock gprofng shows of the subexperiments of the daemon and of its client. How
+//! far a number of ticks may be off: the ticks of a stretch of time, on a CPU or off it, are its
+//! length in intervals, rounded up or down by chance. So the ticks of `n` stretches have a standard
+//! deviation of at most `√n / 2` ticks, and never a greater one than as many independent samples.
+//! The check allows five of these, four ticks for the ends, and a hundredth of the time, since the
+//! clocks are read outside of the call.
 
 use std::collections::BTreeSet;
 use std::path::Path;

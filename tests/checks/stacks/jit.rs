@@ -1,8 +1,7 @@
-//! JIT functions have their names and their shares of time, in stacks
-//! that go through them.
+//! JIT functions have their names and their shares of time, in stacks that go through them.
 //!
 //! A workload generates code and announces it in both ways, in a perf map and in a jitdump. node,
-//! java and CPython are tried where they are installed; where one is not, a line says so.
+//! java and CPython are tried if they are installed; if one is not, a line says so.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

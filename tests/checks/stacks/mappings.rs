@@ -1,4 +1,4 @@
-//! Mappings change while user stacks are unwound, and files are deleted soon, or are of file
+//! Mappings change while user stacks are unwound, and files are deleted soon, or are on file
 //! systems that the kernel and user space describe differently.
 
 use std::process::Command;

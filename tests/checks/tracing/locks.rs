@@ -1,6 +1,6 @@
 //! Waits for locks (`-s`): a program that knows how often and for how long it was blocked at each
-//! of its locks is recorded with exactly these waits, by gprofng and by our report; of other
-//! processes nothing is recorded; and there is a bound, beyond which waits are counted.
+//! of its locks is recorded with exactly these waits, by gprofng and by our report; nothing is
+//! recorded of other processes; and waits beyond a bound are only counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

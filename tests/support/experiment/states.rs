@@ -67,8 +67,8 @@ const MAX_RUN_ERROR_S: f64 = 0.05;
 /// at the same instants, by the scheduler's clock of one CPU or another.
 pub const MAX_WHOLE_RUN_ERROR_S: f64 = 3e-4;
 
-/// Returns how exact the kernel's sum of a workload's CPU time is, seconds: it does not have the ends of
-/// threads.
+/// Returns how exact the kernel's sum of a workload's CPU time is, seconds: the ends of threads are
+/// missing from it.
 fn cpu_inexact_s(truth: &Truth) -> f64 {
     let cpu = truth.cpu_ns() as f64 / 1e9;
     let end =

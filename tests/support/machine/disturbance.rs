@@ -1,7 +1,7 @@
 //! Checks of times on a machine with other load.
 //!
-//! A check that judges times needs the CPUs. Where a hypervisor gives them to other machines, or
-//! another load runs alongside the check, a correct profiler can look wrong. So a check that fails is
+//! A check that judges times needs the CPUs. If a hypervisor gives them to other machines, or
+//! another load runs at the same time, a correct profiler can look wrong. So a check that fails is
 //! repeated if the machine was disturbed meanwhile, and never if it was not. One that is disturbed
 //! each time is reported on a line of its own ([`not_judged`]): it has not failed, and has not
 //! passed silently. The same goes for a workload that cannot explain its own time ([`NoTruth`]):

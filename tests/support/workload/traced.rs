@@ -513,8 +513,8 @@ impl Truth {
     ) {
         let sp = after.sp();
         let returned = kind == Kind::Return;
-        // A return address that is popped into a register, as by vfork, is still where it continues.
-        // libgcc pops another one, that it has put there, to land in a handler.
+        // A return address that is popped into a register, as by vfork, is still where it
+        // continues. libgcc pops another one, that it has put there, to land in a handler.
         let kept = |call: &ReturnAddress| {
             let popped = call.slot == before.sp() && traced.word(call.slot) == Some(call.back);
             let stood = call.slot + 8 == before.sp() && sp == before.sp();

@@ -1,8 +1,8 @@
 //! Finds which of the opened experiments are one recording: a series (`--rotate`), in which one
 //! begins at the very instant at which another ends.
 //!
-//! Their times are on one axis, and a process that continues is one process. A process that ended at
-//! a rotation, and whose pid was at once another's, cannot be distinguished from that.
+//! Their times are on one axis, and a process that continues is one process. A process that ended
+//! at a rotation, and whose pid was at once another's, cannot be distinguished from that.
 
 use experiment_format::log::LogEvent;
 use experiment_format::reader::Experiment;
